@@ -1,0 +1,1 @@
+//! Floodgate: a flash-sale order engine.
