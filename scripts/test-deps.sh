@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Installs what the tests need and the machine lacks. On Debian and Ubuntu, as root or with sudo, it
+# calls apt-get; elsewhere it prints what to install and fails.
+set -euo pipefail
+
+# command : Debian packages that bring it : why a test needs it
+needs=(
+  'cc     : gcc libc6-dev : SQLite is compiled into the program'
+  'curl   : curl          : black-box tests of the HTTP interface'
+  'unshare: util-linux    : faults: a disk of their own that can be filled'
+  'mount  : mount         : the same'
+)
+
+trim() {
+  local text=$1
+  text=${text#"${text%%[![:space:]]*}"}
+  printf '%s' "${text%"${text##*[![:space:]]}"}"
+}
+
+missing=()
+packages=()
+for need in "${needs[@]}"; do
+  IFS=: read -r command debian why <<<"$need"
+  command=$(trim "$command")
+  command -v "$command" >/dev/null && continue
+  missing+=("$command ($(trim "$why"))")
+  read -ra names <<<"$debian"
+  packages+=("${names[@]}")
+done
+((${#missing[@]} == 0)) && exit 0
+
+echo 'test-deps: the tests need what this machine lacks:' >&2
+printf '  %s\n' "${missing[@]}" >&2
+
+as_root=()
+if ((EUID != 0)); then
+  as_root=(sudo)
+fi
+if ! command -v apt-get >/dev/null || ! command -v "${as_root[0]:-true}" >/dev/null; then
+  echo "test-deps: install them, then run 'make test' again" >&2
+  echo "test-deps: Debian calls the packages: ${packages[*]}" >&2
+  exit 1
+fi
+
+export DEBIAN_FRONTEND=noninteractive
+"${as_root[@]}" apt-get update -q
+"${as_root[@]}" apt-get install -q -y --no-install-recommends "${packages[@]}"
