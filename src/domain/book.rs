@@ -1,0 +1,391 @@
+//! The book of one bucket: units, buyers and requests, decided one reservation at a time.
+//!
+//! A book is what the embedded gate counts in. It has one writer at a time and no clock. Every
+//! change is repeat-safe by request id or transfer id, and every check stands before the first
+//! write.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::ids::{BucketNo, BuyerId, Epoch, RequestId, TransferId};
+use super::order::{Failure, Order, OrderIntent, OrderState};
+use super::reservation::Reservation;
+use super::sale::{Phase, Sku};
+use super::verdict::{Refusal, Standing, Verdict};
+
+/// Who counts the units and the buyers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Counting {
+    /// This book does (tier `memory`).
+    Here,
+    /// The ledger does (tier `ledger`); the book only remembers requests and their results.
+    InLedger,
+}
+
+/// One accepted request. Kept small: there is one for each order of the sale.
+#[derive(Debug, Clone, Copy)]
+struct Record {
+    buyer: BuyerId,
+    placed_at_ms: i64,
+    quantity: u32,
+    stage: Stage,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Queued,
+    Ordered(OrderState),
+    /// The reason is in `Book::failures`.
+    Failed,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Holding {
+    units: u32,
+    first: RequestId,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Loan {
+    to: BucketNo,
+    units: u32,
+}
+
+/// Units, buyers and requests of one bucket.
+#[derive(Debug)]
+pub struct Book {
+    sku: Arc<Sku>,
+    counting: Counting,
+    phase: Phase,
+    epoch: Epoch,
+    available: u32,
+    released_units: u64,
+    requests: HashMap<RequestId, Record>,
+    failures: HashMap<RequestId, Refusal>,
+    buyers: HashMap<BuyerId, Holding>,
+    unsettled: HashMap<RequestId, OrderIntent>,
+    loans: BTreeMap<TransferId, Loan>,
+}
+
+/// The counts of a book at one instant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BookSnapshot {
+    /// Free units.
+    pub available: u32,
+    /// Units lent out and not yet confirmed by the borrower.
+    pub lent_units: u32,
+    /// Requests whose units are taken and which the ledger has not answered.
+    pub num_unsettled: usize,
+    /// Their units.
+    pub unsettled_units: u64,
+    /// When the oldest of them was asked, epoch milliseconds.
+    pub oldest_unsettled_ms: Option<i64>,
+    /// Requests that are orders.
+    pub num_ordered: usize,
+    /// Requests that failed.
+    pub num_failed: usize,
+    /// Buyers who hold units.
+    pub num_buyers: usize,
+    /// Units given back after a refusal of the ledger, since the sale was created.
+    pub released_units: u64,
+}
+
+impl Book {
+    /// An empty, closed book with no units.
+    #[must_use]
+    pub fn new(sku: Arc<Sku>, counting: Counting) -> Self {
+        Self {
+            sku,
+            counting,
+            phase: Phase::Draft,
+            epoch: Epoch(0),
+            available: 0,
+            released_units: 0,
+            requests: HashMap::new(),
+            failures: HashMap::new(),
+            buyers: HashMap::new(),
+            unsettled: HashMap::new(),
+            loans: BTreeMap::new(),
+        }
+    }
+
+    /// Makes room for `orders` requests, so that loading a large ledger does not grow step by step.
+    pub fn make_room(&mut self, orders: usize) {
+        self.requests.reserve(orders);
+        if self.counting == Counting::Here {
+            self.buyers.reserve(orders);
+        }
+    }
+
+    /// Enters an order that the ledger has; used to rebuild the book. Repeat-safe.
+    pub fn load_order(&mut self, order: &Order) {
+        let record = Record {
+            buyer: order.buyer,
+            placed_at_ms: order.placed_at_ms,
+            quantity: order.quantity,
+            stage: Stage::Ordered(order.state),
+        };
+        let known = self.requests.insert(order.request, record);
+        if known.is_none() && order.state.is_live() {
+            self.hold(order.buyer, order.quantity, order.request);
+        }
+    }
+
+    /// Enters a failure that the ledger has; used to rebuild the book. Repeat-safe.
+    pub fn load_failure(&mut self, failure: &Failure) {
+        let record = Record {
+            buyer: failure.buyer,
+            placed_at_ms: failure.recorded_at_ms,
+            quantity: failure.quantity,
+            stage: Stage::Failed,
+        };
+        if self.requests.insert(failure.request, record).is_none() {
+            self.failures.insert(failure.request, failure.reason);
+            if gives_back(&failure.reason) {
+                self.released_units += u64::from(failure.quantity);
+            }
+        }
+    }
+
+    /// Sets the free units; used once, when the book is built.
+    pub fn stock(&mut self, units: u32) {
+        self.available = units;
+    }
+
+    /// Moves the book to a phase of an opening. An older opening than the book's is ignored
+    /// (`Fenced`).
+    pub fn turn(&mut self, phase: Phase, epoch: Epoch) {
+        if epoch >= self.epoch {
+            self.phase = phase;
+            self.epoch = epoch;
+        }
+    }
+
+    /// Decides one reservation.
+    pub fn reserve(&mut self, ask: &Reservation) -> Verdict {
+        if let Some(repeat) = self.repeat(ask) {
+            return repeat;
+        }
+        if ask.epoch != self.epoch {
+            return Verdict::StaleEpoch;
+        }
+        match self.phase {
+            Phase::Open => {}
+            Phase::Draft | Phase::Paused => return Verdict::Refused(Refusal::NotStarted),
+            Phase::Closed => return Verdict::Refused(Refusal::Ended),
+        }
+        if self.counting == Counting::Here {
+            if let Some(refusal) = self.over_limit(ask) {
+                return Verdict::Refused(refusal);
+            }
+            if self.available < ask.quantity {
+                return Verdict::Short;
+            }
+            self.available -= ask.quantity;
+            self.hold(ask.buyer, ask.quantity, ask.request);
+        }
+        self.requests.insert(
+            ask.request,
+            Record {
+                buyer: ask.buyer,
+                placed_at_ms: ask.asked_at_ms,
+                quantity: ask.quantity,
+                stage: Stage::Queued,
+            },
+        );
+        self.unsettled.insert(ask.request, ask.intent(&self.sku));
+        Verdict::Reserved
+    }
+
+    /// The answer to a request that was accepted before.
+    fn repeat(&self, ask: &Reservation) -> Option<Verdict> {
+        let record = self.requests.get(&ask.request)?;
+        if record.buyer != ask.buyer || record.quantity != ask.quantity {
+            return Some(Verdict::Refused(Refusal::RequestIdReused));
+        }
+        Some(Verdict::Repeat(self.standing_of(ask.request, record)))
+    }
+
+    fn over_limit(&self, ask: &Reservation) -> Option<Refusal> {
+        let holding = self.buyers.get(&ask.buyer);
+        if let (0, Some(holding)) = (self.sku.policy.slot(ask.request), holding) {
+            return Some(Refusal::AlreadyPurchased { first: holding.first });
+        }
+        let limit = self.sku.policy.quota()?;
+        let owned = holding.map_or(0, |holding| holding.units);
+        (owned.saturating_add(ask.quantity) > limit)
+            .then_some(Refusal::QuotaExceeded { owned, limit })
+    }
+
+    /// Records that the ledger has the order. True when that was news. Repeat-safe.
+    pub fn settle(&mut self, order: &Order) -> bool {
+        let Some(record) = self.requests.get_mut(&order.request) else {
+            self.load_order(order);
+            return true;
+        };
+        let news = record.stage == Stage::Queued;
+        if news {
+            record.stage = Stage::Ordered(order.state);
+            self.unsettled.remove(&order.request);
+        }
+        news
+    }
+
+    /// Records that the ledger refused, and gives the units back where the ledger still has them.
+    /// Only the first call does anything (`CompensatedOnce`); it returns the units given back.
+    pub fn release(&mut self, request: RequestId, reason: Refusal) -> u32 {
+        let Some(intent) = self.take_unsettled(request) else { return 0 };
+        if let Some(record) = self.requests.get_mut(&request) {
+            record.stage = Stage::Failed;
+        }
+        self.failures.insert(request, reason);
+        self.let_go(intent.buyer, intent.quantity);
+        if !gives_back(&reason) {
+            return 0;
+        }
+        self.released_units += u64::from(intent.quantity);
+        self.give_back(intent.quantity)
+    }
+
+    /// Forgets a request that certainly reached no ledger, and gives its units back. Only the first
+    /// call does anything; it returns the units given back.
+    pub fn withdraw(&mut self, request: RequestId) -> u32 {
+        let Some(intent) = self.take_unsettled(request) else { return 0 };
+        self.requests.remove(&request);
+        self.let_go(intent.buyer, intent.quantity);
+        self.give_back(intent.quantity)
+    }
+
+    fn take_unsettled(&mut self, request: RequestId) -> Option<OrderIntent> {
+        self.unsettled.remove(&request)
+    }
+
+    fn give_back(&mut self, units: u32) -> u32 {
+        if self.counting == Counting::InLedger {
+            return 0;
+        }
+        self.available = self.available.saturating_add(units);
+        units
+    }
+
+    fn hold(&mut self, buyer: BuyerId, units: u32, request: RequestId) {
+        if self.counting == Counting::Here {
+            let holding = self.buyers.entry(buyer).or_insert(Holding { units: 0, first: request });
+            holding.units = holding.units.saturating_add(units);
+        }
+    }
+
+    fn let_go(&mut self, buyer: BuyerId, units: u32) {
+        if let Some(holding) = self.buyers.get_mut(&buyer) {
+            holding.units = holding.units.saturating_sub(units);
+            if holding.units == 0 {
+                self.buyers.remove(&buyer);
+            }
+        }
+    }
+
+    /// Takes units out for another bucket: at least `want` where there are so many, and up to half
+    /// of what is free, so that a dry bucket does not come back at once. The loan stays recorded
+    /// until [`Self::hand_over`]. A repeat of a transfer returns the first answer.
+    pub fn lend(&mut self, transfer: TransferId, to: BucketNo, want: u32) -> u32 {
+        if let Some(loan) = self.loans.get(&transfer) {
+            return loan.units;
+        }
+        let units = want.max(self.available / 2).min(self.available);
+        if units > 0 {
+            self.available -= units;
+            self.loans.insert(transfer, Loan { to, units });
+        }
+        units
+    }
+
+    /// Clears a loan and returns its units, which the caller adds to the borrower in the same
+    /// step. `None`: it was cleared before.
+    pub fn hand_over(&mut self, transfer: TransferId) -> Option<u32> {
+        self.loans.remove(&transfer).map(|loan| loan.units)
+    }
+
+    /// Adds units handed over by another bucket.
+    pub fn borrow(&mut self, units: u32) {
+        self.available = self.available.saturating_add(units);
+    }
+
+    /// The loans of this book, with borrower and units.
+    pub fn loans(&self) -> impl Iterator<Item = (TransferId, BucketNo, u32)> + '_ {
+        self.loans.iter().map(|(id, loan)| (*id, loan.to, loan.units))
+    }
+
+    /// Free units, and units lent and not yet confirmed.
+    #[must_use]
+    pub fn left(&self) -> u64 {
+        let lent: u64 = self.loans.values().map(|loan| u64::from(loan.units)).sum();
+        u64::from(self.available) + lent
+    }
+
+    /// Whether this request was accepted here at any time.
+    #[must_use]
+    pub fn knows(&self, request: RequestId) -> bool {
+        self.requests.contains_key(&request)
+    }
+
+    /// Where a request stands: units, when it was asked, standing. With an `owner`, only if the
+    /// request is that buyer's.
+    #[must_use]
+    pub fn standing(
+        &self,
+        request: RequestId,
+        owner: Option<BuyerId>,
+    ) -> Option<(u32, i64, Standing)> {
+        let record = self.requests.get(&request)?;
+        if owner.is_some_and(|owner| owner != record.buyer) {
+            return None;
+        }
+        Some((record.quantity, record.placed_at_ms, self.standing_of(request, record)))
+    }
+
+    fn standing_of(&self, request: RequestId, record: &Record) -> Standing {
+        match record.stage {
+            Stage::Queued => Standing::Queued,
+            Stage::Ordered(state) => Standing::Ordered {
+                quantity: record.quantity,
+                placed_at_ms: record.placed_at_ms,
+                state,
+            },
+            Stage::Failed => Standing::Failed(
+                self.failures.get(&request).copied().unwrap_or(Refusal::RequestIdReused),
+            ),
+        }
+    }
+
+    /// The intents whose answer from the ledger is not known here.
+    #[must_use]
+    pub fn unsettled(&self) -> Vec<OrderIntent> {
+        self.unsettled.values().copied().collect()
+    }
+
+    /// The counts at this instant. Walks over all requests: for audits, not for requests.
+    #[must_use]
+    pub fn snapshot(&self) -> BookSnapshot {
+        let count = |wanted: fn(&Stage) -> bool| {
+            self.requests.values().filter(|record| wanted(&record.stage)).count()
+        };
+        BookSnapshot {
+            available: self.available,
+            lent_units: self.loans.values().map(|loan| loan.units).sum(),
+            num_unsettled: self.unsettled.len(),
+            unsettled_units: self.unsettled.values().map(|i| u64::from(i.quantity)).sum(),
+            oldest_unsettled_ms: self.unsettled.values().map(|i| i.placed_at_ms).min(),
+            num_ordered: count(|stage| matches!(stage, Stage::Ordered(_))),
+            num_failed: self.failures.len(),
+            num_buyers: self.buyers.len(),
+            released_units: self.released_units,
+        }
+    }
+}
+
+/// Whether the units of an intent refused for this reason are still in the ledger's stock. A ledger
+/// that is sold out has none to give back.
+#[must_use]
+pub fn gives_back(reason: &Refusal) -> bool {
+    !matches!(reason, Refusal::SoldOut)
+}

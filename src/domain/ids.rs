@@ -1,0 +1,244 @@
+//! Identifiers. Each is its own type, so that a buyer is never passed where a request belongs.
+//!
+//! Numbers stay within 63 bits: the ledger stores them as signed 64-bit integers. Outside Rust they
+//! are always decimal strings, because JSON and Lua readers lose digits after 2^53.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// The largest number an id may hold: 63 bits.
+pub const ID_MAX: u64 = i64::MAX as u64;
+
+/// The longest text id, in bytes.
+pub const TEXT_ID_BYTES_MAX: usize = 64;
+
+/// Why a text is not an id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum IdError {
+    /// Not a decimal number in 1..=2^63-1.
+    #[error("must be a decimal number from 1 to 9223372036854775807")]
+    NotANumber,
+    /// Not 1 to 64 characters of `A-Z a-z 0-9 . _ -`.
+    #[error("must be 1 to 64 characters out of A-Z, a-z, 0-9, '.', '_' and '-'")]
+    NotAName,
+}
+
+macro_rules! number_id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(u64);
+
+        impl $name {
+            /// Accepts 1..=2^63-1.
+            #[must_use]
+            pub fn new(number: u64) -> Option<Self> {
+                (1..=ID_MAX).contains(&number).then_some(Self(number))
+            }
+
+            /// Reads the id back from the ledger's signed column.
+            #[must_use]
+            pub fn from_db(number: i64) -> Option<Self> {
+                u64::try_from(number).ok().and_then(Self::new)
+            }
+
+            /// The number itself.
+            #[must_use]
+            pub fn get(self) -> u64 {
+                self.0
+            }
+
+            /// The number as the ledger stores it; always positive.
+            #[must_use]
+            pub fn to_db(self) -> i64 {
+                self.0.cast_signed()
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = IdError;
+
+            /// Strict: digits only, no sign, no leading zero, so that one id has one spelling.
+            fn from_str(text: &str) -> Result<Self, IdError> {
+                let plain = !text.starts_with('0') && text.bytes().all(|b| b.is_ascii_digit());
+                let number = if plain { text.parse().ok() } else { None };
+                number.and_then(Self::new).ok_or(IdError::NotANumber)
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+                out.collect_str(&self.0)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+                let text = std::borrow::Cow::<'de, str>::deserialize(input)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+number_id! {
+    /// Who buys; decided by the authentication, never by the request body.
+    BuyerId
+}
+number_id! {
+    /// One wish to buy. A repeat of the wish carries the same id.
+    RequestId
+}
+
+macro_rules! text_id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// The id's text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl std::borrow::Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = IdError;
+
+            fn from_str(text: &str) -> Result<Self, IdError> {
+                let fits = (1..=TEXT_ID_BYTES_MAX).contains(&text.len());
+                let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
+                let is_name = fits && text.bytes().all(is_plain);
+                if is_name { Ok(Self(text.into())) } else { Err(IdError::NotAName) }
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+                let text = std::borrow::Cow::<'de, str>::deserialize(input)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+text_id! {
+    /// A sale's public name.
+    SaleId
+}
+text_id! {
+    /// A SKU's public name, unique within its sale.
+    SkuId
+}
+
+/// The ledger's number of one SKU of one sale: short enough for every hot row and every request id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct SkuNo(pub i32);
+
+impl fmt::Display for SkuNo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// One of a SKU's buckets, counted from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct BucketNo(pub u16);
+
+impl BucketNo {
+    /// The home bucket of a buyer: where its limit and its requests live, always the same one.
+    ///
+    /// `xxh3_64(buyer as 8 little-endian bytes) mod buckets`: the hash has a written specification,
+    /// so that every process and every later version sends a buyer to the same bucket.
+    #[must_use]
+    pub fn home_of(buyer: BuyerId, buckets: u16) -> Self {
+        let spread = xxh3_64(&buyer.get().to_le_bytes()) % u64::from(buckets.max(1));
+        Self(u16::try_from(spread).unwrap_or_default())
+    }
+}
+
+impl fmt::Display for BucketNo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Which opening of a sale a decision belongs to. The ledger hands out the next one at each
+/// opening.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct Epoch(pub i64);
+
+/// One transfer of stock between two buckets of a SKU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct TransferId(pub u64);
+
+/// A W3C trace id: 128 bits, shown as 32 hexadecimal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TraceId(pub u128);
+
+impl fmt::Display for TraceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_id_has_one_spelling() {
+        assert_eq!("42".parse::<BuyerId>().unwrap().get(), 42);
+        for text in ["", "0", "-1", "+1", "007", " 1", "1 ", "1e3", "9223372036854775808", "x"] {
+            assert_eq!(text.parse::<BuyerId>(), Err(IdError::NotANumber), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn eighteen_and_nineteen_digits_survive_json() {
+        for number in [123_456_789_012_345_678_u64, ID_MAX] {
+            let id = RequestId::new(number).unwrap();
+            let json = serde_json::to_string(&id).unwrap();
+            assert_eq!(json, format!("\"{number}\""));
+            assert_eq!(serde_json::from_str::<RequestId>(&json).unwrap(), id);
+        }
+    }
+
+    #[test]
+    fn a_text_id_refuses_what_a_path_or_a_key_would_misread() {
+        assert!("sale-2026.11_21".parse::<SaleId>().is_ok());
+        for text in ["", "a b", "a/b", "a:b", "{a}", "ä", &"x".repeat(65)] {
+            assert_eq!(text.parse::<SaleId>(), Err(IdError::NotAName), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_home_bucket_is_fixed_for_ever() {
+        let home = |buyer| BucketNo::home_of(BuyerId::new(buyer).unwrap(), 8).0;
+        assert_eq!([1, 2, 3, 4, 5].map(home), [6, 3, 5, 0, 4]);
+    }
+}

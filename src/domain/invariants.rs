@@ -1,0 +1,358 @@
+//! The invariants: what may never be false, and the pure checks behind each.
+//!
+//! Tests, `floodgate audit`, metrics and documents all use the ids of this catalogue. The
+//! [`Checker`] reads evidence as a stream, in memory that does not grow with the number of orders:
+//! orders of one SKU arrive sorted by buyer and slot, as the ledger's primary key has them.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::ids::{BuyerId, Epoch, SkuNo};
+use super::order::Order;
+use super::policy::Policy;
+
+/// One invariant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub enum InvariantId {
+    /// Live orders never exceed the initial stock; units left plus live orders are the initial
+    /// stock.
+    NoOversell,
+    /// At most one order has a given request id.
+    OneOrderPerRequest,
+    /// A buyer has at most one order, or at most the quota.
+    LimitHeld,
+    /// Each accepted request is exactly one of order, recorded failure, dead letter.
+    NothingLost,
+    /// At rest the gates hold what the ledger has left, and nothing is under way.
+    StockConserved,
+    /// A result never goes back; a success has an order.
+    StatusMonotone,
+    /// Units come back exactly once, and never after an unknown outcome.
+    CompensatedOnce,
+    /// After the last fault heals, everything is settled within 30 s.
+    Drains,
+    /// Nothing is accepted under an older opening than the sale's.
+    Fenced,
+}
+
+impl InvariantId {
+    /// The whole catalogue.
+    pub const ALL: [Self; 9] = [
+        Self::NoOversell,
+        Self::OneOrderPerRequest,
+        Self::LimitHeld,
+        Self::NothingLost,
+        Self::StockConserved,
+        Self::StatusMonotone,
+        Self::CompensatedOnce,
+        Self::Drains,
+        Self::Fenced,
+    ];
+}
+
+impl fmt::Display for InvariantId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// How long something accepted may stay unsettled before `Drains` is broken, milliseconds.
+pub const DRAIN_LIMIT_MS: i64 = 30_000;
+
+/// One broken invariant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Violation {
+    /// Which one.
+    pub invariant: InvariantId,
+    /// What was found, with the ids needed to look it up.
+    pub detail: String,
+}
+
+/// What the ledger says of one SKU.
+#[derive(Debug, Clone)]
+pub struct SkuFacts {
+    /// Which one.
+    pub sku: SkuNo,
+    /// Units at the start.
+    pub initial: u32,
+    /// Units left.
+    pub available: i64,
+    /// How much a buyer may have.
+    pub policy: Policy,
+    /// The latest opening of the sale.
+    pub epoch: Epoch,
+    /// When that opening began, epoch milliseconds.
+    pub opened_at_ms: i64,
+}
+
+/// What the gates of one SKU say together, read while nothing else happened to them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GateFacts {
+    /// Whether the gates count units themselves; otherwise only requests are compared.
+    pub counts_units: bool,
+    /// Free units, transfers under way included.
+    pub left: u64,
+    /// Requests without an answer from the ledger.
+    pub num_unsettled: u64,
+    /// When the oldest of them was asked, epoch milliseconds.
+    pub oldest_unsettled_ms: Option<i64>,
+    /// Requests that are orders.
+    pub num_ordered: u64,
+    /// Buyers who hold units.
+    pub num_buyers: u64,
+    /// Units given back after a refusal.
+    pub released_units: u64,
+}
+
+/// What the ledger's failures of one SKU add up to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FailureFacts {
+    /// Units whose refusal gives them back.
+    pub given_back_units: u64,
+}
+
+/// How a gate's memory of one order compares with the ledger's row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GateSays {
+    /// The gate has it as an order.
+    Ordered,
+    /// The gate waits for the ledger's answer.
+    Queued,
+    /// The gate has it as failed.
+    Failed,
+    /// The gate never heard of it.
+    Unknown,
+}
+
+/// Most violations kept with their detail; the rest are only counted.
+pub const DETAILS_MAX: usize = 100;
+
+/// Evaluates the catalogue over a stream of evidence.
+#[derive(Debug, Default)]
+pub struct Checker {
+    violations: Vec<Violation>,
+    num_violations: u64,
+    num_orders: u64,
+    sku: Option<OfSku>,
+}
+
+#[derive(Debug)]
+struct OfSku {
+    facts: SkuFacts,
+    live_units: i64,
+    num_orders: u64,
+    num_live_buyers: u64,
+    num_gate_ordered: u64,
+    buyer: Option<OfBuyer>,
+}
+
+#[derive(Debug)]
+struct OfBuyer {
+    id: BuyerId,
+    last_slot: i64,
+    live_orders: u64,
+    live_units: u64,
+}
+
+impl Checker {
+    /// Reports one broken invariant.
+    pub fn report(&mut self, invariant: InvariantId, detail: String) {
+        self.num_violations += 1;
+        if self.violations.len() < DETAILS_MAX {
+            self.violations.push(Violation { invariant, detail });
+        }
+    }
+
+    /// Begins the evidence of one SKU.
+    pub fn begin(&mut self, facts: SkuFacts) {
+        if facts.available < 0 {
+            let detail = format!("sku {}: {} units left", facts.sku, facts.available);
+            self.report(InvariantId::NoOversell, detail);
+        }
+        self.sku = Some(OfSku {
+            facts,
+            live_units: 0,
+            num_orders: 0,
+            num_live_buyers: 0,
+            num_gate_ordered: 0,
+            buyer: None,
+        });
+    }
+
+    /// Reads the next order of the SKU, sorted by buyer and slot, and what its gate says of it
+    /// (`None`: no gate was asked).
+    pub fn order(&mut self, order: &Order, gate: Option<GateSays>) {
+        let Some(mut sku) = self.sku.take() else { return };
+        self.num_orders += 1;
+        sku.num_orders += 1;
+        if sku.buyer.as_ref().is_none_or(|buyer| buyer.id != order.buyer) {
+            self.end_buyer(&mut sku);
+            sku.buyer = Some(OfBuyer {
+                id: order.buyer,
+                last_slot: i64::MIN,
+                live_orders: 0,
+                live_units: 0,
+            });
+        }
+        if let Some(buyer) = sku.buyer.as_mut() {
+            if buyer.last_slot == order.slot {
+                let detail =
+                    format!("sku {} buyer {}: slot {} twice", order.sku, order.buyer, order.slot);
+                self.report(InvariantId::LimitHeld, detail);
+            }
+            buyer.last_slot = order.slot;
+            if order.state.is_live() {
+                buyer.live_orders += 1;
+                buyer.live_units += u64::from(order.quantity);
+                sku.live_units += i64::from(order.quantity);
+            }
+        }
+        self.check_fence(&sku.facts, order);
+        self.check_gate(&mut sku, order, gate);
+        self.sku = Some(sku);
+    }
+
+    fn check_fence(&mut self, facts: &SkuFacts, order: &Order) {
+        let stale = order.epoch < facts.epoch && order.placed_at_ms > facts.opened_at_ms;
+        if stale || order.epoch > facts.epoch {
+            let detail = format!(
+                "request {}: accepted under opening {}, the sale is at {}",
+                order.request, order.epoch.0, facts.epoch.0
+            );
+            self.report(InvariantId::Fenced, detail);
+        }
+    }
+
+    fn check_gate(&mut self, sku: &mut OfSku, order: &Order, gate: Option<GateSays>) {
+        match gate {
+            None | Some(GateSays::Queued) => {}
+            Some(GateSays::Ordered) => sku.num_gate_ordered += 1,
+            Some(GateSays::Failed) => self.report(
+                InvariantId::StatusMonotone,
+                format!("request {}: an order that its gate reports as failed", order.request),
+            ),
+            Some(GateSays::Unknown) => self.report(
+                InvariantId::StockConserved,
+                format!("request {}: an order that its gate does not know", order.request),
+            ),
+        }
+    }
+
+    /// Reports a request id with more than one order.
+    pub fn duplicate_request(&mut self, request: i64, num_orders: i64) {
+        let detail = format!("request {request}: {num_orders} orders");
+        self.report(InvariantId::OneOrderPerRequest, detail);
+    }
+
+    /// Reports a request id that is both an order and a failure.
+    pub fn order_and_failure(&mut self, request: i64) {
+        let detail = format!("request {request}: both an order and a recorded failure");
+        self.report(InvariantId::NothingLost, detail);
+    }
+
+    /// Reports a quota row that does not equal the buyer's live orders.
+    pub fn wrong_quota(&mut self, sku: SkuNo, buyer: i64, owned: i64, live: i64) {
+        let detail =
+            format!("sku {sku} buyer {buyer}: quota row says {owned}, live orders say {live}");
+        self.report(InvariantId::LimitHeld, detail);
+    }
+
+    /// Ends the evidence of the SKU: sums are compared, with the gates' where there are gates.
+    /// `now_ms` is the epoch time of the reading.
+    pub fn end(&mut self, gates: Option<GateFacts>, failures: FailureFacts, now_ms: i64) {
+        let Some(mut sku) = self.sku.take() else { return };
+        self.end_buyer(&mut sku);
+        let name = sku.facts.sku;
+        let initial = i64::from(sku.facts.initial);
+        if sku.live_units > initial || sku.facts.available + sku.live_units != initial {
+            let detail = format!(
+                "sku {name}: {} left + {} live != {initial} initial",
+                sku.facts.available, sku.live_units
+            );
+            self.report(InvariantId::NoOversell, detail);
+        }
+        if let Some(gates) = gates {
+            self.check_gates(&sku, gates, failures, now_ms);
+        }
+    }
+
+    fn end_buyer(&mut self, sku: &mut OfSku) {
+        let Some(buyer) = sku.buyer.take() else { return };
+        if buyer.live_orders > 0 {
+            sku.num_live_buyers += 1;
+        }
+        let over = match sku.facts.policy {
+            Policy::OnePerBuyer { .. } => buyer.live_orders > 1,
+            Policy::Quota { limit, .. } => buyer.live_units > u64::from(limit),
+            Policy::Unlimited { .. } => false,
+        };
+        if over {
+            let detail = format!(
+                "sku {} buyer {}: {} orders, {} units",
+                sku.facts.sku, buyer.id, buyer.live_orders, buyer.live_units
+            );
+            self.report(InvariantId::LimitHeld, detail);
+        }
+    }
+
+    fn check_gates(&mut self, sku: &OfSku, gates: GateFacts, failures: FailureFacts, now_ms: i64) {
+        let name = sku.facts.sku;
+        if gates.num_ordered > sku.num_gate_ordered {
+            let detail = format!(
+                "sku {name}: gates report {} orders, the ledger has {} of them",
+                gates.num_ordered, sku.num_gate_ordered
+            );
+            self.report(InvariantId::StatusMonotone, detail.clone());
+            // Each of them was accepted and answered, and is nowhere.
+            self.report(InvariantId::NothingLost, detail);
+        }
+        if gates.oldest_unsettled_ms.is_some_and(|asked| now_ms - asked > DRAIN_LIMIT_MS) {
+            let detail = format!("sku {name}: {} unsettled for over 30 s", gates.num_unsettled);
+            self.report(InvariantId::Drains, detail);
+        }
+        if gates.num_unsettled > 0 {
+            return; // Not at rest: the sums below do not have to agree yet.
+        }
+        if gates.released_units != failures.given_back_units {
+            let detail = format!(
+                "sku {name}: gates gave back {} units, the ledger's failures say {}",
+                gates.released_units, failures.given_back_units
+            );
+            self.report(InvariantId::CompensatedOnce, detail);
+        }
+        let left = i64::try_from(gates.left).unwrap_or(i64::MAX);
+        if gates.counts_units && left != sku.facts.available {
+            let detail =
+                format!("sku {name}: gates hold {left} units, the ledger {}", sku.facts.available);
+            self.report(InvariantId::StockConserved, detail);
+        }
+        if gates.counts_units && gates.num_buyers != sku.num_live_buyers {
+            let detail = format!(
+                "sku {name}: gates know {} buyers, the ledger {}",
+                gates.num_buyers, sku.num_live_buyers
+            );
+            self.report(InvariantId::StockConserved, detail);
+        }
+    }
+
+    /// Adds what another checker found.
+    pub fn absorb(&mut self, other: Self) {
+        self.num_orders += other.num_orders;
+        self.num_violations += other.num_violations;
+        let room = DETAILS_MAX.saturating_sub(self.violations.len());
+        self.violations.extend(other.violations.into_iter().take(room));
+    }
+
+    /// How many orders were read.
+    #[must_use]
+    pub fn num_orders(&self) -> u64 {
+        self.num_orders
+    }
+
+    /// What was found: the first violations in detail, and how many there are in all.
+    #[must_use]
+    pub fn finish(self) -> (Vec<Violation>, u64) {
+        (self.violations, self.num_violations)
+    }
+}

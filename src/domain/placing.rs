@@ -1,0 +1,135 @@
+//! What the ledger does with a batch of intents, as a pure function of what it already holds.
+//!
+//! The ledger first writes a batch blindly, because nearly every batch is clean. When a unique key,
+//! a quota or the stock objects, the batch is rolled back and examined: what the ledger holds
+//! decides, intent by intent, which are repeats or refusals, and only the rest is written.
+
+use std::collections::HashMap;
+
+use super::ids::{BuyerId, RequestId, SkuNo};
+use super::order::{Order, OrderIntent};
+use super::verdict::Refusal;
+
+/// What became of one intent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// The order was written.
+    Placed(Order),
+    /// The order was there already, by the same request: success.
+    Repeat(Order),
+    /// The ledger refuses, for good.
+    Refused(Refusal),
+    /// The ledger certainly did not write it and cannot now; asking again later may succeed.
+    Unavailable,
+}
+
+impl Outcome {
+    /// The order, where there is one.
+    #[must_use]
+    pub fn order(&self) -> Option<&Order> {
+        match self {
+            Self::Placed(order) | Self::Repeat(order) => Some(order),
+            Self::Refused(_) | Self::Unavailable => None,
+        }
+    }
+}
+
+/// What the ledger holds that bears on a batch.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Examination {
+    /// Orders with a request id of the batch.
+    pub orders: HashMap<RequestId, Order>,
+    /// Recorded failures with a request id of the batch.
+    pub failures: HashMap<RequestId, Refusal>,
+    /// The order in slot 0 of a buyer of the batch.
+    pub firsts: HashMap<(SkuNo, BuyerId), RequestId>,
+    /// Units that a buyer of the batch has, for SKUs with a quota.
+    pub owned: HashMap<(SkuNo, BuyerId), u32>,
+    /// Units left of each SKU of the batch.
+    pub available: HashMap<SkuNo, u32>,
+}
+
+impl Examination {
+    /// Decides one intent and enters it when it may be written, so that two intents of one batch
+    /// see each other. `None`: it may be written.
+    pub fn admit(&mut self, intent: &OrderIntent) -> Option<Outcome> {
+        if let Some(reason) = self.failures.get(&intent.request) {
+            return Some(Outcome::Refused(*reason));
+        }
+        if let Some(order) = self.orders.get(&intent.request) {
+            return Some(if order.answers(intent) {
+                Outcome::Repeat(*order)
+            } else {
+                Outcome::Refused(Refusal::RequestIdReused)
+            });
+        }
+        let buyer = (intent.sku, intent.buyer);
+        if let (0, Some(first)) = (intent.slot, self.firsts.get(&buyer)) {
+            return Some(Outcome::Refused(Refusal::AlreadyPurchased { first: *first }));
+        }
+        let owned = self.owned.get(&buyer).copied().unwrap_or(0);
+        if let Some(limit) = intent.quota
+            && owned.saturating_add(intent.quantity) > limit
+        {
+            return Some(Outcome::Refused(Refusal::QuotaExceeded { owned, limit }));
+        }
+        let available = self.available.get(&intent.sku).copied().unwrap_or(0);
+        let Some(rest) = available.checked_sub(intent.quantity) else {
+            return Some(Outcome::Refused(Refusal::SoldOut));
+        };
+        self.available.insert(intent.sku, rest);
+        self.orders.insert(intent.request, intent.order());
+        if intent.slot == 0 {
+            self.firsts.insert(buyer, intent.request);
+        }
+        if intent.quota.is_some() {
+            self.owned.insert(buyer, owned.saturating_add(intent.quantity));
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{BucketNo, Epoch, TraceId};
+
+    fn intent(request: u64, buyer: u64, quantity: u32) -> OrderIntent {
+        OrderIntent {
+            request: RequestId::new(request).unwrap(),
+            sku: SkuNo(1),
+            bucket: BucketNo(0),
+            epoch: Epoch(1),
+            buyer: BuyerId::new(buyer).unwrap(),
+            quantity,
+            slot: 0,
+            quota: None,
+            amount: 0,
+            placed_at_ms: 0,
+            pay_by_ms: 0,
+            trace: TraceId(0),
+        }
+    }
+
+    fn with_stock(units: u32) -> Examination {
+        Examination { available: HashMap::from([(SkuNo(1), units)]), ..Examination::default() }
+    }
+
+    #[test]
+    fn the_same_request_twice_in_a_batch_is_written_once() {
+        let mut seen = with_stock(5);
+        assert_eq!(seen.admit(&intent(1, 1, 1)), None);
+        assert!(matches!(seen.admit(&intent(1, 1, 1)), Some(Outcome::Repeat(_))));
+        let reused = Some(Outcome::Refused(Refusal::RequestIdReused));
+        assert_eq!(seen.admit(&intent(1, 1, 2)), reused);
+        assert_eq!(seen.admit(&intent(1, 2, 1)), reused);
+    }
+
+    #[test]
+    fn the_last_unit_goes_to_the_first_who_fits() {
+        let mut seen = with_stock(1);
+        assert_eq!(seen.admit(&intent(1, 1, 2)), Some(Outcome::Refused(Refusal::SoldOut)));
+        assert_eq!(seen.admit(&intent(2, 2, 1)), None);
+        assert_eq!(seen.admit(&intent(3, 3, 1)), Some(Outcome::Refused(Refusal::SoldOut)));
+    }
+}

@@ -1,0 +1,128 @@
+//! The three purchase policies.
+
+use serde::{Deserialize, Serialize};
+
+use super::ids::RequestId;
+
+/// How much of one SKU a buyer may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Policy {
+    /// One order per buyer, ever; the request id follows from sale, SKU and buyer.
+    OnePerBuyer {
+        /// Most units in that order.
+        max_quantity: u32,
+    },
+    /// Any number of orders; each carries its own pre-issued request id.
+    Unlimited {
+        /// Most units in one order.
+        max_quantity: u32,
+    },
+    /// Any number of orders up to a cumulative limit of units.
+    Quota {
+        /// Most units over all orders of the buyer.
+        limit: u32,
+        /// Most units in one order.
+        max_quantity: u32,
+    },
+}
+
+impl Policy {
+    /// Most units in one order.
+    #[must_use]
+    pub fn max_quantity(self) -> u32 {
+        match self {
+            Self::OnePerBuyer { max_quantity }
+            | Self::Unlimited { max_quantity }
+            | Self::Quota { max_quantity, .. } => max_quantity,
+        }
+    }
+
+    /// The slot of an order: with `(sku, buyer)` it is unique in the ledger, which makes the
+    /// database itself hold the limit. 0 for `one_per_buyer`, the request's own number otherwise.
+    #[must_use]
+    pub fn slot(self, request: RequestId) -> i64 {
+        match self {
+            Self::OnePerBuyer { .. } => 0,
+            Self::Unlimited { .. } | Self::Quota { .. } => request.to_db(),
+        }
+    }
+
+    /// The units a buyer may have in all, where the policy counts units.
+    #[must_use]
+    pub fn quota(self) -> Option<u32> {
+        match self {
+            Self::Quota { limit, .. } => Some(limit),
+            Self::OnePerBuyer { .. } | Self::Unlimited { .. } => None,
+        }
+    }
+
+    /// Whether the request id follows from sale, SKU and buyer.
+    #[must_use]
+    pub fn derives_request_id(self) -> bool {
+        matches!(self, Self::OnePerBuyer { .. })
+    }
+
+    /// The name used in the interface and in the ledger.
+    #[must_use]
+    pub fn kind(self) -> &'static str {
+        match self {
+            Self::OnePerBuyer { .. } => "one_per_buyer",
+            Self::Unlimited { .. } => "unlimited",
+            Self::Quota { .. } => "quota",
+        }
+    }
+
+    /// Builds a policy from its parts as the interface and the ledger store them.
+    ///
+    /// # Errors
+    /// Says which part is missing or does not fit.
+    pub fn from_parts(
+        kind: &str,
+        limit: Option<u32>,
+        max_quantity: Option<u32>,
+    ) -> Result<Self, String> {
+        let max_quantity = max_quantity.unwrap_or(1);
+        if !(1..=QUANTITY_MAX).contains(&max_quantity) {
+            return Err(format!("policy.max_quantity must be from 1 to {QUANTITY_MAX}"));
+        }
+        match (kind, limit) {
+            ("one_per_buyer", None) => Ok(Self::OnePerBuyer { max_quantity }),
+            ("unlimited", None) => Ok(Self::Unlimited { max_quantity }),
+            ("quota", Some(limit)) if (1..=QUANTITY_MAX).contains(&limit) => {
+                Ok(Self::Quota { limit, max_quantity: max_quantity.min(limit) })
+            }
+            ("quota", _) => Err(format!("policy.limit must be from 1 to {QUANTITY_MAX}")),
+            ("one_per_buyer" | "unlimited", Some(_)) => {
+                Err(format!("policy.limit belongs to the policy quota, not to {kind}"))
+            }
+            _ => Err("policy.kind must be one_per_buyer, unlimited or quota".to_owned()),
+        }
+    }
+}
+
+/// Most units one order may ask for: keeps every sum far inside 32 bits.
+pub const QUANTITY_MAX: u32 = 1_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_says_which_part_does_not_fit() {
+        assert!(Policy::from_parts("quota", Some(5), None).is_ok());
+        assert!(Policy::from_parts("quota", None, None).unwrap_err().contains("limit"));
+        assert!(Policy::from_parts("unlimited", Some(5), None).unwrap_err().contains("quota"));
+        assert!(Policy::from_parts("one_per_buyer", None, Some(0)).is_err());
+        assert!(Policy::from_parts("first_come", None, None).unwrap_err().contains("kind"));
+    }
+
+    #[test]
+    fn one_per_buyer_leaves_a_buyer_a_single_slot() {
+        let (a, b) = (RequestId::new(7).unwrap(), RequestId::new(8).unwrap());
+        let one = Policy::OnePerBuyer { max_quantity: 1 };
+        assert_eq!(one.slot(a), one.slot(b));
+        let any = Policy::Unlimited { max_quantity: 1 };
+        assert_ne!(any.slot(a), any.slot(b));
+    }
+}
