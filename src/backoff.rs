@@ -1,0 +1,47 @@
+//! Exponential backoff with jitter. Pure: the caller does the waiting.
+
+use std::time::Duration;
+
+/// A growing wait, from `min` to `max`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Backoff {
+    min: Duration,
+    max: Duration,
+    failures: u32,
+}
+
+impl Backoff {
+    /// Waits from `min_ms` on, doubling, never more than `max_ms`.
+    #[must_use]
+    pub fn new(min_ms: u64, max_ms: u64) -> Self {
+        let min = Duration::from_millis(min_ms.max(1));
+        Self { min, max: Duration::from_millis(max_ms).max(min), failures: 0 }
+    }
+
+    /// The next wait. `spread` in 0.0..1.0 is the caller's randomness: the wait lies between half
+    /// of the step and the whole step, so that many waiters do not come back together.
+    pub fn next_wait(&mut self, spread: f64) -> Duration {
+        let step = self.min.saturating_mul(1_u32 << self.failures.min(16)).min(self.max);
+        self.failures = self.failures.saturating_add(1);
+        step.mul_f64(0.5 + 0.5 * spread.clamp(0.0, 1.0))
+    }
+
+    /// How many waits were asked for.
+    #[must_use]
+    pub fn failures(&self) -> u32 {
+        self.failures
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wait_doubles_up_to_its_limit() {
+        let mut backoff = Backoff::new(10, 70);
+        let waits: Vec<_> = (0..5).map(|_| backoff.next_wait(1.0).as_millis()).collect();
+        assert_eq!(waits, [10, 20, 40, 70, 70]);
+        assert_eq!(Backoff::new(10, 70).next_wait(0.0).as_millis(), 5);
+    }
+}

@@ -1,0 +1,141 @@
+//! The only place that reads time.
+//!
+//! Instants that are stored or shown are epoch milliseconds from [`Clock::wall_ms`]; waits and
+//! deadlines use [`Clock::now`], which never jumps. The engine gets a [`SharedClock`] handed in;
+//! tools outside the engine (load generator, command line) use the free functions.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Reads time.
+pub trait Clock: Send + Sync + Debug {
+    /// Milliseconds since 1970-01-01T00:00:00Z. May jump when the machine's clock is set.
+    fn wall_ms(&self) -> i64;
+
+    /// Monotonic time, for waits and deadlines.
+    fn now(&self) -> Instant;
+}
+
+/// A clock that many components share.
+pub type SharedClock = Arc<dyn Clock>;
+
+/// The machine's clock.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemClock;
+
+impl SystemClock {
+    /// The machine's clock, ready to be shared.
+    #[must_use]
+    pub fn shared() -> SharedClock {
+        Arc::new(Self)
+    }
+}
+
+impl Clock for SystemClock {
+    fn wall_ms(&self) -> i64 {
+        wall_ms()
+    }
+
+    fn now(&self) -> Instant {
+        now_monotonic()
+    }
+}
+
+/// A clock that stands still until a test moves it.
+#[derive(Debug)]
+pub struct ManualClock {
+    wall_ms: AtomicI64,
+    start: Instant,
+    /// Monotonic time passed since `start`.
+    elapsed_ms: AtomicU64,
+}
+
+impl ManualClock {
+    /// A clock whose wall time is `wall_ms`.
+    #[must_use]
+    pub fn new(wall_ms: i64) -> Self {
+        Self {
+            wall_ms: AtomicI64::new(wall_ms),
+            start: now_monotonic(),
+            elapsed_ms: AtomicU64::new(0),
+        }
+    }
+
+    /// Sets the wall time, forwards or backwards; monotonic time does not notice, as with a clock
+    /// that an operator sets.
+    pub fn set_wall_ms(&self, wall_ms: i64) {
+        self.wall_ms.store(wall_ms, Ordering::SeqCst);
+    }
+
+    /// Lets time pass: wall and monotonic time move on together, in whole milliseconds.
+    pub fn advance(&self, by: Duration) {
+        let ms = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
+        self.elapsed_ms.fetch_add(ms, Ordering::SeqCst);
+        self.wall_ms.fetch_add(i64::try_from(ms).unwrap_or(i64::MAX), Ordering::SeqCst);
+    }
+}
+
+impl Clock for ManualClock {
+    fn wall_ms(&self) -> i64 {
+        self.wall_ms.load(Ordering::SeqCst)
+    }
+
+    fn now(&self) -> Instant {
+        self.start + Duration::from_millis(self.elapsed_ms.load(Ordering::SeqCst))
+    }
+}
+
+/// Monotonic time, for tools that are not given a [`Clock`].
+#[must_use]
+#[expect(clippy::disallowed_methods, reason = "the one place that reads the monotonic clock")]
+pub fn now_monotonic() -> Instant {
+    Instant::now()
+}
+
+/// Epoch milliseconds, for tools that are not given a [`Clock`]. Before 1970 it is negative.
+#[must_use]
+#[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
+pub fn wall_ms() -> i64 {
+    match SystemTime::now().duration_since(UNIX_EPOCH) {
+        Ok(since) => i64::try_from(since.as_millis()).unwrap_or(i64::MAX),
+        Err(before) => {
+            i64::try_from(before.duration().as_millis()).map_or(i64::MIN, std::ops::Neg::neg)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manual_clock_moves_only_when_told() {
+        let clock = ManualClock::new(1_000);
+        let before = clock.now();
+        assert_eq!(clock.wall_ms(), 1_000);
+        assert_eq!(clock.now(), before);
+
+        clock.advance(Duration::from_millis(250));
+        assert_eq!(clock.wall_ms(), 1_250);
+        assert_eq!(clock.now() - before, Duration::from_millis(250));
+    }
+
+    #[test]
+    fn setting_the_wall_clock_back_does_not_move_monotonic_time() {
+        let clock = ManualClock::new(5_000);
+        let before = clock.now();
+        clock.set_wall_ms(10);
+        assert_eq!(clock.wall_ms(), 10);
+        assert_eq!(clock.now(), before);
+    }
+
+    #[test]
+    fn the_system_clock_is_after_2020_and_monotonic() {
+        let clock = SystemClock::shared();
+        assert!(clock.wall_ms() > 1_577_836_800_000);
+        let first = clock.now();
+        assert!(clock.now() >= first);
+    }
+}

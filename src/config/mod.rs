@@ -1,0 +1,35 @@
+//! Configuration: what can be set, where it comes from, and whether it makes sense.
+//!
+//! Order: `config/default.toml` (compiled in, the only place with defaults) < a TOML file <
+//! `FLOODGATE__SECTION__KEY` in the environment < flags. An unknown key is an error wherever it
+//! comes from. Nothing outside this module reads the environment.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `settings` | the typed settings, field for field the keys |
+//! | `load` | layers, merged and typed |
+//! | `secrets` | secrets that stand in files of their own |
+//! | `layers` | one source each: defaults, file, environment, flags |
+//! | `validate`, `limits` | rules between keys; all faults at once |
+//! | `effective` | what is in effect and from where, secrets hidden |
+//! | `error` | faults and errors |
+
+mod effective;
+mod error;
+mod layers;
+mod limits;
+mod load;
+mod secrets;
+mod settings;
+mod validate;
+
+pub use effective::{Effective, Entry, HIDDEN, redact_url};
+pub use error::{Error, Fault};
+pub use layers::{DEFAULT_TOML, EnvSource, Origin, Sources};
+pub use load::Loaded;
+pub use settings::{
+    AdminSettings, AuthMode, AuthSettings, ConsumerSettings, FaultSettings, GateSettings,
+    HttpSettings, InternalSettings, LedgerSettings, LogFormat, LogSettings, Role, Settings,
+    ShutdownSettings, SupervisorSettings, Tier,
+};
+pub use validate::validate;

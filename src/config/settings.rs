@@ -1,0 +1,338 @@
+//! The typed settings. Fields are named exactly as the keys; what each means, its unit and its
+//! default stand in `config/default.toml`. No field has a default here: a key missing there does
+//! not load.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Serialize};
+
+use super::effective::redact_url;
+
+/// Everything that can be configured.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// Which components a purchase passes.
+    pub tier: Tier,
+    /// Which part of the pipeline this process runs.
+    pub role: Role,
+    /// Prefix of every shared name (Redis keys, exchanges, queues).
+    pub namespace: String,
+    /// The public listener.
+    pub http: HttpSettings,
+    /// The internal listener.
+    pub internal: InternalSettings,
+    /// Who may use the internal listener.
+    pub admin: AdminSettings,
+    /// Who is the buyer.
+    pub auth: AuthSettings,
+    /// Where orders are kept.
+    pub ledger: LedgerSettings,
+    /// Stock gates.
+    pub gate: GateSettings,
+    /// The one writer of orders.
+    pub consumer: ConsumerSettings,
+    /// Restarts.
+    pub supervisor: SupervisorSettings,
+    /// Stopping in order.
+    pub shutdown: ShutdownSettings,
+    /// Logging.
+    pub log: LogSettings,
+    /// Drills.
+    pub faults: FaultSettings,
+}
+
+/// Which components a purchase passes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tier {
+    /// Stock counted in memory, orders straight to the ledger.
+    Memory,
+    /// Stock counted by the database.
+    Ledger,
+    /// Stock counted by Redis, orders straight to the ledger.
+    Gate,
+    /// Stock counted by Redis, orders through outbox and broker.
+    Pipeline,
+}
+
+/// Which part of the pipeline a process runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Everything.
+    All,
+    /// HTTP and gates.
+    Api,
+    /// Outbox to broker.
+    Relay,
+    /// Broker to ledger.
+    Consumer,
+    /// Payment timer, rescuer, reconciler.
+    Keeper,
+}
+
+/// How a buyer proves who they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AuthMode {
+    /// `X-Buyer-Id`, believed as it is: development and tests.
+    Header,
+    /// HS256 bearer token.
+    Jwt,
+}
+
+/// Shape of log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For collectors: one JSON object a line.
+    Json,
+}
+
+/// Gives a configuration enum the word used in files, messages and metric labels.
+macro_rules! words {
+    ($kind:ty { $($variant:ident => $word:literal),+ $(,)? }) => {
+        impl $kind {
+            /// The word used in configuration, messages and metric labels.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $word),+ }
+            }
+        }
+
+        impl fmt::Display for $kind {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+    };
+}
+
+words!(Tier { Memory => "memory", Ledger => "ledger", Gate => "gate", Pipeline => "pipeline" });
+words!(Role {
+    All => "all", Api => "api", Relay => "relay", Consumer => "consumer", Keeper => "keeper",
+});
+words!(AuthMode { Header => "header", Jwt => "jwt" });
+words!(LogFormat { Text => "text", Json => "json" });
+
+/// The public listener.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HttpSettings {
+    /// Address and port; port 0 takes a free one.
+    pub bind: SocketAddr,
+    /// Worker threads; 0 = one per core.
+    pub workers: usize,
+    /// Connections the kernel may hold before they are accepted.
+    pub backlog: u32,
+    /// Open connections, all workers together.
+    pub connections_max: usize,
+    /// Longest request body, in bytes.
+    pub body_max_bytes: usize,
+    /// Idle connections are closed after this.
+    pub keep_alive_ms: u64,
+    /// After it the answer is 202 `unknown`.
+    pub answer_deadline_ms: u64,
+    /// Age at which the in-memory view of the sales is renewed.
+    pub sales_refresh_ms: u64,
+}
+
+impl HttpSettings {
+    /// Worker threads, with 0 replaced by the number of cores.
+    #[must_use]
+    pub fn workers_effective(&self) -> usize {
+        match self.workers {
+            0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+            n => n,
+        }
+    }
+}
+
+/// The internal listener.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InternalSettings {
+    /// Address and port; port 0 takes a free one.
+    pub bind: SocketAddr,
+}
+
+/// Who may use the internal listener.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AdminSettings {
+    /// Bearer token, from `token` or read from `token_file`; see [`AdminSettings::bearer`].
+    pub token: SecretString,
+    /// File that held the token; empty = none.
+    pub token_file: PathBuf,
+}
+
+impl AdminSettings {
+    /// The token callers must present; `None` when none is set (then loopback only).
+    #[must_use]
+    pub fn bearer(&self) -> Option<&SecretString> {
+        (!self.token.expose_secret().is_empty()).then_some(&self.token)
+    }
+}
+
+/// Who is the buyer.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AuthSettings {
+    /// How a buyer proves who they are.
+    pub mode: AuthMode,
+    /// File with the HS256 secret; empty = none.
+    pub jwt_secret_file: PathBuf,
+    /// File with the key that signs request ids; empty = a key kept in the ledger.
+    pub signing_key_file: PathBuf,
+    /// How long an issued request id may be used.
+    pub request_id_ttl_s: u64,
+    /// What `jwt_secret_file` held. Not a key.
+    #[serde(skip)]
+    pub jwt_secret: Option<SecretString>,
+    /// What `signing_key_file` held. Not a key.
+    #[serde(skip)]
+    pub signing_key: Option<SecretString>,
+}
+
+/// Where orders are kept.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LedgerSettings {
+    /// `sqlite://path`. May hold a password: show it through [`redact_url`] only.
+    pub url: String,
+    /// Reader threads; there is always exactly one writer.
+    pub readers: usize,
+    /// Jobs that may wait for a ledger thread.
+    pub job_queue_max: usize,
+    /// How long a statement waits for a lock of another connection.
+    pub busy_timeout_ms: u64,
+    /// A job without an answer by then is `unknown`.
+    pub job_deadline_ms: u64,
+    /// Page cache of each connection, in KiB.
+    pub cache_kib: u32,
+}
+
+impl LedgerSettings {
+    /// The database file, when the ledger is SQLite.
+    #[must_use]
+    pub fn sqlite_path(&self) -> Option<&Path> {
+        self.url.strip_prefix("sqlite://").filter(|path| !path.is_empty()).map(Path::new)
+    }
+
+    /// The file whose lock says "a process owns this ledger": `<db>.lock` next to the database.
+    #[must_use]
+    pub fn lock_path(&self) -> Option<PathBuf> {
+        self.sqlite_path().map(|path| {
+            let mut name = path.as_os_str().to_owned();
+            name.push(".lock");
+            PathBuf::from(name)
+        })
+    }
+}
+
+impl fmt::Debug for LedgerSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LedgerSettings")
+            .field("url", &redact_url(&self.url))
+            .field("readers", &self.readers)
+            .field("job_queue_max", &self.job_queue_max)
+            .field("busy_timeout_ms", &self.busy_timeout_ms)
+            .field("job_deadline_ms", &self.job_deadline_ms)
+            .field("cache_kib", &self.cache_kib)
+            .finish()
+    }
+}
+
+/// Stock gates.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GateSettings {
+    /// Requests inside one gate at once.
+    pub permits: usize,
+    /// Most requests decided in one step.
+    pub batch_max: usize,
+    /// First wait before an unanswered batch is asked about again.
+    pub resubmit_backoff_min_ms: u64,
+    /// Longest such wait.
+    pub resubmit_backoff_max_ms: u64,
+    /// Times a gate asks about one request before the buyer is told `unknown`.
+    pub ask_attempts_max: u32,
+}
+
+/// The one writer of orders.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConsumerSettings {
+    /// Intents inside the consumer at once.
+    pub permits: usize,
+    /// Most intents written in one transaction.
+    pub batch_max: usize,
+    /// Attempts per intent when the ledger fails.
+    pub attempts_max: u32,
+    /// First wait between attempts.
+    pub retry_backoff_min_ms: u64,
+    /// Longest wait between attempts.
+    pub retry_backoff_max_ms: u64,
+}
+
+/// Restarts.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SupervisorSettings {
+    /// Restarts of one component inside the window before the process gives up.
+    pub restarts_max: u32,
+    /// Length of that window.
+    pub restart_window_ms: u64,
+    /// First wait before a restart.
+    pub backoff_min_ms: u64,
+    /// Longest wait before a restart.
+    pub backoff_max_ms: u64,
+    /// How often progress is looked at.
+    pub heartbeat_ms: u64,
+    /// A component without progress for this long is replaced.
+    pub stalled_after_ms: u64,
+}
+
+/// Stopping in order.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShutdownSettings {
+    /// All work is settled or given back by then.
+    pub deadline_ms: u64,
+    /// Wait between "not ready" and closing the public listener.
+    pub drain_ms: u64,
+}
+
+/// Logging.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogSettings {
+    /// Level or directives.
+    pub filter: String,
+    /// Shape of log lines.
+    pub format: LogFormat,
+}
+
+/// Drills: faults made on purpose.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FaultSettings {
+    /// Kinds of actor that panic.
+    pub panic_in: Vec<String>,
+    /// Share of their steps that panic, 0 to 100.
+    pub panic_percent: f64,
+}
+
+impl FaultSettings {
+    /// The share of steps of this kind of actor that must panic, 0.0 to 1.0.
+    #[must_use]
+    pub fn panic_share(&self, kind: &str) -> f64 {
+        if self.panic_in.iter().any(|name| name == kind) { self.panic_percent / 100.0 } else { 0.0 }
+    }
+}

@@ -1,0 +1,323 @@
+//! Rules between keys. Every broken rule is reported, each with what to do about it.
+
+use std::net::SocketAddr;
+
+use secrecy::{ExposeSecret, SecretString};
+use tracing_subscriber::EnvFilter;
+
+use super::effective::redact_url;
+use super::error::Fault;
+use super::limits::{self, Check};
+use super::settings::{AuthMode, Role, Settings, Tier};
+
+/// Shortest key for HMAC-SHA-256: its output length (RFC 7518, section 3.2).
+const SECRET_BYTES_MIN: usize = 32;
+/// Shortest admin token that may guard a listener reachable from other machines.
+const TOKEN_CHARS_MIN: usize = 16;
+/// Names built from it must stay readable and fit the broker's 255 bytes.
+const NAMESPACE_CHARS_MAX: usize = 32;
+
+/// Kinds of supervised actor that a drill can strike.
+const ACTOR_KINDS: [&str; 3] = ["stock_gate", "order_consumer", "stock_teller"];
+
+/// Every rule these settings break; empty = they may be used.
+#[must_use]
+pub fn validate(settings: &Settings) -> Vec<Fault> {
+    let mut check = Check::default();
+    tier_and_names(settings, &mut check);
+    listeners(settings, &mut check);
+    auth(settings, &mut check);
+    ledger_url(settings, &mut check);
+    limits::check(settings, &mut check);
+    log(settings, &mut check);
+    faults(settings, &mut check);
+    check.faults
+}
+
+fn tier_and_names(settings: &Settings, check: &mut Check) {
+    let tier = settings.tier;
+    check.require(
+        matches!(tier, Tier::Memory | Tier::Ledger),
+        "tier",
+        &format!("this build does not have tier `{tier}`"),
+        "use `memory` or `ledger`",
+    );
+    let role = settings.role;
+    check.require(
+        role == Role::All || !matches!(tier, Tier::Memory | Tier::Ledger),
+        "role",
+        &format!("role `{role}` needs tier `pipeline`; in tier `{tier}` one process does it all"),
+        "use `all`",
+    );
+    let name = &settings.namespace;
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
+    check.require(
+        !name.is_empty() && name.chars().count() <= NAMESPACE_CHARS_MAX && name.chars().all(plain),
+        "namespace",
+        &format!("{name:?} cannot prefix the names of keys and queues"),
+        "use 1 to 32 of a-z, 0-9, `-` and `_`",
+    );
+}
+
+fn listeners(settings: &Settings, check: &mut Check) {
+    let (public, internal) = (settings.http.bind, settings.internal.bind);
+    check.require(
+        public != internal || public.port() == 0,
+        "internal.bind",
+        &format!("{internal} is the public listener's address too"),
+        "give each listener its own port",
+    );
+    check.require(
+        settings.auth.mode != AuthMode::Header || public.ip().is_loopback(),
+        "http.bind",
+        &format!(
+            "{public} can be reached from other machines, and auth.mode = \"header\" believes \
+             every buyer id"
+        ),
+        "set auth.mode = \"jwt\" with auth.jwt_secret_file, or bind to 127.0.0.1",
+    );
+    if internal.ip().is_loopback() {
+        return;
+    }
+    match settings.admin.bearer() {
+        None => check.require(
+            settings.admin.token_file != *"",
+            "internal.bind",
+            &format!("{internal} can be reached from other machines, and there is no admin token"),
+            "set admin.token_file (a file with 16 or more characters), or bind to 127.0.0.1",
+        ),
+        Some(token) => check.require(
+            token.expose_secret().chars().count() >= TOKEN_CHARS_MIN,
+            "admin.token",
+            &format!("is short enough to guess, and {internal} can be reached from other machines"),
+            "use 16 characters or more, such as from `openssl rand -hex 16`",
+        ),
+    }
+}
+
+fn auth(settings: &Settings, check: &mut Check) {
+    let auth = &settings.auth;
+    let long_enough = |secret: &Option<SecretString>| {
+        // A file that could not be read is reported where it is read.
+        secret.as_ref().is_none_or(|key| key.expose_secret().len() >= SECRET_BYTES_MIN)
+    };
+    let remedy = "write 32 bytes or more into it, such as from `openssl rand -hex 32`";
+    check.require(
+        auth.mode != AuthMode::Jwt || auth.jwt_secret_file != *"" || auth.jwt_secret.is_some(),
+        "auth.jwt_secret_file",
+        "is not set, but auth.mode = \"jwt\" needs it",
+        "name a file with the HS256 secret of your login service, at least 32 bytes",
+    );
+    check.require(
+        long_enough(&auth.jwt_secret),
+        "auth.jwt_secret_file",
+        "holds fewer than 32 bytes",
+        remedy,
+    );
+    check.require(
+        long_enough(&auth.signing_key),
+        "auth.signing_key_file",
+        "holds fewer than 32 bytes",
+        remedy,
+    );
+    check.positive("auth.request_id_ttl_s", auth.request_id_ttl_s);
+}
+
+fn ledger_url(settings: &Settings, check: &mut Check) {
+    let ledger = &settings.ledger;
+    let shown = redact_url(&ledger.url);
+    match ledger.url.split_once("://") {
+        Some(("sqlite", path)) => check.require(
+            !path.is_empty() && !path.starts_with(":memory:"),
+            "ledger.url",
+            &format!("{shown:?} names no file, and orders must survive the process"),
+            "use sqlite://path, such as sqlite://./floodgate.db",
+        ),
+        Some(("mysql" | "mariadb", _)) => check.require(
+            false,
+            "ledger.url",
+            &format!("this build has no MySQL ledger ({shown})"),
+            "use sqlite://path",
+        ),
+        _ => check.require(
+            false,
+            "ledger.url",
+            &format!("{shown:?} is not a ledger"),
+            "use sqlite://path, such as sqlite://./floodgate.db",
+        ),
+    }
+}
+
+fn log(settings: &Settings, check: &mut Check) {
+    if let Err(error) = EnvFilter::try_new(&settings.log.filter) {
+        check.require(
+            false,
+            "log.filter",
+            &format!("{:?} is not a filter: {error}", settings.log.filter),
+            "use a level (error, warn, info, debug, trace) or \"info,floodgate::actors=debug\"",
+        );
+    }
+}
+
+fn faults(settings: &Settings, check: &mut Check) {
+    let faults = &settings.faults;
+    check.require(
+        (0.0..=100.0).contains(&faults.panic_percent),
+        "faults.panic_percent",
+        "is not between 0 and 100",
+        "use percent: 0.5 means one step in 200",
+    );
+    let percent_set = faults.panic_percent > 0.0;
+    check.require(
+        !percent_set || !faults.panic_in.is_empty(),
+        "faults.panic_in",
+        "is empty, so faults.panic_percent would do nothing",
+        "name kinds of actor, such as [\"order_consumer\"], or set faults.panic_percent = 0",
+    );
+    for kind in faults.panic_in.iter().filter(|kind| !ACTOR_KINDS.contains(&kind.as_str())) {
+        check.require(
+            false,
+            "faults.panic_in",
+            &format!("no actor is a {kind:?}"),
+            &format!("use some of {}", ACTOR_KINDS.join(", ")),
+        );
+    }
+    let drill = percent_set || !faults.panic_in.is_empty();
+    let local = |bind: SocketAddr| bind.ip().is_loopback();
+    check.require(
+        !drill || (local(settings.http.bind) && local(settings.internal.bind)),
+        "faults.panic_in",
+        "drills are refused while a listener can be reached from other machines",
+        "bind both listeners to 127.0.0.1, or remove the faults section",
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn broken_by(change: impl FnOnce(&mut Settings)) -> Vec<String> {
+        let mut settings = Settings::for_test("sqlite://./x.db");
+        change(&mut settings);
+        let faults = validate(&settings);
+        for fault in &faults {
+            assert!(!fault.problem.is_empty() && !fault.remedy.is_empty(), "{fault:?}");
+        }
+        faults.into_iter().map(|fault| fault.key).collect()
+    }
+
+    fn addr(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    const LONG: &str = "0123456789abcdef0123456789abcdef";
+
+    /// A setting that breaks exactly one rule, and the key the fault must name.
+    type Case = (&'static str, fn(&mut Settings));
+
+    const SINGLE: &[Case] = &[
+        ("tier", |s| s.tier = Tier::Gate),
+        ("tier", |s| s.tier = Tier::Pipeline),
+        ("role", |s| s.role = Role::Relay),
+        ("namespace", |s| s.namespace = String::new()),
+        ("namespace", |s| s.namespace = "a{b}".into()),
+        ("namespace", |s| s.namespace = "a".repeat(33)),
+        ("internal.bind", |s| s.internal.bind = addr("0.0.0.0:9090")),
+        ("http.bind", |s| s.http.bind = addr("[::]:8080")),
+        ("http.workers", |s| s.http.workers = 2000),
+        ("http.backlog", |s| s.http.backlog = 0),
+        ("http.connections_max", |s| s.http.connections_max = 0),
+        ("http.body_max_bytes", |s| s.http.body_max_bytes = 10),
+        ("http.keep_alive_ms", |s| s.http.keep_alive_ms = 0),
+        ("http.answer_deadline_ms", |s| s.http.answer_deadline_ms = 0),
+        ("http.sales_refresh_ms", |s| s.http.sales_refresh_ms = 0),
+        ("http.sales_refresh_ms", |s| s.http.sales_refresh_ms = 1001),
+        ("auth.jwt_secret_file", |s| s.auth.mode = AuthMode::Jwt),
+        ("auth.jwt_secret_file", |s| s.auth.jwt_secret = Some("short".into())),
+        ("auth.signing_key_file", |s| s.auth.signing_key = Some("short".into())),
+        ("auth.request_id_ttl_s", |s| s.auth.request_id_ttl_s = 0),
+        ("ledger.url", |s| s.ledger.url = "sqlite://".into()),
+        ("ledger.url", |s| s.ledger.url = "sqlite://:memory:".into()),
+        ("ledger.url", |s| s.ledger.url = "mysql://u:p@h/d".into()),
+        ("ledger.url", |s| s.ledger.url = "floodgate.db".into()),
+        ("ledger.readers", |s| s.ledger.readers = 0),
+        ("ledger.job_queue_max", |s| s.ledger.job_queue_max = 0),
+        ("ledger.busy_timeout_ms", |s| s.ledger.busy_timeout_ms = 10_001),
+        ("ledger.cache_kib", |s| s.ledger.cache_kib = 1),
+        ("gate.batch_max", |s| s.gate.batch_max = 0),
+        ("gate.batch_max", |s| s.gate.permits = 511),
+        ("gate.resubmit_backoff_min_ms", |s| s.gate.resubmit_backoff_min_ms = 1001),
+        ("gate.ask_attempts_max", |s| s.gate.ask_attempts_max = 0),
+        ("consumer.batch_max", |s| s.consumer.batch_max = 0),
+        ("consumer.batch_max", |s| s.consumer.permits = 1),
+        ("consumer.attempts_max", |s| s.consumer.attempts_max = 0),
+        ("consumer.retry_backoff_min_ms", |s| s.consumer.retry_backoff_min_ms = 501),
+        ("supervisor.restart_window_ms", |s| s.supervisor.restart_window_ms = 0),
+        ("supervisor.backoff_min_ms", |s| s.supervisor.backoff_min_ms = 10_001),
+        ("supervisor.heartbeat_ms", |s| s.supervisor.heartbeat_ms = 0),
+        ("supervisor.heartbeat_ms", |s| s.supervisor.stalled_after_ms = 999),
+        ("shutdown.drain_ms", |s| s.shutdown.drain_ms = 15_000),
+        ("log.filter", |s| s.log.filter = "info,=,=".into()),
+        ("faults.panic_percent", |s| {
+            s.faults.panic_in = vec!["stock_gate".into()];
+            s.faults.panic_percent = 101.0;
+        }),
+        ("faults.panic_percent", |s| s.faults.panic_percent = f64::NAN),
+        ("faults.panic_in", |s| s.faults.panic_percent = 1.0),
+        ("faults.panic_in", |s| {
+            s.faults.panic_in = vec!["stock_gate".into()];
+            s.internal.bind = addr("0.0.0.0:9090");
+            s.admin.token = LONG.into();
+        }),
+        ("admin.token", |s| {
+            s.internal.bind = addr("0.0.0.0:9090");
+            s.admin.token = "short".into();
+        }),
+        ("internal.bind", |s| {
+            s.http.bind = addr("127.0.0.1:8080");
+            s.internal.bind = addr("127.0.0.1:8080");
+        }),
+    ];
+
+    #[test]
+    fn each_rule_is_broken_alone_and_named() {
+        for (number, (key, change)) in SINGLE.iter().enumerate() {
+            assert_eq!(broken_by(change), [*key], "case {number}");
+        }
+    }
+
+    #[test]
+    fn all_faults_are_reported_at_once() {
+        let keys = broken_by(|s| {
+            s.tier = Tier::Pipeline;
+            s.http.bind = addr("0.0.0.0:8080");
+            s.internal.bind = addr("0.0.0.0:9090");
+            s.gate.batch_max = 0;
+            s.log.filter = "=".into();
+        });
+        assert_eq!(keys, ["tier", "http.bind", "internal.bind", "gate.batch_max", "log.filter"]);
+    }
+
+    #[test]
+    fn reachable_listeners_are_fine_with_jwt_and_a_token() {
+        let keys = broken_by(|s| {
+            s.http.bind = addr("0.0.0.0:8080");
+            s.internal.bind = addr("0.0.0.0:9090");
+            s.auth.mode = AuthMode::Jwt;
+            s.auth.jwt_secret = Some(LONG.into());
+            s.admin.token = LONG.into();
+        });
+        assert!(keys.is_empty(), "{keys:?}");
+    }
+
+    #[test]
+    fn a_drill_on_loopback_is_allowed() {
+        let keys = broken_by(|s| {
+            s.faults.panic_in = vec!["stock_gate".into()];
+            s.faults.panic_percent = 0.5;
+            assert!((s.faults.panic_share("stock_gate") - 0.005).abs() < 1e-9);
+            assert!(s.faults.panic_share("keeper") == 0.0);
+        });
+        assert!(keys.is_empty(), "{keys:?}");
+    }
+}
