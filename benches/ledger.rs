@@ -1,0 +1,104 @@
+//! Orders per second that the SQLite ledger writes durably, by batch size.
+//!
+//! `cargo bench --bench ledger -- [directory] [batch] [policy]`; the directory decides which disk
+//! is measured, the other two leave out what is not of interest.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use floodgate::clock::now_monotonic;
+use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
+use floodgate::db::{Ledger, Placing};
+use floodgate::domain::{
+    BucketNo, BuyerId, Epoch, OrderIntent, Policy, RequestId, SaleDraft, SkuDraft, SkuNo, TraceId,
+};
+
+const MEASURE_FOR: Duration = Duration::from_secs(3);
+
+fn main() -> anyhow::Result<()> {
+    let mut words = std::env::args().skip(1).filter(|word| !word.starts_with('-'));
+    let directory = words.next();
+    let (batch_only, policy_only) = (words.next(), words.next());
+    let directory = directory.map_or_else(std::env::temp_dir, PathBuf::from);
+    let scratch = tempfile::tempdir_in(directory)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    println!("{:>14} {:>6} {:>12} {:>12}", "policy", "batch", "orders/s", "commits/s");
+    for policy in [
+        Policy::OnePerBuyer { max_quantity: 1 },
+        Policy::Unlimited { max_quantity: 1 },
+        Policy::Quota { limit: 5, max_quantity: 5 },
+    ] {
+        for batch in [1, 16, 256, 1024] {
+            let other_batch = batch_only.as_ref().is_some_and(|only| *only != batch.to_string());
+            if other_batch || policy_only.as_ref().is_some_and(|only| only != policy.kind()) {
+                continue;
+            }
+            let file = scratch.path().join(format!("{}-{batch}.db", policy.kind()));
+            runtime.block_on(measure(file, policy, batch))?;
+        }
+    }
+    Ok(())
+}
+
+async fn measure(file: PathBuf, policy: Policy, batch: u64) -> anyhow::Result<()> {
+    let ledger = SqliteLedger::open(&OpenOptions::new(file))?;
+    let sale = ledger.create_sale(draft(policy)?, 0).await?.context("the name is taken")?;
+    let sku = sale.skus.first().context("no sku")?.no;
+    let start = now_monotonic();
+    let mut next = 1;
+    while start.elapsed() < MEASURE_FOR {
+        let intents = (next..next + batch)
+            .map(|number| intent(sku, policy, number))
+            .collect::<anyhow::Result<_>>()?;
+        next += batch;
+        anyhow::ensure!(ledger.place(intents).await? == Placing::All, "a conflict");
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+    let rate = (next - 1) as f64 / seconds;
+    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+    let commits = rate / batch as f64;
+    println!("{:>14} {batch:>6} {rate:>12.0} {commits:>12.0}", policy.kind());
+    ledger.close().await;
+    Ok(())
+}
+
+fn draft(policy: Policy) -> anyhow::Result<SaleDraft> {
+    Ok(SaleDraft {
+        id: "sale".parse()?,
+        title: "Sale".to_owned(),
+        starts_at_ms: 0,
+        ends_at_ms: 1,
+        skus: vec![SkuDraft {
+            id: "sku".parse()?,
+            title: "SKU".to_owned(),
+            price: 100,
+            initial: 1_000_000_000,
+            policy,
+            buckets: 1,
+            payment_window_s: 900,
+            bar_lapsed: false,
+        }],
+    })
+}
+
+/// Buyers come in no order, request ids rise with time.
+fn intent(sku: SkuNo, policy: Policy, number: u64) -> anyhow::Result<OrderIntent> {
+    let request = RequestId::new(number).context("0 is no request")?;
+    let buyer = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 1 | 1;
+    Ok(OrderIntent {
+        request,
+        sku,
+        bucket: BucketNo(0),
+        epoch: Epoch(1),
+        buyer: BuyerId::new(buyer).context("0 is no buyer")?,
+        quantity: 1,
+        slot: policy.slot(request),
+        quota: policy.quota(),
+        amount: 100,
+        placed_at_ms: 1_800_000_000_000,
+        pay_by_ms: 1_800_000_900_000,
+        trace: TraceId(u128::from(number) << 64),
+    })
+}

@@ -1,0 +1,220 @@
+//! The ledger's schema: which version a database has, and how it gets the present one.
+//!
+//! Migrations are compiled in. A server brings an older ledger up to date when it opens it; a newer
+//! one is refused, because this program does not know what its columns promise.
+
+use diesel::migration::{Migration, MigrationSource};
+use diesel::prelude::*;
+use diesel::sql_types::Text;
+use diesel::sqlite::Sqlite;
+use diesel_migrations::{EmbeddedMigrations, MigrationHarness, embed_migrations};
+
+use super::Error;
+
+/// The migrations of `SQLite`.
+pub const SQLITE: EmbeddedMigrations = embed_migrations!("migrations/sqlite");
+
+/// How a database's schema compares with this program's.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// Versions that the database has, oldest first.
+    pub applied: Vec<String>,
+    /// Migrations that it still needs, by full name, oldest first.
+    pub pending: Vec<String>,
+    /// Versions that this program has never heard of, oldest first.
+    pub unknown: Vec<String>,
+}
+
+impl Standing {
+    /// Refuses a schema that a newer program wrote.
+    ///
+    /// # Errors
+    /// `CannotOpen` with both versions and the remedy.
+    pub fn check_not_newer(&self) -> Result<(), Error> {
+        let Some(newest) = self.unknown.last() else { return Ok(()) };
+        let reason = format!(
+            "the ledger has schema version {newest}, this program knows versions up to {}: a newer \
+             program has migrated it; start that program, or restore the backup made before the \
+             upgrade",
+            newest_known()?
+        );
+        Err(Error::CannotOpen { reason })
+    }
+
+    /// Refuses a schema that is not exactly this program's, for those who may not migrate.
+    ///
+    /// # Errors
+    /// `CannotOpen` with what is missing and the remedy.
+    pub fn check_current(&self) -> Result<(), Error> {
+        self.check_not_newer()?;
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        let reason = format!(
+            "the ledger's schema lacks {}: run `floodgate migrate`",
+            self.pending.join(", ")
+        );
+        Err(Error::CannotOpen { reason })
+    }
+}
+
+#[derive(QueryableByName)]
+struct Applied {
+    #[diesel(sql_type = Text)]
+    version: String,
+}
+
+/// Compares without changing anything.
+///
+/// # Errors
+/// `Refused` when the database does not answer.
+pub fn standing(conn: &mut SqliteConnection) -> Result<Standing, Error> {
+    let refused = Error::refused("reading the schema version");
+    let tables = diesel::sql_query(
+        "SELECT name AS version FROM sqlite_master \
+         WHERE type = 'table' AND name = '__diesel_schema_migrations'",
+    )
+    .load::<Applied>(conn)
+    .map_err(&refused)?;
+    let mut standing = Standing::default();
+    if !tables.is_empty() {
+        let rows =
+            diesel::sql_query("SELECT version FROM __diesel_schema_migrations ORDER BY version")
+                .load::<Applied>(conn)
+                .map_err(&refused)?;
+        standing.applied = rows.into_iter().map(|row| row.version).collect();
+    }
+    let known = known()?;
+    let is_known = |version: &String| known.iter().any(|(known, _)| known == version);
+    standing.unknown = standing.applied.iter().filter(|v| !is_known(v)).cloned().collect();
+    standing.pending = known
+        .iter()
+        .filter(|(version, _)| !standing.applied.contains(version))
+        .map(|(_, name)| name.clone())
+        .collect();
+    Ok(standing)
+}
+
+/// Applies what is missing and returns it by full name; empty when the schema was current.
+///
+/// # Errors
+/// `CannotOpen` when the schema is newer or a migration fails; each migration is one transaction.
+pub fn run(conn: &mut SqliteConnection) -> Result<Vec<String>, Error> {
+    let before = standing(conn)?;
+    before.check_not_newer()?;
+    if before.pending.is_empty() {
+        return Ok(Vec::new());
+    }
+    // Crash here [migrating]: the migrations that committed stay; the next start applies the rest.
+    conn.run_pending_migrations(SQLITE).map_err(|error| Error::CannotOpen {
+        reason: format!(
+            "the ledger cannot be migrated ({}): {error}; nothing of the failed migration was kept",
+            before.pending.join(", ")
+        ),
+    })?;
+    Ok(before.pending)
+}
+
+/// Version and full name of every migration of this program, oldest first.
+fn known() -> Result<Vec<(String, String)>, Error> {
+    let unreadable = |error| Error::Unreadable { what: format!("built-in migrations: {error}") };
+    let migrations: Vec<Box<dyn Migration<Sqlite>>> = SQLITE.migrations().map_err(unreadable)?;
+    let mut known: Vec<_> = migrations
+        .iter()
+        .map(|migration| (migration.name().version().to_string(), migration.name().to_string()))
+        .collect();
+    known.sort_unstable();
+    Ok(known)
+}
+
+fn newest_known() -> Result<String, Error> {
+    Ok(known()?.pop().map(|(version, _)| version).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every table and index, as the database describes them.
+    fn schema(conn: &mut SqliteConnection) -> Vec<String> {
+        diesel::sql_query(
+            "SELECT type || ' ' || name || ' ' || COALESCE(sql, '') AS version FROM sqlite_master \
+             WHERE name NOT LIKE '%diesel%' AND name <> 'sqlite_sequence' ORDER BY 1",
+        )
+        .load::<Applied>(conn)
+        .unwrap()
+        .into_iter()
+        .map(|row| row.version)
+        .collect()
+    }
+
+    #[test]
+    fn up_down_up_is_the_same_schema() {
+        let mut conn = SqliteConnection::establish(":memory:").unwrap();
+        assert_eq!(standing(&mut conn).unwrap().applied, Vec::<String>::new());
+        assert_eq!(schema(&mut conn), Vec::<String>::new(), "looking changes nothing");
+
+        let applied = run(&mut conn).unwrap();
+        assert_eq!(applied.len(), known().unwrap().len());
+        assert!(applied.iter().all(|name| name.contains("_create_")), "{applied:?}");
+        let first = schema(&mut conn);
+        assert!(first.len() > 10, "{first:?}");
+        assert_eq!(run(&mut conn).unwrap(), Vec::<String>::new());
+
+        conn.revert_all_migrations(SQLITE).unwrap();
+        assert_eq!(schema(&mut conn), Vec::<String>::new());
+        assert_eq!(standing(&mut conn).unwrap().pending, applied);
+
+        assert_eq!(run(&mut conn).unwrap(), applied);
+        assert_eq!(schema(&mut conn), first);
+    }
+
+    /// The columns of a table by the database, and the columns in the text of a query.
+    fn columns(
+        conn: &mut SqliteConnection,
+        table: &str,
+        query: &str,
+    ) -> (Vec<String>, Vec<String>) {
+        let sql = format!("SELECT name AS version FROM pragma_table_info('{table}') ORDER BY cid");
+        let rows: Vec<Applied> = diesel::sql_query(sql).load(conn).unwrap();
+        let selected = query.split(" FROM ").next().unwrap();
+        let names = selected.split(", ").filter_map(|column| column.rsplit('`').nth(1));
+        (rows.into_iter().map(|row| row.version).collect(), names.map(str::to_owned).collect())
+    }
+
+    #[test]
+    fn the_code_and_the_database_name_the_same_columns() {
+        let mut conn = SqliteConnection::establish(":memory:").unwrap();
+        run(&mut conn).unwrap();
+        macro_rules! check {
+            ($($table:ident)+) => {$({
+                use crate::db::schema::$table;
+                let query = $table::table.select($table::all_columns);
+                let text = diesel::debug_query::<Sqlite, _>(&query).to_string();
+                let (there, here) = columns(&mut conn, stringify!($table), &text);
+                assert_eq!(there, here, "{}", stringify!($table));
+                assert!(!here.is_empty());
+            })+};
+        }
+        check!(sales skus orders quotas failed_requests tokens secrets);
+    }
+
+    #[test]
+    fn every_migration_says_what_it_is_for() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations/sqlite");
+        for (_, name) in known().unwrap() {
+            for file in ["up.sql", "down.sql"] {
+                let text = std::fs::read_to_string(folder.join(&name).join(file)).unwrap();
+                assert!(text.starts_with("-- "), "{name}/{file} begins with its purpose");
+            }
+        }
+    }
+
+    #[test]
+    fn a_newer_schema_is_named_with_both_versions() {
+        let standing = Standing { unknown: vec!["9999".to_owned()], ..Standing::default() };
+        let told = standing.check_not_newer().unwrap_err().to_string();
+        assert!(told.contains("9999") && told.contains(&newest_known().unwrap()), "{told}");
+        assert!(standing.check_current().is_err());
+    }
+}

@@ -1,0 +1,162 @@
+//! Flow step 8/12: order consumer -> ledger.
+//!
+//! The ledger has the last word: it is the only store whose loss loses a sale, and everything else
+//! can be rebuilt from it. [`Ledger`] says what every backend promises; [`ladder`] turns a batch of
+//! intents into one exact outcome each, the same way for every backend.
+//!
+//! On death: a transaction that did not commit never happened; one that did is found by request id.
+//! May repeat: everything, by request id.
+
+use async_trait::async_trait;
+
+use crate::domain::invariants::{FailureFacts, SkuFacts};
+use crate::domain::{
+    BuyerId, Epoch, Examination, Failure, Order, OrderIntent, Phase, RequestId, Sale, SaleDraft,
+    SaleId, SkuNo,
+};
+
+pub mod error;
+pub mod ladder;
+pub mod migrate;
+pub mod rows;
+pub mod schema;
+pub mod sqlite;
+pub mod workers;
+
+pub use error::{Class, Error};
+
+/// What a blind write of a batch came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placing {
+    /// Every intent is an order now, committed and durable.
+    All,
+    /// A unique key, a quota or the stock objected: nothing was written. Examine.
+    Conflict,
+}
+
+/// A place in a buyer's list of orders: everything before it was shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OrderCursor {
+    /// `placed_at_ms` of the last order shown.
+    pub placed_at_ms: i64,
+    /// Its request.
+    pub request: RequestId,
+}
+
+/// Receives rows one at a time; returning `false` ends the scan early.
+pub type Visit<T> = Box<dyn FnMut(T) -> bool + Send>;
+
+/// One row of the evidence of a SKU.
+#[derive(Debug, Clone)]
+pub enum AuditRow {
+    /// The SKU itself; comes first.
+    Sku(SkuFacts, FailureFacts),
+    /// One of its orders.
+    Order(Order),
+}
+
+/// What an audit reads besides the orders themselves.
+#[derive(Debug, Clone, Default)]
+pub struct Anomalies {
+    /// Request ids with more than one order of the SKU, with their number.
+    pub duplicate_requests: Vec<(i64, i64)>,
+    /// Request ids that are both an order and a recorded failure.
+    pub orders_and_failures: Vec<i64>,
+    /// Quota rows that differ from the live orders: buyer, units by the row, units by the orders.
+    pub wrong_quotas: Vec<(i64, i64, i64)>,
+}
+
+/// The ledger: where orders become true.
+///
+/// A method that returns `Ok` is committed and durable. An error's [`Class`] tells whether nothing
+/// was written (`Retry`, `Down`, `Bug`) or nobody knows (`Unknown`).
+#[async_trait]
+pub trait Ledger: Send + Sync {
+    /// Writes all intents as orders in one transaction, or none of them. Stock and quota are taken
+    /// by conditional updates, request and slot are held by unique keys. The writer's fencing token
+    /// is checked in the same transaction.
+    async fn place(&self, batch: Vec<OrderIntent>) -> Result<Placing, Error>;
+
+    /// Reads what the ledger holds that bears on the batch.
+    async fn examine(&self, batch: Vec<OrderIntent>) -> Result<Examination, Error>;
+
+    /// Records refused intents. A request that is recorded already keeps its first record; one that
+    /// is an order (another buyer came with its id) gets none, so that each request has one end.
+    async fn record_failures(&self, failures: Vec<Failure>) -> Result<(), Error>;
+
+    /// Creates a sale in phase draft. `Ok(None)`: a sale of that name exists.
+    async fn create_sale(&self, draft: SaleDraft, now_ms: i64) -> Result<Option<Sale>, Error>;
+
+    /// Moves a sale to `next`; opening takes the next epoch, a repeat of the present phase changes
+    /// nothing. Returns the sale as it is afterwards; `Ok(None)`: unknown sale or a move that
+    /// [`Phase::may_become`] does not allow.
+    async fn turn_sale(
+        &self,
+        sale: SaleId,
+        next: Phase,
+        now_ms: i64,
+    ) -> Result<Option<Sale>, Error>;
+
+    /// Every sale with its SKUs, oldest first.
+    async fn sales(&self) -> Result<Vec<Sale>, Error>;
+
+    /// How many orders and failures each SKU has, and the units it has left.
+    async fn tally(&self, sku: SkuNo) -> Result<Tally, Error>;
+
+    /// The units a SKU has left.
+    async fn available(&self, sku: SkuNo) -> Result<u32, Error>;
+
+    /// Visits the orders of a SKU by buyer and slot, as of one instant.
+    async fn scan_orders(&self, sku: SkuNo, visit: Visit<Order>) -> Result<(), Error>;
+
+    /// Visits the recorded failures of a SKU.
+    async fn scan_failures(&self, sku: SkuNo, visit: Visit<Failure>) -> Result<(), Error>;
+
+    /// One order by its request.
+    async fn order(&self, request: RequestId) -> Result<Option<Order>, Error>;
+
+    /// One recorded failure by its request.
+    async fn failure(&self, request: RequestId) -> Result<Option<Failure>, Error>;
+
+    /// A buyer's orders, newest first, at most `limit`, after `cursor`.
+    async fn orders_of(
+        &self,
+        buyer: BuyerId,
+        cursor: Option<OrderCursor>,
+        limit: u32,
+    ) -> Result<Vec<Order>, Error>;
+
+    /// Visits what an audit needs of a SKU, as of one instant: first its facts, then its orders by
+    /// buyer and slot.
+    async fn scan_audit(&self, sku: SkuNo, visit: Visit<AuditRow>) -> Result<(), Error>;
+
+    /// What only a look across all orders of a SKU finds.
+    async fn anomalies(&self, sku: SkuNo) -> Result<Anomalies, Error>;
+
+    /// The named secret of this installation, 32 bytes; made from the operating system's randomness
+    /// at the first call and kept.
+    async fn secret(&self, name: &'static str) -> Result<Vec<u8>, Error>;
+
+    /// A number that no earlier call on this ledger returned, counted up by one; used for process
+    /// numbers and fencing tokens.
+    async fn next_token(&self, name: &'static str) -> Result<i64, Error>;
+
+    /// One read and nothing else: is the ledger there?
+    async fn ping(&self) -> Result<(), Error>;
+
+    /// Finishes what was begun and ends the workers.
+    async fn close(&self);
+}
+
+/// How large a SKU's part of the ledger is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tally {
+    /// Orders, live or not.
+    pub num_orders: u64,
+    /// Recorded failures.
+    pub num_failures: u64,
+    /// Units left.
+    pub available: u32,
+    /// The latest opening.
+    pub epoch: Option<Epoch>,
+}

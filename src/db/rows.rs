@@ -1,0 +1,341 @@
+//! Rows as the database has them, and their way to and from the domain.
+//!
+//! Reading never trusts a row: a value that no version of this program wrote is an error that names
+//! the row, not a panic and not a guess.
+
+use std::fmt::Display;
+
+use diesel::prelude::*;
+
+use super::Error;
+use super::schema::{failed_requests, orders, sales, skus};
+use crate::domain::{
+    BuyerId, Epoch, Failure, Order, OrderIntent, OrderState, Phase, Policy, Refusal, RequestId,
+    Sale, Sku, SkuDraft, SkuNo,
+};
+
+fn unreadable<T>(row: impl Display, column: &str, value: impl Display) -> Result<T, Error> {
+    Err(Error::Unreadable { what: format!("{row}: {column} is {value}") })
+}
+
+fn unstorable<T>(what: &str, value: impl Display) -> Result<T, Error> {
+    Err(Error::Unstorable { what: format!("{what} {value}") })
+}
+
+/// The value for a 32-bit column.
+pub(super) fn narrow(what: &str, value: u32) -> Result<i32, Error> {
+    i32::try_from(value).or_else(|_| unstorable(what, value))
+}
+
+/// The units of a 32-bit column.
+pub(super) fn units(row: impl Display, column: &str, value: i32) -> Result<u32, Error> {
+    u32::try_from(value).or_else(|_| unreadable(row, column, value))
+}
+
+/// A row of `orders`, without its trace.
+#[derive(Debug, Clone, Copy, Queryable, Selectable)]
+#[diesel(table_name = orders)]
+pub struct OrderRow {
+    sku_no: i32,
+    buyer_id: i64,
+    slot: i64,
+    request_id: i64,
+    epoch: i64,
+    quantity: i32,
+    amount: i64,
+    state: i16,
+    placed_at_ms: i64,
+    pay_by_ms: i64,
+}
+
+impl TryFrom<OrderRow> for Order {
+    type Error = Error;
+
+    fn try_from(row: OrderRow) -> Result<Self, Error> {
+        let name = || format!("order {} of sku {}", row.request_id, row.sku_no);
+        let Some(request) = RequestId::from_db(row.request_id) else {
+            return unreadable(name(), "request_id", row.request_id);
+        };
+        let Some(buyer) = BuyerId::from_db(row.buyer_id) else {
+            return unreadable(name(), "buyer_id", row.buyer_id);
+        };
+        let Some(state) = OrderState::from_db(row.state) else {
+            return unreadable(name(), "state", row.state);
+        };
+        Ok(Self {
+            request,
+            sku: SkuNo(row.sku_no),
+            epoch: Epoch(row.epoch),
+            buyer,
+            quantity: u32::try_from(row.quantity)
+                .or_else(|_| unreadable(name(), "quantity", row.quantity))?,
+            slot: row.slot,
+            amount: row.amount,
+            state,
+            placed_at_ms: row.placed_at_ms,
+            pay_by_ms: row.pay_by_ms,
+        })
+    }
+}
+
+/// A row to be inserted into `orders`.
+#[derive(Debug, Clone, Copy)]
+pub struct NewOrder {
+    pub(super) sku_no: i32,
+    pub(super) buyer_id: i64,
+    pub(super) slot: i64,
+    pub(super) request_id: i64,
+    pub(super) epoch: i64,
+    pub(super) quantity: i32,
+    pub(super) amount: i64,
+    pub(super) state: i16,
+    pub(super) placed_at_ms: i64,
+    pub(super) pay_by_ms: i64,
+    pub(super) trace_id: [u8; 16],
+}
+
+impl TryFrom<&OrderIntent> for NewOrder {
+    type Error = Error;
+
+    fn try_from(intent: &OrderIntent) -> Result<Self, Error> {
+        Ok(Self {
+            sku_no: intent.sku.0,
+            buyer_id: intent.buyer.to_db(),
+            slot: intent.slot,
+            request_id: intent.request.to_db(),
+            epoch: intent.epoch.0,
+            quantity: narrow("quantity", intent.quantity)?,
+            amount: intent.amount,
+            state: OrderState::PendingPayment.to_db(),
+            placed_at_ms: intent.placed_at_ms,
+            pay_by_ms: intent.pay_by_ms,
+            trace_id: intent.trace.0.to_be_bytes(),
+        })
+    }
+}
+
+/// A row of `failed_requests`.
+#[derive(Debug, Clone, Queryable, Selectable, Insertable)]
+#[diesel(table_name = failed_requests, treat_none_as_default_value = false)]
+pub struct FailureRow {
+    request_id: i64,
+    sku_no: i32,
+    buyer_id: i64,
+    quantity: i32,
+    reason: String,
+    first_request_id: Option<i64>,
+    owned: Option<i32>,
+    quota: Option<i32>,
+    recorded_at_ms: i64,
+}
+
+impl TryFrom<&Failure> for FailureRow {
+    type Error = Error;
+
+    fn try_from(failure: &Failure) -> Result<Self, Error> {
+        let (mut first_request_id, mut owned, mut quota) = (None, None, None);
+        match failure.reason {
+            Refusal::AlreadyPurchased { first } => first_request_id = Some(first.to_db()),
+            Refusal::QuotaExceeded { owned: has, limit } => {
+                owned = Some(narrow("owned", has)?);
+                quota = Some(narrow("limit", limit)?);
+            }
+            Refusal::SoldOut | Refusal::RequestIdReused | Refusal::NotStarted | Refusal::Ended => {}
+        }
+        Ok(Self {
+            request_id: failure.request.to_db(),
+            sku_no: failure.sku.0,
+            buyer_id: failure.buyer.to_db(),
+            quantity: narrow("quantity", failure.quantity)?,
+            reason: failure.reason.code().to_owned(),
+            first_request_id,
+            owned,
+            quota,
+            recorded_at_ms: failure.recorded_at_ms,
+        })
+    }
+}
+
+impl FailureRow {
+    fn name(&self) -> String {
+        format!("failed request {}", self.request_id)
+    }
+
+    /// Why the request failed.
+    fn refusal(&self) -> Result<Refusal, Error> {
+        let missing =
+            || unreadable(self.name(), "reason", format!("{} without details", self.reason));
+        match self.reason.as_str() {
+            "already-purchased" => match self.first_request_id.and_then(RequestId::from_db) {
+                Some(first) => Ok(Refusal::AlreadyPurchased { first }),
+                None => missing(),
+            },
+            "quota-exceeded" => match (self.owned, self.quota) {
+                (Some(owned), Some(limit)) => Ok(Refusal::QuotaExceeded {
+                    owned: units(self.name(), "owned", owned)?,
+                    limit: units(self.name(), "quota", limit)?,
+                }),
+                _ => missing(),
+            },
+            code => bare_refusal(code).map_or_else(|| unreadable(self.name(), "reason", code), Ok),
+        }
+    }
+}
+
+/// The refusal of a code that has no details.
+pub(super) fn bare_refusal(code: &str) -> Option<Refusal> {
+    [Refusal::SoldOut, Refusal::RequestIdReused, Refusal::NotStarted, Refusal::Ended]
+        .into_iter()
+        .find(|refusal| refusal.code() == code)
+}
+
+impl TryFrom<FailureRow> for Failure {
+    type Error = Error;
+
+    fn try_from(row: FailureRow) -> Result<Self, Error> {
+        let Some(request) = RequestId::from_db(row.request_id) else {
+            return unreadable(row.name(), "request_id", row.request_id);
+        };
+        let Some(buyer) = BuyerId::from_db(row.buyer_id) else {
+            return unreadable(row.name(), "buyer_id", row.buyer_id);
+        };
+        Ok(Self {
+            request,
+            sku: SkuNo(row.sku_no),
+            buyer,
+            quantity: units(row.name(), "quantity", row.quantity)?,
+            reason: row.refusal()?,
+            recorded_at_ms: row.recorded_at_ms,
+        })
+    }
+}
+
+/// A row of `sales`.
+#[derive(Debug, Clone, Queryable, Selectable)]
+#[diesel(table_name = sales)]
+pub struct SaleRow {
+    pub(super) sale_no: i32,
+    sale_id: String,
+    title: String,
+    starts_at_ms: i64,
+    ends_at_ms: i64,
+    phase: i16,
+    pub(super) epoch: i64,
+    pub(super) opened_at_ms: i64,
+}
+
+impl SaleRow {
+    fn name(&self) -> String {
+        format!("sale {}", self.sale_no)
+    }
+
+    /// Where the sale stands.
+    pub(super) fn phase(&self) -> Result<Phase, Error> {
+        Phase::from_db(self.phase).map_or_else(|| unreadable(self.name(), "phase", self.phase), Ok)
+    }
+
+    /// The sale with the SKUs of these rows.
+    pub(super) fn with_skus(self, rows: Vec<SkuRow>) -> Result<Sale, Error> {
+        let Ok(id) = self.sale_id.parse() else {
+            return unreadable(self.name(), "sale_id", &self.sale_id);
+        };
+        Ok(Sale {
+            no: self.sale_no,
+            id,
+            phase: self.phase()?,
+            title: self.title,
+            starts_at_ms: self.starts_at_ms,
+            ends_at_ms: self.ends_at_ms,
+            epoch: Epoch(self.epoch),
+            skus: rows.into_iter().map(Sku::try_from).collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+/// A row of `skus`.
+#[derive(Debug, Clone, Queryable, Selectable)]
+#[diesel(table_name = skus)]
+pub struct SkuRow {
+    sku_no: i32,
+    pub(super) sale_no: i32,
+    sku_id: String,
+    title: String,
+    price: i64,
+    initial_stock: i32,
+    pub(super) available: i32,
+    policy_kind: String,
+    policy_limit: Option<i32>,
+    max_quantity: i32,
+    buckets: i16,
+    payment_window_s: i32,
+    bar_lapsed: i16,
+}
+
+impl TryFrom<SkuRow> for Sku {
+    type Error = Error;
+
+    fn try_from(row: SkuRow) -> Result<Self, Error> {
+        let name = || format!("sku {}", row.sku_no);
+        let Ok(id) = row.sku_id.parse() else {
+            return unreadable(name(), "sku_id", &row.sku_id);
+        };
+        let Ok(buckets) = u16::try_from(row.buckets) else {
+            return unreadable(name(), "buckets", row.buckets);
+        };
+        let limit =
+            row.policy_limit.map(|limit| units(name(), "policy_limit", limit)).transpose()?;
+        let max_quantity = units(name(), "max_quantity", row.max_quantity)?;
+        let policy = Policy::from_parts(&row.policy_kind, limit, Some(max_quantity))
+            .or_else(|fault| unreadable(name(), "policy", fault))?;
+        Ok(Self {
+            no: SkuNo(row.sku_no),
+            id,
+            price: row.price,
+            initial: units(name(), "initial_stock", row.initial_stock)?,
+            policy,
+            buckets,
+            payment_window_s: row.payment_window_s,
+            bar_lapsed: row.bar_lapsed != 0,
+            title: row.title,
+        })
+    }
+}
+
+/// A row to be inserted into `skus`.
+#[derive(Debug, Clone, Insertable)]
+#[diesel(table_name = skus, treat_none_as_default_value = false)]
+pub struct NewSku<'a> {
+    sale_no: i32,
+    sku_id: &'a str,
+    title: &'a str,
+    price: i64,
+    initial_stock: i32,
+    available: i32,
+    policy_kind: &'static str,
+    policy_limit: Option<i32>,
+    max_quantity: i32,
+    buckets: i16,
+    payment_window_s: i32,
+    bar_lapsed: i16,
+}
+
+impl<'a> NewSku<'a> {
+    /// The row of a SKU that has not sold anything.
+    pub(super) fn of(sale_no: i32, sku: &'a SkuDraft) -> Result<Self, Error> {
+        let initial = narrow("initial_stock", sku.initial)?;
+        Ok(Self {
+            sale_no,
+            sku_id: sku.id.as_str(),
+            title: &sku.title,
+            price: sku.price,
+            initial_stock: initial,
+            available: initial,
+            policy_kind: sku.policy.kind(),
+            policy_limit: sku.policy.quota().map(|limit| narrow("limit", limit)).transpose()?,
+            max_quantity: narrow("max_quantity", sku.policy.max_quantity())?,
+            buckets: i16::try_from(sku.buckets).or_else(|_| unstorable("buckets", sku.buckets))?,
+            payment_window_s: sku.payment_window_s,
+            bar_lapsed: i16::from(sku.bar_lapsed),
+        })
+    }
+}

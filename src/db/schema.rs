@@ -1,0 +1,148 @@
+//! The tables, as diesel sees them; the same for every database.
+//!
+//! Written by hand from `migrations/`, because each database prints its own spelling of the types.
+//! A test migrates a fresh ledger and compares its columns with these.
+
+diesel::table! {
+    /// Timed offers.
+    sales (sale_no) {
+        /// The ledger's number.
+        sale_no -> Integer,
+        /// The public name.
+        sale_id -> Text,
+        /// What buyers read.
+        title -> Text,
+        /// First instant of the window.
+        starts_at_ms -> BigInt,
+        /// First instant after the window.
+        ends_at_ms -> BigInt,
+        /// [`crate::domain::Phase`] by number.
+        phase -> SmallInt,
+        /// The latest opening; 0 when there was none.
+        epoch -> BigInt,
+        /// When it was; 0 when there was none.
+        opened_at_ms -> BigInt,
+        /// When the sale was created.
+        created_at_ms -> BigInt,
+    }
+}
+
+diesel::table! {
+    /// What is on offer in a sale, and what is left of it.
+    skus (sku_no) {
+        /// The ledger's number, unique over all sales.
+        sku_no -> Integer,
+        /// The sale it belongs to.
+        sale_no -> Integer,
+        /// The public name, unique within the sale.
+        sku_id -> Text,
+        /// What buyers read.
+        title -> Text,
+        /// Price of one unit, in the currency's smallest unit.
+        price -> BigInt,
+        /// Units at the start.
+        initial_stock -> Integer,
+        /// Units left.
+        available -> Integer,
+        /// [`crate::domain::Policy::kind`].
+        policy_kind -> Text,
+        /// Units per buyer, where the policy counts units.
+        policy_limit -> Nullable<Integer>,
+        /// Units per order.
+        max_quantity -> Integer,
+        /// How many gates share the stock.
+        buckets -> SmallInt,
+        /// How long an order may stay unpaid, seconds.
+        payment_window_s -> Integer,
+        /// 1: a buyer who lets an order time out is barred from the sale.
+        bar_lapsed -> SmallInt,
+    }
+}
+
+diesel::table! {
+    /// Orders, live or ended.
+    orders (sku_no, buyer_id, slot) {
+        /// Which SKU.
+        sku_no -> Integer,
+        /// Who bought.
+        buyer_id -> BigInt,
+        /// [`crate::domain::Policy::slot`].
+        slot -> BigInt,
+        /// The request that became this order; unique.
+        request_id -> BigInt,
+        /// The opening under which the units were taken.
+        epoch -> BigInt,
+        /// Units.
+        quantity -> Integer,
+        /// Price times quantity.
+        amount -> BigInt,
+        /// [`crate::domain::OrderState`] by number.
+        state -> SmallInt,
+        /// When the units were taken.
+        placed_at_ms -> BigInt,
+        /// When it ends unpaid.
+        pay_by_ms -> BigInt,
+        /// The trace of the click, 16 bytes.
+        trace_id -> Binary,
+    }
+}
+
+diesel::table! {
+    /// Units that a buyer has of a SKU with a quota.
+    quotas (sku_no, buyer_id) {
+        /// Which SKU.
+        sku_no -> Integer,
+        /// Who.
+        buyer_id -> BigInt,
+        /// Units of the buyer's live orders.
+        owned -> Integer,
+        /// Units the buyer may have.
+        quota -> Integer,
+    }
+}
+
+diesel::table! {
+    /// Accepted requests that became no order.
+    failed_requests (request_id) {
+        /// The request.
+        request_id -> BigInt,
+        /// Which SKU.
+        sku_no -> Integer,
+        /// Who asked.
+        buyer_id -> BigInt,
+        /// Units asked for.
+        quantity -> Integer,
+        /// [`crate::domain::Refusal::code`].
+        reason -> Text,
+        /// Of already-purchased: the request that came first.
+        first_request_id -> Nullable<BigInt>,
+        /// Of quota-exceeded: units the buyer had.
+        owned -> Nullable<Integer>,
+        /// Of quota-exceeded: units the buyer may have.
+        quota -> Nullable<Integer>,
+        /// When it was recorded.
+        recorded_at_ms -> BigInt,
+    }
+}
+
+diesel::table! {
+    /// Counters that never return a number twice.
+    tokens (name) {
+        /// What is counted.
+        name -> Text,
+        /// The last number handed out.
+        token -> BigInt,
+    }
+}
+
+diesel::table! {
+    /// Secrets of this installation.
+    secrets (name) {
+        /// What it is for.
+        name -> Text,
+        /// 32 random bytes.
+        value -> Binary,
+    }
+}
+
+diesel::allow_tables_to_appear_in_same_query!(sales, skus, orders, quotas, failed_requests);

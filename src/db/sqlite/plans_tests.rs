@@ -1,0 +1,112 @@
+//! How SQLite runs the queries: along keys, and without sorting what may be ten million rows.
+
+use std::sync::{Arc, Mutex};
+
+use diesel::connection::{Instrumentation, InstrumentationEvent};
+use diesel::prelude::*;
+use diesel::sql_types::Text;
+
+use super::*;
+use crate::db::migrate;
+use crate::domain::{BucketNo, Epoch, TraceId};
+
+#[derive(QueryableByName)]
+struct Step {
+    #[diesel(sql_type = Text)]
+    detail: String,
+}
+
+/// The plans of every query that `job` runs.
+fn plans<T>(job: impl FnOnce(&mut SqliteConnection) -> Result<T, Error>) -> Vec<String> {
+    let mut conn = SqliteConnection::establish(":memory:").unwrap();
+    migrate::run(&mut conn).unwrap();
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&asked);
+    conn.set_instrumentation(move |event: InstrumentationEvent<'_>| {
+        if let InstrumentationEvent::StartQuery { query, .. } = event {
+            log.lock().unwrap().push(query.to_string());
+        }
+    });
+    job(&mut conn).unwrap();
+    conn.set_instrumentation(None::<Box<dyn Instrumentation>>);
+    let asked = asked.lock().unwrap().clone();
+    let is_query = |text: &String| text.contains("SELECT");
+    let explained = asked.iter().filter(|text| is_query(text)).map(|text| {
+        let sql = text.split(" -- binds").next().unwrap();
+        let steps: Vec<Step> =
+            diesel::sql_query(format!("EXPLAIN QUERY PLAN {sql}")).load(&mut conn).unwrap();
+        steps.into_iter().map(|step| step.detail).collect::<Vec<_>>().join("; ")
+    });
+    explained.collect()
+}
+
+/// Nothing is read from end to end.
+#[track_caller]
+fn along_keys(plans: &[String]) {
+    assert!(!plans.is_empty());
+    for plan in plans {
+        for table in ["orders", "quotas", "failed_requests"] {
+            assert!(!plan.contains(&format!("SCAN {table}")), "{plans:#?}");
+        }
+    }
+}
+
+#[track_caller]
+fn without_sorting(plans: &[String]) {
+    along_keys(plans);
+    assert!(!plans.iter().any(|plan| plan.contains("TEMP B-TREE")), "{plans:#?}");
+}
+
+fn intent(quota: Option<u32>, slot: i64) -> OrderIntent {
+    OrderIntent {
+        request: RequestId::new(1).unwrap(),
+        sku: SkuNo(1),
+        bucket: BucketNo(0),
+        epoch: Epoch(1),
+        buyer: BuyerId::new(1).unwrap(),
+        quantity: 1,
+        slot,
+        quota,
+        amount: 1,
+        placed_at_ms: 1,
+        pay_by_ms: 2,
+        trace: TraceId(0),
+    }
+}
+
+#[test]
+fn a_scan_follows_a_key_and_does_not_sort() {
+    without_sorting(&plans(|conn| scan::scan_orders(conn, SkuNo(1), Box::new(|_| true))));
+    without_sorting(&plans(|conn| scan::scan_failures(conn, SkuNo(1), Box::new(|_| true))));
+    without_sorting(&plans(|conn| audit::tally(conn, SkuNo(1))));
+}
+
+#[test]
+fn an_examination_reads_only_what_it_was_asked_for() {
+    let batch = [intent(None, 0), intent(Some(3), 1)];
+    let plans = plans(|conn| examine::examine(conn, &batch));
+    assert!(plans.len() >= 5, "{plans:#?}");
+    without_sorting(&plans);
+}
+
+#[test]
+fn single_rows_are_found_by_key() {
+    let request = RequestId::new(1).unwrap();
+    without_sorting(&plans(|conn| scan::order(conn, request)));
+    without_sorting(&plans(|conn| failures::failure(conn, request)));
+}
+
+#[test]
+fn a_buyers_page_sorts_only_the_buyers_orders() {
+    let (buyer, request) = (BuyerId::new(1).unwrap(), RequestId::new(1).unwrap());
+    for cursor in [None, Some(OrderCursor { placed_at_ms: 5, request })] {
+        let plans = plans(|conn| scan::orders_of(conn, buyer, cursor, 10));
+        along_keys(&plans);
+        assert!(plans[0].contains("PRIMARY KEY (sku_no=? AND buyer_id=?)"), "{plans:#?}");
+    }
+}
+
+#[test]
+fn an_audit_reads_one_sku() {
+    along_keys(&plans(|conn| audit::anomalies(conn, SkuNo(1))));
+}
