@@ -1,0 +1,89 @@
+//! The sales as buyers see them: a read model in memory, replaced as a whole.
+//!
+//! Written by whoever opens, pauses or closes a sale, after the ledger has it; read by every
+//! request without a lock.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+
+use crate::domain::{Sale, SaleId, Sku, SkuNo};
+
+/// A sale with shared SKUs.
+#[derive(Debug, Clone)]
+pub struct Listed {
+    /// The sale.
+    pub sale: Sale,
+    /// Its SKUs, shared with the gates.
+    pub skus: Vec<Arc<Sku>>,
+}
+
+impl Listed {
+    /// The SKU with this public name.
+    #[must_use]
+    pub fn sku(&self, id: &str) -> Option<&Arc<Sku>> {
+        self.skus.iter().find(|sku| sku.id.as_str() == id)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Pages {
+    by_id: HashMap<SaleId, Arc<Listed>>,
+    by_sku: HashMap<SkuNo, Arc<Listed>>,
+    in_order: Vec<Arc<Listed>>,
+}
+
+/// All sales of this installation.
+#[derive(Debug, Default)]
+pub struct Catalog {
+    pages: ArcSwap<Pages>,
+}
+
+impl Catalog {
+    /// The sale with this public name.
+    #[must_use]
+    pub fn sale(&self, id: &str) -> Option<Arc<Listed>> {
+        self.pages.load().by_id.get(id).cloned()
+    }
+
+    /// The sale that a SKU belongs to, and the SKU.
+    #[must_use]
+    pub fn of_sku(&self, no: SkuNo) -> Option<(Arc<Listed>, Arc<Sku>)> {
+        let listed = self.pages.load().by_sku.get(&no).cloned()?;
+        let sku = listed.skus.iter().find(|sku| sku.no == no).cloned()?;
+        Some((listed, sku))
+    }
+
+    /// All sales, oldest first.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<Listed>> {
+        self.pages.load().in_order.clone()
+    }
+
+    /// Enters a sale or replaces the one with the same number.
+    pub fn put(&self, sale: &Sale) {
+        let listed = Arc::new(Listed {
+            sale: sale.clone(),
+            skus: sale.skus.iter().cloned().map(Arc::new).collect(),
+        });
+        self.pages.rcu(|old| {
+            let mut in_order = old.in_order.clone();
+            match in_order.iter_mut().find(|page| page.sale.no == sale.no) {
+                Some(page) => *page = Arc::clone(&listed),
+                None => in_order.push(Arc::clone(&listed)),
+            }
+            Pages {
+                by_id: in_order
+                    .iter()
+                    .map(|page| (page.sale.id.clone(), Arc::clone(page)))
+                    .collect(),
+                by_sku: in_order
+                    .iter()
+                    .flat_map(|page| page.skus.iter().map(|sku| (sku.no, Arc::clone(page))))
+                    .collect(),
+                in_order,
+            }
+        });
+    }
+}
