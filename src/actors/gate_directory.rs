@@ -1,0 +1,88 @@
+//! Which gate answers for which bucket, in this process.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+
+use super::child::Address;
+use super::permits::Permits;
+use super::stock_gate::StockGate;
+use crate::domain::{BucketNo, SkuNo, TransferId};
+
+/// The way into one gate.
+#[derive(Debug, Clone)]
+pub struct GateDoor {
+    /// How many requests may be inside.
+    pub permits: Permits,
+    /// Where the gate is now.
+    pub address: Address<StockGate>,
+}
+
+/// All gates of this process; read without a lock.
+#[derive(Debug)]
+pub struct GateDirectory {
+    gates: ArcSwap<HashMap<SkuNo, Arc<[GateDoor]>>>,
+    transfers: AtomicU64,
+}
+
+impl GateDirectory {
+    /// An empty directory. Transfer ids count up from `transfer_seed`, which must be larger than
+    /// any id of an earlier process on the same stock.
+    #[must_use]
+    pub fn new(transfer_seed: u64) -> Self {
+        Self { gates: ArcSwap::default(), transfers: AtomicU64::new(transfer_seed) }
+    }
+
+    /// The gate of a bucket.
+    #[must_use]
+    pub fn gate(&self, sku: SkuNo, bucket: BucketNo) -> Option<GateDoor> {
+        self.gates.load().get(&sku)?.get(usize::from(bucket.0)).cloned()
+    }
+
+    /// Whether the SKU has gates.
+    #[must_use]
+    pub fn has(&self, sku: SkuNo) -> bool {
+        self.gates.load().contains_key(&sku)
+    }
+
+    /// The gates of one SKU, in bucket order.
+    #[must_use]
+    pub fn of_sku(&self, sku: SkuNo) -> Arc<[GateDoor]> {
+        self.gates.load().get(&sku).cloned().unwrap_or_else(|| Arc::from(Vec::new()))
+    }
+
+    /// Every gate.
+    #[must_use]
+    pub fn all(&self) -> Vec<GateDoor> {
+        self.gates.load().values().flat_map(|doors| doors.iter().cloned()).collect()
+    }
+
+    /// Enters the gates of one SKU.
+    pub fn put(&self, sku: SkuNo, doors: Vec<GateDoor>) {
+        let doors: Arc<[GateDoor]> = doors.into();
+        self.gates.rcu(|old| {
+            let mut new = HashMap::clone(old);
+            new.insert(sku, Arc::clone(&doors));
+            new
+        });
+    }
+
+    /// A transfer id that was not used before.
+    #[must_use]
+    pub fn next_transfer(&self) -> TransferId {
+        TransferId(self.transfers.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Requests inside all gates.
+    #[must_use]
+    pub fn num_inside(&self) -> usize {
+        self.gates
+            .load()
+            .values()
+            .flat_map(|doors| doors.iter())
+            .map(|d| d.permits.num_taken())
+            .sum()
+    }
+}

@@ -1,0 +1,138 @@
+//! Flow step 2/12: buy handler -> stock gate.
+//!
+//! The door from HTTP to the gates: refuses locally what needs no gate, finds the buyer's home
+//! bucket, takes a permit, asks, and waits up to a deadline. A gate that dies with the question in
+//! hand is asked again with the same request id; what stays open at the deadline is unknown.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::gate_directory::{GateDirectory, GateDoor};
+use crate::catalog::{Catalog, Listed};
+use crate::domain::{BucketNo, BuyerId, Phase, Refusal, RequestId, Reservation, Sku};
+use crate::messages::{Answer, GateAnswer, Reserve};
+use crate::stock::{self, BucketKey, RequestStanding, Stock};
+
+/// Asks gates on behalf of buyers. Cheap to clone.
+#[derive(Clone)]
+pub struct GateHandle {
+    catalog: Arc<Catalog>,
+    directory: Arc<GateDirectory>,
+    stock: Arc<dyn Stock>,
+    limits: AskLimits,
+}
+
+/// How long and how often a gate is asked.
+#[derive(Debug, Clone, Copy)]
+pub struct AskLimits {
+    /// After this the answer is [`Answer::Unknown`].
+    pub deadline: Duration,
+    /// How often a question is put again after the gate died with it.
+    pub attempts_max: u32,
+}
+
+/// What one attempt came to.
+enum Attempt {
+    Answered(GateAnswer),
+    /// The question never reached the gate.
+    NotAsked,
+    /// The gate died with the question in hand.
+    Lost,
+}
+
+impl GateHandle {
+    /// A handle on the gates of `directory`.
+    #[must_use]
+    pub fn new(
+        catalog: Arc<Catalog>,
+        directory: Arc<GateDirectory>,
+        stock: Arc<dyn Stock>,
+        limits: AskLimits,
+    ) -> Self {
+        Self { catalog, directory, stock, limits }
+    }
+
+    /// The refusal that this process can give without asking anybody: outside the window, paused,
+    /// sold out. `None` when the gate must be asked, which includes every request that may have
+    /// been accepted before: it gets its first answer again.
+    #[must_use]
+    pub fn refuse_locally(
+        &self,
+        listed: &Listed,
+        sku: &Sku,
+        request: RequestId,
+        bucket: BucketNo,
+        now_ms: i64,
+    ) -> Option<Refusal> {
+        let refusal = match listed.sale.phase {
+            Phase::Draft | Phase::Paused => Refusal::NotStarted,
+            Phase::Closed => Refusal::Ended,
+            Phase::Open if now_ms < listed.sale.starts_at_ms => Refusal::NotStarted,
+            Phase::Open if now_ms >= listed.sale.ends_at_ms => Refusal::Ended,
+            Phase::Open if self.stock.is_sold_out(sku.no) => Refusal::SoldOut,
+            Phase::Open => return None,
+        };
+        let known = self.directory.has(sku.no)
+            && self.stock.may_know(BucketKey { sku: sku.no, bucket }, request);
+        (!known).then_some(refusal)
+    }
+
+    /// Asks the buyer's home gate.
+    pub async fn buy(&self, ask: Reservation) -> Answer {
+        let Some(door) = self.directory.gate(ask.sku, ask.bucket) else {
+            return Answer::Refused { refusal: Refusal::NotStarted, replayed: false };
+        };
+        match tokio::time::timeout(self.limits.deadline, self.ask(&door, ask)).await {
+            Ok(answer) => answer,
+            // The gate may still decide; only the same request id can tell.
+            Err(_elapsed) => Answer::Unknown,
+        }
+    }
+
+    async fn ask(&self, door: &GateDoor, mut ask: Reservation) -> Answer {
+        let mut in_doubt = false;
+        for _ in 0..self.limits.attempts_max {
+            match Self::ask_once(door, ask).await {
+                Attempt::Answered(GateAnswer::Final(answer)) => return answer,
+                Attempt::Answered(GateAnswer::StaleEpoch) => {
+                    if let Some((listed, _)) = self.catalog.of_sku(ask.sku) {
+                        ask.epoch = listed.sale.epoch;
+                    }
+                    tokio::task::yield_now().await;
+                }
+                Attempt::NotAsked => break,
+                Attempt::Lost => in_doubt = true,
+            }
+        }
+        if in_doubt { Answer::Unknown } else { Answer::Busy }
+    }
+
+    async fn ask_once(door: &GateDoor, reservation: Reservation) -> Attempt {
+        let Some(permit) = door.permits.try_take() else { return Attempt::NotAsked };
+        let gate = door.address.wait_up().await;
+        let (reply, answer) = oneshot::channel();
+        if gate.try_send(Reserve { reservation, reply, permit }).is_err() {
+            return Attempt::Lost;
+        }
+        answer.await.map_or(Attempt::Lost, Attempt::Answered)
+    }
+
+    /// Where a request of `buyer` stands.
+    ///
+    /// # Errors
+    /// The stock's error when it cannot be read.
+    pub async fn standing(
+        &self,
+        sku: &Sku,
+        request: RequestId,
+        buyer: BuyerId,
+    ) -> Result<Option<RequestStanding>, stock::Error> {
+        if !self.directory.has(sku.no) {
+            return Ok(None);
+        }
+        let bucket = BucketNo::home_of(buyer, sku.buckets);
+        self.stock.standing(BucketKey { sku: sku.no, bucket }, request, buyer).await
+    }
+}

@@ -1,0 +1,142 @@
+//! Flow step 7/12: stock gate -> ledger.
+//!
+//! The one writer of orders. Whatever its intake is, each submission carries how to settle it; the
+//! consumer does not look inside. While one batch is being committed, the next one gathers (natural
+//! batching); every intent gets its own outcome, and results are in the stock before anybody is
+//! answered.
+//!
+//! Owns: nothing that is not in the ledger or, as unsettled, in the stock. Limits: permits inside,
+//! `consumer.batch_max` per transaction. On error: bounded retries, then `Unavailable` for what
+//! certainly was not written, and silence for what may have been. On death: settlements are
+//! dropped, gates submit again. May repeat: every intent.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use actix::{Actor, Context, Handler};
+use tokio::sync::oneshot;
+
+use super::child::{ExitReason, Life, Living, end, spawn_step, step};
+use super::placing_step::{GiveUp, PlacingParts, write_batch};
+use crate::domain::{OrderIntent, Outcome};
+use crate::messages::{PlaceOrders, Quiet, Stop, reply};
+
+/// Writes orders.
+pub struct OrderConsumer {
+    life: Life,
+    parts: Arc<PlacingParts>,
+    queue: VecDeque<PlaceOrders>,
+    writing: bool,
+    quiet: Vec<oneshot::Sender<()>>,
+}
+
+impl OrderConsumer {
+    /// A consumer with nothing in hand.
+    #[must_use]
+    pub fn new(life: Life, parts: Arc<PlacingParts>) -> Self {
+        Self { life, parts, queue: VecDeque::new(), writing: false, quiet: Vec::new() }
+    }
+
+    /// Begins the next transaction, unless one is under way.
+    fn write(&mut self, ctx: &mut Context<Self>) {
+        if self.writing {
+            return;
+        }
+        let batch = self.next_batch();
+        if batch.is_empty() {
+            self.quiet.drain(..).for_each(|done| reply(done, ()));
+            return;
+        }
+        self.writing = true;
+        let intents: Vec<OrderIntent> =
+            batch.iter().flat_map(|submission| submission.intents.iter().copied()).collect();
+        let parts = Arc::clone(&self.parts);
+        let work = async move {
+            let begun = parts.clock.now();
+            let written = write_batch(&parts, &intents).await;
+            let took = parts.clock.now().duration_since(begun);
+            parts.metrics.consumer_batch(intents.len(), took.as_secs_f64());
+            written
+        };
+        spawn_step(self, ctx, work, |consumer, ctx, written| {
+            consumer.writing = false;
+            match written {
+                Ok(outcomes) => deliver(batch, outcomes),
+                Err(error) => return consumer.give_up(ctx, &error),
+            }
+            consumer.write(ctx);
+        });
+    }
+
+    /// Whole submissions, up to the batch limit, at least one.
+    fn next_batch(&mut self) -> Vec<PlaceOrders> {
+        let mut batch = Vec::new();
+        let mut size = 0;
+        while let Some(next) = self.queue.front() {
+            size += next.intents.len();
+            if size > self.parts.batch_max && !batch.is_empty() {
+                break;
+            }
+            batch.extend(self.queue.pop_front());
+        }
+        batch
+    }
+
+    fn give_up(&mut self, ctx: &mut Context<Self>, error: &GiveUp) {
+        end(self, ctx, ExitReason::Failed(error.to_string()));
+    }
+}
+
+/// Settles every submission whose intents all have an outcome; the others are dropped, which their
+/// senders read as unknown.
+fn deliver(batch: Vec<PlaceOrders>, outcomes: Vec<Option<Outcome>>) {
+    // Crash here [committed_not_answered]: the orders are in the ledger and their results in the
+    // stock; gates that hear nothing submit again and are told that the orders are there.
+    let mut outcomes = outcomes.into_iter();
+    for submission in batch {
+        let own: Vec<Option<Outcome>> = outcomes.by_ref().take(submission.intents.len()).collect();
+        if let Some(known) = own.into_iter().collect::<Option<Vec<Outcome>>>() {
+            submission.settlement.settle(known);
+        }
+    }
+}
+
+impl Living for OrderConsumer {
+    fn life(&mut self) -> &mut Life {
+        &mut self.life
+    }
+}
+
+impl Actor for OrderConsumer {
+    type Context = Context<Self>;
+}
+
+impl Handler<PlaceOrders> for OrderConsumer {
+    type Result = ();
+
+    fn handle(&mut self, submission: PlaceOrders, ctx: &mut Self::Context) {
+        step(self, ctx, |consumer, ctx| {
+            consumer.queue.push_back(submission);
+            consumer.write(ctx);
+        });
+    }
+}
+
+impl Handler<Quiet> for OrderConsumer {
+    type Result = ();
+
+    fn handle(&mut self, quiet: Quiet, ctx: &mut Self::Context) {
+        step(self, ctx, |consumer, ctx| {
+            consumer.quiet.push(quiet.done);
+            consumer.write(ctx);
+        });
+    }
+}
+
+impl Handler<Stop> for OrderConsumer {
+    type Result = ();
+
+    fn handle(&mut self, _: Stop, ctx: &mut Self::Context) {
+        end(self, ctx, ExitReason::Stopped);
+    }
+}

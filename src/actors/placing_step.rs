@@ -1,0 +1,213 @@
+//! One batch of the order consumer: ledger first, then results, then (by the caller) answers.
+//!
+//! The order of these steps is the promise: an answer without a committed order would lose it, a
+//! result before COMMIT could go back. Units come back only after the refusal is on record.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::backoff::Backoff;
+use crate::clock::SharedClock;
+use crate::db::ladder::climb;
+use crate::db::{self, Class, Ledger};
+use crate::domain::{BucketNo, Counting, Failure, Order, OrderIntent, Outcome, Refusal, RequestId};
+use crate::metrics::Metrics;
+use crate::stock::{self, BucketKey, Stock};
+
+/// What the consumer works with; the same for every consumer that follows it.
+pub struct PlacingParts {
+    /// Where orders become true.
+    pub ledger: Arc<dyn Ledger>,
+    /// Where results are read.
+    pub stock: Arc<dyn Stock>,
+    /// Who counts units: where the gates do, a refusal of the ledger is recorded as a failure of an
+    /// accepted request; where the ledger does, it simply is the answer.
+    pub counting: Counting,
+    /// Most intents in one transaction.
+    pub batch_max: usize,
+    /// Tries at one batch before it is given up.
+    pub attempts_max: u32,
+    /// First wait between tries, milliseconds.
+    pub backoff_min_ms: u64,
+    /// Longest wait between tries, milliseconds.
+    pub backoff_max_ms: u64,
+    /// The time of records.
+    pub clock: SharedClock,
+    /// What operators see.
+    pub metrics: Arc<Metrics>,
+}
+
+/// Why a consumer must not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum GiveUp {
+    /// Results cannot be entered.
+    #[error("results cannot be entered in the stock")]
+    Stock(#[from] stock::Error),
+    /// Another process writes the ledger now.
+    #[error(transparent)]
+    Fenced(db::Error),
+}
+
+/// Brings a batch to outcomes and enters them in the stock. `None` for an intent of which nobody
+/// knows whether it was written.
+///
+/// # Errors
+/// When the consumer must end; every intent may have been written then.
+pub async fn write_batch(
+    parts: &PlacingParts,
+    intents: &[OrderIntent],
+) -> Result<Vec<Option<Outcome>>, GiveUp> {
+    let mut outcomes = Vec::with_capacity(intents.len());
+    for chunk in intents.chunks(parts.batch_max.max(1)) {
+        outcomes.extend(place_with_retries(parts, chunk).await?);
+    }
+    enter_orders(parts, intents, &outcomes).await?;
+    enter_refusals(parts, intents, &mut outcomes).await?;
+    Ok(outcomes)
+}
+
+/// Climbs the conflict ladder until every intent has an outcome or the tries are used up.
+async fn place_with_retries(
+    parts: &PlacingParts,
+    intents: &[OrderIntent],
+) -> Result<Vec<Option<Outcome>>, GiveUp> {
+    let mut outcomes = vec![None; intents.len()];
+    let mut backoff = Backoff::new(parts.backoff_min_ms, parts.backoff_max_ms);
+    let mut in_doubt = false;
+    for attempt in 1..=parts.attempts_max.max(1) {
+        let Err(error) = climb(parts.ledger.as_ref(), intents, &mut outcomes).await else {
+            return Ok(outcomes);
+        };
+        let class = error.class();
+        in_doubt |= class == Class::Unknown;
+        parts.metrics.ledger_error(class);
+        tracing::error!(
+            attempt,
+            intents = outcomes.iter().filter(|outcome| outcome.is_none()).count(),
+            error = &error as &dyn std::error::Error,
+            ?class,
+            "orders not written"
+        );
+        if matches!(error, db::Error::Fenced { .. }) {
+            return Err(GiveUp::Fenced(error));
+        }
+        if class == Class::Bug {
+            break;
+        }
+        tokio::time::sleep(backoff.next_wait(fastrand::f64())).await;
+    }
+    if !in_doubt {
+        for outcome in &mut outcomes {
+            outcome.get_or_insert(Outcome::Unavailable);
+        }
+    }
+    Ok(outcomes)
+}
+
+async fn enter_orders(
+    parts: &PlacingParts,
+    intents: &[OrderIntent],
+    outcomes: &[Option<Outcome>],
+) -> Result<(), stock::Error> {
+    let orders: Vec<(BucketNo, Order)> = intents
+        .iter()
+        .zip(outcomes)
+        .filter_map(|(intent, outcome)| Some((intent.bucket, *outcome.as_ref()?.order()?)))
+        .collect();
+    parts.metrics.orders_placed(
+        outcomes.iter().filter(|outcome| matches!(outcome, Some(Outcome::Placed(_)))).count(),
+    );
+    // Crash here [committed_not_settled]: the ledger has the orders, the stock still waits; the
+    // next gate submits again and is told so.
+    if orders.is_empty() { Ok(()) } else { parts.stock.settle(orders).await }
+}
+
+async fn enter_refusals(
+    parts: &PlacingParts,
+    intents: &[OrderIntent],
+    outcomes: &mut [Option<Outcome>],
+) -> Result<(), stock::Error> {
+    let refused: Vec<(OrderIntent, Refusal)> = intents
+        .iter()
+        .zip(outcomes.iter())
+        .filter_map(|(intent, outcome)| match outcome {
+            Some(Outcome::Refused(reason)) => Some((*intent, *reason)),
+            _ => None,
+        })
+        .collect();
+    if refused.is_empty() {
+        return Ok(());
+    }
+    for (_, reason) in &refused {
+        parts.metrics.ledger_refused(reason);
+    }
+    match parts.counting {
+        Counting::Here => record_failures(parts, &refused, outcomes).await,
+        Counting::InLedger => pass_on(parts, &refused).await,
+    }
+}
+
+/// The gate had accepted: the refusal is put on record, then the units go back.
+async fn record_failures(
+    parts: &PlacingParts,
+    refused: &[(OrderIntent, Refusal)],
+    outcomes: &mut [Option<Outcome>],
+) -> Result<(), stock::Error> {
+    let recorded_at_ms = parts.clock.wall_ms();
+    let failures = refused
+        .iter()
+        .map(|(intent, reason)| Failure {
+            request: intent.request,
+            sku: intent.sku,
+            buyer: intent.buyer,
+            quantity: intent.quantity,
+            reason: *reason,
+            recorded_at_ms,
+        })
+        .collect();
+    if let Err(error) = parts.ledger.record_failures(failures).await {
+        tracing::error!(error = &error as &dyn std::error::Error, "refusals not recorded");
+        // Without a record nothing goes back: the intents stay unsettled and are put again.
+        for outcome in outcomes.iter_mut() {
+            if matches!(outcome, Some(Outcome::Refused(_))) {
+                *outcome = None;
+            }
+        }
+        return Ok(());
+    }
+    // Crash here [recorded_not_released]: the next submission of the intent finds the record and
+    // releases.
+    let mut by_bucket: BTreeMap<_, Vec<(RequestId, Refusal)>> = BTreeMap::new();
+    for (intent, reason) in refused {
+        let key = (intent.sku, intent.bucket);
+        by_bucket.entry(key).or_default().push((intent.request, *reason));
+    }
+    for ((sku, bucket), released) in by_bucket {
+        parts.stock.release(BucketKey { sku, bucket }, released).await?;
+    }
+    Ok(())
+}
+
+/// The ledger itself is the gate: its refusal is the answer, and the books forget the request.
+async fn pass_on(
+    parts: &PlacingParts,
+    refused: &[(OrderIntent, Refusal)],
+) -> Result<(), stock::Error> {
+    let mut sold_out = Vec::new();
+    for (intent, reason) in refused {
+        let key = BucketKey { sku: intent.sku, bucket: intent.bucket };
+        parts.stock.withdraw(key, vec![intent.request]).await?;
+        if *reason == Refusal::SoldOut && !sold_out.contains(&intent.sku) {
+            sold_out.push(intent.sku);
+        }
+    }
+    for sku in sold_out {
+        match parts.ledger.available(sku).await {
+            Ok(left) => parts.stock.note_left(sku, left),
+            Err(error) => {
+                tracing::warn!(%sku, error = &error as &dyn std::error::Error, "stock not read");
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,222 @@
+//! Starts every actor of the tier, hands out the ways to reach them, and quiets them on the way
+//! down.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix_rt::{Arbiter, ArbiterHandle};
+use tokio::sync::oneshot;
+
+use super::drill::Drill;
+use super::gate_directory::{GateDirectory, GateDoor};
+use super::order_consumer::OrderConsumer;
+use super::order_door::OrderDoor;
+use super::permits::Permits;
+use super::placing_step::PlacingParts;
+use super::stock_gate::{GateParts, StockGate};
+use super::stock_teller::{StockTeller, TellerParts};
+use super::supervisor::{ChildSpec, Supervisor};
+use crate::catalog::Catalog;
+use crate::clock::SharedClock;
+use crate::config::Settings;
+use crate::domain::{BucketNo, Counting, Sku};
+use crate::messages::Quiet;
+use crate::metrics::Metrics;
+use crate::shutdown::Shutdown;
+use crate::tier::Backends;
+
+/// Mailbox room beyond the permits, for messages that are few by their nature.
+const MAILBOX_SPARE: usize = 1024;
+
+/// The running actors.
+pub struct ActorSystem {
+    settings: Settings,
+    backends: Backends,
+    metrics: Arc<Metrics>,
+    supervisor: Supervisor,
+    directory: Arc<GateDirectory>,
+    orders: OrderDoor,
+    /// One thread for gates and consumer: a submission is then no more than a push to a queue.
+    engine: ArbiterHandle,
+}
+
+impl ActorSystem {
+    /// Starts what does not depend on a sale. Must be called inside an actix system, whose thread
+    /// then runs the supervisor.
+    #[must_use]
+    pub fn start(
+        settings: &Settings,
+        backends: &Backends,
+        catalog: &Arc<Catalog>,
+        metrics: &Arc<Metrics>,
+        clock: &SharedClock,
+        shutdown: &Shutdown,
+    ) -> Self {
+        let supervisor = Supervisor::new(
+            settings.supervisor.clone(),
+            Arc::clone(clock),
+            shutdown.clone(),
+            Arbiter::current(),
+        );
+        let engine = Arbiter::new().handle();
+        let orders =
+            start_consumer(settings, backends, metrics, clock, &supervisor, engine.clone());
+        if backends.counting == Counting::InLedger {
+            start_teller(settings, backends, catalog, &supervisor, engine.clone());
+        }
+        // Transfer ids of this process start above those of every process before it.
+        let seed = u64::try_from(clock.wall_ms()).unwrap_or(0) << 20;
+        Self {
+            settings: settings.clone(),
+            backends: backends.clone(),
+            metrics: Arc::clone(metrics),
+            supervisor,
+            directory: Arc::new(GateDirectory::new(seed)),
+            orders,
+            engine,
+        }
+    }
+
+    /// Starts the gates of a SKU, once.
+    pub fn open_gates(&self, sku: &Arc<Sku>) {
+        if self.directory.has(sku.no) {
+            return;
+        }
+        let doors = (0..sku.buckets).map(|bucket| self.start_gate(sku, BucketNo(bucket))).collect();
+        self.directory.put(sku.no, doors);
+    }
+
+    fn start_gate(&self, sku: &Arc<Sku>, bucket: BucketNo) -> GateDoor {
+        let parts = GateParts {
+            sku: Arc::clone(sku),
+            bucket,
+            stock: Arc::clone(&self.backends.stock),
+            orders: self.orders.clone(),
+            directory: Arc::clone(&self.directory),
+            batch_max: self.settings.gate.batch_max,
+            metrics: Arc::clone(&self.metrics),
+        };
+        let permits = Permits::new(self.settings.gate.permits);
+        let address = self.supervisor.start(ChildSpec {
+            name: format!("stock_gate/{}/{bucket}", sku.no),
+            kind: "stock_gate",
+            arbiter: self.engine.clone(),
+            mailbox: permits.total() + MAILBOX_SPARE,
+            drill: drill_of(&self.settings, "stock_gate"),
+            factory: Arc::new(move |life| StockGate::new(life, parts.clone())),
+        });
+        GateDoor { permits, address }
+    }
+
+    /// The gates.
+    #[must_use]
+    pub fn directory(&self) -> &Arc<GateDirectory> {
+        &self.directory
+    }
+
+    /// Who keeps the actors alive.
+    #[must_use]
+    pub fn supervisor(&self) -> &Supervisor {
+        &self.supervisor
+    }
+
+    /// Intents inside the consumer.
+    #[must_use]
+    pub fn num_intents_inside(&self) -> usize {
+        self.orders.permits.num_taken()
+    }
+
+    /// Asks gates, then the consumer, to finish what is in hand and take nothing new; waits until
+    /// they have, at most `deadline`. Returns the names of those that had not.
+    pub async fn quiet(&self, deadline: Duration) -> Vec<&'static str> {
+        let mut late = Vec::new();
+        let gates = async {
+            for door in self.directory.all() {
+                let Some(gate) = door.address.get() else { continue };
+                let (done, idle) = oneshot::channel();
+                if gate.try_send(Quiet { done }).is_ok() {
+                    // A gate that dies now leaves its work in the stock, for the next start.
+                    drop(idle.await);
+                }
+            }
+        };
+        if tokio::time::timeout(deadline, gates).await.is_err() {
+            late.push("stock gates");
+        }
+        let consumer = async {
+            let Some(consumer) = self.orders.address.get() else { return };
+            let (done, idle) = oneshot::channel();
+            if consumer.try_send(Quiet { done }).is_ok() {
+                drop(idle.await);
+            }
+        };
+        if tokio::time::timeout(deadline, consumer).await.is_err() {
+            late.push("order consumer");
+        }
+        late
+    }
+}
+
+fn drill_of(settings: &Settings, kind: &str) -> Drill {
+    let chosen = settings.faults.panic_in.iter().any(|name| name == kind);
+    Drill::new(if chosen { settings.faults.panic_percent } else { 0.0 })
+}
+
+fn start_consumer(
+    settings: &Settings,
+    backends: &Backends,
+    metrics: &Arc<Metrics>,
+    clock: &SharedClock,
+    supervisor: &Supervisor,
+    arbiter: ArbiterHandle,
+) -> OrderDoor {
+    let parts = Arc::new(PlacingParts {
+        ledger: Arc::clone(&backends.ledger),
+        stock: Arc::clone(&backends.stock),
+        counting: backends.counting,
+        batch_max: settings.consumer.batch_max,
+        attempts_max: settings.consumer.attempts_max,
+        backoff_min_ms: settings.consumer.retry_backoff_min_ms,
+        backoff_max_ms: settings.consumer.retry_backoff_max_ms,
+        clock: Arc::clone(clock),
+        metrics: Arc::clone(metrics),
+    });
+    let permits = Permits::new(settings.consumer.permits);
+    let address = supervisor.start(ChildSpec {
+        name: "order_consumer".to_owned(),
+        kind: "order_consumer",
+        arbiter,
+        mailbox: permits.total() + MAILBOX_SPARE,
+        drill: drill_of(settings, "order_consumer"),
+        factory: Arc::new(move |life| OrderConsumer::new(life, Arc::clone(&parts))),
+    });
+    OrderDoor {
+        permits,
+        address,
+        backoff_min_ms: settings.gate.resubmit_backoff_min_ms,
+        backoff_max_ms: settings.gate.resubmit_backoff_max_ms,
+    }
+}
+
+fn start_teller(
+    settings: &Settings,
+    backends: &Backends,
+    catalog: &Arc<Catalog>,
+    supervisor: &Supervisor,
+    arbiter: ArbiterHandle,
+) {
+    let parts = TellerParts {
+        catalog: Arc::clone(catalog),
+        ledger: Arc::clone(&backends.ledger),
+        stock: Arc::clone(&backends.stock),
+        every_ms: settings.http.sales_refresh_ms,
+    };
+    let _address = supervisor.start(ChildSpec {
+        name: "stock_teller".to_owned(),
+        kind: "stock_teller",
+        arbiter,
+        mailbox: MAILBOX_SPARE,
+        drill: drill_of(settings, "stock_teller"),
+        factory: Arc::new(move |life| StockTeller::new(life, parts.clone())),
+    });
+}

@@ -1,0 +1,74 @@
+//! Messages to stock gates.
+
+use actix::Message;
+use tokio::sync::oneshot;
+
+use crate::actors::permits::Permit;
+use crate::domain::{BucketNo, OrderState, Refusal, Reservation, TransferId};
+
+/// Asks for units of the gate's bucket.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Reserve {
+    /// What is asked.
+    pub reservation: Reservation,
+    /// Where the answer goes.
+    pub reply: oneshot::Sender<GateAnswer>,
+    /// The right to be inside the gate; returned with the answer.
+    pub permit: Permit,
+}
+
+/// Asks a sibling gate for units of its bucket.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct LendStock {
+    /// The transfer; a repeat gets the same units.
+    pub transfer: TransferId,
+    /// The bucket that ran dry.
+    pub to: BucketNo,
+    /// Units it needs at least.
+    pub want: u32,
+    /// Receives the units taken out, 0 when there are none.
+    pub reply: oneshot::Sender<u32>,
+}
+
+/// What a gate answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GateAnswer {
+    /// Decided.
+    Final(Answer),
+    /// The asker knows another opening of the sale; look it up and ask again.
+    StaleEpoch,
+}
+
+/// What a buyer hears of one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// The ledger has the order.
+    Placed {
+        /// Units.
+        quantity: u32,
+        /// When the units were taken, epoch milliseconds.
+        placed_at_ms: i64,
+        /// Where the order stands.
+        state: OrderState,
+        /// Whether this repeats an earlier answer.
+        replayed: bool,
+    },
+    /// Units are taken, the order is on its way.
+    Queued {
+        /// Whether this repeats an earlier answer.
+        replayed: bool,
+    },
+    /// No, for good.
+    Refused {
+        /// Why.
+        refusal: Refusal,
+        /// Whether this repeats an earlier answer.
+        replayed: bool,
+    },
+    /// Nobody knows yet: ask again with the same request id.
+    Unknown,
+    /// Nothing was taken; come back later.
+    Busy,
+}

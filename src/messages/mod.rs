@@ -1,0 +1,30 @@
+//! What actors say to each other: plain data, one file per receiver family.
+//!
+//! Commands are imperatives, facts past participles, questions begin with `Observe`. A message that
+//! travels under load carries its permit: the bound of the receiver is the number of permits, never
+//! the size of a mailbox. Replies travel through a one-shot channel inside the message; a channel
+//! that closes without an answer means that the receiver died, and the outcome is unknown.
+//!
+//! | message | kind | from | to | reply | when full |
+//! |---|---|---|---|---|---|
+//! | [`Reserve`] | command | gate handle | stock gate | [`GateAnswer`] | no permit: `busy` |
+//! | [`LendStock`] | command | stock gate | sibling gate | units lent | one per gate |
+//! | [`PlaceOrders`] | command | stock gate | order consumer | [`Outcome`] each | gate waits |
+//! | [`Quiet`] | command | system | stock gate, order consumer | when idle | never full |
+//! | [`Stop`] | command | supervisor | any actor | none | never full |
+//!
+//! [`Outcome`]: crate::domain::Outcome
+
+pub mod gate;
+pub mod lifecycle;
+pub mod orders;
+
+pub use gate::{Answer, GateAnswer, LendStock, Reserve};
+pub use lifecycle::{Quiet, Stop};
+pub use orders::{PlaceOrders, Settlement};
+
+/// Answers a question. Whoever asked may have gone away meanwhile; that is never an error here,
+/// because results are read again by request id.
+pub fn reply<T>(to: tokio::sync::oneshot::Sender<T>, answer: T) {
+    let _gone = to.send(answer);
+}
