@@ -1,0 +1,356 @@
+//! The operators' verbs on sales.
+
+use actix_web::http::header::{CACHE_CONTROL, HeaderValue, LOCATION};
+use actix_web::{HttpRequest, HttpResponse, web};
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::body;
+use super::problem::{Code, Problem};
+use super::state::State;
+use super::views::{PolicyView, rfc3339, stock_left};
+use crate::domain::{Phase, Policy, Sale, SaleDraft, SaleId, Sku, SkuDraft, SkuId};
+use crate::sales_desk::{DeskError, Stage};
+
+/// The description of a sale with 200 SKUs needs this many bytes with room to spare.
+const BODY_MAX_BYTES: usize = 256 * 1024;
+
+/// Seconds that a SKU's orders may stay unpaid when nobody says otherwise.
+const PAYMENT_WINDOW_S: i32 = 900;
+
+/// A sale as an operator describes it.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SaleBody {
+    /// 1 to 64 characters out of `A-Z a-z 0-9 . _ -`.
+    #[schema(value_type = String)]
+    sale_id: SaleId,
+    /// What buyers read.
+    title: String,
+    /// First instant of the window.
+    #[schema(value_type = String, format = DateTime)]
+    starts_at: DateTime<Utc>,
+    /// First instant after the window.
+    #[schema(value_type = String, format = DateTime)]
+    ends_at: DateTime<Utc>,
+    /// This version has no tickets: `false`.
+    #[serde(default)]
+    ticket_required: bool,
+    /// What is on offer, 1 to 200.
+    skus: Vec<SkuBody>,
+}
+
+/// One article as an operator describes it.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SkuBody {
+    /// Unique within the sale; same characters as `sale_id`.
+    #[schema(value_type = String)]
+    sku_id: SkuId,
+    /// What buyers read.
+    title: String,
+    /// Price of one unit, in the currency's smallest unit.
+    price: i64,
+    /// Units at the start.
+    initial_stock: u32,
+    /// How much a buyer may have.
+    policy: PolicyBody,
+    /// How many gates share the stock, 1 to 256; 1 when left out.
+    #[serde(default = "one")]
+    buckets: u16,
+    /// How long an order may stay unpaid, seconds; 900 when left out.
+    #[serde(default = "payment_window_s")]
+    payment_window_s: i32,
+    /// Whether a buyer who lets an order time out is barred from the sale.
+    #[serde(default)]
+    bar_lapsed: bool,
+}
+
+/// A purchase policy as an operator describes it.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyBody {
+    /// `one_per_buyer`, `unlimited` or `quota`.
+    kind: String,
+    /// Units over all orders of a buyer; only and always for `quota`.
+    limit: Option<u32>,
+    /// Most units in one order; 1 when left out.
+    max_quantity: Option<u32>,
+}
+
+fn one() -> u16 {
+    1
+}
+
+fn payment_window_s() -> i32 {
+    PAYMENT_WINDOW_S
+}
+
+/// A sale as operators see it.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct AdminSaleView {
+    #[schema(value_type = String)]
+    sale_id: SaleId,
+    title: String,
+    /// `draft`, `open`, `paused` or `closed`.
+    #[schema(value_type = String)]
+    phase: Phase,
+    /// The latest opening; 0: never opened.
+    epoch: i64,
+    starts_at: String,
+    ends_at: String,
+    ticket_required: bool,
+    skus: Vec<AdminSkuView>,
+}
+
+/// An article as operators see it.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct AdminSkuView {
+    #[schema(value_type = String)]
+    sku_id: SkuId,
+    /// The ledger's number: the middle part of every request id.
+    sku_no: i32,
+    title: String,
+    price: i64,
+    initial_stock: u32,
+    stock_left: u32,
+    policy: PolicyView,
+    buckets: u16,
+    payment_window_s: i32,
+    bar_lapsed: bool,
+}
+
+/// All sales as operators see them.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct AdminSalesView {
+    /// Oldest first.
+    sales: Vec<AdminSaleView>,
+}
+
+/// How far the accepted requests of a sale have come.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct FunnelView {
+    #[schema(value_type = String)]
+    sale_id: SaleId,
+    /// When this was looked at.
+    at: String,
+    /// `{stage, count, oldest_age_ms}`, in the order of the flow.
+    #[schema(value_type = Vec<Object>)]
+    stages: Vec<Stage>,
+}
+
+impl SaleBody {
+    fn into_draft(self) -> Result<SaleDraft, Problem> {
+        if self.ticket_required {
+            return Err(Problem::invalid(
+                "ticket_required must be false: this version has no tickets",
+            ));
+        }
+        let skus = self.skus.into_iter().map(SkuBody::into_draft);
+        Ok(SaleDraft {
+            id: self.sale_id,
+            title: self.title,
+            starts_at_ms: self.starts_at.timestamp_millis(),
+            ends_at_ms: self.ends_at.timestamp_millis(),
+            skus: skus.collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+impl SkuBody {
+    fn into_draft(self) -> Result<SkuDraft, Problem> {
+        let PolicyBody { kind, limit, max_quantity } = self.policy;
+        let policy = Policy::from_parts(&kind, limit, max_quantity)
+            .map_err(|fault| Problem::invalid(format!("sku {}: {fault}", self.sku_id)))?;
+        Ok(SkuDraft {
+            id: self.sku_id,
+            title: self.title,
+            price: self.price,
+            initial: self.initial_stock,
+            policy,
+            buckets: self.buckets,
+            payment_window_s: self.payment_window_s,
+            bar_lapsed: self.bar_lapsed,
+        })
+    }
+}
+
+impl AdminSaleView {
+    fn new(sale: &Sale, state: &State) -> Self {
+        let sku_view = |sku: &Sku| AdminSkuView {
+            sku_id: sku.id.clone(),
+            sku_no: sku.no.0,
+            title: sku.title.clone(),
+            price: sku.price,
+            initial_stock: sku.initial,
+            stock_left: stock_left(state, sale.phase, sku),
+            policy: sku.policy.into(),
+            buckets: sku.buckets,
+            payment_window_s: sku.payment_window_s,
+            bar_lapsed: sku.bar_lapsed,
+        };
+        Self {
+            sale_id: sale.id.clone(),
+            title: sale.title.clone(),
+            phase: sale.phase,
+            epoch: sale.epoch.0,
+            starts_at: rfc3339(sale.starts_at_ms),
+            ends_at: rfc3339(sale.ends_at_ms),
+            ticket_required: false,
+            skus: sale.skus.iter().map(sku_view).collect(),
+        }
+    }
+}
+
+impl From<DeskError> for Problem {
+    fn from(error: DeskError) -> Self {
+        match error {
+            DeskError::Exists => Code::SaleExists.into(),
+            DeskError::Unknown => Code::UnknownSku.into(),
+            DeskError::NotAllowed { from, to } => {
+                Self::from(Code::PhaseConflict).with("from", name_of(from)).with("to", name_of(to))
+            }
+            DeskError::Faults(faults) => Self::invalid(faults.join("; ")).with("faults", faults),
+            DeskError::Ledger(error) => error.into(),
+            DeskError::Stock(error) => error.into(),
+        }
+    }
+}
+
+fn name_of(phase: Phase) -> serde_json::Value {
+    serde_json::to_value(phase).unwrap_or_default()
+}
+
+/// All sales with everything that was configured.
+#[utoipa::path(
+    get, path = "/admin/v1/sales", tag = "operators",
+    responses((status = 200, description = "oldest first", body = AdminSalesView)),
+)]
+pub async fn list(state: web::Data<State>) -> HttpResponse {
+    let all = state.parts.catalog.all();
+    let sales = all.iter().map(|listed| AdminSaleView::new(&listed.sale, &state)).collect();
+    HttpResponse::Ok().insert_header(no_store()).json(AdminSalesView { sales })
+}
+
+/// One sale with everything that was configured.
+///
+/// # Errors
+/// `unknown-sku`.
+#[utoipa::path(
+    get, path = "/admin/v1/sales/{sale_id}", tag = "operators",
+    params(("sale_id" = String, Path)),
+    responses((status = 200, description = "the sale", body = AdminSaleView)),
+)]
+pub async fn show(
+    sale_id: web::Path<String>,
+    state: web::Data<State>,
+) -> Result<HttpResponse, Problem> {
+    let listed = state.parts.catalog.sale(&sale_id).ok_or(Code::UnknownSku)?;
+    let view = AdminSaleView::new(&listed.sale, &state);
+    Ok(HttpResponse::Ok().insert_header(no_store()).json(view))
+}
+
+/// Creates a sale in phase draft.
+///
+/// # Errors
+/// `invalid-request` with every fault, `sale-exists`, `busy`.
+#[utoipa::path(
+    post, path = "/admin/v1/sales", tag = "operators", request_body = SaleBody,
+    responses((status = 201, description = "created, in phase draft", body = AdminSaleView)),
+)]
+pub async fn create(
+    request: HttpRequest,
+    payload: web::Payload,
+    state: web::Data<State>,
+) -> Result<HttpResponse, Problem> {
+    let bytes = body::read(payload, BODY_MAX_BYTES).await?;
+    let draft = body::parse::<SaleBody>(request.headers(), &bytes)?.into_draft()?;
+    let sale = state.parts.desk.create(draft).await?;
+    let location = (LOCATION, format!("/admin/v1/sales/{}", sale.id));
+    let view = AdminSaleView::new(&sale, &state);
+    Ok(HttpResponse::Created().insert_header(location).insert_header(no_store()).json(view))
+}
+
+/// Opens a sale: it sells inside its window. Repeat-safe.
+///
+/// # Errors
+/// `unknown-sku`, `not-allowed`, `busy`.
+#[utoipa::path(
+    post, path = "/admin/v1/sales/{sale_id}/open", tag = "operators",
+    params(("sale_id" = String, Path)),
+    responses((status = 200, description = "the sale afterwards", body = AdminSaleView)),
+)]
+pub async fn open(
+    sale_id: web::Path<String>,
+    state: web::Data<State>,
+) -> Result<HttpResponse, Problem> {
+    turn(&sale_id, Phase::Open, &state).await
+}
+
+/// Pauses a sale; it may be opened again. Repeat-safe.
+///
+/// # Errors
+/// `unknown-sku`, `not-allowed`, `busy`.
+#[utoipa::path(
+    post, path = "/admin/v1/sales/{sale_id}/pause", tag = "operators",
+    params(("sale_id" = String, Path)),
+    responses((status = 200, description = "the sale afterwards", body = AdminSaleView)),
+)]
+pub async fn pause(
+    sale_id: web::Path<String>,
+    state: web::Data<State>,
+) -> Result<HttpResponse, Problem> {
+    turn(&sale_id, Phase::Paused, &state).await
+}
+
+/// Closes a sale for good. Repeat-safe.
+///
+/// # Errors
+/// `unknown-sku`, `not-allowed`, `busy`.
+#[utoipa::path(
+    post, path = "/admin/v1/sales/{sale_id}/close", tag = "operators",
+    params(("sale_id" = String, Path)),
+    responses((status = 200, description = "the sale afterwards", body = AdminSaleView)),
+)]
+pub async fn close(
+    sale_id: web::Path<String>,
+    state: web::Data<State>,
+) -> Result<HttpResponse, Problem> {
+    turn(&sale_id, Phase::Closed, &state).await
+}
+
+async fn turn(sale_id: &str, next: Phase, state: &State) -> Result<HttpResponse, Problem> {
+    let sale = state.parts.desk.turn(&known(sale_id)?, next).await?;
+    let view = AdminSaleView::new(&sale, state);
+    Ok(HttpResponse::Ok().insert_header(no_store()).json(view))
+}
+
+/// Count and oldest age of each stage.
+///
+/// # Errors
+/// `unknown-sku`, `busy`.
+#[utoipa::path(
+    get, path = "/admin/v1/sales/{sale_id}/funnel", tag = "operators",
+    params(("sale_id" = String, Path)),
+    responses((status = 200, description = "in the order of the flow", body = FunnelView)),
+)]
+pub async fn funnel(
+    sale_id: web::Path<String>,
+    state: web::Data<State>,
+) -> Result<HttpResponse, Problem> {
+    let sale_id = known(&sale_id)?;
+    let stages = state.parts.desk.funnel(&sale_id).await?;
+    let at = rfc3339(state.parts.clock.wall_ms());
+    let view = FunnelView { sale_id, at, stages };
+    Ok(HttpResponse::Ok().insert_header(no_store()).json(view))
+}
+
+/// A text that cannot name a sale names no sale.
+fn known(sale_id: &str) -> Result<SaleId, Problem> {
+    sale_id.parse().map_err(|_not_a_name| Code::UnknownSku.into())
+}
+
+fn no_store() -> (actix_web::http::header::HeaderName, HeaderValue) {
+    (CACHE_CONTROL, HeaderValue::from_static("no-store"))
+}

@@ -1,0 +1,72 @@
+//! Request bodies: read with a limit and a deadline, parsed without copying.
+
+use std::time::Duration;
+
+use actix_web::error::PayloadError;
+use actix_web::http::header::{CONTENT_TYPE, HeaderMap};
+use actix_web::web::{Bytes, BytesMut, Payload};
+use futures_util::{FutureExt, StreamExt};
+use serde::Deserialize;
+
+use super::problem::Problem;
+
+/// How long a client may take from one part of its body to the next.
+const PART_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Reads a whole body of at most `max` bytes. A body that came in one piece, which is nearly every
+/// one, is not copied and arms no timer.
+///
+/// # Errors
+/// `invalid-request` when it is too large, too slow or breaks off.
+pub async fn read(mut payload: Payload, max: usize) -> Result<Bytes, Problem> {
+    let Some(first) = next_part(&mut payload).await? else { return Ok(Bytes::new()) };
+    within(first.len(), max)?;
+    let Some(second) = next_part(&mut payload).await? else { return Ok(first) };
+    let mut whole = BytesMut::from(first);
+    let mut part = Some(second);
+    while let Some(bytes) = part {
+        within(whole.len().saturating_add(bytes.len()), max)?;
+        whole.extend_from_slice(&bytes);
+        part = next_part(&mut payload).await?;
+    }
+    Ok(whole.freeze())
+}
+
+fn within(len: usize, max: usize) -> Result<(), Problem> {
+    if len > max {
+        return Err(Problem::invalid(format!("the body is larger than {max} bytes")));
+    }
+    Ok(())
+}
+
+async fn next_part(payload: &mut Payload) -> Result<Option<Bytes>, Problem> {
+    let part = match payload.next().now_or_never() {
+        Some(part) => part,
+        None => tokio::time::timeout(PART_DEADLINE, payload.next())
+            .await
+            .map_err(|_elapsed| Problem::invalid("the body did not arrive in time"))?,
+    };
+    part.transpose().map_err(|error: PayloadError| {
+        Problem::invalid(format!("the body could not be read: {error}"))
+    })
+}
+
+/// Parses a body that must be JSON and say so.
+///
+/// # Errors
+/// `invalid-request` with the place and the reason.
+pub fn parse<'b, T: Deserialize<'b>>(headers: &HeaderMap, body: &'b [u8]) -> Result<T, Problem> {
+    if !is_json(headers) {
+        return Err(Problem::invalid("Content-Type must be application/json"));
+    }
+    serde_json::from_slice(body).map_err(|error| Problem::invalid(format!("body: {error}")))
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    const JSON: &[u8] = b"application/json";
+    headers.get(CONTENT_TYPE).is_some_and(|value| {
+        let value = value.as_bytes();
+        let named = value.get(..JSON.len()).is_some_and(|name| name.eq_ignore_ascii_case(JSON));
+        named && matches!(value.get(JSON.len()), None | Some(b';' | b' '))
+    })
+}

@@ -1,0 +1,240 @@
+//! Flow step 1/12: buyer -> gate handle.
+//!
+//! The checks stand in the order of their cost: credentials, sale, body, SKU, quantity, request id,
+//! what this process can refuse by itself; only then is a gate asked. Sold out, which most of the
+//! crowd will read, gets this far without a wait, a log line or a look at another process.
+//!
+//! On death: whoever did not get an answer asks again with the same request id. May repeat: all of
+//! it; a request that was accepted before gets its first answer again.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use actix_web::http::header::{CACHE_CONTROL, HeaderValue, LOCATION, RETRY_AFTER};
+use actix_web::{HttpRequest, HttpResponse, web};
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use super::body;
+use super::meter::Bought;
+use super::problem::{Code, IDEMPOTENT_REPLAYED, Problem};
+use super::state::State;
+use super::trace_context::{TRACEPARENT, TraceContext};
+use super::views::{OrderView, RequestView, rfc3339};
+use crate::catalog::Listed;
+use crate::domain::{BucketNo, BuyerId, Phase, Refusal, RequestId, Reservation, Sku};
+use crate::messages::Answer;
+use crate::stock::BucketKey;
+use crate::tokens::RequestTokens;
+
+/// A wish to buy.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Wish<'b> {
+    /// What.
+    #[serde(borrow)]
+    #[schema(value_type = String)]
+    sku_id: Cow<'b, str>,
+    /// Units, from 1 to the SKU's `max_quantity`.
+    #[schema(minimum = 1)]
+    quantity: u32,
+    /// From `POST /v1/sales/{sale_id}/request-ids`; may be left out for `one_per_buyer`.
+    #[serde(borrow, default)]
+    #[schema(value_type = Option<String>)]
+    request_id: Option<Cow<'b, str>>,
+}
+
+/// A wish whose sender, sale, SKU and request id were checked.
+struct Checked<'b> {
+    listed: Arc<Listed>,
+    sku: Arc<Sku>,
+    buyer: BuyerId,
+    request: RequestId,
+    /// The request id as the buyer wrote it.
+    written: Option<Cow<'b, str>>,
+}
+
+/// Buys.
+#[utoipa::path(
+    post, path = "/v1/buy/{path_id}", tag = "buyers",
+    params(("path_id" = String, Path, description = "the sale's id")),
+    request_body = Wish<'_>,
+    responses(
+        (status = 200, description = "in the ledger", body = RequestView),
+        (status = 202, description = "`queued`, or `unknown`: ask again", body = RequestView),
+    ),
+)]
+pub async fn buy(
+    request: HttpRequest,
+    payload: web::Payload,
+    state: web::Data<State>,
+) -> HttpResponse {
+    let started = state.parts.clock.now();
+    let trace = TraceContext::of(request.headers());
+    let (answer, bought) = match decide(&request, payload, &state, &trace).await {
+        Ok(said) => said,
+        Err(problem) => (problem.respond(&trace), Bought::Problem(problem.code())),
+    };
+    let took = state.parts.clock.now().duration_since(started);
+    state.buy_meter.note(bought, answer.status().as_u16(), took);
+    answer
+}
+
+async fn decide(
+    request: &HttpRequest,
+    payload: web::Payload,
+    state: &State,
+    trace: &TraceContext,
+) -> Result<(HttpResponse, Bought), Problem> {
+    let parts = &state.parts;
+    let now_ms = parts.clock.wall_ms();
+    let buyer = state.buyer_auth.buyer(request.headers(), now_ms)?;
+    let path_id = request.match_info().query("path_id");
+    let listed = parts.catalog.sale(path_id).ok_or(Code::UnknownSku)?;
+    let bytes = body::read(payload, state.settings.http.body_max_bytes).await?;
+    let wish: Wish<'_> = body::parse(request.headers(), &bytes)?;
+    let sku = Arc::clone(listed.sku(&wish.sku_id).ok_or(Code::UnknownSku)?);
+    check_quantity(wish.quantity, &sku)?;
+    let bucket = BucketNo::home_of(buyer, sku.buckets);
+    let number = identify(state, &wish, &listed, &sku, buyer, now_ms)?;
+    let refusal = parts.gates.refuse_locally(&listed, &sku, number, bucket, now_ms);
+    let ask = Reservation {
+        request: number,
+        sku: sku.no,
+        bucket,
+        epoch: listed.sale.epoch,
+        buyer,
+        quantity: wish.quantity,
+        asked_at_ms: now_ms,
+        trace: trace.trace,
+    };
+    let checked = Checked { listed, sku, buyer, request: number, written: wish.request_id };
+    match refusal {
+        Some(refusal) => Err(checked.refused(state, &refusal)),
+        None => checked.answered(state, parts.gates.buy(ask).await, trace),
+    }
+}
+
+fn check_quantity(quantity: u32, sku: &Sku) -> Result<(), Problem> {
+    let max = sku.policy.max_quantity();
+    if (1..=max).contains(&quantity) {
+        return Ok(());
+    }
+    Err(Problem::invalid(format!("quantity must be from 1 to {max}")))
+}
+
+/// The number of the request. An id that has expired still gets its first answer again, as long as
+/// its bucket remembers it.
+fn identify(
+    state: &State,
+    wish: &Wish<'_>,
+    listed: &Listed,
+    sku: &Sku,
+    buyer: BuyerId,
+    now_ms: i64,
+) -> Result<RequestId, Problem> {
+    let (parts, sale) = (&state.parts, &listed.sale.id);
+    let derives = sku.policy.derives_request_id();
+    let Some(written) = &wish.request_id else {
+        if derives {
+            return Ok(state.tokens.derive(sale, sku.no, buyer));
+        }
+        let path = "POST /v1/sales/{sale_id}/request-ids";
+        return Err(Problem::invalid(format!("request_id is missing; get one from {path}")));
+    };
+    let id = RequestTokens::read(written).ok_or(Code::RequestIdInvalid)?;
+    if !state.tokens.verify(&id, sale, sku.no, buyer) {
+        return Err(Code::RequestIdInvalid.into());
+    }
+    let lives = if derives {
+        id.number == state.tokens.derive(sale, sku.no, buyer)
+    } else {
+        let key = BucketKey { sku: sku.no, bucket: BucketNo::home_of(buyer, sku.buckets) };
+        now_ms < state.tokens.expires_at_ms(id.number) || parts.stock.may_know(key, id.number)
+    };
+    if lives { Ok(id.number) } else { Err(Code::RequestIdInvalid.into()) }
+}
+
+impl Checked<'_> {
+    /// The request id as its owner reads it.
+    fn shown(&self, state: &State) -> String {
+        if let Some(written) = &self.written {
+            return written.clone().into_owned();
+        }
+        state.tokens.show(self.request, &self.listed.sale.id, self.sku.no, self.buyer)
+    }
+
+    fn refused(&self, state: &State, refusal: &Refusal) -> Problem {
+        let problem = Problem::from(Code::from(refusal));
+        let sale = &self.listed.sale;
+        match *refusal {
+            Refusal::AlreadyPurchased { first } => {
+                let id = state.tokens.show(first, &sale.id, self.sku.no, self.buyer);
+                problem.with("request_id", id)
+            }
+            Refusal::QuotaExceeded { owned, limit } => {
+                problem.with("owned", owned).with("limit", limit)
+            }
+            Refusal::NotStarted => {
+                let problem = problem.with("starts_at", rfc3339(sale.starts_at_ms));
+                if sale.phase == Phase::Paused {
+                    return problem.with_detail("The sale is paused.");
+                }
+                problem
+            }
+            Refusal::SoldOut | Refusal::RequestIdReused | Refusal::Ended => problem,
+        }
+    }
+
+    fn answered(
+        &self,
+        state: &State,
+        answer: Answer,
+        trace: &TraceContext,
+    ) -> Result<(HttpResponse, Bought), Problem> {
+        match answer {
+            Answer::Placed { quantity, placed_at_ms, state: order_state, replayed } => {
+                let id = self.shown(state);
+                let what = (quantity, placed_at_ms, order_state);
+                let order = OrderView::remembered(&id, &self.listed, &self.sku, self.buyer, what);
+                let view = RequestView::success(id, order);
+                Ok((accepted(&view, replayed, trace), counted(Bought::Placed, replayed)))
+            }
+            Answer::Queued { replayed } => {
+                let view = RequestView::under_way(self.shown(state), "queued");
+                Ok((accepted(&view, replayed, trace), counted(Bought::Queued, replayed)))
+            }
+            Answer::Unknown => {
+                let view = RequestView::under_way(self.shown(state), "unknown");
+                Ok((accepted(&view, false, trace), Bought::Unknown))
+            }
+            Answer::Refused { refusal, replayed: false } => Err(self.refused(state, &refusal)),
+            Answer::Refused { refusal, replayed: true } => {
+                let problem = self.refused(state, &refusal).replayed(true);
+                Ok((problem.respond(trace), Bought::Replayed))
+            }
+            Answer::Busy => Err(Code::Busy.into()),
+        }
+    }
+}
+
+fn counted(bought: Bought, replayed: bool) -> Bought {
+    if replayed { Bought::Replayed } else { bought }
+}
+
+/// 200 for an order, 202 for what is under way.
+fn accepted(view: &RequestView, replayed: bool, trace: &TraceContext) -> HttpResponse {
+    let mut answer =
+        if view.order.is_some() { HttpResponse::Ok() } else { HttpResponse::Accepted() };
+    answer
+        .insert_header((CACHE_CONTROL, HeaderValue::from_static("no-store")))
+        .insert_header((LOCATION, format!("/v1/requests/{}", view.request_id)))
+        .insert_header((TRACEPARENT, trace.header()));
+    if view.order.is_none() {
+        answer.insert_header((RETRY_AFTER, HeaderValue::from_static("1")));
+    }
+    if replayed {
+        answer.insert_header((IDEMPOTENT_REPLAYED, HeaderValue::from_static("true")));
+    }
+    answer.json(view)
+}

@@ -1,0 +1,90 @@
+//! Whether this process lives, and whether it wants buyers. Open to probes: says nothing else.
+
+use std::time::Duration;
+
+use actix_web::{HttpResponse, web};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::problem::{Code, Problem};
+use super::state::State;
+
+/// How long the ledger may take to answer a probe.
+const PING_DEADLINE: Duration = Duration::from_secs(2);
+
+/// The whole answer.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct HealthView {
+    /// Always `ok`; anything else is a problem.
+    status: &'static str,
+    /// Every check; only with `?verbose`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    checks: Option<Vec<CheckView>>,
+}
+
+/// One check.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct CheckView {
+    /// `accepting` (not starting, not on the way down), `actors`, `ledger`.
+    name: &'static str,
+    /// Whether it passed.
+    ok: bool,
+}
+
+/// How much to tell.
+#[derive(Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct Detail {
+    /// Present, with any value: list every check.
+    verbose: Option<String>,
+}
+
+/// This process answers. Touches nothing else.
+#[utoipa::path(
+    get, path = "/livez", tag = "probes",
+    responses((status = 200, description = "alive", body = HealthView)),
+)]
+pub async fn live() -> HttpResponse {
+    HttpResponse::Ok().json(HealthView { status: "ok", checks: None })
+}
+
+/// This process wants buyers.
+///
+/// # Errors
+/// `not-ready` with every check.
+#[utoipa::path(
+    get, path = "/readyz", tag = "probes", params(Detail),
+    responses((status = 200, description = "ready", body = HealthView)),
+)]
+pub async fn ready(
+    detail: web::Query<Detail>,
+    state: web::Data<State>,
+) -> Result<HttpResponse, Problem> {
+    let ledger = tokio::time::timeout(PING_DEADLINE, state.parts.ledger.ping());
+    let checks = vec![
+        CheckView { name: "accepting", ok: state.is_ready() },
+        CheckView { name: "actors", ok: state.parts.actors.supervisor().all_up() },
+        CheckView { name: "ledger", ok: matches!(ledger.await, Ok(Ok(()))) },
+    ];
+    if checks.iter().all(|check| check.ok) {
+        let checks = detail.verbose.is_some().then_some(checks);
+        return Ok(HttpResponse::Ok().json(HealthView { status: "ok", checks }));
+    }
+    let checks = serde_json::to_value(checks).unwrap_or_default();
+    Err(Problem::from(Code::NotReady).with("checks", checks))
+}
+
+/// The older name of `/readyz`.
+///
+/// # Errors
+/// As [`ready`].
+#[utoipa::path(
+    get, path = "/healthz", tag = "probes", params(Detail),
+    responses((status = 200, description = "ready", body = HealthView)),
+)]
+pub async fn healthz(
+    detail: web::Query<Detail>,
+    state: web::Data<State>,
+) -> Result<HttpResponse, Problem> {
+    ready(detail, state).await
+}

@@ -1,0 +1,206 @@
+//! The description of the interface that programs read, and the page that shows it.
+//!
+//! Handlers describe what they answer when all goes well; how they refuse and who may call them
+//! comes from the route table, so that it cannot be forgotten.
+
+use std::sync::{Arc, LazyLock};
+
+use actix_web::http::header::{
+    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, LOCATION,
+};
+use actix_web::{HttpResponse, web};
+use utoipa::OpenApi;
+use utoipa::openapi::path::Operation;
+use utoipa::openapi::security::{
+    ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme,
+};
+use utoipa::openapi::{ContentBuilder, OpenApi as Document, Ref, ResponseBuilder};
+use utoipa_swagger_ui::Config;
+
+use super::problem::{Code, Problem};
+use super::routes::{Access, Entry, INTERNAL, PUBLIC};
+use super::views::ProblemView;
+use super::{admin_ops, admin_sales, buy, health, orders, request_ids, requests, sales};
+
+/// What the handlers say of themselves.
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Floodgate",
+        description = "Sells a limited stock to a crowd. Ids are strings, times RFC 3339 in UTC, \
+            money is in the currency's smallest unit. Errors are RFC 9457 problem documents. \
+            Operators' and probes' paths are on the internal listener."
+    ),
+    paths(
+        sales::list,
+        sales::show,
+        request_ids::create,
+        buy::buy,
+        requests::show,
+        requests::events,
+        orders::mine,
+        document,
+        to_page,
+        page,
+        health::live,
+        health::ready,
+        health::healthz,
+        admin_ops::metrics,
+        admin_sales::list,
+        admin_sales::create,
+        admin_sales::show,
+        admin_sales::open,
+        admin_sales::pause,
+        admin_sales::close,
+        admin_sales::funnel,
+        admin_ops::actors,
+        admin_ops::stats,
+        admin_ops::check,
+        admin_ops::trace,
+    ),
+    components(schemas(ProblemView))
+)]
+struct Described;
+
+static TEXT: LazyLock<web::Bytes> = LazyLock::new(|| {
+    let text = serde_json::to_vec(&described()).unwrap_or_default();
+    web::Bytes::from(text)
+});
+
+static PAGE: LazyLock<Arc<Config<'static>>> =
+    LazyLock::new(|| Arc::new(Config::from("/openapi.json").try_it_out_enabled(true)));
+
+/// The whole document.
+#[must_use]
+pub fn described() -> Document {
+    let mut document = Described::openapi();
+    for entry in PUBLIC.iter().chain(INTERNAL) {
+        if let Some(operation) = operation(&mut document, entry) {
+            add_security(operation, entry.access);
+            add_refusals(operation, entry);
+        }
+    }
+    let bearer = || SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build());
+    let believed = SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::new("X-Buyer-Id")));
+    let components = document.components.get_or_insert_default();
+    components.add_security_scheme("buyer", bearer());
+    components.add_security_scheme("buyer_header", believed);
+    components.add_security_scheme("operator", bearer());
+    document
+}
+
+fn operation<'d>(document: &'d mut Document, entry: &Entry) -> Option<&'d mut Operation> {
+    let item = document.paths.paths.get_mut(&documented_path(entry.path))?;
+    if entry.method == "GET" { item.get.as_mut() } else { item.post.as_mut() }
+}
+
+/// The path without the expressions of actix-web's pattern language.
+#[must_use]
+pub fn documented_path(path: &str) -> String {
+    path.replace(":.*}", "}")
+}
+
+fn add_security(operation: &mut Operation, access: Access) {
+    let schemes: &[&str] = match access {
+        Access::Open => return,
+        Access::Buyer => &["buyer", "buyer_header"],
+        Access::Admin => &["operator"],
+    };
+    let one_of = schemes.iter().map(|name| SecurityRequirement::new(*name, [] as [&str; 0]));
+    operation.security = Some(one_of.collect());
+}
+
+fn add_refusals(operation: &mut Operation, entry: &Entry) {
+    let by_access: &[Code] = match entry.access {
+        Access::Open => &[],
+        Access::Buyer => &[Code::Unauthenticated],
+        Access::Admin => &[Code::Unauthenticated, Code::Forbidden],
+    };
+    let codes = || by_access.iter().chain(entry.refusals);
+    for code in codes() {
+        let same: Vec<_> =
+            codes().filter(|other| other.status() == code.status()).map(|c| c.as_str()).collect();
+        let problem = ContentBuilder::new().schema(Some(Ref::from_schema_name("ProblemView")));
+        let response = ResponseBuilder::new()
+            .description(same.join(", "))
+            .content("application/problem+json", problem.build())
+            .build();
+        operation.responses.responses.insert(code.status().to_string(), response.into());
+    }
+}
+
+/// This document.
+#[utoipa::path(
+    get, path = "/openapi.json", tag = "documents",
+    responses((status = 200, description = "OpenAPI 3.1", body = Object)),
+)]
+pub async fn document() -> HttpResponse {
+    HttpResponse::Ok()
+        .insert_header((CONTENT_TYPE, HeaderValue::from_static("application/json")))
+        .insert_header((CACHE_CONTROL, HeaderValue::from_static("max-age=60")))
+        .body(TEXT.clone())
+}
+
+/// To the page with its slash, so that its own links are found.
+#[utoipa::path(
+    get, path = "/docs", tag = "documents",
+    responses((status = 308, description = "to /docs/")),
+)]
+pub async fn to_page() -> HttpResponse {
+    HttpResponse::PermanentRedirect().insert_header((LOCATION, "/docs/")).finish()
+}
+
+/// The page that shows this document, and its files.
+///
+/// # Errors
+/// `not-found`.
+#[utoipa::path(
+    get, path = "/docs/{file}", tag = "documents",
+    params(("file" = String, Path, description = "empty for the page itself")),
+    responses((status = 200, description = "the page", body = String, content_type = "text/html")),
+)]
+pub async fn page(file: web::Path<String>) -> Result<HttpResponse, Problem> {
+    let found = utoipa_swagger_ui::serve(&file, Arc::clone(&PAGE)).map_err(|error| {
+        tracing::error!(%error, "the page of the interface could not be written");
+        Code::Internal
+    })?;
+    let file = found.ok_or(Code::NotFound)?;
+    let mut answer = HttpResponse::Ok();
+    answer.insert_header((CONTENT_TYPE, file.content_type));
+    if file.gzpipped {
+        answer.insert_header((CONTENT_ENCODING, HeaderValue::from_static("gzip")));
+    }
+    Ok(answer.body(file.bytes.into_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_route_is_described_and_nothing_else() {
+        let mut document = described();
+        let mut count = 0;
+        for entry in PUBLIC.iter().chain(INTERNAL) {
+            assert!(operation(&mut document, entry).is_some(), "{} {}", entry.method, entry.path);
+            count += 1;
+        }
+        let described: usize = document
+            .paths
+            .paths
+            .values()
+            .map(|item| usize::from(item.get.is_some()) + usize::from(item.post.is_some()))
+            .sum();
+        assert_eq!(described, count);
+    }
+
+    #[test]
+    fn refusals_of_one_status_stand_together() {
+        let document = serde_json::to_value(described()).unwrap();
+        let buy = &document["paths"]["/v1/buy/{path_id}"]["post"];
+        let refused = &buy["responses"]["409"];
+        assert_eq!(refused["description"], "sold-out, already-purchased, quota-exceeded");
+        assert!(refused["content"]["application/problem+json"].is_object());
+        assert_eq!(buy["security"][0]["buyer"], serde_json::json!([]));
+    }
+}

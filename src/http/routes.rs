@@ -1,0 +1,165 @@
+//! Every route of both listeners. A route that is not in a table does not exist.
+
+use actix_web::middleware::from_fn;
+use actix_web::web::{self, ServiceConfig};
+use actix_web::{HttpRequest, Resource, Route, guard};
+
+use super::problem::{Code, Problem};
+use super::watch::{trace_of, watch};
+use super::{admin_ops, admin_sales, buy, health, openapi, orders, request_ids, requests, sales};
+
+/// The buy route.
+pub const BUY: &str = "/v1/buy/{path_id}";
+
+/// Who may use a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Anybody.
+    Open,
+    /// A buyer; the handler asks for the credentials.
+    Buyer,
+    /// An operator.
+    Admin,
+}
+
+/// One route.
+#[derive(Debug)]
+pub struct Entry {
+    /// The HTTP method; `GET` answers `HEAD` too.
+    pub method: &'static str,
+    /// The path, in the pattern language of actix-web.
+    pub path: &'static str,
+    /// Who may use it.
+    pub access: Access,
+    /// How it may refuse, besides what its access and every route may answer.
+    pub refusals: &'static [Code],
+    mount: fn(Route) -> Route,
+}
+
+macro_rules! table {
+    ($($method:literal $path:expr, $access:ident => $handler:path, [$($code:ident)*];)+) => {
+        &[$(Entry {
+            method: $method,
+            path: $path,
+            access: Access::$access,
+            refusals: &[$(Code::$code),*],
+            mount: |route| route.to($handler),
+        },)+]
+    };
+}
+
+/// The public listener: buyers. Challenges and tickets come before `request-ids`; paying and
+/// cancelling come after `orders`.
+pub const PUBLIC: &[Entry] = table! {
+    "GET" "/v1/sales", Open => sales::list, [];
+    "GET" "/v1/sales/{sale_id}", Open => sales::show, [UnknownSku];
+    "POST" "/v1/sales/{sale_id}/request-ids", Buyer => request_ids::create, [
+        InvalidRequest UnknownSku
+    ];
+    "POST" BUY, Buyer => buy::buy, [
+        InvalidRequest RequestIdInvalid NotStarted UnknownSku SoldOut AlreadyPurchased
+        QuotaExceeded Ended RequestIdReused Busy
+    ];
+    "GET" "/v1/requests/{request_id}", Buyer => requests::show, [NotFound Busy];
+    "GET" "/v1/requests/{request_id}/events", Buyer => requests::events, [NotFound Busy];
+    "GET" "/v1/orders", Buyer => orders::mine, [InvalidRequest Busy];
+    "GET" "/openapi.json", Open => openapi::document, [];
+    "GET" "/docs", Open => openapi::to_page, [];
+    "GET" "/docs/{file:.*}", Open => openapi::page, [NotFound];
+};
+
+/// The internal listener: operators, probes, collectors.
+pub const INTERNAL: &[Entry] = table! {
+    "GET" "/livez", Open => health::live, [];
+    "GET" "/readyz", Open => health::ready, [NotReady];
+    "GET" "/healthz", Open => health::healthz, [NotReady];
+    "GET" "/metrics", Admin => admin_ops::metrics, [];
+    "GET" "/admin/v1/sales", Admin => admin_sales::list, [];
+    "POST" "/admin/v1/sales", Admin => admin_sales::create, [InvalidRequest SaleExists Busy];
+    "GET" "/admin/v1/sales/{sale_id}", Admin => admin_sales::show, [UnknownSku];
+    "POST" "/admin/v1/sales/{sale_id}/open", Admin => admin_sales::open, [
+        UnknownSku PhaseConflict Busy
+    ];
+    "POST" "/admin/v1/sales/{sale_id}/pause", Admin => admin_sales::pause, [
+        UnknownSku PhaseConflict Busy
+    ];
+    "POST" "/admin/v1/sales/{sale_id}/close", Admin => admin_sales::close, [
+        UnknownSku PhaseConflict Busy
+    ];
+    "GET" "/admin/v1/sales/{sale_id}/funnel", Admin => admin_sales::funnel, [UnknownSku Busy];
+    "GET" "/admin/v1/actors", Admin => admin_ops::actors, [];
+    "GET" "/admin/v1/stats", Admin => admin_ops::stats, [];
+    "POST" "/admin/v1/audit", Admin => admin_ops::check, [InvalidRequest UnknownSku Busy];
+    "GET" "/admin/v1/requests/{request_id}/trace", Admin => admin_ops::trace, [
+        InvalidRequest NotFound Busy
+    ];
+};
+
+/// Enters the routes of a table.
+pub fn mount(table: &'static [Entry], config: &mut ServiceConfig) {
+    for (index, entry) in table.iter().enumerate() {
+        let (path, access) = (entry.path, entry.access);
+        if table.iter().take(index).any(|earlier| earlier.path == path) {
+            continue;
+        }
+        let resource = resource(table, path);
+        if path == BUY {
+            // The one route that must be fast does by itself what `watch` does for the others.
+            config.service(resource);
+        } else {
+            let watched = from_fn(move |request, next| watch(path, access, request, next));
+            config.service(resource.wrap(watched));
+        }
+    }
+}
+
+/// All methods of one path, and the answer to the others.
+fn resource(table: &'static [Entry], path: &'static str) -> Resource {
+    let mut methods = Vec::new();
+    let mut resource = web::resource(path);
+    for entry in table.iter().filter(|entry| entry.path == path) {
+        methods.push(entry.method);
+        let route = if entry.method == "GET" {
+            methods.push("HEAD");
+            web::route().guard(guard::Any(guard::Get()).or(guard::Head()))
+        } else {
+            web::route().guard(guard::Post())
+        };
+        resource = resource.route((entry.mount)(route));
+    }
+    let allow = methods.join(", ");
+    resource.default_service(web::route().to(move |request: HttpRequest| {
+        let answer = Problem::method_not_allowed(&allow).respond(&trace_of(&request));
+        std::future::ready(answer)
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_says_only_what_mount_understands() {
+        for entry in PUBLIC.iter().chain(INTERNAL) {
+            assert!(matches!(entry.method, "GET" | "POST"), "{} {}", entry.method, entry.path);
+        }
+    }
+
+    #[test]
+    fn a_path_has_one_kind_of_access() {
+        for table in [PUBLIC, INTERNAL] {
+            for one in table {
+                let others = table.iter().filter(|other| other.path == one.path);
+                assert!(others.into_iter().all(|other| other.access == one.access), "{}", one.path);
+            }
+        }
+    }
+
+    #[test]
+    fn operators_routes_are_on_the_internal_listener_only() {
+        assert!(PUBLIC.iter().all(|entry| entry.access != Access::Admin));
+        let open: Vec<_> =
+            INTERNAL.iter().filter(|e| e.access != Access::Admin).map(|e| e.path).collect();
+        assert_eq!(open, ["/livez", "/readyz", "/healthz"]);
+    }
+}

@@ -1,0 +1,174 @@
+//! The two listeners: opened together, taken down in order.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use actix_web::dev::{Server, ServerHandle};
+use actix_web::web::{Data, PathConfig, QueryConfig};
+use actix_web::{App, HttpServer, web};
+
+use super::auth::NoSecret;
+use super::problem::Problem;
+use super::routes::{Entry, INTERNAL, PUBLIC, mount};
+use super::state::{Parts, State};
+use super::watch::no_such_path;
+use crate::config::Settings;
+use crate::db;
+use crate::shutdown::spawn_server;
+
+/// How long a client may take to send the head of a request.
+const HEAD_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Probes, collectors and a few operators.
+const INTERNAL_CONNECTIONS_MAX: usize = 256;
+
+/// Why the interface could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address} ({key}): {source}; {}", remedy(source, key))]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// The key that sets it.
+        key: &'static str,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// Keys and numbers could not be read from the ledger.
+    #[error("the ledger could not be read")]
+    Ledger(#[from] db::Error),
+    /// Buyers could not prove who they are.
+    #[error(transparent)]
+    NoSecret(#[from] NoSecret),
+}
+
+fn remedy(error: &io::Error, key: &str) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!("another program uses it: stop that one, or set {key} to another port")
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            format!("this machine does not have that address: set {key} to one it has")
+        }
+        io::ErrorKind::PermissionDenied => {
+            format!("ports below 1024 need a privilege: set {key} to a higher one")
+        }
+        _ => format!("check {key}"),
+    }
+}
+
+/// The open listeners.
+pub struct Servers {
+    /// Where buyers come in; the port is never 0.
+    pub public: SocketAddr,
+    /// Where operators, probes and collectors come in; the port is never 0.
+    pub internal: SocketAddr,
+    state: Data<State>,
+    handles: [ServerHandle; 2],
+}
+
+impl Servers {
+    /// Readiness off: whoever balances load sends nobody any more, and event streams end.
+    pub fn set_not_ready(&self) {
+        self.state.set_not_ready();
+    }
+
+    /// Takes no new connections, answers what is under way, and ends: buyers first, so that
+    /// operators can watch.
+    pub async fn stop(&self) {
+        for handle in &self.handles {
+            handle.stop(true).await;
+        }
+    }
+}
+
+/// What differs between the two.
+struct Plan {
+    table: &'static [Entry],
+    address: SocketAddr,
+    key: &'static str,
+    workers: usize,
+    connections_max: usize,
+}
+
+/// Opens both listeners; they answer until [`Servers::stop`]. Signals are left to the caller; a
+/// stop waits for running requests up to `shutdown.deadline_ms`.
+///
+/// # Errors
+/// Which address, why, and what to do; or what is missing.
+pub async fn start(settings: &Settings, parts: Parts) -> Result<Servers, Error> {
+    let state = Data::new(State::new(settings, parts).await?);
+    let public = Plan {
+        table: PUBLIC,
+        address: settings.http.bind,
+        key: "http.bind",
+        workers: settings.http.workers_effective(),
+        connections_max: settings.http.connections_max,
+    };
+    let internal = Plan {
+        table: INTERNAL,
+        address: settings.internal.bind,
+        key: "internal.bind",
+        workers: 1,
+        connections_max: INTERNAL_CONNECTIONS_MAX,
+    };
+    let (public, buyers) = bind(&state, &public)?;
+    let (internal, operators) = bind(&state, &internal)?;
+    let handles = [buyers.handle(), operators.handle()];
+    spawn_server(buyers);
+    spawn_server(operators);
+    Ok(Servers { public, internal, state, handles })
+}
+
+/// Binds without answering yet, so that nobody is served when the other address is taken.
+fn bind(state: &Data<State>, plan: &Plan) -> Result<(SocketAddr, Server), Error> {
+    let settings = &state.settings;
+    let (table, shared) = (plan.table, state.clone());
+    let app = move || {
+        App::new()
+            .app_data(shared.clone())
+            .app_data(
+                PathConfig::default()
+                    .error_handler(|error, _| Problem::invalid(format!("path: {error}")).into()),
+            )
+            .app_data(
+                QueryConfig::default()
+                    .error_handler(|error, _| Problem::invalid(format!("query: {error}")).into()),
+            )
+            .configure(|config| mount(table, config))
+            .default_service(web::route().to(no_such_path))
+    };
+    let server = HttpServer::new(app)
+        .workers(plan.workers)
+        .backlog(settings.http.backlog)
+        .max_connections(plan.connections_max.div_ceil(plan.workers.max(1)))
+        .keep_alive(Duration::from_millis(settings.http.keep_alive_ms))
+        .client_request_timeout(HEAD_DEADLINE)
+        .shutdown_timeout(settings.shutdown.deadline_ms.div_ceil(1000))
+        .disable_signals()
+        .bind(plan.address)
+        .map_err(|source| Error::Bind { address: plan.address, key: plan.key, source })?;
+    let address = server.addrs().first().copied().unwrap_or(plan.address);
+    Ok((address, server.run()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_in_use_is_named_with_the_remedy() {
+        let error = Error::Bind {
+            address: "127.0.0.1:8080".parse().unwrap(),
+            key: "http.bind",
+            source: io::Error::from(io::ErrorKind::AddrInUse),
+        };
+        let text = error.to_string();
+        for part in ["127.0.0.1:8080", "http.bind", "another program", "another port"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! What handlers reach.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use secrecy::ExposeSecret;
+
+use super::admin_auth::AdminAuth;
+use super::auth::BuyerAuth;
+use super::meter::BuyMeter;
+use super::sales::SalePages;
+use super::server::Error;
+use crate::actors::{ActorSystem, GateHandle};
+use crate::catalog::Catalog;
+use crate::clock::SharedClock;
+use crate::config::Settings;
+use crate::db::{self, Ledger};
+use crate::metrics::Metrics;
+use crate::sales_desk::SalesDesk;
+use crate::stock::Stock;
+use crate::tokens::RequestTokens;
+
+/// The running system that the interface stands in front of.
+pub struct Parts {
+    /// The sales as buyers see them.
+    pub catalog: Arc<Catalog>,
+    /// The way to the gates.
+    pub gates: GateHandle,
+    /// The operators' verbs.
+    pub desk: SalesDesk,
+    /// Where orders are true; never read on the way of a purchase.
+    pub ledger: Arc<dyn Ledger>,
+    /// Where units are counted.
+    pub stock: Arc<dyn Stock>,
+    /// What lives in this process.
+    pub actors: Arc<ActorSystem>,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// Time.
+    pub clock: SharedClock,
+}
+
+/// What handlers reach: the system, and what the interface makes of the settings once.
+pub struct State {
+    /// The running system.
+    pub parts: Parts,
+    /// The settings in effect.
+    pub settings: Settings,
+    /// Request ids.
+    pub tokens: RequestTokens,
+    /// Who is the buyer.
+    pub buyer_auth: BuyerAuth,
+    /// Who is an operator.
+    pub admin_auth: AdminAuth,
+    /// Counters of the buy route.
+    pub buy_meter: BuyMeter,
+    /// Sales as JSON.
+    pub pages: SalePages,
+    /// When the interface was opened.
+    pub opened: Instant,
+    ready: AtomicBool,
+}
+
+impl State {
+    /// Reads secrets and takes a process number from the ledger.
+    ///
+    /// # Errors
+    /// The ledger's error, or authentication by token without a secret.
+    pub async fn new(settings: &Settings, parts: Parts) -> Result<Self, Error> {
+        Ok(Self {
+            tokens: tokens(settings, parts.ledger.as_ref()).await?,
+            buyer_auth: BuyerAuth::new(&settings.auth)?,
+            admin_auth: AdminAuth::new(&settings.admin, &settings.internal),
+            buy_meter: BuyMeter::new(&parts.metrics),
+            pages: SalePages::new(settings.http.sales_refresh_ms),
+            opened: parts.clock.now(),
+            settings: settings.clone(),
+            ready: AtomicBool::new(true),
+            parts,
+        })
+    }
+
+    /// Whether buyers are welcome.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Acquire)
+    }
+
+    /// From here on buyers are asked to go elsewhere.
+    pub fn set_not_ready(&self) {
+        self.ready.store(false, Ordering::Release);
+    }
+}
+
+async fn tokens(settings: &Settings, ledger: &dyn Ledger) -> Result<RequestTokens, db::Error> {
+    let auth = &settings.auth;
+    let key = match &auth.signing_key {
+        Some(key) => key.expose_secret().as_bytes().to_vec(),
+        None => ledger.secret("request-ids").await?,
+    };
+    // The lowest 10 bits count: processes that run at the same time get different numbers.
+    let process = ledger.next_token("process").await?.rem_euclid(1 << 10);
+    let process = u16::try_from(process).unwrap_or_default();
+    Ok(RequestTokens::new(&key, process, auth.request_id_ttl_s.saturating_mul(1000)))
+}
