@@ -1,0 +1,68 @@
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::plan::{Answer, Observer, Outcome, TransportError};
+use super::report::Report;
+use super::request::json_string_member;
+
+/// One generator thread's counters. Only the progress display ever competes for the lock.
+pub(super) struct Recorder {
+    observer: Option<Observer>,
+    report: Mutex<Report>,
+}
+
+impl Recorder {
+    pub(super) fn new(observer: Option<Observer>) -> Self {
+        Self { observer, report: Mutex::default() }
+    }
+
+    pub(super) fn answered(&self, seq: u64, answer: Answer<'_>, latency: Duration) {
+        if let Some(observer) = &self.observer {
+            observer(seq, &Outcome::Answered(answer));
+        }
+        let mut report = self.report.lock();
+        report.attempted += 1;
+        report.answered += 1;
+        report.replayed += u64::from(answer.replayed);
+        report.latency.record(latency);
+        *report.by_status.entry(answer.status).or_default() += 1;
+        if answer.status >= 400 {
+            let code = json_string_member(answer.body, b"code").unwrap_or("");
+            match report.by_code.get_mut(code) {
+                Some(count) => *count += 1,
+                None if code.is_empty() => {}
+                None => _ = report.by_code.insert(code.to_owned(), 1),
+            }
+        }
+    }
+
+    pub(super) fn unknown(&self, seq: u64, error: TransportError) {
+        if let Some(observer) = &self.observer {
+            observer(seq, &Outcome::Unknown(error));
+        }
+        let mut report = self.report.lock();
+        report.attempted += 1;
+        report.transport_errors += 1;
+    }
+
+    pub(super) fn unsent(&self, seq: u64) {
+        if let Some(observer) = &self.observer {
+            observer(seq, &Outcome::Unsent);
+        }
+        let mut report = self.report.lock();
+        report.attempted += 1;
+        report.unsent += 1;
+    }
+
+    /// Requests that ended, and how many of them without an answer.
+    pub(super) fn ended(&self) -> (u64, u64) {
+        let report = self.report.lock();
+        (report.attempted, report.transport_errors + report.unsent)
+    }
+
+    /// Adds what was counted here to `total`.
+    pub(super) fn add_to(&self, total: &mut Report) {
+        total.absorb(&self.report.lock());
+    }
+}

@@ -1,0 +1,213 @@
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::ser::SerializeStruct;
+use serde::{Serialize, Serializer};
+
+/// Longest latency told apart, in microseconds.
+const LATENCY_MAX_US: u64 = 10 * 60 * 1_000_000;
+/// Decimal digits a latency keeps.
+const LATENCY_DIGITS: u8 = 3;
+
+/// What a load run did and saw.
+///
+/// `attempted = answered + transport_errors + unsent` once the run has ended.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// Requests planned, and so given to the source or counted as unsent.
+    pub attempted: u64,
+    /// Complete answers, of any status.
+    pub answered: u64,
+    /// Answers by HTTP status.
+    pub by_status: BTreeMap<u16, u64>,
+    /// Answers with a status of 400 or more by the problem's `code`.
+    pub by_code: BTreeMap<String, u64>,
+    /// Requests without a complete answer: their outcome is unknown.
+    pub transport_errors: u64,
+    /// Requests that were never sent because no connection became free in time.
+    pub unsent: u64,
+    /// Answers marked as a repeat of an earlier one.
+    pub replayed: u64,
+    /// From the first request to the last outcome.
+    pub elapsed: Duration,
+    /// Time from sending (open loop: from the planned moment) to the last byte of the answer.
+    pub latency: Latency,
+}
+
+impl Report {
+    /// Answers with a 2xx status.
+    pub fn succeeded(&self) -> u64 {
+        self.by_status.range(200..300).map(|(_, count)| count).sum()
+    }
+
+    /// Answers with one status.
+    pub fn with_status(&self, status: u16) -> u64 {
+        self.by_status.get(&status).copied().unwrap_or(0)
+    }
+
+    /// Answers with one problem code.
+    pub fn with_code(&self, code: &str) -> u64 {
+        self.by_code.get(code).copied().unwrap_or(0)
+    }
+
+    /// `count` per second of this run; 0 for a run that took no time.
+    pub fn per_second(&self, count: u64) -> f64 {
+        let seconds = self.elapsed.as_secs_f64();
+        if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
+    }
+
+    /// Adds another report that covers the same time.
+    pub(super) fn absorb(&mut self, other: &Self) {
+        self.attempted += other.attempted;
+        self.answered += other.answered;
+        self.transport_errors += other.transport_errors;
+        self.unsent += other.unsent;
+        self.replayed += other.replayed;
+        self.elapsed = self.elapsed.max(other.elapsed);
+        for (status, count) in &other.by_status {
+            *self.by_status.entry(*status).or_default() += count;
+        }
+        for (code, count) in &other.by_code {
+            *self.by_code.entry(code.clone()).or_default() += count;
+        }
+        self.latency.absorb(&other.latency);
+    }
+}
+
+impl Serialize for Report {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut report = serializer.serialize_struct("Report", 9)?;
+        report.serialize_field("attempted", &self.attempted)?;
+        report.serialize_field("answered", &self.answered)?;
+        report.serialize_field("by_status", &self.by_status)?;
+        report.serialize_field("by_code", &self.by_code)?;
+        report.serialize_field("transport_errors", &self.transport_errors)?;
+        report.serialize_field("unsent", &self.unsent)?;
+        report.serialize_field("replayed", &self.replayed)?;
+        report.serialize_field("elapsed_ms", &(self.elapsed.as_secs_f64() * 1_000.0))?;
+        report.serialize_field("latency", &self.latency)?;
+        report.end()
+    }
+}
+
+/// Distribution of latencies in microseconds, three digits exact, up to ten minutes.
+#[derive(Debug, Clone, Default)]
+pub struct Latency(Option<Histogram<u64>>);
+
+impl Latency {
+    pub(super) fn record(&mut self, latency: Duration) {
+        let us = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
+        if let Some(histogram) = self.histogram() {
+            histogram.saturating_record(us.max(1));
+        }
+    }
+
+    fn absorb(&mut self, other: &Self) {
+        let (Some(from), Some(into)) = (&other.0, self.histogram()) else { return };
+        for step in from.iter_recorded() {
+            into.saturating_record_n(step.value_iterated_to(), step.count_at_value());
+        }
+    }
+
+    /// Made at the first use; the bounds are valid, so it always exists.
+    fn histogram(&mut self) -> Option<&mut Histogram<u64>> {
+        if self.0.is_none() {
+            self.0 = Histogram::new_with_bounds(1, LATENCY_MAX_US, LATENCY_DIGITS).ok();
+        }
+        self.0.as_mut()
+    }
+
+    /// Latencies recorded.
+    pub fn count(&self) -> u64 {
+        self.0.as_ref().map_or(0, Histogram::len)
+    }
+
+    /// Microseconds that the given share (0 to 1) of latencies does not exceed; 0 when empty.
+    pub fn quantile_us(&self, share: f64) -> u64 {
+        self.0.as_ref().map_or(0, |histogram| histogram.value_at_quantile(share))
+    }
+
+    /// Median in microseconds.
+    pub fn p50_us(&self) -> u64 {
+        self.quantile_us(0.5)
+    }
+
+    /// 90th percentile in microseconds.
+    pub fn p90_us(&self) -> u64 {
+        self.quantile_us(0.9)
+    }
+
+    /// 99th percentile in microseconds.
+    pub fn p99_us(&self) -> u64 {
+        self.quantile_us(0.99)
+    }
+
+    /// 99.9th percentile in microseconds.
+    pub fn p999_us(&self) -> u64 {
+        self.quantile_us(0.999)
+    }
+
+    /// Longest latency in microseconds.
+    pub fn max_us(&self) -> u64 {
+        self.0.as_ref().map_or(0, Histogram::max)
+    }
+
+    /// Mean in microseconds.
+    pub fn mean_us(&self) -> f64 {
+        self.0.as_ref().map_or(0.0, Histogram::mean)
+    }
+}
+
+impl Serialize for Latency {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut latency = serializer.serialize_struct("Latency", 7)?;
+        latency.serialize_field("count", &self.count())?;
+        latency.serialize_field("mean_us", &self.mean_us())?;
+        latency.serialize_field("p50_us", &self.p50_us())?;
+        latency.serialize_field("p90_us", &self.p90_us())?;
+        latency.serialize_field("p99_us", &self.p99_us())?;
+        latency.serialize_field("p999_us", &self.p999_us())?;
+        latency.serialize_field("max_us", &self.max_us())?;
+        latency.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_of_a_known_distribution() {
+        let mut latency = Latency::default();
+        assert_eq!((latency.count(), latency.p50_us(), latency.max_us()), (0, 0, 0));
+        for us in 1..=1_000 {
+            latency.record(Duration::from_micros(us));
+        }
+        assert_eq!((latency.p50_us(), latency.p90_us(), latency.p99_us()), (500, 900, 990));
+        assert_eq!((latency.p999_us(), latency.max_us(), latency.count()), (999, 1_000, 1_000));
+    }
+
+    #[test]
+    fn reports_add_up() {
+        let mut part = Report { attempted: 3, answered: 2, unsent: 1, ..Report::default() };
+        part.by_status.insert(201, 2);
+        part.by_code.insert("busy".into(), 1);
+        part.latency.record(Duration::from_millis(7));
+        let mut whole = part.clone();
+        whole.absorb(&part);
+        assert_eq!((whole.attempted, whole.answered, whole.unsent), (6, 4, 2));
+        assert_eq!((whole.succeeded(), whole.with_code("busy")), (4, 2));
+        assert_eq!(whole.latency.count(), 2);
+    }
+
+    #[test]
+    fn json_has_every_member() {
+        let mut report = Report { elapsed: Duration::from_millis(1_500), ..Report::default() };
+        report.by_status.insert(409, 5);
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(json["by_status"]["409"], 5);
+        assert_eq!(json["elapsed_ms"], 1_500.0);
+        assert_eq!(json["latency"]["p999_us"], 0);
+    }
+}
