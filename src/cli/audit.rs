@@ -1,0 +1,174 @@
+//! `floodgate audit`: do all invariants hold?
+
+use std::fmt::Write;
+
+use clap::Args;
+use serde_json::{Value as Json, json};
+
+use super::admin::{AdminClient, Error, SECTIONS, ServerArgs};
+use super::common::Common;
+use super::engine;
+use super::exit::{Exit, Failure};
+use super::output::Output;
+use crate::config::Settings;
+
+const EXAMPLES: &str = "\
+Examples:
+  floodgate audit                              every sale; exit 0 = all invariants hold
+  floodgate audit --sale spring --json
+";
+
+/// Check every invariant: 0 = all hold, 1 = violations (listed), 2 = could not tell
+#[derive(Debug, Args)]
+#[command(before_help = EXAMPLES)]
+pub struct AuditArgs {
+    /// Only this sale [default: all]
+    #[arg(long, value_name = "ID")]
+    sale: Option<String>,
+    /// Let the server repair what it can (this version only looks, and refuses)
+    #[arg(long)]
+    repair: bool,
+    /// Report only, whatever else is asked
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Audits through the running server, or the ledger itself when none runs.
+///
+/// # Errors
+/// It could not tell.
+pub async fn run(args: &AuditArgs) -> anyhow::Result<Exit> {
+    let settings = args.common.settings_for(&SECTIONS)?;
+    let output = args.common.output();
+    let report = report(args, &settings, output).await?;
+    output.data(&report, || render(&report))?;
+    Ok(verdict(&report))
+}
+
+async fn report(args: &AuditArgs, settings: &Settings, output: Output) -> anyhow::Result<Json> {
+    let body = json!({ "sale_id": args.sale, "repair": args.repair && !args.dry_run });
+    let asked = match AdminClient::new(&args.server, settings) {
+        Ok(client) => client.post(&["audit"], &body, None).await,
+        Err(error) => Err(error),
+    };
+    match asked {
+        // Not when a server was named: the ledger here may be another one.
+        Err(error @ (Error::NoServer { .. } | Error::Address(_)))
+            if args.server.internal_url.is_none() =>
+        {
+            if args.repair && !args.dry_run {
+                let problem = format!("--repair needs the running server, and {error}");
+                return Err(Failure::new(
+                    Exit::Unclear,
+                    problem,
+                    "start it, or audit without --repair to read the ledger itself",
+                )
+                .into());
+            }
+            output.note(&format!(
+                "{error}: reading the ledger itself; what only the gates know is not judged"
+            ));
+            let settings = args.common.settings_for(&["tier", "ledger."])?;
+            Ok(engine::audit_ledger(&settings, args.sale.as_deref()).await?)
+        }
+        // A refused audit judged nothing: never the exit of a violation.
+        Err(error @ Error::Refused { .. }) => {
+            Err(Failure { exit: Exit::Unclear, ..error.into_failure() }.into())
+        }
+        other => Ok(other.map_err(Error::into_failure)?),
+    }
+}
+
+/// Violations count even where not everything could be told.
+fn verdict(report: &Json) -> Exit {
+    let flag = |name: &str| report.get(name).and_then(Json::as_bool);
+    match (flag("holds"), flag("could_tell")) {
+        (Some(false), _) => Exit::Negative,
+        (Some(true), Some(true)) => Exit::Done,
+        _ => Exit::Unclear,
+    }
+}
+
+fn render(report: &Json) -> String {
+    let text = |value: &Json| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let list = |name: &str| report.get(name).and_then(Json::as_array).cloned().unwrap_or_default();
+    let field = |of: &Json, name: &str| of.get(name).map(text).unwrap_or_default();
+
+    let mut shown = match verdict(report) {
+        Exit::Done => "every invariant holds".to_owned(),
+        Exit::Negative => format!("VIOLATED: {} found", field(report, "num_violations")),
+        _ if report.get("holds").and_then(Json::as_bool) == Some(true) => {
+            "could not tell: what was judged holds, but not everything could be judged".to_owned()
+        }
+        _ => "could not tell".to_owned(),
+    };
+    let _ = writeln!(shown, " ({} orders read)", field(report, "num_orders"));
+    for violation in list("violations") {
+        let (invariant, detail) = (field(&violation, "invariant"), field(&violation, "detail"));
+        let _ = writeln!(shown, "  violated  {invariant}: {detail}");
+    }
+    for judged in list("judged") {
+        let (invariant, evidence) = (field(&judged, "invariant"), field(&judged, "evidence"));
+        let _ = writeln!(shown, "  judged    {invariant}: {evidence}");
+    }
+    for note in list("notes") {
+        let _ = writeln!(shown, "  note      {}", text(&note));
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_verdict_is_never_better_than_the_report() {
+        let verdict = |holds: Json, could_tell: Json| {
+            verdict(&json!({ "holds": holds, "could_tell": could_tell }))
+        };
+        assert_eq!(verdict(json!(true), json!(true)), Exit::Done);
+        assert_eq!(verdict(json!(true), json!(false)), Exit::Unclear);
+        assert_eq!(verdict(json!(false), json!(false)), Exit::Negative);
+        assert_eq!(verdict(Json::Null, json!(true)), Exit::Unclear);
+        assert_eq!(super::verdict(&Json::Null), Exit::Unclear);
+    }
+
+    #[test]
+    fn violations_and_notes_are_listed() {
+        let text = render(&json!({
+            "holds": false, "could_tell": true, "num_orders": 7, "num_violations": 1,
+            "violations": [{ "invariant": "NoOversell", "detail": "sku 3: 11 of 10" }],
+            "judged": [{ "invariant": "LimitHeld", "evidence": "orders per buyer" }],
+            "notes": ["gates were busy"],
+        }));
+        let expected = [
+            "VIOLATED: 1 found (7 orders read)",
+            "  violated  NoOversell: sku 3: 11 of 10",
+            "  judged    LimitHeld: orders per buyer",
+            "  note      gates were busy",
+        ];
+        assert_eq!(text.lines().collect::<Vec<_>>(), expected);
+    }
+
+    #[tokio::test]
+    async fn a_named_server_that_is_silent_is_not_replaced_by_the_ledger_here() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        drop(listener);
+        let args = AuditArgs {
+            sale: None,
+            repair: false,
+            dry_run: false,
+            server: ServerArgs { internal_url: Some(url.clone()) },
+            common: Common::default(),
+        };
+        let error = report(&args, &Settings::for_test("sqlite://./x.db"), Output::new(false)).await;
+        let error = error.unwrap_err();
+        assert_eq!(Exit::of(&error), Exit::Unclear);
+        assert!(error.to_string().contains(&url), "{error}");
+    }
+}

@@ -1,0 +1,97 @@
+//! How long a server with a large ledger takes to start, and how much memory it needs.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use serde::Serialize;
+
+use super::admin::BenchSale;
+use super::child::ServerChild;
+use super::goals::ENDLESS;
+use super::lab::{Lab, newly_accepted};
+use super::scratch::Scratch;
+use crate::clock;
+use crate::load::{BuyRequest, Load, Until, run, terminal_progress};
+
+/// Orders in the ledger.
+const ORDERS: u64 = 1_000_000;
+const READY_PATIENCE: Duration = Duration::from_mins(2);
+const LANDING_PATIENCE: Duration = Duration::from_mins(2);
+
+/// A start on a ledger that a killed server left behind.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct LargeStart {
+    orders: u64,
+    /// Purchases per second while the ledger was filled.
+    filled_per_second: f64,
+    /// From starting the process until it listens and says that it is ready.
+    ready_ms: u64,
+    resident_filled_bytes: u64,
+    resident_started_bytes: u64,
+}
+
+impl LargeStart {
+    /// One line for people.
+    pub(super) fn line(&self) -> String {
+        let Self { orders, filled_per_second, ready_ms, .. } = self;
+        let mib = |bytes: u64| bytes / (1 << 20);
+        format!(
+            "{orders} orders: ready {ready_ms} ms after the start that follows a kill, resident \
+             {} MiB ({} MiB before the kill); filled at {filled_per_second:.0}/s",
+            mib(self.resident_started_bytes),
+            mib(self.resident_filled_bytes)
+        )
+    }
+}
+
+/// Fills a ledger over HTTP, kills the server, and measures the next start.
+pub(super) async fn start(lab: &mut Lab<'_>) -> anyhow::Result<LargeStart> {
+    let args = lab.args;
+    let scratch = Scratch::new(args.directory.as_deref())?;
+    let server = ServerChild::serve(scratch.path(), &args.settings())?;
+    let admin = server.admin()?;
+    admin.await_ready(READY_PATIENCE).await?;
+    let sale = BenchSale {
+        sale_id: "million".to_owned(),
+        sku_id: "bench".to_owned(),
+        stock: ENDLESS,
+        policy: args.policy.json(),
+        buckets: args.buckets,
+    };
+    admin.open_sale(&sale).await?;
+    let source = BuyRequest::new(server.public, &sale.sale_id, &sale.sku_id, 1);
+    let report = run(Load {
+        until: Until::Requests(ORDERS),
+        connections: args.connections,
+        threads: args.threads,
+        progress: terminal_progress("filling"),
+        ..Load::new(server.public, source.by_unique_buyers(1))
+    })
+    .await?;
+    let accepted = newly_accepted(&report);
+    let filled = admin.await_landed(&sale.sale_id, accepted, LANDING_PATIENCE).await?;
+    let resident_filled_bytes = server.usage()?.resident;
+    drop(server);
+
+    let begin = clock::now_monotonic();
+    let server = ServerChild::serve(scratch.path(), &args.settings())?;
+    let admin = server.admin()?;
+    admin.await_ready(READY_PATIENCE).await?;
+    let ready = clock::now_monotonic().duration_since(begin);
+    let resident_started_bytes = server.usage()?.resident;
+    let landed = admin.landed(&sale.sale_id).await?;
+    if landed < filled.max(accepted) {
+        lab.void.push(format!("{accepted} accepted, {landed} left after the restart"));
+    }
+    let audit = admin.audit(None).await.context("audit after the restart")?;
+    if !audit.holds {
+        lab.void.push(format!("after the restart: audit {}", audit.line()));
+    }
+    Ok(LargeStart {
+        orders: landed,
+        filled_per_second: report.per_second(accepted),
+        ready_ms: u64::try_from(ready.as_millis()).unwrap_or(u64::MAX),
+        resident_filled_bytes,
+        resident_started_bytes,
+    })
+}

@@ -1,0 +1,245 @@
+//! `floodgate bench`: how fast, and still correct?
+//!
+//! Without `--table` it runs one load against one sale. With `--table` it measures the goals of
+//! the embedded tier next to their yardsticks. Both end with an audit: a run whose audit fails is
+//! void, however fast it was.
+
+mod admin;
+mod child;
+mod goals;
+mod lab;
+mod machine;
+mod million;
+mod overload;
+mod probe;
+mod request_ids;
+mod scratch;
+mod single;
+mod stats;
+mod table;
+mod yardstick;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::Context;
+use serde_json::{Value, json};
+
+use super::exit::{Exit, Failure};
+
+pub use yardstick::{YardstickArgs, run as run_yardstick};
+
+const EXAMPLES: &str = "Examples:
+  floodgate bench --duration 10                    own server, as fast as 64 connections go
+  floodgate bench --rate 5000 --duration 30        open loop: 5,000 purchases per second
+  floodgate bench --stock 100 --requests 50000     a sale that sells out
+  floodgate bench --url http://127.0.0.1:8080 --internal-url http://127.0.0.1:9090
+  floodgate bench --table                          the performance goals, as `make bench`
+
+Exit code: 0 = the audit holds, 1 = the run is void (audit or counts disagree), 2 = could not run.";
+
+/// Flags of `floodgate bench`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(before_help = EXAMPLES)]
+pub struct BenchArgs {
+    /// Public listener of a running server; without it an own server is started and stopped.
+    #[arg(long, value_name = "URL", requires = "internal_url", conflicts_with = "table")]
+    url: Option<String>,
+    /// Internal listener of the running server.
+    #[arg(long, value_name = "URL", requires = "url")]
+    internal_url: Option<String>,
+    /// File with the admin token of the running server.
+    #[arg(long, value_name = "FILE", requires = "url")]
+    admin_token_file: Option<PathBuf>,
+    /// Distinct buyers, who come one after the other and then again; default: each request has
+    /// its own.
+    #[arg(long, value_name = "N")]
+    buyers: Option<u64>,
+    /// Units on sale.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000_000)]
+    stock: u32,
+    /// Stop after this many requests.
+    #[arg(long, value_name = "N", conflicts_with = "duration")]
+    requests: Option<u64>,
+    /// Stop after this many seconds; default 10, unless --requests is given.
+    #[arg(long, value_name = "SECONDS")]
+    duration: Option<u64>,
+    /// Connections; with --rate the most that are opened.
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    connections: usize,
+    /// Generator threads that read answers.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    threads: usize,
+    /// Requests per second, sent whether or not answers come (open loop).
+    #[arg(long, value_name = "N")]
+    rate: Option<f64>,
+    /// What a buyer may buy: `one_per_buyer`, `unlimited` or `quota:LIMIT`.
+    #[arg(long, default_value = "one_per_buyer")]
+    policy: BenchPolicy,
+    /// Buckets the stock is split into.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    buckets: u16,
+    /// Tier of the own server.
+    #[arg(long, default_value = "memory", conflicts_with = "url")]
+    tier: String,
+    /// HTTP workers of the own server and of the yardstick; 0 = one per core.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    workers: usize,
+    /// Where own servers keep their ledgers, which are removed at the end; default: the system's
+    /// directory for temporary files.
+    #[arg(long, value_name = "DIR")]
+    directory: Option<PathBuf>,
+    /// Measure the goals next to their yardsticks and print a Markdown table.
+    #[arg(long)]
+    table: bool,
+    /// Pairs of measurements for each goal of the table.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    rounds: u32,
+    /// Length of one measurement of the table.
+    #[arg(long, value_name = "SECONDS", default_value_t = 4)]
+    seconds: u64,
+    /// Leave out the start-up with 1,000,000 orders.
+    #[arg(long)]
+    skip_million: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Purchase policy of the bench's SKU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum BenchPolicy {
+    OnePerBuyer,
+    Unlimited,
+    Quota(u32),
+}
+
+impl FromStr for BenchPolicy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            None if text == "one_per_buyer" => Ok(Self::OnePerBuyer),
+            None if text == "unlimited" => Ok(Self::Unlimited),
+            Some(("quota", limit)) => {
+                limit.parse().map(Self::Quota).map_err(|error| format!("quota: {error}"))
+            }
+            _ => Err("expected one_per_buyer, unlimited or quota:LIMIT".to_owned()),
+        }
+    }
+}
+
+impl BenchPolicy {
+    fn json(self) -> Value {
+        match self {
+            Self::OnePerBuyer => json!({ "kind": "one_per_buyer" }),
+            Self::Unlimited => json!({ "kind": "unlimited", "max_quantity": 1 }),
+            Self::Quota(limit) => json!({ "kind": "quota", "limit": limit, "max_quantity": 1 }),
+        }
+    }
+
+    /// Whether each purchase needs a request id that the server issued before.
+    fn needs_request_ids(self) -> bool {
+        self != Self::OnePerBuyer
+    }
+}
+
+impl BenchArgs {
+    fn duration(&self) -> Duration {
+        Duration::from_secs(self.duration.unwrap_or(10))
+    }
+
+    fn round(&self) -> Duration {
+        Duration::from_secs(self.seconds)
+    }
+
+    /// Public and internal address of the server that runs already, if one was named.
+    fn running_server(&self) -> Option<(&str, &str)> {
+        self.url.as_deref().zip(self.internal_url.as_deref())
+    }
+
+    /// Configuration of an own server beyond its addresses and ledger.
+    fn settings(&self) -> Vec<(String, String)> {
+        vec![
+            ("FLOODGATE__TIER".to_owned(), self.tier.clone()),
+            ("FLOODGATE__HTTP__WORKERS".to_owned(), self.workers.to_string()),
+        ]
+    }
+
+    fn admin_token(&self) -> anyhow::Result<Option<String>> {
+        let Some(file) = &self.admin_token_file else { return Ok(None) };
+        let token = std::fs::read_to_string(file)
+            .with_context(|| format!("cannot read {}", file.display()))?;
+        Ok(Some(token.trim().to_owned()))
+    }
+}
+
+/// Runs the bench; needs a tokio runtime with time and I/O, such as actix's.
+///
+/// # Errors
+/// When a server cannot be started or reached (exit code 2). A run that happened is `Ok`, with
+/// exit code 1 when it is void.
+pub async fn run(args: BenchArgs) -> anyhow::Result<Exit> {
+    if args.rounds == 0 || args.seconds == 0 {
+        let remedy = "give --rounds and --seconds at least 1";
+        return Err(Failure::new(Exit::Unclear, "nothing to measure", remedy).into());
+    }
+    let done = if args.table { table::run(&args).await } else { single::run(&args).await };
+    match done {
+        Ok(true) => Ok(Exit::Done),
+        Ok(false) => Ok(Exit::Negative),
+        Err(error) => Err(error.context(Failure::new(
+            Exit::Unclear,
+            "the bench could not run",
+            "see `floodgate doctor`; for a running server check --url and --internal-url",
+        ))),
+    }
+}
+
+/// Address of `http://host:port`.
+async fn resolve(url: &str) -> anyhow::Result<SocketAddr> {
+    let authority = url.strip_prefix("http://").context("only http:// addresses are supported")?;
+    let authority = authority.split('/').next().unwrap_or_default();
+    let host =
+        if authority.contains(':') { authority.to_owned() } else { format!("{authority}:80") };
+    let mut found = tokio::net::lookup_host(&host).await?;
+    found.next().with_context(|| format!("cannot resolve {host}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        bench: BenchArgs,
+    }
+
+    #[test]
+    fn flags_are_consistent() {
+        Command::command().debug_assert();
+        assert!(Command::try_parse_from(["x", "--url", "http://a"]).is_err());
+        assert!(Command::try_parse_from(["x", "--requests", "1", "--duration", "1"]).is_err());
+        let bench = Command::try_parse_from(["x", "--table"]).unwrap().bench;
+        assert!(bench.table && bench.rounds == 5 && bench.seconds == 4);
+    }
+
+    #[test]
+    fn policies_are_read() {
+        assert_eq!("quota:3".parse(), Ok(BenchPolicy::Quota(3)));
+        assert_eq!("unlimited".parse(), Ok(BenchPolicy::Unlimited));
+        assert!("quota".parse::<BenchPolicy>().is_err());
+        assert!("quota:x".parse::<BenchPolicy>().is_err());
+    }
+
+    #[tokio::test]
+    async fn only_plain_http_is_resolved() {
+        assert_eq!(resolve("http://127.0.0.1:81/").await.unwrap().port(), 81);
+        assert!(resolve("https://127.0.0.1").await.is_err());
+    }
+}

@@ -1,0 +1,108 @@
+use serde::Serialize;
+
+/// Median and range of a few measurements.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(super) struct Spread {
+    pub(super) median: f64,
+    pub(super) min: f64,
+    pub(super) max: f64,
+}
+
+impl Spread {
+    /// `None` without measurements.
+    pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let mut values: Vec<f64> = values.into_iter().collect();
+        values.sort_unstable_by(f64::total_cmp);
+        let (min, max) = (*values.first()?, *values.last()?);
+        let upper = *values.get(values.len() / 2)?;
+        let lower = *values.get((values.len() - 1) / 2)?;
+        Some(Self { median: f64::midpoint(lower, upper), min, max })
+    }
+
+    /// Width of the range as a share of the median.
+    pub(super) fn width(&self) -> f64 {
+        if self.median > 0.0 { (self.max - self.min) / self.median } else { 0.0 }
+    }
+}
+
+/// A goal's limits, for a ratio of product to yardstick.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Goal {
+    /// The ratio should be at least this.
+    AtLeast { floor: f64, aim: f64 },
+    /// The ratio should be at most this.
+    AtMost { floor: f64, aim: f64 },
+}
+
+impl Goal {
+    /// What a measured ratio means.
+    pub(super) fn verdict(self, ratio: f64) -> &'static str {
+        let (floor, aim) = match self {
+            Self::AtLeast { floor, aim } => (ratio >= floor, ratio >= aim),
+            Self::AtMost { floor, aim } => (ratio <= floor, ratio <= aim),
+        };
+        match (floor, aim) {
+            (_, true) => "aim met",
+            (true, false) => "floor met",
+            (false, false) => "below floor",
+        }
+    }
+
+    /// Floor and aim as they stand in the table.
+    pub(super) fn columns(self) -> (String, String) {
+        match self {
+            Self::AtLeast { floor, aim } => (format!("≥ {floor:.2}x"), format!("≥ {aim:.2}x")),
+            Self::AtMost { floor, aim } => (format!("≤ {floor:.2}x"), format!("≤ {aim:.2}x")),
+        }
+    }
+}
+
+/// A number of operations per second with thousands apart.
+pub(super) fn grouped(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let mut text = String::with_capacity(digits.len() * 2);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        assert_eq!(Spread::of([]), None);
+        let odd = Spread::of([3.0, 1.0, 2.0]).unwrap();
+        assert_eq!(odd, Spread { median: 2.0, min: 1.0, max: 3.0 });
+        let even = Spread::of([4.0, 1.0, 2.0, 3.0]).unwrap();
+        assert_eq!(even, Spread { median: 2.5, min: 1.0, max: 4.0 });
+        assert!((odd.width() - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn verdicts_look_in_the_right_direction() {
+        let more = Goal::AtLeast { floor: 0.8, aim: 0.92 };
+        assert_eq!(
+            [0.5, 0.85, 1.2].map(|r| more.verdict(r)),
+            ["below floor", "floor met", "aim met"]
+        );
+        let less = Goal::AtMost { floor: 5.0, aim: 2.0 };
+        assert_eq!(
+            [9.0, 3.0, 1.2].map(|r| less.verdict(r)),
+            ["below floor", "floor met", "aim met"]
+        );
+    }
+
+    #[test]
+    fn thousands_are_apart() {
+        assert_eq!(grouped(1_234_567.4), "1,234,567");
+        assert_eq!(grouped(999.0), "999");
+        assert_eq!(grouped(0.0), "0");
+    }
+}

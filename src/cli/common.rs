@@ -1,0 +1,75 @@
+//! Flags that every command has.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::output::Output;
+use crate::config::{self, Loaded, Settings, Sources};
+
+/// Flags that every command has.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Common {
+    /// Configuration file (TOML); see `floodgate check-config` for every key
+    #[arg(long, value_name = "FILE", help_heading = "Common options")]
+    pub config: Option<PathBuf>,
+    /// Set one key, such as http.workers=2; may be repeated, wins over file and environment
+    #[arg(long, value_name = "SECTION.KEY=VALUE", help_heading = "Common options")]
+    pub set: Vec<String>,
+    /// Print data as JSON on stdout; messages stay on stderr
+    #[arg(long, help_heading = "Common options")]
+    pub json: bool,
+}
+
+impl Common {
+    /// Where this command's words go.
+    #[must_use]
+    pub fn output(&self) -> Output {
+        Output::new(self.json)
+    }
+
+    /// Where this command's settings come from.
+    #[must_use]
+    pub fn sources(&self) -> Sources {
+        Sources::process(self.config.clone(), self.set.clone())
+    }
+
+    /// Settings that may be used.
+    ///
+    /// # Errors
+    /// Every fault of the configuration.
+    pub fn settings(&self) -> Result<Settings, config::Error> {
+        Settings::load(&self.sources())
+    }
+
+    /// Settings of which only the keys in `sections` must be right: an operator who pauses a sale
+    /// need not be able to read the server's other secrets.
+    ///
+    /// # Errors
+    /// Every fault of those sections.
+    pub fn settings_for(&self, sections: &[&str]) -> Result<Settings, config::Error> {
+        let Loaded { settings, faults, .. } = Loaded::read(&self.sources())?;
+        let relevant: Vec<_> = faults
+            .into_iter()
+            .filter(|fault| sections.iter().any(|section| fault.key.starts_with(section)))
+            .collect();
+        if relevant.is_empty() { Ok(settings) } else { Err(config::Error::Faults(relevant)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_of_other_sections_do_not_stop_an_operator() {
+        let common = Common {
+            set: vec!["auth.jwt_secret_file=/nowhere/secret".into()],
+            ..Common::default()
+        };
+        assert!(common.settings().is_err());
+        assert!(common.settings_for(&["admin.", "internal."]).is_ok());
+        let error = common.settings_for(&["auth."]).unwrap_err();
+        assert!(error.to_string().contains("/nowhere/secret"), "{error}");
+    }
+}

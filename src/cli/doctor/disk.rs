@@ -1,0 +1,155 @@
+//! The directory of the ledger: is it there, may we write, is there room, how fast is a commit?
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::Finding;
+use crate::clock::now_monotonic;
+
+const MIB: u64 = 1024 * 1024;
+/// Below it there is no room for the write-ahead log of a busy sale.
+const FREE_MIN: u64 = 100 * MIB;
+/// Below it somebody should look before the sale, not during it.
+const FREE_COMFORTABLE: u64 = 1024 * MIB;
+
+/// Writes measured; the median of so few is steady, and they take little time on a slow disk.
+const SYNCS: usize = 20;
+/// One page of the ledger.
+const BLOCK: [u8; 4096] = [0; 4096];
+/// Above it group commit has to wait noticeably for the disk.
+const SYNC_COMFORTABLE: Duration = Duration::from_millis(10);
+
+pub(super) fn examine(directory: &Path) -> Vec<Finding> {
+    const CHECK: &str = "ledger directory";
+    let shown = directory.display();
+    let probe = match Probe::create(directory) {
+        Ok(probe) => probe,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let remedy = format!("mkdir -p {shown}, or change ledger.url");
+            return vec![Finding::fail(CHECK, format!("{shown} does not exist"), remedy)];
+        }
+        Err(error) => {
+            let detail = format!("cannot write into {shown}: {error}");
+            let remedy = "let the user that runs floodgate write there, or change ledger.url";
+            return vec![Finding::fail(CHECK, detail, remedy)];
+        }
+    };
+    vec![
+        Finding::ok(CHECK, format!("{shown} is writable")),
+        free_space(directory),
+        sync_latency(probe.median_sync()),
+    ]
+}
+
+fn free_space(directory: &Path) -> Finding {
+    match rustix::fs::statvfs(directory) {
+        Ok(disk) => judge_space(disk.f_bavail.saturating_mul(disk.f_frsize)),
+        Err(error) => Finding::warn(
+            "free space",
+            format!("cannot be read: {error}"),
+            "look with `df` at the ledger's directory",
+        ),
+    }
+}
+
+fn judge_space(free: u64) -> Finding {
+    const CHECK: &str = "free space";
+    let detail = format!("{} MiB", free / MIB);
+    let remedy = "free space on the ledger's disk, or move the ledger (ledger.url)";
+    if free < FREE_MIN {
+        Finding::fail(CHECK, detail, remedy)
+    } else if free < FREE_COMFORTABLE {
+        Finding::warn(CHECK, detail, remedy)
+    } else {
+        Finding::ok(CHECK, detail)
+    }
+}
+
+fn sync_latency(median: io::Result<Duration>) -> Finding {
+    const CHECK: &str = "commit latency";
+    match median {
+        Ok(median) => {
+            let detail =
+                format!("fdatasync takes {:.2} ms (median)", median.as_secs_f64() * 1000.0);
+            if median <= SYNC_COMFORTABLE {
+                Finding::ok(CHECK, detail)
+            } else {
+                let remedy = "buyers wait for it at each commit: use a local SSD for the ledger";
+                Finding::warn(CHECK, detail, remedy)
+            }
+        }
+        Err(error) => Finding::fail(
+            CHECK,
+            format!("writing and syncing failed: {error}"),
+            "check the disk and its file system (dmesg)",
+        ),
+    }
+}
+
+/// A file of our own in the ledger's directory, gone when this value goes.
+struct Probe {
+    path: PathBuf,
+    file: File,
+}
+
+impl Probe {
+    fn create(directory: &Path) -> io::Result<Self> {
+        let path = directory.join(format!(".floodgate-doctor-{}", std::process::id()));
+        let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
+        Ok(Self { path, file })
+    }
+
+    fn median_sync(&self) -> io::Result<Duration> {
+        let mut file = &self.file;
+        let mut taken = Vec::with_capacity(SYNCS);
+        for _ in 0..SYNCS {
+            let start = now_monotonic();
+            file.write_all(&BLOCK)?;
+            file.sync_data()?;
+            taken.push(now_monotonic().saturating_duration_since(start));
+        }
+        taken.sort();
+        taken.get(SYNCS / 2).copied().ok_or_else(|| io::Error::other("nothing was measured"))
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        // A probe that cannot be removed is a small file with a telling name.
+        drop(std::fs::remove_file(&self.path));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Status;
+    use super::*;
+
+    #[test]
+    fn a_writable_directory_passes_and_is_left_as_it_was() {
+        let directory = tempfile::tempdir().unwrap();
+        let findings = examine(directory.path());
+        assert_eq!(findings.len(), 3);
+        assert_eq!(findings[0].status, Status::Ok);
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_missing_directory_is_the_only_finding() {
+        let findings = examine(Path::new("/nowhere/at/all"));
+        assert_eq!(findings.len(), 1);
+        assert!(findings[0].remedy.starts_with("mkdir -p /nowhere/at/all"), "{findings:?}");
+    }
+
+    #[test]
+    fn little_space_and_a_slow_disk_are_told() {
+        assert_eq!(judge_space(10 * MIB).status, Status::Fail);
+        assert_eq!(judge_space(500 * MIB).status, Status::Warn);
+        assert_eq!(judge_space(5000 * MIB).status, Status::Ok);
+        assert_eq!(sync_latency(Ok(Duration::from_millis(1))).status, Status::Ok);
+        assert_eq!(sync_latency(Ok(Duration::from_millis(40))).status, Status::Warn);
+        assert_eq!(sync_latency(Err(io::Error::other("bad"))).status, Status::Fail);
+    }
+}

@@ -1,0 +1,130 @@
+//! The ledger's file: can it be read, does its schema fit, does somebody else hold it?
+
+use std::fs::{File, TryLockError};
+use std::io::{ErrorKind, Read};
+use std::path::Path;
+
+use super::{Finding, disk};
+use crate::cli::engine;
+use crate::config::Settings;
+
+/// How every SQLite file begins (SQLite file format, section 1.3.1).
+const MAGIC: &[u8; 16] = b"SQLite format 3\0";
+
+pub(super) fn examine(settings: &Settings, running: bool) -> Vec<Finding> {
+    let Some(file) = settings.ledger.sqlite_path() else {
+        // What else it may be is said by the finding about the configuration.
+        return Vec::new();
+    };
+    let directory = match file.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let mut findings = disk::examine(directory);
+    findings.push(content(settings, file));
+    if let Some(lock) = settings.ledger.lock_path() {
+        findings.push(holder(&lock, running));
+    }
+    findings
+}
+
+fn content(settings: &Settings, file: &Path) -> Finding {
+    const CHECK: &str = "ledger file";
+    let shown = file.display();
+    let mut head = Vec::new();
+    let read = File::open(file).and_then(|open| open.take(16).read_to_end(&mut head));
+    match read {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return Finding::ok(CHECK, format!("{shown} does not exist yet; serve creates it"));
+        }
+        Err(error) => {
+            let remedy = "let the user that runs floodgate read and write it";
+            return Finding::fail(CHECK, format!("{shown} cannot be read: {error}"), remedy);
+        }
+        // SQLite creates an empty file first and writes the head with the first table.
+        Ok(0) => return Finding::ok(CHECK, format!("{shown} is empty; serve fills it")),
+        Ok(_) if head != MAGIC => {
+            let remedy = "point ledger.url to the ledger, or restore the file from a backup";
+            return Finding::fail(CHECK, format!("{shown} is not a SQLite database"), remedy);
+        }
+        Ok(_) => {}
+    }
+    match engine::pending_migrations(settings) {
+        Ok(None) => Finding::ok(CHECK, format!("{shown} has no tables yet; serve creates them")),
+        Ok(Some(pending)) if pending.is_empty() => {
+            Finding::ok(CHECK, format!("{shown} opens, and its schema is current"))
+        }
+        Ok(Some(pending)) => Finding::warn(
+            CHECK,
+            format!("{shown} lacks migrations: {}", pending.join(", ")),
+            "back the file up, then run `floodgate migrate`",
+        ),
+        Err(error) => Finding::fail(
+            CHECK,
+            error.to_string(),
+            "do what the message says; a copy of the file is worth having before any repair",
+        ),
+    }
+}
+
+fn holder(lock: &Path, running: bool) -> Finding {
+    const CHECK: &str = "ledger lock";
+    let shown = lock.display();
+    let file = match File::open(lock) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return Finding::ok(CHECK, "no process has ever held it");
+        }
+        Err(error) => {
+            let remedy = "let the user that runs floodgate read and write it";
+            return Finding::fail(CHECK, format!("{shown} cannot be opened: {error}"), remedy);
+        }
+    };
+    // The lock, if it is had, goes with the file at the end of this function.
+    match file.try_lock() {
+        Ok(()) => Finding::ok(CHECK, "no process holds it"),
+        Err(TryLockError::WouldBlock) if running => {
+            Finding::ok(CHECK, "held by the running server")
+        }
+        Err(TryLockError::WouldBlock) => Finding::fail(
+            CHECK,
+            format!("another process holds {shown}, and no server answers at internal.bind"),
+            format!("find it with `fuser {shown}`; one ledger has one server"),
+        ),
+        Err(TryLockError::Error(error)) => Finding::fail(
+            CHECK,
+            format!("{shown} cannot be locked: {error}"),
+            "keep the ledger on a local disk: locks do not work on every network file system",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Status;
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_no_database_is_found() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let settings = Settings::for_test(&format!("sqlite://{}", file.path().display()));
+        assert_eq!(content(&settings, file.path()).status, Status::Ok);
+        std::fs::write(file.path(), "these are notes, not orders").unwrap();
+        let finding = content(&settings, file.path());
+        assert_eq!(finding.status, Status::Fail);
+        assert!(finding.detail.contains("not a SQLite database"), "{finding:?}");
+    }
+
+    #[test]
+    fn a_held_lock_is_fine_only_when_our_server_runs() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert_eq!(holder(file.path(), false).status, Status::Ok);
+        let held = File::open(file.path()).unwrap();
+        held.lock().unwrap();
+        assert_eq!(holder(file.path(), false).status, Status::Fail);
+        assert_eq!(holder(file.path(), true).status, Status::Ok);
+        drop(held);
+        assert_eq!(holder(file.path(), false).status, Status::Ok);
+        assert_eq!(holder(Path::new("/nowhere/x.lock"), false).status, Status::Ok);
+    }
+}

@@ -1,0 +1,86 @@
+//! The machine: open files and the clock.
+
+use std::time::UNIX_EPOCH;
+
+use super::Finding;
+use crate::cli::open_files::{OpenFiles, needed};
+use crate::clock;
+use crate::config::Settings;
+
+/// 2025-01-01T00:00:00Z: this program did not exist before.
+const CLOCK_MIN_MS: i64 = 1_735_689_600_000;
+/// 2100-01-01T00:00:00Z.
+const CLOCK_MAX_MS: i64 = 4_102_444_800_000;
+/// File systems and clocks may disagree a little.
+const SKEW_MAX_MS: i64 = 60_000;
+
+pub(super) fn examine(settings: &Settings) -> Vec<Finding> {
+    vec![
+        open_files(OpenFiles::of_this_process(), settings.http.connections_max),
+        clock(clock::wall_ms(), last_write_ms(settings)),
+    ]
+}
+
+fn open_files(limits: OpenFiles, connections_max: usize) -> Finding {
+    const CHECK: &str = "open files";
+    let needed = needed(connections_max);
+    if limits.soft >= needed {
+        Finding::ok(CHECK, format!("{} allowed, {needed} needed", limits.soft))
+    } else if limits.hard >= needed {
+        Finding::ok(CHECK, format!("{} allowed; serve raises it to {needed}", limits.soft))
+    } else {
+        Finding::warn(
+            CHECK,
+            format!(
+                "at most {} allowed, {needed} needed for http.connections_max = {connections_max}",
+                limits.hard
+            ),
+            "raise the hard limit (`ulimit -Hn`, LimitNOFILE= in systemd), or lower \
+             http.connections_max",
+        )
+    }
+}
+
+fn clock(now_ms: i64, last_write_ms: Option<i64>) -> Finding {
+    const CHECK: &str = "clock";
+    let remedy = "set the clock (chronyd or systemd-timesyncd): sales open and close by it";
+    if !(CLOCK_MIN_MS..CLOCK_MAX_MS).contains(&now_ms) {
+        return Finding::fail(CHECK, format!("reads {now_ms} ms since 1970"), remedy);
+    }
+    match last_write_ms {
+        Some(written) if written > now_ms + SKEW_MAX_MS => Finding::fail(
+            CHECK,
+            format!("is {} s behind the ledger's last write", (written - now_ms) / 1000),
+            remedy,
+        ),
+        _ => Finding::ok(CHECK, "plausible"),
+    }
+}
+
+fn last_write_ms(settings: &Settings) -> Option<i64> {
+    let modified = std::fs::metadata(settings.ledger.sqlite_path()?).ok()?.modified().ok()?;
+    i64::try_from(modified.duration_since(UNIX_EPOCH).ok()?.as_millis()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Status;
+    use super::*;
+
+    #[test]
+    fn too_few_open_files_are_told_unless_serve_can_raise_them() {
+        let judge = |soft, hard| open_files(OpenFiles { soft, hard }, 1000).status;
+        assert_eq!(judge(5000, 5000), Status::Ok);
+        assert_eq!(judge(1024, 5000), Status::Ok);
+        assert_eq!(judge(1024, 1024), Status::Warn);
+    }
+
+    #[test]
+    fn a_clock_that_went_back_is_found() {
+        let now = 1_900_000_000_000;
+        assert_eq!(clock(now, None).status, Status::Ok);
+        assert_eq!(clock(now, Some(now - 5)).status, Status::Ok);
+        assert_eq!(clock(now, Some(now + 3_600_000)).status, Status::Fail);
+        assert_eq!(clock(0, None).status, Status::Fail);
+    }
+}

@@ -1,0 +1,101 @@
+//! The listeners: can their addresses be had, and who can reach them?
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
+
+use super::Finding;
+use crate::config::{AuthMode, Settings};
+
+pub(super) fn examine(settings: &Settings, running: bool) -> Vec<Finding> {
+    vec![
+        address("public address", "http.bind", settings.http.bind, running),
+        address("internal address", "internal.bind", settings.internal.bind, running),
+        exposure(settings),
+    ]
+}
+
+fn address(check: &'static str, key: &str, bind: SocketAddr, running: bool) -> Finding {
+    match TcpListener::bind(bind) {
+        Ok(_closed_at_once) => Finding::ok(check, format!("{bind} is free")),
+        Err(error) if error.kind() == ErrorKind::AddrInUse && running => {
+            Finding::ok(check, format!("{bind} is used by the running server"))
+        }
+        Err(error) if error.kind() == ErrorKind::AddrInUse => Finding::fail(
+            check,
+            format!("{bind} is used by another program"),
+            format!("find it with `ss -ltnp 'sport = :{}'`, or change {key}", bind.port()),
+        ),
+        Err(error) if error.kind() == ErrorKind::AddrNotAvailable => Finding::fail(
+            check,
+            format!("{} is not an address of this machine", bind.ip()),
+            format!("see `ip address`, or change {key}"),
+        ),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Finding::fail(
+            check,
+            format!("this user may not listen on port {}", bind.port()),
+            format!("use a port from 1024 up in {key}"),
+        ),
+        Err(error) => Finding::fail(check, format!("{bind}: {error}"), format!("change {key}")),
+    }
+}
+
+/// What may not be at all is a fault of the configuration; here is what is allowed and still worth
+/// knowing.
+fn exposure(settings: &Settings) -> Finding {
+    const CHECK: &str = "exposure";
+    let open: Vec<String> = [("public", settings.http.bind), ("internal", settings.internal.bind)]
+        .iter()
+        .filter(|(_, bind)| !bind.ip().is_loopback())
+        .map(|(name, bind)| format!("{name} {bind}"))
+        .collect();
+    if !open.is_empty() {
+        Finding::warn(
+            CHECK,
+            format!("reachable from other machines without TLS: {}", open.join(", ")),
+            "let only a proxy that speaks TLS, and the operators' network, reach them",
+        )
+    } else if settings.auth.mode == AuthMode::Header {
+        Finding::warn(
+            CHECK,
+            "loopback only; every X-Buyer-Id is believed",
+            "for real buyers set auth.mode = \"jwt\" and auth.jwt_secret_file",
+        )
+    } else {
+        Finding::ok(CHECK, "loopback only")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Status;
+    use super::*;
+
+    #[test]
+    fn a_taken_port_is_fine_only_when_our_server_has_it() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let bind = taken.local_addr().unwrap();
+        let judge = |running| address("public address", "http.bind", bind, running).status;
+        assert_eq!(judge(false), Status::Fail);
+        assert_eq!(judge(true), Status::Ok);
+        drop(taken);
+        assert_eq!(judge(false), Status::Ok);
+    }
+
+    #[test]
+    fn an_address_of_another_machine_is_told() {
+        // TEST-NET-1 (RFC 5737): nobody has it.
+        let bind = "192.0.2.1:8080".parse().unwrap();
+        let finding = address("public address", "http.bind", bind, false);
+        assert!(finding.detail.contains("not an address of this machine"), "{finding:?}");
+    }
+
+    #[test]
+    fn exposure_is_told_by_mode_and_address() {
+        let mut settings = Settings::for_test("sqlite://./x.db");
+        assert_eq!(exposure(&settings).status, Status::Warn);
+        settings.auth.mode = AuthMode::Jwt;
+        assert_eq!(exposure(&settings).status, Status::Ok);
+        settings.http.bind = "0.0.0.0:80".parse().unwrap();
+        assert!(exposure(&settings).detail.contains("public 0.0.0.0:80"));
+    }
+}

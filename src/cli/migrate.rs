@@ -1,0 +1,41 @@
+//! `floodgate migrate`: the ledger's schema, brought up to date.
+
+use clap::Args;
+use serde_json::json;
+
+use super::common::Common;
+use super::engine;
+use super::exit::Exit;
+use crate::config::redact_url;
+
+const EXAMPLES: &str = "\
+Examples:
+  floodgate migrate --config floodgate.toml    safe to repeat; stop the server first
+  floodgate migrate --set ledger.url=sqlite:///var/lib/floodgate/floodgate.db
+";
+
+/// Bring the ledger's schema up to date
+#[derive(Debug, Args)]
+#[command(before_help = EXAMPLES)]
+pub struct MigrateArgs {
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Runs the migrations that the ledger lacks.
+///
+/// # Errors
+/// The configuration of the ledger is wrong, or the ledger cannot be used.
+pub fn run(args: &MigrateArgs) -> anyhow::Result<Exit> {
+    let settings = args.common.settings_for(&["ledger."])?;
+    let ran = engine::migrate(&settings)?;
+    let ledger = redact_url(&settings.ledger.url);
+    args.common.output().data(&json!({ "ledger": ledger, "migrations_run": ran }), || {
+        if ran.is_empty() {
+            format!("{ledger}: the schema is up to date")
+        } else {
+            format!("{ledger}: ran {}", ran.join(", "))
+        }
+    })?;
+    Ok(Exit::Done)
+}

@@ -1,0 +1,110 @@
+//! Data to stdout, messages to stderr. Nothing else in the command line writes to either.
+
+use std::fmt::Write as _;
+use std::io::Write;
+
+use serde::Serialize;
+
+/// Where a command's words go.
+#[derive(Debug, Clone, Copy)]
+pub struct Output {
+    json: bool,
+}
+
+impl Output {
+    /// With `json`, data is one JSON value on one line; else text for people.
+    #[must_use]
+    pub const fn new(json: bool) -> Self {
+        Self { json }
+    }
+
+    /// Whether data is printed as JSON.
+    #[must_use]
+    pub const fn is_json(self) -> bool {
+        self.json
+    }
+
+    /// Prints what the command was asked for.
+    ///
+    /// # Errors
+    /// The data cannot be written as JSON: a defect.
+    pub fn data<T: Serialize>(
+        self,
+        data: &T,
+        text: impl FnOnce() -> String,
+    ) -> serde_json::Result<()> {
+        let shown = if self.json { serde_json::to_string(data)? } else { text() };
+        write(&mut std::io::stdout().lock(), &shown);
+        Ok(())
+    }
+
+    /// Says something about the way, not the result.
+    pub fn note(self, message: &str) {
+        write(&mut std::io::stderr().lock(), message);
+    }
+
+    /// Says why the command failed, with everything that led to it.
+    pub fn failed(self, error: &anyhow::Error) {
+        let mut message = format!("error: {error}");
+        for cause in error.chain().skip(1).map(ToString::to_string) {
+            // Many an error repeats its cause in its own words.
+            if !message.contains(&cause) {
+                let _ = write!(message, "\n  because: {cause}");
+            }
+        }
+        self.note(&message);
+    }
+}
+
+/// A reader that went away (`| head`) is not an error worth a word, and there is nobody to tell.
+fn write(to: &mut dyn Write, text: &str) {
+    let newline = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+    let written = to.write_all(text.as_bytes()).and_then(|()| to.write_all(newline.as_bytes()));
+    drop(written.and_then(|()| to.flush()));
+}
+
+/// Columns aligned to the left under a heading.
+#[must_use]
+pub fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+        let heading = heading.get(column).map_or(0, |cell| cell.chars().count());
+        cells.max().unwrap_or(0).max(heading)
+    };
+    let widths: Vec<usize> = (0..heading.len()).map(width).collect();
+    let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let mut text = String::new();
+        for (cell, width) in cells.zip(&widths) {
+            let _ = write!(text, "{cell:<width$}  ");
+        }
+        text.truncate(text.trim_end().len());
+        text.push('\n');
+        text
+    };
+    let mut text = line(&mut heading.iter().copied());
+    for row in rows {
+        text.push_str(&line(&mut row.iter().map(String::as_str)));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_line_up_and_have_no_trailing_blanks() {
+        let rows =
+            [vec!["s1".to_owned(), "open".to_owned()], vec!["秒杀".to_owned(), String::new()]];
+        assert_eq!(table(&["ID", "PHASE"], &rows), "ID  PHASE\ns1  open\n秒杀\n");
+    }
+
+    #[test]
+    fn text_ends_with_one_newline() {
+        for (text, written) in [("a", "a\n"), ("a\n", "a\n"), ("", "")] {
+            let mut bytes = Vec::new();
+            write(&mut bytes, text);
+            assert_eq!(bytes, written.as_bytes());
+        }
+    }
+}

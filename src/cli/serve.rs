@@ -1,0 +1,132 @@
+//! `floodgate serve`: the server.
+
+use clap::{Args, ValueEnum};
+use serde_json::json;
+
+use super::common::Common;
+use super::exit::Exit;
+use super::output::Output;
+use super::{engine, open_files};
+use crate::app::Listening;
+use crate::config::{AuthMode, Settings};
+use crate::telemetry;
+
+const EXAMPLES: &str = "\
+Examples:
+  floodgate serve                              tier memory, ./floodgate.db, loopback only
+  floodgate serve --config floodgate.toml
+  FLOODGATE__HTTP__BIND=127.0.0.1:0 floodgate serve --set log.filter=debug
+";
+
+/// Run the server until SIGINT or SIGTERM
+#[derive(Debug, Args)]
+#[command(before_help = EXAMPLES)]
+pub struct ServeArgs {
+    /// Which part of the pipeline this process runs; the same as --set role=ROLE
+    #[arg(long, value_enum)]
+    role: Option<RoleFlag>,
+    /// `--json` also makes the log JSON.
+    #[command(flatten)]
+    common: Common,
+}
+
+/// [`crate::config::Role`] as a flag.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum RoleFlag {
+    All,
+    Api,
+    Relay,
+    Consumer,
+    Keeper,
+}
+
+impl RoleFlag {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Api => "api",
+            Self::Relay => "relay",
+            Self::Consumer => "consumer",
+            Self::Keeper => "keeper",
+        }
+    }
+}
+
+/// Runs the server; returns when it has stopped.
+///
+/// # Errors
+/// The configuration is wrong, or the engine could not start or gave up.
+pub fn run(args: &ServeArgs) -> anyhow::Result<Exit> {
+    let settings = settings(args)?;
+    telemetry::init(&settings.log)?;
+    open_files::raise(settings.http.connections_max);
+    warn_of_loose_settings(&settings);
+    let output = args.common.output();
+    engine::serve(settings, |listening| announce(output, listening))
+}
+
+/// The line that clients and tests wait for, and the same words in the log.
+fn announce(output: Output, Listening { public, internal }: Listening) {
+    tracing::info!(%public, %internal, "listening");
+    let data = json!({ "listening": { "public": public, "internal": internal } });
+    if let Err(error) =
+        output.data(&data, || format!("listening public={public} internal={internal}"))
+    {
+        tracing::error!(%error, "the addresses cannot be printed");
+    }
+}
+
+fn settings(args: &ServeArgs) -> Result<Settings, crate::config::Error> {
+    let mut sources = args.common.sources();
+    if args.common.json {
+        // In front: an explicit --set log.format wins.
+        sources.set.insert(0, "log.format=json".to_owned());
+    }
+    sources.set.extend(args.role.map(|role| format!("role={}", role.as_str())));
+    Settings::load(&sources)
+}
+
+fn warn_of_loose_settings(settings: &Settings) {
+    if settings.auth.mode == AuthMode::Header {
+        tracing::warn!(
+            "auth.mode is \"header\": every X-Buyer-Id is believed; for development and tests only"
+        );
+    }
+    if settings.faults.panic_percent > 0.0 {
+        tracing::warn!(
+            panic_in = ?settings.faults.panic_in,
+            panic_percent = settings.faults.panic_percent,
+            "a drill is on: components will panic on purpose"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{LogFormat, Role};
+
+    fn args(json: bool, set: &[&str], role: Option<RoleFlag>) -> ServeArgs {
+        let set = set.iter().map(|&pair| pair.to_owned()).collect();
+        ServeArgs { role, common: Common { json, set, config: None } }
+    }
+
+    #[test]
+    fn json_makes_the_log_json_unless_told_otherwise() {
+        assert_eq!(settings(&args(true, &[], None)).unwrap().log.format, LogFormat::Json);
+        let explicit = settings(&args(true, &["log.format=text"], None)).unwrap();
+        assert_eq!(explicit.log.format, LogFormat::Text);
+    }
+
+    #[test]
+    fn every_role_flag_is_a_role() {
+        for flag in RoleFlag::value_variants() {
+            match settings(&args(false, &["role=all"], Some(*flag))) {
+                Ok(settings) => assert_eq!(settings.role, Role::All),
+                Err(error) => {
+                    assert!(error.to_string().contains("role: role `"), "{error}");
+                }
+            }
+        }
+    }
+}
