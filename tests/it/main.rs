@@ -1,1 +1,13 @@
-//! The one integration binary.
+//! The one integration binary: it links once, and its folders say what is tested where.
+#![cfg(test)]
+
+mod actors;
+mod cli;
+mod conformance;
+mod faults;
+mod http;
+mod invariants;
+mod model;
+mod support;
+mod tidy;
+mod tiers;

@@ -1,0 +1,5 @@
+//! The actors, without HTTP.
+
+mod actix_facts;
+mod gates;
+mod supervision;

@@ -1,0 +1,144 @@
+//! The program as an operator meets it: the real binary, its exit codes and its two streams.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value as Json;
+
+const SALE: &str = r#"{"sale_id": "spring", "title": "Spring sale",
+    "starts_at": "2020-01-01T00:00:00Z", "ends_at": "2099-01-01T00:00:00Z",
+    "skus": [{"sku_id": "phone", "title": "Phone", "price": 100, "initial_stock": 5,
+              "policy": {"kind": "one_per_buyer"}}]}"#;
+
+fn floodgate(directory: &Path, words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_floodgate"));
+    command.current_dir(directory).args(words).env_clear();
+    command.env("FLOODGATE__HTTP__BIND", "127.0.0.1:0");
+    command.env("FLOODGATE__INTERNAL__BIND", "127.0.0.1:0");
+    command
+}
+
+fn run(directory: &Path, words: &[&str]) -> Output {
+    floodgate(directory, words).output().unwrap()
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap_or_else(|| panic!("ended by a signal: {output:?}"))
+}
+
+fn json(output: &Output) -> Json {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+/// A running server; killed when dropped.
+struct Server {
+    child: Child,
+    internal: String,
+}
+
+impl Server {
+    fn start(directory: &Path) -> Self {
+        let mut child = floodgate(directory, &["serve"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        // Ends at the end of the stream too, when the server does not start.
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let internal = line.trim().strip_prefix("listening public=127.0.0.1:");
+        let internal = internal.and_then(|rest| rest.split_once(" internal=")).map(|(_, at)| at);
+        let internal = format!("http://{}", internal.unwrap_or_else(|| panic!("said {line:?}")));
+        Self { child, internal }
+    }
+
+    fn ask(&self, directory: &Path, words: &[&str]) -> Output {
+        run(directory, &[words, &["--internal-url", &self.internal, "--json"]].concat())
+    }
+
+    fn stop(mut self) -> Option<i32> {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, Signal::TERM).unwrap();
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+#[test]
+fn a_sale_is_run_from_the_command_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    std::fs::write(at.join("sale.json"), SALE).unwrap();
+    let server = Server::start(at);
+
+    assert_eq!(code(&server.ask(at, &["sale", "create", "sale.json"])), 0);
+    assert_eq!(code(&server.ask(at, &["sale", "create", "sale.json"])), 1, "it exists");
+    for (verb, phase) in [("open", "open"), ("pause", "paused"), ("open", "open")] {
+        assert_eq!(json(&server.ask(at, &["sale", verb, "spring"]))["phase"], phase);
+    }
+    let shown = json(&server.ask(at, &["sale", "show", "spring"]));
+    assert_eq!(shown["skus"][0]["stock_left"], 5);
+    assert_eq!(code(&server.ask(at, &["sale", "show", "autumn"])), 1);
+    assert_eq!(json(&server.ask(at, &["sale", "close", "spring"]))["phase"], "closed");
+
+    let audited = server.ask(at, &["audit"]);
+    assert_eq!((code(&audited), &json(&audited)["holds"]), (0, &Json::Bool(true)));
+    assert_eq!(code(&server.ask(at, &["audit", "--sale", "autumn"])), 2, "nothing was judged");
+    assert_eq!(server.stop(), Some(0));
+}
+
+#[test]
+fn one_ledger_has_one_server_and_its_audit_needs_none() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let server = Server::start(at);
+    let second = run(at, &["serve"]);
+    assert_eq!(code(&second), 4, "{second:?}");
+    assert_eq!(server.stop(), Some(0));
+
+    let migrated = run(at, &["migrate", "--json"]);
+    assert_eq!(json(&migrated)["migrations_run"], serde_json::json!([]));
+    // Without a server the gates cannot be judged: never exit 0.
+    let audited = run(at, &["audit", "--json"]);
+    assert_eq!((code(&audited), &json(&audited)["num_violations"]), (2, &Json::from(0)));
+    assert!(!audited.stderr.is_empty(), "it says that it read the ledger itself");
+}
+
+#[test]
+fn a_taken_address_and_a_wrong_key_have_their_exits() {
+    let directory = tempfile::tempdir().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let bind = format!("http.bind={}", taken.local_addr().unwrap());
+    assert_eq!(code(&run(directory.path(), &["serve", "--set", &bind])), 5);
+
+    let wrong = run(directory.path(), &["serve", "--set", "http.wrokers=1"]);
+    assert_eq!(code(&wrong), 3);
+    assert!(wrong.stdout.is_empty());
+    let said = String::from_utf8(wrong.stderr).unwrap();
+    assert!(said.contains("did you mean `http.workers`?"), "{said}");
+}
+
+#[test]
+fn the_environment_is_read_and_secrets_stay_hidden() {
+    let directory = tempfile::tempdir().unwrap();
+    let shown = floodgate(directory.path(), &["check-config", "--json"])
+        .env("FLOODGATE__ADMIN__TOKEN", "007-s3cret")
+        .output()
+        .unwrap();
+    let settings = json(&shown);
+    assert_eq!(settings["settings"]["admin"]["token"], "(hidden)");
+    assert_eq!(settings["origins"]["admin.token"], "environment FLOODGATE__ADMIN__TOKEN");
+    assert!(!String::from_utf8_lossy(&shown.stdout).contains("s3cret"));
+
+    let doctored = run(directory.path(), &["doctor", "--json"]);
+    assert_eq!(code(&doctored), 0, "{doctored:?}");
+    assert!(json(&doctored)["findings"].as_array().is_some_and(|list| list.len() > 8));
+}

@@ -1,0 +1,117 @@
+//! What every ledger promises, as one suite. A backend joins by implementing [`Backend`] and adding
+//! a line to `backends!`; no case knows which backend it runs on.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use diesel::connection::SimpleConnection;
+use diesel::prelude::*;
+use floodgate::db::Ledger;
+use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
+use tempfile::TempDir;
+
+use crate::support::offers::run;
+
+mod placing;
+mod reading;
+mod sales;
+mod tokens;
+
+/// A store that outlives the ledgers opened on it; a fresh one for each case.
+#[async_trait(?Send)]
+pub trait Backend {
+    /// Opens a ledger on the store, as its one writer.
+    async fn open(&self) -> Arc<dyn Ledger>;
+
+    /// Does to the open ledger what another process does that becomes the writer.
+    async fn take_over(&self);
+}
+
+/// One file.
+struct Sqlite {
+    directory: TempDir,
+}
+
+impl Sqlite {
+    fn fresh() -> Self {
+        Self { directory: tempfile::tempdir().unwrap() }
+    }
+}
+
+#[async_trait(?Send)]
+impl Backend for Sqlite {
+    async fn open(&self) -> Arc<dyn Ledger> {
+        let options = OpenOptions::new(self.directory.path().join("ledger.db"));
+        Arc::new(SqliteLedger::open(&options).unwrap())
+    }
+
+    async fn take_over(&self) {
+        let file = self.directory.path().join("ledger.db");
+        let mut conn = SqliteConnection::establish(file.to_str().unwrap()).unwrap();
+        conn.batch_execute(
+            "PRAGMA busy_timeout = 5000; \
+             UPDATE tokens SET token = token + 1 WHERE name = 'writer'",
+        )
+        .unwrap();
+    }
+}
+
+macro_rules! cases {
+    ($fresh:expr; $($module:ident: $($case:ident)+;)+) => {
+        $(mod $module {
+            $(#[test]
+            fn $case() {
+                super::super::run(async {
+                    super::super::$module::$case(&$fresh).await;
+                });
+            })+
+        })+
+    };
+}
+
+macro_rules! backends {
+    ($($backend:ident: $fresh:expr;)+) => {
+        $(mod $backend {
+            cases! { $fresh;
+                sales:
+                    a_sale_reads_back_as_it_was_described
+                    a_name_is_taken_once
+                    a_draft_that_does_not_fit_is_not_stored
+                    an_opening_takes_the_next_epoch
+                    a_move_that_is_not_allowed_changes_nothing
+                    sales_survive_a_restart;
+                placing:
+                    a_clean_batch_becomes_orders
+                    nothing_to_place_is_no_conflict
+                    one_bad_intent_keeps_the_whole_batch_out
+                    a_batch_of_several_skus_takes_from_each
+                    a_quota_counts_over_batches_and_within_one
+                    the_last_unit_is_sold_and_no_more
+                    a_failed_request_never_becomes_an_order
+                    many_writers_sell_exactly_the_stock
+                    a_large_batch_is_examined_whole
+                    the_examination_says_why
+                    orders_survive_a_restart;
+                reading:
+                    a_scan_is_sorted_and_may_end_early
+                    an_order_is_found_by_its_request
+                    a_buyers_orders_come_newest_first_in_pages
+                    every_reason_reads_back
+                    the_first_record_of_a_failure_stays
+                    an_order_is_never_recorded_as_a_failure
+                    the_evidence_begins_with_the_facts
+                    a_healthy_ledger_has_no_anomalies
+                    the_counts_are_those_of_one_sku;
+                tokens:
+                    a_token_is_never_given_twice
+                    a_secret_is_made_once
+                    a_writer_that_was_replaced_writes_nothing
+                    a_closed_ledger_says_so;
+            }
+        })+
+    };
+}
+
+backends! {
+    sqlite: crate::conformance::ledger::Sqlite::fresh();
+}

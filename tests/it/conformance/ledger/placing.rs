@@ -1,0 +1,225 @@
+//! The blind write and the examination after it.
+
+use futures_util::future::join_all;
+
+use floodgate::db::{Class, Ledger, Placing};
+use floodgate::domain::{
+    Examination, Failure, Order, OrderIntent, Outcome, Refusal, Sku, SkuNo, TraceId,
+};
+
+use super::Backend;
+use crate::support::offers::{ANY, ONE, buyer, intent, offer, orders, quota, request};
+
+pub async fn a_clean_batch_becomes_orders(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    let sku = offer(&*ledger, "sale", ONE, 10).await;
+    // Large ids, out of order, every field different from its neighbour.
+    let batch: Vec<OrderIntent> = [(i64::MAX as u64, 3, 1), (5, i64::MAX as u64, 2), (6, 1, 4)]
+        .map(|(request, buyer, quantity)| intent(&sku, request, buyer, quantity))
+        .into();
+
+    assert_eq!(ledger.place(batch.clone()).await.unwrap(), Placing::All);
+
+    let mut expected: Vec<Order> = batch.iter().map(OrderIntent::order).collect();
+    expected.sort_by_key(|order| order.buyer);
+    assert_eq!(orders(&*ledger, sku.no).await, expected);
+    assert_eq!(ledger.available(sku.no).await.unwrap(), 3);
+}
+
+pub async fn nothing_to_place_is_no_conflict(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    assert_eq!(ledger.place(Vec::new()).await.unwrap(), Placing::All);
+    assert_eq!(ledger.examine(Vec::new()).await.unwrap(), Examination::default());
+}
+
+pub async fn one_bad_intent_keeps_the_whole_batch_out(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    let one = offer(&*ledger, "one", ONE, 5).await;
+    let any = offer(&*ledger, "any", ANY, 5).await;
+    let some = offer(&*ledger, "quota", quota(2), 5).await;
+    let standing = vec![intent(&one, 1, 1, 1), intent(&any, 2, 1, 1), intent(&some, 3, 1, 1)];
+    assert_eq!(ledger.place(standing).await.unwrap(), Placing::All);
+    let nowhere = Sku { no: SkuNo(999), ..any.clone() };
+    let before = everything(&*ledger, &[&one, &any, &some]).await;
+
+    for (why, bad) in [
+        ("request known, same order", intent(&one, 1, 1, 1)),
+        ("request known, other SKU", intent(&any, 1, 8, 1)),
+        ("second order of one buyer", intent(&one, 10, 1, 1)),
+        ("over the quota", intent(&some, 10, 1, 2)),
+        ("over the quota at once", intent(&some, 10, 9, 3)),
+        ("more than is left", intent(&any, 10, 1, 3)),
+        ("more than there ever was", intent(&any, 10, 1, 1_000_000)),
+        ("unknown SKU", intent(&nowhere, 10, 1, 1)),
+    ] {
+        for place in 0..3 {
+            let mut batch =
+                vec![intent(&any, 20, 2, 1), intent(&some, 21, 2, 1), intent(&any, 22, 4, 1)];
+            batch.insert(place, bad);
+            assert_eq!(ledger.place(batch).await.unwrap(), Placing::Conflict, "{why}");
+            assert_eq!(everything(&*ledger, &[&one, &any, &some]).await, before, "{why}");
+        }
+    }
+    let twice = vec![intent(&any, 30, 2, 1), intent(&any, 30, 2, 1)];
+    assert_eq!(ledger.place(twice).await.unwrap(), Placing::Conflict);
+    assert_eq!(everything(&*ledger, &[&one, &any, &some]).await, before);
+
+    let error = ledger.place(vec![intent(&any, 40, 2, 0)]).await.unwrap_err();
+    assert_eq!(error.class(), Class::Bug, "no units: {error}");
+    assert_eq!(everything(&*ledger, &[&one, &any, &some]).await, before);
+    assert_eq!(ledger.place(vec![intent(&any, 41, 2, 1)]).await.unwrap(), Placing::All);
+}
+
+/// Orders, units left and units owned of some SKUs.
+async fn everything(ledger: &dyn Ledger, skus: &[&Sku]) -> Vec<(Vec<Order>, u32, Examination)> {
+    let mut all = Vec::new();
+    for sku in skus {
+        let buyers: Vec<_> = (1..10).map(|number| intent(sku, number, number, 1)).collect();
+        let seen = ledger.examine(buyers).await.unwrap();
+        all.push((orders(ledger, sku.no).await, ledger.available(sku.no).await.unwrap(), seen));
+    }
+    all
+}
+
+pub async fn a_batch_of_several_skus_takes_from_each(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    let one = offer(&*ledger, "one", ONE, 5).await;
+    let any = offer(&*ledger, "any", ANY, 5).await;
+    let batch = vec![
+        intent(&any, 1, 1, 2),
+        intent(&one, 2, 1, 1),
+        intent(&any, 3, 1, 3),
+        intent(&one, 4, 2, 1),
+    ];
+    assert_eq!(ledger.place(batch).await.unwrap(), Placing::All);
+    assert_eq!(ledger.available(any.no).await.unwrap(), 0);
+    assert_eq!(ledger.available(one.no).await.unwrap(), 3);
+}
+
+pub async fn a_quota_counts_over_batches_and_within_one(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    let sku = offer(&*ledger, "sale", quota(5), 100).await;
+    let both = vec![intent(&sku, 1, 1, 2), intent(&sku, 2, 1, 2), intent(&sku, 3, 2, 5)];
+    assert_eq!(ledger.place(both).await.unwrap(), Placing::All);
+    assert_eq!(ledger.place(vec![intent(&sku, 4, 1, 2)]).await.unwrap(), Placing::Conflict);
+    assert_eq!(ledger.place(vec![intent(&sku, 5, 1, 1)]).await.unwrap(), Placing::All);
+    assert_eq!(ledger.place(vec![intent(&sku, 6, 1, 1)]).await.unwrap(), Placing::Conflict);
+    let seen = ledger.examine(vec![intent(&sku, 6, 1, 1), intent(&sku, 7, 3, 1)]).await.unwrap();
+    assert_eq!(seen.owned.get(&(sku.no, buyer(1))), Some(&5));
+    assert_eq!(seen.owned.get(&(sku.no, buyer(3))), None);
+}
+
+pub async fn the_last_unit_is_sold_and_no_more(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    let sku = offer(&*ledger, "sale", ANY, 3).await;
+    assert_eq!(ledger.place(vec![intent(&sku, 1, 1, 3)]).await.unwrap(), Placing::All);
+    assert_eq!(ledger.place(vec![intent(&sku, 2, 2, 1)]).await.unwrap(), Placing::Conflict);
+    assert_eq!(ledger.available(sku.no).await.unwrap(), 0);
+    assert_eq!(orders(&*ledger, sku.no).await.len(), 1);
+}
+
+pub async fn a_failed_request_never_becomes_an_order(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    let sku = offer(&*ledger, "sale", ANY, 1_000).await;
+    ledger.record_failures(vec![failure(&sku, 700, Refusal::SoldOut)]).await.unwrap();
+    // The failed request stands at the end of a batch of more than one list of ids.
+    let batch: Vec<_> = (1..=700).map(|number| intent(&sku, number, number, 1)).collect();
+    assert_eq!(ledger.place(batch.clone()).await.unwrap(), Placing::Conflict);
+    assert_eq!(orders(&*ledger, sku.no).await, []);
+    let seen = ledger.examine(batch.clone()).await.unwrap();
+    assert_eq!(seen.failures, [(request(700), Refusal::SoldOut)].into());
+    assert_eq!(ledger.place(batch[..699].to_vec()).await.unwrap(), Placing::All);
+}
+
+fn failure(sku: &Sku, number: u64, reason: Refusal) -> Failure {
+    Failure {
+        request: request(number),
+        sku: sku.no,
+        buyer: buyer(number),
+        quantity: 1,
+        reason,
+        recorded_at_ms: 9,
+    }
+}
+
+pub async fn many_writers_sell_exactly_the_stock(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    let sku = offer(&*ledger, "sale", quota(2), 50).await;
+    // 40 batches of 3 buyers at one unit each: 16 fit, and no batch is torn.
+    let batches = (0..40_u64).map(|batch| {
+        let intents = (1..=3).map(|n| intent(&sku, batch * 3 + n, batch * 3 + n, 1)).collect();
+        ledger.place(intents)
+    });
+    let placed = join_all(batches).await;
+    let all = placed.into_iter().filter(|placed| *placed.as_ref().unwrap() == Placing::All);
+    assert_eq!(all.count(), 16);
+    assert_eq!(orders(&*ledger, sku.no).await.len(), 48);
+    assert_eq!(ledger.available(sku.no).await.unwrap(), 2);
+}
+
+pub async fn a_large_batch_is_examined_whole(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    let one = offer(&*ledger, "one", ONE, 2_000).await;
+    let some = offer(&*ledger, "quota", quota(3), 2_000).await;
+    let batch: Vec<_> = (1..=600)
+        .map(|number| intent(&one, number, number, 1))
+        .chain((601..=1_200).map(|number| intent(&some, number, number, 2)))
+        .collect();
+    assert_eq!(ledger.place(batch.clone()).await.unwrap(), Placing::All);
+
+    let seen = ledger.examine(batch.clone()).await.unwrap();
+    let expected = Examination {
+        orders: batch.iter().map(|intent| (intent.request, intent.order())).collect(),
+        failures: [].into(),
+        firsts: (1..=600).map(|n| ((one.no, buyer(n)), request(n))).collect(),
+        owned: (601..=1_200).map(|n| ((some.no, buyer(n)), 2)).collect(),
+        available: [(one.no, 1_400), (some.no, 800)].into(),
+    };
+    assert_eq!(seen, expected);
+}
+
+pub async fn the_examination_says_why(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    let one = offer(&*ledger, "one", ONE, 3).await;
+    let some = offer(&*ledger, "quota", quota(2), 5).await;
+    let standing = vec![intent(&one, 1, 1, 1), intent(&some, 2, 1, 2)];
+    assert_eq!(ledger.place(standing.clone()).await.unwrap(), Placing::All);
+    ledger.record_failures(vec![failure(&one, 3, Refusal::Ended)]).await.unwrap();
+
+    let refused = |reason| Some(Outcome::Refused(reason));
+    let first = request(1);
+    let asked = [
+        (standing[0], Some(Outcome::Repeat(standing[0].order()))),
+        // A repeat may come by another way, with another trace.
+        (
+            OrderIntent { trace: TraceId(0), ..standing[1] },
+            Some(Outcome::Repeat(standing[1].order())),
+        ),
+        (intent(&one, 1, 2, 1), refused(Refusal::RequestIdReused)),
+        (intent(&one, 3, 3, 1), refused(Refusal::Ended)),
+        (intent(&one, 4, 1, 1), refused(Refusal::AlreadyPurchased { first })),
+        (intent(&some, 5, 1, 1), refused(Refusal::QuotaExceeded { owned: 2, limit: 2 })),
+        (intent(&one, 6, 2, 3), refused(Refusal::SoldOut)),
+        (intent(&one, 7, 2, 2), None),
+        (intent(&one, 8, 3, 1), refused(Refusal::SoldOut)),
+    ];
+    let batch = asked.iter().map(|(intent, _)| *intent).collect();
+    let mut seen = ledger.examine(batch).await.unwrap();
+    for (intent, expected) in asked {
+        assert_eq!(seen.admit(&intent), expected, "{intent:?}");
+    }
+}
+
+pub async fn orders_survive_a_restart(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    let sku = offer(&*ledger, "sale", quota(2), 9).await;
+    let batch = vec![intent(&sku, 1, 1, 2), intent(&sku, 2, 2, 1)];
+    assert_eq!(ledger.place(batch.clone()).await.unwrap(), Placing::All);
+    ledger.close().await;
+
+    let ledger = backend.open().await;
+    assert_eq!(ledger.place(batch).await.unwrap(), Placing::Conflict);
+    assert_eq!(ledger.place(vec![intent(&sku, 3, 1, 1)]).await.unwrap(), Placing::Conflict);
+    assert_eq!(ledger.place(vec![intent(&sku, 4, 2, 1)]).await.unwrap(), Placing::All);
+    assert_eq!(ledger.available(sku.no).await.unwrap(), 5);
+}

@@ -1,0 +1,213 @@
+//! Scans, pages, failures and what an audit reads.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use floodgate::db::{AuditRow, Ledger, OrderCursor, Placing, Tally};
+use floodgate::domain::{Epoch, Failure, OrderIntent, Phase, Refusal, Sku, SkuNo};
+
+use super::Backend;
+use crate::support::offers::{
+    ANY, ONE, buyer, evidence, failures, intent, offer, orders, quota, request,
+};
+
+async fn place(ledger: &dyn Ledger, batch: Vec<OrderIntent>) {
+    assert_eq!(ledger.place(batch).await.unwrap(), Placing::All);
+}
+
+fn failure(sku: &Sku, number: u64, reason: Refusal) -> Failure {
+    Failure {
+        request: request(number),
+        sku: sku.no,
+        buyer: buyer(number),
+        quantity: 3,
+        reason,
+        recorded_at_ms: 1_800_000_000_000,
+    }
+}
+
+pub async fn a_scan_is_sorted_and_may_end_early(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    let before = offer(&*ledger, "before", ANY, 100).await;
+    let sku = offer(&*ledger, "sale", ANY, 100).await;
+    let after = offer(&*ledger, "after", ANY, 100).await;
+    place(&*ledger, vec![intent(&before, 1, 9, 1), intent(&after, 2, 1, 1)]).await;
+    let mine = [(9, 5), (3, 7), (8, 5), (4, 7), (7, 1)];
+    for (request, buyer) in mine {
+        place(&*ledger, vec![intent(&sku, request, buyer, 1)]).await;
+    }
+
+    let found = orders(&*ledger, sku.no).await;
+    let keys: Vec<_> = found.iter().map(|o| (o.buyer.get(), o.request.get())).collect();
+    assert_eq!(keys, [(1, 7), (5, 8), (5, 9), (7, 3), (7, 4)]);
+
+    let visited = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&visited);
+    let visit = Box::new(move |_| count.fetch_add(1, Ordering::SeqCst) < 2);
+    ledger.scan_orders(sku.no, visit).await.unwrap();
+    assert_eq!(visited.load(Ordering::SeqCst), 3);
+    assert_eq!(orders(&*ledger, SkuNo(999)).await, []);
+}
+
+pub async fn an_order_is_found_by_its_request(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    let sku = offer(&*ledger, "sale", ONE, 100).await;
+    let placed = intent(&sku, 123_456_789_012_345_678, 4, 2);
+    place(&*ledger, vec![placed]).await;
+    assert_eq!(ledger.order(placed.request).await.unwrap(), Some(placed.order()));
+    assert_eq!(ledger.order(request(1)).await.unwrap(), None);
+    assert_eq!(ledger.failure(placed.request).await.unwrap(), None);
+    ledger.ping().await.unwrap();
+}
+
+pub async fn a_buyers_orders_come_newest_first_in_pages(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    let skus = [
+        offer(&*ledger, "a", ANY, 100).await,
+        offer(&*ledger, "b", ONE, 100).await,
+        offer(&*ledger, "c", quota(9), 100).await,
+    ];
+    // Requests 1..=7, of which 2..=5 share an instant; SKU b sells one only.
+    let mut batch = Vec::new();
+    let plan = [(1, 0, 10), (2, 2, 50), (3, 0, 50), (4, 1, 50), (5, 2, 50), (6, 0, 60), (7, 2, 70)];
+    for (number, sku, placed_at_ms) in plan {
+        batch.push(OrderIntent { placed_at_ms, ..intent(&skus[sku], number, 77, 1) });
+    }
+    batch.push(intent(&skus[0], 99, 78, 1));
+    place(&*ledger, batch).await;
+
+    for limit in [1, 2, 3, 100] {
+        let (mut found, mut cursor) = (Vec::new(), None);
+        loop {
+            let page = ledger.orders_of(buyer(77), cursor, limit).await.unwrap();
+            let Some(last) = page.last() else { break };
+            assert!(page.len() <= limit as usize);
+            cursor = Some(OrderCursor { placed_at_ms: last.placed_at_ms, request: last.request });
+            found.extend(page.iter().map(|order| order.request.get()));
+        }
+        assert_eq!(found, [7, 6, 5, 4, 3, 2, 1], "pages of {limit}");
+    }
+    assert_eq!(ledger.orders_of(buyer(5), None, 10).await.unwrap(), []);
+    assert_eq!(ledger.orders_of(buyer(77), None, 0).await.unwrap(), []);
+}
+
+fn reasons() -> [Refusal; 6] {
+    [
+        Refusal::SoldOut,
+        Refusal::AlreadyPurchased { first: request(1) },
+        Refusal::QuotaExceeded { owned: 4, limit: 5 },
+        Refusal::RequestIdReused,
+        Refusal::NotStarted,
+        Refusal::Ended,
+    ]
+}
+
+pub async fn every_reason_reads_back(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    let sku = offer(&*ledger, "sale", ANY, 100).await;
+    let other = offer(&*ledger, "other", ANY, 100).await;
+    assert_eq!(reasons().map(|reason| reason.code()), Refusal::KINDS);
+    let recorded: Vec<_> =
+        (10..).zip(reasons()).map(|(n, reason)| failure(&sku, n, reason)).collect();
+    ledger.record_failures(recorded.clone()).await.unwrap();
+    ledger.record_failures(vec![failure(&other, 90, Refusal::Ended)]).await.unwrap();
+    ledger.record_failures(Vec::new()).await.unwrap();
+
+    assert_eq!(failures(&*ledger, sku.no).await, recorded);
+    for failure in &recorded {
+        assert_eq!(ledger.failure(failure.request).await.unwrap(), Some(*failure));
+    }
+    let asked = recorded.iter().map(|f| intent(&sku, f.request.get(), f.buyer.get(), 3)).collect();
+    let seen = ledger.examine(asked).await.unwrap();
+    assert_eq!(seen.failures, recorded.iter().map(|f| (f.request, f.reason)).collect());
+
+    let visited = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&visited);
+    let visit = Box::new(move |_| count.fetch_add(1, Ordering::SeqCst) < 2);
+    ledger.scan_failures(sku.no, visit).await.unwrap();
+    assert_eq!(visited.load(Ordering::SeqCst), 3);
+}
+
+pub async fn the_first_record_of_a_failure_stays(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    let sku = offer(&*ledger, "sale", ANY, 100).await;
+    let first = failure(&sku, 10, Refusal::SoldOut);
+    let fresh = failure(&sku, 11, Refusal::Ended);
+    ledger.record_failures(vec![first]).await.unwrap();
+    let again = Failure { reason: Refusal::Ended, quantity: 1, recorded_at_ms: 0, ..first };
+    ledger.record_failures(vec![again, fresh, again]).await.unwrap();
+    assert_eq!(failures(&*ledger, sku.no).await, [first, fresh]);
+}
+
+pub async fn an_order_is_never_recorded_as_a_failure(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    let sku = offer(&*ledger, "sale", ANY, 100).await;
+    place(&*ledger, vec![intent(&sku, 10, 1, 1)]).await;
+    // Another buyer came with the same request id.
+    let reused = failure(&sku, 10, Refusal::RequestIdReused);
+    let other = failure(&sku, 11, Refusal::SoldOut);
+    ledger.record_failures(vec![reused, other]).await.unwrap();
+    assert_eq!(failures(&*ledger, sku.no).await, [other]);
+    assert!(ledger.anomalies(sku.no).await.unwrap().orders_and_failures.is_empty());
+}
+
+pub async fn the_evidence_begins_with_the_facts(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    let sku = offer(&*ledger, "sale", quota(7), 100).await;
+    ledger.turn_sale("sale".parse().unwrap(), Phase::Open, 321).await.unwrap();
+    place(&*ledger, vec![intent(&sku, 1, 2, 5), intent(&sku, 2, 1, 7)]).await;
+    let recorded = (10..).zip(reasons()).map(|(n, reason)| failure(&sku, n, reason)).collect();
+    ledger.record_failures(recorded).await.unwrap();
+
+    let rows = evidence(&*ledger, sku.no).await;
+    let [AuditRow::Sku(facts, given_back), AuditRow::Order(first), AuditRow::Order(second)] =
+        &rows[..]
+    else {
+        panic!("{rows:?}")
+    };
+    assert_eq!((facts.sku, facts.initial, facts.available), (sku.no, 100, 88));
+    assert_eq!((facts.policy, facts.epoch, facts.opened_at_ms), (sku.policy, Epoch(1), 321));
+    // Six failures of three units; a ledger that is sold out has none to give back.
+    assert_eq!(given_back.given_back_units, 15);
+    assert_eq!((first.request, second.request), (request(2), request(1)));
+
+    let visited = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&visited);
+    let visit = Box::new(move |_| count.fetch_add(1, Ordering::SeqCst) < 1);
+    ledger.scan_audit(sku.no, visit).await.unwrap();
+    assert_eq!(visited.load(Ordering::SeqCst), 2);
+    assert!(evidence(&*ledger, SkuNo(999)).await.is_empty());
+}
+
+pub async fn a_healthy_ledger_has_no_anomalies(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    for (id, policy) in [("one", ONE), ("any", ANY), ("quota", quota(4))] {
+        let sku = offer(&*ledger, id, policy, 100).await;
+        let base = u64::try_from(sku.no.0).unwrap() * 100;
+        let mut batch: Vec<_> = (1..=20).map(|n| intent(&sku, base + n, n, 2)).collect();
+        if policy != ONE {
+            batch.push(intent(&sku, base + 50, 1, 1));
+        }
+        place(&*ledger, batch).await;
+        ledger.record_failures(vec![failure(&sku, base + 90, Refusal::Ended)]).await.unwrap();
+        let anomalies = ledger.anomalies(sku.no).await.unwrap();
+        assert_eq!(anomalies.duplicate_requests, []);
+        assert!(anomalies.orders_and_failures.is_empty());
+        assert_eq!(anomalies.wrong_quotas, []);
+    }
+}
+
+pub async fn the_counts_are_those_of_one_sku(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    let sku = offer(&*ledger, "sale", ANY, 100).await;
+    let other = offer(&*ledger, "other", ANY, 100).await;
+    let fresh = Tally { available: 100, ..Tally::default() };
+    assert_eq!(ledger.tally(sku.no).await.unwrap(), fresh);
+    ledger.turn_sale("sale".parse().unwrap(), Phase::Open, 1).await.unwrap();
+    place(&*ledger, vec![intent(&sku, 1, 1, 5), intent(&sku, 2, 2, 5), intent(&other, 3, 1, 1)])
+        .await;
+    ledger.record_failures(vec![failure(&sku, 4, Refusal::Ended)]).await.unwrap();
+    let expected = Tally { num_orders: 2, num_failures: 1, available: 90, epoch: Some(Epoch(1)) };
+    assert_eq!(ledger.tally(sku.no).await.unwrap(), expected);
+    assert_eq!(ledger.tally(SkuNo(999)).await.unwrap(), Tally::default());
+}

@@ -1,0 +1,111 @@
+//! Sales and their phases.
+
+use floodgate::db::{Class, Ledger};
+use floodgate::domain::{Epoch, Phase};
+
+use super::Backend;
+use crate::support::offers::{ANY, ONE, offer, quota, sale_draft, sku_draft};
+
+pub async fn a_sale_reads_back_as_it_was_described(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    let mut draft = sale_draft(
+        "autumn-2026.11_21",
+        vec![sku_draft("one", ONE, 1), sku_draft("any", ANY, 1_000_000_000), {
+            let mut sku = sku_draft("quota", quota(5), 77);
+            sku.bar_lapsed = false;
+            sku.price = 1_000_000_000_000;
+            sku
+        }],
+    );
+    draft.title = "x".repeat(200);
+
+    let sale = ledger.create_sale(draft.clone(), 5).await.unwrap().unwrap();
+
+    assert_eq!((sale.id.as_str(), sale.title.as_str()), (draft.id.as_str(), draft.title.as_str()));
+    assert_eq!((sale.starts_at_ms, sale.ends_at_ms), (draft.starts_at_ms, draft.ends_at_ms));
+    assert_eq!((sale.phase, sale.epoch), (Phase::Draft, Epoch(0)));
+    assert_eq!(sale.skus.len(), draft.skus.len());
+    for (sku, described) in sale.skus.iter().zip(&draft.skus) {
+        assert_eq!((&sku.id, &sku.title), (&described.id, &described.title));
+        assert_eq!((sku.price, sku.initial), (described.price, described.initial));
+        assert_eq!((sku.policy, sku.buckets), (described.policy, described.buckets));
+        assert_eq!(sku.payment_window_s, described.payment_window_s);
+        assert_eq!(sku.bar_lapsed, described.bar_lapsed);
+        assert_eq!(ledger.available(sku.no).await.unwrap(), described.initial);
+    }
+    assert_eq!(ledger.sales().await.unwrap(), [sale]);
+}
+
+pub async fn a_name_is_taken_once(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    let first = offer(&*ledger, "first", ONE, 1).await;
+    let draft = sale_draft("first", vec![sku_draft("other", ANY, 9)]);
+    assert_eq!(ledger.create_sale(draft, 2).await.unwrap(), None);
+    let second = offer(&*ledger, "second", ONE, 1).await;
+
+    let sales = ledger.sales().await.unwrap();
+    let names: Vec<_> = sales.iter().map(|sale| sale.id.as_str()).collect();
+    assert_eq!(names, ["first", "second"]);
+    assert_eq!(sales[0].skus, [first]);
+    assert_eq!(sales[1].skus, [second]);
+}
+
+pub async fn a_draft_that_does_not_fit_is_not_stored(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    let draft = sale_draft("sale", vec![sku_draft("sku", ONE, 0)]);
+    let error = ledger.create_sale(draft, 1).await.unwrap_err();
+    assert_eq!(error.class(), Class::Bug);
+    assert!(error.to_string().contains("initial_stock"), "{error}");
+    assert_eq!(ledger.sales().await.unwrap(), []);
+}
+
+pub async fn an_opening_takes_the_next_epoch(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    offer(&*ledger, "sale", ONE, 1).await;
+    let mut seen = Vec::new();
+    for (next, now_ms) in [
+        (Phase::Open, 10),
+        (Phase::Open, 20), // The same phase again does no harm.
+        (Phase::Paused, 30),
+        (Phase::Open, 40),
+        (Phase::Closed, 50),
+        (Phase::Closed, 60),
+    ] {
+        let sale = turn(&*ledger, next, now_ms).await.unwrap();
+        assert_eq!(sale.phase, next);
+        seen.push(sale.epoch.0);
+        assert_eq!(ledger.sales().await.unwrap(), [sale]);
+    }
+    assert_eq!(seen, [1, 1, 1, 2, 2, 2]);
+}
+
+pub async fn a_move_that_is_not_allowed_changes_nothing(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    offer(&*ledger, "sale", ONE, 1).await;
+    assert!(turn(&*ledger, Phase::Paused, 1).await.is_none());
+    turn(&*ledger, Phase::Closed, 2).await.unwrap();
+    let before = ledger.sales().await.unwrap();
+    for next in [Phase::Draft, Phase::Open, Phase::Paused] {
+        assert!(turn(&*ledger, next, 3).await.is_none());
+    }
+    let unknown = ledger.turn_sale("nobody".parse().unwrap(), Phase::Open, 4).await.unwrap();
+    assert_eq!(unknown, None);
+    assert_eq!(ledger.sales().await.unwrap(), before);
+}
+
+pub async fn sales_survive_a_restart(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    offer(&*ledger, "sale", quota(3), 8).await;
+    turn(&*ledger, Phase::Open, 2).await.unwrap();
+    let before = ledger.sales().await.unwrap();
+    ledger.close().await;
+
+    let ledger = backend.open().await;
+    assert_eq!(ledger.sales().await.unwrap(), before);
+    let next = offer(&*ledger, "next", ONE, 1).await;
+    assert!(next.no > before[0].skus[0].no, "a number is never given twice");
+}
+
+async fn turn(ledger: &dyn Ledger, next: Phase, now_ms: i64) -> Option<floodgate::domain::Sale> {
+    ledger.turn_sale("sale".parse().unwrap(), next, now_ms).await.unwrap()
+}

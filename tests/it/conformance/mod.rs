@@ -1,0 +1,3 @@
+//! One suite per port, run over every backend.
+
+mod ledger;

@@ -1,0 +1,159 @@
+//! The crash points of the ledger, by name. What a killed process leaves is what is in its files at
+//! that moment, so each test copies the files then and starts on the copy.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use diesel::connection::SimpleConnection;
+use diesel::prelude::*;
+use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
+use floodgate::db::{Ledger, Placing};
+use floodgate::domain::{OrderIntent, Sku};
+use tempfile::TempDir;
+
+use crate::support::offers::{ANY, intent, offer, orders, run};
+
+struct Running {
+    directory: TempDir,
+    ledger: SqliteLedger,
+    sku: Sku,
+}
+
+impl Running {
+    async fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let options = OpenOptions::new(directory.path().join("ledger.db"));
+        let ledger = SqliteLedger::open(&options).unwrap();
+        let sku = offer(&ledger, "sale", ANY, 10_000).await;
+        Self { directory, ledger, sku }
+    }
+
+    fn file(&self) -> PathBuf {
+        self.directory.path().join("ledger.db")
+    }
+
+    /// The files as they are now, under another name.
+    fn killed(&self, name: &str) -> OpenOptions {
+        let copy = self.directory.path().join(name);
+        for suffix in ["", "-wal"] {
+            fs::copy(with(&self.file(), suffix), with(&copy, suffix)).unwrap();
+        }
+        OpenOptions::new(copy)
+    }
+
+    fn batch(&self, from: u64, to: u64) -> Vec<OrderIntent> {
+        (from..=to).map(|number| intent(&self.sku, number, number, 1)).collect()
+    }
+}
+
+fn with(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+/// Crash point `before_commit`.
+#[test]
+fn before_commit_nothing_of_the_batch_is_there() {
+    run(async {
+        let running = Running::start().await;
+        running.ledger.place(running.batch(1, 50)).await.unwrap();
+        // So small a cache that the unfinished transaction is in the log already.
+        let mut writer = SqliteConnection::establish(running.file().to_str().unwrap()).unwrap();
+        writer
+            .batch_execute(
+                "PRAGMA cache_size = 10; BEGIN IMMEDIATE; \
+                 WITH RECURSIVE more (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM more LIMIT 5000) \
+                 INSERT INTO orders \
+                   SELECT 1, 1000 + n, 1000 + n, 1000 + n, 1, 1, 1, 0, 1, 1, X'00' FROM more; \
+                 UPDATE skus SET available = available - 5000",
+            )
+            .unwrap();
+        let before = fs::metadata(with(&running.file(), "-wal")).unwrap().len();
+        assert!(before > 200_000, "the log holds the unfinished transaction: {before} bytes");
+        let left = running.killed("killed.db");
+        writer.batch_execute("ROLLBACK").unwrap();
+
+        let next = SqliteLedger::open(&left).unwrap();
+        assert_eq!(orders(&next, running.sku.no).await.len(), 50);
+        assert_eq!(next.available(running.sku.no).await.unwrap(), 9_950);
+        assert_eq!(next.place(running.batch(1_001, 1_005)).await.unwrap(), Placing::All);
+    });
+}
+
+/// Crash point `after_commit`.
+#[test]
+fn after_commit_the_whole_batch_is_there_and_a_repeat_finds_it() {
+    run(async {
+        let running = Running::start().await;
+        running.ledger.place(running.batch(1, 700)).await.unwrap();
+        let left = running.killed("killed.db");
+
+        let reader = SqliteLedger::open_for_reading(&left).unwrap();
+        assert_eq!(orders(&reader, running.sku.no).await.len(), 700, "an audit needs no restart");
+        reader.close().await;
+
+        let next = SqliteLedger::open(&left).unwrap();
+        assert_eq!(orders(&next, running.sku.no).await.len(), 700);
+        assert_eq!(next.available(running.sku.no).await.unwrap(), 9_300);
+        assert_eq!(next.place(running.batch(1, 700)).await.unwrap(), Placing::Conflict);
+        let seen = next.examine(running.batch(1, 700)).await.unwrap();
+        assert_eq!(seen.orders.len(), 700);
+    });
+}
+
+#[test]
+fn a_torn_log_gives_back_whole_transactions_only() {
+    run(async {
+        let running = Running::start().await;
+        let mut ends = Vec::new();
+        for batch in 0..6 {
+            running.ledger.place(running.batch(batch * 100 + 1, batch * 100 + 100)).await.unwrap();
+            ends.push(fs::metadata(with(&running.file(), "-wal")).unwrap().len());
+        }
+        // A power cut may keep any beginning of what was not flushed yet.
+        for (number, cut) in
+            [(0, ends[0] + 1), (1, ends[2] - 1), (2, ends[4]), (3, ends[4] + 5_000)]
+        {
+            let left = running.killed(&format!("cut-{number}.db"));
+            let log = fs::File::options().write(true).open(with(&left.path, "-wal")).unwrap();
+            log.set_len(cut).unwrap();
+            let whole = ends.iter().filter(|end| **end <= cut).count();
+
+            let next = SqliteLedger::open(&left).unwrap();
+            let found = orders(&next, running.sku.no).await.len();
+            assert_eq!(found, whole * 100, "cut at {cut} of {ends:?}");
+            let available = next.available(running.sku.no).await.unwrap() as usize;
+            assert_eq!(available + found, 10_000);
+        }
+    });
+}
+
+/// Crash point `creating`.
+#[test]
+fn creating_is_begun_again_when_it_was_not_finished() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = OpenOptions::new(directory.path().join("ledger.db"));
+    fs::write(with(&options.path, ".new"), "half a ledger").unwrap();
+    fs::write(with(&options.path, ".new-journal"), "and its journal").unwrap();
+    let ledger = SqliteLedger::open(&options).unwrap();
+    run(ledger.ping()).unwrap();
+    assert!(!with(&options.path, ".new").exists());
+}
+
+/// Crash point `migrating`.
+#[test]
+fn migrating_goes_on_where_it_ended() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = OpenOptions::new(directory.path().join("ledger.db"));
+    run(SqliteLedger::open(&options).unwrap().close());
+    SqliteConnection::establish(options.path.to_str().unwrap())
+        .unwrap()
+        .batch_execute(
+            "DELETE FROM __diesel_schema_migrations WHERE version > '0002'; \
+             DROP TABLE failed_requests; DROP TABLE tokens; DROP TABLE secrets",
+        )
+        .unwrap();
+    let ledger = SqliteLedger::open(&options).unwrap();
+    assert_eq!(ledger.migrated(), ["0003_create_failed_requests", "0004_create_tokens"]);
+}

@@ -1,0 +1,141 @@
+//! Rows that somebody else wrote: the audit finds them, and reading them never guesses.
+
+use diesel::connection::SimpleConnection;
+use diesel::prelude::*;
+use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
+use floodgate::db::{Class, Error, Ledger};
+use floodgate::domain::{Failure, Policy, Refusal, Sku};
+use tempfile::TempDir;
+
+use crate::support::offers::{ANY, buyer, intent, offer, quota, request, run};
+
+struct Store {
+    directory: TempDir,
+    ledger: SqliteLedger,
+    sku: Sku,
+}
+
+impl Store {
+    /// Buyers 1 to 3 with two units each, by the requests 1 to 3; request 9 failed.
+    async fn with(policy: Policy) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let ledger =
+            SqliteLedger::open(&OpenOptions::new(directory.path().join("ledger.db"))).unwrap();
+        let sku = offer(&ledger, "sale", policy, 100).await;
+        ledger.place((1..=3).map(|n| intent(&sku, n, n, 2)).collect()).await.unwrap();
+        let failure = Failure {
+            request: request(9),
+            sku: sku.no,
+            buyer: buyer(9),
+            quantity: 1,
+            reason: Refusal::SoldOut,
+            recorded_at_ms: 1,
+        };
+        ledger.record_failures(vec![failure]).await.unwrap();
+        Self { directory, ledger, sku }
+    }
+
+    fn tamper(&self, sql: &str) {
+        let file = self.directory.path().join("ledger.db");
+        let mut conn = SqliteConnection::establish(file.to_str().unwrap()).unwrap();
+        conn.batch_execute(&format!("PRAGMA busy_timeout = 5000; {sql}")).unwrap();
+    }
+}
+
+#[test]
+fn a_quota_row_that_differs_from_the_orders_is_found() {
+    run(async {
+        let store = Store::with(quota(5)).await;
+        store.tamper(
+            "UPDATE quotas SET owned = 3 WHERE buyer_id = 1; \
+             DELETE FROM quotas WHERE buyer_id = 2; \
+             UPDATE orders SET state = 2 WHERE buyer_id = 3; \
+             INSERT INTO quotas VALUES (1, 4, 0, 5)",
+        );
+        let found = store.ledger.anomalies(store.sku.no).await.unwrap().wrong_quotas;
+        assert_eq!(found, [(1, 3, 2), (3, 2, 0), (2, 0, 2)]);
+    });
+}
+
+#[test]
+fn only_live_orders_count_for_a_quota() {
+    run(async {
+        let store = Store::with(quota(5)).await;
+        for (state, live) in [(0, true), (1, true), (2, false), (3, false), (4, false)] {
+            store.tamper(&format!("UPDATE orders SET state = {state}"));
+            let found = store.ledger.anomalies(store.sku.no).await.unwrap().wrong_quotas;
+            assert_eq!(found.is_empty(), live, "state {state}: {found:?}");
+            let state = floodgate::domain::OrderState::from_db(state).unwrap();
+            assert_eq!(state.is_live(), live);
+        }
+    });
+}
+
+#[test]
+fn a_request_that_is_order_and_failure_is_found() {
+    run(async {
+        let store = Store::with(ANY).await;
+        store.tamper("UPDATE failed_requests SET request_id = 2");
+        let found = store.ledger.anomalies(store.sku.no).await.unwrap();
+        assert_eq!(found.orders_and_failures, [2]);
+    });
+}
+
+#[test]
+fn a_request_with_two_orders_is_found_even_without_its_index() {
+    run(async {
+        let store = Store::with(ANY).await;
+        store.tamper(
+            "CREATE TABLE loose AS SELECT * FROM orders; \
+             INSERT INTO loose \
+               SELECT sku_no, 50, slot, request_id, epoch, quantity, amount, state, placed_at_ms, \
+                 pay_by_ms, trace_id FROM orders WHERE request_id = 3; \
+             DROP TABLE orders; ALTER TABLE loose RENAME TO orders",
+        );
+        let found = store.ledger.anomalies(store.sku.no).await.unwrap();
+        assert_eq!(found.duplicate_requests, [(3, 2)]);
+    });
+}
+
+#[test]
+fn a_row_that_nobody_wrote_is_named_and_not_guessed() {
+    run(async {
+        for (sql, word) in [
+            ("UPDATE orders SET buyer_id = -5 WHERE request_id = 1", "buyer_id is -5"),
+            ("UPDATE orders SET request_id = -1 WHERE request_id = 1", "request_id is -1"),
+            ("PRAGMA ignore_check_constraints = ON; UPDATE orders SET state = 9", "state is 9"),
+            ("PRAGMA ignore_check_constraints = ON; UPDATE orders SET quantity = -1", "quantity"),
+        ] {
+            let store = Store::with(ANY).await;
+            store.tamper(sql);
+            unreadable(store.ledger.scan_orders(store.sku.no, Box::new(|_| true)).await, word);
+        }
+        for (sql, word) in [
+            ("UPDATE failed_requests SET reason = 'whim'", "reason is whim"),
+            ("UPDATE failed_requests SET reason = 'quota-exceeded'", "without details"),
+            ("UPDATE failed_requests SET reason = 'already-purchased'", "without details"),
+        ] {
+            let store = Store::with(ANY).await;
+            store.tamper(sql);
+            unreadable(store.ledger.scan_failures(store.sku.no, Box::new(|_| true)).await, word);
+            unreadable(store.ledger.failure(request(9)).await, word);
+        }
+        for (sql, word) in [
+            ("UPDATE skus SET policy_kind = 'first_come'", "policy.kind"),
+            ("UPDATE skus SET policy_limit = -1", "policy_limit is -1"),
+            ("UPDATE sales SET sale_id = 'a b'", "sale_id is a b"),
+        ] {
+            let store = Store::with(ANY).await;
+            store.tamper(sql);
+            unreadable(store.ledger.sales().await, word);
+        }
+    });
+}
+
+#[track_caller]
+fn unreadable<T: std::fmt::Debug>(answer: Result<T, Error>, word: &str) {
+    let error = answer.unwrap_err();
+    assert!(matches!(error, Error::Unreadable { .. }), "{error:?}");
+    assert_eq!(error.class(), Class::Bug);
+    assert!(error.to_string().contains(word), "{word:?} is not in: {error}");
+}

@@ -1,0 +1,113 @@
+//! Who asks, in every mode.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use floodgate::config::{AuthMode, Tier};
+use floodgate::http::{Access, INTERNAL};
+use hmac::{Hmac, KeyInit, Mac};
+use reqwest::Method;
+use serde_json::{Value as Json, json};
+use sha2::Sha256;
+
+use super::{one_per_buyer, problem, selling};
+use crate::support::TestApp;
+use crate::support::app::fresh_settings;
+
+const SECRET: &str = "0123456789abcdef0123456789abcdef";
+
+fn token(secret: &str, header: &Json, claims: &Json) -> String {
+    let part = |json: &Json| URL_SAFE_NO_PAD.encode(json.to_string());
+    let signed = format!("{}.{}", part(header), part(claims));
+    let mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).unwrap().chain_update(&signed);
+    format!("{signed}.{}", URL_SAFE_NO_PAD.encode(mac.finalize().into_bytes()))
+}
+
+#[tokio::test]
+async fn the_buyer_header_must_be_one_number() {
+    let app = selling(one_per_buyer(), 5).await;
+    for sent in [None, Some(""), Some("0"), Some("x"), Some("-1"), Some("9223372036854775808")] {
+        let mut call = app.client.get(app.url("/v1/orders"));
+        if let Some(sent) = sent {
+            call = call.header("x-buyer-id", sent);
+        }
+        let answer = call.send().await.unwrap();
+        assert_eq!(answer.headers()["www-authenticate"], "X-Buyer-Id");
+        problem(answer, 401, "unauthenticated").await;
+    }
+}
+
+#[tokio::test]
+async fn bearer_tokens_name_the_buyer_and_the_header_is_not_believed() {
+    let (mut settings, _folder) = fresh_settings(Tier::Memory);
+    settings.auth.mode = AuthMode::Jwt;
+    settings.auth.jwt_secret = Some(SECRET.into());
+    let app = TestApp::start(settings);
+    app.open_sale("sale", one_per_buyer(), 5, 1).await;
+    let buy = |authorization: String| {
+        let call = app.client.post(app.url("/v1/buy/sale")).header("x-buyer-id", "7");
+        let call = call.header("authorization", authorization);
+        call.json(&json!({"sku_id": "sku", "quantity": 1})).send()
+    };
+    let hs256 = json!({"alg": "HS256", "typ": "JWT"});
+    let good = token(SECRET, &hs256, &json!({"sub": "42", "exp": 4_102_444_800_i64}));
+    let bought = buy(format!("Bearer {good}")).await.unwrap();
+    assert_eq!(bought.status(), 200);
+    assert_eq!(bought.json::<Json>().await.unwrap()["order"]["buyer_id"], "42");
+
+    let bad = [
+        String::new(),
+        "Bearer".to_owned(),
+        format!("Basic {good}"),
+        format!("Bearer {good}x"),
+        format!(
+            "Bearer {}",
+            token("another secret, long enough: 32b", &hs256, &json!({"sub": "1"}))
+        ),
+        format!("Bearer {}", token(SECRET, &json!({"alg": "none"}), &json!({"sub": "1"}))),
+        format!("Bearer {}", token(SECRET, &json!({"alg": "HS512"}), &json!({"sub": "1"}))),
+        format!("Bearer {}", token(SECRET, &hs256, &json!({"sub": "1", "exp": 1_000_000_000}))),
+        format!("Bearer {}", token(SECRET, &hs256, &json!({"sub": 1}))),
+        format!("Bearer {}", token(SECRET, &hs256, &json!({}))),
+    ];
+    for authorization in bad {
+        let answer = buy(authorization.clone()).await.unwrap();
+        let challenge = answer.headers()["www-authenticate"].to_str().unwrap().to_owned();
+        assert!(challenge.starts_with("Bearer realm=\"floodgate\""), "{challenge}");
+        problem(answer, 401, "unauthenticated").await;
+    }
+}
+
+#[tokio::test]
+async fn operators_routes_need_the_token_where_one_is_set() {
+    let (mut settings, _folder) = fresh_settings(Tier::Memory);
+    settings.admin.token = "a token of some length".into();
+    let app = TestApp::start(settings);
+    for entry in INTERNAL {
+        let path = entry.path.replace("{sale_id}", "sale").replace("{request_id}", "1");
+        let method = Method::from_bytes(entry.method.as_bytes()).unwrap();
+        let url = format!("http://{}{path}", app.internal);
+        let call = || app.client.request(method.clone(), &url);
+        let without = call().send().await.unwrap();
+        if entry.access != Access::Admin {
+            assert_eq!(without.status(), 200, "{path}");
+            continue;
+        }
+        assert!(without.headers().contains_key("www-authenticate"), "{path}");
+        problem(without, 401, "unauthenticated").await;
+        let wrong = call().bearer_auth("a token of some lengt").send().await.unwrap();
+        problem(wrong, 401, "unauthenticated").await;
+        let with = call().bearer_auth("a token of some length").send().await.unwrap();
+        assert_ne!(with.status(), 401, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn without_a_token_pages_of_other_sites_are_kept_out() {
+    let app = selling(one_per_buyer(), 5).await;
+    let url = format!("http://{}/admin/v1/sales/sale/close", app.internal);
+    let foreign = app.client.post(&url).header("origin", "https://evil.example").send();
+    problem(foreign.await.unwrap(), 403, "forbidden").await;
+    let rebound = app.client.post(&url).header("host", "evil.example").send();
+    problem(rebound.await.unwrap(), 403, "forbidden").await;
+    assert_eq!(app.get("/v1/sales/sale", 1).await.1["phase"], "open");
+}

@@ -1,0 +1,198 @@
+//! The answers of `POST /v1/buy`, row by row.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use floodgate::clock::wall_ms;
+use floodgate::config::Tier;
+use futures_util::future::join_all;
+use serde_json::{Value as Json, json};
+
+use super::{one_per_buyer, problem, selling, unlimited};
+use crate::support::app::{fresh_settings, sale_body};
+use crate::support::{TestApp, wait};
+
+fn wish(quantity: u32, request_id: &str) -> Json {
+    json!({"sku_id": "sku", "quantity": quantity, "request_id": request_id})
+}
+
+#[tokio::test]
+async fn an_accepted_purchase_is_an_order() {
+    let app = selling(one_per_buyer(), 5).await;
+    let response = app.buy("sale", 42, json!({"sku_id": "sku", "quantity": 2})).await;
+    assert_eq!(response.status(), 200);
+    let headers = response.headers().clone();
+    assert_eq!(headers["content-type"], "application/json");
+    assert_eq!(headers["cache-control"], "no-store");
+    assert!(headers.get("idempotent-replayed").is_none());
+    assert!(headers["traceparent"].to_str().unwrap().starts_with("00-"));
+    let body: Json = response.json().await.unwrap();
+    let id = body["request_id"].as_str().unwrap();
+    assert_eq!(headers["location"], format!("/v1/requests/{id}"));
+    assert_eq!(body["state"], "success");
+    let order = &body["order"];
+    assert_eq!(order["request_id"], id);
+    assert_eq!(order["sale_id"], "sale");
+    assert_eq!(order["sku_id"], "sku");
+    assert_eq!(order["buyer_id"], "42");
+    assert_eq!(order["quantity"], 2);
+    assert_eq!(order["amount"], 200);
+    assert_eq!(order["state"], "pending_payment");
+    let time = |name: &str| {
+        let text = order[name].as_str().unwrap();
+        chrono::DateTime::parse_from_rfc3339(text).unwrap().timestamp_millis()
+    };
+    assert_eq!(time("pay_by") - time("placed_at"), 900_000);
+    assert!(order["pay_by"].as_str().unwrap().ends_with('Z'));
+    app.assert_audit_holds().await;
+}
+
+#[tokio::test]
+async fn the_same_request_again_reads_the_first_answer() {
+    let app = selling(unlimited(), 5).await;
+    let id = app.request_id("sale", 1).await;
+    let (_, first) = app.buy_json("sale", 1, wish(2, &id)).await;
+    for _ in 0..3 {
+        let again = app.buy("sale", 1, wish(2, &id)).await;
+        assert_eq!(again.status(), 200);
+        assert_eq!(again.headers()["idempotent-replayed"], "true");
+        assert_eq!(again.json::<Json>().await.unwrap(), first);
+    }
+    let (_, sale) = app.get("/v1/sales/sale", 1).await;
+    assert_eq!(sale["skus"][0]["stock_left"], 3);
+}
+
+#[tokio::test]
+async fn the_same_request_with_other_content_is_refused() {
+    let app = selling(one_per_buyer(), 5).await;
+    let id = app.request_id("sale", 1).await;
+    assert_eq!(app.buy("sale", 1, wish(2, &id)).await.status(), 200);
+    let other = app.buy("sale", 1, wish(1, &id)).await;
+    problem(other, 422, "request-id-reused").await;
+}
+
+#[tokio::test]
+async fn sold_out_is_final_and_repeats_of_the_winners_still_count() {
+    let app = selling(one_per_buyer(), 2).await;
+    let body = json!({"sku_id": "sku", "quantity": 1});
+    for buyer in [1, 2] {
+        assert_eq!(app.buy("sale", buyer, body.clone()).await.status(), 200);
+    }
+    for buyer in 3..8 {
+        let late = app.buy("sale", buyer, body.clone()).await;
+        assert!(late.headers().get("retry-after").is_none());
+        problem(late, 409, "sold-out").await;
+    }
+    assert_eq!(app.buy("sale", 1, body).await.status(), 200);
+}
+
+#[tokio::test]
+async fn a_quota_says_what_the_buyer_has() {
+    let app = selling(json!({"kind": "quota", "limit": 3, "max_quantity": 2}), 9).await;
+    let first = app.request_id("sale", 1).await;
+    assert_eq!(app.buy("sale", 1, wish(2, &first)).await.status(), 200);
+    let second = app.request_id("sale", 1).await;
+    let body = problem(app.buy("sale", 1, wish(2, &second)).await, 409, "quota-exceeded").await;
+    assert_eq!((&body["owned"], &body["limit"]), (&json!(2), &json!(3)));
+    assert_eq!(app.buy("sale", 1, wish(1, &second)).await.status(), 200);
+}
+
+#[tokio::test]
+async fn a_sale_that_is_not_open_says_when() {
+    let app = TestApp::fresh(Tier::Memory);
+    app.admin("/sales", Some(sale_body("sale", one_per_buyer(), 5, 1))).await;
+    let body = json!({"sku_id": "sku", "quantity": 1});
+    let draft = problem(app.buy("sale", 1, body.clone()).await, 403, "not-started").await;
+    assert!(draft["starts_at"].is_string(), "{draft}");
+
+    app.admin("/sales/sale/open", Some(json!({}))).await;
+    assert_eq!(app.buy("sale", 1, body.clone()).await.status(), 200);
+    app.admin("/sales/sale/pause", Some(json!({}))).await;
+    let paused = problem(app.buy("sale", 2, body.clone()).await, 403, "not-started").await;
+    assert_eq!(paused["detail"], "The sale is paused.");
+
+    app.admin("/sales/sale/close", Some(json!({}))).await;
+    problem(app.buy("sale", 2, body.clone()).await, 410, "ended").await;
+    let again = app.buy("sale", 1, body).await;
+    assert_eq!(again.status(), 200, "an order is an order after the end, too");
+}
+
+#[tokio::test]
+async fn the_window_counts_by_the_servers_clock() {
+    let app = TestApp::fresh(Tier::Memory);
+    let at = |ms: i64| {
+        let time = chrono::DateTime::from_timestamp_millis(wall_ms() + ms).unwrap();
+        json!(time.to_rfc3339())
+    };
+    for (sale, starts, ends) in [("early", 60_000, 120_000), ("late", -120_000, -60_000)] {
+        let mut body = sale_body(sale, one_per_buyer(), 5, 1);
+        body["starts_at"] = at(starts);
+        body["ends_at"] = at(ends);
+        app.admin("/sales", Some(body)).await;
+        app.admin(&format!("/sales/{sale}/open"), Some(json!({}))).await;
+    }
+    let body = json!({"sku_id": "sku", "quantity": 1});
+    let early = problem(app.buy("early", 1, body.clone()).await, 403, "not-started").await;
+    let (_, sale) = app.get("/v1/sales/early", 1).await;
+    assert_eq!(early["starts_at"], sale["starts_at"]);
+    problem(app.buy("late", 1, body).await, 410, "ended").await;
+}
+
+#[tokio::test]
+async fn unknown_sales_and_skus_are_refused_locally() {
+    let app = selling(one_per_buyer(), 5).await;
+    let body = json!({"sku_id": "sku", "quantity": 1});
+    problem(app.buy("no-such-sale", 1, body).await, 404, "unknown-sku").await;
+    let other = json!({"sku_id": "other", "quantity": 1});
+    problem(app.buy("sale", 1, other).await, 404, "unknown-sku").await;
+}
+
+#[tokio::test]
+async fn a_full_gate_is_busy_and_takes_nothing() {
+    let (mut settings, _folder) = fresh_settings(Tier::Memory);
+    settings.gate.permits = 1;
+    let app = TestApp::start(settings);
+    app.open_sale("sale", one_per_buyer(), 100_000, 1).await;
+    let buyers = AtomicU64::new(1);
+    let wish = || json!({"sku_id": "sku", "quantity": 1});
+    let crowd = || async {
+        let first = buyers.fetch_add(32, Ordering::Relaxed);
+        let calls = (first..first + 32).map(|buyer| app.buy("sale", buyer, wish()));
+        let answers = join_all(calls).await;
+        let refused = (first..).zip(answers).filter(|(_, answer)| answer.status() != 200);
+        refused.last()
+    };
+    let (buyer, busy) = wait::until("a gate that is full", crowd).await;
+    assert_eq!(busy.headers()["retry-after"], "1");
+    problem(busy, 503, "busy").await;
+    let again = app.buy("sale", buyer, wish()).await;
+    assert_eq!(again.status(), 200);
+    assert!(again.headers().get("idempotent-replayed").is_none(), "nothing was taken before");
+    app.assert_audit_holds().await;
+}
+
+#[tokio::test]
+async fn an_answer_that_does_not_come_in_time_is_unknown_not_failed() {
+    let (mut settings, _folder) = fresh_settings(Tier::Memory);
+    settings.http.answer_deadline_ms = 0;
+    let app = TestApp::start(settings);
+    app.open_sale("sale", one_per_buyer(), 100_000, 1).await;
+    let buyers = AtomicU64::new(1);
+    // A gate that is fast enough answers all the same: then the next buyer tries.
+    let attempt = || async {
+        let buyer = buyers.fetch_add(1, Ordering::Relaxed);
+        let answer = app.buy("sale", buyer, json!({"sku_id": "sku", "quantity": 1})).await;
+        (answer.status() == 202).then_some((buyer, answer))
+    };
+    let (buyer, unknown) = wait::until("an answer that comes too late", attempt).await;
+    assert_eq!(unknown.headers()["retry-after"], "1");
+    let location = unknown.headers()["location"].to_str().unwrap().to_owned();
+    let body: Json = unknown.json().await.unwrap();
+    assert_eq!(body["state"], "unknown");
+    assert!(body["poll_after_ms"].as_u64().unwrap() > 0);
+
+    let order = wait::until("the order behind the unknown", || async {
+        let (_, body) = app.get(&location, buyer).await;
+        (body["state"] == "success").then_some(body)
+    });
+    assert_eq!(order.await["order"]["buyer_id"], buyer.to_string());
+}

@@ -1,0 +1,115 @@
+//! What describes the interface agrees with it.
+
+use floodgate::http::{INTERNAL, PUBLIC};
+use serde_json::{Value as Json, json};
+
+use super::{one_per_buyer, selling};
+
+#[tokio::test]
+async fn the_openapi_document_lists_every_route_of_both_listeners() {
+    let app = selling(one_per_buyer(), 5).await;
+    let (status, document) = app.get("/openapi.json", 1).await;
+    assert_eq!(status, 200);
+    assert!(document["openapi"].as_str().unwrap().starts_with("3.1"));
+    for entry in PUBLIC.iter().chain(INTERNAL) {
+        let path = entry.path.replace(":.*}", "}");
+        let operation = &document["paths"][&path][entry.method.to_lowercase()];
+        let responses = operation["responses"].as_object().unwrap_or_else(|| panic!("{path}"));
+        assert!(responses.keys().any(|status| status < &"400".to_owned()), "{path}");
+        for code in entry.refusals {
+            let described = &responses[&code.status().to_string()];
+            let text = described["description"].as_str().unwrap();
+            assert!(text.split(", ").any(|named| named == code.as_str()), "{path}: {text}");
+        }
+    }
+    let schemas = &document["components"]["schemas"];
+    for id in ["request_id", "sale_id", "sku_id", "buyer_id"] {
+        assert_eq!(schemas["OrderView"]["properties"][id]["type"], "string", "{id}");
+    }
+    let text = document.to_string();
+    for reference in text.split("\"#/components/schemas/").skip(1) {
+        let name = reference.split('"').next().unwrap();
+        assert!(schemas.get(name).is_some(), "{name} is not described");
+    }
+}
+
+#[tokio::test]
+async fn the_page_is_served_from_here() {
+    let app = selling(one_per_buyer(), 5).await;
+    let page = app.client.get(app.url("/docs")).send().await.unwrap();
+    assert_eq!(page.url().path(), "/docs/", "redirected");
+    assert_eq!(page.headers()["content-type"], "text/html");
+    let text = page.text().await.unwrap();
+    assert!(!text.contains("https://"), "nothing from elsewhere: {text}");
+    let setup = app.client.get(app.url("/docs/swagger-initializer.js")).send().await.unwrap();
+    assert!(setup.text().await.unwrap().contains("/openapi.json"));
+}
+
+#[tokio::test]
+async fn every_exposed_metric_stands_in_the_operations_manual() {
+    let app = selling(one_per_buyer(), 1).await;
+    for buyer in [1, 2] {
+        app.buy("sale", buyer, json!({"sku_id": "sku", "quantity": 1})).await;
+    }
+    let metrics = app.client.get(format!("http://{}/metrics", app.internal)).send().await.unwrap();
+    let kind = metrics.headers()["content-type"].to_str().unwrap().to_owned();
+    assert!(kind.starts_with("application/openmetrics-text"), "{kind}");
+    let text = metrics.text().await.unwrap();
+    let manual = include_str!("../../../docs/operations.md");
+    for line in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+        let (name, kind) = line.split_once(' ').unwrap();
+        let name = match kind {
+            "counter" => format!("{name}_total"),
+            "info" => format!("{name}_info"),
+            _ => name.to_owned(),
+        };
+        assert!(manual.contains(&format!("| `{name}` | {kind} |")), "{name} {kind}");
+    }
+    for line in [
+        "floodgate_buy_total{outcome=\"placed\"} 1",
+        "floodgate_buy_total{outcome=\"sold-out\"} 1",
+        "floodgate_http_requests_total{route=\"/v1/buy/{path_id}\",status=\"200\"} 1",
+        "floodgate_http_requests_total{route=\"/v1/buy/{path_id}\",status=\"409\"} 1",
+        "floodgate_stock_left{sale=\"sale\",sku=\"sku\"} 0",
+        "floodgate_orders_placed_total 1",
+        "floodgate_actor_restarts_total{kind=\"order_consumer\",reason=\"panicked\"} 0",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
+}
+
+#[test]
+fn the_table_of_codes_stands_in_the_manual_of_the_interface() {
+    let manual = include_str!("../../../docs/api.md");
+    for code in floodgate::http::Code::ALL {
+        let row = format!("| `{}` | {} |", code.as_str(), code.status());
+        assert!(manual.contains(&row), "{row}");
+    }
+}
+
+#[tokio::test]
+async fn every_number_that_names_something_is_a_string() {
+    fn check(at: &str, json: &Json) {
+        match json {
+            Json::Object(members) => members.iter().for_each(|(name, value)| {
+                assert!(
+                    !name.ends_with("_id") || value.is_string() || value.is_null(),
+                    "{at}.{name}"
+                );
+                check(&format!("{at}.{name}"), value);
+            }),
+            Json::Array(items) => items.iter().for_each(|item| check(at, item)),
+            _ => {}
+        }
+    }
+    let app = selling(one_per_buyer(), 5).await;
+    let (_, bought) = app.buy_json("sale", 1, json!({"sku_id": "sku", "quantity": 1})).await;
+    check("buy", &bought);
+    for path in ["/v1/sales", "/v1/orders"] {
+        check(path, &app.get(path, 1).await.1);
+    }
+    let id = bought["request_id"].as_str().unwrap();
+    for path in ["/sales".to_owned(), "/stats".to_owned(), format!("/requests/{id}/trace")] {
+        check(&path, &app.admin(&path, None).await);
+    }
+}

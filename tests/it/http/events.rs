@@ -1,0 +1,28 @@
+//! Server-sent events.
+
+use serde_json::{Value as Json, json};
+
+use super::{problem, selling, unlimited};
+
+#[tokio::test]
+async fn a_stream_tells_the_end_state_and_closes() {
+    let app = selling(unlimited(), 5).await;
+    let id = app.request_id("sale", 1).await;
+    let url = app.url(&format!("/v1/requests/{id}/events"));
+    let early = app.client.get(&url).header("x-buyer-id", "1").send().await.unwrap();
+    problem(early, 404, "not-found").await;
+
+    let wish = json!({"sku_id": "sku", "quantity": 1, "request_id": id});
+    app.buy_json("sale", 1, wish).await;
+    let stream = app.client.get(&url).header("x-buyer-id", "1").send().await.unwrap();
+    assert_eq!(stream.headers()["content-type"], "text/event-stream");
+    assert_eq!(stream.headers()["cache-control"], "no-store");
+    // Reading to the end returns, because the stream is closed.
+    let text = stream.text().await.unwrap();
+    let data = text.strip_prefix("event: state\ndata: ").unwrap().strip_suffix("\n\n").unwrap();
+    let body: Json = serde_json::from_str(data).unwrap();
+    assert_eq!((&body["state"], &body["request_id"]), (&json!("success"), &json!(id)));
+
+    let stranger = app.client.get(&url).header("x-buyer-id", "2").send().await.unwrap();
+    problem(stranger, 404, "not-found").await;
+}

@@ -1,0 +1,98 @@
+//! What is not a request to buy, and what it is told.
+
+use reqwest::header::{CONTENT_TYPE, HeaderValue};
+
+use super::{one_per_buyer, problem, selling, unlimited};
+use crate::support::TestApp;
+
+async fn send(app: &TestApp, content_type: Option<&str>, body: Vec<u8>) -> reqwest::Response {
+    let mut call = app.client.post(app.url("/v1/buy/sale")).header("x-buyer-id", "1").body(body);
+    if let Some(content_type) = content_type {
+        call = call.header(CONTENT_TYPE, HeaderValue::from_str(content_type).unwrap());
+    }
+    call.send().await.unwrap()
+}
+
+#[tokio::test]
+async fn malformed_bodies_are_refused_with_the_place() {
+    let app = selling(one_per_buyer(), 5).await;
+    let cases: &[(&str, &str)] = &[
+        ("", "EOF"),
+        ("{", "EOF"),
+        ("[]", ""),
+        ("null", ""),
+        ("\"sku\"", ""),
+        ("{\"sku_id\":\"sku\"}", "missing field `quantity`"),
+        ("{\"quantity\":1}", "missing field `sku_id`"),
+        ("{\"sku_id\":\"sku\",\"quantity\":0}", "from 1 to 2"),
+        ("{\"sku_id\":\"sku\",\"quantity\":3}", "from 1 to 2"),
+        ("{\"sku_id\":\"sku\",\"quantity\":-1}", "-1"),
+        ("{\"sku_id\":\"sku\",\"quantity\":1.0}", "floating point"),
+        ("{\"sku_id\":\"sku\",\"quantity\":1e0}", "floating point"),
+        ("{\"sku_id\":\"sku\",\"quantity\":\"1\"}", "string"),
+        ("{\"sku_id\":\"sku\",\"quantity\":null}", "null"),
+        ("{\"sku_id\":\"sku\",\"quantity\":true}", "boolean"),
+        ("{\"sku_id\":\"sku\",\"quantity\":4294967296}", "4294967296"),
+        ("{\"sku_id\":\"sku\",\"quantity\":18446744073709551617}", ""),
+        ("{\"sku_id\":1,\"quantity\":1}", "integer"),
+        ("{\"sku_id\":null,\"quantity\":1}", "null"),
+        ("{\"sku_id\":\"sku\",\"quantity\":1,\"buyer_id\":\"2\"}", "unknown field `buyer_id`"),
+        ("{\"sku_id\":\"sku\",\"quantity\":1,\"quantity\":2}", "duplicate field `quantity`"),
+        ("{\"sku_id\":\"sku\",\"quantity\":1,\"request_id\":7}", "integer"),
+        ("{\"sku_id\":\"sku\",\"quantity\":1} {}", "trailing"),
+        ("{\"sku_id\":\"sku\",\"quantity\":1,}", "trailing comma"),
+    ];
+    for (body, names) in cases {
+        let answer = send(&app, Some("application/json"), body.as_bytes().to_vec()).await;
+        let said = problem(answer, 400, "invalid-request").await;
+        let detail = said["detail"].as_str().unwrap();
+        assert!(detail.contains(names), "{body}: {detail}");
+    }
+    let answer = send(&app, Some("application/json"), b"{\"sku_id\":\"\xff\"}".to_vec()).await;
+    problem(answer, 400, "invalid-request").await;
+}
+
+#[tokio::test]
+async fn only_json_is_read() {
+    let app = selling(one_per_buyer(), 5).await;
+    let body = || b"{\"sku_id\":\"sku\",\"quantity\":1}".to_vec();
+    let others =
+        [None, Some("text/plain"), Some("application/x-www-form-urlencoded"), Some("a/json")];
+    for content_type in others {
+        let answer = send(&app, content_type, body()).await;
+        let said = problem(answer, 400, "invalid-request").await;
+        assert_eq!(said["detail"], "Content-Type must be application/json", "{content_type:?}");
+    }
+    for content_type in ["application/json", "Application/JSON; charset=utf-8"] {
+        assert_eq!(send(&app, Some(content_type), body()).await.status(), 200, "{content_type}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_large_is_refused_and_the_limit_named() {
+    let app = selling(one_per_buyer(), 5).await;
+    let max = app.settings.http.body_max_bytes;
+    let mut body = b"{\"sku_id\":\"sku\",\"quantity\":1}".to_vec();
+    body.resize(max, b' ');
+    assert_eq!(send(&app, Some("application/json"), body.clone()).await.status(), 200);
+    body.push(b' ');
+    let said = problem(send(&app, Some("application/json"), body).await, 400, "invalid-request");
+    assert!(said.await["detail"].as_str().unwrap().contains(&max.to_string()));
+    let huge = send(&app, Some("application/json"), vec![b' '; 1 << 20]).await;
+    problem(huge, 400, "invalid-request").await;
+}
+
+#[tokio::test]
+async fn escaped_text_is_the_same_text() {
+    let app = selling(one_per_buyer(), 5).await;
+    let body = br#"{"sku_id":"s\u006bu","quantity":1,"request_id":null}"#.to_vec();
+    assert_eq!(send(&app, Some("application/json"), body).await.status(), 200);
+}
+
+#[tokio::test]
+async fn a_request_id_may_be_missing_only_where_it_can_be_derived() {
+    let app = selling(unlimited(), 5).await;
+    let body = b"{\"sku_id\":\"sku\",\"quantity\":1}".to_vec();
+    let said = problem(send(&app, Some("application/json"), body).await, 400, "invalid-request");
+    assert!(said.await["detail"].as_str().unwrap().contains("/request-ids"));
+}

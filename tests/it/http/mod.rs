@@ -1,0 +1,52 @@
+//! The interface as clients meet it: a whole server, real sockets, every row of the contract.
+
+mod auth;
+mod buy;
+mod documents;
+mod events;
+mod malformed;
+mod operators;
+mod problems;
+mod reading;
+mod request_ids;
+
+use floodgate::config::Tier;
+use reqwest::{Response, StatusCode};
+use serde_json::{Value as Json, json};
+
+use crate::support::TestApp;
+
+/// A server with one open sale, `sale`, of one SKU, `sku`.
+async fn selling(policy: Json, stock: u32) -> TestApp {
+    let app = TestApp::fresh(Tier::Memory);
+    app.open_sale("sale", policy, stock, 2).await;
+    app
+}
+
+fn one_per_buyer() -> Json {
+    json!({"kind": "one_per_buyer", "max_quantity": 2})
+}
+
+fn unlimited() -> Json {
+    json!({"kind": "unlimited", "max_quantity": 3})
+}
+
+/// Requires a problem document of this code and status, and returns it.
+async fn problem(response: Response, status: u16, code: &str) -> Json {
+    let (got, headers, url) =
+        (response.status(), response.headers().clone(), response.url().clone());
+    let text = response.text().await.unwrap();
+    assert_eq!(got, StatusCode::from_u16(status).unwrap(), "{url}: {text}");
+    assert_eq!(headers["content-type"], "application/problem+json", "{url}: {text}");
+    assert_eq!(headers["cache-control"], "no-store", "{url}");
+    let body: Json = serde_json::from_str(&text).unwrap();
+    assert_eq!(body["code"], code, "{url}: {body}");
+    assert_eq!(body["status"], status, "{url}: {body}");
+    assert_eq!(body["type"], format!("/problems/{code}"), "{url}");
+    for text in ["title", "detail"] {
+        assert!(body[text].as_str().is_some_and(|text| !text.is_empty()), "{url}: {body}");
+    }
+    let trace = body["trace_id"].as_str().unwrap();
+    assert!(trace.len() == 32 && trace.bytes().all(|b| b.is_ascii_hexdigit()), "{url}: {trace}");
+    body
+}

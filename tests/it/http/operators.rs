@@ -1,0 +1,155 @@
+//! The calls of operators and probes.
+
+use floodgate::config::Tier;
+use reqwest::Response;
+use serde_json::{Value as Json, json};
+
+use super::{one_per_buyer, problem, selling, unlimited};
+use crate::support::TestApp;
+use crate::support::app::sale_body;
+
+async fn post(app: &TestApp, path: &str, body: &Json) -> Response {
+    let url = format!("http://{}/admin/v1{path}", app.internal);
+    app.client.post(url).json(body).send().await.unwrap()
+}
+
+async fn get(app: &TestApp, path: &str) -> Response {
+    app.client.get(format!("http://{}{path}", app.internal)).send().await.unwrap()
+}
+
+#[tokio::test]
+async fn a_sale_is_created_once_and_shown_as_it_was_described() {
+    let app = TestApp::fresh(Tier::Memory);
+    let body = sale_body("sale", json!({"kind": "quota", "limit": 3}), 7, 4);
+    let created = post(&app, "/sales", &body).await;
+    assert_eq!(created.status(), 201);
+    assert_eq!(created.headers()["location"], "/admin/v1/sales/sale");
+    let created: Json = created.json().await.unwrap();
+    assert_eq!((&created["phase"], &created["epoch"]), (&json!("draft"), &json!(0)));
+    let sku = &created["skus"][0];
+    assert_eq!((&sku["initial_stock"], &sku["stock_left"]), (&json!(7), &json!(7)));
+    assert_eq!(sku["buckets"], 4);
+    assert_eq!(sku["policy"], json!({"kind": "quota", "limit": 3, "max_quantity": 1}));
+    problem(post(&app, "/sales", &body).await, 409, "sale-exists").await;
+
+    let shown = app.admin("/sales/sale", None).await;
+    assert_eq!(shown, created);
+    assert_eq!(app.admin("/sales", None).await["sales"], json!([created]));
+}
+
+#[tokio::test]
+async fn faults_of_a_description_are_all_named() {
+    let app = TestApp::fresh(Tier::Memory);
+    let mut body = sale_body("sale", one_per_buyer(), 0, 0);
+    body["ends_at"] = body["starts_at"].clone();
+    let said = problem(post(&app, "/sales", &body).await, 400, "invalid-request").await;
+    assert_eq!(said["faults"].as_array().unwrap().len(), 3, "{said}");
+
+    let changes: [(&str, Json, &str); 8] = [
+        ("/sale_id", json!("a b"), "64 characters out of"),
+        ("/starts_at", json!("tomorrow"), "body"),
+        ("/ticket_required", json!(true), "tickets"),
+        ("/skus", json!([]), "skus"),
+        ("/skus/0/policy", json!({"kind": "first_come"}), "policy.kind"),
+        ("/skus/0/policy", json!({"kind": "quota"}), "policy.limit"),
+        ("/skus/0/initial_stock", json!(-1), "body"),
+        ("/skus/0/price", json!(1.5), "body"),
+    ];
+    for (place, value, names) in changes {
+        let mut body = sale_body("sale", one_per_buyer(), 1, 1);
+        *body.pointer_mut(place).unwrap() = value;
+        let said = problem(post(&app, "/sales", &body).await, 400, "invalid-request").await;
+        assert!(said["detail"].as_str().unwrap().contains(names), "{place}: {said}");
+    }
+    let mut body = sale_body("sale", one_per_buyer(), 1, 1);
+    body["colour"] = json!("red");
+    let said = problem(post(&app, "/sales", &body).await, 400, "invalid-request").await;
+    assert!(said["detail"].as_str().unwrap().contains("colour"), "{said}");
+}
+
+#[tokio::test]
+async fn verbs_are_repeat_safe_and_know_the_phases() {
+    let app = selling(one_per_buyer(), 5).await;
+    let (empty, before) = (json!({}), app.admin("/sales/sale", None).await["epoch"].clone());
+    for _ in 0..2 {
+        let opened: Json = post(&app, "/sales/sale/open", &empty).await.json().await.unwrap();
+        assert_eq!((&opened["phase"], &opened["epoch"]), (&json!("open"), &before));
+    }
+    assert_eq!(post(&app, "/sales/sale/close", &empty).await.status(), 200);
+    let said = problem(post(&app, "/sales/sale/open", &empty).await, 409, "phase-conflict").await;
+    assert_eq!((&said["from"], &said["to"]), (&json!("closed"), &json!("open")));
+    for verb in ["open", "pause", "close"] {
+        let unknown = post(&app, &format!("/sales/other/{verb}"), &empty).await;
+        problem(unknown, 404, "unknown-sku").await;
+    }
+    problem(get(&app, "/admin/v1/sales/other").await, 404, "unknown-sku").await;
+    problem(get(&app, "/admin/v1/sales/a%20b/funnel").await, 404, "unknown-sku").await;
+}
+
+#[tokio::test]
+async fn operators_see_actors_numbers_funnel_and_audit() {
+    let app = selling(one_per_buyer(), 5).await;
+    let (_, bought) = app.buy_json("sale", 1, json!({"sku_id": "sku", "quantity": 1})).await;
+    assert_eq!(bought["state"], "success");
+
+    let actors = app.admin("/actors", None).await;
+    assert_eq!(actors["all_up"], true);
+    let kinds: Vec<_> = actors["actors"].as_array().unwrap().iter().map(|a| &a["kind"]).collect();
+    assert!(kinds.contains(&&json!("stock_gate")) && kinds.contains(&&json!("order_consumer")));
+    let stats = app.admin("/stats", None).await;
+    assert_eq!((&stats["tier"], &stats["ready"]), (&json!("memory"), &json!(true)));
+    assert_eq!(stats["orders_placed"], 1);
+    assert_eq!(stats["skus"][0]["stock_left"], 4);
+    assert_eq!(app.stage("sale", "landed").await, 1);
+    app.assert_audit_holds().await;
+    let audited = app.admin("/audit", Some(json!({"sale_id": "sale", "repair": false}))).await;
+    assert_eq!(audited["num_orders"], 1);
+    problem(post(&app, "/audit", &json!({"repair": true})).await, 400, "invalid-request").await;
+    problem(post(&app, "/audit", &json!({"sale_id": "x"})).await, 404, "unknown-sku").await;
+}
+
+#[tokio::test]
+async fn an_audit_without_a_body_looks_at_everything() {
+    let app = selling(one_per_buyer(), 5).await;
+    let url = format!("http://{}/admin/v1/audit", app.internal);
+    let audited: Json = app.client.post(url).send().await.unwrap().json().await.unwrap();
+    assert_eq!(audited["holds"], true);
+}
+
+#[tokio::test]
+async fn the_way_of_one_request_is_found_by_id_and_by_number() {
+    let app = selling(unlimited(), 5).await;
+    let id = app.request_id("sale", 7).await;
+    let path = |id: &str| format!("/admin/v1/requests/{id}/trace");
+    problem(get(&app, &path(&id)).await, 404, "not-found").await;
+    let wish = json!({"sku_id": "sku", "quantity": 2, "request_id": id});
+    app.buy_json("sale", 7, wish).await;
+    let (number, _) = id.split_once('-').unwrap();
+    for id in [id.as_str(), number] {
+        let trace: Json = get(&app, &path(id)).await.json().await.unwrap();
+        assert_eq!((&trace["buyer_id"], &trace["sku_id"]), (&json!("7"), &json!("sku")));
+        let stages: Vec<_> = trace["stages"].as_array().unwrap().iter().collect();
+        assert_eq!(stages.iter().map(|s| &s["stage"]).collect::<Vec<_>>(), ["gate", "ledger"]);
+        for stage in stages {
+            assert_eq!(
+                (&stage["state"], &stage["quantity"]),
+                (&json!("pending_payment"), &json!(2))
+            );
+            assert!(stage["at"].is_string());
+        }
+    }
+    problem(get(&app, &path("x")).await, 400, "invalid-request").await;
+}
+
+#[tokio::test]
+async fn probes_are_answered() {
+    let app = selling(one_per_buyer(), 5).await;
+    for path in ["/livez", "/readyz", "/healthz"] {
+        let answer = get(&app, path).await;
+        assert_eq!(answer.status(), 200);
+        assert_eq!(answer.json::<Json>().await.unwrap(), json!({"status": "ok"}));
+    }
+    let verbose: Json = get(&app, "/readyz?verbose").await.json().await.unwrap();
+    let names: Vec<_> = verbose["checks"].as_array().unwrap().iter().map(|c| &c["name"]).collect();
+    assert_eq!(names, ["accepting", "actors", "ledger"]);
+}

@@ -1,0 +1,114 @@
+//! What buyers read: sales, requests, orders.
+
+use serde_json::{Value as Json, json};
+
+use super::{one_per_buyer, problem, selling, unlimited};
+
+#[tokio::test]
+async fn sales_are_listed_with_server_time_and_stock() {
+    let app = selling(unlimited(), 5).await;
+    app.open_sale("second", one_per_buyer(), 7, 1).await;
+    let (status, all) = app.get("/v1/sales", 1).await;
+    assert_eq!(status, 200);
+    assert!(all["server_time"].is_string());
+    let ids: Vec<_> = all["sales"].as_array().unwrap().iter().map(|s| &s["sale_id"]).collect();
+    assert_eq!(ids, ["sale", "second"]);
+
+    let (_, one) = app.get("/v1/sales/second", 1).await;
+    assert!(one["server_time"].is_string());
+    assert_eq!(one["phase"], "open");
+    assert_eq!(one["ticket_required"], false);
+    let sku = &one["skus"][0];
+    assert_eq!(sku["policy"], json!({"kind": "one_per_buyer", "max_quantity": 2}));
+    assert_eq!((&sku["price"], &sku["stock_left"]), (&json!(100), &json!(7)));
+    let call = app.client.get(app.url("/v1/sales/third")).send().await.unwrap();
+    problem(call, 404, "unknown-sku").await;
+}
+
+#[tokio::test]
+async fn a_reader_who_has_the_page_gets_no_second_copy() {
+    let app = selling(unlimited(), 5).await;
+    for path in ["/v1/sales", "/v1/sales/sale"] {
+        let first = app.client.get(app.url(path)).send().await.unwrap();
+        assert_eq!(first.headers()["cache-control"], "max-age=1");
+        let tag = first.headers()["etag"].clone();
+        let again = app.client.get(app.url(path)).header("if-none-match", &tag);
+        let again = again.send().await.unwrap();
+        assert_eq!(again.status(), 304, "{path}");
+        assert_eq!(again.headers()["etag"], tag);
+        assert_eq!(again.bytes().await.unwrap().len(), 0);
+        let other = app.client.get(app.url(path)).header("if-none-match", "W/\"other\"");
+        assert_eq!(other.send().await.unwrap().status(), 200);
+    }
+}
+
+#[tokio::test]
+async fn a_phase_is_shown_as_soon_as_it_is_turned() {
+    let app = selling(unlimited(), 5).await;
+    for (verb, phase) in [("pause", "paused"), ("open", "open"), ("close", "closed")] {
+        app.admin(&format!("/sales/sale/{verb}"), Some(json!({}))).await;
+        assert_eq!(app.get("/v1/sales/sale", 1).await.1["phase"], phase);
+    }
+}
+
+#[tokio::test]
+async fn a_request_is_shown_to_its_owner_only() {
+    let app = selling(unlimited(), 5).await;
+    let id = app.request_id("sale", 1).await;
+    let path = format!("/v1/requests/{id}");
+    let as_buyer = |buyer: &'static str, path: String| {
+        app.client.get(app.url(&path)).header("x-buyer-id", buyer).send()
+    };
+    let early = problem(as_buyer("1", path.clone()).await.unwrap(), 404, "not-found").await;
+    assert_eq!((&early["state"], &early["request_id"]), (&json!("not_found"), &json!(id)));
+
+    let wish = json!({"sku_id": "sku", "quantity": 1, "request_id": id});
+    let (_, bought) = app.buy_json("sale", 1, wish).await;
+    let shown = as_buyer("1", path.clone()).await.unwrap();
+    assert_eq!(shown.headers()["cache-control"], "no-store");
+    assert!(shown.headers().get("retry-after").is_none(), "it is the last word");
+    let shown: Json = shown.json().await.unwrap();
+    assert_eq!(shown["state"], "success");
+    assert_eq!(shown["order"], bought["order"]);
+    assert_eq!(shown["poll_after_ms"], 0);
+
+    let other = problem(as_buyer("2", path.clone()).await.unwrap(), 404, "not-found").await;
+    assert_eq!(other["state"], "not_found");
+    let nobody = app.client.get(app.url(&path)).send().await.unwrap();
+    problem(nobody, 401, "unauthenticated").await;
+    for junk in ["x", "1-1-AAAAAAAAAAAAAAAA", "%20"] {
+        let junk = as_buyer("1", format!("/v1/requests/{junk}")).await.unwrap();
+        problem(junk, 404, "not-found").await;
+    }
+}
+
+#[tokio::test]
+async fn my_orders_come_page_by_page_newest_first() {
+    let app = selling(unlimited(), 50).await;
+    let mut ids = Vec::new();
+    for _ in 0..5 {
+        let id = app.request_id("sale", 1).await;
+        let wish = json!({"sku_id": "sku", "quantity": 1, "request_id": id});
+        assert_eq!(app.buy("sale", 1, wish).await.status(), 200);
+        ids.insert(0, id);
+    }
+    let mut read = Vec::new();
+    let mut path = "/v1/orders?limit=2".to_owned();
+    loop {
+        let (_, page) = app.get(&path, 1).await;
+        let orders = page["orders"].as_array().unwrap().clone();
+        assert!(orders.len() <= 2);
+        read.extend(orders.iter().map(|o| o["request_id"].as_str().unwrap().to_owned()));
+        let Some(cursor) = page["next_cursor"].as_str() else { break };
+        path = format!("/v1/orders?limit=2&cursor={cursor}");
+    }
+    read.sort();
+    ids.sort();
+    assert_eq!(read, ids, "each order once");
+    assert_eq!(app.get("/v1/orders", 2).await.1, json!({"orders": []}));
+    for query in ["limit=0", "limit=101", "limit=x", "limit=-1", "cursor=x", "page=2"] {
+        let call = app.client.get(app.url(&format!("/v1/orders?{query}")));
+        let answer = call.header("x-buyer-id", "1").send().await.unwrap();
+        problem(answer, 400, "invalid-request").await;
+    }
+}

@@ -1,0 +1,107 @@
+//! Ids that were issued, and ids that were not.
+
+use floodgate::config::Tier;
+use serde_json::{Value as Json, json};
+
+use super::{one_per_buyer, problem, selling, unlimited};
+use crate::support::TestApp;
+use crate::support::app::fresh_settings;
+
+fn wish(request_id: &str) -> Json {
+    json!({"sku_id": "sku", "quantity": 1, "request_id": request_id})
+}
+
+#[tokio::test]
+async fn issued_ids_differ_and_derived_ids_do_not() {
+    let app = selling(unlimited(), 5).await;
+    app.open_sale("one", one_per_buyer(), 5, 2).await;
+    assert_ne!(app.request_id("sale", 1).await, app.request_id("sale", 1).await);
+    assert_eq!(app.request_id("one", 1).await, app.request_id("one", 1).await);
+    assert_ne!(app.request_id("one", 1).await, app.request_id("one", 2).await);
+
+    let derived = app.request_id("one", 1).await;
+    let (_, bought) = app.buy_json("one", 1, json!({"sku_id": "sku", "quantity": 1})).await;
+    assert_eq!(bought["request_id"], json!(derived), "left out, it is derived");
+}
+
+#[tokio::test]
+async fn an_id_says_when_it_ends() {
+    let app = selling(unlimited(), 5).await;
+    let call = app.client.post(app.url("/v1/sales/sale/request-ids"));
+    let call = call.header("x-buyer-id", "1").json(&json!({"sku_id": "sku"}));
+    let answer = call.send().await.unwrap();
+    assert_eq!(answer.headers()["cache-control"], "no-store");
+    let body: Json = answer.json().await.unwrap();
+    let ends = chrono::DateTime::parse_from_rfc3339(body["expires_at"].as_str().unwrap()).unwrap();
+    let left_s = (ends.timestamp_millis() - floodgate::clock::wall_ms()) / 1000;
+    assert!((3_500..=3_600).contains(&left_s), "{left_s}");
+}
+
+#[tokio::test]
+async fn ids_of_other_buyers_sales_and_nobody_are_refused() {
+    let app = selling(unlimited(), 5).await;
+    app.open_sale("other", unlimited(), 5, 2).await;
+    let mine = app.request_id("sale", 1).await;
+    problem(app.buy("sale", 2, wish(&mine)).await, 403, "request-id-invalid").await;
+    problem(app.buy("other", 1, wish(&mine)).await, 403, "request-id-invalid").await;
+
+    let (number, rest) = mine.split_once('-').unwrap();
+    let next = number.parse::<u64>().unwrap() + 1;
+    let (head, mac) = mine.rsplit_once('-').map_or(("", ""), |parts| parts);
+    let forged = [
+        String::new(),
+        "1".to_owned(),
+        number.to_owned(),
+        format!("{next}-{rest}"),
+        format!("{head}-{}", "A".repeat(mac.len())),
+        mine[..mine.len() - 1].to_owned(),
+        format!("{mine}A"),
+        format!("0{mine}"),
+        "9223372036854775808-1-AAAAAAAAAAAAAAAA".to_owned(),
+        "é".to_owned(),
+    ];
+    for id in &forged {
+        problem(app.buy("sale", 1, wish(id)).await, 403, "request-id-invalid").await;
+    }
+    assert_eq!(app.buy("sale", 1, wish(&mine)).await.status(), 200, "nothing was used up");
+}
+
+#[tokio::test]
+async fn a_derived_id_cannot_be_replaced_by_another_signed_one() {
+    let app = selling(one_per_buyer(), 5).await;
+    let mine = app.request_id("sale", 1).await;
+    let others = app.request_id("sale", 2).await;
+    problem(app.buy("sale", 1, wish(&others)).await, 403, "request-id-invalid").await;
+    assert_eq!(app.buy("sale", 1, wish(&mine)).await.status(), 200);
+}
+
+#[tokio::test]
+async fn an_expired_id_buys_nothing_new_but_reads_its_first_answer() {
+    let (settings, _folder) = fresh_settings(Tier::Memory);
+    let app = TestApp::start(settings.clone());
+    app.open_sale("sale", unlimited(), 5, 2).await;
+    let (used, unused) = (app.request_id("sale", 1).await, app.request_id("sale", 1).await);
+    let (_, first) = app.buy_json("sale", 1, wish(&used)).await;
+    assert_eq!(first["state"], "success");
+    app.stop();
+
+    let mut later = settings;
+    later.auth.request_id_ttl_s = 0;
+    let app = TestApp::start(later);
+    problem(app.buy("sale", 1, wish(&unused)).await, 403, "request-id-invalid").await;
+    let again = app.buy("sale", 1, wish(&used)).await;
+    assert_eq!(again.headers()["idempotent-replayed"], "true");
+    assert_eq!(again.json::<Json>().await.unwrap(), first);
+}
+
+#[tokio::test]
+async fn ids_are_for_known_skus() {
+    let app = selling(unlimited(), 5).await;
+    for (sale, sku) in [("sale", "other"), ("other", "sku")] {
+        let call = app.client.post(app.url(&format!("/v1/sales/{sale}/request-ids")));
+        let call = call.header("x-buyer-id", "1").json(&json!({"sku_id": sku}));
+        problem(call.send().await.unwrap(), 404, "unknown-sku").await;
+    }
+    let call = app.client.post(app.url("/v1/sales/sale/request-ids")).header("x-buyer-id", "1");
+    problem(call.json(&json!({"sku": "sku"})).send().await.unwrap(), 400, "invalid-request").await;
+}

@@ -1,0 +1,118 @@
+//! Each test takes one guard out of the ledger, sells through the real actors, and audits.
+
+use std::sync::Arc;
+
+use floodgate::audit::EVIDENCE;
+use floodgate::config::Tier;
+use floodgate::domain::{InvariantId, Policy};
+
+use crate::support::lying_ledger::{Lie, LyingLedger};
+use crate::support::rig::{ONE_PER_BUYER, Offer, Rig, UNLIMITED, broken, in_system, settings};
+use crate::support::wait::until;
+
+/// Sells to three buyers, one of them twice, over a ledger that lies; returns what the audit finds
+/// broken.
+fn found_with(lie: Lie, tier: Tier, policy: Policy, stock: u32) -> Vec<InvariantId> {
+    in_system(async {
+        let ledger = Arc::new(LyingLedger::new(lie));
+        let rig = Rig::open(&settings(tier), ledger, Offer { policy, stock, buckets: 1 }).await;
+        for buyer in [1, 2, 3, 1] {
+            rig.buy(buyer).await;
+        }
+        broken(&rig.audit(0).await)
+    })
+}
+
+#[test]
+fn an_honest_ledger_breaks_nothing() {
+    for tier in [Tier::Memory, Tier::Ledger] {
+        for policy in [ONE_PER_BUYER, UNLIMITED, Policy::Quota { limit: 1, max_quantity: 1 }] {
+            assert_eq!(found_with(Lie::Honest, tier, policy, 2), []);
+        }
+    }
+}
+
+#[test]
+fn without_the_stock_guard_no_oversell_is_broken() {
+    let found = found_with(Lie::IgnoresStock, Tier::Ledger, UNLIMITED, 1);
+    assert!(found.contains(&InvariantId::NoOversell), "{found:?}");
+}
+
+#[test]
+fn without_the_request_key_one_order_per_request_is_broken() {
+    let found = found_with(Lie::IgnoresRequests, Tier::Memory, UNLIMITED, 9);
+    assert!(found.contains(&InvariantId::OneOrderPerRequest), "{found:?}");
+}
+
+#[test]
+fn without_the_slot_key_limit_held_is_broken() {
+    assert_eq!(
+        found_with(Lie::IgnoresLimit, Tier::Ledger, ONE_PER_BUYER, 9),
+        [InvariantId::LimitHeld]
+    );
+}
+
+#[test]
+fn without_the_quota_guard_limit_held_is_broken() {
+    let quota = Policy::Quota { limit: 1, max_quantity: 1 };
+    assert_eq!(found_with(Lie::IgnoresLimit, Tier::Ledger, quota, 9), [InvariantId::LimitHeld]);
+}
+
+#[test]
+fn a_failure_beside_an_order_breaks_nothing_lost() {
+    assert_eq!(
+        found_with(Lie::RecordsBoth, Tier::Memory, UNLIMITED, 9),
+        [InvariantId::NothingLost]
+    );
+}
+
+#[test]
+fn units_that_vanish_break_stock_conserved() {
+    let found = found_with(Lie::LosesStock, Tier::Memory, UNLIMITED, 9);
+    assert!(found.contains(&InvariantId::StockConserved), "{found:?}");
+}
+
+#[test]
+fn a_success_without_an_order_breaks_status_monotone() {
+    let found = found_with(Lie::ForgetsOrders, Tier::Memory, UNLIMITED, 9);
+    assert!(found.contains(&InvariantId::StatusMonotone), "{found:?}");
+    assert!(found.contains(&InvariantId::NothingLost), "{found:?}");
+}
+
+#[test]
+fn units_that_come_back_without_a_record_break_compensated_once() {
+    assert_eq!(
+        found_with(Lie::RefusesSilently, Tier::Memory, ONE_PER_BUYER, 9),
+        [InvariantId::CompensatedOnce]
+    );
+}
+
+#[test]
+fn an_order_of_an_older_opening_breaks_fenced() {
+    assert_eq!(found_with(Lie::StampsOldEpoch, Tier::Memory, UNLIMITED, 9), [InvariantId::Fenced]);
+}
+
+#[test]
+fn a_ledger_that_never_answers_breaks_drains() {
+    in_system(async {
+        let ledger = Arc::new(LyingLedger::new(Lie::Hangs));
+        let mut settings = settings(Tier::Memory);
+        settings.http.answer_deadline_ms = 10;
+        let offer = Offer { policy: UNLIMITED, stock: 9, buckets: 1 };
+        let rig = Rig::open(&settings, ledger, offer).await;
+        let answer = rig.buy(1).await;
+        assert_eq!(answer, floodgate::messages::Answer::Unknown);
+        assert_eq!(broken(&rig.audit(30_000).await), []);
+        let found = until("the drain limit", || async {
+            let found = broken(&rig.audit(30_001).await);
+            (!found.is_empty()).then_some(found)
+        });
+        assert_eq!(found.await, [InvariantId::Drains]);
+    });
+}
+
+#[test]
+fn every_invariant_states_its_evidence() {
+    let stated: Vec<_> = EVIDENCE.iter().map(|(id, _)| *id).collect();
+    assert_eq!(stated, InvariantId::ALL);
+}

@@ -1,0 +1,125 @@
+//! The reference model against the embedded gate's books, over random sequences of operations.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use floodgate::domain::model::{Model, Said};
+use floodgate::domain::{
+    Book, BucketNo, BuyerId, Counting, Epoch, Phase, Policy, Refusal, RequestId, Reservation, Sku,
+    SkuNo, Standing, TraceId, Verdict,
+};
+use proptest::prelude::*;
+
+use crate::support::random::num_cases;
+
+/// One operation: who asks with which request for how many units, and whether the ledger's answer
+/// comes at once.
+type Operation = (u64, u64, u32, bool);
+
+fn policies() -> impl Strategy<Value = Policy> {
+    prop_oneof![
+        Just(Policy::OnePerBuyer { max_quantity: 3 }),
+        Just(Policy::Unlimited { max_quantity: 3 }),
+        (1..6_u32).prop_map(|limit| Policy::Quota { limit, max_quantity: 3 }),
+    ]
+}
+
+fn operations() -> impl Strategy<Value = Vec<Operation>> {
+    prop::collection::vec((1..12_u64, 1..30_u64, 1..4_u32, any::<bool>()), 1..60)
+}
+
+fn sku(policy: Policy, initial: u32) -> Arc<Sku> {
+    Arc::new(Sku {
+        no: SkuNo(1),
+        id: "sku".parse().unwrap(),
+        title: "SKU".to_owned(),
+        price: 1,
+        initial,
+        policy,
+        buckets: 1,
+        payment_window_s: 1,
+        bar_lapsed: false,
+    })
+}
+
+fn ask(request: u64, buyer: u64, quantity: u32) -> Reservation {
+    Reservation {
+        request: RequestId::new(request).unwrap(),
+        sku: SkuNo(1),
+        bucket: BucketNo(0),
+        epoch: Epoch(1),
+        buyer: BuyerId::new(buyer).unwrap(),
+        quantity,
+        asked_at_ms: 0,
+        trace: TraceId(0),
+    }
+}
+
+/// What the model says of a gate's verdict; `None`: they cannot be compared.
+fn said(verdict: Verdict) -> Said {
+    match verdict {
+        Verdict::Reserved => Said::Yes,
+        Verdict::Repeat(Standing::Queued | Standing::Ordered { .. }) => Said::Again,
+        Verdict::Repeat(Standing::Failed(refusal)) | Verdict::Refused(refusal) => Said::No(refusal),
+        Verdict::Short => Said::No(Refusal::SoldOut),
+        Verdict::StaleEpoch => panic!("one opening only"),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: num_cases(),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn the_book_agrees_with_the_model(
+        policy in policies(),
+        initial in 0..20_u32,
+        operations in operations(),
+    ) {
+        let mut model = Model::new(policy, initial);
+        let mut book = Book::new(sku(policy, initial), Counting::Here);
+        book.stock(initial);
+        book.turn(Phase::Open, Epoch(1));
+        for (buyer, request, quantity, settles) in operations {
+            let ask = ask(request, buyer, quantity);
+            let verdict = book.reserve(&ask);
+            prop_assert_eq!(said(verdict), model.buy(ask.request, ask.buyer, quantity));
+            if settles && verdict == Verdict::Reserved {
+                let order = ask.intent(&sku(policy, initial)).order();
+                prop_assert!(book.settle(&order), "news");
+                prop_assert!(!book.settle(&order), "no news the second time");
+            }
+            prop_assert_eq!(book.snapshot().available, model.available());
+        }
+        for (request, buyer, quantity) in model.orders() {
+            let (units, ..) = book.standing(request, Some(buyer)).unwrap();
+            prop_assert_eq!(units, quantity);
+        }
+        let buyers: HashSet<_> = model.orders().map(|(_, buyer, _)| buyer).collect();
+        prop_assert_eq!(book.snapshot().num_buyers, buyers.len());
+    }
+
+    #[test]
+    fn whatever_is_withdrawn_leaves_no_trace(
+        policy in policies(),
+        initial in 1..20_u32,
+        operations in operations(),
+    ) {
+        let mut book = Book::new(sku(policy, initial), Counting::Here);
+        book.stock(initial);
+        book.turn(Phase::Open, Epoch(1));
+        for (buyer, request, quantity, _) in operations {
+            let before = book.snapshot();
+            let ask = ask(request, buyer, quantity);
+            if book.reserve(&ask) == Verdict::Reserved {
+                prop_assert_eq!(book.withdraw(ask.request), quantity);
+                prop_assert_eq!(book.withdraw(ask.request), 0, "once");
+                prop_assert_eq!(book.snapshot(), before);
+                book.reserve(&ask);
+            }
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! The reference model against everything that counts, over random operations.
+
+mod gate_book;
+mod sqlite_ledger;

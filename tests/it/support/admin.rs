@@ -1,0 +1,38 @@
+//! The admin API of a server in another process.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value as Json, json};
+
+use super::app::sale_body;
+
+/// Creates and opens a sale of one SKU, `sku`.
+pub async fn open_sale(internal: SocketAddr, sale: &str, policy: Json, stock: u32, buckets: u16) {
+    call(internal, "/sales", sale_body(sale, policy, stock, buckets)).await;
+    call(internal, &format!("/sales/{sale}/open"), json!({})).await;
+}
+
+/// A call that must succeed.
+pub async fn call(internal: SocketAddr, path: &str, body: Json) -> Json {
+    let url = format!("http://{internal}/admin/v1{path}");
+    let response = reqwest::Client::new().post(url).json(&body).send().await.unwrap();
+    let status = response.status();
+    let json: Json = response.json().await.unwrap();
+    assert!(status.is_success(), "{path}: {status} {json}");
+    json
+}
+
+/// Requires that every invariant could be judged and holds.
+pub async fn assert_audit_holds(internal: SocketAddr) {
+    let report = call(internal, "/audit", json!({})).await;
+    assert!(report["holds"] == true && report["could_tell"] == true, "{report:#}");
+}
+
+/// A stage of a sale's funnel.
+pub async fn stage(internal: SocketAddr, sale: &str, stage: &str) -> u64 {
+    let url = format!("http://{internal}/admin/v1/sales/{sale}/funnel");
+    let funnel: Json = reqwest::get(url).await.unwrap().json().await.unwrap();
+    let stages = funnel["stages"].as_array().unwrap();
+    let found = stages.iter().find(|found| found["stage"] == stage);
+    found.unwrap_or_else(|| panic!("{funnel}"))["count"].as_u64().unwrap()
+}

@@ -1,0 +1,137 @@
+//! A whole server in this process, on free ports and a ledger of its own.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use floodgate::app::AppThread;
+use floodgate::clock::wall_ms;
+use floodgate::config::{Settings, Tier};
+use reqwest::{Client, Response, StatusCode};
+use serde_json::{Value as Json, json};
+use tempfile::TempDir;
+
+/// A running server. Ends with the test.
+pub struct TestApp {
+    pub public: SocketAddr,
+    pub internal: SocketAddr,
+    pub client: Client,
+    pub settings: Settings,
+    app: AppThread,
+    /// Holds the ledger for as long as the server runs.
+    folder: Option<TempDir>,
+}
+
+/// Settings of a tier on a fresh ledger; the folder must outlive the server.
+pub fn fresh_settings(tier: Tier) -> (Settings, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut settings = Settings::for_test(&url_of(folder.path().join("ledger.db")));
+    settings.tier = tier;
+    (settings, folder)
+}
+
+pub fn url_of(file: PathBuf) -> String {
+    format!("sqlite://{}", file.display())
+}
+
+impl TestApp {
+    /// A tier on a fresh ledger.
+    pub fn fresh(tier: Tier) -> Self {
+        let (settings, folder) = fresh_settings(tier);
+        let mut app = Self::start(settings);
+        app.folder = Some(folder);
+        app
+    }
+
+    /// A server with these settings.
+    pub fn start(settings: Settings) -> Self {
+        let app = AppThread::start(settings.clone()).unwrap();
+        let at = app.listening();
+        let client = Client::builder().pool_max_idle_per_host(256).build().unwrap();
+        let (public, internal) = (at.public, at.internal);
+        Self { public, internal, client, settings, app, folder: None }
+    }
+
+    /// Stops the server in good order.
+    pub fn stop(self) {
+        self.app.stop().unwrap();
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.public)
+    }
+
+    /// A call of the admin API that must succeed.
+    pub async fn admin(&self, path: &str, body: Option<Json>) -> Json {
+        let url = format!("http://{}/admin/v1{path}", self.internal);
+        let call = match body {
+            Some(body) => self.client.post(url).json(&body),
+            None => self.client.get(url),
+        };
+        let response = call.send().await.unwrap();
+        let status = response.status();
+        let json: Json = response.json().await.unwrap();
+        assert!(status.is_success(), "{path}: {status} {json}");
+        json
+    }
+
+    /// Creates and opens a sale of one SKU, `sku`.
+    pub async fn open_sale(&self, sale: &str, policy: Json, stock: u32, buckets: u16) {
+        self.admin("/sales", Some(sale_body(sale, policy, stock, buckets))).await;
+        self.admin(&format!("/sales/{sale}/open"), Some(json!({}))).await;
+    }
+
+    /// A purchase, as sent.
+    pub async fn buy(&self, sale: &str, buyer: u64, body: Json) -> Response {
+        let call = self.client.post(self.url(&format!("/v1/buy/{sale}")));
+        call.header("x-buyer-id", buyer.to_string()).json(&body).send().await.unwrap()
+    }
+
+    /// A purchase with its status and document.
+    pub async fn buy_json(&self, sale: &str, buyer: u64, body: Json) -> (StatusCode, Json) {
+        let response = self.buy(sale, buyer, body).await;
+        (response.status(), response.json().await.unwrap())
+    }
+
+    /// A fresh request id.
+    pub async fn request_id(&self, sale: &str, buyer: u64) -> String {
+        let call = self.client.post(self.url(&format!("/v1/sales/{sale}/request-ids")));
+        let call = call.header("x-buyer-id", buyer.to_string()).json(&json!({"sku_id": "sku"}));
+        let json: Json = call.send().await.unwrap().json().await.unwrap();
+        json["request_id"].as_str().unwrap_or_else(|| panic!("{json}")).to_owned()
+    }
+
+    /// Reads a public path as a buyer.
+    pub async fn get(&self, path: &str, buyer: u64) -> (StatusCode, Json) {
+        let call = self.client.get(self.url(path)).header("x-buyer-id", buyer.to_string());
+        let response = call.send().await.unwrap();
+        (response.status(), response.json().await.unwrap())
+    }
+
+    /// Audits everything and requires that all of it could be judged and holds.
+    pub async fn assert_audit_holds(&self) -> Json {
+        let report = self.admin("/audit", Some(json!({}))).await;
+        assert!(report["holds"] == true && report["could_tell"] == true, "{report:#}");
+        report
+    }
+
+    /// A stage of a sale's funnel.
+    pub async fn stage(&self, sale: &str, stage: &str) -> u64 {
+        let funnel = self.admin(&format!("/sales/{sale}/funnel"), None).await;
+        let stages = funnel["stages"].as_array().unwrap();
+        let found = stages.iter().find(|found| found["stage"] == stage);
+        found.unwrap_or_else(|| panic!("{funnel}"))["count"].as_u64().unwrap()
+    }
+}
+
+/// A sale as an operator describes it.
+pub fn sale_body(sale: &str, policy: Json, stock: u32, buckets: u16) -> Json {
+    let at = |ms: i64| chrono::DateTime::from_timestamp_millis(ms).unwrap().to_rfc3339();
+    json!({
+        "sale_id": sale, "title": "A sale", "ticket_required": false,
+        "starts_at": at(wall_ms() - 1_000), "ends_at": at(wall_ms() + 3_600_000),
+        "skus": [{
+            "sku_id": "sku", "title": "A SKU", "price": 100, "initial_stock": stock,
+            "policy": policy, "buckets": buckets, "payment_window_s": 900, "bar_lapsed": false,
+        }],
+    })
+}

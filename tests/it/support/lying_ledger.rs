@@ -1,0 +1,319 @@
+//! A ledger in memory whose guards can be taken out one by one.
+//!
+//! With every guard in place it keeps the promises of [`Ledger`]; each lie breaks one of them, so
+//! that a test can show that the checker sees it. It shares no code with the SQL ledgers.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use async_trait::async_trait;
+use floodgate::db::{Anomalies, AuditRow, Error, Ledger, OrderCursor, Placing, Tally, Visit};
+use floodgate::domain::book::gives_back;
+use floodgate::domain::invariants::{FailureFacts, SkuFacts};
+use floodgate::domain::{
+    BuyerId, Epoch, Examination, Failure, Order, OrderIntent, Phase, RequestId, Sale, SaleDraft,
+    SaleId, Sku, SkuNo,
+};
+use parking_lot::Mutex;
+
+/// A guard to take out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lie {
+    /// None: every promise is kept.
+    Honest,
+    /// Sells what is not there.
+    IgnoresStock,
+    /// Writes a second order for the same request.
+    IgnoresRequests,
+    /// Writes a second order for the same buyer.
+    IgnoresLimit,
+    /// Says that it wrote and did not.
+    ForgetsOrders,
+    /// Records a failure next to the order.
+    RecordsBoth,
+    /// Takes units from the stock without an order.
+    LosesStock,
+    /// Refuses after the gate accepted, and does not record it.
+    RefusesSilently,
+    /// Writes orders under an opening that is over.
+    StampsOldEpoch,
+    /// Never answers.
+    Hangs,
+}
+
+#[derive(Debug, Default)]
+struct Rows {
+    sales: Vec<Sale>,
+    opened_at_ms: HashMap<i32, i64>,
+    available: HashMap<SkuNo, i64>,
+    orders: Vec<Order>,
+    failures: Vec<Failure>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct LyingLedger {
+    lie: Lie,
+    rows: Mutex<Rows>,
+    tokens: AtomicI64,
+}
+
+impl LyingLedger {
+    /// A ledger with one guard taken out.
+    pub fn new(lie: Lie) -> Self {
+        Self { lie, rows: Mutex::default(), tokens: AtomicI64::new(0) }
+    }
+
+    fn refuses(&self) -> bool {
+        self.lie == Lie::RefusesSilently
+    }
+}
+
+impl Rows {
+    fn sku(&self, no: SkuNo) -> Option<(&Sale, &Sku)> {
+        self.sales.iter().find_map(|sale| Some((sale, sale.skus.iter().find(|s| s.no == no)?)))
+    }
+
+    fn examine(&self, batch: &[OrderIntent], lie: Lie) -> Examination {
+        let mut seen = Examination::default();
+        for intent in batch {
+            for order in &self.orders {
+                if order.request == intent.request && lie != Lie::IgnoresRequests {
+                    seen.orders.insert(order.request, *order);
+                }
+                let same = order.sku == intent.sku && order.buyer == intent.buyer;
+                if same && order.slot == 0 && lie != Lie::IgnoresLimit {
+                    seen.firsts.insert((order.sku, order.buyer), order.request);
+                }
+            }
+            for failure in self.failures.iter().filter(|f| f.request == intent.request) {
+                seen.failures.insert(failure.request, failure.reason);
+            }
+            let key = (intent.sku, intent.buyer);
+            if lie == Lie::RefusesSilently {
+                seen.firsts.insert(key, RequestId::new(1).unwrap());
+            }
+            let owned = self.orders.iter().filter(|o| (o.sku, o.buyer) == key);
+            seen.owned.insert(
+                key,
+                match lie {
+                    Lie::IgnoresLimit => 0,
+                    _ => owned.map(|o| o.quantity).sum(),
+                },
+            );
+            let left = match lie {
+                Lie::IgnoresStock => u32::MAX,
+                _ => u32::try_from(self.available[&intent.sku]).unwrap(),
+            };
+            seen.available.insert(intent.sku, left);
+        }
+        seen
+    }
+
+    fn write(&mut self, batch: &[OrderIntent], lie: Lie) {
+        for intent in batch {
+            let mut order = intent.order();
+            if lie == Lie::StampsOldEpoch {
+                order.epoch = Epoch(order.epoch.0 - 1);
+                order.placed_at_ms = i64::MAX;
+            }
+            *self.available.get_mut(&intent.sku).unwrap() -= i64::from(intent.quantity);
+            match lie {
+                Lie::ForgetsOrders => continue,
+                Lie::LosesStock => *self.available.get_mut(&intent.sku).unwrap() -= 1,
+                Lie::RecordsBoth => self.failures.push(Failure {
+                    request: intent.request,
+                    sku: intent.sku,
+                    buyer: intent.buyer,
+                    quantity: intent.quantity,
+                    reason: floodgate::domain::Refusal::SoldOut,
+                    recorded_at_ms: intent.placed_at_ms,
+                }),
+                Lie::IgnoresRequests => self.orders.push(order),
+                _ => {}
+            }
+            self.orders.push(order);
+        }
+    }
+
+    fn facts(&self, no: SkuNo) -> (SkuFacts, FailureFacts) {
+        let (sale, sku) = self.sku(no).unwrap();
+        let given_back = self.failures.iter().filter(|f| f.sku == no && gives_back(&f.reason));
+        let facts = SkuFacts {
+            sku: no,
+            initial: sku.initial,
+            available: self.available[&no],
+            policy: sku.policy,
+            epoch: sale.epoch,
+            opened_at_ms: self.opened_at_ms.get(&sale.no).copied().unwrap_or(0),
+        };
+        (facts, FailureFacts { given_back_units: given_back.map(|f| u64::from(f.quantity)).sum() })
+    }
+}
+
+#[async_trait]
+impl Ledger for LyingLedger {
+    async fn place(&self, batch: Vec<OrderIntent>) -> Result<Placing, Error> {
+        if self.lie == Lie::Hangs {
+            std::future::pending::<()>().await;
+        }
+        let mut rows = self.rows.lock();
+        let mut seen = rows.examine(&batch, self.lie);
+        if batch.iter().any(|intent| seen.admit(intent).is_some()) {
+            return Ok(Placing::Conflict);
+        }
+        rows.write(&batch, self.lie);
+        Ok(Placing::All)
+    }
+
+    async fn examine(&self, batch: Vec<OrderIntent>) -> Result<Examination, Error> {
+        Ok(self.rows.lock().examine(&batch, self.lie))
+    }
+
+    async fn record_failures(&self, failures: Vec<Failure>) -> Result<(), Error> {
+        if !self.refuses() {
+            self.rows.lock().failures.extend(failures);
+        }
+        Ok(())
+    }
+
+    async fn create_sale(&self, draft: SaleDraft, _: i64) -> Result<Option<Sale>, Error> {
+        let mut rows = self.rows.lock();
+        let no = i32::try_from(rows.sales.len()).unwrap() + 1;
+        let skus = draft.skus.iter().zip(0..).map(|(sku, index)| Sku {
+            no: SkuNo(no * 1000 + index),
+            id: sku.id.clone(),
+            title: sku.title.clone(),
+            price: sku.price,
+            initial: sku.initial,
+            policy: sku.policy,
+            buckets: sku.buckets,
+            payment_window_s: sku.payment_window_s,
+            bar_lapsed: sku.bar_lapsed,
+        });
+        let sale = Sale {
+            no,
+            id: draft.id,
+            title: draft.title,
+            starts_at_ms: draft.starts_at_ms,
+            ends_at_ms: draft.ends_at_ms,
+            phase: Phase::Draft,
+            epoch: Epoch(0),
+            skus: skus.collect(),
+        };
+        for sku in &sale.skus {
+            rows.available.insert(sku.no, i64::from(sku.initial));
+        }
+        rows.sales.push(sale.clone());
+        Ok(Some(sale))
+    }
+
+    async fn turn_sale(&self, id: SaleId, next: Phase, now: i64) -> Result<Option<Sale>, Error> {
+        let mut rows = self.rows.lock();
+        let Some(sale) = rows.sales.iter_mut().find(|sale| sale.id == id) else { return Ok(None) };
+        sale.phase = next;
+        if next == Phase::Open {
+            sale.epoch = Epoch(sale.epoch.0 + 1);
+        }
+        let sale = sale.clone();
+        if next == Phase::Open {
+            rows.opened_at_ms.insert(sale.no, now);
+        }
+        Ok(Some(sale))
+    }
+
+    async fn sales(&self) -> Result<Vec<Sale>, Error> {
+        Ok(self.rows.lock().sales.clone())
+    }
+
+    async fn tally(&self, sku: SkuNo) -> Result<Tally, Error> {
+        let rows = self.rows.lock();
+        Ok(Tally {
+            num_orders: rows.orders.iter().filter(|o| o.sku == sku).count() as u64,
+            num_failures: rows.failures.iter().filter(|f| f.sku == sku).count() as u64,
+            available: u32::try_from(rows.available[&sku].max(0)).unwrap(),
+            epoch: rows.sku(sku).map(|(sale, _)| sale.epoch),
+        })
+    }
+
+    async fn available(&self, sku: SkuNo) -> Result<u32, Error> {
+        Ok(self.tally(sku).await?.available)
+    }
+
+    async fn scan_orders(&self, sku: SkuNo, mut visit: Visit<Order>) -> Result<(), Error> {
+        let rows = self.rows.lock();
+        let _complete = rows.orders.iter().filter(|o| o.sku == sku).all(|o| visit(*o));
+        Ok(())
+    }
+
+    async fn scan_failures(&self, sku: SkuNo, mut visit: Visit<Failure>) -> Result<(), Error> {
+        let rows = self.rows.lock();
+        let _complete = rows.failures.iter().filter(|f| f.sku == sku).all(|f| visit(*f));
+        Ok(())
+    }
+
+    async fn scan_audit(&self, sku: SkuNo, mut visit: Visit<AuditRow>) -> Result<(), Error> {
+        let (facts, mut orders) = {
+            let rows = self.rows.lock();
+            let orders: Vec<_> = rows.orders.iter().filter(|o| o.sku == sku).copied().collect();
+            (rows.facts(sku), orders)
+        };
+        orders.sort_by_key(|order| (order.buyer, order.slot));
+        // The receiver is on this thread: rows are handed over from another one.
+        let handing = std::thread::spawn(move || {
+            visit(AuditRow::Sku(facts.0, facts.1))
+                && orders.into_iter().all(|order| visit(AuditRow::Order(order)))
+        });
+        while !handing.is_finished() {
+            tokio::task::yield_now().await;
+        }
+        Ok(())
+    }
+
+    async fn order(&self, request: RequestId) -> Result<Option<Order>, Error> {
+        Ok(self.rows.lock().orders.iter().find(|o| o.request == request).copied())
+    }
+
+    async fn failure(&self, request: RequestId) -> Result<Option<Failure>, Error> {
+        Ok(self.rows.lock().failures.iter().find(|f| f.request == request).copied())
+    }
+
+    async fn orders_of(
+        &self,
+        buyer: BuyerId,
+        _: Option<OrderCursor>,
+        limit: u32,
+    ) -> Result<Vec<Order>, Error> {
+        let rows = self.rows.lock();
+        let own = rows.orders.iter().rev().filter(|o| o.buyer == buyer);
+        Ok(own.take(limit as usize).copied().collect())
+    }
+
+    async fn anomalies(&self, sku: SkuNo) -> Result<Anomalies, Error> {
+        let rows = self.rows.lock();
+        let mut per_request: HashMap<i64, i64> = HashMap::new();
+        for order in rows.orders.iter().filter(|o| o.sku == sku) {
+            *per_request.entry(order.request.to_db()).or_default() += 1;
+        }
+        let both = rows.failures.iter().map(|f| f.request.to_db());
+        Ok(Anomalies {
+            orders_and_failures: both.filter(|r| per_request.contains_key(r)).collect(),
+            duplicate_requests: per_request.into_iter().filter(|(_, n)| *n > 1).collect(),
+            wrong_quotas: Vec::new(),
+        })
+    }
+
+    async fn secret(&self, _: &'static str) -> Result<Vec<u8>, Error> {
+        Ok(vec![7; 32])
+    }
+
+    async fn next_token(&self, _: &'static str) -> Result<i64, Error> {
+        Ok(self.tokens.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    async fn ping(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn close(&self) {}
+}

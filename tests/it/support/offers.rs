@@ -1,0 +1,99 @@
+//! Sales and intents for tests that talk to a ledger directly.
+
+use std::future::Future;
+
+use floodgate::db::{AuditRow, Ledger};
+use floodgate::domain::{
+    BucketNo, BuyerId, Epoch, Failure, Order, OrderIntent, Policy, RequestId, Sale, SaleDraft, Sku,
+    SkuDraft, SkuNo, TraceId,
+};
+use tokio::sync::mpsc;
+
+pub const ONE: Policy = Policy::OnePerBuyer { max_quantity: 10 };
+pub const ANY: Policy = Policy::Unlimited { max_quantity: 10 };
+
+pub fn quota(limit: u32) -> Policy {
+    Policy::Quota { limit, max_quantity: limit }
+}
+
+/// Runs a test that needs timers but no actors.
+pub fn run<T>(test: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(test)
+}
+
+pub fn request(number: u64) -> RequestId {
+    RequestId::new(number).unwrap()
+}
+
+pub fn buyer(number: u64) -> BuyerId {
+    BuyerId::new(number).unwrap()
+}
+
+pub fn sku_draft(id: &str, policy: Policy, initial: u32) -> SkuDraft {
+    SkuDraft {
+        id: id.parse().unwrap(),
+        title: format!("SKU {id}"),
+        price: 250,
+        initial,
+        policy,
+        buckets: 4,
+        payment_window_s: 900,
+        bar_lapsed: true,
+    }
+}
+
+pub fn sale_draft(id: &str, skus: Vec<SkuDraft>) -> SaleDraft {
+    SaleDraft {
+        id: id.parse().unwrap(),
+        title: format!("Sale {id} 秒杀"),
+        starts_at_ms: 1_000,
+        ends_at_ms: 2_000,
+        skus,
+    }
+}
+
+/// A sale with one SKU.
+pub async fn offer(ledger: &dyn Ledger, id: &str, policy: Policy, initial: u32) -> Sku {
+    let draft = sale_draft(id, vec![sku_draft("sku", policy, initial)]);
+    let sale: Sale = ledger.create_sale(draft, 1).await.unwrap().expect("a new name");
+    sale.skus.into_iter().next().unwrap()
+}
+
+pub fn intent(sku: &Sku, request_no: u64, buyer_no: u64, quantity: u32) -> OrderIntent {
+    let request = request(request_no);
+    OrderIntent {
+        request,
+        sku: sku.no,
+        bucket: BucketNo(0),
+        epoch: Epoch(1),
+        buyer: buyer(buyer_no),
+        quantity,
+        slot: sku.policy.slot(request),
+        quota: sku.policy.quota(),
+        amount: sku.price * i64::from(quantity),
+        placed_at_ms: 1_500 + i64::try_from(request_no % 1_000).unwrap(),
+        pay_by_ms: 901_500,
+        trace: TraceId(u128::from(request_no) << 64 | 7),
+    }
+}
+
+/// Every order of a SKU, in the order of the scan.
+pub async fn orders(ledger: &dyn Ledger, sku: SkuNo) -> Vec<Order> {
+    let (found, mut rows) = mpsc::unbounded_channel();
+    ledger.scan_orders(sku, Box::new(move |order| found.send(order).is_ok())).await.unwrap();
+    std::iter::from_fn(|| rows.try_recv().ok()).collect()
+}
+
+/// Every recorded failure of a SKU, in the order of the scan.
+pub async fn failures(ledger: &dyn Ledger, sku: SkuNo) -> Vec<Failure> {
+    let (found, mut rows) = mpsc::unbounded_channel();
+    ledger.scan_failures(sku, Box::new(move |failure| found.send(failure).is_ok())).await.unwrap();
+    std::iter::from_fn(|| rows.try_recv().ok()).collect()
+}
+
+/// The whole evidence of a SKU.
+pub async fn evidence(ledger: &dyn Ledger, sku: SkuNo) -> Vec<AuditRow> {
+    let (found, mut rows) = mpsc::unbounded_channel();
+    ledger.scan_audit(sku, Box::new(move |row| found.send(row).is_ok())).await.unwrap();
+    std::iter::from_fn(|| rows.try_recv().ok()).collect()
+}

@@ -1,0 +1,109 @@
+//! The real binary as a child process, so that it can be killed like one.
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+
+use floodgate::config::Settings;
+use parking_lot::Mutex;
+
+use super::app::url_of;
+
+/// Lines of the log that are kept for the message of a failing test.
+const LOG_LINES: usize = 200;
+
+/// A `floodgate serve` process; killed when dropped.
+pub struct Server {
+    child: Child,
+    pub public: SocketAddr,
+    pub internal: SocketAddr,
+    log: Arc<Mutex<VecDeque<String>>>,
+}
+
+/// A command on the ledger in `folder`, on free ports, with extra keys.
+pub fn command(folder: &Path, words: &[&str], keys: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_floodgate"));
+    command.current_dir(folder).args(words).env_clear();
+    command.env("FLOODGATE__HTTP__BIND", "127.0.0.1:0");
+    command.env("FLOODGATE__INTERNAL__BIND", "127.0.0.1:0");
+    command.env("FLOODGATE__LEDGER__URL", url_of(folder.join("ledger.db")));
+    command.envs(keys.iter().copied());
+    command
+}
+
+/// The settings of such a command, to read its ledger.
+pub fn settings(folder: &Path) -> Settings {
+    Settings::for_test(&url_of(folder.join("ledger.db")))
+}
+
+impl Server {
+    /// Starts a server and waits until it listens.
+    pub fn start(folder: &Path, keys: &[(&str, &str)]) -> Self {
+        Self::from_command(command(folder, &["serve"], keys))
+    }
+
+    /// Starts a server by a command of one's own, and waits until it listens.
+    pub fn from_command(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let log = Arc::new(Mutex::new(VecDeque::new()));
+        keep(child.stderr.take().unwrap(), log.clone());
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = |name: &str| {
+            let (_, rest) = line.split_once(name)?;
+            rest.split_whitespace().next()?.parse().ok()
+        };
+        let (Some(public), Some(internal)) = (address("public="), address("internal=")) else {
+            panic!("the server said {line:?} and logged {:#?}", log.lock());
+        };
+        Self { child, public, internal, log }
+    }
+
+    /// `kill -9`.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Waits until it ends by itself.
+    pub fn wait(&mut self) -> ExitStatus {
+        self.child.wait().unwrap()
+    }
+
+    /// Its process number.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether it still runs.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// What it logged last.
+    pub fn log(&self) -> String {
+        self.log.lock().iter().cloned().collect::<Vec<_>>().join("\n")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+fn keep(stream: impl Read + Send + 'static, log: Arc<Mutex<VecDeque<String>>>) {
+    std::thread::spawn(move || {
+        for line in BufReader::new(stream).lines().map_while(Result::ok) {
+            let mut log = log.lock();
+            if log.len() == LOG_LINES {
+                log.pop_front();
+            }
+            log.push_back(line);
+        }
+    });
+}

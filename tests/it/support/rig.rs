@@ -1,0 +1,181 @@
+//! The engine without HTTP: actors, stock and ledger of a tier, driven through the gate handle.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use floodgate::actors::gate_handle::AskLimits;
+use floodgate::actors::{ActorSystem, GateHandle};
+use floodgate::audit::{AuditReport, audit};
+use floodgate::catalog::Catalog;
+use floodgate::clock::{ManualClock, SharedClock};
+use floodgate::config::{Settings, Tier};
+use floodgate::db::Ledger;
+use floodgate::domain::{
+    BucketNo, BuyerId, InvariantId, Phase, Policy, RequestId, Reservation, SaleDraft, SkuDraft,
+    TraceId,
+};
+use floodgate::messages::Answer;
+use floodgate::metrics::Metrics;
+use floodgate::sales_desk::SalesDesk;
+use floodgate::shutdown::Shutdown;
+use floodgate::stock::BucketKey;
+use floodgate::tier::Backends;
+
+/// The time at which every rig starts.
+pub const START_MS: i64 = 1_800_000_000_000;
+
+/// Runs a test inside an actix system of its own.
+pub fn in_system<T>(test: impl Future<Output = T>) -> T {
+    actix_rt::System::new().block_on(test)
+}
+
+/// A running engine with one open sale of one SKU.
+pub struct Rig {
+    pub catalog: Arc<Catalog>,
+    pub backends: Backends,
+    pub actors: Arc<ActorSystem>,
+    pub desk: SalesDesk,
+    pub gates: GateHandle,
+    requests: AtomicU64,
+}
+
+/// What is sold in a rig.
+#[derive(Debug, Clone, Copy)]
+pub struct Offer {
+    pub policy: Policy,
+    pub stock: u32,
+    pub buckets: u16,
+}
+
+pub const ONE_PER_BUYER: Policy = Policy::OnePerBuyer { max_quantity: 1 };
+pub const UNLIMITED: Policy = Policy::Unlimited { max_quantity: 10 };
+
+impl Rig {
+    /// Starts the tier on `ledger` and opens the offer.
+    pub async fn open(settings: &Settings, ledger: Arc<dyn Ledger>, offer: Offer) -> Self {
+        let rig = Self::start(settings, ledger);
+        let sku = SkuDraft {
+            id: "sku".parse().unwrap(),
+            title: "SKU".to_owned(),
+            price: 100,
+            initial: offer.stock,
+            policy: offer.policy,
+            buckets: offer.buckets,
+            payment_window_s: 900,
+            bar_lapsed: false,
+        };
+        let draft = SaleDraft {
+            id: "sale".parse().unwrap(),
+            title: "Sale".to_owned(),
+            starts_at_ms: START_MS - 1000,
+            ends_at_ms: START_MS + 86_400_000,
+            skus: vec![sku],
+        };
+        rig.desk.create(draft).await.unwrap();
+        rig.desk.turn(&"sale".parse().unwrap(), Phase::Open).await.unwrap();
+        rig
+    }
+
+    /// Starts the tier on `ledger`, with whatever sales are in it.
+    pub fn start(settings: &Settings, ledger: Arc<dyn Ledger>) -> Self {
+        let clock: SharedClock = Arc::new(ManualClock::new(START_MS));
+        let catalog = Arc::new(Catalog::default());
+        let metrics = Arc::new(Metrics::new());
+        let backends = Backends::new(settings.tier, ledger);
+        let shutdown = Shutdown::default();
+        let actors = Arc::new(ActorSystem::start(
+            settings, &backends, &catalog, &metrics, &clock, &shutdown,
+        ));
+        let desk = SalesDesk::new(catalog.clone(), &backends, actors.clone(), clock);
+        let limits = AskLimits {
+            deadline: Duration::from_millis(settings.http.answer_deadline_ms),
+            attempts_max: settings.gate.ask_attempts_max,
+        };
+        let gates = GateHandle::new(
+            catalog.clone(),
+            actors.directory().clone(),
+            backends.stock.clone(),
+            limits,
+        );
+        Self { catalog, backends, actors, desk, gates, requests: AtomicU64::new(1) }
+    }
+
+    /// A reservation as the HTTP layer would build it.
+    pub fn ask(&self, request: u64, buyer: u64, quantity: u32) -> Reservation {
+        let listed = self.catalog.sale("sale").unwrap();
+        let sku = listed.sku("sku").unwrap();
+        let buyer = BuyerId::new(buyer).unwrap();
+        Reservation {
+            request: RequestId::new(request).unwrap(),
+            sku: sku.no,
+            bucket: BucketNo::home_of(buyer, sku.buckets),
+            epoch: listed.sale.epoch,
+            buyer,
+            quantity,
+            asked_at_ms: START_MS,
+            trace: TraceId(0),
+        }
+    }
+
+    /// Buys with a given request id.
+    pub async fn buy_as(&self, request: u64, buyer: u64, quantity: u32) -> Answer {
+        self.gates.buy(self.ask(request, buyer, quantity)).await
+    }
+
+    /// Buys one unit with a fresh request id.
+    pub async fn buy(&self, buyer: u64) -> Answer {
+        let request = self.requests.fetch_add(1, Ordering::Relaxed);
+        self.buy_as(request, buyer, 1).await
+    }
+
+    /// Free units of each bucket.
+    pub async fn free(&self) -> Vec<u32> {
+        let ask = self.ask(1, 1, 1);
+        let listed = self.catalog.sale("sale").unwrap();
+        let buckets = listed.sku("sku").unwrap().buckets;
+        let mut free = Vec::new();
+        for bucket in (0..buckets).map(BucketNo) {
+            let key = BucketKey { sku: ask.sku, bucket };
+            free.push(self.backends.stock.snapshot(key).await.unwrap().available);
+        }
+        free
+    }
+
+    /// Audits everything, `later_ms` after the start.
+    pub async fn audit(&self, later_ms: i64) -> AuditReport {
+        let stock = self.backends.stock.as_ref();
+        let ledger = self.backends.ledger.as_ref();
+        audit(Some(stock), ledger, None, START_MS + later_ms).await.unwrap()
+    }
+
+    /// Requires that every invariant could be judged and holds.
+    pub async fn assert_holds(&self) {
+        let report = self.audit(0).await;
+        assert!(report.holds && report.could_tell, "{report:#?}");
+    }
+}
+
+/// The invariants that a report finds broken.
+pub fn broken(report: &AuditReport) -> Vec<InvariantId> {
+    let mut broken: Vec<_> = report.violations.iter().map(|v| v.invariant).collect();
+    broken.sort();
+    broken.dedup();
+    broken
+}
+
+/// Settings of a tier, with quick restarts.
+pub fn settings(tier: Tier) -> Settings {
+    let mut settings = Settings::for_test("sqlite://unused.db");
+    settings.tier = tier;
+    settings.supervisor.backoff_min_ms = 1;
+    settings.supervisor.backoff_max_ms = 5;
+    settings.gate.resubmit_backoff_min_ms = 1;
+    settings.gate.resubmit_backoff_max_ms = 10;
+    settings
+}
+
+pub fn is_placed(answer: &Answer) -> bool {
+    matches!(answer, Answer::Placed { .. })
+}

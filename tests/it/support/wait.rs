@@ -1,0 +1,27 @@
+//! Waiting for a condition, up to a deadline. No test sleeps for a fixed time.
+
+use std::future::Future;
+use std::time::Duration;
+
+use floodgate::clock::now_monotonic;
+
+/// How long anything may take before the test fails; generous, because machines are shared.
+pub const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Polls until `condition` gives a value.
+///
+/// # Panics
+/// At the deadline, naming what was waited for.
+pub async fn until<T, F>(what: &str, mut condition: impl FnMut() -> F) -> T
+where
+    F: Future<Output = Option<T>>,
+{
+    let end = now_monotonic() + DEADLINE;
+    loop {
+        if let Some(value) = condition().await {
+            return value;
+        }
+        assert!(now_monotonic() < end, "waited {DEADLINE:?} for {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}

@@ -1,0 +1,196 @@
+//! Words that may stand in one place only, or nowhere.
+//!
+//! Clippy's `disallowed-methods` sees through imports but can be switched off where the call is;
+//! here the place is part of the rule.
+
+use super::finding::{Finding, Rule};
+use super::{keep_each, rust, tree};
+
+/// Words of code, the one place where they may stand, and what to write elsewhere.
+struct Ban {
+    words: &'static [&'static str],
+    /// Paths that begin so may use them.
+    place: Option<&'static str>,
+    instead: &'static str,
+}
+
+const ALLOW: Ban = Ban {
+    words: &["#[allow", "#![allow"],
+    place: None,
+    instead: "`#[expect(.., reason = \"..\")]` ends when its reason ends",
+};
+
+const ENVIRONMENT: Ban = Ban {
+    words: &["env::var", "env::var_os", "env::vars", "env::vars_os"],
+    place: Some("src/config/"),
+    instead: "take a setting",
+};
+
+const MAILBOXES: Ban =
+    Ban { words: &["do_send"], place: None, instead: "take a permit, then `send`" };
+
+const PANICS: Ban = Ban {
+    words: &[".unwrap()", ".expect(", "panic!", "todo!", "unimplemented!"],
+    place: None,
+    instead: "a refusal is a value, a failure an error",
+};
+
+const PRINTING: Ban = Ban {
+    words: &["print!", "println!", "eprint!", "eprintln!"],
+    place: Some("src/cli/output.rs"),
+    instead: "log fields, or give data to `Output`",
+};
+
+const TASKS: Ban = Ban {
+    words: &[
+        "actix::spawn",
+        "actix_rt::spawn",
+        "rt::spawn",
+        "task::spawn",
+        "task::spawn_local",
+        "tokio::spawn",
+    ],
+    place: Some("src/shutdown.rs"),
+    instead: "spawn through it, so that the way down waits for the task",
+};
+
+const TIME: Ban = Ban {
+    words: &["Instant::now", "SystemTime::now", "Local::now", "Utc::now"],
+    place: Some("src/clock.rs"),
+    instead: "take a `Clock`",
+};
+
+const UNSAFE: Ban = Ban {
+    words: &["unsafe"],
+    place: None,
+    instead: "find the safe way; the lint in Cargo.toml cannot be lifted",
+};
+
+impl Ban {
+    /// Offences in any code.
+    fn anywhere(&self, path: &str, text: &str) -> Vec<Finding> {
+        self.findings(path, &rust::code(text))
+    }
+
+    /// Offences in code that runs in production.
+    fn in_production(&self, path: &str, text: &str) -> Vec<Finding> {
+        self.findings(path, &rust::production(path, text))
+    }
+
+    fn findings(&self, path: &str, code: &str) -> Vec<Finding> {
+        if self.place.is_some_and(|place| path.starts_with(place)) {
+            return Vec::new();
+        }
+        let mut findings = Vec::new();
+        for word in self.words {
+            let what = match self.place {
+                Some(place) => format!("`{word}` outside {place}: {}", self.instead),
+                None => format!("`{word}`: {}", self.instead),
+            };
+            findings.extend(rust::words(code, word).map(|at| Finding::at(path, code, at, &what)));
+        }
+        findings
+    }
+}
+
+/// Each word must be found in `src/other.rs`, but neither in its place nor in comments or literals.
+fn each_planted_word_is_found(ban: &Ban) {
+    for word in ban.words {
+        let text = format!("fn f() {{\n    let x = {word}\n();\n}}\n");
+        assert_eq!(ban.in_production("src/other.rs", &text).len(), 1, "{word}");
+        assert_eq!(ban.anywhere("src/other.rs", &text).len(), 1, "{word}");
+        let harmless = format!("// {word}\nconst X: &str = \"{word}\";\n");
+        assert!(ban.anywhere("src/other.rs", &harmless).is_empty(), "{word}");
+        if let Some(place) = ban.place {
+            assert!(ban.in_production(place, &text).is_empty(), "{word}");
+        }
+    }
+}
+
+#[test]
+fn no_lint_is_allowed_for_good() {
+    keep_each(Rule::Allow, &tree::rust(), |path, text| ALLOW.anywhere(path, text));
+}
+
+#[test]
+fn a_planted_allow_is_found() {
+    each_planted_word_is_found(&ALLOW);
+}
+
+#[test]
+fn only_the_configuration_reads_the_environment() {
+    let check = |path: &str, text: &str| ENVIRONMENT.in_production(path, text);
+    keep_each(Rule::Environment, &tree::sources(), check);
+}
+
+#[test]
+fn a_planted_look_at_the_environment_is_found() {
+    each_planted_word_is_found(&ENVIRONMENT);
+}
+
+#[test]
+fn nothing_is_sent_past_the_bounds() {
+    keep_each(Rule::Mailboxes, &tree::rust(), |path, text| MAILBOXES.anywhere(path, text));
+}
+
+#[test]
+fn a_planted_unbounded_send_is_found() {
+    each_planted_word_is_found(&MAILBOXES);
+}
+
+#[test]
+fn nothing_panics_on_purpose_outside_tests() {
+    keep_each(Rule::Panics, &tree::sources(), |path, text| PANICS.in_production(path, text));
+}
+
+#[test]
+fn a_planted_panic_is_found_outside_tests_only() {
+    each_planted_word_is_found(&PANICS);
+    let tested = "fn f() {}\n#[cfg(test)]\nmod tests {\n    fn g() { x.unwrap() }\n}\n";
+    assert!(PANICS.in_production("src/a.rs", tested).is_empty());
+    let lenient = "#[expect(dead_code, reason = \"\")]\nfn f() { x.unwrap_or(1); y.expect_err(); }";
+    assert!(PANICS.in_production("src/a.rs", lenient).is_empty());
+}
+
+#[test]
+fn only_the_command_line_prints() {
+    keep_each(Rule::Printing, &tree::sources(), |path, text| PRINTING.in_production(path, text));
+}
+
+#[test]
+fn a_planted_print_is_found() {
+    each_planted_word_is_found(&PRINTING);
+}
+
+#[test]
+fn every_task_is_known_to_the_way_down() {
+    keep_each(Rule::Tasks, &tree::sources(), |path, text| TASKS.in_production(path, text));
+}
+
+#[test]
+fn a_planted_bare_task_is_found() {
+    each_planted_word_is_found(&TASKS);
+    let tracked = "fn f() { shutdown.spawn_local(x); ctx.spawn(y); task::spawn_blocking(z); }";
+    assert!(TASKS.in_production("src/a.rs", tracked).is_empty());
+}
+
+#[test]
+fn only_the_clock_reads_the_time() {
+    keep_each(Rule::Time, &tree::sources(), |path, text| TIME.in_production(path, text));
+}
+
+#[test]
+fn a_planted_look_at_the_time_is_found() {
+    each_planted_word_is_found(&TIME);
+}
+
+#[test]
+fn nothing_is_unsafe() {
+    keep_each(Rule::Unsafe, &tree::rust(), |path, text| UNSAFE.anywhere(path, text));
+}
+
+#[test]
+fn a_planted_unsafe_is_found() {
+    each_planted_word_is_found(&UNSAFE);
+    assert!(UNSAFE.anywhere("src/a.rs", "fn unsafe_looking() {}").is_empty());
+}

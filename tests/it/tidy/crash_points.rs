@@ -1,0 +1,99 @@
+//! Crash points: `// Crash here [name]: what the next start finds, who repairs it`, each named by a
+//! fault test, so that what the comment promises is run. Until there is a first fault test, only
+//! the form is checked.
+
+use std::collections::BTreeMap;
+
+use super::finding::{Finding, Rule};
+use super::tree::{self, File};
+use super::{keep, rust};
+
+const MARK: &str = "Crash here";
+
+fn crash_points(sources: &[File], faults: &[File]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut places: BTreeMap<String, &str> = BTreeMap::new();
+    for File { path, text } in sources {
+        let comments = rust::comments(text);
+        for at in rust::words(&comments, MARK) {
+            let what = match name(&comments[at + MARK.len()..]) {
+                None => "not `Crash here [name]: what is found, who repairs it`".to_owned(),
+                Some(name) if !is_tested(name, faults) => {
+                    format!("no fault test names `{name}` (tests/it/faults/)")
+                }
+                Some(name) => match places.insert(name.to_owned(), path.as_str()) {
+                    Some(other) => format!("`{name}` is a crash point of {other} already"),
+                    None => continue,
+                },
+            };
+            findings.push(Finding::at(path, &comments, at, what));
+        }
+    }
+    findings
+}
+
+/// The name in ` [name]: text`.
+fn name(rest: &str) -> Option<&str> {
+    let (name, text) = rest.strip_prefix(" [")?.split_once("]: ")?;
+    let plain = name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    (plain && !name.is_empty() && !text.trim().is_empty()).then_some(name)
+}
+
+/// Whether a fault test names the crash point, alone or as the beginning of the test's own name.
+fn is_tested(name: &str, faults: &[File]) -> bool {
+    let names = |text: &str| {
+        text.match_indices(name).any(|(at, _)| {
+            let after = text[at + name.len()..].chars().next();
+            !text[..at].ends_with(rust::is_word) && !after.is_some_and(char::is_alphanumeric)
+        })
+    };
+    faults.is_empty() || faults.iter().any(|file| names(&file.text))
+}
+
+#[test]
+fn every_crash_point_is_named_by_a_fault_test() {
+    let faults = tree::files(&["tests/it/faults"], &["rs"]);
+    keep(Rule::CrashPoints, crash_points(&tree::sources(), &faults));
+}
+
+fn found(source: &str, fault: &str) -> usize {
+    let sources = [File::planted("src/actors/a.rs", source)];
+    crash_points(&sources, &[File::planted("tests/it/faults/a.rs", fault)]).len()
+}
+
+#[test]
+fn a_named_and_tested_crash_point_is_no_finding() {
+    let source =
+        "fn f() {\n    // Crash here [taken]: units are taken;\n    // the gate gives back.\n}";
+    assert_eq!(found(source, "/// Crash point `taken`.\nfn t() {}"), 0);
+    assert_eq!(found(source, "fn taken_units_come_back() {}"), 0);
+}
+
+#[test]
+fn a_planted_crash_point_without_a_test_is_found() {
+    assert_eq!(
+        found("// Crash here [taken]: units are taken.", "fn untaken_units() { takenness() }"),
+        1
+    );
+}
+
+#[test]
+fn before_the_first_fault_test_only_the_form_is_checked() {
+    let taken = [File::planted("src/a.rs", "// Crash here [taken]: one.")];
+    assert!(crash_points(&taken, &[]).is_empty());
+    let nameless = [File::planted("src/a.rs", "// Crash here: one.")];
+    assert_eq!(crash_points(&nameless, &[]).len(), 1);
+}
+
+#[test]
+fn a_planted_crash_point_without_a_name_or_a_story_is_found() {
+    assert_eq!(found("// Crash here: units are taken.", "taken"), 1);
+    assert_eq!(found("// Crash here [taken]: ", "taken"), 1);
+    assert_eq!(found("// Crash here [Taken Units]: the gate gives back.", "Taken Units"), 1);
+}
+
+#[test]
+fn a_name_that_is_planted_twice_is_found() {
+    let twice = "// Crash here [taken]: one.\n\n// Crash here [taken]: two.";
+    assert_eq!(found(twice, "taken"), 1);
+}

@@ -1,0 +1,161 @@
+//! The way of one purchase: the picture in `src/lib.rs` and the modules on the way tell the same.
+//!
+//! The picture is the fenced block of `src/lib.rs` with one line per step: its number, the modules
+//! on it (`http/`, `actors/stock_gate`, with or without `.rs`), two spaces, what happens. A module
+//! followed by `(later)` is still to come. A module on the way opens its doc with `Flow step 3/12:
+//! from -> to.`
+
+use super::finding::{Finding, Rule};
+use super::tree::{self, File};
+use super::{keep, rust};
+
+const PICTURE: &str = "src/lib.rs";
+const MARK: &str = "Flow step ";
+
+/// One line of the picture.
+struct Step {
+    number: usize,
+    line: usize,
+    modules: Vec<Module>,
+}
+
+/// A module as the picture names it.
+struct Module {
+    name: String,
+    later: bool,
+}
+
+/// What a module says of itself.
+struct Claim<'a> {
+    path: &'a str,
+    line: usize,
+    number: usize,
+    total: usize,
+}
+
+/// Compares the picture with the modules of `files` (Rust and Lua, the picture among them).
+pub fn flow(files: &[File]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let steps = files.iter().find(|file| file.path == PICTURE).map_or(Vec::new(), picture);
+    let claims: Vec<Claim<'_>> =
+        files.iter().flat_map(|file| claims(file, &mut findings)).collect();
+    for (index, step) in steps.iter().enumerate() {
+        if step.number != index + 1 {
+            findings.push(Finding::new(PICTURE, step.line, "steps are not numbered from 1"));
+        }
+        let unmet = step.modules.iter().filter_map(|module| promise(step, module, files, &claims));
+        findings.extend(unmet.map(|what| Finding::new(PICTURE, step.line, what)));
+    }
+    findings.extend(claims.iter().filter_map(|claim| contradiction(claim, &steps)));
+    findings
+}
+
+fn picture(file: &File) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let mut fenced = false;
+    for (index, line) in file.text.lines().enumerate() {
+        let Some(doc) = line.strip_prefix("//!") else { continue };
+        fenced ^= doc.trim_start().starts_with("```");
+        let words = doc.trim_start().split_once(char::is_whitespace);
+        let step = words.and_then(|(number, rest)| Some((number.parse().ok()?, rest)));
+        if let Some((number, rest)) = step.filter(|_| fenced) {
+            let place = rest.trim_start().split("  ").next().unwrap_or_default();
+            steps.push(Step { number, line: index + 1, modules: modules(place) });
+        }
+    }
+    steps
+}
+
+fn modules(place: &str) -> Vec<Module> {
+    let mut modules: Vec<Module> = Vec::new();
+    for word in place.split_whitespace() {
+        if word.contains('/') || extension(word) == Some("rs") {
+            modules.push(Module { name: word.to_owned(), later: false });
+        } else if let ("(later)", Some(module)) = (word, modules.last_mut()) {
+            module.later = true;
+        }
+    }
+    modules
+}
+
+fn claims<'a>(file: &'a File, findings: &mut Vec<Finding>) -> Vec<Claim<'a>> {
+    let mut claims = Vec::new();
+    for (index, line) in rust::comments(&file.text).lines().enumerate() {
+        let Some(text) = line.trim_start().strip_prefix("//! ").and_then(|l| l.strip_prefix(MARK))
+        else {
+            continue;
+        };
+        let (path, line) = (file.path.as_str(), index + 1);
+        match claim(text) {
+            Some((number, total)) => claims.push(Claim { path, line, number, total }),
+            None => findings.push(Finding::new(path, line, "not `Flow step n/12: from -> to`")),
+        }
+    }
+    claims
+}
+
+/// `3/12: stock gate -> bucket.`
+fn claim(text: &str) -> Option<(usize, usize)> {
+    let (step, way) = text.split_once(": ")?;
+    let (number, total) = step.split_once('/')?;
+    let (from, to) = way.split_once(" -> ")?;
+    let told = !from.trim().is_empty() && !to.trim().is_empty();
+    Some((number.parse().ok()?, total.parse().ok()?)).filter(|_| told)
+}
+
+/// What is wrong with the picture's promise that `module` is on this step.
+fn promise(step: &Step, module: &Module, files: &[File], claims: &[Claim<'_>]) -> Option<String> {
+    let (module, later) = (module.name.as_str(), module.later);
+    let found = files.iter().any(|file| covers(module, &file.path));
+    let claimed =
+        claims.iter().any(|claim| claim.number == step.number && covers(module, claim.path));
+    let number = step.number;
+    match (found, claimed, later) {
+        (false, _, true) | (true, true, false) => None,
+        (false, _, false) => Some(format!("step {number}: there is no {module}")),
+        (true, true, true) => Some(format!("step {number}: {module} is there, not (later)")),
+        (true, false, _) if is_script(module) => None,
+        (true, false, _) => Some(format!("step {number}: {module} does not say so")),
+    }
+}
+
+fn contradiction(claim: &Claim<'_>, steps: &[Step]) -> Option<Finding> {
+    let step = steps.iter().find(|step| step.number == claim.number);
+    let pictured =
+        step.is_some_and(|step| step.modules.iter().any(|module| covers(&module.name, claim.path)));
+    let what = if claim.total != steps.len() {
+        format!("says n/{}, the picture in {PICTURE} has {} steps", claim.total, steps.len())
+    } else if !pictured {
+        format!("the picture in {PICTURE} does not name it on step {}", claim.number)
+    } else {
+        return None;
+    };
+    Some(Finding::new(claim.path, claim.line, what))
+}
+
+/// Whether `module`, as the picture writes it, is or holds the file `path`.
+fn covers(module: &str, path: &str) -> bool {
+    if is_script(module) {
+        return path == module;
+    }
+    let inside = path.strip_prefix("src/").unwrap_or_default();
+    if module.ends_with('/') {
+        return inside.starts_with(module);
+    }
+    let module = module.strip_suffix(".rs").unwrap_or(module);
+    inside == format!("{module}.rs") || inside == format!("{module}/mod.rs")
+}
+
+/// Scripts (`lua/reserve.lua`) are files of the repository, and state no step.
+fn is_script(module: &str) -> bool {
+    extension(module).is_some_and(|extension| extension != "rs")
+}
+
+fn extension(path: &str) -> Option<&str> {
+    path.rsplit_once('.').map(|(_, extension)| extension)
+}
+
+#[test]
+fn the_picture_and_the_modules_agree() {
+    keep(Rule::Flow, flow(&tree::files(&["src", "lua"], &["rs", "lua"])));
+}

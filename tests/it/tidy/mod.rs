@@ -1,0 +1,55 @@
+//! The rules of `docs/style.md` that a program can check.
+//!
+//! A rule is a function from a path and its text to findings. Each has two kinds of tests: one that
+//! the tree keeps the rule, and at least one with a planted offence that must be found, because a
+//! check that cannot fail is a defect. Everything is read as text: the rules also hold for files
+//! that do not compile yet.
+
+mod backends;
+mod bans;
+mod config_keys;
+mod crash_points;
+mod finding;
+mod flow;
+mod flow_tests;
+mod headers;
+mod imports;
+mod links;
+mod messages;
+mod migrations;
+mod release;
+mod rust;
+mod sizes;
+mod tree;
+mod twins;
+
+use finding::{Exception, Finding, Rule};
+use tree::File;
+
+/// What is excused, why, and how often: one finding more or less than stated fails the rule, so an
+/// entry can only shrink and goes when its reason goes.
+const EXCEPTIONS: &[Exception] = &[
+    Exception {
+        rule: Rule::Panics,
+        path: "src/actors/drill.rs",
+        findings: 1,
+        reason: "a drill is a panic on purpose",
+    },
+    Exception {
+        rule: Rule::Panics,
+        path: "src/config/load.rs",
+        findings: 1,
+        reason: "the defaults are compiled in, and a unit test loads them",
+    },
+];
+
+/// Fails unless the findings of `rule` are exactly the excused ones.
+fn keep(rule: Rule, findings: Vec<Finding>) {
+    let complaints = finding::complaints(rule, findings, EXCEPTIONS);
+    assert!(complaints.is_empty(), "docs/style.md, {rule:?}:\n  {}", complaints.join("\n  "));
+}
+
+/// [`keep`] for a rule that looks at one file at a time.
+fn keep_each(rule: Rule, files: &[File], check: impl Fn(&str, &str) -> Vec<Finding>) {
+    keep(rule, files.iter().flat_map(|file| check(&file.path, &file.text)).collect());
+}

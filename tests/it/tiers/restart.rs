@@ -1,0 +1,38 @@
+//! What a server remembers of its sales after it was stopped and started again.
+
+use floodgate::config::Tier;
+use serde_json::json;
+
+use crate::support::app::{TestApp, fresh_settings};
+
+#[test]
+fn a_restarted_server_answers_repeats_and_sells_the_rest() {
+    for tier in [Tier::Memory, Tier::Ledger] {
+        let (settings, _folder) = fresh_settings(tier);
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let body = json!({"sku_id": "sku", "quantity": 1});
+        let first = TestApp::start(settings.clone());
+        let before = runtime.block_on(async {
+            first.open_sale("sale", json!({"kind": "one_per_buyer"}), 3, 2).await;
+            first.buy_json("sale", 1, body.clone()).await;
+            first.buy_json("sale", 2, body.clone()).await
+        });
+        first.stop();
+
+        let second = TestApp::start(settings);
+        runtime.block_on(async {
+            let again = second.buy("sale", 2, body.clone()).await;
+            assert_eq!(again.headers()["idempotent-replayed"], "true");
+            let again: serde_json::Value = again.json().await.unwrap();
+            assert_eq!(again, before.1, "the first answer, word for word");
+            let id = again["request_id"].as_str().unwrap();
+            let (_, status) = second.get(&format!("/v1/requests/{id}"), 2).await;
+            assert_eq!(status["state"], "success");
+            let third = second.buy_json("sale", 3, body.clone()).await;
+            assert_eq!(third.0, 200, "{third:?}");
+            let fourth = second.buy_json("sale", 4, body).await;
+            assert_eq!(fourth.1["code"], "sold-out");
+            second.assert_audit_holds().await;
+        });
+    }
+}

@@ -1,0 +1,65 @@
+//! From a draft to the last unit, as an operator and some buyers live it.
+
+use floodgate::config::Tier;
+use serde_json::json;
+
+use crate::support::app::{TestApp, sale_body};
+
+#[test]
+fn a_sale_from_draft_to_close() {
+    for tier in [Tier::Memory, Tier::Ledger] {
+        let app = TestApp::fresh(tier);
+        tokio::runtime::Runtime::new().unwrap().block_on(story(&app));
+    }
+}
+
+async fn story(app: &TestApp) {
+    let policy = json!({"kind": "unlimited", "max_quantity": 3});
+    app.admin("/sales", Some(sale_body("sale", policy, 4, 2))).await;
+    let id = app.request_id("sale", 7).await;
+    let wish = |quantity: u32| json!({"sku_id": "sku", "quantity": quantity, "request_id": id});
+
+    let (status, early) = app.buy_json("sale", 7, wish(3)).await;
+    assert_eq!((status.as_u16(), &early["code"]), (403, &json!("not-started")));
+    assert!(early["starts_at"].is_string(), "{early}");
+
+    app.admin("/sales/sale/open", Some(json!({}))).await;
+    let (status, bought) = app.buy_json("sale", 7, wish(3)).await;
+    assert_eq!((status.as_u16(), &bought["state"]), (200, &json!("success")));
+    let order = &bought["order"];
+    assert_eq!((&order["quantity"], &order["amount"]), (&json!(3), &json!(300)));
+    assert_eq!(order["request_id"], json!(id));
+    assert_eq!(order["buyer_id"], "7");
+
+    let (status, other) = app.buy_json("sale", 7, wish(2)).await;
+    assert_eq!((status.as_u16(), &other["code"]), (422, &json!("request-id-reused")));
+
+    app.admin("/sales/sale/pause", Some(json!({}))).await;
+    let second = app.request_id("sale", 8).await;
+    let wish_of_8 = json!({"sku_id": "sku", "quantity": 1, "request_id": second});
+    let (status, held) = app.buy_json("sale", 8, wish_of_8.clone()).await;
+    assert_eq!((status.as_u16(), &held["code"]), (403, &json!("not-started")));
+    let (status, _) = app.buy_json("sale", 7, wish(3)).await;
+    assert_eq!(status, 200, "what was accepted is answered even now");
+
+    app.admin("/sales/sale/open", Some(json!({}))).await;
+    assert_eq!(app.buy_json("sale", 8, wish_of_8).await.0, 200);
+    let third = app.request_id("sale", 9).await;
+    let wish_of_9 = json!({"sku_id": "sku", "quantity": 1, "request_id": third});
+    let (status, late) = app.buy_json("sale", 9, wish_of_9.clone()).await;
+    assert_eq!((status.as_u16(), &late["code"]), (409, &json!("sold-out")));
+
+    let (_, mine) = app.get("/v1/orders", 7).await;
+    assert_eq!(mine["orders"].as_array().unwrap().len(), 1);
+    assert_eq!(mine["orders"][0], bought["order"]);
+    let (_, listed) = app.get("/v1/sales/sale", 7).await;
+    assert_eq!(listed["sale_id"], "sale");
+
+    app.admin("/sales/sale/close", Some(json!({}))).await;
+    let (status, over) = app.buy_json("sale", 9, wish_of_9).await;
+    assert_eq!((status.as_u16(), &over["code"]), (410, &json!("ended")));
+    let trace = app.admin(&format!("/requests/{id}/trace"), None).await;
+    let says: Vec<_> = trace["stages"].as_array().unwrap().iter().map(|s| &s["says"]).collect();
+    assert_eq!(says, ["has the order", "order"]);
+    app.assert_audit_holds().await;
+}
