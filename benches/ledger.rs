@@ -23,7 +23,10 @@ fn main() -> anyhow::Result<()> {
     let directory = directory.map_or_else(std::env::temp_dir, PathBuf::from);
     let scratch = tempfile::tempdir_in(directory)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-    println!("{:>14} {:>6} {:>12} {:>12}", "policy", "batch", "orders/s", "commits/s");
+    println!(
+        "{:>14} {:>6} {:>10} {:>10} {:>8} {:>8} {:>8}",
+        "policy", "batch", "orders/s", "commits/s", "p50 ms", "p99 ms", "max ms"
+    );
     for policy in [
         Policy::OnePerBuyer { max_quantity: 1 },
         Policy::Unlimited { max_quantity: 1 },
@@ -45,6 +48,7 @@ async fn measure(file: PathBuf, policy: Policy, batch: u64) -> anyhow::Result<()
     let ledger = SqliteLedger::open(&OpenOptions::new(file))?;
     let sale = ledger.create_sale(draft(policy)?, 0).await?.context("the name is taken")?;
     let sku = sale.skus.first().context("no sku")?.no;
+    let mut took = Vec::new();
     let start = now_monotonic();
     let mut next = 1;
     while start.elapsed() < MEASURE_FOR {
@@ -52,14 +56,22 @@ async fn measure(file: PathBuf, policy: Policy, batch: u64) -> anyhow::Result<()
             .map(|number| intent(sku, policy, number))
             .collect::<anyhow::Result<_>>()?;
         next += batch;
+        let begun = now_monotonic();
         anyhow::ensure!(ledger.place(intents).await? == Placing::All, "a conflict");
+        took.push(begun.elapsed().as_secs_f64() * 1_000.0);
     }
     let seconds = start.elapsed().as_secs_f64();
-    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
-    let rate = (next - 1) as f64 / seconds;
-    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
-    let commits = rate / batch as f64;
-    println!("{:>14} {batch:>6} {rate:>12.0} {commits:>12.0}", policy.kind());
+    took.sort_unstable_by(f64::total_cmp);
+    let at = |share: usize| took.get(took.len() * share / 1_000).copied().unwrap_or_default();
+    println!(
+        "{:>14} {batch:>6} {:>10.0} {:>10.0} {:>8.2} {:>8.2} {:>8.2}",
+        policy.kind(),
+        (next - 1) as f64 / seconds,
+        took.len() as f64 / seconds,
+        at(500),
+        at(990),
+        took.last().copied().unwrap_or_default()
+    );
     ledger.close().await;
     Ok(())
 }
