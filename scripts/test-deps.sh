@@ -9,6 +9,11 @@ needs=(
   'curl   : curl          : black-box tests of the HTTP interface'
   'unshare: util-linux    : faults: a disk of their own that can be filled'
   'mount  : mount         : the same'
+  'redis-server      : redis-server   : the gate counts units in Redis'
+  'redis-sentinel    : redis-sentinel : the gate finds the master again'
+  'redis-benchmark   : redis-tools    : the yardstick of the gate'
+  'mariadbd          : mariadb-server : the ledger in MySQL or MariaDB'
+  'mariadb-install-db: mariadb-server : the same'
 )
 
 trim() {
