@@ -31,6 +31,7 @@ impl Check {
 pub(super) fn check(settings: &Settings, check: &mut Check) {
     http(settings, check);
     ledger(settings, check);
+    redis_and_keeper(settings, check);
     gate_and_consumer(settings, check);
     supervisor_and_shutdown(settings, check);
 }
@@ -65,6 +66,9 @@ fn http(settings: &Settings, check: &mut Check) {
 fn ledger(settings: &Settings, check: &mut Check) {
     let ledger = &settings.ledger;
     check.positive("ledger.readers", wide(ledger.readers));
+    check.positive("ledger.writers", wide(ledger.writers));
+    check.positive("ledger.statement_timeout_ms", ledger.statement_timeout_ms);
+    check.positive("ledger.connect_timeout_ms", ledger.connect_timeout_ms);
     check.positive("ledger.job_queue_max", wide(ledger.job_queue_max));
     check.positive("ledger.job_deadline_ms", ledger.job_deadline_ms);
     check.ordered(
@@ -79,6 +83,24 @@ fn ledger(settings: &Settings, check: &mut Check) {
     );
 }
 
+fn redis_and_keeper(settings: &Settings, check: &mut Check) {
+    let redis = &settings.redis;
+    check.positive("redis.replicas_min", u64::from(redis.replicas_min));
+    check.positive("redis.replicas_wait_ms", redis.replicas_wait_ms);
+    check.positive("redis.connect_timeout_ms", redis.connect_timeout_ms);
+    check.positive("redis.command_timeout_ms", redis.command_timeout_ms);
+    check.positive("redis.user_timeout_ms", redis.user_timeout_ms);
+    check.positive("redis.sold_out_refresh_ms", redis.sold_out_refresh_ms);
+    let keeper = &settings.keeper;
+    check.positive("keeper.every_ms", keeper.every_ms);
+    check.require(
+        keeper.every_ms.saturating_mul(3) <= keeper.lease_ttl_ms,
+        "keeper.every_ms",
+        "is more than a third of keeper.lease_ttl_ms: one late renewal would lose the lease",
+        "lower it, or raise keeper.lease_ttl_ms",
+    );
+}
+
 fn gate_and_consumer(settings: &Settings, check: &mut Check) {
     let gate = &settings.gate;
     check.positive("gate.batch_max", wide(gate.batch_max));
@@ -89,6 +111,7 @@ fn gate_and_consumer(settings: &Settings, check: &mut Check) {
         ("gate.resubmit_backoff_max_ms", gate.resubmit_backoff_max_ms),
     );
     check.positive("gate.ask_attempts_max", u64::from(gate.ask_attempts_max));
+    check.positive("gate.sweep_every_ms", gate.sweep_every_ms);
 
     let consumer = &settings.consumer;
     check.positive("consumer.batch_max", wide(consumer.batch_max));

@@ -6,11 +6,11 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `settings` | the typed settings, field for field the keys |
+//! | `settings`, `stores` | the typed settings, field for field the keys |
 //! | `load` | layers, merged and typed |
 //! | `secrets` | secrets that stand in files of their own |
 //! | `layers` | one source each: defaults, file, environment, flags |
-//! | `validate`, `limits` | rules between keys; all faults at once |
+//! | `validate`, `limits`, `store_rules` | rules between keys; all faults at once |
 //! | `effective` | what is in effect and from where, secrets hidden |
 //! | `error` | faults and errors |
 
@@ -21,6 +21,8 @@ mod limits;
 mod load;
 mod secrets;
 mod settings;
+mod store_rules;
+mod stores;
 mod validate;
 
 pub use effective::{Effective, Entry, HIDDEN, redact_url};
@@ -29,7 +31,8 @@ pub use layers::{DEFAULT_TOML, EnvSource, Origin, Sources};
 pub use load::Loaded;
 pub use settings::{
     AdminSettings, AuthMode, AuthSettings, ConsumerSettings, FaultSettings, GateSettings,
-    HttpSettings, InternalSettings, LedgerSettings, LogFormat, LogSettings, Role, Settings,
-    ShutdownSettings, SupervisorSettings, Tier,
+    HttpSettings, InternalSettings, LogFormat, LogSettings, Role, Settings, ShutdownSettings,
+    SupervisorSettings, Tier,
 };
+pub use stores::{Durability, KeeperSettings, LedgerSettings, RedisSettings};
 pub use validate::validate;

@@ -4,12 +4,12 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 
-use super::effective::redact_url;
+use super::stores::{Durability, KeeperSettings, LedgerSettings, RedisSettings};
 
 /// Everything that can be configured.
 #[derive(Debug, Clone, Deserialize)]
@@ -31,6 +31,10 @@ pub struct Settings {
     pub auth: AuthSettings,
     /// Where orders are kept.
     pub ledger: LedgerSettings,
+    /// Where units are counted, in tier `gate`.
+    pub redis: RedisSettings,
+    /// Preparing sales.
+    pub keeper: KeeperSettings,
     /// Stock gates.
     pub gate: GateSettings,
     /// The one writer of orders.
@@ -119,6 +123,7 @@ words!(Role {
     All => "all", Api => "api", Relay => "relay", Consumer => "consumer", Keeper => "keeper",
 });
 words!(AuthMode { Header => "header", Jwt => "jwt" });
+words!(Durability { Plain => "plain", Aof => "aof", Replicated => "replicated" });
 words!(LogFormat { Text => "text", Json => "json" });
 
 /// The public listener.
@@ -200,55 +205,6 @@ pub struct AuthSettings {
     pub signing_key: Option<SecretString>,
 }
 
-/// Where orders are kept.
-#[derive(Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LedgerSettings {
-    /// `sqlite://path`. May hold a password: show it through [`redact_url`] only.
-    pub url: String,
-    /// Reader threads; there is always exactly one writer.
-    pub readers: usize,
-    /// Jobs that may wait for a ledger thread.
-    pub job_queue_max: usize,
-    /// How long a statement waits for a lock of another connection.
-    pub busy_timeout_ms: u64,
-    /// A job without an answer by then is `unknown`.
-    pub job_deadline_ms: u64,
-    /// Page cache of each connection, in KiB.
-    pub cache_kib: u32,
-}
-
-impl LedgerSettings {
-    /// The database file, when the ledger is SQLite.
-    #[must_use]
-    pub fn sqlite_path(&self) -> Option<&Path> {
-        self.url.strip_prefix("sqlite://").filter(|path| !path.is_empty()).map(Path::new)
-    }
-
-    /// The file whose lock says "a process owns this ledger": `<db>.lock` next to the database.
-    #[must_use]
-    pub fn lock_path(&self) -> Option<PathBuf> {
-        self.sqlite_path().map(|path| {
-            let mut name = path.as_os_str().to_owned();
-            name.push(".lock");
-            PathBuf::from(name)
-        })
-    }
-}
-
-impl fmt::Debug for LedgerSettings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LedgerSettings")
-            .field("url", &redact_url(&self.url))
-            .field("readers", &self.readers)
-            .field("job_queue_max", &self.job_queue_max)
-            .field("busy_timeout_ms", &self.busy_timeout_ms)
-            .field("job_deadline_ms", &self.job_deadline_ms)
-            .field("cache_kib", &self.cache_kib)
-            .finish()
-    }
-}
-
 /// Stock gates.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -263,6 +219,10 @@ pub struct GateSettings {
     pub resubmit_backoff_max_ms: u64,
     /// Times a gate asks about one request before the buyer is told `unknown`.
     pub ask_attempts_max: u32,
+    /// How often a gate looks for accepted requests that nobody brought to the ledger.
+    pub sweep_every_ms: u64,
+    /// How old such a request must be.
+    pub sweep_after_ms: u64,
 }
 
 /// The one writer of orders.

@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use secrecy::{ExposeSecret, SecretString};
 use tracing_subscriber::EnvFilter;
 
-use super::effective::redact_url;
 use super::error::Fault;
 use super::limits::{self, Check};
 use super::settings::{AuthMode, Role, Settings, Tier};
+use super::store_rules;
 
 /// Shortest key for HMAC-SHA-256: its output length (RFC 7518, section 3.2).
 const SECRET_BYTES_MIN: usize = 32;
@@ -18,7 +18,7 @@ const TOKEN_CHARS_MIN: usize = 16;
 const NAMESPACE_CHARS_MAX: usize = 32;
 
 /// Kinds of supervised actor that a drill can strike.
-const ACTOR_KINDS: [&str; 3] = ["stock_gate", "order_consumer", "stock_teller"];
+const ACTOR_KINDS: [&str; 4] = ["stock_gate", "order_consumer", "stock_teller", "sale_keeper"];
 
 /// Every rule these settings break; empty = they may be used.
 #[must_use]
@@ -27,7 +27,7 @@ pub fn validate(settings: &Settings) -> Vec<Fault> {
     tier_and_names(settings, &mut check);
     listeners(settings, &mut check);
     auth(settings, &mut check);
-    ledger_url(settings, &mut check);
+    store_rules::check(settings, &mut check);
     limits::check(settings, &mut check);
     log(settings, &mut check);
     faults(settings, &mut check);
@@ -37,14 +37,14 @@ pub fn validate(settings: &Settings) -> Vec<Fault> {
 fn tier_and_names(settings: &Settings, check: &mut Check) {
     let tier = settings.tier;
     check.require(
-        matches!(tier, Tier::Memory | Tier::Ledger),
+        tier != Tier::Pipeline,
         "tier",
         &format!("this build does not have tier `{tier}`"),
-        "use `memory` or `ledger`",
+        "use `memory`, `ledger` or `gate`",
     );
     let role = settings.role;
     check.require(
-        role == Role::All || !matches!(tier, Tier::Memory | Tier::Ledger),
+        role == Role::All || tier == Tier::Pipeline,
         "role",
         &format!("role `{role}` needs tier `pipeline`; in tier `{tier}` one process does it all"),
         "use `all`",
@@ -123,31 +123,6 @@ fn auth(settings: &Settings, check: &mut Check) {
     check.positive("auth.request_id_ttl_s", auth.request_id_ttl_s);
 }
 
-fn ledger_url(settings: &Settings, check: &mut Check) {
-    let ledger = &settings.ledger;
-    let shown = redact_url(&ledger.url);
-    match ledger.url.split_once("://") {
-        Some(("sqlite", path)) => check.require(
-            !path.is_empty() && !path.starts_with(":memory:"),
-            "ledger.url",
-            &format!("{shown:?} names no file, and orders must survive the process"),
-            "use sqlite://path, such as sqlite://./floodgate.db",
-        ),
-        Some(("mysql" | "mariadb", _)) => check.require(
-            false,
-            "ledger.url",
-            &format!("this build has no MySQL ledger ({shown})"),
-            "use sqlite://path",
-        ),
-        _ => check.require(
-            false,
-            "ledger.url",
-            &format!("{shown:?} is not a ledger"),
-            "use sqlite://path, such as sqlite://./floodgate.db",
-        ),
-    }
-}
-
 fn log(settings: &Settings, check: &mut Check) {
     if let Err(error) = EnvFilter::try_new(&settings.log.filter) {
         check.require(
@@ -216,7 +191,12 @@ mod tests {
     type Case = (&'static str, fn(&mut Settings));
 
     const SINGLE: &[Case] = &[
-        ("tier", |s| s.tier = Tier::Gate),
+        ("redis.url", |s| s.tier = Tier::Gate),
+        ("redis.url", |s| s.redis.url = "cache:6379".into()),
+        ("redis.url", |s| s.redis.url = "redis+sentinel://a:1,b:2".into()),
+        ("redis.replicas_min", |s| s.redis.replicas_min = 0),
+        ("keeper.every_ms", |s| s.keeper.lease_ttl_ms = 1000),
+        ("gate.sweep_every_ms", |s| s.gate.sweep_every_ms = 0),
         ("tier", |s| s.tier = Tier::Pipeline),
         ("role", |s| s.role = Role::Relay),
         ("namespace", |s| s.namespace = String::new()),
@@ -238,7 +218,8 @@ mod tests {
         ("auth.request_id_ttl_s", |s| s.auth.request_id_ttl_s = 0),
         ("ledger.url", |s| s.ledger.url = "sqlite://".into()),
         ("ledger.url", |s| s.ledger.url = "sqlite://:memory:".into()),
-        ("ledger.url", |s| s.ledger.url = "mysql://u:p@h/d".into()),
+        ("ledger.url", |s| s.ledger.url = "mysql://u:p@h".into()),
+        ("ledger.writers", |s| s.ledger.writers = 0),
         ("ledger.url", |s| s.ledger.url = "floodgate.db".into()),
         ("ledger.readers", |s| s.ledger.readers = 0),
         ("ledger.job_queue_max", |s| s.ledger.job_queue_max = 0),

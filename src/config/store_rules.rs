@@ -1,0 +1,57 @@
+//! Rules about addresses: where orders are kept and where units are counted.
+
+use super::effective::redact_url;
+use super::limits::Check;
+use super::settings::{Settings, Tier};
+use crate::redis_link::RedisUrl;
+
+/// All rules about addresses.
+pub(super) fn check(settings: &Settings, check: &mut Check) {
+    ledger_url(settings, check);
+    redis_url(settings, check);
+}
+
+fn ledger_url(settings: &Settings, check: &mut Check) {
+    let ledger = &settings.ledger;
+    let shown = redact_url(&ledger.url);
+    match ledger.url.split_once("://") {
+        Some(("sqlite", path)) => check.require(
+            !path.is_empty() && !path.starts_with(":memory:"),
+            "ledger.url",
+            &format!("{shown:?} names no file, and orders must survive the process"),
+            "use sqlite://path, such as sqlite://./floodgate.db",
+        ),
+        Some(("mysql", rest)) => check.require(
+            rest.split_once('/').is_some_and(|(host, name)| !host.is_empty() && !name.is_empty()),
+            "ledger.url",
+            &format!("{shown:?} names no database"),
+            "use mysql://user:password@host:port/database",
+        ),
+        _ => check.require(
+            false,
+            "ledger.url",
+            &format!("{shown:?} is not a ledger"),
+            "use sqlite://path, such as sqlite://./floodgate.db, or \
+             mysql://user:password@host:port/database (for MariaDB too)",
+        ),
+    }
+}
+
+fn redis_url(settings: &Settings, check: &mut Check) {
+    const REMEDY: &str = "use redis://host:port, redis+cluster://h1:p1,h2:p2 or \
+                          redis+sentinel://h1:p1,h2:p2/master-name";
+    let url = &settings.redis.url;
+    if url.is_empty() {
+        check.require(
+            settings.tier != Tier::Gate,
+            "redis.url",
+            "is not set, and tier `gate` counts units in Redis",
+            REMEDY,
+        );
+        return;
+    }
+    if let Err(error) = url.parse::<RedisUrl>() {
+        let shown = redact_url(url);
+        check.require(false, "redis.url", &format!("{shown:?}: {error}"), REMEDY);
+    }
+}
