@@ -1,13 +1,14 @@
 //! The book of one bucket: units, buyers and requests, decided one reservation at a time.
 //!
 //! A book is what the embedded gate counts in. It has one writer at a time and no clock. Every
-//! change is repeat-safe by request id or transfer id, and every check stands before the first
+//! change is repeat-safe by request id or loan number, and every check stands before the first
 //! write.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::ids::{BucketNo, BuyerId, Epoch, RequestId, TransferId};
+use super::ids::{BucketNo, BuyerId, Epoch, RequestId};
+use super::loans::{Loan, Loans};
 use super::order::{Failure, Order, OrderIntent, OrderState};
 use super::reservation::Reservation;
 use super::sale::{Phase, Sku};
@@ -45,12 +46,6 @@ struct Holding {
     first: RequestId,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Loan {
-    to: BucketNo,
-    units: u32,
-}
-
 /// Units, buyers and requests of one bucket.
 #[derive(Debug)]
 pub struct Book {
@@ -64,7 +59,7 @@ pub struct Book {
     failures: HashMap<RequestId, Refusal>,
     buyers: HashMap<BuyerId, Holding>,
     unsettled: HashMap<RequestId, OrderIntent>,
-    loans: BTreeMap<TransferId, Loan>,
+    loans: Loans,
 }
 
 /// The counts of a book at one instant.
@@ -105,7 +100,7 @@ impl Book {
             failures: HashMap::new(),
             buyers: HashMap::new(),
             unsettled: HashMap::new(),
-            loans: BTreeMap::new(),
+            loans: Loans::default(),
         }
     }
 
@@ -159,6 +154,12 @@ impl Book {
             self.phase = phase;
             self.epoch = epoch;
         }
+    }
+
+    /// The phase and the opening of the book.
+    #[must_use]
+    pub fn stands(&self) -> (Phase, Epoch) {
+        (self.phase, self.epoch)
     }
 
     /// Decides one reservation.
@@ -218,9 +219,15 @@ impl Book {
     }
 
     /// Records that the ledger has the order. True when that was news. Repeat-safe.
+    ///
+    /// An order that this book never accepted was on its way to the ledger while the book was built
+    /// from it: its units are not free any more.
     pub fn settle(&mut self, order: &Order) -> bool {
         let Some(record) = self.requests.get_mut(&order.request) else {
             self.load_order(order);
+            if order.state.is_live() && self.counting == Counting::Here {
+                self.available = self.available.saturating_sub(order.quantity);
+            }
             return true;
         };
         let news = record.stage == Stage::Queued;
@@ -286,40 +293,37 @@ impl Book {
 
     /// Takes units out for another bucket: at least `want` where there are so many, and up to half
     /// of what is free, so that a dry bucket does not come back at once. The loan stays recorded
-    /// until [`Self::hand_over`]. A repeat of a transfer returns the first answer.
-    pub fn lend(&mut self, transfer: TransferId, to: BucketNo, want: u32) -> u32 {
-        if let Some(loan) = self.loans.get(&transfer) {
-            return loan.units;
-        }
+    /// until [`Self::clear_loan`]; while one to this borrower is open, it is the answer again.
+    pub fn lend(&mut self, to: BucketNo, want: u32) -> Option<Loan> {
         let units = want.max(self.available / 2).min(self.available);
-        if units > 0 {
-            self.available -= units;
-            self.loans.insert(transfer, Loan { to, units });
+        let (loan, is_new) = self.loans.lend(to, units)?;
+        if is_new {
+            self.available -= loan.units;
         }
+        Some(loan)
+    }
+
+    /// Adds the units of a loan, once. Returns the units added.
+    pub fn borrow(&mut self, from: BucketNo, loan: Loan) -> u32 {
+        let units = self.loans.borrow(from, loan);
+        self.available = self.available.saturating_add(units);
         units
     }
 
-    /// Clears a loan and returns its units, which the caller adds to the borrower in the same
-    /// step. `None`: it was cleared before.
-    pub fn hand_over(&mut self, transfer: TransferId) -> Option<u32> {
-        self.loans.remove(&transfer).map(|loan| loan.units)
+    /// Forgets a loan that the borrower has.
+    pub fn clear_loan(&mut self, to: BucketNo, no: u64) {
+        self.loans.clear(to, no);
     }
 
-    /// Adds units handed over by another bucket.
-    pub fn borrow(&mut self, units: u32) {
-        self.available = self.available.saturating_add(units);
-    }
-
-    /// The loans of this book, with borrower and units.
-    pub fn loans(&self) -> impl Iterator<Item = (TransferId, BucketNo, u32)> + '_ {
-        self.loans.iter().map(|(id, loan)| (*id, loan.to, loan.units))
+    /// The open loans of this book, with their borrowers.
+    pub fn loans(&self) -> impl Iterator<Item = (BucketNo, Loan)> + '_ {
+        self.loans.open()
     }
 
     /// Free units, and units lent and not yet confirmed.
     #[must_use]
     pub fn left(&self) -> u64 {
-        let lent: u64 = self.loans.values().map(|loan| u64::from(loan.units)).sum();
-        u64::from(self.available) + lent
+        u64::from(self.available) + u64::from(self.loans.units())
     }
 
     /// Whether this request was accepted here at any time.
@@ -371,7 +375,7 @@ impl Book {
         };
         BookSnapshot {
             available: self.available,
-            lent_units: self.loans.values().map(|loan| loan.units).sum(),
+            lent_units: self.loans.units(),
             num_unsettled: self.unsettled.len(),
             unsettled_units: self.unsettled.values().map(|i| u64::from(i.quantity)).sum(),
             oldest_unsettled_ms: self.unsettled.values().map(|i| i.placed_at_ms).min(),

@@ -192,10 +192,6 @@ impl fmt::Display for BucketNo {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct Epoch(pub i64);
 
-/// One transfer of stock between two buckets of a SKU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-pub struct TransferId(pub u64);
-
 /// A W3C trace id: 128 bits, shown as 32 hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TraceId(pub u128);

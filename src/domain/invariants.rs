@@ -99,8 +99,8 @@ pub struct GateFacts {
     pub oldest_unsettled_ms: Option<i64>,
     /// Requests that are orders.
     pub num_ordered: u64,
-    /// Buyers who hold units.
-    pub num_buyers: u64,
+    /// Buyers who hold units; `None` where the policy needs nobody to remember them.
+    pub num_buyers: Option<u64>,
     /// Units given back after a refusal.
     pub released_units: u64,
 }
@@ -327,11 +327,10 @@ impl Checker {
                 format!("sku {name}: gates hold {left} units, the ledger {}", sku.facts.available);
             self.report(InvariantId::StockConserved, detail);
         }
-        if gates.counts_units && gates.num_buyers != sku.num_live_buyers {
-            let detail = format!(
-                "sku {name}: gates know {} buyers, the ledger {}",
-                gates.num_buyers, sku.num_live_buyers
-            );
+        let num_buyers = gates.num_buyers.filter(|_| gates.counts_units);
+        if let Some(known) = num_buyers.filter(|known| *known != sku.num_live_buyers) {
+            let live = sku.num_live_buyers;
+            let detail = format!("sku {name}: gates know {known} buyers, the ledger {live}");
             self.report(InvariantId::StockConserved, detail);
         }
     }

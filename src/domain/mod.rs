@@ -7,6 +7,7 @@
 pub mod book;
 pub mod ids;
 pub mod invariants;
+mod loans;
 pub mod model;
 pub mod order;
 pub mod placing;
@@ -16,8 +17,9 @@ pub mod sale;
 pub mod verdict;
 
 pub use book::{Book, BookSnapshot, Counting};
-pub use ids::{BucketNo, BuyerId, Epoch, RequestId, SaleId, SkuId, SkuNo, TraceId, TransferId};
+pub use ids::{BucketNo, BuyerId, Epoch, RequestId, SaleId, SkuId, SkuNo, TraceId};
 pub use invariants::InvariantId;
+pub use loans::Loan;
 pub use order::{Failure, Order, OrderIntent, OrderState};
 pub use placing::{Examination, Outcome};
 pub use policy::Policy;

@@ -50,9 +50,9 @@ pub struct Examination {
 }
 
 impl Examination {
-    /// Decides one intent and enters it when it may be written, so that two intents of one batch
-    /// see each other. `None`: it may be written.
-    pub fn admit(&mut self, intent: &OrderIntent) -> Option<Outcome> {
+    /// Decides one intent by what is here. `None`: it may be written.
+    #[must_use]
+    pub fn judge(&self, intent: &OrderIntent) -> Option<Outcome> {
         if let Some(reason) = self.failures.get(&intent.request) {
             return Some(Outcome::Refused(*reason));
         }
@@ -67,25 +67,41 @@ impl Examination {
         if let (0, Some(first)) = (intent.slot, self.firsts.get(&buyer)) {
             return Some(Outcome::Refused(Refusal::AlreadyPurchased { first: *first }));
         }
-        let owned = self.owned.get(&buyer).copied().unwrap_or(0);
+        let owned = self.owned(intent);
         if let Some(limit) = intent.quota
             && owned.saturating_add(intent.quantity) > limit
         {
             return Some(Outcome::Refused(Refusal::QuotaExceeded { owned, limit }));
         }
-        let available = self.available.get(&intent.sku).copied().unwrap_or(0);
-        let Some(rest) = available.checked_sub(intent.quantity) else {
-            return Some(Outcome::Refused(Refusal::SoldOut));
-        };
-        self.available.insert(intent.sku, rest);
-        self.orders.insert(intent.request, intent.order());
-        if intent.slot == 0 {
-            self.firsts.insert(buyer, intent.request);
+        (self.available(intent) < intent.quantity).then_some(Outcome::Refused(Refusal::SoldOut))
+    }
+
+    /// Decides one intent and enters it when it may be written, so that two intents of one batch
+    /// see each other. `None`: it may be written.
+    pub fn admit(&mut self, intent: &OrderIntent) -> Option<Outcome> {
+        let judged = self.judge(intent);
+        if judged.is_none() {
+            let buyer = (intent.sku, intent.buyer);
+            let rest = self.available(intent).saturating_sub(intent.quantity);
+            let owned = self.owned(intent).saturating_add(intent.quantity);
+            self.available.insert(intent.sku, rest);
+            self.orders.insert(intent.request, intent.order());
+            if intent.slot == 0 {
+                self.firsts.insert(buyer, intent.request);
+            }
+            if intent.quota.is_some() {
+                self.owned.insert(buyer, owned);
+            }
         }
-        if intent.quota.is_some() {
-            self.owned.insert(buyer, owned.saturating_add(intent.quantity));
-        }
-        None
+        judged
+    }
+
+    fn owned(&self, intent: &OrderIntent) -> u32 {
+        self.owned.get(&(intent.sku, intent.buyer)).copied().unwrap_or(0)
+    }
+
+    fn available(&self, intent: &OrderIntent) -> u32 {
+        self.available.get(&intent.sku).copied().unwrap_or(0)
     }
 }
 

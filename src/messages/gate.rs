@@ -4,7 +4,7 @@ use actix::Message;
 use tokio::sync::oneshot;
 
 use crate::actors::permits::Permit;
-use crate::domain::{BucketNo, OrderState, Refusal, Reservation, TransferId};
+use crate::domain::{BucketNo, Loan, OrderState, Refusal, Reservation};
 
 /// Asks for units of the gate's bucket.
 #[derive(Debug, Message)]
@@ -22,14 +22,12 @@ pub struct Reserve {
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct LendStock {
-    /// The transfer; a repeat gets the same units.
-    pub transfer: TransferId,
     /// The bucket that ran dry.
     pub to: BucketNo,
     /// Units it needs at least.
     pub want: u32,
-    /// Receives the units taken out, 0 when there are none.
-    pub reply: oneshot::Sender<u32>,
+    /// Receives the loan, `None` when there is nothing to lend.
+    pub reply: oneshot::Sender<Option<Loan>>,
 }
 
 /// What a gate answers.

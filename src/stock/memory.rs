@@ -15,14 +15,17 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 
-use super::{BucketKey, Error, Loading, RequestStanding, Stock};
+use super::{BucketKey, Condition, Error, LoaderToken, Loading, RequestStanding, Stock};
 use crate::domain::invariants::GateFacts;
 use crate::domain::{
-    Book, BookSnapshot, BucketNo, BuyerId, Counting, Epoch, Failure, Order, OrderIntent, Phase,
-    Refusal, RequestId, Reservation, Sku, SkuNo, Standing, TransferId, Verdict,
+    Book, BookSnapshot, BucketNo, BuyerId, Counting, Epoch, Failure, Loan, Order, OrderIntent,
+    Phase, RequestId, Reservation, Sku, SkuNo, Standing, Verdict,
 };
 
 type Shelves = Arc<ArcSwap<HashMap<SkuNo, Arc<Shelf>>>>;
+
+/// The last loader of each SKU.
+type Loaders = Arc<parking_lot::Mutex<HashMap<SkuNo, LoaderToken>>>;
 
 /// All buckets of one SKU.
 #[derive(Debug)]
@@ -68,13 +71,14 @@ impl Shelf {
 pub struct MemoryStock {
     counting: Counting,
     shelves: Shelves,
+    loaders: Loaders,
 }
 
 impl MemoryStock {
     /// A stock without any SKU.
     #[must_use]
     pub fn new(counting: Counting) -> Self {
-        Self { counting, shelves: Arc::default() }
+        Self { counting, shelves: Arc::default(), loaders: Arc::default() }
     }
 
     fn shelf(&self, sku: SkuNo) -> Result<Arc<Shelf>, Error> {
@@ -88,6 +92,13 @@ struct Loader {
     sku: Arc<Sku>,
     books: Vec<Book>,
     shelves: Shelves,
+    token: LoaderToken,
+    loaders: Loaders,
+}
+
+/// Refuses a loader that another came after.
+fn fenced(sku: SkuNo) -> Error {
+    Error::Fenced { sku, reason: "another loader came after this one".to_owned() }
 }
 
 impl Loader {
@@ -97,21 +108,38 @@ impl Loader {
     }
 }
 
+#[async_trait]
 impl Loading for Loader {
-    fn order(&mut self, order: &Order) {
-        if let Some(book) = self.home(order.buyer) {
-            book.load_order(order);
+    async fn orders(&mut self, rows: Vec<Order>) -> Result<(), Error> {
+        for order in rows {
+            if let Some(book) = self.home(order.buyer) {
+                book.load_order(&order);
+            }
         }
+        Ok(())
     }
 
-    fn failure(&mut self, failure: &Failure) {
-        if let Some(book) = self.home(failure.buyer) {
-            book.load_failure(failure);
+    async fn failures(&mut self, rows: Vec<Failure>) -> Result<(), Error> {
+        for failure in rows {
+            if let Some(book) = self.home(failure.buyer) {
+                book.load_failure(&failure);
+            }
         }
+        Ok(())
     }
 
-    fn publish(self: Box<Self>, available: u32, phase: Phase, epoch: Epoch) {
-        let Self { counting, sku, mut books, shelves } = *self;
+    async fn publish(
+        self: Box<Self>,
+        available: u32,
+        phase: Phase,
+        epoch: Epoch,
+    ) -> Result<(), Error> {
+        let Self { counting, sku, mut books, shelves, token, loaders } = *self;
+        // Held until the books are published: the next loader comes before or after.
+        let last = loaders.lock();
+        if last.get(&sku.no) != Some(&token) {
+            return Err(fenced(sku.no));
+        }
         for (number, book) in (0..).zip(books.iter_mut()) {
             if counting == Counting::Here {
                 book.stock(sku.share(available, number));
@@ -129,12 +157,25 @@ impl Loading for Loader {
             new.insert(shelf.sku.no, Arc::clone(&shelf));
             new
         });
+        Ok(())
     }
 }
 
 #[async_trait]
 impl Stock for MemoryStock {
-    fn load(&self, sku: Arc<Sku>, num_orders: u64) -> Box<dyn Loading> {
+    async fn load(
+        &self,
+        sku: Arc<Sku>,
+        num_orders: u64,
+        loader: LoaderToken,
+    ) -> Result<Box<dyn Loading>, Error> {
+        {
+            let mut loaders = self.loaders.lock();
+            if loaders.get(&sku.no).is_some_and(|last| *last >= loader) {
+                return Err(fenced(sku.no));
+            }
+            loaders.insert(sku.no, loader);
+        }
         let buckets = sku.buckets.max(1);
         // Buyers are spread by a hash: a little more than the even share is enough room.
         let share = usize::try_from(num_orders).unwrap_or(0) / usize::from(buckets);
@@ -145,8 +186,24 @@ impl Stock for MemoryStock {
                 book
             })
             .collect();
-        let shelves = Arc::clone(&self.shelves);
-        Box::new(Loader { counting: self.counting, sku, books, shelves })
+        let (shelves, loaders) = (Arc::clone(&self.shelves), Arc::clone(&self.loaders));
+        let counting = self.counting;
+        Ok(Box::new(Loader { counting, sku, books, shelves, token: loader, loaders }))
+    }
+
+    async fn condition(
+        &self,
+        sku: &Arc<Sku>,
+        phase: Phase,
+        epoch: Epoch,
+    ) -> Result<Condition, Error> {
+        let Ok(shelf) = self.shelf(sku.no) else { return Ok(Condition::Missing) };
+        for bucket in 0..shelf.sku.buckets {
+            if shelf.lock(BucketNo(bucket))?.stands() != (phase, epoch) {
+                return Ok(Condition::OtherPhase);
+            }
+        }
+        Ok(Condition::Ready)
     }
 
     async fn turn(&self, sku: SkuNo, phase: Phase, epoch: Epoch) -> Result<(), Error> {
@@ -174,49 +231,41 @@ impl Stock for MemoryStock {
         Ok(())
     }
 
-    async fn release(
-        &self,
-        bucket: BucketKey,
-        refused: Vec<(RequestId, Refusal)>,
-    ) -> Result<(), Error> {
+    async fn release(&self, bucket: BucketKey, refused: Vec<Failure>) -> Result<(), Error> {
         self.shelf(bucket.sku)?.change(bucket.bucket, |book| {
-            for (request, reason) in refused {
-                book.release(request, reason);
+            for failure in refused {
+                book.release(failure.request, failure.reason);
             }
         })
     }
 
-    async fn withdraw(&self, bucket: BucketKey, requests: Vec<RequestId>) -> Result<(), Error> {
+    async fn withdraw(&self, bucket: BucketKey, requests: Vec<RequestId>) -> Result<bool, Error> {
         self.shelf(bucket.sku)?.change(bucket.bucket, |book| {
             for request in requests {
                 book.withdraw(request);
             }
-        })
+        })?;
+        Ok(true)
     }
 
-    async fn unsettled(&self, bucket: BucketKey) -> Result<Vec<OrderIntent>, Error> {
-        Ok(self.shelf(bucket.sku)?.lock(bucket.bucket)?.unsettled())
-    }
-
-    async fn lend(
+    async fn unsettled(
         &self,
-        from: BucketKey,
-        to: BucketNo,
-        transfer: TransferId,
-        want: u32,
-    ) -> Result<u32, Error> {
-        self.shelf(from.sku)?.change(from.bucket, |book| book.lend(transfer, to, want))
+        bucket: BucketKey,
+        asked_before_ms: i64,
+    ) -> Result<Vec<OrderIntent>, Error> {
+        let mut intents = self.shelf(bucket.sku)?.lock(bucket.bucket)?.unsettled();
+        intents.retain(|intent| intent.placed_at_ms < asked_before_ms);
+        Ok(intents)
     }
 
-    async fn borrow(
-        &self,
-        from: BucketKey,
-        to: BucketNo,
-        transfer: TransferId,
-    ) -> Result<u32, Error> {
+    async fn lend(&self, from: BucketKey, to: BucketNo, want: u32) -> Result<Option<Loan>, Error> {
+        self.shelf(from.sku)?.change(from.bucket, |book| book.lend(to, want))
+    }
+
+    async fn borrow(&self, from: BucketKey, to: BucketNo, loan: Loan) -> Result<u32, Error> {
         let shelf = self.shelf(from.sku)?;
         // Both halves under both locks, in bucket order: nobody ever sees the units twice or not at
-        // all, and the record that is cleared here is what makes a repeat harmless.
+        // all.
         let (mut lender, mut borrower) = if from.bucket < to {
             let lender = shelf.lock(from.bucket)?;
             (lender, shelf.lock(to)?)
@@ -224,8 +273,8 @@ impl Stock for MemoryStock {
             let borrower = shelf.lock(to)?;
             (shelf.lock(from.bucket)?, borrower)
         };
-        let units = lender.hand_over(transfer).unwrap_or(0);
-        borrower.borrow(units);
+        let units = borrower.borrow(from.bucket, loan);
+        lender.clear_loan(to, loan.no);
         Ok(units)
     }
 
@@ -233,13 +282,13 @@ impl Stock for MemoryStock {
         let shelf = self.shelf(to.sku)?;
         let mut total = 0;
         for from in (0..shelf.sku.buckets).map(BucketNo).filter(|from| *from != to.bucket) {
-            let loans: Vec<_> = {
+            let open = {
                 let book = shelf.lock(from)?;
-                book.loans().filter(|(_, borrower, _)| *borrower == to.bucket).collect()
+                book.loans().find(|(borrower, _)| *borrower == to.bucket)
             };
-            for (transfer, _, _) in loans {
+            if let Some((_, loan)) = open {
                 let from = BucketKey { sku: to.sku, bucket: from };
-                total += self.borrow(from, to.bucket, transfer).await?;
+                total += self.borrow(from, to.bucket, loan).await?;
             }
         }
         Ok(total)
@@ -300,6 +349,14 @@ impl Stock for MemoryStock {
         }
     }
 
+    async fn refresh(&self, _sku: SkuNo) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn ping(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
     async fn snapshot(&self, bucket: BucketKey) -> Result<BookSnapshot, Error> {
         Ok(self.shelf(bucket.sku)?.lock(bucket.bucket)?.snapshot())
     }
@@ -312,16 +369,18 @@ impl Stock for MemoryStock {
             .collect::<Result<Vec<_>, Error>>()?;
         let mut facts =
             GateFacts { counts_units: self.counting == Counting::Here, ..GateFacts::default() };
+        let mut num_buyers = 0;
         for book in &books {
             let counts = book.snapshot();
             facts.left += book.left();
             facts.num_unsettled += counts.num_unsettled as u64;
             facts.num_ordered += counts.num_ordered as u64;
-            facts.num_buyers += counts.num_buyers as u64;
+            num_buyers += counts.num_buyers as u64;
             facts.released_units += counts.released_units;
             facts.oldest_unsettled_ms =
                 [facts.oldest_unsettled_ms, counts.oldest_unsettled_ms].into_iter().flatten().min();
         }
+        facts.num_buyers = Some(num_buyers);
         Ok(Some(facts))
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! On death of a gate: what it had reserved and not yet handed to the ledger is in
 //! [`Stock::unsettled`]; the next gate of the bucket submits it again. May repeat: every call, by
-//! request id or transfer id.
+//! request id or loan number.
 
 use std::sync::Arc;
 
@@ -13,12 +13,14 @@ use async_trait::async_trait;
 
 use crate::domain::invariants::GateFacts;
 use crate::domain::{
-    BookSnapshot, BucketNo, BuyerId, Epoch, Failure, Order, OrderIntent, Phase, Refusal, RequestId,
-    Reservation, Sku, SkuNo, Standing, TransferId, Verdict,
+    BookSnapshot, BucketNo, BuyerId, Epoch, Failure, Loan, Order, OrderIntent, Phase, RequestId,
+    Reservation, Sku, SkuNo, Standing, Verdict,
 };
 
 pub mod memory;
+pub mod redis;
 
+pub use self::redis::RedisStock;
 pub use memory::MemoryStock;
 
 /// Why a stock could not answer.
@@ -35,6 +37,65 @@ pub enum Error {
         /// Which bucket.
         bucket: BucketNo,
     },
+    /// The store is not the one that the buckets were opened on, or is being loaded: what it says
+    /// is not believed until a rebuild. Nothing was changed.
+    #[error("the buckets of sku {sku} are not believed: {reason}")]
+    Fenced {
+        /// Which SKU.
+        sku: SkuNo,
+        /// What differs.
+        reason: String,
+    },
+    /// The store could not be asked, or refused before it did anything. Nothing was changed.
+    #[error("the stock is not available: {reason}")]
+    Unavailable {
+        /// What is wrong.
+        reason: String,
+    },
+    /// The store was asked and did not answer, or did not confirm as durably as it must. Ask again
+    /// with the same ids; never give back.
+    #[error("the stock did not confirm {doing}: {reason}")]
+    Unknown {
+        /// What was being done.
+        doing: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The store holds something that no version of this program wrote. Nothing was changed.
+    #[error("the stock is damaged: {what}")]
+    Damaged {
+        /// What was found, and where.
+        what: String,
+    },
+}
+
+impl Error {
+    /// Whether it certainly changed nothing, and may go away by itself.
+    #[must_use]
+    pub fn is_certain(&self) -> bool {
+        !matches!(self, Self::Unknown { .. })
+    }
+}
+
+/// The fencing token of whoever loads a SKU, counted by the ledger: a loader with a smaller one
+/// than another that began writes nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LoaderToken(pub i64);
+
+/// In which condition the buckets of a SKU are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Condition {
+    /// All of them stand where the sale stands.
+    Ready,
+    /// At least one is whole, and in another phase or of an older opening.
+    OtherPhase,
+    /// At least one holds nothing.
+    Missing,
+    /// At least one is not to be believed: another server, another ledger, damage.
+    Distrusted {
+        /// What differs.
+        reason: String,
+    },
 }
 
 /// One bucket of one SKU.
@@ -46,14 +107,21 @@ pub struct BucketKey {
     pub bucket: BucketNo,
 }
 
-/// Builds the buckets of one SKU from the ledger, row by row, before they are published.
+/// Builds the buckets of one SKU from the ledger before they are published. Nobody is sold anything
+/// from them meanwhile.
+#[async_trait]
 pub trait Loading: Send {
-    /// Enters an order.
-    fn order(&mut self, order: &Order);
-    /// Enters a recorded failure.
-    fn failure(&mut self, failure: &Failure);
+    /// Enters orders.
+    async fn orders(&mut self, rows: Vec<Order>) -> Result<(), Error>;
+    /// Enters recorded failures.
+    async fn failures(&mut self, rows: Vec<Failure>) -> Result<(), Error>;
     /// Publishes the buckets: `available` units dealt out evenly, in the given phase of an opening.
-    fn publish(self: Box<Self>, available: u32, phase: Phase, epoch: Epoch);
+    async fn publish(
+        self: Box<Self>,
+        available: u32,
+        phase: Phase,
+        epoch: Epoch,
+    ) -> Result<(), Error>;
 }
 
 /// Where a request stands, as its buyer may read it.
@@ -77,8 +145,22 @@ impl From<(u32, i64, Standing)> for RequestStanding {
 #[async_trait]
 pub trait Stock: Send + Sync {
     /// Begins to load a SKU, with room for `num_orders`; what was loaded before is replaced when
-    /// the loading is published.
-    fn load(&self, sku: Arc<Sku>, num_orders: u64) -> Box<dyn Loading>;
+    /// the loading is published. A loader with a larger token ends the one before.
+    async fn load(
+        &self,
+        sku: Arc<Sku>,
+        num_orders: u64,
+        loader: LoaderToken,
+    ) -> Result<Box<dyn Loading>, Error>;
+
+    /// In which condition the buckets are, compared with where the sale stands. From here on this
+    /// process knows the SKU, whoever loaded it.
+    async fn condition(
+        &self,
+        sku: &Arc<Sku>,
+        phase: Phase,
+        epoch: Epoch,
+    ) -> Result<Condition, Error>;
 
     /// Moves every bucket of a SKU to a phase of an opening. An older opening is ignored
     /// (`Fenced`).
@@ -95,35 +177,28 @@ pub trait Stock: Send + Sync {
     async fn settle(&self, orders: Vec<(BucketNo, Order)>) -> Result<(), Error>;
 
     /// Records refusals of the ledger; units come back, once, where the ledger still has them.
-    async fn release(
+    async fn release(&self, bucket: BucketKey, refused: Vec<Failure>) -> Result<(), Error>;
+
+    /// Forgets requests that certainly reached no ledger; their units come back, once. False: this
+    /// stock keeps what it accepted, because another process may be submitting it; the requests
+    /// stay unsettled.
+    async fn withdraw(&self, bucket: BucketKey, requests: Vec<RequestId>) -> Result<bool, Error>;
+
+    /// Intents asked before that time whose answer from the ledger is not known, whichever process
+    /// accepted them. Submitting one twice does no harm.
+    async fn unsettled(
         &self,
         bucket: BucketKey,
-        refused: Vec<(RequestId, Refusal)>,
-    ) -> Result<(), Error>;
+        asked_before_ms: i64,
+    ) -> Result<Vec<OrderIntent>, Error>;
 
-    /// Forgets requests that certainly reached no ledger; their units come back, once.
-    async fn withdraw(&self, bucket: BucketKey, requests: Vec<RequestId>) -> Result<(), Error>;
+    /// Takes up to what is free, at least `want` if there is as much, out for a sibling bucket. As
+    /// long as a loan to that bucket is open, it is the answer again.
+    async fn lend(&self, from: BucketKey, to: BucketNo, want: u32) -> Result<Option<Loan>, Error>;
 
-    /// Intents whose answer from the ledger is not known.
-    async fn unsettled(&self, bucket: BucketKey) -> Result<Vec<OrderIntent>, Error>;
-
-    /// Takes up to what is free, at least `want` if there is as much, out for a sibling bucket.
-    async fn lend(
-        &self,
-        from: BucketKey,
-        to: BucketNo,
-        transfer: TransferId,
-        want: u32,
-    ) -> Result<u32, Error>;
-
-    /// Finishes a transfer: adds the recorded units to the borrower and clears the lender's record.
-    /// Returns the units; 0 for a transfer that was finished before.
-    async fn borrow(
-        &self,
-        from: BucketKey,
-        to: BucketNo,
-        transfer: TransferId,
-    ) -> Result<u32, Error>;
+    /// Finishes a transfer: adds the units to the borrower, once per loan, and clears the lender's
+    /// record. Returns the units added; 0 for a loan that was added before.
+    async fn borrow(&self, from: BucketKey, to: BucketNo, loan: Loan) -> Result<u32, Error>;
 
     /// Finishes every transfer to this bucket that was left half done. Returns the units.
     async fn finish_transfers(&self, to: BucketKey) -> Result<u32, Error>;
@@ -162,6 +237,13 @@ pub trait Stock: Send + Sync {
 
     /// Notes what the ledger has left, where the ledger counts; ignored elsewhere.
     fn note_left(&self, sku: SkuNo, left: u32);
+
+    /// Looks again at what other processes may have changed: units left, sold out, and which
+    /// requests were accepted.
+    async fn refresh(&self, sku: SkuNo) -> Result<(), Error>;
+
+    /// Whether the store behind answers at all.
+    async fn ping(&self) -> Result<(), Error>;
 
     /// The counts of one bucket.
     async fn snapshot(&self, bucket: BucketKey) -> Result<BookSnapshot, Error>;
