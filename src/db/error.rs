@@ -126,29 +126,121 @@ impl Error {
     }
 }
 
-/// Sorts what a driver said before COMMIT. `SQLite` reports every run-time condition as text only.
+/// What drivers report as text only, by class; the first match counts. `SQLite` reports every
+/// run-time condition so, and the MySQL client hands its errors on without their numbers, which are
+/// here in brackets. (Sessions are set to English.) Whatever else they say is a bug.
+const SAYINGS: [(Class, &[&str]); 2] = [
+    (
+        Class::Retry,
+        &[
+            "database is locked",
+            "database table is locked",
+            "Deadlock found",                     // (1213) all of it is rolled back
+            "Lock wait timeout exceeded",         // (1205) only the statement is
+            "Record has changed since last read", // (1020, MariaDB)
+            "max_statement_time exceeded",        // (1969, MariaDB)
+            "maximum statement execution time",   // (3024, MySQL)
+            "Query execution was interrupted",    // (1317)
+        ],
+    ),
+    (
+        Class::Down,
+        &[
+            "disk is full",
+            "readonly database",
+            "disk I/O error",
+            "malformed",
+            "unable to open",
+            "not a database",
+            "Input/output error", // the connection broke
+            "Connection to the server is closed",
+            "Packet out of order",
+            "Connection was killed",       // (1927, MariaDB)
+            "Server shutdown in progress", // (1053)
+            "read-only",                   // (1290, 1836)
+            "Access denied",               // (1044, 1045)
+            "command denied",              // (1142)
+            "Unknown database",            // (1049)
+            "Too many connections",        // (1040)
+            "max_user_connections",        // (1203, 1226)
+            "is full",                     // (1114)
+            "from storage engine",         // (1030)
+            "Disk full",                   // (1021)
+            "WSREP",                       // (1047, a Galera node that is not ready)
+        ],
+    ),
+];
+
+/// Sorts what a driver said before COMMIT.
 fn class_of(error: &Diesel) -> Class {
     match error {
         Diesel::DatabaseError(DatabaseErrorKind::SerializationFailure, _) => Class::Retry,
-        Diesel::DatabaseError(DatabaseErrorKind::ClosedConnection, _)
+        Diesel::DatabaseError(
+            DatabaseErrorKind::ClosedConnection | DatabaseErrorKind::ReadOnlyTransaction,
+            _,
+        )
         | Diesel::BrokenTransactionManager => Class::Down,
-        Diesel::DatabaseError(_, said) => {
-            let text = said.message();
-            let is = |needle: &str| text.contains(needle);
-            if is("database is locked") || is("database table is locked") {
-                Class::Retry
-            } else if is("disk is full")
-                || is("readonly database")
-                || is("disk I/O error")
-                || is("malformed")
-                || is("unable to open")
-                || is("not a database")
-            {
-                Class::Down
-            } else {
-                Class::Bug
-            }
-        }
+        Diesel::DatabaseError(DatabaseErrorKind::Unknown, said) => class_of_text(said.message()),
         _ => Class::Bug,
+    }
+}
+
+fn class_of_text(text: &str) -> Class {
+    let says = |(_, sayings): &&(Class, &[&str])| sayings.iter().any(|it| text.contains(it));
+    SAYINGS.iter().find(says).map_or(Class::Bug, |(class, _)| *class)
+}
+
+/// Whether MySQL says by refusing COMMIT that it rolled the transaction back: another node of a
+/// cluster was first (1213), or the server became read-only (1290).
+pub(super) fn is_rolled_back_commit(said: &Diesel) -> bool {
+    let Diesel::DatabaseError(_, said) = said else { return false };
+    ["Deadlock found", "--read-only option"].iter().any(|it| said.message().contains(it))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(kind: DatabaseErrorKind, text: &str) -> Diesel {
+        Diesel::DatabaseError(kind, Box::new(text.to_owned()))
+    }
+
+    /// Those that a test server cannot be brought to say are in the words of its documentation.
+    #[test]
+    fn what_drivers_say_is_sorted() {
+        use Class::{Bug, Down, Retry};
+        for (text, class) in [
+            ("database is locked", Retry),
+            ("Deadlock found when trying to get lock; try restarting transaction", Retry),
+            ("Lock wait timeout exceeded; try restarting transaction", Retry),
+            ("Record has changed since last read in table 'skus'", Retry),
+            ("Query execution was interrupted (max_statement_time exceeded)", Retry),
+            ("Query execution was interrupted, maximum statement execution time exceeded", Retry),
+            ("database or disk is full", Down),
+            ("The table 'orders' is full", Down),
+            ("Input/output error: Input/output error: Connection reset by peer", Down),
+            ("Driver error: `Connection to the server is closed.'", Down),
+            ("Connection was killed", Down),
+            ("Server shutdown in progress", Down),
+            ("WSREP has not yet prepared node for application use", Down),
+            ("Got error 28 \"No space left on device\" from storage engine InnoDB", Down),
+            ("CONSTRAINT `quotas_held` failed for `floodgate`.`quotas`", Bug),
+            ("Unknown column 'x' in 'field list'", Bug),
+            ("Data too long for column 'title' at row 1", Bug),
+        ] {
+            assert_eq!(class_of(&said(DatabaseErrorKind::Unknown, text)), class, "{text}");
+        }
+        assert_eq!(class_of(&said(DatabaseErrorKind::ClosedConnection, "")), Down);
+        assert_eq!(class_of(&said(DatabaseErrorKind::UniqueViolation, "is full")), Bug);
+    }
+
+    #[test]
+    fn only_a_commit_that_was_certainly_rolled_back_is_no_doubt() {
+        let rolled_back = |text| is_rolled_back_commit(&said(DatabaseErrorKind::Unknown, text));
+        assert!(rolled_back("Deadlock found when trying to get lock; try restarting transaction"));
+        assert!(rolled_back("The MariaDB server is running with the --read-only option so it ..."));
+        assert!(!rolled_back("Lock wait timeout exceeded; try restarting transaction"));
+        assert!(!rolled_back("Input/output error: Connection reset by peer"));
+        assert!(!is_rolled_back_commit(&Diesel::NotFound));
     }
 }

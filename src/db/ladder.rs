@@ -1,7 +1,8 @@
 //! The conflict ladder: one exact outcome for each intent of a batch, whatever the others are.
 //!
 //! 1. Write the whole batch blindly; nearly always that is all.
-//! 2. On a conflict, examine: leave out repeats and refusals, write the rest.
+//! 2. On a conflict, examine: leave out repeats and refusals, write the rest. What was refused for
+//!    the sake of another intent of the batch is refused only when that one is written.
 //! 3. A rest that conflicts still (another writer was faster) is examined again in halves, down to
 //!    single intents. A single intent that conflicts again and again without the examination saying
 //!    why is reported as unavailable, never guessed.
@@ -35,33 +36,52 @@ pub async fn climb(
         .filter(|position| outcomes.get(*position).is_some_and(Option::is_none))
         .collect();
     let mut rungs = Vec::new();
-    try_rung(ledger, batch, Rung { positions: open, puzzles: 0 }, outcomes, &mut rungs).await?;
+    let step = Step { write: open, ..Step::default() };
+    try_step(ledger, batch, step, outcomes, &mut rungs).await?;
     while let Some(rung) = rungs.pop() {
-        let rest = leave_out(ledger, batch, rung, outcomes).await?;
-        try_rung(ledger, batch, rest, outcomes, &mut rungs).await?;
+        let step = leave_out(ledger, batch, rung, outcomes).await?;
+        try_step(ledger, batch, step, outcomes, &mut rungs).await?;
     }
     Ok(())
 }
 
-/// Writes a rung in one transaction; on a conflict it is put back on the stack.
-async fn try_rung(
+/// What an examination makes of a rung.
+#[derive(Default)]
+struct Step {
+    /// The intents to be written, by position.
+    write: Vec<usize>,
+    /// Outcomes that hold once those are written.
+    then: Vec<(usize, Outcome)>,
+    puzzles: u32,
+}
+
+/// Writes a step in one transaction; on a conflict all of it is a rung again.
+async fn try_step(
     ledger: &dyn Ledger,
     batch: &[OrderIntent],
-    rung: Rung,
+    step: Step,
     outcomes: &mut [Option<Outcome>],
     rungs: &mut Vec<Rung>,
 ) -> Result<(), Error> {
-    let intents = pick(batch, &rung.positions);
+    let intents = pick(batch, &step.write);
     if intents.is_empty() {
         return Ok(());
     }
     match ledger.place(intents.clone()).await? {
         Placing::All => {
-            for (position, intent) in rung.positions.iter().zip(&intents) {
+            for (position, intent) in step.write.iter().zip(&intents) {
                 set(outcomes, *position, Outcome::Placed(intent.order()));
             }
+            for (position, outcome) in step.then {
+                set(outcomes, position, outcome);
+            }
         }
-        Placing::Conflict => put_back(rung, rungs, outcomes),
+        Placing::Conflict => {
+            let mut positions = step.write;
+            positions.extend(step.then.iter().map(|(position, _)| *position));
+            positions.sort_unstable();
+            put_back(Rung { positions, puzzles: step.puzzles }, rungs, outcomes);
+        }
     }
     Ok(())
 }
@@ -72,16 +92,23 @@ async fn leave_out(
     batch: &[OrderIntent],
     rung: Rung,
     outcomes: &mut [Option<Outcome>],
-) -> Result<Rung, Error> {
-    let mut seen = ledger.examine(pick(batch, &rung.positions)).await?;
-    let mut positions = Vec::with_capacity(rung.positions.len());
+) -> Result<Step, Error> {
+    let held = ledger.examine(pick(batch, &rung.positions)).await?;
+    let mut with_batch = held.clone();
+    let mut step = Step { puzzles: rung.puzzles, ..Step::default() };
     for position in rung.positions {
-        match batch.get(position).and_then(|intent| seen.admit(intent)) {
+        let Some(intent) = batch.get(position) else { continue };
+        match with_batch.admit(intent) {
+            None => step.write.push(position),
+            // Another writer may take the place of the intent that stands in the way, and then this
+            // one has another outcome.
+            Some(outcome) if held.judge(intent) != Some(outcome) => {
+                step.then.push((position, outcome));
+            }
             Some(outcome) => set(outcomes, position, outcome),
-            None => positions.push(position),
         }
     }
-    Ok(Rung { positions, puzzles: rung.puzzles })
+    Ok(step)
 }
 
 /// A rung that conflicts for the first time is examined whole; after that in halves.
@@ -108,3 +135,7 @@ fn set(outcomes: &mut [Option<Outcome>], position: usize, outcome: Outcome) {
         *slot = Some(outcome);
     }
 }
+
+#[cfg(test)]
+#[path = "ladder_tests.rs"]
+mod tests;

@@ -4,15 +4,17 @@
 //! one is refused, because this program does not know what its columns promise.
 
 use diesel::migration::{Migration, MigrationSource};
-use diesel::prelude::*;
-use diesel::sql_types::Text;
 use diesel::sqlite::Sqlite;
-use diesel_migrations::{EmbeddedMigrations, MigrationHarness, embed_migrations};
+use diesel_migrations::{EmbeddedMigrations, embed_migrations};
 
 use super::Error;
+use super::sql::Database;
 
 /// The migrations of `SQLite`.
 pub const SQLITE: EmbeddedMigrations = embed_migrations!("migrations/sqlite");
+
+/// The migrations of MySQL and MariaDB.
+pub const MYSQL: EmbeddedMigrations = embed_migrations!("migrations/mysql");
 
 /// How a database's schema compares with this program's.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -58,31 +60,15 @@ impl Standing {
     }
 }
 
-#[derive(QueryableByName)]
-struct Applied {
-    #[diesel(sql_type = Text)]
-    version: String,
-}
-
 /// Compares without changing anything.
 ///
 /// # Errors
 /// `Refused` when the database does not answer.
-pub fn standing(conn: &mut SqliteConnection) -> Result<Standing, Error> {
+pub fn standing<D: Database>(conn: &mut D) -> Result<Standing, Error> {
     let refused = Error::refused("reading the schema version");
-    let tables = diesel::sql_query(
-        "SELECT name AS version FROM sqlite_master \
-         WHERE type = 'table' AND name = '__diesel_schema_migrations'",
-    )
-    .load::<Applied>(conn)
-    .map_err(&refused)?;
     let mut standing = Standing::default();
-    if !tables.is_empty() {
-        let rows =
-            diesel::sql_query("SELECT version FROM __diesel_schema_migrations ORDER BY version")
-                .load::<Applied>(conn)
-                .map_err(&refused)?;
-        standing.applied = rows.into_iter().map(|row| row.version).collect();
+    if conn.has_table("__diesel_schema_migrations").map_err(&refused)? {
+        standing.applied = conn.applied_versions().map_err(&refused)?;
     }
     let known = known()?;
     let is_known = |version: &String| known.iter().any(|(known, _)| known == version);
@@ -98,24 +84,37 @@ pub fn standing(conn: &mut SqliteConnection) -> Result<Standing, Error> {
 /// Applies what is missing and returns it by full name; empty when the schema was current.
 ///
 /// # Errors
-/// `CannotOpen` when the schema is newer or a migration fails; each migration is one transaction.
-pub fn run(conn: &mut SqliteConnection) -> Result<Vec<String>, Error> {
-    let before = standing(conn)?;
-    before.check_not_newer()?;
-    if before.pending.is_empty() {
+/// `CannotOpen` when the schema is newer or a migration fails.
+pub fn run<D: Database>(conn: &mut D) -> Result<Vec<String>, Error> {
+    if up_to_date(&standing(conn)?)? {
         return Ok(Vec::new());
     }
-    // Crash here [migrating]: the migrations that committed stay; the next start applies the rest.
-    conn.run_pending_migrations(SQLITE).map_err(|error| Error::CannotOpen {
-        reason: format!(
-            "the ledger cannot be migrated ({}): {error}; nothing of the failed migration was kept",
-            before.pending.join(", ")
-        ),
-    })?;
-    Ok(before.pending)
+    conn.alone(|conn| {
+        // Another process may have been here while this one waited.
+        let before = standing(conn)?;
+        if up_to_date(&before)? {
+            return Ok(Vec::new());
+        }
+        // Crash here [migrating]: the migrations that are recorded stay; the next start applies the
+        // rest, and where a half of one stayed, too, that one again.
+        conn.run_migrations(D::MIGRATIONS).map_err(|said| Error::CannotOpen {
+            reason: format!(
+                "the ledger cannot be migrated ({}): {said}; {}",
+                before.pending.join(", "),
+                D::AFTER_FAILED_MIGRATION
+            ),
+        })?;
+        Ok(before.pending)
+    })
 }
 
-/// Version and full name of every migration of this program, oldest first.
+fn up_to_date(standing: &Standing) -> Result<bool, Error> {
+    standing.check_not_newer()?;
+    Ok(standing.pending.is_empty())
+}
+
+/// Version and full name of every migration of this program, oldest first; the same for every
+/// database.
 fn known() -> Result<Vec<(String, String)>, Error> {
     let unreadable = |error| Error::Unreadable { what: format!("built-in migrations: {error}") };
     let migrations: Vec<Box<dyn Migration<Sqlite>>> = SQLITE.migrations().map_err(unreadable)?;
@@ -133,7 +132,17 @@ fn newest_known() -> Result<String, Error> {
 
 #[cfg(test)]
 mod tests {
+    use diesel::prelude::*;
+    use diesel::sql_types::Text;
+    use diesel_migrations::MigrationHarness;
+
     use super::*;
+
+    #[derive(QueryableByName)]
+    struct Applied {
+        #[diesel(sql_type = Text)]
+        version: String,
+    }
 
     /// Every table and index, as the database describes them.
     fn schema(conn: &mut SqliteConnection) -> Vec<String> {
@@ -201,11 +210,17 @@ mod tests {
 
     #[test]
     fn every_migration_says_what_it_is_for() {
-        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations/sqlite");
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations");
         for (_, name) in known().unwrap() {
-            for file in ["up.sql", "down.sql"] {
-                let text = std::fs::read_to_string(folder.join(&name).join(file)).unwrap();
-                assert!(text.starts_with("-- "), "{name}/{file} begins with its purpose");
+            for (database, file) in [
+                ("sqlite", "up.sql"),
+                ("sqlite", "down.sql"),
+                ("mysql", "up.sql"),
+                ("mysql", "down.sql"),
+            ] {
+                let file = folder.join(database).join(&name).join(file);
+                let text = std::fs::read_to_string(&file).unwrap();
+                assert!(text.starts_with("-- "), "{} begins with its purpose", file.display());
             }
         }
     }

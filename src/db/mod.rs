@@ -18,8 +18,10 @@ use crate::domain::{
 pub mod error;
 pub mod ladder;
 pub mod migrate;
+pub mod mysql;
 pub mod rows;
 pub mod schema;
+pub mod sql;
 pub mod sqlite;
 pub mod workers;
 

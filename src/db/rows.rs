@@ -48,6 +48,13 @@ pub struct OrderRow {
     pay_by_ms: i64,
 }
 
+impl OrderRow {
+    /// Its place in a scan: buyer and slot.
+    pub(super) fn place(&self) -> (i64, i64) {
+        (self.buyer_id, self.slot)
+    }
+}
+
 impl TryFrom<OrderRow> for Order {
     type Error = Error;
 
@@ -157,6 +164,11 @@ impl TryFrom<&Failure> for FailureRow {
 }
 
 impl FailureRow {
+    /// Its place in a scan: the request.
+    pub(super) fn place(&self) -> i64 {
+        self.request_id
+    }
+
     fn name(&self) -> String {
         format!("failed request {}", self.request_id)
     }

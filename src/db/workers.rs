@@ -13,8 +13,8 @@ use std::thread;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
-use diesel::r2d2::{ConnectionManager, Pool, R2D2Connection};
 use parking_lot::RwLock;
+use r2d2::{ManageConnection, Pool};
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::timeout;
 
@@ -27,19 +27,19 @@ pub type Connect<C> = Arc<dyn Fn() -> Result<C, Error> + Send + Sync>;
 type Job<C> = Box<dyn FnOnce(Result<&mut C, Error>) -> bool + Send>;
 
 /// Where the threads get their connections.
-pub enum Source<C: R2D2Connection + 'static> {
+pub enum Source<M: ManageConnection> {
     /// The one thread keeps a connection of its own, `first` to begin with.
     Own {
         /// A connection that is open already.
-        first: Option<C>,
+        first: Option<M::Connection>,
         /// Replaces it.
-        connect: Connect<C>,
+        connect: Connect<M::Connection>,
     },
     /// Each job borrows a connection.
-    Pool(Pool<ConnectionManager<C>>),
+    Pool(Pool<M>),
 }
 
-impl<C: R2D2Connection + 'static> Source<C> {
+impl<M: ManageConnection> Source<M> {
     /// What a thread that replaces a dead one starts with.
     fn again(&self) -> Self {
         match self {
@@ -48,7 +48,7 @@ impl<C: R2D2Connection + 'static> Source<C> {
         }
     }
 
-    fn run(&mut self, job: Job<C>) {
+    fn run(&mut self, job: Job<M::Connection>) {
         match self {
             Self::Own { first, connect } => {
                 let mut connection = match first.take().map_or_else(|| connect(), Ok) {
@@ -93,15 +93,15 @@ pub struct Workers<C> {
     deadline: Duration,
 }
 
-impl<C: R2D2Connection + 'static> Workers<C> {
+impl<C: Send + 'static> Workers<C> {
     /// Starts one thread per name. At most `queue_max` jobs wait; one that has no answer after
     /// `deadline` is given up.
     ///
     /// # Errors
     /// `CannotOpen` when the operating system refuses a thread.
-    pub fn start(
+    pub fn start<M: ManageConnection<Connection = C>>(
         names: Vec<String>,
-        source: Source<C>,
+        source: Source<M>,
         queue_max: usize,
         deadline: Duration,
     ) -> Result<Self, Error> {
@@ -189,6 +189,14 @@ impl<C: R2D2Connection + 'static> Workers<C> {
         self.queue.read().as_ref().map_or(0, Sender::len)
     }
 
+    /// Threads that run; as many as were started, unless the operating system refused to replace
+    /// one. 0 once they are told to end.
+    #[must_use]
+    pub fn num_threads(&self) -> usize {
+        // Each thread holds one sender; only `close` holds the lock.
+        self.ended.try_lock().map_or(0, |ended| ended.sender_strong_count())
+    }
+
     /// Takes no more jobs, finishes those it has, and ends the threads and their connections.
     pub async fn close(&self) {
         self.queue.write().take();
@@ -198,14 +206,14 @@ impl<C: R2D2Connection + 'static> Workers<C> {
 
 type Submitted<T> = (Arc<AtomicBool>, oneshot::Receiver<Result<T, Error>>);
 
-struct Worker<C: R2D2Connection + 'static> {
+struct Worker<M: ManageConnection> {
     name: String,
-    source: Source<C>,
-    jobs: Receiver<Job<C>>,
+    source: Source<M>,
+    jobs: Receiver<Job<M::Connection>>,
     alive: mpsc::Sender<Infallible>,
 }
 
-impl<C: R2D2Connection + 'static> Worker<C> {
+impl<M: ManageConnection> Worker<M> {
     fn spawn(self) -> std::io::Result<()> {
         let name = self.name.clone();
         thread::Builder::new().name(name).spawn(move || self.work()).map(drop)
@@ -226,9 +234,9 @@ impl<C: R2D2Connection + 'static> Worker<C> {
 }
 
 /// Starts the next worker when its own thread unwinds.
-struct Successor<C: R2D2Connection + 'static>(Option<Worker<C>>);
+struct Successor<M: ManageConnection>(Option<Worker<M>>);
 
-impl<C: R2D2Connection + 'static> Drop for Successor<C> {
+impl<M: ManageConnection> Drop for Successor<M> {
     fn drop(&mut self) {
         let Some(worker) = self.0.take().filter(|_| thread::panicking()) else { return };
         let name = worker.name.clone();

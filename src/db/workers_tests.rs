@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use diesel::prelude::*;
+use diesel::r2d2::ConnectionManager;
 use tokio::runtime::{Builder, Runtime};
 
 use super::*;
@@ -27,7 +28,7 @@ fn one_writer(queue_max: usize, deadline: Duration) -> (Workers<SqliteConnection
             .map_err(|error| Error::CannotOpen { reason: error.to_string() })
     });
     let names = vec!["ledger-writer".to_owned()];
-    let source = Source::Own { first: None, connect };
+    let source = Source::<ConnectionManager<_>>::Own { first: None, connect };
     (Workers::start(names, source, queue_max, deadline).unwrap(), made)
 }
 
@@ -165,7 +166,7 @@ fn a_full_queue_refuses_and_a_closed_one_finishes_what_it_has() {
 
 #[test]
 fn a_connection_that_cannot_be_made_is_an_answer() {
-    let source = Source::Own {
+    let source = Source::<ConnectionManager<_>>::Own {
         first: None,
         connect: Arc::new(|| Err(Error::CannotOpen { reason: "no".to_owned() })),
     };

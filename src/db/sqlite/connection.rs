@@ -1,4 +1,4 @@
-//! Connections to one file, and the write transaction.
+//! Connections to one file.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,7 +9,6 @@ use diesel::r2d2::{CustomizeConnection, Error as PoolError};
 use diesel::sql_types::{BigInt, Text};
 
 use super::file::explain;
-use super::tokens::Fence;
 use crate::db::Error;
 
 /// What a connection may do.
@@ -148,94 +147,9 @@ pub(super) fn look_at_pages(conn: &mut SqliteConnection) -> QueryResult<String> 
     Ok(row.quick_check)
 }
 
-/// How a write transaction ends.
-pub(super) enum End<T> {
-    /// Keep what was written.
-    Commit(T),
-    /// Take it back; that is an answer, not an error.
-    RollBack(T),
-}
-
-/// Runs `job` in one write transaction, after the check that this process is still the writer.
-///
-/// The transaction is begun and ended by hand: diesel rolls back when COMMIT fails and reports only
-/// the first error, but whether that roll-back found an open transaction is the difference between
-/// *refused* and *unknown*.
-///
-/// # Errors
-/// `Refused`, `Fenced` and those of the job: nothing was written. `NotConfirmed`: unknown.
-pub(super) fn write<T>(
-    conn: &mut SqliteConnection,
-    fence: Fence,
-    doing: &'static str,
-    job: impl FnOnce(&mut SqliteConnection) -> Result<End<T>, Error>,
-) -> Result<T, Error> {
-    conn.batch_execute("BEGIN IMMEDIATE").map_err(Error::refused(doing))?;
-    let done = fence.check(conn).and_then(|()| job(conn));
-    // Crash here [before_commit]: the log has no commit record; the next start finds nothing of
-    // this transaction, and whoever asked asks again.
-    match done {
-        Ok(End::Commit(value)) => commit(conn, doing).map(|()| value),
-        Ok(End::RollBack(value)) => {
-            conn.batch_execute("ROLLBACK").map_err(Error::refused(doing))?;
-            Ok(value)
-        }
-        Err(error) => {
-            // Some failures have rolled back already, and the worker drops the connection anyway.
-            conn.batch_execute("ROLLBACK").ok();
-            Err(error)
-        }
-    }
-}
-
-fn commit(conn: &mut SqliteConnection, doing: &'static str) -> Result<(), Error> {
-    let Err(source) = conn.batch_execute("COMMIT") else {
-        // Crash here [after_commit]: the rows are durable and nobody was told; whoever asks again
-        // finds them by request id.
-        return Ok(());
-    };
-    match conn.batch_execute("ROLLBACK") {
-        Ok(()) => Err(Error::Refused { doing, source }),
-        // The transaction is gone, by commit or not: its commit record may be on the disk.
-        Err(_) => Err(Error::NotConfirmed { doing, source }),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::db::Class;
-
-    fn with_parents_and_children() -> SqliteConnection {
-        let mut conn = SqliteConnection::establish(":memory:").unwrap();
-        conn.batch_execute(
-            "PRAGMA foreign_keys = ON; CREATE TABLE parents (no INTEGER PRIMARY KEY); \
-             CREATE TABLE children \
-               (parent INTEGER REFERENCES parents DEFERRABLE INITIALLY DEFERRED)",
-        )
-        .unwrap();
-        conn
-    }
-
-    #[test]
-    fn a_commit_that_fails_and_can_be_rolled_back_wrote_nothing() {
-        let mut conn = with_parents_and_children();
-        conn.batch_execute("BEGIN IMMEDIATE; INSERT INTO children VALUES (1)").unwrap();
-        // A deferred key is looked at by COMMIT, which then leaves the transaction open.
-        let error = commit(&mut conn, "testing").unwrap_err();
-        assert!(matches!(error, Error::Refused { .. }), "{error:?}");
-        assert_eq!(number_cell(&mut conn, "SELECT COUNT(*) AS cell FROM children").unwrap(), 0);
-        conn.batch_execute("BEGIN IMMEDIATE; ROLLBACK").unwrap();
-    }
-
-    #[test]
-    fn a_commit_that_fails_with_the_transaction_gone_is_unknown() {
-        let mut conn = with_parents_and_children();
-        conn.batch_execute("BEGIN IMMEDIATE; ROLLBACK").unwrap();
-        let error = commit(&mut conn, "testing").unwrap_err();
-        assert!(matches!(error, Error::NotConfirmed { .. }), "{error:?}");
-        assert_eq!(error.class(), Class::Unknown);
-    }
 
     #[test]
     fn an_address_keeps_the_name_it_was_made_of() {

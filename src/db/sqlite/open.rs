@@ -8,14 +8,14 @@ use diesel::connection::SimpleConnection;
 use diesel::prelude::*;
 use diesel::r2d2::{ConnectionManager, Pool};
 
+use super::SqliteLedger;
 use super::connection::{
     Access, ReaderSetup, Tuning, connect, fold_log, look_at_pages, number_cell, text_cell, uri,
 };
 use super::file::{self, InstanceLock, cannot};
-use super::tokens::Fence;
-use super::{SqliteLedger, Writer};
 use crate::db::Error;
 use crate::db::migrate::{self, Standing};
+use crate::db::sql::{Fence, Writers};
 use crate::db::workers::{Connect, Source, Workers};
 
 /// How to open a ledger.
@@ -121,13 +121,13 @@ pub(super) fn open(options: &OpenOptions) -> Result<SqliteLedger, Error> {
     };
     let workers = Workers::start(
         vec!["ledger-writer".to_owned()],
-        Source::Own { first: Some(conn), connect },
+        Source::<ConnectionManager<_>>::Own { first: Some(conn), connect },
         options.job_queue_max,
         Duration::from_millis(options.job_deadline_ms),
     )?;
     Ok(SqliteLedger {
         readers: start_readers(options, Access::Read)?,
-        writer: Some(Writer { workers, fence }),
+        writers: Some(Writers { workers, fence }),
         migrated,
     })
 }
@@ -136,7 +136,7 @@ pub(super) fn open(options: &OpenOptions) -> Result<SqliteLedger, Error> {
 pub(super) fn open_for_reading(options: &OpenOptions) -> Result<SqliteLedger, Error> {
     schema_standing(options)?.check_current()?;
     let readers = start_readers(options, Access::ReadOnly)?;
-    Ok(SqliteLedger { readers, writer: None, migrated: Vec::new() })
+    Ok(SqliteLedger { readers, writers: None, migrated: Vec::new() })
 }
 
 /// Compares the schema of an existing file, changing nothing.
@@ -169,7 +169,7 @@ fn start_readers(
     let readers = options.readers.max(1);
     let pool = Pool::builder()
         .max_size(u32::try_from(readers).unwrap_or(u32::MAX))
-        .connection_timeout(Duration::from_millis(options.busy_timeout_ms.max(1)))
+        .connection_timeout(Duration::from_millis(options.job_deadline_ms.max(1)))
         // A file does not hang up: asking first would cost a statement per job.
         .test_on_check_out(false)
         .connection_customizer(Box::new(ReaderSetup(access, options.tuning())))

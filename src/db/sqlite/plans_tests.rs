@@ -6,9 +6,9 @@ use diesel::connection::{Instrumentation, InstrumentationEvent};
 use diesel::prelude::*;
 use diesel::sql_types::Text;
 
-use super::*;
-use crate::db::migrate;
-use crate::domain::{BucketNo, Epoch, TraceId};
+use crate::db::sql::{Database, Queries, audit, examine};
+use crate::db::{Error, OrderCursor, migrate};
+use crate::domain::{BucketNo, BuyerId, Epoch, OrderIntent, RequestId, SkuNo, TraceId};
 
 #[derive(QueryableByName)]
 struct Step {
@@ -76,8 +76,8 @@ fn intent(quota: Option<u32>, slot: i64) -> OrderIntent {
 
 #[test]
 fn a_scan_follows_a_key_and_does_not_sort() {
-    without_sorting(&plans(|conn| scan::scan_orders(conn, SkuNo(1), Box::new(|_| true))));
-    without_sorting(&plans(|conn| scan::scan_failures(conn, SkuNo(1), Box::new(|_| true))));
+    without_sorting(&plans(|conn| conn.each_order(SkuNo(1), &mut |_| true)));
+    without_sorting(&plans(|conn| conn.each_failure(SkuNo(1), &mut |_| true)));
     without_sorting(&plans(|conn| audit::tally(conn, SkuNo(1))));
 }
 
@@ -91,16 +91,15 @@ fn an_examination_reads_only_what_it_was_asked_for() {
 
 #[test]
 fn single_rows_are_found_by_key() {
-    let request = RequestId::new(1).unwrap();
-    without_sorting(&plans(|conn| scan::order(conn, request)));
-    without_sorting(&plans(|conn| failures::failure(conn, request)));
+    without_sorting(&plans(|conn| Ok(conn.order_row(1).unwrap())));
+    without_sorting(&plans(|conn| Ok(conn.failure_row(1).unwrap())));
 }
 
 #[test]
 fn a_buyers_page_sorts_only_the_buyers_orders() {
-    let (buyer, request) = (BuyerId::new(1).unwrap(), RequestId::new(1).unwrap());
+    let request = RequestId::new(1).unwrap();
     for cursor in [None, Some(OrderCursor { placed_at_ms: 5, request })] {
-        let plans = plans(|conn| scan::orders_of(conn, buyer, cursor, 10));
+        let plans = plans(|conn| Ok(conn.order_page(1, cursor, 10).unwrap()));
         along_keys(&plans);
         assert!(plans[0].contains("PRIMARY KEY (sku_no=? AND buyer_id=?)"), "{plans:#?}");
     }

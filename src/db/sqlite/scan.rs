@@ -1,4 +1,4 @@
-//! Rows in bulk, and single orders.
+//! Rows in bulk.
 //!
 //! A scan is one statement, so it sees one instant however long it takes; while it runs, the log
 //! cannot be folded back past that instant and grows with what is written meanwhile.
@@ -6,16 +6,17 @@
 use diesel::connection::DefaultLoadingMode;
 use diesel::prelude::*;
 
+use crate::db::Error;
 use crate::db::rows::{FailureRow, OrderRow};
-use crate::db::schema::{failed_requests, orders, skus};
-use crate::db::{Error, OrderCursor, Visit};
-use crate::domain::{BuyerId, Failure, Order, RequestId, SkuNo};
+use crate::db::schema::{failed_requests, orders};
+use crate::db::sql::Each;
+use crate::domain::{Failure, Order, SkuNo};
 
 /// Visits the orders of a SKU by buyer and slot.
-pub(super) fn scan_orders(
+pub(super) fn each_order(
     conn: &mut SqliteConnection,
     sku: SkuNo,
-    mut visit: Visit<Order>,
+    visit: Each<'_, Order>,
 ) -> Result<(), Error> {
     const DOING: &str = "scanning orders";
     let rows = orders::table
@@ -25,8 +26,7 @@ pub(super) fn scan_orders(
         .load_iter::<OrderRow, DefaultLoadingMode>(conn)
         .map_err(Error::refused(DOING))?;
     for row in rows {
-        let order = Order::try_from(row.map_err(Error::refused(DOING))?)?;
-        if !visit(order) {
+        if !visit(row.map_err(Error::refused(DOING))?.try_into()?) {
             break;
         }
     }
@@ -34,10 +34,10 @@ pub(super) fn scan_orders(
 }
 
 /// Visits the failures of a SKU by request.
-pub(super) fn scan_failures(
+pub(super) fn each_failure(
     conn: &mut SqliteConnection,
     sku: SkuNo,
-    mut visit: Visit<Failure>,
+    visit: Each<'_, Failure>,
 ) -> Result<(), Error> {
     const DOING: &str = "scanning failures";
     let rows = failed_requests::table
@@ -47,53 +47,9 @@ pub(super) fn scan_failures(
         .load_iter::<FailureRow, DefaultLoadingMode>(conn)
         .map_err(Error::refused(DOING))?;
     for row in rows {
-        let failure = Failure::try_from(row.map_err(Error::refused(DOING))?)?;
-        if !visit(failure) {
+        if !visit(row.map_err(Error::refused(DOING))?.try_into()?) {
             break;
         }
     }
     Ok(())
-}
-
-/// One order by its request.
-pub(super) fn order(
-    conn: &mut SqliteConnection,
-    request: RequestId,
-) -> Result<Option<Order>, Error> {
-    orders::table
-        .filter(orders::request_id.eq(request.to_db()))
-        .select(OrderRow::as_select())
-        .first(conn)
-        .optional()
-        .map_err(Error::refused("reading an order"))?
-        .map(Order::try_from)
-        .transpose()
-}
-
-/// A page of a buyer's orders. The buyer is sought in each SKU along the primary key: an index by
-/// buyer would cost every order a second write for a page that few ask for.
-pub(super) fn orders_of(
-    conn: &mut SqliteConnection,
-    buyer: BuyerId,
-    cursor: Option<OrderCursor>,
-    limit: u32,
-) -> Result<Vec<Order>, Error> {
-    let mut page = orders::table
-        .filter(orders::sku_no.eq_any(skus::table.select(skus::sku_no)))
-        .filter(orders::buyer_id.eq(buyer.to_db()))
-        .order((orders::placed_at_ms.desc(), orders::request_id.desc()))
-        .limit(i64::from(limit))
-        .select(OrderRow::as_select())
-        .into_boxed();
-    if let Some(OrderCursor { placed_at_ms, request }) = cursor {
-        page =
-            page.filter(orders::placed_at_ms.lt(placed_at_ms).or(
-                orders::placed_at_ms.eq(placed_at_ms).and(orders::request_id.lt(request.to_db())),
-            ));
-    }
-    page.load(conn)
-        .map_err(Error::refused("reading a buyer's orders"))?
-        .into_iter()
-        .map(Order::try_from)
-        .collect()
 }

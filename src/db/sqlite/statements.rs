@@ -1,4 +1,4 @@
-//! The three statements of the hot path.
+//! Statements of the hot path.
 //!
 //! Written out because diesel prepares every UPDATE anew: it cannot know that the text is always
 //! the same. Here it is, and each type says so with its [`QueryId`], so that the statement is
@@ -101,27 +101,6 @@ impl QueryFragment<Sqlite> for TakeQuota {
         out.push_sql(" AND owned + ");
         out.push_bind_param::<Integer, _>(&self.units)?;
         out.push_sql(" <= quota");
-        Ok(())
-    }
-}
-
-/// Takes units from a SKU, where so many are left; else it changes no row.
-#[derive(QueryId)]
-pub(super) struct TakeStock {
-    pub(super) sku_no: i32,
-    pub(super) units: i32,
-}
-
-impl RunQueryDsl<SqliteConnection> for TakeStock {}
-
-impl QueryFragment<Sqlite> for TakeStock {
-    fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Sqlite>) -> QueryResult<()> {
-        out.push_sql("UPDATE skus SET available = available - ");
-        out.push_bind_param::<Integer, _>(&self.units)?;
-        out.push_sql(" WHERE sku_no = ");
-        out.push_bind_param::<Integer, _>(&self.sku_no)?;
-        out.push_sql(" AND available >= ");
-        out.push_bind_param::<Integer, _>(&self.units)?;
         Ok(())
     }
 }

@@ -1,0 +1,10 @@
+-- Creates counters that fence a process which was replaced, and the secrets of this installation.
+CREATE TABLE IF NOT EXISTS tokens (
+    name  VARCHAR(64) NOT NULL PRIMARY KEY,
+    token BIGINT NOT NULL
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+CREATE TABLE IF NOT EXISTS secrets (
+    name  VARCHAR(64) NOT NULL PRIMARY KEY,
+    value VARBINARY(255) NOT NULL
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;

@@ -1,0 +1,117 @@
+//! The statements of the hot path.
+//!
+//! Each is one text of numbers, however many rows it is about: a batch costs half a dozen round
+//! trips. Prepared ones would need a fixed number of rows, and the server describes every parameter
+//! of them by itself. Only numbers are written into them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use diesel::query_builder::SqlQuery;
+use diesel::sql_types::BigInt;
+use diesel::{QueryableByName, sql_query};
+
+use crate::db::rows::NewOrder;
+use crate::db::sql::statements::{list, of_buyers};
+use crate::db::sql::{Claim, OfSku};
+
+/// A request that was looked for and found.
+#[derive(QueryableByName)]
+pub(super) struct Request {
+    #[diesel(sql_type = BigInt)]
+    pub(super) request_id: i64,
+}
+
+/// Inserts all orders, or none when a key objects.
+pub(super) fn insert_orders(orders: &[NewOrder]) -> String {
+    let mut text = String::with_capacity(200 + 200 * orders.len());
+    text.push_str(
+        "INSERT INTO orders (sku_no, buyer_id, slot, request_id, epoch, quantity, amount, state, \
+         placed_at_ms, pay_by_ms, trace_id) VALUES ",
+    );
+    let mut before = "(";
+    for order in orders {
+        let numbers = list([
+            i64::from(order.sku_no),
+            order.buyer_id,
+            order.slot,
+            order.request_id,
+            order.epoch,
+            i64::from(order.quantity),
+            order.amount,
+            i64::from(order.state),
+            order.placed_at_ms,
+            order.pay_by_ms,
+        ]);
+        let trace = u128::from_be_bytes(order.trace_id);
+        let _written = write!(text, "{before}{numbers},x'{trace:032x}'");
+        before = "),(";
+    }
+    text.push(')');
+    text
+}
+
+/// The requests among these that are recorded as failed, as of now and not of the snapshot, locked
+/// so that the answer stays true. The primary key keeps the locks to what was asked for.
+pub(super) fn failed_among(requests: &[i64]) -> SqlQuery {
+    sql_query(format!(
+        "SELECT request_id FROM failed_requests FORCE INDEX (PRIMARY) WHERE request_id IN ({}) \
+         LIMIT 1 LOCK IN SHARE MODE",
+        list(requests.iter().copied())
+    ))
+}
+
+/// The requests among these that are orders, as of now, locked as above.
+pub(super) fn ordered_among(requests: &[i64]) -> SqlQuery {
+    sql_query(format!(
+        "SELECT request_id FROM orders FORCE INDEX (orders_by_request) WHERE request_id IN ({}) \
+         LOCK IN SHARE MODE",
+        list(requests.iter().copied())
+    ))
+}
+
+/// Gives each buyer a quota row with nothing on it, unless there is one; and locks the rows in the
+/// order of their key, for writing. (`INSERT IGNORE` would lock those that exist for reading, and
+/// two writers that meet there could not go on to write.)
+pub(super) fn open_quotas(claims: &[Claim]) -> String {
+    let mut text = "INSERT INTO quotas (sku_no, buyer_id, owned, quota) VALUES ".to_owned();
+    let mut before = "(";
+    for Claim { sku_no, buyer_id, quota, .. } in claims {
+        let _written = write!(text, "{before}{sku_no},{buyer_id},0,{quota}");
+        before = "),(";
+    }
+    text.push_str(") ON DUPLICATE KEY UPDATE owned = owned");
+    text
+}
+
+/// Buyers by the units that they take, which are few different numbers: one statement for each.
+pub(super) fn by_units(claims: &[Claim]) -> BTreeMap<i32, Vec<OfSku>> {
+    let mut by_units: BTreeMap<i32, Vec<OfSku>> = BTreeMap::new();
+    for claim in claims {
+        by_units.entry(claim.units).or_default().push((claim.sku_no, claim.buyer_id));
+    }
+    by_units
+}
+
+/// Adds units to the buyers' quota rows where they fit. The number of changed rows says exactly
+/// whether all did: whoever is over the quota is not found.
+pub(super) fn take_quotas(units: i32, buyers: &[OfSku]) -> SqlQuery {
+    sql_query(format!(
+        "UPDATE quotas SET owned = owned + {units} WHERE ({}) AND owned + {units} <= quota",
+        of_buyers(buyers)
+    ))
+}
+
+/// Takes units from several SKUs where so many are left; whichever has less is not found.
+pub(super) fn take_stocks(units: &[(i32, i32)]) -> SqlQuery {
+    let mut each = "CASE sku_no".to_owned();
+    for (sku, units) in units {
+        let _written = write!(each, " WHEN {sku} THEN {units}");
+    }
+    each.push_str(" END");
+    let skus = list(units.iter().map(|(sku, _)| i64::from(*sku)));
+    sql_query(format!(
+        "UPDATE skus SET available = available - {each} \
+         WHERE sku_no IN ({skus}) AND available >= {each}"
+    ))
+}

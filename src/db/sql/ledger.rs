@@ -1,0 +1,203 @@
+//! The port, spelled out: which threads do what, and how long it may take.
+
+use async_trait::async_trait;
+
+use super::{Database, Fence, Patience, SqlLedger, Writers};
+use super::{audit, examine, failures, place, sales, tokens};
+use crate::db::{Anomalies, AuditRow, Error, Ledger, OrderCursor, Placing, Tally, Visit};
+use crate::domain::{
+    BuyerId, Examination, Failure, Order, OrderIntent, Phase, RequestId, Sale, SaleDraft, SaleId,
+    SkuNo,
+};
+
+impl<D: Database> SqlLedger<D> {
+    /// The migrations that opening applied, by full name, oldest first.
+    #[must_use]
+    pub fn migrated(&self) -> &[String] {
+        &self.migrated
+    }
+
+    /// Jobs that wait for a writer.
+    #[must_use]
+    pub fn num_writes_waiting(&self) -> usize {
+        self.writers.as_ref().map_or(0, |writers| writers.workers.num_waiting())
+    }
+
+    /// Threads that read or write.
+    #[must_use]
+    pub fn num_threads(&self) -> usize {
+        let writers = self.writers.as_ref().map_or(0, |writers| writers.workers.num_threads());
+        self.readers.num_threads() + writers
+    }
+
+    async fn read<T, F>(&self, doing: &'static str, job: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut D) -> Result<T, Error> + Send + 'static,
+    {
+        self.readers.run(doing, move |conn| conn.attend(Patience::Caller, job)).await
+    }
+
+    /// Reads a SKU from end to end: ends when it is through or its visitor says so.
+    async fn read_all<T, F>(&self, doing: &'static str, job: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut D) -> Result<T, Error> + Send + 'static,
+    {
+        self.readers.run_long(doing, move |conn| conn.attend(Patience::Scan, job)).await
+    }
+
+    async fn write<T, F>(&self, doing: &'static str, job: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut D, Fence) -> Result<T, Error> + Send + 'static,
+    {
+        let Some(Writers { workers, fence }) = &self.writers else {
+            return Err(Error::ReadOnly { doing });
+        };
+        let fence = *fence;
+        let job = move |conn: &mut D| conn.attend(Patience::Caller, |conn| job(conn, fence));
+        workers.run(doing, job).await
+    }
+}
+
+impl<D> std::fmt::Debug for SqlLedger<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SqlLedger").field("writes", &self.writers.is_some()).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl<D: Database> Ledger for SqlLedger<D> {
+    async fn place(&self, batch: Vec<OrderIntent>) -> Result<Placing, Error> {
+        self.write("placing orders", |conn, fence| place::place(conn, fence, batch)).await
+    }
+
+    async fn examine(&self, batch: Vec<OrderIntent>) -> Result<Examination, Error> {
+        self.read("examining a batch", move |conn| examine::examine(conn, &batch)).await
+    }
+
+    async fn record_failures(&self, failures: Vec<Failure>) -> Result<(), Error> {
+        self.write("recording failures", move |conn, fence| {
+            failures::record_failures(conn, fence, &failures)
+        })
+        .await
+    }
+
+    async fn create_sale(&self, draft: SaleDraft, now_ms: i64) -> Result<Option<Sale>, Error> {
+        self.write("creating a sale", move |conn, fence| {
+            sales::create_sale(conn, fence, &draft, now_ms)
+        })
+        .await
+    }
+
+    async fn turn_sale(
+        &self,
+        sale: SaleId,
+        next: Phase,
+        now_ms: i64,
+    ) -> Result<Option<Sale>, Error> {
+        self.write("turning a sale", move |conn, fence| {
+            sales::turn_sale(conn, fence, &sale, next, now_ms)
+        })
+        .await
+    }
+
+    async fn sales(&self) -> Result<Vec<Sale>, Error> {
+        self.read("reading sales", sales::sales).await
+    }
+
+    async fn tally(&self, sku: SkuNo) -> Result<Tally, Error> {
+        self.read_all("counting orders", move |conn| audit::tally(conn, sku)).await
+    }
+
+    async fn available(&self, sku: SkuNo) -> Result<u32, Error> {
+        self.read("reading the stock", move |conn| sales::available(conn, sku)).await
+    }
+
+    async fn scan_orders(&self, sku: SkuNo, mut visit: Visit<Order>) -> Result<(), Error> {
+        const DOING: &str = "scanning orders";
+        self.read_all(DOING, move |conn| {
+            conn.snapshot(DOING, |conn| conn.each_order(sku, &mut visit))
+        })
+        .await
+    }
+
+    async fn scan_failures(&self, sku: SkuNo, mut visit: Visit<Failure>) -> Result<(), Error> {
+        const DOING: &str = "scanning failures";
+        self.read_all(DOING, move |conn| {
+            conn.snapshot(DOING, |conn| conn.each_failure(sku, &mut visit))
+        })
+        .await
+    }
+
+    async fn order(&self, request: RequestId) -> Result<Option<Order>, Error> {
+        const DOING: &str = "reading an order";
+        self.read(DOING, move |conn| {
+            let row = conn.order_row(request.to_db()).map_err(Error::refused(DOING))?;
+            row.map(Order::try_from).transpose()
+        })
+        .await
+    }
+
+    async fn failure(&self, request: RequestId) -> Result<Option<Failure>, Error> {
+        self.read("reading a failure", move |conn| failures::failure(conn, request)).await
+    }
+
+    async fn orders_of(
+        &self,
+        buyer: BuyerId,
+        cursor: Option<OrderCursor>,
+        limit: u32,
+    ) -> Result<Vec<Order>, Error> {
+        const DOING: &str = "reading a buyer's orders";
+        self.read(DOING, move |conn| {
+            let page = conn.order_page(buyer.to_db(), cursor, limit);
+            page.map_err(Error::refused(DOING))?.into_iter().map(Order::try_from).collect()
+        })
+        .await
+    }
+
+    async fn scan_audit(&self, sku: SkuNo, visit: Visit<AuditRow>) -> Result<(), Error> {
+        self.read_all("auditing", move |conn| audit::scan(conn, sku, visit)).await
+    }
+
+    async fn anomalies(&self, sku: SkuNo) -> Result<Anomalies, Error> {
+        self.read_all("auditing", move |conn| audit::anomalies(conn, sku)).await
+    }
+
+    async fn secret(&self, name: &'static str) -> Result<Vec<u8>, Error> {
+        if self.writers.is_none() {
+            let known =
+                self.read("reading a secret", move |conn| tokens::known_secret(conn, name)).await?;
+            return known.ok_or(Error::ReadOnly { doing: "making a secret" });
+        }
+        self.write("making a secret", move |conn, fence| tokens::secret(conn, fence, name)).await
+    }
+
+    async fn next_token(&self, name: &'static str) -> Result<i64, Error> {
+        self.write("counting a token up", move |conn, fence| tokens::next_token(conn, fence, name))
+            .await
+    }
+
+    async fn ping(&self) -> Result<(), Error> {
+        self.read("looking for the ledger", |conn| {
+            conn.ping().map_err(Error::refused("looking for the ledger"))
+        })
+        .await
+    }
+
+    async fn close(&self) {
+        // Readers first: an open one keeps the database from being put in order.
+        self.readers.close().await;
+        if let Some(Writers { workers, .. }) = &self.writers {
+            let left = workers.run_long("leaving", |conn| {
+                conn.leave();
+                Ok(())
+            });
+            // A ledger that is closed already was left in order, too.
+            left.await.ok();
+            workers.close().await;
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The blind write of a batch.
+
+use std::collections::BTreeMap;
+
+use diesel::result::{DatabaseErrorKind, Error as Diesel};
+
+use super::{Database, End, Fence, write};
+use crate::db::rows::{NewOrder, narrow};
+use crate::db::{Error, Placing};
+use crate::domain::{BuyerId, OrderIntent, SkuNo};
+
+const DOING: &str = "placing orders";
+
+/// Units that a batch takes from a buyer's quota.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim {
+    /// Which SKU.
+    pub sku_no: i32,
+    /// Who.
+    pub buyer_id: i64,
+    /// The units of all orders of the batch.
+    pub units: i32,
+    /// Units the buyer may have.
+    pub quota: i32,
+}
+
+/// Writes all intents or none.
+pub(super) fn place<D: Database>(
+    conn: &mut D,
+    fence: Fence,
+    mut batch: Vec<OrderIntent>,
+) -> Result<Placing, Error> {
+    if batch.is_empty() {
+        return Ok(Placing::All);
+    }
+    // In the order of the primary key: neighbours share pages, and writers that meet wait for each
+    // other instead of in a circle.
+    batch.sort_unstable_by_key(|intent| (intent.sku, intent.buyer, intent.slot));
+    let orders = batch.iter().map(NewOrder::try_from).collect::<Result<Vec<_>, _>>()?;
+    let requests: Vec<i64> = orders.iter().map(|order| order.request_id).collect();
+    let (Some(claims), Some(sums)) = (claims(&batch)?, sums(&batch)) else {
+        // More than a column holds is more than there ever was.
+        return Ok(Placing::Conflict);
+    };
+    write(conn, fence, DOING, |conn| {
+        // Orders are written before failures are looked for, and `record_failures` does it the
+        // other way round, so that one of the two sees the other. The stock comes last: its row is
+        // the one that every writer waits for.
+        let all = insert_orders(conn, &orders)?
+            && !conn.any_failed(&requests).map_err(Error::refused(DOING))?
+            && conn.take_quotas(&claims).map_err(Error::refused(DOING))?
+            && conn.take_stocks(&sums).map_err(Error::refused(DOING))?;
+        Ok(if all { End::Commit(Placing::All) } else { End::RollBack(Placing::Conflict) })
+    })
+}
+
+fn insert_orders<D: Database>(conn: &mut D, orders: &[NewOrder]) -> Result<bool, Error> {
+    match conn.insert_orders(orders) {
+        Ok(()) => Ok(true),
+        Err(Diesel::DatabaseError(DatabaseErrorKind::UniqueViolation, _)) => Ok(false),
+        Err(source) => Err(Error::Refused { doing: DOING, source }),
+    }
+}
+
+/// One claim for each buyer of a SKU with a quota; `None`: more units than a column holds.
+fn claims(batch: &[OrderIntent]) -> Result<Option<Vec<Claim>>, Error> {
+    let mut by_buyer: BTreeMap<(SkuNo, BuyerId), Claim> = BTreeMap::new();
+    for intent in batch {
+        let Some(quota) = intent.quota else { continue };
+        let (units, quota) = (narrow("quantity", intent.quantity)?, narrow("quota", quota)?);
+        let (sku_no, buyer_id) = (intent.sku.0, intent.buyer.to_db());
+        let claim = by_buyer.entry((intent.sku, intent.buyer)).or_insert(Claim {
+            sku_no,
+            buyer_id,
+            units: 0,
+            quota,
+        });
+        let Some(sum) = claim.units.checked_add(units) else { return Ok(None) };
+        claim.units = sum;
+    }
+    Ok(Some(by_buyer.into_values().collect()))
+}
+
+/// The units of each SKU; `None`: more than a column holds.
+fn sums(batch: &[OrderIntent]) -> Option<Vec<(i32, i32)>> {
+    let mut sums: BTreeMap<i32, i32> = BTreeMap::new();
+    for intent in batch {
+        let sum = sums.entry(intent.sku.0).or_default();
+        *sum = sum.checked_add(i32::try_from(intent.quantity).ok()?)?;
+    }
+    Some(sums.into_iter().collect())
+}

@@ -1,0 +1,172 @@
+//! What SQLite does in its own way.
+
+use diesel::connection::SimpleConnection;
+use diesel::prelude::*;
+use diesel::result::Error as Diesel;
+use diesel_migrations::EmbeddedMigrations;
+
+use super::connection::{fold_log, number_cell};
+use super::scan;
+use super::statements::{InsertOrders, OpenQuota, TakeQuota};
+use crate::db::rows::NewOrder;
+use crate::db::schema::{failed_requests, orders, tokens};
+use crate::db::sql::{Claim, Database, Each, IN_LIST_MAX, WRITER};
+use crate::db::{Error, migrate};
+use crate::domain::{Failure, Order, SkuNo};
+
+/// Orders in one INSERT, where there are so many.
+const WIDE: usize = 16;
+
+impl Database for SqliteConnection {
+    const MIGRATIONS: EmbeddedMigrations = migrate::SQLITE;
+    const AFTER_FAILED_MIGRATION: &'static str = "nothing of the failed migration was kept";
+    const BEGIN: &'static str = "BEGIN IMMEDIATE";
+    /// Sorts the SKU's orders instead.
+    const REPEATED_REQUESTS: &'static str = "SELECT request_id, COUNT(*) AS num_orders \
+         FROM orders NOT INDEXED \
+         WHERE sku_no = ? GROUP BY request_id HAVING COUNT(*) > 1 LIMIT ?";
+
+    fn snapshot<T>(
+        &mut self,
+        doing: &'static str,
+        job: impl FnOnce(&mut Self) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        // Two steps of errors: the transaction's own, and those of the job inside it.
+        let done = self.transaction::<_, Diesel, _>(|conn| Ok(job(conn)));
+        done.map_err(Error::refused(doing))?
+    }
+
+    fn failed_commit(&mut self, doing: &'static str, said: Diesel) -> Error {
+        match self.batch_execute("ROLLBACK") {
+            Ok(()) => Error::Refused { doing, source: said },
+            // The transaction is gone, by commit or not: its commit record may be on the disk.
+            Err(_) => Error::NotConfirmed { doing, source: said },
+        }
+    }
+
+    fn has_table(&mut self, name: &str) -> QueryResult<bool> {
+        let sql = format!(
+            "SELECT COUNT(*) AS cell FROM sqlite_master WHERE type = 'table' AND name = '{name}'"
+        );
+        number_cell(self, &sql).map(|tables| tables > 0)
+    }
+
+    fn writer_token(&mut self) -> QueryResult<i64> {
+        tokens::table.find(WRITER).select(tokens::token).first(self)
+    }
+
+    fn count_up(&mut self, name: &str) -> QueryResult<i64> {
+        diesel::insert_or_ignore_into(tokens::table)
+            .values((tokens::name.eq(name), tokens::token.eq(0)))
+            .execute(self)?;
+        diesel::update(tokens::table.find(name))
+            .set(tokens::token.eq(tokens::token + 1))
+            .execute(self)?;
+        tokens::table.find(name).select(tokens::token).first(self)
+    }
+
+    fn insert_orders(&mut self, orders: &[NewOrder]) -> QueryResult<()> {
+        // Two widths, so that each is prepared once and then found again.
+        let (wide, narrow) = orders.as_chunks::<WIDE>();
+        for rows in wide {
+            InsertOrders(rows).execute(self)?;
+        }
+        for row in narrow.as_chunks::<1>().0 {
+            InsertOrders(row).execute(self)?;
+        }
+        Ok(())
+    }
+
+    fn any_failed(&mut self, requests: &[i64]) -> QueryResult<bool> {
+        let any = failed_requests::table.select(failed_requests::request_id);
+        if !diesel::select(diesel::dsl::exists(any)).get_result::<bool>(self)? {
+            return Ok(false);
+        }
+        for chunk in requests.chunks(IN_LIST_MAX) {
+            let known = failed_requests::table
+                .filter(failed_requests::request_id.eq_any(chunk))
+                .select(failed_requests::request_id)
+                .first::<i64>(self)
+                .optional()?;
+            if known.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn ordered_among(&mut self, requests: &[i64]) -> QueryResult<Vec<i64>> {
+        let known = orders::table.filter(orders::request_id.eq_any(requests));
+        known.select(orders::request_id).load(self)
+    }
+
+    fn take_quotas(&mut self, claims: &[Claim]) -> QueryResult<bool> {
+        for claim in claims {
+            let Claim { sku_no, buyer_id, units, quota } = *claim;
+            OpenQuota { sku_no, buyer_id, quota }.execute(self)?;
+            if (TakeQuota { sku_no, buyer_id, units }).execute(self)? == 0 {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn each_order(&mut self, sku: SkuNo, visit: Each<'_, Order>) -> Result<(), Error> {
+        scan::each_order(self, sku, visit)
+    }
+
+    fn each_failure(&mut self, sku: SkuNo, visit: Each<'_, Failure>) -> Result<(), Error> {
+        scan::each_failure(self, sku, visit)
+    }
+
+    fn leave(&mut self) {
+        if let Err(error) = fold_log(self) {
+            tracing::warn!(%error, "the ledger's log stays; the next start folds it back");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::db::Class;
+    use crate::db::sql::{End, Fence, write};
+
+    fn with_parents_and_children() -> SqliteConnection {
+        let mut conn = SqliteConnection::establish(":memory:").unwrap();
+        conn.batch_execute(
+            "PRAGMA foreign_keys = ON; CREATE TABLE parents (no INTEGER PRIMARY KEY); \
+             CREATE TABLE children \
+               (parent INTEGER REFERENCES parents DEFERRABLE INITIALLY DEFERRED)",
+        )
+        .unwrap();
+        conn
+    }
+
+    /// Commits after these statements.
+    fn commit(conn: &mut SqliteConnection, sql: &str) -> Error {
+        let job = |conn: &mut SqliteConnection| {
+            conn.batch_execute(sql).unwrap();
+            Ok(End::Commit(()))
+        };
+        write(conn, Fence::Shared, "testing", job).unwrap_err()
+    }
+
+    #[test]
+    fn a_commit_that_fails_and_can_be_rolled_back_wrote_nothing() {
+        let mut conn = with_parents_and_children();
+        // A deferred key is looked at by COMMIT, which then leaves the transaction open.
+        let error = commit(&mut conn, "INSERT INTO children VALUES (1)");
+        assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+        assert_eq!(number_cell(&mut conn, "SELECT COUNT(*) AS cell FROM children").unwrap(), 0);
+        conn.batch_execute("BEGIN IMMEDIATE; ROLLBACK").unwrap();
+    }
+
+    #[test]
+    fn a_commit_that_fails_with_the_transaction_gone_is_unknown() {
+        let mut conn = with_parents_and_children();
+        let error = commit(&mut conn, "ROLLBACK");
+        assert!(matches!(error, Error::NotConfirmed { .. }), "{error:?}");
+        assert_eq!(error.class(), Class::Unknown);
+    }
+}
