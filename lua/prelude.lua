@@ -1,0 +1,119 @@
+-- What every script begins with. The codes and limits above this line are written by
+-- src/scripts/codes.rs when the script is loaded; they exist nowhere else.
+--
+-- Redis keeps what a failing script wrote before it failed. So every script reads and checks all
+-- that it needs first, and writes last: a wrong type, a wrong number or a missing key ends it
+-- before its first write. Ids stay strings: a Lua number loses digits after 2^53.
+
+local call, sub, find = redis.call, string.sub, string.find
+local byte, unpack, unpack_bytes = string.byte, unpack, struct.unpack
+
+-- The number that a script wrote as digits; nil for anything else. 15 digits are exact in a double.
+local function whole(text)
+  if text and #text > 0 and #text < 16 and not find(text, '%D') then return tonumber(text) end
+end
+
+-- The number in `<installation>.<number>`; nil when it is not written so.
+local function tagged(text)
+  if sub(text, 9, 9) == '.' then return whole(sub(text, 10)) end
+end
+
+-- Reads the bucket (KEYS[1]). First comes the answer that ends the script when the bucket must not
+-- be touched: nothing published, another installation's, opened on another server, or damaged.
+local function bucket(server, installation)
+  local found = call('HMGET', KEYS[1], 'epoch', 'server', 'phase', 'stock', 'lent', 'released',
+    'failed', 'loaded', 'loading')
+  local epoch, loaded = found[1], found[8]
+  if found[9] or not epoch then return {NOT_READY} end
+  if sub(epoch, 1, 8) ~= installation then return {FOREIGN} end
+  if found[2] ~= server then return {FENCED} end
+  local opened, load = tagged(epoch), loaded and tagged(loaded)
+  local phase, stock, lent = whole(found[3]), whole(found[4]), whole(found[5])
+  local released, failed = whole(found[6]), whole(found[7])
+  if not opened then return {CORRUPT, 'epoch'} end
+  if not load or sub(loaded, 1, 8) ~= installation then return {CORRUPT, 'loaded'} end
+  if not phase or phase > PHASE_MAX then return {CORRUPT, 'phase'} end
+  if not stock or stock > UNITS_MAX then return {CORRUPT, 'stock'} end
+  if not lent or lent > UNITS_MAX then return {CORRUPT, 'lent'} end
+  if not released then return {CORRUPT, 'released'} end
+  if not failed then return {CORRUPT, 'failed'} end
+  return nil, opened, phase, stock, lent, released, failed, load * LOANS_PER_LOAD
+end
+
+-- Reads the bucket while it is being loaded. First comes the answer that ends the script when this
+-- loader may not write; second, whether it has published the bucket before.
+local function loading(server, installation, loader)
+  local found = call('HMGET', KEYS[1], 'loading', 'loaded', 'server')
+  local holder, tag = found[1] or found[2], installation .. '.' .. loader
+  if not holder then return {NOT_READY} end
+  if sub(holder, 1, 8) ~= installation then return {FOREIGN} end
+  if holder ~= tag then return {OLD_LOADER} end
+  if found[3] ~= server then return {FENCED} end
+  return nil, not found[1]
+end
+
+-- A column is a run of ids in ARGV, each once, sorted by the page that holds it. `counts` has a
+-- byte for each page used: how many ids of the run are on it; a page with more is there again. Its
+-- pages follow KEYS[key], its ids follow ARGV[arg].
+
+-- The values of a column, false where there is none, and how many they are.
+local function read(key, counts, arg)
+  local values, n = {}, 0
+  for page = 1, #counts do
+    local size = byte(counts, page)
+    if size == 1 then
+      values[n + 1] = call('HGET', KEYS[key + page], ARGV[arg + n + 1])
+    else
+      local found = call('HMGET', KEYS[key + page], unpack(ARGV, arg + n + 1, arg + n + size))
+      for i = 1, size do values[n + i] = found[i] end
+    end
+    n = n + size
+  end
+  return values, n
+end
+
+-- Whether a column of so many values has one for each id.
+local function is_complete(values, n)
+  for i = 1, n do
+    if not values[i] then return false end
+  end
+  return true
+end
+
+-- Writes the values of a column whose place in `changed` is set; where such a value is false, the
+-- field goes.
+local function write(values, changed, key, counts, arg)
+  local n, line, gone = 0, {}, {}
+  for page = 1, #counts do
+    local size, written, removed = byte(counts, page), 0, 0
+    for i = n + 1, n + size do
+      if changed[i] and values[i] then
+        line[written + 1], line[written + 2] = ARGV[arg + i], values[i]
+        written = written + 2
+      elseif changed[i] then
+        removed = removed + 1
+        gone[removed] = ARGV[arg + i]
+      end
+    end
+    if written > 0 then call('HSET', KEYS[key + page], unpack(line, 1, written)) end
+    if removed > 0 then call('HDEL', KEYS[key + page], unpack(gone, 1, removed)) end
+    n = n + size
+  end
+end
+
+-- Turns a column of units into numbers, in place; 0 where there was none. False: one is damaged.
+local function units(values, n)
+  for i = 1, n do
+    local text = values[i]
+    values[i] = text and whole(text) or 0
+    if text and (values[i] == 0 or values[i] > UNITS_MAX) then return false end
+  end
+  return true
+end
+
+-- Whether a value on a page of requests can be a record.
+local function is_record(value)
+  local stage = sub(value, STAGE_AT, STAGE_AT)
+  if stage == 'F' then return #value > RECORD_BYTES end
+  return #value == RECORD_BYTES and find(stage, '[Q0-4]')
+end

@@ -1,0 +1,73 @@
+#!lua flags=allow-oom
+-- Records orders that the ledger has.
+--
+-- KEYS: bucket, unsettled, pages of requests.., pages of buyers..
+-- ARGV: server, installation, policy, counts of requests, counts of buyers, plan, requests..,
+--       records.., buyers..
+-- The plan has 8 bytes for each order: place of its request, place of its buyer, units.
+-- Answer: OK, stock, lent, one item for each order.
+local bad, _, _, stock, lent = bucket(ARGV[1], ARGV[2])
+if bad then return bad end
+local is_one, is_quota = ARGV[3] == 'one', ARGV[3] == 'quota'
+local request_counts, buyer_counts, plan = ARGV[4], ARGV[5], ARGV[6]
+local size = #plan / 8
+if size > ITEMS_MAX then return {TOO_MANY} end
+
+call('HLEN', KEYS[2])
+local requests_at, request_pages_at = 6, 2
+local records, num_requests = read(request_pages_at, request_counts, requests_at)
+local records_at = requests_at + num_requests
+local buyers_at, buyer_pages_at = records_at + size, request_pages_at + #request_counts
+local held, num_buyers
+-- Buyers change only with orders that were never accepted here, which is rare.
+if not is_complete(records, num_requests) then
+  held, num_buyers = read(buyer_pages_at, buyer_counts, buyers_at)
+  if is_quota and not units(held, num_buyers) then return {CORRUPT, 'buyers'} end
+end
+
+local answer, done, new_requests, new_buyers = {OK, stock, lent}, {}, {}, {}
+local num_done, before, at = 0, stock, 1
+for i = 1, size do
+  local r, b, quantity
+  r, b, quantity, at = unpack_bytes('>HHI4', plan, at)
+  local record, known, item = ARGV[records_at + i], records[r], SETTLED
+  local stage = known and sub(known, STAGE_AT, STAGE_AT)
+  if not known then
+    -- It was on its way to the ledger while the bucket was loaded from it: its units are not free.
+    item = ADOPTED
+    if find(record, '^[01]', STAGE_AT) then
+      stock = quantity < stock and stock - quantity or 0
+      if is_one then
+        -- Also when a queued request stands here: the ledger will refuse that one.
+        held[b], new_buyers[b] = ARGV[requests_at + r], true
+      elseif is_quota then
+        held[b], new_buyers[b] = held[b] + quantity, true
+      end
+    end
+  elseif not is_record(known) then
+    return {CORRUPT, 'requests'}
+  elseif sub(known, 1, CONTENT_BYTES) ~= sub(record, 1, CONTENT_BYTES) then
+    item = MISMATCH
+  elseif stage ~= 'Q' then
+    item = stage == 'F' and IS_FAILED or REPEAT
+  end
+  if item == SETTLED or item == ADOPTED then
+    records[r], new_requests[r] = record, true
+  end
+  -- The intent of a repeat was left over from before the bucket was loaded.
+  if item == SETTLED or item == ADOPTED or item == REPEAT then
+    num_done = num_done + 1
+    done[num_done] = ARGV[requests_at + r]
+  end
+  answer[3 + i] = item
+end
+
+-- The intent goes last: one too many is asked about again, one too few is forgotten.
+if num_done > 0 then
+  if stock ~= before then call('HSET', KEYS[1], 'stock', stock) end
+  if held then write(held, new_buyers, buyer_pages_at, buyer_counts, buyers_at) end
+  write(records, new_requests, request_pages_at, request_counts, requests_at)
+  call('HDEL', KEYS[2], unpack(done, 1, num_done))
+end
+answer[2] = stock
+return answer

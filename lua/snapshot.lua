@@ -1,0 +1,14 @@
+#!lua flags=no-writes
+-- The counts of the bucket at one instant.
+--
+-- KEYS: bucket, unsettled, moves, pages of requests.., pages of buyers..
+-- ARGV: server, installation
+-- Answer: OK, epoch, phase, stock, lent, released, failed, unsettled, requests, buyers, moves
+--         (field and value in turn).
+local bad, opened, phase, stock, lent, released, failed = bucket(ARGV[1], ARGV[2])
+if bad then return bad end
+local pages, requests, buyers = (#KEYS - 3) / 2, 0, 0
+for i = 4, 3 + pages do requests = requests + call('HLEN', KEYS[i]) end
+for i = 4 + pages, #KEYS do buyers = buyers + call('HLEN', KEYS[i]) end
+return {OK, opened, phase, stock, lent, released, failed, call('HLEN', KEYS[2]), requests, buyers,
+  call('HGETALL', KEYS[3])}

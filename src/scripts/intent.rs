@@ -1,0 +1,165 @@
+//! An order intent as bytes: its record, then the rest, 86 bytes in all.
+//!
+//! | bytes | holds |
+//! |---|---|
+//! | 0..19 | the [record](super::record) of the request: a script cuts it off here |
+//! | 19 | the version of this layout |
+//! | 20..28 | request |
+//! | 28..32 | SKU |
+//! | 32..34 | bucket |
+//! | 34..42 | epoch |
+//! | 42..50 | slot |
+//! | 50..54 | quota, 0 for none |
+//! | 54..62 | amount |
+//! | 62..70 | end of the payment window |
+//! | 70..86 | trace |
+//!
+//! Everything is big-endian. An entry of the outbox is one intent after the other.
+
+use crate::domain::{BucketNo, Epoch, OrderIntent, RequestId, SkuNo, TraceId};
+
+use super::record::{Broken, Cursor, RECORD_BYTES, Record, Stage};
+
+/// Bytes of one intent.
+pub const INTENT_BYTES: usize = 86;
+
+const VERSION: u8 = 1;
+
+/// Appends the bytes of an intent.
+pub fn pack_into(intent: &OrderIntent, bytes: &mut Vec<u8>) {
+    Record::queued(intent).pack_into(bytes);
+    bytes.push(VERSION);
+    bytes.extend(intent.request.get().to_be_bytes());
+    bytes.extend(intent.sku.0.to_be_bytes());
+    bytes.extend(intent.bucket.0.to_be_bytes());
+    bytes.extend(intent.epoch.0.to_be_bytes());
+    bytes.extend(intent.slot.to_be_bytes());
+    bytes.extend(intent.quota.unwrap_or(0).to_be_bytes());
+    bytes.extend(intent.amount.to_be_bytes());
+    bytes.extend(intent.pay_by_ms.to_be_bytes());
+    bytes.extend(intent.trace.0.to_be_bytes());
+}
+
+/// The bytes of an intent.
+#[must_use]
+pub fn pack(intent: &OrderIntent) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(INTENT_BYTES);
+    pack_into(intent, &mut bytes);
+    bytes
+}
+
+/// Reads an intent back.
+///
+/// # Errors
+/// Says what no intent has.
+pub fn unpack(bytes: &[u8]) -> Result<OrderIntent, Broken> {
+    let (record, rest) = bytes.split_at_checked(RECORD_BYTES).ok_or(Broken("too short"))?;
+    let record = Record::unpack(record)?;
+    if record.stage != Stage::Queued {
+        return Err(Broken("not queued"));
+    }
+    let mut rest = Cursor(rest);
+    if rest.take()? != [VERSION] {
+        return Err(Broken("an unknown version"));
+    }
+    let request = RequestId::new(u64::from_be_bytes(rest.take()?)).ok_or(Broken("no request"))?;
+    let intent = OrderIntent {
+        request,
+        sku: SkuNo(i32::from_be_bytes(rest.take()?)),
+        bucket: BucketNo(u16::from_be_bytes(rest.take()?)),
+        epoch: Epoch(i64::from_be_bytes(rest.take()?)),
+        buyer: record.buyer,
+        quantity: record.quantity,
+        slot: i64::from_be_bytes(rest.take()?),
+        quota: Some(u32::from_be_bytes(rest.take()?)).filter(|limit| *limit > 0),
+        amount: i64::from_be_bytes(rest.take()?),
+        placed_at_ms: record.placed_at_ms,
+        pay_by_ms: i64::from_be_bytes(rest.take()?),
+        trace: TraceId(u128::from_be_bytes(rest.take()?)),
+    };
+    rest.end()?;
+    Ok(intent)
+}
+
+/// Reads an entry of the outbox.
+///
+/// # Errors
+/// Says what no entry has; none of its intents is to be believed then.
+pub fn unpack_entry(bytes: &[u8]) -> Result<Vec<OrderIntent>, Broken> {
+    if bytes.is_empty() {
+        return Err(Broken("empty"));
+    }
+    bytes.chunks(INTENT_BYTES).map(unpack).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::record::tests::numbers;
+    use super::*;
+    use crate::domain::BuyerId;
+
+    prop_compose! {
+        fn intents()(
+            (request, buyer) in (numbers(), numbers()),
+            quantity in 1..=u32::MAX,
+            (sku, bucket, epoch) in any::<(i32, u16, i64)>(),
+            (slot, amount, pay_by_ms) in any::<(i64, i64, i64)>(),
+            quota in prop::option::of(1..=u32::MAX),
+            placed_at_ms in 0..1_i64 << 48,
+            trace in any::<u128>(),
+        ) -> OrderIntent {
+            OrderIntent {
+                request: RequestId::new(request).unwrap(),
+                sku: SkuNo(sku),
+                bucket: BucketNo(bucket),
+                epoch: Epoch(epoch),
+                buyer: BuyerId::new(buyer).unwrap(),
+                quantity,
+                slot,
+                quota,
+                amount,
+                placed_at_ms,
+                pay_by_ms,
+                trace: TraceId(trace),
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn an_intent_survives(intent in intents()) {
+            let bytes = pack(&intent);
+            prop_assert_eq!(bytes.len(), INTENT_BYTES);
+            prop_assert_eq!(unpack(&bytes), Ok(intent));
+            prop_assert_eq!(&bytes[..RECORD_BYTES], Record::queued(&intent).pack());
+        }
+
+        #[test]
+        fn an_entry_survives_and_a_torn_one_is_refused(
+            intents in prop::collection::vec(intents(), 1..5),
+            cut in 1..INTENT_BYTES,
+        ) {
+            let mut bytes = Vec::new();
+            for intent in &intents {
+                pack_into(intent, &mut bytes);
+            }
+            prop_assert_eq!(unpack_entry(&bytes).unwrap(), intents);
+            bytes.truncate(bytes.len() - cut);
+            prop_assert!(unpack_entry(&bytes).is_err());
+        }
+    }
+
+    #[test]
+    fn an_intent_of_another_version_is_refused() {
+        let mut bytes = vec![1; INTENT_BYTES];
+        bytes[12] = b'Q';
+        assert!(unpack(&bytes).is_ok());
+        bytes[19] = 2;
+        assert_eq!(unpack(&bytes), Err(Broken("an unknown version")));
+        bytes[12] = b'0';
+        assert_eq!(unpack(&bytes), Err(Broken("not queued")));
+        assert_eq!(unpack_entry(&[]), Err(Broken("empty")));
+    }
+}

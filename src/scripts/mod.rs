@@ -1,0 +1,209 @@
+//! Flow step 3/12: stock -> Redis.
+//!
+//! The scripts of the Redis gate, and one typed door to each.
+//!
+//! A script is one atomic step on one bucket; its text is in `lua/`. A door makes the [`Call`] and
+//! reads the answer; it does no I/O, so that any connection can send it. Nobody else knows the
+//! names of keys, the order of arguments or the layout of values.
+//!
+//! Limits: at most [`codes::ITEMS_MAX`] items in a call. On error: whatever a script answers but
+//! "done", it has written nothing. May repeat: every call, by request id, loan number or loader
+//! token.
+
+use std::sync::Arc;
+
+mod call;
+pub mod codes;
+mod column;
+pub mod find;
+pub mod intent;
+pub mod keys;
+pub mod load;
+pub mod moves;
+pub mod record;
+mod reply;
+pub mod reserve;
+pub mod settle;
+pub mod snapshot;
+pub mod turn;
+
+pub use call::Call;
+pub use find::Find;
+pub use keys::{BucketKeys, Installation};
+pub use load::{LoadBegin, LoadRows, Open};
+pub use moves::{Borrow, ClearLoan, Lend};
+pub use reserve::{Outbox, Reserve};
+pub use settle::{Release, Settle};
+pub use snapshot::Snapshot;
+pub use turn::Turn;
+
+macro_rules! scripts {
+    ($($(#[$doc:meta])* $name:ident = $file:literal;)*) => {
+        /// One script.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Script {
+            $($(#[$doc])* $name),*
+        }
+
+        impl Script {
+            /// Every script; a connection loads them before its first call.
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+
+            /// Its name, as logs and metrics have it.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$name => $file),*
+                }
+            }
+
+            fn body(self) -> &'static str {
+                match self {
+                    $(Self::$name => include_str!(concat!("../../lua/", $file, ".lua"))),*
+                }
+            }
+        }
+    };
+}
+
+scripts! {
+    /// Decides a batch of reservations.
+    Reserve = "reserve";
+    /// Records orders.
+    Settle = "settle";
+    /// Records refusals and gives units back.
+    Release = "release";
+    /// Opens, pauses or closes the bucket.
+    Turn = "turn";
+    /// Takes units out for another bucket.
+    Lend = "lend";
+    /// Adds units of another bucket.
+    Borrow = "borrow";
+    /// Forgets a loan that has arrived.
+    ClearLoan = "clear_loan";
+    /// Empties the bucket for a loader.
+    LoadBegin = "load_begin";
+    /// Enters rows of a loader.
+    LoadRows = "load_rows";
+    /// Publishes what a loader entered.
+    Open = "open";
+    /// Counts.
+    Snapshot = "snapshot";
+    /// Looks up requests.
+    Find = "find";
+}
+
+const PRELUDE: &str = include_str!("../../lua/prelude.lua");
+
+impl Script {
+    /// The whole text: the script's first line, which must stay the first, then the codes, what all
+    /// scripts share, and the rest.
+    #[must_use]
+    pub fn text(self) -> String {
+        let (first, rest) = self.body().split_once('\n').unwrap_or_default();
+        format!("{first}\n{}{PRELUDE}\n{rest}", codes::prelude())
+    }
+}
+
+/// Whose buckets a call may touch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fence {
+    /// The ledger's installation.
+    pub installation: Installation,
+    /// `run_id` of the server that the connection reached.
+    pub server: Arc<str>,
+}
+
+/// Why there is no answer to what was asked. Unless said otherwise, nothing was written.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Missing, or being loaded.
+    #[error("the bucket is not loaded")]
+    NotReady,
+    /// A failover or a restart came between: writes may be lost.
+    #[error("the bucket was opened on another server")]
+    Fenced,
+    /// Another ledger uses the same names on the same server.
+    #[error("the bucket belongs to another installation")]
+    Foreign,
+    /// Somebody else wrote here.
+    #[error("the bucket is damaged: {what}")]
+    Corrupt {
+        /// Which value.
+        what: String,
+    },
+    /// More items than one call may have, or more loans than there are numbers.
+    #[error("more than {} items in one call", codes::ITEMS_MAX)]
+    TooMany,
+    /// Another loader came after this one, or this one has finished.
+    #[error("another loader came after this one")]
+    OldLoader,
+    /// A defect, or values that nobody wrote. Other items of the batch may have been written: ask
+    /// again with the same ids.
+    #[error("script {script} answered {reply}")]
+    Unexpected {
+        /// Which script.
+        script: &'static str,
+        /// What came.
+        reply: String,
+    },
+}
+
+/// What a bucket has after a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Left {
+    /// Free units.
+    pub stock: u32,
+    /// Units lent out and not yet confirmed.
+    pub lent: u32,
+}
+
+impl Left {
+    fn read(reply: &mut reply::Reply) -> Result<Self, Error> {
+        Ok(Self { stock: reply.count()?, lent: reply.count()? })
+    }
+}
+
+/// Begins a call with the keys and arguments that nearly all have.
+fn begin(script: Script, keys: &[String], fence: &Fence) -> Call {
+    let call = keys.iter().fold(Call::new(script), |call, key| call.key(key));
+    call.arg(&fence.server).arg(fence.installation)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_of_the_folder_is_a_script_or_the_prelude() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/lua");
+        let mut files: Vec<String> = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        files.sort();
+        let scripts = Script::ALL.iter().map(|script| format!("{}.lua", script.name()));
+        let mut expected: Vec<String> = scripts.chain(["prelude.lua".to_owned()]).collect();
+        expected.sort();
+        assert_eq!(files, expected);
+    }
+
+    #[test]
+    fn a_script_begins_with_its_own_first_line_and_the_codes() {
+        for script in Script::ALL {
+            let text = script.text();
+            let mut lines = text.lines();
+            assert!(lines.next().unwrap().starts_with("#!lua"), "{}", script.name());
+            assert_eq!(lines.next(), Some("local OK = 0"));
+        }
+    }
+
+    #[test]
+    fn a_full_redis_refuses_what_grows_and_finishes_what_was_promised() {
+        let full = |script: &Script| script.text().starts_with("#!lua flags=allow-oom\n");
+        let finishes: Vec<_> = Script::ALL.iter().copied().filter(full).collect();
+        let expected =
+            [Script::Settle, Script::Release, Script::Turn, Script::Borrow, Script::ClearLoan];
+        assert_eq!(finishes, expected);
+    }
+}

@@ -1,0 +1,153 @@
+//! The door of `reserve.lua`: a batch of reservations, decided in order as one step.
+
+use redis::Value;
+
+use crate::domain::{Epoch, Policy, Refusal, Reservation, Sku, Verdict};
+
+use super::column::{Column, push_plan};
+use super::reply::{Reply, record, strange};
+use super::{BucketKeys, Call, Error, Fence, Left, Script, begin, codes, intent};
+
+/// Where accepted intents wait until the ledger has answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outbox {
+    /// Whoever accepted them hands them on; until they are settled they are kept by request id.
+    None,
+    /// One entry per batch at the end of a list, for a relay.
+    List,
+    /// One entry per batch of a stream, in the field `intents`, for a relay.
+    Stream,
+}
+
+/// Decides a batch.
+#[derive(Debug, Clone, Copy)]
+pub struct Reserve<'a> {
+    /// The bucket.
+    pub keys: &'a BucketKeys,
+    /// Whose it must be.
+    pub fence: &'a Fence,
+    /// What is sold.
+    pub sku: &'a Sku,
+    /// The opening that the askers know, all the same one.
+    pub epoch: Epoch,
+    /// Where accepted intents wait.
+    pub outbox: Outbox,
+    /// Whether something is written in any case, so that `WAIT` also vouches for repeats.
+    pub touch: bool,
+    /// The reservations, at most [`codes::ITEMS_MAX`].
+    pub batch: &'a [Reservation],
+}
+
+/// What became of a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decided {
+    /// One for each reservation, in order.
+    pub verdicts: Vec<Verdict>,
+    /// What the bucket has now.
+    pub left: Left,
+}
+
+impl Reserve<'_> {
+    /// The call.
+    #[must_use]
+    pub fn call(&self) -> Call {
+        let requests = Column::new(self.keys, self.batch.iter().map(|ask| ask.request.get()));
+        let buyers = buyers(self.keys, self.sku.policy, self.batch.iter().map(|ask| ask.buyer));
+        let (kind, outbox) = match self.outbox {
+            Outbox::None => ("none", self.keys.unsettled()),
+            Outbox::List => ("list", self.keys.outbox()),
+            Outbox::Stream => ("stream", self.keys.outbox()),
+        };
+        let mut keys = vec![self.keys.bucket(), outbox];
+        push_pages(&mut keys, self.keys, &requests, &buyers);
+        let mut call = begin(Script::Reserve, &keys, self.fence)
+            .arg(self.epoch.0)
+            .arg(policy_name(self.sku.policy))
+            .arg(self.sku.policy.quota().unwrap_or(0))
+            .arg(kind)
+            .arg(u8::from(self.touch));
+        requests.push_counts(&mut call);
+        buyers.push_counts(&mut call);
+        push_plan(&mut call, &requests, &buyers, self.batch.iter().map(|ask| ask.quantity));
+        requests.push_ids(&mut call);
+        for ask in self.batch {
+            call.push_packed(|bytes| intent::pack_into(&ask.intent(self.sku), bytes));
+        }
+        buyers.push_ids(&mut call);
+        call
+    }
+
+    /// Reads the answer.
+    pub fn parse(&self, answer: Value) -> Result<Decided, Error> {
+        let mut reply = Reply::open(Script::Reserve, answer)?;
+        let left = Left::read(&mut reply)?;
+        let items = reply.items(self.batch.len())?;
+        let verdicts = items.map(|item| self.verdict(&item)).collect::<Result<_, _>>()?;
+        Ok(Decided { verdicts, left })
+    }
+
+    fn verdict(&self, item: &Value) -> Result<Verdict, Error> {
+        let verdict = match item {
+            Value::Int(codes::RESERVED) => Some(Verdict::Reserved),
+            Value::Int(codes::STALE) => Some(Verdict::StaleEpoch),
+            Value::Int(codes::SHORT) => Some(Verdict::Short),
+            Value::Int(codes::REUSED) => Some(Verdict::Refused(Refusal::RequestIdReused)),
+            Value::Int(codes::NOT_STARTED) => Some(Verdict::Refused(Refusal::NotStarted)),
+            Value::Int(codes::ENDED) => Some(Verdict::Refused(Refusal::Ended)),
+            Value::BulkString(bytes) => match bytes.split_first() {
+                Some((b'R', known)) => {
+                    Some(Verdict::Repeat(record(Script::Reserve, known)?.standing()))
+                }
+                Some((b'P', id)) => {
+                    number(id).map(|first| Verdict::Refused(Refusal::AlreadyPurchased { first }))
+                }
+                Some((b'L', units)) => {
+                    number(units).zip(self.sku.policy.quota()).map(|(owned, limit)| {
+                        Verdict::Refused(Refusal::QuotaExceeded { owned, limit })
+                    })
+                }
+                _ => None,
+            },
+            _ => None,
+        };
+        verdict.ok_or_else(|| strange(Script::Reserve, item))
+    }
+}
+
+fn number<T: std::str::FromStr>(digits: &[u8]) -> Option<T> {
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// The column of buyers, where the policy counts them.
+pub(super) fn buyers(
+    keys: &BucketKeys,
+    policy: Policy,
+    buyers: impl Iterator<Item = crate::domain::BuyerId>,
+) -> Column {
+    match policy {
+        Policy::Unlimited { .. } => Column::default(),
+        Policy::OnePerBuyer { .. } | Policy::Quota { .. } => {
+            Column::new(keys, buyers.map(crate::domain::BuyerId::get))
+        }
+    }
+}
+
+/// Adds the keys of the pages that two columns use.
+pub(super) fn push_pages(
+    keys: &mut Vec<String>,
+    names: &BucketKeys,
+    requests: &Column,
+    buyers: &Column,
+) {
+    keys.extend(requests.pages().map(|page| names.requests(page)));
+    keys.extend(buyers.pages().map(|page| names.buyers(page)));
+}
+
+/// The name of a policy for scripts.
+pub(super) fn policy_name(policy: Policy) -> &'static str {
+    match policy {
+        Policy::OnePerBuyer { .. } => "one",
+        Policy::Quota { .. } => "quota",
+        Policy::Unlimited { .. } => "any",
+    }
+}

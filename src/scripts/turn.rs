@@ -1,0 +1,38 @@
+//! The door of `turn.lua`: a bucket opens, pauses or closes.
+
+use redis::Value;
+
+use crate::domain::{Epoch, Phase};
+
+use super::reply::Reply;
+use super::{BucketKeys, Call, Error, Fence, Script, begin};
+
+/// Moves a bucket to a phase of an opening.
+#[derive(Debug, Clone, Copy)]
+pub struct Turn<'a> {
+    /// The bucket.
+    pub keys: &'a BucketKeys,
+    /// Whose it must be.
+    pub fence: &'a Fence,
+    /// The opening.
+    pub epoch: Epoch,
+    /// The phase.
+    pub phase: Phase,
+}
+
+impl Turn<'_> {
+    /// The call.
+    #[must_use]
+    pub fn call(&self) -> Call {
+        begin(Script::Turn, &[self.keys.bucket()], self.fence)
+            .arg(self.epoch.0)
+            .arg(self.phase.to_db())
+    }
+
+    /// Reads the answer: false when the bucket is at a later opening, and stays there.
+    pub fn parse(&self, answer: Value) -> Result<bool, Error> {
+        let mut reply = Reply::open(Script::Turn, answer)?;
+        let turned = reply.yes()?;
+        reply.end().map(|()| turned)
+    }
+}
