@@ -1,0 +1,56 @@
+//! The lease where only one process can be: its ledger lets no second one in.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::{Error, Hold, Lease};
+use crate::clock::SharedClock;
+
+/// Held by whoever asks.
+#[derive(Debug)]
+pub struct SoleLease {
+    clock: SharedClock,
+}
+
+impl SoleLease {
+    /// Leases that last by this clock.
+    #[must_use]
+    pub fn new(clock: SharedClock) -> Self {
+        Self { clock }
+    }
+}
+
+#[async_trait]
+impl Lease for SoleLease {
+    async fn hold(&self, _name: &str, _holder: &str, ttl: Duration) -> Result<Hold, Error> {
+        Ok(Hold::Held { until: self.clock.now() + ttl })
+    }
+
+    async fn release(&self, _name: &str, _holder: &str) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::clock::{Clock, ManualClock};
+
+    #[test]
+    fn it_is_held_for_its_time() {
+        let clock = Arc::new(ManualClock::new(0));
+        let lease = SoleLease::new(clock.clone());
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let ttl = Duration::from_secs(1);
+        let hold = runtime.block_on(lease.hold("keeper", "one", ttl)).unwrap();
+        assert!(hold.is_held(clock.now()));
+        clock.advance(ttl);
+        assert!(!hold.is_held(clock.now()));
+        let taken = Hold::Taken { by: "two".to_owned() };
+        assert!(!taken.is_held(clock.now()));
+        runtime.block_on(lease.release("keeper", "one")).unwrap();
+    }
+}

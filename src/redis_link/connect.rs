@@ -1,0 +1,180 @@
+//! Making one connection, and finding out where it leads.
+
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, Pipeline,
+    ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, RedisError, Value,
+};
+
+use super::event::Identity;
+use super::request::{Loaded, ScriptSource};
+use super::url::{Credentials, Node};
+use super::{Durability, Error, Lane, LinkOptions};
+
+/// Commands that wait in this process for a connection that is being written to.
+const PIPELINE_BUFFER: usize = 256;
+
+/// A connection that leads to a master and has all scripts.
+pub(super) struct Fresh {
+    pub(super) connection: MultiplexedConnection,
+    pub(super) identity: Identity,
+    pub(super) loaded: Loaded,
+}
+
+/// Connects to a master, within the time for it. `lost` is called when the server hangs up.
+pub(super) async fn connect(
+    options: &LinkOptions,
+    node: &Node,
+    lane: Lane,
+    lost: impl Fn() + Send + Sync + 'static,
+) -> Result<Fresh, Error> {
+    let reason = |what: String| Error::not_sent(format!("no connection to {node}: {what}"));
+    let handshake = async {
+        let credentials = options.url.credentials.as_ref();
+        let connection = open(options, node, credentials, options.url.db, lost).await;
+        let mut connection = connection.map_err(|error| reason(said(&error)))?;
+        let (identity, loaded) =
+            introduce(options, node, lane, &mut connection).await.map_err(reason)?;
+        Ok(Fresh { connection, identity, loaded })
+    };
+    let late = |_| reason(format!("not ready within {:?}", options.connect_timeout));
+    tokio::time::timeout(options.connect_timeout, handshake).await.map_err(late)?
+}
+
+/// Opens a connection to any Redis or sentinel; without a time limit of its own.
+pub(super) async fn open(
+    options: &LinkOptions,
+    node: &Node,
+    credentials: Option<&Credentials>,
+    db: i64,
+    lost: impl Fn() + Send + Sync + 'static,
+) -> Result<MultiplexedConnection, RedisError> {
+    let client = Client::open(connection_info(options, node, credentials, db)?)?;
+    let hung_up = move |push: PushInfo| -> Result<(), std::convert::Infallible> {
+        if push.kind == PushKind::Disconnection {
+            lost();
+        }
+        Ok(())
+    };
+    // The limits are the callers': one for each call, one for all of the way here.
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(None)
+        .set_response_timeout(None)
+        .set_pipeline_buffer_size(PIPELINE_BUFFER)
+        .set_push_sender(hung_up);
+    client.get_multiplexed_async_connection_with_config(&config).await
+}
+
+fn connection_info(
+    options: &LinkOptions,
+    node: &Node,
+    credentials: Option<&Credentials>,
+    db: i64,
+) -> Result<ConnectionInfo, RedisError> {
+    let host = node.host.clone();
+    let addr = if options.url.tls {
+        ConnectionAddr::TcpTls { host, port: node.port, insecure: false, tls_params: None }
+    } else {
+        ConnectionAddr::Tcp(host, node.port)
+    };
+    // Only with the newer protocol does the driver say at once that the server hung up.
+    let mut who = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_db(db);
+    if let Some(credentials) = credentials {
+        who = who.set_password(&credentials.password);
+        if let Some(user) = &credentials.user {
+            who = who.set_username(user);
+        }
+    }
+    let probe_every = (options.user_timeout / 3).max(Duration::from_secs(1));
+    let keepalive = TcpKeepalive::new().with_time(probe_every).with_interval(probe_every);
+    let tcp = TcpSettings::default()
+        .set_nodelay(true)
+        .set_keepalive(keepalive)
+        .set_user_timeout(options.user_timeout);
+    Ok(addr.into_connection_info()?.set_redis_settings(who).set_tcp_settings(tcp))
+}
+
+/// Asks who the server is, loads the scripts, and makes sure that it is what the durability wants.
+async fn introduce(
+    options: &LinkOptions,
+    node: &Node,
+    lane: Lane,
+    connection: &mut MultiplexedConnection,
+) -> Result<(Identity, Loaded), String> {
+    let mut pipeline = Pipeline::new();
+    pipeline.cmd("CLIENT").arg("SETNAME").arg(lane.client_name());
+    pipeline.cmd("ROLE").cmd("INFO").arg("server").cmd("INFO").arg("persistence");
+    add_scripts(&mut pipeline, &options.scripts);
+    let count = 4 + options.scripts.len();
+    let answers = connection.send_packed_commands(&pipeline, 0, count).await;
+    let mut answers = answers.map_err(|error| said(&error))?.into_iter();
+    let mut next = || {
+        let answer = answers.next().ok_or_else(|| "too few answers".to_owned())?;
+        answer.extract_error().map_err(|error| said(&error))
+    };
+    next()?;
+    must_be_master(&next()?)?;
+    let (server, persistence) = (Info::read(next()?)?, Info::read(next()?)?);
+    let loaded = Loaded::read(&options.scripts, next)?;
+    let aof = persistence.field("aof_enabled")? == "1";
+    if options.durability == Durability::Aof && !aof {
+        return Err("it keeps no append-only file, which durability aof needs: \
+             set appendonly yes in redis.conf"
+            .to_owned());
+    }
+    let identity = Identity {
+        node: node.clone(),
+        run_id: server.field("run_id")?,
+        version: server.field("redis_version")?,
+        aof,
+    };
+    Ok((identity, loaded))
+}
+
+/// Loads every script, in order.
+pub(super) fn add_scripts(pipeline: &mut Pipeline, scripts: &[ScriptSource]) {
+    for script in scripts {
+        pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.text);
+    }
+}
+
+/// An error in the words of the server, if it is one of the server's.
+pub(super) fn said(error: &RedisError) -> String {
+    match error.code() {
+        Some(code) => format!("{code} {}", error.detail().unwrap_or_default()),
+        None => error.to_string(),
+    }
+}
+
+/// Reads the answer of `ROLE`.
+fn must_be_master(role: &Value) -> Result<(), String> {
+    let parts = role.as_sequence().unwrap_or_default();
+    let text = |part: &Value| redis::from_redis_value_ref::<String>(part).ok();
+    match parts.first().and_then(text).as_deref() {
+        Some("master") => Ok(()),
+        Some("slave") => {
+            let part = |index| parts.get(index).and_then(text).unwrap_or_default();
+            Err(format!("it is a replica of {}:{}", part(1), part(2)))
+        }
+        Some(other) => Err(format!("it is a {other}")),
+        None => Err("it does not say what role it has".to_owned()),
+    }
+}
+
+/// An answer of `INFO`.
+struct Info(String);
+
+impl Info {
+    fn read(answer: Value) -> Result<Self, String> {
+        redis::from_redis_value(answer).map(Self).map_err(|error| error.to_string())
+    }
+
+    fn field(&self, name: &str) -> Result<String, String> {
+        let mut lines = self.0.lines();
+        let found = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        found.map(str::to_owned).ok_or_else(|| format!("its INFO has no {name}"))
+    }
+}

@@ -1,0 +1,173 @@
+//! All connections of the process.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::runtime::{Builder, Handle, Runtime};
+
+use super::event::{Event, Shared};
+use super::flight::{Flight, Pace};
+use super::link::{Answers, Link};
+use super::request::Request;
+use super::router::{Map, Router};
+use super::url::Node;
+use super::{Error, Lane, LinkOptions, Observer};
+
+/// Connections to wherever the masters are, made when they are needed. Cheap to clone; the
+/// connections close when the last clone is dropped.
+#[derive(Clone)]
+pub struct Links {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    options: Arc<LinkOptions>,
+    shared: Arc<Shared>,
+    router: Router,
+    places: Mutex<Places>,
+    /// Drives every connection on a thread of its own, so that a connection does not end with the
+    /// thread that happened to make it.
+    io: Option<Runtime>,
+}
+
+#[derive(Default)]
+struct Places {
+    by_node: HashMap<(Node, Lane), Arc<Flight<Arc<Link>>>>,
+    /// The number of the map for which the places were last weeded.
+    weeded: Option<u64>,
+}
+
+impl fmt::Debug for Links {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Links").field("options", &self.inner.options).finish_non_exhaustive()
+    }
+}
+
+impl Links {
+    /// Gets ready; connects to nothing yet.
+    pub fn new(options: LinkOptions, observer: Option<Observer>) -> Result<Self, Error> {
+        let mut builder = Builder::new_multi_thread();
+        let io = builder.worker_threads(1).thread_name("redis-io").enable_all().build();
+        let io = io.map_err(|error| Error::not_sent(format!("no thread for Redis: {error}")))?;
+        let shared = Shared::new(observer);
+        let options = Arc::new(options);
+        let router = Router::new(options.clone(), shared.clone());
+        let places = Mutex::default();
+        Ok(Self { inner: Arc::new(Inner { options, shared, router, places, io: Some(io) }) })
+    }
+
+    /// What the connections were asked to be.
+    #[must_use]
+    pub fn options(&self) -> &LinkOptions {
+        &self.inner.options
+    }
+
+    /// A connection to the master that has this key. Returns at once if there is one or if there
+    /// cannot be one yet; otherwise makes one, within the time for connecting.
+    pub async fn link(&self, lane: Lane, key: impl AsRef<[u8]>) -> Result<Arc<Link>, Error> {
+        let map = self.map().await?;
+        let node = map.master_of(key.as_ref())?;
+        self.link_to(lane, node).await
+    }
+
+    /// [`Self::link`] and [`Link::call`].
+    pub async fn call<R: Request>(
+        &self,
+        lane: Lane,
+        key: impl AsRef<[u8]>,
+        requests: &[R],
+    ) -> Result<Answers, Error> {
+        self.link(lane, key).await?.call(requests).await
+    }
+
+    /// Every master, as far as is known.
+    pub async fn masters(&self) -> Result<Vec<Node>, Error> {
+        Ok(self.map().await?.masters().to_vec())
+    }
+
+    /// A connection to one of the [`Self::masters`].
+    pub async fn link_to(&self, lane: Lane, node: &Node) -> Result<Arc<Link>, Error> {
+        let flight = {
+            let mut places = self.inner.places.lock();
+            if let Some(flight) = places.by_node.get(&(node.clone(), lane)) {
+                flight.clone()
+            } else {
+                let options = &self.inner.options;
+                let pace = Pace { min: options.reconnect_min, max: options.reconnect_max };
+                let flight = Flight::new(pace);
+                places.by_node.insert((node.clone(), lane), flight.clone());
+                flight
+            }
+        };
+        let again = flight.last().is_some();
+        flight.get(self.io()?, |before| self.make(lane, node, again, before)).await
+    }
+
+    fn make(
+        &self,
+        lane: Lane,
+        node: &Node,
+        again: bool,
+        before: u32,
+    ) -> impl Future<Output = Result<Arc<Link>, Error>> + Send + use<> {
+        let (options, shared) = (self.inner.options.clone(), self.inner.shared.clone());
+        let node = node.clone();
+        async move {
+            match Link::make(&options, &node, lane, shared.clone()).await {
+                Ok(link) => {
+                    shared.tell(&Event::Connected { lane, identity: link.identity(), again });
+                    Ok(Arc::new(link))
+                }
+                Err(error) => {
+                    let reason = error.to_string();
+                    shared.tell(&Event::NotConnected {
+                        lane,
+                        node: &node,
+                        reason: &reason,
+                        before,
+                    });
+                    shared.look_again();
+                    Err(error)
+                }
+            }
+        }
+    }
+
+    async fn map(&self) -> Result<Arc<Map>, Error> {
+        let map = self.inner.router.map(self.io()?).await?;
+        self.weed(&map);
+        Ok(map)
+    }
+
+    /// Gives up connections to servers that are no longer masters.
+    fn weed(&self, map: &Map) {
+        let mut places = self.inner.places.lock();
+        if places.weeded >= Some(map.number) {
+            return;
+        }
+        places.weeded = Some(map.number);
+        places.by_node.retain(|(node, _), flight| {
+            let stays = map.masters().contains(node);
+            if let Some(link) = flight.last().filter(|_| !stays) {
+                link.give_up("it is no longer a master");
+            }
+            stays
+        });
+    }
+
+    fn io(&self) -> Result<&Handle, Error> {
+        let closed = || Error::not_sent("the connections of this process are closed");
+        self.inner.io.as_ref().map(Runtime::handle).ok_or_else(closed)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Waiting for the thread is not allowed where the last clone may be dropped: in a task.
+        if let Some(io) = self.io.take() {
+            io.shutdown_background();
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Connections to Redis.
+//!
+//! Owns: the sockets, the scripts loaded through them, and the knowledge where the masters are.
+//! [`Links`] finds the master that has a key and connects to it; a [`Link`] is one connection to
+//! one start of one server, and says of each call whether it was answered, certainly not done, or
+//! perhaps done ([`Error`]).
+//!
+//! Limits: one connection per server and [`Lane`], one attempt to connect at a time, with growing
+//! waits between attempts that fail; a time limit on every call. On error: a connection that broke
+//! is never repaired or used again, nothing is sent twice behind the caller's back (but for scripts
+//! that the server says it does not have), and callers in an outage are refused at once. On death
+//! of a caller: its call may still be carried out. May repeat: nothing here; the scripts say so of
+//! themselves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+mod cluster;
+mod connect;
+mod error;
+mod event;
+mod flight;
+mod group;
+pub mod health;
+mod link;
+mod links;
+mod request;
+mod router;
+mod sentinel;
+mod slot;
+mod survey;
+mod url;
+mod vital;
+
+pub use error::{Class, Error};
+pub use event::{Event, Identity, Observer};
+pub use link::{Answers, Link};
+pub use links::Links;
+pub use request::{Request, ScriptSource};
+pub use url::{Credentials, Node, RedisUrl, Topology, UrlError};
+
+/// What a connection is for. One server has one connection per lane, so that a lane that is blocked
+/// does not block the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Lane {
+    /// Reservations, and waiting until replicas have them.
+    Hot,
+    /// Everything else: results, reads, loading, leases.
+    Results,
+}
+
+impl Lane {
+    /// What `CLIENT LIST` shows.
+    fn client_name(self) -> &'static str {
+        match self {
+            Self::Hot => "floodgate-hot",
+            Self::Results => "floodgate-results",
+        }
+    }
+}
+
+/// When a write counts as done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// When the server says so.
+    Plain,
+    /// The same, from servers that keep an append-only file; others are not connected to.
+    Aof,
+    /// When replicas have it, too.
+    Replicated {
+        /// How many.
+        replicas: u32,
+        /// How long they have; not 0.
+        wait_ms: u64,
+    },
+}
+
+/// How to connect.
+#[derive(Debug, Clone)]
+pub struct LinkOptions {
+    /// Where Redis is.
+    pub url: RedisUrl,
+    /// From the first packet until the connection is ready, scripts included.
+    pub connect_timeout: Duration,
+    /// For one pipeline; waiting for replicas comes on top.
+    pub command_timeout: Duration,
+    /// How long the kernel waits for packets to be acknowledged (`TCP_USER_TIMEOUT`).
+    pub user_timeout: Duration,
+    /// After an attempt to connect that failed; doubles with each further one.
+    pub reconnect_min: Duration,
+    /// The longest such wait.
+    pub reconnect_max: Duration,
+    /// When a write counts as done.
+    pub durability: Durability,
+    /// Loaded on every connection.
+    pub scripts: Arc<[ScriptSource]>,
+}

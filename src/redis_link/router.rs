@@ -1,0 +1,167 @@
+//! Where the masters are, kept up to date.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+
+use super::event::{Event, Shared};
+use super::flight::{Flight, Pace, Perishable, Standing};
+use super::slot::slot_of;
+use super::url::{Node, Topology};
+use super::{Error, LinkOptions, cluster, sentinel};
+use crate::clock::now_monotonic;
+
+/// Sentinels are asked this often although nothing seems wrong: a master that they have replaced
+/// may still accept writes, if it is cut off from them but not from us.
+const SENTINELS_EVERY: Duration = Duration::from_secs(2);
+
+/// Slots from the first to the second, with the server that has them.
+pub(super) type Range = (u16, u16, Node);
+
+/// Which server has which keys, as of one look.
+#[derive(Debug)]
+pub(super) struct Map {
+    /// Sorted.
+    masters: Vec<Node>,
+    /// Sorted; `None`: the one master has every key.
+    ranges: Option<Vec<Range>>,
+    /// Later maps have greater numbers.
+    pub(super) number: u64,
+    made_at: Instant,
+    /// Reasons to look again that were known before the look.
+    doubts: u64,
+    /// A map that lasted so long was of use.
+    proof: Duration,
+    shared: Arc<Shared>,
+}
+
+impl Map {
+    /// Every master.
+    pub(super) fn masters(&self) -> &[Node] {
+        &self.masters
+    }
+
+    /// The server that has this key.
+    pub(super) fn master_of(&self, key: &[u8]) -> Result<&Node, Error> {
+        let Some(ranges) = &self.ranges else {
+            return self.masters.first().ok_or_else(|| Error::not_sent("no server is known"));
+        };
+        let slot = slot_of(key);
+        let found = ranges.iter().find(|(first, last, _)| (*first..=*last).contains(&slot));
+        let Some((_, _, node)) = found else {
+            self.shared.look_again();
+            return Err(Error::not_sent(format!("no server of the cluster has slot {slot}")));
+        };
+        Ok(node)
+    }
+
+    fn names(&self) -> String {
+        self.masters.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+    }
+}
+
+impl Perishable for Arc<Map> {
+    fn standing(&self) -> Standing {
+        if self.doubts == self.shared.doubts() {
+            return Standing::Good;
+        }
+        let proven = now_monotonic() - self.made_at >= self.proof;
+        Standing::Gone { proven, why: Error::not_sent("the masters have to be found again") }
+    }
+}
+
+/// Finds the masters, and finds them again.
+pub(super) struct Router {
+    finder: Arc<Finder>,
+    /// `None` where nothing has to be found.
+    flight: Option<Arc<Flight<Arc<Map>>>>,
+    fixed: Arc<Map>,
+}
+
+impl Router {
+    pub(super) fn new(options: Arc<LinkOptions>, shared: Arc<Shared>) -> Self {
+        let pace = Pace { min: options.reconnect_min, max: options.reconnect_max };
+        let finder = Arc::new(Finder { options, shared, maps: AtomicU64::new(0) });
+        let (fixed, flight) = match &finder.options.url.topology {
+            Topology::Single(node) => (vec![node.clone()], None),
+            Topology::Sentinel { .. } | Topology::Cluster(_) => {
+                (Vec::new(), Some(Flight::new(pace)))
+            }
+        };
+        let fixed = Arc::new(finder.map(fixed, None, 0));
+        Self { finder, flight, fixed }
+    }
+
+    /// Where the masters are; may be asked for each call. If they cannot be found again, what was
+    /// known last.
+    pub(super) async fn map(&self, io: &Handle) -> Result<Arc<Map>, Error> {
+        let Some(flight) = &self.flight else { return Ok(self.fixed.clone()) };
+        let old = flight.last();
+        let look = |before| self.finder.clone().look(old.clone(), before);
+        match flight.get(io, look).await {
+            Ok(map) => {
+                let watched = matches!(self.finder.options.url.topology, Topology::Sentinel { .. });
+                if watched && now_monotonic() - map.made_at >= SENTINELS_EVERY {
+                    flight.renew(io, |before| self.finder.clone().look(Some(map.clone()), before));
+                }
+                Ok(map)
+            }
+            Err(error) => flight.last().ok_or(error),
+        }
+    }
+}
+
+struct Finder {
+    options: Arc<LinkOptions>,
+    shared: Arc<Shared>,
+    maps: AtomicU64,
+}
+
+impl Finder {
+    fn map(&self, mut masters: Vec<Node>, ranges: Option<Vec<Range>>, doubts: u64) -> Map {
+        masters.sort();
+        masters.dedup();
+        Map {
+            masters,
+            ranges,
+            number: self.maps.fetch_add(1, Ordering::SeqCst),
+            made_at: now_monotonic(),
+            doubts,
+            proof: self.options.reconnect_max,
+            shared: self.shared.clone(),
+        }
+    }
+
+    async fn look(self: Arc<Self>, old: Option<Arc<Map>>, before: u32) -> Result<Arc<Map>, Error> {
+        let doubts = self.shared.doubts();
+        let found = match &self.options.url.topology {
+            Topology::Single(node) => Ok((vec![node.clone()], None)),
+            Topology::Sentinel { sentinels, master } => {
+                let found = sentinel::find(&self.options, sentinels, master).await;
+                found.map(|node| (vec![node], None))
+            }
+            Topology::Cluster(seeds) => {
+                let known = old.as_ref().map(|old| old.masters.clone()).unwrap_or_default();
+                let found = cluster::find(&self.options, seeds, known).await;
+                found.map(|ranges| {
+                    (ranges.iter().map(|(_, _, node)| node.clone()).collect(), Some(ranges))
+                })
+            }
+        };
+        match found {
+            Ok((masters, ranges)) => {
+                let map = self.map(masters, ranges, doubts);
+                if old.is_some_and(|old| old.masters != map.masters) {
+                    self.shared.tell(&Event::Moved { masters: &map.names() });
+                }
+                Ok(Arc::new(map))
+            }
+            Err(reason) => {
+                self.shared.tell(&Event::NotFound { reason: &reason, before });
+                Err(Error::not_sent(reason))
+            }
+        }
+    }
+}
