@@ -1,0 +1,322 @@
+//! Looks at buckets: what others have changed, what an audit asks, in which condition they are.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::try_join_all;
+use redis::{Cmd, Value};
+
+use super::super::{Condition, Error};
+use super::local::{Look, Shelf};
+use super::wire::Wire;
+use crate::clock::now_monotonic;
+use crate::domain::invariants::GateFacts;
+use crate::domain::{BookSnapshot, BucketNo, Epoch, Loan, OrderIntent, Phase, Policy, RequestId};
+use crate::redis_link::Lane;
+use crate::scripts::intent;
+use crate::scripts::snapshot::Counts;
+use crate::scripts::{self, BucketKeys, Snapshot};
+
+/// How old a look may be to tell in which condition the buckets are: an error in between makes it
+/// void at once.
+const CONDITION_AGE: Duration = Duration::from_secs(10);
+
+/// Pages whose ids are read in one go.
+const PAGES_AT_ONCE: usize = 64;
+
+/// A sold-out SKU is counted in full at every so manieth glance.
+const GLANCES_PER_LOOK: u32 = 5;
+
+/// How often empty buckets are read again because something moved meanwhile.
+const READINGS_MAX: u32 = 3;
+
+/// In which condition the buckets are.
+pub(super) async fn condition(
+    wire: &Wire,
+    shelf: &Shelf,
+    phase: Phase,
+    epoch: Epoch,
+) -> Result<Condition, Error> {
+    let stands = |counts: &Counts| (counts.phase, counts.epoch) == (phase, epoch);
+    let is_recent = |look: &Look| now_monotonic().duration_since(look.at) < CONDITION_AGE;
+    if let Some(look) = shelf.look()
+        && is_recent(&look)
+        && look.counts.iter().all(stands)
+    {
+        return Ok(Condition::Ready);
+    }
+    match count_all(wire, shelf, false).await {
+        Ok(counts) => {
+            let is_ready = counts.iter().all(stands);
+            // Stuck loans are left to the next refresh.
+            shelf.keep_look(Arc::new(Look { at: now_monotonic(), counts }));
+            Ok(if is_ready { Condition::Ready } else { Condition::OtherPhase })
+        }
+        Err(Looked::Script(_, scripts::Error::NotReady)) => Ok(Condition::Missing),
+        Err(Looked::Script(
+            key,
+            error @ (scripts::Error::Fenced | scripts::Error::Corrupt { .. }),
+        )) => Ok(Condition::Distrusted { reason: format!("{key}: {error}") }),
+        Err(error) => Err(error.told(shelf)),
+    }
+}
+
+/// Why a look failed: with the script's own word and the bucket's key, where it said one.
+enum Looked {
+    Script(String, scripts::Error),
+    Wire(Error),
+}
+
+impl Looked {
+    fn told(self, shelf: &Shelf) -> Error {
+        match self {
+            Self::Script(key, error) => shelf.told(&key, error),
+            Self::Wire(error) => error,
+        }
+    }
+}
+
+async fn count(wire: &Wire, keys: &BucketKeys, pages: bool) -> Result<Counts, Looked> {
+    let link = wire.link(Lane::Results, keys).await.map_err(Looked::Wire)?;
+    let fence = wire.fence(&link);
+    let door = Snapshot { keys, fence: &fence, pages };
+    let answer = wire.ask(&link, door.call(), "counting").await.map_err(Looked::Wire)?;
+    door.parse(answer).map_err(|error| Looked::Script(keys.bucket(), error))
+}
+
+async fn count_all(wire: &Wire, shelf: &Shelf, pages: bool) -> Result<Vec<Counts>, Looked> {
+    let counts = try_join_all(shelf.keys.iter().map(|keys| count(wire, keys, pages))).await?;
+    for (bucket, counts) in (0..).map(BucketNo).zip(&counts) {
+        shelf.note(bucket, counts.left);
+    }
+    Ok(counts)
+}
+
+/// The counts of every bucket.
+pub(super) async fn all(wire: &Wire, shelf: &Shelf) -> Result<Vec<Counts>, Error> {
+    let counted = count_all(wire, shelf, false).await;
+    let mut counts = counted.map_err(|error| error.told(shelf))?;
+    for _ in 1..READINGS_MAX {
+        if !are_empty(&counts) || stood_still(wire, shelf, &mut counts, false).await? {
+            break;
+        }
+    }
+    Ok(counts)
+}
+
+fn are_empty(counts: &[Counts]) -> bool {
+    counts.iter().all(|counts| counts.left.stock == 0 && counts.left.lent == 0)
+}
+
+/// Counts again; true when nothing has changed. Buckets are read one after the other: units that
+/// hopped from one that was not read yet to one that was are seen nowhere.
+async fn stood_still(
+    wire: &Wire,
+    shelf: &Shelf,
+    counts: &mut Vec<Counts>,
+    pages: bool,
+) -> Result<bool, Error> {
+    let again = count_all(wire, shelf, pages).await.map_err(|error| error.told(shelf))?;
+    let before = std::mem::replace(counts, again);
+    Ok(before == *counts)
+}
+
+/// Looks at every bucket and notes what is left, whether that is nothing, and which requests were
+/// accepted. Returns transfers that got stuck.
+pub(super) async fn refresh(
+    wire: &Wire,
+    shelf: &Shelf,
+    sold_out_refresh: Duration,
+) -> Result<Vec<(BucketNo, BucketNo, Loan)>, Error> {
+    let now = now_monotonic();
+    let was_sold_out = shelf.is_sold_out();
+    if let (true, Some(end)) = (was_sold_out, shelf.end()) {
+        let old = sold_out_refresh.saturating_mul(GLANCES_PER_LOOK);
+        let due = shelf.is_glance_due(now, sold_out_refresh);
+        let is_same = !due || is_unchanged(wire, shelf, &end.counts).await?;
+        if is_same && now.duration_since(end.at) < old {
+            return Ok(Vec::new());
+        }
+    }
+    let version = shelf.version();
+    let untouched = shelf.is_untouched();
+    let pages = untouched || was_sold_out;
+    let counted = count_all(wire, shelf, pages).await;
+    let mut counts = counted.map_err(|error| error.told(shelf))?;
+    let num_requests =
+        |counts: &[Counts]| counts.iter().map(|counts| counts.num_requests).sum::<u64>();
+    if untouched {
+        if num_requests(&counts) == 0 {
+            shelf.know(Arc::default(), version);
+        } else {
+            shelf.forget_known();
+        }
+    }
+    let empty = are_empty(&counts) && stood_still(wire, shelf, &mut counts, pages).await?;
+    let look = Arc::new(Look { at: now, counts });
+    if empty {
+        // Units that came back may have been sold again elsewhere between two looks. The ids are
+        // read after the units: what was accepted before is among them, and nothing is accepted
+        // after, until units come back.
+        let version = shelf.version();
+        let known = match shelf.known().filter(|_| shelf.is_sold_out()) {
+            Some(known) if known.len() as u64 == num_requests(&look.counts) => known,
+            _ => accepted(wire, shelf).await?.into(),
+        };
+        shelf.sell_out(known, &look, version);
+    }
+    Ok(shelf.keep_look(look))
+}
+
+/// One plain command per bucket: a crowd that reads "sold out" must cost nearly nothing. Whatever
+/// gives units back counts itself, too.
+async fn is_unchanged(wire: &Wire, shelf: &Shelf, seen: &[Counts]) -> Result<bool, Error> {
+    let glances = shelf.keys.iter().zip(seen).map(|(keys, counts)| glance(wire, keys, counts));
+    Ok(try_join_all(glances).await?.into_iter().all(|same| same))
+}
+
+async fn glance(wire: &Wire, keys: &BucketKeys, seen: &Counts) -> Result<bool, Error> {
+    let fields = ["stock", "lent", "released", "failed"];
+    let left = seen.left;
+    let expected = [left.stock.into(), left.lent.into(), seen.released_units, seen.num_failed];
+    let request = redis::cmd("HMGET").arg(keys.bucket()).arg(&fields).to_owned();
+    let link = wire.link(Lane::Results, keys).await?;
+    let answers = wire.send(&link, &[request], "glancing at a bucket").await;
+    let answers = answers.map_err(|error| at(&keys.bucket(), error))?;
+    let Some(Value::Array(found)) = answers.first() else { return Ok(false) };
+    let mut both = found.iter().zip(expected);
+    Ok(found.len() == fields.len() && both.all(|(value, number)| holds(value, number)))
+}
+
+fn holds(value: &Value, number: u64) -> bool {
+    let Value::BulkString(text) = value else { return false };
+    *text == number.to_string().as_bytes()
+}
+
+/// Every request that was accepted.
+async fn accepted(wire: &Wire, shelf: &Shelf) -> Result<HashSet<RequestId>, Error> {
+    let mut known = HashSet::new();
+    for keys in &shelf.keys {
+        let pages: Vec<u16> = (0..keys.pages()).collect();
+        for pages in pages.chunks(PAGES_AT_ONCE) {
+            let requests: Vec<Cmd> = pages
+                .iter()
+                .map(|page| redis::cmd("HKEYS").arg(keys.requests(*page)).to_owned())
+                .collect();
+            let link = wire.link(Lane::Results, keys).await?;
+            let answers = wire.send(&link, &requests, "reading accepted requests").await;
+            let answers = answers.map_err(|error| at(&keys.bucket(), error))?;
+            for (page, answer) in pages.iter().zip(answers) {
+                let page = || keys.requests(*page);
+                let ids: Vec<String> =
+                    redis::from_redis_value(answer).map_err(|error| damaged(&page(), &error))?;
+                for id in ids {
+                    known.insert(id.parse().map_err(|error| damaged(&page(), &error))?);
+                }
+            }
+        }
+    }
+    Ok(known)
+}
+
+/// Says where, for a plain command that found something else there.
+fn at(key: &str, error: Error) -> Error {
+    match error {
+        Error::Damaged { what } => damaged(key, &what),
+        other => other,
+    }
+}
+
+fn damaged(key: &str, what: &dyn std::fmt::Display) -> Error {
+    Error::Damaged { what: format!("{key}: {what}") }
+}
+
+/// Intents without an answer of the ledger. Read also from a bucket that is not believed any more,
+/// so that they can be brought to the ledger before it is loaded again; never from another
+/// installation's.
+pub(super) async fn unsettled(
+    wire: &Wire,
+    shelf: &Shelf,
+    bucket: BucketNo,
+) -> Result<Vec<OrderIntent>, Error> {
+    let keys = shelf.keys(bucket)?;
+    match count(wire, keys, false).await {
+        Ok(counts) if counts.num_unsettled == 0 => return Ok(Vec::new()),
+        Ok(_) | Err(Looked::Script(_, scripts::Error::Fenced | scripts::Error::Corrupt { .. })) => {
+        }
+        Err(error) => return Err(error.told(shelf)),
+    }
+    let link = wire.link(Lane::Results, keys).await?;
+    let request = redis::cmd("HVALS").arg(keys.unsettled()).to_owned();
+    let answers = wire.send(&link, &[request], "reading unsettled requests").await;
+    let answers = answers.map_err(|error| at(&keys.unsettled(), error))?;
+    let mut intents = Vec::new();
+    for answer in answers {
+        let values: Vec<Vec<u8>> =
+            redis::from_redis_value(answer).map_err(|error| damaged(&keys.unsettled(), &error))?;
+        for value in values {
+            match intent::unpack(&value) {
+                Ok(intent) => intents.push(intent),
+                // It must not hold up the others; it stays where it is, for whoever can read it.
+                Err(error) => {
+                    let key = keys.unsettled();
+                    tracing::error!(key, %error, "an accepted request cannot be read: was it \
+                        written by a newer version?");
+                }
+            }
+        }
+    }
+    Ok(intents)
+}
+
+/// The counts of one bucket for an audit.
+pub(super) async fn snapshot(
+    wire: &Wire,
+    shelf: &Shelf,
+    bucket: BucketNo,
+) -> Result<BookSnapshot, Error> {
+    let keys = shelf.keys(bucket)?;
+    let counts = count(wire, keys, true).await.map_err(|error| error.told(shelf))?;
+    let unsettled =
+        if counts.num_unsettled == 0 { Vec::new() } else { unsettled(wire, shelf, bucket).await? };
+    let narrow = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
+    let num_settled = counts.num_requests.saturating_sub(counts.num_unsettled);
+    // A loan that has arrived is counted where it arrived.
+    let mut arrived = 0;
+    for (to, loan) in &counts.loans {
+        let borrower = count(wire, shelf.keys(*to)?, false).await;
+        let borrower = borrower.map_err(|error| error.told(shelf))?;
+        if borrower.borrowed.iter().any(|(from, no)| *from == bucket && *no >= loan.no) {
+            arrived += loan.units;
+        }
+    }
+    Ok(BookSnapshot {
+        available: counts.left.stock,
+        lent_units: counts.left.lent.saturating_sub(arrived),
+        num_unsettled: unsettled.len(),
+        unsettled_units: unsettled.iter().map(|intent| u64::from(intent.quantity)).sum(),
+        oldest_unsettled_ms: unsettled.iter().map(|intent| intent.placed_at_ms).min(),
+        num_ordered: narrow(num_settled.saturating_sub(counts.num_failed)),
+        num_failed: narrow(counts.num_failed),
+        num_buyers: narrow(counts.num_buyers),
+        released_units: counts.released_units,
+    })
+}
+
+/// What all buckets say together.
+pub(super) fn facts(policy: Policy, all: &[BookSnapshot]) -> GateFacts {
+    let mut facts = GateFacts { counts_units: true, ..GateFacts::default() };
+    if !matches!(policy, Policy::Unlimited { .. }) {
+        facts.num_buyers = Some(all.iter().map(|counts| counts.num_buyers as u64).sum());
+    }
+    for counts in all {
+        facts.left += u64::from(counts.available) + u64::from(counts.lent_units);
+        facts.num_unsettled += counts.num_unsettled as u64;
+        facts.num_ordered += counts.num_ordered as u64;
+        facts.released_units += counts.released_units;
+        facts.oldest_unsettled_ms =
+            [facts.oldest_unsettled_ms, counts.oldest_unsettled_ms].into_iter().flatten().min();
+    }
+    facts
+}
