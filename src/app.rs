@@ -17,7 +17,6 @@ use crate::actors::{ActorSystem, GateHandle};
 use crate::catalog::Catalog;
 use crate::clock::{SharedClock, SystemClock};
 use crate::config::Settings;
-use crate::db;
 use crate::http;
 use crate::metrics::Metrics;
 use crate::sales_desk::{DeskError, SalesDesk};
@@ -27,9 +26,9 @@ use crate::tier::{self, Backends};
 /// Why the server did not start, or ended by itself.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The ledger cannot be used.
-    #[error("the ledger cannot be used")]
-    Ledger(#[from] db::Error),
+    /// What the tier stands on cannot be used.
+    #[error(transparent)]
+    Backends(#[from] tier::Error),
     /// The gates could not be rebuilt.
     #[error("the gates could not be rebuilt from the ledger")]
     Rebuild(#[from] DeskError),
@@ -91,13 +90,21 @@ async fn start(settings: Settings) -> Result<Running, Error> {
     let shutdown = Shutdown::default();
     let metrics = Arc::new(Metrics::new());
     let catalog = Arc::new(Catalog::default());
-    let backends = tier::open(&settings)?;
+    let backends = tier::open(&settings, &clock).await?;
     let actors =
         Arc::new(ActorSystem::start(&settings, &backends, &catalog, &metrics, &clock, &shutdown));
-    let desk =
-        SalesDesk::new(Arc::clone(&catalog), &backends, Arc::clone(&actors), Arc::clone(&clock));
+    let desk = SalesDesk::new(
+        Arc::clone(&catalog),
+        &backends,
+        Arc::clone(&actors),
+        Arc::clone(&clock),
+        &settings.keeper,
+    );
     let num_orders = desk.restore().await?;
     tracing::info!(num_orders, tier = ?settings.tier, "gates rebuilt from the ledger");
+    if backends.is_shared {
+        actors.start_keeper(desk.clone());
+    }
     let gates = GateHandle::new(
         Arc::clone(&catalog),
         Arc::clone(actors.directory()),
@@ -153,7 +160,11 @@ impl Running {
             tracing::warn!(?late, "not idle in time; the next start finishes their work");
         }
         self.shutdown.begin();
-        self.backends.ledger.close().await;
+        if tokio::time::timeout(deadline, self.backends.ledger.close()).await.is_err() {
+            tracing::warn!(
+                "the ledger did not close in time; the next start finds what it committed"
+            );
+        }
         tracing::info!("stopped");
     }
 }

@@ -10,7 +10,7 @@
 //! ```text
 //!  1 http/buy                                        authenticate, parse, refuse locally
 //!  2 actors/gate_handle -> actors/stock_gate         one gate per bucket: one batch in flight
-//!  3 stock/                                          request, limit and units in one step
+//!  3 stock/ -> scripts/ -> lua/reserve.lua           request, limit and units in one step
 //!  4 outbox/ (later)                                 accepted intents wait for the broker
 //!  5 actors/outbox_relay (later)                     claim, publish, acknowledge
 //!  6 broker/topology (later)                         exchanges, queues, dead letters
@@ -36,11 +36,14 @@ pub mod config;
 pub mod db;
 pub mod domain;
 pub mod http;
+pub mod lease;
 pub mod load;
 pub mod messages;
 pub mod metrics;
 pub mod rebuild;
+pub mod redis_link;
 pub mod sales_desk;
+pub mod scripts;
 pub mod shutdown;
 pub mod stock;
 pub mod telemetry;

@@ -18,6 +18,7 @@ use prometheus_client::registry::{Metric, Registry};
 use crate::actors::supervisor::ChildReport;
 use crate::db::Class;
 use crate::domain::Refusal;
+use crate::stock;
 
 /// The content type of [`Metrics::exposition`].
 pub const EXPOSITION_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -89,6 +90,8 @@ pub struct Metrics {
     orders_placed: Counter,
     ledger_refused: Family<Reason, Counter>,
     ledger_errors: Family<ErrorClass, Counter>,
+    ledger_breaker: Gauge,
+    stock_errors: Family<ErrorClass, Counter>,
     actor_restarts: Family<RestartCause, Counter>,
     transfers: Counter,
 }
@@ -136,6 +139,8 @@ impl Metrics {
             orders_placed: fresh(to, "floodgate_orders_placed", "Orders that became rows"),
             ledger_refused: fresh(to, "floodgate_ledger_refused", "Intents refused"),
             ledger_errors: fresh(to, "floodgate_ledger_errors", "Failed calls"),
+            ledger_breaker: fresh(to, "floodgate_ledger_breaker_open", "1 while it is open"),
+            stock_errors: fresh(to, "floodgate_stock_errors", "Failed calls"),
             actor_restarts: fresh(to, "floodgate_actor_restarts", "Actors replaced"),
             transfers: fresh(to, "floodgate_transfers", "Transfers between buckets"),
             registry: std::mem::take(to),
@@ -183,6 +188,23 @@ impl Metrics {
             Class::Bug => "bug",
         };
         self.ledger_errors.get_or_create(&ErrorClass { class }).inc();
+    }
+
+    /// The stock did not do what it was asked to.
+    pub fn stock_error(&self, error: &stock::Error) {
+        let class = match error {
+            stock::Error::NotLoaded(_) => "not_loaded",
+            stock::Error::HalfWritten { .. } | stock::Error::Damaged { .. } => "damaged",
+            stock::Error::Fenced { .. } => "fenced",
+            stock::Error::Unavailable { .. } => "unavailable",
+            stock::Error::Unknown { .. } => "unknown",
+        };
+        self.stock_errors.get_or_create(&ErrorClass { class }).inc();
+    }
+
+    /// Whether new requests hear `busy` because the ledger fails; told when metrics are read.
+    pub fn breaker(&self, is_open: bool) {
+        self.ledger_breaker.set(i64::from(is_open));
     }
 
     /// Units left of one SKU; told when metrics are read.
@@ -276,6 +298,7 @@ mod tests {
         metrics.stock_left("s".to_owned(), "k".to_owned(), 1);
         metrics.ledger_refused(&Refusal::SoldOut);
         metrics.ledger_error(Class::Retry);
+        metrics.stock_error(&stock::Error::NotLoaded(crate::domain::SkuNo(1)));
         metrics.actors(&[report("stock_gate", 0, 0, 0)]);
 
         let text = metrics.exposition();

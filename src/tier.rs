@@ -2,12 +2,37 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::config::{Settings, Tier};
+use crate::clock::SharedClock;
+use crate::config::{Durability, RedisSettings, Settings, Tier, redact_url};
+use crate::db::mysql::{self, MysqlLedger, MysqlOptions};
 use crate::db::sqlite::{OpenOptions, SqliteLedger};
-use crate::db::{Error, Ledger};
+use crate::db::{self, Ledger};
 use crate::domain::Counting;
-use crate::stock::{MemoryStock, Stock};
+use crate::lease::{Lease, RedisLease, SoleLease};
+use crate::redis_link::{self, LinkOptions, Links, RedisUrl, ScriptSource};
+use crate::scripts::{Installation, Script};
+use crate::stock::redis::RedisOptions;
+use crate::stock::{MemoryStock, RedisStock, Stock};
+
+/// First wait before Redis is connected to again, and the longest.
+const RECONNECT_MIN: Duration = Duration::from_millis(20);
+const RECONNECT_MAX: Duration = Duration::from_secs(1);
+
+/// Why the backends of a tier cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The ledger cannot be used.
+    #[error("the ledger cannot be used")]
+    Ledger(#[from] db::Error),
+    /// The settings of Redis do not make sense.
+    #[error("redis.url: {reason}")]
+    Redis {
+        /// What is wrong and what would be right.
+        reason: String,
+    },
+}
 
 /// What a tier stands on.
 #[derive(Clone)]
@@ -18,77 +43,226 @@ pub struct Backends {
     pub stock: Arc<dyn Stock>,
     /// Who counts units.
     pub counting: Counting,
+    /// Which of many processes does what one must do.
+    pub lease: Arc<dyn Lease>,
+    /// Whether other processes may serve the same sales.
+    pub is_shared: bool,
 }
 
 impl Backends {
-    /// The stock of a tier in front of an opened ledger.
+    /// The backends of a tier that counts in this process or in the ledger.
     #[must_use]
-    pub fn new(tier: Tier, ledger: Arc<dyn Ledger>) -> Self {
+    pub fn embedded(tier: Tier, ledger: Arc<dyn Ledger>, clock: &SharedClock) -> Self {
         let counting = match tier {
             Tier::Ledger => Counting::InLedger,
             Tier::Memory | Tier::Gate | Tier::Pipeline => Counting::Here,
         };
-        Self { ledger, stock: Arc::new(MemoryStock::new(counting)), counting }
+        let stock = Arc::new(MemoryStock::new(counting));
+        let lease = Arc::new(SoleLease::new(Arc::clone(clock)));
+        Self { ledger, stock, counting, lease, is_shared: false }
+    }
+
+    /// The backends of a tier that counts in Redis.
+    ///
+    /// # Errors
+    /// Settings that do not make sense, and the ledger's error.
+    pub async fn on_redis(
+        settings: &Settings,
+        ledger: Arc<dyn Ledger>,
+        clock: &SharedClock,
+    ) -> Result<Self, Error> {
+        let links = links(settings)?;
+        let stock = RedisStock::new(RedisOptions {
+            links: links.clone(),
+            namespace: settings.namespace.clone(),
+            installation: installation(ledger.as_ref()).await?,
+            replicated: settings.redis.durability == Durability::Replicated,
+            sold_out_refresh: Duration::from_millis(settings.redis.sold_out_refresh_ms),
+        });
+        Ok(Self {
+            ledger,
+            stock: Arc::new(stock),
+            counting: Counting::Here,
+            lease: Arc::new(RedisLease::new(links, &settings.namespace, Arc::clone(clock))),
+            is_shared: true,
+        })
     }
 }
 
-/// Opens what the configured tier stands on. Blocks.
+/// Opens what the configured tier stands on.
 ///
 /// # Errors
-/// [`Error::CannotOpen`] with what is wrong and what to do.
-pub fn open(settings: &Settings) -> Result<Backends, Error> {
-    let options = options(settings, true)?;
-    if !options.path.exists() {
-        tracing::warn!(path = %options.path.display(), "no ledger there yet, creating a new one");
+/// What is wrong and what to do.
+pub async fn open(settings: &Settings, clock: &SharedClock) -> Result<Backends, Error> {
+    let ledger = open_ledger(settings)?;
+    match settings.tier {
+        Tier::Memory | Tier::Ledger => Ok(Backends::embedded(settings.tier, ledger, clock)),
+        Tier::Gate | Tier::Pipeline => Backends::on_redis(settings, ledger, clock).await,
     }
-    let ledger = SqliteLedger::open(&options)?;
-    Ok(Backends::new(settings.tier, Arc::new(ledger)))
+}
+
+fn open_ledger(settings: &Settings) -> Result<Arc<dyn Ledger>, db::Error> {
+    Ok(match place(settings, true)? {
+        Place::File(options) => {
+            if !options.path.exists() {
+                let path = options.path.display();
+                tracing::warn!(%path, "no ledger there yet, creating a new one");
+            }
+            Arc::new(SqliteLedger::open(&options)?)
+        }
+        Place::Server(options) => Arc::new(MysqlLedger::open(&options)?),
+    })
+}
+
+/// Connections to Redis as the settings want them; connects to nothing yet.
+///
+/// # Errors
+/// [`Error::Redis`] with what is wrong.
+pub fn links(settings: &Settings) -> Result<Links, Error> {
+    let wrong = |error: redis_link::Error| Error::Redis { reason: error.to_string() };
+    Links::new(link_options(settings)?, None).map_err(wrong)
+}
+
+/// What connections to Redis are to be.
+///
+/// # Errors
+/// [`Error::Redis`] with what is wrong.
+pub fn link_options(settings: &Settings) -> Result<LinkOptions, Error> {
+    let redis = &settings.redis;
+    let wrong = |error: redis_link::UrlError| Error::Redis { reason: error.to_string() };
+    let url: RedisUrl = redis.url.parse().map_err(wrong)?;
+    let scripts = Script::ALL.iter();
+    let scripts = scripts.map(|script| ScriptSource { name: script.name(), text: script.text() });
+    Ok(LinkOptions {
+        url,
+        connect_timeout: Duration::from_millis(redis.connect_timeout_ms),
+        command_timeout: Duration::from_millis(redis.command_timeout_ms),
+        user_timeout: Duration::from_millis(redis.user_timeout_ms),
+        reconnect_min: RECONNECT_MIN,
+        reconnect_max: RECONNECT_MAX,
+        durability: durability(redis),
+        scripts: scripts.collect(),
+    })
+}
+
+fn durability(redis: &RedisSettings) -> redis_link::Durability {
+    match redis.durability {
+        Durability::Plain => redis_link::Durability::Plain,
+        Durability::Aof => redis_link::Durability::Aof,
+        Durability::Replicated => redis_link::Durability::Replicated {
+            replicas: redis.replicas_min,
+            wait_ms: redis.replicas_wait_ms,
+        },
+    }
+}
+
+/// Which ledger the buckets belong to: drawn when the ledger was made, so that another ledger on
+/// the same Redis is told apart.
+///
+/// # Errors
+/// The ledger's; `ReadOnly` where it was opened for reading and the name is still to be made.
+pub async fn installation(ledger: &dyn Ledger) -> Result<Installation, db::Error> {
+    let secret = ledger.secret("installation").await?;
+    let first = secret.first_chunk::<4>().copied().unwrap_or_default();
+    Ok(Installation(u32::from_be_bytes(first)))
 }
 
 /// Opens the ledger for reading, beside a running server or without one. Blocks.
 ///
 /// # Errors
-/// [`Error::CannotOpen`] with what is wrong and what to do.
-pub fn open_ledger_for_reading(settings: &Settings) -> Result<Arc<dyn Ledger>, Error> {
-    Ok(Arc::new(SqliteLedger::open_for_reading(&options(settings, false)?)?))
+/// [`db::Error::CannotOpen`] with what is wrong and what to do.
+pub fn open_ledger_for_reading(settings: &Settings) -> Result<Arc<dyn Ledger>, db::Error> {
+    Ok(match place(settings, false)? {
+        Place::File(options) => Arc::new(SqliteLedger::open_for_reading(&options)?),
+        Place::Server(options) => Arc::new(MysqlLedger::open_for_reading(&options)?),
+    })
 }
 
 /// Brings the ledger's schema up to date and returns what was applied. Blocks.
 ///
 /// # Errors
-/// [`Error::CannotOpen`] with what is wrong and what to do.
-pub fn migrate(settings: &Settings) -> Result<Vec<String>, Error> {
-    SqliteLedger::migrate(&options(settings, true)?)
+/// [`db::Error::CannotOpen`] with what is wrong and what to do.
+pub fn migrate(settings: &Settings) -> Result<Vec<String>, db::Error> {
+    match place(settings, true)? {
+        Place::File(options) => SqliteLedger::migrate(&options),
+        Place::Server(options) => MysqlLedger::migrate(&options),
+    }
 }
 
 /// The migrations that the ledger lacks; `None` when there is no ledger yet. Blocks.
 ///
 /// # Errors
-/// [`Error::CannotOpen`] with what is wrong and what to do.
-pub fn pending_migrations(settings: &Settings) -> Result<Option<Vec<String>>, Error> {
-    let options = options(settings, false)?;
-    if !options.path.exists() {
-        return Ok(None);
-    }
-    let standing = SqliteLedger::schema_standing(&options)?;
+/// [`db::Error::CannotOpen`] with what is wrong and what to do.
+pub fn pending_migrations(settings: &Settings) -> Result<Option<Vec<String>>, db::Error> {
+    let standing = match place(settings, false)? {
+        Place::File(options) if !options.path.exists() => return Ok(None),
+        Place::File(options) => SqliteLedger::schema_standing(&options)?,
+        Place::Server(options) => MysqlLedger::schema_standing(&options)?,
+    };
     standing.check_not_newer()?;
     Ok(Some(standing.pending))
 }
 
-fn options(settings: &Settings, create: bool) -> Result<OpenOptions, Error> {
+/// Looks at every page of a ledger file, beside a running server or without one; a server looks
+/// after its own pages. Blocks.
+///
+/// # Errors
+/// [`db::Error::CannotOpen`] with what is damaged and what to do.
+pub fn check_ledger_pages(settings: &Settings) -> Result<(), db::Error> {
+    match place(settings, false)? {
+        Place::File(options) => SqliteLedger::check_pages(&options),
+        Place::Server(_) => Ok(()),
+    }
+}
+
+/// What the database server of the ledger tells of itself; `None` where the ledger is a file.
+/// Blocks.
+///
+/// # Errors
+/// [`db::Error::CannotOpen`] with what is wrong and what to do.
+pub fn ledger_health(settings: &Settings) -> Result<Option<mysql::health::Facts>, db::Error> {
+    match place(settings, false)? {
+        Place::File(_) => Ok(None),
+        Place::Server(options) => mysql::health::look(&options).map(Some),
+    }
+}
+
+/// Where the ledger is.
+enum Place {
+    File(OpenOptions),
+    Server(MysqlOptions),
+}
+
+fn place(settings: &Settings, create: bool) -> Result<Place, db::Error> {
     let ledger = &settings.ledger;
-    let Some(path) = ledger.url.strip_prefix("sqlite://") else {
-        let reason = format!("ledger.url {} is not sqlite://path", ledger.url);
-        return Err(Error::CannotOpen { reason });
-    };
-    Ok(OpenOptions {
-        path: PathBuf::from(path),
-        create,
-        readers: ledger.readers,
-        job_queue_max: ledger.job_queue_max,
-        busy_timeout_ms: ledger.busy_timeout_ms,
-        job_deadline_ms: ledger.job_deadline_ms,
-        cache_kib: ledger.cache_kib,
-        size_max_kib: 0,
-    })
+    match ledger.url.split_once("://") {
+        Some(("sqlite", path)) => Ok(Place::File(OpenOptions {
+            path: PathBuf::from(path),
+            create,
+            readers: ledger.readers,
+            job_queue_max: ledger.job_queue_max,
+            busy_timeout_ms: ledger.busy_timeout_ms,
+            job_deadline_ms: ledger.job_deadline_ms,
+            cache_kib: ledger.cache_kib,
+            size_max_kib: 0,
+        })),
+        Some(("mysql", _)) => Ok(Place::Server(MysqlOptions {
+            writers: ledger.writers,
+            readers: ledger.readers,
+            job_queue_max: ledger.job_queue_max,
+            job_deadline_ms: ledger.job_deadline_ms,
+            lock_wait_timeout_s: ledger.busy_timeout_ms.div_ceil(1000),
+            statement_timeout_ms: ledger.statement_timeout_ms,
+            connect_timeout_ms: ledger.connect_timeout_ms,
+            // Where this process counts, or remembers alone what it accepted, nobody else may
+            // write.
+            exclusive: matches!(settings.tier, Tier::Memory | Tier::Ledger),
+            ..MysqlOptions::new(&ledger.url)
+        })),
+        _ => {
+            let url = redact_url(&ledger.url);
+            let reason = format!("ledger.url {url} is neither sqlite:// nor mysql://");
+            Err(db::Error::CannotOpen { reason })
+        }
+    }
 }

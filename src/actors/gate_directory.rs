@@ -2,14 +2,13 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 
 use super::child::Address;
 use super::permits::Permits;
 use super::stock_gate::StockGate;
-use crate::domain::{BucketNo, SkuNo, TransferId};
+use crate::domain::{BucketNo, SkuNo};
 
 /// The way into one gate.
 #[derive(Debug, Clone)]
@@ -21,20 +20,12 @@ pub struct GateDoor {
 }
 
 /// All gates of this process; read without a lock.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct GateDirectory {
     gates: ArcSwap<HashMap<SkuNo, Arc<[GateDoor]>>>,
-    transfers: AtomicU64,
 }
 
 impl GateDirectory {
-    /// An empty directory. Transfer ids count up from `transfer_seed`, which must be larger than
-    /// any id of an earlier process on the same stock.
-    #[must_use]
-    pub fn new(transfer_seed: u64) -> Self {
-        Self { gates: ArcSwap::default(), transfers: AtomicU64::new(transfer_seed) }
-    }
-
     /// The gate of a bucket.
     #[must_use]
     pub fn gate(&self, sku: SkuNo, bucket: BucketNo) -> Option<GateDoor> {
@@ -67,12 +58,6 @@ impl GateDirectory {
             new.insert(sku, Arc::clone(&doors));
             new
         });
-    }
-
-    /// A transfer id that was not used before.
-    #[must_use]
-    pub fn next_transfer(&self) -> TransferId {
-        TransferId(self.transfers.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Requests inside all gates.

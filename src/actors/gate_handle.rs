@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use super::gate_directory::{GateDirectory, GateDoor};
 use crate::catalog::{Catalog, Listed};
-use crate::domain::{BucketNo, BuyerId, Phase, Refusal, RequestId, Reservation, Sku};
+use crate::domain::{BucketNo, BuyerId, Phase, Refusal, RequestId, Reservation, Sku, SkuNo};
 use crate::messages::{Answer, GateAnswer, Reserve};
 use crate::stock::{self, BucketKey, RequestStanding, Stock};
 
@@ -54,35 +54,48 @@ impl GateHandle {
         Self { catalog, directory, stock, limits }
     }
 
-    /// The refusal that this process can give without asking anybody: outside the window, paused,
-    /// sold out. `None` when the gate must be asked, which includes every request that may have
-    /// been accepted before: it gets its first answer again.
-    #[must_use]
-    pub fn refuse_locally(
+    /// The refusal that a request hears because of the sale as a whole: outside the window, paused,
+    /// sold out. `None` when a gate must decide. A request that was accepted before gets its first
+    /// answer all the same; whether this one was is asked only where this process cannot tell.
+    ///
+    /// # Errors
+    /// The stock's error when it has to be asked and does not answer.
+    pub async fn refuse(
         &self,
         listed: &Listed,
-        sku: &Sku,
-        request: RequestId,
-        bucket: BucketNo,
+        ask: &Reservation,
         now_ms: i64,
-    ) -> Option<Refusal> {
-        let refusal = match listed.sale.phase {
-            Phase::Draft | Phase::Paused => Refusal::NotStarted,
-            Phase::Closed => Refusal::Ended,
-            Phase::Open if now_ms < listed.sale.starts_at_ms => Refusal::NotStarted,
-            Phase::Open if now_ms >= listed.sale.ends_at_ms => Refusal::Ended,
-            Phase::Open if self.stock.is_sold_out(sku.no) => Refusal::SoldOut,
-            Phase::Open => return None,
+    ) -> Result<Option<Refusal>, stock::Error> {
+        let Some(refusal) = self.refusal(listed, ask.sku, now_ms) else { return Ok(None) };
+        let key = BucketKey { sku: ask.sku, bucket: ask.bucket };
+        if !self.directory.has(ask.sku) || !self.stock.may_know(key, ask.request) {
+            return Ok(Some(refusal));
+        }
+        // A gate must not be asked on a guess: it knows no window, and would sell.
+        let known = match self.stock.standing(key, ask.request, ask.buyer).await {
+            // Before the first opening there is nothing to know. Later, buckets that are being
+            // loaded say nothing of what was accepted.
+            Err(stock::Error::NotLoaded(_)) if now_ms < listed.sale.starts_at_ms => None,
+            known => known?,
         };
-        let known = self.directory.has(sku.no)
-            && self.stock.may_know(BucketKey { sku: sku.no, bucket }, request);
-        (!known).then_some(refusal)
+        Ok(known.is_none().then_some(refusal))
+    }
+
+    fn refusal(&self, listed: &Listed, sku: SkuNo, now_ms: i64) -> Option<Refusal> {
+        match listed.sale.phase {
+            Phase::Draft | Phase::Paused => Some(Refusal::NotStarted),
+            Phase::Closed => Some(Refusal::Ended),
+            Phase::Open if now_ms < listed.sale.starts_at_ms => Some(Refusal::NotStarted),
+            Phase::Open if now_ms >= listed.sale.ends_at_ms => Some(Refusal::Ended),
+            Phase::Open if self.stock.is_sold_out(sku) => Some(Refusal::SoldOut),
+            Phase::Open => None,
+        }
     }
 
     /// Asks the buyer's home gate.
     pub async fn buy(&self, ask: Reservation) -> Answer {
         let Some(door) = self.directory.gate(ask.sku, ask.bucket) else {
-            return Answer::Refused { refusal: Refusal::NotStarted, replayed: false };
+            return Answer::Busy;
         };
         match tokio::time::timeout(self.limits.deadline, self.ask(&door, ask)).await {
             Ok(answer) => answer,

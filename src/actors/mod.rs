@@ -4,6 +4,7 @@
 //! calls out, and counts. Nothing that matters lives only in an actor: units and requests are in
 //! the stock, orders in the ledger. So any of them may die at any step.
 
+pub mod breaker;
 pub mod child;
 pub mod drill;
 pub mod gate_directory;
@@ -12,16 +13,17 @@ pub mod order_consumer;
 pub mod order_door;
 pub mod permits;
 pub mod placing_step;
+pub mod sale_keeper;
 pub mod stock_gate;
 pub mod stock_teller;
 pub mod supervisor;
 pub mod system;
-pub mod transfer;
 
 pub use gate_directory::GateDirectory;
 pub use gate_handle::GateHandle;
 pub use order_consumer::OrderConsumer;
 pub use order_door::OrderDoor;
+pub use sale_keeper::SaleKeeper;
 pub use stock_gate::StockGate;
 pub use stock_teller::StockTeller;
 pub use supervisor::Supervisor;

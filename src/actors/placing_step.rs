@@ -5,14 +5,19 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::breaker::Breaker;
 use crate::backoff::Backoff;
 use crate::clock::SharedClock;
 use crate::db::ladder::climb;
 use crate::db::{self, Class, Ledger};
-use crate::domain::{BucketNo, Counting, Failure, Order, OrderIntent, Outcome, Refusal, RequestId};
+use crate::domain::{BucketNo, Counting, Failure, Order, OrderIntent, Outcome, Refusal};
 use crate::metrics::Metrics;
 use crate::stock::{self, BucketKey, Stock};
+
+/// A batch that takes longer is a sign that the ledger is away.
+const SLOW: Duration = Duration::from_millis(1500);
 
 /// What the consumer works with; the same for every consumer that follows it.
 pub struct PlacingParts {
@@ -31,6 +36,8 @@ pub struct PlacingParts {
     pub backoff_min_ms: u64,
     /// Longest wait between tries, milliseconds.
     pub backoff_max_ms: u64,
+    /// Opened when the ledger fails.
+    pub breaker: Breaker,
     /// The time of records.
     pub clock: SharedClock,
     /// What operators see.
@@ -49,7 +56,8 @@ pub enum GiveUp {
 }
 
 /// Brings a batch to outcomes and enters them in the stock. `None` for an intent of which nobody
-/// knows whether it was written.
+/// knows whether it was written. A result that the stock cannot take at the moment is entered when
+/// the intent, which stays unsettled there, is submitted again; the ledger's word stands meanwhile.
 ///
 /// # Errors
 /// When the consumer must end; every intent may have been written then.
@@ -61,9 +69,22 @@ pub async fn write_batch(
     for chunk in intents.chunks(parts.batch_max.max(1)) {
         outcomes.extend(place_with_retries(parts, chunk).await?);
     }
-    enter_orders(parts, intents, &outcomes).await?;
-    enter_refusals(parts, intents, &mut outcomes).await?;
+    let entered = enter_orders(parts, intents, &outcomes).await;
+    bear(parts, entered)?;
+    let entered = enter_refusals(parts, intents, &mut outcomes).await;
+    bear(parts, entered)?;
     Ok(outcomes)
+}
+
+/// Only a book that is half-written ends the consumer: nothing it says can be believed.
+fn bear(parts: &PlacingParts, entered: Result<(), stock::Error>) -> Result<(), stock::Error> {
+    let Err(error) = entered else { return Ok(()) };
+    if matches!(error, stock::Error::HalfWritten { .. }) {
+        return Err(error);
+    }
+    parts.metrics.stock_error(&error);
+    tracing::warn!(error = &error as &dyn std::error::Error, "results wait for the stock");
+    Ok(())
 }
 
 /// Climbs the conflict ladder until every intent has an outcome or the tries are used up.
@@ -75,10 +96,16 @@ async fn place_with_retries(
     let mut backoff = Backoff::new(parts.backoff_min_ms, parts.backoff_max_ms);
     let mut in_doubt = false;
     for attempt in 1..=parts.attempts_max.max(1) {
-        let Err(error) = climb(parts.ledger.as_ref(), intents, &mut outcomes).await else {
+        let Err(error) = climb_watched(parts, intents, &mut outcomes).await else {
+            if parts.breaker.close() {
+                tracing::info!("the ledger answers again");
+            }
             return Ok(outcomes);
         };
         let class = error.class();
+        if matches!(class, Class::Down | Class::Unknown) {
+            open_breaker(parts);
+        }
         in_doubt |= class == Class::Unknown;
         parts.metrics.ledger_error(class);
         tracing::error!(
@@ -102,6 +129,30 @@ async fn place_with_retries(
         }
     }
     Ok(outcomes)
+}
+
+/// Climbs, and opens the breaker while that takes unusually long: a ledger that is frozen or cut
+/// off says nothing, and a crowd must not wait for its deadlines.
+async fn climb_watched(
+    parts: &PlacingParts,
+    intents: &[OrderIntent],
+    outcomes: &mut [Option<Outcome>],
+) -> Result<(), db::Error> {
+    let climbing = climb(parts.ledger.as_ref(), intents, outcomes);
+    tokio::pin!(climbing);
+    match tokio::time::timeout(SLOW, &mut climbing).await {
+        Ok(climbed) => climbed,
+        Err(_elapsed) => {
+            open_breaker(parts);
+            climbing.await
+        }
+    }
+}
+
+fn open_breaker(parts: &PlacingParts) {
+    if parts.breaker.open() {
+        tracing::error!("the ledger fails: new requests hear `busy` until it answers");
+    }
 }
 
 async fn enter_orders(
@@ -154,18 +205,24 @@ async fn record_failures(
     outcomes: &mut [Option<Outcome>],
 ) -> Result<(), stock::Error> {
     let recorded_at_ms = parts.clock.wall_ms();
-    let failures = refused
+    let failures: Vec<(BucketNo, Failure)> = refused
         .iter()
-        .map(|(intent, reason)| Failure {
-            request: intent.request,
-            sku: intent.sku,
-            buyer: intent.buyer,
-            quantity: intent.quantity,
-            reason: *reason,
-            recorded_at_ms,
+        .map(|(intent, reason)| {
+            (
+                intent.bucket,
+                Failure {
+                    request: intent.request,
+                    sku: intent.sku,
+                    buyer: intent.buyer,
+                    quantity: intent.quantity,
+                    reason: *reason,
+                    recorded_at_ms,
+                },
+            )
         })
         .collect();
-    if let Err(error) = parts.ledger.record_failures(failures).await {
+    let records = failures.iter().map(|(_, failure)| *failure).collect();
+    if let Err(error) = parts.ledger.record_failures(records).await {
         tracing::error!(error = &error as &dyn std::error::Error, "refusals not recorded");
         // Without a record nothing goes back: the intents stay unsettled and are put again.
         for outcome in outcomes.iter_mut() {
@@ -177,10 +234,9 @@ async fn record_failures(
     }
     // Crash here [recorded_not_released]: the next submission of the intent finds the record and
     // releases.
-    let mut by_bucket: BTreeMap<_, Vec<(RequestId, Refusal)>> = BTreeMap::new();
-    for (intent, reason) in refused {
-        let key = (intent.sku, intent.bucket);
-        by_bucket.entry(key).or_default().push((intent.request, *reason));
+    let mut by_bucket: BTreeMap<_, Vec<Failure>> = BTreeMap::new();
+    for (bucket, failure) in failures {
+        by_bucket.entry((failure.sku, bucket)).or_default().push(failure);
     }
     for ((sku, bucket), released) in by_bucket {
         parts.stock.release(BucketKey { sku, bucket }, released).await?;

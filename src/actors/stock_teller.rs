@@ -1,4 +1,5 @@
-//! Tells every API process what the ledger has left, where the ledger counts (tier `ledger`).
+//! Tells every API process what is left where others count: in the ledger (tier `ledger`) or in a
+//! store that many processes share (tier `gate`).
 //!
 //! Ticks on a timer and takes no input: the same reading sets and clears the local sold-out flag,
 //! so that units that come back are on sale again within one tick. On error: waits for the next
@@ -11,10 +12,10 @@ use actix::{Actor, AsyncContext, Context, Handler};
 
 use super::child::{ExitReason, Life, Living, end, spawn_step, step};
 use crate::catalog::Catalog;
-use crate::db::Ledger;
-use crate::domain::{Phase, SkuNo};
+use crate::db::{self, Ledger};
+use crate::domain::{Counting, Phase, SkuNo};
 use crate::messages::Stop;
-use crate::stock::Stock;
+use crate::stock::{self, Stock};
 
 /// What the teller works with.
 #[derive(Clone)]
@@ -25,6 +26,8 @@ pub struct TellerParts {
     pub ledger: Arc<dyn Ledger>,
     /// Who is told.
     pub stock: Arc<dyn Stock>,
+    /// Who counts units.
+    pub counting: Counting,
     /// How often, milliseconds.
     pub every_ms: u64,
 }
@@ -34,13 +37,24 @@ pub struct StockTeller {
     life: Life,
     parts: TellerParts,
     reading: bool,
+    /// The last error, until a reading succeeds; for one log line at each change.
+    trouble: Option<String>,
+}
+
+/// Why nobody could tell.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("{0}")]
+    Ledger(#[from] db::Error),
+    #[error("{0}")]
+    Stock(#[from] stock::Error),
 }
 
 impl StockTeller {
     /// A teller that has not read yet.
     #[must_use]
     pub fn new(life: Life, parts: TellerParts) -> Self {
-        Self { life, parts, reading: false }
+        Self { life, parts, reading: false, trouble: None }
     }
 
     fn read(&mut self, ctx: &mut Context<Self>) {
@@ -49,28 +63,41 @@ impl StockTeller {
         }
         self.reading = true;
         let parts = self.parts.clone();
-        spawn_step(self, ctx, async move { tell(&parts).await }, |teller, _, ()| {
+        spawn_step(self, ctx, async move { tell(&parts).await }, |teller, _, told| {
             teller.reading = false;
+            let said = told.err().map(|error| error.to_string());
+            if let Some(said) = said.as_ref().filter(|said| teller.trouble.as_ref() != Some(said)) {
+                tracing::warn!(said, "what is left is not known, trying again");
+            }
+            teller.trouble = said;
         });
     }
 }
 
-async fn tell(parts: &TellerParts) {
+/// Tells of every SKU; the first error, after all of them.
+async fn tell(parts: &TellerParts) -> Result<(), Failure> {
+    let mut worst = Ok(());
     for listed in parts.catalog.all() {
-        if listed.sale.phase != Phase::Open {
-            continue;
-        }
-        let skus: Vec<SkuNo> = listed.skus.iter().map(|sku| sku.no).collect();
-        for sku in skus {
-            match parts.ledger.available(sku).await {
-                Ok(left) => parts.stock.note_left(sku, left),
-                Err(error) => {
-                    let error = &error as &dyn std::error::Error;
-                    tracing::warn!(%sku, error, "stock not read, waiting for the next tick");
-                    return;
-                }
+        if matches!(listed.sale.phase, Phase::Open | Phase::Paused) {
+            for sku in &listed.skus {
+                worst = worst.and(tell_of(parts, sku.no).await);
             }
         }
+    }
+    worst
+}
+
+async fn tell_of(parts: &TellerParts, sku: SkuNo) -> Result<(), Failure> {
+    match parts.counting {
+        Counting::InLedger => {
+            parts.stock.note_left(sku, parts.ledger.available(sku).await?);
+            Ok(())
+        }
+        Counting::Here => match parts.stock.refresh(sku).await {
+            // Not prepared yet: there is nothing to tell.
+            Ok(()) | Err(stock::Error::NotLoaded(_) | stock::Error::Fenced { .. }) => Ok(()),
+            told => Ok(told?),
+        },
     }
 }
 

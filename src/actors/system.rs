@@ -7,12 +7,14 @@ use std::time::Duration;
 use actix_rt::{Arbiter, ArbiterHandle};
 use tokio::sync::oneshot;
 
+use super::breaker::Breaker;
 use super::drill::Drill;
 use super::gate_directory::{GateDirectory, GateDoor};
 use super::order_consumer::OrderConsumer;
 use super::order_door::OrderDoor;
 use super::permits::Permits;
 use super::placing_step::PlacingParts;
+use super::sale_keeper::{KeeperParts, SaleKeeper};
 use super::stock_gate::{GateParts, StockGate};
 use super::stock_teller::{StockTeller, TellerParts};
 use super::supervisor::{ChildSpec, Supervisor};
@@ -22,6 +24,7 @@ use crate::config::Settings;
 use crate::domain::{BucketNo, Counting, Sku};
 use crate::messages::Quiet;
 use crate::metrics::Metrics;
+use crate::sales_desk::SalesDesk;
 use crate::shutdown::Shutdown;
 use crate::tier::Backends;
 
@@ -32,6 +35,8 @@ const MAILBOX_SPARE: usize = 1024;
 pub struct ActorSystem {
     settings: Settings,
     backends: Backends,
+    clock: SharedClock,
+    breaker: Breaker,
     metrics: Arc<Metrics>,
     supervisor: Supervisor,
     directory: Arc<GateDirectory>,
@@ -59,19 +64,31 @@ impl ActorSystem {
             Arbiter::current(),
         );
         let engine = Arbiter::new().handle();
-        let orders =
-            start_consumer(settings, backends, metrics, clock, &supervisor, engine.clone());
-        if backends.counting == Counting::InLedger {
+        let breaker = Breaker::new(Arc::clone(clock));
+        let parts = Arc::new(PlacingParts {
+            ledger: Arc::clone(&backends.ledger),
+            stock: Arc::clone(&backends.stock),
+            counting: backends.counting,
+            batch_max: settings.consumer.batch_max,
+            attempts_max: settings.consumer.attempts_max,
+            backoff_min_ms: settings.consumer.retry_backoff_min_ms,
+            backoff_max_ms: settings.consumer.retry_backoff_max_ms,
+            breaker: breaker.clone(),
+            clock: Arc::clone(clock),
+            metrics: Arc::clone(metrics),
+        });
+        let orders = start_consumer(settings, parts, &supervisor, engine.clone());
+        if backends.counting == Counting::InLedger || backends.is_shared {
             start_teller(settings, backends, catalog, &supervisor, engine.clone());
         }
-        // Transfer ids of this process start above those of every process before it.
-        let seed = u64::try_from(clock.wall_ms()).unwrap_or(0) << 20;
         Self {
             settings: settings.clone(),
             backends: backends.clone(),
+            clock: Arc::clone(clock),
+            breaker,
             metrics: Arc::clone(metrics),
             supervisor,
-            directory: Arc::new(GateDirectory::new(seed)),
+            directory: Arc::default(),
             orders,
             engine,
         }
@@ -93,7 +110,9 @@ impl ActorSystem {
             stock: Arc::clone(&self.backends.stock),
             orders: self.orders.clone(),
             directory: Arc::clone(&self.directory),
-            batch_max: self.settings.gate.batch_max,
+            settings: self.settings.gate.clone(),
+            breaker: self.breaker.clone(),
+            clock: Arc::clone(&self.clock),
             metrics: Arc::clone(&self.metrics),
         };
         let permits = Permits::new(self.settings.gate.permits);
@@ -118,6 +137,31 @@ impl ActorSystem {
     #[must_use]
     pub fn supervisor(&self) -> &Supervisor {
         &self.supervisor
+    }
+
+    /// The way to the order consumer.
+    #[must_use]
+    pub fn orders(&self) -> &OrderDoor {
+        &self.orders
+    }
+
+    /// Starts the keeper, which looks after what other processes change.
+    pub fn start_keeper(&self, desk: SalesDesk) {
+        let parts = KeeperParts { desk, every_ms: self.settings.keeper.every_ms };
+        let _address = self.supervisor.start(ChildSpec {
+            name: "sale_keeper".to_owned(),
+            kind: "sale_keeper",
+            arbiter: self.engine.clone(),
+            mailbox: MAILBOX_SPARE,
+            drill: drill_of(&self.settings, "sale_keeper"),
+            factory: Arc::new(move |life| SaleKeeper::new(life, parts.clone())),
+        });
+    }
+
+    /// Whether the ledger is worth asking.
+    #[must_use]
+    pub fn breaker(&self) -> &Breaker {
+        &self.breaker
     }
 
     /// Intents inside the consumer.
@@ -164,23 +208,10 @@ fn drill_of(settings: &Settings, kind: &str) -> Drill {
 
 fn start_consumer(
     settings: &Settings,
-    backends: &Backends,
-    metrics: &Arc<Metrics>,
-    clock: &SharedClock,
+    parts: Arc<PlacingParts>,
     supervisor: &Supervisor,
     arbiter: ArbiterHandle,
 ) -> OrderDoor {
-    let parts = Arc::new(PlacingParts {
-        ledger: Arc::clone(&backends.ledger),
-        stock: Arc::clone(&backends.stock),
-        counting: backends.counting,
-        batch_max: settings.consumer.batch_max,
-        attempts_max: settings.consumer.attempts_max,
-        backoff_min_ms: settings.consumer.retry_backoff_min_ms,
-        backoff_max_ms: settings.consumer.retry_backoff_max_ms,
-        clock: Arc::clone(clock),
-        metrics: Arc::clone(metrics),
-    });
     let permits = Permits::new(settings.consumer.permits);
     let address = supervisor.start(ChildSpec {
         name: "order_consumer".to_owned(),
@@ -190,12 +221,7 @@ fn start_consumer(
         drill: drill_of(settings, "order_consumer"),
         factory: Arc::new(move |life| OrderConsumer::new(life, Arc::clone(&parts))),
     });
-    OrderDoor {
-        permits,
-        address,
-        backoff_min_ms: settings.gate.resubmit_backoff_min_ms,
-        backoff_max_ms: settings.gate.resubmit_backoff_max_ms,
-    }
+    OrderDoor { permits, address }
 }
 
 fn start_teller(
@@ -209,6 +235,7 @@ fn start_teller(
         catalog: Arc::clone(catalog),
         ledger: Arc::clone(&backends.ledger),
         stock: Arc::clone(&backends.stock),
+        counting: backends.counting,
         every_ms: settings.http.sales_refresh_ms,
     };
     let _address = supervisor.start(ChildSpec {

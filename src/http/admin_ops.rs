@@ -85,6 +85,7 @@ pub async fn metrics(state: web::Data<State>) -> HttpResponse {
     }
     let inside = parts.actors.directory().num_inside();
     parts.metrics.inside(inside, parts.actors.num_intents_inside());
+    parts.metrics.breaker(parts.actors.breaker().is_open());
     parts.metrics.actors(&parts.actors.supervisor().report());
     let kind = (CONTENT_TYPE, HeaderValue::from_static(EXPOSITION_TYPE));
     HttpResponse::Ok().insert_header(kind).body(parts.metrics.exposition())

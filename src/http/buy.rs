@@ -24,7 +24,6 @@ use super::views::{OrderView, RequestView, rfc3339};
 use crate::catalog::Listed;
 use crate::domain::{BucketNo, BuyerId, Phase, Refusal, RequestId, Reservation, Sku};
 use crate::messages::Answer;
-use crate::stock::BucketKey;
 use crate::tokens::RequestTokens;
 
 /// A wish to buy.
@@ -96,8 +95,7 @@ async fn decide(
     let sku = Arc::clone(listed.sku(&wish.sku_id).ok_or(Code::UnknownSku)?);
     check_quantity(wish.quantity, &sku)?;
     let bucket = BucketNo::home_of(buyer, sku.buckets);
-    let number = identify(state, &wish, &listed, &sku, buyer, now_ms)?;
-    let refusal = parts.gates.refuse_locally(&listed, &sku, number, bucket, now_ms);
+    let number = identify(state, &wish, &listed, &sku, buyer, now_ms).await?;
     let ask = Reservation {
         request: number,
         sku: sku.no,
@@ -108,6 +106,7 @@ async fn decide(
         asked_at_ms: now_ms,
         trace: trace.trace,
     };
+    let refusal = parts.gates.refuse(&listed, &ask, now_ms).await?;
     let checked = Checked { listed, sku, buyer, request: number, written: wish.request_id };
     match refusal {
         Some(refusal) => Err(checked.refused(state, &refusal)),
@@ -125,7 +124,7 @@ fn check_quantity(quantity: u32, sku: &Sku) -> Result<(), Problem> {
 
 /// The number of the request. An id that has expired still gets its first answer again, as long as
 /// its bucket remembers it.
-fn identify(
+async fn identify(
     state: &State,
     wish: &Wish<'_>,
     listed: &Listed,
@@ -149,8 +148,8 @@ fn identify(
     let lives = if derives {
         id.number == state.tokens.derive(sale, sku.no, buyer)
     } else {
-        let key = BucketKey { sku: sku.no, bucket: BucketNo::home_of(buyer, sku.buckets) };
-        now_ms < state.tokens.expires_at_ms(id.number) || parts.stock.may_know(key, id.number)
+        now_ms < state.tokens.expires_at_ms(id.number)
+            || parts.gates.standing(sku, id.number, buyer).await?.is_some()
     };
     if lives { Ok(id.number) } else { Err(Code::RequestIdInvalid.into()) }
 }

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use super::problem::{Code, Problem};
 use super::state::State;
 
-/// How long the ledger may take to answer a probe.
+/// How long the ledger and the stock may each take to answer a probe.
 const PING_DEADLINE: Duration = Duration::from_secs(2);
 
 /// The whole answer.
@@ -25,7 +25,7 @@ pub struct HealthView {
 /// One check.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct CheckView {
-    /// `accepting` (not starting, not on the way down), `actors`, `ledger`.
+    /// `accepting` (not starting, not on the way down), `actors`, `ledger`, `stock`.
     name: &'static str,
     /// Whether it passed.
     ok: bool,
@@ -61,10 +61,13 @@ pub async fn ready(
     state: web::Data<State>,
 ) -> Result<HttpResponse, Problem> {
     let ledger = tokio::time::timeout(PING_DEADLINE, state.parts.ledger.ping());
+    let stock = tokio::time::timeout(PING_DEADLINE, state.parts.stock.ping());
+    let (ledger, stock) = tokio::join!(ledger, stock);
     let checks = vec![
         CheckView { name: "accepting", ok: state.is_ready() },
         CheckView { name: "actors", ok: state.parts.actors.supervisor().all_up() },
-        CheckView { name: "ledger", ok: matches!(ledger.await, Ok(Ok(()))) },
+        CheckView { name: "ledger", ok: matches!(ledger, Ok(Ok(()))) },
+        CheckView { name: "stock", ok: matches!(stock, Ok(Ok(()))) },
     ];
     if checks.iter().all(|check| check.ok) {
         let checks = detail.verbose.is_some().then_some(checks);

@@ -128,7 +128,7 @@ async fn ask_gates(parts: &Parts, request: RequestId, known: &mut Known) -> Resu
             known.sku = Some(sku.no);
             known.gate = Some(gate_stage(&found));
             if found.standing == Standing::Queued {
-                let open = parts.stock.unsettled(key).await?;
+                let open = parts.stock.unsettled(key, i64::MAX).await?;
                 if let Some(intent) = open.iter().find(|intent| intent.request == request) {
                     known.buyer = Some(intent.buyer);
                     known.trace = Some(intent.trace);

@@ -1,0 +1,141 @@
+//! From the gate to the ledger: submissions, and what was accepted without anybody bringing it.
+
+use actix::{AsyncContext, Context};
+
+use super::{Arc, Backoff, StockGate, reply, spawn_step, stock};
+use crate::domain::{Order, OrderIntent, Outcome, RequestId};
+use crate::messages::{Answer, GateAnswer};
+
+/// So many sweeps in a row are left out by a gate that is busy.
+const SKIPS_MAX: u32 = 4;
+
+impl StockGate {
+    /// Hands accepted intents to the consumer, in pieces that fit one transaction: an outcome that
+    /// is not known holds up its own piece only.
+    pub(super) fn submit(&mut self, ctx: &mut Context<Self>, intents: Vec<OrderIntent>) {
+        self.submitting.extend(intents.iter().map(|intent| intent.request));
+        for piece in intents.chunks(self.parts.settings.batch_max) {
+            let backoff = self.parts.backoff();
+            self.place(ctx, piece.to_vec(), backoff);
+        }
+    }
+
+    /// Puts a submission to the consumer, again and again while its outcome is unknown: to give
+    /// units back on a doubt could sell them twice. Each try is a step of its own, so that waiting
+    /// for a ledger that comes back is not taken for a stall.
+    fn place(&mut self, ctx: &mut Context<Self>, intents: Vec<OrderIntent>, mut backoff: Backoff) {
+        let orders = self.parts.orders.clone();
+        let work = async move {
+            let outcomes = orders.place(intents.clone()).await;
+            (intents, outcomes)
+        };
+        spawn_step(self, ctx, work, move |gate, ctx, (intents, outcomes)| {
+            if let Some(outcomes) = outcomes {
+                gate.withdraw_unwritten(ctx, intents, outcomes);
+                return;
+            }
+            let wait = backoff.next_wait(fastrand::f64());
+            tracing::warn!(
+                intents = intents.len(),
+                attempt = backoff.failures(),
+                "outcome unknown, asking the ledger again with the same request ids"
+            );
+            ctx.run_later(wait, move |gate, ctx| gate.place(ctx, intents, backoff));
+        });
+    }
+
+    /// Gives back what certainly reached no ledger, where the stock allows it.
+    fn withdraw_unwritten(
+        &mut self,
+        ctx: &mut Context<Self>,
+        intents: Vec<OrderIntent>,
+        outcomes: Vec<Outcome>,
+    ) {
+        let unwritten: Vec<RequestId> = intents
+            .iter()
+            .zip(&outcomes)
+            .filter(|(_, outcome)| **outcome == Outcome::Unavailable)
+            .map(|(intent, _)| intent.request)
+            .collect();
+        if unwritten.is_empty() {
+            self.settled(&intents, &outcomes, Answer::Busy);
+            return;
+        }
+        let (stock, key) = (Arc::clone(&self.parts.stock), self.parts.key());
+        let work = async move { stock.withdraw(key, unwritten).await };
+        spawn_step(self, ctx, work, move |gate, ctx, withdrawn| {
+            let told = match withdrawn {
+                Ok(true) => Answer::Busy,
+                // Accepted is accepted: the next sweep submits it again.
+                Ok(false) => Answer::Queued { replayed: false },
+                Err(error) if gate.is_fatal(ctx, &error) => return,
+                Err(_) => Answer::Unknown,
+            };
+            gate.settled(&intents, &outcomes, told);
+        });
+    }
+
+    /// Answers everybody who waits for these intents; `unwritten` to those that reached no ledger.
+    fn settled(&mut self, intents: &[OrderIntent], outcomes: &[Outcome], unwritten: Answer) {
+        for (intent, outcome) in intents.iter().zip(outcomes) {
+            self.submitting.remove(&intent.request);
+            for waiter in self.waiting.remove(&intent.request).unwrap_or_default() {
+                let answer = answer_of(outcome, waiter.replayed, unwritten);
+                reply(waiter.reply, GateAnswer::Final(answer));
+            }
+        }
+        self.report_if_idle();
+    }
+
+    /// Looks for what was accepted before that time and has no outcome, and submits what this gate
+    /// does not have in hand: left by a gate or a process that died, by an answer that was lost, or
+    /// by a ledger that was away.
+    ///
+    /// A gate that starts also finishes transfers to its bucket.
+    pub(super) fn sweep(&mut self, ctx: &mut Context<Self>, asked_before_ms: i64) {
+        if self.under_way.sweeping || self.is_quiet {
+            return;
+        }
+        // A gate that is busy with its own work leaves that of others to them; for a while, because
+        // it may be the only one, and busy without end.
+        if !self.submitting.is_empty() && self.under_way.skipped < SKIPS_MAX {
+            self.under_way.skipped += 1;
+            return;
+        }
+        self.under_way.skipped = 0;
+        self.under_way.sweeping = true;
+        let (stock, key) = (Arc::clone(&self.parts.stock), self.parts.key());
+        let work = async move {
+            if asked_before_ms == i64::MAX {
+                stock.finish_transfers(key).await?;
+            }
+            stock.unsettled(key, asked_before_ms).await
+        };
+        spawn_step(self, ctx, work, |gate, ctx, unsettled| {
+            gate.under_way.sweeping = false;
+            match unsettled {
+                Ok(mut intents) => {
+                    intents.retain(|intent| !gate.submitting.contains(&intent.request));
+                    gate.submit(ctx, intents);
+                }
+                // A bucket that nobody has loaded has nothing to sweep.
+                Err(stock::Error::NotLoaded(_)) => {}
+                Err(error) => {
+                    gate.is_fatal(ctx, &error);
+                }
+            }
+        });
+    }
+}
+
+/// What a buyer hears of an outcome.
+fn answer_of(outcome: &Outcome, replayed: bool, unwritten: Answer) -> Answer {
+    match outcome {
+        Outcome::Placed(order) | Outcome::Repeat(order) => {
+            let Order { quantity, placed_at_ms, state, .. } = *order;
+            Answer::Placed { quantity, placed_at_ms, state, replayed }
+        }
+        Outcome::Refused(refusal) => Answer::Refused { refusal: *refusal, replayed },
+        Outcome::Unavailable => unwritten,
+    }
+}
