@@ -1,13 +1,15 @@
-//! Orders per second that the SQLite ledger writes durably, by batch size.
+//! Orders per second that a ledger writes durably, by batch size.
 //!
-//! `cargo bench --bench ledger -- [directory] [batch] [policy]`; the directory decides which disk
-//! is measured, the other two leave out what is not of interest.
+//! `cargo bench --bench ledger -- [place] [batch] [policy]`; the place is a directory, which
+//! decides which disk is measured with SQLite, or mysql://user:password@host:port/database, which
+//! is written to and not cleared; the other two leave out what is not of interest.
 
-use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use floodgate::clock::now_monotonic;
+use floodgate::clock::{now_monotonic, wall_ms};
+use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::db::{Ledger, Placing};
 use floodgate::domain::{
@@ -18,9 +20,12 @@ const MEASURE_FOR: Duration = Duration::from_secs(3);
 
 fn main() -> anyhow::Result<()> {
     let mut words = std::env::args().skip(1).filter(|word| !word.starts_with('-'));
-    let directory = words.next();
+    let place = words.next();
     let (batch_only, policy_only) = (words.next(), words.next());
-    let directory = directory.map_or_else(std::env::temp_dir, PathBuf::from);
+    let (url, directory) = match place {
+        Some(place) if place.starts_with("mysql://") => (Some(place), std::env::temp_dir()),
+        place => (None, place.map_or_else(std::env::temp_dir, Into::into)),
+    };
     let scratch = tempfile::tempdir_in(directory)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     println!(
@@ -38,19 +43,26 @@ fn main() -> anyhow::Result<()> {
                 continue;
             }
             let file = scratch.path().join(format!("{}-{batch}.db", policy.kind()));
-            runtime.block_on(measure(file, policy, batch))?;
+            let ledger: Arc<dyn Ledger> = match &url {
+                Some(url) => Arc::new(MysqlLedger::open(&MysqlOptions::new(url))?),
+                None => Arc::new(SqliteLedger::open(&OpenOptions::new(file))?),
+            };
+            runtime.block_on(measure(ledger.as_ref(), policy, batch))?;
+            runtime.block_on(ledger.close());
         }
     }
     Ok(())
 }
 
-async fn measure(file: PathBuf, policy: Policy, batch: u64) -> anyhow::Result<()> {
-    let ledger = SqliteLedger::open(&OpenOptions::new(file))?;
-    let sale = ledger.create_sale(draft(policy)?, 0).await?.context("the name is taken")?;
+async fn measure(ledger: &dyn Ledger, policy: Policy, batch: u64) -> anyhow::Result<()> {
+    // A server may have orders and sales of earlier runs.
+    let first = u64::try_from(wall_ms())? << 20;
+    let draft = draft(&format!("bench-{first}"), policy)?;
+    let sale = ledger.create_sale(draft, 0).await?.context("the name is taken")?;
     let sku = sale.skus.first().context("no sku")?.no;
     let mut took = Vec::new();
     let start = now_monotonic();
-    let mut next = 1;
+    let mut next = first;
     while start.elapsed() < MEASURE_FOR {
         let intents = (next..next + batch)
             .map(|number| intent(sku, policy, number))
@@ -66,19 +78,18 @@ async fn measure(file: PathBuf, policy: Policy, batch: u64) -> anyhow::Result<()
     println!(
         "{:>14} {batch:>6} {:>10.0} {:>10.0} {:>8.2} {:>8.2} {:>8.2}",
         policy.kind(),
-        (next - 1) as f64 / seconds,
+        (next - first) as f64 / seconds,
         took.len() as f64 / seconds,
         at(500),
         at(990),
         took.last().copied().unwrap_or_default()
     );
-    ledger.close().await;
     Ok(())
 }
 
-fn draft(policy: Policy) -> anyhow::Result<SaleDraft> {
+fn draft(id: &str, policy: Policy) -> anyhow::Result<SaleDraft> {
     Ok(SaleDraft {
-        id: "sale".parse()?,
+        id: id.parse()?,
         title: "Sale".to_owned(),
         starts_at_ms: 0,
         ends_at_ms: 1,

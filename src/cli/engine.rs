@@ -1,12 +1,21 @@
 //! The doors from the command line into the engine; nothing else in `cli` calls it.
 
+use std::sync::Arc;
+
+use anyhow::Context;
 use serde_json::Value as Json;
 
 use super::exit::{Exit, Failure};
 use crate::actors::supervisor::ComponentDown;
 use crate::app::{self, Listening};
 use crate::config::Settings;
-use crate::domain::SaleId;
+use crate::db::Ledger;
+use crate::db::mysql::health as mysql;
+use crate::domain::{Epoch, Phase, SaleDraft, SaleId, Sku};
+use crate::rebuild::load_sku;
+use crate::redis_link::health::{self, Health};
+use crate::stock::Stock;
+use crate::tier::Backends;
 use crate::{audit, clock, db, http, tier};
 
 /// Runs the server until it has stopped; calls `ready` once both listeners are open.
@@ -22,7 +31,8 @@ pub(super) fn serve(settings: Settings, ready: impl FnOnce(Listening)) -> anyhow
 pub(super) fn exit_of(error: &anyhow::Error) -> Option<Exit> {
     if let Some(error) = error.downcast_ref::<app::Error>() {
         return Some(match error {
-            app::Error::Ledger(_)
+            app::Error::Backends(tier::Error::Redis { .. }) => Exit::Configuration,
+            app::Error::Backends(tier::Error::Ledger(_))
             | app::Error::Rebuild(_)
             | app::Error::Http(http::server::Error::Ledger(_)) => Exit::Ledger,
             app::Error::Http(http::server::Error::Bind { .. }) => Exit::Address,
@@ -53,6 +63,48 @@ pub(super) fn pending_migrations(settings: &Settings) -> Result<Option<Vec<Strin
     tier::pending_migrations(settings)
 }
 
+/// Reads the whole ledger file.
+///
+/// # Errors
+/// What is damaged, and what to do.
+pub(super) fn check_ledger_pages(settings: &Settings) -> Result<(), db::Error> {
+    tier::check_ledger_pages(settings)
+}
+
+/// What the database server of the ledger tells of itself; `None` where the ledger is a file.
+///
+/// # Errors
+/// What is wrong, and what to do.
+pub(super) fn ledger_health(settings: &Settings) -> Result<Option<mysql::Facts>, db::Error> {
+    tier::ledger_health(settings)
+}
+
+/// What there is to know about the servers behind `redis.url`.
+///
+/// # Errors
+/// The address does not make sense.
+pub(super) async fn redis_health(settings: &Settings) -> Result<Health, tier::Error> {
+    Ok(health::look(&tier::link_options(settings)?, &settings.namespace).await)
+}
+
+/// The ledger's own name in buckets; `None` where the ledger or the name is still to be made.
+///
+/// # Errors
+/// The ledger cannot be read.
+pub(super) async fn known_installation(settings: &Settings) -> Result<Option<String>, db::Error> {
+    if pending_migrations(settings)?.is_none() {
+        return Ok(None);
+    }
+    let ledger = tier::open_ledger_for_reading(settings)?;
+    let installation = tier::installation(ledger.as_ref()).await;
+    ledger.close().await;
+    match installation {
+        Ok(installation) => Ok(Some(installation.to_string())),
+        Err(db::Error::ReadOnly { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Audits the ledger itself, without a server: the report as the admin API gives it.
 ///
 /// # Errors
@@ -74,6 +126,74 @@ pub(super) async fn audit_ledger(settings: &Settings, sale: Option<&str>) -> Res
     serde_json::to_value(report).map_err(|error| could_not_tell(error.to_string()))
 }
 
+/// Violations of a measured sale that are named.
+const VIOLATIONS_SHOWN: usize = 5;
+
+/// Ledger and stock of a tier, without actors and HTTP: for measurements.
+pub(super) struct Bare {
+    pub(super) ledger: Arc<dyn Ledger>,
+    pub(super) stock: Arc<dyn Stock>,
+}
+
+/// Opens what the tier stands on, and starts nothing else.
+///
+/// # Errors
+/// What is wrong and what to do.
+pub(super) async fn bare(settings: &Settings) -> Result<Bare, tier::Error> {
+    let Backends { ledger, stock, .. } =
+        tier::open(settings, &clock::SystemClock::shared()).await?;
+    Ok(Bare { ledger, stock })
+}
+
+impl Bare {
+    /// Creates a sale, opens it, and loads the buckets of its first SKU.
+    ///
+    /// # Errors
+    /// The ledger's or the stock's.
+    pub(super) async fn open_sale(&self, draft: SaleDraft) -> anyhow::Result<(Arc<Sku>, Epoch)> {
+        let (id, now) = (draft.id.clone(), clock::wall_ms());
+        let created = self.ledger.create_sale(draft, now).await?;
+        created.context("a sale of that name exists")?;
+        let opened = self.ledger.turn_sale(id, Phase::Open, now).await?;
+        let sale = opened.context("the sale is gone")?;
+        let sku = Arc::new(sale.skus.into_iter().next().context("the sale has no SKU")?);
+        let (ledger, stock) = (self.ledger.as_ref(), self.stock.as_ref());
+        load_sku(ledger, stock, &sku, Phase::Open, sale.epoch).await?;
+        Ok((sku, sale.epoch))
+    }
+
+    /// Audits one sale, ledger and buckets: the first violations, and what could not be judged.
+    ///
+    /// # Errors
+    /// It could not tell.
+    pub(super) async fn violations(&self, sale: &SaleId) -> anyhow::Result<Vec<String>> {
+        self.audited(Some(self.stock.as_ref()), sale).await
+    }
+
+    /// Audits one sale whose buckets have no part in it: the first violations.
+    ///
+    /// # Errors
+    /// It could not tell.
+    pub(super) async fn ledger_violations(&self, sale: &SaleId) -> anyhow::Result<Vec<String>> {
+        self.audited(None, sale).await
+    }
+
+    async fn audited(
+        &self,
+        stock: Option<&dyn Stock>,
+        sale: &SaleId,
+    ) -> anyhow::Result<Vec<String>> {
+        let report =
+            audit::audit(stock, self.ledger.as_ref(), Some(sale), clock::wall_ms()).await?;
+        let shown = report.violations.iter().take(VIOLATIONS_SHOWN);
+        let mut found: Vec<String> = shown.map(|violation| format!("{violation:?}")).collect();
+        if stock.is_some() && !report.could_tell {
+            found.extend(report.notes);
+        }
+        Ok(found)
+    }
+}
+
 fn with_cause(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(cause) => format!("{error}: {cause}"),
@@ -93,7 +213,7 @@ mod tests {
     fn errors_of_the_engine_find_their_exit() {
         let cannot = || db::Error::CannotOpen { reason: "no".into() };
         assert_eq!(exit_of(&anyhow::Error::new(cannot())), Some(Exit::Ledger));
-        assert_eq!(exit_of(&app::Error::Ledger(cannot()).into()), Some(Exit::Ledger));
+        assert_eq!(exit_of(&app::Error::Backends(cannot().into()).into()), Some(Exit::Ledger));
         assert_eq!(exit_of(&app::Error::MainThreadDied.into()), Some(Exit::Internal));
         assert_eq!(exit_of(&anyhow::anyhow!("else")), None);
     }

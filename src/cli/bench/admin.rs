@@ -116,6 +116,16 @@ impl Admin {
         serde_json::from_value(verdict).context("unexpected audit verdict")
     }
 
+    /// Everything the server counts, as text.
+    pub(super) async fn metrics(&self) -> anyhow::Result<String> {
+        let request = self.client.get(format!("{}/metrics", self.base));
+        let request = match &self.token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        };
+        Ok(request.send().await?.error_for_status()?.text().await?)
+    }
+
     /// Waits until the server says that it is ready.
     pub(super) async fn await_ready(&self, patience: Duration) -> anyhow::Result<()> {
         let begin = clock::now_monotonic();

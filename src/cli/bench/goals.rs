@@ -5,6 +5,7 @@ use anyhow::bail;
 use super::admin::BenchSale;
 use super::lab::{Lab, Product, newly_accepted};
 use super::probe::{Measured, measure};
+use super::sample::{self, Round};
 use super::stats::{Goal, Spread, grouped};
 use super::table::Row;
 use crate::load::Load;
@@ -161,39 +162,10 @@ pub(super) fn row(
     value: impl Fn(&Measured) -> f64,
     unit: &'static str,
 ) -> anyhow::Result<Row> {
-    let ratio = Spread::of(pairs.iter().map(|pair| {
-        let (product, yardstick) = (value(&pair.product), value(&pair.yardstick));
-        if yardstick > 0.0 { product / yardstick } else { f64::INFINITY }
-    }));
-    let of = |side: &dyn Fn(&Pair) -> f64| Spread::of(pairs.iter().map(side));
-    let (Some(ratio), Some(product), Some(yardstick), Some(cost), Some(bare_cost), Some(own)) = (
-        ratio,
-        of(&|pair| value(&pair.product)),
-        of(&|pair| value(&pair.yardstick)),
-        of(&|pair| pair.product.server_us()),
-        of(&|pair| pair.yardstick.server_us()),
-        of(&|pair| pair.product.own_cores()),
-    ) else {
-        bail!("{id} has no rounds");
-    };
-    let own_us = of(&|pair| pair.product.own_us()).map_or(0.0, |spread| spread.median);
-    let incomplete = |side: &Measured| side.report.unsent + side.report.transport_errors;
-    Ok(Row {
-        id,
-        what,
-        product,
-        yardstick,
-        unit,
-        ratio,
-        goal,
-        product_us: cost.median,
-        yardstick_us: bare_cost.median,
-        generator_cores: own.median,
-        generator_us: own_us,
-        incomplete: (
-            pairs.iter().map(|pair| incomplete(&pair.product)).sum(),
-            pairs.iter().map(|pair| incomplete(&pair.yardstick)).sum(),
-        ),
-        remark: None,
-    })
+    let side = |measured: &Measured| measured.sample(value(measured));
+    let rounds: Vec<Round> = pairs
+        .iter()
+        .map(|pair| Round { product: side(&pair.product), yardstick: Some(side(&pair.yardstick)) })
+        .collect();
+    sample::row(id, what, goal, &rounds, unit)
 }

@@ -7,6 +7,7 @@ use anyhow::{Context, bail};
 use super::BenchArgs;
 use super::admin::{Admin, BenchSale};
 use super::child::ServerChild;
+use super::private::Missing;
 use super::probe::Measured;
 use super::scratch::Scratch;
 use crate::cli::output::Output;
@@ -31,6 +32,8 @@ pub(super) struct Lab<'a> {
     next_sale: AtomicU64,
     /// Why the table does not count; empty when it does.
     pub(super) void: Vec<String>,
+    /// Goals that cannot be measured on this machine, and why.
+    pub(super) not_measured: Vec<(String, String)>,
     /// Largest share of the machine's time that neighbours took during a measurement.
     pub(super) stolen_max: f64,
     /// Largest share of it that this machine's other processes took.
@@ -54,6 +57,7 @@ impl<'a> Lab<'a> {
             next_buyer: AtomicU64::new(1),
             next_sale: AtomicU64::new(1),
             void: Vec::new(),
+            not_measured: Vec::new(),
             stolen_max: 0.0,
             others_max: 0.0,
         })
@@ -173,12 +177,16 @@ impl<'a> Lab<'a> {
         Output::new(self.args.json).note(message);
     }
 
-    /// Turns a failure into a reason why the table does not count.
+    /// Turns a failure into a reason why the table does not count; where a program is missing, into
+    /// one why these goals are not in it.
     pub(super) fn keep_going<T>(&mut self, what: &str, done: anyhow::Result<T>) -> Option<T> {
         match done {
             Ok(done) => Some(done),
             Err(error) => {
-                self.void.push(format!("{what}: {error:#}"));
+                match error.downcast_ref::<Missing>() {
+                    Some(missing) => self.not_measured.push((what.to_owned(), missing.to_string())),
+                    None => self.void.push(format!("{what}: {error:#}")),
+                }
                 None
             }
         }
@@ -186,8 +194,19 @@ impl<'a> Lab<'a> {
 
     /// Remembers what disturbed a measurement.
     pub(super) fn note(&mut self, measured: &Measured) {
-        self.stolen_max = self.stolen_max.max(measured.stolen);
-        self.others_max = self.others_max.max(measured.others);
+        self.disturbed(measured.stolen, measured.others);
+    }
+
+    /// Remembers what share of a measurement neighbours and other processes took.
+    pub(super) fn disturbed(&mut self, stolen: f64, others: f64) {
+        self.stolen_max = self.stolen_max.max(stolen);
+        self.others_max = self.others_max.max(others);
+    }
+
+    /// Whether any of these goals is to be measured.
+    pub(super) fn wants(&self, ids: &[&str]) -> bool {
+        let only = &self.args.only;
+        only.is_empty() || only.iter().any(|wanted| ids.contains(&wanted.as_str()))
     }
 }
 

@@ -120,6 +120,20 @@ fn parse_time(stat: &str) -> Option<MachineTime> {
     Some(MachineTime { all: numbers.iter().sum(), idle, stolen: *numbers.get(7)? })
 }
 
+/// CPU time of this process's children that have ended and were waited for: fields 16 and 17 of
+/// proc(5) `stat`.
+pub(super) fn children_cpu() -> Duration {
+    let read = || {
+        let stat = fs::read_to_string("/proc/self/stat").ok()?;
+        let (_, fields) = stat.rsplit_once(')')?;
+        let mut fields = fields.split_ascii_whitespace().skip(13);
+        let (user, system): (u64, u64) =
+            (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        Some(ticks(user + system))
+    };
+    read().unwrap_or_default()
+}
+
 /// Core-microseconds each of `operations` cost.
 pub(super) fn us_each(cpu: Duration, operations: u64) -> f64 {
     if operations == 0 { 0.0 } else { cpu.as_secs_f64() * 1e6 / operations as f64 }

@@ -25,7 +25,7 @@ impl Spread {
     }
 }
 
-/// A goal's limits, for a ratio of product to yardstick.
+/// A goal's limits, for a ratio of product to yardstick or for a number of its own.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Goal {
@@ -33,14 +33,18 @@ pub(super) enum Goal {
     AtLeast { floor: f64, aim: f64 },
     /// The ratio should be at most this.
     AtMost { floor: f64, aim: f64 },
+    /// The number should be at most this; there is no yardstick.
+    Count { floor: f64, aim: f64 },
 }
 
 impl Goal {
-    /// What a measured ratio means.
+    /// What a measured ratio or number means.
     pub(super) fn verdict(self, ratio: f64) -> &'static str {
         let (floor, aim) = match self {
             Self::AtLeast { floor, aim } => (ratio >= floor, ratio >= aim),
-            Self::AtMost { floor, aim } => (ratio <= floor, ratio <= aim),
+            Self::AtMost { floor, aim } | Self::Count { floor, aim } => {
+                (ratio <= floor, ratio <= aim)
+            }
         };
         match (floor, aim) {
             (_, true) => "aim met",
@@ -54,6 +58,7 @@ impl Goal {
         match self {
             Self::AtLeast { floor, aim } => (format!("≥ {floor:.2}x"), format!("≥ {aim:.2}x")),
             Self::AtMost { floor, aim } => (format!("≤ {floor:.2}x"), format!("≤ {aim:.2}x")),
+            Self::Count { floor, aim } => (format!("≤ {floor:.0}"), format!("≤ {aim:.0}")),
         }
     }
 }

@@ -1,14 +1,17 @@
 use serde::Serialize;
 
 use super::BenchArgs;
-use super::goals;
 use super::lab::Lab;
 use super::machine::Machine;
 use super::million::{self, LargeStart};
-use super::overload;
 use super::scratch::Scratch;
 use super::stats::{Goal, Spread, grouped};
+use super::{decide, gate, goals, memory, orders, overload};
 use crate::cli::output::Output;
+
+/// Every goal of the table.
+pub(super) const GOALS: [&str; 12] =
+    ["S1", "S2", "S3", "S4", "S5", "S8", "S9", "S11", "S12", "S13", "S14", "S15"];
 
 /// A range of ratios wider than this share of the median is pointed out.
 const WIDE: f64 = 0.15;
@@ -23,14 +26,17 @@ pub(super) struct Row {
     pub(super) id: &'static str,
     pub(super) what: &'static str,
     pub(super) product: Spread,
-    pub(super) yardstick: Spread,
+    /// `None`: the goal is a number.
+    pub(super) yardstick: Option<Spread>,
     pub(super) unit: &'static str,
     /// Of the pairs' ratios, not of the medians.
-    pub(super) ratio: Spread,
+    pub(super) ratio: Option<Spread>,
     pub(super) goal: Goal,
-    /// Core-microseconds of the server for each answer.
+    /// Mean sizes of the product's batches, by who made them.
+    pub(super) batches: Vec<(&'static str, f64)>,
+    /// Core-microseconds of the server for each operation.
     pub(super) product_us: f64,
-    pub(super) yardstick_us: f64,
+    pub(super) yardstick_us: Option<f64>,
     /// What the generator itself used during the product's rounds.
     pub(super) generator_cores: f64,
     pub(super) generator_us: f64,
@@ -47,6 +53,8 @@ struct Table {
     seconds: u64,
     connections: usize,
     rows: Vec<Row>,
+    /// Goals that cannot be measured on this machine, and why.
+    not_measured: Vec<(String, String)>,
     large_start: Option<LargeStart>,
     stolen_max: f64,
     others_max: f64,
@@ -60,7 +68,7 @@ pub(super) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
     let machine = Machine::look(scratch.path())?;
     let mut lab = Lab::new(args)?;
     let rows = measure_goals(&mut lab).await;
-    let large_start = if args.skip_million {
+    let large_start = if args.skip_million || !args.only.is_empty() {
         None
     } else {
         lab.say("start with a large ledger");
@@ -73,6 +81,7 @@ pub(super) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
         seconds: args.seconds,
         connections: args.connections,
         rows,
+        not_measured: lab.not_measured,
         large_start,
         stolen_max: lab.stolen_max,
         others_max: lab.others_max,
@@ -82,25 +91,52 @@ pub(super) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
     Ok(table.void.is_empty())
 }
 
-/// A goal that cannot be measured voids the table, but the others are still shown.
+/// A goal that fails voids the table, but the others are still shown.
 async fn measure_goals(lab: &mut Lab<'_>) -> Vec<Row> {
-    lab.say("S1: sold-out answers");
-    let measured = goals::sold_out(lab).await;
-    let mut rows = lab.keep_going("S1", measured).unwrap_or_default();
-    lab.say("S11: durable purchases");
-    let measured = goals::accepted(lab).await;
-    let Some((row, maximum)) = lab.keep_going("S11", measured) else { return rows };
-    rows.push(row);
-    lab.say("S12: light load");
-    let measured = goals::light_load(lab, maximum).await;
-    rows.extend(lab.keep_going("S12", measured));
-    lab.say("S13: heavy load");
-    let measured = goals::heavy_load(lab, maximum).await;
-    rows.extend(lab.keep_going("S13", measured));
-    lab.say("S14: overload");
-    let measured = overload::goodput(lab, maximum).await;
-    rows.extend(lab.keep_going("S14", measured));
+    let mut rows = Vec::new();
+    macro_rules! measure {
+        ($($id:literal),+; $what:literal, $goal:path) => {
+            if lab.wants(&[$($id),+]) {
+                lab.say(concat!($($id, " "),+, $what));
+                let measured = $goal(lab).await;
+                let ids = [$($id),+].into_iter().filter(|id| lab.wants(&[id]));
+                let ids: Vec<&str> = ids.collect();
+                rows.extend(lab.keep_going(&ids.join(", "), measured).unwrap_or_default());
+            }
+        };
+    }
+    measure!("S1"; "sold-out answers", goals::sold_out);
+    measure!("S2"; "commands for sold-out answers", gate::commands);
+    measure!("S3"; "gate decisions", decide::one_by_one);
+    measure!("S4"; "gate decisions, pipelined", decide::pipelined);
+    measure!("S5"; "purchases, tier gate", gate::purchases);
+    measure!("S8", "S9"; "orders in MariaDB", orders::ledger);
+    measure!("S11", "S12", "S13", "S14"; "durable purchases", embedded);
+    measure!("S15"; "memory of Redis", memory::bytes);
+    rows.retain(|row| lab.wants(&[row.id.split(' ').next().unwrap_or_default()]));
     rows
+}
+
+/// The goals that are relative to the maximum of durable purchases.
+async fn embedded(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Row>> {
+    let (row, maximum) = goals::accepted(lab).await?;
+    let mut rows = vec![row];
+    if lab.wants(&["S12"]) {
+        lab.say("S12 light load");
+        let measured = goals::light_load(lab, maximum).await;
+        rows.extend(lab.keep_going("S12", measured));
+    }
+    if lab.wants(&["S13"]) {
+        lab.say("S13 heavy load");
+        let measured = goals::heavy_load(lab, maximum).await;
+        rows.extend(lab.keep_going("S13", measured));
+    }
+    if lab.wants(&["S14"]) {
+        lab.say("S14 overload");
+        let measured = overload::goodput(lab, maximum).await;
+        rows.extend(lab.keep_going("S14", measured));
+    }
+    Ok(rows)
 }
 
 impl Table {
@@ -113,12 +149,17 @@ impl Table {
                 self.rounds, self.seconds, self.connections
             ),
             String::new(),
-            "| id | goal | floor | aim | product | yardstick | ratio | verdict | core-µs product \
-             / yardstick | generator |"
+            "| id | goal | floor | aim | product | yardstick | ratio | verdict | mean batch | \
+             core-µs product / yardstick | generator |"
                 .to_owned(),
-            "|---|---|---|---|---|---|---|---|---|---|".to_owned(),
+            "|---|---|---|---|---|---|---|---|---|---|---|".to_owned(),
         ];
         lines.extend(self.rows.iter().map(Row::markdown));
+        lines.extend(
+            self.not_measured
+                .iter()
+                .map(|(id, why)| format!("| {id} | NOT MEASURED: {why} | | | | | | | | | |")),
+        );
         lines.push(String::new());
         lines.extend(self.rows.iter().flat_map(Row::remarks));
         if let Some(start) = &self.large_start {
@@ -132,6 +173,9 @@ impl Table {
             let percent = self.others_max * 100.0;
             lines.push(format!("* other processes took up to {percent:.0} % of a measurement."));
         }
+        for (id, why) in &self.not_measured {
+            lines.push(format!("* **NOT MEASURED**: {id}: {why}."));
+        }
         match self.void.as_slice() {
             [] => lines.push("* every audit holds.".to_owned()),
             reasons => lines.extend(reasons.iter().map(|why| format!("* **VOID**: {why}."))),
@@ -144,25 +188,35 @@ impl Table {
 impl Row {
     fn markdown(&self) -> String {
         let (floor, aim) = self.goal.columns();
-        let Spread { median, min, max } = self.ratio;
         let (id, what, unit) = (self.id, self.what, self.unit);
+        let none = || "-".to_owned();
+        let yardstick = self.yardstick.map(|side| format!("{}{unit}", amount(side.median)));
+        let ratio = self
+            .ratio
+            .map(|Spread { median, min, max }| format!("{median:.2}x ({min:.2} to {max:.2})"));
+        let judged = self.ratio.unwrap_or(self.product).median;
+        let batches: Vec<_> =
+            self.batches.iter().map(|(name, size)| format!("{name} {size:.1}")).collect();
         format!(
-            "| {id} | {what} | {floor} | {aim} | {}{unit} | {}{unit} | {median:.2}x ({min:.2} to \
-             {max:.2}) | {} | {:.1} / {:.1} | {:.1} µs, {:.2} cores |",
+            "| {id} | {what} | {floor} | {aim} | {}{unit} | {} | {} | {} | {} | {} / {} | {} |",
             amount(self.product.median),
-            amount(self.yardstick.median),
-            self.goal.verdict(median),
-            self.product_us,
-            self.yardstick_us,
-            self.generator_us,
-            self.generator_cores,
+            yardstick.unwrap_or_else(none),
+            ratio.unwrap_or_else(none),
+            self.goal.verdict(judged),
+            if batches.is_empty() { none() } else { batches.join(", ") },
+            cost(self.product_us),
+            self.yardstick_us.map_or_else(none, cost),
+            match self.generator_us {
+                0.0 => none(),
+                us => format!("{us:.1} µs, {:.2} cores", self.generator_cores),
+            },
         )
     }
 
     fn remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
-        if self.ratio.width() > WIDE {
-            let percent = self.ratio.width() * 100.0;
+        if let Some(ratio) = self.ratio.filter(|ratio| ratio.width() > WIDE) {
+            let percent = ratio.width() * 100.0;
             remarks.push(format!("* {}: the pairs differ by {percent:.0} %.", self.id));
         }
         if self.incomplete != (0, 0) {
@@ -177,6 +231,11 @@ impl Row {
         }
         remarks
     }
+}
+
+/// Nothing where no time was measured.
+fn cost(us: f64) -> String {
+    if us > 0.0 { format!("{us:.1}") } else { "-".to_owned() }
 }
 
 /// Small numbers keep a decimal.
@@ -195,20 +254,22 @@ mod tests {
             id: "S1",
             what: "answers",
             product: Spread { median: 34_000.0, ..spread },
-            yardstick: Spread { median: 40_000.0, ..spread },
+            yardstick: Some(Spread { median: 40_000.0, ..spread }),
             unit: "/s",
-            ratio: spread,
+            ratio: Some(spread),
             goal: Goal::AtLeast { floor: 0.8, aim: 0.92 },
+            batches: vec![("gate", 31.25), ("ledger", 60.0)],
             product_us: 21.0,
-            yardstick_us: 19.0,
+            yardstick_us: Some(19.0),
             generator_cores: 0.4,
             generator_us: 6.0,
             incomplete: (2, 0),
             remark: Some("remark".to_owned()),
         };
         let line = row.markdown();
-        assert_eq!(line.matches('|').count(), 11);
+        assert_eq!(line.matches('|').count(), 12);
         assert!(line.contains("34,000/s") && line.contains("floor met"), "{line}");
+        assert!(line.contains("| gate 31.2, ledger 60.0 |"), "{line}");
         assert_eq!(row.remarks().len(), 3);
     }
 }

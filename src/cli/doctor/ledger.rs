@@ -41,8 +41,11 @@ fn content(settings: &Settings, file: &Path) -> Finding {
             let remedy = "let the user that runs floodgate read and write it";
             return Finding::fail(CHECK, format!("{shown} cannot be read: {error}"), remedy);
         }
-        // SQLite creates an empty file first and writes the head with the first table.
-        Ok(0) => return Finding::ok(CHECK, format!("{shown} is empty; serve fills it")),
+        // A new ledger is moved to its place when it is complete.
+        Ok(0) => {
+            let remedy = "restore it from a backup, or delete it if it never held a sale";
+            return Finding::fail(CHECK, format!("{shown} is empty: it lost its contents"), remedy);
+        }
         Ok(_) if head != MAGIC => {
             let remedy = "point ledger.url to the ledger, or restore the file from a backup";
             return Finding::fail(CHECK, format!("{shown} is not a SQLite database"), remedy);
@@ -51,20 +54,30 @@ fn content(settings: &Settings, file: &Path) -> Finding {
     }
     match engine::pending_migrations(settings) {
         Ok(None) => Finding::ok(CHECK, format!("{shown} has no tables yet; serve creates them")),
-        Ok(Some(pending)) if pending.is_empty() => {
-            Finding::ok(CHECK, format!("{shown} opens, and its schema is current"))
-        }
-        Ok(Some(pending)) => Finding::warn(
+        Ok(Some(pending)) if pending.is_empty() => pages(settings, file),
+        Ok(Some(pending)) => Finding::fail(
             CHECK,
             format!("{shown} lacks migrations: {}", pending.join(", ")),
             "back the file up, then run `floodgate migrate`",
         ),
-        Err(error) => Finding::fail(
-            CHECK,
-            error.to_string(),
-            "do what the message says; a copy of the file is worth having before any repair",
-        ),
+        Err(error) => damaged(&error.to_string()),
     }
+}
+
+/// Reads the whole file: a page in the middle that went bad is found at the worst moment otherwise.
+fn pages(settings: &Settings, file: &Path) -> Finding {
+    match engine::check_ledger_pages(settings) {
+        Ok(()) => {
+            let detail = "opens, its schema is current, and every page can be read";
+            Finding::ok("ledger file", format!("{} {detail}", file.display()))
+        }
+        Err(error) => damaged(&error.to_string()),
+    }
+}
+
+fn damaged(said: &str) -> Finding {
+    let remedy = "do what the message says; a copy of the file is worth having before any repair";
+    Finding::fail("ledger file", said, remedy)
 }
 
 fn holder(lock: &Path, running: bool) -> Finding {
@@ -105,14 +118,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_is_no_database_is_found() {
+    fn a_file_that_is_no_ledger_is_found() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let settings = Settings::for_test(&format!("sqlite://{}", file.path().display()));
-        assert_eq!(content(&settings, file.path()).status, Status::Ok);
+        let empty = content(&settings, file.path());
+        assert_eq!(empty.status, Status::Fail, "serve refuses it, too: {empty:?}");
+        assert!(empty.remedy.contains("restore it from a backup"), "{empty:?}");
         std::fs::write(file.path(), "these are notes, not orders").unwrap();
         let finding = content(&settings, file.path());
         assert_eq!(finding.status, Status::Fail);
         assert!(finding.detail.contains("not a SQLite database"), "{finding:?}");
+    }
+
+    #[test]
+    fn a_page_that_went_bad_is_found() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("l.db");
+        let settings = Settings::for_test(&format!("sqlite://{}", path.display()));
+        engine::migrate(&settings).unwrap();
+        assert_eq!(content(&settings, &path).status, Status::Ok);
+
+        let mut bytes = std::fs::read(&path).unwrap();
+        let last_page = bytes.len() - 4096;
+        bytes[last_page..].fill(0xa5);
+        std::fs::write(&path, bytes).unwrap();
+        let finding = content(&settings, &path);
+        assert_eq!(finding.status, Status::Fail);
+        assert!(finding.detail.contains("restore it from a backup"), "{finding:?}");
     }
 
     #[test]

@@ -13,6 +13,8 @@ const CLOCK_MIN_MS: i64 = 1_735_689_600_000;
 const CLOCK_MAX_MS: i64 = 4_102_444_800_000;
 /// File systems and clocks may disagree a little.
 const SKEW_MAX_MS: i64 = 60_000;
+/// Clocks that are set by the network agree better.
+const SERVER_SKEW_MAX_MS: u64 = 1_000;
 
 pub(super) fn examine(settings: &Settings) -> Vec<Finding> {
     vec![
@@ -57,6 +59,19 @@ fn clock(now_ms: i64, last_write_ms: Option<i64>) -> Finding {
     }
 }
 
+/// How far a server's clock is from ours: sweeps go by time, and logs are read side by side.
+pub(super) fn skew(check: &'static str, ahead_ms: i64) -> Finding {
+    if ahead_ms.unsigned_abs() <= SERVER_SKEW_MAX_MS {
+        return Finding::ok(check, "as ours");
+    }
+    let (seconds, way) = (ahead_ms as f64 / 1000.0, if ahead_ms > 0 { "ahead" } else { "behind" });
+    Finding::warn(
+        check,
+        format!("is {:.1} s {way} of ours", seconds.abs()),
+        "set both clocks by the same source: start chronyd or systemd-timesyncd on both machines",
+    )
+}
+
 fn last_write_ms(settings: &Settings) -> Option<i64> {
     let modified = std::fs::metadata(settings.ledger.sqlite_path()?).ok()?.modified().ok()?;
     i64::try_from(modified.duration_since(UNIX_EPOCH).ok()?.as_millis()).ok()
@@ -82,5 +97,12 @@ mod tests {
         assert_eq!(clock(now, Some(now - 5)).status, Status::Ok);
         assert_eq!(clock(now, Some(now + 3_600_000)).status, Status::Fail);
         assert_eq!(clock(0, None).status, Status::Fail);
+    }
+
+    #[test]
+    fn a_clock_that_differs_by_more_than_a_second_is_told() {
+        assert_eq!(skew("redis clock", 900).status, Status::Ok);
+        assert!(skew("redis clock", 2_500).detail.contains("2.5 s ahead"));
+        assert!(skew("redis clock", -2_500).detail.contains("2.5 s behind"));
     }
 }

@@ -14,7 +14,9 @@ use crate::config::{Loaded, Settings};
 mod disk;
 mod ledger;
 mod machine;
+mod mysql;
 mod network;
+mod redis;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -95,6 +97,8 @@ async fn examine(common: &Common) -> Vec<Finding> {
     let settings = &loaded.settings;
     let running = is_running(settings).await;
     findings.extend(ledger::examine(settings, running));
+    findings.extend(mysql::examine(settings));
+    findings.extend(redis::examine(settings).await);
     findings.extend(machine::examine(settings));
     findings.extend(network::examine(settings, running));
     findings

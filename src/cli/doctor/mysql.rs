@@ -1,0 +1,384 @@
+//! The ledger's server, where the ledger is MySQL or MariaDB: does it let us in, does it keep what
+//! it commits, and is a session what the ledger sets it up to be?
+
+use super::{Finding, machine};
+use crate::cli::engine;
+use crate::config::Settings;
+use crate::db::mysql::health::Facts;
+
+/// What every session of the ledger is set to.
+const ISOLATION: &str = "READ-COMMITTED";
+/// Above it a batch, which is half a dozen of them, is slow before the server does anything.
+const ROUND_TRIP_COMFORTABLE_US: u128 = 5_000;
+/// What helps when a session is not what it was set to.
+const UNDO_PROXY: &str = "connect to the server itself, or let the proxy between keep what a \
+                          session is set to (no multiplexing of connections)";
+/// Text of one order in a batch, generously.
+const ORDER_BYTES: u64 = 250;
+/// The oldest that check what a table's CHECK says.
+const MYSQL_MIN: [u32; 3] = [8, 0, 16];
+const MARIADB_MIN: [u32; 3] = [10, 5, 0];
+
+pub(super) fn examine(settings: &Settings) -> Vec<Finding> {
+    match engine::ledger_health(settings) {
+        Ok(Some(facts)) => judge(&facts, settings),
+        Ok(None) => Vec::new(),
+        Err(_) if !settings.ledger.url.starts_with("mysql://") => Vec::new(),
+        Err(error) => {
+            let said = error.to_string();
+            // What the ledger says of a failed opening ends with what to do.
+            let (detail, remedy) = said
+                .rsplit_once("; ")
+                .unwrap_or((&said, "correct ledger.url, and see the server's error log"));
+            vec![Finding::fail("ledger server", detail, remedy)]
+        }
+    }
+}
+
+fn judge(facts: &Facts, settings: &Settings) -> Vec<Finding> {
+    let mut findings = vec![
+        server(facts),
+        version(facts.text("version")),
+        schema(facts),
+        isolation(facts),
+        strictness(facts.text("sql_mode")),
+        durability(facts),
+        connections(facts, settings.ledger.writers + settings.ledger.readers),
+        waits(facts, settings),
+        machine::skew("ledger clock", facts.clock_ahead_ms),
+    ];
+    findings.extend(engines(facts));
+    findings.extend(binlog(facts).or_else(|| writes(facts)));
+    findings.extend(packets(facts, settings.consumer.batch_max as u64));
+    findings
+}
+
+fn is_on(value: &str) -> bool {
+    value == "ON" || value == "1"
+}
+
+fn server(facts: &Facts) -> Finding {
+    const CHECK: &str = "ledger server";
+    let ms = |took: std::time::Duration| took.as_secs_f64() * 1000.0;
+    let detail = format!(
+        "answers in {:.2} ms, connects in {:.1} ms",
+        ms(facts.round_trip),
+        ms(facts.connect_took)
+    );
+    if facts.round_trip.as_micros() > ROUND_TRIP_COMFORTABLE_US {
+        let remedy = "run it in the same data centre as this program: each order waits for it";
+        return Finding::warn(CHECK, detail, remedy);
+    }
+    Finding::ok(CHECK, detail)
+}
+
+fn version(version: &str) -> Finding {
+    const CHECK: &str = "ledger version";
+    let least = if version.contains("MariaDB") { MARIADB_MIN } else { MYSQL_MIN };
+    let digits = version.split(|c: char| !c.is_ascii_digit() && c != '.').next();
+    let numbers = digits.unwrap_or_default().split('.').map(|part| part.parse().unwrap_or(0));
+    let seen: Vec<u32> = numbers.take(3).collect();
+    if seen.as_slice() >= &least[..] {
+        return Finding::ok(CHECK, version);
+    }
+    let least = least.map(|number| number.to_string()).join(".");
+    Finding::fail(
+        CHECK,
+        format!("{version} is older than {least}, and may not hold the tables to their rules"),
+        format!("upgrade it to {least} or later"),
+    )
+}
+
+fn schema(facts: &Facts) -> Finding {
+    const CHECK: &str = "ledger schema";
+    let standing = &facts.standing;
+    if let Err(error) = standing.check_not_newer() {
+        let said = error.to_string();
+        let (detail, remedy) = said.split_once("; ").unwrap_or((&said, "run the newer program"));
+        return Finding::fail(CHECK, detail, remedy);
+    }
+    if standing.pending.is_empty() {
+        return Finding::ok(CHECK, "current");
+    }
+    if !standing.applied.is_empty() {
+        return Finding::fail(
+            CHECK,
+            format!("lacks migrations: {}", standing.pending.join(", ")),
+            "back the database up, then run `floodgate migrate`",
+        );
+    }
+    let ours = ["sales", "skus", "orders", "quotas", "failed_requests", "tokens", "secrets"];
+    match facts.tables.iter().find(|(name, _)| ours.contains(&name.as_str())) {
+        Some((name, _)) => Finding::fail(
+            CHECK,
+            format!("the database has a table `{name}` of another program"),
+            "give floodgate a database of its own: CREATE DATABASE name CHARACTER SET utf8mb4",
+        ),
+        None => Finding::ok(CHECK, "the database has no tables yet; serve creates them"),
+    }
+}
+
+/// What the ledger's own connection says of itself, after it was set up.
+fn isolation(facts: &Facts) -> Finding {
+    const CHECK: &str = "ledger isolation";
+    let named = ["transaction_isolation", "tx_isolation"].map(|name| facts.text(name));
+    let seen = named.into_iter().find(|value| !value.is_empty()).unwrap_or("not told");
+    if seen == ISOLATION {
+        return Finding::ok(CHECK, format!("our sessions are {seen}, whatever the server's is"));
+    }
+    Finding::fail(
+        CHECK,
+        format!("our sessions are {seen} although they were set to {ISOLATION}"),
+        UNDO_PROXY,
+    )
+}
+
+fn strictness(mode: &str) -> Finding {
+    const CHECK: &str = "ledger sql_mode";
+    if mode.split(',').any(|part| part == "STRICT_ALL_TABLES") {
+        return Finding::ok(CHECK, "strict");
+    }
+    Finding::fail(
+        CHECK,
+        format!("our sessions are {mode:?}: values that do not fit are cut off in silence"),
+        UNDO_PROXY,
+    )
+}
+
+fn durability(facts: &Facts) -> Finding {
+    const CHECK: &str = "ledger durability";
+    let flush = facts.text("innodb_flush_log_at_trx_commit");
+    let in_conf = "and the same in its configuration file";
+    if flush != "1" {
+        let lost = if flush == "0" { "a crash of the server" } else { "a power cut" };
+        return Finding::warn(
+            CHECK,
+            format!(
+                "innodb_flush_log_at_trx_commit = {flush}: {lost} loses the last second of orders \
+                 that buyers were told of"
+            ),
+            format!("SET GLOBAL innodb_flush_log_at_trx_commit = 1, {in_conf}"),
+        );
+    }
+    if facts.text("innodb_doublewrite") == "OFF" || facts.text("innodb_doublewrite") == "0" {
+        return Finding::warn(
+            CHECK,
+            "innodb_doublewrite = OFF: a power cut may leave half-written pages",
+            format!("start it with innodb_doublewrite = ON, {in_conf}"),
+        );
+    }
+    if is_on(facts.text("log_bin")) && facts.text("sync_binlog") != "1" {
+        return Finding::warn(
+            CHECK,
+            format!(
+                "sync_binlog = {}: after a power cut replicas may have orders that it lost, or \
+                 lack some",
+                facts.text("sync_binlog")
+            ),
+            format!("SET GLOBAL sync_binlog = 1, {in_conf}"),
+        );
+    }
+    Finding::ok(CHECK, "each commit waits for the disk (innodb_flush_log_at_trx_commit = 1)")
+}
+
+fn connections(facts: &Facts, ours: usize) -> Finding {
+    const CHECK: &str = "ledger connections";
+    let ours = ours as u64;
+    let most = match (facts.number("max_connections"), facts.number("max_user_connections")) {
+        (most, 0) => most,
+        (most, of_user) => most.min(of_user),
+    };
+    let detail = format!("{most} allowed, {ours} for each server, {} open", facts.num_connections);
+    if most < ours {
+        let remedy = format!(
+            "SET GLOBAL max_connections = {}, or lower ledger.writers and ledger.readers",
+            ours * 2
+        );
+        return Finding::fail(CHECK, detail, remedy);
+    }
+    // This look is one of those that are open.
+    if most.saturating_sub(facts.num_connections.saturating_sub(1)) < ours {
+        let remedy = "SET GLOBAL max_connections to more, or find who holds so many: SHOW \
+                      PROCESSLIST";
+        return Finding::warn(CHECK, detail, remedy);
+    }
+    Finding::ok(CHECK, detail)
+}
+
+fn waits(facts: &Facts, settings: &Settings) -> Finding {
+    const CHECK: &str = "ledger waits";
+    let seconds = facts.number("innodb_lock_wait_timeout");
+    let deadline_ms = settings.ledger.job_deadline_ms;
+    let detail = format!("a statement waits up to {seconds} s for a lock, a job {deadline_ms} ms");
+    if seconds.saturating_mul(1000) < deadline_ms {
+        return Finding::ok(CHECK, detail);
+    }
+    Finding::warn(
+        CHECK,
+        format!("{detail}: a batch that waits for a lock ends as `unknown` instead of `busy`"),
+        "lower ledger.busy_timeout_ms well below ledger.job_deadline_ms",
+    )
+}
+
+fn engines(facts: &Facts) -> Option<Finding> {
+    let others: Vec<_> = facts
+        .tables
+        .iter()
+        .filter(|(_, engine)| engine != "InnoDB" && !engine.is_empty())
+        .collect();
+    let (name, _) = others.first()?;
+    let named: Vec<_> = others.iter().map(|(name, engine)| format!("{name} ({engine})")).collect();
+    Some(Finding::fail(
+        "ledger engine",
+        format!("tables without transactions: {}", named.join(", ")),
+        format!("ALTER TABLE {name} ENGINE = InnoDB, and the same for the others"),
+    ))
+}
+
+fn writes(facts: &Facts) -> Option<Finding> {
+    const CHECK: &str = "ledger writes";
+    let read_only = ["read_only", "super_read_only", "innodb_read_only"];
+    if let Some(name) = read_only.iter().find(|name| is_on(facts.text(name))) {
+        return Some(Finding::fail(
+            CHECK,
+            format!("the server takes none: {name} is ON, as on a replica"),
+            format!("point ledger.url to the primary, or there: SET GLOBAL {name} = OFF"),
+        ));
+    }
+    let said = facts.refuses_writes.as_ref()?;
+    Some(Finding::fail(
+        CHECK,
+        format!("the server refuses them: {said}"),
+        "grant this user all rights on the database: GRANT ALL ON database.* TO user",
+    ))
+}
+
+fn binlog(facts: &Facts) -> Option<Finding> {
+    let refuses = is_on(facts.text("log_bin")) && facts.text("binlog_format") == "STATEMENT";
+    refuses.then(|| {
+        Finding::fail(
+            "ledger binlog",
+            format!("binlog_format = STATEMENT refuses writes at isolation {ISOLATION}"),
+            "SET GLOBAL binlog_format = 'ROW', and the same in its configuration file",
+        )
+    })
+}
+
+fn packets(facts: &Facts, batch_max: u64) -> Option<Finding> {
+    let (most, needed) = (facts.number("max_allowed_packet"), batch_max * ORDER_BYTES);
+    (most < needed).then(|| {
+        Finding::fail(
+            "ledger packets",
+            format!("max_allowed_packet = {most}, a batch may have {needed} bytes"),
+            format!("SET GLOBAL max_allowed_packet = {needed}, or lower consumer.batch_max"),
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::Status;
+    use super::*;
+    use crate::db::migrate::Standing;
+
+    type Changes<'a> = &'a [(&'a str, &'a str)];
+
+    /// A right server, but for these variables.
+    fn facts(changes: Changes<'_>) -> Facts {
+        let right = [
+            ("version", "10.11.6-MariaDB-0+deb12u1"),
+            ("tx_isolation", "READ-COMMITTED"),
+            ("sql_mode", "STRICT_ALL_TABLES,NO_ZERO_DATE"),
+            ("innodb_flush_log_at_trx_commit", "1"),
+            ("innodb_doublewrite", "ON"),
+            ("log_bin", "OFF"),
+            ("sync_binlog", "0"),
+            ("max_connections", "151"),
+            ("max_user_connections", "0"),
+            ("innodb_lock_wait_timeout", "5"),
+            ("max_allowed_packet", "16777216"),
+            ("read_only", "OFF"),
+        ];
+        let variables = right.iter().chain(changes);
+        Facts {
+            connect_took: Duration::from_millis(1),
+            round_trip: Duration::from_micros(100),
+            clock_ahead_ms: 0,
+            variables: variables.map(|(name, value)| ((*name).into(), (*value).into())).collect(),
+            num_connections: 1,
+            standing: Standing { applied: vec!["0001".to_owned()], ..Standing::default() },
+            tables: vec![("sales".to_owned(), "InnoDB".to_owned())],
+            refuses_writes: None,
+        }
+    }
+
+    fn wrong(facts: &Facts) -> Vec<(&'static str, Status)> {
+        let settings = Settings::for_test("mysql://db/floodgate");
+        let findings = judge(facts, &settings);
+        for finding in &findings {
+            assert_eq!(finding.remedy.is_empty(), finding.status == Status::Ok, "{finding:?}");
+        }
+        let wrong = findings.into_iter().filter(|finding| finding.status != Status::Ok);
+        wrong.map(|finding| (finding.check, finding.status)).collect()
+    }
+
+    #[test]
+    fn each_wrong_variable_is_one_finding() {
+        assert_eq!(wrong(&facts(&[])), []);
+        let table: [(Changes<'_>, &str, Status); 14] = [
+            (&[("version", "8.0.11")], "ledger version", Status::Fail),
+            (&[("version", "10.3.39-MariaDB")], "ledger version", Status::Fail),
+            (&[("tx_isolation", "REPEATABLE-READ")], "ledger isolation", Status::Fail),
+            (&[("sql_mode", "")], "ledger sql_mode", Status::Fail),
+            (&[("innodb_flush_log_at_trx_commit", "2")], "ledger durability", Status::Warn),
+            (&[("innodb_doublewrite", "OFF")], "ledger durability", Status::Warn),
+            (&[("log_bin", "ON")], "ledger durability", Status::Warn),
+            (&[("max_connections", "3")], "ledger connections", Status::Fail),
+            (&[("max_user_connections", "3")], "ledger connections", Status::Fail),
+            (&[("innodb_lock_wait_timeout", "50")], "ledger waits", Status::Warn),
+            (&[("read_only", "ON")], "ledger writes", Status::Fail),
+            (&[("super_read_only", "ON")], "ledger writes", Status::Fail),
+            (&[("max_allowed_packet", "1024")], "ledger packets", Status::Fail),
+            (
+                &[("log_bin", "ON"), ("sync_binlog", "1"), ("binlog_format", "STATEMENT")],
+                "ledger binlog",
+                Status::Fail,
+            ),
+        ];
+        for (changes, check, status) in table {
+            assert_eq!(wrong(&facts(changes)), [(check, status)], "{changes:?}");
+        }
+        let mysql =
+            [("version", "8.4.2"), ("tx_isolation", ""), ("transaction_isolation", ISOLATION)];
+        assert_eq!(wrong(&facts(&mysql)), []);
+    }
+
+    #[test]
+    fn what_is_no_variable_is_judged_too() {
+        let judged = |change: fn(&mut Facts)| {
+            let mut facts = facts(&[]);
+            change(&mut facts);
+            wrong(&facts)
+        };
+        let late = |facts: &mut Facts| facts.clock_ahead_ms = -1_500;
+        assert_eq!(judged(late), [("ledger clock", Status::Warn)]);
+        let far = |facts: &mut Facts| facts.round_trip = Duration::from_millis(30);
+        assert_eq!(judged(far), [("ledger server", Status::Warn)]);
+        let crowded = |facts: &mut Facts| facts.num_connections = 150;
+        assert_eq!(judged(crowded), [("ledger connections", Status::Warn)]);
+        let old = |facts: &mut Facts| facts.tables[0].1 = "MyISAM".to_owned();
+        assert_eq!(judged(old), [("ledger engine", Status::Fail)]);
+        let denied = |facts: &mut Facts| facts.refuses_writes = Some("denied".to_owned());
+        assert_eq!(judged(denied), [("ledger writes", Status::Fail)]);
+        let behind = |facts: &mut Facts| facts.standing.pending.push("0002_x".to_owned());
+        assert_eq!(judged(behind), [("ledger schema", Status::Fail)]);
+        let newer = |facts: &mut Facts| facts.standing.unknown.push("9999".to_owned());
+        assert_eq!(judged(newer), [("ledger schema", Status::Fail)]);
+        let foreign = |facts: &mut Facts| {
+            facts.standing = Standing { pending: vec!["0001_x".to_owned()], ..Standing::default() };
+        };
+        assert_eq!(judged(foreign), [("ledger schema", Status::Fail)]);
+    }
+}

@@ -1,0 +1,112 @@
+//! What a server does when it is full, how full it is, and how much a buyer takes.
+
+use super::super::Finding;
+use crate::redis_link::health::Facts;
+
+/// Percent of the memory that may be used before somebody should look.
+const USED_COMFORTABLE: u64 = 80;
+/// Pages of a bucket are made for so many entries, and for values so long.
+const ENTRIES_MIN: u64 = 512;
+const VALUE_MIN: u64 = 64;
+const MIB: u64 = 1024 * 1024;
+
+pub(super) fn judge(facts: &Facts, cli: &str) -> Vec<Finding> {
+    let mut findings = vec![policy(facts, cli).unwrap_or_else(|| fullness(facts, cli))];
+    findings.extend(layout(facts, cli));
+    findings
+}
+
+fn policy(facts: &Facts, cli: &str) -> Option<Finding> {
+    let policy = facts.text("maxmemory_policy");
+    (facts.number("maxmemory") > 0 && policy != "noeviction").then(|| {
+        Finding::fail(
+            "redis memory",
+            format!(
+                "maxmemory-policy {policy}: when it is full it deletes units and requests in \
+                 silence"
+            ),
+            format!(
+                "`{cli} CONFIG SET maxmemory-policy noeviction`, and `maxmemory-policy \
+                 noeviction` in redis.conf"
+            ),
+        )
+    })
+}
+
+fn fullness(facts: &Facts, cli: &str) -> Finding {
+    const CHECK: &str = "redis memory";
+    let used = facts.number("used_memory");
+    let (limit, of) = match facts.number("maxmemory") {
+        0 => (facts.number("total_system_memory"), "the machine's"),
+        limit => (limit, "maxmemory"),
+    };
+    let detail = format!("{} of {} MiB used ({of})", used / MIB, limit / MIB);
+    // A server that does not tell how much there is has no share that is used.
+    if limit == 0 || used.saturating_mul(100) < limit.saturating_mul(USED_COMFORTABLE) {
+        return Finding::ok(CHECK, detail);
+    }
+    Finding::warn(
+        CHECK,
+        format!("{detail}: a full server refuses purchases, one beyond its machine is killed"),
+        format!("`{cli} CONFIG SET maxmemory ..` to more, or move what else is in it elsewhere"),
+    )
+}
+
+fn layout(facts: &Facts, cli: &str) -> Option<Finding> {
+    let small = |name: &str, least: u64| {
+        let number: u64 = facts.setting(name)?.parse().ok()?;
+        (number < least).then(|| (format!("{name} {number}"), format!("{name} {least}")))
+    };
+    let too_small =
+        [("hash-max-listpack-entries", ENTRIES_MIN), ("hash-max-listpack-value", VALUE_MIN)];
+    let (seen, wanted): (Vec<_>, Vec<_>) =
+        too_small.into_iter().filter_map(|(name, least)| small(name, least)).unzip();
+    (!seen.is_empty()).then(|| {
+        Finding::warn(
+            "redis layout",
+            format!("{}: each buyer takes twice the memory", seen.join(", ")),
+            format!("`{cli} CONFIG SET {}`, and the same in redis.conf", wanted.join(" ")),
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::Status;
+    use super::super::tests_support::facts;
+    use super::*;
+
+    #[test]
+    fn a_server_that_deletes_when_full_fails() {
+        let evicting = "maxmemory:100\nmaxmemory_policy:allkeys-lru\nused_memory:1";
+        let finding = judge(&facts(evicting), "redis-cli").remove(0);
+        assert_eq!(finding.status, Status::Fail);
+        assert!(finding.detail.contains("allkeys-lru"), "{finding:?}");
+        let unlimited = facts("maxmemory:0\nmaxmemory_policy:allkeys-lru\nused_memory:1");
+        assert_eq!(policy(&unlimited, "c"), None, "without a limit nothing is deleted");
+    }
+
+    #[test]
+    fn a_server_that_is_nearly_full_is_told() {
+        let used =
+            |used: u64, lines: &str| fullness(&facts(&format!("used_memory:{used}\n{lines}")), "c");
+        assert_eq!(used(79, "maxmemory:100").status, Status::Ok);
+        assert_eq!(used(80, "maxmemory:100").status, Status::Warn);
+        assert_eq!(used(90, "maxmemory:0\ntotal_system_memory:100").status, Status::Warn);
+        assert_eq!(used(90, "").status, Status::Ok);
+    }
+
+    #[test]
+    fn pages_that_redis_would_spread_out_are_told() {
+        let with = |entries: &str, value: &str| {
+            let mut seen = facts("");
+            let set = [("hash-max-listpack-entries", entries), ("hash-max-listpack-value", value)];
+            seen.config = Ok(set.map(|(name, value)| (name.into(), value.into())).into());
+            layout(&seen, "redis-cli")
+        };
+        assert_eq!(with("512", "64"), None);
+        let small = with("128", "64").unwrap();
+        assert!(small.remedy.contains("hash-max-listpack-entries 512"), "{small:?}");
+        assert!(!small.remedy.contains("value"), "{small:?}");
+    }
+}

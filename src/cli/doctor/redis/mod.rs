@@ -1,0 +1,260 @@
+//! Redis, where units are counted: can every server be reached, does it keep what it must keep, and
+//! is it ours?
+
+use super::Finding;
+use crate::cli::engine;
+use crate::config::{Durability, Settings, Tier};
+use crate::redis_link::health::{Part, Server, Trouble};
+
+mod keeping;
+mod memory;
+mod place;
+mod server;
+
+/// What the settings ask of a server.
+#[derive(Debug, Clone)]
+struct Wanted {
+    durability: Durability,
+    replicas_min: u64,
+    is_cluster: bool,
+    command_timeout_ms: u64,
+    /// The ledger that the buckets must belong to.
+    installation: Installation,
+}
+
+/// Which ledger this one is.
+#[derive(Debug, Clone)]
+enum Installation {
+    Known(String),
+    /// The ledger is still to be made: whatever is there is somebody else's.
+    None,
+    /// The ledger did not say.
+    Unknown,
+}
+
+/// Looks at everything behind `redis.url`, where this tier counts in Redis.
+pub(super) async fn examine(settings: &Settings) -> Vec<Finding> {
+    // A missing address is a fault of the configuration.
+    if !matches!(settings.tier, Tier::Gate | Tier::Pipeline) || settings.redis.url.is_empty() {
+        return Vec::new();
+    }
+    let mut findings: Vec<Finding> = waits(settings).into_iter().collect();
+    let health = match engine::redis_health(settings).await {
+        Ok(health) => health,
+        Err(error) => {
+            let remedy = "correct redis.url; config/default.toml says how it is written";
+            findings.push(Finding::fail("redis", error.to_string(), remedy));
+            return findings;
+        }
+    };
+    let wanted = Wanted {
+        durability: settings.redis.durability,
+        replicas_min: u64::from(settings.redis.replicas_min),
+        is_cluster: health.cluster.is_some(),
+        command_timeout_ms: settings.redis.command_timeout_ms,
+        installation: match engine::known_installation(settings).await {
+            Ok(Some(known)) => Installation::Known(known),
+            Ok(None) => Installation::None,
+            Err(_said_elsewhere) => Installation::Unknown,
+        },
+    };
+    findings.extend(place::sentinels(&health.sentinels));
+    let cluster = health.cluster.as_ref();
+    findings.extend(cluster.map(|slots| place::cluster(slots, &health.servers)));
+    let each = health.servers.iter().flat_map(|server| of_server(server, &wanted));
+    findings.extend(gathered(each.collect()));
+    findings
+}
+
+/// What waits for what.
+fn waits(settings: &Settings) -> Option<Finding> {
+    let redis = &settings.redis;
+    let confirmed = match redis.durability {
+        Durability::Replicated => redis.replicas_wait_ms,
+        Durability::Plain | Durability::Aof => 0,
+    };
+    let longest = redis.command_timeout_ms.saturating_add(confirmed);
+    (longest >= settings.http.answer_deadline_ms).then(|| {
+        Finding::warn(
+            "redis waits",
+            format!(
+                "a command may take {longest} ms, and buyers hear `unknown` after \
+                 http.answer_deadline_ms = {}",
+                settings.http.answer_deadline_ms
+            ),
+            "lower redis.command_timeout_ms, or raise http.answer_deadline_ms",
+        )
+    })
+}
+
+/// What was found about one server.
+fn of_server(server: &Server, wanted: &Wanted) -> Vec<(String, Finding)> {
+    let node = server.node.to_string();
+    let (host, port) = (&server.node.host, server.node.port);
+    let cli = format!("redis-cli -h {host} -p {port}");
+    let mut findings = match &server.seen {
+        Ok(facts) => {
+            let mut findings = server::judge(facts, server.part, wanted, &cli);
+            findings.extend(keeping::judge(facts, wanted, &cli));
+            findings.extend(memory::judge(facts, &cli));
+            let failed = findings.iter().any(|finding| finding.status == super::Status::Fail);
+            let not_ready = facts.not_ready.as_ref().filter(|_| !failed);
+            findings.extend(not_ready.map(|why| {
+                let remedy = "do what the message says; the server cannot work with it before";
+                Finding::fail("redis connection", why, remedy)
+            }));
+            findings
+        }
+        Err(trouble) => vec![not_seen(trouble, &cli)],
+    };
+    if server.part == Part::Replica {
+        for finding in &mut findings {
+            // It sells nothing, unless it becomes the master.
+            if finding.status == super::Status::Fail {
+                finding.status = super::Status::Warn;
+            }
+        }
+    }
+    let name = match server.part {
+        Part::Master => node,
+        Part::Replica => format!("replica {node}"),
+    };
+    findings.into_iter().map(|finding| (name.clone(), finding)).collect()
+}
+
+/// A server that told nothing.
+fn not_seen(trouble: &Trouble, cli: &str) -> Finding {
+    const CHECK: &str = "redis";
+    match trouble {
+        Trouble::Unreachable(why) => Finding::fail(
+            CHECK,
+            format!("does not answer: {why}"),
+            format!("start it, or correct redis.url; `{cli} PING` from this machine must answer"),
+        ),
+        Trouble::Refused { code, message } if code == "WRONGPASS" || code == "NOAUTH" => {
+            Finding::fail(
+                CHECK,
+                format!("does not let us in: {message}"),
+                "put the right user and password into redis.url, as in \
+                 redis://user:password@host:port",
+            )
+        }
+        Trouble::Refused { code, message } if code == "NOPERM" => Finding::fail(
+            CHECK,
+            format!("does not let this user ask: {message}"),
+            format!(
+                "`{cli} ACL SETUSER name ~namespace:* +@all -@dangerous +info +role +config|get`"
+            ),
+        ),
+        Trouble::Refused { message, .. } => Finding::fail(
+            CHECK,
+            format!("refuses: {message}"),
+            format!("see its log, and `{cli} INFO`"),
+        ),
+    }
+}
+
+/// Puts servers about which the same was found into one line.
+fn gathered(findings: Vec<(String, Finding)>) -> Vec<Finding> {
+    let mut lines: Vec<(Vec<String>, Finding)> = Vec::new();
+    for (name, finding) in findings {
+        match lines.iter_mut().find(|(_, line)| *line == finding) {
+            Some((names, _)) => names.push(name),
+            None => lines.push((vec![name], finding)),
+        }
+    }
+    // What belongs together stands together, in the order of the first server.
+    let order: Vec<&str> = lines.iter().map(|(_, finding)| finding.check).collect();
+    let place = |check: &str| order.iter().position(|first| *first == check);
+    let mut lines: Vec<_> =
+        lines.iter().map(|(names, finding)| (place(finding.check), names, finding)).collect();
+    lines.sort_by_key(|(place, ..)| *place);
+    let line = |(_, names, finding): (_, &Vec<String>, &Finding)| {
+        let detail = format!("{}: {}", names.join(", "), finding.detail);
+        Finding { detail, ..finding.clone() }
+    };
+    lines.into_iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests_support {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::redis_link::health::{Buckets, Facts};
+
+    /// A server that says just this in `INFO`, and no settings.
+    pub fn facts(info: &str) -> Facts {
+        let field =
+            |line: &str| line.split_once(':').map(|(name, value)| (name.into(), value.into()));
+        Facts {
+            round_trip: Duration::from_micros(100),
+            clock_ahead_ms: 0,
+            info: info.lines().filter_map(field).collect(),
+            config: Ok([].into()),
+            cluster: None,
+            not_ready: None,
+            buckets: Ok(Buckets::default()),
+        }
+    }
+
+    pub fn wanted() -> Wanted {
+        Wanted {
+            durability: Durability::Plain,
+            replicas_min: 1,
+            is_cluster: false,
+            command_timeout_ms: 1_000,
+            installation: Installation::Unknown,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Status;
+    use super::*;
+
+    #[test]
+    fn servers_with_the_same_finding_share_a_line() {
+        let of = |name: &str, check, detail: &str| (name.to_owned(), Finding::ok(check, detail));
+        let lines = gathered(vec![
+            of("a", "redis memory", "fine"),
+            of("a", "redis clock", "fine"),
+            of("b", "redis memory", "fine"),
+            of("b", "redis clock", "late"),
+            of("c", "redis memory", "full"),
+        ]);
+        let shown: Vec<String> =
+            lines.iter().map(|line| format!("{} {}", line.check, line.detail)).collect();
+        let expected = [
+            "redis memory a, b: fine",
+            "redis memory c: full",
+            "redis clock a: fine",
+            "redis clock b: late",
+        ];
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn a_wait_longer_than_a_buyers_is_told() {
+        let mut settings = Settings::for_test("sqlite://x.db");
+        assert_eq!(waits(&settings), None);
+        settings.redis.command_timeout_ms = 4_900;
+        assert_eq!(waits(&settings), None);
+        settings.redis.durability = Durability::Replicated;
+        assert_eq!(waits(&settings).map(|finding| finding.status), Some(Status::Warn));
+    }
+
+    #[test]
+    fn each_kind_of_refusal_has_its_own_remedy() {
+        let refused = |code: &str| {
+            let message = format!("{code}: no");
+            not_seen(&Trouble::Refused { code: code.to_owned(), message }, "redis-cli").remedy
+        };
+        assert!(refused("WRONGPASS").contains("password"));
+        assert!(refused("NOPERM").contains("ACL SETUSER"));
+        assert!(refused("ERR").contains("log"));
+        let silent = not_seen(&Trouble::Unreachable("refused".into()), "redis-cli -p 1");
+        assert!(silent.remedy.contains("redis-cli -p 1 PING"), "{silent:?}");
+    }
+}

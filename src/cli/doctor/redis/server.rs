@@ -1,0 +1,235 @@
+//! Who a server is: role, version, speed, clock, and whose buckets it has.
+
+use super::super::{Finding, machine};
+use super::{Installation, Wanted};
+use crate::redis_link::health::{Facts, Part, Trouble};
+
+/// Scripts with a first line of flags, which a full server refuses up front, came with it.
+const VERSION_MIN: (u32, u32) = (7, 0);
+/// Above it each batch waits noticeably for the network.
+const ROUND_TRIP_COMFORTABLE_US: u128 = 5_000;
+/// A server that hangs up on whoever is silent so long does so between two sales.
+const IDLE_MIN_S: u64 = 60;
+
+pub(super) fn judge(facts: &Facts, part: Part, wanted: &Wanted, cli: &str) -> Vec<Finding> {
+    let mut findings = vec![
+        answer(facts, wanted),
+        role(facts, part, wanted, cli),
+        version(facts.text("redis_version")),
+        machine::skew("redis clock", facts.clock_ahead_ms),
+    ];
+    findings.extend(idle(facts, cli));
+    findings.extend(untold(facts));
+    if part == Part::Master {
+        findings.push(buckets(facts, wanted));
+    }
+    findings
+}
+
+fn answer(facts: &Facts, wanted: &Wanted) -> Finding {
+    const CHECK: &str = "redis";
+    let took = facts.round_trip;
+    let detail = format!("answers in {:.2} ms", took.as_secs_f64() * 1000.0);
+    if facts.text("loading") == "1" {
+        return Finding::fail(
+            CHECK,
+            format!("{detail}, and is still reading its file"),
+            "wait until it has read it: `loading` in `redis-cli INFO persistence` becomes 0",
+        );
+    }
+    if took.as_millis() * 10 > u128::from(wanted.command_timeout_ms) {
+        return Finding::warn(
+            CHECK,
+            format!("{detail}: too close to redis.command_timeout_ms"),
+            "raise redis.command_timeout_ms, or move the server nearer",
+        );
+    }
+    if took.as_micros() > ROUND_TRIP_COMFORTABLE_US {
+        return Finding::warn(
+            CHECK,
+            format!("{detail}: each batch of buyers waits for it"),
+            "run it in the same data centre as this program, on a machine with a free core",
+        );
+    }
+    Finding::ok(CHECK, detail)
+}
+
+fn role(facts: &Facts, part: Part, wanted: &Wanted, cli: &str) -> Finding {
+    const CHECK: &str = "redis role";
+    let in_cluster = facts.text("cluster_enabled") == "1";
+    if part == Part::Master && in_cluster && !wanted.is_cluster {
+        let remedy = "write redis.url as redis+cluster://host:port,host:port";
+        return Finding::fail(CHECK, "is a member of a cluster", remedy);
+    }
+    let of = || format!("{}:{}", facts.text("master_host"), facts.text("master_port"));
+    match (part, facts.text("role")) {
+        (Part::Master, "master") => Finding::ok(CHECK, "master"),
+        (Part::Master, "slave") => Finding::fail(
+            CHECK,
+            format!("is a replica of {}: it takes no writes", of()),
+            format!("point redis.url to {}, or promote this one: `{cli} REPLICAOF NO ONE`", of()),
+        ),
+        (Part::Replica, "slave") if facts.text("master_link_status") == "up" => {
+            Finding::ok(CHECK, format!("copies {}", of()))
+        }
+        (Part::Replica, "slave") => Finding::warn(
+            CHECK,
+            format!("has no connection to its master {}", of()),
+            format!("see its log; `{cli} INFO replication` must say master_link_status:up"),
+        ),
+        (_, other) => Finding::fail(
+            CHECK,
+            format!("says that its role is {other:?}"),
+            "point redis.url to a redis-server; sentinels stand in redis+sentinel://",
+        ),
+    }
+}
+
+fn version(version: &str) -> Finding {
+    const CHECK: &str = "redis version";
+    let mut numbers = version.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
+    let seen = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if seen >= VERSION_MIN {
+        return Finding::ok(CHECK, version);
+    }
+    let (major, minor) = VERSION_MIN;
+    Finding::fail(
+        CHECK,
+        format!("{version:?} is older than {major}.{minor}, which scripts with flags need"),
+        format!("upgrade it to {major}.{minor} or later"),
+    )
+}
+
+fn idle(facts: &Facts, cli: &str) -> Option<Finding> {
+    let after: u64 = facts.setting("timeout")?.parse().ok()?;
+    (1..IDLE_MIN_S).contains(&after).then(|| {
+        Finding::warn(
+            "redis idle",
+            format!("hangs up on whoever is silent for {after} s (timeout)"),
+            format!("`{cli} CONFIG SET timeout 0`, and the same in redis.conf"),
+        )
+    })
+}
+
+/// What a restricted server keeps to itself.
+fn untold(facts: &Facts) -> Option<Finding> {
+    let why = match facts.config.as_ref().err()? {
+        Trouble::Unreachable(why) => why,
+        Trouble::Refused { message, .. } => message,
+    };
+    Some(Finding::warn(
+        "redis settings",
+        format!(
+            "does not tell appendfsync, min-replicas-to-write, timeout and \
+             hash-max-listpack-entries: {why}"
+        ),
+        "allow this user `+config|get`, or look at them yourself where the server is managed",
+    ))
+}
+
+fn buckets(facts: &Facts, wanted: &Wanted) -> Finding {
+    const CHECK: &str = "redis buckets";
+    let found = match &facts.buckets {
+        Ok(found) => found,
+        Err(trouble) => {
+            let why = match trouble {
+                Trouble::Unreachable(why) => why,
+                Trouble::Refused { message, .. } => message,
+            };
+            let remedy = "allow this user `+scan +hmget` on keys that begin with the namespace";
+            return Finding::warn(CHECK, format!("cannot be looked for: {why}"), remedy);
+        }
+    };
+    let total: u64 = found.by_installation.values().sum();
+    let ours = match &wanted.installation {
+        Installation::Known(name) => found.by_installation.get(name).copied().unwrap_or(0),
+        Installation::None => 0,
+        Installation::Unknown => total,
+    };
+    let part = if found.all_seen { "" } else { " (not all keys were gone through)" };
+    let foreign = total - ours;
+    if foreign > 0 {
+        let of = if let Installation::Known(ours) = &wanted.installation {
+            let others = found.by_installation.keys().filter(|name| *name != ours);
+            let names: Vec<_> = others.map(|name| format!("{name:?}")).collect();
+            format!("another ledger ({}, ours is {ours:?})", names.join(", "))
+        } else {
+            "another ledger: ours is still to be made".to_owned()
+        };
+        return Finding::fail(
+            CHECK,
+            format!("{foreign} of {total} under our namespace belong to {of}{part}"),
+            "give this installation a `namespace` of its own; delete the keys only if that other \
+             ledger is gone for good",
+        );
+    }
+    let whose = match &wanted.installation {
+        Installation::Unknown => ", whose could not be told without the ledger",
+        _ => "",
+    };
+    let stale = match found.opened_elsewhere {
+        0 => String::new(),
+        some => format!("; {some} from before its last start are loaded again from the ledger"),
+    };
+    Finding::ok(CHECK, format!("{total} under our namespace{whose}{stale}{part}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::Status;
+    use super::super::tests_support::{facts, wanted};
+    use super::*;
+
+    #[test]
+    fn a_version_without_flags_in_scripts_is_too_old() {
+        assert_eq!(version("7.0.15").status, Status::Ok);
+        assert_eq!(version("8.2.0").status, Status::Ok);
+        assert_eq!(version("6.2.14").status, Status::Fail);
+        assert_eq!(version("").status, Status::Fail);
+    }
+
+    #[test]
+    fn a_role_that_does_not_fit_names_the_way_out() {
+        let wanted = wanted();
+        let judged = |lines: &str, part| role(&facts(lines), part, &wanted, "redis-cli");
+        assert_eq!(judged("role:master", Part::Master).status, Status::Ok);
+        let replica = judged("role:slave\nmaster_host:h\nmaster_port:1", Part::Master);
+        assert_eq!(replica.status, Status::Fail);
+        assert!(replica.remedy.contains("h:1"), "{replica:?}");
+        let member = judged("role:master\ncluster_enabled:1", Part::Master);
+        assert!(member.remedy.contains("redis+cluster://"), "{member:?}");
+        let cut = judged("role:slave\nmaster_link_status:down", Part::Replica);
+        assert_eq!(cut.status, Status::Warn);
+        assert_eq!(judged("role:sentinel", Part::Master).status, Status::Fail);
+    }
+
+    #[test]
+    fn buckets_of_another_ledger_are_told() {
+        let mut seen = facts("");
+        let Ok(found) = &mut seen.buckets else { panic!("made above") };
+        found.by_installation = [("0000000a".to_owned(), 3)].into();
+        let mut wanted = wanted();
+        wanted.installation = Installation::Known("0000000a".to_owned());
+        assert_eq!(buckets(&seen, &wanted).status, Status::Ok);
+        wanted.installation = Installation::Known("0000000b".to_owned());
+        let finding = buckets(&seen, &wanted);
+        assert_eq!(finding.status, Status::Fail);
+        assert!(finding.detail.contains("3 of 3"), "{finding:?}");
+        wanted.installation = Installation::None;
+        assert_eq!(buckets(&seen, &wanted).status, Status::Fail);
+        wanted.installation = Installation::Unknown;
+        assert_eq!(buckets(&seen, &wanted).status, Status::Ok);
+    }
+
+    #[test]
+    fn a_restricted_server_and_a_busy_hang_up_are_told() {
+        let mut seen = facts("");
+        assert_eq!(untold(&seen), None);
+        seen.config = Err(Trouble::Refused { code: "NOPERM".into(), message: "no".into() });
+        assert_eq!(untold(&seen).map(|finding| finding.status), Some(Status::Warn));
+        seen.config = Ok([("timeout".to_owned(), "30".to_owned())].into());
+        assert_eq!(idle(&seen, "c").map(|finding| finding.status), Some(Status::Warn));
+        seen.config = Ok([("timeout".to_owned(), "300".to_owned())].into());
+        assert_eq!(idle(&seen, "c"), None);
+    }
+}
