@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use floodgate::config::Tier;
-use floodgate::domain::{BucketNo, BuyerId, OrderState, Phase, Policy, Refusal, RequestId};
+use floodgate::domain::{BucketNo, BuyerId, Loan, OrderState, Phase, Policy, Refusal, RequestId};
 use floodgate::messages::Answer;
 use floodgate::stock::BucketKey;
 use futures_util::future::join_all;
@@ -136,14 +136,14 @@ fn a_transfer_left_half_done_is_finished_once() {
             reports.iter().filter(|r| r.kind == "stock_gate").all(|r| r.steps > 0).then_some(())
         })
         .await;
-        let transfer = rig.actors.directory().next_transfer();
-        assert_eq!(stock.lend(key(from), to, transfer, 2).await.unwrap(), 2);
-        assert_eq!(stock.lend(key(from), to, transfer, 2).await.unwrap(), 2, "a repeat");
+        let loan = Loan { no: 1, units: 2 };
+        assert_eq!(stock.lend(key(from), to, 2).await.unwrap(), Some(loan));
+        assert_eq!(stock.lend(key(from), to, 2).await.unwrap(), Some(loan), "a repeat");
         assert_eq!(rig.free().await, [3, 5], "on the way");
         rig.assert_holds().await;
         assert_eq!(stock.finish_transfers(key(to)).await.unwrap(), 2);
         assert_eq!(stock.finish_transfers(key(to)).await.unwrap(), 0);
-        assert_eq!(stock.borrow(key(from), to, transfer).await.unwrap(), 0, "a late repeat");
+        assert_eq!(stock.borrow(key(from), to, loan).await.unwrap(), 0, "a late repeat");
         assert_eq!(rig.free().await, [3, 7]);
         rig.assert_holds().await;
     });

@@ -7,6 +7,11 @@ use std::process::{Child, Command, Output, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value as Json;
 
+mod bench;
+mod doctor;
+mod doctor_mysql;
+mod doctor_redis;
+
 const SALE: &str = r#"{"sale_id": "spring", "title": "Spring sale",
     "starts_at": "2020-01-01T00:00:00Z", "ends_at": "2099-01-01T00:00:00Z",
     "skus": [{"sku_id": "phone", "title": "Phone", "price": 100, "initial_stock": 5,

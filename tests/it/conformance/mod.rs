@@ -1,3 +1,4 @@
 //! One suite per port, run over every backend.
 
 mod ledger;
+mod stock;

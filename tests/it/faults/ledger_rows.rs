@@ -2,26 +2,43 @@
 
 use diesel::connection::SimpleConnection;
 use diesel::prelude::*;
+use floodgate::db::mysql::MysqlLedger;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::db::{Class, Error, Ledger};
 use floodgate::domain::{Failure, Policy, Refusal, Sku};
 use tempfile::TempDir;
 
 use crate::support::offers::{ANY, buyer, intent, offer, quota, request, run};
+use crate::support::servers::mariadb::MariaDb;
 
 struct Store {
-    directory: TempDir,
-    ledger: SqliteLedger,
+    place: Place,
+    ledger: Box<dyn Ledger>,
     sku: Sku,
 }
 
+enum Place {
+    File(TempDir),
+    Server(MariaDb),
+}
+
 impl Store {
-    /// Buyers 1 to 3 with two units each, by the requests 1 to 3; request 9 failed.
-    async fn with(policy: Policy) -> Self {
+    /// One of each kind, with buyers 1 to 3 who have two units each, by the requests 1 to 3;
+    /// request 9 failed.
+    async fn each_with(policy: Policy) -> [Self; 2] {
         let directory = tempfile::tempdir().unwrap();
-        let ledger =
-            SqliteLedger::open(&OpenOptions::new(directory.path().join("ledger.db"))).unwrap();
-        let sku = offer(&ledger, "sale", policy, 100).await;
+        let options = OpenOptions::new(directory.path().join("ledger.db"));
+        let file = Box::new(SqliteLedger::open(&options).unwrap());
+        let server = MariaDb::start();
+        let mariadb = Box::new(MysqlLedger::open(&server.options()).unwrap());
+        [
+            Self::fill(Place::File(directory), file, policy).await,
+            Self::fill(Place::Server(server), mariadb, policy).await,
+        ]
+    }
+
+    async fn fill(place: Place, ledger: Box<dyn Ledger>, policy: Policy) -> Self {
+        let sku = offer(&*ledger, "sale", policy, 100).await;
         ledger.place((1..=3).map(|n| intent(&sku, n, n, 2)).collect()).await.unwrap();
         let failure = Failure {
             request: request(9),
@@ -32,41 +49,52 @@ impl Store {
             recorded_at_ms: 1,
         };
         ledger.record_failures(vec![failure]).await.unwrap();
-        Self { directory, ledger, sku }
+        Self { place, ledger, sku }
     }
 
+    /// Changes rows behind the back of the ledger, and of the conditions on its tables.
     fn tamper(&self, sql: &str) {
-        let file = self.directory.path().join("ledger.db");
-        let mut conn = SqliteConnection::establish(file.to_str().unwrap()).unwrap();
-        conn.batch_execute(&format!("PRAGMA busy_timeout = 5000; {sql}")).unwrap();
+        match &self.place {
+            Place::File(directory) => {
+                let file = directory.path().join("ledger.db");
+                let mut conn = SqliteConnection::establish(file.to_str().unwrap()).unwrap();
+                let before = "PRAGMA busy_timeout = 5000; PRAGMA ignore_check_constraints = ON";
+                conn.batch_execute(&format!("{before}; {sql}")).unwrap();
+            }
+            Place::Server(server) => {
+                server.sql(&format!("SET SESSION check_constraint_checks = 0; {sql}"));
+            }
+        }
     }
 }
 
 #[test]
 fn a_quota_row_that_differs_from_the_orders_is_found() {
     run(async {
-        let store = Store::with(quota(5)).await;
-        store.tamper(
-            "UPDATE quotas SET owned = 3 WHERE buyer_id = 1; \
-             DELETE FROM quotas WHERE buyer_id = 2; \
-             UPDATE orders SET state = 2 WHERE buyer_id = 3; \
-             INSERT INTO quotas VALUES (1, 4, 0, 5)",
-        );
-        let found = store.ledger.anomalies(store.sku.no).await.unwrap().wrong_quotas;
-        assert_eq!(found, [(1, 3, 2), (3, 2, 0), (2, 0, 2)]);
+        for store in Store::each_with(quota(5)).await {
+            store.tamper(
+                "UPDATE quotas SET owned = 3 WHERE buyer_id = 1; \
+                 DELETE FROM quotas WHERE buyer_id = 2; \
+                 UPDATE orders SET state = 2 WHERE buyer_id = 3; \
+                 INSERT INTO quotas VALUES (1, 4, 0, 5)",
+            );
+            let found = store.ledger.anomalies(store.sku.no).await.unwrap().wrong_quotas;
+            assert_eq!(found, [(1, 3, 2), (3, 2, 0), (2, 0, 2)]);
+        }
     });
 }
 
 #[test]
 fn only_live_orders_count_for_a_quota() {
     run(async {
-        let store = Store::with(quota(5)).await;
-        for (state, live) in [(0, true), (1, true), (2, false), (3, false), (4, false)] {
-            store.tamper(&format!("UPDATE orders SET state = {state}"));
-            let found = store.ledger.anomalies(store.sku.no).await.unwrap().wrong_quotas;
-            assert_eq!(found.is_empty(), live, "state {state}: {found:?}");
-            let state = floodgate::domain::OrderState::from_db(state).unwrap();
-            assert_eq!(state.is_live(), live);
+        for store in Store::each_with(quota(5)).await {
+            for (state, live) in [(0, true), (1, true), (2, false), (3, false), (4, false)] {
+                store.tamper(&format!("UPDATE orders SET state = {state}"));
+                let found = store.ledger.anomalies(store.sku.no).await.unwrap().wrong_quotas;
+                assert_eq!(found.is_empty(), live, "state {state}: {found:?}");
+                let state = floodgate::domain::OrderState::from_db(state).unwrap();
+                assert_eq!(state.is_live(), live);
+            }
         }
     });
 }
@@ -74,60 +102,82 @@ fn only_live_orders_count_for_a_quota() {
 #[test]
 fn a_request_that_is_order_and_failure_is_found() {
     run(async {
-        let store = Store::with(ANY).await;
-        store.tamper("UPDATE failed_requests SET request_id = 2");
-        let found = store.ledger.anomalies(store.sku.no).await.unwrap();
-        assert_eq!(found.orders_and_failures, [2]);
+        for store in Store::each_with(ANY).await {
+            store.tamper("UPDATE failed_requests SET request_id = 2");
+            let found = store.ledger.anomalies(store.sku.no).await.unwrap();
+            assert_eq!(found.orders_and_failures, [2]);
+        }
     });
 }
 
 #[test]
 fn a_request_with_two_orders_is_found_even_without_its_index() {
+    const TWICE: &str = "SELECT sku_no, 50, slot, request_id, epoch, quantity, amount, state, \
+                         placed_at_ms, pay_by_ms, trace_id FROM orders WHERE request_id = 3";
     run(async {
-        let store = Store::with(ANY).await;
-        store.tamper(
-            "CREATE TABLE loose AS SELECT * FROM orders; \
-             INSERT INTO loose \
-               SELECT sku_no, 50, slot, request_id, epoch, quantity, amount, state, placed_at_ms, \
-                 pay_by_ms, trace_id FROM orders WHERE request_id = 3; \
-             DROP TABLE orders; ALTER TABLE loose RENAME TO orders",
-        );
-        let found = store.ledger.anomalies(store.sku.no).await.unwrap();
-        assert_eq!(found.duplicate_requests, [(3, 2)]);
+        for store in Store::each_with(ANY).await {
+            store.tamper(&match store.place {
+                Place::File(_) => format!(
+                    "CREATE TABLE loose AS SELECT * FROM orders; INSERT INTO loose {TWICE}; \
+                     DROP TABLE orders; ALTER TABLE loose RENAME TO orders"
+                ),
+                Place::Server(_) => format!(
+                    "ALTER TABLE orders DROP KEY orders_by_request; INSERT INTO orders {TWICE}"
+                ),
+            });
+            let found = store.ledger.anomalies(store.sku.no).await.unwrap();
+            assert_eq!(found.duplicate_requests, [(3, 2)]);
+        }
     });
 }
 
 #[test]
-fn a_row_that_nobody_wrote_is_named_and_not_guessed() {
+fn an_order_that_nobody_wrote_is_named_and_not_guessed() {
     run(async {
         for (sql, word) in [
             ("UPDATE orders SET buyer_id = -5 WHERE request_id = 1", "buyer_id is -5"),
             ("UPDATE orders SET request_id = -1 WHERE request_id = 1", "request_id is -1"),
-            ("PRAGMA ignore_check_constraints = ON; UPDATE orders SET state = 9", "state is 9"),
-            ("PRAGMA ignore_check_constraints = ON; UPDATE orders SET quantity = -1", "quantity"),
+            ("UPDATE orders SET state = 9", "state is 9"),
+            ("UPDATE orders SET quantity = -1", "quantity"),
         ] {
-            let store = Store::with(ANY).await;
-            store.tamper(sql);
-            unreadable(store.ledger.scan_orders(store.sku.no, Box::new(|_| true)).await, word);
+            for store in Store::each_with(ANY).await {
+                store.tamper(sql);
+                unreadable(store.ledger.scan_orders(store.sku.no, Box::new(|_| true)).await, word);
+            }
         }
+    });
+}
+
+#[test]
+fn a_failure_that_nobody_wrote_is_named_and_not_guessed() {
+    run(async {
         for (sql, word) in [
             ("UPDATE failed_requests SET reason = 'whim'", "reason is whim"),
             ("UPDATE failed_requests SET reason = 'quota-exceeded'", "without details"),
             ("UPDATE failed_requests SET reason = 'already-purchased'", "without details"),
         ] {
-            let store = Store::with(ANY).await;
-            store.tamper(sql);
-            unreadable(store.ledger.scan_failures(store.sku.no, Box::new(|_| true)).await, word);
-            unreadable(store.ledger.failure(request(9)).await, word);
+            for store in Store::each_with(ANY).await {
+                store.tamper(sql);
+                let scanned = store.ledger.scan_failures(store.sku.no, Box::new(|_| true)).await;
+                unreadable(scanned, word);
+                unreadable(store.ledger.failure(request(9)).await, word);
+            }
         }
+    });
+}
+
+#[test]
+fn a_sale_that_nobody_wrote_is_named_and_not_guessed() {
+    run(async {
         for (sql, word) in [
             ("UPDATE skus SET policy_kind = 'first_come'", "policy.kind"),
             ("UPDATE skus SET policy_limit = -1", "policy_limit is -1"),
             ("UPDATE sales SET sale_id = 'a b'", "sale_id is a b"),
         ] {
-            let store = Store::with(ANY).await;
-            store.tamper(sql);
-            unreadable(store.ledger.sales().await, word);
+            for store in Store::each_with(ANY).await {
+                store.tamper(sql);
+                unreadable(store.ledger.sales().await, word);
+            }
         }
     });
 }

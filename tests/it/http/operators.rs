@@ -151,5 +151,5 @@ async fn probes_are_answered() {
     }
     let verbose: Json = get(&app, "/readyz?verbose").await.json().await.unwrap();
     let names: Vec<_> = verbose["checks"].as_array().unwrap().iter().map(|c| &c["name"]).collect();
-    assert_eq!(names, ["accepting", "actors", "ledger"]);
+    assert_eq!(names, ["accepting", "actors", "ledger", "stock"]);
 }

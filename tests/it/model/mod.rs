@@ -1,4 +1,5 @@
 //! The reference model against everything that counts, over random operations.
 
 mod gate_book;
-mod sqlite_ledger;
+mod gate_lua;
+mod sql_ledgers;

@@ -10,6 +10,10 @@ use reqwest::{Client, Response, StatusCode};
 use serde_json::{Value as Json, json};
 use tempfile::TempDir;
 
+use super::servers::mariadb::MariaDb;
+use super::servers::redis::Redis;
+use super::wait::until;
+
 /// A running server. Ends with the test.
 pub struct TestApp {
     pub public: SocketAddr,
@@ -17,16 +21,38 @@ pub struct TestApp {
     pub client: Client,
     pub settings: Settings,
     app: AppThread,
-    /// Holds the ledger for as long as the server runs.
-    folder: Option<TempDir>,
+    ground: Option<Ground>,
 }
 
-/// Settings of a tier on a fresh ledger; the folder must outlive the server.
-pub fn fresh_settings(tier: Tier) -> (Settings, TempDir) {
+/// What a tier stands on; must outlive the server.
+pub struct Ground {
+    _folder: TempDir,
+    /// Where the tier counts in Redis.
+    pub redis: Option<Redis>,
+    /// Where its ledger is in MariaDB.
+    pub mariadb: Option<MariaDb>,
+}
+
+/// Settings of a tier on fresh stores: SQLite for the tiers of one process, Redis and MariaDB for
+/// those of many.
+pub fn fresh_settings(tier: Tier) -> (Settings, Ground) {
     let folder = tempfile::tempdir().unwrap();
     let mut settings = Settings::for_test(&url_of(folder.path().join("ledger.db")));
     settings.tier = tier;
-    (settings, folder)
+    let mut ground = Ground { _folder: folder, redis: None, mariadb: None };
+    if tier == Tier::Gate {
+        let redis = ground.redis.insert(Redis::start());
+        settings.redis.url = redis.url();
+        settings.ledger.url = ground.mariadb.insert(MariaDb::start()).url();
+    }
+    (settings, ground)
+}
+
+/// Tier `ledger` on MariaDB.
+pub fn ledger_on_mariadb() -> (Settings, Ground) {
+    let (mut settings, mut ground) = fresh_settings(Tier::Ledger);
+    settings.ledger.url = ground.mariadb.insert(MariaDb::start()).url();
+    (settings, ground)
 }
 
 pub fn url_of(file: PathBuf) -> String {
@@ -34,11 +60,15 @@ pub fn url_of(file: PathBuf) -> String {
 }
 
 impl TestApp {
-    /// A tier on a fresh ledger.
+    /// A tier on fresh stores.
     pub fn fresh(tier: Tier) -> Self {
-        let (settings, folder) = fresh_settings(tier);
+        Self::on(fresh_settings(tier))
+    }
+
+    /// A server that takes its stores along.
+    pub fn on((settings, ground): (Settings, Ground)) -> Self {
         let mut app = Self::start(settings);
-        app.folder = Some(folder);
+        app.ground = Some(ground);
         app
     }
 
@@ -48,7 +78,12 @@ impl TestApp {
         let at = app.listening();
         let client = Client::builder().pool_max_idle_per_host(256).build().unwrap();
         let (public, internal) = (at.public, at.internal);
-        Self { public, internal, client, settings, app, folder: None }
+        Self { public, internal, client, settings, app, ground: None }
+    }
+
+    /// The Redis that the tier counts in.
+    pub fn redis(&self) -> &Redis {
+        self.ground.as_ref().and_then(|ground| ground.redis.as_ref()).unwrap()
     }
 
     /// Stops the server in good order.
@@ -107,11 +142,15 @@ impl TestApp {
         (response.status(), response.json().await.unwrap())
     }
 
-    /// Audits everything and requires that all of it could be judged and holds.
+    /// Audits everything and requires that it holds, at every look, and that all of it could be
+    /// judged in the end: what was accepted last may still be on its way.
     pub async fn assert_audit_holds(&self) -> Json {
-        let report = self.admin("/audit", Some(json!({}))).await;
-        assert!(report["holds"] == true && report["could_tell"] == true, "{report:#}");
-        report
+        until("everything to be judged", || async {
+            let report = self.admin("/audit", Some(json!({}))).await;
+            assert!(report["holds"] == true, "{report:#}");
+            (report["could_tell"] == true).then_some(report)
+        })
+        .await
     }
 
     /// A stage of a sale's funnel.

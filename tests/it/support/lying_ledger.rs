@@ -247,8 +247,9 @@ impl Ledger for LyingLedger {
     }
 
     async fn scan_failures(&self, sku: SkuNo, mut visit: Visit<Failure>) -> Result<(), Error> {
-        let rows = self.rows.lock();
-        let _complete = rows.failures.iter().filter(|f| f.sku == sku).all(|f| visit(*f));
+        let rows: Vec<_> =
+            self.rows.lock().failures.iter().filter(|f| f.sku == sku).copied().collect();
+        hand_over(move || rows.into_iter().all(&mut visit)).await;
         Ok(())
     }
 
@@ -259,14 +260,11 @@ impl Ledger for LyingLedger {
             (rows.facts(sku), orders)
         };
         orders.sort_by_key(|order| (order.buyer, order.slot));
-        // The receiver is on this thread: rows are handed over from another one.
-        let handing = std::thread::spawn(move || {
+        hand_over(move || {
             visit(AuditRow::Sku(facts.0, facts.1))
                 && orders.into_iter().all(|order| visit(AuditRow::Order(order)))
-        });
-        while !handing.is_finished() {
-            tokio::task::yield_now().await;
-        }
+        })
+        .await;
         Ok(())
     }
 
@@ -316,4 +314,12 @@ impl Ledger for LyingLedger {
     }
 
     async fn close(&self) {}
+}
+
+/// The receiver of the rows is on this thread: they are handed over from another one.
+async fn hand_over(rows: impl FnOnce() -> bool + Send + 'static) {
+    let handing = std::thread::spawn(rows);
+    while !handing.is_finished() {
+        tokio::task::yield_now().await;
+    }
 }

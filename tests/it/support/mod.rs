@@ -3,12 +3,18 @@
 pub mod admin;
 pub mod app;
 pub mod crowd;
+pub mod fault_proxy;
+mod fault_proxy_tests;
+pub mod faulty_ledger;
+pub mod gate;
+pub mod links;
 pub mod lying_ledger;
 pub mod offers;
 pub mod orders;
 pub mod process;
 pub mod random;
 pub mod rig;
+pub mod servers;
 pub mod wait;
 
 pub use app::TestApp;

@@ -2,10 +2,11 @@
 
 use std::future::Future;
 
+use floodgate::audit::audit;
 use floodgate::db::{AuditRow, Ledger};
 use floodgate::domain::{
-    BucketNo, BuyerId, Epoch, Failure, Order, OrderIntent, Policy, RequestId, Sale, SaleDraft, Sku,
-    SkuDraft, SkuNo, TraceId,
+    BucketNo, BuyerId, Epoch, Failure, Order, OrderIntent, Phase, Policy, RequestId, Sale,
+    SaleDraft, Sku, SkuDraft, SkuNo, TraceId,
 };
 use tokio::sync::mpsc;
 
@@ -57,6 +58,19 @@ pub async fn offer(ledger: &dyn Ledger, id: &str, policy: Policy, initial: u32) 
     let draft = sale_draft(id, vec![sku_draft("sku", policy, initial)]);
     let sale: Sale = ledger.create_sale(draft, 1).await.unwrap().expect("a new name");
     sale.skus.into_iter().next().unwrap()
+}
+
+/// A sale with one SKU, and it is open.
+pub async fn open_offer(ledger: &dyn Ledger, id: &str, policy: Policy, initial: u32) -> Sku {
+    let sku = offer(ledger, id, policy, initial).await;
+    ledger.turn_sale(id.parse().unwrap(), Phase::Open, 1).await.unwrap();
+    sku
+}
+
+/// Every order of the ledger keeps what the ledger promises.
+pub async fn assert_ledger_holds(ledger: &dyn Ledger) {
+    let report = audit(None, ledger, None, 1).await.unwrap();
+    assert!(report.holds, "{:#?}", report.violations);
 }
 
 pub fn intent(sku: &Sku, request_no: u64, buyer_no: u64, quantity: u32) -> OrderIntent {

@@ -38,6 +38,7 @@ pub struct Rig {
     pub actors: Arc<ActorSystem>,
     pub desk: SalesDesk,
     pub gates: GateHandle,
+    pub clock: Arc<ManualClock>,
     requests: AtomicU64,
 }
 
@@ -56,6 +57,52 @@ impl Rig {
     /// Starts the tier on `ledger` and opens the offer.
     pub async fn open(settings: &Settings, ledger: Arc<dyn Ledger>, offer: Offer) -> Self {
         let rig = Self::start(settings, ledger);
+        rig.create(offer, START_MS - 1000).await;
+        rig.turn(Phase::Open).await;
+        rig
+    }
+
+    /// Starts the tier on `ledger`, with whatever sales are in it.
+    pub fn start(settings: &Settings, ledger: Arc<dyn Ledger>) -> Self {
+        let clock = Arc::new(ManualClock::new(START_MS));
+        let shared: SharedClock = clock.clone();
+        Self::on(settings, Backends::embedded(settings.tier, ledger, &shared), clock)
+    }
+
+    /// Starts tier `gate` on `ledger`, with whatever sales are in it.
+    pub async fn start_on_redis(settings: &Settings, ledger: Arc<dyn Ledger>) -> Self {
+        let clock = Arc::new(ManualClock::new(START_MS));
+        let shared: SharedClock = clock.clone();
+        let backends = Backends::on_redis(settings, ledger, &shared).await.unwrap();
+        Self::on(settings, backends, clock)
+    }
+
+    /// Starts the actors on these backends, with whatever sales are in the ledger.
+    pub fn on(settings: &Settings, backends: Backends, clock: Arc<ManualClock>) -> Self {
+        let shared: SharedClock = clock.clone();
+        let catalog = Arc::new(Catalog::default());
+        let metrics = Arc::new(Metrics::new());
+        let shutdown = Shutdown::default();
+        let actors = Arc::new(ActorSystem::start(
+            settings, &backends, &catalog, &metrics, &shared, &shutdown,
+        ));
+        let desk =
+            SalesDesk::new(catalog.clone(), &backends, actors.clone(), shared, &settings.keeper);
+        let limits = AskLimits {
+            deadline: Duration::from_millis(settings.http.answer_deadline_ms),
+            attempts_max: settings.gate.ask_attempts_max,
+        };
+        let gates = GateHandle::new(
+            catalog.clone(),
+            actors.directory().clone(),
+            backends.stock.clone(),
+            limits,
+        );
+        Self { catalog, backends, actors, desk, gates, clock, requests: AtomicU64::new(1) }
+    }
+
+    /// Creates the sale `sale` of one SKU, `sku`.
+    pub async fn create(&self, offer: Offer, starts_at_ms: i64) {
         let sku = SkuDraft {
             id: "sku".parse().unwrap(),
             title: "SKU".to_owned(),
@@ -69,37 +116,16 @@ impl Rig {
         let draft = SaleDraft {
             id: "sale".parse().unwrap(),
             title: "Sale".to_owned(),
-            starts_at_ms: START_MS - 1000,
-            ends_at_ms: START_MS + 86_400_000,
+            starts_at_ms,
+            ends_at_ms: starts_at_ms + 86_400_000,
             skus: vec![sku],
         };
-        rig.desk.create(draft).await.unwrap();
-        rig.desk.turn(&"sale".parse().unwrap(), Phase::Open).await.unwrap();
-        rig
+        self.desk.create(draft).await.unwrap();
     }
 
-    /// Starts the tier on `ledger`, with whatever sales are in it.
-    pub fn start(settings: &Settings, ledger: Arc<dyn Ledger>) -> Self {
-        let clock: SharedClock = Arc::new(ManualClock::new(START_MS));
-        let catalog = Arc::new(Catalog::default());
-        let metrics = Arc::new(Metrics::new());
-        let backends = Backends::new(settings.tier, ledger);
-        let shutdown = Shutdown::default();
-        let actors = Arc::new(ActorSystem::start(
-            settings, &backends, &catalog, &metrics, &clock, &shutdown,
-        ));
-        let desk = SalesDesk::new(catalog.clone(), &backends, actors.clone(), clock);
-        let limits = AskLimits {
-            deadline: Duration::from_millis(settings.http.answer_deadline_ms),
-            attempts_max: settings.gate.ask_attempts_max,
-        };
-        let gates = GateHandle::new(
-            catalog.clone(),
-            actors.directory().clone(),
-            backends.stock.clone(),
-            limits,
-        );
-        Self { catalog, backends, actors, desk, gates, requests: AtomicU64::new(1) }
+    /// Moves the sale to a phase.
+    pub async fn turn(&self, phase: Phase) {
+        self.desk.turn(&"sale".parse().unwrap(), phase).await.unwrap();
     }
 
     /// A reservation as the HTTP layer would build it.

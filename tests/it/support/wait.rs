@@ -25,3 +25,16 @@ where
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
+
+/// [`until`] for conditions that are asked with blocking calls.
+///
+/// # Panics
+/// At the deadline, naming what was waited for.
+pub fn until_true(what: &str, mut condition: impl FnMut() -> bool) {
+    let end = now_monotonic() + DEADLINE;
+    while !condition() {
+        assert!(now_monotonic() < end, "waited {DEADLINE:?} for {what}");
+        #[expect(clippy::disallowed_methods, reason = "between two looks at a condition")]
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

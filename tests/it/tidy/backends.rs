@@ -45,8 +45,8 @@ fn named_backends(files: &[File]) -> Vec<Finding> {
     findings
 }
 
-/// Types of a folder that implement its port. An implementation for `Arc<T>` makes no backend of
-/// `Arc`, because the folder does not declare it.
+/// Types of a folder that implement its port, and the folder's other names for them. An
+/// implementation for `Arc<T>` makes no backend of `Arc`, because the folder does not declare it.
 fn backends(port: &str, folder: &[&str]) -> BTreeSet<String> {
     let clause = format!("{port} for ");
     let mut names = BTreeSet::new();
@@ -57,7 +57,21 @@ fn backends(port: &str, folder: &[&str]) -> BTreeSet<String> {
         }
     }
     names.retain(|name: &String| declares(folder, &format!("struct {name}")));
+    let aliases = folder.iter().flat_map(|code| aliases(code));
+    let aliases: Vec<_> = aliases.filter(|(_, of)| names.contains(of)).collect();
+    names.extend(aliases.into_iter().map(|(alias, _)| alias));
     names
+}
+
+/// `type A = B<..>`: A and B.
+fn aliases(code: &str) -> impl Iterator<Item = (String, String)> {
+    let name = |text: &str| -> String {
+        text.trim_start().chars().take_while(|&c| rust::is_word(c)).collect()
+    };
+    rust::words(code, "type ").filter_map(move |at| {
+        let (alias, of) = code[at + "type ".len()..].split_once('=')?;
+        Some((name(alias), name(of)))
+    })
 }
 
 fn declares(folder: &[&str], declaration: &str) -> bool {
@@ -71,6 +85,8 @@ fn only_the_tier_names_backends() {
 
 const LIST: &str = "
 pub struct ListOutbox<C>(C);
+pub type RedisOutbox = ListOutbox<Redis>;
+type Redis = ();
 impl<C> Outbox for ListOutbox<C> {}
 impl<T: Outbox> Outbox for Arc<T> {}
 ";
@@ -86,10 +102,13 @@ fn found(user: &str, text: &str) -> Vec<String> {
 
 #[test]
 fn a_planted_backend_is_found() {
-    let what = "names the backend `ListOutbox`: only src/tier.rs chooses";
-    let relay = "use std::sync::Arc;\nfn f(outbox: Arc<ListOutbox>) {}";
-    let path = "src/actors/outbox_relay.rs";
-    assert_eq!(found(path, relay), [format!("{path}:2: {what}")]);
+    for name in ["ListOutbox", "RedisOutbox"] {
+        let what = format!("names the backend `{name}`: only src/tier.rs chooses");
+        let relay = format!("use std::sync::Arc;\nfn f(outbox: Arc<{name}>) {{}}");
+        let path = "src/actors/outbox_relay.rs";
+        assert_eq!(found(path, &relay), [format!("{path}:2: {what}")]);
+    }
+    assert_eq!(found("src/actors/a.rs", "fn f(redis: Redis) {}"), [""; 0]);
 }
 
 #[test]

@@ -109,3 +109,18 @@ fn quota_in_memory() {
 fn quota_in_the_ledger() {
     stampede(Tier::Ledger, json!({"kind": "quota", "limit": 1, "max_quantity": 1}));
 }
+
+#[test]
+fn one_per_buyer_in_redis() {
+    stampede(Tier::Gate, json!({"kind": "one_per_buyer"}));
+}
+
+#[test]
+fn unlimited_in_redis() {
+    stampede(Tier::Gate, json!({"kind": "unlimited", "max_quantity": 2}));
+}
+
+#[test]
+fn quota_in_redis() {
+    stampede(Tier::Gate, json!({"kind": "quota", "limit": 5, "max_quantity": 5}));
+}

@@ -1,5 +1,7 @@
 //! One buying story, told on every tier over real HTTP.
 
 mod crowd;
+mod ids;
 mod restart;
 mod story;
+mod two_processes;

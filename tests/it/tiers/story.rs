@@ -3,12 +3,13 @@
 use floodgate::config::Tier;
 use serde_json::json;
 
-use crate::support::app::{TestApp, sale_body};
+use crate::support::app::{TestApp, fresh_settings, ledger_on_mariadb, sale_body};
 
 #[test]
 fn a_sale_from_draft_to_close() {
-    for tier in [Tier::Memory, Tier::Ledger] {
-        let app = TestApp::fresh(tier);
+    let tiers = [Tier::Memory, Tier::Ledger, Tier::Gate].map(fresh_settings);
+    for stores in tiers.into_iter().chain([ledger_on_mariadb()]) {
+        let app = TestApp::on(stores);
         tokio::runtime::Runtime::new().unwrap().block_on(story(&app));
     }
 }

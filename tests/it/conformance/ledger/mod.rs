@@ -7,10 +7,12 @@ use async_trait::async_trait;
 use diesel::connection::SimpleConnection;
 use diesel::prelude::*;
 use floodgate::db::Ledger;
+use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use tempfile::TempDir;
 
 use crate::support::offers::run;
+use crate::support::servers::mariadb as servers;
 
 mod placing;
 mod reading;
@@ -56,6 +58,30 @@ impl Backend for Sqlite {
     }
 }
 
+/// One server.
+struct MariaDb(servers::MariaDb);
+
+impl MariaDb {
+    fn fresh() -> Self {
+        Self(servers::MariaDb::start())
+    }
+
+    fn options(&self) -> MysqlOptions {
+        MysqlOptions { exclusive: true, ..self.0.options() }
+    }
+}
+
+#[async_trait(?Send)]
+impl Backend for MariaDb {
+    async fn open(&self) -> Arc<dyn Ledger> {
+        Arc::new(MysqlLedger::open(&self.options()).unwrap())
+    }
+
+    async fn take_over(&self) {
+        MysqlLedger::open(&self.options()).unwrap().close().await;
+    }
+}
+
 macro_rules! cases {
     ($fresh:expr; $($module:ident: $($case:ident)+;)+) => {
         $(mod $module {
@@ -82,6 +108,7 @@ macro_rules! backends {
                     sales_survive_a_restart;
                 placing:
                     a_clean_batch_becomes_orders
+                    ids_of_nineteen_digits_travel_unchanged
                     nothing_to_place_is_no_conflict
                     one_bad_intent_keeps_the_whole_batch_out
                     a_batch_of_several_skus_takes_from_each
@@ -94,6 +121,7 @@ macro_rules! backends {
                     orders_survive_a_restart;
                 reading:
                     a_scan_is_sorted_and_may_end_early
+                    a_scan_sees_one_instant
                     an_order_is_found_by_its_request
                     a_buyers_orders_come_newest_first_in_pages
                     every_reason_reads_back
@@ -114,4 +142,5 @@ macro_rules! backends {
 
 backends! {
     sqlite: crate::conformance::ledger::Sqlite::fresh();
+    mariadb: crate::conformance::ledger::MariaDb::fresh();
 }

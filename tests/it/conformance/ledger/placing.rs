@@ -26,6 +26,47 @@ pub async fn a_clean_batch_becomes_orders(backend: &dyn Backend) {
     assert_eq!(ledger.available(sku.no).await.unwrap(), 3);
 }
 
+/// JavaScript and floats round such numbers; databases must not.
+pub async fn ids_of_nineteen_digits_travel_unchanged(backend: &dyn Backend) {
+    const MAX: u64 = i64::MAX as u64;
+    let ids: [u64; 10] = [
+        MAX,
+        MAX - 1,
+        MAX - 2,
+        9_007_199_254_740_993,
+        9_007_199_254_740_995,
+        123_456_789_012_345_678,
+        999_999_999_999_999_999,
+        1_000_000_000_000_000_001,
+        4_611_686_018_427_387_905,
+        9_223_372_036_854_775_001,
+    ];
+    let ledger = backend.open().await;
+    let sku = offer(&*ledger, "sale", quota(3), 100).await;
+    // Each id once as a buyer and once as a request.
+    let mut batch = Vec::new();
+    for (at, request) in ids.into_iter().enumerate() {
+        batch.push(intent(&sku, request, ids[(at + 3) % ids.len()], 1));
+    }
+    assert_eq!(ledger.place(batch.clone()).await.unwrap(), Placing::All);
+
+    let mut expected: Vec<Order> = batch.iter().map(OrderIntent::order).collect();
+    expected.sort_by_key(|order| order.buyer);
+    assert_eq!(orders(&*ledger, sku.no).await, expected);
+    let seen = ledger.examine(batch.clone()).await.unwrap();
+    for intent in &batch {
+        let order = intent.order();
+        assert_eq!(ledger.order(intent.request).await.unwrap(), Some(order));
+        assert_eq!(ledger.orders_of(intent.buyer, None, 9).await.unwrap(), [order]);
+        assert_eq!(seen.orders.get(&intent.request), Some(&order));
+        assert_eq!(seen.owned.get(&(sku.no, intent.buyer)), Some(&1));
+    }
+    let failed = request(MAX - 7);
+    let failure = Failure { request: failed, ..failure(&sku, MAX, Refusal::Ended) };
+    ledger.record_failures(vec![failure]).await.unwrap();
+    assert_eq!(ledger.failure(failed).await.unwrap(), Some(failure));
+}
+
 pub async fn nothing_to_place_is_no_conflict(backend: &dyn Backend) {
     let ledger = backend.open().await;
     assert_eq!(ledger.place(Vec::new()).await.unwrap(), Placing::All);

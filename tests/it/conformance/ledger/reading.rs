@@ -49,6 +49,48 @@ pub async fn a_scan_is_sorted_and_may_end_early(backend: &dyn Backend) {
     assert_eq!(orders(&*ledger, SkuNo(999)).await, []);
 }
 
+/// Whatever is written while it goes on, also where it needs several pages.
+pub async fn a_scan_sees_one_instant(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    let sku = offer(&*ledger, "sale", ANY, 10_000).await;
+    let batch = |from: u64| (from..from + 500).map(|n| intent(&sku, n, n, 1)).collect();
+    for from in 0..9 {
+        place(&*ledger, batch(1_000 * from + 1)).await;
+    }
+    for audits in [false, true] {
+        let (begun, wait) = tokio::sync::oneshot::channel();
+        let (go_on, gate) = std::sync::mpsc::channel::<()>();
+        let mut begun = Some(begun);
+        let visited = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&visited);
+        let mut visit = move || {
+            // The first row is held until another order has been committed.
+            if let Some(begun) = begun.take() {
+                begun.send(()).unwrap();
+                gate.recv().unwrap();
+            }
+            count.fetch_add(1, Ordering::SeqCst);
+            true
+        };
+        let before = orders(&*ledger, sku.no).await.len();
+        let scan = async {
+            if audits {
+                ledger.scan_audit(sku.no, Box::new(move |_| visit())).await.unwrap();
+            } else {
+                ledger.scan_orders(sku.no, Box::new(move |_| visit())).await.unwrap();
+            }
+        };
+        let write = async {
+            wait.await.unwrap();
+            place(&*ledger, batch(20_001 + 1_000 * u64::from(audits))).await;
+            go_on.send(()).unwrap();
+        };
+        tokio::join!(scan, write);
+        assert_eq!(visited.load(Ordering::SeqCst), before + usize::from(audits), "{audits}");
+        assert_eq!(orders(&*ledger, sku.no).await.len(), before + 500);
+    }
+}
+
 pub async fn an_order_is_found_by_its_request(backend: &dyn Backend) {
     let ledger = backend.open().await;
     let sku = offer(&*ledger, "sale", ONE, 100).await;

@@ -1,0 +1,138 @@
+//! `floodgate doctor` on stacks with exactly one thing wrong: it names that, and the remedy.
+
+use std::path::Path;
+
+use crate::support::process::command;
+use serde_json::Value as Json;
+use tempfile::TempDir;
+
+/// What the doctor said.
+#[derive(Debug)]
+pub struct Diagnosis {
+    pub exit: Option<i32>,
+    pub findings: Vec<Finding>,
+}
+
+#[derive(Debug, Clone, serde::Deserialize)]
+pub struct Finding {
+    pub check: String,
+    pub status: String,
+    pub detail: String,
+    pub remedy: String,
+}
+
+/// A stack to look at: a folder with a ledger, and keys of the configuration.
+pub struct Stack {
+    pub folder: TempDir,
+    keys: Vec<(String, String)>,
+}
+
+impl Stack {
+    /// With an up-to-date SQLite ledger.
+    pub fn new(keys: &[(&str, &str)]) -> Self {
+        let stack = Self::bare(keys);
+        let migrated = stack.run(&["migrate"]);
+        assert!(migrated.status.success(), "{migrated:?}");
+        stack
+    }
+
+    /// With whatever ledger the keys name.
+    pub fn bare(keys: &[(&str, &str)]) -> Self {
+        let keys = keys.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        Self { folder: tempfile::tempdir().unwrap(), keys: keys.collect() }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn keys(&self) -> Vec<(&str, &str)> {
+        self.keys.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
+    }
+
+    pub fn run(&self, words: &[&str]) -> std::process::Output {
+        command(self.path(), words, &self.keys()).output().unwrap()
+    }
+
+    /// Asks the doctor.
+    pub fn examine(&self) -> Diagnosis {
+        let output = self.run(&["doctor", "--json"]);
+        let said: Json = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {output:?}"));
+        let mut findings: Vec<Finding> = serde_json::from_value(said["findings"].clone()).unwrap();
+        // How quickly a server answers depends on who else uses this machine.
+        let slow = |finding: &&mut Finding| {
+            finding.status == "warn" && finding.detail.contains("answers in")
+        };
+        findings.iter_mut().filter(slow).for_each(|finding| finding.status = "ok".to_owned());
+        Diagnosis { exit: output.status.code(), findings }
+    }
+}
+
+impl Diagnosis {
+    /// The findings whose checks begin with these words.
+    pub fn about(&self, what: &str) -> Vec<&Finding> {
+        self.findings.iter().filter(|finding| finding.check.starts_with(what)).collect()
+    }
+
+    /// Requires that nothing about it is wrong, and that it was looked at.
+    pub fn assert_right(&self, what: &str) {
+        let about = self.about(what);
+        assert!(!about.is_empty(), "nobody looked at {what}: {self:#?}");
+        for finding in about {
+            assert_eq!(finding.status, "ok", "{finding:#?}");
+        }
+        assert_eq!(self.exit, Some(0), "{self:#?}");
+    }
+
+    /// The one finding about it that is not right; it has a remedy, and the exit code fits.
+    pub fn only(&self, what: &str, status: &str) -> &Finding {
+        let wrong: Vec<_> =
+            self.about(what).into_iter().filter(|finding| finding.status != "ok").collect();
+        let [finding] = wrong.as_slice() else { panic!("{} are wrong: {wrong:#?}", wrong.len()) };
+        assert_eq!(finding.status, status, "{finding:#?}");
+        assert!(finding.remedy.len() > 10, "{finding:#?}");
+        assert_eq!(self.exit, Some(i32::from(status == "fail")), "{self:#?}");
+        finding
+    }
+}
+
+#[test]
+fn a_right_ledger_file_passes() {
+    Stack::new(&[]).examine().assert_right("ledger file");
+}
+
+#[test]
+fn an_empty_ledger_file_is_refused_as_serve_refuses_it() {
+    let stack = Stack::bare(&[]);
+    std::fs::write(stack.path().join("ledger.db"), "").unwrap();
+    let diagnosis = stack.examine();
+    let finding = diagnosis.only("ledger file", "fail");
+    assert!(finding.detail.contains("is empty"), "{finding:#?}");
+    assert!(finding.remedy.contains("backup"), "{finding:#?}");
+    let served = stack.run(&["serve"]);
+    assert_eq!(served.status.code(), Some(4), "{served:?}");
+}
+
+#[test]
+fn a_ledger_file_without_its_last_migration_is_told() {
+    let stack = Stack::new(&[]);
+    forget_last_migration(&stack.path().join("ledger.db"));
+    let diagnosis = stack.examine();
+    let finding = diagnosis.only("ledger file", "fail");
+    assert!(finding.detail.contains("0004_create_tokens"), "{finding:#?}");
+    assert!(finding.remedy.contains("floodgate migrate"), "{finding:#?}");
+    assert!(stack.run(&["migrate"]).status.success());
+    stack.examine().assert_right("ledger file");
+}
+
+fn forget_last_migration(file: &Path) {
+    use diesel::connection::SimpleConnection;
+    use diesel::prelude::*;
+    let mut conn = SqliteConnection::establish(file.to_str().unwrap()).unwrap();
+    conn.batch_execute(
+        "DROP TABLE tokens; DROP TABLE secrets; \
+         DELETE FROM __diesel_schema_migrations WHERE version = '0004'",
+    )
+    .unwrap();
+}

@@ -1,0 +1,226 @@
+//! What the ledger did with accepted requests.
+
+use floodgate::domain::{BuyerId, Order, OrderState, Refusal, Reservation, Standing, Verdict};
+
+use super::{ASKED_AT_MS, Backend, FIRST_LOAD, Shop, failure, ordered, sku};
+use crate::support::offers::{ANY, ONE, quota, request};
+
+pub async fn an_order_settles_its_request_once(backend: &dyn Backend) {
+    let shop = Shop::open(backend, ONE, 10, 1).await;
+    let [a, b] = [shop.ask(1, 1, 2), shop.ask(2, 2, 1)];
+    shop.take(&[a, b]).await;
+    for _ in 0..2 {
+        shop.settle(&[a]).await;
+        let counts = shop.counts(0).await;
+        assert_eq!((counts.num_unsettled, counts.num_ordered, counts.available), (1, 1, 7));
+        assert_eq!((counts.unsettled_units, counts.num_buyers), (1, 2));
+    }
+    let waiting = shop.stock.unsettled(shop.key(0), i64::MAX).await.unwrap();
+    assert_eq!(waiting, [b.intent(&shop.sku)]);
+    shop.settle(&[a, b, b]).await;
+    assert_eq!(shop.stock.unsettled(shop.key(0), i64::MAX).await.unwrap(), []);
+    assert_eq!(shop.standing(&b).await, Some(ordered(&b)));
+}
+
+pub async fn a_refusal_gives_back_once(backend: &dyn Backend) {
+    for (no, policy) in [(1, ONE), (2, quota(5)), (3, ANY)] {
+        let shop = Shop { stock: backend.open().await, sku: sku(no, policy, 10, 1) };
+        shop.load(FIRST_LOAD, 10, Vec::new(), Vec::new()).await;
+        let ask = shop.ask(1, 1, 3);
+        shop.take(&[ask]).await;
+        let refusal = Refusal::QuotaExceeded { owned: 5, limit: 5 };
+        for _ in 0..3 {
+            shop.release(&ask, refusal).await;
+            let counts = shop.counts(0).await;
+            assert_eq!((counts.available, counts.released_units), (10, 3), "{policy:?}");
+            assert_eq!((counts.num_unsettled, counts.num_failed, counts.num_buyers), (0, 1, 0));
+        }
+        let failed = Verdict::Repeat(Standing::Failed(refusal));
+        assert_eq!(shop.reserve(ask).await, failed);
+        shop.release(&shop.ask(9, 9, 5), refusal).await;
+        assert_eq!(shop.free().await, [10], "it was never accepted");
+    }
+}
+
+pub async fn a_refusal_gives_back_only_what_the_ledger_still_has(backend: &dyn Backend) {
+    let shop = Shop::open(backend, ONE, 10, 1).await;
+    let [a, b] = [shop.ask(1, 1, 3), shop.ask(2, 2, 1)];
+    shop.take(&[a, b]).await;
+    let both = vec![
+        failure(&a, Refusal::SoldOut),
+        failure(&b, Refusal::AlreadyPurchased { first: request(9) }),
+    ];
+    shop.stock.release(shop.key(0), both).await.unwrap();
+    let counts = shop.counts(0).await;
+    assert_eq!((counts.available, counts.released_units, counts.num_failed), (7, 1, 2));
+    assert_eq!(counts.num_buyers, 0);
+}
+
+pub async fn the_first_answer_of_the_ledger_stays(backend: &dyn Backend) {
+    let shop = Shop::open(backend, ONE, 10, 1).await;
+    let [sold, failed] = [shop.ask(1, 1, 2), shop.ask(2, 2, 2)];
+    shop.take(&[sold, failed]).await;
+    shop.settle(&[sold]).await;
+    shop.release(&failed, Refusal::Ended).await;
+    shop.release(&sold, Refusal::Ended).await;
+    shop.settle(&[failed]).await;
+    assert_eq!(shop.standing(&sold).await, Some(ordered(&sold)));
+    assert_eq!(shop.standing(&failed).await, Some(Standing::Failed(Refusal::Ended)));
+    let counts = shop.counts(0).await;
+    assert_eq!((counts.available, counts.num_ordered, counts.num_failed), (8, 1, 1));
+}
+
+pub async fn an_order_that_was_never_accepted_here_takes_its_units(backend: &dyn Backend) {
+    for (no, policy) in [(1, ONE), (2, quota(5)), (3, ANY)] {
+        let shop = Shop { stock: backend.open().await, sku: sku(no, policy, 10, 1) };
+        shop.load(FIRST_LOAD, 5, Vec::new(), Vec::new()).await;
+        let [a, b] = [shop.ask(1, 1, 4), shop.ask(2, 2, 3)];
+        for _ in 0..2 {
+            shop.settle(&[a]).await;
+            assert_eq!(shop.free().await, [1], "{policy:?}");
+        }
+        assert_eq!(shop.reserve(a).await, Verdict::Repeat(ordered(&a)));
+        let refusal = match policy {
+            ONE => Refusal::AlreadyPurchased { first: a.request },
+            ANY => Refusal::RequestIdReused,
+            _ => Refusal::QuotaExceeded { owned: 4, limit: 5 },
+        };
+        let again = if policy == ANY { shop.ask(1, 1, 1) } else { shop.ask(3, 1, 2) };
+        assert_eq!(shop.reserve(again).await, Verdict::Refused(refusal));
+        // More than is free: the units were sold twice, and the ledger will refuse one of them.
+        shop.settle(&[b]).await;
+        assert_eq!(shop.free().await, [0]);
+    }
+}
+
+pub async fn an_order_that_ended_takes_no_units(backend: &dyn Backend) {
+    let shop = Shop::open(backend, ONE, 10, 1).await;
+    let ask = shop.ask(1, 1, 4);
+    let order = Order { state: OrderState::Cancelled, ..shop.order(&ask) };
+    shop.stock.settle(vec![(ask.bucket, order)]).await.unwrap();
+    let counts = shop.counts(0).await;
+    assert_eq!((counts.available, counts.num_ordered, counts.num_buyers), (10, 1, 0));
+    shop.take(&[shop.ask(2, 1, 1)]).await;
+}
+
+pub async fn orders_of_many_buckets_and_skus_settle_together(backend: &dyn Backend) {
+    let one = Shop::open(backend, ONE, 4_000, 4).await;
+    let other = Shop { stock: one.stock.clone(), sku: sku(2, ANY, 4_000, 2) };
+    other.load(FIRST_LOAD, 4_000, Vec::new(), Vec::new()).await;
+    let mut orders = Vec::new();
+    for shop in [&one, &other] {
+        let asks: Vec<_> = (1..=2_000).map(|no| shop.ask(no, no, 1)).collect();
+        for bucket in 0..shop.sku.buckets {
+            let own: Vec<_> = asks.iter().filter(|ask| ask.bucket.0 == bucket).copied().collect();
+            assert!(shop.decide(&own).await.iter().all(|verdict| *verdict == Verdict::Reserved));
+        }
+        orders.extend(asks.iter().map(|ask| (ask.bucket, shop.order(ask))));
+    }
+    fastrand::Rng::with_seed(3).shuffle(&mut orders);
+    one.stock.settle(orders).await.unwrap();
+    for shop in [&one, &other] {
+        let facts = shop.stock.facts(shop.sku.no).await.unwrap().unwrap();
+        assert_eq!((facts.num_unsettled, facts.num_ordered, facts.left), (0, 2_000, 2_000));
+    }
+    one.stock.settle(Vec::new()).await.unwrap();
+}
+
+pub async fn a_buyer_who_was_let_go_may_buy_again(backend: &dyn Backend) {
+    let one = Shop::open(backend, ONE, 10, 1).await;
+    let first = one.ask(1, 1, 2);
+    one.take(&[first]).await;
+    one.release(&first, Refusal::Ended).await;
+    let second = one.ask(2, 1, 2);
+    one.take(&[second]).await;
+    one.settle(&[second]).await;
+    let already = Refusal::AlreadyPurchased { first: second.request };
+    assert_eq!(one.reserve(one.ask(3, 1, 1)).await, Verdict::Refused(already));
+
+    let some = Shop { stock: one.stock.clone(), sku: sku(2, quota(5), 10, 1) };
+    some.load(FIRST_LOAD, 10, Vec::new(), Vec::new()).await;
+    let (kept, gone) = (some.ask(1, 1, 2), some.ask(2, 1, 3));
+    some.take(&[kept, gone]).await;
+    some.release(&gone, Refusal::Ended).await;
+    let over = Refusal::QuotaExceeded { owned: 2, limit: 5 };
+    assert_eq!(some.reserve(some.ask(3, 1, 4)).await, Verdict::Refused(over));
+    some.take(&[some.ask(4, 1, 3)]).await;
+}
+
+pub async fn a_withdrawn_request_is_forgotten_or_kept_whole(backend: &dyn Backend) {
+    let shop = Shop::open(backend, ONE, 10, 1).await;
+    let [a, b] = [shop.ask(1, 1, 2), shop.ask(2, 2, 1)];
+    shop.take(&[a, b]).await;
+    shop.settle(&[b]).await;
+    let before = shop.counts(0).await;
+    let withdraw = || shop.stock.withdraw(shop.key(0), vec![a.request, b.request]);
+    let forgotten = withdraw().await.unwrap();
+    assert_eq!(withdraw().await.unwrap(), forgotten);
+    assert_eq!(shop.standing(&b).await, Some(ordered(&b)), "an order stays");
+    if forgotten {
+        let counts = shop.counts(0).await;
+        assert_eq!((counts.available, counts.num_unsettled, counts.num_buyers), (9, 0, 1));
+        assert_eq!(counts.released_units, 0, "nothing was refused");
+        assert_eq!(shop.reserve(a).await, Verdict::Reserved);
+    } else {
+        assert_eq!(shop.counts(0).await, before);
+        let waiting = shop.stock.unsettled(shop.key(0), i64::MAX).await.unwrap();
+        assert_eq!(waiting, [a.intent(&shop.sku)]);
+        assert_eq!(shop.reserve(a).await, Verdict::Repeat(Standing::Queued));
+    }
+}
+
+pub async fn unsettled_intents_come_back_word_for_word(backend: &dyn Backend) {
+    let here = Shop::open(backend, quota(9), 2_000, 2).await;
+    let there = here.elsewhere(backend).await;
+    let asks: Vec<_> = (1..=1_200_u64)
+        .map(|no| {
+            let quantity = 1 + u32::try_from(no % 3).unwrap();
+            let of = here.ask(no << 40 | 5, no, quantity);
+            Reservation { asked_at_ms: ASKED_AT_MS + i64::try_from(no).unwrap(), ..of }
+        })
+        .filter(|ask| ask.bucket.0 == 1)
+        .take(300)
+        .collect();
+    let size = asks.len();
+    assert_eq!(here.decide(&asks).await, vec![Verdict::Reserved; size]);
+    let mut expected: Vec<_> = asks.iter().map(|ask| ask.intent(&here.sku)).collect();
+    expected.sort_by_key(|intent| intent.request);
+    // A process that never sold anything finds them all.
+    for shop in [&here, &there] {
+        let mut found = shop.stock.unsettled(shop.key(1), i64::MAX).await.unwrap();
+        found.sort_by_key(|intent| intent.request);
+        assert_eq!(found, expected);
+        assert_eq!(shop.stock.unsettled(shop.key(0), i64::MAX).await.unwrap(), []);
+    }
+    assert_eq!(there.counts(1).await.oldest_unsettled_ms, Some(expected[0].placed_at_ms));
+}
+
+pub async fn young_intents_are_left_to_their_own_process(backend: &dyn Backend) {
+    let shop = Shop::open(backend, ONE, 10, 1).await;
+    let at = |no: u64, after_ms| Reservation {
+        asked_at_ms: ASKED_AT_MS + after_ms,
+        ..shop.ask(no, no, 1)
+    };
+    shop.take(&[at(1, 0), at(2, 10), at(3, 20)]).await;
+    shop.refresh().await;
+    let buyers = async |before_ms: i64| {
+        let found = shop.stock.unsettled(shop.key(0), before_ms).await.unwrap();
+        let mut buyers: Vec<_> = found.into_iter().map(|intent| intent.buyer).collect();
+        buyers.sort();
+        buyers.into_iter().map(BuyerId::get).collect::<Vec<_>>()
+    };
+    assert_eq!(buyers(ASKED_AT_MS).await, [0; 0]);
+    assert_eq!(buyers(ASKED_AT_MS + 10).await, [1]);
+    assert_eq!(buyers(ASKED_AT_MS + 11).await, [1, 2]);
+    assert_eq!(buyers(i64::MAX).await, [1, 2, 3]);
+    shop.settle(&[at(1, 0)]).await;
+    assert_eq!(buyers(ASKED_AT_MS + 11).await, [2]);
+    shop.settle(&[at(2, 10), at(3, 20)]).await;
+    shop.refresh().await;
+    assert_eq!(buyers(ASKED_AT_MS + 1_000).await, [0; 0]);
+    // Accepted after the last look.
+    shop.take(&[at(4, 0)]).await;
+    assert_eq!(buyers(i64::MAX).await, [4]);
+    shop.refresh().await;
+    assert_eq!(buyers(ASKED_AT_MS + 1).await, [4]);
+}

@@ -1,0 +1,123 @@
+//! `kill -9` of the server in tier `gate` under load, again and again on the same ledger: Redis
+//! lives on, or dies with it, and keeps its file, or keeps nothing.
+//!
+//! Covers the crash points `reserved_not_submitted`, `committed_not_settled`,
+//! `committed_not_answered`, `recorded_not_released`, `turned_not_told` and `loading`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::support::admin::open_sale;
+use crate::support::crowd::{History, send, send_until};
+use crate::support::gate::{GateGround, insist, wishes};
+use crate::support::random::number_from_env;
+use crate::support::servers::redis::{AOF_EVERYSEC, Redis};
+
+const ROUNDS: u64 = 4;
+const BUYERS_PER_ROUND: u64 = 1_000;
+const STOCK: u64 = 3_500;
+
+/// What dies with the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Dies {
+    Nothing,
+    /// Redis, too, at the same moment.
+    Redis,
+}
+
+fn kill_rounds(redis: Redis, dies: Dies) {
+    let ground = GateGround::on(redis);
+    let rounds = number_from_env("FLOODGATE_CHAOS_ROUNDS").unwrap_or(ROUNDS);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let seed = fastrand::u64(..);
+    let mut random = fastrand::Rng::with_seed(seed);
+    println!("seed={seed}");
+    let mut history = History::default();
+    for round in 0..rounds {
+        let server = ground.server(&[]);
+        if round == 0 {
+            let policy = json!({"kind": "one_per_buyer"});
+            runtime.block_on(open_sale(server.internal, "sale", policy, 3_500, 4));
+        }
+        let first = 1 + round * BUYERS_PER_ROUND;
+        let wishes = wishes(first..first + BUYERS_PER_ROUND);
+        // Every wish twice, in random order: repeats arrive while the first one is on its way.
+        let mut attempts: Vec<_> = (0..wishes.len()).chain(0..wishes.len()).collect();
+        random.shuffle(&mut attempts);
+        let after = Duration::from_millis(random.u64(20..250));
+        let redis_first = random.bool();
+        let public = server.public;
+        let killing = async {
+            // Not a wait for a condition: the moment of death is meant to be arbitrary.
+            tokio::time::sleep(after).await;
+            if dies == Dies::Redis && redis_first {
+                ground.redis.kill();
+            }
+            server.kill();
+            if dies == Dies::Redis {
+                ground.redis.kill();
+                ground.redis.restart();
+            }
+        };
+        let loading = send_until(public, "sale", wishes.into(), attempts.into(), 64, killing);
+        history.heard.extend(runtime.block_on(loading).heard);
+    }
+    let server = ground.server(&[]);
+    runtime.block_on(async {
+        // Whoever was not answered asks again; the rest is sold.
+        let everybody = wishes(1..1 + rounds * BUYERS_PER_ROUND);
+        history.heard.extend(insist(server.public, everybody.into(), 64).await.heard);
+        let verdict = ground.judge(server.internal, &history, STOCK).await;
+        let demand = rounds * BUYERS_PER_ROUND;
+        assert_eq!(verdict.ok as u64, demand.min(STOCK), "{}", server.log());
+    });
+}
+
+#[test]
+fn a_server_that_dies_leaves_its_work_to_the_other() {
+    let ground = GateGround::new();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let survivor = ground.server(&[]);
+    let mut history = History::default();
+    runtime.block_on(async {
+        let policy = json!({"kind": "one_per_buyer"});
+        open_sale(survivor.internal, "sale", policy, 600, 4).await;
+        for round in 0..3 {
+            let mortal = ground.server(&[]);
+            let first = 1 + round * 300;
+            let all = Arc::new(wishes(first..first + 300));
+            let attempts: Arc<Vec<usize>> = Arc::new((0..20).flat_map(|_| 0..300).collect());
+            let (here, there) = (survivor.public, mortal.public);
+            let killing = async {
+                // The moment of death is meant to be arbitrary.
+                tokio::time::sleep(Duration::from_millis(fastrand::u64(10..100))).await;
+                mortal.kill();
+            };
+            let staying = send(here, "sale", all.clone(), (0..300).collect::<Vec<_>>().into(), 16);
+            let dying = send_until(there, "sale", all.clone(), attempts, 32, killing);
+            let (stayed, died) = tokio::join!(staying, dying);
+            history.heard.extend(stayed.heard);
+            history.heard.extend(died.heard);
+            ground.judge(survivor.internal, &history, 600).await;
+        }
+        history.heard.extend(insist(survivor.public, wishes(1..901).into(), 32).await.heard);
+        assert_eq!(ground.judge(survivor.internal, &history, 600).await.ok, 600);
+    });
+}
+
+#[test]
+fn a_server_killed_while_redis_lives_on_loses_nothing() {
+    kill_rounds(Redis::start(), Dies::Nothing);
+}
+
+#[test]
+fn a_server_killed_together_with_its_redis_loses_nothing() {
+    kill_rounds(Redis::start_with(AOF_EVERYSEC), Dies::Redis);
+}
+
+#[test]
+fn a_server_killed_together_with_a_redis_that_keeps_nothing_loses_nothing() {
+    kill_rounds(Redis::start(), Dies::Redis);
+}

@@ -1,0 +1,70 @@
+//! A crowd that reads "sold out" must not reach Redis.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use crate::support::app::TestApp;
+use crate::support::crowd::send;
+use crate::support::gate::{GateGround, buy, buy_for_sure, wishes};
+use crate::support::servers::redis::Redis;
+use crate::support::wait::until;
+
+/// Commands that were run since the last count, apart from the counting itself.
+fn commands_since(redis: &Redis) -> u64 {
+    let stats = redis.text(&["INFO", "commandstats"]);
+    redis.cmd(&["CONFIG", "RESETSTAT"]);
+    let calls = |line: &str| -> Option<u64> {
+        let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        let own = ["info", "config"].iter().any(|own| name.starts_with(own));
+        if own { None } else { rest.split_once(',')?.0.parse().ok() }
+    };
+    stats.lines().filter_map(calls).sum()
+}
+
+/// Waits until this process refuses by itself.
+async fn until_known(app: &TestApp, redis: &Redis, buyer: u64) {
+    until("sold out to be known", async || {
+        commands_since(redis);
+        let (status, body) = buy(app.public, buyer).await?;
+        assert_eq!((status, &body["code"]), (409, &json!("sold-out")));
+        (commands_since(redis) == 0).then_some(())
+    })
+    .await;
+}
+
+#[test]
+fn two_thousand_refusals_cost_redis_next_to_nothing_and_repeats_read_their_orders() {
+    let ground = GateGround::new();
+    // As in production: what is looked at anyway is looked at rarely.
+    let app = ground.app(&[
+        ("http.sales_refresh_ms", "500"),
+        ("redis.sold_out_refresh_ms", "2000"),
+        ("keeper.every_ms", "500"),
+        ("keeper.lease_ttl_ms", "5000"),
+        ("gate.sweep_every_ms", "2000"),
+        ("gate.sweep_after_ms", "3000"),
+    ]);
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        app.open_sale("sale", json!({"kind": "one_per_buyer"}), 5, 4).await;
+        let mut orders = Vec::new();
+        for buyer in 1..=5 {
+            orders.push(buy_for_sure(app.public, buyer).await);
+        }
+        until_known(&app, &ground.redis, 6).await;
+        let late = wishes(1_000..3_000);
+        let attempts: Vec<_> = (0..late.len()).collect();
+        let history = send(app.public, "sale", Arc::new(late), attempts.into(), 16).await;
+        let commands = commands_since(&ground.redis);
+        assert_eq!(history.heard.len(), 2_000);
+        let told = |heard: &crate::support::crowd::Heard| heard.code.as_deref() == Some("sold-out");
+        assert!(history.heard.iter().all(told));
+        println!("commands={commands}");
+        assert!(commands < 200, "{commands} commands for 2000 refusals");
+        for (buyer, order) in (1..).zip(&orders) {
+            let again = buy_for_sure(app.public, buyer).await;
+            assert_eq!(again, *order, "the first answer");
+        }
+        app.assert_audit_holds().await;
+    });
+}

@@ -1,0 +1,184 @@
+//! The database goes away in the worst moment: while it commits (C11), and while it is migrated.
+//!
+//! Covers the crash points `before_commit`, `after_commit` and `migrating` in MariaDB.
+
+use std::time::Duration;
+
+use floodgate::db::ladder::climb;
+use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
+use floodgate::db::{Class, Ledger, Placing};
+use floodgate::domain::{OrderIntent, Outcome, Sku};
+
+use crate::support::fault_proxy::FaultProxy;
+use crate::support::offers::{ANY, assert_ledger_holds, intent, open_offer, orders, quota, run};
+use crate::support::random::number_from_env;
+use crate::support::servers::mariadb::MariaDb;
+use crate::support::wait::until;
+
+/// A ledger behind a link that can be cut, and one beside it that sees what happened.
+struct Store {
+    server: MariaDb,
+    proxy: FaultProxy,
+    ledger: MysqlLedger,
+    witness: MysqlLedger,
+    sku: Sku,
+}
+
+const STOCK: u32 = 1_000;
+
+/// The whole packet: READ COMMITTED is sent, too.
+const COMMIT: &[u8] = b"\x07\0\0\0\x03COMMIT";
+
+impl Store {
+    async fn start() -> Self {
+        let server = MariaDb::start();
+        let proxy = FaultProxy::start(server.addr());
+        let url = MariaDb::url_by(proxy.addr());
+        let options = MysqlOptions { connect_timeout_ms: 500, ..MysqlOptions::new(url) };
+        let ledger = MysqlLedger::open(&options).unwrap();
+        let witness = MysqlLedger::open(&server.options()).unwrap();
+        let sku = open_offer(&witness, "sale", quota(5), STOCK).await;
+        Self { server, proxy, ledger, witness, sku }
+    }
+
+    fn batch(&self) -> Vec<OrderIntent> {
+        (1..=100).map(|number| intent(&self.sku, number, number, 2)).collect()
+    }
+
+    async fn num_orders(&self) -> usize {
+        orders(&self.witness, self.sku.no).await.len()
+    }
+
+    /// Asks again, as a consumer does after an unknown end, and hears the same of every order.
+    async fn ask_again(&self, expected: fn(&OrderIntent) -> Outcome) {
+        let batch = self.batch();
+        let mut outcomes = vec![None; batch.len()];
+        climb(&self.ledger, &batch, &mut outcomes).await.unwrap();
+        let expected: Vec<_> = batch.iter().map(|intent| Some(expected(intent))).collect();
+        assert_eq!(outcomes, expected);
+        assert_eq!(self.num_orders().await, batch.len());
+        assert_eq!(self.witness.available(self.sku.no).await.unwrap(), STOCK - 200);
+        assert_ledger_holds(&self.witness).await;
+    }
+}
+
+/// Crash point `after_commit`, seen from the other side.
+#[test]
+fn a_commit_whose_answer_was_lost_is_unknown_and_the_keys_tell() {
+    run(async {
+        let store = Store::start().await;
+        store.proxy.cut_reply(COMMIT);
+        let error = store.ledger.place(store.batch()).await.unwrap_err();
+        assert_eq!(error.class(), Class::Unknown, "{error:?}");
+        assert_eq!(store.proxy.cuts(), 1);
+        assert_eq!(store.num_orders().await, 100, "it had been committed");
+        store.ask_again(|intent| Outcome::Repeat(intent.order())).await;
+    });
+}
+
+/// Crash point `before_commit`, seen from the other side.
+#[test]
+fn a_commit_that_never_arrived_is_unknown_too() {
+    run(async {
+        let store = Store::start().await;
+        store.proxy.cut_request(COMMIT);
+        let error = store.ledger.place(store.batch()).await.unwrap_err();
+        assert_eq!(error.class(), Class::Unknown, "{error:?}");
+        assert_eq!(store.proxy.cuts(), 1);
+        assert_eq!(store.num_orders().await, 0);
+        store.ask_again(|intent| Outcome::Placed(intent.order())).await;
+    });
+}
+
+#[test]
+fn a_link_that_breaks_before_commit_has_written_nothing() {
+    run(async {
+        let store = Store::start().await;
+        for words in ["INSERT INTO orders", "INSERT INTO quotas", "UPDATE quotas"] {
+            store.proxy.cut_reply(words);
+            let error = store.ledger.place(store.batch()).await.unwrap_err();
+            assert_eq!(error.class(), Class::Down, "{words}: {error:?}");
+            assert_eq!(store.num_orders().await, 0, "{words}");
+        }
+        assert_eq!(store.proxy.cuts(), 3);
+        store.ask_again(|intent| Outcome::Placed(intent.order())).await;
+    });
+}
+
+#[test]
+fn a_server_that_is_killed_with_the_answer_on_its_way_has_kept_the_orders() {
+    run(async {
+        let store = Store::start().await;
+        store.proxy.cut_reply(COMMIT);
+        let error = store.ledger.place(store.batch()).await.unwrap_err();
+        store.server.kill();
+        assert_eq!(error.class(), Class::Unknown, "{error:?}");
+        let error = store.ledger.place(store.batch()).await.unwrap_err();
+        assert_eq!(error.class(), Class::Down, "{error:?}");
+        store.server.restart();
+        store.ask_again(|intent| Outcome::Repeat(intent.order())).await;
+    });
+}
+
+/// The moment of death is arbitrary; what the ledger says of it must be true.
+#[test]
+fn whenever_the_server_is_killed_the_answer_was_true() {
+    run(async {
+        let server = MariaDb::start();
+        let options = MysqlOptions { connect_timeout_ms: 500, ..server.options() };
+        let ledger = MysqlLedger::open(&options).unwrap();
+        let sku = open_offer(&ledger, "sale", ANY, 1_000_000).await;
+        let rounds: u64 = number_from_env("FLOODGATE_CHAOS_ROUNDS").unwrap_or(20);
+        let seed = fastrand::u64(..);
+        let mut random = fastrand::Rng::with_seed(seed);
+        let (mut placed, mut unknown, mut refused, mut lost) = (0, 0, 0, 0);
+        for round in 0..rounds {
+            let after = Duration::from_micros(random.u64(0..7_000));
+            let killing = async {
+                // Not a wait for a condition: the moment of death is meant to be arbitrary.
+                tokio::time::sleep(after).await;
+                server.kill();
+            };
+            let batch: Vec<_> = (1..=300).map(|n| intent(&sku, round * 1_000 + n, n, 1)).collect();
+            let (said, ()) = tokio::join!(ledger.place(batch.clone()), killing);
+            server.restart();
+            let there = until("the ledger", || async { ledger.examine(batch.clone()).await.ok() });
+            let there = there.await.orders.len();
+            match said {
+                Ok(Placing::All) => {
+                    placed += 1;
+                    lost += batch.len() - there;
+                }
+                Ok(Placing::Conflict) => panic!("seed={seed}: nobody else writes"),
+                Err(error) if error.class() == Class::Unknown => {
+                    unknown += 1;
+                    assert!([0, batch.len()].contains(&there), "seed={seed}: torn: {there}");
+                }
+                Err(error) => {
+                    refused += 1;
+                    assert_eq!(there, 0, "seed={seed}: {error:?}");
+                }
+            }
+        }
+        println!("seed={seed} placed={placed} unknown={unknown} refused={refused} lost={lost}");
+        assert_eq!(lost, 0, "seed={seed}");
+        assert_ledger_holds(&ledger).await;
+    });
+}
+
+/// Crash point `migrating`: a table is not made in a transaction, so what a migration had made when
+/// it died is there, and nothing says so.
+#[test]
+fn migrating_goes_on_where_it_ended() {
+    let server = MariaDb::start();
+    let options = server.options();
+    for half_done in ["", "DROP TABLE secrets;", "DROP TABLE secrets; DROP TABLE tokens;"] {
+        MysqlLedger::migrate(&options).unwrap();
+        server.sql(&format!(
+            "{half_done} DELETE FROM __diesel_schema_migrations WHERE version = '0004'"
+        ));
+        assert_eq!(MysqlLedger::migrate(&options).unwrap(), ["0004_create_tokens"]);
+    }
+    let ledger = MysqlLedger::open(&options).unwrap();
+    assert_eq!(run(ledger.next_token("process")).unwrap(), 1);
+}

@@ -1,0 +1,141 @@
+//! Leases on a real Redis: between processes that are well, frozen, cut off or gone.
+
+use std::time::{Duration, Instant};
+
+use floodgate::clock::{SystemClock, now_monotonic};
+use floodgate::lease::{Hold, Lease, RedisLease};
+use floodgate::redis_link::Links;
+
+use crate::support::fault_proxy::{FaultProxy, Mode};
+use crate::support::links::{impatient, links, options, run};
+use crate::support::servers::redis::Redis;
+use crate::support::wait::until;
+
+const LONG: Duration = Duration::from_secs(3_600);
+const SHORT: Duration = Duration::from_millis(200);
+
+/// What one process has.
+fn process(url: &str) -> RedisLease {
+    RedisLease::new(links(url), "shop", SystemClock::shared())
+}
+
+fn taken(by: &str) -> Hold {
+    Hold::Taken { by: by.to_owned() }
+}
+
+async fn until_held(lease: &RedisLease, holder: &str, ttl: Duration) -> Instant {
+    until("the lease", async || match lease.hold("keeper", holder, ttl).await {
+        Ok(Hold::Held { until }) => Some(until),
+        Ok(Hold::Taken { .. }) | Err(_) => None,
+    })
+    .await
+}
+
+#[test]
+fn one_of_two_holds_it_until_it_is_released() {
+    let redis = Redis::start();
+    run(async {
+        let (one, two) = (process(&redis.url()), process(&redis.url()));
+        assert!(one.hold("keeper", "one", LONG).await.unwrap().is_held(now_monotonic()));
+        assert_eq!(two.hold("keeper", "two", LONG).await.unwrap(), taken("one"));
+        assert!(two.hold("sweeper", "two", LONG).await.unwrap().is_held(now_monotonic()));
+        assert!(one.hold("keeper", "one", LONG).await.unwrap().is_held(now_monotonic()));
+
+        two.release("keeper", "two").await.unwrap();
+        assert_eq!(two.hold("keeper", "two", LONG).await.unwrap(), taken("one"), "not its own");
+        one.release("keeper", "one").await.unwrap();
+        assert!(two.hold("keeper", "two", LONG).await.unwrap().is_held(now_monotonic()));
+        assert_eq!(redis.text(&["GET", "shop:lease:keeper"]), "two");
+    });
+}
+
+#[test]
+fn a_renewal_moves_the_end() {
+    let redis = Redis::start();
+    run(async {
+        let one = process(&redis.url());
+        until_held(&one, "one", SHORT).await;
+        until_held(&one, "one", LONG).await;
+        let left: i64 = redis.text(&["PTTL", "shop:lease:keeper"]).parse().unwrap();
+        assert!(left > i64::try_from(LONG.as_millis()).unwrap() / 2, "{left}");
+    });
+}
+
+#[test]
+fn a_holder_that_does_not_renew_knows_the_end_before_another_begins() {
+    let redis = Redis::start();
+    run(async {
+        let (one, two) = (process(&redis.url()), process(&redis.url()));
+        let end = until_held(&one, "one", SHORT).await;
+        until_held(&two, "two", LONG).await;
+        assert!(now_monotonic() >= end, "two holders at once");
+        assert_eq!(one.hold("keeper", "one", LONG).await.unwrap(), taken("two"));
+    });
+}
+
+#[test]
+fn a_renewal_that_arrives_late_takes_nothing_away() {
+    let redis = Redis::start();
+    let proxy = FaultProxy::start(redis.addr());
+    run(async {
+        let mut patient = options(&format!("redis://{}", proxy.addr()));
+        patient.command_timeout = LONG;
+        let patient = Links::new(patient, None).unwrap();
+        let one = RedisLease::new(patient, "shop", SystemClock::shared());
+        let two = process(&redis.url());
+        let end = until_held(&one, "one", SHORT).await;
+        proxy.set(Mode::Hold(None));
+        let late = one.hold("keeper", "one", LONG);
+        let other = async {
+            until_held(&two, "two", LONG).await;
+            assert!(now_monotonic() >= end, "two holders at once");
+            proxy.heal();
+        };
+        let (late, ()) = futures_util::future::join(late, other).await;
+        assert_eq!(late.unwrap(), taken("two"));
+    });
+}
+
+#[test]
+fn without_redis_nobody_gets_it() {
+    let redis = Redis::start();
+    run(async {
+        let impatient = Links::new(impatient(&redis.url()), None).unwrap();
+        let one = RedisLease::new(impatient, "shop", SystemClock::shared());
+        until_held(&one, "one", LONG).await;
+        redis.stop();
+        let error = one.hold("keeper", "one", LONG).await.unwrap_err().to_string();
+        assert!(error.starts_with("lease keeper could not be asked for: "), "{error}");
+        redis.kill();
+        assert!(one.hold("keeper", "one", LONG).await.is_err());
+        assert!(one.release("keeper", "one").await.is_err());
+        // It kept nothing on disk: the lease is free again, and any token of it would be, too.
+        redis.restart();
+        let two = process(&redis.url());
+        until_held(&two, "two", LONG).await;
+        let other = until("an answer", async || one.hold("keeper", "one", LONG).await.ok()).await;
+        assert_eq!(other, taken("two"));
+    });
+}
+
+#[test]
+fn a_full_redis_can_still_change_hands() {
+    let redis = Redis::start();
+    run(async {
+        let (one, two) = (process(&redis.url()), process(&redis.url()));
+        until_held(&one, "one", LONG).await;
+        redis.cmd(&["CONFIG", "SET", "maxmemory", "1"]);
+        one.release("keeper", "one").await.unwrap();
+        assert!(two.hold("keeper", "two", LONG).await.unwrap().is_held(now_monotonic()));
+    });
+}
+
+#[test]
+fn foreign_data_under_the_key_is_nobodys_lease() {
+    let redis = Redis::start();
+    run(async {
+        redis.cmd(&["LPUSH", "shop:lease:keeper", "x"]);
+        let error = process(&redis.url()).hold("keeper", "one", LONG).await.unwrap_err();
+        assert!(error.reason.contains("WRONGTYPE"), "{error}");
+    });
+}

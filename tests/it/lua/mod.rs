@@ -1,0 +1,11 @@
+//! The scripts of the Redis gate on a real, private redis-server.
+
+mod loading;
+mod memory;
+mod moving;
+mod refusing;
+mod repeating;
+mod reserving;
+pub mod rig;
+mod scenarios;
+mod speed;

@@ -1,0 +1,258 @@
+//! Buckets on a private redis-server, and one connection that sends calls of scripts.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use floodgate::domain::{
+    BucketNo, Epoch, Loan, Order, Phase, Policy, Refusal, Reservation, Sku, SkuNo, TraceId, Verdict,
+};
+use floodgate::scripts::load::Row;
+use floodgate::scripts::settle::{Noted, Notes, Refused};
+use floodgate::scripts::snapshot::Counts;
+use floodgate::scripts::{
+    Borrow, BucketKeys, Call, ClearLoan, Error, Fence, Find, Installation, Lend, LoadBegin,
+    LoadRows, Open, Outbox, Release, Reserve, Script, Settle, Snapshot, Turn,
+};
+use floodgate::stock::LoaderToken;
+use redis::{Client, Connection, RedisResult, Value};
+
+use crate::support::offers::{buyer, request};
+use crate::support::servers::redis::Redis;
+
+pub const INSTALLATION: Installation = Installation(0xf100_d6a7);
+
+/// The first load; its loans count from 1, as a book's do.
+pub const LOADER: LoaderToken = LoaderToken(0);
+
+/// A SKU in two buckets.
+pub fn sku(no: i32, policy: Policy, initial: u32) -> Sku {
+    Sku {
+        no: SkuNo(no),
+        id: "sku".parse().unwrap(),
+        title: "SKU".to_owned(),
+        price: 250,
+        initial,
+        policy,
+        buckets: 2,
+        payment_window_s: 900,
+        bar_lapsed: false,
+    }
+}
+
+/// A connection that knows the scripts.
+pub struct Wire {
+    connection: Connection,
+    shas: HashMap<Script, String>,
+}
+
+impl Wire {
+    pub fn new(redis: &Redis) -> Self {
+        let connection = Client::open(redis.url()).unwrap().get_connection().unwrap();
+        let mut wire = Self { connection, shas: HashMap::new() };
+        wire.load_scripts();
+        wire
+    }
+
+    pub fn load_scripts(&mut self) {
+        for script in Script::ALL {
+            let sha = self.ask(redis::cmd("SCRIPT").arg("LOAD").arg(script.text()));
+            self.shas.insert(*script, redis::from_redis_value(sha).unwrap());
+        }
+    }
+
+    pub fn send(&mut self, call: &Call) -> RedisResult<Value> {
+        call.evalsha(&self.shas[&call.script()]).query(&mut self.connection)
+    }
+
+    /// One after the other, without waiting for the answers in between.
+    pub fn send_all(&mut self, calls: &[Call]) -> Vec<Value> {
+        let mut pipe = redis::pipe();
+        for call in calls {
+            pipe.add_command(call.evalsha(&self.shas[&call.script()]));
+        }
+        pipe.query(&mut self.connection).unwrap()
+    }
+
+    pub fn ask(&mut self, command: &redis::Cmd) -> Value {
+        self.try_ask(command).unwrap()
+    }
+
+    pub fn try_ask(&mut self, command: &redis::Cmd) -> RedisResult<Value> {
+        command.query(&mut self.connection)
+    }
+
+    pub fn pipe(&mut self, pipe: &redis::Pipeline) {
+        pipe.query::<()>(&mut self.connection).unwrap();
+    }
+
+    pub fn cmd(&mut self, words: &[&str]) -> Value {
+        self.ask(redis::Cmd::new().arg(words))
+    }
+
+    /// Writes a value of any type in the place of a key's.
+    pub fn replace(&mut self, key: &str, write: &[&str]) {
+        self.cmd(&["DEL", key]);
+        let words = [&write[..1], &[key], &write[1..]].concat();
+        self.cmd(&words);
+    }
+
+    /// What the whole server holds, in 20 bytes.
+    pub fn digest(&mut self) -> String {
+        redis::from_redis_value(self.cmd(&["DEBUG", "DIGEST"])).unwrap()
+    }
+}
+
+/// The buckets of one SKU.
+#[derive(Debug, Clone)]
+pub struct Shop {
+    pub sku: Arc<Sku>,
+    pub buckets: Vec<BucketKeys>,
+    pub fence: Fence,
+}
+
+impl Shop {
+    pub fn new(redis: &Redis, sku: Sku) -> Self {
+        let fence = Fence { installation: INSTALLATION, server: redis.run_id().into() };
+        Self::fenced(fence, sku)
+    }
+
+    pub fn fenced(fence: Fence, sku: Sku) -> Self {
+        let buckets = (0..sku.buckets).map(|no| BucketKeys::new("test", &sku, BucketNo(no)));
+        Self { buckets: buckets.collect(), sku: Arc::new(sku), fence }
+    }
+
+    /// [`Self::new`], loaded without rows and open, with so many units in each bucket.
+    pub fn open(redis: &Redis, wire: &mut Wire, sku: Sku, stock: u32) -> Self {
+        let shop = Self::new(redis, sku);
+        shop.publish(wire, stock);
+        shop
+    }
+
+    pub fn publish(&self, wire: &mut Wire, stock: u32) {
+        for bucket in 0..self.buckets.len() {
+            assert_eq!(self.load_begin(wire, bucket, LOADER), Ok(true));
+            let open = self.opening(bucket, LOADER, stock);
+            assert_eq!(open.parse(wire.send(&open.call()).unwrap()), Ok(true));
+        }
+    }
+
+    pub fn opening(&self, bucket: usize, loader: LoaderToken, stock: u32) -> Open<'_> {
+        Open {
+            keys: &self.buckets[bucket],
+            fence: &self.fence,
+            loader,
+            epoch: Epoch(1),
+            phase: Phase::Open,
+            stock,
+            released_units: 0,
+            num_failed: 0,
+        }
+    }
+
+    pub fn load_begin(
+        &self,
+        wire: &mut Wire,
+        bucket: usize,
+        loader: LoaderToken,
+    ) -> Result<bool, Error> {
+        let begin = LoadBegin { keys: &self.buckets[bucket], fence: &self.fence, loader };
+        begin.parse(wire.send(&begin.call()).unwrap())
+    }
+
+    pub fn load_rows(
+        &self,
+        wire: &mut Wire,
+        bucket: usize,
+        loader: LoaderToken,
+        rows: &[Row],
+    ) -> Result<(), Error> {
+        let load = LoadRows { keys: &self.buckets[bucket], fence: &self.fence, loader, rows };
+        load.parse(wire.send(&load.call()).unwrap())
+    }
+
+    pub fn reserving<'a>(&'a self, bucket: usize, batch: &'a [Reservation]) -> Reserve<'a> {
+        Reserve {
+            keys: &self.buckets[bucket],
+            fence: &self.fence,
+            sku: &self.sku,
+            epoch: batch.first().map_or(Epoch(1), |ask| ask.epoch),
+            outbox: Outbox::None,
+            touch: false,
+            batch,
+        }
+    }
+
+    /// Decides a batch of one opening.
+    pub fn reserve(&self, wire: &mut Wire, bucket: usize, batch: &[Reservation]) -> Vec<Verdict> {
+        let door = self.reserving(bucket, batch);
+        door.parse(wire.send(&door.call()).unwrap()).unwrap().verdicts
+    }
+
+    pub fn settle(&self, wire: &mut Wire, bucket: usize, orders: &[Order]) -> Vec<Noted> {
+        let (keys, policy) = (&self.buckets[bucket], self.sku.policy);
+        let door = Settle { keys, fence: &self.fence, policy, orders };
+        door.parse(wire.send(&door.call()).unwrap()).unwrap().items
+    }
+
+    pub fn release(&self, wire: &mut Wire, bucket: usize, refused: &[Refused]) -> Notes {
+        let (keys, policy) = (&self.buckets[bucket], self.sku.policy);
+        let door = Release { keys, fence: &self.fence, policy, refused };
+        door.parse(wire.send(&door.call()).unwrap()).unwrap()
+    }
+
+    pub fn turn(&self, wire: &mut Wire, bucket: usize, phase: Phase, epoch: Epoch) -> bool {
+        let turn = Turn { keys: &self.buckets[bucket], fence: &self.fence, epoch, phase };
+        turn.parse(wire.send(&turn.call()).unwrap()).unwrap()
+    }
+
+    pub fn lend(&self, wire: &mut Wire, from: usize, to: u16, want: u32) -> Option<Loan> {
+        let (keys, to) = (&self.buckets[from], BucketNo(to));
+        let lend = Lend { keys, fence: &self.fence, to, want };
+        lend.parse(wire.send(&lend.call()).unwrap()).unwrap().0
+    }
+
+    pub fn borrow(&self, wire: &mut Wire, from: u16, to: usize, loan: Loan) -> u32 {
+        let (keys, from) = (&self.buckets[to], BucketNo(from));
+        let borrow = Borrow { keys, fence: &self.fence, from, loan };
+        borrow.parse(wire.send(&borrow.call()).unwrap()).unwrap().0
+    }
+
+    pub fn clear_loan(&self, wire: &mut Wire, from: usize, to: u16, no: u64) -> bool {
+        let (keys, to) = (&self.buckets[from], BucketNo(to));
+        let clear = ClearLoan { keys, fence: &self.fence, to, no };
+        clear.parse(wire.send(&clear.call()).unwrap()).unwrap().0
+    }
+
+    pub fn find(&self, bucket: usize) -> Find<'_> {
+        Find { keys: &self.buckets[bucket], fence: &self.fence, requests: &[] }
+    }
+
+    pub fn counts(&self, wire: &mut Wire, bucket: usize) -> Counts {
+        let keys = &self.buckets[bucket];
+        let snapshot = Snapshot { keys, fence: &self.fence, pages: true };
+        snapshot.parse(wire.send(&snapshot.call()).unwrap()).unwrap()
+    }
+
+    pub fn ask(&self, request_no: u64, buyer_no: u64, quantity: u32) -> Reservation {
+        Reservation {
+            request: request(request_no),
+            sku: self.sku.no,
+            bucket: BucketNo(0),
+            epoch: Epoch(1),
+            buyer: buyer(buyer_no),
+            quantity,
+            asked_at_ms: 1_790_000_000_000,
+            trace: TraceId(u128::from(request_no)),
+        }
+    }
+
+    /// The order that a reservation becomes.
+    pub fn order(&self, ask: &Reservation) -> Order {
+        ask.intent(&self.sku).order()
+    }
+}
+
+/// The refusal of a reservation by the ledger.
+pub fn refused(ask: &Reservation, reason: Refusal) -> Refused {
+    Refused { request: ask.request, buyer: ask.buyer, quantity: ask.quantity, reason }
+}

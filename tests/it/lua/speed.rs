@@ -1,0 +1,61 @@
+//! How many reservations a second one redis-server decides. Prints; decides nothing.
+
+use floodgate::clock::now_monotonic;
+use floodgate::domain::Reservation;
+use redis::Value;
+
+use super::rig::{Shop, Wire, sku};
+use crate::support::offers::ONE;
+use crate::support::servers::redis::Redis;
+
+const BUYERS: u32 = 100_000;
+
+#[test]
+#[ignore = "a measurement: run it alone, in release"]
+fn how_fast_is_a_batch() {
+    for size in [1, 64, 256] {
+        let redis = Redis::start();
+        let mut wire = Wire::new(&redis);
+        let buckets = 8;
+        let mut sku = sku(1, ONE, buckets * BUYERS);
+        sku.buckets = u16::try_from(buckets).unwrap();
+        let shop = Shop::open(&redis, &mut wire, sku, BUYERS);
+        let mut random = fastrand::Rng::with_seed(1);
+        let asks: Vec<Reservation> = (0..BUYERS)
+            .map(|_| shop.ask(random.u64(1 << 60..1 << 63), random.u64(1 << 60..1 << 63), 1))
+            .collect();
+        let mut line = format!("batches of {size}:");
+        let mut measure = |what: &str, run: &mut dyn FnMut(&[Reservation])| {
+            let (start, cpu) = (now_monotonic(), used_cpu(&redis));
+            asks.chunks(size).for_each(run);
+            let (time, cpu) = (start.elapsed().as_secs_f64(), used_cpu(&redis) - cpu);
+            let count = f64::from(BUYERS);
+            line +=
+                &format!(" {what} {:.0}/s ({:.2} us of redis)", count / time, cpu * 1e6 / count);
+        };
+        measure("new", &mut |batch| drop(shop.reserve(&mut wire, 0, batch)));
+        measure("repeated", &mut |batch| drop(shop.reserve(&mut wire, 0, batch)));
+        measure("settled", &mut |batch| {
+            let orders: Vec<_> = batch.iter().map(|ask| shop.order(ask)).collect();
+            shop.settle(&mut wire, 0, &orders);
+        });
+        let sold_out: Vec<_> = asks
+            .iter()
+            .map(|ask| shop.ask(ask.buyer.get(), 1 + ask.request.get() / 2, 1))
+            .collect();
+        let mut short = sold_out.chunks(size);
+        measure("short", &mut |_| drop(shop.reserve(&mut wire, 0, short.next().unwrap())));
+        println!("{line}");
+        let info = wire.cmd(&["INFO", "commandstats"]);
+        if let (64, Value::BulkString(text)) = (size, info) {
+            println!("{}", String::from_utf8_lossy(&text));
+        }
+    }
+}
+
+fn used_cpu(redis: &Redis) -> f64 {
+    ["used_cpu_user_main_thread", "used_cpu_sys_main_thread"]
+        .iter()
+        .map(|name| redis.info(name).parse::<f64>().unwrap())
+        .sum()
+}

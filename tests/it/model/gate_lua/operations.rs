@@ -1,0 +1,67 @@
+//! Random operations on two buckets.
+
+use floodgate::domain::{OrderState, Phase, Refusal, RequestId};
+use proptest::prelude::*;
+use proptest::sample::Index;
+
+pub const NUM_OPERATIONS: usize = 100;
+const NUM_BUYERS: u64 = 10;
+const REQUESTS_OF_A_BUYER: u64 = 4;
+
+/// Ids that differ only in digits that a double does not have.
+pub const FIRST_ID: u64 = 9_007_199_254_740_993_000;
+
+/// One operation; picks choose among what was accepted or lent before.
+#[derive(Debug, Clone)]
+pub enum Operation {
+    Reserve { bucket: usize, batch: Vec<(u64, u64, u32)>, shift: i64 },
+    Settle { bucket: usize, picks: Vec<Index>, state: OrderState },
+    Adopt { bucket: usize, buyer: u64, quantity: u32, state: OrderState },
+    Release { bucket: usize, picks: Vec<Index>, reason: Refusal },
+    Lend { from: usize, want: u32 },
+    Borrow { pick: Index, clears: bool },
+    Turn { bucket: usize, phase: Phase, shift: i64 },
+}
+
+pub fn operations() -> impl Strategy<Value = Operation> {
+    let bucket = || 0..2_usize;
+    let picks = || prop::collection::vec(any::<Index>(), 0..5);
+    // A buyer's own requests with a fixed number of units repeat often; others are mistaken ids.
+    let own = (0..NUM_BUYERS, 0..REQUESTS_OF_A_BUYER).prop_map(|(buyer, no)| {
+        let units = [1, 2, 3, 1][usize::try_from(no).unwrap()];
+        (buyer, buyer * REQUESTS_OF_A_BUYER + no, units)
+    });
+    let any_of_all = (0..NUM_BUYERS, 0..NUM_BUYERS * REQUESTS_OF_A_BUYER, 1..4_u32);
+    let wish = prop_oneof![5 => own, 1 => any_of_all];
+    let batch = prop::collection::vec(wish, 0..9);
+    // Mostly the opening of the bucket.
+    let shift = || prop_oneof![8 => Just(0_i64), 1 => Just(-1_i64), 1 => Just(1_i64)];
+    let phase = prop_oneof![
+        4 => Just(Phase::Open),
+        1 => prop::sample::select(Phase::ALL.to_vec()),
+    ];
+    let states = || prop::sample::select(OrderState::ALL.to_vec());
+    let reasons = prop::sample::select(vec![
+        Refusal::SoldOut,
+        Refusal::AlreadyPurchased { first: RequestId::new(FIRST_ID).unwrap() },
+        Refusal::QuotaExceeded { owned: 3, limit: 4 },
+        Refusal::RequestIdReused,
+        Refusal::Ended,
+    ]);
+    prop_oneof![
+        40 => (bucket(), batch, shift())
+            .prop_map(|(bucket, batch, shift)| Operation::Reserve { bucket, batch, shift }),
+        15 => (bucket(), picks(), states())
+            .prop_map(|(bucket, picks, state)| Operation::Settle { bucket, picks, state }),
+        3 => (bucket(), 0..NUM_BUYERS, 1..4_u32, states()).prop_map(
+            |(bucket, buyer, quantity, state)| Operation::Adopt { bucket, buyer, quantity, state }
+        ),
+        12 => (bucket(), picks(), reasons)
+            .prop_map(|(bucket, picks, reason)| Operation::Release { bucket, picks, reason }),
+        12 => (bucket(), 0..6_u32).prop_map(|(from, want)| Operation::Lend { from, want }),
+        12 => any::<(Index, bool)>()
+            .prop_map(|(pick, clears)| Operation::Borrow { pick, clears }),
+        6 => (bucket(), phase, shift())
+            .prop_map(|(bucket, phase, shift)| Operation::Turn { bucket, phase, shift }),
+    ]
+}

@@ -1,0 +1,211 @@
+//! The ledgers against the model, and against each other: the same purchases, one at a time and in
+//! small batches, must get the same answers and leave the same rows.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use floodgate::db::Ledger;
+use floodgate::db::ladder::climb;
+use floodgate::db::mysql::MysqlLedger;
+use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
+use floodgate::domain::model::{Model, Said};
+use floodgate::domain::{OrderIntent, Outcome, Policy, Sku};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use tempfile::TempDir;
+
+use crate::support::offers::{ANY, ONE, buyer, intent, offer, orders, quota, run};
+use crate::support::random::num_cases;
+use crate::support::servers::mariadb::MariaDb;
+
+/// One purchase; few requests and few buyers, so that they meet.
+#[derive(Debug, Clone, Copy)]
+struct Buy {
+    request: u64,
+    buyer: u64,
+    quantity: u32,
+}
+
+#[derive(Debug, Clone)]
+struct Sequence {
+    policy: Policy,
+    initial: u32,
+    batches: Vec<Vec<Buy>>,
+}
+
+/// How long a sequence is, and how much of it meets.
+#[derive(Debug, Clone, Copy)]
+struct Size {
+    requests: u64,
+    buyers: u64,
+    batches: usize,
+    batch: usize,
+}
+
+const SHORT: Size = Size { requests: 40, buyers: 8, batches: 10, batch: 6 };
+const LONG: Size = Size { requests: 120, buyers: 20, batches: 100, batch: 3 };
+
+/// Sequences that are placed side by side, each with an SKU of its own: together they fill the
+/// batches of a database that is asked over a network.
+const SIDE_BY_SIDE: usize = 50;
+
+fn sequence(size: Size) -> impl Strategy<Value = Sequence> {
+    let buy = (1..=size.requests, 1..=size.buyers, 1_u32..=3)
+        .prop_map(|(request, buyer, quantity)| Buy { request, buyer, quantity });
+    let policy = prop_oneof![Just(ONE), Just(ANY), (1_u32..=7).prop_map(quota)];
+    // Half of the batches are single purchases.
+    let batch = prop_oneof![vec(buy.clone(), 1), vec(buy, 1..=size.batch)];
+    let length = if size.batches > 50 { size.batches..=size.batches } else { 1..=size.batches };
+    let units = 1..=u32::try_from(size.requests).unwrap();
+    (policy, units, vec(batch, length)).prop_map(|(policy, initial, batches)| Sequence {
+        policy,
+        initial,
+        batches,
+    })
+}
+
+/// A sequence on its way.
+struct Course<'a> {
+    sequence: &'a Sequence,
+    sku: Sku,
+    model: Model,
+    /// Added to requests, so that sequences do not share them.
+    base: u64,
+}
+
+impl<'a> Course<'a> {
+    /// Puts what the sequence is about on offer.
+    async fn begin(ledgers: &[&dyn Ledger], sequence: &'a Sequence, number: u64) -> Self {
+        let Sequence { policy, initial, .. } = *sequence;
+        let mut skus = Vec::new();
+        for ledger in ledgers {
+            skus.push(offer(*ledger, &format!("sale-{number}"), policy, initial).await);
+        }
+        let sku = skus.pop().unwrap();
+        assert!(skus.iter().all(|other| *other == sku), "the same number everywhere");
+        Self { sequence, sku, model: Model::new(policy, initial), base: number * 1_000 }
+    }
+
+    /// The intents of a step.
+    fn batch(&self, step: usize) -> Vec<OrderIntent> {
+        let batch = self.sequence.batches.get(step).into_iter().flatten();
+        batch.map(|b| intent(&self.sku, self.base + b.request, b.buyer, b.quantity)).collect()
+    }
+
+    async fn compare_rows(&self, ledger: &dyn Ledger, buyers: u64) {
+        let Self { sku, model, .. } = self;
+        assert_eq!(ledger.available(sku.no).await.unwrap(), model.available());
+        let found: BTreeMap<_, _> = orders(ledger, sku.no)
+            .await
+            .into_iter()
+            .map(|order| (order.request, (order.buyer, order.quantity)))
+            .collect();
+        let expected: BTreeMap<_, _> =
+            model.orders().map(|(request, buyer, quantity)| (request, (buyer, quantity))).collect();
+        assert_eq!(found, expected);
+        if sku.policy.quota().is_some() {
+            let asked = (1..=buyers).map(|number| intent(sku, number, number, 1)).collect();
+            let owned = ledger.examine(asked).await.unwrap().owned;
+            for number in 1..=buyers {
+                let row = owned.get(&(sku.no, buyer(number))).copied().unwrap_or(0);
+                assert_eq!(row, model.owned(buyer(number)));
+            }
+        }
+        let anomalies = ledger.anomalies(sku.no).await.unwrap();
+        assert_eq!(anomalies.wrong_quotas, []);
+        assert_eq!(anomalies.duplicate_requests, []);
+    }
+}
+
+/// Places the next batch of every course in one go, on every ledger.
+async fn step(ledgers: &[&dyn Ledger], courses: &mut [Course<'_>], step: usize) {
+    let mut batch = Vec::new();
+    let mut expected = Vec::new();
+    for course in courses {
+        for intent in course.batch(step) {
+            expected.push(course.model.buy(intent.request, intent.buyer, intent.quantity));
+            batch.push(intent);
+        }
+    }
+    for ledger in ledgers {
+        let mut outcomes = vec![None; batch.len()];
+        climb(*ledger, &batch, &mut outcomes).await.unwrap();
+        let said: Vec<_> = outcomes.into_iter().map(said).collect();
+        assert_eq!(said, expected, "{batch:?}");
+    }
+}
+
+fn said(outcome: Option<Outcome>) -> Said {
+    match outcome {
+        Some(Outcome::Placed(_)) => Said::Yes,
+        Some(Outcome::Repeat(_)) => Said::Again,
+        Some(Outcome::Refused(refusal)) => Said::No(refusal),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn file() -> (TempDir, SqliteLedger) {
+    let directory = tempfile::tempdir().unwrap();
+    let options = OpenOptions::new(directory.path().join("ledger.db"));
+    let ledger = SqliteLedger::open(&options).unwrap();
+    (directory, ledger)
+}
+
+fn search<S: Strategy>(cases: u32, strategy: &S, test: impl Fn(S::Value)) {
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    TestRunner::new(config)
+        .run(strategy, |value| {
+            test(value);
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn the_ledger_in_a_file_answers_as_the_model_does() {
+    let (_directory, ledger) = file();
+    let number = AtomicU64::new(0);
+    search(num_cases(), &sequence(SHORT), |sequence| {
+        let number = number.fetch_add(1, Ordering::SeqCst) + 1;
+        run(async {
+            let ledgers = [&ledger as &dyn Ledger];
+            let mut courses = [Course::begin(&ledgers, &sequence, number).await];
+            for at in 0..sequence.batches.len() {
+                step(&ledgers, &mut courses, at).await;
+                courses[0].compare_rows(&ledger, SHORT.buyers).await;
+            }
+        });
+    });
+    run(ledger.close());
+}
+
+#[test]
+fn the_ledgers_in_a_file_and_in_mariadb_answer_alike() {
+    let (_directory, file) = file();
+    // The disks are not what is compared.
+    let server = MariaDb::start_with(&["--innodb-flush-log-at-trx-commit=0"]);
+    let mariadb = MysqlLedger::open(&server.options()).unwrap();
+    let number = AtomicU64::new(0);
+    let cases = num_cases().div_ceil(u32::try_from(SIDE_BY_SIDE).unwrap());
+    search(cases, &vec(sequence(LONG), SIDE_BY_SIDE), |sequences| {
+        let ledgers = [&file as &dyn Ledger, &mariadb];
+        run(async {
+            let mut courses = Vec::new();
+            for sequence in &sequences {
+                let number = number.fetch_add(1, Ordering::SeqCst) + 1;
+                courses.push(Course::begin(&ledgers, sequence, number).await);
+            }
+            for at in 0..LONG.batches {
+                step(&ledgers, &mut courses, at).await;
+            }
+            for course in &courses {
+                let sku = course.sku.no;
+                assert_eq!(orders(&file, sku).await, orders(&mariadb, sku).await);
+                for ledger in ledgers {
+                    course.compare_rows(ledger, LONG.buyers).await;
+                }
+            }
+        });
+    });
+}

@@ -1,0 +1,202 @@
+//! What MariaDB says when it cannot, provoked on the server, and what the ledger makes of it. The
+//! client hands errors on as text, so each text is checked here.
+
+use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
+use floodgate::db::{Class, Error, Ledger, Placing};
+use floodgate::domain::{OrderIntent, Policy, Sku};
+
+use crate::support::offers::{ANY, ONE, intent, offer, orders, quota, run};
+use crate::support::servers::mariadb::MariaDb;
+
+struct Store {
+    server: MariaDb,
+    ledger: MysqlLedger,
+    sku: Sku,
+}
+
+impl Store {
+    async fn with(policy: Policy, change: impl FnOnce(&mut MysqlOptions)) -> Self {
+        let server = MariaDb::start();
+        let mut options = server.options();
+        change(&mut options);
+        let ledger = MysqlLedger::open(&options).unwrap();
+        let sku = offer(&ledger, "sale", policy, 100).await;
+        Self { server, ledger, sku }
+    }
+
+    fn batch(&self) -> Vec<OrderIntent> {
+        (1..=3).map(|number| intent(&self.sku, number, number, 1)).collect()
+    }
+
+    /// The error of the batch, which has left nothing behind.
+    async fn error(&self) -> Error {
+        let error = self.ledger.place(self.batch()).await.unwrap_err();
+        assert_eq!(orders(&self.ledger, self.sku.no).await, [], "{error:?}");
+        assert_eq!(self.ledger.available(self.sku.no).await.unwrap(), 100);
+        error
+    }
+
+    async fn works_again(&self) {
+        assert_eq!(self.ledger.place(self.batch()).await.unwrap(), Placing::All);
+        assert_eq!(orders(&self.ledger, self.sku.no).await.len(), 3);
+    }
+}
+
+/// Holds the row that every writer needs.
+const HOLD_STOCK: &str = "BEGIN; SELECT * FROM skus FOR UPDATE";
+
+/// The error is of this class and says this.
+#[track_caller]
+fn assert_says(error: &Error, class: Class, word: &str) {
+    let source = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
+    let told = format!("{error}: {source}");
+    assert!(told.contains(word), "{word:?} is not in: {told}");
+    assert_eq!(error.class(), class, "{told}");
+}
+
+#[test]
+fn a_row_that_somebody_holds_too_long_is_worth_another_try() {
+    run(async {
+        // Error 1205 rolls back the statement only: the orders before it must go, too.
+        let store = Store::with(ANY, |options| options.lock_wait_timeout_s = 1).await;
+        let holder = store.server.session();
+        holder.sql(HOLD_STOCK);
+        assert_says(&store.error().await, Class::Retry, "Lock wait timeout exceeded");
+        drop(holder);
+        store.works_again().await;
+    });
+}
+
+#[test]
+fn a_statement_that_takes_too_long_is_worth_another_try() {
+    run(async {
+        let store = Store::with(ANY, |options| options.statement_timeout_ms = 300).await;
+        let holder = store.server.session();
+        holder.sql(HOLD_STOCK);
+        assert_says(&store.error().await, Class::Retry, "max_statement_time exceeded");
+        drop(holder);
+        store.works_again().await;
+    });
+}
+
+#[test]
+fn the_loser_of_a_deadlock_tries_again() {
+    run(async {
+        let store = Store::with(ANY, |_| {}).await;
+        let other = store.server.session();
+        // Who has changed less loses.
+        other.sql(
+            "CREATE TABLE ballast (n INT) ENGINE = InnoDB; BEGIN; \
+             INSERT INTO ballast SELECT seq FROM seq_1_to_1000; SELECT * FROM skus FOR UPDATE",
+        );
+        let crossing = async {
+            store.server.somebody_waits_for_a_row().await;
+            other.sql("SELECT * FROM orders FOR UPDATE");
+        };
+        let (placed, ()) = tokio::join!(store.ledger.place(store.batch()), crossing);
+        assert_says(&placed.unwrap_err(), Class::Retry, "Deadlock found");
+        drop(other);
+        assert_eq!(orders(&store.ledger, store.sku.no).await, []);
+        store.works_again().await;
+    });
+}
+
+#[test]
+fn a_connection_that_was_killed_before_commit_wrote_nothing() {
+    run(async {
+        let store = Store::with(ANY, |_| {}).await;
+        let holder = store.server.session();
+        holder.sql(HOLD_STOCK);
+        let killing = async {
+            store.server.somebody_waits_for_a_row().await;
+            let who = "SELECT id FROM information_schema.processlist \
+                       WHERE user = 'floodgate' AND info LIKE 'UPDATE skus%'";
+            store.server.sql(&format!("KILL {}", store.server.number(who)));
+        };
+        let (placed, ()) = tokio::join!(store.ledger.place(store.batch()), killing);
+        let error = placed.unwrap_err();
+        assert_eq!(error.class(), Class::Down, "{error:?}");
+        drop(holder);
+        assert_eq!(orders(&store.ledger, store.sku.no).await, []);
+        store.works_again().await;
+    });
+}
+
+#[test]
+fn a_server_that_takes_no_writes_is_down() {
+    run(async {
+        let store = Store::with(ANY, |_| {}).await;
+        store.server.sql("SET GLOBAL read_only = 1");
+        assert_says(&store.error().await, Class::Down, "--read-only");
+        store.server.sql("SET GLOBAL read_only = 0");
+        store.works_again().await;
+    });
+}
+
+/// This is why the ledger reads this refusal of COMMIT as "not written" instead of "unknown".
+#[test]
+fn a_commit_that_a_read_only_server_refuses_is_rolled_back() {
+    run(async {
+        let store = Store::with(ANY, |_| {}).await;
+        let writer = MariaDb::session_as(&store.server.url());
+        writer.sql("BEGIN; INSERT INTO tokens VALUES ('test', 1)");
+        store.server.sql("SET GLOBAL read_only = 1");
+        let said = writer.try_sql("COMMIT").unwrap_err().to_string();
+        assert!(said.contains("--read-only option"), "{said}");
+        store.server.sql("SET GLOBAL read_only = 0");
+        assert_eq!(store.server.number("SELECT COUNT(*) FROM tokens WHERE name = 'test'"), 0);
+    });
+}
+
+#[test]
+fn every_unique_key_is_a_conflict_and_no_error() {
+    run(async {
+        let store = Store::with(ONE, |_| {}).await;
+        let (ledger, sku) = (&store.ledger, &store.sku);
+        let some = offer(ledger, "quota", quota(2), 100).await;
+        store.works_again().await;
+        let place = async |intent| ledger.place(vec![intent]).await.unwrap();
+        assert_eq!(place(intent(sku, 10, 1, 1)).await, Placing::Conflict, "sku, buyer, slot");
+        assert_eq!(place(intent(sku, 1, 10, 1)).await, Placing::Conflict, "request");
+        assert_eq!(place(intent(&some, 1, 10, 1)).await, Placing::Conflict, "request");
+        assert_eq!(place(intent(&some, 11, 1, 2)).await, Placing::All);
+        assert_eq!(place(intent(&some, 12, 1, 1)).await, Placing::Conflict, "quota");
+    });
+}
+
+#[test]
+fn the_server_itself_keeps_the_belts() {
+    run(async {
+        let store = Store::with(quota(2), |_| {}).await;
+        store.works_again().await;
+        let root = store.server.session();
+        for (statement, constraint) in [
+            ("UPDATE skus SET available = -1", "skus_not_oversold"),
+            ("UPDATE skus SET available = initial_stock + 1", "skus_not_oversold"),
+            ("UPDATE quotas SET owned = quota + 1", "quotas_held"),
+            ("UPDATE orders SET state = 5", "orders_state_known"),
+            ("UPDATE orders SET quantity = 0", "orders_of_units"),
+            ("UPDATE sales SET phase = 4", "sales_phase_known"),
+        ] {
+            let said = root.try_sql(statement).unwrap_err().to_string();
+            assert!(said.contains(constraint), "{statement}: {said}");
+        }
+        let error = store.ledger.place(vec![intent(&store.sku, 9, 9, 0)]).await.unwrap_err();
+        assert_says(&error, Class::Bug, "orders_of_units");
+    });
+}
+
+#[test]
+fn a_right_that_was_taken_away_is_named() {
+    run(async {
+        let store = Store::with(ANY, |_| {}).await;
+        store.server.sql(
+            "REVOKE ALL ON floodgate.* FROM floodgate@127.0.0.1; \
+             GRANT SELECT ON floodgate.* TO floodgate@127.0.0.1",
+        );
+        let ledger = MysqlLedger::open(&store.server.options()).unwrap();
+        let error = ledger.place(store.batch()).await.unwrap_err();
+        assert_says(&error, Class::Down, "INSERT command denied");
+        assert_eq!(orders(&ledger, store.sku.no).await, []);
+    });
+}

@@ -1,0 +1,195 @@
+//! How MariaDB runs what the ledger really sends it: along keys, and without sorting what may be
+//! ten million rows. The statements are read from the server's own log.
+
+use diesel::prelude::*;
+use diesel::sql_types::{Nullable, Text};
+use diesel_async::RunQueryDsl;
+use floodgate::db::mysql::MysqlLedger;
+use floodgate::db::{Ledger, OrderCursor, Placing};
+use floodgate::domain::{Failure, Refusal, Sku};
+
+use crate::support::offers::{ANY, ONE, buyer, intent, offer, quota, request, run};
+use crate::support::servers::mariadb::MariaDb;
+
+struct Store {
+    server: MariaDb,
+    ledger: MysqlLedger,
+    one: Sku,
+    some: Sku,
+}
+
+/// A table that a statement reads, and how.
+#[derive(Debug, QueryableByName)]
+struct Step {
+    #[diesel(sql_type = Nullable<Text>)]
+    table: Option<String>,
+    #[diesel(sql_type = Nullable<Text>, column_name = "type")]
+    access: Option<String>,
+    #[diesel(sql_type = Nullable<Text>)]
+    key: Option<String>,
+    #[diesel(sql_type = Nullable<Text>, column_name = "Extra")]
+    extra: Option<String>,
+}
+
+/// A statement with its steps.
+type Plan = (String, Vec<Step>);
+
+impl Store {
+    /// Some thousand orders, quotas and failures in each of two SKUs, and as many elsewhere.
+    async fn filled() -> Self {
+        let server = MariaDb::start_with(&[
+            "--innodb-flush-log-at-trx-commit=0",
+            "--log-output=TABLE",
+            "--general-log=1",
+        ]);
+        let ledger = MysqlLedger::open(&server.options()).unwrap();
+        let mut skus = Vec::new();
+        for (id, policy) in [("one", ONE), ("any", ANY), ("quota", quota(3))] {
+            let sku = offer(&ledger, id, policy, 1_000_000).await;
+            let base = u64::try_from(sku.no.0).unwrap() * 1_000_000;
+            for batch in 0..4 {
+                let first = batch * 500 + 1;
+                let intents = (first..first + 500).map(|n| intent(&sku, base + n, n, 1)).collect();
+                assert_eq!(ledger.place(intents).await.unwrap(), Placing::All);
+            }
+            let failure = |number| Failure {
+                request: request(base + 500_000 + number),
+                sku: sku.no,
+                buyer: buyer(number),
+                quantity: 1,
+                reason: Refusal::SoldOut,
+                recorded_at_ms: 1,
+            };
+            ledger.record_failures((1..=1_000).map(failure).collect()).await.unwrap();
+            skus.push(sku);
+        }
+        // A SKU is a small part of its tables.
+        server.sql(
+            "INSERT INTO failed_requests SELECT 90000000 + seq, 99, seq, 1, 'ended', NULL, NULL, \
+               NULL, 1 FROM seq_1_to_20000; \
+             INSERT INTO orders SELECT 99, seq, 0, 80000000 + seq, 1, 1, 1, 0, 1, 1, '' \
+               FROM seq_1_to_20000; \
+             INSERT INTO quotas SELECT 99, seq, 0, 1 FROM seq_1_to_20000",
+        );
+        server.sql("ANALYZE TABLE orders, quotas, failed_requests, skus, sales");
+        let some = skus.pop().unwrap();
+        Self { server, ledger, one: skus.swap_remove(0), some }
+    }
+
+    /// The plans of everything that `work` makes the ledger send.
+    async fn plans<T>(&self, work: impl Future<Output = T>) -> Vec<Plan> {
+        self.server.sql("TRUNCATE mysql.general_log");
+        work.await;
+        let sent = self.server.texts(
+            "SELECT CONVERT(argument USING utf8mb4) AS text FROM mysql.general_log \
+             WHERE command_type IN ('Query', 'Execute') AND user_host LIKE 'floodgate%' \
+             ORDER BY event_time",
+        );
+        let reads = |text: &String| ["SELECT", "UPDATE"].iter().any(|verb| text.starts_with(verb));
+        let asked: Vec<String> = sent.into_iter().filter(reads).collect();
+        self.server.as_root(async |conn| {
+            let mut plans = Vec::new();
+            for text in asked {
+                let explain = diesel::sql_query(format!("EXPLAIN {text}"));
+                plans.push((text, explain.load(conn).await.unwrap()));
+            }
+            plans
+        })
+    }
+}
+
+/// Nothing is read from end to end.
+#[track_caller]
+fn along_keys(plans: &[Plan]) {
+    assert!(!plans.is_empty());
+    for (text, steps) in plans {
+        for step in steps {
+            let table = step.table.as_deref().unwrap_or_default();
+            let large = ["orders", "quotas", "failed_requests", "o", "q"].contains(&table);
+            let scans = matches!(step.access.as_deref(), Some("ALL" | "index"));
+            assert!(!large || !scans, "{text}: {steps:#?}");
+        }
+    }
+}
+
+#[track_caller]
+fn without_sorting(plans: &[Plan]) {
+    along_keys(plans);
+    for (text, steps) in plans {
+        for step in steps {
+            let extra = step.extra.as_deref().unwrap_or_default();
+            assert!(!extra.contains("filesort"), "{text}: {steps:#?}");
+            assert!(!extra.contains("temporary"), "{text}: {steps:#?}");
+        }
+    }
+}
+
+/// Whether a table is read by this key.
+fn reads_by(plans: &[Plan], table: &str, key: &str) -> bool {
+    plans
+        .iter()
+        .flat_map(|(_, steps)| steps)
+        .any(|step| step.table.as_deref() == Some(table) && step.key.as_deref() == Some(key))
+}
+
+#[test]
+fn a_scan_follows_a_key_and_does_not_sort() {
+    run(async {
+        let store = Store::filled().await;
+        let (ledger, sku) = (&store.ledger, store.one.no);
+        let plans = store.plans(ledger.scan_orders(sku, Box::new(|_| true))).await;
+        without_sorting(&plans);
+        assert!(reads_by(&plans, "orders", "PRIMARY"), "{plans:#?}");
+        let plans = store.plans(ledger.scan_failures(sku, Box::new(|_| true))).await;
+        without_sorting(&plans);
+        assert!(reads_by(&plans, "failed_requests", "failed_requests_by_sku"), "{plans:#?}");
+        without_sorting(&store.plans(ledger.tally(sku)).await);
+        along_keys(&store.plans(ledger.scan_audit(sku, Box::new(|_| true))).await);
+    });
+}
+
+#[test]
+fn placing_and_examining_read_only_what_they_are_about() {
+    run(async {
+        let store = Store::filled().await;
+        let fresh = |sku: &Sku, n: u64| intent(sku, 70_000_000 + n, 50_000 + n, 1);
+        let mut batch: Vec<_> = (1..=200).map(|n| fresh(&store.one, n)).collect();
+        batch.extend((201..=400).map(|n| fresh(&store.some, n)));
+        let plans = store.plans(store.ledger.place(batch.clone())).await;
+        without_sorting(&plans);
+        assert!(reads_by(&plans, "quotas", "PRIMARY"), "{plans:#?}");
+        assert!(reads_by(&plans, "failed_requests", "PRIMARY"), "{plans:#?}");
+        assert!(plans.len() <= 4, "a quota, two stocks, failures: {plans:#?}");
+
+        let plans = store.plans(store.ledger.examine(batch)).await;
+        assert_eq!(plans.len(), 5, "{plans:#?}");
+        without_sorting(&plans);
+    });
+}
+
+#[test]
+fn single_rows_and_pages_are_found_by_key() {
+    run(async {
+        let store = Store::filled().await;
+        let ledger = &store.ledger;
+        without_sorting(&store.plans(ledger.order(request(1_000_001))).await);
+        without_sorting(&store.plans(ledger.failure(request(1_500_001))).await);
+        for cursor in [None, Some(OrderCursor { placed_at_ms: 5, request: request(1) })] {
+            let plans = store.plans(ledger.orders_of(buyer(7), cursor, 10)).await;
+            along_keys(&plans);
+            assert!(reads_by(&plans, "orders", "PRIMARY"), "{plans:#?}");
+        }
+    });
+}
+
+#[test]
+fn an_audit_reads_one_sku() {
+    run(async {
+        let store = Store::filled().await;
+        let plans = store.plans(store.ledger.anomalies(store.some.no)).await;
+        assert_eq!(plans.len(), 3, "{plans:#?}");
+        along_keys(&plans);
+        let by_request = "orders_by_request";
+        assert!(!reads_by(&plans[..1], "orders", by_request), "{plans:#?}");
+    });
+}

@@ -1,0 +1,177 @@
+//! Several processes on one ledger: two ledgers here stand for two of them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use floodgate::db::ladder::climb;
+use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
+use floodgate::db::{Class, Ledger};
+use floodgate::domain::{Failure, OrderIntent, Outcome, Phase, Refusal, RequestId, Sku};
+use futures_util::future::join_all;
+
+use crate::support::offers::{
+    ANY, ONE, assert_ledger_holds, failures, intent, offer, open_offer, orders, quota, run,
+};
+use crate::support::servers::mariadb::MariaDb;
+
+fn two_of(server: &MariaDb) -> [Arc<MysqlLedger>; 2] {
+    let open = || Arc::new(MysqlLedger::open(&server.options()).unwrap());
+    [open(), open()]
+}
+
+/// What a consumer does: tries again as long as nothing was written, or nobody knows.
+async fn place(ledger: &MysqlLedger, batch: &[OrderIntent]) -> Vec<Outcome> {
+    let mut outcomes = vec![None; batch.len()];
+    while let Err(error) = climb(ledger, batch, &mut outcomes).await {
+        assert_eq!(error.class(), Class::Retry, "{error:?}");
+    }
+    outcomes.into_iter().map(Option::unwrap).collect()
+}
+
+const STOCK: u32 = 500;
+const REQUESTS: u64 = 600;
+const BUYERS: u64 = 100;
+
+/// Sends every request through every ledger, in several tasks, in random batches, in random order.
+async fn stampede(ledgers: &[Arc<MysqlLedger>], sku: &Sku, seed: u64) -> Vec<(RequestId, Outcome)> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let base = u64::try_from(sku.no.0).unwrap() * 10_000;
+    let all: Vec<OrderIntent> =
+        (1..=REQUESTS).map(|n| intent(sku, base + n, 1 + n % BUYERS, 1)).collect();
+    let mut tasks = Vec::new();
+    for ledger in ledgers {
+        let mut mine = all.clone();
+        random.shuffle(&mut mine);
+        for share in mine.chunks(150) {
+            let (mut rest, mut batches) = (share.to_vec(), Vec::new());
+            while !rest.is_empty() {
+                let length = random.usize(1..=64).min(rest.len());
+                batches.push(rest.drain(..length).collect::<Vec<_>>());
+            }
+            tasks.push(async move {
+                let mut told = Vec::new();
+                for batch in batches {
+                    let outcomes = place(ledger, &batch).await;
+                    told.extend(batch.iter().map(|intent| intent.request).zip(outcomes));
+                }
+                told
+            });
+        }
+    }
+    join_all(tasks).await.concat()
+}
+
+#[test]
+fn two_processes_sell_exactly_the_stock_and_agree_on_every_request() {
+    run(async {
+        let server = MariaDb::start();
+        let ledgers = two_of(&server);
+        let seed = fastrand::u64(..);
+        println!("seed={seed}");
+        // Six requests of each buyer, one unit each.
+        for (id, policy, sold) in
+            [("any", ANY, u64::from(STOCK)), ("one", ONE, BUYERS), ("some", quota(3), 3 * BUYERS)]
+        {
+            let sku = open_offer(&*ledgers[0], id, policy, STOCK).await;
+            let told = stampede(&ledgers, &sku, seed).await;
+            let found = orders(&*ledgers[1], sku.no).await;
+            assert_eq!(found.len() as u64, sold, "{id}");
+            let left = ledgers[1].available(sku.no).await.unwrap();
+            assert_eq!(u64::from(left), u64::from(STOCK) - sold, "{id}");
+
+            let mut placed: BTreeMap<RequestId, u32> = BTreeMap::new();
+            for (request, outcome) in &told {
+                let is_order = found.iter().any(|order| order.request == *request);
+                assert_eq!(outcome.order().is_some(), is_order, "{id} {request:?}: {outcome:?}");
+                *placed.entry(*request).or_default() +=
+                    u32::from(matches!(outcome, Outcome::Placed(_)));
+            }
+            assert!(placed.values().all(|times| *times <= 1), "{id}: an order is news once");
+            assert_eq!(placed.values().map(|times| u64::from(*times)).sum::<u64>(), sold);
+        }
+        assert_ledger_holds(&*ledgers[0]).await;
+    });
+}
+
+#[test]
+fn a_request_ends_as_an_order_or_as_a_failure_and_never_as_both() {
+    run(async {
+        let server = MariaDb::start_with(&["--innodb-flush-log-at-trx-commit=0"]);
+        let [places, fails] = two_of(&server);
+        let sku = open_offer(&*places, "sale", ANY, 1_000_000).await;
+        let (mut as_orders, mut as_failures) = (0, 0);
+        for round in 0..200 {
+            let batch: Vec<_> = (1..=10).map(|n| intent(&sku, round * 10 + n, n, 1)).collect();
+            let failed: Vec<_> = batch
+                .iter()
+                .map(|intent| Failure {
+                    request: intent.request,
+                    sku: sku.no,
+                    buyer: intent.buyer,
+                    quantity: 1,
+                    reason: Refusal::Ended,
+                    recorded_at_ms: 1,
+                })
+                .collect();
+            let failing = async {
+                while let Err(error) = fails.record_failures(failed.clone()).await {
+                    assert_eq!(error.class(), Class::Retry, "{error:?}");
+                }
+            };
+            let (outcomes, ()) = tokio::join!(place(&places, &batch), failing);
+            as_orders += outcomes.iter().filter(|outcome| outcome.order().is_some()).count();
+            as_failures += outcomes.iter().filter(|outcome| outcome.order().is_none()).count();
+        }
+        println!("orders={as_orders} failures={as_failures}");
+        assert_eq!(orders(&*places, sku.no).await.len(), as_orders);
+        assert_eq!(failures(&*places, sku.no).await.len(), as_failures);
+        assert_ledger_holds(&*places).await;
+    });
+}
+
+#[test]
+fn processes_that_start_at_once_agree_on_secrets_and_never_on_a_token() {
+    run(async {
+        let server = MariaDb::start();
+        let ledgers = two_of(&server);
+        let secrets = ledgers.iter().cycle().take(8).map(|ledger| ledger.secret("request-ids"));
+        let secrets: Vec<_> = join_all(secrets).await.into_iter().map(Result::unwrap).collect();
+        assert!(secrets.iter().all(|secret| *secret == secrets[0]));
+
+        let tokens = ledgers.iter().cycle().take(100).map(|ledger| ledger.next_token("process"));
+        let mut tokens: Vec<_> = join_all(tokens).await.into_iter().map(Result::unwrap).collect();
+        tokens.sort_unstable();
+        assert_eq!(tokens, (1..=100).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn openings_of_a_sale_are_counted_once_each() {
+    run(async {
+        let server = MariaDb::start();
+        let ledgers = two_of(&server);
+        offer(&*ledgers[0], "sale", ANY, 1).await;
+        for opening in 1..=20 {
+            for next in [Phase::Open, Phase::Paused] {
+                let turning = ledgers.iter().cycle().take(4);
+                let turning = turning.map(|l| l.turn_sale("sale".parse().unwrap(), next, 1));
+                for sale in join_all(turning).await {
+                    assert_eq!(sale.unwrap().unwrap().epoch.0, opening);
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn processes_that_start_at_once_migrate_once() {
+    let server = MariaDb::start();
+    let options = server.options();
+    let migrated: Vec<_> = std::thread::scope(|scope| {
+        let open = |options: MysqlOptions| move || MysqlLedger::open(&options).unwrap();
+        let starts: Vec<_> = (0..4).map(|_| scope.spawn(open(options.clone()))).collect();
+        starts.into_iter().map(|start| start.join().unwrap().migrated().len()).collect()
+    });
+    assert_eq!(migrated.iter().filter(|steps| **steps == 4).count(), 1, "{migrated:?}");
+    assert_eq!(migrated.iter().sum::<usize>(), 4, "{migrated:?}");
+}

@@ -1,0 +1,158 @@
+//! A cluster: keys in three places, which change.
+
+use floodgate::redis_link::{Class, Error, Lane, Links};
+use redis::Value;
+
+use super::{Ask, add, ask, command, until_connected};
+use crate::support::links::{Heard, impatient, links, options, run};
+use crate::support::servers::cluster::Cluster;
+use crate::support::wait::until;
+
+fn code(error: &Error) -> &str {
+    match error {
+        Error::NotBegun { code, .. } => code,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn each_key_is_asked_for_where_it_is() {
+    let cluster = Cluster::start(&[]);
+    run(async {
+        // One of the nodes to ask first is gone.
+        let url = cluster.url(&[1]) + ",127.0.0.1:1";
+        let links = links(&url);
+        for node in 0..3 {
+            for key in cluster.keys_of(node, 5) {
+                let link = links.link(Lane::Hot, &key).await.unwrap();
+                assert_eq!(link.identity().node.port, cluster.nodes[node].port());
+                assert_eq!(link.call(&[add(&key, 7)]).await.unwrap(), [Ok(Value::Int(7))]);
+                assert_eq!(cluster.nodes[node].text(&["GET", &key]), "7");
+            }
+        }
+        let masters = links.masters().await.unwrap();
+        assert_eq!(masters.len(), 3);
+        for node in &masters {
+            links.link_to(Lane::Results, node).await.unwrap();
+        }
+        for node in &cluster.nodes {
+            until("two connections", async || (node.clients() == 2).then_some(())).await;
+        }
+    });
+}
+
+#[test]
+fn keys_of_two_slots_in_one_command_are_a_defect() {
+    let cluster = Cluster::start(&[]);
+    run(async {
+        let links = links(&cluster.url(&[0]));
+        let keys = [cluster.keys_of(0, 1), cluster.keys_of(1, 1)].concat();
+        let both = command(&["MSET", &keys[0], "1", &keys[1], "1"]);
+        let error = ask(&links, Lane::Hot, &keys[0], both).await.unwrap_err();
+        assert_eq!(error.class(), Class::Refused, "{error}");
+        assert!(error.to_string().contains("CROSSSLOT"), "{error}");
+    });
+}
+
+#[test]
+fn a_slot_that_moves_is_refused_and_then_found() {
+    let cluster = Cluster::start(&[]);
+    let heard = Heard::default();
+    run(async {
+        let links = Links::new(options(&cluster.url(&[0, 1, 2])), Some(heard.observer())).unwrap();
+        let key = cluster.keys_of(0, 1).remove(0);
+        let slot = cluster.slot(&key);
+        let other = format!("{key}:other");
+        let on_both = command(&["MGET", &key, &key.replace(":bucket", ":none")]);
+        let link = links.link(Lane::Hot, &key).await.unwrap();
+        link.call(&[add(&key, 1), add(&other, 1)]).await.unwrap();
+
+        cluster.begin_move(&slot, 0, 1);
+        let answers = link.call(&[add(&key, 1), on_both.clone()]).await.unwrap();
+        assert_eq!(answers[0], Ok(Value::Int(2)), "what is still here is still answered");
+        assert_eq!(code(answers[1].as_ref().unwrap_err()), "TRYAGAIN");
+        cluster.move_keys(&slot, 0, 1);
+        let answers = link.call(&[add(&key, 1)]).await.unwrap();
+        assert_eq!(code(answers[0].as_ref().unwrap_err()), "ASK");
+        cluster.end_move(&slot, 0, 1);
+        let answers = link.call(&[add(&key, 1)]).await.unwrap();
+        assert_eq!(code(answers[0].as_ref().unwrap_err()), "MOVED");
+        assert!(link.is_alive(), "it still has other slots");
+
+        until("the new place", async || match ask(&links, Lane::Hot, &key, add(&key, 1)).await {
+            Ok(answer) => {
+                assert_eq!(answer, Value::Int(3), "each was done once or not at all");
+                Some(())
+            }
+            Err(error) => {
+                assert_eq!(error.class(), Class::NotDone, "{error}");
+                None
+            }
+        })
+        .await;
+        let link = links.link(Lane::Hot, &key).await.unwrap();
+        assert_eq!(link.identity().node.port, cluster.nodes[1].port());
+    });
+    assert_eq!(heard.count("Lost"), 0, "{}", heard.all());
+}
+
+#[test]
+fn a_node_that_dies_is_found_again_and_the_others_go_on() {
+    let cluster = Cluster::start(&["cluster-require-full-coverage no"]);
+    run(async {
+        let links = Links::new(impatient(&cluster.url(&[0, 1, 2])), None).unwrap();
+        let keys: Vec<_> = (0..3).map(|node| cluster.keys_of(node, 1).remove(0)).collect();
+        for key in &keys {
+            until_connected(&links, key).await;
+        }
+        let old = links.link(Lane::Hot, &keys[0]).await.unwrap().identity().run_id.clone();
+        cluster.nodes[0].kill();
+        until("the end", async || links.link(Lane::Hot, &keys[0]).await.is_err().then_some(()))
+            .await;
+        for key in &keys[1..] {
+            until("the others", async || ask(&links, Lane::Hot, key, add(key, 1)).await.ok()).await;
+        }
+        cluster.nodes[0].restart();
+        let one = until("it to come back", async || {
+            let link = links.link(Lane::Hot, &keys[0]).await.ok()?;
+            let answers = link.call::<Ask>(&[add(&keys[0], 1)]).await.ok()?;
+            answers[0].is_ok().then_some(link)
+        })
+        .await;
+        assert_ne!(one.identity().run_id, old);
+    });
+}
+
+#[test]
+fn a_cluster_that_is_not_whole_is_down() {
+    let cluster = Cluster::start(&[]);
+    run(async {
+        let links = Links::new(impatient(&cluster.url(&[1])), None).unwrap();
+        let key = cluster.keys_of(1, 1).remove(0);
+        until_connected(&links, &key).await;
+        cluster.nodes[0].kill();
+        until("the others to notice", async || {
+            match ask(&links, Lane::Hot, &key, add(&key, 1)).await {
+                Err(error @ Error::NotBegun { .. }) => {
+                    (code(&error) == "CLUSTERDOWN").then_some(())
+                }
+                _ => None,
+            }
+        })
+        .await;
+        cluster.nodes[0].restart();
+        until("it to be whole", async || ask(&links, Lane::Hot, &key, add(&key, 1)).await.ok())
+            .await;
+    });
+}
+
+#[test]
+fn a_single_server_is_no_cluster() {
+    let redis = crate::support::servers::redis::Redis::start();
+    run(async {
+        let links = links(&format!("redis+cluster://{}", redis.addr()));
+        let error = links.link(Lane::Hot, "a").await.unwrap_err();
+        assert_eq!(error.class(), Class::NotDone);
+        assert!(error.to_string().contains("cluster support disabled"), "{error}");
+    });
+}

@@ -1,0 +1,300 @@
+//! One server.
+
+use floodgate::redis_link::{Class, Durability, Error, Lane, LinkOptions, Links};
+use redis::Value;
+
+use super::{add, ask, command, identity, until_connected};
+use crate::support::fault_proxy::{FaultProxy, Mode, Way};
+use crate::support::links::{Heard, impatient, links, options, run};
+use crate::support::servers::redis::{AOF_ALWAYS, AOF_EVERYSEC, Redis};
+use crate::support::wait::until;
+
+fn url(proxy: &FaultProxy) -> String {
+    format!("redis://{}", proxy.addr())
+}
+
+#[test]
+fn a_pipeline_has_an_answer_for_each_request() {
+    let redis = Redis::start();
+    run(async {
+        let links = links(&redis.url());
+        let requests = [command(&["SET", "text", "x"]), add("a", 2), add("text", 1), add("a", 3)];
+        let answers = links.call(Lane::Hot, "a", &requests).await.unwrap();
+        assert_eq!(answers[0], Ok(Value::Okay));
+        assert_eq!((&answers[1], &answers[3]), (&Ok(Value::Int(2)), &Ok(Value::Int(5))));
+        let error = answers[2].as_ref().unwrap_err();
+        assert_eq!(error.class(), Class::Refused, "{error}");
+        assert!(error.to_string().contains("not an integer"), "{error}");
+    });
+}
+
+#[test]
+fn a_link_knows_where_it_leads() {
+    let redis = Redis::start_with(AOF_EVERYSEC);
+    run(async {
+        let found = identity(&links(&redis.url())).await;
+        assert_eq!(found.run_id, redis.run_id());
+        assert_eq!(found.node.port, redis.port());
+        assert!(found.aof && found.version.starts_with("7."), "{found:?}");
+    });
+}
+
+#[test]
+fn the_password_and_the_database_of_the_url_are_used() {
+    let redis = Redis::start_with(&["requirepass password"]);
+    run(async {
+        let url = format!("redis://:p%61ssword@{}/3", redis.addr());
+        ask(&links(&url), Lane::Hot, "a", add("a", 1)).await.unwrap();
+        assert_eq!(redis.info("db3").split(',').next(), Some("keys=1"));
+
+        let wrong = links(&format!("redis://:wrong@{}", redis.addr()));
+        let error = wrong.link(Lane::Hot, "a").await.unwrap_err();
+        assert_eq!(error.class(), Class::NotDone);
+        assert!(error.to_string().contains("WRONGPASS"), "{error}");
+        let none = links(&format!("redis://{}", redis.addr()));
+        let error = none.link(Lane::Hot, "a").await.unwrap_err().to_string();
+        assert!(error.contains("NOAUTH"), "{error}");
+    });
+}
+
+#[test]
+fn a_server_without_a_file_is_no_place_for_what_must_last() {
+    let redis = Redis::start();
+    run(async {
+        let options = LinkOptions { durability: Durability::Aof, ..options(&redis.url()) };
+        let links = Links::new(options, None).unwrap();
+        let error = links.link(Lane::Hot, "a").await.unwrap_err().to_string();
+        assert!(error.contains("set appendonly yes"), "{error}");
+        redis.cmd(&["CONFIG", "SET", "appendonly", "yes"]);
+        until_connected(&links, "a").await;
+    });
+}
+
+#[test]
+fn a_killed_server_is_found_again_as_another_one() {
+    let redis = Redis::start();
+    let heard = Heard::default();
+    run(async {
+        let links = Links::new(options(&redis.url()), Some(heard.observer())).unwrap();
+        let old = links.link(Lane::Hot, "a").await.unwrap();
+        redis.kill();
+        until("the end", async || (!old.is_alive()).then_some(())).await;
+        until("an attempt", async || {
+            let error = ask(&links, Lane::Hot, "a", add("a", 1)).await.unwrap_err();
+            assert_eq!(error.class(), Class::NotDone, "{error}");
+            (heard.count("NotConnected") > 0).then_some(())
+        })
+        .await;
+        redis.restart();
+        let new = until_connected(&links, "a").await;
+        assert_eq!(new.identity().run_id, redis.run_id());
+        assert_ne!(new.identity().run_id, old.identity().run_id);
+        let error = old.call(&[add("a", 1)]).await.unwrap_err();
+        assert_eq!(error.class(), Class::NotDone, "the old one is not revived: {error}");
+        ask(&links, Lane::Hot, "a", add("a", 1)).await.unwrap();
+    });
+    assert_eq!(heard.count("Lost"), 1, "{}", heard.all());
+    assert_eq!(heard.count("Connected"), 2, "{}", heard.all());
+}
+
+#[test]
+fn what_was_answered_survives_a_kill_if_the_file_is_written_first() {
+    let redis = Redis::start_with(AOF_ALWAYS);
+    run(async {
+        let aof = LinkOptions { durability: Durability::Aof, ..options(&redis.url()) };
+        let links = Links::new(aof, None).unwrap();
+        let mut answered = 0;
+        for round in 1..=5 {
+            let link = until_connected(&links, "a").await;
+            let adding = async {
+                // Until the server is killed in the middle of it.
+                while let Ok(answers) = link.call(&[add("a", 1)]).await {
+                    let Ok(Value::Int(number)) = answers[0] else { panic!("{answers:?}") };
+                    answered = number;
+                }
+            };
+            let killing = async {
+                until("some writes", async || {
+                    let number: i64 = redis.text(&["STRLEN", "a"]).parse().unwrap();
+                    (number > 1 || round > 1).then_some(())
+                })
+                .await;
+                redis.kill();
+            };
+            futures_util::future::join(adding, killing).await;
+            redis.restart();
+            let found: i64 = redis.text(&["GET", "a"]).parse().unwrap();
+            assert!((answered..=answered + 1).contains(&found), "{found} after {answered}");
+        }
+    });
+}
+
+#[test]
+fn a_frozen_server_leaves_calls_unknown_and_may_do_them_late() {
+    let redis = Redis::start();
+    let heard = Heard::default();
+    run(async {
+        let links = Links::new(impatient(&redis.url()), Some(heard.observer())).unwrap();
+        let link = links.link(Lane::Hot, "a").await.unwrap();
+        redis.stop();
+        let error = link.call(&[add("a", 1)]).await.unwrap_err();
+        assert_eq!(error.class(), Class::Unknown, "{error}");
+        assert!(link.is_alive(), "one time-out may be chance");
+        while link.is_alive() {
+            link.call(&[command(&["PING"])]).await.unwrap_err();
+        }
+        redis.cont();
+        until_connected(&links, "a").await;
+        until("the late write", async || (redis.text(&["GET", "a"]) == "1").then_some(())).await;
+    });
+    assert!(heard.count("TimedOut") >= 3 && heard.count("Lost") >= 1, "{}", heard.all());
+}
+
+#[test]
+fn a_black_hole_is_noticed_and_left_when_it_heals() {
+    let redis = Redis::start();
+    let proxy = FaultProxy::start(redis.addr());
+    run(async {
+        let mut options = impatient(&url(&proxy));
+        options.connect_timeout = options.command_timeout;
+        let links = Links::new(options, None).unwrap();
+        for mode in [Mode::Lose(None), Mode::Hold(None)] {
+            let link = until_connected(&links, "a").await;
+            proxy.set(mode);
+            let error = link.call(&[add("a", 1)]).await.unwrap_err();
+            assert_eq!(error.class(), Class::Unknown, "{error}");
+            until("the end", async || {
+                let asked = ask(&links, Lane::Hot, "a", add("a", 1)).await;
+                let class = asked.unwrap_err().class();
+                (!link.is_alive() && class == Class::NotDone).then_some(())
+            })
+            .await;
+            proxy.heal();
+        }
+        until_connected(&links, "a").await;
+    });
+}
+
+#[test]
+fn a_reply_that_is_cut_off_leaves_the_call_unknown_and_done() {
+    let redis = Redis::start();
+    let proxy = FaultProxy::start(redis.addr());
+    run(async {
+        let links = links(&url(&proxy));
+        let link = links.link(Lane::Hot, "a").await.unwrap();
+        proxy.cut_reply("INCRBY");
+        let error = link.call(&[command(&["INCRBY", "a", "7"])]).await.unwrap_err();
+        assert_eq!(error.class(), Class::Unknown, "{error}");
+        assert!(!link.is_alive());
+        assert_eq!(redis.text(&["GET", "a"]), "7");
+
+        let link = until_connected(&links, "a").await;
+        proxy.cut_request("INCRBY");
+        let error = link.call(&[command(&["INCRBY", "a", "7"])]).await.unwrap_err();
+        assert_eq!(error.class(), Class::Unknown, "nobody can tell it from the other: {error}");
+        assert_eq!(redis.text(&["GET", "a"]), "7");
+
+        let link = until_connected(&links, "a").await;
+        proxy.cut_after(Way::ToClient, 3);
+        let error = link.call(&[command(&["INCRBY", "a", "1000"])]).await.unwrap_err();
+        assert_eq!(error.class(), Class::Unknown, "half a number is none: {error}");
+        assert_eq!(redis.text(&["GET", "a"]), "1007");
+    });
+}
+
+#[test]
+fn scripts_that_the_server_forgot_are_loaded_again() {
+    let redis = Redis::start();
+    run(async {
+        let links = links(&redis.url());
+        let link = links.link(Lane::Hot, "a").await.unwrap();
+        redis.cmd(&["SCRIPT", "FLUSH"]);
+        let requests = [add("a", 1), command(&["INCR", "b"]), add("a", 10)];
+        let answers = link.call(&requests).await.unwrap();
+        let numbers = [1, 1, 11].map(|number| Ok(Value::Int(number)));
+        assert_eq!(answers, numbers);
+    });
+}
+
+#[test]
+fn a_call_that_nobody_waits_for_harms_no_other() {
+    let redis = Redis::start();
+    run(async {
+        let links = links(&redis.url());
+        let link = links.link(Lane::Hot, "a").await.unwrap();
+        for number in 1..=50_i64 {
+            // Polled once: sent, perhaps, but not waited for.
+            let requests = [add("dropped", 1)];
+            let dropped = link.call(&requests);
+            futures_util::future::select(Box::pin(dropped), std::future::ready(())).await;
+            let answers = link.call(&[add("a", 1)]).await.unwrap();
+            assert_eq!(answers, [Ok(Value::Int(number))]);
+        }
+    });
+}
+
+#[test]
+fn no_connection_is_left_behind() {
+    let redis = Redis::start();
+    let proxy = FaultProxy::start(redis.addr());
+    run(async {
+        let links = links(&url(&proxy));
+        for _ in 0..20 {
+            let hot = until_connected(&links, "a").await;
+            let other = until("results", async || links.link(Lane::Results, "a").await.ok()).await;
+            proxy.set(Mode::Reset);
+            until("both ends", async || (!hot.is_alive() && !other.is_alive()).then_some(())).await;
+            proxy.heal();
+        }
+        until_connected(&links, "a").await;
+        until("results", async || links.link(Lane::Results, "a").await.ok()).await;
+        until("two connections", async || (redis.clients() == 2).then_some(())).await;
+        drop(links);
+        until("none", async || (redis.clients() == 0).then_some(())).await;
+    });
+}
+
+#[test]
+fn many_callers_share_one_connection_per_lane() {
+    let redis = Redis::start();
+    let heard = Heard::default();
+    run(async {
+        let links = Links::new(options(&redis.url()), Some(heard.observer())).unwrap();
+        let calls = (0..200).map(|number| {
+            let (links, lane) = (links.clone(), [Lane::Hot, Lane::Results][number % 2]);
+            async move { ask(&links, lane, "a", add("a", 1)).await }
+        });
+        let answers = futures_util::future::join_all(calls).await;
+        assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+        assert_eq!(redis.text(&["GET", "a"]), "200");
+        until("two connections", async || (redis.clients() == 2).then_some(())).await;
+    });
+    assert_eq!(heard.count("Connected"), 2, "{}", heard.all());
+}
+
+#[test]
+fn in_an_outage_callers_are_refused_at_once() {
+    let redis = Redis::start();
+    redis.kill();
+    let heard = Heard::default();
+    run(async {
+        let hour = std::time::Duration::from_secs(3_600);
+        let slow =
+            LinkOptions { reconnect_min: hour, reconnect_max: hour, ..options(&redis.url()) };
+        let links = Links::new(slow, Some(heard.observer())).unwrap();
+        for _ in 0..1_000 {
+            let error = links.link(Lane::Hot, "a").await.unwrap_err();
+            assert!(matches!(error, Error::NotSent { .. }), "{error:?}");
+        }
+    });
+    assert_eq!(heard.count("NotConnected"), 1, "one attempt for all of them: {}", heard.all());
+}
+
+#[test]
+fn connections_outlive_the_runtime_that_asked_for_them() {
+    let redis = Redis::start();
+    let links = links(&redis.url());
+    let link = run(links.link(Lane::Hot, "a")).unwrap();
+    let answers = run(link.call(&[add("a", 1)])).unwrap();
+    assert_eq!(answers, [Ok(Value::Int(1))]);
+}

@@ -1,0 +1,178 @@
+//! Tier `gate` on a private Redis, behind a link that can be broken, and a private MariaDB.
+
+use std::net::SocketAddr;
+
+use floodgate::clock::now_monotonic;
+use floodgate::config::{Settings, Sources};
+use floodgate::scripts::Script;
+use serde_json::{Value as Json, json};
+use tempfile::TempDir;
+
+use super::admin::assert_audit_holds;
+use super::app::TestApp;
+use super::crowd::{History, Verdict, Wish};
+use super::fault_proxy::FaultProxy;
+use super::orders::orders_in;
+use super::process::Server;
+use super::servers::mariadb::MariaDb;
+use super::servers::redis::Redis;
+use super::wait::{DEADLINE, until};
+
+/// Everything that waits for a while in production waits a moment here.
+const QUICK: &[(&str, &str)] = &[
+    ("tier", "gate"),
+    ("http.bind", "127.0.0.1:0"),
+    ("internal.bind", "127.0.0.1:0"),
+    ("http.answer_deadline_ms", "2000"),
+    ("http.sales_refresh_ms", "20"),
+    ("redis.connect_timeout_ms", "300"),
+    ("redis.command_timeout_ms", "300"),
+    ("redis.sold_out_refresh_ms", "50"),
+    ("keeper.every_ms", "20"),
+    ("keeper.lease_ttl_ms", "200"),
+    ("gate.sweep_every_ms", "50"),
+    ("gate.sweep_after_ms", "100"),
+    ("gate.resubmit_backoff_min_ms", "1"),
+    ("gate.resubmit_backoff_max_ms", "20"),
+    ("consumer.retry_backoff_min_ms", "1"),
+    ("consumer.retry_backoff_max_ms", "20"),
+];
+
+/// The stores of one installation; they outlive its servers.
+pub struct GateGround {
+    folder: TempDir,
+    pub redis: Redis,
+    /// Between the servers and Redis.
+    pub proxy: FaultProxy,
+    pub mariadb: MariaDb,
+}
+
+impl GateGround {
+    pub fn new() -> Self {
+        Self::on(Redis::start())
+    }
+
+    pub fn on(redis: Redis) -> Self {
+        let proxy = FaultProxy::start(redis.addr());
+        Self { folder: tempfile::tempdir().unwrap(), redis, proxy, mariadb: MariaDb::start() }
+    }
+
+    fn keys(&self, more: &[(&str, &str)]) -> Vec<(String, String)> {
+        let redis = format!("redis://{}", self.proxy.addr());
+        let ledger = self.mariadb.url();
+        let own = [("redis.url", redis.as_str()), ("ledger.url", ledger.as_str())];
+        let all = QUICK.iter().chain(&own).chain(more);
+        all.map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    /// The quick settings, and more; the last one of a key counts.
+    pub fn settings(&self, more: &[(&str, &str)]) -> Settings {
+        let set = self.keys(more).iter().map(|(key, value)| format!("{key}={value}")).collect();
+        Settings::load(&Sources { set, ..Sources::default() }).unwrap()
+    }
+
+    /// A server in this process.
+    pub fn app(&self, more: &[(&str, &str)]) -> TestApp {
+        TestApp::start(self.settings(more))
+    }
+
+    /// A server in a process of its own.
+    pub fn server(&self, more: &[(&str, &str)]) -> Server {
+        let variable = |key: &str| format!("FLOODGATE__{}", key.to_uppercase().replace('.', "__"));
+        let keys: Vec<_> =
+            self.keys(more).into_iter().map(|(key, value)| (variable(&key), value)).collect();
+        let keys: Vec<_> = keys.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        Server::start(self.folder.path(), &keys)
+    }
+
+    /// The keys of this form.
+    pub fn names(&self, pattern: &str) -> Vec<String> {
+        redis::from_redis_value(self.redis.cmd(&["KEYS", pattern])).unwrap()
+    }
+
+    /// A field of a hash.
+    pub fn field(&self, key: &str, field: &str) -> Option<String> {
+        redis::from_redis_value(self.redis.cmd(&["HGET", key, field])).unwrap()
+    }
+
+    /// The words by which a script is called.
+    pub fn sha_of(&self, script: Script) -> String {
+        self.redis.text(&["SCRIPT", "LOAD", &script.text()])
+    }
+
+    /// Waits until everything that was accepted is settled, then requires that the audit holds and
+    /// that ledger and answers agree.
+    pub async fn judge(&self, internal: SocketAddr, history: &History, stock: u64) -> Verdict {
+        let begun = now_monotonic();
+        until("everything to be settled", async || {
+            (try_stage(internal, "unsettled").await == Some(0)).then_some(())
+        })
+        .await;
+        assert_audit_holds(internal).await;
+        let orders = orders_in(&self.settings(&[])).await;
+        let verdict = history.judge(0, &orders.request_ids, orders.units, stock);
+        println!("drain_ms={}", now_monotonic().duration_since(begun).as_millis());
+        verdict.assert_clean();
+        verdict
+    }
+}
+
+/// Buyers with one wish each.
+pub fn wishes(buyers: std::ops::Range<u64>) -> Vec<Wish> {
+    buyers.map(|buyer| Wish { buyer, request_id: None }).collect()
+}
+
+/// A stage of the sale `sale`; `None` while the server cannot say.
+pub async fn try_stage(internal: SocketAddr, stage: &str) -> Option<u64> {
+    let url = format!("http://{internal}/admin/v1/sales/sale/funnel");
+    let funnel: Json = reqwest::get(url).await.ok()?.json().await.ok()?;
+    let stages = funnel["stages"].as_array()?;
+    stages.iter().find(|found| found["stage"] == stage)?["count"].as_u64()
+}
+
+/// The sum of a metric over all its labels that contain `label`.
+pub async fn metric(internal: SocketAddr, name: &str, label: &str) -> u64 {
+    let text = reqwest::get(format!("http://{internal}/metrics")).await.unwrap();
+    let text = text.text().await.unwrap();
+    let lines = text.lines().filter(|line| line.starts_with(name) && line.contains(label));
+    lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
+}
+
+/// One purchase by a buyer of the SKU whose policy derives request ids: status and document.
+pub async fn buy(public: SocketAddr, buyer: u64) -> Option<(u16, Json)> {
+    let call = reqwest::Client::new().post(format!("http://{public}/v1/buy/sale"));
+    let call = call.header("x-buyer-id", buyer.to_string());
+    let answer = call.json(&json!({"sku_id": "sku", "quantity": 1})).send().await.ok()?;
+    Some((answer.status().as_u16(), answer.json().await.ok()?))
+}
+
+/// Buys for one buyer, again and again, until the answer is an order.
+pub async fn buy_for_sure(public: SocketAddr, buyer_no: u64) -> Json {
+    until("an order", async || {
+        let (status, body) = buy(public, buyer_no).await?;
+        assert!(matches!(status, 200 | 202 | 503), "{status} {body}");
+        (status == 200).then_some(body)
+    })
+    .await
+}
+
+/// Sends every wish until each has heard something final, as a buyer would who reads `busy` or
+/// `unknown`.
+pub async fn insist(
+    public: SocketAddr,
+    wishes: std::sync::Arc<Vec<Wish>>,
+    connections: usize,
+) -> History {
+    let mut history = History::default();
+    let mut open: Vec<usize> = (0..wishes.len()).collect();
+    let end = now_monotonic() + DEADLINE;
+    while !open.is_empty() {
+        assert!(now_monotonic() < end, "{} wishes were never told", open.len());
+        let sent =
+            super::crowd::send(public, "sale", wishes.clone(), open.into(), connections).await;
+        let is_open = |heard: &&super::crowd::Heard| !matches!(heard.status, Some(200 | 409));
+        open = sent.heard.iter().filter(is_open).map(|heard| heard.wish).collect();
+        history.heard.extend(sent.heard);
+    }
+    history
+}

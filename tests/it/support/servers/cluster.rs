@@ -1,0 +1,125 @@
+//! Three masters that share the hash slots.
+
+use redis::Value;
+
+use super::ports::Port;
+use super::redis::Redis;
+use crate::support::wait;
+
+/// The slots of each master, as 16384 falls into three.
+const SLOTS: [(u16, u16); 3] = [(0, 5460), (5461, 10922), (10923, 16383)];
+
+pub struct Cluster {
+    pub nodes: Vec<Redis>,
+    /// Where the nodes talk among themselves.
+    buses: Vec<Port>,
+}
+
+impl Cluster {
+    /// Starts three nodes and waits until each knows all slots.
+    pub fn start(lines: &[&str]) -> Self {
+        let buses: Vec<_> = SLOTS.iter().map(|_| Port::claim()).collect();
+        let node = |bus: &Port| {
+            let port = format!("cluster-port {}", bus.number());
+            let own = ["cluster-enabled yes", "cluster-node-timeout 2000", &port];
+            let all: Vec<_> = own.iter().chain(lines).copied().collect();
+            Redis::start_with(&all)
+        };
+        let nodes = buses.iter().map(node).collect();
+        let cluster = Self { nodes, buses };
+        cluster.join();
+        cluster
+    }
+
+    fn join(&self) {
+        for (index, (node, (first, last))) in self.nodes.iter().zip(SLOTS).enumerate() {
+            let [first, last, epoch] =
+                [first.into(), last.into(), index + 1].map(|n| n.to_string());
+            node.cmd(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]);
+            node.cmd(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
+        }
+        for (node, bus) in self.nodes.iter().zip(&self.buses).skip(1) {
+            let [port, bus] = [node.port(), bus.number()].map(|n| n.to_string());
+            self.nodes[0].cmd(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
+        }
+        wait::until_true("the cluster to be whole", || self.is_whole());
+    }
+
+    /// Whether every node knows where every slot is.
+    pub fn is_whole(&self) -> bool {
+        let knows_all = |node: &Redis| {
+            let info = node.text(&["CLUSTER", "INFO"]);
+            info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3\r")
+        };
+        self.nodes.iter().all(knows_all)
+    }
+
+    /// `redis+cluster://..` by way of these nodes.
+    pub fn url(&self, nodes: &[usize]) -> String {
+        let hosts: Vec<_> = nodes.iter().map(|&node| self.nodes[node].addr().to_string()).collect();
+        format!("redis+cluster://{}", hosts.join(","))
+    }
+
+    /// The slot of a key.
+    pub fn slot(&self, key: &str) -> String {
+        self.nodes[0].text(&["CLUSTER", "KEYSLOT", key])
+    }
+
+    /// Keys of this form whose slots the node has at the start.
+    pub fn keys_of(&self, node: usize, how_many: usize) -> Vec<String> {
+        let (first, last) = SLOTS[node];
+        let keys = (0..).map(|number| format!("{{{number}:1}}:bucket"));
+        let here = |key: &String| (first..=last).contains(&self.slot(key).parse().unwrap());
+        keys.filter(here).take(how_many).collect()
+    }
+
+    fn id(&self, node: usize) -> String {
+        self.nodes[node].text(&["CLUSTER", "MYID"])
+    }
+
+    /// Begins to move a slot: from now on, `from` answers ASK for keys that it has no more.
+    pub fn begin_move(&self, slot: &str, from: usize, to: usize) {
+        self.nodes[to].cmd(&["CLUSTER", "SETSLOT", slot, "IMPORTING", &self.id(from)]);
+        self.nodes[from].cmd(&["CLUSTER", "SETSLOT", slot, "MIGRATING", &self.id(to)]);
+    }
+
+    /// Moves the keys of a slot.
+    pub fn move_keys(&self, slot: &str, from: usize, to: usize) {
+        let port = self.nodes[to].port().to_string();
+        let keys = self.nodes[from].cmd(&["CLUSTER", "GETKEYSINSLOT", slot, "1000"]);
+        let keys: Vec<String> = redis::from_redis_value(keys).unwrap();
+        for key in keys {
+            self.nodes[from].cmd(&["MIGRATE", "127.0.0.1", &port, &key, "0", "10000"]);
+        }
+    }
+
+    /// Ends a move: from now on, `from` answers MOVED.
+    pub fn end_move(&self, slot: &str, from: usize, to: usize) {
+        let id = self.id(to);
+        for node in [to, from] {
+            assert_eq!(
+                self.nodes[node].cmd(&["CLUSTER", "SETSLOT", slot, "NODE", &id]),
+                Value::Okay
+            );
+        }
+    }
+}
+
+#[test]
+fn each_node_has_its_slots() {
+    let cluster = Cluster::start(&[]);
+    for node in 0..3 {
+        for key in cluster.keys_of(node, 3) {
+            cluster.nodes[node].cmd(&["SET", &key, "here"]);
+            let error = cluster.nodes[(node + 1) % 3].try_cmd(&["GET", &key]).unwrap_err();
+            assert_eq!(error.code(), Some("MOVED"));
+        }
+    }
+    let key = &cluster.keys_of(0, 1)[0];
+    let slot = cluster.slot(key);
+    cluster.begin_move(&slot, 0, 1);
+    cluster.move_keys(&slot, 0, 1);
+    assert_eq!(cluster.nodes[0].try_cmd(&["GET", key]).unwrap_err().code(), Some("ASK"));
+    cluster.end_move(&slot, 0, 1);
+    assert_eq!(cluster.nodes[1].text(&["GET", key]), "here");
+}

@@ -1,0 +1,297 @@
+//! A MariaDB of its own for each test: a child process on a free port of 127.0.0.1, on a copy of an
+//! empty data folder that is made once. It is ready in a fifth of a second.
+
+use std::fs::{self, File};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc;
+use std::thread;
+
+use diesel::sql_types::{BigInt, Text};
+use diesel::{QueryResult, QueryableByName, sql_query};
+use diesel_async::{AsyncConnection, AsyncMysqlConnection, RunQueryDsl, SimpleAsyncConnection};
+use floodgate::db::mysql::MysqlOptions;
+use parking_lot::Mutex;
+use rustix::process::{Signal, geteuid};
+use tempfile::TempDir;
+use tokio::runtime::Builder;
+
+use super::child::Process;
+use super::ports::Port;
+use crate::support::wait::{until, until_true};
+
+const PASSWORD: &str = "quite-secret";
+
+/// Small and quick, and nothing that a name server could hold up.
+const SETTINGS: [&str; 13] = [
+    "--bind-address=127.0.0.1",
+    "--skip-name-resolve",
+    "--skip-external-locking",
+    "--skip-log-bin",
+    "--performance-schema=OFF",
+    "--innodb-buffer-pool-size=64M",
+    "--innodb-log-file-size=16M",
+    "--innodb-buffer-pool-dump-at-shutdown=OFF",
+    "--innodb-buffer-pool-load-at-startup=OFF",
+    "--table-open-cache=200",
+    "--thread-cache-size=32",
+    "--max-connections=200",
+    "--innodb-flush-log-at-trx-commit=1",
+];
+
+/// A running server with an empty database `floodgate` and a user of that name who may do anything
+/// with it.
+pub struct MariaDb {
+    folder: TempDir,
+    settings: Vec<String>,
+    port: Port,
+    /// `None`: killed.
+    process: Mutex<Option<Process>>,
+}
+
+impl MariaDb {
+    /// Starts a server that keeps what it has committed.
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// Starts a server with settings of one's own; the last one of a name counts.
+    pub fn start_with(settings: &[&str]) -> Self {
+        let folder = folder();
+        let copy = Command::new("cp")
+            .args(["-a", "--reflink=auto"])
+            .arg(empty_data())
+            .arg(folder.path().join("data"))
+            .status();
+        assert!(copy.unwrap().success(), "cannot copy an empty data folder");
+        fs::write(folder.path().join("init.sql"), first_statements()).unwrap();
+        let settings = SETTINGS.iter().chain(settings).map(|&setting| setting.to_owned());
+        let settings = settings.collect();
+        let server = Self { folder, settings, port: Port::claim(), process: Mutex::new(None) };
+        server.restart();
+        server
+    }
+
+    /// Starts it again after [`Self::kill`], on what it had on the disk.
+    pub fn restart(&self) {
+        let file = |name: &str| self.folder.path().join(name).display().to_string();
+        let log = file("error.log");
+        drop(fs::remove_file(&log));
+        let mut arguments = vec![
+            "--no-defaults".to_owned(),
+            format!("--datadir={}", file("data")),
+            format!("--socket={}", file("socket")),
+            format!("--pid-file={}", file("pid")),
+            format!("--init-file={}", file("init.sql")),
+            format!("--log-error={log}"),
+            format!("--port={}", self.port.number()),
+        ];
+        arguments.extend(as_user().map(str::to_owned));
+        arguments.extend(self.settings.iter().cloned());
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let mut process = Process::spawn("mariadbd", &arguments);
+        until_true("MariaDB to take connections", || {
+            let said = fs::read_to_string(&log).unwrap_or_default();
+            assert!(process.is_running(), "MariaDB ended: {said}");
+            said.contains("ready for connections")
+        });
+        *self.process.lock() = Some(process);
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.port.addr()
+    }
+
+    /// The address of its database.
+    pub fn url(&self) -> String {
+        Self::url_by(self.addr())
+    }
+
+    /// The same by way of another address, which forwards to its own.
+    pub fn url_by(address: SocketAddr) -> String {
+        format!("mysql://floodgate:{PASSWORD}@{address}/floodgate")
+    }
+
+    /// A ledger on it.
+    pub fn options(&self) -> MysqlOptions {
+        MysqlOptions::new(self.url())
+    }
+
+    /// `kill -9`.
+    pub fn kill(&self) {
+        drop(self.process.lock().take());
+    }
+
+    /// Stops it in the middle of whatever it does; connections stay open and silent.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it go on.
+    pub fn cont(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        self.process.lock().as_ref().expect("it runs").signal(signal);
+    }
+
+    /// Runs statements as the administrator, in the database of the ledger.
+    pub fn sql(&self, statements: &str) {
+        self.as_root(async |conn| conn.batch_execute(statements).await).unwrap();
+    }
+
+    /// The first number of an answer.
+    pub fn number(&self, query: &str) -> i64 {
+        #[derive(QueryableByName)]
+        struct Row {
+            #[diesel(sql_type = BigInt)]
+            number: i64,
+        }
+        let query = format!("SELECT CAST(({query}) AS SIGNED) AS number");
+        self.as_root(async |conn| sql_query(query).get_result::<Row>(conn).await).unwrap().number
+    }
+
+    /// Waits until a transaction waits for a row that another one holds.
+    pub async fn somebody_waits_for_a_row(&self) {
+        // Not `innodb_trx`: who reads that more often than every 0.1 s reads the same for ever.
+        let waits = "SELECT variable_value FROM information_schema.global_status \
+                     WHERE variable_name = 'INNODB_ROW_LOCK_CURRENT_WAITS'";
+        let number = || async { (self.number(waits) > 0).then_some(()) };
+        until("a transaction that waits for a row", number).await;
+    }
+
+    /// The column `text` of each row of an answer.
+    pub fn texts(&self, query: &str) -> Vec<String> {
+        #[derive(QueryableByName)]
+        struct Row {
+            #[diesel(sql_type = Text)]
+            text: String,
+        }
+        let rows = self.as_root(async |conn| sql_query(query).load::<Row>(conn).await).unwrap();
+        rows.into_iter().map(|row| row.text).collect()
+    }
+
+    /// An administrator's connection that stays, for transactions that are held open.
+    pub fn session(&self) -> Session {
+        Self::session_as(&self.root_url())
+    }
+
+    /// The same for another user.
+    pub fn session_as(url: &str) -> Session {
+        let (ask, statements) = mpsc::channel::<String>();
+        let (tell, answers) = mpsc::channel();
+        let url = url.to_owned();
+        thread::spawn(move || {
+            alone(async {
+                let mut conn = match AsyncMysqlConnection::establish(&url).await {
+                    Ok(conn) => conn,
+                    Err(error) => {
+                        tell.send(Err(diesel::result::Error::QueryBuilderError(error.into()))).ok();
+                        return;
+                    }
+                };
+                for text in statements {
+                    tell.send(conn.batch_execute(&text).await).ok();
+                }
+            });
+        });
+        Session { ask, answers }
+    }
+
+    fn root_url(&self) -> String {
+        format!("mysql://root:{PASSWORD}@{}/floodgate", self.addr())
+    }
+
+    /// Works as the administrator, in the database of the ledger, with a client that has no limits
+    /// and no settings.
+    pub fn as_root<T: Send>(
+        &self,
+        job: impl AsyncFnOnce(&mut AsyncMysqlConnection) -> T + Send,
+    ) -> T {
+        let url = self.root_url();
+        // On a thread of its own: the test may be inside a runtime already.
+        thread::scope(|scope| {
+            let asked = scope.spawn(|| {
+                alone(async {
+                    let mut conn = AsyncMysqlConnection::establish(&url).await.unwrap();
+                    job(&mut conn).await
+                })
+            });
+            asked.join().unwrap()
+        })
+    }
+}
+
+/// Runs a future on this thread, which runs nothing else.
+fn alone<T>(work: impl Future<Output = T>) -> T {
+    Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+}
+
+/// Ends with its transaction when it is dropped.
+pub struct Session {
+    ask: mpsc::Sender<String>,
+    answers: mpsc::Receiver<QueryResult<()>>,
+}
+
+impl Session {
+    /// Runs statements and waits for them.
+    pub fn sql(&self, statements: &str) {
+        self.try_sql(statements).unwrap();
+    }
+
+    /// The same, where they may fail.
+    pub fn try_sql(&self, statements: &str) -> QueryResult<()> {
+        // Refused when there is no connection; then that is the answer.
+        self.ask.send(statements.to_owned()).ok();
+        self.answers.recv().unwrap()
+    }
+}
+
+/// In memory where there is such a folder: what a killed process has written stays all the same.
+fn folder() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
+fn first_statements() -> String {
+    // One statement on each line; they are run at each start.
+    format!(
+        "SET PASSWORD FOR root@127.0.0.1 = PASSWORD('{PASSWORD}');\n\
+         CREATE DATABASE IF NOT EXISTS floodgate CHARACTER SET utf8mb4;\n\
+         CREATE USER IF NOT EXISTS floodgate@127.0.0.1 IDENTIFIED BY '{PASSWORD}';\n\
+         GRANT ALL ON floodgate.* TO floodgate@127.0.0.1;\n"
+    )
+}
+
+/// An empty data folder, made by whoever needs it first.
+fn empty_data() -> PathBuf {
+    let version = Command::new("mariadbd").args(["--no-defaults", "--version"]).output();
+    let version = version.expect("mariadbd is missing: scripts/test-deps.sh").stdout;
+    let name: String = String::from_utf8_lossy(&version)
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' })
+        .collect();
+    let data = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name.trim_end_matches('-'));
+    let lock = File::create(data.with_extension("lock")).unwrap();
+    lock.lock().unwrap();
+    if !data.exists() {
+        let fresh = data.with_extension("fresh");
+        drop(fs::remove_dir_all(&fresh));
+        let made = Command::new("mariadb-install-db")
+            .args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"])
+            .args(["--innodb-log-file-size=16M"])
+            .args(as_user())
+            .arg(format!("--datadir={}", fresh.display()))
+            .output()
+            .expect("mariadb-install-db is missing: scripts/test-deps.sh");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        fs::rename(&fresh, &data).unwrap();
+    }
+    data
+}
+
+fn as_user() -> Option<&'static str> {
+    geteuid().is_root().then_some("--user=root")
+}

@@ -1,0 +1,9 @@
+//! Servers of other people's making, started for one test: private ports, private folders, gone
+//! with the test.
+
+pub mod child;
+pub mod cluster;
+pub mod mariadb;
+pub mod ports;
+pub mod redis;
+pub mod sentinel;
