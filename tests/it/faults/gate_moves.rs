@@ -13,9 +13,9 @@ use redis::Client;
 use serde_json::json;
 
 use crate::support::TestApp;
-use crate::support::admin::{assert_audit_holds, open_sale};
+use crate::support::admin::open_sale;
 use crate::support::crowd::Wish;
-use crate::support::gate::{GateGround, buy, buy_for_sure, insist, metric};
+use crate::support::gate::{GateGround, assert_holds_at_rest, buy, buy_for_sure, insist, metric};
 use crate::support::wait::until;
 
 /// The one SKU of the ledger.
@@ -161,7 +161,7 @@ fn killed_before(script: Script) {
         buy_for_sure(second.public, b).await;
         let (status, body) = buy(second.public, c).await.unwrap();
         assert_eq!((status, &body["code"]), (409, &json!("sold-out")));
-        assert_audit_holds(second.internal).await;
+        assert_holds_at_rest(second.internal).await;
     });
 }
 
@@ -201,5 +201,5 @@ fn a_transfer_that_its_process_gave_up_is_finished_by_a_look() {
 async fn no_more_for(app: &TestApp, buyer: u64) {
     let (status, body) = buy(app.public, buyer).await.unwrap();
     assert_eq!((status, &body["code"]), (409, &json!("sold-out")));
-    app.assert_audit_holds().await;
+    assert_holds_at_rest(app.internal).await;
 }

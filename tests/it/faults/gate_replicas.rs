@@ -6,7 +6,9 @@ use std::sync::Arc;
 use serde_json::json;
 
 use crate::support::crowd::send_until;
-use crate::support::gate::{GateGround, buy, buy_for_sure, insist, metric, try_stage, wishes};
+use crate::support::gate::{
+    GateGround, assert_holds_at_rest, buy, buy_for_sure, insist, metric, try_stage, wishes,
+};
 use crate::support::servers::redis::{Redis, Replicated};
 use crate::support::wait::until;
 
@@ -41,7 +43,7 @@ fn an_unconfirmed_purchase_is_unknown_until_the_replica_answers_and_then_one_ord
         until("two orders", async || (try_stage(app.internal, "landed").await? == 2).then_some(()))
             .await;
         assert_eq!(try_stage(app.internal, "left").await, Some(1));
-        app.assert_audit_holds().await;
+        assert_holds_at_rest(app.internal).await;
     });
 }
 

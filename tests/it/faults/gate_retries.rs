@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 use crate::support::TestApp;
 use crate::support::crowd::{History, Wish, send};
 use crate::support::fault_proxy::{FaultProxy, Way};
-use crate::support::gate::{GateGround, insist};
+use crate::support::gate::{GateGround, assert_holds_at_rest, insist};
 
 const BUYERS: u64 = 150;
 const STOCK: u32 = 200;
@@ -115,7 +115,7 @@ async fn other_content_is_refused(app: &TestApp, wishes: &[Wish], history: &Hist
         let (status, told) = app.buy_json("sale", wish.buyer, body).await;
         assert_eq!((status.as_u16(), &told["code"]), (422, &json!("request-id-reused")));
     }
-    app.assert_audit_holds().await;
+    assert_holds_at_rest(app.internal).await;
 }
 
 #[test]

@@ -9,7 +9,9 @@ use serde_json::json;
 use crate::support::TestApp;
 use crate::support::crowd::send_until;
 use crate::support::fault_proxy::{Mode, Way};
-use crate::support::gate::{GateGround, buy, buy_for_sure, insist, metric, wishes};
+use crate::support::gate::{
+    GateGround, assert_holds_at_rest, buy, buy_for_sure, insist, metric, wishes,
+};
 use crate::support::wait::{until, until_true};
 
 const STOCK: u64 = 300;
@@ -98,7 +100,7 @@ fn a_server_that_starts_without_redis_is_busy_until_it_is_there() {
             (status == 409 && body["code"] == "sold-out").then_some(())
         })
         .await;
-        app.assert_audit_holds().await;
+        assert_holds_at_rest(app.internal).await;
     });
 }
 

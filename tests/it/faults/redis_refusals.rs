@@ -9,7 +9,9 @@ use crate::support::admin::{self, open_sale};
 use crate::support::app::sale_body;
 use crate::support::crowd::{History, send_until};
 use crate::support::fault_proxy::FaultProxy;
-use crate::support::gate::{GateGround, buy, buy_for_sure, insist, metric, try_stage, wishes};
+use crate::support::gate::{
+    GateGround, assert_holds_at_rest, buy, buy_for_sure, insist, metric, try_stage, wishes,
+};
 use crate::support::servers::redis::Redis;
 use crate::support::wait::until;
 
@@ -41,7 +43,7 @@ fn a_master_that_becomes_read_only_is_busy_until_it_writes_again() {
         assert_eq!(try_stage(app.internal, "landed").await, Some(3));
         until("rest", async || (try_stage(app.internal, "unsettled").await? == 0).then_some(()))
             .await;
-        app.assert_audit_holds().await;
+        assert_holds_at_rest(app.internal).await;
     });
 }
 
@@ -74,7 +76,7 @@ fn a_full_redis_takes_no_new_request_and_finishes_what_it_took() {
         let (status, body) = buy(public, 1_000).await.unwrap();
         assert_eq!((status, &body["code"]), (503, &json!("busy")), "{body}");
         let landed = try_stage(internal, "landed").await.unwrap();
-        admin::assert_audit_holds(internal).await;
+        assert_holds_at_rest(internal).await;
         ground.redis.cmd(&["CONFIG", "SET", "maxmemory", "0"]);
         history.heard.extend(insist(public, wishes, 16).await.heard);
         assert_eq!(ground.judge(internal, &history, 300).await.ok, 300);
@@ -155,7 +157,7 @@ fn a_damaged_bucket_is_busy_and_the_log_names_the_key() {
                 (try_stage(server.internal, "unsettled").await? == 0).then_some(())
             })
             .await;
-            admin::assert_audit_holds(server.internal).await;
+            assert_holds_at_rest(server.internal).await;
         });
     }
 }
@@ -173,7 +175,7 @@ fn a_bucket_with_a_number_that_nobody_wrote_is_built_anew() {
         }
         let (status, body) = buy(app.public, 999).await.unwrap();
         assert_eq!((status, &body["code"]), (409, &json!("sold-out")));
-        app.assert_audit_holds().await;
+        assert_holds_at_rest(app.internal).await;
     });
 }
 
@@ -201,6 +203,6 @@ fn buckets_of_another_installation_are_left_alone() {
             buy_for_sure(own.public, buyer).await;
         }
         assert_eq!(buy(own.public, 11).await.unwrap().0, 409);
-        admin::assert_audit_holds(own.internal).await;
+        assert_holds_at_rest(own.internal).await;
     });
 }

@@ -2,9 +2,11 @@
 
 use std::net::SocketAddr;
 
+use reqwest::Response;
 use serde_json::{Value as Json, json};
 
 use super::app::sale_body;
+use super::wait::until;
 
 /// Creates and opens a sale of one SKU, `sku`.
 pub async fn open_sale(internal: SocketAddr, sale: &str, policy: Json, stock: u32, buckets: u16) {
@@ -12,14 +14,23 @@ pub async fn open_sale(internal: SocketAddr, sale: &str, policy: Json, stock: u3
     call(internal, &format!("/sales/{sale}/open"), json!({})).await;
 }
 
-/// A call that must succeed.
+/// A call that must succeed. A server that says `busy` is asked again, as its answer demands.
 pub async fn call(internal: SocketAddr, path: &str, body: Json) -> Json {
+    let client = reqwest::Client::new();
     let url = format!("http://{internal}/admin/v1{path}");
-    let response = reqwest::Client::new().post(url).json(&body).send().await.unwrap();
+    until(path, || async {
+        let response = client.post(&url).json(&body).send().await.unwrap();
+        succeeded(path, response).await
+    })
+    .await
+}
+
+/// The document of an answer that must be a success; `None` for `busy`.
+pub async fn succeeded(path: &str, response: Response) -> Option<Json> {
     let status = response.status();
     let json: Json = response.json().await.unwrap();
-    assert!(status.is_success(), "{path}: {status} {json}");
-    json
+    assert!(status.is_success() || json["code"] == "busy", "{path}: {status} {json}");
+    status.is_success().then_some(json)
 }
 
 /// Requires that every invariant could be judged and holds.

@@ -10,6 +10,7 @@ use reqwest::{Client, Response, StatusCode};
 use serde_json::{Value as Json, json};
 use tempfile::TempDir;
 
+use super::admin;
 use super::servers::mariadb::MariaDb;
 use super::servers::redis::Redis;
 use super::wait::until;
@@ -95,18 +96,17 @@ impl TestApp {
         format!("http://{}{path}", self.public)
     }
 
-    /// A call of the admin API that must succeed.
+    /// A call of the admin API that must succeed; as [`admin::call`].
     pub async fn admin(&self, path: &str, body: Option<Json>) -> Json {
         let url = format!("http://{}/admin/v1{path}", self.internal);
-        let call = match body {
-            Some(body) => self.client.post(url).json(&body),
-            None => self.client.get(url),
-        };
-        let response = call.send().await.unwrap();
-        let status = response.status();
-        let json: Json = response.json().await.unwrap();
-        assert!(status.is_success(), "{path}: {status} {json}");
-        json
+        until(path, || async {
+            let call = match &body {
+                Some(body) => self.client.post(&url).json(body),
+                None => self.client.get(&url),
+            };
+            admin::succeeded(path, call.send().await.unwrap()).await
+        })
+        .await
     }
 
     /// Creates and opens a sale of one SKU, `sku`.

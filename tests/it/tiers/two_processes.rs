@@ -8,6 +8,7 @@ use serde_json::json;
 
 use crate::support::app::{TestApp, fresh_settings, sale_body};
 use crate::support::crowd::{History, Wish, send};
+use crate::support::gate::assert_holds_at_rest;
 use crate::support::orders::orders_in;
 use crate::support::wait::until;
 
@@ -49,7 +50,7 @@ fn stampede(policy: serde_json::Value) {
     runtime.block_on(async {
         for app in &apps {
             until("rest", async || (app.stage("sale", "unsettled").await == 0).then_some(())).await;
-            app.assert_audit_holds().await;
+            assert_holds_at_rest(app.internal).await;
             assert_eq!(app.stage("sale", "left").await, 0);
         }
         each_order_is_read_everywhere(&apps, &history, &wishes).await;
@@ -140,7 +141,7 @@ fn a_verb_that_one_server_carries_out_reaches_the_other() {
                 assert_eq!(again.status(), 200, "buyer {buyer}");
                 assert_eq!(again.headers()["idempotent-replayed"], "true");
             }
-            app.assert_audit_holds().await;
+            assert_holds_at_rest(app.internal).await;
         }
     });
 }
