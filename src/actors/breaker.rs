@@ -54,7 +54,7 @@ impl Breaker {
         self.next_probe_ms.load(Ordering::Acquire) != CLOSED
     }
 
-    /// Whether a new request may go on. While open, one in [`PROBE_EVERY`] may.
+    /// Whether a new request may go on. While open, one in half a second may.
     #[must_use]
     pub fn lets_through(&self) -> bool {
         let next = self.next_probe_ms.load(Ordering::Acquire);

@@ -21,7 +21,7 @@ impl Fence {
     /// Takes the next token of the writer; every earlier one is fenced from here on.
     ///
     /// # Errors
-    /// Those of [`write`].
+    /// Those of [`write()`].
     pub fn take<D: Database>(conn: &mut D) -> Result<Self, Error> {
         count(conn, Self::Shared, "taking the writer's token", WRITER).map(Self::Sole)
     }
