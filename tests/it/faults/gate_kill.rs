@@ -11,9 +11,10 @@ use serde_json::json;
 
 use crate::support::admin::open_sale;
 use crate::support::crowd::{History, send, send_until};
-use crate::support::gate::{GateGround, insist, wishes};
+use crate::support::gate::{GateGround, buy, buy_for_sure, insist, try_stage, wishes};
 use crate::support::random::number_from_env;
-use crate::support::servers::redis::{AOF_EVERYSEC, Redis};
+use crate::support::servers::redis::{AOF_ALWAYS, AOF_EVERYSEC, Redis};
+use crate::support::wait::until;
 
 const ROUNDS: u64 = 4;
 const BUYERS_PER_ROUND: u64 = 1_000;
@@ -74,6 +75,34 @@ fn kill_rounds(redis: Redis, dies: Dies) {
         history.heard.extend(insist(server.public, everybody.into(), 64).await.heard);
         let verdict = ground.judge(server.internal, &history, stock).await;
         assert_eq!(verdict.ok as u64, stock, "{}", server.log());
+    });
+}
+
+#[test]
+fn what_was_only_accepted_outlives_the_server_redis_and_the_database() {
+    let ground = GateGround::on(Redis::start_with(AOF_ALWAYS));
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let server = ground.server(&[("http.answer_deadline_ms", "100")]);
+    runtime.block_on(async {
+        open_sale(server.internal, "sale", json!({"kind": "one_per_buyer"}), 10, 2).await;
+        ground.mariadb.kill();
+        for buyer in 1..=3 {
+            let (status, body) = buy(server.public, buyer).await.unwrap();
+            // After the first one the breaker may be open.
+            assert!(status == 202 || (status == 503 && buyer > 1), "{status} {body}");
+        }
+    });
+    server.kill();
+    ground.redis.kill();
+    ground.redis.restart();
+    ground.mariadb.restart();
+    let server = ground.server(&[]);
+    runtime.block_on(async {
+        // Nobody asks again.
+        until("an order", async || (try_stage(server.internal, "landed").await? > 0).then_some(()))
+            .await;
+        ground.judge(server.internal, &History::default(), 10).await;
+        assert_eq!(buy_for_sure(server.public, 1).await["order"]["buyer_id"], "1");
     });
 }
 

@@ -19,3 +19,4 @@ mod redis_loading;
 mod redis_network;
 mod redis_refusals;
 mod redis_restart;
+mod redis_topologies;
