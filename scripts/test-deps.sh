@@ -14,6 +14,8 @@ needs=(
   'redis-benchmark   : redis-tools    : the yardstick of the gate'
   'mariadbd          : mariadb-server : the ledger in MySQL or MariaDB'
   'mariadb-install-db: mariadb-server : the same'
+  'rabbitmq-server   : rabbitmq-server : orders wait for the ledger in RabbitMQ'
+  'epmd              : erlang-base     : the same'
 )
 
 trim() {
