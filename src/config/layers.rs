@@ -182,9 +182,12 @@ pub(super) fn flags(set: &[String]) -> Result<Layer, Error> {
 pub(super) fn typed_text(text: &str, default: &Json) -> Json {
     let read = match default {
         Json::Number(_) | Json::Bool(_) => serde_json::from_str(text.trim()).ok(),
-        Json::Array(_) => {
+        Json::Array(known) => {
             let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
-            Some(items.map(|item| Json::String(item.to_owned())).collect())
+            let are_texts = known.iter().all(Json::is_string);
+            let read = |item: &str| serde_json::from_str(item).ok().filter(|_| !are_texts);
+            let item = |item: &str| read(item).unwrap_or_else(|| Json::String(item.to_owned()));
+            Some(items.map(item).collect())
         }
         _ => None,
     };

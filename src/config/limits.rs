@@ -33,7 +33,75 @@ pub(super) fn check(settings: &Settings, check: &mut Check) {
     ledger(settings, check);
     redis_and_keeper(settings, check);
     gate_and_consumer(settings, check);
+    pipeline(settings, check);
     supervisor_and_shutdown(settings, check);
+}
+
+/// Most orders in one entry: more than any gate decides in one step would mean nothing.
+const ENVELOPE_MAX: usize = 512;
+
+fn pipeline(settings: &Settings, check: &mut Check) {
+    let (outbox, relay, amqp) = (&settings.outbox, &settings.relay, &settings.amqp);
+    check.positive("outbox.entries_max", outbox.entries_max);
+    check.require(
+        (1..=ENVELOPE_MAX).contains(&outbox.envelope_max),
+        "outbox.envelope_max",
+        "is not between 1 and 512",
+        "the default, 64, suits most",
+    );
+    check.require(
+        (1..=64).contains(&relay.workers),
+        "relay.workers",
+        "is not between 1 and 64",
+        "the default, 4, suits most",
+    );
+    check.require(
+        (1..=1000).contains(&relay.claim_max),
+        "relay.claim_max",
+        "is not between 1 and 1000",
+        "the default, 64, suits most",
+    );
+    check.positive("relay.confirm_window", wide(relay.confirm_window));
+    check.positive("relay.confirm_timeout_ms", relay.confirm_timeout_ms);
+    check.positive("relay.attempts_max", u64::from(relay.attempts_max));
+    check.positive("relay.poll_min_ms", relay.poll_min_ms);
+    check.ordered(
+        ("relay.poll_min_ms", relay.poll_min_ms),
+        ("relay.poll_max_ms", relay.poll_max_ms),
+    );
+    check.require(
+        relay.lease_ttl_ms >= 1000,
+        "relay.lease_ttl_ms",
+        "is below 1000, and a process that is only slow would be taken for dead",
+        "set 1000 or more",
+    );
+    check.positive("keeper.rescue_every_ms", settings.keeper.rescue_every_ms);
+    check.positive("keeper.stray_after_ms", settings.keeper.stray_after_ms);
+    check.require(
+        (1..=1000).contains(&settings.keeper.dead_letters_max),
+        "keeper.dead_letters_max",
+        "is not between 1 and 1000",
+        "the default, 64, suits most; each may have a mebibyte",
+    );
+    check.positive("consumer.prefetch", u64::from(settings.consumer.prefetch));
+    check.require(
+        (1..=64).contains(&amqp.queues),
+        "amqp.queues",
+        "is not between 1 and 64",
+        "one queue suits most; more help when one SKU is not the bottleneck",
+    );
+    check.positive("amqp.connect_timeout_ms", amqp.connect_timeout_ms);
+    check.ordered(
+        ("amqp.reconnect_min_ms", amqp.reconnect_min_ms),
+        ("amqp.reconnect_max_ms", amqp.reconnect_max_ms),
+    );
+    check.positive("amqp.deliveries_max", u64::from(amqp.deliveries_max));
+    check.require(
+        amqp.retry_delays_ms.len() <= 8 && !amqp.retry_delays_ms.contains(&0),
+        "amqp.retry_delays_ms",
+        "has more than 8 delays, or one of 0",
+        "the default, [1000, 5000, 30000], suits most",
+    );
 }
 
 fn http(settings: &Settings, check: &mut Check) {

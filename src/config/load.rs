@@ -165,6 +165,7 @@ fn wrong_type(key: &str, value: &Json, default: &Json, origin: &Origin) -> Fault
     let wanted = match default {
         Json::Number(number) if number.is_f64() => "a number",
         Json::Number(_) => "a whole number of fitting size",
+        Json::Array(items) if items.iter().any(Json::is_number) => "a list of whole numbers",
         Json::Array(_) => "a list of strings",
         Json::Bool(_) => "true or false",
         _ if key.split('.').next_back() == Some("bind") => {

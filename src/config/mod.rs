@@ -6,7 +6,7 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `settings`, `stores` | the typed settings, field for field the keys |
+//! | `settings`, `stores`, `pipeline` | the typed settings, field for field the keys |
 //! | `load` | layers, merged and typed |
 //! | `secrets` | secrets that stand in files of their own |
 //! | `layers` | one source each: defaults, file, environment, flags |
@@ -19,6 +19,7 @@ mod error;
 mod layers;
 mod limits;
 mod load;
+mod pipeline;
 mod secrets;
 mod settings;
 mod store_rules;
@@ -29,6 +30,7 @@ pub use effective::{Effective, Entry, HIDDEN, redact_url};
 pub use error::{Error, Fault};
 pub use layers::{DEFAULT_TOML, EnvSource, Origin, Sources};
 pub use load::Loaded;
+pub use pipeline::{AmqpSettings, OutboxKind, OutboxSettings, RelaySettings};
 pub use settings::{
     AdminSettings, AuthMode, AuthSettings, ConsumerSettings, FaultSettings, GateSettings,
     HttpSettings, InternalSettings, LogFormat, LogSettings, Role, Settings, ShutdownSettings,

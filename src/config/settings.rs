@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 
+use super::pipeline::{AmqpSettings, OutboxKind, OutboxSettings, RelaySettings};
 use super::stores::{Durability, KeeperSettings, LedgerSettings, RedisSettings};
 
 /// Everything that can be configured.
@@ -31,8 +32,14 @@ pub struct Settings {
     pub auth: AuthSettings,
     /// Where orders are kept.
     pub ledger: LedgerSettings,
-    /// Where units are counted, in tier `gate`.
+    /// Where units are counted, in tiers `gate` and `pipeline`.
     pub redis: RedisSettings,
+    /// Accepted intents on their way to the broker, in tier `pipeline`.
+    pub outbox: OutboxSettings,
+    /// Outbox to broker.
+    pub relay: RelaySettings,
+    /// The broker.
+    pub amqp: AmqpSettings,
     /// Preparing sales.
     pub keeper: KeeperSettings,
     /// Stock gates.
@@ -75,8 +82,34 @@ pub enum Role {
     Relay,
     /// Broker to ledger.
     Consumer,
-    /// Payment timer, rescuer, reconciler.
+    /// Loading of buckets, rescue of work whose holder died, dead letters.
     Keeper,
+}
+
+impl Role {
+    /// Whether it serves buyers: the public listener and the gates.
+    #[must_use]
+    pub const fn sells(self) -> bool {
+        matches!(self, Self::All | Self::Api)
+    }
+
+    /// Whether it carries accepted intents to the broker.
+    #[must_use]
+    pub const fn relays(self) -> bool {
+        matches!(self, Self::All | Self::Relay)
+    }
+
+    /// Whether it writes what the broker delivers.
+    #[must_use]
+    pub const fn consumes(self) -> bool {
+        matches!(self, Self::All | Self::Consumer)
+    }
+
+    /// Whether it loads buckets, rescues work of the dead, and keeps dead letters.
+    #[must_use]
+    pub const fn keeps(self) -> bool {
+        matches!(self, Self::All | Self::Keeper)
+    }
 }
 
 /// How a buyer proves who they are.
@@ -124,6 +157,7 @@ words!(Role {
 });
 words!(AuthMode { Header => "header", Jwt => "jwt" });
 words!(Durability { Plain => "plain", Aof => "aof", Replicated => "replicated" });
+words!(OutboxKind { List => "list", Stream => "stream" });
 words!(LogFormat { Text => "text", Json => "json" });
 
 /// The public listener.
@@ -233,6 +267,8 @@ pub struct ConsumerSettings {
     pub permits: usize,
     /// Most intents written in one transaction.
     pub batch_max: usize,
+    /// Deliveries of one order queue that may be unacknowledged at once, in tier `pipeline`.
+    pub prefetch: u16,
     /// Attempts per intent when the ledger fails.
     pub attempts_max: u32,
     /// First wait between attempts.

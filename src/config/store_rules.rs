@@ -9,6 +9,7 @@ use crate::redis_link::RedisUrl;
 pub(super) fn check(settings: &Settings, check: &mut Check) {
     ledger_url(settings, check);
     redis_url(settings, check);
+    amqp_url(settings, check);
 }
 
 fn ledger_url(settings: &Settings, check: &mut Check) {
@@ -43,9 +44,9 @@ fn redis_url(settings: &Settings, check: &mut Check) {
     let url = &settings.redis.url;
     if url.is_empty() {
         check.require(
-            settings.tier != Tier::Gate,
+            !matches!(settings.tier, Tier::Gate | Tier::Pipeline),
             "redis.url",
-            "is not set, and tier `gate` counts units in Redis",
+            &format!("is not set, and tier `{}` counts units in Redis", settings.tier),
             REMEDY,
         );
         return;
@@ -54,4 +55,32 @@ fn redis_url(settings: &Settings, check: &mut Check) {
         let shown = redact_url(url);
         check.require(false, "redis.url", &format!("{shown:?}: {error}"), REMEDY);
     }
+}
+
+fn amqp_url(settings: &Settings, check: &mut Check) {
+    const REMEDY: &str = "use amqp://user:password@host:port/vhost";
+    let url = &settings.amqp.url;
+    if url.is_empty() {
+        check.require(
+            settings.tier != Tier::Pipeline,
+            "amqp.url",
+            "is not set, and tier `pipeline` sends orders through RabbitMQ",
+            REMEDY,
+        );
+        return;
+    }
+    let shown = redact_url(url);
+    let secured = url.starts_with("amqps://");
+    check.require(
+        (secured || url.starts_with("amqp://")) && !url.ends_with("://"),
+        "amqp.url",
+        &format!("{shown:?} is not a broker"),
+        REMEDY,
+    );
+    check.require(
+        !secured || cfg!(feature = "tls"),
+        "amqp.url",
+        &format!("{shown:?} needs TLS, which this build does not have"),
+        "build with `--features tls`, or use amqp://",
+    );
 }

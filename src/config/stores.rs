@@ -77,7 +77,7 @@ impl fmt::Debug for LedgerSettings {
     }
 }
 
-/// Where units are counted, in tier `gate`.
+/// Where units are counted, in tiers `gate` and `pipeline`.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RedisSettings {
@@ -118,4 +118,10 @@ pub struct KeeperSettings {
     pub every_ms: u64,
     /// The lease ends so long after its holder renewed it last.
     pub lease_ttl_ms: u64,
+    /// How often work in the hands of dead processes is looked for.
+    pub rescue_every_ms: u64,
+    /// An accepted request that no stage of an empty pipeline holds for so long is sent again.
+    pub stray_after_ms: u64,
+    /// Most dead letters in hand at once that are not in the ledger yet, of each source.
+    pub dead_letters_max: u16,
 }

@@ -18,7 +18,17 @@ const TOKEN_CHARS_MIN: usize = 16;
 const NAMESPACE_CHARS_MAX: usize = 32;
 
 /// Kinds of supervised actor that a drill can strike.
-const ACTOR_KINDS: [&str; 4] = ["stock_gate", "order_consumer", "stock_teller", "sale_keeper"];
+const ACTOR_KINDS: [&str; 9] = [
+    "stock_gate",
+    "order_consumer",
+    "stock_teller",
+    "sale_keeper",
+    "outbox_relay",
+    "node_lease",
+    "orphan_rescuer",
+    "order_intake",
+    "dead_letter_keeper",
+];
 
 /// Every rule these settings break; empty = they may be used.
 #[must_use]
@@ -36,12 +46,6 @@ pub fn validate(settings: &Settings) -> Vec<Fault> {
 
 fn tier_and_names(settings: &Settings, check: &mut Check) {
     let tier = settings.tier;
-    check.require(
-        tier != Tier::Pipeline,
-        "tier",
-        &format!("this build does not have tier `{tier}`"),
-        "use `memory`, `ledger` or `gate`",
-    );
     let role = settings.role;
     check.require(
         role == Role::All || tier == Tier::Pipeline,
@@ -197,7 +201,18 @@ mod tests {
         ("redis.replicas_min", |s| s.redis.replicas_min = 0),
         ("keeper.every_ms", |s| s.keeper.lease_ttl_ms = 1000),
         ("gate.sweep_every_ms", |s| s.gate.sweep_every_ms = 0),
-        ("tier", |s| s.tier = Tier::Pipeline),
+        ("amqp.url", |s| {
+            s.tier = Tier::Pipeline;
+            s.redis.url = "redis://127.0.0.1:6379".into();
+        }),
+        ("amqp.url", |s| s.amqp.url = "http://127.0.0.1:5672".into()),
+        ("amqp.queues", |s| s.amqp.queues = 0),
+        ("amqp.retry_delays_ms", |s| s.amqp.retry_delays_ms = vec![0]),
+        ("outbox.envelope_max", |s| s.outbox.envelope_max = 513),
+        ("relay.workers", |s| s.relay.workers = 0),
+        ("relay.lease_ttl_ms", |s| s.relay.lease_ttl_ms = 999),
+        ("relay.poll_min_ms", |s| s.relay.poll_max_ms = 0),
+        ("keeper.dead_letters_max", |s| s.keeper.dead_letters_max = 0),
         ("role", |s| s.role = Role::Relay),
         ("namespace", |s| s.namespace = String::new()),
         ("namespace", |s| s.namespace = "a{b}".into()),
@@ -270,13 +285,16 @@ mod tests {
     #[test]
     fn all_faults_are_reported_at_once() {
         let keys = broken_by(|s| {
-            s.tier = Tier::Pipeline;
+            s.namespace = String::new();
             s.http.bind = addr("0.0.0.0:8080");
             s.internal.bind = addr("0.0.0.0:9090");
             s.gate.batch_max = 0;
             s.log.filter = "=".into();
         });
-        assert_eq!(keys, ["tier", "http.bind", "internal.bind", "gate.batch_max", "log.filter"]);
+        assert_eq!(
+            keys,
+            ["namespace", "http.bind", "internal.bind", "gate.batch_max", "log.filter"]
+        );
     }
 
     #[test]
