@@ -1,6 +1,6 @@
 #!lua
 -- Empties the bucket, so that it can be loaded from the ledger. Nobody may sell from it until it is
--- opened. Intents without an answer stay.
+-- opened. Intents without an answer stay, and so do entries of the outbox.
 --
 -- KEYS: bucket, moves, pages of requests.., pages of buyers..
 -- ARGV: server, installation, loader

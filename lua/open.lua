@@ -9,6 +9,6 @@ if bad then return bad end
 if is_open then return {OK, 0} end
 local tag = ARGV[2] .. '.'
 call('HSET', KEYS[1], 'epoch', tag .. ARGV[4], 'phase', ARGV[5], 'stock', ARGV[6], 'lent', 0,
-  'released', ARGV[7], 'failed', ARGV[8], 'loaded', tag .. ARGV[3])
+  'queued', 0, 'released', ARGV[7], 'failed', ARGV[8], 'loaded', tag .. ARGV[3])
 call('HDEL', KEYS[1], 'loading')
 return {OK, 1}

@@ -22,14 +22,14 @@ end
 -- be touched: nothing published, another installation's, opened on another server, or damaged.
 local function bucket(server, installation)
   local found = call('HMGET', KEYS[1], 'epoch', 'server', 'phase', 'stock', 'lent', 'released',
-    'failed', 'loaded', 'loading')
+    'failed', 'loaded', 'loading', 'queued')
   local epoch, loaded = found[1], found[8]
   if found[9] or not epoch then return {NOT_READY} end
   if sub(epoch, 1, 8) ~= installation then return {FOREIGN} end
   if found[2] ~= server then return {FENCED} end
   local opened, load = tagged(epoch), loaded and tagged(loaded)
   local phase, stock, lent = whole(found[3]), whole(found[4]), whole(found[5])
-  local released, failed = whole(found[6]), whole(found[7])
+  local released, failed, queued = whole(found[6]), whole(found[7]), whole(found[10])
   if not opened then return {CORRUPT, 'epoch'} end
   if not load or sub(loaded, 1, 8) ~= installation then return {CORRUPT, 'loaded'} end
   if not phase or phase > PHASE_MAX then return {CORRUPT, 'phase'} end
@@ -37,7 +37,8 @@ local function bucket(server, installation)
   if not lent or lent > UNITS_MAX then return {CORRUPT, 'lent'} end
   if not released then return {CORRUPT, 'released'} end
   if not failed then return {CORRUPT, 'failed'} end
-  return nil, opened, phase, stock, lent, released, failed, load * LOANS_PER_LOAD
+  if not queued then return {CORRUPT, 'queued'} end
+  return nil, opened, phase, stock, lent, released, failed, load * LOANS_PER_LOAD, queued
 end
 
 -- Reads the bucket while it is being loaded. First comes the answer that ends the script when this
@@ -116,4 +117,94 @@ local function is_record(value)
   local stage = sub(value, STAGE_AT, STAGE_AT)
   if stage == 'F' then return #value > RECORD_BYTES end
   return #value == RECORD_BYTES and find(stage, '[Q0-4]')
+end
+
+-- How many more intents may wait where accepted ones wait (KEYS[2]). Raises an error when the key
+-- holds something else.
+local function room(kind, envelope_max, entries_max)
+  if kind == 'none' then return call('HLEN', KEYS[2]) and ITEMS_MAX end
+  return (entries_max - call(kind == 'list' and 'LLEN' or 'XLEN', KEYS[2])) * envelope_max
+end
+
+-- Writes accepted intents, request and intent in turn, where they wait (KEYS[2]).
+local function enqueue(kind, accepted, num_accepted, envelope_max)
+  if kind == 'none' then
+    call('HSET', KEYS[2], unpack(accepted, 1, 2 * num_accepted))
+    return
+  end
+  for first = 1, num_accepted, envelope_max do
+    local entry = {}
+    for i = first, math.min(first + envelope_max - 1, num_accepted) do
+      entry[i - first + 1] = accepted[2 * i]
+    end
+    if kind == 'list' then
+      -- Nobody has tried to publish it yet.
+      call('RPUSH', KEYS[2], '\0' .. table.concat(entry))
+    else
+      call('XADD', KEYS[2], '*', 'intents', table.concat(entry))
+    end
+  end
+end
+
+-- What ends a script on the outbox: another installation's bucket. The entries outlive openings and
+-- leave also while the bucket is being loaded or fenced, so nothing else is asked.
+local function foreign(installation)
+  local found = call('HMGET', KEYS[1], 'epoch', 'loaded', 'loading')
+  for i = 1, 3 do
+    if found[i] and sub(found[i], 1, 8) ~= installation then return {FOREIGN} end
+  end
+end
+
+-- What ends a script on a hand. KEYS[2] has `<life>.<mark>` of each worker; a life draws a new mark
+-- whenever it looks at its hand, so that what it sent before and arrives after is refused. `step`
+-- is what the life wants: begin (only a later one is in its way), look again, or go on from its
+-- mark.
+local function replaced(worker, life, step)
+  local present = call('HGET', KEYS[2], worker)
+  local last = present and whole(string.match(present, '^(%d+)%.%d+$'))
+  local own = whole(string.match(life, '^%d+'))
+  if present and not last then return {CORRUPT, 'claims'} end
+  if not own then return {CORRUPT, 'life'} end
+  if last and last > own then return {REPLACED} end
+  if step ~= 'begin' and last ~= own then return {REPLACED} end
+  if step == 'go on' and present ~= life then return {CHANGED} end
+end
+
+-- The one group of consumers of an outbox stream, and the consumer that stands for nobody: what it
+-- holds waits in front of the line.
+local GROUP, ORPHANS = 'relay', 'orphans'
+
+-- Whether the stream has its group. Raises an error when the key holds something else.
+local function has_group(line)
+  if call('XLEN', line) == 0 and call('EXISTS', line) == 0 then return false end
+  for _, group in ipairs(call('XINFO', 'GROUPS', line)) do
+    if group[2] == GROUP then return true end
+  end
+  return false
+end
+
+-- The first entries that a consumer holds: id, consumer, idle time and deliveries of each.
+local function pending(line, consumer, max)
+  return call('XPENDING', line, GROUP, '-', '+', max, consumer)
+end
+
+-- The message of a stream entry. Of one that nobody here wrote, all that it has.
+local function body(fields)
+  if #fields == 2 and fields[1] == 'intents' then return fields[2] end
+  return table.concat(fields, ' ')
+end
+
+-- Gives entries to a consumer without counting a delivery. Returns those that are gone from the
+-- stream, and from the group with that.
+local function hand_over(line, consumer, entries)
+  if #entries == 0 then return {} end
+  local words = {'XCLAIM', line, GROUP, consumer, 0}
+  for i = 1, #entries do words[5 + i] = entries[i][1] end
+  words[#words + 1] = 'JUSTID'
+  local there, vanished = {}, {}
+  for _, id in ipairs(call(unpack(words))) do there[id] = true end
+  for i = 1, #entries do
+    if not there[entries[i][1]] then vanished[#vanished + 1] = entries[i][1] end
+  end
+  return vanished
 end

@@ -8,7 +8,7 @@
 -- The plan has 8 bytes for each refusal: place of its request, place of its buyer, 1 when the units
 -- come back.
 -- Answer: OK, stock, lent, one item for each refusal.
-local bad, _, _, stock, lent, released, failed = bucket(ARGV[1], ARGV[2])
+local bad, _, _, stock, lent, released, failed, _, queued = bucket(ARGV[1], ARGV[2])
 if bad then return bad end
 local is_one, is_quota = ARGV[3] == 'one', ARGV[3] == 'quota'
 local request_counts, buyer_counts, plan = ARGV[4], ARGV[5], ARGV[6]
@@ -62,11 +62,14 @@ for i = 1, size do
   answer[3 + i] = item
 end
 
+if failed - before > queued then return {CORRUPT, 'queued'} end
+
 -- The record comes before the units: units that come back twice would be sold twice.
 write(records, new_requests, request_pages_at, request_counts, requests_at)
 write(held, new_buyers, buyer_pages_at, buyer_counts, buyers_at)
 if failed ~= before then
-  call('HSET', KEYS[1], 'stock', stock, 'released', released, 'failed', failed)
+  call('HSET', KEYS[1], 'stock', stock, 'released', released, 'failed', failed, 'queued',
+    queued - (failed - before))
 end
 if num_done > 0 then call('HDEL', KEYS[2], unpack(done, 1, num_done)) end
 answer[2] = stock

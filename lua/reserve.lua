@@ -2,23 +2,21 @@
 -- Decides a batch of reservations, in order, in one step.
 --
 -- KEYS: bucket, outbox, pages of requests.., pages of buyers..
--- ARGV: server, installation, epoch, policy, limit, outbox kind, touch, counts of requests,
---       counts of buyers, plan, requests.., intents.., buyers..
+-- ARGV: server, installation, epoch, policy, limit, outbox kind, intents of an entry, most entries,
+--       touch, counts of requests, counts of buyers, plan, requests.., intents.., buyers..
 -- The plan has 8 bytes for each reservation: place of its request, place of its buyer, units.
 -- Answer: OK, stock, lent, one item for each reservation.
-local bad, opened, phase, stock, lent = bucket(ARGV[1], ARGV[2])
+local bad, opened, phase, stock, lent, _, _, _, queued = bucket(ARGV[1], ARGV[2])
 if bad then return bad end
 local is_current = opened == tonumber(ARGV[3])
 local is_one, is_quota, limit = ARGV[4] == 'one', ARGV[4] == 'quota', tonumber(ARGV[5])
-local kind, touch = ARGV[6], ARGV[7] == '1'
-local request_counts, buyer_counts, plan = ARGV[8], ARGV[9], ARGV[10]
+local kind, envelope_max, touch = ARGV[6], tonumber(ARGV[7]), ARGV[9] == '1'
+local request_counts, buyer_counts, plan = ARGV[10], ARGV[11], ARGV[12]
 local size = #plan / 8
 if size > ITEMS_MAX then return {TOO_MANY} end
 
--- Each raises an error when the key holds something else.
-local backlog_of = kind == 'none' and 'HLEN' or kind == 'list' and 'LLEN' or 'XLEN'
-call(backlog_of, KEYS[2])
-local requests_at, request_pages_at = 10, 2
+local most = room(kind, envelope_max, tonumber(ARGV[8]))
+local requests_at, request_pages_at = 12, 2
 local records, num_requests = read(request_pages_at, request_counts, requests_at)
 local intents_at = requests_at + num_requests
 local buyers_at, buyer_pages_at = intents_at + size, request_pages_at + #request_counts
@@ -51,6 +49,8 @@ for i = 1, size do
     item = 'L' .. held[b]
   elseif stock < quantity then
     item = SHORT
+  elseif num_accepted >= most then
+    item = FULL
   else
     stock = stock - quantity
     records[r], new_requests[r] = sub(intent, 1, RECORD_BYTES), true
@@ -59,13 +59,8 @@ for i = 1, size do
     elseif is_quota then
       held[b], new_buyers[b] = held[b] + quantity, true
     end
-    if kind == 'none' then
-      accepted[num_accepted + 1], accepted[num_accepted + 2] = ARGV[requests_at + r], intent
-      num_accepted = num_accepted + 2
-    else
-      num_accepted = num_accepted + 1
-      accepted[num_accepted] = intent
-    end
+    num_accepted = num_accepted + 1
+    accepted[2 * num_accepted - 1], accepted[2 * num_accepted] = ARGV[requests_at + r], intent
   end
   answer[3 + i] = item
 end
@@ -73,14 +68,8 @@ end
 -- Should the server die between two writes: an intent without its units is one too many to ask the
 -- ledger about, units without their intent would be lost.
 if num_accepted > 0 then
-  if kind == 'none' then
-    call('HSET', KEYS[2], unpack(accepted, 1, num_accepted))
-  elseif kind == 'list' then
-    call('RPUSH', KEYS[2], table.concat(accepted))
-  else
-    call('XADD', KEYS[2], '*', 'intents', table.concat(accepted))
-  end
-  call('HSET', KEYS[1], 'stock', stock)
+  enqueue(kind, accepted, num_accepted, envelope_max)
+  call('HSET', KEYS[1], 'stock', stock, 'queued', queued + num_accepted)
   write(held, new_buyers, buyer_pages_at, buyer_counts, buyers_at)
   write(records, new_requests, request_pages_at, request_counts, requests_at)
 end

@@ -6,7 +6,7 @@
 --       records.., buyers..
 -- The plan has 8 bytes for each order: place of its request, place of its buyer, units.
 -- Answer: OK, stock, lent, one item for each order.
-local bad, _, _, stock, lent = bucket(ARGV[1], ARGV[2])
+local bad, _, _, stock, lent, _, _, _, queued = bucket(ARGV[1], ARGV[2])
 if bad then return bad end
 local is_one, is_quota = ARGV[3] == 'one', ARGV[3] == 'quota'
 local request_counts, buyer_counts, plan = ARGV[4], ARGV[5], ARGV[6]
@@ -26,7 +26,7 @@ if not is_complete(records, num_requests) then
 end
 
 local answer, done, new_requests, new_buyers = {OK, stock, lent}, {}, {}, {}
-local num_done, before, at = 0, stock, 1
+local num_done, num_settled, before, at = 0, 0, stock, 1
 for i = 1, size do
   local r, b, quantity
   r, b, quantity, at = unpack_bytes('>HHI4', plan, at)
@@ -50,6 +50,8 @@ for i = 1, size do
     item = MISMATCH
   elseif stage ~= 'Q' then
     item = stage == 'F' and IS_FAILED or REPEAT
+  else
+    num_settled = num_settled + 1
   end
   if item == SETTLED or item == ADOPTED then
     records[r], new_requests[r] = record, true
@@ -62,11 +64,14 @@ for i = 1, size do
   answer[3 + i] = item
 end
 
+if num_settled > queued then return {CORRUPT, 'queued'} end
+
 -- The intent goes last: one too many is asked about again, one too few is forgotten.
 if num_done > 0 then
   if stock ~= before then call('HSET', KEYS[1], 'stock', stock) end
   if held then write(held, new_buyers, buyer_pages_at, buyer_counts, buyers_at) end
   write(records, new_requests, request_pages_at, request_counts, requests_at)
+  if num_settled > 0 then call('HSET', KEYS[1], 'queued', queued - num_settled) end
   call('HDEL', KEYS[2], unpack(done, 1, num_done))
 end
 answer[2] = stock

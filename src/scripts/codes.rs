@@ -29,6 +29,10 @@ codes! {
     TOO_MANY = 5;
     /// Another loader came after this one, or it has finished.
     OLD_LOADER = 6;
+    /// The hand belongs to a later life of the worker, or to nobody.
+    REPLACED = 7;
+    /// Something else is there than the asker knows of.
+    CHANGED = 8;
 
     /// Units are taken.
     RESERVED = 10;
@@ -42,6 +46,8 @@ codes! {
     NOT_STARTED = 14;
     /// The sale is over.
     ENDED = 15;
+    /// No more entries may wait in the outbox.
+    FULL = 16;
 
     /// The order is recorded.
     SETTLED = 20;
@@ -63,6 +69,8 @@ codes! {
     /// Most items of one call. Lua hands at most 8,000 values to a command, and a field with its
     /// value is two.
     ITEMS_MAX = 2_000;
+    /// Most entries in one worker's hand.
+    HAND_MAX = 1_000;
     /// Most units that anything has.
     UNITS_MAX = u32::MAX as i64;
     /// Loans that a bucket may give between two loads: the first numbers belong to the first load,

@@ -1,4 +1,4 @@
-//! An order intent as bytes: its record, then the rest, 86 bytes in all.
+//! An order intent as bytes: its record, then the rest, 75 bytes in all.
 //!
 //! | bytes | holds |
 //! |---|---|
@@ -8,20 +8,21 @@
 //! | 28..32 | SKU |
 //! | 32..34 | bucket |
 //! | 34..42 | epoch |
-//! | 42..50 | slot |
-//! | 50..54 | quota, 0 for none |
-//! | 54..62 | amount |
-//! | 62..70 | end of the payment window |
-//! | 70..86 | trace |
+//! | 42 | slot: 0 for slot 0, 1 for the request's own number |
+//! | 43..47 | quota, 0 for none |
+//! | 47..55 | amount |
+//! | 55..59 | payment window, seconds from when it was asked |
+//! | 59..75 | trace |
 //!
-//! Everything is big-endian. An entry of the outbox is one intent after the other.
+//! Everything is big-endian. An entry of the outbox is one intent after the other. 64 of them
+//! with what Redis adds stay below 5 KiB, beyond which it would take 6.
 
 use crate::domain::{BucketNo, Epoch, OrderIntent, RequestId, SkuNo, TraceId};
 
 use super::record::{Broken, Cursor, RECORD_BYTES, Record, Stage};
 
 /// Bytes of one intent.
-pub const INTENT_BYTES: usize = 86;
+pub const INTENT_BYTES: usize = 75;
 
 const VERSION: u8 = 1;
 
@@ -33,11 +34,16 @@ pub fn pack_into(intent: &OrderIntent, bytes: &mut Vec<u8>) {
     bytes.extend(intent.sku.0.to_be_bytes());
     bytes.extend(intent.bucket.0.to_be_bytes());
     bytes.extend(intent.epoch.0.to_be_bytes());
-    bytes.extend(intent.slot.to_be_bytes());
+    bytes.push(u8::from(intent.slot != 0));
     bytes.extend(intent.quota.unwrap_or(0).to_be_bytes());
     bytes.extend(intent.amount.to_be_bytes());
-    bytes.extend(intent.pay_by_ms.to_be_bytes());
+    bytes.extend(payment_window_s(intent).to_be_bytes());
     bytes.extend(intent.trace.0.to_be_bytes());
+}
+
+fn payment_window_s(intent: &OrderIntent) -> i32 {
+    let seconds = intent.pay_by_ms.saturating_sub(intent.placed_at_ms) / 1_000;
+    i32::try_from(seconds).unwrap_or(i32::MAX)
 }
 
 /// The bytes of an intent.
@@ -70,11 +76,15 @@ pub fn unpack(bytes: &[u8]) -> Result<OrderIntent, Broken> {
         epoch: Epoch(i64::from_be_bytes(rest.take()?)),
         buyer: record.buyer,
         quantity: record.quantity,
-        slot: i64::from_be_bytes(rest.take()?),
+        slot: match rest.take()? {
+            [0] => 0,
+            [1] => request.to_db(),
+            _ => return Err(Broken("an unknown slot")),
+        },
         quota: Some(u32::from_be_bytes(rest.take()?)).filter(|limit| *limit > 0),
         amount: i64::from_be_bytes(rest.take()?),
         placed_at_ms: record.placed_at_ms,
-        pay_by_ms: i64::from_be_bytes(rest.take()?),
+        pay_by_ms: record.placed_at_ms + i64::from(i32::from_be_bytes(rest.take()?)) * 1_000,
         trace: TraceId(u128::from_be_bytes(rest.take()?)),
     };
     rest.end()?;
@@ -105,7 +115,7 @@ mod tests {
             (request, buyer) in (numbers(), numbers()),
             quantity in 1..=u32::MAX,
             (sku, bucket, epoch) in any::<(i32, u16, i64)>(),
-            (slot, amount, pay_by_ms) in any::<(i64, i64, i64)>(),
+            (has_slot, amount, payment_window_s) in any::<(bool, i64, i32)>(),
             quota in prop::option::of(1..=u32::MAX),
             placed_at_ms in 0..1_i64 << 48,
             trace in any::<u128>(),
@@ -117,11 +127,11 @@ mod tests {
                 epoch: Epoch(epoch),
                 buyer: BuyerId::new(buyer).unwrap(),
                 quantity,
-                slot,
+                slot: if has_slot { i64::try_from(request).unwrap() } else { 0 },
                 quota,
                 amount,
                 placed_at_ms,
-                pay_by_ms,
+                pay_by_ms: placed_at_ms + i64::from(payment_window_s) * 1_000,
                 trace: TraceId(trace),
             }
         }
@@ -158,6 +168,9 @@ mod tests {
         assert!(unpack(&bytes).is_ok());
         bytes[19] = 2;
         assert_eq!(unpack(&bytes), Err(Broken("an unknown version")));
+        bytes[42] = 2;
+        bytes[19] = 1;
+        assert_eq!(unpack(&bytes), Err(Broken("an unknown slot")));
         bytes[12] = b'0';
         assert_eq!(unpack(&bytes), Err(Broken("not queued")));
         assert_eq!(unpack_entry(&[]), Err(Broken("empty")));

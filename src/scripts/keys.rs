@@ -9,7 +9,10 @@
 //! | `requests:<page>` | hash | request id -> [record](super::record) |
 //! | `buyers:<page>` | hash | buyer id -> first request (`one_per_buyer`) or units (`quota`) |
 //! | `unsettled` | hash | request id -> [intent](super::intent), until the ledger has answered |
-//! | `outbox` | list or stream | one entry per accepted batch: its intents |
+//! | `outbox` | list or stream | entries, each of some accepted intents of one batch |
+//! | `claims` | hash | relay worker -> its present life and mark |
+//! | `claimed:<worker>` | list | entries in a worker's hand, where the outbox is a list |
+//! | `dead` | list | [dead letters](super::outbox::letter) that nobody has collected |
 //! | `moves` | hash | loans out (`no:<to>`, `out:<to>`), last loan in (`in:<from>`), `next` |
 //!
 //! Requests and buyers are spread over pages that stay below the 512 fields up to which Redis keeps
@@ -101,6 +104,55 @@ impl BucketKeys {
     }
 }
 
+/// Names the keys of one bucket's outbox. They follow from the bucket alone: a relay need not know
+/// what is sold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutboxKeys {
+    prefix: String,
+}
+
+impl OutboxKeys {
+    /// The keys of a bucket.
+    #[must_use]
+    pub fn new(namespace: &str, sku: SkuNo, bucket: BucketNo) -> Self {
+        Self { prefix: prefix(namespace, sku, bucket) }
+    }
+
+    /// Whose the bucket is.
+    #[must_use]
+    pub fn bucket(&self) -> String {
+        self.key("bucket")
+    }
+
+    /// Entries that wait.
+    #[must_use]
+    pub fn line(&self) -> String {
+        self.key("outbox")
+    }
+
+    /// Lives of workers.
+    #[must_use]
+    pub fn claims(&self) -> String {
+        self.key("claims")
+    }
+
+    /// Entries in a worker's hand.
+    #[must_use]
+    pub fn hand(&self, worker: &str) -> String {
+        self.key(format_args!("claimed:{worker}"))
+    }
+
+    /// Dead letters.
+    #[must_use]
+    pub fn dead(&self) -> String {
+        self.key("dead")
+    }
+
+    fn key(&self, kind: impl fmt::Display) -> String {
+        format!("{}{kind}", self.prefix)
+    }
+}
+
 fn prefix(namespace: &str, sku: SkuNo, bucket: BucketNo) -> String {
     format!("{namespace}:{{{sku}:{bucket}}}:")
 }
@@ -138,6 +190,12 @@ pub(super) mod tests {
         assert_eq!(keys.requests(2), "fg:{12:3}:requests:2");
         assert_eq!(keys.buyers(3), "fg:{12:3}:buyers:3");
         for key in [keys.unsettled(), keys.outbox(), keys.moves()] {
+            assert!(key.starts_with("fg:{12:3}:"), "{key}");
+        }
+        let outbox = OutboxKeys::new("fg", SkuNo(12), BucketNo(3));
+        assert_eq!((outbox.bucket(), outbox.line()), (keys.bucket(), keys.outbox()));
+        assert_eq!(outbox.hand("node/1"), "fg:{12:3}:claimed:node/1");
+        for key in [outbox.claims(), outbox.dead()] {
             assert!(key.starts_with("fg:{12:3}:"), "{key}");
         }
     }

@@ -20,6 +20,8 @@ pub mod intent;
 pub mod keys;
 pub mod load;
 pub mod moves;
+pub mod outbox;
+pub mod queued;
 pub mod record;
 mod reply;
 pub mod reserve;
@@ -29,10 +31,11 @@ pub mod turn;
 
 pub use call::Call;
 pub use find::Find;
-pub use keys::{BucketKeys, Installation};
+pub use keys::{BucketKeys, Installation, OutboxKeys};
 pub use load::{LoadBegin, LoadRows, Open};
 pub use moves::{Borrow, ClearLoan, Lend};
-pub use reserve::{Outbox, Reserve};
+pub use queued::Queued;
+pub use reserve::{Entries, Outbox, Reserve};
 pub use settle::{Release, Settle};
 pub use snapshot::Snapshot;
 pub use turn::Turn;
@@ -91,6 +94,32 @@ scripts! {
     Snapshot = "snapshot";
     /// Looks up requests.
     Find = "find";
+    /// Reads what is queued.
+    Queued = "queued";
+    /// Takes entries of an outbox list into a hand.
+    ListClaim = "list_claim";
+    /// Notes what became of a hand.
+    ListReport = "list_report";
+    /// Returns a hand to the line.
+    ListGiveBack = "list_give_back";
+    /// Counts an outbox list and its hands.
+    ListStanding = "list_standing";
+    /// Reads a part of a list.
+    ListRead = "list_read";
+    /// Takes entries of an outbox stream into a hand.
+    StreamClaim = "stream_claim";
+    /// Notes what became of a hand.
+    StreamReport = "stream_report";
+    /// Gives a hand to nobody.
+    StreamGiveBack = "stream_give_back";
+    /// Gives to nobody what was held for too long.
+    StreamSweep = "stream_sweep";
+    /// Counts an outbox stream and its hands.
+    StreamStanding = "stream_standing";
+    /// Reads a part of a stream.
+    StreamRead = "stream_read";
+    /// Removes dead letters.
+    Collect = "collect";
 }
 
 const PRELUDE: &str = include_str!("../../lua/prelude.lua");
@@ -138,6 +167,12 @@ pub enum Error {
     /// Another loader came after this one, or this one has finished.
     #[error("another loader came after this one")]
     OldLoader,
+    /// The hand of a relay worker belongs to a later life of it, or was given back.
+    #[error("the worker's entries belong to others")]
+    Replaced,
+    /// Something else is there than the asker knows of: look again.
+    #[error("something else is there than the asker knows of")]
+    Changed,
     /// A defect, or values that nobody wrote. Other items of the batch may have been written: ask
     /// again with the same ids.
     #[error("script {script} answered {reply}")]
@@ -202,8 +237,21 @@ mod tests {
     fn a_full_redis_refuses_what_grows_and_finishes_what_was_promised() {
         let full = |script: &Script| script.text().starts_with("#!lua flags=allow-oom\n");
         let finishes: Vec<_> = Script::ALL.iter().copied().filter(full).collect();
-        let expected =
-            [Script::Settle, Script::Release, Script::Turn, Script::Borrow, Script::ClearLoan];
+        let expected = [
+            Script::Settle,
+            Script::Release,
+            Script::Turn,
+            Script::Borrow,
+            Script::ClearLoan,
+            Script::ListClaim,
+            Script::ListReport,
+            Script::ListGiveBack,
+            Script::StreamClaim,
+            Script::StreamReport,
+            Script::StreamGiveBack,
+            Script::StreamSweep,
+            Script::Collect,
+        ];
         assert_eq!(finishes, expected);
     }
 }

@@ -30,6 +30,8 @@ impl Reply {
             codes::CORRUPT => Err(Error::Corrupt { what: reply.text()? }),
             codes::TOO_MANY => Err(Error::TooMany),
             codes::OLD_LOADER => Err(Error::OldLoader),
+            codes::REPLACED => Err(Error::Replaced),
+            codes::CHANGED => Err(Error::Changed),
             code => Err(strange(script, &Value::Int(code))),
         }
     }
@@ -39,6 +41,11 @@ impl Reply {
         self.items.next().ok_or_else(|| strange(self.script, &"it ends too early"))
     }
 
+    /// The next item, unless the answer has ended.
+    pub(super) fn next_if_any(&mut self) -> Option<Value> {
+        self.items.next()
+    }
+
     fn int(&mut self) -> Result<i64, Error> {
         match self.next()? {
             Value::Int(number) => Ok(number),
@@ -46,10 +53,28 @@ impl Reply {
         }
     }
 
-    fn text(&mut self) -> Result<String, Error> {
+    /// Text for people.
+    pub(super) fn text(&mut self) -> Result<String, Error> {
+        self.bytes().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Any bytes.
+    pub(super) fn bytes(&mut self) -> Result<Vec<u8>, Error> {
+        match self.next()? {
+            Value::BulkString(bytes) => Ok(bytes),
+            other => Err(self.strange(&other)),
+        }
+    }
+
+    /// Texts in a list of their own.
+    pub(super) fn texts(&mut self) -> Result<Vec<String>, Error> {
         let value = self.next()?;
-        let Value::BulkString(bytes) = &value else { return Err(self.strange(&value)) };
-        Ok(String::from_utf8_lossy(bytes).into_owned())
+        redis::from_redis_value(value).map_err(|error| self.strange(&error))
+    }
+
+    /// Whether everything was read.
+    pub(super) fn is_empty(&self) -> bool {
+        self.items.len() == 0
     }
 
     /// A count that fits its type.
@@ -115,6 +140,8 @@ mod tests {
             (codes::FOREIGN, Error::Foreign),
             (codes::TOO_MANY, Error::TooMany),
             (codes::OLD_LOADER, Error::OldLoader),
+            (codes::REPLACED, Error::Replaced),
+            (codes::CHANGED, Error::Changed),
         ];
         for (code, error) in table {
             assert_eq!(open(vec![Value::Int(code)]).err(), Some(error));

@@ -13,10 +13,26 @@ use super::{BucketKeys, Call, Error, Fence, Left, Script, begin, codes, intent};
 pub enum Outbox {
     /// Whoever accepted them hands them on; until they are settled they are kept by request id.
     None,
-    /// One entry per batch at the end of a list, for a relay.
-    List,
-    /// One entry per batch of a stream, in the field `intents`, for a relay.
-    Stream,
+    /// Entries at the end of a list, for a relay: a byte with the number of attempts, which is 0,
+    /// and the intents.
+    List(Entries),
+    /// Entries of a stream, for a relay: the intents in the field `intents`.
+    Stream(Entries),
+}
+
+/// How accepted intents are cut into entries, and how many entries may wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entries {
+    /// Most intents of one entry, at least 1. The intents of a batch share entries, those of two
+    /// batches never.
+    pub envelope_max: usize,
+    /// Entries that may wait in one bucket; beyond it nothing new is accepted.
+    pub entries_max: u64,
+}
+
+impl Entries {
+    /// Where there is no outbox.
+    const UNUSED: Self = Self { envelope_max: 1, entries_max: 0 };
 }
 
 /// Decides a batch.
@@ -53,10 +69,10 @@ impl Reserve<'_> {
     pub fn call(&self) -> Call {
         let requests = Column::new(self.keys, self.batch.iter().map(|ask| ask.request.get()));
         let buyers = buyers(self.keys, self.sku.policy, self.batch.iter().map(|ask| ask.buyer));
-        let (kind, outbox) = match self.outbox {
-            Outbox::None => ("none", self.keys.unsettled()),
-            Outbox::List => ("list", self.keys.outbox()),
-            Outbox::Stream => ("stream", self.keys.outbox()),
+        let (kind, outbox, entries) = match self.outbox {
+            Outbox::None => ("none", self.keys.unsettled(), Entries::UNUSED),
+            Outbox::List(entries) => ("list", self.keys.outbox(), entries),
+            Outbox::Stream(entries) => ("stream", self.keys.outbox(), entries),
         };
         let mut keys = vec![self.keys.bucket(), outbox];
         push_pages(&mut keys, self.keys, &requests, &buyers);
@@ -65,6 +81,8 @@ impl Reserve<'_> {
             .arg(policy_name(self.sku.policy))
             .arg(self.sku.policy.quota().unwrap_or(0))
             .arg(kind)
+            .arg(entries.envelope_max.max(1))
+            .arg(entries.entries_max)
             .arg(u8::from(self.touch));
         requests.push_counts(&mut call);
         buyers.push_counts(&mut call);
@@ -94,6 +112,7 @@ impl Reserve<'_> {
             Value::Int(codes::REUSED) => Some(Verdict::Refused(Refusal::RequestIdReused)),
             Value::Int(codes::NOT_STARTED) => Some(Verdict::Refused(Refusal::NotStarted)),
             Value::Int(codes::ENDED) => Some(Verdict::Refused(Refusal::Ended)),
+            Value::Int(codes::FULL) => Some(Verdict::Full),
             Value::BulkString(bytes) => match bytes.split_first() {
                 Some((b'R', known)) => {
                     Some(Verdict::Repeat(record(Script::Reserve, known)?.standing()))

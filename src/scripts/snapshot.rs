@@ -34,7 +34,10 @@ pub struct Counts {
     /// Requests that failed.
     pub num_failed: u64,
     /// Requests without an answer of the ledger.
-    pub num_unsettled: u64,
+    pub num_queued: u64,
+    /// Intents kept by request id until the ledger has answered; without an outbox as many as are
+    /// queued, or more where some are left over from before the bucket was loaded.
+    pub num_kept: u64,
     /// Requests in all; 0 when they were not counted.
     pub num_requests: u64,
     /// Buyers who hold units; 0 when they were not counted, or the policy does not.
@@ -68,7 +71,8 @@ impl Snapshot<'_> {
             left: Left::read(&mut reply)?,
             released_units: reply.count()?,
             num_failed: reply.count()?,
-            num_unsettled: reply.count()?,
+            num_queued: reply.count()?,
+            num_kept: reply.count()?,
             num_requests: reply.count()?,
             num_buyers: reply.count()?,
             loans: Vec::new(),
@@ -82,6 +86,12 @@ impl Snapshot<'_> {
 }
 
 impl Counts {
+    /// Requests that the ledger must still be asked about.
+    #[must_use]
+    pub fn num_unsettled(&self) -> u64 {
+        self.num_queued.max(self.num_kept)
+    }
+
     fn enter_moves(&mut self, moves: Value) -> Result<(), Error> {
         let Value::Array(words) = moves else { return Err(strange(Script::Snapshot, &moves)) };
         let (fields, rest) = words.as_chunks::<2>();

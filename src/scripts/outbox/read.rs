@@ -1,0 +1,152 @@
+//! The doors of `*_standing.lua`, `list_read.lua` and `stream_read.lua`: looks that change nothing.
+
+use redis::Value;
+
+use super::super::record::Record;
+use super::super::reply::Reply;
+use super::super::{Call, Error, Installation, OutboxKeys, Script};
+use super::{Line, begin, element};
+use crate::outbox::{Entry, Standing};
+
+/// Counts what waits.
+#[derive(Debug, Clone, Copy)]
+pub struct StandingOf<'a> {
+    /// The bucket.
+    pub keys: &'a OutboxKeys,
+    /// Whose it must be.
+    pub installation: Installation,
+    /// How entries wait.
+    pub line: Line,
+    /// All workers that are known in the bucket: a script that has to look into their lists refuses
+    /// when there are others. Of no account where the line is a stream.
+    pub workers: &'a [String],
+}
+
+/// Reads a part of the line, of a hand or of the dead letters.
+#[derive(Debug, Clone, Copy)]
+pub struct ReadList<'a> {
+    /// The bucket.
+    pub keys: &'a OutboxKeys,
+    /// Whose it must be.
+    pub installation: Installation,
+    /// Which list.
+    pub list: &'a str,
+    /// The first place, and the last; negative ones count from the end.
+    pub places: (i64, i64),
+}
+
+/// Reads entries of a stream, whoever holds them.
+#[derive(Debug, Clone, Copy)]
+pub struct ReadStream<'a> {
+    /// The bucket.
+    pub keys: &'a OutboxKeys,
+    /// Whose it must be.
+    pub installation: Installation,
+    /// Where to begin: an id, or `(` and the id before.
+    pub from: &'a str,
+    /// Most entries.
+    pub max: usize,
+}
+
+/// One entry of a stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Read {
+    /// Its id.
+    pub id: String,
+    /// Who holds it; `None` where it waits.
+    pub holder: Option<String>,
+    /// The message.
+    pub bytes: Vec<u8>,
+}
+
+impl StandingOf<'_> {
+    fn script(&self) -> Script {
+        match self.line {
+            Line::List => Script::ListStanding,
+            Line::Stream => Script::StreamStanding,
+        }
+    }
+
+    /// The call.
+    #[must_use]
+    pub fn call(&self) -> Call {
+        let keys = self.keys;
+        let call = begin(self.script(), keys).key(&keys.line()).key(&keys.dead());
+        if self.line == Line::Stream {
+            return call.arg(self.installation);
+        }
+        let hands = self.workers.iter().map(|worker| keys.hand(worker));
+        let call = hands.fold(call, |call, hand| call.key(&hand)).arg(self.installation);
+        self.workers.iter().fold(call, Call::arg)
+    }
+
+    /// Reads the answer.
+    pub fn parse(&self, answer: Value) -> Result<Standing, Error> {
+        let mut reply = Reply::open(self.script(), answer)?;
+        let mut standing = Standing {
+            num_waiting: reply.count()?,
+            oldest_waiting_ms: accepted_at(&reply.bytes()?),
+            num_dead: reply.count()?,
+            ..Standing::default()
+        };
+        while !reply.is_empty() {
+            let worker = reply.text()?;
+            standing.in_hand.push((worker, reply.count()?));
+            let oldest = accepted_at(&reply.bytes()?);
+            let both = [standing.oldest_in_hand_ms, oldest];
+            standing.oldest_in_hand_ms = both.into_iter().flatten().min();
+        }
+        standing.in_hand.sort_unstable();
+        Ok(standing)
+    }
+}
+
+impl ReadStream<'_> {
+    /// The call.
+    #[must_use]
+    pub fn call(&self) -> Call {
+        let call = Call::new(Script::StreamRead).key(&self.keys.bucket()).key(&self.keys.line());
+        call.arg(self.installation).arg(self.from).arg(self.max)
+    }
+
+    /// Reads the answer.
+    pub fn parse(answer: Value) -> Result<Vec<Read>, Error> {
+        let mut reply = Reply::open(Script::StreamRead, answer)?;
+        let mut entries = Vec::new();
+        while !reply.is_empty() {
+            let id = reply.text()?;
+            let holder = Some(reply.text()?).filter(|holder| !holder.is_empty());
+            entries.push(Read { id, holder, bytes: reply.bytes()? });
+        }
+        Ok(entries)
+    }
+}
+
+/// When the request of a record was accepted; `None` where there is no record.
+fn accepted_at(record: &[u8]) -> Option<i64> {
+    Record::unpack(record).ok().map(|record| record.placed_at_ms)
+}
+
+impl ReadList<'_> {
+    /// The call.
+    #[must_use]
+    pub fn call(&self) -> Call {
+        let call = Call::new(Script::ListRead).key(&self.keys.bucket()).key(self.list);
+        call.arg(self.installation).arg(self.places.0).arg(self.places.1)
+    }
+
+    /// Reads the answer as it is.
+    pub fn parse(&self, answer: Value) -> Result<Vec<Vec<u8>>, Error> {
+        let mut reply = Reply::open(Script::ListRead, answer)?;
+        let mut elements = Vec::new();
+        while !reply.is_empty() {
+            elements.push(reply.bytes()?);
+        }
+        Ok(elements)
+    }
+
+    /// Reads the answer as entries.
+    pub fn parse_entries(&self, answer: Value) -> Result<Vec<Entry>, Error> {
+        Ok(self.parse(answer)?.into_iter().map(element).collect())
+    }
+}
