@@ -55,7 +55,7 @@ impl Error {
         }
     }
 
-    pub(super) fn not_sent(reason: impl Into<String>) -> Self {
+    pub(crate) fn not_sent(reason: impl Into<String>) -> Self {
         Self::NotSent { reason: reason.into() }
     }
 

@@ -12,13 +12,13 @@ use tokio::runtime::Handle;
 use super::connect::{self, Fresh, add_scripts};
 use super::error::Remedy;
 use super::event::{Identity, Shared};
-use super::flight::{Perishable, Standing};
 use super::group::Group;
 use super::request::{Loaded, Request, ScriptSource};
 use super::url::Node;
 use super::vital::Vital;
 use super::{Durability, Error, Lane, LinkOptions};
 use crate::clock::now_monotonic;
+use crate::flight::{Perishable, Standing};
 
 /// What each request of a pipeline came to, in order.
 pub type Answers = Vec<Result<Value, Error>>;
@@ -53,7 +53,13 @@ impl fmt::Debug for Link {
 }
 
 impl Perishable for Arc<Link> {
-    fn standing(&self) -> Standing {
+    type Error = Error;
+
+    fn not_made(reason: &str) -> Error {
+        Error::not_sent(reason)
+    }
+
+    fn standing(&self) -> Standing<Error> {
         self.wire.vital.standing()
     }
 }

@@ -8,12 +8,12 @@ use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use super::event::{Event, Shared};
-use super::flight::{Flight, Pace};
 use super::link::{Answers, Link};
 use super::request::Request;
 use super::router::{Map, Router};
 use super::url::Node;
 use super::{Error, Lane, LinkOptions, Observer};
+use crate::flight::{Flight, Pace};
 
 /// Connections to wherever the masters are, made when they are needed. Cheap to clone; the
 /// connections close when the last clone is dropped.

@@ -19,7 +19,6 @@ mod cluster;
 mod connect;
 mod error;
 mod event;
-mod flight;
 mod group;
 pub mod health;
 mod link;
@@ -47,6 +46,8 @@ pub enum Lane {
     Hot,
     /// Everything else: results, reads, loading, leases.
     Results,
+    /// Entries on their way to the broker: many and large.
+    Relay,
 }
 
 impl Lane {
@@ -55,6 +56,7 @@ impl Lane {
         match self {
             Self::Hot => "floodgate-hot",
             Self::Results => "floodgate-results",
+            Self::Relay => "floodgate-relay",
         }
     }
 }

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
 use super::event::{Event, Shared};
-use super::flight::{Flight, Pace, Perishable, Standing};
 use super::slot::slot_of;
 use super::url::{Node, Topology};
 use super::{Error, LinkOptions, cluster, sentinel};
 use crate::clock::now_monotonic;
+use crate::flight::{Flight, Pace, Perishable, Standing};
 
 /// Sentinels are asked this often although nothing seems wrong: a master that they have replaced
 /// may still accept writes, if it is cut off from them but not from us.
@@ -63,7 +63,13 @@ impl Map {
 }
 
 impl Perishable for Arc<Map> {
-    fn standing(&self) -> Standing {
+    type Error = Error;
+
+    fn not_made(reason: &str) -> Error {
+        Error::not_sent(reason)
+    }
+
+    fn standing(&self) -> Standing<Error> {
         if self.doubts == self.shared.doubts() {
             return Standing::Good;
         }

@@ -9,9 +9,9 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 use super::event::{Event, Identity, Shared};
-use super::flight::Standing;
 use super::{Error, Lane};
 use crate::clock::now_monotonic;
+use crate::flight::Standing;
 
 /// So many calls in a row without an answer, and the connection counts as dead: TCP itself would
 /// take many minutes to say so.
@@ -68,7 +68,7 @@ impl Vital {
         }
     }
 
-    pub(super) fn standing(&self) -> Standing {
+    pub(super) fn standing(&self) -> Standing<Error> {
         match self.check() {
             Ok(()) => Standing::Good,
             Err(why) => Standing::Gone { proven: self.proven.load(Ordering::SeqCst), why },

@@ -361,6 +361,15 @@ impl Stock for MemoryStock {
         Ok(self.shelf(bucket.sku)?.lock(bucket.bucket)?.snapshot())
     }
 
+    async fn num_unsettled(&self, sku: SkuNo) -> Result<u64, Error> {
+        let shelf = self.shelf(sku)?;
+        let mut sum = 0;
+        for bucket in (0..shelf.sku.buckets).map(BucketNo) {
+            sum += shelf.lock(bucket)?.num_unsettled() as u64;
+        }
+        Ok(sum)
+    }
+
     async fn facts(&self, sku: SkuNo) -> Result<Option<GateFacts>, Error> {
         let Ok(shelf) = self.shelf(sku) else { return Ok(None) };
         // All locks at once, in bucket order: one instant for the whole SKU.

@@ -248,6 +248,9 @@ pub trait Stock: Send + Sync {
     /// The counts of one bucket.
     async fn snapshot(&self, bucket: BucketKey) -> Result<BookSnapshot, Error>;
 
-    /// The counts of all buckets of a SKU at one instant.
+    /// How many requests of a SKU have no answer of the ledger; cheap at any time.
+    async fn num_unsettled(&self, sku: SkuNo) -> Result<u64, Error>;
+
+    /// The counts of all buckets of a SKU at one instant. Reads all that is unsettled: for audits.
     async fn facts(&self, sku: SkuNo) -> Result<Option<GateFacts>, Error>;
 }

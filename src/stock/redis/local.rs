@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use super::super::Error;
 use crate::domain::{BucketNo, Loan, Order, RequestId, Sku, SkuNo};
 use crate::scripts::snapshot::Counts;
-use crate::scripts::{self, BucketKeys, Left};
+use crate::scripts::{self, BucketKeys, Left, Outbox};
 
 /// A transfer takes milliseconds.
 const STUCK_AFTER: Duration = Duration::from_secs(1);
@@ -30,16 +30,16 @@ impl Shelves {
         self.by_sku.load().get(&sku).cloned()
     }
 
-    pub(super) fn know(&self, sku: &Arc<Sku>, keys: impl Fn() -> Vec<BucketKeys>) -> Arc<Shelf> {
-        if let Some(shelf) = self.get(sku.no) {
-            return shelf;
+    pub(super) fn know(&self, sku: SkuNo, shelf: impl Fn() -> Shelf) -> Arc<Shelf> {
+        if let Some(known) = self.get(sku) {
+            return known;
         }
         self.by_sku.rcu(|old| {
             let mut new = HashMap::clone(old);
-            new.entry(sku.no).or_insert_with(|| Arc::new(Shelf::new(Arc::clone(sku), keys())));
+            new.entry(sku).or_insert_with(|| Arc::new(shelf()));
             new
         });
-        self.get(sku.no).unwrap_or_else(|| Arc::new(Shelf::new(Arc::clone(sku), keys())))
+        self.get(sku).unwrap_or_else(|| Arc::new(shelf()))
     }
 }
 
@@ -56,6 +56,8 @@ pub(super) struct Shelf {
     pub(super) sku: Arc<Sku>,
     /// One for each bucket.
     pub(super) keys: Vec<BucketKeys>,
+    /// Where accepted intents wait.
+    pub(super) outbox: Outbox,
     /// Units free and lent out, by bucket, as of the last answer.
     left: Vec<AtomicU64>,
     sold_out: AtomicBool,
@@ -75,12 +77,13 @@ pub(super) struct Shelf {
 }
 
 impl Shelf {
-    fn new(sku: Arc<Sku>, keys: Vec<BucketKeys>) -> Self {
+    pub(super) fn new(sku: Arc<Sku>, keys: Vec<BucketKeys>, outbox: Outbox) -> Self {
         let left = (0..).zip(&keys).map(|(bucket, _)| sku.share(sku.initial, bucket));
         Self {
             left: left.map(|units| AtomicU64::new(u64::from(units))).collect(),
             sku,
             keys,
+            outbox,
             sold_out: AtomicBool::new(false),
             known: ArcSwapOption::empty(),
             untouched: AtomicBool::new(true),
@@ -116,7 +119,9 @@ impl Shelf {
                 Error::Damaged { what: format!("{key}: {error}") }
             }
             // The script did its work; one of its answers cannot be read.
-            scripts::Error::Unexpected { .. } => {
+            scripts::Error::Unexpected { .. }
+            | scripts::Error::Replaced
+            | scripts::Error::Changed => {
                 Error::Unknown { doing: "reading an answer", reason: format!("{key}: {error}") }
             }
         }
@@ -275,6 +280,6 @@ impl Shelf {
     pub(super) fn is_settled(&self, bucket: BucketNo) -> bool {
         let look = self.look();
         let counts = look.as_ref().and_then(|look| look.counts.get(usize::from(bucket.0)));
-        counts.is_some_and(|counts| counts.num_unsettled == 0)
+        counts.is_some_and(|counts| counts.num_unsettled() == 0)
     }
 }

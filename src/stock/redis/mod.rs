@@ -4,8 +4,9 @@
 //! questions. Nothing is believed of a server that is not the one the bucket was opened on.
 //!
 //! On death of the process: what it had accepted and not brought to the ledger is in the bucket's
-//! `unsettled`, where every gate of the bucket looks. On loss of the server: the buckets are loaded
-//! from the ledger again. May repeat: every call, by request id, loan number or loader token.
+//! `unsettled`, where every gate of the bucket looks, or in its outbox, where every relay does.
+//! On loss of the server: the buckets are loaded from the ledger again. May repeat: every call, by
+//! request id, loan number or loader token.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +32,7 @@ mod loading;
 mod local;
 mod look;
 mod results;
+mod unsettled;
 mod wire;
 
 /// How the buckets are reached and named.
@@ -42,6 +44,8 @@ pub struct RedisOptions {
     pub namespace: String,
     /// The ledger that the buckets belong to.
     pub installation: Installation,
+    /// Where accepted intents wait.
+    pub outbox: Outbox,
     /// Whether replicas must confirm, so that each batch has to write something.
     pub replicated: bool,
     /// Age at which a sold-out SKU is looked at again.
@@ -53,6 +57,7 @@ pub struct RedisOptions {
 pub struct RedisStock {
     wire: Wire,
     shelves: Shelves,
+    outbox: Outbox,
     replicated: bool,
     sold_out_refresh: Duration,
 }
@@ -64,6 +69,7 @@ impl RedisStock {
         Self {
             wire: Wire::new(options.links, options.namespace, options.installation),
             shelves: Shelves::default(),
+            outbox: options.outbox,
             replicated: options.replicated,
             sold_out_refresh: options.sold_out_refresh,
         }
@@ -75,7 +81,8 @@ impl RedisStock {
     }
 
     fn know(&self, sku: &Arc<Sku>) -> Arc<Shelf> {
-        self.shelves.know(sku, || self.wire.keys_of(sku))
+        let keys = || self.wire.keys_of(sku);
+        self.shelves.know(sku.no, || Shelf::new(Arc::clone(sku), keys(), self.outbox))
     }
 
     /// One run of reservations of one opening.
@@ -94,7 +101,7 @@ impl RedisStock {
             fence: &fence,
             sku: &shelf.sku,
             epoch,
-            outbox: Outbox::None,
+            outbox: shelf.outbox,
             touch: self.replicated,
             batch: run,
         };
@@ -230,7 +237,7 @@ impl Stock for RedisStock {
         if asked_before_ms < i64::MAX && shelf.is_settled(bucket.bucket) {
             return Ok(Vec::new());
         }
-        let mut intents = look::unsettled(&self.wire, &shelf, bucket.bucket).await?;
+        let mut intents = unsettled::all(&self.wire, &shelf, bucket.bucket).await?;
         intents.retain(|intent| intent.placed_at_ms < asked_before_ms);
         Ok(intents)
     }
@@ -358,6 +365,10 @@ impl Stock for RedisStock {
 
     async fn snapshot(&self, bucket: BucketKey) -> Result<BookSnapshot, Error> {
         look::snapshot(&self.wire, &*self.shelf(bucket.sku)?, bucket.bucket).await
+    }
+
+    async fn num_unsettled(&self, sku: SkuNo) -> Result<u64, Error> {
+        look::num_unsettled(&self.wire, &*self.shelf(sku)?).await
     }
 
     async fn facts(&self, sku: SkuNo) -> Result<Option<GateFacts>, Error> {

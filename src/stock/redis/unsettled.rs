@@ -1,0 +1,157 @@
+//! Accepted requests that the ledger has not answered, as intents that can be brought to it.
+//!
+//! Without an outbox the intents are kept by request id. With one they wait there, and whoever must
+//! have them all at once makes them anew from the records: all but the trace follows from record,
+//! SKU and bucket. Both places are read, so that no change of the tier leaves anything behind.
+//!
+//! Everything is read also from a bucket that is not believed any more, so that it can be brought
+//! to the ledger before the bucket is loaded again; never from another installation's.
+
+use std::collections::HashSet;
+
+use super::super::Error;
+use super::local::Shelf;
+use super::look::{Looked, at, count, damaged};
+use super::wire::Wire;
+use crate::domain::{BucketNo, Epoch, OrderIntent, RequestId, Reservation, Sku, TraceId};
+use crate::redis_link::Lane;
+use crate::scripts::record::Record;
+use crate::scripts::snapshot::Counts;
+use crate::scripts::{self, BucketKeys, Outbox, Queued, intent};
+
+/// Most pages of which one call reads.
+const PAGES_AT_ONCE: u16 = 64;
+
+/// About as many requests are read by one call: some milliseconds in which the server does nothing
+/// else.
+const REQUESTS_AT_ONCE: u32 = 6_000;
+
+/// All of one bucket.
+pub(super) async fn all(
+    wire: &Wire,
+    shelf: &Shelf,
+    bucket: BucketNo,
+) -> Result<Vec<OrderIntent>, Error> {
+    match count(wire, shelf.keys(bucket)?, false).await {
+        Ok(counts) => of_counted(wire, shelf, bucket, &counts).await,
+        Err(Looked::Script(_, scripts::Error::Fenced | scripts::Error::Corrupt { .. })) => {
+            let kept = kept(wire, shelf.keys(bucket)?).await?;
+            with_queued(wire, shelf, bucket, kept).await
+        }
+        Err(error) => Err(error.told(shelf)),
+    }
+}
+
+/// All of one bucket with these counts.
+pub(super) async fn of_counted(
+    wire: &Wire,
+    shelf: &Shelf,
+    bucket: BucketNo,
+    counts: &Counts,
+) -> Result<Vec<OrderIntent>, Error> {
+    let mut intents = Vec::new();
+    if counts.num_kept > 0 {
+        intents = kept(wire, shelf.keys(bucket)?).await?;
+    }
+    // Where intents are kept they are complete, unless the tier was another one before.
+    let is_complete = match shelf.outbox {
+        Outbox::None => counts.num_queued <= intents.len() as u64,
+        Outbox::List(_) | Outbox::Stream(_) => counts.num_queued == 0,
+    };
+    if is_complete { Ok(intents) } else { with_queued(wire, shelf, bucket, intents).await }
+}
+
+/// The intents that are kept by request id.
+async fn kept(wire: &Wire, keys: &BucketKeys) -> Result<Vec<OrderIntent>, Error> {
+    let link = wire.link(Lane::Results, keys).await?;
+    let request = redis::cmd("HVALS").arg(keys.unsettled()).to_owned();
+    let answers = wire.send(&link, &[request], "reading unsettled requests").await;
+    let answers = answers.map_err(|error| at(&keys.unsettled(), error))?;
+    let mut intents = Vec::new();
+    for answer in answers {
+        let values: Vec<Vec<u8>> =
+            redis::from_redis_value(answer).map_err(|error| damaged(&keys.unsettled(), &error))?;
+        for value in values {
+            match intent::unpack(&value) {
+                Ok(intent) => intents.push(intent),
+                Err(error) => unreadable(&keys.unsettled(), error),
+            }
+        }
+    }
+    Ok(intents)
+}
+
+/// Adds what is queued and not among these intents.
+async fn with_queued(
+    wire: &Wire,
+    shelf: &Shelf,
+    bucket: BucketNo,
+    mut intents: Vec<OrderIntent>,
+) -> Result<Vec<OrderIntent>, Error> {
+    let known: HashSet<RequestId> = intents.iter().map(|intent| intent.request).collect();
+    let keys = shelf.keys(bucket)?;
+    let step = pages_at_once(&shelf.sku, keys.pages());
+    for first in (0..keys.pages()).step_by(usize::from(step)) {
+        let pages = first..first.saturating_add(step).min(keys.pages());
+        let link = wire.link(Lane::Results, keys).await?;
+        let fence = wire.fence(&link);
+        let door = Queued { keys, fence: &fence, pages };
+        let answer = wire.ask(&link, door.call(), "reading queued requests").await?;
+        let found = match door.parse(answer) {
+            Ok(found) => found,
+            // The requests wait in the outbox, too: that the bucket is loaded anew matters more.
+            Err(error @ scripts::Error::Corrupt { .. }) => {
+                let key = keys.bucket();
+                tracing::error!(key, %error, "queued requests cannot be read");
+                break;
+            }
+            Err(error) => return Err(shelf.told(&keys.bucket(), error)),
+        };
+        for request in found.requests {
+            match request {
+                Ok((request, _)) if known.contains(&request) => {}
+                Ok((request, record)) => {
+                    intents.push(anew(&shelf.sku, bucket, found.epoch, request, &record));
+                }
+                Err(error) => unreadable(&keys.bucket(), error),
+            }
+        }
+    }
+    Ok(intents)
+}
+
+fn pages_at_once(sku: &Sku, pages: u16) -> u16 {
+    let units = sku.initial / u32::from(sku.buckets.max(1));
+    let on_each = (units / u32::from(pages.max(1))).max(1);
+    u16::try_from(REQUESTS_AT_ONCE / on_each).unwrap_or(u16::MAX).clamp(1, PAGES_AT_ONCE)
+}
+
+/// The intent of a request, as the gate made it when the request was accepted.
+fn anew(
+    sku: &Sku,
+    bucket: BucketNo,
+    epoch: Epoch,
+    request: RequestId,
+    record: &Record,
+) -> OrderIntent {
+    let asked = Reservation {
+        request,
+        sku: sku.no,
+        bucket,
+        epoch,
+        buyer: record.buyer,
+        quantity: record.quantity,
+        asked_at_ms: record.placed_at_ms,
+        trace: TraceId(0),
+    };
+    asked.intent(sku)
+}
+
+/// It must not hold up the others; it stays where it is, for whoever can read it.
+fn unreadable(key: &str, error: scripts::record::Broken) {
+    tracing::error!(
+        key,
+        %error,
+        "an accepted request cannot be read: was it written by a newer version?"
+    );
+}
