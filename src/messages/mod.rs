@@ -9,8 +9,8 @@
 //! |---|---|---|---|---|---|
 //! | [`Reserve`] | command | gate handle | stock gate | [`GateAnswer`] | no permit: `busy` |
 //! | [`LendStock`] | command | stock gate | sibling gate | units lent | one per gate |
-//! | [`PlaceOrders`] | command | stock gate | order consumer | [`Outcome`] each | gate waits |
-//! | [`Quiet`] | command | system | stock gate, order consumer | when idle | never full |
+//! | [`PlaceOrders`] | command | gate, intake | order consumer | [`Outcome`] each | sender waits |
+//! | [`Quiet`] | command | system | whoever holds work | when idle | never full |
 //! | [`Stop`] | command | supervisor | any actor | none | never full |
 //!
 //! [`Outcome`]: crate::domain::Outcome
@@ -18,10 +18,11 @@
 pub mod gate;
 pub mod lifecycle;
 pub mod orders;
+pub mod wire;
 
 pub use gate::{Answer, GateAnswer, LendStock, Reserve};
 pub use lifecycle::{Quiet, Stop};
-pub use orders::{PlaceOrders, Settlement};
+pub use orders::{Died, Fault, Landing, PlaceOrders, Settlement};
 
 /// Answers a question. Whoever asked may have gone away meanwhile; that is never an error here,
 /// because results are read again by request id.

@@ -1,0 +1,256 @@
+//! What crosses outbox and broker: an envelope of order intents, versioned.
+//!
+//! The body is the entry of the outbox as it is: packed intents of [`intent::INTENT_BYTES`] bytes,
+//! one after the other. Everything else travels in the headers, so that a message can be judged,
+//! traced and replayed without its body being understood. Golden files in `tests/it/wire/` hold the
+//! bytes of every version.
+
+use bytes::Bytes;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::broker::{Delivery, Headers, Message, Route};
+use crate::domain::{OrderIntent, RequestId};
+use crate::scripts::intent::{self, INTENT_BYTES};
+
+/// The version that this program writes.
+pub const VERSION: i64 = 1;
+
+/// What the body is.
+pub const CONTENT_TYPE: &str = "application/vnd.floodgate.intents";
+
+/// The longest body that is looked at; more than ten times what the configuration allows.
+pub const BODY_BYTES_MAX: usize = 1 << 20;
+
+/// The longest reason that travels with a dead letter.
+const REASON_BYTES_MAX: usize = 1000;
+
+/// What is wrong with a message, or with one intent of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Flaw {
+    /// Another party's message: the content type is not ours.
+    Foreign,
+    /// A version that this program does not read.
+    Version,
+    /// It belongs to another ledger.
+    Installation,
+    /// The body is no envelope.
+    Body,
+    /// The bytes of one intent are none.
+    Intent,
+    /// No sale has the SKU.
+    Sku,
+    /// The intent contradicts the sale, or itself.
+    Content,
+}
+
+impl Flaw {
+    /// Every flaw.
+    pub const ALL: [Self; 7] = [
+        Self::Foreign,
+        Self::Version,
+        Self::Installation,
+        Self::Body,
+        Self::Intent,
+        Self::Sku,
+        Self::Content,
+    ];
+
+    /// The word for metrics.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Foreign => "foreign",
+            Self::Version => "version",
+            Self::Installation => "installation",
+            Self::Body => "body",
+            Self::Intent => "intent",
+            Self::Sku => "sku",
+            Self::Content => "content",
+        }
+    }
+}
+
+/// Why a message, or one intent of it, cannot be used; final.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what}")]
+pub struct Malformed {
+    /// What kind of flaw it is.
+    pub flaw: Flaw,
+    /// What is wrong, for people.
+    pub what: String,
+}
+
+impl Malformed {
+    /// A flaw, and what people should know of it.
+    #[must_use]
+    pub fn new(flaw: Flaw, what: impl Into<String>) -> Self {
+        Self { flaw, what: what.into() }
+    }
+}
+
+/// One intent of a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// Its bytes, as they came.
+    pub bytes: Bytes,
+    /// What they say.
+    pub read: Result<OrderIntent, Malformed>,
+}
+
+/// The headers of an envelope with this body.
+///
+/// # Errors
+/// The body is no entry of an outbox.
+pub fn headers(body: &[u8], installation: &str, sent_at_ms: i64) -> Result<Headers, Malformed> {
+    let broken = |error| Malformed::new(Flaw::Body, format!("an entry: {error}"));
+    let intents = intent::unpack_entry(body).map_err(broken)?;
+    let first = intents.first().ok_or_else(|| Malformed::new(Flaw::Body, "an entry: empty"))?;
+    Ok(Headers {
+        epoch: intents.iter().map(|intent| intent.epoch.0).max(),
+        ..headers_of(first, intents.len(), installation, sent_at_ms)
+    })
+}
+
+fn headers_of(first: &OrderIntent, num: usize, installation: &str, sent_at_ms: i64) -> Headers {
+    Headers {
+        message_id: format!("{}-{num}", first.request),
+        content_type: Some(CONTENT_TYPE.to_owned()),
+        version: Some(VERSION),
+        installation: Some(installation.to_owned()),
+        epoch: Some(first.epoch.0),
+        traceparent: Some(traceparent(first)),
+        attempts: 0,
+        sent_at_ms: Some(sent_at_ms),
+        reason: None,
+        origin: None,
+    }
+}
+
+/// The trace of the click, with a parent that is the same for every copy of the message.
+fn traceparent(first: &OrderIntent) -> String {
+    format!("00-{}-{:016x}-01", first.trace, first.request.get())
+}
+
+/// Opens a message: its intents, in order, each read or not.
+///
+/// # Errors
+/// Nothing of it can be used: another party's, another installation's, another version, or torn.
+pub fn open(headers: &Headers, body: &Bytes, installation: &str) -> Result<Vec<Part>, Malformed> {
+    let fail = |flaw, what: String| Err(Malformed::new(flaw, what));
+    match headers.content_type.as_deref() {
+        Some(CONTENT_TYPE) => {}
+        Some(other) => {
+            return fail(Flaw::Foreign, format!("content type {other:?}, not {CONTENT_TYPE}"));
+        }
+        None => {
+            return fail(Flaw::Foreign, format!("no content type; {CONTENT_TYPE} was expected"));
+        }
+    }
+    match headers.version {
+        Some(VERSION) => {}
+        Some(newer) if newer > VERSION => {
+            let what = format!(
+                "version {newer} is newer than {VERSION}: upgrade the consumers, then replay"
+            );
+            return fail(Flaw::Version, what);
+        }
+        Some(unknown) => return fail(Flaw::Version, format!("unknown version {unknown}")),
+        None => return fail(Flaw::Version, "no version".to_owned()),
+    }
+    match headers.installation.as_deref() {
+        Some(own) if own == installation => {}
+        Some(other) => {
+            return fail(Flaw::Installation, format!("it belongs to installation {other:?}"));
+        }
+        None => return fail(Flaw::Installation, "no installation".to_owned()),
+    }
+    let length = body.len();
+    if length > BODY_BYTES_MAX {
+        let what = format!("{length} bytes are more than the {BODY_BYTES_MAX} of any envelope");
+        return fail(Flaw::Body, what);
+    }
+    if body.is_empty() || !length.is_multiple_of(INTENT_BYTES) {
+        return fail(Flaw::Body, format!("{length} bytes are no whole number of intents"));
+    }
+    let parts = (0..length).step_by(INTENT_BYTES).map(|at| {
+        let bytes = body.slice(at..at + INTENT_BYTES);
+        let broken = |error| Malformed::new(Flaw::Intent, format!("an intent: {error}"));
+        let read = intent::unpack(&bytes).map_err(broken);
+        Part { bytes, read }
+    });
+    Ok(parts.collect())
+}
+
+/// The message that brings one intent again after the wait of delay step `step`, counted from 0.
+#[must_use]
+pub fn retry(
+    intent: &OrderIntent,
+    bytes: Bytes,
+    (queue, step): (u16, usize),
+    installation: &str,
+    sent_at_ms: i64,
+) -> Message {
+    let attempts = u32::try_from(step).unwrap_or(u32::MAX).saturating_add(1);
+    let headers = Headers { attempts, ..headers_of(intent, 1, installation, sent_at_ms) };
+    Message { route: Route::Retry { queue, step }, headers, body: bytes }
+}
+
+/// The dead letter of a whole message: its own body and headers, as far as they are known.
+#[must_use]
+pub fn dead(delivery: &Delivery, queue: u16, reason: &str) -> Message {
+    let mut headers = bury(delivery, queue, reason);
+    if headers.message_id.is_empty() {
+        headers.message_id = format!("nameless-{:016x}", xxh3_64(&delivery.body));
+    }
+    Message { route: Route::Dead, headers, body: delivery.body.clone() }
+}
+
+/// The dead letter of one intent of a message: its bytes alone, and the headers of the message as
+/// far as they are true of it.
+#[must_use]
+pub fn dead_part(
+    delivery: &Delivery,
+    bytes: Bytes,
+    queue: u16,
+    attempts: u32,
+    reason: &str,
+) -> Message {
+    let mut headers = bury(delivery, queue, reason);
+    headers.attempts = attempts;
+    if let Ok(intent) = intent::unpack(&bytes) {
+        headers.message_id = format!("{}-1", intent.request);
+        headers.epoch = Some(intent.epoch.0);
+        headers.traceparent = Some(traceparent(&intent));
+    } else {
+        headers.message_id = format!("{}-{:016x}", headers.message_id, xxh3_64(&bytes));
+        headers.epoch = None;
+        headers.traceparent = None;
+    }
+    Message { route: Route::Dead, headers, body: bytes }
+}
+
+fn bury(delivery: &Delivery, queue: u16, reason: &str) -> Headers {
+    let end = reason.floor_char_boundary(REASON_BYTES_MAX);
+    Headers {
+        reason: Some(reason.get(..end).unwrap_or_default().to_owned()),
+        origin: Some(origin(queue, &delivery.routing_key)),
+        ..delivery.headers.clone()
+    }
+}
+
+/// Where a dead letter came from: the order queue, and the routing key where it is another one.
+fn origin(queue: u16, routing_key: &str) -> String {
+    if *routing_key == queue.to_string() {
+        format!("orders.{queue}")
+    } else {
+        format!("orders.{queue}, routing key {routing_key:?}")
+    }
+}
+
+/// The request ids that a body seems to hold, for whoever looks for one in it; nothing else of it
+/// is believed.
+#[must_use]
+pub fn requests_in(body: &[u8]) -> Vec<RequestId> {
+    let whole = body.chunks_exact(INTENT_BYTES);
+    whole.filter_map(|bytes| intent::unpack(bytes).ok()).map(|intent| intent.request).collect()
+}
