@@ -9,8 +9,9 @@ use tokio::runtime::Builder;
 use super::*;
 use crate::db::{Anomalies, AuditRow, OrderCursor, Tally, Visit};
 use crate::domain::{
-    BucketNo, BuyerId, Epoch, Examination, Failure, Order, Phase, Policy, Refusal, RequestId, Sale,
-    SaleDraft, SaleId, SkuNo, TraceId,
+    BucketNo, BuyerId, DeadLetter, Epoch, Examination, Failure, Kept, LetterCounts, LetterFilter,
+    LetterNo, LetterTurn, NewLetter, Order, Phase, Policy, Refusal, RequestId, Sale, SaleDraft,
+    SaleId, SkuNo, TraceId, WholeLetter,
 };
 
 /// Answers in this order.
@@ -58,6 +59,13 @@ not_asked! {
     order(RequestId) -> Option<Order>;
     failure(RequestId) -> Option<Failure>;
     orders_of(BuyerId, Option<OrderCursor>, u32) -> Vec<Order>;
+    keep_dead_letters(Vec<NewLetter>, i64) -> Vec<Kept>;
+    dead_letters(LetterFilter, u32) -> Vec<DeadLetter>;
+    dead_letter(LetterNo) -> Option<WholeLetter>;
+    dead_letters_with(RequestId) -> Vec<DeadLetter>;
+    turn_dead_letter(LetterTurn) -> bool;
+    count_dead_letters() -> LetterCounts;
+    dead_among(Vec<RequestId>) -> Vec<RequestId>;
     scan_audit(SkuNo, Visit<AuditRow>) -> ();
     anomalies(SkuNo) -> Anomalies;
     secret(&'static str) -> Vec<u8>;

@@ -205,7 +205,7 @@ mod tests {
                 assert!(!here.is_empty());
             })+};
         }
-        check!(sales skus orders quotas failed_requests tokens secrets);
+        check!(sales skus orders quotas failed_requests tokens secrets dead_letters dead_requests);
     }
 
     #[test]

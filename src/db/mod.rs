@@ -11,12 +11,14 @@ use async_trait::async_trait;
 
 use crate::domain::invariants::{FailureFacts, SkuFacts};
 use crate::domain::{
-    BuyerId, Epoch, Examination, Failure, Order, OrderIntent, Phase, RequestId, Sale, SaleDraft,
-    SaleId, SkuNo,
+    BuyerId, DeadLetter, Epoch, Examination, Failure, Kept, LetterCounts, LetterFilter, LetterNo,
+    LetterTurn, NewLetter, Order, OrderIntent, Phase, RequestId, Sale, SaleDraft, SaleId, SkuNo,
+    WholeLetter,
 };
 
 pub mod error;
 pub mod ladder;
+pub mod letter_rows;
 pub mod migrate;
 pub mod mysql;
 pub mod rows;
@@ -134,6 +136,37 @@ pub trait Ledger: Send + Sync {
 
     /// What only a look across all orders of a SKU finds.
     async fn anomalies(&self, sku: SkuNo) -> Result<Anomalies, Error>;
+
+    /// Keeps dead letters, all of them or none, and says of each what became of it. A message that
+    /// is there already is the same letter: its newest reason is noted, and if it had been replayed
+    /// it is open again.
+    async fn keep_dead_letters(
+        &self,
+        letters: Vec<NewLetter>,
+        now_ms: i64,
+    ) -> Result<Vec<Kept>, Error>;
+
+    /// Dead letters, newest first, at most `limit`.
+    async fn dead_letters(
+        &self,
+        filter: LetterFilter,
+        limit: u32,
+    ) -> Result<Vec<DeadLetter>, Error>;
+
+    /// One dead letter with everything that is kept of it.
+    async fn dead_letter(&self, no: LetterNo) -> Result<Option<WholeLetter>, Error>;
+
+    /// The dead letters that a request is in, newest first.
+    async fn dead_letters_with(&self, request: RequestId) -> Result<Vec<DeadLetter>, Error>;
+
+    /// Changes the state of a dead letter; `false`: it is not as it was seen, and nothing changed.
+    async fn turn_dead_letter(&self, turn: LetterTurn) -> Result<bool, Error>;
+
+    /// How many dead letters there are.
+    async fn count_dead_letters(&self) -> Result<LetterCounts, Error>;
+
+    /// Which of these requests have ended in a dead letter: one that is open or parked.
+    async fn dead_among(&self, requests: Vec<RequestId>) -> Result<Vec<RequestId>, Error>;
 
     /// The named secret of this installation, 32 bytes; made from the operating system's randomness
     /// at the first call and kept.

@@ -14,11 +14,17 @@ use crate::domain::{
     Sale, Sku, SkuDraft, SkuNo,
 };
 
-fn unreadable<T>(row: impl Display, column: &str, value: impl Display) -> Result<T, Error> {
+/// A row that no version of this program wrote.
+pub(super) fn unreadable<T>(
+    row: impl Display,
+    column: &str,
+    value: impl Display,
+) -> Result<T, Error> {
     Err(Error::Unreadable { what: format!("{row}: {column} is {value}") })
 }
 
-fn unstorable<T>(what: &str, value: impl Display) -> Result<T, Error> {
+/// A value that no column holds.
+pub(super) fn unstorable<T>(what: &str, value: impl Display) -> Result<T, Error> {
     Err(Error::Unstorable { what: format!("{what} {value}") })
 }
 

@@ -145,4 +145,49 @@ diesel::table! {
     }
 }
 
+diesel::table! {
+    /// Messages that were given up.
+    dead_letters (letter_no) {
+        /// Counted up.
+        letter_no -> BigInt,
+        /// The same for every copy of a message; unique, 32 bytes.
+        digest -> Binary,
+        /// [`crate::domain::LetterOrigin::name`].
+        origin -> Text,
+        /// Why it was given up.
+        reason -> Text,
+        /// Attempts that failed.
+        attempts -> Integer,
+        /// What the message called itself.
+        message_id -> Text,
+        /// What travelled beside the body, as a JSON object.
+        headers -> Text,
+        /// The body, or its beginning.
+        body -> Binary,
+        /// How long the body was.
+        body_bytes -> BigInt,
+        /// When it was given up.
+        dead_at_ms -> BigInt,
+        /// How often it came.
+        arrivals -> Integer,
+        /// [`crate::domain::LetterState`] by number.
+        state -> SmallInt,
+        /// Since when.
+        changed_at_ms -> BigInt,
+        /// What an operator wrote on it.
+        note -> Nullable<Text>,
+    }
+}
+
+diesel::table! {
+    /// The accepted requests in dead letters.
+    dead_requests (request_id, letter_no) {
+        /// The request.
+        request_id -> BigInt,
+        /// The letter.
+        letter_no -> BigInt,
+    }
+}
+
 diesel::allow_tables_to_appear_in_same_query!(sales, skus, orders, quotas, failed_requests);
+diesel::allow_tables_to_appear_in_same_query!(dead_letters, dead_requests);

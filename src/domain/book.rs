@@ -241,7 +241,7 @@ impl Book {
     /// Records that the ledger refused, and gives the units back where the ledger still has them.
     /// Only the first call does anything (`CompensatedOnce`); it returns the units given back.
     pub fn release(&mut self, request: RequestId, reason: Refusal) -> u32 {
-        let Some(intent) = self.take_unsettled(request) else { return 0 };
+        let Some(intent) = self.unsettled.remove(&request) else { return 0 };
         if let Some(record) = self.requests.get_mut(&request) {
             record.stage = Stage::Failed;
         }
@@ -257,14 +257,10 @@ impl Book {
     /// Forgets a request that certainly reached no ledger, and gives its units back. Only the first
     /// call does anything; it returns the units given back.
     pub fn withdraw(&mut self, request: RequestId) -> u32 {
-        let Some(intent) = self.take_unsettled(request) else { return 0 };
+        let Some(intent) = self.unsettled.remove(&request) else { return 0 };
         self.requests.remove(&request);
         self.let_go(intent.buyer, intent.quantity);
         self.give_back(intent.quantity)
-    }
-
-    fn take_unsettled(&mut self, request: RequestId) -> Option<OrderIntent> {
-        self.unsettled.remove(&request)
     }
 
     fn give_back(&mut self, units: u32) -> u32 {
@@ -365,6 +361,12 @@ impl Book {
     #[must_use]
     pub fn unsettled(&self) -> Vec<OrderIntent> {
         self.unsettled.values().copied().collect()
+    }
+
+    /// How many they are.
+    #[must_use]
+    pub fn num_unsettled(&self) -> usize {
+        self.unsettled.len()
     }
 
     /// The counts at this instant. Walks over all requests: for audits, not for requests.

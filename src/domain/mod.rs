@@ -5,6 +5,7 @@
 //! that it can be checked against the reference [`model`] without starting anything.
 
 pub mod book;
+pub mod dead_letter;
 pub mod ids;
 pub mod invariants;
 mod loans;
@@ -17,6 +18,10 @@ pub mod sale;
 pub mod verdict;
 
 pub use book::{Book, BookSnapshot, Counting};
+pub use dead_letter::{
+    DeadLetter, Kept, LetterCounts, LetterFilter, LetterNo, LetterOrigin, LetterState, LetterTurn,
+    NewLetter, WholeLetter,
+};
 pub use ids::{BucketNo, BuyerId, Epoch, RequestId, SaleId, SkuId, SkuNo, TraceId};
 pub use invariants::InvariantId;
 pub use loans::Loan;

@@ -40,9 +40,7 @@ impl Reservation {
             quota: sku.policy.quota(),
             amount: sku.price.saturating_mul(i64::from(self.quantity)),
             placed_at_ms: self.asked_at_ms,
-            pay_by_ms: self
-                .asked_at_ms
-                .saturating_add(i64::from(sku.payment_window_s).saturating_mul(1000)),
+            pay_by_ms: sku.pay_by_ms(self.asked_at_ms),
             trace: self.trace,
         }
     }

@@ -114,6 +114,12 @@ pub struct Sku {
 }
 
 impl Sku {
+    /// When an order placed then ends unpaid, epoch milliseconds.
+    #[must_use]
+    pub fn pay_by_ms(&self, placed_at_ms: i64) -> i64 {
+        placed_at_ms.saturating_add(i64::from(self.payment_window_s).saturating_mul(1000))
+    }
+
     /// The units of one bucket when `total` units are dealt out evenly; the first buckets get the
     /// remainder.
     #[must_use]

@@ -84,4 +84,6 @@ pub enum Verdict {
     StaleEpoch,
     /// This bucket has fewer units than asked for; others may have them.
     Short,
+    /// Too much of what was accepted waits for the broker; nothing was taken. Ask again later.
+    Full,
 }

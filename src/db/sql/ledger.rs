@@ -3,11 +3,12 @@
 use async_trait::async_trait;
 
 use super::{Database, Fence, Patience, SqlLedger, Writers};
-use super::{audit, examine, failures, place, sales, tokens};
+use super::{audit, examine, failures, letters, place, sales, tokens};
 use crate::db::{Anomalies, AuditRow, Error, Ledger, OrderCursor, Placing, Tally, Visit};
 use crate::domain::{
-    BuyerId, Examination, Failure, Order, OrderIntent, Phase, RequestId, Sale, SaleDraft, SaleId,
-    SkuNo,
+    BuyerId, DeadLetter, Examination, Failure, Kept, LetterCounts, LetterFilter, LetterNo,
+    LetterTurn, NewLetter, Order, OrderIntent, Phase, RequestId, Sale, SaleDraft, SaleId, SkuNo,
+    WholeLetter,
 };
 
 impl<D: Database> SqlLedger<D> {
@@ -164,6 +165,46 @@ impl<D: Database> Ledger for SqlLedger<D> {
 
     async fn anomalies(&self, sku: SkuNo) -> Result<Anomalies, Error> {
         self.read_all("auditing", move |conn| audit::anomalies(conn, sku)).await
+    }
+
+    async fn keep_dead_letters(
+        &self,
+        new: Vec<NewLetter>,
+        now_ms: i64,
+    ) -> Result<Vec<Kept>, Error> {
+        self.write("keeping dead letters", move |conn, fence| {
+            letters::keep(conn, fence, &new, now_ms)
+        })
+        .await
+    }
+
+    async fn dead_letters(
+        &self,
+        filter: LetterFilter,
+        limit: u32,
+    ) -> Result<Vec<DeadLetter>, Error> {
+        self.read("reading dead letters", move |conn| letters::page(conn, filter, limit)).await
+    }
+
+    async fn dead_letter(&self, no: LetterNo) -> Result<Option<WholeLetter>, Error> {
+        self.read("reading a dead letter", move |conn| letters::whole(conn, no)).await
+    }
+
+    async fn dead_letters_with(&self, request: RequestId) -> Result<Vec<DeadLetter>, Error> {
+        self.read("reading dead letters", move |conn| letters::with_request(conn, request)).await
+    }
+
+    async fn turn_dead_letter(&self, turn: LetterTurn) -> Result<bool, Error> {
+        self.write("turning a dead letter", move |conn, fence| letters::turn(conn, fence, &turn))
+            .await
+    }
+
+    async fn count_dead_letters(&self) -> Result<LetterCounts, Error> {
+        self.read("counting dead letters", letters::counts).await
+    }
+
+    async fn dead_among(&self, requests: Vec<RequestId>) -> Result<Vec<RequestId>, Error> {
+        self.read("reading dead letters", move |conn| letters::dead_among(conn, &requests)).await
     }
 
     async fn secret(&self, name: &'static str) -> Result<Vec<u8>, Error> {

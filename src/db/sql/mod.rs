@@ -17,6 +17,8 @@ pub(super) mod audit;
 pub(super) mod examine;
 mod failures;
 mod ledger;
+mod letter_queries;
+mod letters;
 mod place;
 mod queries;
 mod sales;
@@ -25,6 +27,7 @@ mod tokens;
 mod transaction;
 mod words;
 
+pub use letter_queries::LetterQueries;
 pub use place::Claim;
 pub use queries::{IN_LIST_MAX, OfSku, Queries};
 pub use tokens::{Fence, WRITER};
@@ -57,7 +60,7 @@ pub enum Patience {
 pub type Each<'a, T> = &'a mut dyn FnMut(T) -> bool;
 
 /// What a database does in its own way. It is its own connection.
-pub trait Database: Queries + Send + 'static {
+pub trait Database: Queries + LetterQueries + Send + 'static {
     /// Its migrations.
     const MIGRATIONS: EmbeddedMigrations;
     /// What a migration that failed leaves behind, for whoever reads of the failure.

@@ -1,0 +1,96 @@
+//! Dead letters as the database has them, and their way to and from the domain; see `rows`.
+
+use diesel::prelude::*;
+
+use super::Error;
+use super::rows::{narrow, units, unreadable, unstorable};
+use super::schema::dead_letters;
+use crate::domain::{DeadLetter, LetterNo, LetterOrigin, LetterState, NewLetter};
+
+/// A row to be inserted into `dead_letters`.
+#[derive(Debug, Clone, Insertable)]
+#[diesel(table_name = dead_letters, treat_none_as_default_value = false)]
+pub struct NewLetterRow<'a> {
+    pub(super) letter_no: i64,
+    pub(super) digest: &'a [u8],
+    pub(super) origin: &'static str,
+    pub(super) reason: &'a str,
+    pub(super) attempts: i32,
+    pub(super) message_id: &'a str,
+    pub(super) headers: &'a str,
+    pub(super) body: &'a [u8],
+    pub(super) body_bytes: i64,
+    pub(super) dead_at_ms: i64,
+    pub(super) arrivals: i32,
+    pub(super) state: i16,
+    pub(super) changed_at_ms: i64,
+}
+
+impl<'a> NewLetterRow<'a> {
+    /// The row of a letter that arrives now; it has no number yet.
+    pub(super) fn of(letter: &'a NewLetter, now_ms: i64) -> Result<Self, Error> {
+        Ok(Self {
+            letter_no: 0,
+            digest: &letter.digest,
+            origin: letter.origin.name(),
+            reason: &letter.reason,
+            attempts: narrow("attempts", letter.attempts)?,
+            message_id: &letter.message_id,
+            headers: &letter.headers,
+            body: &letter.body,
+            body_bytes: i64::try_from(letter.body_bytes)
+                .or_else(|_| unstorable("body_bytes", letter.body_bytes))?,
+            dead_at_ms: letter.dead_at_ms,
+            arrivals: 1,
+            state: LetterState::Open.to_db(),
+            changed_at_ms: now_ms,
+        })
+    }
+}
+
+/// A row of `dead_letters`, without digest and body.
+#[derive(Debug, Clone, Queryable, Selectable)]
+#[diesel(table_name = dead_letters)]
+pub struct LetterRow {
+    letter_no: i64,
+    origin: String,
+    reason: String,
+    attempts: i32,
+    message_id: String,
+    headers: String,
+    body_bytes: i64,
+    dead_at_ms: i64,
+    arrivals: i32,
+    state: i16,
+    changed_at_ms: i64,
+    note: Option<String>,
+}
+
+impl TryFrom<LetterRow> for DeadLetter {
+    type Error = Error;
+
+    fn try_from(row: LetterRow) -> Result<Self, Error> {
+        let name = || format!("dead letter {}", row.letter_no);
+        let Some(origin) = LetterOrigin::from_name(&row.origin) else {
+            return unreadable(name(), "origin", &row.origin);
+        };
+        let Some(state) = LetterState::from_db(row.state) else {
+            return unreadable(name(), "state", row.state);
+        };
+        Ok(Self {
+            no: LetterNo(row.letter_no),
+            origin,
+            attempts: units(name(), "attempts", row.attempts)?,
+            body_bytes: u64::try_from(row.body_bytes)
+                .or_else(|_| unreadable(name(), "body_bytes", row.body_bytes))?,
+            dead_at_ms: row.dead_at_ms,
+            arrivals: units(name(), "arrivals", row.arrivals)?,
+            state,
+            changed_at_ms: row.changed_at_ms,
+            reason: row.reason,
+            message_id: row.message_id,
+            headers: row.headers,
+            note: row.note,
+        })
+    }
+}

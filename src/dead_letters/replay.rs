@@ -1,0 +1,181 @@
+//! A letter becomes a message again, or says why it cannot. Pure.
+
+use bytes::Bytes;
+
+use super::seal::Sealed;
+use crate::broker::{Headers, Message, Route};
+use crate::domain::{OrderIntent, WholeLetter};
+use crate::messages::wire::{self, Flaw, Malformed};
+use crate::scripts::intent;
+use crate::stock::BucketKey;
+
+/// A letter that can go on its way again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ready {
+    /// What is in it.
+    pub intents: Vec<OrderIntent>,
+    /// What to publish.
+    pub message: Message,
+}
+
+/// Opens a letter and addresses it anew: to the queue of its first intent, with fresh headers, so
+/// that its attempts count from the start.
+///
+/// # Errors
+/// Why it cannot be replayed: its end is missing, it is another party's, or a part of it cannot be
+/// read.
+pub fn ready(
+    whole: &WholeLetter,
+    installation: &str,
+    queues: u16,
+    now_ms: i64,
+) -> Result<Ready, Malformed> {
+    if whole.is_cut() {
+        let (kept, all) = (whole.body.len(), whole.letter.body_bytes);
+        let what = format!("only the first {kept} of its {all} bytes were kept");
+        return Err(Malformed::new(Flaw::Body, what));
+    }
+    let body = Bytes::copy_from_slice(&whole.body);
+    let headers = Sealed::read(&whole.letter.headers).headers();
+    address(&headers, body, installation, queues, now_ms)
+}
+
+/// Addresses a message anew.
+///
+/// # Errors
+/// Why it cannot be understood.
+pub fn address(
+    headers: &Headers,
+    body: Bytes,
+    installation: &str,
+    queues: u16,
+    now_ms: i64,
+) -> Result<Ready, Malformed> {
+    let intents = intents_of(headers, &body, installation)?;
+    let first = intents.first().ok_or_else(|| Malformed::new(Flaw::Body, "nothing is in it"))?;
+    let route = Route::orders_of(BucketKey { sku: first.sku, bucket: first.bucket }, queues);
+    let headers = wire::headers(&body, installation, now_ms)?;
+    Ok(Ready { message: Message { route, headers, body }, intents })
+}
+
+/// The intents of a message of which all can be read.
+///
+/// # Errors
+/// Why it cannot be understood.
+pub fn intents_of(
+    headers: &Headers,
+    body: &Bytes,
+    installation: &str,
+) -> Result<Vec<OrderIntent>, Malformed> {
+    let parts = wire::open(headers, body, installation)?;
+    let num_parts = parts.len();
+    let read: Vec<_> = parts.into_iter().map(|part| part.read).collect();
+    let num_broken = read.iter().filter(|read| read.is_err()).count();
+    read.into_iter().collect::<Result<_, _>>().map_err(|why: Malformed| {
+        let what = format!("{num_broken} of its {num_parts} intents cannot be read: {why}");
+        Malformed::new(why.flaw, what)
+    })
+}
+
+/// What can be read of a body, whoever's it is; for people to look at, and nothing else.
+#[must_use]
+pub fn intents_in(body: &[u8]) -> Vec<OrderIntent> {
+    let whole = body.chunks_exact(intent::INTENT_BYTES);
+    whole.filter_map(|bytes| intent::unpack(bytes).ok()).collect()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::domain::{
+        BucketNo, BuyerId, DeadLetter, Epoch, LetterNo, LetterOrigin, LetterState, RequestId,
+        SkuNo, TraceId,
+    };
+    use crate::scripts::intent::{INTENT_BYTES, pack_into};
+
+    pub(crate) const INSTALLATION: &str = "0badcafe";
+
+    pub(crate) fn intent(request: u64) -> OrderIntent {
+        OrderIntent {
+            request: RequestId::new(request).unwrap(),
+            sku: SkuNo(5),
+            bucket: BucketNo(2),
+            epoch: Epoch(1),
+            buyer: BuyerId::new(request).unwrap(),
+            quantity: 1,
+            slot: 0,
+            quota: None,
+            amount: 100,
+            placed_at_ms: 1_800_000_000_000,
+            pay_by_ms: 1_800_000_900_000,
+            trace: TraceId(9),
+        }
+    }
+
+    /// A message as the relay publishes it.
+    pub(crate) fn envelope(intents: &[OrderIntent]) -> (Headers, Bytes) {
+        let mut body = Vec::new();
+        for intent in intents {
+            pack_into(intent, &mut body);
+        }
+        (wire::headers(&body, INSTALLATION, 1).unwrap(), body.into())
+    }
+
+    fn letter(headers: &Sealed, body: &[u8]) -> WholeLetter {
+        let letter = DeadLetter {
+            no: LetterNo(1),
+            origin: LetterOrigin::Consumer,
+            reason: String::new(),
+            attempts: 9,
+            message_id: String::new(),
+            headers: serde_json::to_string(headers).unwrap(),
+            body_bytes: body.len() as u64,
+            dead_at_ms: 0,
+            arrivals: 1,
+            state: LetterState::Open,
+            changed_at_ms: 0,
+            note: None,
+        };
+        WholeLetter { letter, body: body.to_vec(), requests: Vec::new() }
+    }
+
+    fn ours() -> Sealed {
+        Sealed {
+            content_type: Some(wire::CONTENT_TYPE.to_owned()),
+            version: Some(wire::VERSION),
+            installation: Some(INSTALLATION.to_owned()),
+            ..Sealed::default()
+        }
+    }
+
+    #[test]
+    fn a_letter_goes_to_the_queue_of_its_first_intent_as_if_it_were_new() {
+        let (_, body) = envelope(&[intent(7), intent(8)]);
+        let ready = ready(&letter(&ours(), &body), INSTALLATION, 4, 77).unwrap();
+        assert_eq!(ready.intents, [intent(7), intent(8)]);
+        let Message { route, headers, body: sent } = ready.message;
+        assert_eq!((route, sent), (Route::Orders(3), body));
+        assert_eq!((headers.message_id.as_str(), headers.attempts), ("7-2", 0));
+        assert_eq!((headers.sent_at_ms, headers.reason), (Some(77), None));
+    }
+
+    #[test]
+    fn what_cannot_be_replayed_says_why() {
+        let (_, body) = envelope(&[intent(7), intent(8)]);
+        let why = |letter: &WholeLetter| ready(letter, INSTALLATION, 4, 0).unwrap_err().what;
+        let mut cut = letter(&ours(), &body);
+        cut.letter.body_bytes += 1;
+        let lengths = format!("the first {} of its {} bytes", body.len(), body.len() + 1);
+        assert!(why(&cut).contains(&lengths), "{}", why(&cut));
+        let mut broken = body.to_vec();
+        broken[INTENT_BYTES + 19] = 99;
+        let broken = why(&letter(&ours(), &broken));
+        assert!(broken.contains("1 of its 2 intents cannot be read"), "{broken}");
+        let newer = Sealed { version: Some(2), ..ours() };
+        assert!(why(&letter(&newer, &body)).contains("newer"));
+        let foreign = Sealed { installation: Some("x".to_owned()), ..ours() };
+        assert!(why(&letter(&foreign, &body)).contains("belongs to"));
+        assert!(why(&letter(&Sealed::default(), b"hello")).contains("no content type"));
+        assert!(why(&letter(&ours(), b"")).contains("no whole number"));
+    }
+}
