@@ -1,7 +1,8 @@
 //! The composition root: settings -> ledger -> actors -> HTTP, and the same way back down.
 //!
 //! Start: open the ledger, migrate it, rebuild the gates, then listen. Stop: readiness off, HTTP
-//! drains, gates quiet, the consumer settles, the ledger closes; all by one deadline.
+//! drains, gates, relays and intakes become quiet, the consumer settles, the ledger closes; each
+//! within the deadline.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::sync::oneshot;
 
 use crate::actors::gate_handle::AskLimits;
@@ -55,8 +57,8 @@ pub enum Error {
 /// Where a running server listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listening {
-    /// The public listener.
-    pub public: SocketAddr,
+    /// The public listener, in a role that sells.
+    pub public: Option<SocketAddr>,
     /// The internal listener.
     pub internal: SocketAddr,
 }
@@ -98,13 +100,19 @@ async fn start(settings: Settings) -> Result<Running, Error> {
         &backends,
         Arc::clone(&actors),
         Arc::clone(&clock),
-        &settings.keeper,
+        &settings,
     );
     let num_orders = desk.restore().await?;
     tracing::info!(num_orders, tier = ?settings.tier, "gates rebuilt from the ledger");
     if backends.is_shared {
         actors.start_keeper(desk.clone());
     }
+    let refreshed = desk.clone();
+    let refresh = move || {
+        let desk = refreshed.clone();
+        async move { desk.look().await.map_err(|error| error.to_string()) }.boxed()
+    };
+    actors.start_pipeline(&catalog, Arc::new(refresh));
     let gates = GateHandle::new(
         Arc::clone(&catalog),
         Arc::clone(actors.directory()),
@@ -120,6 +128,7 @@ async fn start(settings: Settings) -> Result<Running, Error> {
         desk,
         ledger: Arc::clone(&backends.ledger),
         stock: Arc::clone(&backends.stock),
+        pipeline: backends.pipeline.clone(),
         actors: Arc::clone(&actors),
         metrics,
         clock,

@@ -11,14 +11,14 @@
 //!  1 http/buy                                        authenticate, parse, refuse locally
 //!  2 actors/gate_handle -> actors/stock_gate         one gate per bucket: one batch in flight
 //!  3 stock/ -> scripts/ -> lua/reserve.lua           request, limit and units in one step
-//!  4 outbox/ (later)                                 accepted intents wait for the broker
-//!  5 actors/outbox_relay (later)                     claim, publish, acknowledge
-//!  6 broker/topology (later)                         exchanges, queues, dead letters
-//!  7 broker/subscriber (later) -> actors/order_consumer  the one writer of orders
+//!  4 outbox/                                         accepted intents wait for the broker
+//!  5 actors/outbox_relay                             claim, publish, acknowledge
+//!  6 broker/                                         exchanges, queues, dead letters
+//!  7 actors/order_intake -> actors/order_consumer    the one writer of orders
 //!  8 db/                                             one transaction per batch
 //!  9 actors/payment_timer (later)                    unpaid orders end, units come back
-//! 10 actors/orphan_rescuer (later)                   work of the dead comes back
-//! 11 audit.rs                                        gates and ledger are compared
+//! 10 actors/orphan_rescuer -> actors/dead_letter_keeper  work of the dead comes back, or is kept
+//! 11 audit/                                          gates and ledger are compared
 //! 12 actors/supervisor                               replaces any of them, panics included
 //! ```
 //!
@@ -29,17 +29,21 @@ pub mod actors;
 pub mod app;
 pub mod audit;
 pub mod backoff;
+pub mod broker;
 pub mod catalog;
 pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod db;
+pub mod dead_letters;
 pub mod domain;
+mod flight;
 pub mod http;
 pub mod lease;
 pub mod load;
 pub mod messages;
 pub mod metrics;
+pub mod outbox;
 pub mod rebuild;
 pub mod redis_link;
 pub mod sales_desk;

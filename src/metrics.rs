@@ -4,7 +4,7 @@
 //! The table of all names with meaning and alarm is in `docs/operations.md`. Labels never hold ids
 //! of buyers or requests: their number must not grow with the crowd.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -17,7 +17,8 @@ use prometheus_client::registry::{Metric, Registry};
 
 use crate::actors::supervisor::ChildReport;
 use crate::db::Class;
-use crate::domain::Refusal;
+use crate::domain::{LetterCounts, LetterOrigin, LetterState, Refusal};
+use crate::messages::wire::Flaw;
 use crate::stock;
 
 /// The content type of [`Metrics::exposition`].
@@ -58,8 +59,28 @@ struct Reason {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OrderQueue {
+    queue: u16,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Origin {
+    origin: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct State {
+    state: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ErrorClass {
     class: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct Kind {
+    pub(crate) kind: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -94,6 +115,24 @@ pub struct Metrics {
     stock_errors: Family<ErrorClass, Counter>,
     actor_restarts: Family<RestartCause, Counter>,
     transfers: Counter,
+    pub(crate) relay_published: Counter,
+    pub(crate) relay_confirm: Histogram,
+    pub(crate) relay_failures: Family<Kind, Counter>,
+    pub(crate) relay_hand: Gauge,
+    pub(crate) outbox_waiting: Gauge,
+    pub(crate) outbox_oldest: Gauge<f64, AtomicU64>,
+    pub(crate) rescued_entries: Counter,
+    pub(crate) strays: Counter,
+    intake_deliveries: Counter,
+    intake_redelivered: Counter,
+    intake_poison: Family<Reason, Counter>,
+    intake_retries: Counter,
+    intake_dead: Counter,
+    intake_in_hand: Family<OrderQueue, Gauge>,
+    landing: Histogram,
+    dead_letters: Family<State, Gauge>,
+    dead_letters_kept: Family<Origin, Counter>,
+    dead_letters_refused: Counter,
 }
 
 impl Default for Metrics {
@@ -126,6 +165,7 @@ impl Metrics {
         let (gate_batch, consumer_batch) =
             ("floodgate_gate_batch_size", "floodgate_consumer_batch_size");
         let commit = "floodgate_ledger_commit_seconds";
+        let confirm = "floodgate_relay_confirm_seconds";
         Self {
             http_requests: fresh(to, "floodgate_http_requests", "Answers"),
             http_request_duration: enter(to, duration, "From head to head", durations),
@@ -143,6 +183,24 @@ impl Metrics {
             stock_errors: fresh(to, "floodgate_stock_errors", "Failed calls"),
             actor_restarts: fresh(to, "floodgate_actor_restarts", "Actors replaced"),
             transfers: fresh(to, "floodgate_transfers", "Transfers between buckets"),
+            relay_published: fresh(to, "floodgate_relay_published", "Confirmed messages"),
+            relay_confirm: enter(to, confirm, "From batch to confirmations", commit_durations()),
+            relay_failures: fresh(to, "floodgate_relay_failures", "What went wrong"),
+            relay_hand: fresh(to, "floodgate_relay_hand", "Entries in hand"),
+            outbox_waiting: fresh(to, "floodgate_outbox_waiting", "Entries not published"),
+            outbox_oldest: fresh(to, "floodgate_outbox_oldest_seconds", "Age of the oldest"),
+            rescued_entries: fresh(to, "floodgate_rescued_entries", "Entries given back"),
+            strays: fresh(to, "floodgate_strays", "Requests sent again"),
+            intake_deliveries: fresh(to, "floodgate_intake_deliveries", "Messages delivered"),
+            intake_redelivered: fresh(to, "floodgate_intake_redelivered", "Not the first time"),
+            intake_poison: fresh(to, "floodgate_intake_poison", "What cannot be used"),
+            intake_retries: fresh(to, "floodgate_intake_retries", "Intents to delay queues"),
+            intake_dead: fresh(to, "floodgate_intake_dead", "Dead letters made"),
+            intake_in_hand: fresh(to, "floodgate_intake_in_hand", "Not acknowledged"),
+            landing: enter(to, "floodgate_landing_seconds", "Click to order", landing_durations()),
+            dead_letters: fresh(to, "floodgate_dead_letters", "Letters in the ledger"),
+            dead_letters_kept: fresh(to, "floodgate_dead_letters_kept", "Letters that arrived"),
+            dead_letters_refused: fresh(to, "floodgate_dead_letters_refused", "Not taken"),
             registry: std::mem::take(to),
         }
     }
@@ -172,6 +230,61 @@ impl Metrics {
     /// One stock transfer between two buckets.
     pub fn transfer(&self) {
         self.transfers.inc();
+    }
+
+    /// One message was delivered to an intake; `again`: not for the first time.
+    pub fn intake_delivery(&self, again: bool) {
+        self.intake_deliveries.inc();
+        self.intake_redelivered.inc_by(u64::from(again));
+    }
+
+    /// A message, or one intent of it, cannot be used.
+    pub fn intake_poison(&self, flaw: Flaw) {
+        self.intake_poison.get_or_create(&Reason { reason: flaw.as_str() }).inc();
+    }
+
+    /// The copy of an intent or a message is in a delay queue, or among the dead letters.
+    pub fn intake_copy(&self, is_dead: bool) {
+        if is_dead {
+            self.intake_dead.inc()
+        } else {
+            self.intake_retries.inc()
+        };
+    }
+
+    /// Deliveries of one order queue that are not acknowledged.
+    pub fn intake_in_hand(&self, queue: u16, count: usize) {
+        let in_hand = self.intake_in_hand.get_or_create(&OrderQueue { queue });
+        in_hand.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// An order became a row, so long after its units were taken.
+    pub fn landing(&self, took_ms: i64) {
+        self.landing.observe(took_ms.max(0) as f64 / 1000.0);
+    }
+
+    /// A dead letter arrived in the ledger, or was opened again.
+    pub fn dead_letter(&self, origin: LetterOrigin) {
+        self.dead_letters_kept.get_or_create(&Origin { origin: origin.name() }).inc();
+    }
+
+    /// The ledger did not take a dead letter, although it takes others.
+    pub fn dead_letter_refused(&self) {
+        self.dead_letters_refused.inc();
+    }
+
+    /// How many dead letters the ledger has; told by whoever keeps them.
+    pub fn dead_letters(&self, counts: LetterCounts) {
+        let LetterCounts { open, replayed, parked } = counts;
+        let by_state = [
+            (LetterState::Open, open),
+            (LetterState::Replayed, replayed),
+            (LetterState::Parked, parked),
+        ];
+        for (state, count) in by_state {
+            let gauge = self.dead_letters.get_or_create(&State { state: state.name() });
+            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
     }
 
     /// The ledger refused one intent.
@@ -255,84 +368,16 @@ fn commit_durations() -> Histogram {
     Histogram::new(exponential_buckets(0.000_1, 2.0, 16))
 }
 
+fn landing_durations() -> Histogram {
+    Histogram::new([
+        0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0,
+    ])
+}
+
 fn batch_sizes() -> Histogram {
     Histogram::new(exponential_buckets(1.0, 2.0, 12))
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::*;
-    use crate::actors::supervisor::ChildState;
-
-    /// The names in the first column of the table in `docs/operations.md`.
-    fn documented() -> BTreeSet<&'static str> {
-        include_str!("../docs/operations.md")
-            .lines()
-            .filter_map(|line| line.strip_prefix("| `floodgate_"))
-            .filter_map(|rest| rest.split_once('`'))
-            .map(|(name, _)| name)
-            .collect()
-    }
-
-    fn report(kind: &'static str, restarts: u64, panics: u64, stalls: u64) -> ChildReport {
-        ChildReport {
-            name: kind.to_owned(),
-            kind,
-            state: ChildState::Up,
-            restarts,
-            panics,
-            stalls,
-            steps: 0,
-            last_exit: None,
-        }
-    }
-
-    #[test]
-    fn the_operations_manual_lists_every_metric_and_no_other() {
-        let metrics = Metrics::new();
-        metrics.http_requests.get_or_create(&RouteStatus { route: "/", status: 200 }).inc();
-        metrics.http_request_duration.get_or_create(&Route { route: "/" }).observe(1.0);
-        metrics.buy.get_or_create(&Outcome { outcome: "placed" }).inc();
-        metrics.stock_left("s".to_owned(), "k".to_owned(), 1);
-        metrics.ledger_refused(&Refusal::SoldOut);
-        metrics.ledger_error(Class::Retry);
-        metrics.stock_error(&stock::Error::NotLoaded(crate::domain::SkuNo(1)));
-        metrics.actors(&[report("stock_gate", 0, 0, 0)]);
-
-        let text = metrics.exposition();
-        let exposed: BTreeSet<_> = text
-            .lines()
-            .filter_map(|line| line.strip_prefix("# TYPE floodgate_"))
-            .filter_map(|rest| rest.split_once(' '))
-            .map(|(name, kind)| match kind {
-                "counter" => format!("{name}_total"),
-                "info" => format!("{name}_info"),
-                _ => name.to_owned(),
-            })
-            .collect();
-        assert_eq!(exposed.iter().map(String::as_str).collect::<BTreeSet<_>>(), documented());
-        assert!(text.ends_with("# EOF\n"));
-    }
-
-    #[test]
-    fn restarts_are_told_by_kind_and_reason() {
-        let metrics = Metrics::new();
-        metrics.actors(&[report("stock_gate", 3, 1, 1), report("stock_gate", 2, 2, 0)]);
-        let text = metrics.exposition();
-        for (reason, total) in [("panicked", 3), ("stalled", 1), ("stopped", 1)] {
-            let labels = format!("{{kind=\"stock_gate\",reason=\"{reason}\"}}");
-            let line = format!("floodgate_actor_restarts_total{labels} {total}\n");
-            assert!(text.contains(&line), "{line}{text}");
-        }
-    }
-
-    #[test]
-    fn two_systems_count_apart() {
-        let (one, other) = (Metrics::new(), Metrics::new());
-        one.orders_placed(1);
-        assert!(one.exposition().contains("floodgate_orders_placed_total 1\n"));
-        assert!(other.exposition().contains("floodgate_orders_placed_total 0\n"));
-    }
-}
+#[path = "metrics_tests.rs"]
+mod tests;

@@ -4,15 +4,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::broker::{self, Publisher, RabbitBroker, RabbitOptions, Subscriber, Topology};
 use crate::clock::SharedClock;
-use crate::config::{Durability, RedisSettings, Settings, Tier, redact_url};
+use crate::config::{
+    Durability, OutboxKind, OutboxSettings, RedisSettings, Settings, Tier, redact_url,
+};
 use crate::db::mysql::{self, MysqlLedger, MysqlOptions};
 use crate::db::sqlite::{OpenOptions, SqliteLedger};
 use crate::db::{self, Ledger};
 use crate::domain::Counting;
 use crate::lease::{Lease, RedisLease, SoleLease};
+use crate::outbox::{ListOutbox, Outbox, OutboxOptions, StreamOutbox};
 use crate::redis_link::{self, LinkOptions, Links, RedisUrl, ScriptSource};
-use crate::scripts::{Installation, Script};
+use crate::scripts::{self, Entries, Installation, Script};
 use crate::stock::redis::RedisOptions;
 use crate::stock::{MemoryStock, RedisStock, Stock};
 
@@ -20,12 +24,25 @@ use crate::stock::{MemoryStock, RedisStock, Stock};
 const RECONNECT_MIN: Duration = Duration::from_millis(20);
 const RECONNECT_MAX: Duration = Duration::from_secs(1);
 
+/// A worker that has an entry in hand for so many leases is not asked any more whether it lives:
+/// far longer than it takes to see that a process is dead.
+const LEASES_IN_HAND: u32 = 12;
+
 /// Why the backends of a tier cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The ledger cannot be used.
     #[error("the ledger cannot be used")]
     Ledger(#[from] db::Error),
+    /// The settings of the broker do not make sense.
+    #[error("amqp.url: {reason}")]
+    Amqp {
+        /// What is wrong and what would be right.
+        reason: String,
+    },
+    /// There is no thread for the broker.
+    #[error(transparent)]
+    Broker(#[from] broker::Error),
     /// The settings of Redis do not make sense.
     #[error("redis.url: {reason}")]
     Redis {
@@ -47,6 +64,21 @@ pub struct Backends {
     pub lease: Arc<dyn Lease>,
     /// Whether other processes may serve the same sales.
     pub is_shared: bool,
+    /// What is between the gates and the ledger, in tier `pipeline`.
+    pub pipeline: Option<Pipeline>,
+}
+
+/// What accepted intents pass on their way to the ledger.
+#[derive(Clone)]
+pub struct Pipeline {
+    /// Where they wait for the broker.
+    pub outbox: Arc<dyn Outbox>,
+    /// The way into the broker.
+    pub publisher: Arc<dyn Publisher>,
+    /// The way out of the broker.
+    pub subscriber: Arc<dyn Subscriber>,
+    /// The ledger that they are for, as messages have it.
+    pub installation: Arc<str>,
 }
 
 impl Backends {
@@ -59,7 +91,7 @@ impl Backends {
         };
         let stock = Arc::new(MemoryStock::new(counting));
         let lease = Arc::new(SoleLease::new(Arc::clone(clock)));
-        Self { ledger, stock, counting, lease, is_shared: false }
+        Self { ledger, stock, counting, lease, is_shared: false, pipeline: None }
     }
 
     /// The backends of a tier that counts in Redis.
@@ -72,20 +104,81 @@ impl Backends {
         clock: &SharedClock,
     ) -> Result<Self, Error> {
         let links = links(settings)?;
+        let installation = installation(ledger.as_ref()).await?;
         let stock = RedisStock::new(RedisOptions {
             links: links.clone(),
             namespace: settings.namespace.clone(),
-            installation: installation(ledger.as_ref()).await?,
+            installation,
+            outbox: outbox_of(settings),
             replicated: settings.redis.durability == Durability::Replicated,
             sold_out_refresh: Duration::from_millis(settings.redis.sold_out_refresh_ms),
         });
+        let pipeline = match settings.tier {
+            Tier::Pipeline => Some(pipeline(settings, links.clone(), installation, clock)?),
+            Tier::Memory | Tier::Ledger | Tier::Gate => None,
+        };
         Ok(Self {
             ledger,
             stock: Arc::new(stock),
             counting: Counting::Here,
             lease: Arc::new(RedisLease::new(links, &settings.namespace, Arc::clone(clock))),
             is_shared: true,
+            pipeline,
         })
+    }
+}
+
+/// What is between the gates and the ledger.
+fn pipeline(
+    settings: &Settings,
+    links: Links,
+    installation: Installation,
+    clock: &SharedClock,
+) -> Result<Pipeline, Error> {
+    let namespace = settings.namespace.clone();
+    let options = OutboxOptions { links, namespace, installation, clock: Arc::clone(clock) };
+    let outbox: Arc<dyn Outbox> = match settings.outbox.kind {
+        OutboxKind::List => Arc::new(ListOutbox::new(options)),
+        OutboxKind::Stream => {
+            let lease = Duration::from_millis(settings.relay.lease_ttl_ms);
+            Arc::new(StreamOutbox::new(options, lease * LEASES_IN_HAND))
+        }
+    };
+    let broker = Arc::new(RabbitBroker::new(broker_options(settings)?)?);
+    Ok(Pipeline {
+        outbox,
+        publisher: Arc::clone(&broker) as Arc<dyn Publisher>,
+        subscriber: broker,
+        installation: installation.to_string().into(),
+    })
+}
+
+/// How RabbitMQ is reached, and what must be there.
+///
+/// # Errors
+/// [`Error::Amqp`] with what is wrong.
+pub fn broker_options(settings: &Settings) -> Result<RabbitOptions, Error> {
+    let amqp = &settings.amqp;
+    let delays = amqp.retry_delays_ms.clone();
+    let topology = Topology::new(&settings.namespace, amqp.queues, amqp.deliveries_max, delays);
+    let options = RabbitOptions::new(&amqp.url, topology);
+    let mut options = options.map_err(|reason| Error::Amqp { reason })?;
+    options.connect_timeout = Duration::from_millis(amqp.connect_timeout_ms);
+    options.heartbeat_s = amqp.heartbeat_s;
+    options.reconnect_min = Duration::from_millis(amqp.reconnect_min_ms);
+    options.reconnect_max = Duration::from_millis(amqp.reconnect_max_ms);
+    options.confirm_timeout = Duration::from_millis(settings.relay.confirm_timeout_ms);
+    Ok(options)
+}
+
+/// Where accepted intents wait.
+fn outbox_of(settings: &Settings) -> scripts::Outbox {
+    let OutboxSettings { kind, entries_max, envelope_max } = settings.outbox;
+    let entries = Entries { envelope_max, entries_max };
+    match (settings.tier, kind) {
+        (Tier::Memory | Tier::Ledger | Tier::Gate, _) => scripts::Outbox::None,
+        (Tier::Pipeline, OutboxKind::List) => scripts::Outbox::List(entries),
+        (Tier::Pipeline, OutboxKind::Stream) => scripts::Outbox::Stream(entries),
     }
 }
 

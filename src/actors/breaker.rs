@@ -6,7 +6,7 @@
 //! submitted, and one new request in a while is let through: whichever succeeds first closes it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::clock::SharedClock;
@@ -24,6 +24,7 @@ pub struct Breaker {
     begun: Instant,
     /// When the next request is let through, milliseconds since `begun`; or [`CLOSED`].
     next_probe_ms: Arc<AtomicI64>,
+    answers: Arc<AtomicU64>,
 }
 
 impl Breaker {
@@ -31,7 +32,12 @@ impl Breaker {
     #[must_use]
     pub fn new(clock: SharedClock) -> Self {
         let begun = clock.now();
-        Self { clock, begun, next_probe_ms: Arc::new(AtomicI64::new(CLOSED)) }
+        Self {
+            clock,
+            begun,
+            next_probe_ms: Arc::new(AtomicI64::new(CLOSED)),
+            answers: Arc::default(),
+        }
     }
 
     /// The ledger failed: opens. True when it was closed before.
@@ -44,8 +50,15 @@ impl Breaker {
 
     /// The ledger answered: closes. True when it was open before.
     pub fn close(&self) -> bool {
+        self.answers.fetch_add(1, Ordering::Relaxed);
         self.next_probe_ms.load(Ordering::Relaxed) != CLOSED
             && self.next_probe_ms.swap(CLOSED, Ordering::AcqRel) != CLOSED
+    }
+
+    /// How often the ledger has answered. Whoever fails while this number grows fails by itself.
+    #[must_use]
+    pub fn num_answers(&self) -> u64 {
+        self.answers.load(Ordering::Relaxed)
     }
 
     /// Whether it is open.

@@ -12,11 +12,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use actix::{Actor, ActorContext, ActorFutureExt, Addr, AsyncContext, Context, fut};
+use actix::{Actor, ActorContext, ActorFutureExt, Addr, AsyncContext, Context, Handler, fut};
 use futures_util::FutureExt;
 use tokio::sync::{oneshot, watch};
 
 use super::drill::{Drill, Strike, strike};
+use crate::messages::Quiet;
 
 /// Why an actor ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -172,6 +173,18 @@ pub fn end<A: Living>(actor: &mut A, ctx: &mut Context<A>, reason: ExitReason) {
     // `terminate` and not `stop`: a stopping actor would still be polled while it is dropped, and
     // a second panic there would abort the process.
     ctx.terminate();
+}
+
+/// Tells one actor to become quiet, and waits until it is or has died.
+pub(super) async fn quiet_one<A>(address: &Address<A>)
+where
+    A: Living + Handler<Quiet>,
+{
+    let Some(actor) = address.get() else { return };
+    let (done, idle) = oneshot::channel();
+    if actor.try_send(Quiet { done }).is_ok() {
+        drop(idle.await);
+    }
 }
 
 fn text_of(panic: &(dyn Any + Send)) -> String {

@@ -6,12 +6,17 @@
 
 pub mod breaker;
 pub mod child;
+pub mod dead_letter_keeper;
 pub mod drill;
 pub mod gate_directory;
 pub mod gate_handle;
 pub mod order_consumer;
 pub mod order_door;
+pub mod order_intake;
+pub mod orphan_rescuer;
+pub mod outbox_relay;
 pub mod permits;
+mod pipeline;
 pub mod placing_step;
 pub mod sale_keeper;
 pub mod stock_gate;
@@ -19,10 +24,14 @@ pub mod stock_teller;
 pub mod supervisor;
 pub mod system;
 
+pub use dead_letter_keeper::DeadLetterKeeper;
 pub use gate_directory::GateDirectory;
 pub use gate_handle::GateHandle;
 pub use order_consumer::OrderConsumer;
 pub use order_door::OrderDoor;
+pub use order_intake::OrderIntake;
+pub use orphan_rescuer::OrphanRescuer;
+pub use outbox_relay::{OutboxRelay, RelayCrew, RelayDoor};
 pub use sale_keeper::SaleKeeper;
 pub use stock_gate::StockGate;
 pub use stock_teller::StockTeller;

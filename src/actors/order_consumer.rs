@@ -1,4 +1,4 @@
-//! Flow step 7/12: stock gate -> ledger.
+//! Flow step 7/12: stock gate or order intake -> ledger.
 //!
 //! The one writer of orders. Whatever its intake is, each submission carries how to settle it; the
 //! consumer does not look inside. While one batch is being committed, the next one gathers (natural
@@ -8,7 +8,7 @@
 //! Owns: nothing that is not in the ledger or, as unsettled, in the stock. Limits: permits inside,
 //! `consumer.batch_max` per transaction. On error: bounded retries, then `Unavailable` for what
 //! certainly was not written, and silence for what may have been. On death: settlements are
-//! dropped, gates submit again. May repeat: every intent.
+//! dropped, gates and intakes submit again. May repeat: every intent.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use tokio::sync::oneshot;
 
 use super::child::{ExitReason, Life, Living, end, spawn_step, step};
 use super::placing_step::{GiveUp, PlacingParts, write_batch};
-use crate::domain::{OrderIntent, Outcome};
-use crate::messages::{PlaceOrders, Quiet, Stop, reply};
+use crate::domain::OrderIntent;
+use crate::messages::{Landing, PlaceOrders, Quiet, Stop, reply};
 
 /// Writes orders.
 pub struct OrderConsumer {
@@ -48,12 +48,16 @@ impl OrderConsumer {
             return;
         }
         self.writing = true;
+        for submission in &batch {
+            submission.settlement.begin();
+        }
+        let alone = batch.iter().any(|submission| submission.alone);
         let intents: Vec<OrderIntent> =
             batch.iter().flat_map(|submission| submission.intents.iter().copied()).collect();
         let parts = Arc::clone(&self.parts);
         let work = async move {
             let begun = parts.clock.now();
-            let written = write_batch(&parts, &intents).await;
+            let written = write_batch(&parts, &intents, alone).await;
             let took = parts.clock.now().duration_since(begun);
             parts.metrics.consumer_batch(intents.len(), took.as_secs_f64());
             written
@@ -61,23 +65,27 @@ impl OrderConsumer {
         spawn_step(self, ctx, work, |consumer, ctx, written| {
             consumer.writing = false;
             match written {
-                Ok(outcomes) => deliver(batch, outcomes),
+                Ok(landings) => deliver(batch, landings),
                 Err(error) => return consumer.give_up(ctx, &error),
             }
             consumer.write(ctx);
         });
     }
 
-    /// Whole submissions, up to the batch limit, at least one.
+    /// Whole submissions, up to the batch limit, at least one; one that wants to be alone is.
     fn next_batch(&mut self) -> Vec<PlaceOrders> {
         let mut batch = Vec::new();
         let mut size = 0;
         while let Some(next) = self.queue.front() {
             size += next.intents.len();
-            if size > self.parts.batch_max && !batch.is_empty() {
+            let alone = next.alone;
+            if !batch.is_empty() && (alone || size > self.parts.batch_max) {
                 break;
             }
             batch.extend(self.queue.pop_front());
+            if alone {
+                break;
+            }
         }
         batch
     }
@@ -87,17 +95,14 @@ impl OrderConsumer {
     }
 }
 
-/// Settles every submission whose intents all have an outcome; the others are dropped, which their
-/// senders read as unknown.
-fn deliver(batch: Vec<PlaceOrders>, outcomes: Vec<Option<Outcome>>) {
+/// Settles every submission with its own part of the landings.
+fn deliver(batch: Vec<PlaceOrders>, landings: Vec<Landing>) {
     // Crash here [committed_not_answered]: the orders are in the ledger and their results in the
-    // stock; gates that hear nothing submit again and are told that the orders are there.
-    let mut outcomes = outcomes.into_iter();
+    // stock; whoever hears nothing submits again and is told that the orders are there.
+    let mut landings = landings.into_iter();
     for submission in batch {
-        let own: Vec<Option<Outcome>> = outcomes.by_ref().take(submission.intents.len()).collect();
-        if let Some(known) = own.into_iter().collect::<Option<Vec<Outcome>>>() {
-            submission.settlement.settle(known);
-        }
+        let own = landings.by_ref().take(submission.intents.len()).collect();
+        submission.settlement.settle(own);
     }
 }
 

@@ -1,12 +1,15 @@
 //! The way to the order consumer: permits and its present address.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use tokio::sync::oneshot;
 
 use super::child::Address;
 use super::order_consumer::OrderConsumer;
 use super::permits::Permits;
 use crate::domain::{OrderIntent, Outcome};
-use crate::messages::{PlaceOrders, Settlement};
+use crate::messages::{Died, Landing, PlaceOrders, Settlement};
 
 /// Submits intents. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -20,12 +23,37 @@ pub struct OrderDoor {
 impl OrderDoor {
     /// One submission. `None`: nobody knows what became of it.
     pub async fn place(&self, intents: Vec<OrderIntent>) -> Option<Vec<Outcome>> {
-        let permit = self.permits.take(intents.len()).await?;
-        let consumer = self.address.wait_up().await;
         let expected = intents.len();
         let (reply, outcomes) = oneshot::channel();
-        let settlement = Settlement::Reply(reply);
-        consumer.try_send(PlaceOrders { intents, settlement, permit }).ok()?;
+        self.submit(intents, false, Settlement::Reply(reply)).await?;
         outcomes.await.ok().filter(|outcomes| outcomes.len() == expected)
+    }
+
+    /// One submission, told in full.
+    ///
+    /// # Errors
+    /// The consumer died; every intent may have been written then.
+    pub async fn land(&self, intents: Vec<OrderIntent>, alone: bool) -> Result<Vec<Landing>, Died> {
+        let expected = intents.len();
+        let (to, landings) = oneshot::channel();
+        let begun = Arc::new(AtomicBool::new(false));
+        let settlement = Settlement::Account { to, begun: Arc::clone(&begun) };
+        let landed = match self.submit(intents, alone, settlement).await {
+            Some(()) => landings.await.ok().filter(|landings| landings.len() == expected),
+            None => None,
+        };
+        let died = if begun.load(Ordering::Acquire) { Died::OverIt } else { Died::Before };
+        landed.ok_or(died)
+    }
+
+    async fn submit(
+        &self,
+        intents: Vec<OrderIntent>,
+        alone: bool,
+        settlement: Settlement,
+    ) -> Option<()> {
+        let permit = self.permits.take(intents.len()).await?;
+        let consumer = self.address.wait_up().await;
+        consumer.try_send(PlaceOrders { intents, alone, settlement, permit }).ok()
     }
 }

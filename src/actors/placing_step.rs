@@ -13,6 +13,7 @@ use crate::clock::SharedClock;
 use crate::db::ladder::climb;
 use crate::db::{self, Class, Ledger};
 use crate::domain::{BucketNo, Counting, Failure, Order, OrderIntent, Outcome, Refusal};
+use crate::messages::{Fault, Landing};
 use crate::metrics::Metrics;
 use crate::stock::{self, BucketKey, Stock};
 
@@ -55,35 +56,47 @@ pub enum GiveUp {
     Fenced(db::Error),
 }
 
-/// Brings a batch to outcomes and enters them in the stock. `None` for an intent of which nobody
-/// knows whether it was written. A result that the stock cannot take at the moment is entered when
-/// the intent, which stays unsettled there, is submitted again; the ledger's word stands meanwhile.
+/// Brings a batch to outcomes and enters them in the stock: one landing each. A result that the
+/// stock cannot take at the moment is entered when the intent is submitted again; the ledger's word
+/// stands meanwhile. `alone`: whoever submits asks again by itself, so a doubt is told at once.
 ///
 /// # Errors
 /// When the consumer must end; every intent may have been written then.
 pub async fn write_batch(
     parts: &PlacingParts,
     intents: &[OrderIntent],
-) -> Result<Vec<Option<Outcome>>, GiveUp> {
-    let mut outcomes = Vec::with_capacity(intents.len());
+    alone: bool,
+) -> Result<Vec<Landing>, GiveUp> {
+    let mut landings = Vec::with_capacity(intents.len());
     for chunk in intents.chunks(parts.batch_max.max(1)) {
-        outcomes.extend(place_with_retries(parts, chunk).await?);
+        landings.extend(place_with_retries(parts, chunk, alone).await?);
     }
-    let entered = enter_orders(parts, intents, &outcomes).await;
-    bear(parts, entered)?;
-    let entered = enter_refusals(parts, intents, &mut outcomes).await;
-    bear(parts, entered)?;
-    Ok(outcomes)
+    let entered = enter_orders(parts, intents, &landings).await;
+    bear(parts, entered, &mut landings, |outcome| outcome.order().is_some())?;
+    let entered = enter_refusals(parts, intents, &mut landings).await;
+    bear(parts, entered, &mut landings, |outcome| matches!(outcome, Outcome::Refused(_)))?;
+    Ok(landings)
 }
 
-/// Only a book that is half-written ends the consumer: nothing it says can be believed.
-fn bear(parts: &PlacingParts, entered: Result<(), stock::Error>) -> Result<(), stock::Error> {
+/// Notes that the results chosen by `of` are not in the stock. Only a book that is half-written
+/// ends the consumer: nothing it says can be believed.
+fn bear(
+    parts: &PlacingParts,
+    entered: Result<(), stock::Error>,
+    landings: &mut [Landing],
+    of: impl Fn(&Outcome) -> bool,
+) -> Result<(), stock::Error> {
     let Err(error) = entered else { return Ok(()) };
     if matches!(error, stock::Error::HalfWritten { .. }) {
         return Err(error);
     }
     parts.metrics.stock_error(&error);
     tracing::warn!(error = &error as &dyn std::error::Error, "results wait for the stock");
+    let is_away = matches!(error, stock::Error::Unavailable { .. } | stock::Error::Unknown { .. });
+    let said: Arc<str> = error.to_string().into();
+    for landing in landings.iter_mut().filter(|landing| landing.outcome.as_ref().is_some_and(&of)) {
+        landing.fault = Some(Fault::Stock { is_away, said: Arc::clone(&said) });
+    }
     Ok(())
 }
 
@@ -91,22 +104,22 @@ fn bear(parts: &PlacingParts, entered: Result<(), stock::Error>) -> Result<(), s
 async fn place_with_retries(
     parts: &PlacingParts,
     intents: &[OrderIntent],
-) -> Result<Vec<Option<Outcome>>, GiveUp> {
+    alone: bool,
+) -> Result<Vec<Landing>, GiveUp> {
     let mut outcomes = vec![None; intents.len()];
     let mut backoff = Backoff::new(parts.backoff_min_ms, parts.backoff_max_ms);
-    let mut in_doubt = false;
+    let mut fault = None;
     for attempt in 1..=parts.attempts_max.max(1) {
         let Err(error) = climb_watched(parts, intents, &mut outcomes).await else {
             if parts.breaker.close() {
                 tracing::info!("the ledger answers again");
             }
-            return Ok(outcomes);
+            break;
         };
         let class = error.class();
         if matches!(class, Class::Down | Class::Unknown) {
             open_breaker(parts);
         }
-        in_doubt |= class == Class::Unknown;
         parts.metrics.ledger_error(class);
         tracing::error!(
             attempt,
@@ -118,17 +131,43 @@ async fn place_with_retries(
         if matches!(error, db::Error::Fenced { .. }) {
             return Err(GiveUp::Fenced(error));
         }
-        if class == Class::Bug {
+        // A doubt stays one, whatever is said afterwards.
+        if !matches!(fault, Some((Class::Unknown, _))) {
+            fault = Some((class, full_text(&error)));
+        }
+        if class == Class::Bug || (alone && class == Class::Unknown) {
             break;
         }
         tokio::time::sleep(backoff.next_wait(fastrand::f64())).await;
     }
-    if !in_doubt {
-        for outcome in &mut outcomes {
-            outcome.get_or_insert(Outcome::Unavailable);
+    Ok(outcomes.into_iter().map(|outcome| land(outcome, fault.as_ref())).collect())
+}
+
+/// What an intent came to at the ledger, whose last error is `fault`.
+fn land(outcome: Option<Outcome>, fault: Option<&(Class, Arc<str>)>) -> Landing {
+    let fault_of = |class, said: &Arc<str>| Some(Fault::Ledger { class, said: Arc::clone(said) });
+    match (outcome, fault) {
+        (Some(Outcome::Unavailable), _) => {
+            let said = "it conflicts again and again, and the ledger does not say with what";
+            Landing { outcome, fault: fault_of(Class::Bug, &said.into()) }
         }
+        (None, Some((class, said))) => Landing {
+            outcome: (*class != Class::Unknown).then_some(Outcome::Unavailable),
+            fault: fault_of(*class, said),
+        },
+        (outcome, _) => Landing { outcome, fault: None },
     }
-    Ok(outcomes)
+}
+
+/// An error with its causes, for people.
+fn full_text(error: &db::Error) -> Arc<str> {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    text.into()
 }
 
 /// Climbs, and opens the breaker while that takes unusually long: a ledger that is frozen or cut
@@ -158,16 +197,15 @@ fn open_breaker(parts: &PlacingParts) {
 async fn enter_orders(
     parts: &PlacingParts,
     intents: &[OrderIntent],
-    outcomes: &[Option<Outcome>],
+    landings: &[Landing],
 ) -> Result<(), stock::Error> {
     let orders: Vec<(BucketNo, Order)> = intents
         .iter()
-        .zip(outcomes)
-        .filter_map(|(intent, outcome)| Some((intent.bucket, *outcome.as_ref()?.order()?)))
+        .zip(landings)
+        .filter_map(|(intent, landing)| Some((intent.bucket, *landing.outcome.as_ref()?.order()?)))
         .collect();
-    parts.metrics.orders_placed(
-        outcomes.iter().filter(|outcome| matches!(outcome, Some(Outcome::Placed(_)))).count(),
-    );
+    let is_placed = |landing: &&Landing| matches!(landing.outcome, Some(Outcome::Placed(_)));
+    parts.metrics.orders_placed(landings.iter().filter(is_placed).count());
     // Crash here [committed_not_settled]: the ledger has the orders, the stock still waits; the
     // next gate submits again and is told so.
     if orders.is_empty() { Ok(()) } else { parts.stock.settle(orders).await }
@@ -176,13 +214,13 @@ async fn enter_orders(
 async fn enter_refusals(
     parts: &PlacingParts,
     intents: &[OrderIntent],
-    outcomes: &mut [Option<Outcome>],
+    landings: &mut [Landing],
 ) -> Result<(), stock::Error> {
     let refused: Vec<(OrderIntent, Refusal)> = intents
         .iter()
-        .zip(outcomes.iter())
-        .filter_map(|(intent, outcome)| match outcome {
-            Some(Outcome::Refused(reason)) => Some((*intent, *reason)),
+        .zip(landings.iter())
+        .filter_map(|(intent, landing)| match landing.outcome {
+            Some(Outcome::Refused(reason)) => Some((*intent, reason)),
             _ => None,
         })
         .collect();
@@ -193,7 +231,7 @@ async fn enter_refusals(
         parts.metrics.ledger_refused(reason);
     }
     match parts.counting {
-        Counting::Here => record_failures(parts, &refused, outcomes).await,
+        Counting::Here => record_failures(parts, &refused, landings).await,
         Counting::InLedger => pass_on(parts, &refused).await,
     }
 }
@@ -202,7 +240,7 @@ async fn enter_refusals(
 async fn record_failures(
     parts: &PlacingParts,
     refused: &[(OrderIntent, Refusal)],
-    outcomes: &mut [Option<Outcome>],
+    landings: &mut [Landing],
 ) -> Result<(), stock::Error> {
     let recorded_at_ms = parts.clock.wall_ms();
     let failures: Vec<(BucketNo, Failure)> = refused
@@ -225,9 +263,11 @@ async fn record_failures(
     if let Err(error) = parts.ledger.record_failures(records).await {
         tracing::error!(error = &error as &dyn std::error::Error, "refusals not recorded");
         // Without a record nothing goes back: the intents stay unsettled and are put again.
-        for outcome in outcomes.iter_mut() {
-            if matches!(outcome, Some(Outcome::Refused(_))) {
-                *outcome = None;
+        let (class, said) = (error.class(), full_text(&error));
+        for landing in landings.iter_mut() {
+            if matches!(landing.outcome, Some(Outcome::Refused(_))) {
+                let fault = Some(Fault::Ledger { class, said: Arc::clone(&said) });
+                *landing = Landing { outcome: None, fault };
             }
         }
         return Ok(());

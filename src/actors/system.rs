@@ -1,28 +1,30 @@
 //! Starts every actor of the tier, hands out the ways to reach them, and quiets them on the way
 //! down.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use actix_rt::{Arbiter, ArbiterHandle};
-use tokio::sync::oneshot;
 
 use super::breaker::Breaker;
+use super::child::quiet_one;
 use super::drill::Drill;
 use super::gate_directory::{GateDirectory, GateDoor};
 use super::order_consumer::OrderConsumer;
 use super::order_door::OrderDoor;
+use super::order_intake::Refresh;
+use super::outbox_relay::RelayDoor;
 use super::permits::Permits;
+use super::pipeline::{PipelineActors, PipelineParts};
 use super::placing_step::PlacingParts;
 use super::sale_keeper::{KeeperParts, SaleKeeper};
-use super::stock_gate::{GateParts, StockGate};
+use super::stock_gate::{GateParts, Handing, StockGate};
 use super::stock_teller::{StockTeller, TellerParts};
 use super::supervisor::{ChildSpec, Supervisor};
 use crate::catalog::Catalog;
 use crate::clock::SharedClock;
 use crate::config::Settings;
 use crate::domain::{BucketNo, Counting, Sku};
-use crate::messages::Quiet;
 use crate::metrics::Metrics;
 use crate::sales_desk::SalesDesk;
 use crate::shutdown::Shutdown;
@@ -41,6 +43,9 @@ pub struct ActorSystem {
     supervisor: Supervisor,
     directory: Arc<GateDirectory>,
     orders: OrderDoor,
+    /// Told by gates that the outbox has something.
+    relay_door: RelayDoor,
+    pipeline: OnceLock<PipelineActors>,
     /// One thread for gates and consumer: a submission is then no more than a push to a queue.
     engine: ArbiterHandle,
 }
@@ -90,17 +95,29 @@ impl ActorSystem {
             supervisor,
             directory: Arc::default(),
             orders,
+            relay_door: RelayDoor::default(),
+            pipeline: OnceLock::new(),
             engine,
         }
     }
 
-    /// Starts the gates of a SKU, once.
+    /// Starts the gates of a SKU, once, in a role that sells.
     pub fn open_gates(&self, sku: &Arc<Sku>) {
-        if self.directory.has(sku.no) {
+        if !self.settings.role.sells() || self.directory.has(sku.no) {
             return;
         }
         let doors = (0..sku.buckets).map(|bucket| self.start_gate(sku, BucketNo(bucket))).collect();
         self.directory.put(sku.no, doors);
+    }
+
+    fn handing(&self) -> Handing {
+        match self.backends.pipeline {
+            Some(_) => {
+                let relays = self.settings.role.relays();
+                Handing::Outbox(relays.then(|| self.relay_door.clone()))
+            }
+            None => Handing::Consumer(self.orders.clone()),
+        }
     }
 
     fn start_gate(&self, sku: &Arc<Sku>, bucket: BucketNo) -> GateDoor {
@@ -108,7 +125,7 @@ impl ActorSystem {
             sku: Arc::clone(sku),
             bucket,
             stock: Arc::clone(&self.backends.stock),
-            orders: self.orders.clone(),
+            handing: self.handing(),
             directory: Arc::clone(&self.directory),
             settings: self.settings.gate.clone(),
             breaker: self.breaker.clone(),
@@ -158,6 +175,29 @@ impl ActorSystem {
         });
     }
 
+    /// Starts what is between gates and ledger in this role, once; nothing in a tier that hands
+    /// intents over directly. `refresh` brings the catalog up to date.
+    pub fn start_pipeline(&self, catalog: &Arc<Catalog>, refresh: Refresh) {
+        let Some(pipeline) = &self.backends.pipeline else { return };
+        self.pipeline.get_or_init(|| {
+            PipelineActors::start(&PipelineParts {
+                settings: &self.settings,
+                backends: &self.backends,
+                pipeline,
+                catalog,
+                metrics: &self.metrics,
+                clock: &self.clock,
+                supervisor: &self.supervisor,
+                engine: &self.engine,
+                breaker: &self.breaker,
+                orders: &self.orders,
+                door: &self.relay_door,
+                refresh,
+                drill: drill_of,
+            })
+        });
+    }
+
     /// Whether the ledger is worth asking.
     #[must_use]
     pub fn breaker(&self) -> &Breaker {
@@ -170,33 +210,26 @@ impl ActorSystem {
         self.orders.permits.num_taken()
     }
 
-    /// Asks gates, then the consumer, to finish what is in hand and take nothing new; waits until
-    /// they have, at most `deadline`. Returns the names of those that had not.
+    /// Asks gates, then relays and intakes, then the consumer, to finish what is in hand and take
+    /// nothing new; waits until they have, at most `deadline` in all. Returns the names of those
+    /// that had not.
     pub async fn quiet(&self, deadline: Duration) -> Vec<&'static str> {
-        let mut late = Vec::new();
-        let gates = async {
+        let mut late = vec!["stock gates", "relays and intakes", "order consumer"];
+        let in_order = async {
             for door in self.directory.all() {
-                let Some(gate) = door.address.get() else { continue };
-                let (done, idle) = oneshot::channel();
-                if gate.try_send(Quiet { done }).is_ok() {
-                    // A gate that dies now leaves its work in the stock, for the next start.
-                    drop(idle.await);
-                }
+                // A gate that dies now leaves its work in the stock, for the next start.
+                quiet_one(&door.address).await;
             }
-        };
-        if tokio::time::timeout(deadline, gates).await.is_err() {
-            late.push("stock gates");
-        }
-        let consumer = async {
-            let Some(consumer) = self.orders.address.get() else { return };
-            let (done, idle) = oneshot::channel();
-            if consumer.try_send(Quiet { done }).is_ok() {
-                drop(idle.await);
+            late.remove(0);
+            if let Some(pipeline) = self.pipeline.get() {
+                pipeline.quiet().await;
             }
+            late.remove(0);
+            quiet_one(&self.orders.address).await;
+            late.remove(0);
         };
-        if tokio::time::timeout(deadline, consumer).await.is_err() {
-            late.push("order consumer");
-        }
+        // Names are taken off as their parts become quiet; what is left was late.
+        drop(tokio::time::timeout(deadline, in_order).await);
         late
     }
 }

@@ -29,7 +29,7 @@ impl SalesDesk {
             Condition::Distrusted { reason } => reason,
         };
         if self.backends.is_shared {
-            if !self.is_due(sale) || !self.holds_lease().await {
+            if !self.may_load || !self.is_due(sale) || !self.holds_lease().await {
                 return Ok(0);
             }
             tracing::info!(sale = %sale.id, sku = %sku.id, why, "loading buckets");

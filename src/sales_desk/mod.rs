@@ -9,20 +9,23 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Serialize;
 use tokio::sync::Mutex;
 
 use crate::actors::ActorSystem;
 use crate::catalog::Catalog;
 use crate::clock::SharedClock;
-use crate::config::KeeperSettings;
+use crate::config::Settings;
 use crate::db;
 use crate::domain::{Phase, Sale, SaleDraft, SaleId, Sku, SkuNo};
+use crate::outbox;
 use crate::rebuild;
 use crate::stock::{self, Condition};
 use crate::tier::Backends;
 
+mod funnel;
 mod loading;
+
+pub use funnel::Stage;
 
 /// Why a verb was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -50,6 +53,9 @@ pub enum DeskError {
     /// The buckets did not answer.
     #[error("the stock is not available")]
     Stock(#[from] stock::Error),
+    /// The outbox did not answer.
+    #[error("the outbox is not available")]
+    Outbox(#[from] outbox::Error),
 }
 
 impl From<rebuild::Error> for DeskError {
@@ -61,17 +67,6 @@ impl From<rebuild::Error> for DeskError {
     }
 }
 
-/// One stage of the way from click to ledger.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Stage {
-    /// Which one, in the order of the way.
-    pub stage: &'static str,
-    /// How many requests (`left`: units) are there.
-    pub count: u64,
-    /// How long the oldest of them has been there, milliseconds.
-    pub oldest_age_ms: Option<i64>,
-}
-
 /// Where operators' verbs are carried out, one at a time. Cheap to clone.
 #[derive(Clone)]
 pub struct SalesDesk {
@@ -81,6 +76,8 @@ pub struct SalesDesk {
     clock: SharedClock,
     preheat_ms: i64,
     lease_ttl: Duration,
+    /// Whether this process loads buckets; others wait for one that does.
+    may_load: bool,
     /// Names this start of this process.
     holder: Arc<str>,
     /// One verb after the other.
@@ -99,8 +96,9 @@ impl SalesDesk {
         backends: &Backends,
         actors: Arc<ActorSystem>,
         clock: SharedClock,
-        keeper: &KeeperSettings,
+        settings: &Settings,
     ) -> Self {
+        let keeper = &settings.keeper;
         Self {
             catalog,
             backends: backends.clone(),
@@ -108,6 +106,7 @@ impl SalesDesk {
             clock,
             preheat_ms: i64::try_from(keeper.preheat_ms).unwrap_or(i64::MAX),
             lease_ttl: Duration::from_millis(keeper.lease_ttl_ms),
+            may_load: settings.role.keeps(),
             holder: format!("{}-{:016x}", std::process::id(), fastrand::u64(..)).into(),
             one_at_a_time: Arc::default(),
             loads: Arc::default(),
@@ -281,37 +280,5 @@ impl SalesDesk {
         }
         tracing::warn!(sale = %sale.id, sku = %sku.id, "buckets were left in another phase");
         Ok(self.backends.stock.turn(sku.no, sale.phase, sale.epoch).await?)
-    }
-
-    /// Every stage of a sale with count and oldest age, in the order of the way.
-    ///
-    /// # Errors
-    /// [`DeskError::Unknown`], or what the ledger or the stock said.
-    pub async fn funnel(&self, id: &SaleId) -> Result<Vec<Stage>, DeskError> {
-        let listed = self.catalog.sale(id.as_str()).ok_or(DeskError::Unknown)?;
-        let now_ms = self.clock.wall_ms();
-        let (mut left, mut unsettled, mut landed, mut failed) = (0, 0, 0, 0);
-        let mut oldest: Option<i64> = None;
-        for sku in &listed.skus {
-            if let Some(gates) = self.backends.stock.facts(sku.no).await? {
-                unsettled += gates.num_unsettled;
-                oldest = [oldest, gates.oldest_unsettled_ms].into_iter().flatten().min();
-            }
-            let tally = self.backends.ledger.tally(sku.no).await?;
-            left += u64::from(tally.available);
-            landed += tally.num_orders;
-            failed += tally.num_failures;
-        }
-        let stage = |stage, count| Stage { stage, count, oldest_age_ms: None };
-        Ok(vec![
-            stage("left", left),
-            Stage {
-                stage: "unsettled",
-                count: unsettled,
-                oldest_age_ms: oldest.map(|asked| (now_ms - asked).max(0)),
-            },
-            stage("landed", landed),
-            stage("failed", failed),
-        ])
     }
 }

@@ -2,9 +2,10 @@
 //!
 //! One gate answers for one bucket of one SKU. While one batch of reservations is with the stock,
 //! the next one gathers: no timers, so a single buyer waits for nobody, and a crowd is decided in
-//! few steps. What the stock accepts goes to the order consumer at once (`submitting`); the buyer
-//! is answered when the ledger has answered. A bucket that runs dry fetches units from its siblings
-//! (`hauling`).
+//! few steps. What the stock accepts goes to the order consumer at once (`submitting`), and the
+//! buyer is answered when the ledger has answered; or, where there is an outbox, it is in there
+//! already, and the buyer hears `queued` at once. A bucket that runs dry fetches units from its
+//! siblings (`hauling`).
 //!
 //! Owns: the buyers that wait. Limits: permits inside, `gate.batch_max` per step, one transfer at a
 //! time. On error: a stock that is half-written ends the gate; one that cannot be asked is asked
@@ -24,17 +25,28 @@ use super::breaker::Breaker;
 use super::child::{ExitReason, Life, Living, end, spawn_step, step};
 use super::gate_directory::GateDirectory;
 use super::order_door::OrderDoor;
+use super::outbox_relay::RelayDoor;
 use super::permits::Permit;
 use crate::backoff::Backoff;
 use crate::clock::SharedClock;
 use crate::config::GateSettings;
-use crate::domain::{BucketNo, RequestId, Sku, Standing, Verdict};
+use crate::domain::{BucketNo, OrderIntent, RequestId, Sku, Standing, Verdict};
 use crate::messages::{Answer, GateAnswer, LendStock, Quiet, Reserve, Stop, reply};
 use crate::metrics::Metrics;
 use crate::stock::{self, BucketKey, Stock};
 
 mod hauling;
 mod submitting;
+
+/// What a gate does with the requests that its stock accepted.
+#[derive(Clone)]
+pub enum Handing {
+    /// Brings them to the consumer; their buyers wait for the ledger.
+    Consumer(OrderDoor),
+    /// The stock has put them in the outbox, in the same step: their buyers hear `queued`, and the
+    /// relays of this process, where it has any, are told.
+    Outbox(Option<RelayDoor>),
+}
 
 /// What a gate works with; the same for every gate that follows it in its bucket.
 #[derive(Clone)]
@@ -45,8 +57,8 @@ pub struct GateParts {
     pub bucket: BucketNo,
     /// Where units are counted.
     pub stock: Arc<dyn Stock>,
-    /// The way to the ledger.
-    pub orders: OrderDoor,
+    /// What becomes of accepted requests.
+    pub handing: Handing,
     /// Sibling gates.
     pub directory: Arc<GateDirectory>,
     /// Limits and waits.
@@ -143,24 +155,15 @@ impl StockGate {
 
     fn decided(&mut self, ctx: &mut Context<Self>, batch: Vec<Reserve>, verdicts: Vec<Verdict>) {
         // Crash here [reserved_not_submitted]: the units are taken and no ledger knows; the next
-        // gate of the bucket finds the intents in the stock and submits them.
+        // gate of the bucket finds the intents in the stock and submits them. Those in an outbox
+        // need no gate any more.
         let mut intents = Vec::with_capacity(batch.len());
         for (ask, verdict) in batch.into_iter().zip(verdicts) {
             match verdict {
-                Verdict::Reserved => {
-                    if self.submitting.insert(ask.reservation.request) {
-                        intents.push(ask.reservation.intent(&self.parts.sku));
-                    }
-                    self.wait(ask, false);
-                }
-                Verdict::Repeat(Standing::Queued) => {
-                    // Accepted by an earlier question whose answer was lost, or by another process:
-                    // to submit it twice is harmless, to wait for somebody who died is not.
-                    if self.submitting.insert(ask.reservation.request) {
-                        intents.push(ask.reservation.intent(&self.parts.sku));
-                    }
-                    self.wait(ask, true);
-                }
+                Verdict::Reserved => self.hand_on(ask, false, &mut intents),
+                // Accepted by an earlier question whose answer was lost, or by another process: to
+                // submit it twice is harmless, to wait for somebody who died is not.
+                Verdict::Repeat(Standing::Queued) => self.hand_on(ask, true, &mut intents),
                 Verdict::Repeat(Standing::Ordered { quantity, placed_at_ms, state }) => {
                     answer(ask, Answer::Placed { quantity, placed_at_ms, state, replayed: true });
                 }
@@ -172,12 +175,37 @@ impl StockGate {
                 }
                 Verdict::StaleEpoch => reply(ask.reply, GateAnswer::StaleEpoch),
                 Verdict::Short => self.dry.push_back(ask),
+                Verdict::Full => answer(ask, Answer::Busy),
             }
         }
         self.submit(ctx, intents);
         self.haul(ctx);
         self.decide(ctx);
         self.report_if_idle();
+    }
+
+    /// Whether what is accepted now has a way on. An outbox takes it whatever the ledger does,
+    /// until it is full.
+    fn is_worth_asking(&self) -> bool {
+        matches!(self.parts.handing, Handing::Outbox(_)) || self.parts.breaker.lets_through()
+    }
+
+    /// Takes care of one accepted request.
+    fn hand_on(&mut self, ask: Reserve, replayed: bool, intents: &mut Vec<OrderIntent>) {
+        match &self.parts.handing {
+            Handing::Consumer(_) => {
+                if self.submitting.insert(ask.reservation.request) {
+                    intents.push(ask.reservation.intent(&self.parts.sku));
+                }
+                self.wait(ask, replayed);
+            }
+            Handing::Outbox(relays) => {
+                if let Some(relays) = relays {
+                    relays.poke(self.parts.key());
+                }
+                answer(ask, Answer::Queued { replayed });
+            }
+        }
     }
 
     /// The stock did not decide. It is asked again with the same request ids, a few times; whatever
@@ -304,7 +332,7 @@ impl Handler<Reserve> for StockGate {
         step(self, ctx, |gate, ctx| {
             // While the stock is in trouble one batch asks it again; the others need not wait.
             let in_trouble = gate.under_way.deciding && gate.trouble.is_some();
-            if gate.is_quiet || in_trouble || !gate.parts.breaker.lets_through() {
+            if gate.is_quiet || in_trouble || !gate.is_worth_asking() {
                 answer(ask, Answer::Busy);
             } else {
                 gate.pending.push_back(ask);

@@ -2,7 +2,7 @@
 
 use actix::{AsyncContext, Context};
 
-use super::{Arc, Backoff, StockGate, reply, spawn_step, stock};
+use super::{Arc, Backoff, Handing, OrderDoor, StockGate, reply, spawn_step, stock};
 use crate::domain::{Order, OrderIntent, Outcome, RequestId};
 use crate::messages::{Answer, GateAnswer};
 
@@ -11,25 +11,31 @@ const SKIPS_MAX: u32 = 4;
 
 impl StockGate {
     /// Hands accepted intents to the consumer, in pieces that fit one transaction: an outcome that
-    /// is not known holds up its own piece only.
+    /// is not known holds up its own piece only. Nothing to do where there is an outbox.
     pub(super) fn submit(&mut self, ctx: &mut Context<Self>, intents: Vec<OrderIntent>) {
+        let Handing::Consumer(orders) = self.parts.handing.clone() else { return };
         self.submitting.extend(intents.iter().map(|intent| intent.request));
         for piece in intents.chunks(self.parts.settings.batch_max) {
             let backoff = self.parts.backoff();
-            self.place(ctx, piece.to_vec(), backoff);
+            self.place(ctx, orders.clone(), piece.to_vec(), backoff);
         }
     }
 
     /// Puts a submission to the consumer, again and again while its outcome is unknown: to give
     /// units back on a doubt could sell them twice. Each try is a step of its own, so that waiting
     /// for a ledger that comes back is not taken for a stall.
-    fn place(&mut self, ctx: &mut Context<Self>, intents: Vec<OrderIntent>, mut backoff: Backoff) {
-        let orders = self.parts.orders.clone();
+    fn place(
+        &mut self,
+        ctx: &mut Context<Self>,
+        orders: OrderDoor,
+        intents: Vec<OrderIntent>,
+        mut backoff: Backoff,
+    ) {
         let work = async move {
             let outcomes = orders.place(intents.clone()).await;
-            (intents, outcomes)
+            (orders, intents, outcomes)
         };
-        spawn_step(self, ctx, work, move |gate, ctx, (intents, outcomes)| {
+        spawn_step(self, ctx, work, move |gate, ctx, (orders, intents, outcomes)| {
             if let Some(outcomes) = outcomes {
                 gate.withdraw_unwritten(ctx, intents, outcomes);
                 return;
@@ -40,7 +46,7 @@ impl StockGate {
                 attempt = backoff.failures(),
                 "outcome unknown, asking the ledger again with the same request ids"
             );
-            ctx.run_later(wait, move |gate, ctx| gate.place(ctx, intents, backoff));
+            ctx.run_later(wait, move |gate, ctx| gate.place(ctx, orders, intents, backoff));
         });
     }
 
@@ -91,7 +97,8 @@ impl StockGate {
     /// does not have in hand: left by a gate or a process that died, by an answer that was lost, or
     /// by a ledger that was away.
     ///
-    /// A gate that starts also finishes transfers to its bucket.
+    /// A gate that starts also finishes transfers to its bucket. Where there is an outbox, what
+    /// was accepted is in the care of relays and rescuers.
     pub(super) fn sweep(&mut self, ctx: &mut Context<Self>, asked_before_ms: i64) {
         if self.under_way.sweeping || self.is_quiet {
             return;
@@ -105,11 +112,12 @@ impl StockGate {
         self.under_way.skipped = 0;
         self.under_way.sweeping = true;
         let (stock, key) = (Arc::clone(&self.parts.stock), self.parts.key());
+        let submits = matches!(self.parts.handing, Handing::Consumer(_));
         let work = async move {
             if asked_before_ms == i64::MAX {
                 stock.finish_transfers(key).await?;
             }
-            stock.unsettled(key, asked_before_ms).await
+            if submits { stock.unsettled(key, asked_before_ms).await } else { Ok(Vec::new()) }
         };
         spawn_step(self, ctx, work, |gate, ctx, unsettled| {
             gate.under_way.sweeping = false;

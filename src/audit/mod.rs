@@ -5,8 +5,8 @@
 //! compared. Memory does not grow with the number of orders. It writes nothing.
 //!
 //! While a sale is running, gates and ledger are read at slightly different instants. What can only
-//! be judged at rest (`StockConserved`, `CompensatedOnce`) is judged when the gates stood still
-//! during the reading, and is named in the notes otherwise.
+//! be judged at rest (`StockConserved`, `CompensatedOnce`, requests that ended nowhere) is judged
+//! when the gates stood still during the reading, and is named in the notes otherwise.
 
 use serde::Serialize;
 use tokio::sync::mpsc;
@@ -14,7 +14,13 @@ use tokio::sync::mpsc;
 use crate::db::{self, AuditRow, Ledger};
 use crate::domain::invariants::{Checker, FailureFacts, GateFacts, GateSays, Violation};
 use crate::domain::{InvariantId, Order, Sale, SaleId, Sku, SkuNo, Standing};
+use crate::outbox;
 use crate::stock::{self, Stock};
+use crate::tier::Pipeline;
+
+use self::queued::Queued;
+
+mod queued;
 
 /// How many orders are compared with the gates at a time.
 const CHUNK: usize = 512;
@@ -34,6 +40,20 @@ pub enum Error {
     /// The gates could not be read.
     #[error("the gates could not be read")]
     Stock(#[from] stock::Error),
+    /// The outbox could not be read.
+    #[error("the outbox could not be read")]
+    Outbox(#[from] outbox::Error),
+}
+
+/// What an audit reads.
+#[derive(Clone, Copy)]
+pub struct Sources<'a> {
+    /// Where orders are true.
+    pub ledger: &'a dyn Ledger,
+    /// What gates know; without it only the ledger is judged.
+    pub stock: Option<&'a dyn Stock>,
+    /// What is between them, in tier `pipeline`.
+    pub pipeline: Option<&'a Pipeline>,
 }
 
 /// What an audit found.
@@ -47,6 +67,8 @@ pub struct AuditReport {
     pub checked_at_ms: i64,
     /// Orders read.
     pub num_orders: u64,
+    /// Dead letters of the whole ledger that are open or parked: ends of their requests.
+    pub num_dead_letters: u64,
     /// Broken invariants found.
     pub num_violations: u64,
     /// The first of them, in detail.
@@ -76,7 +98,8 @@ pub const EVIDENCE: [(InvariantId, &str); 9] = [
     (InvariantId::LimitHeld, "live orders and units per buyer against the policy and quota rows"),
     (
         InvariantId::NothingLost,
-        "every success of the gates against the ledger; request ids both ordered and failed",
+        "every success of the gates against the ledger; request ids both ordered and failed; in \
+         tier pipeline every overdue request against outbox, queues and dead letters",
     ),
     (
         InvariantId::StockConserved,
@@ -90,7 +113,7 @@ pub const EVIDENCE: [(InvariantId, &str); 9] = [
         InvariantId::CompensatedOnce,
         "units that the gates gave back against the ledger's recorded failures",
     ),
-    (InvariantId::Drains, "age of the oldest unsettled request"),
+    (InvariantId::Drains, "age of the oldest unsettled request that is no dead letter"),
     (InvariantId::Fenced, "opening of every order against the openings of its sale"),
 ];
 
@@ -112,6 +135,19 @@ pub async fn audit(
     sale: Option<&SaleId>,
     now_ms: i64,
 ) -> Result<AuditReport, Error> {
+    audit_all(Sources { ledger, stock, pipeline: None }, sale, now_ms).await
+}
+
+/// Audits one sale or all of them, with everything that can be read.
+///
+/// # Errors
+/// When it could not tell.
+pub async fn audit_all(
+    sources: Sources<'_>,
+    sale: Option<&SaleId>,
+    now_ms: i64,
+) -> Result<AuditReport, Error> {
+    let Sources { ledger, stock, pipeline } = sources;
     let sales: Vec<Sale> = ledger
         .sales()
         .await?
@@ -121,15 +157,18 @@ pub async fn audit(
     if let (Some(wanted), true) = (sale, sales.is_empty()) {
         return Err(Error::UnknownSale(wanted.clone()));
     }
-    let mut run = Run { stock, ledger, now_ms, checker: Checker::default(), notes: Vec::new() };
+    let (checker, notes) = (Checker::default(), Vec::new());
+    let mut run = Run { stock, pipeline, ledger, now_ms, checker, notes };
     for sku in sales.iter().flat_map(|sale| &sale.skus) {
         run.sku(sku).await?;
     }
-    Ok(run.report())
+    let letters = ledger.count_dead_letters().await?;
+    Ok(run.report(letters.open + letters.parked))
 }
 
 struct Run<'a> {
     stock: Option<&'a dyn Stock>,
+    pipeline: Option<&'a Pipeline>,
     ledger: &'a dyn Ledger,
     now_ms: i64,
     checker: Checker,
@@ -143,23 +182,41 @@ impl Run<'_> {
             let mut checker = Checker::default();
             let failures = self.read(sku, before.is_some(), &mut checker).await?;
             let after = self.gate_facts(sku.no).await?;
-            let at_rest = before == after && before.is_none_or(|gates| gates.num_unsettled == 0);
-            if !at_rest && reading < READINGS_MAX {
+            let is_last = reading == READINGS_MAX;
+            if before != after && !is_last {
                 continue;
             }
-            if !at_rest {
+            let queued = self.read_queued(sku, after).await?;
+            let stood_still = before == after && after == self.gate_facts(sku.no).await?;
+            let gates = after.map(|gates| queued.apart_from(gates));
+            let at_rest = stood_still && gates.is_none_or(|gates| gates.num_unsettled == 0);
+            if !at_rest && !is_last {
+                continue;
+            }
+            let lost = stood_still && queued.misses_any() && self.way_is_empty(sku).await?;
+            if lost {
+                queued.report_lost(sku, &mut checker);
+            } else if !at_rest {
                 self.notes.push(format!(
                     "sku {}: the gates did not stand still, StockConserved and CompensatedOnce \
                      were not judged; ask again when the sale is paused",
                     sku.no
                 ));
             }
-            checker.end(before.map(|gates| in_motion(gates, at_rest)), failures, self.now_ms);
+            checker.end(gates.map(|gates| in_motion(gates, at_rest)), failures, self.now_ms);
             self.anomalies(sku, &mut checker).await?;
             self.checker.absorb(checker);
             return Ok(());
         }
         Ok(())
+    }
+
+    /// The requests that wait, where there are any.
+    async fn read_queued(&self, sku: &Sku, gates: Option<GateFacts>) -> Result<Queued, Error> {
+        match (self.stock, gates) {
+            (Some(stock), Some(gates)) if gates.num_unsettled > 0 => self.queued(stock, sku).await,
+            _ => Ok(Queued::default()),
+        }
     }
 
     async fn gate_facts(&self, sku: SkuNo) -> Result<Option<GateFacts>, Error> {
@@ -243,7 +300,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn report(mut self) -> AuditReport {
+    fn report(mut self, num_dead_letters: u64) -> AuditReport {
         if self.stock.is_none() {
             self.notes.push(
                 "no server was asked: StockConserved, StatusMonotone, CompensatedOnce and Drains \
@@ -263,6 +320,7 @@ impl Run<'_> {
             could_tell: self.notes.is_empty(),
             checked_at_ms: self.now_ms,
             num_orders,
+            num_dead_letters,
             num_violations,
             violations,
             judged,

@@ -1,0 +1,135 @@
+//! The outboxes: what relays gave up waits there until it is in the ledger.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::LetterKeeperParts;
+use super::storing::{InHand, Stored, store};
+use crate::backoff::Backoff;
+use crate::dead_letters::seal;
+use crate::domain::{BucketNo, Phase, SkuNo};
+use crate::outbox::{self, DeadEntry};
+use crate::stock::BucketKey;
+
+/// Rounds between two looks at how many letters there are.
+const ROUNDS_PER_COUNT: u32 = 10;
+
+/// The lane of all outboxes.
+pub(super) struct Collecting {
+    /// What the ledger refused, and what is to be stored; still in its outbox.
+    hand: Vec<InHand<(BucketKey, DeadEntry)>>,
+    rounds: u32,
+    every: Duration,
+    backoff: Backoff,
+    fresh: Backoff,
+    /// The last trouble, until a round succeeds; for one log line at each change.
+    trouble: Option<String>,
+}
+
+impl Collecting {
+    pub(super) fn new(parts: &LetterKeeperParts) -> Self {
+        let backoff = Backoff::new(parts.backoff_min_ms, parts.backoff_max_ms);
+        Self {
+            hand: Vec::new(),
+            rounds: 0,
+            every: Duration::from_millis(parts.every_ms.max(1)),
+            backoff,
+            fresh: backoff,
+            trouble: None,
+        }
+    }
+
+    /// Looks at every outbox, stores what was given up, collects it. Returns when to look again.
+    pub(super) async fn round(&mut self, parts: &LetterKeeperParts) -> Duration {
+        let done = self.try_round(parts).await;
+        self.count(parts).await;
+        match done {
+            Ok(()) => {
+                self.trouble = None;
+                self.backoff = self.fresh;
+                self.every
+            }
+            Err(said) => {
+                if self.trouble.as_ref() != Some(&said) {
+                    tracing::warn!(said, "dead entries of outboxes wait");
+                    self.trouble = Some(said);
+                }
+                self.every.max(self.backoff.next_wait(fastrand::f64()))
+            }
+        }
+    }
+
+    async fn try_round(&mut self, parts: &LetterKeeperParts) -> Result<(), String> {
+        let mut worst = Ok(());
+        for key in buckets(parts) {
+            match self.look(parts, key).await {
+                Ok(()) => {}
+                Err(error) => worst = Err(error.to_string()),
+            }
+        }
+        let Stored { kept, away } = store(parts, &mut self.hand).await;
+        // Crash here [entry_kept_not_collected]: the letter is in the ledger and the entry still in
+        // its outbox; the next round finds it again, and the ledger knows it by its digest.
+        let mut by_bucket: BTreeMap<(SkuNo, BucketNo), Vec<DeadEntry>> = BTreeMap::new();
+        for (key, entry) in kept {
+            by_bucket.entry((key.sku, key.bucket)).or_default().push(entry);
+        }
+        for ((sku, bucket), entries) in by_bucket {
+            let key = BucketKey { sku, bucket };
+            if let Err(error) = parts.pipeline.outbox.collect(key, &entries).await {
+                worst = Err(error.to_string());
+            }
+        }
+        match away {
+            Some(error) => Err(format!("{error} ({:?})", error.class())),
+            None => worst,
+        }
+    }
+
+    /// Takes what is new among the dead entries of one outbox.
+    async fn look(
+        &mut self,
+        parts: &LetterKeeperParts,
+        key: BucketKey,
+    ) -> Result<(), outbox::Error> {
+        let max = usize::from(parts.letters_max);
+        let Some(room) = max.checked_sub(self.hand.len()).filter(|room| *room > 0) else {
+            return Ok(());
+        };
+        let mut known = 0;
+        for entry in parts.pipeline.outbox.dead(key, max).await? {
+            let same = |held: &InHand<(BucketKey, DeadEntry)>| {
+                let (bucket, held) = &held.from;
+                *bucket == key && held.id == entry.id && held.bytes == entry.bytes
+            };
+            if known == room || self.hand.iter().any(same) {
+                continue;
+            }
+            known += 1;
+            let letter = seal::of_entry(&entry, &parts.pipeline.installation);
+            self.hand.push(InHand::new(letter, (key, entry)));
+        }
+        Ok(())
+    }
+
+    /// Tells operators how many letters there are; not each time, because all are counted.
+    async fn count(&mut self, parts: &LetterKeeperParts) {
+        if self.rounds.is_multiple_of(ROUNDS_PER_COUNT)
+            && let Ok(counts) = parts.ledger.count_dead_letters().await
+        {
+            parts.metrics.dead_letters(counts);
+        }
+        self.rounds = self.rounds.wrapping_add(1);
+    }
+}
+
+/// Every bucket that may have accepted anything.
+fn buckets(parts: &LetterKeeperParts) -> Vec<BucketKey> {
+    let sales = parts.catalog.all();
+    let skus = sales.iter().filter(|listed| listed.sale.phase != Phase::Draft);
+    skus.flat_map(|listed| &listed.skus)
+        .flat_map(|sku| {
+            (0..sku.buckets).map(|bucket| BucketKey { sku: sku.no, bucket: BucketNo(bucket) })
+        })
+        .collect()
+}

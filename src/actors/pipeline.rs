@@ -1,0 +1,180 @@
+//! The actors between gates and ledger, in tier `pipeline`: which of them a role runs, and in which
+//! order they become quiet.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix_rt::{Arbiter, ArbiterHandle};
+
+use super::breaker::Breaker;
+use super::child::{Address, quiet_one};
+use super::dead_letter_keeper::{DeadLetterKeeper, LetterKeeperParts};
+use super::drill::Drill;
+use super::order_door::OrderDoor;
+use super::order_intake::{IntakeLimits, IntakeParts, OrderIntake, Refresh};
+use super::orphan_rescuer::{OrphanRescuer, RescueLimits, RescuerParts};
+use super::outbox_relay::{Node, RelayCrew, RelayDoor, RelayParts};
+use super::supervisor::{ChildSpec, Supervisor};
+use crate::catalog::Catalog;
+use crate::clock::SharedClock;
+use crate::config::Settings;
+use crate::metrics::Metrics;
+use crate::tier::{Backends, Pipeline};
+
+/// Room for `Quiet` and `Stop`.
+const MAILBOX: usize = 16;
+
+/// What the actors of the pipeline work with.
+pub(super) struct PipelineParts<'a> {
+    pub(super) settings: &'a Settings,
+    pub(super) backends: &'a Backends,
+    pub(super) pipeline: &'a Pipeline,
+    pub(super) catalog: &'a Arc<Catalog>,
+    pub(super) metrics: &'a Arc<Metrics>,
+    pub(super) clock: &'a SharedClock,
+    pub(super) supervisor: &'a Supervisor,
+    /// The thread of gates and consumer.
+    pub(super) engine: &'a ArbiterHandle,
+    pub(super) breaker: &'a Breaker,
+    pub(super) orders: &'a OrderDoor,
+    pub(super) door: &'a RelayDoor,
+    pub(super) refresh: Refresh,
+    pub(super) drill: fn(&Settings, &str) -> Drill,
+}
+
+/// The running actors.
+pub(super) struct PipelineActors {
+    relays: Option<RelayCrew>,
+    intakes: Vec<Address<OrderIntake>>,
+    rescuer: Option<Address<OrphanRescuer>>,
+}
+
+impl PipelineActors {
+    /// Starts those of the role.
+    pub(super) fn start(parts: &PipelineParts<'_>) -> Self {
+        let role = parts.settings.role;
+        let node = Arc::<Node>::default();
+        // A thread of their own: publishing must not hold up decisions.
+        let arbiter = Arbiter::new().handle();
+        let relays = role.relays().then(|| parts.start_relays(&node, &arbiter));
+        let queues = if role.consumes() { 0..parts.settings.amqp.queues } else { 0..0 };
+        let intakes = queues.map(|queue| parts.start_intake(queue)).collect();
+        let rescuer = role.keeps().then(|| {
+            parts.start_letter_keeper(arbiter.clone());
+            parts.start_rescuer(node, arbiter)
+        });
+        Self { relays, intakes, rescuer }
+    }
+
+    /// The rescuer leaves its task to others; relays finish their round and give back what they
+    /// hold; then intakes finish what is in
+    /// hand, and the broker delivers the rest to others.
+    pub(super) async fn quiet(&self) {
+        if let Some(rescuer) = &self.rescuer {
+            quiet_one(rescuer).await;
+        }
+        if let Some(relays) = &self.relays {
+            relays.quiet().await;
+        }
+        for intake in &self.intakes {
+            quiet_one(intake).await;
+        }
+    }
+}
+
+impl PipelineParts<'_> {
+    fn start_relays(&self, node: &Arc<Node>, arbiter: &ArbiterHandle) -> RelayCrew {
+        let amqp = &self.settings.amqp;
+        let retry = [amqp.reconnect_min_ms, amqp.reconnect_max_ms].map(Duration::from_millis);
+        let parts = RelayParts {
+            outbox: Arc::clone(&self.pipeline.outbox),
+            publisher: Arc::clone(&self.pipeline.publisher),
+            catalog: Arc::clone(self.catalog),
+            node: Arc::clone(node),
+            door: self.door.clone(),
+            installation: Arc::clone(&self.pipeline.installation),
+            queues: amqp.queues,
+            retry: retry.into(),
+            settings: self.settings.relay.clone(),
+            clock: Arc::clone(self.clock),
+            metrics: Arc::clone(self.metrics),
+        };
+        let lease = Arc::clone(&self.backends.lease);
+        let drill = |kind: &str| (self.drill)(self.settings, kind);
+        RelayCrew::start(&parts, lease, self.supervisor, arbiter, drill)
+    }
+
+    fn start_intake(&self, queue: u16) -> Address<OrderIntake> {
+        let parts = IntakeParts {
+            queue,
+            subscriber: Arc::clone(&self.pipeline.subscriber),
+            publisher: Arc::clone(&self.pipeline.publisher),
+            orders: self.orders.clone(),
+            catalog: Arc::clone(self.catalog),
+            refresh: Arc::clone(&self.refresh),
+            breaker: self.breaker.clone(),
+            installation: Arc::clone(&self.pipeline.installation),
+            limits: IntakeLimits::of(self.settings),
+            clock: Arc::clone(self.clock),
+            metrics: Arc::clone(self.metrics),
+        };
+        self.supervisor.start(ChildSpec {
+            name: format!("order_intake/{queue}"),
+            kind: "order_intake",
+            arbiter: self.engine.clone(),
+            mailbox: MAILBOX,
+            drill: (self.drill)(self.settings, "order_intake"),
+            factory: Arc::new(move |life| OrderIntake::new(life, parts.clone())),
+        })
+    }
+
+    fn start_rescuer(&self, node: Arc<Node>, arbiter: ArbiterHandle) -> Address<OrphanRescuer> {
+        let parts = RescuerParts {
+            outbox: Arc::clone(&self.pipeline.outbox),
+            publisher: Arc::clone(&self.pipeline.publisher),
+            subscriber: Arc::clone(&self.pipeline.subscriber),
+            stock: Arc::clone(&self.backends.stock),
+            ledger: Arc::clone(&self.backends.ledger),
+            lease: Arc::clone(&self.backends.lease),
+            catalog: Arc::clone(self.catalog),
+            node,
+            holder: format!("{}-{:016x}", std::process::id(), fastrand::u64(..)).into(),
+            installation: Arc::clone(&self.pipeline.installation),
+            limits: RescueLimits::of(self.settings),
+            clock: Arc::clone(self.clock),
+            metrics: Arc::clone(self.metrics),
+        };
+        self.supervisor.start(ChildSpec {
+            name: "orphan_rescuer".to_owned(),
+            kind: "orphan_rescuer",
+            arbiter,
+            mailbox: MAILBOX,
+            drill: (self.drill)(self.settings, "orphan_rescuer"),
+            factory: Arc::new(move |life| OrphanRescuer::new(life, parts.clone())),
+        })
+    }
+
+    fn start_letter_keeper(&self, arbiter: ArbiterHandle) {
+        let amqp = &self.settings.amqp;
+        let parts = Arc::new(LetterKeeperParts {
+            ledger: Arc::clone(&self.backends.ledger),
+            pipeline: self.pipeline.clone(),
+            catalog: Arc::clone(self.catalog),
+            queues: amqp.queues,
+            letters_max: self.settings.keeper.dead_letters_max,
+            every_ms: self.settings.keeper.rescue_every_ms,
+            backoff_min_ms: amqp.reconnect_min_ms,
+            backoff_max_ms: amqp.reconnect_max_ms,
+            clock: Arc::clone(self.clock),
+            metrics: Arc::clone(self.metrics),
+        });
+        let _address = self.supervisor.start(ChildSpec {
+            name: "dead_letter_keeper".to_owned(),
+            kind: "dead_letter_keeper",
+            arbiter,
+            mailbox: MAILBOX,
+            drill: (self.drill)(self.settings, "dead_letter_keeper"),
+            factory: Arc::new(move |life| DeadLetterKeeper::new(life, Arc::clone(&parts))),
+        });
+    }
+}
