@@ -8,7 +8,9 @@ use reqwest::{Method, StatusCode, Url};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value as Json;
 
+use super::common::Common;
 use super::exit::{Exit, Failure};
+use super::output::Output;
 use crate::config::Settings;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -23,6 +25,32 @@ pub struct ServerArgs {
     /// internal.bind]
     #[arg(long, value_name = "URL")]
     pub internal_url: Option<String>,
+}
+
+/// The flags of every command that asks the running server.
+#[derive(Debug, Args)]
+pub struct With {
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
+    common: Common,
+}
+
+impl With {
+    /// Speaks to the server that was named, or that the settings describe.
+    ///
+    /// # Errors
+    /// The settings or the address cannot be used.
+    pub fn client(&self) -> anyhow::Result<AdminClient> {
+        let settings = self.common.settings_for(&SECTIONS)?;
+        Ok(AdminClient::new(&self.server, &settings).map_err(Error::into_failure)?)
+    }
+
+    /// Where the command's words go.
+    #[must_use]
+    pub fn output(&self) -> Output {
+        self.common.output()
+    }
 }
 
 /// Why the server did not do what it was asked.
@@ -64,12 +92,17 @@ pub enum Error {
         detail: Option<String>,
     },
     /// The server cannot do it now.
-    #[error("the server cannot do it now (status {status}): {title}")]
+    #[error(
+        "the server cannot do it now (status {status}): {title}{}",
+        detail.as_ref().map_or(String::new(), |text| format!(": {text}"))
+    )]
     Unable {
         /// Status of the answer.
         status: u16,
-        /// What it said.
+        /// Short form.
         title: String,
+        /// Long form.
+        detail: Option<String>,
     },
     /// The answer is none of ours.
     #[error("{url} answered with something else than Floodgate's admin API (status {status})")]
@@ -153,7 +186,20 @@ impl AdminClient {
     /// # Errors
     /// Every way in which there is no answer of the kind asked for.
     pub async fn get(&self, path: &[&str], within: Option<Duration>) -> Result<Json, Error> {
-        self.call(Method::GET, path, None, within).await
+        self.call(Method::GET, path, &[], None, within).await
+    }
+
+    /// The same, with a query.
+    ///
+    /// # Errors
+    /// As [`AdminClient::get`].
+    pub async fn ask(
+        &self,
+        path: &[&str],
+        query: &[(&str, &str)],
+        within: Option<Duration>,
+    ) -> Result<Json, Error> {
+        self.call(Method::GET, path, query, None, within).await
     }
 
     /// `POST` below `/admin/v1`; waits as long as it takes when `within` is `None`.
@@ -166,7 +212,7 @@ impl AdminClient {
         body: &Json,
         within: Option<Duration>,
     ) -> Result<Json, Error> {
-        self.call(Method::POST, path, Some(body), within).await
+        self.call(Method::POST, path, &[], Some(body), within).await
     }
 
     /// Whether a Floodgate server is alive there.
@@ -181,6 +227,7 @@ impl AdminClient {
         &self,
         method: Method,
         path: &[&str],
+        query: &[(&str, &str)],
         body: Option<&Json>,
         within: Option<Duration>,
     ) -> Result<Json, Error> {
@@ -191,6 +238,9 @@ impl AdminClient {
         if let Ok(mut segments) = url.path_segments_mut() {
             // Escapes what a sale's name may hold.
             segments.clear().extend(["admin", "v1"]).extend(path);
+        }
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
         }
         let mut request = self.http.request(method, url);
         if let Some(body) = body {
@@ -219,13 +269,19 @@ impl AdminClient {
         }
         // RFC 9457: our refusals always have a title.
         let text = |name: &str| data.as_ref()?.get(name)?.as_str().map(str::to_owned);
+        let names = |name: &str| data.as_ref().is_some_and(|data| data.get(name).is_some());
         match text("title") {
-            // The path is of our making: a server that lacks it is not the one that was meant.
-            Some(_) if text("code").as_deref() == Some("not-found") => Err(stranger()),
+            // The path is of our making: a server that lacks it is not the one that was meant. (One
+            // that has it, and does not know the request, names it.)
+            Some(_) if text("code").as_deref() == Some("not-found") && !names("request_id") => {
+                Err(stranger())
+            }
             Some(title) if status.is_client_error() => {
                 Err(Error::Refused { status: status.as_u16(), title, detail: text("detail") })
             }
-            Some(title) => Err(Error::Unable { status: status.as_u16(), title }),
+            Some(title) => {
+                Err(Error::Unable { status: status.as_u16(), title, detail: text("detail") })
+            }
             None => Err(stranger()),
         }
     }
@@ -264,106 +320,5 @@ fn innermost(error: &reqwest::Error) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::{Read, Write};
-
-    use super::*;
-
-    fn client(url: &str) -> Result<AdminClient, Error> {
-        let args = ServerArgs { internal_url: Some(url.to_owned()) };
-        AdminClient::new(&args, &Settings::for_test("sqlite://./x.db"))
-    }
-
-    fn judged(status: u16, body: Option<Json>) -> Result<Json, Error> {
-        let status = StatusCode::from_u16(status).unwrap();
-        client("http://127.0.0.1:1").unwrap().judge(status, body.is_none(), body)
-    }
-
-    #[test]
-    fn answers_are_told_apart() {
-        let problem = || Some(serde_json::json!({ "title": "no such sale", "detail": "s9" }));
-        assert_eq!(judged(200, None).unwrap(), Json::Null);
-        let cases = [
-            (401, problem(), Exit::Configuration),
-            (403, None, Exit::Configuration),
-            (404, problem(), Exit::Negative),
-            (409, problem(), Exit::Negative),
-            (404, Some(serde_json::json!({ "title": "x", "code": "not-found" })), Exit::Unclear),
-            (404, None, Exit::Unclear),
-            (503, problem(), Exit::Unclear),
-            (502, None, Exit::Unclear),
-        ];
-        for (status, body, exit) in cases {
-            assert_eq!(judged(status, body).unwrap_err().into_failure().exit, exit, "{status}");
-        }
-        let text = judged(404, problem()).unwrap_err().into_failure().to_string();
-        assert!(text.contains("no such sale: s9\n    -> "), "{text}");
-    }
-
-    #[test]
-    fn all_addresses_are_reached_by_loopback() {
-        let reach = |bind: &str| reachable(bind.parse().unwrap()).unwrap().to_string();
-        assert_eq!(reach("0.0.0.0:9090"), "127.0.0.1:9090");
-        assert_eq!(reach("[::]:9090"), "[::1]:9090");
-        assert_eq!(reach("10.0.0.7:9090"), "10.0.0.7:9090");
-        assert!(reachable("127.0.0.1:0".parse().unwrap()).is_err());
-    }
-
-    #[test]
-    fn addresses_that_cannot_work_are_named() {
-        for url in ["localhost:9090", "https://x", "://"] {
-            let text = client(url).unwrap_err().to_string();
-            assert!(text.contains(url), "{text}");
-        }
-    }
-
-    #[tokio::test]
-    async fn a_closed_port_is_no_server_and_a_silent_one_is_unknown() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let silent = client(&url).unwrap();
-        let answer = silent.get(&["sales"], Some(Duration::from_millis(50))).await;
-        assert!(matches!(answer, Err(Error::Unknown { .. })), "{answer:?}");
-
-        drop(listener);
-        let answer = client(&url).unwrap().get(&["sales"], None).await;
-        assert!(matches!(answer, Err(Error::NoServer { .. })), "{answer:?}");
-        assert!(!client(&url).unwrap().is_alive().await);
-    }
-
-    /// Answers one request with `answer` and returns what was asked.
-    fn serve_once(answer: &'static str) -> (String, std::thread::JoinHandle<String>) {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let server = std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            let mut asked = String::new();
-            while !asked.contains("{}") {
-                let mut bytes = [0; 1024];
-                let read = stream.read(&mut bytes).unwrap();
-                asked.push_str(std::str::from_utf8(&bytes[..read]).unwrap());
-            }
-            stream.write_all(answer.as_bytes()).unwrap();
-            asked
-        });
-        (url, server)
-    }
-
-    #[tokio::test]
-    async fn a_request_carries_token_escaped_path_and_body() {
-        let (url, server) =
-            serve_once("HTTP/1.1 200 OK\r\ncontent-length: 11\r\n\r\n{\"ok\":true}");
-        let mut settings = Settings::for_test("sqlite://./x.db");
-        settings.admin.token = "s3cret".into();
-        let args = ServerArgs { internal_url: Some(url) };
-        let client = AdminClient::new(&args, &settings).unwrap();
-        let answer = client.post(&["sales", "a b/c", "open"], &serde_json::json!({}), None).await;
-        assert_eq!(answer.unwrap()["ok"], true);
-        let asked = server.join().unwrap();
-        assert!(asked.starts_with("POST /admin/v1/sales/a%20b%2Fc/open HTTP/1.1\r\n"), "{asked}");
-        assert!(asked.contains("authorization: Bearer s3cret\r\n"), "{asked}");
-
-        let dots = client.get(&["sales", ".."], None).await;
-        assert!(matches!(dots, Err(Error::Address(_))), "{dots:?}");
-    }
-}
+#[path = "admin_tests.rs"]
+mod tests;

@@ -106,7 +106,12 @@ fn render(report: &Json) -> String {
         }
         _ => "could not tell".to_owned(),
     };
-    let _ = writeln!(shown, " ({} orders read)", field(report, "num_orders"));
+    let _ = writeln!(
+        shown,
+        " ({} orders read, {} dead letters)",
+        field(report, "num_orders"),
+        report.get("num_dead_letters").and_then(Json::as_u64).unwrap_or(0)
+    );
     for violation in list("violations") {
         let (invariant, detail) = (field(&violation, "invariant"), field(&violation, "detail"));
         let _ = writeln!(shown, "  violated  {invariant}: {detail}");
@@ -141,12 +146,13 @@ mod tests {
     fn violations_and_notes_are_listed() {
         let text = render(&json!({
             "holds": false, "could_tell": true, "num_orders": 7, "num_violations": 1,
+            "num_dead_letters": 2,
             "violations": [{ "invariant": "NoOversell", "detail": "sku 3: 11 of 10" }],
             "judged": [{ "invariant": "LimitHeld", "evidence": "orders per buyer" }],
             "notes": ["gates were busy"],
         }));
         let expected = [
-            "VIOLATED: 1 found (7 orders read)",
+            "VIOLATED: 1 found (7 orders read, 2 dead letters)",
             "  violated  NoOversell: sku 3: 11 of 10",
             "  judged    LimitHeld: orders per buyer",
             "  note      gates were busy",

@@ -97,12 +97,13 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<Exit> {
     free_port_if_taken(&mut settings.internal.bind);
     let server = AppThread::start(settings.clone())?;
     settings.internal.bind = server.listening().internal;
+    let public = server.listening().public.context("the demo serves buyers: role must be `all`")?;
 
     let runtime = super::runtime()?;
-    let verdict = runtime.block_on(rush(args, &settings, server.listening().public))?;
+    let verdict = runtime.block_on(rush(args, &settings, public))?;
     output.data(&verdict, || show(&verdict))?;
     if !args.exit {
-        output.note(&calls_to_try(server.listening().public, server.listening().internal));
+        output.note(&calls_to_try(public, server.listening().internal));
         runtime.block_on(tokio::signal::ctrl_c()).context("cannot wait for Ctrl-C")?;
     }
     server.stop()?;

@@ -8,6 +8,7 @@ use serde_json::Value as Json;
 use super::exit::{Exit, Failure};
 use crate::actors::supervisor::ComponentDown;
 use crate::app::{self, Listening};
+use crate::broker::rabbit;
 use crate::config::Settings;
 use crate::db::Ledger;
 use crate::db::mysql::health as mysql;
@@ -31,7 +32,10 @@ pub(super) fn serve(settings: Settings, ready: impl FnOnce(Listening)) -> anyhow
 pub(super) fn exit_of(error: &anyhow::Error) -> Option<Exit> {
     if let Some(error) = error.downcast_ref::<app::Error>() {
         return Some(match error {
-            app::Error::Backends(tier::Error::Redis { .. }) => Exit::Configuration,
+            app::Error::Backends(tier::Error::Redis { .. } | tier::Error::Amqp { .. }) => {
+                Exit::Configuration
+            }
+            app::Error::Backends(tier::Error::Broker(_)) => Exit::Internal,
             app::Error::Backends(tier::Error::Ledger(_))
             | app::Error::Rebuild(_)
             | app::Error::Http(http::server::Error::Ledger(_)) => Exit::Ledger,
@@ -85,6 +89,16 @@ pub(super) fn ledger_health(settings: &Settings) -> Result<Option<mysql::Facts>,
 /// The address does not make sense.
 pub(super) async fn redis_health(settings: &Settings) -> Result<Health, tier::Error> {
     Ok(health::look(&tier::link_options(settings)?, &settings.namespace).await)
+}
+
+/// What there is to know about the broker behind `amqp.url`; the inner error is its trouble.
+///
+/// # Errors
+/// The address does not make sense.
+pub(super) async fn broker_health(
+    settings: &Settings,
+) -> Result<Result<rabbit::health::Facts, rabbit::health::Trouble>, tier::Error> {
+    Ok(rabbit::health::look(&tier::broker_options(settings)?).await)
 }
 
 /// The ledger's own name in buckets; `None` where the ledger or the name is still to be made.

@@ -17,6 +17,7 @@ pub mod bench;
 pub mod check_config;
 pub mod common;
 pub mod demo;
+pub mod dlq;
 pub mod doctor;
 mod engine;
 pub mod exit;
@@ -25,6 +26,7 @@ mod open_files;
 pub mod output;
 pub mod sale;
 pub mod serve;
+pub mod trace;
 
 use exit::Exit;
 use output::Output;
@@ -36,6 +38,7 @@ Examples:
   floodgate serve --config floodgate.toml
   floodgate sale create sale.json && floodgate sale open spring
   floodgate audit --sale spring                exit 0: every invariant holds
+  floodgate trace 7212345678901234567          where is this order?
   floodgate doctor                             what would go wrong tonight?
 ";
 
@@ -57,6 +60,8 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     Sale(sale::SaleArgs),
     Audit(audit::AuditArgs),
+    Dlq(dlq::DlqArgs),
+    Trace(trace::TraceArgs),
     Bench(Box<bench::BenchArgs>),
     #[command(hide = true)]
     BenchYardstick(bench::YardstickArgs),
@@ -71,6 +76,8 @@ fn dispatch(command: Command) -> anyhow::Result<Exit> {
         Command::Doctor(args) => block_on(doctor::run(&args))?,
         Command::Sale(args) => block_on(sale::run(&args))?,
         Command::Audit(args) => block_on(audit::run(&args))?,
+        Command::Dlq(args) => block_on(dlq::run(&args))?,
+        Command::Trace(args) => block_on(trace::run(&args))?,
         Command::Bench(args) => block_on(bench::run(*args))?,
         Command::BenchYardstick(args) => in_actix(bench::run_yardstick(args)),
     }

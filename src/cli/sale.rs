@@ -7,10 +7,9 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde_json::{Value as Json, json};
 
-use super::admin::{AdminClient, SECTIONS, ServerArgs};
-use super::common::Common;
+use super::admin::With;
 use super::exit::{Exit, Failure};
-use super::output::{Output, table};
+use super::output::table;
 
 /// Opening loads stock into every gate, so it may take a while.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -79,25 +78,6 @@ struct One {
     sale_id: String,
     #[command(flatten)]
     with: With,
-}
-
-#[derive(Debug, Args)]
-struct With {
-    #[command(flatten)]
-    server: ServerArgs,
-    #[command(flatten)]
-    common: Common,
-}
-
-impl With {
-    fn client(&self) -> anyhow::Result<AdminClient> {
-        let settings = self.common.settings_for(&SECTIONS)?;
-        Ok(AdminClient::new(&self.server, &settings).map_err(super::admin::Error::into_failure)?)
-    }
-
-    fn output(&self) -> Output {
-        self.common.output()
-    }
 }
 
 /// Carries out one verb.
@@ -180,7 +160,7 @@ fn read_description(file: &Path) -> Result<Json, Failure> {
 }
 
 /// A field as a person reads it; a dash where there is none.
-fn field(of: &Json, name: &str) -> String {
+pub(super) fn field(of: &Json, name: &str) -> String {
     match of.get(name) {
         None | Some(Json::Null) => "-".to_owned(),
         Some(Json::String(text)) => text.clone(),

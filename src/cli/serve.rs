@@ -15,6 +15,7 @@ const EXAMPLES: &str = "\
 Examples:
   floodgate serve                              tier memory, ./floodgate.db, loopback only
   floodgate serve --config floodgate.toml
+  floodgate serve --config floodgate.toml --role relay    one part of tier pipeline
   FLOODGATE__HTTP__BIND=127.0.0.1:0 floodgate serve --set log.filter=debug
 ";
 
@@ -67,10 +68,11 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<Exit> {
 
 /// The line that clients and tests wait for, and the same words in the log.
 fn announce(output: Output, Listening { public, internal }: Listening) {
-    tracing::info!(%public, %internal, "listening");
+    let shown = public.map_or_else(|| "none".to_owned(), |public| public.to_string());
+    tracing::info!(public = shown, %internal, "listening");
     let data = json!({ "listening": { "public": public, "internal": internal } });
     if let Err(error) =
-        output.data(&data, || format!("listening public={public} internal={internal}"))
+        output.data(&data, || format!("listening public={shown} internal={internal}"))
     {
         tracing::error!(%error, "the addresses cannot be printed");
     }

@@ -11,7 +11,7 @@ use super::request_trace::{self, TraceView};
 use super::state::State;
 use super::views::{rfc3339, stock_left};
 use crate::actors::supervisor::ChildReport;
-use crate::audit;
+use crate::audit::{self, Sources};
 use crate::domain::{Phase, SaleId};
 use crate::metrics::EXPOSITION_TYPE;
 
@@ -157,9 +157,13 @@ pub async fn check(
     if wanted.repair {
         return Err(Problem::invalid("repair must be false: this version does not repair"));
     }
-    let (stock, ledger) = (parts.stock.as_ref(), parts.ledger.as_ref());
+    let sources = Sources {
+        ledger: parts.ledger.as_ref(),
+        stock: Some(parts.stock.as_ref()),
+        pipeline: parts.pipeline.as_ref(),
+    };
     let (sale, now_ms) = (wanted.sale_id.as_ref(), parts.clock.wall_ms());
-    Ok(HttpResponse::Ok().json(audit::audit(Some(stock), ledger, sale, now_ms).await?))
+    Ok(HttpResponse::Ok().json(audit::audit_all(sources, sale, now_ms).await?))
 }
 
 impl From<audit::Error> for Problem {
@@ -168,6 +172,7 @@ impl From<audit::Error> for Problem {
             audit::Error::UnknownSale(_) => Code::UnknownSku.into(),
             audit::Error::Ledger(error) => error.into(),
             audit::Error::Stock(error) => error.into(),
+            audit::Error::Outbox(error) => error.into(),
         }
     }
 }

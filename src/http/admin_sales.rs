@@ -214,6 +214,7 @@ impl From<DeskError> for Problem {
             DeskError::Faults(faults) => Self::invalid(faults.join("; ")).with("faults", faults),
             DeskError::Ledger(error) => error.into(),
             DeskError::Stock(error) => error.into(),
+            DeskError::Outbox(error) => error.into(),
         }
     }
 }

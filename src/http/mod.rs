@@ -8,7 +8,7 @@
 //! | `state` | what handlers reach |
 //! | `buy` | the purchase |
 //! | `request_ids`, `requests`, `orders`, `sales` | the other calls of buyers |
-//! | `admin_sales`, `admin_ops`, `request_trace` | the calls of operators |
+//! | `admin_sales`, `admin_ops`, `admin_dead_letters`, `request_trace` | the calls of operators |
 //! | `health` | the calls of probes |
 //! | `auth`, `jwt`, `admin_auth` | who asks |
 //! | `body`, `trace_context` | what comes with a request |
@@ -17,6 +17,7 @@
 //! | `openapi` | the description for programs, and its page |
 
 mod admin_auth;
+mod admin_dead_letters;
 mod admin_ops;
 mod admin_sales;
 mod auth;

@@ -20,7 +20,9 @@ use utoipa_swagger_ui::Config;
 use super::problem::{Code, Problem};
 use super::routes::{Access, Entry, INTERNAL, PUBLIC};
 use super::views::ProblemView;
-use super::{admin_ops, admin_sales, buy, health, orders, request_ids, requests, sales};
+use super::{
+    admin_dead_letters, admin_ops, admin_sales, buy, health, orders, request_ids, requests, sales,
+};
 
 /// What the handlers say of themselves.
 #[derive(OpenApi)]
@@ -57,6 +59,10 @@ use super::{admin_ops, admin_sales, buy, health, orders, request_ids, requests, 
         admin_ops::stats,
         admin_ops::check,
         admin_ops::trace,
+        admin_dead_letters::list,
+        admin_dead_letters::show,
+        admin_dead_letters::put_back,
+        admin_dead_letters::park,
     ),
     components(schemas(ProblemView))
 )]

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 use super::trace_context::TraceContext;
 use crate::domain::Refusal;
-use crate::{db, stock};
+use crate::{db, outbox, stock};
 
 /// Set on every answer that repeats an earlier one.
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -99,6 +99,9 @@ codes! {
     /// Unknown request, or another buyer's.
     NotFound => 404, "not-found", "Not found",
         "There is nothing here.";
+    /// Operators: no dead letter has this number.
+    UnknownLetter => 404, "unknown-letter", "No such dead letter",
+        "No dead letter has this number. See /admin/v1/dead-letters.";
     /// The path exists, the method does not.
     MethodNotAllowed => 405, "method-not-allowed", "Method not allowed",
         "This path does not answer to this method. See the Allow header.";
@@ -117,6 +120,15 @@ codes! {
     /// Operators: the sale cannot move there from where it stands.
     PhaseConflict => 409, "phase-conflict", "Not from this phase",
         "The sale cannot move to this phase from where it stands.";
+    /// Operators: the dead letter can never be an order by itself.
+    LetterNotReplayable => 409, "letter-not-replayable", "Not replayable",
+        "The dead letter cannot be replayed. Look at it, then set it aside.";
+    /// Operators: the dead letter is not as it was seen.
+    LetterConflict => 409, "letter-conflict", "Not from this state",
+        "The dead letter was replayed, or changed meanwhile. Look at it again.";
+    /// Operators: this process cannot publish anything.
+    NoBroker => 409, "no-broker", "No broker here",
+        "Dead letters are replayed by processes of tier pipeline only.";
     /// After the window, or closed.
     Ended => 410, "ended", "Ended",
         "The sale is over.";
@@ -129,6 +141,9 @@ codes! {
     /// Nothing was taken; come back later.
     Busy => 503, "busy", "Busy",
         "Nothing was taken. Ask again with the same request id after Retry-After.";
+    /// Operators: the broker did not take the message, or did not say so.
+    BrokerAway => 503, "broker-away", "Broker away",
+        "The broker did not confirm it. Nothing was changed; try again, repeats do no harm.";
     /// Health: this process does not want traffic now.
     NotReady => 503, "not-ready", "Not ready",
         "This process does not take buyers now. See checks.";
@@ -319,63 +334,14 @@ impl From<stock::Error> for Problem {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::domain::TraceId;
-
-    fn trace() -> TraceContext {
-        TraceContext::new_root()
-    }
-
-    #[test]
-    fn the_prepared_body_equals_the_one_put_together() {
-        for code in Code::ALL {
-            let (trace, more) = (trace(), More::default());
-            let plain: Value = serde_json::from_str(&plain_body(*code, &trace)).unwrap();
-            let full: Value =
-                serde_json::from_str(&Problem::from(*code).body(&more, &trace)).unwrap();
-            assert_eq!(plain, full);
-            assert_eq!(plain["trace_id"], trace.trace.to_string());
-            assert!(StatusCode::from_u16(code.status()).is_ok());
-        }
-    }
-
-    #[test]
-    fn codes_are_unique_and_cover_the_refusals_of_the_domain() {
-        let mut names: Vec<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), Code::ALL.len());
-        for kind in Refusal::KINDS {
-            assert!(names.contains(&kind), "{kind}");
-        }
-        let first = crate::domain::RequestId::new(1).unwrap();
-        let refusals = [
-            Refusal::SoldOut,
-            Refusal::AlreadyPurchased { first },
-            Refusal::QuotaExceeded { owned: 0, limit: 0 },
-            Refusal::RequestIdReused,
-            Refusal::NotStarted,
-            Refusal::Ended,
-        ];
-        for refusal in &refusals {
-            assert_eq!(Code::from(refusal).as_str(), refusal.code());
-        }
-    }
-
-    #[test]
-    fn a_detail_of_the_client_cannot_break_the_body() {
-        let problem = Problem::invalid("unknown field `\"},{\n\u{0}`").with("faults", vec!["a\"b"]);
-        let body = problem.body(problem.more.as_ref().unwrap(), &trace());
-        let body: Value = serde_json::from_str(&body).unwrap();
-        assert_eq!(body["detail"], "unknown field `\"},{\n\u{0}`");
-        assert_eq!(body["faults"][0], "a\"b");
-    }
-
-    #[test]
-    fn a_trace_id_keeps_its_leading_zeros() {
-        let body = plain_body(Code::SoldOut, &TraceContext { trace: TraceId(1), ..trace() });
-        assert!(body.ends_with("00000000000000000000000000000001\"}"), "{body}");
+impl From<outbox::Error> for Problem {
+    /// Logged here, because here it ends: the operator reads `busy`.
+    fn from(error: outbox::Error) -> Self {
+        tracing::warn!(error = &error as &dyn std::error::Error, "outbox did not answer");
+        Code::Busy.into()
     }
 }
+
+#[cfg(test)]
+#[path = "problem_tests.rs"]
+mod tests;

@@ -1,4 +1,4 @@
-//! "Where is my order?": what gate and ledger know of one request, for operators.
+//! "Where is my order?": every stage between gate and ledger that knows one request, for operators.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -6,8 +6,12 @@ use utoipa::ToSchema;
 use super::problem::{Code, Problem};
 use super::state::Parts;
 use super::views::rfc3339;
-use crate::domain::{BucketNo, BuyerId, RequestId, SkuNo, Standing, TraceId};
-use crate::stock::{BucketKey, RequestStanding};
+use crate::domain::{
+    BucketNo, BuyerId, DeadLetter, LetterState, RequestId, SkuNo, Standing, TraceId,
+};
+use crate::outbox::Place;
+use crate::stock::{self, BucketKey, RequestStanding};
+use crate::tier::Pipeline;
 use crate::tokens::RequestTokens;
 
 /// The way of one request.
@@ -31,19 +35,41 @@ pub struct TraceView {
 /// What one stage knows.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct StageView {
-    /// `gate` or `ledger`.
+    /// `gate`, `outbox`, `relay`, `broker`, `dead_letter` or `ledger`.
     stage: &'static str,
     /// What it says, for people.
     says: &'static str,
-    /// `queued`, `failed`, or the state of the order.
+    /// `queued`, `failed`, `dead`, `replayed`, or the state of the order.
     state: &'static str,
     /// Why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<&'static str>,
-    /// Units.
-    quantity: u32,
-    /// `gate`: when it was asked; `ledger`: `placed_at`, or when the failure was recorded.
-    at: String,
+    reason: Option<String>,
+    /// Who has it in hand.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    holder: Option<String>,
+    /// Units, where the stage knows them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    quantity: Option<u32>,
+    /// `gate`: when it was asked; `ledger`: `placed_at`, or when the failure was recorded;
+    /// `dead_letter`: when it was given up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at: Option<String>,
+}
+
+impl StageView {
+    fn new(stage: &'static str, says: &'static str, state: &'static str) -> Self {
+        Self { stage, says, state, reason: None, holder: None, quantity: None, at: None }
+    }
+
+    fn of(mut self, quantity: u32, at_ms: i64) -> Self {
+        (self.quantity, self.at) = (Some(quantity), Some(rfc3339(at_ms)));
+        self
+    }
+
+    fn because(mut self, reason: impl Into<String>) -> Self {
+        self.reason = Some(reason.into());
+        self
+    }
 }
 
 /// What is known, piece by piece.
@@ -53,6 +79,9 @@ struct Known {
     buyer: Option<BuyerId>,
     trace: Option<TraceId>,
     gate: Option<StageView>,
+    /// The bucket that knows it, while the ledger has not answered.
+    waiting_in: Option<BucketKey>,
+    between: Vec<StageView>,
     ledger: Option<StageView>,
 }
 
@@ -68,10 +97,24 @@ pub async fn trace(parts: &Parts, written: &str) -> Result<TraceView, Problem> {
         number.ok_or_else(|| Problem::invalid("request_id must be a request id or its number"))?;
     let mut known = Known { sku: token.map(|id| id.sku_no), ..Known::default() };
     ask_ledger(parts, request, &mut known).await?;
-    ask_gates(parts, request, &mut known).await?;
-    if known.ledger.is_none() && known.gate.is_none() {
+    match ask_gates(parts, request, &mut known).await {
+        // What the ledger says is the last word, also while the gates cannot be asked.
+        Err(_busy) if known.ledger.is_some() => {}
+        asked => asked?,
+    }
+    if let (Some(pipeline), Some(key)) = (&parts.pipeline, known.waiting_in) {
+        known.between = on_its_way(pipeline, key, request).await?;
+    }
+    let letters = parts.ledger.dead_letters_with(request).await?;
+    if letters.iter().any(|letter| letter.state != LetterState::Replayed) {
+        // It is there and nowhere else.
+        known.between.retain(|stage| stage.stage != "broker");
+    }
+    known.between.extend(letters.iter().rev().map(letter_stage));
+    if known.ledger.is_none() && known.gate.is_none() && known.between.is_empty() {
         let detail = "No gate and no row of the ledger knows it: it was never accepted.";
-        return Err(Problem::from(Code::NotFound).with_detail(detail));
+        let problem = Problem::from(Code::NotFound).with_detail(detail);
+        return Err(problem.with("request_id", request.to_string()));
     }
     let place = known.sku.and_then(|sku| parts.catalog.of_sku(sku));
     Ok(TraceView {
@@ -80,7 +123,7 @@ pub async fn trace(parts: &Parts, written: &str) -> Result<TraceView, Problem> {
         sku_id: place.as_ref().map(|(_, sku)| sku.id.to_string()),
         buyer_id: known.buyer,
         trace_id: known.trace.map(|trace| trace.to_string()),
-        stages: known.gate.into_iter().chain(known.ledger).collect(),
+        stages: known.gate.into_iter().chain(known.between).chain(known.ledger).collect(),
     })
 }
 
@@ -88,25 +131,14 @@ async fn ask_ledger(parts: &Parts, request: RequestId, known: &mut Known) -> Res
     if let Some(order) = parts.ledger.order(request).await? {
         known.sku = Some(order.sku);
         known.buyer = Some(order.buyer);
-        known.ledger = Some(StageView {
-            stage: "ledger",
-            says: "order",
-            state: order.state.name(),
-            reason: None,
-            quantity: order.quantity,
-            at: rfc3339(order.placed_at_ms),
-        });
+        let stage = StageView::new("ledger", "order", order.state.name());
+        known.ledger = Some(stage.of(order.quantity, order.placed_at_ms));
     } else if let Some(failure) = parts.ledger.failure(request).await? {
         known.sku = Some(failure.sku);
         known.buyer = Some(failure.buyer);
-        known.ledger = Some(StageView {
-            stage: "ledger",
-            says: "recorded failure",
-            state: "failed",
-            reason: Some(failure.reason.code()),
-            quantity: failure.quantity,
-            at: rfc3339(failure.recorded_at_ms),
-        });
+        let stage = StageView::new("ledger", "recorded failure", "failed");
+        let stage = stage.of(failure.quantity, failure.recorded_at_ms);
+        known.ledger = Some(stage.because(failure.reason.code()));
     }
     Ok(())
 }
@@ -119,15 +151,17 @@ async fn ask_gates(parts: &Parts, request: RequestId, known: &mut Known) -> Resu
     while known.gate.is_none()
         && let Some(sku) = candidates.next()
     {
-        if !parts.actors.directory().has(sku.no) {
-            continue;
-        }
         for bucket in (0..sku.buckets).map(BucketNo) {
             let key = BucketKey { sku: sku.no, bucket };
-            let Some(found) = parts.stock.find(key, request).await? else { continue };
+            let found = match parts.stock.find(key, request).await {
+                Err(stock::Error::NotLoaded(_)) => continue,
+                found => found?,
+            };
+            let Some(found) = found else { continue };
             known.sku = Some(sku.no);
             known.gate = Some(gate_stage(&found));
             if found.standing == Standing::Queued {
+                known.waiting_in = Some(key);
                 let open = parts.stock.unsettled(key, i64::MAX).await?;
                 if let Some(intent) = open.iter().find(|intent| intent.request == request) {
                     known.buyer = Some(intent.buyer);
@@ -139,12 +173,50 @@ async fn ask_gates(parts: &Parts, request: RequestId, known: &mut Known) -> Resu
     Ok(())
 }
 
-fn gate_stage(found: &RequestStanding) -> StageView {
-    let (says, state, reason) = match found.standing {
-        Standing::Queued => ("waits for the ledger", "queued", None),
-        Standing::Ordered { state, .. } => ("has the order", state.name(), None),
-        Standing::Failed(refusal) => ("failed", "failed", Some(refusal.code())),
+/// Where between gate and ledger a request is that both know of as under way.
+async fn on_its_way(
+    pipeline: &Pipeline,
+    key: BucketKey,
+    request: RequestId,
+) -> Result<Vec<StageView>, Problem> {
+    let stage = match pipeline.outbox.find(key, request).await? {
+        Some(Place::Waiting) => StageView::new("outbox", "waits for a relay", "queued"),
+        Some(Place::InHand { worker }) => StageView {
+            holder: Some(worker),
+            ..StageView::new("relay", "is being published", "queued")
+        },
+        Some(Place::Dead { reason }) => {
+            StageView::new("dead_letter", "given up by the relay", "dead").because(reason)
+        }
+        // Queues cannot be looked into: what no stage around them has is there, or was lost there
+        // and is sent again.
+        None => StageView::new("broker", "is in a queue, or in a consumer's hand", "queued"),
     };
-    let at = rfc3339(found.asked_at_ms);
-    StageView { stage: "gate", says, state, reason, quantity: found.quantity, at }
+    Ok(vec![stage])
+}
+
+/// A letter that was replayed is told, too: it explains why the request took so long.
+fn letter_stage(letter: &DeadLetter) -> StageView {
+    let (says, state) = match letter.state {
+        LetterState::Open => ("waits for an operator", "dead"),
+        LetterState::Parked => ("set aside by an operator", "dead"),
+        LetterState::Replayed => ("was put on its way again", "replayed"),
+    };
+    StageView {
+        holder: Some(format!("dead letter {}", letter.no)),
+        reason: Some(letter.reason.clone()),
+        at: Some(rfc3339(letter.dead_at_ms)),
+        ..StageView::new("dead_letter", says, state)
+    }
+}
+
+fn gate_stage(found: &RequestStanding) -> StageView {
+    let stage = match found.standing {
+        Standing::Queued => StageView::new("gate", "waits for the ledger", "queued"),
+        Standing::Ordered { state, .. } => StageView::new("gate", "has the order", state.name()),
+        Standing::Failed(refusal) => {
+            StageView::new("gate", "failed", "failed").because(refusal.code())
+        }
+    };
+    stage.of(found.quantity, found.asked_at_ms)
 }

@@ -6,7 +6,10 @@ use actix_web::{HttpRequest, Resource, Route, guard};
 
 use super::problem::{Code, Problem};
 use super::watch::{trace_of, watch};
-use super::{admin_ops, admin_sales, buy, health, openapi, orders, request_ids, requests, sales};
+use super::{
+    admin_dead_letters, admin_ops, admin_sales, buy, health, openapi, orders, request_ids,
+    requests, sales,
+};
 
 /// The buy route.
 pub const BUY: &str = "/v1/buy/{path_id}";
@@ -92,6 +95,16 @@ pub const INTERNAL: &[Entry] = table! {
     "POST" "/admin/v1/audit", Admin => admin_ops::check, [InvalidRequest UnknownSku Busy];
     "GET" "/admin/v1/requests/{request_id}/trace", Admin => admin_ops::trace, [
         InvalidRequest NotFound Busy
+    ];
+    "GET" "/admin/v1/dead-letters", Admin => admin_dead_letters::list, [InvalidRequest Busy];
+    "GET" "/admin/v1/dead-letters/{letter_id}", Admin => admin_dead_letters::show, [
+        UnknownLetter Busy
+    ];
+    "POST" "/admin/v1/dead-letters/{letter_id}/replay", Admin => admin_dead_letters::put_back, [
+        UnknownLetter LetterNotReplayable NoBroker BrokerAway Busy
+    ];
+    "POST" "/admin/v1/dead-letters/{letter_id}/park", Admin => admin_dead_letters::park, [
+        InvalidRequest UnknownLetter LetterConflict Busy
     ];
 };
 

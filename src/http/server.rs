@@ -1,4 +1,5 @@
-//! The two listeners: opened together, taken down in order.
+//! The two listeners: opened together, taken down in order. Only a role that sells has the public
+//! one.
 
 use std::io;
 use std::net::SocketAddr;
@@ -62,12 +63,13 @@ fn remedy(error: &io::Error, key: &str) -> String {
 
 /// The open listeners.
 pub struct Servers {
-    /// Where buyers come in; the port is never 0.
-    pub public: SocketAddr,
+    /// Where buyers come in, in a role that sells; the port is never 0.
+    pub public: Option<SocketAddr>,
     /// Where operators, probes and collectors come in; the port is never 0.
     pub internal: SocketAddr,
     state: Data<State>,
-    handles: [ServerHandle; 2],
+    /// Buyers first.
+    handles: Vec<ServerHandle>,
 }
 
 impl Servers {
@@ -94,8 +96,8 @@ struct Plan {
     connections_max: usize,
 }
 
-/// Opens both listeners; they answer until [`Servers::stop`]. Signals are left to the caller; a
-/// stop waits for running requests up to `shutdown.deadline_ms`.
+/// Opens the listeners of the role; they answer until [`Servers::stop`]. Signals are left to the
+/// caller; a stop waits for running requests up to `shutdown.deadline_ms`.
 ///
 /// # Errors
 /// Which address, why, and what to do; or what is missing.
@@ -115,11 +117,13 @@ pub async fn start(settings: &Settings, parts: Parts) -> Result<Servers, Error> 
         workers: 1,
         connections_max: INTERNAL_CONNECTIONS_MAX,
     };
-    let (public, buyers) = bind(&state, &public)?;
+    let buyers = settings.role.sells().then(|| bind(&state, &public)).transpose()?;
     let (internal, operators) = bind(&state, &internal)?;
-    let handles = [buyers.handle(), operators.handle()];
-    spawn_server(buyers);
-    spawn_server(operators);
+    let public = buyers.as_ref().map(|(address, _)| *address);
+    let buyers = buyers.map(|(_, server)| server);
+    let servers: Vec<Server> = buyers.into_iter().chain([operators]).collect();
+    let handles = servers.iter().map(Server::handle).collect();
+    servers.into_iter().for_each(spawn_server);
     Ok(Servers { public, internal, state, handles })
 }
 

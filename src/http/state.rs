@@ -16,9 +16,11 @@ use crate::catalog::Catalog;
 use crate::clock::SharedClock;
 use crate::config::Settings;
 use crate::db::{self, Ledger};
+use crate::dead_letters::DeadLetterDesk;
 use crate::metrics::Metrics;
 use crate::sales_desk::SalesDesk;
 use crate::stock::Stock;
+use crate::tier::Pipeline;
 use crate::tokens::RequestTokens;
 
 /// The running system that the interface stands in front of.
@@ -33,6 +35,8 @@ pub struct Parts {
     pub ledger: Arc<dyn Ledger>,
     /// Where units are counted.
     pub stock: Arc<dyn Stock>,
+    /// What is between the gates and the ledger, in tier `pipeline`.
+    pub pipeline: Option<Pipeline>,
     /// What lives in this process.
     pub actors: Arc<ActorSystem>,
     /// What is counted.
@@ -47,6 +51,8 @@ pub struct State {
     pub parts: Parts,
     /// The settings in effect.
     pub settings: Settings,
+    /// The operators' verbs on dead letters.
+    pub letters: DeadLetterDesk,
     /// Request ids.
     pub tokens: RequestTokens,
     /// Who is the buyer.
@@ -68,7 +74,14 @@ impl State {
     /// # Errors
     /// The ledger's error, or authentication by token without a secret.
     pub async fn new(settings: &Settings, parts: Parts) -> Result<Self, Error> {
+        let letters = DeadLetterDesk::new(
+            Arc::clone(&parts.ledger),
+            Arc::clone(&parts.clock),
+            parts.pipeline.as_ref(),
+            settings.amqp.queues,
+        );
         Ok(Self {
+            letters,
             tokens: tokens(settings, parts.ledger.as_ref()).await?,
             buyer_auth: BuyerAuth::new(&settings.auth)?,
             admin_auth: AdminAuth::new(&settings.admin, &settings.internal),

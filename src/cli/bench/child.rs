@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use parking_lot::Mutex;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::load::cpu::Usage;
 
@@ -79,6 +80,17 @@ impl ServerChild {
         }
     }
 
+    /// Its process number.
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Freezes it, or lets it go on.
+    pub(super) fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        let pid = Pid::from_raw(i32::try_from(self.child.id())?);
+        Ok(kill_process(pid.context("no process")?, signal)?)
+    }
+
     /// CPU time and memory now.
     pub(super) fn usage(&self) -> anyhow::Result<Usage> {
         Usage::of(self.child.id()).context("the server process has ended")
@@ -132,7 +144,8 @@ fn await_addresses(receiver: &Receiver<Addresses>) -> anyhow::Result<Addresses> 
     })
 }
 
-/// Finds `listening public=HOST:PORT internal=HOST:PORT` in a line, in plain text or a log line.
+/// Finds `listening public=HOST:PORT internal=HOST:PORT` in a line, in plain text or a log line. A
+/// role that does not sell has no public listener: port 0 answers nobody.
 fn parse_listening(line: &str) -> Option<Addresses> {
     let (_, fields) = line.split_once("listening")?;
     let value = |name: &str| {
@@ -141,7 +154,12 @@ fn parse_listening(line: &str) -> Option<Addresses> {
             rest.chars().take_while(|c| !c.is_whitespace() && !matches!(c, '"' | ',')).collect();
         address.parse().ok()
     };
-    Some((value("public=")?, value("internal=")))
+    match (value("public="), value("internal=")) {
+        (None, None) => None,
+        (public, internal) => {
+            Some((public.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 0))), internal))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -155,6 +173,8 @@ mod tests {
         let log = "2026-01-01 INFO floodgate: listening public=[::1]:7 internal=[::1]:8";
         assert_eq!(parse_listening(log).map(|(public, _)| public.port()), Some(7));
         assert_eq!(parse_listening("listening public=1.2.3.4:5").map(|both| both.1), Some(None));
+        let (public, internal) = parse_listening("listening public=- internal=[::1]:8").unwrap();
+        assert_eq!((public.port(), internal.unwrap().port()), (0, 8));
         assert_eq!(parse_listening("listening"), None);
         assert_eq!(parse_listening("public=127.0.0.1:81"), None);
     }

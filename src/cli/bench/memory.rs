@@ -84,7 +84,7 @@ async fn usual(lab: &Lab<'_>) -> anyhow::Result<f64> {
     Ok((used(&mut connection)? - before) / BUYERS as f64)
 }
 
-fn used(connection: &mut redis::Connection) -> anyhow::Result<f64> {
+pub(super) fn used(connection: &mut redis::Connection) -> anyhow::Result<f64> {
     let info: String = redis::cmd("INFO").arg("memory").query(connection)?;
     let used = info.lines().find_map(|line| line.strip_prefix("used_memory:")?.trim().parse().ok());
     used.ok_or_else(|| anyhow::anyhow!("INFO has no used_memory"))

@@ -1,11 +1,12 @@
 //! `floodgate bench`: how fast, and still correct?
 //!
 //! Without `--table` it runs one load against one sale. With `--table` it measures the goals next
-//! to their yardsticks, on Redis and MariaDB servers of its own; where those are not installed, it
-//! says which goals were not measured. Everything that sells ends with an audit: a run whose audit
-//! fails is void, however fast it was.
+//! to their yardsticks, on Redis, RabbitMQ and MariaDB servers of its own; where those are not
+//! installed, it says which goals were not measured. Everything that sells ends with an audit: a run
+//! whose audit fails is void, however fast it was.
 
 mod admin;
+mod backlog;
 mod child;
 mod crowd;
 mod decide;
@@ -18,14 +19,20 @@ mod meter;
 mod million;
 mod orders;
 mod overload;
+mod pipeline;
 mod private;
 mod probe;
+mod rabbit;
+mod raw;
+mod relay;
 mod request_ids;
+mod rig;
 mod sample;
 mod scratch;
 mod single;
 mod stats;
 mod table;
+mod takeover;
 mod yardstick;
 
 use std::net::SocketAddr;

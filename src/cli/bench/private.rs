@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use diesel_async::{AsyncConnection, AsyncMysqlConnection};
+use diesel_async::{AsyncConnection, AsyncMysqlConnection, SimpleAsyncConnection};
 
 use super::scratch::Scratch;
 use crate::clock::now_monotonic;
@@ -37,12 +37,22 @@ pub(super) fn need(program: &'static str, package: &'static str) -> anyhow::Resu
     Err(Missing { program, package }.into())
 }
 
+/// Requires a program by its file, which is in one of these places.
+pub(super) fn need_file(
+    places: &[&str],
+    program: &'static str,
+    package: &'static str,
+) -> anyhow::Result<String> {
+    let found = places.iter().find(|place| Path::new(place).is_file());
+    found.map(|&place| place.to_owned()).ok_or_else(|| Missing { program, package }.into())
+}
+
 /// A process that ends with this value, or with this process.
 #[derive(Debug)]
-struct Process(Child);
+pub(super) struct Process(Child);
 
 impl Process {
-    fn start(program: &str, arguments: &[String], log: &Path) -> anyhow::Result<Self> {
+    pub(super) fn start(program: &str, arguments: &[String], log: &Path) -> anyhow::Result<Self> {
         let log = fs::File::create(log)?;
         // The signal comes when the thread that started the child ends: the main one, here.
         let child = Command::new("setpriv")
@@ -55,8 +65,12 @@ impl Process {
         Ok(Self(child.with_context(|| format!("cannot start {program}"))?))
     }
 
+    pub(super) fn id(&self) -> u32 {
+        self.0.id()
+    }
+
     /// Polls until `answer` gives a value.
-    async fn until<T>(
+    pub(super) async fn until<T>(
         &mut self,
         log: &Path,
         mut answer: impl AsyncFnMut() -> Option<T>,
@@ -84,7 +98,7 @@ impl Drop for Process {
 }
 
 /// A port that nobody listens on at the moment.
-fn free_port() -> anyhow::Result<u16> {
+pub(super) fn free_port() -> anyhow::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
@@ -116,7 +130,7 @@ impl RedisServer {
     }
 
     pub(super) fn pid(&self) -> u32 {
-        self.process.0.id()
+        self.process.id()
     }
 
     pub(super) fn url(&self) -> String {
@@ -153,7 +167,7 @@ impl MariaServer {
             format!(
                 "CREATE DATABASE floodgate CHARACTER SET utf8mb4;\n\
                  CREATE USER floodgate@127.0.0.1 IDENTIFIED BY '{PASSWORD}';\n\
-                 GRANT ALL ON floodgate.* TO floodgate@127.0.0.1;\n"
+                 GRANT ALL ON `floodgate%`.* TO floodgate@127.0.0.1;\n"
             ),
         )?;
         let mut arguments = vec![
@@ -180,11 +194,24 @@ impl MariaServer {
     }
 
     pub(super) fn pid(&self) -> u32 {
-        self.process.0.id()
+        self.process.id()
     }
 
     pub(super) fn url(&self) -> String {
-        format!("mysql://floodgate:{PASSWORD}@{}/floodgate", self.address)
+        self.url_of("floodgate")
+    }
+
+    /// A further empty database; its URL.
+    pub(super) async fn database(&self) -> anyhow::Result<String> {
+        let name = format!("floodgate_{:016x}", fastrand::u64(..));
+        let mut connection = AsyncMysqlConnection::establish(&self.url()).await?;
+        let create = format!("CREATE DATABASE {name} CHARACTER SET utf8mb4");
+        connection.batch_execute(&create).await?;
+        Ok(self.url_of(&name))
+    }
+
+    fn url_of(&self, database: &str) -> String {
+        format!("mysql://floodgate:{PASSWORD}@{}/{database}", self.address)
     }
 }
 

@@ -101,11 +101,18 @@ pub(super) async fn measure_with(
     })
 }
 
+/// The value of a metric without labels; 0 where there is none.
+pub(super) fn number(metrics: &str, name: &str) -> f64 {
+    let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.and_then(|value| value.trim().parse().ok()).unwrap_or(0.0)
+}
+
 /// How many batches there were and how many requests in them, since the server was started.
 #[derive(Debug, Default)]
-struct Batches(Vec<(&'static str, f64, f64)>);
+pub(super) struct Batches(Vec<(&'static str, f64, f64)>);
 
-async fn batches(server: &ServerChild) -> anyhow::Result<Batches> {
+/// The batches of a server until now.
+pub(super) async fn batches(server: &ServerChild) -> anyhow::Result<Batches> {
     // The yardstick has none.
     if server.internal.is_none() {
         return Ok(Batches::default());
@@ -115,10 +122,7 @@ async fn batches(server: &ServerChild) -> anyhow::Result<Batches> {
 
 impl Batches {
     fn read(metrics: &str) -> Self {
-        let number = |name: String| {
-            let line = metrics.lines().find_map(|line| line.strip_prefix(&name)?.strip_prefix(' '));
-            line.and_then(|value| value.trim().parse().ok()).unwrap_or(0.0)
-        };
+        let number = |name: String| number(metrics, &name);
         let histogram = |(who, name): (&'static str, &str)| {
             (who, number(format!("{name}_sum")), number(format!("{name}_count")))
         };
@@ -128,7 +132,7 @@ impl Batches {
     }
 
     /// The mean sizes since an earlier look.
-    fn since(&self, earlier: &Self) -> Vec<(&'static str, f64)> {
+    pub(super) fn since(&self, earlier: &Self) -> Vec<(&'static str, f64)> {
         let mean = |(now, then): (&(&'static str, f64, f64), &(&'static str, f64, f64))| {
             let batches = now.2 - then.2;
             (batches > 0.0).then(|| (now.0, (now.1 - then.1) / batches))

@@ -35,13 +35,17 @@ pub(super) enum Goal {
     AtMost { floor: f64, aim: f64 },
     /// The number should be at most this; there is no yardstick.
     Count { floor: f64, aim: f64 },
+    /// The number should be at least this; there is no yardstick.
+    Number { floor: f64, aim: f64 },
 }
 
 impl Goal {
     /// What a measured ratio or number means.
     pub(super) fn verdict(self, ratio: f64) -> &'static str {
         let (floor, aim) = match self {
-            Self::AtLeast { floor, aim } => (ratio >= floor, ratio >= aim),
+            Self::AtLeast { floor, aim } | Self::Number { floor, aim } => {
+                (ratio >= floor, ratio >= aim)
+            }
             Self::AtMost { floor, aim } | Self::Count { floor, aim } => {
                 (ratio <= floor, ratio <= aim)
             }
@@ -59,6 +63,9 @@ impl Goal {
             Self::AtLeast { floor, aim } => (format!("≥ {floor:.2}x"), format!("≥ {aim:.2}x")),
             Self::AtMost { floor, aim } => (format!("≤ {floor:.2}x"), format!("≤ {aim:.2}x")),
             Self::Count { floor, aim } => (format!("≤ {floor:.0}"), format!("≤ {aim:.0}")),
+            Self::Number { floor, aim } => {
+                (format!("≥ {}", grouped(floor)), format!("≥ {}", grouped(aim)))
+            }
         }
     }
 }
@@ -102,6 +109,16 @@ mod tests {
             [9.0, 3.0, 1.2].map(|r| less.verdict(r)),
             ["below floor", "floor met", "aim met"]
         );
+    }
+
+    #[test]
+    fn a_number_has_its_direction() {
+        let least = Goal::Number { floor: 10_000.0, aim: 20_000.0 };
+        assert_eq!(
+            [9e3, 12e3, 3e4].map(|n| least.verdict(n)),
+            ["below floor", "floor met", "aim met"]
+        );
+        assert_eq!(least.columns(), ("≥ 10,000".to_owned(), "≥ 20,000".to_owned()));
     }
 
     #[test]

@@ -6,12 +6,30 @@ use super::machine::Machine;
 use super::million::{self, LargeStart};
 use super::scratch::Scratch;
 use super::stats::{Goal, Spread, grouped};
-use super::{decide, gate, goals, memory, orders, overload};
+use super::{backlog, decide, gate, goals, memory, orders, overload, pipeline, relay, takeover};
 use crate::cli::output::Output;
 
 /// Every goal of the table.
-pub(super) const GOALS: [&str; 12] =
-    ["S1", "S2", "S3", "S4", "S5", "S8", "S9", "S11", "S12", "S13", "S14", "S15"];
+pub(super) const GOALS: [&str; 18] = [
+    "S1",
+    "S2",
+    "S3",
+    "S4",
+    "S5",
+    "S6",
+    "S7",
+    "S8",
+    "S9",
+    "S10",
+    "S11",
+    "S12",
+    "S13",
+    "S14",
+    "S15",
+    "S17",
+    "sustained",
+    "backlog",
+];
 
 /// A range of ratios wider than this share of the median is pointed out.
 const WIDE: f64 = 0.15;
@@ -110,9 +128,14 @@ async fn measure_goals(lab: &mut Lab<'_>) -> Vec<Row> {
     measure!("S3"; "gate decisions", decide::one_by_one);
     measure!("S4"; "gate decisions, pipelined", decide::pipelined);
     measure!("S5"; "purchases, tier gate", gate::purchases);
+    measure!("S6", "S7"; "outbox to broker", relay::relay);
     measure!("S8", "S9"; "orders in MariaDB", orders::ledger);
+    measure!("S10"; "HTTP to ledger", pipeline::end_to_end);
     measure!("S11", "S12", "S13", "S14"; "durable purchases", embedded);
     measure!("S15"; "memory of Redis", memory::bytes);
+    measure!("S17"; "death of a relay", takeover::takeover);
+    measure!("sustained"; "HTTP to ledger, without a break", pipeline::sustained);
+    measure!("backlog"; "a broker that was down", backlog::backlog);
     rows.retain(|row| lab.wants(&[row.id.split(' ').next().unwrap_or_default()]));
     rows
 }

@@ -16,6 +16,7 @@ mod ledger;
 mod machine;
 mod mysql;
 mod network;
+mod rabbit;
 mod redis;
 
 const EXAMPLES: &str = "\
@@ -99,6 +100,7 @@ async fn examine(common: &Common) -> Vec<Finding> {
     findings.extend(ledger::examine(settings, running));
     findings.extend(mysql::examine(settings));
     findings.extend(redis::examine(settings).await);
+    findings.extend(rabbit::examine(settings).await);
     findings.extend(machine::examine(settings));
     findings.extend(network::examine(settings, running));
     findings

@@ -3,7 +3,7 @@
 
 use super::{Finding, machine};
 use crate::cli::engine;
-use crate::config::Settings;
+use crate::config::{Settings, Tier};
 use crate::db::mysql::health::Facts;
 
 /// What every session of the ledger is set to.
@@ -15,6 +15,8 @@ const UNDO_PROXY: &str = "connect to the server itself, or let the proxy between
                           session is set to (no multiplexing of connections)";
 /// Text of one order in a batch, generously.
 const ORDER_BYTES: u64 = 250;
+/// One dead letter, which has a body of at most a mebibyte.
+const LETTER_BYTES: u64 = 2 * 1024 * 1024;
 /// The oldest that check what a table's CHECK says.
 const MYSQL_MIN: [u32; 3] = [8, 0, 16];
 const MARIADB_MIN: [u32; 3] = [10, 5, 0];
@@ -49,7 +51,9 @@ fn judge(facts: &Facts, settings: &Settings) -> Vec<Finding> {
     ];
     findings.extend(engines(facts));
     findings.extend(binlog(facts).or_else(|| writes(facts)));
-    findings.extend(packets(facts, settings.consumer.batch_max as u64));
+    let batch_bytes = settings.consumer.batch_max as u64 * ORDER_BYTES;
+    let letter_bytes = if settings.tier == Tier::Pipeline { LETTER_BYTES } else { 0 };
+    findings.extend(packets(facts, batch_bytes.max(letter_bytes)));
     findings
 }
 
@@ -264,13 +268,13 @@ fn binlog(facts: &Facts) -> Option<Finding> {
     })
 }
 
-fn packets(facts: &Facts, batch_max: u64) -> Option<Finding> {
-    let (most, needed) = (facts.number("max_allowed_packet"), batch_max * ORDER_BYTES);
+fn packets(facts: &Facts, needed: u64) -> Option<Finding> {
+    let most = facts.number("max_allowed_packet");
     (most < needed).then(|| {
         Finding::fail(
             "ledger packets",
-            format!("max_allowed_packet = {most}, a batch may have {needed} bytes"),
-            format!("SET GLOBAL max_allowed_packet = {needed}, or lower consumer.batch_max"),
+            format!("max_allowed_packet = {most}, a statement may have {needed} bytes"),
+            format!("SET GLOBAL max_allowed_packet = {needed}, and the same in its configuration"),
         )
     })
 }

@@ -1,0 +1,127 @@
+//! A RabbitMQ of the bench's own: a node and a port mapper on free ports, in a folder of their own,
+//! gone with the bench.
+
+use std::fs::{self, Permissions};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use super::private::{Process, free_port, need_file};
+use super::scratch::Scratch;
+
+/// Where the package keeps its own program: the one on the path changes user.
+const PROGRAMS: [&str; 3] = [
+    "/usr/lib/rabbitmq/bin/rabbitmq-server",
+    "/usr/local/lib/rabbitmq/bin/rabbitmq-server",
+    "/opt/rabbitmq/sbin/rabbitmq-server",
+];
+/// The same for every node: each has a port mapper of its own.
+const NODE: &str = "floodgate@localhost";
+/// For both sides of a comparison: a scheduler that waits in vain takes the time of others.
+const RUNTIME: &str = "+sbwt none +sbwtdcpu none +sbwtdio none \
+                       -kernel inet_dist_use_interface {127,0,0,1}";
+const SETTINGS: &str = "\
+loopback_users = none
+vm_memory_high_watermark.relative = 0.6
+disk_free_limit.absolute = 50MB
+log.console = false
+";
+
+/// A RabbitMQ node.
+#[derive(Debug)]
+pub(super) struct RabbitServer {
+    /// `None`: it is down.
+    node: Option<Process>,
+    _mapper: Process,
+    // Removed after both have ended.
+    scratch: Scratch,
+    program: String,
+    address: SocketAddr,
+    node_port: u16,
+    mapper_port: u16,
+}
+
+impl RabbitServer {
+    /// An empty one with its defaults.
+    pub(super) async fn start(parent: Option<&Path>) -> anyhow::Result<Self> {
+        let program = need_file(&PROGRAMS, "rabbitmq-server", "rabbitmq-server")?;
+        let scratch = Scratch::new(parent)?;
+        let file = |name: &str| scratch.path().join(name);
+        fs::create_dir(file("home"))?;
+        let cookie = file("home/.erlang.cookie");
+        fs::write(&cookie, format!("{:032x}", fastrand::u128(..)))?;
+        fs::set_permissions(&cookie, Permissions::from_mode(0o400))?;
+        fs::write(file("plugins"), "[].")?;
+        fs::write(file("rabbitmq.conf"), SETTINGS)?;
+        let mapper_port = free_port()?;
+        let words = ["-address", "127.0.0.1", "-port", &mapper_port.to_string()];
+        let words = words.map(str::to_owned);
+        let log = file("mapper.log");
+        let mut mapper = Process::start("epmd", &words, &log)?;
+        let mapped = (Ipv4Addr::LOCALHOST, mapper_port);
+        mapper.until(&log, async || TcpStream::connect(mapped).ok()).await?;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
+        let node_port = free_port()?;
+        let mut server =
+            Self { node: None, _mapper: mapper, scratch, program, address, node_port, mapper_port };
+        server.up().await?;
+        Ok(server)
+    }
+
+    /// Starts it on the data that it has.
+    pub(super) async fn up(&mut self) -> anyhow::Result<()> {
+        // What the node before wrote does not say that this one is ready.
+        drop(fs::remove_dir_all(self.file("log")));
+        let mut words = vec!["-i".to_owned()];
+        words.extend(self.environment().map(|(name, value)| format!("{name}={value}")));
+        words.push(self.program.clone());
+        let output = self.file("output");
+        let mut node = Process::start("env", &words, &output)?;
+        let log = self.file(&format!("log/{NODE}.log"));
+        let is_up = |said: &String| said.contains("Server startup complete");
+        node.until(&output, async || fs::read_to_string(&log).ok().filter(is_up)).await?;
+        self.node = Some(node);
+        Ok(())
+    }
+
+    /// `kill -9`.
+    pub(super) fn down(&mut self) {
+        self.node = None;
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.scratch.path().join(name)
+    }
+
+    fn environment(&self) -> [(&'static str, String); 15] {
+        let file = |name: &str| self.file(name).display().to_string();
+        [
+            ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()),
+            ("HOME", file("home")),
+            ("ERL_EPMD_PORT", self.mapper_port.to_string()),
+            ("ERL_EPMD_ADDRESS", "127.0.0.1".to_owned()),
+            ("RABBITMQ_NODENAME", NODE.to_owned()),
+            ("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1".to_owned()),
+            ("RABBITMQ_NODE_PORT", self.address.port().to_string()),
+            ("RABBITMQ_DIST_PORT", self.node_port.to_string()),
+            ("RABBITMQ_MNESIA_BASE", file("data")),
+            ("RABBITMQ_LOG_BASE", file("log")),
+            ("RABBITMQ_ENABLED_PLUGINS_FILE", file("plugins")),
+            ("RABBITMQ_CONFIG_FILE", file("rabbitmq.conf")),
+            ("RABBITMQ_CONF_ENV_FILE", file("none")),
+            // The script becomes the node, instead of waiting for it.
+            ("RUNNING_UNDER_SYSTEMD", "1".to_owned()),
+            ("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", RUNTIME.to_owned()),
+        ]
+    }
+
+    /// 0 while it is down.
+    pub(super) fn pid(&self) -> u32 {
+        self.node.as_ref().map_or(0, Process::id)
+    }
+
+    /// The address of its virtual host `/`.
+    pub(super) fn url(&self) -> String {
+        format!("amqp://guest:guest@{}/%2f", self.address)
+    }
+}

@@ -1,0 +1,112 @@
+//! The broker without this program around it: the usual publish loop, and what a queue holds.
+
+use std::collections::VecDeque;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use lapin::options::{
+    BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions, QueueDeleteOptions,
+    QueuePurgeOptions,
+};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties};
+use tokio::runtime::Builder;
+
+use crate::clock::now_monotonic;
+
+/// The queue of the publish loop.
+const QUEUE: &str = "bench.raw";
+/// Messages that survive the broker.
+const PERSISTENT: u8 = 2;
+
+/// What a publish loop does.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Loop {
+    pub(super) messages: u64,
+    /// Messages on their way at once.
+    pub(super) window: usize,
+    pub(super) body_bytes: usize,
+}
+
+/// Publishes to a quorum queue through the default exchange, a window of messages always on its
+/// way; how long that took, without connecting. Connection, channel and thread are its own.
+pub(super) async fn publish(url: String, job: Loop) -> anyhow::Result<Duration> {
+    with_channel(url, async move |channel| {
+        let mut arguments = FieldTable::default();
+        arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+        let options = QueueDeclareOptions::durable();
+        channel.queue_declare(QUEUE.into(), options, arguments).await?;
+        channel.confirm_select(ConfirmSelectOptions::default()).await?;
+        let took = run(channel, job).await?;
+        let found = purge_on(channel, QUEUE).await?;
+        channel.queue_delete(QUEUE.into(), QueueDeleteOptions::default()).await?;
+        if found != job.messages {
+            bail!("{} messages were confirmed, and the queue had {found}", job.messages);
+        }
+        Ok(took)
+    })
+    .await
+}
+
+async fn run(channel: &Channel, job: Loop) -> anyhow::Result<Duration> {
+    let body = vec![0xa5_u8; job.body_bytes];
+    let begun = now_monotonic();
+    let mut flying = VecDeque::with_capacity(job.window);
+    for _ in 0..job.messages {
+        if flying.len() >= job.window {
+            confirmed(flying.pop_front()).await?;
+        }
+        let properties = BasicProperties::default().with_delivery_mode(PERSISTENT);
+        let options = BasicPublishOptions::default();
+        let sent = channel.basic_publish("".into(), QUEUE.into(), options, &body, properties);
+        flying.push_back(sent.await?);
+    }
+    while !flying.is_empty() {
+        confirmed(flying.pop_front()).await?;
+    }
+    Ok(now_monotonic().duration_since(begun))
+}
+
+async fn confirmed(
+    oldest: Option<impl Future<Output = lapin::Result<Confirmation>>>,
+) -> anyhow::Result<()> {
+    let Some(oldest) = oldest else { return Ok(()) };
+    match oldest.await? {
+        Confirmation::Ack(None) => Ok(()),
+        other => bail!("a message was not accepted: {other:?}"),
+    }
+}
+
+/// Empties a queue; how many messages it had.
+pub(super) async fn purge(url: String, queue: String) -> anyhow::Result<u64> {
+    with_channel(url, async move |channel| purge_on(channel, &queue).await).await
+}
+
+async fn purge_on(channel: &Channel, queue: &str) -> anyhow::Result<u64> {
+    let purged = channel.queue_purge(queue.into(), QueuePurgeOptions::default()).await?;
+    Ok(purged.into())
+}
+
+/// Works on a connection of its own, on a thread of its own.
+async fn with_channel<T: Send + 'static>(
+    url: String,
+    job: impl AsyncFnOnce(&Channel) -> anyhow::Result<T> + Send + 'static,
+) -> anyhow::Result<T> {
+    let (sender, done) = tokio::sync::oneshot::channel();
+    let work = move || {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let properties = ConnectionProperties::default();
+            let connection = Connection::connect(&url, properties).await?;
+            let channel = connection.create_channel().await?;
+            let result = job(&channel).await;
+            // Whatever is left ends with the thread.
+            drop(connection.close(200, "done".into()).await);
+            result
+        })
+    };
+    let body = move || drop(sender.send(work()));
+    thread::Builder::new().name("bench-broker".to_owned()).spawn(body)?;
+    done.await.context("the thread of the broker died")?
+}

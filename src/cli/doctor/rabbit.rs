@@ -1,0 +1,273 @@
+//! RabbitMQ, where orders wait for the ledger: does it let us in, is it laid out as it must be,
+//! does it take messages, and does somebody take them out?
+
+use std::time::Duration;
+
+use super::{Finding, Status};
+use crate::broker::rabbit::health::{Facts, Part, Standing, Trial, Trouble};
+use crate::cli::engine;
+use crate::config::{Settings, Tier};
+
+/// The oldest that hands dead letters on at least once.
+const VERSION_MIN: [u32; 2] = [3, 10];
+/// Above it each window of messages is slow, whatever the broker does.
+const CONFIRM_COMFORTABLE: Duration = Duration::from_millis(100);
+/// What the broker answers where it refuses a user, and where it refuses a virtual host.
+const ACCESS_REFUSED: u16 = 403;
+const NOT_ALLOWED: u16 = 530;
+
+/// Looks at the broker behind `amqp.url`, where there is one.
+pub(super) async fn examine(settings: &Settings) -> Vec<Finding> {
+    // A missing address is a fault of the configuration.
+    if settings.tier != Tier::Pipeline || settings.amqp.url.is_empty() {
+        return Vec::new();
+    }
+    match engine::broker_health(settings).await {
+        Ok(Ok(facts)) => judge(&facts),
+        Ok(Err(trouble)) => vec![not_seen(&trouble)],
+        Err(error) => {
+            let remedy = "correct amqp.url; config/default.toml says how it is written";
+            vec![Finding::fail("broker", error.to_string(), remedy)]
+        }
+    }
+}
+
+fn not_seen(trouble: &Trouble) -> Finding {
+    const CHECK: &str = "broker";
+    let reason = &trouble.reason;
+    match trouble.code {
+        Some(ACCESS_REFUSED) => Finding::fail(
+            CHECK,
+            format!("does not let us in: {reason}"),
+            "put the right user and password into amqp.url; the user `guest` may come from the \
+             broker's own machine only",
+        ),
+        Some(NOT_ALLOWED) => Finding::fail(
+            CHECK,
+            format!("does not let us into the virtual host: {reason}"),
+            "`rabbitmqctl add_vhost VHOST` and `rabbitmqctl set_permissions -p VHOST USER '.*' \
+             '.*' '.*'`, or name another one in amqp.url (`/` is written %2f)",
+        ),
+        _ => Finding::fail(
+            CHECK,
+            format!("does not answer: {reason}"),
+            "start it, or correct amqp.url; `rabbitmq-diagnostics listeners` on its machine names \
+             its ports",
+        ),
+    }
+}
+
+fn judge(facts: &Facts) -> Vec<Finding> {
+    let ms = facts.connect_took.as_secs_f64() * 1000.0;
+    let mut findings = vec![
+        Finding::ok("broker", format!("connects in {ms:.1} ms")),
+        version(facts.version.as_deref()),
+        topology(facts),
+    ];
+    let is_wrong = findings.iter().any(|finding| finding.status == Status::Fail);
+    // Who may not declare may not publish either: one thing to do.
+    if !(is_wrong && matches!(facts.trial, Trial::Refused(_))) {
+        findings.push(trial(&facts.trial));
+    }
+    findings.push(consumers(&facts.queues));
+    findings.extend(waiting(&facts.queues));
+    findings
+}
+
+fn version(version: Option<&str>) -> Finding {
+    const CHECK: &str = "broker version";
+    let Some(version) = version else {
+        return Finding::ok(CHECK, "not told");
+    };
+    let numbers = version.rsplit(' ').next().unwrap_or_default().split('.');
+    let seen: Vec<u32> = numbers.take(2).map(|part| part.parse().unwrap_or(0)).collect();
+    if seen.as_slice() >= &VERSION_MIN[..] {
+        return Finding::ok(CHECK, version);
+    }
+    Finding::fail(
+        CHECK,
+        format!("{version} may lose dead letters on their way"),
+        "upgrade it to 3.10 or later",
+    )
+}
+
+fn topology(facts: &Facts) -> Finding {
+    const CHECK: &str = "broker topology";
+    let parts = || facts.exchanges.iter().chain(&facts.queues);
+    let wrong = parts().find_map(|part| match &part.standing {
+        Standing::Wrong(what) => Some(what),
+        Standing::Fits | Standing::Missing => None,
+    });
+    if let Some(what) = wrong {
+        let (detail, remedy) = what.split_once("; ").unwrap_or((what, "see the broker's log"));
+        return Finding::fail(CHECK, detail, remedy);
+    }
+    let is_missing = |part: &&Part| part.standing == Standing::Missing;
+    let missing: Vec<&str> = parts().filter(is_missing).map(|part| part.name.as_str()).collect();
+    let (exchanges, queues) = (facts.exchanges.len(), facts.queues.len());
+    if missing.is_empty() {
+        let detail = format!("{exchanges} exchanges and {queues} queues are as they must be");
+        return Finding::ok(CHECK, detail);
+    }
+    if missing.len() == exchanges + queues {
+        return Finding::ok(CHECK, "nothing is declared yet; serve declares it");
+    }
+    Finding::warn(
+        CHECK,
+        format!("missing: {}", missing.join(", ")),
+        "start the server, which declares what is missing whenever it connects; if somebody \
+         deletes it again and again, find out who",
+    )
+}
+
+fn trial(trial: &Trial) -> Finding {
+    const CHECK: &str = "broker publishing";
+    match trial {
+        Trial::Works(took) => {
+            let detail = format!("a message is confirmed in {:.1} ms", took.as_secs_f64() * 1000.0);
+            if *took <= CONFIRM_COMFORTABLE {
+                return Finding::ok(CHECK, detail);
+            }
+            let remedy = "run it in the same data centre as this program, on a disk of its own";
+            Finding::warn(CHECK, detail, remedy)
+        }
+        Trial::Blocked(reason) => Finding::fail(
+            CHECK,
+            format!("it accepts no messages: {reason}"),
+            "free memory or disk on its machine: `rabbitmq-diagnostics alarms` names which; \
+             accepted orders wait in Redis meanwhile",
+        ),
+        Trial::Refused(why) => Finding::fail(
+            CHECK,
+            format!("it refuses what the server does: {why}"),
+            "let the user configure, write and read what begins with the namespace: \
+             `rabbitmqctl set_permissions -p VHOST USER '^NAMESPACE\\.' '^NAMESPACE\\.' \
+             '^NAMESPACE\\.'`",
+        ),
+    }
+}
+
+fn consumers(queues: &[Part]) -> Finding {
+    const CHECK: &str = "broker consumers";
+    let orders = || queues.iter().filter(|queue| queue.name.starts_with("orders."));
+    let alone: Vec<&Part> =
+        orders().filter(|queue| queue.num_consumers == 0 && queue.num_ready > 0).collect();
+    if alone.is_empty() {
+        let consumers: u64 = orders().map(|queue| queue.num_consumers).sum();
+        let ready: u64 = orders().map(|queue| queue.num_ready).sum();
+        return Finding::ok(CHECK, format!("{consumers}; {ready} messages wait for them"));
+    }
+    let ready: u64 = alone.iter().map(|queue| queue.num_ready).sum();
+    let names: Vec<&str> = alone.iter().map(|queue| queue.name.as_str()).collect();
+    Finding::warn(
+        CHECK,
+        format!("{ready} messages wait in {} and nobody takes them out", names.join(", ")),
+        "start a process with role = \"consumer\" or \"all\"",
+    )
+}
+
+/// Messages where none should wait for long.
+fn waiting(queues: &[Part]) -> Vec<Finding> {
+    const CHECK: &str = "broker dead letters";
+    let ready = |name: &str| {
+        let queue = queues.iter().find(|queue| queue.name == name);
+        queue.map_or((0, 0), |queue| (queue.num_ready, queue.num_consumers))
+    };
+    let keeper = "start a process with role = \"keeper\" or \"all\", which brings them into the \
+                  ledger; then `floodgate dlq list`";
+    let mut findings = Vec::new();
+    for (name, what) in [("dead", "dead letters"), ("unroutable", "messages that no queue wanted")]
+    {
+        match ready(name) {
+            (0, _) => {}
+            (count, 0) => findings.push(Finding::warn(
+                CHECK,
+                format!("{count} {what} wait, and nobody takes them out"),
+                keeper,
+            )),
+            (count, _) => findings.push(Finding::warn(
+                CHECK,
+                format!("{count} {what} wait"),
+                "look again in a minute; if they do not become fewer, see the keeper's log",
+            )),
+        }
+    }
+    if findings.is_empty() {
+        findings.push(Finding::ok(CHECK, "none wait in the broker"));
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(name: &str, standing: Standing, num_ready: u64, num_consumers: u64) -> Part {
+        Part { name: name.to_owned(), standing, num_ready, num_consumers }
+    }
+
+    fn facts() -> Facts {
+        let fits = |name| part(name, Standing::Fits, 0, 1);
+        Facts {
+            connect_took: Duration::from_millis(2),
+            version: Some("RabbitMQ 3.10.8".to_owned()),
+            exchanges: vec![fits("orders")],
+            queues: ["orders.0", "orders.1", "dead", "unroutable"].map(fits).to_vec(),
+            trial: Trial::Works(Duration::from_millis(1)),
+        }
+    }
+
+    /// The one finding that is not right after one thing went wrong.
+    fn wrong(change: impl FnOnce(&mut Facts)) -> Finding {
+        let mut facts = facts();
+        change(&mut facts);
+        let wrong = judge(&facts).into_iter().filter(|finding| finding.status != Status::Ok);
+        let mut wrong: Vec<_> = wrong.collect();
+        assert_eq!(wrong.len(), 1, "{wrong:?}");
+        let finding = wrong.remove(0);
+        assert!(!finding.remedy.is_empty(), "{finding:?}");
+        finding
+    }
+
+    #[test]
+    fn a_right_broker_passes() {
+        for finding in judge(&facts()) {
+            assert_eq!(finding.status, Status::Ok, "{finding:?}");
+        }
+    }
+
+    #[test]
+    fn each_thing_that_is_wrong_is_named_alone() {
+        assert!(wrong(|f| f.version = Some("RabbitMQ 3.9.29".into())).detail.contains("3.9.29"));
+        let missing = wrong(|f| f.queues[1].standing = Standing::Missing);
+        assert!(missing.detail.contains("orders.1"), "{missing:?}");
+        let other = Standing::Wrong("queue x is there with other arguments; delete it".into());
+        assert_eq!(wrong(|f| f.queues[0].standing = other).remedy, "delete it");
+        assert!(wrong(|f| f.trial = Trial::Blocked("low on disk".into())).detail.contains("disk"));
+        assert!(wrong(|f| f.trial = Trial::Refused("no (403)".into())).detail.contains("403"));
+        let slow = wrong(|f| f.trial = Trial::Works(Duration::from_secs(1)));
+        assert_eq!(slow.status, Status::Warn);
+        let alone = wrong(|f| f.queues[0] = part("orders.0", Standing::Fits, 5, 0));
+        assert!(alone.detail.starts_with("5 messages wait in orders.0"), "{alone:?}");
+        assert!(wrong(|f| f.queues[2].num_ready = 2).detail.starts_with("2 dead letters"));
+        assert!(wrong(|f| f.queues[3].num_ready = 2).detail.contains("no queue wanted"));
+    }
+
+    #[test]
+    fn a_broker_that_is_still_empty_is_right() {
+        let mut facts = facts();
+        for part in facts.exchanges.iter_mut().chain(&mut facts.queues) {
+            part.standing = Standing::Missing;
+            part.num_consumers = 0;
+        }
+        assert!(judge(&facts).iter().all(|finding| finding.status == Status::Ok));
+    }
+
+    #[test]
+    fn who_is_not_let_in_hears_why() {
+        for (code, word) in [(Some(403), "password"), (Some(530), "vhost"), (None, "start it")] {
+            let finding = not_seen(&Trouble { code, reason: "no".to_owned() });
+            assert!(finding.remedy.contains(word), "{finding:?}");
+        }
+    }
+}

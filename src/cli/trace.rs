@@ -1,0 +1,157 @@
+//! `floodgate trace`: every stage of one request.
+
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::Value as Json;
+
+use super::admin::{Error, With};
+use super::exit::{Exit, Failure};
+use super::output::table;
+use super::sale::field;
+
+/// Looking into an outbox reads everything that waits there.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+const EXAMPLES: &str = "\
+Examples:
+  floodgate trace 7212345678901234567-0-AbCdEf...   as the buyer has it
+  floodgate trace 7212345678901234567               or its number
+";
+
+/// Tell every stage of one request, and what to do about it: 0 = known, 1 = never accepted
+#[derive(Debug, Args)]
+#[command(before_help = EXAMPLES)]
+pub struct TraceArgs {
+    /// The request's id, or its number
+    request_id: String,
+    #[command(flatten)]
+    with: With,
+}
+
+/// Asks the running server.
+///
+/// # Errors
+/// Nobody knows the request, or the server did not answer.
+pub async fn run(args: &TraceArgs) -> anyhow::Result<Exit> {
+    let path = ["requests", &args.request_id, "trace"];
+    let trace = args.with.client()?.get(&path, Some(PATIENCE)).await.map_err(explain)?;
+    args.with.output().data(&trace, || render(&trace))?;
+    Ok(Exit::Done)
+}
+
+fn explain(error: Error) -> Failure {
+    let remedy = match &error {
+        Error::Refused { status: 404, .. } => "nothing was taken: the buyer may buy again",
+        Error::Refused { .. } => "give the id that the buyer has, or the number in front of it",
+        Error::Unknown { .. } => "ask again: looking changes nothing",
+        _ => return error.into_failure(),
+    };
+    Failure { remedy: remedy.to_owned(), ..error.into_failure() }
+}
+
+fn stages(trace: &Json) -> &[Json] {
+    trace.get("stages").and_then(Json::as_array).map_or(&[], Vec::as_slice)
+}
+
+fn render(trace: &Json) -> String {
+    let named = [
+        ("request", "request"),
+        ("sale", "sale_id"),
+        ("SKU", "sku_id"),
+        ("buyer", "buyer_id"),
+        ("trace", "trace_id"),
+    ];
+    let named: Vec<String> = named
+        .into_iter()
+        .map(|(title, name)| (title, field(trace, name)))
+        .filter(|(_, value)| value != "-")
+        .map(|(title, value)| format!("{title} {value}"))
+        .collect();
+    let names = ["stage", "state", "at", "holder", "quantity", "says", "reason"];
+    let rows: Vec<Vec<String>> = stages(trace)
+        .iter()
+        .map(|stage| names.iter().map(|name| field(stage, name)).collect())
+        .collect();
+    let heading = ["STAGE", "STATE", "AT", "WITH", "UNITS", "SAYS", "REASON"];
+    format!("{}\n\n{}\n{}\n", named.join(", "), table(&heading, &rows), remedy(trace))
+}
+
+/// What an operator does next, by the last stage that says something final, or where it waits.
+fn remedy(trace: &Json) -> String {
+    let stages = stages(trace);
+    let find = |name: &str| stages.iter().rev().find(|stage| field(stage, "stage") == name);
+    if let Some(ledger) = find("ledger") {
+        return match field(ledger, "state").as_str() {
+            "failed" => "done: it was refused, the reason is the answer, its units are back",
+            _ => "done: it is an order; the same purchase sent again reads it",
+        }
+        .to_owned();
+    }
+    let dead = stages.iter().rev().find(|stage| field(stage, "state") == "dead");
+    if let Some(dead) = dead {
+        let holder = field(dead, "holder");
+        return match holder.strip_prefix("dead letter ") {
+            Some(no) => format!("next: floodgate dlq show {no}, then replay or park it"),
+            None => {
+                "wait: it becomes a dead letter within seconds; see `floodgate dlq list`".to_owned()
+            }
+        };
+    }
+    let last = stages.last().map(|stage| field(stage, "stage"));
+    match last.as_deref() {
+        Some("outbox") => {
+            "wait: a relay takes it; if it stays: is a relay running, is the broker up?"
+        }
+        Some("relay") => "wait: its relay publishes it; if it stays: is the broker up?",
+        Some("broker") => "wait: a consumer takes it; if it stays: is a consumer running?",
+        Some("gate") => "wait: the ledger has not answered; if it stays: is the ledger up?",
+        _ => "see docs/operations.md, \"One order is stuck\"",
+    }
+    .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn with(stages: Json) -> Json {
+        json!({ "request": "9", "sku_id": "phone", "sale_id": null, "stages": stages })
+    }
+
+    #[test]
+    fn stages_are_a_table_with_the_next_step_below() {
+        let text = render(&with(json!([
+            { "stage": "gate", "says": "waits for the ledger", "state": "queued", "quantity": 1,
+              "at": "2030-01-01T00:00:00.000Z" },
+            { "stage": "relay", "says": "is being published", "state": "queued",
+              "holder": "node-1/2" },
+        ])));
+        assert!(text.starts_with("request 9, SKU phone\n\nSTAGE  STATE   AT"), "{text}");
+        assert!(text.contains("\nrelay  queued  -                         node-1/2  -"), "{text}");
+        assert!(text.ends_with("is the broker up?\n"), "{text}");
+    }
+
+    #[test]
+    fn the_remedy_is_that_of_the_furthest_stage() {
+        let gate = json!({ "stage": "gate", "state": "queued" });
+        let of = |stage: Json| remedy(&with(json!([gate, stage])));
+        let ledger = |state: &str| json!({ "stage": "ledger", "state": state });
+        assert!(of(ledger("paid")).contains("it is an order"));
+        assert!(of(ledger("failed")).contains("refused"));
+        let dead = json!({ "stage": "dead_letter", "state": "dead", "holder": "dead letter 17" });
+        assert!(of(dead.clone()).contains("floodgate dlq show 17"));
+        let at_relay = json!({ "stage": "dead_letter", "state": "dead" });
+        assert!(of(at_relay).contains("becomes a dead letter"));
+        let replayed = json!({ "stage": "dead_letter", "state": "replayed" });
+        assert!(of(replayed).contains("docs/operations.md"));
+        for stage in ["outbox", "relay", "broker"] {
+            assert!(of(json!({ "stage": stage, "state": "queued" })).starts_with("wait:"));
+        }
+        let both = json!([gate, dead, ledger("paid")]);
+        assert!(remedy(&with(both)).contains("it is an order"));
+        assert!(remedy(&with(json!([gate]))).contains("the ledger has not answered"));
+    }
+}

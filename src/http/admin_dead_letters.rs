@@ -1,0 +1,364 @@
+//! What operators do with dead letters.
+
+use std::fmt::Write as _;
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::body;
+use super::problem::{Code, Problem};
+use super::state::State;
+use super::views::rfc3339;
+use crate::dead_letters::{DeskError, Parked, Replayed, replay};
+use crate::domain::dead_letter::TEXT_CHARS_MAX;
+use crate::domain::{
+    BuyerId, DeadLetter, LetterCounts, LetterFilter, LetterNo, LetterOrigin, LetterState,
+    OrderIntent, RequestId, WholeLetter,
+};
+
+const LIMIT_DEFAULT: u32 = 50;
+const LIMIT_MAX: u32 = 500;
+
+/// Bytes of the body that are shown for people.
+const PREVIEW_BYTES: usize = 64;
+
+/// Which letters.
+#[derive(Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct Which {
+    /// `open`, `replayed` or `parked`; all when left out.
+    #[param(value_type = Option<String>)]
+    state: Option<LetterState>,
+    /// `relay`, `consumer`, `broker` or `unroutable`; all when left out.
+    #[param(value_type = Option<String>)]
+    origin: Option<LetterOrigin>,
+    /// Most letters in the answer, 1 to 500; 50 when left out.
+    limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// A letter in a list.
+#[derive(Serialize, ToSchema)]
+pub struct LetterView {
+    id: String,
+    /// `open`, `replayed` or `parked`.
+    state: &'static str,
+    /// Who gave it up: `relay`, `consumer`, `broker` or `unroutable`.
+    origin: &'static str,
+    /// Why.
+    reason: String,
+    /// Attempts that failed.
+    attempts: u32,
+    /// What the message called itself.
+    message_id: String,
+    body_bytes: u64,
+    /// When it was given up, the last time.
+    dead_at: String,
+    /// How often it came; copies count.
+    arrivals: u32,
+    /// Since when it is in its state.
+    changed_at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<String>,
+}
+
+impl From<DeadLetter> for LetterView {
+    fn from(letter: DeadLetter) -> Self {
+        Self {
+            id: letter.no.to_string(),
+            state: letter.state.name(),
+            origin: letter.origin.name(),
+            reason: letter.reason,
+            attempts: letter.attempts,
+            message_id: letter.message_id,
+            body_bytes: letter.body_bytes,
+            dead_at: rfc3339(letter.dead_at_ms),
+            arrivals: letter.arrivals,
+            changed_at: rfc3339(letter.changed_at_ms),
+            note: letter.note,
+        }
+    }
+}
+
+/// How many letters there are, by state.
+#[derive(Serialize, ToSchema)]
+pub struct CountsView {
+    open: u64,
+    replayed: u64,
+    parked: u64,
+}
+
+/// A page of letters.
+#[derive(Serialize, ToSchema)]
+pub struct LettersView {
+    /// All letters, whatever was asked for.
+    counts: CountsView,
+    /// Newest first.
+    dead_letters: Vec<LetterView>,
+    /// Where the next page begins; absent on the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+/// One order that was wanted.
+#[derive(Serialize, ToSchema)]
+pub struct IntentView {
+    #[schema(value_type = String)]
+    request: RequestId,
+    sku_no: i32,
+    /// Where this process knows the SKU.
+    sale_id: Option<String>,
+    sku_id: Option<String>,
+    bucket: u16,
+    #[schema(value_type = String)]
+    buyer_id: BuyerId,
+    quantity: u32,
+    amount: i64,
+    /// When it was accepted.
+    asked_at: String,
+    trace_id: String,
+}
+
+/// A letter with everything that is kept of it.
+#[derive(Serialize, ToSchema)]
+pub struct WholeLetterView {
+    #[serde(flatten)]
+    letter: LetterView,
+    /// What travelled beside the body.
+    #[schema(value_type = Object)]
+    headers: Value,
+    /// The accepted requests that end here while it is open or parked.
+    #[schema(value_type = Vec<String>)]
+    requests: Vec<RequestId>,
+    /// What can be read of the body.
+    intents: Vec<IntentView>,
+    /// Whether it can be put on its way again, as it is.
+    replayable: bool,
+    /// Why not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why_not: Option<String>,
+    /// Whether the end of the body is missing.
+    cut: bool,
+    /// The body, in base64.
+    body: String,
+    /// Its first 64 bytes, in hexadecimal digits.
+    preview: String,
+}
+
+/// What was done, and the letter afterwards.
+#[derive(Serialize, ToSchema)]
+pub struct DoneView {
+    /// `published`, `resolved` (its requests had ended: nothing was published) or `already`; of
+    /// `park`: `parked` or `already`.
+    done: &'static str,
+    dead_letter: LetterView,
+}
+
+/// How to set a letter aside.
+#[derive(Deserialize, Default, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ParkBody {
+    /// Why, for whoever comes next; at most 1000 characters.
+    note: Option<String>,
+}
+
+/// Dead letters, newest first.
+///
+/// # Errors
+/// `invalid-request`, `busy`.
+#[utoipa::path(
+    get, path = "/admin/v1/dead-letters", tag = "operators", params(Which),
+    responses((status = 200, description = "newest first", body = LettersView)),
+)]
+pub async fn list(
+    state: web::Data<State>,
+    which: web::Query<Which>,
+) -> Result<HttpResponse, Problem> {
+    let limit = which.limit.unwrap_or(LIMIT_DEFAULT);
+    if !(1..=LIMIT_MAX).contains(&limit) {
+        return Err(Problem::invalid(format!("limit must be from 1 to {LIMIT_MAX}")));
+    }
+    let before = match which.cursor.as_deref().map(number) {
+        None => None,
+        Some(Some(before)) => Some(before),
+        Some(None) => return Err(Problem::invalid("cursor must be a next_cursor of this list")),
+    };
+    let filter = LetterFilter { state: which.state, origin: which.origin, before };
+    let LetterCounts { open, replayed, parked } = state.letters.counts().await?;
+    // One more than asked for tells whether there is a next page.
+    let mut found = state.letters.list(filter, limit + 1).await?;
+    let has_more = found.len() > limit as usize;
+    found.truncate(limit as usize);
+    let next_cursor = found.last().filter(|_| has_more).map(|letter| letter.no.to_string());
+    Ok(HttpResponse::Ok().json(LettersView {
+        counts: CountsView { open, replayed, parked },
+        dead_letters: found.into_iter().map(LetterView::from).collect(),
+        next_cursor,
+    }))
+}
+
+/// One dead letter.
+///
+/// # Errors
+/// `unknown-letter`, `busy`.
+#[utoipa::path(
+    get, path = "/admin/v1/dead-letters/{letter_id}", tag = "operators",
+    params(("letter_id" = String, Path, description = "`id` of the list")),
+    responses((status = 200, description = "with its body", body = WholeLetterView)),
+)]
+pub async fn show(
+    letter_id: web::Path<String>,
+    state: web::Data<State>,
+) -> Result<HttpResponse, Problem> {
+    let whole = state.letters.show(known(&letter_id)?).await?;
+    Ok(HttpResponse::Ok().json(view_of(&state, whole)))
+}
+
+/// Puts a dead letter on its way again: published, confirmed, then marked. Repeat-safe.
+///
+/// # Errors
+/// `unknown-letter`, `letter-not-replayable`, `no-broker`, `broker-away`, `busy`.
+#[utoipa::path(
+    post, path = "/admin/v1/dead-letters/{letter_id}/replay", tag = "operators",
+    params(("letter_id" = String, Path, description = "`id` of the list")),
+    responses((status = 200, description = "what was done", body = DoneView)),
+)]
+pub async fn put_back(
+    letter_id: web::Path<String>,
+    state: web::Data<State>,
+) -> Result<HttpResponse, Problem> {
+    let (done, letter) = state.letters.replay(known(&letter_id)?).await?;
+    let done = match done {
+        Replayed::Published => "published",
+        Replayed::Resolved => "resolved",
+        Replayed::Already => "already",
+    };
+    Ok(HttpResponse::Ok().json(DoneView { done, dead_letter: letter.into() }))
+}
+
+/// Sets a dead letter aside for good. Repeat-safe; an empty body adds no note.
+///
+/// # Errors
+/// `invalid-request`, `unknown-letter`, `letter-conflict`, `busy`.
+#[utoipa::path(
+    post, path = "/admin/v1/dead-letters/{letter_id}/park", tag = "operators",
+    params(("letter_id" = String, Path, description = "`id` of the list")),
+    request_body = ParkBody,
+    responses((status = 200, description = "what was done", body = DoneView)),
+)]
+pub async fn park(
+    request: HttpRequest,
+    letter_id: web::Path<String>,
+    payload: web::Payload,
+    state: web::Data<State>,
+) -> Result<HttpResponse, Problem> {
+    let bytes = body::read(payload, state.settings.http.body_max_bytes).await?;
+    let wanted: ParkBody = if bytes.is_empty() {
+        ParkBody::default()
+    } else {
+        body::parse(request.headers(), &bytes)?
+    };
+    if wanted.note.as_ref().is_some_and(|note| note.chars().count() > TEXT_CHARS_MAX) {
+        return Err(Problem::invalid(format!(
+            "note must have at most {TEXT_CHARS_MAX} characters"
+        )));
+    }
+    let (done, letter) = state.letters.park(known(&letter_id)?, wanted.note.as_deref()).await?;
+    let done = match done {
+        Parked::Now => "parked",
+        Parked::Already => "already",
+    };
+    Ok(HttpResponse::Ok().json(DoneView { done, dead_letter: letter.into() }))
+}
+
+impl From<DeskError> for Problem {
+    fn from(error: DeskError) -> Self {
+        let code = match error {
+            DeskError::Ledger(error) => return error.into(),
+            DeskError::Unknown(_) => Code::UnknownLetter,
+            DeskError::NotReplayable { .. } => Code::LetterNotReplayable,
+            DeskError::Replayed | DeskError::Changed => Code::LetterConflict,
+            DeskError::NoBroker => Code::NoBroker,
+            DeskError::NotTaken { .. } | DeskError::NotConfirmed { .. } => {
+                tracing::warn!(%error, "a dead letter was not replayed");
+                Code::BrokerAway
+            }
+        };
+        Self::from(code).with_detail(error.to_string())
+    }
+}
+
+/// The number of a letter, as lists have it.
+fn number(text: &str) -> Option<LetterNo> {
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| is_plain).map(LetterNo)
+}
+
+fn known(id: &str) -> Result<LetterNo, Problem> {
+    number(id).ok_or_else(|| Code::UnknownLetter.into())
+}
+
+fn view_of(state: &State, whole: WholeLetter) -> WholeLetterView {
+    let why_not = match state.letters.open(&whole) {
+        None => Some(DeskError::NoBroker.to_string()),
+        Some(Err(why)) => Some(why),
+        Some(Ok(_)) => None,
+    };
+    let intents = replay::intents_in(&whole.body);
+    let preview = whole.body.get(..PREVIEW_BYTES).unwrap_or(&whole.body);
+    WholeLetterView {
+        headers: serde_json::from_str(&whole.letter.headers).unwrap_or_default(),
+        intents: intents.iter().map(|intent| view_of_intent(state, intent)).collect(),
+        replayable: why_not.is_none(),
+        why_not,
+        cut: whole.is_cut(),
+        preview: hex(preview),
+        body: STANDARD.encode(&whole.body),
+        requests: whole.requests,
+        letter: whole.letter.into(),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        // Writing into a string does not fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+fn view_of_intent(state: &State, intent: &OrderIntent) -> IntentView {
+    let place = state.parts.catalog.of_sku(intent.sku);
+    IntentView {
+        request: intent.request,
+        sku_no: intent.sku.0,
+        sale_id: place.as_ref().map(|(listed, _)| listed.sale.id.to_string()),
+        sku_id: place.as_ref().map(|(_, sku)| sku.id.to_string()),
+        bucket: intent.bucket.0,
+        buyer_id: intent.buyer,
+        quantity: intent.quantity,
+        amount: intent.amount,
+        asked_at: rfc3339(intent.placed_at_ms),
+        trace_id: intent.trace.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_letter_has_one_spelling() {
+        assert_eq!(number("17"), Some(LetterNo(17)));
+        for text in ["", "x", "-1", "+1", "1.0", "9223372036854775808", "１"] {
+            assert_eq!(number(text), None, "{text:?}");
+        }
+    }
+}
