@@ -15,3 +15,4 @@ mod redis_link;
 mod support;
 mod tidy;
 mod tiers;
+mod wire;

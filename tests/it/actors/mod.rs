@@ -2,4 +2,9 @@
 
 mod actix_facts;
 mod gates;
+mod intake;
+mod intake_failing;
+mod letters;
+mod relays;
+mod rescuer;
 mod supervision;

@@ -10,6 +10,7 @@ use serde_json::Value as Json;
 mod bench;
 mod doctor;
 mod doctor_mysql;
+mod doctor_rabbitmq;
 mod doctor_redis;
 
 const SALE: &str = r#"{"sale_id": "spring", "title": "Spring sale",

@@ -40,7 +40,7 @@ fn one_step_in_a_hundred_panics_and_nothing_is_lost_or_doubled() {
         let history = runtime.block_on(until_all_told(&server));
         runtime.block_on(assert_audit_holds(server.internal));
         let orders = runtime.block_on(orders_in(&settings(folder.path())));
-        history.judge(0, &orders.request_ids, orders.units, STOCK).assert_clean();
+        history.judge(0, &orders, STOCK).assert_clean();
         assert_eq!(orders.units, STOCK);
         let log = server.log();
         assert!(log.contains("drill: this step"), "the drill must have struck {kind}: {log}");

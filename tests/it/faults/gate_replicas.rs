@@ -52,7 +52,7 @@ fn a_replica_that_becomes_master_is_filled_from_the_ledger_before_it_sells() {
     let (ground, replicas) = replicated();
     let app = ground.app(REPLICATED);
     tokio::runtime::Runtime::new().unwrap().block_on(async {
-        app.open_sale("sale", json!({"kind": "one_per_buyer"}), 300, 4).await;
+        app.open_sale("sale", json!({"kind": "one_per_buyer"}), 10_000, 4).await;
         let wishes = Arc::new(wishes(1..600));
         let attempts: Vec<_> = (0..200).flat_map(|_| 0..wishes.len()).collect();
         let failover = async {
@@ -78,7 +78,7 @@ fn a_replica_that_becomes_master_is_filled_from_the_ledger_before_it_sells() {
         let second = Redis::start();
         second.replica_of(&replicas[0]);
         history.heard.extend(insist(app.public, wishes, 32).await.heard);
-        let verdict = ground.judge(app.internal, &history, 300).await;
-        assert_eq!(verdict.ok, 300);
+        let verdict = ground.judge(app.internal, &history, 10_000).await;
+        assert!((599..=600).contains(&verdict.ok), "{verdict}: one each, and perhaps the doubt");
     });
 }

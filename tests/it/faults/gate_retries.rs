@@ -1,6 +1,7 @@
 //! The same request many times at once, with answers cut on the way from Redis and on the way to
 //! the buyer: C02.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -14,6 +15,8 @@ use crate::support::gate::{GateGround, assert_holds_at_rest, insist};
 
 const BUYERS: u64 = 150;
 const STOCK: u32 = 200;
+/// So many connections to Redis are cut at least.
+const CUTS: usize = 10;
 const SEED: u64 = 20_261_002;
 
 async fn wishes_of(app: &TestApp, policy: &Json) -> Arc<Vec<Wish>> {
@@ -38,14 +41,17 @@ fn attempts(random: &mut fastrand::Rng, wishes: usize) -> Vec<usize> {
     attempts.into_iter().map(|(_, wish)| wish).collect()
 }
 
-/// Sets one trap after the other until the load has ended.
+/// Sets one trap after the other until the storm is over; a trap that did not close in one round of
+/// it is replaced in the next.
 async fn cut(
     ground: &GateGround,
     http: &FaultProxy,
-    loading: impl Future<Output = History>,
+    rounds: &Cell<u32>,
+    storm: impl Future<Output = History>,
 ) -> History {
     let (reserve, settle) = (ground.sha_of(Script::Reserve), ground.sha_of(Script::Settle));
     let mut random = fastrand::Rng::with_seed(SEED);
+    let seen = || (ground.proxy.cuts(), http.cuts(), rounds.get());
     let cutting = async {
         loop {
             match random.u8(0..6) {
@@ -55,14 +61,14 @@ async fn cut(
                 4 => ground.proxy.cut_after(Way::ToClient, random.usize(1..200)),
                 _ => http.cut_after(Way::ToClient, random.usize(1..2_000)),
             }
-            let (redis, buyers) = (ground.proxy.cuts(), http.cuts());
-            while (ground.proxy.cuts(), http.cuts()) == (redis, buyers) {
+            let before = seen();
+            while seen() == before {
                 tokio::task::yield_now().await;
             }
         }
     };
     tokio::select! {
-        history = loading => history,
+        history = storm => history,
         never = cutting => never,
     }
 }
@@ -76,14 +82,25 @@ fn storm(policy: Json) {
         app.open_sale("sale", policy.clone(), STOCK, 4).await;
         let wishes = wishes_of(&app, &policy).await;
         let attempts = attempts(&mut fastrand::Rng::with_seed(SEED), wishes.len());
-        let sending = send(http.addr(), "sale", wishes.clone(), attempts.into(), 24);
-        let mut history = cut(&ground, &http, sending).await;
+        let attempts: Arc<Vec<usize>> = attempts.into();
+        let rounds = Cell::new(0);
+        let storm = async {
+            let mut history = History::default();
+            // A quick machine is through before the traps are set: it storms again.
+            while ground.proxy.cuts() < CUTS || http.cuts() < 2 {
+                let (wishes, attempts) = (wishes.clone(), attempts.clone());
+                let sent = send(http.addr(), "sale", wishes, attempts, 24).await;
+                history.heard.extend(sent.heard);
+                rounds.set(rounds.get() + 1);
+            }
+            history
+        };
+        let mut history = cut(&ground, &http, &rounds, storm).await;
         ground.proxy.heal();
         http.heal();
         history.heard.extend(insist(app.public, wishes.clone(), 16).await.heard);
         (wishes, history)
     });
-    assert!(ground.proxy.cuts() > 5 && http.cuts() > 0, "{} cuts", ground.proxy.cuts());
     assert_each_heard_of_its_own(&history, &wishes);
     runtime.block_on(async {
         let verdict = ground.judge(app.internal, &history, STOCK.into()).await;
@@ -103,12 +120,12 @@ fn assert_each_heard_of_its_own(history: &History, wishes: &[Wish]) {
         }
     }
     assert!(ids.values().all(|ids| ids.len() == 1), "{ids:?}");
-    let successes = history.successes_by_wish();
+    let successes = history.promised_by_wish();
     assert_eq!(successes.len(), wishes.len());
 }
 
 async fn other_content_is_refused(app: &TestApp, wishes: &[Wish], history: &History) {
-    let successes = history.successes_by_wish();
+    let successes = history.promised_by_wish();
     for (at, wish) in wishes.iter().enumerate().take(10) {
         let id = successes[&at].first().unwrap();
         let body = json!({"sku_id": "sku", "quantity": 2, "request_id": id});

@@ -65,7 +65,7 @@ fn kill_rounds(tier: &str, rounds: u64) {
     runtime.block_on(assert_audit_holds(server.internal));
     drop(server);
     let orders = runtime.block_on(orders_in(&settings(folder.path())));
-    history.judge(seed, &orders.request_ids, orders.units, STOCK).assert_clean();
+    history.judge(seed, &orders, STOCK).assert_clean();
     assert!(orders.units > 0, "the load must have got through");
 }
 

@@ -151,9 +151,12 @@ fn migrating_goes_on_where_it_ended() {
         .unwrap()
         .batch_execute(
             "DELETE FROM __diesel_schema_migrations WHERE version > '0002'; \
-             DROP TABLE failed_requests; DROP TABLE tokens; DROP TABLE secrets",
+             DROP TABLE failed_requests; DROP TABLE tokens; DROP TABLE secrets; \
+             DROP TABLE dead_requests; DROP TABLE dead_letters",
         )
         .unwrap();
     let ledger = SqliteLedger::open(&options).unwrap();
-    assert_eq!(ledger.migrated(), ["0003_create_failed_requests", "0004_create_tokens"]);
+    let expected =
+        ["0003_create_failed_requests", "0004_create_tokens", "0005_create_dead_letters"];
+    assert_eq!(ledger.migrated(), expected);
 }

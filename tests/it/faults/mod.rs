@@ -1,5 +1,8 @@
 //! Things that break: the process, its actors, its ledger file; and what is found afterwards.
 
+mod broker_blocked;
+mod broker_kill;
+mod broker_queues;
 mod desk;
 mod drill;
 mod full_disk;
@@ -9,14 +12,25 @@ mod gate_moves;
 mod gate_replicas;
 mod gate_retries;
 mod gate_sold_out;
+mod intake_crash;
 mod kill;
 mod ledger_crash;
 mod ledger_file;
 mod ledger_rows;
+mod letters;
 mod mysql_crash;
 mod mysql_outage;
+mod pipeline_broker;
+mod pipeline_chaos;
+mod pipeline_intake;
+mod pipeline_letters;
+mod pipeline_panics;
+mod pipeline_poison;
+mod pipeline_relays;
 mod redis_loading;
 mod redis_network;
 mod redis_refusals;
 mod redis_restart;
 mod redis_topologies;
+mod relay_edges;
+mod relay_pauses;

@@ -114,6 +114,8 @@ impl Store {
             attempted: told.len(),
             acknowledged: acknowledged.clone().count(),
             ok: found.len(),
+            failed: 0,
+            dead: 0,
             lost: acknowledged.filter(|order| !distinct.contains(&order.request)).count(),
             duplicated: found.len() - distinct.len(),
             oversold: units.saturating_sub(u64::from(STOCK)),

@@ -14,16 +14,17 @@ use crate::support::gate::{
 };
 use crate::support::wait::{until, until_true};
 
-const STOCK: u64 = 300;
-const BUYERS: u64 = 600;
+/// More than there are buyers: each of them reaches Redis again and again.
+const STOCK: u32 = 10_000;
+const BUYERS: usize = 600;
 
 /// Strikes under load, until buyers or gates have noticed; heals; and judges.
 fn struck(strike: impl Fn(&GateGround), heal: impl Fn(&GateGround)) {
     let ground = GateGround::new();
     let app = ground.app(&[]);
     tokio::runtime::Runtime::new().unwrap().block_on(async {
-        app.open_sale("sale", json!({"kind": "one_per_buyer"}), 300, 4).await;
-        let wishes = Arc::new(wishes(1..1 + BUYERS));
+        app.open_sale("sale", json!({"kind": "one_per_buyer"}), STOCK, 4).await;
+        let wishes = Arc::new(wishes(1..1 + BUYERS as u64));
         // Every wish many times: the load lasts as long as the fault.
         let attempts: Vec<_> = (0..200).flat_map(|_| 0..wishes.len()).collect();
         let fault = async {
@@ -35,8 +36,8 @@ fn struck(strike: impl Fn(&GateGround), heal: impl Fn(&GateGround)) {
         let mut history =
             send_until(app.public, "sale", wishes.clone(), attempts.into(), 32, fault).await;
         history.heard.extend(insist(app.public, wishes, 32).await.heard);
-        let verdict = ground.judge(app.internal, &history, STOCK).await;
-        assert_eq!(verdict.ok, 300, "the rest was sold");
+        let verdict = ground.judge(app.internal, &history, STOCK.into()).await;
+        assert_eq!(verdict.ok, BUYERS, "each buyer has one");
     });
 }
 

@@ -53,7 +53,7 @@ fn a_full_redis_takes_no_new_request_and_finishes_what_it_took() {
     let server =
         ground.server(&[("consumer.attempts_max", "1"), ("http.answer_deadline_ms", "50")]);
     run(async {
-        open_sale(server.internal, "sale", json!({"kind": ONE}), 300, 2).await;
+        open_sale(server.internal, "sale", json!({"kind": ONE}), 10_000, 2).await;
         let mut history = History::default();
         let wishes = Arc::new(wishes(1..400));
         let attempts: Vec<_> = (0..200).flat_map(|_| 0..wishes.len()).collect();
@@ -79,8 +79,8 @@ fn a_full_redis_takes_no_new_request_and_finishes_what_it_took() {
         assert_holds_at_rest(internal).await;
         ground.redis.cmd(&["CONFIG", "SET", "maxmemory", "0"]);
         history.heard.extend(insist(public, wishes, 16).await.heard);
-        assert_eq!(ground.judge(internal, &history, 300).await.ok, 300);
-        assert!((20..300).contains(&landed), "{landed} before it was full");
+        assert_eq!(ground.judge(internal, &history, 10_000).await.ok, 399);
+        assert!(landed >= 20, "{landed} before it was full");
     });
 }
 

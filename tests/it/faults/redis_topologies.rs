@@ -130,7 +130,7 @@ fn two_masters_at_once_and_the_ledger_decides() {
         );
         history.heard.extend(more.heard);
         let orders = orders_in(&ground.settings(&[])).await;
-        history.judge(0, &orders.request_ids, orders.units, STOCK.into()).assert_clean();
+        history.judge(0, &orders, STOCK.into()).assert_clean();
         assert_eq!(orders.units, u64::from(STOCK));
 
         // The old one is gone; the new one knows nothing of what was sold there, and the audit says

@@ -2,6 +2,7 @@
 
 mod auth;
 mod buy;
+mod dead_letters;
 mod documents;
 mod events;
 mod malformed;

@@ -2,12 +2,19 @@
 
 use std::sync::Arc;
 
-use floodgate::audit::EVIDENCE;
+use floodgate::audit::{AuditReport, EVIDENCE, Sources, audit_all};
 use floodgate::config::Tier;
-use floodgate::domain::{InvariantId, Policy};
+use floodgate::db::Ledger;
+use floodgate::domain::{BucketNo, InvariantId, Policy};
+use floodgate::messages::Answer;
+use floodgate::stock::BucketKey;
 
+use crate::support::keepers::Office;
+use crate::support::letters::letter;
 use crate::support::lying_ledger::{Lie, LyingLedger};
-use crate::support::rig::{ONE_PER_BUYER, Offer, Rig, UNLIMITED, broken, in_system, settings};
+use crate::support::rig::{
+    ONE_PER_BUYER, Offer, Rig, START_MS, UNLIMITED, broken, in_system, settings,
+};
 use crate::support::wait::until;
 
 /// Sells to three buyers, one of them twice, over a ledger that lies; returns what the audit finds
@@ -101,7 +108,7 @@ fn a_ledger_that_never_answers_breaks_drains() {
         let offer = Offer { policy: UNLIMITED, stock: 9, buckets: 1 };
         let rig = Rig::open(&settings, ledger, offer).await;
         let answer = rig.buy(1).await;
-        assert_eq!(answer, floodgate::messages::Answer::Unknown);
+        assert_eq!(answer, Answer::Unknown);
         assert_eq!(broken(&rig.audit(30_000).await), []);
         let found = until("the drain limit", || async {
             let found = broken(&rig.audit(30_001).await);
@@ -109,6 +116,57 @@ fn a_ledger_that_never_answers_breaks_drains() {
         });
         assert_eq!(found.await, [InvariantId::Drains]);
     });
+}
+
+/// One request is accepted and never gets an answer; the keeper says that it kept it as a dead
+/// letter. What the audit finds so much later, with a pipeline of which nobody holds anything.
+fn found_of_a_dead_request(lie: Lie, later_ms: i64, in_outbox: bool) -> AuditReport {
+    in_system(async {
+        let ledger = Arc::new(LyingLedger::new(lie));
+        let mut settings = settings(Tier::Memory);
+        settings.http.answer_deadline_ms = 10;
+        let offer = Offer { policy: UNLIMITED, stock: 9, buckets: 1 };
+        let rig = Rig::open(&settings, ledger.clone(), offer).await;
+        assert_eq!(rig.buy(1).await, Answer::Unknown);
+        ledger.keep_dead_letters(vec![letter(&[1])], START_MS).await.unwrap();
+
+        let office = Office::new();
+        if in_outbox {
+            let sku = rig.ask(1, 1, 1).sku;
+            let key = BucketKey { sku, bucket: BucketNo(0) };
+            office.world.store.put(key, office.body(&[1]));
+        }
+        let pipeline = office.pipeline(&office.broker);
+        let stock = rig.backends.stock.as_ref();
+        let (stock, pipeline) = (Some(stock), Some(&pipeline));
+        let sources = Sources { ledger: ledger.as_ref(), stock, pipeline };
+        audit_all(sources, None, START_MS + later_ms).await.unwrap()
+    })
+}
+
+#[test]
+fn a_dead_letter_is_an_end_of_its_request() {
+    let report = found_of_a_dead_request(Lie::Hangs, 30_001, false);
+    assert!(report.holds && report.could_tell, "{report:#?}");
+    assert_eq!(report.num_dead_letters, 1);
+}
+
+#[test]
+fn a_request_that_is_in_no_store_breaks_nothing_lost() {
+    let report = found_of_a_dead_request(Lie::ForgetsLetters, 30_001, false);
+    assert_eq!(broken(&report), [InvariantId::NothingLost, InvariantId::Drains]);
+    let lost = report.violations.iter().find(|v| v.invariant == InvariantId::NothingLost);
+    let named = &lost.unwrap().detail;
+    assert!(named.contains("request 1: queued for over 30 s"), "{named}");
+    assert_eq!(report.num_dead_letters, 0);
+}
+
+#[test]
+fn a_request_that_is_on_its_way_is_not_lost() {
+    let report = found_of_a_dead_request(Lie::ForgetsLetters, 30_001, true);
+    assert_eq!(broken(&report), [InvariantId::Drains]);
+    let young = found_of_a_dead_request(Lie::ForgetsLetters, 30_000, false);
+    assert!(young.holds && !young.could_tell, "it may be in a hand: {young:#?}");
 }
 
 #[test]

@@ -119,13 +119,13 @@ fn intents_without_an_answer_outlive_a_load() {
     shop.reserve(&mut wire, 0, &[a, b]);
     shop.load_begin(&mut wire, 0, FIRST).unwrap();
     open(&shop, &mut wire, FIRST, 10).unwrap();
-    assert_eq!(shop.counts(&mut wire, 0).num_unsettled, 2);
+    assert_eq!(shop.counts(&mut wire, 0).num_unsettled(), 2);
     // The ledger took one and refused the other: nothing was taken for it from the new stock.
     assert_eq!(shop.settle(&mut wire, 0, &[shop.order(&a)]), [Noted::Adopted]);
     let refusal = refused(&b, Refusal::Ended);
     assert_eq!(shop.release(&mut wire, 0, &[refusal]).items, [Noted::Unknown]);
     let counts = shop.counts(&mut wire, 0);
-    assert_eq!((counts.num_unsettled, counts.left.stock, counts.num_buyers), (0, 8, 1));
+    assert_eq!((counts.num_unsettled(), counts.left.stock, counts.num_buyers), (0, 8, 1));
 }
 
 #[test]
@@ -145,9 +145,9 @@ fn an_intent_whose_answer_was_loaded_goes_with_its_repeat() {
     ];
     shop.load_rows(&mut wire, 0, FIRST, &rows).unwrap();
     open(&shop, &mut wire, FIRST, 8).unwrap();
-    assert_eq!(shop.counts(&mut wire, 0).num_unsettled, 2);
+    assert_eq!(shop.counts(&mut wire, 0).num_unsettled(), 2);
     assert_eq!(shop.settle(&mut wire, 0, &[shop.order(&a)]), [Noted::Repeat]);
     assert_eq!(shop.release(&mut wire, 0, &[refused(&b, Refusal::Ended)]).items, [Noted::Repeat]);
     let counts = shop.counts(&mut wire, 0);
-    assert_eq!((counts.num_unsettled, counts.left.stock, counts.num_buyers), (0, 8, 1));
+    assert_eq!((counts.num_unsettled(), counts.left.stock, counts.num_buyers), (0, 8, 1));
 }

@@ -2,14 +2,19 @@
 
 use std::collections::HashSet;
 
-use floodgate::domain::Reservation;
+use floodgate::domain::{Policy, Reservation};
+use floodgate::scripts::{Outbox, Reserve};
 
-use super::rig::{Shop, Wire, sku};
+use super::rig::{OUTBOXES, Shop, Wire, sku};
+use super::scenarios::policies;
 use crate::support::offers::ONE;
 use crate::support::servers::redis::Redis;
 
 const BUYERS: u32 = 50_000;
 const BATCH: usize = 256;
+
+/// More bytes for each accepted order that waits for the broker fail.
+const BACKLOG_MAX: f64 = 150.0;
 
 /// More than this share of the usual layout fails.
 const RATIO_MAX: f64 = 0.40;
@@ -57,7 +62,7 @@ fn gate(redis: &Redis, wire: &mut Wire, wishes: &[(u64, u64)]) {
     }
     let counts = shop.counts(wire, 0);
     let expected = (u64::from(BUYERS), u64::from(BUYERS), 0, 0);
-    let seen = (counts.num_requests, counts.num_buyers, counts.num_unsettled, counts.left.stock);
+    let seen = (counts.num_requests, counts.num_buyers, counts.num_unsettled(), counts.left.stock);
     assert_eq!(seen, expected);
 }
 
@@ -71,4 +76,32 @@ fn a_buyer_takes_two_fifths_of_a_set_member_and_a_key_at_most() {
     let ratio = ours / usual;
     println!("bytes per buyer: {ours:.1} of {usual:.1}, {ratio:.2}");
     assert!(ratio <= RATIO_MAX, "{ours:.1} bytes of {usual:.1}: {ratio:.2}");
+}
+
+/// A sale whose orders all wait in the outbox.
+fn backlog(redis: &Redis, wire: &mut Wire, policy: Policy, outbox: Outbox, wishes: &[(u64, u64)]) {
+    let shop = Shop::open(redis, wire, sku(1, policy, 2 * BUYERS), BUYERS);
+    let asks: Vec<Reservation> =
+        wishes.iter().map(|(request, buyer)| shop.ask(*request, *buyer, 1)).collect();
+    for batch in asks.chunks(BATCH) {
+        let door = Reserve { outbox, ..shop.reserving(0, batch) };
+        door.parse(wire.send(&door.call()).unwrap()).unwrap();
+    }
+    let counts = shop.counts(wire, 0);
+    assert_eq!((counts.num_queued, counts.left.stock), (u64::from(BUYERS), 0));
+}
+
+#[test]
+fn an_order_that_waits_for_the_broker_takes_150_bytes_at_most() {
+    let mut random = fastrand::Rng::with_seed(16);
+    let (requests, buyers) = (ids(BUYERS, &mut random), ids(BUYERS, &mut random));
+    let wishes: Vec<_> = requests.into_iter().zip(buyers).collect();
+    for policy in policies() {
+        for outbox in OUTBOXES {
+            let bytes =
+                bytes_per_buyer(|redis, wire| backlog(redis, wire, policy, outbox, &wishes));
+            println!("bytes per waiting order: {bytes:.1}, {policy:?}, {outbox:?}");
+            assert!(bytes <= BACKLOG_MAX, "{policy:?}, {outbox:?}: {bytes:.1} bytes");
+        }
+    }
 }

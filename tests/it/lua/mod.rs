@@ -3,6 +3,8 @@
 mod loading;
 mod memory;
 mod moving;
+mod outboxes;
+mod queueing;
 mod refusing;
 mod repeating;
 mod reserving;

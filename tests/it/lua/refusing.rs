@@ -4,7 +4,7 @@ use floodgate::domain::Policy;
 use floodgate::scripts::{Error, Outbox, Script, codes};
 use redis::{RedisResult, Value};
 
-use super::rig::{Shop, Wire};
+use super::rig::{OUTBOXES, Shop, Wire};
 use super::scenarios::{self, Ended, Scenario, State, enter, policies};
 use crate::support::offers::ONE;
 use crate::support::servers::redis::Redis;
@@ -43,6 +43,10 @@ const NO_NUMBERS: [Option<&str>; 10] = [
     Some("12345678901234567890"),
 ];
 
+/// What a bucket cannot be without.
+const FIELDS: [&str; 9] =
+    ["epoch", "server", "phase", "stock", "lent", "released", "failed", "loaded", "queued"];
+
 impl Fault {
     /// Every fault of a call.
     fn all(scenario: &Scenario) -> Vec<Self> {
@@ -50,7 +54,7 @@ impl Fault {
         let mut all: Vec<_> =
             keys.flat_map(|key| OTHER_TYPES.map(|write| Self::WrongType { key, write })).collect();
         all.extend([Self::Missing, Self::OtherInstallation, Self::OtherServer, Self::Loading]);
-        for field in ["epoch", "server", "phase", "stock", "lent", "released", "failed", "loaded"] {
+        for field in FIELDS {
             all.extend(NO_NUMBERS.map(|value| Self::Field(field, value)));
         }
         for field in ["epoch", "loaded"] {
@@ -80,6 +84,20 @@ impl Fault {
             Self::Loading => {
                 assert_eq!(shop.load_begin(wire, 0, floodgate::stock::LoaderToken(20)), Ok(true));
             }
+        }
+    }
+
+    /// Whether a call has to be refused.
+    fn stops(&self, scenario: &Scenario) -> bool {
+        match (self, scenario.script()) {
+            (Self::WrongType { .. }, _) => true,
+            // Loaders have their own rules about what may be there: see `loading.rs`.
+            _ if scenario.state == State::Loading => false,
+            (_, Script::LoadBegin) => false,
+            // What is queued is read also where nothing else is believed.
+            (Self::OtherServer, Script::Queued) => false,
+            (Self::Field(field, _), Script::Queued) => *field == "epoch",
+            _ => true,
         }
     }
 
@@ -131,12 +149,7 @@ fn complaints(
             let ended = scenario.ended(&shop, answer);
             let after = wire.digest();
             let wrote = offence(&ended, &before, &after);
-            // Loaders have their own rules about what may be there: see `loading.rs`.
-            let wrong_type = matches!(fault, Fault::WrongType { .. });
-            let must_refuse = scenario.state == State::Selling
-                && scenario.script() != Script::LoadBegin
-                || wrong_type;
-            let missed = must_refuse && !fault.explains(&ended);
+            let missed = fault.stops(&scenario) && !fault.explains(&ended);
             let found = wrote.or(missed.then_some("does not explain the fault"));
             let name = &scenario.name;
             complaints.extend(found.map(|what| format!("{name}: {fault:?}: {what}: {ended:?}")));
@@ -189,8 +202,8 @@ fn an_outbox_of_another_type_is_refused_before_anything_is_taken() {
     let shop = scenarios::shop(&redis, ONE);
     let fill: [(Outbox, &[&str]); 3] = [
         (Outbox::None, &["RPUSH", "entry"]),
-        (Outbox::List, &["HSET", "field", "value"]),
-        (Outbox::Stream, &["RPUSH", "entry"]),
+        (OUTBOXES[0], &["HSET", "field", "value"]),
+        (OUTBOXES[1], &["RPUSH", "entry"]),
     ];
     for (outbox, words) in fill {
         let scenario = scenarios::reserve(&shop, outbox);

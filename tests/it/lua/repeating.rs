@@ -1,12 +1,12 @@
 //! Whatever is sent twice is done once, and ids go through as they are.
 
 use floodgate::domain::ids::ID_MAX;
-use floodgate::domain::{Epoch, OrderIntent, Phase, Refusal, Reservation, Verdict};
+use floodgate::domain::{Epoch, Phase, Refusal, Verdict};
 use floodgate::scripts::settle::Noted;
-use floodgate::scripts::{Outbox, Reserve, intent};
+use floodgate::scripts::{Reserve, intent};
 use redis::{Value, from_redis_value};
 
-use super::rig::{Shop, Wire, refused, sku};
+use super::rig::{KINDS, Shop, Wire, refused, sku};
 use super::scenarios::{self, Ended, State, enter, policies};
 use crate::support::offers::{ANY, ONE, request};
 use crate::support::servers::redis::Redis;
@@ -35,7 +35,7 @@ fn every_script_twice_is_every_script_once() {
             }
             assert_eq!(digests[0], digests[1], "{}", scenario.name);
             assert_eq!(digests[0], digests[2], "{}", scenario.name);
-            let reads = ["snapshot", "find"].contains(&scenario.name.as_str());
+            let reads = ["snapshot", "find", "queued"].contains(&scenario.name.as_str());
             assert_eq!(digests[0] == before, reads, "{}", scenario.name);
         }
     }
@@ -54,49 +54,6 @@ fn only_a_touch_writes_when_nothing_is_accepted() {
         let before = changes(&redis);
         door.parse(wire.send(&door.call()).unwrap()).unwrap();
         assert_eq!(changes(&redis) > before, writes, "touch {touch}");
-    }
-}
-
-/// The entries of the outbox, each as its intents.
-fn entries(wire: &mut Wire, key: &str, outbox: Outbox) -> Vec<Vec<OrderIntent>> {
-    let packed: Vec<Vec<u8>> = match outbox {
-        Outbox::None => panic!("no entries"),
-        Outbox::List => from_redis_value(wire.cmd(&["LRANGE", key, "0", "-1"])).unwrap(),
-        Outbox::Stream => {
-            type Entry = (String, Vec<(String, Vec<u8>)>);
-            let range = wire.cmd(&["XRANGE", key, "-", "+"]);
-            let entries: Vec<Entry> = from_redis_value(range).unwrap();
-            let only_field = |(_, fields): Entry| match &fields[..] {
-                [(name, packed)] if name == "intents" => packed.clone(),
-                _ => panic!("{fields:?}"),
-            };
-            entries.into_iter().map(only_field).collect()
-        }
-    };
-    packed.iter().map(|entry| intent::unpack_entry(entry).unwrap()).collect()
-}
-
-#[test]
-fn a_batch_leaves_one_entry_with_exactly_what_was_accepted() {
-    for outbox in [Outbox::List, Outbox::Stream] {
-        let redis = Redis::start();
-        let mut wire = Wire::new(&redis);
-        let shop = shop(&redis, &mut wire);
-        let mut send = |batch: &[Reservation]| {
-            let door = Reserve { outbox, ..shop.reserving(0, batch) };
-            door.parse(wire.send(&door.call()).unwrap()).unwrap().verdicts
-        };
-        let [a, b, c] = [shop.ask(1, 1, 2), shop.ask(2, 2, 3), shop.ask(3, 3, 1)];
-        let (again, over) = (shop.ask(4, 1, 1), shop.ask(5, 5, 99));
-        send(&[a, again, b, over, a]);
-        send(&[a, again, b, over]);
-        assert_eq!(send(&[c]), [Verdict::Reserved]);
-        let intents = |asks: &[Reservation]| -> Vec<OrderIntent> {
-            asks.iter().map(|ask| ask.intent(&shop.sku)).collect()
-        };
-        let found = entries(&mut wire, &shop.buckets[0].outbox(), outbox);
-        assert_eq!(found, [intents(&[a, b]), intents(&[c])], "{outbox:?}");
-        assert_eq!(shop.counts(&mut wire, 0).num_unsettled, 0, "the entry is the record");
     }
 }
 
@@ -200,9 +157,9 @@ fn an_answer_that_takes_no_units_writes_nothing() {
             shop.ask(50, 50, 1),
         ];
         let turns = [Phase::Open, Phase::Paused, Phase::Closed, Phase::Draft];
-        for (phase, outbox) in turns.into_iter().flat_map(|phase| {
-            [Outbox::None, Outbox::List, Outbox::Stream].map(|outbox| (phase, outbox))
-        }) {
+        for (phase, outbox) in
+            turns.into_iter().flat_map(|phase| KINDS.map(|outbox| (phase, outbox)))
+        {
             enter(&shop, &mut wire, State::Selling);
             for epoch in [Epoch(1), Epoch(7)] {
                 let mut batch = batch.to_vec();

@@ -42,7 +42,7 @@ fn reservations_of_one_batch_see_each_other() {
     assert_eq!(shop.reserve(&mut wire, 0, &batch), again);
     let counts = shop.counts(&mut wire, 0);
     assert_eq!((counts.left.stock, counts.num_requests, counts.num_buyers), (0, 2, 2));
-    assert_eq!(counts.num_unsettled, 2);
+    assert_eq!(counts.num_unsettled(), 2);
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn an_order_is_settled_once_and_never_goes_back() {
     assert_eq!((notes.items, notes.left.stock), (vec![Noted::Contradicts], 8));
     let repeat = ordered(2, OrderState::PendingPayment);
     assert_eq!(shop.reserve(&mut wire, 0, &[ask]), [repeat]);
-    assert_eq!(shop.counts(&mut wire, 0).num_unsettled, 0);
+    assert_eq!(shop.counts(&mut wire, 0).num_unsettled(), 0);
 }
 
 #[test]

@@ -10,8 +10,8 @@ use floodgate::scripts::load::Row;
 use floodgate::scripts::settle::{Noted, Notes, Refused};
 use floodgate::scripts::snapshot::Counts;
 use floodgate::scripts::{
-    Borrow, BucketKeys, Call, ClearLoan, Error, Fence, Find, Installation, Lend, LoadBegin,
-    LoadRows, Open, Outbox, Release, Reserve, Script, Settle, Snapshot, Turn,
+    Borrow, BucketKeys, Call, ClearLoan, Entries, Error, Fence, Find, Installation, Lend,
+    LoadBegin, LoadRows, Open, Outbox, Queued, Release, Reserve, Script, Settle, Snapshot, Turn,
 };
 use floodgate::stock::LoaderToken;
 use redis::{Client, Connection, RedisResult, Value};
@@ -23,6 +23,15 @@ pub const INSTALLATION: Installation = Installation(0xf100_d6a7);
 
 /// The first load; its loans count from 1, as a book's do.
 pub const LOADER: LoaderToken = LoaderToken(0);
+
+/// Room enough.
+const ENTRIES: Entries = Entries { envelope_max: 64, entries_max: 10_000 };
+
+/// What a relay empties.
+pub const OUTBOXES: [Outbox; 2] = [Outbox::List(ENTRIES), Outbox::Stream(ENTRIES)];
+
+/// Everything that accepted intents may wait in.
+pub const KINDS: [Outbox; 3] = [Outbox::None, OUTBOXES[0], OUTBOXES[1]];
 
 /// A SKU in two buckets.
 pub fn sku(no: i32, policy: Policy, initial: u32) -> Sku {
@@ -108,6 +117,8 @@ pub struct Shop {
     pub sku: Arc<Sku>,
     pub buckets: Vec<BucketKeys>,
     pub fence: Fence,
+    /// Where accepted intents wait, unless a test says otherwise.
+    pub outbox: Outbox,
 }
 
 impl Shop {
@@ -118,7 +129,7 @@ impl Shop {
 
     pub fn fenced(fence: Fence, sku: Sku) -> Self {
         let buckets = (0..sku.buckets).map(|no| BucketKeys::new("test", &sku, BucketNo(no)));
-        Self { buckets: buckets.collect(), sku: Arc::new(sku), fence }
+        Self { buckets: buckets.collect(), sku: Arc::new(sku), fence, outbox: Outbox::None }
     }
 
     /// [`Self::new`], loaded without rows and open, with so many units in each bucket.
@@ -176,7 +187,7 @@ impl Shop {
             fence: &self.fence,
             sku: &self.sku,
             epoch: batch.first().map_or(Epoch(1), |ask| ask.epoch),
-            outbox: Outbox::None,
+            outbox: self.outbox,
             touch: false,
             batch,
         }
@@ -186,6 +197,41 @@ impl Shop {
     pub fn reserve(&self, wire: &mut Wire, bucket: usize, batch: &[Reservation]) -> Vec<Verdict> {
         let door = self.reserving(bucket, batch);
         door.parse(wire.send(&door.call()).unwrap()).unwrap().verdicts
+    }
+
+    /// Decides a batch of which the accepted intents wait there.
+    pub fn reserve_into(
+        &self,
+        wire: &mut Wire,
+        outbox: Outbox,
+        batch: &[Reservation],
+    ) -> Vec<Verdict> {
+        let door = Reserve { outbox, ..self.reserving(0, batch) };
+        door.parse(wire.send(&door.call()).unwrap()).unwrap().verdicts
+    }
+
+    /// The entries of an outbox, each as its packed intents.
+    pub fn entries(&self, wire: &mut Wire, bucket: usize, outbox: Outbox) -> Vec<Vec<u8>> {
+        let key = &self.buckets[bucket].outbox();
+        match outbox {
+            Outbox::None => panic!("no entries"),
+            Outbox::List(_) => {
+                let entries = wire.cmd(&["LRANGE", key, "0", "-1"]);
+                let entries: Vec<Vec<u8>> = redis::from_redis_value(entries).unwrap();
+                let untried = |entry: Vec<u8>| entry.strip_prefix(&[0]).unwrap().to_vec();
+                entries.into_iter().map(untried).collect()
+            }
+            Outbox::Stream(_) => {
+                type Entry = (String, Vec<(String, Vec<u8>)>);
+                let entries = wire.cmd(&["XRANGE", key, "-", "+"]);
+                let entries: Vec<Entry> = redis::from_redis_value(entries).unwrap();
+                let only_field = |(_, fields): Entry| match &fields[..] {
+                    [(name, packed)] if name == "intents" => packed.clone(),
+                    _ => panic!("{fields:?}"),
+                };
+                entries.into_iter().map(only_field).collect()
+            }
+        }
     }
 
     pub fn settle(&self, wire: &mut Wire, bucket: usize, orders: &[Order]) -> Vec<Noted> {
@@ -225,6 +271,12 @@ impl Shop {
 
     pub fn find(&self, bucket: usize) -> Find<'_> {
         Find { keys: &self.buckets[bucket], fence: &self.fence, requests: &[] }
+    }
+
+    /// All pages.
+    pub fn queued(&self, bucket: usize) -> Queued<'_> {
+        let keys = &self.buckets[bucket];
+        Queued { keys, fence: &self.fence, pages: 0..keys.pages() }
     }
 
     pub fn counts(&self, wire: &mut Wire, bucket: usize) -> Counts {

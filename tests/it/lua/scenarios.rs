@@ -12,7 +12,7 @@ use floodgate::scripts::{
 use floodgate::stock::LoaderToken;
 use redis::{RedisResult, Value};
 
-use super::rig::{Shop, Wire, refused, sku};
+use super::rig::{KINDS, Shop, Wire, refused, sku};
 use crate::support::offers::{ANY, ONE, buyer, quota, request};
 use crate::support::servers::redis::Redis;
 
@@ -96,8 +96,9 @@ fn paid(buyer_no: u64) -> Record {
 
 /// All scripts; `reserve` with every kind of outbox.
 pub fn all(shop: &Shop) -> Vec<Scenario> {
-    let mut all = vec![settle(shop), release(shop), turn(shop), snapshot(shop), find(shop)];
-    all.extend([Outbox::None, Outbox::List, Outbox::Stream].map(|outbox| reserve(shop, outbox)));
+    let mut all = vec![settle(shop), release(shop), turn(shop)];
+    all.extend([snapshot(shop), find(shop), queued(shop)]);
+    all.extend(KINDS.map(|outbox| reserve(shop, outbox)));
     all.extend(moves(shop));
     all.extend(loads(shop));
     all
@@ -173,6 +174,11 @@ fn find(shop: &Shop) -> Scenario {
         let requests = [request(1), request(99)];
         Find { requests: &requests, ..shop.find(0) }.parse(value).map(drop)
     })
+}
+
+fn queued(shop: &Shop) -> Scenario {
+    let call = shop.queued(0).call();
+    scenario("queued", call, |shop, value| shop.queued(0).parse(value).map(drop))
 }
 
 fn moves(shop: &Shop) -> [Scenario; 3] {

@@ -63,6 +63,7 @@ fn said(verdict: Verdict) -> Said {
         Verdict::Repeat(Standing::Failed(refusal)) | Verdict::Refused(refusal) => Said::No(refusal),
         Verdict::Short => Said::No(Refusal::SoldOut),
         Verdict::StaleEpoch => panic!("one opening only"),
+        Verdict::Full => panic!("no outbox"),
     }
 }
 

@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use super::admin;
 use super::servers::mariadb::MariaDb;
+use super::servers::rabbitmq::RabbitMq;
 use super::servers::redis::Redis;
 use super::wait::until;
 
@@ -32,6 +33,8 @@ pub struct Ground {
     pub redis: Option<Redis>,
     /// Where its ledger is in MariaDB.
     pub mariadb: Option<MariaDb>,
+    /// What is between its gates and its ledger.
+    pub rabbit: Option<RabbitMq>,
 }
 
 /// Settings of a tier on fresh stores: SQLite for the tiers of one process, Redis and MariaDB for
@@ -40,11 +43,14 @@ pub fn fresh_settings(tier: Tier) -> (Settings, Ground) {
     let folder = tempfile::tempdir().unwrap();
     let mut settings = Settings::for_test(&url_of(folder.path().join("ledger.db")));
     settings.tier = tier;
-    let mut ground = Ground { _folder: folder, redis: None, mariadb: None };
-    if tier == Tier::Gate {
+    let mut ground = Ground { _folder: folder, redis: None, mariadb: None, rabbit: None };
+    if matches!(tier, Tier::Gate | Tier::Pipeline) {
         let redis = ground.redis.insert(Redis::start());
         settings.redis.url = redis.url();
         settings.ledger.url = ground.mariadb.insert(MariaDb::start()).url();
+    }
+    if tier == Tier::Pipeline {
+        settings.amqp.url = ground.rabbit.insert(RabbitMq::start()).url();
     }
     (settings, ground)
 }
@@ -78,7 +84,9 @@ impl TestApp {
         let app = AppThread::start(settings.clone()).unwrap();
         let at = app.listening();
         let client = Client::builder().pool_max_idle_per_host(256).build().unwrap();
-        let (public, internal) = (at.public, at.internal);
+        // A role that does not sell has no public listener: port 1 answers nobody.
+        let public = at.public.unwrap_or_else(|| ([127, 0, 0, 1], 1).into());
+        let internal = at.internal;
         Self { public, internal, client, settings, app, ground: None }
     }
 
@@ -125,6 +133,23 @@ impl TestApp {
     pub async fn buy_json(&self, sale: &str, buyer: u64, body: Json) -> (StatusCode, Json) {
         let response = self.buy(sale, buyer, body).await;
         (response.status(), response.json().await.unwrap())
+    }
+
+    /// A purchase that succeeds, at once or after a while: what its buyer reads in the end.
+    pub async fn bought(&self, sale: &str, buyer: u64, body: Json) -> Json {
+        let (status, answer) = self.buy_json(sale, buyer, body).await;
+        if status == StatusCode::OK {
+            return answer;
+        }
+        assert_eq!((status, &answer["state"]), (StatusCode::ACCEPTED, &json!("queued")));
+        let path = format!("/v1/requests/{}", answer["request_id"].as_str().unwrap());
+        until("an order", async || {
+            let (status, view) = self.get(&path, buyer).await;
+            assert_eq!(status, StatusCode::OK, "{view}");
+            assert_ne!(view["state"], "failed", "{view}");
+            (view["state"] == "success").then_some(view)
+        })
+        .await
     }
 
     /// A fresh request id.

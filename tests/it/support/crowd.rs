@@ -8,6 +8,8 @@ use std::sync::Arc;
 use floodgate::load::{BuyRequest, Load, Outcome, Until, json_string_member, run};
 use parking_lot::Mutex;
 
+use super::orders::Orders;
+
 /// One buyer's wish, asked once or several times with the same content.
 #[derive(Debug, Clone)]
 pub struct Wish {
@@ -24,6 +26,8 @@ pub struct Heard {
     pub status: Option<u16>,
     pub replayed: bool,
     pub request_id: Option<String>,
+    /// `success`, `queued` or `unknown`.
+    pub state: Option<String>,
     pub code: Option<String>,
 }
 
@@ -40,6 +44,8 @@ pub struct Verdict {
     pub attempted: usize,
     pub acknowledged: usize,
     pub ok: usize,
+    pub failed: usize,
+    pub dead: usize,
     pub lost: usize,
     pub duplicated: usize,
     pub oversold: u64,
@@ -50,12 +56,14 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "seed={} attempted={} acknowledged={} ok={} lost={} duplicated={} oversold={} \
-             unknown={}",
+            "seed={} attempted={} acknowledged={} ok={} failed={} dead={} lost={} duplicated={} \
+             oversold={} unknown={}",
             self.seed,
             self.attempted,
             self.acknowledged,
             self.ok,
+            self.failed,
+            self.dead,
             self.lost,
             self.duplicated,
             self.oversold,
@@ -71,34 +79,48 @@ impl Verdict {
     }
 }
 
+impl Heard {
+    /// Whether the request was accepted, as far as its buyer was told.
+    pub fn is_promise(&self) -> bool {
+        let is_queued = self.status == Some(202) && self.state.as_deref() == Some("queued");
+        self.status == Some(200) || is_queued
+    }
+}
+
 impl History {
-    /// Request ids that were answered with 200.
+    /// Request ids that were promised something: answered with 200, or with 202 `queued`.
     pub fn acknowledged(&self) -> BTreeSet<&str> {
-        let ok = self.heard.iter().filter(|heard| heard.status == Some(200));
-        ok.filter_map(|heard| heard.request_id.as_deref()).collect()
+        let promised = self.heard.iter().filter(|heard| heard.is_promise());
+        promised.filter_map(|heard| heard.request_id.as_deref()).collect()
     }
 
-    /// For each wish, the different request ids that its successes named.
-    pub fn successes_by_wish(&self) -> BTreeMap<usize, BTreeSet<&str>> {
+    /// For each wish, the different request ids that were promised something.
+    pub fn promised_by_wish(&self) -> BTreeMap<usize, BTreeSet<&str>> {
         let mut by_wish: BTreeMap<usize, BTreeSet<&str>> = BTreeMap::new();
-        for heard in self.heard.iter().filter(|heard| heard.status == Some(200)) {
+        for heard in self.heard.iter().filter(|heard| heard.is_promise()) {
             by_wish.entry(heard.wish).or_default().extend(heard.request_id.as_deref());
         }
         by_wish
     }
 
-    /// Compares with the request ids of all orders, as their buyers read them, and with the units.
-    pub fn judge(&self, seed: u64, orders: &[String], units: u64, stock: u64) -> Verdict {
-        let distinct: BTreeSet<&str> = orders.iter().map(String::as_str).collect();
+    /// Compares with what the ledger has: each request that was promised something must have ended
+    /// there, as order, failure or dead letter.
+    pub fn judge(&self, seed: u64, ledger: &Orders, stock: u64) -> Verdict {
+        let distinct: BTreeSet<&str> = ledger.request_ids.iter().map(String::as_str).collect();
+        let otherwise: BTreeSet<&str> =
+            ledger.failed.iter().chain(&ledger.dead).map(String::as_str).collect();
         let acknowledged = self.acknowledged();
+        let has_ended = |id: &str| distinct.contains(id) || otherwise.contains(id);
         Verdict {
             seed,
             attempted: self.heard.len(),
             acknowledged: acknowledged.len(),
-            ok: orders.len(),
-            lost: acknowledged.iter().filter(|id| !distinct.contains(*id)).count(),
-            duplicated: orders.len() - distinct.len(),
-            oversold: units.saturating_sub(stock),
+            ok: ledger.request_ids.len(),
+            failed: ledger.failed.len(),
+            dead: ledger.dead.len(),
+            lost: acknowledged.iter().filter(|id| !has_ended(id)).count(),
+            duplicated: ledger.request_ids.len() - distinct.len(),
+            oversold: ledger.units.saturating_sub(stock),
             unknown: self.heard.iter().filter(|heard| heard.status.is_none()).count(),
         }
     }
@@ -140,12 +162,18 @@ pub async fn send_until(
                         status: Some(answer.status),
                         replayed: answer.replayed,
                         request_id: member(b"request_id"),
+                        state: if answer.status < 300 { member(b"state") } else { None },
                         code: if answer.status >= 400 { member(b"code") } else { None },
                     }
                 }
-                Outcome::Unknown(_) | Outcome::Unsent => {
-                    Heard { wish, status: None, replayed: false, request_id: None, code: None }
-                }
+                Outcome::Unknown(_) | Outcome::Unsent => Heard {
+                    wish,
+                    status: None,
+                    replayed: false,
+                    request_id: None,
+                    state: None,
+                    code: None,
+                },
             };
             seen.lock().push(heard);
         })),

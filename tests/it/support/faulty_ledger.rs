@@ -1,13 +1,16 @@
 //! A ledger that fails for a while.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use floodgate::db::{Anomalies, AuditRow, Error, Ledger, OrderCursor, Placing, Tally, Visit};
 use floodgate::domain::{
-    BuyerId, Examination, Failure, Order, OrderIntent, Phase, RequestId, Sale, SaleDraft, SaleId,
-    SkuNo,
+    BuyerId, DeadLetter, Examination, Failure, Kept, LetterCounts, LetterFilter, LetterNo,
+    LetterTurn, NewLetter, Order, OrderIntent, Phase, RequestId, Sale, SaleDraft, SaleId, SkuNo,
+    WholeLetter,
 };
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 /// How it fails.
@@ -22,21 +25,44 @@ pub enum Fault {
     Mute,
     /// It never says what became of this one request.
     NeverSays(RequestId),
+    /// It refuses every batch with this request, with an error that explains nothing.
+    Refuses(RequestId),
+    /// Whoever brings this request panics.
+    Kills(RequestId),
+    /// It refuses every dead letter with this request, as a table that was changed by hand would.
+    RefusesLetter(RequestId),
 }
 
 /// A ledger in front of another, with a switch.
 pub struct FaultyLedger {
     inner: Arc<dyn Ledger>,
     fault: watch::Sender<Fault>,
+    batches: Mutex<Vec<Vec<u64>>>,
+    num_refused: AtomicUsize,
 }
 
 impl FaultyLedger {
     pub fn new(inner: Arc<dyn Ledger>) -> Self {
-        Self { inner, fault: watch::Sender::new(Fault::None) }
+        Self {
+            inner,
+            fault: watch::Sender::new(Fault::None),
+            batches: Mutex::default(),
+            num_refused: AtomicUsize::new(0),
+        }
     }
 
     pub fn set(&self, fault: Fault) {
         self.fault.send_replace(fault);
+    }
+
+    /// The requests of every batch that was brought here.
+    pub fn batches(&self) -> Vec<Vec<u64>> {
+        self.batches.lock().clone()
+    }
+
+    /// How many calls came while it could not be reached.
+    pub fn num_refused(&self) -> usize {
+        self.num_refused.load(Ordering::SeqCst)
     }
 
     /// Before a call.
@@ -45,6 +71,7 @@ impl FaultyLedger {
         drop(fault.wait_for(|fault| *fault != Fault::Frozen).await);
         let fault = *fault.borrow();
         if fault == Fault::Down {
+            self.num_refused.fetch_add(1, Ordering::SeqCst);
             return Err(Error::NoConnection { reason: "it is down on purpose".to_owned() });
         }
         Ok(())
@@ -63,10 +90,18 @@ impl FaultyLedger {
 impl Ledger for FaultyLedger {
     async fn place(&self, batch: Vec<OrderIntent>) -> Result<Placing, Error> {
         self.begin().await?;
-        if let Fault::NeverSays(request) = *self.fault.borrow()
-            && batch.iter().any(|intent| intent.request == request)
-        {
-            return Err(Error::TimedOut { doing: "place" });
+        let fault = *self.fault.borrow();
+        self.batches.lock().push(batch.iter().map(|intent| intent.request.get()).collect());
+        let holds = |request| batch.iter().any(|intent| intent.request == request);
+        match fault {
+            Fault::NeverSays(request) if holds(request) => {
+                return Err(Error::TimedOut { doing: "place" });
+            }
+            Fault::Refuses(request) if holds(request) => {
+                return Err(Error::Unstorable { what: "an order, on purpose".to_owned() });
+            }
+            Fault::Kills(request) if holds(request) => panic!("this order kills, on purpose"),
+            _ => {}
         }
         let placing = self.inner.place(batch).await?;
         self.end("place").map(|()| placing)
@@ -147,6 +182,52 @@ impl Ledger for FaultyLedger {
     async fn anomalies(&self, sku: SkuNo) -> Result<Anomalies, Error> {
         self.begin().await?;
         self.inner.anomalies(sku).await
+    }
+
+    async fn keep_dead_letters(
+        &self,
+        letters: Vec<NewLetter>,
+        now_ms: i64,
+    ) -> Result<Vec<Kept>, Error> {
+        self.begin().await?;
+        if let Fault::RefusesLetter(request) = *self.fault.borrow()
+            && letters.iter().any(|letter| letter.requests.contains(&request))
+        {
+            return Err(Error::Unstorable { what: "a letter, on purpose".to_owned() });
+        }
+        let kept = self.inner.keep_dead_letters(letters, now_ms).await?;
+        self.end("keep dead letters").map(|()| kept)
+    }
+
+    async fn dead_letters(&self, of: LetterFilter, limit: u32) -> Result<Vec<DeadLetter>, Error> {
+        self.begin().await?;
+        self.inner.dead_letters(of, limit).await
+    }
+
+    async fn dead_letter(&self, no: LetterNo) -> Result<Option<WholeLetter>, Error> {
+        self.begin().await?;
+        self.inner.dead_letter(no).await
+    }
+
+    async fn dead_letters_with(&self, request: RequestId) -> Result<Vec<DeadLetter>, Error> {
+        self.begin().await?;
+        self.inner.dead_letters_with(request).await
+    }
+
+    async fn turn_dead_letter(&self, turn: LetterTurn) -> Result<bool, Error> {
+        self.begin().await?;
+        let turned = self.inner.turn_dead_letter(turn).await?;
+        self.end("turn a dead letter").map(|()| turned)
+    }
+
+    async fn count_dead_letters(&self) -> Result<LetterCounts, Error> {
+        self.begin().await?;
+        self.inner.count_dead_letters().await
+    }
+
+    async fn dead_among(&self, requests: Vec<RequestId>) -> Result<Vec<RequestId>, Error> {
+        self.begin().await?;
+        self.inner.dead_among(requests).await
     }
 
     async fn secret(&self, name: &'static str) -> Result<Vec<u8>, Error> {

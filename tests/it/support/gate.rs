@@ -1,6 +1,7 @@
 //! Tier `gate` on a private Redis, behind a link that can be broken, and a private MariaDB.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use floodgate::clock::now_monotonic;
 use floodgate::config::{Settings, Sources};
@@ -9,7 +10,7 @@ use serde_json::{Value as Json, json};
 use tempfile::TempDir;
 
 use super::app::TestApp;
-use super::crowd::{History, Verdict, Wish};
+use super::crowd::{Heard, History, Verdict, Wish, send};
 use super::fault_proxy::FaultProxy;
 use super::orders::orders_in;
 use super::process::Server;
@@ -109,7 +110,7 @@ impl GateGround {
         .await;
         assert_holds_at_rest(internal).await;
         let orders = orders_in(&self.settings(&[])).await;
-        let verdict = history.judge(0, &orders.request_ids, orders.units, stock);
+        let verdict = history.judge(0, &orders, stock);
         println!("drain_ms={}", now_monotonic().duration_since(begun).as_millis());
         verdict.assert_clean();
         verdict
@@ -175,21 +176,27 @@ pub async fn buy_for_sure(public: SocketAddr, buyer_no: u64) -> Json {
 }
 
 /// Sends every wish until each has heard something final, as a buyer would who reads `busy` or
-/// `unknown`.
-pub async fn insist(
+/// `unknown`; in a tier that answers when the ledger has answered.
+pub async fn insist(public: SocketAddr, wishes: Arc<Vec<Wish>>, connections: usize) -> History {
+    insist_until(public, wishes, connections, |heard| matches!(heard.status, Some(200 | 409))).await
+}
+
+/// The same, with one's own idea of what is final.
+pub async fn insist_until(
     public: SocketAddr,
-    wishes: std::sync::Arc<Vec<Wish>>,
+    wishes: Arc<Vec<Wish>>,
     connections: usize,
+    is_final: impl Fn(&Heard) -> bool,
 ) -> History {
     let mut history = History::default();
     let mut open: Vec<usize> = (0..wishes.len()).collect();
     let end = now_monotonic() + DEADLINE;
     while !open.is_empty() {
-        assert!(now_monotonic() < end, "{} wishes were never told", open.len());
-        let sent =
-            super::crowd::send(public, "sale", wishes.clone(), open.into(), connections).await;
-        let is_open = |heard: &&super::crowd::Heard| !matches!(heard.status, Some(200 | 409));
-        open = sent.heard.iter().filter(is_open).map(|heard| heard.wish).collect();
+        let last = history.heard.last();
+        assert!(now_monotonic() < end, "{} wishes were never told: {last:?}", open.len());
+        let sent = send(public, "sale", wishes.clone(), open.into(), connections).await;
+        let still = sent.heard.iter().filter(|heard| !is_final(heard));
+        open = still.map(|heard| heard.wish).collect();
         history.heard.extend(sent.heard);
     }
     history

@@ -11,10 +11,13 @@ use floodgate::db::{Anomalies, AuditRow, Error, Ledger, OrderCursor, Placing, Ta
 use floodgate::domain::book::gives_back;
 use floodgate::domain::invariants::{FailureFacts, SkuFacts};
 use floodgate::domain::{
-    BuyerId, Epoch, Examination, Failure, Order, OrderIntent, Phase, RequestId, Sale, SaleDraft,
-    SaleId, Sku, SkuNo,
+    BuyerId, DeadLetter, Epoch, Examination, Failure, Kept, LetterCounts, LetterFilter, LetterNo,
+    LetterTurn, NewLetter, Order, OrderIntent, Phase, RequestId, Sale, SaleDraft, SaleId, Sku,
+    SkuNo, WholeLetter,
 };
 use parking_lot::Mutex;
+
+use super::letters::MemoryLetters;
 
 /// A guard to take out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +42,8 @@ pub enum Lie {
     StampsOldEpoch,
     /// Never answers.
     Hangs,
+    /// Never answers, and says that it keeps dead letters, which it does not.
+    ForgetsLetters,
 }
 
 #[derive(Debug, Default)]
@@ -48,6 +53,7 @@ struct Rows {
     available: HashMap<SkuNo, i64>,
     orders: Vec<Order>,
     failures: Vec<Failure>,
+    letters: MemoryLetters,
 }
 
 /// See the module.
@@ -103,7 +109,7 @@ impl Rows {
             );
             let left = match lie {
                 Lie::IgnoresStock => u32::MAX,
-                _ => u32::try_from(self.available[&intent.sku]).unwrap(),
+                _ => u32::try_from(self.available.get(&intent.sku).copied().unwrap_or(0)).unwrap(),
             };
             seen.available.insert(intent.sku, left);
         }
@@ -154,7 +160,7 @@ impl Rows {
 #[async_trait]
 impl Ledger for LyingLedger {
     async fn place(&self, batch: Vec<OrderIntent>) -> Result<Placing, Error> {
-        if self.lie == Lie::Hangs {
+        if matches!(self.lie, Lie::Hangs | Lie::ForgetsLetters) {
             std::future::pending::<()>().await;
         }
         let mut rows = self.rows.lock();
@@ -299,6 +305,42 @@ impl Ledger for LyingLedger {
             duplicate_requests: per_request.into_iter().filter(|(_, n)| *n > 1).collect(),
             wrong_quotas: Vec::new(),
         })
+    }
+
+    async fn keep_dead_letters(
+        &self,
+        letters: Vec<NewLetter>,
+        now_ms: i64,
+    ) -> Result<Vec<Kept>, Error> {
+        if self.lie == Lie::ForgetsLetters {
+            return Ok(vec![Kept::New; letters.len()]);
+        }
+        let kept = &mut self.rows.lock().letters;
+        Ok(letters.into_iter().map(|letter| kept.keep(letter, now_ms)).collect())
+    }
+
+    async fn dead_letters(&self, of: LetterFilter, limit: u32) -> Result<Vec<DeadLetter>, Error> {
+        Ok(self.rows.lock().letters.page(of, limit))
+    }
+
+    async fn dead_letter(&self, no: LetterNo) -> Result<Option<WholeLetter>, Error> {
+        Ok(self.rows.lock().letters.whole(no))
+    }
+
+    async fn dead_letters_with(&self, request: RequestId) -> Result<Vec<DeadLetter>, Error> {
+        Ok(self.rows.lock().letters.with(request))
+    }
+
+    async fn turn_dead_letter(&self, turn: LetterTurn) -> Result<bool, Error> {
+        Ok(self.rows.lock().letters.turn(turn))
+    }
+
+    async fn count_dead_letters(&self) -> Result<LetterCounts, Error> {
+        Ok(self.rows.lock().letters.counts())
+    }
+
+    async fn dead_among(&self, requests: Vec<RequestId>) -> Result<Vec<RequestId>, Error> {
+        Ok(self.rows.lock().letters.dead_among(requests))
     }
 
     async fn secret(&self, _: &'static str) -> Result<Vec<u8>, Error> {

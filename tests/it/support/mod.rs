@@ -3,18 +3,27 @@
 pub mod admin;
 pub mod app;
 pub mod crowd;
+pub mod fake_broker;
 pub mod fault_proxy;
 mod fault_proxy_tests;
 pub mod faulty_ledger;
+pub mod faulty_stock;
 pub mod gate;
+pub mod intake;
+pub mod keepers;
+pub mod letters;
 pub mod links;
 pub mod lying_ledger;
 pub mod offers;
 pub mod orders;
+pub mod pipeline;
+pub mod poison;
 pub mod process;
 pub mod random;
+pub mod relays;
 pub mod rig;
 pub mod servers;
+pub mod shop;
 pub mod wait;
 
 pub use app::TestApp;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use floodgate::config::Settings;
 use parking_lot::Mutex;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::app::url_of;
 
@@ -52,13 +53,15 @@ impl Server {
         keep(child.stderr.take().unwrap(), log.clone());
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let address = |name: &str| {
+        let address = |name: &str| -> Option<SocketAddr> {
             let (_, rest) = line.split_once(name)?;
             rest.split_whitespace().next()?.parse().ok()
         };
-        let (Some(public), Some(internal)) = (address("public="), address("internal=")) else {
+        let Some(internal) = address("internal=") else {
             panic!("the server said {line:?} and logged {:#?}", log.lock());
         };
+        // A role that does not sell has no public listener: port 1 answers nobody.
+        let public = address("public=").unwrap_or_else(|| ([127, 0, 0, 1], 1).into());
         Self { child, public, internal, log }
     }
 
@@ -66,6 +69,21 @@ impl Server {
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+
+    /// Freezes it; connections stay open and silent.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it go on.
+    pub fn cont(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.id()).unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
     }
 
     /// Waits until it ends by itself.

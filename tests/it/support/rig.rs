@@ -86,8 +86,7 @@ impl Rig {
         let actors = Arc::new(ActorSystem::start(
             settings, &backends, &catalog, &metrics, &shared, &shutdown,
         ));
-        let desk =
-            SalesDesk::new(catalog.clone(), &backends, actors.clone(), shared, &settings.keeper);
+        let desk = SalesDesk::new(catalog.clone(), &backends, actors.clone(), shared, settings);
         let limits = AskLimits {
             deadline: Duration::from_millis(settings.http.answer_deadline_ms),
             attempts_max: settings.gate.ask_attempts_max,
@@ -167,6 +166,12 @@ impl Rig {
             free.push(self.backends.stock.snapshot(key).await.unwrap().available);
         }
         free
+    }
+
+    /// How many orders the ledger has.
+    pub async fn num_orders(&self) -> usize {
+        let sku = self.ask(1, 1, 1).sku;
+        self.backends.ledger.tally(sku).await.unwrap().num_orders.try_into().unwrap()
     }
 
     /// Audits everything, `later_ms` after the start.

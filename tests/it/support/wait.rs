@@ -1,6 +1,5 @@
 //! Waiting for a condition, up to a deadline. No test sleeps for a fixed time.
 
-use std::future::Future;
 use std::time::Duration;
 
 use floodgate::clock::now_monotonic;
@@ -12,10 +11,7 @@ pub const DEADLINE: Duration = Duration::from_secs(30);
 ///
 /// # Panics
 /// At the deadline, naming what was waited for.
-pub async fn until<T, F>(what: &str, mut condition: impl FnMut() -> F) -> T
-where
-    F: Future<Output = Option<T>>,
-{
+pub async fn until<T>(what: &str, mut condition: impl AsyncFnMut() -> Option<T>) -> T {
     let end = now_monotonic() + DEADLINE;
     loop {
         if let Some(value) = condition().await {
@@ -30,10 +26,18 @@ where
 ///
 /// # Panics
 /// At the deadline, naming what was waited for.
-pub fn until_true(what: &str, mut condition: impl FnMut() -> bool) {
-    let end = now_monotonic() + DEADLINE;
+pub fn until_true(what: &str, condition: impl FnMut() -> bool) {
+    until_true_within(DEADLINE, what, condition);
+}
+
+/// [`until_true`] for what takes longer on a busy machine.
+///
+/// # Panics
+/// At the deadline, naming what was waited for.
+pub fn until_true_within(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+    let end = now_monotonic() + limit;
     while !condition() {
-        assert!(now_monotonic() < end, "waited {DEADLINE:?} for {what}");
+        assert!(now_monotonic() < end, "waited {limit:?} for {what}");
         #[expect(clippy::disallowed_methods, reason = "between two looks at a condition")]
         std::thread::sleep(Duration::from_millis(5));
     }

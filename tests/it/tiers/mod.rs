@@ -3,5 +3,6 @@
 mod crowd;
 mod ids;
 mod restart;
+mod roles;
 mod story;
 mod two_processes;

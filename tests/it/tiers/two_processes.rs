@@ -56,7 +56,7 @@ fn stampede(policy: serde_json::Value) {
         each_order_is_read_everywhere(&apps, &history, &wishes).await;
     });
     let orders = runtime.block_on(orders_in(&settings));
-    history.judge(seed, &orders.request_ids, orders.units, u64::from(STOCK)).assert_clean();
+    history.judge(seed, &orders, u64::from(STOCK)).assert_clean();
     assert_eq!(orders.units, u64::from(STOCK));
     let fresh = history.heard.iter().filter(|h| h.status == Some(200) && !h.replayed).count();
     assert_eq!(fresh, STOCK as usize, "every other success is marked as a repeat");
@@ -78,7 +78,7 @@ async fn each_order_is_read_everywhere(apps: &[TestApp; 2], history: &History, w
         // While the last units hop between buckets, both servers may be after the same ones.
         assert!(fine || code == Some("busy"), "{heard:?}");
     }
-    let successes = history.successes_by_wish();
+    let successes = history.promised_by_wish();
     assert_eq!(successes.len(), STOCK as usize);
     let mut documents = BTreeSet::new();
     for (wish, ids) in successes.iter().take(20) {

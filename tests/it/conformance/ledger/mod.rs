@@ -14,6 +14,7 @@ use tempfile::TempDir;
 use crate::support::offers::run;
 use crate::support::servers::mariadb as servers;
 
+mod letters;
 mod placing;
 mod reading;
 mod sales;
@@ -130,6 +131,16 @@ macro_rules! backends {
                     the_evidence_begins_with_the_facts
                     a_healthy_ledger_has_no_anomalies
                     the_counts_are_those_of_one_sku;
+                letters:
+                    a_letter_reads_back_as_it_was_kept
+                    copies_of_a_message_are_one_letter
+                    a_replayed_letter_that_dies_again_is_open_again
+                    a_letter_that_changed_is_not_turned
+                    letters_come_newest_first_in_pages
+                    a_request_is_dead_while_its_letter_is_open_or_parked
+                    a_letter_may_hold_a_mebibyte_and_a_thousand_requests
+                    two_keepers_of_the_same_letters_keep_each_once
+                    letters_survive_a_restart;
                 tokens:
                     a_token_is_never_given_twice
                     a_secret_is_made_once

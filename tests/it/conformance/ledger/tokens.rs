@@ -1,9 +1,10 @@
 //! Tokens, secrets, fencing and the end.
 
 use floodgate::db::{Class, Error};
-use floodgate::domain::{Failure, Phase, Refusal};
+use floodgate::domain::{Failure, LetterCounts, Phase, Refusal};
 
 use super::Backend;
+use crate::support::letters::letter;
 use crate::support::offers::{ONE, buyer, intent, offer, orders, request, sale_draft, sku_draft};
 
 pub async fn a_token_is_never_given_twice(backend: &dyn Backend) {
@@ -53,12 +54,14 @@ pub async fn a_writer_that_was_replaced_writes_nothing(backend: &dyn Backend) {
         let draft = sale_draft("next", vec![sku_draft("sku", ONE, 1)]);
         assert_fenced(ledger.create_sale(draft, 1).await);
         assert_fenced(ledger.turn_sale("sale".parse().unwrap(), Phase::Open, 1).await);
+        assert_fenced(ledger.keep_dead_letters(vec![letter(&[9])], 1).await);
         assert_fenced(ledger.next_token("process").await);
         assert_fenced(ledger.secret("tickets").await);
     }
     assert_eq!(ledger.sales().await.unwrap(), sales);
     assert_eq!(orders(&*ledger, sku.no).await.len(), 1);
     assert_eq!(ledger.failure(request(3)).await.unwrap(), None);
+    assert_eq!(ledger.count_dead_letters().await.unwrap(), LetterCounts::default());
 }
 
 fn assert_fenced<T: std::fmt::Debug>(answer: Result<T, Error>) {

@@ -7,10 +7,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use floodgate::config::{Settings, Tier};
 use floodgate::domain::{
-    BookSnapshot, BucketNo, Counting, Epoch, Failure, Order, Phase, Policy, Refusal, Reservation,
-    Sku, SkuNo, Standing, TraceId, Verdict,
+    BookSnapshot, BucketNo, Counting, Epoch, Failure, Order, OrderIntent, Phase, Policy, Refusal,
+    Reservation, Sku, SkuNo, Standing, TraceId, Verdict,
 };
-use floodgate::scripts::Installation;
+use floodgate::scripts::{Installation, Outbox};
 use floodgate::stock::redis::RedisOptions;
 use floodgate::stock::{BucketKey, LoaderToken, MemoryStock, RedisStock, RequestStanding, Stock};
 use floodgate::tier::links;
@@ -21,6 +21,7 @@ use crate::support::servers::redis::Redis;
 
 mod loading;
 mod moving;
+mod outbox;
 mod reading;
 mod reserving;
 mod settling;
@@ -31,6 +32,11 @@ pub trait Backend {
     /// A stock on the store, as one process has it. Where the store can be shared, each is another
     /// process's; where it cannot, there is one stock.
     async fn open(&self) -> Arc<dyn Stock>;
+
+    /// How the intent of an accepted request comes back.
+    fn unsettled(&self, ask: &Reservation, sku: &Sku) -> OrderIntent {
+        ask.intent(sku)
+    }
 }
 
 /// The memory of this process.
@@ -54,18 +60,28 @@ impl Backend for Memory {
 /// One server.
 struct SingleRedis {
     redis: Redis,
+    outbox: Outbox,
 }
 
 impl SingleRedis {
-    fn fresh() -> Self {
-        Self { redis: Redis::start() }
+    fn fresh(outbox: Outbox) -> Self {
+        Self { redis: Redis::start(), outbox }
     }
 }
 
 #[async_trait(?Send)]
 impl Backend for SingleRedis {
     async fn open(&self) -> Arc<dyn Stock> {
-        on_redis(&self.redis.url(), "test")
+        on_redis(&self.redis.url(), "test", self.outbox)
+    }
+
+    fn unsettled(&self, ask: &Reservation, sku: &Sku) -> OrderIntent {
+        let intent = ask.intent(sku);
+        match self.outbox {
+            Outbox::None => intent,
+            // The trace is in the outbox only.
+            Outbox::List(_) | Outbox::Stream(_) => OrderIntent { trace: TraceId(0), ..intent },
+        }
     }
 }
 
@@ -79,12 +95,12 @@ struct ClusteredRedis<'a> {
 #[async_trait(?Send)]
 impl Backend for ClusteredRedis<'_> {
     async fn open(&self) -> Arc<dyn Stock> {
-        on_redis(&self.cluster.url(&[0, 1]), self.case)
+        on_redis(&self.cluster.url(&[0, 1]), self.case, Outbox::None)
     }
 }
 
 /// A stock on Redis, wherever its masters are.
-fn on_redis(url: &str, namespace: &str) -> Arc<dyn Stock> {
+fn on_redis(url: &str, namespace: &str, outbox: Outbox) -> Arc<dyn Stock> {
     let mut settings = Settings::for_test("sqlite://unused.db");
     settings.tier = Tier::Gate;
     url.clone_into(&mut settings.redis.url);
@@ -93,6 +109,7 @@ fn on_redis(url: &str, namespace: &str) -> Arc<dyn Stock> {
         links: links(&settings).unwrap(),
         namespace: namespace.to_owned(),
         installation: Installation(0xf100_d6a7),
+        outbox,
         replicated: false,
         // Every look is a whole one.
         sold_out_refresh: Duration::ZERO,
@@ -346,7 +363,9 @@ macro_rules! backends {
 
 backends! {
     memory: crate::conformance::stock::Memory::fresh();
-    redis: crate::conformance::stock::SingleRedis::fresh();
+    redis: crate::conformance::stock::SingleRedis::fresh(floodgate::scripts::Outbox::None);
+    redis_with_list: crate::conformance::stock::SingleRedis::fresh(crate::lua::rig::OUTBOXES[0]);
+    redis_with_stream: crate::conformance::stock::SingleRedis::fresh(crate::lua::rig::OUTBOXES[1]);
 }
 
 macro_rules! one_by_one {

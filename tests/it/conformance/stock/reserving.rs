@@ -173,7 +173,7 @@ pub async fn ids_of_nineteen_digits_stay_apart(backend: &dyn Backend) {
     }
     let mut found = shop.stock.unsettled(shop.key(0), i64::MAX).await.unwrap();
     found.sort_by_key(|intent| intent.request);
-    let mut expected: Vec<_> = asks.iter().map(|ask| ask.intent(&shop.sku)).collect();
+    let mut expected: Vec<_> = asks.iter().map(|ask| backend.unsettled(ask, &shop.sku)).collect();
     expected.sort_by_key(|intent| intent.request);
     assert_eq!(found, expected);
     shop.settle(&asks).await;

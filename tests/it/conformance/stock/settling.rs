@@ -16,7 +16,7 @@ pub async fn an_order_settles_its_request_once(backend: &dyn Backend) {
         assert_eq!((counts.unsettled_units, counts.num_buyers), (1, 2));
     }
     let waiting = shop.stock.unsettled(shop.key(0), i64::MAX).await.unwrap();
-    assert_eq!(waiting, [b.intent(&shop.sku)]);
+    assert_eq!(waiting, [backend.unsettled(&b, &shop.sku)]);
     shop.settle(&[a, b, b]).await;
     assert_eq!(shop.stock.unsettled(shop.key(0), i64::MAX).await.unwrap(), []);
     assert_eq!(shop.standing(&b).await, Some(ordered(&b)));
@@ -164,7 +164,7 @@ pub async fn a_withdrawn_request_is_forgotten_or_kept_whole(backend: &dyn Backen
     } else {
         assert_eq!(shop.counts(0).await, before);
         let waiting = shop.stock.unsettled(shop.key(0), i64::MAX).await.unwrap();
-        assert_eq!(waiting, [a.intent(&shop.sku)]);
+        assert_eq!(waiting, [backend.unsettled(&a, &shop.sku)]);
         assert_eq!(shop.reserve(a).await, Verdict::Repeat(Standing::Queued));
     }
 }
@@ -183,7 +183,7 @@ pub async fn unsettled_intents_come_back_word_for_word(backend: &dyn Backend) {
         .collect();
     let size = asks.len();
     assert_eq!(here.decide(&asks).await, vec![Verdict::Reserved; size]);
-    let mut expected: Vec<_> = asks.iter().map(|ask| ask.intent(&here.sku)).collect();
+    let mut expected: Vec<_> = asks.iter().map(|ask| backend.unsettled(ask, &here.sku)).collect();
     expected.sort_by_key(|intent| intent.request);
     // A process that never sold anything finds them all.
     for shop in [&here, &there] {
@@ -191,6 +191,7 @@ pub async fn unsettled_intents_come_back_word_for_word(backend: &dyn Backend) {
         found.sort_by_key(|intent| intent.request);
         assert_eq!(found, expected);
         assert_eq!(shop.stock.unsettled(shop.key(0), i64::MAX).await.unwrap(), []);
+        assert_eq!(shop.stock.num_unsettled(shop.sku.no).await, Ok(size as u64));
     }
     assert_eq!(there.counts(1).await.oldest_unsettled_ms, Some(expected[0].placed_at_ms));
 }

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 
 use floodgate::domain::model::{Model, Said};
 use floodgate::domain::{OrderIntent, Policy, RequestId};
-use floodgate::scripts::intent;
 use floodgate::scripts::record::Record;
+use floodgate::scripts::{Entries, Outbox, intent};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use redis::from_redis_value;
@@ -33,9 +33,20 @@ fn policies() -> impl Strategy<Value = Policy> {
     ]
 }
 
-fn sequences() -> impl Strategy<Value = (Policy, u32, Vec<Operation>)> {
+/// Every kind; some are full soon.
+fn outboxes() -> impl Strategy<Value = Outbox> {
+    let entries = (1..6_usize, prop_oneof![Just(4_u64), Just(1_000)])
+        .prop_map(|(envelope_max, entries_max)| Entries { envelope_max, entries_max });
+    prop_oneof![
+        Just(Outbox::None),
+        entries.clone().prop_map(Outbox::List),
+        entries.prop_map(Outbox::Stream),
+    ]
+}
+
+fn sequences() -> impl Strategy<Value = (Policy, Outbox, u32, Vec<Operation>)> {
     let operations = prop::collection::vec(operations::operations(), NUM_OPERATIONS);
-    (policies(), 0..40_u32, operations)
+    (policies(), outboxes(), 0..40_u32, operations)
 }
 
 #[test]
@@ -48,10 +59,11 @@ fn the_scripts_agree_with_the_books_and_the_model() {
         failure_persistence: None,
         ..ProptestConfig::default()
     };
-    let tried = TestRunner::new(config).run(&sequences(), |(policy, stock, operations)| {
+    let tried = TestRunner::new(config).run(&sequences(), |(policy, outbox, stock, operations)| {
         // Its own SKU for each sequence: nothing is left of the one before.
         *sku_no.borrow_mut() += 1;
         let shop = Shop::new(&redis, sku(*sku_no.borrow(), policy, PLANNED));
+        let shop = Shop { outbox, ..shop };
         agree(&shop, &mut wire.borrow_mut(), stock, &operations)
     });
     tried.unwrap_or_else(|error| panic!("{error}"));
@@ -104,22 +116,14 @@ fn agree_on_rows(
         prop_assert_eq!(book.standing(request, Some(record.buyer)), Some(row));
     }
     prop_assert_eq!(buyers, play.buyers(bucket));
-    let rows = wire.cmd(&["HVALS", &keys.unsettled()]);
-    let rows: Vec<Vec<u8>> = from_redis_value(rows).unwrap();
-    let mut unsettled: Vec<OrderIntent> =
-        rows.iter().map(|packed| intent::unpack(packed).unwrap()).collect();
-    unsettled.sort_by_key(|intent| intent.request);
-    let mut intents = book.unsettled();
-    intents.sort_by_key(|intent| intent.request);
-    prop_assert_eq!(unsettled, intents);
-
+    agree_on_intents(shop, wire, play, bucket)?;
     let (counts, expected) = (shop.counts(wire, bucket), book.snapshot());
     prop_assert_eq!(
         requests.len(),
         expected.num_unsettled + expected.num_ordered + expected.num_failed
     );
     prop_assert_eq!(counts.num_requests, requests.len() as u64);
-    prop_assert_eq!(counts.num_unsettled, expected.num_unsettled as u64);
+    prop_assert_eq!(counts.num_queued, expected.num_unsettled as u64);
     prop_assert_eq!(counts.num_failed, expected.num_failed as u64);
     prop_assert_eq!(counts.released_units, expected.released_units);
     prop_assert_eq!(
@@ -131,6 +135,40 @@ fn agree_on_rows(
     if !matches!(shop.sku.policy, Policy::Unlimited { .. }) {
         prop_assert_eq!(counts.num_buyers, expected.num_buyers as u64);
     }
+    Ok(())
+}
+
+/// What waits for the ledger's answer, and where.
+fn agree_on_intents(
+    shop: &Shop,
+    wire: &mut Wire,
+    play: &Play<'_>,
+    bucket: usize,
+) -> Result<(), TestCaseError> {
+    let mut intents = play.books[bucket].unsettled();
+    intents.sort_by_key(|intent| intent.request);
+    let door = shop.queued(bucket);
+    let queued = door.parse(wire.send(&door.call()).unwrap()).unwrap().requests;
+    let mut queued: Vec<_> = queued.into_iter().map(Result::unwrap).collect();
+    queued.sort_by_key(|(request, _)| *request);
+    let records: Vec<_> =
+        intents.iter().map(|intent| (intent.request, Record::queued(intent))).collect();
+    prop_assert_eq!(queued, records);
+
+    let rows = wire.cmd(&["HVALS", &shop.buckets[bucket].unsettled()]);
+    let rows: Vec<Vec<u8>> = from_redis_value(rows).unwrap();
+    let mut kept: Vec<OrderIntent> =
+        rows.iter().map(|packed| intent::unpack(packed).unwrap()).collect();
+    kept.sort_by_key(|intent| intent.request);
+    if shop.outbox == Outbox::None {
+        prop_assert_eq!(kept, intents);
+        return Ok(());
+    }
+    prop_assert_eq!(kept, []);
+    let entries = shop.entries(wire, bucket, shop.outbox);
+    let entries: Vec<_> =
+        entries.iter().map(|entry| intent::unpack_entry(entry).unwrap()).collect();
+    prop_assert_eq!(&entries, &play.entries[bucket]);
     Ok(())
 }
 

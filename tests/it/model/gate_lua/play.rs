@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use floodgate::domain::{
-    Book, BucketNo, BuyerId, Counting, Epoch, Loan, Order, OrderState, Phase, Policy, Refusal,
-    RequestId, Reservation, Standing, Verdict,
+    Book, BucketNo, BuyerId, Counting, Epoch, Loan, Order, OrderIntent, OrderState, Phase, Policy,
+    Refusal, RequestId, Reservation, Standing, Verdict,
 };
-use floodgate::scripts::Left;
+use floodgate::scripts::{Left, Outbox};
 use proptest::sample::Index;
 
 use super::operations::{FIRST_ID, Operation};
@@ -27,6 +27,8 @@ pub struct Play<'a> {
     pub steps: Vec<Step>,
     openings: [(Epoch, Phase); 2],
     accepted: [Vec<Accepted>; 2],
+    /// What the outbox of each bucket holds, entry by entry.
+    pub entries: [Vec<Vec<OrderIntent>>; 2],
     loans: Vec<(usize, Loan)>,
     num_adopted: u64,
 }
@@ -46,6 +48,7 @@ impl<'a> Play<'a> {
             steps: Vec::new(),
             openings: [(Epoch(1), Phase::Open); 2],
             accepted: [Vec::new(), Vec::new()],
+            entries: [Vec::new(), Vec::new()],
             loans: Vec::new(),
             num_adopted: 0,
         }
@@ -84,17 +87,37 @@ impl<'a> Play<'a> {
 
     fn reserve(&mut self, bucket: usize, batch: &[(u64, u64, u32)], shift: i64) {
         let mut batch: Vec<_> = batch.iter().map(|wish| self.ask(*wish)).collect();
-        let mut verdicts = Vec::new();
+        let (mut verdicts, mut intents) = (Vec::new(), Vec::new());
+        let (envelope_max, room) = self.room(bucket);
         for ask in &mut batch {
             ask.epoch = Epoch(self.openings[bucket].0.0 + shift);
             ask.bucket = BucketNo(u16::try_from(bucket).unwrap());
-            let verdict = self.books[bucket].reserve(ask);
+            let mut verdict = self.books[bucket].reserve(ask);
+            if verdict == Verdict::Reserved && intents.len() >= room {
+                // A book knows no outbox.
+                self.books[bucket].withdraw(ask.request);
+                verdict = Verdict::Full;
+            }
             if verdict == Verdict::Reserved {
                 self.accepted[bucket].push(Accepted { ask: *ask, holds: true });
+                intents.push(ask.intent(&self.shop.sku));
             }
             verdicts.push(verdict);
         }
+        self.entries[bucket].extend(intents.chunks(envelope_max).map(<[OrderIntent]>::to_vec));
         self.step(bucket, Asked::Reserve(batch, verdicts));
+    }
+
+    /// Intents of one entry, and how many more may wait.
+    fn room(&self, bucket: usize) -> (usize, usize) {
+        match self.shop.outbox {
+            Outbox::None => (1, usize::MAX),
+            Outbox::List(entries) | Outbox::Stream(entries) => {
+                let most = usize::try_from(entries.entries_max).unwrap();
+                let free = most - self.entries[bucket].len();
+                (entries.envelope_max, free * entries.envelope_max)
+            }
+        }
     }
 
     fn picked(&self, bucket: usize, picks: &[Index]) -> Vec<Reservation> {

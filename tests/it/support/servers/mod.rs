@@ -5,5 +5,6 @@ pub mod child;
 pub mod cluster;
 pub mod mariadb;
 pub mod ports;
+pub mod rabbitmq;
 pub mod redis;
 pub mod sentinel;

@@ -137,6 +137,15 @@ impl Redis {
 
     /// One command on a connection of its own.
     pub fn try_cmd(&self, words: &[&str]) -> RedisResult<Value> {
+        self.send(words)
+    }
+
+    /// The same with words that are no text.
+    pub fn cmd_of_bytes(&self, words: &[&[u8]]) -> Value {
+        self.send(words).unwrap()
+    }
+
+    fn send(&self, words: &[impl redis::ToRedisArgs]) -> RedisResult<Value> {
         let mut connection = Client::open(self.url())?.get_connection_with_timeout(CALL_TIMEOUT)?;
         connection.set_read_timeout(Some(CALL_TIMEOUT))?;
         let mut command = redis::Cmd::new();

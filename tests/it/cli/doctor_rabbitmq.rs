@@ -1,0 +1,119 @@
+//! `floodgate doctor` in front of a real RabbitMQ, with exactly one thing wrong at a time.
+
+use floodgate::broker::{Publisher, RabbitBroker, Topology};
+use lapin::options::{BasicPublishOptions, QueueDeclareOptions};
+use lapin::types::FieldTable;
+
+use super::doctor::{Diagnosis, Stack};
+use crate::support::offers::run;
+use crate::support::servers::ports::Port;
+use crate::support::servers::rabbitmq::RabbitMq;
+use crate::support::servers::redis::{AOF_ALWAYS, Redis};
+
+const CHECKS: [&str; 6] = [
+    "broker",
+    "broker version",
+    "broker topology",
+    "broker publishing",
+    "broker consumers",
+    "broker dead letters",
+];
+
+fn examine(redis: &Redis, amqp: &str) -> Diagnosis {
+    let keys = [
+        ("FLOODGATE__TIER", "pipeline"),
+        ("FLOODGATE__REDIS__URL", &redis.url()),
+        ("FLOODGATE__AMQP__URL", amqp),
+    ];
+    Stack::new(&keys).examine()
+}
+
+fn declare(server: &RabbitMq) {
+    // As config/default.toml has it.
+    let topology = Topology::new("fg", 1, 100, vec![1_000, 5_000, 30_000]);
+    let broker = RabbitBroker::new(server.options(topology)).unwrap();
+    run(async { broker.declare().await.unwrap() });
+}
+
+/// One message that nobody takes out.
+fn put(server: &RabbitMq, queue: &str) {
+    server.with_channel(async |channel| {
+        let options = BasicPublishOptions::default();
+        let properties = lapin::BasicProperties::default();
+        channel.basic_publish("".into(), queue.into(), options, b"x", properties).await.unwrap();
+    });
+}
+
+#[test]
+fn each_thing_that_is_wrong_with_a_broker_is_told_with_its_remedy() {
+    let (server, redis) = (RabbitMq::start(), Redis::start_with(AOF_ALWAYS));
+    let look = || examine(&redis, &server.url());
+
+    let fresh = look();
+    fresh.assert_right("broker");
+    let checks: Vec<_> = fresh.about("broker").iter().map(|one| one.check.clone()).collect();
+    assert_eq!(checks, CHECKS);
+    assert!(fresh.about("broker version")[0].detail.starts_with("RabbitMQ 3."), "{fresh:#?}");
+    for list in ["list_queues", "list_exchanges"] {
+        assert!(!server.ctl(&[list, "name"]).contains("fg."), "the doctor leaves nothing behind");
+    }
+
+    declare(&server);
+    look().assert_right("broker");
+
+    server.delete_queue("fg.orders.0");
+    let missing = look();
+    assert!(missing.only("broker", "warn").detail.contains("missing: orders.0"), "{missing:#?}");
+    assert_eq!(server.num_ready("fg.orders.0"), None, "looking declares nothing");
+    server.with_channel(async |channel| {
+        let options = QueueDeclareOptions::durable();
+        channel.queue_declare("fg.orders.0".into(), options, FieldTable::default()).await.unwrap();
+    });
+    let other = look();
+    let finding = other.only("broker", "fail");
+    assert_eq!(finding.check, "broker topology");
+    assert!(finding.remedy.contains("rabbitmqctl delete_queue fg.orders.0"), "{finding:#?}");
+    server.delete_queue("fg.orders.0");
+    declare(&server);
+
+    for (queue, words) in [
+        ("fg.orders.0", "1 messages wait in orders.0 and nobody takes them out"),
+        ("fg.dead", "1 dead letters wait"),
+        ("fg.unroutable", "1 messages that no queue wanted wait"),
+    ] {
+        put(&server, queue);
+        let waiting = look();
+        assert!(waiting.only("broker", "warn").detail.starts_with(words), "{waiting:#?}");
+        server.delete_queue(queue);
+        declare(&server);
+    }
+
+    server.memory_alarm(true);
+    let blocked = look();
+    let finding = blocked.only("broker", "fail");
+    assert!(finding.detail.contains("accepts no messages: low on memory"), "{finding:#?}");
+    server.memory_alarm(false);
+    look().assert_right("broker");
+
+    who_is_not_let_in(&server, &redis);
+}
+
+fn who_is_not_let_in(server: &RabbitMq, redis: &Redis) {
+    let addr = server.addr();
+    let wrong = |url: &str, words: &str| {
+        let diagnosis = examine(redis, url);
+        let finding = diagnosis.only("broker", "fail");
+        assert!(finding.remedy.contains(words), "{finding:#?}");
+        assert!(!format!("{finding:?}").contains("secret"), "{finding:#?}");
+    };
+    wrong(&format!("amqp://guest:secret@{addr}/%2f"), "the right user and password");
+    wrong(&format!("amqp://guest:guest@{addr}/nowhere"), "add_vhost");
+    server.ctl(&["add_user", "clerk", "clerk"]);
+    wrong(&format!("amqp://clerk:clerk@{addr}/%2f"), "set_permissions");
+    server.ctl(&["set_permissions", "clerk", "^other\\.", ".*", ".*"]);
+    wrong(&format!("amqp://clerk:clerk@{addr}/%2f"), "set_permissions");
+    server.ctl(&["set_permissions", "clerk", "^fg\\.", "^fg\\.", "^fg\\."]);
+    examine(redis, &format!("amqp://clerk:clerk@{addr}/%2f")).assert_right("broker");
+    let nobody = Port::claim();
+    wrong(&format!("amqp://guest:guest@{}/%2f", nobody.addr()), "start it");
+}

@@ -1,0 +1,128 @@
+//! Messages from the broker.
+
+use std::time::Duration;
+
+use floodgate::broker::{Error, Route, Source, Subscription};
+
+use super::{Backend, expected_ids, ids, messages, take};
+use crate::support::wait::until;
+
+const ORDERS: Source = Source::Orders(0);
+
+/// Whether a subscription has nothing to give for now. Sees too little on a slow machine, and then
+/// passes what it should not; never the other way around.
+async fn is_quiet(subscription: &mut dyn Subscription) -> bool {
+    tokio::time::timeout(Duration::from_millis(50), subscription.next()).await.is_err()
+}
+
+pub async fn no_more_than_the_prefetch_is_out(backend: &dyn Backend) {
+    let process = backend.open();
+    process.put(messages(Route::Orders(0), 0..10)).await;
+    let mut subscription = process.subscribe(ORDERS, 4).await;
+    take(subscription.as_mut(), 4).await;
+    assert!(is_quiet(subscription.as_mut()).await);
+    assert_eq!(process.num_ready("orders.0").await, 6);
+    subscription.acks().one(2).await;
+    assert_eq!(take(subscription.as_mut(), 1).await[0].tag, 5);
+    assert!(is_quiet(subscription.as_mut()).await);
+    subscription.acks().up_to(5).await;
+    assert_eq!(ids(&take(subscription.as_mut(), 4).await), expected_ids(5..9));
+}
+
+pub async fn one_acknowledgement_is_for_one_and_one_for_all_before(backend: &dyn Backend) {
+    let process = backend.open();
+    process.put(messages(Route::Orders(0), 0..8)).await;
+    let mut subscription = process.subscribe(ORDERS, 8).await;
+    take(subscription.as_mut(), 8).await;
+    let acks = subscription.acks();
+    acks.one(6).await;
+    acks.up_to(3).await;
+    acks.one(5).await;
+    drop(subscription);
+    // Whoever keeps the hand that acknowledges does not keep the deliveries.
+    acks.up_to(8).await;
+    let mut again = ids(&process.drain(ORDERS, 3).await);
+    again.sort_unstable();
+    assert_eq!(again, ["m3", "m6", "m7"]);
+    assert_eq!(process.num_ready("orders.0").await, 0);
+}
+
+pub async fn what_was_not_acknowledged_comes_again(backend: &dyn Backend) {
+    let process = backend.open();
+    process.put(messages(Route::Orders(0), 0..5)).await;
+    let mut subscription = process.subscribe(ORDERS, 10).await;
+    let first = take(subscription.as_mut(), 5).await;
+    assert!(first.iter().all(|delivery| delivery.num_before == 0));
+    drop(subscription);
+    let again = backend.open().drain(ORDERS, 5).await;
+    assert_eq!(ids(&again), expected_ids(0..5));
+    assert!(again.iter().all(|delivery| delivery.num_before == 1), "{again:?}");
+    assert_eq!(again.iter().map(|delivery| delivery.tag).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+}
+
+pub async fn what_was_given_back_comes_again(backend: &dyn Backend) {
+    let process = backend.open();
+    process.put(messages(Route::Orders(0), 0..3)).await;
+    let mut subscription = process.subscribe(ORDERS, 3).await;
+    take(subscription.as_mut(), 3).await;
+    let acks = subscription.acks();
+    acks.give_back(2).await;
+    let again = take(subscription.as_mut(), 1).await;
+    assert_eq!(ids(&again), ["m1"]);
+    assert_eq!(again[0].tag, 4);
+    acks.up_to(4).await;
+    drop(subscription);
+    assert_eq!(process.num_ready("orders.0").await, 0);
+}
+
+pub async fn acknowledging_twice_does_no_harm(backend: &dyn Backend) {
+    let process = backend.open();
+    process.put(messages(Route::Orders(0), 0..4)).await;
+    let mut subscription = process.subscribe(ORDERS, 2).await;
+    take(subscription.as_mut(), 2).await;
+    let acks = subscription.acks();
+    acks.up_to(2).await;
+    acks.up_to(2).await;
+    acks.one(1).await;
+    acks.give_back(2).await;
+    acks.one(99).await;
+    assert_eq!(ids(&take(subscription.as_mut(), 2).await), expected_ids(2..4));
+}
+
+pub async fn waiting_may_be_given_up_without_losing_a_delivery(backend: &dyn Backend) {
+    let process = backend.open();
+    let mut subscription = process.subscribe(ORDERS, 200).await;
+    let feeder = backend.open();
+    let (mut seen, mut sent) = (Vec::new(), 0);
+    while seen.len() < 100 {
+        if sent < 100 {
+            feeder.put(messages(Route::Orders(0), sent..sent + 10)).await;
+            sent += 10;
+        }
+        // Gives up after one look, whatever the look had begun.
+        tokio::select! {
+            biased;
+            delivery = subscription.next() => seen.push(delivery.unwrap()),
+            () = tokio::task::yield_now() => {}
+        }
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(ids(&seen), expected_ids(0..100));
+}
+
+pub async fn a_closed_process_gives_back(backend: &dyn Backend) {
+    let process = backend.open();
+    process.put(messages(Route::Orders(0), 0..2)).await;
+    let mut subscription = process.subscribe(ORDERS, 2).await;
+    take(subscription.as_mut(), 2).await;
+    process.subscriber.close().await;
+    let error = subscription.next().await.unwrap_err();
+    assert!(matches!(error, Error::Ended { .. }), "{error}");
+    assert!(process.subscriber.subscribe(ORDERS, 2).await.is_err());
+    let other = backend.open();
+    until("the messages to come back", async || {
+        (other.num_ready("orders.0").await == 2).then_some(())
+    })
+    .await;
+    assert_eq!(ids(&other.drain(ORDERS, 2).await), expected_ids(0..2));
+}

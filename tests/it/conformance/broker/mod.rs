@@ -1,0 +1,222 @@
+//! What every broker promises, as one suite. A backend joins by implementing [`Backend`]; no case
+//! knows which backend it runs on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use floodgate::broker::{
+    Delivery, Headers, MemoryBroker, Message, Outgoing, Publisher, RabbitBroker, Route, Sent,
+    Source, Subscriber, Subscription, Topology,
+};
+
+use crate::support::offers::run;
+use crate::support::servers::rabbitmq::RabbitMq;
+
+mod consuming;
+mod publishing;
+mod routing;
+
+const QUEUES: u16 = 3;
+const DELIVERIES_MAX: u32 = 3;
+const DELAYS_MS: [u64; 2] = [40, 80];
+
+/// Both ports, as one process has them.
+pub struct Process {
+    pub publisher: Arc<dyn Publisher>,
+    pub subscriber: Arc<dyn Subscriber>,
+}
+
+/// A broker that outlives the processes that use it; an empty one for each case.
+#[async_trait(?Send)]
+pub trait Backend {
+    /// Both ports, as another process has them.
+    fn open(&self) -> Process;
+
+    /// Lets time pass, where it does not pass by itself.
+    fn pass(&self, time: Duration);
+
+    /// Deletes a queue, by its name without the namespace.
+    fn lose(&self, queue: &str);
+}
+
+fn topology(namespace: &str) -> Topology {
+    Topology::new(namespace, QUEUES, DELIVERIES_MAX, DELAYS_MS.to_vec())
+}
+
+struct Memory(MemoryBroker);
+
+impl Memory {
+    fn fresh() -> Self {
+        Self(MemoryBroker::new(topology("case")))
+    }
+}
+
+#[async_trait(?Send)]
+impl Backend for Memory {
+    fn open(&self) -> Process {
+        let broker = Arc::new(self.0.elsewhere());
+        Process { publisher: broker.clone(), subscriber: broker }
+    }
+
+    fn pass(&self, time: Duration) {
+        self.0.advance(time);
+    }
+
+    fn lose(&self, queue: &str) {
+        self.0.lose_queue(queue);
+    }
+}
+
+/// One server for all cases, each under a namespace of its own: it takes its time to start.
+struct Rabbit<'a> {
+    server: &'a RabbitMq,
+    case: &'static str,
+}
+
+#[async_trait(?Send)]
+impl Backend for Rabbit<'_> {
+    fn open(&self) -> Process {
+        let options = self.server.options(topology(self.case));
+        let broker = Arc::new(RabbitBroker::new(options).unwrap());
+        Process { publisher: broker.clone(), subscriber: broker }
+    }
+
+    fn pass(&self, _time: Duration) {}
+
+    fn lose(&self, queue: &str) {
+        self.server.delete_queue(&format!("{}.{queue}", self.case));
+    }
+}
+
+/// A message with a number.
+fn message(route: Route, number: usize) -> Message {
+    Message {
+        route,
+        headers: Headers { message_id: format!("m{number}"), ..Headers::default() },
+        body: Bytes::from(format!("body {number}")),
+    }
+}
+
+fn messages(route: Route, numbers: std::ops::Range<usize>) -> Vec<Message> {
+    numbers.map(|number| message(route, number)).collect()
+}
+
+fn ids(deliveries: &[Delivery]) -> Vec<String> {
+    deliveries.iter().map(|delivery| delivery.headers.message_id.clone()).collect()
+}
+
+fn expected_ids(numbers: std::ops::Range<usize>) -> Vec<String> {
+    numbers.map(|number| format!("m{number}")).collect()
+}
+
+impl Process {
+    fn outgoing(&self, window: usize) -> Box<dyn Outgoing> {
+        self.publisher.outgoing(window)
+    }
+
+    /// Publishes what must be confirmed.
+    async fn put(&self, messages: Vec<Message>) {
+        let results = self.outgoing(64).publish(messages).await;
+        assert!(results.iter().all(|sent| *sent == Sent::Confirmed), "{results:?}");
+    }
+
+    async fn subscribe(&self, source: Source, prefetch: u16) -> Box<dyn Subscription> {
+        self.subscriber.subscribe(source, prefetch).await.unwrap()
+    }
+
+    /// Takes so many messages of a queue for good.
+    async fn drain(&self, source: Source, count: usize) -> Vec<Delivery> {
+        let mut subscription = self.subscribe(source, 100).await;
+        let acks = subscription.acks();
+        let mut deliveries = Vec::new();
+        while deliveries.len() < count {
+            let chunk = take(subscription.as_mut(), 100.min(count - deliveries.len())).await;
+            deliveries.extend(chunk);
+            acks.up_to(deliveries.len() as u64).await;
+        }
+        deliveries
+    }
+
+    async fn num_ready(&self, queue: &str) -> u64 {
+        let depths = self.subscriber.depths().await.unwrap();
+        depths.iter().find(|depth| depth.queue == queue).expect(queue).num_ready
+    }
+}
+
+/// So many deliveries, in order; they must come.
+async fn take(subscription: &mut dyn Subscription, count: usize) -> Vec<Delivery> {
+    let mut deliveries = Vec::new();
+    for _ in 0..count {
+        let next = tokio::time::timeout(Duration::from_secs(30), subscription.next());
+        deliveries.push(next.await.expect("a delivery").unwrap());
+    }
+    deliveries
+}
+
+macro_rules! all_cases {
+    ($with:ident! $($arguments:tt)*) => {
+        $with! { $($arguments)*
+            publishing:
+                confirmed_messages_are_delivered_in_order_with_their_headers
+                every_window_keeps_the_order
+                many_publish_at_once
+                large_and_empty_bodies_arrive
+                what_has_no_queue_of_ours_is_refused
+                a_closed_process_sends_nothing;
+            consuming:
+                no_more_than_the_prefetch_is_out
+                one_acknowledgement_is_for_one_and_one_for_all_before
+                what_was_not_acknowledged_comes_again
+                what_was_given_back_comes_again
+                acknowledging_twice_does_no_harm
+                waiting_may_be_given_up_without_losing_a_delivery
+                a_closed_process_gives_back;
+            routing:
+                a_message_waits_for_its_delay_step_and_comes_back_to_its_queue
+                dead_letters_wait_with_their_reason
+                what_is_delivered_too_often_is_a_dead_letter
+                a_message_without_queue_is_kept_as_unroutable
+                a_message_that_no_queue_wants_is_refused_and_the_next_one_is_not
+                a_deleted_queue_ends_its_subscription_and_the_next_one_declares_it
+                declaring_brings_back_what_is_missing
+                depths_tell_what_waits_and_who_consumes;
+        }
+    };
+}
+
+macro_rules! as_tests {
+    ($fresh:expr; $($module:ident: $($case:ident)+;)+) => {
+        $(mod $module {
+            $(#[test]
+            fn $case() {
+                super::super::run(async {
+                    super::super::$module::$case(&$fresh).await;
+                });
+            })+
+        })+
+    };
+}
+
+mod memory {
+    all_cases! { as_tests! crate::conformance::broker::Memory::fresh(); }
+}
+
+macro_rules! one_by_one {
+    ($server:expr; $($module:ident: $($case:ident)+;)+) => {
+        $($({
+            let case = stringify!($case);
+            println!("{}::{case}", stringify!($module));
+            $module::$case(&Rabbit { server: $server, case }).await;
+        })+)+
+    };
+}
+
+#[test]
+fn rabbitmq_keeps_every_promise() {
+    let server = RabbitMq::start();
+    run(async {
+        all_cases! { one_by_one! &server; }
+    });
+}

@@ -1,0 +1,218 @@
+//! Dead letters.
+
+use std::sync::Arc;
+
+use floodgate::db::Ledger;
+use floodgate::domain::dead_letter::BODY_BYTES_MAX;
+use floodgate::domain::{
+    DeadLetter, Kept, LetterCounts, LetterFilter, LetterNo, LetterOrigin, LetterState, LetterTurn,
+    NewLetter, RequestId, WholeLetter,
+};
+
+use super::Backend;
+use crate::support::letters::letter;
+use crate::support::offers::request;
+
+const NOW: i64 = 1_800_000_000_500;
+
+async fn keep(ledger: &dyn Ledger, letters: Vec<NewLetter>) -> Vec<Kept> {
+    ledger.keep_dead_letters(letters, NOW).await.unwrap()
+}
+
+async fn all(ledger: &dyn Ledger) -> Vec<DeadLetter> {
+    ledger.dead_letters(LetterFilter::default(), 1000).await.unwrap()
+}
+
+/// The turn that an operator wants who sees `letter`.
+fn turn(letter: &DeadLetter, to: LetterState) -> LetterTurn {
+    let (no, from, arrivals) = (letter.no, letter.state, letter.arrivals);
+    LetterTurn { no, from, arrivals, to, note: None, at_ms: NOW + 1 }
+}
+
+async fn dead(ledger: &dyn Ledger, asked: &[u64]) -> Vec<u64> {
+    let asked = asked.iter().map(|number| request(*number)).collect();
+    ledger.dead_among(asked).await.unwrap().into_iter().map(RequestId::get).collect()
+}
+
+pub async fn a_letter_reads_back_as_it_was_kept(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    let new = NewLetter {
+        origin: LetterOrigin::Relay,
+        reason: "秒杀 \0 \u{1F4A5} '; DROP TABLE dead_letters; --".to_owned(),
+        message_id: "é\"\\".to_owned(),
+        body: vec![0, 255, b'\'', 26, 10],
+        body_bytes: 5_000_000_000,
+        ..letter(&[i64::MAX as u64, 7])
+    };
+    assert_eq!(keep(&*ledger, vec![new.clone()]).await, [Kept::New]);
+
+    let found = all(&*ledger).await;
+    let expected = DeadLetter {
+        no: found[0].no,
+        origin: new.origin,
+        reason: new.reason.clone(),
+        attempts: new.attempts,
+        message_id: new.message_id.clone(),
+        headers: new.headers.clone(),
+        body_bytes: new.body_bytes,
+        dead_at_ms: new.dead_at_ms,
+        arrivals: 1,
+        state: LetterState::Open,
+        changed_at_ms: NOW,
+        note: None,
+    };
+    assert_eq!(found, std::slice::from_ref(&expected));
+    let whole = ledger.dead_letter(expected.no).await.unwrap().unwrap();
+    assert!(whole.is_cut());
+    let requests = vec![request(7), request(i64::MAX as u64)];
+    assert_eq!(whole, WholeLetter { letter: expected.clone(), body: new.body, requests });
+    assert_eq!(ledger.dead_letters_with(request(7)).await.unwrap(), [expected]);
+    assert_eq!(ledger.dead_letters_with(request(8)).await.unwrap(), []);
+    assert_eq!(ledger.dead_letter(LetterNo(999)).await.unwrap(), None);
+    assert_eq!(ledger.keep_dead_letters(Vec::new(), NOW).await.unwrap(), []);
+}
+
+pub async fn copies_of_a_message_are_one_letter(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    let batch = vec![letter(&[1]), letter(&[2]), letter(&[1])];
+    assert_eq!(keep(&*ledger, batch.clone()).await, [Kept::New, Kept::New, Kept::Known]);
+    assert_eq!(keep(&*ledger, batch).await, [Kept::Known; 3]);
+    let found = all(&*ledger).await;
+    assert_eq!(found.len(), 2);
+    assert_eq!(found.iter().map(|l| l.arrivals).sum::<u32>(), 6);
+    let reason = |no| found.iter().find(|l| l.no == no).unwrap().reason.clone();
+    assert_eq!(reason(found[0].no), "no such SKU");
+    assert_eq!(ledger.dead_letters_with(request(1)).await.unwrap().len(), 1);
+}
+
+pub async fn a_replayed_letter_that_dies_again_is_open_again(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    keep(&*ledger, vec![letter(&[1])]).await;
+    let seen = all(&*ledger).await.remove(0);
+    assert!(ledger.turn_dead_letter(turn(&seen, LetterState::Replayed)).await.unwrap());
+    assert!(dead(&*ledger, &[1]).await.is_empty());
+
+    let again = NewLetter {
+        reason: "the ledger refused it".to_owned(),
+        origin: LetterOrigin::Broker,
+        attempts: 9,
+        ..letter(&[1])
+    };
+    assert_eq!(keep(&*ledger, vec![again.clone()]).await, [Kept::Again]);
+    let found = all(&*ledger).await.remove(0);
+    assert_eq!(found.no, seen.no);
+    assert_eq!((found.state, found.changed_at_ms), (LetterState::Open, NOW));
+    assert_eq!((found.reason.as_str(), found.attempts), ("the ledger refused it", 9));
+    assert_eq!(found.origin, LetterOrigin::Broker);
+    assert_eq!(dead(&*ledger, &[1]).await, [1]);
+    assert_eq!(keep(&*ledger, vec![again]).await, [Kept::Known]);
+
+    // Set aside is set aside, however many copies come.
+    let seen = all(&*ledger).await.remove(0);
+    assert!(ledger.turn_dead_letter(turn(&seen, LetterState::Parked)).await.unwrap());
+    assert_eq!(keep(&*ledger, vec![letter(&[1])]).await, [Kept::Known]);
+    assert_eq!(all(&*ledger).await[0].state, LetterState::Parked);
+}
+
+/// What died again while it was being replayed must not be called replayed.
+pub async fn a_letter_that_changed_is_not_turned(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    keep(&*ledger, vec![letter(&[1])]).await;
+    let seen = all(&*ledger).await.remove(0);
+    keep(&*ledger, vec![letter(&[1])]).await;
+    assert!(!ledger.turn_dead_letter(turn(&seen, LetterState::Replayed)).await.unwrap());
+    assert_eq!(all(&*ledger).await[0].state, LetterState::Open);
+
+    let seen = all(&*ledger).await.remove(0);
+    let noted = LetterTurn { note: Some("by hand".into()), ..turn(&seen, LetterState::Parked) };
+    assert!(ledger.turn_dead_letter(noted.clone()).await.unwrap());
+    assert!(!ledger.turn_dead_letter(noted).await.unwrap(), "it is parked already");
+    let seen = all(&*ledger).await.remove(0);
+    assert_eq!((seen.changed_at_ms, seen.note.as_deref()), (NOW + 1, Some("by hand")));
+    assert!(ledger.turn_dead_letter(turn(&seen, LetterState::Replayed)).await.unwrap());
+    assert_eq!(all(&*ledger).await[0].note.as_deref(), Some("by hand"), "a note stays");
+    let nowhere = LetterTurn { no: LetterNo(999), ..turn(&seen, LetterState::Parked) };
+    assert!(!ledger.turn_dead_letter(nowhere).await.unwrap());
+}
+
+pub async fn letters_come_newest_first_in_pages(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    for number in 1..=5 {
+        let origin = if number % 2 == 0 { LetterOrigin::Relay } else { LetterOrigin::Broker };
+        keep(&*ledger, vec![NewLetter { origin, ..letter(&[number]) }]).await;
+    }
+    let seen = all(&*ledger).await;
+    assert!(seen.windows(2).all(|pair| pair[0].no > pair[1].no), "{seen:?}");
+    assert!(ledger.turn_dead_letter(turn(&seen[0], LetterState::Parked)).await.unwrap());
+    assert!(ledger.turn_dead_letter(turn(&seen[1], LetterState::Replayed)).await.unwrap());
+
+    let page = async |state, origin, before, limit| -> Vec<LetterNo> {
+        let filter = LetterFilter { state, origin, before };
+        let found = ledger.dead_letters(filter, limit).await.unwrap();
+        found.into_iter().map(|letter| letter.no).collect()
+    };
+    let no = |index: usize| seen[index].no;
+    assert_eq!(page(None, None, None, 2).await, [no(0), no(1)]);
+    assert_eq!(page(None, None, Some(no(1)), 2).await, [no(2), no(3)]);
+    assert_eq!(page(None, None, Some(no(4)), 2).await, []);
+    let open = Some(LetterState::Open);
+    assert_eq!(page(open, None, None, 9).await, [no(2), no(3), no(4)]);
+    assert_eq!(page(open, Some(LetterOrigin::Relay), None, 9).await, [no(3)]);
+    assert_eq!(page(Some(LetterState::Parked), None, None, 9).await, [no(0)]);
+    let counts = ledger.count_dead_letters().await.unwrap();
+    assert_eq!(counts, LetterCounts { open: 3, replayed: 1, parked: 1 });
+}
+
+pub async fn a_request_is_dead_while_its_letter_is_open_or_parked(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    assert!(dead(&*ledger, &[]).await.is_empty());
+    keep(&*ledger, vec![letter(&[1, 2]), letter(&[2, 3]), letter(&[])]).await;
+    assert_eq!(dead(&*ledger, &[4, 3, 2, 1]).await, [1, 2, 3]);
+    for letter in all(&*ledger).await {
+        let with = ledger.dead_letter(letter.no).await.unwrap().unwrap().requests;
+        let to =
+            if with.contains(&request(1)) { LetterState::Replayed } else { LetterState::Parked };
+        assert!(ledger.turn_dead_letter(turn(&letter, to)).await.unwrap());
+    }
+    assert_eq!(dead(&*ledger, &[1, 2, 3]).await, [2, 3], "2 is in the parked one, too");
+    let many: Vec<u64> = (1..=1_500).collect();
+    assert_eq!(dead(&*ledger, &many).await, [2, 3]);
+}
+
+pub async fn a_letter_may_hold_a_mebibyte_and_a_thousand_requests(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    let requests: Vec<u64> = (1..=1_200).collect();
+    let body: Vec<u8> = (0..BODY_BYTES_MAX).map(|at| u8::try_from(at % 251).unwrap()).collect();
+    let body_bytes = body.len() as u64;
+    let large = NewLetter { body: body.clone(), body_bytes, ..letter(&requests) };
+    assert_eq!(keep(&*ledger, vec![large, letter(&[1])]).await, [Kept::New; 2]);
+    let found = ledger.dead_letters_with(request(1_200)).await.unwrap().remove(0);
+    let whole = ledger.dead_letter(found.no).await.unwrap().unwrap();
+    assert!(whole.body == body && !whole.is_cut());
+    assert_eq!(whole.requests.len(), 1_200);
+}
+
+pub async fn two_keepers_of_the_same_letters_keep_each_once(backend: &dyn Backend) {
+    let ledger: Arc<dyn Ledger> = backend.open().await;
+    let numbers: Vec<u64> = (1..=20).collect();
+    let batch: Vec<NewLetter> = numbers.iter().map(|number| letter(&[*number])).collect();
+    let mut turned = batch.clone();
+    turned.reverse();
+    let (one, other) =
+        tokio::join!(ledger.keep_dead_letters(batch, NOW), ledger.keep_dead_letters(turned, NOW));
+    let new = [one.unwrap(), other.unwrap()].concat();
+    assert_eq!(new.iter().filter(|kept| **kept == Kept::New).count(), 20);
+    assert_eq!(all(&*ledger).await.len(), 20);
+    assert_eq!(dead(&*ledger, &numbers).await, numbers);
+}
+
+pub async fn letters_survive_a_restart(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    keep(&*ledger, vec![letter(&[1])]).await;
+    let before = all(&*ledger).await;
+    ledger.close().await;
+    let ledger = backend.open().await;
+    assert_eq!(all(&*ledger).await, before);
+    keep(&*ledger, vec![letter(&[2])]).await;
+    assert!(all(&*ledger).await[0].no > before[0].no, "a number is never given twice");
+}

@@ -1,0 +1,155 @@
+//! What only a stock on Redis does: accepted requests wait for a relay, and are found again without
+//! it, whatever became of the bucket and whichever tier accepted them.
+
+use std::sync::Arc;
+
+use floodgate::domain::{OrderIntent, Phase, Reservation, Verdict};
+use floodgate::scripts::{BucketKeys, Entries, Outbox};
+use floodgate::stock::{Condition, Error};
+use redis::{Client, Connection};
+
+use super::{Backend, FIRST_LOAD, OPENING, Shop, SingleRedis, on_redis, sku};
+use crate::lua::rig::{KINDS, OUTBOXES};
+use crate::support::offers::{ONE, run};
+
+/// Pages for more than one call.
+const PLANNED: u32 = 20_000;
+
+fn connect(backend: &SingleRedis) -> Connection {
+    Client::open(backend.redis.url()).unwrap().get_connection().unwrap()
+}
+
+fn command(connection: &mut Connection, words: &[&str]) -> redis::Value {
+    redis::Cmd::new().arg(words).query(connection).unwrap()
+}
+
+fn keys(shop: &Shop) -> BucketKeys {
+    BucketKeys::new("test", &shop.sku, floodgate::domain::BucketNo(0))
+}
+
+async fn unsettled(shop: &Shop) -> Result<Vec<OrderIntent>, Error> {
+    let mut found = shop.stock.unsettled(shop.key(0), i64::MAX).await?;
+    found.sort_by_key(|intent| intent.request);
+    Ok(found)
+}
+
+/// Requests `from` to `to`, accepted; as they come back.
+async fn accept(backend: &SingleRedis, shop: &Shop, from: u64, to: u64) -> Vec<OrderIntent> {
+    let asks: Vec<Reservation> = (from..to).map(|no| shop.ask(no, no, 1)).collect();
+    assert!(shop.decide(&asks).await.iter().all(|verdict| *verdict == Verdict::Reserved));
+    asks.iter().map(|ask| backend.unsettled(ask, &shop.sku)).collect()
+}
+
+#[test]
+fn what_is_queued_is_found_on_every_page() {
+    for outbox in OUTBOXES {
+        run(async {
+            let backend = SingleRedis::fresh(outbox);
+            let shop = Shop::open(&backend, ONE, PLANNED, 1).await;
+            assert!(keys(&shop).pages() > 128);
+            let expected = accept(&backend, &shop, 1, 1_500).await;
+            assert_eq!(unsettled(&shop).await, Ok(expected));
+        });
+    }
+}
+
+#[test]
+fn a_bucket_that_is_not_believed_still_tells_what_it_accepted() {
+    for outbox in KINDS {
+        run(async {
+            let backend = SingleRedis::fresh(outbox);
+            let shop = Shop::open(&backend, ONE, 100, 1).await;
+            let expected = accept(&backend, &shop, 1, 4).await;
+            let (mut redis, bucket) = (connect(&backend), keys(&shop).bucket());
+            let damages =
+                [("server", "elsewhere"), ("stock", "-1"), ("queued", "many"), ("phase", "9")];
+            for (field, damage) in damages {
+                let good = redis::Cmd::hget(&bucket, field).query::<String>(&mut redis).unwrap();
+                command(&mut redis, &["HSET", &bucket, field, damage]);
+                let condition = shop.stock.condition(&shop.sku, Phase::Open, OPENING);
+                drop(shop.stock.refresh(shop.sku.no).await);
+                assert!(matches!(condition.await, Ok(Condition::Distrusted { .. })), "{field}");
+                assert_eq!(unsettled(&shop).await.as_ref(), Ok(&expected), "{field}");
+                command(&mut redis, &["HSET", &bucket, field, &good]);
+            }
+            // Another ledger's requests are none of ours.
+            command(&mut redis, &["HSET", &bucket, "epoch", "00000000.1"]);
+            assert!(matches!(unsettled(&shop).await, Err(Error::Fenced { .. })));
+        });
+    }
+}
+
+#[test]
+fn an_opening_that_cannot_be_read_holds_up_no_load() {
+    run(async {
+        let backend = SingleRedis::fresh(OUTBOXES[0]);
+        let shop = Shop::open(&backend, ONE, 100, 1).await;
+        accept(&backend, &shop, 1, 4).await;
+        let (mut redis, bucket) = (connect(&backend), keys(&shop).bucket());
+        command(&mut redis, &["HSET", &bucket, "epoch", "f100d6a7.first"]);
+        // They are in the outbox.
+        assert_eq!(unsettled(&shop).await, Ok(Vec::new()));
+        let entries = redis::Cmd::llen(keys(&shop).outbox()).query::<u64>(&mut redis).unwrap();
+        assert_eq!(entries, 1);
+    });
+}
+
+#[test]
+fn a_record_that_nobody_wrote_does_not_hide_the_others() {
+    run(async {
+        let backend = SingleRedis::fresh(OUTBOXES[1]);
+        let shop = Shop::open(&backend, ONE, 100, 1).await;
+        let expected = accept(&backend, &shop, 1, 4).await;
+        let (mut redis, page) = (connect(&backend), keys(&shop).requests(0));
+        let twelve = "twelve bytes";
+        command(&mut redis, &["HSET", &page, "77", &format!("{twelve}Q but longer")]);
+        command(&mut redis, &["HSET", &page, "no number", &format!("{twelve}Q123456")]);
+        command(&mut redis, &["HSET", &page, "78", "short"]);
+        assert_eq!(unsettled(&shop).await, Ok(expected));
+    });
+}
+
+#[test]
+fn a_change_of_the_tier_leaves_nothing_behind() {
+    for outbox in OUTBOXES {
+        run(async {
+            let with = SingleRedis::fresh(outbox);
+            let shop = Shop::open(&with, ONE, 100, 1).await;
+            let waiting = accept(&with, &shop, 1, 3).await;
+            // The same buckets, without an outbox.
+            let stock = on_redis(&with.redis.url(), "test", Outbox::None);
+            let without = Shop { stock, sku: Arc::clone(&shop.sku) };
+            without.stock.condition(&without.sku, Phase::Open, OPENING).await.unwrap();
+            assert_eq!(unsettled(&without).await, Ok(waiting.clone()));
+            let kept = shop.ask(3, 3, 1);
+            assert_eq!(without.reserve(kept).await, Verdict::Reserved);
+            let all: Vec<_> = waiting.into_iter().chain([kept.intent(&shop.sku)]).collect();
+            for shop in [&shop, &without] {
+                assert_eq!(unsettled(shop).await, Ok(all.clone()));
+                assert_eq!(shop.stock.num_unsettled(shop.sku.no).await, Ok(3));
+                assert_eq!(shop.counts(0).await.num_unsettled, 3);
+            }
+            shop.settle(&[kept, shop.ask(1, 1, 1)]).await;
+            for shop in [&shop, &without] {
+                assert_eq!(unsettled(shop).await, Ok(vec![all[1]]));
+                assert_eq!(shop.stock.num_unsettled(shop.sku.no).await, Ok(1));
+            }
+        });
+    }
+}
+
+#[test]
+fn a_full_outbox_takes_nothing_and_answers_what_it_knows() {
+    run(async {
+        let entries = Entries { envelope_max: 2, entries_max: 2 };
+        let backend = SingleRedis::fresh(Outbox::List(entries));
+        let shop = Shop { stock: backend.open().await, sku: sku(1, ONE, 100, 1) };
+        shop.load(FIRST_LOAD, 100, Vec::new(), Vec::new()).await;
+        accept(&backend, &shop, 1, 5).await;
+        let ask = shop.ask(5, 5, 1);
+        assert_eq!(shop.reserve(ask).await, Verdict::Full);
+        assert_eq!(shop.counts(0).await.available, 96);
+        command(&mut connect(&backend), &["LPOP", &keys(&shop).outbox()]);
+        assert_eq!(shop.reserve(ask).await, Verdict::Reserved);
+    });
+}

@@ -1,0 +1,82 @@
+//! C09: a broker short of memory takes no messages, and goes on taking acknowledgements.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use floodgate::broker::{
+    Headers, Message, Publisher, RabbitBroker, Reach, Route, Sent, Source, Subscriber, Topology,
+};
+
+use crate::support::offers::run;
+use crate::support::servers::rabbitmq::RabbitMq;
+use crate::support::wait::until;
+
+fn message(number: usize) -> Message {
+    let headers = Headers { message_id: number.to_string(), ..Headers::default() };
+    Message { route: Route::Orders(0), headers, body: Bytes::from_static(b"body") }
+}
+
+#[test]
+fn a_blocked_broker_takes_acknowledgements_and_no_messages() {
+    let server = RabbitMq::start();
+    run(async {
+        let mut options = server.options(Topology::new("blocked", 1, 100, vec![1_000]));
+        options.confirm_timeout = Duration::from_millis(500);
+        let broker = RabbitBroker::new(options).unwrap();
+        let mut outgoing = broker.outgoing(4);
+        // The time limit is short: a first message may be late on a busy machine.
+        let mut next = 0;
+        while next < 20 {
+            let sent = outgoing.publish(vec![message(next)]).await;
+            next += usize::from(sent == [Sent::Confirmed]);
+        }
+        let mut subscription = broker.subscribe(Source::Orders(0), 10).await.unwrap();
+        let acks = subscription.acks();
+        for _ in 0..10 {
+            subscription.next().await.unwrap();
+        }
+        server.memory_alarm(true);
+
+        // The broker tells of its alarm when somebody publishes.
+        let results = outgoing.publish((100..110).map(message).collect()).await;
+        let is_open = |sent: &Sent| matches!(sent, Sent::Unknown { .. } | Sent::NotSent { .. });
+        assert!(results.iter().all(is_open), "{results:?}");
+        assert!(matches!(results[0], Sent::Unknown { .. }), "{results:?}");
+        assert!(matches!(results[9], Sent::NotSent { .. }), "{results:?}");
+        until("the broker to tell", async || (broker.reach() == Reach::Blocked).then_some(()))
+            .await;
+        for _ in 0..50 {
+            let sent = outgoing.publish(vec![message(200)]).await.remove(0);
+            assert!(matches!(sent, Sent::NotSent { .. }), "{sent:?}");
+        }
+
+        // The prefetch is used up: each further delivery shows that acknowledgements arrive.
+        acks.up_to(10).await;
+        for _ in 0..10 {
+            let delivery = subscription.next().await.unwrap();
+            acks.one(delivery.tag).await;
+        }
+        let depths = broker.depths().await.unwrap();
+        assert!(depths.iter().any(|one| one.queue == "orders.0" && one.num_ready == 0));
+
+        server.memory_alarm(false);
+        until("the broker to take messages again", async || {
+            (broker.reach() == Reach::Up).then_some(())
+        })
+        .await;
+        // What was unknown may come, before what is sent now.
+        until("a confirmation", async || {
+            (outgoing.publish(vec![message(300)]).await == [Sent::Confirmed]).then_some(())
+        })
+        .await;
+        loop {
+            let delivery = subscription.next().await.unwrap();
+            let number: usize = delivery.headers.message_id.parse().unwrap();
+            assert!((100..110).contains(&number) || number == 300, "{number}");
+            if number == 300 {
+                break;
+            }
+        }
+        broker.close().await;
+    });
+}

@@ -1,0 +1,198 @@
+//! The broker dies, freezes and comes back: what was confirmed is there, what was not is unknown.
+//!
+//! One server for all of it, because a RabbitMQ takes its time to start.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use floodgate::broker::{
+    Error, Headers, Message, Outgoing, Publisher, RabbitBroker, Reach, Route, Sent, Source,
+    Subscriber, Topology,
+};
+
+use crate::support::offers::run;
+use crate::support::servers::rabbitmq::RabbitMq;
+use crate::support::wait::until;
+
+const ROUNDS: usize = 3;
+const BATCH: usize = 300;
+
+fn broker(server: &RabbitMq, namespace: &str) -> RabbitBroker {
+    let mut options = server.options(Topology::new(namespace, 2, 100, vec![1_000]));
+    options.connect_timeout = Duration::from_secs(5);
+    RabbitBroker::new(options).unwrap()
+}
+
+fn message(number: usize) -> Message {
+    let headers = Headers { message_id: number.to_string(), ..Headers::default() };
+    Message { route: Route::Orders(0), headers, body: Bytes::from(vec![b'x'; 1_000]) }
+}
+
+fn batch(from: usize) -> Vec<Message> {
+    (from..from + BATCH).map(message).collect()
+}
+
+#[test]
+fn what_was_confirmed_survives_a_kill() {
+    let server = RabbitMq::start();
+    run(async {
+        killed_under_load(&server).await;
+        killed_under_a_subscription(&server).await;
+        frozen(&server).await;
+    });
+}
+
+/// Publishes until the broker is gone; the numbers of what was confirmed.
+async fn publish_until_it_breaks(
+    outgoing: &mut dyn Outgoing,
+    from: usize,
+    num_confirmed: &AtomicUsize,
+) -> (BTreeSet<usize>, usize) {
+    let (mut confirmed, mut next) = (BTreeSet::new(), from);
+    loop {
+        let results = outgoing.publish(batch(next)).await;
+        let pairs = (next..).zip(&results);
+        confirmed.extend(pairs.filter(|(_, sent)| **sent == Sent::Confirmed).map(|(n, _)| n));
+        next += BATCH;
+        num_confirmed.store(confirmed.len(), Ordering::SeqCst);
+        let is_over = |sent: &Sent| matches!(sent, Sent::Unknown { .. } | Sent::NotSent { .. });
+        assert!(!results.iter().any(|sent| matches!(sent, Sent::Refused { .. })), "{results:?}");
+        if results.iter().any(is_over) {
+            return (confirmed, next);
+        }
+    }
+}
+
+async fn killed_under_load(server: &RabbitMq) {
+    let broker = Arc::new(broker(server, "kill"));
+    let mut outgoing = broker.outgoing(512);
+    let (mut confirmed, mut next) = (BTreeSet::new(), 0);
+    for round in 0..ROUNDS {
+        let num_confirmed = AtomicUsize::new(0);
+        let publishing = publish_until_it_breaks(outgoing.as_mut(), next, &num_confirmed);
+        let killing = async {
+            until("some confirmations", async || {
+                (num_confirmed.load(Ordering::SeqCst) >= (round + 1) * BATCH).then_some(())
+            })
+            .await;
+            server.kill();
+        };
+        let ((more, after), ()) = tokio::join!(publishing, killing);
+        confirmed.extend(more);
+        next = after;
+        // In the outage nobody waits.
+        let results = outgoing.publish(batch(next)).await;
+        assert!(results.iter().all(|sent| matches!(sent, Sent::NotSent { .. })), "{results:?}");
+        assert_eq!(broker.reach(), Reach::Down);
+        server.restart();
+        // Whoever has nothing to send, and would claim if the broker were there, hears of it too.
+        until("the broker to be there again", async || {
+            assert_eq!(outgoing.publish(Vec::new()).await, []);
+            (broker.reach() == Reach::Up).then_some(())
+        })
+        .await;
+        until("the broker to be of use again", async || {
+            let sent = outgoing.publish(vec![message(next)]).await.remove(0);
+            (sent == Sent::Confirmed).then_some(())
+        })
+        .await;
+        confirmed.insert(next);
+        next += 1;
+        assert_eq!(broker.reach(), Reach::Up);
+    }
+    let mut found = BTreeSet::new();
+    let mut subscription = broker.subscribe(Source::Orders(0), 500).await.unwrap();
+    let acks = subscription.acks();
+    while !confirmed.is_subset(&found) {
+        let next = tokio::time::timeout(Duration::from_secs(30), subscription.next()).await;
+        let Ok(delivery) = next else { break };
+        let delivery = delivery.unwrap();
+        found.insert(delivery.headers.message_id.parse().unwrap());
+        acks.up_to(delivery.tag).await;
+    }
+    let lost: Vec<_> = confirmed.difference(&found).collect();
+    assert!(lost.is_empty(), "confirmed and lost: {lost:?} of {}", confirmed.len());
+}
+
+async fn killed_under_a_subscription(server: &RabbitMq) {
+    let broker = broker(server, "subscribed");
+    let sent = broker.outgoing(64).publish(batch(0)).await;
+    assert!(sent.iter().all(|sent| *sent == Sent::Confirmed));
+    let mut subscription = broker.subscribe(Source::Orders(0), 10).await.unwrap();
+    let acks = subscription.acks();
+    for number in 0..10 {
+        assert_eq!(subscription.next().await.unwrap().headers.message_id, number.to_string());
+    }
+    acks.up_to(4).await;
+    until("the acknowledgements", async || {
+        subscription.next().await.is_ok_and(|next| next.tag == 14).then_some(())
+    })
+    .await;
+    server.kill();
+    let error = subscription.next().await.unwrap_err();
+    assert!(matches!(error, Error::Ended { .. }), "{error}");
+    acks.up_to(14).await;
+    let refused = broker.subscribe(Source::Orders(0), 10).await.err().expect("nobody is there");
+    assert!(matches!(refused, Error::Unavailable { .. }), "{refused}");
+    server.restart();
+    let mut again =
+        until("a subscription", async || broker.subscribe(Source::Orders(0), 1_000).await.ok())
+            .await;
+    // Acknowledging is not confirmed: some of it may have been lost with the broker.
+    let mut seen = BTreeSet::new();
+    while !(4..BATCH).all(|number| seen.contains(&number)) {
+        seen.insert(again.next().await.unwrap().headers.message_id.parse::<usize>().unwrap());
+    }
+}
+
+/// Threads of the client library.
+fn num_threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).ok();
+    let names = tasks.filter_map(|task| name(task.unwrap()));
+    names.filter(|name| name.trim() == "lapin-io-loop").count()
+}
+
+async fn frozen(server: &RabbitMq) {
+    let mut options = server.options(Topology::new("frozen", 1, 100, vec![1_000]));
+    options.confirm_timeout = Duration::from_millis(300);
+    options.connect_timeout = Duration::from_millis(100);
+    options.heartbeat_s = 1;
+    let mut patient = options.clone();
+    patient.connect_timeout = Duration::from_secs(10);
+    RabbitBroker::new(patient).unwrap().declare().await.unwrap();
+
+    let broker = RabbitBroker::new(options).unwrap();
+    let mut outgoing = broker.outgoing(10);
+    until("a first confirmation", async || {
+        (outgoing.publish(vec![message(0)]).await == [Sent::Confirmed]).then_some(())
+    })
+    .await;
+    server.stop();
+    let results = outgoing.publish(batch(1)).await;
+    for (index, result) in results.iter().enumerate() {
+        match index {
+            0..10 => assert!(matches!(result, Sent::Unknown { .. }), "{index}: {result:?}"),
+            _ => assert!(matches!(result, Sent::NotSent { .. }), "{index}: {result:?}"),
+        }
+    }
+    // The broker is found dead by its silence; each attempt to connect hangs and is given up.
+    until("the silence to be noticed", async || (broker.reach() == Reach::Down).then_some(()))
+        .await;
+    for _ in 0..10 {
+        let sent = outgoing.publish(vec![message(1)]).await.remove(0);
+        assert!(matches!(sent, Sent::NotSent { .. }), "{sent:?}");
+        assert!(broker.declare().await.is_err());
+    }
+    until("the threads of attempts to end", async || (num_threads() <= 2).then_some(())).await;
+
+    server.cont();
+    until("the broker to be of use again", async || {
+        (outgoing.publish(vec![message(1)]).await == [Sent::Confirmed]).then_some(())
+    })
+    .await;
+    broker.close().await;
+}

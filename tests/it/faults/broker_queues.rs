@@ -1,0 +1,253 @@
+//! Queues and exchanges that somebody deletes or declares otherwise.
+//!
+//! One server for all of it, each case under a namespace of its own.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use bytes::Bytes;
+use floodgate::broker::topology::Argument;
+use floodgate::broker::{
+    Error, Headers, Message, Outgoing, Publisher, RabbitBroker, Route, Sent, Source, Subscriber,
+    Topology,
+};
+use lapin::options::{ExchangeDeclareOptions, QueueDeclareOptions};
+use lapin::types::{AMQPValue, FieldTable};
+
+use crate::support::offers::run;
+use crate::support::servers::rabbitmq::RabbitMq;
+use crate::support::wait::until;
+
+const ROUNDS: usize = 4;
+const WINDOW: usize = 512;
+const CALL: usize = 3_000;
+
+fn topology(namespace: &str) -> Topology {
+    Topology::new(namespace, 2, 1, vec![30])
+}
+
+fn broker(server: &RabbitMq, namespace: &str) -> RabbitBroker {
+    let mut options = server.options(topology(namespace));
+    // A broker that deletes a queue may forget to confirm, or to answer at all.
+    options.confirm_timeout = Duration::from_secs(2);
+    options.connect_timeout = Duration::from_secs(5);
+    RabbitBroker::new(options).unwrap()
+}
+
+fn message(route: Route, number: usize) -> Message {
+    let headers = Headers { message_id: number.to_string(), ..Headers::default() };
+    Message { route, headers, body: Bytes::from_static(b"body") }
+}
+
+/// Of two queues, one is deleted.
+fn route(number: usize) -> Route {
+    Route::Orders(u16::from(number.is_multiple_of(10)))
+}
+
+#[test]
+fn nothing_confirmed_is_lost_whatever_is_deleted() {
+    let server = RabbitMq::start();
+    run(async {
+        for round in 0..ROUNDS {
+            deleted_under_load(&server, round).await;
+            unroutable_under_load(&server, round).await;
+        }
+        without_dead_letter_exchange(&server).await;
+        without_way_back_from_a_delay(&server).await;
+        foreign_arguments(&server).await;
+    });
+}
+
+/// Everything that waits in these queues, by number.
+async fn numbers_in(broker: &RabbitBroker, sources: &[Source]) -> BTreeSet<usize> {
+    let mut numbers = BTreeSet::new();
+    for source in sources {
+        let mut subscription = broker.subscribe(*source, 500).await.unwrap();
+        let acks = subscription.acks();
+        let name = match source {
+            Source::Orders(queue) => format!("orders.{queue}"),
+            Source::Dead => "dead".to_owned(),
+            Source::Unroutable => "unroutable".to_owned(),
+        };
+        loop {
+            if let Ok(delivery) =
+                tokio::time::timeout(Duration::from_millis(200), subscription.next()).await
+            {
+                let delivery = delivery.unwrap();
+                numbers.insert(delivery.headers.message_id.parse().unwrap());
+                acks.up_to(delivery.tag).await;
+            } else {
+                let depths = broker.depths().await.unwrap();
+                if depths.iter().all(|one| one.queue != name || one.num_ready == 0) {
+                    break;
+                }
+            }
+        }
+    }
+    numbers
+}
+
+/// Publishes messages of both queues in one call and deletes one queue in the middle of it; the
+/// results, from number 1 on. A broker may answer that with an error of its own (541), or lose
+/// confirmations: then much is unknown.
+async fn publish_and_delete(
+    server: &RabbitMq,
+    broker: &RabbitBroker,
+    outgoing: &mut dyn Outgoing,
+    queue: &str,
+) -> Vec<Sent> {
+    let batch = (1..=CALL).map(|number| message(route(number), number)).collect();
+    let deleting = async {
+        until("some messages", async || {
+            let depths = broker.depths().await.unwrap();
+            depths.iter().any(|one| one.queue == "orders.1" && one.num_ready > 20).then_some(())
+        })
+        .await;
+        server.delete_queue(queue);
+    };
+    let (mut results, ()) = tokio::join!(outgoing.publish(batch), deleting);
+    // It heals, whatever the broker did.
+    until("a message to the queue that was deleted", async || {
+        let number = (results.len() + 1).next_multiple_of(10);
+        results.resize(number - 1, Sent::NotSent { reason: String::new() });
+        results.extend(outgoing.publish(vec![message(route(number), number)]).await);
+        (results.last() == Some(&Sent::Confirmed)).then_some(())
+    })
+    .await;
+    results
+}
+
+/// Messages that were in the queue go with it. From the first one on that came too late for it,
+/// every confirmed message must be somewhere.
+async fn deleted_under_load(server: &RabbitMq, round: usize) {
+    let namespace = format!("deleted-{round}");
+    let broker = broker(server, &namespace);
+    let mut outgoing = broker.outgoing(WINDOW);
+    let sent = outgoing.publish(vec![message(Route::Orders(1), 0)]).await;
+    assert_eq!(sent, [Sent::Confirmed]);
+    let queue = format!("{namespace}.orders.1");
+    let results = publish_and_delete(server, &broker, outgoing.as_mut(), &queue).await;
+    let sources = [Source::Unroutable, Source::Orders(1), Source::Orders(0)];
+    let found = numbers_in(&broker, &sources).await;
+    let late = found.iter().find(|number| route(**number) == Route::Orders(1));
+    let late = *late.expect("the last one is there");
+    let confirmed = (1..).zip(&results).filter(|(_, sent)| **sent == Sent::Confirmed);
+    let lost: Vec<usize> = confirmed
+        .map(|(number, _)| number)
+        .filter(|number| !found.contains(number))
+        .filter(|number| route(*number) == Route::Orders(0) || *number >= late)
+        .collect();
+    assert!(lost.is_empty(), "confirmed and nowhere: {lost:?}, late from {late}");
+}
+
+/// The same where nothing is there for unroutable messages either: the broker returns them, and the
+/// client library says so of others.
+async fn unroutable_under_load(server: &RabbitMq, round: usize) {
+    let namespace = format!("returned-{round}");
+    let broker = broker(server, &namespace);
+    let mut outgoing = broker.outgoing(WINDOW);
+    let sent = outgoing.publish(vec![message(Route::Orders(1), 0)]).await;
+    assert_eq!(sent, [Sent::Confirmed]);
+    broker.depths().await.unwrap();
+    server.delete_queue(&format!("{namespace}.unroutable"));
+    let queue = format!("{namespace}.orders.1");
+    let results = publish_and_delete(server, &broker, outgoing.as_mut(), &queue).await;
+    let found = numbers_in(&broker, &[Source::Orders(0)]).await;
+    let mut is_late = false;
+    for (number, sent) in (1..=CALL).zip(&results) {
+        let is_refused = matches!(sent, Sent::Refused { .. });
+        if route(number) == Route::Orders(0) {
+            assert!(!is_refused, "{number}: {sent:?}");
+            assert!(*sent != Sent::Confirmed || found.contains(&number), "{number} is lost");
+        } else {
+            is_late |= is_refused;
+            assert!(!is_late || *sent != Sent::Confirmed, "{number}: no queue wanted it");
+        }
+    }
+}
+
+/// Delivers a message more often than it may be.
+async fn deliver_too_often(broker: &RabbitBroker) {
+    for _ in 0..2 {
+        let mut subscription = broker.subscribe(Source::Orders(0), 1).await.unwrap();
+        subscription.next().await.unwrap();
+    }
+}
+
+/// C21: a dead letter without a place to go stays where it is.
+async fn without_dead_letter_exchange(server: &RabbitMq) {
+    let broker = broker(server, "undead");
+    let sent = broker.outgoing(1).publish(vec![message(Route::Orders(0), 7)]).await;
+    assert_eq!(sent, [Sent::Confirmed]);
+    // Both connections are there: a new one would declare it again.
+    broker.depths().await.unwrap();
+    server.delete_exchange("undead.dead");
+    deliver_too_often(&broker).await;
+    until("the message to leave the line", async || {
+        let depths = broker.depths().await.unwrap();
+        depths.iter().any(|one| one.queue == "orders.0" && one.num_ready == 0).then_some(())
+    })
+    .await;
+    assert_eq!(server.num_ready("undead.dead"), Some(0));
+    broker.declare().await.unwrap();
+    let mut dead = broker.subscribe(Source::Dead, 1).await.unwrap();
+    let letter = tokio::time::timeout(Duration::from_secs(60), dead.next()).await;
+    assert_eq!(letter.expect("a dead letter").unwrap().headers.message_id, "7");
+}
+
+/// A message whose wait is over while its queue is missing is kept, too.
+async fn without_way_back_from_a_delay(server: &RabbitMq) {
+    let broker = broker(server, "stranded");
+    let mut outgoing = broker.outgoing(1);
+    let sent = outgoing.publish(vec![message(Route::Orders(0), 1)]).await;
+    assert_eq!(sent, [Sent::Confirmed]);
+    broker.depths().await.unwrap();
+    server.delete_queue("stranded.orders.1");
+    let late = message(Route::Retry { queue: 1, step: 0 }, 9);
+    assert_eq!(outgoing.publish(vec![late]).await, [Sent::Confirmed]);
+    let mut kept = broker.subscribe(Source::Unroutable, 1).await.unwrap();
+    let found = tokio::time::timeout(Duration::from_secs(60), kept.next()).await;
+    let found = found.expect("the message").unwrap();
+    assert_eq!((found.headers.message_id.as_str(), found.routing_key.as_str()), ("9", "1"));
+}
+
+async fn foreign_arguments(server: &RabbitMq) {
+    server.with_channel(async |channel| {
+        let durable = QueueDeclareOptions::durable;
+        let none = FieldTable::default;
+        channel.queue_declare("foreign.orders.1".into(), durable(), none()).await.unwrap();
+        let queues = topology("slow").queues();
+        let delay = queues.into_iter().find(|queue| queue.name == "slow.retry.30").unwrap();
+        let mut other = FieldTable::default();
+        for (name, value) in delay.arguments {
+            let value = match value {
+                Argument::Text(text) => AMQPValue::LongString(text.into()),
+                Argument::Number(number) => AMQPValue::LongLongInt(number + 1),
+            };
+            other.insert(name.into(), value);
+        }
+        channel.queue_declare("slow.retry.30".into(), durable(), other).await.unwrap();
+        let options = ExchangeDeclareOptions { durable: true, ..Default::default() };
+        let kind = lapin::ExchangeKind::Direct;
+        channel.exchange_declare("kind.orders".into(), kind, options, none()).await.unwrap();
+    });
+    for (namespace, expected) in [
+        (
+            "foreign",
+            ["queue foreign.orders.1", "x-dead-letter-exchange", "rabbitmqctl delete_queue"],
+        ),
+        ("slow", ["queue slow.retry.30", "x-message-ttl", "`namespace`"]),
+        ("kind", ["exchange kind.orders", "alternate-exchange", "delete the exchange"]),
+    ] {
+        let broker = broker(server, namespace);
+        let told = broker.declare().await.unwrap_err();
+        assert!(matches!(told, Error::Topology { .. }), "{told}");
+        let said = told.to_string();
+        assert!(expected.iter().all(|part| said.contains(part)), "{said}");
+        let refused = broker.subscribe(Source::Orders(0), 1).await.err();
+        assert_eq!(refused, Some(told));
+        let sent = broker.outgoing(1).publish(vec![message(Route::Orders(0), 1)]).await;
+        let Sent::NotSent { reason } = &sent[0] else { panic!("{sent:?}") };
+        assert_eq!(*reason, said);
+    }
+}

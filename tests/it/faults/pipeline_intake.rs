@@ -1,0 +1,126 @@
+//! Consumers that die with deliveries in hand, and a broker short of memory: C09, C10.
+
+use std::time::Duration;
+
+use crate::support::admin::stage;
+use crate::support::gate::metric;
+use crate::support::pipeline::PipelineGround;
+use crate::support::process::Server;
+use crate::support::random::number_from_env;
+use crate::support::shop::Shop;
+use crate::support::wait::{until, until_true};
+
+const ORDERS: &str = "fg.orders.0";
+
+/// More than a process of the test build needs, far less than one that keeps what it cannot send.
+const RESIDENT_KIB_MAX: u64 = 400 * 1024;
+
+fn resident_kib(server: &Server) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+fn ready(ground: &PipelineGround) -> u32 {
+    ground.rabbit.num_ready(ORDERS).unwrap()
+}
+
+/// C09.
+fn short_of_memory(outbox: &str) {
+    let ground = PipelineGround::new(outbox)
+        .with("outbox.envelope_max", "1")
+        .with("relay.confirm_timeout_ms", "500");
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let server = ground.server("all", &[]);
+        let mut shop = Shop::open(server.internal, 6_000).await;
+        // The ledger hangs, so that messages wait.
+        ground.mariadb.stop();
+        shop.sell(server.public, 1_500).await;
+        until_true("messages in the queue", || ready(&ground) > 300);
+        ground.rabbit.memory_alarm(true);
+        shop.sell(server.public, 500).await;
+        ground.mariadb.cont();
+        // More wait than may be unacknowledged at once: they are delivered as others are
+        // acknowledged.
+        until_true("acknowledgements during the alarm", || ready(&ground) == 0);
+        until("publishing to be given up", async || {
+            let failures = metric(server.internal, "floodgate_relay_failures", "").await;
+            (failures > 0).then_some(())
+        })
+        .await;
+        shop.sell(server.public, 1_000).await;
+        let waiting = stage(server.internal, "sale", "outbox").await
+            + stage(server.internal, "sale", "relay").await;
+        assert!(waiting >= 500, "{waiting} entries wait");
+        assert_eq!(stage(server.internal, "sale", "failed").await, 0);
+        assert!(stage(server.internal, "sale", "unsettled").await >= waiting, "units stay taken");
+        let resident = resident_kib(&server);
+        assert!(resident < RESIDENT_KIB_MAX, "{resident} KiB");
+        ground.rabbit.memory_alarm(false);
+        let verdict = shop.judge(&ground, server.internal).await;
+        assert_eq!((verdict.acknowledged, verdict.ok), (3_000, 3_000));
+        assert!(ground.open_letters(server.internal).is_empty());
+    });
+}
+
+#[test]
+fn a_memory_alarm_costs_nothing_with_a_list() {
+    short_of_memory("list");
+}
+
+#[test]
+fn a_memory_alarm_costs_nothing_with_a_stream() {
+    short_of_memory("stream");
+}
+
+/// C10.
+fn consumers_die(outbox: &str) {
+    let seed = number_from_env("FLOODGATE_CHAOS_SEED").unwrap_or_else(|| fastrand::u64(..));
+    println!("seed={seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let ground = PipelineGround::new(outbox);
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let [keeper, api, _relay] = ["keeper", "api", "relay"].map(|role| ground.server(role, &[]));
+        let one_by_one = [("consumer.batch_max", "1")];
+        let mut consumer = ground.server("consumer", &one_by_one);
+        let mut shop = Shop::open(keeper.internal, 10_000).await;
+        for round in 0..6 {
+            let crowd = shop.crowd(api.public, 600);
+            // Not a wait for a condition: the moment of death is meant to be arbitrary.
+            tokio::time::sleep(Duration::from_millis(random.u64(5..400))).await;
+            consumer.kill();
+            consumer = ground.server("consumer", if round % 2 == 0 { &[] } else { &one_by_one });
+            shop.settle(api.public, crowd).await;
+        }
+        // Once with a delivery in hand for certain.
+        ground.mariadb.stop();
+        shop.sell(api.public, 200).await;
+        until_true("deliveries in hand", || {
+            let words = ["list_queues", "--no-table-headers", "name", "messages_unacknowledged"];
+            let listed = ground.rabbit.ctl(&words);
+            let of_orders = |line: &str| {
+                let count = line.strip_prefix(ORDERS)?.trim().parse::<u64>().ok()?;
+                (count > 0).then_some(())
+            };
+            listed.lines().any(|line| of_orders(line).is_some())
+        });
+        consumer.kill();
+        ground.mariadb.cont();
+        consumer = ground.server("consumer", &[]);
+        let verdict = shop.judge(&ground, keeper.internal).await;
+        assert_eq!(verdict.acknowledged, verdict.ok);
+        let again = metric(consumer.internal, "floodgate_intake_redelivered", "").await;
+        assert!(again > 0, "what the dead one had in hand came again");
+        assert!(ground.open_letters(keeper.internal).is_empty());
+    });
+}
+
+#[test]
+fn consumers_that_die_lose_nothing_from_a_list() {
+    consumers_die("list");
+}
+
+#[test]
+fn consumers_that_die_lose_nothing_from_a_stream() {
+    consumers_die("stream");
+}

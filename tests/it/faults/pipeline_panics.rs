@@ -1,0 +1,87 @@
+//! Panics on purpose in the actors of the pipeline: C22, and C04 as far as workers panic.
+
+use std::net::SocketAddr;
+
+use serde_json::Value as Json;
+
+use crate::support::pipeline::PipelineGround;
+use crate::support::shop::Shop;
+use crate::support::wait::{until, until_true};
+
+const KINDS: [&str; 4] = ["outbox_relay", "order_intake", "orphan_rescuer", "dead_letter_keeper"];
+
+/// Panics of all actors of a kind.
+async fn panics(internal: SocketAddr, kind: &str) -> Option<u64> {
+    let url = format!("http://{internal}/admin/v1/actors");
+    let report: Json = reqwest::get(url).await.ok()?.json().await.ok()?;
+    let actors = report["actors"].as_array()?.iter().filter(|one| one["kind"] == kind);
+    actors.map(|one| one["panics"].as_u64()).sum()
+}
+
+/// Many steps, each of which may be the last one of a life.
+async fn one_step_in_a_hundred(ground: &PipelineGround, shop: &mut Option<Shop>) {
+    let kinds = KINDS.join(",");
+    let keys = [
+        ("faults.panic_in", kinds.as_str()),
+        ("faults.panic_percent", "1"),
+        ("supervisor.restarts_max", "100000"),
+        ("supervisor.backoff_min_ms", "1"),
+        ("supervisor.backoff_max_ms", "5"),
+        ("keeper.rescue_every_ms", "10"),
+        ("outbox.envelope_max", "1"),
+        ("relay.claim_max", "8"),
+    ];
+    let server = ground.server("all", &keys);
+    let shop = shop.insert(Shop::open(server.internal, 20_000).await);
+    until("panics of every kind", async || {
+        shop.sell(server.public, 300).await;
+        for kind in KINDS {
+            if panics(server.internal, kind).await? == 0 {
+                return None;
+            }
+        }
+        Some(())
+    })
+    .await;
+    shop.judge(ground, server.internal).await;
+}
+
+/// The process gives up, and says on whose account.
+fn every_step(ground: &PipelineGround) {
+    for kind in KINDS {
+        let keys = [
+            ("faults.panic_in", kind),
+            ("faults.panic_percent", "100"),
+            ("supervisor.backoff_max_ms", "100"),
+            ("shutdown.deadline_ms", "2000"),
+        ];
+        let mut server = ground.server("all", &keys);
+        until_true("the end of the process", || !server.is_running());
+        let log = server.log();
+        assert_eq!(server.wait().code(), Some(6), "{kind}: {log}");
+        assert!(log.contains(kind) && log.contains("is down"), "{kind}: {log}");
+    }
+}
+
+fn panic_storm(outbox: &str) {
+    let ground = PipelineGround::new(outbox);
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let mut shop = None;
+        one_step_in_a_hundred(&ground, &mut shop).await;
+        every_step(&ground);
+        let server = ground.server("all", &[]);
+        let mut shop = shop.unwrap();
+        shop.sell(server.public, 100).await;
+        shop.judge(&ground, server.internal).await;
+    });
+}
+
+#[test]
+fn panics_lose_nothing_with_a_list() {
+    panic_storm("list");
+}
+
+#[test]
+fn panics_lose_nothing_with_a_stream() {
+    panic_storm("stream");
+}

@@ -1,0 +1,205 @@
+//! Relay processes that die or freeze with entries in hand: C04, C05, C06.
+//!
+//! A frozen broker makes hands full: what is published is confirmed by nobody.
+
+use std::time::Duration;
+
+use floodgate::clock::now_monotonic;
+
+use crate::support::pipeline::PipelineGround;
+use crate::support::process::Server;
+use crate::support::servers::redis::Redis;
+use crate::support::shop::Shop;
+use crate::support::wait::{until, until_true, until_true_within};
+
+/// The lease of the quick settings, and what the next one may take besides.
+const TAKEN_OVER_MAX: Duration = Duration::from_secs(1 + 5);
+
+/// Whatever waits for the same key of every bucket.
+fn keys(redis: &Redis, pattern: &str) -> Vec<String> {
+    redis::from_redis_value(redis.cmd(&["KEYS", pattern])).unwrap()
+}
+
+/// The workers that buckets know, of this process or of any.
+fn workers(redis: &Redis, process: Option<&Server>) -> Vec<String> {
+    let all = keys(redis, "fg:*:claims").into_iter().flat_map(|key| -> Vec<String> {
+        redis::from_redis_value(redis.cmd(&["HKEYS", &key])).unwrap()
+    });
+    let ours = process.map(|process| format!("{}-", process.id())).unwrap_or_default();
+    all.filter(|name| name.starts_with(&ours)).collect()
+}
+
+/// Entries in the hands of workers whose names begin like this.
+fn num_in_hand(redis: &Redis, name: &str) -> u64 {
+    let held =
+        |key: &String| -> u64 { redis::from_redis_value(redis.cmd(&["LLEN", key])).unwrap() };
+    let in_lists: u64 = keys(redis, &format!("fg:*:claimed:{name}*")).iter().map(held).sum();
+    in_lists + num_pending(redis, name)
+}
+
+/// The same where the outbox is a stream.
+fn num_pending(redis: &Redis, name: &str) -> u64 {
+    type Pending = (u64, Option<String>, Option<String>, Option<Vec<(String, u64)>>);
+    let outboxes = keys(redis, "fg:*:outbox").into_iter();
+    let pending = outboxes.filter_map(|key| redis.try_cmd(&["XPENDING", &key, "relay"]).ok());
+    let consumers = pending.flat_map(|answer| {
+        let (_, _, _, consumers): Pending = redis::from_redis_value(answer).unwrap();
+        consumers.unwrap_or_default()
+    });
+    consumers.filter(|(consumer, _)| consumer.starts_with(name)).map(|(_, count)| count).sum()
+}
+
+/// What is there besides relays.
+struct Stage {
+    ground: PipelineGround,
+    keeper: Option<Server>,
+    api: Server,
+    _consumer: Server,
+    shop: Shop,
+}
+
+impl Stage {
+    async fn set(outbox: &str) -> Self {
+        // Each order is an entry, and each entry a message.
+        let ground = PipelineGround::new(outbox).with("outbox.envelope_max", "1");
+        let [keeper, api, consumer] =
+            ["keeper", "api", "consumer"].map(|role| ground.server(role, &[]));
+        let shop = Shop::open(keeper.internal, 4_000).await;
+        Self { ground, keeper: Some(keeper), api, _consumer: consumer, shop }
+    }
+
+    fn relay(&self) -> Server {
+        self.ground.server("relay", &[])
+    }
+
+    /// Waits until this relay has published all that nobody held.
+    async fn works(&mut self, relay: &Server) {
+        self.shop.sell(self.api.public, 4).await;
+        let redis = &self.ground.redis;
+        until_true("the relay to work", || !workers(redis, Some(relay)).is_empty());
+        until_true("an empty outbox", || {
+            let waiting = |key: &String| -> u64 {
+                let (list, stream) = (redis.try_cmd(&["LLEN", key]), redis.try_cmd(&["XLEN", key]));
+                redis::from_redis_value(list.or(stream).unwrap()).unwrap()
+            };
+            let waiting: u64 = keys(redis, "fg:*:outbox").iter().map(waiting).sum();
+            // A stream shows what is in hands, too.
+            waiting == num_pending(redis, "") && num_in_hand(redis, &name_of(relay)) == 0
+        });
+    }
+
+    /// Freezes the broker, and waits until this relay has entries in hand.
+    async fn fill(&mut self, relay: &Server) {
+        self.works(relay).await;
+        self.ground.rabbit.stop();
+        self.shop.sell(self.api.public, 40).await;
+        let redis = &self.ground.redis;
+        until_true("entries in hand", || num_in_hand(redis, &name_of(relay)) > 0);
+    }
+
+    async fn drained(&self) {
+        self.ground.drained(self.api.internal).await;
+    }
+
+    /// C04: killed with entries in hand, again and again; the next start takes over.
+    async fn killed_again_and_again(&mut self) {
+        for _ in 0..3 {
+            let relay = self.relay();
+            self.fill(&relay).await;
+            let dead = name_of(&relay);
+            relay.kill();
+            let died = now_monotonic();
+            self.ground.rabbit.cont();
+            let next = self.relay();
+            let redis = &self.ground.redis;
+            until_true_within(TAKEN_OVER_MAX, "the next one to take over", || {
+                workers(redis, None).iter().all(|name| !name.starts_with(&dead))
+            });
+            println!("taken_over_ms={}", died.elapsed().as_millis());
+            assert_eq!(num_in_hand(redis, &dead), 0);
+            self.drained().await;
+            next.kill();
+        }
+    }
+
+    /// C05: frozen for longer than its lease, and back.
+    async fn frozen_and_back(&mut self) {
+        let frozen = self.relay();
+        self.fill(&frozen).await;
+        let before = workers(&self.ground.redis, Some(&frozen));
+        frozen.stop();
+        self.ground.rabbit.cont();
+        let other = self.relay();
+        until_true("the other one to take its hands", || {
+            workers(&self.ground.redis, Some(&frozen)).is_empty()
+        });
+        self.drained().await;
+        other.kill();
+        frozen.cont();
+        self.works(&frozen).await;
+        let after = workers(&self.ground.redis, Some(&frozen));
+        let node = |name: &String| name.rsplit_once('/').unwrap().0.to_owned();
+        let old = node(&before[0]);
+        assert!(before.iter().all(|name| node(name) == old), "{before:?}");
+        assert!(after.iter().all(|name| node(name) != old), "{before:?} {after:?}");
+        let said = ["the lease ended before it was renewed", "this node was taken for dead"];
+        let log = frozen.log();
+        assert!(said.iter().any(|said| log.contains(said)), "{log}");
+        self.drained().await;
+        frozen.kill();
+    }
+
+    /// C06: many die while nobody brings back what they had, then one works alone.
+    async fn many_orphans(&mut self) {
+        drop(self.keeper.take());
+        let mut dead = Vec::new();
+        for _ in 0..10 {
+            let relay = self.relay();
+            self.fill(&relay).await;
+            dead.push(name_of(&relay));
+            relay.kill();
+            self.ground.rabbit.cont();
+        }
+        let redis = &self.ground.redis;
+        assert!(dead.iter().all(|name| num_in_hand(redis, name) > 0), "each left something");
+        self.keeper = Some(self.ground.server("keeper", &[]));
+        let last = self.relay();
+        until("all hands to be empty", async || {
+            let names = workers(redis, None);
+            let is_gone = |name: &String| !names.iter().any(|known| known.starts_with(name));
+            dead.iter().all(is_gone).then_some(())
+        })
+        .await;
+        assert!(dead.iter().all(|name| num_in_hand(redis, name) == 0));
+        self.drained().await;
+        last.kill();
+        let redis = &self.ground.redis;
+        until_true("nobody to be known", || workers(redis, None).is_empty());
+        assert_eq!(num_in_hand(redis, ""), 0);
+    }
+}
+
+/// How the names of its workers begin.
+fn name_of(process: &Server) -> String {
+    format!("{}-", process.id())
+}
+
+fn relays_die(outbox: &str) {
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let mut stage = Stage::set(outbox).await;
+        stage.killed_again_and_again().await;
+        stage.frozen_and_back().await;
+        stage.many_orphans().await;
+        stage.shop.judge(&stage.ground, stage.api.internal).await;
+    });
+}
+
+#[test]
+fn relays_that_die_or_freeze_lose_nothing_from_a_list() {
+    relays_die("list");
+}
+
+#[test]
+fn relays_that_die_or_freeze_lose_nothing_from_a_stream() {
+    relays_die("stream");
+}

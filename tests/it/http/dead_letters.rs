@@ -1,0 +1,152 @@
+//! Dead letters as operators meet them, in a process without a broker; what replaying does is in
+//! `actors/letters.rs`.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use diesel::connection::SimpleConnection;
+use diesel::prelude::*;
+use reqwest::Response;
+use serde_json::{Value as Json, json};
+
+use super::{problem, selling, unlimited};
+use crate::support::TestApp;
+
+/// Puts letters into the ledger as another process does that keeps them: number, state, origin,
+/// body in hexadecimal digits, length of the body.
+fn keep(app: &TestApp, letters: &[(i64, i16, &str, &str, i64)]) {
+    let file = app.settings.ledger.url.strip_prefix("sqlite://").unwrap();
+    let mut conn = SqliteConnection::establish(file).unwrap();
+    conn.batch_execute("PRAGMA busy_timeout = 5000").unwrap();
+    for (no, state, origin, body, body_bytes) in letters {
+        conn.batch_execute(&format!(
+            "INSERT INTO dead_letters VALUES ({no}, x'{no:064x}', '{origin}', 'reason {no}', 3, \
+             'm-{no}', '{{\"routing_key\":\"0\"}}', x'{body}', {body_bytes}, 1800000000000, 1, \
+             {state}, 1800000000500, NULL); INSERT INTO dead_requests VALUES ({no}00, {no})"
+        ))
+        .unwrap();
+    }
+}
+
+async fn get(app: &TestApp, path: &str) -> Response {
+    let url = format!("http://{}/admin/v1/dead-letters{path}", app.internal);
+    app.client.get(url).send().await.unwrap()
+}
+
+async fn post(app: &TestApp, path: &str, body: Option<Json>) -> Response {
+    let call = app.client.post(format!("http://{}/admin/v1/dead-letters{path}", app.internal));
+    let call = if let Some(body) = body { call.json(&body) } else { call };
+    call.send().await.unwrap()
+}
+
+fn ids(page: &Json) -> Vec<&str> {
+    let letters = page["dead_letters"].as_array().unwrap();
+    letters.iter().map(|letter| letter["id"].as_str().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn letters_are_listed_newest_first_in_pages() {
+    let app = selling(unlimited(), 5).await;
+    let none: Json = get(&app, "").await.json().await.unwrap();
+    assert_eq!(none["counts"], json!({"open": 0, "replayed": 0, "parked": 0}));
+    assert_eq!((ids(&none).len(), none.get("next_cursor")), (0, None));
+
+    keep(
+        &app,
+        &[
+            (1, 0, "relay", "00", 1),
+            (2, 1, "consumer", "00", 1),
+            (3, 0, "broker", "00", 1),
+            (4, 2, "unroutable", "00", 1),
+        ],
+    );
+    let page: Json = get(&app, "?limit=3").await.json().await.unwrap();
+    assert_eq!(ids(&page), ["4", "3", "2"]);
+    assert_eq!(page["counts"], json!({"open": 2, "replayed": 1, "parked": 1}));
+    let cursor = page["next_cursor"].as_str().unwrap();
+    let rest: Json = get(&app, &format!("?limit=3&cursor={cursor}")).await.json().await.unwrap();
+    assert_eq!((ids(&rest), rest.get("next_cursor")), (vec!["1"], None));
+    let letter = &rest["dead_letters"][0];
+    for (name, value) in [
+        ("state", json!("open")),
+        ("origin", json!("relay")),
+        ("reason", json!("reason 1")),
+        ("attempts", json!(3)),
+        ("message_id", json!("m-1")),
+        ("body_bytes", json!(1)),
+        ("dead_at", json!("2027-01-15T08:00:00.000Z")),
+        ("changed_at", json!("2027-01-15T08:00:00.500Z")),
+    ] {
+        assert_eq!(letter[name], value, "{name}");
+    }
+    let open: Json = get(&app, "?state=open").await.json().await.unwrap();
+    assert_eq!(ids(&open), ["3", "1"]);
+    let of_relay: Json = get(&app, "?state=open&origin=relay").await.json().await.unwrap();
+    assert_eq!(ids(&of_relay), ["1"]);
+    for wrong in ["?limit=0", "?limit=501", "?cursor=x", "?state=dead", "?origin=x", "?x=1"] {
+        problem(get(&app, wrong).await, 400, "invalid-request").await;
+    }
+}
+
+#[tokio::test]
+async fn a_letter_is_shown_with_all_that_is_kept() {
+    let app = selling(unlimited(), 5).await;
+    keep(&app, &[(1, 0, "consumer", "ff00682069", 5_000_000)]);
+    let letter: Json = get(&app, "/1").await.json().await.unwrap();
+    assert_eq!(letter["headers"], json!({"routing_key": "0"}));
+    assert_eq!(letter["body"], STANDARD.encode(b"\xff\0h i"));
+    assert_eq!((&letter["preview"], &letter["cut"]), (&json!("ff00682069"), &json!(true)));
+    assert_eq!((&letter["requests"], &letter["intents"]), (&json!(["100"]), &json!([])));
+    assert_eq!(letter["replayable"], false);
+    let why = letter["why_not"].as_str().unwrap();
+    assert!(why.contains("no broker"), "{why}");
+    for unknown in ["/2", "/x", "/-1", "/99999999999999999999"] {
+        problem(get(&app, unknown).await, 404, "unknown-letter").await;
+    }
+}
+
+#[tokio::test]
+async fn a_letter_is_set_aside_with_a_note_and_stays_so() {
+    let app = selling(unlimited(), 5).await;
+    keep(&app, &[(1, 0, "consumer", "00", 1), (2, 1, "consumer", "00", 1)]);
+    let long = json!({"note": "x".repeat(1001)});
+    problem(post(&app, "/1/park", Some(long)).await, 400, "invalid-request").await;
+    problem(post(&app, "/1/park", Some(json!({"why": 1}))).await, 400, "invalid-request").await;
+
+    let body = Some(json!({"note": "another party"}));
+    let done: Json = post(&app, "/1/park", body).await.json().await.unwrap();
+    assert_eq!(
+        (&done["done"], &done["dead_letter"]["state"]),
+        (&json!("parked"), &json!("parked"))
+    );
+    assert_eq!(done["dead_letter"]["note"], "another party");
+    let again: Json = post(&app, "/1/park", None).await.json().await.unwrap();
+    assert_eq!(again["done"], "already");
+    assert_eq!(again["dead_letter"]["note"], "another party");
+    problem(post(&app, "/2/park", None).await, 409, "letter-conflict").await;
+    problem(post(&app, "/9/park", None).await, 404, "unknown-letter").await;
+}
+
+#[tokio::test]
+async fn without_a_broker_nothing_is_replayed_and_the_answer_says_so() {
+    let app = selling(unlimited(), 5).await;
+    keep(&app, &[(1, 0, "consumer", "00", 1), (2, 1, "consumer", "00", 1)]);
+    problem(post(&app, "/1/replay", None).await, 409, "no-broker").await;
+    let done: Json = post(&app, "/2/replay", None).await.json().await.unwrap();
+    assert_eq!(done["done"], "already", "a repeat reads what was done");
+    problem(post(&app, "/9/replay", None).await, 404, "unknown-letter").await;
+}
+
+#[tokio::test]
+async fn a_trace_and_an_audit_tell_of_letters() {
+    let app = selling(unlimited(), 5).await;
+    keep(&app, &[(1, 0, "consumer", "00", 1)]);
+    let trace = app.admin("/requests/100/trace", None).await;
+    let stage = &trace["stages"][0];
+    assert_eq!((&stage["stage"], &stage["state"]), (&json!("dead_letter"), &json!("dead")));
+    assert_eq!((&stage["holder"], &stage["reason"]), (&json!("dead letter 1"), &json!("reason 1")));
+    let audited = app.admin("/audit", Some(json!({}))).await;
+    assert_eq!((&audited["num_dead_letters"], &audited["holds"]), (&json!(1), &json!(true)));
+    let unknown = app.client.get(format!("http://{}/admin/v1/requests/7/trace", app.internal));
+    let unknown = problem(unknown.send().await.unwrap(), 404, "not-found").await;
+    assert_eq!(unknown["request_id"], "7");
+}

@@ -1,0 +1,262 @@
+//! Accepted intents on their way into list and stream, and the count of what is queued.
+
+use floodgate::domain::{
+    Epoch, Order, OrderIntent, OrderState, Phase, Refusal, Reservation, Standing, Verdict,
+};
+use floodgate::scripts::record::Record;
+use floodgate::scripts::settle::Noted;
+use floodgate::scripts::{Entries, Error, Fence, Outbox, Queued, Release, Reserve, Settle, intent};
+use floodgate::stock::LoaderToken;
+use redis::Value;
+
+use super::rig::{KINDS, LOADER, OUTBOXES, Shop, Wire, refused, sku};
+use super::scenarios::policies;
+use crate::support::offers::{ANY, ONE};
+use crate::support::servers::redis::Redis;
+
+fn outboxes(envelope_max: usize, entries_max: u64) -> [Outbox; 2] {
+    let entries = Entries { envelope_max, entries_max };
+    [Outbox::List(entries), Outbox::Stream(entries)]
+}
+
+/// For each outbox, a SKU of its own on a fresh server.
+fn each(outboxes: [Outbox; 2], mut test: impl FnMut(&mut Wire, &Shop, Outbox)) {
+    for outbox in outboxes {
+        let redis = Redis::start();
+        let mut wire = Wire::new(&redis);
+        let shop = Shop::open(&redis, &mut wire, sku(1, ONE, 200), 100);
+        test(&mut wire, &shop, outbox);
+    }
+}
+
+fn asks(shop: &Shop, numbers: std::ops::Range<u64>) -> Vec<Reservation> {
+    numbers.map(|no| shop.ask(no, no, 1)).collect()
+}
+
+fn packed(shop: &Shop, asks: &[Reservation]) -> Vec<u8> {
+    asks.iter().flat_map(|ask| intent::pack(&ask.intent(&shop.sku))).collect()
+}
+
+/// So many are accepted, then so many find no room.
+fn accepted_then_full(accepted: usize, full: usize) -> Vec<Verdict> {
+    [vec![Verdict::Reserved; accepted], vec![Verdict::Full; full]].concat()
+}
+
+#[test]
+fn a_batch_leaves_exactly_what_was_accepted() {
+    each(OUTBOXES, |wire, shop, outbox| {
+        let [a, b, c] = [shop.ask(1, 1, 2), shop.ask(2, 2, 3), shop.ask(3, 3, 1)];
+        let (again, over) = (shop.ask(4, 1, 1), shop.ask(5, 5, 99));
+        shop.reserve_into(wire, outbox, &[a, again, b, over, a]);
+        shop.reserve_into(wire, outbox, &[a, again, b, over]);
+        assert_eq!(shop.reserve_into(wire, outbox, &[c]), [Verdict::Reserved]);
+        let expected = [packed(shop, &[a, b]), packed(shop, &[c])];
+        assert_eq!(shop.entries(wire, 0, outbox), expected);
+        let counts = shop.counts(wire, 0);
+        assert_eq!((counts.num_queued, counts.num_kept), (3, 0), "the entry is the record");
+    });
+}
+
+#[test]
+fn a_batch_is_cut_into_envelopes_and_two_batches_share_none() {
+    for envelope_max in [1, 2, 4, 5, 64] {
+        each(outboxes(envelope_max, 1_000), |wire, shop, outbox| {
+            let (first, second) = (asks(shop, 1..11), asks(shop, 11..14));
+            // A repeat in between leaves no gap.
+            let mut batch = first.clone();
+            batch.insert(3, first[0]);
+            shop.reserve_into(wire, outbox, &batch);
+            shop.reserve_into(wire, outbox, &second);
+            let chunks = first.chunks(envelope_max).chain(second.chunks(envelope_max));
+            let expected: Vec<_> = chunks.map(|chunk| packed(shop, chunk)).collect();
+            assert_eq!(shop.entries(wire, 0, outbox), expected, "{envelope_max}");
+        });
+    }
+}
+
+#[test]
+fn a_full_outbox_accepts_no_more_than_has_room() {
+    each(outboxes(3, 2), |wire, shop, outbox| {
+        let all = asks(shop, 1..9);
+        assert_eq!(shop.reserve_into(wire, outbox, &all), accepted_then_full(6, 2));
+        assert_eq!(shop.counts(wire, 0).left.stock, 94);
+        // What needs no room is answered as ever.
+        let over = [shop.ask(20, 20, 95), shop.ask(21, 1, 1), shop.ask(1, 1, 2)];
+        let batch = [&all[..1], &over, &all[7..]].concat();
+        let already = Refusal::AlreadyPurchased { first: all[0].request };
+        let expected = [
+            Verdict::Repeat(Standing::Queued),
+            Verdict::Short,
+            Verdict::Refused(already),
+            Verdict::Refused(Refusal::RequestIdReused),
+            Verdict::Full,
+        ];
+        let before = wire.digest();
+        assert_eq!(shop.reserve_into(wire, outbox, &batch), expected);
+        assert_eq!(wire.digest(), before, "nothing was written");
+        shop.turn(wire, 0, Phase::Paused, Epoch(1));
+        let refusal = Verdict::Refused(Refusal::NotStarted);
+        assert_eq!(shop.reserve_into(wire, outbox, &all[7..]), [refusal]);
+        shop.turn(wire, 0, Phase::Open, Epoch(1));
+        // A relay has taken one entry.
+        let key = shop.buckets[0].outbox();
+        match outbox {
+            Outbox::List(_) => drop(wire.cmd(&["LPOP", &key])),
+            _ => drop(wire.cmd(&["XTRIM", &key, "MAXLEN", "1"])),
+        }
+        let more = asks(shop, 30..35);
+        assert_eq!(shop.reserve_into(wire, outbox, &more), accepted_then_full(3, 2));
+        assert_eq!(shop.reserve_into(wire, outbox, &more[3..]), accepted_then_full(0, 2));
+        let counts = shop.counts(wire, 0);
+        assert_eq!((counts.num_queued, counts.left.stock, counts.num_buyers), (9, 91, 9));
+    });
+}
+
+#[test]
+fn an_outbox_that_is_too_full_already_accepts_nothing() {
+    // Somebody has lowered the limit, also to nothing.
+    each(outboxes(1, 5), |wire, shop, outbox| {
+        shop.reserve_into(wire, outbox, &asks(shop, 1..6));
+        for lower in [3, 0] {
+            let [list, stream] = outboxes(1, lower);
+            let lowered = if matches!(outbox, Outbox::List(_)) { list } else { stream };
+            let verdicts = shop.reserve_into(wire, lowered, &asks(shop, 6..8));
+            assert_eq!(verdicts, accepted_then_full(0, 2));
+        }
+    });
+}
+
+#[test]
+fn a_stream_without_another_id_takes_nothing() {
+    let [_, outbox] = outboxes(2, 1_000);
+    each([outbox; 2], |wire, shop, outbox| {
+        let last = format!("{0}-{0}", u64::MAX);
+        wire.cmd(&["XADD", &shop.buckets[0].outbox(), &last, "intents", "x"]);
+        let before = wire.digest();
+        let batch = asks(shop, 1..6);
+        let door = Reserve { outbox, ..shop.reserving(0, &batch) };
+        assert!(wire.send(&door.call()).is_err());
+        assert_eq!(wire.digest(), before);
+    });
+}
+
+#[test]
+fn what_is_queued_is_counted_on_every_path() {
+    let redis = Redis::start();
+    let mut wire = Wire::new(&redis);
+    let kinds = policies().into_iter().flat_map(|policy| KINDS.map(|outbox| (policy, outbox)));
+    for (no, (policy, outbox)) in (1..).zip(kinds) {
+        let shop = Shop::open(&redis, &mut wire, sku(no, policy, 200), 100);
+        let wire = &mut wire;
+        let queued = |wire: &mut Wire| shop.counts(wire, 0).num_queued;
+        assert_eq!(queued(wire), 0);
+        let all = asks(&shop, 1..8);
+        shop.reserve_into(wire, outbox, &all);
+        assert_eq!(queued(wire), 7);
+        shop.reserve_into(wire, outbox, &all);
+        assert_eq!(queued(wire), 7, "repeats");
+        let order = |ask: &Reservation| shop.order(ask);
+        // The same order twice in one batch, and a settled one again.
+        shop.settle(wire, 0, &[order(&all[0]), order(&all[1]), order(&all[0])]);
+        assert_eq!(queued(wire), 5);
+        assert_eq!(shop.settle(wire, 0, &[order(&all[0])]), [Noted::Repeat]);
+        assert_eq!(queued(wire), 5);
+        let ended = Order { state: OrderState::TimedOut, ..order(&shop.ask(31, 31, 1)) };
+        let adopted = [order(&shop.ask(30, 30, 1)), ended];
+        assert_eq!(shop.settle(wire, 0, &adopted), [Noted::Adopted; 2]);
+        assert_eq!(queued(wire), 5, "never queued");
+        let refuse = |ask: &Reservation, reason| refused(ask, reason);
+        let twice = [refuse(&all[2], Refusal::Ended), refuse(&all[2], Refusal::Ended)];
+        assert_eq!(shop.release(wire, 0, &twice).items, [Noted::Now, Noted::Repeat]);
+        shop.release(wire, 0, &[refuse(&all[3], Refusal::SoldOut)]);
+        assert_eq!(queued(wire), 3);
+        let others =
+            [refuse(&all[0], Refusal::Ended), refuse(&shop.ask(40, 40, 1), Refusal::Ended)];
+        let notes = shop.release(wire, 0, &others).items;
+        assert_eq!(notes, [Noted::Contradicts, Noted::Unknown]);
+        assert_eq!(shop.settle(wire, 0, &[order(&all[2])]), [Noted::Contradicts]);
+        let mistaken = Order { quantity: 9, ..order(&all[4]) };
+        assert_eq!(shop.settle(wire, 0, &[mistaken]), [Noted::Mismatch]);
+        assert_eq!(queued(wire), 3);
+        assert_eq!(requests(wire, &shop), [5, 6, 7]);
+        shop.settle(wire, 0, &all[4..].iter().map(order).collect::<Vec<_>>());
+        assert_eq!(queued(wire), 0);
+        shop.reserve_into(wire, outbox, &asks(&shop, 50..52));
+        // A load begins to count anew.
+        assert_eq!(shop.load_begin(wire, 0, LoaderToken(1)), Ok(true));
+        let open = shop.opening(0, LoaderToken(1), 100);
+        assert_eq!(open.parse(wire.send(&open.call()).unwrap()), Ok(true));
+        assert_eq!(queued(wire), 0);
+        // What was queued before it is an order nobody reserved.
+        assert_eq!(shop.settle(wire, 0, &[order(&shop.ask(50, 50, 1))]), [Noted::Adopted]);
+        assert_eq!(queued(wire), 0);
+    }
+}
+
+/// The numbers of the queued requests.
+fn requests(wire: &mut Wire, shop: &Shop) -> Vec<u64> {
+    let door = shop.queued(0);
+    let found = door.parse(wire.send(&door.call()).unwrap()).unwrap();
+    let mut numbers: Vec<_> =
+        found.requests.into_iter().map(|found| found.unwrap().0.get()).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+#[test]
+fn a_count_that_cannot_be_is_refused() {
+    let redis = Redis::start();
+    let mut wire = Wire::new(&redis);
+    let shop = Shop::open(&redis, &mut wire, sku(1, ANY, 200), 100);
+    let all = asks(&shop, 1..4);
+    shop.reserve(&mut wire, 0, &all);
+    wire.cmd(&["HSET", &shop.buckets[0].bucket(), "queued", "1"]);
+    let before = wire.digest();
+    let corrupt = Err(Error::Corrupt { what: "queued".to_owned() });
+    let (keys, fence, policy) = (&shop.buckets[0], &shop.fence, ANY);
+    let orders: Vec<_> = all.iter().map(|ask| shop.order(ask)).collect();
+    let settle = Settle { keys, fence, policy, orders: &orders };
+    assert_eq!(settle.parse(wire.send(&settle.call()).unwrap()), corrupt);
+    let refused: Vec<_> = all.iter().map(|ask| refused(ask, Refusal::Ended)).collect();
+    let release = Release { keys, fence, policy, refused: &refused };
+    assert_eq!(release.parse(wire.send(&release.call()).unwrap()), corrupt);
+    assert_eq!(wire.digest(), before);
+}
+
+#[test]
+fn queued_requests_are_read_page_by_page_whatever_the_server() {
+    each(OUTBOXES, |wire, shop, outbox| {
+        let all = asks(shop, 1..60);
+        shop.reserve_into(wire, outbox, &all);
+        shop.settle(wire, 0, &[shop.order(&all[9])]);
+        shop.release(wire, 0, &[refused(&all[10], Refusal::Ended)]);
+        let queued: Vec<OrderIntent> = all
+            .iter()
+            .filter(|ask| ![10, 11].contains(&ask.request.get()))
+            .map(|ask| ask.intent(&shop.sku))
+            .collect();
+        let elsewhere = Fence { server: "elsewhere".into(), ..shop.fence.clone() };
+        for shop in [shop, &Shop { fence: elsewhere, ..shop.clone() }] {
+            let mut found = Vec::new();
+            for page in 0..shop.buckets[0].pages() {
+                let door = Queued { pages: page..page + 1, ..shop.queued(0) };
+                let pages = door.parse(wire.send(&door.call()).unwrap()).unwrap();
+                assert_eq!(pages.epoch.0, 1);
+                found.extend(pages.requests.into_iter().map(Result::unwrap));
+            }
+            found.sort_by_key(|(request, _)| *request);
+            let expected = queued.iter().map(|intent| (intent.request, Record::queued(intent)));
+            assert_eq!(found, expected.collect::<Vec<_>>());
+        }
+    });
+}
+
+#[test]
+fn a_bucket_that_is_being_loaded_has_nothing_queued_to_tell() {
+    each(OUTBOXES, |wire, shop, _| {
+        assert_eq!(shop.load_begin(wire, 0, LoaderToken(LOADER.0 + 1)), Ok(true));
+        let door = shop.queued(0);
+        assert_eq!(door.parse(wire.send(&door.call()).unwrap()), Err(Error::NotReady));
+        assert_eq!(wire.cmd(&["EXISTS", &shop.buckets[0].outbox()]), Value::Int(0));
+    });
+}

@@ -1,0 +1,115 @@
+//! Dead letters for tests: some to keep, and a store in memory that shares no code with the SQL
+//! ledgers.
+
+use floodgate::domain::{
+    DeadLetter, Kept, LetterCounts, LetterFilter, LetterNo, LetterOrigin, LetterState, LetterTurn,
+    NewLetter, RequestId, WholeLetter,
+};
+
+/// A letter with these requests, whose body is their numbers.
+pub fn letter(requests: &[u64]) -> NewLetter {
+    let body: Vec<u8> = requests.iter().flat_map(|number| number.to_be_bytes()).collect();
+    let mut digest = [0; 32];
+    digest.iter_mut().zip(&body).for_each(|(to, from)| *to = *from);
+    NewLetter {
+        digest,
+        origin: LetterOrigin::Consumer,
+        reason: "no such SKU".to_owned(),
+        attempts: 3,
+        message_id: format!("m-{}", requests.len()),
+        headers: "{\"routing_key\":\"0\"}".to_owned(),
+        body_bytes: body.len() as u64,
+        body,
+        requests: requests.iter().map(|number| RequestId::new(*number).unwrap()).collect(),
+        dead_at_ms: 1_800_000_000_000,
+    }
+}
+
+/// Letters by arrival.
+#[derive(Debug, Default)]
+pub struct MemoryLetters {
+    letters: Vec<([u8; 32], WholeLetter)>,
+}
+
+impl MemoryLetters {
+    pub fn keep(&mut self, new: NewLetter, now_ms: i64) -> Kept {
+        let known = self.letters.iter_mut().find(|(digest, _)| *digest == new.digest);
+        if let Some((_, WholeLetter { letter, .. })) = known {
+            letter.arrivals += 1;
+            letter.reason = new.reason;
+            if letter.state == LetterState::Replayed {
+                (letter.state, letter.changed_at_ms) = (LetterState::Open, now_ms);
+                return Kept::Again;
+            }
+            return Kept::Known;
+        }
+        let letter = DeadLetter {
+            no: LetterNo(i64::try_from(self.letters.len()).unwrap() + 1),
+            origin: new.origin,
+            reason: new.reason,
+            attempts: new.attempts,
+            message_id: new.message_id,
+            headers: new.headers,
+            body_bytes: new.body_bytes,
+            dead_at_ms: new.dead_at_ms,
+            arrivals: 1,
+            state: LetterState::Open,
+            changed_at_ms: now_ms,
+            note: None,
+        };
+        let whole = WholeLetter { letter, body: new.body, requests: new.requests };
+        self.letters.push((new.digest, whole));
+        Kept::New
+    }
+
+    pub fn page(&self, filter: LetterFilter, limit: u32) -> Vec<DeadLetter> {
+        let fits = |letter: &&DeadLetter| {
+            filter.state.is_none_or(|state| letter.state == state)
+                && filter.origin.is_none_or(|origin| letter.origin == origin)
+                && filter.before.is_none_or(|before| letter.no < before)
+        };
+        let newest = self.letters.iter().rev().map(|(_, whole)| &whole.letter);
+        newest.filter(fits).take(limit as usize).cloned().collect()
+    }
+
+    pub fn whole(&self, no: LetterNo) -> Option<WholeLetter> {
+        self.letters.iter().map(|(_, whole)| whole).find(|whole| whole.letter.no == no).cloned()
+    }
+
+    pub fn with(&self, request: RequestId) -> Vec<DeadLetter> {
+        let holds = self.letters.iter().rev().filter(|(_, l)| l.requests.contains(&request));
+        holds.map(|(_, whole)| whole.letter.clone()).collect()
+    }
+
+    pub fn turn(&mut self, turn: LetterTurn) -> bool {
+        let letters = self.letters.iter_mut().map(|(_, whole)| &mut whole.letter);
+        let seen = (turn.no, turn.from, turn.arrivals);
+        let Some(letter) = letters.into_iter().find(|l| (l.no, l.state, l.arrivals) == seen) else {
+            return false;
+        };
+        (letter.state, letter.changed_at_ms) = (turn.to, turn.at_ms);
+        letter.note = turn.note.or(letter.note.take());
+        true
+    }
+
+    pub fn counts(&self) -> LetterCounts {
+        let count = |state| {
+            let letters = self.letters.iter().filter(|(_, whole)| whole.letter.state == state);
+            letters.count() as u64
+        };
+        LetterCounts {
+            open: count(LetterState::Open),
+            replayed: count(LetterState::Replayed),
+            parked: count(LetterState::Parked),
+        }
+    }
+
+    pub fn dead_among(&self, mut asked: Vec<RequestId>) -> Vec<RequestId> {
+        asked.retain(|request| {
+            self.letters.iter().any(|(_, whole)| {
+                whole.letter.state != LetterState::Replayed && whole.requests.contains(request)
+            })
+        });
+        asked
+    }
+}

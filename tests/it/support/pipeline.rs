@@ -1,0 +1,157 @@
+//! Tier `pipeline` on a private Redis, RabbitMQ and MariaDB, in processes of any role.
+
+use std::net::SocketAddr;
+
+use floodgate::clock::now_monotonic;
+use floodgate::config::{Settings, Sources};
+use serde_json::Value as Json;
+use tempfile::TempDir;
+
+use super::crowd::{History, Verdict};
+use super::gate::{assert_holds_at_rest, try_stage};
+use super::orders::orders_in;
+use super::process::{Server, command};
+use super::servers::mariadb::MariaDb;
+use super::servers::rabbitmq::RabbitMq;
+use super::servers::redis::Redis;
+use super::wait::until;
+
+/// Everything that waits for a while in production waits a moment here.
+const QUICK: &[(&str, &str)] = &[
+    ("tier", "pipeline"),
+    ("http.bind", "127.0.0.1:0"),
+    ("internal.bind", "127.0.0.1:0"),
+    ("http.answer_deadline_ms", "2000"),
+    ("http.sales_refresh_ms", "50"),
+    ("redis.connect_timeout_ms", "300"),
+    ("redis.command_timeout_ms", "500"),
+    ("redis.sold_out_refresh_ms", "50"),
+    ("relay.confirm_timeout_ms", "3000"),
+    ("relay.lease_ttl_ms", "1000"),
+    ("relay.poll_max_ms", "20"),
+    ("amqp.reconnect_max_ms", "500"),
+    ("amqp.retry_delays_ms", "200,500"),
+    ("keeper.every_ms", "50"),
+    ("keeper.lease_ttl_ms", "500"),
+    ("keeper.rescue_every_ms", "200"),
+    ("keeper.stray_after_ms", "3000"),
+    ("gate.resubmit_backoff_min_ms", "1"),
+    ("gate.resubmit_backoff_max_ms", "20"),
+    ("consumer.retry_backoff_min_ms", "1"),
+    ("consumer.retry_backoff_max_ms", "50"),
+];
+
+/// The stages that must be empty before everything has ended.
+const UNDER_WAY: [&str; 5] = ["unsettled", "outbox", "relay", "broker", "retry"];
+
+/// The servers of one installation; they outlive its processes.
+pub struct PipelineGround {
+    folder: TempDir,
+    pub redis: Redis,
+    pub rabbit: RabbitMq,
+    pub mariadb: MariaDb,
+    /// What all processes of this installation are told besides.
+    more: Vec<(String, String)>,
+}
+
+impl PipelineGround {
+    /// Fresh servers, and an outbox of this kind.
+    pub fn new(outbox: &str) -> Self {
+        Self::on(outbox, Redis::start_with(super::servers::redis::AOF_ALWAYS))
+    }
+
+    pub fn on(outbox: &str, redis: Redis) -> Self {
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+            redis,
+            rabbit: RabbitMq::start(),
+            mariadb: MariaDb::start(),
+            more: vec![("outbox.kind".to_owned(), outbox.to_owned())],
+        }
+    }
+
+    /// Tells all processes of this installation one thing more.
+    pub fn with(mut self, key: &str, value: &str) -> Self {
+        self.more.push((key.to_owned(), value.to_owned()));
+        self
+    }
+
+    fn keys(&self, more: &[(&str, &str)]) -> Vec<(String, String)> {
+        let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+        let servers = [
+            ("redis.url".to_owned(), self.redis.url()),
+            ("amqp.url".to_owned(), self.rabbit.url()),
+            ("ledger.url".to_owned(), self.mariadb.url()),
+        ];
+        let quick = QUICK.iter().map(owned).chain(servers).chain(self.more.iter().cloned());
+        quick.chain(more.iter().map(owned)).collect()
+    }
+
+    /// The quick settings, and more; the last one of a key counts.
+    pub fn settings(&self, more: &[(&str, &str)]) -> Settings {
+        let set = self.keys(more).iter().map(|(key, value)| format!("{key}={value}")).collect();
+        Settings::load(&Sources { set, ..Sources::default() }).unwrap()
+    }
+
+    /// A server of this role in a process of its own.
+    pub fn server(&self, role: &str, more: &[(&str, &str)]) -> Server {
+        let variable = |key: &str| format!("FLOODGATE__{}", key.to_uppercase().replace('.', "__"));
+        let keys = self.keys(more);
+        let keys: Vec<(String, String)> =
+            keys.into_iter().map(|(key, value)| (variable(&key), value)).collect();
+        let mut keys: Vec<(&str, &str)> =
+            keys.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        keys.push(("FLOODGATE__ROLE", role));
+        Server::start(self.folder.path(), &keys)
+    }
+
+    /// `floodgate dlq` with these words, as an operator of this server: what it prints.
+    pub fn dlq(&self, internal: SocketAddr, words: &[&str]) -> Json {
+        let url = format!("http://{internal}");
+        let words = [&["dlq"], words, &["--internal-url", &url, "--json"]].concat();
+        let output = command(self.folder.path(), &words, &[]).output().unwrap();
+        assert!(output.status.success(), "{words:?}: {output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// The open dead letters, newest first.
+    pub fn open_letters(&self, internal: SocketAddr) -> Vec<Json> {
+        let listed = self.dlq(internal, &["list", "--limit", "500"]);
+        listed["dead_letters"].as_array().unwrap().clone()
+    }
+
+    /// Waits until everything that was accepted has ended.
+    pub async fn drained(&self, internal: SocketAddr) {
+        until("everything to have ended", async || {
+            for stage in UNDER_WAY {
+                let count = try_stage(internal, stage).await?;
+                if count > 0 {
+                    println!("{stage}={count}");
+                    return None;
+                }
+            }
+            Some(())
+        })
+        .await;
+    }
+
+    /// Waits until everything that was accepted has ended, then requires that the audit holds and
+    /// that ledger and answers agree.
+    pub async fn judge(
+        &self,
+        seed: u64,
+        internal: SocketAddr,
+        history: &History,
+        stock: u64,
+    ) -> Verdict {
+        let begun = now_monotonic();
+        self.drained(internal).await;
+        let drain = now_monotonic().duration_since(begun);
+        assert_holds_at_rest(internal).await;
+        let ledger = orders_in(&self.settings(&[])).await;
+        let verdict = history.judge(seed, &ledger, stock);
+        println!("drain_ms={}", drain.as_millis());
+        verdict.assert_clean();
+        verdict
+    }
+}

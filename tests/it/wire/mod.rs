@@ -1,0 +1,222 @@
+//! The wire format, in files that were written by hand and never change: what one version sent,
+//! every later one reads, and what nobody can read is refused with a reason that helps.
+
+use bytes::Bytes;
+use floodgate::actors::order_intake::judging::{Judgement, judge};
+use floodgate::broker::{Delivery, Headers};
+use floodgate::domain::{
+    BucketNo, BuyerId, Epoch, OrderIntent, Policy, RequestId, Sku, SkuNo, TraceId,
+};
+use floodgate::messages::wire;
+use floodgate::scripts::intent::pack_into;
+use serde_json::Value as Json;
+
+const INSTALLATION: &str = "0badcafe";
+const V1: &str = include_str!("envelope-v1.json");
+const V2: &str = include_str!("envelope-v2.json");
+const MALFORMED: &str = include_str!("malformed.json");
+
+/// One malformed message: C20.
+pub struct Beast {
+    pub what: String,
+    pub headers: Headers,
+    pub body: Bytes,
+    pub flaw: String,
+    pub reason: String,
+}
+
+/// The twelve of them.
+pub fn zoo() -> Vec<Beast> {
+    let fine: Json = serde_json::from_str(V1).unwrap();
+    let zoo: Vec<Json> = serde_json::from_str(MALFORMED).unwrap();
+    let beasts = zoo.iter().map(|beast| {
+        let mut given = fine["headers"].clone();
+        for (name, value) in beast["headers"].as_object().unwrap() {
+            given[name] = value.clone();
+        }
+        let text = |name: &str| beast[name].as_str().unwrap().to_owned();
+        Beast {
+            what: text("what"),
+            headers: headers(&given),
+            body: bytes(&beast["body"]),
+            flaw: text("flaw"),
+            reason: text("reason"),
+        }
+    });
+    beasts.collect()
+}
+
+fn headers(given: &Json) -> Headers {
+    let text = |name: &str| given[name].as_str().map(str::to_owned);
+    Headers {
+        message_id: text("message_id").unwrap(),
+        content_type: text("content_type"),
+        version: given["version"].as_i64(),
+        installation: text("installation"),
+        epoch: given["epoch"].as_i64(),
+        traceparent: text("traceparent"),
+        attempts: given["attempts"].as_u64().unwrap().try_into().unwrap(),
+        sent_at_ms: given["sent_at_ms"].as_i64(),
+        reason: None,
+        origin: None,
+    }
+}
+
+/// Lines of hexadecimal digits, or `hex`, `text`, or one `byte` so many `times`.
+fn bytes(given: &Json) -> Bytes {
+    if let Some(text) = given["text"].as_str() {
+        return Bytes::copy_from_slice(text.as_bytes());
+    }
+    if let Some(times) = given["times"].as_u64() {
+        let byte = given["byte"].as_u64().unwrap().try_into().unwrap();
+        return vec![byte; times.try_into().unwrap()].into();
+    }
+    let digits = match given.as_array() {
+        Some(lines) => lines.iter().map(|line| line.as_str().unwrap()).collect(),
+        None => given["hex"].as_str().unwrap().to_owned(),
+    };
+    let pair = |at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
+    (0..digits.len()).step_by(2).map(pair).collect::<Vec<_>>().into()
+}
+
+/// The SKU that the files sell.
+fn sku() -> Sku {
+    Sku {
+        no: SkuNo(7),
+        id: "sku".parse().unwrap(),
+        title: "SKU".to_owned(),
+        price: 250,
+        initial: 100,
+        policy: Policy::Quota { limit: 5, max_quantity: 3 },
+        buckets: 8,
+        payment_window_s: 900,
+        bar_lapsed: false,
+    }
+}
+
+fn intent(request: u64, buyer: u64, quantity: u32, bucket: u16) -> OrderIntent {
+    OrderIntent {
+        request: RequestId::new(request).unwrap(),
+        sku: SkuNo(7),
+        bucket: BucketNo(bucket),
+        epoch: Epoch(2),
+        buyer: BuyerId::new(buyer).unwrap(),
+        quantity,
+        slot: i64::try_from(request).unwrap(),
+        quota: Some(5),
+        amount: 250 * i64::from(quantity),
+        placed_at_ms: 1_800_000_000_000,
+        pay_by_ms: 1_800_000_900_000,
+        trace: TraceId(0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736),
+    }
+}
+
+fn judged(headers: Headers, body: Bytes) -> Judgement {
+    let routing_key = "0".to_owned();
+    let delivery = Delivery { tag: 1, headers, routing_key, num_before: 0, body };
+    judge(&delivery, INSTALLATION, true, |no| (no == SkuNo(7)).then(|| (sku().into(), Epoch(2))))
+}
+
+#[test]
+fn version_1_is_read_and_written_byte_for_byte() {
+    let file: Json = serde_json::from_str(V1).unwrap();
+    let (expected, body) = (headers(&file["headers"]), bytes(&file["body"]));
+    let intents = [intent(1001, 1, 1, 6), intent(1002, 2, 3, 3)];
+    let Judgement::Parts { good, poison } = judged(expected.clone(), body.clone()) else {
+        panic!("not read")
+    };
+    assert!(poison.is_empty(), "{poison:?}");
+    let read: Vec<OrderIntent> = good.into_iter().map(|(_, intent)| intent).collect();
+    assert_eq!(read, intents);
+    let mut written = Vec::new();
+    for intent in &intents {
+        pack_into(intent, &mut written);
+    }
+    assert_eq!(written, body);
+    assert_eq!(wire::headers(&body, INSTALLATION, 1_800_000_000_123).unwrap(), expected);
+}
+
+#[test]
+fn a_newer_version_is_refused_with_what_to_do() {
+    let file: Json = serde_json::from_str(V2).unwrap();
+    let refused = wire::open(&headers(&file["headers"]), &bytes(&file["body"]), INSTALLATION);
+    assert_eq!(refused.unwrap_err().what, file["refused"].as_str().unwrap());
+}
+
+#[test]
+fn every_malformed_message_has_its_flaw_and_its_reason() {
+    let zoo = zoo();
+    assert_eq!(zoo.len(), 12);
+    for Beast { what, headers, body, flaw, reason } in zoo {
+        let malformed = match judged(headers, body) {
+            Judgement::Poison(malformed) => malformed,
+            Judgement::Parts { good, mut poison } if good.is_empty() => poison.remove(0).1,
+            other => panic!("{what}: {other:?}"),
+        };
+        assert_eq!((malformed.flaw.as_str(), malformed.what), (&flaw[..], reason), "{what}");
+    }
+}
+
+#[test]
+fn a_message_without_our_headers_is_nobodys() {
+    let file: Json = serde_json::from_str(V1).unwrap();
+    let (fine, body) = (headers(&file["headers"]), bytes(&file["body"]));
+    for (broken, flaw) in [
+        (Headers { content_type: None, ..fine.clone() }, "foreign"),
+        (Headers { version: None, ..fine.clone() }, "version"),
+        (Headers { installation: None, ..fine.clone() }, "installation"),
+        (Headers { installation: Some("00000000".to_owned()), ..fine }, "installation"),
+    ] {
+        let refused = wire::open(&broken, &body, INSTALLATION).unwrap_err();
+        assert_eq!(refused.flaw.as_str(), flaw);
+    }
+}
+
+#[test]
+fn a_dead_letter_keeps_what_came_and_says_why() {
+    let file: Json = serde_json::from_str(V1).unwrap();
+    let (fine, body) = (headers(&file["headers"]), bytes(&file["body"]));
+    let delivery = |headers: &Headers, key: &str| Delivery {
+        tag: 1,
+        headers: headers.clone(),
+        routing_key: key.to_owned(),
+        num_before: 0,
+        body: body.clone(),
+    };
+    let whole = wire::dead(&delivery(&fine, "3"), 3, "why");
+    assert_eq!(whole.body, body);
+    let expected = Headers {
+        reason: Some("why".to_owned()),
+        origin: Some("orders.3".to_owned()),
+        ..fine.clone()
+    };
+    assert_eq!(whole.headers, expected);
+
+    let nameless = Headers::default();
+    let foreign = wire::dead(&delivery(&nameless, "else"), 3, &"ä".repeat(1000));
+    assert_eq!(foreign.headers.origin.as_deref(), Some("orders.3, routing key \"else\""));
+    assert_eq!(
+        foreign.headers,
+        wire::dead(&delivery(&nameless, "else"), 3, &"ä".repeat(1000)).headers
+    );
+    assert!(foreign.headers.message_id.starts_with("nameless-"));
+    assert!(foreign.headers.reason.unwrap().len() <= 1000);
+
+    let part = wire::dead_part(&delivery(&fine, "3"), body.slice(75..), 3, 2, "why");
+    assert_eq!(part.body, body.slice(75..));
+    assert_eq!((part.headers.message_id.as_str(), part.headers.attempts), ("1002-1", 2));
+    let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00000000000003ea-01";
+    assert_eq!(part.headers.traceparent.as_deref(), Some(trace));
+}
+
+#[test]
+fn a_copy_for_later_is_an_envelope_of_its_own() {
+    let intent = intent(1002, 2, 3, 3);
+    let mut body = Vec::new();
+    pack_into(&intent, &mut body);
+    let copy = wire::retry(&intent, body.clone().into(), (3, 1), INSTALLATION, 5);
+    let own = wire::headers(&body, INSTALLATION, 5).unwrap();
+    assert_eq!(copy.headers, Headers { attempts: 2, ..own });
+    let Judgement::Parts { good, .. } = judged(copy.headers, copy.body) else { panic!("not read") };
+    assert_eq!(good[0].1, intent);
+}
