@@ -2,8 +2,8 @@
 //!
 //! Without `--table` it runs one load against one sale. With `--table` it measures the goals next
 //! to their yardsticks, on Redis, RabbitMQ and MariaDB servers of its own; where those are not
-//! installed, it says which goals were not measured. Everything that sells ends with an audit: a run
-//! whose audit fails is void, however fast it was.
+//! installed, it says which goals were not measured. Everything that sells ends with an audit: a
+//! run whose audit fails is void, however fast it was.
 
 mod admin;
 mod backlog;
