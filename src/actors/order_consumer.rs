@@ -72,11 +72,16 @@ impl OrderConsumer {
         });
     }
 
-    /// Whole submissions, up to the batch limit, at least one; one that wants to be alone is.
+    /// Whole submissions, up to the batch limit, at least one; one that wants to be alone is. What
+    /// nobody waits for any more comes again by another way, and is left out.
     fn next_batch(&mut self) -> Vec<PlaceOrders> {
         let mut batch = Vec::new();
         let mut size = 0;
         while let Some(next) = self.queue.front() {
+            if next.settlement.is_abandoned() {
+                self.queue.pop_front();
+                continue;
+            }
             size += next.intents.len();
             let alone = next.alone;
             if !batch.is_empty() && (alone || size > self.parts.batch_max) {

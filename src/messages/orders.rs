@@ -87,6 +87,16 @@ impl Settlement {
         }
     }
 
+    /// Whether nobody waits any more. A gate or an intake that died, and an intake that lost its
+    /// subscription, submit the same intents again: doing them twice would only hold up others.
+    #[must_use]
+    pub fn is_abandoned(&self) -> bool {
+        match self {
+            Self::Reply(to) => to.is_closed(),
+            Self::Account { to, .. } => to.is_closed(),
+        }
+    }
+
     /// Delivers one landing per intent, in order. A gate hears outcomes, and only when all are
     /// known.
     pub fn settle(self, landings: Vec<Landing>) {

@@ -63,11 +63,20 @@ impl OrderIntake {
         let orders = self.parts.orders.clone();
         let intents: Vec<OrderIntent> = piece.items.iter().map(|item| item.intent).collect();
         let is_alone = piece.is_alone;
-        let work = async move { orders.land(intents, is_alone).await };
+        let mut held = self.hand.held.subscribe();
+        let work = async move {
+            tokio::select! {
+                landings = orders.land(intents, is_alone) => Some(landings),
+                // Fails once the hand is forgotten, and never ends otherwise.
+                _forgotten = held.changed() => None,
+            }
+        };
         spawn_step(self, ctx, work, move |intake, ctx, landings| {
             intake.under_way.inside -= 1;
             // Numbers of an older subscription name other deliveries now.
-            if piece.subscription == intake.hand.subscription {
+            if let Some(landings) = landings
+                && piece.subscription == intake.hand.subscription
+            {
                 intake.landed(ctx, piece, landings);
             }
             intake.report_if_idle();

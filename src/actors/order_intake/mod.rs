@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use actix::{Actor, Context, Handler};
 use futures_util::future::BoxFuture;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::breaker::Breaker;
 use super::child::{ExitReason, Life, Living, end, step};
@@ -142,6 +142,9 @@ struct Hand {
     /// Counts subscriptions: what comes back late names the one that it belongs to.
     subscription: u64,
     acks: Option<Arc<dyn Acks>>,
+    /// Closed when the hand is forgotten: submissions of it that have not begun are withdrawn, for
+    /// all of it is delivered again.
+    held: watch::Sender<()>,
     window: Window,
     /// Deliveries that wait for the catalog.
     strangers: Vec<Arc<Delivery>>,
@@ -157,6 +160,7 @@ impl Hand {
         Self {
             subscription,
             acks,
+            held: watch::Sender::new(()),
             window: Window::default(),
             strangers: Vec::new(),
             holding: Holding::new(parts.ask_again()),

@@ -188,6 +188,29 @@ fn an_old_subscription_acknowledges_nothing_of_the_next_one() {
     });
 }
 
+/// What is delivered again must not wait behind submissions that nobody waits for: an intake that
+/// dies more often than the ledger is quick would never see one of its own come back.
+#[test]
+fn submissions_of_a_lost_hand_are_withdrawn() {
+    in_system(async {
+        let rig = IntakeRig::open().await;
+        rig.ledger.set(Fault::Frozen);
+        rig.put_each(1..=3).await;
+        for lost in 1..=6 {
+            let delivered = 3 * lost;
+            until("deliveries", async || (rig.broker.num_deliveries() == delivered).then_some(()))
+                .await;
+            if lost % 2 == 0 { rig.kill().await } else { rig.broker.end_subscription() }
+        }
+        until("the last hand", async || (rig.broker.num_deliveries() == 21).then_some(())).await;
+        rig.ledger.set(Fault::None);
+        rig.until_empty().await;
+        rig.assert_orders(1..=3).await;
+        let written: usize = rig.ledger.batches().iter().map(Vec::len).sum();
+        assert!(written <= 6, "the first submission had begun, the last was awaited: {written}");
+    });
+}
+
 #[test]
 fn a_broker_that_comes_back_is_subscribed_to_again() {
     in_system(async {

@@ -18,12 +18,20 @@ async fn panics(internal: SocketAddr, kind: &str) -> Option<u64> {
     actors.map(|one| one["panics"].as_u64()).sum()
 }
 
-/// Many steps, each of which may be the last one of a life.
-async fn one_step_in_a_hundred(ground: &PipelineGround, shop: &mut Option<Shop>) {
-    let kinds = KINDS.join(",");
+/// Actors that work for every order, and one that looks now and then: the percentage of their
+/// steps that may be the last one of a life.
+const STORMS: [(&[&str], &str); 2] =
+    [(&["outbox_relay", "order_intake", "orphan_rescuer"], "1"), (&["dead_letter_keeper"], "25")];
+
+async fn storm(
+    ground: &PipelineGround,
+    shop: &mut Option<Shop>,
+    (kinds, percent): (&[&str], &str),
+) {
+    let names = kinds.join(",");
     let keys = [
-        ("faults.panic_in", kinds.as_str()),
-        ("faults.panic_percent", "1"),
+        ("faults.panic_in", names.as_str()),
+        ("faults.panic_percent", percent),
         ("supervisor.restarts_max", "100000"),
         ("supervisor.backoff_min_ms", "1"),
         ("supervisor.backoff_max_ms", "5"),
@@ -32,10 +40,14 @@ async fn one_step_in_a_hundred(ground: &PipelineGround, shop: &mut Option<Shop>)
         ("relay.claim_max", "8"),
     ];
     let server = ground.server("all", &keys);
-    let shop = shop.insert(Shop::open(server.internal, 20_000).await);
+    if shop.is_none() {
+        *shop = Some(Shop::open(server.internal, 20_000).await);
+    }
+    let shop = shop.as_mut().unwrap();
     until("panics of every kind", async || {
-        shop.sell(server.public, 300).await;
-        for kind in KINDS {
+        shop.sell(server.public, 100).await;
+        ground.drained(server.internal).await;
+        for kind in kinds {
             if panics(server.internal, kind).await? == 0 {
                 return None;
             }
@@ -67,7 +79,9 @@ fn panic_storm(outbox: &str) {
     let ground = PipelineGround::new(outbox);
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let mut shop = None;
-        one_step_in_a_hundred(&ground, &mut shop).await;
+        for one in STORMS {
+            storm(&ground, &mut shop, one).await;
+        }
         every_step(&ground);
         let server = ground.server("all", &[]);
         let mut shop = shop.unwrap();

@@ -122,15 +122,18 @@ impl PipelineGround {
 
     /// Waits until everything that was accepted has ended.
     pub async fn drained(&self, internal: SocketAddr) {
+        let mut last = Vec::new();
         until("everything to have ended", async || {
+            let mut counts = Vec::new();
             for stage in UNDER_WAY {
-                let count = try_stage(internal, stage).await?;
-                if count > 0 {
-                    println!("{stage}={count}");
-                    return None;
-                }
+                counts.push((stage, try_stage(internal, stage).await?));
             }
-            Some(())
+            let ended = counts.iter().all(|(_, count)| *count == 0);
+            if counts != last {
+                println!("{counts:?}");
+                last = counts;
+            }
+            ended.then_some(())
         })
         .await;
     }
