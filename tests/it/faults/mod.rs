@@ -22,6 +22,7 @@ mod mysql_crash;
 mod mysql_outage;
 mod pipeline_broker;
 mod pipeline_chaos;
+mod pipeline_deleted;
 mod pipeline_intake;
 mod pipeline_letters;
 mod pipeline_panics;

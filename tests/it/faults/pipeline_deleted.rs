@@ -1,0 +1,79 @@
+//! Queues, bindings and exchanges that somebody deletes under load: C08.
+
+use lapin::types::FieldTable;
+
+use crate::support::pipeline::PipelineGround;
+use crate::support::process::Server;
+use crate::support::shop::Shop;
+use crate::support::wait::until;
+
+const BUYERS: u32 = 2_000;
+const QUEUE: &str = "fg.orders.0";
+const EXCHANGE: &str = "fg.orders";
+
+#[derive(Debug, Clone, Copy)]
+enum Deleted {
+    Queue,
+    Binding,
+    Exchange,
+}
+
+impl Deleted {
+    async fn happens(self, ground: &PipelineGround) {
+        match self {
+            Self::Queue => ground.rabbit.delete_queue(QUEUE),
+            Self::Exchange => ground.rabbit.delete_exchange(EXCHANGE),
+            Self::Binding => ground.rabbit.with_channel(async |channel| {
+                let none = FieldTable::default();
+                channel
+                    .queue_unbind(QUEUE.into(), EXCHANGE.into(), "0".into(), none)
+                    .await
+                    .unwrap();
+            }),
+        }
+    }
+}
+
+/// What waited in a queue that is deleted was confirmed, and no relay has it any more: only the
+/// stock knows of it.
+async fn deleted_under_load(
+    ground: &PipelineGround,
+    shop: &mut Shop,
+    server: &Server,
+    deleted: Deleted,
+) {
+    println!("{deleted:?}");
+    ground.mariadb.stop();
+    let crowd = shop.crowd(server.public, BUYERS.into());
+    until("messages in the queue", async || (ground.rabbit.num_ready(QUEUE)? > 50).then_some(()))
+        .await;
+    deleted.happens(ground);
+    ground.mariadb.cont();
+    shop.settle(server.public, crowd).await;
+    ground.drained(server.internal).await;
+}
+
+fn things_are_deleted(outbox: &str) {
+    let ground = PipelineGround::new(outbox);
+    let keys =
+        [("outbox.envelope_max", "1"), ("relay.claim_max", "512"), ("relay.confirm_window", "512")];
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let server = ground.server("all", &keys);
+        let mut shop = Shop::open(server.internal, 20_000).await;
+        for deleted in [Deleted::Queue, Deleted::Binding, Deleted::Exchange] {
+            deleted_under_load(&ground, &mut shop, &server, deleted).await;
+        }
+        let verdict = shop.judge(&ground, server.internal).await;
+        assert_eq!(verdict.acknowledged, 3 * BUYERS as usize, "{verdict}");
+    });
+}
+
+#[test]
+fn deleting_loses_nothing_with_a_list() {
+    things_are_deleted("list");
+}
+
+#[test]
+fn deleting_loses_nothing_with_a_stream() {
+    things_are_deleted("stream");
+}
