@@ -123,5 +123,6 @@ fn intent(sku: SkuNo, policy: Policy, number: u64) -> anyhow::Result<OrderIntent
         placed_at_ms: 1_800_000_000_000,
         pay_by_ms: 1_800_000_900_000,
         trace: TraceId(u128::from(number) << 64),
+        published_at_ms: None,
     })
 }

@@ -1,6 +1,5 @@
 //! The only place that names concrete backends. Nothing above this file knows which tier runs.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -187,23 +186,24 @@ fn outbox_of(settings: &Settings) -> scripts::Outbox {
 /// # Errors
 /// What is wrong and what to do.
 pub async fn open(settings: &Settings, clock: &SharedClock) -> Result<Backends, Error> {
-    let ledger = open_ledger(settings)?;
+    let ledger = open_ledger(settings, clock)?;
     match settings.tier {
         Tier::Memory | Tier::Ledger => Ok(Backends::embedded(settings.tier, ledger, clock)),
         Tier::Gate | Tier::Pipeline => Backends::on_redis(settings, ledger, clock).await,
     }
 }
 
-fn open_ledger(settings: &Settings) -> Result<Arc<dyn Ledger>, db::Error> {
+fn open_ledger(settings: &Settings, clock: &SharedClock) -> Result<Arc<dyn Ledger>, db::Error> {
+    let clock = Arc::clone(clock);
     Ok(match place(settings, true)? {
         Place::File(options) => {
             if !options.path.exists() {
                 let path = options.path.display();
                 tracing::warn!(%path, "no ledger there yet, creating a new one");
             }
-            Arc::new(SqliteLedger::open(&options)?)
+            Arc::new(SqliteLedger::open(&OpenOptions { clock, ..options })?)
         }
-        Place::Server(options) => Arc::new(MysqlLedger::open(&options)?),
+        Place::Server(options) => Arc::new(MysqlLedger::open(&MysqlOptions { clock, ..options })?),
     })
 }
 
@@ -330,14 +330,13 @@ fn place(settings: &Settings, create: bool) -> Result<Place, db::Error> {
     let ledger = &settings.ledger;
     match ledger.url.split_once("://") {
         Some(("sqlite", path)) => Ok(Place::File(OpenOptions {
-            path: PathBuf::from(path),
             create,
             readers: ledger.readers,
             job_queue_max: ledger.job_queue_max,
             busy_timeout_ms: ledger.busy_timeout_ms,
             job_deadline_ms: ledger.job_deadline_ms,
             cache_kib: ledger.cache_kib,
-            size_max_kib: 0,
+            ..OpenOptions::new(path)
         })),
         Some(("mysql", _)) => Ok(Place::Server(MysqlOptions {
             writers: ledger.writers,

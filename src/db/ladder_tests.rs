@@ -9,9 +9,9 @@ use tokio::runtime::Builder;
 use super::*;
 use crate::db::{Anomalies, AuditRow, OrderCursor, Tally, Visit};
 use crate::domain::{
-    BucketNo, BuyerId, DeadLetter, Epoch, Examination, Failure, Kept, LetterCounts, LetterFilter,
-    LetterNo, LetterTurn, NewLetter, Order, Phase, Policy, Refusal, RequestId, Sale, SaleDraft,
-    SaleId, SkuNo, TraceId, WholeLetter,
+    BucketNo, BuyerId, DeadLetter, Epoch, Examination, Failure, Journey, Kept, LetterCounts,
+    LetterFilter, LetterNo, LetterTurn, NewLetter, Order, Phase, Policy, Refusal, RequestId, Sale,
+    SaleDraft, SaleId, SkuNo, TraceId, WholeLetter,
 };
 
 /// Answers in this order.
@@ -57,6 +57,7 @@ not_asked! {
     scan_orders(SkuNo, Visit<Order>) -> ();
     scan_failures(SkuNo, Visit<Failure>) -> ();
     order(RequestId) -> Option<Order>;
+    journey(RequestId) -> Option<Journey>;
     failure(RequestId) -> Option<Failure>;
     orders_of(BuyerId, Option<OrderCursor>, u32) -> Vec<Order>;
     keep_dead_letters(Vec<NewLetter>, i64) -> Vec<Kept>;
@@ -106,6 +107,7 @@ fn intent(request: u64, quantity: u32) -> OrderIntent {
         placed_at_ms: 1,
         pay_by_ms: 2,
         trace: TraceId(0),
+        published_at_ms: None,
     }
 }
 

@@ -11,12 +11,13 @@ use async_trait::async_trait;
 
 use crate::domain::invariants::{FailureFacts, SkuFacts};
 use crate::domain::{
-    BuyerId, DeadLetter, Epoch, Examination, Failure, Kept, LetterCounts, LetterFilter, LetterNo,
-    LetterTurn, NewLetter, Order, OrderIntent, Phase, RequestId, Sale, SaleDraft, SaleId, SkuNo,
-    WholeLetter,
+    BuyerId, DeadLetter, Epoch, Examination, Failure, Journey, Kept, LetterCounts, LetterFilter,
+    LetterNo, LetterTurn, NewLetter, Order, OrderIntent, Phase, RequestId, Sale, SaleDraft, SaleId,
+    SkuNo, WholeLetter,
 };
 
 pub mod error;
+pub mod journey_rows;
 pub mod ladder;
 pub mod letter_rows;
 pub mod migrate;
@@ -78,7 +79,8 @@ pub struct Anomalies {
 pub trait Ledger: Send + Sync {
     /// Writes all intents as orders in one transaction, or none of them. Stock and quota are taken
     /// by conditional updates, request and slot are held by unique keys. The writer's fencing token
-    /// is checked in the same transaction.
+    /// is checked in the same transaction. What a row says besides the order (trace, times) is
+    /// compared with nothing: a repeat may come by another way.
     async fn place(&self, batch: Vec<OrderIntent>) -> Result<Placing, Error>;
 
     /// Reads what the ledger holds that bears on the batch.
@@ -118,6 +120,9 @@ pub trait Ledger: Send + Sync {
 
     /// One order by its request.
     async fn order(&self, request: RequestId) -> Result<Option<Order>, Error>;
+
+    /// One order by its request, with its way. Rows of older versions do not tell their times.
+    async fn journey(&self, request: RequestId) -> Result<Option<Journey>, Error>;
 
     /// One recorded failure by its request.
     async fn failure(&self, request: RequestId) -> Result<Option<Failure>, Error>;

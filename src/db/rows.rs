@@ -38,7 +38,7 @@ pub(super) fn units(row: impl Display, column: &str, value: i32) -> Result<u32, 
     u32::try_from(value).or_else(|_| unreadable(row, column, value))
 }
 
-/// A row of `orders`, without its trace.
+/// A row of `orders`, without its way; for that see `journey_rows`.
 #[derive(Debug, Clone, Copy, Queryable, Selectable)]
 #[diesel(table_name = orders)]
 pub struct OrderRow {
@@ -105,12 +105,13 @@ pub struct NewOrder {
     pub(super) placed_at_ms: i64,
     pub(super) pay_by_ms: i64,
     pub(super) trace_id: [u8; 16],
+    pub(super) published_at_ms: Option<i64>,
+    pub(super) recorded_at_ms: i64,
 }
 
-impl TryFrom<&OrderIntent> for NewOrder {
-    type Error = Error;
-
-    fn try_from(intent: &OrderIntent) -> Result<Self, Error> {
+impl NewOrder {
+    /// The row of the order that an intent asks for, written now.
+    pub(super) fn of(intent: &OrderIntent, now_ms: i64) -> Result<Self, Error> {
         Ok(Self {
             sku_no: intent.sku.0,
             buyer_id: intent.buyer.to_db(),
@@ -123,6 +124,8 @@ impl TryFrom<&OrderIntent> for NewOrder {
             placed_at_ms: intent.placed_at_ms,
             pay_by_ms: intent.pay_by_ms,
             trace_id: intent.trace.0.to_be_bytes(),
+            published_at_ms: intent.published_at_ms,
+            recorded_at_ms: now_ms,
         })
     }
 }

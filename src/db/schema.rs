@@ -84,6 +84,10 @@ diesel::table! {
         pay_by_ms -> BigInt,
         /// The trace of the click, 16 bytes.
         trace_id -> Binary,
+        /// When the message that brought it was published; null where no broker is on the way.
+        published_at_ms -> Nullable<BigInt>,
+        /// When it was written; null in rows of older versions.
+        recorded_at_ms -> Nullable<BigInt>,
     }
 }
 

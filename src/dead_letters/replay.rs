@@ -109,6 +109,7 @@ pub(crate) mod tests {
             placed_at_ms: 1_800_000_000_000,
             pay_by_ms: 1_800_000_900_000,
             trace: TraceId(9),
+            published_at_ms: None,
         }
     }
 

@@ -192,9 +192,18 @@ impl fmt::Display for BucketNo {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct Epoch(pub i64);
 
-/// A W3C trace id: 128 bits, shown as 32 hexadecimal digits.
+/// A W3C trace id: 128 bits, shown as 32 hexadecimal digits. 0 is the id of no trace: of a request
+/// whose trace was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TraceId(pub u128);
+
+impl TraceId {
+    /// The id, unless it is that of no trace.
+    #[must_use]
+    pub fn known(self) -> Option<Self> {
+        (self.0 != 0).then_some(self)
+    }
+}
 
 impl fmt::Display for TraceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

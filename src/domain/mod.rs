@@ -25,7 +25,7 @@ pub use dead_letter::{
 pub use ids::{BucketNo, BuyerId, Epoch, RequestId, SaleId, SkuId, SkuNo, TraceId};
 pub use invariants::InvariantId;
 pub use loans::Loan;
-pub use order::{Failure, Order, OrderIntent, OrderState};
+pub use order::{Failure, Journey, Order, OrderIntent, OrderState};
 pub use placing::{Examination, Outcome};
 pub use policy::Policy;
 pub use reservation::Reservation;

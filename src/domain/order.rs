@@ -88,6 +88,9 @@ pub struct OrderIntent {
     pub pay_by_ms: i64,
     /// The trace of the click.
     pub trace: TraceId,
+    /// When the message that brought it was published, epoch milliseconds; `None` where no broker
+    /// is on the way. Not part of its bytes: each copy of a message has a time of its own.
+    pub published_at_ms: Option<i64>,
 }
 
 impl OrderIntent {
@@ -132,6 +135,20 @@ pub struct Order {
     pub placed_at_ms: i64,
     /// When it ends unpaid, epoch milliseconds.
     pub pay_by_ms: i64,
+}
+
+/// An order with its way from the click into the ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Journey {
+    /// The order; `placed_at_ms` is when its way began.
+    pub order: Order,
+    /// The trace of the click.
+    pub trace: TraceId,
+    /// When the message that brought it was published, epoch milliseconds; `None` where no broker
+    /// was on the way.
+    pub published_at_ms: Option<i64>,
+    /// When it was written, epoch milliseconds; `None` where an older version wrote it.
+    pub recorded_at_ms: Option<i64>,
 }
 
 impl Order {

@@ -124,6 +124,7 @@ mod tests {
             placed_at_ms: 0,
             pay_by_ms: 0,
             trace: TraceId(0),
+            published_at_ms: None,
         }
     }
 

@@ -42,6 +42,7 @@ impl Reservation {
             placed_at_ms: self.asked_at_ms,
             pay_by_ms: sku.pay_by_ms(self.asked_at_ms),
             trace: self.trace,
+            published_at_ms: None,
         }
     }
 }

@@ -86,6 +86,7 @@ pub fn unpack(bytes: &[u8]) -> Result<OrderIntent, Broken> {
         placed_at_ms: record.placed_at_ms,
         pay_by_ms: record.placed_at_ms + i64::from(i32::from_be_bytes(rest.take()?)) * 1_000,
         trace: TraceId(u128::from_be_bytes(rest.take()?)),
+        published_at_ms: None,
     };
     rest.end()?;
     Ok(intent)
@@ -133,6 +134,7 @@ mod tests {
                 placed_at_ms,
                 pay_by_ms: placed_at_ms + i64::from(payment_window_s) * 1_000,
                 trace: TraceId(trace),
+                published_at_ms: None,
             }
         }
     }

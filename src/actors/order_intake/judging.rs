@@ -45,7 +45,7 @@ pub fn judge(
     let (mut good, mut poison) = (Vec::with_capacity(parts.len()), Vec::new());
     for part in parts {
         let intent = match part.read {
-            Ok(intent) => intent,
+            Ok(intent) => OrderIntent { published_at_ms: delivery.headers.sent_at_ms, ..intent },
             Err(malformed) => {
                 poison.push((part.bytes, malformed));
                 continue;

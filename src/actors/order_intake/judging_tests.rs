@@ -6,6 +6,7 @@ use crate::domain::{BuyerId, Policy, RequestId, Reservation, TraceId};
 use crate::scripts::intent::{INTENT_BYTES, pack_into};
 
 const OURS: &str = "0badcafe";
+const SENT_AT_MS: i64 = 1_800_000_000_020;
 
 fn sku(policy: Policy, buckets: u16) -> Arc<Sku> {
     Arc::new(Sku {
@@ -41,7 +42,7 @@ fn delivery(intents: &[OrderIntent]) -> Delivery {
     for intent in intents {
         pack_into(intent, &mut body);
     }
-    let headers = wire::headers(&body, OURS, 0).unwrap();
+    let headers = wire::headers(&body, OURS, SENT_AT_MS).unwrap();
     Delivery { tag: 1, headers, routing_key: "0".to_owned(), num_before: 0, body: body.into() }
 }
 
@@ -75,7 +76,8 @@ proptest! {
         let Judgement::Parts { good, poison } = judged(&sku, &delivery(&[intent]), false) else {
             panic!("not judged")
         };
-        prop_assert_eq!(good.into_iter().map(|(_, intent)| intent).collect::<Vec<_>>(), [intent]);
+        let sent = OrderIntent { published_at_ms: Some(SENT_AT_MS), ..intent };
+        prop_assert_eq!(good.into_iter().map(|(_, intent)| intent).collect::<Vec<_>>(), [sent]);
         prop_assert!(poison.is_empty());
     }
 }

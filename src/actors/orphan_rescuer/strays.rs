@@ -126,6 +126,7 @@ mod tests {
             placed_at_ms: 1,
             pay_by_ms: 2,
             trace: TraceId(0),
+            published_at_ms: None,
         }
     }
 

@@ -10,6 +10,7 @@ use super::MysqlLedger;
 use super::client::{MysqlConnection, connect};
 use super::pool::{Manager, pool};
 use super::session::{Access, Session};
+use crate::clock::{SharedClock, SystemClock};
 use crate::db::Error;
 use crate::db::migrate::{self, Standing};
 use crate::db::sql::{Database, Fence, Patience, Writers};
@@ -40,6 +41,8 @@ pub struct MysqlOptions {
     pub connect_timeout_ms: u64,
     /// Only one process writes: the latest that opened the ledger. Else any number of them do.
     pub exclusive: bool,
+    /// The time of rows.
+    pub clock: SharedClock,
 }
 
 impl MysqlOptions {
@@ -57,6 +60,7 @@ impl MysqlOptions {
             audit_timeout_ms: 60_000,
             connect_timeout_ms: 2_000,
             exclusive: false,
+            clock: SystemClock::shared(),
         }
     }
 }
@@ -105,7 +109,8 @@ pub(super) fn open(options: &MysqlOptions) -> Result<MysqlLedger, Error> {
         let pool = pool(&session, writers + readers);
         let workers = start(options, "ledger-writer", writers, &pool)?;
         let readers = start(options, "ledger-reader", readers, &pool)?;
-        Ok(MysqlLedger { readers, writers: Some(Writers { workers, fence }), migrated })
+        let clock = Arc::clone(&options.clock);
+        Ok(MysqlLedger { readers, writers: Some(Writers { workers, fence }), migrated, clock })
     })
 }
 
@@ -115,7 +120,8 @@ pub(super) fn open_for_reading(options: &MysqlOptions) -> Result<MysqlLedger, Er
     let readers = options.readers.max(1);
     let pool = pool(&Session::new(options, Access::Read)?, readers);
     let readers = start(options, "ledger-reader", readers, &pool)?;
-    Ok(MysqlLedger { readers, writers: None, migrated: Vec::new() })
+    let clock = Arc::clone(&options.clock);
+    Ok(MysqlLedger { readers, writers: None, migrated: Vec::new(), clock })
 }
 
 /// Brings the schema up to date.

@@ -24,10 +24,10 @@ pub(super) struct Request {
 
 /// Inserts all orders, or none when a key objects.
 pub(super) fn insert_orders(orders: &[NewOrder]) -> String {
-    let mut text = String::with_capacity(200 + 200 * orders.len());
+    let mut text = String::with_capacity(200 + 230 * orders.len());
     text.push_str(
         "INSERT INTO orders (sku_no, buyer_id, slot, request_id, epoch, quantity, amount, state, \
-         placed_at_ms, pay_by_ms, trace_id) VALUES ",
+         placed_at_ms, pay_by_ms, trace_id, published_at_ms, recorded_at_ms) VALUES ",
     );
     let mut before = "(";
     for order in orders {
@@ -44,7 +44,12 @@ pub(super) fn insert_orders(orders: &[NewOrder]) -> String {
             order.pay_by_ms,
         ]);
         let trace = u128::from_be_bytes(order.trace_id);
-        let _written = write!(text, "{before}{numbers},x'{trace:032x}'");
+        let _written = write!(text, "{before}{numbers},x'{trace:032x}',");
+        let _written = match order.published_at_ms {
+            Some(published_at_ms) => write!(text, "{published_at_ms}"),
+            None => write!(text, "NULL"),
+        };
+        let _written = write!(text, ",{}", order.recorded_at_ms);
         before = "),(";
     }
     text.push(')');

@@ -1,12 +1,14 @@
 //! The port, spelled out: which threads do what, and how long it may take.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 
 use super::{Database, Fence, Patience, SqlLedger, Writers};
 use super::{audit, examine, failures, letters, place, sales, tokens};
 use crate::db::{Anomalies, AuditRow, Error, Ledger, OrderCursor, Placing, Tally, Visit};
 use crate::domain::{
-    BuyerId, DeadLetter, Examination, Failure, Kept, LetterCounts, LetterFilter, LetterNo,
+    BuyerId, DeadLetter, Examination, Failure, Journey, Kept, LetterCounts, LetterFilter, LetterNo,
     LetterTurn, NewLetter, Order, OrderIntent, Phase, RequestId, Sale, SaleDraft, SaleId, SkuNo,
     WholeLetter,
 };
@@ -71,7 +73,12 @@ impl<D> std::fmt::Debug for SqlLedger<D> {
 #[async_trait]
 impl<D: Database> Ledger for SqlLedger<D> {
     async fn place(&self, batch: Vec<OrderIntent>) -> Result<Placing, Error> {
-        self.write("placing orders", |conn, fence| place::place(conn, fence, batch)).await
+        let clock = Arc::clone(&self.clock);
+        self.write("placing orders", move |conn, fence| {
+            // Read here: the job may have waited for its writer.
+            place::place(conn, fence, batch, clock.wall_ms())
+        })
+        .await
     }
 
     async fn examine(&self, batch: Vec<OrderIntent>) -> Result<Examination, Error> {
@@ -137,6 +144,15 @@ impl<D: Database> Ledger for SqlLedger<D> {
         self.read(DOING, move |conn| {
             let row = conn.order_row(request.to_db()).map_err(Error::refused(DOING))?;
             row.map(Order::try_from).transpose()
+        })
+        .await
+    }
+
+    async fn journey(&self, request: RequestId) -> Result<Option<Journey>, Error> {
+        const DOING: &str = "reading an order";
+        self.read(DOING, move |conn| {
+            let row = conn.journey_row(request.to_db()).map_err(Error::refused(DOING))?;
+            row.map(Journey::try_from).transpose()
         })
         .await
     }

@@ -11,6 +11,7 @@ use diesel_migrations::EmbeddedMigrations;
 use super::Error;
 use super::rows::NewOrder;
 use super::workers::Workers;
+use crate::clock::SharedClock;
 use crate::domain::{Failure, Order, SkuNo};
 
 pub(super) mod audit;
@@ -39,6 +40,8 @@ pub struct SqlLedger<D> {
     /// `None`: opened for reading only.
     pub(super) writers: Option<Writers<D>>,
     pub(super) migrated: Vec<String>,
+    /// The time of rows.
+    pub(super) clock: SharedClock,
 }
 
 /// The threads that write, and their right to.

@@ -24,11 +24,12 @@ pub struct Claim {
     pub quota: i32,
 }
 
-/// Writes all intents or none.
+/// Writes all intents or none, at `now_ms`.
 pub(super) fn place<D: Database>(
     conn: &mut D,
     fence: Fence,
     mut batch: Vec<OrderIntent>,
+    now_ms: i64,
 ) -> Result<Placing, Error> {
     if batch.is_empty() {
         return Ok(Placing::All);
@@ -36,7 +37,8 @@ pub(super) fn place<D: Database>(
     // In the order of the primary key: neighbours share pages, and writers that meet wait for each
     // other instead of in a circle.
     batch.sort_unstable_by_key(|intent| (intent.sku, intent.buyer, intent.slot));
-    let orders = batch.iter().map(NewOrder::try_from).collect::<Result<Vec<_>, _>>()?;
+    let orders = batch.iter().map(|intent| NewOrder::of(intent, now_ms));
+    let orders = orders.collect::<Result<Vec<_>, _>>()?;
     let requests: Vec<i64> = orders.iter().map(|order| order.request_id).collect();
     let (Some(claims), Some(sums)) = (claims(&batch)?, sums(&batch)) else {
         // More than a column holds is more than there ever was.

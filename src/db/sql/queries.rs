@@ -5,6 +5,7 @@ use diesel::connection::SimpleConnection;
 use diesel_migrations::EmbeddedMigrations;
 
 use crate::db::OrderCursor;
+use crate::db::journey_rows::JourneyRow;
 use crate::db::rows::{FailureRow, NewSku, OrderRow, SaleRow, SkuRow};
 use crate::domain::SaleDraft;
 
@@ -45,6 +46,9 @@ pub trait Queries: SimpleConnection {
 
     /// One order.
     fn order_row(&mut self, request: i64) -> QueryResult<Option<OrderRow>>;
+
+    /// One order with its way.
+    fn journey_row(&mut self, request: i64) -> QueryResult<Option<JourneyRow>>;
 
     /// One failure.
     fn failure_row(&mut self, request: i64) -> QueryResult<Option<FailureRow>>;

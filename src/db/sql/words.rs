@@ -11,6 +11,7 @@ use diesel_migrations::{EmbeddedMigrations, MigrationHarness};
 use super::queries::{OfSku, Queries};
 use super::statements::{TakeStock, of_buyers};
 use crate::db::OrderCursor;
+use crate::db::journey_rows::JourneyRow;
 use crate::db::mysql::MysqlConnection;
 use crate::db::rows::{FailureRow, NewSku, OrderRow, SaleRow, SkuRow};
 use crate::db::schema::{failed_requests, orders, sales, secrets, skus};
@@ -137,6 +138,14 @@ macro_rules! queries {
                 orders::table
                     .filter(orders::request_id.eq(request))
                     .select(OrderRow::as_select())
+                    .first(self)
+                    .optional()
+            }
+
+            fn journey_row(&mut self, request: i64) -> QueryResult<Option<JourneyRow>> {
+                orders::table
+                    .filter(orders::request_id.eq(request))
+                    .select(JourneyRow::as_select())
                     .first(self)
                     .optional()
             }

@@ -13,6 +13,7 @@ use super::connection::{
     Access, ReaderSetup, Tuning, connect, fold_log, look_at_pages, number_cell, text_cell, uri,
 };
 use super::file::{self, InstanceLock, cannot};
+use crate::clock::{SharedClock, SystemClock};
 use crate::db::Error;
 use crate::db::migrate::{self, Standing};
 use crate::db::sql::{Fence, Writers};
@@ -37,6 +38,8 @@ pub struct OpenOptions {
     pub create: bool,
     /// Most KiB the file may have: orders are refused at that size as on a full disk. 0: no limit.
     pub size_max_kib: u64,
+    /// The time of rows.
+    pub clock: SharedClock,
 }
 
 impl OpenOptions {
@@ -52,6 +55,7 @@ impl OpenOptions {
             cache_kib: 16_384,
             create: true,
             size_max_kib: 0,
+            clock: SystemClock::shared(),
         }
     }
 
@@ -129,6 +133,7 @@ pub(super) fn open(options: &OpenOptions) -> Result<SqliteLedger, Error> {
         readers: start_readers(options, Access::Read)?,
         writers: Some(Writers { workers, fence }),
         migrated,
+        clock: Arc::clone(&options.clock),
     })
 }
 
@@ -136,7 +141,8 @@ pub(super) fn open(options: &OpenOptions) -> Result<SqliteLedger, Error> {
 pub(super) fn open_for_reading(options: &OpenOptions) -> Result<SqliteLedger, Error> {
     schema_standing(options)?.check_current()?;
     let readers = start_readers(options, Access::ReadOnly)?;
-    Ok(SqliteLedger { readers, writers: None, migrated: Vec::new() })
+    let clock = Arc::clone(&options.clock);
+    Ok(SqliteLedger { readers, writers: None, migrated: Vec::new(), clock })
 }
 
 /// Compares the schema of an existing file, changing nothing.

@@ -71,6 +71,7 @@ fn intent(quota: Option<u32>, slot: i64) -> OrderIntent {
         placed_at_ms: 1,
         pay_by_ms: 2,
         trace: TraceId(0),
+        published_at_ms: None,
     }
 }
 
@@ -92,6 +93,7 @@ fn an_examination_reads_only_what_it_was_asked_for() {
 #[test]
 fn single_rows_are_found_by_key() {
     without_sorting(&plans(|conn| Ok(conn.order_row(1).unwrap())));
+    without_sorting(&plans(|conn| Ok(conn.journey_row(1).unwrap())));
     without_sorting(&plans(|conn| Ok(conn.failure_row(1).unwrap())));
 }
 

@@ -6,7 +6,7 @@
 
 use diesel::prelude::*;
 use diesel::query_builder::{AstPass, QueryFragment, QueryId};
-use diesel::sql_types::{BigInt, Binary, Integer, SmallInt};
+use diesel::sql_types::{BigInt, Binary, Integer, Nullable, SmallInt};
 use diesel::sqlite::Sqlite;
 
 use crate::db::rows::NewOrder;
@@ -28,7 +28,8 @@ impl<const ROWS: usize> QueryFragment<Sqlite> for InsertOrders<'_, ROWS> {
     fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Sqlite>) -> QueryResult<()> {
         out.push_sql(
             "INSERT OR FAIL INTO orders (sku_no, buyer_id, slot, request_id, epoch, quantity, \
-             amount, state, placed_at_ms, pay_by_ms, trace_id) VALUES ",
+             amount, state, placed_at_ms, pay_by_ms, trace_id, published_at_ms, recorded_at_ms) \
+             VALUES ",
         );
         let mut before = "(";
         for row in self.0 {
@@ -50,6 +51,10 @@ impl<const ROWS: usize> QueryFragment<Sqlite> for InsertOrders<'_, ROWS> {
             }
             out.push_sql(", ");
             out.push_bind_param::<Binary, _>(&row.trace_id)?;
+            out.push_sql(", ");
+            out.push_bind_param::<Nullable<BigInt>, _>(&row.published_at_ms)?;
+            out.push_sql(", ");
+            out.push_bind_param::<BigInt, _>(&row.recorded_at_ms)?;
             before = "), (";
         }
         out.push_sql(")");

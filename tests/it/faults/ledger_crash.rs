@@ -65,7 +65,8 @@ fn before_commit_nothing_of_the_batch_is_there() {
                 "PRAGMA cache_size = 10; BEGIN IMMEDIATE; \
                  WITH RECURSIVE more (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM more LIMIT 5000) \
                  INSERT INTO orders \
-                   SELECT 1, 1000 + n, 1000 + n, 1000 + n, 1, 1, 1, 0, 1, 1, X'00' FROM more; \
+                   SELECT 1, 1000 + n, 1000 + n, 1000 + n, 1, 1, 1, 0, 1, 1, X'00', NULL, NULL \
+                   FROM more; \
                  UPDATE skus SET available = available - 5000",
             )
             .unwrap();
@@ -152,11 +153,17 @@ fn migrating_goes_on_where_it_ended() {
         .batch_execute(
             "DELETE FROM __diesel_schema_migrations WHERE version > '0002'; \
              DROP TABLE failed_requests; DROP TABLE tokens; DROP TABLE secrets; \
-             DROP TABLE dead_requests; DROP TABLE dead_letters",
+             DROP TABLE dead_requests; DROP TABLE dead_letters; \
+             ALTER TABLE orders DROP COLUMN published_at_ms; \
+             ALTER TABLE orders DROP COLUMN recorded_at_ms",
         )
         .unwrap();
     let ledger = SqliteLedger::open(&options).unwrap();
-    let expected =
-        ["0003_create_failed_requests", "0004_create_tokens", "0005_create_dead_letters"];
+    let expected = [
+        "0003_create_failed_requests",
+        "0004_create_tokens",
+        "0005_create_dead_letters",
+        "0006_add_order_times",
+    ];
     assert_eq!(ledger.migrated(), expected);
 }

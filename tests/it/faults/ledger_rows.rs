@@ -5,7 +5,7 @@ use diesel::prelude::*;
 use floodgate::db::mysql::MysqlLedger;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::db::{Class, Error, Ledger};
-use floodgate::domain::{Failure, Policy, Refusal, Sku};
+use floodgate::domain::{Failure, Journey, Policy, Refusal, Sku};
 use tempfile::TempDir;
 
 use crate::support::offers::{ANY, buyer, intent, offer, quota, request, run};
@@ -113,7 +113,8 @@ fn a_request_that_is_order_and_failure_is_found() {
 #[test]
 fn a_request_with_two_orders_is_found_even_without_its_index() {
     const TWICE: &str = "SELECT sku_no, 50, slot, request_id, epoch, quantity, amount, state, \
-                         placed_at_ms, pay_by_ms, trace_id FROM orders WHERE request_id = 3";
+                         placed_at_ms, pay_by_ms, trace_id, NULL, NULL FROM orders \
+                         WHERE request_id = 3";
     run(async {
         for store in Store::each_with(ANY).await {
             store.tamper(&match store.place {
@@ -177,6 +178,26 @@ fn a_sale_that_nobody_wrote_is_named_and_not_guessed() {
             for store in Store::each_with(ANY).await {
                 store.tamper(sql);
                 unreadable(store.ledger.sales().await, word);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_way_that_nobody_wrote_is_not_guessed() {
+    run(async {
+        for store in Store::each_with(ANY).await {
+            let journey = async || store.ledger.journey(request(1)).await;
+            let whole = journey().await.unwrap().unwrap();
+            assert!(whole.recorded_at_ms.is_some_and(|recorded_at_ms| recorded_at_ms > 1));
+            // As a version wrote it that did not know the times.
+            store.tamper("UPDATE orders SET published_at_ms = NULL, recorded_at_ms = NULL");
+            let untimed = Journey { published_at_ms: None, recorded_at_ms: None, ..whole };
+            assert_eq!(journey().await.unwrap(), Some(untimed));
+            if let Place::File(_) = store.place {
+                // A server keeps its 16 bytes.
+                store.tamper("UPDATE orders SET trace_id = x'00'");
+                unreadable(journey().await, "trace_id is 1 bytes long");
             }
         }
     });

@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
-use floodgate::db::{Class, Error, Ledger};
+use floodgate::db::{Class, Error, Ledger, Placing};
 
-use crate::support::offers::{ANY, offer, run};
+use crate::support::offers::{ANY, intent, offer, run};
 use crate::support::servers::mariadb::MariaDb;
 use crate::support::servers::ports::Port;
 
@@ -85,7 +85,7 @@ fn a_process_that_does_not_finish_its_migration_is_named() {
     let error = MysqlLedger::open(&options).unwrap_err().to_string();
     assert!(error.contains("another process has been migrating"), "{error}");
     drop(other);
-    assert_eq!(MysqlLedger::open(&server.options()).unwrap().migrated().len(), 5);
+    assert_eq!(MysqlLedger::open(&server.options()).unwrap().migrated().len(), 6);
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn a_newer_schema_is_refused_and_an_older_one_is_brought_up_to_date() {
     let behind = MysqlLedger::open_for_reading(&options).unwrap_err().to_string();
     assert!(behind.contains("floodgate migrate"), "{behind}");
     let ledger = MysqlLedger::open(&options).unwrap();
-    assert_eq!(ledger.migrated().len(), 5);
+    assert_eq!(ledger.migrated().len(), 6);
     run(ledger.close());
     server.sql(
         "DROP TABLE tokens; DROP TABLE secrets; \
@@ -105,8 +105,31 @@ fn a_newer_schema_is_refused_and_an_older_one_is_brought_up_to_date() {
     assert_eq!(ledger.migrated(), ["0004_create_tokens"]);
     run(ledger.close());
     server.sql("INSERT INTO __diesel_schema_migrations (version) VALUES ('9999')");
-    refused(&options, &["9999", "0005", "newer program"]);
+    refused(&options, &["9999", "0006", "newer program"]);
     assert_eq!(MysqlLedger::schema_standing(&options).unwrap().unknown, ["9999"]);
+}
+
+#[test]
+fn the_rights_in_the_manual_are_enough() {
+    run(async {
+        let server = MariaDb::start();
+        let rights = "SELECT, INSERT, UPDATE, CREATE, ALTER, REFERENCES";
+        let manual = include_str!("../../../docs/operations.md");
+        assert!(manual.contains(&format!("GRANT {rights} ON floodgate.* TO")));
+        for (user, rights) in [("migrates", rights), ("sells", "SELECT, INSERT, UPDATE")] {
+            server.sql(&format!(
+                "CREATE USER {user}@127.0.0.1 IDENTIFIED BY 'secret'; \
+                 GRANT {rights} ON floodgate.* TO {user}@127.0.0.1"
+            ));
+        }
+        assert_eq!(
+            MysqlLedger::migrate(&at(&server, "migrates:secret", "floodgate")).unwrap().len(),
+            6
+        );
+        let ledger = MysqlLedger::open(&at(&server, "sells:secret", "floodgate")).unwrap();
+        let sku = offer(&ledger, "sale", ANY, 5).await;
+        assert_eq!(ledger.place(vec![intent(&sku, 1, 1, 1)]).await.unwrap(), Placing::All);
+    });
 }
 
 #[test]

@@ -67,8 +67,8 @@ impl Store {
         server.sql(
             "INSERT INTO failed_requests SELECT 90000000 + seq, 99, seq, 1, 'ended', NULL, NULL, \
                NULL, 1 FROM seq_1_to_20000; \
-             INSERT INTO orders SELECT 99, seq, 0, 80000000 + seq, 1, 1, 1, 0, 1, 1, '' \
-               FROM seq_1_to_20000; \
+             INSERT INTO orders SELECT 99, seq, 0, 80000000 + seq, 1, 1, 1, 0, 1, 1, '', NULL, \
+               NULL FROM seq_1_to_20000; \
              INSERT INTO quotas SELECT 99, seq, 0, 1 FROM seq_1_to_20000",
         );
         server.sql("ANALYZE TABLE orders, quotas, failed_requests, skus, sales");
@@ -173,6 +173,7 @@ fn single_rows_and_pages_are_found_by_key() {
         let store = Store::filled().await;
         let ledger = &store.ledger;
         without_sorting(&store.plans(ledger.order(request(1_000_001))).await);
+        without_sorting(&store.plans(ledger.journey(request(1_000_001))).await);
         without_sorting(&store.plans(ledger.failure(request(1_500_001))).await);
         for cursor in [None, Some(OrderCursor { placed_at_ms: 5, request: request(1) })] {
             let plans = store.plans(ledger.orders_of(buyer(7), cursor, 10)).await;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use async_trait::async_trait;
 use floodgate::db::{Anomalies, AuditRow, Error, Ledger, OrderCursor, Placing, Tally, Visit};
 use floodgate::domain::{
-    BuyerId, DeadLetter, Examination, Failure, Kept, LetterCounts, LetterFilter, LetterNo,
+    BuyerId, DeadLetter, Examination, Failure, Journey, Kept, LetterCounts, LetterFilter, LetterNo,
     LetterTurn, NewLetter, Order, OrderIntent, Phase, RequestId, Sale, SaleDraft, SaleId, SkuNo,
     WholeLetter,
 };
@@ -162,6 +162,11 @@ impl Ledger for FaultyLedger {
     async fn order(&self, request: RequestId) -> Result<Option<Order>, Error> {
         self.begin().await?;
         self.inner.order(request).await
+    }
+
+    async fn journey(&self, request: RequestId) -> Result<Option<Journey>, Error> {
+        self.begin().await?;
+        self.inner.journey(request).await
     }
 
     async fn failure(&self, request: RequestId) -> Result<Option<Failure>, Error> {

@@ -11,9 +11,9 @@ use floodgate::db::{Anomalies, AuditRow, Error, Ledger, OrderCursor, Placing, Ta
 use floodgate::domain::book::gives_back;
 use floodgate::domain::invariants::{FailureFacts, SkuFacts};
 use floodgate::domain::{
-    BuyerId, DeadLetter, Epoch, Examination, Failure, Kept, LetterCounts, LetterFilter, LetterNo,
-    LetterTurn, NewLetter, Order, OrderIntent, Phase, RequestId, Sale, SaleDraft, SaleId, Sku,
-    SkuNo, WholeLetter,
+    BuyerId, DeadLetter, Epoch, Examination, Failure, Journey, Kept, LetterCounts, LetterFilter,
+    LetterNo, LetterTurn, NewLetter, Order, OrderIntent, Phase, RequestId, Sale, SaleDraft, SaleId,
+    Sku, SkuNo, TraceId, WholeLetter,
 };
 use parking_lot::Mutex;
 
@@ -276,6 +276,13 @@ impl Ledger for LyingLedger {
 
     async fn order(&self, request: RequestId) -> Result<Option<Order>, Error> {
         Ok(self.rows.lock().orders.iter().find(|o| o.request == request).copied())
+    }
+
+    /// As an older version wrote it: nobody who judges orders looks at their way.
+    async fn journey(&self, request: RequestId) -> Result<Option<Journey>, Error> {
+        let (trace, published_at_ms, recorded_at_ms) = (TraceId(0), None, None);
+        let told = |order| Journey { order, trace, published_at_ms, recorded_at_ms };
+        Ok(self.order(request).await?.map(told))
     }
 
     async fn failure(&self, request: RequestId) -> Result<Option<Failure>, Error> {

@@ -88,6 +88,7 @@ pub fn intent(sku: &Sku, request_no: u64, buyer_no: u64, quantity: u32) -> Order
         placed_at_ms: 1_500 + i64::try_from(request_no % 1_000).unwrap(),
         pay_by_ms: 901_500,
         trace: TraceId(u128::from(request_no) << 64 | 7),
+        published_at_ms: None,
     }
 }
 

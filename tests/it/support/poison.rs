@@ -66,6 +66,7 @@ impl Intruder {
             placed_at_ms: now,
             pay_by_ms: now + 900_000,
             trace: TraceId(1),
+            published_at_ms: None,
         }
     }
 

@@ -108,6 +108,7 @@ fn intent(request: u64, buyer: u64, quantity: u32, bucket: u16) -> OrderIntent {
         placed_at_ms: 1_800_000_000_000,
         pay_by_ms: 1_800_000_900_000,
         trace: TraceId(0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736),
+        published_at_ms: None,
     }
 }
 
@@ -127,7 +128,8 @@ fn version_1_is_read_and_written_byte_for_byte() {
     };
     assert!(poison.is_empty(), "{poison:?}");
     let read: Vec<OrderIntent> = good.into_iter().map(|(_, intent)| intent).collect();
-    assert_eq!(read, intents);
+    let published_at_ms = Some(1_800_000_000_123);
+    assert_eq!(read, intents.map(|intent| OrderIntent { published_at_ms, ..intent }));
     let mut written = Vec::new();
     for intent in &intents {
         pack_into(intent, &mut written);
@@ -218,5 +220,5 @@ fn a_copy_for_later_is_an_envelope_of_its_own() {
     let own = wire::headers(&body, INSTALLATION, 5).unwrap();
     assert_eq!(copy.headers, Headers { attempts: 2, ..own });
     let Judgement::Parts { good, .. } = judged(copy.headers, copy.body) else { panic!("not read") };
-    assert_eq!(good[0].1, intent);
+    assert_eq!(good[0].1, OrderIntent { published_at_ms: Some(5), ..intent });
 }

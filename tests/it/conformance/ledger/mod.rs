@@ -6,6 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use diesel::connection::SimpleConnection;
 use diesel::prelude::*;
+use floodgate::clock::ManualClock;
 use floodgate::db::Ledger;
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
@@ -20,10 +21,13 @@ mod reading;
 mod sales;
 mod tokens;
 
+/// The time of every row, epoch milliseconds.
+pub const NOW_MS: i64 = 1_800_000_000_123;
+
 /// A store that outlives the ledgers opened on it; a fresh one for each case.
 #[async_trait(?Send)]
 pub trait Backend {
-    /// Opens a ledger on the store, as its one writer.
+    /// Opens a ledger on the store, as its one writer, whose clock stands at [`NOW_MS`].
     async fn open(&self) -> Arc<dyn Ledger>;
 
     /// Does to the open ledger what another process does that becomes the writer.
@@ -44,7 +48,9 @@ impl Sqlite {
 #[async_trait(?Send)]
 impl Backend for Sqlite {
     async fn open(&self) -> Arc<dyn Ledger> {
+        let clock = Arc::new(ManualClock::new(NOW_MS));
         let options = OpenOptions::new(self.directory.path().join("ledger.db"));
+        let options = OpenOptions { clock, ..options };
         Arc::new(SqliteLedger::open(&options).unwrap())
     }
 
@@ -68,7 +74,8 @@ impl MariaDb {
     }
 
     fn options(&self) -> MysqlOptions {
-        MysqlOptions { exclusive: true, ..self.0.options() }
+        let clock = Arc::new(ManualClock::new(NOW_MS));
+        MysqlOptions { exclusive: true, clock, ..self.0.options() }
     }
 }
 
@@ -124,6 +131,7 @@ macro_rules! backends {
                     a_scan_is_sorted_and_may_end_early
                     a_scan_sees_one_instant
                     an_order_is_found_by_its_request
+                    an_order_tells_its_way
                     a_buyers_orders_come_newest_first_in_pages
                     every_reason_reads_back
                     the_first_record_of_a_failure_stays

@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use floodgate::db::{AuditRow, Ledger, OrderCursor, Placing, Tally};
-use floodgate::domain::{Epoch, Failure, OrderIntent, Phase, Refusal, Sku, SkuNo};
+use floodgate::domain::{
+    Epoch, Failure, Journey, OrderIntent, Outcome, Phase, Refusal, Sku, SkuNo, TraceId,
+};
 
-use super::Backend;
+use super::{Backend, NOW_MS};
 use crate::support::offers::{
     ANY, ONE, buyer, evidence, failures, intent, offer, orders, quota, request,
 };
@@ -100,6 +102,35 @@ pub async fn an_order_is_found_by_its_request(backend: &dyn Backend) {
     assert_eq!(ledger.order(request(1)).await.unwrap(), None);
     assert_eq!(ledger.failure(placed.request).await.unwrap(), None);
     ledger.ping().await.unwrap();
+}
+
+/// Also after a repeat that came by another way.
+pub async fn an_order_tells_its_way(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    let sku = offer(&*ledger, "sale", ANY, 100).await;
+    let direct = intent(&sku, 1, 4, 2);
+    let published_at_ms = Some(NOW_MS - 7);
+    let sent = |number| OrderIntent { published_at_ms, ..intent(&sku, number, 4, 1) };
+    // As many as one statement writes, and some more.
+    let mut batch: Vec<_> = (2..40).map(sent).collect();
+    batch.push(direct);
+    place(&*ledger, batch.clone()).await;
+
+    let again = OrderIntent { published_at_ms: Some(NOW_MS), trace: TraceId(5), ..sent(2) };
+    assert_eq!(ledger.place(vec![again]).await.unwrap(), Placing::Conflict);
+    let seen = ledger.examine(vec![again]).await.unwrap().admit(&again);
+    assert_eq!(seen, Some(Outcome::Repeat(sent(2).order())));
+
+    for placed in batch {
+        let told = Journey {
+            order: placed.order(),
+            trace: placed.trace,
+            published_at_ms: placed.published_at_ms,
+            recorded_at_ms: Some(NOW_MS),
+        };
+        assert_eq!(ledger.journey(placed.request).await.unwrap(), Some(told));
+    }
+    assert_eq!(ledger.journey(request(99)).await.unwrap(), None);
 }
 
 pub async fn a_buyers_orders_come_newest_first_in_pages(backend: &dyn Backend) {

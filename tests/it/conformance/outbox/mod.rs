@@ -266,9 +266,8 @@ pub fn worker(name: &str, life: u64) -> Worker {
 
 /// A message with these requests.
 pub fn body(requests: &[u64]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for no in requests {
-        let intent = OrderIntent {
+    let packed = |no: &u64| {
+        intent::pack(&OrderIntent {
             request: request(*no),
             sku: SkuNo(7),
             bucket: BucketNo(0),
@@ -281,10 +280,10 @@ pub fn body(requests: &[u64]) -> Vec<u8> {
             placed_at_ms: placed_at_ms(*no),
             pay_by_ms: NOW_MS + 900_000,
             trace: TraceId(u128::from(*no)),
-        };
-        intent::pack_into(&intent, &mut bytes);
-    }
-    bytes
+            published_at_ms: None,
+        })
+    };
+    requests.iter().flat_map(packed).collect()
 }
 
 /// When the request of [`body`] was accepted.
