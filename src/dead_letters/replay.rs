@@ -6,7 +6,6 @@ use super::seal::Sealed;
 use crate::broker::{Headers, Message, Route};
 use crate::domain::{OrderIntent, WholeLetter};
 use crate::messages::wire::{self, Flaw, Malformed};
-use crate::scripts::intent;
 use crate::stock::BucketKey;
 
 /// A letter that can go on its way again.
@@ -75,13 +74,6 @@ pub fn intents_of(
         let what = format!("{num_broken} of its {num_parts} intents cannot be read: {why}");
         Malformed::new(why.flaw, what)
     })
-}
-
-/// What can be read of a body, whoever's it is; for people to look at, and nothing else.
-#[must_use]
-pub fn intents_in(body: &[u8]) -> Vec<OrderIntent> {
-    let whole = body.chunks_exact(intent::INTENT_BYTES);
-    whole.filter_map(|bytes| intent::unpack(bytes).ok()).collect()
 }
 
 #[cfg(test)]

@@ -13,12 +13,13 @@ use super::body;
 use super::problem::{Code, Problem};
 use super::state::State;
 use super::views::rfc3339;
-use crate::dead_letters::{DeskError, Parked, Replayed, replay};
+use crate::dead_letters::{DeskError, Parked, Replayed};
 use crate::domain::dead_letter::TEXT_CHARS_MAX;
 use crate::domain::{
     BuyerId, DeadLetter, LetterCounts, LetterFilter, LetterNo, LetterOrigin, LetterState,
     OrderIntent, RequestId, WholeLetter,
 };
+use crate::messages::wire;
 
 const LIMIT_DEFAULT: u32 = 50;
 const LIMIT_MAX: u32 = 500;
@@ -310,7 +311,7 @@ fn view_of(state: &State, whole: WholeLetter) -> WholeLetterView {
         Some(Err(why)) => Some(why),
         Some(Ok(_)) => None,
     };
-    let intents = replay::intents_in(&whole.body);
+    let intents = wire::intents_in(&whole.body);
     let preview = whole.body.get(..PREVIEW_BYTES).unwrap_or(&whole.body);
     WholeLetterView {
         headers: serde_json::from_str(&whole.letter.headers).unwrap_or_default(),

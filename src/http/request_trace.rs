@@ -7,8 +7,10 @@ use super::problem::{Code, Problem};
 use super::state::Parts;
 use super::views::rfc3339;
 use crate::domain::{
-    BucketNo, BuyerId, DeadLetter, LetterState, RequestId, SkuNo, Standing, TraceId,
+    BucketNo, BuyerId, DeadLetter, Failure, Journey, LetterNo, LetterState, RequestId, SkuNo,
+    Standing, TraceId,
 };
+use crate::messages::wire;
 use crate::outbox::Place;
 use crate::stock::{self, BucketKey, RequestStanding};
 use crate::tier::Pipeline;
@@ -26,8 +28,11 @@ pub struct TraceView {
     /// Who asked.
     #[schema(value_type = Option<String>)]
     buyer_id: Option<BuyerId>,
-    /// The trace of the click, as long as the ledger has not answered.
+    /// The trace of the click, where anybody knows it.
     trace_id: Option<String>,
+    /// From the click to the row in the ledger, milliseconds, where both times are known. Several
+    /// machines have several clocks.
+    took_ms: Option<u64>,
     /// What was found, in the order of the flow.
     stages: Vec<StageView>,
 }
@@ -39,7 +44,7 @@ pub struct StageView {
     stage: &'static str,
     /// What it says, for people.
     says: &'static str,
-    /// `queued`, `failed`, `dead`, `replayed`, or the state of the order.
+    /// `queued`, `published`, `failed`, `dead`, `replayed`, or the state of the order.
     state: &'static str,
     /// Why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -50,8 +55,9 @@ pub struct StageView {
     /// Units, where the stage knows them.
     #[serde(skip_serializing_if = "Option::is_none")]
     quantity: Option<u32>,
-    /// `gate`: when it was asked; `ledger`: `placed_at`, or when the failure was recorded;
-    /// `dead_letter`: when it was given up.
+    /// `gate`: when it was asked, which is the order's `placed_at`; `relay`: when the message that
+    /// brought the order was published; `dead_letter`: when it was given up; `ledger`: when order
+    /// or failure was written.
     #[serde(skip_serializing_if = "Option::is_none")]
     at: Option<String>,
 }
@@ -61,8 +67,13 @@ impl StageView {
         Self { stage, says, state, reason: None, holder: None, quantity: None, at: None }
     }
 
-    fn of(mut self, quantity: u32, at_ms: i64) -> Self {
-        (self.quantity, self.at) = (Some(quantity), Some(rfc3339(at_ms)));
+    fn of(mut self, quantity: u32) -> Self {
+        self.quantity = Some(quantity);
+        self
+    }
+
+    fn at(mut self, at_ms: i64) -> Self {
+        self.at = Some(rfc3339(at_ms));
         self
     }
 
@@ -73,16 +84,83 @@ impl StageView {
 }
 
 /// What is known, piece by piece.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Known {
     sku: Option<SkuNo>,
     buyer: Option<BuyerId>,
     trace: Option<TraceId>,
     gate: Option<StageView>,
+    asked_at_ms: Option<i64>,
     /// The bucket that knows it, while the ledger has not answered.
     waiting_in: Option<BucketKey>,
     between: Vec<StageView>,
     ledger: Option<StageView>,
+    recorded_at_ms: Option<i64>,
+}
+
+impl Known {
+    /// Takes over what the ledger says of an order.
+    fn add_order(&mut self, journey: &Journey) {
+        let Journey { order, trace, published_at_ms, recorded_at_ms } = *journey;
+        (self.sku, self.buyer) = (Some(order.sku), Some(order.buyer));
+        self.trace = trace.known();
+        (self.asked_at_ms, self.recorded_at_ms) = (Some(order.placed_at_ms), recorded_at_ms);
+        let state = order.state.name();
+        // Gates that know it will say more. A bucket that was emptied, or cannot be asked, does not
+        // make the order one that nobody asked for.
+        let gate = StageView::new("gate", "was asked", state);
+        self.gate = Some(gate.of(order.quantity).at(order.placed_at_ms));
+        let published = |at_ms| StageView::new("relay", "published it", "published").at(at_ms);
+        self.between.extend(published_at_ms.map(published));
+        let ledger = StageView::new("ledger", "order", state).of(order.quantity);
+        self.ledger = Some(StageView { at: recorded_at_ms.map(rfc3339), ..ledger });
+    }
+
+    /// Takes over what the ledger says of a failure.
+    fn add_failure(&mut self, failure: &Failure) {
+        (self.sku, self.buyer) = (Some(failure.sku), Some(failure.buyer));
+        self.recorded_at_ms = Some(failure.recorded_at_ms);
+        let ledger = StageView::new("ledger", "recorded failure", "failed");
+        let ledger = ledger.of(failure.quantity).at(failure.recorded_at_ms);
+        self.ledger = Some(ledger.because(failure.reason.code()));
+    }
+
+    /// Takes over what a gate says.
+    fn add_standing(&mut self, found: &RequestStanding) {
+        let stage = match found.standing {
+            Standing::Queued => StageView::new("gate", "waits for the ledger", "queued"),
+            Standing::Ordered { state, .. } => {
+                StageView::new("gate", "has the order", state.name())
+            }
+            Standing::Failed(refusal) => {
+                StageView::new("gate", "failed", "failed").because(refusal.code())
+            }
+        };
+        self.gate = Some(stage.of(found.quantity).at(found.asked_at_ms));
+        self.asked_at_ms = Some(found.asked_at_ms);
+    }
+
+    /// Takes over the dead letters that it is in, newest first.
+    fn add_letters(&mut self, letters: &[DeadLetter]) {
+        if letters.iter().any(|letter| letter.state != LetterState::Replayed) {
+            // It is there and nowhere else.
+            self.between.retain(|stage| stage.stage != "broker");
+        }
+        self.between.extend(letters.iter().rev().map(letter_stage));
+        if self.ledger.is_some() {
+            // Nothing here is where it waits: all of it has happened.
+            self.between.sort_by(|one, other| one.at.cmp(&other.at));
+        }
+    }
+
+    /// From the click to the row; `None` also where clocks differ by more than that.
+    fn took_ms(&self) -> Option<u64> {
+        u64::try_from(self.recorded_at_ms?.checked_sub(self.asked_at_ms?)?).ok()
+    }
+
+    fn stages(self) -> Vec<StageView> {
+        self.gate.into_iter().chain(self.between).chain(self.ledger).collect()
+    }
 }
 
 /// Looks a request up, by the id its buyer has or by its bare number. Signatures are not checked:
@@ -103,14 +181,13 @@ pub async fn trace(parts: &Parts, written: &str) -> Result<TraceView, Problem> {
         asked => asked?,
     }
     if let (Some(pipeline), Some(key)) = (&parts.pipeline, known.waiting_in) {
-        known.between = on_its_way(pipeline, key, request).await?;
+        on_its_way(pipeline, key, request, &mut known).await?;
     }
     let letters = parts.ledger.dead_letters_with(request).await?;
-    if letters.iter().any(|letter| letter.state != LetterState::Replayed) {
-        // It is there and nowhere else.
-        known.between.retain(|stage| stage.stage != "broker");
+    known.add_letters(&letters);
+    if let (None, Some(letter)) = (known.trace, letters.first()) {
+        known.trace = trace_in(parts, letter.no, request).await?;
     }
-    known.between.extend(letters.iter().rev().map(letter_stage));
     if known.ledger.is_none() && known.gate.is_none() && known.between.is_empty() {
         let detail = "No gate and no row of the ledger knows it: it was never accepted.";
         let problem = Problem::from(Code::NotFound).with_detail(detail);
@@ -123,22 +200,16 @@ pub async fn trace(parts: &Parts, written: &str) -> Result<TraceView, Problem> {
         sku_id: place.as_ref().map(|(_, sku)| sku.id.to_string()),
         buyer_id: known.buyer,
         trace_id: known.trace.map(|trace| trace.to_string()),
-        stages: known.gate.into_iter().chain(known.between).chain(known.ledger).collect(),
+        took_ms: known.took_ms(),
+        stages: known.stages(),
     })
 }
 
 async fn ask_ledger(parts: &Parts, request: RequestId, known: &mut Known) -> Result<(), Problem> {
-    if let Some(order) = parts.ledger.order(request).await? {
-        known.sku = Some(order.sku);
-        known.buyer = Some(order.buyer);
-        let stage = StageView::new("ledger", "order", order.state.name());
-        known.ledger = Some(stage.of(order.quantity, order.placed_at_ms));
+    if let Some(journey) = parts.ledger.journey(request).await? {
+        known.add_order(&journey);
     } else if let Some(failure) = parts.ledger.failure(request).await? {
-        known.sku = Some(failure.sku);
-        known.buyer = Some(failure.buyer);
-        let stage = StageView::new("ledger", "recorded failure", "failed");
-        let stage = stage.of(failure.quantity, failure.recorded_at_ms);
-        known.ledger = Some(stage.because(failure.reason.code()));
+        known.add_failure(&failure);
     }
     Ok(())
 }
@@ -148,9 +219,8 @@ async fn ask_gates(parts: &Parts, request: RequestId, known: &mut Known) -> Resu
     let (all, known_sku) = (parts.catalog.all(), known.sku);
     let skus = all.iter().flat_map(|listed| &listed.skus);
     let mut candidates = skus.filter(|sku| known_sku.is_none_or(|no| no == sku.no));
-    while known.gate.is_none()
-        && let Some(sku) = candidates.next()
-    {
+    let mut is_found = false;
+    while !is_found && let Some(sku) = candidates.next() {
         for bucket in (0..sku.buckets).map(BucketNo) {
             let key = BucketKey { sku: sku.no, bucket };
             let found = match parts.stock.find(key, request).await {
@@ -158,14 +228,15 @@ async fn ask_gates(parts: &Parts, request: RequestId, known: &mut Known) -> Resu
                 found => found?,
             };
             let Some(found) = found else { continue };
+            is_found = true;
             known.sku = Some(sku.no);
-            known.gate = Some(gate_stage(&found));
-            if found.standing == Standing::Queued {
+            known.add_standing(&found);
+            if found.standing == Standing::Queued && known.ledger.is_none() {
                 known.waiting_in = Some(key);
                 let open = parts.stock.unsettled(key, i64::MAX).await?;
                 if let Some(intent) = open.iter().find(|intent| intent.request == request) {
                     known.buyer = Some(intent.buyer);
-                    known.trace = Some(intent.trace);
+                    known.trace = intent.trace.known();
                 }
             }
         }
@@ -178,8 +249,11 @@ async fn on_its_way(
     pipeline: &Pipeline,
     key: BucketKey,
     request: RequestId,
-) -> Result<Vec<StageView>, Problem> {
-    let stage = match pipeline.outbox.find(key, request).await? {
+    known: &mut Known,
+) -> Result<(), Problem> {
+    let found = pipeline.outbox.find(key, request).await?;
+    known.trace = known.trace.or_else(|| found.as_ref()?.trace.known());
+    known.between.push(match found.map(|found| found.place) {
         Some(Place::Waiting) => StageView::new("outbox", "waits for a relay", "queued"),
         Some(Place::InHand { worker }) => StageView {
             holder: Some(worker),
@@ -191,8 +265,20 @@ async fn on_its_way(
         // Queues cannot be looked into: what no stage around them has is there, or was lost there
         // and is sent again.
         None => StageView::new("broker", "is in a queue, or in a consumer's hand", "queued"),
-    };
-    Ok(vec![stage])
+    });
+    Ok(())
+}
+
+/// The trace of a request, as the bytes of a dead letter have it.
+async fn trace_in(
+    parts: &Parts,
+    letter: LetterNo,
+    request: RequestId,
+) -> Result<Option<TraceId>, Problem> {
+    let whole = parts.ledger.dead_letter(letter).await?;
+    let intents = whole.map(|whole| wire::intents_in(&whole.body)).unwrap_or_default();
+    let intent = intents.iter().find(|intent| intent.request == request);
+    Ok(intent.and_then(|intent| intent.trace.known()))
 }
 
 /// A letter that was replayed is told, too: it explains why the request took so long.
@@ -204,19 +290,10 @@ fn letter_stage(letter: &DeadLetter) -> StageView {
     };
     StageView {
         holder: Some(format!("dead letter {}", letter.no)),
-        reason: Some(letter.reason.clone()),
-        at: Some(rfc3339(letter.dead_at_ms)),
-        ..StageView::new("dead_letter", says, state)
+        ..StageView::new("dead_letter", says, state).because(&letter.reason).at(letter.dead_at_ms)
     }
 }
 
-fn gate_stage(found: &RequestStanding) -> StageView {
-    let stage = match found.standing {
-        Standing::Queued => StageView::new("gate", "waits for the ledger", "queued"),
-        Standing::Ordered { state, .. } => StageView::new("gate", "has the order", state.name()),
-        Standing::Failed(refusal) => {
-            StageView::new("gate", "failed", "failed").because(refusal.code())
-        }
-    };
-    stage.of(found.quantity, found.asked_at_ms)
-}
+#[cfg(test)]
+#[path = "request_trace_tests.rs"]
+mod tests;

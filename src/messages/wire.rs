@@ -251,6 +251,12 @@ fn origin(queue: u16, routing_key: &str) -> String {
 /// is believed.
 #[must_use]
 pub fn requests_in(body: &[u8]) -> Vec<RequestId> {
+    intents_in(body).into_iter().map(|intent| intent.request).collect()
+}
+
+/// What can be read of a body, whoever's it is; for people to look at, and nothing else.
+#[must_use]
+pub fn intents_in(body: &[u8]) -> Vec<OrderIntent> {
     let whole = body.chunks_exact(INTENT_BYTES);
-    whole.filter_map(|bytes| intent::unpack(bytes).ok()).map(|intent| intent.request).collect()
+    whole.filter_map(|bytes| intent::unpack(bytes).ok()).collect()
 }

@@ -6,10 +6,10 @@ use redis::Value;
 
 use super::lives::{Known, Lives};
 use super::wire::{Wire, told, told_to};
-use super::{DeadEntry, Entry, Error, Fate, Hand, Worker};
+use super::{DeadEntry, Entry, Error, Fate, Found, Hand, Place, Worker};
 use crate::clock::SharedClock;
-use crate::domain::RequestId;
-use crate::messages::wire::requests_in;
+use crate::domain::{RequestId, TraceId};
+use crate::messages::wire::intents_in;
 use crate::redis_link::Links;
 use crate::scripts::outbox::{
     self, Claim, Collect, GiveBack, Line, ReadList, Report, Step, letter,
@@ -292,15 +292,16 @@ impl Core {
         collected.map(drop).map_err(|error| told(&keys, doing, &error))
     }
 
-    /// Why the entry with this request was given up, where it was.
+    /// The dead entry with this request, where it was given up.
     pub(super) async fn find_dead(
         &self,
         bucket: BucketKey,
         request: RequestId,
-    ) -> Result<Option<String>, Error> {
+    ) -> Result<Option<Found>, Error> {
         let dead = self.dead(bucket, usize::MAX).await?;
-        let found = dead.into_iter().find(|letter| holds(&letter.bytes, request));
-        Ok(found.map(|letter| letter.reason))
+        Ok(dead.into_iter().find_map(|DeadEntry { bytes, reason, .. }| {
+            Some(Found { place: Place::Dead { reason }, trace: trace_in(&bytes, request)? })
+        }))
     }
 }
 
@@ -308,9 +309,10 @@ fn in_doubt(doing: &'static str) -> Error {
     Error::Unknown { doing, reason: "the hand has to be looked at first".to_owned() }
 }
 
-/// Whether an entry has this request.
-pub(super) fn holds(body: &[u8], request: RequestId) -> bool {
-    requests_in(body).contains(&request)
+/// The trace of a request that an entry holds; `None`: it does not.
+pub(super) fn trace_in(body: &[u8], request: RequestId) -> Option<TraceId> {
+    let mut intents = intents_in(body).into_iter();
+    intents.find(|intent| intent.request == request).map(|intent| intent.trace)
 }
 
 /// A dead letter; one that nobody wrote is its own content, so that it holds up no other.

@@ -5,10 +5,10 @@
 
 use async_trait::async_trait;
 
-use super::claiming::{Claimed, Core, OutboxOptions, holds};
+use super::claiming::{Claimed, Core, OutboxOptions, trace_in};
 use super::wire::{damaged, told};
-use super::{DeadEntry, Error, Fate, Hand, Outbox, Place, Standing, Worker};
-use crate::domain::RequestId;
+use super::{DeadEntry, Error, Fate, Found, Hand, Outbox, Place, Standing, Worker};
+use crate::domain::{RequestId, TraceId};
 use crate::scripts;
 use crate::scripts::OutboxKeys;
 use crate::scripts::outbox::{Line, ReadList, StandingOf};
@@ -44,9 +44,14 @@ impl ListOutbox {
         Ok(names)
     }
 
-    /// Whether a list of entries has the request. Read from its end: entries leave in front, and
-    /// what moves on meanwhile is read once more instead of not at all.
-    async fn has(&self, keys: &OutboxKeys, list: &str, request: RequestId) -> Result<bool, Error> {
+    /// The trace of the request, where a list of entries has it. Read from its end: entries leave
+    /// in front, and what moves on meanwhile is read once more instead of not at all.
+    async fn trace_in(
+        &self,
+        keys: &OutboxKeys,
+        list: &str,
+        request: RequestId,
+    ) -> Result<Option<TraceId>, Error> {
         let doing = "looking for a request";
         for page in 0.. {
             let places = (-PAGE * (page + 1), -PAGE * page - 1);
@@ -54,14 +59,15 @@ impl ListOutbox {
             let door = ReadList { keys, installation, list, places };
             let answer = self.core.wire.ask(door.call(), doing).await?;
             let entries = door.parse_entries(answer).map_err(|error| told(keys, doing, &error))?;
-            if entries.iter().any(|entry| holds(&entry.bytes, request)) {
-                return Ok(true);
+            let found = entries.iter().find_map(|entry| trace_in(&entry.bytes, request));
+            if found.is_some() {
+                return Ok(found);
             }
             if entries.is_empty() {
                 break;
             }
         }
-        Ok(false)
+        Ok(None)
     }
 }
 
@@ -104,18 +110,17 @@ impl Outbox for ListOutbox {
         Err(told(&keys, doing, &changed))
     }
 
-    async fn find(&self, bucket: BucketKey, request: RequestId) -> Result<Option<Place>, Error> {
+    async fn find(&self, bucket: BucketKey, request: RequestId) -> Result<Option<Found>, Error> {
         let keys = self.core.wire.keys(bucket);
-        if self.has(&keys, &keys.line(), request).await? {
-            return Ok(Some(Place::Waiting));
+        if let Some(trace) = self.trace_in(&keys, &keys.line(), request).await? {
+            return Ok(Some(Found { place: Place::Waiting, trace }));
         }
         for worker in self.workers(&keys, "looking for a request").await? {
-            if self.has(&keys, &keys.hand(&worker), request).await? {
-                return Ok(Some(Place::InHand { worker }));
+            if let Some(trace) = self.trace_in(&keys, &keys.hand(&worker), request).await? {
+                return Ok(Some(Found { place: Place::InHand { worker }, trace }));
             }
         }
-        let dead = self.core.find_dead(bucket, request).await?;
-        Ok(dead.map(|reason| Place::Dead { reason }))
+        self.core.find_dead(bucket, request).await
     }
 
     async fn dead(&self, bucket: BucketKey, max: usize) -> Result<Vec<DeadEntry>, Error> {

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 
+use crate::domain::{RequestId, TraceId};
 use crate::stock::BucketKey;
 
 mod claiming;
@@ -188,11 +189,7 @@ pub trait Outbox: Send + Sync {
     async fn standing(&self, bucket: BucketKey) -> Result<Standing, Error>;
 
     /// Where an entry that holds this request is; for operators. Reads everything that waits.
-    async fn find(
-        &self,
-        bucket: BucketKey,
-        request: crate::domain::RequestId,
-    ) -> Result<Option<Place>, Error>;
+    async fn find(&self, bucket: BucketKey, request: RequestId) -> Result<Option<Found>, Error>;
 
     /// Dead letters, oldest first.
     async fn dead(&self, bucket: BucketKey, max: usize) -> Result<Vec<DeadEntry>, Error>;
@@ -206,6 +203,15 @@ pub trait Outbox: Send + Sync {
     fn num_vanished(&self) -> u64 {
         0
     }
+}
+
+/// An entry that was looked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Where it is.
+    pub place: Place,
+    /// The trace of the request that was asked for.
+    pub trace: TraceId,
 }
 
 /// Where in the outbox an entry is.

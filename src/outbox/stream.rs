@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use parking_lot::Mutex;
 
-use super::claiming::{Claimed, Core, OutboxOptions, holds};
+use super::claiming::{Claimed, Core, OutboxOptions, trace_in};
 use super::wire::told;
-use super::{DeadEntry, Error, Fate, Hand, Outbox, Place, Standing, Worker};
+use super::{DeadEntry, Error, Fate, Found, Hand, Outbox, Place, Standing, Worker};
 use crate::domain::RequestId;
 use crate::scripts::outbox::{Line, ReadStream, StandingOf, Sweep};
 use crate::stock::BucketKey;
@@ -135,7 +135,7 @@ impl Outbox for StreamOutbox {
         door.parse(answer).map_err(|error| told(&keys, doing, &error))
     }
 
-    async fn find(&self, bucket: BucketKey, request: RequestId) -> Result<Option<Place>, Error> {
+    async fn find(&self, bucket: BucketKey, request: RequestId) -> Result<Option<Found>, Error> {
         let doing = "looking for a request";
         let (keys, installation) = (self.core.wire.keys(bucket), self.core.wire.installation);
         let mut from = BEGIN.to_owned();
@@ -145,13 +145,16 @@ impl Outbox for StreamOutbox {
             let read = ReadStream::parse(answer).map_err(|error| told(&keys, doing, &error))?;
             let Some(last) = read.last() else { break };
             from = format!("({}", last.id);
-            if let Some(found) = read.into_iter().find(|entry| holds(&entry.bytes, request)) {
+            let found = read.into_iter().find_map(|entry| {
                 let in_hand = |worker| Place::InHand { worker };
-                return Ok(Some(found.holder.map_or(Place::Waiting, in_hand)));
+                let trace = trace_in(&entry.bytes, request)?;
+                Some(Found { place: entry.holder.map_or(Place::Waiting, in_hand), trace })
+            });
+            if found.is_some() {
+                return Ok(found);
             }
         }
-        let dead = self.core.find_dead(bucket, request).await?;
-        Ok(dead.map(|reason| Place::Dead { reason }))
+        self.core.find_dead(bucket, request).await
     }
 
     async fn dead(&self, bucket: BucketKey, max: usize) -> Result<Vec<DeadEntry>, Error> {

@@ -1,15 +1,20 @@
 //! Dead letters as operators meet them, in a process without a broker; what replaying does is in
 //! `actors/letters.rs`.
 
+use std::fmt::Write as _;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use diesel::connection::SimpleConnection;
 use diesel::prelude::*;
+use floodgate::domain::{BucketNo, Epoch, OrderIntent, SkuNo, TraceId};
+use floodgate::scripts::intent;
 use reqwest::Response;
 use serde_json::{Value as Json, json};
 
 use super::{problem, selling, unlimited};
 use crate::support::TestApp;
+use crate::support::offers::{buyer, request};
 
 /// Puts letters into the ledger as another process does that keeps them: number, state, origin,
 /// body in hexadecimal digits, length of the body.
@@ -25,6 +30,32 @@ fn keep(app: &TestApp, letters: &[(i64, i16, &str, &str, i64)]) {
         ))
         .unwrap();
     }
+}
+
+const CLICK: TraceId = TraceId(0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736);
+
+/// An intent as hexadecimal digits.
+fn packed(request_no: u64) -> String {
+    let bytes = intent::pack(&OrderIntent {
+        request: request(request_no),
+        sku: SkuNo(1),
+        bucket: BucketNo(0),
+        epoch: Epoch(1),
+        buyer: buyer(7),
+        quantity: 1,
+        slot: 0,
+        quota: None,
+        amount: 100,
+        placed_at_ms: 1_800_000_000_000,
+        pay_by_ms: 1_800_000_900_000,
+        trace: CLICK,
+        published_at_ms: None,
+    });
+    let mut digits = String::new();
+    for byte in bytes {
+        write!(digits, "{byte:02x}").unwrap();
+    }
+    digits
 }
 
 async fn get(app: &TestApp, path: &str) -> Response {
@@ -139,8 +170,10 @@ async fn without_a_broker_nothing_is_replayed_and_the_answer_says_so() {
 #[tokio::test]
 async fn a_trace_and_an_audit_tell_of_letters() {
     let app = selling(unlimited(), 5).await;
-    keep(&app, &[(1, 0, "consumer", "00", 1)]);
+    let (body, click) = (packed(100), format!("{:032x}", CLICK.0));
+    keep(&app, &[(1, 0, "consumer", &body, 75)]);
     let trace = app.admin("/requests/100/trace", None).await;
+    assert_eq!((&trace["trace_id"], &trace["took_ms"]), (&json!(click), &Json::Null));
     let stage = &trace["stages"][0];
     assert_eq!((&stage["stage"], &stage["state"]), (&json!("dead_letter"), &json!("dead")));
     assert_eq!((&stage["holder"], &stage["reason"]), (&json!("dead letter 1"), &json!("reason 1")));

@@ -123,11 +123,16 @@ async fn the_way_of_one_request_is_found_by_id_and_by_number() {
     let path = |id: &str| format!("/admin/v1/requests/{id}/trace");
     problem(get(&app, &path(&id)).await, 404, "not-found").await;
     let wish = json!({"sku_id": "sku", "quantity": 2, "request_id": id});
-    app.buy_json("sale", 7, wish).await;
+    let call = app.client.post(app.url("/v1/buy/sale")).header("x-buyer-id", "7").json(&wish);
+    let clicked = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let bought = call.header("traceparent", clicked).send().await.unwrap();
+    assert_eq!(bought.status(), 200);
     let (number, _) = id.split_once('-').unwrap();
     for id in [id.as_str(), number] {
         let trace: Json = get(&app, &path(id)).await.json().await.unwrap();
         assert_eq!((&trace["buyer_id"], &trace["sku_id"]), (&json!("7"), &json!("sku")));
+        assert_eq!(trace["trace_id"], "4bf92f3577b34da6a3ce929d0e0e4736");
+        assert!(trace["took_ms"].is_u64(), "{trace}");
         let stages: Vec<_> = trace["stages"].as_array().unwrap().iter().collect();
         assert_eq!(stages.iter().map(|s| &s["stage"]).collect::<Vec<_>>(), ["gate", "ledger"]);
         for stage in stages {

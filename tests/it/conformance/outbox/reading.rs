@@ -44,7 +44,11 @@ fn one_more() -> Worker {
 }
 
 pub async fn a_request_is_found_wherever_it_is(ground: &Ground) {
-    let find = async |no| ground.outbox.find(bucket(0), request(no)).await.unwrap();
+    let find = async |no| {
+        let found = ground.outbox.find(bucket(0), request(no)).await.unwrap()?;
+        assert_eq!(found.trace, TraceId(u128::from(no)));
+        Some(found.place)
+    };
     assert_eq!(find(1).await, None);
     // More than a search reads at once.
     ground

@@ -7,7 +7,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use floodgate::domain::RequestId;
 use floodgate::messages::wire;
-use floodgate::outbox::{DeadEntry, Entry, Error, Fate, Hand, Outbox, Place, Standing, Worker};
+use floodgate::outbox::{
+    DeadEntry, Entry, Error, Fate, Found, Hand, Outbox, Place, Standing, Worker,
+};
 use floodgate::stock::BucketKey;
 use parking_lot::Mutex;
 
@@ -254,12 +256,12 @@ impl Outbox for FakeOutbox {
         .await
     }
 
-    async fn find(&self, bucket: BucketKey, request: RequestId) -> Answer<Option<Place>> {
+    async fn find(&self, bucket: BucketKey, request: RequestId) -> Answer<Option<Found>> {
         let buckets = self.store.buckets.lock();
         let in_line = buckets.get(&bucket).into_iter().flat_map(|bucket| &bucket.line);
-        let mut in_line =
-            in_line.filter(|entry| wire::requests_in(&entry.bytes).contains(&request));
-        Ok(in_line.next().map(|_| Place::Waiting))
+        let mut intents = in_line.flat_map(|entry| wire::intents_in(&entry.bytes));
+        let found = intents.find(|intent| intent.request == request);
+        Ok(found.map(|intent| Found { place: Place::Waiting, trace: intent.trace }))
     }
 
     async fn dead(&self, bucket: BucketKey, max: usize) -> Answer<Vec<DeadEntry>> {
