@@ -74,7 +74,10 @@ fn render(trace: &Json) -> String {
         .map(|stage| names.iter().map(|name| field(stage, name)).collect())
         .collect();
     let heading = ["STAGE", "STATE", "AT", "WITH", "UNITS", "SAYS", "REASON"];
-    format!("{}\n\n{}\n{}\n", named.join(", "), table(&heading, &rows), remedy(trace))
+    let took = trace.get("took_ms").and_then(Json::as_u64);
+    let took = took.map(|ms| format!("took {ms} ms from the click to the ledger\n"));
+    let (named, table, took) = (named.join(", "), table(&heading, &rows), took.unwrap_or_default());
+    format!("{named}\n\n{table}\n{took}{}\n", remedy(trace))
 }
 
 /// What an operator does next, by the last stage that says something final, or where it waits.
@@ -132,6 +135,19 @@ mod tests {
         assert!(text.starts_with("request 9, SKU phone\n\nSTAGE  STATE   AT"), "{text}");
         assert!(text.contains("\nrelay  queued  -                         node-1/2  -"), "{text}");
         assert!(text.ends_with("is the broker up?\n"), "{text}");
+    }
+
+    #[test]
+    fn what_has_ended_tells_how_long_it_took() {
+        let mut trace = with(json!([
+            { "stage": "relay", "state": "published", "at": "2030-01-01T00:00:00.020Z" },
+            { "stage": "ledger", "state": "pending_payment", "at": "2030-01-01T00:00:00.041Z" },
+        ]));
+        assert!(!render(&trace).contains("took"));
+        trace["took_ms"] = json!(41);
+        let text = render(&trace);
+        assert!(text.contains("\nrelay   published        2030-01-01T00:00:00.020Z"), "{text}");
+        assert!(text.contains("\n\ntook 41 ms from the click to the ledger\ndone: "), "{text}");
     }
 
     #[test]
