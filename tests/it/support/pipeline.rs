@@ -107,8 +107,13 @@ impl PipelineGround {
 
     /// `floodgate dlq` with these words, as an operator of this server: what it prints.
     pub fn dlq(&self, internal: SocketAddr, words: &[&str]) -> Json {
+        self.ask(internal, &[&["dlq"], words].concat())
+    }
+
+    /// `floodgate` with these words, as an operator of this server: what it prints.
+    pub fn ask(&self, internal: SocketAddr, words: &[&str]) -> Json {
         let url = format!("http://{internal}");
-        let words = [&["dlq"], words, &["--internal-url", &url, "--json"]].concat();
+        let words = [words, &["--internal-url", &url, "--json"]].concat();
         let output = command(self.folder.path(), &words, &[]).output().unwrap();
         assert!(output.status.success(), "{words:?}: {output:?}");
         serde_json::from_slice(&output.stdout).unwrap()

@@ -1,8 +1,9 @@
 //! One installation in many processes: two of each role, one sale.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
 use crate::support::admin::open_sale;
 use crate::support::crowd::{History, send};
@@ -26,7 +27,7 @@ fn two_processes_of_each_role_sell_one_sale() {
         for api in [one, other] {
             until("the sale to be open here", async || {
                 let call = reqwest::get(format!("http://{}/v1/sales/sale", api.public));
-                let sale: serde_json::Value = call.await.ok()?.json().await.ok()?;
+                let sale: Json = call.await.ok()?.json().await.ok()?;
                 (sale["skus"][0]["stock_left"] == STOCK).then_some(())
             })
             .await;
@@ -42,15 +43,46 @@ fn two_processes_of_each_role_sell_one_sale() {
         assert_eq!(verdict.ok as u64, u64::from(STOCK));
         assert_eq!(history.acknowledged().len() as u64, u64::from(STOCK));
         each_reads_the_same(&history, one.public, other.public).await;
+        let internal = keeper.internal;
+        a_click_is_told_from_end_to_end(&ground, internal, one.public).await;
     });
 }
 
-/// What one process accepted, its buyer reads at the other one, too.
-async fn each_reads_the_same(
-    history: &History,
-    one: std::net::SocketAddr,
-    other: std::net::SocketAddr,
+/// By one trace id, and with the time of each stage, whichever process is asked.
+async fn a_click_is_told_from_end_to_end(
+    ground: &PipelineGround,
+    internal: SocketAddr,
+    public: SocketAddr,
 ) {
+    const TRACE_ID: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+    open_sale(internal, "traced", json!({"kind": "one_per_buyer"}), 1, 1).await;
+    let client = reqwest::Client::new();
+    let id = until("an order", async || {
+        let call = client.post(format!("http://{public}/v1/buy/traced"));
+        let call = call.header("x-buyer-id", "7").json(&json!({"sku_id": "sku", "quantity": 1}));
+        let call = call.header("traceparent", format!("00-{TRACE_ID}-00f067aa0ba902b7-01"));
+        let answer: Json = call.send().await.ok()?.json().await.ok()?;
+        (answer["state"] == "success").then(|| answer["order"]["request_id"].clone())
+    })
+    .await;
+    let trace = ground.ask(internal, &["trace", id.as_str().unwrap()]);
+    assert_eq!(trace["trace_id"], TRACE_ID, "{trace:#}");
+    let stages = trace["stages"].as_array().unwrap();
+    let told: Vec<_> = stages.iter().map(|stage| (&stage["stage"], &stage["state"])).collect();
+    let (placed, published) = (json!("pending_payment"), json!("published"));
+    let (gate, relay, ledger) = (json!("gate"), json!("relay"), json!("ledger"));
+    assert_eq!(told, [(&gate, &placed), (&relay, &published), (&ledger, &placed)]);
+    let at = |stage: &Json| {
+        let at = chrono::DateTime::parse_from_rfc3339(stage["at"].as_str().unwrap());
+        at.unwrap().timestamp_millis()
+    };
+    let times: Vec<i64> = stages.iter().map(at).collect();
+    assert!(times.is_sorted(), "{trace:#}");
+    assert_eq!(trace["took_ms"], times[2] - times[0], "{trace:#}");
+}
+
+/// What one process accepted, its buyer reads at the other one, too.
+async fn each_reads_the_same(history: &History, one: SocketAddr, other: SocketAddr) {
     let heard = history.heard.iter().find(|heard| heard.is_promise()).unwrap();
     let (buyer, id) = (heard.wish + 1, heard.request_id.as_deref().unwrap());
     let client = reqwest::Client::new();
@@ -58,7 +90,7 @@ async fn each_reads_the_same(
     for api in [one, other] {
         let call = client.get(format!("http://{api}/v1/requests/{id}"));
         let answer = call.header("x-buyer-id", buyer.to_string()).send().await.unwrap();
-        views.push(answer.json::<serde_json::Value>().await.unwrap());
+        views.push(answer.json::<Json>().await.unwrap());
     }
     assert_eq!(views[0]["state"], "success");
     assert_eq!(views[0], views[1]);
