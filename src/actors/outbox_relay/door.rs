@@ -1,4 +1,5 @@
-//! The way from gates to the relays of the same process: a word that a bucket has something.
+//! The way from gates to the relays of the same process, and between these: a word that a bucket has
+//! something, and that the broker is back.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ struct Inside {
     /// Bounded by the number of buckets.
     poked: Mutex<HashSet<BucketKey>>,
     bell: Notify,
+    recovered: Notify,
 }
 
 impl RelayDoor {
@@ -34,6 +36,16 @@ impl RelayDoor {
     /// Waits until somebody pokes; a poke that nobody waited for counts.
     pub(super) async fn poked(&self) {
         self.inside.bell.notified().await;
+    }
+
+    /// The broker takes messages again: whoever waits for it need not find out alone.
+    pub(super) fn recover(&self) {
+        self.inside.recovered.notify_waiters();
+    }
+
+    /// Waits until somebody says that the broker takes messages again.
+    pub(super) async fn recovered(&self) {
+        self.inside.recovered.notified().await;
     }
 
     /// The buckets that were poked since the last call.

@@ -55,6 +55,8 @@ pub struct Report {
     pub tally: Tally,
     /// Why the broker took nothing, if it is away.
     pub away: Option<String>,
+    /// What became of a message, if the broker answered for none.
+    pub silence: Option<String>,
 }
 
 impl Rounds {
@@ -151,7 +153,10 @@ fn fate(
     slot.due = now + limits.rest(slot.failures);
     let attempts = slot.entry.attempts.saturating_add(1);
     match (is_answering, attempts < limits.attempts_max) {
-        (false, _) => Fate::Kept,
+        (false, _) => {
+            report.silence.get_or_insert(reason);
+            Fate::Kept
+        }
         (true, true) => Fate::Failed,
         (true, false) => {
             Fate::Dead { reason: format!("not published in {attempts} attempts, last: {reason}") }

@@ -127,6 +127,8 @@ pub struct OutboxRelay {
     in_hand: HandCount,
     /// The last error of the outbox, until it answers again; for one log line at each change.
     trouble: Option<String>,
+    /// Whether the broker answered for no message of the last round.
+    is_in_silence: bool,
     quiet: Vec<oneshot::Sender<()>>,
     is_quiet: bool,
     has_left: bool,
@@ -147,6 +149,7 @@ impl OutboxRelay {
             waiting: None,
             in_hand: HandCount::new(&parts.metrics),
             trouble: None,
+            is_in_silence: false,
             quiet: Vec::new(),
             is_quiet: false,
             has_left: false,
@@ -320,9 +323,9 @@ impl OutboxRelay {
         // Crash here [confirmed_not_reported]: the broker has the messages and the outbox still
         // has the entries; whoever holds them next publishes them again.
         let now = now_monotonic();
-        let Report { hands, tally, away } = self.rounds.judge(plans, sent, now);
+        let Report { hands, tally, away, silence } = self.rounds.judge(plans, sent, now);
         self.parts.metrics.relayed(&tally, took);
-        self.note_broker(away, now);
+        self.note_broker(away, silence, now);
         if hands.is_empty() || !self.is_still_named() {
             self.go_on(ctx);
             return;

@@ -9,6 +9,7 @@ use futures_util::StreamExt;
 
 use super::{LOOKS_AT_ONCE, OutboxRelay};
 use crate::actors::child::{spawn_step, step};
+use crate::clock::now_monotonic;
 use crate::messages::reply;
 use crate::outbox::Worker;
 
@@ -21,19 +22,28 @@ impl OutboxRelay {
         let next = self.worker.as_ref().and_then(|_| self.rounds.next_at());
         let pause = next.map_or(WAIT_MAX, |at| at.saturating_duration_since(now).min(WAIT_MAX));
         // While nothing can be claimed, pokes are for whoever can.
-        let hears = self.worker.is_some() && !self.rounds.is_broker_away();
+        let is_away = self.rounds.is_broker_away();
+        let hears = self.worker.is_some() && !is_away;
         let (door, renamed) = (self.parts.door.clone(), self.parts.node.changed());
         let waited = async move {
             let poked = async { if hears { door.poked().await } else { pending().await } };
+            let recovered =
+                async { if is_away { door.recovered().await } else { pending().await } };
             tokio::select! {
-                () = tokio::time::sleep(pause) => {}
-                () = poked => {}
-                () = renamed => {}
+                () = tokio::time::sleep(pause) => false,
+                () = poked => false,
+                () = renamed => false,
+                () = recovered => true,
             }
         };
-        let then = fut::wrap_future::<_, Self>(waited).map(|(), relay, ctx| {
+        let then = fut::wrap_future::<_, Self>(waited).map(|recovered, relay, ctx| {
             relay.waiting = None;
-            step(relay, ctx, Self::go_on);
+            step(relay, ctx, |relay, ctx| {
+                if recovered {
+                    relay.rounds.broker_recovered(now_monotonic());
+                }
+                relay.go_on(ctx);
+            });
         });
         self.waiting = Some(ctx.spawn(then));
     }

@@ -224,6 +224,13 @@ impl Rounds {
         before.is_none()
     }
 
+    /// Somebody says that the broker takes messages again: it may be tried at once.
+    pub fn broker_recovered(&mut self, now: Instant) {
+        if let Some((_, at)) = &mut self.away {
+            *at = now;
+        }
+    }
+
     /// The broker takes messages. True: that is news.
     pub fn broker_well(&mut self) -> bool {
         self.away.take().is_some()

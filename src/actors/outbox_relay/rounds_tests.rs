@@ -214,7 +214,11 @@ fn a_broker_that_is_away_costs_nothing_and_is_asked_again_later() {
     assert!(!rounds.is_broker_due(now) && rounds.is_broker_due(now + LIMITS.retry_max));
     assert!(rounds.next_at().unwrap() > now, "no busy waiting");
     assert_eq!(rounds.num_in_hand(), 2);
+    rounds.broker_recovered(now);
+    assert!(rounds.is_broker_away() && rounds.is_broker_due(now), "it is tried, not believed");
     assert!(rounds.broker_well() && !rounds.broker_well() && rounds.is_broker_due(now));
+    rounds.broker_recovered(now + LIMITS.retry_max);
+    assert!(!rounds.is_broker_away());
 }
 
 #[test]

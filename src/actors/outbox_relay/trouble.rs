@@ -43,8 +43,20 @@ impl OutboxRelay {
     }
 
     /// Notes how the broker is after a round; `away` is what it said of messages that it did not
-    /// take.
-    pub(super) fn note_broker(&mut self, away: Option<String>, now: Instant) {
+    /// take, `silence` what became of the others if it answered for none.
+    pub(super) fn note_broker(
+        &mut self,
+        away: Option<String>,
+        silence: Option<String>,
+        now: Instant,
+    ) {
+        // Not a reason to claim nothing: it may be the fault of what this worker has in hand.
+        if let Some(reason) = &silence
+            && !self.is_in_silence
+        {
+            tracing::warn!(place = self.place, reason, "the broker answers for no message");
+        }
+        self.is_in_silence = silence.is_some();
         let away = away.or_else(|| match self.parts.publisher.reach() {
             Reach::Up => None,
             Reach::Blocked => Some("it accepts no messages for now: memory or disk".to_owned()),
@@ -56,6 +68,7 @@ impl OutboxRelay {
             }
         } else if self.rounds.broker_well() {
             tracing::info!(place = self.place, "the broker takes messages again");
+            self.parts.door.recover();
         }
     }
 }

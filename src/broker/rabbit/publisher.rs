@@ -239,6 +239,10 @@ impl<'a> Call<'a> {
                 None
             }
             Err(error) => {
+                // The connection lives and the channel does not: perhaps the exchange is gone.
+                if self.pen.line.end().is_none() {
+                    self.inner.doubt();
+                }
                 let reason = said(&error);
                 self.tally.lost(index, &reason);
                 self.tally.halt(&reason);

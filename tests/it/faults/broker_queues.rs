@@ -52,10 +52,21 @@ fn nothing_confirmed_is_lost_whatever_is_deleted() {
             deleted_under_load(&server, round).await;
             unroutable_under_load(&server, round).await;
         }
+        without_exchange(&server).await;
         without_dead_letter_exchange(&server).await;
         without_way_back_from_a_delay(&server).await;
         foreign_arguments(&server).await;
     });
+}
+
+/// Nobody subscribes here: whoever publishes brings the exchange back.
+async fn without_exchange(server: &RabbitMq) {
+    let broker = broker(server, "exchange");
+    let mut outgoing = broker.outgoing(WINDOW);
+    let mut try_one = async || outgoing.publish(vec![message(Route::Orders(1), 0)]).await;
+    assert_eq!(try_one().await, [Sent::Confirmed]);
+    server.delete_exchange("exchange.orders");
+    until("an exchange", async || (try_one().await == [Sent::Confirmed]).then_some(())).await;
 }
 
 /// Everything that waits in these queues, by number.

@@ -47,7 +47,7 @@ async fn deleted_under_load(
     let crowd = shop.crowd(server.public, BUYERS.into());
     until("messages in the queue", async || (ground.rabbit.num_ready(QUEUE)? > 50).then_some(()))
         .await;
-    deleted.happens(ground);
+    deleted.happens(ground).await;
     ground.mariadb.cont();
     shop.settle(server.public, crowd).await;
     ground.drained(server.internal).await;

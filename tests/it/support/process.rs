@@ -109,6 +109,9 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("the last lines of process {}:\n{}", self.id(), self.log());
+        }
         drop(self.child.kill());
         drop(self.child.wait());
     }
