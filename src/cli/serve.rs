@@ -69,7 +69,7 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<Exit> {
 /// The line that clients and tests wait for, and the same words in the log.
 fn announce(output: Output, Listening { public, internal }: Listening) {
     let shown = public.map_or_else(|| "none".to_owned(), |public| public.to_string());
-    tracing::info!(public = shown, %internal, "listening");
+    tracing::info!(public = %shown, %internal, "listening");
     let data = json!({ "listening": { "public": public, "internal": internal } });
     if let Err(error) =
         output.data(&data, || format!("listening public={shown} internal={internal}"))

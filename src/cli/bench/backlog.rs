@@ -14,16 +14,15 @@ const ORDERS_MAX: u64 = 1_000_000;
 /// So many that no bucket has more than its pages are made for.
 const BUCKETS: u16 = 4;
 const ENVELOPE: usize = 64;
-/// Share of them whose way through a relay is the steady rate.
-const STEADY_SHARE: u64 = 5;
+/// Share of them that warms the servers up.
+const WARM_UP_SHARE: u64 = 5;
 
 pub(super) async fn backlog(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Row>> {
     let orders = (PER_SECOND * lab.args.seconds).min(ORDERS_MAX);
     let all = Plan { orders, buckets: BUCKETS, envelope_max: ENVELOPE };
-    let few = Plan { orders: orders / STEADY_SHARE, ..all };
     let mut rig = Rig::start(lab).await?;
-    steady(&rig, lab, few).await?;
-    let before = steady(&rig, lab, few).await?;
+    steady(&rig, lab, Plan { orders: orders / WARM_UP_SHARE, ..all }).await?;
+    let before = steady(&rig, lab, all).await?;
     rig.rabbit.down();
     let mut stocked = rig.open(lab, all).await?;
     let relay = stocked.serve("relay")?;
@@ -35,7 +34,7 @@ pub(super) async fn backlog(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Row>> {
     let Drained { sample, costs } = rig.drain_by(lab, &stocked, &relay).await?;
     drop(relay);
     rig.judge(lab, stocked).await?;
-    let after = steady(&rig, lab, few).await?;
+    let after = steady(&rig, lab, all).await?;
     let rates = [&before, &sample, &after].map(|side| grouped(side.value));
     lab.say(&format!("orders/s: steady {}, backlog {}, steady {}", rates[0], rates[1], rates[2]));
     let remark =
@@ -51,13 +50,14 @@ pub(super) async fn backlog(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Row>> {
     let pair = |steady| Round { product: sample.clone(), yardstick: Some(steady) };
     let mut drain = row("backlog drain", what, goal, &[pair(before), pair(after)], "/s")?;
     drain.remark = Some(format!(
-        "{remark}; one drain against a {STEADY_SHARE}th of it before and after; core-µs for each \
-         order: {}",
+        "{remark}; one drain against as many before and after, which a relay started to find with \
+         the broker up; core-µs for each order: {}",
         shown(&costs)
     ));
     Ok(vec![bytes, drain])
 }
 
+/// As many orders on their way with a broker that was up all the time.
 async fn steady(rig: &Rig, lab: &mut Lab<'_>, plan: Plan) -> anyhow::Result<Sample> {
     let stocked = rig.stock(lab, plan).await?;
     let drained = rig.drain(lab, &stocked).await?;

@@ -63,10 +63,11 @@ impl ServerChild {
         let tail = Arc::new(Mutex::new(VecDeque::new()));
         let (sender, receiver) = channel();
         if let Some(stdout) = server.child.stdout.take() {
-            drain(stdout, sender.clone(), tail.clone())?;
+            drain(stdout, Some(sender), tail.clone())?;
         }
+        // The log tells the addresses, too, in a form of its own.
         if let Some(stderr) = server.child.stderr.take() {
-            drain(stderr, sender, tail.clone())?;
+            drain(stderr, None, tail.clone())?;
         }
         match await_addresses(&receiver) {
             Ok((public, internal)) => {
@@ -112,16 +113,18 @@ fn own_command() -> anyhow::Result<Command> {
 
 type Addresses = (SocketAddr, Option<SocketAddr>);
 
-/// Reads a stream to its end, so that the server never waits for a full pipe.
+/// Reads a stream to its end, so that the server never waits for a full pipe; whoever wants to hear
+/// of addresses does.
 fn drain(
     stream: impl Read + Send + 'static,
-    found: Sender<Addresses>,
+    found: Option<Sender<Addresses>>,
     tail: Arc<Mutex<VecDeque<String>>>,
 ) -> anyhow::Result<()> {
     let read = move || {
         for line in BufReader::new(stream).lines().map_while(Result::ok) {
             // Nobody listens any more after the first.
-            if let Some(addresses) = parse_listening(&line)
+            if let Some(found) = &found
+                && let Some(addresses) = parse_listening(&line)
                 && found.send(addresses).is_ok()
             {
                 continue;
@@ -144,14 +147,13 @@ fn await_addresses(receiver: &Receiver<Addresses>) -> anyhow::Result<Addresses> 
     })
 }
 
-/// Finds `listening public=HOST:PORT internal=HOST:PORT` in a line, in plain text or a log line. A
-/// role that does not sell has no public listener: port 0 answers nobody.
+/// Finds `listening public=HOST:PORT internal=HOST:PORT` in a line. A role that does not sell has no
+/// public listener: port 0 answers nobody.
 fn parse_listening(line: &str) -> Option<Addresses> {
     let (_, fields) = line.split_once("listening")?;
     let value = |name: &str| {
         let (_, rest) = fields.split_once(name)?;
-        let address: String =
-            rest.chars().take_while(|c| !c.is_whitespace() && !matches!(c, '"' | ',')).collect();
+        let address: String = rest.chars().take_while(|c| !c.is_whitespace()).collect();
         address.parse().ok()
     };
     match (value("public="), value("internal=")) {
@@ -170,8 +172,6 @@ mod tests {
     fn addresses_are_found() {
         let both = parse_listening("listening public=127.0.0.1:81 internal=127.0.0.1:82").unwrap();
         assert_eq!((both.0.port(), both.1.map(|address| address.port())), (81, Some(82)));
-        let log = "2026-01-01 INFO floodgate: listening public=[::1]:7 internal=[::1]:8";
-        assert_eq!(parse_listening(log).map(|(public, _)| public.port()), Some(7));
         assert_eq!(parse_listening("listening public=1.2.3.4:5").map(|both| both.1), Some(None));
         let (public, internal) = parse_listening("listening public=- internal=[::1]:8").unwrap();
         assert_eq!((public.port(), internal.unwrap().port()), (0, 8));

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use anyhow::bail;
+
 use super::goals::ENDLESS;
 use super::lab::{Lab, Product, newly_accepted};
 use super::meter::{Meter, Metered};
@@ -102,6 +104,9 @@ impl Servers {
         ])?;
         let report = crate::load::run(load).await?;
         let accepted = newly_accepted(&report);
+        if accepted == 0 {
+            bail!("nobody was sold anything: {} answers", report.answered);
+        }
         let landed = await_placed(product, placed, accepted).await?;
         let metered = meter.stop(lab)?;
         let batches = batches(&product.server).await?.since(&before);
