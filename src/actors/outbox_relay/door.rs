@@ -1,5 +1,5 @@
-//! The way from gates to the relays of the same process, and between these: a word that a bucket has
-//! something, and that the broker is back.
+//! The way from gates to the relays of the same process, and between these: a word that a bucket
+//! has something, and that the broker is back.
 
 use std::collections::HashSet;
 use std::sync::Arc;

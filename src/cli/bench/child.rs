@@ -147,8 +147,8 @@ fn await_addresses(receiver: &Receiver<Addresses>) -> anyhow::Result<Addresses> 
     })
 }
 
-/// Finds `listening public=HOST:PORT internal=HOST:PORT` in a line. A role that does not sell has no
-/// public listener: port 0 answers nobody.
+/// Finds `listening public=HOST:PORT internal=HOST:PORT` in a line. A role that does not sell has
+/// no public listener: port 0 answers nobody.
 fn parse_listening(line: &str) -> Option<Addresses> {
     let (_, fields) = line.split_once("listening")?;
     let value = |name: &str| {
