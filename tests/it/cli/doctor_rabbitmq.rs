@@ -7,7 +7,7 @@ use lapin::types::FieldTable;
 use super::doctor::{Diagnosis, Stack};
 use crate::support::offers::run;
 use crate::support::servers::ports::Port;
-use crate::support::servers::rabbitmq::RabbitMq;
+use crate::support::servers::rabbitmq::{Alarm, RabbitMq};
 use crate::support::servers::redis::{AOF_ALWAYS, Redis};
 
 const CHECKS: [&str; 6] = [
@@ -88,12 +88,15 @@ fn each_thing_that_is_wrong_with_a_broker_is_told_with_its_remedy() {
         declare(&server);
     }
 
-    server.memory_alarm(true);
-    let blocked = look();
-    let finding = blocked.only("broker", "fail");
-    assert!(finding.detail.contains("accepts no messages: low on memory"), "{finding:#?}");
-    server.memory_alarm(false);
-    look().assert_right("broker");
+    for (alarm, short) in [(Alarm::Memory, "memory"), (Alarm::Disk, "disk")] {
+        server.alarm(alarm, true);
+        let blocked = look();
+        let finding = blocked.only("broker", "fail");
+        let words = format!("accepts no messages: low on {short}");
+        assert!(finding.detail.contains(&words), "{finding:#?}");
+        server.alarm(alarm, false);
+        look().assert_right("broker");
+    }
 
     who_is_not_let_in(&server, &redis);
 }

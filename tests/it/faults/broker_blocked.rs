@@ -1,4 +1,4 @@
-//! C09: a broker short of memory takes no messages, and goes on taking acknowledgements.
+//! C09: a broker short of memory or disk takes no messages, and goes on taking acknowledgements.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use floodgate::broker::{
 };
 
 use crate::support::offers::run;
-use crate::support::servers::rabbitmq::RabbitMq;
+use crate::support::servers::rabbitmq::{Alarm, RabbitMq};
 use crate::support::wait::until;
 
 fn message(number: usize) -> Message {
@@ -19,8 +19,13 @@ fn message(number: usize) -> Message {
 #[test]
 fn a_blocked_broker_takes_acknowledgements_and_no_messages() {
     let server = RabbitMq::start();
+    blocked(&server, Alarm::Memory, "memory");
+    blocked(&server, Alarm::Disk, "disk");
+}
+
+fn blocked(server: &RabbitMq, alarm: Alarm, namespace: &str) {
     run(async {
-        let mut options = server.options(Topology::new("blocked", 1, 100, vec![1_000]));
+        let mut options = server.options(Topology::new(namespace, 1, 100, vec![1_000]));
         options.confirm_timeout = Duration::from_millis(500);
         let broker = RabbitBroker::new(options).unwrap();
         let mut outgoing = broker.outgoing(4);
@@ -35,7 +40,7 @@ fn a_blocked_broker_takes_acknowledgements_and_no_messages() {
         for _ in 0..10 {
             subscription.next().await.unwrap();
         }
-        server.memory_alarm(true);
+        server.alarm(alarm, true);
 
         // The broker tells of its alarm when somebody publishes.
         let results = outgoing.publish((100..110).map(message).collect()).await;
@@ -59,7 +64,7 @@ fn a_blocked_broker_takes_acknowledgements_and_no_messages() {
         let depths = broker.depths().await.unwrap();
         assert!(depths.iter().any(|one| one.queue == "orders.0" && one.num_ready == 0));
 
-        server.memory_alarm(false);
+        server.alarm(alarm, false);
         until("the broker to take messages again", async || {
             (broker.reach() == Reach::Up).then_some(())
         })

@@ -7,6 +7,7 @@ use crate::support::gate::metric;
 use crate::support::pipeline::PipelineGround;
 use crate::support::process::Server;
 use crate::support::random::number_from_env;
+use crate::support::servers::rabbitmq::Alarm;
 use crate::support::shop::Shop;
 use crate::support::wait::{until, until_true};
 
@@ -37,7 +38,7 @@ fn short_of_memory(outbox: &str) {
         ground.mariadb.stop();
         shop.sell(server.public, 1_500).await;
         until_true("messages in the queue", || ready(&ground) > 300);
-        ground.rabbit.memory_alarm(true);
+        ground.rabbit.alarm(Alarm::Memory, true);
         shop.sell(server.public, 500).await;
         ground.mariadb.cont();
         // More wait than may be unacknowledged at once: they are delivered as others are
@@ -56,7 +57,7 @@ fn short_of_memory(outbox: &str) {
         assert!(stage(server.internal, "sale", "unsettled").await >= waiting, "units stay taken");
         let resident = resident_kib(&server);
         assert!(resident < RESIDENT_KIB_MAX, "{resident} KiB");
-        ground.rabbit.memory_alarm(false);
+        ground.rabbit.alarm(Alarm::Memory, false);
         let verdict = shop.judge(&ground, server.internal).await;
         assert_eq!((verdict.acknowledged, verdict.ok), (3_000, 3_000));
         assert!(ground.open_letters(server.internal).is_empty());

@@ -37,6 +37,13 @@ log.file.level = info
 /// Dead letters that found no place are tried again soon, instead of after three minutes.
 const ADVANCED: &str = "[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 500}]}].\n";
 
+/// What a broker may be short of.
+#[derive(Debug, Clone, Copy)]
+pub enum Alarm {
+    Memory,
+    Disk,
+}
+
 /// A running node. Port and data outlive its process.
 pub struct RabbitMq {
     folder: TempDir,
@@ -178,12 +185,17 @@ impl RabbitMq {
         out
     }
 
-    /// Raises or ends the memory alarm: whoever publishes is blocked.
-    pub fn memory_alarm(&self, is_on: bool) {
-        let share = if is_on { "0.0000001" } else { "0.6" };
-        self.ctl(&["set_vm_memory_high_watermark", share]);
+    /// Raises or ends an alarm: while it lasts, whoever publishes is blocked.
+    pub fn alarm(&self, alarm: Alarm, is_on: bool) {
+        let (limit, name) = match (alarm, is_on) {
+            (Alarm::Memory, true) => (["set_vm_memory_high_watermark", "0.0000001"], "memory"),
+            (Alarm::Memory, false) => (["set_vm_memory_high_watermark", "0.6"], "memory"),
+            (Alarm::Disk, true) => (["set_disk_free_limit", "1000000GB"], "disk"),
+            (Alarm::Disk, false) => (["set_disk_free_limit", "50MB"], "disk"),
+        };
+        self.ctl(&limit);
         until_true("the alarm", || {
-            self.ctl(&["eval", "rabbit_alarm:get_alarms()."]).contains("memory") == is_on
+            self.ctl(&["eval", "rabbit_alarm:get_alarms()."]).contains(name) == is_on
         });
     }
 
