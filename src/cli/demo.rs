@@ -13,6 +13,7 @@ use super::admin::{self, AdminClient, ServerArgs};
 use super::common::Common;
 use super::exit::Exit;
 use super::open_files;
+use super::output::grouped;
 use crate::app::AppThread;
 use crate::clock;
 use crate::config::Settings;
@@ -280,18 +281,6 @@ fn free_port_if_taken(bind: &mut SocketAddr) {
     }
 }
 
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 /// A folder for one ledger, removed at the end.
 struct TemporaryLedger {
     folder: PathBuf,
@@ -315,18 +304,5 @@ impl Drop for TemporaryLedger {
     fn drop(&mut self) {
         // What cannot be removed lies in the system's temporary folder and is removed by it.
         let _left_behind = std::fs::remove_dir_all(&self.folder);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_grouped_by_three() {
-        let cases = [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")];
-        for (number, text) in cases {
-            assert_eq!(grouped(number), text);
-        }
     }
 }

@@ -63,6 +63,20 @@ fn write(to: &mut dyn Write, text: &str) {
     drop(written.and_then(|()| to.flush()));
 }
 
+/// A number, rounded, with thousands apart.
+#[must_use]
+pub fn grouped(number: impl std::fmt::Display) -> String {
+    let digits = format!("{number:.0}");
+    let mut text = String::with_capacity(digits.len() * 2);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 /// Columns aligned to the left under a heading.
 #[must_use]
 pub fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
@@ -91,6 +105,15 @@ pub fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_grouped_by_three() {
+        let cases = [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")];
+        for (number, text) in cases {
+            assert_eq!(grouped(number), text);
+        }
+        assert_eq!(grouped(1_233_567.5), "1,233,568");
+    }
 
     #[test]
     fn tables_line_up_and_have_no_trailing_blanks() {

@@ -9,7 +9,7 @@ use serde_json::{Value as Json, json};
 
 use super::admin::With;
 use super::exit::{Exit, Failure};
-use super::output::table;
+use super::output::{grouped, table};
 
 /// Opening loads stock into every gate, so it may take a while.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -121,13 +121,18 @@ async fn turn(one: &One, verb: &str, becomes: &str, next: &str) -> anyhow::Resul
 }
 
 async fn show(one: &One) -> anyhow::Result<Exit> {
-    let sale = one
-        .with
-        .client()?
-        .get(&["sales", &one.sale_id], Some(PATIENCE))
-        .await
-        .map_err(super::admin::Error::into_failure)?;
-    one.with.output().data(&sale, || render_sale(&sale))?;
+    let client = one.with.client()?;
+    let get = async |path: &[&str]| {
+        client.get(path, Some(PATIENCE)).await.map_err(super::admin::Error::into_failure)
+    };
+    let mut sale = get(&["sales", &one.sale_id]).await?;
+    let funnel = get(&["sales", &one.sale_id, "funnel"]).await?;
+    if let (Some(sale), Some(stages)) = (sale.as_object_mut(), funnel.get("stages")) {
+        sale.insert("funnel".to_owned(), stages.clone());
+    }
+    one.with
+        .output()
+        .data(&sale, || format!("{}\n{}", render_sale(&sale), render_funnel(&sale)))?;
     Ok(Exit::Done)
 }
 
@@ -219,9 +224,38 @@ fn render_sale(sale: &Json) -> String {
     )
 }
 
+/// Where the requests are. What nobody could count is a question mark.
+fn render_funnel(sale: &Json) -> String {
+    let stages = sale.get("funnel").and_then(Json::as_array).map_or(&[][..], Vec::as_slice);
+    let rows: Vec<Vec<String>> = stages
+        .iter()
+        .map(|stage| {
+            let count = match stage.get("count").and_then(Json::as_u64) {
+                Some(count) => grouped(count),
+                None => "?".to_owned(),
+            };
+            let age = stage.get("oldest_age_ms").and_then(Json::as_u64);
+            let age = age
+                .map_or_else(|| "-".to_owned(), |ms| format!("{}.{:03} s", ms / 1000, ms % 1000));
+            vec![field(stage, "stage"), count, field(stage, "unit"), age]
+        })
+        .collect();
+    table(&["STAGE", "COUNT", "OF", "OLDEST"], &rows)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_funnel_tells_what_nobody_could_count() {
+        let text = render_funnel(&json!({ "funnel": [
+            { "stage": "unsettled", "count": 1200, "unit": "requests", "oldest_age_ms": 31_007 },
+            { "stage": "broker", "count": null, "unit": "messages", "oldest_age_ms": null },
+        ] }));
+        assert!(text.contains("\nunsettled  1,200  requests  31.007 s"), "{text}");
+        assert!(text.contains("\nbroker     ?      messages  -"), "{text}");
+    }
 
     fn sale() -> Json {
         json!({

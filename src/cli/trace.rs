@@ -19,7 +19,8 @@ Examples:
   floodgate trace 7212345678901234567               or its number
 ";
 
-/// Tell every stage of one request, and what to do about it: 0 = known, 1 = never accepted
+/// Tell every stage of one request, and what to do about it: 0 = known, 1 = never accepted,
+/// 2 = not everybody could be asked
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES)]
 pub struct TraceArgs {
@@ -37,7 +38,7 @@ pub async fn run(args: &TraceArgs) -> anyhow::Result<Exit> {
     let path = ["requests", &args.request_id, "trace"];
     let trace = args.with.client()?.get(&path, Some(PATIENCE)).await.map_err(explain)?;
     args.with.output().data(&trace, || render(&trace))?;
-    Ok(Exit::Done)
+    Ok(if silent(&trace).is_empty() { Exit::Done } else { Exit::Unclear })
 }
 
 fn explain(error: Error) -> Failure {
@@ -52,6 +53,12 @@ fn explain(error: Error) -> Failure {
 
 fn stages(trace: &Json) -> &[Json] {
     trace.get("stages").and_then(Json::as_array).map_or(&[], Vec::as_slice)
+}
+
+/// The stages that could not be asked.
+fn silent(trace: &Json) -> Vec<String> {
+    let silent = stages(trace).iter().filter(|stage| field(stage, "state") == "unknown");
+    silent.map(|stage| field(stage, "stage")).collect()
 }
 
 fn render(trace: &Json) -> String {
@@ -82,6 +89,14 @@ fn render(trace: &Json) -> String {
 
 /// What an operator does next, by the last stage that says something final, or where it waits.
 fn remedy(trace: &Json) -> String {
+    let silent = silent(trace);
+    if !silent.is_empty() {
+        return format!(
+            "next: `floodgate doctor` says why the {} cannot be asked; nothing is lost by that, \
+             and what waits goes on when it is back",
+            silent.join(" and the ")
+        );
+    }
     let stages = stages(trace);
     let find = |name: &str| stages.iter().rev().find(|stage| field(stage, "stage") == name);
     if let Some(ledger) = find("ledger") {
@@ -166,6 +181,8 @@ mod tests {
         for stage in ["outbox", "relay", "broker"] {
             assert!(of(json!({ "stage": stage, "state": "queued" })).starts_with("wait:"));
         }
+        let silent = json!([gate, { "stage": "ledger", "state": "unknown", "reason": "down" }]);
+        assert!(remedy(&with(silent)).contains("why the ledger cannot be asked"));
         let both = json!([gate, dead, ledger("paid")]);
         assert!(remedy(&with(both)).contains("it is an order"));
         assert!(remedy(&with(json!([gate]))).contains("the ledger has not answered"));

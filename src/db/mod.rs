@@ -7,6 +7,8 @@
 //! On death: a transaction that did not commit never happened; one that did is found by request id.
 //! May repeat: everything, by request id.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 
 use crate::domain::invariants::{FailureFacts, SkuFacts};
@@ -46,6 +48,19 @@ pub struct OrderCursor {
     pub placed_at_ms: i64,
     /// Its request.
     pub request: RequestId,
+}
+
+/// What a call comes to within its patience; the job goes on without whoever asked.
+///
+/// # Errors
+/// Those of the call, and [`Error::TimedOut`] when it takes longer.
+pub async fn within<T>(
+    patience: Duration,
+    doing: &'static str,
+    call: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    let answer = tokio::time::timeout(patience, call).await;
+    answer.unwrap_or(Err(Error::TimedOut { doing }))
 }
 
 /// Receives rows one at a time; returning `false` ends the scan early.

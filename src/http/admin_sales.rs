@@ -214,7 +214,6 @@ impl From<DeskError> for Problem {
             DeskError::Faults(faults) => Self::invalid(faults.join("; ")).with("faults", faults),
             DeskError::Ledger(error) => error.into(),
             DeskError::Stock(error) => error.into(),
-            DeskError::Outbox(error) => error.into(),
         }
     }
 }
@@ -327,10 +326,10 @@ async fn turn(sale_id: &str, next: Phase, state: &State) -> Result<HttpResponse,
     Ok(HttpResponse::Ok().insert_header(no_store()).json(view))
 }
 
-/// Count and oldest age of each stage.
+/// Count and oldest age of each stage; without a count what cannot be asked now.
 ///
 /// # Errors
-/// `unknown-sku`, `busy`.
+/// `unknown-sku`.
 #[utoipa::path(
     get, path = "/admin/v1/sales/{sale_id}/funnel", tag = "operators",
     params(("sale_id" = String, Path)),

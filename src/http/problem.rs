@@ -315,22 +315,24 @@ impl ResponseError for Problem {
 }
 
 impl From<db::Error> for Problem {
-    /// Logged here, because here it ends: the buyer reads `busy` or `internal`.
+    /// Logged here, because here it ends: whoever asks reads `busy` or `internal`.
     fn from(error: db::Error) -> Self {
         let class = error.class();
         tracing::warn!(?class, error = &error as &dyn std::error::Error, "ledger did not answer");
         match class {
-            db::Class::Retry | db::Class::Down | db::Class::Unknown => Code::Busy.into(),
+            db::Class::Retry | db::Class::Down | db::Class::Unknown => {
+                Self::from(Code::Busy).with_detail("The ledger did not answer. Ask again later.")
+            }
             db::Class::Bug => Code::Internal.into(),
         }
     }
 }
 
 impl From<stock::Error> for Problem {
-    /// Logged here, because here it ends: the buyer reads `busy`.
+    /// Logged here, because here it ends: whoever asks reads `busy`.
     fn from(error: stock::Error) -> Self {
         tracing::warn!(error = &error as &dyn std::error::Error, "stock did not answer");
-        Code::Busy.into()
+        Self::from(Code::Busy).with_detail("The stock did not answer. Ask again later.")
     }
 }
 
@@ -338,7 +340,7 @@ impl From<outbox::Error> for Problem {
     /// Logged here, because here it ends: the operator reads `busy`.
     fn from(error: outbox::Error) -> Self {
         tracing::warn!(error = &error as &dyn std::error::Error, "outbox did not answer");
-        Code::Busy.into()
+        Self::from(Code::Busy).with_detail("The outbox did not answer. Ask again later.")
     }
 }
 

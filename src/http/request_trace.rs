@@ -1,20 +1,26 @@
 //! "Where is my order?": every stage between gate and ledger that knows one request, for operators.
 
+use std::time::Duration;
+
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::problem::{Code, Problem};
 use super::state::Parts;
 use super::views::rfc3339;
+use crate::db;
 use crate::domain::{
     BucketNo, BuyerId, DeadLetter, Failure, Journey, LetterNo, LetterState, RequestId, SkuNo,
     Standing, TraceId,
 };
 use crate::messages::wire;
-use crate::outbox::Place;
+use crate::outbox::{self, Place};
 use crate::stock::{self, BucketKey, RequestStanding};
 use crate::tier::Pipeline;
 use crate::tokens::RequestTokens;
+
+/// How long the ledger may take. Its own limits are made for orders, which are worth a longer wait.
+const LEDGER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The way of one request.
 #[derive(Debug, Serialize, ToSchema)]
@@ -44,9 +50,10 @@ pub struct StageView {
     stage: &'static str,
     /// What it says, for people.
     says: &'static str,
-    /// `queued`, `published`, `failed`, `dead`, `replayed`, or the state of the order.
+    /// `queued`, `published`, `failed`, `dead`, `replayed`, or the state of the order; `unknown`
+    /// where the stage cannot be asked now.
     state: &'static str,
-    /// Why it failed.
+    /// Why it failed, or cannot be asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
     /// Who has it in hand.
@@ -81,6 +88,11 @@ impl StageView {
         self.reason = Some(reason.into());
         self
     }
+
+    /// A stage that cannot be asked now.
+    fn silent(stage: &'static str, error: &impl std::error::Error) -> Self {
+        Self::new(stage, "cannot be asked now", "unknown").because(error.to_string())
+    }
 }
 
 /// What is known, piece by piece.
@@ -96,6 +108,8 @@ struct Known {
     between: Vec<StageView>,
     ledger: Option<StageView>,
     recorded_at_ms: Option<i64>,
+    /// Stages that cannot be asked.
+    silent: Vec<StageView>,
 }
 
 impl Known {
@@ -158,37 +172,53 @@ impl Known {
         u64::try_from(self.recorded_at_ms?.checked_sub(self.asked_at_ms?)?).ok()
     }
 
+    /// Whether there is nothing to tell, not even that somebody cannot be asked.
+    fn is_empty(&self) -> bool {
+        let asked = [&self.gate, &self.ledger].into_iter().flatten();
+        asked.chain(&self.between).chain(&self.silent).next().is_none()
+    }
+
     fn stages(self) -> Vec<StageView> {
-        self.gate.into_iter().chain(self.between).chain(self.ledger).collect()
+        let said = self.gate.into_iter().chain(self.between).chain(self.ledger);
+        said.chain(self.silent).collect()
     }
 }
 
 /// Looks a request up, by the id its buyer has or by its bare number. Signatures are not checked:
-/// operators may look at every request.
+/// operators may look at every request. What cannot be asked is a stage that says so: the others
+/// are worth more than nothing.
 ///
 /// # Errors
-/// `invalid-request` when it is no id, `not-found` when nobody knows it, `busy`.
+/// `invalid-request` when it is no id, `not-found` when everybody was asked and nobody knows it.
 pub async fn trace(parts: &Parts, written: &str) -> Result<TraceView, Problem> {
     let token = RequestTokens::read(written);
     let number = token.map_or_else(|| written.parse().ok(), |id| Some(id.number));
     let request: RequestId =
         number.ok_or_else(|| Problem::invalid("request_id must be a request id or its number"))?;
     let mut known = Known { sku: token.map(|id| id.sku_no), ..Known::default() };
-    ask_ledger(parts, request, &mut known).await?;
-    match ask_gates(parts, request, &mut known).await {
-        // What the ledger says is the last word, also while the gates cannot be asked.
-        Err(_busy) if known.ledger.is_some() => {}
-        asked => asked?,
+    let looked_up = ask_ledger(parts, request, &mut known);
+    let ledger = db::within(LEDGER_PATIENCE, "a trace", looked_up).await;
+    let gates = ask_gates(parts, request, &mut known).await;
+    if let (Some(pipeline), Some(key)) = (&parts.pipeline, known.waiting_in)
+        && let Err(error) = on_its_way(pipeline, key, request, &mut known).await
+    {
+        known.silent.push(StageView::silent("outbox", &error));
     }
-    if let (Some(pipeline), Some(key)) = (&parts.pipeline, known.waiting_in) {
-        on_its_way(pipeline, key, request, &mut known).await?;
+    let ledger = match ledger {
+        Ok(()) => {
+            let letters = ask_letters(parts, request, &mut known);
+            db::within(LEDGER_PATIENCE, "a trace", letters).await
+        }
+        silent => silent,
+    };
+    // What the ledger says is the last word, also while the gates cannot be asked.
+    if let (Err(error), None) = (&gates, &known.ledger) {
+        known.silent.push(StageView::silent("gate", error));
     }
-    let letters = parts.ledger.dead_letters_with(request).await?;
-    known.add_letters(&letters);
-    if let (None, Some(letter)) = (known.trace, letters.first()) {
-        known.trace = trace_in(parts, letter.no, request).await?;
+    if let Err(error) = &ledger {
+        known.silent.push(StageView::silent("ledger", error));
     }
-    if known.ledger.is_none() && known.gate.is_none() && known.between.is_empty() {
+    if known.is_empty() {
         let detail = "No gate and no row of the ledger knows it: it was never accepted.";
         let problem = Problem::from(Code::NotFound).with_detail(detail);
         return Err(problem.with("request_id", request.to_string()));
@@ -205,7 +235,8 @@ pub async fn trace(parts: &Parts, written: &str) -> Result<TraceView, Problem> {
     })
 }
 
-async fn ask_ledger(parts: &Parts, request: RequestId, known: &mut Known) -> Result<(), Problem> {
+/// Takes over order or failure.
+async fn ask_ledger(parts: &Parts, request: RequestId, known: &mut Known) -> Result<(), db::Error> {
     if let Some(journey) = parts.ledger.journey(request).await? {
         known.add_order(&journey);
     } else if let Some(failure) = parts.ledger.failure(request).await? {
@@ -214,8 +245,26 @@ async fn ask_ledger(parts: &Parts, request: RequestId, known: &mut Known) -> Res
     Ok(())
 }
 
+/// Takes over the dead letters that it is in.
+async fn ask_letters(
+    parts: &Parts,
+    request: RequestId,
+    known: &mut Known,
+) -> Result<(), db::Error> {
+    let letters = parts.ledger.dead_letters_with(request).await?;
+    known.add_letters(&letters);
+    if let (None, Some(letter)) = (known.trace, letters.first()) {
+        known.trace = trace_in(parts, letter.no, request).await?;
+    }
+    Ok(())
+}
+
 /// Asks every bucket of the SKU, or of all SKUs where nobody knows which: one request at a time.
-async fn ask_gates(parts: &Parts, request: RequestId, known: &mut Known) -> Result<(), Problem> {
+async fn ask_gates(
+    parts: &Parts,
+    request: RequestId,
+    known: &mut Known,
+) -> Result<(), stock::Error> {
     let (all, known_sku) = (parts.catalog.all(), known.sku);
     let skus = all.iter().flat_map(|listed| &listed.skus);
     let mut candidates = skus.filter(|sku| known_sku.is_none_or(|no| no == sku.no));
@@ -250,7 +299,7 @@ async fn on_its_way(
     key: BucketKey,
     request: RequestId,
     known: &mut Known,
-) -> Result<(), Problem> {
+) -> Result<(), outbox::Error> {
     let found = pipeline.outbox.find(key, request).await?;
     known.trace = known.trace.or_else(|| found.as_ref()?.trace.known());
     known.between.push(match found.map(|found| found.place) {
@@ -274,7 +323,7 @@ async fn trace_in(
     parts: &Parts,
     letter: LetterNo,
     request: RequestId,
-) -> Result<Option<TraceId>, Problem> {
+) -> Result<Option<TraceId>, db::Error> {
     let whole = parts.ledger.dead_letter(letter).await?;
     let intents = whole.map(|whole| wire::intents_in(&whole.body)).unwrap_or_default();
     let intent = intents.iter().find(|intent| intent.request == request);

@@ -1,12 +1,19 @@
 //! Where the requests of a sale are: every stage of the way, with count and oldest age.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use serde::Serialize;
 
 use super::{DeskError, SalesDesk};
-use crate::broker;
+use crate::db::{self, Ledger};
 use crate::domain::{BucketNo, SaleId, Sku};
-use crate::stock::BucketKey;
+use crate::stock::{self, BucketKey, Stock};
 use crate::tier::Pipeline;
+use crate::{broker, outbox};
+
+/// How long the ledger may take. Its own limits are made for orders, which are worth a longer wait.
+const LEDGER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// One stage of the way from click to ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -23,110 +30,126 @@ pub struct Stage {
     pub oldest_age_ms: Option<i64>,
 }
 
-impl Stage {
-    const fn new(stage: &'static str, unit: &'static str, count: u64) -> Self {
-        Self { stage, count: Some(count), unit, oldest_age_ms: None }
-    }
+/// What is at one stage: how many, and when the oldest of them was accepted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Found {
+    count: u64,
+    oldest_ms: Option<i64>,
+}
 
-    fn since(mut self, now_ms: i64, oldest_ms: Option<i64>) -> Self {
-        self.oldest_age_ms = oldest_ms.map(|then| (now_ms - then).max(0));
-        self
+impl Found {
+    fn add(&mut self, count: u64, oldest_ms: Option<i64>) {
+        self.count += count;
+        self.oldest_ms = [self.oldest_ms, oldest_ms].into_iter().flatten().min();
     }
 }
 
 impl SalesDesk {
-    /// Every stage of a sale with count and oldest age, in the order of the way.
+    /// Every stage of a sale with count and oldest age, in the order of the way. The stages of what
+    /// cannot be asked are without a count: the others are what an operator then looks for.
     ///
     /// # Errors
-    /// [`DeskError::Unknown`], or what the ledger, the stock or the outbox said. A broker that
-    /// cannot be asked is a stage without a count.
+    /// [`DeskError::Unknown`].
     pub async fn funnel(&self, id: &SaleId) -> Result<Vec<Stage>, DeskError> {
         let listed = self.catalog.sale(id.as_str()).ok_or(DeskError::Unknown)?;
+        let skus = &listed.skus[..];
         let now_ms = self.clock.wall_ms();
-        let (mut left, mut unsettled, mut landed, mut failed) = (0, 0, 0, 0);
-        let mut oldest: Option<i64> = None;
-        for sku in &listed.skus {
-            if let Some(gates) = self.backends.stock.facts(sku.no).await? {
-                unsettled += gates.num_unsettled;
-                oldest = [oldest, gates.oldest_unsettled_ms].into_iter().flatten().min();
-            }
-            let tally = self.backends.ledger.tally(sku.no).await?;
-            left += u64::from(tally.available);
-            landed += tally.num_orders;
-            failed += tally.num_failures;
-        }
-        let mut stages = vec![
-            Stage::new("left", "units", left),
-            Stage::new("unsettled", "requests", unsettled).since(now_ms, oldest),
-        ];
+        let in_ledger = in_ledger(&*self.backends.ledger, skus);
+        let in_ledger = db::within(LEDGER_PATIENCE, "a count", in_ledger).await;
+        let [left, landed, failed] =
+            told(["left", "landed", "failed"], "requests", in_ledger, now_ms);
+        let in_stock = in_stock(&*self.backends.stock, skus).await;
+        let [unsettled] = told(["unsettled"], "requests", in_stock, now_ms);
+        let mut stages = vec![Stage { unit: "units", ..left }, unsettled];
         if let Some(pipeline) = &self.backends.pipeline {
-            stages.extend(in_outbox(pipeline, &listed.skus, now_ms).await?);
-            stages.extend(in_broker(pipeline).await);
+            let in_outbox = in_outbox(pipeline, skus).await;
+            stages.extend(told(["outbox", "relay", "relay_dead"], "entries", in_outbox, now_ms));
+            let in_broker = in_broker(pipeline).await;
+            stages.extend(told(QUEUES, "messages", in_broker, now_ms));
         }
-        stages.push(Stage::new("landed", "requests", landed));
-        stages.push(Stage::new("failed", "requests", failed));
+        stages.extend([landed, failed]);
         Ok(stages)
     }
 }
 
-/// What waits in the outbox, and what relays have in hand.
-async fn in_outbox(
-    pipeline: &Pipeline,
-    skus: &[std::sync::Arc<Sku>],
+/// Stages as they are told; what could not be found out has no counts, and a line in the log.
+fn told<const N: usize>(
+    names: [&'static str; N],
+    unit: &'static str,
+    found: Result<[Found; N], impl std::error::Error + 'static>,
     now_ms: i64,
-) -> Result<[Stage; 3], DeskError> {
-    let (mut waiting, mut in_hand, mut dead) = (0, 0, 0);
-    let (mut oldest_waiting, mut oldest_in_hand) = (None, None);
+) -> [Stage; N] {
+    let mut found = match found {
+        Ok(found) => found.map(Some),
+        Err(error) => {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, stage = names[0], "a part of the funnel cannot be counted");
+            [None; N]
+        }
+    }
+    .into_iter();
+    names.map(|stage| {
+        let found = found.next().flatten();
+        let age = |then: i64| (now_ms - then).max(0);
+        let oldest_age_ms = found.and_then(|found| found.oldest_ms).map(age);
+        Stage { stage, count: found.map(|found| found.count), unit, oldest_age_ms }
+    })
+}
+
+/// Units that are left, orders, failures.
+async fn in_ledger(ledger: &dyn Ledger, skus: &[Arc<Sku>]) -> Result<[Found; 3], db::Error> {
+    let [mut left, mut landed, mut failed] = [Found::default(); 3];
+    for sku in skus {
+        let tally = ledger.tally(sku.no).await?;
+        left.add(tally.available.into(), None);
+        landed.add(tally.num_orders, None);
+        failed.add(tally.num_failures, None);
+    }
+    Ok([left, landed, failed])
+}
+
+/// What gates have accepted and the ledger has not answered.
+async fn in_stock(stock: &dyn Stock, skus: &[Arc<Sku>]) -> Result<[Found; 1], stock::Error> {
+    let mut unsettled = Found::default();
+    for sku in skus {
+        if let Some(gates) = stock.facts(sku.no).await? {
+            unsettled.add(gates.num_unsettled, gates.oldest_unsettled_ms);
+        }
+    }
+    Ok([unsettled])
+}
+
+/// What waits in the outbox, what relays have in hand, and what they gave up.
+async fn in_outbox(pipeline: &Pipeline, skus: &[Arc<Sku>]) -> Result<[Found; 3], outbox::Error> {
+    let [mut waiting, mut in_hand, mut dead] = [Found::default(); 3];
     for sku in skus {
         for bucket in (0..sku.buckets).map(BucketNo) {
             let found = pipeline.outbox.standing(BucketKey { sku: sku.no, bucket }).await?;
-            waiting += found.num_waiting;
-            in_hand += found.in_hand.iter().map(|(_, count)| count).sum::<u64>();
-            dead += found.num_dead;
-            oldest_waiting = earlier(oldest_waiting, found.oldest_waiting_ms);
-            oldest_in_hand = earlier(oldest_in_hand, found.oldest_in_hand_ms);
+            waiting.add(found.num_waiting, found.oldest_waiting_ms);
+            let held = found.in_hand.iter().map(|(_, count)| count).sum();
+            in_hand.add(held, found.oldest_in_hand_ms);
+            dead.add(found.num_dead, None);
         }
     }
-    Ok([
-        Stage::new("outbox", "entries", waiting).since(now_ms, oldest_waiting),
-        Stage::new("relay", "entries", in_hand).since(now_ms, oldest_in_hand),
-        Stage::new("relay_dead", "entries", dead),
-    ])
+    Ok([waiting, in_hand, dead])
 }
 
-fn earlier(one: Option<i64>, other: Option<i64>) -> Option<i64> {
-    [one, other].into_iter().flatten().min()
-}
+/// The stages in the broker, by the first word of their queues' names.
+const QUEUES: [&str; 4] = ["broker", "retry", "unroutable", "dead"];
 
 /// What waits in the broker's queues.
-async fn in_broker(pipeline: &Pipeline) -> Vec<Stage> {
-    let mut stages =
-        ["broker", "retry", "unroutable", "dead"].map(|stage| Stage::new(stage, "messages", 0));
-    match pipeline.subscriber.depths().await {
-        Ok(depths) => {
-            for depth in depths {
-                let name = stage_of(&depth);
-                let stage = stages.iter_mut().find(|stage| stage.stage == name);
-                if let Some(count) = stage.and_then(|stage| stage.count.as_mut()) {
-                    *count += depth.num_ready;
-                }
-            }
-        }
-        Err(error) => {
-            tracing::warn!(%error, "the broker's queues cannot be counted");
-            for stage in &mut stages {
-                stage.count = None;
-            }
+async fn in_broker(pipeline: &Pipeline) -> Result<[Found; 4], broker::Error> {
+    let mut found = [Found::default(); 4];
+    for depth in pipeline.subscriber.depths().await? {
+        let stage = match depth.queue.split('.').next() {
+            Some("orders") => "broker",
+            Some(word) => word,
+            None => continue,
+        };
+        let mut stages = QUEUES.iter().zip(&mut found);
+        if let Some((_, there)) = stages.find(|(name, _)| **name == stage) {
+            there.add(depth.num_ready, None);
         }
     }
-    stages.into()
-}
-
-fn stage_of(depth: &broker::Depth) -> &'static str {
-    match depth.queue.split('.').next() {
-        Some("orders") => "broker",
-        Some("retry") => "retry",
-        Some("unroutable") => "unroutable",
-        _ => "dead",
-    }
+    Ok(found)
 }

@@ -17,7 +17,6 @@ use crate::clock::SharedClock;
 use crate::config::Settings;
 use crate::db;
 use crate::domain::{Phase, Sale, SaleDraft, SaleId, Sku, SkuNo};
-use crate::outbox;
 use crate::rebuild;
 use crate::stock::{self, Condition};
 use crate::tier::Backends;
@@ -53,9 +52,6 @@ pub enum DeskError {
     /// The buckets did not answer.
     #[error("the stock is not available")]
     Stock(#[from] stock::Error),
-    /// The outbox did not answer.
-    #[error("the outbox is not available")]
-    Outbox(#[from] outbox::Error),
 }
 
 impl From<rebuild::Error> for DeskError {

@@ -1,5 +1,7 @@
 use serde::Serialize;
 
+pub(super) use crate::cli::output::grouped;
+
 /// Median and range of a few measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Spread {
@@ -70,19 +72,6 @@ impl Goal {
     }
 }
 
-/// A number of operations per second with thousands apart.
-pub(super) fn grouped(number: f64) -> String {
-    let digits = format!("{number:.0}");
-    let mut text = String::with_capacity(digits.len() * 2);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,12 +108,5 @@ mod tests {
             ["below floor", "floor met", "aim met"]
         );
         assert_eq!(least.columns(), ("≥ 10,000".to_owned(), "≥ 20,000".to_owned()));
-    }
-
-    #[test]
-    fn thousands_are_apart() {
-        assert_eq!(grouped(1_234_567.4), "1,234,567");
-        assert_eq!(grouped(999.0), "999");
-        assert_eq!(grouped(0.0), "0");
     }
 }

@@ -25,6 +25,7 @@ mod pipeline_chaos;
 mod pipeline_deleted;
 mod pipeline_intake;
 mod pipeline_letters;
+mod pipeline_operators;
 mod pipeline_panics;
 mod pipeline_poison;
 mod pipeline_relays;

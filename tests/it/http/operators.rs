@@ -155,6 +155,10 @@ async fn probes_are_answered() {
         assert_eq!(answer.json::<Json>().await.unwrap(), json!({"status": "ok"}));
     }
     let verbose: Json = get(&app, "/readyz?verbose").await.json().await.unwrap();
-    let names: Vec<_> = verbose["checks"].as_array().unwrap().iter().map(|c| &c["name"]).collect();
+    let checks = verbose["checks"].as_array().unwrap();
+    let names: Vec<_> = checks.iter().map(|check| &check["name"]).collect();
     assert_eq!(names, ["accepting", "actors", "ledger", "stock"]);
+    for check in checks {
+        assert_eq!((&check["ok"], &check["required"]), (&json!(true), &json!(true)));
+    }
 }

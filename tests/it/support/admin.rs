@@ -39,11 +39,18 @@ pub async fn assert_audit_holds(internal: SocketAddr) {
     assert!(report["holds"] == true && report["could_tell"] == true, "{report:#}");
 }
 
-/// A stage of a sale's funnel.
+/// A stage of a sale's funnel, once it can be counted.
 pub async fn stage(internal: SocketAddr, sale: &str, stage: &str) -> u64 {
     let url = format!("http://{internal}/admin/v1/sales/{sale}/funnel");
-    let funnel: Json = reqwest::get(url).await.unwrap().json().await.unwrap();
-    let stages = funnel["stages"].as_array().unwrap();
-    let found = stages.iter().find(|found| found["stage"] == stage);
-    found.unwrap_or_else(|| panic!("{funnel}"))["count"].as_u64().unwrap()
+    until(stage, async || {
+        let funnel: Json = reqwest::get(&url).await.unwrap().json().await.unwrap();
+        count_in(&funnel["stages"], stage)
+    })
+    .await
+}
+
+/// How many are at a stage, if that can be told; the stage must be there.
+pub fn count_in(stages: &Json, stage: &str) -> Option<u64> {
+    let found = stages.as_array().unwrap().iter().find(|found| found["stage"] == stage);
+    found.unwrap_or_else(|| panic!("{stage} in {stages}"))["count"].as_u64()
 }

@@ -112,10 +112,15 @@ impl PipelineGround {
 
     /// `floodgate` with these words, as an operator of this server: what it prints.
     pub fn ask(&self, internal: SocketAddr, words: &[&str]) -> Json {
+        self.ask_and_exit(internal, words, 0)
+    }
+
+    /// The same, where the command must end with this exit code.
+    pub fn ask_and_exit(&self, internal: SocketAddr, words: &[&str], exit: i32) -> Json {
         let url = format!("http://{internal}");
         let words = [words, &["--internal-url", &url, "--json"]].concat();
         let output = command(self.folder.path(), &words, &[]).output().unwrap();
-        assert!(output.status.success(), "{words:?}: {output:?}");
+        assert_eq!(output.status.code(), Some(exit), "{words:?}: {output:?}");
         serde_json::from_slice(&output.stdout).unwrap()
     }
 

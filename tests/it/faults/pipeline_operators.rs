@@ -1,0 +1,89 @@
+//! What operators see while a part is away: all the rest, and which part does not answer.
+
+use std::net::SocketAddr;
+
+use serde_json::Value as Json;
+
+use crate::support::admin::count_in;
+use crate::support::pipeline::PipelineGround;
+use crate::support::shop::Shop;
+use crate::support::wait::until;
+
+/// Each stage of a trace with its state.
+fn stages(trace: &Json) -> Vec<(&str, &str)> {
+    let stages = trace["stages"].as_array().unwrap().iter();
+    stages
+        .map(|stage| (stage["stage"].as_str().unwrap(), stage["state"].as_str().unwrap()))
+        .collect()
+}
+
+/// Status of `/readyz`, and which checks fail.
+async fn readiness(internal: SocketAddr) -> (u16, Vec<String>) {
+    let answer = reqwest::get(format!("http://{internal}/readyz?verbose")).await.unwrap();
+    let status = answer.status().as_u16();
+    let answer: Json = answer.json().await.unwrap();
+    let failing = answer["checks"].as_array().unwrap().iter().filter(|check| check["ok"] == false);
+    (status, failing.map(|check| check["name"].as_str().unwrap().to_owned()).collect())
+}
+
+/// Stages of the funnel that nobody can count now.
+fn uncounted(ground: &PipelineGround, internal: SocketAddr) -> Vec<String> {
+    let sale = ground.ask(internal, &["sale", "show", "sale"]);
+    let stages = sale["funnel"].as_array().unwrap().iter();
+    let uncounted = stages.filter(|stage| stage["count"].is_null());
+    uncounted.map(|stage| stage["stage"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn operators_see_the_rest_while_a_part_is_away() {
+    let ground = PipelineGround::new("list");
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let server = ground.server("all", &[]);
+        let consumer = ground.server("consumer", &[]);
+        let at = server.internal;
+        let mut shop = Shop::open(at, 100).await;
+        shop.sell(server.public, 20).await;
+        ground.drained(at).await;
+        let last = |shop: &Shop| shop.history.heard.last().unwrap().request_id.clone().unwrap();
+        let landed = last(&shop);
+
+        ground.mariadb.kill();
+        shop.sell(server.public, 10).await;
+        let waiting = last(&shop);
+        assert_eq!(readiness(at).await, (200, vec!["ledger".to_owned()]), "buyers are served");
+        assert_eq!(readiness(consumer.internal).await, (503, vec!["ledger".to_owned()]));
+        until("the orders to be in a queue, or in hand", async || {
+            let sale = ground.ask(at, &["sale", "show", "sale"]);
+            let count = |stage| count_in(&sale["funnel"], stage);
+            assert_eq!(count("unsettled"), Some(10));
+            (count("outbox") == Some(0) && count("relay") == Some(0)).then_some(())
+        })
+        .await;
+        assert_eq!(uncounted(&ground, at), ["left", "landed", "failed"]);
+        let trace = ground.ask_and_exit(at, &["trace", &waiting], 2);
+        let expected = [("gate", "queued"), ("broker", "queued"), ("ledger", "unknown")];
+        assert_eq!(stages(&trace), expected, "{trace:#}");
+        let trace = ground.ask_and_exit(at, &["trace", &landed], 2);
+        assert_eq!(stages(&trace), [("gate", "pending_payment"), ("ledger", "unknown")]);
+        ground.mariadb.restart();
+        ground.drained(at).await;
+
+        ground.rabbit.kill();
+        assert_eq!(uncounted(&ground, at), ["broker", "retry", "unroutable", "dead"]);
+        assert_eq!(readiness(at).await, (200, vec![]));
+        ground.rabbit.restart();
+
+        ground.redis.kill();
+        assert_eq!(uncounted(&ground, at), ["unsettled", "outbox", "relay", "relay_dead"]);
+        assert_eq!(readiness(at).await, (503, vec!["stock".to_owned()]));
+        let trace = ground.ask(at, &["trace", &waiting]);
+        let expected =
+            [("gate", "pending_payment"), ("relay", "published"), ("ledger", "pending_payment")];
+        assert_eq!(stages(&trace), expected, "what the ledger says is the last word");
+        // A number that nobody had: while a gate cannot be asked, nobody knows that.
+        let trace = ground.ask_and_exit(at, &["trace", "4611686018427387905"], 2);
+        assert_eq!(stages(&trace), [("gate", "unknown")]);
+        ground.redis.restart();
+        shop.judge(&ground, at).await;
+    });
+}
