@@ -60,7 +60,9 @@ impl RoleFlag {
 pub fn run(args: &ServeArgs) -> anyhow::Result<Exit> {
     let settings = settings(args)?;
     telemetry::init(&settings.log)?;
-    open_files::raise(settings.http.connections_max);
+    if settings.role.sells() {
+        open_files::raise(settings.http.connections_max);
+    }
     warn_of_loose_settings(&settings);
     let output = args.common.output();
     engine::serve(settings, |listening| announce(output, listening))
@@ -89,7 +91,7 @@ fn settings(args: &ServeArgs) -> Result<Settings, crate::config::Error> {
 }
 
 fn warn_of_loose_settings(settings: &Settings) {
-    if settings.auth.mode == AuthMode::Header {
+    if settings.role.sells() && settings.auth.mode == AuthMode::Header {
         tracing::warn!(
             "auth.mode is \"header\": every X-Buyer-Id is believed; for development and tests only"
         );

@@ -144,9 +144,9 @@ codes! {
     /// Operators: the broker did not take the message, or did not say so.
     BrokerAway => 503, "broker-away", "Broker away",
         "The broker did not confirm it. Nothing was changed; try again, repeats do no harm.";
-    /// Health: this process does not want traffic now.
+    /// Health: something that this process needs for its role is not there.
     NotReady => 503, "not-ready", "Not ready",
-        "This process does not take buyers now. See checks.";
+        "This process cannot do its work now. See checks.";
 }
 
 impl From<&Refusal> for Code {

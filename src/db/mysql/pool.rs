@@ -1,5 +1,6 @@
 //! The pool: which connections are made, believed and thrown away.
 
+use std::io;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -22,18 +23,22 @@ pub(super) struct Manager(Arc<Session>);
 
 impl ManageConnection for Manager {
     type Connection = MysqlConnection;
-    type Error = Error;
+    /// What the server or the network said: the pool's caller makes an [`Error`] of it.
+    type Error = io::Error;
 
-    fn connect(&self) -> Result<MysqlConnection, Error> {
-        connect(&self.0)
+    fn connect(&self) -> io::Result<MysqlConnection> {
+        connect(&self.0).map_err(|error| match error {
+            Error::NoConnection { reason } => io::Error::other(reason),
+            other => io::Error::other(other),
+        })
     }
 
-    fn is_valid(&self, conn: &mut MysqlConnection) -> Result<(), Error> {
+    fn is_valid(&self, conn: &mut MysqlConnection) -> io::Result<()> {
         if conn.answered_at().elapsed() < BELIEVED_FOR {
             return Ok(());
         }
         conn.end_within(self.0.connect_timeout);
-        conn.batch_execute("DO 1").map_err(Error::refused("looking for the ledger"))
+        conn.batch_execute("DO 1").map_err(io::Error::other)
     }
 
     fn has_broken(&self, conn: &mut MysqlConnection) -> bool {
