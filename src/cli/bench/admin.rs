@@ -56,7 +56,8 @@ struct Funnel {
 #[derive(Debug, Deserialize)]
 struct Stage {
     stage: String,
-    count: u64,
+    /// None while it cannot be counted.
+    count: Option<u64>,
 }
 
 impl Admin {
@@ -86,7 +87,8 @@ impl Admin {
         let path = format!("/admin/v1/sales/{sale_id}/funnel");
         let funnel: Funnel = serde_json::from_value(self.get(&path).await?)?;
         let landed = funnel.stages.iter().find(|stage| stage.stage == "landed");
-        landed.map(|stage| stage.count).context("the funnel has no stage `landed`")
+        let landed = landed.context("the funnel has no stage `landed`")?;
+        landed.count.context("the ledger does not answer")
     }
 
     /// Waits until `wanted` orders have landed, or for `patience`; returns how many have.
@@ -101,6 +103,21 @@ impl Admin {
             let landed = self.landed(sale_id).await?;
             if landed >= wanted || clock::now_monotonic().duration_since(begin) > patience {
                 return Ok(landed);
+            }
+            tokio::time::sleep(POLL_PERIOD).await;
+        }
+    }
+
+    /// Waits until there are so many open dead letters, or for as long as a call may take; how many
+    /// there are.
+    pub(super) async fn await_letters(&self, wanted: u64) -> anyhow::Result<u64> {
+        let begin = clock::now_monotonic();
+        loop {
+            let letters = self.get("/admin/v1/dead-letters?limit=1").await?;
+            let open = letters.pointer("/counts/open").and_then(Value::as_u64);
+            let open = open.context("dead letters are not counted")?;
+            if open >= wanted || clock::now_monotonic().duration_since(begin) > CALL_TIMEOUT {
+                return Ok(open);
             }
             tokio::time::sleep(POLL_PERIOD).await;
         }

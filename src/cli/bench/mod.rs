@@ -20,6 +20,7 @@ mod million;
 mod orders;
 mod overload;
 mod pipeline;
+mod poison;
 mod private;
 mod probe;
 mod rabbit;

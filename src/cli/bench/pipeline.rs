@@ -28,9 +28,9 @@ const ONE_BY_ONE: [(&str, &str); 7] = [
     ("FLOODGATE__CONSUMER__PREFETCH", "1"),
 ];
 /// Purchases by which a side's rate is guessed: product, yardstick.
-const GUESSED_BY: (u64, u64) = (20_000, 500);
+pub(super) const GUESSED_BY: (u64, u64) = (20_000, 500);
 /// No round is larger.
-const REQUESTS_MAX: u64 = 5_000_000;
+pub(super) const REQUESTS_MAX: u64 = 5_000_000;
 /// Sustained means so many rounds without a break: a minute by default.
 const SUSTAINED_ROUNDS: u32 = 15;
 const POLL_PERIOD: Duration = Duration::from_millis(10);
@@ -38,14 +38,14 @@ const POLL_PERIOD: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The servers behind; several installations can share them.
-struct Servers {
+pub(super) struct Servers {
     redis: RedisServer,
-    rabbit: RabbitServer,
+    pub(super) rabbit: RabbitServer,
     maria: MariaServer,
 }
 
 /// What one round came to.
-struct Flow {
+pub(super) struct Flow {
     accepted: u64,
     rejected: u64,
     landed: u64,
@@ -57,7 +57,7 @@ struct Flow {
 }
 
 impl Servers {
-    async fn start(lab: &Lab<'_>) -> anyhow::Result<Self> {
+    pub(super) async fn start(lab: &Lab<'_>) -> anyhow::Result<Self> {
         let parent = lab.args.directory.as_deref();
         let redis = RedisServer::start(parent, &["--appendonly", "yes"]).await?;
         let maria = MariaServer::start(parent).await?;
@@ -65,7 +65,7 @@ impl Servers {
     }
 
     /// One process that is everything, in an installation of its own.
-    async fn product(
+    pub(super) async fn product(
         &self,
         lab: &Lab<'_>,
         namespace: &str,
@@ -86,7 +86,7 @@ impl Servers {
     }
 
     /// Buyers come until the load ends; then everything lands.
-    async fn flow(
+    pub(super) async fn flow(
         &self,
         lab: &mut Lab<'_>,
         product: &Product,
@@ -139,11 +139,11 @@ async fn await_placed(product: &Product, before: u64, wanted: u64) -> anyhow::Re
 
 impl Flow {
     /// Orders a second from the first click until everything had landed.
-    fn rate(&self) -> f64 {
+    pub(super) fn rate(&self) -> f64 {
         self.metered.rate(self.landed)
     }
 
-    fn sample(&self) -> Sample {
+    pub(super) fn sample(&self) -> Sample {
         let sample = self.metered.sample(self.rate(), self.landed);
         Sample { batches: self.batches.clone(), ..sample }
     }

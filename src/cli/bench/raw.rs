@@ -12,7 +12,9 @@ use lapin::options::{
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties};
 use tokio::runtime::Builder;
+use tokio::sync::oneshot;
 
+use crate::broker::topology::Address;
 use crate::clock::now_monotonic;
 
 /// The queue of the publish loop.
@@ -78,6 +80,37 @@ async fn confirmed(
     }
 }
 
+/// How often a stranger writes: about one message in a hundred.
+pub(super) const STRANGE_EVERY: Duration = Duration::from_millis(100);
+
+/// Sends messages that nobody can read, each another, until it is over; how many they were.
+pub(super) async fn strange(
+    url: String,
+    to: Address,
+    first: u64,
+    mut over: oneshot::Receiver<()>,
+) -> anyhow::Result<u64> {
+    with_channel(url, async move |channel| {
+        channel.confirm_select(ConfirmSelectOptions::default()).await?;
+        let mut pace = tokio::time::interval(STRANGE_EVERY);
+        let mut next = first;
+        loop {
+            tokio::select! {
+                _over = &mut over => return Ok(next - first),
+                _tick = pace.tick() => {}
+            }
+            let body = format!("stranger {next}");
+            let properties = BasicProperties::default().with_delivery_mode(PERSISTENT);
+            let (exchange, key) = (to.exchange.as_str().into(), to.key.as_str().into());
+            let options = BasicPublishOptions::default();
+            let sent = channel.basic_publish(exchange, key, options, body.as_bytes(), properties);
+            confirmed(Some(sent.await?)).await?;
+            next += 1;
+        }
+    })
+    .await
+}
+
 /// Empties a queue; how many messages it had.
 pub(super) async fn purge(url: String, queue: String) -> anyhow::Result<u64> {
     with_channel(url, async move |channel| purge_on(channel, &queue).await).await
@@ -93,7 +126,7 @@ async fn with_channel<T: Send + 'static>(
     url: String,
     job: impl AsyncFnOnce(&Channel) -> anyhow::Result<T> + Send + 'static,
 ) -> anyhow::Result<T> {
-    let (sender, done) = tokio::sync::oneshot::channel();
+    let (sender, done) = oneshot::channel();
     let work = move || {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {

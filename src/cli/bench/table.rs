@@ -6,11 +6,13 @@ use super::machine::Machine;
 use super::million::{self, LargeStart};
 use super::scratch::Scratch;
 use super::stats::{Goal, Spread, grouped};
-use super::{backlog, decide, gate, goals, memory, orders, overload, pipeline, relay, takeover};
+use super::{
+    backlog, decide, gate, goals, memory, orders, overload, pipeline, poison, relay, takeover,
+};
 use crate::cli::output::Output;
 
 /// Every goal of the table.
-pub(super) const GOALS: [&str; 18] = [
+pub(super) const GOALS: [&str; 19] = [
     "S1",
     "S2",
     "S3",
@@ -27,6 +29,7 @@ pub(super) const GOALS: [&str; 18] = [
     "S14",
     "S15",
     "S17",
+    "poison",
     "sustained",
     "backlog",
 ];
@@ -134,6 +137,7 @@ async fn measure_goals(lab: &mut Lab<'_>) -> Vec<Row> {
     measure!("S11", "S12", "S13", "S14"; "durable purchases", embedded);
     measure!("S15"; "memory of Redis", memory::bytes);
     measure!("S17"; "death of a relay", takeover::takeover);
+    measure!("poison"; "malformed messages", poison::poison);
     measure!("sustained"; "HTTP to ledger, without a break", pipeline::sustained);
     measure!("backlog"; "a broker that was down", backlog::backlog);
     rows.retain(|row| lab.wants(&[row.id.split(' ').next().unwrap_or_default()]));
