@@ -121,6 +121,7 @@ pub struct Metrics {
     pub(crate) relay_hand: Gauge,
     pub(crate) outbox_waiting: Gauge,
     pub(crate) outbox_oldest: Gauge<f64, AtomicU64>,
+    pub(crate) outbox_vanished: Gauge<u64, AtomicU64>,
     pub(crate) rescued_entries: Counter,
     pub(crate) strays: Counter,
     intake_deliveries: Counter,
@@ -189,6 +190,11 @@ impl Metrics {
             relay_hand: fresh(to, "floodgate_relay_hand", "Entries in hand"),
             outbox_waiting: fresh(to, "floodgate_outbox_waiting", "Entries not published"),
             outbox_oldest: fresh(to, "floodgate_outbox_oldest_seconds", "Age of the oldest"),
+            outbox_vanished: fresh(
+                to,
+                "floodgate_outbox_vanished",
+                "Entries that somebody else deleted while a relay had them in hand",
+            ),
             rescued_entries: fresh(to, "floodgate_rescued_entries", "Entries given back"),
             strays: fresh(to, "floodgate_strays", "Requests sent again"),
             intake_deliveries: fresh(to, "floodgate_intake_deliveries", "Messages delivered"),
@@ -268,7 +274,7 @@ impl Metrics {
         self.dead_letters_kept.get_or_create(&Origin { origin: origin.name() }).inc();
     }
 
-    /// The ledger did not take a dead letter, although it takes others.
+    /// The ledger did not take a dead letter, although it answers.
     pub fn dead_letter_refused(&self) {
         self.dead_letters_refused.inc();
     }

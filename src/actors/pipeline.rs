@@ -55,7 +55,8 @@ impl PipelineActors {
         let role = parts.settings.role;
         let node = Arc::<Node>::default();
         // A thread of their own: publishing must not hold up decisions.
-        let arbiter = Arbiter::new().handle();
+        let arbiter = || Arbiter::new().handle();
+        let arbiter = if role.relays() || role.keeps() { arbiter() } else { Arbiter::current() };
         let relays = role.relays().then(|| parts.start_relays(&node, &arbiter));
         let queues = if role.consumes() { 0..parts.settings.amqp.queues } else { 0..0 };
         let intakes = queues.map(|queue| parts.start_intake(queue)).collect();
@@ -67,8 +68,7 @@ impl PipelineActors {
     }
 
     /// The rescuer leaves its task to others; relays finish their round and give back what they
-    /// hold; then intakes finish what is in
-    /// hand, and the broker delivers the rest to others.
+    /// hold; then intakes finish what is in hand, and the broker delivers the rest to others.
     pub(super) async fn quiet(&self) {
         if let Some(rescuer) = &self.rescuer {
             quiet_one(rescuer).await;

@@ -63,7 +63,12 @@ fn pipeline(settings: &Settings, check: &mut Check) {
     );
     check.positive("relay.confirm_window", wide(relay.confirm_window));
     check.positive("relay.confirm_timeout_ms", relay.confirm_timeout_ms);
-    check.positive("relay.attempts_max", u64::from(relay.attempts_max));
+    check.require(
+        (1..=255).contains(&relay.attempts_max),
+        "relay.attempts_max",
+        "is not between 1 and 255",
+        "the default, 10, suits most",
+    );
     check.positive("relay.poll_min_ms", relay.poll_min_ms);
     check.ordered(
         ("relay.poll_min_ms", relay.poll_min_ms),
@@ -91,6 +96,7 @@ fn pipeline(settings: &Settings, check: &mut Check) {
         "one queue suits most; more help when one SKU is not the bottleneck",
     );
     check.positive("amqp.connect_timeout_ms", amqp.connect_timeout_ms);
+    check.positive("amqp.reconnect_min_ms", amqp.reconnect_min_ms);
     check.ordered(
         ("amqp.reconnect_min_ms", amqp.reconnect_min_ms),
         ("amqp.reconnect_max_ms", amqp.reconnect_max_ms),

@@ -45,9 +45,13 @@ impl Wire {
     ) -> Vec<Result<Value, Error>> {
         let mut answers: Vec<_> = calls.iter().map(|_| Err(no_answer(doing))).collect();
         let mut groups: Vec<Group> = Vec::new();
-        for (place, call) in calls.into_iter().enumerate() {
-            let bucket = call.keys().next().unwrap_or_default();
-            match self.links.link(Lane::Relay, bucket).await {
+        // Side by side: the others do not wait for each server that cannot be reached in turn.
+        let linked = calls
+            .iter()
+            .map(|call| self.links.link(Lane::Relay, call.keys().next().unwrap_or_default()));
+        let linked = join_all(linked.collect::<Vec<_>>()).await;
+        for (place, (call, linked)) in calls.into_iter().zip(linked).enumerate() {
+            match linked {
                 Ok(link) => {
                     let same = groups.iter_mut().find(|(other, ..)| Arc::ptr_eq(other, &link));
                     if let Some((_, places, calls)) = same {

@@ -1,10 +1,11 @@
 //! What goes to the broker in one round, and the fate of each entry, given what became of its
 //! message. Pure.
 
+use std::collections::HashSet;
 use std::time::Instant;
 
 use super::rounds::{Limits, Rounds, Slot};
-use crate::broker::{Message, Sent};
+use crate::broker::{Message, Route, Sent};
 use crate::outbox::{Entry, Fate, Hand};
 use crate::stock::BucketKey;
 
@@ -13,8 +14,8 @@ use crate::stock::BucketKey;
 enum Plan {
     /// It is not due.
     Rests,
-    /// Its message is the next one of the batch.
-    Goes,
+    /// Its message, which goes there, is the next one of the batch.
+    Goes(Route),
     /// It cannot be a message.
     Dies(String),
 }
@@ -55,7 +56,7 @@ pub struct Report {
     pub tally: Tally,
     /// Why the broker took nothing, if it is away.
     pub away: Option<String>,
-    /// What became of a message, if the broker answered for none.
+    /// What became of a message, if a queue answered for none of its messages.
     pub silence: Option<String>,
 }
 
@@ -76,10 +77,13 @@ impl Rounds {
                     return Plan::Rests;
                 }
                 match seal(*bucket, &slot.entry) {
-                    Ok(message) => messages.push(message),
-                    Err(reason) => return Plan::Dies(reason),
+                    Ok(message) => {
+                        let route = message.route;
+                        messages.push(message);
+                        Plan::Goes(route)
+                    }
+                    Err(reason) => Plan::Dies(reason),
                 }
-                Plan::Goes
             };
             plans.0.push((*bucket, tray.slots.iter().map(plan).collect()));
         }
@@ -89,11 +93,10 @@ impl Rounds {
     /// Decides the fate of every entry. From here on the hands are what they will be after the
     /// report; a report that fails puts them in doubt.
     ///
-    /// A broker that answered for no message of the whole round is in trouble itself: that is no
-    /// attempt of any entry.
+    /// A queue that answered for no message of the whole round is in trouble itself: that is no
+    /// attempt of any entry. A broker that answered for none is away if it took none.
     pub fn judge(&mut self, plans: Plans, sent: Vec<Sent>, now: Instant) -> Report {
-        let answers = |sent: &Sent| matches!(sent, Sent::Confirmed | Sent::Refused { .. });
-        let is_answering = sent.iter().any(answers);
+        let answering = answering(&plans, &sent);
         let mut sent = sent.into_iter();
         let mut report = Report::default();
         let limits = self.limits;
@@ -102,10 +105,10 @@ impl Rounds {
             let judged = plans.into_iter().zip(&mut tray.slots).map(|(plan, slot)| match plan {
                 Plan::Rests => Fate::Kept,
                 Plan::Dies(reason) => Fate::Dead { reason },
-                Plan::Goes => {
+                Plan::Goes(route) => {
                     let lost = || Sent::Unknown { reason: "there was no result".to_owned() };
                     let sent = sent.next().unwrap_or_else(lost);
-                    fate(&limits, slot, sent, is_answering, now, &mut report)
+                    fate(&limits, slot, sent, answering.contains(&route), now, &mut report)
                 }
             });
             let fates: Vec<Fate> = judged.collect();
@@ -117,8 +120,21 @@ impl Rounds {
             let entries = part(&mut tray.slots, &fates);
             report.hands.push((Hand { bucket, entries }, fates));
         }
+        if !answering.is_empty() {
+            report.away = None;
+        }
         report
     }
+}
+
+/// The queues that answered for a message.
+fn answering(plans: &Plans, sent: &[Sent]) -> HashSet<Route> {
+    let routes = plans.0.iter().flat_map(|(_, plans)| plans).filter_map(|plan| match plan {
+        Plan::Goes(route) => Some(*route),
+        Plan::Rests | Plan::Dies(_) => None,
+    });
+    let answers = |sent: &Sent| matches!(sent, Sent::Confirmed | Sent::Refused { .. });
+    routes.zip(sent).filter(|(_, sent)| answers(sent)).map(|(route, _)| route).collect()
 }
 
 fn fate(

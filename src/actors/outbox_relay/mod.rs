@@ -21,14 +21,14 @@ use futures_util::StreamExt;
 use tokio::sync::oneshot;
 
 use super::child::{ExitReason, Life, Living, end, spawn_step, step};
-use crate::broker::{Message, Outgoing, Publisher, Route, Sent};
+use crate::broker::{Message, Outgoing, Publisher, Route};
 use crate::catalog::Catalog;
 use crate::clock::{SharedClock, now_monotonic};
 use crate::config::RelaySettings;
 use crate::domain::{BucketNo, Phase};
 use crate::messages::{Quiet, Stop, wire};
 use crate::metrics::Metrics;
-use crate::outbox::{self, Entry, Fate, Hand, Outbox, Worker};
+use crate::outbox::{self, Entry, Outbox, Worker};
 use crate::stock::BucketKey;
 
 mod counts;
@@ -37,8 +37,11 @@ pub mod door;
 pub mod fates;
 pub mod node;
 pub mod node_lease;
+mod reporting;
 mod resting;
 pub mod rounds;
+#[cfg(test)]
+mod rounds_model_tests;
 #[cfg(test)]
 mod rounds_tests;
 mod trouble;
@@ -49,8 +52,7 @@ pub use node::Node;
 pub use node_lease::{NodeLease, NodeParts};
 
 use counts::HandCount;
-use fates::{Plans, Report};
-use rounds::{Limits, Rounds};
+use rounds::{Interest, Limits, Rounds};
 
 /// Hands that are read, or given back, at the same time.
 const LOOKS_AT_ONCE: usize = 32;
@@ -125,9 +127,9 @@ pub struct OutboxRelay {
     watch_at: Instant,
     waiting: Option<SpawnHandle>,
     in_hand: HandCount,
-    /// The last error of the outbox, until it answers again; for one log line at each change.
-    trouble: Option<String>,
-    /// Whether the broker answered for no message of the last round.
+    /// The last error of each bucket's outbox, until it answers again.
+    trouble: HashMap<BucketKey, String>,
+    /// Whether a queue answered for no message of the last round.
     is_in_silence: bool,
     quiet: Vec<oneshot::Sender<()>>,
     is_quiet: bool,
@@ -148,7 +150,7 @@ impl OutboxRelay {
             watch_at: now_monotonic(),
             waiting: None,
             in_hand: HandCount::new(&parts.metrics),
-            trouble: None,
+            trouble: HashMap::new(),
             is_in_silence: false,
             quiet: Vec::new(),
             is_quiet: false,
@@ -200,15 +202,22 @@ impl OutboxRelay {
         self.worker.clone()
     }
 
-    /// Serves every bucket of every sale; closed ones too, while they hold anything.
+    /// Serves every bucket of every sale; those of closed ones rarely, because only work that was
+    /// given back can appear there.
     fn watch(&mut self, now: Instant) {
         if now >= self.watch_at {
             self.watch_at = now + CATALOG_EVERY;
+            self.parts.metrics.outbox_vanished.set(self.parts.outbox.num_vanished());
+            let wall_ms = self.parts.clock.wall_ms();
             for listed in self.parts.catalog.all() {
-                let is_selling = matches!(listed.sale.phase, Phase::Open | Phase::Paused);
+                let interest = match listed.sale.phase {
+                    Phase::Open | Phase::Paused => Interest::Selling,
+                    _ if listed.sale.is_forgotten(wall_ms) => Interest::Forgotten,
+                    _ => Interest::Resting,
+                };
                 for sku in &listed.skus {
                     for bucket in (0..sku.buckets).map(BucketNo) {
-                        self.rounds.watch(BucketKey { sku: sku.no, bucket }, is_selling, now);
+                        self.rounds.watch(BucketKey { sku: sku.no, bucket }, interest, now);
                     }
                 }
             }
@@ -301,7 +310,11 @@ impl OutboxRelay {
             self.wait(ctx, now);
             return;
         }
-        let Some(mut outgoing) = self.outgoing.take() else { return };
+        let Some(mut outgoing) = self.outgoing.take() else {
+            // One round at a time: whoever has it brings it back.
+            end(self, ctx, ExitReason::Failed("a round began within another".to_owned()));
+            return;
+        };
         let work = async move {
             let sent = outgoing.publish(messages).await;
             (outgoing, sent)
@@ -310,50 +323,6 @@ impl OutboxRelay {
             relay.outgoing = Some(outgoing);
             let took = now_monotonic().duration_since(now);
             relay.published(ctx, plans, sent, took);
-        });
-    }
-
-    fn published(
-        &mut self,
-        ctx: &mut Context<Self>,
-        plans: Plans,
-        sent: Vec<Sent>,
-        took: Duration,
-    ) {
-        // Crash here [confirmed_not_reported]: the broker has the messages and the outbox still
-        // has the entries; whoever holds them next publishes them again.
-        let now = now_monotonic();
-        let Report { hands, tally, away, silence } = self.rounds.judge(plans, sent, now);
-        self.parts.metrics.relayed(&tally, took);
-        self.note_broker(away, silence, now);
-        if hands.is_empty() || !self.is_still_named() {
-            self.go_on(ctx);
-            return;
-        }
-        for (hand, fates) in &hands {
-            trouble::log_dead(hand, fates);
-        }
-        self.report(ctx, hands);
-    }
-
-    fn report(&mut self, ctx: &mut Context<Self>, hands: Vec<(Hand, Vec<Fate>)>) {
-        let Some(worker) = self.worker.clone() else { return };
-        let outbox = Arc::clone(&self.parts.outbox);
-        let work = async move { outbox.report(&worker, hands).await };
-        spawn_step(self, ctx, work, |relay, ctx, reported| {
-            if relay.must_end(ctx, &reported) {
-                return;
-            }
-            let now = now_monotonic();
-            for (bucket, taken) in reported {
-                match taken {
-                    Ok(()) => relay.rounds.reported(bucket),
-                    // Done or not: the hand itself tells.
-                    Err(_) => relay.rounds.failed(bucket, true, now),
-                }
-            }
-            relay.in_hand.set(relay.rounds.num_in_hand());
-            relay.go_on(ctx);
         });
     }
 }

@@ -82,6 +82,10 @@ impl NodeLease {
 
     fn told(&mut self, name: &Arc<str>, held: Result<Hold, lease::Error>) {
         let NodeParts { node, clock, .. } = &self.parts;
+        if self.is_quiet {
+            // The name was given up; an answer that comes late does not bring it back.
+            return;
+        }
         match held {
             Ok(Hold::Held { until }) => {
                 if self.trouble.take().is_some() || node.tenure().is_none() {

@@ -19,6 +19,20 @@ const LOOKS_PER_S: u32 = 10_000;
 /// appear there.
 const RARELY: Duration = Duration::from_secs(1);
 
+/// How often that of a sale is looked at which nobody remembers.
+const SELDOM: Duration = Duration::from_secs(60);
+
+/// What a bucket is worth looking at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interest {
+    /// Its sale sells, or may again.
+    Selling,
+    /// Its sale is over, or has not begun.
+    Resting,
+    /// Its sale has been over for long.
+    Forgotten,
+}
+
 /// Limits of one worker.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
@@ -71,25 +85,29 @@ pub(super) struct Tray {
     next_at: Instant,
     /// Calls to the outbox that failed, in a row.
     failures: u32,
+    /// Reports that failed, in a row: nothing is claimed until one is taken.
+    unreported: u32,
     /// Claims that brought nothing, in a row.
     empties: u32,
-    is_selling: bool,
+    interest: Interest,
 }
 
 impl Tray {
-    fn new(now: Instant) -> Self {
+    fn new(interest: Interest, next_at: Instant) -> Self {
         Self {
             slots: Vec::new(),
             in_doubt: true,
-            next_at: now,
+            next_at,
             failures: 0,
+            unreported: 0,
             empties: 0,
-            is_selling: true,
+            interest,
         }
     }
 
     fn room(&self, claim_max: usize) -> usize {
-        if self.in_doubt { 0 } else { claim_max.saturating_sub(self.slots.len()) }
+        let may_claim = !self.in_doubt && self.unreported == 0;
+        if may_claim { claim_max.saturating_sub(self.slots.len()) } else { 0 }
     }
 }
 
@@ -110,13 +128,18 @@ impl Rounds {
     }
 
     /// Serves a bucket from now on, if it was not served before.
-    pub fn watch(&mut self, bucket: BucketKey, is_selling: bool, now: Instant) {
-        self.trays.entry(bucket).or_insert_with(|| Tray::new(now)).is_selling = is_selling;
+    pub fn watch(&mut self, bucket: BucketKey, interest: Interest, now: Instant) {
+        let begin = if interest == Interest::Forgotten { now + SELDOM } else { now };
+        let tray = self.trays.entry(bucket).or_insert_with(|| Tray::new(interest, begin));
+        if tray.interest == Interest::Forgotten && interest != Interest::Forgotten {
+            tray.next_at = tray.next_at.min(now);
+        }
+        tray.interest = interest;
     }
 
     /// Somebody put something into this bucket.
     pub fn poke(&mut self, bucket: BucketKey, now: Instant) {
-        let tray = self.trays.entry(bucket).or_insert_with(|| Tray::new(now));
+        let tray = self.trays.entry(bucket).or_insert_with(|| Tray::new(Interest::Selling, now));
         tray.empties = 0;
         if tray.failures == 0 {
             tray.next_at = tray.next_at.min(now);
@@ -141,10 +164,16 @@ impl Rounds {
         self.trays.iter().filter(|(_, tray)| due(tray)).map(|(bucket, _)| *bucket).collect()
     }
 
-    /// A hand was read.
+    /// A hand was read. After a report that failed its entries rest: whoever cannot say that they
+    /// were published would publish them again and again.
     pub fn looked(&mut self, hand: Hand, now: Instant) {
         let Some(tray) = self.trays.get_mut(&hand.bucket) else { return };
-        let slot = |entry| Slot { entry, due: now, failures: 0 };
+        if hand.entries.is_empty() {
+            tray.unreported = 0;
+        }
+        let rests = tray.unreported > 0;
+        let due = if rests { now + self.limits.rest(tray.unreported) } else { now };
+        let slot = |entry| Slot { entry, due, failures: 0 };
         tray.slots = hand.entries.into_iter().map(slot).collect();
         (tray.in_doubt, tray.failures, tray.next_at) = (false, 0, now);
     }
@@ -158,6 +187,14 @@ impl Rounds {
             tray.in_doubt = true;
             tray.slots.clear();
         }
+    }
+
+    /// A report was not taken, or nobody knows.
+    pub fn report_failed(&mut self, bucket: BucketKey, now: Instant) {
+        if let Some(tray) = self.trays.get_mut(&bucket) {
+            tray.unreported = tray.unreported.saturating_add(1);
+        }
+        self.failed(bucket, true, now);
     }
 
     /// What to claim: at most so many entries of each bucket. Buckets that gave something the last
@@ -195,7 +232,11 @@ impl Rounds {
         let (is_full, is_empty) = (entries.len() >= asked, entries.is_empty());
         tray.slots.extend(entries.into_iter().map(|entry| Slot { entry, due: now, failures: 0 }));
         tray.failures = 0;
-        let longest = if tray.is_selling { longest } else { longest.max(RARELY) };
+        let longest = match tray.interest {
+            Interest::Selling => longest,
+            Interest::Resting => longest.max(RARELY),
+            Interest::Forgotten => longest.max(SELDOM),
+        };
         let wait = grown(limits.poll_min, longest, tray.empties);
         tray.empties = if is_empty { tray.empties.saturating_add(1) } else { 0 };
         tray.next_at = if is_full { now } else { now + wait };
@@ -204,7 +245,8 @@ impl Rounds {
 
     /// How long a bucket of a running sale is left alone.
     fn longest_wait(&self) -> Duration {
-        let looks = self.trays.len().saturating_mul(self.limits.workers);
+        let selling = self.trays.values().filter(|tray| tray.interest == Interest::Selling);
+        let looks = selling.count().saturating_mul(self.limits.workers);
         let looks = u32::try_from(looks).unwrap_or(u32::MAX);
         self.limits.poll_max.max(Duration::from_secs(1).saturating_mul(looks) / LOOKS_PER_S)
     }
@@ -212,7 +254,7 @@ impl Rounds {
     /// A report was taken.
     pub fn reported(&mut self, bucket: BucketKey) {
         if let Some(tray) = self.trays.get_mut(&bucket) {
-            tray.failures = 0;
+            (tray.failures, tray.unreported) = (0, 0);
         }
     }
 

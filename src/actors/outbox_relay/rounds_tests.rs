@@ -1,22 +1,19 @@
-//! Rounds against an outbox that is two lists per bucket, with every answer that stores and brokers
-//! can give.
+//! What a worker does next, case by case.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use proptest::prelude::*;
-
-use super::rounds::{Limits, Rounds};
+use super::rounds::{Interest, Limits, Rounds};
 use crate::broker::{Headers, Message, Route, Sent};
 use crate::clock::now_monotonic;
 use crate::domain::{BucketNo, SkuNo};
 use crate::outbox::{Entry, Fate, Hand};
 use crate::stock::BucketKey;
+use bytes::Bytes;
 
-const MS: Duration = Duration::from_millis(1);
+pub(super) const MS: Duration = Duration::from_millis(1);
 
-const LIMITS: Limits = Limits {
+pub(super) const LIMITS: Limits = Limits {
     claim_max: 5,
     window: 8,
     attempts_max: 3,
@@ -27,11 +24,11 @@ const LIMITS: Limits = Limits {
     retry_max: Duration::from_millis(40),
 };
 
-fn bucket(no: u16) -> BucketKey {
+pub(super) fn bucket(no: u16) -> BucketKey {
     BucketKey { sku: SkuNo(1), bucket: BucketNo(no) }
 }
 
-fn entry(no: u64) -> Entry {
+pub(super) fn entry(no: u64) -> Entry {
     let bytes = no.to_be_bytes();
     Entry { id: bytes.into(), bytes: Bytes::copy_from_slice(&bytes), attempts: 0 }
 }
@@ -41,7 +38,7 @@ fn entries(nos: std::ops::Range<u64>) -> Vec<Entry> {
 }
 
 /// Seals everything but entries whose number is a multiple of 11.
-fn seal(_: BucketKey, entry: &Entry) -> Result<Message, String> {
+pub(super) fn seal(_: BucketKey, entry: &Entry) -> Result<Message, String> {
     if number(&entry.bytes).is_multiple_of(11) {
         return Err("no message".to_owned());
     }
@@ -49,22 +46,22 @@ fn seal(_: BucketKey, entry: &Entry) -> Result<Message, String> {
     Ok(Message { route: Route::Orders(0), headers: Headers::default(), body })
 }
 
-fn number(bytes: &[u8]) -> u64 {
+pub(super) fn number(bytes: &[u8]) -> u64 {
     u64::from_be_bytes(bytes.try_into().unwrap())
 }
 
-fn unknown() -> Sent {
+pub(super) fn unknown() -> Sent {
     Sent::Unknown { reason: "silence".to_owned() }
 }
 
-fn refused() -> Sent {
+pub(super) fn refused() -> Sent {
     Sent::Refused { reason: "no".to_owned() }
 }
 
 /// Rounds with these entries in hand, in one bucket.
 fn holding(hand: Vec<Entry>, now: Instant) -> Rounds {
     let mut rounds = Rounds::new(LIMITS);
-    rounds.watch(bucket(0), true, now);
+    rounds.watch(bucket(0), Interest::Selling, now);
     rounds.looked(Hand { bucket: bucket(0), entries: hand }, now);
     rounds
 }
@@ -81,7 +78,7 @@ fn publish(rounds: &mut Rounds, sent: Vec<Sent>, now: Instant) -> Vec<Fate> {
 fn a_bucket_is_read_before_anything_is_claimed_there() {
     let now = now_monotonic();
     let mut rounds = Rounds::new(LIMITS);
-    rounds.watch(bucket(0), true, now);
+    rounds.watch(bucket(0), Interest::Selling, now);
     assert_eq!((rounds.to_look(now), rounds.to_claim(now)), (vec![bucket(0)], vec![]));
     rounds.looked(Hand { bucket: bucket(0), entries: entries(1..3) }, now);
     assert_eq!((rounds.to_look(now), rounds.to_claim(now)), (vec![], vec![(bucket(0), 3)]));
@@ -106,7 +103,7 @@ fn busy_buckets_share_one_window_and_idle_ones_another() {
     let now = now_monotonic();
     let mut rounds = Rounds::new(LIMITS);
     for no in 0..10 {
-        rounds.watch(bucket(no), true, now);
+        rounds.watch(bucket(no), Interest::Selling, now);
         rounds.looked(Hand { bucket: bucket(no), entries: Vec::new() }, now);
     }
     let total = |asked: &[(BucketKey, usize)]| asked.iter().map(|(_, max)| max).sum::<usize>();
@@ -137,7 +134,7 @@ fn a_bucket_without_entries_is_looked_at_less_and_less_often() {
     assert_eq!(waits, [1, 2, 4, 8, 16, 16]);
     rounds.poke(bucket(0), now);
     assert_eq!(rounds.to_claim(now).len(), 1, "at once");
-    rounds.watch(bucket(0), false, now);
+    rounds.watch(bucket(0), Interest::Resting, now);
     for _ in 0..12 {
         rounds.claimed(bucket(0), 5, Vec::new(), now);
     }
@@ -145,11 +142,30 @@ fn a_bucket_without_entries_is_looked_at_less_and_less_often() {
 }
 
 #[test]
+fn what_nobody_remembers_is_looked_at_seldom_and_slows_nobody() {
+    let now = now_monotonic();
+    let mut rounds = Rounds::new(LIMITS);
+    for no in 1..2_000 {
+        rounds.watch(bucket(no), Interest::Forgotten, now);
+    }
+    assert!(rounds.to_look(now).is_empty() && rounds.next_at().unwrap() > now + 1_000 * MS);
+    rounds.watch(bucket(0), Interest::Selling, now);
+    assert_eq!(rounds.to_look(now), [bucket(0)]);
+    rounds.looked(Hand { bucket: bucket(0), entries: Vec::new() }, now);
+    for _ in 0..8 {
+        rounds.claimed(bucket(0), 1, Vec::new(), now);
+    }
+    assert!(rounds.next_at().unwrap() <= now + LIMITS.poll_max);
+    rounds.watch(bucket(1), Interest::Resting, now);
+    assert_eq!(rounds.to_look(now), [bucket(1)], "it was opened again");
+}
+
+#[test]
 fn many_buckets_are_looked_at_less_often_than_few() {
     let now = now_monotonic();
     let mut rounds = Rounds::new(LIMITS);
     for no in 0..1_000 {
-        rounds.watch(bucket(no), true, now);
+        rounds.watch(bucket(no), Interest::Selling, now);
         rounds.looked(Hand { bucket: bucket(no), entries: Vec::new() }, now);
     }
     for (key, max) in (0..20).flat_map(|_| rounds.to_claim(now)).collect::<Vec<_>>() {
@@ -203,6 +219,49 @@ fn silence_counts_where_the_broker_answered_for_others_only() {
 }
 
 #[test]
+fn a_queue_that_says_nothing_is_no_attempt_although_others_answer() {
+    let now = now_monotonic();
+    let mut rounds = holding(entries(1..4), now);
+    let queue = |entry: &Entry| u16::try_from(number(&entry.bytes) % 2).unwrap();
+    let route = |entry: &Entry| Route::Orders(queue(entry));
+    let (_, plans) = rounds.pack(now, |bucket, entry| {
+        seal(bucket, entry).map(|message| Message { route: route(entry), ..message })
+    });
+    let away = Sent::NotSent { reason: "earlier ones".to_owned() };
+    let report = rounds.judge(plans, vec![unknown(), Sent::Confirmed, away], now);
+    let [(_, fates)] = &report.hands[..] else { panic!("{report:?}") };
+    assert_eq!(fates[..], [Fate::Kept, Fate::Published, Fate::Kept]);
+    assert_eq!((report.away, report.silence), (None, Some("silence".to_owned())));
+    let later = now + LIMITS.retry_max;
+    let fates = publish(&mut rounds, vec![unknown(), refused()], later);
+    assert_eq!(fates, [Fate::Failed, Fate::Failed], "the first attempt of both");
+}
+
+#[test]
+fn what_cannot_be_reported_is_published_less_and_less_often() {
+    let mut now = now_monotonic();
+    let mut rounds = holding(entries(1..3), now);
+    let mut rests = Vec::new();
+    for _ in 0..4 {
+        assert_eq!(
+            publish(&mut rounds, vec![Sent::Confirmed; 2], now),
+            [Fate::Published, Fate::Published]
+        );
+        rounds.report_failed(bucket(0), now);
+        let failed_at = now;
+        now = rounds.next_at().unwrap();
+        assert_eq!(rounds.to_look(now), [bucket(0)]);
+        rounds.looked(Hand { bucket: bucket(0), entries: entries(1..3) }, now);
+        assert!(rounds.to_claim(now).is_empty(), "nothing is added to what cannot leave");
+        now = rounds.next_at().unwrap();
+        rests.push(now.duration_since(failed_at).as_millis());
+    }
+    assert_eq!(rests, [20, 30, 50, 50], "a wait for the look, and one that grows");
+    rounds.reported(bucket(0));
+    assert_eq!(rounds.to_claim(now).len(), 1);
+}
+
+#[test]
 fn a_broker_that_is_away_costs_nothing_and_is_asked_again_later() {
     let now = now_monotonic();
     let mut rounds = holding(entries(1..3), now);
@@ -228,158 +287,4 @@ fn what_cannot_be_a_message_dies_at_once_and_blocks_nobody() {
     let fates = publish(&mut rounds, vec![Sent::Confirmed, Sent::Confirmed], now);
     let reason = "no message".to_owned();
     assert_eq!(fates, [Fate::Published, Fate::Dead { reason }, Fate::Published]);
-}
-
-/// What happens to one call.
-#[derive(Debug, Clone, Copy)]
-enum Luck {
-    Well,
-    NotDone,
-    DoneUnheard,
-}
-
-fn luck() -> impl Strategy<Value = Luck> {
-    prop_oneof![4 => Just(Luck::Well), 1 => Just(Luck::NotDone), 1 => Just(Luck::DoneUnheard)]
-}
-
-fn sent() -> impl Strategy<Value = Sent> {
-    let not_sent = Sent::NotSent { reason: "away".to_owned() };
-    prop_oneof![4 => Just(Sent::Confirmed), 1 => Just(refused()), 1 => Just(unknown()),
-        1 => Just(not_sent)]
-}
-
-prop_compose! {
-    /// One round: the luck of each call, what the broker says, and the time that passes.
-    fn turns()(
-        (look, claim, report) in (luck(), luck(), luck()),
-        sent in prop::collection::vec(sent(), 24),
-        passes in 0..30_u64,
-    ) -> (Luck, Luck, Luck, Vec<Sent>, Duration) {
-        (look, claim, report, sent, Duration::from_millis(passes))
-    }
-}
-
-/// An outbox of two lists per bucket, and everything that left it.
-#[derive(Default)]
-struct Model {
-    lines: BTreeMap<u16, VecDeque<Entry>>,
-    hands: BTreeMap<u16, Vec<Entry>>,
-    confirmed: Vec<u64>,
-    left: Vec<u64>,
-}
-
-impl Model {
-    fn turn(
-        &mut self,
-        rounds: &mut Rounds,
-        turn: (Luck, Luck, Luck, Vec<Sent>, Duration),
-        now: Instant,
-    ) {
-        let (look, claim, report, sent, _) = turn;
-        for key in rounds.to_look(now) {
-            let entries = self.hands.entry(key.bucket.0).or_default().clone();
-            match look {
-                Luck::Well => rounds.looked(Hand { bucket: key, entries }, now),
-                Luck::NotDone | Luck::DoneUnheard => rounds.failed(key, true, now),
-            }
-        }
-        let asked = rounds.to_claim(now);
-        let total: usize = asked.iter().map(|(_, max)| max).sum();
-        assert!(total <= 2 * LIMITS.window + asked.len(), "{asked:?}");
-        for (key, max) in asked {
-            self.claim(rounds, key, max, claim, now);
-        }
-        let (messages, plans) = rounds.pack(now, seal);
-        let said: Vec<Sent> = sent.into_iter().cycle().take(messages.len()).collect();
-        for (message, said) in messages.iter().zip(&said) {
-            if *said == Sent::Confirmed {
-                self.confirmed.push(number(&message.body));
-            }
-        }
-        for (hand, fates) in rounds.judge(plans, said, now).hands {
-            self.report(rounds, hand, &fates, report, now);
-        }
-    }
-
-    fn claim(&mut self, rounds: &mut Rounds, key: BucketKey, max: usize, luck: Luck, now: Instant) {
-        if matches!(luck, Luck::NotDone) {
-            rounds.failed(key, false, now);
-            return;
-        }
-        let line = self.lines.entry(key.bucket.0).or_default();
-        let num = max.min(line.len());
-        let moved: Vec<Entry> = line.drain(..num).collect();
-        let hand = self.hands.entry(key.bucket.0).or_default();
-        hand.extend(moved.iter().cloned());
-        assert!(hand.len() <= LIMITS.claim_max);
-        match luck {
-            Luck::Well => drop(rounds.claimed(key, max, moved, now)),
-            _ => rounds.failed(key, true, now),
-        }
-    }
-
-    fn report(
-        &mut self,
-        rounds: &mut Rounds,
-        told: Hand,
-        fates: &[Fate],
-        luck: Luck,
-        now: Instant,
-    ) {
-        let hand = self.hands.entry(told.bucket.bucket.0).or_default();
-        assert_eq!(*hand, told.entries, "the whole hand, as it is");
-        assert_eq!(hand.len(), fates.len());
-        if matches!(luck, Luck::NotDone) {
-            rounds.failed(told.bucket, true, now);
-            return;
-        }
-        for (mut entry, fate) in std::mem::take(hand).into_iter().zip(fates) {
-            match fate {
-                Fate::Published => {
-                    let no = number(&entry.bytes);
-                    assert!(self.confirmed.contains(&no), "{no} left without a confirmation");
-                    self.left.push(no);
-                }
-                Fate::Dead { .. } => self.left.push(number(&entry.bytes)),
-                Fate::Kept => hand.push(entry),
-                Fate::Failed => {
-                    entry.attempts += 1;
-                    assert!(entry.attempts < LIMITS.attempts_max);
-                    hand.push(entry);
-                }
-            }
-        }
-        match luck {
-            Luck::Well => rounds.reported(told.bucket),
-            _ => rounds.failed(told.bucket, true, now),
-        }
-    }
-}
-
-proptest! {
-    #[test]
-    fn whatever_fails_every_entry_leaves_once_and_none_without_a_word(
-        num in 1..60_u64,
-        turns in prop::collection::vec(turns(), 0..30),
-    ) {
-        let mut now = now_monotonic();
-        let (mut model, mut rounds) = (Model::default(), Rounds::new(LIMITS));
-        for no in 1..=num {
-            let no_of = u16::try_from(no % 3).unwrap();
-            model.lines.entry(no_of).or_default().push_back(entry(no));
-            rounds.watch(bucket(no_of), true, now);
-        }
-        for turn in turns {
-            now += turn.4;
-            model.turn(&mut rounds, turn, now);
-        }
-        // Everything is well from here on: then everything leaves.
-        for _ in 0..100 {
-            now = rounds.next_at().unwrap().max(now);
-            let all_well = (Luck::Well, Luck::Well, Luck::Well, vec![Sent::Confirmed], MS);
-            model.turn(&mut rounds, all_well, now);
-        }
-        model.left.sort_unstable();
-        prop_assert_eq!(model.left, (1..=num).collect::<Vec<_>>());
-    }
 }

@@ -1,5 +1,6 @@
 //! What a relay worker says when outbox or broker fail: one log line at each change.
 
+use std::collections::HashMap;
 use std::time::Instant;
 
 use actix::Context;
@@ -8,7 +9,7 @@ use super::OutboxRelay;
 use crate::actors::child::{ExitReason, end};
 use crate::broker::Reach;
 use crate::messages::wire;
-use crate::outbox::{Error, Fate, Hand};
+use crate::outbox::{Entry, Error, Fate, Hand};
 use crate::stock::BucketKey;
 
 impl OutboxRelay {
@@ -30,16 +31,26 @@ impl OutboxRelay {
             end(self, ctx, ExitReason::Failed(replaced.to_string()));
             return true;
         }
-        let said = errors().next().map(ToString::to_string);
-        if said != self.trouble {
-            match (&said, answers.is_empty()) {
-                (Some(said), _) => tracing::warn!(place = self.place, said, "the outbox fails"),
-                (None, false) => tracing::info!(place = self.place, "the outbox answers again"),
-                (None, true) => return false,
-            }
-            self.trouble = said;
+        for (bucket, answer) in answers {
+            self.note_outbox(*bucket, answer.as_ref().err());
         }
         false
+    }
+
+    /// Notes how one bucket's outbox is: one log line for each trouble, however many buckets have
+    /// it, and one when the last bucket is well again.
+    fn note_outbox(&mut self, bucket: BucketKey, error: Option<&Error>) {
+        let Some(error) = error else {
+            if self.trouble.remove(&bucket).is_some() && self.trouble.is_empty() {
+                tracing::info!(place = self.place, "the outbox answers again");
+            }
+            return;
+        };
+        let said = error.to_string();
+        if self.trouble.values().all(|known| *known != said) {
+            tracing::warn!(place = self.place, said, "the outbox fails");
+        }
+        self.trouble.insert(bucket, said);
     }
 
     /// Notes how the broker is after a round; `away` is what it said of messages that it did not
@@ -54,7 +65,11 @@ impl OutboxRelay {
         if let Some(reason) = &silence
             && !self.is_in_silence
         {
-            tracing::warn!(place = self.place, reason, "the broker answers for no message");
+            tracing::warn!(
+                place = self.place,
+                reason,
+                "a queue of the broker answers for no message"
+            );
         }
         self.is_in_silence = silence.is_some();
         let away = away.or_else(|| match self.parts.publisher.reach() {
@@ -73,11 +88,23 @@ impl OutboxRelay {
     }
 }
 
-/// A dead letter is never silent.
-pub(super) fn log_dead(hand: &Hand, fates: &[Fate]) {
-    for (entry, fate) in hand.entries.iter().zip(fates) {
-        let Fate::Dead { reason } = fate else { continue };
-        let BucketKey { sku, bucket } = hand.bucket;
+/// The entries of a report that become dead letters, with the reason.
+pub(super) fn dead_in(hands: &[(Hand, Vec<Fate>)]) -> HashMap<BucketKey, Vec<(Entry, String)>> {
+    let mut dead: HashMap<BucketKey, Vec<(Entry, String)>> = HashMap::new();
+    for (hand, fates) in hands {
+        for (entry, fate) in hand.entries.iter().zip(fates) {
+            if let Fate::Dead { reason } = fate {
+                dead.entry(hand.bucket).or_default().push((entry.clone(), reason.clone()));
+            }
+        }
+    }
+    dead
+}
+
+/// A dead letter is never silent; it is one when the outbox has taken the report.
+pub(super) fn log_dead(bucket: BucketKey, dead: &[(Entry, String)]) {
+    let BucketKey { sku, bucket } = bucket;
+    for (entry, reason) in dead {
         let requests = wire::requests_in(&entry.bytes);
         tracing::error!(%sku, %bucket, reason, ?requests, "an entry becomes a dead letter");
     }

@@ -18,7 +18,7 @@ use super::{RabbitOptions, declare, said};
 use crate::flight::{Perishable, Standing};
 
 /// Channels with messages that were given up, until the connection is. Each holds a window.
-const STUCK_MAX: usize = 8;
+const STUCK_MAX: usize = 32;
 
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -181,7 +181,9 @@ impl Line {
     /// Lets messages that nobody waits for any longer come to their end, whatever it is: their
     /// channel must not be closed under them.
     pub(super) async fn leave_to_itself(&self, rest: impl Future<Output = ()>) {
-        if self.stuck.fetch_add(1, Ordering::SeqCst) >= STUCK_MAX {
+        // A broker short of memory confirms when it has some: another connection would only bring
+        // it the same messages again.
+        if self.stuck.fetch_add(1, Ordering::SeqCst) >= STUCK_MAX && self.blocked().is_none() {
             self.give_up("too many messages were never confirmed");
         }
         rest.await;

@@ -1,4 +1,8 @@
 //! Messages to RabbitMQ, pipelined, each with its confirmation.
+//!
+//! A confirmation that does not come makes all those doubtful that were sent together (see
+//! [`super::tally`]). So no more than a window is sent together, and a queue that confirms nothing
+//! is kept apart from the others (see [`super::parcels`]).
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -17,6 +21,7 @@ use lapin::{Channel, Confirmation};
 use super::super::topology::Topology;
 use super::super::{Message, Outgoing, Sent, headers};
 use super::line::Line;
+use super::parcels::{Parcel, Parcels};
 use super::tally::Tally;
 use super::{Inner, said};
 use crate::clock::now_monotonic;
@@ -27,7 +32,7 @@ type Flight = Pin<Box<dyn Future<Output = (usize, lapin::Result<Confirmation>)> 
 /// A channel to publish on, made when it is needed.
 pub(super) struct RabbitOutgoing {
     inner: Arc<Inner>,
-    window: usize,
+    parcels: Parcels,
     pen: Option<Pen>,
 }
 
@@ -47,7 +52,7 @@ impl Pen {
 
 impl RabbitOutgoing {
     pub(super) fn new(inner: Arc<Inner>, window: usize) -> Self {
-        Self { inner, window: window.max(1), pen: None }
+        Self { inner, parcels: Parcels::new(window), pen: None }
     }
 
     /// A channel, verified if there is doubt; or why there is none.
@@ -63,11 +68,9 @@ impl RabbitOutgoing {
         let channel = line.confirming().await.map_err(|error| error.to_string())?;
         Ok(Pen { line, channel, next: 1 })
     }
-}
 
-#[async_trait]
-impl Outgoing for RabbitOutgoing {
-    async fn publish(&mut self, messages: Vec<Message>) -> Vec<Sent> {
+    /// Sends messages together, and waits until each is confirmed or its time is over.
+    async fn send(&mut self, messages: Vec<Message>) -> Vec<Sent> {
         let count = messages.len();
         let pen = match self.take_pen().await {
             Ok(pen) => pen,
@@ -80,13 +83,13 @@ impl Outgoing for RabbitOutgoing {
         // On the broker's thread: the work goes on when the caller stops waiting, and a
         // confirmation wakes nobody else.
         let (told, results) = tokio::sync::oneshot::channel();
-        let (inner, window) = (self.inner.clone(), self.window);
+        let inner = self.inner.clone();
         let Ok(io) = self.inner.io() else {
             let reason = "the connections of this process are closed".to_owned();
             return vec![Sent::NotSent { reason }; count];
         };
         drop(io.spawn(async move {
-            let call = Call::new(&inner, pen, messages, window);
+            let call = Call::new(&inner, pen, messages);
             call.run(|result| drop(told.send(result))).await;
         }));
         if let Ok((pen, results)) = results.await {
@@ -99,14 +102,38 @@ impl Outgoing for RabbitOutgoing {
     }
 }
 
-/// One call of [`Outgoing::publish`].
+#[async_trait]
+impl Outgoing for RabbitOutgoing {
+    async fn publish(&mut self, messages: Vec<Message>) -> Vec<Sent> {
+        if messages.is_empty() {
+            return self.send(messages).await;
+        }
+        let mut results: Vec<Option<Sent>> = messages.iter().map(|_| None).collect();
+        let mut rest = self.parcels.make(messages);
+        while let Some(Parcel { places, routes, messages }) = rest.next(&self.parcels) {
+            let sent = self.send(messages).await;
+            let goes_on = self.parcels.note(&routes, &sent);
+            for (place, sent) in places.into_iter().zip(sent) {
+                if let Some(result) = results.get_mut(place) {
+                    *result = Some(sent);
+                }
+            }
+            if !goes_on {
+                break;
+            }
+        }
+        let left = || Sent::NotSent { reason: "earlier messages were not confirmed".to_owned() };
+        results.into_iter().map(|result| result.unwrap_or_else(left)).collect()
+    }
+}
+
+/// Messages that are sent together.
 struct Call<'a> {
     inner: &'a Inner,
     topology: &'a Topology,
     pen: Pen,
     tally: Tally,
     waiting: std::iter::Enumerate<std::vec::IntoIter<Message>>,
-    window: usize,
     flying: FuturesUnordered<Flight>,
     /// When each message must be confirmed, in the order in which they were sent.
     deadlines: VecDeque<(usize, Instant)>,
@@ -115,7 +142,7 @@ struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    fn new(inner: &'a Inner, pen: Pen, messages: Vec<Message>, window: usize) -> Self {
+    fn new(inner: &'a Inner, pen: Pen, messages: Vec<Message>) -> Self {
         let count = messages.len();
         Self {
             inner,
@@ -123,7 +150,6 @@ impl<'a> Call<'a> {
             tally: Tally::new(pen.next, count),
             pen,
             waiting: messages.into_iter().enumerate(),
-            window,
             flying: FuturesUnordered::new(),
             deadlines: VecDeque::new(),
             done: vec![false; count],
@@ -163,9 +189,9 @@ impl<'a> Call<'a> {
         .await;
     }
 
-    /// Sends until the window is full or nothing more can be sent.
+    /// Sends until nothing more can be sent.
     async fn send(&mut self) {
-        while self.flying.len() < self.window && !self.tally.is_halted() {
+        while !self.tally.is_halted() {
             if let Some(reason) = self.pen.line.blocked() {
                 self.tally.halt(&format!("the broker accepts no messages: {reason}"));
             } else if !self.pen.channel.status().connected() {

@@ -1,4 +1,5 @@
 //! C09: a broker short of memory or disk takes no messages, and goes on taking acknowledgements.
+//! One queue of which nothing is heard holds up no other.
 
 use std::time::Duration;
 
@@ -82,6 +83,46 @@ fn blocked(server: &RabbitMq, alarm: Alarm, namespace: &str) {
                 break;
             }
         }
+        broker.close().await;
+    });
+}
+
+/// As without majority: the queue's process takes messages and never says so.
+#[test]
+fn a_queue_that_confirms_nothing_holds_up_no_other() {
+    let server = RabbitMq::start();
+    run(async {
+        let mut options = server.options(Topology::new("deaf", 2, 100, Vec::new()));
+        options.confirm_timeout = Duration::from_millis(500);
+        let broker = RabbitBroker::new(options).unwrap();
+        let mut outgoing = broker.outgoing(8);
+        let to =
+            |queue: u16, number: usize| Message { route: Route::Orders(queue), ..message(number) };
+        let mixed =
+            || (0..8).map(|number| to(u16::from(number % 2 == 1), number)).collect::<Vec<_>>();
+        let is_confirmed = |sent: &Sent| *sent == Sent::Confirmed;
+        until("both queues", async || {
+            outgoing.publish(mixed()).await.iter().all(is_confirmed).then_some(())
+        })
+        .await;
+
+        server.ctl(&["eval", "sys:suspend('%2F_deaf.orders.1')."]);
+        let first = outgoing.publish(mixed()).await;
+        assert!(!first.iter().any(is_confirmed), "nobody knows whose fault it is: {first:?}");
+        until("the other queue alone", async || {
+            let sent = outgoing.publish(mixed()).await;
+            let (well, deaf): (Vec<_>, Vec<_>) =
+                sent.iter().enumerate().partition(|(n, _)| n % 2 == 0);
+            assert!(!deaf.iter().any(|(_, sent)| is_confirmed(sent)), "{sent:?}");
+            well.iter().all(|(_, sent)| is_confirmed(sent)).then_some(())
+        })
+        .await;
+
+        server.ctl(&["eval", "sys:resume('%2F_deaf.orders.1')."]);
+        until("both queues again", async || {
+            outgoing.publish(mixed()).await.iter().all(is_confirmed).then_some(())
+        })
+        .await;
         broker.close().await;
     });
 }
