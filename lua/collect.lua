@@ -1,13 +1,14 @@
 #!lua flags=allow-oom
--- Removes dead letters from the front, if they are the ones that the asker has read.
+-- Removes dead letters, wherever in the line they stand: one that cannot be written down elsewhere
+-- keeps no other one here.
 --
 -- KEYS: bucket, dead
--- ARGV: installation, how many, first, last
--- Answer: OK, 1 when they were removed, 0 when others are there.
+-- ARGV: installation, letters
+-- Answer: OK, how many of them were there.
 local bad = foreign(ARGV[1])
 if bad then return bad end
-local size = tonumber(ARGV[2])
-local first, last = call('LINDEX', KEYS[2], 0), call('LINDEX', KEYS[2], size - 1)
-if size < 1 or first ~= ARGV[3] or last ~= ARGV[4] then return {OK, 0} end
-call('LTRIM', KEYS[2], size, -1)
-return {OK, 1}
+local removed = 0
+for n = 2, #ARGV do
+  removed = removed + call('LREM', KEYS[2], 1, ARGV[n])
+end
+return {OK, removed}

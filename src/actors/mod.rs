@@ -19,6 +19,7 @@ pub mod permits;
 mod pipeline;
 pub mod placing_step;
 pub mod sale_keeper;
+mod served;
 pub mod stock_gate;
 pub mod stock_teller;
 pub mod supervisor;

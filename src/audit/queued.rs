@@ -6,6 +6,7 @@
 //! queues are empty and nothing moves, is lost.
 
 use super::{CHUNK, Error, Run};
+use crate::broker::Depth;
 use crate::domain::invariants::{Checker, DETAILS_MAX, DRAIN_LIMIT_MS, GateFacts};
 use crate::domain::{BucketNo, InvariantId, OrderIntent, RequestId, Sku};
 use crate::stock::{BucketKey, Stock};
@@ -126,7 +127,7 @@ impl Run<'_> {
             }
         }
         match pipeline.subscriber.depths().await {
-            Ok(depths) => Ok(depths.iter().all(|depth| depth.num_ready == 0)),
+            Ok(depths) => Ok(depths.iter().all(Depth::is_surely_empty)),
             Err(error) => {
                 self.notes.push(format!(
                     "sku {}: {error}; overdue requests may be in its queues",

@@ -15,7 +15,7 @@ pub const BODY_BYTES_MAX: usize = 1024 * 1024;
 /// Characters of a reason or note that are kept.
 pub const TEXT_CHARS_MAX: usize = 1000;
 
-/// Bytes of the message id that are kept; no broker allows more.
+/// Characters of a message id that are kept; no broker allows more bytes.
 pub const MESSAGE_ID_CHARS_MAX: usize = 255;
 
 /// The number of a letter in its ledger, counted up from 1.

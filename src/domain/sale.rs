@@ -82,7 +82,17 @@ pub struct Sale {
     pub skus: Vec<Sku>,
 }
 
+/// The buckets of a closed sale are looked after for so long after its end: its buyers may still
+/// ask what became of their requests.
+const REMEMBERED_MS: i64 = 86_400_000;
+
 impl Sale {
+    /// Whether it has been over for so long that its buckets are not looked after any more.
+    #[must_use]
+    pub fn is_forgotten(&self, now_ms: i64) -> bool {
+        self.phase == Phase::Closed && now_ms > self.ends_at_ms.saturating_add(REMEMBERED_MS)
+    }
+
     /// The SKU with this public name.
     #[must_use]
     pub fn sku(&self, id: &str) -> Option<&Sku> {

@@ -10,8 +10,8 @@ use super::state::Parts;
 use super::views::rfc3339;
 use crate::db;
 use crate::domain::{
-    BucketNo, BuyerId, DeadLetter, Failure, Journey, LetterNo, LetterState, RequestId, SkuNo,
-    Standing, TraceId,
+    BucketNo, BuyerId, DeadLetter, Failure, Journey, LetterNo, LetterState, Phase, RequestId,
+    SkuNo, Standing, TraceId,
 };
 use crate::messages::wire;
 use crate::outbox::{self, Place};
@@ -219,7 +219,7 @@ pub async fn trace(parts: &Parts, written: &str) -> Result<TraceView, Problem> {
         known.silent.push(StageView::silent("ledger", error));
     }
     if known.is_empty() {
-        let detail = "No gate and no row of the ledger knows it: it was never accepted.";
+        let detail = "No gate, no row of the ledger and no dead letter knows it.";
         let problem = Problem::from(Code::NotFound).with_detail(detail);
         return Err(problem.with("request_id", request.to_string()));
     }
@@ -266,14 +266,19 @@ async fn ask_gates(
     known: &mut Known,
 ) -> Result<(), stock::Error> {
     let (all, known_sku) = (parts.catalog.all(), known.sku);
-    let skus = all.iter().flat_map(|listed| &listed.skus);
+    // Drafts have no buckets yet.
+    let sold = all.iter().filter(|listed| listed.sale.phase != Phase::Draft);
+    let skus = sold.flat_map(|listed| &listed.skus);
     let mut candidates = skus.filter(|sku| known_sku.is_none_or(|no| no == sku.no));
-    let mut is_found = false;
+    let (mut is_found, mut not_loaded) = (false, None);
     while !is_found && let Some(sku) = candidates.next() {
         for bucket in (0..sku.buckets).map(BucketNo) {
             let key = BucketKey { sku: sku.no, bucket };
             let found = match parts.stock.find(key, request).await {
-                Err(stock::Error::NotLoaded(_)) => continue,
+                Err(error @ stock::Error::NotLoaded(_)) => {
+                    not_loaded = not_loaded.or(Some(error));
+                    continue;
+                }
                 found => found?,
             };
             let Some(found) = found else { continue };
@@ -290,7 +295,11 @@ async fn ask_gates(
             }
         }
     }
-    Ok(())
+    // A bucket that is not loaded has perhaps forgotten what it accepted.
+    match not_loaded {
+        Some(error) if !is_found => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Where between gate and ledger a request is that both know of as under way.

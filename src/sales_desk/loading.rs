@@ -3,13 +3,9 @@
 use std::sync::Arc;
 
 use super::{DeskError, SalesDesk};
-use crate::domain::{BucketNo, Outcome, Phase, Sale, Sku};
+use crate::domain::{BucketNo, Outcome, Sale, Sku};
 use crate::rebuild::load_sku;
 use crate::stock::{self, BucketKey, Condition};
-
-/// The buckets of a closed sale are looked after for so long after its end: its buyers may still
-/// ask what became of their requests.
-const REMEMBERED_MS: i64 = 86_400_000;
 
 /// Intents that are brought to the ledger in one go before a load.
 const DRAIN_AT_ONCE: usize = 512;
@@ -83,12 +79,6 @@ impl SalesDesk {
     /// Whether a sale must be loaded by now.
     fn is_due(&self, sale: &Sale) -> bool {
         self.clock.wall_ms() >= sale.starts_at_ms.saturating_sub(self.preheat_ms)
-    }
-
-    /// Whether a sale has been over for so long that nobody looks after its buckets.
-    pub(super) fn is_forgotten(&self, sale: &Sale) -> bool {
-        let last_ms = sale.ends_at_ms.saturating_add(REMEMBERED_MS);
-        sale.phase == Phase::Closed && self.clock.wall_ms() > last_ms
     }
 
     /// Brings what the buckets still hold of accepted requests to the ledger, so that the rebuild

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use super::LetterKeeperParts;
 use super::storing::{InHand, Stored, store};
+use crate::actors::served::Looks;
 use crate::backoff::Backoff;
 use crate::dead_letters::seal;
-use crate::domain::{BucketNo, Phase, SkuNo};
+use crate::domain::{BucketNo, SkuNo};
 use crate::outbox::{self, DeadEntry};
 use crate::stock::BucketKey;
 
@@ -19,6 +20,7 @@ pub(super) struct Collecting {
     /// What the ledger refused, and what is to be stored; still in its outbox.
     hand: Vec<InHand<(BucketKey, DeadEntry)>>,
     rounds: u32,
+    looks: Looks,
     every: Duration,
     backoff: Backoff,
     fresh: Backoff,
@@ -32,6 +34,7 @@ impl Collecting {
         Self {
             hand: Vec::new(),
             rounds: 0,
+            looks: Looks::default(),
             every: Duration::from_millis(parts.every_ms.max(1)),
             backoff,
             fresh: backoff,
@@ -61,7 +64,7 @@ impl Collecting {
 
     async fn try_round(&mut self, parts: &LetterKeeperParts) -> Result<(), String> {
         let mut worst = Ok(());
-        for key in buckets(parts) {
+        for key in self.looks.next(&parts.catalog, parts.clock.wall_ms()) {
             match self.look(parts, key).await {
                 Ok(()) => {}
                 Err(error) => worst = Err(error.to_string()),
@@ -121,15 +124,4 @@ impl Collecting {
         }
         self.rounds = self.rounds.wrapping_add(1);
     }
-}
-
-/// Every bucket that may have accepted anything.
-fn buckets(parts: &LetterKeeperParts) -> Vec<BucketKey> {
-    let sales = parts.catalog.all();
-    let skus = sales.iter().filter(|listed| listed.sale.phase != Phase::Draft);
-    skus.flat_map(|listed| &listed.skus)
-        .flat_map(|sku| {
-            (0..sku.buckets).map(|bucket| BucketKey { sku: sku.no, bucket: BucketNo(bucket) })
-        })
-        .collect()
 }

@@ -88,7 +88,7 @@ pub(super) fn after_resend(sent: Option<Sent>) -> AfterResend {
 pub(super) struct Tries(HashMap<[u8; 32], u32>);
 
 impl Tries {
-    /// One try more; whether it was the last one allowed.
+    /// One try more.
     pub(super) fn spend(&mut self, digest: [u8; 32]) {
         if self.0.len() >= REMEMBERED_MAX {
             // What is forgotten is tried a few times more, no worse.

@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 
 use super::child::{ExitReason, Life, Living, end, spawn_step, step};
 use super::outbox_relay::Node;
+use super::served::Looks;
 use crate::broker::{Publisher, Subscriber};
 use crate::catalog::Catalog;
 use crate::clock::SharedClock;
@@ -26,7 +27,7 @@ use crate::lease::Lease;
 use crate::messages::{Quiet, Stop, reply};
 use crate::metrics::Metrics;
 use crate::outbox::Outbox;
-use crate::stock::Stock;
+use crate::stock::{BucketKey, Stock};
 
 mod rescuing;
 pub mod strays;
@@ -105,6 +106,9 @@ pub struct OrphanRescuer {
     life: Life,
     parts: RescuerParts,
     looking: bool,
+    looks: Looks,
+    /// Those of the present look.
+    buckets: Arc<[BucketKey]>,
     still: Stillness,
     /// The last error, until a look succeeds; for one log line at each change.
     trouble: Option<String>,
@@ -121,6 +125,8 @@ impl OrphanRescuer {
             life,
             parts,
             looking: false,
+            looks: Looks::default(),
+            buckets: Arc::default(),
             still,
             trouble: None,
             quiet: Vec::new(),
@@ -134,7 +140,9 @@ impl OrphanRescuer {
         }
         self.looking = true;
         let parts = self.parts.clone();
-        let work = async move { rescue(&parts).await };
+        let buckets: Arc<[_]> = self.looks.next(&parts.catalog, parts.clock.wall_ms()).into();
+        self.buckets = Arc::clone(&buckets);
+        let work = async move { rescue(&parts, &buckets).await };
         spawn_step(self, ctx, work, |rescuer, ctx, looked| match looked {
             Ok(Some(survey)) => rescuer.surveyed(ctx, survey),
             Ok(None) => {
@@ -142,7 +150,11 @@ impl OrphanRescuer {
                 rescuer.parts.metrics.outbox_stands(0, Duration::ZERO);
                 rescuer.done(ctx, None);
             }
-            Err(failure) => rescuer.done(ctx, Some(failure)),
+            Err(failure) => {
+                // What nobody looked at was perhaps not at rest.
+                rescuer.still.observe(false, rescuer.parts.clock.now());
+                rescuer.done(ctx, Some(failure));
+            }
         });
     }
 
@@ -168,8 +180,8 @@ impl OrphanRescuer {
 
     /// Sends again what has no answer although nothing is under way.
     fn search(&mut self, ctx: &mut Context<Self>) {
-        let parts = self.parts.clone();
-        let work = async move { send_strays(&parts).await };
+        let (parts, buckets) = (self.parts.clone(), Arc::clone(&self.buckets));
+        let work = async move { send_strays(&parts, &buckets).await };
         spawn_step(self, ctx, work, |rescuer, ctx, sent| {
             // Some may have been sent where not all were.
             rescuer.still.searched(*sent.as_ref().unwrap_or(&1));
@@ -181,7 +193,7 @@ impl OrphanRescuer {
         self.looking = false;
         let said = failure.map(|failure| failure.to_string());
         if let Some(said) = said.as_ref().filter(|said| self.trouble.as_ref() != Some(said)) {
-            tracing::warn!(said, "work of dead processes cannot be looked for, trying again");
+            tracing::warn!(said, "a look for work that nobody has was not finished, trying again");
         }
         self.trouble = said;
         if self.is_quiet {

@@ -10,7 +10,7 @@ use super::strays::{self, Packing};
 use crate::actors::outbox_relay::node::lease_of;
 use crate::broker::{self, Message, Sent};
 use crate::db;
-use crate::domain::{BucketNo, RequestId};
+use crate::domain::RequestId;
 use crate::lease;
 use crate::messages::wire::Malformed;
 use crate::outbox::{self, Standing, Worker};
@@ -72,8 +72,11 @@ impl Survey {
     }
 }
 
-/// Gives back the hands of dead nodes. `None`: another process does that.
-pub(super) async fn rescue(parts: &RescuerParts) -> Result<Option<Survey>, Failure> {
+/// Gives back the hands of dead nodes in these buckets. `None`: another process does that.
+pub(super) async fn rescue(
+    parts: &RescuerParts,
+    buckets: &[BucketKey],
+) -> Result<Option<Survey>, Failure> {
     let RescuerParts { lease, clock, holder, limits, .. } = parts;
     let hold = lease.hold(RESCUER, holder, limits.lease_ttl).await?;
     if !hold.is_held(clock.now()) {
@@ -81,9 +84,8 @@ pub(super) async fn rescue(parts: &RescuerParts) -> Result<Option<Survey>, Failu
     }
     let mut survey = Survey::default();
     let mut nodes: BTreeMap<String, Vec<(BucketKey, String)>> = BTreeMap::new();
-    let looks = buckets(parts)
-        .into_iter()
-        .map(|bucket| async move { (bucket, parts.outbox.standing(bucket).await) });
+    let looks =
+        buckets.iter().map(|bucket| async move { (*bucket, parts.outbox.standing(*bucket).await) });
     let looks = futures_util::stream::iter(looks.collect::<Vec<_>>());
     for (bucket, standing) in looks.buffered(LOOKS_AT_ONCE).collect::<Vec<_>>().await {
         match standing {
@@ -109,7 +111,8 @@ pub(super) async fn rescue(parts: &RescuerParts) -> Result<Option<Survey>, Failu
 }
 
 /// Gives back everything that is in the hands of a node, if it is dead: if its lease can be had.
-/// Then it stays had until it ends by itself, so that the node cannot come back meanwhile.
+/// Then it stays had until it ends by itself, so that the node does not come back meanwhile; should
+/// it do so later, the marks of its hands are not those that it knows.
 async fn rescue_node(
     parts: &RescuerParts,
     node: &str,
@@ -123,22 +126,29 @@ async fn rescue_node(
     // Crash here [node_taken_not_given_back]: the hands are as they were; the next rescuer has the
     // node's lease when this one's hold of it has ended.
     let mut worst = Ok(());
-    let mut num_entries = 0;
-    for (bucket, worker) in hands {
-        match parts.outbox.give_back(*bucket, worker).await {
-            Ok(given) => num_entries += given,
+    let (mut num_entries, mut num_hands) = (0, 0_usize);
+    let back = hands.iter().map(|(bucket, worker)| parts.outbox.give_back(*bucket, worker));
+    let back = futures_util::stream::iter(back.collect::<Vec<_>>());
+    for given in back.buffer_unordered(LOOKS_AT_ONCE).collect::<Vec<_>>().await {
+        match given {
+            Ok(given) => (num_entries, num_hands) = (num_entries + given, num_hands + 1),
             Err(error) => worst = worst.and(Err(error.into())),
         }
     }
     parts.metrics.rescued(num_entries);
-    let workers: BTreeSet<&str> = hands.iter().map(|(_, worker)| worker.as_str()).collect();
-    tracing::warn!(node, num_entries, ?workers, "gave back what a dead node had in hand");
+    if num_hands > 0 {
+        let workers: BTreeSet<&str> = hands.iter().map(|(_, worker)| worker.as_str()).collect();
+        tracing::warn!(node, num_entries, ?workers, "gave back what a dead node had in hand");
+    }
     worst
 }
 
 /// Sends accepted requests again that nothing holds, and returns their number. To be called when
 /// nothing has been under way for a while.
-pub(super) async fn send_strays(parts: &RescuerParts) -> Result<usize, Failure> {
+pub(super) async fn send_strays(
+    parts: &RescuerParts,
+    buckets: &[BucketKey],
+) -> Result<usize, Failure> {
     let wall_ms = parts.clock.wall_ms();
     let after_ms = i64::try_from(parts.limits.stray_after.as_millis()).unwrap_or(i64::MAX);
     let packing = Packing {
@@ -147,13 +157,17 @@ pub(super) async fn send_strays(parts: &RescuerParts) -> Result<usize, Failure> 
         installation: &parts.installation,
         sent_at_ms: wall_ms,
     };
-    let mut messages = Vec::new();
-    for bucket in buckets(parts) {
+    let (mut messages, mut worst) = (Vec::new(), Ok(()));
+    for bucket in buckets.iter().copied() {
         let queued = match parts.stock.unsettled(bucket, wall_ms.saturating_sub(after_ms)).await {
             Ok(queued) => queued,
             // Nobody sells there: there is nothing to find.
             Err(stock::Error::NotLoaded(_) | stock::Error::Fenced { .. }) => continue,
-            Err(error) => return Err(error.into()),
+            // One bucket that cannot be read keeps nobody's order from being sent.
+            Err(error) => {
+                worst = worst.and(Err(error.into()));
+                continue;
+            }
         };
         let requests: Vec<RequestId> = queued.iter().map(|intent| intent.request).collect();
         let mut dead = HashSet::new();
@@ -162,7 +176,8 @@ pub(super) async fn send_strays(parts: &RescuerParts) -> Result<usize, Failure> 
         }
         messages.extend(strays::messages(bucket, &queued, |id| dead.contains(id), packing)?);
     }
-    publish(parts, messages).await
+    let num_sent = publish(parts, messages).await?;
+    worst.map(|()| num_sent)
 }
 
 /// Publishes and returns the number of requests; all of them confirmed.
@@ -190,18 +205,6 @@ async fn publish(parts: &RescuerParts, messages: Vec<Message>) -> Result<usize, 
         tracing::warn!(num_sent, "accepted requests that nothing held were sent again");
     }
     reason.map_or(Ok(num_sent), |reason| Err(Failure::NotConfirmed { num: num_lost, reason }))
-}
-
-/// Every bucket of every sale.
-fn buckets(parts: &RescuerParts) -> Vec<BucketKey> {
-    let mut buckets = Vec::new();
-    for listed in parts.catalog.all() {
-        for sku in &listed.skus {
-            let of_sku = (0..sku.buckets).map(BucketNo);
-            buckets.extend(of_sku.map(|bucket| BucketKey { sku: sku.no, bucket }));
-        }
-    }
-    buckets
 }
 
 /// How old something of that time is.

@@ -20,7 +20,7 @@ const DOUBLINGS_MAX: u32 = 1;
 /// does not count: it may lie there until an operator comes.
 #[must_use]
 pub fn are_empty(depths: &[Depth]) -> bool {
-    depths.iter().all(|depth| depth.queue == "unroutable" || depth.num_ready == 0)
+    depths.iter().all(|depth| depth.queue == "unroutable" || depth.is_surely_empty())
 }
 
 /// How long the pipeline has been at rest.
@@ -138,7 +138,9 @@ mod tests {
         for queue in queues {
             assert!(!are_empty(&[at_rest.clone(), vec![depth(queue, 1)]].concat()), "{queue}");
         }
-        assert!(are_empty(&[at_rest, vec![depth("unroutable", 7)]].concat()));
+        assert!(are_empty(&[at_rest.clone(), vec![depth("unroutable", 7)]].concat()));
+        let unknown = Depth { num_consumers: 0, ..depth("orders.1", 0) };
+        assert!(!are_empty(&[at_rest, vec![unknown]].concat()), "perhaps without majority");
     }
 
     #[test]

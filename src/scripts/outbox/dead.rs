@@ -6,14 +6,14 @@ use super::super::reply::Reply;
 use super::super::{Call, Error, Installation, OutboxKeys, Script};
 use crate::outbox::DeadEntry;
 
-/// Removes dead letters from the front.
+/// Removes dead letters.
 #[derive(Debug, Clone, Copy)]
 pub struct Collect<'a> {
     /// The bucket.
     pub keys: &'a OutboxKeys,
     /// Whose it must be.
     pub installation: Installation,
-    /// Letters as they were read, from the front on.
+    /// Letters as they were read.
     pub letters: &'a [DeadEntry],
 }
 
@@ -22,17 +22,17 @@ impl Collect<'_> {
     #[must_use]
     pub fn call(&self) -> Call {
         let mut call = Call::new(Script::Collect).key(&self.keys.bucket()).key(&self.keys.dead());
-        call = call.arg(self.installation).arg(self.letters.len());
-        for end in [self.letters.first(), self.letters.last()] {
-            call = call.bytes(end.map_or(&[], |letter| &letter.id));
+        call = call.arg(self.installation);
+        for letter in self.letters {
+            call = call.bytes(&letter.id);
         }
         call
     }
 
-    /// Reads the answer: false when other letters are in front, and nothing was removed.
-    pub fn parse(&self, answer: Value) -> Result<bool, Error> {
+    /// Reads the answer: how many of them were there.
+    pub fn parse(&self, answer: Value) -> Result<u64, Error> {
         let mut reply = Reply::open(Script::Collect, answer)?;
-        let collected = reply.yes()?;
-        reply.end().map(|()| collected)
+        let removed = reply.count()?;
+        reply.end().map(|()| removed)
     }
 }

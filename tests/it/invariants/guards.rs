@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use floodgate::audit::{AuditReport, EVIDENCE, Sources, audit_all};
+use floodgate::broker::{Source, Subscriber};
 use floodgate::config::Tier;
 use floodgate::db::Ledger;
 use floodgate::domain::{BucketNo, InvariantId, Policy};
@@ -131,6 +132,8 @@ fn found_of_a_dead_request(lie: Lie, later_ms: i64, in_outbox: bool) -> AuditRep
         ledger.keep_dead_letters(vec![letter(&[1])], START_MS).await.unwrap();
 
         let office = Office::new();
+        // A queue that nobody consumes is perhaps one that cannot be counted.
+        let consumer = office.broker.subscribe(Source::Orders(0), 1).await.unwrap();
         if in_outbox {
             let sku = rig.ask(1, 1, 1).sku;
             let key = BucketKey { sku, bucket: BucketNo(0) };
@@ -140,7 +143,9 @@ fn found_of_a_dead_request(lie: Lie, later_ms: i64, in_outbox: bool) -> AuditRep
         let stock = rig.backends.stock.as_ref();
         let (stock, pipeline) = (Some(stock), Some(&pipeline));
         let sources = Sources { ledger: ledger.as_ref(), stock, pipeline };
-        audit_all(sources, None, START_MS + later_ms).await.unwrap()
+        let report = audit_all(sources, None, START_MS + later_ms).await.unwrap();
+        drop(consumer);
+        report
     })
 }
 

@@ -157,7 +157,7 @@ impl Subscriber for FakeBroker {
 
     async fn depths(&self) -> Result<Vec<Depth>, Error> {
         let depths = self.queues.0.lock().depths.clone().into_iter();
-        let depth = |(queue, num_ready)| Depth { queue, num_ready, num_consumers: 0 };
+        let depth = |(queue, num_ready)| Depth { queue, num_ready, num_consumers: 1 };
         Ok(depths.map(depth).collect())
     }
 
