@@ -52,7 +52,9 @@ impl Output {
                 let _ = write!(message, "\n  because: {cause}");
             }
         }
-        self.note(&message);
+        // A server's words may hold those of another party.
+        let lines: Vec<String> = message.split('\n').map(cleaned).collect();
+        self.note(&lines.join("\n"));
     }
 }
 
@@ -77,9 +79,29 @@ pub fn grouped(number: impl std::fmt::Display) -> String {
     text
 }
 
-/// Columns aligned to the left under a heading.
+/// Text that another party wrote, on one line of at most `max` characters: nothing in it moves the
+/// cursor of a terminal, or turns around what stands beside it.
+#[must_use]
+pub fn on_one_line(text: &str, max: usize) -> String {
+    let mut chars = text.chars();
+    let shown: String = chars.by_ref().take(max).collect();
+    let end = if chars.next().is_some() { ".." } else { "" };
+    cleaned(&shown) + end
+}
+
+fn cleaned(text: &str) -> String {
+    let turns = |c| {
+        matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}')
+            || matches!(c, '\u{2066}'..='\u{2069}')
+    };
+    text.chars().map(|c| if c.is_control() || turns(c) { '.' } else { c }).collect()
+}
+
+/// Columns aligned to the left under a heading. Cells may hold what another party wrote.
 #[must_use]
 pub fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
+    let cleaned = |row: &Vec<String>| row.iter().map(|cell| cleaned(cell)).collect();
+    let rows: Vec<Vec<String>> = rows.iter().map(cleaned).collect();
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
         let heading = heading.get(column).map_or(0, |cell| cell.chars().count());
@@ -96,7 +118,7 @@ pub fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
         text
     };
     let mut text = line(&mut heading.iter().copied());
-    for row in rows {
+    for row in &rows {
         text.push_str(&line(&mut row.iter().map(String::as_str)));
     }
     text
@@ -120,6 +142,15 @@ mod tests {
         let rows =
             [vec!["s1".to_owned(), "open".to_owned()], vec!["秒杀".to_owned(), String::new()]];
         assert_eq!(table(&["ID", "PHASE"], &rows), "ID  PHASE\ns1  open\n秒杀\n");
+    }
+
+    #[test]
+    fn what_others_wrote_neither_moves_the_cursor_nor_turns_the_text() {
+        assert_eq!(on_one_line("a\u{1b}[2J\r\nb\u{9b}1m\u{202e}c", 99), "a.[2J..b.1m.c");
+        assert_eq!(on_one_line("秒杀!", 2), "秒杀..");
+        assert_eq!(on_one_line("秒杀", 2), "秒杀");
+        let rows = [vec!["x\u{7}\n".to_owned(), "y".to_owned()]];
+        assert_eq!(table(&["ID", "SAYS"], &rows), "ID   SAYS\nx..  y\n");
     }
 
     #[test]

@@ -7,11 +7,14 @@ use serde_json::Value as Json;
 
 use super::admin::{Error, With};
 use super::exit::{Exit, Failure};
-use super::output::table;
+use super::output::{on_one_line, table};
 use super::sale::field;
 
 /// Looking into an outbox reads everything that waits there.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Characters of a text outside the table.
+const TEXT_CHARS: usize = 200;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -19,7 +22,7 @@ Examples:
   floodgate trace 7212345678901234567               or its number
 ";
 
-/// Tell every stage of one request, and what to do about it: 0 = known, 1 = never accepted,
+/// Tell every stage of one request, and what to do about it: 0 = known, 1 = nobody knows it,
 /// 2 = not everybody could be asked
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES)]
@@ -43,7 +46,11 @@ pub async fn run(args: &TraceArgs) -> anyhow::Result<Exit> {
 
 fn explain(error: Error) -> Failure {
     let remedy = match &error {
-        Error::Refused { status: 404, .. } => "nothing was taken: the buyer may buy again",
+        Error::Refused { status: 404, .. } => {
+            "nobody who could be asked knows it. After a loss of Redis what is in a queue cannot \
+             be seen: wait until the order queues are empty (`floodgate sale show`) and ask \
+             again; if nobody knows it then, the buyer may buy again"
+        }
         Error::Refused { .. } => "give the id that the buyer has, or the number in front of it",
         Error::Unknown { .. } => "ask again: looking changes nothing",
         _ => return error.into_failure(),
@@ -58,7 +65,7 @@ fn stages(trace: &Json) -> &[Json] {
 /// The stages that could not be asked.
 fn silent(trace: &Json) -> Vec<String> {
     let silent = stages(trace).iter().filter(|stage| field(stage, "state") == "unknown");
-    silent.map(|stage| field(stage, "stage")).collect()
+    silent.map(|stage| on_one_line(&field(stage, "stage"), TEXT_CHARS)).collect()
 }
 
 fn render(trace: &Json) -> String {
@@ -73,7 +80,7 @@ fn render(trace: &Json) -> String {
         .into_iter()
         .map(|(title, name)| (title, field(trace, name)))
         .filter(|(_, value)| value != "-")
-        .map(|(title, value)| format!("{title} {value}"))
+        .map(|(title, value)| format!("{title} {}", on_one_line(&value, TEXT_CHARS)))
         .collect();
     let names = ["stage", "state", "at", "holder", "quantity", "says", "reason"];
     let rows: Vec<Vec<String>> = stages(trace)
@@ -108,7 +115,7 @@ fn remedy(trace: &Json) -> String {
     }
     let dead = stages.iter().rev().find(|stage| field(stage, "state") == "dead");
     if let Some(dead) = dead {
-        let holder = field(dead, "holder");
+        let holder = on_one_line(&field(dead, "holder"), TEXT_CHARS);
         return match holder.strip_prefix("dead letter ") {
             Some(no) => format!("next: floodgate dlq show {no}, then replay or park it"),
             None => {
@@ -150,6 +157,27 @@ mod tests {
         assert!(text.starts_with("request 9, SKU phone\n\nSTAGE  STATE   AT"), "{text}");
         assert!(text.contains("\nrelay  queued  -                         node-1/2  -"), "{text}");
         assert!(text.ends_with("is the broker up?\n"), "{text}");
+    }
+
+    #[test]
+    fn what_others_wrote_does_not_move_the_cursor() {
+        let mut trace = with(json!([{
+            "stage": "dead_letter", "state": "dead", "holder": "dead letter 17\u{1b}[1A",
+            "reason": "no such SKU\u{1b}[2J\nnext: all is well",
+        }]));
+        trace["trace_id"] = json!("4bf9\u{1b}[8m");
+        let text = render(&trace);
+        assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
+        assert!(text.contains("  no such SKU.[2J.next: all is well\n"), "{text}");
+        assert!(text.contains("trace 4bf9.[8m\n"), "{text}");
+    }
+
+    #[test]
+    fn a_request_that_nobody_knows_may_still_be_in_a_queue() {
+        let title = "No such request".to_owned();
+        let failure = explain(Error::Refused { status: 404, title, detail: None });
+        assert_eq!(failure.exit, Exit::Negative);
+        assert!(failure.remedy.contains("order queues are empty"), "{failure}");
     }
 
     #[test]

@@ -192,6 +192,14 @@ fn waiting(queues: &[Part]) -> Vec<Finding> {
             )),
         }
     }
+    if let (count @ 1.., _) = ready("unreadable") {
+        findings.push(Finding::warn(
+            CHECK,
+            format!("{count} messages wait in `unreadable`: nobody could take them in"),
+            "look at them in the management interface, find out who wrote them, and purge the \
+             queue; what was accepted here and is still queued is sent again from its gate",
+        ));
+    }
     if findings.is_empty() {
         findings.push(Finding::ok(CHECK, "none wait in the broker"));
     }
@@ -251,6 +259,8 @@ mod tests {
         assert!(alone.detail.starts_with("5 messages wait in orders.0"), "{alone:?}");
         assert!(wrong(|f| f.queues[2].num_ready = 2).detail.starts_with("2 dead letters"));
         assert!(wrong(|f| f.queues[3].num_ready = 2).detail.contains("no queue wanted"));
+        let unread = wrong(|f| f.queues.push(part("unreadable", Standing::Fits, 2, 0)));
+        assert!(unread.detail.contains("2 messages wait in `unreadable`"), "{unread:?}");
     }
 
     #[test]

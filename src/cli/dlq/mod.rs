@@ -1,0 +1,214 @@
+//! `floodgate dlq`: the dead letters of relay, consumer and broker.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::{Value as Json, json};
+
+use super::admin::{AdminClient, Error, With};
+use super::exit::{Exit, Failure};
+
+mod carrying;
+mod showing;
+
+use carrying::Run;
+use showing::{render_letter, render_list};
+
+/// One letter is published and confirmed, or not, within this time.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Most letters that one command replays; the next one goes on.
+const AT_ONCE_MAX: u32 = 500;
+
+const EXAMPLES: &str = "\
+Examples:
+  floodgate dlq list                           what waits for you, newest first
+  floodgate dlq show 17                        why, with its bytes and orders
+  floodgate dlq replay 17 18                   put them on their way again
+  floodgate dlq replay --all --origin relay --max 100
+  floodgate dlq park 19 --note 'another party, see mail of 3 May'
+";
+
+/// See dead letters, replay them, set them aside: 0 = done, 1 = some were refused, 2 = no answer
+#[derive(Debug, Args)]
+#[command(before_help = EXAMPLES)]
+pub struct DlqArgs {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// List dead letters, newest first
+    #[command(before_help = "Examples:\n  floodgate dlq list\n  \
+                             floodgate dlq list --state all --origin consumer --limit 200\n")]
+    List {
+        /// Only those in this state
+        #[arg(long, value_enum, default_value_t = StateArg::Open)]
+        state: StateArg,
+        /// Only those that this part of the way gave up
+        #[arg(long, value_enum)]
+        origin: Option<OriginArg>,
+        /// Most letters to show
+        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=500))]
+        limit: u32,
+        /// Where the page before ended
+        #[arg(long, value_name = "CURSOR")]
+        cursor: Option<String>,
+        #[command(flatten)]
+        with: With,
+    },
+    /// Show one dead letter with its bytes, and the orders in it
+    #[command(before_help = "Examples:\n  floodgate dlq show 17\n  \
+                             floodgate dlq show 17 --json | jq -r .body | base64 -d\n")]
+    Show {
+        /// Its number
+        id: String,
+        #[command(flatten)]
+        with: With,
+    },
+    /// Put dead letters on their way again; whoever has an order meanwhile gets no second one
+    #[command(before_help = "Examples:\n  floodgate dlq replay 17 18\n  \
+                             floodgate dlq replay --all --origin relay --max 100\n")]
+    Replay {
+        /// Their numbers
+        #[arg(required_unless_present = "all", conflicts_with = "all")]
+        ids: Vec<String>,
+        /// Open ones, until --max are on their way: page by page from the newest, in each page the
+        /// oldest first
+        #[arg(long)]
+        all: bool,
+        /// With --all: only those that this part of the way gave up
+        #[arg(long, value_enum, requires = "all")]
+        origin: Option<OriginArg>,
+        /// With --all: most letters to replay; those that are refused do not count
+        #[arg(long, default_value_t = 100, requires = "all",
+              value_parser = clap::value_parser!(u32).range(1..=i64::from(AT_ONCE_MAX)))]
+        max: u32,
+        /// With --all: where the run before ended
+        #[arg(long, value_name = "CURSOR", requires = "all")]
+        cursor: Option<String>,
+        #[command(flatten)]
+        with: With,
+    },
+    /// Set dead letters aside for good; they can still be replayed
+    #[command(before_help = "Examples:\n  floodgate dlq park 19 --note 'a test of the shop'\n")]
+    Park {
+        /// Their numbers
+        #[arg(required = true)]
+        ids: Vec<String>,
+        /// Why, for whoever comes next
+        #[arg(long)]
+        note: Option<String>,
+        #[command(flatten)]
+        with: With,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum StateArg {
+    Open,
+    Replayed,
+    Parked,
+    All,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum OriginArg {
+    Relay,
+    Consumer,
+    Broker,
+    Unroutable,
+}
+
+/// The word of a value, as the API has it.
+fn word(value: impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+/// Carries out one verb.
+///
+/// # Errors
+/// The server refused, did not answer, or the request makes no sense.
+pub async fn run(args: &DlqArgs) -> anyhow::Result<Exit> {
+    match &args.verb {
+        Verb::List { state, origin, limit, cursor, with } => {
+            let page = page(&with.client()?, *state, *origin, *limit, cursor.as_deref()).await?;
+            with.output().data(&page, || render_list(&page))?;
+            tell_more(with, next_cursor(&page));
+            Ok(Exit::Done)
+        }
+        Verb::Show { id, with } => {
+            let asked = with.client()?.get(&["dead-letters", id], Some(PATIENCE)).await;
+            let letter = asked.map_err(explain)?;
+            with.output().data(&letter, || render_letter(&letter))?;
+            Ok(Exit::Done)
+        }
+        Verb::Replay { ids, all, origin, max, cursor, with } => {
+            let (client, mut run) = (with.client()?, Run::default());
+            if *all {
+                run.replay_open(&client, *origin, *max, cursor.clone()).await;
+            } else {
+                run.each(&client, ids, "replay", &json!({})).await;
+            }
+            run.end(with)
+        }
+        Verb::Park { ids, note, with } => {
+            let body = note.as_ref().map_or_else(|| json!({}), |note| json!({ "note": note }));
+            let (client, mut run) = (with.client()?, Run::default());
+            run.each(&client, ids, "park", &body).await;
+            run.end(with)
+        }
+    }
+}
+
+fn tell_more(with: &With, next: Option<&str>) {
+    if let Some(next) = next {
+        with.output().note(&format!("there are more: --cursor {next}"));
+    }
+}
+
+async fn page(
+    client: &AdminClient,
+    state: StateArg,
+    origin: Option<OriginArg>,
+    limit: u32,
+    cursor: Option<&str>,
+) -> Result<Json, Failure> {
+    let (state, limit) = ((state != StateArg::All).then(|| word(state)), limit.to_string());
+    let origin = origin.map(word);
+    let query: Vec<(&str, &str)> = [
+        ("state", state.as_deref()),
+        ("origin", origin.as_deref()),
+        ("limit", Some(limit.as_str())),
+        ("cursor", cursor),
+    ]
+    .into_iter()
+    .filter_map(|(name, value)| Some((name, value?)))
+    .collect();
+    client.ask(&["dead-letters"], &query, Some(PATIENCE)).await.map_err(explain)
+}
+
+/// The exit and the next step for a person.
+fn explain(error: Error) -> Failure {
+    let remedy = match &error {
+        Error::Refused { status: 404, .. } => "`floodgate dlq list --state all` shows every letter",
+        Error::Unknown { .. } => "`floodgate dlq list` shows what is open; repeats do no harm",
+        Error::Unable { status: 503, .. } => {
+            "`floodgate doctor` looks at broker and ledger; then again, repeats do no harm"
+        }
+        _ => return error.into_failure(),
+    };
+    Failure { remedy: remedy.to_owned(), ..error.into_failure() }
+}
+
+fn letters(page: &Json) -> &[Json] {
+    page.get("dead_letters").and_then(Json::as_array).map_or(&[], Vec::as_slice)
+}
+
+fn next_cursor(page: &Json) -> Option<&str> {
+    page.get("next_cursor").and_then(Json::as_str)
+}
+
+#[cfg(test)]
+mod tests;
