@@ -110,7 +110,7 @@ async fn start(settings: Settings) -> Result<Running, Error> {
     let refreshed = desk.clone();
     let refresh = move || {
         let desk = refreshed.clone();
-        async move { desk.look().await.map_err(|error| error.to_string()) }.boxed()
+        async move { desk.learn().await.map(drop).map_err(|error| error.to_string()) }.boxed()
     };
     actors.start_pipeline(&catalog, Arc::new(refresh));
     let gates = GateHandle::new(

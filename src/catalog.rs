@@ -1,14 +1,14 @@
 //! The sales as buyers see them: a read model in memory, replaced as a whole.
 //!
-//! Written by whoever opens, pauses or closes a sale, after the ledger has it; read by every
-//! request without a lock.
+//! Written by whoever opens, pauses or closes a sale, after the ledger has it, and by whoever reads
+//! the ledger; read by every request without a lock.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
-use crate::domain::{Sale, SaleId, Sku, SkuNo};
+use crate::domain::{Epoch, Sale, SaleId, Sku, SkuNo};
 
 /// A sale with shared SKUs.
 #[derive(Debug, Clone)]
@@ -24,6 +24,12 @@ impl Listed {
     #[must_use]
     pub fn sku(&self, id: &str) -> Option<&Arc<Sku>> {
         self.skus.iter().find(|sku| sku.id.as_str() == id)
+    }
+
+    /// How far the sale has come: an opening raises the epoch, and within one the phases only go
+    /// on.
+    fn age(&self) -> (Epoch, i16) {
+        (self.sale.epoch, self.sale.phase.to_db())
     }
 }
 
@@ -61,7 +67,8 @@ impl Catalog {
         self.pages.load().in_order.clone()
     }
 
-    /// Enters a sale or replaces the one with the same number.
+    /// Enters a sale or replaces the one with the same number, unless that one is further on: of
+    /// two readings of the ledger the earlier one may come later.
     pub fn put(&self, sale: &Sale) {
         let listed = Arc::new(Listed {
             sale: sale.clone(),
@@ -70,10 +77,11 @@ impl Catalog {
         self.pages.rcu(|old| {
             let mut in_order = old.in_order.clone();
             match in_order.iter_mut().find(|page| page.sale.no == sale.no) {
+                Some(page) if page.age() > listed.age() => return Arc::clone(old),
                 Some(page) => *page = Arc::clone(&listed),
                 None => in_order.push(Arc::clone(&listed)),
             }
-            Pages {
+            Arc::new(Pages {
                 by_id: in_order
                     .iter()
                     .map(|page| (page.sale.id.clone(), Arc::clone(page)))
@@ -83,7 +91,62 @@ impl Catalog {
                     .flat_map(|page| page.skus.iter().map(|sku| (sku.no, Arc::clone(page))))
                     .collect(),
                 in_order,
-            }
+            })
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{Phase, Policy};
+
+    fn sale(epoch: i64, phase: Phase) -> Sale {
+        let sku = Sku {
+            no: SkuNo(7),
+            id: "sku".parse().unwrap(),
+            title: "SKU".to_owned(),
+            price: 100,
+            initial: 10,
+            policy: Policy::Unlimited { max_quantity: 1 },
+            buckets: 1,
+            payment_window_s: 900,
+            bar_lapsed: false,
+        };
+        Sale {
+            no: 1,
+            id: "sale".parse().unwrap(),
+            title: "Sale".to_owned(),
+            starts_at_ms: 0,
+            ends_at_ms: 1,
+            phase,
+            epoch: Epoch(epoch),
+            skus: vec![sku],
+        }
+    }
+
+    #[test]
+    fn a_late_reading_of_the_ledger_takes_nothing_back() {
+        let steps = [
+            sale(0, Phase::Draft),
+            sale(1, Phase::Open),
+            sale(1, Phase::Paused),
+            sale(2, Phase::Open),
+            sale(2, Phase::Paused),
+            sale(2, Phase::Closed),
+        ];
+        for pair in steps.windows(2) {
+            assert!(pair[0].phase.may_become(pair[1].phase));
+        }
+        let catalog = Catalog::default();
+        for (at, step) in steps.iter().enumerate() {
+            catalog.put(step);
+            for earlier in &steps[..=at] {
+                catalog.put(earlier);
+                assert_eq!(catalog.all().len(), 1);
+                assert_eq!(catalog.sale("sale").unwrap().sale, *step);
+                assert_eq!(catalog.of_sku(SkuNo(7)).unwrap().0.sale, *step);
+            }
+        }
     }
 }

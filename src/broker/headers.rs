@@ -80,9 +80,10 @@ pub(super) fn unpack(properties: &BasicProperties) -> Headers {
     let text = |name| lookup(properties, name).and_then(text);
     let number = |name| lookup(properties, name).and_then(integer);
     let own = |value: &Option<ShortString>| value.as_ref().map(|value| value.as_str().to_owned());
-    let (reason, origin) = match (text(REASON), text(ORIGIN)) {
-        (None, None) => death(properties),
-        told => told,
+    let death = death(properties);
+    let (reason, origin, by_broker) = match (text(REASON), text(ORIGIN), death) {
+        (None, None, Some((reason, queue))) => (Some(reason), queue, true),
+        (reason, origin, _) => (reason, origin, false),
     };
     Headers {
         message_id: own(properties.message_id()).unwrap_or_default(),
@@ -95,6 +96,7 @@ pub(super) fn unpack(properties: &BasicProperties) -> Headers {
         sent_at_ms: number(SENT_AT_MS),
         reason,
         origin,
+        by_broker,
     }
 }
 
@@ -104,17 +106,13 @@ pub(super) fn num_before(properties: &BasicProperties, redelivered: bool) -> u32
     told.unwrap_or_default().max(redelivered.into())
 }
 
-/// Why and where the broker itself made the message a dead letter.
-fn death(properties: &BasicProperties) -> (Option<String>, Option<String>) {
-    let deaths = lookup(properties, DEATHS).and_then(AMQPValue::as_array);
-    let Some(AMQPValue::FieldTable(latest)) = deaths.and_then(|all| all.as_slice().first()) else {
-        return (None, None);
-    };
+/// Why and in which queue the broker itself made the message a dead letter, if it did.
+fn death(properties: &BasicProperties) -> Option<(String, Option<String>)> {
+    let deaths = lookup(properties, DEATHS).and_then(AMQPValue::as_array)?;
+    let Some(AMQPValue::FieldTable(latest)) = deaths.as_slice().first() else { return None };
     let told = |name| latest.inner().get(name).and_then(text);
-    match told("reason") {
-        Some(reason) if reason != EXPIRED => (Some(format!("the broker: {reason}")), told("queue")),
-        _ => (None, None),
-    }
+    let reason = told("reason").filter(|reason| reason != EXPIRED)?;
+    Some((format!("the broker: {reason}"), told("queue")))
 }
 
 fn lookup<'a>(properties: &'a BasicProperties, name: &str) -> Option<&'a AMQPValue> {
@@ -180,6 +178,7 @@ mod tests {
             sent_at_ms: Some(-1),
             reason: Some("häßlich".into()),
             origin: Some("orders.1".into()),
+            by_broker: false,
         }
     }
 
@@ -257,9 +256,17 @@ mod tests {
             death.insert("reason".into(), AMQPValue::LongString(reason.into()));
             death.insert("queue".into(), AMQPValue::LongString("fg.orders.0".into()));
             let deaths: FieldArray = vec![AMQPValue::FieldTable(death)].into();
-            let headers = unpack(&foreign(DEATHS, AMQPValue::FieldArray(deaths)));
+            let properties = foreign(DEATHS, AMQPValue::FieldArray(deaths));
+            let headers = unpack(&properties);
             assert_eq!(headers.reason, expected);
             assert_eq!(headers.origin.is_some(), expected.is_some());
+            assert_eq!(headers.by_broker, expected.is_some());
+            // A consumer that gave it up since says so itself; what it sends on is its own word.
+            let mut table = properties.headers().clone().unwrap();
+            table.insert(ORIGIN.into(), AMQPValue::LongString("orders.0".into()));
+            let later = unpack(&properties.with_headers(table));
+            assert!(!later.by_broker && later.reason.is_none());
+            assert!(!unpack(&pack(&headers, 1)).by_broker);
         }
     }
 }

@@ -108,6 +108,9 @@ pub struct Headers {
     pub reason: Option<String>,
     /// For dead letters: where it came from.
     pub origin: Option<String>,
+    /// For dead letters: whether the broker itself gave it up. Only the broker says so; it is not
+    /// published.
+    pub by_broker: bool,
 }
 
 /// One message to publish. All are persistent.
@@ -224,6 +227,18 @@ pub struct Depth {
     pub num_ready: u64,
     /// Consumers of all processes.
     pub num_consumers: u64,
+}
+
+impl Depth {
+    /// Whether it is certain that nothing waits here.
+    ///
+    /// RabbitMQ says of a quorum queue without majority that it has neither messages nor consumers:
+    /// an order queue that nobody consumes may be one.
+    #[must_use]
+    pub fn is_surely_empty(&self) -> bool {
+        let is_of_orders = self.queue.split('.').next() == Some("orders");
+        self.num_ready == 0 && (self.num_consumers > 0 || !is_of_orders)
+    }
 }
 
 /// Messages from the broker.

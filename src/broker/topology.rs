@@ -8,7 +8,11 @@
 //!     | no such queue
 //!     +---> unroutable (fanout) --> unroutable
 //!  retry.<ms> (fanout) --> retry.<ms> --after <ms>--> orders (direct), same key
+//!  dead, unroutable --delivered too often--> unreadable (fanout) --> unreadable
 //! ```
+//!
+//! What is in `unreadable` ended the connection of whoever was to bring it into the ledger, again
+//! and again. Nobody consumes it: people look at it in the broker.
 //!
 //! Every queue is a quorum queue: replicated where there are several nodes, on disk before anything
 //! is confirmed, and able to hand dead letters on at least once. That asks for an overflow of
@@ -16,8 +20,17 @@
 
 use super::{Route, Source};
 
-/// Deliveries after which the broker may drop a message that has no place to go: never. Newer
-/// brokers have a limit of 20 where none is given.
+/// Deliveries after which a dead letter or an unroutable message is set aside: a message that
+/// cannot be read breaks a connection with each of them, and orders on that connection are
+/// delivered again. So these are fewer than an order is allowed, and more than any letter needs
+/// that can be read.
+const LETTER_DELIVERIES_MAX: i64 = 50;
+
+/// Where that ends which nobody can bring into the ledger.
+const UNREADABLE: &str = "unreadable";
+
+/// Deliveries in the queue that nobody consumes. Newer brokers have a limit of 20 where none is
+/// given, after which they drop a message that has no place to go.
 const DELIVERIES_UNLIMITED: i64 = i32::MAX as i64;
 
 /// How the broker is laid out for one installation.
@@ -148,7 +161,7 @@ impl Topology {
     pub fn exchanges(&self) -> Vec<Exchange> {
         let fanout =
             |short: &str| Exchange { name: self.name(short), kind: Kind::Fanout, alternate: None };
-        let mut exchanges = vec![fanout("unroutable"), fanout("dead")];
+        let mut exchanges = vec![fanout(UNREADABLE), fanout("unroutable"), fanout("dead")];
         exchanges.push(Exchange {
             name: self.name("orders"),
             kind: Kind::Direct,
@@ -163,13 +176,19 @@ impl Topology {
     /// accepted before they can be.
     #[must_use]
     pub fn queues(&self) -> Vec<Queue> {
-        let end = |short: &str| Queue {
-            name: self.name(short),
-            arguments: quorum(vec![("x-delivery-limit", Argument::Number(DELIVERIES_UNLIMITED))]),
-            exchange: self.name(short),
-            key: String::new(),
+        let end = |short: &str, limit: i64, mut arguments: Vec<_>| {
+            arguments.push(("x-delivery-limit", Argument::Number(limit)));
+            Queue {
+                name: self.name(short),
+                arguments: quorum(arguments),
+                exchange: self.name(short),
+                key: String::new(),
+            }
         };
-        let mut queues = vec![end("unroutable"), end("dead")];
+        let letters =
+            |short: &str| end(short, LETTER_DELIVERIES_MAX, dead_lettering(self.name(UNREADABLE)));
+        let mut queues = vec![end(UNREADABLE, DELIVERIES_UNLIMITED, Vec::new())];
+        queues.extend([letters("unroutable"), letters("dead")]);
         for number in 0..self.num_queues {
             let limit = Argument::Number(self.deliveries_max.into());
             let mut arguments = dead_lettering(self.name("dead"));
@@ -190,6 +209,12 @@ impl Topology {
             queues.push(Queue { exchange: name.clone(), name, arguments, key: String::new() });
         }
         queues
+    }
+
+    /// Whether nobody consumes a queue: nothing comes back from there by itself.
+    #[must_use]
+    pub fn is_end(&self, queue: &Queue) -> bool {
+        self.short(&queue.name) == UNREADABLE
     }
 
     /// Where a message comes back to after a delay step, as its routing key says.
@@ -238,15 +263,14 @@ mod tests {
     #[test]
     fn every_name_has_the_namespace_and_every_queue_an_exchange() {
         let exchanges: Vec<_> = topology().exchanges().into_iter().map(|one| one.name).collect();
-        let expected =
-            ["shop.unroutable", "shop.dead", "shop.orders", "shop.retry.1000", "shop.retry.5000"];
-        assert_eq!(exchanges, expected);
+        let expected = ["unreadable", "unroutable", "dead", "orders", "retry.1000", "retry.5000"];
+        assert_eq!(exchanges, expected.map(|short| format!("shop.{short}")));
         for queue in topology().queues() {
             assert!(queue.name.starts_with("shop."), "{queue:?}");
             assert!(exchanges.contains(&queue.exchange), "{queue:?}");
             assert!(queue.arguments.contains(&("x-queue-type", Argument::Text("quorum".into()))));
         }
-        assert_eq!(topology().queues().len(), 6);
+        assert_eq!(topology().queues().len(), 7);
     }
 
     #[test]
@@ -265,6 +289,23 @@ mod tests {
         let topology = topology();
         assert_eq!(topology.short("shop.orders.1"), "orders.1");
         assert_eq!(topology.short("shopping.orders.1"), "shopping.orders.1");
+    }
+
+    #[test]
+    fn what_is_delivered_too_often_goes_on_until_nobody_is_there_to_deliver_it_to() {
+        let topology = topology();
+        let queues = topology.queues();
+        for queue in queues.iter().filter(|queue| topology.source_of_key(&queue.key).is_none()) {
+            let of = |name| queue.arguments.iter().find(|(argument, _)| *argument == name);
+            let next = of("x-dead-letter-exchange").map(|(_, value)| value.clone());
+            let is_delay = topology.short(&queue.name).starts_with("retry.");
+            if topology.is_end(queue) {
+                assert_eq!(next, None);
+            } else if !is_delay {
+                assert_eq!(next, Some(Argument::Text("shop.unreadable".to_owned())), "{queue:?}");
+                assert!(of("x-delivery-limit").is_some(), "{queue:?}");
+            }
+        }
     }
 
     #[test]

@@ -87,13 +87,15 @@ impl Sealed {
     }
 }
 
-/// A letter out of the queue of dead letters. A consumer that gives up says where; where nothing is
-/// said, it was the broker itself.
+/// A letter out of the queue of dead letters. The broker tells where it did it itself, and a
+/// consumer that gives up says where; where nobody says anything, it was no consumer.
 #[must_use]
 pub fn of_dead(delivery: &Delivery, installation: &str, now_ms: i64) -> NewLetter {
     let origin = match delivery.headers.origin.as_deref() {
-        None => LetterOrigin::Broker,
-        Some(place) => LetterOrigin::from_name(place).unwrap_or(LetterOrigin::Consumer),
+        Some(place) if !delivery.headers.by_broker => {
+            LetterOrigin::from_name(place).unwrap_or(LetterOrigin::Consumer)
+        }
+        _ => LetterOrigin::Broker,
     };
     let reason = delivery.headers.reason.clone().unwrap_or_else(|| {
         "the broker gave it up: it was delivered too often without an end".to_owned()
@@ -234,8 +236,17 @@ mod tests {
         let by_consumer = of_dead(&delivery(consumed, body.clone()), INSTALLATION, NOW);
         assert_eq!(by_consumer.origin, LetterOrigin::Consumer);
         assert_eq!((by_consumer.reason.as_str(), by_consumer.attempts), ("no such SKU", 4));
-        let by_broker = of_dead(&delivery(headers.clone(), body.clone()), INSTALLATION, NOW);
+        let limited = Headers {
+            origin: Some("fg.orders.0".to_owned()),
+            reason: Some("the broker: delivery_limit".to_owned()),
+            by_broker: true,
+            ..headers.clone()
+        };
+        let by_broker = of_dead(&delivery(limited, body.clone()), INSTALLATION, NOW);
         assert_eq!(by_broker.origin, LetterOrigin::Broker);
+        assert_eq!(by_broker.reason, "the broker: delivery_limit");
+        let by_nobody = of_dead(&delivery(headers.clone(), body.clone()), INSTALLATION, NOW);
+        assert_eq!(by_nobody.origin, LetterOrigin::Broker);
         let lost = of_unroutable(&delivery(headers, body), "no queue", INSTALLATION, NOW);
         assert_eq!(lost.origin, LetterOrigin::Unroutable);
         for other in [by_consumer, by_broker, lost] {

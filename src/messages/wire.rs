@@ -9,7 +9,7 @@ use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::broker::{Delivery, Headers, Message, Route};
-use crate::domain::{OrderIntent, RequestId};
+use crate::domain::{OrderIntent, RequestId, TraceId};
 use crate::scripts::intent::{self, INTENT_BYTES};
 
 /// The version that this program writes.
@@ -118,17 +118,20 @@ fn headers_of(first: &OrderIntent, num: usize, installation: &str, sent_at_ms: i
         version: Some(VERSION),
         installation: Some(installation.to_owned()),
         epoch: Some(first.epoch.0),
-        traceparent: Some(traceparent(first)),
+        traceparent: traceparent(first),
         attempts: 0,
         sent_at_ms: Some(sent_at_ms),
         reason: None,
         origin: None,
+        by_broker: false,
     }
 }
 
-/// The trace of the click, with a parent that is the same for every copy of the message.
-fn traceparent(first: &OrderIntent) -> String {
-    format!("00-{}-{:016x}-01", first.trace, first.request.get())
+/// The trace of the click, with a parent that is the same for every copy of the message. `None` for
+/// an intent that has none: whoever reads a trace context throws one of all zeros away.
+fn traceparent(first: &OrderIntent) -> Option<String> {
+    let told = || format!("00-{}-{:016x}-01", first.trace, first.request.get());
+    (first.trace != TraceId(0)).then(told)
 }
 
 /// Opens a message: its intents, in order, each read or not.
@@ -220,7 +223,7 @@ pub fn dead_part(
     if let Ok(intent) = intent::unpack(&bytes) {
         headers.message_id = format!("{}-1", intent.request);
         headers.epoch = Some(intent.epoch.0);
-        headers.traceparent = Some(traceparent(&intent));
+        headers.traceparent = traceparent(&intent);
     } else {
         headers.message_id = format!("{}-{:016x}", headers.message_id, xxh3_64(&bytes));
         headers.epoch = None;
@@ -234,6 +237,7 @@ fn bury(delivery: &Delivery, queue: u16, reason: &str) -> Headers {
     Headers {
         reason: Some(reason.get(..end).unwrap_or_default().to_owned()),
         origin: Some(origin(queue, &delivery.routing_key)),
+        by_broker: false,
         ..delivery.headers.clone()
     }
 }

@@ -132,19 +132,29 @@ impl SalesDesk {
         Ok(num_orders)
     }
 
+    /// Brings the catalog up to date with the ledger, and returns what the ledger says. Touches no
+    /// bucket: whoever only has to know a sale must not wait for the stock of another one.
+    ///
+    /// # Errors
+    /// The ledger's error.
+    pub async fn learn(&self) -> Result<Vec<Sale>, DeskError> {
+        let sales = self.backends.ledger.sales().await?;
+        for sale in &sales {
+            if self.catalog.sale(sale.id.as_str()).is_none_or(|known| known.sale != *sale) {
+                self.catalog.put(sale);
+            }
+        }
+        Ok(sales)
+    }
+
     /// One look at everything that other processes may have changed: sales that were created or
     /// turned, buckets that have to be loaded or turned. Called by the keeper.
     ///
     /// # Errors
     /// The first error; the other sales were looked at all the same.
     pub async fn look(&self) -> Result<(), DeskError> {
-        let sales = self.backends.ledger.sales().await?;
         // What buyers read comes first: buckets may take long.
-        for sale in &sales {
-            if self.catalog.sale(sale.id.as_str()).is_none_or(|known| known.sale != *sale) {
-                self.catalog.put(sale);
-            }
-        }
+        let sales = self.learn().await?;
         let mut worst = Ok(());
         for sale in &sales {
             let looked = self.bring_up(sale).await.map(drop);
@@ -241,7 +251,8 @@ impl SalesDesk {
     /// # Errors
     /// The first error; the other SKUs were seen to all the same.
     async fn bring_up(&self, sale: &Sale) -> Result<u64, DeskError> {
-        if sale.phase == Phase::Draft || (self.backends.is_shared && self.is_forgotten(sale)) {
+        let is_forgotten = self.backends.is_shared && sale.is_forgotten(self.clock.wall_ms());
+        if sale.phase == Phase::Draft || is_forgotten {
             return Ok(0);
         }
         let mut num_orders = Ok(0);

@@ -3,10 +3,11 @@
 use actix::{AsyncContext, Context};
 use bytes::Bytes;
 
-use super::retrying::{Next, Trial, next};
+use super::retrying::{DOUBTS_MAX, Next, Trial, next};
 use super::settling::Ack;
 use super::{Arc, Delivery, OrderIntake};
 use crate::actors::child::spawn_step;
+use crate::db::Class;
 use crate::domain::{OrderIntent, Outcome};
 use crate::messages::{Died, Fault, Landing};
 
@@ -17,7 +18,35 @@ pub(super) struct Item {
     pub(super) bytes: Bytes,
     pub(super) intent: OrderIntent,
     /// How often the ledger had answered when this failed without other deliveries.
-    pub(super) answers: Option<u64>,
+    answers: Option<u64>,
+    /// How often in a row nothing was heard of it, without other deliveries.
+    doubts: u32,
+}
+
+impl Item {
+    /// An intent that nobody has tried.
+    pub(super) fn new(delivery: Arc<Delivery>, bytes: Bytes, intent: OrderIntent) -> Self {
+        Self { delivery, bytes, intent, answers: None, doubts: 0 }
+    }
+
+    /// It waits, after it failed without other deliveries or for another reason.
+    fn hold(&mut self, landing: Option<&Landing>, num_answers: u64) {
+        self.answers = landing.map(|_| num_answers);
+        self.doubts = if is_doubt(landing) { self.doubts.saturating_add(1) } else { 0 };
+    }
+
+    /// It is tried with less around it: what was learned of it in its company says nothing of it
+    /// alone.
+    fn part(&mut self) {
+        self.answers = None;
+        self.doubts = 0;
+    }
+}
+
+/// Whether nobody knows what the ledger did.
+fn is_doubt(landing: Option<&Landing>) -> bool {
+    let fault = landing.and_then(|landing| landing.fault.as_ref());
+    matches!(fault, Some(Fault::Ledger { class: Class::Unknown, .. }))
 }
 
 /// One submission.
@@ -36,6 +65,12 @@ impl Piece {
     /// A submission that must have its transactions to itself.
     pub(super) fn alone(subscription: u64, items: Vec<Item>) -> Self {
         Self { subscription, items, is_alone: true, was_held: false }
+    }
+
+    /// Whether one doubt more is one too many to wait for what the ledger answers others: perhaps
+    /// nobody else brings it anything.
+    fn is_doubted(&self) -> bool {
+        self.is_alone && self.items.iter().any(|item| item.doubts + 1 >= DOUBTS_MAX)
     }
 }
 
@@ -62,22 +97,31 @@ impl OrderIntake {
         self.under_way.inside += 1;
         let orders = self.parts.orders.clone();
         let intents: Vec<OrderIntent> = piece.items.iter().map(|item| item.intent).collect();
-        let is_alone = piece.is_alone;
+        let (is_alone, is_doubted) = (piece.is_alone, piece.is_doubted());
+        let refresh = Arc::clone(&self.parts.refresh);
         let mut held = self.hand.held.subscribe();
         let work = async move {
+            let trying = async {
+                let landings = orders.land(intents, is_alone).await;
+                let doubt = |all: &Vec<Landing>| all.iter().any(|one| is_doubt(Some(one)));
+                // The ledger is asked something else: if it answers that, it is there.
+                let answers =
+                    is_doubted && landings.as_ref().is_ok_and(doubt) && refresh().await.is_ok();
+                (landings, answers)
+            };
             tokio::select! {
-                landings = orders.land(intents, is_alone) => Some(landings),
+                tried = trying => Some(tried),
                 // Fails once the hand is forgotten, and never ends otherwise.
                 _forgotten = held.changed() => None,
             }
         };
-        spawn_step(self, ctx, work, move |intake, ctx, landings| {
+        spawn_step(self, ctx, work, move |intake, ctx, tried| {
             intake.under_way.inside -= 1;
             // Numbers of an older subscription name other deliveries now.
-            if let Some(landings) = landings
+            if let Some((landings, answers)) = tried
                 && piece.subscription == intake.hand.subscription
             {
-                intake.landed(ctx, piece, landings);
+                intake.landed(ctx, piece, landings, answers);
             }
             intake.report_if_idle();
         });
@@ -88,6 +132,7 @@ impl OrderIntake {
         ctx: &mut Context<Self>,
         piece: Piece,
         landings: Result<Vec<Landing>, Died>,
+        answers: bool,
     ) {
         let was_alone = piece.is_alone && piece.items.len() == 1;
         let (mut held, mut apart) = (Vec::new(), Vec::new());
@@ -100,18 +145,20 @@ impl OrderIntake {
                 landing,
                 attempts: item.delivery.headers.attempts,
                 was_alone,
-                others_answered: item.answers.is_some_and(|before| num_answers > before),
+                others_answered: answers || item.answers.is_some_and(|before| num_answers > before),
                 ledger_fails: self.parts.breaker.is_open(),
                 num_delays: self.parts.limits.num_delays,
             });
             match next {
                 Next::Done => self.done(&item, landing.ok()),
                 Next::Hold => {
-                    let failed = piece.is_alone && landing.is_ok();
-                    item.answers = failed.then_some(num_answers);
+                    item.hold(landing.ok().filter(|_| piece.is_alone), num_answers);
                     held.push(item);
                 }
-                Next::Apart => apart.push(item),
+                Next::Apart => {
+                    item.part();
+                    apart.push(item);
+                }
                 Next::Delay { step } => self.delay(&item, step, &said_of(landing.ok())),
                 Next::Dead => self.bury_failed(&item, &said_of(landing.ok())),
             }

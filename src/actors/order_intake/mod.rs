@@ -98,7 +98,8 @@ pub struct IntakeParts {
     pub orders: OrderDoor,
     /// What the sales say.
     pub catalog: Arc<Catalog>,
-    /// Asked when the catalog does not know a SKU or an opening.
+    /// Asked when the catalog does not know a SKU or an opening, and when nobody knows whether the
+    /// ledger is there.
     pub refresh: Refresh,
     /// Whether the ledger fails.
     pub breaker: Breaker,

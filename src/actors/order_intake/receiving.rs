@@ -121,10 +121,9 @@ impl OrderIntake {
                 for (bytes, malformed) in poison {
                     self.bury_part(&delivery, bytes, &malformed);
                 }
-                let own = good.into_iter().map(|(bytes, intent)| {
-                    let delivery = Arc::clone(&delivery);
-                    Item { delivery, bytes, intent, answers: None }
-                });
+                let own = good
+                    .into_iter()
+                    .map(|(bytes, intent)| Item::new(Arc::clone(&delivery), bytes, intent));
                 let is_suspect =
                     delivery.num_before >= SUSPECT_AFTER || delivery.headers.attempts > 0;
                 if is_suspect {

@@ -7,6 +7,10 @@
 use crate::db::Class;
 use crate::messages::{Died, Fault, Landing};
 
+/// Doubts in a row, without other deliveries, after which the ledger is asked whether it is there.
+/// More than one or two: a ledger that reads and does not write for a moment is no intent's fault.
+pub const DOUBTS_MAX: u32 = 10;
+
 /// One try to bring an intent to the ledger.
 #[derive(Debug, Clone, Copy)]
 pub struct Trial<'a> {
@@ -16,7 +20,8 @@ pub struct Trial<'a> {
     pub attempts: u32,
     /// Whether no other intent was in its transactions.
     pub was_alone: bool,
-    /// Whether it failed before without other deliveries, and the ledger has answered others since.
+    /// Whether it failed before without other deliveries, and the ledger has answered others since;
+    /// or failed so often that the ledger was asked something else, and it answered that.
     pub others_answered: bool,
     /// Whether the ledger fails altogether, as far as this process knows.
     pub ledger_fails: bool,

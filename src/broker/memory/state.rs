@@ -240,6 +240,7 @@ impl State {
             if is_limited && stored.num_before > self.deliveries_max {
                 stored.headers.reason = Some("the broker: delivery_limit".to_owned());
                 stored.headers.origin = Some(queue.to_owned());
+                stored.headers.by_broker = true;
                 stored.num_before = 0;
                 let dead = self.topology.queue(Source::Dead);
                 self.enqueue(dead, stored, false);
@@ -260,7 +261,9 @@ impl State {
                 num_consumers: self.consumers.values().filter(consumes).count() as u64,
             }
         };
-        self.topology.queues().into_iter().map(|queue| depth(queue.name)).collect()
+        let queues = self.topology.queues().into_iter();
+        let consumed = queues.filter(|queue| !self.topology.is_end(queue));
+        consumed.map(|queue| depth(queue.name)).collect()
     }
 
     /// What waits in a queue, in order.

@@ -4,7 +4,7 @@
 //! by the broker, which names the difference.
 
 use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
-use lapin::protocol::AMQPSoftError;
+use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, ErrorKind, ExchangeKind};
 
@@ -66,11 +66,17 @@ pub(super) fn explain(error: &lapin::Error, what: &str, name: &str) -> Error {
     let ErrorKind::ProtocolError(answer) = error.kind() else {
         return Error::Unavailable { reason: said(error) };
     };
-    let told = answer.get_message();
+    let told = answer.get_message().as_str();
     let is = |kind: AMQPSoftError| answer.get_id() == kind.get_id();
+    let vhost = vhost_in(told);
     if is(AMQPSoftError::PRECONDITIONFAILED) {
         let delete = match what {
-            "queue" => format!("`rabbitmqctl delete_queue {name}` while it is empty"),
+            // A quorum queue refuses `--if-empty`, and everything of ours is one.
+            "queue" => format!(
+                "stop what uses it, and when `rabbitmqctl list_queues -p {vhost} name messages \
+                 type` says 0 for it, `rabbitmqctl delete_queue {name} -p {vhost} --if-empty` \
+                 (without --if-empty if its type is quorum)"
+            ),
             _ => format!("delete the exchange {name} in the management interface"),
         };
         let what = format!(
@@ -82,10 +88,110 @@ pub(super) fn explain(error: &lapin::Error, what: &str, name: &str) -> Error {
     if is(AMQPSoftError::ACCESSREFUSED) {
         let what = format!(
             "the user may not declare {what} {name} ({told}); allow it to configure, write and \
-             read what begins with the namespace: `rabbitmqctl set_permissions -p VHOST USER \
+             read what begins with the namespace: `rabbitmqctl set_permissions -p {vhost} USER \
              '^NAMESPACE\\.' '^NAMESPACE\\.' '^NAMESPACE\\.'`"
         );
         return Error::Topology { what };
     }
-    Error::Topology { what: format!("{what} {name} cannot be declared: {told}") }
+    match answer.kind() {
+        AMQPErrorKind::Hard(kind) if !is_about_what_was_asked(kind) => {
+            Error::Unavailable { reason: said(error) }
+        }
+        _ => Error::Topology { what: format!("{what} {name} cannot be declared: {told}") },
+    }
+}
+
+/// Whether the broker ended the connection because of what it was asked to declare. Otherwise the
+/// trouble is its own, or that of the connection: it is stopped, or short of something.
+fn is_about_what_was_asked(kind: &AMQPHardError) -> bool {
+    matches!(
+        kind,
+        AMQPHardError::INVALIDPATH
+            | AMQPHardError::COMMANDINVALID
+            | AMQPHardError::NOTALLOWED
+            | AMQPHardError::NOTIMPLEMENTED
+    )
+}
+
+/// The virtual host that the broker names in its answer, as a shell wants it; else a placeholder.
+fn vhost_in(told: &str) -> String {
+    let named = told.split_once(" in vhost '").and_then(|(_, rest)| rest.split_once('\''));
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-".contains(c);
+    match named {
+        Some((name, _)) if !name.is_empty() && name.chars().all(is_plain) => name.to_owned(),
+        // Only in quotes, and never what could end them.
+        Some((name, _)) if !name.contains(|c: char| c.is_control() || c == '`') => {
+            format!("'{name}'")
+        }
+        _ => "VHOST".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lapin::protocol::AMQPError;
+
+    use super::*;
+
+    fn explained(kind: AMQPErrorKind, told: &str) -> Error {
+        let answer = AMQPError::new(kind, told.into());
+        explain(&ErrorKind::ProtocolError(answer).into(), "queue", "fg.orders.0")
+    }
+
+    #[test]
+    fn a_command_names_the_virtual_host_and_deletes_no_orders() {
+        let refused = |vhost: &str| {
+            let told = format!(
+                "PRECONDITION_FAILED - inequivalent arg 'x-delivery-limit' for queue \
+                 'fg.orders.0' in vhost {vhost}: received the value '7'"
+            );
+            let kind = AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED);
+            let Error::Topology { what } = explained(kind, &told) else { panic!("{told}") };
+            what
+        };
+        for (vhost, typed) in [
+            ("'/'", "/"),
+            ("'shop-1'", "shop-1"),
+            ("'a b'", "'a b'"),
+            ("'a`b'", "VHOST"),
+            ("", "VHOST"),
+        ] {
+            let what = refused(vhost);
+            let delete = format!("`rabbitmqctl delete_queue fg.orders.0 -p {typed} --if-empty`");
+            assert!(what.contains(&delete), "{what}");
+            assert!(what.contains(&format!("list_queues -p {typed} name messages")), "{what}");
+        }
+        let told = "ACCESS_REFUSED - access to queue 'fg.orders.0' in vhost 'shop' refused";
+        let kind = AMQPErrorKind::Soft(AMQPSoftError::ACCESSREFUSED);
+        let Error::Topology { what } = explained(kind, told) else { panic!("{told}") };
+        assert!(what.contains("set_permissions -p shop USER"), "{what}");
+    }
+
+    #[test]
+    fn a_broker_in_trouble_is_not_a_topology_that_does_not_fit() {
+        for (id, is_topology) in [
+            (320, false),
+            (402, true),
+            (501, false),
+            (502, false),
+            (503, true),
+            (504, false),
+            (505, false),
+            (506, false),
+            (530, true),
+            (540, true),
+            (541, false),
+        ] {
+            let kind = AMQPErrorKind::Hard(AMQPHardError::from_id(id).unwrap());
+            let error = explained(kind, "said so");
+            assert_eq!(matches!(error, Error::Topology { .. }), is_topology, "{id}: {error}");
+            assert!(
+                is_topology || error == Error::Unavailable { reason: format!("said so ({id})") }
+            );
+        }
+        let locked = AMQPErrorKind::Soft(AMQPSoftError::RESOURCELOCKED);
+        assert!(matches!(explained(locked, "exclusive"), Error::Topology { .. }));
+        let gone = explain(&ErrorKind::MissingHeartbeatError.into(), "queue", "fg.orders.0");
+        assert!(matches!(gone, Error::Unavailable { .. }));
+    }
 }

@@ -11,8 +11,11 @@
 //! the next user verify the topology before it goes on. On death: unconfirmed messages are unknown,
 //! unacknowledged deliveries come again. May repeat: every message.
 //!
-//! A message whose properties hold text that is not UTF-8 cannot be read by the client library: its
-//! delivery ends the connection, until the broker has delivered it too often and sets it aside. No
+//! A message whose properties hold short text that is not UTF-8 cannot be read by the client
+//! library: its delivery ends the connection, until the broker has delivered it too often and sets
+//! it aside: from an order queue among the dead letters, from there into a queue that nobody
+//! consumes (`unreadable`), where `floodgate doctor` sees it. After such an end the queues are read
+//! one message at a time for a while (`caution`), so that only that message is counted. No
 //! publisher of ours writes such text.
 
 use std::fmt;
@@ -28,16 +31,19 @@ use super::topology::Topology;
 use super::{Depth, Error, Outgoing, Publisher, Reach, Source, Subscriber, Subscription};
 use crate::flight::{Flight, Pace, Standing};
 
+mod caution;
 mod declare;
 mod greeting;
 pub mod health;
 mod line;
+mod parcels;
 mod publisher;
 mod socket;
 mod subscriber;
 mod tally;
 mod trial;
 
+use caution::Caution;
 use line::{Lane, Line};
 
 /// How to reach the broker, and what it must hold.
@@ -102,6 +108,7 @@ struct Inner {
     options: RabbitOptions,
     publishing: Arc<Flight<Arc<Line>>>,
     consuming: Arc<Flight<Arc<Line>>>,
+    caution: Arc<Caution>,
     /// Something may be missing in the broker.
     doubtful: AtomicBool,
     closed: AtomicBool,
@@ -127,6 +134,7 @@ impl RabbitBroker {
                 options,
                 publishing: Flight::new(pace),
                 consuming: Flight::new(pace),
+                caution: Arc::default(),
                 doubtful: AtomicBool::new(false),
                 closed: AtomicBool::new(false),
                 io: Some(io),

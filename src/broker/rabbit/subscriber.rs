@@ -15,8 +15,10 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 use super::super::{Acks, Delivery, Depth, Error, Source, Subscription, headers};
+use super::caution::Caution;
 use super::line::Line;
 use super::{Inner, said};
+use crate::clock::now_monotonic;
 
 /// A consumer on a channel of its own.
 struct RabbitSubscription {
@@ -24,12 +26,17 @@ struct RabbitSubscription {
     consumer: Consumer,
     open: Arc<Open>,
     io: Handle,
+    /// What was asked for; with caution it is one for a while.
+    prefetch: u16,
 }
 
 /// What subscription and acknowledgements share.
 struct Open {
     channel: Channel,
     line: Arc<Line>,
+    source: Source,
+    /// There if one message at a time is read.
+    caution: Option<Arc<Caution>>,
     /// Tags that are out; `None` once the subscription is over.
     unacknowledged: Mutex<Option<BTreeSet<u64>>>,
 }
@@ -47,21 +54,41 @@ pub(super) async fn subscribe(
     })?;
     let line = inner.consuming().await?;
     inner.verify(&line).await?;
-    let (channel, consumer) = match consume(&line, &queue, prefetch).await {
+    let careful = inner.caution.is_on(source, now_monotonic());
+    let at_once = if careful { 1 } else { prefetch };
+    let consuming = || in_time(inner, &line, &queue, consume(&line, &queue, at_once));
+    let (channel, consumer) = match consuming().await? {
         // It was deleted since anybody looked.
         Err(error) if is_missing(&error) => {
             inner.doubt();
             inner.verify(&line).await?;
-            consume(&line, &queue, prefetch).await
+            consuming().await?
         }
         other => other,
     }
     .map_err(|error| Error::Unavailable { reason: format!("{queue}: {}", said(&error)) })?;
     line.prove();
     let unacknowledged = Mutex::new(Some(BTreeSet::new()));
-    let open = Arc::new(Open { channel, line, unacknowledged });
+    let caution = careful.then(|| Arc::clone(&inner.caution));
+    let open = Arc::new(Open { channel, line, source, caution, unacknowledged });
     let io = inner.io()?.clone();
-    Ok(Box::new(RabbitSubscription { inner: inner.clone(), consumer, open, io }))
+    Ok(Box::new(RabbitSubscription { inner: inner.clone(), consumer, open, io, prefetch }))
+}
+
+/// What is not answered in time ends the connection, like everything else that is asked of it; what
+/// is answered, the caller wants to know.
+async fn in_time<T>(
+    inner: &Inner,
+    line: &Line,
+    queue: &str,
+    asking: impl Future<Output = lapin::Result<T>>,
+) -> Result<lapin::Result<T>, Error> {
+    let limit = inner.options.connect_timeout;
+    tokio::time::timeout(limit, asking).await.map_err(|_elapsed| {
+        let reason = format!("{queue}: no subscription was to be had within {limit:?}");
+        line.give_up(&reason);
+        Error::Unavailable { reason }
+    })
 }
 
 async fn consume(line: &Line, queue: &str, prefetch: u16) -> lapin::Result<(Channel, Consumer)> {
@@ -79,6 +106,12 @@ pub(super) fn is_missing(error: &lapin::Error) -> bool {
 }
 
 impl RabbitSubscription {
+    /// Whether one message at a time was read, and many may be again.
+    fn is_past_caution(&self) -> bool {
+        let caution = self.open.caution.as_ref();
+        caution.is_some_and(|caution| !caution.is_on(self.open.source, now_monotonic()))
+    }
+
     fn end(&self, reason: String) -> Error {
         *self.open.unacknowledged.lock() = None;
         self.inner.doubt();
@@ -89,9 +122,24 @@ impl RabbitSubscription {
 #[async_trait]
 impl Subscription for RabbitSubscription {
     async fn next(&mut self) -> Result<Delivery, Error> {
+        if self.is_past_caution() {
+            *self.open.unacknowledged.lock() = None;
+            let reason = "one message at a time was read, and many are again".to_owned();
+            return Err(Error::Ended { reason });
+        }
         let delivery = match self.consumer.next().await {
             Some(Ok(delivery)) => delivery,
-            Some(Err(error)) => return Err(self.end(said(&error))),
+            Some(Err(error)) => {
+                if matches!(error.kind(), ErrorKind::ParsingError(_)) {
+                    let (source, prefetch) = (self.open.source, self.prefetch);
+                    self.inner.caution.begin(source, prefetch, now_monotonic());
+                    tracing::error!(
+                        ?source,
+                        "a message cannot be read; one at a time is taken now"
+                    );
+                }
+                return Err(self.end(said(&error)));
+            }
             None => {
                 let over = self.open.line.end();
                 let reason = over.unwrap_or_else(|| {
@@ -137,9 +185,13 @@ impl Open {
     }
 
     /// What cannot be acknowledged is delivered again.
-    fn heed(outcome: lapin::Result<()>) {
-        if let Err(error) = outcome {
-            tracing::debug!(error = said(&error), "acknowledgement not sent");
+    fn heed(&self, outcome: lapin::Result<()>) {
+        match (outcome, &self.caution) {
+            (Ok(()), Some(caution)) => caution.passed(self.source),
+            (Ok(()), None) => {}
+            (Err(error), _) => {
+                tracing::debug!(error = said(&error), "acknowledgement not sent");
+            }
         }
     }
 }
@@ -153,32 +205,32 @@ impl Acks for RabbitAcks {
         });
         if let Some(last) = last {
             let options = BasicAckOptions { multiple: true };
-            Open::heed(self.0.channel.basic_ack(last, options).await);
+            self.0.heed(self.0.channel.basic_ack(last, options).await);
         }
     }
 
     async fn one(&self, tag: u64) {
         if let Some(tag) = self.0.take(|tags| tags.take(&tag)) {
             let options = BasicAckOptions { multiple: false };
-            Open::heed(self.0.channel.basic_ack(tag, options).await);
+            self.0.heed(self.0.channel.basic_ack(tag, options).await);
         }
     }
 
     async fn give_back(&self, tag: u64) {
         if let Some(tag) = self.0.take(|tags| tags.take(&tag)) {
             let options = BasicNackOptions { multiple: false, requeue: true };
-            Open::heed(self.0.channel.basic_nack(tag, options).await);
+            self.0.heed(self.0.channel.basic_nack(tag, options).await);
         }
     }
 }
 
-/// How full every queue is. A queue that is not there is empty.
+/// How full every queue is that somebody consumes. A queue that is not there is empty.
 pub(super) async fn depths(inner: &Inner) -> Result<Vec<Depth>, Error> {
     let line = inner.consuming().await?;
     let topology = &inner.options.topology;
     let mut depths = Vec::new();
     let mut channel = line.channel().await?;
-    for queue in topology.queues() {
+    for queue in topology.queues().into_iter().filter(|queue| !topology.is_end(queue)) {
         let short = topology.short(&queue.name).to_owned();
         let options = QueueDeclareOptions::durable().passive();
         let asking = channel.queue_declare(queue.name.into(), options, FieldTable::default());

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use diesel::connection::SimpleConnection;
 use diesel::prelude::*;
+use floodgate::db::Ledger;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::domain::{OrderIntent, Refusal, RequestId, TraceId};
 use floodgate::messages::Quiet;
@@ -12,6 +14,7 @@ use tokio::sync::oneshot;
 use crate::support::fake_broker::Says;
 use crate::support::faulty_ledger::Fault;
 use crate::support::intake::{IntakeRig, envelope, quick};
+use crate::support::offers::{self, ANY, open_offer};
 use crate::support::rig::in_system;
 use crate::support::wait::until;
 use crate::wire::{Beast, zoo};
@@ -142,6 +145,41 @@ fn a_sale_that_was_created_elsewhere_is_learned_of() {
             assert!(order.is_some());
         }
         assert!(rig.broker.published().is_empty(), "{:?}", rig.broker.published());
+    });
+}
+
+/// What an operator did to an old sale is no reason not to know a new one.
+#[test]
+fn a_sale_that_cannot_be_loaded_keeps_no_other_sale_unknown() {
+    in_system(async {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("ledger.db");
+        let ledger = Arc::new(SqliteLedger::open(&OpenOptions::new(&file)).unwrap());
+        let sku = open_offer(ledger.as_ref(), "broken", ANY, 100).await;
+        ledger.place(vec![offers::intent(&sku, 900, 900, 1)]).await.unwrap();
+        let mut writer = SqliteConnection::establish(file.to_str().unwrap()).unwrap();
+        writer.batch_execute("PRAGMA busy_timeout = 5000").unwrap();
+        writer.batch_execute("PRAGMA ignore_check_constraints = ON").unwrap();
+        writer.batch_execute("UPDATE orders SET state = 99").unwrap();
+
+        let rig = IntakeRig::open_on(&quick(), ledger).await;
+        let intents = rig.create_elsewhere(1..=3).await;
+        rig.rig.desk.look().await.unwrap_err();
+        assert!(rig.rig.catalog.sale("elsewhere").is_some(), "the look itself tells of it");
+        let late = open_offer(rig.ledger.as_ref(), "late", ANY, 100).await;
+        assert!(rig.rig.catalog.of_sku(late.no).is_none());
+        let told = rig.rig.desk.learn().await.unwrap();
+        assert_eq!(told.len(), 4);
+        assert!(rig.rig.catalog.of_sku(late.no).is_some());
+        rig.put(&intents);
+        until("its orders", || async {
+            rig.broker.end_delays();
+            rig.broker.is_empty().then_some(())
+        })
+        .await;
+        for intent in intents {
+            assert!(rig.rig.backends.ledger.order(intent.request).await.unwrap().is_some());
+        }
     });
 }
 

@@ -1,8 +1,10 @@
 //! The order intake when something fails: what stays in hand, what goes to a delay queue or to the
 //! dead letters, and that nobody else waits for it.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use floodgate::actors::order_intake::retrying::DOUBTS_MAX;
 use floodgate::broker::Route;
 use floodgate::config::Tier;
 use floodgate::domain::RequestId;
@@ -119,6 +121,62 @@ fn an_order_of_which_nothing_is_heard_holds_up_nobody() {
         rig.broker.end_delays();
         rig.until_empty().await;
         rig.assert_orders(1..=30).await;
+    });
+}
+
+#[test]
+fn an_order_of_which_nothing_is_heard_dies_though_nobody_else_comes() {
+    in_system(async {
+        let rig = IntakeRig::open().await;
+        rig.ledger.set(Fault::NeverSays(request(1)));
+        let intents = rig.accept_all(1..=1).await;
+        rig.put(&intents);
+        for step in 0..3 {
+            rig.until_empty().await;
+            // The first two were not its own: others might have been with it.
+            let tries = 2 + DOUBTS_MAX as usize * (step + 1);
+            assert_eq!(rig.ledger.batches().len(), tries, "some doubts are no attempt");
+            let published = rig.broker.published();
+            assert_eq!(published.len(), 1);
+            assert_eq!(published[0].route, Route::Retry { queue: 0, step });
+            rig.broker.end_delays();
+        }
+        rig.until_empty().await;
+        let dead = rig.broker.dead();
+        assert_eq!((dead.len(), rig.broker.published().len()), (1, 1));
+        assert_eq!((&dead[0].body[..], dead[0].headers.attempts), (&pack(&intents[0])[..], 4));
+    });
+}
+
+#[test]
+fn a_doubt_about_many_is_no_attempt_of_one() {
+    in_system(async {
+        let rig = IntakeRig::open().await;
+        rig.ledger.set(Fault::NeverSays(request(1)));
+        rig.put(&rig.accept_all(1..=2).await);
+        rig.put_each(3..=9).await;
+        rig.until_empty().await;
+        assert_eq!(rig.rig.num_orders().await, 8);
+        assert_eq!(rig.broker.published().len(), 1);
+        let alone = rig.ledger.batches().iter().filter(|batch| **batch == [1]).count();
+        assert!(alone > 1, "its first failure alone is not counted, whoever was answered before");
+    });
+}
+
+#[test]
+fn a_ledger_of_which_nothing_is_heard_at_all_costs_no_order_an_attempt() {
+    in_system(async {
+        let rig = IntakeRig::open().await;
+        rig.put_each(1..=1).await;
+        rig.until_empty().await;
+        rig.ledger.set(Fault::NeverSays(request(2)));
+        rig.is_cut_off.store(true, Ordering::SeqCst);
+        rig.put_each(2..=2).await;
+        until("many tries", || async { (rig.ledger.batches().len() > 30).then_some(()) }).await;
+        assert_eq!((rig.broker.num_unacknowledged(), rig.broker.num_tried()), (1, 0));
+        rig.ledger.set(Fault::None);
+        rig.until_empty().await;
+        rig.assert_orders(1..=2).await;
     });
 }
 

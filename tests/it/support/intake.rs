@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use actix::Arbiter;
 use floodgate::actors::OrderIntake;
@@ -43,6 +43,8 @@ pub struct IntakeRig {
     pub intake: Address<OrderIntake>,
     /// How often the catalog was refreshed.
     pub refreshed: Arc<AtomicU32>,
+    /// Whether the catalog cannot be refreshed, whatever the ledger's fault.
+    pub is_cut_off: Arc<AtomicBool>,
 }
 
 /// Settings whose waits are moments.
@@ -86,13 +88,14 @@ impl IntakeRig {
         let broker = FakeBroker::default();
         let metrics = Arc::new(Metrics::new());
         let refreshed = Arc::new(AtomicU32::new(0));
+        let is_cut_off = Arc::new(AtomicBool::new(false));
         let parts = IntakeParts {
             queue: 0,
             subscriber: Arc::new(broker.clone()),
             publisher: Arc::new(broker.clone()),
             orders: rig.actors.orders().clone(),
             catalog: rig.catalog.clone(),
-            refresh: refresh(&rig, &refreshed),
+            refresh: refresh(&rig, &refreshed, &is_cut_off),
             breaker: rig.actors.breaker().clone(),
             installation: INSTALLATION.into(),
             limits: IntakeLimits::of(settings),
@@ -108,7 +111,7 @@ impl IntakeRig {
             drill: Drill::new(if strikes { settings.faults.panic_percent } else { 0.0 }),
             factory: Arc::new(move |life| OrderIntake::new(life, parts.clone())),
         });
-        Self { rig, broker, ledger, stock, metrics, intake, refreshed }
+        Self { rig, broker, ledger, stock, metrics, intake, refreshed, is_cut_off }
     }
 
     /// An accepted request: units are taken, and nobody has told the ledger.
@@ -225,18 +228,17 @@ pub fn envelope(intents: &[OrderIntent]) -> (Headers, Vec<u8>) {
     (wire::headers(&body, INSTALLATION, START_MS).unwrap(), body)
 }
 
-fn refresh(rig: &Rig, refreshed: &Arc<AtomicU32>) -> Refresh {
-    let (ledger, catalog) = (rig.backends.ledger.clone(), rig.catalog.clone());
-    let refreshed = refreshed.clone();
+fn refresh(rig: &Rig, refreshed: &Arc<AtomicU32>, is_cut_off: &Arc<AtomicBool>) -> Refresh {
+    let (desk, refreshed) = (rig.desk.clone(), refreshed.clone());
+    let is_cut_off = is_cut_off.clone();
     Arc::new(move || {
-        let (ledger, catalog, refreshed) = (ledger.clone(), catalog.clone(), refreshed.clone());
+        let (desk, is_cut_off) = (desk.clone(), is_cut_off.clone());
+        refreshed.fetch_add(1, Ordering::SeqCst);
         async move {
-            refreshed.fetch_add(1, Ordering::SeqCst);
-            let sales = ledger.sales().await.map_err(|error| error.to_string())?;
-            for sale in &sales {
-                catalog.put(sale);
+            if is_cut_off.load(Ordering::SeqCst) {
+                return Err("cut off on purpose".to_owned());
             }
-            Ok(())
+            desk.learn().await.map(drop).map_err(|error| error.to_string())
         }
         .boxed()
     })

@@ -59,6 +59,7 @@ fn headers(given: &Json) -> Headers {
         sent_at_ms: given["sent_at_ms"].as_i64(),
         reason: None,
         origin: None,
+        by_broker: false,
     }
 }
 
@@ -209,6 +210,29 @@ fn a_dead_letter_keeps_what_came_and_says_why() {
     assert_eq!((part.headers.message_id.as_str(), part.headers.attempts), ("1002-1", 2));
     let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00000000000003ea-01";
     assert_eq!(part.headers.traceparent.as_deref(), Some(trace));
+}
+
+#[test]
+fn an_intent_without_a_trace_has_no_trace_context() {
+    let traceless = OrderIntent { trace: TraceId(0), ..intent(1002, 2, 3, 3) };
+    let mut body = Vec::new();
+    pack_into(&traceless, &mut body);
+    let whole = wire::headers(&body, INSTALLATION, 5).unwrap();
+    assert_eq!(whole.traceparent, None);
+    let body = Bytes::from(body);
+    let copy = wire::retry(&traceless, body.clone(), (3, 1), INSTALLATION, 5);
+    assert_eq!(copy.headers.traceparent, None);
+    let Judgement::Parts { good, .. } = judged(copy.headers, copy.body) else { panic!("not read") };
+    assert_eq!(good[0].1, OrderIntent { published_at_ms: Some(5), ..traceless });
+    let delivery = Delivery {
+        tag: 1,
+        // Of another intent of the same message.
+        headers: Headers { traceparent: Some("00-1-2-01".to_owned()), ..whole },
+        routing_key: "3".to_owned(),
+        num_before: 0,
+        body: body.clone(),
+    };
+    assert_eq!(wire::dead_part(&delivery, body, 3, 2, "why").headers.traceparent, None);
 }
 
 #[test]

@@ -17,6 +17,8 @@ use crate::support::servers::rabbitmq::RabbitMq;
 mod consuming;
 mod publishing;
 mod routing;
+mod silent;
+mod unreadable;
 
 const QUEUES: u16 = 3;
 const DELIVERIES_MAX: u32 = 3;

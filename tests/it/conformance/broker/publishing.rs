@@ -20,6 +20,7 @@ pub async fn confirmed_messages_are_delivered_in_order_with_their_headers(backen
         sent_at_ms: Some(1_790_000_000_000),
         reason: Some("why".into()),
         origin: Some("where".into()),
+        by_broker: false,
     };
     let route = Route::Orders(1);
     let full = Message { route, headers: headers.clone(), body: Bytes::from_static(b"body") };

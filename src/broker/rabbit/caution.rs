@@ -1,0 +1,90 @@
+//! Which queues are read one message at a time, because some message there ended the connection:
+//! the client library cannot read it. Pure.
+//!
+//! Such a message is delivered again after each break, with everything that was in hand; read many
+//! at a time, its neighbours would be given up by the broker as often as itself. Read one at a
+//! time, only the one that breaks the connection is counted, until the broker sets it aside.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::super::Source;
+
+/// The longest time without a break. A delivery that waits for its store must not keep everything
+/// behind it waiting: rather a few more of them are counted once.
+const CAUTION_MAX: Duration = Duration::from_secs(60);
+
+/// How long one queue is still read with caution.
+#[derive(Debug, Clone, Copy)]
+struct Left {
+    /// Deliveries to be acknowledged one by one.
+    deliveries: u16,
+    until: Instant,
+}
+
+/// The queues that are read with caution.
+#[derive(Debug, Default)]
+pub(super) struct Caution(Mutex<HashMap<Source, Left>>);
+
+impl Caution {
+    /// A connection broke over a message that may have been among `prefetch` of this queue.
+    pub(super) fn begin(&self, source: Source, prefetch: u16, now: Instant) {
+        // Again all of them, whoever was read since: nobody knows where in its queue it comes back.
+        let left = Left { deliveries: prefetch.max(1), until: now + CAUTION_MAX };
+        self.0.lock().insert(source, left);
+    }
+
+    /// Whether one message at a time must be read.
+    pub(super) fn is_on(&self, source: Source, now: Instant) -> bool {
+        let mut all = self.0.lock();
+        let on = all.get(&source).is_some_and(|left| left.deliveries > 0 && now < left.until);
+        if !on {
+            all.remove(&source);
+        }
+        on
+    }
+
+    /// One more was read alone, and acknowledged.
+    pub(super) fn passed(&self, source: Source) {
+        if let Some(left) = self.0.lock().get_mut(&source) {
+            left.deliveries = left.deliveries.saturating_sub(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::now_monotonic;
+
+    const ORDERS: Source = Source::Orders(1);
+
+    #[test]
+    fn as_many_are_read_alone_as_may_have_been_in_hand() {
+        let (caution, now) = (Caution::default(), now_monotonic());
+        assert!(!caution.is_on(ORDERS, now));
+        caution.passed(ORDERS);
+        caution.begin(ORDERS, 3, now);
+        caution.passed(ORDERS);
+        // The message itself, read alone.
+        caution.begin(ORDERS, 3, now);
+        for _ in 0..3 {
+            assert!(caution.is_on(ORDERS, now) && !caution.is_on(Source::Dead, now));
+            caution.passed(ORDERS);
+        }
+        assert!(!caution.is_on(ORDERS, now));
+    }
+
+    #[test]
+    fn a_delivery_that_waits_ends_the_caution_in_time() {
+        let (caution, now) = (Caution::default(), now_monotonic());
+        caution.begin(ORDERS, 3, now);
+        assert!(caution.is_on(ORDERS, now + CAUTION_MAX / 2));
+        caution.begin(ORDERS, 3, now + CAUTION_MAX / 2);
+        assert!(caution.is_on(ORDERS, now + CAUTION_MAX));
+        assert!(!caution.is_on(ORDERS, now + CAUTION_MAX * 2));
+        assert!(!caution.is_on(ORDERS, now), "and is over");
+    }
+}

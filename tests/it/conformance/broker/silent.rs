@@ -1,0 +1,40 @@
+//! A broker that stops answering between two questions.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use floodgate::broker::{Error, RabbitBroker, RabbitOptions, Route, Source, Subscriber};
+use tokio::time::timeout;
+
+use super::{Process, message, take, topology};
+use crate::support::fault_proxy::{FaultProxy, Mode};
+use crate::support::offers::run;
+use crate::support::servers::rabbitmq::RabbitMq;
+
+#[test]
+fn a_subscription_that_is_not_had_in_time_ends_its_connection() {
+    let server = RabbitMq::start();
+    run(async {
+        let proxy = FaultProxy::start(server.addr());
+        let url = RabbitMq::url_by(proxy.addr());
+        let mut options = RabbitOptions::new(&url, topology("silent")).unwrap();
+        options.connect_timeout = Duration::from_secs(2);
+        let broker = Arc::new(RabbitBroker::new(options).unwrap());
+        let process = Process { publisher: broker.clone(), subscriber: broker.clone() };
+        process.put(vec![message(Route::Orders(0), 1)]).await;
+        broker.depths().await.unwrap();
+
+        proxy.set(Mode::Hold(None));
+        let asking = broker.subscribe(Source::Orders(0), 1);
+        let asked = timeout(Duration::from_secs(8), asking).await.expect("an answer in time");
+        let error = asked.err().unwrap();
+        assert!(matches!(&error, Error::Unavailable { reason } if reason.contains("within 2s")));
+        proxy.heal();
+        let mut subscription = loop {
+            if let Ok(subscription) = broker.subscribe(Source::Orders(0), 1).await {
+                break subscription;
+            }
+        };
+        assert_eq!(take(subscription.as_mut(), 1).await[0].headers.message_id, "m1");
+    });
+}
