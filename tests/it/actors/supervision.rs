@@ -154,11 +154,11 @@ fn panics_in_one_step_of_a_hundred_lose_nothing_and_double_nothing() {
             settings.faults.panic_in = vec![kind.to_owned()];
             settings.faults.panic_percent = 1.0;
             let ledger = Arc::new(LyingLedger::new(Lie::Honest));
-            let offer = Offer { policy: ONE_PER_BUYER, stock: 500, buckets: 4 };
+            let offer = Offer { policy: ONE_PER_BUYER, stock: 1_000, buckets: 4 };
             let rig = Rig::open(&settings, ledger, offer).await;
-            let crowd = (1..=1000_u64).map(|buyer| buy_until_told(&rig, buyer));
+            let crowd = (1..=2_000_u64).map(|buyer| buy_until_told(&rig, buyer));
             let answers = join_all(crowd).await;
-            assert_eq!(answers.iter().filter(|answer| is_placed(answer)).count(), 500);
+            assert_eq!(answers.iter().filter(|answer| is_placed(answer)).count(), 1_000);
             until("rest", || async { rig.audit(0).await.could_tell.then_some(()) }).await;
             rig.assert_holds().await;
             let panics: u64 = rig.actors.supervisor().report().iter().map(|r| r.panics).sum();
