@@ -1,7 +1,7 @@
 //! The buckets that keepers look at.
 
 use crate::catalog::Catalog;
-use crate::domain::{BucketNo, Phase};
+use crate::domain::Phase;
 use crate::stock::BucketKey;
 
 /// How many looks there are for one that takes in sales which nobody remembers.
@@ -22,10 +22,6 @@ impl Looks {
             let is_sold = listed.sale.phase != Phase::Draft;
             is_sold && (is_sweep || !listed.sale.is_forgotten(wall_ms))
         });
-        let skus = sales.flat_map(|listed| &listed.skus);
-        skus.flat_map(|sku| {
-            (0..sku.buckets).map(|bucket| BucketKey { sku: sku.no, bucket: BucketNo(bucket) })
-        })
-        .collect()
+        sales.flat_map(|listed| &listed.skus).flat_map(|sku| BucketKey::all_of(sku)).collect()
     }
 }

@@ -8,7 +8,7 @@
 use super::{CHUNK, Error, Run};
 use crate::broker::Depth;
 use crate::domain::invariants::{Checker, DETAILS_MAX, DRAIN_LIMIT_MS, GateFacts};
-use crate::domain::{BucketNo, InvariantId, OrderIntent, RequestId, Sku};
+use crate::domain::{InvariantId, OrderIntent, RequestId, Sku};
 use crate::stock::{BucketKey, Stock};
 
 /// The queued requests of one SKU.
@@ -93,8 +93,7 @@ impl Run<'_> {
     /// Looks every queued request of a SKU up in the ledger.
     pub(super) async fn queued(&self, stock: &dyn Stock, sku: &Sku) -> Result<Queued, Error> {
         let mut queued = Queued::default();
-        for bucket in (0..sku.buckets).map(BucketNo) {
-            let key = BucketKey { sku: sku.no, bucket };
+        for key in BucketKey::all_of(sku) {
             for chunk in stock.unsettled(key, i64::MAX).await?.chunks(CHUNK) {
                 let ended = self.ledger.examine(chunk.to_vec()).await?;
                 let has_ended = |request: &RequestId| {
@@ -119,8 +118,8 @@ impl Run<'_> {
     /// and nothing waits on it.
     pub(super) async fn way_is_empty(&mut self, sku: &Sku) -> Result<bool, Error> {
         let Some(pipeline) = self.pipeline else { return Ok(false) };
-        for bucket in (0..sku.buckets).map(BucketNo) {
-            let found = pipeline.outbox.standing(BucketKey { sku: sku.no, bucket }).await?;
+        for key in BucketKey::all_of(sku) {
+            let found = pipeline.outbox.standing(key).await?;
             let in_hand = found.in_hand.iter().any(|(_, count)| *count > 0);
             if found.num_waiting > 0 || found.num_dead > 0 || in_hand {
                 return Ok(false);

@@ -236,8 +236,14 @@ impl Depth {
     /// an order queue that nobody consumes may be one.
     #[must_use]
     pub fn is_surely_empty(&self) -> bool {
-        let is_of_orders = self.queue.split('.').next() == Some("orders");
-        self.num_ready == 0 && (self.num_consumers > 0 || !is_of_orders)
+        self.num_ready == 0 && (self.num_consumers > 0 || self.family() != "orders")
+    }
+
+    /// What the queue is for: the first word of its name, the same for every order queue and every
+    /// delay queue.
+    #[must_use]
+    pub fn family(&self) -> &str {
+        self.queue.split_once('.').map_or(&*self.queue, |(family, _)| family)
     }
 }
 

@@ -50,16 +50,19 @@ pub struct OrderCursor {
     pub request: RequestId,
 }
 
-/// What a call comes to within its patience; the job goes on without whoever asked.
+/// How long an operator's look at the ledger may take. The ledger's own limits are made for orders,
+/// which are worth a longer wait.
+const LOOK_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What an operator's look comes to, while they wait; the job goes on without them.
 ///
 /// # Errors
-/// Those of the call, and [`Error::TimedOut`] when it takes longer.
-pub async fn within<T>(
-    patience: Duration,
+/// Those of the call, and [`Error::TimedOut`] when it takes longer than 5 s.
+pub async fn look<T>(
     doing: &'static str,
     call: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
-    let answer = tokio::time::timeout(patience, call).await;
+    let answer = tokio::time::timeout(LOOK_PATIENCE, call).await;
     answer.unwrap_or(Err(Error::TimedOut { doing }))
 }
 

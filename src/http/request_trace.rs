@@ -1,7 +1,5 @@
 //! "Where is my order?": every stage between gate and ledger that knows one request, for operators.
 
-use std::time::Duration;
-
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -10,17 +8,14 @@ use super::state::Parts;
 use super::views::rfc3339;
 use crate::db;
 use crate::domain::{
-    BucketNo, BuyerId, DeadLetter, Failure, Journey, LetterNo, LetterState, Phase, RequestId,
-    SkuNo, Standing, TraceId,
+    BuyerId, DeadLetter, Failure, Journey, LetterNo, LetterState, Phase, RequestId, SkuNo,
+    Standing, TraceId,
 };
 use crate::messages::wire;
 use crate::outbox::{self, Place};
 use crate::stock::{self, BucketKey, RequestStanding};
 use crate::tier::Pipeline;
 use crate::tokens::RequestTokens;
-
-/// How long the ledger may take. Its own limits are made for orders, which are worth a longer wait.
-const LEDGER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The way of one request.
 #[derive(Debug, Serialize, ToSchema)]
@@ -197,7 +192,7 @@ pub async fn trace(parts: &Parts, written: &str) -> Result<TraceView, Problem> {
         number.ok_or_else(|| Problem::invalid("request_id must be a request id or its number"))?;
     let mut known = Known { sku: token.map(|id| id.sku_no), ..Known::default() };
     let looked_up = ask_ledger(parts, request, &mut known);
-    let ledger = db::within(LEDGER_PATIENCE, "a trace", looked_up).await;
+    let ledger = db::look("a trace", looked_up).await;
     let gates = ask_gates(parts, request, &mut known).await;
     if let (Some(pipeline), Some(key)) = (&parts.pipeline, known.waiting_in)
         && let Err(error) = on_its_way(pipeline, key, request, &mut known).await
@@ -207,7 +202,7 @@ pub async fn trace(parts: &Parts, written: &str) -> Result<TraceView, Problem> {
     let ledger = match ledger {
         Ok(()) => {
             let letters = ask_letters(parts, request, &mut known);
-            db::within(LEDGER_PATIENCE, "a trace", letters).await
+            db::look("a trace", letters).await
         }
         silent => silent,
     };
@@ -272,8 +267,7 @@ async fn ask_gates(
     let mut candidates = skus.filter(|sku| known_sku.is_none_or(|no| no == sku.no));
     let (mut is_found, mut not_loaded) = (false, None);
     while !is_found && let Some(sku) = candidates.next() {
-        for bucket in (0..sku.buckets).map(BucketNo) {
-            let key = BucketKey { sku: sku.no, bucket };
+        for key in BucketKey::all_of(sku) {
             let found = match parts.stock.find(key, request).await {
                 Err(error @ stock::Error::NotLoaded(_)) => {
                     not_loaded = not_loaded.or(Some(error));

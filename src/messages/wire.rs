@@ -9,7 +9,7 @@ use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::broker::{Delivery, Headers, Message, Route};
-use crate::domain::{OrderIntent, RequestId, TraceId};
+use crate::domain::{OrderIntent, RequestId};
 use crate::scripts::intent::{self, INTENT_BYTES};
 
 /// The version that this program writes.
@@ -130,8 +130,8 @@ fn headers_of(first: &OrderIntent, num: usize, installation: &str, sent_at_ms: i
 /// The trace of the click, with a parent that is the same for every copy of the message. `None` for
 /// an intent that has none: whoever reads a trace context throws one of all zeros away.
 fn traceparent(first: &OrderIntent) -> Option<String> {
-    let told = || format!("00-{}-{:016x}-01", first.trace, first.request.get());
-    (first.trace != TraceId(0)).then(told)
+    let trace = first.trace.known()?;
+    Some(format!("00-{trace}-{:016x}-01", first.request.get()))
 }
 
 /// Opens a message: its intents, in order, each read or not.

@@ -1,19 +1,15 @@
 //! Where the requests of a sale are: every stage of the way, with count and oldest age.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde::Serialize;
 
 use super::{DeskError, SalesDesk};
 use crate::db::{self, Ledger};
-use crate::domain::{BucketNo, SaleId, Sku};
+use crate::domain::{SaleId, Sku};
 use crate::stock::{self, BucketKey, Stock};
 use crate::tier::Pipeline;
 use crate::{broker, outbox};
-
-/// How long the ledger may take. Its own limits are made for orders, which are worth a longer wait.
-const LEDGER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// One stage of the way from click to ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -55,7 +51,7 @@ impl SalesDesk {
         let skus = &listed.skus[..];
         let now_ms = self.clock.wall_ms();
         let in_ledger = in_ledger(&*self.backends.ledger, skus);
-        let in_ledger = db::within(LEDGER_PATIENCE, "a count", in_ledger).await;
+        let in_ledger = db::look("a count", in_ledger).await;
         let [left, landed, failed] =
             told(["left", "landed", "failed"], "requests", in_ledger, now_ms);
         let in_stock = in_stock(&*self.backends.stock, skus).await;
@@ -123,8 +119,8 @@ async fn in_stock(stock: &dyn Stock, skus: &[Arc<Sku>]) -> Result<[Found; 1], st
 async fn in_outbox(pipeline: &Pipeline, skus: &[Arc<Sku>]) -> Result<[Found; 3], outbox::Error> {
     let [mut waiting, mut in_hand, mut dead] = [Found::default(); 3];
     for sku in skus {
-        for bucket in (0..sku.buckets).map(BucketNo) {
-            let found = pipeline.outbox.standing(BucketKey { sku: sku.no, bucket }).await?;
+        for key in BucketKey::all_of(sku) {
+            let found = pipeline.outbox.standing(key).await?;
             waiting.add(found.num_waiting, found.oldest_waiting_ms);
             let held = found.in_hand.iter().map(|(_, count)| count).sum();
             in_hand.add(held, found.oldest_in_hand_ms);
@@ -141,10 +137,9 @@ const QUEUES: [&str; 4] = ["broker", "retry", "unroutable", "dead"];
 async fn in_broker(pipeline: &Pipeline) -> Result<[Found; 4], broker::Error> {
     let mut found = [Found::default(); 4];
     for depth in pipeline.subscriber.depths().await? {
-        let stage = match depth.queue.split('.').next() {
-            Some("orders") => "broker",
-            Some(word) => word,
-            None => continue,
+        let stage = match depth.family() {
+            "orders" => "broker",
+            family => family,
         };
         let mut stages = QUEUES.iter().zip(&mut found);
         if let Some((_, there)) = stages.find(|(name, _)| **name == stage) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{DeskError, SalesDesk};
-use crate::domain::{BucketNo, Outcome, Sale, Sku};
+use crate::domain::{Outcome, Sale, Sku};
 use crate::rebuild::load_sku;
 use crate::stock::{self, BucketKey, Condition};
 
@@ -84,8 +84,7 @@ impl SalesDesk {
     /// Brings what the buckets still hold of accepted requests to the ledger, so that the rebuild
     /// finds it there.
     async fn drain(&self, sku: &Sku) -> Result<(), DeskError> {
-        for bucket in (0..sku.buckets).map(BucketNo) {
-            let key = BucketKey { sku: sku.no, bucket };
+        for key in BucketKey::all_of(sku) {
             let intents = match self.backends.stock.unsettled(key, i64::MAX).await {
                 Err(stock::Error::NotLoaded(_)) => continue,
                 found => found?,
@@ -93,7 +92,8 @@ impl SalesDesk {
             if intents.is_empty() {
                 continue;
             }
-            tracing::info!(sku = %sku.id, %bucket, intents = intents.len(), "draining a bucket");
+            let (bucket, num) = (key.bucket, intents.len());
+            tracing::info!(sku = %sku.id, %bucket, intents = num, "draining a bucket");
             for piece in intents.chunks(DRAIN_AT_ONCE) {
                 let outcomes = self.actors.orders().place(piece.to_vec()).await;
                 if outcomes.is_none_or(|all| all.contains(&Outcome::Unavailable)) {

@@ -107,6 +107,14 @@ pub struct BucketKey {
     pub bucket: BucketNo,
 }
 
+impl BucketKey {
+    /// Every bucket of a SKU.
+    pub fn all_of(sku: &Sku) -> impl Iterator<Item = Self> + use<> {
+        let no = sku.no;
+        (0..sku.buckets).map(move |bucket| Self { sku: no, bucket: BucketNo(bucket) })
+    }
+}
+
 /// Builds the buckets of one SKU from the ledger before they are published. Nobody is sold anything
 /// from them meanwhile.
 #[async_trait]

@@ -25,7 +25,7 @@ use crate::broker::{Message, Outgoing, Publisher, Route};
 use crate::catalog::Catalog;
 use crate::clock::{SharedClock, now_monotonic};
 use crate::config::RelaySettings;
-use crate::domain::{BucketNo, Phase};
+use crate::domain::Phase;
 use crate::messages::{Quiet, Stop, wire};
 use crate::metrics::Metrics;
 use crate::outbox::{self, Entry, Outbox, Worker};
@@ -216,8 +216,8 @@ impl OutboxRelay {
                     _ => Interest::Resting,
                 };
                 for sku in &listed.skus {
-                    for bucket in (0..sku.buckets).map(BucketNo) {
-                        self.rounds.watch(BucketKey { sku: sku.no, bucket }, interest, now);
+                    for key in BucketKey::all_of(sku) {
+                        self.rounds.watch(key, interest, now);
                     }
                 }
             }

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+
 use super::rounds::{Interest, Limits, Rounds};
 use crate::broker::{Headers, Message, Route, Sent};
 use crate::clock::now_monotonic;
 use crate::domain::{BucketNo, SkuNo};
 use crate::outbox::{Entry, Fate, Hand};
 use crate::stock::BucketKey;
-use bytes::Bytes;
 
 pub(super) const MS: Duration = Duration::from_millis(1);
 
