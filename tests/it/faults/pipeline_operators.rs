@@ -72,6 +72,10 @@ fn operators_see_the_rest_while_a_part_is_away() {
         assert_eq!(uncounted(&ground, at), ["broker", "retry", "unroutable", "dead"]);
         assert_eq!(readiness(at).await, (200, vec![]));
         ground.rabbit.restart();
+        until("the broker to be asked again", async || {
+            uncounted(&ground, at).is_empty().then_some(())
+        })
+        .await;
 
         ground.redis.kill();
         assert_eq!(uncounted(&ground, at), ["unsettled", "outbox", "relay", "relay_dead"]);
