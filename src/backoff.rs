@@ -21,7 +21,7 @@ impl Backoff {
     /// The next wait. `spread` in 0.0..1.0 is the caller's randomness: the wait lies between half
     /// of the step and the whole step, so that many waiters do not come back together.
     pub fn next_wait(&mut self, spread: f64) -> Duration {
-        let step = self.min.saturating_mul(1_u32 << self.failures.min(16)).min(self.max);
+        let step = doubled(self.min, self.max, self.failures);
         self.failures = self.failures.saturating_add(1);
         step.mul_f64(0.5 + 0.5 * spread.clamp(0.0, 1.0))
     }
@@ -31,6 +31,12 @@ impl Backoff {
     pub fn failures(&self) -> u32 {
         self.failures
     }
+}
+
+/// `min`, doubled so often, up to `max`.
+#[must_use]
+pub fn doubled(min: Duration, max: Duration, times: u32) -> Duration {
+    min.saturating_mul(1 << times.min(16)).min(max)
 }
 
 #[cfg(test)]

@@ -99,20 +99,9 @@ impl Catalog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Phase, Policy};
+    use crate::domain::{Phase, samples};
 
     fn sale(epoch: i64, phase: Phase) -> Sale {
-        let sku = Sku {
-            no: SkuNo(7),
-            id: "sku".parse().unwrap(),
-            title: "SKU".to_owned(),
-            price: 100,
-            initial: 10,
-            policy: Policy::Unlimited { max_quantity: 1 },
-            buckets: 1,
-            payment_window_s: 900,
-            bar_lapsed: false,
-        };
         Sale {
             no: 1,
             id: "sale".parse().unwrap(),
@@ -121,7 +110,7 @@ mod tests {
             ends_at_ms: 1,
             phase,
             epoch: Epoch(epoch),
-            skus: vec![sku],
+            skus: vec![samples::sku()],
         }
     }
 
@@ -145,7 +134,7 @@ mod tests {
                 catalog.put(earlier);
                 assert_eq!(catalog.all().len(), 1);
                 assert_eq!(catalog.sale("sale").unwrap().sale, *step);
-                assert_eq!(catalog.of_sku(SkuNo(7)).unwrap().0.sale, *step);
+                assert_eq!(catalog.of_sku(samples::sku().no).unwrap().0.sale, *step);
             }
         }
     }

@@ -210,10 +210,18 @@ fn supervisor_and_shutdown(settings: &Settings, check: &mut Check) {
         ("supervisor.backoff_max_ms", supervisor.backoff_max_ms),
     );
     check.positive("supervisor.heartbeat_ms", supervisor.heartbeat_ms);
+    let half_of_a_stall = |ms: u64| ms.saturating_mul(2) <= supervisor.stalled_after_ms;
     check.require(
-        supervisor.heartbeat_ms.saturating_mul(2) <= supervisor.stalled_after_ms,
+        half_of_a_stall(supervisor.heartbeat_ms),
         "supervisor.heartbeat_ms",
         "is more than half of supervisor.stalled_after_ms: one late look would count as a stall",
+        "lower it, or raise supervisor.stalled_after_ms",
+    );
+    check.require(
+        half_of_a_stall(settings.relay.confirm_timeout_ms),
+        "relay.confirm_timeout_ms",
+        "is more than half of supervisor.stalled_after_ms: a broker that is slow would count as \
+         a stalled relay, which is replaced and sends again",
         "lower it, or raise supervisor.stalled_after_ms",
     );
 

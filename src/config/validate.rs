@@ -211,6 +211,7 @@ mod tests {
         ("outbox.envelope_max", |s| s.outbox.envelope_max = 513),
         ("relay.workers", |s| s.relay.workers = 0),
         ("relay.lease_ttl_ms", |s| s.relay.lease_ttl_ms = 999),
+        ("relay.confirm_timeout_ms", |s| s.relay.confirm_timeout_ms = 15_001),
         ("relay.poll_min_ms", |s| s.relay.poll_max_ms = 0),
         ("keeper.dead_letters_max", |s| s.keeper.dead_letters_max = 0),
         ("role", |s| s.role = Role::Relay),
@@ -251,7 +252,7 @@ mod tests {
         ("supervisor.restart_window_ms", |s| s.supervisor.restart_window_ms = 0),
         ("supervisor.backoff_min_ms", |s| s.supervisor.backoff_min_ms = 10_001),
         ("supervisor.heartbeat_ms", |s| s.supervisor.heartbeat_ms = 0),
-        ("supervisor.heartbeat_ms", |s| s.supervisor.stalled_after_ms = 999),
+        ("supervisor.heartbeat_ms", |s| s.supervisor.heartbeat_ms = 15_001),
         ("shutdown.drain_ms", |s| s.shutdown.drain_ms = 15_000),
         ("log.filter", |s| s.log.filter = "info,=,=".into()),
         ("faults.panic_percent", |s| {

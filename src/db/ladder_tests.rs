@@ -9,9 +9,9 @@ use tokio::runtime::Builder;
 use super::*;
 use crate::db::{Anomalies, AuditRow, OrderCursor, Tally, Visit};
 use crate::domain::{
-    BucketNo, BuyerId, DeadLetter, Epoch, Examination, Failure, Journey, Kept, LetterCounts,
-    LetterFilter, LetterNo, LetterTurn, NewLetter, Order, Phase, Policy, Refusal, RequestId, Sale,
-    SaleDraft, SaleId, SkuNo, TraceId, WholeLetter,
+    BuyerId, DeadLetter, Examination, Failure, Journey, Kept, LetterCounts, LetterFilter, LetterNo,
+    LetterTurn, NewLetter, Order, Phase, Policy, Refusal, RequestId, Sale, SaleDraft, SaleId,
+    SkuNo, WholeLetter, samples,
 };
 
 /// Answers in this order.
@@ -93,22 +93,8 @@ impl Script {
 
 /// A purchase by buyer 1, who may have one order.
 fn intent(request: u64, quantity: u32) -> OrderIntent {
-    let request = RequestId::new(request).unwrap();
-    OrderIntent {
-        request,
-        sku: SkuNo(1),
-        bucket: BucketNo(0),
-        epoch: Epoch(1),
-        buyer: BuyerId::new(1).unwrap(),
-        quantity,
-        slot: Policy::OnePerBuyer { max_quantity: 9 }.slot(request),
-        quota: None,
-        amount: 1,
-        placed_at_ms: 1,
-        pay_by_ms: 2,
-        trace: TraceId(0),
-        published_at_ms: None,
-    }
+    let slot = Policy::OnePerBuyer { max_quantity: 9 }.slot(RequestId::new(request).unwrap());
+    OrderIntent { buyer: BuyerId::new(1).unwrap(), quantity, slot, ..samples::intent(request) }
 }
 
 use Placing::{All, Conflict};

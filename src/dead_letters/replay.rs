@@ -80,29 +80,14 @@ pub fn intents_of(
 pub(crate) mod tests {
     use super::*;
     use crate::domain::{
-        BucketNo, BuyerId, DeadLetter, Epoch, LetterNo, LetterOrigin, LetterState, RequestId,
-        SkuNo, TraceId,
+        BucketNo, DeadLetter, LetterNo, LetterOrigin, LetterState, SkuNo, samples,
     };
     use crate::scripts::intent::{INTENT_BYTES, pack_into};
 
     pub(crate) const INSTALLATION: &str = "0badcafe";
 
     pub(crate) fn intent(request: u64) -> OrderIntent {
-        OrderIntent {
-            request: RequestId::new(request).unwrap(),
-            sku: SkuNo(5),
-            bucket: BucketNo(2),
-            epoch: Epoch(1),
-            buyer: BuyerId::new(request).unwrap(),
-            quantity: 1,
-            slot: 0,
-            quota: None,
-            amount: 100,
-            placed_at_ms: 1_800_000_000_000,
-            pay_by_ms: 1_800_000_900_000,
-            trace: TraceId(9),
-            published_at_ms: None,
-        }
+        OrderIntent { sku: SkuNo(5), bucket: BucketNo(2), ..samples::intent(request) }
     }
 
     /// A message as the relay publishes it.

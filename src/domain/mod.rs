@@ -15,6 +15,7 @@ pub mod placing;
 pub mod policy;
 pub mod reservation;
 pub mod sale;
+pub(crate) mod samples;
 pub mod verdict;
 
 pub use book::{Book, BookSnapshot, Counting};

@@ -108,24 +108,11 @@ impl Examination {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{BucketNo, Epoch, TraceId};
+    use crate::domain::samples;
 
     fn intent(request: u64, buyer: u64, quantity: u32) -> OrderIntent {
-        OrderIntent {
-            request: RequestId::new(request).unwrap(),
-            sku: SkuNo(1),
-            bucket: BucketNo(0),
-            epoch: Epoch(1),
-            buyer: BuyerId::new(buyer).unwrap(),
-            quantity,
-            slot: 0,
-            quota: None,
-            amount: 0,
-            placed_at_ms: 0,
-            pay_by_ms: 0,
-            trace: TraceId(0),
-            published_at_ms: None,
-        }
+        let buyer = BuyerId::new(buyer).unwrap();
+        OrderIntent { buyer, quantity, ..samples::intent(request) }
     }
 
     fn with_stock(units: u32) -> Examination {

@@ -224,20 +224,11 @@ impl SkuDraft {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::samples;
 
     #[test]
     fn shares_add_up_to_the_total() {
-        let sku = |buckets| Sku {
-            no: SkuNo(1),
-            id: "a".parse().unwrap(),
-            title: "A".to_owned(),
-            price: 1,
-            initial: 10,
-            policy: Policy::Unlimited { max_quantity: 1 },
-            buckets,
-            payment_window_s: 1,
-            bar_lapsed: false,
-        };
+        let sku = |buckets| Sku { buckets, ..samples::sku() };
         for buckets in [1, 3, 7, 64] {
             for total in [0, 1, 5, 100, 1001] {
                 let sum: u32 = (0..buckets).map(|b| sku(buckets).share(total, b)).sum();

@@ -2,24 +2,15 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::broker::Headers;
-use crate::domain::{BuyerId, Policy, RequestId, Reservation, TraceId};
+use crate::domain::{BuyerId, Policy, RequestId, Reservation, TraceId, samples};
 use crate::scripts::intent::{INTENT_BYTES, pack_into};
 
 const OURS: &str = "0badcafe";
 const SENT_AT_MS: i64 = 1_800_000_000_020;
 
 fn sku(policy: Policy, buckets: u16) -> Arc<Sku> {
-    Arc::new(Sku {
-        no: SkuNo(7),
-        id: "sku".parse().unwrap(),
-        title: "SKU".to_owned(),
-        price: 250,
-        initial: 100,
-        policy,
-        buckets,
-        payment_window_s: 900,
-        bar_lapsed: false,
-    })
+    let sample = samples::sku();
+    Arc::new(Sku { no: SkuNo(7), price: 250, initial: 100, policy, buckets, ..sample })
 }
 
 fn intent(sku: &Sku, request: u64, buyer: u64, quantity: u32) -> OrderIntent {

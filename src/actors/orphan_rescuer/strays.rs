@@ -104,7 +104,7 @@ pub struct Packing<'a> {
 mod tests {
     use super::*;
     use crate::clock::now_monotonic;
-    use crate::domain::{BucketNo, BuyerId, Epoch, SkuNo, TraceId};
+    use crate::domain::{BucketNo, SkuNo, samples};
 
     const FIRST: Duration = Duration::from_secs(10);
 
@@ -113,21 +113,7 @@ mod tests {
     }
 
     fn queued(request: u64) -> OrderIntent {
-        OrderIntent {
-            request: RequestId::new(request).unwrap(),
-            sku: SkuNo(3),
-            bucket: BucketNo(1),
-            epoch: Epoch(1),
-            buyer: BuyerId::new(request).unwrap(),
-            quantity: 1,
-            slot: 0,
-            quota: None,
-            amount: 100,
-            placed_at_ms: 1,
-            pay_by_ms: 2,
-            trace: TraceId(0),
-            published_at_ms: None,
-        }
+        OrderIntent { sku: SkuNo(3), bucket: BucketNo(1), ..samples::intent(request) }
     }
 
     #[test]

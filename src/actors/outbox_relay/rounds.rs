@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use crate::backoff::doubled;
 use crate::outbox::{Entry, Hand};
 use crate::stock::BucketKey;
 
@@ -56,13 +57,8 @@ pub struct Limits {
 
 impl Limits {
     pub(super) fn rest(&self, failures: u32) -> Duration {
-        grown(self.retry_min, self.retry_max, failures.saturating_sub(1))
+        doubled(self.retry_min, self.retry_max, failures.saturating_sub(1))
     }
-}
-
-/// `min`, doubled so often, up to `max`.
-fn grown(min: Duration, max: Duration, times: u32) -> Duration {
-    min.saturating_mul(1 << times.min(16)).min(max)
 }
 
 /// One entry in hand.
@@ -237,7 +233,7 @@ impl Rounds {
             Interest::Resting => longest.max(RARELY),
             Interest::Forgotten => longest.max(SELDOM),
         };
-        let wait = grown(limits.poll_min, longest, tray.empties);
+        let wait = doubled(limits.poll_min, longest, tray.empties);
         tray.empties = if is_empty { tray.empties.saturating_add(1) } else { 0 };
         tray.next_at = if is_full { now } else { now + wait };
         is_full

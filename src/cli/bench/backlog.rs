@@ -23,14 +23,14 @@ pub(super) async fn backlog(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Row>> {
     let mut rig = Rig::start(lab).await?;
     steady(&rig, lab, Plan { orders: orders / WARM_UP_SHARE, ..all }).await?;
     let before = steady(&rig, lab, all).await?;
-    rig.rabbit.down();
+    rig.0.rabbit.down();
     let mut stocked = rig.open(lab, all).await?;
     let relay = stocked.serve("relay")?;
-    let empty = used(&mut rig.redis.connect()?)?;
+    let empty = used(&mut rig.0.redis.connect()?)?;
     rig.fill(&mut stocked).await?;
-    let each = (used(&mut rig.redis.connect()?)? - empty) / orders as f64;
+    let each = (used(&mut rig.0.redis.connect()?)? - empty) / orders as f64;
     lab.say(&format!("{} orders wait, {each:.1} bytes each", grouped(orders as f64)));
-    rig.rabbit.up().await?;
+    rig.0.rabbit.up().await?;
     let Drained { sample, costs } = rig.drain_by(lab, &stocked, &relay).await?;
     drop(relay);
     rig.judge(lab, stocked).await?;

@@ -30,6 +30,7 @@ mod request_ids;
 mod rig;
 mod sample;
 mod scratch;
+mod servers;
 mod single;
 mod stats;
 mod table;

@@ -7,11 +7,10 @@ use anyhow::bail;
 use super::goals::ENDLESS;
 use super::lab::{Lab, Product, newly_accepted};
 use super::meter::{Meter, Metered};
-use super::private::{MariaServer, RedisServer};
 use super::probe::{batches, number};
-use super::rabbit::RabbitServer;
 use super::rig::{for_seconds, shown, whole};
 use super::sample::{Round, Sample, row};
+use super::servers::Servers;
 use super::stats::{Goal, grouped};
 use super::table::Row;
 use crate::clock::now_monotonic;
@@ -37,13 +36,6 @@ const POLL_PERIOD: Duration = Duration::from_millis(10);
 /// How long nothing may land.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The servers behind; several installations can share them.
-pub(super) struct Servers {
-    redis: RedisServer,
-    pub(super) rabbit: RabbitServer,
-    maria: MariaServer,
-}
-
 /// What one round came to.
 pub(super) struct Flow {
     accepted: u64,
@@ -57,13 +49,6 @@ pub(super) struct Flow {
 }
 
 impl Servers {
-    pub(super) async fn start(lab: &Lab<'_>) -> anyhow::Result<Self> {
-        let parent = lab.args.directory.as_deref();
-        let redis = RedisServer::start(parent, &["--appendonly", "yes"]).await?;
-        let maria = MariaServer::start(parent).await?;
-        Ok(Self { redis, rabbit: RabbitServer::start(parent).await?, maria })
-    }
-
     /// One process that is everything, in an installation of its own.
     pub(super) async fn product(
         &self,

@@ -4,10 +4,11 @@ use anyhow::Context;
 use tokio::sync::oneshot;
 
 use super::lab::Lab;
-use super::pipeline::{GUESSED_BY, REQUESTS_MAX, Servers};
+use super::pipeline::{GUESSED_BY, REQUESTS_MAX};
 use super::raw::{self, STRANGE_EVERY};
 use super::rig::for_seconds;
 use super::sample::{Round, row};
+use super::servers::Servers;
 use super::stats::{Goal, grouped};
 use super::table::Row;
 use crate::broker::{Route, Topology};

@@ -106,8 +106,8 @@ pub(super) async fn relay(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Row>> {
 /// A round of the yardstick, and what a message costs the broker.
 async fn raw_loop(rig: &Rig, lab: &mut Lab<'_>, messages: u64) -> anyhow::Result<(Sample, f64)> {
     let job = Loop { messages, window: WINDOW, body_bytes: INTENT_BYTES };
-    let meter = Meter::start_all(&[("rabbitmq", rig.rabbit.pid())])?;
-    let took = raw::publish(rig.rabbit.url(), job).await?;
+    let meter = Meter::start_all(&[("rabbitmq", rig.0.rabbit.pid())])?;
+    let took = raw::publish(rig.0.rabbit.url(), job).await?;
     let metered = meter.stop(lab)?;
     let rate = messages as f64 / took.as_secs_f64().max(1e-9);
     let sample = metered.sample(rate, messages);

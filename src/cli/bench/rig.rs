@@ -10,12 +10,11 @@ use super::child::ServerChild;
 use super::crowd::{Offer, settings};
 use super::lab::Lab;
 use super::meter::Meter;
-use super::private::{MariaServer, RedisServer};
 use super::probe::number;
-use super::rabbit::RabbitServer;
 use super::raw;
 use super::sample::Sample;
 use super::scratch::Scratch;
+use super::servers::Servers;
 use crate::broker::Topology;
 use crate::cli::engine::{self, Bare};
 use crate::clock::now_monotonic;
@@ -35,12 +34,8 @@ const POLL_PERIOD: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_mins(5);
 const NAMESPACE: &str = "bench";
 
-/// The servers.
-pub(super) struct Rig {
-    pub(super) redis: RedisServer,
-    pub(super) rabbit: RabbitServer,
-    maria: MariaServer,
-}
+/// The servers, and what is done with them.
+pub(super) struct Rig(pub(super) Servers);
 
 /// What is to wait in an outbox.
 #[derive(Debug, Clone, Copy)]
@@ -80,26 +75,22 @@ pub(super) struct Drained {
 
 impl Rig {
     pub(super) async fn start(lab: &Lab<'_>) -> anyhow::Result<Self> {
-        let parent = lab.args.directory.as_deref();
-        let redis = RedisServer::start(parent, &["--appendonly", "yes"]).await?;
-        let maria = MariaServer::start(parent).await?;
-        let rabbit = RabbitServer::start(parent).await?;
-        Ok(Self { redis, rabbit, maria })
+        Ok(Self(Servers::start(lab).await?))
     }
 
     /// Opens a sale on an empty Redis and a new ledger; nothing is sold.
     pub(super) async fn open(&self, lab: &Lab<'_>, plan: Plan) -> anyhow::Result<Stocked> {
-        redis::cmd("FLUSHALL").arg("SYNC").exec(&mut self.redis.connect()?)?;
+        redis::cmd("FLUSHALL").arg("SYNC").exec(&mut self.0.redis.connect()?)?;
         let keys = vec![
             ("tier", "pipeline".to_owned()),
             ("namespace", NAMESPACE.to_owned()),
-            ("redis.url", self.redis.url()),
+            ("redis.url", self.0.redis.url()),
             ("redis.durability", "aof".to_owned()),
             // What is read at the end is long.
             ("redis.command_timeout_ms", "60000".to_owned()),
             ("http.answer_deadline_ms", "120000".to_owned()),
-            ("amqp.url", self.rabbit.url()),
-            ("ledger.url", self.maria.database().await?),
+            ("amqp.url", self.0.rabbit.url()),
+            ("ledger.url", self.0.maria.database().await?),
             ("outbox.envelope_max", plan.envelope_max.to_string()),
             ("outbox.entries_max", plan.orders.to_string()),
         ];
@@ -133,10 +124,10 @@ impl Rig {
     }
 
     pub(super) fn waiting(&self, stocked: &Stocked) -> anyhow::Result<Waiting> {
-        let mut connection = self.redis.connect()?;
+        let mut connection = self.0.redis.connect()?;
         let mut waiting = Waiting::default();
         let mut len = |key: String| redis::cmd("LLEN").arg(key).query::<u64>(&mut connection);
-        let mut workers = self.redis.connect()?;
+        let mut workers = self.0.redis.connect()?;
         for bucket in (0..stocked.plan.buckets).map(BucketNo) {
             let keys = OutboxKeys::new(NAMESPACE, stocked.offer.sku.no, bucket);
             waiting.line += len(keys.line())?;
@@ -171,8 +162,11 @@ impl Rig {
     ) -> anyhow::Result<Drained> {
         let (admin, all) = (relay.admin()?, stocked.num_entries);
         let begun = published(&admin, 1).await?;
-        let servers =
-            [("relay", relay.id()), ("redis", self.redis.pid()), ("rabbitmq", self.rabbit.pid())];
+        let servers = [
+            ("relay", relay.id()),
+            ("redis", self.0.redis.pid()),
+            ("rabbitmq", self.0.rabbit.pid()),
+        ];
         let meter = Meter::start_all(&servers)?;
         if begun > all / 2 {
             bail!("{begun} of {all} messages were published before the first look: too few");
@@ -206,7 +200,7 @@ impl Rig {
         let Stocked { plan, bare, offer, num_entries, .. } = &stocked;
         let topology = Topology::new(NAMESPACE, 1, 1, Vec::new());
         let queue = topology.queue(crate::broker::Source::Orders(0)).context("no order queue")?;
-        let found = raw::purge(self.rabbit.url(), queue).await?;
+        let found = raw::purge(self.0.rabbit.url(), queue).await?;
         let sale = &offer.sale;
         if found < *num_entries {
             lab.void.push(format!("{sale}: {num_entries} entries published, {found} in the queue"));

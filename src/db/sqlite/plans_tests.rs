@@ -8,7 +8,8 @@ use diesel::sql_types::Text;
 
 use crate::db::sql::{Database, Queries, audit, examine};
 use crate::db::{Error, OrderCursor, migrate};
-use crate::domain::{BucketNo, BuyerId, Epoch, OrderIntent, RequestId, SkuNo, TraceId};
+use crate::domain::samples::intent;
+use crate::domain::{OrderIntent, RequestId, SkuNo};
 
 #[derive(QueryableByName)]
 struct Step {
@@ -57,24 +58,6 @@ fn without_sorting(plans: &[String]) {
     assert!(!plans.iter().any(|plan| plan.contains("TEMP B-TREE")), "{plans:#?}");
 }
 
-fn intent(quota: Option<u32>, slot: i64) -> OrderIntent {
-    OrderIntent {
-        request: RequestId::new(1).unwrap(),
-        sku: SkuNo(1),
-        bucket: BucketNo(0),
-        epoch: Epoch(1),
-        buyer: BuyerId::new(1).unwrap(),
-        quantity: 1,
-        slot,
-        quota,
-        amount: 1,
-        placed_at_ms: 1,
-        pay_by_ms: 2,
-        trace: TraceId(0),
-        published_at_ms: None,
-    }
-}
-
 #[test]
 fn a_scan_follows_a_key_and_does_not_sort() {
     without_sorting(&plans(|conn| conn.each_order(SkuNo(1), &mut |_| true)));
@@ -84,7 +67,7 @@ fn a_scan_follows_a_key_and_does_not_sort() {
 
 #[test]
 fn an_examination_reads_only_what_it_was_asked_for() {
-    let batch = [intent(None, 0), intent(Some(3), 1)];
+    let batch = [intent(1), OrderIntent { quota: Some(3), slot: 1, ..intent(1) }];
     let plans = plans(|conn| examine::examine(conn, &batch));
     assert!(plans.len() >= 5, "{plans:#?}");
     without_sorting(&plans);

@@ -1,0 +1,40 @@
+//! Values for unit tests, which change what they are about:
+//! `OrderIntent { quantity: 2, ..intent(1) }`.
+
+#![cfg(test)]
+
+use super::{BucketNo, BuyerId, Epoch, OrderIntent, Policy, RequestId, Sku, SkuNo, TraceId};
+
+/// A request for one unit of [`sku`], by a buyer of the same number.
+pub(crate) fn intent(request: u64) -> OrderIntent {
+    OrderIntent {
+        request: RequestId::new(request).unwrap(),
+        sku: SkuNo(1),
+        bucket: BucketNo(0),
+        epoch: Epoch(1),
+        buyer: BuyerId::new(request).unwrap(),
+        quantity: 1,
+        slot: 0,
+        quota: None,
+        amount: 100,
+        placed_at_ms: 1_800_000_000_000,
+        pay_by_ms: 1_800_000_900_000,
+        trace: TraceId(9),
+        published_at_ms: None,
+    }
+}
+
+/// Ten units, for everybody.
+pub(crate) fn sku() -> Sku {
+    Sku {
+        no: SkuNo(1),
+        id: "sku".parse().unwrap(),
+        title: "SKU".to_owned(),
+        price: 100,
+        initial: 10,
+        policy: Policy::Unlimited { max_quantity: 1 },
+        buckets: 1,
+        payment_window_s: 900,
+        bar_lapsed: false,
+    }
+}
