@@ -159,7 +159,7 @@ fn num_threads() -> usize {
 async fn frozen(server: &RabbitMq) {
     let mut options = server.options(Topology::new("frozen", 1, 100, vec![1_000]));
     options.confirm_timeout = Duration::from_millis(300);
-    options.connect_timeout = Duration::from_millis(100);
+    options.connect_timeout = Duration::from_millis(500);
     options.heartbeat_s = 1;
     let mut patient = options.clone();
     patient.connect_timeout = Duration::from_secs(10);
@@ -173,12 +173,12 @@ async fn frozen(server: &RabbitMq) {
     .await;
     server.stop();
     let results = outgoing.publish(batch(1)).await;
-    for (index, result) in results.iter().enumerate() {
-        match index {
-            0..10 => assert!(matches!(result, Sent::Unknown { .. }), "{index}: {result:?}"),
-            _ => assert!(matches!(result, Sent::NotSent { .. }), "{index}: {result:?}"),
-        }
-    }
+    // One window is in doubt, which is smaller after a confirmation that was late.
+    let is_unknown = |sent: &&Sent| matches!(sent, Sent::Unknown { .. });
+    let num_unknown = results.iter().take_while(is_unknown).count();
+    assert!((1..=10).contains(&num_unknown), "{results:?}");
+    let rest = &results[num_unknown..];
+    assert!(rest.iter().all(|sent| matches!(sent, Sent::NotSent { .. })), "{results:?}");
     // The broker is found dead by its silence; each attempt to connect hangs and is given up.
     until("the silence to be noticed", async || (broker.reach() == Reach::Down).then_some(()))
         .await;

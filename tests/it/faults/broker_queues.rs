@@ -34,6 +34,14 @@ fn broker(server: &RabbitMq, namespace: &str) -> RabbitBroker {
     RabbitBroker::new(options).unwrap()
 }
 
+/// The same where everything is declared, and taken without haste.
+async fn declared(server: &RabbitMq, namespace: &str) -> RabbitBroker {
+    let mut options = server.options(topology(namespace));
+    options.connect_timeout = Duration::from_mins(1);
+    RabbitBroker::new(options).unwrap().declare().await.unwrap();
+    broker(server, namespace)
+}
+
 fn message(route: Route, number: usize) -> Message {
     let headers = Headers { message_id: number.to_string(), ..Headers::default() };
     Message { route, headers, body: Bytes::from_static(b"body") }
@@ -61,7 +69,7 @@ fn nothing_confirmed_is_lost_whatever_is_deleted() {
 
 /// Nobody subscribes here: whoever publishes brings the exchange back.
 async fn without_exchange(server: &RabbitMq) {
-    let broker = broker(server, "exchange");
+    let broker = declared(server, "exchange").await;
     let mut outgoing = broker.outgoing(WINDOW);
     let mut try_one = async || outgoing.publish(vec![message(Route::Orders(1), 0)]).await;
     assert_eq!(try_one().await, [Sent::Confirmed]);
@@ -80,18 +88,20 @@ async fn numbers_in(broker: &RabbitBroker, sources: &[Source]) -> BTreeSet<usize
             Source::Dead => "dead".to_owned(),
             Source::Unroutable => "unroutable".to_owned(),
         };
+        // What is on its way to us waits in no queue: silence counts after one that was empty.
+        let mut was_empty = false;
         loop {
-            if let Ok(delivery) =
-                tokio::time::timeout(Duration::from_millis(200), subscription.next()).await
-            {
+            let next = tokio::time::timeout(Duration::from_millis(200), subscription.next()).await;
+            if let Ok(delivery) = next {
                 let delivery = delivery.unwrap();
                 numbers.insert(delivery.headers.message_id.parse().unwrap());
                 acks.up_to(delivery.tag).await;
+                was_empty = false;
+            } else if was_empty {
+                break;
             } else {
                 let depths = broker.depths().await.unwrap();
-                if depths.iter().all(|one| one.queue != name || one.num_ready == 0) {
-                    break;
-                }
+                was_empty = depths.iter().all(|one| one.queue != name || one.num_ready == 0);
             }
         }
     }
@@ -132,7 +142,7 @@ async fn publish_and_delete(
 /// every confirmed message must be somewhere.
 async fn deleted_under_load(server: &RabbitMq, round: usize) {
     let namespace = format!("deleted-{round}");
-    let broker = broker(server, &namespace);
+    let broker = declared(server, &namespace).await;
     let mut outgoing = broker.outgoing(WINDOW);
     let sent = outgoing.publish(vec![message(Route::Orders(1), 0)]).await;
     assert_eq!(sent, [Sent::Confirmed]);
@@ -155,7 +165,7 @@ async fn deleted_under_load(server: &RabbitMq, round: usize) {
 /// client library says so of others.
 async fn unroutable_under_load(server: &RabbitMq, round: usize) {
     let namespace = format!("returned-{round}");
-    let broker = broker(server, &namespace);
+    let broker = declared(server, &namespace).await;
     let mut outgoing = broker.outgoing(WINDOW);
     let sent = outgoing.publish(vec![message(Route::Orders(1), 0)]).await;
     assert_eq!(sent, [Sent::Confirmed]);
@@ -187,7 +197,7 @@ async fn deliver_too_often(broker: &RabbitBroker) {
 
 /// C21: a dead letter without a place to go stays where it is.
 async fn without_dead_letter_exchange(server: &RabbitMq) {
-    let broker = broker(server, "undead");
+    let broker = declared(server, "undead").await;
     let sent = broker.outgoing(1).publish(vec![message(Route::Orders(0), 7)]).await;
     assert_eq!(sent, [Sent::Confirmed]);
     // Both connections are there: a new one would declare it again.
@@ -208,7 +218,7 @@ async fn without_dead_letter_exchange(server: &RabbitMq) {
 
 /// A message whose wait is over while its queue is missing is kept, too.
 async fn without_way_back_from_a_delay(server: &RabbitMq) {
-    let broker = broker(server, "stranded");
+    let broker = declared(server, "stranded").await;
     let mut outgoing = broker.outgoing(1);
     let sent = outgoing.publish(vec![message(Route::Orders(0), 1)]).await;
     assert_eq!(sent, [Sent::Confirmed]);

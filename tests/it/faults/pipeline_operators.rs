@@ -36,7 +36,7 @@ fn uncounted(ground: &PipelineGround, internal: SocketAddr) -> Vec<String> {
 
 #[test]
 fn operators_see_the_rest_while_a_part_is_away() {
-    let ground = PipelineGround::new("list");
+    let ground = PipelineGround::new("list").patient();
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let server = ground.server("all", &[]);
         let consumer = ground.server("consumer", &[]);

@@ -69,8 +69,9 @@ fn every_step(ground: &PipelineGround) {
         ];
         let mut server = ground.server("all", &keys);
         until_true("the end of the process", || !server.is_running());
+        let code = server.wait().code();
         let log = server.log();
-        assert_eq!(server.wait().code(), Some(6), "{kind}: {log}");
+        assert_eq!(code, Some(6), "{kind}: {log}");
         assert!(log.contains(kind) && log.contains("is down"), "{kind}: {log}");
     }
 }

@@ -2,18 +2,13 @@
 //!
 //! A frozen broker makes hands full: what is published is confirmed by nobody.
 
-use std::time::Duration;
-
 use floodgate::clock::now_monotonic;
 
 use crate::support::pipeline::PipelineGround;
 use crate::support::process::Server;
 use crate::support::servers::redis::Redis;
 use crate::support::shop::Shop;
-use crate::support::wait::{until, until_true, until_true_within};
-
-/// The lease of the quick settings, and what the next one may take besides.
-const TAKEN_OVER_MAX: Duration = Duration::from_secs(1 + 5);
+use crate::support::wait::{until, until_true};
 
 /// Whatever waits for the same key of every bucket.
 fn keys(redis: &Redis, pattern: &str) -> Vec<String> {
@@ -112,7 +107,7 @@ impl Stage {
             self.ground.rabbit.cont();
             let next = self.relay();
             let redis = &self.ground.redis;
-            until_true_within(TAKEN_OVER_MAX, "the next one to take over", || {
+            until_true("the next one to take over", || {
                 workers(redis, None).iter().all(|name| !name.starts_with(&dead))
             });
             println!("taken_over_ms={}", died.elapsed().as_millis());

@@ -43,6 +43,9 @@ pub fn fresh_settings(tier: Tier) -> (Settings, Ground) {
     let folder = tempfile::tempdir().unwrap();
     let mut settings = Settings::for_test(&url_of(folder.path().join("ledger.db")));
     settings.tier = tier;
+    // Whoever wants to see silence sets shorter limits.
+    settings.http.answer_deadline_ms = 20_000;
+    settings.redis.command_timeout_ms = 10_000;
     let mut ground = Ground { _folder: folder, redis: None, mariadb: None, rabbit: None };
     if matches!(tier, Tier::Gate | Tier::Pipeline) {
         let redis = ground.redis.insert(Redis::start());

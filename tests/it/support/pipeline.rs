@@ -70,6 +70,11 @@ impl PipelineGround {
         }
     }
 
+    /// Waits long for slow servers: for tests in which none is silent.
+    pub fn patient(self) -> Self {
+        self.with("http.answer_deadline_ms", "20000").with("redis.command_timeout_ms", "10000")
+    }
+
     /// Tells all processes of this installation one thing more.
     pub fn with(mut self, key: &str, value: &str) -> Self {
         self.more.push((key.to_owned(), value.to_owned()));

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use floodgate::config::Settings;
 use parking_lot::Mutex;
@@ -13,8 +14,11 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::app::url_of;
 
-/// Lines of the log that are kept for the message of a failing test.
-const LOG_LINES: usize = 200;
+/// Lines of the log that are kept.
+const LOG_LINES: usize = 10_000;
+
+/// Lines of the log that a failing test prints.
+const PRINTED_LINES: usize = 200;
 
 /// A `floodgate serve` process; killed when dropped.
 pub struct Server {
@@ -22,6 +26,8 @@ pub struct Server {
     pub public: SocketAddr,
     pub internal: SocketAddr,
     log: Arc<Mutex<VecDeque<String>>>,
+    /// Ends when everything that it logged has been read.
+    reader: Option<JoinHandle<()>>,
 }
 
 /// A command on the ledger in `folder`, on free ports, with extra keys.
@@ -50,7 +56,7 @@ impl Server {
     pub fn from_command(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let log = Arc::new(Mutex::new(VecDeque::new()));
-        keep(child.stderr.take().unwrap(), log.clone());
+        let reader = Some(keep(child.stderr.take().unwrap(), log.clone()));
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address = |name: &str| -> Option<SocketAddr> {
@@ -62,7 +68,7 @@ impl Server {
         };
         // A role that does not sell has no public listener: port 1 answers nobody.
         let public = address("public=").unwrap_or_else(|| ([127, 0, 0, 1], 1).into());
-        Self { child, public, internal, log }
+        Self { child, public, internal, log, reader }
     }
 
     /// `kill -9`.
@@ -86,9 +92,11 @@ impl Server {
         kill_process(pid, signal).unwrap();
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until it ends by itself; then its log is whole.
     pub fn wait(&mut self) -> ExitStatus {
-        self.child.wait().unwrap()
+        let status = self.child.wait().unwrap();
+        self.reader.take().map(JoinHandle::join);
+        status
     }
 
     /// Its process number.
@@ -110,14 +118,17 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            println!("the last lines of process {}:\n{}", self.id(), self.log());
+            let log = self.log.lock();
+            let last = log.range(log.len().saturating_sub(PRINTED_LINES)..);
+            let last: Vec<_> = last.map(String::as_str).collect();
+            println!("the last lines of process {}:\n{}", self.child.id(), last.join("\n"));
         }
         drop(self.child.kill());
         drop(self.child.wait());
     }
 }
 
-fn keep(stream: impl Read + Send + 'static, log: Arc<Mutex<VecDeque<String>>>) {
+fn keep(stream: impl Read + Send + 'static, log: Arc<Mutex<VecDeque<String>>>) -> JoinHandle<()> {
     std::thread::spawn(move || {
         for line in BufReader::new(stream).lines().map_while(Result::ok) {
             let mut log = log.lock();
@@ -126,5 +137,5 @@ fn keep(stream: impl Read + Send + 'static, log: Arc<Mutex<VecDeque<String>>>) {
             }
             log.push_back(line);
         }
-    });
+    })
 }

@@ -15,7 +15,7 @@ const STOCK: u32 = 400;
 
 #[test]
 fn two_processes_of_each_role_sell_one_sale() {
-    let ground = PipelineGround::new("list");
+    let ground = PipelineGround::new("list").patient();
     let roles = ["keeper", "keeper", "consumer", "consumer", "relay", "relay", "api", "api"];
     let servers = roles.map(|role| ground.server(role, &[]));
     let [keeper, .., one, other] = &servers;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use floodgate::broker::{Error, RabbitBroker, RabbitOptions, Route, Source, Subscriber};
+use floodgate::broker::{Error, Publisher, RabbitBroker, RabbitOptions, Route, Source, Subscriber};
 use tokio::time::timeout;
 
 use super::{Process, message, take, topology};
@@ -18,7 +18,9 @@ fn a_subscription_that_is_not_had_in_time_ends_its_connection() {
         let proxy = FaultProxy::start(server.addr());
         let url = RabbitMq::url_by(proxy.addr());
         let mut options = RabbitOptions::new(&url, topology("silent")).unwrap();
-        options.connect_timeout = Duration::from_secs(2);
+        options.connect_timeout = Duration::from_mins(1);
+        RabbitBroker::new(options.clone()).unwrap().declare().await.unwrap();
+        options.connect_timeout = Duration::from_secs(5);
         let broker = Arc::new(RabbitBroker::new(options).unwrap());
         let process = Process { publisher: broker.clone(), subscriber: broker.clone() };
         process.put(vec![message(Route::Orders(0), 1)]).await;
@@ -26,9 +28,9 @@ fn a_subscription_that_is_not_had_in_time_ends_its_connection() {
 
         proxy.set(Mode::Hold(None));
         let asking = broker.subscribe(Source::Orders(0), 1);
-        let asked = timeout(Duration::from_secs(8), asking).await.expect("an answer in time");
+        let asked = timeout(Duration::from_mins(1), asking).await.expect("an answer in time");
         let error = asked.err().unwrap();
-        assert!(matches!(&error, Error::Unavailable { reason } if reason.contains("within 2s")));
+        assert!(matches!(&error, Error::Unavailable { reason } if reason.contains("within 5s")));
         proxy.heal();
         let mut subscription = loop {
             if let Ok(subscription) = broker.subscribe(Source::Orders(0), 1).await {
