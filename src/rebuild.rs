@@ -4,14 +4,15 @@
 //! The ledger is the write-ahead log of the gates: units = what the ledger has left, buyers and
 //! requests = its orders and recorded failures, all as of one instant. An order that commits after
 //! that instant is entered, with its units, when it settles. What was decided and not committed
-//! before a crash was promised to nobody.
+//! before a crash was promised to nobody; what an outbox promised is brought to the ledger first,
+//! but for what waits in dead letters: that is entered as the old buckets had it.
 
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
 use crate::db::{self, AuditRow, Ledger, Visit};
-use crate::domain::{Epoch, Phase, Sku};
+use crate::domain::{Epoch, OrderIntent, Phase, Sku};
 use crate::stock::{self, LoaderToken, Loading, Stock};
 
 /// Rows on their way from the ledger's thread at once.
@@ -34,7 +35,8 @@ pub enum Error {
     Stock(#[from] stock::Error),
 }
 
-/// Loads one SKU and publishes its buckets. Returns how many orders were read.
+/// Loads one SKU and publishes its buckets. `queued` are requests that were accepted before and
+/// that the ledger may not have. Returns how many orders were read.
 ///
 /// # Errors
 /// The ledger's or the stock's error.
@@ -44,11 +46,13 @@ pub async fn load_sku(
     sku: &Arc<Sku>,
     phase: Phase,
     epoch: Epoch,
+    queued: Vec<OrderIntent>,
 ) -> Result<u64, Error> {
     let loader = LoaderToken(ledger.next_token(LOADER).await?);
     let tally = ledger.tally(sku.no).await?;
-    let num_rows = tally.num_orders + tally.num_failures;
+    let num_rows = tally.num_orders + tally.num_failures + queued.len() as u64;
     let mut loading = stock.load(Arc::clone(sku), num_rows, loader).await?;
+    loading.queued(queued).await?;
     let (available, num_orders) = load_orders(ledger, loading.as_mut(), sku).await?;
     load_failures(ledger, loading.as_mut(), sku).await?;
     loading.publish(available, phase, epoch).await?;

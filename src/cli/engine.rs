@@ -172,7 +172,7 @@ impl Bare {
         let sale = opened.context("the sale is gone")?;
         let sku = Arc::new(sale.skus.into_iter().next().context("the sale has no SKU")?);
         let (ledger, stock) = (self.ledger.as_ref(), self.stock.as_ref());
-        load_sku(ledger, stock, &sku, Phase::Open, sale.epoch).await?;
+        load_sku(ledger, stock, &sku, Phase::Open, sale.epoch, Vec::new()).await?;
         Ok((sku, sale.epoch))
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{DeskError, SalesDesk};
-use crate::domain::{Outcome, Sale, Sku};
+use crate::domain::{OrderIntent, Outcome, Sale, Sku};
 use crate::rebuild::load_sku;
 use crate::stock::{self, BucketKey, Condition};
 
@@ -38,15 +38,15 @@ impl SalesDesk {
             };
         }
         let ledger = self.backends.ledger.as_ref();
-        Ok(load_sku(ledger, stock, sku, sale.phase, sale.epoch).await?)
+        Ok(load_sku(ledger, stock, sku, sale.phase, sale.epoch, Vec::new()).await?)
     }
 
     /// Loads buckets that other processes sell from, too. A load may take long: they are turned
     /// once more when the sale has been turned meanwhile.
     async fn load_shared(&self, sale: &Sale, sku: &Arc<Sku>) -> Result<u64, DeskError> {
-        self.drain(sku).await?;
+        let dead = self.drain(sku).await?;
         let (ledger, stock) = (self.backends.ledger.as_ref(), self.backends.stock.as_ref());
-        let num_orders = load_sku(ledger, stock, sku, sale.phase, sale.epoch).await?;
+        let num_orders = load_sku(ledger, stock, sku, sale.phase, sale.epoch, dead).await?;
         let now = self.present(&sale.id).await?;
         if (now.phase, now.epoch) != (sale.phase, sale.epoch) {
             stock.turn(sku.no, now.phase, now.epoch).await?;
@@ -82,8 +82,10 @@ impl SalesDesk {
     }
 
     /// Brings what the buckets still hold of accepted requests to the ledger, so that the rebuild
-    /// finds it there.
-    async fn drain(&self, sku: &Sku) -> Result<(), DeskError> {
+    /// finds it there. What is in dead letters waits for an operator: it is returned, and keeps its
+    /// units.
+    async fn drain(&self, sku: &Sku) -> Result<Vec<OrderIntent>, DeskError> {
+        let mut all_dead = Vec::new();
         for key in BucketKey::all_of(sku) {
             let intents = match self.backends.stock.unsettled(key, i64::MAX).await {
                 Err(stock::Error::NotLoaded(_)) => continue,
@@ -95,13 +97,21 @@ impl SalesDesk {
             let (bucket, num) = (key.bucket, intents.len());
             tracing::info!(sku = %sku.id, %bucket, intents = num, "draining a bucket");
             for piece in intents.chunks(DRAIN_AT_ONCE) {
-                let outcomes = self.actors.orders().place(piece.to_vec()).await;
+                let asked = piece.iter().map(|intent| intent.request).collect();
+                let dead = self.backends.ledger.dead_among(asked).await?;
+                let (dead, piece): (Vec<_>, Vec<_>) =
+                    piece.iter().partition(|intent| dead.contains(&intent.request));
+                all_dead.extend(dead);
+                if piece.is_empty() {
+                    continue;
+                }
+                let outcomes = self.actors.orders().place(piece).await;
                 if outcomes.is_none_or(|all| all.contains(&Outcome::Unavailable)) {
                     let reason = "accepted requests are not in the ledger yet".to_owned();
                     return Err(stock::Error::Fenced { sku: sku.no, reason }.into());
                 }
             }
         }
-        Ok(())
+        Ok(all_dead)
     }
 }

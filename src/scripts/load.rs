@@ -42,7 +42,7 @@ pub struct LoadRows<'a> {
 /// One field of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Row {
-    /// A request that is an order or has failed.
+    /// A request that was accepted.
     Request(RequestId, Record),
     /// A buyer who has its one order.
     First(BuyerId, RequestId),
@@ -69,6 +69,8 @@ pub struct Open<'a> {
     pub released_units: u64,
     /// Failures among the rows entered.
     pub num_failed: u64,
+    /// Requests without an answer among the rows entered.
+    pub num_queued: u64,
 }
 
 impl LoadBegin<'_> {
@@ -157,6 +159,7 @@ impl Open<'_> {
             .arg(self.stock)
             .arg(self.released_units)
             .arg(self.num_failed)
+            .arg(self.num_queued)
     }
 
     /// Reads the answer: false when this loader had published the bucket before.

@@ -119,6 +119,9 @@ impl BucketKey {
 /// from them meanwhile.
 #[async_trait]
 pub trait Loading: Send {
+    /// Enters requests that wait for an operator and not for the ledger. Their units are taken from
+    /// what is published; what also comes as an order or a failure counts as that.
+    async fn queued(&mut self, rows: Vec<OrderIntent>) -> Result<(), Error>;
     /// Enters orders.
     async fn orders(&mut self, rows: Vec<Order>) -> Result<(), Error>;
     /// Enters recorded failures.

@@ -66,6 +66,23 @@ async fn away_for_long(
     assert!(ground.open_letters(internal).is_empty(), "its absence is no attempt");
 }
 
+/// Redis restarts, and its buckets are loaded: what no consumer has brought to the ledger is
+/// brought there, but for the letters, open or parked, which keep their units.
+async fn load_brings_the_others_to_the_ledger(
+    ground: &PipelineGround,
+    internal: SocketAddr,
+    num_letters: usize,
+) {
+    let letters = num_letters as u64;
+    assert!(stage(internal, "sale", "unsettled").await > letters, "the queue is full");
+    ground.redis.kill();
+    ground.redis.restart();
+    until("a load that keeps the letters", async || {
+        (try_stage(internal, "unsettled").await? == letters).then_some(())
+    })
+    .await;
+}
+
 /// C07, second part: a broker that refuses is an attempt, and the last one makes a dead letter,
 /// which can be replayed.
 async fn refusing(
@@ -90,8 +107,12 @@ async fn refusing(
         let reason = letter["reason"].as_str().unwrap();
         assert!(reason.starts_with("not published in 3 attempts, last: "), "{reason}");
     }
+    let parked = letters[0]["id"].as_str().unwrap().to_owned();
+    ground.dlq(internal, &["park", &parked]);
+    load_brings_the_others_to_the_ledger(ground, internal, letters.len()).await;
     ground.rabbit.ctl(&["clear_policy", "full"]);
     ground.dlq(internal, &["replay", "--all", "--max", "500"]);
+    ground.dlq(internal, &["replay", &parked]);
     assert!(ground.open_letters(internal).is_empty());
 }
 

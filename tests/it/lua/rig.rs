@@ -157,6 +157,7 @@ impl Shop {
             stock,
             released_units: 0,
             num_failed: 0,
+            num_queued: 0,
         }
     }
 

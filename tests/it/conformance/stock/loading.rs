@@ -86,6 +86,55 @@ pub async fn units_of_a_quota_add_up(backend: &dyn Backend) {
     assert_eq!(shop.reserve(shop.ask(12, 7, 2)).await, Verdict::Reserved);
 }
 
+pub async fn what_waits_for_an_operator_keeps_its_units(backend: &dyn Backend) {
+    let shop = Shop { stock: backend.open().await, sku: sku(1, ONE, 10, 2) };
+    let [waits, landed, failed] = [1, 2, 3].map(|no| shop.ask(no, no, 2));
+    // Its buyer has an order by another request.
+    let (second, first) = (shop.ask(4, 4, 1), shop.ask(9, 4, 1));
+    let mut loading = shop.stock.load(shop.sku.clone(), 5, FIRST_LOAD).await.unwrap();
+    let queued = [waits, landed, failed, second].map(|ask| ask.intent(&shop.sku));
+    loading.queued(queued.to_vec()).await.unwrap();
+    loading.orders(vec![shop.order(&landed), shop.order(&first)]).await.unwrap();
+    loading.failures(vec![failure(&failed, Refusal::SoldOut)]).await.unwrap();
+    loading.publish(7, Phase::Open, OPENING).await.unwrap();
+
+    assert_eq!(shop.units().await, 4, "three are not for sale");
+    let facts = shop.stock.facts(shop.sku.no).await.unwrap().unwrap();
+    assert_eq!((facts.num_ordered, facts.num_unsettled), (2, 2));
+    for (ask, standing) in [
+        (waits, Standing::Queued),
+        (landed, ordered(&landed)),
+        (failed, Standing::Failed(Refusal::SoldOut)),
+        (second, Standing::Queued),
+    ] {
+        assert_eq!(shop.reserve(ask).await, Verdict::Repeat(standing));
+    }
+    for (buyer, first) in [(1, waits.request), (4, first.request)] {
+        let refusal = Verdict::Refused(Refusal::AlreadyPurchased { first });
+        assert_eq!(shop.reserve(shop.ask(20 + buyer, buyer, 1)).await, refusal);
+    }
+    assert_eq!(shop.reserve(shop.ask(23, 3, 1)).await, Verdict::Reserved);
+
+    shop.settle(&[waits]).await;
+    assert_eq!(shop.standing(&waits).await, Some(ordered(&waits)));
+    shop.release(&second, Refusal::AlreadyPurchased { first: first.request }).await;
+    let facts = shop.stock.facts(shop.sku.no).await.unwrap().unwrap();
+    assert_eq!((facts.left, facts.num_ordered, facts.num_unsettled), (4, 3, 1));
+}
+
+pub async fn what_waits_for_an_operator_counts_for_a_quota(backend: &dyn Backend) {
+    let shop = Shop { stock: backend.open().await, sku: sku(1, quota(5), 10, 1) };
+    let [order, waits] = [1, 2].map(|no| shop.ask(no, 7, 2));
+    let mut loading = shop.stock.load(shop.sku.clone(), 2, FIRST_LOAD).await.unwrap();
+    loading.queued([order, waits].map(|ask| ask.intent(&shop.sku)).to_vec()).await.unwrap();
+    loading.orders(vec![shop.order(&order)]).await.unwrap();
+    loading.publish(8, Phase::Open, OPENING).await.unwrap();
+    let over = Verdict::Refused(Refusal::QuotaExceeded { owned: 4, limit: 5 });
+    assert_eq!(shop.reserve(shop.ask(3, 7, 2)).await, over);
+    assert_eq!(shop.reserve(shop.ask(4, 7, 1)).await, Verdict::Reserved);
+    assert_eq!(shop.units().await, 5);
+}
+
 pub async fn a_load_without_units_is_sold_out(backend: &dyn Backend) {
     let shop = Shop { stock: backend.open().await, sku: sku(1, ONE, 10, 2) };
     shop.load(FIRST_LOAD, 0, Vec::new(), Vec::new()).await;

@@ -290,6 +290,8 @@ macro_rules! all_cases {
                 units_are_dealt_out_evenly
                 orders_and_failures_are_remembered
                 units_of_a_quota_add_up
+                what_waits_for_an_operator_keeps_its_units
+                what_waits_for_an_operator_counts_for_a_quota
                 a_load_without_units_is_sold_out
                 another_process_finds_what_was_loaded
                 a_later_load_replaces_the_one_before

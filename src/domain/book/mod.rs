@@ -4,12 +4,14 @@
 //! change is repeat-safe by request id or loan number, and every check stands before the first
 //! write.
 
+mod loading;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::ids::{BucketNo, BuyerId, Epoch, RequestId};
 use super::loans::{Loan, Loans};
-use super::order::{Failure, Order, OrderIntent, OrderState};
+use super::order::{Order, OrderIntent, OrderState};
 use super::reservation::Reservation;
 use super::sale::{Phase, Sku};
 use super::verdict::{Refusal, Standing, Verdict};
@@ -102,49 +104,6 @@ impl Book {
             unsettled: HashMap::new(),
             loans: Loans::default(),
         }
-    }
-
-    /// Makes room for `orders` requests, so that loading a large ledger does not grow step by step.
-    pub fn make_room(&mut self, orders: usize) {
-        self.requests.reserve(orders);
-        if self.counting == Counting::Here {
-            self.buyers.reserve(orders);
-        }
-    }
-
-    /// Enters an order that the ledger has; used to rebuild the book. Repeat-safe.
-    pub fn load_order(&mut self, order: &Order) {
-        let record = Record {
-            buyer: order.buyer,
-            placed_at_ms: order.placed_at_ms,
-            quantity: order.quantity,
-            stage: Stage::Ordered(order.state),
-        };
-        let known = self.requests.insert(order.request, record);
-        if known.is_none() && order.state.is_live() {
-            self.hold(order.buyer, order.quantity, order.request);
-        }
-    }
-
-    /// Enters a failure that the ledger has; used to rebuild the book. Repeat-safe.
-    pub fn load_failure(&mut self, failure: &Failure) {
-        let record = Record {
-            buyer: failure.buyer,
-            placed_at_ms: failure.recorded_at_ms,
-            quantity: failure.quantity,
-            stage: Stage::Failed,
-        };
-        if self.requests.insert(failure.request, record).is_none() {
-            self.failures.insert(failure.request, failure.reason);
-            if gives_back(&failure.reason) {
-                self.released_units += u64::from(failure.quantity);
-            }
-        }
-    }
-
-    /// Sets the free units; used once, when the book is built.
-    pub fn stock(&mut self, units: u32) {
-        self.available = units;
     }
 
     /// Moves the book to a phase of an opening. An older opening than the book's is ignored

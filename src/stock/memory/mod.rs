@@ -8,12 +8,16 @@
 //! makes every later call fail with [`Error::HalfWritten`] instead of selling from a half-written
 //! book.
 
+mod loading;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
+
+use loading::Loader;
 
 use super::{BucketKey, Condition, Error, LoaderToken, Loading, RequestStanding, Stock};
 use crate::domain::invariants::GateFacts;
@@ -86,79 +90,9 @@ impl MemoryStock {
     }
 }
 
-/// Books being filled; see [`Loading`].
-struct Loader {
-    counting: Counting,
-    sku: Arc<Sku>,
-    books: Vec<Book>,
-    shelves: Shelves,
-    token: LoaderToken,
-    loaders: Loaders,
-}
-
 /// Refuses a loader that another came after.
 fn fenced(sku: SkuNo) -> Error {
     Error::Fenced { sku, reason: "another loader came after this one".to_owned() }
-}
-
-impl Loader {
-    fn home(&mut self, buyer: BuyerId) -> Option<&mut Book> {
-        let home = BucketNo::home_of(buyer, self.sku.buckets);
-        self.books.get_mut(usize::from(home.0))
-    }
-}
-
-#[async_trait]
-impl Loading for Loader {
-    async fn orders(&mut self, rows: Vec<Order>) -> Result<(), Error> {
-        for order in rows {
-            if let Some(book) = self.home(order.buyer) {
-                book.load_order(&order);
-            }
-        }
-        Ok(())
-    }
-
-    async fn failures(&mut self, rows: Vec<Failure>) -> Result<(), Error> {
-        for failure in rows {
-            if let Some(book) = self.home(failure.buyer) {
-                book.load_failure(&failure);
-            }
-        }
-        Ok(())
-    }
-
-    async fn publish(
-        self: Box<Self>,
-        available: u32,
-        phase: Phase,
-        epoch: Epoch,
-    ) -> Result<(), Error> {
-        let Self { counting, sku, mut books, shelves, token, loaders } = *self;
-        // Held until the books are published: the next loader comes before or after.
-        let last = loaders.lock();
-        if last.get(&sku.no) != Some(&token) {
-            return Err(fenced(sku.no));
-        }
-        for (number, book) in (0..).zip(books.iter_mut()) {
-            if counting == Counting::Here {
-                book.stock(sku.share(available, number));
-            }
-            book.turn(phase, epoch);
-        }
-        let shelf = Arc::new(Shelf {
-            books: books.into_iter().map(Mutex::new).collect(),
-            left: AtomicI64::new(i64::from(available)),
-            sold_out: AtomicBool::new(available == 0),
-            sku,
-        });
-        shelves.rcu(|old| {
-            let mut new = HashMap::clone(old);
-            new.insert(shelf.sku.no, Arc::clone(&shelf));
-            new
-        });
-        Ok(())
-    }
 }
 
 #[async_trait]
@@ -188,7 +122,15 @@ impl Stock for MemoryStock {
             .collect();
         let (shelves, loaders) = (Arc::clone(&self.shelves), Arc::clone(&self.loaders));
         let counting = self.counting;
-        Ok(Box::new(Loader { counting, sku, books, shelves, token: loader, loaders }))
+        Ok(Box::new(Loader {
+            counting,
+            sku,
+            books,
+            queued: Vec::new(),
+            shelves,
+            token: loader,
+            loaders,
+        }))
     }
 
     async fn condition(

@@ -1,0 +1,96 @@
+//! Books being loaded from the ledger; see [`Loading`].
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicI64};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+
+use super::super::{Error, LoaderToken, Loading};
+use super::{Loaders, Shelf, Shelves, fenced};
+use crate::domain::{
+    Book, BucketNo, BuyerId, Counting, Epoch, Failure, Order, OrderIntent, Phase, Sku,
+};
+
+/// Books being filled; see [`Loading`].
+pub(super) struct Loader {
+    pub(super) counting: Counting,
+    pub(super) sku: Arc<Sku>,
+    pub(super) books: Vec<Book>,
+    pub(super) queued: Vec<OrderIntent>,
+    pub(super) shelves: Shelves,
+    pub(super) token: LoaderToken,
+    pub(super) loaders: Loaders,
+}
+
+impl Loader {
+    fn home(&mut self, buyer: BuyerId) -> Option<&mut Book> {
+        let home = BucketNo::home_of(buyer, self.sku.buckets);
+        self.books.get_mut(usize::from(home.0))
+    }
+}
+
+#[async_trait]
+impl Loading for Loader {
+    async fn queued(&mut self, rows: Vec<OrderIntent>) -> Result<(), Error> {
+        self.queued.extend(rows);
+        Ok(())
+    }
+
+    async fn orders(&mut self, rows: Vec<Order>) -> Result<(), Error> {
+        for order in rows {
+            if let Some(book) = self.home(order.buyer) {
+                book.load_order(&order);
+            }
+        }
+        Ok(())
+    }
+
+    async fn failures(&mut self, rows: Vec<Failure>) -> Result<(), Error> {
+        for failure in rows {
+            if let Some(book) = self.home(failure.buyer) {
+                book.load_failure(&failure);
+            }
+        }
+        Ok(())
+    }
+
+    async fn publish(
+        mut self: Box<Self>,
+        available: u32,
+        phase: Phase,
+        epoch: Epoch,
+    ) -> Result<(), Error> {
+        let mut held = 0_u32;
+        for intent in std::mem::take(&mut self.queued) {
+            if let Some(book) = self.home(intent.buyer) {
+                held = held.saturating_add(book.load_queued(&intent));
+            }
+        }
+        let available = available.saturating_sub(held);
+        let Self { counting, sku, mut books, shelves, token, loaders, .. } = *self;
+        // Held until the books are published: the next loader comes before or after.
+        let last = loaders.lock();
+        if last.get(&sku.no) != Some(&token) {
+            return Err(fenced(sku.no));
+        }
+        for (number, book) in (0..).zip(books.iter_mut()) {
+            if counting == Counting::Here {
+                book.stock(sku.share(available, number));
+            }
+            book.turn(phase, epoch);
+        }
+        let shelf = Arc::new(Shelf {
+            books: books.into_iter().map(Mutex::new).collect(),
+            left: AtomicI64::new(i64::from(available)),
+            sold_out: AtomicBool::new(available == 0),
+            sku,
+        });
+        shelves.rcu(|old| {
+            let mut new = HashMap::clone(old);
+            new.insert(shelf.sku.no, Arc::clone(&shelf));
+            new
+        });
+        Ok(())
+    }
+}
