@@ -16,6 +16,7 @@ use super::orders::orders_in;
 use super::process::Server;
 use super::servers::mariadb::MariaDb;
 use super::servers::redis::Redis;
+use super::servers::redis_users::User;
 use super::wait::{DEADLINE, until};
 
 /// Everything that waits for a while in production waits a moment here.
@@ -58,7 +59,7 @@ impl GateGround {
     }
 
     fn keys(&self, more: &[(&str, &str)]) -> Vec<(String, String)> {
-        let redis = format!("redis://{}", self.proxy.addr());
+        let redis = User::Gate.url(self.proxy.addr());
         let ledger = self.mariadb.url();
         let own = [("redis.url", redis.as_str()), ("ledger.url", ledger.as_str())];
         let all = QUICK.iter().chain(&own).chain(more);

@@ -14,6 +14,7 @@ use super::process::{Server, command};
 use super::servers::mariadb::MariaDb;
 use super::servers::rabbitmq::RabbitMq;
 use super::servers::redis::Redis;
+use super::servers::redis_users::User;
 use super::wait::until;
 
 /// Everything that waits for a while in production waits a moment here.
@@ -84,7 +85,7 @@ impl PipelineGround {
     fn keys(&self, more: &[(&str, &str)]) -> Vec<(String, String)> {
         let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
         let servers = [
-            ("redis.url".to_owned(), self.redis.url()),
+            ("redis.url".to_owned(), User::Pipeline.url(self.redis.addr())),
             ("amqp.url".to_owned(), self.rabbit.url()),
             ("ledger.url".to_owned(), self.mariadb.url()),
         ];

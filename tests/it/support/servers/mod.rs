@@ -7,4 +7,5 @@ pub mod mariadb;
 pub mod ports;
 pub mod rabbitmq;
 pub mod redis;
+pub mod redis_users;
 pub mod sentinel;

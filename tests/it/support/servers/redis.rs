@@ -11,6 +11,7 @@ use tempfile::TempDir;
 
 use super::child::Process;
 use super::ports::Port;
+use super::redis_users::User;
 use crate::support::wait;
 
 /// Every accepted write is in the file at most a second later.
@@ -47,7 +48,9 @@ impl Redis {
 
     /// A server with further lines of `redis.conf`.
     pub fn start_with(lines: &[&str]) -> Self {
-        let lines: Vec<_> = BASE.iter().chain(lines).copied().collect();
+        let users = [User::Gate, User::Pipeline].map(User::line);
+        let users = users.iter().map(String::as_str);
+        let lines: Vec<_> = BASE.iter().chain(lines).copied().chain(users).collect();
         Self::start_program("redis-server", &lines)
     }
 
