@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use super::{Crowd, Load, Outcome, Pace, Report, TransportError, Until, run};
 
@@ -61,12 +61,15 @@ async fn answer_in_turn(mut stream: TcpStream, answers: &'static [&'static [u8]]
     }
 }
 
+/// Longer than any answer takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 fn load(target: SocketAddr, requests: u64) -> Load {
     Load {
         until: Until::Requests(requests),
         connections: 3,
-        connect_timeout: Duration::from_millis(200),
-        answer_timeout: Duration::from_millis(300),
+        connect_timeout: PATIENCE,
+        answer_timeout: PATIENCE,
         ..Load::new(target, Arc::new(|_, buffer| buffer.extend_from_slice(REQUEST)))
     }
 }
@@ -77,8 +80,7 @@ fn assert_all_ended(report: &Report, requests: u64) {
     assert_eq!(report.latency.count(), report.answered);
 }
 
-const PACES: [Pace; 2] =
-    [Pace::Closed, Pace::Open { per_second: 2_000.0, late_limit: Duration::from_secs(5) }];
+const PACES: [Pace; 2] = [Pace::Closed, Pace::Open { per_second: 2_000.0, late_limit: PATIENCE }];
 
 #[tokio::test]
 async fn mixed_answers_over_connections_that_close() {
@@ -143,7 +145,8 @@ async fn silence_ends_in_a_timeout() {
                 writer.lock().push(*error);
             }
         });
-        let report = run(Load { pace, observer: Some(observer), ..load(target, 3) }).await.unwrap();
+        let (observer, answer_timeout) = (Some(observer), Duration::from_millis(300));
+        let report = run(Load { observer, pace, answer_timeout, ..load(target, 3) }).await.unwrap();
         assert_all_ended(&report, 3);
         assert_eq!(*errors.lock(), [TransportError::Timeout; 3]);
     }
@@ -151,10 +154,12 @@ async fn silence_ends_in_a_timeout() {
 
 #[tokio::test]
 async fn nobody_listens() {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-    let target = listener.local_addr().unwrap();
-    drop(listener);
-    let report = run(load(target, 3)).await.unwrap();
+    // Its port is nobody else's, and it does not listen.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
+    let target = socket.local_addr().unwrap();
+    let connect_timeout = Duration::from_millis(200);
+    let report = run(Load { connect_timeout, ..load(target, 3) }).await.unwrap();
     assert_all_ended(&report, 3);
     assert_eq!(report.transport_errors, 3);
 }

@@ -1,20 +1,22 @@
 //! Gates, the order consumer and stock transfers, over a ledger in memory.
 
+use std::cell::Cell;
 use std::ops::Deref;
 use std::sync::Arc;
 
 use floodgate::config::{Settings, Tier};
+use floodgate::db::Ledger;
 use floodgate::domain::{BucketNo, BuyerId, OrderState, Phase, Policy, Refusal, RequestId};
 use floodgate::messages::Answer;
 use floodgate::stock::BucketKey;
 use futures_util::future::join_all;
 
+use crate::support::faulty_ledger::{Fault, FaultyLedger};
 use crate::support::lying_ledger::{Lie, LyingLedger};
 use crate::support::rig::{
     ONE_PER_BUYER, Offer, Rig, START_MS, UNLIMITED, in_system, is_placed, settings,
 };
 use crate::support::servers::redis::Redis;
-use crate::support::wait::until;
 
 const ALL: [Tier; 3] = [Tier::Memory, Tier::Ledger, Tier::Gate];
 
@@ -36,9 +38,15 @@ async fn rig(tier: Tier, policy: Policy, stock: u32, buckets: u16) -> Grounded {
     rig_with(settings(tier), policy, stock, buckets).await
 }
 
-async fn rig_with(mut settings: Settings, policy: Policy, stock: u32, buckets: u16) -> Grounded {
+async fn rig_with(settings: Settings, policy: Policy, stock: u32, buckets: u16) -> Grounded {
     let ledger = Arc::new(LyingLedger::new(Lie::Honest));
-    let offer = Offer { policy, stock, buckets };
+    rig_on(ledger, settings, Offer { policy, stock, buckets }).await
+}
+
+async fn rig_on(ledger: Arc<dyn Ledger>, mut settings: Settings, offer: Offer) -> Grounded {
+    // Nothing is silent here.
+    settings.http.answer_deadline_ms = 20_000;
+    settings.redis.command_timeout_ms = 10_000;
     if settings.tier != Tier::Gate {
         let rig = Rig::open(&settings, ledger, offer).await;
         return Grounded { rig, _redis: None };
@@ -172,11 +180,7 @@ fn a_transfer_left_half_done_is_finished_once() {
         let (from, to) = (BucketNo(0), BucketNo(1));
         let key = |bucket| BucketKey { sku: rig.ask(1, 1, 1).sku, bucket };
         // A gate finishes transfers when it starts; this one is left half done after that.
-        until("the gates' first step", || async {
-            let reports = rig.actors.supervisor().report();
-            reports.iter().filter(|r| r.kind == "stock_gate").all(|r| r.steps > 0).then_some(())
-        })
-        .await;
+        rig.gates_begun().await;
         let loan = stock.lend(key(from), to, 2).await.unwrap().unwrap();
         assert_eq!(loan.units, 2);
         assert_eq!(stock.lend(key(from), to, 2).await.unwrap(), Some(loan), "a repeat");
@@ -231,8 +235,21 @@ fn a_gate_without_a_free_permit_says_busy_and_takes_nothing() {
     where_gates_count(async |tier| {
         let mut settings = settings(tier);
         settings.gate.permits = 2;
-        let rig = rig_with(settings, UNLIMITED, 100, 1).await;
-        let answers = join_all((1..=10).map(|buyer| rig.buy(buyer))).await;
+        let ledger = Arc::new(FaultyLedger::new(Arc::new(LyingLedger::new(Lie::Honest))));
+        let offer = Offer { policy: UNLIMITED, stock: 100, buckets: 1 };
+        let rig = rig_on(ledger.clone(), settings, offer).await;
+        // No permit comes back before all others were told.
+        ledger.set(Fault::Frozen);
+        let num_busy = Cell::new(0);
+        let asking = (1..=10).map(async |buyer| {
+            let answer = rig.buy(buyer).await;
+            num_busy.set(num_busy.get() + u32::from(answer == Answer::Busy));
+            if num_busy.get() == 8 {
+                ledger.set(Fault::None);
+            }
+            answer
+        });
+        let answers = join_all(asking).await;
         let placed = answers.iter().filter(|answer| is_placed(answer)).count();
         assert_eq!(placed, 2);
         assert_eq!(answers.iter().filter(|answer| **answer == Answer::Busy).count(), 8);

@@ -60,9 +60,10 @@ impl Stack {
         let said: Json = serde_json::from_slice(&output.stdout)
             .unwrap_or_else(|error| panic!("{error}: {output:?}"));
         let mut findings: Vec<Finding> = serde_json::from_value(said["findings"].clone()).unwrap();
-        // How quickly a server answers depends on who else uses this machine.
+        // How quickly a server answers or writes depends on who else uses this machine.
         let slow = |finding: &&mut Finding| {
-            finding.status == "warn" && finding.detail.contains("answers in")
+            let is_late = ["answers in", "its disk was too slow"];
+            finding.status == "warn" && is_late.iter().any(|words| finding.detail.contains(words))
         };
         findings.iter_mut().filter(slow).for_each(|finding| finding.status = "ok".to_owned());
         Diagnosis { exit: output.status.code(), findings }

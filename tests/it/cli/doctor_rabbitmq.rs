@@ -9,6 +9,7 @@ use crate::support::offers::run;
 use crate::support::servers::ports::Port;
 use crate::support::servers::rabbitmq::{Alarm, RabbitMq};
 use crate::support::servers::redis::{AOF_ALWAYS, Redis};
+use crate::support::wait::until_true;
 
 const CHECKS: [&str; 6] = [
     "broker",
@@ -42,6 +43,7 @@ fn put(server: &RabbitMq, queue: &str) {
         let properties = lapin::BasicProperties::default();
         channel.basic_publish("".into(), queue.into(), options, b"x", properties).await.unwrap();
     });
+    until_true("the message", || server.num_ready(queue) == Some(1));
 }
 
 #[test]

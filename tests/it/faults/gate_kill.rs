@@ -91,6 +91,11 @@ fn what_was_only_accepted_outlives_the_server_redis_and_the_database() {
             // After the first one the breaker may be open.
             assert!(status == 202 || (status == 503 && buyer > 1), "{status} {body}");
         }
+        // Who gives up so soon may be gone before the gate decides.
+        until("a reservation", async || {
+            (try_stage(server.internal, "unsettled").await? > 0).then_some(())
+        })
+        .await;
     });
     server.kill();
     ground.redis.kill();

@@ -11,9 +11,11 @@ use serde_json::json;
 
 use crate::support::admin::{assert_audit_holds, open_sale};
 use crate::support::crowd::{History, Wish, send_until};
+use crate::support::gate::metric;
 use crate::support::orders::orders_in;
 use crate::support::process::{Server, settings};
 use crate::support::random::number_from_env;
+use crate::support::wait::until;
 
 const ROUNDS: u64 = 20;
 const BUYERS_PER_ROUND: u64 = 3_000;
@@ -53,6 +55,13 @@ fn kill_rounds(tier: &str, rounds: u64) {
         let after = Duration::from_millis(random.u64(5..120));
         let public = server.public;
         let killing = async {
+            if round == 0 {
+                until("an order", async || {
+                    let name = "floodgate_orders_placed_total";
+                    (metric(server.internal, name, "").await > 0).then_some(())
+                })
+                .await;
+            }
             // Not a wait for a condition: the moment of death is meant to be arbitrary.
             tokio::time::sleep(after).await;
             server.kill();
@@ -89,5 +98,8 @@ fn a_server_told_to_stop_under_load_answers_what_it_accepted() {
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert_eq!(server.wait().code(), Some(0), "{}", server.log());
     let orders = runtime.block_on(orders_in(&settings(folder.path())));
-    assert_eq!(orders.units, report.with_status(200));
+    // Whoever was told of an order has it, and besides them only those in doubt may have one.
+    let told = report.with_status(200);
+    let in_doubt = report.with_status(202) + report.transport_errors;
+    assert!((told..=told + in_doubt).contains(&orders.units), "{}: {report:?}", orders.units);
 }

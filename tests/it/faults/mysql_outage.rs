@@ -15,7 +15,7 @@ use crate::support::crowd::Verdict;
 use crate::support::fault_proxy::{FaultProxy, Mode, Way};
 use crate::support::offers::{ONE, assert_ledger_holds, intent, open_offer, orders, run};
 use crate::support::servers::mariadb::MariaDb;
-use crate::support::wait::until;
+use crate::support::wait::{until, until_true};
 
 const STOCK: u32 = 2_000;
 const BATCH: u64 = 20;
@@ -41,16 +41,29 @@ fn impatient(url: String) -> MysqlOptions {
     }
 }
 
+/// As few connections as can be.
+fn few(options: MysqlOptions) -> MysqlOptions {
+    MysqlOptions { writers: 1, readers: 1, ..options }
+}
+
+/// Opens a ledger, however often that takes too long.
+async fn opened(options: &MysqlOptions) -> MysqlLedger {
+    until("a connection", async || MysqlLedger::open(options).ok()).await
+}
+
 impl Store {
-    async fn on(server: MariaDb) -> Self {
+    async fn on(server: MariaDb, change: impl FnOnce(&mut MysqlOptions)) -> Self {
+        let patient = opened(&few(server.options())).await;
+        let sku = open_offer(&patient, "sale", ONE, STOCK).await;
+        patient.close().await;
         let proxy = FaultProxy::start(server.addr());
-        let ledger = MysqlLedger::open(&impatient(MariaDb::url_by(proxy.addr()))).unwrap();
-        let sku = open_offer(&ledger, "sale", ONE, STOCK).await;
-        Self { server, proxy, ledger: Arc::new(ledger), sku }
+        let mut options = impatient(MariaDb::url_by(proxy.addr()));
+        change(&mut options);
+        Self { ledger: Arc::new(opened(&options).await), server, proxy, sku }
     }
 
     async fn start() -> Self {
-        Self::on(MariaDb::start()).await
+        Self::on(MariaDb::start(), |_| {}).await
     }
 
     fn batch(&self, number: u64) -> Vec<OrderIntent> {
@@ -105,7 +118,8 @@ impl Store {
     }
 
     async fn judge(&self, told: Vec<Outcome>) {
-        let found = orders(&*self.ledger, self.sku.no).await;
+        let ledger = opened(&few(self.server.options())).await;
+        let found = orders(&ledger, self.sku.no).await;
         let distinct: BTreeSet<_> = found.iter().map(|order| order.request).collect();
         let acknowledged = told.iter().filter_map(Outcome::order);
         let units: u64 = found.iter().map(|order| u64::from(order.quantity)).sum();
@@ -124,9 +138,9 @@ impl Store {
         verdict.assert_clean();
         assert_eq!(verdict.acknowledged, told.len(), "everybody got what there was enough of");
         assert_eq!(found.len() as u64, BATCH * BATCHES);
-        let left = self.ledger.available(self.sku.no).await.unwrap();
+        let left = ledger.available(self.sku.no).await.unwrap();
         assert_eq!(u64::from(left), u64::from(STOCK) - BATCH * BATCHES);
-        assert_ledger_holds(&*self.ledger).await;
+        assert_ledger_holds(&ledger).await;
     }
 }
 
@@ -211,11 +225,14 @@ fn a_server_that_takes_no_writes() {
 #[test]
 fn a_server_without_a_free_connection() {
     run(async {
-        let store = Store::on(MariaDb::start_with(&["--max-connections=12"])).await;
+        let store = Store::on(MariaDb::start_with(&["--max-connections=12"]), |_| {}).await;
         let others = Mutex::new(Vec::new());
         // The ledger's own connections go, and others are faster to take their places.
         let crowd = || {
             store.proxy.set(Mode::Reset);
+            let connected = "SELECT variable_value FROM information_schema.global_status \
+                             WHERE variable_name = 'THREADS_CONNECTED'";
+            until_true("nobody but who asks", || store.server.number(connected) == 1);
             loop {
                 let other = MariaDb::session_as(&store.server.url());
                 if other.try_sql("DO 1").is_err() {
@@ -234,20 +251,27 @@ fn a_server_without_a_free_connection() {
 #[test]
 fn the_rows_of_a_client_that_vanished_are_free_soon() {
     run(async {
-        let store = Store::start().await;
-        let other = MysqlLedger::open(&impatient(store.server.url())).unwrap();
-        let holder = store.server.session();
+        // So long that the row is still held when somebody looks.
+        let store = Store::on(MariaDb::start(), |options| {
+            options.job_deadline_ms = 9_000;
+            options.statement_timeout_ms = 9_000;
+            options.lock_wait_timeout_s = 9;
+        })
+        .await;
+        let other = opened(&impatient(store.server.url())).await;
+        let (holder, looker) = (store.server.session(), store.server.session());
+        looker.sql("DO 1");
         holder.sql("BEGIN; SELECT * FROM skus FOR UPDATE");
         let vanishing = async {
             store.server.somebody_waits_for_a_row().await;
             // From here on the server has the stock's row locked for a client that hears nothing.
             store.proxy.set(Mode::Lose(None));
             holder.sql("ROLLBACK");
+            let held = looker.try_sql("SELECT * FROM skus FOR UPDATE NOWAIT");
+            assert!(held.is_err(), "the server still holds it");
         };
         let (vanished, ()) = tokio::join!(store.try_once(0), vanishing);
         assert!([Class::Down, Class::Unknown].contains(&vanished.unwrap_err().class()));
-        let held = store.server.session().try_sql("SELECT * FROM skus FOR UPDATE NOWAIT");
-        assert!(held.is_err(), "the server still holds it");
 
         let batch = store.batch(0);
         until("the stock's row", || async {

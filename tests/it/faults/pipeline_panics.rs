@@ -1,22 +1,11 @@
 //! Panics on purpose in the actors of the pipeline: C22, and C04 as far as workers panic.
 
-use std::net::SocketAddr;
-
-use serde_json::Value as Json;
-
+use crate::support::admin::panics;
 use crate::support::pipeline::PipelineGround;
 use crate::support::shop::Shop;
 use crate::support::wait::{until, until_true};
 
 const KINDS: [&str; 4] = ["outbox_relay", "order_intake", "orphan_rescuer", "dead_letter_keeper"];
-
-/// Panics of all actors of a kind.
-async fn panics(internal: SocketAddr, kind: &str) -> Option<u64> {
-    let url = format!("http://{internal}/admin/v1/actors");
-    let report: Json = reqwest::get(url).await.ok()?.json().await.ok()?;
-    let actors = report["actors"].as_array()?.iter().filter(|one| one["kind"] == kind);
-    actors.map(|one| one["panics"].as_u64()).sum()
-}
 
 /// Actors that work for every order, and one that looks now and then: the percentage of their
 /// steps that may be the last one of a life.

@@ -100,16 +100,28 @@ fn an_order_of_an_older_opening_breaks_fenced() {
     assert_eq!(found_with(Lie::StampsOldEpoch, Tier::Memory, UNLIMITED, 9), [InvariantId::Fenced]);
 }
 
+/// A rig over a ledger that never answers, in which request 1 was accepted; and its bucket.
+async fn with_one_accepted(ledger: Arc<LyingLedger>) -> (Rig, BucketKey) {
+    let mut settings = settings(Tier::Memory);
+    settings.http.answer_deadline_ms = 10;
+    let offer = Offer { policy: UNLIMITED, stock: 9, buckets: 1 };
+    let rig = Rig::open(&settings, ledger, offer).await;
+    let key = BucketKey { sku: rig.ask(1, 1, 1).sku, bucket: BucketNo(0) };
+    rig.gates_begun().await;
+    assert_eq!(rig.buy_as(1, 1, 1).await, Answer::Unknown);
+    // Who gives up so soon may be gone before the gate decides.
+    until("the reservation", async || {
+        let waiting = rig.backends.stock.unsettled(key, i64::MAX).await.unwrap();
+        (waiting.len() == 1).then_some(())
+    })
+    .await;
+    (rig, key)
+}
+
 #[test]
 fn a_ledger_that_never_answers_breaks_drains() {
     in_system(async {
-        let ledger = Arc::new(LyingLedger::new(Lie::Hangs));
-        let mut settings = settings(Tier::Memory);
-        settings.http.answer_deadline_ms = 10;
-        let offer = Offer { policy: UNLIMITED, stock: 9, buckets: 1 };
-        let rig = Rig::open(&settings, ledger, offer).await;
-        let answer = rig.buy(1).await;
-        assert_eq!(answer, Answer::Unknown);
+        let (rig, _) = with_one_accepted(Arc::new(LyingLedger::new(Lie::Hangs))).await;
         assert_eq!(broken(&rig.audit(30_000).await), []);
         let found = until("the drain limit", || async {
             let found = broken(&rig.audit(30_001).await);
@@ -124,19 +136,13 @@ fn a_ledger_that_never_answers_breaks_drains() {
 fn found_of_a_dead_request(lie: Lie, later_ms: i64, in_outbox: bool) -> AuditReport {
     in_system(async {
         let ledger = Arc::new(LyingLedger::new(lie));
-        let mut settings = settings(Tier::Memory);
-        settings.http.answer_deadline_ms = 10;
-        let offer = Offer { policy: UNLIMITED, stock: 9, buckets: 1 };
-        let rig = Rig::open(&settings, ledger.clone(), offer).await;
-        assert_eq!(rig.buy(1).await, Answer::Unknown);
+        let (rig, key) = with_one_accepted(ledger.clone()).await;
         ledger.keep_dead_letters(vec![letter(&[1])], START_MS).await.unwrap();
 
         let office = Office::new();
         // A queue that nobody consumes is perhaps one that cannot be counted.
         let consumer = office.broker.subscribe(Source::Orders(0), 1).await.unwrap();
         if in_outbox {
-            let sku = rig.ask(1, 1, 1).sku;
-            let key = BucketKey { sku, bucket: BucketNo(0) };
             office.world.store.put(key, office.body(&[1]));
         }
         let pipeline = office.pipeline(&office.broker);

@@ -33,6 +33,14 @@ pub async fn succeeded(path: &str, response: Response) -> Option<Json> {
     status.is_success().then_some(json)
 }
 
+/// Panics of all actors of a kind.
+pub async fn panics(internal: SocketAddr, kind: &str) -> Option<u64> {
+    let url = format!("http://{internal}/admin/v1/actors");
+    let report: Json = reqwest::get(url).await.ok()?.json().await.ok()?;
+    let actors = report["actors"].as_array()?.iter().filter(|one| one["kind"] == kind);
+    actors.map(|one| one["panics"].as_u64()).sum()
+}
+
 /// Requires that every invariant could be judged and holds.
 pub async fn assert_audit_holds(internal: SocketAddr) {
     let report = call(internal, "/audit", json!({})).await;

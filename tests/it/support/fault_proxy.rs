@@ -64,6 +64,7 @@ struct Shared {
     mode: watch::Sender<Mode>,
     trap: Mutex<Option<Trap>>,
     cuts: AtomicUsize,
+    lost: AtomicUsize,
     accepted: AtomicUsize,
     open: AtomicUsize,
 }
@@ -89,6 +90,7 @@ impl FaultProxy {
             mode: watch::Sender::new(Mode::Pass),
             trap: Mutex::default(),
             cuts: AtomicUsize::new(0),
+            lost: AtomicUsize::new(0),
             accepted: AtomicUsize::new(0),
             open: AtomicUsize::new(0),
         });
@@ -136,6 +138,11 @@ impl FaultProxy {
     /// How many traps have closed.
     pub fn cuts(&self) -> usize {
         self.shared.cuts.load(Ordering::SeqCst)
+    }
+
+    /// How many bytes have vanished.
+    pub fn lost(&self) -> usize {
+        self.shared.lost.load(Ordering::SeqCst)
     }
 
     /// How many connections were ever accepted.
@@ -218,6 +225,7 @@ async fn pump(
         drop(mode.wait_for(|mode| !held(mode)).await);
         let now = *mode.borrow();
         if lost(&now) {
+            shared.lost.fetch_add(length, Ordering::SeqCst);
             continue;
         }
         let (fate, pieces) = (shared.fate(way, number, &mut seen, &buffer[..length]), now);

@@ -80,11 +80,7 @@ impl IntakeRig {
         rig.create(Offer { policy: ONE_PER_BUYER, stock: 1000, buckets: 4 }, START_MS - 1000).await;
         rig.turn(floodgate::domain::Phase::Open).await;
         // A gate that starts submits what it finds; here only the intake may.
-        until("the gates' first step", || async {
-            let reports = rig.actors.supervisor().report();
-            reports.iter().filter(|r| r.kind == "stock_gate").all(|r| r.steps > 0).then_some(())
-        })
-        .await;
+        rig.gates_begun().await;
         let broker = FakeBroker::default();
         let metrics = Arc::new(Metrics::new());
         let refreshed = Arc::new(AtomicU32::new(0));
@@ -208,6 +204,9 @@ impl IntakeRig {
             let order = self.rig.backends.ledger.order(id).await.unwrap();
             assert!(order.is_some(), "{request} is no order");
         }
+        // A row is there before its result is in the stock.
+        until("an audit at rest", || async { self.rig.audit(0).await.could_tell.then_some(()) })
+            .await;
         self.rig.assert_holds().await;
     }
 

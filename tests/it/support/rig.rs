@@ -23,6 +23,8 @@ use floodgate::shutdown::Shutdown;
 use floodgate::stock::BucketKey;
 use floodgate::tier::Backends;
 
+use super::wait::until;
+
 /// The time at which every rig starts.
 pub const START_MS: i64 = 1_800_000_000_000;
 
@@ -125,6 +127,16 @@ impl Rig {
     /// Moves the sale to a phase.
     pub async fn turn(&self, phase: Phase) {
         self.desk.turn(&"sale".parse().unwrap(), phase).await.unwrap();
+    }
+
+    /// Waits until each gate has taken its first step: then it is asked at once by whoever buys,
+    /// and has submitted what it found.
+    pub async fn gates_begun(&self) {
+        until("the gates' first step", || async {
+            let reports = self.actors.supervisor().report();
+            reports.iter().filter(|r| r.kind == "stock_gate").all(|r| r.steps > 0).then_some(())
+        })
+        .await;
     }
 
     /// A reservation as the HTTP layer would build it.
