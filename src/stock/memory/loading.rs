@@ -7,23 +7,56 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 
 use super::super::{Error, LoaderToken, Loading};
-use super::{Loaders, Shelf, Shelves, fenced};
+use super::{Loaders, MemoryStock, Shelf, Shelves};
 use crate::domain::{
-    Book, BucketNo, BuyerId, Counting, Epoch, Failure, Order, OrderIntent, Phase, Sku,
+    Book, BucketNo, BuyerId, Counting, Epoch, Failure, Order, OrderIntent, Phase, Sku, SkuNo,
 };
 
 /// Books being filled; see [`Loading`].
 pub(super) struct Loader {
-    pub(super) counting: Counting,
-    pub(super) sku: Arc<Sku>,
-    pub(super) books: Vec<Book>,
-    pub(super) queued: Vec<OrderIntent>,
-    pub(super) shelves: Shelves,
-    pub(super) token: LoaderToken,
-    pub(super) loaders: Loaders,
+    counting: Counting,
+    sku: Arc<Sku>,
+    books: Vec<Book>,
+    queued: Vec<OrderIntent>,
+    shelves: Shelves,
+    token: LoaderToken,
+    loaders: Loaders,
+}
+
+/// Refuses a loader that another came after.
+fn fenced(sku: SkuNo) -> Error {
+    Error::Fenced { sku, reason: "another loader came after this one".to_owned() }
 }
 
 impl Loader {
+    pub(super) fn begin(
+        stock: &MemoryStock,
+        sku: Arc<Sku>,
+        num_orders: u64,
+        token: LoaderToken,
+    ) -> Result<Self, Error> {
+        {
+            let mut loaders = stock.loaders.lock();
+            if loaders.get(&sku.no).is_some_and(|last| *last >= token) {
+                return Err(fenced(sku.no));
+            }
+            loaders.insert(sku.no, token);
+        }
+        let buckets = sku.buckets.max(1);
+        // Buyers are spread by a hash: a little more than the even share is enough room.
+        let share = usize::try_from(num_orders).unwrap_or(0) / usize::from(buckets);
+        let books = (0..buckets)
+            .map(|_| {
+                let mut book = Book::new(Arc::clone(&sku), stock.counting);
+                book.make_room(share + share / 32);
+                book
+            })
+            .collect();
+        let (shelves, loaders) = (Arc::clone(&stock.shelves), Arc::clone(&stock.loaders));
+        let (counting, queued) = (stock.counting, Vec::new());
+        Ok(Self { counting, sku, books, queued, shelves, token, loaders })
+    }
+
     fn home(&mut self, buyer: BuyerId) -> Option<&mut Book> {
         let home = BucketNo::home_of(buyer, self.sku.buckets);
         self.books.get_mut(usize::from(home.0))

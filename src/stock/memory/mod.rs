@@ -90,11 +90,6 @@ impl MemoryStock {
     }
 }
 
-/// Refuses a loader that another came after.
-fn fenced(sku: SkuNo) -> Error {
-    Error::Fenced { sku, reason: "another loader came after this one".to_owned() }
-}
-
 #[async_trait]
 impl Stock for MemoryStock {
     async fn load(
@@ -103,34 +98,7 @@ impl Stock for MemoryStock {
         num_orders: u64,
         loader: LoaderToken,
     ) -> Result<Box<dyn Loading>, Error> {
-        {
-            let mut loaders = self.loaders.lock();
-            if loaders.get(&sku.no).is_some_and(|last| *last >= loader) {
-                return Err(fenced(sku.no));
-            }
-            loaders.insert(sku.no, loader);
-        }
-        let buckets = sku.buckets.max(1);
-        // Buyers are spread by a hash: a little more than the even share is enough room.
-        let share = usize::try_from(num_orders).unwrap_or(0) / usize::from(buckets);
-        let books = (0..buckets)
-            .map(|_| {
-                let mut book = Book::new(Arc::clone(&sku), self.counting);
-                book.make_room(share + share / 32);
-                book
-            })
-            .collect();
-        let (shelves, loaders) = (Arc::clone(&self.shelves), Arc::clone(&self.loaders));
-        let counting = self.counting;
-        Ok(Box::new(Loader {
-            counting,
-            sku,
-            books,
-            queued: Vec::new(),
-            shelves,
-            token: loader,
-            loaders,
-        }))
+        Ok(Box::new(Loader::begin(self, sku, num_orders, loader)?))
     }
 
     async fn condition(

@@ -15,10 +15,9 @@ use floodgate::stock::BucketKey;
 use floodgate::tier::Backends;
 use futures_util::future::join_all;
 
-use super::PATIENT;
 use crate::support::fault_proxy::{FaultProxy, Mode};
 use crate::support::faulty_ledger::{Fault, FaultyLedger};
-use crate::support::gate::GateGround;
+use crate::support::gate::{GateGround, PATIENT};
 use crate::support::lying_ledger::{Lie, LyingLedger};
 use crate::support::rig::{ONE_PER_BUYER, Offer, Rig, START_MS, in_system, is_placed, settings};
 use crate::support::servers::mariadb::MariaDb;

@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::PATIENT;
 use crate::support::crowd::send_until;
 use crate::support::gate::{
-    GateGround, assert_holds_at_rest, buy, buy_for_sure, insist, metric, try_stage, wishes,
+    GateGround, PATIENT, assert_holds_at_rest, buy, buy_for_sure, insist, metric, try_stage, wishes,
 };
 use crate::support::servers::redis::{Redis, Replicated};
 use crate::support::wait::until;

@@ -36,10 +36,3 @@ mod redis_restart;
 mod redis_topologies;
 mod relay_edges;
 mod relay_pauses;
-
-/// Waits long for a slow Redis: for tests in which none is silent.
-const PATIENT: [(&str, &str); 3] = [
-    ("http.answer_deadline_ms", "20000"),
-    ("redis.connect_timeout_ms", "10000"),
-    ("redis.command_timeout_ms", "10000"),
-];

@@ -13,9 +13,8 @@ use floodgate::messages::Answer;
 use floodgate::stock::{BucketKey, Error, LoaderToken, Stock};
 use floodgate::tier::Backends;
 
-use super::PATIENT;
 use crate::support::faulty_ledger::{Fault, FaultyLedger};
-use crate::support::gate::GateGround;
+use crate::support::gate::{GateGround, PATIENT};
 use crate::support::lying_ledger::{Lie, LyingLedger};
 use crate::support::rig::{ONE_PER_BUYER, Offer, Rig, START_MS, in_system, is_placed};
 use crate::support::wait::until;

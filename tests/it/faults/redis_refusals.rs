@@ -6,13 +6,12 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::PATIENT;
 use crate::support::admin::{self, open_sale};
 use crate::support::app::sale_body;
 use crate::support::crowd::{History, send_until};
 use crate::support::fault_proxy::FaultProxy;
 use crate::support::gate::{
-    GateGround, assert_holds_at_rest, buy, buy_for_sure, insist, metric, try_stage, wishes,
+    GateGround, PATIENT, assert_holds_at_rest, buy, buy_for_sure, insist, metric, try_stage, wishes,
 };
 use crate::support::servers::redis::Redis;
 use crate::support::wait::until;

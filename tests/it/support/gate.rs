@@ -39,6 +39,13 @@ const QUICK: &[(&str, &str)] = &[
     ("consumer.retry_backoff_max_ms", "20"),
 ];
 
+/// Waits long for a slow Redis: for tests in which none is silent.
+pub const PATIENT: [(&str, &str); 3] = [
+    ("http.answer_deadline_ms", "20000"),
+    ("redis.connect_timeout_ms", "10000"),
+    ("redis.command_timeout_ms", "10000"),
+];
+
 /// The stores of one installation; they outlive its servers.
 pub struct GateGround {
     folder: TempDir,

@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use tempfile::TempDir;
 
 use super::crowd::{History, Verdict};
-use super::gate::{assert_holds_at_rest, try_stage};
+use super::gate::{PATIENT, assert_holds_at_rest, try_stage};
 use super::orders::orders_in;
 use super::process::{Server, command};
 use super::servers::mariadb::MariaDb;
@@ -73,7 +73,7 @@ impl PipelineGround {
 
     /// Waits long for slow servers: for tests in which none is silent.
     pub fn patient(self) -> Self {
-        self.with("http.answer_deadline_ms", "20000").with("redis.command_timeout_ms", "10000")
+        PATIENT.iter().fold(self, |ground, (key, value)| ground.with(key, value))
     }
 
     /// Tells all processes of this installation one thing more.
