@@ -1,25 +1,19 @@
 #!lua flags=no-writes
--- What waits and what is in hands, at one instant. The asker names the workers; if there are others
--- by now, the answer would not be whole.
+-- Counts what waits and what is claimed, at one instant.
 --
--- KEYS: bucket, claims, line, dead, hands..
--- ARGV: installation, workers..
--- Answer: OK, entries in the line, oldest, dead letters, then for each worker: name, entries,
+-- KEYS: bucket, outbox, dead, claimed..
+-- ARGV: installation
+-- Answer: OK, entries in the outbox, oldest, dead letters, then for each private list: entries,
 --         oldest. An oldest entry is shown by the record of its first intent.
-local bad = foreign(ARGV[1])
+local outbox, dead, installation = KEYS[2], KEYS[3], ARGV[1]
+local bad = foreign(installation)
 if bad then return bad end
-if call('HLEN', KEYS[2]) ~= #ARGV - 1 then return {CHANGED} end
-for i = 2, #ARGV do
-  if call('HEXISTS', KEYS[2], ARGV[i]) == 0 then return {CHANGED} end
-end
 local function oldest(list)
-  return sub(call('LINDEX', list, 0) or '', 2, 1 + RECORD_BYTES)
+  return sub(call('LINDEX', list, 0) or '', 1, RECORD_BYTES)
 end
-local answer = {OK, call('LLEN', KEYS[3]), oldest(KEYS[3]), call('LLEN', KEYS[4])}
-for i = 2, #ARGV do
-  local hand = KEYS[3 + i]
-  answer[#answer + 1] = ARGV[i]
-  answer[#answer + 1] = call('LLEN', hand)
-  answer[#answer + 1] = oldest(hand)
+local answer = {OK, call('LLEN', outbox), oldest(outbox), call('LLEN', dead)}
+for i = 4, #KEYS do
+  local at = #answer
+  answer[at + 1], answer[at + 2] = call('LLEN', KEYS[i]), oldest(KEYS[i])
 end
 return answer

@@ -18,27 +18,44 @@ local function tagged(text)
   if sub(text, 9, 9) == '.' then return whole(sub(text, 10)) end
 end
 
+-- The pair of an opening and a phase, out of their fields; nil for what no script wrote.
+local function pair(epoch, phase)
+  local opened, stage = epoch and tagged(epoch), whole(phase)
+  return opened, stage and stage <= PHASE_MAX and stage
+end
+
+-- Whether a pair comes before the one that the bucket has: an opening raises the epoch, and within
+-- one the phases only go on. What cannot be read has nothing before it.
+local function comes_before(epoch, phase, opened, stage)
+  if not opened or not stage then return false end
+  return epoch < opened or epoch == opened and phase < stage
+end
+
 -- Reads the bucket (KEYS[1]). First comes the answer that ends the script when the bucket must not
--- be touched: nothing published, another installation's, opened on another server, or damaged.
-local function bucket(server, installation)
-  local found = call('HMGET', KEYS[1], 'epoch', 'server', 'phase', 'stock', 'lent', 'released',
-    'failed', 'loaded', 'loading', 'queued')
-  local epoch, loaded = found[1], found[8]
-  if found[9] or not epoch then return {NOT_READY} end
+-- be touched: nothing published, another installation's, opened on another server, or damaged;
+-- then the tags of its opening and its load, and the numbers of the fields that are asked for. A
+-- bucket that a loader holds has its records until they are cleared, for whoever says `reads`.
+local function bucket(reads, server, installation, ...)
+  local found, fields = call('HMGET', KEYS[1], 'server', 'epoch', 'loaded', 'loading', ...), {...}
+  local epoch, loaded = found[2], found[3]
+  if not epoch or not loaded or found[4] and not reads then return {NOT_READY} end
   if sub(epoch, 1, 8) ~= installation then return {FOREIGN} end
-  if found[2] ~= server then return {FENCED} end
-  local opened, load = tagged(epoch), loaded and tagged(loaded)
-  local phase, stock, lent = whole(found[3]), whole(found[4]), whole(found[5])
-  local released, failed, queued = whole(found[6]), whole(found[7]), whole(found[10])
-  if not opened then return {CORRUPT, 'epoch'} end
-  if not load or sub(loaded, 1, 8) ~= installation then return {CORRUPT, 'loaded'} end
-  if not phase or phase > PHASE_MAX then return {CORRUPT, 'phase'} end
-  if not stock or stock > UNITS_MAX then return {CORRUPT, 'stock'} end
-  if not lent or lent > UNITS_MAX then return {CORRUPT, 'lent'} end
-  if not released then return {CORRUPT, 'released'} end
-  if not failed then return {CORRUPT, 'failed'} end
-  if not queued then return {CORRUPT, 'queued'} end
-  return nil, opened, phase, stock, lent, released, failed, load * LOANS_PER_LOAD, queued
+  if found[1] ~= server then return {FENCED} end
+  local numbers = {}
+  for i = 1, #fields do
+    local field, number = fields[i], whole(found[4 + i])
+    local most = field == 'phase' and PHASE_MAX or number
+    if field == 'stock' or field == 'lent' then most = UNITS_MAX end
+    if not number or number > most then return {CORRUPT, field} end
+    numbers[i] = number
+  end
+  return nil, epoch, loaded, unpack(numbers)
+end
+
+-- The number that loans and changes of the load with this tag begin after.
+local function floor_of(loaded, installation)
+  local load = sub(loaded, 1, 8) == installation and tagged(loaded)
+  return load and load * NUMBERS_PER_LOAD
 end
 
 -- Reads the bucket while it is being loaded. First comes the answer that ends the script when this
@@ -119,11 +136,13 @@ local function is_record(value)
   return #value == RECORD_BYTES and find(stage, '[Q0-4]')
 end
 
--- How many more intents may wait where accepted ones wait (KEYS[2]). Raises an error when the key
--- holds something else.
+-- How many more intents may wait where accepted ones wait (KEYS[2]). What was given up there and
+-- not collected yet (the last of KEYS) waits as well. Raises an error when a key holds something
+-- else.
 local function room(kind, envelope_max, entries_max)
   if kind == 'none' then return call('HLEN', KEYS[2]) and ITEMS_MAX end
-  return (entries_max - call(kind == 'list' and 'LLEN' or 'XLEN', KEYS[2])) * envelope_max
+  local num_waiting = call(kind == 'list' and 'LLEN' or 'XLEN', KEYS[2])
+  return (entries_max - num_waiting - call('LLEN', KEYS[#KEYS])) * envelope_max
 end
 
 -- Writes accepted intents, request and intent in turn, where they wait (KEYS[2]).
@@ -138,8 +157,7 @@ local function enqueue(kind, accepted, num_accepted, envelope_max)
       entry[i - first + 1] = accepted[2 * i]
     end
     if kind == 'list' then
-      -- Nobody has tried to publish it yet.
-      call('RPUSH', KEYS[2], '\0' .. table.concat(entry))
+      call('RPUSH', KEYS[2], table.concat(entry))
     else
       call('XADD', KEYS[2], '*', 'intents', table.concat(entry))
     end
@@ -155,56 +173,62 @@ local function foreign(installation)
   end
 end
 
--- What ends a script on a hand. KEYS[2] has `<life>.<mark>` of each worker; a life draws a new mark
--- whenever it looks at its hand, so that what it sent before and arrives after is refused. `step`
--- is what the life wants: begin (only a later one is in its way), look again, or go on from its
--- mark.
-local function replaced(worker, life, step)
-  local present = call('HGET', KEYS[2], worker)
-  local last = present and whole(string.match(present, '^(%d+)%.%d+$'))
-  local own = whole(string.match(life, '^%d+'))
-  if present and not last then return {CORRUPT, 'claims'} end
-  if not own then return {CORRUPT, 'life'} end
-  if last and last > own then return {REPLACED} end
-  if step ~= 'begin' and last ~= own then return {REPLACED} end
-  if step == 'go on' and present ~= life then return {CHANGED} end
+-- What tells an entry of an outbox list from the others: it begins with the record and the request
+-- of its first intent.
+local function identity(entry)
+  return sub(entry, 1, IDENTITY_BYTES) .. #entry
 end
 
--- The one group of consumers of an outbox stream, and the consumer that stands for nobody: what it
--- holds waits in front of the line.
+-- The one group of consumers of an outbox stream, and the consumer that holds what was reclaimed.
 local GROUP, ORPHANS = 'relay', 'orphans'
 
 -- Whether the stream has its group. Raises an error when the key holds something else.
-local function has_group(line)
-  if call('XLEN', line) == 0 and call('EXISTS', line) == 0 then return false end
-  for _, group in ipairs(call('XINFO', 'GROUPS', line)) do
+local function has_group(outbox)
+  if call('XLEN', outbox) == 0 and call('EXISTS', outbox) == 0 then return false end
+  for _, group in ipairs(call('XINFO', 'GROUPS', outbox)) do
     if group[2] == GROUP then return true end
   end
   return false
 end
 
 -- The first entries that a consumer holds: id, consumer, idle time and deliveries of each.
-local function pending(line, consumer, max)
-  return call('XPENDING', line, GROUP, '-', '+', max, consumer)
+local function pending(outbox, consumer, max)
+  return call('XPENDING', outbox, GROUP, '-', '+', max, consumer)
 end
 
--- The message of a stream entry. Of one that nobody here wrote, all that it has.
+-- The message of a stream entry. Of one that another program wrote, all that it has.
 local function body(fields)
   if #fields == 2 and fields[1] == 'intents' then return fields[2] end
   return table.concat(fields, ' ')
 end
 
--- Gives entries to a consumer without counting a delivery. Returns those that are gone from the
--- stream, and from the group with that.
-local function hand_over(line, consumer, entries)
-  if #entries == 0 then return {} end
-  local words = {'XCLAIM', line, GROUP, consumer, 0}
-  for i = 1, #entries do words[5 + i] = entries[i][1] end
-  words[#words + 1] = 'JUSTID'
-  local there, vanished = {}, {}
-  for _, id in ipairs(call(unpack(words))) do there[id] = true end
-  for i = 1, #entries do
-    if not there[entries[i][1]] then vanished[#vanished + 1] = entries[i][1] end
+-- Appends id and message of entries to an answer.
+local function tell(entries, answer)
+  for _, entry in ipairs(entries) do
+    local at = #answer
+    answer[at + 1], answer[at + 2] = entry[1], body(entry[2])
   end
-  return vanished
+end
+
+-- Gives pending entries to a consumer. Those that are still in the stream are appended to `answer`,
+-- if there is one.
+local function hand_over(outbox, consumer, entries, answer)
+  if #entries == 0 then return end
+  local words = {'XCLAIM', outbox, GROUP, consumer, 0}
+  for i = 1, #entries do words[5 + i] = entries[i][1] end
+  if not answer then words[#words + 1] = 'JUSTID' end
+  local claimed = call(unpack(words))
+  if answer then tell(claimed, answer) end
+end
+
+-- Gives everything that one consumer holds to another, and removes the first. Returns the number.
+local function move_all(outbox, from, to)
+  local moved, entries = 0
+  repeat
+    entries = pending(outbox, from, CLAIM_MAX)
+    hand_over(outbox, to, entries)
+    moved = moved + #entries
+  until #entries < CLAIM_MAX
+  call('XGROUP', 'DELCONSUMER', outbox, GROUP, from)
+  return moved
 end

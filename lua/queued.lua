@@ -1,13 +1,12 @@
 #!lua flags=no-writes
 -- The requests on some pages that the ledger has not answered. Also those of a bucket that is not
--- believed any more: what it has accepted must still come to the ledger.
+-- believed any more, or that a loader holds: what it has accepted must still come to the ledger.
 --
 -- KEYS: bucket, pages of requests..
 -- ARGV: server, installation
 -- Answer: OK, epoch, then request and record in turn.
-local found = call('HMGET', KEYS[1], 'epoch', 'loading')
-local epoch = found[1]
-if found[2] or not epoch then return {NOT_READY} end
+local epoch = call('HGET', KEYS[1], 'epoch')
+if not epoch then return {NOT_READY} end
 if sub(epoch, 1, 8) ~= ARGV[2] then return {FOREIGN} end
 local opened = tagged(epoch)
 if not opened then return {CORRUPT, 'epoch'} end

@@ -1,30 +1,33 @@
 #!lua flags=allow-oom
 -- Records refusals of the ledger and lets their buyers go. The units come back where the ledger
--- still has them, and only with the first call.
+-- still has them, and only with the first call. Of a request that the bucket does not know no units
+-- were taken here: it is recorded, and the stock stays.
 --
 -- KEYS: bucket, unsettled, pages of requests.., pages of buyers..
--- ARGV: server, installation, policy, counts of requests, counts of buyers, plan, requests..,
---       records.., buyers..
+-- ARGV: server, installation, counts of requests, counts of buyers, plan, requests.., records..,
+--       buyers.. (under a quota only)
 -- The plan has 8 bytes for each refusal: place of its request, place of its buyer, 1 when the units
 -- come back.
--- Answer: OK, stock, lent, one item for each refusal.
-local bad, _, _, stock, lent, released, failed, _, queued = bucket(ARGV[1], ARGV[2])
+-- Answer: OK, stock, lent, changes, one item for each refusal.
+local server, installation = ARGV[1], ARGV[2]
+local request_counts, buyer_counts, plan = ARGV[3], ARGV[4], ARGV[5]
+local bad, _, _, stock, lent, queued, changes, released, failed = bucket(true, server,
+  installation, 'stock', 'lent', 'queued', 'changes', 'released', 'failed')
 if bad then return bad end
-local is_one, is_quota = ARGV[3] == 'one', ARGV[3] == 'quota'
-local request_counts, buyer_counts, plan = ARGV[4], ARGV[5], ARGV[6]
-local size = #plan / 8
+local is_quota, size = #buyer_counts > 0, #plan / 8
 if size > ITEMS_MAX then return {TOO_MANY} end
 
-call('HLEN', KEYS[2])
-local requests_at, request_pages_at = 6, 2
+-- Where an outbox has the intents none is kept here.
+local num_kept = call('HLEN', KEYS[2])
+local requests_at, request_pages_at = 5, 2
 local records, num_requests = read(request_pages_at, request_counts, requests_at)
 local records_at = requests_at + num_requests
 local buyers_at, buyer_pages_at = records_at + size, request_pages_at + #request_counts
 local held, num_buyers = read(buyer_pages_at, buyer_counts, buyers_at)
-if is_quota and not units(held, num_buyers) then return {CORRUPT, 'buyers'} end
+if not units(held, num_buyers) then return {CORRUPT, 'buyers'} end
 
-local answer, done, new_requests, new_buyers = {OK, stock, lent}, {}, {}, {}
-local num_done, before, at = 0, failed, 1
+local answer, done, new_requests, new_buyers = {OK, stock, lent, changes}, {}, {}, {}
+local num_done, num_let_go, before, at = 0, 0, failed, 1
 for i = 1, size do
   local r, b, comes_back
   r, b, comes_back, at = unpack_bytes('>HHI4', plan, at)
@@ -32,6 +35,9 @@ for i = 1, size do
   local stage = known and sub(known, STAGE_AT, STAGE_AT)
   if not known then
     item = UNKNOWN
+    records[r], new_requests[r] = record, true
+    failed = failed + 1
+    if comes_back == 1 then released = released + unpack_bytes('>I4', record, QUANTITY_AT) end
   elseif not is_record(known) then
     return {CORRUPT, 'requests'}
   elseif sub(known, 1, CONTENT_BYTES) ~= sub(record, 1, CONTENT_BYTES) then
@@ -44,33 +50,32 @@ for i = 1, size do
     local asked_at, reason = sub(known, STAGE_AT + 1), sub(record, RECORD_BYTES + 1)
     records[r] = sub(record, 1, STAGE_AT) .. asked_at .. reason
     new_requests[r] = true
-    failed = failed + 1
+    failed, num_let_go = failed + 1, num_let_go + 1
     if comes_back == 1 then
       stock, released = stock + quantity, released + quantity
     end
-    if is_one and held[b] == ARGV[requests_at + r] then
-      held[b], new_buyers[b] = false, true
-    elseif is_quota and held[b] and held[b] > 0 then
+    if is_quota and held[b] > 0 then
       held[b], new_buyers[b] = held[b] > quantity and held[b] - quantity, true
     end
   end
-  -- The intent of a repeat, or without a record, was left over from before the bucket was loaded.
+  -- The intent of a repeat, or of an unknown one, was left over from before the bucket was loaded.
   if item == RELEASED or item == UNKNOWN or item == REPEAT then
     num_done = num_done + 1
     done[num_done] = ARGV[requests_at + r]
   end
-  answer[3 + i] = item
+  answer[4 + i] = item
 end
 
-if failed - before > queued then return {CORRUPT, 'queued'} end
+if num_let_go > queued then return {CORRUPT, 'queued'} end
 
 -- The record comes before the units: units that come back twice would be sold twice.
 write(records, new_requests, request_pages_at, request_counts, requests_at)
 write(held, new_buyers, buyer_pages_at, buyer_counts, buyers_at)
 if failed ~= before then
+  changes = changes + 1
   call('HSET', KEYS[1], 'stock', stock, 'released', released, 'failed', failed, 'queued',
-    queued - (failed - before))
+    queued - num_let_go, 'changes', changes)
 end
-if num_done > 0 then call('HDEL', KEYS[2], unpack(done, 1, num_done)) end
-answer[2] = stock
+if num_kept > 0 and num_done > 0 then call('HDEL', KEYS[2], unpack(done, 1, num_done)) end
+answer[2], answer[4] = stock, changes
 return answer

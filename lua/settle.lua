@@ -2,31 +2,33 @@
 -- Records orders that the ledger has.
 --
 -- KEYS: bucket, unsettled, pages of requests.., pages of buyers..
--- ARGV: server, installation, policy, counts of requests, counts of buyers, plan, requests..,
---       records.., buyers..
+-- ARGV: server, installation, counts of requests, counts of buyers, plan, requests.., records..,
+--       buyers.. (under a quota only)
 -- The plan has 8 bytes for each order: place of its request, place of its buyer, units.
--- Answer: OK, stock, lent, one item for each order.
-local bad, _, _, stock, lent, _, _, _, queued = bucket(ARGV[1], ARGV[2])
+-- Answer: OK, stock, lent, changes, one item for each order.
+local server, installation = ARGV[1], ARGV[2]
+local request_counts, buyer_counts, plan = ARGV[3], ARGV[4], ARGV[5]
+local bad, _, _, stock, lent, queued, changes = bucket(true, server, installation,
+  'stock', 'lent', 'queued', 'changes')
 if bad then return bad end
-local is_one, is_quota = ARGV[3] == 'one', ARGV[3] == 'quota'
-local request_counts, buyer_counts, plan = ARGV[4], ARGV[5], ARGV[6]
-local size = #plan / 8
+local is_quota, size = #buyer_counts > 0, #plan / 8
 if size > ITEMS_MAX then return {TOO_MANY} end
 
-call('HLEN', KEYS[2])
-local requests_at, request_pages_at = 6, 2
+-- Where an outbox has the intents none is kept here.
+local num_kept = call('HLEN', KEYS[2])
+local requests_at, request_pages_at = 5, 2
 local records, num_requests = read(request_pages_at, request_counts, requests_at)
 local records_at = requests_at + num_requests
 local buyers_at, buyer_pages_at = records_at + size, request_pages_at + #request_counts
 local held, num_buyers
 -- Buyers change only with orders that were never accepted here, which is rare.
-if not is_complete(records, num_requests) then
+if is_quota and not is_complete(records, num_requests) then
   held, num_buyers = read(buyer_pages_at, buyer_counts, buyers_at)
-  if is_quota and not units(held, num_buyers) then return {CORRUPT, 'buyers'} end
+  if not units(held, num_buyers) then return {CORRUPT, 'buyers'} end
 end
 
-local answer, done, new_requests, new_buyers = {OK, stock, lent}, {}, {}, {}
-local num_done, num_settled, before, at = 0, 0, stock, 1
+local answer, done, new_requests, new_buyers = {OK, stock, lent, changes}, {}, {}, {}
+local num_done, num_settled, num_adopted, at = 0, 0, 0, 1
 for i = 1, size do
   local r, b, quantity
   r, b, quantity, at = unpack_bytes('>HHI4', plan, at)
@@ -34,15 +36,10 @@ for i = 1, size do
   local stage = known and sub(known, STAGE_AT, STAGE_AT)
   if not known then
     -- It was on its way to the ledger while the bucket was loaded from it: its units are not free.
-    item = ADOPTED
+    item, num_adopted = ADOPTED, num_adopted + 1
     if find(record, '^[01]', STAGE_AT) then
       stock = quantity < stock and stock - quantity or 0
-      if is_one then
-        -- Also when a queued request stands here: the ledger will refuse that one.
-        held[b], new_buyers[b] = ARGV[requests_at + r], true
-      elseif is_quota then
-        held[b], new_buyers[b] = held[b] + quantity, true
-      end
+      if is_quota then held[b], new_buyers[b] = held[b] + quantity, true end
     end
   elseif not is_record(known) then
     return {CORRUPT, 'requests'}
@@ -61,18 +58,21 @@ for i = 1, size do
     num_done = num_done + 1
     done[num_done] = ARGV[requests_at + r]
   end
-  answer[3 + i] = item
+  answer[4 + i] = item
 end
 
 if num_settled > queued then return {CORRUPT, 'queued'} end
 
 -- The intent goes last: one too many is asked about again, one too few is forgotten.
 if num_done > 0 then
-  if stock ~= before then call('HSET', KEYS[1], 'stock', stock) end
+  if num_adopted > 0 then
+    changes = changes + 1
+    call('HSET', KEYS[1], 'stock', stock, 'changes', changes)
+  end
   if held then write(held, new_buyers, buyer_pages_at, buyer_counts, buyers_at) end
   write(records, new_requests, request_pages_at, request_counts, requests_at)
   if num_settled > 0 then call('HSET', KEYS[1], 'queued', queued - num_settled) end
-  call('HDEL', KEYS[2], unpack(done, 1, num_done))
+  if num_kept > 0 then call('HDEL', KEYS[2], unpack(done, 1, num_done)) end
 end
-answer[2] = stock
+answer[2], answer[4] = stock, changes
 return answer

@@ -3,12 +3,16 @@
 --
 -- KEYS: bucket, unsettled, moves, pages of requests.., pages of buyers..
 -- ARGV: server, installation
--- Answer: OK, epoch, phase, stock, lent, released, failed, queued, intents kept, requests, buyers,
---         moves (field and value in turn).
-local bad, opened, phase, stock, lent, released, failed, _, queued = bucket(ARGV[1], ARGV[2])
+-- Answer: OK, epoch, phase, stock, lent, changes, released, failed, queued, intents kept, requests,
+--         buyers, moves (field and value in turn).
+local server, installation = ARGV[1], ARGV[2]
+local bad, tag, _, phase, stock, lent, changes, released, failed, queued = bucket(false, server,
+  installation, 'phase', 'stock', 'lent', 'changes', 'released', 'failed', 'queued')
 if bad then return bad end
+local opened = tagged(tag)
+if not opened then return {CORRUPT, 'epoch'} end
 local pages, requests, buyers = (#KEYS - 3) / 2, 0, 0
 for i = 4, 3 + pages do requests = requests + call('HLEN', KEYS[i]) end
 for i = 4 + pages, #KEYS do buyers = buyers + call('HLEN', KEYS[i]) end
-return {OK, opened, phase, stock, lent, released, failed, queued, call('HLEN', KEYS[2]), requests,
-  buyers, call('HGETALL', KEYS[3])}
+return {OK, opened, phase, stock, lent, changes, released, failed, queued, call('HLEN', KEYS[2]),
+  requests, buyers, call('HGETALL', KEYS[3])}

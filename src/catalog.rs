@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
-use crate::domain::{Epoch, Sale, SaleId, Sku, SkuNo};
+use crate::domain::{Epoch, Phase, Sale, SaleId, Sku, SkuNo};
 
 /// A sale with shared SKUs.
 #[derive(Debug, Clone)]
@@ -26,10 +26,9 @@ impl Listed {
         self.skus.iter().find(|sku| sku.id.as_str() == id)
     }
 
-    /// How far the sale has come: an opening raises the epoch, and within one the phases only go
-    /// on.
-    fn age(&self) -> (Epoch, i16) {
-        (self.sale.epoch, self.sale.phase.to_db())
+    /// How far the sale has come.
+    fn pair(&self) -> (Epoch, Phase) {
+        (self.sale.epoch, self.sale.phase)
     }
 }
 
@@ -77,7 +76,7 @@ impl Catalog {
         self.pages.rcu(|old| {
             let mut in_order = old.in_order.clone();
             match in_order.iter_mut().find(|page| page.sale.no == sale.no) {
-                Some(page) if page.age() > listed.age() => return Arc::clone(old),
+                Some(page) if page.pair() > listed.pair() => return Arc::clone(old),
                 Some(page) => *page = Arc::clone(&listed),
                 None => in_order.push(Arc::clone(&listed)),
             }
@@ -99,7 +98,7 @@ impl Catalog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Phase, samples};
+    use crate::domain::samples;
 
     fn sale(epoch: i64, phase: Phase) -> Sale {
         Sale {

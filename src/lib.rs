@@ -18,7 +18,7 @@
 //!  8 db/                                             one transaction per batch
 //!  9 actors/payment_timer (later)                    unpaid orders end, units come back
 //! 10 actors/orphan_rescuer -> actors/dead_letter_keeper  work of the dead comes back, or is kept
-//! 11 audit/                                          gates and ledger are compared
+//! 11 actors/reconciler -> audit/                      Redis, broker and ledger are compared
 //! 12 actors/supervisor                               replaces any of them, panics included
 //! ```
 //!
@@ -44,6 +44,8 @@ pub mod load;
 pub mod messages;
 pub mod metrics;
 pub mod outbox;
+pub mod process;
+pub mod progress;
 pub mod rebuild;
 pub mod redis_link;
 pub mod sales_desk;
@@ -53,3 +55,4 @@ pub mod stock;
 pub mod telemetry;
 pub mod tier;
 pub mod tokens;
+pub mod watermark;

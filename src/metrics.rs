@@ -54,8 +54,8 @@ struct SaleSku {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Reason {
-    reason: &'static str,
+pub(crate) struct Reason {
+    pub(crate) reason: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -121,14 +121,16 @@ pub struct Metrics {
     pub(crate) relay_hand: Gauge,
     pub(crate) outbox_waiting: Gauge,
     pub(crate) outbox_oldest: Gauge<f64, AtomicU64>,
-    pub(crate) outbox_vanished: Gauge<u64, AtomicU64>,
     pub(crate) rescued_entries: Counter,
-    pub(crate) strays: Counter,
+    pub(crate) reconcile_matched: Counter,
+    pub(crate) reconcile_republished: Counter,
+    pub(crate) reconcile_blocked: Family<Reason, Gauge>,
     intake_deliveries: Counter,
     intake_redelivered: Counter,
     intake_poison: Family<Reason, Counter>,
     intake_retries: Counter,
     intake_dead: Counter,
+    results_left: Counter,
     intake_in_hand: Family<OrderQueue, Gauge>,
     landing: Histogram,
     dead_letters: Family<State, Gauge>,
@@ -187,21 +189,19 @@ impl Metrics {
             relay_published: fresh(to, "floodgate_relay_published", "Confirmed messages"),
             relay_confirm: enter(to, confirm, "From batch to confirmations", commit_durations()),
             relay_failures: fresh(to, "floodgate_relay_failures", "What went wrong"),
-            relay_hand: fresh(to, "floodgate_relay_hand", "Entries in hand"),
+            relay_hand: fresh(to, "floodgate_relay_hand", "Entries claimed"),
             outbox_waiting: fresh(to, "floodgate_outbox_waiting", "Entries not published"),
             outbox_oldest: fresh(to, "floodgate_outbox_oldest_seconds", "Age of the oldest"),
-            outbox_vanished: fresh(
-                to,
-                "floodgate_outbox_vanished",
-                "Entries that somebody else deleted while a relay had them in hand",
-            ),
-            rescued_entries: fresh(to, "floodgate_rescued_entries", "Entries given back"),
-            strays: fresh(to, "floodgate_strays", "Requests sent again"),
+            rescued_entries: fresh(to, "floodgate_rescued_entries", "Entries reclaimed"),
+            reconcile_matched: fresh(to, "floodgate_reconcile_matched", "Results written"),
+            reconcile_republished: fresh(to, "floodgate_reconcile_republished", "Lost requests"),
+            reconcile_blocked: fresh(to, "floodgate_reconcile_blocked", "Buckets left out"),
             intake_deliveries: fresh(to, "floodgate_intake_deliveries", "Messages delivered"),
             intake_redelivered: fresh(to, "floodgate_intake_redelivered", "Not the first time"),
             intake_poison: fresh(to, "floodgate_intake_poison", "What cannot be used"),
-            intake_retries: fresh(to, "floodgate_intake_retries", "Intents to delay queues"),
+            intake_retries: fresh(to, "floodgate_intake_retries", "Failures of single orders"),
             intake_dead: fresh(to, "floodgate_intake_dead", "Dead letters made"),
+            results_left: fresh(to, "floodgate_results_left", "Results not written in time"),
             intake_in_hand: fresh(to, "floodgate_intake_in_hand", "Not acknowledged"),
             landing: enter(to, "floodgate_landing_seconds", "Click to order", landing_durations()),
             dead_letters: fresh(to, "floodgate_dead_letters", "Letters in the ledger"),
@@ -249,13 +249,19 @@ impl Metrics {
         self.intake_poison.get_or_create(&Reason { reason: flaw.as_str() }).inc();
     }
 
-    /// The copy of an intent or a message is in a delay queue, or among the dead letters.
-    pub fn intake_copy(&self, is_dead: bool) {
-        if is_dead {
-            self.intake_dead.inc()
-        } else {
-            self.intake_retries.inc()
-        };
+    /// An order failed while the ledger commits others, and is tried again.
+    pub fn intake_retry(&self) {
+        self.intake_retries.inc();
+    }
+
+    /// A dead letter of an intake is in its queue.
+    pub fn intake_dead_letter(&self) {
+        self.intake_dead.inc();
+    }
+
+    /// The results of so many intents were left out, because the stock is slower than the ledger.
+    pub fn results_left(&self, count: usize) {
+        self.results_left.inc_by(count as u64);
     }
 
     /// Deliveries of one order queue that are not acknowledged.
@@ -281,11 +287,12 @@ impl Metrics {
 
     /// How many dead letters the ledger has; told by whoever keeps them.
     pub fn dead_letters(&self, counts: LetterCounts) {
-        let LetterCounts { open, replayed, parked } = counts;
+        let LetterCounts { open, replayed, parked, discarded } = counts;
         let by_state = [
             (LetterState::Open, open),
             (LetterState::Replayed, replayed),
             (LetterState::Parked, parked),
+            (LetterState::Discarded, discarded),
         ];
         for (state, count) in by_state {
             let gauge = self.dead_letters.get_or_create(&State { state: state.name() });

@@ -42,6 +42,7 @@ fn the_operations_manual_lists_every_metric_and_no_other() {
     metrics.relay_failures.get_or_create(&Kind { kind: "dead" }).inc();
     metrics.intake_poison(Flaw::Body);
     metrics.intake_in_hand(0, 1);
+    metrics.reconcile_blocked.get_or_create(&Reason { reason: "outbox" }).set(0);
 
     let text = metrics.exposition();
     let exposed: BTreeSet<_> = text

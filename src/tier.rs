@@ -9,23 +9,21 @@ use crate::config::{
     Durability, OutboxKind, OutboxSettings, RedisSettings, Settings, Tier, redact_url,
 };
 use crate::db::mysql::{self, MysqlLedger, MysqlOptions};
+use crate::db::sql::Writing;
 use crate::db::sqlite::{OpenOptions, SqliteLedger};
 use crate::db::{self, Ledger};
 use crate::domain::Counting;
 use crate::lease::{Lease, RedisLease, SoleLease};
-use crate::outbox::{ListOutbox, Outbox, OutboxOptions, StreamOutbox};
+use crate::outbox::{Outbox, OutboxOptions, RedisOutbox};
 use crate::redis_link::{self, LinkOptions, Links, RedisUrl, ScriptSource};
 use crate::scripts::{self, Entries, Installation, Script};
 use crate::stock::redis::RedisOptions;
 use crate::stock::{MemoryStock, RedisStock, Stock};
+use crate::watermark::{RedisWatermarks, Watermarks};
 
 /// First wait before Redis is connected to again, and the longest.
 const RECONNECT_MIN: Duration = Duration::from_millis(20);
 const RECONNECT_MAX: Duration = Duration::from_secs(1);
-
-/// A worker that has an entry in hand for so many leases is not asked any more whether it lives:
-/// far longer than it takes to see that a process is dead.
-const LEASES_IN_HAND: u32 = 12;
 
 /// Why the backends of a tier cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +74,8 @@ pub struct Pipeline {
     pub publisher: Arc<dyn Publisher>,
     /// The way out of the broker.
     pub subscriber: Arc<dyn Subscriber>,
+    /// How far the consumers have come.
+    pub watermarks: Arc<dyn Watermarks>,
     /// The ledger that they are for, as messages have it.
     pub installation: Arc<str>,
 }
@@ -135,19 +135,19 @@ fn pipeline(
     clock: &SharedClock,
 ) -> Result<Pipeline, Error> {
     let namespace = settings.namespace.clone();
+    let watermarks = Arc::new(RedisWatermarks::new(links.clone(), &namespace));
     let options = OutboxOptions { links, namespace, installation, clock: Arc::clone(clock) };
-    let outbox: Arc<dyn Outbox> = match settings.outbox.kind {
-        OutboxKind::List => Arc::new(ListOutbox::new(options)),
-        OutboxKind::Stream => {
-            let lease = Duration::from_millis(settings.relay.lease_ttl_ms);
-            Arc::new(StreamOutbox::new(options, lease * LEASES_IN_HAND))
-        }
+    let kind = match settings.outbox.kind {
+        OutboxKind::List => scripts::outbox::Kind::List,
+        OutboxKind::Stream => scripts::outbox::Kind::Stream,
     };
+    let outbox = Arc::new(RedisOutbox::new(options, kind));
     let broker = Arc::new(RabbitBroker::new(broker_options(settings)?)?);
     Ok(Pipeline {
         outbox,
         publisher: Arc::clone(&broker) as Arc<dyn Publisher>,
         subscriber: broker,
+        watermarks,
         installation: installation.to_string().into(),
     })
 }
@@ -158,8 +158,7 @@ fn pipeline(
 /// [`Error::Amqp`] with what is wrong.
 pub fn broker_options(settings: &Settings) -> Result<RabbitOptions, Error> {
     let amqp = &settings.amqp;
-    let delays = amqp.retry_delays_ms.clone();
-    let topology = Topology::new(&settings.namespace, amqp.queues, amqp.deliveries_max, delays);
+    let topology = Topology::new(&settings.namespace, amqp.queues, amqp.deliveries_max);
     let options = RabbitOptions::new(&amqp.url, topology);
     let mut options = options.map_err(|reason| Error::Amqp { reason })?;
     options.connect_timeout = Duration::from_millis(amqp.connect_timeout_ms);
@@ -213,7 +212,7 @@ fn open_ledger(settings: &Settings, clock: &SharedClock) -> Result<Arc<dyn Ledge
 /// [`Error::Redis`] with what is wrong.
 pub fn links(settings: &Settings) -> Result<Links, Error> {
     let wrong = |error: redis_link::Error| Error::Redis { reason: error.to_string() };
-    Links::new(link_options(settings)?, None).map_err(wrong)
+    Links::new(link_options(settings)?).map_err(wrong)
 }
 
 /// What connections to Redis are to be.
@@ -348,7 +347,10 @@ fn place(settings: &Settings, create: bool) -> Result<Place, db::Error> {
             connect_timeout_ms: ledger.connect_timeout_ms,
             // Where this process counts, or remembers alone what it accepted, nobody else may
             // write.
-            exclusive: matches!(settings.tier, Tier::Memory | Tier::Ledger),
+            writing: match settings.tier {
+                Tier::Memory | Tier::Ledger => Writing::Exclusive,
+                Tier::Gate | Tier::Pipeline => Writing::Shared,
+            },
             ..MysqlOptions::new(&ledger.url)
         })),
         _ => {

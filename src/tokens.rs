@@ -7,7 +7,7 @@
 //! | policy | number |
 //! |---|---|
 //! | `one_per_buyer` | 63 bits of HMAC-SHA-256 over sale, SKU and buyer: the same each time |
-//! | others | 41 bits of milliseconds since 2025-01-01, 10 bits process, 12 bits sequence |
+//! | others | 41 bits of milliseconds since 2025-01-01, 16 bits process, 6 bits sequence |
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -24,8 +24,10 @@ type HmacSha256 = Hmac<Sha256>;
 
 /// 2025-01-01T00:00:00Z in epoch milliseconds: where the time in a number begins.
 const NUMBER_EPOCH_MS: i64 = 1_735_689_600_000;
-const SEQUENCE_BITS: u32 = 12;
-const PROCESS_BITS: u32 = 10;
+/// 64 numbers in a millisecond; a process that needs more borrows from the next one.
+const SEQUENCE_BITS: u32 = 6;
+/// A process would have to run through 65,536 later starts to share its number with another one.
+const PROCESS_BITS: u32 = 16;
 /// 41 bits: the numbers last until the year 2094.
 const NUMBER_MS_MAX: u64 = (1 << 41) - 1;
 
@@ -59,14 +61,14 @@ pub struct RequestTokens {
 
 impl RequestTokens {
     /// Ids signed with `key` (any length, 32 bytes or more to be safe), numbered for `process`
-    /// (its lowest 10 bits count), usable for `ttl_ms` after they were issued.
+    /// (counted up by every start), usable for `ttl_ms` after they were issued.
     ///
     /// Two processes that run at the same time must not share a process number.
     #[must_use]
     pub fn new(key: &[u8], process: u16, ttl_ms: u64) -> Self {
         Self {
             keyed: keyed(key),
-            process: u64::from(process) & ((1 << PROCESS_BITS) - 1),
+            process: u64::from(process),
             ttl_ms: i64::try_from(ttl_ms).unwrap_or(i64::MAX),
             last_tick: AtomicU64::new(0),
         }
@@ -311,7 +313,20 @@ mod tests {
         let numbers: HashSet<_> = (0..10_000).map(|_| tokens.issue(NOW_MS)).collect();
         assert_eq!(numbers.len(), 10_000);
         let ahead_ms = tokens.expires_at_ms(tokens.issue(NOW_MS)) - 3_600_000 - NOW_MS;
-        assert_eq!(ahead_ms, 2, "10,000 numbers are 2 milliseconds and a bit");
+        assert_eq!(ahead_ms, 156, "10,000 numbers are 156 milliseconds and a bit");
+    }
+
+    /// A crash loop of some hours beside a process that goes on running.
+    #[test]
+    fn processes_that_are_thousands_of_starts_apart_do_not_share_a_number() {
+        let issue = |process: u16| {
+            let tokens = RequestTokens::new(KEY, process, 1);
+            (0..200).map(move |_| tokens.issue(NOW_MS)).collect::<Vec<_>>()
+        };
+        let starts = [5, 5 + 1024, 5 + 4096, 5 + 32_768, u16::MAX];
+        let numbers: Vec<_> = starts.into_iter().flat_map(issue).collect();
+        let distinct: HashSet<_> = numbers.iter().collect();
+        assert_eq!(distinct.len(), numbers.len());
     }
 
     #[test]

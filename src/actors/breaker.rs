@@ -3,13 +3,22 @@
 //!
 //! While it is open, new requests hear `busy` before anything is taken for them, so that what waits
 //! for a dead ledger stays bounded by what was accepted before. What was accepted goes on being
-//! submitted, and one new request in a while is let through: whichever succeeds first closes it.
+//! submitted, its repeats read where it stands, and one new request in a while is let through:
+//! whichever succeeds first closes it.
+//!
+//! It also counts what the ledger commits: the evidence without which no failure is an order's own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
+
 use crate::clock::SharedClock;
+use crate::domain::RequestId;
+
+/// Failures of different orders in a row that open the breaker, whatever the errors say.
+const FAILURES_MAX: usize = 3;
 
 /// How often one new request is let through while the breaker is open.
 const PROBE_EVERY: Duration = Duration::from_millis(500);
@@ -24,7 +33,9 @@ pub struct Breaker {
     begun: Instant,
     /// When the next request is let through, milliseconds since `begun`; or [`CLOSED`].
     next_probe_ms: Arc<AtomicI64>,
-    answers: Arc<AtomicU64>,
+    commits: Arc<AtomicU64>,
+    /// The first requests of batches that failed since the last success.
+    failed: Arc<Mutex<Vec<RequestId>>>,
 }
 
 impl Breaker {
@@ -36,7 +47,8 @@ impl Breaker {
             clock,
             begun,
             next_probe_ms: Arc::new(AtomicI64::new(CLOSED)),
-            answers: Arc::default(),
+            commits: Arc::default(),
+            failed: Arc::default(),
         }
     }
 
@@ -48,17 +60,34 @@ impl Breaker {
             .is_ok()
     }
 
-    /// The ledger answered: closes. True when it was open before.
+    /// A batch of so many requests failed, for whatever reason; `first` is one of them. One too
+    /// many failures in a row opens. True when it was closed before.
+    pub fn failed(&self, first: RequestId, num: usize) -> bool {
+        let mut failed = self.failed.lock();
+        // One order that fails again and again says nothing of the others.
+        if (num > 1 || !failed.contains(&first)) && failed.len() < FAILURES_MAX {
+            failed.push(first);
+        }
+        failed.len() >= FAILURES_MAX && self.open()
+    }
+
+    /// The ledger wrote a batch or said what it has of it: closes. True when it was open before.
     pub fn close(&self) -> bool {
-        self.answers.fetch_add(1, Ordering::Relaxed);
+        self.failed.lock().clear();
         self.next_probe_ms.load(Ordering::Relaxed) != CLOSED
             && self.next_probe_ms.swap(CLOSED, Ordering::AcqRel) != CLOSED
     }
 
-    /// How often the ledger has answered. Whoever fails while this number grows fails by itself.
+    /// The ledger committed something new.
+    pub fn committed(&self) {
+        self.commits.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often the ledger has committed. What fails alone while this number grows fails on its
+    /// own account.
     #[must_use]
-    pub fn num_answers(&self) -> u64 {
-        self.answers.load(Ordering::Relaxed)
+    pub fn num_commits(&self) -> u64 {
+        self.commits.load(Ordering::Relaxed)
     }
 
     /// Whether it is open.
@@ -110,5 +139,18 @@ mod tests {
         assert!(!breaker.lets_through(), "one only");
         assert!(breaker.close() && !breaker.close());
         assert!(breaker.lets_through() && breaker.lets_through());
+    }
+
+    #[test]
+    fn failures_in_a_row_open_it_and_those_of_one_order_do_not() {
+        let breaker = Breaker::new(Arc::new(ManualClock::new(0)));
+        let request = |number| RequestId::new(number).unwrap();
+        for _ in 0..9 {
+            assert!(!breaker.failed(request(1), 1));
+        }
+        assert!(!breaker.failed(request(2), 1) && !breaker.close());
+        assert!(!breaker.failed(request(2), 9) && !breaker.failed(request(2), 9));
+        assert!(breaker.failed(request(4), 1) && !breaker.failed(request(5), 1));
+        assert!(breaker.is_open() && breaker.close());
     }
 }

@@ -1,4 +1,4 @@
-//! The life of one supervised actor: the panic guard, the pulse, and the last word.
+//! The life of one supervised actor: the panic guard, its progress, and the last word.
 //!
 //! actix does not restart an actor that panicked, and loses its mailbox without a word. Here no
 //! panic leaves a handler: it is caught, reported to the supervisor together with its message, and
@@ -10,7 +10,6 @@ use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use actix::{Actor, ActorContext, ActorFutureExt, Addr, AsyncContext, Context, Handler, fut};
 use futures_util::FutureExt;
@@ -18,6 +17,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::drill::{Drill, Strike, strike};
 use crate::messages::Quiet;
+use crate::progress::Progress;
 
 /// Why an actor ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,31 +43,10 @@ impl fmt::Display for ExitReason {
     }
 }
 
-/// Progress, readable from outside while the actor works.
-#[derive(Debug, Default)]
-pub struct Pulse {
-    steps: AtomicU64,
-    open: AtomicU64,
-}
-
-impl Pulse {
-    /// Steps completed.
-    #[must_use]
-    pub fn steps(&self) -> u64 {
-        self.steps.load(Ordering::Relaxed)
-    }
-
-    /// Whether a step was begun and not ended.
-    #[must_use]
-    pub fn is_working(&self) -> bool {
-        self.open.load(Ordering::Relaxed) > 0
-    }
-}
-
 /// What a supervised actor carries: its connection to the supervisor.
 #[derive(Debug)]
 pub struct Life {
-    pulse: Arc<Pulse>,
+    progress: Arc<Progress>,
     drill: Drill,
     exit: Option<oneshot::Sender<ExitReason>>,
 }
@@ -75,9 +54,9 @@ pub struct Life {
 impl Life {
     /// A life and the ear that hears its last word.
     #[must_use]
-    pub fn new(pulse: Arc<Pulse>, drill: Drill) -> (Self, oneshot::Receiver<ExitReason>) {
+    pub fn new(progress: Arc<Progress>, drill: Drill) -> (Self, oneshot::Receiver<ExitReason>) {
         let (exit, heard) = oneshot::channel();
-        (Self { pulse, drill, exit: Some(exit) }, heard)
+        (Self { progress, drill, exit: Some(exit) }, heard)
     }
 
     /// Says the last word; only the first one counts.
@@ -117,14 +96,14 @@ pub fn step<A: Living>(
         work(actor, ctx);
         strike(drawn, Strike::After);
     }));
-    actor.life().pulse.steps.fetch_add(1, Ordering::Relaxed);
+    actor.life().progress.step();
     if let Err(panic) = caught {
         end(actor, ctx, ExitReason::Panicked(text_of(panic.as_ref())));
     }
 }
 
 /// Runs `work` beside the mailbox, then `then` as a step of the actor; a panic in either ends the
-/// actor and nothing else.
+/// actor and nothing else. Work that neither ends nor has a call answered is a stall.
 pub fn spawn_step<A, F, T>(
     actor: &mut A,
     ctx: &mut Context<A>,
@@ -135,36 +114,35 @@ pub fn spawn_step<A, F, T>(
     F: Future<Output = T> + 'static,
     T: 'static,
 {
-    let open = Open::new(&actor.life().pulse);
+    let under_way = actor.life().progress.begin();
+    spawn_wait(actor, ctx, under_way.observe(work), move |actor, ctx, done| {
+        drop(under_way);
+        then(actor, ctx, done);
+    });
+}
+
+/// The same for a wait for another actor, which may be as long as that one works: no stall of this
+/// one.
+pub fn spawn_wait<A, F, T>(
+    actor: &mut A,
+    ctx: &mut Context<A>,
+    work: F,
+    then: impl FnOnce(&mut A, &mut Context<A>, T) + 'static,
+) where
+    A: Living,
+    F: Future<Output = T> + 'static,
+    T: 'static,
+{
     let drawn = actor.life().drill.draw();
     let guarded = AssertUnwindSafe(async move {
         strike(drawn, Strike::Before);
         work.await
     })
     .catch_unwind();
-    ctx.spawn(fut::wrap_future::<_, A>(guarded).map(move |done, actor, ctx| {
-        match done {
-            Ok(value) => step(actor, ctx, |actor, ctx| then(actor, ctx, value)),
-            Err(panic) => end(actor, ctx, ExitReason::Panicked(text_of(panic.as_ref()))),
-        }
-        drop(open);
+    ctx.spawn(fut::wrap_future::<_, A>(guarded).map(move |done, actor, ctx| match done {
+        Ok(value) => step(actor, ctx, |actor, ctx| then(actor, ctx, value)),
+        Err(panic) => end(actor, ctx, ExitReason::Panicked(text_of(panic.as_ref()))),
     }));
-}
-
-/// Counts a step as under way until it is dropped, however it ends.
-struct Open(Arc<Pulse>);
-
-impl Open {
-    fn new(pulse: &Arc<Pulse>) -> Self {
-        pulse.open.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(pulse))
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// Ends the actor at once, with a reason for the supervisor.

@@ -13,7 +13,7 @@ use super::gate_directory::{GateDirectory, GateDoor};
 use crate::catalog::{Catalog, Listed};
 use crate::domain::{BucketNo, BuyerId, Phase, Refusal, RequestId, Reservation, Sku, SkuNo};
 use crate::messages::{Answer, GateAnswer, Reserve};
-use crate::stock::{self, BucketKey, RequestStanding, Stock};
+use crate::stock::{self, BucketKey, Condition, RequestStanding, Stock};
 
 /// Asks gates on behalf of buyers. Cheap to clone.
 #[derive(Clone)]
@@ -67,12 +67,19 @@ impl GateHandle {
         now_ms: i64,
     ) -> Result<Option<Refusal>, stock::Error> {
         let Some(refusal) = self.refusal(listed, ask.sku, now_ms) else { return Ok(None) };
+        let Some(sku) = listed.skus.iter().find(|sku| sku.no == ask.sku) else {
+            return Ok(Some(refusal));
+        };
         let key = BucketKey { sku: ask.sku, bucket: ask.bucket };
-        if !self.directory.has(ask.sku) || !self.stock.may_know(key, ask.request) {
+        // What this process knows is as old as its last look. That nothing was accepted at all is
+        // believed as long as nothing can be: before the window.
+        let is_known = self.stock.is_sold_out(ask.sku) || now_ms < listed.sale.starts_at_ms;
+        let is_stranger = is_known && !self.stock.may_know(key, ask.request);
+        if self.directory.has(ask.sku) && is_stranger {
             return Ok(Some(refusal));
         }
         // A gate must not be asked on a guess: it knows no window, and would sell.
-        let known = match self.stock.standing(key, ask.request, ask.buyer).await {
+        let known = match self.standing(sku, ask.request, ask.buyer).await {
             // Before the first opening there is nothing to know. Later, buckets that are being
             // loaded say nothing of what was accepted.
             Err(stock::Error::NotLoaded(_)) if now_ms < listed.sale.starts_at_ms => None,
@@ -108,6 +115,8 @@ impl GateHandle {
         let mut in_doubt = false;
         for _ in 0..self.limits.attempts_max {
             match Self::ask_once(door, ask).await {
+                // The gate that crashed with the question may have accepted it.
+                Attempt::Answered(GateAnswer::Final(Answer::Busy)) if in_doubt => break,
                 Attempt::Answered(GateAnswer::Final(answer)) => return answer,
                 Attempt::Answered(GateAnswer::StaleEpoch) => {
                     if let Some((listed, _)) = self.catalog.of_sku(ask.sku) {
@@ -135,17 +144,31 @@ impl GateHandle {
     /// Where a request of `buyer` stands.
     ///
     /// # Errors
-    /// The stock's error when it cannot be read.
+    /// The stock's error when it cannot be read; also where this process has no gates of a sale
+    /// that another one may sell.
     pub async fn standing(
         &self,
-        sku: &Sku,
+        sku: &Arc<Sku>,
         request: RequestId,
         buyer: BuyerId,
     ) -> Result<Option<RequestStanding>, stock::Error> {
-        if !self.directory.has(sku.no) {
+        if !self.directory.has(sku.no) && self.is_unsold(sku).await? {
             return Ok(None);
         }
         let bucket = BucketNo::home_of(buyer, sku.buckets);
         self.stock.standing(BucketKey { sku: sku.no, bucket }, request, buyer).await
+    }
+
+    /// Whether no process has sold anything of a SKU without gates here: a draft as far as this
+    /// process knows, and without buckets.
+    async fn is_unsold(&self, sku: &Arc<Sku>) -> Result<bool, stock::Error> {
+        let not_loaded = stock::Error::NotLoaded(sku.no);
+        let Some((listed, _)) = self.catalog.of_sku(sku.no) else { return Err(not_loaded) };
+        let (phase, epoch) = (listed.sale.phase, listed.sale.epoch);
+        match self.stock.condition(sku, phase, epoch).await? {
+            Condition::Missing if phase == Phase::Draft => Ok(true),
+            Condition::Missing | Condition::Distrusted { .. } => Err(not_loaded),
+            Condition::Ready | Condition::OtherPhase => Ok(false),
+        }
     }
 }

@@ -1,14 +1,15 @@
 //! Flow step 7/12: stock gate or order intake -> ledger.
 //!
-//! The one writer of orders. Whatever its intake is, each submission carries how to settle it; the
-//! consumer does not look inside. While one batch is being committed, the next one gathers (natural
-//! batching); every intent gets its own outcome, and results are in the stock before anybody is
-//! answered.
+//! The one writer of orders. While one batch is being committed, the next one gathers (natural
+//! batching), and every intent gets its own outcome. Intakes are answered at COMMIT; gates, whose
+//! buyers may read the stock next, once the results were written there. Results are written once
+//! and beside the next batch: a stock in trouble holds up no commit.
 //!
 //! Owns: nothing that is not in the ledger or, as unsettled, in the stock. Limits: permits inside,
-//! `consumer.batch_max` per transaction. On error: bounded retries, then `Unavailable` for what
-//! certainly was not written, and silence for what may have been. On death: settlements are
-//! dropped, gates and intakes submit again. May repeat: every intent.
+//! `consumer.batch_max` per transaction, a few batches whose results are being written. On error:
+//! bounded retries, then `Unavailable` for what certainly was not written, and silence for what may
+//! have been. On death: settlements are dropped, gates and intakes submit again. May repeat: every
+//! intent.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,9 +18,14 @@ use actix::{Actor, Context, Handler};
 use tokio::sync::oneshot;
 
 use super::child::{ExitReason, Life, Living, end, spawn_step, step};
-use super::placing_step::{GiveUp, PlacingParts, write_batch};
+use super::placing_step::{GiveUp, PlacingParts, enter_results, write_batch};
 use crate::domain::OrderIntent;
-use crate::messages::{Landing, PlaceOrders, Quiet, Stop, reply};
+use crate::messages::{PlaceOrders, Quiet, Settlement, Stop, Written, reply};
+
+/// Batches whose results are being written to the stock. A stock that is slower than so many
+/// commits is in trouble: the results of further ones are left to whoever compares stock and
+/// ledger.
+const RESULTS_MAX: usize = 8;
 
 /// Writes orders.
 pub struct OrderConsumer {
@@ -27,6 +33,8 @@ pub struct OrderConsumer {
     parts: Arc<PlacingParts>,
     queue: VecDeque<PlaceOrders>,
     writing: bool,
+    /// Batches whose results are being written to the stock.
+    num_results: usize,
     quiet: Vec<oneshot::Sender<()>>,
 }
 
@@ -34,7 +42,14 @@ impl OrderConsumer {
     /// A consumer with nothing in hand.
     #[must_use]
     pub fn new(life: Life, parts: Arc<PlacingParts>) -> Self {
-        Self { life, parts, queue: VecDeque::new(), writing: false, quiet: Vec::new() }
+        Self {
+            life,
+            parts,
+            queue: VecDeque::new(),
+            writing: false,
+            num_results: 0,
+            quiet: Vec::new(),
+        }
     }
 
     /// Begins the next transaction, unless one is under way.
@@ -44,36 +59,83 @@ impl OrderConsumer {
         }
         let batch = self.next_batch();
         if batch.is_empty() {
-            self.quiet.drain(..).for_each(|done| reply(done, ()));
-            return;
+            return self.report_if_idle();
         }
         self.writing = true;
         for submission in &batch {
             submission.settlement.begin();
         }
-        let alone = batch.iter().any(|submission| submission.alone);
+        let exclusive = batch.iter().any(|submission| submission.exclusive);
         let intents: Vec<OrderIntent> =
             batch.iter().flat_map(|submission| submission.intents.iter().copied()).collect();
         let parts = Arc::clone(&self.parts);
         let work = async move {
             let begun = parts.clock.now();
-            let written = write_batch(&parts, &intents, alone).await;
+            let written = write_batch(&parts, &intents, exclusive).await;
             let took = parts.clock.now().duration_since(begun);
             parts.metrics.consumer_batch(intents.len(), took.as_secs_f64());
-            written
+            (intents, written)
         };
-        spawn_step(self, ctx, work, |consumer, ctx, written| {
+        spawn_step(self, ctx, work, |consumer, ctx, (intents, written)| {
             consumer.writing = false;
             match written {
-                Ok(landings) => deliver(batch, landings),
+                Ok(written) => consumer.committed(ctx, batch, intents, written),
                 Err(error) => return consumer.give_up(ctx, &error),
             }
             consumer.write(ctx);
         });
     }
 
-    /// Whole submissions, up to the batch limit, at least one; one that wants to be alone is. What
-    /// nobody waits for any more comes again by another way, and is left out.
+    /// Answers who waits for the commit, and the others when the stock was told.
+    fn committed(
+        &mut self,
+        ctx: &mut Context<Self>,
+        batch: Vec<PlaceOrders>,
+        intents: Vec<OrderIntent>,
+        written: Vec<Written>,
+    ) {
+        // Crash here [committed_not_answered]: the orders are in the ledger; whoever hears nothing
+        // submits again and is told that they are there.
+        let mut waiting: Vec<(Settlement, Vec<Written>)> = Vec::new();
+        let mut results = written.iter();
+        for submission in batch {
+            let own = results.by_ref().take(submission.intents.len()).cloned().collect();
+            if submission.settlement.is_at_commit() {
+                submission.settlement.settle(own);
+            } else {
+                waiting.push((submission.settlement, own));
+            }
+        }
+        let settle_all = |waiting: Vec<(Settlement, Vec<Written>)>| {
+            for (settlement, own) in waiting {
+                settlement.settle(own);
+            }
+        };
+        if self.num_results >= RESULTS_MAX {
+            self.parts.metrics.results_left(intents.len());
+            return settle_all(waiting);
+        }
+        self.num_results += 1;
+        let parts = Arc::clone(&self.parts);
+        let work = async move { enter_results(&parts, &intents, &written).await };
+        spawn_step(self, ctx, work, move |consumer, ctx, entered| {
+            consumer.num_results -= 1;
+            match entered {
+                Ok(()) => settle_all(waiting),
+                Err(error) => return consumer.give_up(ctx, &error),
+            }
+            consumer.report_if_idle();
+        });
+    }
+
+    fn report_if_idle(&mut self) {
+        if !self.writing && self.queue.is_empty() && self.num_results == 0 {
+            self.quiet.drain(..).for_each(|done| reply(done, ()));
+        }
+    }
+
+    /// Whole submissions, up to `batch_max`, at least one; an exclusive one forms its own batch.
+    /// Abandoned submissions are skipped: their sender submits again.
     fn next_batch(&mut self) -> Vec<PlaceOrders> {
         let mut batch = Vec::new();
         let mut size = 0;
@@ -83,12 +145,12 @@ impl OrderConsumer {
                 continue;
             }
             size += next.intents.len();
-            let alone = next.alone;
-            if !batch.is_empty() && (alone || size > self.parts.batch_max) {
+            let exclusive = next.exclusive;
+            if !batch.is_empty() && (exclusive || size > self.parts.batch_max) {
                 break;
             }
             batch.extend(self.queue.pop_front());
-            if alone {
+            if exclusive {
                 break;
             }
         }
@@ -97,17 +159,6 @@ impl OrderConsumer {
 
     fn give_up(&mut self, ctx: &mut Context<Self>, error: &GiveUp) {
         end(self, ctx, ExitReason::Failed(error.to_string()));
-    }
-}
-
-/// Settles every submission with its own part of the landings.
-fn deliver(batch: Vec<PlaceOrders>, landings: Vec<Landing>) {
-    // Crash here [committed_not_answered]: the orders are in the ledger and their results in the
-    // stock; whoever hears nothing submits again and is told that the orders are there.
-    let mut landings = landings.into_iter();
-    for submission in batch {
-        let own = landings.by_ref().take(submission.intents.len()).collect();
-        submission.settlement.settle(own);
     }
 }
 

@@ -9,7 +9,7 @@ use super::child::Address;
 use super::order_consumer::OrderConsumer;
 use super::permits::Permits;
 use crate::domain::{OrderIntent, Outcome};
-use crate::messages::{Died, Landing, PlaceOrders, Settlement};
+use crate::messages::{Died, PlaceOrders, Settlement, Written};
 
 /// Submits intents. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -21,25 +21,32 @@ pub struct OrderDoor {
 }
 
 impl OrderDoor {
-    /// One submission. `None`: nobody knows what became of it.
-    pub async fn place(&self, intents: Vec<OrderIntent>) -> Option<Vec<Outcome>> {
+    /// One submission: one outcome per intent, in order. `None`: nobody knows what became of it.
+    pub async fn place(&self, intents: Vec<OrderIntent>) -> Vec<Option<Outcome>> {
         let expected = intents.len();
         let (reply, outcomes) = oneshot::channel();
-        self.submit(intents, false, Settlement::Reply(reply)).await?;
-        outcomes.await.ok().filter(|outcomes| outcomes.len() == expected)
+        let told = match self.submit(intents, false, Settlement::Reply(reply)).await {
+            Some(()) => outcomes.await.ok().filter(|outcomes| outcomes.len() == expected),
+            None => None,
+        };
+        told.unwrap_or_else(|| vec![None; expected])
     }
 
-    /// One submission, told in full.
+    /// One submission, answered at COMMIT with what each intent came to.
     ///
     /// # Errors
     /// The consumer died; every intent may have been written then.
-    pub async fn land(&self, intents: Vec<OrderIntent>, alone: bool) -> Result<Vec<Landing>, Died> {
+    pub async fn land(
+        &self,
+        intents: Vec<OrderIntent>,
+        exclusive: bool,
+    ) -> Result<Vec<Written>, Died> {
         let expected = intents.len();
-        let (to, landings) = oneshot::channel();
+        let (to, written) = oneshot::channel();
         let begun = Arc::new(AtomicBool::new(false));
         let settlement = Settlement::Account { to, begun: Arc::clone(&begun) };
-        let landed = match self.submit(intents, alone, settlement).await {
-            Some(()) => landings.await.ok().filter(|landings| landings.len() == expected),
+        let landed = match self.submit(intents, exclusive, settlement).await {
+            Some(()) => written.await.ok().filter(|written| written.len() == expected),
             None => None,
         };
         let died = if begun.load(Ordering::Acquire) { Died::OverIt } else { Died::Before };
@@ -49,11 +56,11 @@ impl OrderDoor {
     async fn submit(
         &self,
         intents: Vec<OrderIntent>,
-        alone: bool,
+        exclusive: bool,
         settlement: Settlement,
     ) -> Option<()> {
         let permit = self.permits.take(intents.len()).await?;
         let consumer = self.address.wait_up().await;
-        consumer.try_send(PlaceOrders { intents, alone, settlement, permit }).ok()
+        consumer.try_send(PlaceOrders { intents, exclusive, settlement, permit }).ok()
     }
 }

@@ -12,13 +12,15 @@ use super::dead_letter_keeper::{DeadLetterKeeper, LetterKeeperParts};
 use super::drill::Drill;
 use super::order_door::OrderDoor;
 use super::order_intake::{IntakeLimits, IntakeParts, OrderIntake, Refresh};
-use super::orphan_rescuer::{OrphanRescuer, RescueLimits, RescuerParts};
-use super::outbox_relay::{Node, RelayCrew, RelayDoor, RelayParts};
+use super::orphan_rescuer::{OrphanRescuer, RescuerParts};
+use super::outbox_relay::{RelayCrew, RelayDoor, RelayParts};
+use super::reconciler::{Reconciler, ReconcilerLimits, ReconcilerParts};
 use super::supervisor::{ChildSpec, Supervisor};
 use crate::catalog::Catalog;
 use crate::clock::SharedClock;
 use crate::config::Settings;
 use crate::metrics::Metrics;
+use crate::process::unique_name;
 use crate::tier::{Backends, Pipeline};
 
 /// Room for `Quiet` and `Stop`.
@@ -47,31 +49,36 @@ pub(super) struct PipelineActors {
     relays: Option<RelayCrew>,
     intakes: Vec<Address<OrderIntake>>,
     rescuer: Option<Address<OrphanRescuer>>,
+    reconciler: Option<Address<Reconciler>>,
 }
 
 impl PipelineActors {
     /// Starts those of the role.
     pub(super) fn start(parts: &PipelineParts<'_>) -> Self {
         let role = parts.settings.role;
-        let node = Arc::<Node>::default();
         // A thread of their own: publishing must not hold up decisions.
         let arbiter = || Arbiter::new().handle();
         let arbiter = if role.relays() || role.keeps() { arbiter() } else { Arbiter::current() };
-        let relays = role.relays().then(|| parts.start_relays(&node, &arbiter));
+        let relays = role.relays().then(|| parts.start_relays(&arbiter));
         let queues = if role.consumes() { 0..parts.settings.amqp.queues } else { 0..0 };
         let intakes = queues.map(|queue| parts.start_intake(queue)).collect();
         let rescuer = role.keeps().then(|| {
             parts.start_letter_keeper(arbiter.clone());
-            parts.start_rescuer(node, arbiter)
+            parts.start_rescuer(arbiter.clone())
         });
-        Self { relays, intakes, rescuer }
+        let reconciler = role.keeps().then(|| parts.start_reconciler(arbiter));
+        Self { relays, intakes, rescuer, reconciler }
     }
 
-    /// The rescuer leaves its task to others; relays finish their round and give back what they
-    /// hold; then intakes finish what is in hand, and the broker delivers the rest to others.
+    /// The rescuer stops and the reconciler leaves its task to others; relays finish their round
+    /// and give back what they hold; then intakes finish what is in hand, and the broker delivers
+    /// the rest to others.
     pub(super) async fn quiet(&self) {
         if let Some(rescuer) = &self.rescuer {
             quiet_one(rescuer).await;
+        }
+        if let Some(reconciler) = &self.reconciler {
+            quiet_one(reconciler).await;
         }
         if let Some(relays) = &self.relays {
             relays.quiet().await;
@@ -83,14 +90,14 @@ impl PipelineActors {
 }
 
 impl PipelineParts<'_> {
-    fn start_relays(&self, node: &Arc<Node>, arbiter: &ArbiterHandle) -> RelayCrew {
+    fn start_relays(&self, arbiter: &ArbiterHandle) -> RelayCrew {
         let amqp = &self.settings.amqp;
         let retry = [amqp.reconnect_min_ms, amqp.reconnect_max_ms].map(Duration::from_millis);
         let parts = RelayParts {
             outbox: Arc::clone(&self.pipeline.outbox),
             publisher: Arc::clone(&self.pipeline.publisher),
             catalog: Arc::clone(self.catalog),
-            node: Arc::clone(node),
+            process: unique_name(),
             door: self.door.clone(),
             installation: Arc::clone(&self.pipeline.installation),
             queues: amqp.queues,
@@ -99,9 +106,8 @@ impl PipelineParts<'_> {
             clock: Arc::clone(self.clock),
             metrics: Arc::clone(self.metrics),
         };
-        let lease = Arc::clone(&self.backends.lease);
-        let drill = |kind: &str| (self.drill)(self.settings, kind);
-        RelayCrew::start(&parts, lease, self.supervisor, arbiter, drill)
+        let drill = (self.drill)(self.settings, "outbox_relay");
+        RelayCrew::start(&parts, self.supervisor, arbiter, drill)
     }
 
     fn start_intake(&self, queue: u16) -> Address<OrderIntake> {
@@ -112,7 +118,9 @@ impl PipelineParts<'_> {
             orders: self.orders.clone(),
             catalog: Arc::clone(self.catalog),
             refresh: Arc::clone(&self.refresh),
+            ledger: Arc::clone(&self.backends.ledger),
             breaker: self.breaker.clone(),
+            watermarks: Arc::clone(&self.pipeline.watermarks),
             installation: Arc::clone(&self.pipeline.installation),
             limits: IntakeLimits::of(self.settings),
             clock: Arc::clone(self.clock),
@@ -128,19 +136,11 @@ impl PipelineParts<'_> {
         })
     }
 
-    fn start_rescuer(&self, node: Arc<Node>, arbiter: ArbiterHandle) -> Address<OrphanRescuer> {
+    fn start_rescuer(&self, arbiter: ArbiterHandle) -> Address<OrphanRescuer> {
         let parts = RescuerParts {
             outbox: Arc::clone(&self.pipeline.outbox),
-            publisher: Arc::clone(&self.pipeline.publisher),
-            subscriber: Arc::clone(&self.pipeline.subscriber),
-            stock: Arc::clone(&self.backends.stock),
-            ledger: Arc::clone(&self.backends.ledger),
-            lease: Arc::clone(&self.backends.lease),
             catalog: Arc::clone(self.catalog),
-            node,
-            holder: format!("{}-{:016x}", std::process::id(), fastrand::u64(..)).into(),
-            installation: Arc::clone(&self.pipeline.installation),
-            limits: RescueLimits::of(self.settings),
+            every: Duration::from_millis(self.settings.keeper.rescue_every_ms),
             clock: Arc::clone(self.clock),
             metrics: Arc::clone(self.metrics),
         };
@@ -154,13 +154,37 @@ impl PipelineParts<'_> {
         })
     }
 
+    fn start_reconciler(&self, arbiter: ArbiterHandle) -> Address<Reconciler> {
+        let parts = ReconcilerParts {
+            outbox: Arc::clone(&self.pipeline.outbox),
+            watermarks: Arc::clone(&self.pipeline.watermarks),
+            publisher: Arc::clone(&self.pipeline.publisher),
+            stock: Arc::clone(&self.backends.stock),
+            ledger: Arc::clone(&self.backends.ledger),
+            lease: Arc::clone(&self.backends.lease),
+            catalog: Arc::clone(self.catalog),
+            holder: unique_name(),
+            installation: Arc::clone(&self.pipeline.installation),
+            limits: ReconcilerLimits::of(self.settings),
+            clock: Arc::clone(self.clock),
+            metrics: Arc::clone(self.metrics),
+        };
+        self.supervisor.start(ChildSpec {
+            name: "reconciler".to_owned(),
+            kind: "reconciler",
+            arbiter,
+            mailbox: MAILBOX,
+            drill: (self.drill)(self.settings, "reconciler"),
+            factory: Arc::new(move |life| Reconciler::new(life, parts.clone())),
+        })
+    }
+
     fn start_letter_keeper(&self, arbiter: ArbiterHandle) {
         let amqp = &self.settings.amqp;
         let parts = Arc::new(LetterKeeperParts {
             ledger: Arc::clone(&self.backends.ledger),
             pipeline: self.pipeline.clone(),
             catalog: Arc::clone(self.catalog),
-            queues: amqp.queues,
             letters_max: self.settings.keeper.dead_letters_max,
             every_ms: self.settings.keeper.rescue_every_ms,
             backoff_min_ms: amqp.reconnect_min_ms,

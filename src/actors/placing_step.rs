@@ -1,11 +1,15 @@
-//! One batch of the order consumer: ledger first, then results, then (by the caller) answers.
+//! One batch of the order consumer: the ledger's part, and the results that the stock gets of it.
 //!
 //! The order of these steps is the promise: an answer without a committed order would lose it, a
 //! result before COMMIT could go back. Units come back only after the refusal is on record.
+//! Results are written once: the ledger has them, and what the stock could not take is written by
+//! whoever compares the two, or when a gate submits the intent again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
+
+use futures_util::future::join_all;
 
 use super::breaker::Breaker;
 use crate::backoff::Backoff;
@@ -13,7 +17,7 @@ use crate::clock::SharedClock;
 use crate::db::ladder::climb;
 use crate::db::{self, Class, Ledger};
 use crate::domain::{BucketNo, Counting, Failure, Order, OrderIntent, Outcome, Refusal};
-use crate::messages::{Fault, Landing};
+use crate::messages::{WriteFault, Written};
 use crate::metrics::Metrics;
 use crate::stock::{self, BucketKey, Stock};
 
@@ -31,7 +35,7 @@ pub struct PlacingParts {
     pub counting: Counting,
     /// Most intents in one transaction.
     pub batch_max: usize,
-    /// Tries at one batch before it is given up.
+    /// Tries at one batch before its sender hears of the failure.
     pub attempts_max: u32,
     /// First wait between tries, milliseconds.
     pub backoff_min_ms: u64,
@@ -56,70 +60,82 @@ pub enum GiveUp {
     Fenced(db::Error),
 }
 
-/// Brings a batch to outcomes and enters them in the stock: one landing each. A result that the
-/// stock cannot take at the moment is entered when the intent is submitted again; the ledger's word
-/// stands meanwhile. `alone`: whoever submits asks again by itself, so a doubt is told at once.
+/// Brings a batch to outcomes, one result each; a refusal of what a gate had accepted is on record
+/// then. `exclusive`: the sender submits again by itself, so a doubt is told at once.
 ///
 /// # Errors
 /// When the consumer must end; every intent may have been written then.
 pub async fn write_batch(
     parts: &PlacingParts,
     intents: &[OrderIntent],
-    alone: bool,
-) -> Result<Vec<Landing>, GiveUp> {
-    let mut landings = Vec::with_capacity(intents.len());
+    exclusive: bool,
+) -> Result<Vec<Written>, GiveUp> {
+    let mut written = Vec::with_capacity(intents.len());
     for chunk in intents.chunks(parts.batch_max.max(1)) {
-        landings.extend(place_with_retries(parts, chunk, alone).await?);
+        written.extend(place_with_retries(parts, chunk, exclusive).await?);
     }
-    let entered = enter_orders(parts, intents, &landings).await;
-    bear(parts, entered, &mut landings, |outcome| outcome.order().is_some())?;
-    let entered = enter_refusals(parts, intents, &mut landings).await;
-    bear(parts, entered, &mut landings, |outcome| matches!(outcome, Outcome::Refused(_)))?;
-    Ok(landings)
+    let is_placed = |written: &&Written| matches!(written, Ok(Outcome::Placed(_)));
+    parts.metrics.orders_placed(written.iter().filter(is_placed).count());
+    record_refusals(parts, intents, &mut written).await;
+    Ok(written)
 }
 
-/// Notes that the results chosen by `of` are not in the stock. Only a book that is half-written
-/// ends the consumer: nothing it says can be believed.
-fn bear(
+/// Tells the stock what was committed, once and as far as it can take it.
+///
+/// # Errors
+/// The stock is half-written: nothing that it says can be believed, and the consumer must end.
+pub async fn enter_results(
     parts: &PlacingParts,
-    entered: Result<(), stock::Error>,
-    landings: &mut [Landing],
-    of: impl Fn(&Outcome) -> bool,
-) -> Result<(), stock::Error> {
-    let Err(error) = entered else { return Ok(()) };
-    if matches!(error, stock::Error::HalfWritten { .. }) {
-        return Err(error);
+    intents: &[OrderIntent],
+    written: &[Written],
+) -> Result<(), GiveUp> {
+    // Crash here [committed_not_settled]: the ledger has the orders and the refusals, the stock
+    // still waits; the next submission of the intents, or a comparison of the two, tells it.
+    let orders = enter_orders(parts, intents, written).await;
+    let refused = refusals(intents, written);
+    for entered in [orders, release(parts, &refused).await] {
+        match entered {
+            Err(error @ stock::Error::HalfWritten { .. }) => return Err(error.into()),
+            Err(error) => {
+                parts.metrics.stock_error(&error);
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "committed, results not written to the stock"
+                );
+            }
+            Ok(()) => {}
+        }
     }
-    parts.metrics.stock_error(&error);
-    tracing::warn!(error = &error as &dyn std::error::Error, "results wait for the stock");
-    let is_away = matches!(error, stock::Error::Unavailable { .. } | stock::Error::Unknown { .. });
-    let said: Arc<str> = error.to_string().into();
-    for landing in landings.iter_mut().filter(|landing| landing.outcome.as_ref().is_some_and(&of)) {
-        landing.fault = Some(Fault::Stock { is_away, said: Arc::clone(&said) });
+    if parts.counting == Counting::InLedger {
+        note_sold_out(parts, &refused).await;
     }
     Ok(())
 }
 
-/// Climbs the conflict ladder until every intent has an outcome or the tries are used up.
+/// Resolves conflicts until every intent has an outcome or the tries are used up.
 async fn place_with_retries(
     parts: &PlacingParts,
     intents: &[OrderIntent],
-    alone: bool,
-) -> Result<Vec<Landing>, GiveUp> {
+    exclusive: bool,
+) -> Result<Vec<Written>, GiveUp> {
     let mut outcomes = vec![None; intents.len()];
     let mut backoff = Backoff::new(parts.backoff_min_ms, parts.backoff_max_ms);
-    let mut fault = None;
+    let mut fault: Option<WriteFault> = None;
+    let mut num_placed = 0;
     for attempt in 1..=parts.attempts_max.max(1) {
-        let Err(error) = climb_watched(parts, intents, &mut outcomes).await else {
+        let climbed = climb_watched(parts, intents, &mut outcomes).await;
+        let before = num_placed;
+        num_placed = outcomes.iter().filter(|it| matches!(it, Some(Outcome::Placed(_)))).count();
+        if num_placed > before {
+            parts.breaker.committed();
+        }
+        let Err(error) = climbed else {
             if parts.breaker.close() {
                 tracing::info!("the ledger answers again");
             }
             break;
         };
         let class = error.class();
-        if matches!(class, Class::Down | Class::Unknown) {
-            open_breaker(parts);
-        }
         parts.metrics.ledger_error(class);
         tracing::error!(
             attempt,
@@ -132,30 +148,42 @@ async fn place_with_retries(
             return Err(GiveUp::Fenced(error));
         }
         // A doubt stays one, whatever is said afterwards.
-        if !matches!(fault, Some((Class::Unknown, _))) {
-            fault = Some((class, full_text(&error)));
+        if !fault.as_ref().is_some_and(|fault| fault.class == Class::Unknown) {
+            fault = Some(WriteFault { class, text: full_text(&error) });
         }
-        if class == Class::Bug || (alone && class == Class::Unknown) {
+        if matches!(class, Class::Down | Class::Unknown) {
+            open_breaker(parts);
+        }
+        if class == Class::Bug || (exclusive && class == Class::Unknown) {
             break;
         }
         tokio::time::sleep(backoff.next_wait(fastrand::f64())).await;
     }
-    Ok(outcomes.into_iter().map(|outcome| land(outcome, fault.as_ref())).collect())
+    if outcomes.iter().any(Option::is_none) {
+        note_failure(parts, intents);
+    }
+    Ok(outcomes.into_iter().map(|outcome| written(outcome, fault.as_ref())).collect())
+}
+
+/// Opens the breaker when one batch after the other fails, whatever the errors say.
+fn note_failure(parts: &PlacingParts, intents: &[OrderIntent]) {
+    if let Some(first) = intents.first()
+        && parts.breaker.failed(first.request, intents.len())
+    {
+        tracing::error!("the ledger refuses one batch after the other: new requests hear `busy`");
+    }
 }
 
 /// What an intent came to at the ledger, whose last error is `fault`.
-fn land(outcome: Option<Outcome>, fault: Option<&(Class, Arc<str>)>) -> Landing {
-    let fault_of = |class, said: &Arc<str>| Some(Fault::Ledger { class, said: Arc::clone(said) });
-    match (outcome, fault) {
-        (Some(Outcome::Unavailable), _) => {
-            let said = "it conflicts again and again, and the ledger does not say with what";
-            Landing { outcome, fault: fault_of(Class::Bug, &said.into()) }
-        }
-        (None, Some((class, said))) => Landing {
-            outcome: (*class != Class::Unknown).then_some(Outcome::Unavailable),
-            fault: fault_of(*class, said),
-        },
-        (outcome, _) => Landing { outcome, fault: None },
+fn written(outcome: Option<Outcome>, fault: Option<&WriteFault>) -> Written {
+    let unexplained = || {
+        let text = "it conflicts again and again, and the ledger does not say with what";
+        WriteFault { class: Class::Bug, text: text.into() }
+    };
+    match outcome {
+        Some(Outcome::Unavailable) => Err(unexplained()),
+        Some(outcome) => Ok(outcome),
+        None => Err(fault.cloned().unwrap_or_else(unexplained)),
     }
 }
 
@@ -170,8 +198,8 @@ fn full_text(error: &db::Error) -> Arc<str> {
     text.into()
 }
 
-/// Climbs, and opens the breaker while that takes unusually long: a ledger that is frozen or cut
-/// off says nothing, and a crowd must not wait for its deadlines.
+/// Resolves conflicts, and opens the breaker while that takes unusually long: a ledger that is
+/// frozen or cut off says nothing, and a crowd must not wait for its deadlines.
 async fn climb_watched(
     parts: &PlacingParts,
     intents: &[OrderIntent],
@@ -197,107 +225,86 @@ fn open_breaker(parts: &PlacingParts) {
 async fn enter_orders(
     parts: &PlacingParts,
     intents: &[OrderIntent],
-    landings: &[Landing],
+    written: &[Written],
 ) -> Result<(), stock::Error> {
     let orders: Vec<(BucketNo, Order)> = intents
         .iter()
-        .zip(landings)
-        .filter_map(|(intent, landing)| Some((intent.bucket, *landing.outcome.as_ref()?.order()?)))
+        .zip(written)
+        .filter_map(|(intent, written)| Some((intent.bucket, *written.as_ref().ok()?.order()?)))
         .collect();
-    let is_placed = |landing: &&Landing| matches!(landing.outcome, Some(Outcome::Placed(_)));
-    parts.metrics.orders_placed(landings.iter().filter(is_placed).count());
-    // Crash here [committed_not_settled]: the ledger has the orders, the stock still waits; the
-    // next gate submits again and is told so.
     if orders.is_empty() { Ok(()) } else { parts.stock.settle(orders).await }
 }
 
-async fn enter_refusals(
-    parts: &PlacingParts,
-    intents: &[OrderIntent],
-    landings: &mut [Landing],
-) -> Result<(), stock::Error> {
-    let refused: Vec<(OrderIntent, Refusal)> = intents
-        .iter()
-        .zip(landings.iter())
-        .filter_map(|(intent, landing)| match landing.outcome {
-            Some(Outcome::Refused(reason)) => Some((*intent, reason)),
-            _ => None,
-        })
-        .collect();
-    if refused.is_empty() {
-        return Ok(());
-    }
+/// What the ledger refused.
+fn refusals(intents: &[OrderIntent], written: &[Written]) -> Vec<(OrderIntent, Refusal)> {
+    let refusal = |(intent, written): (&OrderIntent, &Written)| match written {
+        Ok(Outcome::Refused(reason)) => Some((*intent, *reason)),
+        _ => None,
+    };
+    intents.iter().zip(written).filter_map(refusal).collect()
+}
+
+/// A gate had accepted: the refusal is put on record, before any unit goes back. Where the ledger
+/// counts, its refusal is the answer and leaves no record.
+async fn record_refusals(parts: &PlacingParts, intents: &[OrderIntent], written: &mut [Written]) {
+    let refused = refusals(intents, written);
     for (_, reason) in &refused {
         parts.metrics.ledger_refused(reason);
     }
-    match parts.counting {
-        Counting::Here => record_failures(parts, &refused, landings).await,
-        Counting::InLedger => pass_on(parts, &refused).await,
+    if refused.is_empty() || parts.counting == Counting::InLedger {
+        return;
+    }
+    let now_ms = parts.clock.wall_ms();
+    let records = refused.iter().map(|(intent, reason)| failure(intent, *reason, now_ms));
+    match parts.ledger.record_failures(records.collect()).await {
+        Ok(()) => parts.breaker.committed(),
+        Err(error) => {
+            parts.metrics.ledger_error(error.class());
+            tracing::error!(error = &error as &dyn std::error::Error, "refusals not recorded");
+            note_failure(parts, intents);
+            // Without a record nothing goes back: to whoever submitted them it is a doubt.
+            let fault = WriteFault { class: Class::Unknown, text: full_text(&error) };
+            let is_refused = |it: &&mut Written| matches!(it, Ok(Outcome::Refused(_)));
+            written.iter_mut().filter(is_refused).for_each(|it| *it = Err(fault.clone()));
+        }
     }
 }
 
-/// The gate had accepted: the refusal is put on record, then the units go back.
-async fn record_failures(
+fn failure(intent: &OrderIntent, reason: Refusal, recorded_at_ms: i64) -> Failure {
+    Failure {
+        request: intent.request,
+        sku: intent.sku,
+        buyer: intent.buyer,
+        quantity: intent.quantity,
+        reason,
+        recorded_at_ms,
+    }
+}
+
+/// Returns the units of recorded refusals, bucket by bucket; one that cannot be told does not keep
+/// the others waiting.
+async fn release(
     parts: &PlacingParts,
     refused: &[(OrderIntent, Refusal)],
-    landings: &mut [Landing],
 ) -> Result<(), stock::Error> {
-    let recorded_at_ms = parts.clock.wall_ms();
-    let failures: Vec<(BucketNo, Failure)> = refused
-        .iter()
-        .map(|(intent, reason)| {
-            (
-                intent.bucket,
-                Failure {
-                    request: intent.request,
-                    sku: intent.sku,
-                    buyer: intent.buyer,
-                    quantity: intent.quantity,
-                    reason: *reason,
-                    recorded_at_ms,
-                },
-            )
-        })
-        .collect();
-    let records = failures.iter().map(|(_, failure)| *failure).collect();
-    if let Err(error) = parts.ledger.record_failures(records).await {
-        tracing::error!(error = &error as &dyn std::error::Error, "refusals not recorded");
-        // Without a record nothing goes back: the intents stay unsettled and are put again.
-        let (class, said) = (error.class(), full_text(&error));
-        for landing in landings.iter_mut() {
-            if matches!(landing.outcome, Some(Outcome::Refused(_))) {
-                let fault = Some(Fault::Ledger { class, said: Arc::clone(&said) });
-                *landing = Landing { outcome: None, fault };
-            }
-        }
-        return Ok(());
-    }
-    // Crash here [recorded_not_released]: the next submission of the intent finds the record and
-    // releases.
+    // Crash here [recorded_not_released]: the next submission of the intent, or a comparison of
+    // stock and ledger, finds the record and releases.
+    let now_ms = parts.clock.wall_ms();
     let mut by_bucket: BTreeMap<_, Vec<Failure>> = BTreeMap::new();
-    for (bucket, failure) in failures {
-        by_bucket.entry((failure.sku, bucket)).or_default().push(failure);
+    for (intent, reason) in refused {
+        let of_bucket = by_bucket.entry((intent.sku, intent.bucket)).or_default();
+        of_bucket.push(failure(intent, *reason, now_ms));
     }
-    for ((sku, bucket), released) in by_bucket {
-        parts.stock.release(BucketKey { sku, bucket }, released).await?;
-    }
-    Ok(())
+    let releasing = by_bucket
+        .into_iter()
+        .map(|((sku, bucket), refused)| parts.stock.release(BucketKey { sku, bucket }, refused));
+    join_all(releasing).await.into_iter().collect()
 }
 
-/// The ledger itself is the gate: its refusal is the answer, and the books forget the request.
-async fn pass_on(
-    parts: &PlacingParts,
-    refused: &[(OrderIntent, Refusal)],
-) -> Result<(), stock::Error> {
-    let mut sold_out = Vec::new();
-    for (intent, reason) in refused {
-        let key = BucketKey { sku: intent.sku, bucket: intent.bucket };
-        parts.stock.withdraw(key, vec![intent.request]).await?;
-        if *reason == Refusal::SoldOut && !sold_out.contains(&intent.sku) {
-            sold_out.push(intent.sku);
-        }
-    }
-    for sku in sold_out {
+/// Tells this process what a ledger that counts has left of what it says is sold out.
+async fn note_sold_out(parts: &PlacingParts, refused: &[(OrderIntent, Refusal)]) {
+    let sold_out = refused.iter().filter(|(_, reason)| *reason == Refusal::SoldOut);
+    for sku in sold_out.map(|(intent, _)| intent.sku).collect::<BTreeSet<_>>() {
         match parts.ledger.available(sku).await {
             Ok(left) => parts.stock.note_left(sku, left),
             Err(error) => {
@@ -305,5 +312,4 @@ async fn pass_on(
             }
         }
     }
-    Ok(())
 }

@@ -12,6 +12,7 @@ use actix::{Actor, AsyncContext, Context, Handler};
 
 use super::child::{ExitReason, Life, Living, end, spawn_step, step};
 use crate::catalog::Catalog;
+use crate::clock::SharedClock;
 use crate::db::{self, Ledger};
 use crate::domain::{Counting, Phase, SkuNo};
 use crate::messages::Stop;
@@ -28,6 +29,8 @@ pub struct TellerParts {
     pub stock: Arc<dyn Stock>,
     /// Who counts units.
     pub counting: Counting,
+    /// The time.
+    pub clock: SharedClock,
     /// How often, milliseconds.
     pub every_ms: u64,
 }
@@ -78,7 +81,9 @@ impl StockTeller {
 async fn tell(parts: &TellerParts) -> Result<(), Failure> {
     let mut worst = Ok(());
     for listed in parts.catalog.all() {
-        if matches!(listed.sale.phase, Phase::Open | Phase::Paused) {
+        // Buyers of a closed sale still ask what became of their requests.
+        let sale = &listed.sale;
+        if sale.phase != Phase::Draft && !sale.is_forgotten(parts.clock.wall_ms()) {
             for sku in &listed.skus {
                 worst = worst.and(tell_of(parts, sku.no).await);
             }

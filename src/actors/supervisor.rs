@@ -8,7 +8,7 @@
 //!
 //! On death: the watching tasks run on the main thread and contain no work of their own.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,12 +18,13 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::{oneshot, watch};
 
-use super::child::{Address, ExitReason, Life, Living, Pulse};
+use super::child::{Address, ExitReason, Life, Living};
 use super::drill::Drill;
 use crate::backoff::Backoff;
 use crate::clock::SharedClock;
 use crate::config::SupervisorSettings;
 use crate::messages::Stop;
+use crate::progress::Progress;
 use crate::shutdown::Shutdown;
 
 /// How a child is made.
@@ -94,7 +95,7 @@ pub struct ComponentDown {
 #[derive(Debug)]
 struct Entry {
     report: ChildReport,
-    pulse: Arc<Pulse>,
+    progress: Arc<Progress>,
 }
 
 /// Keeps children alive.
@@ -126,7 +127,7 @@ impl Supervisor {
     where
         A: Living + Handler<Stop>,
     {
-        let pulse = Arc::new(Pulse::default());
+        let progress = Arc::new(Progress::default());
         let index = {
             let mut children = self.children.lock();
             children.push(Entry {
@@ -140,14 +141,14 @@ impl Supervisor {
                     steps: 0,
                     last_exit: None,
                 },
-                pulse: Arc::clone(&pulse),
+                progress: Arc::clone(&progress),
             });
             children.len() - 1
         };
         let (publish, current) = watch::channel(None);
         let watcher = self.clone();
         self.shutdown.spawn_on(&self.home, async move {
-            watcher.watch(spec, index, pulse, publish).await;
+            watcher.watch(spec, index, progress, publish).await;
         });
         Address::new(current)
     }
@@ -156,7 +157,7 @@ impl Supervisor {
         self,
         spec: ChildSpec<A>,
         index: usize,
-        pulse: Arc<Pulse>,
+        progress: Arc<Progress>,
         publish: watch::Sender<Option<Addr<A>>>,
     ) where
         A: Living + Handler<Stop>,
@@ -164,13 +165,13 @@ impl Supervisor {
         let mut budget = Budget::new(&self.settings);
         let mut backoff = self.new_backoff();
         loop {
-            let (addr, heard) = Self::give_birth(&spec, &pulse);
+            let (addr, heard) = Self::give_birth(&spec, &progress);
             publish.send_replace(Some(addr.clone()));
             self.note(index, |report| report.state = ChildState::Up);
             let born = self.clock.now();
             let reason = tokio::select! {
                 heard = heard => heard.unwrap_or(ExitReason::Stopped),
-                () = self.stalled(&pulse) => ExitReason::Stalled,
+                () = self.stalled(&progress) => ExitReason::Stalled,
             };
             publish.send_replace(None);
             if reason == ExitReason::Stalled {
@@ -193,12 +194,12 @@ impl Supervisor {
 
     fn give_birth<A>(
         spec: &ChildSpec<A>,
-        pulse: &Arc<Pulse>,
+        progress: &Arc<Progress>,
     ) -> (Addr<A>, oneshot::Receiver<ExitReason>)
     where
         A: Living,
     {
-        let (life, heard) = Life::new(Arc::clone(pulse), spec.drill);
+        let (life, heard) = Life::new(Arc::clone(progress), spec.drill);
         let factory = Arc::clone(&spec.factory);
         let mailbox = spec.mailbox;
         let addr = A::start_in_arbiter(&spec.arbiter, move |ctx: &mut Context<A>| {
@@ -208,17 +209,21 @@ impl Supervisor {
         (addr, heard)
     }
 
-    /// Ends when the child has work and completes no step for `stalled_after_ms`.
-    async fn stalled(&self, pulse: &Pulse) {
+    /// Ends when a piece of the child's work makes no progress for `stalled_after_ms`.
+    async fn stalled(&self, progress: &Progress) {
         let limit = Duration::from_millis(self.settings.stalled_after_ms);
         let beat = Duration::from_millis(self.settings.heartbeat_ms.max(1));
-        let (mut steps, mut since) = (pulse.steps(), self.clock.now());
+        let mut seen: HashMap<u64, (u64, Instant)> = HashMap::new();
         loop {
             tokio::time::sleep(beat).await;
             let now = self.clock.now();
-            if pulse.steps() != steps || !pulse.is_working() {
-                (steps, since) = (pulse.steps(), now);
-            } else if now.duration_since(since) >= limit {
+            let since = |no, answers| match seen.get(&no) {
+                Some((before, since)) if *before == answers => *since,
+                _ => now,
+            };
+            let open = progress.open().into_iter();
+            seen = open.map(|(no, answers)| (no, (answers, since(no, answers)))).collect();
+            if seen.values().any(|(_, since)| now.duration_since(*since) >= limit) {
                 return;
             }
         }
@@ -273,7 +278,7 @@ impl Supervisor {
         let children = self.children.lock();
         children
             .iter()
-            .map(|entry| ChildReport { steps: entry.pulse.steps(), ..entry.report.clone() })
+            .map(|entry| ChildReport { steps: entry.progress.steps(), ..entry.report.clone() })
             .collect()
     }
 

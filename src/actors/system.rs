@@ -84,7 +84,7 @@ impl ActorSystem {
         });
         let orders = start_consumer(settings, parts, &supervisor, engine.clone());
         if backends.counting == Counting::InLedger || backends.is_shared {
-            start_teller(settings, backends, catalog, &supervisor, engine.clone());
+            start_teller(settings, backends, catalog, clock, &supervisor, engine.clone());
         }
         Self {
             settings: settings.clone(),
@@ -261,6 +261,7 @@ fn start_teller(
     settings: &Settings,
     backends: &Backends,
     catalog: &Arc<Catalog>,
+    clock: &SharedClock,
     supervisor: &Supervisor,
     arbiter: ArbiterHandle,
 ) {
@@ -269,6 +270,7 @@ fn start_teller(
         ledger: Arc::clone(&backends.ledger),
         stock: Arc::clone(&backends.stock),
         counting: backends.counting,
+        clock: Arc::clone(clock),
         every_ms: settings.http.sales_refresh_ms,
     };
     let _address = supervisor.start(ChildSpec {

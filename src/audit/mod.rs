@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use crate::db::{self, AuditRow, Ledger};
 use crate::domain::invariants::{Checker, FailureFacts, GateFacts, GateSays, Violation};
-use crate::domain::{InvariantId, Order, Sale, SaleId, Sku, SkuNo, Standing};
+use crate::domain::{InvariantId, Order, Phase, Sale, SaleId, Sku, SkuNo, Standing};
 use crate::outbox;
 use crate::stock::{self, Stock};
 use crate::tier::Pipeline;
@@ -75,7 +75,8 @@ pub struct AuditReport {
     pub violations: Vec<Violation>,
     /// Which invariants were judged, and on what evidence.
     pub judged: Vec<Judged>,
-    /// What could not be judged, and why.
+    /// What could not be judged, and why; and what was not judged because it does not matter any
+    /// more.
     pub notes: Vec<String>,
 }
 
@@ -92,9 +93,13 @@ pub struct Judged {
 pub const EVIDENCE: [(InvariantId, &str); 9] = [
     (
         InvariantId::NoOversell,
-        "units left + units of live orders = initial stock, per SKU, in one read transaction",
+        "units left + units of live orders = initial stock, per SKU, in one read transaction; no \
+         order of a SKU that no sale has",
     ),
-    (InvariantId::OneOrderPerRequest, "request ids of all orders, grouped and counted"),
+    (
+        InvariantId::OneOrderPerRequest,
+        "request ids of all orders of the ledger, grouped and counted without their index",
+    ),
     (InvariantId::LimitHeld, "live orders and units per buyer against the policy and quota rows"),
     (
         InvariantId::NothingLost,
@@ -126,9 +131,6 @@ const OF_THE_GATES: [InvariantId; 4] = [
 ];
 
 /// Audits one sale or all of them. Without a stock only the ledger is judged.
-///
-/// # Errors
-/// When it could not tell.
 pub async fn audit(
     stock: Option<&dyn Stock>,
     ledger: &dyn Ledger,
@@ -139,9 +141,6 @@ pub async fn audit(
 }
 
 /// Audits one sale or all of them, with everything that can be read.
-///
-/// # Errors
-/// When it could not tell.
 pub async fn audit_all(
     sources: Sources<'_>,
     sale: Option<&SaleId>,
@@ -157,11 +156,12 @@ pub async fn audit_all(
     if let (Some(wanted), true) = (sale, sales.is_empty()) {
         return Err(Error::UnknownSale(wanted.clone()));
     }
-    let (checker, notes) = (Checker::default(), Vec::new());
-    let mut run = Run { stock, pipeline, ledger, now_ms, checker, notes };
-    for sku in sales.iter().flat_map(|sale| &sale.skus) {
-        run.sku(sku).await?;
+    let (checker, notes, could_tell) = (Checker::default(), Vec::new(), stock.is_some());
+    let mut run = Run { stock, pipeline, ledger, now_ms, checker, notes, could_tell };
+    for (sale, sku) in sales.iter().flat_map(|sale| sale.skus.iter().map(move |sku| (sale, sku))) {
+        run.sku(sale, sku).await?;
     }
+    run.over_all().await?;
     let letters = ledger.count_dead_letters().await?;
     Ok(run.report(letters.open + letters.parked))
 }
@@ -173,10 +173,49 @@ struct Run<'a> {
     now_ms: i64,
     checker: Checker,
     notes: Vec<String>,
+    could_tell: bool,
 }
 
 impl Run<'_> {
-    async fn sku(&mut self, sku: &Sku) -> Result<(), Error> {
+    /// Audits one SKU; where its gates cannot be read, the ledger alone. One SKU in this state does
+    /// not keep the others from being judged.
+    async fn sku(&mut self, sale: &Sale, sku: &Sku) -> Result<(), Error> {
+        let error = match self.judge(sku).await {
+            Err(Error::Stock(error)) if is_of_one_sku(&error) => error,
+            judged => return judged,
+        };
+        let note = format!("sku {}: {error}; its orders were not compared with its gates", sku.no);
+        // The buckets of a sale that ended long ago are not loaded again.
+        if sale.phase == Phase::Closed {
+            self.notes.push(format!("{note}, which sell nothing any more"));
+        } else {
+            self.not_told(note);
+        }
+        let stock = self.stock.take();
+        let judged = self.judge(sku).await;
+        self.stock = stock;
+        judged
+    }
+
+    /// Notes what could not be judged.
+    fn not_told(&mut self, note: String) {
+        self.could_tell = false;
+        self.notes.push(note);
+    }
+
+    /// Judges what belongs to no single SKU, or to none that a sale has.
+    async fn over_all(&mut self) -> Result<(), Error> {
+        let found = self.ledger.anomalies_over_all().await?;
+        for (request, num_orders) in found.duplicate_requests {
+            self.checker.duplicate_request(request, num_orders);
+        }
+        for unknown in found.unknown_skus {
+            self.checker.unknown_sku(unknown.sku, unknown.num_orders, unknown.num_failures);
+        }
+        Ok(())
+    }
+
+    async fn judge(&mut self, sku: &Sku) -> Result<(), Error> {
         for reading in 1..=READINGS_MAX {
             let before = self.gate_facts(sku.no).await?;
             let mut checker = Checker::default();
@@ -197,9 +236,12 @@ impl Run<'_> {
             if lost {
                 queued.report_lost(sku, &mut checker);
             } else if !at_rest {
-                self.notes.push(format!(
-                    "sku {}: the gates did not stand still, StockConserved and CompensatedOnce \
-                     were not judged; ask again when the sale is paused",
+                let why = match gates {
+                    Some(gates) if stood_still => queued.why_not_at_rest(gates.num_unsettled),
+                    _ => "the gates did not stand still: ask again when the sale is paused".into(),
+                };
+                self.not_told(format!(
+                    "sku {}: StockConserved and CompensatedOnce were not judged, because {why}",
                     sku.no
                 ));
             }
@@ -288,9 +330,6 @@ impl Run<'_> {
 
     async fn anomalies(&self, sku: &Sku, checker: &mut Checker) -> Result<(), Error> {
         let found = self.ledger.anomalies(sku.no).await?;
-        for (request, num_orders) in found.duplicate_requests {
-            checker.duplicate_request(request, num_orders);
-        }
         for request in found.orders_and_failures {
             checker.order_and_failure(request);
         }
@@ -317,7 +356,7 @@ impl Run<'_> {
         let (violations, num_violations) = self.checker.finish();
         AuditReport {
             holds: num_violations == 0,
-            could_tell: self.notes.is_empty(),
+            could_tell: self.could_tell,
             checked_at_ms: self.now_ms,
             num_orders,
             num_dead_letters,
@@ -326,6 +365,17 @@ impl Run<'_> {
             judged,
             notes: self.notes,
         }
+    }
+}
+
+/// Whether the gates of other SKUs may be readable all the same.
+fn is_of_one_sku(error: &stock::Error) -> bool {
+    match error {
+        stock::Error::NotLoaded(_)
+        | stock::Error::HalfWritten { .. }
+        | stock::Error::Fenced { .. }
+        | stock::Error::Damaged { .. } => true,
+        stock::Error::Unavailable { .. } | stock::Error::Unknown { .. } => false,
     }
 }
 

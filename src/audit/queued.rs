@@ -46,6 +46,23 @@ impl Queued {
         self.num_nowhere > 0
     }
 
+    /// Why gates that stand still are not at rest, with so many unsettled requests.
+    pub(super) fn why_not_at_rest(&self, num_unsettled: u64) -> String {
+        match self.num_nowhere {
+            0 => format!(
+                "{num_unsettled} requests are queued, and none that the ledger lacks for longer \
+                 than {} s: ask again in a moment",
+                DRAIN_LIMIT_MS / 1000
+            ),
+            overdue => format!(
+                "{overdue} of {num_unsettled} queued requests are in no store for over {} s, and \
+                 may still be between the gates and the ledger: ask again when the outbox and \
+                 the queues are empty",
+                DRAIN_LIMIT_MS / 1000
+            ),
+        }
+    }
+
     /// Reports what is overdue as lost: it is on no way either.
     pub(super) fn report_lost(&self, sku: &Sku, checker: &mut Checker) {
         for request in &self.nowhere {
@@ -128,7 +145,7 @@ impl Run<'_> {
         match pipeline.subscriber.depths().await {
             Ok(depths) => Ok(depths.iter().all(Depth::is_surely_empty)),
             Err(error) => {
-                self.notes.push(format!(
+                self.not_told(format!(
                     "sku {}: {error}; overdue requests may be in its queues",
                     sku.no
                 ));

@@ -29,7 +29,8 @@ const TRACEPARENT: &str = "traceparent";
 const DELIVERY_COUNT: &str = "x-delivery-count";
 /// What the broker did with the message, latest first.
 const DEATHS: &str = "x-death";
-/// The death of a message that waited in a delay queue: the way back, not an end.
+/// The death of a message that waited in a delay queue of an earlier version: the way back, not an
+/// end.
 const EXPIRED: &str = "expired";
 
 /// Our headers as AMQP has them. `number` tells the message from all others of its channel, copies

@@ -1,8 +1,8 @@
 //! Flow step 6/12: relay -> consumer.
 //!
-//! The broker between outbox and ledger. It keeps what it confirmed until somebody acknowledges it,
-//! delivers it at least once, and loses nothing that no queue wants: such messages end in a queue
-//! of their own.
+//! The broker between outbox and ledger. It keeps what it confirmed until a consumer acknowledges
+//! it, delivers it at least once, and confirms nothing that no queue has: such a message is
+//! returned to its publisher, as refused.
 //!
 //! Publishing and consuming never share a connection: a broker in trouble stops reading from
 //! whoever publishes, and acknowledgements must not stop with it. A connection that failed is
@@ -17,11 +17,9 @@ use bytes::Bytes;
 use crate::stock::BucketKey;
 
 mod headers;
-mod memory;
 pub mod rabbit;
 pub mod topology;
 
-pub use memory::MemoryBroker;
 pub use rabbit::{RabbitBroker, RabbitOptions};
 pub use topology::Topology;
 
@@ -65,13 +63,6 @@ pub enum Reach {
 pub enum Route {
     /// To consumers, through the order queue of this number.
     Orders(u16),
-    /// To consumers, through the order queue `queue`, after the wait of delay step `step`.
-    Retry {
-        /// The order queue.
-        queue: u16,
-        /// The delay step, counted from 0.
-        step: usize,
-    },
     /// To the dead letters.
     Dead,
 }
@@ -100,7 +91,7 @@ pub struct Headers {
     pub epoch: Option<i64>,
     /// W3C trace context of the first intent.
     pub traceparent: Option<String>,
-    /// Attempts that failed at the ledger, so far.
+    /// For dead letters: attempts that failed at the ledger.
     pub attempts: u32,
     /// When it was published, epoch milliseconds.
     pub sent_at_ms: Option<i64>,
@@ -164,8 +155,9 @@ pub trait Publisher: Send + Sync {
     /// How well the broker can be published to, as far as is known without asking.
     fn reach(&self) -> Reach;
 
-    /// Declares and verifies what must be there, on a connection of its own; for checks and
-    /// repairs. Whoever publishes or consumes does it too, at every connection.
+    /// Declares and verifies what must be there, on a connection of its own: for checks, repairs,
+    /// and before requests are resent that the broker has lost. Every connection that publishes or
+    /// consumes does it first, too.
     async fn declare(&self) -> Result<(), Error>;
 }
 
@@ -176,8 +168,6 @@ pub enum Source {
     Orders(u16),
     /// Dead letters.
     Dead,
-    /// What no queue wanted.
-    Unroutable,
 }
 
 /// One message that was delivered and must be acknowledged.
@@ -239,8 +229,7 @@ impl Depth {
         self.num_ready == 0 && (self.num_consumers > 0 || self.family() != "orders")
     }
 
-    /// What the queue is for: the first word of its name, the same for every order queue and every
-    /// delay queue.
+    /// What the queue is for: the first word of its name, the same for every order queue.
     #[must_use]
     pub fn family(&self) -> &str {
         self.queue.split_once('.').map_or(&*self.queue, |(family, _)| family)
@@ -257,7 +246,7 @@ pub trait Subscriber: Send + Sync {
         prefetch: u16,
     ) -> Result<Box<dyn Subscription>, Error>;
 
-    /// How full every queue is: orders, each delay step, dead letters, unroutable.
+    /// How full every queue is: orders and dead letters.
     async fn depths(&self) -> Result<Vec<Depth>, Error>;
 
     /// Ends all connections, publishing ones included.

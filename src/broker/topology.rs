@@ -4,13 +4,11 @@
 //! only; `rabbit/declare.rs` brings it about and verifies it.
 //!
 //! ```text
-//!  orders (direct) --"<i>"--> orders.<i>    --delivered too often--> dead (fanout) --> dead
-//!     | no such queue
-//!     +---> unroutable (fanout) --> unroutable
-//!  retry.<ms> (fanout) --> retry.<ms> --after <ms>--> orders (direct), same key
-//!  dead, unroutable --delivered too often--> unreadable (fanout) --> unreadable
+//!  intents (direct) --"<i>"--> orders.<i>    --delivered too often--> dead (fanout) --> dead
+//!  dead --delivered too often--> unreadable (fanout) --> unreadable
 //! ```
 //!
+//! Everything is published `mandatory`: what no queue takes is returned, and stays where it was.
 //! What is in `unreadable` ended the connection of whoever was to bring it into the ledger, again
 //! and again. Nobody consumes it: people look at it in the broker.
 //!
@@ -20,11 +18,14 @@
 
 use super::{Route, Source};
 
-/// Deliveries after which a dead letter or an unroutable message is set aside: a message that
+/// Deliveries after which a dead letter is set aside: a message that
 /// cannot be read breaks a connection with each of them, and orders on that connection are
 /// delivered again. So these are fewer than an order is allowed, and more than any letter needs
 /// that can be read.
 const LETTER_DELIVERIES_MAX: i64 = 50;
+
+/// Where order intents are published.
+const INTENTS: &str = "intents";
 
 /// Where that ends which nobody can bring into the ledger.
 const UNREADABLE: &str = "unreadable";
@@ -39,7 +40,6 @@ pub struct Topology {
     namespace: String,
     num_queues: u16,
     deliveries_max: u32,
-    delays_ms: Vec<u64>,
 }
 
 /// How an exchange chooses queues.
@@ -58,8 +58,6 @@ pub struct Exchange {
     pub name: String,
     /// How it chooses queues.
     pub kind: Kind,
-    /// The exchange that gets what no queue of this one wants.
-    pub alternate: Option<String>,
 }
 
 /// An argument's value.
@@ -95,10 +93,10 @@ pub struct Address {
 
 impl Topology {
     /// The layout for a namespace: so many order queues, which give a message up after so many
-    /// deliveries, and one queue for each wait.
+    /// deliveries.
     #[must_use]
-    pub fn new(namespace: &str, num_queues: u16, deliveries_max: u32, delays_ms: Vec<u64>) -> Self {
-        Self { namespace: namespace.to_owned(), num_queues, deliveries_max, delays_ms }
+    pub fn new(namespace: &str, num_queues: u16, deliveries_max: u32) -> Self {
+        Self { namespace: namespace.to_owned(), num_queues, deliveries_max }
     }
 
     fn name(&self, short: &str) -> String {
@@ -118,19 +116,15 @@ impl Topology {
         self.name("")
     }
 
-    /// Where to publish; `None` for an order queue or a delay step that there is not.
+    /// Where to publish; `None` for an order queue that there is not.
     #[must_use]
     pub fn address(&self, route: Route) -> Option<Address> {
-        let (exchange, queue) = match route {
-            Route::Orders(queue) => (self.name("orders"), queue),
-            Route::Retry { queue, step } => {
-                (self.name(&format!("retry.{}", self.delays_ms.get(step)?)), queue)
-            }
-            Route::Dead => {
-                return Some(Address { exchange: self.name("dead"), key: String::new() });
-            }
+        let (exchange, key) = match route {
+            Route::Orders(queue) if queue < self.num_queues => (INTENTS, queue.to_string()),
+            Route::Orders(_) => return None,
+            Route::Dead => ("dead", String::new()),
         };
-        (queue < self.num_queues).then(|| Address { exchange, key: queue.to_string() })
+        Some(Address { exchange: self.name(exchange), key })
     }
 
     /// The queue to consume; `None` for an order queue that there is not.
@@ -141,39 +135,21 @@ impl Topology {
                 (queue < self.num_queues).then(|| self.name(&format!("orders.{queue}")))
             }
             Source::Dead => Some(self.name("dead")),
-            Source::Unroutable => Some(self.name("unroutable")),
         }
     }
 
-    /// The waits, each once, in the order of the steps.
-    fn waits_ms(&self) -> Vec<u64> {
-        let mut waits = Vec::new();
-        for wait in &self.delays_ms {
-            if !waits.contains(wait) {
-                waits.push(*wait);
-            }
-        }
-        waits
-    }
-
-    /// Every exchange; one that another one names comes before it.
+    /// Every exchange.
     #[must_use]
     pub fn exchanges(&self) -> Vec<Exchange> {
-        let fanout =
-            |short: &str| Exchange { name: self.name(short), kind: Kind::Fanout, alternate: None };
-        let mut exchanges = vec![fanout(UNREADABLE), fanout("unroutable"), fanout("dead")];
-        exchanges.push(Exchange {
-            name: self.name("orders"),
-            kind: Kind::Direct,
-            alternate: Some(self.name("unroutable")),
-        });
-        let waits = self.waits_ms();
-        exchanges.extend(waits.iter().map(|wait| fanout(&format!("retry.{wait}"))));
-        exchanges
+        let exchange = |short: &str, kind| Exchange { name: self.name(short), kind };
+        vec![
+            exchange(UNREADABLE, Kind::Fanout),
+            exchange("dead", Kind::Fanout),
+            exchange(INTENTS, Kind::Direct),
+        ]
     }
 
-    /// Every queue: where dead letters and unroutable messages end first, so that nothing is
-    /// accepted before they can be.
+    /// Every queue: where dead letters end first, so that nothing is accepted before they can be.
     #[must_use]
     pub fn queues(&self) -> Vec<Queue> {
         let end = |short: &str, limit: i64, mut arguments: Vec<_>| {
@@ -185,10 +161,11 @@ impl Topology {
                 key: String::new(),
             }
         };
-        let letters =
-            |short: &str| end(short, LETTER_DELIVERIES_MAX, dead_lettering(self.name(UNREADABLE)));
-        let mut queues = vec![end(UNREADABLE, DELIVERIES_UNLIMITED, Vec::new())];
-        queues.extend([letters("unroutable"), letters("dead")]);
+        let letters = dead_lettering(self.name(UNREADABLE));
+        let mut queues = vec![
+            end(UNREADABLE, DELIVERIES_UNLIMITED, Vec::new()),
+            end("dead", LETTER_DELIVERIES_MAX, letters),
+        ];
         for number in 0..self.num_queues {
             let limit = Argument::Number(self.deliveries_max.into());
             let mut arguments = dead_lettering(self.name("dead"));
@@ -196,17 +173,9 @@ impl Topology {
             queues.push(Queue {
                 name: self.name(&format!("orders.{number}")),
                 arguments: quorum(arguments),
-                exchange: self.name("orders"),
+                exchange: self.name(INTENTS),
                 key: number.to_string(),
             });
-        }
-        for wait in self.waits_ms() {
-            let mut arguments = dead_lettering(self.name("orders"));
-            let ms = Argument::Number(i64::try_from(wait).unwrap_or(i64::MAX));
-            arguments.push(("x-message-ttl", ms));
-            let name = self.name(&format!("retry.{wait}"));
-            let arguments = quorum(arguments);
-            queues.push(Queue { exchange: name.clone(), name, arguments, key: String::new() });
         }
         queues
     }
@@ -217,23 +186,10 @@ impl Topology {
         self.short(&queue.name) == UNREADABLE
     }
 
-    /// Where a message comes back to after a delay step, as its routing key says.
-    #[must_use]
-    pub fn source_of_key(&self, key: &str) -> Option<Source> {
-        let number = key.parse().ok().filter(|number| *number < self.num_queues);
-        number.map(Source::Orders)
-    }
-
     /// Deliveries after which an order queue gives a message up.
     #[must_use]
     pub fn deliveries_max(&self) -> u32 {
         self.deliveries_max
-    }
-
-    /// How long a delay step is.
-    #[must_use]
-    pub fn delay_ms(&self, step: usize) -> Option<u64> {
-        self.delays_ms.get(step).copied()
     }
 }
 
@@ -257,31 +213,31 @@ mod tests {
     use super::*;
 
     fn topology() -> Topology {
-        Topology::new("shop", 2, 100, vec![1_000, 5_000, 1_000])
+        Topology::new("shop", 2, 100)
     }
 
     #[test]
     fn every_name_has_the_namespace_and_every_queue_an_exchange() {
         let exchanges: Vec<_> = topology().exchanges().into_iter().map(|one| one.name).collect();
-        let expected = ["unreadable", "unroutable", "dead", "orders", "retry.1000", "retry.5000"];
-        assert_eq!(exchanges, expected.map(|short| format!("shop.{short}")));
+        assert_eq!(
+            exchanges,
+            ["unreadable", "dead", "intents"].map(|short| format!("shop.{short}"))
+        );
         for queue in topology().queues() {
             assert!(queue.name.starts_with("shop."), "{queue:?}");
             assert!(exchanges.contains(&queue.exchange), "{queue:?}");
             assert!(queue.arguments.contains(&("x-queue-type", Argument::Text("quorum".into()))));
         }
-        assert_eq!(topology().queues().len(), 7);
+        assert_eq!(topology().queues().len(), 4);
     }
 
     #[test]
     fn what_there_is_not_has_no_address() {
         let topology = topology();
         assert_eq!(topology.address(Route::Orders(2)), None);
-        assert_eq!(topology.address(Route::Retry { queue: 0, step: 3 }), None);
-        assert_eq!(topology.address(Route::Retry { queue: 2, step: 0 }), None);
         assert_eq!(topology.queue(Source::Orders(2)), None);
-        let retry = topology.address(Route::Retry { queue: 1, step: 2 }).unwrap();
-        assert_eq!((retry.exchange.as_str(), retry.key.as_str()), ("shop.retry.1000", "1"));
+        let last = topology.address(Route::Orders(1)).unwrap();
+        assert_eq!((last.exchange.as_str(), last.key.as_str()), ("shop.intents", "1"));
     }
 
     #[test]
@@ -295,13 +251,12 @@ mod tests {
     fn what_is_delivered_too_often_goes_on_until_nobody_is_there_to_deliver_it_to() {
         let topology = topology();
         let queues = topology.queues();
-        for queue in queues.iter().filter(|queue| topology.source_of_key(&queue.key).is_none()) {
+        for queue in queues.iter().filter(|queue| queue.key.is_empty()) {
             let of = |name| queue.arguments.iter().find(|(argument, _)| *argument == name);
             let next = of("x-dead-letter-exchange").map(|(_, value)| value.clone());
-            let is_delay = topology.short(&queue.name).starts_with("retry.");
             if topology.is_end(queue) {
                 assert_eq!(next, None);
-            } else if !is_delay {
+            } else {
                 assert_eq!(next, Some(Argument::Text("shop.unreadable".to_owned())), "{queue:?}");
                 assert!(of("x-delivery-limit").is_some(), "{queue:?}");
             }

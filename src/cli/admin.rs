@@ -3,14 +3,16 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use chrono::{DateTime, SecondsFormat};
 use clap::Args;
 use reqwest::{Method, StatusCode, Url};
 use secrecy::{ExposeSecret, SecretString};
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
 use super::common::Common;
 use super::exit::{Exit, Failure};
 use super::output::Output;
+use crate::clock;
 use crate::config::Settings;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -38,16 +40,10 @@ pub struct With {
 
 impl With {
     /// Speaks to the server that was named, or that the settings describe.
-    ///
-    /// # Errors
-    /// The settings or the address cannot be used.
     pub fn client(&self) -> anyhow::Result<AdminClient> {
-        let settings = self.common.settings_for(&SECTIONS)?;
-        Ok(AdminClient::new(&self.server, &settings).map_err(Error::into_failure)?)
+        Ok(AdminClient::new(&self.server, &self.common.settings_for(&SECTIONS)?)?)
     }
 
-    /// Where the command's words go.
-    #[must_use]
     pub fn output(&self) -> Output {
         self.common.output()
     }
@@ -59,64 +55,31 @@ pub enum Error {
     /// The address cannot be used.
     #[error("{0}")]
     Address(String),
-    /// Nothing listens there.
     #[error("no server answers at {url} ({reason})")]
-    NoServer {
-        /// Where.
-        url: String,
-        /// What the system said.
-        reason: String,
-    },
+    NoServer { url: String, reason: String },
     /// The request was sent, and no answer came: it may or may not have been done.
     #[error("{url} did not answer in time or broke off ({reason}): the outcome is not known")]
-    Unknown {
-        /// Where.
-        url: String,
-        /// What happened.
-        reason: String,
-    },
-    /// The token is missing or wrong.
+    Unknown { url: String, reason: String },
     #[error("{url} does not accept the admin token")]
-    Token {
-        /// Where.
-        url: String,
-    },
+    Token { url: String },
     /// The server said no.
-    #[error("{title}{}", detail.as_ref().map_or(String::new(), |text| format!(": {text}")))]
-    Refused {
-        /// Status of the answer.
-        status: u16,
-        /// Short form.
-        title: String,
-        /// Long form.
-        detail: Option<String>,
-    },
-    /// The server cannot do it now.
+    #[error("{title}{}", after_colon(detail.as_ref()))]
+    Refused { status: u16, title: String, detail: Option<String> },
     #[error(
         "the server cannot do it now (status {status}): {title}{}",
-        detail.as_ref().map_or(String::new(), |text| format!(": {text}"))
+        after_colon(detail.as_ref())
     )]
-    Unable {
-        /// Status of the answer.
-        status: u16,
-        /// Short form.
-        title: String,
-        /// Long form.
-        detail: Option<String>,
-    },
-    /// The answer is none of ours.
+    Unable { status: u16, title: String, detail: Option<String> },
     #[error("{url} answered with something else than Floodgate's admin API (status {status})")]
-    Stranger {
-        /// Where.
-        url: String,
-        /// Status of the answer.
-        status: u16,
-    },
+    Stranger { url: String, status: u16 },
+}
+
+fn after_colon(detail: Option<&String>) -> String {
+    detail.map_or_else(String::new, |text| format!(": {text}"))
 }
 
 impl Error {
     /// The exit and the next step for a person.
-    #[must_use]
     pub fn into_failure(self) -> Failure {
         let (exit, remedy) = match &self {
             Self::Address(_) => (Exit::Unclear, "give --internal-url http://HOST:PORT"),
@@ -157,19 +120,21 @@ pub struct AdminClient {
 
 impl AdminClient {
     /// A client of the server that was named, or of the one these settings describe.
-    ///
-    /// # Errors
-    /// The address cannot be used.
     pub fn new(args: &ServerArgs, settings: &Settings) -> Result<Self, Error> {
-        let text = match &args.internal_url {
+        let url = match &args.internal_url {
             Some(url) => url.clone(),
             None => format!("http://{}", reachable(settings.internal.bind)?),
         };
-        let base = Url::parse(&text)
-            .map_err(|error| Error::Address(format!("{text:?} is not a URL: {error}")))?;
+        Self::at(&url, settings.admin.bearer().cloned())
+    }
+
+    /// A client of the internal listener `url`.
+    pub fn at(url: &str, token: Option<SecretString>) -> Result<Self, Error> {
+        let base = Url::parse(url)
+            .map_err(|error| Error::Address(format!("{url:?} is not a URL: {error}")))?;
         if base.scheme() != "http" || base.cannot_be_a_base() {
             return Err(Error::Address(format!(
-                "{text:?} is not an http:// URL; the internal listener speaks plain HTTP"
+                "{url:?} is not an http:// URL; the internal listener speaks plain HTTP"
             )));
         }
         // A proxy from the environment has no business between an operator and this machine.
@@ -178,21 +143,34 @@ impl AdminClient {
             .connect_timeout(CONNECT_TIMEOUT)
             .build()
             .map_err(|error| Error::Address(error.to_string()))?;
-        Ok(Self { base, token: settings.admin.bearer().cloned(), http })
+        Ok(Self { base, token, http })
+    }
+
+    /// Creates a sale of one SKU, which has begun and lasts a day, and opens it.
+    pub async fn open_sale(&self, sale: &str, title: &str, sku: &Json) -> Result<(), Error> {
+        let time = |ms| {
+            let time = DateTime::from_timestamp_millis(clock::wall_ms() + ms).unwrap_or_default();
+            time.to_rfc3339_opts(SecondsFormat::Millis, true)
+        };
+        let description = json!({
+            "sale_id": sale,
+            "title": title,
+            "starts_at": time(-60_000),
+            "ends_at": time(86_400_000),
+            "ticket_required": false,
+            "skus": [sku],
+        });
+        self.post(&["sales"], &description, None).await?;
+        self.post(&["sales", sale, "open"], &json!({}), None).await?;
+        Ok(())
     }
 
     /// `GET` below `/admin/v1`.
-    ///
-    /// # Errors
-    /// Every way in which there is no answer of the kind asked for.
     pub async fn get(&self, path: &[&str], within: Option<Duration>) -> Result<Json, Error> {
         self.call(Method::GET, path, &[], None, within).await
     }
 
     /// The same, with a query.
-    ///
-    /// # Errors
-    /// As [`AdminClient::get`].
     pub async fn ask(
         &self,
         path: &[&str],
@@ -203,9 +181,6 @@ impl AdminClient {
     }
 
     /// `POST` below `/admin/v1`; waits as long as it takes when `within` is `None`.
-    ///
-    /// # Errors
-    /// As [`AdminClient::get`].
     pub async fn post(
         &self,
         path: &[&str],
@@ -215,12 +190,20 @@ impl AdminClient {
         self.call(Method::POST, path, &[], Some(body), within).await
     }
 
+    /// The text at a path of the internal listener; `None` without a good answer.
+    pub async fn text(&self, path: &str, within: Duration) -> Option<String> {
+        let mut url = self.base.clone();
+        url.set_path(path);
+        let mut request = self.http.get(url).timeout(within);
+        if let Some(token) = &self.token {
+            request = request.bearer_auth(token.expose_secret());
+        }
+        request.send().await.ok()?.error_for_status().ok()?.text().await.ok()
+    }
+
     /// Whether a Floodgate server is alive there.
     pub async fn is_alive(&self) -> bool {
-        let mut url = self.base.clone();
-        url.set_path("/livez");
-        let answer = self.http.get(url).timeout(CONNECT_TIMEOUT).send().await;
-        answer.is_ok_and(|answer| answer.status().is_success())
+        self.text("/livez", CONNECT_TIMEOUT).await.is_some()
     }
 
     async fn call(

@@ -7,10 +7,11 @@ use serde_json::{Value as Json, json};
 
 use super::admin::{AdminClient, Error, SECTIONS, ServerArgs};
 use super::common::Common;
-use super::engine;
 use super::exit::{Exit, Failure};
-use super::output::Output;
+use super::output::{Output, list};
 use crate::config::Settings;
+use crate::domain::SaleId;
+use crate::{audit, clock, tier};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -38,9 +39,6 @@ pub struct AuditArgs {
 }
 
 /// Audits through the running server, or the ledger itself when none runs.
-///
-/// # Errors
-/// It could not tell.
 pub async fn run(args: &AuditArgs) -> anyhow::Result<Exit> {
     let settings = args.common.settings_for(&SECTIONS)?;
     let output = args.common.output();
@@ -73,7 +71,7 @@ async fn report(args: &AuditArgs, settings: &Settings, output: Output) -> anyhow
                 "{error}: reading the ledger itself; what only the gates know is not judged"
             ));
             let settings = args.common.settings_for(&["tier", "ledger."])?;
-            Ok(engine::audit_ledger(&settings, args.sale.as_deref()).await?)
+            Ok(audit_ledger(&settings, args.sale.as_deref()).await?)
         }
         // A refused audit judged nothing: never the exit of a violation.
         Err(error @ Error::Refused { .. }) => {
@@ -81,6 +79,28 @@ async fn report(args: &AuditArgs, settings: &Settings, output: Output) -> anyhow
         }
         other => Ok(other.map_err(Error::into_failure)?),
     }
+}
+
+/// Audits the ledger itself, without a server: the report as the admin API gives it.
+async fn audit_ledger(settings: &Settings, sale: Option<&str>) -> Result<Json, Failure> {
+    let could_not_tell = |problem: String| {
+        let remedy = "`floodgate doctor` looks further, with the same --config and --set";
+        Failure::new(Exit::Unclear, format!("could not tell: {problem}"), remedy)
+    };
+    let sale: Option<SaleId> = match sale.map(str::parse).transpose() {
+        Ok(sale) => sale,
+        Err(error) => return Err(could_not_tell(format!("--sale: {error}"))),
+    };
+    let ledger = tier::open_ledger_for_reading(settings)
+        .map_err(|error| could_not_tell(error.to_string()))?;
+    let report = audit::audit(None, ledger.as_ref(), sale.as_ref(), clock::wall_ms()).await;
+    ledger.close().await;
+    let report = report.map_err(|error| could_not_tell(format!("{error}{}", cause_of(&error))))?;
+    serde_json::to_value(report).map_err(|error| could_not_tell(error.to_string()))
+}
+
+fn cause_of(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(String::new, |cause| format!(": {cause}"))
 }
 
 /// Violations count even where not everything could be told.
@@ -95,7 +115,6 @@ fn verdict(report: &Json) -> Exit {
 
 fn render(report: &Json) -> String {
     let text = |value: &Json| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let list = |name: &str| report.get(name).and_then(Json::as_array).cloned().unwrap_or_default();
     let field = |of: &Json, name: &str| of.get(name).map(text).unwrap_or_default();
 
     let mut shown = match verdict(report) {
@@ -112,16 +131,16 @@ fn render(report: &Json) -> String {
         field(report, "num_orders"),
         report.get("num_dead_letters").and_then(Json::as_u64).unwrap_or(0)
     );
-    for violation in list("violations") {
-        let (invariant, detail) = (field(&violation, "invariant"), field(&violation, "detail"));
+    for violation in list(report, "violations") {
+        let (invariant, detail) = (field(violation, "invariant"), field(violation, "detail"));
         let _ = writeln!(shown, "  violated  {invariant}: {detail}");
     }
-    for judged in list("judged") {
-        let (invariant, evidence) = (field(&judged, "invariant"), field(&judged, "evidence"));
+    for judged in list(report, "judged") {
+        let (invariant, evidence) = (field(judged, "invariant"), field(judged, "evidence"));
         let _ = writeln!(shown, "  judged    {invariant}: {evidence}");
     }
-    for note in list("notes") {
-        let _ = writeln!(shown, "  note      {}", text(&note));
+    for note in list(report, "notes") {
+        let _ = writeln!(shown, "  note      {}", text(note));
     }
     shown
 }
@@ -158,6 +177,23 @@ mod tests {
             "  note      gates were busy",
         ];
         assert_eq!(text.lines().collect::<Vec<_>>(), expected);
+    }
+
+    #[tokio::test]
+    async fn an_audit_without_a_server_tells_what_it_can() {
+        let directory = tempfile::tempdir().unwrap();
+        let settings = Settings::for_test(&format!("sqlite://{}/l.db", directory.path().display()));
+        let missing = audit_ledger(&settings, None).await.unwrap_err();
+        assert_eq!(missing.exit, Exit::Unclear);
+
+        assert_eq!(tier::pending_migrations(&settings).unwrap(), None);
+        assert!(!tier::migrate(&settings).unwrap().is_empty());
+        assert_eq!(tier::migrate(&settings).unwrap(), Vec::<String>::new());
+        assert_eq!(tier::pending_migrations(&settings).unwrap(), Some(Vec::new()));
+        let report = audit_ledger(&settings, None).await.unwrap();
+        assert_eq!(report["num_violations"], 0);
+        let unknown = audit_ledger(&settings, Some("spring")).await.unwrap_err();
+        assert!(unknown.problem.contains("spring"), "{unknown}");
     }
 
     #[tokio::test]

@@ -23,10 +23,6 @@ pub struct CheckConfigArgs {
 }
 
 /// Prints the configuration in effect.
-///
-/// # Errors
-/// There are no settings to show: a key is unknown, a value has the wrong type, or the file cannot
-/// be read.
 pub fn run(args: &CheckConfigArgs) -> anyhow::Result<Exit> {
     let output = args.common.output();
     let loaded = match Loaded::read(&args.common.sources()) {

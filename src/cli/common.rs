@@ -23,30 +23,22 @@ pub struct Common {
 
 impl Common {
     /// Where this command's words go.
-    #[must_use]
     pub fn output(&self) -> Output {
         Output::new(self.json)
     }
 
     /// Where this command's settings come from.
-    #[must_use]
     pub fn sources(&self) -> Sources {
         Sources::process(self.config.clone(), self.set.clone())
     }
 
     /// Settings that may be used.
-    ///
-    /// # Errors
-    /// Every fault of the configuration.
     pub fn settings(&self) -> Result<Settings, config::Error> {
         Settings::load(&self.sources())
     }
 
     /// Settings of which only the keys in `sections` must be right: an operator who pauses a sale
     /// need not be able to read the server's other secrets.
-    ///
-    /// # Errors
-    /// Every fault of those sections.
     pub fn settings_for(&self, sections: &[&str]) -> Result<Settings, config::Error> {
         let Loaded { settings, faults, .. } = Loaded::read(&self.sources())?;
         let relevant: Vec<_> = faults

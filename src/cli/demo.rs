@@ -2,23 +2,20 @@
 
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
-use super::admin::{self, AdminClient, ServerArgs};
+use super::admin::{AdminClient, ServerArgs};
 use super::common::Common;
 use super::exit::Exit;
 use super::open_files;
-use super::output::grouped;
+use super::output::{field, grouped, list};
 use crate::app::AppThread;
-use crate::clock;
 use crate::config::Settings;
-use crate::load::terminal_progress;
-use crate::load::{Crowd, CrowdAnswer, CrowdRun};
+use crate::load::{Crowd, CrowdRun, terminal_progress};
 use crate::telemetry;
 
 const EXAMPLES: &str = "\
@@ -80,9 +77,6 @@ impl Verdict {
 }
 
 /// Runs the demo.
-///
-/// # Errors
-/// The server could not start, or the crowd could not be sent.
 pub fn run(args: &DemoArgs) -> anyhow::Result<Exit> {
     let output = args.common.output();
     let mut settings = args.common.settings()?;
@@ -92,8 +86,9 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<Exit> {
     settings.http.connections_max = settings.http.connections_max.min(2_000);
     telemetry::init(&settings.log)?;
     open_files::raise(settings.http.connections_max);
-    let ledger = TemporaryLedger::new()?;
-    settings.ledger.url = format!("sqlite://{}", ledger.file().display());
+    let folder = tempfile::Builder::new().prefix("floodgate-demo-").tempdir();
+    let folder = folder.context("cannot create a temporary directory for the ledger")?;
+    settings.ledger.url = format!("sqlite://{}", folder.path().join("floodgate.db").display());
     free_port_if_taken(&mut settings.http.bind);
     free_port_if_taken(&mut settings.internal.bind);
     let server = AppThread::start(settings.clone())?;
@@ -113,8 +108,13 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<Exit> {
 
 async fn rush(args: &DemoArgs, settings: &Settings, public: SocketAddr) -> anyhow::Result<Verdict> {
     let server = ServerArgs::default();
-    let admin = AdminClient::new(&server, settings).map_err(admin::Error::into_failure)?;
-    open_sale(&admin, args.stock).await?;
+    let admin = AdminClient::new(&server, settings)?;
+    let sku = json!({
+        "sku_id": SKU, "title": "A phone", "price": 99_900, "initial_stock": args.stock,
+        "policy": {"kind": "one_per_buyer"}, "buckets": 4,
+        "payment_window_s": 900, "bar_lapsed": false,
+    });
+    admin.open_sale(SALE, "Demo sale", &sku).await?;
     let output = args.common.output();
     output.note(&format!(
         "floodgate demo: {} buyers, {} units, http://{public}",
@@ -124,56 +124,20 @@ async fn rush(args: &DemoArgs, settings: &Settings, public: SocketAddr) -> anyho
     let mut crowd = Crowd::new(public, SALE, SKU, args.buyers);
     crowd.progress = terminal_progress("buying");
     let run = crowd.run().await.context("the crowd could not be sent")?;
-    let call = |path: &'static [&'static str]| admin.get(path, None);
-    let funnel = call(&["sales", SALE, "funnel"]).await.map_err(admin::Error::into_failure)?;
-    let audit = admin
-        .post(&["audit"], &json!({"sale_id": SALE, "repair": false}), None)
-        .await
-        .map_err(admin::Error::into_failure)?;
+    let funnel = admin.get(&["sales", SALE, "funnel"], None).await?;
+    let body = json!({"sale_id": SALE, "repair": false});
+    let audit = admin.post(&["audit"], &body, None).await?;
     Ok(judge(args, &run, funnel, audit))
-}
-
-async fn open_sale(admin: &AdminClient, stock: u32) -> anyhow::Result<()> {
-    let now_ms = clock::wall_ms();
-    let sale = json!({
-        "sale_id": SALE,
-        "title": "Demo sale",
-        "starts_at": rfc3339(now_ms - 1_000)?,
-        "ends_at": rfc3339(now_ms + 24 * 3_600_000)?,
-        "ticket_required": false,
-        "skus": [{
-            "sku_id": SKU, "title": "A phone", "price": 99_900, "initial_stock": stock,
-            "policy": {"kind": "one_per_buyer"}, "buckets": 4,
-            "payment_window_s": 900, "bar_lapsed": false,
-        }],
-    });
-    admin.post(&["sales"], &sale, None).await.map_err(admin::Error::into_failure)?;
-    let open = admin.post(&["sales", SALE, "open"], &json!({}), None).await;
-    open.map_err(admin::Error::into_failure)?;
-    Ok(())
-}
-
-fn rfc3339(ms: i64) -> anyhow::Result<String> {
-    let instant = chrono::DateTime::from_timestamp_millis(ms).context("the clock is off")?;
-    Ok(instant.to_rfc3339_opts(chrono::SecondsFormat::Millis, true))
 }
 
 /// Compares what the crowd heard with what the ledger holds.
 fn judge(args: &DemoArgs, run: &CrowdRun, funnel: Json, audit: Json) -> Verdict {
-    let stages = member(&funnel, "stages").as_array().into_iter().flatten();
-    let landed = stages
-        .filter(|stage| member(stage, "stage") == "landed")
-        .find_map(|stage| member(stage, "count").as_u64())
-        .unwrap_or(0);
+    let mut stages = list(&funnel, "stages").iter();
+    let landed = stages.find(|stage| field(stage, "stage") == "landed");
+    let landed = landed.map_or(0, |stage| count(stage, "count"));
     let sold = run.accepted_ids().len() as u64;
-    let first_buyers: BTreeSet<u64> = run
-        .answers
-        .iter()
-        .filter(|answer| answer.accepted().is_some())
-        .map(|answer| answer.buyer_id)
-        .collect();
-    let unknown =
-        run.answers.iter().filter(|answer| CrowdAnswer::is_unknown(answer)).count() as u64;
+    let accepted = run.clicks.iter().filter(|click| click.accepted.is_some());
+    let first_buyers: BTreeSet<u64> = accepted.map(|click| click.buyer_id).collect();
     let report = &run.report;
     let sold_out_answers = report.with_code("sold-out");
     Verdict {
@@ -184,7 +148,7 @@ fn judge(args: &DemoArgs, run: &CrowdRun, funnel: Json, audit: Json) -> Verdict 
         sold_out_answers,
         repeats_answered: report.replayed,
         other_answers: report.answered - report.succeeded() - sold_out_answers,
-        unknown,
+        unknown: run.clicks.iter().filter(|click| click.is_unknown).count() as u64,
         seconds: report.elapsed.as_secs_f64(),
         clicks_per_second: report.per_second(report.answered),
         p50_ms: report.latency.p50_us() as f64 / 1000.0,
@@ -192,26 +156,23 @@ fn judge(args: &DemoArgs, run: &CrowdRun, funnel: Json, audit: Json) -> Verdict 
         oversold: landed.saturating_sub(u64::from(args.stock)),
         doubled: sold.saturating_sub(first_buyers.len() as u64),
         lost: sold.saturating_sub(landed),
-        audit_holds: member(&audit, "holds") == true && member(&audit, "could_tell") == true,
+        audit_holds: ["holds", "could_tell"].iter().all(|name| field(&audit, name) == "true"),
         funnel,
         audit,
     }
 }
 
-/// A member of an object, or null.
-fn member<'a>(object: &'a Json, name: &str) -> &'a Json {
-    object.get(name).unwrap_or(&Json::Null)
+fn count(of: &Json, name: &str) -> u64 {
+    of.get(name).and_then(Json::as_u64).unwrap_or(0)
 }
 
 fn show(verdict: &Verdict) -> String {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a shown rate")]
-    let clicks_per_second = verdict.clicks_per_second as u64;
     let mut text = format!(
         "\n{} clicks by {} buyers in {:.2} s: {} per second, p50 {:.1} ms, p99 {:.1} ms\n\n",
         grouped(verdict.clicks),
         grouped(verdict.buyers),
         verdict.seconds,
-        grouped(clicks_per_second),
+        grouped(verdict.clicks_per_second),
         verdict.p50_ms,
         verdict.p99_ms,
     );
@@ -226,15 +187,14 @@ fn show(verdict: &Verdict) -> String {
         text.push_str(&format!("  {:>9}  {what}\n", grouped(count)));
     }
     text.push_str("\nfunnel (from the server)\n\n");
-    for stage in member(&verdict.funnel, "stages").as_array().into_iter().flatten() {
-        let count = member(stage, "count").as_u64().unwrap_or(0);
-        let name = member(stage, "stage").as_str().unwrap_or("?");
-        text.push_str(&format!("  {:>9}  {name}\n", grouped(count)));
+    for stage in list(&verdict.funnel, "stages") {
+        let (count, name) = (grouped(count(stage, "count")), field(stage, "stage"));
+        text.push_str(&format!("  {count:>9}  {name}\n"));
     }
     text.push_str(&format!(
         "\naudit: {} orders read, {} invariants judged, {}\n",
-        grouped(member(&verdict.audit, "num_orders").as_u64().unwrap_or(0)),
-        member(&verdict.audit, "judged").as_array().map_or(0, Vec::len),
+        grouped(count(&verdict.audit, "num_orders")),
+        list(&verdict.audit, "judged").len(),
         if verdict.audit_holds { "all hold" } else { "NOT all hold, see --json" },
     ));
     text.push_str(&format!(
@@ -278,31 +238,5 @@ The interface with every call: http://{public}/docs/
 fn free_port_if_taken(bind: &mut SocketAddr) {
     if TcpListener::bind(*bind).is_err() {
         bind.set_port(0);
-    }
-}
-
-/// A folder for one ledger, removed at the end.
-struct TemporaryLedger {
-    folder: PathBuf,
-}
-
-impl TemporaryLedger {
-    fn new() -> anyhow::Result<Self> {
-        let name = format!("floodgate-demo-{}-{:08x}", std::process::id(), fastrand::u32(..));
-        let folder = std::env::temp_dir().join(name);
-        std::fs::create_dir(&folder)
-            .with_context(|| format!("cannot create {}; is it writable?", folder.display()))?;
-        Ok(Self { folder })
-    }
-
-    fn file(&self) -> PathBuf {
-        Path::new(&self.folder).join("floodgate.db")
-    }
-}
-
-impl Drop for TemporaryLedger {
-    fn drop(&mut self) {
-        // What cannot be removed lies in the system's temporary folder and is removed by it.
-        let _left_behind = std::fs::remove_dir_all(&self.folder);
     }
 }

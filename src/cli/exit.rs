@@ -3,32 +3,33 @@
 use std::fmt::{self, Write};
 use std::process::ExitCode;
 
-use crate::{config, telemetry};
+use super::admin;
+use crate::actors::supervisor::ComponentDown;
+use crate::{app, config, db, http, telemetry, tier};
 
-/// How a command ended.
+/// How a command ended; its number is the code a shell sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     /// Done, or everything holds.
-    Done,
+    Done = 0,
     /// A clear "no".
-    Negative,
+    Negative = 1,
     /// Wrong usage, or no answer was found.
-    Unclear,
+    Unclear = 2,
     /// The configuration is at fault.
-    Configuration,
+    Configuration = 3,
     /// The ledger cannot be used.
-    Ledger,
+    Ledger = 4,
     /// A listener's address cannot be had.
-    Address,
+    Address = 5,
     /// A component used up its restarts.
-    GaveUp,
+    GaveUp = 6,
     /// A defect of the program.
-    Internal,
+    Internal = 70,
 }
 
 impl Exit {
-    /// Every exit, in the order of its code.
-    pub const ALL: [Self; 8] = [
+    const ALL: [Self; 8] = [
         Self::Done,
         Self::Negative,
         Self::Unclear,
@@ -39,23 +40,7 @@ impl Exit {
         Self::Internal,
     ];
 
-    /// The code a shell sees.
-    #[must_use]
-    pub const fn code(self) -> u8 {
-        match self {
-            Self::Done => 0,
-            Self::Negative => 1,
-            Self::Unclear => 2,
-            Self::Configuration => 3,
-            Self::Ledger => 4,
-            Self::Address => 5,
-            Self::GaveUp => 6,
-            Self::Internal => 70,
-        }
-    }
-
     /// What the code means, for `--help` and the documentation.
-    #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::Done => "done; every check holds",
@@ -72,7 +57,6 @@ impl Exit {
     }
 
     /// The exit for a command that failed: what the error says of itself, else an internal error.
-    #[must_use]
     pub fn of(error: &anyhow::Error) -> Self {
         if let Some(failure) = error.downcast_ref::<Failure>() {
             return failure.exit;
@@ -80,22 +64,41 @@ impl Exit {
         if error.is::<config::Error>() || error.is::<telemetry::Error>() {
             return Self::Configuration;
         }
-        super::engine::exit_of(error).unwrap_or(Self::Internal)
+        if error.is::<ComponentDown>() {
+            return Self::GaveUp;
+        }
+        if error.is::<db::Error>() {
+            return Self::Ledger;
+        }
+        match error.downcast_ref::<app::Error>() {
+            Some(app::Error::Backends(tier::Error::Redis { .. } | tier::Error::Amqp { .. })) => {
+                Self::Configuration
+            }
+            Some(app::Error::Backends(tier::Error::Broker(_))) => Self::Internal,
+            Some(
+                app::Error::Backends(tier::Error::Ledger(_))
+                | app::Error::Rebuild(_)
+                | app::Error::Http(http::server::Error::Ledger(_)),
+            ) => Self::Ledger,
+            Some(app::Error::Http(http::server::Error::Bind { .. })) => Self::Address,
+            Some(app::Error::Http(http::server::Error::NoSecret(_))) => Self::Configuration,
+            Some(app::Error::ComponentDown(_)) => Self::GaveUp,
+            Some(app::Error::System { .. } | app::Error::MainThreadDied) | None => Self::Internal,
+        }
     }
 }
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
-        Self::from(exit.code())
+        Self::from(exit as u8)
     }
 }
 
 /// The table of exit codes below `--help`.
-#[must_use]
 pub fn help() -> String {
     let mut text = "Exit codes:".to_owned();
     for exit in Exit::ALL {
-        let _ = write!(text, "\n  {:>2}  {}", exit.code(), exit.meaning());
+        let _ = write!(text, "\n  {:>2}  {}", exit as u8, exit.meaning());
     }
     text
 }
@@ -118,6 +121,17 @@ impl Failure {
     }
 }
 
+/// The error as its user can act on it: what the server said comes with the next step.
+pub fn explained(error: anyhow::Error) -> anyhow::Error {
+    if error.is::<Failure>() {
+        return error;
+    }
+    match error.downcast::<admin::Error>() {
+        Ok(said) => said.into_failure().into(),
+        Err(error) => error,
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}\n    -> {}", self.problem, self.remedy)
@@ -130,7 +144,7 @@ mod tests {
 
     #[test]
     fn codes_are_distinct_ascending_and_in_the_help() {
-        let codes: Vec<u8> = Exit::ALL.iter().map(|exit| exit.code()).collect();
+        let codes: Vec<u8> = Exit::ALL.iter().map(|exit| *exit as u8).collect();
         assert_eq!(codes, [0, 1, 2, 3, 4, 5, 6, 70]);
         let help = help();
         for exit in Exit::ALL {
@@ -146,5 +160,11 @@ mod tests {
         let error = anyhow::Error::new(config::Error::Environment("odd".into()));
         assert_eq!(Exit::of(&error), Exit::Configuration);
         assert_eq!(Exit::of(&anyhow::anyhow!("who knows")), Exit::Internal);
+        let cannot = || db::Error::CannotOpen { reason: "no".into() };
+        assert_eq!(Exit::of(&cannot().into()), Exit::Ledger);
+        assert_eq!(Exit::of(&app::Error::Backends(cannot().into()).into()), Exit::Ledger);
+        assert_eq!(Exit::of(&app::Error::MainThreadDied.into()), Exit::Internal);
+        let silent = admin::Error::Address("nowhere".into()).into();
+        assert_eq!(Exit::of(&explained(silent)), Exit::Unclear);
     }
 }

@@ -4,9 +4,9 @@ use clap::Args;
 use serde_json::json;
 
 use super::common::Common;
-use super::engine;
 use super::exit::Exit;
 use crate::config::redact_url;
+use crate::tier;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -23,12 +23,9 @@ pub struct MigrateArgs {
 }
 
 /// Runs the migrations that the ledger lacks.
-///
-/// # Errors
-/// The configuration of the ledger is wrong, or the ledger cannot be used.
 pub fn run(args: &MigrateArgs) -> anyhow::Result<Exit> {
     let settings = args.common.settings_for(&["ledger."])?;
-    let ran = engine::migrate(&settings)?;
+    let ran = tier::migrate(&settings)?;
     let ledger = redact_url(&settings.ledger.url);
     args.common.output().data(&json!({ "ledger": ledger, "migrations_run": ran }), || {
         if ran.is_empty() {

@@ -1,7 +1,7 @@
 //! The command line: one file per command.
 //!
 //! Data goes to stdout, messages to stderr, and every ending has a documented exit code
-//! ([`exit::Exit`]). Commands about a running server are clients of its admin API.
+//! (`exit::Exit`). Commands about a running server are clients of its admin API.
 
 use std::ffi::OsString;
 use std::future::Future;
@@ -11,22 +11,22 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 
-pub mod admin;
-pub mod audit;
-pub mod bench;
-pub mod check_config;
-pub mod common;
-pub mod demo;
-pub mod dlq;
-pub mod doctor;
-mod engine;
-pub mod exit;
-pub mod migrate;
+mod admin;
+mod audit;
+mod bench;
+mod check_config;
+mod common;
+mod demo;
+mod dlq;
+mod doctor;
+mod exit;
+mod migrate;
 mod open_files;
-pub mod output;
-pub mod sale;
-pub mod serve;
-pub mod trace;
+mod output;
+mod rebuild;
+mod sale;
+mod serve;
+mod trace;
 
 use exit::Exit;
 use output::Output;
@@ -38,6 +38,7 @@ Examples:
   floodgate serve --config floodgate.toml
   floodgate sale create sale.json && floodgate sale open spring
   floodgate audit --sale spring                exit 0: every invariant holds
+  floodgate rebuild --sale spring              its buckets in Redis, from the ledger
   floodgate trace 7212345678901234567          where is this order?
   floodgate doctor                             what would go wrong tonight?
 ";
@@ -59,6 +60,7 @@ enum Command {
     CheckConfig(check_config::CheckConfigArgs),
     Doctor(doctor::DoctorArgs),
     Sale(sale::SaleArgs),
+    Rebuild(rebuild::RebuildArgs),
     Audit(audit::AuditArgs),
     Dlq(dlq::DlqArgs),
     Trace(trace::TraceArgs),
@@ -75,6 +77,7 @@ fn dispatch(command: Command) -> anyhow::Result<Exit> {
         Command::CheckConfig(args) => check_config::run(&args),
         Command::Doctor(args) => block_on(doctor::run(&args))?,
         Command::Sale(args) => block_on(sale::run(&args))?,
+        Command::Rebuild(args) => block_on(rebuild::run(&args))?,
         Command::Audit(args) => block_on(audit::run(&args))?,
         Command::Dlq(args) => block_on(dlq::run(&args))?,
         Command::Trace(args) => block_on(trace::run(&args))?,
@@ -84,7 +87,6 @@ fn dispatch(command: Command) -> anyhow::Result<Exit> {
 }
 
 /// Runs the command this process was started with.
-#[must_use]
 pub fn main() -> ExitCode {
     run(std::env::args_os()).into()
 }
@@ -103,6 +105,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Exit {
     match catch_unwind(AssertUnwindSafe(|| dispatch(cli.command))) {
         Ok(Ok(exit)) => exit,
         Ok(Err(error)) => {
+            let error = exit::explained(error);
             Output::new(false).failed(&error);
             Exit::of(&error)
         }

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::io::Write;
 
 use serde::Serialize;
+use serde_json::Value as Json;
 
 /// Where a command's words go.
 #[derive(Debug, Clone, Copy)]
@@ -13,21 +14,16 @@ pub struct Output {
 
 impl Output {
     /// With `json`, data is one JSON value on one line; else text for people.
-    #[must_use]
     pub const fn new(json: bool) -> Self {
         Self { json }
     }
 
     /// Whether data is printed as JSON.
-    #[must_use]
     pub const fn is_json(self) -> bool {
         self.json
     }
 
     /// Prints what the command was asked for.
-    ///
-    /// # Errors
-    /// The data cannot be written as JSON: a defect.
     pub fn data<T: Serialize>(
         self,
         data: &T,
@@ -39,6 +35,7 @@ impl Output {
     }
 
     /// Says something about the way, not the result.
+    #[expect(clippy::unused_self, reason = "whoever has data to print has something to say")]
     pub fn note(self, message: &str) {
         write(&mut std::io::stderr().lock(), message);
     }
@@ -66,7 +63,6 @@ fn write(to: &mut dyn Write, text: &str) {
 }
 
 /// A number, rounded, with thousands apart.
-#[must_use]
 pub fn grouped(number: impl std::fmt::Display) -> String {
     let digits = format!("{number:.0}");
     let mut text = String::with_capacity(digits.len() * 2);
@@ -81,7 +77,6 @@ pub fn grouped(number: impl std::fmt::Display) -> String {
 
 /// Text that another party wrote, on one line of at most `max` characters: nothing in it moves the
 /// cursor of a terminal, or turns around what stands beside it.
-#[must_use]
 pub fn on_one_line(text: &str, max: usize) -> String {
     let mut chars = text.chars();
     let shown: String = chars.by_ref().take(max).collect();
@@ -97,8 +92,21 @@ fn cleaned(text: &str) -> String {
     text.chars().map(|c| if c.is_control() || turns(c) { '.' } else { c }).collect()
 }
 
+/// A field as a person reads it; a dash where there is none.
+pub fn field(of: &Json, name: &str) -> String {
+    match of.get(name) {
+        None | Some(Json::Null) => "-".to_owned(),
+        Some(Json::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    }
+}
+
+/// The members of a list; none where there is no list.
+pub fn list<'a>(of: &'a Json, name: &str) -> &'a [Json] {
+    of.get(name).and_then(Json::as_array).map_or(&[], Vec::as_slice)
+}
+
 /// Columns aligned to the left under a heading. Cells may hold what another party wrote.
-#[must_use]
 pub fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
     let cleaned = |row: &Vec<String>| row.iter().map(|cell| cleaned(cell)).collect();
     let rows: Vec<Vec<String>> = rows.iter().map(cleaned).collect();

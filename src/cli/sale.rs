@@ -9,7 +9,7 @@ use serde_json::{Value as Json, json};
 
 use super::admin::With;
 use super::exit::{Exit, Failure};
-use super::output::{grouped, table};
+use super::output::{field, grouped, list, table};
 
 /// Opening loads stock into every gate, so it may take a while.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -81,9 +81,6 @@ struct One {
 }
 
 /// Carries out one verb.
-///
-/// # Errors
-/// The server refused, did not answer, or the request makes no sense.
 pub async fn run(args: &SaleArgs) -> anyhow::Result<Exit> {
     match &args.verb {
         Verb::Create { file, with } => create(file, with).await,
@@ -91,17 +88,14 @@ pub async fn run(args: &SaleArgs) -> anyhow::Result<Exit> {
         Verb::Pause(one) => turn(one, "pause", "paused", "go on with: floodgate sale open").await,
         Verb::Close(one) => turn(one, "close", "closed", "check it: floodgate audit --sale").await,
         Verb::Show(one) => show(one).await,
-        Verb::List { with } => list(with).await,
+        Verb::List { with } => show_all(with).await,
     }
 }
 
 async fn create(file: &Path, with: &With) -> anyhow::Result<Exit> {
     let description = read_description(file)?;
     let client = with.client()?;
-    let sale = client
-        .post(&["sales"], &description, Some(PATIENCE))
-        .await
-        .map_err(super::admin::Error::into_failure)?;
+    let sale = client.post(&["sales"], &description, Some(PATIENCE)).await?;
     let id = field(&description, "sale_id");
     with.output().data(&sale, || format!("sale {id} is created, and not open yet"))?;
     with.output().note(&format!("next: floodgate sale open {id}"));
@@ -110,11 +104,8 @@ async fn create(file: &Path, with: &With) -> anyhow::Result<Exit> {
 
 async fn turn(one: &One, verb: &str, becomes: &str, next: &str) -> anyhow::Result<Exit> {
     let (id, with) = (&one.sale_id, &one.with);
-    let sale = with
-        .client()?
-        .post(&["sales", id, verb], &json!({}), Some(PATIENCE))
-        .await
-        .map_err(super::admin::Error::into_failure)?;
+    let path = ["sales", id, verb];
+    let sale = with.client()?.post(&path, &json!({}), Some(PATIENCE)).await?;
     with.output().data(&sale, || format!("sale {id} is {becomes}"))?;
     with.output().note(&format!("{next} {id}"));
     Ok(Exit::Done)
@@ -122,26 +113,18 @@ async fn turn(one: &One, verb: &str, becomes: &str, next: &str) -> anyhow::Resul
 
 async fn show(one: &One) -> anyhow::Result<Exit> {
     let client = one.with.client()?;
-    let get = async |path: &[&str]| {
-        client.get(path, Some(PATIENCE)).await.map_err(super::admin::Error::into_failure)
-    };
-    let mut sale = get(&["sales", &one.sale_id]).await?;
-    let funnel = get(&["sales", &one.sale_id, "funnel"]).await?;
+    let mut sale = client.get(&["sales", &one.sale_id], Some(PATIENCE)).await?;
+    let funnel = client.get(&["sales", &one.sale_id, "funnel"], Some(PATIENCE)).await?;
     if let (Some(sale), Some(stages)) = (sale.as_object_mut(), funnel.get("stages")) {
         sale.insert("funnel".to_owned(), stages.clone());
     }
-    one.with
-        .output()
-        .data(&sale, || format!("{}\n{}", render_sale(&sale), render_funnel(&sale)))?;
+    let text = || format!("{}\n{}", render_sale(&sale), render_funnel(&sale));
+    one.with.output().data(&sale, text)?;
     Ok(Exit::Done)
 }
 
-async fn list(with: &With) -> anyhow::Result<Exit> {
-    let answer = with
-        .client()?
-        .get(&["sales"], Some(PATIENCE))
-        .await
-        .map_err(super::admin::Error::into_failure)?;
+async fn show_all(with: &With) -> anyhow::Result<Exit> {
+    let answer = with.client()?.get(&["sales"], Some(PATIENCE)).await?;
     with.output().data(&answer, || render_list(&answer))?;
     Ok(Exit::Done)
 }
@@ -164,19 +147,6 @@ fn read_description(file: &Path) -> Result<Json, Failure> {
     })
 }
 
-/// A field as a person reads it; a dash where there is none.
-pub(super) fn field(of: &Json, name: &str) -> String {
-    match of.get(name) {
-        None | Some(Json::Null) => "-".to_owned(),
-        Some(Json::String(text)) => text.clone(),
-        Some(other) => other.to_string(),
-    }
-}
-
-fn skus(sale: &Json) -> &[Json] {
-    sale.get("skus").and_then(Json::as_array).map_or(&[], Vec::as_slice)
-}
-
 /// `{"sales": [..]}`, as lists of the API are; a bare list is understood too.
 fn render_list(answer: &Json) -> String {
     let sales = answer.get("sales").unwrap_or(answer).as_array().map_or(&[][..], Vec::as_slice);
@@ -190,7 +160,7 @@ fn render_list(answer: &Json) -> String {
                 .iter()
                 .map(|name| field(sale, name))
                 .collect();
-            row.push(skus(sale).len().to_string());
+            row.push(list(sale, "skus").len().to_string());
             row.push(field(sale, "title"));
             row
         })
@@ -199,7 +169,7 @@ fn render_list(answer: &Json) -> String {
 }
 
 fn render_sale(sale: &Json) -> String {
-    let rows: Vec<Vec<String>> = skus(sale)
+    let rows: Vec<Vec<String>> = list(sale, "skus")
         .iter()
         .map(|sku| {
             let policy = sku.get("policy").map_or_else(
@@ -226,8 +196,7 @@ fn render_sale(sale: &Json) -> String {
 
 /// Where the requests are. What nobody could count is a question mark.
 fn render_funnel(sale: &Json) -> String {
-    let stages = sale.get("funnel").and_then(Json::as_array).map_or(&[][..], Vec::as_slice);
-    let rows: Vec<Vec<String>> = stages
+    let rows: Vec<Vec<String>> = list(sale, "funnel")
         .iter()
         .map(|stage| {
             let count = match stage.get("count").and_then(Json::as_u64) {

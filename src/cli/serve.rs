@@ -1,13 +1,13 @@
 //! `floodgate serve`: the server.
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde_json::json;
 
 use super::common::Common;
 use super::exit::Exit;
+use super::open_files;
 use super::output::Output;
-use super::{engine, open_files};
-use crate::app::Listening;
+use crate::app::{self, Listening};
 use crate::config::{AuthMode, Settings};
 use crate::telemetry;
 
@@ -19,44 +19,22 @@ Examples:
   FLOODGATE__HTTP__BIND=127.0.0.1:0 floodgate serve --set log.filter=debug
 ";
 
+/// The words of [`crate::config::Role`].
+const ROLES: [&str; 5] = ["all", "api", "relay", "consumer", "keeper"];
+
 /// Run the server until SIGINT or SIGTERM
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES)]
 pub struct ServeArgs {
     /// Which part of the pipeline this process runs; the same as --set role=ROLE
-    #[arg(long, value_enum)]
-    role: Option<RoleFlag>,
+    #[arg(long, value_parser = ROLES)]
+    role: Option<String>,
     /// `--json` also makes the log JSON.
     #[command(flatten)]
     common: Common,
 }
 
-/// [`crate::config::Role`] as a flag.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum RoleFlag {
-    All,
-    Api,
-    Relay,
-    Consumer,
-    Keeper,
-}
-
-impl RoleFlag {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::All => "all",
-            Self::Api => "api",
-            Self::Relay => "relay",
-            Self::Consumer => "consumer",
-            Self::Keeper => "keeper",
-        }
-    }
-}
-
 /// Runs the server; returns when it has stopped.
-///
-/// # Errors
-/// The configuration is wrong, or the engine could not start or gave up.
 pub fn run(args: &ServeArgs) -> anyhow::Result<Exit> {
     let settings = settings(args)?;
     telemetry::init(&settings.log)?;
@@ -65,7 +43,8 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<Exit> {
     }
     warn_of_loose_settings(&settings);
     let output = args.common.output();
-    engine::serve(settings, |listening| announce(output, listening))
+    app::run(settings, |listening| announce(output, listening))?;
+    Ok(Exit::Done)
 }
 
 /// The line that clients and tests wait for, and the same words in the log.
@@ -86,7 +65,7 @@ fn settings(args: &ServeArgs) -> Result<Settings, crate::config::Error> {
         // In front: an explicit --set log.format wins.
         sources.set.insert(0, "log.format=json".to_owned());
     }
-    sources.set.extend(args.role.map(|role| format!("role={}", role.as_str())));
+    sources.set.extend(args.role.iter().map(|role| format!("role={role}")));
     Settings::load(&sources)
 }
 
@@ -110,8 +89,9 @@ mod tests {
     use super::*;
     use crate::config::{LogFormat, Role};
 
-    fn args(json: bool, set: &[&str], role: Option<RoleFlag>) -> ServeArgs {
+    fn args(json: bool, set: &[&str], role: Option<&str>) -> ServeArgs {
         let set = set.iter().map(|&pair| pair.to_owned()).collect();
+        let role = role.map(str::to_owned);
         ServeArgs { role, common: Common { json, set, config: None } }
     }
 
@@ -124,8 +104,8 @@ mod tests {
 
     #[test]
     fn every_role_flag_is_a_role() {
-        for flag in RoleFlag::value_variants() {
-            match settings(&args(false, &["role=all"], Some(*flag))) {
+        for role in ROLES {
+            match settings(&args(false, &["role=all"], Some(role))) {
                 Ok(settings) => assert_eq!(settings.role, Role::All),
                 Err(error) => {
                     assert!(error.to_string().contains("role: role `"), "{error}");

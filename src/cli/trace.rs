@@ -7,8 +7,7 @@ use serde_json::Value as Json;
 
 use super::admin::{Error, With};
 use super::exit::{Exit, Failure};
-use super::output::{on_one_line, table};
-use super::sale::field;
+use super::output::{field, list, on_one_line, table};
 
 /// Looking into an outbox reads everything that waits there.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -34,9 +33,6 @@ pub struct TraceArgs {
 }
 
 /// Asks the running server.
-///
-/// # Errors
-/// Nobody knows the request, or the server did not answer.
 pub async fn run(args: &TraceArgs) -> anyhow::Result<Exit> {
     let path = ["requests", &args.request_id, "trace"];
     let trace = args.with.client()?.get(&path, Some(PATIENCE)).await.map_err(explain)?;
@@ -58,13 +54,9 @@ fn explain(error: Error) -> Failure {
     Failure { remedy: remedy.to_owned(), ..error.into_failure() }
 }
 
-fn stages(trace: &Json) -> &[Json] {
-    trace.get("stages").and_then(Json::as_array).map_or(&[], Vec::as_slice)
-}
-
 /// The stages that could not be asked.
 fn silent(trace: &Json) -> Vec<String> {
-    let silent = stages(trace).iter().filter(|stage| field(stage, "state") == "unknown");
+    let silent = list(trace, "stages").iter().filter(|stage| field(stage, "state") == "unknown");
     silent.map(|stage| on_one_line(&field(stage, "stage"), TEXT_CHARS)).collect()
 }
 
@@ -83,7 +75,7 @@ fn render(trace: &Json) -> String {
         .map(|(title, value)| format!("{title} {}", on_one_line(&value, TEXT_CHARS)))
         .collect();
     let names = ["stage", "state", "at", "holder", "quantity", "says", "reason"];
-    let rows: Vec<Vec<String>> = stages(trace)
+    let rows: Vec<Vec<String>> = list(trace, "stages")
         .iter()
         .map(|stage| names.iter().map(|name| field(stage, name)).collect())
         .collect();
@@ -104,7 +96,7 @@ fn remedy(trace: &Json) -> String {
             silent.join(" and the ")
         );
     }
-    let stages = stages(trace);
+    let stages = list(trace, "stages");
     let find = |name: &str| stages.iter().rev().find(|stage| field(stage, "stage") == name);
     if let Some(ledger) = find("ledger") {
         return match field(ledger, "state").as_str() {

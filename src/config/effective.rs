@@ -135,11 +135,8 @@ fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::load::tests::set;
     use crate::config::{Loaded, Sources};
-
-    fn sources(set: &[&str]) -> Sources {
-        Sources { set: set.iter().map(|&s| s.to_owned()).collect(), ..Sources::default() }
-    }
 
     #[test]
     fn passwords_leave_urls_and_paths_stay() {
@@ -152,7 +149,7 @@ mod tests {
     #[test]
     fn what_is_printed_loads_again_to_the_same_values() {
         let odd = "ledger.url=sqlite://./a \"quoted\" \\ \u{7f}.db";
-        let first = Loaded::read(&sources(&[odd, "http.workers=3", "faults.panic_in=a,b"]));
+        let first = Loaded::read(&set(&[odd, "http.workers=3", "faults.panic_in=a,b"]));
         let text = first.unwrap().effective.to_toml();
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), &text).unwrap();
@@ -166,8 +163,8 @@ mod tests {
 
     #[test]
     fn secrets_are_in_no_form_of_output() {
-        let set = ["admin.token=s3cret", "ledger.url=mysql://u:s3cret@db/x"];
-        let loaded = Loaded::read(&sources(&set)).unwrap();
+        let secrets = ["admin.token=s3cret", "ledger.url=mysql://u:s3cret@db/x"];
+        let loaded = Loaded::read(&set(&secrets)).unwrap();
         let shown = [
             loaded.effective.to_toml(),
             loaded.effective.to_json().to_string(),
@@ -182,7 +179,7 @@ mod tests {
 
     #[test]
     fn json_names_the_origin_of_what_was_changed_only() {
-        let shown = Loaded::read(&sources(&["http.workers=3"])).unwrap().effective.to_json();
+        let shown = Loaded::read(&set(&["http.workers=3"])).unwrap().effective.to_json();
         assert_eq!(shown["settings"]["http"]["workers"], 3);
         assert_eq!(shown["settings"]["tier"], "memory");
         assert_eq!(shown["origins"], serde_json::json!({ "http.workers": "flag" }));

@@ -184,7 +184,7 @@ fn wrong_type(key: &str, value: &Json, default: &Json, origin: &Origin) -> Fault
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::collections::HashMap;
     use std::io::Write;
 
@@ -193,7 +193,7 @@ mod tests {
     use super::super::{EnvSource, Tier};
     use super::*;
 
-    fn set(pairs: &[&str]) -> Sources {
+    pub fn set(pairs: &[&str]) -> Sources {
         Sources { set: pairs.iter().map(|&pair| pair.to_owned()).collect(), ..Sources::default() }
     }
 
@@ -203,13 +203,13 @@ mod tests {
         EnvSource::Given(vars)
     }
 
-    fn temp(text: &str) -> tempfile::NamedTempFile {
+    pub fn temp(text: &str) -> tempfile::NamedTempFile {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(text.as_bytes()).unwrap();
         file
     }
 
-    fn faults_of(sources: &Sources) -> Vec<Fault> {
+    pub fn faults_of(sources: &Sources) -> Vec<Fault> {
         Settings::load(sources).unwrap_err().faults().to_vec()
     }
 

@@ -6,7 +6,7 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `settings`, `stores`, `pipeline` | the typed settings, field for field the keys |
+//! | `settings` | the typed settings, field for field the keys |
 //! | `load` | layers, merged and typed |
 //! | `secrets` | secrets that stand in files of their own |
 //! | `layers` | one source each: defaults, file, environment, flags |
@@ -19,22 +19,19 @@ mod error;
 mod layers;
 mod limits;
 mod load;
-mod pipeline;
 mod secrets;
 mod settings;
 mod store_rules;
-mod stores;
 mod validate;
 
 pub use effective::{Effective, Entry, HIDDEN, redact_url};
 pub use error::{Error, Fault};
 pub use layers::{DEFAULT_TOML, EnvSource, Origin, Sources};
 pub use load::Loaded;
-pub use pipeline::{AmqpSettings, OutboxKind, OutboxSettings, RelaySettings};
 pub use settings::{
-    AdminSettings, AuthMode, AuthSettings, ConsumerSettings, FaultSettings, GateSettings,
-    HttpSettings, InternalSettings, LogFormat, LogSettings, Role, Settings, ShutdownSettings,
-    SupervisorSettings, Tier,
+    AdminSettings, AmqpSettings, AuthMode, AuthSettings, ConsumerSettings, Durability,
+    FaultSettings, GateSettings, HttpSettings, InternalSettings, KeeperSettings, LedgerSettings,
+    LogFormat, LogSettings, OutboxKind, OutboxSettings, ReconcilerSettings, RedisSettings,
+    RelaySettings, Role, Settings, ShutdownSettings, SupervisorSettings, Tier,
 };
-pub use stores::{Durability, KeeperSettings, LedgerSettings, RedisSettings};
 pub use validate::validate;

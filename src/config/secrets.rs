@@ -51,26 +51,11 @@ fn read_secret(path: &Path) -> Result<SecretString, String> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-
     use secrecy::ExposeSecret;
 
     use super::*;
-    use crate::config::{AuthMode, Sources};
-
-    fn set(pairs: &[&str]) -> Sources {
-        Sources { set: pairs.iter().map(|&pair| pair.to_owned()).collect(), ..Sources::default() }
-    }
-
-    fn temp(text: &str) -> tempfile::NamedTempFile {
-        let mut file = tempfile::NamedTempFile::new().unwrap();
-        file.write_all(text.as_bytes()).unwrap();
-        file
-    }
-
-    fn faults_of(sources: &Sources) -> Vec<Fault> {
-        Settings::load(sources).unwrap_err().faults().to_vec()
-    }
+    use crate::config::AuthMode;
+    use crate::config::load::tests::{faults_of, set, temp};
 
     #[test]
     fn secret_files_are_read_and_trimmed() {

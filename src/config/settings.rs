@@ -1,90 +1,98 @@
 //! The typed settings. Fields are named exactly as the keys; what each means, its unit and its
 //! default stand in `config/default.toml`. No field has a default here: a key missing there does
-//! not load.
+//! not load. An address may hold a password: show it through [`redact_url`] only.
+
+#![expect(missing_docs, reason = "config/default.toml says of every key what it means")]
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 
-use super::pipeline::{AmqpSettings, OutboxKind, OutboxSettings, RelaySettings};
-use super::stores::{Durability, KeeperSettings, LedgerSettings, RedisSettings};
+use super::effective::redact_url;
 
 /// Everything that can be configured.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// Which components a purchase passes.
     pub tier: Tier,
-    /// Which part of the pipeline this process runs.
     pub role: Role,
-    /// Prefix of every shared name (Redis keys, exchanges, queues).
     pub namespace: String,
-    /// The public listener.
     pub http: HttpSettings,
-    /// The internal listener.
     pub internal: InternalSettings,
-    /// Who may use the internal listener.
     pub admin: AdminSettings,
-    /// Who is the buyer.
     pub auth: AuthSettings,
-    /// Where orders are kept.
     pub ledger: LedgerSettings,
-    /// Where units are counted, in tiers `gate` and `pipeline`.
     pub redis: RedisSettings,
-    /// Accepted intents on their way to the broker, in tier `pipeline`.
     pub outbox: OutboxSettings,
-    /// Outbox to broker.
     pub relay: RelaySettings,
-    /// The broker.
     pub amqp: AmqpSettings,
-    /// Preparing sales.
     pub keeper: KeeperSettings,
-    /// Stock gates.
+    pub reconciler: ReconcilerSettings,
     pub gate: GateSettings,
-    /// The one writer of orders.
     pub consumer: ConsumerSettings,
-    /// Restarts.
     pub supervisor: SupervisorSettings,
-    /// Stopping in order.
     pub shutdown: ShutdownSettings,
-    /// Logging.
     pub log: LogSettings,
-    /// Drills.
     pub faults: FaultSettings,
 }
 
-/// Which components a purchase passes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Tier {
-    /// Stock counted in memory, orders straight to the ledger.
-    Memory,
-    /// Stock counted by the database.
-    Ledger,
-    /// Stock counted by Redis, orders straight to the ledger.
-    Gate,
-    /// Stock counted by Redis, orders through outbox and broker.
-    Pipeline,
+/// Makes a setting with a word for each choice: in files, messages and metric labels.
+macro_rules! words {
+    ($(#[$doc:meta])* enum $kind:ident {
+        $($(#[$of:meta])* $variant:ident => $word:literal,)+
+    }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+        pub enum $kind {
+            $($(#[$of])* #[serde(rename = $word)] $variant,)+
+        }
+
+        impl $kind {
+            /// The word used in configuration, messages and metric labels.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $word),+ }
+            }
+        }
+
+        impl fmt::Display for $kind {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+    };
 }
 
+words! {
+/// Which components a purchase passes.
+enum Tier {
+    /// Stock counted in memory, orders straight to the ledger.
+    Memory => "memory",
+    /// Stock counted by the database.
+    Ledger => "ledger",
+    /// Stock counted by Redis, orders straight to the ledger.
+    Gate => "gate",
+    /// Stock counted by Redis, orders through outbox and broker.
+    Pipeline => "pipeline",
+} }
+
+words! {
 /// Which part of the pipeline a process runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Role {
+enum Role {
     /// Everything.
-    All,
+    All => "all",
     /// HTTP and gates.
-    Api,
+    Api => "api",
     /// Outbox to broker.
-    Relay,
+    Relay => "relay",
     /// Broker to ledger.
-    Consumer,
+    Consumer => "consumer",
     /// Loading of buckets, rescue of work whose holder died, dead letters.
-    Keeper,
-}
+    Keeper => "keeper",
+} }
 
 impl Role {
     /// Whether it serves buyers: the public listener and the gates.
@@ -112,73 +120,55 @@ impl Role {
     }
 }
 
+words! {
 /// How a buyer proves who they are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum AuthMode {
+enum AuthMode {
     /// `X-Buyer-Id`, believed as it is: development and tests.
-    Header,
+    Header => "header",
     /// HS256 bearer token.
-    Jwt,
-}
+    Jwt => "jwt",
+} }
 
+words! {
+/// What Redis must have done before a request counts as accepted.
+enum Durability {
+    /// Its master said yes.
+    Plain => "plain",
+    /// It also keeps an append-only file.
+    Aof => "aof",
+    /// Replicas confirmed.
+    Replicated => "replicated",
+} }
+
+words! {
+/// In which structure of Redis accepted intents wait.
+enum OutboxKind {
+    /// A list, and a private list per relay worker.
+    List => "list",
+    /// A stream with a consumer group.
+    Stream => "stream",
+} }
+
+words! {
 /// Shape of log lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
+enum LogFormat {
     /// For people.
-    Text,
+    Text => "text",
     /// For collectors: one JSON object a line.
-    Json,
-}
-
-/// Gives a configuration enum the word used in files, messages and metric labels.
-macro_rules! words {
-    ($kind:ty { $($variant:ident => $word:literal),+ $(,)? }) => {
-        impl $kind {
-            /// The word used in configuration, messages and metric labels.
-            #[must_use]
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $word),+ }
-            }
-        }
-
-        impl fmt::Display for $kind {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(self.as_str())
-            }
-        }
-    };
-}
-
-words!(Tier { Memory => "memory", Ledger => "ledger", Gate => "gate", Pipeline => "pipeline" });
-words!(Role {
-    All => "all", Api => "api", Relay => "relay", Consumer => "consumer", Keeper => "keeper",
-});
-words!(AuthMode { Header => "header", Jwt => "jwt" });
-words!(Durability { Plain => "plain", Aof => "aof", Replicated => "replicated" });
-words!(OutboxKind { List => "list", Stream => "stream" });
-words!(LogFormat { Text => "text", Json => "json" });
+    Json => "json",
+} }
 
 /// The public listener.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HttpSettings {
-    /// Address and port; port 0 takes a free one.
     pub bind: SocketAddr,
-    /// Worker threads; 0 = one per core.
     pub workers: usize,
-    /// Connections the kernel may hold before they are accepted.
     pub backlog: u32,
-    /// Open connections, all workers together.
     pub connections_max: usize,
-    /// Longest request body, in bytes.
     pub body_max_bytes: usize,
-    /// Idle connections are closed after this.
     pub keep_alive_ms: u64,
-    /// After it the answer is 202 `unknown`.
     pub answer_deadline_ms: u64,
-    /// Age at which the in-memory view of the sales is renewed.
     pub sales_refresh_ms: u64,
 }
 
@@ -197,7 +187,6 @@ impl HttpSettings {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InternalSettings {
-    /// Address and port; port 0 takes a free one.
     pub bind: SocketAddr,
 }
 
@@ -205,9 +194,7 @@ pub struct InternalSettings {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AdminSettings {
-    /// Bearer token, from `token` or read from `token_file`; see [`AdminSettings::bearer`].
     pub token: SecretString,
-    /// File that held the token; empty = none.
     pub token_file: PathBuf,
 }
 
@@ -223,13 +210,9 @@ impl AdminSettings {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AuthSettings {
-    /// How a buyer proves who they are.
     pub mode: AuthMode,
-    /// File with the HS256 secret; empty = none.
     pub jwt_secret_file: PathBuf,
-    /// File with the key that signs request ids; empty = a key kept in the ledger.
     pub signing_key_file: PathBuf,
-    /// How long an issued request id may be used.
     pub request_id_ttl_s: u64,
     /// What `jwt_secret_file` held. Not a key.
     #[serde(skip)]
@@ -239,23 +222,131 @@ pub struct AuthSettings {
     pub signing_key: Option<SecretString>,
 }
 
+/// Where orders are kept.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LedgerSettings {
+    pub url: String,
+    pub readers: usize,
+    pub writers: usize,
+    pub job_queue_max: usize,
+    pub busy_timeout_ms: u64,
+    pub statement_timeout_ms: u64,
+    pub connect_timeout_ms: u64,
+    pub job_deadline_ms: u64,
+    pub cache_kib: u32,
+}
+
+impl LedgerSettings {
+    /// The database file, when the ledger is SQLite.
+    #[must_use]
+    pub fn sqlite_path(&self) -> Option<&Path> {
+        self.url.strip_prefix("sqlite://").filter(|path| !path.is_empty()).map(Path::new)
+    }
+
+    /// The file whose lock says "a process owns this ledger": `<db>.lock` next to the database.
+    #[must_use]
+    pub fn lock_path(&self) -> Option<PathBuf> {
+        self.sqlite_path().map(|path| {
+            let mut name = path.as_os_str().to_owned();
+            name.push(".lock");
+            PathBuf::from(name)
+        })
+    }
+}
+
+/// Where units are counted, in tiers `gate` and `pipeline`.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RedisSettings {
+    pub url: String,
+    pub durability: Durability,
+    pub replicas_min: u32,
+    pub replicas_wait_ms: u64,
+    pub connect_timeout_ms: u64,
+    pub command_timeout_ms: u64,
+    pub user_timeout_ms: u64,
+    pub sold_out_refresh_ms: u64,
+}
+
+/// Preparing sales.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeeperSettings {
+    pub preheat_ms: u64,
+    pub every_ms: u64,
+    pub lease_ttl_ms: u64,
+    pub rescue_every_ms: u64,
+    pub dead_letters_max: u16,
+}
+
+/// Comparing Redis, broker and ledger.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReconcilerSettings {
+    pub after_ms: u64,
+}
+
+/// Accepted intents on their way to the broker.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OutboxSettings {
+    pub kind: OutboxKind,
+    pub entries_max: u64,
+    pub envelope_max: usize,
+}
+
+/// Outbox to broker.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RelaySettings {
+    pub workers: usize,
+    pub claim_max: usize,
+    pub confirm_window: usize,
+    pub confirm_timeout_ms: u64,
+    pub attempts_max: u32,
+    pub poll_min_ms: u64,
+    pub poll_max_ms: u64,
+    pub heartbeat_ttl_ms: u64,
+}
+
+/// The broker.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AmqpSettings {
+    pub url: String,
+    pub queues: u16,
+    pub connect_timeout_ms: u64,
+    pub heartbeat_s: u16,
+    pub reconnect_min_ms: u64,
+    pub reconnect_max_ms: u64,
+    pub deliveries_max: u32,
+}
+
+/// Shows the address without its password, and nothing else.
+macro_rules! hide_passwords {
+    ($($settings:ident)+) => {$(
+        impl fmt::Debug for $settings {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let url = redact_url(&self.url);
+                f.debug_struct(stringify!($settings)).field("url", &url).finish_non_exhaustive()
+            }
+        }
+    )+};
+}
+
+hide_passwords!(LedgerSettings RedisSettings AmqpSettings);
+
 /// Stock gates.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GateSettings {
-    /// Requests inside one gate at once.
     pub permits: usize,
-    /// Most requests decided in one step.
     pub batch_max: usize,
-    /// First wait before an unanswered batch is asked about again.
     pub resubmit_backoff_min_ms: u64,
-    /// Longest such wait.
     pub resubmit_backoff_max_ms: u64,
-    /// Times a gate asks about one request before the buyer is told `unknown`.
     pub ask_attempts_max: u32,
-    /// How often a gate looks for accepted requests that nobody brought to the ledger.
     pub sweep_every_ms: u64,
-    /// How old such a request must be.
     pub sweep_after_ms: u64,
 }
 
@@ -263,17 +354,11 @@ pub struct GateSettings {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConsumerSettings {
-    /// Intents inside the consumer at once.
     pub permits: usize,
-    /// Most intents written in one transaction.
     pub batch_max: usize,
-    /// Deliveries of one order queue that may be unacknowledged at once, in tier `pipeline`.
     pub prefetch: u16,
-    /// Attempts per intent when the ledger fails.
     pub attempts_max: u32,
-    /// First wait between attempts.
     pub retry_backoff_min_ms: u64,
-    /// Longest wait between attempts.
     pub retry_backoff_max_ms: u64,
 }
 
@@ -281,17 +366,11 @@ pub struct ConsumerSettings {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SupervisorSettings {
-    /// Restarts of one component inside the window before the process gives up.
     pub restarts_max: u32,
-    /// Length of that window.
     pub restart_window_ms: u64,
-    /// First wait before a restart.
     pub backoff_min_ms: u64,
-    /// Longest wait before a restart.
     pub backoff_max_ms: u64,
-    /// How often progress is looked at.
     pub heartbeat_ms: u64,
-    /// A component without progress for this long is replaced.
     pub stalled_after_ms: u64,
 }
 
@@ -299,9 +378,7 @@ pub struct SupervisorSettings {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShutdownSettings {
-    /// All work is settled or given back by then.
     pub deadline_ms: u64,
-    /// Wait between "not ready" and closing the public listener.
     pub drain_ms: u64,
 }
 
@@ -309,9 +386,7 @@ pub struct ShutdownSettings {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogSettings {
-    /// Level or directives.
     pub filter: String,
-    /// Shape of log lines.
     pub format: LogFormat,
 }
 
@@ -319,16 +394,6 @@ pub struct LogSettings {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FaultSettings {
-    /// Kinds of actor that panic.
     pub panic_in: Vec<String>,
-    /// Share of their steps that panic, 0 to 100.
     pub panic_percent: f64,
-}
-
-impl FaultSettings {
-    /// The share of steps of this kind of actor that must panic, 0.0 to 1.0.
-    #[must_use]
-    pub fn panic_share(&self, kind: &str) -> f64 {
-        if self.panic_in.iter().any(|name| name == kind) { self.panic_percent / 100.0 } else { 0.0 }
-    }
 }

@@ -2,6 +2,8 @@
 
 use diesel::result::{DatabaseErrorKind, Error as Diesel};
 
+use super::sql::Writing;
+
 /// What to do about a failed call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Class {
@@ -69,10 +71,10 @@ pub enum Error {
         /// What was being done.
         doing: &'static str,
     },
-    /// Another process took over the ledger; this one must not write any more.
-    #[error(
-        "another process writes this ledger now (its token {found} is newer than ours, {ours})"
-    )]
+    /// A process that may not write beside this one opened the ledger after it; this one must not
+    /// write any more.
+    #[error("{} opened this ledger after this process: stop one of the two (writer's token \
+             {found}, ours {ours})", opener(*found))]
     Fenced {
         /// The token of this process.
         ours: i64,
@@ -112,17 +114,44 @@ impl Error {
                 Class::Unknown
             }
             Self::Full | Self::NotBegun { .. } => Class::Retry,
-            Self::CannotOpen { .. } | Self::NoConnection { .. } | Self::Closed => Class::Down,
-            Self::Fenced { .. }
-            | Self::ReadOnly { .. }
-            | Self::Unstorable { .. }
-            | Self::Unreadable { .. } => Class::Bug,
+            Self::CannotOpen { .. }
+            | Self::NoConnection { .. }
+            | Self::Closed
+            | Self::Fenced { .. } => Class::Down,
+            Self::ReadOnly { .. } | Self::Unstorable { .. } | Self::Unreadable { .. } => Class::Bug,
         }
     }
 
+    /// The same error of a query, with what it was for.
+    pub(super) fn during(self, doing: &'static str) -> Self {
+        match self {
+            Self::Refused { doing: A_QUERY, source } => Self::Refused { doing, source },
+            Self::NotConfirmed { doing: A_QUERY, source } => Self::NotConfirmed { doing, source },
+            other => other,
+        }
+    }
+
+    /// What COMMIT said, when nobody knows what it did.
+    pub(super) fn not_confirmed(source: Diesel) -> Self {
+        Self::NotConfirmed { doing: A_QUERY, source }
+    }
+}
+
+/// What is done where a query fails; whoever ran the job knows more, see [`Error::during`].
+const A_QUERY: &str = "a query";
+
+impl From<Diesel> for Error {
     /// Reads a driver's error before COMMIT.
-    pub(super) fn refused(doing: &'static str) -> impl Fn(Diesel) -> Self {
-        move |source| Self::Refused { doing, source }
+    fn from(source: Diesel) -> Self {
+        Self::Refused { doing: A_QUERY, source }
+    }
+}
+
+/// Who fenced this process, by the token that it left.
+fn opener(token: i64) -> &'static str {
+    match Writing::of_token(token) {
+        Writing::Exclusive => "a process that writes alone (tier memory or ledger)",
+        Writing::Shared => "a process that shares the ledger (tier gate or pipeline)",
     }
 }
 

@@ -7,11 +7,11 @@ use parking_lot::Mutex;
 use tokio::runtime::Builder;
 
 use super::*;
-use crate::db::{Anomalies, AuditRow, OrderCursor, Tally, Visit};
+use crate::db::{Anomalies, AnomaliesOverAll, AuditRow, OrderCursor, Tally, Visit};
 use crate::domain::{
-    BuyerId, DeadLetter, Examination, Failure, Journey, Kept, LetterCounts, LetterFilter, LetterNo,
-    LetterTurn, NewLetter, Order, Phase, Policy, Refusal, RequestId, Sale, SaleDraft, SaleId,
-    SkuNo, WholeLetter, samples,
+    BuyerId, DeadLetter, Epoch, Examination, Failure, Journey, Kept, LetterCounts, LetterFilter,
+    LetterNo, LetterTurn, NewLetter, Order, Phase, Policy, Refusal, RequestId, Sale, SaleDraft,
+    SaleId, SkuNo, WholeLetter, samples,
 };
 
 /// Answers in this order.
@@ -50,27 +50,27 @@ macro_rules! not_asked {
 not_asked! {
     record_failures(Vec<Failure>) -> ();
     create_sale(SaleDraft, i64) -> Option<Sale>;
-    turn_sale(SaleId, Phase, i64) -> Option<Sale>;
+    turn_sale(SaleId, Epoch, Phase, i64) -> Option<Sale>;
     sales() -> Vec<Sale>;
     tally(SkuNo) -> Tally;
     available(SkuNo) -> u32;
     scan_orders(SkuNo, Visit<Order>) -> ();
     scan_failures(SkuNo, Visit<Failure>) -> ();
-    order(RequestId) -> Option<Order>;
     journey(RequestId) -> Option<Journey>;
     failure(RequestId) -> Option<Failure>;
     orders_of(BuyerId, Option<OrderCursor>, u32) -> Vec<Order>;
     keep_dead_letters(Vec<NewLetter>, i64) -> Vec<Kept>;
     dead_letters(LetterFilter, u32) -> Vec<DeadLetter>;
     dead_letter(LetterNo) -> Option<WholeLetter>;
-    dead_letters_with(RequestId) -> Vec<DeadLetter>;
     turn_dead_letter(LetterTurn) -> bool;
+    ending_letters(LetterNo, u32) -> Vec<(DeadLetter, Vec<u8>)>;
     count_dead_letters() -> LetterCounts;
     dead_among(Vec<RequestId>) -> Vec<RequestId>;
     scan_audit(SkuNo, Visit<AuditRow>) -> ();
     anomalies(SkuNo) -> Anomalies;
     secret(&'static str) -> Vec<u8>;
     next_token(&'static str) -> i64;
+    anomalies_over_all() -> AnomaliesOverAll;
     ping() -> ();
 }
 

@@ -3,7 +3,7 @@
 use diesel::prelude::*;
 
 use super::Error;
-use super::rows::{narrow, units, unreadable, unstorable};
+use super::rows::{narrow, readable, units, unstorable};
 use super::schema::dead_letters;
 use crate::domain::{DeadLetter, LetterNo, LetterOrigin, LetterState, NewLetter};
 
@@ -71,21 +71,15 @@ impl TryFrom<LetterRow> for DeadLetter {
 
     fn try_from(row: LetterRow) -> Result<Self, Error> {
         let name = || format!("dead letter {}", row.letter_no);
-        let Some(origin) = LetterOrigin::from_name(&row.origin) else {
-            return unreadable(name(), "origin", &row.origin);
-        };
-        let Some(state) = LetterState::from_db(row.state) else {
-            return unreadable(name(), "state", row.state);
-        };
+        let body_bytes = u64::try_from(row.body_bytes).ok();
         Ok(Self {
             no: LetterNo(row.letter_no),
-            origin,
-            attempts: units(name(), "attempts", row.attempts)?,
-            body_bytes: u64::try_from(row.body_bytes)
-                .or_else(|_| unreadable(name(), "body_bytes", row.body_bytes))?,
+            origin: readable(LetterOrigin::from_name(&row.origin), name, "origin", &row.origin)?,
+            attempts: units(name, "attempts", row.attempts)?,
+            body_bytes: readable(body_bytes, name, "body_bytes", row.body_bytes)?,
             dead_at_ms: row.dead_at_ms,
-            arrivals: units(name(), "arrivals", row.arrivals)?,
-            state,
+            arrivals: units(name, "arrivals", row.arrivals)?,
+            state: readable(LetterState::from_db(row.state), name, "state", row.state)?,
             changed_at_ms: row.changed_at_ms,
             reason: row.reason,
             message_id: row.message_id,

@@ -19,16 +19,15 @@ use crate::domain::{
 };
 
 pub mod error;
-pub mod journey_rows;
 pub mod ladder;
-pub mod letter_rows;
+mod letter_rows;
 pub mod migrate;
 pub mod mysql;
-pub mod rows;
-pub mod schema;
+mod rows;
+mod schema;
 pub mod sql;
 pub mod sqlite;
-pub mod workers;
+mod workers;
 
 pub use error::{Class, Error};
 
@@ -78,15 +77,33 @@ pub enum AuditRow {
     Order(Order),
 }
 
-/// What an audit reads besides the orders themselves.
+/// What an audit reads of a SKU besides the orders themselves.
 #[derive(Debug, Clone, Default)]
 pub struct Anomalies {
-    /// Request ids with more than one order of the SKU, with their number.
-    pub duplicate_requests: Vec<(i64, i64)>,
     /// Request ids that are both an order and a recorded failure.
     pub orders_and_failures: Vec<i64>,
     /// Quota rows that differ from the live orders: buyer, units by the row, units by the orders.
     pub wrong_quotas: Vec<(i64, i64, i64)>,
+}
+
+/// What an audit reads of the whole ledger.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AnomaliesOverAll {
+    /// Request ids with more than one order, of whichever SKUs, with their number.
+    pub duplicate_requests: Vec<(i64, i64)>,
+    /// SKUs that no sale has, and that orders or failures name.
+    pub unknown_skus: Vec<UnknownSku>,
+}
+
+/// A SKU that no sale has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnknownSku {
+    /// Its number.
+    pub sku: SkuNo,
+    /// Orders that name it.
+    pub num_orders: u64,
+    /// Recorded failures that name it.
+    pub num_failures: u64,
 }
 
 /// The ledger: where orders become true.
@@ -111,12 +128,13 @@ pub trait Ledger: Send + Sync {
     /// Creates a sale in phase draft. `Ok(None)`: a sale of that name exists.
     async fn create_sale(&self, draft: SaleDraft, now_ms: i64) -> Result<Option<Sale>, Error>;
 
-    /// Moves a sale to `next`; opening takes the next epoch, a repeat of the present phase changes
-    /// nothing. Returns the sale as it is afterwards; `Ok(None)`: unknown sale or a move that
-    /// [`Phase::may_become`] does not allow.
+    /// Moves a sale that is at this opening to `next`; opening takes the next epoch, a repeat of
+    /// the present phase changes nothing. Returns the sale as it is afterwards; `Ok(None)`: unknown
+    /// sale, another opening, or a move that [`Phase::may_become`] does not allow.
     async fn turn_sale(
         &self,
         sale: SaleId,
+        epoch: Epoch,
         next: Phase,
         now_ms: i64,
     ) -> Result<Option<Sale>, Error>;
@@ -136,10 +154,9 @@ pub trait Ledger: Send + Sync {
     /// Visits the recorded failures of a SKU.
     async fn scan_failures(&self, sku: SkuNo, visit: Visit<Failure>) -> Result<(), Error>;
 
-    /// One order by its request.
-    async fn order(&self, request: RequestId) -> Result<Option<Order>, Error>;
-
-    /// One order by its request, with its way. Rows of older versions do not tell their times.
+    /// One order by its request, with its way; for operators. Rows of older versions do not tell
+    /// their times. SQLite reads every order in slot 0 to find one of them, because its index of
+    /// requests leaves those out; a caller that knows the buyer uses [`Self::examine`].
     async fn journey(&self, request: RequestId) -> Result<Option<Journey>, Error>;
 
     /// One recorded failure by its request.
@@ -160,6 +177,9 @@ pub trait Ledger: Send + Sync {
     /// What only a look across all orders of a SKU finds.
     async fn anomalies(&self, sku: SkuNo) -> Result<Anomalies, Error>;
 
+    /// What only a look across all SKUs finds.
+    async fn anomalies_over_all(&self) -> Result<AnomaliesOverAll, Error>;
+
     /// Keeps dead letters, all of them or none, and says of each what became of it. A message that
     /// is there already is the same letter: its newest reason is noted, and if it had been replayed
     /// it is open again.
@@ -179,11 +199,16 @@ pub trait Ledger: Send + Sync {
     /// One dead letter with everything that is kept of it.
     async fn dead_letter(&self, no: LetterNo) -> Result<Option<WholeLetter>, Error>;
 
-    /// The dead letters that a request is in, newest first.
-    async fn dead_letters_with(&self, request: RequestId) -> Result<Vec<DeadLetter>, Error>;
-
     /// Changes the state of a dead letter; `false`: it is not as it was seen, and nothing changed.
     async fn turn_dead_letter(&self, turn: LetterTurn) -> Result<bool, Error>;
+
+    /// Dead letters that are the end of their requests, open or parked, with their bodies; by
+    /// number, after `after`, at most `limit`.
+    async fn ending_letters(
+        &self,
+        after: LetterNo,
+        limit: u32,
+    ) -> Result<Vec<(DeadLetter, Vec<u8>)>, Error>;
 
     /// How many dead letters there are.
     async fn count_dead_letters(&self) -> Result<LetterCounts, Error>;

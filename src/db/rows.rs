@@ -10,17 +10,18 @@ use diesel::prelude::*;
 use super::Error;
 use super::schema::{failed_requests, orders, sales, skus};
 use crate::domain::{
-    BuyerId, Epoch, Failure, Order, OrderIntent, OrderState, Phase, Policy, Refusal, RequestId,
-    Sale, Sku, SkuDraft, SkuNo,
+    BuyerId, Epoch, Failure, Journey, Order, OrderIntent, OrderState, Phase, Policy, Refusal,
+    RequestId, Sale, Sku, SkuDraft, SkuNo, TraceId,
 };
 
-/// A row that no version of this program wrote.
-pub(super) fn unreadable<T>(
-    row: impl Display,
+/// What a column holds; `None`: something that no version of this program wrote.
+pub(super) fn readable<T>(
+    read: Option<T>,
+    row: impl FnOnce() -> String,
     column: &str,
     value: impl Display,
 ) -> Result<T, Error> {
-    Err(Error::Unreadable { what: format!("{row}: {column} is {value}") })
+    read.ok_or_else(|| Error::Unreadable { what: format!("{}: {column} is {value}", row()) })
 }
 
 /// A value that no column holds.
@@ -34,11 +35,11 @@ pub(super) fn narrow(what: &str, value: u32) -> Result<i32, Error> {
 }
 
 /// The units of a 32-bit column.
-pub(super) fn units(row: impl Display, column: &str, value: i32) -> Result<u32, Error> {
-    u32::try_from(value).or_else(|_| unreadable(row, column, value))
+pub(super) fn units(row: impl FnOnce() -> String, column: &str, value: i32) -> Result<u32, Error> {
+    readable(u32::try_from(value).ok(), row, column, value)
 }
 
-/// A row of `orders`, without its way; for that see `journey_rows`.
+/// A row of `orders`, without its way.
 #[derive(Debug, Clone, Copy, Queryable, Selectable)]
 #[diesel(table_name = orders)]
 pub struct OrderRow {
@@ -59,6 +60,11 @@ impl OrderRow {
     pub(super) fn place(&self) -> (i64, i64) {
         (self.buyer_id, self.slot)
     }
+
+    /// Its request.
+    pub(super) fn request(&self) -> i64 {
+        self.request_id
+    }
 }
 
 impl TryFrom<OrderRow> for Order {
@@ -66,27 +72,47 @@ impl TryFrom<OrderRow> for Order {
 
     fn try_from(row: OrderRow) -> Result<Self, Error> {
         let name = || format!("order {} of sku {}", row.request_id, row.sku_no);
-        let Some(request) = RequestId::from_db(row.request_id) else {
-            return unreadable(name(), "request_id", row.request_id);
-        };
-        let Some(buyer) = BuyerId::from_db(row.buyer_id) else {
-            return unreadable(name(), "buyer_id", row.buyer_id);
-        };
-        let Some(state) = OrderState::from_db(row.state) else {
-            return unreadable(name(), "state", row.state);
-        };
+        let request = RequestId::from_db(row.request_id);
+        let buyer = BuyerId::from_db(row.buyer_id);
         Ok(Self {
-            request,
+            request: readable(request, name, "request_id", row.request_id)?,
             sku: SkuNo(row.sku_no),
             epoch: Epoch(row.epoch),
-            buyer,
-            quantity: u32::try_from(row.quantity)
-                .or_else(|_| unreadable(name(), "quantity", row.quantity))?,
+            buyer: readable(buyer, name, "buyer_id", row.buyer_id)?,
+            quantity: units(name, "quantity", row.quantity)?,
             slot: row.slot,
             amount: row.amount,
-            state,
+            state: readable(OrderState::from_db(row.state), name, "state", row.state)?,
             placed_at_ms: row.placed_at_ms,
             pay_by_ms: row.pay_by_ms,
+        })
+    }
+}
+
+/// A whole row of `orders`: with the order's way.
+#[derive(Debug, Clone, Queryable, Selectable)]
+#[diesel(table_name = orders)]
+pub struct JourneyRow {
+    #[diesel(embed)]
+    order: OrderRow,
+    trace_id: Vec<u8>,
+    published_at_ms: Option<i64>,
+    recorded_at_ms: Option<i64>,
+}
+
+impl TryFrom<JourneyRow> for Journey {
+    type Error = Error;
+
+    fn try_from(row: JourneyRow) -> Result<Self, Error> {
+        let order = Order::try_from(row.order)?;
+        let trace = <[u8; 16]>::try_from(row.trace_id.as_slice()).ok();
+        let length = format_args!("{} bytes long", row.trace_id.len());
+        let trace = readable(trace, || format!("order {}", order.request), "trace_id", length)?;
+        Ok(Self {
+            order,
+            trace: TraceId(u128::from_be_bytes(trace)),
+            published_at_ms: row.published_at_ms,
+            recorded_at_ms: row.recorded_at_ms,
         })
     }
 }
@@ -156,7 +182,11 @@ impl TryFrom<&Failure> for FailureRow {
                 owned = Some(narrow("owned", has)?);
                 quota = Some(narrow("limit", limit)?);
             }
-            Refusal::SoldOut | Refusal::RequestIdReused | Refusal::NotStarted | Refusal::Ended => {}
+            Refusal::SoldOut
+            | Refusal::RequestIdReused
+            | Refusal::NotStarted
+            | Refusal::Ended
+            | Refusal::Discarded => {}
         }
         Ok(Self {
             request_id: failure.request.to_db(),
@@ -184,47 +214,51 @@ impl FailureRow {
 
     /// Why the request failed.
     fn refusal(&self) -> Result<Refusal, Error> {
-        let missing =
-            || unreadable(self.name(), "reason", format!("{} without details", self.reason));
+        let name = || self.name();
+        let missing = format_args!("{} without details", self.reason);
         match self.reason.as_str() {
-            "already-purchased" => match self.first_request_id.and_then(RequestId::from_db) {
-                Some(first) => Ok(Refusal::AlreadyPurchased { first }),
-                None => missing(),
-            },
-            "quota-exceeded" => match (self.owned, self.quota) {
-                (Some(owned), Some(limit)) => Ok(Refusal::QuotaExceeded {
-                    owned: units(self.name(), "owned", owned)?,
-                    limit: units(self.name(), "quota", limit)?,
-                }),
-                _ => missing(),
-            },
-            code => bare_refusal(code).map_or_else(|| unreadable(self.name(), "reason", code), Ok),
+            "already-purchased" => {
+                let first = self.first_request_id.and_then(RequestId::from_db);
+                let first = readable(first, name, "reason", missing)?;
+                Ok(Refusal::AlreadyPurchased { first })
+            }
+            "quota-exceeded" => {
+                let details = self.owned.zip(self.quota);
+                let (owned, limit) = readable(details, name, "reason", missing)?;
+                Ok(Refusal::QuotaExceeded {
+                    owned: units(name, "owned", owned)?,
+                    limit: units(name, "quota", limit)?,
+                })
+            }
+            code => readable(bare_refusal(code), name, "reason", code),
         }
     }
 }
 
 /// The refusal of a code that has no details.
 pub(super) fn bare_refusal(code: &str) -> Option<Refusal> {
-    [Refusal::SoldOut, Refusal::RequestIdReused, Refusal::NotStarted, Refusal::Ended]
-        .into_iter()
-        .find(|refusal| refusal.code() == code)
+    let bare = [
+        Refusal::SoldOut,
+        Refusal::RequestIdReused,
+        Refusal::NotStarted,
+        Refusal::Ended,
+        Refusal::Discarded,
+    ];
+    bare.into_iter().find(|refusal| refusal.code() == code)
 }
 
 impl TryFrom<FailureRow> for Failure {
     type Error = Error;
 
     fn try_from(row: FailureRow) -> Result<Self, Error> {
-        let Some(request) = RequestId::from_db(row.request_id) else {
-            return unreadable(row.name(), "request_id", row.request_id);
-        };
-        let Some(buyer) = BuyerId::from_db(row.buyer_id) else {
-            return unreadable(row.name(), "buyer_id", row.buyer_id);
-        };
+        let name = || row.name();
+        let request = RequestId::from_db(row.request_id);
+        let buyer = BuyerId::from_db(row.buyer_id);
         Ok(Self {
-            request,
+            request: readable(request, name, "request_id", row.request_id)?,
             sku: SkuNo(row.sku_no),
-            buyer,
-            quantity: units(row.name(), "quantity", row.quantity)?,
+            buyer: readable(buyer, name, "buyer_id", row.buyer_id)?,
+            quantity: units(name, "quantity", row.quantity)?,
             reason: row.refusal()?,
             recorded_at_ms: row.recorded_at_ms,
         })
@@ -252,17 +286,15 @@ impl SaleRow {
 
     /// Where the sale stands.
     pub(super) fn phase(&self) -> Result<Phase, Error> {
-        Phase::from_db(self.phase).map_or_else(|| unreadable(self.name(), "phase", self.phase), Ok)
+        readable(Phase::from_db(self.phase), || self.name(), "phase", self.phase)
     }
 
     /// The sale with the SKUs of these rows.
     pub(super) fn with_skus(self, rows: Vec<SkuRow>) -> Result<Sale, Error> {
-        let Ok(id) = self.sale_id.parse() else {
-            return unreadable(self.name(), "sale_id", &self.sale_id);
-        };
+        let id = self.sale_id.parse().ok();
         Ok(Sale {
             no: self.sale_no,
-            id,
+            id: readable(id, || self.name(), "sale_id", &self.sale_id)?,
             phase: self.phase()?,
             title: self.title,
             starts_at_ms: self.starts_at_ms,
@@ -277,7 +309,7 @@ impl SaleRow {
 #[derive(Debug, Clone, Queryable, Selectable)]
 #[diesel(table_name = skus)]
 pub struct SkuRow {
-    sku_no: i32,
+    pub(super) sku_no: i32,
     pub(super) sale_no: i32,
     sku_id: String,
     title: String,
@@ -297,24 +329,17 @@ impl TryFrom<SkuRow> for Sku {
 
     fn try_from(row: SkuRow) -> Result<Self, Error> {
         let name = || format!("sku {}", row.sku_no);
-        let Ok(id) = row.sku_id.parse() else {
-            return unreadable(name(), "sku_id", &row.sku_id);
-        };
-        let Ok(buckets) = u16::try_from(row.buckets) else {
-            return unreadable(name(), "buckets", row.buckets);
-        };
-        let limit =
-            row.policy_limit.map(|limit| units(name(), "policy_limit", limit)).transpose()?;
-        let max_quantity = units(name(), "max_quantity", row.max_quantity)?;
+        let limit = row.policy_limit.map(|limit| units(name, "policy_limit", limit)).transpose()?;
+        let max_quantity = units(name, "max_quantity", row.max_quantity)?;
         let policy = Policy::from_parts(&row.policy_kind, limit, Some(max_quantity))
-            .or_else(|fault| unreadable(name(), "policy", fault))?;
+            .or_else(|fault| readable(None, name, "policy", fault))?;
         Ok(Self {
             no: SkuNo(row.sku_no),
-            id,
+            id: readable(row.sku_id.parse().ok(), name, "sku_id", &row.sku_id)?,
             price: row.price,
-            initial: units(name(), "initial_stock", row.initial_stock)?,
+            initial: units(name, "initial_stock", row.initial_stock)?,
             policy,
-            buckets,
+            buckets: readable(u16::try_from(row.buckets).ok(), name, "buckets", row.buckets)?,
             payment_window_s: row.payment_window_s,
             bar_lapsed: row.bar_lapsed != 0,
             title: row.title,

@@ -6,15 +6,10 @@
 diesel::table! {
     /// Timed offers.
     sales (sale_no) {
-        /// The ledger's number.
         sale_no -> Integer,
-        /// The public name.
         sale_id -> Text,
-        /// What buyers read.
         title -> Text,
-        /// First instant of the window.
         starts_at_ms -> BigInt,
-        /// First instant after the window.
         ends_at_ms -> BigInt,
         /// [`crate::domain::Phase`] by number.
         phase -> SmallInt,
@@ -22,7 +17,6 @@ diesel::table! {
         epoch -> BigInt,
         /// When it was; 0 when there was none.
         opened_at_ms -> BigInt,
-        /// When the sale was created.
         created_at_ms -> BigInt,
     }
 }
@@ -30,29 +24,19 @@ diesel::table! {
 diesel::table! {
     /// What is on offer in a sale, and what is left of it.
     skus (sku_no) {
-        /// The ledger's number, unique over all sales.
         sku_no -> Integer,
-        /// The sale it belongs to.
         sale_no -> Integer,
-        /// The public name, unique within the sale.
         sku_id -> Text,
-        /// What buyers read.
         title -> Text,
-        /// Price of one unit, in the currency's smallest unit.
         price -> BigInt,
-        /// Units at the start.
         initial_stock -> Integer,
-        /// Units left.
         available -> Integer,
         /// [`crate::domain::Policy::kind`].
         policy_kind -> Text,
         /// Units per buyer, where the policy counts units.
         policy_limit -> Nullable<Integer>,
-        /// Units per order.
         max_quantity -> Integer,
-        /// How many gates share the stock.
         buckets -> SmallInt,
-        /// How long an order may stay unpaid, seconds.
         payment_window_s -> Integer,
         /// 1: a buyer who lets an order time out is barred from the sale.
         bar_lapsed -> SmallInt,
@@ -62,25 +46,19 @@ diesel::table! {
 diesel::table! {
     /// Orders, live or ended.
     orders (sku_no, buyer_id, slot) {
-        /// Which SKU.
         sku_no -> Integer,
-        /// Who bought.
         buyer_id -> BigInt,
         /// [`crate::domain::Policy::slot`].
         slot -> BigInt,
-        /// The request that became this order; unique.
         request_id -> BigInt,
         /// The opening under which the units were taken.
         epoch -> BigInt,
-        /// Units.
         quantity -> Integer,
         /// Price times quantity.
         amount -> BigInt,
         /// [`crate::domain::OrderState`] by number.
         state -> SmallInt,
-        /// When the units were taken.
         placed_at_ms -> BigInt,
-        /// When it ends unpaid.
         pay_by_ms -> BigInt,
         /// The trace of the click, 16 bytes.
         trace_id -> Binary,
@@ -94,9 +72,7 @@ diesel::table! {
 diesel::table! {
     /// Units that a buyer has of a SKU with a quota.
     quotas (sku_no, buyer_id) {
-        /// Which SKU.
         sku_no -> Integer,
-        /// Who.
         buyer_id -> BigInt,
         /// Units of the buyer's live orders.
         owned -> Integer,
@@ -108,13 +84,9 @@ diesel::table! {
 diesel::table! {
     /// Accepted requests that became no order.
     failed_requests (request_id) {
-        /// The request.
         request_id -> BigInt,
-        /// Which SKU.
         sku_no -> Integer,
-        /// Who asked.
         buyer_id -> BigInt,
-        /// Units asked for.
         quantity -> Integer,
         /// [`crate::domain::Refusal::code`].
         reason -> Text,
@@ -132,9 +104,7 @@ diesel::table! {
 diesel::table! {
     /// Counters that never return a number twice.
     tokens (name) {
-        /// What is counted.
         name -> Text,
-        /// The last number handed out.
         token -> BigInt,
     }
 }
@@ -142,7 +112,6 @@ diesel::table! {
 diesel::table! {
     /// Secrets of this installation.
     secrets (name) {
-        /// What it is for.
         name -> Text,
         /// 32 random bytes.
         value -> Binary,
@@ -152,33 +121,24 @@ diesel::table! {
 diesel::table! {
     /// Messages that were given up.
     dead_letters (letter_no) {
-        /// Counted up.
         letter_no -> BigInt,
         /// The same for every copy of a message; unique, 32 bytes.
         digest -> Binary,
         /// [`crate::domain::LetterOrigin::name`].
         origin -> Text,
-        /// Why it was given up.
         reason -> Text,
-        /// Attempts that failed.
         attempts -> Integer,
-        /// What the message called itself.
         message_id -> Text,
         /// What travelled beside the body, as a JSON object.
         headers -> Text,
         /// The body, or its beginning.
         body -> Binary,
-        /// How long the body was.
         body_bytes -> BigInt,
-        /// When it was given up.
         dead_at_ms -> BigInt,
-        /// How often it came.
         arrivals -> Integer,
         /// [`crate::domain::LetterState`] by number.
         state -> SmallInt,
-        /// Since when.
         changed_at_ms -> BigInt,
-        /// What an operator wrote on it.
         note -> Nullable<Text>,
     }
 }
@@ -186,9 +146,7 @@ diesel::table! {
 diesel::table! {
     /// The accepted requests in dead letters.
     dead_requests (request_id, letter_no) {
-        /// The request.
         request_id -> BigInt,
-        /// The letter.
         letter_no -> BigInt,
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! A job gets a connection, and its caller an exact account of what became of it: an answer, *not
 //! begun* (nothing was written), or *unknown* (it had begun and no answer came in time, or its
-//! worker died under it). A job that panics costs its connection, not its thread; a thread that
-//! dies all the same is replaced.
+//! worker died under it). A job whose caller has gone is taken back, unless it has begun. A job
+//! that panics costs its connection, not its thread; a thread that dies all the same is replaced.
 
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,10 +15,12 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use parking_lot::RwLock;
 use r2d2::{ManageConnection, Pool};
+use tokio::sync::oneshot::error::RecvError;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::Error;
+use crate::progress::answered;
 
 /// Makes a connection; called again whenever the last one is given up.
 pub type Connect<C> = Arc<dyn Fn() -> Result<C, Error> + Send + Sync>;
@@ -96,9 +98,6 @@ pub struct Workers<C> {
 impl<C: Send + 'static> Workers<C> {
     /// Starts one thread per name. At most `queue_max` jobs wait; one that has no answer after
     /// `deadline` is given up.
-    ///
-    /// # Errors
-    /// `CannotOpen` when the operating system refuses a thread.
     pub fn start<M: ManageConnection<Connection = C>>(
         names: Vec<String>,
         source: Source<M>,
@@ -135,27 +134,27 @@ impl<C: Send + 'static> Workers<C> {
     async fn answer<T>(
         &self,
         doing: &'static str,
-        (begun, answer): Submitted<T>,
+        mut submitted: Submitted<T>,
     ) -> Result<T, Error> {
-        match timeout(self.deadline, answer).await {
-            Ok(answer) => answer.unwrap_or(Err(Error::WorkerDied { doing })),
-            // Whoever sets the flag first has the job.
-            Err(_) if begun.swap(true, Ordering::AcqRel) => Err(Error::TimedOut { doing }),
-            Err(_) => Err(Error::NotBegun { doing }),
+        let answer = timeout(self.deadline, &mut submitted.answer).await;
+        answered();
+        match answer {
+            Ok(answer) => told(answer, doing),
+            Err(_) if submitted.take_back() => Err(Error::NotBegun { doing }),
+            Err(_) => Err(Error::TimedOut { doing }),
         }
     }
 
     /// Runs a job that may take as long as it takes: a scan ends when its visitor says so.
-    ///
-    /// # Errors
-    /// As [`Self::run`], except those of the deadline.
     pub async fn run_long<T, F>(&self, doing: &'static str, job: F) -> Result<T, Error>
     where
         T: Send + 'static,
         F: FnOnce(&mut C) -> Result<T, Error> + Send + 'static,
     {
-        let (_, answer) = self.submit(job)?;
-        answer.await.unwrap_or(Err(Error::WorkerDied { doing }))
+        let mut submitted = self.submit(job)?;
+        let answer = (&mut submitted.answer).await;
+        answered();
+        told(answer, doing)
     }
 
     fn submit<T, F>(&self, job: F) -> Result<Submitted<T>, Error>
@@ -177,16 +176,10 @@ impl<C: Send + 'static> Workers<C> {
             good
         });
         match self.queue.read().as_ref().map(|queue| queue.try_send(run)) {
-            Some(Ok(())) => Ok((begun, answer)),
+            Some(Ok(())) => Ok(Submitted { begun, answer }),
             Some(Err(TrySendError::Full(_))) => Err(Error::Full),
             Some(Err(TrySendError::Disconnected(_))) | None => Err(Error::Closed),
         }
-    }
-
-    /// Jobs that wait for a thread.
-    #[must_use]
-    pub fn num_waiting(&self) -> usize {
-        self.queue.read().as_ref().map_or(0, Sender::len)
     }
 
     /// Threads that run; as many as were started, unless the operating system refused to replace
@@ -204,7 +197,33 @@ impl<C: Send + 'static> Workers<C> {
     }
 }
 
-type Submitted<T> = (Arc<AtomicBool>, oneshot::Receiver<Result<T, Error>>);
+/// What the job answered, if its worker lived to say so.
+fn told<T>(answer: Result<Result<T, Error>, RecvError>, doing: &'static str) -> Result<T, Error> {
+    answer
+        .map_or(Err(Error::WorkerDied { doing }), |said| said.map_err(|error| error.during(doing)))
+}
+
+/// A job that was given to the threads. Dropped, it is taken back: a caller that crashed submits
+/// its work again, and must not be overtaken later by what it left in the queue.
+struct Submitted<T> {
+    /// Set by the thread that begins the job, or by the caller that takes it back, whichever is
+    /// first.
+    begun: Arc<AtomicBool>,
+    answer: oneshot::Receiver<Result<T, Error>>,
+}
+
+impl<T> Submitted<T> {
+    /// True when the job had not begun, and never will.
+    fn take_back(&self) -> bool {
+        !self.begun.swap(true, Ordering::AcqRel)
+    }
+}
+
+impl<T> Drop for Submitted<T> {
+    fn drop(&mut self) {
+        self.take_back();
+    }
+}
 
 struct Worker<M: ManageConnection> {
     name: String,

@@ -1,13 +1,15 @@
-//! What operators do with dead letters: look, replay, set aside.
+//! What operators do with dead letters: look, replay, set aside, discard.
 //!
 //! Replay is publish, confirm, then mark, never the other way round. What is done twice is
-//! harmless: a request becomes at most one order.
+//! harmless: a request becomes at most one order. Discard is the other end: a recorded failure for
+//! each request without an order, and the ledger's keys see to it that there is one of the two.
 //!
 //! On death: a letter that was published and not marked is still open; the next replay publishes it
 //! again, or finds that its requests have ended.
 
 use std::sync::Arc;
 
+use serde::Serialize;
 use tokio::sync::Mutex;
 
 use super::replay::{self, Ready};
@@ -16,9 +18,11 @@ use crate::clock::SharedClock;
 use crate::db::{self, Ledger};
 use crate::domain::dead_letter::{TEXT_CHARS_MAX, clip};
 use crate::domain::{
-    DeadLetter, LetterCounts, LetterFilter, LetterNo, LetterState, LetterTurn, OrderIntent,
+    DeadLetter, Failure, LetterNo, LetterState, LetterTurn, OrderIntent, Refusal, RequestId,
     WholeLetter,
 };
+use crate::messages::wire;
+use crate::stock::{BucketKey, Stock};
 use crate::tier::Pipeline;
 
 /// Why a verb was not carried out.
@@ -55,30 +59,36 @@ pub enum DeskError {
         /// What went wrong.
         reason: String,
     },
+    /// There is nothing to give up.
+    #[error("every request in it is an order; replay marks it as resolved")]
+    Ordered,
+    /// Its requests are not to be read.
+    #[error("it cannot be discarded: its requests cannot be read")]
+    Unreadable,
     /// The ledger did not answer.
     #[error("the ledger is not available")]
     Ledger(#[from] db::Error),
 }
 
-/// What a replay came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Replayed {
-    /// It is in an order queue, on disk.
+/// What a verb came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Done {
+    /// Replayed: it is in an order queue, on disk.
     Published,
-    /// Nothing was published: all its requests had become orders or recorded failures meanwhile.
+    /// Replayed, and nothing was published: all its requests had become orders or recorded failures
+    /// meanwhile.
     Resolved,
-    /// Nothing was published: it had been replayed before, and has not died since.
+    /// It is set aside now.
+    Parked,
+    /// Its requests are failures now, except those that are orders.
+    Discarded,
+    /// Nothing: it was so already, and has not died since.
     Already,
 }
 
-/// What setting aside came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Parked {
-    /// It is set aside now.
-    Now,
-    /// It was already.
-    Already,
-}
+/// What a verb came to, and the letter afterwards.
+pub type Carried = Result<(Done, DeadLetter), DeskError>;
 
 struct Broker {
     installation: Arc<str>,
@@ -91,6 +101,7 @@ struct Broker {
 #[derive(Clone)]
 pub struct DeadLetterDesk {
     ledger: Arc<dyn Ledger>,
+    stock: Arc<dyn Stock>,
     clock: SharedClock,
     broker: Option<Arc<Broker>>,
 }
@@ -101,6 +112,7 @@ impl DeadLetterDesk {
     #[must_use]
     pub fn new(
         ledger: Arc<dyn Ledger>,
+        stock: Arc<dyn Stock>,
         clock: SharedClock,
         pipeline: Option<&Pipeline>,
         queues: u16,
@@ -112,29 +124,10 @@ impl DeadLetterDesk {
                 outgoing: Mutex::new(pipeline.publisher.outgoing(1)),
             })
         });
-        Self { ledger, clock, broker }
-    }
-
-    /// Letters, newest first.
-    ///
-    /// # Errors
-    /// The ledger's.
-    pub async fn list(&self, of: LetterFilter, limit: u32) -> Result<Vec<DeadLetter>, DeskError> {
-        Ok(self.ledger.dead_letters(of, limit).await?)
-    }
-
-    /// How many letters there are.
-    ///
-    /// # Errors
-    /// The ledger's.
-    pub async fn counts(&self) -> Result<LetterCounts, DeskError> {
-        Ok(self.ledger.count_dead_letters().await?)
+        Self { ledger, stock, clock, broker }
     }
 
     /// One letter with everything that is kept of it.
-    ///
-    /// # Errors
-    /// [`DeskError::Unknown`], and the ledger's.
     pub async fn show(&self, no: LetterNo) -> Result<WholeLetter, DeskError> {
         self.ledger.dead_letter(no).await?.ok_or(DeskError::Unknown(no))
     }
@@ -152,20 +145,22 @@ impl DeadLetterDesk {
     ///
     /// # Errors
     /// [`DeskError`]; unless it says otherwise, the letter is as it was.
-    pub async fn replay(&self, no: LetterNo) -> Result<(Replayed, DeadLetter), DeskError> {
+    pub async fn replay(&self, no: LetterNo) -> Carried {
         let whole = self.show(no).await?;
-        if whole.letter.state == LetterState::Replayed {
-            return Ok((Replayed::Already, whole.letter));
+        match whole.letter.state {
+            LetterState::Replayed => return Ok((Done::Already, whole.letter)),
+            LetterState::Discarded => return Err(DeskError::Changed),
+            LetterState::Open | LetterState::Parked => {}
         }
         let broker = self.broker.as_ref().ok_or(DeskError::NoBroker)?;
         let now_ms = self.clock.wall_ms();
         let ready = replay::ready(&whole, &broker.installation, broker.queues, now_ms)
             .map_err(|why| DeskError::NotReplayable { why: why.what })?;
         let done = if self.have_ended(&ready.intents).await? {
-            Replayed::Resolved
+            Done::Resolved
         } else {
             publish(broker, ready.message).await?;
-            Replayed::Published
+            Done::Published
         };
         // Crash here [replayed_not_marked]: the letter is in an order queue and still open; the
         // next replay publishes it again or finds that its requests have ended.
@@ -180,24 +175,84 @@ impl DeadLetterDesk {
     ///
     /// # Errors
     /// [`DeskError`]; the letter is as it was.
-    pub async fn park(
-        &self,
-        no: LetterNo,
-        note: Option<&str>,
-    ) -> Result<(Parked, DeadLetter), DeskError> {
+    pub async fn park(&self, no: LetterNo, note: Option<&str>) -> Carried {
         let seen = self.show(no).await?.letter;
         let note = note.map(|note| clip(note, TEXT_CHARS_MAX));
         match seen.state {
             LetterState::Replayed => return Err(DeskError::Replayed),
+            LetterState::Discarded => return Err(DeskError::Changed),
             LetterState::Parked if note.is_none() || note == seen.note => {
-                return Ok((Parked::Already, seen));
+                return Ok((Done::Already, seen));
             }
             LetterState::Parked | LetterState::Open => {}
         }
         if !self.turn(&seen, LetterState::Parked, note).await? {
             return Err(DeskError::Changed);
         }
-        Ok((Parked::Now, self.show(no).await?.letter))
+        Ok((Done::Parked, self.show(no).await?.letter))
+    }
+
+    /// Gives a letter up for good: each of its requests that is no order becomes a recorded
+    /// failure, its units come back, once, and its buyer reads `failed`. A repeat enters the
+    /// failures in the stock again, where that did not take them.
+    ///
+    /// # Errors
+    /// [`DeskError`]; after `Changed` the failures may be on record, and a repeat goes on.
+    pub async fn discard(&self, no: LetterNo, reason: Option<&str>) -> Carried {
+        let whole = self.show(no).await?;
+        if whole.letter.state == LetterState::Replayed {
+            return Err(DeskError::Replayed);
+        }
+        let failed = self.fail(&requests_of(&whole)?).await?;
+        // Crash here [failed_not_discarded]: the failures are on record and the letter is still
+        // open; whoever submits one of its requests is refused, and a repeat goes on here.
+        self.release(&failed).await;
+        if whole.letter.state == LetterState::Discarded {
+            return Ok((Done::Already, whole.letter));
+        }
+        let note = reason.map(|reason| clip(reason, TEXT_CHARS_MAX));
+        if !self.turn(&whole.letter, LetterState::Discarded, note).await? {
+            return Err(DeskError::Changed);
+        }
+        tracing::info!(letter = no.0, requests = failed.len(), reason, "dead letter: discarded");
+        Ok((Done::Discarded, self.show(no).await?.letter))
+    }
+
+    /// Records failures, and returns those that stand.
+    async fn fail(&self, intents: &[OrderIntent]) -> Result<Vec<(BucketKey, Failure)>, DeskError> {
+        let recorded_at_ms = self.clock.wall_ms();
+        let failure_of = |intent: &OrderIntent| Failure {
+            request: intent.request,
+            sku: intent.sku,
+            buyer: intent.buyer,
+            quantity: intent.quantity,
+            reason: Refusal::Discarded,
+            recorded_at_ms,
+        };
+        self.ledger.record_failures(intents.iter().map(failure_of).collect()).await?;
+        // What became an order before has no failure, and an earlier failure keeps its reason.
+        let seen = self.ledger.examine(intents.to_vec()).await?;
+        let standing = |intent: &OrderIntent| {
+            let reason = *seen.failures.get(&intent.request)?;
+            let key = BucketKey { sku: intent.sku, bucket: intent.bucket };
+            Some((key, Failure { reason, ..failure_of(intent) }))
+        };
+        let failed: Vec<_> = intents.iter().filter_map(standing).collect();
+        if failed.is_empty() && !intents.is_empty() {
+            return Err(DeskError::Ordered);
+        }
+        Ok(failed)
+    }
+
+    /// Enters failures in the stock, once: a bucket that does not take them now is brought in line
+    /// with the ledger later, as after any refusal.
+    async fn release(&self, failed: &[(BucketKey, Failure)]) {
+        for (key, failure) in failed {
+            if let Err(error) = self.stock.release(*key, vec![*failure]).await {
+                let (request, error) = (failure.request.get(), &error as &dyn std::error::Error);
+                tracing::warn!(request, error, "failure recorded, result not written to the stock");
+            }
+        }
     }
 
     async fn turn(
@@ -220,6 +275,14 @@ impl DeadLetterDesk {
             seen.orders.contains_key(request) || seen.failures.contains_key(request)
         }))
     }
+}
+
+/// The requests that end in a letter.
+fn requests_of(whole: &WholeLetter) -> Result<Vec<OrderIntent>, DeskError> {
+    let mut intents = wire::intents_in(&whole.body);
+    intents.retain(|intent| whole.requests.contains(&intent.request));
+    let is_known = |request: &RequestId| intents.iter().any(|intent| intent.request == *request);
+    if whole.requests.iter().all(is_known) { Ok(intents) } else { Err(DeskError::Unreadable) }
 }
 
 async fn publish(broker: &Broker, message: Message) -> Result<(), DeskError> {

@@ -14,4 +14,4 @@ mod desk;
 pub mod replay;
 pub mod seal;
 
-pub use desk::{DeadLetterDesk, DeskError, Parked, Replayed};
+pub use desk::{Carried, DeadLetterDesk, DeskError, Done};

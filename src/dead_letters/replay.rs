@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::seal::Sealed;
 use crate::broker::{Headers, Message, Route};
-use crate::domain::{OrderIntent, WholeLetter};
+use crate::domain::{DeadLetter, OrderIntent, WholeLetter};
 use crate::messages::wire::{self, Flaw, Malformed};
 use crate::stock::BucketKey;
 
@@ -40,9 +40,6 @@ pub fn ready(
 }
 
 /// Addresses a message anew.
-///
-/// # Errors
-/// Why it cannot be understood.
 pub fn address(
     headers: &Headers,
     body: Bytes,
@@ -58,9 +55,6 @@ pub fn address(
 }
 
 /// The intents of a message of which all can be read.
-///
-/// # Errors
-/// Why it cannot be understood.
 pub fn intents_of(
     headers: &Headers,
     body: &Bytes,
@@ -76,12 +70,17 @@ pub fn intents_of(
     })
 }
 
+/// The intents that end in a kept letter: all of it, or none where a part cannot be read.
+#[must_use]
+pub fn ending_in(letter: &DeadLetter, body: Vec<u8>, installation: &str) -> Vec<OrderIntent> {
+    let headers = Sealed::read(&letter.headers).headers();
+    intents_of(&headers, &body.into(), installation).unwrap_or_default()
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::domain::{
-        BucketNo, DeadLetter, LetterNo, LetterOrigin, LetterState, SkuNo, samples,
-    };
+    use crate::domain::{BucketNo, LetterNo, LetterOrigin, LetterState, SkuNo, samples};
     use crate::scripts::intent::{INTENT_BYTES, pack_into};
 
     pub(crate) const INSTALLATION: &str = "0badcafe";

@@ -103,17 +103,6 @@ pub fn of_dead(delivery: &Delivery, installation: &str, now_ms: i64) -> NewLette
     of_delivery(delivery, origin, &reason, installation, now_ms)
 }
 
-/// A letter out of the queue of messages that no queue wanted.
-#[must_use]
-pub fn of_unroutable(
-    delivery: &Delivery,
-    reason: &str,
-    installation: &str,
-    now_ms: i64,
-) -> NewLetter {
-    of_delivery(delivery, LetterOrigin::Unroutable, reason, installation, now_ms)
-}
-
 fn of_delivery(
     delivery: &Delivery,
     origin: LetterOrigin,
@@ -245,11 +234,9 @@ mod tests {
         let by_broker = of_dead(&delivery(limited, body.clone()), INSTALLATION, NOW);
         assert_eq!(by_broker.origin, LetterOrigin::Broker);
         assert_eq!(by_broker.reason, "the broker: delivery_limit");
-        let by_nobody = of_dead(&delivery(headers.clone(), body.clone()), INSTALLATION, NOW);
+        let by_nobody = of_dead(&delivery(headers, body), INSTALLATION, NOW);
         assert_eq!(by_nobody.origin, LetterOrigin::Broker);
-        let lost = of_unroutable(&delivery(headers, body), "no queue", INSTALLATION, NOW);
-        assert_eq!(lost.origin, LetterOrigin::Unroutable);
-        for other in [by_consumer, by_broker, lost] {
+        for other in [by_consumer, by_broker] {
             assert_eq!(
                 (other.digest, other.requests),
                 (by_relay.digest, by_relay.requests.clone())

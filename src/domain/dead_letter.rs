@@ -2,6 +2,7 @@
 //!
 //! A letter is an end of the requests in it only as long as it is open or parked. One that was
 //! replayed is on its way again: its requests become orders, failures, or the same letter again.
+//! The requests of one that was discarded are recorded failures.
 
 use std::fmt;
 
@@ -69,16 +70,18 @@ impl LetterOrigin {
 #[serde(rename_all = "lowercase")]
 pub enum LetterState {
     /// It waits for an operator.
-    Open,
+    Open = 0,
     /// It was published again, or its requests had ended meanwhile.
-    Replayed,
+    Replayed = 1,
     /// An operator set it aside for good.
-    Parked,
+    Parked = 2,
+    /// An operator gave it up: its requests are recorded failures.
+    Discarded = 3,
 }
 
 impl LetterState {
     /// Every state, in the order of its number.
-    pub const ALL: [Self; 3] = [Self::Open, Self::Replayed, Self::Parked];
+    pub const ALL: [Self; 4] = [Self::Open, Self::Replayed, Self::Parked, Self::Discarded];
 
     /// The name in the interface.
     #[must_use]
@@ -87,17 +90,20 @@ impl LetterState {
             Self::Open => "open",
             Self::Replayed => "replayed",
             Self::Parked => "parked",
+            Self::Discarded => "discarded",
         }
     }
 
     /// The number stored in the ledger.
     #[must_use]
     pub fn to_db(self) -> i16 {
-        match self {
-            Self::Open => 0,
-            Self::Replayed => 1,
-            Self::Parked => 2,
-        }
+        self as i16
+    }
+
+    /// Whether a letter in this state is the end of its requests.
+    #[must_use]
+    pub fn is_end(self) -> bool {
+        matches!(self, Self::Open | Self::Parked)
     }
 
     /// Reads the number stored in the ledger.
@@ -200,6 +206,16 @@ pub struct LetterFilter {
     pub origin: Option<LetterOrigin>,
     /// Only those with a smaller number: the last one of the page before.
     pub before: Option<LetterNo>,
+    /// Only those that this request is in.
+    pub request: Option<RequestId>,
+}
+
+impl LetterFilter {
+    /// Those that a request is in.
+    #[must_use]
+    pub fn with(request: RequestId) -> Self {
+        Self { request: Some(request), ..Self::default() }
+    }
 }
 
 /// A change of state that an operator wants. It happens only if the letter is as it was seen: one
@@ -229,6 +245,8 @@ pub struct LetterCounts {
     pub replayed: u64,
     /// Those that were set aside.
     pub parked: u64,
+    /// Those that were given up.
+    pub discarded: u64,
 }
 
 /// The first `max` characters of a text.
@@ -250,7 +268,7 @@ mod tests {
             assert_eq!(LetterState::from_db(state.to_db()), Some(state));
         }
         assert_eq!(LetterOrigin::from_name("moon"), None);
-        assert_eq!(LetterState::from_db(3), None);
+        assert_eq!(LetterState::from_db(4), None);
     }
 
     #[test]

@@ -27,6 +27,33 @@ pub enum IdError {
     NotAName,
 }
 
+/// Shows an id as what is in it.
+macro_rules! shown {
+    ($($name:ident)+) => {$(
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    )+};
+}
+
+shown!(BuyerId RequestId SaleId SkuId SkuNo BucketNo);
+
+/// Reads an id from its text, wherever it comes from.
+macro_rules! read_as_text {
+    ($($name:ident)+) => {$(
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+                let text = std::borrow::Cow::<'de, str>::deserialize(input)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    )+};
+}
+
+read_as_text!(BuyerId RequestId SaleId SkuId);
+
 macro_rules! number_id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -59,12 +86,6 @@ macro_rules! number_id {
             }
         }
 
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.0.fmt(f)
-            }
-        }
-
         impl FromStr for $name {
             type Err = IdError;
 
@@ -79,13 +100,6 @@ macro_rules! number_id {
         impl Serialize for $name {
             fn serialize<S: serde::Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
                 out.collect_str(&self.0)
-            }
-        }
-
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: serde::Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
-                let text = std::borrow::Cow::<'de, str>::deserialize(input)?;
-                text.parse().map_err(serde::de::Error::custom)
             }
         }
     };
@@ -114,12 +128,6 @@ macro_rules! text_id {
             }
         }
 
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.0.fmt(f)
-            }
-        }
-
         impl std::borrow::Borrow<str> for $name {
             fn borrow(&self) -> &str {
                 &self.0
@@ -134,13 +142,6 @@ macro_rules! text_id {
                 let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
                 let is_name = fits && text.bytes().all(is_plain);
                 if is_name { Ok(Self(text.into())) } else { Err(IdError::NotAName) }
-            }
-        }
-
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: serde::Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
-                let text = std::borrow::Cow::<'de, str>::deserialize(input)?;
-                text.parse().map_err(serde::de::Error::custom)
             }
         }
     };
@@ -159,12 +160,6 @@ text_id! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct SkuNo(pub i32);
 
-impl fmt::Display for SkuNo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
 /// One of a SKU's buckets, counted from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct BucketNo(pub u16);
@@ -178,12 +173,6 @@ impl BucketNo {
     pub fn home_of(buyer: BuyerId, buckets: u16) -> Self {
         let spread = xxh3_64(&buyer.get().to_le_bytes()) % u64::from(buckets.max(1));
         Self(u16::try_from(spread).unwrap_or_default())
-    }
-}
-
-impl fmt::Display for BucketNo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
     }
 }
 

@@ -245,6 +245,17 @@ impl Checker {
         self.report(InvariantId::OneOrderPerRequest, detail);
     }
 
+    /// Reports a SKU that no sale has: nothing of it was ever on offer.
+    pub fn unknown_sku(&mut self, sku: SkuNo, num_orders: u64, num_failures: u64) {
+        let detail = format!(
+            "sku {sku}: no sale has it, and the ledger has {num_orders} orders and {num_failures} \
+             recorded failures of it"
+        );
+        let broken =
+            if num_orders > 0 { InvariantId::NoOversell } else { InvariantId::NothingLost };
+        self.report(broken, detail);
+    }
+
     /// Reports a request id that is both an order and a failure.
     pub fn order_and_failure(&mut self, request: i64) {
         let detail = format!("request {request}: both an order and a recorded failure");

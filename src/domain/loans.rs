@@ -18,7 +18,7 @@ pub struct Loan {
 }
 
 /// The loans of one bucket, as lender and as borrower.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Loans {
     open: BTreeMap<BucketNo, Loan>,
     last_no: u64,

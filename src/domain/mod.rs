@@ -2,14 +2,13 @@
 //!
 //! Nothing here knows of actix, a database or a clock; time comes in as an argument. Every decision
 //! that an actor, a backend or the ledger makes is a function or a plain struct in this folder, so
-//! that it can be checked against the reference [`model`] without starting anything.
+//! that it can be checked against a reference model without starting anything.
 
 pub mod book;
 pub mod dead_letter;
 pub mod ids;
 pub mod invariants;
 mod loans;
-pub mod model;
 pub mod order;
 pub mod placing;
 pub mod policy;

@@ -27,13 +27,7 @@ impl OrderState {
     /// The number stored in the ledger.
     #[must_use]
     pub fn to_db(self) -> i16 {
-        match self {
-            Self::PendingPayment => 0,
-            Self::Paid => 1,
-            Self::TimedOut => 2,
-            Self::Cancelled => 3,
-            Self::Refunded => 4,
-        }
+        self as i16
     }
 
     /// Reads the number stored in the ledger.

@@ -37,7 +37,7 @@ impl Outcome {
 /// What the ledger holds that bears on a batch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Examination {
-    /// Orders with a request id of the batch.
+    /// Orders with a request id of the batch, and those in slot 0 of its buyers.
     pub orders: HashMap<RequestId, Order>,
     /// Recorded failures with a request id of the batch.
     pub failures: HashMap<RequestId, Refusal>,

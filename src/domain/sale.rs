@@ -15,17 +15,20 @@ pub const STOCK_MAX: u32 = 1_000_000_000;
 pub const SKUS_MAX: usize = 200;
 
 /// Where a sale stands by the operator's word; the window decides the rest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+///
+/// With the epoch in front it is an ordered pair that only grows: an opening raises the epoch, and
+/// within one the phases only go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
     /// Created, never opened.
-    Draft,
+    Draft = 0,
     /// Sells inside its window.
-    Open,
+    Open = 1,
     /// Held; may be opened again.
-    Paused,
+    Paused = 2,
     /// Over, for good.
-    Closed,
+    Closed = 3,
 }
 
 impl Phase {
@@ -35,12 +38,7 @@ impl Phase {
     /// The number stored in the ledger.
     #[must_use]
     pub fn to_db(self) -> i16 {
-        match self {
-            Self::Draft => 0,
-            Self::Open => 1,
-            Self::Paused => 2,
-            Self::Closed => 3,
-        }
+        self as i16
     }
 
     /// Reads the number stored in the ledger.

@@ -26,17 +26,20 @@ pub enum Refusal {
     NotStarted,
     /// The sale is over.
     Ended,
+    /// An operator gave up the dead letter that it was in.
+    Discarded,
 }
 
 impl Refusal {
     /// Every kind of refusal, with zeroed details; for metrics and tables.
-    pub const KINDS: [&'static str; 6] = [
+    pub const KINDS: [&'static str; 7] = [
         "sold-out",
         "already-purchased",
         "quota-exceeded",
         "request-id-reused",
         "not-started",
         "ended",
+        "discarded",
     ];
 
     /// The stable code of the interface.
@@ -49,6 +52,7 @@ impl Refusal {
             Self::RequestIdReused => "request-id-reused",
             Self::NotStarted => "not-started",
             Self::Ended => "ended",
+            Self::Discarded => "discarded",
         }
     }
 }

@@ -46,9 +46,6 @@ impl AdminAuth {
     }
 
     /// Lets a request with these headers pass or not.
-    ///
-    /// # Errors
-    /// `unauthenticated` or `forbidden`.
     pub fn check(&self, headers: &HeaderMap) -> Result<(), Problem> {
         match self {
             Self::Token(keyed, told) => {

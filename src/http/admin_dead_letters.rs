@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::body;
 use super::problem::{Code, Problem};
 use super::state::State;
 use super::views::rfc3339;
-use crate::dead_letters::{DeskError, Parked, Replayed};
+use super::{body, page};
+use crate::dead_letters::{Carried, DeskError, Done};
 use crate::domain::dead_letter::TEXT_CHARS_MAX;
 use crate::domain::{
     BuyerId, DeadLetter, LetterCounts, LetterFilter, LetterNo, LetterOrigin, LetterState,
@@ -48,7 +48,7 @@ pub struct Which {
 #[derive(Serialize, ToSchema)]
 pub struct LetterView {
     id: String,
-    /// `open`, `replayed` or `parked`.
+    /// `open`, `replayed`, `parked` or `discarded`.
     state: &'static str,
     /// Who gave it up: `relay`, `consumer`, `broker` or `unroutable`.
     origin: &'static str,
@@ -93,6 +93,7 @@ pub struct CountsView {
     open: u64,
     replayed: u64,
     parked: u64,
+    discarded: u64,
 }
 
 /// A page of letters.
@@ -156,23 +157,29 @@ pub struct WholeLetterView {
 #[derive(Serialize, ToSchema)]
 pub struct DoneView {
     /// `published`, `resolved` (its requests had ended: nothing was published) or `already`; of
-    /// `park`: `parked` or `already`.
-    done: &'static str,
+    /// `park`: `parked` or `already`; of `discard`: `discarded` or `already`.
+    #[schema(value_type = String)]
+    done: Done,
     dead_letter: LetterView,
 }
 
 /// How to set a letter aside.
-#[derive(Deserialize, Default, ToSchema)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ParkBody {
     /// Why, for whoever comes next; at most 1000 characters.
     note: Option<String>,
 }
 
+/// Why a letter is given up.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DiscardBody {
+    /// Kept as its note; at most 1000 characters.
+    reason: Option<String>,
+}
+
 /// Dead letters, newest first.
-///
-/// # Errors
-/// `invalid-request`, `busy`.
 #[utoipa::path(
     get, path = "/admin/v1/dead-letters", tag = "operators", params(Which),
     responses((status = 200, description = "newest first", body = LettersView)),
@@ -181,33 +188,21 @@ pub async fn list(
     state: web::Data<State>,
     which: web::Query<Which>,
 ) -> Result<HttpResponse, Problem> {
-    let limit = which.limit.unwrap_or(LIMIT_DEFAULT);
-    if !(1..=LIMIT_MAX).contains(&limit) {
-        return Err(Problem::invalid(format!("limit must be from 1 to {LIMIT_MAX}")));
-    }
-    let before = match which.cursor.as_deref().map(number) {
-        None => None,
-        Some(Some(before)) => Some(before),
-        Some(None) => return Err(Problem::invalid("cursor must be a next_cursor of this list")),
-    };
-    let filter = LetterFilter { state: which.state, origin: which.origin, before };
-    let LetterCounts { open, replayed, parked } = state.letters.counts().await?;
-    // One more than asked for tells whether there is a next page.
-    let mut found = state.letters.list(filter, limit + 1).await?;
-    let has_more = found.len() > limit as usize;
-    found.truncate(limit as usize);
-    let next_cursor = found.last().filter(|_| has_more).map(|letter| letter.no.to_string());
+    let limit = page::limit(which.limit, LIMIT_DEFAULT, LIMIT_MAX)?;
+    let before = page::cursor(which.cursor.as_deref(), number)?;
+    let filter = LetterFilter { state: which.state, origin: which.origin, before, request: None };
+    let ledger = &state.parts.ledger;
+    let LetterCounts { open, replayed, parked, discarded } = ledger.count_dead_letters().await?;
+    let mut found = ledger.dead_letters(filter, limit + 1).await?;
+    let next_cursor = page::cut(&mut found, limit, |last| last.no.to_string());
     Ok(HttpResponse::Ok().json(LettersView {
-        counts: CountsView { open, replayed, parked },
+        counts: CountsView { open, replayed, parked, discarded },
         dead_letters: found.into_iter().map(LetterView::from).collect(),
         next_cursor,
     }))
 }
 
 /// One dead letter.
-///
-/// # Errors
-/// `unknown-letter`, `busy`.
 #[utoipa::path(
     get, path = "/admin/v1/dead-letters/{letter_id}", tag = "operators",
     params(("letter_id" = String, Path, description = "`id` of the list")),
@@ -222,9 +217,6 @@ pub async fn show(
 }
 
 /// Puts a dead letter on its way again: published, confirmed, then marked. Repeat-safe.
-///
-/// # Errors
-/// `unknown-letter`, `letter-not-replayable`, `no-broker`, `broker-away`, `busy`.
 #[utoipa::path(
     post, path = "/admin/v1/dead-letters/{letter_id}/replay", tag = "operators",
     params(("letter_id" = String, Path, description = "`id` of the list")),
@@ -234,19 +226,10 @@ pub async fn put_back(
     letter_id: web::Path<String>,
     state: web::Data<State>,
 ) -> Result<HttpResponse, Problem> {
-    let (done, letter) = state.letters.replay(known(&letter_id)?).await?;
-    let done = match done {
-        Replayed::Published => "published",
-        Replayed::Resolved => "resolved",
-        Replayed::Already => "already",
-    };
-    Ok(HttpResponse::Ok().json(DoneView { done, dead_letter: letter.into() }))
+    carried(state.letters.replay(known(&letter_id)?).await)
 }
 
 /// Sets a dead letter aside for good. Repeat-safe; an empty body adds no note.
-///
-/// # Errors
-/// `invalid-request`, `unknown-letter`, `letter-conflict`, `busy`.
 #[utoipa::path(
     post, path = "/admin/v1/dead-letters/{letter_id}/park", tag = "operators",
     params(("letter_id" = String, Path, description = "`id` of the list")),
@@ -259,22 +242,40 @@ pub async fn park(
     payload: web::Payload,
     state: web::Data<State>,
 ) -> Result<HttpResponse, Problem> {
-    let bytes = body::read(payload, state.settings.http.body_max_bytes).await?;
-    let wanted: ParkBody = if bytes.is_empty() {
-        ParkBody::default()
-    } else {
-        body::parse(request.headers(), &bytes)?
-    };
-    if wanted.note.as_ref().is_some_and(|note| note.chars().count() > TEXT_CHARS_MAX) {
-        return Err(Problem::invalid(format!(
-            "note must have at most {TEXT_CHARS_MAX} characters"
-        )));
-    }
-    let (done, letter) = state.letters.park(known(&letter_id)?, wanted.note.as_deref()).await?;
-    let done = match done {
-        Parked::Now => "parked",
-        Parked::Already => "already",
-    };
+    let max = state.settings.http.body_max_bytes;
+    let wanted = body::optional::<ParkBody>(&request, payload, max).await?;
+    let note = text("note", wanted.and_then(|wanted| wanted.note))?;
+    carried(state.letters.park(known(&letter_id)?, note.as_deref()).await)
+}
+
+/// Gives a dead letter up: its requests that are no orders become recorded failures, their units
+/// come back, their buyers read `failed`. Repeat-safe; an empty body gives no reason.
+#[utoipa::path(
+    post, path = "/admin/v1/dead-letters/{letter_id}/discard", tag = "operators",
+    params(("letter_id" = String, Path, description = "`id` of the list")),
+    request_body = DiscardBody,
+    responses((status = 200, description = "what was done", body = DoneView)),
+)]
+pub async fn discard(
+    request: HttpRequest,
+    letter_id: web::Path<String>,
+    payload: web::Payload,
+    state: web::Data<State>,
+) -> Result<HttpResponse, Problem> {
+    let max = state.settings.http.body_max_bytes;
+    let wanted = body::optional::<DiscardBody>(&request, payload, max).await?;
+    let reason = text("reason", wanted.and_then(|wanted| wanted.reason))?;
+    carried(state.letters.discard(known(&letter_id)?, reason.as_deref()).await)
+}
+
+fn text(name: &str, text: Option<String>) -> Result<Option<String>, Problem> {
+    let is_long = text.as_ref().is_some_and(|text| text.chars().count() > TEXT_CHARS_MAX);
+    let long = || Problem::invalid(format!("{name} must have at most {TEXT_CHARS_MAX} characters"));
+    if is_long { Err(long()) } else { Ok(text) }
+}
+
+fn carried(carried: Carried) -> Result<HttpResponse, Problem> {
+    let (done, letter) = carried?;
     Ok(HttpResponse::Ok().json(DoneView { done, dead_letter: letter.into() }))
 }
 
@@ -283,7 +284,8 @@ impl From<DeskError> for Problem {
         let code = match error {
             DeskError::Ledger(error) => return error.into(),
             DeskError::Unknown(_) => Code::UnknownLetter,
-            DeskError::NotReplayable { .. } => Code::LetterNotReplayable,
+            DeskError::NotReplayable { .. } | DeskError::Unreadable => Code::LetterNotReplayable,
+            DeskError::Ordered => Code::LetterOrdered,
             DeskError::Replayed | DeskError::Changed => Code::LetterConflict,
             DeskError::NoBroker => Code::NoBroker,
             DeskError::NotTaken { .. } | DeskError::NotConfirmed { .. } => {

@@ -134,9 +134,6 @@ pub async fn stats(state: web::Data<State>) -> HttpResponse {
 }
 
 /// Checks every invariant. An empty body audits everything.
-///
-/// # Errors
-/// `invalid-request`, `unknown-sku`, `busy`.
 #[utoipa::path(
     post, path = "/admin/v1/audit", tag = "operators", request_body = AuditBody,
     responses((status = 200, description = "`holds`, `could_tell`, and every violation",
@@ -148,12 +145,8 @@ pub async fn check(
     state: web::Data<State>,
 ) -> Result<HttpResponse, Problem> {
     let parts = &state.parts;
-    let bytes = body::read(payload, state.settings.http.body_max_bytes).await?;
-    let wanted: AuditBody = if bytes.is_empty() {
-        AuditBody::default()
-    } else {
-        body::parse(request.headers(), &bytes)?
-    };
+    let max = state.settings.http.body_max_bytes;
+    let wanted: AuditBody = body::optional(&request, payload, max).await?.unwrap_or_default();
     if wanted.repair {
         return Err(Problem::invalid("repair must be false: this version does not repair"));
     }
@@ -178,9 +171,6 @@ impl From<audit::Error> for Problem {
 }
 
 /// Every stage of one request that left something to be found.
-///
-/// # Errors
-/// `invalid-request`, `not-found`, `busy`.
 #[utoipa::path(
     get, path = "/admin/v1/requests/{request_id}/trace", tag = "operators",
     params(("request_id" = String, Path, description = "as the buyer has it, or its number")),

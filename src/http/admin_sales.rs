@@ -1,6 +1,6 @@
 //! The operators' verbs on sales.
 
-use actix_web::http::header::{CACHE_CONTROL, HeaderValue, LOCATION};
+use actix_web::http::header::LOCATION;
 use actix_web::{HttpRequest, HttpResponse, web};
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use super::body;
 use super::problem::{Code, Problem};
 use super::state::State;
-use super::views::{PolicyView, rfc3339, stock_left};
+use super::views::{PolicyView, fresh, no_store, rfc3339, stock_left};
 use crate::domain::{Phase, Policy, Sale, SaleDraft, SaleId, Sku, SkuDraft, SkuId};
 use crate::sales_desk::{DeskError, Stage};
 
@@ -211,6 +211,8 @@ impl From<DeskError> for Problem {
             DeskError::NotAllowed { from, to } => {
                 Self::from(Code::PhaseConflict).with("from", name_of(from)).with("to", name_of(to))
             }
+            DeskError::NoBuckets => Code::NoBuckets.into(),
+            DeskError::NotRebuilt { .. } => Self::from(Code::Busy).with_detail(error.to_string()),
             DeskError::Faults(faults) => Self::invalid(faults.join("; ")).with("faults", faults),
             DeskError::Ledger(error) => error.into(),
             DeskError::Stock(error) => error.into(),
@@ -230,13 +232,10 @@ fn name_of(phase: Phase) -> serde_json::Value {
 pub async fn list(state: web::Data<State>) -> HttpResponse {
     let all = state.parts.catalog.all();
     let sales = all.iter().map(|listed| AdminSaleView::new(&listed.sale, &state)).collect();
-    HttpResponse::Ok().insert_header(no_store()).json(AdminSalesView { sales })
+    fresh(AdminSalesView { sales })
 }
 
 /// One sale with everything that was configured.
-///
-/// # Errors
-/// `unknown-sku`.
 #[utoipa::path(
     get, path = "/admin/v1/sales/{sale_id}", tag = "operators",
     params(("sale_id" = String, Path)),
@@ -247,14 +246,10 @@ pub async fn show(
     state: web::Data<State>,
 ) -> Result<HttpResponse, Problem> {
     let listed = state.parts.catalog.sale(&sale_id).ok_or(Code::UnknownSku)?;
-    let view = AdminSaleView::new(&listed.sale, &state);
-    Ok(HttpResponse::Ok().insert_header(no_store()).json(view))
+    Ok(fresh(AdminSaleView::new(&listed.sale, &state)))
 }
 
 /// Creates a sale in phase draft.
-///
-/// # Errors
-/// `invalid-request` with every fault, `sale-exists`, `busy`.
 #[utoipa::path(
     post, path = "/admin/v1/sales", tag = "operators", request_body = SaleBody,
     responses((status = 201, description = "created, in phase draft", body = AdminSaleView)),
@@ -272,64 +267,38 @@ pub async fn create(
     Ok(HttpResponse::Created().insert_header(location).insert_header(no_store()).json(view))
 }
 
-/// Opens a sale: it sells inside its window. Repeat-safe.
-///
-/// # Errors
-/// `unknown-sku`, `not-allowed`, `busy`.
-#[utoipa::path(
-    post, path = "/admin/v1/sales/{sale_id}/open", tag = "operators",
-    params(("sale_id" = String, Path)),
-    responses((status = 200, description = "the sale afterwards", body = AdminSaleView)),
-)]
-pub async fn open(
-    sale_id: web::Path<String>,
-    state: web::Data<State>,
-) -> Result<HttpResponse, Problem> {
-    turn(&sale_id, Phase::Open, &state).await
+/// Makes a verb that moves a sale to a phase.
+macro_rules! turns {
+    ($($(#[$doc:meta])* $verb:ident $path:literal => $phase:ident;)+) => {$(
+        $(#[$doc])*
+        #[utoipa::path(
+            post, path = $path, tag = "operators", params(("sale_id" = String, Path)),
+            responses((status = 200, description = "the sale afterwards", body = AdminSaleView)),
+        )]
+        pub async fn $verb(
+            sale_id: web::Path<String>,
+            state: web::Data<State>,
+        ) -> Result<HttpResponse, Problem> {
+            turn(&sale_id, Phase::$phase, &state).await
+        }
+    )+};
 }
 
-/// Pauses a sale; it may be opened again. Repeat-safe.
-///
-/// # Errors
-/// `unknown-sku`, `not-allowed`, `busy`.
-#[utoipa::path(
-    post, path = "/admin/v1/sales/{sale_id}/pause", tag = "operators",
-    params(("sale_id" = String, Path)),
-    responses((status = 200, description = "the sale afterwards", body = AdminSaleView)),
-)]
-pub async fn pause(
-    sale_id: web::Path<String>,
-    state: web::Data<State>,
-) -> Result<HttpResponse, Problem> {
-    turn(&sale_id, Phase::Paused, &state).await
-}
-
-/// Closes a sale for good. Repeat-safe.
-///
-/// # Errors
-/// `unknown-sku`, `not-allowed`, `busy`.
-#[utoipa::path(
-    post, path = "/admin/v1/sales/{sale_id}/close", tag = "operators",
-    params(("sale_id" = String, Path)),
-    responses((status = 200, description = "the sale afterwards", body = AdminSaleView)),
-)]
-pub async fn close(
-    sale_id: web::Path<String>,
-    state: web::Data<State>,
-) -> Result<HttpResponse, Problem> {
-    turn(&sale_id, Phase::Closed, &state).await
+turns! {
+    /// Opens a sale: it sells inside its window. Repeat-safe.
+    open "/admin/v1/sales/{sale_id}/open" => Open;
+    /// Pauses a sale; it may be opened again. Repeat-safe.
+    pause "/admin/v1/sales/{sale_id}/pause" => Paused;
+    /// Closes a sale for good. Repeat-safe.
+    close "/admin/v1/sales/{sale_id}/close" => Closed;
 }
 
 async fn turn(sale_id: &str, next: Phase, state: &State) -> Result<HttpResponse, Problem> {
     let sale = state.parts.desk.turn(&known(sale_id)?, next).await?;
-    let view = AdminSaleView::new(&sale, state);
-    Ok(HttpResponse::Ok().insert_header(no_store()).json(view))
+    Ok(fresh(AdminSaleView::new(&sale, state)))
 }
 
 /// Count and oldest age of each stage; without a count what cannot be asked now.
-///
-/// # Errors
-/// `unknown-sku`.
 #[utoipa::path(
     get, path = "/admin/v1/sales/{sale_id}/funnel", tag = "operators",
     params(("sale_id" = String, Path)),
@@ -342,15 +311,10 @@ pub async fn funnel(
     let sale_id = known(&sale_id)?;
     let stages = state.parts.desk.funnel(&sale_id).await?;
     let at = rfc3339(state.parts.clock.wall_ms());
-    let view = FunnelView { sale_id, at, stages };
-    Ok(HttpResponse::Ok().insert_header(no_store()).json(view))
+    Ok(fresh(FunnelView { sale_id, at, stages }))
 }
 
 /// A text that cannot name a sale names no sale.
-fn known(sale_id: &str) -> Result<SaleId, Problem> {
+pub(super) fn known(sale_id: &str) -> Result<SaleId, Problem> {
     sale_id.parse().map_err(|_not_a_name| Code::UnknownSku.into())
-}
-
-fn no_store() -> (actix_web::http::header::HeaderName, HeaderValue) {
-    (CACHE_CONTROL, HeaderValue::from_static("no-store"))
 }

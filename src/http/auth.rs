@@ -28,9 +28,6 @@ pub struct NoSecret;
 
 impl BuyerAuth {
     /// The way that the settings ask for.
-    ///
-    /// # Errors
-    /// Mode `jwt` without a secret.
     pub fn new(settings: &AuthSettings) -> Result<Self, NoSecret> {
         match settings.mode {
             AuthMode::Header => Ok(Self::Header),
@@ -42,9 +39,6 @@ impl BuyerAuth {
     }
 
     /// The buyer who sent a request with these headers.
-    ///
-    /// # Errors
-    /// `unauthenticated`, with what is missing.
     pub fn buyer(&self, headers: &HeaderMap, now_ms: i64) -> Result<BuyerId, Problem> {
         match self {
             Self::Header => believed(headers).ok_or_else(|| {

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use actix_web::HttpRequest;
 use actix_web::error::PayloadError;
 use actix_web::http::header::{CONTENT_TYPE, HeaderMap};
 use actix_web::web::{Bytes, BytesMut, Payload};
 use futures_util::{FutureExt, StreamExt};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use super::problem::Problem;
 
@@ -32,6 +34,16 @@ pub async fn read(mut payload: Payload, max: usize) -> Result<Bytes, Problem> {
     Ok(whole.freeze())
 }
 
+/// Reads and parses a body that may be left out.
+pub async fn optional<T: DeserializeOwned>(
+    request: &HttpRequest,
+    payload: Payload,
+    max: usize,
+) -> Result<Option<T>, Problem> {
+    let bytes = read(payload, max).await?;
+    if bytes.is_empty() { Ok(None) } else { parse(request.headers(), &bytes).map(Some) }
+}
+
 fn within(len: usize, max: usize) -> Result<(), Problem> {
     if len > max {
         return Err(Problem::invalid(format!("the body is larger than {max} bytes")));
@@ -52,9 +64,6 @@ async fn next_part(payload: &mut Payload) -> Result<Option<Bytes>, Problem> {
 }
 
 /// Parses a body that must be JSON and say so.
-///
-/// # Errors
-/// `invalid-request` with the place and the reason.
 pub fn parse<'b, T: Deserialize<'b>>(headers: &HeaderMap, body: &'b [u8]) -> Result<T, Problem> {
     if !is_json(headers) {
         return Err(Problem::invalid("Content-Type must be application/json"));

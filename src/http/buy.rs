@@ -128,7 +128,7 @@ async fn identify(
     state: &State,
     wish: &Wish<'_>,
     listed: &Listed,
-    sku: &Sku,
+    sku: &Arc<Sku>,
     buyer: BuyerId,
     now_ms: i64,
 ) -> Result<RequestId, Problem> {
@@ -181,7 +181,9 @@ impl Checked<'_> {
                 }
                 problem
             }
-            Refusal::SoldOut | Refusal::RequestIdReused | Refusal::Ended => problem,
+            Refusal::SoldOut | Refusal::RequestIdReused | Refusal::Ended | Refusal::Discarded => {
+                problem
+            }
         }
     }
 

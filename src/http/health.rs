@@ -52,9 +52,6 @@ pub async fn live() -> HttpResponse {
 }
 
 /// This process wants buyers.
-///
-/// # Errors
-/// `not-ready` with every check.
 #[utoipa::path(
     get, path = "/readyz", tag = "probes", params(Detail),
     responses((status = 200, description = "ready", body = HealthView)),
@@ -92,9 +89,6 @@ fn needs_ledger(state: &State) -> bool {
 }
 
 /// The older name of `/readyz`.
-///
-/// # Errors
-/// As [`ready`].
 #[utoipa::path(
     get, path = "/healthz", tag = "probes", params(Detail),
     responses((status = 200, description = "ready", body = HealthView)),

@@ -70,9 +70,6 @@ impl TokenReader {
     }
 
     /// The buyer that the token names. `exp` and `nbf` count where they are present.
-    ///
-    /// # Errors
-    /// Says why the token names no buyer.
     pub fn buyer(&self, token: &str, now_ms: i64) -> std::result::Result<BuyerId, TokenError> {
         let decoded = jsonwebtoken::decode::<Claims>(token, &self.key, &self.validation);
         let Ok(decoded) = decoded else { return Err(TokenError::NotOurs) };

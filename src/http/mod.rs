@@ -8,10 +8,10 @@
 //! | `state` | what handlers reach |
 //! | `buy` | the purchase |
 //! | `request_ids`, `requests`, `orders`, `sales` | the other calls of buyers |
-//! | `admin_sales`, `admin_ops`, `admin_dead_letters`, `request_trace` | the calls of operators |
+//! | `admin_*`, `request_trace` | the calls of operators |
 //! | `health` | the calls of probes |
 //! | `auth`, `jwt`, `admin_auth` | who asks |
-//! | `body`, `trace_context` | what comes with a request |
+//! | `body`, `page`, `trace_context` | what comes with a request |
 //! | `problem`, `views` | what goes out |
 //! | `meter` | counters of the fast route |
 //! | `openapi` | the description for programs, and its page |
@@ -19,6 +19,7 @@
 mod admin_auth;
 mod admin_dead_letters;
 mod admin_ops;
+mod admin_rebuild;
 mod admin_sales;
 mod auth;
 mod body;
@@ -28,6 +29,7 @@ mod jwt;
 mod meter;
 mod openapi;
 mod orders;
+mod page;
 mod problem;
 mod request_ids;
 mod request_trace;

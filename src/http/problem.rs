@@ -114,6 +114,9 @@ codes! {
     /// `quota`: the order would go past it.
     QuotaExceeded => 409, "quota-exceeded", "Quota exceeded",
         "The order would exceed what one buyer may have. See owned and limit.";
+    /// An operator gave the request up.
+    Discarded => 409, "discarded", "Given up",
+        "This request could not be carried out. Nothing was bought; buy anew.";
     /// Operators: a sale of that name exists.
     SaleExists => 409, "sale-exists", "Sale exists",
         "A sale of this name exists. Choose another name.";
@@ -126,9 +129,15 @@ codes! {
     /// Operators: the dead letter is not as it was seen.
     LetterConflict => 409, "letter-conflict", "Not from this state",
         "The dead letter was replayed, or changed meanwhile. Look at it again.";
+    /// Operators: there is nothing to give up.
+    LetterOrdered => 409, "letter-ordered", "Its requests are orders",
+        "Every request of the dead letter is an order. Replay marks it as resolved.";
     /// Operators: this process cannot publish anything.
     NoBroker => 409, "no-broker", "No broker here",
         "Dead letters are replayed by processes of tier pipeline only.";
+    /// Operators: no buckets of the sale are outside of this process.
+    NoBuckets => 409, "no-buckets", "Nothing to rebuild",
+        "The sale is a draft, not prepared yet or long over, or its tier has no buckets in Redis.";
     /// After the window, or closed.
     Ended => 410, "ended", "Ended",
         "The sale is over.";
@@ -158,6 +167,7 @@ impl From<&Refusal> for Code {
             Refusal::RequestIdReused => Self::RequestIdReused,
             Refusal::NotStarted => Self::NotStarted,
             Refusal::Ended => Self::Ended,
+            Refusal::Discarded => Self::Discarded,
         }
     }
 }
@@ -329,19 +339,21 @@ impl From<db::Error> for Problem {
 }
 
 impl From<stock::Error> for Problem {
-    /// Logged here, because here it ends: whoever asks reads `busy`.
     fn from(error: stock::Error) -> Self {
-        tracing::warn!(error = &error as &dyn std::error::Error, "stock did not answer");
-        Self::from(Code::Busy).with_detail("The stock did not answer. Ask again later.")
+        silent("stock", &error)
     }
 }
 
 impl From<outbox::Error> for Problem {
-    /// Logged here, because here it ends: the operator reads `busy`.
     fn from(error: outbox::Error) -> Self {
-        tracing::warn!(error = &error as &dyn std::error::Error, "outbox did not answer");
-        Self::from(Code::Busy).with_detail("The outbox did not answer. Ask again later.")
+        silent("outbox", &error)
     }
+}
+
+/// Logged here, because here it ends: whoever asks reads `busy`.
+fn silent(what: &str, error: &(dyn std::error::Error + 'static)) -> Problem {
+    tracing::warn!(error, "{what} did not answer");
+    Problem::from(Code::Busy).with_detail(format!("The {what} did not answer. Ask again later."))
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 
-use actix_web::http::header::{CACHE_CONTROL, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -10,7 +9,7 @@ use utoipa::ToSchema;
 use super::body;
 use super::problem::{Code, Problem};
 use super::state::State;
-use super::views::{RequestIdView, rfc3339};
+use super::views::{RequestIdView, fresh, rfc3339};
 
 /// What the id is for.
 #[derive(Deserialize, ToSchema)]
@@ -24,9 +23,6 @@ pub struct ForSku<'b> {
 
 /// Issues a request id. For `one_per_buyer` it is the same one each time, and lives as long as the
 /// sale.
-///
-/// # Errors
-/// `unauthenticated`, `unknown-sku`, `invalid-request`.
 #[utoipa::path(
     post, path = "/v1/sales/{sale_id}/request-ids", tag = "buyers",
     params(("sale_id" = String, Path)),
@@ -53,10 +49,8 @@ pub async fn create(
         let number = state.tokens.issue(now_ms);
         (number, state.tokens.expires_at_ms(number))
     };
-    let view = RequestIdView {
+    Ok(fresh(RequestIdView {
         request_id: state.tokens.show(number, &sale.id, sku.no, buyer),
         expires_at: rfc3339(expires_at_ms),
-    };
-    let no_store = (CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    Ok(HttpResponse::Ok().insert_header(no_store).json(view))
+    }))
 }

@@ -8,8 +8,8 @@ use super::state::Parts;
 use super::views::rfc3339;
 use crate::db;
 use crate::domain::{
-    BuyerId, DeadLetter, Failure, Journey, LetterNo, LetterState, Phase, RequestId, SkuNo,
-    Standing, TraceId,
+    BuyerId, DeadLetter, Failure, Journey, LetterFilter, LetterNo, LetterState, Phase, RequestId,
+    SkuNo, Standing, TraceId,
 };
 use crate::messages::wire;
 use crate::outbox::{self, Place};
@@ -151,7 +151,7 @@ impl Known {
 
     /// Takes over the dead letters that it is in, newest first.
     fn add_letters(&mut self, letters: &[DeadLetter]) {
-        if letters.iter().any(|letter| letter.state != LetterState::Replayed) {
+        if letters.iter().any(|letter| letter.state.is_end()) {
             // It is there and nowhere else.
             self.between.retain(|stage| stage.stage != "broker");
         }
@@ -246,7 +246,7 @@ async fn ask_letters(
     request: RequestId,
     known: &mut Known,
 ) -> Result<(), db::Error> {
-    let letters = parts.ledger.dead_letters_with(request).await?;
+    let letters = parts.ledger.dead_letters(LetterFilter::with(request), u32::MAX).await?;
     known.add_letters(&letters);
     if let (None, Some(letter)) = (known.trace, letters.first()) {
         known.trace = trace_in(parts, letter.no, request).await?;
@@ -339,6 +339,7 @@ fn letter_stage(letter: &DeadLetter) -> StageView {
         LetterState::Open => ("waits for an operator", "dead"),
         LetterState::Parked => ("set aside by an operator", "dead"),
         LetterState::Replayed => ("was put on its way again", "replayed"),
+        LetterState::Discarded => ("was given up by an operator", "discarded"),
     };
     StageView {
         holder: Some(format!("dead letter {}", letter.no)),

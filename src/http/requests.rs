@@ -83,9 +83,6 @@ fn not_found(written: &str) -> Problem {
 }
 
 /// Where a request stands.
-///
-/// # Errors
-/// `unauthenticated`, `not-found` with state `not_found`, `busy`.
 #[utoipa::path(
     get, path = "/v1/requests/{request_id}", tag = "buyers",
     params(("request_id" = String, Path)),
@@ -106,9 +103,6 @@ pub async fn show(
 }
 
 /// The same object as server-sent events, one for each change, until the end state.
-///
-/// # Errors
-/// As [`show`], before the stream begins.
 #[utoipa::path(
     get, path = "/v1/requests/{request_id}/events", tag = "buyers",
     params(("request_id" = String, Path)),

@@ -3,12 +3,14 @@
 use actix_web::middleware::from_fn;
 use actix_web::web::{self, ServiceConfig};
 use actix_web::{HttpRequest, Resource, Route, guard};
+use utoipa::OpenApi;
 
 use super::problem::{Code, Problem};
+use super::views::ProblemView;
 use super::watch::{trace_of, watch};
 use super::{
-    admin_dead_letters, admin_ops, admin_sales, buy, health, openapi, orders, request_ids,
-    requests, sales,
+    admin_dead_letters, admin_ops, admin_rebuild, admin_sales, buy, health, openapi, orders,
+    request_ids, requests, sales,
 };
 
 /// The buy route.
@@ -39,74 +41,100 @@ pub struct Entry {
     mount: fn(Route) -> Route,
 }
 
-macro_rules! table {
-    ($($method:literal $path:expr, $access:ident => $handler:path, [$($code:ident)*];)+) => {
-        &[$(Entry {
+/// Makes the tables, and the description of what their handlers say of themselves.
+macro_rules! tables {
+    ($($(#[$doc:meta])* $table:ident {
+        $($method:literal $path:expr, $access:ident => $module:ident::$handler:ident,
+            [$($code:ident)*];)+
+    })+) => {
+        $($(#[$doc])*
+        pub const $table: &[Entry] = &[$(Entry {
             method: $method,
             path: $path,
             access: Access::$access,
             refusals: &[$(Code::$code),*],
-            mount: |route| route.to($handler),
-        },)+]
+            mount: |route| route.to($module::$handler),
+        },)+];)+
+
+        /// What the handlers say of themselves.
+        #[derive(OpenApi)]
+        #[openapi(
+            info(
+                title = "Floodgate",
+                description = "Sells a limited stock to a crowd. Ids are strings, times RFC 3339 \
+                    in UTC, money is in the currency's smallest unit. Errors are RFC 9457 problem \
+                    documents. Operators' and probes' paths are on the internal listener."
+            ),
+            paths($($($module::$handler,)+)+),
+            components(schemas(ProblemView))
+        )]
+        pub struct Described;
     };
 }
 
-/// The public listener: buyers. Challenges and tickets come before `request-ids`; paying and
-/// cancelling come after `orders`.
-pub const PUBLIC: &[Entry] = table! {
-    "GET" "/v1/sales", Open => sales::list, [];
-    "GET" "/v1/sales/{sale_id}", Open => sales::show, [UnknownSku];
-    "POST" "/v1/sales/{sale_id}/request-ids", Buyer => request_ids::create, [
-        InvalidRequest UnknownSku
-    ];
-    "POST" BUY, Buyer => buy::buy, [
-        InvalidRequest RequestIdInvalid NotStarted UnknownSku SoldOut AlreadyPurchased
-        QuotaExceeded Ended RequestIdReused Busy
-    ];
-    "GET" "/v1/requests/{request_id}", Buyer => requests::show, [NotFound Busy];
-    "GET" "/v1/requests/{request_id}/events", Buyer => requests::events, [NotFound Busy];
-    "GET" "/v1/orders", Buyer => orders::mine, [InvalidRequest Busy];
-    "GET" "/openapi.json", Open => openapi::document, [];
-    "GET" "/docs", Open => openapi::to_page, [];
-    "GET" "/docs/{file:.*}", Open => openapi::page, [NotFound];
-};
-
-/// The internal listener: operators, probes, collectors.
-pub const INTERNAL: &[Entry] = table! {
-    "GET" "/livez", Open => health::live, [];
-    "GET" "/readyz", Open => health::ready, [NotReady];
-    "GET" "/healthz", Open => health::healthz, [NotReady];
-    "GET" "/metrics", Admin => admin_ops::metrics, [];
-    "GET" "/admin/v1/sales", Admin => admin_sales::list, [];
-    "POST" "/admin/v1/sales", Admin => admin_sales::create, [InvalidRequest SaleExists Busy];
-    "GET" "/admin/v1/sales/{sale_id}", Admin => admin_sales::show, [UnknownSku];
-    "POST" "/admin/v1/sales/{sale_id}/open", Admin => admin_sales::open, [
-        UnknownSku PhaseConflict Busy
-    ];
-    "POST" "/admin/v1/sales/{sale_id}/pause", Admin => admin_sales::pause, [
-        UnknownSku PhaseConflict Busy
-    ];
-    "POST" "/admin/v1/sales/{sale_id}/close", Admin => admin_sales::close, [
-        UnknownSku PhaseConflict Busy
-    ];
-    "GET" "/admin/v1/sales/{sale_id}/funnel", Admin => admin_sales::funnel, [UnknownSku];
-    "GET" "/admin/v1/actors", Admin => admin_ops::actors, [];
-    "GET" "/admin/v1/stats", Admin => admin_ops::stats, [];
-    "POST" "/admin/v1/audit", Admin => admin_ops::check, [InvalidRequest UnknownSku Busy];
-    "GET" "/admin/v1/requests/{request_id}/trace", Admin => admin_ops::trace, [
-        InvalidRequest NotFound Busy
-    ];
-    "GET" "/admin/v1/dead-letters", Admin => admin_dead_letters::list, [InvalidRequest Busy];
-    "GET" "/admin/v1/dead-letters/{letter_id}", Admin => admin_dead_letters::show, [
-        UnknownLetter Busy
-    ];
-    "POST" "/admin/v1/dead-letters/{letter_id}/replay", Admin => admin_dead_letters::put_back, [
-        UnknownLetter LetterNotReplayable NoBroker BrokerAway Busy
-    ];
-    "POST" "/admin/v1/dead-letters/{letter_id}/park", Admin => admin_dead_letters::park, [
-        InvalidRequest UnknownLetter LetterConflict Busy
-    ];
-};
+tables! {
+    /// The public listener: buyers. Paths are compared in this order, each by a regular expression:
+    /// the route that must be fast comes first.
+    PUBLIC {
+        "POST" BUY, Buyer => buy::buy, [
+            InvalidRequest RequestIdInvalid NotStarted UnknownSku SoldOut AlreadyPurchased
+            QuotaExceeded Discarded Ended RequestIdReused Busy
+        ];
+        "GET" "/v1/sales", Open => sales::list, [];
+        "GET" "/v1/sales/{sale_id}", Open => sales::show, [UnknownSku];
+        "POST" "/v1/sales/{sale_id}/request-ids", Buyer => request_ids::create, [
+            InvalidRequest UnknownSku
+        ];
+        "GET" "/v1/requests/{request_id}", Buyer => requests::show, [NotFound Busy];
+        "GET" "/v1/requests/{request_id}/events", Buyer => requests::events, [NotFound Busy];
+        "GET" "/v1/orders", Buyer => orders::mine, [InvalidRequest Busy];
+        "GET" "/openapi.json", Open => openapi::document, [];
+        "GET" "/docs", Open => openapi::to_page, [];
+        "GET" "/docs/{file:.*}", Open => openapi::page, [NotFound];
+    }
+    /// The internal listener: operators, probes, collectors.
+    INTERNAL {
+        "GET" "/livez", Open => health::live, [];
+        "GET" "/readyz", Open => health::ready, [NotReady];
+        "GET" "/healthz", Open => health::healthz, [NotReady];
+        "GET" "/metrics", Admin => admin_ops::metrics, [];
+        "GET" "/admin/v1/sales", Admin => admin_sales::list, [];
+        "POST" "/admin/v1/sales", Admin => admin_sales::create, [InvalidRequest SaleExists Busy];
+        "GET" "/admin/v1/sales/{sale_id}", Admin => admin_sales::show, [UnknownSku];
+        "POST" "/admin/v1/sales/{sale_id}/open", Admin => admin_sales::open, [
+            UnknownSku PhaseConflict Busy
+        ];
+        "POST" "/admin/v1/sales/{sale_id}/pause", Admin => admin_sales::pause, [
+            UnknownSku PhaseConflict Busy
+        ];
+        "POST" "/admin/v1/sales/{sale_id}/close", Admin => admin_sales::close, [
+            UnknownSku PhaseConflict Busy
+        ];
+        "POST" "/admin/v1/sales/{sale_id}/rebuild", Admin => admin_rebuild::rebuild, [
+            InvalidRequest UnknownSku NoBuckets Busy
+        ];
+        "GET" "/admin/v1/sales/{sale_id}/funnel", Admin => admin_sales::funnel, [UnknownSku];
+        "GET" "/admin/v1/actors", Admin => admin_ops::actors, [];
+        "GET" "/admin/v1/stats", Admin => admin_ops::stats, [];
+        "POST" "/admin/v1/audit", Admin => admin_ops::check, [InvalidRequest UnknownSku Busy];
+        "GET" "/admin/v1/requests/{request_id}/trace", Admin => admin_ops::trace, [
+            InvalidRequest NotFound Busy
+        ];
+        "GET" "/admin/v1/dead-letters", Admin => admin_dead_letters::list, [InvalidRequest Busy];
+        "GET" "/admin/v1/dead-letters/{letter_id}", Admin => admin_dead_letters::show, [
+            UnknownLetter Busy
+        ];
+        "POST" "/admin/v1/dead-letters/{letter_id}/replay", Admin => admin_dead_letters::put_back, [
+            UnknownLetter LetterNotReplayable NoBroker BrokerAway Busy
+        ];
+        "POST" "/admin/v1/dead-letters/{letter_id}/park", Admin => admin_dead_letters::park, [
+            InvalidRequest UnknownLetter LetterConflict Busy
+        ];
+        "POST" "/admin/v1/dead-letters/{letter_id}/discard", Admin => admin_dead_letters::discard, [
+            InvalidRequest UnknownLetter LetterNotReplayable LetterConflict LetterOrdered Busy
+        ];
+    }
+}
 
 /// Enters the routes of a table.
 pub fn mount(table: &'static [Entry], config: &mut ServiceConfig) {

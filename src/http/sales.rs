@@ -84,9 +84,6 @@ pub async fn list(request: HttpRequest, state: web::Data<State>) -> HttpResponse
 }
 
 /// One sale.
-///
-/// # Errors
-/// `unknown-sku`.
 #[utoipa::path(
     get, path = "/v1/sales/{sale_id}", tag = "buyers",
     params(("sale_id" = String, Path)),

@@ -98,9 +98,6 @@ struct Plan {
 
 /// Opens the listeners of the role; they answer until [`Servers::stop`]. Signals are left to the
 /// caller; a stop waits for running requests up to `shutdown.deadline_ms`.
-///
-/// # Errors
-/// Which address, why, and what to do; or what is missing.
 pub async fn start(settings: &Settings, parts: Parts) -> Result<Servers, Error> {
     let state = Data::new(State::new(settings, parts).await?);
     let public = Plan {

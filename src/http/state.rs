@@ -70,12 +70,10 @@ pub struct State {
 
 impl State {
     /// Reads secrets and takes a process number from the ledger.
-    ///
-    /// # Errors
-    /// The ledger's error, or authentication by token without a secret.
     pub async fn new(settings: &Settings, parts: Parts) -> Result<Self, Error> {
         let letters = DeadLetterDesk::new(
             Arc::clone(&parts.ledger),
+            Arc::clone(&parts.stock),
             Arc::clone(&parts.clock),
             parts.pipeline.as_ref(),
             settings.amqp.queues,
@@ -112,8 +110,8 @@ async fn tokens(settings: &Settings, ledger: &dyn Ledger) -> Result<RequestToken
         Some(key) => key.expose_secret().as_bytes().to_vec(),
         None => ledger.secret("request-ids").await?,
     };
-    // The lowest 10 bits count: processes that run at the same time get different numbers.
-    let process = ledger.next_token("process").await?.rem_euclid(1 << 10);
+    // Processes that run at the same time get different numbers.
+    let process = ledger.next_token("process").await?.rem_euclid(1 << 16);
     let process = u16::try_from(process).unwrap_or_default();
     Ok(RequestTokens::new(&key, process, auth.request_id_ttl_s.saturating_mul(1000)))
 }

@@ -1,6 +1,8 @@
 //! The JSON shapes of the interface. Ids are strings, times RFC 3339 in UTC, money is in the
 //! currency's smallest unit.
 
+use actix_web::HttpResponse;
+use actix_web::http::header::{CACHE_CONTROL, HeaderName, HeaderValue};
 use chrono::{DateTime, SecondsFormat};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -14,6 +16,18 @@ use crate::domain::{BuyerId, Order, OrderState, Phase, Policy, Sku};
 pub fn rfc3339(epoch_ms: i64) -> String {
     let time = DateTime::from_timestamp_millis(epoch_ms).unwrap_or(DateTime::UNIX_EPOCH);
     time.to_rfc3339_opts(SecondsFormat::Millis, true)
+}
+
+/// What is answered, for nobody to keep.
+#[must_use]
+pub fn fresh(view: impl Serialize) -> HttpResponse {
+    HttpResponse::Ok().insert_header(no_store()).json(view)
+}
+
+/// The header of what nobody may keep.
+#[must_use]
+pub fn no_store() -> (HeaderName, HeaderValue) {
+    (CACHE_CONTROL, HeaderValue::from_static("no-store"))
 }
 
 /// Units left of a SKU; before the first opening nothing is loaded and nothing is sold.
@@ -177,7 +191,6 @@ impl OrderView {
         buyer: BuyerId,
         (quantity, placed_at_ms, state): (u32, i64, OrderState),
     ) -> Self {
-        let window_ms = i64::from(sku.payment_window_s).saturating_mul(1000);
         Self {
             request_id: request_id.to_owned(),
             sale_id: listed.sale.id.to_string(),
@@ -187,24 +200,16 @@ impl OrderView {
             amount: sku.price.saturating_mul(i64::from(quantity)),
             state: state.name(),
             placed_at: rfc3339(placed_at_ms),
-            pay_by: rfc3339(placed_at_ms.saturating_add(window_ms)),
+            pay_by: rfc3339(sku.pay_by_ms(placed_at_ms)),
         }
     }
 
     /// An order as the ledger has it.
     #[must_use]
-    pub fn recorded(request_id: String, listed: &Listed, sku: &Sku, order: &Order) -> Self {
-        Self {
-            request_id,
-            sale_id: listed.sale.id.to_string(),
-            sku_id: sku.id.to_string(),
-            buyer_id: order.buyer,
-            quantity: order.quantity,
-            amount: order.amount,
-            state: order.state.name(),
-            placed_at: rfc3339(order.placed_at_ms),
-            pay_by: rfc3339(order.pay_by_ms),
-        }
+    pub fn recorded(request_id: &str, listed: &Listed, sku: &Sku, order: &Order) -> Self {
+        let what = (order.quantity, order.placed_at_ms, order.state);
+        let (amount, pay_by) = (order.amount, rfc3339(order.pay_by_ms));
+        Self { amount, pay_by, ..Self::remembered(request_id, listed, sku, order.buyer, what) }
     }
 }
 

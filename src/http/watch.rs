@@ -23,9 +23,6 @@ pub fn trace_of(request: &HttpRequest) -> TraceContext {
 }
 
 /// Runs one request of `route`.
-///
-/// # Errors
-/// None of its own.
 pub async fn watch(
     route: &'static str,
     access: Access,

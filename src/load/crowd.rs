@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use indicatif::ProgressBar;
 use parking_lot::Mutex;
 
-use super::plan::{Answer, Load, LoadError, Outcome, TransportError, Until};
-use super::progress::ProgressFn;
+use super::plan::{Load, LoadError, Outcome, TransportError, Until};
 use super::report::Report;
 use super::request::{BuyRequest, json_string_member};
 use super::run::run;
@@ -32,50 +32,19 @@ pub struct Crowd {
     pub double_click_percent: u8,
     /// Connections the crowd shares.
     pub connections: usize,
-    /// Called about ten times a second.
-    pub progress: Option<ProgressFn>,
+    /// Shows how far it is.
+    pub progress: Option<ProgressBar>,
 }
 
 /// What became of one click.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CrowdAnswer {
+pub struct Click {
     /// Who clicked.
     pub buyer_id: u64,
-    /// Status and content of the answer; the error when the outcome is unknown.
-    pub result: Result<Clicked, TransportError>,
-}
-
-/// The answer to one click.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Clicked {
-    /// HTTP status.
-    pub status: u16,
-    /// Marked as a repeat of an earlier answer.
-    pub replayed: bool,
-    /// Member `request_id`: of the accepted request, or of the earlier one that stands in the way.
-    pub request_id: Option<String>,
-    /// Member `state`: `queued`, `success` or `unknown` for an accepted request.
-    pub state: Option<String>,
-    /// Problem code of a refusal.
-    pub code: Option<String>,
-}
-
-impl CrowdAnswer {
     /// Request id that the server acknowledged: 200 or 202, and a known outcome.
-    pub fn accepted(&self) -> Option<&str> {
-        let clicked = self.result.as_ref().ok()?;
-        let known = clicked.state.as_deref() != Some("unknown");
-        let accepted = matches!(clicked.status, 200 | 202) && known;
-        clicked.request_id.as_deref().filter(|_| accepted)
-    }
-
-    /// Whether the click may or may not have bought something.
-    pub fn is_unknown(&self) -> bool {
-        match &self.result {
-            Ok(clicked) => clicked.state.as_deref() == Some("unknown"),
-            Err(error) => *error != TransportError::Connect,
-        }
-    }
+    pub accepted: Option<String>,
+    /// The click may or may not have bought something.
+    pub is_unknown: bool,
 }
 
 /// What the whole crowd saw.
@@ -84,22 +53,18 @@ pub struct CrowdRun {
     /// Counts and latencies.
     pub report: Report,
     /// One entry for each click, in the order the answers came.
-    pub answers: Vec<CrowdAnswer>,
+    pub clicks: Vec<Click>,
 }
 
 impl CrowdRun {
     /// Distinct acknowledged request ids, sorted. Each must end as exactly one order, recorded
     /// failure or dead letter.
     pub fn accepted_ids(&self) -> Vec<&str> {
-        let mut ids: Vec<_> = self.answers.iter().filter_map(CrowdAnswer::accepted).collect();
+        let mut ids: Vec<_> =
+            self.clicks.iter().filter_map(|click| click.accepted.as_deref()).collect();
         ids.sort_unstable();
         ids.dedup();
         ids
-    }
-
-    /// Clicks whose outcome is not known.
-    pub fn unknown(&self) -> impl Iterator<Item = &CrowdAnswer> {
-        self.answers.iter().filter(|answer| answer.is_unknown())
     }
 }
 
@@ -142,20 +107,13 @@ impl Crowd {
     /// # Errors
     /// [`LoadError`] when the generator cannot run; never for what the server does.
     pub async fn run(self) -> Result<CrowdRun, LoadError> {
-        let capacity = usize::try_from(self.clicks()).unwrap_or(0);
-        let answers = Arc::new(Mutex::new(Vec::with_capacity(capacity)));
+        let clicks = Arc::new(Mutex::new(Vec::new()));
         let buy = BuyRequest::new(self.target, &self.path_id, &self.sku_id, 1);
         let crowd = Arc::new(self);
-        let (asking, observing, seen) = (crowd.clone(), crowd.clone(), answers.clone());
+        let (asking, observing, seen) = (crowd.clone(), crowd.clone(), clicks.clone());
         let load = Load {
             observer: Some(Arc::new(move |seq, outcome| {
-                let buyer_id = observing.buyer(seq);
-                let result = match outcome {
-                    Outcome::Answered(answer) => Ok(Clicked::read(answer)),
-                    Outcome::Unknown(error) => Err(*error),
-                    Outcome::Unsent => Err(TransportError::Connect),
-                };
-                seen.lock().push(CrowdAnswer { buyer_id, result });
+                seen.lock().push(Click::read(observing.buyer(seq), outcome));
             })),
             until: Until::Requests(crowd.clicks()),
             connections: crowd.connections,
@@ -166,21 +124,25 @@ impl Crowd {
             )
         };
         let report = run(load).await?;
-        let answers = std::mem::take(&mut *answers.lock());
-        Ok(CrowdRun { report, answers })
+        let clicks = std::mem::take(&mut *clicks.lock());
+        Ok(CrowdRun { report, clicks })
     }
 }
 
-impl Clicked {
-    fn read(answer: &Answer<'_>) -> Self {
-        let member = |name| json_string_member(answer.body, name).map(str::to_owned);
-        Self {
-            status: answer.status,
-            replayed: answer.replayed,
-            request_id: member(b"request_id"),
-            state: member(b"state"),
-            code: if answer.status >= 400 { member(b"code") } else { None },
+impl Click {
+    fn read(buyer_id: u64, outcome: &Outcome<'_>) -> Self {
+        let (mut accepted, mut is_unknown) = (None, false);
+        match outcome {
+            Outcome::Answered(answer) => {
+                is_unknown = json_string_member(answer.body, b"state") == Some("unknown");
+                if matches!(answer.status, 200 | 202) && !is_unknown {
+                    accepted = json_string_member(answer.body, b"request_id").map(str::to_owned);
+                }
+            }
+            Outcome::Unknown(error) => is_unknown = *error != TransportError::Connect,
+            Outcome::Unsent => {}
         }
+        Self { buyer_id, accepted, is_unknown }
     }
 }
 
@@ -189,6 +151,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::load::Answer;
 
     #[test]
     fn every_buyer_clicks_once_or_twice() {
@@ -212,15 +175,15 @@ mod tests {
     fn only_known_acceptances_count() {
         let click = |status, body: &'static str| {
             let answer = Answer { status, replayed: false, body: body.as_bytes() };
-            CrowdAnswer { buyer_id: 1, result: Ok(Clicked::read(&answer)) }
+            Click::read(1, &Outcome::Answered(answer))
         };
         let queued = click(202, r#"{"request_id":"5","state":"queued"}"#);
         let unknown = click(202, r#"{"request_id":"6","state":"unknown"}"#);
         let refused = click(409, r#"{"code":"already-purchased","request_id":"5"}"#);
-        let lost = CrowdAnswer { buyer_id: 1, result: Err(TransportError::Timeout) };
-        let accepted = [&queued, &unknown, &refused, &lost].map(CrowdAnswer::accepted);
+        let lost = Click::read(1, &Outcome::Unknown(TransportError::Timeout));
+        let clicks = [queued, unknown, refused, lost];
+        let accepted = clicks.each_ref().map(|click| click.accepted.as_deref());
         assert_eq!(accepted, [Some("5"), None, None, None]);
-        let doubtful = [&queued, &unknown, &refused, &lost].map(CrowdAnswer::is_unknown);
-        assert_eq!(doubtful, [false, true, false, true]);
+        assert_eq!(clicks.map(|click| click.is_unknown), [false, true, false, true]);
     }
 }

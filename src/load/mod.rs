@@ -8,14 +8,12 @@
 //! The generator runs on its own OS threads, each with a current-thread runtime, so that it can
 //! share a machine with an actix server without sharing its executors.
 
-pub mod cpu;
 pub mod crowd;
 
-mod closed;
 mod connection;
-mod open;
 mod pacer;
 mod plan;
+mod pool;
 mod progress;
 mod recorder;
 mod report;
@@ -27,11 +25,11 @@ mod timer;
 #[cfg(test)]
 mod tests;
 
-pub use crowd::{Clicked, Crowd, CrowdAnswer, CrowdRun};
+pub use crowd::{Click, Crowd, CrowdRun};
 pub use plan::{
     Answer, Load, LoadError, Observer, Outcome, Pace, RequestSource, TransportError, Until,
 };
-pub use progress::{Progress, ProgressFn, terminal_progress};
+pub use progress::terminal_progress;
 pub use report::{Latency, Report};
 pub use request::{BuyRequest, json_string_member};
-pub use run::{run, run_blocking};
+pub use run::run;

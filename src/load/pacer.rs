@@ -1,8 +1,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::open::{Due, Pool};
 use super::plan::{LoadError, Until};
+use super::pool::{Due, Pool};
 use super::recorder::Recorder;
 use super::run::pause;
 use crate::clock;

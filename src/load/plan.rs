@@ -2,7 +2,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::progress::ProgressFn;
+use indicatif::ProgressBar;
 
 /// Writes the whole request number `seq` (counted from 0) to the end of an empty buffer.
 ///
@@ -104,8 +104,8 @@ pub struct Load {
     pub connect_timeout: Duration,
     /// How long to wait for an answer after sending.
     pub answer_timeout: Duration,
-    /// Called about ten times a second.
-    pub progress: Option<ProgressFn>,
+    /// Shows how far the run is, about ten times a second.
+    pub progress: Option<ProgressBar>,
 }
 
 impl Load {

@@ -13,7 +13,7 @@ const LATENCY_DIGITS: u8 = 3;
 /// What a load run did and saw.
 ///
 /// `attempted = answered + transport_errors + unsent` once the run has ended.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Report {
     /// Requests planned, and so given to the source or counted as unsent.
     pub attempted: u64,
@@ -30,6 +30,7 @@ pub struct Report {
     /// Answers marked as a repeat of an earlier one.
     pub replayed: u64,
     /// From the first request to the last outcome.
+    #[serde(rename = "elapsed_ms", serialize_with = "as_ms")]
     pub elapsed: Duration,
     /// Time from sending (open loop: from the planned moment) to the last byte of the answer.
     pub latency: Latency,
@@ -75,20 +76,8 @@ impl Report {
     }
 }
 
-impl Serialize for Report {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut report = serializer.serialize_struct("Report", 9)?;
-        report.serialize_field("attempted", &self.attempted)?;
-        report.serialize_field("answered", &self.answered)?;
-        report.serialize_field("by_status", &self.by_status)?;
-        report.serialize_field("by_code", &self.by_code)?;
-        report.serialize_field("transport_errors", &self.transport_errors)?;
-        report.serialize_field("unsent", &self.unsent)?;
-        report.serialize_field("replayed", &self.replayed)?;
-        report.serialize_field("elapsed_ms", &(self.elapsed.as_secs_f64() * 1_000.0))?;
-        report.serialize_field("latency", &self.latency)?;
-        report.end()
-    }
+fn as_ms<S: Serializer>(elapsed: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(elapsed.as_secs_f64() * 1_000.0)
 }
 
 /// Distribution of latencies in microseconds, three digits exact, up to ten minutes.

@@ -43,11 +43,6 @@ impl ResponseReader {
         &mut self.buffer
     }
 
-    /// Whether any byte of a response has arrived.
-    pub(super) fn is_empty(&self) -> bool {
-        self.buffer.is_empty()
-    }
-
     /// Parses as far as the bytes reach; true when the response is complete.
     pub(super) fn advance(&mut self) -> Result<bool, TransportError> {
         let head = match self.head {

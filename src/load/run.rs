@@ -3,14 +3,13 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::plan::{Load, LoadError, Pace, Until};
-use super::progress::Progress;
+use super::plan::{Load, LoadError, Until};
 use super::recorder::Recorder;
 use super::report::Report;
-use super::{closed, open};
+use super::{pool, progress};
 use crate::clock;
 
-/// How often progress is told.
+/// How often progress is shown.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
 
 /// Runs a load to its end without blocking the caller's executor.
@@ -27,14 +26,6 @@ pub async fn run(load: Load) -> Result<Report, LoadError> {
     let stopped = stop.0.clone();
     spawn("load", move || drop(sender.send(run_until(load, stopped))))?;
     receiver.await.map_err(|_closed| LoadError::Died)?
-}
-
-/// Runs a load to its end on this thread.
-///
-/// # Errors
-/// As [`run`].
-pub fn run_blocking(load: Load) -> Result<Report, LoadError> {
-    run_until(load, Arc::default())
 }
 
 struct StopOnDrop(Arc<AtomicBool>);
@@ -91,18 +82,13 @@ impl Shared {
 
 fn run_until(load: Load, stop: Arc<AtomicBool>) -> Result<Report, LoadError> {
     load.check()?;
-    let (threads, pace) = (load.threads, load.pace);
-    let senders = usize::from(matches!(pace, Pace::Open { .. }));
-    let recorders: Vec<_> =
-        (0..threads + senders).map(|_| Arc::new(Recorder::new(load.observer.clone()))).collect();
+    let recorder = |_| Arc::new(Recorder::new(load.observer.clone()));
+    let (mut recorders, extra): (Vec<_>, _) =
+        ((0..load.threads).map(recorder).collect(), recorder(0));
     let (started, next) = (clock::now_monotonic(), AtomicU64::new(0));
     let shared = Arc::new(Shared { load, started, began: OnceLock::new(), next, stop });
-    let running = match pace {
-        Pace::Closed => closed::start(&shared, &recorders)?,
-        Pace::Open { per_second, late_limit } => {
-            open::start(&shared, &recorders, per_second, late_limit)?
-        }
-    };
+    let running = pool::start(&shared, &recorders, &extra)?;
+    recorders.push(extra);
     watch(&shared, &recorders, &running);
     for thread in running {
         thread.join().map_err(|_panic| LoadError::Died)??;
@@ -112,7 +98,6 @@ fn run_until(load: Load, stop: Arc<AtomicBool>) -> Result<Report, LoadError> {
         recorder.add_to(&mut report);
     }
     report.elapsed = shared.elapsed();
-    tell(&shared, &recorders, true);
     Ok(report)
 }
 
@@ -139,23 +124,12 @@ pub(super) fn pause(duration: Duration) {
 }
 
 fn watch(shared: &Shared, recorders: &[Arc<Recorder>], running: &[Running]) {
-    if shared.load.progress.is_none() {
-        return;
-    }
+    let Some(bar) = &shared.load.progress else { return };
     while running.iter().any(|thread| !thread.is_finished()) {
-        tell(shared, recorders, false);
+        let counts = recorders.iter().map(|recorder| recorder.ended());
+        let counts = counts.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        progress::show(bar, counts, shared.elapsed(), shared.load.until);
         pause(PROGRESS_PERIOD);
     }
-}
-
-fn tell(shared: &Shared, recorders: &[Arc<Recorder>], finished: bool) {
-    let Some(progress) = &shared.load.progress else { return };
-    let (mut ended, mut failed) = (0, 0);
-    for recorder in recorders {
-        let counts = recorder.ended();
-        ended += counts.0;
-        failed += counts.1;
-    }
-    let (elapsed, until) = (shared.elapsed(), shared.load.until);
-    progress(&Progress { ended, failed, elapsed, until, finished });
+    bar.finish_and_clear();
 }

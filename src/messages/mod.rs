@@ -22,7 +22,7 @@ pub mod wire;
 
 pub use gate::{Answer, GateAnswer, LendStock, Reserve};
 pub use lifecycle::{Quiet, Stop};
-pub use orders::{Died, Fault, Landing, PlaceOrders, Settlement};
+pub use orders::{Died, PlaceOrders, Settlement, WriteFault, Written};
 
 /// Answers a question. Whoever asked may have gone away meanwhile; that is never an error here,
 /// because results are read again by request id.

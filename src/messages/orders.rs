@@ -17,41 +17,24 @@ use crate::domain::{OrderIntent, Outcome};
 pub struct PlaceOrders {
     /// What to write.
     pub intents: Vec<OrderIntent>,
-    /// Whether it must have its transactions to itself: what failed among others is tried so, that
-    /// the guilty one is known and the others are free of it.
-    pub alone: bool,
+    /// Whether it must have its transactions to itself: a failure then is its own.
+    pub exclusive: bool,
     /// How to settle once the ledger has answered.
     pub settlement: Settlement,
     /// The right to be inside the consumer, one per intent.
     pub permit: Permit,
 }
 
-/// What one intent came to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Landing {
-    /// The ledger's word; `None`: nobody knows.
-    pub outcome: Option<Outcome>,
-    /// What stands between the intent and its end. `None`: the ledger's word is in the stock.
-    pub fault: Option<Fault>,
-}
+/// What one intent came to: its outcome, committed, or why it has none.
+pub type Written = Result<Outcome, WriteFault>;
 
-/// Why an intent is not at its end.
+/// Why an intent has no outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fault {
-    /// The ledger did not do what it was asked to.
-    Ledger {
-        /// `Unknown` if any try may have been written, else the class of the last error.
-        class: Class,
-        /// What it said.
-        said: Arc<str>,
-    },
-    /// The ledger's word stands, and the stock was not told.
-    Stock {
-        /// Whether the store is away, rather than unwilling.
-        is_away: bool,
-        /// What it said.
-        said: Arc<str>,
-    },
+pub struct WriteFault {
+    /// `Unknown` if any try may have been written, else the class of the last error.
+    pub class: Class,
+    /// What the ledger said.
+    pub text: Arc<str>,
 }
 
 /// The consumer died before it answered.
@@ -67,12 +50,14 @@ pub enum Died {
 /// [`Settlement::settle`] when it has done what it could, and drops it when it dies.
 #[derive(Debug)]
 pub enum Settlement {
-    /// Answers the gate that waits. Dropped without an answer: the outcome is unknown.
-    Reply(oneshot::Sender<Vec<Outcome>>),
-    /// Tells everything to an intake. Dropped without an answer: nothing is known.
+    /// Answers the gate that waits; `None`: the outcome is unknown. Dropped without an answer: the
+    /// same of all.
+    Reply(oneshot::Sender<Vec<Option<Outcome>>>),
+    /// Tells an intake what was committed and why the rest was not. Dropped without an answer:
+    /// nothing is known.
     Account {
         /// Who waits.
-        to: oneshot::Sender<Vec<Landing>>,
+        to: oneshot::Sender<Vec<Written>>,
         /// Set when the consumer takes the submission in hand: a consumer that dies takes its whole
         /// queue with it, and only what it had in hand can be to blame.
         begun: Arc<AtomicBool>,
@@ -97,20 +82,30 @@ impl Settlement {
         }
     }
 
-    /// Delivers one landing per intent, in order. A gate hears outcomes, and only when all are
-    /// known.
-    pub fn settle(self, landings: Vec<Landing>) {
+    /// Whether the sender waits for the commit only, and not until the stock can tell of it.
+    #[must_use]
+    pub fn is_at_commit(&self) -> bool {
+        matches!(self, Self::Account { .. })
+    }
+
+    /// Delivers one result per intent, in order.
+    pub fn settle(self, written: Vec<Written>) {
         match self {
             // A gate that died meanwhile finds its unsettled intents again and resubmits them.
             Self::Reply(to) => {
-                let outcomes: Option<Vec<Outcome>> =
-                    landings.into_iter().map(|landing| landing.outcome).collect();
-                if let Some(outcomes) = outcomes {
-                    reply(to, outcomes);
-                }
+                reply(to, written.into_iter().map(known).collect());
             }
             // What an intake that died had in hand is delivered again.
-            Self::Account { to, .. } => reply(to, landings),
+            Self::Account { to, .. } => reply(to, written),
         }
+    }
+}
+
+/// What is certain of an intent: its outcome, or that it was not written.
+fn known(written: Written) -> Option<Outcome> {
+    match written {
+        Ok(outcome) => Some(outcome),
+        Err(WriteFault { class: Class::Unknown, .. }) => None,
+        Err(_) => Some(Outcome::Unavailable),
     }
 }

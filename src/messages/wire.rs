@@ -98,14 +98,52 @@ pub struct Part {
 }
 
 /// The headers of an envelope with this body.
-///
-/// # Errors
-/// The body is no entry of an outbox.
 pub fn headers(body: &[u8], installation: &str, sent_at_ms: i64) -> Result<Headers, Malformed> {
     let broken = |error| Malformed::new(Flaw::Body, format!("an entry: {error}"));
     let intents = intent::unpack_entry(body).map_err(broken)?;
-    let first = intents.first().ok_or_else(|| Malformed::new(Flaw::Body, "an entry: empty"))?;
-    Ok(Headers {
+    headers_of_all(&intents, installation, sent_at_ms)
+        .ok_or_else(|| Malformed::new(Flaw::Body, "an entry: empty"))
+}
+
+/// What a relay makes of an entry of the outbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sealed {
+    /// Headers and body of the message of all intents that can be read, if there are any.
+    pub message: Option<(Headers, Bytes)>,
+    /// The bytes that are no intents, and what is wrong with the first of them.
+    pub unreadable: Option<(Bytes, Malformed)>,
+}
+
+/// Makes an envelope of an entry. What cannot be read does not keep its neighbours from being
+/// published.
+#[must_use]
+pub fn seal(entry: &Bytes, installation: &str, sent_at_ms: i64) -> Sealed {
+    let (mut intents, mut readable, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());
+    let mut flaw = entry.is_empty().then_some("empty".to_owned());
+    for bytes in entry.chunks(INTENT_BYTES) {
+        match intent::unpack(bytes) {
+            Ok(intent) => {
+                intents.push(intent);
+                readable.push(bytes);
+            }
+            Err(error) => {
+                flaw.get_or_insert_with(|| error.to_string());
+                unreadable.push(bytes);
+            }
+        }
+    }
+    let body = || if flaw.is_none() { entry.clone() } else { readable.concat().into() };
+    let headers = headers_of_all(&intents, installation, sent_at_ms);
+    let message = headers.map(|headers| (headers, body()));
+    let malformed = |what| Malformed::new(Flaw::Body, format!("an entry: {what}"));
+    let unreadable = flaw.map(|what| (unreadable.concat().into(), malformed(what)));
+    Sealed { message, unreadable }
+}
+
+/// The headers of an envelope of these intents; `None`: there are none.
+fn headers_of_all(intents: &[OrderIntent], installation: &str, sent_at_ms: i64) -> Option<Headers> {
+    let first = intents.first()?;
+    Some(Headers {
         epoch: intents.iter().map(|intent| intent.epoch.0).max(),
         ..headers_of(first, intents.len(), installation, sent_at_ms)
     })
@@ -182,20 +220,6 @@ pub fn open(headers: &Headers, body: &Bytes, installation: &str) -> Result<Vec<P
         Part { bytes, read }
     });
     Ok(parts.collect())
-}
-
-/// The message that brings one intent again after the wait of delay step `step`, counted from 0.
-#[must_use]
-pub fn retry(
-    intent: &OrderIntent,
-    bytes: Bytes,
-    (queue, step): (u16, usize),
-    installation: &str,
-    sent_at_ms: i64,
-) -> Message {
-    let attempts = u32::try_from(step).unwrap_or(u32::MAX).saturating_add(1);
-    let headers = Headers { attempts, ..headers_of(intent, 1, installation, sent_at_ms) };
-    Message { route: Route::Retry { queue, step }, headers, body: bytes }
 }
 
 /// The dead letter of a whole message: its own body and headers, as far as they are known.

@@ -5,15 +5,20 @@
 //! confirmed it, or as a dead letter with its reason. Nothing is ever trimmed by length: a full
 //! outbox closes the gate instead.
 //!
-//! A relay worker moves entries from the waiting line of a bucket into its own hand (*claim*), and
-//! reports what became of them. What is in the hand of a worker that died is its successor's, and
-//! goes back to the line (*give back*) when no successor comes.
+//! A relay worker moves entries from the outbox of a bucket to itself (*claim*) and removes them
+//! once they ended (*acknowledge*). Removal is by identity: it removes the entry that the broker
+//! confirmed, wherever it is by then, and no other one. So a worker whose entries were given to
+//! another one does no harm: both publish them, and the ledger makes one order of each request.
 //!
-//! On death of a worker: its hand stays as it is. May repeat: every call; an entry may be published
-//! twice, never lost.
+//! The name of a worker is used once. It announces itself for as long as it works; what belongs to
+//! a name that was silent for too long returns to the outbox (*reclaim*). A successor takes over
+//! what its predecessors hold without waiting for that.
+//!
+//! If a worker crashes: its entries stay where they are. May repeat: every call; an entry may be
+//! published twice, never lost.
 
-use std::fmt;
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -21,33 +26,22 @@ use bytes::Bytes;
 use crate::domain::{RequestId, TraceId};
 use crate::stock::BucketKey;
 
-mod claiming;
-pub mod list;
-mod lives;
-pub mod stream;
+mod heartbeats;
+mod redis;
 mod wire;
 
-pub use claiming::OutboxOptions;
-pub use list::ListOutbox;
-pub use stream::StreamOutbox;
+pub use redis::{OutboxOptions, RedisOutbox};
 
 /// Why an outbox could not answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The worker's hand was given to others, because its node was taken for dead, or a successor
-    /// has begun: it must not go on under this life.
-    #[error("worker {worker} was replaced: its entries belong to others now")]
-    Replaced {
-        /// Who asked.
-        worker: String,
-    },
     /// The store could not be asked, or refused before it did anything.
     #[error("the outbox is not available: {reason}")]
     Unavailable {
         /// What is wrong.
         reason: String,
     },
-    /// The store was asked and did not answer: look at the hand again before anything else.
+    /// The store was asked and did not answer: the call may still take effect, at any later time.
     #[error("the outbox did not confirm {doing}: {reason}")]
     Unknown {
         /// What was being done.
@@ -63,67 +57,38 @@ pub enum Error {
     },
 }
 
-/// One life of one relay worker. The name stays from life to life of the same place in the same
-/// process; the life counts up, so that what an earlier life still sends is refused.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Worker {
-    /// `<node>/<place>`, unique over all processes and starts of processes.
-    pub name: Arc<str>,
-    /// Larger with each successor.
-    pub life: u64,
-}
-
-impl Worker {
-    /// The node that a worker belongs to: the part of its name before the last `/`.
-    #[must_use]
-    pub fn node(name: &str) -> &str {
-        name.rsplit_once('/').map_or(name, |(node, _)| node)
-    }
-}
-
-impl fmt::Display for Worker {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}#{}", self.name, self.life)
-    }
-}
-
-/// One entry in a worker's hand: the intents of one message, packed
-/// ([`crate::scripts::intent`]). It may be anything if somebody else wrote here.
+/// One entry: the intents of one message, packed ([`crate::scripts::intent`]). It may be anything
+/// if another program wrote here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// The backend's name for it; no meaning outside.
+    /// Its identity within its bucket; no meaning outside.
     pub id: Box<[u8]>,
     /// What was written.
     pub bytes: Bytes,
-    /// How often publishing it has failed, not counting what failed with every other entry because
-    /// the broker was away.
+}
+
+/// An entry that is to be removed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// Its identity.
+    pub id: Box<[u8]>,
+    /// What of it becomes a dead letter, if anything does; the rest was published.
+    pub letter: Option<Letter>,
+}
+
+/// What was given up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Letter {
+    /// What was to be published.
+    pub bytes: Bytes,
+    /// Why it was not, for people.
+    pub reason: String,
+    /// How often the broker refused it.
     pub attempts: u32,
 }
 
-/// The entries of one bucket in one worker's hand, oldest first.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hand {
-    /// Which bucket.
-    pub bucket: BucketKey,
-    /// All of them.
-    pub entries: Vec<Entry>,
-}
-
-/// What became of one entry in hand.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fate {
-    /// The broker has it for good: it leaves.
-    Published,
-    /// Nothing happened to it: it stays in hand.
-    Kept,
-    /// Publishing it failed: it stays in hand and counts one attempt more.
-    Failed,
-    /// It will never be published: it becomes a dead letter.
-    Dead {
-        /// Why, for people.
-        reason: String,
-    },
-}
+/// One answer for each bucket.
+pub type PerBucket<T> = Vec<(BucketKey, Result<T, Error>)>;
 
 /// What waits in one bucket's outbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -132,9 +97,9 @@ pub struct Standing {
     pub num_waiting: u64,
     /// When the first intent of the oldest of them was accepted, epoch milliseconds.
     pub oldest_waiting_ms: Option<i64>,
-    /// Entries in each worker's hand.
+    /// Entries that workers have claimed, by worker.
     pub in_hand: Vec<(String, u64)>,
-    /// The same for the oldest entry in any hand.
+    /// The same as `oldest_waiting_ms` for the oldest claimed entry.
     pub oldest_in_hand_ms: Option<i64>,
     /// Dead letters that nobody has collected.
     pub num_dead: u64,
@@ -158,34 +123,41 @@ pub struct DeadEntry {
 /// Where accepted intents wait for the broker.
 #[async_trait]
 pub trait Outbox: Send + Sync {
-    /// Begins or continues this life of a worker in one bucket and tells what is in its hand; what
-    /// earlier lives left there is in it. From here on earlier lives are refused.
-    async fn in_hand(&self, bucket: BucketKey, worker: &Worker) -> Result<Hand, Error>;
+    /// Says that a worker of this name works, and will for so long.
+    async fn announce(&self, worker: &str, heartbeat: Duration) -> Result<(), Error>;
 
-    /// Moves up to `max` entries from the line of each bucket into the worker's hand and returns
-    /// the new ones, bucket by bucket, in one exchange with each server. Buckets with nothing to
-    /// claim are left out. A bucket is begun ([`Self::in_hand`]) if it was not yet.
-    async fn claim(
+    /// Those of the workers whose last announcement has expired. One that cannot be asked about is
+    /// not among them.
+    async fn silent(&self, workers: &BTreeSet<String>) -> BTreeSet<String>;
+
+    /// Looks at a part of everything that is stored for claims of workers that their buckets do not
+    /// know of, and makes them known again. The next call looks at the next part.
+    async fn restore_claimants(&self) -> Result<(), Error>;
+
+    /// Moves what predecessors of a worker hold in these buckets to the worker. Returns everything
+    /// that the worker holds there then, oldest first for each predecessor.
+    async fn take_over(
         &self,
-        worker: &Worker,
-        buckets: &[(BucketKey, usize)],
-    ) -> Vec<(BucketKey, Result<Vec<Entry>, Error>)>;
+        worker: &str,
+        predecessors: &[String],
+        buckets: &[BucketKey],
+    ) -> PerBucket<Vec<Entry>>;
 
-    /// Reports the fate of every entry in hand, in order: `hand` must be the whole hand of the
-    /// worker in that bucket, and `fates` one for each entry. What stays keeps its id and its place
-    /// in the hand; each failure raises its `attempts` by one. One exchange with each server.
-    async fn report(
-        &self,
-        worker: &Worker,
-        hands: Vec<(Hand, Vec<Fate>)>,
-    ) -> Vec<(BucketKey, Result<(), Error>)>;
+    /// Moves up to so many entries of each bucket to the worker, oldest first, and returns them, in
+    /// one exchange with each server. Buckets with nothing to claim are left out.
+    async fn claim(&self, worker: &str, buckets: &[(BucketKey, usize)]) -> PerBucket<Vec<Entry>>;
 
-    /// Puts what is in the hand of a worker of a dead node back into the line, in front of
-    /// everything else where the store can do that; and ends all its lives. Returns the number of
-    /// entries.
-    async fn give_back(&self, bucket: BucketKey, worker: &str) -> Result<u64, Error>;
+    /// Removes entries that ended: those that the worker holds, and those that were reclaimed from
+    /// it and wait in the outbox again, as far as they are found at its front. One that is found
+    /// nowhere belongs to another worker; no dead letter is written of it. One exchange with each
+    /// server.
+    async fn acknowledge(&self, worker: &str, ended: &[(BucketKey, Vec<Ended>)]) -> PerBucket<()>;
 
-    /// What waits, and in whose hands.
+    /// Returns everything that these workers hold to the outbox of a bucket, where it is claimed
+    /// before all else. Returns the number of entries.
+    async fn reclaim(&self, bucket: BucketKey, workers: &[String]) -> Result<u64, Error>;
+
+    /// What waits, and what is claimed by whom.
     async fn standing(&self, bucket: BucketKey) -> Result<Standing, Error>;
 
     /// Where an entry that holds this request is; for operators. Reads everything that waits.
@@ -197,12 +169,6 @@ pub trait Outbox: Send + Sync {
     /// Removes dead letters that were written down elsewhere; only those that [`Self::dead`]
     /// returned.
     async fn collect(&self, bucket: BucketKey, dead: &[DeadEntry]) -> Result<(), Error>;
-
-    /// Entries seen so far that somebody else deleted although a worker had them in hand: each is a
-    /// message that may be lost.
-    fn num_vanished(&self) -> u64 {
-        0
-    }
 }
 
 /// An entry that was looked for.
@@ -217,11 +183,11 @@ pub struct Found {
 /// Where in the outbox an entry is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
-    /// In the line.
+    /// In the outbox.
     Waiting,
-    /// In a worker's hand.
+    /// Claimed by a worker.
     InHand {
-        /// Whose.
+        /// Its name.
         worker: String,
     },
     /// Given up, and not collected yet.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use redis::{Cmd, Value};
 
-use super::{Error, Worker};
+use super::Error;
+use crate::progress::answered;
 use crate::redis_link::{Class, Error as LinkError, Lane, Link, Links};
 use crate::scripts::{self, Call, Installation, OutboxKeys};
 use crate::stock::BucketKey;
@@ -101,10 +102,9 @@ fn set(answers: &mut [Result<Value, Error>], place: usize, answer: Result<Value,
 }
 
 async fn ask_link(link: &Link, calls: &[Call], doing: &'static str) -> Vec<Result<Value, Error>> {
-    let answered = match link.call(calls).await {
-        Ok(answered) => answered,
-        Err(error) => vec![Err(error); calls.len()],
-    };
+    let called = link.call(calls).await;
+    answered();
+    let answered = called.unwrap_or_else(|error| vec![Err(error); calls.len()]);
     let mut answers = Vec::with_capacity(calls.len());
     for (call, answer) in calls.iter().zip(answered) {
         answers.push(match answer.map_err(|error| outbox_error(error, doing)) {
@@ -123,12 +123,13 @@ async fn strange_keys(link: &Link, call: &Call) -> String {
     let types = link.call(&types).await.unwrap_or_default();
     let bucket = keys.first().map(|key| &**key).unwrap_or_default();
     let prefix = bucket.strip_suffix("bucket").unwrap_or(bucket);
-    let claims_by_script = call.script().name();
+    let script = call.script().name();
     let strange = keys.iter().zip(&types).filter_map(|(key, kind)| {
         let Ok(Value::SimpleString(kind)) = kind else { return None };
         let own = match key.strip_prefix(prefix) {
-            Some("bucket" | "claims") => "hash",
-            Some("outbox") if claims_by_script.starts_with("stream") => "stream",
+            Some("bucket") => "hash",
+            Some("claimants") => "set",
+            Some("outbox") if script.starts_with("stream") => "stream",
             _ => "list",
         };
         (kind != own && kind != "none").then(|| format!("{key} is a {kind}"))
@@ -138,7 +139,7 @@ async fn strange_keys(link: &Link, call: &Call) -> String {
 }
 
 /// What a failed call means.
-fn outbox_error(error: LinkError, doing: &'static str) -> Error {
+pub(super) fn outbox_error(error: LinkError, doing: &'static str) -> Error {
     match error.class() {
         Class::NotDone => Error::Unavailable { reason: error.to_string() },
         Class::Unknown => Error::Unknown { doing, reason: error.to_string() },
@@ -154,19 +155,6 @@ pub(super) fn damaged(key: &str, what: &dyn std::fmt::Display) -> Error {
     Error::Damaged { what: format!("{key}: {what}") }
 }
 
-/// What a script's word to a worker means.
-pub(super) fn told_to(
-    worker: &Worker,
-    keys: &OutboxKeys,
-    doing: &'static str,
-    error: &scripts::Error,
-) -> Error {
-    match error {
-        scripts::Error::Replaced => Error::Replaced { worker: worker.to_string() },
-        error => told(keys, doing, error),
-    }
-}
-
 /// What a script's own word means.
 pub(super) fn told(keys: &OutboxKeys, doing: &'static str, error: &scripts::Error) -> Error {
     let key = keys.bucket();
@@ -177,9 +165,7 @@ pub(super) fn told(keys: &OutboxKeys, doing: &'static str, error: &scripts::Erro
         }
         scripts::Error::Corrupt { .. } | scripts::Error::TooMany => damaged(&key, error),
         // Nothing was written, or nobody knows what: in either case the asker has to look again.
-        scripts::Error::Changed
-        | scripts::Error::Replaced
-        | scripts::Error::Unexpected { .. }
+        scripts::Error::Unexpected { .. }
         | scripts::Error::NotReady
         | scripts::Error::Fenced
         | scripts::Error::OldLoader => Error::Unknown { doing, reason: format!("{key}: {error}") },

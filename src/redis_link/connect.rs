@@ -5,11 +5,11 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, Pipeline,
-    ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, RedisError, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
+    Pipeline, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, RedisError, Value,
 };
 
-use super::event::Identity;
+use super::identity::{Identity, server_name};
 use super::request::{Loaded, ScriptSource};
 use super::url::{Credentials, Node};
 use super::{Durability, Error, Lane, LinkOptions};
@@ -106,9 +106,9 @@ async fn introduce(
 ) -> Result<(Identity, Loaded), String> {
     let mut pipeline = Pipeline::new();
     pipeline.cmd("CLIENT").arg("SETNAME").arg(lane.client_name());
-    pipeline.cmd("ROLE").cmd("INFO").arg("server").cmd("INFO").arg("persistence");
+    pipeline.cmd("ROLE").add_command(info(&["server", "replication", "persistence", "memory"]));
     add_scripts(&mut pipeline, &options.scripts);
-    let count = 4 + options.scripts.len();
+    let count = 3 + options.scripts.len();
     let answers = connection.send_packed_commands(&pipeline, 0, count).await;
     let mut answers = answers.map_err(|error| said(&error))?.into_iter();
     let mut next = || {
@@ -117,9 +117,16 @@ async fn introduce(
     };
     next()?;
     must_be_master(&next()?)?;
-    let (server, persistence) = (Info::read(next()?)?, Info::read(next()?)?);
+    let info = Info::read(next()?)?;
     let loaded = Loaded::read(&options.scripts, next)?;
-    let aof = persistence.field("aof_enabled")? == "1";
+    let policy = info.field("maxmemory_policy")?;
+    if policy != "noeviction" {
+        return Err(format!(
+            "its maxmemory-policy is {policy}, by which a full server deletes units and requests \
+             in silence: set maxmemory-policy noeviction in redis.conf"
+        ));
+    }
+    let aof = info.field("aof_enabled")? == "1";
     if options.durability == Durability::Aof && !aof {
         return Err("it keeps no append-only file, which durability aof needs: \
              set appendonly yes in redis.conf"
@@ -127,11 +134,32 @@ async fn introduce(
     }
     let identity = Identity {
         node: node.clone(),
-        run_id: server.field("run_id")?,
-        version: server.field("redis_version")?,
+        run_id: info.field("run_id")?,
+        promoted_from: info.field("master_replid2")?,
+        version: info.field("redis_version")?,
         aof,
     };
     Ok((identity, loaded))
+}
+
+fn info(sections: &[&str]) -> Cmd {
+    redis::cmd("INFO").arg(sections).to_owned()
+}
+
+/// Asks a server who it is. The answer is for [`is_still`].
+pub(super) fn who() -> Cmd {
+    info(&["server", "replication"])
+}
+
+/// Refuses when an answer to [`who`] is not that of the server that was connected to: it has been
+/// demoted since, and perhaps promoted again.
+pub(super) fn is_still(identity: &Identity, answer: Value) -> Result<(), String> {
+    let info = Info::read(answer)?;
+    if info.field("role")? != "master" {
+        return Err("it is no longer a master".to_owned());
+    }
+    let now = server_name(&info.field("run_id")?, &info.field("master_replid2")?);
+    if now == identity.server() { Ok(()) } else { Err("it was promoted since".to_owned()) }
 }
 
 /// Loads every script, in order.

@@ -11,8 +11,8 @@ use tokio::runtime::Handle;
 
 use super::connect::{self, Fresh, add_scripts};
 use super::error::Remedy;
-use super::event::{Identity, Shared};
 use super::group::Group;
+use super::identity::{Doubts, Identity};
 use super::request::{Loaded, Request, ScriptSource};
 use super::url::Node;
 use super::vital::Vital;
@@ -38,7 +38,7 @@ pub(super) struct Wire {
     /// Taken away when the connection is given up, so that the socket is closed.
     connection: Mutex<Option<MultiplexedConnection>>,
     pub(super) vital: Arc<Vital>,
-    pub(super) shared: Arc<Shared>,
+    pub(super) doubts: Arc<Doubts>,
     scripts: Arc<[ScriptSource]>,
     pub(super) command_timeout: Duration,
 }
@@ -70,9 +70,9 @@ impl Link {
         options: &LinkOptions,
         node: &Node,
         lane: Lane,
-        shared: Arc<Shared>,
+        doubts: Arc<Doubts>,
     ) -> Result<Self, Error> {
-        let vital = Vital::new(lane, shared.clone());
+        let vital = Vital::new(lane, doubts.clone());
         let hung_up = {
             let vital = vital.clone();
             move || vital.die("the server hung up", true)
@@ -83,7 +83,7 @@ impl Link {
         let wire = Arc::new(Wire {
             connection: Mutex::new(Some(connection)),
             vital,
-            shared,
+            doubts,
             scripts: options.scripts.clone(),
             command_timeout: options.command_timeout,
         });
@@ -132,6 +132,18 @@ impl Link {
         let Some(group) = &self.group else { return self.call(requests).await };
         let commands = requests.iter().map(|request| self.loaded.encode(request));
         group.call(commands.collect::<Result<_, _>>()?).await
+    }
+
+    /// Asks the server who it is, and gives the connection up when it is another one by now.
+    pub(super) async fn verify(&self) -> Result<(), Error> {
+        let mut pipeline = Pipeline::new();
+        pipeline.add_command(connect::who());
+        let answers = self.wire.exchange(&pipeline, false, self.wire.command_timeout).await?;
+        let answer = answers.into_iter().next().unwrap_or(Ok(Value::Nil))?;
+        connect::is_still(&self.identity, answer).map_err(|why| {
+            self.wire.give_up(&why, true);
+            Error::not_sent(why)
+        })
     }
 
     /// Gives the connection up, because the caller knows better.
@@ -225,7 +237,7 @@ impl Wire {
         for error in answers.iter().filter_map(|answer| answer.as_ref().err()) {
             match error.remedy() {
                 Remedy::Leave => self.give_up(&error.to_string(), true),
-                Remedy::LookAgain => self.shared.look_again(),
+                Remedy::LookAgain => self.doubts.look_again(),
                 Remedy::Reload | Remedy::Wait => {}
             }
         }

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle, Runtime};
 
-use super::event::{Event, Shared};
+use super::identity::Doubts;
 use super::link::{Answers, Link};
 use super::request::Request;
 use super::router::{Map, Router};
 use super::url::Node;
-use super::{Error, Lane, LinkOptions, Observer};
+use super::{Error, Lane, LinkOptions};
 use crate::flight::{Flight, Pace};
 
 /// Connections to wherever the masters are, made when they are needed. Cheap to clone; the
@@ -24,7 +24,7 @@ pub struct Links {
 
 struct Inner {
     options: Arc<LinkOptions>,
-    shared: Arc<Shared>,
+    doubts: Arc<Doubts>,
     router: Router,
     places: Mutex<Places>,
     /// Drives every connection on a thread of its own, so that a connection does not end with the
@@ -47,15 +47,15 @@ impl fmt::Debug for Links {
 
 impl Links {
     /// Gets ready; connects to nothing yet.
-    pub fn new(options: LinkOptions, observer: Option<Observer>) -> Result<Self, Error> {
+    pub fn new(options: LinkOptions) -> Result<Self, Error> {
         let mut builder = Builder::new_multi_thread();
         let io = builder.worker_threads(1).thread_name("redis-io").enable_all().build();
         let io = io.map_err(|error| Error::not_sent(format!("no thread for Redis: {error}")))?;
-        let shared = Shared::new(observer);
+        let doubts = Arc::<Doubts>::default();
         let options = Arc::new(options);
-        let router = Router::new(options.clone(), shared.clone());
+        let router = Router::new(options.clone(), doubts.clone());
         let places = Mutex::default();
-        Ok(Self { inner: Arc::new(Inner { options, shared, router, places, io: Some(io) }) })
+        Ok(Self { inner: Arc::new(Inner { options, doubts, router, places, io: Some(io) }) })
     }
 
     /// What the connections were asked to be.
@@ -105,6 +105,27 @@ impl Links {
         flight.get(self.io()?, |before| self.make(lane, node, again, before)).await
     }
 
+    /// Asks every master who it is, on each connection to it: a server that was demoted and
+    /// promoted again keeps its connections, its `run_id` and not all of its data.
+    ///
+    /// # Errors
+    /// The first error; the other masters were asked all the same.
+    pub async fn verify(&self) -> Result<(), Error> {
+        let mut verified = Ok(());
+        for node in self.masters().await? {
+            verified = verified.and(self.link_to(Lane::Results, &node).await.map(drop));
+            let links: Vec<_> = {
+                let places = self.inner.places.lock();
+                let here = places.by_node.iter().filter(|((place, _), _)| *place == node);
+                here.filter_map(|(_, flight)| flight.last()).collect()
+            };
+            for link in links.iter().filter(|link| link.is_alive()) {
+                verified = verified.and(link.verify().await);
+            }
+        }
+        verified
+    }
+
     fn make(
         &self,
         lane: Lane,
@@ -112,26 +133,31 @@ impl Links {
         again: bool,
         before: u32,
     ) -> impl Future<Output = Result<Arc<Link>, Error>> + Send + use<> {
-        let (options, shared) = (self.inner.options.clone(), self.inner.shared.clone());
+        let (options, doubts) = (self.inner.options.clone(), self.inner.doubts.clone());
         let node = node.clone();
         async move {
-            match Link::make(&options, &node, lane, shared.clone()).await {
+            let made = Link::make(&options, &node, lane, doubts.clone()).await;
+            match &made {
                 Ok(link) => {
-                    shared.tell(&Event::Connected { lane, identity: link.identity(), again });
-                    Ok(Arc::new(link))
+                    let run_id = &link.identity().run_id;
+                    if again {
+                        tracing::warn!(%node, run_id, ?lane, "redis connected again");
+                    } else {
+                        tracing::info!(%node, run_id, ?lane, "redis connected");
+                    }
                 }
                 Err(error) => {
                     let reason = error.to_string();
-                    shared.tell(&Event::NotConnected {
-                        lane,
-                        node: &node,
-                        reason: &reason,
-                        before,
-                    });
-                    shared.look_again();
-                    Err(error)
+                    if before == 0 {
+                        tracing::warn!(%node, ?lane, reason,
+                            "redis not connected, will keep trying");
+                    } else {
+                        tracing::debug!(%node, ?lane, reason, before, "redis not connected");
+                    }
+                    doubts.look_again();
                 }
             }
+            made.map(Arc::new)
         }
     }
 

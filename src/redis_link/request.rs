@@ -105,11 +105,4 @@ mod tests {
         let sent = loaded.encode(&Box::new(plain.clone())).unwrap();
         assert_eq!(sent.get_packed_command(), plain.get_packed_command());
     }
-
-    #[test]
-    fn a_script_that_does_not_load_is_named() {
-        let scripts = [ScriptSource { name: "take", text: String::new() }];
-        let error = Loaded::read(&scripts, || Err("ERR compiling".to_owned())).unwrap_err();
-        assert_eq!(error, "script take: ERR compiling");
-    }
 }

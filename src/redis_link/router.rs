@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
-use super::event::{Event, Shared};
+use super::identity::Doubts;
 use super::slot::slot_of;
 use super::url::{Node, Topology};
 use super::{Error, LinkOptions, cluster, sentinel};
@@ -31,10 +31,10 @@ pub(super) struct Map {
     pub(super) number: u64,
     made_at: Instant,
     /// Reasons to look again that were known before the look.
-    doubts: u64,
+    known_doubts: u64,
     /// A map that lasted so long was of use.
     proof: Duration,
-    shared: Arc<Shared>,
+    doubts: Arc<Doubts>,
 }
 
 impl Map {
@@ -51,7 +51,7 @@ impl Map {
         let slot = slot_of(key);
         let found = ranges.iter().find(|(first, last, _)| (*first..=*last).contains(&slot));
         let Some((_, _, node)) = found else {
-            self.shared.look_again();
+            self.doubts.look_again();
             return Err(Error::not_sent(format!("no server of the cluster has slot {slot}")));
         };
         Ok(node)
@@ -70,7 +70,7 @@ impl Perishable for Arc<Map> {
     }
 
     fn standing(&self) -> Standing<Error> {
-        if self.doubts == self.shared.doubts() {
+        if self.known_doubts == self.doubts.count() {
             return Standing::Good;
         }
         let proven = now_monotonic() - self.made_at >= self.proof;
@@ -87,9 +87,9 @@ pub(super) struct Router {
 }
 
 impl Router {
-    pub(super) fn new(options: Arc<LinkOptions>, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(options: Arc<LinkOptions>, doubts: Arc<Doubts>) -> Self {
         let pace = Pace { min: options.reconnect_min, max: options.reconnect_max };
-        let finder = Arc::new(Finder { options, shared, maps: AtomicU64::new(0) });
+        let finder = Arc::new(Finder { options, doubts, maps: AtomicU64::new(0) });
         let (fixed, flight) = match &finder.options.url.topology {
             Topology::Single(node) => (vec![node.clone()], None),
             Topology::Sentinel { .. } | Topology::Cluster(_) => {
@@ -121,12 +121,12 @@ impl Router {
 
 struct Finder {
     options: Arc<LinkOptions>,
-    shared: Arc<Shared>,
+    doubts: Arc<Doubts>,
     maps: AtomicU64,
 }
 
 impl Finder {
-    fn map(&self, mut masters: Vec<Node>, ranges: Option<Vec<Range>>, doubts: u64) -> Map {
+    fn map(&self, mut masters: Vec<Node>, ranges: Option<Vec<Range>>, known_doubts: u64) -> Map {
         masters.sort();
         masters.dedup();
         Map {
@@ -134,14 +134,14 @@ impl Finder {
             ranges,
             number: self.maps.fetch_add(1, Ordering::SeqCst),
             made_at: now_monotonic(),
-            doubts,
+            known_doubts,
             proof: self.options.reconnect_max,
-            shared: self.shared.clone(),
+            doubts: self.doubts.clone(),
         }
     }
 
     async fn look(self: Arc<Self>, old: Option<Arc<Map>>, before: u32) -> Result<Arc<Map>, Error> {
-        let doubts = self.shared.doubts();
+        let known_doubts = self.doubts.count();
         let found = match &self.options.url.topology {
             Topology::Single(node) => Ok((vec![node.clone()], None)),
             Topology::Sentinel { sentinels, master } => {
@@ -158,14 +158,18 @@ impl Finder {
         };
         match found {
             Ok((masters, ranges)) => {
-                let map = self.map(masters, ranges, doubts);
+                let map = self.map(masters, ranges, known_doubts);
                 if old.is_some_and(|old| old.masters != map.masters) {
-                    self.shared.tell(&Event::Moved { masters: &map.names() });
+                    tracing::warn!(masters = map.names(), "redis masters moved");
                 }
                 Ok(Arc::new(map))
             }
             Err(reason) => {
-                self.shared.tell(&Event::NotFound { reason: &reason, before });
+                if before == 0 {
+                    tracing::warn!(reason, "redis masters not found, will keep asking");
+                } else {
+                    tracing::debug!(reason, before, "redis masters not found");
+                }
                 Err(Error::not_sent(reason))
             }
         }

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
-use super::event::{Event, Identity, Shared};
+use super::identity::{Doubts, Identity};
 use super::{Error, Lane};
 use crate::clock::now_monotonic;
 use crate::flight::Standing;
@@ -20,7 +20,7 @@ const TIMEOUTS_MAX: u32 = 3;
 /// The life of one connection. It ends once.
 pub(super) struct Vital {
     lane: Lane,
-    shared: Arc<Shared>,
+    doubts: Arc<Doubts>,
     /// Known from the end of the handshake on.
     identity: OnceLock<Identity>,
     death: OnceLock<String>,
@@ -43,10 +43,10 @@ impl fmt::Debug for Vital {
 }
 
 impl Vital {
-    pub(super) fn new(lane: Lane, shared: Arc<Shared>) -> Arc<Self> {
+    pub(super) fn new(lane: Lane, doubts: Arc<Doubts>) -> Arc<Self> {
         Arc::new(Self {
             lane,
-            shared,
+            doubts,
             identity: OnceLock::new(),
             death: OnceLock::new(),
             proven: AtomicBool::new(false),
@@ -78,7 +78,7 @@ impl Vital {
     /// Ends it; `look_again` if the master may be somewhere else now.
     pub(super) fn die(&self, why: &str, look_again: bool) {
         if look_again {
-            self.shared.look_again();
+            self.doubts.look_again();
         }
         let Some(identity) = self.identity.get() else {
             drop(self.death.set(why.to_owned()));
@@ -86,7 +86,9 @@ impl Vital {
         };
         let reason = format!("connection to {} given up: {why}", identity.node);
         if self.death.set(reason).is_ok() {
-            self.shared.tell(&Event::Lost { lane: self.lane, identity, reason: why });
+            let run_id = &identity.run_id;
+            tracing::warn!(node = %identity.node, run_id, lane = ?self.lane, reason = why,
+                "redis connection given up");
         }
     }
 
@@ -99,7 +101,8 @@ impl Vital {
     /// A call that was begun at `begun` got no answer in time.
     pub(super) fn timed_out(&self, begun: Instant) {
         if let Some(identity) = self.identity.get() {
-            self.shared.tell(&Event::TimedOut { lane: self.lane, identity });
+            let lane = self.lane;
+            tracing::debug!(node = %identity.node, ?lane, "redis did not answer in time");
         }
         let timeouts = {
             let mut silence = self.silence.lock();
@@ -123,7 +126,7 @@ mod tests {
     use super::*;
 
     fn alive() -> Arc<Vital> {
-        Vital::new(Lane::Hot, Shared::new(None))
+        Vital::new(Lane::Hot, Arc::default())
     }
 
     #[test]
@@ -162,6 +165,6 @@ mod tests {
         vital.die("the first", false);
         vital.die("the second", true);
         assert_eq!(vital.check().unwrap_err(), Error::not_sent("the first"));
-        assert_eq!(vital.shared.doubts(), 1, "the doubt counts all the same");
+        assert_eq!(vital.doubts.count(), 1, "the doubt counts all the same");
     }
 }

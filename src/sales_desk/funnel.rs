@@ -43,9 +43,6 @@ impl Found {
 impl SalesDesk {
     /// Every stage of a sale with count and oldest age, in the order of the way. The stages of what
     /// cannot be asked are without a count: the others are what an operator then looks for.
-    ///
-    /// # Errors
-    /// [`DeskError::Unknown`].
     pub async fn funnel(&self, id: &SaleId) -> Result<Vec<Stage>, DeskError> {
         let listed = self.catalog.sale(id.as_str()).ok_or(DeskError::Unknown)?;
         let skus = &listed.skus[..];
@@ -131,11 +128,11 @@ async fn in_outbox(pipeline: &Pipeline, skus: &[Arc<Sku>]) -> Result<[Found; 3],
 }
 
 /// The stages in the broker, by the first word of their queues' names.
-const QUEUES: [&str; 4] = ["broker", "retry", "unroutable", "dead"];
+const QUEUES: [&str; 2] = ["broker", "dead"];
 
 /// What waits in the broker's queues.
-async fn in_broker(pipeline: &Pipeline) -> Result<[Found; 4], broker::Error> {
-    let mut found = [Found::default(); 4];
+async fn in_broker(pipeline: &Pipeline) -> Result<[Found; 2], broker::Error> {
+    let mut found = [Found::default(); 2];
     for depth in pipeline.subscriber.depths().await? {
         let stage = match depth.family() {
             "orders" => "broker",

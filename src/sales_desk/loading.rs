@@ -1,57 +1,125 @@
 //! Buckets that have to be loaded: whose task that is, when, and what comes before and after.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{DeskError, SalesDesk};
-use crate::domain::{OrderIntent, Outcome, Sale, Sku};
-use crate::rebuild::load_sku;
-use crate::stock::{self, BucketKey, Condition};
+use tokio::sync::{Mutex, OwnedMutexGuard, Semaphore};
 
-/// Intents that are brought to the ledger in one go before a load.
-const DRAIN_AT_ONCE: usize = 512;
+use super::{DeskError, SalesDesk};
+use crate::dead_letters::replay;
+use crate::domain::{LetterNo, OrderIntent, Sale, Sku, SkuNo};
+use crate::rebuild::{Loaded, load_sku, next_loader};
+use crate::stock::{self, Condition};
+
+/// SKUs that one process loads at once: each holds rows on their way in memory, and a connection to
+/// the ledger.
+const LOADS_AT_ONCE: usize = 4;
+
+/// Dead letters that are read at once; each may be a megabyte.
+const LETTERS_AT_ONCE: u32 = 32;
 
 /// The lease of whoever loads buckets.
 const KEEPER: &str = "keeper";
 
+/// Who sees to which SKU in this process.
+#[derive(Debug)]
+pub(super) struct Loads {
+    by_sku: parking_lot::Mutex<HashMap<SkuNo, Arc<Mutex<()>>>>,
+    permits: Semaphore,
+}
+
+impl Default for Loads {
+    fn default() -> Self {
+        Self { by_sku: parking_lot::Mutex::default(), permits: Semaphore::new(LOADS_AT_ONCE) }
+    }
+}
+
+impl Loads {
+    fn of(&self, sku: SkuNo) -> Arc<Mutex<()>> {
+        Arc::clone(self.by_sku.lock().entry(sku).or_default())
+    }
+
+    /// The right to see to a SKU.
+    pub(super) async fn turn(&self, sku: SkuNo) -> OwnedMutexGuard<()> {
+        self.of(sku).lock_owned().await
+    }
+
+    /// The right to see to a SKU, unless somebody in this process is at it.
+    pub(super) fn try_turn(&self, sku: SkuNo) -> Option<OwnedMutexGuard<()>> {
+        self.of(sku).try_lock_owned().ok()
+    }
+}
+
 impl SalesDesk {
-    /// Loads the buckets of a SKU from the ledger, where that is this process's to do.
+    /// Loads the buckets of a SKU from the ledger, where that is this process's to do. The caller
+    /// has the SKU's turn.
     pub(super) async fn load(&self, sale: &Sale, sku: &Arc<Sku>) -> Result<u64, DeskError> {
-        let _turn = self.loads.lock().await;
-        // Whoever had the turn before may have loaded it.
+        let _permit = self.loads.permits.acquire().await;
+        // Another process may have loaded it while this one waited.
         let stock = self.backends.stock.as_ref();
         let why = match stock.condition(sku, sale.phase, sale.epoch).await? {
             Condition::Ready | Condition::OtherPhase => return Ok(0),
-            Condition::Missing => "missing".to_owned(),
+            Condition::Missing => "missing, or held by a loader".to_owned(),
             Condition::Distrusted { reason } => reason,
         };
-        if self.backends.is_shared {
-            if !self.may_load || !self.is_due(sale) || !self.holds_lease().await {
-                return Ok(0);
-            }
-            tracing::info!(sale = %sale.id, sku = %sku.id, why, "loading buckets");
-            return tokio::select! {
-                loaded = self.load_shared(sale, sku) => loaded,
-                () = self.lease_lost() => {
-                    let reason = "another process took over the loading".to_owned();
-                    Err(stock::Error::Fenced { sku: sku.no, reason }.into())
-                }
-            };
+        if !self.backends.is_shared {
+            let ledger = self.backends.ledger.as_ref();
+            let loaded = load_sku(ledger, stock, sku, Vec::new()).await?;
+            return Ok(loaded.num_orders);
         }
-        let ledger = self.backends.ledger.as_ref();
-        Ok(load_sku(ledger, stock, sku, sale.phase, sale.epoch, Vec::new()).await?)
+        if !self.may_load || !self.is_due(sale) || !self.holds_lease().await {
+            return Ok(0);
+        }
+        tracing::info!(sale = %sale.id, sku = %sku.id, why, "loading buckets");
+        let loaded = tokio::select! {
+            loaded = self.load_shared(sku) => loaded?,
+            () = self.lease_lost() => {
+                let reason = "another process took over the loading".to_owned();
+                return Err(stock::Error::Fenced { sku: sku.no, reason }.into());
+            }
+        };
+        let late = self.catch_up(sku, &loaded).await?;
+        let orders = loaded.num_orders;
+        tracing::info!(sale = %sale.id, sku = %sku.id, orders, late, "buckets loaded");
+        Ok(orders)
     }
 
-    /// Loads buckets that other processes sell from, too. A load may take long: they are turned
-    /// once more when the sale has been turned meanwhile.
-    async fn load_shared(&self, sale: &Sale, sku: &Arc<Sku>) -> Result<u64, DeskError> {
-        let dead = self.drain(sku).await?;
+    /// Loads buckets that other processes sell from, too.
+    async fn load_shared(&self, sku: &Arc<Sku>) -> Result<Loaded, DeskError> {
+        let waiting = self.waiting_in_letters(sku).await?;
         let (ledger, stock) = (self.backends.ledger.as_ref(), self.backends.stock.as_ref());
-        let num_orders = load_sku(ledger, stock, sku, sale.phase, sale.epoch, dead).await?;
-        let now = self.present(&sale.id).await?;
-        if (now.phase, now.epoch) != (sale.phase, sale.epoch) {
-            stock.turn(sku.no, now.phase, now.epoch).await?;
+        Ok(load_sku(ledger, stock, sku, waiting).await?)
+    }
+
+    /// Enters what the ledger decided while the buckets were loaded. Where that fails they are held
+    /// again, for the next load.
+    async fn catch_up(&self, sku: &Arc<Sku>, loaded: &Loaded) -> Result<usize, DeskError> {
+        let (ledger, stock) = (self.backends.ledger.as_ref(), self.backends.stock.as_ref());
+        // Crash here [opened]: what the ledger decided while the buckets were loaded, of requests
+        // that they had lost, is entered by the next load.
+        match loaded.catch_up(ledger, stock, sku).await {
+            Ok(late) => Ok(late),
+            Err(error) => {
+                stock.load(Arc::clone(sku), 0, next_loader(ledger).await?).await?;
+                Err(error.into())
+            }
         }
-        Ok(num_orders)
+    }
+
+    /// Requests of a SKU that wait in dead letters: accepted, undecided, and perhaps lost by their
+    /// buckets since.
+    async fn waiting_in_letters(&self, sku: &Sku) -> Result<Vec<OrderIntent>, DeskError> {
+        let Some(pipeline) = &self.backends.pipeline else { return Ok(Vec::new()) };
+        let (mut waiting, mut after) = (Vec::new(), LetterNo(0));
+        loop {
+            let letters = self.backends.ledger.ending_letters(after, LETTERS_AT_ONCE).await?;
+            let Some((last, _)) = letters.last() else { return Ok(waiting) };
+            after = last.no;
+            for (letter, body) in letters {
+                let intents = replay::ending_in(&letter, body, &pipeline.installation);
+                waiting.extend(intents.into_iter().filter(|intent| intent.sku == sku.no));
+            }
+        }
     }
 
     /// Renews the lease until it cannot be had any more.
@@ -64,8 +132,15 @@ impl SalesDesk {
         }
     }
 
+    /// Holds the buckets of a SKU, for the next look of a keeper to load them.
+    pub(super) async fn hold_buckets(&self, sku: &Arc<Sku>) -> Result<(), DeskError> {
+        let loader = next_loader(self.backends.ledger.as_ref()).await?;
+        drop(self.backends.stock.load(Arc::clone(sku), 0, loader).await?);
+        Ok(())
+    }
+
     /// Whether this process is the one that loads.
-    async fn holds_lease(&self) -> bool {
+    pub(super) async fn holds_lease(&self) -> bool {
         let asked = self.backends.lease.hold(KEEPER, &self.holder, self.lease_ttl).await;
         match asked {
             Ok(hold) => hold.is_held(self.clock.now()),
@@ -77,41 +152,7 @@ impl SalesDesk {
     }
 
     /// Whether a sale must be loaded by now.
-    fn is_due(&self, sale: &Sale) -> bool {
+    pub(super) fn is_due(&self, sale: &Sale) -> bool {
         self.clock.wall_ms() >= sale.starts_at_ms.saturating_sub(self.preheat_ms)
-    }
-
-    /// Brings what the buckets still hold of accepted requests to the ledger, so that the rebuild
-    /// finds it there. What is in dead letters waits for an operator: it is returned, and keeps its
-    /// units.
-    async fn drain(&self, sku: &Sku) -> Result<Vec<OrderIntent>, DeskError> {
-        let mut all_dead = Vec::new();
-        for key in BucketKey::all_of(sku) {
-            let intents = match self.backends.stock.unsettled(key, i64::MAX).await {
-                Err(stock::Error::NotLoaded(_)) => continue,
-                found => found?,
-            };
-            if intents.is_empty() {
-                continue;
-            }
-            let (bucket, num) = (key.bucket, intents.len());
-            tracing::info!(sku = %sku.id, %bucket, intents = num, "draining a bucket");
-            for piece in intents.chunks(DRAIN_AT_ONCE) {
-                let asked = piece.iter().map(|intent| intent.request).collect();
-                let dead = self.backends.ledger.dead_among(asked).await?;
-                let (dead, piece): (Vec<_>, Vec<_>) =
-                    piece.iter().partition(|intent| dead.contains(&intent.request));
-                all_dead.extend(dead);
-                if piece.is_empty() {
-                    continue;
-                }
-                let outcomes = self.actors.orders().place(piece).await;
-                if outcomes.is_none_or(|all| all.contains(&Outcome::Unavailable)) {
-                    let reason = "accepted requests are not in the ledger yet".to_owned();
-                    return Err(stock::Error::Fenced { sku: sku.no, reason }.into());
-                }
-            }
-        }
-        Ok(all_dead)
     }
 }

@@ -1,14 +1,15 @@
 //! What operators do with sales: create, open, pause, close, and look at the funnel.
 //!
-//! The ledger hears of a change first, then the buckets, then the catalog. Opening holds the
-//! buckets before it takes the next epoch, so that nothing is accepted between two openings
-//! (`Fenced`). On death between two steps: the next start builds buckets and catalog from the
-//! ledger.
+//! The ledger hears of a change first, then the buckets, then the catalog. Epoch and phase are one
+//! ordered pair that only grows, in the ledger as in every bucket and catalog: a write that is
+//! late, repeated or crossed by another changes nothing. Before it takes the next epoch, opening
+//! makes sure that no bucket sells under the one before (`Fenced`). On death between two steps: the
+//! next start, or the next look of any process, moves the buckets on.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::stream::{self, StreamExt};
 use tokio::sync::Mutex;
 
 use crate::actors::ActorSystem;
@@ -16,15 +17,23 @@ use crate::catalog::Catalog;
 use crate::clock::SharedClock;
 use crate::config::Settings;
 use crate::db;
-use crate::domain::{Phase, Sale, SaleDraft, SaleId, Sku, SkuNo};
+use crate::domain::{Phase, Sale, SaleDraft, SaleId, Sku, SkuId};
+use crate::process::unique_name;
 use crate::rebuild;
 use crate::stock::{self, Condition};
 use crate::tier::Backends;
 
+mod drift;
 mod funnel;
 mod loading;
+mod rebuild_verb;
 
 pub use funnel::Stage;
+
+/// A verb that other processes' verbs come before so many times is refused.
+const TURNS_MAX: u32 = 8;
+/// SKUs that are looked at at once.
+const LOOKS_AT_ONCE: usize = 16;
 
 /// Why a verb was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +51,15 @@ pub enum DeskError {
         from: Phase,
         /// What was asked.
         to: Phase,
+    },
+    /// No buckets of the sale are outside of this process: nothing to rebuild.
+    #[error("the sale has no buckets that could be rebuilt")]
+    NoBuckets,
+    /// The buckets are held, and no process has loaded them yet.
+    #[error("the buckets of sku {sku} are held, and no process has loaded them yet")]
+    NotRebuilt {
+        /// Which SKU.
+        sku: SkuId,
     },
     /// The description has faults.
     #[error("{}", .0.join("; "))]
@@ -78,10 +96,10 @@ pub struct SalesDesk {
     holder: Arc<str>,
     /// One verb after the other.
     one_at_a_time: Arc<Mutex<()>>,
-    /// One load after the other; a verb that needs none does not wait for one.
-    loads: Arc<Mutex<()>>,
-    /// SKUs whose buckets stood in another phase than the sale at the last look.
-    suspects: Arc<parking_lot::Mutex<HashSet<SkuNo>>>,
+    /// One SKU does not wait for the load of another one.
+    loads: Arc<loading::Loads>,
+    /// Units that differed at the last comparison.
+    compared: Arc<drift::Compared>,
 }
 
 impl SalesDesk {
@@ -103,10 +121,10 @@ impl SalesDesk {
             preheat_ms: i64::try_from(keeper.preheat_ms).unwrap_or(i64::MAX),
             lease_ttl: Duration::from_millis(keeper.lease_ttl_ms),
             may_load: settings.role.keeps(),
-            holder: format!("{}-{:016x}", std::process::id(), fastrand::u64(..)).into(),
+            holder: unique_name(),
             one_at_a_time: Arc::default(),
             loads: Arc::default(),
-            suspects: Arc::default(),
+            compared: Arc::default(),
         }
     }
 
@@ -134,9 +152,6 @@ impl SalesDesk {
 
     /// Brings the catalog up to date with the ledger, and returns what the ledger says. Touches no
     /// bucket: whoever only has to know a sale must not wait for the stock of another one.
-    ///
-    /// # Errors
-    /// The ledger's error.
     pub async fn learn(&self) -> Result<Vec<Sale>, DeskError> {
         let sales = self.backends.ledger.sales().await?;
         for sale in &sales {
@@ -148,19 +163,31 @@ impl SalesDesk {
     }
 
     /// One look at everything that other processes may have changed: sales that were created or
-    /// turned, buckets that have to be loaded or turned. Called by the keeper.
+    /// turned, buckets that have to be loaded or turned.
     ///
     /// # Errors
-    /// The first error; the other sales were looked at all the same.
+    /// The first error; the other SKUs were looked at all the same.
     pub async fn look(&self) -> Result<(), DeskError> {
-        // What buyers read comes first: buckets may take long.
-        let sales = self.learn().await?;
-        let mut worst = Ok(());
-        for sale in &sales {
-            let looked = self.bring_up(sale).await.map(drop);
-            worst = worst.and(looked);
-        }
-        worst
+        self.look_at(&self.learn().await?).await
+    }
+
+    /// Sees to the buckets of these sales, several at once. What another call of this process is at
+    /// is left to it. Called by the keeper.
+    ///
+    /// # Errors
+    /// The first error; the other SKUs were looked at all the same.
+    pub async fn look_at(&self, sales: &[Sale]) -> Result<(), DeskError> {
+        // A server that was promoted since is found out here; its buckets are fenced from then on.
+        let worst = self.backends.stock.ping().await.map_err(DeskError::from);
+        let standing = sales.iter().filter(|sale| self.stands(sale));
+        let skus = standing.flat_map(|sale| sale.skus.iter().map(move |sku| (sale, sku)));
+        let looks = skus.map(|(sale, sku)| async move {
+            let sku = Arc::new(sku.clone());
+            let Some(_turn) = self.loads.try_turn(sku.no) else { return Ok(()) };
+            self.bring_up_sku(sale, &sku).await.map(drop)
+        });
+        let looked = stream::iter(looks).buffer_unordered(LOOKS_AT_ONCE);
+        looked.fold(worst, async |worst, looked| worst.and(looked)).await
     }
 
     /// Creates a sale in phase draft.
@@ -180,43 +207,47 @@ impl SalesDesk {
         Ok(sale)
     }
 
-    /// Opens, pauses or closes a sale; repeats are harmless.
+    /// Opens, pauses or closes a sale; repeats are harmless, and tell the buckets again.
     ///
     /// # Errors
     /// [`DeskError::Unknown`], [`DeskError::NotAllowed`], or what the ledger or the stock said.
     pub async fn turn(&self, id: &SaleId, next: Phase) -> Result<Sale, DeskError> {
         let _turn = self.one_at_a_time.lock().await;
-        let sale = self.present(id).await?;
-        let from = sale.phase;
-        if !from.may_become(next) {
-            return Err(DeskError::NotAllowed { from, to: next });
-        }
-        if from == next {
-            return Ok(sale);
-        }
-        self.turn_buckets(&sale, Phase::Paused).await?;
-        let turned = self.backends.ledger.turn_sale(id.clone(), next, self.clock.wall_ms()).await;
-        let sale = match turned {
-            Ok(Some(sale)) => sale,
-            Ok(None) => return Err(DeskError::NotAllowed { from, to: next }),
-            Err(error) => {
-                // Where nobody knows whether the ledger turned, it is asked; until it answers the
-                // buckets stay held.
-                let stands = match error.class() {
-                    db::Class::Unknown => self.in_ledger(id).await?,
-                    _ => sale,
-                };
-                self.turn_buckets(&stands, stands.phase).await?;
-                self.catalog.put(&stands);
-                return if stands.phase == next { Ok(stands) } else { Err(error.into()) };
-            }
+        let sale = self.turn_ledger(id, next).await?;
+        // Crash here [turned_not_told]: the ledger has turned and the buckets have not; the next
+        // start, or the keeper of another process, moves them on.
+        let told = match self.turn_buckets(&sale).await {
+            Ok(()) => self.bring_up(&sale).await.map(drop),
+            error => error,
         };
-        // Crash here [turned_not_told]: the ledger has turned and the buckets are held; the next
-        // start, or the keeper of another process, turns them too.
-        self.turn_buckets(&sale, sale.phase).await?;
-        self.bring_up(&sale).await?;
         self.catalog.put(&sale);
-        Ok(sale)
+        told.map(|()| sale)
+    }
+
+    /// The sale after the ledger has turned it. A sale that another process turns meanwhile is
+    /// looked at again.
+    async fn turn_ledger(&self, id: &SaleId, next: Phase) -> Result<Sale, DeskError> {
+        let mut sale = self.present(id).await?;
+        for _ in 0..TURNS_MAX {
+            if !sale.phase.may_become(next) {
+                break;
+            }
+            if next == Phase::Open && sale.phase == Phase::Paused {
+                // A bucket that the pause did not reach sells under this epoch no longer.
+                self.turn_buckets(&sale).await?;
+            }
+            let now_ms = self.clock.wall_ms();
+            match self.backends.ledger.turn_sale(id.clone(), sale.epoch, next, now_ms).await {
+                Ok(Some(turned)) => return Ok(turned),
+                Ok(None) => sale = self.in_ledger(id).await?,
+                Err(error) if error.class() == db::Class::Unknown => {
+                    let stands = self.in_ledger(id).await?;
+                    return if stands.phase == next { Ok(stands) } else { Err(error.into()) };
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(DeskError::NotAllowed { from: sale.phase, to: next })
     }
 
     /// The sale as it stands now; where other processes may turn sales, the ledger is asked.
@@ -233,16 +264,22 @@ impl SalesDesk {
         sales.into_iter().find(|sale| sale.id == *id).ok_or(DeskError::Unknown)
     }
 
-    /// Moves the buckets to a phase of the sale's opening. Buckets that nobody can buy from anyway,
+    /// Moves the buckets on to where the sale stands. Buckets that nobody can buy from anyway,
     /// because they are not loaded or not believed, are left to [`Self::bring_up`].
-    async fn turn_buckets(&self, sale: &Sale, phase: Phase) -> Result<(), DeskError> {
+    async fn turn_buckets(&self, sale: &Sale) -> Result<(), DeskError> {
         for sku in &sale.skus {
-            match self.backends.stock.turn(sku.no, phase, sale.epoch).await {
+            match self.backends.stock.turn(&Arc::new(sku.clone()), sale.phase, sale.epoch).await {
                 Ok(()) | Err(stock::Error::NotLoaded(_) | stock::Error::Fenced { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
         }
         Ok(())
+    }
+
+    /// Whether a sale has buckets.
+    fn stands(&self, sale: &Sale) -> bool {
+        let is_forgotten = self.backends.is_shared && sale.is_forgotten(self.clock.wall_ms());
+        sale.phase != Phase::Draft && !is_forgotten
     }
 
     /// Sees to it that the buckets of a sale can be sold from and that its gates stand. Returns how
@@ -251,41 +288,32 @@ impl SalesDesk {
     /// # Errors
     /// The first error; the other SKUs were seen to all the same.
     async fn bring_up(&self, sale: &Sale) -> Result<u64, DeskError> {
-        let is_forgotten = self.backends.is_shared && sale.is_forgotten(self.clock.wall_ms());
-        if sale.phase == Phase::Draft || is_forgotten {
-            return Ok(0);
-        }
         let mut num_orders = Ok(0);
-        for sku in &sale.skus {
+        for sku in sale.skus.iter().filter(|_| self.stands(sale)) {
             let sku = Arc::new(sku.clone());
+            let _turn = self.loads.turn(sku.no).await;
             let brought = self.bring_up_sku(sale, &sku).await;
             num_orders = num_orders.and_then(|sum: u64| Ok(sum + brought?));
-            // A gate in front of a bucket that cannot be asked says so; no gate at all would read
-            // as a sale that has not started.
-            self.actors.open_gates(&sku);
         }
         num_orders
     }
 
+    /// Whoever calls has the SKU's turn.
     async fn bring_up_sku(&self, sale: &Sale, sku: &Arc<Sku>) -> Result<u64, DeskError> {
         let stock = self.backends.stock.as_ref();
-        match stock.condition(sku, sale.phase, sale.epoch).await? {
-            Condition::Ready => {
-                self.suspects.lock().remove(&sku.no);
-                Ok(0)
+        let brought = match stock.condition(sku, sale.phase, sale.epoch).await {
+            Ok(Condition::Ready) => self.compare_units(sku).await.map(|()| 0),
+            // Left behind, or further on than this look at the ledger.
+            Ok(Condition::OtherPhase) => {
+                let turned = stock.turn(sku, sale.phase, sale.epoch).await;
+                turned.map(|()| 0).map_err(DeskError::from)
             }
-            Condition::OtherPhase => self.turn_if_still(sale, sku).await.map(|()| 0),
-            Condition::Missing | Condition::Distrusted { .. } => self.load(sale, sku).await,
-        }
-    }
-
-    /// Turns buckets that another process left behind: only what stood so at the last look, too,
-    /// because a verb that is being carried out elsewhere holds the buckets for a moment.
-    async fn turn_if_still(&self, sale: &Sale, sku: &Sku) -> Result<(), DeskError> {
-        if self.suspects.lock().insert(sku.no) {
-            return Ok(());
-        }
-        tracing::warn!(sale = %sale.id, sku = %sku.id, "buckets were left in another phase");
-        Ok(self.backends.stock.turn(sku.no, sale.phase, sale.epoch).await?)
+            Ok(Condition::Missing | Condition::Distrusted { .. }) => self.load(sale, sku).await,
+            Err(error) => Err(error.into()),
+        };
+        // A gate in front of a bucket that cannot be asked says so; no gate at all would read as a
+        // sale that has not started.
+        self.actors.open_gates(sku);
+        brought
     }
 }

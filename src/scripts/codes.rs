@@ -29,10 +29,6 @@ codes! {
     TOO_MANY = 5;
     /// Another loader came after this one, or it has finished.
     OLD_LOADER = 6;
-    /// The hand belongs to a later life of the worker, or to nobody.
-    REPLACED = 7;
-    /// Something else is there than the asker knows of.
-    CHANGED = 8;
 
     /// Units are taken.
     RESERVED = 10;
@@ -57,7 +53,7 @@ codes! {
     RELEASED = 22;
     /// It was recorded before.
     REPEAT = 23;
-    /// The request was never accepted here.
+    /// The request was never accepted here; its refusal is recorded.
     UNKNOWN = 24;
     /// The request was accepted for another buyer or other units.
     MISMATCH = 25;
@@ -69,13 +65,19 @@ codes! {
     /// Most items of one call. Lua hands at most 8,000 values to a command, and a field with its
     /// value is two.
     ITEMS_MAX = 2_000;
-    /// Most entries in one worker's hand.
-    HAND_MAX = 1_000;
+    /// Most entries that one call claims or acknowledges.
+    CLAIM_MAX = 1_000;
+    /// Entries at the front of an outbox among which a reclaimed one is looked for.
+    RECLAIMED_MAX = 256;
+    /// First bytes of an entry that tell it from others: its first intent's record, version and
+    /// request.
+    IDENTITY_BYTES = RECORD_BYTES + 9;
     /// Most units that anything has.
     UNITS_MAX = u32::MAX as i64;
-    /// Loans that a bucket may give between two loads: the first numbers belong to the first load,
-    /// the next to the second, so that a loan from before a load is known by its number.
-    LOANS_PER_LOAD = 100_000_000;
+    /// Loans that a bucket may give between two loads, and changes that are counted: the first
+    /// numbers belong to the first load, the next to the second, so that what is from before a load
+    /// is known by its number.
+    NUMBERS_PER_LOAD = 100_000_000;
 
     /// Sells.
     PHASE_OPEN = Phase::Open as i64;

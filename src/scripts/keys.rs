@@ -7,11 +7,11 @@
 //! |---|---|---|
 //! | `bucket` | hash | opening, server, phase, stock and other counts |
 //! | `requests:<page>` | hash | request id -> [record](super::record) |
-//! | `buyers:<page>` | hash | buyer id -> first request (`one_per_buyer`) or units (`quota`) |
+//! | `buyers:<page>` | hash | buyer id -> units (policy `quota` only) |
 //! | `unsettled` | hash | request id -> [intent](super::intent), until the ledger has answered |
 //! | `outbox` | list or stream | entries, each of some accepted intents of one batch |
-//! | `claims` | hash | relay worker -> its present life and mark |
-//! | `claimed:<worker>` | list | entries in a worker's hand, where the outbox is a list |
+//! | `claimed:<worker>` | list | entries that a relay worker has claimed (outbox as a list) |
+//! | `claimants` | set | the workers that may have such a list |
 //! | `dead` | list | [dead letters](super::outbox::letter) that nobody has collected |
 //! | `moves` | hash | loans out (`no:<to>`, `out:<to>`), last loan in (`in:<from>`), `next` |
 //!
@@ -93,6 +93,12 @@ impl BucketKeys {
         self.key(format_args!("requests:{page}"))
     }
 
+    /// What the outbox holds that was given up.
+    #[must_use]
+    pub fn dead(&self) -> String {
+        self.key("dead")
+    }
+
     /// A page of buyers.
     #[must_use]
     pub fn buyers(&self, page: u16) -> String {
@@ -126,19 +132,19 @@ impl OutboxKeys {
 
     /// Entries that wait.
     #[must_use]
-    pub fn line(&self) -> String {
+    pub fn outbox(&self) -> String {
         self.key("outbox")
     }
 
-    /// Lives of workers.
+    /// The workers that may have a private list.
     #[must_use]
-    pub fn claims(&self) -> String {
-        self.key("claims")
+    pub fn claimants(&self) -> String {
+        self.key("claimants")
     }
 
-    /// Entries in a worker's hand.
+    /// A worker's private list.
     #[must_use]
-    pub fn hand(&self, worker: &str) -> String {
+    pub fn claimed(&self, worker: &str) -> String {
         self.key(format_args!("claimed:{worker}"))
     }
 
@@ -193,9 +199,9 @@ pub(super) mod tests {
             assert!(key.starts_with("fg:{12:3}:"), "{key}");
         }
         let outbox = OutboxKeys::new("fg", SkuNo(12), BucketNo(3));
-        assert_eq!((outbox.bucket(), outbox.line()), (keys.bucket(), keys.outbox()));
-        assert_eq!(outbox.hand("node/1"), "fg:{12:3}:claimed:node/1");
-        for key in [outbox.claims(), outbox.dead()] {
+        assert_eq!((outbox.bucket(), outbox.outbox()), (keys.bucket(), keys.outbox()));
+        assert_eq!(outbox.claimed("node/1"), "fg:{12:3}:claimed:node/1");
+        for key in [outbox.claimants(), outbox.dead()] {
             assert!(key.starts_with("fg:{12:3}:"), "{key}");
         }
     }

@@ -1,28 +1,44 @@
-//! The doors of `load_begin.lua`, `load_rows.lua` and `open.lua`: a bucket is built from the
+//! The doors of `hold.lua`, `clear.lua`, `load_rows.lua` and `open.lua`: a bucket is built from the
 //! ledger.
 //!
-//! A loader has a token that the ledger counts up, and uses it for one load: it begins with all
-//! buckets of the SKU, enters the rows, and opens them. A step that comes late, after another
-//! loader began or after the bucket was opened, changes nothing.
+//! A loader has a token that the ledger counts up, and uses it for one load: it holds all buckets
+//! of the SKU, clears their pages, enters the rows, and opens them. A step that comes late, after
+//! another loader came or after the bucket was opened, changes nothing.
+
+use std::ops::Range;
 
 use redis::Value;
 
 use crate::domain::{BuyerId, Epoch, Phase, RequestId};
 use crate::stock::LoaderToken;
 
+use super::queued::{self, QueuedRecord};
 use super::record::Record;
 use super::reply::Reply;
 use super::{BucketKeys, Call, Error, Fence, Script, begin};
 
-/// Empties a bucket and takes it for one loader.
+/// Holds a bucket for one loader.
 #[derive(Debug, Clone, Copy)]
-pub struct LoadBegin<'a> {
+pub struct Hold<'a> {
     /// The bucket.
     pub keys: &'a BucketKeys,
     /// Whose it must be, and the server it is loaded on.
     pub fence: &'a Fence,
     /// The loader.
     pub loader: LoaderToken,
+}
+
+/// Empties some pages of a held bucket, but for the requests that the ledger has not decided.
+#[derive(Debug, Clone)]
+pub struct Clear<'a> {
+    /// The bucket.
+    pub keys: &'a BucketKeys,
+    /// Whose it must be, and the server it is loaded on.
+    pub fence: &'a Fence,
+    /// The loader.
+    pub loader: LoaderToken,
+    /// The pages.
+    pub pages: Range<u16>,
 }
 
 /// Enters rows of requests and buyers.
@@ -44,9 +60,7 @@ pub struct LoadRows<'a> {
 pub enum Row {
     /// A request that was accepted.
     Request(RequestId, Record),
-    /// A buyer who has its one order.
-    First(BuyerId, RequestId),
-    /// A buyer's units in all; a row replaces one that was entered before.
+    /// A buyer's units in all, under a quota; a row replaces one that was entered before.
     Units(BuyerId, u32),
 }
 
@@ -59,9 +73,9 @@ pub struct Open<'a> {
     pub fence: &'a Fence,
     /// The loader.
     pub loader: LoaderToken,
-    /// The opening.
+    /// The opening that the loader knows.
     pub epoch: Epoch,
-    /// The phase.
+    /// The phase that it knows; a later one that was set meanwhile is published instead.
     pub phase: Phase,
     /// Free units.
     pub stock: u32,
@@ -71,24 +85,38 @@ pub struct Open<'a> {
     pub num_failed: u64,
     /// Requests without an answer among the rows entered.
     pub num_queued: u64,
+    /// Whether no request at all was entered.
+    pub is_new: bool,
 }
 
-impl LoadBegin<'_> {
+impl Hold<'_> {
     /// The call.
     #[must_use]
     pub fn call(&self) -> Call {
-        let pages = 0..self.keys.pages();
-        let mut keys = vec![self.keys.bucket(), self.keys.moves()];
-        keys.extend(pages.clone().map(|page| self.keys.requests(page)));
-        keys.extend(pages.map(|page| self.keys.buyers(page)));
-        begin(Script::LoadBegin, &keys, self.fence).arg(self.loader.0)
+        begin(Script::Hold, &[self.keys.bucket()], self.fence).arg(self.loader.0)
     }
 
-    /// Reads the answer: false when this loader had begun before, and rows may be there already.
+    /// Reads the answer: false when this loader held the bucket before.
     pub fn parse(&self, answer: Value) -> Result<bool, Error> {
-        let mut reply = Reply::open(Script::LoadBegin, answer)?;
-        let emptied = reply.yes()?;
-        reply.end().map(|()| emptied)
+        let mut reply = Reply::open(Script::Hold, answer)?;
+        let held = reply.yes()?;
+        reply.end().map(|()| held)
+    }
+}
+
+impl Clear<'_> {
+    /// The call.
+    #[must_use]
+    pub fn call(&self) -> Call {
+        let mut keys = vec![self.keys.bucket(), self.keys.moves(), self.keys.unsettled()];
+        keys.extend(self.pages.clone().map(|page| self.keys.requests(page)));
+        keys.extend(self.pages.clone().map(|page| self.keys.buyers(page)));
+        begin(Script::Clear, &keys, self.fence).arg(self.loader.0)
+    }
+
+    /// Reads the answer: the requests that stay, or what somebody else wrote in such a place.
+    pub fn parse(&self, answer: Value) -> Result<Vec<QueuedRecord>, Error> {
+        queued::rest(Reply::open(Script::Clear, answer)?)
     }
 }
 
@@ -97,7 +125,7 @@ impl Row {
     fn place(&self, keys: &BucketKeys) -> (bool, u16) {
         match self {
             Self::Request(request, _) => (false, keys.page_of(request.get())),
-            Self::First(buyer, _) | Self::Units(buyer, _) => (true, keys.page_of(buyer.get())),
+            Self::Units(buyer, _) => (true, keys.page_of(buyer.get())),
         }
     }
 
@@ -106,10 +134,6 @@ impl Row {
             Self::Request(request, record) => {
                 call.push(request);
                 call.push_packed(|bytes| record.pack_into(bytes));
-            }
-            Self::First(buyer, first) => {
-                call.push(buyer);
-                call.push(first);
             }
             Self::Units(buyer, units) => {
                 call.push(buyer);
@@ -160,6 +184,7 @@ impl Open<'_> {
             .arg(self.released_units)
             .arg(self.num_failed)
             .arg(self.num_queued)
+            .arg(u8::from(self.is_new))
     }
 
     /// Reads the answer: false when this loader had published the bucket before.

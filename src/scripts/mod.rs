@@ -10,6 +10,7 @@
 //! "done", it has written nothing. May repeat: every call, by request id, loan number or loader
 //! token.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 mod call;
@@ -32,7 +33,7 @@ pub mod turn;
 pub use call::Call;
 pub use find::Find;
 pub use keys::{BucketKeys, Installation, OutboxKeys};
-pub use load::{LoadBegin, LoadRows, Open};
+pub use load::{Clear, Hold, LoadRows, Open};
 pub use moves::{Borrow, ClearLoan, Lend};
 pub use queued::Queued;
 pub use reserve::{Entries, Outbox, Reserve};
@@ -84,8 +85,10 @@ scripts! {
     Borrow = "borrow";
     /// Forgets a loan that has arrived.
     ClearLoan = "clear_loan";
-    /// Empties the bucket for a loader.
-    LoadBegin = "load_begin";
+    /// Holds the bucket for a loader.
+    Hold = "hold";
+    /// Empties pages for a loader.
+    Clear = "clear";
     /// Enters rows of a loader.
     LoadRows = "load_rows";
     /// Publishes what a loader entered.
@@ -96,25 +99,27 @@ scripts! {
     Find = "find";
     /// Reads what is queued.
     Queued = "queued";
-    /// Takes entries of an outbox list into a hand.
+    /// Moves entries of an outbox list to a worker.
     ListClaim = "list_claim";
-    /// Notes what became of a hand.
-    ListReport = "list_report";
-    /// Returns a hand to the line.
-    ListGiveBack = "list_give_back";
-    /// Counts an outbox list and its hands.
+    /// Moves what predecessors hold to a worker.
+    ListTakeOver = "list_take_over";
+    /// Removes entries that ended.
+    ListAcknowledge = "list_acknowledge";
+    /// Returns what workers hold to the outbox.
+    ListReclaim = "list_reclaim";
+    /// Counts an outbox list and the private lists.
     ListStanding = "list_standing";
     /// Reads a part of a list.
     ListRead = "list_read";
-    /// Takes entries of an outbox stream into a hand.
+    /// Gives entries of an outbox stream to a worker.
     StreamClaim = "stream_claim";
-    /// Notes what became of a hand.
-    StreamReport = "stream_report";
-    /// Gives a hand to nobody.
-    StreamGiveBack = "stream_give_back";
-    /// Gives to nobody what was held for too long.
-    StreamSweep = "stream_sweep";
-    /// Counts an outbox stream and its hands.
+    /// Gives what predecessors hold to a worker.
+    StreamTakeOver = "stream_take_over";
+    /// Removes entries that ended.
+    StreamAcknowledge = "stream_acknowledge";
+    /// Returns what workers hold to the outbox.
+    StreamReclaim = "stream_reclaim";
+    /// Counts an outbox stream and what its consumers hold.
     StreamStanding = "stream_standing";
     /// Reads a part of a stream.
     StreamRead = "stream_read";
@@ -125,13 +130,39 @@ scripts! {
 const PRELUDE: &str = include_str!("../../lua/prelude.lua");
 
 impl Script {
-    /// The whole text: the script's first line, which must stay the first, then the codes, what all
-    /// scripts share, and the rest.
+    /// The whole text: the script's first line, which must stay the first, then what it uses of the
+    /// codes and of what scripts share, and the rest. Each call makes anew all that the text has.
     #[must_use]
     pub fn text(self) -> String {
         let (first, rest) = self.body().split_once('\n').unwrap_or_default();
-        format!("{first}\n{}{PRELUDE}\n{rest}", codes::prelude())
+        let codes = codes::prelude();
+        let shared: Vec<&str> = codes.lines().chain(PRELUDE.split("\n\n")).collect();
+        let (mut used, mut parts) = (words(rest), vec![rest]);
+        // A part uses what stands before it only.
+        for part in shared.into_iter().rev() {
+            if defined(part).any(|name| used.contains(name)) {
+                used.extend(words(part));
+                parts.push(part);
+            }
+        }
+        parts.push(first);
+        parts.reverse();
+        parts.join("\n")
     }
+}
+
+/// The words of a text, without its comments.
+fn words(text: &str) -> HashSet<&str> {
+    let code = text.lines().filter(|line| !line.trim_start().starts_with("--"));
+    code.flat_map(|line| line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')).collect()
+}
+
+/// The names that a part of the prelude defines.
+fn defined(part: &str) -> impl Iterator<Item = &str> {
+    part.lines().filter_map(|line| line.strip_prefix("local ")).flat_map(|line| {
+        let names = line.strip_prefix("function ").unwrap_or(line);
+        names.split(['(', '=']).next().unwrap_or_default().split(',').map(str::trim)
+    })
 }
 
 /// Whose buckets a call may touch.
@@ -139,7 +170,7 @@ impl Script {
 pub struct Fence {
     /// The ledger's installation.
     pub installation: Installation,
-    /// `run_id` of the server that the connection reached.
+    /// The name of the server that the connection reached.
     pub server: Arc<str>,
 }
 
@@ -167,12 +198,6 @@ pub enum Error {
     /// Another loader came after this one, or this one has finished.
     #[error("another loader came after this one")]
     OldLoader,
-    /// The hand of a relay worker belongs to a later life of it, or was given back.
-    #[error("the worker's entries belong to others")]
-    Replaced,
-    /// Something else is there than the asker knows of: look again.
-    #[error("something else is there than the asker knows of")]
-    Changed,
     /// A defect, or values that nobody wrote. Other items of the batch may have been written: ask
     /// again with the same ids.
     #[error("script {script} answered {reply}")]
@@ -191,11 +216,20 @@ pub struct Left {
     pub stock: u32,
     /// Units lent out and not yet confirmed.
     pub lent: u32,
+    /// How often it has changed which requests were accepted, counted on from the loader's token:
+    /// who has read the same number twice has missed nothing.
+    pub changes: u64,
 }
 
 impl Left {
+    /// Whether nothing was ever accepted since the first load.
+    #[must_use]
+    pub fn is_new(&self) -> bool {
+        self.changes.is_multiple_of(codes::NUMBERS_PER_LOAD.cast_unsigned())
+    }
+
     fn read(reply: &mut reply::Reply) -> Result<Self, Error> {
-        Ok(Self { stock: reply.count()?, lent: reply.count()? })
+        Ok(Self { stock: reply.count()?, lent: reply.count()?, changes: reply.count()? })
     }
 }
 
@@ -234,6 +268,21 @@ mod tests {
     }
 
     #[test]
+    fn a_script_has_what_it_uses_of_the_prelude_and_no_more() {
+        for part in PRELUDE.split("\n\n").skip(1) {
+            let is_comment = part.lines().all(|line| line.starts_with("--"));
+            assert!(is_comment || defined(part).next().is_some(), "defines nothing: {part}");
+        }
+        let has = |script: Script, name: &str| {
+            script.text().contains(&format!("\nlocal function {name}("))
+        };
+        assert!(has(Script::Reserve, "bucket") && has(Script::Reserve, "tagged"));
+        assert!(has(Script::Turn, "pair") && !has(Script::Turn, "bucket"));
+        assert!(!has(Script::Reserve, "loading") && !has(Script::Find, "write"));
+        assert!(!Script::Find.text().contains("local PHASE_OPEN"));
+    }
+
+    #[test]
     fn a_full_redis_refuses_what_grows_and_finishes_what_was_promised() {
         let full = |script: &Script| script.text().starts_with("#!lua flags=allow-oom\n");
         let finishes: Vec<_> = Script::ALL.iter().copied().filter(full).collect();
@@ -244,12 +293,13 @@ mod tests {
             Script::Borrow,
             Script::ClearLoan,
             Script::ListClaim,
-            Script::ListReport,
-            Script::ListGiveBack,
+            Script::ListTakeOver,
+            Script::ListAcknowledge,
+            Script::ListReclaim,
             Script::StreamClaim,
-            Script::StreamReport,
-            Script::StreamGiveBack,
-            Script::StreamSweep,
+            Script::StreamTakeOver,
+            Script::StreamAcknowledge,
+            Script::StreamReclaim,
             Script::Collect,
         ];
         assert_eq!(finishes, expected);

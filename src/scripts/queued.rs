@@ -13,6 +13,9 @@ use super::record::{Broken, Record};
 use super::reply::Reply;
 use super::{BucketKeys, Call, Error, Fence, Script, begin};
 
+/// A queued request and its record; or why what stands in its place is no record.
+pub type QueuedRecord = Result<(RequestId, Record), Broken>;
+
 /// Reads queued requests off some pages.
 #[derive(Debug, Clone)]
 pub struct Queued<'a> {
@@ -30,7 +33,7 @@ pub struct Found {
     /// The bucket's latest opening.
     pub epoch: Epoch,
     /// The requests with their records; or what somebody else wrote in such a place.
-    pub requests: Vec<Result<(RequestId, Record), Broken>>,
+    pub requests: Vec<QueuedRecord>,
 }
 
 impl Queued<'_> {
@@ -46,16 +49,21 @@ impl Queued<'_> {
     pub fn parse(&self, answer: Value) -> Result<Found, Error> {
         let mut reply = Reply::open(Script::Queued, answer)?;
         let epoch = Epoch(reply.count()?);
-        let mut requests = Vec::new();
-        while let Some(request) = reply.next_if_any() {
-            let record = reply.next()?;
-            requests.push(queued(&request, &record));
-        }
-        Ok(Found { epoch, requests })
+        Ok(Found { epoch, requests: rest(reply)? })
     }
 }
 
-fn queued(request: &Value, record: &Value) -> Result<(RequestId, Record), Broken> {
+/// The rest of an answer: request and record in turn.
+pub(super) fn rest(mut reply: Reply) -> Result<Vec<QueuedRecord>, Error> {
+    let mut requests = Vec::new();
+    while let Some(request) = reply.next_if_any() {
+        let record = reply.next()?;
+        requests.push(queued(&request, &record));
+    }
+    Ok(requests)
+}
+
+fn queued(request: &Value, record: &Value) -> QueuedRecord {
     let (Value::BulkString(request), Value::BulkString(record)) = (request, record) else {
         return Err(Broken("no bytes"));
     };

@@ -164,6 +164,7 @@ fn pack_reason(reason: Refusal, bytes: &mut Vec<u8>) {
         Refusal::RequestIdReused => bytes.push(b'R'),
         Refusal::NotStarted => bytes.push(b'N'),
         Refusal::Ended => bytes.push(b'E'),
+        Refusal::Discarded => bytes.push(b'D'),
     }
 }
 
@@ -182,6 +183,7 @@ fn unpack_reason(rest: &mut Cursor<'_>) -> Result<Refusal, Broken> {
         b'R' => Refusal::RequestIdReused,
         b'N' => Refusal::NotStarted,
         b'E' => Refusal::Ended,
+        b'D' => Refusal::Discarded,
         _ => return Err(Broken("an unknown reason")),
     })
 }
@@ -223,6 +225,7 @@ pub(super) mod tests {
             Just(Refusal::RequestIdReused),
             Just(Refusal::NotStarted),
             Just(Refusal::Ended),
+            Just(Refusal::Discarded),
         ]
     }
 

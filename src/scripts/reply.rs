@@ -30,8 +30,6 @@ impl Reply {
             codes::CORRUPT => Err(Error::Corrupt { what: reply.text()? }),
             codes::TOO_MANY => Err(Error::TooMany),
             codes::OLD_LOADER => Err(Error::OldLoader),
-            codes::REPLACED => Err(Error::Replaced),
-            codes::CHANGED => Err(Error::Changed),
             code => Err(strange(script, &Value::Int(code))),
         }
     }
@@ -66,8 +64,8 @@ impl Reply {
         }
     }
 
-    /// Texts in a list of their own.
-    pub(super) fn texts(&mut self) -> Result<Vec<String>, Error> {
+    /// Any bytes, several in a list of their own.
+    pub(super) fn byte_strings(&mut self) -> Result<Vec<Vec<u8>>, Error> {
         let value = self.next()?;
         redis::from_redis_value(value).map_err(|error| self.strange(&error))
     }
@@ -140,8 +138,6 @@ mod tests {
             (codes::FOREIGN, Error::Foreign),
             (codes::TOO_MANY, Error::TooMany),
             (codes::OLD_LOADER, Error::OldLoader),
-            (codes::REPLACED, Error::Replaced),
-            (codes::CHANGED, Error::Changed),
         ];
         for (code, error) in table {
             assert_eq!(open(vec![Value::Int(code)]).err(), Some(error));

@@ -76,9 +76,11 @@ impl Reserve<'_> {
         };
         let mut keys = vec![self.keys.bucket(), outbox];
         push_pages(&mut keys, self.keys, &requests, &buyers);
+        if kind != "none" {
+            keys.push(self.keys.dead());
+        }
         let mut call = begin(Script::Reserve, &keys, self.fence)
             .arg(self.epoch.0)
-            .arg(policy_name(self.sku.policy))
             .arg(self.sku.policy.quota().unwrap_or(0))
             .arg(kind)
             .arg(entries.envelope_max.max(1))
@@ -117,9 +119,6 @@ impl Reserve<'_> {
                 Some((b'R', known)) => {
                     Some(Verdict::Repeat(record(Script::Reserve, known)?.standing()))
                 }
-                Some((b'P', id)) => {
-                    number(id).map(|first| Verdict::Refused(Refusal::AlreadyPurchased { first }))
-                }
                 Some((b'L', units)) => {
                     number(units).zip(self.sku.policy.quota()).map(|(owned, limit)| {
                         Verdict::Refused(Refusal::QuotaExceeded { owned, limit })
@@ -137,17 +136,15 @@ fn number<T: std::str::FromStr>(digits: &[u8]) -> Option<T> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// The column of buyers, where the policy counts them.
+/// The column of buyers, where the policy counts their units.
 pub(super) fn buyers(
     keys: &BucketKeys,
     policy: Policy,
     buyers: impl Iterator<Item = crate::domain::BuyerId>,
 ) -> Column {
     match policy {
-        Policy::Unlimited { .. } => Column::default(),
-        Policy::OnePerBuyer { .. } | Policy::Quota { .. } => {
-            Column::new(keys, buyers.map(crate::domain::BuyerId::get))
-        }
+        Policy::Quota { .. } => Column::new(keys, buyers.map(crate::domain::BuyerId::get)),
+        Policy::OnePerBuyer { .. } | Policy::Unlimited { .. } => Column::default(),
     }
 }
 
@@ -160,13 +157,4 @@ pub(super) fn push_pages(
 ) {
     keys.extend(requests.pages().map(|page| names.requests(page)));
     keys.extend(buyers.pages().map(|page| names.buyers(page)));
-}
-
-/// The name of a policy for scripts.
-pub(super) fn policy_name(policy: Policy) -> &'static str {
-    match policy {
-        Policy::OnePerBuyer { .. } => "one",
-        Policy::Quota { .. } => "quota",
-        Policy::Unlimited { .. } => "any",
-    }
 }

@@ -8,7 +8,7 @@ use crate::domain::{BuyerId, Order, Policy, Refusal, RequestId};
 use super::column::{Column, push_plan};
 use super::record::{Record, Stage};
 use super::reply::{Reply, strange};
-use super::reserve::{buyers, policy_name, push_pages};
+use super::reserve::{buyers, push_pages};
 use super::{BucketKeys, Call, Error, Fence, Left, Script, begin, codes};
 
 /// Records orders that the ledger has.
@@ -48,6 +48,8 @@ pub struct Refused {
     pub quantity: u32,
     /// Why.
     pub reason: Refusal,
+    /// When, epoch milliseconds; where the request is known, the time of asking is kept.
+    pub recorded_at_ms: i64,
 }
 
 /// What became of one order or refusal.
@@ -59,7 +61,7 @@ pub enum Noted {
     Adopted,
     /// Recorded before; nothing was changed.
     Repeat,
-    /// A refusal of a request that was never accepted here; nothing to record.
+    /// A refusal of a request that was never accepted here: recorded now, without any units.
     Unknown,
     /// The other answer was recorded before, and stays (`StatusMonotone`): somebody is wrong.
     Contradicts,
@@ -113,8 +115,7 @@ impl Refused {
         let record = Record {
             buyer: self.buyer,
             quantity: self.quantity,
-            // The script keeps the time that is on record.
-            placed_at_ms: 0,
+            placed_at_ms: self.recorded_at_ms,
             stage: Stage::Failed(self.reason),
         };
         (self.request, record, u32::from(gives_back(&self.reason)))
@@ -126,7 +127,7 @@ fn call(script: Script, names: &BucketKeys, fence: &Fence, policy: Policy, items
     let buyers = buyers(names, policy, items.iter().map(|(_, record, _)| record.buyer));
     let mut keys = vec![names.bucket(), names.unsettled()];
     push_pages(&mut keys, names, &requests, &buyers);
-    let mut call = begin(script, &keys, fence).arg(policy_name(policy));
+    let mut call = begin(script, &keys, fence);
     requests.push_counts(&mut call);
     buyers.push_counts(&mut call);
     push_plan(&mut call, &requests, &buyers, items.iter().map(|(.., number)| *number));

@@ -1,4 +1,4 @@
-//! The door of `turn.lua`: a bucket opens, pauses or closes.
+//! The door of `turn.lua`: a bucket goes on to another phase, or to the next opening.
 
 use redis::Value;
 
@@ -7,7 +7,7 @@ use crate::domain::{Epoch, Phase};
 use super::reply::Reply;
 use super::{BucketKeys, Call, Error, Fence, Script, begin};
 
-/// Moves a bucket to a phase of an opening.
+/// Moves a bucket on to a phase of an opening.
 #[derive(Debug, Clone, Copy)]
 pub struct Turn<'a> {
     /// The bucket.
@@ -29,7 +29,7 @@ impl Turn<'_> {
             .arg(self.phase.to_db())
     }
 
-    /// Reads the answer: false when the bucket is at a later opening, and stays there.
+    /// Reads the answer: false when the bucket is further on, and stays there.
     pub fn parse(&self, answer: Value) -> Result<bool, Error> {
         let mut reply = Reply::open(Script::Turn, answer)?;
         let turned = reply.yes()?;

@@ -87,7 +87,7 @@ pub struct LoaderToken(pub i64);
 pub enum Condition {
     /// All of them stand where the sale stands.
     Ready,
-    /// At least one is whole, and in another phase or of an older opening.
+    /// At least one is whole, and in another phase or of another opening.
     OtherPhase,
     /// At least one holds nothing.
     Missing,
@@ -115,18 +115,23 @@ impl BucketKey {
     }
 }
 
-/// Builds the buckets of one SKU from the ledger before they are published. Nobody is sold anything
-/// from them meanwhile.
+/// Builds the buckets of one SKU from the ledger before they are published. From its making on
+/// nothing is accepted there, and only the loader with the largest token writes. A loader that is
+/// dropped at any point leaves buckets that the next one takes over without loss.
 #[async_trait]
 pub trait Loading: Send {
-    /// Enters requests that wait for an operator and not for the ledger. Their units are taken from
-    /// what is published; what also comes as an order or a failure counts as that.
+    /// Empties the buckets, but for accepted requests that the ledger has not decided: those stay
+    /// queued, and their units are taken from what is published. What also comes as an order or a
+    /// failure counts as that. To be called first.
+    async fn clear(&mut self) -> Result<(), Error>;
+    /// Enters accepted requests that the buckets may have lost, as if they had stayed.
     async fn queued(&mut self, rows: Vec<OrderIntent>) -> Result<(), Error>;
     /// Enters orders.
     async fn orders(&mut self, rows: Vec<Order>) -> Result<(), Error>;
     /// Enters recorded failures.
     async fn failures(&mut self, rows: Vec<Failure>) -> Result<(), Error>;
-    /// Publishes the buckets: `available` units dealt out evenly, in the given phase of an opening.
+    /// Publishes the buckets: `available` units dealt out evenly, in the given phase of an opening,
+    /// or in the one that was set meanwhile when that is further on.
     async fn publish(
         self: Box<Self>,
         available: u32,
@@ -152,11 +157,24 @@ impl From<(u32, i64, Standing)> for RequestStanding {
     }
 }
 
+/// A few pages of what a bucket has accepted and the ledger has not answered.
+#[derive(Debug, Default)]
+pub struct QueuedPage {
+    /// The requests, as intents that can be brought to the ledger.
+    pub intents: Vec<OrderIntent>,
+    /// Pages that were read.
+    pub num_pages: u16,
+    /// Where to read on; `None`: that was all.
+    pub next: Option<u16>,
+    /// What could not be read of them, if anything.
+    pub damage: Option<String>,
+}
+
 /// Where units are counted.
 #[async_trait]
 pub trait Stock: Send + Sync {
-    /// Begins to load a SKU, with room for `num_orders`; what was loaded before is replaced when
-    /// the loading is published. A loader with a larger token ends the one before.
+    /// Holds every bucket of a SKU for a load, with room for `num_orders`; what was loaded before
+    /// is replaced when the loading is published. A loader with a larger token ends the one before.
     async fn load(
         &self,
         sku: Arc<Sku>,
@@ -173,9 +191,11 @@ pub trait Stock: Send + Sync {
         epoch: Epoch,
     ) -> Result<Condition, Error>;
 
-    /// Moves every bucket of a SKU to a phase of an opening. An older opening is ignored
-    /// (`Fenced`).
-    async fn turn(&self, sku: SkuNo, phase: Phase, epoch: Epoch) -> Result<(), Error>;
+    /// Moves every bucket of a SKU on to a phase of an opening. The two are one ordered pair that
+    /// only grows: one that comes before a bucket's own is ignored (`Fenced`), and one that is set
+    /// while a bucket is loaded is kept and published with it. From here on this process knows the
+    /// SKU, whoever loaded it.
+    async fn turn(&self, sku: &Arc<Sku>, phase: Phase, epoch: Epoch) -> Result<(), Error>;
 
     /// Decides a batch in order, one verdict each, as one atomic step.
     async fn reserve(
@@ -187,13 +207,11 @@ pub trait Stock: Send + Sync {
     /// Records orders that the ledger has.
     async fn settle(&self, orders: Vec<(BucketNo, Order)>) -> Result<(), Error>;
 
-    /// Records refusals of the ledger; units come back, once, where the ledger still has them.
+    /// Records refusals of the ledger; units come back, once, where the ledger still has them. One
+    /// of a request that the bucket does not know is entered, and takes and gives no units. There
+    /// is no other way back: an accepted request stays unsettled until the ledger has decided it.
+    /// Where the ledger counts, the refused requests are forgotten.
     async fn release(&self, bucket: BucketKey, refused: Vec<Failure>) -> Result<(), Error>;
-
-    /// Forgets requests that certainly reached no ledger; their units come back, once. False: this
-    /// stock keeps what it accepted, because another process may be submitting it; the requests
-    /// stay unsettled.
-    async fn withdraw(&self, bucket: BucketKey, requests: Vec<RequestId>) -> Result<bool, Error>;
 
     /// Intents asked before that time whose answer from the ledger is not known, whichever process
     /// accepted them. Submitting one twice does no harm.
@@ -202,6 +220,10 @@ pub trait Stock: Send + Sync {
         bucket: BucketKey,
         asked_before_ms: i64,
     ) -> Result<Vec<OrderIntent>, Error>;
+
+    /// A part of what is in [`Self::unsettled`], off the records from this page on; a bounded time
+    /// of the store. What is damaged is left out.
+    async fn queued(&self, bucket: BucketKey, page: u16) -> Result<QueuedPage, Error>;
 
     /// Takes up to what is free, at least `want` if there is as much, out for a sibling bucket. As
     /// long as a loan to that bucket is open, it is the answer again.
@@ -253,7 +275,8 @@ pub trait Stock: Send + Sync {
     /// requests were accepted.
     async fn refresh(&self, sku: SkuNo) -> Result<(), Error>;
 
-    /// Whether the store behind answers at all.
+    /// Whether the store behind answers at all, and is still the one that was connected to; else
+    /// the connections to it are given up.
     async fn ping(&self) -> Result<(), Error>;
 
     /// The counts of one bucket.

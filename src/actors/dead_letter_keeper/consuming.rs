@@ -1,4 +1,4 @@
-//! One of the broker's two queues of letters.
+//! The broker's queue of dead letters.
 
 use std::time::Duration;
 
@@ -6,7 +6,6 @@ use futures_util::FutureExt;
 use tokio::time::timeout;
 
 use super::LetterKeeperParts;
-use super::resending::Resending;
 use super::storing::{InHand, Stored, store};
 use crate::backoff::Backoff;
 use crate::broker::{self, Acks, Delivery, Source, Subscription};
@@ -18,14 +17,11 @@ struct Open {
     acks: Box<dyn Acks>,
 }
 
-/// The lane of one queue.
+/// The lane of the queue.
 pub(super) struct Consuming {
-    source: Source,
     open: Option<Open>,
     /// Letters to be stored, by delivery.
     hand: Vec<InHand<u64>>,
-    /// Messages to be published again; only of those that no queue wanted.
-    resending: Resending,
     backoff: Backoff,
     fresh: Backoff,
     /// The last trouble, until a round succeeds; for one log line at each change.
@@ -34,17 +30,9 @@ pub(super) struct Consuming {
 
 impl Consuming {
     /// A lane without a subscription.
-    pub(super) fn new(source: Source, parts: &LetterKeeperParts) -> Self {
+    pub(super) fn new(parts: &LetterKeeperParts) -> Self {
         let backoff = Backoff::new(parts.backoff_min_ms, parts.backoff_max_ms);
-        Self {
-            source,
-            open: None,
-            hand: Vec::new(),
-            resending: Resending::new(parts),
-            backoff,
-            fresh: backoff,
-            trouble: None,
-        }
+        Self { open: None, hand: Vec::new(), backoff, fresh: backoff, trouble: None }
     }
 
     /// Takes what is delivered, stores it, acknowledges it. Returns how long to rest after trouble.
@@ -52,14 +40,14 @@ impl Consuming {
         match self.try_round(parts).await {
             Ok(()) => {
                 if self.trouble.take().is_some() {
-                    tracing::info!(source = ?self.source, "letters are kept again");
+                    tracing::info!("dead letters are kept again");
                 }
                 self.backoff = self.fresh;
                 None
             }
             Err(said) => {
                 if self.trouble.as_ref() != Some(&said) {
-                    tracing::warn!(source = ?self.source, said, "letters wait");
+                    tracing::warn!(said, "dead letters wait");
                     self.trouble = Some(said);
                 }
                 Some(self.backoff.next_wait(fastrand::f64()))
@@ -70,40 +58,32 @@ impl Consuming {
     async fn try_round(&mut self, parts: &LetterKeeperParts) -> Result<(), String> {
         self.gather(parts).await.map_err(|error| error.to_string())?;
         let Some(open) = &self.open else { return Ok(()) };
-        let resent = self.resending.round(parts, &mut self.hand).await;
-        // Crash here [resent_not_acked]: the message is in an order queue and still among those
-        // that no queue wanted; it is delivered again, published again, and becomes one order.
-        for tag in resent.arrived {
-            open.acks.one(tag).await;
-        }
         let Stored { kept, away } = store(parts, &mut self.hand).await;
         // Crash here [letter_kept_not_acked]: the letter is in the ledger and still in its queue;
         // it is delivered again and known by its digest.
         for tag in kept {
             open.acks.one(tag).await;
         }
-        match (away, resent.trouble) {
-            (Some(error), _) => Err(format!("{error} ({:?})", error.class())),
-            (None, Some(said)) => Err(said),
+        match away {
+            Some(error) => Err(format!("{error} ({:?})", error.class())),
             // Nothing more is taken, so there is nothing to wait for but the time.
-            (None, None) if self.room(parts) == 0 => {
+            None if self.room(parts) == 0 => {
                 Err("every letter in hand was refused by the ledger".to_owned())
             }
-            (None, None) => Ok(()),
+            None => Ok(()),
         }
     }
 
     /// How many deliveries more may be in hand.
     fn room(&self, parts: &LetterKeeperParts) -> usize {
-        let in_hand = self.hand.len() + self.resending.len();
-        usize::from(parts.letters_max).saturating_sub(in_hand)
+        usize::from(parts.letters_max).saturating_sub(self.hand.len())
     }
 
     /// Waits for a delivery, not for long, and takes with it those that are there already.
     async fn gather(&mut self, parts: &LetterKeeperParts) -> Result<(), broker::Error> {
         if self.open.is_none() {
             let subscriber = &parts.pipeline.subscriber;
-            let subscription = subscriber.subscribe(self.source, parts.letters_max).await?;
+            let subscription = subscriber.subscribe(Source::Dead, parts.letters_max).await?;
             let acks = subscription.acks();
             self.open = Some(Open { subscription, acks });
         }
@@ -132,19 +112,13 @@ impl Consuming {
 
     fn take(&mut self, parts: &LetterKeeperParts, delivery: &Delivery) {
         let now_ms = parts.clock.wall_ms();
-        let installation = &parts.pipeline.installation;
-        if self.source == Source::Unroutable {
-            self.resending.take(parts, delivery, &mut self.hand, now_ms);
-        } else {
-            let letter = seal::of_dead(delivery, installation, now_ms);
-            self.hand.push(InHand::new(letter, delivery.tag));
-        }
+        let letter = seal::of_dead(delivery, &parts.pipeline.installation, now_ms);
+        self.hand.push(InHand::new(letter, delivery.tag));
     }
 
     /// The subscription is over: everything that was not acknowledged comes again.
     fn drop_all(&mut self) {
         self.open = None;
         self.hand.clear();
-        self.resending.clear();
     }
 }

@@ -1,14 +1,12 @@
 //! Flow step 10/12: outbox, broker -> ledger.
 //!
-//! Brings what was given up into the ledger, where operators find it: dead letters of the broker,
-//! messages that no queue wanted, and dead entries of the outboxes. Nothing is acknowledged or
-//! collected before the ledger has it. What no queue wanted is first put right: the queues are
-//! declared again and the message is published again.
+//! Brings what was given up into the ledger, where operators find it: dead letters of the broker
+//! and dead entries of the outboxes. Nothing is acknowledged or collected before the ledger has it.
 //!
 //! Owns: nothing; everything in hand is still where it came from. Limits:
 //! `keeper.dead_letters_max` letters in hand of each source, a mebibyte each. On error: while the
 //! ledger is away everything is held and tried again; a letter that the ledger refuses alone is
-//! set aside, still in its queue, and the others go on. On death: what was not acknowledged is
+//! set aside, unacknowledged, and the others go on. On death: what was not acknowledged is
 //! delivered again, and known by its digest. May repeat: every letter.
 
 use std::sync::Arc;
@@ -19,7 +17,6 @@ use actix::{Actor, AsyncContext, Context, Handler};
 use self::collecting::Collecting;
 use self::consuming::Consuming;
 use super::child::{ExitReason, Life, Living, end, spawn_step, step};
-use crate::broker::Source;
 use crate::catalog::Catalog;
 use crate::clock::SharedClock;
 use crate::db::Ledger;
@@ -30,7 +27,6 @@ use crate::tier::Pipeline;
 mod collecting;
 mod consuming;
 mod deciding;
-mod resending;
 mod storing;
 
 /// What the keeper works with.
@@ -42,8 +38,6 @@ pub struct LetterKeeperParts {
     pub pipeline: Pipeline,
     /// Which buckets there are.
     pub catalog: Arc<Catalog>,
-    /// Order queues.
-    pub queues: u16,
     /// Letters of one source in hand at once.
     pub letters_max: u16,
     /// How often outboxes are looked at, and the longest wait for a delivery, milliseconds.
@@ -117,10 +111,8 @@ impl Actor for DeadLetterKeeper {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        for source in [Source::Dead, Source::Unroutable] {
-            let lane = Consuming::new(source, &self.parts);
-            self.consume(ctx, lane);
-        }
+        let lane = Consuming::new(&self.parts);
+        self.consume(ctx, lane);
         let lane = Collecting::new(&self.parts);
         self.collect(ctx, lane);
     }

@@ -1,20 +1,19 @@
 //! Flow step 7/12: broker -> order consumer.
 //!
-//! One intake for each order queue of a process. It opens what is delivered, keeps out what the
-//! sale contradicts (`judging`), puts the rest to the order consumer and acknowledges what is at
-//! its end (`settling`). Many submissions are inside at once, up to the prefetch; the consumer
+//! One intake for each order queue of a process: receive, validate (`judging`), submit to the order
+//! consumer, acknowledge. Many submissions are inside at once, up to the prefetch; the consumer
 //! gathers them into transactions.
 //!
-//! A delivery is acknowledged when each of its intents is at an end: an order or a recorded refusal
-//! whose result the stock has, or a confirmed copy in a delay queue or among the dead letters
-//! (`retrying`, `posting`). An order that fails sends a copy of itself alone; its neighbours go on.
+//! A delivery is acknowledged (`settling`) when each of its intents is an order or a recorded
+//! refusal in the ledger, or a confirmed dead letter. Results reach the stock from the order
+//! consumer; the intake does not wait for them.
 //!
 //! Owns: deliveries that are not acknowledged. Limits: `consumer.prefetch` deliveries in hand, and
-//! what the permits of the consumer let in. On error: while ledger or stock are away everything
-//! stays in hand and is tried again with growing waits (`holding`), so that the broker stops by
-//! itself; an intent that fails while the ledger answers goes through the delay queues and then to
-//! the dead letters. On death: the broker delivers again what was not acknowledged. May repeat:
-//! every delivery; the ledger says `Repeat`, which is a success.
+//! what the permits of the consumer let in. On error: while the ledger fails, everything stays in
+//! hand as it is and is tried again with growing waits (`retry_queue`), so that the broker stops by
+//! itself; an order whose failure is its own (`evidence`) is tried `consumer.attempts_max` times
+//! and becomes a dead letter. On death: the broker delivers again what was not acknowledged. May
+//! repeat: every delivery; the ledger says `Repeat`, which is a success.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,23 +30,29 @@ use crate::broker::{Acks, Delivery, Outgoing, Publisher, Subscriber, Subscriptio
 use crate::catalog::Catalog;
 use crate::clock::SharedClock;
 use crate::config::Settings;
+use crate::db::Ledger;
+use crate::domain::OrderIntent;
 use crate::messages::{Quiet, Stop, reply};
 use crate::metrics::Metrics;
+use crate::process::unique_name;
+use crate::watermark::Watermarks;
 
-pub mod holding;
+mod dead_letter;
+pub mod evidence;
 pub mod judging;
-mod landing;
-mod posting;
 mod receiving;
-pub mod retrying;
+pub mod retry_queue;
 pub mod settling;
+mod submission;
 mod watching;
+mod watermark;
 
-use holding::Holding;
-use landing::Piece;
-use posting::Letter;
+use dead_letter::Letter;
+use retry_queue::RetryQueue;
 use settling::Window;
+use submission::Submission;
 use watching::Silence;
+use watermark::Published;
 
 /// Brings the catalog up to date with the ledger; fails with what people should know.
 pub type Refresh = Arc<dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
@@ -59,11 +64,11 @@ pub struct IntakeLimits {
     pub prefetch: u16,
     /// Most intents in one submission.
     pub batch_max: usize,
-    /// Copies that may be unconfirmed at once.
+    /// Dead letters that may be unconfirmed at once.
     pub confirm_window: usize,
-    /// Delay steps.
-    pub num_delays: usize,
-    /// First and longest wait before ledger, stock or catalog are asked again, milliseconds.
+    /// Failures of one order that are its own, until it becomes a dead letter.
+    pub attempts_max: u32,
+    /// First and longest wait before ledger or catalog are asked again, milliseconds.
     pub ask_again_ms: (u64, u64),
     /// First and longest wait before the broker is asked again, milliseconds.
     pub reconnect_ms: (u64, u64),
@@ -78,7 +83,7 @@ impl IntakeLimits {
             prefetch: consumer.prefetch,
             batch_max: consumer.batch_max,
             confirm_window: settings.relay.confirm_window,
-            num_delays: amqp.retry_delays_ms.len(),
+            attempts_max: consumer.attempts_max,
             ask_again_ms: (consumer.retry_backoff_min_ms, consumer.retry_backoff_max_ms),
             reconnect_ms: (amqp.reconnect_min_ms, amqp.reconnect_max_ms),
         }
@@ -92,22 +97,25 @@ pub struct IntakeParts {
     pub queue: u16,
     /// Where deliveries come from.
     pub subscriber: Arc<dyn Subscriber>,
-    /// Where copies go: another attempt later, or a dead letter.
+    /// Where dead letters go.
     pub publisher: Arc<dyn Publisher>,
     /// The way to the ledger.
     pub orders: OrderDoor,
     /// What the sales say.
     pub catalog: Arc<Catalog>,
-    /// Asked when the catalog does not know a SKU or an opening, and when nobody knows whether the
-    /// ledger is there.
+    /// Asked when the catalog does not know a SKU or an opening.
     pub refresh: Refresh,
-    /// Whether the ledger fails.
+    /// Asked to commit something where no order tells whether it does.
+    pub ledger: Arc<dyn Ledger>,
+    /// Whether the ledger fails, and how often it has committed.
     pub breaker: Breaker,
+    /// Where this consumer announces how far it has come.
+    pub watermarks: Arc<dyn Watermarks>,
     /// Whose messages are ours.
     pub installation: Arc<str>,
     /// Limits and waits.
     pub limits: IntakeLimits,
-    /// The time of copies.
+    /// Time.
     pub clock: SharedClock,
     /// What operators see.
     pub metrics: Arc<Metrics>,
@@ -127,12 +135,16 @@ impl IntakeParts {
 pub struct OrderIntake {
     life: Life,
     parts: IntakeParts,
+    /// Names this incarnation among the consumers of its queue.
+    consumer: Arc<str>,
     hand: Hand,
     /// Kept while the last submissions come back, after the last delivery was read.
     unread: Option<Box<dyn Subscription>>,
     outgoing: Option<Box<dyn Outgoing>>,
     under_way: UnderWay,
     waits: Waits,
+    /// An order that the ledger has.
+    known: Option<OrderIntent>,
     quiet: Vec<oneshot::Sender<()>>,
     is_quiet: bool,
 }
@@ -149,11 +161,12 @@ struct Hand {
     window: Window,
     /// Deliveries that wait for the catalog.
     strangers: Vec<Arc<Delivery>>,
-    /// Submissions that wait for ledger or stock.
-    holding: Holding<Piece>,
-    /// Copies to be published.
+    /// Submissions that the ledger did not write.
+    retries: RetryQueue<Submission>,
+    /// Dead letters to be published.
     letters: VecDeque<Letter>,
     silence: Silence,
+    published: Published,
 }
 
 impl Hand {
@@ -164,9 +177,10 @@ impl Hand {
             held: watch::Sender::new(()),
             window: Window::default(),
             strangers: Vec::new(),
-            holding: Holding::new(parts.ask_again()),
+            retries: RetryQueue::new(parts.ask_again()),
             letters: VecDeque::new(),
             silence: Silence::default(),
+            published: Published::default(),
         }
     }
 }
@@ -178,10 +192,13 @@ struct UnderWay {
     reading: bool,
     refreshing: bool,
     acknowledging: bool,
-    posting: bool,
+    publishing: bool,
     watching: bool,
-    /// Whether somebody looks at what is held, later.
-    looking: bool,
+    /// Whether what is held will be tried again.
+    retrying: bool,
+    announcing: bool,
+    /// Whether the last watermark could not be written.
+    unannounced: bool,
     /// Submissions inside the consumer.
     inside: usize,
 }
@@ -190,7 +207,7 @@ struct UnderWay {
 struct Waits {
     subscribe: Backoff,
     refresh: Backoff,
-    post: Backoff,
+    publish: Backoff,
 }
 
 impl OrderIntake {
@@ -200,16 +217,18 @@ impl OrderIntake {
         let waits = Waits {
             subscribe: parts.reconnect(),
             refresh: parts.ask_again(),
-            post: parts.reconnect(),
+            publish: parts.reconnect(),
         };
         Self {
             life,
+            consumer: unique_name(),
             hand: Hand::new(0, None, &parts),
             parts,
             unread: None,
             outgoing: None,
             under_way: UnderWay::default(),
             waits,
+            known: None,
             quiet: Vec::new(),
             is_quiet: false,
         }
@@ -217,8 +236,8 @@ impl OrderIntake {
 
     /// Once nothing is under way any more, what is still in hand goes back to the queue.
     fn report_if_idle(&mut self) {
-        let UnderWay { reading, acknowledging, posting, inside, .. } = self.under_way;
-        if self.is_quiet && !reading && !acknowledging && !posting && inside == 0 {
+        let UnderWay { reading, acknowledging, publishing, inside, .. } = self.under_way;
+        if self.is_quiet && !reading && !acknowledging && !publishing && inside == 0 {
             self.unread = None;
             self.quiet.drain(..).for_each(|done| reply(done, ()));
         }
@@ -236,6 +255,7 @@ impl Actor for OrderIntake {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         step(self, ctx, Self::subscribe);
+        Self::announce_watermark(ctx);
     }
 }
 

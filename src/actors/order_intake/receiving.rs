@@ -6,7 +6,7 @@ use actix::{AsyncContext, Context};
 use futures_util::FutureExt;
 
 use super::judging::{Judgement, judge};
-use super::landing::{Item, Piece};
+use super::submission::{Item, Submission};
 use super::watching::Silence;
 use super::{Arc, Delivery, Hand, OrderIntake, Subscription};
 use crate::actors::child::spawn_step;
@@ -92,12 +92,13 @@ impl OrderIntake {
         for delivery in deliveries {
             self.parts.metrics.intake_delivery(delivery.num_before > 0);
             self.hand.window.enter(delivery.tag);
+            self.hand.published.took(&delivery);
             self.admit(ctx, Arc::new(delivery), false, &mut items);
         }
         self.note_in_hand();
         self.submit_together(ctx, items);
         self.refresh(ctx);
-        self.post(ctx);
+        self.publish(ctx);
     }
 
     /// Judges a delivery: what is good goes to `items`, or to the consumer at once if it must be
@@ -114,21 +115,19 @@ impl OrderIntake {
             catalog.of_sku(no).map(|(listed, sku)| (sku, listed.sale.epoch))
         });
         match judgement {
-            Judgement::Poison(malformed) => self.bury_whole(&delivery, &malformed),
+            Judgement::Poison(malformed) => self.dead_letter_whole(&delivery, &malformed),
             Judgement::Stranger => self.hand.strangers.push(delivery),
             Judgement::Parts { good, poison } => {
                 self.hand.window.split(delivery.tag, good.len() + poison.len());
                 for (bytes, malformed) in poison {
-                    self.bury_part(&delivery, bytes, &malformed);
+                    self.dead_letter_part(&delivery, bytes, &malformed);
                 }
                 let own = good
                     .into_iter()
                     .map(|(bytes, intent)| Item::new(Arc::clone(&delivery), bytes, intent));
-                let is_suspect =
-                    delivery.num_before >= SUSPECT_AFTER || delivery.headers.attempts > 0;
-                if is_suspect {
-                    let piece = Piece::alone(self.hand.subscription, own.collect());
-                    self.submit(ctx, piece);
+                if delivery.num_before >= SUSPECT_AFTER {
+                    let own = Submission::exclusive(self.hand.subscription, own.collect());
+                    self.submit(ctx, own);
                 } else {
                     items.extend(own);
                 }
@@ -157,7 +156,7 @@ impl OrderIntake {
                     intake.admit(ctx, delivery, true, &mut items);
                 }
                 intake.submit_together(ctx, items);
-                intake.post(ctx);
+                intake.publish(ctx);
                 return intake.refresh(ctx);
             };
             let queue = intake.parts.queue;

@@ -79,6 +79,12 @@ impl Window {
         acks
     }
 
+    /// Whether this delivery is in hand.
+    #[must_use]
+    pub fn contains(&self, tag: u64) -> bool {
+        self.deliveries.contains_key(&tag)
+    }
+
     /// How many are in hand.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::fates::Tally;
+use super::verdict::Tally;
 use crate::metrics::{Kind, Metrics};
 use crate::outbox;
 
@@ -25,7 +25,6 @@ impl Metrics {
     /// The outbox did not do what a relay asked for.
     pub fn outbox_error(&self, error: &outbox::Error) {
         let kind = match error {
-            outbox::Error::Replaced { .. } => "outbox_replaced",
             outbox::Error::Unavailable { .. } => "outbox_unavailable",
             outbox::Error::Unknown { .. } => "outbox_unknown",
             outbox::Error::Damaged { .. } => "outbox_damaged",
@@ -39,18 +38,13 @@ impl Metrics {
         self.outbox_oldest.set(oldest.as_secs_f64());
     }
 
-    /// Entries of a dead node were given back.
+    /// Entries of workers that are gone were reclaimed.
     pub fn rescued(&self, num_entries: u64) {
         self.rescued_entries.inc_by(num_entries);
     }
-
-    /// Accepted requests that nobody held were sent again.
-    pub fn strays(&self, num_requests: usize) {
-        self.strays.inc_by(num_requests as u64);
-    }
 }
 
-/// One relay worker's part of the entries in hand; none when it is gone.
+/// One relay worker's part of the claimed entries; none when it is gone.
 #[derive(Debug)]
 pub struct HandCount {
     metrics: Arc<Metrics>,

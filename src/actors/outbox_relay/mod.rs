@@ -1,64 +1,63 @@
 //! Flow step 5/12: outbox -> broker.
 //!
-//! One worker of many: claims entries from every bucket, publishes them on a channel of its own,
-//! waits for the confirmations, and reports the fate of each entry. It does one thing at a time;
-//! speed comes from large rounds and from several workers. What to do next is decided in [`rounds`]
-//! and [`fates`].
+//! One worker of many: takes over what its predecessors hold, claims entries of every bucket,
+//! publishes them on a channel of its own, waits for the confirmations, and acknowledges what
+//! ended. It does one thing at a time (`relay.rs`); speed comes from large rounds and from several
+//! workers. What to do next is decided in [`plan`], what the broker's answers mean in [`verdict`].
 //!
-//! Owns: a channel of the broker, and the entries in its hand. Limits: `relay.claim_max` entries of
-//! a bucket in hand, `relay.confirm_window` messages unconfirmed. On error: a hand whose state is
-//! not known is read again before anything else; while the broker is away, everything stays in
-//! hand and nothing more is claimed. On death: the next life of the same place reads what was in
-//! hand and publishes it; when none comes, the orphan rescuer gives it back. May repeat:
-//! publishing; the ledger makes one order of it.
+//! Owns: a channel of the broker, and the entries that it claimed. Limits: `relay.claim_max`
+//! entries of a bucket, `relay.confirm_window` messages unconfirmed. On error: what was confirmed
+//! is acknowledged again, and not published again; while the broker is away, everything stays
+//! claimed and nothing more is claimed. If it crashes: its successor takes over under another name;
+//! where none comes, the orphan rescuer reclaims what a silent name holds. May repeat: publishing;
+//! the ledger makes one order of it.
 
-use std::collections::HashMap;
+use std::future::pending;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use actix::{Actor, Context, Handler, SpawnHandle};
-use futures_util::StreamExt;
+use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, SpawnHandle, fut};
 use tokio::sync::oneshot;
 
 use super::child::{ExitReason, Life, Living, end, spawn_step, step};
-use crate::broker::{Message, Outgoing, Publisher, Route};
+use crate::broker::{Message, Publisher, Route};
 use crate::catalog::Catalog;
-use crate::clock::{SharedClock, now_monotonic};
+use crate::clock::SharedClock;
 use crate::config::RelaySettings;
-use crate::domain::Phase;
-use crate::messages::{Quiet, Stop, wire};
+use crate::messages::{Quiet, Stop, reply, wire};
 use crate::metrics::Metrics;
-use crate::outbox::{self, Entry, Outbox, Worker};
+use crate::outbox::{Entry, Letter, Outbox};
 use crate::stock::BucketKey;
 
 mod counts;
 pub mod crew;
 pub mod door;
-pub mod fates;
-pub mod node;
-pub mod node_lease;
-mod reporting;
-mod resting;
-pub mod rounds;
+pub mod names;
+pub mod plan;
 #[cfg(test)]
-mod rounds_model_tests;
+mod plan_model_tests;
 #[cfg(test)]
-mod rounds_tests;
+mod plan_tests;
+mod relay;
 mod trouble;
+pub mod verdict;
 
 pub use crew::RelayCrew;
 pub use door::RelayDoor;
-pub use node::Node;
-pub use node_lease::{NodeLease, NodeParts};
+pub use names::Names;
 
-use counts::HandCount;
-use rounds::{Interest, Limits, Rounds};
-
-/// Hands that are read, or given back, at the same time.
-const LOOKS_AT_ONCE: usize = 32;
+use plan::Limits;
+use relay::Relay;
+use verdict::Sealed;
 
 /// How often new sales are looked for; a poke makes a bucket known at once.
 const CATALOG_EVERY: Duration = Duration::from_millis(100);
+
+/// Longest wait between two rounds.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// Announcements in the time that one lasts.
+const BEATS: u32 = 3;
 
 /// What relays work with; the same for every worker of a process.
 #[derive(Clone)]
@@ -69,8 +68,8 @@ pub struct RelayParts {
     pub publisher: Arc<dyn Publisher>,
     /// Which buckets there are.
     pub catalog: Arc<Catalog>,
-    /// The name under which this process works.
-    pub node: Arc<Node>,
+    /// The process part of the workers' names.
+    pub process: Arc<str>,
     /// Who wakes the workers.
     pub door: RelayDoor,
     /// Whose orders these are, as messages say it.
@@ -81,13 +80,17 @@ pub struct RelayParts {
     pub retry: (Duration, Duration),
     /// Limits and waits.
     pub settings: RelaySettings,
-    /// The time of leases and messages; waits are slept, in real time.
+    /// The time of messages; waits are slept, in real time.
     pub clock: SharedClock,
     /// What operators see.
     pub metrics: Arc<Metrics>,
 }
 
 impl RelayParts {
+    fn heartbeat(&self) -> Duration {
+        Duration::from_millis(self.settings.heartbeat_ttl_ms)
+    }
+
     fn limits(&self) -> Limits {
         let settings = &self.settings;
         Limits {
@@ -102,227 +105,122 @@ impl RelayParts {
         }
     }
 
-    fn seal(&self, bucket: BucketKey, entry: &Entry, sent_at_ms: i64) -> Result<Message, String> {
-        let headers = wire::headers(&entry.bytes, &self.installation, sent_at_ms);
-        Ok(Message {
-            route: Route::orders_of(bucket, self.queues),
-            headers: headers.map_err(|malformed| malformed.to_string())?,
-            body: entry.bytes.clone(),
-        })
+    /// The message of all that can be read of an entry, and a dead letter of the rest.
+    fn seal(&self, bucket: BucketKey, entry: &Entry, sent_at_ms: i64) -> Sealed {
+        let wire::Sealed { message, unreadable } =
+            wire::seal(&entry.bytes, &self.installation, sent_at_ms);
+        let route = Route::orders_of(bucket, self.queues);
+        let letter = |(bytes, malformed): (_, wire::Malformed)| Letter {
+            bytes,
+            reason: malformed.to_string(),
+            attempts: 0,
+        };
+        Sealed {
+            message: message.map(|(headers, body)| Message { route, headers, body }),
+            letter: unreadable.map(letter),
+        }
     }
 }
 
-/// One relay worker.
+/// The actor around one worker: its rounds and its heartbeat.
 pub struct OutboxRelay {
     life: Life,
     parts: RelayParts,
-    /// Which worker of the process.
-    place: usize,
-    /// Under which name it works, while it has one.
-    worker: Option<Worker>,
-    rounds: Rounds,
-    /// With the round that publishes, while one does.
-    outgoing: Option<Box<dyn Outgoing>>,
-    /// When sales are looked for.
-    watch_at: Instant,
+    names: Names,
+    /// Elsewhere while a round is under way.
+    relay: Option<Box<Relay>>,
     waiting: Option<SpawnHandle>,
-    in_hand: HandCount,
-    /// The last error of each bucket's outbox, until it answers again.
-    trouble: HashMap<BucketKey, String>,
-    /// Whether a queue answered for no message of the last round.
-    is_in_silence: bool,
+    is_announcing: bool,
     quiet: Vec<oneshot::Sender<()>>,
     is_quiet: bool,
     has_left: bool,
 }
 
 impl OutboxRelay {
-    /// A worker that has looked at nothing.
+    /// A worker that has looked at nothing. `names` has those of its predecessors.
     #[must_use]
-    pub fn new(life: Life, parts: RelayParts, place: usize) -> Self {
-        let outgoing = Some(parts.publisher.outgoing(parts.settings.confirm_window));
+    pub fn new(life: Life, parts: RelayParts, names: Names) -> Self {
+        let relay = Some(Box::new(Relay::new(parts.clone(), names.clone())));
         Self {
             life,
-            place,
-            worker: None,
-            rounds: Rounds::new(parts.limits()),
-            outgoing,
-            watch_at: now_monotonic(),
+            parts,
+            names,
+            relay,
             waiting: None,
-            in_hand: HandCount::new(&parts.metrics),
-            trouble: HashMap::new(),
-            is_in_silence: false,
+            is_announcing: false,
             quiet: Vec::new(),
             is_quiet: false,
             has_left: false,
-            parts,
         }
     }
 
-    /// Begins the next round.
+    /// Begins the next round, or the end.
     fn go_on(&mut self, ctx: &mut Context<Self>) {
-        let now = now_monotonic();
+        let Some(mut relay) = self.relay.take() else { return };
         if self.is_quiet {
-            self.leave(ctx);
-            return;
-        }
-        let Some(worker) = self.named(now) else {
-            self.wait(ctx, now);
-            return;
-        };
-        self.watch(now);
-        let doubtful = self.rounds.to_look(now);
-        if !doubtful.is_empty() {
-            self.look(ctx, worker, doubtful);
-            return;
-        }
-        let asked = if !self.rounds.is_broker_away() && self.is_broker_up() {
-            self.rounds.to_claim(now)
-        } else {
-            Vec::new()
-        };
-        if asked.is_empty() {
-            self.publish(ctx);
-        } else {
-            self.claim(ctx, worker, asked);
-        }
-    }
-
-    /// Under which name to work. A new one begins with nothing: the hands of the old one are
-    /// others'.
-    fn named(&mut self, now: Instant) -> Option<Worker> {
-        let name = self.parts.node.name(self.parts.clock.now());
-        let is_same = |worker: &Worker| name.as_deref() == Some(Worker::node(&worker.name));
-        if !self.worker.as_ref().is_some_and(is_same) {
-            self.worker = name.map(|name| self.parts.node.worker(&name, self.place));
-            self.rounds = Rounds::new(self.parts.limits());
-            self.in_hand.set(0);
-            self.watch_at = now;
-        }
-        self.worker.clone()
-    }
-
-    /// Serves every bucket of every sale; those of closed ones rarely, because only work that was
-    /// given back can appear there.
-    fn watch(&mut self, now: Instant) {
-        if now >= self.watch_at {
-            self.watch_at = now + CATALOG_EVERY;
-            self.parts.metrics.outbox_vanished.set(self.parts.outbox.num_vanished());
-            let wall_ms = self.parts.clock.wall_ms();
-            for listed in self.parts.catalog.all() {
-                let interest = match listed.sale.phase {
-                    Phase::Open | Phase::Paused => Interest::Selling,
-                    _ if listed.sale.is_forgotten(wall_ms) => Interest::Forgotten,
-                    _ => Interest::Resting,
-                };
-                for sku in &listed.skus {
-                    for key in BucketKey::all_of(sku) {
-                        self.rounds.watch(key, interest, now);
-                    }
-                }
-            }
-        }
-        for bucket in self.parts.door.take() {
-            self.rounds.poke(bucket, now);
-        }
-    }
-
-    /// Whether the hands are still this worker's.
-    fn is_still_named(&self) -> bool {
-        let name = self.parts.node.name(self.parts.clock.now());
-        name.is_some() && name.as_deref() == self.worker.as_ref().map(|w| Worker::node(&w.name))
-    }
-
-    /// Reads hands: what an earlier life left, and what is in doubt.
-    fn look(&mut self, ctx: &mut Context<Self>, worker: Worker, buckets: Vec<BucketKey>) {
-        let outbox = Arc::clone(&self.parts.outbox);
-        let work = async move {
-            let looks = buckets.into_iter().map(|bucket| {
-                let (outbox, worker) = (&outbox, &worker);
-                async move { (bucket, outbox.in_hand(bucket, worker).await) }
+            let work = async move { relay.leave().await };
+            spawn_step(self, ctx, work, |actor, _, ()| {
+                actor.has_left = true;
+                actor.quiet.drain(..).for_each(|done| reply(done, ()));
             });
-            let looks = futures_util::stream::iter(looks.collect::<Vec<_>>());
-            looks.buffer_unordered(LOOKS_AT_ONCE).collect::<Vec<_>>().await
-        };
-        spawn_step(self, ctx, work, |relay, ctx, looked| {
-            if relay.must_end(ctx, &looked) {
-                return;
-            }
-            let now = now_monotonic();
-            for (bucket, hand) in looked {
-                match hand {
-                    Ok(hand) => relay.rounds.looked(hand, now),
-                    Err(_) => relay.rounds.failed(bucket, true, now),
-                }
-            }
-            relay.go_on(ctx);
-        });
-    }
-
-    fn claim(&mut self, ctx: &mut Context<Self>, worker: Worker, asked: Vec<(BucketKey, usize)>) {
-        let outbox = Arc::clone(&self.parts.outbox);
+            return;
+        }
         let work = async move {
-            let claimed = outbox.claim(&worker, &asked).await;
-            (asked, claimed)
+            relay.round().await;
+            relay
         };
-        spawn_step(self, ctx, work, |relay, ctx, (asked, claimed)| {
-            // Crash here [claimed_not_published]: the entries are in this worker's hand; its next
-            // life reads it, or the orphan rescuer gives it back.
-            if relay.must_end(ctx, &claimed) {
-                return;
-            }
-            let now = now_monotonic();
-            let mut claimed: HashMap<_, _> = claimed.into_iter().collect();
-            for (bucket, max) in asked {
-                match claimed.remove(&bucket).unwrap_or(Ok(Vec::new())) {
-                    Ok(entries) => {
-                        if relay.rounds.claimed(bucket, max, entries, now) {
-                            // There may be more: another worker can help.
-                            relay.parts.door.poke(bucket);
-                        }
-                    }
-                    Err(error) => {
-                        let in_doubt = !matches!(error, outbox::Error::Unavailable { .. });
-                        relay.rounds.failed(bucket, in_doubt, now);
-                    }
-                }
-            }
-            relay.publish(ctx);
+        spawn_step(self, ctx, work, |actor, ctx, relay| {
+            actor.relay = Some(relay);
+            actor.wait(ctx);
         });
     }
 
-    /// Publishes what is due; while the broker is away, also nothing, to hear how it is.
-    fn publish(&mut self, ctx: &mut Context<Self>) {
-        let now = now_monotonic();
-        self.in_hand.set(self.rounds.num_in_hand());
-        if self.is_quiet || !self.is_still_named() {
+    /// Waits until there is something to do, or a poke comes.
+    fn wait(&mut self, ctx: &mut Context<Self>) {
+        let Some(relay) = &self.relay else { return };
+        let pause = relay.pause().map_or(WAIT_MAX, |pause| pause.min(WAIT_MAX));
+        if self.is_quiet || pause.is_zero() {
             self.go_on(ctx);
             return;
         }
-        if !self.rounds.is_broker_due(now) {
-            self.wait(ctx, now);
+        // While nothing can be claimed, pokes are for workers that can.
+        let (door, is_away) = (self.parts.door.clone(), relay.is_broker_away());
+        let waited = async move {
+            let poked = async { if is_away { pending().await } else { door.poked().await } };
+            let recovered =
+                async { if is_away { door.recovered().await } else { pending().await } };
+            tokio::select! {
+                () = tokio::time::sleep(pause) => false,
+                () = poked => false,
+                () = recovered => true,
+            }
+        };
+        let then = fut::wrap_future::<_, Self>(waited).map(|recovered, actor, ctx| {
+            actor.waiting = None;
+            step(actor, ctx, |actor, ctx| {
+                if let Some(relay) = actor.relay.as_mut().filter(|_| recovered) {
+                    relay.broker_recovered();
+                }
+                actor.go_on(ctx);
+            });
+        });
+        self.waiting = Some(ctx.spawn(then));
+    }
+
+    /// Says that the worker works, beside its rounds: one may wait long for the broker.
+    fn announce(&mut self, ctx: &mut Context<Self>) {
+        if self.is_announcing || self.is_quiet {
             return;
         }
-        let sent_at_ms = self.parts.clock.wall_ms();
-        let seal = |bucket, entry: &Entry| self.parts.seal(bucket, entry, sent_at_ms);
-        let (messages, plans) = self.rounds.pack(now, seal);
-        if plans.is_empty() && self.is_broker_up() && !self.rounds.is_broker_away() {
-            self.wait(ctx, now);
-            return;
-        }
-        let Some(mut outgoing) = self.outgoing.take() else {
-            // One round at a time: whoever has it brings it back.
-            end(self, ctx, ExitReason::Failed("a round began within another".to_owned()));
-            return;
-        };
-        let work = async move {
-            let sent = outgoing.publish(messages).await;
-            (outgoing, sent)
-        };
-        spawn_step(self, ctx, work, move |relay, ctx, (outgoing, sent)| {
-            relay.outgoing = Some(outgoing);
-            let took = now_monotonic().duration_since(now);
-            relay.published(ctx, plans, sent, took);
+        self.is_announcing = true;
+        let (outbox, heartbeat) = (Arc::clone(&self.parts.outbox), self.parts.heartbeat());
+        let name = self.names.present();
+        let work = async move { outbox.announce(&name, heartbeat).await };
+        spawn_step(self, ctx, work, |actor, _, announced| {
+            actor.is_announcing = false;
+            if let Err(error) = announced {
+                actor.parts.metrics.outbox_error(&error);
+            }
         });
     }
 }
@@ -337,6 +235,8 @@ impl Actor for OutboxRelay {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
+        let every = (self.parts.heartbeat() / BEATS).max(Duration::from_millis(1));
+        ctx.run_interval(every, |actor, ctx| step(actor, ctx, Self::announce));
         step(self, ctx, Self::go_on);
     }
 }
@@ -344,11 +244,17 @@ impl Actor for OutboxRelay {
 impl Handler<Quiet> for OutboxRelay {
     type Result = ();
 
-    /// Finishes the round, gives back what is in hand, and says so.
+    /// Finishes the round, gives back what is claimed, and says so.
     fn handle(&mut self, quiet: Quiet, ctx: &mut Self::Context) {
-        step(self, ctx, |relay, ctx| {
-            relay.quiet.push(quiet.done);
-            relay.quiet(ctx);
+        step(self, ctx, |actor, ctx| {
+            actor.quiet.push(quiet.done);
+            actor.is_quiet = true;
+            if let Some(waiting) = actor.waiting.take() {
+                ctx.cancel_future(waiting);
+                actor.go_on(ctx);
+            } else if actor.has_left {
+                actor.quiet.drain(..).for_each(|done| reply(done, ()));
+            }
         });
     }
 }

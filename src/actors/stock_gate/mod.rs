@@ -22,7 +22,7 @@ use actix::{Actor, AsyncContext, Context, Handler};
 use tokio::sync::oneshot;
 
 use super::breaker::Breaker;
-use super::child::{ExitReason, Life, Living, end, spawn_step, step};
+use super::child::{ExitReason, Life, Living, end, spawn_step, spawn_wait, step};
 use super::gate_directory::GateDirectory;
 use super::order_door::OrderDoor;
 use super::outbox_relay::RelayDoor;
@@ -30,13 +30,17 @@ use super::permits::Permit;
 use crate::backoff::Backoff;
 use crate::clock::SharedClock;
 use crate::config::GateSettings;
-use crate::domain::{BucketNo, OrderIntent, RequestId, Sku, Standing, Verdict};
+use crate::domain::{BucketNo, Epoch, OrderIntent, RequestId, Sku, Standing, Verdict};
 use crate::messages::{Answer, GateAnswer, LendStock, Quiet, Reserve, Stop, reply};
 use crate::metrics::Metrics;
 use crate::stock::{self, BucketKey, Stock};
 
 mod hauling;
 mod submitting;
+
+/// The epoch before the first opening: the stock answers its repeats, as those of every opening,
+/// and takes nothing for it.
+const NO_OPENING: Epoch = Epoch(0);
 
 /// What a gate does with the requests that its stock accepted.
 #[derive(Clone)]
@@ -163,6 +167,9 @@ impl StockGate {
                 Verdict::Reserved => self.hand_on(ask, false, &mut intents),
                 // Accepted by an earlier question whose answer was lost, or by another process: to
                 // submit it twice is harmless, to wait for somebody who died is not.
+                Verdict::Repeat(Standing::Queued) if is_of_no_opening(&ask) => {
+                    answer(ask, Answer::Queued { replayed: true });
+                }
                 Verdict::Repeat(Standing::Queued) => self.hand_on(ask, true, &mut intents),
                 Verdict::Repeat(Standing::Ordered { quantity, placed_at_ms, state }) => {
                     answer(ask, Answer::Placed { quantity, placed_at_ms, state, replayed: true });
@@ -173,6 +180,7 @@ impl StockGate {
                 Verdict::Refused(refusal) => {
                     answer(ask, Answer::Refused { refusal, replayed: false });
                 }
+                Verdict::StaleEpoch if is_of_no_opening(&ask) => answer(ask, Answer::Busy),
                 Verdict::StaleEpoch => reply(ask.reply, GateAnswer::StaleEpoch),
                 Verdict::Short => self.dry.push_back(ask),
                 Verdict::Full => answer(ask, Answer::Busy),
@@ -299,6 +307,11 @@ struct Tries {
     in_doubt: bool,
 }
 
+/// Whether this is only to be answered if it is a repeat.
+fn is_of_no_opening(ask: &Reserve) -> bool {
+    ask.reservation.epoch == NO_OPENING
+}
+
 /// Answers one buyer; a buyer who went away meanwhile reads the result later.
 fn answer(ask: Reserve, answer: Answer) {
     reply(ask.reply, GateAnswer::Final(answer));
@@ -328,16 +341,19 @@ impl Actor for StockGate {
 impl Handler<Reserve> for StockGate {
     type Result = ();
 
-    fn handle(&mut self, ask: Reserve, ctx: &mut Self::Context) {
+    fn handle(&mut self, mut ask: Reserve, ctx: &mut Self::Context) {
         step(self, ctx, |gate, ctx| {
             // While the stock is in trouble one batch asks it again; the others need not wait.
             let in_trouble = gate.under_way.deciding && gate.trouble.is_some();
-            if gate.is_quiet || in_trouble || !gate.is_worth_asking() {
+            if gate.is_quiet || in_trouble {
                 answer(ask, Answer::Busy);
-            } else {
-                gate.pending.push_back(ask);
-                gate.decide(ctx);
+                return;
             }
+            if !gate.is_worth_asking() {
+                ask.reservation.epoch = NO_OPENING;
+            }
+            gate.pending.push_back(ask);
+            gate.decide(ctx);
         });
     }
 }

@@ -2,7 +2,7 @@
 
 use actix::{AsyncContext, Context};
 
-use super::{Arc, Backoff, Handing, OrderDoor, StockGate, reply, spawn_step, stock};
+use super::{Arc, Backoff, Handing, OrderDoor, StockGate, reply, spawn_step, spawn_wait, stock};
 use crate::domain::{Order, OrderIntent, Outcome, RequestId};
 use crate::messages::{Answer, GateAnswer};
 
@@ -21,9 +21,8 @@ impl StockGate {
         }
     }
 
-    /// Puts a submission to the consumer, again and again while its outcome is unknown: to give
-    /// units back on a doubt could sell them twice. Each try is a step of its own, so that waiting
-    /// for a ledger that comes back is not taken for a stall.
+    /// Submits to the consumer, and again while an outcome is not known: to give units back on a
+    /// doubt could sell them twice.
     fn place(
         &mut self,
         ctx: &mut Context<Self>,
@@ -35,62 +34,35 @@ impl StockGate {
             let outcomes = orders.place(intents.clone()).await;
             (orders, intents, outcomes)
         };
-        spawn_step(self, ctx, work, move |gate, ctx, (orders, intents, outcomes)| {
-            if let Some(outcomes) = outcomes {
-                gate.withdraw_unwritten(ctx, intents, outcomes);
+        spawn_wait(self, ctx, work, move |gate, ctx, (orders, intents, outcomes)| {
+            let mut unknown = Vec::new();
+            for (intent, outcome) in intents.into_iter().zip(outcomes) {
+                match outcome {
+                    Some(outcome) => gate.settled(intent.request, &outcome),
+                    None => unknown.push(intent),
+                }
+            }
+            if unknown.is_empty() {
+                gate.report_if_idle();
                 return;
             }
             let wait = backoff.next_wait(fastrand::f64());
             tracing::warn!(
-                intents = intents.len(),
+                intents = unknown.len(),
                 attempt = backoff.failures(),
                 "outcome unknown, asking the ledger again with the same request ids"
             );
-            ctx.run_later(wait, move |gate, ctx| gate.place(ctx, orders, intents, backoff));
+            ctx.run_later(wait, move |gate, ctx| gate.place(ctx, orders, unknown, backoff));
         });
     }
 
-    /// Gives back what certainly reached no ledger, where the stock allows it.
-    fn withdraw_unwritten(
-        &mut self,
-        ctx: &mut Context<Self>,
-        intents: Vec<OrderIntent>,
-        outcomes: Vec<Outcome>,
-    ) {
-        let unwritten: Vec<RequestId> = intents
-            .iter()
-            .zip(&outcomes)
-            .filter(|(_, outcome)| **outcome == Outcome::Unavailable)
-            .map(|(intent, _)| intent.request)
-            .collect();
-        if unwritten.is_empty() {
-            self.settled(&intents, &outcomes, Answer::Busy);
-            return;
+    /// Answers every buyer who waits for this request.
+    fn settled(&mut self, request: RequestId, outcome: &Outcome) {
+        self.submitting.remove(&request);
+        for waiter in self.waiting.remove(&request).unwrap_or_default() {
+            let answer = answer_of(outcome, waiter.replayed);
+            reply(waiter.reply, GateAnswer::Final(answer));
         }
-        let (stock, key) = (Arc::clone(&self.parts.stock), self.parts.key());
-        let work = async move { stock.withdraw(key, unwritten).await };
-        spawn_step(self, ctx, work, move |gate, ctx, withdrawn| {
-            let told = match withdrawn {
-                Ok(true) => Answer::Busy,
-                // Accepted is accepted: the next sweep submits it again.
-                Ok(false) => Answer::Queued { replayed: false },
-                Err(error) if gate.is_fatal(ctx, &error) => return,
-                Err(_) => Answer::Unknown,
-            };
-            gate.settled(&intents, &outcomes, told);
-        });
-    }
-
-    /// Answers everybody who waits for these intents; `unwritten` to those that reached no ledger.
-    fn settled(&mut self, intents: &[OrderIntent], outcomes: &[Outcome], unwritten: Answer) {
-        for (intent, outcome) in intents.iter().zip(outcomes) {
-            self.submitting.remove(&intent.request);
-            for waiter in self.waiting.remove(&intent.request).unwrap_or_default() {
-                let answer = answer_of(outcome, waiter.replayed, unwritten);
-                reply(waiter.reply, GateAnswer::Final(answer));
-            }
-        }
-        self.report_if_idle();
     }
 
     /// Looks for what was accepted before that time and has no outcome, and submits what this gate
@@ -137,13 +109,14 @@ impl StockGate {
 }
 
 /// What a buyer hears of an outcome.
-fn answer_of(outcome: &Outcome, replayed: bool, unwritten: Answer) -> Answer {
+fn answer_of(outcome: &Outcome, replayed: bool) -> Answer {
     match outcome {
         Outcome::Placed(order) | Outcome::Repeat(order) => {
             let Order { quantity, placed_at_ms, state, .. } = *order;
             Answer::Placed { quantity, placed_at_ms, state, replayed }
         }
         Outcome::Refused(refusal) => Answer::Refused { refusal: *refusal, replayed },
-        Outcome::Unavailable => unwritten,
+        // What was accepted stays accepted: the next sweep submits it again.
+        Outcome::Unavailable => Answer::Queued { replayed },
     }
 }

@@ -1,5 +1,6 @@
-//! Which queues are read one message at a time, because some message there ended the connection:
-//! the client library cannot read it. Pure.
+//! Which queues are read one message at a time, because some message there ended the connection
+//! (the client library cannot read it) or was delivered often (it may end every process that takes
+//! it in). Pure.
 //!
 //! Such a message is delivered again after each break, with everything that was in hand; read many
 //! at a time, its neighbours would be given up by the broker as often as itself. Read one at a
@@ -26,19 +27,36 @@ struct Left {
 
 /// The queues that are read with caution.
 #[derive(Debug, Default)]
-pub(super) struct Caution(Mutex<HashMap<Source, Left>>);
+pub(super) struct Caution {
+    left: Mutex<HashMap<Source, Left>>,
+    /// When a message that came often last began it.
+    begun: Mutex<HashMap<Source, Instant>>,
+}
 
 impl Caution {
     /// A connection broke over a message that may have been among `prefetch` of this queue.
     pub(super) fn begin(&self, source: Source, prefetch: u16, now: Instant) {
         // Again all of them, whoever was read since: nobody knows where in its queue it comes back.
         let left = Left { deliveries: prefetch.max(1), until: now + CAUTION_MAX };
-        self.0.lock().insert(source, left);
+        self.left.lock().insert(source, left);
+    }
+
+    /// A message of this queue was delivered often before. False where that began it already: a
+    /// message that stays for long must not keep those behind it waiting for ever, so they have as
+    /// long a time again.
+    pub(super) fn begin_once(&self, source: Source, prefetch: u16, now: Instant) -> bool {
+        let mut begun = self.begun.lock();
+        if begun.get(&source).is_some_and(|at| now < *at + CAUTION_MAX * 2) {
+            return false;
+        }
+        begun.insert(source, now);
+        self.begin(source, prefetch, now);
+        true
     }
 
     /// Whether one message at a time must be read.
     pub(super) fn is_on(&self, source: Source, now: Instant) -> bool {
-        let mut all = self.0.lock();
+        let mut all = self.left.lock();
         let on = all.get(&source).is_some_and(|left| left.deliveries > 0 && now < left.until);
         if !on {
             all.remove(&source);
@@ -48,7 +66,7 @@ impl Caution {
 
     /// One more was read alone, and acknowledged.
     pub(super) fn passed(&self, source: Source) {
-        if let Some(left) = self.0.lock().get_mut(&source) {
+        if let Some(left) = self.left.lock().get_mut(&source) {
             left.deliveries = left.deliveries.saturating_sub(1);
         }
     }
@@ -58,6 +76,17 @@ impl Caution {
 mod tests {
     use super::*;
     use crate::clock::now_monotonic;
+
+    #[test]
+    fn a_message_that_comes_often_leaves_the_others_as_much_time_as_it_takes() {
+        let (caution, start) = (Caution::default(), now_monotonic());
+        let source = Source::Orders(0);
+        assert!(caution.begin_once(source, 8, start) && caution.is_on(source, start));
+        let over = start + CAUTION_MAX;
+        assert!(!caution.is_on(source, over) && !caution.begin_once(source, 8, over));
+        assert!(!caution.is_on(source, over));
+        assert!(caution.begin_once(source, 8, start + CAUTION_MAX * 2));
+    }
 
     const ORDERS: Source = Source::Orders(1);
 

@@ -11,20 +11,42 @@ use lapin::{Channel, Connection, ErrorKind, ExchangeKind};
 use super::super::Error;
 use super::super::topology::{Argument, Exchange, Kind, Queue, Topology};
 use super::said;
+use super::subscriber::is_missing;
 
-/// Declares everything, on a channel of its own.
-pub(super) async fn declare(connection: &Connection, topology: &Topology) -> Result<(), Error> {
-    let opening = connection.create_channel().await;
-    let channel = opening.map_err(|error| Error::Unavailable { reason: said(&error) })?;
+/// Declares everything, on channels of its own. Tells the name of each queue that it creates,
+/// before it does.
+pub(super) async fn declare(
+    connection: &Connection,
+    topology: &Topology,
+    creating: impl Fn(&str),
+) -> Result<(), Error> {
+    let mut channel = open(connection).await?;
     for one in topology.exchanges() {
         exchange(&channel, &one).await.map_err(|error| explain(&error, "exchange", &one.name))?;
     }
     for one in topology.queues() {
         let failed = |error| explain(&error, "queue", &one.name);
+        if is_absent(&channel, &one).await {
+            creating(&one.name);
+            channel = open(connection).await?;
+        }
         queue(&channel, &one).await.map_err(failed)?;
         bind(&channel, &one).await.map_err(failed)?;
     }
     Ok(())
+}
+
+async fn open(connection: &Connection) -> Result<Channel, Error> {
+    let opened = connection.create_channel().await;
+    opened.map_err(|error| Error::Unavailable { reason: said(&error) })
+}
+
+/// Whether there is no such queue. Then the broker has closed the channel.
+async fn is_absent(channel: &Channel, queue: &Queue) -> bool {
+    let options = QueueDeclareOptions::durable().passive();
+    let name = queue.name.as_str().into();
+    let seen = channel.queue_declare(name, options, FieldTable::default()).await;
+    seen.is_err_and(|error| is_missing(&error))
 }
 
 pub(super) async fn exchange(channel: &Channel, exchange: &Exchange) -> lapin::Result<()> {
@@ -32,11 +54,7 @@ pub(super) async fn exchange(channel: &Channel, exchange: &Exchange) -> lapin::R
         Kind::Direct => ExchangeKind::Direct,
         Kind::Fanout => ExchangeKind::Fanout,
     };
-    let mut arguments = FieldTable::default();
-    if let Some(alternate) = &exchange.alternate {
-        let name = AMQPValue::LongString(alternate.as_str().into());
-        arguments.insert("alternate-exchange".into(), name);
-    }
+    let arguments = FieldTable::default();
     let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
     channel.exchange_declare(exchange.name.as_str().into(), kind, options, arguments).await
 }

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 use super::super::Error;
+use super::new_queues::NewQueues;
 use super::socket::{self, Plug};
 use super::{RabbitOptions, declare, said};
 use crate::flight::{Perishable, Standing};
@@ -81,7 +82,11 @@ impl Perishable for Arc<Line> {
 
 impl Line {
     /// Connects, and brings the topology about. Runs on the runtime that shall drive it.
-    pub(super) async fn make(options: &RabbitOptions, lane: Lane) -> Result<Arc<Self>, Error> {
+    pub(super) async fn make(
+        options: &RabbitOptions,
+        lane: Lane,
+        new_queues: &Arc<NewQueues>,
+    ) -> Result<Arc<Self>, Error> {
         let limit = options.connect_timeout;
         let mut uri = options.uri.clone();
         uri.query.heartbeat.get_or_insert(options.heartbeat_s);
@@ -102,14 +107,22 @@ impl Line {
         let events = line.connection.events_listener();
         // Ends with the connection.
         drop(Handle::current().spawn(listen(Arc::downgrade(&line), events)));
-        line.declare(options).await?;
+        line.declare(options, new_queues).await?;
         Ok(line)
     }
 
     /// Brings the topology about, or says what does not fit.
-    pub(super) async fn declare(&self, options: &RabbitOptions) -> Result<(), Error> {
-        let declaring = declare::declare(&self.connection, &options.topology);
+    pub(super) async fn declare(
+        self: &Arc<Self>,
+        options: &RabbitOptions,
+        new_queues: &Arc<NewQueues>,
+    ) -> Result<(), Error> {
+        new_queues.replace_lost(self, self.limit).await?;
+        let creating = |name: &str| new_queues.remember(name, self);
+        let declaring = declare::declare(&self.connection, &options.topology, creating);
         let declared = tokio::time::timeout(self.limit, declaring).await;
+        let (line, new_queues) = (self.clone(), new_queues.clone());
+        drop(Handle::current().spawn(async move { new_queues.settle(&line).await }));
         declared.unwrap_or_else(|_| {
             let reason = format!("the topology was not declared within {:?}", self.limit);
             self.give_up(&reason);

@@ -36,6 +36,7 @@ mod declare;
 mod greeting;
 pub mod health;
 mod line;
+mod new_queues;
 mod parcels;
 mod publisher;
 mod socket;
@@ -45,6 +46,7 @@ mod trial;
 
 use caution::Caution;
 use line::{Lane, Line};
+use new_queues::NewQueues;
 
 /// How to reach the broker, and what it must hold.
 #[derive(Clone)]
@@ -109,6 +111,7 @@ struct Inner {
     publishing: Arc<Flight<Arc<Line>>>,
     consuming: Arc<Flight<Arc<Line>>>,
     caution: Arc<Caution>,
+    new_queues: Arc<NewQueues>,
     /// Something may be missing in the broker.
     doubtful: AtomicBool,
     closed: AtomicBool,
@@ -135,6 +138,7 @@ impl RabbitBroker {
                 publishing: Flight::new(pace),
                 consuming: Flight::new(pace),
                 caution: Arc::default(),
+                new_queues: Arc::default(),
                 doubtful: AtomicBool::new(false),
                 closed: AtomicBool::new(false),
                 io: Some(io),
@@ -163,9 +167,9 @@ impl Inner {
     async fn line(&self, flight: &Arc<Flight<Arc<Line>>>, lane: Lane) -> Result<Arc<Line>, Error> {
         let again = flight.last().is_some();
         let make = |before| {
-            let options = self.options.clone();
+            let (options, new_queues) = (self.options.clone(), self.new_queues.clone());
             async move {
-                let made = Line::make(&options, lane).await;
+                let made = Line::make(&options, lane, &new_queues).await;
                 match &made {
                     Ok(_) if again => tracing::warn!(?lane, "broker connected again"),
                     Ok(_) => tracing::info!(?lane, "broker connected"),
@@ -186,11 +190,11 @@ impl Inner {
     }
 
     /// Verifies the topology if there is doubt.
-    async fn verify(&self, line: &Line) -> Result<(), Error> {
+    async fn verify(&self, line: &Arc<Line>) -> Result<(), Error> {
         if !self.doubtful.swap(false, Ordering::SeqCst) {
             return Ok(());
         }
-        let verified = line.declare(&self.options).await;
+        let verified = line.declare(&self.options, &self.new_queues).await;
         if verified.is_err() {
             self.doubt();
         }
@@ -227,11 +231,15 @@ impl Publisher for RabbitBroker {
     }
 
     async fn declare(&self) -> Result<(), Error> {
-        let options = self.inner.options.clone();
+        let (options, new_queues) = (self.inner.options.clone(), self.inner.new_queues.clone());
         // On the thread that drives connections, whoever asks.
         let errand = self.inner.io()?.spawn(async move {
-            let line = Line::make(&options, Lane::Errand).await?;
-            line.close().await;
+            let line = Line::make(&options, Lane::Errand, &new_queues).await?;
+            // Nobody waits for the end of it.
+            drop(Handle::current().spawn(async move {
+                new_queues.settle(&line).await;
+                line.close().await;
+            }));
             Ok(())
         });
         errand.await.unwrap_or_else(|error| {

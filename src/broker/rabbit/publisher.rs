@@ -139,6 +139,8 @@ struct Call<'a> {
     deadlines: VecDeque<(usize, Instant)>,
     done: Vec<bool>,
     timeout: Duration,
+    /// The broker refused a message.
+    is_refused: bool,
 }
 
 impl<'a> Call<'a> {
@@ -154,6 +156,7 @@ impl<'a> Call<'a> {
             deadlines: VecDeque::new(),
             done: vec![false; count],
             timeout: inner.options.confirm_timeout,
+            is_refused: false,
         }
     }
 
@@ -176,7 +179,10 @@ impl<'a> Call<'a> {
         }
         let Pen { line, channel, next } = self.pen;
         if self.flying.is_empty() {
-            let pen = (!self.tally.is_halted()).then_some(Pen { line, channel, next });
+            // The broker may go on refusing everything on a channel, although the limit of the
+            // queue is gone: a quorum queue tells its channels of room, and not of that.
+            let is_of_use = !self.tally.is_halted() && !self.is_refused;
+            let pen = is_of_use.then_some(Pen { line, channel, next });
             tell((pen, self.tally.close()));
             return;
         }
@@ -257,6 +263,7 @@ impl<'a> Call<'a> {
                 returned
             }
             Ok(Confirmation::Nack(returned)) => {
+                self.is_refused = true;
                 self.tally.refused(index, "the broker did not take it (basic.nack)");
                 returned
             }

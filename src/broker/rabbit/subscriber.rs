@@ -20,6 +20,10 @@ use super::line::Line;
 use super::{Inner, said};
 use crate::clock::now_monotonic;
 
+/// An order message that was delivered so often before may be what ends the processes that take it
+/// in. Read many at a time, its neighbours would be given up by the broker as often as itself.
+const NUM_BEFORE_MAX: u32 = 10;
+
 /// A consumer on a channel of its own.
 struct RabbitSubscription {
     inner: Arc<Inner>,
@@ -112,6 +116,20 @@ impl RabbitSubscription {
         caution.is_some_and(|caution| !caution.is_on(self.open.source, now_monotonic()))
     }
 
+    /// A message came often: whether it must come again, alone. A dead letter that the ledger
+    /// refuses comes often, and ends nothing.
+    fn must_slow_down(&self) -> bool {
+        let Open { source, caution, .. } = self.open.as_ref();
+        if !matches!(source, Source::Orders(_)) || caution.is_some() || self.prefetch == 1 {
+            return false;
+        }
+        let begun = self.inner.caution.begin_once(*source, self.prefetch, now_monotonic());
+        if begun {
+            tracing::warn!(?source, "a message came often; one at a time is taken now");
+        }
+        begun
+    }
+
     fn end(&self, reason: String) -> Error {
         *self.open.unacknowledged.lock() = None;
         self.inner.doubt();
@@ -148,6 +166,12 @@ impl Subscription for RabbitSubscription {
                 return Err(self.end(reason));
             }
         };
+        let num_before = headers::num_before(&delivery.properties, delivery.redelivered);
+        if num_before >= NUM_BEFORE_MAX && self.must_slow_down() {
+            *self.open.unacknowledged.lock() = None;
+            let reason = format!("a message was delivered {num_before} times before");
+            return Err(Error::Ended { reason });
+        }
         let tag = delivery.delivery_tag;
         if let Some(tags) = self.open.unacknowledged.lock().as_mut() {
             tags.insert(tag);
@@ -156,7 +180,7 @@ impl Subscription for RabbitSubscription {
             tag,
             headers: headers::unpack(&delivery.properties),
             routing_key: delivery.routing_key.as_str().to_owned(),
-            num_before: headers::num_before(&delivery.properties, delivery.redelivered),
+            num_before,
             body: delivery.data.into(),
         })
     }

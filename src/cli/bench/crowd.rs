@@ -4,17 +4,19 @@
 //! is answered; each bucket has one batch with the stock, and whatever gathers meanwhile is the
 //! next one. Everything but the connections runs on one thread.
 
-use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use futures_util::future::{join_all, try_join_all};
-use tokio::sync::{Notify, oneshot};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tempfile::TempDir;
 
-use crate::cli::engine::Bare;
+use super::bare::{self, Bare, settings};
+use super::lab::Lab;
+use super::private::RedisServer;
+use super::process::scratch;
 use crate::clock;
-use crate::config::{Settings, Sources};
 use crate::db::Placing;
 use crate::domain::{
     BucketNo, BuyerId, Epoch, OrderIntent, Policy, RequestId, Reservation, SaleDraft, SaleId, Sku,
@@ -24,10 +26,39 @@ use crate::stock::BucketKey;
 
 /// As a gate's and a consumer's default.
 pub(super) const BATCH_MAX: usize = 512;
+/// More in one bucket than its pages are made for would not be what a sale is.
+pub(super) const PER_BUCKET_MAX: u64 = 393_216;
+/// Operations by which a side's rate is guessed.
+pub(super) const GUESSED_BY: u64 = 20_000;
 
-/// Settings of an engine without server, from the defaults alone.
-pub(super) fn settings(set: &[String]) -> anyhow::Result<Settings> {
-    Ok(Settings::load(&Sources { set: set.to_vec(), ..Sources::default() })?)
+/// Stock for so many buyers, who do not spread evenly: nobody is to be short of units.
+pub(super) fn stock_for(orders: u64) -> anyhow::Result<u32> {
+    Ok(u32::try_from(orders + orders / 20 + 1_000)?)
+}
+
+/// Tier `gate` without server, on a Redis and a ledger file of its own.
+pub(super) struct GateRig {
+    pub(super) bare: Bare,
+    pub(super) redis: RedisServer,
+    _scratch: TempDir,
+}
+
+impl GateRig {
+    pub(super) async fn start(lab: &Lab<'_>) -> anyhow::Result<Self> {
+        let parent = lab.args.directory.as_deref();
+        let scratch = scratch(parent)?;
+        let redis = RedisServer::start(parent, &[]).await?;
+        let set = [
+            "tier=gate".to_owned(),
+            // What is read at the end is long.
+            "redis.command_timeout_ms=60000".to_owned(),
+            "http.answer_deadline_ms=120000".to_owned(),
+            format!("redis.url={}", redis.url()),
+            format!("ledger.url=sqlite://{}", scratch.path().join("l.db").display()),
+        ];
+        let bare = bare::bare(&settings(&set)?).await?;
+        Ok(Self { bare, redis, _scratch: scratch })
+    }
 }
 
 /// Something on sale.
@@ -38,6 +69,7 @@ pub(super) struct Offer {
 }
 
 /// What a crowd came to.
+#[derive(Default)]
 pub(super) struct Sold {
     pub(super) accepted: u64,
     pub(super) decided: u64,
@@ -48,6 +80,14 @@ impl Sold {
     pub(super) fn mean_batch(&self) -> f64 {
         self.decided as f64 / self.batches.max(1) as f64
     }
+}
+
+/// Those who wait in front of one bucket.
+#[derive(Default)]
+struct Gate {
+    waiting: VecDeque<Reservation>,
+    /// A batch is with the stock.
+    is_busy: bool,
 }
 
 /// Ids that no other wish has.
@@ -98,45 +138,36 @@ impl Offer {
         askers: usize,
         wanted: u64,
     ) -> anyhow::Result<Sold> {
-        let gates: Vec<Gate> = (0..self.sku.buckets.max(1)).map(|_| Gate::default()).collect();
-        let (come, over) = (Cell::new(0), Cell::new(false));
-        let asking = join_all((0..askers).map(|_| async {
-            let mut accepted = 0;
-            while come.get() < wanted && !over.get() {
-                come.set(come.get() + 1);
+        let (mut sold, mut deciding) = (Sold::default(), FuturesUnordered::new());
+        let mut gates: Vec<Gate> = (0..self.sku.buckets).map(|_| Gate::default()).collect();
+        let (mut num_idle, mut come) = (askers, 0);
+        while sold.decided < wanted {
+            while num_idle > 0 && come < wanted {
                 let wish = wish(&self.sku, self.epoch)?;
-                let gate = gates.get(usize::from(wish.bucket.0)).context("no such bucket")?;
-                let verdict = gate.ask(wish).await?;
-                accepted += u64::from(verdict == Verdict::Reserved);
+                let gate = gates.get_mut(usize::from(wish.bucket.0)).context("no such bucket")?;
+                gate.waiting.push_back(wish);
+                (num_idle, come) = (num_idle - 1, come + 1);
             }
-            anyhow::Ok(accepted)
-        }));
-        let asking = async {
-            let accepted = asking.await;
-            over.set(true);
-            for gate in &gates {
-                gate.came.notify_one();
-            }
-            accepted.into_iter().sum::<anyhow::Result<u64>>()
-        };
-        let deciding = try_join_all((0..).map(BucketNo).zip(&gates).map(|(bucket, gate)| {
-            let key = BucketKey { sku: self.sku.no, bucket };
-            gate.decide(bare, key, &over)
-        }));
-        let deciding = async {
-            let decided = deciding.await;
-            if decided.is_err() {
-                // Nobody answers any more: let the askers go.
-                over.set(true);
-                for gate in &gates {
-                    gate.waiting.borrow_mut().clear();
+            for (bucket, gate) in (0..).map(BucketNo).zip(&mut gates) {
+                if !gate.is_busy && !gate.waiting.is_empty() {
+                    let size = gate.waiting.len().min(BATCH_MAX);
+                    let batch = gate.waiting.drain(..size).collect();
+                    let key = BucketKey { sku: self.sku.no, bucket };
+                    gate.is_busy = true;
+                    deciding.push(async move { (bucket, bare.stock.reserve(key, batch).await) });
                 }
             }
-            decided
-        };
-        let (accepted, batches) = tokio::join!(asking, deciding);
-        let batches = batches?.into_iter().sum();
-        Ok(Sold { accepted: accepted?, decided: wanted, batches })
+            let (bucket, verdicts) = deciding.next().await.context("nothing is being decided")?;
+            let verdicts = verdicts?;
+            let gate = gates.get_mut(usize::from(bucket.0)).context("no such bucket")?;
+            gate.is_busy = false;
+            num_idle += verdicts.len();
+            sold.batches += 1;
+            sold.decided += verdicts.len() as u64;
+            let accepted = verdicts.iter().filter(|verdict| **verdict == Verdict::Reserved);
+            sold.accepted += accepted.count() as u64;
+        }
+        Ok(sold)
     }
 
     /// Brings everything accepted to the ledger and its results to the stock, as the order consumer
@@ -155,6 +186,22 @@ impl Offer {
         }
         Ok(landed)
     }
+
+    /// All of the `accepted` must land, `wanted` of them, and the audit must hold.
+    pub(super) async fn check(
+        &self,
+        lab: &mut Lab<'_>,
+        bare: &Bare,
+        accepted: u64,
+        wanted: u64,
+    ) -> anyhow::Result<()> {
+        let (sale, landed) = (&self.sale, self.land(bare).await?);
+        lab.require((accepted, landed) == (wanted, wanted), || {
+            format!("{sale}: {wanted} asked, {accepted} accepted, {landed} landed")
+        });
+        lab.require_none(sale.as_str(), &bare.violations(sale).await?);
+        Ok(())
+    }
 }
 
 /// Writes a batch that nothing speaks against.
@@ -165,57 +212,14 @@ pub(super) async fn place(bare: &Bare, batch: Vec<OrderIntent>) -> anyhow::Resul
     }
 }
 
-/// Those who wait in front of one bucket.
-#[derive(Default)]
-struct Gate {
-    waiting: RefCell<VecDeque<(Reservation, oneshot::Sender<Verdict>)>>,
-    came: Notify,
-}
-
-impl Gate {
-    async fn ask(&self, wish: Reservation) -> anyhow::Result<Verdict> {
-        let (reply, answer) = oneshot::channel();
-        self.waiting.borrow_mut().push_back((wish, reply));
-        self.came.notify_one();
-        answer.await.context("nobody decides any more")
-    }
-
-    /// Decides batches until it is over; how many they were.
-    async fn decide(&self, bare: &Bare, key: BucketKey, over: &Cell<bool>) -> anyhow::Result<u64> {
-        let mut batches = 0;
-        loop {
-            let batch: Vec<_> = {
-                let mut waiting = self.waiting.borrow_mut();
-                let size = waiting.len().min(BATCH_MAX);
-                waiting.drain(..size).collect()
-            };
-            if batch.is_empty() {
-                if over.get() {
-                    return Ok(batches);
-                }
-                self.came.notified().await;
-                continue;
-            }
-            let wishes = batch.iter().map(|(wish, _)| *wish).collect();
-            let verdicts = bare.stock.reserve(key, wishes).await?;
-            batches += 1;
-            for ((_, reply), verdict) in batch.into_iter().zip(verdicts) {
-                // An asker waits until it is answered.
-                let _always_there = reply.send(verdict);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::engine;
 
-    async fn bare(folder: &tempfile::TempDir) -> Bare {
+    async fn bare(folder: &TempDir) -> Bare {
         let ledger = format!("ledger.url=sqlite://{}/l.db", folder.path().display());
         let settings = settings(&["tier=memory".to_owned(), ledger]).unwrap();
-        engine::bare(&settings).await.unwrap()
+        bare::bare(&settings).await.unwrap()
     }
 
     #[tokio::test]

@@ -4,15 +4,12 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
-use super::crowd::{Offer, settings};
+use super::crowd::{GUESSED_BY, GateRig, Offer, PER_BUCKET_MAX, stock_for};
 use super::lab::Lab;
 use super::meter::Meter;
-use super::private::{RedisServer, need};
-use super::sample::{Round, Sample, row};
-use super::scratch::Scratch;
-use super::stats::{Goal, grouped};
+use super::private::need;
+use super::stats::{Round, Sample, for_seconds, grouped, row};
 use super::table::Row;
-use crate::cli::engine::{self, Bare};
 
 /// What is usually run for each purchase: request and buyer are looked up, stock is counted down,
 /// the order waits in a list.
@@ -32,41 +29,8 @@ const MESSAGE: &str =
     "request-buyer-sku-bucket-epoch-quantity-amount-placed_at-pay_by-trace-0123456789abcdef";
 /// Random numbers of redis-benchmark are below this: few come twice.
 const RANDOM_BELOW: &str = "2000000000";
-/// More in one bucket than its pages are made for would not be what a sale is.
-const PER_BUCKET_MAX: u64 = 393_216;
-/// Decisions by which a side's rate is guessed.
-const GUESSED_BY: u64 = 20_000;
-/// Settings of the driver's engine: what is read at the end is long.
-const PATIENT: [&str; 2] = ["redis.command_timeout_ms=60000", "http.answer_deadline_ms=120000"];
 
-/// The rig of both goals.
-struct Rig {
-    bare: Bare,
-    redis: RedisServer,
-    _scratch: Scratch,
-}
-
-impl Rig {
-    async fn start(lab: &Lab<'_>) -> anyhow::Result<Self> {
-        need("redis-benchmark", "redis-tools")?;
-        let parent = lab.args.directory.as_deref();
-        let scratch = Scratch::new(parent)?;
-        let redis = RedisServer::start(parent, &[]).await?;
-        let ledger = scratch.path().join("l.db");
-        let mut set = vec![
-            "tier=gate".to_owned(),
-            format!("redis.url={}", redis.url()),
-            format!("ledger.url=sqlite://{}", ledger.display()),
-        ];
-        set.extend(PATIENT.map(str::to_owned));
-        let bare = engine::bare(&settings(&set)?).await?;
-        Ok(Self { bare, redis, _scratch: scratch })
-    }
-
-    fn clear(&self) -> anyhow::Result<()> {
-        Ok(redis::cmd("FLUSHALL").arg("SYNC").exec(&mut self.redis.connect()?)?)
-    }
-
+impl GateRig {
     /// One round of batches, audited.
     async fn product(
         &self,
@@ -74,26 +38,14 @@ impl Rig {
         askers: usize,
         wanted: u64,
     ) -> anyhow::Result<Sample> {
-        self.clear()?;
-        // Buyers do not spread evenly; nobody is to be short of units.
-        let stock = u32::try_from(wanted + wanted / 20 + 1_000)?;
-        let offer = Offer::open(&self.bare, stock, lab.args.buckets).await?;
-        let meter = Meter::start(self.redis.pid())?;
+        self.redis.clear()?;
+        let offer = Offer::open(&self.bare, stock_for(wanted)?, lab.args.buckets).await?;
+        let meter = Meter::start(&[("redis", self.redis.pid())])?;
         let sold = offer.rush(&self.bare, askers, wanted).await?;
-        let metered = meter.stop(lab)?;
-        let landed = offer.land(&self.bare).await?;
-        let sale = &offer.sale;
-        if sold.accepted != wanted || landed != wanted {
-            let (accepted, landed) = (sold.accepted, landed);
-            lab.void.push(format!("{sale}: {wanted} asked, {accepted} accepted, {landed} landed"));
-        }
-        let violations = self.bare.violations(sale).await?;
-        if !violations.is_empty() {
-            lab.void.push(format!("{sale}: audit {}", violations.join("; ")));
-        }
-        let mut sample = metered.sample(metered.rate(wanted), wanted);
-        sample.batches = vec![("gate", sold.mean_batch())];
-        Ok(sample)
+        let metered = lab.stop(meter)?;
+        offer.check(lab, &self.bare, sold.accepted, wanted).await?;
+        let sample = metered.sample(metered.rate(wanted), wanted);
+        Ok(Sample { batches: vec![("gate", sold.mean_batch())], ..sample })
     }
 
     /// One round of one call for each purchase.
@@ -104,11 +56,11 @@ impl Rig {
         pipeline: usize,
         wanted: u64,
     ) -> anyhow::Result<Sample> {
-        self.clear()?;
+        self.redis.clear()?;
         let mut connection = self.redis.connect()?;
         let sha: String = redis::cmd("SCRIPT").arg("LOAD").arg(USUAL).query(&mut connection)?;
         redis::cmd("SET").arg("stock").arg(i64::MAX).exec(&mut connection)?;
-        let meter = Meter::start(self.redis.pid())?;
+        let meter = Meter::start(&[("redis", self.redis.pid())])?;
         let output = Command::new("redis-benchmark")
             .args(["-p", &self.redis.address.port().to_string()])
             .args(["-c", &clients.to_string(), "-P", &pipeline.to_string()])
@@ -118,7 +70,7 @@ impl Rig {
             .stdin(Stdio::null())
             .output()
             .context("cannot run redis-benchmark")?;
-        let metered = meter.stop(lab)?;
+        let metered = lab.stop(meter)?;
         let said = String::from_utf8_lossy(&output.stdout);
         let Some(rate) = per_second(&said) else {
             bail!("redis-benchmark said {said} {}", String::from_utf8_lossy(&output.stderr));
@@ -131,15 +83,6 @@ impl Rig {
     }
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a rate is not negative, and far below 2^53"
-)]
-fn whole(rate: f64) -> u64 {
-    rate as u64
-}
-
 /// The rate in the last line of `redis-benchmark --csv`: the name of the test, which may hold
 /// anything, and seven numbers.
 fn per_second(csv: &str) -> Option<f64> {
@@ -149,30 +92,27 @@ fn per_second(csv: &str) -> Option<f64> {
 
 /// S3: as many askers as redis-benchmark has clients, which wait for each answer.
 pub(super) async fn one_by_one(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Row>> {
-    let goal = Goal::AtLeast { floor: 2.0, aim: 6.0 };
-    decisions(lab, "S3", "gate decisions per second against one EVALSHA each", 1, goal).await
+    decisions(lab, "S3", 1).await
 }
 
 /// S4: clients send 16 before they wait; as many askers as wishes are on their way there.
 pub(super) async fn pipelined(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Row>> {
-    let goal = Goal::AtLeast { floor: 1.5, aim: 4.0 };
-    decisions(lab, "S4", "the same against a pipeline of 16", 16, goal).await
+    decisions(lab, "S4", 16).await
 }
 
 async fn decisions(
     lab: &mut Lab<'_>,
     id: &'static str,
-    what: &'static str,
     pipeline: usize,
-    goal: Goal,
 ) -> anyhow::Result<Vec<Row>> {
-    let rig = Rig::start(lab).await?;
+    need("redis-benchmark", "redis-tools")?;
+    let rig = GateRig::start(lab).await?;
     let (clients, askers) = (lab.args.connections, lab.args.connections * pipeline);
-    let most = PER_BUCKET_MAX * u64::from(lab.args.buckets);
+    let limits = (1_000, PER_BUCKET_MAX * u64::from(lab.args.buckets));
     let seconds = lab.args.seconds;
-    let wanted = |rate: f64| (whole(rate) * seconds).clamp(1_000, most);
-    let ours = wanted(rig.product(lab, askers, GUESSED_BY).await?.value);
-    let theirs = wanted(rig.yardstick(lab, clients, pipeline, GUESSED_BY)?.value);
+    let wanted = |guess: Sample| for_seconds(guess.value, seconds, limits);
+    let ours = wanted(rig.product(lab, askers, GUESSED_BY).await?);
+    let theirs = wanted(rig.yardstick(lab, clients, pipeline, GUESSED_BY)?);
     let mut rounds = Vec::new();
     for number in 1..=lab.args.rounds {
         let product = rig.product(lab, askers, ours).await?;
@@ -183,15 +123,14 @@ async fn decisions(
             grouped(product.value),
             grouped(yardstick.value)
         ));
-        rounds.push(Round { product, yardstick: Some(yardstick) });
+        rounds.push(Round::pair(product, yardstick));
     }
     rig.bare.ledger.close().await;
-    let mut row = row(id, what, goal, &rounds, "/s")?;
-    row.remark = Some(format!(
+    let remark = format!(
         "core-µs are Redis's; {askers} askers against {clients} clients; the driver is the stock \
          without actors and HTTP"
-    ));
-    Ok(vec![row])
+    );
+    Ok(vec![row(id, &rounds, Some(remark))?])
 }
 
 #[cfg(test)]

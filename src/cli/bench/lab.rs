@@ -1,35 +1,38 @@
+use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
+use tempfile::TempDir;
 
 use super::BenchArgs;
-use super::admin::{Admin, BenchSale};
-use super::child::ServerChild;
+use super::admin::SKU;
+use super::meter::{Meter, Metered, Named};
 use super::private::Missing;
-use super::probe::Measured;
-use super::scratch::Scratch;
+use super::process::{ServerChild, scratch};
+use super::stats::Sample;
+use crate::cli::admin::AdminClient;
 use crate::cli::output::Output;
-use crate::load::{BuyRequest, Load, Outcome, Pace, Report, RequestSource, Until, run};
+use crate::load::{BuyRequest, Load, Outcome, Pace, Report, Until, run};
 
-/// SKU of every bench sale.
-const SKU: &str = "bench";
+/// Stock that no round can sell.
+pub(super) const ENDLESS: u32 = 1_000_000_000;
 /// Connections of an open loop as a multiple of the closed loop's, so that a queue forms in the
 /// server and not in the generator.
 const OPEN_LOOP_CONNECTIONS: usize = 8;
 /// How long a request of an open loop may wait for a connection.
 const LATE_LIMIT: Duration = Duration::from_secs(1);
-const READY_PATIENCE: Duration = Duration::from_mins(1);
-const LANDING_PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const LANDING_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What all goals of one table share: the yardstick, numbers never used twice, and doubts.
 #[derive(Debug)]
 pub(super) struct Lab<'a> {
     pub(super) args: &'a BenchArgs,
+    // Ends before its folder is removed.
     pub(super) yardstick: ServerChild,
-    next_buyer: AtomicU64,
-    next_sale: AtomicU64,
+    pub(super) scratch: TempDir,
+    next_buyer: Cell<u64>,
+    next_sale: Cell<u64>,
     /// Why the table does not count; empty when it does.
     pub(super) void: Vec<String>,
     /// Goals that cannot be measured on this machine, and why.
@@ -45,17 +48,30 @@ pub(super) struct Lab<'a> {
 pub(super) struct Product {
     // Dropped in this order: the server ends before its directory is removed.
     pub(super) server: ServerChild,
-    pub(super) admin: Admin,
-    _scratch: Scratch,
+    pub(super) admin: AdminClient,
+    /// Processes behind the server, by name.
+    pub(super) behind: Vec<Named>,
+    _scratch: TempDir,
+}
+
+/// One load run and what it cost both sides.
+#[derive(Debug, Clone)]
+pub(super) struct Measured {
+    pub(super) report: Report,
+    pub(super) metered: Metered,
+    /// Mean sizes of batches, by who made them.
+    pub(super) batches: Vec<(&'static str, f64)>,
 }
 
 impl<'a> Lab<'a> {
-    pub(super) fn new(args: &'a BenchArgs) -> anyhow::Result<Self> {
+    pub(super) async fn new(args: &'a BenchArgs) -> anyhow::Result<Self> {
+        let scratch = scratch(args.directory.as_deref())?;
         Ok(Self {
             args,
-            yardstick: ServerChild::yardstick(args.workers)?,
-            next_buyer: AtomicU64::new(1),
-            next_sale: AtomicU64::new(1),
+            yardstick: ServerChild::yardstick(scratch.path(), args.workers).await?,
+            scratch,
+            next_buyer: Cell::new(1),
+            next_sale: Cell::new(1),
             void: Vec::new(),
             not_measured: Vec::new(),
             stolen_max: 0.0,
@@ -65,37 +81,35 @@ impl<'a> Lab<'a> {
 
     /// Starts a server on an empty ledger, with `changes` to its configuration.
     pub(super) async fn product(&self, changes: &[(&str, &str)]) -> anyhow::Result<Product> {
-        let scratch = Scratch::new(self.args.directory.as_deref())?;
+        let scratch = scratch(self.args.directory.as_deref())?;
         let mut settings = self.args.settings();
         settings.extend(changes.iter().map(|(key, value)| ((*key).into(), (*value).into())));
-        let server = ServerChild::serve(scratch.path(), &settings)?;
+        let server = ServerChild::serve(scratch.path(), &settings).await?;
         let admin = server.admin()?;
-        admin.await_ready(READY_PATIENCE).await?;
-        Ok(Product { server, admin, _scratch: scratch })
+        admin.await_ready().await?;
+        Ok(Product { server, admin, behind: Vec::new(), _scratch: scratch })
     }
 
-    /// Opens a new sale.
-    pub(super) async fn sale(&self, product: &Product, stock: u32) -> anyhow::Result<BenchSale> {
-        let number = self.next_sale.fetch_add(1, Ordering::Relaxed);
-        let sale = BenchSale {
-            sale_id: format!("bench-{number}"),
-            sku_id: SKU.to_owned(),
-            stock,
-            policy: self.args.policy.json(),
-            buckets: self.args.buckets,
-        };
-        product.admin.open_sale(&sale).await?;
+    /// Opens a new sale; its id.
+    pub(super) async fn sale(&self, product: &Product, stock: u32) -> anyhow::Result<String> {
+        let sale = format!("bench-{}", self.next_sale.replace(self.next_sale.get() + 1));
+        let (policy, buckets) = (&self.args.policy, self.args.buckets);
+        product.admin.open_bench_sale(&sale, stock, policy, buckets).await?;
         Ok(sale)
     }
 
-    /// A closed loop of one round against the product.
-    pub(super) fn closed(&self, product: &Product, sale: &BenchSale) -> Load {
-        self.load(&product.server, &sale.sale_id)
-    }
-
-    /// A closed loop of one round against the yardstick, which answers `bytes` bytes.
-    pub(super) fn closed_yardstick(&self, bytes: usize) -> Load {
-        self.load(&self.yardstick, &bytes.to_string())
+    /// A closed loop of one round at a server, by buyers that no other request of this table uses.
+    /// The yardstick answers as many bytes as `path_id` says.
+    pub(super) fn load(&self, server: &ServerChild, path_id: &str) -> Load {
+        // More than any round can send, and far from the 63 bits an id may have.
+        let first = self.next_buyer.replace(self.next_buyer.get() + 1_000_000_000);
+        let source = BuyRequest::new(server.public, path_id, SKU, 1).by_unique_buyers(first);
+        Load {
+            until: Until::Elapsed(self.args.round()),
+            connections: self.args.connections,
+            threads: self.args.threads,
+            ..Load::new(server.public, source)
+        }
     }
 
     /// Turns a load into an open loop.
@@ -107,28 +121,12 @@ impl<'a> Lab<'a> {
         }
     }
 
-    fn load(&self, server: &ServerChild, path_id: &str) -> Load {
-        Load {
-            until: Until::Elapsed(self.args.round()),
-            connections: self.args.connections,
-            threads: self.args.threads,
-            ..Load::new(server.public, self.source(server, path_id))
-        }
-    }
-
-    /// Purchases by buyers that no other request of this table uses.
-    fn source(&self, server: &ServerChild, path_id: &str) -> RequestSource {
-        // More than any round can send, and far from the 63 bits an id may have.
-        let first = self.next_buyer.fetch_add(1_000_000_000, Ordering::Relaxed);
-        BuyRequest::new(server.public, path_id, SKU, 1).by_unique_buyers(first)
-    }
-
-    /// Sends one purchase and tells status and size of its answer.
+    /// Sends one purchase and tells status and size of its answer; `None`: no answer came.
     pub(super) async fn try_one(
         &self,
-        product: &Product,
-        sale: &BenchSale,
-    ) -> anyhow::Result<(u16, usize)> {
+        server: &ServerChild,
+        path_id: &str,
+    ) -> anyhow::Result<Option<(u16, usize)>> {
         let seen = Arc::new(parking_lot::Mutex::new(None));
         let found = seen.clone();
         let load = Load {
@@ -139,37 +137,64 @@ impl<'a> Lab<'a> {
                     *found.lock() = Some((answer.status, answer.body.len()));
                 }
             })),
-            ..self.closed(product, sale)
+            ..self.load(server, path_id)
         };
         run(load).await?;
         let seen = *seen.lock();
-        seen.context("the server does not answer a purchase")
+        Ok(seen)
     }
 
-    /// Runs `load` for a second without counting it.
-    pub(super) async fn warm_up(load: Load) -> anyhow::Result<()> {
-        run(Load { until: Until::Elapsed(Duration::from_secs(1)), ..load }).await?;
-        Ok(())
+    /// Runs `load` against the product, or against the yardstick.
+    pub(super) async fn measure(
+        &mut self,
+        product: Option<&Product>,
+        load: Load,
+    ) -> anyhow::Result<Measured> {
+        let processes = product.map_or(vec![("yardstick", self.yardstick.id())], Product::all);
+        let admin = product.map(|product| &product.admin);
+        let before = Batches::of(admin).await?;
+        let meter = Meter::start(&processes)?;
+        let report = run(load).await?;
+        let metered = self.stop(meter)?;
+        Ok(Measured { report, metered, batches: Batches::of(admin).await?.since(&before) })
+    }
+
+    /// Ends a measurement and remembers what disturbed it.
+    pub(super) fn stop(&mut self, meter: Meter) -> anyhow::Result<Metered> {
+        let metered = meter.stop()?;
+        self.stolen_max = self.stolen_max.max(metered.stolen);
+        self.others_max = self.others_max.max(metered.others);
+        Ok(metered)
     }
 
     /// After a product round: all acknowledged orders must be in the ledger and the audit must
     /// hold, or the table is void. `accepted` is the sale's total so far.
     pub(super) async fn check(
         &mut self,
-        product: &Product,
-        sale: &BenchSale,
+        admin: &AdminClient,
+        sale: &str,
         accepted: u64,
+        patience: Duration,
     ) -> anyhow::Result<()> {
-        let id = &sale.sale_id;
-        let landed = product.admin.await_landed(id, accepted, LANDING_PATIENCE).await?;
-        if landed < accepted {
-            self.void.push(format!("{id}: {accepted} accepted, only {landed} landed"));
-        }
-        let audit = product.admin.audit(Some(id)).await?;
-        if !audit.holds {
-            self.void.push(format!("{id}: audit {}", audit.line()));
-        }
+        let landed = admin.await_landed(sale, accepted, patience).await?;
+        self.require(landed >= accepted, || {
+            format!("{sale}: {accepted} accepted, only {landed} landed")
+        });
+        let violations = admin.audit(Some(sale)).await?;
+        self.require_none(sale, &violations);
         Ok(())
+    }
+
+    /// The table is void for this reason, unless it holds.
+    pub(super) fn require(&mut self, holds: bool, why: impl FnOnce() -> String) {
+        if !holds {
+            self.void.push(why());
+        }
+    }
+
+    /// The table is void where an audit found something.
+    pub(super) fn require_none(&mut self, sale: &str, violations: &[String]) {
+        self.require(violations.is_empty(), || format!("{sale}: audit {}", violations.join("; ")));
     }
 
     /// Tells on standard error what happens.
@@ -181,26 +206,13 @@ impl<'a> Lab<'a> {
     /// one why these goals are not in it.
     pub(super) fn keep_going<T>(&mut self, what: &str, done: anyhow::Result<T>) -> Option<T> {
         match done {
-            Ok(done) => Some(done),
-            Err(error) => {
-                match error.downcast_ref::<Missing>() {
-                    Some(missing) => self.not_measured.push((what.to_owned(), missing.to_string())),
-                    None => self.void.push(format!("{what}: {error:#}")),
-                }
-                None
-            }
+            Ok(done) => return Some(done),
+            Err(error) => match error.downcast_ref::<Missing>() {
+                Some(missing) => self.not_measured.push((what.to_owned(), missing.to_string())),
+                None => self.void.push(format!("{what}: {error:#}")),
+            },
         }
-    }
-
-    /// Remembers what disturbed a measurement.
-    pub(super) fn note(&mut self, measured: &Measured) {
-        self.disturbed(measured.stolen, measured.others);
-    }
-
-    /// Remembers what share of a measurement neighbours and other processes took.
-    pub(super) fn disturbed(&mut self, stolen: f64, others: f64) {
-        self.stolen_max = self.stolen_max.max(stolen);
-        self.others_max = self.others_max.max(others);
+        None
     }
 
     /// Whether any of these goals is to be measured.
@@ -210,15 +222,113 @@ impl<'a> Lab<'a> {
     }
 }
 
-impl ServerChild {
-    /// The admin API of this server.
-    pub(super) fn admin(&self) -> anyhow::Result<Admin> {
-        let Some(internal) = self.internal else { bail!("the yardstick has no admin API") };
-        Admin::new(&format!("http://{internal}"), None)
+impl Product {
+    /// The server, whose work counts, and what is behind it.
+    pub(super) fn all(&self) -> Vec<Named> {
+        [vec![("floodgate", self.server.id())], self.behind.clone()].concat()
     }
 }
 
-/// Purchases that were accepted for the first time.
+impl ServerChild {
+    /// The admin API of this server.
+    pub(super) fn admin(&self) -> anyhow::Result<AdminClient> {
+        let Some(internal) = self.internal else { bail!("the yardstick has no admin API") };
+        Ok(AdminClient::at(&format!("http://{internal}"), None)?)
+    }
+}
+
+impl Measured {
+    /// Answers per second.
+    pub(super) fn rate(&self) -> f64 {
+        self.report.per_second(self.report.answered)
+    }
+
+    /// Successful answers per second.
+    pub(super) fn goodput(&self) -> f64 {
+        self.report.per_second(self.report.succeeded())
+    }
+
+    /// Purchases that were accepted for the first time.
+    pub(super) fn accepted(&self) -> u64 {
+        newly_accepted(&self.report)
+    }
+
+    /// Core-microseconds of the server for each answer.
+    pub(super) fn server_us(&self) -> f64 {
+        self.metered.each(self.report.answered).first().map_or(0.0, |(_, us)| *us)
+    }
+
+    /// A side of a round, of which `value` is compared.
+    pub(super) fn sample(&self, value: f64) -> Sample {
+        Sample {
+            incomplete: self.report.unsent + self.report.transport_errors,
+            batches: self.batches.clone(),
+            ..self.metered.sample(value, self.report.answered)
+        }
+    }
+}
+
 pub(super) fn newly_accepted(report: &Report) -> u64 {
     report.succeeded().saturating_sub(report.replayed)
+}
+
+/// The value of a metric without labels; 0 where there is none.
+pub(super) fn number(metrics: &str, name: &str) -> f64 {
+    let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.and_then(|value| value.trim().parse().ok()).unwrap_or(0.0)
+}
+
+/// How many requests there were in batches and how many batches, since the server was started.
+#[derive(Debug, Default)]
+pub(super) struct Batches([(f64, f64); 2]);
+
+/// Who makes batches, and the histogram of their sizes.
+const BATCHES: [(&str, &str); 2] =
+    [("gate", "floodgate_gate_batch_size"), ("ledger", "floodgate_consumer_batch_size")];
+
+impl Batches {
+    /// Those until now; the yardstick has none.
+    pub(super) async fn of(admin: Option<&AdminClient>) -> anyhow::Result<Self> {
+        let Some(admin) = admin else { return Ok(Self::default()) };
+        Ok(Self::read(&admin.metrics().await?))
+    }
+
+    fn read(metrics: &str) -> Self {
+        let number = |name: String| number(metrics, &name);
+        Self(
+            BATCHES
+                .map(|(_, name)| (number(format!("{name}_sum")), number(format!("{name}_count")))),
+        )
+    }
+
+    /// The mean sizes since an earlier look.
+    pub(super) fn since(&self, earlier: &Self) -> Vec<(&'static str, f64)> {
+        let mut means = Vec::new();
+        for ((now, then), (who, _)) in self.0.iter().zip(&earlier.0).zip(BATCHES) {
+            let batches = now.1 - then.1;
+            if batches > 0.0 {
+                means.push((who, (now.0 - then.0) / batches));
+            }
+        }
+        means
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_are_those_of_the_round() {
+        let seen = |requests: u32, batches: u32| {
+            Batches::read(&format!(
+                "# TYPE floodgate_gate_batch_size histogram\n\
+                 floodgate_gate_batch_size_sum {requests}.0\n\
+                 floodgate_gate_batch_size_count {batches}\n\
+                 floodgate_gate_batch_size_bucket{{le=\"1.0\"}} 7\n"
+            ))
+        };
+        assert_eq!(seen(700, 30).since(&seen(100, 10)), [("gate", 30.0)]);
+        assert_eq!(seen(100, 10).since(&seen(100, 10)), []);
+    }
 }

@@ -5,17 +5,15 @@ use std::time::Duration;
 use anyhow::Context;
 use serde::Serialize;
 
-use super::admin::BenchSale;
-use super::child::ServerChild;
-use super::goals::ENDLESS;
-use super::lab::{Lab, newly_accepted};
-use super::scratch::Scratch;
+use super::lab::{ENDLESS, Lab, newly_accepted};
+use super::meter::resident;
+use super::process::{ServerChild, scratch};
 use crate::clock;
-use crate::load::{BuyRequest, Load, Until, run, terminal_progress};
+use crate::load::{Load, Until, run, terminal_progress};
 
+const SALE: &str = "million";
 /// Orders in the ledger.
 const ORDERS: u64 = 1_000_000;
-const READY_PATIENCE: Duration = Duration::from_mins(2);
 const LANDING_PATIENCE: Duration = Duration::from_mins(2);
 
 /// A start on a ledger that a killed server left behind.
@@ -47,46 +45,34 @@ impl LargeStart {
 /// Fills a ledger over HTTP, kills the server, and measures the next start.
 pub(super) async fn start(lab: &mut Lab<'_>) -> anyhow::Result<LargeStart> {
     let args = lab.args;
-    let scratch = Scratch::new(args.directory.as_deref())?;
-    let server = ServerChild::serve(scratch.path(), &args.settings())?;
+    let scratch = scratch(args.directory.as_deref())?;
+    let server = ServerChild::serve(scratch.path(), &args.settings()).await?;
     let admin = server.admin()?;
-    admin.await_ready(READY_PATIENCE).await?;
-    let sale = BenchSale {
-        sale_id: "million".to_owned(),
-        sku_id: "bench".to_owned(),
-        stock: ENDLESS,
-        policy: args.policy.json(),
-        buckets: args.buckets,
-    };
-    admin.open_sale(&sale).await?;
-    let source = BuyRequest::new(server.public, &sale.sale_id, &sale.sku_id, 1);
+    admin.await_ready().await?;
+    admin.open_bench_sale(SALE, ENDLESS, &args.policy, args.buckets).await?;
     let report = run(Load {
         until: Until::Requests(ORDERS),
-        connections: args.connections,
-        threads: args.threads,
         progress: terminal_progress("filling"),
-        ..Load::new(server.public, source.by_unique_buyers(1))
+        ..lab.load(&server, SALE)
     })
     .await?;
     let accepted = newly_accepted(&report);
-    let filled = admin.await_landed(&sale.sale_id, accepted, LANDING_PATIENCE).await?;
-    let resident_filled_bytes = server.usage()?.resident;
+    let filled = admin.await_landed(SALE, accepted, LANDING_PATIENCE).await?;
+    let resident_filled_bytes = resident(server.id())?;
     drop(server);
 
     let begin = clock::now_monotonic();
-    let server = ServerChild::serve(scratch.path(), &args.settings())?;
+    let server = ServerChild::serve(scratch.path(), &args.settings()).await?;
     let admin = server.admin()?;
-    admin.await_ready(READY_PATIENCE).await?;
+    admin.await_ready().await?;
     let ready = clock::now_monotonic().duration_since(begin);
-    let resident_started_bytes = server.usage()?.resident;
-    let landed = admin.landed(&sale.sale_id).await?;
-    if landed < filled.max(accepted) {
-        lab.void.push(format!("{accepted} accepted, {landed} left after the restart"));
-    }
-    let audit = admin.audit(None).await.context("audit after the restart")?;
-    if !audit.holds {
-        lab.void.push(format!("after the restart: audit {}", audit.line()));
-    }
+    let resident_started_bytes = resident(server.id())?;
+    let landed = admin.landed(SALE).await?;
+    lab.require(landed >= filled.max(accepted), || {
+        format!("{accepted} accepted, {landed} left after the restart")
+    });
+    let violations = admin.audit(None).await.context("after the restart")?;
+    lab.require_none("after the restart", &violations);
     Ok(LargeStart {
         orders: landed,
         filled_per_second: report.per_second(accepted),

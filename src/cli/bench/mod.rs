@@ -7,30 +7,24 @@
 
 mod admin;
 mod backlog;
-mod child;
+mod bare;
 mod crowd;
 mod decide;
-mod gate;
-mod goals;
+mod http;
 mod lab;
 mod machine;
 mod memory;
 mod meter;
 mod million;
 mod orders;
-mod overload;
 mod pipeline;
-mod poison;
 mod private;
-mod probe;
+mod process;
 mod rabbit;
 mod raw;
 mod relay;
-mod request_ids;
+mod restart;
 mod rig;
-mod sample;
-mod scratch;
-mod servers;
 mod single;
 mod stats;
 mod table;
@@ -39,10 +33,11 @@ mod yardstick;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::Context;
+use clap::builder::PossibleValuesParser;
+use secrecy::SecretString;
 use serde_json::{Value, json};
 
 use super::exit::{Exit, Failure};
@@ -95,8 +90,8 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N")]
     rate: Option<f64>,
     /// What a buyer may buy: `one_per_buyer`, `unlimited` or `quota:LIMIT`.
-    #[arg(long, default_value = "one_per_buyer")]
-    policy: BenchPolicy,
+    #[arg(long, default_value = "one_per_buyer", value_parser = policy)]
+    policy: Value,
     /// Buckets the stock is split into.
     #[arg(long, value_name = "N", default_value_t = 1)]
     buckets: u16,
@@ -114,7 +109,8 @@ pub struct BenchArgs {
     #[arg(long)]
     table: bool,
     /// Measure only these goals of the table, such as S3,S8.
-    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = table::GOALS)]
+    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    #[arg(value_parser = PossibleValuesParser::new(table::goals()))]
     only: Vec<String>,
     /// Pairs of measurements for each goal of the table.
     #[arg(long, value_name = "N", default_value_t = 5)]
@@ -130,41 +126,16 @@ pub struct BenchArgs {
     json: bool,
 }
 
-/// Purchase policy of the bench's SKU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum BenchPolicy {
-    OnePerBuyer,
-    Unlimited,
-    Quota(u32),
-}
-
-impl FromStr for BenchPolicy {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.split_once(':') {
-            None if text == "one_per_buyer" => Ok(Self::OnePerBuyer),
-            None if text == "unlimited" => Ok(Self::Unlimited),
-            Some(("quota", limit)) => {
-                limit.parse().map(Self::Quota).map_err(|error| format!("quota: {error}"))
-            }
-            _ => Err("expected one_per_buyer, unlimited or quota:LIMIT".to_owned()),
+/// Reads `one_per_buyer`, `unlimited` or `quota:LIMIT`.
+fn policy(text: &str) -> Result<Value, String> {
+    match text.split_once(':') {
+        None if text == "one_per_buyer" => Ok(json!({ "kind": text })),
+        None if text == "unlimited" => Ok(json!({ "kind": text, "max_quantity": 1 })),
+        Some(("quota", limit)) => {
+            let limit: u32 = limit.parse().map_err(|error| format!("quota: {error}"))?;
+            Ok(json!({ "kind": "quota", "limit": limit, "max_quantity": 1 }))
         }
-    }
-}
-
-impl BenchPolicy {
-    fn json(self) -> Value {
-        match self {
-            Self::OnePerBuyer => json!({ "kind": "one_per_buyer" }),
-            Self::Unlimited => json!({ "kind": "unlimited", "max_quantity": 1 }),
-            Self::Quota(limit) => json!({ "kind": "quota", "limit": limit, "max_quantity": 1 }),
-        }
-    }
-
-    /// Whether each purchase needs a request id that the server issued before.
-    fn needs_request_ids(self) -> bool {
-        self != Self::OnePerBuyer
+        _ => Err("expected one_per_buyer, unlimited or quota:LIMIT".to_owned()),
     }
 }
 
@@ -190,19 +161,15 @@ impl BenchArgs {
         ]
     }
 
-    fn admin_token(&self) -> anyhow::Result<Option<String>> {
+    fn admin_token(&self) -> anyhow::Result<Option<SecretString>> {
         let Some(file) = &self.admin_token_file else { return Ok(None) };
         let token = std::fs::read_to_string(file)
             .with_context(|| format!("cannot read {}", file.display()))?;
-        Ok(Some(token.trim().to_owned()))
+        Ok(Some(SecretString::from(token.trim())))
     }
 }
 
 /// Runs the bench; needs a tokio runtime with time and I/O, such as actix's.
-///
-/// # Errors
-/// When a server cannot be started or reached (exit code 2). A run that happened is `Ok`, with
-/// exit code 1 when it is void.
 pub async fn run(args: BenchArgs) -> anyhow::Result<Exit> {
     if args.rounds == 0 || args.seconds == 0 {
         let remedy = "give --rounds and --seconds at least 1";
@@ -253,10 +220,10 @@ mod tests {
 
     #[test]
     fn policies_are_read() {
-        assert_eq!("quota:3".parse(), Ok(BenchPolicy::Quota(3)));
-        assert_eq!("unlimited".parse(), Ok(BenchPolicy::Unlimited));
-        assert!("quota".parse::<BenchPolicy>().is_err());
-        assert!("quota:x".parse::<BenchPolicy>().is_err());
+        assert_eq!(policy("quota:3").unwrap()["limit"], 3);
+        assert_eq!(policy("unlimited").unwrap()["kind"], "unlimited");
+        assert!(policy("quota").is_err());
+        assert!(policy("quota:x").is_err());
     }
 
     #[tokio::test]

@@ -8,21 +8,15 @@ use anyhow::Context;
 use diesel_async::{AsyncConnection, AsyncMysqlConnection, SimpleAsyncConnection};
 use futures_util::future::try_join_all;
 
-use super::crowd::{BATCH_MAX, Offer, place, settings, wish};
-use super::lab::Lab;
+use super::bare::{self, Bare, settings};
+use super::crowd::{BATCH_MAX, Offer, place, wish};
+use super::lab::{ENDLESS, Lab};
 use super::meter::Meter;
 use super::private::MariaServer;
-use super::sample::{Round, Sample, row};
-use super::stats::{Goal, grouped};
+use super::stats::{Round, Sample, grouped, row};
 use super::table::Row;
-use crate::cli::engine::{self, Bare};
 use crate::clock::now_monotonic;
-use crate::domain::{OrderIntent, OrderState, SaleId};
-
-/// Stock that no round can sell.
-const ENDLESS: u32 = 1_000_000_000;
-/// SKU numbers of raw rows begin here, far from those of sales.
-const RAW_SKU: u64 = 1_000_000;
+use crate::domain::{OrderIntent, OrderState, SkuNo};
 
 /// The rig of both goals.
 struct Rig {
@@ -31,7 +25,6 @@ struct Rig {
     raw: AsyncMysqlConnection,
     /// Writers that the ledger has.
     writers: usize,
-    raw_skus: u64,
 }
 
 /// Measures both goals with the same rounds of the product.
@@ -39,9 +32,9 @@ pub(super) async fn ledger(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Row>> {
     let maria = MariaServer::start(lab.args.directory.as_deref()).await?;
     let set = ["tier=ledger".to_owned(), format!("ledger.url={}", maria.url())];
     let settings = settings(&set)?;
-    let bare = engine::bare(&settings).await?;
+    let bare = bare::bare(&settings).await?;
     let raw = AsyncMysqlConnection::establish(&maria.url()).await?;
-    let mut rig = Rig { bare, maria, raw, writers: settings.ledger.writers, raw_skus: RAW_SKU };
+    let mut rig = Rig { bare, maria, raw, writers: settings.ledger.writers };
     let (mut one_by_one, mut loader) = (Vec::new(), Vec::new());
     // The first round warms up.
     for number in 0..=lab.args.rounds {
@@ -55,22 +48,14 @@ pub(super) async fn ledger(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Row>> {
             grouped(loaded.value)
         ));
         if number > 0 {
-            one_by_one.push(Round { product: product.clone(), yardstick: Some(single) });
-            loader.push(Round { product, yardstick: Some(loaded) });
+            one_by_one.push(Round::pair(product.clone(), single));
+            loader.push(Round::pair(product, loaded));
         }
     }
     rig.bare.ledger.close().await;
-    let goal = Goal::AtLeast { floor: 20.0, aim: 60.0 };
-    let what = "orders per second in MariaDB, against one transaction each";
-    let mut s8 = row("S8", what, goal, &one_by_one, "/s")?;
-    s8.remark = Some(format!(
-        "core-µs are MariaDB's; one batch on its way against {} transactions",
-        rig.writers
-    ));
-    let goal = Goal::AtLeast { floor: 0.60, aim: 0.85 };
-    let what = "the same against a raw multi-row loader";
-    let s9 = row("S9", what, goal, &loader, "/s")?;
-    Ok(vec![s8, s9])
+    let remark =
+        format!("core-µs are MariaDB's; one batch on its way against {} transactions", rig.writers);
+    Ok(vec![row("S8", &one_by_one, Some(remark))?, row("S9", &loader, None)?])
 }
 
 impl Rig {
@@ -83,7 +68,7 @@ impl Rig {
     ) -> anyhow::Result<Sample> {
         let offer = Offer::open(&self.bare, ENDLESS, 1).await?;
         let (end, placed) = (now_monotonic() + lab.args.round(), AtomicU64::new(0));
-        let meter = Meter::start(self.maria.pid())?;
+        let meter = Meter::start(&[("mariadb", self.maria.pid())])?;
         try_join_all((0..together).map(|_| async {
             while now_monotonic() < end {
                 place(&self.bare, intents(&offer, batch)?).await?;
@@ -92,40 +77,29 @@ impl Rig {
             anyhow::Ok(())
         }))
         .await?;
-        let metered = meter.stop(lab)?;
+        let metered = lab.stop(meter)?;
         let placed = placed.into_inner();
-        self.check(lab, &offer, placed).await?;
-        let mut sample = metered.sample(metered.rate(placed), placed);
-        sample.batches = vec![("ledger", batch as f64)];
-        Ok(sample)
-    }
-
-    async fn check(&self, lab: &mut Lab<'_>, offer: &Offer, placed: u64) -> anyhow::Result<()> {
-        let sale: &SaleId = &offer.sale;
+        let sale = &offer.sale;
         let landed = self.bare.ledger.tally(offer.sku.no).await?.num_orders;
-        if landed != placed {
-            lab.void.push(format!("{sale}: {placed} placed, {landed} landed"));
-        }
-        let violations = self.bare.ledger_violations(sale).await?;
-        if !violations.is_empty() {
-            lab.void.push(format!("{sale}: audit {}", violations.join("; ")));
-        }
-        Ok(())
+        lab.require(landed == placed, || format!("{sale}: {placed} placed, {landed} landed"));
+        lab.require_none(sale.as_str(), &self.bare.ledger_violations(sale).await?);
+        let sample = metered.sample(metered.rate(placed), placed);
+        Ok(Sample { batches: vec![("ledger", batch as f64)], ..sample })
     }
 
     /// Inserts as many rows as it can in one round: batches of the same size, each its own
     /// transaction, without stock, limits or a look at what failed.
     async fn load_raw(&mut self, lab: &mut Lab<'_>) -> anyhow::Result<Sample> {
-        self.raw_skus += 1;
+        // An audit asks for the sale of each order.
         let offer = Offer::open(&self.bare, 1, 1).await?;
         let (end, mut loaded) = (now_monotonic() + lab.args.round(), 0);
-        let meter = Meter::start(self.maria.pid())?;
+        let meter = Meter::start(&[("mariadb", self.maria.pid())])?;
         while now_monotonic() < end {
-            let rows = insert(self.raw_skus, &intents(&offer, BATCH_MAX)?);
+            let rows = insert(offer.sku.no, &intents(&offer, BATCH_MAX)?);
             self.raw.batch_execute(&rows).await.context("loading raw rows")?;
             loaded += BATCH_MAX as u64;
         }
-        let metered = meter.stop(lab)?;
+        let metered = lab.stop(meter)?;
         Ok(metered.sample(metered.rate(loaded), loaded))
     }
 }
@@ -136,7 +110,7 @@ fn intents(offer: &Offer, batch: usize) -> anyhow::Result<Vec<OrderIntent>> {
     (0..batch).map(intent).collect()
 }
 
-fn insert(sku: u64, intents: &[OrderIntent]) -> String {
+fn insert(sku: SkuNo, intents: &[OrderIntent]) -> String {
     let mut text = "INSERT INTO orders (sku_no, buyer_id, slot, request_id, epoch, quantity, \
                     amount, state, placed_at_ms, pay_by_ms, trace_id) VALUES "
         .to_owned();

@@ -4,17 +4,16 @@
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::Command;
 
 use anyhow::{Context, bail};
 use diesel_async::{AsyncConnection, AsyncMysqlConnection, SimpleAsyncConnection};
+use tempfile::TempDir;
 
-use super::scratch::Scratch;
-use crate::clock::now_monotonic;
+use super::process::{Process, scratch};
 
-const START_PATIENCE: Duration = Duration::from_mins(1);
-const POLL_PERIOD: Duration = Duration::from_millis(20);
+const PORTS: std::ops::Range<u16> = 12_000..32_000;
+const PORT_TRIES: usize = 1_000;
 /// The server is on loopback, for minutes, and holds nothing.
 const PASSWORD: &str = "bench";
 
@@ -22,8 +21,8 @@ const PASSWORD: &str = "bench";
 #[derive(Debug, thiserror::Error)]
 #[error("{program} is not installed (apt-get install {package})")]
 pub(super) struct Missing {
-    program: &'static str,
-    package: &'static str,
+    pub(super) program: &'static str,
+    pub(super) package: &'static str,
 }
 
 /// Requires a program; how it is called. Servers may be where only administrators look.
@@ -37,77 +36,33 @@ pub(super) fn need(program: &'static str, package: &'static str) -> anyhow::Resu
     Err(Missing { program, package }.into())
 }
 
-/// Requires a program by its file, which is in one of these places.
-pub(super) fn need_file(
-    places: &[&str],
-    program: &'static str,
-    package: &'static str,
-) -> anyhow::Result<String> {
-    let found = places.iter().find(|place| Path::new(place).is_file());
-    found.map(|&place| place.to_owned()).ok_or_else(|| Missing { program, package }.into())
+/// Starts a program in a folder that no other server uses, with its temporary files in there: a
+/// starting MariaDB deletes those of another one that it finds. It ends with this process.
+pub(super) fn start(program: &str, words: &[String], folder: &Path) -> anyhow::Result<Process> {
+    let temporary = folder.join("tmp");
+    fs::create_dir_all(&temporary)?;
+    // The signal comes when the thread that started the child ends: the main one, here.
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", program]).args(words);
+    Process::start(command.current_dir(folder).env("TMPDIR", &temporary), folder)
 }
 
-/// A process that ends with this value, or with this process.
-#[derive(Debug)]
-pub(super) struct Process(Child);
-
-impl Process {
-    pub(super) fn start(program: &str, arguments: &[String], log: &Path) -> anyhow::Result<Self> {
-        let log = fs::File::create(log)?;
-        // The signal comes when the thread that started the child ends: the main one, here.
-        let child = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL", program])
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn();
-        Ok(Self(child.with_context(|| format!("cannot start {program}"))?))
-    }
-
-    pub(super) fn id(&self) -> u32 {
-        self.0.id()
-    }
-
-    /// Polls until `answer` gives a value.
-    pub(super) async fn until<T>(
-        &mut self,
-        log: &Path,
-        mut answer: impl AsyncFnMut() -> Option<T>,
-    ) -> anyhow::Result<T> {
-        let end = now_monotonic() + START_PATIENCE;
-        loop {
-            if let Some(answer) = answer().await {
-                return Ok(answer);
-            }
-            if self.0.try_wait()?.is_some() || now_monotonic() > end {
-                let said = fs::read_to_string(log).unwrap_or_default();
-                bail!("a private server does not start: {said}");
-            }
-            tokio::time::sleep(POLL_PERIOD).await;
-        }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It has ended already when these fail.
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
-}
-
-/// A port that nobody listens on at the moment.
+/// A port that nobody listens on at the moment, out of a range from which the kernel takes none for
+/// outgoing connections: it stays free until the server listens.
 pub(super) fn free_port() -> anyhow::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+    let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+    let mut tried = std::iter::repeat_with(|| fastrand::u16(PORTS)).take(PORT_TRIES);
+    tried.find(is_free).with_context(|| format!("no free port in {PORTS:?}"))
 }
 
 /// A redis-server.
 #[derive(Debug)]
 pub(super) struct RedisServer {
-    // Ends before its folder is removed.
-    process: Process,
-    _scratch: Scratch,
+    /// `None`: it is down. Ends before its folder is removed.
+    process: Option<Process>,
+    scratch: TempDir,
+    program: String,
+    words: Vec<String>,
     pub(super) address: SocketAddr,
 }
 
@@ -115,22 +70,35 @@ impl RedisServer {
     /// An empty one without snapshots, with further options such as `--appendonly yes`.
     pub(super) async fn start(parent: Option<&Path>, options: &[&str]) -> anyhow::Result<Self> {
         let program = need("redis-server", "redis-server")?;
-        let scratch = Scratch::new(parent)?;
+        let scratch = scratch(parent)?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
         let port = address.port().to_string();
         let folder = scratch.path().display().to_string();
         let base = ["--port", &port, "--bind", "127.0.0.1", "--dir", &folder, "--save", ""];
-        let arguments: Vec<String> =
-            base.iter().chain(options).map(|&word| word.to_owned()).collect();
-        let log = scratch.path().join("log");
-        let mut process = Process::start(&program, &arguments, &log)?;
-        let client = redis::Client::open(format!("redis://{address}"))?;
-        process.until(&log, async || client.get_connection().ok()).await?;
-        Ok(Self { process, _scratch: scratch, address })
+        let words = base.iter().chain(options).map(|&word| word.to_owned()).collect();
+        let mut server = Self { process: None, scratch, program, words, address };
+        server.up().await?;
+        Ok(server)
     }
 
+    /// Starts it on the data that it has; ready once it has read its append-only file.
+    pub(super) async fn up(&mut self) -> anyhow::Result<()> {
+        let mut process = start(&self.program, &self.words, self.scratch.path())?;
+        let is_loaded =
+            async |_: &str| redis::cmd("PING").query::<String>(&mut self.connect().ok()?).ok();
+        process.until(is_loaded).await?;
+        self.process = Some(process);
+        Ok(())
+    }
+
+    /// `kill -9`.
+    pub(super) fn down(&mut self) {
+        self.process = None;
+    }
+
+    /// 0 while it is down.
     pub(super) fn pid(&self) -> u32 {
-        self.process.id()
+        self.process.as_ref().map_or(0, Process::id)
     }
 
     pub(super) fn url(&self) -> String {
@@ -141,6 +109,17 @@ impl RedisServer {
     pub(super) fn connect(&self) -> anyhow::Result<redis::Connection> {
         Ok(redis::Client::open(self.url())?.get_connection()?)
     }
+
+    pub(super) fn clear(&self) -> anyhow::Result<()> {
+        Ok(redis::cmd("FLUSHALL").arg("SYNC").exec(&mut self.connect()?)?)
+    }
+
+    pub(super) fn used_memory(&self) -> anyhow::Result<f64> {
+        let info: String = redis::cmd("INFO").arg("memory").query(&mut self.connect()?)?;
+        let mut lines = info.lines();
+        let used = lines.find_map(|line| line.strip_prefix("used_memory:")?.trim().parse().ok());
+        used.context("INFO has no used_memory")
+    }
 }
 
 /// A MariaDB with an empty database.
@@ -148,7 +127,7 @@ impl RedisServer {
 pub(super) struct MariaServer {
     // Ends before its folder is removed.
     process: Process,
-    _scratch: Scratch,
+    _scratch: TempDir,
     address: SocketAddr,
 }
 
@@ -157,9 +136,9 @@ impl MariaServer {
     /// the disk.
     pub(super) async fn start(parent: Option<&Path>) -> anyhow::Result<Self> {
         let program = need("mariadbd", "mariadb-server")?;
-        let scratch = Scratch::new(parent)?;
+        let scratch = scratch(parent)?;
         let file = |name: &str| scratch.path().join(name).display().to_string();
-        install(&file("data"))?;
+        install(&file("data"), scratch.path())?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
         // One statement on each line.
         fs::write(
@@ -170,7 +149,7 @@ impl MariaServer {
                  GRANT ALL ON `floodgate%`.* TO floodgate@127.0.0.1;\n"
             ),
         )?;
-        let mut arguments = vec![
+        let mut words = vec![
             "--no-defaults".to_owned(),
             format!("--datadir={}", file("data")),
             format!("--socket={}", file("socket")),
@@ -183,13 +162,12 @@ impl MariaServer {
             "--innodb-log-file-size=512M".to_owned(),
             "--innodb-flush-log-at-trx-commit=1".to_owned(),
         ];
-        arguments.extend(as_root());
-        let log = scratch.path().join("log");
-        let process = Process::start(&program, &arguments, &log)?;
+        words.extend(as_root());
+        let process = start(&program, &words, scratch.path())?;
         let mut server = Self { process, _scratch: scratch, address };
         let url = server.url();
-        let greet = async || AsyncMysqlConnection::establish(&url).await.ok();
-        server.process.until(&log, greet).await?;
+        let greet = async |_: &str| AsyncMysqlConnection::establish(&url).await.ok();
+        server.process.until(greet).await?;
         Ok(server)
     }
 
@@ -216,8 +194,9 @@ impl MariaServer {
 }
 
 /// Makes an empty data folder.
-fn install(folder: &str) -> anyhow::Result<()> {
+fn install(folder: &str, temporary: &Path) -> anyhow::Result<()> {
     let made = Command::new("mariadb-install-db")
+        .env("TMPDIR", temporary)
         .args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"])
         .arg(format!("--datadir={folder}"))
         .args(as_root())

@@ -2,12 +2,14 @@
 //! gone with the bench.
 
 use std::fs::{self, Permissions};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::private::{Process, free_port, need_file};
-use super::scratch::Scratch;
+use tempfile::TempDir;
+
+use super::private::{Missing, free_port, start};
+use super::process::{Process, scratch};
 
 /// Where the package keeps its own program: the one on the path changes user.
 const PROGRAMS: [&str; 3] = [
@@ -34,18 +36,19 @@ pub(super) struct RabbitServer {
     node: Option<Process>,
     _mapper: Process,
     // Removed after both have ended.
-    scratch: Scratch,
-    program: String,
-    address: SocketAddr,
-    node_port: u16,
-    mapper_port: u16,
+    scratch: TempDir,
+    /// The program and its environment, as `env` takes them.
+    words: Vec<String>,
+    port: u16,
 }
 
 impl RabbitServer {
     /// An empty one with its defaults.
     pub(super) async fn start(parent: Option<&Path>) -> anyhow::Result<Self> {
-        let program = need_file(&PROGRAMS, "rabbitmq-server", "rabbitmq-server")?;
-        let scratch = Scratch::new(parent)?;
+        let program = PROGRAMS.into_iter().find(|program| Path::new(program).is_file());
+        let missing = Missing { program: "rabbitmq-server", package: "rabbitmq-server" };
+        let program = program.ok_or(missing)?;
+        let scratch = scratch(parent)?;
         let file = |name: &str| scratch.path().join(name);
         fs::create_dir(file("home"))?;
         let cookie = file("home/.erlang.cookie");
@@ -55,15 +58,15 @@ impl RabbitServer {
         fs::write(file("rabbitmq.conf"), SETTINGS)?;
         let mapper_port = free_port()?;
         let words = ["-address", "127.0.0.1", "-port", &mapper_port.to_string()];
-        let words = words.map(str::to_owned);
-        let log = file("mapper.log");
-        let mut mapper = Process::start("epmd", &words, &log)?;
+        let mut mapper = start("epmd", &words.map(str::to_owned), &file("home"))?;
         let mapped = (Ipv4Addr::LOCALHOST, mapper_port);
-        mapper.until(&log, async || TcpStream::connect(mapped).ok()).await?;
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
-        let node_port = free_port()?;
-        let mut server =
-            Self { node: None, _mapper: mapper, scratch, program, address, node_port, mapper_port };
+        mapper.until(async |_: &str| TcpStream::connect(mapped).ok()).await?;
+        let (port, node_port) = (free_port()?, free_port()?);
+        let mut words = vec!["-i".to_owned()];
+        let environment = environment(scratch.path(), [mapper_port, port, node_port]);
+        words.extend(environment.map(|(name, value)| format!("{name}={value}")));
+        words.push(program.to_owned());
+        let mut server = Self { node: None, _mapper: mapper, scratch, words, port };
         server.up().await?;
         Ok(server)
     }
@@ -71,15 +74,11 @@ impl RabbitServer {
     /// Starts it on the data that it has.
     pub(super) async fn up(&mut self) -> anyhow::Result<()> {
         // What the node before wrote does not say that this one is ready.
-        drop(fs::remove_dir_all(self.file("log")));
-        let mut words = vec!["-i".to_owned()];
-        words.extend(self.environment().map(|(name, value)| format!("{name}={value}")));
-        words.push(self.program.clone());
-        let output = self.file("output");
-        let mut node = Process::start("env", &words, &output)?;
-        let log = self.file(&format!("log/{NODE}.log"));
+        drop(fs::remove_dir_all(self.scratch.path().join("log")));
+        let mut node = start("env", &self.words, self.scratch.path())?;
+        let log = self.scratch.path().join(format!("log/{NODE}.log"));
         let is_up = |said: &String| said.contains("Server startup complete");
-        node.until(&output, async || fs::read_to_string(&log).ok().filter(is_up)).await?;
+        node.until(async |_: &str| fs::read_to_string(&log).ok().filter(is_up)).await?;
         self.node = Some(node);
         Ok(())
     }
@@ -89,32 +88,6 @@ impl RabbitServer {
         self.node = None;
     }
 
-    fn file(&self, name: &str) -> PathBuf {
-        self.scratch.path().join(name)
-    }
-
-    fn environment(&self) -> [(&'static str, String); 15] {
-        let file = |name: &str| self.file(name).display().to_string();
-        [
-            ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()),
-            ("HOME", file("home")),
-            ("ERL_EPMD_PORT", self.mapper_port.to_string()),
-            ("ERL_EPMD_ADDRESS", "127.0.0.1".to_owned()),
-            ("RABBITMQ_NODENAME", NODE.to_owned()),
-            ("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1".to_owned()),
-            ("RABBITMQ_NODE_PORT", self.address.port().to_string()),
-            ("RABBITMQ_DIST_PORT", self.node_port.to_string()),
-            ("RABBITMQ_MNESIA_BASE", file("data")),
-            ("RABBITMQ_LOG_BASE", file("log")),
-            ("RABBITMQ_ENABLED_PLUGINS_FILE", file("plugins")),
-            ("RABBITMQ_CONFIG_FILE", file("rabbitmq.conf")),
-            ("RABBITMQ_CONF_ENV_FILE", file("none")),
-            // The script becomes the node, instead of waiting for it.
-            ("RUNNING_UNDER_SYSTEMD", "1".to_owned()),
-            ("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", RUNTIME.to_owned()),
-        ]
-    }
-
     /// 0 while it is down.
     pub(super) fn pid(&self) -> u32 {
         self.node.as_ref().map_or(0, Process::id)
@@ -122,6 +95,30 @@ impl RabbitServer {
 
     /// The address of its virtual host `/`.
     pub(super) fn url(&self) -> String {
-        format!("amqp://guest:guest@{}/%2f", self.address)
+        format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.port)
     }
+}
+
+fn environment(folder: &Path, ports: [u16; 3]) -> [(&'static str, String); 16] {
+    let file = |name: &str| folder.join(name).display().to_string();
+    let [mapper, broker, node] = ports.map(|port| port.to_string());
+    [
+        ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()),
+        ("HOME", file("home")),
+        ("TMPDIR", file("tmp")),
+        ("ERL_EPMD_PORT", mapper),
+        ("ERL_EPMD_ADDRESS", "127.0.0.1".to_owned()),
+        ("RABBITMQ_NODENAME", NODE.to_owned()),
+        ("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1".to_owned()),
+        ("RABBITMQ_NODE_PORT", broker),
+        ("RABBITMQ_DIST_PORT", node),
+        ("RABBITMQ_MNESIA_BASE", file("data")),
+        ("RABBITMQ_LOG_BASE", file("log")),
+        ("RABBITMQ_ENABLED_PLUGINS_FILE", file("plugins")),
+        ("RABBITMQ_CONFIG_FILE", file("rabbitmq.conf")),
+        ("RABBITMQ_CONF_ENV_FILE", file("none")),
+        // The script becomes the node, instead of waiting for it.
+        ("RUNNING_UNDER_SYSTEMD", "1".to_owned()),
+        ("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", RUNTIME.to_owned()),
+    ]
 }

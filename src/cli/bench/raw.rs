@@ -1,19 +1,18 @@
 //! The broker without this program around it: the usual publish loop, and what a queue holds.
 
 use std::collections::VecDeque;
-use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use lapin::options::{
     BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions, QueueDeleteOptions,
     QueuePurgeOptions,
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties};
-use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
+use super::rabbit::RabbitServer;
 use crate::broker::topology::Address;
 use crate::clock::now_monotonic;
 
@@ -32,23 +31,21 @@ pub(super) struct Loop {
 }
 
 /// Publishes to a quorum queue through the default exchange, a window of messages always on its
-/// way; how long that took, without connecting. Connection, channel and thread are its own.
-pub(super) async fn publish(url: String, job: Loop) -> anyhow::Result<Duration> {
-    with_channel(url, async move |channel| {
-        let mut arguments = FieldTable::default();
-        arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
-        let options = QueueDeclareOptions::durable();
-        channel.queue_declare(QUEUE.into(), options, arguments).await?;
-        channel.confirm_select(ConfirmSelectOptions::default()).await?;
-        let took = run(channel, job).await?;
-        let found = purge_on(channel, QUEUE).await?;
-        channel.queue_delete(QUEUE.into(), QueueDeleteOptions::default()).await?;
-        if found != job.messages {
-            bail!("{} messages were confirmed, and the queue had {found}", job.messages);
-        }
-        Ok(took)
-    })
-    .await
+/// way; how long that took, without connecting.
+pub(super) async fn publish(server: &RabbitServer, job: Loop) -> anyhow::Result<Duration> {
+    let (connection, channel) = connect(server).await?;
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+    channel.queue_declare(QUEUE.into(), QueueDeclareOptions::durable(), arguments).await?;
+    channel.confirm_select(ConfirmSelectOptions::default()).await?;
+    let took = run(&channel, job).await?;
+    let found = channel.queue_purge(QUEUE.into(), QueuePurgeOptions::default()).await?;
+    channel.queue_delete(QUEUE.into(), QueueDeleteOptions::default()).await?;
+    if u64::from(found) != job.messages {
+        bail!("{} messages were confirmed, and the queue had {found}", job.messages);
+    }
+    connection.close(200, "done".into()).await?;
+    Ok(took)
 }
 
 async fn run(channel: &Channel, job: Loop) -> anyhow::Result<Duration> {
@@ -85,61 +82,40 @@ pub(super) const STRANGE_EVERY: Duration = Duration::from_millis(100);
 
 /// Sends messages that nobody can read, each another, until it is over; how many they were.
 pub(super) async fn strange(
-    url: String,
-    to: Address,
+    server: &RabbitServer,
+    to: &Address,
     first: u64,
     mut over: oneshot::Receiver<()>,
 ) -> anyhow::Result<u64> {
-    with_channel(url, async move |channel| {
-        channel.confirm_select(ConfirmSelectOptions::default()).await?;
-        let mut pace = tokio::time::interval(STRANGE_EVERY);
-        let mut next = first;
-        loop {
-            tokio::select! {
-                _over = &mut over => return Ok(next - first),
-                _tick = pace.tick() => {}
-            }
-            let body = format!("stranger {next}");
-            let properties = BasicProperties::default().with_delivery_mode(PERSISTENT);
-            let (exchange, key) = (to.exchange.as_str().into(), to.key.as_str().into());
-            let options = BasicPublishOptions::default();
-            let sent = channel.basic_publish(exchange, key, options, body.as_bytes(), properties);
-            confirmed(Some(sent.await?)).await?;
-            next += 1;
+    let (_connection, channel) = connect(server).await?;
+    channel.confirm_select(ConfirmSelectOptions::default()).await?;
+    let mut pace = tokio::time::interval(STRANGE_EVERY);
+    let mut next = first;
+    loop {
+        tokio::select! {
+            _over = &mut over => return Ok(next - first),
+            _tick = pace.tick() => {}
         }
-    })
-    .await
+        let body = format!("stranger {next}");
+        let properties = BasicProperties::default().with_delivery_mode(PERSISTENT);
+        let (exchange, key) = (to.exchange.as_str().into(), to.key.as_str().into());
+        let options = BasicPublishOptions::default();
+        let sent = channel.basic_publish(exchange, key, options, body.as_bytes(), properties);
+        confirmed(Some(sent.await?)).await?;
+        next += 1;
+    }
 }
 
 /// Empties a queue; how many messages it had.
-pub(super) async fn purge(url: String, queue: String) -> anyhow::Result<u64> {
-    with_channel(url, async move |channel| purge_on(channel, &queue).await).await
-}
-
-async fn purge_on(channel: &Channel, queue: &str) -> anyhow::Result<u64> {
+pub(super) async fn purge(server: &RabbitServer, queue: &str) -> anyhow::Result<u64> {
+    let (connection, channel) = connect(server).await?;
     let purged = channel.queue_purge(queue.into(), QueuePurgeOptions::default()).await?;
+    connection.close(200, "done".into()).await?;
     Ok(purged.into())
 }
 
-/// Works on a connection of its own, on a thread of its own.
-async fn with_channel<T: Send + 'static>(
-    url: String,
-    job: impl AsyncFnOnce(&Channel) -> anyhow::Result<T> + Send + 'static,
-) -> anyhow::Result<T> {
-    let (sender, done) = oneshot::channel();
-    let work = move || {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(async {
-            let properties = ConnectionProperties::default();
-            let connection = Connection::connect(&url, properties).await?;
-            let channel = connection.create_channel().await?;
-            let result = job(&channel).await;
-            // Whatever is left ends with the thread.
-            drop(connection.close(200, "done".into()).await);
-            result
-        })
-    };
-    let body = move || drop(sender.send(work()));
-    thread::Builder::new().name("bench-broker".to_owned()).spawn(body)?;
-    done.await.context("the thread of the broker died")?
+async fn connect(server: &RabbitServer) -> anyhow::Result<(Connection, Channel)> {
+    let connection = Connection::connect(&server.url(), ConnectionProperties::default()).await?;
+    let channel = connection.create_channel().await?;
+    Ok((connection, channel))
 }

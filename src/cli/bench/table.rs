@@ -1,38 +1,55 @@
+use anyhow::Context;
 use serde::Serialize;
 
 use super::BenchArgs;
 use super::lab::Lab;
 use super::machine::Machine;
 use super::million::{self, LargeStart};
-use super::scratch::Scratch;
-use super::stats::{Goal, Spread, grouped};
-use super::{
-    backlog, decide, gate, goals, memory, orders, overload, pipeline, poison, relay, takeover,
-};
+use super::stats::{Goal, Spread, grouped, shown};
+use super::{backlog, decide, http, memory, orders, pipeline, relay, restart, takeover};
 use crate::cli::output::Output;
 
-/// Every goal of the table.
-pub(super) const GOALS: [&str; 19] = [
-    "S1",
-    "S2",
-    "S3",
-    "S4",
-    "S5",
-    "S6",
-    "S7",
-    "S8",
-    "S9",
-    "S10",
-    "S11",
-    "S12",
-    "S13",
-    "S14",
-    "S15",
-    "S17",
-    "poison",
-    "sustained",
-    "backlog",
-];
+macro_rules! goals {
+    ($($id:literal $kind:ident $floor:literal $aim:literal $unit:literal $what:literal;)+) => {
+        &[$(($id, $what, Goal::$kind { floor: $floor, aim: $aim }, $unit)),+]
+    };
+}
+
+/// Every row: id, what is measured, floor and aim, and the unit. A goal is named by the first word
+/// of its rows' ids.
+const ROWS: &[(&str, &str, Goal, &str)] = goals! {
+    "S1" AtLeast 0.80 0.92 "/s" "sold-out answers per second";
+    "S1 cpu" AtMost 1.3 1.1 " µs" "core-µs per sold-out answer";
+    "S2" Count 10.0 0.0 "" "Redis commands per 100,000 sold-out answers";
+    "S3" AtLeast 2.0 6.0 "/s" "gate decisions per second against one EVALSHA each";
+    "S4" AtLeast 1.5 4.0 "/s" "the same against a pipeline of 16";
+    "S5" AtLeast 0.50 0.70 "/s" "purchases per second, tier gate, orders in MariaDB";
+    "S6" AtLeast 0.90 1.0 "/s" "relay, one order in each message, against a raw publish loop";
+    "S7" AtLeast 5.0 15.0 "/s" "relay, orders in messages of 64, against the same";
+    "S8" AtLeast 20.0 60.0 "/s" "orders per second in MariaDB, against one transaction each";
+    "S9" AtLeast 0.60 0.85 "/s" "the same against a raw multi-row loader";
+    "S10" AtLeast 6.0 12.0 "/s"
+        "orders landed per second, tier pipeline, against everything one by one";
+    "S11" AtLeast 0.55 0.75 "/s" "durable purchases per second";
+    "S12" AtMost 1.1 1.0 " µs" "p50 at 5 % load, batching against batch = 1";
+    "S13" AtMost 5.0 2.0 " µs" "p99 at 70 % of the maximum, open loop";
+    "S14" AtLeast 0.90 0.98 "/s" "purchases per second at 3x overload against the peak";
+    "S15" AtMost 0.40 0.20 " B" "Redis bytes per accepted buyer";
+    "S17" Count 5.0 1.0 " s"
+        "seconds beyond the heartbeat until what a killed relay held is published";
+    "S17 recovery" AtLeast 0.90 1.0 "/s" "relay that survives another, against a relay alone";
+    "S20" Count 80.0 50.0 " µs" "core-µs of one landed order, all server processes together";
+    "S23" Count 10.0 3.0 " s"
+        "seconds from a kill of Redis until a purchase is accepted again, orders waiting";
+    "poison" AtLeast 0.90 0.98 "/s"
+        "orders landed per second among malformed messages, against none of these";
+    "sustained" Number 10_000.0 20_000.0 "/s"
+        "orders landed per second, tier pipeline, without a break";
+    "backlog" Count 150.0 150.0 " B"
+        "Redis bytes for each order that waits, request and limit included";
+    "backlog drain" AtLeast 0.9 1.0 "/s"
+        "the same, drained by one relay, against its steady rate";
+};
 
 /// A range of ratios wider than this share of the median is pointed out.
 const WIDE: f64 = 0.15;
@@ -83,11 +100,28 @@ struct Table {
     void: Vec<String>,
 }
 
+/// The goals that can be asked for.
+pub(super) fn goals() -> Vec<&'static str> {
+    let mut ids: Vec<_> = ROWS.iter().map(|(id, ..)| goal_of(id)).collect();
+    ids.dedup();
+    ids
+}
+
+fn goal_of(id: &'static str) -> &'static str {
+    id.split(' ').next().unwrap_or_default()
+}
+
+/// What is measured in a row, its limits, and the unit.
+pub(super) fn goal(id: &str) -> anyhow::Result<(&'static str, Goal, &'static str)> {
+    let (_, what, goal, unit) =
+        ROWS.iter().find(|(of, ..)| *of == id).with_context(|| format!("no row {id}"))?;
+    Ok((what, *goal, unit))
+}
+
 /// Measures every goal and prints the table; false when it is void.
 pub(super) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
-    let scratch = Scratch::new(args.directory.as_deref())?;
-    let machine = Machine::look(scratch.path())?;
-    let mut lab = Lab::new(args)?;
+    let mut lab = Lab::new(args).await?;
+    let machine = Machine::look(lab.scratch.path())?;
     let rows = measure_goals(&mut lab).await;
     let large_start = if args.skip_million || !args.only.is_empty() {
         None
@@ -114,7 +148,7 @@ pub(super) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
 
 /// A goal that fails voids the table, but the others are still shown.
 async fn measure_goals(lab: &mut Lab<'_>) -> Vec<Row> {
-    let mut rows = Vec::new();
+    let mut rows: Vec<Row> = Vec::new();
     macro_rules! measure {
         ($($id:literal),+; $what:literal, $goal:path) => {
             if lab.wants(&[$($id),+]) {
@@ -126,44 +160,23 @@ async fn measure_goals(lab: &mut Lab<'_>) -> Vec<Row> {
             }
         };
     }
-    measure!("S1"; "sold-out answers", goals::sold_out);
-    measure!("S2"; "commands for sold-out answers", gate::commands);
+    measure!("S1"; "sold-out answers", http::sold_out);
+    measure!("S2"; "commands for sold-out answers", http::commands);
     measure!("S3"; "gate decisions", decide::one_by_one);
     measure!("S4"; "gate decisions, pipelined", decide::pipelined);
-    measure!("S5"; "purchases, tier gate", gate::purchases);
+    measure!("S5"; "purchases, tier gate", http::purchases);
     measure!("S6", "S7"; "outbox to broker", relay::relay);
     measure!("S8", "S9"; "orders in MariaDB", orders::ledger);
-    measure!("S10"; "HTTP to ledger", pipeline::end_to_end);
-    measure!("S11", "S12", "S13", "S14"; "durable purchases", embedded);
+    measure!("S10", "S20"; "HTTP to ledger", pipeline::end_to_end);
+    measure!("S11", "S12", "S13", "S14"; "durable purchases", http::durable);
     measure!("S15"; "memory of Redis", memory::bytes);
     measure!("S17"; "death of a relay", takeover::takeover);
-    measure!("poison"; "malformed messages", poison::poison);
+    measure!("S23"; "restart of Redis", restart::restart);
+    measure!("poison"; "malformed messages", pipeline::poison);
     measure!("sustained"; "HTTP to ledger, without a break", pipeline::sustained);
     measure!("backlog"; "a broker that was down", backlog::backlog);
-    rows.retain(|row| lab.wants(&[row.id.split(' ').next().unwrap_or_default()]));
+    rows.retain(|row| lab.wants(&[goal_of(row.id)]));
     rows
-}
-
-/// The goals that are relative to the maximum of durable purchases.
-async fn embedded(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Row>> {
-    let (row, maximum) = goals::accepted(lab).await?;
-    let mut rows = vec![row];
-    if lab.wants(&["S12"]) {
-        lab.say("S12 light load");
-        let measured = goals::light_load(lab, maximum).await;
-        rows.extend(lab.keep_going("S12", measured));
-    }
-    if lab.wants(&["S13"]) {
-        lab.say("S13 heavy load");
-        let measured = goals::heavy_load(lab, maximum).await;
-        rows.extend(lab.keep_going("S13", measured));
-    }
-    if lab.wants(&["S14"]) {
-        lab.say("S14 overload");
-        let measured = overload::goodput(lab, maximum).await;
-        rows.extend(lab.keep_going("S14", measured));
-    }
-    Ok(rows)
 }
 
 impl Table {
@@ -189,9 +202,7 @@ impl Table {
         );
         lines.push(String::new());
         lines.extend(self.rows.iter().flat_map(Row::remarks));
-        if let Some(start) = &self.large_start {
-            lines.push(format!("* {}.", start.line()));
-        }
+        lines.extend(self.large_start.as_ref().map(|start| format!("* {}.", start.line())));
         if self.stolen_max > STOLEN {
             let percent = self.stolen_max * 100.0;
             lines.push(format!("* neighbours took up to {percent:.1} % of the machine's time."));
@@ -214,7 +225,7 @@ impl Table {
 
 impl Row {
     fn markdown(&self) -> String {
-        let (floor, aim) = self.goal.columns();
+        let [floor, aim] = self.goal.columns();
         let (id, what, unit) = (self.id, self.what, self.unit);
         let none = || "-".to_owned();
         let yardstick = self.yardstick.map(|side| format!("{}{unit}", amount(side.median)));
@@ -222,15 +233,15 @@ impl Row {
             .ratio
             .map(|Spread { median, min, max }| format!("{median:.2}x ({min:.2} to {max:.2})"));
         let judged = self.ratio.unwrap_or(self.product).median;
-        let batches: Vec<_> =
-            self.batches.iter().map(|(name, size)| format!("{name} {size:.1}")).collect();
+        // Nothing where no time was measured.
+        let cost = |us: f64| if us > 0.0 { format!("{us:.1}") } else { none() };
         format!(
             "| {id} | {what} | {floor} | {aim} | {}{unit} | {} | {} | {} | {} | {} / {} | {} |",
             amount(self.product.median),
             yardstick.unwrap_or_else(none),
             ratio.unwrap_or_else(none),
             self.goal.verdict(judged),
-            if batches.is_empty() { none() } else { batches.join(", ") },
+            if self.batches.is_empty() { none() } else { shown(&self.batches) },
             cost(self.product_us),
             self.yardstick_us.map_or_else(none, cost),
             match self.generator_us {
@@ -243,26 +254,17 @@ impl Row {
     fn remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
         if let Some(ratio) = self.ratio.filter(|ratio| ratio.width() > WIDE) {
-            let percent = ratio.width() * 100.0;
-            remarks.push(format!("* {}: the pairs differ by {percent:.0} %.", self.id));
+            remarks.push(format!("the pairs differ by {:.0} %", ratio.width() * 100.0));
         }
         if self.incomplete != (0, 0) {
             let (product, yardstick) = self.incomplete;
             remarks.push(format!(
-                "* {}: requests without an answer: {product} product, {yardstick} yardstick.",
-                self.id
+                "requests without an answer: {product} product, {yardstick} yardstick"
             ));
         }
-        if let Some(remark) = &self.remark {
-            remarks.push(format!("* {}: {remark}.", self.id));
-        }
-        remarks
+        remarks.extend(self.remark.clone());
+        remarks.into_iter().map(|remark| format!("* {}: {remark}.", self.id)).collect()
     }
-}
-
-/// Nothing where no time was measured.
-fn cost(us: f64) -> String {
-    if us > 0.0 { format!("{us:.1}") } else { "-".to_owned() }
 }
 
 /// Small numbers keep a decimal.

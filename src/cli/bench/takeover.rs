@@ -3,22 +3,23 @@
 
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::ensure;
 use rustix::process::Signal;
 
-use super::crowd::settings;
+use super::bare::settings;
+use super::crowd::{GUESSED_BY, PER_BUCKET_MAX};
 use super::lab::Lab;
-use super::rig::{BUCKETS, Drained, PER_BUCKET_MAX, Plan, Rig, Waiting, for_seconds, published};
-use super::sample::{Round, Sample, row};
-use super::stats::{Goal, grouped};
+use super::pipeline::Servers;
+use super::process::poll;
+use super::rig::{BUCKETS, Plan, Waiting, published};
+use super::stats::{Round, Sample, for_seconds, grouped, row};
 use super::table::Row;
 use crate::clock::now_monotonic;
 
-/// By which the rate is guessed.
-const GUESSED_BY: u64 = 20_000;
-const POLL_PERIOD: Duration = Duration::from_millis(5);
 const PATIENCE: Duration = Duration::from_mins(2);
-/// The backlog is to be gone before the lease ends: what is measured is the lease, not the backlog.
+const NOTHING_IN_HAND: &str = "the relay that was to be killed had never anything in hand";
+/// The backlog is to be gone before the heartbeat ends: what is measured is the heartbeat, not the
+/// backlog.
 const SECONDS_MAX: u64 = 2;
 
 /// What one death came to.
@@ -37,16 +38,16 @@ fn plan(orders: u64) -> Plan {
 }
 
 pub(super) async fn takeover(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Row>> {
-    let rig = Rig::start(lab).await?;
-    let lease_s = settings(&[])?.relay.lease_ttl_ms as f64 / 1_000.0;
-    let rate = steady(&rig, lab, GUESSED_BY).await?.sample.value;
+    let servers = Servers::start(lab).await?;
+    let heartbeat_s = settings(&[])?.relay.heartbeat_ttl_ms as f64 / 1_000.0;
+    let rate = servers.steady(lab, plan(GUESSED_BY)).await?.value;
     let most = PER_BUCKET_MAX * u64::from(BUCKETS);
     let orders = for_seconds(rate, lab.args.seconds.min(SECONDS_MAX), (GUESSED_BY, most));
     let (mut times, mut rates) = (Vec::new(), Vec::new());
     let mut num_orphans = 0;
     for number in 1..=lab.args.rounds {
-        let alone = steady(&rig, lab, orders).await?.sample;
-        let death = death(&rig, lab, orders).await?;
+        let alone = servers.steady(lab, plan(orders)).await?;
+        let death = death(&servers, lab, orders).await?;
         lab.say(&format!(
             "round {number}: {} entries of the dead published after {:.2} s, {}/s by the \
              survivor, {}/s by a relay alone",
@@ -56,63 +57,47 @@ pub(super) async fn takeover(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Row>> {
             grouped(alone.value)
         ));
         num_orphans += death.num_orphans;
-        let side = |value| Sample { value, ..Sample::default() };
-        times.push(Round { product: side(death.takeover_s - lease_s), yardstick: None });
-        rates.push(Round { product: side(death.rate), yardstick: Some(alone) });
+        times.push(Round::number(Sample::of(death.takeover_s - heartbeat_s)));
+        rates.push(Round::pair(Sample::of(death.rate), alone));
     }
-    let goal = Goal::Count { floor: 5.0, aim: 1.0 };
-    let what = "seconds beyond the lease until what a killed relay held is published";
-    let mut takeover = row("S17", what, goal, &times, " s")?;
-    takeover.remark = Some(format!(
-        "the lease is {lease_s} s and was renewed up to a third of it before the kill; \
+    let remark = format!(
+        "the heartbeat lasts {heartbeat_s} s and was renewed up to a third of it before the kill; \
          {num_orphans} entries were in the hands of the dead, in all rounds"
-    ));
-    let goal = Goal::AtLeast { floor: 0.90, aim: 1.0 };
-    let what = "relay that survives another, against a relay alone";
-    Ok(vec![takeover, row("S17 recovery", what, goal, &rates, "/s")?])
+    );
+    Ok(vec![row("S17", &times, Some(remark))?, row("S17 recovery", &rates, None)?])
 }
 
-/// A relay process alone.
-async fn steady(rig: &Rig, lab: &mut Lab<'_>, orders: u64) -> anyhow::Result<Drained> {
-    let stocked = rig.stock(lab, plan(orders)).await?;
-    let drained = rig.drain(lab, &stocked).await?;
-    rig.judge(lab, stocked).await?;
-    Ok(drained)
-}
-
-async fn death(rig: &Rig, lab: &mut Lab<'_>, orders: u64) -> anyhow::Result<Death> {
+async fn death(rig: &Servers, lab: &mut Lab<'_>, orders: u64) -> anyhow::Result<Death> {
     let stocked = rig.stock(lab, plan(orders)).await?;
     // Holds no work; gives back what the dead had.
-    let keeper = stocked.serve("keeper")?;
-    let survivor = stocked.serve("relay")?;
-    let victim = stocked.serve("relay")?;
+    let keeper = stocked.serve("keeper").await?;
+    let survivor = stocked.serve("relay").await?;
+    let victim = stocked.serve("relay").await?;
     let mark = format!("{}-", victim.id());
     let admin = survivor.admin()?;
     published(&admin, 1).await?;
-    let end = now_monotonic() + PATIENCE;
-    loop {
+    let look = async || {
         victim.signal(Signal::STOP)?;
         if orphans(&rig.waiting(&stocked)?, &mark) > 0 {
-            break;
+            return Ok(((), true));
         }
         victim.signal(Signal::CONT)?;
-        if now_monotonic() > end || rig.waiting(&stocked)?.line == 0 {
-            bail!("the relay that was to be killed had never anything in hand");
-        }
-        tokio::time::sleep(POLL_PERIOD).await;
-    }
+        ensure!(rig.waiting(&stocked)?.line > 0, NOTHING_IN_HAND);
+        Ok(((), false))
+    };
+    let ((), is_caught) = poll(PATIENCE, look).await?;
+    ensure!(is_caught, NOTHING_IN_HAND);
     let killed = now_monotonic();
     // kill -9
     drop(victim);
     let num_orphans = orphans(&rig.waiting(&stocked)?, &mark);
     let before = published(&admin, 1).await?;
     let begun = now_monotonic();
-    let is_backlog = |waiting: &Waiting| {
-        waiting.line > 0 || waiting.hands.iter().any(|(name, _)| !name.starts_with(&mark))
+    let is_gone = async || {
+        let Waiting { line, hands } = rig.waiting(&stocked)?;
+        Ok(((), line == 0 && hands.iter().all(|(name, _)| name.starts_with(&mark))))
     };
-    while is_backlog(&rig.waiting(&stocked)?) {
-        tokio::time::sleep(POLL_PERIOD).await;
-    }
+    poll(PATIENCE, is_gone).await?;
     let took = now_monotonic().duration_since(begun).as_secs_f64().max(1e-9);
     let rate = (published(&admin, before).await? - before) as f64 / took;
     rig.await_empty(&stocked).await?;

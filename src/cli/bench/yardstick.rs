@@ -49,9 +49,6 @@ struct Bought<'a> {
 /// Runs the least an actix-web server can do for a purchase, until the process is killed: parse
 /// the body, answer JSON of about as many bytes as the last part of the path says. It prints
 /// `listening public=HOST:PORT` first.
-///
-/// # Errors
-/// When the address cannot be bound.
 pub async fn run(args: YardstickArgs) -> anyhow::Result<Exit> {
     let workers = if args.workers == 0 { super::machine::cores() } else { args.workers };
     let server = HttpServer::new(|| App::new().route("/v1/buy/{bytes}", web::post().to(answer)))

@@ -5,10 +5,10 @@ use std::collections::HashSet;
 use serde_json::{Value as Json, json};
 
 use super::showing::render_results;
-use super::{OriginArg, PATIENCE, StateArg, explain, letters, next_cursor, page, tell_more};
+use super::{PATIENCE, explain, letters, next_cursor, page, tell_more};
 use crate::cli::admin::{AdminClient, Error, With};
 use crate::cli::exit::{Exit, Failure};
-use crate::cli::sale::field;
+use crate::cli::output::field;
 
 /// What a run over letters came to.
 #[derive(Debug, Default)]
@@ -60,7 +60,7 @@ impl Run {
     pub(super) async fn replay_open(
         &mut self,
         client: &AdminClient,
-        origin: Option<OriginArg>,
+        origin: Option<&str>,
         max: u32,
         from: Option<String>,
     ) {
@@ -72,7 +72,7 @@ impl Run {
                 return;
             }
             let cursor = self.next_cursor.take();
-            let page = match page(client, StateArg::Open, origin, room, cursor.as_deref()).await {
+            let page = match page(client, "open", origin, room, cursor.as_deref()).await {
                 Ok(page) => page,
                 Err(failure) => {
                     self.failed = Some(failure);
@@ -119,6 +119,7 @@ impl Run {
             "num_published": count("published"),
             "num_resolved": count("resolved"),
             "num_parked": count("parked"),
+            "num_discarded": count("discarded"),
             "num_already": count("already"),
             "num_refused": having("refused"),
             "num_unknown": having("unknown"),
@@ -131,7 +132,7 @@ impl Run {
     }
 }
 
-/// Whether a letter may have been replayed or parked although the server did not say so.
+/// Whether a letter may have been replayed, parked or discarded although the server did not say so.
 fn may_be_done(error: &Error) -> bool {
     match error {
         Error::Unknown { .. } | Error::Unable { .. } | Error::Stranger { .. } => true,

@@ -76,7 +76,7 @@ async fn open_letters_are_replayed_page_by_page_until_enough_are_on_their_way() 
         })
     });
     let mut run = Run::default();
-    run.replay_open(&client, Some(OriginArg::Relay), 3, None).await;
+    run.replay_open(&client, Some("relay"), 3, None).await;
     let order = asked
         .lock()
         .unwrap()

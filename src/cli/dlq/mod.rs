@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::builder::PossibleValuesParser;
+use clap::{Args, Subcommand};
 use serde_json::{Value as Json, json};
 
 use super::admin::{AdminClient, Error, With};
 use super::exit::{Exit, Failure};
+use super::output::list;
+use crate::domain::{LetterOrigin, LetterState};
 
 mod carrying;
 mod showing;
@@ -27,9 +30,10 @@ Examples:
   floodgate dlq replay 17 18                   put them on their way again
   floodgate dlq replay --all --origin relay --max 100
   floodgate dlq park 19 --note 'another party, see mail of 3 May'
+  floodgate dlq discard 20 --reason 'the shop cancelled the event'
 ";
 
-/// See dead letters, replay them, set them aside: 0 = done, 1 = some were refused, 2 = no answer
+/// See, replay, park, discard dead letters: 0 = done, 1 = some were refused, 2 = no answer
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES)]
 pub struct DlqArgs {
@@ -44,11 +48,11 @@ enum Verb {
                              floodgate dlq list --state all --origin consumer --limit 200\n")]
     List {
         /// Only those in this state
-        #[arg(long, value_enum, default_value_t = StateArg::Open)]
-        state: StateArg,
+        #[arg(long, value_parser = PossibleValuesParser::new(states()), default_value = "open")]
+        state: String,
         /// Only those that this part of the way gave up
-        #[arg(long, value_enum)]
-        origin: Option<OriginArg>,
+        #[arg(long, value_parser = PossibleValuesParser::new(origins()))]
+        origin: Option<String>,
         /// Most letters to show
         #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=500))]
         limit: u32,
@@ -79,8 +83,8 @@ enum Verb {
         #[arg(long)]
         all: bool,
         /// With --all: only those that this part of the way gave up
-        #[arg(long, value_enum, requires = "all")]
-        origin: Option<OriginArg>,
+        #[arg(long, value_parser = PossibleValuesParser::new(origins()), requires = "all")]
+        origin: Option<String>,
         /// With --all: most letters to replay; those that are refused do not count
         #[arg(long, default_value_t = 100, requires = "all",
               value_parser = clap::value_parser!(u32).range(1..=i64::from(AT_ONCE_MAX)))]
@@ -103,37 +107,36 @@ enum Verb {
         #[command(flatten)]
         with: With,
     },
+    /// Give dead letters up: their buyers read `failed`, the units are on sale again; orders stay
+    #[command(before_help = "Examples:\n  \
+                             floodgate dlq discard 20 --reason 'the shop cancelled the event'\n  \
+                             floodgate dlq discard 20 21 --json\n")]
+    Discard {
+        /// Their numbers
+        #[arg(required = true)]
+        ids: Vec<String>,
+        /// Why, for whoever comes next
+        #[arg(long)]
+        reason: Option<String>,
+        #[command(flatten)]
+        with: With,
+    },
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum StateArg {
-    Open,
-    Replayed,
-    Parked,
-    All,
+fn origins() -> [&'static str; 4] {
+    LetterOrigin::ALL.map(LetterOrigin::name)
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum OriginArg {
-    Relay,
-    Consumer,
-    Broker,
-    Unroutable,
-}
-
-/// The word of a value, as the API has it.
-fn word(value: impl ValueEnum) -> String {
-    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+fn states() -> Vec<&'static str> {
+    LetterState::ALL.into_iter().map(LetterState::name).chain(["all"]).collect()
 }
 
 /// Carries out one verb.
-///
-/// # Errors
-/// The server refused, did not answer, or the request makes no sense.
 pub async fn run(args: &DlqArgs) -> anyhow::Result<Exit> {
     match &args.verb {
         Verb::List { state, origin, limit, cursor, with } => {
-            let page = page(&with.client()?, *state, *origin, *limit, cursor.as_deref()).await?;
+            let origin = origin.as_deref();
+            let page = page(&with.client()?, state, origin, *limit, cursor.as_deref()).await?;
             with.output().data(&page, || render_list(&page))?;
             tell_more(with, next_cursor(&page));
             Ok(Exit::Done)
@@ -144,22 +147,29 @@ pub async fn run(args: &DlqArgs) -> anyhow::Result<Exit> {
             with.output().data(&letter, || render_letter(&letter))?;
             Ok(Exit::Done)
         }
-        Verb::Replay { ids, all, origin, max, cursor, with } => {
+        Verb::Replay { all: true, origin, max, cursor, with, .. } => {
             let (client, mut run) = (with.client()?, Run::default());
-            if *all {
-                run.replay_open(&client, *origin, *max, cursor.clone()).await;
-            } else {
-                run.each(&client, ids, "replay", &json!({})).await;
-            }
+            run.replay_open(&client, origin.as_deref(), *max, cursor.clone()).await;
             run.end(with)
         }
+        Verb::Replay { ids, with, .. } => each(with, ids, "replay", &json!({})).await,
         Verb::Park { ids, note, with } => {
-            let body = note.as_ref().map_or_else(|| json!({}), |note| json!({ "note": note }));
-            let (client, mut run) = (with.client()?, Run::default());
-            run.each(&client, ids, "park", &body).await;
-            run.end(with)
+            each(with, ids, "park", &why("note", note.as_ref())).await
+        }
+        Verb::Discard { ids, reason, with } => {
+            each(with, ids, "discard", &why("reason", reason.as_ref())).await
         }
     }
+}
+
+async fn each(with: &With, ids: &[String], verb: &str, body: &Json) -> anyhow::Result<Exit> {
+    let (client, mut run) = (with.client()?, Run::default());
+    run.each(&client, ids, verb, body).await;
+    run.end(with)
+}
+
+fn why(name: &str, text: Option<&String>) -> Json {
+    text.map_or_else(|| json!({}), |text| json!({ name: text }))
 }
 
 fn tell_more(with: &With, next: Option<&str>) {
@@ -170,16 +180,15 @@ fn tell_more(with: &With, next: Option<&str>) {
 
 async fn page(
     client: &AdminClient,
-    state: StateArg,
-    origin: Option<OriginArg>,
+    state: &str,
+    origin: Option<&str>,
     limit: u32,
     cursor: Option<&str>,
 ) -> Result<Json, Failure> {
-    let (state, limit) = ((state != StateArg::All).then(|| word(state)), limit.to_string());
-    let origin = origin.map(word);
+    let limit = limit.to_string();
     let query: Vec<(&str, &str)> = [
-        ("state", state.as_deref()),
-        ("origin", origin.as_deref()),
+        ("state", Some(state).filter(|state| *state != "all")),
+        ("origin", origin),
         ("limit", Some(limit.as_str())),
         ("cursor", cursor),
     ]
@@ -203,7 +212,7 @@ fn explain(error: Error) -> Failure {
 }
 
 fn letters(page: &Json) -> &[Json] {
-    page.get("dead_letters").and_then(Json::as_array).map_or(&[], Vec::as_slice)
+    list(page, "dead_letters")
 }
 
 fn next_cursor(page: &Json) -> Option<&str> {

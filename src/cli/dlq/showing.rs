@@ -5,8 +5,7 @@
 use serde_json::Value as Json;
 
 use super::letters;
-use crate::cli::output::{on_one_line, table};
-use crate::cli::sale::field;
+use crate::cli::output::{field, list, on_one_line, table};
 
 /// Characters of a text in a table.
 const CELL_CHARS: usize = 60;
@@ -18,10 +17,11 @@ pub(super) fn render_list(page: &Json) -> String {
     let counts = page.get("counts").cloned().unwrap_or_default();
     let count = |state: &str| field(&counts, state);
     let total = format!(
-        "{} open, {} replayed, {} parked",
+        "{} open, {} replayed, {} parked, {} discarded",
         count("open"),
         count("replayed"),
-        count("parked")
+        count("parked"),
+        count("discarded")
     );
     let rows: Vec<Vec<String>> = letters(page)
         .iter()
@@ -56,7 +56,7 @@ pub(super) fn render_letter(letter: &Json) -> String {
     ] {
         shown.push_str(&format!("{title:<12} {}\n", line(name)));
     }
-    let intents = letter.get("intents").and_then(Json::as_array).cloned().unwrap_or_default();
+    let intents = list(letter, "intents");
     if !intents.is_empty() {
         let names = ["request", "sale_id", "sku_id", "buyer_id", "quantity", "amount", "asked_at"];
         let row = |intent| names.iter().map(|name| field(intent, name)).collect();
@@ -91,6 +91,7 @@ pub(super) fn render_results(summary: &Json) -> String {
         ("num_published", "published"),
         ("num_resolved", "resolved (their requests had ended)"),
         ("num_parked", "parked"),
+        ("num_discarded", "discarded"),
         ("num_already", "were so already"),
         ("num_refused", "refused"),
         ("num_unknown", "may have been done"),

@@ -1,11 +1,11 @@
 //! The directory of the ledger: is it there, may we write, is there room, how fast is a commit?
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use super::Finding;
+use super::{Finding, Verdict, fail, ok, warn};
 use crate::clock::now_monotonic;
 
 const MIB: u64 = 1024 * 1024;
@@ -22,104 +22,79 @@ const BLOCK: [u8; 4096] = [0; 4096];
 const SYNC_COMFORTABLE: Duration = Duration::from_millis(10);
 
 pub(super) fn examine(directory: &Path) -> Vec<Finding> {
-    const CHECK: &str = "ledger directory";
+    let place = "ledger directory";
     let shown = directory.display();
-    let probe = match Probe::create(directory) {
+    let probe = tempfile::Builder::new().prefix(".floodgate-doctor-").tempfile_in(directory);
+    let probe = match probe {
         Ok(probe) => probe,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let remedy = format!("mkdir -p {shown}, or change ledger.url");
-            return vec![Finding::fail(CHECK, format!("{shown} does not exist"), remedy)];
+            return vec![fail(format!("{shown} does not exist"), remedy).on(place)];
         }
         Err(error) => {
             let detail = format!("cannot write into {shown}: {error}");
             let remedy = "let the user that runs floodgate write there, or change ledger.url";
-            return vec![Finding::fail(CHECK, detail, remedy)];
+            return vec![fail(detail, remedy).on(place)];
         }
     };
     vec![
-        Finding::ok(CHECK, format!("{shown} is writable")),
-        free_space(directory),
-        sync_latency(probe.median_sync()),
+        ok(format!("{shown} is writable")).on(place),
+        free_space(directory).on("free space"),
+        sync_latency(median_sync(probe.as_file(), SYNCS)).on("commit latency"),
     ]
 }
 
-fn free_space(directory: &Path) -> Finding {
+fn free_space(directory: &Path) -> Verdict {
     match rustix::fs::statvfs(directory) {
         Ok(disk) => judge_space(disk.f_bavail.saturating_mul(disk.f_frsize)),
-        Err(error) => Finding::warn(
-            "free space",
-            format!("cannot be read: {error}"),
-            "look with `df` at the ledger's directory",
-        ),
+        Err(error) => {
+            warn(format!("cannot be read: {error}"), "look with `df` at the ledger's directory")
+        }
     }
 }
 
-fn judge_space(free: u64) -> Finding {
-    const CHECK: &str = "free space";
+fn judge_space(free: u64) -> Verdict {
     let detail = format!("{} MiB", free / MIB);
     let remedy = "free space on the ledger's disk, or move the ledger (ledger.url)";
     if free < FREE_MIN {
-        Finding::fail(CHECK, detail, remedy)
+        fail(detail, remedy)
     } else if free < FREE_COMFORTABLE {
-        Finding::warn(CHECK, detail, remedy)
+        warn(detail, remedy)
     } else {
-        Finding::ok(CHECK, detail)
+        ok(detail)
     }
 }
 
-fn sync_latency(median: io::Result<Duration>) -> Finding {
-    const CHECK: &str = "commit latency";
+fn sync_latency(median: io::Result<Duration>) -> Verdict {
     match median {
         Ok(median) => {
             let detail =
                 format!("fdatasync takes {:.2} ms (median)", median.as_secs_f64() * 1000.0);
             if median <= SYNC_COMFORTABLE {
-                Finding::ok(CHECK, detail)
+                ok(detail)
             } else {
                 let remedy = "buyers wait for it at each commit: use a local SSD for the ledger";
-                Finding::warn(CHECK, detail, remedy)
+                warn(detail, remedy)
             }
         }
-        Err(error) => Finding::fail(
-            CHECK,
+        Err(error) => fail(
             format!("writing and syncing failed: {error}"),
             "check the disk and its file system (dmesg)",
         ),
     }
 }
 
-/// A file of our own in the ledger's directory, gone when this value goes.
-struct Probe {
-    path: PathBuf,
-    file: File,
-}
-
-impl Probe {
-    fn create(directory: &Path) -> io::Result<Self> {
-        let path = directory.join(format!(".floodgate-doctor-{}", std::process::id()));
-        let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
-        Ok(Self { path, file })
+/// Median time of so many appends of a page, each with `fdatasync`.
+pub(in crate::cli) fn median_sync(mut file: &File, syncs: usize) -> io::Result<Duration> {
+    let mut taken = Vec::with_capacity(syncs);
+    for _ in 0..syncs {
+        let start = now_monotonic();
+        file.write_all(&BLOCK)?;
+        file.sync_data()?;
+        taken.push(now_monotonic().saturating_duration_since(start));
     }
-
-    fn median_sync(&self) -> io::Result<Duration> {
-        let mut file = &self.file;
-        let mut taken = Vec::with_capacity(SYNCS);
-        for _ in 0..SYNCS {
-            let start = now_monotonic();
-            file.write_all(&BLOCK)?;
-            file.sync_data()?;
-            taken.push(now_monotonic().saturating_duration_since(start));
-        }
-        taken.sort();
-        taken.get(SYNCS / 2).copied().ok_or_else(|| io::Error::other("nothing was measured"))
-    }
-}
-
-impl Drop for Probe {
-    fn drop(&mut self) {
-        // A probe that cannot be removed is a small file with a telling name.
-        drop(std::fs::remove_file(&self.path));
-    }
+    taken.sort_unstable();
+    taken.get(syncs / 2).copied().ok_or_else(|| io::Error::other("nothing was measured"))
 }
 
 #[cfg(test)]
@@ -132,7 +107,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let findings = examine(directory.path());
         assert_eq!(findings.len(), 3);
-        assert_eq!(findings[0].status, Status::Ok);
+        assert_eq!(findings[0].verdict.status, Status::Ok);
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 
@@ -140,7 +115,7 @@ mod tests {
     fn a_missing_directory_is_the_only_finding() {
         let findings = examine(Path::new("/nowhere/at/all"));
         assert_eq!(findings.len(), 1);
-        assert!(findings[0].remedy.starts_with("mkdir -p /nowhere/at/all"), "{findings:?}");
+        assert!(findings[0].verdict.remedy.starts_with("mkdir -p /nowhere/at/all"), "{findings:?}");
     }
 
     #[test]

@@ -4,9 +4,9 @@ use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Read};
 use std::path::Path;
 
-use super::{Finding, disk};
-use crate::cli::engine;
+use super::{Finding, Verdict, disk, fail, ok};
 use crate::config::Settings;
+use crate::tier;
 
 /// How every SQLite file begins (SQLite file format, section 1.3.1).
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
@@ -21,42 +21,39 @@ pub(super) fn examine(settings: &Settings, running: bool) -> Vec<Finding> {
         _ => Path::new("."),
     };
     let mut findings = disk::examine(directory);
-    findings.push(content(settings, file));
-    if let Some(lock) = settings.ledger.lock_path() {
-        findings.push(holder(&lock, running));
-    }
+    findings.push(content(settings, file).on("ledger file"));
+    let lock = settings.ledger.lock_path();
+    findings.extend(lock.map(|lock| holder(&lock, running).on("ledger lock")));
     findings
 }
 
-fn content(settings: &Settings, file: &Path) -> Finding {
-    const CHECK: &str = "ledger file";
+fn content(settings: &Settings, file: &Path) -> Verdict {
     let shown = file.display();
     let mut head = Vec::new();
     let read = File::open(file).and_then(|open| open.take(16).read_to_end(&mut head));
     match read {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            return Finding::ok(CHECK, format!("{shown} does not exist yet; serve creates it"));
+            return ok(format!("{shown} does not exist yet; serve creates it"));
         }
         Err(error) => {
             let remedy = "let the user that runs floodgate read and write it";
-            return Finding::fail(CHECK, format!("{shown} cannot be read: {error}"), remedy);
+            return fail(format!("{shown} cannot be read: {error}"), remedy);
         }
         // A new ledger is moved to its place when it is complete.
         Ok(0) => {
             let remedy = "restore it from a backup, or delete it if it never held a sale";
-            return Finding::fail(CHECK, format!("{shown} is empty: it lost its contents"), remedy);
+            return fail(format!("{shown} is empty: it lost its contents"), remedy);
         }
         Ok(_) if head != MAGIC => {
             let remedy = "point ledger.url to the ledger, or restore the file from a backup";
-            return Finding::fail(CHECK, format!("{shown} is not a SQLite database"), remedy);
+            return fail(format!("{shown} is not a SQLite database"), remedy);
         }
         Ok(_) => {}
     }
-    match engine::pending_migrations(settings) {
-        Ok(None) => Finding::ok(CHECK, format!("{shown} has no tables yet; serve creates them")),
+    match tier::pending_migrations(settings) {
+        Ok(None) => ok(format!("{shown} has no tables yet; serve creates them")),
         Ok(Some(pending)) if pending.is_empty() => pages(settings, file),
-        Ok(Some(pending)) => Finding::fail(
-            CHECK,
+        Ok(Some(pending)) => fail(
             format!("{shown} lacks migrations: {}", pending.join(", ")),
             "back the file up, then run `floodgate migrate`",
         ),
@@ -65,47 +62,42 @@ fn content(settings: &Settings, file: &Path) -> Finding {
 }
 
 /// Reads the whole file: a page in the middle that went bad is found at the worst moment otherwise.
-fn pages(settings: &Settings, file: &Path) -> Finding {
-    match engine::check_ledger_pages(settings) {
+fn pages(settings: &Settings, file: &Path) -> Verdict {
+    match tier::check_ledger_pages(settings) {
         Ok(()) => {
             let detail = "opens, its schema is current, and every page can be read";
-            Finding::ok("ledger file", format!("{} {detail}", file.display()))
+            ok(format!("{} {detail}", file.display()))
         }
         Err(error) => damaged(&error.to_string()),
     }
 }
 
-fn damaged(said: &str) -> Finding {
+fn damaged(said: &str) -> Verdict {
     let remedy = "do what the message says; a copy of the file is worth having before any repair";
-    Finding::fail("ledger file", said, remedy)
+    fail(said, remedy)
 }
 
-fn holder(lock: &Path, running: bool) -> Finding {
-    const CHECK: &str = "ledger lock";
+fn holder(lock: &Path, running: bool) -> Verdict {
     let shown = lock.display();
     let file = match File::open(lock) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            return Finding::ok(CHECK, "no process has ever held it");
+            return ok("no process has ever held it");
         }
         Err(error) => {
             let remedy = "let the user that runs floodgate read and write it";
-            return Finding::fail(CHECK, format!("{shown} cannot be opened: {error}"), remedy);
+            return fail(format!("{shown} cannot be opened: {error}"), remedy);
         }
     };
     // The lock, if it is had, goes with the file at the end of this function.
     match file.try_lock() {
-        Ok(()) => Finding::ok(CHECK, "no process holds it"),
-        Err(TryLockError::WouldBlock) if running => {
-            Finding::ok(CHECK, "held by the running server")
-        }
-        Err(TryLockError::WouldBlock) => Finding::fail(
-            CHECK,
+        Ok(()) => ok("no process holds it"),
+        Err(TryLockError::WouldBlock) if running => ok("held by the running server"),
+        Err(TryLockError::WouldBlock) => fail(
             format!("another process holds {shown}, and no server answers at internal.bind"),
             format!("find it with `fuser {shown}`; one ledger has one server"),
         ),
-        Err(TryLockError::Error(error)) => Finding::fail(
-            CHECK,
+        Err(TryLockError::Error(error)) => fail(
             format!("{shown} cannot be locked: {error}"),
             "keep the ledger on a local disk: locks do not work on every network file system",
         ),
@@ -135,7 +127,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("l.db");
         let settings = Settings::for_test(&format!("sqlite://{}", path.display()));
-        engine::migrate(&settings).unwrap();
+        tier::migrate(&settings).unwrap();
         assert_eq!(content(&settings, &path).status, Status::Ok);
 
         let mut bytes = std::fs::read(&path).unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::UNIX_EPOCH;
 
-use super::Finding;
+use super::{Finding, Verdict, fail, ok, warn};
 use crate::cli::open_files::{OpenFiles, needed};
 use crate::clock;
 use crate::config::Settings;
@@ -18,21 +18,19 @@ const SERVER_SKEW_MAX_MS: u64 = 1_000;
 
 pub(super) fn examine(settings: &Settings) -> Vec<Finding> {
     vec![
-        open_files(OpenFiles::of_this_process(), settings.http.connections_max),
-        clock(clock::wall_ms(), last_write_ms(settings)),
+        open_files(OpenFiles::of_this_process(), settings.http.connections_max).on("open files"),
+        clock(clock::wall_ms(), last_write_ms(settings)).on("clock"),
     ]
 }
 
-fn open_files(limits: OpenFiles, connections_max: usize) -> Finding {
-    const CHECK: &str = "open files";
+fn open_files(limits: OpenFiles, connections_max: usize) -> Verdict {
     let needed = needed(connections_max);
     if limits.soft >= needed {
-        Finding::ok(CHECK, format!("{} allowed, {needed} needed", limits.soft))
+        ok(format!("{} allowed, {needed} needed", limits.soft))
     } else if limits.hard >= needed {
-        Finding::ok(CHECK, format!("{} allowed; serve raises it to {needed}", limits.soft))
+        ok(format!("{} allowed; serve raises it to {needed}", limits.soft))
     } else {
-        Finding::warn(
-            CHECK,
+        warn(
             format!(
                 "at most {} allowed, {needed} needed for http.connections_max = {connections_max}",
                 limits.hard
@@ -43,30 +41,27 @@ fn open_files(limits: OpenFiles, connections_max: usize) -> Finding {
     }
 }
 
-fn clock(now_ms: i64, last_write_ms: Option<i64>) -> Finding {
-    const CHECK: &str = "clock";
+fn clock(now_ms: i64, last_write_ms: Option<i64>) -> Verdict {
     let remedy = "set the clock (chronyd or systemd-timesyncd): sales open and close by it";
     if !(CLOCK_MIN_MS..CLOCK_MAX_MS).contains(&now_ms) {
-        return Finding::fail(CHECK, format!("reads {now_ms} ms since 1970"), remedy);
+        return fail(format!("reads {now_ms} ms since 1970"), remedy);
     }
     match last_write_ms {
-        Some(written) if written > now_ms + SKEW_MAX_MS => Finding::fail(
-            CHECK,
+        Some(written) if written > now_ms + SKEW_MAX_MS => fail(
             format!("is {} s behind the ledger's last write", (written - now_ms) / 1000),
             remedy,
         ),
-        _ => Finding::ok(CHECK, "plausible"),
+        _ => ok("plausible"),
     }
 }
 
 /// How far a server's clock is from ours: sweeps go by time, and logs are read side by side.
-pub(super) fn skew(check: &'static str, ahead_ms: i64) -> Finding {
+pub(super) fn skew(ahead_ms: i64) -> Verdict {
     if ahead_ms.unsigned_abs() <= SERVER_SKEW_MAX_MS {
-        return Finding::ok(check, "as ours");
+        return ok("as ours");
     }
     let (seconds, way) = (ahead_ms as f64 / 1000.0, if ahead_ms > 0 { "ahead" } else { "behind" });
-    Finding::warn(
-        check,
+    warn(
         format!("is {:.1} s {way} of ours", seconds.abs()),
         "set both clocks by the same source: start chronyd or systemd-timesyncd on both machines",
     )
@@ -101,8 +96,8 @@ mod tests {
 
     #[test]
     fn a_clock_that_differs_by_more_than_a_second_is_told() {
-        assert_eq!(skew("redis clock", 900).status, Status::Ok);
-        assert!(skew("redis clock", 2_500).detail.contains("2.5 s ahead"));
-        assert!(skew("redis clock", -2_500).detail.contains("2.5 s behind"));
+        assert_eq!(skew(900).status, Status::Ok);
+        assert!(skew(2_500).detail.contains("2.5 s ahead"));
+        assert!(skew(-2_500).detail.contains("2.5 s behind"));
     }
 }

@@ -11,7 +11,7 @@ use super::common::Common;
 use super::exit::Exit;
 use crate::config::{Loaded, Settings};
 
-mod disk;
+pub(super) mod disk;
 mod ledger;
 mod machine;
 mod mysql;
@@ -33,54 +33,61 @@ pub struct DoctorArgs {
     common: Common,
 }
 
-/// How a check went.
+/// How a check went: as it should be; works, and may hurt; does not work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Status {
-    /// As it should be.
+enum Status {
     Ok,
-    /// Works, and may hurt.
     Warn,
-    /// Does not work.
     Fail,
 }
 
-/// What one check found.
+/// What one check saw, and what to do; nothing when it is as it should be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
-    /// What was looked at.
-    pub check: &'static str,
-    /// How it went.
-    pub status: Status,
-    /// What was seen.
-    pub detail: String,
-    /// What to do; empty when it is as it should be.
-    pub remedy: String,
+struct Verdict {
+    status: Status,
+    detail: String,
+    remedy: String,
+}
+
+/// A verdict, and what was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Finding {
+    check: &'static str,
+    #[serde(flatten)]
+    verdict: Verdict,
+}
+
+fn ok(detail: impl Into<String>) -> Verdict {
+    Verdict { status: Status::Ok, detail: detail.into(), remedy: String::new() }
+}
+
+fn warn(detail: impl Into<String>, remedy: impl Into<String>) -> Verdict {
+    Verdict { status: Status::Warn, detail: detail.into(), remedy: remedy.into() }
+}
+
+fn fail(detail: impl Into<String>, remedy: impl Into<String>) -> Verdict {
+    Verdict { status: Status::Fail, detail: detail.into(), remedy: remedy.into() }
+}
+
+impl Verdict {
+    fn on(self, check: &'static str) -> Finding {
+        Finding { check, verdict: self }
+    }
 }
 
 impl Finding {
-    fn ok(check: &'static str, detail: impl Into<String>) -> Self {
-        Self { check, status: Status::Ok, detail: detail.into(), remedy: String::new() }
-    }
-
-    fn warn(check: &'static str, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { check, status: Status::Warn, detail: detail.into(), remedy: remedy.into() }
-    }
-
-    fn fail(check: &'static str, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { check, status: Status::Fail, detail: detail.into(), remedy: remedy.into() }
+    fn is(&self, status: Status) -> bool {
+        self.verdict.status == status
     }
 }
 
 /// Looks at everything that can be looked at and reports all of it.
-///
-/// # Errors
-/// The findings cannot be printed.
 pub async fn run(args: &DoctorArgs) -> anyhow::Result<Exit> {
     let findings = examine(&args.common).await;
     let output = args.common.output();
     output.data(&json!({ "findings": findings }), || render(&findings))?;
-    let count = |status| findings.iter().filter(|finding| finding.status == status).count();
+    let count = |status| findings.iter().filter(|finding| finding.is(status)).count();
     let (failed, warned) = (count(Status::Fail), count(Status::Warn));
     output.note(&format!("{failed} failed, {warned} warnings, {} checks", findings.len()));
     Ok(if failed == 0 { Exit::Done } else { Exit::Negative })
@@ -91,7 +98,7 @@ async fn examine(common: &Common) -> Vec<Finding> {
         Ok(loaded) => loaded,
         Err(error) => {
             let remedy = "mend it first: the other checks need the settings";
-            return vec![Finding::fail("configuration", error.to_string(), remedy)];
+            return vec![fail(error.to_string(), remedy).on("configuration")];
         }
     };
     let mut findings = configuration(&loaded);
@@ -108,10 +115,10 @@ async fn examine(common: &Common) -> Vec<Finding> {
 
 fn configuration(loaded: &Loaded) -> Vec<Finding> {
     if loaded.faults.is_empty() {
-        return vec![Finding::ok("configuration", "valid")];
+        return vec![ok("valid").on("configuration")];
     }
     let finding = |fault: &crate::config::Fault| {
-        Finding::fail("configuration", format!("{}: {}", fault.key, fault.problem), &fault.remedy)
+        fail(format!("{}: {}", fault.key, fault.problem), &fault.remedy).on("configuration")
     };
     loaded.faults.iter().map(finding).collect()
 }
@@ -127,7 +134,7 @@ async fn is_running(settings: &Settings) -> bool {
 fn render(findings: &[Finding]) -> String {
     let width = findings.iter().map(|finding| finding.check.len()).max().unwrap_or(0);
     let mut text = String::new();
-    for Finding { check, status, detail, remedy } in findings {
+    for Finding { check, verdict: Verdict { status, detail, remedy } } in findings {
         let status = match status {
             Status::Ok => "ok",
             Status::Warn => "warn",
@@ -147,8 +154,7 @@ mod tests {
 
     #[test]
     fn each_finding_that_is_not_ok_carries_its_remedy() {
-        let findings =
-            [Finding::ok("clock", "fine"), Finding::fail("free space", "none", "make some")];
+        let findings = [ok("fine").on("clock"), fail("none", "make some").on("free space")];
         let expected = "ok    clock       fine\nFAIL  free space  none\n      -> make some\n";
         assert_eq!(render(&findings), expected);
     }
@@ -158,8 +164,8 @@ mod tests {
         let common = Common { set: vec!["http.wings=2".into()], ..Common::default() };
         let findings = examine(&common).await;
         assert_eq!(findings.len(), 1);
-        assert_eq!(findings[0].status, Status::Fail);
-        assert!(findings[0].detail.contains("http.wings"), "{findings:?}");
+        assert!(findings[0].is(Status::Fail));
+        assert!(findings[0].verdict.detail.contains("http.wings"), "{findings:?}");
     }
 
     #[tokio::test]
@@ -169,8 +175,8 @@ mod tests {
         let set = vec![url, "http.bind=127.0.0.1:0".into(), "internal.bind=127.0.0.1:0".into()];
         let findings = examine(&Common { set, ..Common::default() }).await;
         for finding in &findings {
-            assert_ne!(finding.status, Status::Fail, "{finding:?}");
-            assert_eq!(finding.remedy.is_empty(), finding.status == Status::Ok, "{finding:?}");
+            assert!(!finding.is(Status::Fail), "{finding:?}");
+            assert_eq!(finding.verdict.remedy.is_empty(), finding.is(Status::Ok), "{finding:?}");
         }
         let left: Vec<_> = std::fs::read_dir(directory.path()).unwrap().collect();
         assert!(left.is_empty(), "the doctor leaves nothing behind: {left:?}");

@@ -1,10 +1,10 @@
 //! The ledger's server, where the ledger is MySQL or MariaDB: does it let us in, does it keep what
 //! it commits, and is a session what the ledger sets it up to be?
 
-use super::{Finding, machine};
-use crate::cli::engine;
+use super::{Finding, Verdict, fail, machine, ok, warn};
 use crate::config::{Settings, Tier};
 use crate::db::mysql::health::Facts;
+use crate::tier;
 
 /// What every session of the ledger is set to.
 const ISOLATION: &str = "READ-COMMITTED";
@@ -22,7 +22,7 @@ const MYSQL_MIN: [u32; 3] = [8, 0, 16];
 const MARIADB_MIN: [u32; 3] = [10, 5, 0];
 
 pub(super) fn examine(settings: &Settings) -> Vec<Finding> {
-    match engine::ledger_health(settings) {
+    match tier::ledger_health(settings) {
         Ok(Some(facts)) => judge(&facts, settings),
         Ok(None) => Vec::new(),
         Err(_) if !settings.ledger.url.starts_with("mysql://") => Vec::new(),
@@ -32,28 +32,31 @@ pub(super) fn examine(settings: &Settings) -> Vec<Finding> {
             let (detail, remedy) = said
                 .rsplit_once("; ")
                 .unwrap_or((&said, "correct ledger.url, and see the server's error log"));
-            vec![Finding::fail("ledger server", detail, remedy)]
+            vec![fail(detail, remedy).on("ledger server")]
         }
     }
 }
 
 fn judge(facts: &Facts, settings: &Settings) -> Vec<Finding> {
     let mut findings = vec![
-        server(facts),
-        version(facts.text("version")),
-        schema(facts),
-        isolation(facts),
-        strictness(facts.text("sql_mode")),
-        durability(facts),
-        connections(facts, settings.ledger.writers + settings.ledger.readers),
-        waits(facts, settings),
-        machine::skew("ledger clock", facts.clock_ahead_ms),
+        server(facts).on("ledger server"),
+        version(facts.text("version")).on("ledger version"),
+        schema(facts).on("ledger schema"),
+        isolation(facts).on("ledger isolation"),
+        strictness(facts.text("sql_mode")).on("ledger sql_mode"),
+        durability(facts).on("ledger durability"),
+        connections(facts, settings.ledger.writers + settings.ledger.readers)
+            .on("ledger connections"),
+        waits(facts, settings).on("ledger waits"),
+        machine::skew(facts.clock_ahead_ms).on("ledger clock"),
     ];
-    findings.extend(engines(facts));
-    findings.extend(binlog(facts).or_else(|| writes(facts)));
+    findings.extend(engines(facts).map(|wrong| wrong.on("ledger engine")));
+    let binlog = binlog(facts).map(|wrong| wrong.on("ledger binlog"));
+    findings.extend(binlog.or_else(|| Some(writes(facts)?.on("ledger writes"))));
     let batch_bytes = settings.consumer.batch_max as u64 * ORDER_BYTES;
     let letter_bytes = if settings.tier == Tier::Pipeline { LETTER_BYTES } else { 0 };
-    findings.extend(packets(facts, batch_bytes.max(letter_bytes)));
+    let packets = packets(facts, batch_bytes.max(letter_bytes));
+    findings.extend(packets.map(|wrong| wrong.on("ledger packets")));
     findings
 }
 
@@ -61,8 +64,7 @@ fn is_on(value: &str) -> bool {
     value == "ON" || value == "1"
 }
 
-fn server(facts: &Facts) -> Finding {
-    const CHECK: &str = "ledger server";
+fn server(facts: &Facts) -> Verdict {
     let ms = |took: std::time::Duration| took.as_secs_f64() * 1000.0;
     let detail = format!(
         "answers in {:.2} ms, connects in {:.1} ms",
@@ -71,92 +73,78 @@ fn server(facts: &Facts) -> Finding {
     );
     if facts.round_trip.as_micros() > ROUND_TRIP_COMFORTABLE_US {
         let remedy = "run it in the same data centre as this program: each order waits for it";
-        return Finding::warn(CHECK, detail, remedy);
+        return warn(detail, remedy);
     }
-    Finding::ok(CHECK, detail)
+    ok(detail)
 }
 
-fn version(version: &str) -> Finding {
-    const CHECK: &str = "ledger version";
+fn version(version: &str) -> Verdict {
     let least = if version.contains("MariaDB") { MARIADB_MIN } else { MYSQL_MIN };
     let digits = version.split(|c: char| !c.is_ascii_digit() && c != '.').next();
     let numbers = digits.unwrap_or_default().split('.').map(|part| part.parse().unwrap_or(0));
     let seen: Vec<u32> = numbers.take(3).collect();
     if seen.as_slice() >= &least[..] {
-        return Finding::ok(CHECK, version);
+        return ok(version);
     }
     let least = least.map(|number| number.to_string()).join(".");
-    Finding::fail(
-        CHECK,
+    fail(
         format!("{version} is older than {least}, and may not hold the tables to their rules"),
         format!("upgrade it to {least} or later"),
     )
 }
 
-fn schema(facts: &Facts) -> Finding {
-    const CHECK: &str = "ledger schema";
+fn schema(facts: &Facts) -> Verdict {
     let standing = &facts.standing;
     if let Err(error) = standing.check_not_newer() {
         let said = error.to_string();
         let (detail, remedy) = said.split_once("; ").unwrap_or((&said, "run the newer program"));
-        return Finding::fail(CHECK, detail, remedy);
+        return fail(detail, remedy);
     }
     if standing.pending.is_empty() {
-        return Finding::ok(CHECK, "current");
+        return ok("current");
     }
     if !standing.applied.is_empty() {
-        return Finding::fail(
-            CHECK,
+        return fail(
             format!("lacks migrations: {}", standing.pending.join(", ")),
             "back the database up, then run `floodgate migrate`",
         );
     }
     let ours = ["sales", "skus", "orders", "quotas", "failed_requests", "tokens", "secrets"];
     match facts.tables.iter().find(|(name, _)| ours.contains(&name.as_str())) {
-        Some((name, _)) => Finding::fail(
-            CHECK,
+        Some((name, _)) => fail(
             format!("the database has a table `{name}` of another program"),
             "give floodgate a database of its own: CREATE DATABASE name CHARACTER SET utf8mb4",
         ),
-        None => Finding::ok(CHECK, "the database has no tables yet; serve creates them"),
+        None => ok("the database has no tables yet; serve creates them"),
     }
 }
 
 /// What the ledger's own connection says of itself, after it was set up.
-fn isolation(facts: &Facts) -> Finding {
-    const CHECK: &str = "ledger isolation";
+fn isolation(facts: &Facts) -> Verdict {
     let named = ["transaction_isolation", "tx_isolation"].map(|name| facts.text(name));
     let seen = named.into_iter().find(|value| !value.is_empty()).unwrap_or("not told");
     if seen == ISOLATION {
-        return Finding::ok(CHECK, format!("our sessions are {seen}, whatever the server's is"));
+        return ok(format!("our sessions are {seen}, whatever the server's is"));
     }
-    Finding::fail(
-        CHECK,
-        format!("our sessions are {seen} although they were set to {ISOLATION}"),
-        UNDO_PROXY,
-    )
+    fail(format!("our sessions are {seen} although they were set to {ISOLATION}"), UNDO_PROXY)
 }
 
-fn strictness(mode: &str) -> Finding {
-    const CHECK: &str = "ledger sql_mode";
+fn strictness(mode: &str) -> Verdict {
     if mode.split(',').any(|part| part == "STRICT_ALL_TABLES") {
-        return Finding::ok(CHECK, "strict");
+        return ok("strict");
     }
-    Finding::fail(
-        CHECK,
+    fail(
         format!("our sessions are {mode:?}: values that do not fit are cut off in silence"),
         UNDO_PROXY,
     )
 }
 
-fn durability(facts: &Facts) -> Finding {
-    const CHECK: &str = "ledger durability";
+fn durability(facts: &Facts) -> Verdict {
     let flush = facts.text("innodb_flush_log_at_trx_commit");
     let in_conf = "and the same in its configuration file";
     if flush != "1" {
         let lost = if flush == "0" { "a crash of the server" } else { "a power cut" };
-        return Finding::warn(
-            CHECK,
+        return warn(
             format!(
                 "innodb_flush_log_at_trx_commit = {flush}: {lost} loses the last second of orders \
                  that buyers were told of"
@@ -165,15 +153,13 @@ fn durability(facts: &Facts) -> Finding {
         );
     }
     if facts.text("innodb_doublewrite") == "OFF" || facts.text("innodb_doublewrite") == "0" {
-        return Finding::warn(
-            CHECK,
+        return warn(
             "innodb_doublewrite = OFF: a power cut may leave half-written pages",
             format!("start it with innodb_doublewrite = ON, {in_conf}"),
         );
     }
     if is_on(facts.text("log_bin")) && facts.text("sync_binlog") != "1" {
-        return Finding::warn(
-            CHECK,
+        return warn(
             format!(
                 "sync_binlog = {}: after a power cut replicas may have orders that it lost, or \
                  lack some",
@@ -182,11 +168,10 @@ fn durability(facts: &Facts) -> Finding {
             format!("SET GLOBAL sync_binlog = 1, {in_conf}"),
         );
     }
-    Finding::ok(CHECK, "each commit waits for the disk (innodb_flush_log_at_trx_commit = 1)")
+    ok("each commit waits for the disk (innodb_flush_log_at_trx_commit = 1)")
 }
 
-fn connections(facts: &Facts, ours: usize) -> Finding {
-    const CHECK: &str = "ledger connections";
+fn connections(facts: &Facts, ours: usize) -> Verdict {
     let ours = ours as u64;
     let most = match (facts.number("max_connections"), facts.number("max_user_connections")) {
         (most, 0) => most,
@@ -198,33 +183,31 @@ fn connections(facts: &Facts, ours: usize) -> Finding {
             "SET GLOBAL max_connections = {}, or lower ledger.writers and ledger.readers",
             ours * 2
         );
-        return Finding::fail(CHECK, detail, remedy);
+        return fail(detail, remedy);
     }
     // This look is one of those that are open.
     if most.saturating_sub(facts.num_connections.saturating_sub(1)) < ours {
         let remedy = "SET GLOBAL max_connections to more, or find who holds so many: SHOW \
                       PROCESSLIST";
-        return Finding::warn(CHECK, detail, remedy);
+        return warn(detail, remedy);
     }
-    Finding::ok(CHECK, detail)
+    ok(detail)
 }
 
-fn waits(facts: &Facts, settings: &Settings) -> Finding {
-    const CHECK: &str = "ledger waits";
+fn waits(facts: &Facts, settings: &Settings) -> Verdict {
     let seconds = facts.number("innodb_lock_wait_timeout");
     let deadline_ms = settings.ledger.job_deadline_ms;
     let detail = format!("a statement waits up to {seconds} s for a lock, a job {deadline_ms} ms");
     if seconds.saturating_mul(1000) < deadline_ms {
-        return Finding::ok(CHECK, detail);
+        return ok(detail);
     }
-    Finding::warn(
-        CHECK,
+    warn(
         format!("{detail}: a batch that waits for a lock ends as `unknown` instead of `busy`"),
         "lower ledger.busy_timeout_ms well below ledger.job_deadline_ms",
     )
 }
 
-fn engines(facts: &Facts) -> Option<Finding> {
+fn engines(facts: &Facts) -> Option<Verdict> {
     let others: Vec<_> = facts
         .tables
         .iter()
@@ -232,47 +215,41 @@ fn engines(facts: &Facts) -> Option<Finding> {
         .collect();
     let (name, _) = others.first()?;
     let named: Vec<_> = others.iter().map(|(name, engine)| format!("{name} ({engine})")).collect();
-    Some(Finding::fail(
-        "ledger engine",
+    Some(fail(
         format!("tables without transactions: {}", named.join(", ")),
         format!("ALTER TABLE {name} ENGINE = InnoDB, and the same for the others"),
     ))
 }
 
-fn writes(facts: &Facts) -> Option<Finding> {
-    const CHECK: &str = "ledger writes";
+fn writes(facts: &Facts) -> Option<Verdict> {
     let read_only = ["read_only", "super_read_only", "innodb_read_only"];
     if let Some(name) = read_only.iter().find(|name| is_on(facts.text(name))) {
-        return Some(Finding::fail(
-            CHECK,
+        return Some(fail(
             format!("the server takes none: {name} is ON, as on a replica"),
             format!("point ledger.url to the primary, or there: SET GLOBAL {name} = OFF"),
         ));
     }
     let said = facts.refuses_writes.as_ref()?;
-    Some(Finding::fail(
-        CHECK,
+    Some(fail(
         format!("the server refuses them: {said}"),
         "grant this user all rights on the database: GRANT ALL ON database.* TO user",
     ))
 }
 
-fn binlog(facts: &Facts) -> Option<Finding> {
+fn binlog(facts: &Facts) -> Option<Verdict> {
     let refuses = is_on(facts.text("log_bin")) && facts.text("binlog_format") == "STATEMENT";
     refuses.then(|| {
-        Finding::fail(
-            "ledger binlog",
+        fail(
             format!("binlog_format = STATEMENT refuses writes at isolation {ISOLATION}"),
             "SET GLOBAL binlog_format = 'ROW', and the same in its configuration file",
         )
     })
 }
 
-fn packets(facts: &Facts, needed: u64) -> Option<Finding> {
+fn packets(facts: &Facts, needed: u64) -> Option<Verdict> {
     let most = facts.number("max_allowed_packet");
     (most < needed).then(|| {
-        Finding::fail(
-            "ledger packets",
+        fail(
             format!("max_allowed_packet = {most}, a statement may have {needed} bytes"),
             format!("SET GLOBAL max_allowed_packet = {needed}, and the same in its configuration"),
         )
@@ -322,10 +299,10 @@ mod tests {
         let settings = Settings::for_test("mysql://db/floodgate");
         let findings = judge(facts, &settings);
         for finding in &findings {
-            assert_eq!(finding.remedy.is_empty(), finding.status == Status::Ok, "{finding:?}");
+            assert_eq!(finding.verdict.remedy.is_empty(), finding.is(Status::Ok), "{finding:?}");
         }
-        let wrong = findings.into_iter().filter(|finding| finding.status != Status::Ok);
-        wrong.map(|finding| (finding.check, finding.status)).collect()
+        let wrong = findings.into_iter().filter(|finding| !finding.is(Status::Ok));
+        wrong.map(|finding| (finding.check, finding.verdict.status)).collect()
     }
 
     #[test]

@@ -3,65 +3,59 @@
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 
-use super::Finding;
+use super::{Finding, Verdict, fail, ok, warn};
 use crate::config::{AuthMode, Settings};
 
 pub(super) fn examine(settings: &Settings, running: bool) -> Vec<Finding> {
     vec![
-        address("public address", "http.bind", settings.http.bind, running),
-        address("internal address", "internal.bind", settings.internal.bind, running),
-        exposure(settings),
+        address("http.bind", settings.http.bind, running).on("public address"),
+        address("internal.bind", settings.internal.bind, running).on("internal address"),
+        exposure(settings).on("exposure"),
     ]
 }
 
-fn address(check: &'static str, key: &str, bind: SocketAddr, running: bool) -> Finding {
+fn address(key: &str, bind: SocketAddr, running: bool) -> Verdict {
     match TcpListener::bind(bind) {
-        Ok(_closed_at_once) => Finding::ok(check, format!("{bind} is free")),
+        Ok(_closed_at_once) => ok(format!("{bind} is free")),
         Err(error) if error.kind() == ErrorKind::AddrInUse && running => {
-            Finding::ok(check, format!("{bind} is used by the running server"))
+            ok(format!("{bind} is used by the running server"))
         }
-        Err(error) if error.kind() == ErrorKind::AddrInUse => Finding::fail(
-            check,
+        Err(error) if error.kind() == ErrorKind::AddrInUse => fail(
             format!("{bind} is used by another program"),
             format!("find it with `ss -ltnp 'sport = :{}'`, or change {key}", bind.port()),
         ),
-        Err(error) if error.kind() == ErrorKind::AddrNotAvailable => Finding::fail(
-            check,
+        Err(error) if error.kind() == ErrorKind::AddrNotAvailable => fail(
             format!("{} is not an address of this machine", bind.ip()),
             format!("see `ip address`, or change {key}"),
         ),
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => Finding::fail(
-            check,
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => fail(
             format!("this user may not listen on port {}", bind.port()),
             format!("use a port from 1024 up in {key}"),
         ),
-        Err(error) => Finding::fail(check, format!("{bind}: {error}"), format!("change {key}")),
+        Err(error) => fail(format!("{bind}: {error}"), format!("change {key}")),
     }
 }
 
 /// What may not be at all is a fault of the configuration; here is what is allowed and still worth
 /// knowing.
-fn exposure(settings: &Settings) -> Finding {
-    const CHECK: &str = "exposure";
+fn exposure(settings: &Settings) -> Verdict {
     let open: Vec<String> = [("public", settings.http.bind), ("internal", settings.internal.bind)]
         .iter()
         .filter(|(_, bind)| !bind.ip().is_loopback())
         .map(|(name, bind)| format!("{name} {bind}"))
         .collect();
     if !open.is_empty() {
-        Finding::warn(
-            CHECK,
+        warn(
             format!("reachable from other machines without TLS: {}", open.join(", ")),
             "let only a proxy that speaks TLS, and the operators' network, reach them",
         )
     } else if settings.auth.mode == AuthMode::Header {
-        Finding::warn(
-            CHECK,
+        warn(
             "loopback only; every X-Buyer-Id is believed",
             "for real buyers set auth.mode = \"jwt\" and auth.jwt_secret_file",
         )
     } else {
-        Finding::ok(CHECK, "loopback only")
+        ok("loopback only")
     }
 }
 
@@ -74,7 +68,7 @@ mod tests {
     fn a_taken_port_is_fine_only_when_our_server_has_it() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let bind = taken.local_addr().unwrap();
-        let judge = |running| address("public address", "http.bind", bind, running).status;
+        let judge = |running| address("http.bind", bind, running).status;
         assert_eq!(judge(false), Status::Fail);
         assert_eq!(judge(true), Status::Ok);
         drop(taken);
@@ -85,7 +79,7 @@ mod tests {
     fn an_address_of_another_machine_is_told() {
         // TEST-NET-1 (RFC 5737): nobody has it.
         let bind = "192.0.2.1:8080".parse().unwrap();
-        let finding = address("public address", "http.bind", bind, false);
+        let finding = address("http.bind", bind, false);
         assert!(finding.detail.contains("not an address of this machine"), "{finding:?}");
     }
 

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use super::{Finding, Status};
-use crate::broker::rabbit::health::{Facts, Part, Standing, Trial, Trouble};
-use crate::cli::engine;
+use super::{Finding, Status, Verdict, fail, ok, warn};
+use crate::broker::rabbit::health::{self, Facts, Part, Standing, Trial, Trouble};
 use crate::config::{Settings, Tier};
+use crate::tier;
 
 /// The oldest that hands dead letters on at least once.
 const VERSION_MIN: [u32; 2] = [3, 10];
@@ -22,34 +22,33 @@ pub(super) async fn examine(settings: &Settings) -> Vec<Finding> {
     if settings.tier != Tier::Pipeline || settings.amqp.url.is_empty() {
         return Vec::new();
     }
-    match engine::broker_health(settings).await {
-        Ok(Ok(facts)) => judge(&facts),
-        Ok(Err(trouble)) => vec![not_seen(&trouble)],
+    let options = match tier::broker_options(settings) {
+        Ok(options) => options,
         Err(error) => {
             let remedy = "correct amqp.url; config/default.toml says how it is written";
-            vec![Finding::fail("broker", error.to_string(), remedy)]
+            return vec![fail(error.to_string(), remedy).on("broker")];
         }
+    };
+    match health::look(&options).await {
+        Ok(facts) => judge(&facts),
+        Err(trouble) => vec![not_seen(&trouble).on("broker")],
     }
 }
 
-fn not_seen(trouble: &Trouble) -> Finding {
-    const CHECK: &str = "broker";
+fn not_seen(trouble: &Trouble) -> Verdict {
     let reason = &trouble.reason;
     match trouble.code {
-        Some(ACCESS_REFUSED) => Finding::fail(
-            CHECK,
+        Some(ACCESS_REFUSED) => fail(
             format!("does not let us in: {reason}"),
             "put the right user and password into amqp.url; the user `guest` may come from the \
              broker's own machine only",
         ),
-        Some(NOT_ALLOWED) => Finding::fail(
-            CHECK,
+        Some(NOT_ALLOWED) => fail(
             format!("does not let us into the virtual host: {reason}"),
             "`rabbitmqctl add_vhost VHOST` and `rabbitmqctl set_permissions -p VHOST USER '.*' \
              '.*' '.*'`, or name another one in amqp.url (`/` is written %2f)",
         ),
-        _ => Finding::fail(
-            CHECK,
+        _ => fail(
             format!("does not answer: {reason}"),
             "start it, or correct amqp.url; `rabbitmq-diagnostics listeners` on its machine names \
              its ports",
@@ -60,39 +59,34 @@ fn not_seen(trouble: &Trouble) -> Finding {
 fn judge(facts: &Facts) -> Vec<Finding> {
     let ms = facts.connect_took.as_secs_f64() * 1000.0;
     let mut findings = vec![
-        Finding::ok("broker", format!("connects in {ms:.1} ms")),
-        version(facts.version.as_deref()),
-        topology(facts),
+        ok(format!("connects in {ms:.1} ms")).on("broker"),
+        version(facts.version.as_deref()).on("broker version"),
+        topology(facts).on("broker topology"),
     ];
-    let is_wrong = findings.iter().any(|finding| finding.status == Status::Fail);
+    let is_wrong = findings.iter().any(|finding| finding.is(Status::Fail));
     // Who may not declare may not publish either: one thing to do.
     if !(is_wrong && matches!(facts.trial, Trial::Refused(_))) {
-        findings.push(trial(&facts.trial));
+        findings.push(trial(&facts.trial).on("broker publishing"));
     }
-    findings.push(consumers(&facts.queues));
-    findings.extend(waiting(&facts.queues));
+    findings.push(consumers(&facts.queues).on("broker consumers"));
+    let waiting = waiting(&facts.queues).into_iter();
+    findings.extend(waiting.map(|verdict| verdict.on("broker dead letters")));
     findings
 }
 
-fn version(version: Option<&str>) -> Finding {
-    const CHECK: &str = "broker version";
+fn version(version: Option<&str>) -> Verdict {
     let Some(version) = version else {
-        return Finding::ok(CHECK, "not told");
+        return ok("not told");
     };
     let numbers = version.rsplit(' ').next().unwrap_or_default().split('.');
     let seen: Vec<u32> = numbers.take(2).map(|part| part.parse().unwrap_or(0)).collect();
     if seen.as_slice() >= &VERSION_MIN[..] {
-        return Finding::ok(CHECK, version);
+        return ok(version);
     }
-    Finding::fail(
-        CHECK,
-        format!("{version} may lose dead letters on their way"),
-        "upgrade it to 3.10 or later",
-    )
+    fail(format!("{version} may lose dead letters on their way"), "upgrade it to 3.10 or later")
 }
 
-fn topology(facts: &Facts) -> Finding {
-    const CHECK: &str = "broker topology";
+fn topology(facts: &Facts) -> Verdict {
     let parts = || facts.exchanges.iter().chain(&facts.queues);
     let wrong = parts().find_map(|part| match &part.standing {
         Standing::Wrong(what) => Some(what),
@@ -100,45 +94,41 @@ fn topology(facts: &Facts) -> Finding {
     });
     if let Some(what) = wrong {
         let (detail, remedy) = what.split_once("; ").unwrap_or((what, "see the broker's log"));
-        return Finding::fail(CHECK, detail, remedy);
+        return fail(detail, remedy);
     }
     let is_missing = |part: &&Part| part.standing == Standing::Missing;
     let missing: Vec<&str> = parts().filter(is_missing).map(|part| part.name.as_str()).collect();
     let (exchanges, queues) = (facts.exchanges.len(), facts.queues.len());
     if missing.is_empty() {
         let detail = format!("{exchanges} exchanges and {queues} queues are as they must be");
-        return Finding::ok(CHECK, detail);
+        return ok(detail);
     }
     if missing.len() == exchanges + queues {
-        return Finding::ok(CHECK, "nothing is declared yet; serve declares it");
+        return ok("nothing is declared yet; serve declares it");
     }
-    Finding::warn(
-        CHECK,
+    warn(
         format!("missing: {}", missing.join(", ")),
         "start the server, which declares what is missing whenever it connects; if somebody \
          deletes it again and again, find out who",
     )
 }
 
-fn trial(trial: &Trial) -> Finding {
-    const CHECK: &str = "broker publishing";
+fn trial(trial: &Trial) -> Verdict {
     match trial {
         Trial::Works(took) => {
             let detail = format!("a message is confirmed in {:.1} ms", took.as_secs_f64() * 1000.0);
             if *took <= CONFIRM_COMFORTABLE {
-                return Finding::ok(CHECK, detail);
+                return ok(detail);
             }
             let remedy = "run it in the same data centre as this program, on a disk of its own";
-            Finding::warn(CHECK, detail, remedy)
+            warn(detail, remedy)
         }
-        Trial::Blocked(reason) => Finding::fail(
-            CHECK,
+        Trial::Blocked(reason) => fail(
             format!("it accepts no messages: {reason}"),
             "free memory or disk on its machine: `rabbitmq-diagnostics alarms` names which; \
              accepted orders wait in Redis meanwhile",
         ),
-        Trial::Refused(why) => Finding::fail(
-            CHECK,
+        Trial::Refused(why) => fail(
             format!("it refuses what the server does: {why}"),
             "let the user configure, write and read what begins with the namespace: \
              `rabbitmqctl set_permissions -p VHOST USER '^NAMESPACE\\.' '^NAMESPACE\\.' \
@@ -147,28 +137,25 @@ fn trial(trial: &Trial) -> Finding {
     }
 }
 
-fn consumers(queues: &[Part]) -> Finding {
-    const CHECK: &str = "broker consumers";
+fn consumers(queues: &[Part]) -> Verdict {
     let orders = || queues.iter().filter(|queue| queue.name.starts_with("orders."));
     let alone: Vec<&Part> =
         orders().filter(|queue| queue.num_consumers == 0 && queue.num_ready > 0).collect();
     if alone.is_empty() {
         let consumers: u64 = orders().map(|queue| queue.num_consumers).sum();
         let ready: u64 = orders().map(|queue| queue.num_ready).sum();
-        return Finding::ok(CHECK, format!("{consumers}; {ready} messages wait for them"));
+        return ok(format!("{consumers}; {ready} messages wait for them"));
     }
     let ready: u64 = alone.iter().map(|queue| queue.num_ready).sum();
     let names: Vec<&str> = alone.iter().map(|queue| queue.name.as_str()).collect();
-    Finding::warn(
-        CHECK,
+    warn(
         format!("{ready} messages wait in {} and nobody takes them out", names.join(", ")),
         "start a process with role = \"consumer\" or \"all\"",
     )
 }
 
 /// Messages where none should wait for long.
-fn waiting(queues: &[Part]) -> Vec<Finding> {
-    const CHECK: &str = "broker dead letters";
+fn waiting(queues: &[Part]) -> Vec<Verdict> {
     let ready = |name: &str| {
         let queue = queues.iter().find(|queue| queue.name == name);
         queue.map_or((0, 0), |queue| (queue.num_ready, queue.num_consumers))
@@ -176,32 +163,24 @@ fn waiting(queues: &[Part]) -> Vec<Finding> {
     let keeper = "start a process with role = \"keeper\" or \"all\", which brings them into the \
                   ledger; then `floodgate dlq list`";
     let mut findings = Vec::new();
-    for (name, what) in [("dead", "dead letters"), ("unroutable", "messages that no queue wanted")]
-    {
-        match ready(name) {
-            (0, _) => {}
-            (count, 0) => findings.push(Finding::warn(
-                CHECK,
-                format!("{count} {what} wait, and nobody takes them out"),
-                keeper,
-            )),
-            (count, _) => findings.push(Finding::warn(
-                CHECK,
-                format!("{count} {what} wait"),
-                "look again in a minute; if they do not become fewer, see the keeper's log",
-            )),
-        }
+    match ready("dead") {
+        (0, _) => {}
+        (count, 0) => findings
+            .push(warn(format!("{count} dead letters wait, and nobody takes them out"), keeper)),
+        (count, _) => findings.push(warn(
+            format!("{count} dead letters wait"),
+            "look again in a minute; if they do not become fewer, see the keeper's log",
+        )),
     }
     if let (count @ 1.., _) = ready("unreadable") {
-        findings.push(Finding::warn(
-            CHECK,
+        findings.push(warn(
             format!("{count} messages wait in `unreadable`: nobody could take them in"),
             "look at them in the management interface, find out who wrote them, and purge the \
              queue; what was accepted here and is still queued is sent again from its gate",
         ));
     }
     if findings.is_empty() {
-        findings.push(Finding::ok(CHECK, "none wait in the broker"));
+        findings.push(ok("none wait in the broker"));
     }
     findings
 }
@@ -219,20 +198,20 @@ mod tests {
         Facts {
             connect_took: Duration::from_millis(2),
             version: Some("RabbitMQ 3.10.8".to_owned()),
-            exchanges: vec![fits("orders")],
-            queues: ["orders.0", "orders.1", "dead", "unroutable"].map(fits).to_vec(),
+            exchanges: vec![fits("intents")],
+            queues: ["orders.0", "orders.1", "dead"].map(fits).to_vec(),
             trial: Trial::Works(Duration::from_millis(1)),
         }
     }
 
     /// The one finding that is not right after one thing went wrong.
-    fn wrong(change: impl FnOnce(&mut Facts)) -> Finding {
+    fn wrong(change: impl FnOnce(&mut Facts)) -> Verdict {
         let mut facts = facts();
         change(&mut facts);
-        let wrong = judge(&facts).into_iter().filter(|finding| finding.status != Status::Ok);
+        let wrong = judge(&facts).into_iter().filter(|finding| !finding.is(Status::Ok));
         let mut wrong: Vec<_> = wrong.collect();
         assert_eq!(wrong.len(), 1, "{wrong:?}");
-        let finding = wrong.remove(0);
+        let finding = wrong.remove(0).verdict;
         assert!(!finding.remedy.is_empty(), "{finding:?}");
         finding
     }
@@ -240,7 +219,7 @@ mod tests {
     #[test]
     fn a_right_broker_passes() {
         for finding in judge(&facts()) {
-            assert_eq!(finding.status, Status::Ok, "{finding:?}");
+            assert!(finding.is(Status::Ok), "{finding:?}");
         }
     }
 
@@ -258,7 +237,6 @@ mod tests {
         let alone = wrong(|f| f.queues[0] = part("orders.0", Standing::Fits, 5, 0));
         assert!(alone.detail.starts_with("5 messages wait in orders.0"), "{alone:?}");
         assert!(wrong(|f| f.queues[2].num_ready = 2).detail.starts_with("2 dead letters"));
-        assert!(wrong(|f| f.queues[3].num_ready = 2).detail.contains("no queue wanted"));
         let unread = wrong(|f| f.queues.push(part("unreadable", Standing::Fits, 2, 0)));
         assert!(unread.detail.contains("2 messages wait in `unreadable`"), "{unread:?}");
     }
@@ -270,7 +248,7 @@ mod tests {
             part.standing = Standing::Missing;
             part.num_consumers = 0;
         }
-        assert!(judge(&facts).iter().all(|finding| finding.status == Status::Ok));
+        assert!(judge(&facts).iter().all(|finding| finding.is(Status::Ok)));
     }
 
     #[test]

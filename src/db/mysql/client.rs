@@ -68,8 +68,6 @@ pub(super) fn connect(session: &Arc<Session>) -> Result<MysqlConnection, Error> 
     Ok(MysqlConnection::from(client))
 }
 
-const A_DAY: Duration = Duration::from_secs(24 * 60 * 60);
-
 /// When a wait for the server ends.
 #[derive(Debug, Clone, Copy)]
 enum Limit {
@@ -127,24 +125,9 @@ impl Client {
         &self.session
     }
 
-    /// A job begins, whose caller waits so long.
-    pub(super) fn begin_job(&mut self) {
-        self.end_within(self.session.job_limit);
-    }
-
-    /// A job begins that may take as long as each statement is answered in time.
-    pub(super) fn begin_scan(&mut self) {
-        self.limit = Limit::Each(self.session.job_limit);
-    }
-
-    /// A statement of a scan begins that may take longer.
-    pub(super) fn begin_long(&mut self) {
-        self.limit = Limit::Each(self.session.audit_timeout);
-    }
-
-    /// A migration begins: a large table takes as long as it takes, and whoever started it watches.
-    pub(super) fn begin_unlimited(&mut self) {
-        self.limit = Limit::Each(A_DAY);
+    /// Each statement from here on is answered within `allowed`.
+    pub(super) fn answer_within(&mut self, allowed: Duration) {
+        self.limit = Limit::Each(allowed);
     }
 
     /// Not to be used again.

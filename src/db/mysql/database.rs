@@ -1,6 +1,7 @@
 //! What MySQL and MariaDB do in their own way.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use diesel::connection::SimpleConnection;
 use diesel::prelude::*;
@@ -9,12 +10,11 @@ use diesel::sql_types::{BigInt, Text};
 use diesel_migrations::EmbeddedMigrations;
 
 use super::client::MysqlConnection;
-use super::scan;
-use super::session::statement_limit;
+use super::session::{Access, statement_limit};
 use super::statements;
 use crate::db::error::is_rolled_back_commit;
-use crate::db::rows::NewOrder;
-use crate::db::schema::tokens;
+use crate::db::rows::{FailureRow, NewOrder, OrderRow};
+use crate::db::schema::{failed_requests, orders, tokens};
 use crate::db::sql::{Claim, Database, Each, IN_LIST_MAX, Patience, Queries, WRITER};
 use crate::db::{Error, migrate};
 use crate::domain::{Failure, Order, SkuNo};
@@ -25,8 +25,47 @@ struct Number {
     cell: i64,
 }
 
-fn number(conn: &mut MysqlConnection, sql: &str) -> QueryResult<i64> {
+/// Asks for one number; `sql` names its column `cell`.
+pub(super) fn number(conn: &mut MysqlConnection, sql: &str) -> QueryResult<i64> {
     diesel::sql_query(sql).get_result::<Number>(conn).map(|row| row.cell)
+}
+
+/// Refuses a server that takes no writes, in the transaction that reads from it: a proxy that sends
+/// reads to a replica would answer with rows of the past.
+fn refuse_replica(conn: &mut MysqlConnection) -> Result<(), Error> {
+    let sql = "SELECT CAST(@@global.read_only OR @@global.innodb_read_only AS SIGNED) AS cell";
+    if number(conn, sql)? == 0 {
+        return Ok(());
+    }
+    let reason = "the server that answers reads is read-only: point ledger.url at the primary, \
+                  without a proxy that sends reads elsewhere";
+    Err(Error::NoConnection { reason: reason.to_owned() })
+}
+
+const A_DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Rows of a page of a scan.
+const PAGE: i64 = 2_000;
+
+/// Visits rows in bulk, page by page along a key: neither side holds more than a page in memory,
+/// and each page is a statement with a limit of its own. Pages of one snapshot see one instant;
+/// while it lasts, the server keeps old versions of what is changed meanwhile.
+fn by_page<R, T: TryFrom<R, Error = Error>, K>(
+    mut after: K,
+    key: impl Fn(&R) -> K,
+    visit: Each<'_, T>,
+    mut load: impl FnMut(K) -> QueryResult<Vec<R>>,
+) -> Result<(), Error> {
+    loop {
+        let rows = load(after)?;
+        let Some(last) = rows.last() else { return Ok(()) };
+        after = key(last);
+        for row in rows {
+            if !visit(row.try_into()?) {
+                return Ok(());
+            }
+        }
+    }
 }
 
 impl Database for MysqlConnection {
@@ -34,18 +73,20 @@ impl Database for MysqlConnection {
     const AFTER_FAILED_MIGRATION: &'static str =
         "tables that the failed migration made stay, and the next try goes on from there";
     const BEGIN: &'static str = "BEGIN";
+    const INDEXED_REQUESTS: &'static str = "TRUE";
+    const LEFT_OUT_REQUESTS: Option<&'static str> = None;
     const REPEATED_REQUESTS: &'static str = "SELECT request_id, COUNT(*) AS num_orders \
-         FROM orders FORCE INDEX (PRIMARY) \
-         WHERE sku_no = ? GROUP BY request_id HAVING COUNT(*) > 1 LIMIT ?";
+         FROM orders FORCE INDEX (PRIMARY) GROUP BY request_id HAVING COUNT(*) > 1 LIMIT ?";
 
     fn attend<T>(
         &mut self,
         patience: Patience,
         job: impl FnOnce(&mut Self) -> Result<T, Error>,
     ) -> Result<T, Error> {
+        let limit = self.session().job_limit;
         match patience {
-            Patience::Caller => self.begin_job(),
-            Patience::Scan => self.begin_scan(),
+            Patience::Caller => self.end_within(limit),
+            Patience::Scan => self.answer_within(limit),
         }
         let done = job(self);
         // A new connection costs a millisecond or two and has no half-open transaction.
@@ -60,48 +101,40 @@ impl Database for MysqlConnection {
         statement: impl FnOnce(&mut Self) -> QueryResult<T>,
     ) -> QueryResult<T> {
         let session = Arc::clone(self.session());
-        self.begin_long();
+        self.answer_within(session.audit_timeout);
         self.batch_execute(&session.audit_limit)?;
         let answer = statement(self)?;
         self.batch_execute(&session.usual_limit)?;
-        self.begin_scan();
+        self.answer_within(session.job_limit);
         Ok(answer)
     }
 
-    fn snapshot<T>(
-        &mut self,
-        doing: &'static str,
-        job: impl FnOnce(&mut Self) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        let refused = Error::refused(doing);
+    fn snapshot<T>(&mut self, job: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
         self.batch_execute(
             "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; \
              START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY",
-        )
-        .map_err(&refused)?;
+        )?;
+        if self.session().access == Access::Write {
+            refuse_replica(self)?;
+        }
         let done = job(self)?;
-        self.batch_execute("COMMIT").map_err(&refused)?;
+        self.batch_execute("COMMIT")?;
         Ok(done)
     }
 
-    fn failed_commit(&mut self, doing: &'static str, said: Diesel) -> Error {
-        if is_rolled_back_commit(&said) {
-            Error::Refused { doing, source: said }
-        } else {
-            Error::NotConfirmed { doing, source: said }
-        }
+    fn failed_commit(&mut self, said: Diesel) -> Error {
+        if is_rolled_back_commit(&said) { said.into() } else { Error::not_confirmed(said) }
     }
 
     fn alone<T>(&mut self, job: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
-        const DOING: &str = "waiting for another process that migrates";
         // Locks of this kind belong to the whole server: the database is part of the name.
         const NAME: &str = "LEFT(CONCAT('floodgate migrates ', DATABASE()), 64)";
-        let refused = Error::refused(DOING);
         let wait_s = self.session().audit_timeout.as_secs().max(1);
-        self.begin_unlimited();
-        self.batch_execute(&statement_limit(0)).map_err(&refused)?;
+        // A large table takes as long as it takes, and whoever started the migration watches.
+        self.answer_within(A_DAY);
+        self.batch_execute(&statement_limit(0))?;
         let lock = format!("SELECT GET_LOCK({NAME}, {wait_s}) AS cell");
-        if number(self, &lock).map_err(&refused)? != 1 {
+        if number(self, &lock)? != 1 {
             let reason = format!(
                 "another process has been migrating this ledger for {wait_s} s: wait for it, or \
                  look what holds it up (SHOW PROCESSLIST)"
@@ -111,9 +144,9 @@ impl Database for MysqlConnection {
         let done = job(self)?;
         // It ends with the connection, too.
         let release = format!("SELECT RELEASE_LOCK({NAME}) AS cell");
-        number(self, &release).map_err(&refused)?;
+        number(self, &release)?;
         let usual = self.session().usual_limit.clone();
-        self.batch_execute(&usual).map_err(&refused)?;
+        self.batch_execute(&usual)?;
         Ok(done)
     }
 
@@ -126,20 +159,25 @@ impl Database for MysqlConnection {
     }
 
     fn writer_token(&mut self) -> QueryResult<i64> {
-        // The lock is shared with the other writers of this process; taking the token waits for all
-        // of them.
+        // The lock is shared with the other writers of this token; changing it waits for all of
+        // them.
         let sql =
             format!("SELECT token AS cell FROM tokens WHERE name = '{WRITER}' LOCK IN SHARE MODE");
         number(self, &sql)
     }
 
-    fn count_up(&mut self, name: &str) -> QueryResult<i64> {
+    fn raise_token(&mut self, name: &str, next: &'static str) -> QueryResult<i64> {
+        // The row is locked for writing at once: two processes that read it first, each with a
+        // shared lock, could not go on to write.
         diesel::sql_query(
-            "INSERT INTO tokens (name, token) VALUES (?, 1) \
-             ON DUPLICATE KEY UPDATE token = token + 1",
+            "INSERT INTO tokens (name, token) VALUES (?, 0) \
+             ON DUPLICATE KEY UPDATE token = token",
         )
         .bind::<Text, _>(name)
         .execute(self)?;
+        diesel::sql_query(format!("UPDATE tokens SET token = {next} WHERE name = ?"))
+            .bind::<Text, _>(name)
+            .execute(self)?;
         tokens::table.find(name).select(tokens::token).first(self)
     }
 
@@ -156,7 +194,8 @@ impl Database for MysqlConnection {
         Ok(false)
     }
 
-    fn ordered_among(&mut self, requests: &[i64]) -> QueryResult<Vec<i64>> {
+    fn ordered_among(&mut self, failures: &[Failure]) -> QueryResult<Vec<i64>> {
+        let requests = failures.iter().map(|failure| failure.request.to_db());
         let rows = statements::ordered_among(requests).load::<statements::Request>(self)?;
         Ok(rows.into_iter().map(|row| row.request_id).collect())
     }
@@ -190,10 +229,27 @@ impl Database for MysqlConnection {
     }
 
     fn each_order(&mut self, sku: SkuNo, visit: Each<'_, Order>) -> Result<(), Error> {
-        scan::each_order(self, sku, visit)
+        by_page((i64::MIN, i64::MIN), OrderRow::place, visit, |(buyer, slot)| {
+            let next_slot = orders::buyer_id.eq(buyer).and(orders::slot.gt(slot));
+            orders::table
+                .filter(orders::sku_no.eq(sku.0))
+                .filter(orders::buyer_id.gt(buyer).or(next_slot))
+                .order((orders::buyer_id, orders::slot))
+                .limit(PAGE)
+                .select(OrderRow::as_select())
+                .load(self)
+        })
     }
 
     fn each_failure(&mut self, sku: SkuNo, visit: Each<'_, Failure>) -> Result<(), Error> {
-        scan::each_failure(self, sku, visit)
+        by_page(i64::MIN, FailureRow::place, visit, |request| {
+            failed_requests::table
+                .filter(failed_requests::sku_no.eq(sku.0))
+                .filter(failed_requests::request_id.gt(request))
+                .order(failed_requests::request_id)
+                .limit(PAGE)
+                .select(FailureRow::as_select())
+                .load(self)
+        })
     }
 }

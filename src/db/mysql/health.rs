@@ -9,9 +9,10 @@ use std::time::Duration;
 use diesel::connection::SimpleConnection;
 use diesel::prelude::*;
 use diesel::sql_query;
-use diesel::sql_types::{BigInt, Text};
+use diesel::sql_types::Text;
 
 use super::client::{MysqlConnection, connect};
+use super::database::number;
 use super::open::{MysqlOptions, apart};
 use super::session::{Access, Session};
 use crate::clock::{now_monotonic, wall_ms};
@@ -73,16 +74,7 @@ struct Table {
     engine: String,
 }
 
-#[derive(QueryableByName)]
-struct Number {
-    #[diesel(sql_type = BigInt)]
-    cell: i64,
-}
-
 /// Looks at the server. Blocks.
-///
-/// # Errors
-/// `CannotOpen` with what is wrong and what to do, as opening the ledger would say it.
 pub fn look(options: &MysqlOptions) -> Result<Facts, Error> {
     let session = Session::new(options, Access::Write)?;
     apart(&session, || {
@@ -98,17 +90,16 @@ pub fn look(options: &MysqlOptions) -> Result<Facts, Error> {
 }
 
 fn read(conn: &mut MysqlConnection, connect_took: Duration) -> Result<Facts, Error> {
-    let refused = Error::refused("looking at the server");
-    let (round_trip, clock_ahead_ms) = time(conn).map_err(&refused)?;
+    let (round_trip, clock_ahead_ms) = time(conn)?;
     let variables = sql_query("SHOW SESSION VARIABLES").load::<Variable>(conn);
-    let variables = variables.map_err(&refused)?.into_iter();
+    let variables = variables?.into_iter();
     let connected = sql_query("SHOW GLOBAL STATUS LIKE 'Threads_connected'");
-    let connected = connected.load::<Variable>(conn).map_err(&refused)?;
+    let connected = connected.load::<Variable>(conn)?;
     let tables = sql_query(
         "SELECT CAST(table_name AS CHAR) AS name, CAST(COALESCE(engine, '') AS CHAR) AS engine \
          FROM information_schema.tables WHERE table_schema = DATABASE() ORDER BY 1",
     );
-    let tables = tables.load::<Table>(conn).map_err(&refused)?.into_iter();
+    let tables = tables.load::<Table>(conn)?.into_iter();
     Ok(Facts {
         connect_took,
         round_trip,
@@ -126,7 +117,7 @@ fn time(conn: &mut MysqlConnection) -> QueryResult<(Duration, i64)> {
     let mut best: Option<(Duration, i64)> = None;
     for _ in 0..ASKED {
         let (sent, sent_ms) = (now_monotonic(), wall_ms());
-        let theirs = sql_query(ASK).get_result::<Number>(conn)?.cell;
+        let theirs = number(conn, ASK)?;
         let took = now_monotonic().duration_since(sent);
         let half_ms = i64::try_from(took.as_millis() / 2).unwrap_or(i64::MAX);
         if best.is_none_or(|(before, _)| took < before) {
@@ -139,10 +130,8 @@ fn time(conn: &mut MysqlConnection) -> QueryResult<(Duration, i64)> {
 /// Tries to change a row that is not there, and takes it back.
 fn try_write(conn: &mut MysqlConnection) -> Option<String> {
     let tried = conn.attend(Patience::Caller, |conn| {
-        conn.batch_execute(
-            "START TRANSACTION; UPDATE tokens SET token = token WHERE name = ''; ROLLBACK",
-        )
-        .map_err(Error::refused("trying to write"))
+        let sql = "START TRANSACTION; UPDATE tokens SET token = token WHERE name = ''; ROLLBACK";
+        Ok(conn.batch_execute(sql)?)
     });
     match tried {
         Ok(()) => None,

@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use r2d2::Pool;
 
-use super::MysqlLedger;
 use super::client::{MysqlConnection, connect};
 use super::pool::{Manager, pool};
 use super::session::{Access, Session};
 use crate::clock::{SharedClock, SystemClock};
 use crate::db::Error;
 use crate::db::migrate::{self, Standing};
-use crate::db::sql::{Database, Fence, Patience, Writers};
+use crate::db::sql::{Database, Fence, Patience, SqlLedger, Writers, Writing};
 use crate::db::workers::{Source, Workers};
 
 /// How to open a ledger.
@@ -39,8 +38,9 @@ pub struct MysqlOptions {
     pub audit_timeout_ms: u64,
     /// How long making a connection may take, milliseconds.
     pub connect_timeout_ms: u64,
-    /// Only one process writes: the latest that opened the ledger. Else any number of them do.
-    pub exclusive: bool,
+    /// Who else may write: the latest opening decides. Of processes that open it as `Exclusive`
+    /// the last one writes; those that share it, and those that do not, end each other.
+    pub writing: Writing,
     /// The time of rows.
     pub clock: SharedClock,
 }
@@ -59,7 +59,7 @@ impl MysqlOptions {
             statement_timeout_ms: 5_000,
             audit_timeout_ms: 60_000,
             connect_timeout_ms: 2_000,
-            exclusive: false,
+            writing: Writing::Shared,
             clock: SystemClock::shared(),
         }
     }
@@ -77,13 +77,10 @@ fn prepare(session: &Arc<Session>) -> Result<(MysqlConnection, Vec<String>), Err
 
 /// A database with tables of these names that no migration made is somebody else's.
 fn refuse_foreign_tables(conn: &mut MysqlConnection) -> Result<(), Error> {
-    let refused = Error::refused("looking for tables");
-    for table in ["sales", "skus", "orders", "quotas", "failed_requests", "tokens", "secrets"] {
+    for table in migrate::TABLES {
         // In this order: another process may be migrating, and then the list of migrations is there
         // before the first table.
-        if conn.has_table(table).map_err(&refused)?
-            && !conn.has_table("__diesel_schema_migrations").map_err(&refused)?
-        {
+        if conn.has_table(table)? && !conn.has_table("__diesel_schema_migrations")? {
             let reason = format!(
                 "the database has a table `{table}` of another program: give floodgate a database \
                  of its own"
@@ -94,46 +91,55 @@ fn refuse_foreign_tables(conn: &mut MysqlConnection) -> Result<(), Error> {
     Ok(())
 }
 
-/// Opens for writing: migrates, and takes the writer's token where there is to be one writer only.
-pub(super) fn open(options: &MysqlOptions) -> Result<MysqlLedger, Error> {
-    let session = Session::new(options, Access::Write)?;
-    apart(&session, || {
-        let (mut conn, migrated) = prepare(&session)?;
-        let fence = if options.exclusive {
-            conn.attend(Patience::Caller, Fence::take)?
-        } else {
-            Fence::Shared
-        };
-        let (writers, readers) = (options.writers.max(1), options.readers.max(1));
-        // One pool for all: a thread has at most one connection at a time.
-        let pool = pool(&session, writers + readers);
-        let workers = start(options, "ledger-writer", writers, &pool)?;
+impl SqlLedger<MysqlConnection> {
+    /// Opens the ledger for writing and brings its schema up to date. Blocks.
+    ///
+    /// # Errors
+    /// `CannotOpen` with the reason and the remedy: nobody listens, no such user or database, no
+    /// right to it, tables of another program, schema of a newer program.
+    pub fn open(options: &MysqlOptions) -> Result<Self, Error> {
+        let session = Session::new(options, Access::Write)?;
+        apart(&session, || {
+            let (mut conn, migrated) = prepare(&session)?;
+            let take = |conn: &mut MysqlConnection| Fence::take(conn, options.writing);
+            let fence = conn.attend(Patience::Caller, take)?;
+            let (writers, readers) = (options.writers.max(1), options.readers.max(1));
+            // One pool for all: a thread has at most one connection at a time.
+            let pool = pool(&session, writers + readers);
+            let workers = start(options, "ledger-writer", writers, &pool)?;
+            let readers = start(options, "ledger-reader", readers, &pool)?;
+            let clock = Arc::clone(&options.clock);
+            Ok(Self { readers, writers: Some(Writers { workers, fence }), migrated, clock })
+        })
+    }
+
+    /// Opens the ledger for reading only; its sessions cannot write. Blocks.
+    ///
+    /// # Errors
+    /// `CannotOpen`, also when the schema is not the present one.
+    pub fn open_for_reading(options: &MysqlOptions) -> Result<Self, Error> {
+        Self::schema_standing(options)?.check_current()?;
+        let readers = options.readers.max(1);
+        let pool = pool(&Session::new(options, Access::Read)?, readers);
         let readers = start(options, "ledger-reader", readers, &pool)?;
         let clock = Arc::clone(&options.clock);
-        Ok(MysqlLedger { readers, writers: Some(Writers { workers, fence }), migrated, clock })
-    })
-}
+        Ok(Self { readers, writers: None, migrated: Vec::new(), clock })
+    }
 
-/// Opens for reading only.
-pub(super) fn open_for_reading(options: &MysqlOptions) -> Result<MysqlLedger, Error> {
-    schema_standing(options)?.check_current()?;
-    let readers = options.readers.max(1);
-    let pool = pool(&Session::new(options, Access::Read)?, readers);
-    let readers = start(options, "ledger-reader", readers, &pool)?;
-    let clock = Arc::clone(&options.clock);
-    Ok(MysqlLedger { readers, writers: None, migrated: Vec::new(), clock })
-}
+    /// Brings the schema up to date; what was applied, by full name. Blocks.
+    pub fn migrate(options: &MysqlOptions) -> Result<Vec<String>, Error> {
+        let session = Session::new(options, Access::Write)?;
+        apart(&session, || prepare(&session).map(|(_, migrated)| migrated))
+    }
 
-/// Brings the schema up to date.
-pub(super) fn migrate(options: &MysqlOptions) -> Result<Vec<String>, Error> {
-    let session = Session::new(options, Access::Write)?;
-    apart(&session, || prepare(&session).map(|(_, migrated)| migrated))
-}
-
-/// Compares the schema, changing nothing.
-pub(super) fn schema_standing(options: &MysqlOptions) -> Result<Standing, Error> {
-    let session = Session::new(options, Access::Read)?;
-    apart(&session, || connect(&session)?.attend(Patience::Caller, migrate::standing))
+    /// How the schema compares with this program's. Changes nothing. Blocks.
+    ///
+    /// # Errors
+    /// `CannotOpen`, as [`Self::open`]; a newer schema is not an error here.
+    pub fn schema_standing(options: &MysqlOptions) -> Result<Standing, Error> {
+        let session = Session::new(options, Access::Read)?;
+        apart(&session, || connect(&session)?.attend(Patience::Caller, migrate::standing))
+    }
 }
 
 fn start(

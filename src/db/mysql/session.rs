@@ -21,6 +21,7 @@ pub(super) struct Session {
     pub(super) url: String,
     /// The host, port and database of it, for messages.
     pub(super) address: String,
+    pub(super) access: Access,
     /// The statements that set a fresh session up.
     pub(super) set_up: String,
     pub(super) connect_timeout: Duration,
@@ -43,6 +44,7 @@ impl Session {
         Ok(Arc::new(Self {
             url: with_defaults(&options.url),
             address: address.split('?').next().unwrap_or_default().to_owned(),
+            access,
             set_up: set_up(options, access),
             connect_timeout: Duration::from_millis(options.connect_timeout_ms.max(1)),
             job_limit: Duration::from_millis(options.job_deadline_ms.max(1)).mul_f64(0.9),

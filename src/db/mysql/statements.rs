@@ -67,11 +67,11 @@ pub(super) fn failed_among(requests: &[i64]) -> SqlQuery {
 }
 
 /// The requests among these that are orders, as of now, locked as above.
-pub(super) fn ordered_among(requests: &[i64]) -> SqlQuery {
+pub(super) fn ordered_among(requests: impl Iterator<Item = i64>) -> SqlQuery {
     sql_query(format!(
         "SELECT request_id FROM orders FORCE INDEX (orders_by_request) WHERE request_id IN ({}) \
          LOCK IN SHARE MODE",
-        list(requests.iter().copied())
+        list(requests)
     ))
 }
 

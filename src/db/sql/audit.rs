@@ -1,29 +1,28 @@
 //! What an audit asks the ledger, in memory that does not grow with the number of orders.
 
+use std::collections::BTreeSet;
+
 use super::Database;
 use crate::db::rows::{bare_refusal, units};
-use crate::db::{Anomalies, AuditRow, Error, Tally, Visit};
+use crate::db::{Anomalies, AnomaliesOverAll, AuditRow, Error, Tally, UnknownSku, Visit};
 use crate::domain::book::gives_back;
 use crate::domain::invariants::{FailureFacts, SkuFacts};
 use crate::domain::{Epoch, Sku, SkuNo};
-
-const DOING: &str = "auditing";
 
 /// Most anomalies of one kind that are read: an audit lists fewer.
 const ANOMALIES_MAX: i32 = 1000;
 
 /// The size of a SKU's part of the ledger.
 pub(in crate::db) fn tally<D: Database>(conn: &mut D, sku: SkuNo) -> Result<Tally, Error> {
-    let refused = Error::refused(DOING);
-    let Some((row, sale)) = conn.sku_and_sale(sku.0).map_err(&refused)? else {
+    let Some((row, sale)) = conn.sku_and_sale(sku.0)? else {
         return Ok(Tally::default());
     };
-    let num_orders = conn.patiently(|conn| conn.num_orders(sku.0)).map_err(&refused)?;
-    let num_failures = conn.patiently(|conn| conn.num_failures(sku.0)).map_err(&refused)?;
+    let num_orders = conn.patiently(|conn| conn.num_orders(sku.0))?;
+    let num_failures = conn.patiently(|conn| conn.num_failures(sku.0))?;
     Ok(Tally {
         num_orders: num_orders.unsigned_abs(),
         num_failures: num_failures.unsigned_abs(),
-        available: units(format!("sku {sku}"), "available", row.available)?,
+        available: units(|| format!("sku {sku}"), "available", row.available)?,
         epoch: (sale.epoch > 0).then_some(Epoch(sale.epoch)),
     })
 }
@@ -34,7 +33,7 @@ pub(super) fn scan<D: Database>(
     sku: SkuNo,
     mut visit: Visit<AuditRow>,
 ) -> Result<(), Error> {
-    conn.snapshot(DOING, |conn| {
+    conn.snapshot(|conn| {
         let Some((of_sku, of_failures)) = facts(conn, sku)? else { return Ok(()) };
         if !visit(AuditRow::Sku(of_sku, of_failures)) {
             return Ok(());
@@ -44,11 +43,10 @@ pub(super) fn scan<D: Database>(
 }
 
 fn facts<D: Database>(conn: &mut D, sku: SkuNo) -> Result<Option<(SkuFacts, FailureFacts)>, Error> {
-    let refused = Error::refused(DOING);
-    let Some((row, sale)) = conn.sku_and_sale(sku.0).map_err(&refused)? else { return Ok(None) };
+    let Some((row, sale)) = conn.sku_and_sale(sku.0)? else { return Ok(None) };
     let available = i64::from(row.available);
     let Sku { initial, policy, .. } = row.try_into()?;
-    let by_reason = conn.patiently(|conn| conn.failed_units(sku.0)).map_err(&refused)?;
+    let by_reason = conn.patiently(|conn| conn.failed_units(sku.0))?;
     let given_back_units = by_reason
         .iter()
         // A refusal with details gives back; only the bare ones differ.
@@ -68,14 +66,40 @@ fn facts<D: Database>(conn: &mut D, sku: SkuNo) -> Result<Option<(SkuFacts, Fail
 
 /// What only a look across all orders of a SKU finds.
 pub(in crate::db) fn anomalies<D: Database>(conn: &mut D, sku: SkuNo) -> Result<Anomalies, Error> {
-    let refused = Error::refused(DOING);
-    let repeated =
-        |conn: &mut D| conn.repeated_requests(D::REPEATED_REQUESTS, sku.0, ANOMALIES_MAX);
-    let both = |conn: &mut D| conn.ordered_and_failed(sku.0, ANOMALIES_MAX);
-    let wrong_quotas = |conn: &mut D| conn.wrong_quotas(sku.0, ANOMALIES_MAX);
     Ok(Anomalies {
-        duplicate_requests: conn.patiently(repeated).map_err(&refused)?,
-        orders_and_failures: conn.patiently(both).map_err(&refused)?,
-        wrong_quotas: conn.patiently(wrong_quotas).map_err(&refused)?,
+        orders_and_failures: conn
+            .patiently(|conn| conn.ordered_and_failed(sku.0, ANOMALIES_MAX))?,
+        wrong_quotas: conn.patiently(|conn| conn.wrong_quotas(sku.0, ANOMALIES_MAX))?,
     })
+}
+
+/// What only a look across all SKUs finds.
+pub(in crate::db) fn anomalies_over_all<D: Database>(
+    conn: &mut D,
+) -> Result<AnomaliesOverAll, Error> {
+    let duplicate_requests = conn.patiently(|conn| conn.repeated_requests(ANOMALIES_MAX))?;
+    let mut used = BTreeSet::new();
+    let mut after = i32::MIN;
+    while let Some(sku) = conn.sku_with_orders(after)? {
+        used.insert(sku);
+        after = sku;
+    }
+    after = i32::MIN;
+    while let Some(sku) = conn.sku_with_failures(after)? {
+        used.insert(sku);
+        after = sku;
+    }
+    // After the others: a SKU is there before its first order.
+    let sold: BTreeSet<i32> = conn.sku_rows()?.into_iter().map(|row| row.sku_no).collect();
+    let mut unknown_skus = Vec::new();
+    for sku in used.difference(&sold).take(usize::try_from(ANOMALIES_MAX).unwrap_or(0)) {
+        let num_orders = conn.patiently(|conn| conn.num_orders(*sku))?;
+        let num_failures = conn.patiently(|conn| conn.num_failures(*sku))?;
+        unknown_skus.push(UnknownSku {
+            sku: SkuNo(*sku),
+            num_orders: num_orders.unsigned_abs(),
+            num_failures: num_failures.unsigned_abs(),
+        });
+    }
+    Ok(AnomaliesOverAll { duplicate_requests, unknown_skus })
 }

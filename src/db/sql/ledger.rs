@@ -6,11 +6,13 @@ use async_trait::async_trait;
 
 use super::{Database, Fence, Patience, SqlLedger, Writers};
 use super::{audit, examine, failures, letters, place, sales, tokens};
-use crate::db::{Anomalies, AuditRow, Error, Ledger, OrderCursor, Placing, Tally, Visit};
+use crate::db::{
+    Anomalies, AnomaliesOverAll, AuditRow, Error, Ledger, OrderCursor, Placing, Tally, Visit,
+};
 use crate::domain::{
-    BuyerId, DeadLetter, Examination, Failure, Journey, Kept, LetterCounts, LetterFilter, LetterNo,
-    LetterTurn, NewLetter, Order, OrderIntent, Phase, RequestId, Sale, SaleDraft, SaleId, SkuNo,
-    WholeLetter,
+    BuyerId, DeadLetter, Epoch, Examination, Failure, Journey, Kept, LetterCounts, LetterFilter,
+    LetterNo, LetterTurn, NewLetter, Order, OrderIntent, Phase, RequestId, Sale, SaleDraft, SaleId,
+    SkuNo, WholeLetter,
 };
 
 impl<D: Database> SqlLedger<D> {
@@ -18,12 +20,6 @@ impl<D: Database> SqlLedger<D> {
     #[must_use]
     pub fn migrated(&self) -> &[String] {
         &self.migrated
-    }
-
-    /// Jobs that wait for a writer.
-    #[must_use]
-    pub fn num_writes_waiting(&self) -> usize {
-        self.writers.as_ref().map_or(0, |writers| writers.workers.num_waiting())
     }
 
     /// Threads that read or write.
@@ -64,6 +60,11 @@ impl<D: Database> SqlLedger<D> {
     }
 }
 
+/// Rows as the domain has them.
+fn all_of<R, T: TryFrom<R, Error = Error>>(rows: Vec<R>) -> Result<Vec<T>, Error> {
+    rows.into_iter().map(T::try_from).collect()
+}
+
 impl<D> std::fmt::Debug for SqlLedger<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SqlLedger").field("writes", &self.writers.is_some()).finish_non_exhaustive()
@@ -102,11 +103,12 @@ impl<D: Database> Ledger for SqlLedger<D> {
     async fn turn_sale(
         &self,
         sale: SaleId,
+        epoch: Epoch,
         next: Phase,
         now_ms: i64,
     ) -> Result<Option<Sale>, Error> {
         self.write("turning a sale", move |conn, fence| {
-            sales::turn_sale(conn, fence, &sale, next, now_ms)
+            sales::turn_sale(conn, fence, (&sale, epoch), next, now_ms)
         })
         .await
     }
@@ -124,41 +126,39 @@ impl<D: Database> Ledger for SqlLedger<D> {
     }
 
     async fn scan_orders(&self, sku: SkuNo, mut visit: Visit<Order>) -> Result<(), Error> {
-        const DOING: &str = "scanning orders";
-        self.read_all(DOING, move |conn| {
-            conn.snapshot(DOING, |conn| conn.each_order(sku, &mut visit))
+        self.read_all("scanning orders", move |conn| {
+            conn.snapshot(|conn| conn.each_order(sku, &mut visit))
         })
         .await
     }
 
     async fn scan_failures(&self, sku: SkuNo, mut visit: Visit<Failure>) -> Result<(), Error> {
-        const DOING: &str = "scanning failures";
-        self.read_all(DOING, move |conn| {
-            conn.snapshot(DOING, |conn| conn.each_failure(sku, &mut visit))
-        })
-        .await
-    }
-
-    async fn order(&self, request: RequestId) -> Result<Option<Order>, Error> {
-        const DOING: &str = "reading an order";
-        self.read(DOING, move |conn| {
-            let row = conn.order_row(request.to_db()).map_err(Error::refused(DOING))?;
-            row.map(Order::try_from).transpose()
+        self.read_all("scanning failures", move |conn| {
+            conn.snapshot(|conn| conn.each_failure(sku, &mut visit))
         })
         .await
     }
 
     async fn journey(&self, request: RequestId) -> Result<Option<Journey>, Error> {
-        const DOING: &str = "reading an order";
-        self.read(DOING, move |conn| {
-            let row = conn.journey_row(request.to_db()).map_err(Error::refused(DOING))?;
+        self.read_all("reading an order", move |conn| {
+            let request = request.to_db();
+            let indexed = conn.journey_row(request, D::INDEXED_REQUESTS)?;
+            let row = match D::LEFT_OUT_REQUESTS {
+                Some(left_out) if indexed.is_none() => {
+                    conn.patiently(|conn| conn.journey_row(request, left_out))?
+                }
+                _ => indexed,
+            };
             row.map(Journey::try_from).transpose()
         })
         .await
     }
 
     async fn failure(&self, request: RequestId) -> Result<Option<Failure>, Error> {
-        self.read("reading a failure", move |conn| failures::failure(conn, request)).await
+        let job = move |conn: &mut D| {
+            conn.failure_row(request.to_db())?.map(Failure::try_from).transpose()
+        };
+        self.read("reading a failure", job).await
     }
 
     async fn orders_of(
@@ -167,10 +167,8 @@ impl<D: Database> Ledger for SqlLedger<D> {
         cursor: Option<OrderCursor>,
         limit: u32,
     ) -> Result<Vec<Order>, Error> {
-        const DOING: &str = "reading a buyer's orders";
-        self.read(DOING, move |conn| {
-            let page = conn.order_page(buyer.to_db(), cursor, limit);
-            page.map_err(Error::refused(DOING))?.into_iter().map(Order::try_from).collect()
+        self.read("reading a buyer's orders", move |conn| {
+            all_of(conn.order_page(buyer.to_db(), cursor, limit)?)
         })
         .await
     }
@@ -181,6 +179,10 @@ impl<D: Database> Ledger for SqlLedger<D> {
 
     async fn anomalies(&self, sku: SkuNo) -> Result<Anomalies, Error> {
         self.read_all("auditing", move |conn| audit::anomalies(conn, sku)).await
+    }
+
+    async fn anomalies_over_all(&self) -> Result<AnomaliesOverAll, Error> {
+        self.read_all("auditing", audit::anomalies_over_all).await
     }
 
     async fn keep_dead_letters(
@@ -199,20 +201,29 @@ impl<D: Database> Ledger for SqlLedger<D> {
         filter: LetterFilter,
         limit: u32,
     ) -> Result<Vec<DeadLetter>, Error> {
-        self.read("reading dead letters", move |conn| letters::page(conn, filter, limit)).await
+        self.read("reading dead letters", move |conn| all_of(conn.letter_page(filter, limit)?))
+            .await
     }
 
     async fn dead_letter(&self, no: LetterNo) -> Result<Option<WholeLetter>, Error> {
         self.read("reading a dead letter", move |conn| letters::whole(conn, no)).await
     }
 
-    async fn dead_letters_with(&self, request: RequestId) -> Result<Vec<DeadLetter>, Error> {
-        self.read("reading dead letters", move |conn| letters::with_request(conn, request)).await
-    }
-
     async fn turn_dead_letter(&self, turn: LetterTurn) -> Result<bool, Error> {
         self.write("turning a dead letter", move |conn, fence| letters::turn(conn, fence, &turn))
             .await
+    }
+
+    async fn ending_letters(
+        &self,
+        after: LetterNo,
+        limit: u32,
+    ) -> Result<Vec<(DeadLetter, Vec<u8>)>, Error> {
+        self.read("reading dead letters", move |conn| {
+            let rows = conn.ending_letters(after.0, limit)?;
+            rows.into_iter().map(|(row, body)| Ok((row.try_into()?, body))).collect()
+        })
+        .await
     }
 
     async fn count_dead_letters(&self) -> Result<LetterCounts, Error> {
@@ -225,8 +236,7 @@ impl<D: Database> Ledger for SqlLedger<D> {
 
     async fn secret(&self, name: &'static str) -> Result<Vec<u8>, Error> {
         if self.writers.is_none() {
-            let known =
-                self.read("reading a secret", move |conn| tokens::known_secret(conn, name)).await?;
+            let known = self.read("reading a secret", |conn| Ok(conn.secret_value(name)?)).await?;
             return known.ok_or(Error::ReadOnly { doing: "making a secret" });
         }
         self.write("making a secret", move |conn, fence| tokens::secret(conn, fence, name)).await
@@ -238,10 +248,7 @@ impl<D: Database> Ledger for SqlLedger<D> {
     }
 
     async fn ping(&self) -> Result<(), Error> {
-        self.read("looking for the ledger", |conn| {
-            conn.ping().map_err(Error::refused("looking for the ledger"))
-        })
-        .await
+        self.read("looking for the ledger", |conn| Ok(conn.ping()?)).await
     }
 
     async fn close(&self) {

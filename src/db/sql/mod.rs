@@ -5,6 +5,7 @@
 //! [`SqlLedger`] the ledger made of both: a set of threads that read, and a set that write.
 
 use diesel::QueryResult;
+use diesel::connection::SimpleConnection;
 use diesel::result::Error as Diesel;
 use diesel_migrations::EmbeddedMigrations;
 
@@ -26,12 +27,11 @@ mod sales;
 pub(super) mod statements;
 mod tokens;
 mod transaction;
-mod words;
 
 pub use letter_queries::LetterQueries;
 pub use place::Claim;
 pub use queries::{IN_LIST_MAX, OfSku, Queries};
-pub use tokens::{Fence, WRITER};
+pub use tokens::{Fence, WRITER, Writing};
 pub use transaction::{End, write};
 
 /// A ledger in an SQL database.
@@ -63,22 +63,24 @@ pub enum Patience {
 pub type Each<'a, T> = &'a mut dyn FnMut(T) -> bool;
 
 /// What a database does in its own way. It is its own connection.
-pub trait Database: Queries + LetterQueries + Send + 'static {
+pub trait Database: SimpleConnection + Queries + LetterQueries + Send + 'static {
     /// Its migrations.
     const MIGRATIONS: EmbeddedMigrations;
     /// What a migration that failed leaves behind, for whoever reads of the failure.
     const AFTER_FAILED_MIGRATION: &'static str;
     /// Begins a transaction that writes.
     const BEGIN: &'static str;
-    /// Request ids with several orders of one SKU, without the index on requests: that index would
-    /// be the first to be wrong. Parameters: SKU, most rows.
+    /// Which orders the unique index of request ids holds, as a condition that lets the database
+    /// use it. The others are in slot 0 and are found by their buyer.
+    const INDEXED_REQUESTS: &'static str;
+    /// The same for the orders that the index leaves out, if there are any.
+    const LEFT_OUT_REQUESTS: Option<&'static str>;
+    /// Request ids with several orders, without the index of requests: it would be the first to be
+    /// wrong, and it may leave slot 0 out. Parameter: most rows.
     const REPEATED_REQUESTS: &'static str;
 
     /// Runs a job. Where a connection can hang or be left in doubt, this is what limits the job and
     /// gives the connection up after an error.
-    ///
-    /// # Errors
-    /// The job's own.
     fn attend<T>(
         &mut self,
         _patience: Patience,
@@ -88,9 +90,6 @@ pub trait Database: Queries + LetterQueries + Send + 'static {
     }
 
     /// Allows one statement of a scan the time to read a whole SKU before it answers.
-    ///
-    /// # Errors
-    /// Those of the statement.
     fn patiently<T>(
         &mut self,
         statement: impl FnOnce(&mut Self) -> QueryResult<T>,
@@ -99,23 +98,14 @@ pub trait Database: Queries + LetterQueries + Send + 'static {
     }
 
     /// Runs a job that reads everything as of one instant.
-    ///
-    /// # Errors
-    /// The job's own, and those of the transaction around it.
-    fn snapshot<T>(
-        &mut self,
-        doing: &'static str,
-        job: impl FnOnce(&mut Self) -> Result<T, Error>,
-    ) -> Result<T, Error>;
+    fn snapshot<T>(&mut self, job: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error>;
 
     /// Says what a COMMIT that failed came to: `Refused`, nothing was written; `NotConfirmed`,
     /// nobody knows.
-    fn failed_commit(&mut self, doing: &'static str, said: Diesel) -> Error;
+    fn failed_commit(&mut self, said: Diesel) -> Error;
 
-    /// Runs a job while no other process migrates this ledger.
-    ///
-    /// # Errors
-    /// The job's own, and `CannotOpen` when another process does not finish.
+    /// Runs a job while no other process migrates this ledger; `CannotOpen` when another process
+    /// does not finish.
     fn alone<T>(&mut self, job: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
         job(self)
     }
@@ -123,11 +113,12 @@ pub trait Database: Queries + LetterQueries + Send + 'static {
     /// Whether a table exists.
     fn has_table(&mut self, name: &str) -> QueryResult<bool>;
 
-    /// The token of the one writer; it cannot change before the transaction ends.
+    /// The writer's token; it cannot change before the transaction ends.
     fn writer_token(&mut self) -> QueryResult<i64>;
 
-    /// Counts a token up, from nothing to 1, and returns it; part of a transaction.
-    fn count_up(&mut self, name: &str) -> QueryResult<i64>;
+    /// Sets a token, 0 where there is none, to `next`, an SQL expression of its present value, and
+    /// returns it; part of a transaction.
+    fn raise_token(&mut self, name: &str, next: &'static str) -> QueryResult<i64>;
 
     /// Writes orders, sorted by their key. A unique key that objects is an error, and may leave
     /// some of them written: the transaction must be rolled back then.
@@ -137,8 +128,9 @@ pub trait Database: Queries + LetterQueries + Send + 'static {
     /// recorded yet cannot be recorded unseen before the transaction ends.
     fn any_failed(&mut self, requests: &[i64]) -> QueryResult<bool>;
 
-    /// Which of these requests are orders, by anybody who was first; part of a transaction.
-    fn ordered_among(&mut self, requests: &[i64]) -> QueryResult<Vec<i64>>;
+    /// The requests of these failures that are orders of any process; part of a transaction.
+    /// The answer stays true until it ends.
+    fn ordered_among(&mut self, failures: &[Failure]) -> QueryResult<Vec<i64>>;
 
     /// Adds units to the buyers' quotas, sorted by their key; `false`: one of them does not fit,
     /// and the transaction must be rolled back.
@@ -156,15 +148,9 @@ pub trait Database: Queries + LetterQueries + Send + 'static {
     }
 
     /// Visits the orders of a SKU by buyer and slot; part of a snapshot.
-    ///
-    /// # Errors
-    /// `Refused` and `Unreadable`.
     fn each_order(&mut self, sku: SkuNo, visit: Each<'_, Order>) -> Result<(), Error>;
 
     /// Visits the recorded failures of a SKU by request; part of a snapshot.
-    ///
-    /// # Errors
-    /// `Refused` and `Unreadable`.
     fn each_failure(&mut self, sku: SkuNo, visit: Each<'_, Failure>) -> Result<(), Error>;
 
     /// Puts the database in order before the last writer goes.

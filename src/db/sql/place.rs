@@ -2,14 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use diesel::result::{DatabaseErrorKind, Error as Diesel};
-
+use super::transaction::are_new;
 use super::{Database, End, Fence, write};
 use crate::db::rows::{NewOrder, narrow};
 use crate::db::{Error, Placing};
 use crate::domain::{BuyerId, OrderIntent, SkuNo};
-
-const DOING: &str = "placing orders";
 
 /// Units that a batch takes from a buyer's quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,24 +41,16 @@ pub(super) fn place<D: Database>(
         // More than a column holds is more than there ever was.
         return Ok(Placing::Conflict);
     };
-    write(conn, fence, DOING, |conn| {
+    write(conn, fence, |conn| {
         // Orders are written before failures are looked for, and `record_failures` does it the
         // other way round, so that one of the two sees the other. The stock comes last: its row is
         // the one that every writer waits for.
-        let all = insert_orders(conn, &orders)?
-            && !conn.any_failed(&requests).map_err(Error::refused(DOING))?
-            && conn.take_quotas(&claims).map_err(Error::refused(DOING))?
-            && conn.take_stocks(&sums).map_err(Error::refused(DOING))?;
+        let all = are_new(conn.insert_orders(&orders))?
+            && !conn.any_failed(&requests)?
+            && conn.take_quotas(&claims)?
+            && conn.take_stocks(&sums)?;
         Ok(if all { End::Commit(Placing::All) } else { End::RollBack(Placing::Conflict) })
     })
-}
-
-fn insert_orders<D: Database>(conn: &mut D, orders: &[NewOrder]) -> Result<bool, Error> {
-    match conn.insert_orders(orders) {
-        Ok(()) => Ok(true),
-        Err(Diesel::DatabaseError(DatabaseErrorKind::UniqueViolation, _)) => Ok(false),
-        Err(source) => Err(Error::Refused { doing: DOING, source }),
-    }
 }
 
 /// One claim for each buyer of a SKU with a quota; `None`: more units than a column holds.

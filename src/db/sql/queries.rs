@@ -1,13 +1,20 @@
-//! The queries that every database understands.
+//! The queries that every database understands, in diesel's words.
+//!
+//! Each is declared once and compiled for each database, because diesel's types depend on it; what
+//! is decided on the rows is generic, in the files beside this one.
 
-use diesel::QueryResult;
-use diesel::connection::SimpleConnection;
-use diesel_migrations::EmbeddedMigrations;
+use diesel::dsl::{exists, insert_into, insert_or_ignore_into, sql, sum, update};
+use diesel::prelude::*;
+use diesel::sql_types::{BigInt, Bool, Integer, Text};
+use diesel_migrations::{EmbeddedMigrations, MigrationHarness};
 
+use super::Database;
+use super::statements::{TakeStock, of_buyers};
 use crate::db::OrderCursor;
-use crate::db::journey_rows::JourneyRow;
-use crate::db::rows::{FailureRow, NewSku, OrderRow, SaleRow, SkuRow};
-use crate::domain::SaleDraft;
+use crate::db::mysql::MysqlConnection;
+use crate::db::rows::{FailureRow, JourneyRow, NewSku, OrderRow, SaleRow, SkuRow};
+use crate::db::schema::{failed_requests, orders, sales, secrets, skus};
+use crate::domain::{Phase, SaleDraft};
 
 /// Most values in one `IN` list.
 pub const IN_LIST_MAX: usize = 500;
@@ -15,115 +22,325 @@ pub const IN_LIST_MAX: usize = 500;
 /// A SKU and one of its buyers.
 pub type OfSku = (i32, i64);
 
-/// What every database understands.
-pub trait Queries: SimpleConnection {
-    /// The versions of the migrations that were applied, oldest first.
-    fn applied_versions(&mut self) -> QueryResult<Vec<String>>;
+#[derive(QueryableByName)]
+struct Version {
+    #[diesel(sql_type = Text)]
+    version: String,
+}
 
-    /// Applies the migrations that are missing.
-    ///
-    /// # Errors
-    /// What went wrong, in words.
-    fn run_migrations(&mut self, migrations: EmbeddedMigrations) -> Result<(), String>;
+#[derive(QueryableByName)]
+struct Repeated {
+    #[diesel(sql_type = BigInt)]
+    request_id: i64,
+    #[diesel(sql_type = BigInt)]
+    num_orders: i64,
+}
+
+#[derive(QueryableByName)]
+struct OwnedUnits {
+    #[diesel(sql_type = Integer)]
+    sku_no: i32,
+    #[diesel(sql_type = BigInt)]
+    buyer_id: i64,
+    #[diesel(sql_type = Integer)]
+    owned: i32,
+}
+
+#[derive(QueryableByName)]
+struct Quota {
+    #[diesel(sql_type = BigInt)]
+    buyer_id: i64,
+    #[diesel(sql_type = BigInt)]
+    owned: i64,
+    #[diesel(sql_type = BigInt)]
+    live: i64,
+}
+
+/// Both tables are read along their primary keys. States 0 and 1 are the live ones.
+const WRONG_QUOTAS: &str = "SELECT buyer_id, owned, live FROM ( \
+       SELECT q.buyer_id AS buyer_id, q.owned AS owned, COALESCE((SELECT SUM(o.quantity) \
+         FROM orders o WHERE o.sku_no = q.sku_no AND o.buyer_id = q.buyer_id \
+         AND o.state IN (0, 1)), 0) AS live FROM quotas q WHERE q.sku_no = ? \
+     ) AS each_quota WHERE owned <> live \
+     UNION ALL \
+     SELECT o.buyer_id, 0, SUM(o.quantity) FROM orders o \
+       WHERE o.sku_no = ? AND o.state IN (0, 1) \
+       AND (SELECT policy_limit FROM skus WHERE sku_no = ?) IS NOT NULL \
+       AND NOT EXISTS (SELECT 1 FROM quotas q WHERE q.sku_no = ? AND q.buyer_id = o.buyer_id) \
+       GROUP BY o.buyer_id \
+     LIMIT ?";
+
+/// Makes a trait of queries, and implements it for the connections of every database.
+macro_rules! queries {
+    ($(#[$doc:meta])* trait $name:ident { $($query:tt)+ }) => {
+        $(#[$doc])*
+        pub trait $name {
+            $crate::db::sql::queries::queries!(@declare $($query)+);
+        }
+        $crate::db::sql::queries::queries!(@implement $name SqliteConnection { $($query)+ });
+        $crate::db::sql::queries::queries!(@implement $name MysqlConnection { $($query)+ });
+    };
+    (@declare $($(#[$doc:meta])* fn $query:ident(
+        &mut $conn:ident $(, $arg:ident: $kind:ty)*
+    ) -> $answer:ty $body:block)+) => {
+        $($(#[$doc])* fn $query(&mut $conn $(, $arg: $kind)*) -> $answer;)+
+    };
+    (@implement $name:ident $connection:ident { $($(#[$doc:meta])* fn $query:ident(
+        &mut $conn:ident $(, $arg:ident: $kind:ty)*
+    ) -> $answer:ty $body:block)+ }) => {
+        impl $name for $connection {
+            $(fn $query(&mut $conn $(, $arg: $kind)*) -> $answer $body)+
+        }
+    };
+}
+pub(super) use queries;
+
+queries! {
+/// The queries about sales, orders and failures.
+trait Queries {
+    /// The versions of the migrations that were applied, oldest first.
+    fn applied_versions(&mut self) -> QueryResult<Vec<String>> {
+        let sql = "SELECT version FROM __diesel_schema_migrations ORDER BY version";
+        let rows: Vec<Version> = diesel::sql_query(sql).load(self)?;
+        Ok(rows.into_iter().map(|row| row.version).collect())
+    }
+
+    /// Applies the migrations that are missing; or says what went wrong.
+    fn run_migrations(&mut self, migrations: EmbeddedMigrations) -> Result<(), String> {
+        self.run_pending_migrations(migrations).map(drop).map_err(|error| error.to_string())
+    }
 
     /// Reads one row of any kind.
-    fn ping(&mut self) -> QueryResult<()>;
+    fn ping(&mut self) -> QueryResult<()> {
+        sales::table.select(sales::sale_no).first::<i32>(self).optional().map(drop)
+    }
 
-    /// Orders with one of these requests.
-    fn orders_by_request(&mut self, requests: &[i64]) -> QueryResult<Vec<OrderRow>>;
+    /// Orders with one of these requests that the index of requests holds.
+    fn orders_by_request(&mut self, requests: &[i64]) -> QueryResult<Vec<OrderRow>> {
+        orders::table
+            .filter(orders::request_id.eq_any(requests))
+            .filter(sql::<Bool>(Self::INDEXED_REQUESTS))
+            .select(OrderRow::as_select())
+            .load(self)
+    }
 
     /// Failures with one of these requests.
-    fn failures_by_request(&mut self, requests: &[i64]) -> QueryResult<Vec<FailureRow>>;
+    fn failures_by_request(&mut self, requests: &[i64]) -> QueryResult<Vec<FailureRow>> {
+        let rows = failed_requests::table.filter(failed_requests::request_id.eq_any(requests));
+        rows.select(FailureRow::as_select()).load(self)
+    }
 
-    /// SKU, buyer and request of these buyers' orders in slot 0.
-    fn first_orders(&mut self, buyers: &[OfSku]) -> QueryResult<Vec<(i32, i64, i64)>>;
+    /// These buyers' orders in slot 0.
+    fn first_orders(&mut self, buyers: &[OfSku]) -> QueryResult<Vec<OrderRow>> {
+        let of_buyers = format!("slot = 0 AND ({})", of_buyers(buyers));
+        orders::table.filter(sql::<Bool>(&of_buyers)).select(OrderRow::as_select()).load(self)
+    }
 
     /// SKU, buyer and units of these buyers' quota rows.
-    fn owned_units(&mut self, buyers: &[OfSku]) -> QueryResult<Vec<(i32, i64, i32)>>;
+    fn owned_units(&mut self, buyers: &[OfSku]) -> QueryResult<Vec<(i32, i64, i32)>> {
+        let of_buyers = of_buyers(buyers);
+        let sql = format!("SELECT sku_no, buyer_id, owned FROM quotas WHERE {of_buyers}");
+        let rows: Vec<OwnedUnits> = diesel::sql_query(sql).load(self)?;
+        Ok(rows.into_iter().map(|row| (row.sku_no, row.buyer_id, row.owned)).collect())
+    }
 
     /// The units left of these SKUs, by SKU.
-    fn units_left(&mut self, skus: &[i32]) -> QueryResult<Vec<(i32, i32)>>;
+    fn units_left(&mut self, skus: &[i32]) -> QueryResult<Vec<(i32, i32)>> {
+        let rows = skus::table.filter(skus::sku_no.eq_any(skus));
+        rows.select((skus::sku_no, skus::available)).load(self)
+    }
 
-    /// One order.
-    fn order_row(&mut self, request: i64) -> QueryResult<Option<OrderRow>>;
-
-    /// One order with its way.
-    fn journey_row(&mut self, request: i64) -> QueryResult<Option<JourneyRow>>;
+    /// One order with its way, where it meets `condition`, which is SQL.
+    fn journey_row(
+        &mut self, request: i64, condition: &'static str
+    ) -> QueryResult<Option<JourneyRow>> {
+        let row = orders::table.filter(orders::request_id.eq(request));
+        let row = row.filter(sql::<Bool>(condition));
+        row.select(JourneyRow::as_select()).first(self).optional()
+    }
 
     /// One failure.
-    fn failure_row(&mut self, request: i64) -> QueryResult<Option<FailureRow>>;
+    fn failure_row(&mut self, request: i64) -> QueryResult<Option<FailureRow>> {
+        let row = failed_requests::table.find(request);
+        row.select(FailureRow::as_select()).first(self).optional()
+    }
 
     /// A page of a buyer's orders, newest first. The buyer is sought in each SKU along the primary
     /// key: an index by buyer would cost every order a second write for a page that few ask for.
     fn order_page(
-        &mut self,
-        buyer: i64,
-        cursor: Option<OrderCursor>,
-        limit: u32,
-    ) -> QueryResult<Vec<OrderRow>>;
+        &mut self, buyer: i64, cursor: Option<OrderCursor>, limit: u32
+    ) -> QueryResult<Vec<OrderRow>> {
+        let mut page = orders::table
+            .filter(orders::sku_no.eq_any(skus::table.select(skus::sku_no)))
+            .filter(orders::buyer_id.eq(buyer))
+            .order((orders::placed_at_ms.desc(), orders::request_id.desc()))
+            .limit(i64::from(limit))
+            .select(OrderRow::as_select())
+            .into_boxed();
+        if let Some(OrderCursor { placed_at_ms, request }) = cursor {
+            let same_instant = orders::placed_at_ms.eq(placed_at_ms);
+            let before = orders::request_id.lt(request.to_db());
+            page = page.filter(orders::placed_at_ms.lt(placed_at_ms).or(same_instant.and(before)));
+        }
+        page.load(self)
+    }
 
     /// Records failures; a request that has a record keeps it.
-    fn insert_failures(&mut self, failures: &[FailureRow]) -> QueryResult<()>;
+    fn insert_failures(&mut self, failures: &[FailureRow]) -> QueryResult<()> {
+        insert_or_ignore_into(failed_requests::table).values(failures).execute(self).map(drop)
+    }
 
     /// Takes units from a SKU, where so many are left: 1, or 0.
-    fn take_stock(&mut self, sku: i32, units: i32) -> QueryResult<usize>;
+    fn take_stock(&mut self, sku: i32, units: i32) -> QueryResult<usize> {
+        TakeStock { sku_no: sku, units }.execute(self)
+    }
 
     /// Writes a sale without its SKUs.
-    fn insert_sale(&mut self, draft: &SaleDraft, now_ms: i64) -> QueryResult<()>;
+    fn insert_sale(&mut self, draft: &SaleDraft, now_ms: i64) -> QueryResult<()> {
+        let row = (
+            sales::sale_id.eq(draft.id.as_str()),
+            sales::title.eq(&draft.title),
+            sales::starts_at_ms.eq(draft.starts_at_ms),
+            sales::ends_at_ms.eq(draft.ends_at_ms),
+            sales::phase.eq(Phase::Draft.to_db()),
+            sales::epoch.eq(0),
+            sales::opened_at_ms.eq(0),
+            sales::created_at_ms.eq(now_ms),
+        );
+        insert_into(sales::table).values(row).execute(self).map(drop)
+    }
 
     /// Writes a SKU.
-    fn insert_sku(&mut self, sku: &NewSku<'_>) -> QueryResult<()>;
+    fn insert_sku(&mut self, sku: &NewSku<'_>) -> QueryResult<()> {
+        insert_into(skus::table).values(sku).execute(self).map(drop)
+    }
 
     /// Keeps everybody else from changing a sale until the transaction ends.
-    fn hold_sale(&mut self, id: &str) -> QueryResult<()>;
+    fn hold_sale(&mut self, id: &str) -> QueryResult<()> {
+        let sale = sales::table.filter(sales::sale_id.eq(id));
+        update(sale).set(sales::phase.eq(sales::phase)).execute(self).map(drop)
+    }
 
     /// Writes a sale's phase, with its epoch and opening.
-    fn set_phase(&mut self, sale: &SaleRow, phase: i16) -> QueryResult<()>;
+    fn set_phase(&mut self, sale: &SaleRow, phase: i16) -> QueryResult<()> {
+        let row = (
+            sales::phase.eq(phase),
+            sales::epoch.eq(sale.epoch),
+            sales::opened_at_ms.eq(sale.opened_at_ms),
+        );
+        update(sales::table.find(sale.sale_no)).set(row).execute(self).map(drop)
+    }
 
     /// One sale.
-    fn sale_row(&mut self, id: &str) -> QueryResult<Option<SaleRow>>;
+    fn sale_row(&mut self, id: &str) -> QueryResult<Option<SaleRow>> {
+        let row = sales::table.filter(sales::sale_id.eq(id));
+        row.select(SaleRow::as_select()).first(self).optional()
+    }
 
     /// Every sale, oldest first.
-    fn sale_rows(&mut self) -> QueryResult<Vec<SaleRow>>;
+    fn sale_rows(&mut self) -> QueryResult<Vec<SaleRow>> {
+        sales::table.order(sales::sale_no).select(SaleRow::as_select()).load(self)
+    }
 
     /// The SKUs of every sale, oldest first.
-    fn sku_rows(&mut self) -> QueryResult<Vec<SkuRow>>;
+    fn sku_rows(&mut self) -> QueryResult<Vec<SkuRow>> {
+        skus::table.order(skus::sku_no).select(SkuRow::as_select()).load(self)
+    }
 
     /// The SKUs of a sale, oldest first.
-    fn sku_rows_of(&mut self, sale: i32) -> QueryResult<Vec<SkuRow>>;
+    fn sku_rows_of(&mut self, sale: i32) -> QueryResult<Vec<SkuRow>> {
+        let rows = skus::table.filter(skus::sale_no.eq(sale));
+        rows.order(skus::sku_no).select(SkuRow::as_select()).load(self)
+    }
 
     /// The units left of a SKU.
-    fn available(&mut self, sku: i32) -> QueryResult<Option<i32>>;
+    fn available(&mut self, sku: i32) -> QueryResult<Option<i32>> {
+        skus::table.find(sku).select(skus::available).first(self).optional()
+    }
 
     /// A SKU with its sale.
-    fn sku_and_sale(&mut self, sku: i32) -> QueryResult<Option<(SkuRow, SaleRow)>>;
+    fn sku_and_sale(&mut self, sku: i32) -> QueryResult<Option<(SkuRow, SaleRow)>> {
+        let of_sale = sales::table.on(sales::sale_no.eq(skus::sale_no));
+        let row = skus::table.inner_join(of_sale).filter(skus::sku_no.eq(sku));
+        row.select((SkuRow::as_select(), SaleRow::as_select())).first(self).optional()
+    }
 
     /// How many orders a SKU has.
-    fn num_orders(&mut self, sku: i32) -> QueryResult<i64>;
+    fn num_orders(&mut self, sku: i32) -> QueryResult<i64> {
+        orders::table.filter(orders::sku_no.eq(sku)).count().get_result(self)
+    }
 
     /// How many failures a SKU has.
-    fn num_failures(&mut self, sku: i32) -> QueryResult<i64>;
+    fn num_failures(&mut self, sku: i32) -> QueryResult<i64> {
+        failed_requests::table.filter(failed_requests::sku_no.eq(sku)).count().get_result(self)
+    }
 
     /// The units of a SKU's failures, by reason.
-    fn failed_units(&mut self, sku: i32) -> QueryResult<Vec<(String, Option<i64>)>>;
+    fn failed_units(&mut self, sku: i32) -> QueryResult<Vec<(String, Option<i64>)>> {
+        failed_requests::table
+            .filter(failed_requests::sku_no.eq(sku))
+            .group_by(failed_requests::reason)
+            .select((failed_requests::reason, sum(failed_requests::quantity)))
+            .load(self)
+    }
 
-    /// Request ids with several orders of a SKU, by `sql`, with their number.
-    fn repeated_requests(
-        &mut self,
-        sql: &'static str,
-        sku: i32,
-        limit: i32,
-    ) -> QueryResult<Vec<(i64, i64)>>;
+    /// Request ids with several orders, with their number.
+    fn repeated_requests(&mut self, limit: i32) -> QueryResult<Vec<(i64, i64)>> {
+        let query = diesel::sql_query(Self::REPEATED_REQUESTS).bind::<Integer, _>(limit);
+        let rows: Vec<Repeated> = query.load(self)?;
+        Ok(rows.into_iter().map(|row| (row.request_id, row.num_orders)).collect())
+    }
 
     /// Failures of a SKU whose request is an order.
-    fn ordered_and_failed(&mut self, sku: i32, limit: i32) -> QueryResult<Vec<i64>>;
+    fn ordered_and_failed(&mut self, sku: i32, limit: i32) -> QueryResult<Vec<i64>> {
+        let same = || orders::table.filter(orders::request_id.eq(failed_requests::request_id));
+        let indexed = same().filter(sql::<Bool>(Self::INDEXED_REQUESTS));
+        let in_slot_0 = same()
+            .filter(orders::sku_no.eq(failed_requests::sku_no))
+            .filter(orders::buyer_id.eq(failed_requests::buyer_id))
+            .filter(orders::slot.eq(0));
+        failed_requests::table
+            .filter(failed_requests::sku_no.eq(sku))
+            .filter(exists(indexed).or(exists(in_slot_0)))
+            .select(failed_requests::request_id)
+            .limit(i64::from(limit))
+            .load(self)
+    }
+
+    /// The first SKU after this one that has orders, sold by a sale or not.
+    fn sku_with_orders(&mut self, after: i32) -> QueryResult<Option<i32>> {
+        let later = orders::table.filter(orders::sku_no.gt(after));
+        later.order(orders::sku_no).select(orders::sku_no).first(self).optional()
+    }
+
+    /// The first SKU after this one that has failures.
+    fn sku_with_failures(&mut self, after: i32) -> QueryResult<Option<i32>> {
+        let later = failed_requests::table.filter(failed_requests::sku_no.gt(after));
+        let first = later.order(failed_requests::sku_no);
+        first.select(failed_requests::sku_no).first(self).optional()
+    }
 
     /// Quota rows that differ from the live orders: buyer, units by the row, units by the orders.
-    fn wrong_quotas(&mut self, sku: i32, limit: i32) -> QueryResult<Vec<(i64, i64, i64)>>;
+    fn wrong_quotas(&mut self, sku: i32, limit: i32) -> QueryResult<Vec<(i64, i64, i64)>> {
+        let query = diesel::sql_query(WRONG_QUOTAS)
+            .bind::<Integer, _>(sku)
+            .bind::<Integer, _>(sku)
+            .bind::<Integer, _>(sku)
+            .bind::<Integer, _>(sku)
+            .bind::<Integer, _>(limit);
+        let rows: Vec<Quota> = query.load(self)?;
+        Ok(rows.into_iter().map(|row| (row.buyer_id, row.owned, row.live)).collect())
+    }
 
     /// A secret.
-    fn secret_value(&mut self, name: &str) -> QueryResult<Option<Vec<u8>>>;
+    fn secret_value(&mut self, name: &str) -> QueryResult<Option<Vec<u8>>> {
+        secrets::table.find(name).select(secrets::value).first(self).optional()
+    }
 
     /// Writes a secret.
-    fn insert_secret(&mut self, name: &str, value: &[u8]) -> QueryResult<()>;
+    fn insert_secret(&mut self, name: &str, value: &[u8]) -> QueryResult<()> {
+        let row = (secrets::name.eq(name), secrets::value.eq(value));
+        insert_into(secrets::table).values(row).execute(self).map(drop)
+    }
+}
 }

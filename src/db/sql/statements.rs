@@ -2,11 +2,7 @@
 
 use std::fmt::Write;
 
-use diesel::backend::Backend;
-use diesel::prelude::*;
-use diesel::query_builder::{AstPass, QueryFragment, QueryId};
-use diesel::serialize::ToSql;
-use diesel::sql_types::{HasSqlType, Integer};
+use diesel::sql_types::{BigInt, Integer};
 
 use super::OfSku;
 
@@ -34,30 +30,47 @@ pub(in crate::db) fn of_buyers(buyers: &[OfSku]) -> String {
     text
 }
 
-/// Takes units from a SKU, where so many are left; else it changes no row.
+/// Makes a statement whose text is always the same, out of pieces and the numbers between them.
 ///
-/// Written out because diesel prepares every UPDATE anew: it cannot know that the text is always
-/// the same. Here it is, and the type says so with its [`QueryId`].
-#[derive(Debug, QueryId)]
-pub(super) struct TakeStock {
-    pub(super) sku_no: i32,
-    pub(super) units: i32,
+/// Written out because diesel prepares every UPDATE anew: it cannot know that the text does not
+/// change. The type says so with its [`QueryId`], so that it is prepared once per connection.
+macro_rules! statement {
+    ($(#[$doc:meta])* $name:ident { $($field:ident: $kind:ident),+ }
+        $($sql:literal $($number:ident: $column:ident)?)+) => {
+        $(#[$doc])*
+        #[derive(Debug, diesel::query_builder::QueryId)]
+        pub(in crate::db) struct $name {
+            $(pub(in crate::db) $field: $kind,)+
+        }
+
+        impl<C> diesel::query_dsl::RunQueryDsl<C> for $name {}
+
+        impl<DB> diesel::query_builder::QueryFragment<DB> for $name
+        where
+            DB: diesel::backend::Backend
+                + diesel::sql_types::HasSqlType<Integer>
+                + diesel::sql_types::HasSqlType<BigInt>,
+            i32: diesel::serialize::ToSql<Integer, DB>,
+            i64: diesel::serialize::ToSql<BigInt, DB>,
+        {
+            fn walk_ast<'b>(
+                &'b self,
+                mut out: diesel::query_builder::AstPass<'_, 'b, DB>,
+            ) -> diesel::QueryResult<()> {
+                $(
+                    out.push_sql($sql);
+                    $(out.push_bind_param::<$column, _>(&self.$number)?;)?
+                )+
+                Ok(())
+            }
+        }
+    };
 }
+pub(in crate::db) use statement;
 
-impl<C> RunQueryDsl<C> for TakeStock {}
-
-impl<DB> QueryFragment<DB> for TakeStock
-where
-    DB: Backend + HasSqlType<Integer>,
-    i32: ToSql<Integer, DB>,
-{
-    fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, DB>) -> QueryResult<()> {
-        out.push_sql("UPDATE skus SET available = available - ");
-        out.push_bind_param::<Integer, _>(&self.units)?;
-        out.push_sql(" WHERE sku_no = ");
-        out.push_bind_param::<Integer, _>(&self.sku_no)?;
-        out.push_sql(" AND available >= ");
-        out.push_bind_param::<Integer, _>(&self.units)?;
-        Ok(())
-    }
+statement! {
+    /// Takes units from a SKU, where so many are left; else it changes no row.
+    TakeStock { sku_no: i32, units: i32 }
+    "UPDATE skus SET available = available - " units: Integer
+    " WHERE sku_no = " sku_no: Integer " AND available >= " units: Integer
 }

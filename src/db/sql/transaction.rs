@@ -1,7 +1,14 @@
 //! The write transaction.
 
+use diesel::QueryResult;
+use diesel::result::{DatabaseErrorKind, Error as Diesel};
+
 use super::{Database, Fence};
 use crate::db::Error;
+
+/// How often others may write the same rows in between before a write is given up; its caller tries
+/// again.
+const MEETINGS_MAX: u32 = 3;
 
 /// How a write transaction ends.
 #[derive(Debug)]
@@ -22,10 +29,9 @@ pub enum End<T> {
 pub fn write<D: Database, T>(
     conn: &mut D,
     fence: Fence,
-    doing: &'static str,
     job: impl FnOnce(&mut D) -> Result<End<T>, Error>,
 ) -> Result<T, Error> {
-    conn.batch_execute(D::BEGIN).map_err(Error::refused(doing))?;
+    conn.batch_execute(D::BEGIN)?;
     let done = fence.check(conn).and_then(|()| job(conn));
     // Crash here [before_commit]: nothing of this transaction counts; the database finds that out
     // by itself, and whoever asked asks again.
@@ -34,10 +40,10 @@ pub fn write<D: Database, T>(
             // Crash here [after_commit]: the rows are durable and nobody was told; whoever asks
             // again finds them by request id.
             Ok(()) => Ok(value),
-            Err(said) => Err(conn.failed_commit(doing, said)),
+            Err(said) => Err(conn.failed_commit(said)),
         },
         Ok(End::RollBack(value)) => {
-            conn.batch_execute("ROLLBACK").map_err(Error::refused(doing))?;
+            conn.batch_execute("ROLLBACK")?;
             Ok(value)
         }
         Err(error) => {
@@ -46,5 +52,28 @@ pub fn write<D: Database, T>(
             conn.batch_execute("ROLLBACK").ok();
             Err(error)
         }
+    }
+}
+
+/// Repeats a write that others came in between (`None`), a few times.
+pub(super) fn until_undisturbed<T>(
+    by: &str,
+    mut write: impl FnMut() -> Result<Option<T>, Error>,
+) -> Result<T, Error> {
+    for _ in 0..MEETINGS_MAX {
+        if let Some(done) = write()? {
+            return Ok(done);
+        }
+    }
+    let said = Box::new(format!("{by} kept coming in between"));
+    Err(Diesel::DatabaseError(DatabaseErrorKind::SerializationFailure, said).into())
+}
+
+/// Whether rows were written; `false`: a unique key objects.
+pub(super) fn are_new(written: QueryResult<()>) -> QueryResult<bool> {
+    match written {
+        Ok(()) => Ok(true),
+        Err(Diesel::DatabaseError(DatabaseErrorKind::UniqueViolation, _)) => Ok(false),
+        Err(error) => Err(error),
     }
 }

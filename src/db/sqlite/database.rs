@@ -1,46 +1,60 @@
 //! What SQLite does in its own way.
 
-use diesel::connection::SimpleConnection;
+use std::collections::BTreeSet;
+
+use diesel::connection::{DefaultLoadingMode, SimpleConnection};
+use diesel::dsl::sql;
 use diesel::prelude::*;
 use diesel::result::Error as Diesel;
+use diesel::sql_types::BigInt;
 use diesel_migrations::EmbeddedMigrations;
 
 use super::connection::{fold_log, number_cell};
-use super::scan;
 use super::statements::{InsertOrders, OpenQuota, TakeQuota};
-use crate::db::rows::NewOrder;
+use crate::db::rows::{FailureRow, NewOrder, OrderRow};
 use crate::db::schema::{failed_requests, orders, tokens};
-use crate::db::sql::{Claim, Database, Each, IN_LIST_MAX, WRITER};
+use crate::db::sql::{Claim, Database, Each, IN_LIST_MAX, OfSku, Queries, WRITER};
 use crate::db::{Error, migrate};
 use crate::domain::{Failure, Order, SkuNo};
 
 /// Orders in one INSERT, where there are so many.
 const WIDE: usize = 16;
 
+/// Visits the rows of a scan, which is one statement, so that it sees one instant however long it
+/// takes; while it runs, the log cannot be folded back past that instant and grows with what is
+/// written meanwhile.
+fn visit_each<R, T: TryFrom<R, Error = Error>>(
+    rows: impl Iterator<Item = QueryResult<R>>,
+    visit: Each<'_, T>,
+) -> Result<(), Error> {
+    for row in rows {
+        if !visit(row?.try_into()?) {
+            break;
+        }
+    }
+    Ok(())
+}
+
 impl Database for SqliteConnection {
     const MIGRATIONS: EmbeddedMigrations = migrate::SQLITE;
     const AFTER_FAILED_MIGRATION: &'static str = "nothing of the failed migration was kept";
     const BEGIN: &'static str = "BEGIN IMMEDIATE";
-    /// Sorts the SKU's orders instead.
+    const INDEXED_REQUESTS: &'static str = "slot <> 0";
+    const LEFT_OUT_REQUESTS: Option<&'static str> = Some("slot = 0");
+    /// Sorts the orders instead.
     const REPEATED_REQUESTS: &'static str = "SELECT request_id, COUNT(*) AS num_orders \
-         FROM orders NOT INDEXED \
-         WHERE sku_no = ? GROUP BY request_id HAVING COUNT(*) > 1 LIMIT ?";
+         FROM orders NOT INDEXED GROUP BY request_id HAVING COUNT(*) > 1 LIMIT ?";
 
-    fn snapshot<T>(
-        &mut self,
-        doing: &'static str,
-        job: impl FnOnce(&mut Self) -> Result<T, Error>,
-    ) -> Result<T, Error> {
+    fn snapshot<T>(&mut self, job: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
         // Two steps of errors: the transaction's own, and those of the job inside it.
-        let done = self.transaction::<_, Diesel, _>(|conn| Ok(job(conn)));
-        done.map_err(Error::refused(doing))?
+        self.transaction::<_, Diesel, _>(|conn| Ok(job(conn)))?
     }
 
-    fn failed_commit(&mut self, doing: &'static str, said: Diesel) -> Error {
+    fn failed_commit(&mut self, said: Diesel) -> Error {
         match self.batch_execute("ROLLBACK") {
-            Ok(()) => Error::Refused { doing, source: said },
+            Ok(()) => said.into(),
             // The transaction is gone, by commit or not: its commit record may be on the disk.
-            Err(_) => Error::NotConfirmed { doing, source: said },
+            Err(_) => Error::not_confirmed(said),
         }
     }
 
@@ -55,12 +69,12 @@ impl Database for SqliteConnection {
         tokens::table.find(WRITER).select(tokens::token).first(self)
     }
 
-    fn count_up(&mut self, name: &str) -> QueryResult<i64> {
+    fn raise_token(&mut self, name: &str, next: &'static str) -> QueryResult<i64> {
         diesel::insert_or_ignore_into(tokens::table)
             .values((tokens::name.eq(name), tokens::token.eq(0)))
             .execute(self)?;
         diesel::update(tokens::table.find(name))
-            .set(tokens::token.eq(tokens::token + 1))
+            .set(tokens::token.eq(sql::<BigInt>(next)))
             .execute(self)?;
         tokens::table.find(name).select(tokens::token).first(self)
     }
@@ -95,9 +109,16 @@ impl Database for SqliteConnection {
         Ok(false)
     }
 
-    fn ordered_among(&mut self, requests: &[i64]) -> QueryResult<Vec<i64>> {
-        let known = orders::table.filter(orders::request_id.eq_any(requests));
-        known.select(orders::request_id).load(self)
+    fn ordered_among(&mut self, failures: &[Failure]) -> QueryResult<Vec<i64>> {
+        let asked: BTreeSet<i64> = failures.iter().map(|failure| failure.request.to_db()).collect();
+        let requests: Vec<i64> = asked.iter().copied().collect();
+        let buyers = failures.iter().map(|failure| (failure.sku.0, failure.buyer.to_db()));
+        let buyers: BTreeSet<OfSku> = buyers.collect();
+        let mut rows = self.orders_by_request(&requests)?;
+        if !buyers.is_empty() {
+            rows.extend(self.first_orders(&Vec::from_iter(buyers))?);
+        }
+        Ok(rows.iter().map(OrderRow::request).filter(|request| asked.contains(request)).collect())
     }
 
     fn take_quotas(&mut self, claims: &[Claim]) -> QueryResult<bool> {
@@ -112,11 +133,21 @@ impl Database for SqliteConnection {
     }
 
     fn each_order(&mut self, sku: SkuNo, visit: Each<'_, Order>) -> Result<(), Error> {
-        scan::each_order(self, sku, visit)
+        let rows = orders::table
+            .filter(orders::sku_no.eq(sku.0))
+            .order((orders::buyer_id, orders::slot))
+            .select(OrderRow::as_select())
+            .load_iter::<OrderRow, DefaultLoadingMode>(self)?;
+        visit_each(rows, visit)
     }
 
     fn each_failure(&mut self, sku: SkuNo, visit: Each<'_, Failure>) -> Result<(), Error> {
-        scan::each_failure(self, sku, visit)
+        let rows = failed_requests::table
+            .filter(failed_requests::sku_no.eq(sku.0))
+            .order(failed_requests::request_id)
+            .select(FailureRow::as_select())
+            .load_iter::<FailureRow, DefaultLoadingMode>(self)?;
+        visit_each(rows, visit)
     }
 
     fn leave(&mut self) {
@@ -149,7 +180,7 @@ mod tests {
             conn.batch_execute(sql).unwrap();
             Ok(End::Commit(()))
         };
-        write(conn, Fence::Shared, "testing", job).unwrap_err()
+        write(conn, Fence::OPEN, job).unwrap_err()
     }
 
     #[test]

@@ -47,16 +47,12 @@ fn directory(path: &Path) -> &Path {
 /// Refuses a directory that is missing or where nothing can be written.
 pub(super) fn check_directory(path: &Path) -> Result<(), Error> {
     let directory = directory(path);
-    let found = match fs::metadata(directory) {
-        Ok(found) => found,
-        Err(error) => {
-            return cannot(format!(
-                "the ledger's directory {} cannot be used: {error}; create it, or correct \
-                 ledger.url",
-                directory.display()
-            ));
-        }
-    };
+    let found = fs::metadata(directory).or_else(|error| {
+        cannot(format!(
+            "the ledger's directory {} cannot be used: {error}; create it, or correct ledger.url",
+            directory.display()
+        ))
+    })?;
     if found.permissions().readonly() {
         return cannot(format!(
             "the ledger's directory {} is read-only: the ledger keeps its log there; make it \
@@ -79,16 +75,13 @@ impl InstanceLock {
     pub(super) fn take(path: &Path) -> Result<Self, Error> {
         let lock = beside(path, ".lock");
         let open = File::options().read(true).write(true).create(true).truncate(false).open(&lock);
-        let mut file = match open {
-            Ok(file) => file,
-            Err(error) => {
-                return cannot(format!(
-                    "the lock file {} cannot be written: {error}; the directory must be writable \
-                     for this user and not be mounted read-only",
-                    lock.display()
-                ));
-            }
-        };
+        let mut file = open.or_else(|error| {
+            cannot(format!(
+                "the lock file {} cannot be written: {error}; the directory must be writable for \
+                 this user and not be mounted read-only",
+                lock.display()
+            ))
+        })?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -165,12 +158,9 @@ pub(super) fn check_whole(path: &Path) -> Result<(), Error> {
         file.take(HEADER_BYTES as u64).read_to_end(&mut header)?;
         Ok((bytes, header))
     };
-    let (bytes, header) = match read() {
-        Ok(found) => found,
-        Err(error) => {
-            return cannot(format!("the ledger {} cannot be read: {error}", path.display()));
-        }
-    };
+    let (bytes, header) = read().or_else(|error| {
+        cannot(format!("the ledger {} cannot be read: {error}", path.display()))
+    })?;
     if bytes == 0 {
         return cannot(format!(
             "the ledger {} is empty: it lost its contents (a new ledger is never empty); restore \
@@ -237,8 +227,7 @@ pub(super) fn create(path: &Path, tuning: &Tuning) -> Result<Vec<String>, Error>
         .and_then(|()| fs::rename(&fresh, path))
         .and_then(|()| File::open(directory(path)))
         .and_then(|directory| directory.sync_all());
-    match moved {
-        Ok(()) => Ok(migrated),
-        Err(error) => cannot(format!("the new ledger {} cannot be made: {error}", path.display())),
-    }
+    moved.map(|()| migrated).or_else(|error| {
+        cannot(format!("the new ledger {} cannot be made: {error}", path.display()))
+    })
 }

@@ -8,7 +8,6 @@ use diesel::connection::SimpleConnection;
 use diesel::prelude::*;
 use diesel::r2d2::{ConnectionManager, Pool};
 
-use super::SqliteLedger;
 use super::connection::{
     Access, ReaderSetup, Tuning, connect, fold_log, look_at_pages, number_cell, text_cell, uri,
 };
@@ -16,7 +15,7 @@ use super::file::{self, InstanceLock, cannot};
 use crate::clock::{SharedClock, SystemClock};
 use crate::db::Error;
 use crate::db::migrate::{self, Standing};
-use crate::db::sql::{Fence, Writers};
+use crate::db::sql::{Database, Fence, SqlLedger, Writers, Writing};
 use crate::db::workers::{Connect, Source, Workers};
 
 /// How to open a ledger.
@@ -104,68 +103,89 @@ fn prepare(options: &OpenOptions) -> Result<Prepared, Error> {
     Ok(Prepared { migrated, conn, lock })
 }
 
-/// Brings the schema up to date and lets go of the file again; what was applied, by full name.
-pub(super) fn migrate(options: &OpenOptions) -> Result<Vec<String>, Error> {
-    prepare(options).map(|prepared| prepared.migrated)
-}
+impl SqlLedger<SqliteConnection> {
+    /// Opens the ledger for writing and brings its schema up to date. Blocks.
+    ///
+    /// # Errors
+    /// `CannotOpen` with the reason and the remedy: no such directory, not a database, cut off or
+    /// damaged, not writable, open in another process, schema of a newer program.
+    pub fn open(options: &OpenOptions) -> Result<Self, Error> {
+        let (path, tuning) = (&options.path, options.tuning());
+        let Prepared { lock, mut conn, migrated } = prepare(options)?;
+        let fence =
+            Fence::take(&mut conn, Writing::Exclusive).map_err(|error| explained(path, error))?;
 
-/// Opens for writing: prepares the file and takes the writer's token.
-pub(super) fn open(options: &OpenOptions) -> Result<SqliteLedger, Error> {
-    let (path, tuning) = (&options.path, options.tuning());
-    let Prepared { lock, mut conn, migrated } = prepare(options)?;
-    let fence = Fence::take(&mut conn).map_err(|error| explained(path, error))?;
-
-    let connect: Connect<SqliteConnection> = {
-        let (path, tuning) = (path.clone(), tuning.clone());
-        Arc::new(move || {
-            // The writer's thread owns the lock: it ends after the last write, however it ends.
-            let _held = &lock;
-            connect(&path, Access::Write, &tuning)
+        let connect: Connect<SqliteConnection> = {
+            let (path, tuning) = (path.clone(), tuning.clone());
+            Arc::new(move || {
+                // The writer's thread owns the lock: it ends after the last write, however it ends.
+                let _held = &lock;
+                connect(&path, Access::Write, &tuning)
+            })
+        };
+        let workers = Workers::start(
+            vec!["ledger-writer".to_owned()],
+            Source::<ConnectionManager<_>>::Own { first: Some(conn), connect },
+            options.job_queue_max,
+            Duration::from_millis(options.job_deadline_ms),
+        )?;
+        Ok(Self {
+            readers: start_readers(options, Access::Read)?,
+            writers: Some(Writers { workers, fence }),
+            migrated,
+            clock: Arc::clone(&options.clock),
         })
-    };
-    let workers = Workers::start(
-        vec!["ledger-writer".to_owned()],
-        Source::<ConnectionManager<_>>::Own { first: Some(conn), connect },
-        options.job_queue_max,
-        Duration::from_millis(options.job_deadline_ms),
-    )?;
-    Ok(SqliteLedger {
-        readers: start_readers(options, Access::Read)?,
-        writers: Some(Writers { workers, fence }),
-        migrated,
-        clock: Arc::clone(&options.clock),
-    })
-}
-
-/// Opens for reading only, beside a running server or without one.
-pub(super) fn open_for_reading(options: &OpenOptions) -> Result<SqliteLedger, Error> {
-    schema_standing(options)?.check_current()?;
-    let readers = start_readers(options, Access::ReadOnly)?;
-    let clock = Arc::clone(&options.clock);
-    Ok(SqliteLedger { readers, writers: None, migrated: Vec::new(), clock })
-}
-
-/// Compares the schema of an existing file, changing nothing.
-pub(super) fn schema_standing(options: &OpenOptions) -> Result<Standing, Error> {
-    let path = &options.path;
-    if !file::is_there(path)? {
-        return cannot(format!("there is no ledger at {}: correct ledger.url", path.display()));
     }
-    if !file::has_log(path) {
-        file::check_whole(path)?;
-    }
-    let mut conn = connect(path, Access::ReadOnly, &options.tuning())?;
-    migrate::standing(&mut conn).map_err(|error| explained(path, error))
-}
 
-/// Looks at every page of an existing file, changing nothing.
-pub(super) fn check_pages(options: &OpenOptions) -> Result<(), Error> {
-    schema_standing(options)?;
-    let path = &options.path;
-    let mut conn = connect(path, Access::ReadOnly, &options.tuning())?;
-    let found =
-        look_at_pages(&mut conn).map_err(|error| file::explain(path, &error.to_string()))?;
-    if found == "ok" { Ok(()) } else { Err(file::explain(path, &format!("malformed: {found}"))) }
+    /// Opens the ledger for reading only, whether a server has it open or not; takes no lock and
+    /// writes nothing into it. `create` does not apply. Blocks.
+    ///
+    /// # Errors
+    /// `CannotOpen`, also when the schema is not the present one.
+    pub fn open_for_reading(options: &OpenOptions) -> Result<Self, Error> {
+        Self::schema_standing(options)?.check_current()?;
+        let readers = start_readers(options, Access::ReadOnly)?;
+        let clock = Arc::clone(&options.clock);
+        Ok(Self { readers, writers: None, migrated: Vec::new(), clock })
+    }
+
+    /// Brings the schema up to date and lets go of the file again; what was applied, by full name.
+    /// Blocks.
+    pub fn migrate(options: &OpenOptions) -> Result<Vec<String>, Error> {
+        prepare(options).map(|prepared| prepared.migrated)
+    }
+
+    /// How the schema of an existing ledger compares with this program's. Changes nothing. Blocks.
+    ///
+    /// # Errors
+    /// `CannotOpen`, as [`Self::open`]; a newer schema is not an error here.
+    pub fn schema_standing(options: &OpenOptions) -> Result<Standing, Error> {
+        let path = &options.path;
+        if !file::is_there(path)? {
+            return cannot(format!("there is no ledger at {}: correct ledger.url", path.display()));
+        }
+        if !file::has_log(path) {
+            file::check_whole(path)?;
+        }
+        let mut conn = connect(path, Access::ReadOnly, &options.tuning())?;
+        migrate::standing(&mut conn).map_err(|error| explained(path, error))
+    }
+
+    /// Looks at every page of the file, beside a running server or without one, for damage that
+    /// opening does not see, which reads only the start of each table. Takes about 0.4 s for each
+    /// million orders once the file is in memory, and the time to read it before. Blocks.
+    pub fn check_pages(options: &OpenOptions) -> Result<(), Error> {
+        Self::schema_standing(options)?;
+        let path = &options.path;
+        let mut conn = connect(path, Access::ReadOnly, &options.tuning())?;
+        let found =
+            look_at_pages(&mut conn).map_err(|error| file::explain(path, &error.to_string()))?;
+        if found == "ok" {
+            Ok(())
+        } else {
+            Err(file::explain(path, &format!("malformed: {found}")))
+        }
+    }
 }
 
 fn start_readers(
@@ -180,15 +200,10 @@ fn start_readers(
         .test_on_check_out(false)
         .connection_customizer(Box::new(ReaderSetup(access, options.tuning())))
         .build(ConnectionManager::new(uri(&options.path, access)?));
-    let pool = match pool {
-        Ok(pool) => pool,
-        Err(error) => {
-            return cannot(format!(
-                "the ledger {} cannot be opened for reading: {error}",
-                options.path.display()
-            ));
-        }
-    };
+    let pool = pool.or_else(|error| {
+        let path = options.path.display();
+        cannot(format!("the ledger {path} cannot be opened for reading: {error}"))
+    })?;
     Workers::start(
         (0..readers).map(|number| format!("ledger-reader-{number}")).collect(),
         Source::Pool(pool),
@@ -211,11 +226,8 @@ fn check_readable(path: &Path, conn: &mut SqliteConnection) -> Result<(), Error>
     if fold_log(conn).map_err(explain)? {
         file::check_whole(path)?;
     }
-    for table in ["sales", "skus", "orders", "quotas", "failed_requests", "tokens", "secrets"] {
-        let exists = format!(
-            "SELECT COUNT(*) AS cell FROM sqlite_master WHERE type = 'table' AND name = '{table}'"
-        );
-        if number_cell(conn, &exists).map_err(explain)? > 0 {
+    for table in migrate::TABLES {
+        if conn.has_table(table).map_err(explain)? {
             let some = format!("SELECT COUNT(*) AS cell FROM (SELECT 1 FROM {table} LIMIT 1)");
             number_cell(conn, &some).map_err(explain)?;
         }

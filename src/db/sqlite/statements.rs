@@ -1,8 +1,4 @@
-//! Statements of the hot path.
-//!
-//! Written out because diesel prepares every UPDATE anew: it cannot know that the text is always
-//! the same. Here it is, and each type says so with its [`QueryId`], so that the statement is
-//! prepared once per connection.
+//! Statements of the hot path; see [`crate::db::sql::statements`].
 
 use diesel::prelude::*;
 use diesel::query_builder::{AstPass, QueryFragment, QueryId};
@@ -10,6 +6,7 @@ use diesel::sql_types::{BigInt, Binary, Integer, Nullable, SmallInt};
 use diesel::sqlite::Sqlite;
 
 use crate::db::rows::NewOrder;
+use crate::db::sql::statements::statement;
 
 /// Inserts several orders at once.
 ///
@@ -62,50 +59,17 @@ impl<const ROWS: usize> QueryFragment<Sqlite> for InsertOrders<'_, ROWS> {
     }
 }
 
-/// Gives a buyer a quota row with nothing on it, unless there is one.
-#[derive(QueryId)]
-pub(super) struct OpenQuota {
-    pub(super) sku_no: i32,
-    pub(super) buyer_id: i64,
-    pub(super) quota: i32,
+statement! {
+    /// Gives a buyer a quota row with nothing on it, unless there is one.
+    OpenQuota { sku_no: i32, buyer_id: i64, quota: i32 }
+    "INSERT OR IGNORE INTO quotas (sku_no, buyer_id, owned, quota) VALUES (" sku_no: Integer
+    ", " buyer_id: BigInt ", 0, " quota: Integer ")"
 }
 
-impl RunQueryDsl<SqliteConnection> for OpenQuota {}
-
-impl QueryFragment<Sqlite> for OpenQuota {
-    fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Sqlite>) -> QueryResult<()> {
-        out.push_sql("INSERT OR IGNORE INTO quotas (sku_no, buyer_id, owned, quota) VALUES (");
-        out.push_bind_param::<Integer, _>(&self.sku_no)?;
-        out.push_sql(", ");
-        out.push_bind_param::<BigInt, _>(&self.buyer_id)?;
-        out.push_sql(", 0, ");
-        out.push_bind_param::<Integer, _>(&self.quota)?;
-        out.push_sql(")");
-        Ok(())
-    }
-}
-
-/// Adds units to a buyer's quota row, where they fit; else it changes no row.
-#[derive(QueryId)]
-pub(super) struct TakeQuota {
-    pub(super) sku_no: i32,
-    pub(super) buyer_id: i64,
-    pub(super) units: i32,
-}
-
-impl RunQueryDsl<SqliteConnection> for TakeQuota {}
-
-impl QueryFragment<Sqlite> for TakeQuota {
-    fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Sqlite>) -> QueryResult<()> {
-        out.push_sql("UPDATE quotas SET owned = owned + ");
-        out.push_bind_param::<Integer, _>(&self.units)?;
-        out.push_sql(" WHERE sku_no = ");
-        out.push_bind_param::<Integer, _>(&self.sku_no)?;
-        out.push_sql(" AND buyer_id = ");
-        out.push_bind_param::<BigInt, _>(&self.buyer_id)?;
-        out.push_sql(" AND owned + ");
-        out.push_bind_param::<Integer, _>(&self.units)?;
-        out.push_sql(" <= quota");
-        Ok(())
-    }
+statement! {
+    /// Adds units to a buyer's quota row, where they fit; else it changes no row.
+    TakeQuota { sku_no: i32, buyer_id: i64, units: i32 }
+    "UPDATE quotas SET owned = owned + " units: Integer
+    " WHERE sku_no = " sku_no: Integer " AND buyer_id = " buyer_id: BigInt
+    " AND owned + " units: Integer " <= quota"
 }

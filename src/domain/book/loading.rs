@@ -1,13 +1,13 @@
 //! A book is built from what the ledger has, before anything is sold from it.
 
 use super::super::order::{Failure, Order, OrderIntent};
-use super::{Book, Counting, Record, Stage, gives_back};
+use super::{Book, Record, Stage, gives_back};
 
 impl Book {
     /// Makes room for `orders` requests, so that loading a large ledger does not grow step by step.
     pub fn make_room(&mut self, orders: usize) {
         self.requests.reserve(orders);
-        if self.counting == Counting::Here {
+        if self.counts_buyers() {
             self.buyers.reserve(orders);
         }
     }
@@ -22,7 +22,7 @@ impl Book {
         };
         let known = self.requests.insert(order.request, record);
         if known.is_none() && order.state.is_live() {
-            self.hold(order.buyer, order.quantity, order.request);
+            self.hold(order.buyer, order.quantity);
         }
     }
 
@@ -56,7 +56,7 @@ impl Book {
             stage: Stage::Queued,
         };
         self.requests.insert(intent.request, record);
-        self.hold(intent.buyer, intent.quantity, intent.request);
+        self.hold(intent.buyer, intent.quantity);
         self.unsettled.insert(intent.request, *intent);
         intent.quantity
     }

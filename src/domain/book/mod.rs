@@ -42,14 +42,8 @@ enum Stage {
     Failed,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Holding {
-    units: u32,
-    first: RequestId,
-}
-
 /// Units, buyers and requests of one bucket.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Book {
     sku: Arc<Sku>,
     counting: Counting,
@@ -59,7 +53,9 @@ pub struct Book {
     released_units: u64,
     requests: HashMap<RequestId, Record>,
     failures: HashMap<RequestId, Refusal>,
-    buyers: HashMap<BuyerId, Holding>,
+    /// The units of each buyer, under a quota. Where each may order once the request follows from
+    /// the buyer: whoever comes again is a repeat.
+    buyers: HashMap<BuyerId, u32>,
     unsettled: HashMap<RequestId, OrderIntent>,
     loans: Loans,
 }
@@ -81,7 +77,7 @@ pub struct BookSnapshot {
     pub num_ordered: usize,
     /// Requests that failed.
     pub num_failed: usize,
-    /// Buyers who hold units.
+    /// Buyers who hold units, under a quota.
     pub num_buyers: usize,
     /// Units given back after a refusal of the ledger, since the sale was created.
     pub released_units: u64,
@@ -106,13 +102,10 @@ impl Book {
         }
     }
 
-    /// Moves the book to a phase of an opening. An older opening than the book's is ignored
-    /// (`Fenced`).
+    /// Moves the book on to a phase of an opening. A pair that comes before the book's own is
+    /// ignored (`Fenced`): writes may be late, repeated and crossed.
     pub fn turn(&mut self, phase: Phase, epoch: Epoch) {
-        if epoch >= self.epoch {
-            self.phase = phase;
-            self.epoch = epoch;
-        }
+        (self.epoch, self.phase) = (self.epoch, self.phase).max((epoch, phase));
     }
 
     /// The phase and the opening of the book.
@@ -142,7 +135,7 @@ impl Book {
                 return Verdict::Short;
             }
             self.available -= ask.quantity;
-            self.hold(ask.buyer, ask.quantity, ask.request);
+            self.hold(ask.buyer, ask.quantity);
         }
         self.requests.insert(
             ask.request,
@@ -167,12 +160,8 @@ impl Book {
     }
 
     fn over_limit(&self, ask: &Reservation) -> Option<Refusal> {
-        let holding = self.buyers.get(&ask.buyer);
-        if let (0, Some(holding)) = (self.sku.policy.slot(ask.request), holding) {
-            return Some(Refusal::AlreadyPurchased { first: holding.first });
-        }
         let limit = self.sku.policy.quota()?;
-        let owned = holding.map_or(0, |holding| holding.units);
+        let owned = self.buyers.get(&ask.buyer).copied().unwrap_or(0);
         (owned.saturating_add(ask.quantity) > limit)
             .then_some(Refusal::QuotaExceeded { owned, limit })
     }
@@ -198,9 +187,14 @@ impl Book {
     }
 
     /// Records that the ledger refused, and gives the units back where the ledger still has them.
-    /// Only the first call does anything (`CompensatedOnce`); it returns the units given back.
+    /// Where the ledger counts, its refusal leaves no record, and the request is forgotten. Only
+    /// the first call does anything (`CompensatedOnce`); it returns the units given back.
     pub fn release(&mut self, request: RequestId, reason: Refusal) -> u32 {
         let Some(intent) = self.unsettled.remove(&request) else { return 0 };
+        if self.counting == Counting::InLedger {
+            self.requests.remove(&request);
+            return 0;
+        }
         if let Some(record) = self.requests.get_mut(&request) {
             record.stage = Stage::Failed;
         }
@@ -210,37 +204,25 @@ impl Book {
             return 0;
         }
         self.released_units += u64::from(intent.quantity);
-        self.give_back(intent.quantity)
+        self.available = self.available.saturating_add(intent.quantity);
+        intent.quantity
     }
 
-    /// Forgets a request that certainly reached no ledger, and gives its units back. Only the first
-    /// call does anything; it returns the units given back.
-    pub fn withdraw(&mut self, request: RequestId) -> u32 {
-        let Some(intent) = self.unsettled.remove(&request) else { return 0 };
-        self.requests.remove(&request);
-        self.let_go(intent.buyer, intent.quantity);
-        self.give_back(intent.quantity)
-    }
-
-    fn give_back(&mut self, units: u32) -> u32 {
-        if self.counting == Counting::InLedger {
-            return 0;
+    fn hold(&mut self, buyer: BuyerId, units: u32) {
+        if self.counts_buyers() {
+            let held = self.buyers.entry(buyer).or_default();
+            *held = held.saturating_add(units);
         }
-        self.available = self.available.saturating_add(units);
-        units
     }
 
-    fn hold(&mut self, buyer: BuyerId, units: u32, request: RequestId) {
-        if self.counting == Counting::Here {
-            let holding = self.buyers.entry(buyer).or_insert(Holding { units: 0, first: request });
-            holding.units = holding.units.saturating_add(units);
-        }
+    fn counts_buyers(&self) -> bool {
+        self.counting == Counting::Here && self.sku.policy.quota().is_some()
     }
 
     fn let_go(&mut self, buyer: BuyerId, units: u32) {
-        if let Some(holding) = self.buyers.get_mut(&buyer) {
-            holding.units = holding.units.saturating_sub(units);
-            if holding.units == 0 {
+        if let Some(held) = self.buyers.get_mut(&buyer) {
+            *held = held.saturating_sub(units);
+            if *held == 0 {
                 self.buyers.remove(&buyer);
             }
         }

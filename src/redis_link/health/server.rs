@@ -8,6 +8,7 @@ use redis::Value;
 use super::{Line, Part, Trouble};
 use crate::clock::{now_monotonic, wall_ms};
 use crate::redis_link::connect;
+use crate::redis_link::identity::server_name;
 use crate::redis_link::url::Node;
 use crate::redis_link::{Lane, LinkOptions};
 
@@ -116,11 +117,12 @@ pub(super) async fn look(
     } else {
         None
     };
-    let run_id = info.get("run_id").map(|id| id.trim().to_owned()).unwrap_or_default();
+    let field = |name: &str| info.get(name).map(|value| value.trim()).unwrap_or_default();
+    let server = server_name(field("run_id"), field("master_replid2"));
     let (not_ready, buckets) = match part {
         Part::Master => (
             connect::connect(options, node, Lane::Results, || {}).await.err(),
-            search(&mut line, namespace, &run_id).await,
+            search(&mut line, namespace, &server).await,
         ),
         Part::Replica => (None, Ok(Buckets::default())),
     };
@@ -155,7 +157,7 @@ async fn config(line: &mut Line) -> Result<BTreeMap<String, String>, Trouble> {
 }
 
 /// Finds every bucket under our names and whose it is.
-async fn search(line: &mut Line, namespace: &str, run_id: &str) -> Result<Buckets, Trouble> {
+async fn search(line: &mut Line, namespace: &str, server: &str) -> Result<Buckets, Trouble> {
     // The names are those of `scripts::keys`; a namespace has no characters that a pattern reads.
     let pattern = format!("{namespace}:{{*}}:bucket");
     let end = now_monotonic() + SEARCH_MAX;
@@ -167,7 +169,7 @@ async fn search(line: &mut Line, namespace: &str, run_id: &str) -> Result<Bucket
         for key in found {
             let mut read = redis::cmd("HMGET");
             read.arg(key).arg(&["epoch", "loading", "server"]);
-            enter(&mut buckets, &line.ask::<Vec<Value>>(&read).await?, run_id);
+            enter(&mut buckets, &line.ask::<Vec<Value>>(&read).await?, server);
         }
         if next == "0" {
             buckets.all_seen = true;
@@ -180,7 +182,7 @@ async fn search(line: &mut Line, namespace: &str, run_id: &str) -> Result<Bucket
     }
 }
 
-fn enter(buckets: &mut Buckets, fields: &[Value], run_id: &str) {
+fn enter(buckets: &mut Buckets, fields: &[Value], here: &str) {
     let text = |index: usize| match fields.get(index) {
         Some(Value::BulkString(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
         _ => String::new(),
@@ -189,7 +191,7 @@ fn enter(buckets: &mut Buckets, fields: &[Value], run_id: &str) {
     let installation = tag.split_once('.').map_or("", |(installation, _)| installation);
     *buckets.by_installation.entry(installation.to_owned()).or_default() += 1;
     let server = text(2);
-    if !server.is_empty() && server != run_id {
+    if !server.is_empty() && server != here {
         buckets.opened_elsewhere += 1;
     }
 }

@@ -1,4 +1,4 @@
-//! The door of `collect.lua`: dead letters leave once they were written down elsewhere.
+//! The call of `collect.lua`: dead letters leave once they were written down elsewhere.
 
 use redis::Value;
 

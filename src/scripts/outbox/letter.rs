@@ -10,7 +10,7 @@
 //!
 //! Everything is big-endian. Scripts carry letters and never look into them.
 
-use crate::outbox::{DeadEntry, Entry};
+use crate::outbox::{DeadEntry, Letter};
 use crate::scripts::record::{Broken, Cursor};
 
 const VERSION: u8 = 1;
@@ -19,14 +19,15 @@ const VERSION: u8 = 1;
 const REASON_MAX: usize = 1_000;
 
 /// Appends the bytes of a letter.
-pub fn pack_into(entry: &Entry, reason: &str, dead_at_ms: i64, bytes: &mut Vec<u8>) {
+pub fn pack_into(letter: &Letter, dead_at_ms: i64, bytes: &mut Vec<u8>) {
+    let reason = &letter.reason;
     let reason = reason.get(..reason.floor_char_boundary(REASON_MAX)).unwrap_or_default();
     bytes.push(VERSION);
     bytes.extend(dead_at_ms.to_be_bytes());
-    bytes.extend(entry.attempts.to_be_bytes());
+    bytes.extend(letter.attempts.to_be_bytes());
     bytes.extend(u16::try_from(reason.len()).unwrap_or_default().to_be_bytes());
     bytes.extend(reason.as_bytes());
-    bytes.extend(&entry.bytes);
+    bytes.extend(&letter.bytes);
 }
 
 /// Reads a letter back.
@@ -58,8 +59,8 @@ mod tests {
 
     use super::*;
 
-    fn entry(bytes: Vec<u8>, attempts: u32) -> Entry {
-        Entry { id: [].into(), bytes: bytes.into(), attempts }
+    fn given_up(bytes: Vec<u8>, reason: &str, attempts: u32) -> Letter {
+        Letter { bytes: bytes.into(), reason: reason.to_owned(), attempts }
     }
 
     proptest! {
@@ -71,7 +72,7 @@ mod tests {
             dead_at_ms: i64,
         ) {
             let mut packed = Vec::new();
-            pack_into(&entry(bytes.clone(), attempts), &reason, dead_at_ms, &mut packed);
+            pack_into(&given_up(bytes.clone(), &reason, attempts), dead_at_ms, &mut packed);
             let letter = unpack(&packed).unwrap();
             let bytes = bytes.into();
             let expected = DeadEntry { id: packed.into(), bytes, reason, attempts, dead_at_ms };
@@ -89,7 +90,7 @@ mod tests {
     #[test]
     fn a_long_reason_is_cut_between_characters() {
         let mut packed = Vec::new();
-        pack_into(&entry(b"body".to_vec(), 3), &"ä".repeat(REASON_MAX), 7, &mut packed);
+        pack_into(&given_up(b"body".to_vec(), &"ä".repeat(REASON_MAX), 3), 7, &mut packed);
         let letter = unpack(&packed).unwrap();
         assert_eq!(letter.reason, "ä".repeat(REASON_MAX / 2));
         assert_eq!(letter.bytes, b"body"[..]);
@@ -98,7 +99,7 @@ mod tests {
     #[test]
     fn a_letter_that_nobody_wrote_is_refused() {
         let mut packed = Vec::new();
-        pack_into(&entry(Vec::new(), 1), "why", 7, &mut packed);
+        pack_into(&given_up(Vec::new(), "why", 1), 7, &mut packed);
         for cut in 0..packed.len() {
             assert!(unpack(&packed[..cut]).is_err(), "{cut}");
         }

@@ -1,28 +1,23 @@
-//! The doors of `*_standing.lua`, `list_read.lua` and `stream_read.lua`: looks that change nothing.
+//! The calls of `*_standing.lua`, `list_read.lua` and `stream_read.lua`: looks that change nothing.
 
 use redis::Value;
 
 use super::super::record::Record;
 use super::super::reply::Reply;
 use super::super::{Call, Error, Installation, OutboxKeys, Script};
-use super::{Line, begin, element};
+use super::{Kind, Target, element};
 use crate::outbox::{Entry, Standing};
 
 /// Counts what waits.
 #[derive(Debug, Clone, Copy)]
 pub struct StandingOf<'a> {
     /// The bucket.
-    pub keys: &'a OutboxKeys,
-    /// Whose it must be.
-    pub installation: Installation,
-    /// How entries wait.
-    pub line: Line,
-    /// All workers that are known in the bucket: a script that has to look into their lists refuses
-    /// when there are others. Of no account where the line is a stream.
+    pub target: Target<'a>,
+    /// The workers whose private lists are counted. A stream knows its consumers itself.
     pub workers: &'a [String],
 }
 
-/// Reads a part of the line, of a hand or of the dead letters.
+/// Reads a part of the outbox, of a private list or of the dead letters.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadList<'a> {
     /// The bucket.
@@ -61,23 +56,17 @@ pub struct Read {
 
 impl StandingOf<'_> {
     fn script(&self) -> Script {
-        match self.line {
-            Line::List => Script::ListStanding,
-            Line::Stream => Script::StreamStanding,
-        }
+        self.target.script(Script::ListStanding, Script::StreamStanding)
     }
 
     /// The call.
     #[must_use]
     pub fn call(&self) -> Call {
-        let keys = self.keys;
-        let call = begin(self.script(), keys).key(&keys.line()).key(&keys.dead());
-        if self.line == Line::Stream {
-            return call.arg(self.installation);
-        }
-        let hands = self.workers.iter().map(|worker| keys.hand(worker));
-        let call = hands.fold(call, |call, hand| call.key(&hand)).arg(self.installation);
-        self.workers.iter().fold(call, Call::arg)
+        let Target { keys, installation, kind } = self.target;
+        let call = self.target.begin(self.script()).key(&keys.outbox()).key(&keys.dead());
+        let workers = if kind == Kind::List { self.workers } else { &[] };
+        let lists = workers.iter().map(|worker| keys.claimed(worker));
+        lists.fold(call, |call, list| call.key(&list)).arg(installation)
     }
 
     /// Reads the answer.
@@ -89,10 +78,15 @@ impl StandingOf<'_> {
             num_dead: reply.count()?,
             ..Standing::default()
         };
+        let mut names = self.workers.iter();
         while !reply.is_empty() {
-            let worker = reply.text()?;
-            standing.in_hand.push((worker, reply.count()?));
+            let worker = match self.target.kind {
+                Kind::List => names.next().cloned().unwrap_or_default(),
+                Kind::Stream => reply.text()?,
+            };
+            let count = reply.count()?;
             let oldest = accepted_at(&reply.bytes()?);
+            standing.in_hand.push((worker, count));
             let both = [standing.oldest_in_hand_ms, oldest];
             standing.oldest_in_hand_ms = both.into_iter().flatten().min();
         }
@@ -105,7 +99,7 @@ impl ReadStream<'_> {
     /// The call.
     #[must_use]
     pub fn call(&self) -> Call {
-        let call = Call::new(Script::StreamRead).key(&self.keys.bucket()).key(&self.keys.line());
+        let call = Call::new(Script::StreamRead).key(&self.keys.bucket()).key(&self.keys.outbox());
         call.arg(self.installation).arg(self.from).arg(self.max)
     }
 

@@ -65,6 +65,15 @@ impl Loader {
 
 #[async_trait]
 impl Loading for Loader {
+    /// New books are filled beside the ones in use; what those have accepted is entered, too.
+    async fn clear(&mut self) -> Result<(), Error> {
+        let Some(shelf) = self.shelves.load().get(&self.sku.no).cloned() else { return Ok(()) };
+        for bucket in (0..shelf.sku.buckets).map(BucketNo) {
+            self.queued.extend(shelf.lock(bucket)?.unsettled());
+        }
+        Ok(())
+    }
+
     async fn queued(&mut self, rows: Vec<OrderIntent>) -> Result<(), Error> {
         self.queued.extend(rows);
         Ok(())
@@ -107,11 +116,17 @@ impl Loading for Loader {
         if last.get(&sku.no) != Some(&token) {
             return Err(fenced(sku.no));
         }
+        let before = shelves.load().get(&sku.no).cloned();
         for (number, book) in (0..).zip(books.iter_mut()) {
             if counting == Counting::Here {
                 book.stock(sku.share(available, number));
             }
             book.turn(phase, epoch);
+            // The old book may have gone on while this one was loaded.
+            let old = before.as_ref().and_then(|shelf| shelf.lock(BucketNo(number)).ok());
+            if let Some((phase, epoch)) = old.map(|book| book.stands()) {
+                book.turn(phase, epoch);
+            }
         }
         let shelf = Arc::new(Shelf {
             books: books.into_iter().map(Mutex::new).collect(),

@@ -19,7 +19,9 @@ use async_trait::async_trait;
 
 use loading::Loader;
 
-use super::{BucketKey, Condition, Error, LoaderToken, Loading, RequestStanding, Stock};
+use super::{
+    BucketKey, Condition, Error, LoaderToken, Loading, QueuedPage, RequestStanding, Stock,
+};
 use crate::domain::invariants::GateFacts;
 use crate::domain::{
     Book, BookSnapshot, BucketNo, BuyerId, Counting, Epoch, Failure, Loan, Order, OrderIntent,
@@ -116,8 +118,10 @@ impl Stock for MemoryStock {
         Ok(Condition::Ready)
     }
 
-    async fn turn(&self, sku: SkuNo, phase: Phase, epoch: Epoch) -> Result<(), Error> {
-        let shelf = self.shelf(sku)?;
+    async fn turn(&self, sku: &Arc<Sku>, phase: Phase, epoch: Epoch) -> Result<(), Error> {
+        // Books that are being published have the pair of those that they replace.
+        let _published = self.loaders.lock();
+        let shelf = self.shelf(sku.no)?;
         for bucket in 0..shelf.sku.buckets {
             shelf.lock(BucketNo(bucket))?.turn(phase, epoch);
         }
@@ -142,20 +146,16 @@ impl Stock for MemoryStock {
     }
 
     async fn release(&self, bucket: BucketKey, refused: Vec<Failure>) -> Result<(), Error> {
+        let keeps_failures = self.counting == Counting::Here;
         self.shelf(bucket.sku)?.change(bucket.bucket, |book| {
             for failure in refused {
-                book.release(failure.request, failure.reason);
+                if book.knows(failure.request) {
+                    book.release(failure.request, failure.reason);
+                } else if keeps_failures {
+                    book.load_failure(&failure);
+                }
             }
         })
-    }
-
-    async fn withdraw(&self, bucket: BucketKey, requests: Vec<RequestId>) -> Result<bool, Error> {
-        self.shelf(bucket.sku)?.change(bucket.bucket, |book| {
-            for request in requests {
-                book.withdraw(request);
-            }
-        })?;
-        Ok(true)
     }
 
     async fn unsettled(
@@ -166,6 +166,11 @@ impl Stock for MemoryStock {
         let mut intents = self.shelf(bucket.sku)?.lock(bucket.bucket)?.unsettled();
         intents.retain(|intent| intent.placed_at_ms < asked_before_ms);
         Ok(intents)
+    }
+
+    async fn queued(&self, bucket: BucketKey, _page: u16) -> Result<QueuedPage, Error> {
+        let intents = self.shelf(bucket.sku)?.lock(bucket.bucket)?.unsettled();
+        Ok(QueuedPage { intents, num_pages: 1, ..QueuedPage::default() })
     }
 
     async fn lend(&self, from: BucketKey, to: BucketNo, want: u32) -> Result<Option<Loan>, Error> {
@@ -299,7 +304,7 @@ impl Stock for MemoryStock {
             facts.oldest_unsettled_ms =
                 [facts.oldest_unsettled_ms, counts.oldest_unsettled_ms].into_iter().flatten().min();
         }
-        facts.num_buyers = Some(num_buyers);
+        facts.num_buyers = shelf.sku.policy.quota().map(|_| num_buyers);
         Ok(Some(facts))
     }
 }

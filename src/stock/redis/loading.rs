@@ -1,6 +1,6 @@
 //! Buckets being loaded from the ledger; see [`Loading`].
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -8,6 +8,7 @@ use futures_util::future::try_join_all;
 
 use super::super::{Error, LoaderToken, Loading};
 use super::local::Shelf;
+use super::unsettled::{pages_at_once, unreadable};
 use super::wire::Wire;
 use crate::domain::book::gives_back;
 use crate::domain::{
@@ -16,7 +17,10 @@ use crate::domain::{
 use crate::redis_link::Lane;
 use crate::scripts::load::Row;
 use crate::scripts::record::{Record, Stage};
-use crate::scripts::{LoadBegin, LoadRows, Open, codes};
+use crate::scripts::{BucketKeys, Clear, Hold, LoadRows, Open, codes};
+
+/// Buckets whose pages are cleared at once: bounds what is in memory on their way.
+const CLEARED_AT_ONCE: usize = 8;
 
 /// Fills every bucket of a SKU.
 pub(super) struct Loader {
@@ -24,10 +28,8 @@ pub(super) struct Loader {
     shelf: Arc<Shelf>,
     token: LoaderToken,
     buckets: Vec<Filling>,
-    /// Of which no order and no failure has come yet.
-    queued: HashMap<RequestId, OrderIntent>,
-    /// Their buyers, as long as no order of theirs has come.
-    without_order: HashSet<BuyerId>,
+    /// Accepted requests of which no order and no failure has come yet.
+    queued: HashMap<RequestId, (BuyerId, u32)>,
 }
 
 /// What of one bucket was entered so far.
@@ -39,43 +41,63 @@ struct Filling {
     released_units: u64,
     num_failed: u64,
     num_queued: u64,
+    has_requests: bool,
 }
 
 impl Filling {
-    /// The buyer of this request has its units.
-    fn hold(&mut self, policy: Policy, buyer: BuyerId, units: u32, request: RequestId) {
-        match policy {
-            Policy::OnePerBuyer { .. } => self.rows.push(Row::First(buyer, request)),
-            Policy::Quota { .. } => {
-                let sum = self.units.entry(buyer).or_default();
-                *sum = sum.saturating_add(units);
-                self.rows.push(Row::Units(buyer, *sum));
-            }
-            Policy::Unlimited { .. } => {}
+    fn request(&mut self, request: RequestId, record: Record) {
+        self.rows.push(Row::Request(request, record));
+        self.has_requests = true;
+    }
+
+    /// The buyer has these units, which count where there is a quota.
+    fn hold(&mut self, policy: Policy, buyer: BuyerId, units: u32) {
+        if policy.quota().is_some() {
+            let sum = self.units.entry(buyer).or_default();
+            *sum = sum.saturating_add(units);
+            self.rows.push(Row::Units(buyer, *sum));
         }
     }
 }
 
 impl Loader {
-    pub(super) async fn begin(
+    /// Holds every bucket of the SKU: from here on nothing is accepted.
+    pub(super) async fn hold(
         wire: Wire,
         shelf: Arc<Shelf>,
-        loader: LoaderToken,
+        token: LoaderToken,
     ) -> Result<Self, Error> {
         shelf.forget_looks();
         shelf.doubt_known();
-        for keys in &shelf.keys {
-            let link = wire.link(Lane::Results, keys).await?;
-            let fence = wire.fence(&link);
-            let door = LoadBegin { keys, fence: &fence, loader };
-            let answer = wire.ask(&link, door.call(), "beginning to load").await?;
-            door.parse(answer).map_err(|error| shelf.told(&keys.bucket(), error))?;
-        }
-        // Crash here [loading]: the buckets refuse everybody; the next holder of the lease begins
-        // anew with a larger token.
+        let holding = shelf.keys.iter().map(|keys| hold(&wire, &shelf, keys, token));
+        try_join_all(holding).await?;
+        // A look that began before.
+        shelf.forget_looks();
+        // Crash here [held]: nothing was changed but that the buckets refuse everybody; the next
+        // loader holds them with a larger token.
         let buckets = shelf.keys.iter().map(|_| Filling::default()).collect();
-        let (queued, without_order) = (HashMap::new(), HashSet::new());
-        Ok(Self { wire, shelf, token: loader, buckets, queued, without_order })
+        Ok(Self { wire, shelf, token, buckets, queued: HashMap::new() })
+    }
+
+    /// Empties a bucket. Returns what it has accepted and the ledger has not decided.
+    async fn clear_bucket(&self, keys: &BucketKeys) -> Result<Vec<(RequestId, Record)>, Error> {
+        let mut stays = Vec::new();
+        let step = pages_at_once(&self.shelf.sku, keys.pages());
+        for first in (0..keys.pages()).step_by(usize::from(step)) {
+            let pages = first..first.saturating_add(step).min(keys.pages());
+            let link = self.wire.link(Lane::Results, keys).await?;
+            let fence = self.wire.fence(&link);
+            let door = Clear { keys, fence: &fence, loader: self.token, pages };
+            let answer = self.wire.ask(&link, door.call(), "clearing pages").await?;
+            let found = door.parse(answer);
+            for request in found.map_err(|error| self.shelf.told(&keys.bucket(), error))? {
+                match request {
+                    Ok(request) => stays.push(request),
+                    Err(error) => unreadable(&keys.bucket(), error),
+                }
+            }
+        }
+        Ok(stays)
     }
 
     fn home(&mut self, buyer: BuyerId) -> Option<&mut Filling> {
@@ -83,20 +105,13 @@ impl Loader {
         self.buckets.get_mut(usize::from(home.0))
     }
 
-    /// Enters the requests that are queued still, and returns their units.
+    /// Enters the buyers of requests that are queued still, and returns their units.
     fn enter_queued(&mut self) -> u32 {
         let policy = self.shelf.sku.policy;
         let mut units = 0_u32;
-        for (request, intent) in std::mem::take(&mut self.queued) {
-            let (buyer, quantity) = (intent.buyer, intent.quantity);
-            // A buyer who may have one order and has it stands there with that one.
-            let holds =
-                self.without_order.remove(&buyer) || !matches!(policy, Policy::OnePerBuyer { .. });
+        for (buyer, quantity) in std::mem::take(&mut self.queued).into_values() {
             let Some(home) = self.home(buyer) else { continue };
-            home.rows.push(Row::Request(request, Record::queued(&intent)));
-            if holds {
-                home.hold(policy, buyer, quantity, request);
-            }
+            home.hold(policy, buyer, quantity);
             home.num_queued += 1;
             units = units.saturating_add(quantity);
         }
@@ -124,27 +139,54 @@ impl Loader {
     }
 }
 
+async fn hold(
+    wire: &Wire,
+    shelf: &Shelf,
+    keys: &BucketKeys,
+    loader: LoaderToken,
+) -> Result<(), Error> {
+    let link = wire.link(Lane::Results, keys).await?;
+    let fence = wire.fence(&link);
+    let door = Hold { keys, fence: &fence, loader };
+    let answer = wire.ask(&link, door.call(), "holding a bucket").await?;
+    door.parse(answer).map(drop).map_err(|error| shelf.told(&keys.bucket(), error))
+}
+
 #[async_trait]
 impl Loading for Loader {
+    async fn clear(&mut self) -> Result<(), Error> {
+        let shelf = Arc::clone(&self.shelf);
+        for group in shelf.keys.chunks(CLEARED_AT_ONCE) {
+            let clearing = group.iter().map(|keys| self.clear_bucket(keys));
+            for (request, record) in try_join_all(clearing).await?.into_iter().flatten() {
+                self.queued.insert(request, (record.buyer, record.quantity));
+            }
+        }
+        // Crash here [cleared]: what the ledger has not decided is on the pages still, and all else
+        // is in the ledger; the next loader clears them again.
+        Ok(())
+    }
+
     async fn queued(&mut self, rows: Vec<OrderIntent>) -> Result<(), Error> {
         for intent in rows {
-            self.without_order.insert(intent.buyer);
-            self.queued.insert(intent.request, intent);
+            if self.queued.contains_key(&intent.request) {
+                continue;
+            }
+            self.queued.insert(intent.request, (intent.buyer, intent.quantity));
+            let Some(home) = self.home(intent.buyer) else { continue };
+            home.request(intent.request, Record::queued(&intent));
         }
-        Ok(())
+        self.send(codes::ITEMS_MAX_USIZE).await
     }
 
     async fn orders(&mut self, rows: Vec<Order>) -> Result<(), Error> {
         let policy = self.shelf.sku.policy;
         for order in rows {
             self.queued.remove(&order.request);
-            if order.state.is_live() {
-                self.without_order.remove(&order.buyer);
-            }
             let Some(home) = self.home(order.buyer) else { continue };
-            home.rows.push(Row::Request(order.request, Record::ordered(&order)));
+            home.request(order.request, Record::ordered(&order));
             if order.state.is_live() {
-                home.hold(policy, order.buyer, order.quantity, order.request);
+                home.hold(policy, order.buyer, order.quantity);
             }
         }
         self.send(codes::ITEMS_MAX_USIZE).await
@@ -164,7 +206,7 @@ impl Loading for Loader {
                 placed_at_ms: failure.recorded_at_ms,
                 stage: Stage::Failed(failure.reason),
             };
-            home.rows.push(Row::Request(failure.request, record));
+            home.request(failure.request, record);
         }
         self.send(codes::ITEMS_MAX_USIZE).await
     }
@@ -177,6 +219,7 @@ impl Loading for Loader {
     ) -> Result<(), Error> {
         let available = available.saturating_sub(self.enter_queued());
         self.send(1).await?;
+        // Crash here [rows_entered]: as before; here and between two openings.
         for (number, (keys, filling)) in (0..).zip(self.shelf.keys.iter().zip(&self.buckets)) {
             let link = self.wire.link(Lane::Results, keys).await?;
             let fence = self.wire.fence(&link);
@@ -190,6 +233,7 @@ impl Loading for Loader {
                 released_units: filling.released_units,
                 num_failed: filling.num_failed,
                 num_queued: filling.num_queued,
+                is_new: !filling.has_requests && filling.num_queued == 0,
             };
             let answer = self.wire.ask(&link, door.call(), "opening a bucket").await?;
             door.parse(answer).map_err(|error| self.shelf.told(&keys.bucket(), error))?;

@@ -1,18 +1,19 @@
 //! What this process remembers of buckets that others write, too: enough to refuse without asking.
 //!
 //! Everything here may be a little old, in one direction only: units that other processes gave back
-//! are seen at the next look, a request is never denied that this process could know of.
+//! are seen at the next look. Which requests were accepted is believed for as long as no bucket has
+//! counted a change since, and a change that this process hears of ends it at once.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 
 use super::super::Error;
-use crate::domain::{BucketNo, Loan, Order, RequestId, Sku, SkuNo};
+use crate::domain::{BucketNo, Loan, RequestId, Sku, SkuNo};
 use crate::scripts::snapshot::Counts;
 use crate::scripts::{self, BucketKeys, Left, Outbox};
 
@@ -28,6 +29,11 @@ pub(super) struct Shelves {
 impl Shelves {
     pub(super) fn get(&self, sku: SkuNo) -> Option<Arc<Shelf>> {
         self.by_sku.load().get(&sku).cloned()
+    }
+
+    /// What was seen of the buckets is believed no longer.
+    pub(super) fn forget_looks(&self) {
+        self.by_sku.load().values().for_each(|shelf| shelf.forget_looks());
     }
 
     pub(super) fn know(&self, sku: SkuNo, shelf: impl Fn() -> Shelf) -> Arc<Shelf> {
@@ -50,6 +56,15 @@ pub(super) struct Look {
     pub(super) counts: Vec<Counts>,
 }
 
+/// Every request that was accepted, as long as each bucket has counted so many changes.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) requests: HashSet<RequestId>,
+    pub(super) changes: Vec<Option<u64>>,
+    /// Whether nothing was left then.
+    pub(super) is_sold_out: bool,
+}
+
 /// One SKU.
 #[derive(Debug)]
 pub(super) struct Shelf {
@@ -60,20 +75,14 @@ pub(super) struct Shelf {
     pub(super) outbox: Outbox,
     /// Units free and lent out, by bucket, as of the last answer.
     left: Vec<AtomicU64>,
-    sold_out: AtomicBool,
-    /// Every request that was accepted, where that is certain.
-    known: ArcSwapOption<HashSet<RequestId>>,
-    untouched: AtomicBool,
-    version: AtomicU64,
+    /// The largest number of changes that each bucket has told.
+    changes: Vec<AtomicU64>,
+    known: ArcSwapOption<Known>,
+    /// When the numbers of changes were last asked for.
+    seen: Mutex<Option<Instant>>,
     look: Mutex<Option<Arc<Look>>>,
-    /// The look at which nothing was left.
-    end: Mutex<Option<Arc<Look>>>,
     /// Open loans by lender and borrower: their numbers, and when they were seen first.
     loans: Mutex<HashMap<(BucketNo, BucketNo), (u64, Instant)>>,
-    /// Orders of the ledger that their bucket could not take yet.
-    late: Mutex<BTreeMap<(BucketNo, RequestId), Order>>,
-    /// When a sold-out SKU was last looked at.
-    glanced: Mutex<Option<Instant>>,
 }
 
 impl Shelf {
@@ -81,18 +90,14 @@ impl Shelf {
         let left = (0..).zip(&keys).map(|(bucket, _)| sku.share(sku.initial, bucket));
         Self {
             left: left.map(|units| AtomicU64::new(u64::from(units))).collect(),
+            changes: keys.iter().map(|_| AtomicU64::new(0)).collect(),
             sku,
             keys,
             outbox,
-            sold_out: AtomicBool::new(false),
             known: ArcSwapOption::empty(),
-            untouched: AtomicBool::new(true),
-            version: AtomicU64::new(0),
+            seen: Mutex::new(None),
             look: Mutex::new(None),
-            end: Mutex::new(None),
             loans: Mutex::default(),
-            late: Mutex::default(),
-            glanced: Mutex::new(None),
         }
     }
 
@@ -119,23 +124,29 @@ impl Shelf {
                 Error::Damaged { what: format!("{key}: {error}") }
             }
             // The script did its work; one of its answers cannot be read.
-            scripts::Error::Unexpected { .. }
-            | scripts::Error::Replaced
-            | scripts::Error::Changed => {
+            scripts::Error::Unexpected { .. } => {
                 Error::Unknown { doing: "reading an answer", reason: format!("{key}: {error}") }
             }
         }
     }
 
-    /// Notes what a bucket has after a call.
+    /// Notes what a bucket has after a call. Answers may come in another order than they were made.
     pub(super) fn note(&self, bucket: BucketNo, left: Left) {
+        let at = usize::from(bucket.0);
         let units = u64::from(left.stock) + u64::from(left.lent);
-        if let Some(place) = self.left.get(usize::from(bucket.0)) {
+        if let (Some(place), Some(changes)) = (self.left.get(at), self.changes.get(at)) {
             place.store(units, Ordering::SeqCst);
+            changes.fetch_max(left.changes, Ordering::SeqCst);
         }
-        if units > 0 && self.sold_out.swap(false, Ordering::SeqCst) {
-            self.forget_known();
+        if self.known.load().as_ref().is_some_and(|known| !self.is_certain(known)) {
+            self.doubt_known();
         }
+    }
+
+    /// Whether no bucket has told of a change since.
+    fn is_certain(&self, known: &Known) -> bool {
+        let told = self.changes.iter().map(|changes| changes.load(Ordering::SeqCst));
+        known.changes.iter().copied().eq(told.map(Some))
     }
 
     pub(super) fn left(&self) -> u32 {
@@ -144,72 +155,41 @@ impl Shelf {
     }
 
     pub(super) fn is_sold_out(&self) -> bool {
-        self.sold_out.load(Ordering::SeqCst)
+        self.known.load().as_ref().is_some_and(|known| known.is_sold_out)
     }
 
-    /// How often [`Self::doubt_known`] was called: taken before a look, and given back with what
-    /// the look found.
-    pub(super) fn version(&self) -> u64 {
-        self.version.load(Ordering::SeqCst)
-    }
-
-    /// From here on this process refuses by itself, because it knows every accepted request; as of
-    /// that look.
-    pub(super) fn sell_out(&self, known: Arc<HashSet<RequestId>>, look: &Arc<Look>, version: u64) {
-        *self.end.lock() = Some(Arc::clone(look));
-        if !self.know(known, version) {
-            return;
+    /// From here on this process refuses by itself, unless something has changed since.
+    pub(super) fn know(&self, known: Known) {
+        let known = Arc::new(known);
+        self.known.store(Some(Arc::clone(&known)));
+        // Whoever notes a change looks for what is known, and whoever knows for changes.
+        if !self.is_certain(&known) {
+            self.doubt_known();
         }
-        self.sold_out.store(true, Ordering::SeqCst);
-        // Units may have come back since the look.
-        if self.left() > 0 {
-            self.sold_out.store(false, Ordering::SeqCst);
-        }
-    }
-
-    /// The look at which this process last knew that it was sold out, and to whom. `None` when it
-    /// does not know any more.
-    pub(super) fn end(&self) -> Option<Arc<Look>> {
-        self.known()?;
-        self.end.lock().clone()
-    }
-
-    /// These requests were accepted, and no others; false when that is not certain any more.
-    pub(super) fn know(&self, known: Arc<HashSet<RequestId>>, version: u64) -> bool {
-        self.known.store(Some(known));
-        let certain = self.version() == version;
-        if !certain {
-            self.known.store(None);
-        }
-        certain
     }
 
     /// Every request that was accepted, where that is certain.
-    pub(super) fn known(&self) -> Option<Arc<HashSet<RequestId>>> {
+    pub(super) fn known(&self) -> Option<Arc<Known>> {
         self.known.load_full()
     }
 
-    /// Whether no request was accepted as far as this process has seen.
-    pub(super) fn is_untouched(&self) -> bool {
-        self.untouched.load(Ordering::SeqCst)
-    }
-
-    /// A request was accepted: which ones were is not certain any more.
-    pub(super) fn forget_known(&self) {
-        self.untouched.store(false, Ordering::SeqCst);
-        self.doubt_known();
-    }
-
-    /// Others may have changed which requests were accepted: look again before refusing one.
+    /// Which requests were accepted may have changed: look again before refusing one.
     pub(super) fn doubt_known(&self) {
-        self.version.fetch_add(1, Ordering::SeqCst);
-        if self.known.load().is_some() {
-            self.known.store(None);
-        }
+        self.known.store(None);
     }
 
     pub(super) fn may_know(&self, request: RequestId) -> bool {
-        self.known.load().as_ref().is_none_or(|known| known.contains(&request))
+        self.known.load().as_ref().is_none_or(|known| known.requests.contains(&request))
+    }
+
+    /// The buckets were asked for changes.
+    pub(super) fn see(&self, now: Instant) {
+        *self.seen.lock() = Some(now);
+    }
+
+    /// Whether that is no longer ago.
+    pub(super) fn is_seen_since(&self, now: Instant, age: Duration) -> bool {
+        self.seen.lock().is_some_and(|at| now.duration_since(at) < age)
     }
 
     pub(super) fn look(&self) -> Option<Arc<Look>> {
@@ -240,46 +220,7 @@ impl Shelf {
         stuck
     }
 
-    /// Whether a sold-out SKU has to be looked at now; then it counts as looked at.
-    pub(super) fn is_glance_due(&self, now: Instant, every: Duration) -> bool {
-        let mut glanced = self.glanced.lock();
-        let due = glanced.is_none_or(|at| now.duration_since(at) >= every);
-        if due {
-            *glanced = Some(now);
-        }
-        due
-    }
-
-    /// Notes orders that their bucket could not take, or has taken now. There are never more than
-    /// the SKU had units.
-    pub(super) fn note_late(&self, bucket: BucketNo, orders: &[Order], are_late: bool) {
-        let mut late = self.late.lock();
-        for order in orders {
-            if are_late {
-                late.insert((bucket, order.request), *order);
-            } else if !late.is_empty() {
-                late.remove(&(bucket, order.request));
-            }
-        }
-    }
-
-    /// Orders that the bucket could not take yet.
-    pub(super) fn late(&self, bucket: BucketNo) -> Vec<Order> {
-        let late = self.late.lock();
-        let own = late.iter().filter(|((of, _), _)| *of == bucket);
-        own.map(|(_, order)| *order).collect()
-    }
-
     pub(super) fn forget_looks(&self) {
         *self.look.lock() = None;
-        *self.end.lock() = None;
-        *self.glanced.lock() = None;
-    }
-
-    /// Whether a bucket had nothing unsettled at the last look. False where there was none.
-    pub(super) fn is_settled(&self, bucket: BucketNo) -> bool {
-        let look = self.look();
-        let counts = look.as_ref().and_then(|look| look.counts.get(usize::from(bucket.0)));
-        counts.is_some_and(|counts| counts.num_unsettled() == 0)
     }
 }

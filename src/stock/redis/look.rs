@@ -4,11 +4,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::try_join_all;
-use redis::{Cmd, Value};
+use futures_util::future::{join_all, try_join_all};
+use redis::Cmd;
 
 use super::super::{Condition, Error};
-use super::local::{Look, Shelf};
+use super::local::{Known, Look, Shelf};
 use super::unsettled;
 use super::wire::Wire;
 use crate::clock::now_monotonic;
@@ -24,9 +24,6 @@ const CONDITION_AGE: Duration = Duration::from_secs(10);
 
 /// Pages whose ids are read in one go.
 const PAGES_AT_ONCE: usize = 64;
-
-/// A sold-out SKU is counted in full at every so manieth glance.
-const GLANCES_PER_LOOK: u32 = 5;
 
 /// How often empty buckets are read again because something moved meanwhile.
 const READINGS_MAX: u32 = 3;
@@ -53,12 +50,18 @@ pub(super) async fn condition(
             shelf.keep_look(Arc::new(Look { at: now_monotonic(), counts }));
             Ok(if is_ready { Condition::Ready } else { Condition::OtherPhase })
         }
-        Err(Looked::Script(_, scripts::Error::NotReady)) => Ok(Condition::Missing),
-        Err(Looked::Script(
-            key,
-            error @ (scripts::Error::Fenced | scripts::Error::Corrupt { .. }),
-        )) => Ok(Condition::Distrusted { reason: format!("{key}: {error}") }),
-        Err(error) => Err(error.told(shelf)),
+        Err(Looked::Script(key, error)) => {
+            let reason = format!("{key}: {error}");
+            let told = shelf.told(&key, error.clone());
+            match error {
+                scripts::Error::NotReady => Ok(Condition::Missing),
+                scripts::Error::Fenced | scripts::Error::Corrupt { .. } => {
+                    Ok(Condition::Distrusted { reason })
+                }
+                _ => Err(told),
+            }
+        }
+        Err(Looked::Wire(error)) => Err(error),
     }
 }
 
@@ -85,12 +88,20 @@ pub(super) async fn count(wire: &Wire, keys: &BucketKeys, pages: bool) -> Result
     door.parse(answer).map_err(|error| Looked::Script(keys.bucket(), error))
 }
 
+/// Counts every bucket. One that cannot be asked is told before one that must be loaded: a loader
+/// could not hold it, and would leave its siblings held.
 async fn count_all(wire: &Wire, shelf: &Shelf, pages: bool) -> Result<Vec<Counts>, Looked> {
-    let counts = try_join_all(shelf.keys.iter().map(|keys| count(wire, keys, pages))).await?;
+    let counted = join_all(shelf.keys.iter().map(|keys| count(wire, keys, pages))).await;
+    let (away, asked): (Vec<_>, Vec<_>) = counted.into_iter().partition(is_away);
+    let counts = away.into_iter().chain(asked).collect::<Result<Vec<_>, _>>()?;
     for (bucket, counts) in (0..).map(BucketNo).zip(&counts) {
         shelf.note(bucket, counts.left);
     }
     Ok(counts)
+}
+
+fn is_away(counted: &Result<Counts, Looked>) -> bool {
+    matches!(counted, Err(Looked::Wire(Error::Unavailable { .. } | Error::Unknown { .. })))
 }
 
 /// The counts of every bucket.
@@ -98,7 +109,7 @@ pub(super) async fn all(wire: &Wire, shelf: &Shelf) -> Result<Vec<Counts>, Error
     let counted = count_all(wire, shelf, false).await;
     let mut counts = counted.map_err(|error| error.told(shelf))?;
     for _ in 1..READINGS_MAX {
-        if !are_empty(&counts) || stood_still(wire, shelf, &mut counts, false).await? {
+        if !are_empty(&counts) || stood_still(wire, shelf, &mut counts).await? {
             break;
         }
     }
@@ -111,13 +122,8 @@ fn are_empty(counts: &[Counts]) -> bool {
 
 /// Counts again; true when nothing has changed. Buckets are read one after the other: units that
 /// hopped from one that was not read yet to one that was are seen nowhere.
-async fn stood_still(
-    wire: &Wire,
-    shelf: &Shelf,
-    counts: &mut Vec<Counts>,
-    pages: bool,
-) -> Result<bool, Error> {
-    let again = count_all(wire, shelf, pages).await.map_err(|error| error.told(shelf))?;
+async fn stood_still(wire: &Wire, shelf: &Shelf, counts: &mut Vec<Counts>) -> Result<bool, Error> {
+    let again = count_all(wire, shelf, false).await.map_err(|error| error.told(shelf))?;
     let before = std::mem::replace(counts, again);
     Ok(before == *counts)
 }
@@ -130,68 +136,40 @@ pub(super) async fn refresh(
     sold_out_refresh: Duration,
 ) -> Result<Vec<(BucketNo, BucketNo, Loan)>, Error> {
     let now = now_monotonic();
-    let was_sold_out = shelf.is_sold_out();
-    if let (true, Some(end)) = (was_sold_out, shelf.end()) {
-        let old = sold_out_refresh.saturating_mul(GLANCES_PER_LOOK);
-        let due = shelf.is_glance_due(now, sold_out_refresh);
-        let is_same = !due || is_unchanged(wire, shelf, &end.counts).await?;
-        if is_same && now.duration_since(end.at) < old {
+    if let Some(known) = shelf.known() {
+        let is_recent = known.is_sold_out && shelf.is_seen_since(now, sold_out_refresh);
+        if is_recent || changes(wire, shelf).await? == known.changes {
             return Ok(Vec::new());
         }
     }
-    let version = shelf.version();
-    let untouched = shelf.is_untouched();
-    let pages = untouched || was_sold_out;
-    let counted = count_all(wire, shelf, pages).await;
-    let mut counts = counted.map_err(|error| error.told(shelf))?;
-    let num_requests =
-        |counts: &[Counts]| counts.iter().map(|counts| counts.num_requests).sum::<u64>();
-    if untouched {
-        if num_requests(&counts) == 0 {
-            shelf.know(Arc::default(), version);
-        } else {
-            shelf.forget_known();
+    let counts = all(wire, shelf).await?;
+    let seen: Vec<_> = counts.iter().map(|counts| Some(counts.left.changes)).collect();
+    let is_sold_out = are_empty(&counts);
+    if counts.iter().all(|counts| counts.left.is_new()) {
+        shelf.know(Known { requests: HashSet::new(), changes: seen, is_sold_out });
+    } else if is_sold_out {
+        // The ids are read after the units: while nothing has changed since, they are all.
+        let requests = accepted(wire, shelf).await?;
+        if changes(wire, shelf).await? == seen {
+            shelf.know(Known { requests, changes: seen, is_sold_out });
         }
     }
-    let empty = are_empty(&counts) && stood_still(wire, shelf, &mut counts, pages).await?;
-    let look = Arc::new(Look { at: now, counts });
-    if empty {
-        // Units that came back may have been sold again elsewhere between two looks. The ids are
-        // read after the units: what was accepted before is among them, and nothing is accepted
-        // after, until units come back.
-        let version = shelf.version();
-        let known = match shelf.known().filter(|_| shelf.is_sold_out()) {
-            Some(known) if known.len() as u64 == num_requests(&look.counts) => known,
-            _ => accepted(wire, shelf).await?.into(),
-        };
-        shelf.sell_out(known, &look, version);
-    }
-    Ok(shelf.keep_look(look))
+    Ok(shelf.keep_look(Arc::new(Look { at: now, counts })))
 }
 
-/// One plain command per bucket: a crowd that reads "sold out" must cost nearly nothing. Whatever
-/// gives units back counts itself, too.
-async fn is_unchanged(wire: &Wire, shelf: &Shelf, seen: &[Counts]) -> Result<bool, Error> {
-    let glances = shelf.keys.iter().zip(seen).map(|(keys, counts)| glance(wire, keys, counts));
-    Ok(try_join_all(glances).await?.into_iter().all(|same| same))
-}
-
-async fn glance(wire: &Wire, keys: &BucketKeys, seen: &Counts) -> Result<bool, Error> {
-    let fields = ["stock", "lent", "released", "failed"];
-    let left = seen.left;
-    let expected = [left.stock.into(), left.lent.into(), seen.released_units, seen.num_failed];
-    let request = redis::cmd("HMGET").arg(keys.bucket()).arg(&fields).to_owned();
-    let link = wire.link(Lane::Results, keys).await?;
-    let answers = wire.send(&link, &[request], "glancing at a bucket").await;
-    let answers = answers.map_err(|error| at(&keys.bucket(), error))?;
-    let Some(Value::Array(found)) = answers.first() else { return Ok(false) };
-    let mut both = found.iter().zip(expected);
-    Ok(found.len() == fields.len() && both.all(|(value, number)| holds(value, number)))
-}
-
-fn holds(value: &Value, number: u64) -> bool {
-    let Value::BulkString(text) = value else { return false };
-    *text == number.to_string().as_bytes()
+/// How often each bucket has changed what it accepted; one plain command per bucket, because a
+/// crowd that reads "sold out" must cost nearly nothing. `None`: the bucket does not say.
+async fn changes(wire: &Wire, shelf: &Shelf) -> Result<Vec<Option<u64>>, Error> {
+    let asking = shelf.keys.iter().map(|keys| async move {
+        let request = redis::cmd("HGET").arg(keys.bucket()).arg("changes").to_owned();
+        let link = wire.link(Lane::Results, keys).await?;
+        let answers = wire.send(&link, &[request], "looking for changes").await;
+        let answer = answers.map_err(|error| at(&keys.bucket(), error))?.pop();
+        Ok::<_, Error>(answer.and_then(|answer| redis::from_redis_value(answer).ok()))
+    });
+    let changes = try_join_all(asking).await?;
+    shelf.see(now_monotonic());
+    Ok(changes)
 }
 
 /// Every request that was accepted.
@@ -277,7 +255,7 @@ pub(super) async fn num_unsettled(wire: &Wire, shelf: &Shelf) -> Result<u64, Err
 /// What all buckets say together.
 pub(super) fn facts(policy: Policy, all: &[BookSnapshot]) -> GateFacts {
     let mut facts = GateFacts { counts_units: true, ..GateFacts::default() };
-    if !matches!(policy, Policy::Unlimited { .. }) {
+    if policy.quota().is_some() {
         facts.num_buyers = Some(all.iter().map(|counts| counts.num_buyers as u64).sum());
     }
     for counts in all {

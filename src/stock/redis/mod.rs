@@ -16,7 +16,9 @@ use futures_util::future::{join_all, try_join_all};
 
 use self::local::{Shelf, Shelves};
 use self::wire::Wire;
-use super::{BucketKey, Condition, Error, LoaderToken, Loading, RequestStanding, Stock};
+use super::{
+    BucketKey, Condition, Error, LoaderToken, Loading, QueuedPage, RequestStanding, Stock,
+};
 use crate::domain::invariants::GateFacts;
 use crate::domain::{
     BookSnapshot, BucketNo, BuyerId, Epoch, Failure, Loan, Order, OrderIntent, Phase, RequestId,
@@ -108,9 +110,6 @@ impl RedisStock {
         let answer = self.wire.ask_and_wait(&link, door.call(), "reserving").await?;
         let decided = door.parse(answer).map_err(|error| shelf.told(&keys.bucket(), error))?;
         shelf.note(bucket, decided.left);
-        if decided.verdicts.contains(&Verdict::Reserved) {
-            shelf.forget_known();
-        }
         Ok(decided.verdicts)
     }
 
@@ -164,7 +163,7 @@ impl Stock for RedisStock {
         loader: LoaderToken,
     ) -> Result<Box<dyn Loading>, Error> {
         let shelf = self.know(&sku);
-        Ok(Box::new(loading::Loader::begin(self.wire.clone(), shelf, loader).await?))
+        Ok(Box::new(loading::Loader::hold(self.wire.clone(), shelf, loader).await?))
     }
 
     async fn condition(
@@ -176,10 +175,9 @@ impl Stock for RedisStock {
         look::condition(&self.wire, &self.know(sku), phase, epoch).await
     }
 
-    async fn turn(&self, sku: SkuNo, phase: Phase, epoch: Epoch) -> Result<(), Error> {
-        let shelf = self.shelf(sku)?;
+    async fn turn(&self, sku: &Arc<Sku>, phase: Phase, epoch: Epoch) -> Result<(), Error> {
+        let shelf = self.know(sku);
         shelf.forget_looks();
-        shelf.doubt_known();
         // Every bucket is told, also when another one could not be.
         let turning = shelf.keys.iter().map(|keys| self.turn_bucket(&shelf, keys, phase, epoch));
         let turned = join_all(turning).await;
@@ -200,7 +198,16 @@ impl Stock for RedisStock {
         let mut verdicts = Vec::with_capacity(batch.len());
         for same_epoch in batch.chunk_by(|a, b| a.epoch == b.epoch) {
             for run in same_epoch.chunks(codes::ITEMS_MAX_USIZE) {
-                verdicts.extend(self.reserve_run(&shelf, bucket.bucket, run).await?);
+                let decided = self.reserve_run(&shelf, bucket.bucket, run).await;
+                verdicts.extend(match decided {
+                    // Runs before this one were accepted: of the batch as a whole that is no
+                    // certain end.
+                    Err(error) if error.is_certain() && !verdicts.is_empty() => {
+                        let reason = error.to_string();
+                        return Err(Error::Unknown { doing: "reserving", reason });
+                    }
+                    decided => decided?,
+                });
             }
         }
         Ok(verdicts)
@@ -222,24 +229,19 @@ impl Stock for RedisStock {
         self.release_bucket(bucket, &refused).await
     }
 
-    async fn withdraw(&self, _: BucketKey, _: Vec<RequestId>) -> Result<bool, Error> {
-        Ok(false)
-    }
-
     async fn unsettled(
         &self,
         bucket: BucketKey,
         asked_before_ms: i64,
     ) -> Result<Vec<OrderIntent>, Error> {
         let shelf = self.shelf(bucket.sku)?;
-        // Tried again when somebody looks next.
-        drop(self.enter_late(&shelf, bucket.bucket).await);
-        if asked_before_ms < i64::MAX && shelf.is_settled(bucket.bucket) {
-            return Ok(Vec::new());
-        }
         let mut intents = unsettled::all(&self.wire, &shelf, bucket.bucket).await?;
         intents.retain(|intent| intent.placed_at_ms < asked_before_ms);
         Ok(intents)
+    }
+
+    async fn queued(&self, bucket: BucketKey, page: u16) -> Result<QueuedPage, Error> {
+        unsettled::page(&self.wire, &*self.shelf(bucket.sku)?, bucket.bucket, page).await
     }
 
     async fn lend(&self, from: BucketKey, to: BucketNo, want: u32) -> Result<Option<Loan>, Error> {
@@ -360,7 +362,11 @@ impl Stock for RedisStock {
     }
 
     async fn ping(&self) -> Result<(), Error> {
-        self.wire.ping().await
+        let pinged = self.wire.ping().await;
+        if pinged.is_err() {
+            self.shelves.forget_looks();
+        }
+        pinged
     }
 
     async fn snapshot(&self, bucket: BucketKey) -> Result<BookSnapshot, Error> {

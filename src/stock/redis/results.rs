@@ -2,16 +2,13 @@
 
 use super::super::{BucketKey, Error};
 use super::RedisStock;
-use super::local::Shelf;
 use crate::domain::{BucketNo, Failure, Order, RequestId, SkuNo};
 use crate::redis_link::Lane;
 use crate::scripts::settle::{Noted, Notes, Refused};
 use crate::scripts::{Release, Settle, codes};
 
 impl RedisStock {
-    /// Records orders of one bucket. What the bucket cannot take now is entered later: a store that
-    /// was lost meanwhile, or is being loaded from what the ledger had before, has no intent that
-    /// would remind anybody.
+    /// Records orders of one bucket.
     pub(super) async fn settle_bucket(
         &self,
         sku: SkuNo,
@@ -19,30 +16,6 @@ impl RedisStock {
         orders: &[Order],
     ) -> Result<(), Error> {
         let shelf = self.shelf(sku)?;
-        let entered = self.enter_orders(&shelf, bucket, orders).await;
-        shelf.note_late(bucket, orders, entered.is_err());
-        entered
-    }
-
-    /// Enters what the bucket could not take before. On death of this process, what is late is
-    /// entered by the next load.
-    pub(super) async fn enter_late(&self, shelf: &Shelf, bucket: BucketNo) -> Result<(), Error> {
-        let late = shelf.late(bucket);
-        if late.is_empty() {
-            return Ok(());
-        }
-        self.enter_orders(shelf, bucket, &late).await?;
-        tracing::info!(sku = %shelf.sku.no, %bucket, orders = late.len(), "entered late orders");
-        shelf.note_late(bucket, &late, false);
-        Ok(())
-    }
-
-    async fn enter_orders(
-        &self,
-        shelf: &Shelf,
-        bucket: BucketNo,
-        orders: &[Order],
-    ) -> Result<(), Error> {
         let keys = shelf.keys(bucket)?;
         let link = self.wire.link(Lane::Results, keys).await?;
         let fence = self.wire.fence(&link);
@@ -52,9 +25,6 @@ impl RedisStock {
             let notes = door.parse(answer).map_err(|error| shelf.told(&keys.bucket(), error))?;
             let request = |at: usize| orders.get(at).map(|order| order.request);
             complain(shelf.sku.no, bucket, &notes, request);
-            if notes.items.contains(&Noted::Adopted) {
-                shelf.forget_known();
-            }
             shelf.note(bucket, notes.left);
         }
         Ok(())
@@ -77,6 +47,7 @@ impl RedisStock {
                 buyer: failure.buyer,
                 quantity: failure.quantity,
                 reason: failure.reason,
+                recorded_at_ms: failure.recorded_at_ms,
             })
             .collect();
         for refused in refused.chunks(codes::ITEMS_MAX_USIZE) {

@@ -4,12 +4,13 @@
 //! have them all at once makes them anew from the records: all but the trace follows from record,
 //! SKU and bucket. Both places are read, so that no change of the tier leaves anything behind.
 //!
-//! Everything is read also from a bucket that is not believed any more, so that it can be brought
-//! to the ledger before the bucket is loaded again; never from another installation's.
+//! Everything is read also from a bucket that is not believed any more: what it has accepted must
+//! still come to the ledger; never from another installation's.
 
 use std::collections::HashSet;
+use std::ops::Range;
 
-use super::super::Error;
+use super::super::{Error, QueuedPage};
 use super::local::Shelf;
 use super::look::{Looked, at, count, damaged};
 use super::wire::Wire;
@@ -89,38 +90,78 @@ async fn with_queued(
     mut intents: Vec<OrderIntent>,
 ) -> Result<Vec<OrderIntent>, Error> {
     let known: HashSet<RequestId> = intents.iter().map(|intent| intent.request).collect();
-    let keys = shelf.keys(bucket)?;
-    let step = pages_at_once(&shelf.sku, keys.pages());
-    for first in (0..keys.pages()).step_by(usize::from(step)) {
-        let pages = first..first.saturating_add(step).min(keys.pages());
-        let link = wire.link(Lane::Results, keys).await?;
-        let fence = wire.fence(&link);
-        let door = Queued { keys, fence: &fence, pages };
-        let answer = wire.ask(&link, door.call(), "reading queued requests").await?;
-        let found = match door.parse(answer) {
-            Ok(found) => found,
-            // The requests wait in the outbox, too: that the bucket is loaded anew matters more.
-            Err(error @ scripts::Error::Corrupt { .. }) => {
-                let key = keys.bucket();
-                tracing::error!(key, %error, "queued requests cannot be read");
-                break;
-            }
-            Err(error) => return Err(shelf.told(&keys.bucket(), error)),
-        };
-        for request in found.requests {
-            match request {
-                Ok((request, _)) if known.contains(&request) => {}
-                Ok((request, record)) => {
-                    intents.push(anew(&shelf.sku, bucket, found.epoch, request, &record));
-                }
-                Err(error) => unreadable(&keys.bucket(), error),
-            }
+    let mut next = Some(0);
+    while let Some(first) = next {
+        let page = page(wire, shelf, bucket, first).await?;
+        // The requests wait in the outbox, too: that the bucket is loaded anew matters more.
+        if let Some(damage) = page.damage {
+            tracing::error!(damage, "queued requests cannot be read");
         }
+        intents.extend(page.intents.iter().filter(|intent| !known.contains(&intent.request)));
+        next = page.next;
     }
     Ok(intents)
 }
 
-fn pages_at_once(sku: &Sku, pages: u16) -> u16 {
+/// What is queued on the pages from this one on; where one is damaged, on the others.
+pub(super) async fn page(
+    wire: &Wire,
+    shelf: &Shelf,
+    bucket: BucketNo,
+    first: u16,
+) -> Result<QueuedPage, Error> {
+    let num_all = shelf.keys(bucket)?.pages();
+    let end = first.saturating_add(pages_at_once(&shelf.sku, num_all)).min(num_all);
+    let mut page = QueuedPage {
+        num_pages: end.saturating_sub(first),
+        next: (end < num_all).then_some(end),
+        ..QueuedPage::default()
+    };
+    if let Err(Error::Damaged { .. }) = read(wire, shelf, bucket, first..end, &mut page).await? {
+        for one in first..end {
+            if let Err(error) = read(wire, shelf, bucket, one..one + 1, &mut page).await? {
+                page.damage.get_or_insert(error.to_string());
+            }
+        }
+    }
+    Ok(page)
+}
+
+/// Adds what is queued on these pages, or nothing if one of them is damaged.
+async fn read(
+    wire: &Wire,
+    shelf: &Shelf,
+    bucket: BucketNo,
+    pages: Range<u16>,
+    to: &mut QueuedPage,
+) -> Result<Result<(), Error>, Error> {
+    let keys = shelf.keys(bucket)?;
+    let link = wire.link(Lane::Results, keys).await?;
+    let fence = wire.fence(&link);
+    let door = Queued { keys, fence: &fence, pages };
+    let answer = wire.ask(&link, door.call(), "reading queued requests").await;
+    let found = answer
+        .and_then(|answer| door.parse(answer).map_err(|error| shelf.told(&keys.bucket(), error)));
+    let found = match found {
+        Ok(found) => found,
+        Err(error @ Error::Damaged { .. }) => return Ok(Err(error)),
+        Err(error) => return Err(error),
+    };
+    for request in found.requests {
+        match request {
+            Ok((request, record)) => {
+                to.intents.push(anew(&shelf.sku, bucket, found.epoch, request, &record));
+            }
+            Err(error) => {
+                to.damage.get_or_insert(format!("{}: {error}", keys.bucket()));
+            }
+        }
+    }
+    Ok(Ok(()))
+}
+
+/// How many pages one call reads.
+pub(super) fn pages_at_once(sku: &Sku, pages: u16) -> u16 {
     let units = sku.initial / u32::from(sku.buckets.max(1));
     let on_each = (units / u32::from(pages.max(1))).max(1);
     u16::try_from(REQUESTS_AT_ONCE / on_each).unwrap_or(u16::MAX).clamp(1, PAGES_AT_ONCE)
@@ -148,7 +189,7 @@ fn anew(
 }
 
 /// It must not hold up the others; it stays where it is, for whoever can read it.
-fn unreadable(key: &str, error: scripts::record::Broken) {
+pub(super) fn unreadable(key: &str, error: scripts::record::Broken) {
     tracing::error!(
         key,
         %error,

@@ -6,6 +6,7 @@ use redis::{Cmd, Value};
 
 use super::super::Error;
 use crate::domain::{BucketNo, Sku};
+use crate::progress::answered;
 use crate::redis_link::{Answers, Class, Error as LinkError, Lane, Link, Links, Request};
 use crate::scripts::{BucketKeys, Call, Fence, Installation};
 
@@ -35,7 +36,7 @@ impl Wire {
 
     /// Whose the bucket must be, as seen from this connection.
     pub(super) fn fence(&self, link: &Link) -> Fence {
-        let server = link.identity().run_id.as_str().into();
+        let server = link.identity().server().into();
         Fence { installation: self.installation, server }
     }
 
@@ -71,6 +72,7 @@ impl Wire {
         answers: Result<Answers, LinkError>,
         doing: &'static str,
     ) -> Result<Value, Error> {
+        answered();
         let missing = || LinkError::Unknown { reason: "no answer".to_owned() };
         let answer = answers
             .and_then(|answers| answers.into_iter().next().unwrap_or_else(|| Err(missing())));
@@ -110,19 +112,16 @@ impl Wire {
         requests: &[impl Request],
         doing: &'static str,
     ) -> Result<Vec<Value>, Error> {
-        let answers = link.call(requests).await.map_err(|error| stock_error(error, doing))?;
+        let answers = link.call(requests).await;
+        answered();
+        let answers = answers.map_err(|error| stock_error(error, doing))?;
         let answers: Result<Vec<_>, _> = answers.into_iter().collect();
         answers.map_err(|error| stock_error(error, doing))
     }
 
-    /// Asks every master whether it answers.
+    /// Asks every master whether it is still the one that was connected to.
     pub(super) async fn ping(&self) -> Result<(), Error> {
-        let gone = |error| stock_error(error, "looking for redis");
-        for node in self.links.masters().await.map_err(gone)? {
-            let link = self.links.link_to(Lane::Results, &node).await.map_err(gone)?;
-            self.send(&link, &[redis::cmd("PING")], "looking for redis").await?;
-        }
-        Ok(())
+        self.links.verify().await.map_err(|error| stock_error(error, "looking for redis"))
     }
 }
 

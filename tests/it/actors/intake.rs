@@ -58,6 +58,23 @@ fn many_messages_are_gathered_into_few_transactions() {
     });
 }
 
+/// Whoever is told nothing must not believe that nothing was written.
+#[test]
+fn a_consumer_that_crashed_after_its_commit_is_a_doubt() {
+    in_system(async {
+        let rig = IntakeRig::open().await;
+        let intent = rig.accept(1, 1).await;
+        rig.ledger.set(Fault::WritesAndKills(intent.request));
+        let orders = rig.rig.actors.orders().clone();
+        assert_eq!(orders.place(vec![intent]).await, [None]);
+        rig.put(&rig.accept_all(2..=3).await);
+        rig.ledger.set(Fault::None);
+        rig.put(&[intent]);
+        rig.until_empty().await;
+        rig.assert_orders(1..=3).await;
+    });
+}
+
 #[test]
 fn a_message_that_comes_again_is_a_success() {
     in_system(async {
@@ -133,15 +150,11 @@ fn a_sale_that_was_created_elsewhere_is_learned_of() {
         .await;
         assert_eq!((rig.broker.num_unacknowledged(), rig.broker.num_tried()), (1, 0));
         rig.ledger.set(Fault::None);
-        // Nobody has loaded its buckets here, so the stock does not want to hear of its orders;
-        // whoever loads them takes them from the ledger.
-        for _ in 0..3 {
-            rig.until_empty().await;
-            rig.broker.end_delays();
-        }
+        // Nobody has loaded its buckets here, which is no reason not to write its orders.
         rig.until_empty().await;
         for intent in intents {
-            let order = rig.rig.backends.ledger.order(intent.request).await.unwrap();
+            let order =
+                rig.rig.backends.ledger.journey(intent.request).await.unwrap().map(|it| it.order);
             assert!(order.is_some());
         }
         assert!(rig.broker.published().is_empty(), "{:?}", rig.broker.published());
@@ -172,13 +185,18 @@ fn a_sale_that_cannot_be_loaded_keeps_no_other_sale_unknown() {
         assert_eq!(told.len(), 4);
         assert!(rig.rig.catalog.of_sku(late.no).is_some());
         rig.put(&intents);
-        until("its orders", || async {
-            rig.broker.end_delays();
-            rig.broker.is_empty().then_some(())
-        })
-        .await;
+        rig.until_empty().await;
         for intent in intents {
-            assert!(rig.rig.backends.ledger.order(intent.request).await.unwrap().is_some());
+            assert!(
+                rig.rig
+                    .backends
+                    .ledger
+                    .journey(intent.request)
+                    .await
+                    .unwrap()
+                    .map(|it| it.order)
+                    .is_some()
+            );
         }
     });
 }
@@ -219,7 +237,7 @@ fn an_old_subscription_acknowledges_nothing_of_the_next_one() {
         rig.ledger.set(Fault::None);
         rig.broker.say(Says::Yes);
         rig.until_empty().await;
-        rig.broker.end_delays();
+        rig.broker.replay();
         rig.until_empty().await;
         rig.assert_orders(1..=3).await;
         assert_eq!(rig.metric("floodgate_intake_redelivered_total"), 3);

@@ -1,12 +1,10 @@
-//! The order intake when something fails: what stays in hand, what goes to a delay queue or to the
-//! dead letters, and that nobody else waits for it.
+//! The order intake when something fails: what stays in hand, what becomes a dead letter, and that
+//! nobody else waits for it.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use floodgate::actors::order_intake::retrying::DOUBTS_MAX;
-use floodgate::broker::Route;
 use floodgate::config::Tier;
+use floodgate::db::Class;
 use floodgate::domain::RequestId;
 use floodgate::scripts::intent::pack;
 
@@ -54,31 +52,72 @@ fn an_answer_that_is_lost_is_asked_for_again() {
     });
 }
 
+/// Whatever it says, listed or not: no order has failed, and everything is written afterwards.
 #[test]
-fn an_order_that_fails_while_the_ledger_answers_waits_outside_and_then_dies() {
+fn a_ledger_that_refuses_every_write_costs_no_order_an_attempt() {
+    for class in [Class::Bug, Class::Retry, Class::Unknown, Class::Down] {
+        in_system(async {
+            let rig = IntakeRig::open().await;
+            rig.put_each(1..=1).await;
+            rig.until_empty().await;
+            rig.ledger.set(Fault::RefusesAll(class));
+            rig.put(&rig.accept_all(2..=9).await);
+            rig.put_each(10..=60).await;
+            until("an open breaker", || async { rig.rig.actors.breaker().is_open().then_some(()) })
+                .await;
+            let refused = rig.ledger.num_refused();
+            until("many more tries", || async {
+                rig.rig.clock.advance(Duration::from_secs(2));
+                (rig.ledger.num_refused() > refused + 100).then_some(())
+            })
+            .await;
+            assert_eq!((rig.broker.num_unacknowledged(), rig.broker.num_tried()), (16, 0));
+            assert_eq!(rig.metric("floodgate_intake_retries_total"), 0, "{class:?}");
+            rig.ledger.set(Fault::None);
+            rig.until_empty().await;
+            rig.assert_orders(1..=60).await;
+            assert!(rig.broker.published().is_empty() && rig.broker.num_deliveries() == 53);
+        });
+    }
+}
+
+/// The same where one order is all there is: that it could be read is no evidence.
+#[test]
+fn a_single_order_is_held_while_the_ledger_refuses_every_write() {
+    for class in [Class::Bug, Class::Unknown] {
+        in_system(async {
+            let rig = IntakeRig::open().await;
+            rig.put_each(1..=1).await;
+            rig.until_empty().await;
+            rig.ledger.set(Fault::RefusesAll(class));
+            rig.put_each(2..=2).await;
+            let tries = async || (rig.ledger.num_refused() > 40).then_some(());
+            until("many tries", tries).await;
+            assert_eq!((rig.broker.num_unacknowledged(), rig.broker.num_tried()), (1, 0));
+            rig.ledger.set(Fault::None);
+            rig.until_empty().await;
+            rig.assert_orders(1..=2).await;
+        });
+    }
+}
+
+#[test]
+fn an_order_that_fails_while_the_ledger_commits_others_is_tried_again_and_dies() {
     in_system(async {
         let rig = IntakeRig::open().await;
         let intents = rig.accept_all(1..=5).await;
         rig.ledger.set(Fault::Refuses(request(3)));
         rig.put(&intents);
         rig.put_each(6..=9).await;
-        for step in 0..3 {
-            rig.until_empty().await;
-            let published = rig.broker.published();
-            assert_eq!(published.len(), 1, "only what failed");
-            assert_eq!(published[0].route, Route::Retry { queue: 0, step });
-            assert_eq!(published[0].headers.attempts as usize, step + 1);
-            assert_eq!(&published[0].body[..], pack(&intents[2]));
-            assert_eq!(rig.rig.num_orders().await, 8, "the others went on");
-            rig.broker.end_delays();
-        }
         rig.until_empty().await;
+        assert_eq!(rig.rig.num_orders().await, 8, "the others went on");
         let dead = rig.broker.dead();
-        assert_eq!((dead.len(), rig.broker.published().len()), (1, 1));
-        assert_eq!((&dead[0].body[..], dead[0].headers.attempts), (&pack(&intents[2])[..], 4));
+        assert_eq!(dead.len(), 1, "only what failed");
+        assert_eq!((&dead[0].body[..], dead[0].headers.attempts), (&pack(&intents[2])[..], 2));
         let reason = dead[0].headers.reason.as_deref().unwrap();
-        assert!(reason.contains("4 times") && reason.contains("on purpose"), "{reason}");
-        assert_eq!(rig.metric("floodgate_intake_retries_total"), 3);
+        assert!(reason.contains("2 times") && reason.contains("on purpose"), "{reason}");
+        assert_eq!(rig.metric("floodgate_intake_retries_total"), 1);
+        assert_eq!(rig.broker.num_deliveries(), 5, "none came twice");
         // What an operator sends back is taken.
         rig.ledger.set(Fault::None);
         rig.put(&[intents[2]]);
@@ -88,100 +127,80 @@ fn an_order_that_fails_while_the_ledger_answers_waits_outside_and_then_dies() {
 }
 
 #[test]
-fn an_order_that_is_repaired_in_time_lands() {
+fn an_order_that_is_repaired_in_time_is_written() {
     in_system(async {
-        let rig = IntakeRig::open().await;
-        rig.ledger.set(Fault::Refuses(request(1)));
+        let mut settings = quick();
+        settings.consumer.attempts_max = 1_000;
+        let rig = IntakeRig::open_with(&settings).await;
         rig.put_each(1..=1).await;
         rig.until_empty().await;
+        rig.ledger.set(Fault::Refuses(request(2)));
+        rig.put_each(2..=2).await;
+        until("a counted failure", || async {
+            (rig.metric("floodgate_intake_retries_total") > 0).then_some(())
+        })
+        .await;
         rig.ledger.set(Fault::None);
-        rig.broker.end_delays();
         rig.until_empty().await;
-        rig.assert_orders(1..=1).await;
+        rig.assert_orders(1..=2).await;
         assert!(rig.broker.published().is_empty());
     });
 }
 
 #[test]
-fn an_order_of_which_nothing_is_heard_holds_up_nobody() {
+fn an_order_of_which_nothing_is_heard_holds_up_nobody_and_dies() {
     in_system(async {
         let rig = IntakeRig::open().await;
         rig.ledger.set(Fault::NeverSays(request(3)));
         rig.put_each(1..=30).await;
         until("the others", || async { (rig.rig.num_orders().await == 29).then_some(()) }).await;
-        // The ledger answers others, so this one is an attempt.
-        until("an attempt", || async {
-            rig.put_repeat(1);
-            (rig.broker.published().len() == 1).then_some(())
-        })
-        .await;
         rig.until_empty().await;
-        assert_eq!(rig.broker.published()[0].headers.message_id, "3-1");
+        let dead = rig.broker.dead();
+        assert_eq!((dead.len(), dead[0].headers.message_id.as_str()), (1, "3-1"));
         rig.ledger.set(Fault::None);
-        rig.broker.end_delays();
+        rig.broker.replay();
         rig.until_empty().await;
         rig.assert_orders(1..=30).await;
     });
 }
 
+/// The canary: an order that the ledger has is refused once more, and a token is committed.
 #[test]
 fn an_order_of_which_nothing_is_heard_dies_though_nobody_else_comes() {
-    in_system(async {
-        let rig = IntakeRig::open().await;
-        rig.ledger.set(Fault::NeverSays(request(1)));
-        let intents = rig.accept_all(1..=1).await;
-        rig.put(&intents);
-        for step in 0..3 {
-            rig.until_empty().await;
-            // The first two were not its own: others might have been with it.
-            let tries = 2 + DOUBTS_MAX as usize * (step + 1);
-            assert_eq!(rig.ledger.batches().len(), tries, "some doubts are no attempt");
-            let published = rig.broker.published();
-            assert_eq!(published.len(), 1);
-            assert_eq!(published[0].route, Route::Retry { queue: 0, step });
-            rig.broker.end_delays();
-        }
-        rig.until_empty().await;
-        let dead = rig.broker.dead();
-        assert_eq!((dead.len(), rig.broker.published().len()), (1, 1));
-        assert_eq!((&dead[0].body[..], dead[0].headers.attempts), (&pack(&intents[0])[..], 4));
-    });
-}
-
-#[test]
-fn a_doubt_about_many_is_no_attempt_of_one() {
-    in_system(async {
-        let rig = IntakeRig::open().await;
-        rig.ledger.set(Fault::NeverSays(request(1)));
-        rig.put(&rig.accept_all(1..=2).await);
-        rig.put_each(3..=9).await;
-        rig.until_empty().await;
-        assert_eq!(rig.rig.num_orders().await, 8);
-        assert_eq!(rig.broker.published().len(), 1);
-        let alone = rig.ledger.batches().iter().filter(|batch| **batch == [1]).count();
-        assert!(alone > 1, "its first failure alone is not counted, whoever was answered before");
-    });
-}
-
-#[test]
-fn a_ledger_of_which_nothing_is_heard_at_all_costs_no_order_an_attempt() {
     in_system(async {
         let rig = IntakeRig::open().await;
         rig.put_each(1..=1).await;
         rig.until_empty().await;
         rig.ledger.set(Fault::NeverSays(request(2)));
-        rig.is_cut_off.store(true, Ordering::SeqCst);
-        rig.put_each(2..=2).await;
+        let intents = rig.accept_all(2..=2).await;
+        rig.put(&intents);
+        rig.until_empty().await;
+        let dead = rig.broker.dead();
+        assert_eq!((dead.len(), &dead[0].body[..]), (1, &pack(&intents[0])[..]));
+        let alone = rig.ledger.batches().iter().filter(|batch| **batch == [2]).count();
+        assert!(alone > 3, "alone before it counts, and once for each attempt: {alone}");
+    });
+}
+
+/// A process that knows no order of this ledger has nothing to ask it with.
+#[test]
+fn without_any_order_that_the_ledger_has_a_failing_one_is_held() {
+    in_system(async {
+        let rig = IntakeRig::open().await;
+        rig.ledger.set(Fault::Refuses(request(1)));
+        rig.put_each(1..=1).await;
         until("many tries", || async { (rig.ledger.batches().len() > 30).then_some(()) }).await;
         assert_eq!((rig.broker.num_unacknowledged(), rig.broker.num_tried()), (1, 0));
-        rig.ledger.set(Fault::None);
+        rig.put_each(2..=2).await;
         rig.until_empty().await;
-        rig.assert_orders(1..=2).await;
+        let dead = rig.broker.dead();
+        assert_eq!((dead.len(), dead[0].headers.message_id.as_str()), (1, "1-1"));
+        assert_eq!(rig.rig.num_orders().await, 1);
     });
 }
 
 #[test]
-fn an_order_that_kills_the_consumer_is_found_and_the_others_land() {
+fn an_order_that_kills_the_consumer_is_found_and_the_others_are_written() {
     in_system(async {
         let rig = IntakeRig::open().await;
         rig.ledger.set(Fault::Kills(request(3)));
@@ -189,11 +208,6 @@ fn an_order_that_kills_the_consumer_is_found_and_the_others_land() {
         rig.put_each(6..=9).await;
         rig.until_empty().await;
         assert_eq!(rig.rig.num_orders().await, 8);
-        let published = rig.broker.published();
-        assert_eq!(published.len(), 1);
-        assert_eq!(published[0].route, Route::Retry { queue: 0, step: 2 }, "the longest wait");
-        rig.broker.end_delays();
-        rig.until_empty().await;
         let dead = rig.broker.dead();
         assert_eq!((dead.len(), dead[0].headers.message_id.as_str()), (1, "3-1"));
         let reports = rig.rig.actors.supervisor().report();
@@ -282,9 +296,21 @@ fn panics_lose_nothing_and_double_nothing() {
             for crowd in 1..=5_u64 {
                 rig.put_each(crowd * 200 - 199..=crowd * 200).await;
                 until("every order", || async {
-                    rig.broker.end_delays();
                     rig.broker.replay();
                     (rig.broker.is_empty() && rig.broker.published().is_empty()).then_some(())
+                })
+                .await;
+                // A result that a consumer took with it is written when its order comes again.
+                until("every result", || async {
+                    let mut is_told = true;
+                    for request in crowd * 200 - 199..=crowd * 200 {
+                        if !rig.is_settled(request).await {
+                            is_told = false;
+                            rig.put_repeat(request);
+                        }
+                    }
+                    rig.until_empty().await;
+                    is_told.then_some(())
                 })
                 .await;
                 rig.assert_orders(1..=crowd * 200).await;

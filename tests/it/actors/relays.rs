@@ -2,21 +2,23 @@
 //! they do while broker or outbox fail.
 
 use floodgate::broker::Reach;
+use floodgate::clock::Clock;
 use floodgate::domain::{BucketNo, Phase, SkuNo};
 use floodgate::messages::wire;
-use floodgate::outbox::Outbox;
 use floodgate::scripts::intent;
 use floodgate::stock::BucketKey;
 
-use crate::support::relays::{
-    Call, FakeOutbox, INSTALLATION, Mishap, Mishaps, Process, SKU, When, World,
-};
+use crate::support::relays::{Call, INSTALLATION, Mishap, Process, SKU, When, World};
 use crate::support::rig::in_system;
 use crate::support::wait::until;
 
-/// Waits until the relays of a process have a name.
-async fn until_named(process: &Process) {
-    until("a name", || async { process.node.tenure() }).await;
+/// Waits until the relays of a process have announced themselves.
+async fn until_begun(world: &World, process: &Process) {
+    until("a heartbeat", || async {
+        let heartbeats = world.store.heartbeats();
+        heartbeats.keys().any(|name| name.starts_with(&*process.name)).then_some(())
+    })
+    .await;
 }
 
 /// Waits until the workers have gone around so often.
@@ -56,7 +58,7 @@ fn a_worker_holds_no_more_than_it_may() {
         world.accept(1..=600);
         let _process = world.relays();
         world.until_out(1..=600).await;
-        assert!(world.store.facts().hand_max <= 8, "{:?}", world.store.facts());
+        assert!(world.store.facts().claimed_max <= 8, "{:?}", world.store.facts());
         // Two shares of a window at most: of buckets that gave the last time, and of the others.
         assert!(world.queues.batch_max() <= 24, "{}", world.queues.batch_max());
         assert!(world.queues.windows().iter().all(|window| *window == 16));
@@ -71,7 +73,7 @@ fn a_poke_is_heard_before_the_next_look() {
         world.settings.relay.poll_min_ms = 3_600_000;
         world.settings.relay.poll_max_ms = 3_600_000;
         let process = world.relays();
-        until_named(&process).await;
+        until_begun(&world, &process).await;
         rounds(&process, 2).await;
         world.accept(1..=10);
         for bucket in [0, 1] {
@@ -119,7 +121,7 @@ fn while_the_broker_takes_nothing_nothing_is_claimed_and_no_attempt_counts() {
             world.queues.set_reach(reach);
             world.accept(1..=50);
             let process = world.relays();
-            until_named(&process).await;
+            until_begun(&world, &process).await;
             rounds(&process, 50).await;
             assert_eq!(world.store.counts(), (50, 0), "{reach:?}");
             world.queues.set_reach(Reach::Up);
@@ -160,47 +162,91 @@ fn what_the_broker_refuses_again_and_again_becomes_a_dead_letter_and_blocks_nobo
         let mut world = World::new(1);
         world.settings.relay.attempts_max = 3;
         world.queues.refuse(5);
-        world.queues.never_confirm(6);
         world.accept(1..=20);
         let process = world.relays();
-        // What is never confirmed counts as tried where the broker answers for others.
+        // A refusal counts as an attempt where the queue accepted others since.
         let mut next = 100;
-        until("two dead letters", || {
+        until("a dead letter", || {
             world.accept([next]);
             next += 1;
             let num_dead = world.store.dead().len();
-            async move { (num_dead == 2).then_some(()) }
+            async move { (num_dead == 1).then_some(()) }
         })
         .await;
         world.until_out(1..=20).await;
         let dead = world.store.dead();
-        for request in [5, 6] {
-            let is_of = |bytes: &[u8]| wire::requests_in(bytes)[0].get() == request;
-            let letter = dead.iter().find(|letter| is_of(&letter.bytes)).unwrap();
-            assert_eq!(letter.reason, "not published in 3 attempts, last: on purpose");
-            assert_eq!(letter.attempts, 2, "before the last one");
-        }
+        assert_eq!(wire::requests_in(&dead[0].bytes)[0].get(), 5);
+        assert_eq!(dead[0].reason, "refused in 3 attempts, last: on purpose");
+        assert_eq!(dead[0].attempts, 3);
         assert!(process.metric("floodgate_relay_failures_total{kind=\"refused\"}") > 2.5);
-        assert!(process.metric("floodgate_relay_failures_total{kind=\"dead\"}") > 1.5);
+        assert!(process.metric("floodgate_relay_failures_total{kind=\"dead\"}") > 0.5);
     });
 }
 
 #[test]
-fn a_broker_that_confirms_nothing_at_all_costs_no_attempt() {
+fn a_broker_that_refuses_everything_or_answers_nothing_costs_no_attempt() {
+    in_system(async {
+        for kind in ["refused", "unknown"] {
+            let mut world = World::new(1);
+            world.settings.relay.attempts_max = 1;
+            (1..=30).for_each(|request| world.queues.refuse(request));
+            world.queues.set_deaf(kind == "unknown");
+            world.accept(1..=30);
+            let process = world.relays();
+            until("many rounds in vain", || async {
+                let metric = format!("floodgate_relay_failures_total{{kind=\"{kind}\"}}");
+                (process.metric(&metric) > 300.0).then_some(())
+            })
+            .await;
+            world.queues.accept_all();
+            world.until_out(1..=30).await;
+            assert!(world.store.dead().is_empty(), "{kind}");
+        }
+    });
+}
+
+/// A round that a lost connection cuts is no attempt, although the queue confirmed others in it.
+#[test]
+fn an_entry_without_an_answer_is_no_attempt_although_its_queue_confirms_others() {
     in_system(async {
         let mut world = World::new(1);
-        world.settings.relay.attempts_max = 2;
-        world.queues.set_deaf(true);
-        world.accept(1..=30);
+        world.settings.relay.attempts_max = 1;
+        world.queues.never_confirm(6);
+        world.accept(1..=20);
         let process = world.relays();
-        until("many silent rounds", || async {
+        let mut next = 100;
+        until("many rounds without an answer for one", || {
+            world.accept([next]);
+            next += 1;
             let unknown = process.metric("floodgate_relay_failures_total{kind=\"unknown\"}");
-            (unknown > 300.0).then_some(())
+            async move { (unknown > 20.0).then_some(()) }
         })
         .await;
-        world.queues.set_deaf(false);
-        world.until_out(1..=30).await;
+        world.queues.accept_all();
+        world.until_out(1..=20).await;
         assert!(world.store.dead().is_empty());
+    });
+}
+
+#[test]
+fn an_intent_that_cannot_be_read_is_a_dead_letter_without_its_neighbours() {
+    in_system(async {
+        let world = World::new(1);
+        let packed = |no| intent::pack(&world.intent(no));
+        let mut broken = packed(3);
+        broken[19] = 99;
+        let torn = packed(5)[..70].to_vec();
+        let entry = [packed(1), packed(2), broken.clone(), packed(4), torn.clone()].concat();
+        world.store.put(world.bucket_of(1), entry.into());
+        let _process = world.relays();
+        world.until_out([1, 2, 4]).await;
+        let messages = world.queues.messages();
+        let opened = wire::open(&messages[0].headers, &messages[0].body, INSTALLATION).unwrap();
+        let read = opened.iter().map(|part| part.read.as_ref().unwrap().request.get());
+        assert_eq!((read.collect::<Vec<_>>(), messages.len()), (vec![1, 2, 4], 1));
+        let dead = world.store.dead();
+        assert_eq!((dead.len(), &dead[0].bytes[..]), (1, &[broken, torn].concat()[..]));
+        assert!(dead[0].reason.contains("an unknown version"), "{}", dead[0].reason);
     });
 }
 
@@ -223,7 +269,7 @@ fn an_entry_that_is_none_becomes_a_dead_letter_at_once() {
 #[test]
 fn an_outbox_that_fails_is_asked_again_and_loses_nothing() {
     in_system(async {
-        for call in [Call::InHand, Call::Claim, Call::Report] {
+        for call in [Call::Announce, Call::Claim, Call::TakeOver, Call::Acknowledge] {
             for (when, mishap) in [
                 (When::Before, Mishap::Unavailable),
                 (When::Before, Mishap::Unknown),
@@ -231,11 +277,19 @@ fn an_outbox_that_fails_is_asked_again_and_loses_nothing() {
             ] {
                 let world = World::new(2);
                 world.accept(1..=100);
-                let fails = |process: &mut Process| process.mishaps.arm(call, when, mishap);
+                let fails = |process: &mut Process| {
+                    if call == Call::TakeOver {
+                        // A claim without an answer makes its worker take over from itself.
+                        process.mishaps.arm(Call::Claim, When::After, Mishap::Unknown);
+                    }
+                    process.mishaps.arm(call, when, mishap);
+                };
                 let process = world.relays_with(fails);
                 world.until_out(1..=100).await;
                 assert!(process.mishaps.have_struck(), "{call:?} {when:?} {mishap:?}");
                 assert!(process.reports("outbox_relay").iter().all(|r| r.restarts == 0));
+                let kept = world.queues.kept();
+                assert!(kept.values().all(|copies| *copies == 1), "{call:?} {when:?} {kept:?}");
             }
         }
     });
@@ -252,7 +306,8 @@ fn a_clean_stop_leaves_nothing_behind() {
         process.quiet().await;
         assert_eq!(world.store.counts(), (100, 0), "given back");
         assert!(world.store.workers().is_empty());
-        assert!(world.holders.lock().is_empty(), "the lease is free");
+        let now = world.clock.now();
+        assert!(world.store.heartbeats().values().all(|until| *until <= now), "no heartbeat");
         process.quiet().await;
         world.queues.set_deaf(false);
         let _next = world.relays();
@@ -276,26 +331,5 @@ fn a_stop_in_the_middle_of_a_round_waits_for_it() {
         world.until_out(1..=10).await;
         assert!(world.queues.kept().values().all(|copies| *copies == 1), "it was reported");
         assert!(world.store.workers().is_empty());
-    });
-}
-
-/// The stand-in is as strict as the port: what a test lets pass, a real outbox may not.
-#[test]
-fn a_life_that_has_a_successor_is_refused() {
-    in_system(async {
-        let world = World::new(1);
-        world.accept(1..=3);
-        let outbox = FakeOutbox { store: world.store.clone(), mishaps: Mishaps::default() };
-        let bucket = world.bucket_of(1);
-        let life = |life| floodgate::outbox::Worker { name: "node/0".into(), life };
-        assert!(outbox.claim(&life(1), &[(bucket, 1)]).await[0].1.is_err(), "not begun");
-        outbox.in_hand(bucket, &life(1)).await.unwrap();
-        assert_eq!(outbox.claim(&life(1), &[(bucket, 1)]).await[0].1.as_ref().unwrap().len(), 1);
-        assert_eq!(outbox.in_hand(bucket, &life(2)).await.unwrap().entries.len(), 1);
-        assert!(outbox.claim(&life(1), &[(bucket, 1)]).await[0].1.is_err());
-        assert!(outbox.in_hand(bucket, &life(1)).await.is_err());
-        assert_eq!(outbox.give_back(bucket, "node/0").await.unwrap(), 1);
-        assert!(outbox.claim(&life(2), &[(bucket, 1)]).await[0].1.is_err(), "given back");
-        assert_eq!(world.store.counts(), (3, 0));
     });
 }

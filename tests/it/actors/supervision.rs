@@ -4,15 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use actix::{Actor, Arbiter, Context, Handler, Message};
+use actix::{Actor, Arbiter, AsyncContext, Context, Handler, Message};
 use floodgate::actors::child::{ExitReason, Life, Living, end, spawn_step, step};
 use floodgate::actors::drill::Drill;
 use floodgate::actors::supervisor::{ChildSpec, ChildState, Supervisor};
-use floodgate::clock::SystemClock;
+use floodgate::clock::{ManualClock, SystemClock, now_monotonic};
 use floodgate::config::{Settings, Tier};
 use floodgate::messages::{Answer, Stop};
+use floodgate::progress::answered;
 use floodgate::shutdown::Shutdown;
 use futures_util::future::join_all;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::support::lying_ledger::{Lie, LyingLedger};
 use crate::support::rig::{ONE_PER_BUYER, Offer, Rig, in_system, is_placed, settings};
@@ -25,6 +27,10 @@ enum Do {
     PanicLater,
     Fail,
     Hang,
+    /// Hangs, while a timer ticks.
+    HangTicking,
+    /// Works for as long as it is asked.
+    Work(mpsc::UnboundedReceiver<oneshot::Sender<()>>),
 }
 
 struct Victim {
@@ -60,6 +66,20 @@ impl Handler<Do> for Victim {
             }
             Do::Fail => end(victim, ctx, ExitReason::Failed("no reason".to_owned())),
             Do::Hang => spawn_step(victim, ctx, std::future::pending::<()>(), |_, _, ()| {}),
+            Do::HangTicking => {
+                spawn_step(victim, ctx, std::future::pending::<()>(), |_, _, ()| {});
+                let tick = Duration::from_millis(1);
+                ctx.run_interval(tick, |victim, ctx| step(victim, ctx, |_, _| {}));
+            }
+            Do::Work(mut calls) => {
+                let work = async move {
+                    while let Some(call) = calls.recv().await {
+                        answered();
+                        call.send(()).unwrap();
+                    }
+                };
+                spawn_step(victim, ctx, work, |_, _, ()| {});
+            }
         });
     }
 }
@@ -90,6 +110,7 @@ fn however_an_actor_ends_a_fresh_one_follows() {
         let mut settings = settings(Tier::Memory);
         settings.supervisor.heartbeat_ms = 1;
         settings.supervisor.stalled_after_ms = 20;
+        settings.supervisor.restarts_max = 6;
         let births = Arc::new(AtomicU32::new(0));
         let supervisor = supervisor(&settings);
         let address = supervisor.start(victim(&births));
@@ -98,6 +119,8 @@ fn however_an_actor_ends_a_fresh_one_follows() {
             (Do::PanicLater, "panicked: in a future"),
             (Do::Fail, "failed: no reason"),
             (Do::Hang, "stalled: it had work and made no progress"),
+            (Do::Fail, "failed: no reason"),
+            (Do::HangTicking, "stalled: it had work and made no progress"),
         ];
         for (born, (way, reason)) in (1..).zip(ends) {
             let alive = address.wait_up().await;
@@ -112,8 +135,37 @@ fn however_an_actor_ends_a_fresh_one_follows() {
         }
         address.wait_up().await;
         let report = supervisor.report().remove(0);
-        assert_eq!((report.restarts, report.panics, report.stalls), (4, 2, 1));
+        assert_eq!((report.restarts, report.panics, report.stalls), (6, 2, 2));
         assert_eq!(report.state, ChildState::Up);
+    });
+}
+
+#[test]
+fn long_work_whose_calls_are_answered_is_no_stall() {
+    in_system(async {
+        let mut settings = settings(Tier::Memory);
+        settings.supervisor.heartbeat_ms = 1;
+        settings.supervisor.stalled_after_ms = 1000;
+        let clock = Arc::new(ManualClock::new(0));
+        let (watched, home) = (settings.supervisor.clone(), Arbiter::current());
+        let supervisor = Supervisor::new(watched, clock.clone(), Shutdown::default(), home);
+        let address = supervisor.start(victim(&Arc::default()));
+        let (ask, calls) = mpsc::unbounded_channel();
+        address.wait_up().await.try_send(Do::Work(calls)).unwrap();
+        // Many heartbeats, whatever they see: each call takes less than what counts as a stall.
+        let end = now_monotonic() + Duration::from_millis(100);
+        while now_monotonic() < end {
+            clock.advance(Duration::from_millis(600));
+            let (call, done) = oneshot::channel();
+            ask.send(call).unwrap();
+            done.await.expect("the same actor, at the same work");
+        }
+        assert_eq!(supervisor.report().remove(0).stalls, 0);
+        until("a stall", async || {
+            clock.advance(Duration::from_millis(600));
+            (supervisor.report().remove(0).stalls == 1).then_some(())
+        })
+        .await;
     });
 }
 

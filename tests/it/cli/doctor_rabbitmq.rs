@@ -31,7 +31,7 @@ fn examine(redis: &Redis, amqp: &str) -> Diagnosis {
 
 fn declare(server: &RabbitMq) {
     // As config/default.toml has it.
-    let topology = Topology::new("fg", 1, 100, vec![1_000, 5_000, 30_000]);
+    let topology = Topology::new("fg", 1, 100);
     let broker = RabbitBroker::new(server.options(topology)).unwrap();
     run(async { broker.declare().await.unwrap() });
 }
@@ -81,7 +81,6 @@ fn each_thing_that_is_wrong_with_a_broker_is_told_with_its_remedy() {
     for (queue, words) in [
         ("fg.orders.0", "1 messages wait in orders.0 and nobody takes them out"),
         ("fg.dead", "1 dead letters wait"),
-        ("fg.unroutable", "1 messages that no queue wanted wait"),
     ] {
         put(&server, queue);
         let waiting = look();

@@ -26,7 +26,7 @@ fn a_blocked_broker_takes_acknowledgements_and_no_messages() {
 
 fn blocked(server: &RabbitMq, alarm: Alarm, namespace: &str) {
     run(async {
-        let mut options = server.options(Topology::new(namespace, 1, 100, vec![1_000]));
+        let mut options = server.options(Topology::new(namespace, 1, 100));
         let patient = RabbitBroker::new(options.clone()).unwrap();
         let sent = patient.outgoing(20).publish((0..20).map(message).collect()).await;
         assert_eq!(sent, vec![Sent::Confirmed; 20]);
@@ -99,7 +99,7 @@ fn blocked(server: &RabbitMq, alarm: Alarm, namespace: &str) {
 fn a_queue_that_confirms_nothing_holds_up_no_other() {
     let server = RabbitMq::start();
     run(async {
-        let mut options = server.options(Topology::new("deaf", 2, 100, Vec::new()));
+        let mut options = server.options(Topology::new("deaf", 2, 100));
         options.confirm_timeout = Duration::from_millis(500);
         let broker = RabbitBroker::new(options).unwrap();
         let mut outgoing = broker.outgoing(8);

@@ -12,6 +12,7 @@ use floodgate::broker::{
     Error, Headers, Message, Outgoing, Publisher, RabbitBroker, Reach, Route, Sent, Source,
     Subscriber, Topology,
 };
+use floodgate::clock::now_monotonic;
 
 use crate::support::offers::run;
 use crate::support::servers::rabbitmq::RabbitMq;
@@ -21,7 +22,7 @@ const ROUNDS: usize = 3;
 const BATCH: usize = 300;
 
 fn broker(server: &RabbitMq, namespace: &str) -> RabbitBroker {
-    let mut options = server.options(Topology::new(namespace, 2, 100, vec![1_000]));
+    let mut options = server.options(Topology::new(namespace, 2, 100));
     options.connect_timeout = Duration::from_secs(5);
     RabbitBroker::new(options).unwrap()
 }
@@ -39,10 +40,33 @@ fn batch(from: usize) -> Vec<Message> {
 fn what_was_confirmed_survives_a_kill() {
     let server = RabbitMq::start();
     run(async {
+        killed_with_new_queues(&server).await;
         killed_under_load(&server).await;
         killed_under_a_subscription(&server).await;
         frozen(&server).await;
     });
+}
+
+/// RabbitMQ may lose a queue that it created less than a second ago, and what was confirmed there.
+/// The queue must be of use again, also when it is created anew and killed again at once.
+async fn killed_with_new_queues(server: &RabbitMq) {
+    let broker = broker(server, "new");
+    let mut outgoing = broker.outgoing(16);
+    for round in 0..=ROUNDS {
+        let begun = now_monotonic();
+        until("a confirmation", async || {
+            (outgoing.publish(vec![message(0)]).await == [Sent::Confirmed]).then_some(())
+        })
+        .await;
+        println!("round={round} of use after {:?}", now_monotonic().duration_since(begun));
+        if round < ROUNDS {
+            server.kill();
+            server.restart();
+        }
+    }
+    let mut subscription =
+        until("a subscription", async || broker.subscribe(Source::Orders(0), 1).await.ok()).await;
+    subscription.next().await.unwrap();
 }
 
 /// Publishes until the broker is gone; the numbers of what was confirmed.
@@ -68,6 +92,8 @@ async fn publish_until_it_breaks(
 
 async fn killed_under_load(server: &RabbitMq) {
     let broker = Arc::new(broker(server, "kill"));
+    broker.declare().await.unwrap();
+    server.settle();
     let mut outgoing = broker.outgoing(512);
     let (mut confirmed, mut next) = (BTreeSet::new(), 0);
     for round in 0..ROUNDS {
@@ -119,6 +145,8 @@ async fn killed_under_load(server: &RabbitMq) {
 
 async fn killed_under_a_subscription(server: &RabbitMq) {
     let broker = broker(server, "subscribed");
+    broker.declare().await.unwrap();
+    server.settle();
     let sent = broker.outgoing(64).publish(batch(0)).await;
     assert!(sent.iter().all(|sent| *sent == Sent::Confirmed));
     let mut subscription = broker.subscribe(Source::Orders(0), 10).await.unwrap();
@@ -157,7 +185,7 @@ fn num_threads() -> usize {
 }
 
 async fn frozen(server: &RabbitMq) {
-    let mut options = server.options(Topology::new("frozen", 1, 100, vec![1_000]));
+    let mut options = server.options(Topology::new("frozen", 1, 100));
     options.confirm_timeout = Duration::from_millis(300);
     options.connect_timeout = Duration::from_millis(500);
     options.heartbeat_s = 1;

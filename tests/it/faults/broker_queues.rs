@@ -6,12 +6,14 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
-use floodgate::broker::topology::Argument;
 use floodgate::broker::{
     Error, Headers, Message, Outgoing, Publisher, RabbitBroker, Route, Sent, Source, Subscriber,
     Topology,
 };
-use lapin::options::{ExchangeDeclareOptions, QueueDeclareOptions};
+use lapin::BasicProperties;
+use lapin::options::{
+    BasicPublishOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
+};
 use lapin::types::{AMQPValue, FieldTable};
 
 use crate::support::offers::run;
@@ -23,7 +25,7 @@ const WINDOW: usize = 512;
 const CALL: usize = 3_000;
 
 fn topology(namespace: &str) -> Topology {
-    Topology::new(namespace, 2, 1, vec![30])
+    Topology::new(namespace, 2, 1)
 }
 
 fn broker(server: &RabbitMq, namespace: &str) -> RabbitBroker {
@@ -58,13 +60,36 @@ fn nothing_confirmed_is_lost_whatever_is_deleted() {
     run(async {
         for round in 0..ROUNDS {
             deleted_under_load(&server, round).await;
-            unroutable_under_load(&server, round).await;
         }
+        with_connections_of_their_own(&server).await;
         without_exchange(&server).await;
         without_dead_letter_exchange(&server).await;
-        without_way_back_from_a_delay(&server).await;
+        beside_what_an_earlier_version_declared(&server).await;
         foreign_arguments(&server).await;
     });
+}
+
+/// A broker that is short of memory stops reading from whoever publishes: acknowledgements must not
+/// stop with it.
+async fn with_connections_of_their_own(server: &RabbitMq) {
+    let broker = declared(server, "apart").await;
+    // Both are kept: a channel goes with its user.
+    let mut outgoing = broker.outgoing(1);
+    let sent = outgoing.publish(vec![message(Route::Orders(0), 1)]).await;
+    assert_eq!(sent, [Sent::Confirmed]);
+    let mut subscription = broker.subscribe(Source::Orders(0), 1).await.unwrap();
+    subscription.next().await.unwrap();
+    until("two connections in use", async || {
+        let listed = server.ctl(&["list_connections", "client_properties", "channels"]);
+        let with_channel = |name: &str| {
+            let own = listed.lines().filter(|line| line.contains(name));
+            own.filter(|line| !line.trim().ends_with("\t0")).count()
+        };
+        let both =
+            with_channel("floodgate-publishing") > 0 && with_channel("floodgate-consuming") > 0;
+        both.then_some(())
+    })
+    .await;
 }
 
 /// Nobody subscribes here: whoever publishes brings the exchange back.
@@ -73,7 +98,7 @@ async fn without_exchange(server: &RabbitMq) {
     let mut outgoing = broker.outgoing(WINDOW);
     let mut try_one = async || outgoing.publish(vec![message(Route::Orders(1), 0)]).await;
     assert_eq!(try_one().await, [Sent::Confirmed]);
-    server.delete_exchange("exchange.orders");
+    server.delete_exchange("exchange.intents");
     until("an exchange", async || (try_one().await == [Sent::Confirmed]).then_some(())).await;
 }
 
@@ -86,7 +111,6 @@ async fn numbers_in(broker: &RabbitBroker, sources: &[Source]) -> BTreeSet<usize
         let name = match source {
             Source::Orders(queue) => format!("orders.{queue}"),
             Source::Dead => "dead".to_owned(),
-            Source::Unroutable => "unroutable".to_owned(),
         };
         // What is on its way to us waits in no queue: silence counts after one that was empty.
         let mut was_empty = false;
@@ -139,41 +163,19 @@ async fn publish_and_delete(
 }
 
 /// Messages that were in the queue go with it. From the first one on that came too late for it,
-/// every confirmed message must be somewhere.
+/// what is confirmed is in a queue: the broker returns the others, and the client library says so
+/// with confirmations of their neighbours.
 async fn deleted_under_load(server: &RabbitMq, round: usize) {
     let namespace = format!("deleted-{round}");
     let broker = declared(server, &namespace).await;
     let mut outgoing = broker.outgoing(WINDOW);
     let sent = outgoing.publish(vec![message(Route::Orders(1), 0)]).await;
     assert_eq!(sent, [Sent::Confirmed]);
-    let queue = format!("{namespace}.orders.1");
-    let results = publish_and_delete(server, &broker, outgoing.as_mut(), &queue).await;
-    let sources = [Source::Unroutable, Source::Orders(1), Source::Orders(0)];
-    let found = numbers_in(&broker, &sources).await;
-    let late = found.iter().find(|number| route(**number) == Route::Orders(1));
-    let late = *late.expect("the last one is there");
-    let confirmed = (1..).zip(&results).filter(|(_, sent)| **sent == Sent::Confirmed);
-    let lost: Vec<usize> = confirmed
-        .map(|(number, _)| number)
-        .filter(|number| !found.contains(number))
-        .filter(|number| route(*number) == Route::Orders(0) || *number >= late)
-        .collect();
-    assert!(lost.is_empty(), "confirmed and nowhere: {lost:?}, late from {late}");
-}
-
-/// The same where nothing is there for unroutable messages either: the broker returns them, and the
-/// client library says so of others.
-async fn unroutable_under_load(server: &RabbitMq, round: usize) {
-    let namespace = format!("returned-{round}");
-    let broker = declared(server, &namespace).await;
-    let mut outgoing = broker.outgoing(WINDOW);
-    let sent = outgoing.publish(vec![message(Route::Orders(1), 0)]).await;
-    assert_eq!(sent, [Sent::Confirmed]);
     broker.depths().await.unwrap();
-    server.delete_queue(&format!("{namespace}.unroutable"));
     let queue = format!("{namespace}.orders.1");
     let results = publish_and_delete(server, &broker, outgoing.as_mut(), &queue).await;
-    let found = numbers_in(&broker, &[Source::Orders(0)]).await;
+    let found = numbers_in(&broker, &[Source::Orders(0), Source::Orders(1)]).await;
+    assert!(found.contains(&results.len()), "the last one was confirmed, and no queue has it");
     let mut is_late = false;
     for (number, sent) in (1..=CALL).zip(&results) {
         let is_refused = matches!(sent, Sent::Refused { .. });
@@ -182,7 +184,8 @@ async fn unroutable_under_load(server: &RabbitMq, round: usize) {
             assert!(*sent != Sent::Confirmed || found.contains(&number), "{number} is lost");
         } else {
             is_late |= is_refused;
-            assert!(!is_late || *sent != Sent::Confirmed, "{number}: no queue wanted it");
+            let is_lost = *sent == Sent::Confirmed && !found.contains(&number);
+            assert!(!is_late || !is_lost, "{number}: confirmed, and no queue has it");
         }
     }
 }
@@ -216,20 +219,54 @@ async fn without_dead_letter_exchange(server: &RabbitMq) {
     assert_eq!(letter.expect("a dead letter").unwrap().headers.message_id, "7");
 }
 
-/// A message whose wait is over while its queue is missing is kept, too.
-async fn without_way_back_from_a_delay(server: &RabbitMq) {
-    let broker = declared(server, "stranded").await;
-    let mut outgoing = broker.outgoing(1);
-    let sent = outgoing.publish(vec![message(Route::Orders(0), 1)]).await;
+/// An installation that was declared by a version with delay queues and an alternate exchange
+/// starts, and what still waits in a delay queue comes back.
+async fn beside_what_an_earlier_version_declared(server: &RabbitMq) {
+    server.with_channel(async |channel| {
+        let durable = ExchangeDeclareOptions { durable: true, ..Default::default() };
+        for (exchange, alternate) in
+            [("old.unroutable", None), ("old.orders", Some("old.unroutable"))]
+        {
+            let mut arguments = FieldTable::default();
+            if let Some(alternate) = alternate {
+                let alternate = AMQPValue::LongString(alternate.into());
+                arguments.insert("alternate-exchange".into(), alternate);
+            }
+            let kind = lapin::ExchangeKind::Direct;
+            channel.exchange_declare(exchange.into(), kind, durable, arguments).await.unwrap();
+        }
+        let mut delay = FieldTable::default();
+        delay.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+        delay.insert("x-dead-letter-exchange".into(), AMQPValue::LongString("old.orders".into()));
+        delay.insert("x-dead-letter-routing-key".into(), AMQPValue::LongString("0".into()));
+        delay.insert("x-message-ttl".into(), AMQPValue::LongLongInt(3_000));
+        let queue = QueueDeclareOptions::durable();
+        channel.queue_declare("old.retry.3000".into(), queue, delay).await.unwrap();
+        let (options, properties) = (BasicPublishOptions::default(), BasicProperties::default());
+        let properties = properties.with_message_id("1".into());
+        let waits =
+            channel.basic_publish("".into(), "old.retry.3000".into(), options, b"", properties);
+        waits.await.unwrap();
+    });
+    let broker = declared(server, "old").await;
+    // As the earlier version left it: its exchange is bound to the order queues.
+    server.with_channel(async |channel| {
+        let (queue, exchange) = ("old.orders.0".into(), "old.orders".into());
+        let options = QueueBindOptions::default();
+        channel
+            .queue_bind(queue, exchange, "0".into(), options, FieldTable::default())
+            .await
+            .unwrap();
+    });
+    let sent = broker.outgoing(1).publish(vec![message(Route::Orders(0), 2)]).await;
     assert_eq!(sent, [Sent::Confirmed]);
-    broker.depths().await.unwrap();
-    server.delete_queue("stranded.orders.1");
-    let late = message(Route::Retry { queue: 1, step: 0 }, 9);
-    assert_eq!(outgoing.publish(vec![late]).await, [Sent::Confirmed]);
-    let mut kept = broker.subscribe(Source::Unroutable, 1).await.unwrap();
-    let found = tokio::time::timeout(Duration::from_secs(60), kept.next()).await;
-    let found = found.expect("the message").unwrap();
-    assert_eq!((found.headers.message_id.as_str(), found.routing_key.as_str()), ("9", "1"));
+    until("both messages", async || {
+        let depths = broker.depths().await.unwrap();
+        depths.iter().any(|one| one.queue == "orders.0" && one.num_ready == 2).then_some(())
+    })
+    .await;
+    let found = numbers_in(&broker, &[Source::Orders(0)]).await;
+    assert_eq!(found, BTreeSet::from([1, 2]));
 }
 
 async fn foreign_arguments(server: &RabbitMq) {
@@ -237,28 +274,16 @@ async fn foreign_arguments(server: &RabbitMq) {
         let durable = QueueDeclareOptions::durable;
         let none = FieldTable::default;
         channel.queue_declare("foreign.orders.1".into(), durable(), none()).await.unwrap();
-        let queues = topology("slow").queues();
-        let delay = queues.into_iter().find(|queue| queue.name == "slow.retry.30").unwrap();
-        let mut other = FieldTable::default();
-        for (name, value) in delay.arguments {
-            let value = match value {
-                Argument::Text(text) => AMQPValue::LongString(text.into()),
-                Argument::Number(number) => AMQPValue::LongLongInt(number + 1),
-            };
-            other.insert(name.into(), value);
-        }
-        channel.queue_declare("slow.retry.30".into(), durable(), other).await.unwrap();
         let options = ExchangeDeclareOptions { durable: true, ..Default::default() };
-        let kind = lapin::ExchangeKind::Direct;
-        channel.exchange_declare("kind.orders".into(), kind, options, none()).await.unwrap();
+        let kind = lapin::ExchangeKind::Fanout;
+        channel.exchange_declare("kind.intents".into(), kind, options, none()).await.unwrap();
     });
     for (namespace, expected) in [
         (
             "foreign",
             ["queue foreign.orders.1", "x-dead-letter-exchange", "rabbitmqctl delete_queue"],
         ),
-        ("slow", ["queue slow.retry.30", "x-message-ttl", "`namespace`"]),
-        ("kind", ["exchange kind.orders", "alternate-exchange", "delete the exchange"]),
+        ("kind", ["exchange kind.intents", "type", "delete the exchange"]),
     ] {
         let broker = broker(server, namespace);
         let told = broker.declare().await.unwrap_err();

@@ -44,7 +44,7 @@ fn one_step_in_a_hundred_panics_and_nothing_is_lost_or_doubled() {
                 let policy = json!({"kind": "one_per_buyer"});
                 let stock = u32::try_from(STOCK).unwrap();
                 open_sale(server.internal, &sale, policy, stock, 4).await;
-                history.heard.extend(until_all_told(&server, &sale).await.heard);
+                history.absorb(until_all_told(&server, &sale).await);
                 sold += STOCK;
             }
             assert_audit_holds(server.internal).await;
@@ -58,19 +58,20 @@ fn one_step_in_a_hundred_panics_and_nothing_is_lost_or_doubled() {
 /// Sends every wish until each has heard something final, as a buyer would who reads `busy` or
 /// `unknown`.
 async fn until_all_told(server: &Server, sale: &str) -> History {
-    let wishes: Vec<_> = (1..=BUYERS).map(|buyer| Wish { buyer, request_id: None }).collect();
+    let wishes: Vec<_> = (1..=BUYERS).map(Wish::of).collect();
     let wishes = Arc::new(wishes);
     let mut history = History::default();
     let mut open: Vec<usize> = (0..wishes.len()).collect();
     until("every wish to be told", async || {
         let attempts = open.clone().into();
-        let heard = send(server.public, sale, wishes.clone(), attempts, 64).await.heard;
-        open = heard
+        let sent = send(server.public, sale, wishes.clone(), attempts, 64).await;
+        open = sent
+            .heard
             .iter()
             .filter(|heard| !matches!(heard.status, Some(200 | 409)))
             .map(|heard| heard.wish)
             .collect();
-        history.heard.extend(heard);
+        history.absorb(sent);
         open.is_empty().then_some(())
     })
     .await;
@@ -94,7 +95,7 @@ fn when_every_step_panics_the_process_ends_with_a_name_and_a_code() {
         let policy = json!({"kind": "one_per_buyer"});
         runtime.block_on(open_sale(server.internal, "sale", policy, 5, 1));
         runtime.block_on(async {
-            let wishes = Arc::new(vec![Wish { buyer: 1, request_id: None }]);
+            let wishes = Arc::new(vec![Wish::of(1)]);
             let public = server.public;
             let ending =
                 until("the end of the process", async || (!server.is_running()).then_some(()));

@@ -32,8 +32,7 @@ const BUYERS: u64 = 100;
 
 /// What the group of buyers from `first` on heard.
 async fn buy(server: &Server, first: u64) -> History {
-    let wishes: Vec<_> =
-        (first..first + BUYERS).map(|buyer| Wish { buyer, request_id: None }).collect();
+    let wishes: Vec<_> = (first..first + BUYERS).map(Wish::of).collect();
     let attempts: Vec<_> = (0..wishes.len()).collect();
     send(server.public, "sale", wishes.into(), attempts.into(), 16).await
 }

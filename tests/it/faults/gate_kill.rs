@@ -10,16 +10,19 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::support::admin::open_sale;
-use crate::support::crowd::{History, send, send_until};
-use crate::support::gate::{GateGround, buy, buy_for_sure, insist, try_stage, wishes};
+use crate::support::crowd::{Attempt, History, send, send_until};
+use crate::support::gate::{
+    GateGround, buy, buy_for_sure, insist, insist_until, try_stage, wishes,
+};
+use crate::support::greed;
 use crate::support::random::number_from_env;
 use crate::support::servers::redis::{AOF_ALWAYS, AOF_EVERYSEC, Redis};
 use crate::support::wait::until;
 
 const ROUNDS: u64 = 4;
 const BUYERS_PER_ROUND: u64 = 1_000;
-/// Fewer than there are buyers.
-const STOCK_PER_ROUND: u64 = 900;
+/// Fewer units than its buyers want.
+const STOCK_PER_ROUND: u64 = 2_000;
 
 /// What dies with the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,19 +40,17 @@ fn kill_rounds(redis: Redis, dies: Dies) {
     let seed = fastrand::u64(..);
     let mut random = fastrand::Rng::with_seed(seed);
     println!("seed={seed}");
-    let mut history = History::default();
+    let (mut history, mut unanswered) = (History::default(), Vec::new());
     for round in 0..rounds {
         let server = ground.server(&[]);
         if round == 0 {
-            let policy = json!({"kind": "one_per_buyer"});
             let stock = u32::try_from(stock).unwrap();
-            runtime.block_on(open_sale(server.internal, "sale", policy, stock, 4));
+            runtime.block_on(open_sale(server.internal, "sale", greed::quota(), stock, 4));
         }
         let first = 1 + round * BUYERS_PER_ROUND;
-        let wishes = wishes(first..first + BUYERS_PER_ROUND);
-        // Every wish twice, in random order: repeats arrive while the first one is on its way.
-        let mut attempts: Vec<_> = (0..wishes.len()).chain(0..wishes.len()).collect();
-        random.shuffle(&mut attempts);
+        let buyers = first..first + BUYERS_PER_ROUND;
+        let wishes = runtime.block_on(greed::wishes(server.public, buyers, &mut random));
+        let attempts = greed::shuffled(&wishes, 2, &mut random);
         let after = Duration::from_millis(random.u64(20..250));
         let redis_first = random.bool();
         let public = server.public;
@@ -65,16 +66,20 @@ fn kill_rounds(redis: Redis, dies: Dies) {
                 ground.redis.restart();
             }
         };
-        let loading = send_until(public, "sale", wishes.into(), attempts.into(), 64, killing);
-        history.heard.extend(runtime.block_on(loading).heard);
+        let loading = send_until(public, "sale", wishes.clone(), attempts, 64, killing);
+        history.absorb(runtime.block_on(loading));
+        unanswered.push(wishes);
     }
     let server = ground.server(&[]);
     runtime.block_on(async {
         // Whoever was not answered asks again; the rest is sold.
-        let everybody = wishes(1..1 + rounds * BUYERS_PER_ROUND);
-        history.heard.extend(insist(server.public, everybody.into(), 64).await.heard);
+        for wishes in unanswered {
+            let is_final = |heard: &Attempt| matches!(heard.status, Some(200 | 409));
+            history.absorb(insist_until(server.public, wishes, 64, is_final).await);
+        }
+        greed::sell_rest(server.public, server.internal, &mut history).await;
         let verdict = ground.judge(server.internal, &history, stock).await;
-        assert_eq!(verdict.ok as u64, stock, "{}", server.log());
+        assert_eq!(verdict.units, stock, "{}", server.log());
     });
 }
 
@@ -134,11 +139,11 @@ fn a_server_that_dies_leaves_its_work_to_the_other() {
             let staying = send(here, "sale", all.clone(), (0..300).collect::<Vec<_>>().into(), 16);
             let dying = send_until(there, "sale", all.clone(), attempts, 32, killing);
             let (stayed, died) = tokio::join!(staying, dying);
-            history.heard.extend(stayed.heard);
-            history.heard.extend(died.heard);
+            history.absorb(stayed);
+            history.absorb(died);
             ground.judge(survivor.internal, &history, 600).await;
         }
-        history.heard.extend(insist(survivor.public, wishes(1..901).into(), 32).await.heard);
+        history.absorb(insist(survivor.public, wishes(1..901).into(), 32).await);
         assert_eq!(ground.judge(survivor.internal, &history, 600).await.ok, 600);
     });
 }

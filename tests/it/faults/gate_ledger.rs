@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use floodgate::audit::AuditReport;
 use floodgate::clock::SharedClock;
-use floodgate::config::Tier;
 use floodgate::db::Ledger;
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
 use floodgate::domain::{Phase, Refusal, Reservation, Verdict};
@@ -19,7 +18,7 @@ use crate::support::fault_proxy::{FaultProxy, Mode};
 use crate::support::faulty_ledger::{Fault, FaultyLedger};
 use crate::support::gate::{GateGround, PATIENT};
 use crate::support::lying_ledger::{Lie, LyingLedger};
-use crate::support::rig::{ONE_PER_BUYER, Offer, Rig, START_MS, in_system, is_placed, settings};
+use crate::support::rig::{ONE_PER_BUYER, Offer, Rig, START_MS, in_system, is_placed};
 use crate::support::servers::mariadb::MariaDb;
 use crate::support::wait::{until, until_true};
 
@@ -167,29 +166,6 @@ fn a_probe_closes_the_breaker_when_nothing_else_is_under_way() {
 }
 
 #[test]
-fn in_memory_what_was_taken_for_a_ledger_that_is_down_is_withdrawn() {
-    for tier in [Tier::Memory, Tier::Ledger] {
-        in_system(async {
-            let ledger = Arc::new(FaultyLedger::new(Arc::new(LyingLedger::new(Lie::Honest))));
-            let mut settings = settings(tier);
-            settings.consumer.attempts_max = 2;
-            let rig = Rig::open(&settings, ledger.clone(), OFFER).await;
-            let before = rig.free().await;
-            ledger.set(Fault::Down);
-            assert_eq!(buy_all(&rig, 1..=20).await, [Answer::Busy; 20]);
-            assert_eq!(rig.free().await, before, "nothing is kept for them");
-            ledger.set(Fault::None);
-            rig.clock.advance(Duration::from_secs(1));
-            assert!(is_placed(&rig.buy_as(21, 21, 1).await), "the probe");
-            let answers = buy_all(&rig, 1..=20).await;
-            assert!(answers.iter().all(is_placed), "{answers:?}");
-            rig.assert_holds().await;
-            assert_eq!(rig.audit(0).await.num_orders, 21);
-        });
-    }
-}
-
-#[test]
 fn a_gate_that_waits_for_an_answer_still_finds_what_a_dead_process_left() {
     let ground = GateGround::new();
     in_system(async {
@@ -216,7 +192,10 @@ fn a_gate_that_waits_for_an_answer_still_finds_what_a_dead_process_left() {
         assert_eq!(dead.reserve(key_of(&ask), vec![ask]).await, Ok(vec![Verdict::Reserved]));
 
         rig.clock.advance(Duration::from_secs(1));
-        until("the dead one's order", async || ledger.order(ask.request).await.unwrap()).await;
+        until("the dead one's order", async || {
+            ledger.journey(ask.request).await.unwrap().map(|it| it.order)
+        })
+        .await;
         ledger.set(Fault::None);
         assert_eq!(drained(&rig).await.num_orders, 2);
     });

@@ -93,7 +93,7 @@ fn units_are_all_there_at_every_instant_while_buckets_run_dry() {
     let sku = runtime.block_on(sku_of(&ground));
     // All buyers have two of the eight buckets as their home.
     let buyers = at_home(3, 8).take(150).chain(at_home(5, 8).take(150));
-    let wishes: Vec<_> = buyers.map(|buyer| Wish { buyer, request_id: None }).collect();
+    let wishes: Vec<_> = buyers.map(Wish::of).collect();
     let mut sampler = Sampler::new(&ground, &sku);
     let over = AtomicBool::new(false);
     let history = std::thread::scope(|scope| {

@@ -3,14 +3,18 @@
 
 use std::sync::Arc;
 
+use floodgate::domain::{Phase, RequestId};
+use floodgate::stock::BucketKey;
 use serde_json::json;
 
 use crate::support::crowd::send_until;
 use crate::support::gate::{
     GateGround, PATIENT, assert_holds_at_rest, buy, buy_for_sure, insist, metric, try_stage, wishes,
 };
+use crate::support::lying_ledger::{Lie, LyingLedger};
+use crate::support::rig::{ONE_PER_BUYER, Offer, Rig, START_MS, in_system, is_placed};
 use crate::support::servers::redis::{Redis, Replicated};
-use crate::support::wait::until;
+use crate::support::wait::{until, until_true};
 
 const REPLICATED: &[(&str, &str)] =
     &[("redis.durability", "replicated"), ("redis.replicas_wait_ms", "50")];
@@ -82,8 +86,47 @@ fn a_replica_that_becomes_master_is_filled_from_the_ledger_before_it_sells() {
         assert!(matches!(status, 202 | 503), "{status} {body}");
         let second = Redis::start();
         second.replica_of(&replicas[0]);
-        history.heard.extend(insist(app.public, wishes, 32).await.heard);
+        history.absorb(insist(app.public, wishes, 32).await);
         let verdict = ground.judge(app.internal, &history, 10_000).await;
         assert!((599..=600).contains(&verdict.ok), "{verdict}: one each, and perhaps the doubt");
+    });
+}
+
+/// Its `run_id` is the same as before, and so are its connections; what was settled meanwhile is
+/// not.
+#[test]
+fn a_master_that_was_demoted_and_promoted_again_is_filled_from_the_ledger() {
+    let (ground, replicas) = replicated();
+    let settings = ground.settings(&PATIENT);
+    in_system(async {
+        let rig = Rig::start_on_redis(&settings, Arc::new(LyingLedger::new(Lie::Honest))).await;
+        let offer = Offer { policy: ONE_PER_BUYER, stock: 10, buckets: 1 };
+        rig.create(offer, START_MS - 1000).await;
+        rig.turn(Phase::Open).await;
+        // The replica has the sale as it began, and leads on its own.
+        let bucket = &ground.names("fg:{*}:bucket")[0];
+        let open =
+            || replicas[0].cmd(&["HGETALL", bucket]) == ground.redis.cmd(&["HGETALL", bucket]);
+        until_true("a copy of the open sale", open);
+        replicas[0].replica_of_no_one();
+        assert!(is_placed(&rig.buy_as(7, 1, 1).await));
+        let run_id = ground.redis.run_id();
+        ground.redis.replica_of(&replicas[0]);
+        until_true("the data of the other", || {
+            ground.names("fg:{*:requests:*").is_empty() && !ground.names("fg:{*}:bucket").is_empty()
+        });
+        ground.redis.replica_of_no_one();
+        assert_eq!(ground.redis.run_id(), run_id);
+
+        let ask = rig.ask(7, 1, 1);
+        let key = BucketKey { sku: ask.sku, bucket: ask.bucket };
+        let request = RequestId::new(7).unwrap();
+        until("the order in its bucket", async || {
+            drop(rig.desk.look().await);
+            rig.backends.stock.find(key, request).await.ok().flatten().map(drop)
+        })
+        .await;
+        assert_eq!(rig.free().await, [9]);
+        rig.assert_holds().await;
     });
 }

@@ -24,7 +24,7 @@ async fn wishes_of(app: &TestApp, policy: &Json) -> Arc<Vec<Wish>> {
     for buyer in 1..=BUYERS {
         let derived = policy["kind"] == "one_per_buyer";
         let request_id = if derived { None } else { Some(app.request_id("sale", buyer).await) };
-        wishes.push(Wish { buyer, request_id });
+        wishes.push(Wish { buyer, request_id, quantity: 1 });
     }
     wishes.into()
 }
@@ -90,7 +90,7 @@ fn storm(policy: Json) {
             while ground.proxy.cuts() < CUTS || http.cuts() < 2 {
                 let (wishes, attempts) = (wishes.clone(), attempts.clone());
                 let sent = send(http.addr(), "sale", wishes, attempts, 24).await;
-                history.heard.extend(sent.heard);
+                history.absorb(sent);
                 rounds.set(rounds.get() + 1);
             }
             history
@@ -98,7 +98,7 @@ fn storm(policy: Json) {
         let mut history = cut(&ground, &http, &rounds, storm).await;
         ground.proxy.heal();
         http.heal();
-        history.heard.extend(insist(app.public, wishes.clone(), 16).await.heard);
+        history.absorb(insist(app.public, wishes.clone(), 16).await);
         (wishes, history)
     });
     assert_each_heard_of_its_own(&history, &wishes);

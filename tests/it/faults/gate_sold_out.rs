@@ -1,12 +1,19 @@
-//! A crowd that reads "sold out" must not reach Redis.
+//! What a process refuses by itself: a crowd that reads "sold out" must not reach Redis, and nobody
+//! is refused what another process accepted.
 
 use std::sync::Arc;
 
+use floodgate::clock::SharedClock;
+use floodgate::domain::Phase;
+use floodgate::stock::BucketKey;
+use floodgate::tier::Backends;
 use serde_json::json;
 
 use crate::support::app::TestApp;
 use crate::support::crowd::send;
-use crate::support::gate::{GateGround, assert_holds_at_rest, buy, buy_for_sure, wishes};
+use crate::support::gate::{GateGround, PATIENT, assert_holds_at_rest, buy, buy_for_sure, wishes};
+use crate::support::lying_ledger::{Lie, LyingLedger};
+use crate::support::rig::{ONE_PER_BUYER, Offer, Rig, START_MS, in_system, is_placed};
 use crate::support::servers::redis::Redis;
 use crate::support::wait::until;
 
@@ -57,7 +64,8 @@ fn two_thousand_refusals_cost_redis_next_to_nothing_and_repeats_read_their_order
         let history = send(app.public, "sale", Arc::new(late), attempts.into(), 16).await;
         let commands = commands_since(&ground.redis);
         assert_eq!(history.heard.len(), 2_000);
-        let told = |heard: &crate::support::crowd::Heard| heard.code.as_deref() == Some("sold-out");
+        let told =
+            |heard: &crate::support::crowd::Attempt| heard.code.as_deref() == Some("sold-out");
         assert!(history.heard.iter().all(told));
         println!("commands={commands}");
         assert!(commands < 200, "{commands} commands for 2000 refusals");
@@ -66,5 +74,43 @@ fn two_thousand_refusals_cost_redis_next_to_nothing_and_repeats_read_their_order
             assert_eq!(again, *order, "the first answer");
         }
         assert_holds_at_rest(app.internal).await;
+    });
+}
+
+/// A process that looked while nothing was sold, and a sale that ends before it looks again.
+#[test]
+fn a_closed_sale_is_denied_to_nobody_whom_another_process_accepted() {
+    let ground = GateGround::new();
+    // No look comes in between.
+    let settings = ground.settings(&[&PATIENT[..], &[("http.sales_refresh_ms", "1000")]].concat());
+    in_system(async {
+        let ledger = Arc::new(LyingLedger::new(Lie::Honest));
+        let here = Rig::start_on_redis(&settings, ledger.clone()).await;
+        here.create(Offer { policy: ONE_PER_BUYER, stock: 1, buckets: 1 }, START_MS - 1000).await;
+        here.turn(Phase::Open).await;
+        let clock: SharedClock = here.clock.clone();
+        let backends = Backends::on_redis(&settings, ledger, &clock).await.unwrap();
+        let there = Rig::on(&settings, backends, here.clock.clone());
+        there.desk.restore().await.unwrap();
+        let ask = here.ask(7, 1, 1);
+        let key = BucketKey { sku: ask.sku, bucket: ask.bucket };
+        there.backends.stock.refresh(ask.sku).await.unwrap();
+        assert!(!there.backends.stock.may_know(key, ask.request), "nothing is sold");
+
+        assert!(is_placed(&here.gates.buy(ask).await));
+        here.turn(Phase::Closed).await;
+        there.desk.learn().await.unwrap();
+        let listed = there.catalog.sale("sale").unwrap();
+        assert_eq!(there.gates.refuse(&listed, &ask, START_MS).await, Ok(None));
+        assert!(is_placed(&there.gates.buy(ask).await));
+        // What the others know of a closed sale is looked at all the same.
+        until("the last unit to be seen", async || {
+            there.backends.stock.is_sold_out(ask.sku).then_some(())
+        })
+        .await;
+        assert_eq!(there.gates.refuse(&listed, &ask, START_MS).await, Ok(None));
+        let stranger = here.ask(8, 2, 1);
+        let refused = there.gates.refuse(&listed, &stranger, START_MS).await;
+        assert_eq!(refused, Ok(Some(floodgate::domain::Refusal::Ended)));
     });
 }

@@ -164,6 +164,8 @@ fn migrating_goes_on_where_it_ended() {
         "0004_create_tokens",
         "0005_create_dead_letters",
         "0006_add_order_times",
+        "0007_add_partial_request_index",
+        "0008_add_discarded_letters",
     ];
     assert_eq!(ledger.migrated(), expected);
 }

@@ -72,7 +72,7 @@ fn a_missing_file_is_made_only_when_asked_for() {
 
     options.create = true;
     let ledger = SqliteLedger::open(&options).unwrap();
-    assert_eq!(ledger.migrated().len(), 6);
+    assert_eq!(ledger.migrated().len(), 8);
     run(ledger.close());
     let mut names: Vec<_> =
         fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();

@@ -2,13 +2,15 @@
 
 use diesel::connection::SimpleConnection;
 use diesel::prelude::*;
+use floodgate::audit::audit;
 use floodgate::db::mysql::MysqlLedger;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
-use floodgate::db::{Class, Error, Ledger};
-use floodgate::domain::{Failure, Journey, Policy, Refusal, Sku};
+use floodgate::db::{AnomaliesOverAll, Class, Error, Ledger, Placing, UnknownSku};
+use floodgate::domain::invariants::Violation;
+use floodgate::domain::{Failure, InvariantId, Journey, Policy, Refusal, Sku, SkuNo};
 use tempfile::TempDir;
 
-use crate::support::offers::{ANY, buyer, intent, offer, quota, request, run};
+use crate::support::offers::{ANY, ONE, buyer, intent, offer, quota, request, run};
 use crate::support::servers::mariadb::MariaDb;
 
 struct Store {
@@ -102,10 +104,12 @@ fn only_live_orders_count_for_a_quota() {
 #[test]
 fn a_request_that_is_order_and_failure_is_found() {
     run(async {
-        for store in Store::each_with(ANY).await {
-            store.tamper("UPDATE failed_requests SET request_id = 2");
-            let found = store.ledger.anomalies(store.sku.no).await.unwrap();
-            assert_eq!(found.orders_and_failures, [2]);
+        for policy in [ANY, ONE] {
+            for store in Store::each_with(policy).await {
+                store.tamper("UPDATE failed_requests SET request_id = 2, buyer_id = 2");
+                let found = store.ledger.anomalies(store.sku.no).await.unwrap();
+                assert_eq!(found.orders_and_failures, [2]);
+            }
         }
     });
 }
@@ -126,8 +130,62 @@ fn a_request_with_two_orders_is_found_even_without_its_index() {
                     "ALTER TABLE orders DROP KEY orders_by_request; INSERT INTO orders {TWICE}"
                 ),
             });
-            let found = store.ledger.anomalies(store.sku.no).await.unwrap();
+            let found = store.ledger.anomalies_over_all().await.unwrap();
             assert_eq!(found.duplicate_requests, [(3, 2)]);
+        }
+    });
+}
+
+#[test]
+fn a_request_with_orders_of_two_skus_is_found() {
+    run(async {
+        for store in Store::each_with(ONE).await {
+            let ledger = &*store.ledger;
+            let other = offer(ledger, "other", ONE, 100).await;
+            // No process derives the same id for two SKUs.
+            let placed = ledger.place(vec![intent(&other, 3, 3, 1)]).await.unwrap();
+            let expected: &[(i64, i64)] = match (&store.place, placed) {
+                (Place::File(_), Placing::All) => &[(3, 2)],
+                (Place::Server(_), Placing::Conflict) => &[],
+                (_, placed) => panic!("{placed:?}"),
+            };
+            let found = ledger.anomalies_over_all().await.unwrap();
+            assert_eq!(found.duplicate_requests, expected);
+            let report = audit(None, ledger, None, 1).await.unwrap();
+            let broken = report.violations.iter().map(|violation| violation.invariant);
+            let request_broken = broken.clone().any(|id| id == InvariantId::OneOrderPerRequest);
+            assert_eq!(request_broken, !expected.is_empty(), "{:?}", report.violations);
+        }
+    });
+}
+
+#[test]
+fn rows_of_a_sku_that_no_sale_has_are_found() {
+    run(async {
+        for store in Store::each_with(ANY).await {
+            let none = store.ledger.anomalies_over_all().await.unwrap();
+            assert_eq!(none, AnomaliesOverAll::default());
+            store.tamper(
+                "UPDATE orders SET sku_no = 70 WHERE request_id < 3; \
+                 UPDATE failed_requests SET sku_no = 80",
+            );
+            let found = store.ledger.anomalies_over_all().await.unwrap().unknown_skus;
+            let unknown = |sku, num_orders, num_failures| UnknownSku {
+                sku: SkuNo(sku),
+                num_orders,
+                num_failures,
+            };
+            assert_eq!(found, [unknown(70, 2, 0), unknown(80, 0, 1)]);
+            let report = audit(None, &*store.ledger, None, 1).await.unwrap();
+            for (invariant, said) in [
+                (InvariantId::NoOversell, "sku 70: no sale has it"),
+                (InvariantId::NothingLost, "sku 80: no sale has it"),
+            ] {
+                let is_said = |violation: &Violation| {
+                    violation.invariant == invariant && violation.detail.contains(said)
+                };
+                assert!(report.violations.iter().any(is_said), "{:#?}", report.violations);
+            }
         }
     });
 }

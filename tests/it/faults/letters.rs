@@ -1,7 +1,6 @@
 //! Keepers of dead letters and operators that die between two steps.
 
-use floodgate::broker::Route;
-use floodgate::dead_letters::{DeskError, Replayed};
+use floodgate::dead_letters::{DeskError, Done};
 use floodgate::domain::LetterState;
 
 use crate::support::faulty_ledger::Fault;
@@ -59,37 +58,6 @@ fn entry_kept_not_collected_is_found_again_and_known() {
 }
 
 #[test]
-fn resent_not_acked_is_sent_once_more_and_is_never_a_letter() {
-    in_system(async {
-        let office = Office::new();
-        office.publish_unroutable(vec![office.message(&[1], Route::Orders(0))]).await;
-        // The broker takes it, and the keeper never hears of it.
-        office.broker.lose_confirms(1_000);
-        let first = office.keeper();
-        until("the first copy", || async {
-            (!office.broker.waiting("orders.0").is_empty()).then_some(())
-        })
-        .await;
-        first.kill().await;
-        assert_eq!(office.broker.waiting("unroutable").len(), 1, "it was not acknowledged");
-        let before = office.broker.waiting("orders.0").len();
-
-        office.broker.lose_confirms(0);
-        let second = office.keeper();
-        until("one copy more", || async {
-            let arrived = office.broker.waiting("orders.0").len() > before;
-            (arrived && office.broker.waiting("unroutable").is_empty()).then_some(())
-        })
-        .await;
-        second.kill().await;
-        assert!(office.broker.waiting("unroutable").is_empty());
-        let copies = office.broker.waiting("orders.0");
-        assert!(copies.iter().all(|(_, body)| *body == office.body(&[1])), "one request");
-        assert!(office.letters().await.is_empty());
-    });
-}
-
-#[test]
 fn replayed_not_marked_is_still_open_and_may_be_replayed_again() {
     in_system(async {
         let office = Office::new();
@@ -112,7 +80,7 @@ fn replayed_not_marked_is_still_open_and_may_be_replayed_again() {
 
         office.ledger.set(Fault::None);
         let (done, letter) = desk.replay(no).await.unwrap();
-        assert_eq!((done, letter.state), (Replayed::Published, LetterState::Replayed));
+        assert_eq!((done, letter.state), (Done::Published, LetterState::Replayed));
         assert_eq!(office.broker.waiting("orders.0").len(), 2, "copies of one request");
     });
 }

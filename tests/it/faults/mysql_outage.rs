@@ -124,16 +124,14 @@ impl Store {
         let acknowledged = told.iter().filter_map(Outcome::order);
         let units: u64 = found.iter().map(|order| u64::from(order.quantity)).sum();
         let verdict = Verdict {
-            seed: 0,
             attempted: told.len(),
             acknowledged: acknowledged.clone().count(),
             ok: found.len(),
-            failed: 0,
-            dead: 0,
+            units,
             lost: acknowledged.filter(|order| !distinct.contains(&order.request)).count(),
             duplicated: found.len() - distinct.len(),
             oversold: units.saturating_sub(u64::from(STOCK)),
-            unknown: 0,
+            ..Verdict::default()
         };
         verdict.assert_clean();
         assert_eq!(verdict.acknowledged, told.len(), "everybody got what there was enough of");

@@ -1,33 +1,35 @@
-//! `kill -9` of any process and any server of tier `pipeline`, at random moments under load, round
-//! after round on the same sale.
+//! `kill -9` of any processes and any servers of tier `pipeline`, one to two at a time, at random
+//! moments under load, round after round on the same sale. Some come back at once, others stay away
+//! for a while, and the load lasts longer than either.
 //!
 //! The seed of a run is printed; `FLOODGATE_CHAOS_SEED` gives it again, `FLOODGATE_CHAOS_ROUNDS`
 //! sets the number of rounds.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use serde_json::json;
 use tokio::sync::oneshot;
 
 use crate::support::admin::open_sale;
-use crate::support::crowd::{Heard, History, send_until};
-use crate::support::gate::{insist_until, wishes};
+use crate::support::crowd::{History, send_until};
+use crate::support::gate::insist_until;
+use crate::support::greed;
 use crate::support::pipeline::PipelineGround;
 use crate::support::process::Server;
 use crate::support::random::number_from_env;
 
-const ROUNDS: u64 = 10;
-const ACCEPTED_PER_ROUND: u64 = 2_000;
-/// More than there are units for.
-const BUYERS_PER_ROUND: u64 = 2_200;
+const ROUNDS: u64 = 6;
+const BUYERS_PER_ROUND: u64 = 900;
+/// Fewer units than its buyers want.
+const STOCK_PER_ROUND: u64 = 2_000;
+/// Each purchase is sent so often that the load lasts longer than the faults.
+const TIMES: usize = 200;
 
 /// Each role once, and those that take over from each other twice.
 const ROLES: [&str; 6] = ["keeper", "api", "relay", "relay", "consumer", "consumer"];
 
-/// What is killed in a round.
+/// What is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Victim {
     /// One of [`ROLES`].
@@ -38,67 +40,79 @@ enum Victim {
 }
 
 impl Victim {
-    /// The first rounds kill each kind once, in random order, so that ten rounds leave none out.
-    fn deck(random: &mut fastrand::Rng, rounds: u64) -> Vec<Self> {
-        let mut deck = Vec::new();
-        while (deck.len() as u64) < rounds {
+    /// For each round one or two victims, of whom each kind comes once before any comes again: six
+    /// rounds leave none out.
+    fn deal(random: &mut fastrand::Rng, rounds: u64) -> Vec<Vec<Self>> {
+        let mut hands = Vec::new();
+        while (hands.len() as u64) < rounds {
             let processes = (0..ROLES.len()).map(Self::Process);
             let servers = [Self::Redis, Self::Rabbit, Self::MariaDb];
-            let mut all: Vec<Self> = processes.chain(servers).collect();
-            random.shuffle(&mut all);
-            deck.extend(all);
+            let mut deck: Vec<Self> = processes.chain(servers).collect();
+            random.shuffle(&mut deck);
+            let mut sizes = [1, 1, 1, 2, 2, 2];
+            random.shuffle(&mut sizes);
+            hands.extend(sizes.map(|size| deck.split_off(deck.len() - size)));
         }
-        deck
+        hands
     }
 }
 
 struct Installation {
     ground: PipelineGround,
-    processes: Vec<Server>,
+    /// In the order of [`ROLES`]; `None`: killed.
+    processes: Vec<Option<Server>>,
 }
 
 impl Installation {
     fn new(outbox: &str) -> Self {
         let ground = PipelineGround::new(outbox);
-        let processes = ROLES.iter().map(|role| ground.server(role, &[])).collect();
+        let processes = ROLES.iter().map(|role| Some(ground.server(role, &[]))).collect();
         Self { ground, processes }
     }
 
     fn at(&self, role: &str) -> &Server {
         let place = ROLES.iter().position(|known| *known == role).unwrap();
-        &self.processes[place]
+        self.processes[place].as_ref().expect("everybody is back")
     }
 
-    fn public(&self) -> SocketAddr {
-        self.at("api").public
+    fn kill(&mut self, victim: Victim) {
+        match victim {
+            Victim::Process(place) => self.processes[place].take().expect("it runs").kill(),
+            Victim::Redis => self.ground.redis.kill(),
+            Victim::Rabbit => self.ground.rabbit.kill(),
+            Victim::MariaDb => self.ground.mariadb.kill(),
+        }
     }
 
-    /// Kills the victim and starts it again at once.
-    fn strike(&mut self, victim: Victim) {
+    fn start(&mut self, victim: Victim) {
         match victim {
             Victim::Process(place) => {
-                self.processes.remove(place).kill();
-                self.processes.insert(place, self.ground.server(ROLES[place], &[]));
+                self.processes[place] = Some(self.ground.server(ROLES[place], &[]));
             }
-            Victim::Redis => {
-                self.ground.redis.kill();
-                self.ground.redis.restart();
-            }
-            Victim::Rabbit => {
-                self.ground.rabbit.kill();
-                self.ground.rabbit.restart();
-            }
-            Victim::MariaDb => {
-                self.ground.mariadb.kill();
-                self.ground.mariadb.restart();
-            }
+            Victim::Redis => self.ground.redis.restart(),
+            Victim::Rabbit => self.ground.rabbit.restart(),
+            Victim::MariaDb => self.ground.mariadb.restart(),
         }
     }
 }
 
-/// Accepted, or refused for good.
-fn is_final(heard: &Heard) -> bool {
-    heard.is_promise() || heard.status == Some(409)
+/// Kills the victims at once. The stores are back first, because no process starts without them.
+fn strike(
+    installation: &mut Installation,
+    mut victims: Vec<Victim>,
+    random: &mut fastrand::Rng,
+    pause: impl Fn(Duration),
+) {
+    for victim in &victims {
+        installation.kill(*victim);
+    }
+    victims.sort_by_key(|victim| matches!(victim, Victim::Process(_)));
+    for victim in victims {
+        if random.bool() {
+            pause(Duration::from_millis(random.u64(100..1_500)));
+        }
+        installation.start(victim);
+    }
 }
 
 fn chaos(outbox: &str) {
@@ -107,44 +121,40 @@ fn chaos(outbox: &str) {
     println!("seed={seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     let runtime = tokio::runtime::Runtime::new().unwrap();
+    // Not a wait for a condition: the moment of death is meant to be arbitrary.
+    let pause = |time| runtime.block_on(async { tokio::time::sleep(time).await });
     let mut installation = Installation::new(outbox);
-    let stock = rounds * ACCEPTED_PER_ROUND;
-    let policy = json!({"kind": "one_per_buyer"});
-    let opening = open_sale(
-        installation.at("keeper").internal,
-        "sale",
-        policy,
-        u32::try_from(stock).unwrap(),
-        4,
-    );
-    runtime.block_on(opening);
+    let stock = rounds * STOCK_PER_ROUND;
+    let units = u32::try_from(stock).unwrap();
+    let internal = installation.at("keeper").internal;
+    runtime.block_on(open_sale(internal, "sale", greed::quota(), units, 4));
     let mut history = History::default();
-    for (round, victim) in (0..rounds).zip(Victim::deck(&mut random, rounds)) {
-        println!("round={round} victim={victim:?}");
+    for (round, victims) in (0..rounds).zip(Victim::deal(&mut random, rounds)) {
+        println!("round={round} victims={victims:?}");
         let first = 1 + round * BUYERS_PER_ROUND;
-        let wishes = Arc::new(wishes(first..first + BUYERS_PER_ROUND));
-        let mut attempts: Vec<usize> = (0..3 * wishes.len()).map(|n| n % wishes.len()).collect();
-        random.shuffle(&mut attempts);
+        let buyers = first..first + BUYERS_PER_ROUND;
+        let public: SocketAddr = installation.at("api").public;
+        let wishes = runtime.block_on(greed::wishes(public, buyers, &mut random));
+        let attempts = greed::shuffled(&wishes, TIMES, &mut random);
         let (over, is_over) = oneshot::channel::<()>();
-        let end = is_over.map(drop);
-        let (public, crowd) = (installation.public(), wishes.clone());
-        let load = runtime.spawn(async move {
-            send_until(public, "sale", crowd, attempts.into(), 32, end).await
-        });
-        // Not a wait for a condition: the moment of death is meant to be arbitrary.
-        let moment = Duration::from_millis(random.u64(5..400));
-        runtime.block_on(async { tokio::time::sleep(moment).await });
-        installation.strike(victim);
+        let (end, crowd) = (is_over.map(drop), wishes.clone());
+        let load = runtime
+            .spawn(async move { send_until(public, "sale", crowd, attempts, 16, end).await });
+        pause(Duration::from_millis(random.u64(5..400)));
+        strike(&mut installation, victims, &mut random, pause);
+        pause(Duration::from_millis(random.u64(5..400)));
         over.send(()).unwrap_or_default();
-        history.heard.extend(runtime.block_on(load).unwrap().heard);
+        history.absorb(runtime.block_on(load).unwrap());
         // Whoever was not answered asks again.
-        let told = insist_until(installation.public(), wishes, 32, is_final);
-        history.heard.extend(runtime.block_on(told).heard);
+        let public = installation.at("api").public;
+        history.absorb(runtime.block_on(insist_until(public, wishes, 16, greed::is_final)));
     }
     runtime.block_on(async {
-        let internal = installation.at("keeper").internal;
+        let (public, internal) =
+            (installation.at("api").public, installation.at("keeper").internal);
+        greed::sell_rest(public, internal, &mut history).await;
         let verdict = installation.ground.judge(seed, internal, &history, stock).await;
-        assert_eq!((verdict.ok + verdict.failed) as u64, stock, "{verdict}");
+        assert_eq!(verdict.units, stock, "every unit was sold: {verdict}");
     });
 }
 

@@ -9,7 +9,7 @@ use crate::support::wait::until;
 
 const BUYERS: u32 = 2_000;
 const QUEUE: &str = "fg.orders.0";
-const EXCHANGE: &str = "fg.orders";
+const EXCHANGE: &str = "fg.intents";
 
 #[derive(Debug, Clone, Copy)]
 enum Deleted {

@@ -35,7 +35,7 @@ fn struck(strike: impl Fn(&GateGround), heal: impl Fn(&GateGround)) {
         };
         let mut history =
             send_until(app.public, "sale", wishes.clone(), attempts.into(), 32, fault).await;
-        history.heard.extend(insist(app.public, wishes, 32).await.heard);
+        history.absorb(insist(app.public, wishes, 32).await);
         let verdict = ground.judge(app.internal, &history, STOCK.into()).await;
         assert_eq!(verdict.ok, BUYERS, "each buyer has one");
     });

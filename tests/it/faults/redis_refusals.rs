@@ -88,12 +88,12 @@ fn a_full_redis_takes_no_new_request_and_finishes_what_it_took() {
         };
         let (public, internal) = (server.public, server.internal);
         let sent = send_until(public, "sale", wishes.clone(), attempts.into(), 16, filling).await;
-        history.heard.extend(sent.heard);
+        history.absorb(sent);
         refused(public, 399, BUSY).await;
         let landed = try_stage(internal, "landed").await.unwrap();
         assert_holds_at_rest(internal).await;
         ground.redis.cmd(&["CONFIG", "SET", "maxmemory", "0"]);
-        history.heard.extend(insist(public, wishes, 16).await.heard);
+        history.absorb(insist(public, wishes, 16).await);
         assert_eq!(ground.judge(internal, &history, 10_000).await.ok, 399);
         assert!(landed >= 20, "{landed} before it was full");
     });

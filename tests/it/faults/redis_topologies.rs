@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use floodgate::domain::InvariantId;
+use floodgate::domain::{InvariantId, Phase};
+use floodgate::sales_desk::DeskError;
 use serde_json::json;
 
 use crate::support::TestApp;
@@ -12,7 +13,9 @@ use crate::support::fault_proxy::{FaultProxy, Mode};
 use crate::support::gate::{
     GateGround, assert_holds_at_rest, audit_at_rest, buy_for_sure, insist, metric, wishes,
 };
+use crate::support::lying_ledger::{Lie, LyingLedger};
 use crate::support::orders::orders_in;
+use crate::support::rig::{ONE_PER_BUYER, Offer, Rig, START_MS, in_system};
 use crate::support::servers::cluster::Cluster;
 use crate::support::servers::redis::{Redis, Replicated};
 use crate::support::servers::sentinel::Watched;
@@ -38,7 +41,7 @@ async fn struck(app: &TestApp, strike: impl AsyncFnOnce()) -> History {
     };
     let mut history =
         send_until(app.public, "sale", wishes.clone(), attempts.into(), 16, striking).await;
-    history.heard.extend(insist(app.public, wishes, 16).await.heard);
+    history.absorb(insist(app.public, wishes, 16).await);
     history
 }
 
@@ -78,6 +81,39 @@ fn a_cluster_that_lost_the_data_of_a_third_sells_on() {
         })
         .await;
         assert_eq!(ground.judge(app.internal, &history, STOCK.into()).await.ok, 300);
+    });
+}
+
+/// One bucket is missing and another one's server is silent: a load could not hold that one.
+#[test]
+fn a_load_that_cannot_hold_every_bucket_holds_none() {
+    let cluster = Cluster::start(&["cluster-require-full-coverage no"]);
+    let ground = GateGround::new();
+    let settings = ground.settings(&[("redis.url", &cluster.url(&[0, 1]))]);
+    in_system(async {
+        let ledger = Arc::new(LyingLedger::new(Lie::Honest));
+        let rig = Rig::start_on_redis(&settings, ledger).await;
+        rig.create(Offer { policy: ONE_PER_BUYER, stock: 80, buckets: 8 }, START_MS - 1000).await;
+        rig.turn(Phase::Open).await;
+        let bucket_on = |node: &Redis| {
+            let names: Vec<String> =
+                redis::from_redis_value(node.cmd(&["KEYS", "*:bucket"])).unwrap();
+            names.into_iter().next().expect("a bucket on each node")
+        };
+        let [healthy, missing, _] = &cluster.nodes[..] else { panic!("three nodes") };
+        let (healthy_bucket, missing_bucket) = (bucket_on(healthy), bucket_on(missing));
+        cluster.nodes[2].stop();
+        missing.cmd(&["DEL", &missing_bucket]);
+        // Whoever asks notices.
+        rig.backends.stock.ping().await.ok();
+        let looked = rig.desk.look().await;
+        assert!(matches!(looked, Err(DeskError::Stock(_))), "{looked:?}");
+        let held = healthy.cmd(&["HEXISTS", &healthy_bucket, "loading"]);
+        assert_eq!(held, redis::Value::Int(0), "it sells on");
+
+        cluster.nodes[2].cont();
+        until("a load", async || rig.desk.look().await.ok()).await;
+        assert_eq!(rig.free().await.iter().sum::<u32>(), 80);
     });
 }
 
@@ -128,9 +164,9 @@ fn two_masters_at_once_and_the_ledger_decides() {
             insist(here.public, wishes(1..401).into(), 16),
             insist(there.public, wishes(201..601).into(), 16),
         );
-        history.heard.extend(more.heard);
+        history.absorb(more);
         let orders = orders_in(&ground.settings(&[])).await;
-        history.judge(0, &orders, STOCK.into()).assert_clean();
+        history.judge(0, &orders, STOCK.into()).assert_clean_among_two_masters();
         assert_eq!(orders.units, u64::from(STOCK));
 
         // The old one is gone; the new one knows nothing of what was sold there, and the audit says

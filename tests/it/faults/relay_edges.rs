@@ -1,4 +1,4 @@
-//! C04: a relay dies at every edge of a round. Its next life, or a rescuer and another process,
+//! C04: a relay crashes at every edge of a round. Its successor, or a rescuer and another process,
 //! finish what it left: nothing is lost, and what was published twice is one order later.
 
 use crate::support::relays::{Call, Mishap, Process, When, World};
@@ -7,19 +7,28 @@ use crate::support::wait::until;
 
 /// Every edge, in the order of a round, and whether messages come twice then.
 ///
-/// Crash point `claimed_not_published`: after a claim, before publishing. Crash point
-/// `confirmed_not_reported`: after publishing, before a report. There is no edge between a dead
-/// letter and its report: the outbox makes one of an entry in the same step in which it leaves.
+/// Crash point `taken_over_not_published`: after a take-over. Crash point `claimed_not_published`:
+/// after a claim, before publishing. Crash point `confirmed_not_acknowledged`: after publishing.
+/// There is no edge between a dead letter and the end of its entry: the outbox writes the one in
+/// the same step in which it removes the other.
 const EDGES: [(Call, When, bool); 8] = [
-    (Call::InHand, When::Before, false),
-    (Call::InHand, When::After, false),
+    (Call::TakeOver, When::Before, false),
+    (Call::TakeOver, When::After, false),
     (Call::Claim, When::Before, false),
     (Call::Claim, When::After, false),
     (Call::Publish, When::Before, false),
     (Call::Publish, When::After, true),
-    (Call::Report, When::Before, true),
-    (Call::Report, When::After, false),
+    (Call::Acknowledge, When::Before, true),
+    (Call::Acknowledge, When::After, false),
 ];
+
+/// Arms an edge. Only a successor takes over, so its predecessor crashes before.
+fn arm(process: &Process, call: Call, when: When, mishap: Mishap) {
+    if call == Call::TakeOver {
+        process.mishaps.arm(Call::Claim, When::After, Mishap::Panic);
+    }
+    process.mishaps.arm(call, when, mishap);
+}
 
 const NUM: u64 = 300;
 
@@ -41,30 +50,30 @@ async fn assert_all_out(world: &World, twice: bool, edge: &str) {
 }
 
 #[test]
-fn a_worker_that_dies_at_any_edge_is_followed_by_a_life_that_finishes() {
+fn a_worker_that_crashes_at_any_edge_is_followed_by_one_that_finishes() {
     in_system(async {
         for (call, when, twice) in EDGES {
             let edge = format!("{when:?} {call:?}");
             let world = World::new(3);
             accept(&world);
-            let dies = |process: &mut Process| process.mishaps.arm(call, when, Mishap::Panic);
+            let dies = |process: &mut Process| arm(process, call, when, Mishap::Panic);
             let process = world.relays_with(dies);
             assert_all_out(&world, twice, &edge).await;
             let panics: u64 = process.reports("outbox_relay").iter().map(|r| r.panics).sum();
-            assert_eq!(panics, 1, "{edge}");
+            assert_eq!(panics, 1 + u64::from(call == Call::TakeOver), "{edge}");
         }
     });
 }
 
 #[test]
-fn a_process_that_dies_at_any_edge_leaves_its_hands_to_a_rescuer() {
+fn a_process_that_crashes_at_any_edge_leaves_its_entries_to_a_rescuer() {
     in_system(async {
         for (call, when, twice) in EDGES {
             let edge = format!("{when:?} {call:?}");
             let mut world = World::new(3);
             world.settings.relay.workers = 1;
             accept(&world);
-            let dies = |process: &mut Process| process.mishaps.arm(call, when, Mishap::Freeze);
+            let dies = |process: &mut Process| arm(process, call, when, Mishap::Freeze);
             let victim = world.relays_with(dies);
             until(&edge, || async { victim.mishaps.is_frozen().then_some(()) }).await;
             victim.kill();
@@ -74,11 +83,10 @@ fn a_process_that_dies_at_any_edge_leaves_its_hands_to_a_rescuer() {
                 (world.store.counts().0 == 0).then_some(())
             })
             .await;
-            world.outlive_leases(&[&heir]).await;
+            world.outlive_heartbeats(&[&heir]).await;
             assert_all_out(&world, twice, &edge).await;
-            let node = heir.node.tenure().unwrap().name;
             until("a clean register", || async {
-                world.store.workers().iter().all(|name| name.starts_with(&*node)).then_some(())
+                world.store.workers().iter().all(|name| name.starts_with(&*heir.name)).then_some(())
             })
             .await;
             assert!(rescuer.reports("orphan_rescuer").iter().all(|r| r.restarts == 0));
@@ -105,9 +113,9 @@ fn panics_in_one_step_of_twenty_lose_nothing() {
     });
 }
 
-/// Crash point `node_taken_not_given_back`: the rescuer dies with the dead node's lease in hand.
+/// A rescuer crashes before it has reclaimed anything.
 #[test]
-fn a_rescuer_that_dies_before_it_gives_back_is_followed_by_one_that_does() {
+fn a_rescuer_that_crashes_before_it_reclaims_is_followed_by_one_that_does() {
     in_system(async {
         for another_process in [false, true] {
             let mut world = World::new(2);
@@ -119,10 +127,10 @@ fn a_rescuer_that_dies_before_it_gives_back_is_followed_by_one_that_does() {
             let victim = world.relays_with(freezes);
             until("a hand", || async { victim.mishaps.is_frozen().then_some(()) }).await;
             victim.kill();
-            world.outlive_leases(&[]).await;
+            world.outlive_heartbeats(&[]).await;
             let mishap = if another_process { Mishap::Freeze } else { Mishap::Panic };
             let dies =
-                |process: &mut Process| process.mishaps.arm(Call::GiveBack, When::Before, mishap);
+                |process: &mut Process| process.mishaps.arm(Call::Reclaim, When::Before, mishap);
             let rescuer = world.rescuer_with(dies);
             until("its death", || async { rescuer.mishaps.have_struck().then_some(()) }).await;
             let heir = world.relays();
@@ -131,7 +139,7 @@ fn a_rescuer_that_dies_before_it_gives_back_is_followed_by_one_that_does() {
                 world.rescuer()
             });
             if another_process {
-                world.outlive_leases(&[&heir]).await;
+                world.outlive_heartbeats(&[&heir]).await;
             }
             world.until_out(1..=50).await;
             let panics = rescuer.reports("orphan_rescuer")[0].panics;

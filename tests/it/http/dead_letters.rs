@@ -32,6 +32,18 @@ fn keep(app: &TestApp, letters: &[(i64, i16, &str, &str, i64)]) {
     }
 }
 
+/// A letter with one request, whatever its number.
+fn keep_of(app: &TestApp, no: i64, request: u64) {
+    keep(app, &[(no, 0, "consumer", &packed(request), 75)]);
+    let file = app.settings.ledger.url.strip_prefix("sqlite://").unwrap();
+    let mut conn = SqliteConnection::establish(file).unwrap();
+    conn.batch_execute(&format!(
+        "PRAGMA busy_timeout = 5000; \
+         UPDATE dead_requests SET request_id = {request} WHERE letter_no = {no}"
+    ))
+    .unwrap();
+}
+
 const CLICK: TraceId = TraceId(0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736);
 
 /// An intent as hexadecimal digits.
@@ -78,7 +90,7 @@ fn ids(page: &Json) -> Vec<&str> {
 async fn letters_are_listed_newest_first_in_pages() {
     let app = selling(unlimited(), 5).await;
     let none: Json = get(&app, "").await.json().await.unwrap();
-    assert_eq!(none["counts"], json!({"open": 0, "replayed": 0, "parked": 0}));
+    assert_eq!(none["counts"], json!({"open": 0, "replayed": 0, "parked": 0, "discarded": 0}));
     assert_eq!((ids(&none).len(), none.get("next_cursor")), (0, None));
 
     keep(
@@ -92,7 +104,7 @@ async fn letters_are_listed_newest_first_in_pages() {
     );
     let page: Json = get(&app, "?limit=3").await.json().await.unwrap();
     assert_eq!(ids(&page), ["4", "3", "2"]);
-    assert_eq!(page["counts"], json!({"open": 2, "replayed": 1, "parked": 1}));
+    assert_eq!(page["counts"], json!({"open": 2, "replayed": 1, "parked": 1, "discarded": 0}));
     let cursor = page["next_cursor"].as_str().unwrap();
     let rest: Json = get(&app, &format!("?limit=3&cursor={cursor}")).await.json().await.unwrap();
     assert_eq!((ids(&rest), rest.get("next_cursor")), (vec!["1"], None));
@@ -155,6 +167,54 @@ async fn a_letter_is_set_aside_with_a_note_and_stays_so() {
     assert_eq!(again["dead_letter"]["note"], "another party");
     problem(post(&app, "/2/park", None).await, 409, "letter-conflict").await;
     problem(post(&app, "/9/park", None).await, 404, "unknown-letter").await;
+}
+
+#[tokio::test]
+async fn a_letter_is_discarded_unless_its_requests_are_orders() {
+    let app = selling(unlimited(), 5).await;
+    let id = app.request_id("sale", 7).await;
+    let wish = json!({"sku_id": "sku", "quantity": 1, "request_id": id});
+    assert_eq!(app.buy("sale", 7, wish).await.status(), 200);
+    let ordered: u64 = id.split('-').next().unwrap().parse().unwrap();
+    keep(
+        &app,
+        &[
+            (1, 0, "consumer", &packed(100), 75),
+            (2, 1, "consumer", "00", 1),
+            (3, 0, "consumer", "00", 1),
+        ],
+    );
+    keep_of(&app, 4, ordered);
+    let long = json!({"reason": "x".repeat(1001)});
+    problem(post(&app, "/1/discard", Some(long)).await, 400, "invalid-request").await;
+    problem(post(&app, "/1/discard", Some(json!({"note": "x"}))).await, 400, "invalid-request")
+        .await;
+
+    let body = Some(json!({"reason": "cancelled"}));
+    let done: Json = post(&app, "/1/discard", body).await.json().await.unwrap();
+    let letter = &done["dead_letter"];
+    assert_eq!((&done["done"], &letter["state"]), (&json!("discarded"), &json!("discarded")));
+    assert_eq!(letter["note"], "cancelled");
+    let again: Json = post(&app, "/1/discard", None).await.json().await.unwrap();
+    assert_eq!(
+        (&again["done"], &again["dead_letter"]["note"]),
+        (&json!("already"), &json!("cancelled"))
+    );
+    let trace = app.admin("/requests/100/trace", None).await;
+    let stages = trace["stages"].as_array().unwrap();
+    let told: Vec<_> = stages.iter().map(|stage| (&stage["stage"], &stage["state"])).collect();
+    let (discarded, failed) = (json!("discarded"), json!("failed"));
+    let (gate, letter, ledger) = (json!("gate"), json!("dead_letter"), json!("ledger"));
+    assert_eq!(told, [(&gate, &failed), (&letter, &discarded), (&ledger, &failed)]);
+    problem(post(&app, "/1/replay", None).await, 409, "letter-conflict").await;
+    problem(post(&app, "/1/park", None).await, 409, "letter-conflict").await;
+
+    problem(post(&app, "/2/discard", None).await, 409, "letter-conflict").await;
+    problem(post(&app, "/3/discard", None).await, 409, "letter-not-replayable").await;
+    problem(post(&app, "/4/discard", None).await, 409, "letter-ordered").await;
+    problem(post(&app, "/9/discard", None).await, 404, "unknown-letter").await;
+    let page: Json = get(&app, "?state=discarded").await.json().await.unwrap();
+    assert_eq!((ids(&page), &page["counts"]["discarded"]), (vec!["1"], &json!(1)));
 }
 
 #[tokio::test]

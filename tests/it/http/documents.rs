@@ -22,6 +22,9 @@ async fn the_openapi_document_lists_every_route_of_both_listeners() {
             assert!(text.split(", ").any(|named| named == code.as_str()), "{path}: {text}");
         }
     }
+    let described = document["paths"].as_object().unwrap().values();
+    let num_described: usize = described.map(|path| path.as_object().unwrap().len()).sum();
+    assert_eq!(num_described, PUBLIC.len() + INTERNAL.len(), "and nothing else");
     let schemas = &document["components"]["schemas"];
     for id in ["request_id", "sale_id", "sku_id", "buyer_id"] {
         assert_eq!(schemas["OrderView"]["properties"][id]["type"], "string", "{id}");

@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
-use super::{problem, selling, unlimited};
+use super::{Case, cases, problem, selling, unlimited};
 
 #[tokio::test]
 async fn a_stream_tells_the_end_state_and_closes() {
@@ -13,7 +13,7 @@ async fn a_stream_tells_the_end_state_and_closes() {
     problem(early, 404, "not-found").await;
 
     let wish = json!({"sku_id": "sku", "quantity": 1, "request_id": id});
-    app.buy_json("sale", 1, wish).await;
+    app.bought("sale", 1, wish).await;
     let stream = app.client.get(&url).header("x-buyer-id", "1").send().await.unwrap();
     assert_eq!(stream.headers()["content-type"], "text/event-stream");
     assert_eq!(stream.headers()["cache-control"], "no-store");
@@ -26,3 +26,6 @@ async fn a_stream_tells_the_end_state_and_closes() {
     let stranger = app.client.get(&url).header("x-buyer-id", "2").send().await.unwrap();
     problem(stranger, 404, "not-found").await;
 }
+
+/// What holds in every tier.
+pub const CASES: &[Case] = &cases![a_stream_tells_the_end_state_and_closes,];

@@ -5,21 +5,40 @@ mod buy;
 mod dead_letters;
 mod documents;
 mod events;
+mod every_tier;
 mod malformed;
 mod operators;
 mod problems;
 mod reading;
 mod request_ids;
 
-use floodgate::config::Tier;
+use floodgate::config::Settings;
 use reqwest::{Response, StatusCode};
 use serde_json::{Value as Json, json};
 
 use crate::support::TestApp;
+use crate::support::app::Ground;
+
+/// A test by its name, which `every_tier.rs` runs once more in each of the other tiers.
+pub type Case = (&'static str, fn());
+
+macro_rules! cases {
+    ($($name:ident),* $(,)?) => { [$((stringify!($name), $name as fn())),*] };
+}
+use cases;
+
+/// Settings on fresh stores: of tier `memory`, or of the tier that `every_tier.rs` is in.
+fn settings() -> (Settings, Ground) {
+    every_tier::settings()
+}
+
+fn fresh() -> TestApp {
+    TestApp::on(settings())
+}
 
 /// A server with one open sale, `sale`, of one SKU, `sku`.
 async fn selling(policy: Json, stock: u32) -> TestApp {
-    let app = TestApp::fresh(Tier::Memory);
+    let app = fresh();
     app.open_sale("sale", policy, stock, 2).await;
     app
 }

@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::json;
 
-use super::{one_per_buyer, problem, selling};
+use super::{Case, cases, one_per_buyer, problem, selling};
 
 #[tokio::test]
 async fn unknown_paths_are_problems_on_both_listeners() {
@@ -58,6 +58,7 @@ async fn a_trace_goes_on_in_answers_and_problems() {
         call.json(&json!({"sku_id": "sku", "quantity": 1})).send()
     };
     let bought = buy(1).await.unwrap();
+    assert!(bought.status().is_success(), "{bought:?}");
     assert!(bought.headers()["traceparent"].to_str().unwrap().starts_with(&format!("00-{TRACE}-")));
     let late = problem(buy(2).await.unwrap(), 409, "sold-out").await;
     assert_eq!(late["trace_id"], TRACE);
@@ -76,3 +77,11 @@ async fn a_trace_goes_on_in_answers_and_problems() {
     let fresh = problem(fresh.send().await.unwrap(), 401, "unauthenticated").await;
     assert_ne!(fresh["trace_id"], TRACE);
 }
+
+/// What holds in every tier.
+pub const CASES: &[Case] = &cases![
+    unknown_paths_are_problems_on_both_listeners,
+    wrong_methods_are_told_the_right_ones,
+    head_is_answered_like_get_without_a_body,
+    a_trace_goes_on_in_answers_and_problems,
+];

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use floodgate::audit::{AuditReport, EVIDENCE, Sources, audit_all};
+use floodgate::audit::{AuditReport, EVIDENCE, Sources, audit, audit_all};
 use floodgate::broker::{Source, Subscriber};
 use floodgate::config::Tier;
 use floodgate::db::Ledger;
-use floodgate::domain::{BucketNo, InvariantId, Policy};
+use floodgate::domain::{BucketNo, InvariantId, Phase, Policy};
 use floodgate::messages::Answer;
 use floodgate::stock::BucketKey;
 
+use crate::support::faulty_stock::{FaultyStock, StockFault};
 use crate::support::keepers::Office;
 use crate::support::letters::letter;
 use crate::support::lying_ledger::{Lie, LyingLedger};
@@ -176,8 +177,43 @@ fn a_request_that_is_in_no_store_breaks_nothing_lost() {
 fn a_request_that_is_on_its_way_is_not_lost() {
     let report = found_of_a_dead_request(Lie::ForgetsLetters, 30_001, true);
     assert_eq!(broken(&report), [InvariantId::Drains]);
+    assert!(report.notes[0].contains("1 of 1 queued requests are in no store"), "{report:#?}");
     let young = found_of_a_dead_request(Lie::ForgetsLetters, 30_000, false);
     assert!(young.holds && !young.could_tell, "it may be in a hand: {young:#?}");
+    assert!(young.notes[0].contains("1 requests are queued, and none that"), "{young:#?}");
+}
+
+/// The gates of one SKU cannot be read: the ledger is judged all the same, and only a sale that is
+/// still on is left undecided by that.
+#[test]
+fn gates_that_cannot_be_read_do_not_end_the_audit() {
+    in_system(async {
+        for (lie, expected) in
+            [(Lie::Honest, vec![]), (Lie::IgnoresRequests, vec![InvariantId::OneOrderPerRequest])]
+        {
+            let ledger = Arc::new(LyingLedger::new(lie));
+            let offer = Offer { policy: UNLIMITED, stock: 9, buckets: 1 };
+            let rig = Rig::open(&settings(Tier::Memory), ledger.clone(), offer).await;
+            rig.buy(1).await;
+            let stock = FaultyStock::new(Arc::clone(&rig.backends.stock));
+            stock.set(StockFault::Fenced);
+            let audit = async || audit(Some(&stock), &*ledger, None, START_MS).await.unwrap();
+
+            let open = audit().await;
+            assert!(expected.iter().all(|id| broken(&open).contains(id)), "{open:#?}");
+            assert_eq!(open.holds, expected.is_empty(), "{open:#?}");
+            assert!(open.num_orders > 0 && !open.could_tell, "{open:#?}");
+            assert!(open.notes[0].contains("fenced on purpose"), "{open:#?}");
+
+            let sale = ledger.sales().await.unwrap().remove(0);
+            let turned = ledger.turn_sale(sale.id, sale.epoch, Phase::Closed, START_MS).await;
+            assert_eq!(turned.unwrap().unwrap().phase, Phase::Closed);
+            let closed = audit().await;
+            assert_eq!(broken(&closed), broken(&open));
+            assert!(closed.could_tell, "{closed:#?}");
+            assert!(closed.notes[0].contains("sell nothing any more"), "{closed:#?}");
+        }
+    });
 }
 
 #[test]

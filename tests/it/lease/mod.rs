@@ -80,7 +80,7 @@ fn a_renewal_that_arrives_late_takes_nothing_away() {
     run(async {
         let mut patient = options(&format!("redis://{}", proxy.addr()));
         patient.command_timeout = LONG;
-        let patient = Links::new(patient, None).unwrap();
+        let patient = Links::new(patient).unwrap();
         let one = RedisLease::new(patient, "shop", SystemClock::shared());
         let two = process(&redis.url());
         let end = until_held(&one, "one", SHORT).await;
@@ -100,7 +100,7 @@ fn a_renewal_that_arrives_late_takes_nothing_away() {
 fn without_redis_nobody_gets_it() {
     let redis = Redis::start();
     run(async {
-        let impatient = Links::new(impatient(&redis.url()), None).unwrap();
+        let impatient = Links::new(impatient(&redis.url())).unwrap();
         let one = RedisLease::new(impatient, "shop", SystemClock::shared());
         until_held(&one, "one", LONG).await;
         redis.stop();

@@ -1,14 +1,14 @@
 //! A bucket is built from the ledger by one loader at a time.
 
 use floodgate::domain::{Epoch, OrderState, Phase, Refusal, Standing, Verdict};
-use floodgate::scripts::Error;
 use floodgate::scripts::find::Find;
 use floodgate::scripts::load::Row;
 use floodgate::scripts::record::{Record, Stage};
 use floodgate::scripts::settle::Noted;
+use floodgate::scripts::{Error, Fence, Open};
 use floodgate::stock::LoaderToken;
 
-use super::rig::{Shop, Wire, refused, sku};
+use super::rig::{KINDS, Shop, Wire, refused, sku};
 use crate::support::offers::{ONE, buyer, quota, request};
 use crate::support::servers::redis::Redis;
 
@@ -63,10 +63,17 @@ fn nobody_is_sold_anything_while_a_bucket_is_loaded() {
     let redis = Redis::start();
     let mut wire = Wire::new(&redis);
     let shop = Shop::open(&redis, &mut wire, sku(1, ONE, 20), 10);
-    shop.load_begin(&mut wire, 0, FIRST).unwrap();
     let batch = [shop.ask(1, 1, 1)];
     let door = shop.reserving(0, &batch);
-    assert_eq!(door.parse(wire.send(&door.call()).unwrap()), Err(Error::NotReady));
+    let refused = |wire: &mut Wire| {
+        assert_eq!(door.parse(wire.send(&door.call()).unwrap()), Err(Error::NotReady));
+    };
+    shop.hold(&mut wire, 0, FIRST).unwrap();
+    refused(&mut wire);
+    shop.clear(&mut wire, 0, FIRST).unwrap();
+    refused(&mut wire);
+    shop.load_rows(&mut wire, 0, FIRST, &[ordered(2, 2)]).unwrap();
+    refused(&mut wire);
     open(&shop, &mut wire, FIRST, 3).unwrap();
     assert_eq!(shop.reserve(&mut wire, 0, &batch), [Verdict::Reserved]);
 }
@@ -76,20 +83,22 @@ fn a_later_loader_ends_the_one_before() {
     let redis = Redis::start();
     let mut wire = Wire::new(&redis);
     let shop = Shop::new(&redis, sku(1, ONE, 20));
-    assert_eq!(shop.load_begin(&mut wire, 0, FIRST), Ok(true));
+    assert_eq!(shop.hold(&mut wire, 0, FIRST), Ok(true));
+    assert_eq!(shop.clear(&mut wire, 0, FIRST), Ok(Vec::new()));
     shop.load_rows(&mut wire, 0, FIRST, &[ordered(1, 1)]).unwrap();
-    assert_eq!(shop.load_begin(&mut wire, 0, FIRST), Ok(false), "late: its rows stay");
-    assert_eq!(shop.load_begin(&mut wire, 0, SECOND), Ok(true));
-    let rows = [ordered(2, 2), Row::First(buyer(2), request(2))];
+    assert_eq!(shop.hold(&mut wire, 0, FIRST), Ok(false), "held before");
+    assert_eq!(shop.load_begin(&mut wire, 0, SECOND), Ok(Vec::new()));
+    let rows = [ordered(2, 2)];
     assert_eq!(shop.load_rows(&mut wire, 0, SECOND, &rows), Ok(()));
     let before = wire.digest();
-    assert_eq!(shop.load_begin(&mut wire, 0, FIRST), Err(Error::OldLoader));
+    assert_eq!(shop.hold(&mut wire, 0, FIRST), Err(Error::OldLoader));
+    assert_eq!(shop.clear(&mut wire, 0, FIRST), Err(Error::OldLoader));
     assert_eq!(shop.load_rows(&mut wire, 0, FIRST, &[ordered(1, 1)]), Err(Error::OldLoader));
     assert_eq!(open(&shop, &mut wire, FIRST, 9), Err(Error::OldLoader));
     assert_eq!(wire.digest(), before);
     assert_eq!(open(&shop, &mut wire, SECOND, 8), Ok(true));
     let counts = shop.counts(&mut wire, 0);
-    assert_eq!((counts.num_requests, counts.num_buyers, counts.left.stock), (1, 1, 8));
+    assert_eq!((counts.num_requests, counts.left.stock), (1, 8));
 }
 
 #[test]
@@ -97,13 +106,14 @@ fn a_step_that_comes_after_the_opening_changes_nothing() {
     let redis = Redis::start();
     let mut wire = Wire::new(&redis);
     let shop = Shop::new(&redis, sku(1, ONE, 20));
-    assert_eq!(shop.load_begin(&mut wire, 0, SECOND), Ok(true));
+    assert_eq!(shop.load_begin(&mut wire, 0, SECOND), Ok(Vec::new()));
     assert_eq!(open(&shop, &mut wire, SECOND, 8), Ok(true));
     shop.reserve(&mut wire, 0, &[shop.ask(1, 1, 1)]);
     let before = wire.digest();
     assert_eq!(open(&shop, &mut wire, SECOND, 8), Ok(false), "again");
     for late in [FIRST, SECOND] {
-        assert_eq!(shop.load_begin(&mut wire, 0, late), Err(Error::OldLoader));
+        assert_eq!(shop.hold(&mut wire, 0, late), Err(Error::OldLoader));
+        assert_eq!(shop.clear(&mut wire, 0, late), Err(Error::OldLoader));
         assert_eq!(shop.load_rows(&mut wire, 0, late, &[ordered(1, 1)]), Err(Error::OldLoader));
     }
     assert_eq!(open(&shop, &mut wire, FIRST, 8), Err(Error::OldLoader));
@@ -111,21 +121,116 @@ fn a_step_that_comes_after_the_opening_changes_nothing() {
 }
 
 #[test]
-fn intents_without_an_answer_outlive_a_load() {
+fn what_was_accepted_outlives_every_load_that_ends_early() {
+    for outbox in KINDS {
+        let redis = Redis::start();
+        let mut wire = Wire::new(&redis);
+        let shop = Shop::open(&redis, &mut wire, sku(1, ONE, 20), 10);
+        let [a, b, c] = [1, 2, 3].map(|no| shop.ask(no, no, 2));
+        shop.reserve_into(&mut wire, outbox, &[a, b, c]);
+        shop.settle(&mut wire, 0, &[shop.order(&c)]);
+        let rows = [Row::Request(c.request, Record::ordered(&shop.order(&c)))];
+        // Every loader crashes one step later than the one before.
+        shop.hold(&mut wire, 0, LoaderToken(1)).unwrap();
+        shop.hold(&mut wire, 0, LoaderToken(2)).unwrap();
+        assert_eq!(shop.clear(&mut wire, 0, LoaderToken(2)), Ok(vec![1, 2]));
+        shop.hold(&mut wire, 0, LoaderToken(3)).unwrap();
+        assert_eq!(shop.clear(&mut wire, 0, LoaderToken(3)), Ok(vec![1, 2]));
+        shop.load_rows(&mut wire, 0, LoaderToken(3), &rows).unwrap();
+        shop.hold(&mut wire, 0, LoaderToken(4)).unwrap();
+        assert_eq!(shop.clear(&mut wire, 0, LoaderToken(4)), Ok(vec![1, 2]));
+        shop.load_rows(&mut wire, 0, LoaderToken(4), &rows).unwrap();
+        let opening = Open { num_queued: 2, ..shop.opening(0, LoaderToken(4), 4) };
+        assert_eq!(opening.parse(wire.send(&opening.call()).unwrap()), Ok(true));
+
+        let counts = shop.counts(&mut wire, 0);
+        assert_eq!((counts.num_queued, counts.num_requests), (2, 3));
+        let answers = shop.reserve(&mut wire, 0, &[a, b]);
+        assert_eq!(answers, [Verdict::Repeat(Standing::Queued); 2]);
+        // The ledger takes one and refuses the other; each has its units.
+        assert_eq!(shop.settle(&mut wire, 0, &[shop.order(&a)]), [Noted::Now]);
+        let notes = shop.release(&mut wire, 0, &[refused(&b, Refusal::Ended)]);
+        assert_eq!((notes.items, notes.left.stock), (vec![Noted::Now], 6));
+        let counts = shop.counts(&mut wire, 0);
+        assert_eq!(counts.num_unsettled(), 0);
+    }
+}
+
+#[test]
+fn what_the_ledger_decided_of_requests_that_were_lost_is_entered() {
     let redis = Redis::start();
     let mut wire = Wire::new(&redis);
     let shop = Shop::open(&redis, &mut wire, sku(1, ONE, 20), 10);
-    let [a, b] = [shop.ask(1, 1, 2), shop.ask(2, 2, 2)];
-    shop.reserve(&mut wire, 0, &[a, b]);
-    shop.load_begin(&mut wire, 0, FIRST).unwrap();
-    open(&shop, &mut wire, FIRST, 10).unwrap();
-    assert_eq!(shop.counts(&mut wire, 0).num_unsettled(), 2);
-    // The ledger took one and refused the other: nothing was taken for it from the new stock.
+    let [a, b, c] = [1, 2, 3].map(|no| shop.ask(no, no, 2));
     assert_eq!(shop.settle(&mut wire, 0, &[shop.order(&a)]), [Noted::Adopted]);
-    let refusal = refused(&b, Refusal::Ended);
-    assert_eq!(shop.release(&mut wire, 0, &[refusal]).items, [Noted::Unknown]);
-    let counts = shop.counts(&mut wire, 0);
-    assert_eq!((counts.num_unsettled(), counts.left.stock, counts.num_buyers), (0, 8, 1));
+    let refusals = [refused(&b, Refusal::Ended), refused(&c, Refusal::SoldOut)];
+    for noted in [Noted::Unknown, Noted::Repeat] {
+        assert_eq!(shop.release(&mut wire, 0, &refusals).items, [noted; 2]);
+        let counts = shop.counts(&mut wire, 0);
+        assert_eq!((counts.left.stock, counts.num_queued), (8, 0));
+        // Of the one that was sold out the ledger has no units to give back.
+        assert_eq!((counts.num_failed, counts.released_units), (2, 2));
+    }
+    let answers = shop.reserve(&mut wire, 0, &[b, c]);
+    let failed = |reason| Verdict::Repeat(Standing::Failed(reason));
+    assert_eq!(answers, [failed(Refusal::Ended), failed(Refusal::SoldOut)]);
+    let find = Find { requests: &[b.request], ..shop.find(0) };
+    let found = find.parse(wire.send(&find.call()).unwrap()).unwrap();
+    assert_eq!(found[0].unwrap().placed_at_ms, b.asked_at_ms + 5, "when it was recorded");
+}
+
+#[test]
+fn a_load_replaces_what_nobody_wrote() {
+    let redis = Redis::start();
+    let mut wire = Wire::new(&redis);
+    let shop = Shop::open(&redis, &mut wire, sku(1, ONE, 20), 10);
+    shop.reserve(&mut wire, 0, &[shop.ask(1, 1, 2)]);
+    let keys = shop.buckets[0].clone();
+    let damaged = [keys.bucket(), keys.moves(), keys.unsettled(), keys.buyers(0)];
+    for (token, key) in (1..).map(LoaderToken).zip(damaged) {
+        wire.replace(&key, &["SADD", "strange"]);
+        assert_eq!(shop.load_begin(&mut wire, 0, token), Ok(vec![1]), "{key}");
+        open(&shop, &mut wire, token, 8).unwrap();
+        assert_eq!(shop.counts(&mut wire, 0).left.stock, 8, "{key}");
+    }
+    let page = keys.requests(0);
+    wire.cmd(&["HSET", &page, "77", "no record"]);
+    assert_eq!(shop.load_begin(&mut wire, 0, LoaderToken(10)), Ok(vec![1]));
+    assert_eq!(wire.cmd(&["HLEN", &page]), redis::Value::Int(1));
+    wire.replace(&page, &["SET", "text"]);
+    assert_eq!(shop.load_begin(&mut wire, 0, LoaderToken(11)), Ok(Vec::new()));
+    // A number that nobody can read is in no loader's way; another ledger's bucket is.
+    wire.cmd(&["HSET", &keys.bucket(), "loading", "f100d6a7.x", "loaded", "f100d6a7.-1"]);
+    assert_eq!(shop.load_begin(&mut wire, 0, LoaderToken(12)), Ok(Vec::new()));
+    wire.cmd(&["HSET", &keys.bucket(), "loading", "00000000.1"]);
+    for token in [1, 99].map(LoaderToken) {
+        assert_eq!(shop.hold(&mut wire, 0, token), Err(Error::Foreign));
+        assert_eq!(shop.clear(&mut wire, 0, token), Err(Error::Foreign));
+    }
+}
+
+#[test]
+fn a_load_on_another_server_keeps_what_was_accepted_and_the_opening() {
+    let redis = Redis::start();
+    let mut wire = Wire::new(&redis);
+    let shop = Shop::open(&redis, &mut wire, sku(1, ONE, 20), 10);
+    shop.reserve(&mut wire, 0, &[shop.ask(1, 1, 2)]);
+    shop.turn(&mut wire, 0, Phase::Paused, Epoch(3));
+    shop.hold(&mut wire, 0, FIRST).unwrap();
+    // The server is replaced between the steps.
+    let server = "0".repeat(40).into();
+    let there = Shop { fence: Fence { server, ..shop.fence.clone() }, ..shop.clone() };
+    assert_eq!(there.clear(&mut wire, 0, FIRST), Ok(vec![1]));
+    assert_eq!(shop.load_rows(&mut wire, 0, FIRST, &[ordered(2, 2)]), Err(Error::Fenced));
+    assert_eq!(there.load_rows(&mut wire, 0, FIRST, &[ordered(2, 2)]), Ok(()));
+    let fields = ["HMGET", &shop.buckets[0].bucket(), "epoch", "phase", "stock"];
+    let pair: Vec<Option<String>> = redis::from_redis_value(wire.cmd(&fields)).unwrap();
+    assert_eq!(pair, [Some("f100d6a7.3".to_owned()), Some("2".to_owned()), None]);
+    // Nothing is cleared that nobody holds.
+    let opening = there.opening(0, FIRST, 8);
+    assert_eq!(opening.parse(wire.send(&opening.call()).unwrap()), Ok(true));
+    wire.cmd(&["DEL", &shop.buckets[0].bucket()]);
+    assert_eq!(there.clear(&mut wire, 0, FIRST), Err(Error::NotReady));
 }
 
 #[test]
@@ -140,7 +245,6 @@ fn an_intent_whose_answer_was_loaded_goes_with_its_repeat() {
     let failed = record(2, Stage::Failed(Refusal::Ended));
     let rows = [
         Row::Request(a.request, Record::ordered(&shop.order(&a))),
-        Row::First(a.buyer, a.request),
         Row::Request(b.request, failed),
     ];
     shop.load_rows(&mut wire, 0, FIRST, &rows).unwrap();
@@ -149,5 +253,28 @@ fn an_intent_whose_answer_was_loaded_goes_with_its_repeat() {
     assert_eq!(shop.settle(&mut wire, 0, &[shop.order(&a)]), [Noted::Repeat]);
     assert_eq!(shop.release(&mut wire, 0, &[refused(&b, Refusal::Ended)]).items, [Noted::Repeat]);
     let counts = shop.counts(&mut wire, 0);
-    assert_eq!((counts.num_unsettled(), counts.left.stock, counts.num_buyers), (0, 8, 1));
+    assert_eq!((counts.num_unsettled(), counts.left.stock, counts.num_failed), (0, 8, 0));
+}
+
+#[test]
+fn a_bucket_that_is_held_sells_nothing_and_tells_what_it_accepted() {
+    let redis = Redis::start();
+    let mut wire = Wire::new(&redis);
+    let shop = Shop::open(&redis, &mut wire, sku(1, ONE, 20), 10);
+    let [a, b] = [shop.ask(1, 1, 1), shop.ask(2, 2, 1)];
+    shop.reserve(&mut wire, 0, &[a, b]);
+    let bucket = shop.buckets[0].bucket();
+    wire.cmd(&["HSET", &bucket, "loading", "f100d6a7.7"]);
+    let batch = [shop.ask(3, 3, 1)];
+    let door = shop.reserving(0, &batch);
+    assert_eq!(door.parse(wire.send(&door.call()).unwrap()), Err(Error::NotReady));
+    assert_eq!(shop.settle(&mut wire, 0, &[shop.order(&a)]), [Noted::Now]);
+    assert_eq!(shop.release(&mut wire, 0, &[refused(&b, Refusal::Ended)]).items, [Noted::Now]);
+    let wanted = [a.request];
+    let find = Find { requests: &wanted, ..shop.find(0) };
+    let found = find.parse(wire.send(&find.call()).unwrap()).unwrap();
+    assert_eq!(found, [Some(Record::ordered(&shop.order(&a)))]);
+    // Once it is cleared, nothing would be a lie.
+    wire.cmd(&["HDEL", &bucket, "loaded"]);
+    assert_eq!(find.parse(wire.send(&find.call()).unwrap()), Err(Error::NotReady));
 }

@@ -1,5 +1,6 @@
 //! The scripts of the Redis gate on a real, private redis-server.
 
+mod batches;
 mod loading;
 mod memory;
 mod moving;
@@ -11,3 +12,4 @@ mod reserving;
 pub mod rig;
 mod scenarios;
 mod speed;
+mod turning;

@@ -5,9 +5,10 @@ use floodgate::domain::{
 };
 use floodgate::scripts::record::Record;
 use floodgate::scripts::settle::Noted;
-use floodgate::scripts::{Entries, Error, Fence, Outbox, Queued, Release, Reserve, Settle, intent};
+use floodgate::scripts::{
+    Entries, Error, Fence, Open, Outbox, Queued, Release, Reserve, Settle, intent,
+};
 use floodgate::stock::LoaderToken;
-use redis::Value;
 
 use super::rig::{KINDS, LOADER, OUTBOXES, Shop, Wire, refused, sku};
 use super::scenarios::policies;
@@ -46,9 +47,9 @@ fn accepted_then_full(accepted: usize, full: usize) -> Vec<Verdict> {
 fn a_batch_leaves_exactly_what_was_accepted() {
     each(OUTBOXES, |wire, shop, outbox| {
         let [a, b, c] = [shop.ask(1, 1, 2), shop.ask(2, 2, 3), shop.ask(3, 3, 1)];
-        let (again, over) = (shop.ask(4, 1, 1), shop.ask(5, 5, 99));
-        shop.reserve_into(wire, outbox, &[a, again, b, over, a]);
-        shop.reserve_into(wire, outbox, &[a, again, b, over]);
+        let (other, over) = (shop.ask(1, 4, 2), shop.ask(5, 5, 99));
+        shop.reserve_into(wire, outbox, &[a, other, b, over, a]);
+        shop.reserve_into(wire, outbox, &[a, other, b, over]);
         assert_eq!(shop.reserve_into(wire, outbox, &[c]), [Verdict::Reserved]);
         let expected = [packed(shop, &[a, b]), packed(shop, &[c])];
         assert_eq!(shop.entries(wire, 0, outbox), expected);
@@ -75,29 +76,38 @@ fn a_batch_is_cut_into_envelopes_and_two_batches_share_none() {
 }
 
 #[test]
+fn thousands_of_entries_wait_and_keep_their_order() {
+    for outbox in outboxes(1, 10_000) {
+        let redis = Redis::start();
+        let mut wire = Wire::new(&redis);
+        let shop = Shop::open(&redis, &mut wire, sku(1, ANY, 12_000), 6_000);
+        let all = asks(&shop, 1..5_001);
+        for batch in all.chunks(1_000) {
+            shop.reserve_into(&mut wire, outbox, batch);
+        }
+        let expected: Vec<_> = all.iter().map(|ask| packed(&shop, &[*ask])).collect();
+        assert!(shop.entries(&mut wire, 0, outbox) == expected, "{outbox:?}");
+    }
+}
+
+#[test]
 fn a_full_outbox_accepts_no_more_than_has_room() {
     each(outboxes(3, 2), |wire, shop, outbox| {
         let all = asks(shop, 1..9);
         assert_eq!(shop.reserve_into(wire, outbox, &all), accepted_then_full(6, 2));
         assert_eq!(shop.counts(wire, 0).left.stock, 94);
         // What needs no room is answered as ever.
-        let over = [shop.ask(20, 20, 95), shop.ask(21, 1, 1), shop.ask(1, 1, 2)];
+        let over = [shop.ask(20, 20, 95), shop.ask(1, 1, 2)];
         let batch = [&all[..1], &over, &all[7..]].concat();
-        let already = Refusal::AlreadyPurchased { first: all[0].request };
         let expected = [
             Verdict::Repeat(Standing::Queued),
             Verdict::Short,
-            Verdict::Refused(already),
             Verdict::Refused(Refusal::RequestIdReused),
             Verdict::Full,
         ];
         let before = wire.digest();
         assert_eq!(shop.reserve_into(wire, outbox, &batch), expected);
         assert_eq!(wire.digest(), before, "nothing was written");
-        shop.turn(wire, 0, Phase::Paused, Epoch(1));
-        let refusal = Verdict::Refused(Refusal::NotStarted);
-        assert_eq!(shop.reserve_into(wire, outbox, &all[7..]), [refusal]);
-        shop.turn(wire, 0, Phase::Open, Epoch(1));
         // A relay has taken one entry.
         let key = shop.buckets[0].outbox();
         match outbox {
@@ -108,7 +118,21 @@ fn a_full_outbox_accepts_no_more_than_has_room() {
         assert_eq!(shop.reserve_into(wire, outbox, &more), accepted_then_full(3, 2));
         assert_eq!(shop.reserve_into(wire, outbox, &more[3..]), accepted_then_full(0, 2));
         let counts = shop.counts(wire, 0);
-        assert_eq!((counts.num_queued, counts.left.stock, counts.num_buyers), (9, 91, 9));
+        assert_eq!((counts.num_queued, counts.left.stock), (9, 91));
+        shop.turn(wire, 0, Phase::Paused, Epoch(1));
+        let refusal = Verdict::Refused(Refusal::NotStarted);
+        assert_eq!(shop.reserve_into(wire, outbox, &all[7..]), [refusal], "full or not");
+    });
+}
+
+#[test]
+fn dead_letters_that_wait_count_as_entries() {
+    each(outboxes(3, 2), |wire, shop, outbox| {
+        wire.cmd(&["RPUSH", &shop.buckets[0].dead(), "letter"]);
+        let all = asks(shop, 1..6);
+        assert_eq!(shop.reserve_into(wire, outbox, &all), accepted_then_full(3, 2));
+        wire.cmd(&["DEL", &shop.buckets[0].dead()]);
+        assert_eq!(shop.reserve_into(wire, outbox, &all[3..]), accepted_then_full(2, 0));
     });
 }
 
@@ -182,14 +206,13 @@ fn what_is_queued_is_counted_on_every_path() {
         shop.settle(wire, 0, &all[4..].iter().map(order).collect::<Vec<_>>());
         assert_eq!(queued(wire), 0);
         shop.reserve_into(wire, outbox, &asks(&shop, 50..52));
-        // A load begins to count anew.
-        assert_eq!(shop.load_begin(wire, 0, LoaderToken(1)), Ok(true));
-        let open = shop.opening(0, LoaderToken(1), 100);
+        // A load keeps what is queued, and its loader says how many they are.
+        assert_eq!(shop.load_begin(wire, 0, LoaderToken(1)), Ok(vec![50, 51]));
+        let open = Open { num_queued: 2, ..shop.opening(0, LoaderToken(1), 98) };
         assert_eq!(open.parse(wire.send(&open.call()).unwrap()), Ok(true));
-        assert_eq!(queued(wire), 0);
-        // What was queued before it is an order nobody reserved.
-        assert_eq!(shop.settle(wire, 0, &[order(&shop.ask(50, 50, 1))]), [Noted::Adopted]);
-        assert_eq!(queued(wire), 0);
+        assert_eq!(queued(wire), 2);
+        assert_eq!(shop.settle(wire, 0, &[order(&shop.ask(50, 50, 1))]), [Noted::Now]);
+        assert_eq!(queued(wire), 1);
     }
 }
 
@@ -252,11 +275,16 @@ fn queued_requests_are_read_page_by_page_whatever_the_server() {
 }
 
 #[test]
-fn a_bucket_that_is_being_loaded_has_nothing_queued_to_tell() {
-    each(OUTBOXES, |wire, shop, _| {
-        assert_eq!(shop.load_begin(wire, 0, LoaderToken(LOADER.0 + 1)), Ok(true));
-        let door = shop.queued(0);
-        assert_eq!(door.parse(wire.send(&door.call()).unwrap()), Err(Error::NotReady));
-        assert_eq!(wire.cmd(&["EXISTS", &shop.buckets[0].outbox()]), Value::Int(0));
+fn a_bucket_that_is_being_loaded_tells_what_is_queued() {
+    each(OUTBOXES, |wire, shop, outbox| {
+        let all = asks(shop, 1..9);
+        shop.reserve_into(wire, outbox, &all);
+        shop.settle(wire, 0, &[shop.order(&all[3])]);
+        let expected = [1, 2, 3, 5, 6, 7, 8];
+        let loader = LoaderToken(LOADER.0 + 1);
+        assert_eq!(shop.hold(wire, 0, loader), Ok(true));
+        assert_eq!(requests(wire, shop), expected, "held");
+        assert_eq!(shop.clear(wire, 0, loader), Ok(expected.to_vec()));
+        assert_eq!(requests(wire, shop), expected, "cleared");
     });
 }

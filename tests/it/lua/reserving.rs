@@ -28,20 +28,17 @@ fn reservations_of_one_batch_see_each_other() {
     let batch = [
         shop.ask(1, 1, 1),
         shop.ask(1, 1, 1),
-        shop.ask(2, 1, 1),
         shop.ask(1, 2, 1),
         shop.ask(1, 1, 2),
         shop.ask(3, 3, 3),
         shop.ask(4, 4, 2),
     ];
-    let first = Verdict::Refused(Refusal::AlreadyPurchased { first: request(1) });
-    let expected =
-        [Verdict::Reserved, QUEUED, first, REUSED, REUSED, Verdict::Short, Verdict::Reserved];
+    let expected = [Verdict::Reserved, QUEUED, REUSED, REUSED, Verdict::Short, Verdict::Reserved];
     assert_eq!(shop.reserve(&mut wire, 0, &batch), expected);
-    let again = [QUEUED, QUEUED, first, REUSED, REUSED, Verdict::Short, QUEUED];
+    let again = [QUEUED, QUEUED, REUSED, REUSED, Verdict::Short, QUEUED];
     assert_eq!(shop.reserve(&mut wire, 0, &batch), again);
     let counts = shop.counts(&mut wire, 0);
-    assert_eq!((counts.left.stock, counts.num_requests, counts.num_buyers), (0, 2, 2));
+    assert_eq!((counts.left.stock, counts.num_requests, counts.num_buyers), (0, 2, 0));
     assert_eq!(counts.num_unsettled(), 2);
 }
 
@@ -97,7 +94,7 @@ fn a_refusal_gives_back_once_and_only_what_the_ledger_still_has() {
 
 #[test]
 fn an_order_nobody_reserved_takes_its_units_and_its_buyer() {
-    let (_redis, mut wire, shop) = shop(ONE, 3);
+    let (_redis, mut wire, shop) = shop(quota(2), 3);
     let [a, b] = [shop.ask(1, 1, 2), shop.ask(2, 2, 2)];
     let mut cancelled = shop.order(&shop.ask(3, 3, 1));
     cancelled.state = OrderState::Cancelled;
@@ -106,8 +103,8 @@ fn an_order_nobody_reserved_takes_its_units_and_its_buyer() {
     assert_eq!(shop.settle(&mut wire, 0, &orders), [Noted::Repeat; 3]);
     let counts = shop.counts(&mut wire, 0);
     assert_eq!((counts.left.stock, counts.num_requests, counts.num_buyers), (0, 3, 2));
-    let first = Verdict::Refused(Refusal::AlreadyPurchased { first: request(1) });
-    assert_eq!(shop.reserve(&mut wire, 0, &[shop.ask(4, 1, 1)]), [first]);
+    let over = Verdict::Refused(Refusal::QuotaExceeded { owned: 2, limit: 2 });
+    assert_eq!(shop.reserve(&mut wire, 0, &[shop.ask(4, 1, 1)]), [over]);
 }
 
 #[test]

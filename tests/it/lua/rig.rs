@@ -10,8 +10,8 @@ use floodgate::scripts::load::Row;
 use floodgate::scripts::settle::{Noted, Notes, Refused};
 use floodgate::scripts::snapshot::Counts;
 use floodgate::scripts::{
-    Borrow, BucketKeys, Call, ClearLoan, Entries, Error, Fence, Find, Installation, Lend,
-    LoadBegin, LoadRows, Open, Outbox, Queued, Release, Reserve, Script, Settle, Snapshot, Turn,
+    Borrow, BucketKeys, Call, Clear, ClearLoan, Entries, Error, Fence, Find, Hold, Installation,
+    Lend, LoadRows, Open, Outbox, Queued, Release, Reserve, Script, Settle, Snapshot, Turn,
 };
 use floodgate::stock::LoaderToken;
 use redis::{Client, Connection, RedisResult, Value};
@@ -141,7 +141,7 @@ impl Shop {
 
     pub fn publish(&self, wire: &mut Wire, stock: u32) {
         for bucket in 0..self.buckets.len() {
-            assert_eq!(self.load_begin(wire, bucket, LOADER), Ok(true));
+            self.load_begin(wire, bucket, LOADER).unwrap();
             let open = self.opening(bucket, LOADER, stock);
             assert_eq!(open.parse(wire.send(&open.call()).unwrap()), Ok(true));
         }
@@ -158,17 +158,39 @@ impl Shop {
             released_units: 0,
             num_failed: 0,
             num_queued: 0,
+            is_new: true,
         }
     }
 
+    pub fn hold(&self, wire: &mut Wire, bucket: usize, loader: LoaderToken) -> Result<bool, Error> {
+        let hold = Hold { keys: &self.buckets[bucket], fence: &self.fence, loader };
+        hold.parse(wire.send(&hold.call()).unwrap())
+    }
+
+    /// Clears all pages; the requests that stay.
+    pub fn clear(
+        &self,
+        wire: &mut Wire,
+        bucket: usize,
+        loader: LoaderToken,
+    ) -> Result<Vec<u64>, Error> {
+        let keys = &self.buckets[bucket];
+        let clear = Clear { keys, fence: &self.fence, loader, pages: 0..keys.pages() };
+        let stays = clear.parse(wire.send(&clear.call()).unwrap())?;
+        let mut stays: Vec<_> = stays.into_iter().map(|one| one.unwrap().0.get()).collect();
+        stays.sort_unstable();
+        Ok(stays)
+    }
+
+    /// Holds and clears.
     pub fn load_begin(
         &self,
         wire: &mut Wire,
         bucket: usize,
         loader: LoaderToken,
-    ) -> Result<bool, Error> {
-        let begin = LoadBegin { keys: &self.buckets[bucket], fence: &self.fence, loader };
-        begin.parse(wire.send(&begin.call()).unwrap())
+    ) -> Result<Vec<u64>, Error> {
+        self.hold(wire, bucket, loader)?;
+        self.clear(wire, bucket, loader)
     }
 
     pub fn load_rows(
@@ -218,9 +240,7 @@ impl Shop {
             Outbox::None => panic!("no entries"),
             Outbox::List(_) => {
                 let entries = wire.cmd(&["LRANGE", key, "0", "-1"]);
-                let entries: Vec<Vec<u8>> = redis::from_redis_value(entries).unwrap();
-                let untried = |entry: Vec<u8>| entry.strip_prefix(&[0]).unwrap().to_vec();
-                entries.into_iter().map(untried).collect()
+                redis::from_redis_value(entries).unwrap()
             }
             Outbox::Stream(_) => {
                 type Entry = (String, Vec<(String, Vec<u8>)>);
@@ -307,5 +327,6 @@ impl Shop {
 
 /// The refusal of a reservation by the ledger.
 pub fn refused(ask: &Reservation, reason: Refusal) -> Refused {
-    Refused { request: ask.request, buyer: ask.buyer, quantity: ask.quantity, reason }
+    let (request, buyer, quantity) = (ask.request, ask.buyer, ask.quantity);
+    Refused { request, buyer, quantity, reason, recorded_at_ms: ask.asked_at_ms + 5 }
 }

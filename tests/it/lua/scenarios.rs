@@ -6,7 +6,7 @@ use floodgate::domain::{
 use floodgate::scripts::load::Row;
 use floodgate::scripts::record::{Record, Stage};
 use floodgate::scripts::{
-    Borrow, Call, ClearLoan, Error, Find, Lend, LoadBegin, LoadRows, Outbox, Release, Reserve,
+    Borrow, Call, Clear, ClearLoan, Error, Find, Hold, Lend, LoadRows, Outbox, Release, Reserve,
     Script, Settle, Snapshot, Turn,
 };
 use floodgate::stock::LoaderToken;
@@ -21,7 +21,7 @@ use crate::support::servers::redis::Redis;
 pub enum State {
     /// Open, with requests queued and a loan out.
     Selling,
-    /// Taken by [`LOADER`].
+    /// Held by [`LOADER`].
     Loading,
 }
 
@@ -73,7 +73,7 @@ pub fn shop(redis: &Redis, policy: Policy) -> Shop {
 pub fn enter(shop: &Shop, wire: &mut Wire, state: State) {
     wire.cmd(&["FLUSHALL"]);
     let token = LoaderToken(1);
-    assert_eq!(shop.load_begin(wire, 0, token), Ok(true));
+    shop.load_begin(wire, 0, token).unwrap();
     let rows = [Row::Request(request(50), paid(50))];
     assert_eq!(shop.load_rows(wire, 0, token, &rows), Ok(()));
     let open = shop.opening(0, token, 500);
@@ -81,7 +81,7 @@ pub fn enter(shop: &Shop, wire: &mut Wire, state: State) {
     shop.reserve(wire, 0, &[shop.ask(1, 1, 2), shop.ask(2, 2, 1)]);
     assert_eq!(shop.lend(wire, 0, 1, 7), Some(loan(1)));
     if state == State::Loading {
-        assert_eq!(shop.load_begin(wire, 0, LOADER), Ok(true));
+        assert_eq!(shop.hold(wire, 0, LOADER), Ok(true));
     }
 }
 
@@ -122,7 +122,7 @@ pub fn reserve(shop: &Shop, outbox: Outbox) -> Scenario {
 /// `reserve` of this batch.
 pub fn reserving(shop: &Shop, batch: &[Reservation]) -> Scenario {
     scenario("reserve", shop.reserving(0, batch).call(), |shop, value| {
-        let size = if let Value::Array(items) = &value { items.len().saturating_sub(3) } else { 0 };
+        let size = if let Value::Array(items) = &value { items.len().saturating_sub(4) } else { 0 };
         let batch = vec![shop.ask(1, 1, 1); size];
         shop.reserving(0, &batch).parse(value).map(drop)
     })
@@ -201,16 +201,21 @@ fn moves(shop: &Shop) -> [Scenario; 3] {
     ]
 }
 
-fn loads(shop: &Shop) -> [Scenario; 3] {
+fn loads(shop: &Shop) -> [Scenario; 4] {
     let (keys, fence) = (&shop.buckets[0], &shop.fence);
-    let begin = LoadBegin { keys, fence, loader: LOADER }.call();
+    let hold = Hold { keys, fence, loader: LOADER }.call();
+    let clear = Clear { keys, fence, loader: LOADER, pages: 0..keys.pages() }.call();
     let rows: Vec<Row> = (60..90).map(|no| Row::Request(request(no), paid(no))).collect();
     let load = LoadRows { keys, fence, loader: LOADER, rows: &rows }.call();
     let open = shop.opening(0, LOADER, 400).call();
     [
-        scenario("load_begin", begin, |shop, value| {
+        scenario("hold", hold, |shop, value| {
             let (keys, fence) = (&shop.buckets[0], &shop.fence);
-            LoadBegin { keys, fence, loader: LOADER }.parse(value).map(drop)
+            Hold { keys, fence, loader: LOADER }.parse(value).map(drop)
+        }),
+        scenario("clear", clear, |shop, value| {
+            let (keys, fence) = (&shop.buckets[0], &shop.fence);
+            Clear { keys, fence, loader: LOADER, pages: 0..0 }.parse(value).map(drop)
         }),
         scenario("load_rows", load, |shop, value| {
             let (keys, fence) = (&shop.buckets[0], &shop.fence);
@@ -219,7 +224,7 @@ fn loads(shop: &Shop) -> [Scenario; 3] {
         scenario("open", open, |shop, value| shop.opening(0, LOADER, 0).parse(value).map(drop)),
     ]
     .map(|scenario| match scenario.script() {
-        Script::LoadBegin => scenario,
+        Script::Hold => scenario,
         _ => Scenario { state: State::Loading, ..scenario },
     })
 }

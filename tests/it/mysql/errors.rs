@@ -127,8 +127,10 @@ fn a_server_that_takes_no_writes_is_down() {
     run(async {
         let store = Store::with(ANY, |_| {}).await;
         store.server.sql("SET GLOBAL read_only = 1");
-        assert_says(&store.error().await, Class::Down, "--read-only");
+        let error = store.ledger.place(store.batch()).await.unwrap_err();
+        assert_says(&error, Class::Down, "--read-only");
         store.server.sql("SET GLOBAL read_only = 0");
+        assert_eq!(orders(&store.ledger, store.sku.no).await, []);
         store.works_again().await;
     });
 }
@@ -194,6 +196,10 @@ fn a_right_that_was_taken_away_is_named() {
             "REVOKE ALL ON floodgate.* FROM floodgate@127.0.0.1; \
              GRANT SELECT ON floodgate.* TO floodgate@127.0.0.1",
         );
+        let refused = MysqlLedger::open(&store.server.options()).unwrap_err().to_string();
+        assert!(refused.contains("command denied") && refused.contains("GRANT ALL"), "{refused}");
+        // Enough to open it, and not to sell.
+        store.server.sql("GRANT INSERT, UPDATE ON floodgate.tokens TO floodgate@127.0.0.1");
         let ledger = MysqlLedger::open(&store.server.options()).unwrap();
         let error = ledger.place(store.batch()).await.unwrap_err();
         assert_says(&error, Class::Down, "INSERT command denied");

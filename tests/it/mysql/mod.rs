@@ -2,6 +2,7 @@
 //! plans, and several writers at once. What both have in common is in `conformance/`.
 
 mod errors;
+mod fencing;
 mod opening;
 mod plans;
 mod schema;

@@ -85,7 +85,7 @@ fn a_process_that_does_not_finish_its_migration_is_named() {
     let error = MysqlLedger::open(&options).unwrap_err().to_string();
     assert!(error.contains("another process has been migrating"), "{error}");
     drop(other);
-    assert_eq!(MysqlLedger::open(&server.options()).unwrap().migrated().len(), 6);
+    assert_eq!(MysqlLedger::open(&server.options()).unwrap().migrated().len(), 8);
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn a_newer_schema_is_refused_and_an_older_one_is_brought_up_to_date() {
     let behind = MysqlLedger::open_for_reading(&options).unwrap_err().to_string();
     assert!(behind.contains("floodgate migrate"), "{behind}");
     let ledger = MysqlLedger::open(&options).unwrap();
-    assert_eq!(ledger.migrated().len(), 6);
+    assert_eq!(ledger.migrated().len(), 8);
     run(ledger.close());
     server.sql(
         "DROP TABLE tokens; DROP TABLE secrets; \
@@ -105,7 +105,7 @@ fn a_newer_schema_is_refused_and_an_older_one_is_brought_up_to_date() {
     assert_eq!(ledger.migrated(), ["0004_create_tokens"]);
     run(ledger.close());
     server.sql("INSERT INTO __diesel_schema_migrations (version) VALUES ('9999')");
-    refused(&options, &["9999", "0006", "newer program"]);
+    refused(&options, &["9999", "0008", "newer program"]);
     assert_eq!(MysqlLedger::schema_standing(&options).unwrap().unknown, ["9999"]);
 }
 
@@ -124,7 +124,7 @@ fn the_rights_in_the_manual_are_enough() {
         }
         assert_eq!(
             MysqlLedger::migrate(&at(&server, "migrates:secret", "floodgate")).unwrap().len(),
-            6
+            8
         );
         let ledger = MysqlLedger::open(&at(&server, "sells:secret", "floodgate")).unwrap();
         let sku = offer(&ledger, "sale", ANY, 5).await;

@@ -165,7 +165,7 @@ fn references(server: &MariaDb, table: &str) -> BTreeSet<String> {
 fn both_databases_have_the_same_schema() {
     let mut file = File::migrated();
     let server = MariaDb::start();
-    assert_eq!(MysqlLedger::migrate(&server.options()).unwrap().len(), 6);
+    assert_eq!(MysqlLedger::migrate(&server.options()).unwrap().len(), 8);
     for table in TABLES {
         assert_eq!(columns(&server, table), file.columns(table), "{table}");
         assert_eq!(unique_keys(&server, table), file.unique_keys(table), "{table}");

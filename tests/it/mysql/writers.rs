@@ -6,7 +6,7 @@ use std::sync::Arc;
 use floodgate::db::ladder::climb;
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
 use floodgate::db::{Class, Ledger};
-use floodgate::domain::{Failure, OrderIntent, Outcome, Phase, Refusal, RequestId, Sku};
+use floodgate::domain::{Epoch, Failure, OrderIntent, Outcome, Phase, Refusal, RequestId, Sku};
 use futures_util::future::join_all;
 
 use crate::support::offers::{
@@ -152,9 +152,10 @@ fn openings_of_a_sale_are_counted_once_each() {
         let ledgers = two_of(&server);
         offer(&*ledgers[0], "sale", ANY, 1).await;
         for opening in 1..=20 {
-            for next in [Phase::Open, Phase::Paused] {
+            let turns = [(Epoch(opening - 1), Phase::Open), (Epoch(opening), Phase::Paused)];
+            for (seen, next) in turns {
                 let turning = ledgers.iter().cycle().take(4);
-                let turning = turning.map(|l| l.turn_sale("sale".parse().unwrap(), next, 1));
+                let turning = turning.map(|l| l.turn_sale("sale".parse().unwrap(), seen, next, 1));
                 for sale in join_all(turning).await {
                     assert_eq!(sale.unwrap().unwrap().epoch.0, opening);
                 }
@@ -172,6 +173,6 @@ fn processes_that_start_at_once_migrate_once() {
         let starts: Vec<_> = (0..4).map(|_| scope.spawn(open(options.clone()))).collect();
         starts.into_iter().map(|start| start.join().unwrap().migrated().len()).collect()
     });
-    assert_eq!(migrated.iter().filter(|steps| **steps == 6).count(), 1, "{migrated:?}");
-    assert_eq!(migrated.iter().sum::<usize>(), 6, "{migrated:?}");
+    assert_eq!(migrated.iter().filter(|steps| **steps == 8).count(), 1, "{migrated:?}");
+    assert_eq!(migrated.iter().sum::<usize>(), 8, "{migrated:?}");
 }

@@ -133,9 +133,9 @@ fn a_server_that_is_still_reading_its_file() {
 #[test]
 fn a_master_that_became_a_replica() {
     let set = Replicated::start(1);
-    let heard = Heard::default();
+    let heard = Heard::of([set.master.port()]);
     run(async {
-        let links = Links::new(options(&set.master.url()), Some(heard.observer())).unwrap();
+        let links = Links::new(options(&set.master.url())).unwrap();
         ask(&links, Lane::Hot, "a", add("a", 1)).await.unwrap();
         let copied = || set.replicas[0].cmd(&["EXISTS", "a"]) == redis::Value::Int(1);
         until("the copy", async || copied().then_some(())).await;
@@ -151,7 +151,7 @@ fn a_master_that_became_a_replica() {
         assert!(error.to_string().contains(&other), "{error}");
         assert_eq!(set.replicas[0].text(&["GET", "a"]), "1");
     });
-    assert_eq!(heard.count("Lost"), 1, "{}", heard.all());
+    assert_eq!(heard.count("redis connection given up"), 1, "{}", heard.all());
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn a_script_that_nobody_gave_is_not_sent() {
     run(async {
         let mut options = options(&redis.url());
         options.scripts = std::sync::Arc::new([]);
-        let links = Links::new(options, None).unwrap();
+        let links = Links::new(options).unwrap();
         let error = ask(&links, Lane::Hot, "a", add("a", 1)).await.unwrap_err();
         assert!(matches!(error, Error::NotSent { .. }), "{error:?}");
     });
@@ -219,7 +219,7 @@ fn a_script_that_does_not_compile_is_named() {
         let mut options = options(&redis.url());
         let text = "#!lua\nreturn (".to_owned();
         options.scripts = [ScriptSource { name: "broken", text }].into();
-        let links = Links::new(options, None).unwrap();
+        let links = Links::new(options).unwrap();
         let error = links.link(Lane::Hot, "a").await.unwrap_err().to_string();
         assert!(error.contains("script broken: "), "{error}");
     });

@@ -6,6 +6,7 @@ use redis::Value;
 use super::{Ask, add, ask, command, until_connected};
 use crate::support::links::{Heard, impatient, links, options, run};
 use crate::support::servers::cluster::Cluster;
+use crate::support::servers::redis::Redis;
 use crate::support::wait::until;
 
 fn code(error: &Error) -> &str {
@@ -57,9 +58,9 @@ fn keys_of_two_slots_in_one_command_are_a_defect() {
 #[test]
 fn a_slot_that_moves_is_refused_and_then_found() {
     let cluster = Cluster::start(&[]);
-    let heard = Heard::default();
+    let heard = Heard::of(cluster.nodes.iter().map(Redis::port));
     run(async {
-        let links = Links::new(options(&cluster.url(&[0, 1, 2])), Some(heard.observer())).unwrap();
+        let links = Links::new(options(&cluster.url(&[0, 1, 2]))).unwrap();
         let key = cluster.keys_of(0, 1).remove(0);
         let slot = cluster.slot(&key);
         let other = format!("{key}:other");
@@ -93,14 +94,14 @@ fn a_slot_that_moves_is_refused_and_then_found() {
         let link = links.link(Lane::Hot, &key).await.unwrap();
         assert_eq!(link.identity().node.port, cluster.nodes[1].port());
     });
-    assert_eq!(heard.count("Lost"), 0, "{}", heard.all());
+    assert_eq!(heard.count("redis connection given up"), 0, "{}", heard.all());
 }
 
 #[test]
 fn a_node_that_dies_is_found_again_and_the_others_go_on() {
     let cluster = Cluster::start(&["cluster-require-full-coverage no"]);
     run(async {
-        let links = Links::new(impatient(&cluster.url(&[0, 1, 2])), None).unwrap();
+        let links = Links::new(impatient(&cluster.url(&[0, 1, 2]))).unwrap();
         let keys: Vec<_> = (0..3).map(|node| cluster.keys_of(node, 1).remove(0)).collect();
         for key in &keys {
             until_connected(&links, key).await;
@@ -127,7 +128,7 @@ fn a_node_that_dies_is_found_again_and_the_others_go_on() {
 fn a_cluster_that_is_not_whole_is_down() {
     let cluster = Cluster::start(&[]);
     run(async {
-        let links = Links::new(impatient(&cluster.url(&[1])), None).unwrap();
+        let links = Links::new(impatient(&cluster.url(&[1]))).unwrap();
         let key = cluster.keys_of(1, 1).remove(0);
         until_connected(&links, &key).await;
         cluster.nodes[0].kill();
@@ -148,7 +149,7 @@ fn a_cluster_that_is_not_whole_is_down() {
 
 #[test]
 fn a_single_server_is_no_cluster() {
-    let redis = crate::support::servers::redis::Redis::start();
+    let redis = Redis::start();
     run(async {
         let links = links(&format!("redis+cluster://{}", redis.addr()));
         let error = links.link(Lane::Hot, "a").await.unwrap_err();

@@ -5,15 +5,16 @@ use redis::Value;
 
 use super::{add, ask, until_connected};
 use crate::support::links::{Heard, impatient, links, run};
+use crate::support::servers::redis::Redis;
 use crate::support::servers::sentinel::Watched;
 use crate::support::wait::until;
 
 #[test]
 fn a_master_that_is_killed_is_replaced_by_what_the_sentinels_chose() {
     let set = Watched::start(&[]);
-    let heard = Heard::default();
+    let heard = Heard::of(set.servers.iter().map(Redis::port));
     run(async {
-        let links = Links::new(impatient(&set.url()), Some(heard.observer())).unwrap();
+        let links = Links::new(impatient(&set.url())).unwrap();
         let old = until_connected(&links, "a").await;
         assert_eq!(old.identity().node.port, set.servers[0].port());
         // Two of three are enough.
@@ -31,7 +32,7 @@ fn a_master_that_is_killed_is_replaced_by_what_the_sentinels_chose() {
         let server = set.servers.iter().find(|one| one.port() == new.identity().node.port).unwrap();
         assert_eq!(server.info("role"), "master");
     });
-    assert_eq!(heard.count("Moved"), 1, "{}", heard.all());
+    assert_eq!(heard.count("redis masters moved"), 1, "{}", heard.all());
 }
 
 #[test]

@@ -62,7 +62,7 @@ fn a_server_without_a_file_is_no_place_for_what_must_last() {
     let redis = Redis::start();
     run(async {
         let options = LinkOptions { durability: Durability::Aof, ..options(&redis.url()) };
-        let links = Links::new(options, None).unwrap();
+        let links = Links::new(options).unwrap();
         let error = links.link(Lane::Hot, "a").await.unwrap_err().to_string();
         assert!(error.contains("set appendonly yes"), "{error}");
         redis.cmd(&["CONFIG", "SET", "appendonly", "yes"]);
@@ -73,16 +73,16 @@ fn a_server_without_a_file_is_no_place_for_what_must_last() {
 #[test]
 fn a_killed_server_is_found_again_as_another_one() {
     let redis = Redis::start();
-    let heard = Heard::default();
+    let heard = Heard::of([redis.port()]);
     run(async {
-        let links = Links::new(options(&redis.url()), Some(heard.observer())).unwrap();
+        let links = Links::new(options(&redis.url())).unwrap();
         let old = links.link(Lane::Hot, "a").await.unwrap();
         redis.kill();
         until("the end", async || (!old.is_alive()).then_some(())).await;
         until("an attempt", async || {
             let error = ask(&links, Lane::Hot, "a", add("a", 1)).await.unwrap_err();
             assert_eq!(error.class(), Class::NotDone, "{error}");
-            (heard.count("NotConnected") > 0).then_some(())
+            (heard.count("redis not connected") > 0).then_some(())
         })
         .await;
         redis.restart();
@@ -93,8 +93,8 @@ fn a_killed_server_is_found_again_as_another_one() {
         assert_eq!(error.class(), Class::NotDone, "the old one is not revived: {error}");
         ask(&links, Lane::Hot, "a", add("a", 1)).await.unwrap();
     });
-    assert_eq!(heard.count("Lost"), 1, "{}", heard.all());
-    assert_eq!(heard.count("Connected"), 2, "{}", heard.all());
+    assert_eq!(heard.count("redis connection given up"), 1, "{}", heard.all());
+    assert_eq!(heard.count("redis connected"), 2, "{}", heard.all());
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn what_was_answered_survives_a_kill_if_the_file_is_written_first() {
     let redis = Redis::start_with(AOF_ALWAYS);
     run(async {
         let aof = LinkOptions { durability: Durability::Aof, ..options(&redis.url()) };
-        let links = Links::new(aof, None).unwrap();
+        let links = Links::new(aof).unwrap();
         let mut answered = 0;
         for round in 1..=5 {
             let link = until_connected(&links, "a").await;
@@ -132,9 +132,9 @@ fn what_was_answered_survives_a_kill_if_the_file_is_written_first() {
 #[test]
 fn a_frozen_server_leaves_calls_unknown_and_may_do_them_late() {
     let redis = Redis::start();
-    let heard = Heard::default();
+    let heard = Heard::of([redis.port()]);
     run(async {
-        let links = Links::new(impatient(&redis.url()), Some(heard.observer())).unwrap();
+        let links = Links::new(impatient(&redis.url())).unwrap();
         let link = links.link(Lane::Hot, "a").await.unwrap();
         redis.stop();
         let error = link.call(&[add("a", 1)]).await.unwrap_err();
@@ -147,7 +147,12 @@ fn a_frozen_server_leaves_calls_unknown_and_may_do_them_late() {
         until_connected(&links, "a").await;
         until("the late write", async || (redis.text(&["GET", "a"]) == "1").then_some(())).await;
     });
-    assert!(heard.count("TimedOut") >= 3 && heard.count("Lost") >= 1, "{}", heard.all());
+    assert!(
+        heard.count("redis did not answer in time") >= 3
+            && heard.count("redis connection given up") >= 1,
+        "{}",
+        heard.all()
+    );
 }
 
 #[test]
@@ -157,7 +162,7 @@ fn a_black_hole_is_noticed_and_left_when_it_heals() {
     run(async {
         let mut options = impatient(&url(&proxy));
         options.connect_timeout = options.command_timeout;
-        let links = Links::new(options, None).unwrap();
+        let links = Links::new(options).unwrap();
         for mode in [Mode::Lose(None), Mode::Hold(None)] {
             let link = until_connected(&links, "a").await;
             proxy.set(mode);
@@ -257,9 +262,9 @@ fn no_connection_is_left_behind() {
 #[test]
 fn many_callers_share_one_connection_per_lane() {
     let redis = Redis::start();
-    let heard = Heard::default();
+    let heard = Heard::of([redis.port()]);
     run(async {
-        let links = Links::new(options(&redis.url()), Some(heard.observer())).unwrap();
+        let links = Links::new(options(&redis.url())).unwrap();
         let calls = (0..200).map(|number| {
             let (links, lane) = (links.clone(), [Lane::Hot, Lane::Results][number % 2]);
             async move { ask(&links, lane, "a", add("a", 1)).await }
@@ -269,25 +274,30 @@ fn many_callers_share_one_connection_per_lane() {
         assert_eq!(redis.text(&["GET", "a"]), "200");
         until("two connections", async || (redis.clients() == 2).then_some(())).await;
     });
-    assert_eq!(heard.count("Connected"), 2, "{}", heard.all());
+    assert_eq!(heard.count("redis connected"), 2, "{}", heard.all());
 }
 
 #[test]
 fn in_an_outage_callers_are_refused_at_once() {
     let redis = Redis::start();
     redis.kill();
-    let heard = Heard::default();
+    let heard = Heard::of([redis.port()]);
     run(async {
         let hour = std::time::Duration::from_secs(3_600);
         let slow =
             LinkOptions { reconnect_min: hour, reconnect_max: hour, ..options(&redis.url()) };
-        let links = Links::new(slow, Some(heard.observer())).unwrap();
+        let links = Links::new(slow).unwrap();
         for _ in 0..1_000 {
             let error = links.link(Lane::Hot, "a").await.unwrap_err();
             assert!(matches!(error, Error::NotSent { .. }), "{error:?}");
         }
     });
-    assert_eq!(heard.count("NotConnected"), 1, "one attempt for all of them: {}", heard.all());
+    assert_eq!(
+        heard.count("redis not connected"),
+        1,
+        "one attempt for all of them: {}",
+        heard.all()
+    );
 }
 
 #[test]
@@ -297,4 +307,52 @@ fn connections_outlive_the_runtime_that_asked_for_them() {
     let link = run(links.link(Lane::Hot, "a")).unwrap();
     let answers = run(link.call(&[add("a", 1)])).unwrap();
     assert_eq!(answers, [Ok(Value::Int(1))]);
+}
+
+#[test]
+fn a_server_that_was_demoted_and_promoted_again_is_another_one() {
+    let (redis, other, third) = (Redis::start(), Redis::start(), Redis::start());
+    run(async {
+        let links = links(&redis.url());
+        let hot = links.link(Lane::Hot, "a").await.unwrap();
+        let results = links.link(Lane::Results, "a").await.unwrap();
+        // Replicas that come do not make it another one.
+        other.replica_of(&redis);
+        other.replica_of_no_one();
+        links.verify().await.unwrap();
+        assert!(hot.is_alive() && results.is_alive());
+
+        redis.replica_of(&other);
+        let demoted = links.verify().await.unwrap_err();
+        assert_eq!(demoted.class(), Class::NotDone);
+        assert!(demoted.to_string().contains("no longer a master"), "{demoted}");
+        assert!(!hot.is_alive() && !results.is_alive());
+        redis.replica_of_no_one();
+        let new = until_connected(&links, "a").await;
+        assert_eq!(new.identity().run_id, hot.identity().run_id);
+        assert_ne!(new.identity().server(), hot.identity().server());
+
+        // There and back between two looks. Data that came twice from one server that never had
+        // any from here names no bucket of this one.
+        redis.replica_of(&third);
+        redis.replica_of_no_one();
+        let promoted = links.verify().await.unwrap_err().to_string();
+        assert!(promoted.contains("promoted since"), "{promoted}");
+        assert!(!new.is_alive());
+    });
+}
+
+#[test]
+fn a_server_that_may_delete_when_it_is_full_is_refused() {
+    let redis = Redis::start_with(&["maxmemory-policy volatile-lru"]);
+    run(async {
+        let links = links(&redis.url());
+        let error = links.link(Lane::Hot, "a").await.unwrap_err();
+        assert_eq!(error.class(), Class::NotDone);
+        let said = error.to_string();
+        assert!(said.contains("maxmemory-policy is volatile-lru"), "{said}");
+        assert!(said.contains("set maxmemory-policy noeviction in redis.conf"), "{said}");
+        redis.cmd(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+        until_connected(&links, "a").await;
+    });
 }

@@ -77,27 +77,11 @@ impl FakeBroker {
         self.state.lock().ready[at].num_before = num_before;
     }
 
-    /// Brings what was published to a delay queue back, as the end of the delay would.
-    pub fn end_delays(&self) {
-        self.bring_back(|route| matches!(route, Route::Retry { .. }));
-    }
-
     /// Brings the dead letters back, as an operator would.
     pub fn replay(&self) {
-        self.bring_back(|route| *route == Route::Dead);
-    }
-
-    fn bring_back(&self, of: impl Fn(&Route) -> bool) {
-        let all = std::mem::take(&mut self.state.lock().published);
-        let (chosen, rest): (Vec<_>, Vec<_>) =
-            all.into_iter().partition(|message| of(&message.route));
-        self.state.lock().published.extend(rest);
-        for message in chosen {
-            let headers = Headers {
-                attempts: if message.route == Route::Dead { 0 } else { message.headers.attempts },
-                ..message.headers
-            };
-            self.put(headers, "0", message.body);
+        let dead = std::mem::take(&mut self.state.lock().published);
+        for message in dead {
+            self.put(Headers { attempts: 0, ..message.headers }, "0", message.body);
         }
     }
 
@@ -108,8 +92,8 @@ impl FakeBroker {
 
     /// The dead letters.
     pub fn dead(&self) -> Vec<Message> {
-        let mut dead = self.published();
-        dead.retain(|message| message.route == Route::Dead);
+        let dead = self.published();
+        assert!(dead.iter().all(|message| message.route == Route::Dead), "{dead:?}");
         dead
     }
 

@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
-use floodgate::db::{Anomalies, AuditRow, Error, Ledger, OrderCursor, Placing, Tally, Visit};
+use floodgate::db::{
+    Anomalies, AnomaliesOverAll, AuditRow, Class, Error, Ledger, OrderCursor, Placing, Tally, Visit,
+};
 use floodgate::domain::{
-    BuyerId, DeadLetter, Examination, Failure, Journey, Kept, LetterCounts, LetterFilter, LetterNo,
-    LetterTurn, NewLetter, Order, OrderIntent, Phase, RequestId, Sale, SaleDraft, SaleId, SkuNo,
-    WholeLetter,
+    BuyerId, DeadLetter, Epoch, Examination, Failure, Journey, Kept, LetterCounts, LetterFilter,
+    LetterNo, LetterTurn, NewLetter, Order, OrderIntent, Phase, RequestId, Sale, SaleDraft, SaleId,
+    SkuNo, WholeLetter,
 };
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -23,12 +25,20 @@ pub enum Fault {
     Frozen,
     /// It writes, and its answer is lost.
     Mute,
+    /// It writes, its answer is lost, and it is down from then on.
+    MuteThenDown,
     /// It never says what became of this one request.
     NeverSays(RequestId),
     /// It refuses every batch with this request, with an error that explains nothing.
     Refuses(RequestId),
+    /// It can be read, and refuses every write with an error of this class.
+    RefusesAll(Class),
     /// Whoever brings this request panics.
     Kills(RequestId),
+    /// It takes orders, and no refusals.
+    RecordsNothing,
+    /// It writes what holds this request, and whoever brought it panics.
+    WritesAndKills(RequestId),
     /// It refuses every dead letter with this request, as a table that was changed by hand would.
     RefusesLetter(RequestId),
 }
@@ -70,26 +80,45 @@ impl FaultyLedger {
         let mut fault = self.fault.subscribe();
         drop(fault.wait_for(|fault| *fault != Fault::Frozen).await);
         let fault = *fault.borrow();
-        if fault == Fault::Down {
-            self.num_refused.fetch_add(1, Ordering::SeqCst);
-            return Err(Error::NoConnection { reason: "it is down on purpose".to_owned() });
-        }
-        Ok(())
+        if fault == Fault::Down { Err(self.away()) } else { Ok(()) }
+    }
+
+    fn away(&self) -> Error {
+        self.num_refused.fetch_add(1, Ordering::SeqCst);
+        Error::NoConnection { reason: "it is down on purpose".to_owned() }
+    }
+
+    /// Before a call that writes.
+    async fn begin_write(&self) -> Result<(), Error> {
+        self.begin().await?;
+        let Fault::RefusesAll(class) = *self.fault.borrow() else { return Ok(()) };
+        self.num_refused.fetch_add(1, Ordering::SeqCst);
+        Err(match class {
+            Class::Retry => Error::Full,
+            Class::Down => Error::NoConnection { reason: "no write, on purpose".to_owned() },
+            Class::Unknown => Error::TimedOut { doing: "anything" },
+            Class::Bug => Error::Unstorable { what: "anything, on purpose".to_owned() },
+        })
     }
 
     /// After a call that wrote.
     fn end(&self, doing: &'static str) -> Result<(), Error> {
-        if *self.fault.borrow() == Fault::Mute {
-            return Err(Error::TimedOut { doing });
+        let fault = *self.fault.borrow();
+        match fault {
+            Fault::Mute => Err(Error::TimedOut { doing }),
+            Fault::MuteThenDown => {
+                self.set(Fault::Down);
+                Err(Error::TimedOut { doing })
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 
 #[async_trait]
 impl Ledger for FaultyLedger {
     async fn place(&self, batch: Vec<OrderIntent>) -> Result<Placing, Error> {
-        self.begin().await?;
+        self.begin_write().await?;
         let fault = *self.fault.borrow();
         self.batches.lock().push(batch.iter().map(|intent| intent.request.get()).collect());
         let holds = |request| batch.iter().any(|intent| intent.request == request);
@@ -103,7 +132,9 @@ impl Ledger for FaultyLedger {
             Fault::Kills(request) if holds(request) => panic!("this order kills, on purpose"),
             _ => {}
         }
+        let dies = matches!(fault, Fault::WritesAndKills(request) if holds(request));
         let placing = self.inner.place(batch).await?;
+        assert!(!dies, "the answer kills, on purpose");
         self.end("place").map(|()| placing)
     }
 
@@ -114,19 +145,28 @@ impl Ledger for FaultyLedger {
     }
 
     async fn record_failures(&self, failures: Vec<Failure>) -> Result<(), Error> {
-        self.begin().await?;
+        self.begin_write().await?;
+        if *self.fault.borrow() == Fault::RecordsNothing {
+            return Err(self.away());
+        }
         self.inner.record_failures(failures).await?;
         self.end("record failures")
     }
 
     async fn create_sale(&self, draft: SaleDraft, now_ms: i64) -> Result<Option<Sale>, Error> {
-        self.begin().await?;
+        self.begin_write().await?;
         self.inner.create_sale(draft, now_ms).await
     }
 
-    async fn turn_sale(&self, id: SaleId, to: Phase, now_ms: i64) -> Result<Option<Sale>, Error> {
-        self.begin().await?;
-        self.inner.turn_sale(id, to, now_ms).await
+    async fn turn_sale(
+        &self,
+        id: SaleId,
+        epoch: Epoch,
+        to: Phase,
+        now_ms: i64,
+    ) -> Result<Option<Sale>, Error> {
+        self.begin_write().await?;
+        self.inner.turn_sale(id, epoch, to, now_ms).await
     }
 
     async fn sales(&self) -> Result<Vec<Sale>, Error> {
@@ -159,11 +199,6 @@ impl Ledger for FaultyLedger {
         self.inner.scan_audit(sku, visit).await
     }
 
-    async fn order(&self, request: RequestId) -> Result<Option<Order>, Error> {
-        self.begin().await?;
-        self.inner.order(request).await
-    }
-
     async fn journey(&self, request: RequestId) -> Result<Option<Journey>, Error> {
         self.begin().await?;
         self.inner.journey(request).await
@@ -189,12 +224,17 @@ impl Ledger for FaultyLedger {
         self.inner.anomalies(sku).await
     }
 
+    async fn anomalies_over_all(&self) -> Result<AnomaliesOverAll, Error> {
+        self.begin().await?;
+        self.inner.anomalies_over_all().await
+    }
+
     async fn keep_dead_letters(
         &self,
         letters: Vec<NewLetter>,
         now_ms: i64,
     ) -> Result<Vec<Kept>, Error> {
-        self.begin().await?;
+        self.begin_write().await?;
         if let Fault::RefusesLetter(request) = *self.fault.borrow()
             && letters.iter().any(|letter| letter.requests.contains(&request))
         {
@@ -214,15 +254,19 @@ impl Ledger for FaultyLedger {
         self.inner.dead_letter(no).await
     }
 
-    async fn dead_letters_with(&self, request: RequestId) -> Result<Vec<DeadLetter>, Error> {
-        self.begin().await?;
-        self.inner.dead_letters_with(request).await
-    }
-
     async fn turn_dead_letter(&self, turn: LetterTurn) -> Result<bool, Error> {
-        self.begin().await?;
+        self.begin_write().await?;
         let turned = self.inner.turn_dead_letter(turn).await?;
         self.end("turn a dead letter").map(|()| turned)
+    }
+
+    async fn ending_letters(
+        &self,
+        after: LetterNo,
+        limit: u32,
+    ) -> Result<Vec<(DeadLetter, Vec<u8>)>, Error> {
+        self.begin().await?;
+        self.inner.ending_letters(after, limit).await
     }
 
     async fn count_dead_letters(&self) -> Result<LetterCounts, Error> {
@@ -241,7 +285,7 @@ impl Ledger for FaultyLedger {
     }
 
     async fn next_token(&self, name: &'static str) -> Result<i64, Error> {
-        self.begin().await?;
+        self.begin_write().await?;
         self.inner.next_token(name).await
     }
 

@@ -1,7 +1,6 @@
-//! A stock that does not hear of results for a while.
+//! A stock that fails for a while.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use floodgate::domain::book::BookSnapshot;
@@ -10,29 +9,75 @@ use floodgate::domain::{
     BucketNo, BuyerId, Epoch, Failure, Loan, Order, OrderIntent, Phase, RequestId, Reservation,
     Sku, SkuNo, Standing, Verdict,
 };
-use floodgate::stock::{BucketKey, Condition, Error, LoaderToken, Loading, RequestStanding, Stock};
+use floodgate::stock::{
+    BucketKey, Condition, Error, LoaderToken, Loading, QueuedPage, RequestStanding, Stock,
+};
+use tokio::sync::watch;
+
+/// How it fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StockFault {
+    None,
+    /// It does not take results.
+    Deaf,
+    /// It carries out reservations, and answers when the fault is over.
+    Held,
+    /// It carries out reservations, whoever asked for them panics, and then it is away.
+    KillsAndLeaves,
+    /// It takes no reservations.
+    Away,
+    /// It takes results, and answers when the fault is over.
+    ResultsWait,
+    /// It lends, and the answer is lost.
+    MuteLender,
+    /// It does not tell its counts.
+    Fenced,
+    /// It does not say in which condition it is until the fault is over.
+    Hangs,
+    /// It does not begin to load this SKU before the fault is over.
+    LoadWaits(SkuNo),
+}
 
 /// A stock in front of another, with a switch.
 pub struct FaultyStock {
     inner: Arc<dyn Stock>,
-    is_deaf: AtomicBool,
+    fault: watch::Sender<StockFault>,
+    waiting: Arc<()>,
 }
 
 impl FaultyStock {
     pub fn new(inner: Arc<dyn Stock>) -> Self {
-        Self { inner, is_deaf: AtomicBool::new(false) }
+        Self { inner, fault: watch::Sender::new(StockFault::None), waiting: Arc::default() }
     }
 
-    /// Does not take results, or does.
+    /// How many callers wait for the fault to be over.
+    pub fn num_waiting(&self) -> usize {
+        Arc::strong_count(&self.waiting) - 1
+    }
+
+    pub fn set(&self, fault: StockFault) {
+        self.fault.send_replace(fault);
+    }
+
+    /// Takes neither results nor verbs, or does.
     pub fn set_deaf(&self, deaf: bool) {
-        self.is_deaf.store(deaf, Ordering::SeqCst);
+        self.set(if deaf { StockFault::Deaf } else { StockFault::None });
+    }
+
+    fn is(&self, fault: StockFault) -> bool {
+        *self.fault.borrow() == fault
     }
 
     fn listen(&self) -> Result<(), Error> {
-        if self.is_deaf.load(Ordering::SeqCst) {
+        if self.is(StockFault::Deaf) {
             return Err(Error::Unavailable { reason: "deaf on purpose".to_owned() });
         }
         Ok(())
+    }
+
+    async fn until_not(&self, held: StockFault) {
+        let (_waiting, mut fault) = (Arc::clone(&self.waiting), self.fault.subscribe());
+        drop(fault.wait_for(|fault| *fault != held).await);
     }
 }
 
@@ -40,7 +85,9 @@ impl FaultyStock {
 impl Stock for FaultyStock {
     async fn settle(&self, orders: Vec<(BucketNo, Order)>) -> Result<(), Error> {
         self.listen()?;
-        self.inner.settle(orders).await
+        let settled = self.inner.settle(orders).await;
+        self.until_not(StockFault::ResultsWait).await;
+        settled
     }
 
     async fn release(&self, bucket: BucketKey, refused: Vec<Failure>) -> Result<(), Error> {
@@ -54,6 +101,7 @@ impl Stock for FaultyStock {
         num_orders: u64,
         loader: LoaderToken,
     ) -> Result<Box<dyn Loading>, Error> {
+        self.until_not(StockFault::LoadWaits(sku.no)).await;
         self.inner.load(sku, num_orders, loader).await
     }
 
@@ -63,10 +111,12 @@ impl Stock for FaultyStock {
         phase: Phase,
         epoch: Epoch,
     ) -> Result<Condition, Error> {
+        self.until_not(StockFault::Hangs).await;
         self.inner.condition(sku, phase, epoch).await
     }
 
-    async fn turn(&self, sku: SkuNo, phase: Phase, epoch: Epoch) -> Result<(), Error> {
+    async fn turn(&self, sku: &Arc<Sku>, phase: Phase, epoch: Epoch) -> Result<(), Error> {
+        self.listen()?;
         self.inner.turn(sku, phase, epoch).await
     }
 
@@ -75,11 +125,16 @@ impl Stock for FaultyStock {
         bucket: BucketKey,
         batch: Vec<Reservation>,
     ) -> Result<Vec<Verdict>, Error> {
-        self.inner.reserve(bucket, batch).await
-    }
-
-    async fn withdraw(&self, bucket: BucketKey, requests: Vec<RequestId>) -> Result<bool, Error> {
-        self.inner.withdraw(bucket, requests).await
+        if self.is(StockFault::Away) {
+            return Err(Error::Unavailable { reason: "away on purpose".to_owned() });
+        }
+        let verdicts = self.inner.reserve(bucket, batch).await;
+        self.until_not(StockFault::Held).await;
+        if self.is(StockFault::KillsAndLeaves) {
+            self.set(StockFault::Away);
+            panic!("this batch kills, on purpose");
+        }
+        verdicts
     }
 
     async fn unsettled(
@@ -90,8 +145,17 @@ impl Stock for FaultyStock {
         self.inner.unsettled(bucket, before_ms).await
     }
 
+    async fn queued(&self, bucket: BucketKey, page: u16) -> Result<QueuedPage, Error> {
+        self.inner.queued(bucket, page).await
+    }
+
     async fn lend(&self, from: BucketKey, to: BucketNo, want: u32) -> Result<Option<Loan>, Error> {
-        self.inner.lend(from, to, want).await
+        let loan = self.inner.lend(from, to, want).await?;
+        if self.is(StockFault::MuteLender) {
+            let reason = "lost on purpose".to_owned();
+            return Err(Error::Unknown { doing: "lending units", reason });
+        }
+        Ok(loan)
     }
 
     async fn borrow(&self, from: BucketKey, to: BucketNo, loan: Loan) -> Result<u32, Error> {
@@ -160,6 +224,9 @@ impl Stock for FaultyStock {
     }
 
     async fn facts(&self, sku: SkuNo) -> Result<Option<GateFacts>, Error> {
+        if self.is(StockFault::Fenced) {
+            return Err(Error::Fenced { sku, reason: "fenced on purpose".to_owned() });
+        }
         self.inner.facts(sku).await
     }
 }

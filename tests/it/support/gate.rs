@@ -10,14 +10,14 @@ use serde_json::{Value as Json, json};
 use tempfile::TempDir;
 
 use super::app::TestApp;
-use super::crowd::{Heard, History, Verdict, Wish, send};
+use super::crowd::{Attempt, History, Verdict, Wish, check_promises, send};
 use super::fault_proxy::FaultProxy;
 use super::orders::orders_in;
 use super::process::Server;
 use super::servers::mariadb::MariaDb;
 use super::servers::redis::Redis;
 use super::servers::redis_users::User;
-use super::wait::{DEADLINE, until};
+use super::wait::{DEADLINE, DRAINS_WITHIN, until};
 
 /// Everything that waits for a while in production waits a moment here.
 const QUICK: &[(&str, &str)] = &[
@@ -116,11 +116,13 @@ impl GateGround {
             (try_stage(internal, "unsettled").await == Some(0)).then_some(())
         })
         .await;
+        let drain = now_monotonic().duration_since(begun);
         assert_holds_at_rest(internal).await;
         let orders = orders_in(&self.settings(&[])).await;
         let verdict = history.judge(0, &orders, stock);
-        println!("drain_ms={}", now_monotonic().duration_since(begun).as_millis());
+        println!("drain_ms={}", drain.as_millis());
         verdict.assert_clean();
+        assert!(drain < DRAINS_WITHIN, "drained after {drain:?}");
         verdict
     }
 }
@@ -146,7 +148,7 @@ pub async fn audit_at_rest(internal: SocketAddr) -> Json {
 
 /// Buyers with one wish each.
 pub fn wishes(buyers: std::ops::Range<u64>) -> Vec<Wish> {
-    buyers.map(|buyer| Wish { buyer, request_id: None }).collect()
+    buyers.map(Wish::of).collect()
 }
 
 /// A stage of the sale `sale`; `None` while the server cannot say.
@@ -184,7 +186,8 @@ pub async fn buy_for_sure(public: SocketAddr, buyer_no: u64) -> Json {
 }
 
 /// Sends every wish until each has heard something final, as a buyer would who reads `busy` or
-/// `unknown`; in a tier that answers when the ledger has answered.
+/// `unknown`; in a tier that answers when the ledger has answered. Then everybody who was promised
+/// something asks again: the judge compares.
 pub async fn insist(public: SocketAddr, wishes: Arc<Vec<Wish>>, connections: usize) -> History {
     insist_until(public, wishes, connections, |heard| matches!(heard.status, Some(200 | 409))).await
 }
@@ -194,7 +197,7 @@ pub async fn insist_until(
     public: SocketAddr,
     wishes: Arc<Vec<Wish>>,
     connections: usize,
-    is_final: impl Fn(&Heard) -> bool,
+    is_final: impl Fn(&Attempt) -> bool,
 ) -> History {
     let mut history = History::default();
     let mut open: Vec<usize> = (0..wishes.len()).collect();
@@ -203,9 +206,10 @@ pub async fn insist_until(
         let last = history.heard.last();
         assert!(now_monotonic() < end, "{} wishes were never told: {last:?}", open.len());
         let sent = send(public, "sale", wishes.clone(), open.into(), connections).await;
-        let still = sent.heard.iter().filter(|heard| !is_final(heard));
-        open = still.map(|heard| heard.wish).collect();
-        history.heard.extend(sent.heard);
+        open = sent.heard.iter().filter(|heard| !is_final(heard)).map(|heard| heard.wish).collect();
+        history.absorb(sent);
     }
+    let checked = check_promises(public, "sale", wishes, &history, connections).await;
+    history.checked.extend(checked);
     history
 }

@@ -2,9 +2,10 @@
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use actix::Arbiter;
+use async_trait::async_trait;
 use floodgate::actors::OrderIntake;
 use floodgate::actors::child::Address;
 use floodgate::actors::drill::Drill;
@@ -20,7 +21,9 @@ use floodgate::metrics::Metrics;
 use floodgate::scripts::intent::pack_into;
 use floodgate::stock::BucketKey;
 use floodgate::tier::Backends;
+use floodgate::watermark::{self, Watermarks};
 use futures_util::FutureExt;
+use parking_lot::Mutex;
 
 use super::fake_broker::FakeBroker;
 use super::faulty_ledger::FaultyLedger;
@@ -33,6 +36,28 @@ use super::wait::until;
 /// Whose messages are ours.
 pub const INSTALLATION: &str = "0badcafe";
 
+/// What consumers announced, oldest first.
+#[derive(Debug, Default)]
+pub struct Announced(Mutex<Vec<i64>>);
+
+impl Announced {
+    pub fn all(&self) -> Vec<i64> {
+        self.0.lock().clone()
+    }
+}
+
+#[async_trait]
+impl Watermarks for Announced {
+    async fn announce(&self, _: u16, _: &str, watermark_ms: i64) -> Result<(), watermark::Error> {
+        self.0.lock().push(watermark_ms);
+        Ok(())
+    }
+
+    async fn of_queue(&self, _: u16) -> Result<Option<i64>, watermark::Error> {
+        Ok(self.all().pop())
+    }
+}
+
 /// See the module.
 pub struct IntakeRig {
     pub rig: Rig,
@@ -40,11 +65,10 @@ pub struct IntakeRig {
     pub ledger: Arc<FaultyLedger>,
     pub stock: Arc<FaultyStock>,
     pub metrics: Arc<Metrics>,
+    pub watermarks: Arc<Announced>,
     pub intake: Address<OrderIntake>,
     /// How often the catalog was refreshed.
     pub refreshed: Arc<AtomicU32>,
-    /// Whether the catalog cannot be refreshed, whatever the ledger's fault.
-    pub is_cut_off: Arc<AtomicBool>,
 }
 
 /// Settings whose waits are moments.
@@ -83,16 +107,18 @@ impl IntakeRig {
         rig.gates_begun().await;
         let broker = FakeBroker::default();
         let metrics = Arc::new(Metrics::new());
+        let watermarks = Arc::<Announced>::default();
         let refreshed = Arc::new(AtomicU32::new(0));
-        let is_cut_off = Arc::new(AtomicBool::new(false));
         let parts = IntakeParts {
             queue: 0,
             subscriber: Arc::new(broker.clone()),
             publisher: Arc::new(broker.clone()),
             orders: rig.actors.orders().clone(),
             catalog: rig.catalog.clone(),
-            refresh: refresh(&rig, &refreshed, &is_cut_off),
+            refresh: refresh(&rig, &refreshed),
+            ledger: rig.backends.ledger.clone(),
             breaker: rig.actors.breaker().clone(),
+            watermarks: watermarks.clone(),
             installation: INSTALLATION.into(),
             limits: IntakeLimits::of(settings),
             clock: rig.clock.clone(),
@@ -107,7 +133,7 @@ impl IntakeRig {
             drill: Drill::new(if strikes { settings.faults.panic_percent } else { 0.0 }),
             factory: Arc::new(move |life| OrderIntake::new(life, parts.clone())),
         });
-        Self { rig, broker, ledger, stock, metrics, intake, refreshed, is_cut_off }
+        Self { rig, broker, ledger, stock, metrics, watermarks, intake, refreshed }
     }
 
     /// An accepted request: units are taken, and nobody has told the ledger.
@@ -201,7 +227,7 @@ impl IntakeRig {
             .await;
         for request in &expected {
             let id = floodgate::domain::RequestId::new(*request).unwrap();
-            let order = self.rig.backends.ledger.order(id).await.unwrap();
+            let order = self.rig.backends.ledger.journey(id).await.unwrap().map(|it| it.order);
             assert!(order.is_some(), "{request} is no order");
         }
         // A row is there before its result is in the stock.
@@ -227,18 +253,11 @@ pub fn envelope(intents: &[OrderIntent]) -> (Headers, Vec<u8>) {
     (wire::headers(&body, INSTALLATION, START_MS).unwrap(), body)
 }
 
-fn refresh(rig: &Rig, refreshed: &Arc<AtomicU32>, is_cut_off: &Arc<AtomicBool>) -> Refresh {
+fn refresh(rig: &Rig, refreshed: &Arc<AtomicU32>) -> Refresh {
     let (desk, refreshed) = (rig.desk.clone(), refreshed.clone());
-    let is_cut_off = is_cut_off.clone();
     Arc::new(move || {
-        let (desk, is_cut_off) = (desk.clone(), is_cut_off.clone());
+        let desk = desk.clone();
         refreshed.fetch_add(1, Ordering::SeqCst);
-        async move {
-            if is_cut_off.load(Ordering::SeqCst) {
-                return Err("cut off on purpose".to_owned());
-            }
-            desk.learn().await.map(drop).map_err(|error| error.to_string())
-        }
-        .boxed()
+        async move { desk.learn().await.map(drop).map_err(|error| error.to_string()) }.boxed()
     })
 }

@@ -9,18 +9,21 @@ use floodgate::actors::child::Address;
 use floodgate::actors::dead_letter_keeper::LetterKeeperParts;
 use floodgate::actors::drill::Drill;
 use floodgate::actors::supervisor::{ChildSpec, Supervisor};
-use floodgate::broker::{MemoryBroker, Message, Publisher, Route, Sent, Topology};
+use floodgate::broker::{Message, Publisher, Route, Sent, Topology};
 use floodgate::db::Ledger;
 use floodgate::dead_letters::DeadLetterDesk;
-use floodgate::domain::{DeadLetter, LetterFilter, OrderIntent, WholeLetter};
+use floodgate::domain::{Counting, DeadLetter, LetterFilter, OrderIntent, WholeLetter};
 use floodgate::messages::{Stop, wire};
 use floodgate::metrics::Metrics;
 use floodgate::outbox::DeadEntry;
 use floodgate::scripts::intent;
 use floodgate::shutdown::Shutdown;
+use floodgate::stock::MemoryStock;
 use floodgate::tier::Pipeline;
 
 use super::faulty_ledger::FaultyLedger;
+use super::memory_broker::MemoryBroker;
+use super::reconcilers::watermarks;
 use super::relays::{FakeOutbox, INSTALLATION, Mishaps, World};
 use super::rig::START_MS;
 use super::wait::until;
@@ -48,16 +51,18 @@ impl Office {
     pub fn new() -> Self {
         let world = World::new(2);
         let ledger = Arc::new(FaultyLedger::new(world.ledger.clone()));
-        let broker = MemoryBroker::new(Topology::new("fg", 1, 5, vec![1000]));
+        let broker = MemoryBroker::new(Topology::new("fg", 1, 5));
         Self { world, broker, ledger }
     }
 
     pub fn pipeline(&self, broker: &MemoryBroker) -> Pipeline {
         let (store, mishaps) = (self.world.store.clone(), Mishaps::default());
+        let clock = self.world.clock.clone();
         Pipeline {
-            outbox: Arc::new(FakeOutbox { store, mishaps }),
+            outbox: Arc::new(FakeOutbox { store, clock, mishaps }),
             publisher: Arc::new(broker.clone()),
             subscriber: Arc::new(broker.clone()),
+            watermarks: watermarks(&self.world),
             installation: INSTALLATION.into(),
         }
     }
@@ -75,7 +80,6 @@ impl Office {
             ledger: self.ledger.clone(),
             pipeline: self.pipeline(&broker),
             catalog: self.world.catalog.clone(),
-            queues: 1,
             letters_max: LETTERS_MAX,
             every_ms: 5,
             backoff_min_ms: 1,
@@ -101,7 +105,8 @@ impl Office {
     pub fn desk(&self) -> DeadLetterDesk {
         let pipeline = self.pipeline(&self.broker.elsewhere());
         let (ledger, clock) = (self.ledger.clone(), self.world.clock.clone());
-        DeadLetterDesk::new(ledger, clock, Some(&pipeline), 1)
+        let stock = Arc::new(MemoryStock::new(Counting::Here));
+        DeadLetterDesk::new(ledger, stock, clock, Some(&pipeline), 1)
     }
 
     /// An entry of an outbox with these requests.
@@ -136,12 +141,6 @@ impl Office {
     pub async fn publish(&self, messages: Vec<Message>) {
         let sent = self.broker.elsewhere().outgoing(64).publish(messages).await;
         assert!(sent.iter().all(|sent| *sent == Sent::Confirmed), "{sent:?}");
-    }
-
-    /// Puts messages where those go that no queue wants.
-    pub async fn publish_unroutable(&self, messages: Vec<Message>) {
-        self.broker.lose_queue("orders.0");
-        self.publish(messages).await;
     }
 
     /// Buries an entry in an outbox, as a relay does.
@@ -210,5 +209,5 @@ pub fn numbers(letter: &WholeLetter) -> Vec<u64> {
 /// A letter by one of its requests.
 pub async fn letter_of(office: &Office, request: u64) -> DeadLetter {
     let request = floodgate::domain::RequestId::new(request).unwrap();
-    office.world.ledger.dead_letters_with(request).await.unwrap().remove(0)
+    office.world.ledger.dead_letters(LetterFilter::with(request), u32::MAX).await.unwrap().remove(0)
 }

@@ -68,17 +68,14 @@ impl MemoryLetters {
                 && filter.origin.is_none_or(|origin| letter.origin == origin)
                 && filter.before.is_none_or(|before| letter.no < before)
         };
-        let newest = self.letters.iter().rev().map(|(_, whole)| &whole.letter);
-        newest.filter(fits).take(limit as usize).cloned().collect()
+        let with =
+            |whole: &&WholeLetter| filter.request.is_none_or(|r| whole.requests.contains(&r));
+        let newest = self.letters.iter().rev().map(|(_, whole)| whole).filter(with);
+        newest.map(|whole| &whole.letter).filter(fits).take(limit as usize).cloned().collect()
     }
 
     pub fn whole(&self, no: LetterNo) -> Option<WholeLetter> {
         self.letters.iter().map(|(_, whole)| whole).find(|whole| whole.letter.no == no).cloned()
-    }
-
-    pub fn with(&self, request: RequestId) -> Vec<DeadLetter> {
-        let holds = self.letters.iter().rev().filter(|(_, l)| l.requests.contains(&request));
-        holds.map(|(_, whole)| whole.letter.clone()).collect()
     }
 
     pub fn turn(&mut self, turn: LetterTurn) -> bool {
@@ -101,14 +98,23 @@ impl MemoryLetters {
             open: count(LetterState::Open),
             replayed: count(LetterState::Replayed),
             parked: count(LetterState::Parked),
+            discarded: count(LetterState::Discarded),
         }
+    }
+
+    pub fn ending(&self, after: LetterNo, limit: u32) -> Vec<(DeadLetter, Vec<u8>)> {
+        let ends =
+            self.letters.iter().map(|(_, whole)| whole).filter(|whole| {
+                whole.letter.state != LetterState::Replayed && whole.letter.no > after
+            });
+        ends.take(limit as usize).map(|l| (l.letter.clone(), l.body.clone())).collect()
     }
 
     pub fn dead_among(&self, mut asked: Vec<RequestId>) -> Vec<RequestId> {
         asked.retain(|request| {
-            self.letters.iter().any(|(_, whole)| {
-                whole.letter.state != LetterState::Replayed && whole.requests.contains(request)
-            })
+            self.letters
+                .iter()
+                .any(|(_, whole)| whole.letter.state.is_end() && whole.requests.contains(request))
         });
         asked
     }

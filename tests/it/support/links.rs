@@ -1,11 +1,16 @@
 //! Connections to Redis for tests, and what was heard of them.
 
+use std::fmt::Debug;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
-use floodgate::redis_link::{Durability, Event, LinkOptions, Links, Observer, ScriptSource};
+use floodgate::redis_link::{Durability, LinkOptions, Links, ScriptSource};
 use parking_lot::Mutex;
+use tracing::field::Field;
+use tracing::{Event, Subscriber};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Far more than anything takes; a test that waits for it to pass makes it shorter.
 const PATIENT: Duration = Duration::from_secs(10);
@@ -37,25 +42,51 @@ pub fn impatient(url: &str) -> LinkOptions {
 }
 
 pub fn links(url: &str) -> Links {
-    Links::new(options(url), None).unwrap()
+    Links::new(options(url)).unwrap()
 }
 
-/// What an observer heard.
-#[derive(Clone, Default)]
-pub struct Heard(Arc<Mutex<Vec<String>>>);
+/// What the log says of the connections to some servers.
+pub struct Heard(Vec<String>);
 
 impl Heard {
-    pub fn observer(&self) -> Observer {
-        let heard = self.0.clone();
-        Arc::new(move |event: &Event<'_>| heard.lock().push(format!("{event:?}")))
+    pub fn of(ports: impl IntoIterator<Item = u16>) -> Self {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| tracing_subscriber::registry().with(Ear).init());
+        Self(ports.into_iter().map(|port| port.to_string()).collect())
     }
 
-    /// Events whose text begins like this.
+    /// Lines that begin like this.
     pub fn count(&self, begin: &str) -> usize {
-        self.0.lock().iter().filter(|event| event.starts_with(begin)).count()
+        self.lines().iter().filter(|line| line.starts_with(begin)).count()
     }
 
     pub fn all(&self) -> String {
-        self.0.lock().join("\n")
+        self.lines().join("\n")
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let numbers = |line: &&String| {
+            let mut numbers = line.split(|c: char| !c.is_ascii_digit());
+            numbers.any(|number| self.0.iter().any(|port| port == number))
+        };
+        LOG.lock().iter().filter(|line| numbers(line)).cloned().collect()
+    }
+}
+
+static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Writes down what connections log: several tests may do so in one process.
+struct Ear;
+
+impl<S: Subscriber> Layer<S> for Ear {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        if event.metadata().target().starts_with("floodgate::redis_link") {
+            let mut line = String::new();
+            event.record(&mut |field: &Field, value: &dyn Debug| match field.name() {
+                "message" => line.insert_str(0, &format!("{value:?}")),
+                name => line.push_str(&format!(" {name}={value:?}")),
+            });
+            LOG.lock().push(line);
+        }
     }
 }

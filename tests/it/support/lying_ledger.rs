@@ -3,11 +3,13 @@
 //! With every guard in place it keeps the promises of [`Ledger`]; each lie breaks one of them, so
 //! that a test can show that the checker sees it. It shares no code with the SQL ledgers.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use async_trait::async_trait;
-use floodgate::db::{Anomalies, AuditRow, Error, Ledger, OrderCursor, Placing, Tally, Visit};
+use floodgate::db::{
+    Anomalies, AnomaliesOverAll, AuditRow, Error, Ledger, OrderCursor, Placing, Tally, Visit,
+};
 use floodgate::domain::book::gives_back;
 use floodgate::domain::invariants::{FailureFacts, SkuFacts};
 use floodgate::domain::{
@@ -177,8 +179,16 @@ impl Ledger for LyingLedger {
     }
 
     async fn record_failures(&self, failures: Vec<Failure>) -> Result<(), Error> {
-        if !self.refuses() {
-            self.rows.lock().failures.extend(failures);
+        if self.refuses() {
+            return Ok(());
+        }
+        let mut rows = self.rows.lock();
+        for failure in failures {
+            let is_order = rows.orders.iter().any(|order| order.request == failure.request);
+            let is_known = rows.failures.iter().any(|known| known.request == failure.request);
+            if !is_order && !is_known {
+                rows.failures.push(failure);
+            }
         }
         Ok(())
     }
@@ -214,9 +224,16 @@ impl Ledger for LyingLedger {
         Ok(Some(sale))
     }
 
-    async fn turn_sale(&self, id: SaleId, next: Phase, now: i64) -> Result<Option<Sale>, Error> {
+    async fn turn_sale(
+        &self,
+        id: SaleId,
+        epoch: Epoch,
+        next: Phase,
+        now: i64,
+    ) -> Result<Option<Sale>, Error> {
         let mut rows = self.rows.lock();
-        let Some(sale) = rows.sales.iter_mut().find(|sale| sale.id == id) else { return Ok(None) };
+        let at = |sale: &&mut Sale| sale.id == id && sale.epoch == epoch;
+        let Some(sale) = rows.sales.iter_mut().find(at) else { return Ok(None) };
         sale.phase = next;
         if next == Phase::Open {
             sale.epoch = Epoch(sale.epoch.0 + 1);
@@ -247,8 +264,9 @@ impl Ledger for LyingLedger {
     }
 
     async fn scan_orders(&self, sku: SkuNo, mut visit: Visit<Order>) -> Result<(), Error> {
-        let rows = self.rows.lock();
-        let _complete = rows.orders.iter().filter(|o| o.sku == sku).all(|o| visit(*o));
+        let rows: Vec<_> =
+            self.rows.lock().orders.iter().filter(|o| o.sku == sku).copied().collect();
+        hand_over(move || rows.into_iter().all(&mut visit)).await;
         Ok(())
     }
 
@@ -274,15 +292,11 @@ impl Ledger for LyingLedger {
         Ok(())
     }
 
-    async fn order(&self, request: RequestId) -> Result<Option<Order>, Error> {
-        Ok(self.rows.lock().orders.iter().find(|o| o.request == request).copied())
-    }
-
     /// As an older version wrote it: nobody who judges orders looks at their way.
     async fn journey(&self, request: RequestId) -> Result<Option<Journey>, Error> {
         let (trace, published_at_ms, recorded_at_ms) = (TraceId(0), None, None);
         let told = |order| Journey { order, trace, published_at_ms, recorded_at_ms };
-        Ok(self.order(request).await?.map(told))
+        Ok(self.rows.lock().orders.iter().find(|o| o.request == request).copied().map(told))
     }
 
     async fn failure(&self, request: RequestId) -> Result<Option<Failure>, Error> {
@@ -302,16 +316,20 @@ impl Ledger for LyingLedger {
 
     async fn anomalies(&self, sku: SkuNo) -> Result<Anomalies, Error> {
         let rows = self.rows.lock();
+        let orders = rows.orders.iter().filter(|order| order.sku == sku);
+        let requests: HashSet<i64> = orders.map(|order| order.request.to_db()).collect();
+        let both = rows.failures.iter().map(|f| f.request.to_db());
+        let orders_and_failures = both.filter(|request| requests.contains(request)).collect();
+        Ok(Anomalies { orders_and_failures, wrong_quotas: Vec::new() })
+    }
+
+    async fn anomalies_over_all(&self) -> Result<AnomaliesOverAll, Error> {
         let mut per_request: HashMap<i64, i64> = HashMap::new();
-        for order in rows.orders.iter().filter(|o| o.sku == sku) {
+        for order in &self.rows.lock().orders {
             *per_request.entry(order.request.to_db()).or_default() += 1;
         }
-        let both = rows.failures.iter().map(|f| f.request.to_db());
-        Ok(Anomalies {
-            orders_and_failures: both.filter(|r| per_request.contains_key(r)).collect(),
-            duplicate_requests: per_request.into_iter().filter(|(_, n)| *n > 1).collect(),
-            wrong_quotas: Vec::new(),
-        })
+        let duplicate_requests = per_request.into_iter().filter(|(_, n)| *n > 1).collect();
+        Ok(AnomaliesOverAll { duplicate_requests, unknown_skus: Vec::new() })
     }
 
     async fn keep_dead_letters(
@@ -334,12 +352,16 @@ impl Ledger for LyingLedger {
         Ok(self.rows.lock().letters.whole(no))
     }
 
-    async fn dead_letters_with(&self, request: RequestId) -> Result<Vec<DeadLetter>, Error> {
-        Ok(self.rows.lock().letters.with(request))
-    }
-
     async fn turn_dead_letter(&self, turn: LetterTurn) -> Result<bool, Error> {
         Ok(self.rows.lock().letters.turn(turn))
+    }
+
+    async fn ending_letters(
+        &self,
+        after: LetterNo,
+        limit: u32,
+    ) -> Result<Vec<(DeadLetter, Vec<u8>)>, Error> {
+        Ok(self.rows.lock().letters.ending(after, limit))
     }
 
     async fn count_dead_letters(&self) -> Result<LetterCounts, Error> {

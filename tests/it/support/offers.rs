@@ -63,7 +63,7 @@ pub async fn offer(ledger: &dyn Ledger, id: &str, policy: Policy, initial: u32) 
 /// A sale with one SKU, and it is open.
 pub async fn open_offer(ledger: &dyn Ledger, id: &str, policy: Policy, initial: u32) -> Sku {
     let sku = offer(ledger, id, policy, initial).await;
-    ledger.turn_sale(id.parse().unwrap(), Phase::Open, 1).await.unwrap();
+    ledger.turn_sale(id.parse().unwrap(), Epoch(0), Phase::Open, 1).await.unwrap();
     sku
 }
 

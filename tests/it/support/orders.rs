@@ -4,15 +4,20 @@ use std::sync::Arc;
 
 use floodgate::config::Settings;
 use floodgate::db::{Ledger, Visit};
-use floodgate::domain::{Failure, LetterFilter, LetterState, Order, OrderIntent, SkuNo};
+use floodgate::domain::{BuyerId, Failure, LetterFilter, Order, OrderIntent, SkuNo};
 use floodgate::scripts::intent::{INTENT_BYTES, unpack};
 use floodgate::tier::open_ledger_for_reading;
 use floodgate::tokens::RequestTokens;
 use parking_lot::Mutex;
+use secrecy::ExposeSecret;
+
+use super::judge::Bought;
 
 /// What became of all accepted requests of a ledger. Request ids are as buyers read them.
 #[derive(Debug, Default)]
 pub struct Orders {
+    /// Every end of every request.
+    pub records: Vec<Record>,
     /// Of the orders.
     pub request_ids: Vec<String>,
     pub units: u64,
@@ -22,27 +27,64 @@ pub struct Orders {
     pub dead: Vec<String>,
 }
 
+/// How one request ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    pub sale: String,
+    pub buyer: u64,
+    pub request_id: String,
+    pub end: RecordedAs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecordedAs {
+    Order(Bought),
+    Failure,
+    DeadLetter,
+}
+
+impl Orders {
+    pub fn add(&mut self, record: Record) {
+        let ids = match record.end {
+            RecordedAs::Order(order) => {
+                self.units += u64::from(order.quantity);
+                &mut self.request_ids
+            }
+            RecordedAs::Failure => &mut self.failed,
+            RecordedAs::DeadLetter => &mut self.dead,
+        };
+        ids.push(record.request_id.clone());
+        self.records.push(record);
+    }
+}
+
 /// Reads the end of every request of every sale.
 pub async fn orders_in(settings: &Settings) -> Orders {
     let ledger = open_ledger_for_reading(settings).unwrap();
-    let key = ledger.secret("request-ids").await.unwrap();
+    let key = match &settings.auth.signing_key {
+        Some(key) => key.expose_secret().as_bytes().to_vec(),
+        None => ledger.secret("request-ids").await.unwrap(),
+    };
     let tokens = RequestTokens::new(&key, 0, 1);
     let mut orders = Orders::default();
     let dead = all_dead(ledger.as_ref()).await;
     for sale in ledger.sales().await.unwrap() {
         for sku in &sale.skus {
+            let mut add = |request, buyer: BuyerId, end| {
+                let request_id = tokens.show(request, &sale.id, sku.no, buyer);
+                let (sale, buyer) = (sale.id.to_string(), buyer.get());
+                orders.add(Record { sale, buyer, request_id, end });
+            };
             for order in all_orders(ledger.as_ref(), sku.no).await {
-                orders.units += u64::from(order.quantity);
-                let id = tokens.show(order.request, &sale.id, order.sku, order.buyer);
-                orders.request_ids.push(id);
+                let (quantity, placed_at_ms) = (order.quantity, order.placed_at_ms);
+                let end = RecordedAs::Order(Bought { quantity, placed_at_ms });
+                add(order.request, order.buyer, end);
             }
             for failure in all_failures(ledger.as_ref(), sku.no).await {
-                let id = tokens.show(failure.request, &sale.id, failure.sku, failure.buyer);
-                orders.failed.push(id);
+                add(failure.request, failure.buyer, RecordedAs::Failure);
             }
             for intent in dead.iter().filter(|intent| intent.sku == sku.no) {
-                let id = tokens.show(intent.request, &sale.id, intent.sku, intent.buyer);
-                orders.dead.push(id);
+                add(intent.request, intent.buyer, RecordedAs::DeadLetter);
             }
         }
     }
@@ -60,7 +102,7 @@ async fn all_orders(ledger: &dyn Ledger, sku: SkuNo) -> Vec<Order> {
 async fn all_dead(ledger: &dyn Ledger) -> Vec<OrderIntent> {
     let letters = ledger.dead_letters(LetterFilter::default(), u32::MAX).await.unwrap();
     let mut dead = Vec::new();
-    for letter in letters.iter().filter(|letter| letter.state != LetterState::Replayed) {
+    for letter in letters.iter().filter(|letter| letter.state.is_end()) {
         let whole = ledger.dead_letter(letter.no).await.unwrap().expect("it was listed");
         let intents = whole.body.chunks(INTENT_BYTES).filter_map(|bytes| unpack(bytes).ok());
         dead.extend(intents.filter(|intent| whole.requests.contains(&intent.request)));

@@ -37,7 +37,7 @@ impl Intruder {
         let opening = ground.redis.text(&["HGET", &names[0], "epoch"]);
         let (installation, epoch) = opening.split_once('.').unwrap();
         // As the server under test declares it.
-        let topology = Topology::new("fg", 1, 100, vec![200, 500]);
+        let topology = Topology::new("fg", 1, 100);
         let broker = RabbitBroker::new(ground.rabbit.options(topology)).unwrap();
         Self {
             outgoing: broker.outgoing(64),
@@ -78,8 +78,7 @@ impl Intruder {
     pub fn write(&self, ground: &PipelineGround, outbox: &str, bucket: u16, body: &[u8]) {
         let key = self.outbox_key(bucket);
         if outbox == "list" {
-            let element = [&[0], body].concat();
-            ground.redis.cmd_of_bytes(&[b"RPUSH", key.as_bytes(), &element]);
+            ground.redis.cmd_of_bytes(&[b"RPUSH", key.as_bytes(), body]);
         } else {
             ground.redis.cmd_of_bytes(&[b"XADD", key.as_bytes(), b"*", b"intents", body]);
         }
@@ -87,8 +86,17 @@ impl Intruder {
 
     /// A message into the order queue.
     pub async fn publish(&mut self, headers: Headers, body: Bytes) {
-        let message = Message { route: Route::Orders(0), headers, body };
-        until("a message in the order queue", async || {
+        self.publish_to(Route::Orders(0), headers, body).await;
+    }
+
+    /// A message among the dead letters of the broker.
+    pub async fn publish_dead(&mut self, headers: Headers, body: Bytes) {
+        self.publish_to(Route::Dead, headers, body).await;
+    }
+
+    async fn publish_to(&mut self, route: Route, headers: Headers, body: Bytes) {
+        let message = Message { route, headers, body };
+        until("a message in its queue", async || {
             let sent = self.outgoing.publish(vec![message.clone()]).await;
             (sent == [Sent::Confirmed]).then_some(())
         })

@@ -52,6 +52,29 @@ pub struct Offer {
     pub buckets: u16,
 }
 
+impl Offer {
+    /// A sale of one SKU, `sku`.
+    pub fn draft(self, sale: &str, starts_at_ms: i64) -> SaleDraft {
+        let sku = SkuDraft {
+            id: "sku".parse().unwrap(),
+            title: "SKU".to_owned(),
+            price: 100,
+            initial: self.stock,
+            policy: self.policy,
+            buckets: self.buckets,
+            payment_window_s: 900,
+            bar_lapsed: false,
+        };
+        SaleDraft {
+            id: sale.parse().unwrap(),
+            title: "Sale".to_owned(),
+            starts_at_ms,
+            ends_at_ms: starts_at_ms + 86_400_000,
+            skus: vec![sku],
+        }
+    }
+}
+
 pub const ONE_PER_BUYER: Policy = Policy::OnePerBuyer { max_quantity: 1 };
 pub const UNLIMITED: Policy = Policy::Unlimited { max_quantity: 10 };
 
@@ -104,24 +127,7 @@ impl Rig {
 
     /// Creates the sale `sale` of one SKU, `sku`.
     pub async fn create(&self, offer: Offer, starts_at_ms: i64) {
-        let sku = SkuDraft {
-            id: "sku".parse().unwrap(),
-            title: "SKU".to_owned(),
-            price: 100,
-            initial: offer.stock,
-            policy: offer.policy,
-            buckets: offer.buckets,
-            payment_window_s: 900,
-            bar_lapsed: false,
-        };
-        let draft = SaleDraft {
-            id: "sale".parse().unwrap(),
-            title: "Sale".to_owned(),
-            starts_at_ms,
-            ends_at_ms: starts_at_ms + 86_400_000,
-            skus: vec![sku],
-        };
-        self.desk.create(draft).await.unwrap();
+        self.desk.create(offer.draft("sale", starts_at_ms)).await.unwrap();
     }
 
     /// Moves the sale to a phase.

@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::task::JoinHandle;
 
 use super::admin::open_sale;
-use super::crowd::{Heard, History, Verdict, Wish, send};
+use super::crowd::{Attempt, History, Verdict, Wish, send};
 use super::gate::{insist_until, wishes};
 use super::pipeline::PipelineGround;
 
@@ -47,8 +47,8 @@ impl Shop {
     }
 
     async fn insist(&mut self, public: SocketAddr, buyers: Arc<Vec<Wish>>) {
-        let told = insist_until(public, buyers, CONNECTIONS, Heard::is_promise).await;
-        self.history.heard.extend(told.heard);
+        let told = insist_until(public, buyers, CONNECTIONS, Attempt::is_promise).await;
+        self.history.absorb(told);
     }
 
     /// New buyers who ask twice each, meanwhile.
@@ -61,16 +61,17 @@ impl Shop {
 
     /// Whoever of them was not promised a unit asks again, until he was.
     pub async fn settle(&mut self, public: SocketAddr, crowd: Crowd) {
-        self.history.heard.extend(crowd.load.await.unwrap().heard);
+        self.history.absorb(crowd.load.await.unwrap());
         self.insist(public, crowd.wishes).await;
     }
 
     /// New buyers who ask once: what they heard. They are nobody's who gives up.
-    pub async fn ask_once(&mut self, public: SocketAddr, count: u64) -> Vec<Heard> {
+    pub async fn ask_once(&mut self, public: SocketAddr, count: u64) -> Vec<Attempt> {
         let wishes = self.buyers(count);
-        let heard = send_all(public, wishes, (0..usize::try_from(count).unwrap()).collect()).await;
-        self.history.heard.extend(heard.heard.iter().cloned());
-        heard.heard
+        let sent = send_all(public, wishes, (0..usize::try_from(count).unwrap()).collect()).await;
+        let heard = sent.heard.clone();
+        self.history.absorb(sent);
+        heard
     }
 
     /// Waits until everything has ended, and requires an order for whoever was promised one.

@@ -7,6 +7,14 @@ use floodgate::clock::now_monotonic;
 /// How long anything may take before the test fails; generous, because machines are shared.
 pub const DEADLINE: Duration = Duration::from_secs(90);
 
+/// Twice what is promised for everything to be decided after the last fault has healed: a machine
+/// may be slow, and a broken mechanism needs minutes or for ever.
+pub const DRAINS_WITHIN: Duration = Duration::from_secs(60);
+
+/// More than thrice what is promised for the work of a dead relay to be taken over, which is its
+/// heartbeat (a second, in tests) and five seconds.
+pub const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(20);
+
 /// Polls until `condition` gives a value.
 ///
 /// # Panics

@@ -16,6 +16,7 @@ const PORTS: &[(&str, &str)] = &[
     ("Publisher", "src/broker/"),
     ("Stock", "src/stock/"),
     ("Subscriber", "src/broker/"),
+    ("Watermarks", "src/watermark/"),
 ];
 
 fn named_backends(files: &[File]) -> Vec<Finding> {

@@ -18,6 +18,7 @@ pub enum Rule {
     Imports,
     LineLength,
     Links,
+    LuaWrites,
     Mailboxes,
     Messages,
     Metrics,

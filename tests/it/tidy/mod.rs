@@ -15,6 +15,7 @@ mod flow_tests;
 mod headers;
 mod imports;
 mod links;
+mod lua_writes;
 mod messages;
 mod migrations;
 mod release;

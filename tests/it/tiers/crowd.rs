@@ -21,7 +21,7 @@ const CONNECTIONS: usize = 200;
 async fn wishes(app: &TestApp, policy: &Json, seed: u64) -> (Vec<Wish>, Vec<usize>) {
     let mut random = fastrand::Rng::with_seed(seed);
     if policy["kind"] == "one_per_buyer" {
-        let wishes: Vec<_> = (1..=BUYERS).map(|buyer| Wish { buyer, request_id: None }).collect();
+        let wishes: Vec<_> = (1..=BUYERS).map(Wish::of).collect();
         let attempts = (0..REQUESTS).map(|_| random.usize(0..wishes.len())).collect();
         return (wishes, attempts);
     }
@@ -30,7 +30,7 @@ async fn wishes(app: &TestApp, policy: &Json, seed: u64) -> (Vec<Wish>, Vec<usiz
     for buyer in 1..=BUYERS {
         for _ in 0..2 {
             let request_id = Some(app.request_id("sale", buyer).await);
-            wishes.push(Wish { buyer, request_id });
+            wishes.push(Wish { buyer, request_id, quantity: 1 });
         }
     }
     let attempts = (0..REQUESTS).map(|_| random.usize(0..wishes.len())).collect();

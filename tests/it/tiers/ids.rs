@@ -4,7 +4,7 @@ use floodgate::config::Tier;
 use floodgate::domain::{BucketNo, BuyerId};
 use serde_json::json;
 
-use crate::support::app::TestApp;
+use crate::support::app::{TestApp, fresh_settings};
 use crate::support::orders::orders_in;
 
 /// Ten ids of 18 and 19 digits; neighbours differ by less than a double can tell.
@@ -27,9 +27,8 @@ fn ten_long_ids_travel_through_lua_sql_and_json_unchanged() {
             let request = bought["request_id"].as_str().unwrap();
             let number = request.split('-').next().unwrap();
             let home = BucketNo::home_of(BuyerId::new(buyer).unwrap(), 2);
-            let page = |kind| format!("fg:{{1:{home}}}:{kind}:0");
-            assert_eq!(app.redis().text(&["HGET", &page("buyers"), &buyer.to_string()]), number);
-            assert_eq!(app.redis().text(&["HEXISTS", &page("requests"), number]), "1");
+            let page = format!("fg:{{1:{home}}}:requests:0");
+            assert_eq!(app.redis().text(&["HEXISTS", &page, number]), "1");
 
             let (_, asked) = app.get(&format!("/v1/requests/{request}"), buyer).await;
             assert_eq!(asked["order"], bought["order"]);
@@ -41,4 +40,46 @@ fn ten_long_ids_travel_through_lua_sql_and_json_unchanged() {
         app.assert_audit_holds().await;
         assert_eq!(orders_in(&app.settings).await.units, 10);
     });
+}
+
+/// Where each may order once the id is the limit; with another key everybody has another id, and
+/// the ledger still knows who has an order.
+#[test]
+fn a_new_signing_key_gives_nobody_a_second_order() {
+    let key = |letter: &str| Some(letter.repeat(32).into());
+    for tier in [Tier::Memory, Tier::Ledger, Tier::Gate] {
+        let (mut settings, _ground) = fresh_settings(tier);
+        let wish = || json!({"sku_id": "sku", "quantity": 1});
+        tokio::runtime::Runtime::new().unwrap().block_on(async {
+            settings.auth.signing_key = key("a");
+            let app = TestApp::start(settings.clone());
+            app.open_sale("sale", json!({"kind": "one_per_buyer"}), 100, 2).await;
+            let mut ids = Vec::new();
+            for buyer in 1..=3 {
+                let (status, bought) = app.buy_json("sale", buyer, wish()).await;
+                assert_eq!(status, 200, "{bought}");
+                ids.push(bought["request_id"].as_str().unwrap().to_owned());
+            }
+            app.stop();
+
+            settings.auth.signing_key = key("b");
+            let app = TestApp::start(settings);
+            for (buyer, first) in (1..=3).zip(&ids) {
+                for _ in 0..2 {
+                    let (status, refused) = app.buy_json("sale", buyer, wish()).await;
+                    assert_eq!(
+                        (status.as_u16(), &refused["code"]),
+                        (409, &json!("already-purchased"))
+                    );
+                    let named = refused["request_id"].as_str().unwrap();
+                    assert_eq!(named.split('-').next(), first.split('-').next(), "{tier:?}");
+                }
+            }
+            let (status, _) = app.buy_json("sale", 4, wish()).await;
+            assert_eq!(status, 200);
+            app.assert_audit_holds().await;
+            assert_eq!(orders_in(&app.settings).await.units, 4);
+            app.stop();
+        });
+    }
 }

@@ -2,6 +2,8 @@
 
 mod crowd;
 mod ids;
+mod one_buyer;
+mod phases;
 mod restart;
 mod roles;
 mod story;

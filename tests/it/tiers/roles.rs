@@ -3,11 +3,12 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use serde_json::{Value as Json, json};
 
 use crate::support::admin::open_sale;
-use crate::support::crowd::{History, send};
-use crate::support::gate::wishes;
+use crate::support::crowd::{Attempt, History, send};
+use crate::support::gate::{insist_until, wishes};
 use crate::support::pipeline::PipelineGround;
 use crate::support::wait::until;
 
@@ -38,7 +39,7 @@ fn two_processes_of_each_role_sell_one_sale() {
             send(one.public, "sale", wishes.clone(), attempts.clone(), 16),
             send(other.public, "sale", wishes.clone(), attempts, 16),
         );
-        history.heard.extend(more.heard);
+        history.absorb(more);
         let verdict = ground.judge(0, keeper.internal, &history, STOCK.into()).await;
         assert_eq!(verdict.ok as u64, u64::from(STOCK));
         assert_eq!(history.acknowledged().len() as u64, u64::from(STOCK));
@@ -94,4 +95,34 @@ async fn each_reads_the_same(history: &History, one: SocketAddr, other: SocketAd
     }
     assert_eq!(views[0]["state"], "success");
     assert_eq!(views[0], views[1]);
+}
+
+#[test]
+fn every_open_stream_tells_its_order_when_a_consumer_comes_at_last() {
+    let ground = PipelineGround::new("list").patient();
+    let [keeper, api, _relay] = ["keeper", "api", "relay"].map(|role| ground.server(role, &[]));
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        open_sale(keeper.internal, "sale", json!({"kind": "one_per_buyer"}), STOCK, 4).await;
+        let wishes = Arc::new(wishes(1..201));
+        let promised = insist_until(api.public, wishes, 16, Attempt::is_promise).await;
+        let client = reqwest::Client::new();
+        let streams = promised.promised_by_wish().into_iter().map(|(wish, ids)| {
+            let id = ids.first().unwrap();
+            let call = client.get(format!("http://{}/v1/requests/{id}/events", api.public));
+            call.header("x-buyer-id", (wish + 1).to_string()).send()
+        });
+        let streams: Vec<_> = join_all(streams).await.into_iter().map(Result::unwrap).collect();
+        assert_eq!(streams.len(), 200);
+        assert!(streams.iter().all(|stream| stream.status() == 200));
+        let _consumer = ground.server("consumer", &[]);
+        // A text is whole when its stream is closed.
+        for text in join_all(streams.into_iter().map(reqwest::Response::text)).await {
+            let text = text.unwrap();
+            let told: Vec<_> = text.matches("\"state\":\"queued\"").collect();
+            assert_eq!(told.len(), 1, "it was queued, and is told so once: {text}");
+            assert_eq!(text.matches("\"state\":\"success\"").count(), 1, "{text}");
+        }
+        let verdict = ground.judge(0, keeper.internal, &promised, STOCK.into()).await;
+        assert_eq!(verdict.ok, 200);
+    });
 }

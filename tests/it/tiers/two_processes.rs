@@ -33,7 +33,7 @@ fn stampede(policy: serde_json::Value) {
             let issuer = &apps[usize::from(buyer % 2 == 0)];
             let request_id =
                 if derived { None } else { Some(issuer.request_id("sale", buyer).await) };
-            wishes.push(Wish { buyer, request_id });
+            wishes.push(Wish { buyer, request_id, quantity: 1 });
         }
         let wishes = Arc::new(wishes);
         let mut some = || -> Arc<Vec<usize>> {
@@ -44,7 +44,7 @@ fn stampede(policy: serde_json::Value) {
             send(apps[0].public, "sale", wishes.clone(), one, 50),
             send(apps[1].public, "sale", wishes.clone(), other, 50),
         );
-        history.heard.extend(more.heard);
+        history.absorb(more);
         (wishes, history)
     });
     runtime.block_on(async {
@@ -141,6 +141,72 @@ fn a_verb_that_one_server_carries_out_reaches_the_other() {
                 assert_eq!(again.status(), 200, "buyer {buyer}");
                 assert_eq!(again.headers()["idempotent-replayed"], "true");
             }
+            assert_holds_at_rest(app.internal).await;
+        }
+    });
+}
+
+/// Opens and pauses the sale again and again. A verb may find the sale where another operator has
+/// moved it: that is a refusal, and no error.
+async fn operate(app: &TestApp, seed: u64) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    for _ in 0..VERBS {
+        let verb = if random.bool() { "open" } else { "pause" };
+        let status = tell(app, verb).await;
+        assert!(matches!(status, 200 | 409), "{verb}: {status}, seed {seed}");
+    }
+}
+
+/// The answer to a verb.
+async fn tell(app: &TestApp, verb: &str) -> u16 {
+    let url = format!("http://{}/admin/v1/sales/sale/{verb}", app.internal);
+    app.client.post(url).json(&json!({})).send().await.unwrap().status().as_u16()
+}
+
+/// Verbs of each of two operators.
+const VERBS: usize = 25;
+
+#[test]
+fn two_operators_at_two_servers_end_where_the_ledger_stands() {
+    let (mut settings, _ground) = fresh_settings(Tier::Gate);
+    (settings.keeper.every_ms, settings.http.sales_refresh_ms) = (20, 20);
+    let apps = [TestApp::start(settings.clone()), TestApp::start(settings)];
+    let seed = fastrand::u64(..);
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let policy = json!({"kind": "one_per_buyer"});
+        apps[0].open_sale("sale", policy, 100_000, 2).await;
+        until_open(&apps[1]).await;
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        let buy = async |app: &TestApp, first: u64| {
+            let body = json!({"sku_id": "sku", "quantity": 1});
+            let (mut buyer, mut sold) = (first, 0);
+            while !is_over.load(std::sync::atomic::Ordering::SeqCst) {
+                let (status, _) = app.buy_json("sale", buyer, body.clone()).await;
+                assert!(matches!(status.as_u16(), 200 | 202 | 403 | 503), "{status}, seed {seed}");
+                sold += u64::from(status == 200);
+                buyer += 1;
+            }
+            sold
+        };
+        let operators = async {
+            tokio::join!(operate(&apps[0], seed), operate(&apps[1], seed + 1));
+            is_over.store(true, std::sync::atomic::Ordering::SeqCst);
+        };
+        let (sold, more, ()) = tokio::join!(buy(&apps[0], 1), buy(&apps[1], 1_000_000), operators);
+        println!("seed={seed} sold={}", sold + more);
+
+        // One closes while the other opens: whichever comes first, the sale is over.
+        let (closed, opened) = tokio::join!(tell(&apps[0], "close"), tell(&apps[1], "open"));
+        assert!(closed == 200 && matches!(opened, 200 | 409), "{closed} {opened}, seed {seed}");
+        for (app, buyer) in apps.iter().zip([2_000_000, 3_000_000]) {
+            until("the end", async || {
+                let (_, sale) = app.get("/v1/sales/sale", 1).await;
+                (sale["phase"] == "closed").then_some(())
+            })
+            .await;
+            let body = json!({"sku_id": "sku", "quantity": 1});
+            assert_eq!(app.buy_json("sale", buyer, body).await.0, 410, "seed {seed}");
+            until("rest", async || (app.stage("sale", "unsettled").await == 0).then_some(())).await;
             assert_holds_at_rest(app.internal).await;
         }
     });

@@ -220,10 +220,6 @@ fn an_intent_without_a_trace_has_no_trace_context() {
     let whole = wire::headers(&body, INSTALLATION, 5).unwrap();
     assert_eq!(whole.traceparent, None);
     let body = Bytes::from(body);
-    let copy = wire::retry(&traceless, body.clone(), (3, 1), INSTALLATION, 5);
-    assert_eq!(copy.headers.traceparent, None);
-    let Judgement::Parts { good, .. } = judged(copy.headers, copy.body) else { panic!("not read") };
-    assert_eq!(good[0].1, OrderIntent { published_at_ms: Some(5), ..traceless });
     let delivery = Delivery {
         tag: 1,
         // Of another intent of the same message.
@@ -233,16 +229,4 @@ fn an_intent_without_a_trace_has_no_trace_context() {
         body: body.clone(),
     };
     assert_eq!(wire::dead_part(&delivery, body, 3, 2, "why").headers.traceparent, None);
-}
-
-#[test]
-fn a_copy_for_later_is_an_envelope_of_its_own() {
-    let intent = intent(1002, 2, 3, 3);
-    let mut body = Vec::new();
-    pack_into(&intent, &mut body);
-    let copy = wire::retry(&intent, body.clone().into(), (3, 1), INSTALLATION, 5);
-    let own = wire::headers(&body, INSTALLATION, 5).unwrap();
-    assert_eq!(copy.headers, Headers { attempts: 2, ..own });
-    let Judgement::Parts { good, .. } = judged(copy.headers, copy.body) else { panic!("not read") };
-    assert_eq!(good[0].1, OrderIntent { published_at_ms: Some(5), ..intent });
 }

@@ -1,6 +1,6 @@
 //! What a server still has after it was restarted, or after it is gone.
 
-use super::super::Finding;
+use super::super::{Finding, Verdict, fail, ok, warn};
 use super::Wanted;
 use crate::config::Durability;
 use crate::redis_link::health::Facts;
@@ -9,16 +9,15 @@ use crate::redis_link::health::Facts;
 const LOST: &str = "a restart loses every request that the ledger does not have yet";
 
 pub(super) fn judge(facts: &Facts, wanted: &Wanted, cli: &str) -> Vec<Finding> {
-    let mut findings = vec![file(facts, wanted.durability, cli)];
-    findings.extend(errors(facts, cli));
+    let mut findings = vec![file(facts, wanted.durability, cli).on("redis durability")];
+    findings.extend(errors(facts, cli).into_iter().map(|wrong| wrong.on("redis files")));
     if wanted.durability == Durability::Replicated && facts.text("role") == "master" {
-        findings.extend(replicas(facts, wanted.replicas_min, cli));
+        findings.push(replicas(facts, wanted.replicas_min, cli).on("redis replicas"));
     }
     findings
 }
 
-fn file(facts: &Facts, durability: Durability, cli: &str) -> Finding {
-    const CHECK: &str = "redis durability";
+fn file(facts: &Facts, durability: Durability, cli: &str) -> Verdict {
     if facts.text("aof_enabled") != "1" {
         let detail = format!("keeps no append-only file: {LOST}");
         let remedy =
@@ -26,12 +25,12 @@ fn file(facts: &Facts, durability: Durability, cli: &str) -> Finding {
         return match durability {
             Durability::Aof => {
                 let detail = format!("{detail}, and redis.durability = \"aof\" needs it");
-                Finding::fail(CHECK, detail, remedy)
+                fail(detail, remedy)
             }
-            Durability::Plain => Finding::warn(CHECK, detail, remedy),
+            Durability::Plain => warn(detail, remedy),
             Durability::Replicated => {
                 let detail = format!("{detail}, and empties its replicas, too");
-                Finding::warn(CHECK, detail, remedy)
+                warn(detail, remedy)
             }
         };
     }
@@ -41,43 +40,40 @@ fn file(facts: &Facts, durability: Durability, cli: &str) -> Finding {
     match synced {
         "no" if durability == Durability::Aof => {
             let detail = format!("{detail}: a power cut loses up to half a minute");
-            Finding::warn(CHECK, detail, remedy)
+            warn(detail, remedy)
         }
-        "everysec" if facts.number("aof_delayed_fsync") > 0 => Finding::warn(
-            CHECK,
+        "everysec" if facts.number("aof_delayed_fsync") > 0 => warn(
             format!("{detail}; its disk was too slow {} times", facts.number("aof_delayed_fsync")),
             "give it a faster disk: while it waits for one, a kill may lose two seconds",
         ),
-        "everysec" => Finding::ok(CHECK, format!("{detail}: a power cut may lose a second")),
-        _ => Finding::ok(CHECK, detail),
+        "everysec" => ok(format!("{detail}: a power cut may lose a second")),
+        _ => ok(detail),
     }
 }
 
 /// A server that cannot write its files refuses whatever would change something.
-fn errors(facts: &Facts, cli: &str) -> Vec<Finding> {
-    const CHECK: &str = "redis files";
+fn errors(facts: &Facts, cli: &str) -> Vec<Verdict> {
     let is_bad = |name| !matches!(facts.text(name), "" | "ok");
     let room = "make room on its disk and see its log";
     let mut findings = Vec::new();
     if is_bad("aof_last_write_status") {
         let detail = "cannot write its append-only file, and refuses to change anything (MISCONF)";
-        findings.push(Finding::fail(CHECK, detail, format!("{room}; it goes on by itself")));
+        findings.push(fail(detail, format!("{room}; it goes on by itself")));
     }
     if is_bad("rdb_last_bgsave_status") {
         let detail = "could not write its snapshot, and may refuse to change anything (MISCONF)";
         let remedy = format!("{room}; then `{cli} BGSAVE`");
-        findings.push(Finding::fail(CHECK, detail, remedy));
+        findings.push(fail(detail, remedy));
     }
     if is_bad("aof_last_bgrewrite_status") {
         let detail = "could not rewrite its append-only file, which grows on";
         let remedy = format!("{room}; then `{cli} BGREWRITEAOF`");
-        findings.push(Finding::warn(CHECK, detail, remedy));
+        findings.push(warn(detail, remedy));
     }
     findings
 }
 
-fn replicas(facts: &Facts, wanted: u64, cli: &str) -> Vec<Finding> {
-    const CHECK: &str = "redis replicas";
+fn replicas(facts: &Facts, wanted: u64, cli: &str) -> Verdict {
     let online = facts.info.iter().filter(|(name, line)| {
         name.starts_with("slave") && line.split(',').any(|part| part == "state=online")
     });
@@ -86,7 +82,7 @@ fn replicas(facts: &Facts, wanted: u64, cli: &str) -> Vec<Finding> {
     if online < wanted {
         let remedy = "start more replicas (`REPLICAOF host port` on each), or lower \
                       redis.replicas_min: until then every purchase ends as `unknown`";
-        return vec![Finding::fail(CHECK, detail, remedy)];
+        return fail(detail, remedy);
     }
     let refuses_below = match facts.setting("min-replicas-to-write") {
         Some(number) => number.parse().unwrap_or(0),
@@ -95,13 +91,12 @@ fn replicas(facts: &Facts, wanted: u64, cli: &str) -> Vec<Finding> {
         None => 0,
     };
     if refuses_below >= wanted {
-        return vec![Finding::ok(CHECK, detail)];
+        return ok(detail);
     }
-    vec![Finding::warn(
-        CHECK,
+    warn(
         format!("{detail}; cut off from them it goes on accepting what will be lost"),
         format!("`{cli} CONFIG SET min-replicas-to-write {wanted}`, and in redis.conf"),
-    )]
+    )
 }
 
 #[cfg(test)]
@@ -155,7 +150,7 @@ mod tests {
             let mut seen = facts(one);
             let told = told.iter().map(|(name, value)| ((*name).into(), (*value).into()));
             seen.config = Ok(told.collect());
-            replicas(&seen, wanted, "c").remove(0).status
+            replicas(&seen, wanted, "c").status
         };
         assert_eq!(judged(2, &[]), Status::Fail);
         assert_eq!(judged(1, &[]), Status::Warn);

@@ -1,6 +1,6 @@
 //! What a server does when it is full, how full it is, and how much a buyer takes.
 
-use super::super::Finding;
+use super::super::{Finding, Verdict, fail, ok, warn};
 use crate::redis_link::health::Facts;
 
 /// Percent of the memory that may be used before somebody should look.
@@ -11,19 +11,20 @@ const VALUE_MIN: u64 = 64;
 const MIB: u64 = 1024 * 1024;
 
 pub(super) fn judge(facts: &Facts, cli: &str) -> Vec<Finding> {
-    let mut findings = vec![policy(facts, cli).unwrap_or_else(|| fullness(facts, cli))];
-    findings.extend(layout(facts, cli));
+    let memory = policy(facts, cli).unwrap_or_else(|| fullness(facts, cli));
+    let mut findings = vec![memory.on("redis memory")];
+    findings.extend(layout(facts, cli).map(|wrong| wrong.on("redis layout")));
     findings
 }
 
-fn policy(facts: &Facts, cli: &str) -> Option<Finding> {
+fn policy(facts: &Facts, cli: &str) -> Option<Verdict> {
     let policy = facts.text("maxmemory_policy");
-    (facts.number("maxmemory") > 0 && policy != "noeviction").then(|| {
-        Finding::fail(
-            "redis memory",
+    // A server that does not say is left to whoever connects to it.
+    (!matches!(policy, "" | "noeviction")).then(|| {
+        fail(
             format!(
                 "maxmemory-policy {policy}: when it is full it deletes units and requests in \
-                 silence"
+                 silence; no process connects to it"
             ),
             format!(
                 "`{cli} CONFIG SET maxmemory-policy noeviction`, and `maxmemory-policy \
@@ -33,8 +34,7 @@ fn policy(facts: &Facts, cli: &str) -> Option<Finding> {
     })
 }
 
-fn fullness(facts: &Facts, cli: &str) -> Finding {
-    const CHECK: &str = "redis memory";
+fn fullness(facts: &Facts, cli: &str) -> Verdict {
     let used = facts.number("used_memory");
     let (limit, of) = match facts.number("maxmemory") {
         0 => (facts.number("total_system_memory"), "the machine's"),
@@ -43,16 +43,15 @@ fn fullness(facts: &Facts, cli: &str) -> Finding {
     let detail = format!("{} of {} MiB used ({of})", used / MIB, limit / MIB);
     // A server that does not tell how much there is has no share that is used.
     if limit == 0 || used.saturating_mul(100) < limit.saturating_mul(USED_COMFORTABLE) {
-        return Finding::ok(CHECK, detail);
+        return ok(detail);
     }
-    Finding::warn(
-        CHECK,
+    warn(
         format!("{detail}: a full server refuses purchases, one beyond its machine is killed"),
         format!("`{cli} CONFIG SET maxmemory ..` to more, or move what else is in it elsewhere"),
     )
 }
 
-fn layout(facts: &Facts, cli: &str) -> Option<Finding> {
+fn layout(facts: &Facts, cli: &str) -> Option<Verdict> {
     let small = |name: &str, least: u64| {
         let number: u64 = facts.setting(name)?.parse().ok()?;
         (number < least).then(|| (format!("{name} {number}"), format!("{name} {least}")))
@@ -62,8 +61,7 @@ fn layout(facts: &Facts, cli: &str) -> Option<Finding> {
     let (seen, wanted): (Vec<_>, Vec<_>) =
         too_small.into_iter().filter_map(|(name, least)| small(name, least)).unzip();
     (!seen.is_empty()).then(|| {
-        Finding::warn(
-            "redis layout",
+        warn(
             format!("{}: each buyer takes twice the memory", seen.join(", ")),
             format!("`{cli} CONFIG SET {}`, and the same in redis.conf", wanted.join(" ")),
         )
@@ -79,11 +77,11 @@ mod tests {
     #[test]
     fn a_server_that_deletes_when_full_fails() {
         let evicting = "maxmemory:100\nmaxmemory_policy:allkeys-lru\nused_memory:1";
-        let finding = judge(&facts(evicting), "redis-cli").remove(0);
+        let finding = judge(&facts(evicting), "redis-cli").remove(0).verdict;
         assert_eq!(finding.status, Status::Fail);
         assert!(finding.detail.contains("allkeys-lru"), "{finding:?}");
-        let unlimited = facts("maxmemory:0\nmaxmemory_policy:allkeys-lru\nused_memory:1");
-        assert_eq!(policy(&unlimited, "c"), None, "without a limit nothing is deleted");
+        let unlimited = facts("maxmemory:0\nmaxmemory_policy:volatile-lru\nused_memory:1");
+        assert!(policy(&unlimited, "c").is_some(), "a limit may be set at any time");
     }
 
     #[test]

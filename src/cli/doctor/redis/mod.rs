@@ -1,10 +1,10 @@
 //! Redis, where units are counted: can every server be reached, does it keep what it must keep, and
 //! is it ours?
 
-use super::Finding;
-use crate::cli::engine;
+use super::{Finding, Status, Verdict, fail, warn};
 use crate::config::{Durability, Settings, Tier};
-use crate::redis_link::health::{Part, Server, Trouble};
+use crate::redis_link::health::{self, Part, Server, Trouble};
+use crate::{db, tier};
 
 mod keeping;
 mod memory;
@@ -38,36 +38,58 @@ pub(super) async fn examine(settings: &Settings) -> Vec<Finding> {
     if !matches!(settings.tier, Tier::Gate | Tier::Pipeline) || settings.redis.url.is_empty() {
         return Vec::new();
     }
-    let mut findings: Vec<Finding> = waits(settings).into_iter().collect();
-    let health = match engine::redis_health(settings).await {
-        Ok(health) => health,
+    let mut findings: Vec<Finding> =
+        waits(settings).map(|wrong| wrong.on("redis waits")).into_iter().collect();
+    let options = match tier::link_options(settings) {
+        Ok(options) => options,
         Err(error) => {
             let remedy = "correct redis.url; config/default.toml says how it is written";
-            findings.push(Finding::fail("redis", error.to_string(), remedy));
+            findings.push(fail(error.to_string(), remedy).on("redis"));
             return findings;
         }
     };
+    let health = health::look(&options, &settings.namespace).await;
     let wanted = Wanted {
         durability: settings.redis.durability,
         replicas_min: u64::from(settings.redis.replicas_min),
         is_cluster: health.cluster.is_some(),
         command_timeout_ms: settings.redis.command_timeout_ms,
-        installation: match engine::known_installation(settings).await {
-            Ok(Some(known)) => Installation::Known(known),
-            Ok(None) => Installation::None,
-            Err(_said_elsewhere) => Installation::Unknown,
-        },
+        installation: known_installation(settings).await.unwrap_or(Installation::Unknown),
     };
-    findings.extend(place::sentinels(&health.sentinels));
+    let sentinels = place::sentinels(&health.sentinels).into_iter();
+    findings.extend(sentinels.map(|verdict| verdict.on("redis sentinels")));
     let cluster = health.cluster.as_ref();
-    findings.extend(cluster.map(|slots| place::cluster(slots, &health.servers)));
+    findings
+        .extend(cluster.map(|slots| place::cluster(slots, &health.servers).on("redis cluster")));
     let each = health.servers.iter().flat_map(|server| of_server(server, &wanted));
     findings.extend(gathered(each.collect()));
     findings
 }
 
+/// The ledger's own name in buckets.
+async fn known_installation(settings: &Settings) -> Result<Installation, db::Error> {
+    if tier::pending_migrations(settings)?.is_none() {
+        return Ok(Installation::None);
+    }
+    let ledger = tier::open_ledger_for_reading(settings)?;
+    let installation = tier::installation(ledger.as_ref()).await;
+    ledger.close().await;
+    match installation {
+        Ok(installation) => Ok(Installation::Known(installation.to_string())),
+        Err(db::Error::ReadOnly { .. }) => Ok(Installation::None),
+        Err(error) => Err(error),
+    }
+}
+
+fn said(trouble: &Trouble) -> &str {
+    match trouble {
+        Trouble::Unreachable(why) => why,
+        Trouble::Refused { message, .. } => message,
+    }
+}
+
 /// What waits for what.
-fn waits(settings: &Settings) -> Option<Finding> {
+fn waits(settings: &Settings) -> Option<Verdict> {
     let redis = &settings.redis;
     let confirmed = match redis.durability {
         Durability::Replicated => redis.replicas_wait_ms,
@@ -75,8 +97,7 @@ fn waits(settings: &Settings) -> Option<Finding> {
     };
     let longest = redis.command_timeout_ms.saturating_add(confirmed);
     (longest >= settings.http.answer_deadline_ms).then(|| {
-        Finding::warn(
-            "redis waits",
+        warn(
             format!(
                 "a command may take {longest} ms, and buyers hear `unknown` after \
                  http.answer_deadline_ms = {}",
@@ -97,21 +118,21 @@ fn of_server(server: &Server, wanted: &Wanted) -> Vec<(String, Finding)> {
             let mut findings = server::judge(facts, server.part, wanted, &cli);
             findings.extend(keeping::judge(facts, wanted, &cli));
             findings.extend(memory::judge(facts, &cli));
-            let failed = findings.iter().any(|finding| finding.status == super::Status::Fail);
+            let failed = findings.iter().any(|finding| finding.is(Status::Fail));
             let not_ready = facts.not_ready.as_ref().filter(|_| !failed);
             findings.extend(not_ready.map(|why| {
                 let remedy = "do what the message says; the server cannot work with it before";
-                Finding::fail("redis connection", why, remedy)
+                fail(why, remedy).on("redis connection")
             }));
             findings
         }
-        Err(trouble) => vec![not_seen(trouble, &cli)],
+        Err(trouble) => vec![not_seen(trouble, &cli).on("redis")],
     };
     if server.part == Part::Replica {
         for finding in &mut findings {
             // It sells nothing, unless it becomes the master.
-            if finding.status == super::Status::Fail {
-                finding.status = super::Status::Warn;
+            if finding.is(Status::Fail) {
+                finding.verdict.status = Status::Warn;
             }
         }
     }
@@ -123,34 +144,26 @@ fn of_server(server: &Server, wanted: &Wanted) -> Vec<(String, Finding)> {
 }
 
 /// A server that told nothing.
-fn not_seen(trouble: &Trouble, cli: &str) -> Finding {
-    const CHECK: &str = "redis";
+fn not_seen(trouble: &Trouble, cli: &str) -> Verdict {
     match trouble {
-        Trouble::Unreachable(why) => Finding::fail(
-            CHECK,
+        Trouble::Unreachable(why) => fail(
             format!("does not answer: {why}"),
             format!("start it, or correct redis.url; `{cli} PING` from this machine must answer"),
         ),
-        Trouble::Refused { code, message } if code == "WRONGPASS" || code == "NOAUTH" => {
-            Finding::fail(
-                CHECK,
-                format!("does not let us in: {message}"),
-                "put the right user and password into redis.url, as in \
+        Trouble::Refused { code, message } if code == "WRONGPASS" || code == "NOAUTH" => fail(
+            format!("does not let us in: {message}"),
+            "put the right user and password into redis.url, as in \
                  redis://user:password@host:port",
-            )
-        }
-        Trouble::Refused { code, message } if code == "NOPERM" => Finding::fail(
-            CHECK,
+        ),
+        Trouble::Refused { code, message } if code == "NOPERM" => fail(
             format!("does not let this user ask: {message}"),
             format!(
                 "`{cli} ACL SETUSER name ~namespace:* +@all -@dangerous +info +role +config|get`"
             ),
         ),
-        Trouble::Refused { message, .. } => Finding::fail(
-            CHECK,
-            format!("refuses: {message}"),
-            format!("see its log, and `{cli} INFO`"),
-        ),
+        Trouble::Refused { message, .. } => {
+            fail(format!("refuses: {message}"), format!("see its log, and `{cli} INFO`"))
+        }
     }
 }
 
@@ -170,8 +183,9 @@ fn gathered(findings: Vec<(String, Finding)>) -> Vec<Finding> {
         lines.iter().map(|(names, finding)| (place(finding.check), names, finding)).collect();
     lines.sort_by_key(|(place, ..)| *place);
     let line = |(_, names, finding): (_, &Vec<String>, &Finding)| {
-        let detail = format!("{}: {}", names.join(", "), finding.detail);
-        Finding { detail, ..finding.clone() }
+        let Finding { check, verdict } = finding;
+        let detail = format!("{}: {}", names.join(", "), verdict.detail);
+        Verdict { detail, ..verdict.clone() }.on(check)
     };
     lines.into_iter().map(line).collect()
 }
@@ -211,12 +225,12 @@ mod tests_support {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Status;
+    use super::super::ok;
     use super::*;
 
     #[test]
     fn servers_with_the_same_finding_share_a_line() {
-        let of = |name: &str, check, detail: &str| (name.to_owned(), Finding::ok(check, detail));
+        let of = |name: &str, check, detail: &str| (name.to_owned(), ok(detail).on(check));
         let lines = gathered(vec![
             of("a", "redis memory", "fine"),
             of("a", "redis clock", "fine"),
@@ -225,7 +239,7 @@ mod tests {
             of("c", "redis memory", "full"),
         ]);
         let shown: Vec<String> =
-            lines.iter().map(|line| format!("{} {}", line.check, line.detail)).collect();
+            lines.iter().map(|line| format!("{} {}", line.check, line.verdict.detail)).collect();
         let expected = [
             "redis memory a, b: fine",
             "redis memory c: full",

@@ -2,21 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use super::super::Finding;
+use super::super::{Verdict, fail, ok, warn};
+use super::said;
 use crate::redis_link::health::{Sentinel, Server, Slots, Trouble};
 
 /// Runs of missing slots that are named.
 const RUNS_NAMED: usize = 4;
 
-fn said(trouble: &Trouble) -> &str {
-    match trouble {
-        Trouble::Unreachable(why) => why,
-        Trouble::Refused { message, .. } => message,
-    }
-}
-
-pub(super) fn sentinels(sentinels: &[Sentinel]) -> Vec<Finding> {
-    const CHECK: &str = "redis sentinels";
+pub(super) fn sentinels(sentinels: &[Sentinel]) -> Vec<Verdict> {
     if sentinels.is_empty() {
         return Vec::new();
     }
@@ -24,8 +17,7 @@ pub(super) fn sentinels(sentinels: &[Sentinel]) -> Vec<Finding> {
     let mut masters = BTreeSet::new();
     for Sentinel { node, seen } in sentinels {
         match seen {
-            Err(trouble) => findings.push(Finding::warn(
-                CHECK,
+            Err(trouble) => findings.push(warn(
                 format!("{node} does not answer: {}", said(trouble)),
                 format!("start it, or take {node} out of redis.url"),
             )),
@@ -33,16 +25,14 @@ pub(super) fn sentinels(sentinels: &[Sentinel]) -> Vec<Finding> {
                 if let Some(master) = &watch.master {
                     masters.insert(master.to_string());
                 } else {
-                    findings.push(Finding::fail(
-                        CHECK,
+                    findings.push(fail(
                         format!("{node} watches no master of the name in redis.url"),
                         format!("take a name from `redis-cli -p {} SENTINEL MASTERS`", node.port),
                     ));
                 }
                 // Of a name it does not know it cannot tell this either.
                 if let (Err(trouble), Some(_)) = (&watch.quorum, &watch.master) {
-                    findings.push(Finding::warn(
-                        CHECK,
+                    findings.push(warn(
                         format!("{node}: {}", said(trouble)),
                         "start the missing sentinels: without a majority no master is replaced",
                     ));
@@ -52,16 +42,14 @@ pub(super) fn sentinels(sentinels: &[Sentinel]) -> Vec<Finding> {
     }
     let names: Vec<_> = masters.into_iter().collect();
     match names.as_slice() {
-        [] => findings.push(Finding::fail(
-            CHECK,
+        [] => findings.push(fail(
             "none says where the master is",
             "start the sentinels, or correct redis.url",
         )),
         [master] => {
-            findings.push(Finding::ok(CHECK, format!("the master is {master}")));
+            findings.push(ok(format!("the master is {master}")));
         }
-        several => findings.push(Finding::fail(
-            CHECK,
+        several => findings.push(fail(
             format!("they name different masters: {}", several.join(", ")),
             "wait a minute for a fail-over to end; if it stays, `SENTINEL RESET name` on each",
         )),
@@ -69,27 +57,23 @@ pub(super) fn sentinels(sentinels: &[Sentinel]) -> Vec<Finding> {
     findings
 }
 
-pub(super) fn cluster(seen: &Result<Slots, Trouble>, servers: &[Server]) -> Finding {
-    const CHECK: &str = "redis cluster";
+pub(super) fn cluster(seen: &Result<Slots, Trouble>, servers: &[Server]) -> Verdict {
     let slots = match seen {
         Ok(slots) => slots,
         Err(Trouble::Unreachable(why)) => {
-            return Finding::fail(
-                CHECK,
+            return fail(
                 format!("no member answers: {why}"),
                 "start it, or correct the members in redis.url",
             );
         }
         Err(Trouble::Refused { code, message }) if code == "WRONGPASS" || code == "NOAUTH" => {
-            return Finding::fail(
-                CHECK,
+            return fail(
                 format!("does not let us in: {message}"),
                 "put the right user and password into redis.url",
             );
         }
         Err(Trouble::Refused { message, .. }) => {
-            return Finding::fail(
-                CHECK,
+            return fail(
                 format!("does not tell about itself: {message}"),
                 "if it is a single server, write redis.url as redis://host:port",
             );
@@ -97,15 +81,13 @@ pub(super) fn cluster(seen: &Result<Slots, Trouble>, servers: &[Server]) -> Find
     };
     let fix = format!("`redis-cli --cluster fix {}`", slots.asked);
     if !slots.missing.is_empty() {
-        return Finding::fail(
-            CHECK,
+        return fail(
             format!("nobody has the slots {}", runs(&slots.missing)),
             format!("start the master that had them, or deal them out: {fix}"),
         );
     }
     if let Some(server) = servers.iter().find(|server| !answers(server)) {
-        return Finding::fail(
-            CHECK,
+        return fail(
             format!("{} says cluster_state:fail, and answers nothing", server.node),
             format!("start the missing masters, or remove them: {fix}"),
         );
@@ -113,21 +95,19 @@ pub(super) fn cluster(seen: &Result<Slots, Trouble>, servers: &[Server]) -> Find
     let failing = slots.members.iter().filter(|member| member.is_failing);
     let failing: Vec<_> = failing.map(|member| member.node.to_string()).collect();
     if !failing.is_empty() {
-        return Finding::warn(
-            CHECK,
+        return warn(
             format!("members that the others cannot reach: {}", failing.join(", ")),
             format!("start them, or remove them: {fix}"),
         );
     }
     if let Some((node, trouble)) = slots.silent.first() {
-        return Finding::warn(
-            CHECK,
+        return warn(
             format!("{node} does not answer: {}", said(trouble)),
             format!("start it, or take {node} out of redis.url"),
         );
     }
     let masters = slots.members.iter().filter(|member| member.is_master).count();
-    Finding::ok(CHECK, format!("all slots on {masters} masters"))
+    ok(format!("all slots on {masters} masters"))
 }
 
 /// Whether a member of the cluster finds it whole; true where it does not say.

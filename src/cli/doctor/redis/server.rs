@@ -1,8 +1,8 @@
 //! Who a server is: role, version, speed, clock, and whose buckets it has.
 
-use super::super::{Finding, machine};
-use super::{Installation, Wanted};
-use crate::redis_link::health::{Facts, Part, Trouble};
+use super::super::{Finding, Verdict, fail, machine, ok, warn};
+use super::{Installation, Wanted, said};
+use crate::redis_link::health::{Facts, Part};
 
 /// Scripts with a first line of flags, which a full server refuses up front, came with it.
 const VERSION_MIN: (u32, u32) = (7, 0);
@@ -13,98 +13,87 @@ const IDLE_MIN_S: u64 = 60;
 
 pub(super) fn judge(facts: &Facts, part: Part, wanted: &Wanted, cli: &str) -> Vec<Finding> {
     let mut findings = vec![
-        answer(facts, wanted),
-        role(facts, part, wanted, cli),
-        version(facts.text("redis_version")),
-        machine::skew("redis clock", facts.clock_ahead_ms),
+        answer(facts, wanted).on("redis"),
+        role(facts, part, wanted, cli).on("redis role"),
+        version(facts.text("redis_version")).on("redis version"),
+        machine::skew(facts.clock_ahead_ms).on("redis clock"),
     ];
-    findings.extend(idle(facts, cli));
-    findings.extend(untold(facts));
+    findings.extend(idle(facts, cli).map(|wrong| wrong.on("redis idle")));
+    findings.extend(untold(facts).map(|wrong| wrong.on("redis settings")));
     if part == Part::Master {
-        findings.push(buckets(facts, wanted));
+        findings.push(buckets(facts, wanted).on("redis buckets"));
     }
     findings
 }
 
-fn answer(facts: &Facts, wanted: &Wanted) -> Finding {
-    const CHECK: &str = "redis";
+fn answer(facts: &Facts, wanted: &Wanted) -> Verdict {
     let took = facts.round_trip;
     let detail = format!("answers in {:.2} ms", took.as_secs_f64() * 1000.0);
     if facts.text("loading") == "1" {
-        return Finding::fail(
-            CHECK,
+        return fail(
             format!("{detail}, and is still reading its file"),
             "wait until it has read it: `loading` in `redis-cli INFO persistence` becomes 0",
         );
     }
     if took.as_millis() * 10 > u128::from(wanted.command_timeout_ms) {
-        return Finding::warn(
-            CHECK,
+        return warn(
             format!("{detail}: too close to redis.command_timeout_ms"),
             "raise redis.command_timeout_ms, or move the server nearer",
         );
     }
     if took.as_micros() > ROUND_TRIP_COMFORTABLE_US {
-        return Finding::warn(
-            CHECK,
+        return warn(
             format!("{detail}: each batch of buyers waits for it"),
             "run it in the same data centre as this program, on a machine with a free core",
         );
     }
-    Finding::ok(CHECK, detail)
+    ok(detail)
 }
 
-fn role(facts: &Facts, part: Part, wanted: &Wanted, cli: &str) -> Finding {
-    const CHECK: &str = "redis role";
+fn role(facts: &Facts, part: Part, wanted: &Wanted, cli: &str) -> Verdict {
     let in_cluster = facts.text("cluster_enabled") == "1";
     if part == Part::Master && in_cluster && !wanted.is_cluster {
         let remedy = "write redis.url as redis+cluster://host:port,host:port";
-        return Finding::fail(CHECK, "is a member of a cluster", remedy);
+        return fail("is a member of a cluster", remedy);
     }
     let of = || format!("{}:{}", facts.text("master_host"), facts.text("master_port"));
     match (part, facts.text("role")) {
-        (Part::Master, "master") => Finding::ok(CHECK, "master"),
-        (Part::Master, "slave") => Finding::fail(
-            CHECK,
+        (Part::Master, "master") => ok("master"),
+        (Part::Master, "slave") => fail(
             format!("is a replica of {}: it takes no writes", of()),
             format!("point redis.url to {}, or promote this one: `{cli} REPLICAOF NO ONE`", of()),
         ),
         (Part::Replica, "slave") if facts.text("master_link_status") == "up" => {
-            Finding::ok(CHECK, format!("copies {}", of()))
+            ok(format!("copies {}", of()))
         }
-        (Part::Replica, "slave") => Finding::warn(
-            CHECK,
+        (Part::Replica, "slave") => warn(
             format!("has no connection to its master {}", of()),
             format!("see its log; `{cli} INFO replication` must say master_link_status:up"),
         ),
-        (_, other) => Finding::fail(
-            CHECK,
+        (_, other) => fail(
             format!("says that its role is {other:?}"),
             "point redis.url to a redis-server; sentinels stand in redis+sentinel://",
         ),
     }
 }
 
-fn version(version: &str) -> Finding {
-    const CHECK: &str = "redis version";
+fn version(version: &str) -> Verdict {
     let mut numbers = version.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
     let seen = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     if seen >= VERSION_MIN {
-        return Finding::ok(CHECK, version);
+        return ok(version);
     }
     let (major, minor) = VERSION_MIN;
-    Finding::fail(
-        CHECK,
+    fail(
         format!("{version:?} is older than {major}.{minor}, which scripts with flags need"),
         format!("upgrade it to {major}.{minor} or later"),
     )
 }
 
-fn idle(facts: &Facts, cli: &str) -> Option<Finding> {
+fn idle(facts: &Facts, cli: &str) -> Option<Verdict> {
     let after: u64 = facts.setting("timeout")?.parse().ok()?;
     (1..IDLE_MIN_S).contains(&after).then(|| {
-        Finding::warn(
-            "redis idle",
+        warn(
             format!("hangs up on whoever is silent for {after} s (timeout)"),
             format!("`{cli} CONFIG SET timeout 0`, and the same in redis.conf"),
         )
@@ -112,13 +101,9 @@ fn idle(facts: &Facts, cli: &str) -> Option<Finding> {
 }
 
 /// What a restricted server keeps to itself.
-fn untold(facts: &Facts) -> Option<Finding> {
-    let why = match facts.config.as_ref().err()? {
-        Trouble::Unreachable(why) => why,
-        Trouble::Refused { message, .. } => message,
-    };
-    Some(Finding::warn(
-        "redis settings",
+fn untold(facts: &Facts) -> Option<Verdict> {
+    let why = said(facts.config.as_ref().err()?);
+    Some(warn(
         format!(
             "does not tell appendfsync, min-replicas-to-write, timeout and \
              hash-max-listpack-entries: {why}"
@@ -127,17 +112,13 @@ fn untold(facts: &Facts) -> Option<Finding> {
     ))
 }
 
-fn buckets(facts: &Facts, wanted: &Wanted) -> Finding {
-    const CHECK: &str = "redis buckets";
+fn buckets(facts: &Facts, wanted: &Wanted) -> Verdict {
     let found = match &facts.buckets {
         Ok(found) => found,
         Err(trouble) => {
-            let why = match trouble {
-                Trouble::Unreachable(why) => why,
-                Trouble::Refused { message, .. } => message,
-            };
+            let why = said(trouble);
             let remedy = "allow this user `+scan +hmget` on keys that begin with the namespace";
-            return Finding::warn(CHECK, format!("cannot be looked for: {why}"), remedy);
+            return warn(format!("cannot be looked for: {why}"), remedy);
         }
     };
     let total: u64 = found.by_installation.values().sum();
@@ -156,8 +137,7 @@ fn buckets(facts: &Facts, wanted: &Wanted) -> Finding {
         } else {
             "another ledger: ours is still to be made".to_owned()
         };
-        return Finding::fail(
-            CHECK,
+        return fail(
             format!("{foreign} of {total} under our namespace belong to {of}{part}"),
             "give this installation a `namespace` of its own; delete the keys only if that other \
              ledger is gone for good",
@@ -171,7 +151,7 @@ fn buckets(facts: &Facts, wanted: &Wanted) -> Finding {
         0 => String::new(),
         some => format!("; {some} from before its last start are loaded again from the ledger"),
     };
-    Finding::ok(CHECK, format!("{total} under our namespace{whose}{stale}{part}"))
+    ok(format!("{total} under our namespace{whose}{stale}{part}"))
 }
 
 #[cfg(test)]
@@ -179,6 +159,7 @@ mod tests {
     use super::super::super::Status;
     use super::super::tests_support::{facts, wanted};
     use super::*;
+    use crate::redis_link::health::Trouble;
 
     #[test]
     fn a_version_without_flags_in_scripts_is_too_old() {

@@ -7,10 +7,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use floodgate::broker::{
-    Delivery, Headers, MemoryBroker, Message, Outgoing, Publisher, RabbitBroker, Route, Sent,
-    Source, Subscriber, Subscription, Topology,
+    Delivery, Headers, Message, Outgoing, Publisher, RabbitBroker, Route, Sent, Source, Subscriber,
+    Subscription, Topology,
 };
 
+use crate::support::memory_broker::MemoryBroker;
 use crate::support::offers::run;
 use crate::support::servers::rabbitmq::RabbitMq;
 
@@ -22,7 +23,6 @@ mod unreadable;
 
 const QUEUES: u16 = 3;
 const DELIVERIES_MAX: u32 = 3;
-const DELAYS_MS: [u64; 2] = [40, 80];
 
 /// Both ports, as one process has them.
 pub struct Process {
@@ -36,15 +36,12 @@ pub trait Backend {
     /// Both ports, as another process has them.
     fn open(&self) -> Process;
 
-    /// Lets time pass, where it does not pass by itself.
-    fn pass(&self, time: Duration);
-
     /// Deletes a queue, by its name without the namespace.
     fn lose(&self, queue: &str);
 }
 
 fn topology(namespace: &str) -> Topology {
-    Topology::new(namespace, QUEUES, DELIVERIES_MAX, DELAYS_MS.to_vec())
+    Topology::new(namespace, QUEUES, DELIVERIES_MAX)
 }
 
 struct Memory(MemoryBroker);
@@ -60,10 +57,6 @@ impl Backend for Memory {
     fn open(&self) -> Process {
         let broker = Arc::new(self.0.elsewhere());
         Process { publisher: broker.clone(), subscriber: broker }
-    }
-
-    fn pass(&self, time: Duration) {
-        self.0.advance(time);
     }
 
     fn lose(&self, queue: &str) {
@@ -84,8 +77,6 @@ impl Backend for Rabbit<'_> {
         let broker = Arc::new(RabbitBroker::new(options).unwrap());
         Process { publisher: broker.clone(), subscriber: broker }
     }
-
-    fn pass(&self, _time: Duration) {}
 
     fn lose(&self, queue: &str) {
         self.server.delete_queue(&format!("{}.{queue}", self.case));
@@ -176,10 +167,8 @@ macro_rules! all_cases {
                 waiting_may_be_given_up_without_losing_a_delivery
                 a_closed_process_gives_back;
             routing:
-                a_message_waits_for_its_delay_step_and_comes_back_to_its_queue
                 dead_letters_wait_with_their_reason
                 what_is_delivered_too_often_is_a_dead_letter
-                a_message_without_queue_is_kept_as_unroutable
                 a_message_that_no_queue_wants_is_refused_and_the_next_one_is_not
                 a_deleted_queue_ends_its_subscription_and_the_next_one_declares_it
                 declaring_brings_back_what_is_missing

@@ -87,11 +87,7 @@ pub async fn large_and_empty_bodies_arrive(backend: &dyn Backend) {
 
 pub async fn what_has_no_queue_of_ours_is_refused(backend: &dyn Backend) {
     let process = backend.open();
-    let wrong = [
-        Route::Orders(QUEUES),
-        Route::Retry { queue: 0, step: 2 },
-        Route::Retry { queue: QUEUES, step: 0 },
-    ];
+    let wrong = [Route::Orders(QUEUES), Route::Orders(QUEUES + 1), Route::Orders(u16::MAX)];
     let mut batch: Vec<_> = wrong.iter().map(|route| message(*route, 0)).collect();
     batch.push(message(Route::Orders(0), 1));
     let results = process.outgoing(8).publish(batch).await;

@@ -6,23 +6,8 @@ use floodgate::broker::{Error, Headers, Message, Route, Sent, Source};
 use floodgate::dead_letters::seal;
 use floodgate::domain::LetterOrigin;
 
-use super::{Backend, DELAYS_MS, DELIVERIES_MAX, ids, message, messages, take};
+use super::{Backend, DELIVERIES_MAX, ids, message, messages, take};
 use crate::support::wait::until;
-
-pub async fn a_message_waits_for_its_delay_step_and_comes_back_to_its_queue(backend: &dyn Backend) {
-    let process = backend.open();
-    for (step, delay_ms) in DELAYS_MS.into_iter().enumerate() {
-        let retry = |queue| Route::Retry { queue, step };
-        process.put(vec![message(retry(2), 20), message(retry(1), 10)]).await;
-        backend.pass(Duration::from_millis(delay_ms));
-        for (queue, id) in [(1, "m10"), (2, "m20")] {
-            let back = process.drain(Source::Orders(queue), 1).await;
-            assert_eq!(ids(&back), [id]);
-            assert_eq!(back[0].headers.reason, None, "waiting is no death");
-            assert_eq!(back[0].num_before, 0);
-        }
-    }
-}
 
 pub async fn dead_letters_wait_with_their_reason(backend: &dyn Backend) {
     let process = backend.open();
@@ -53,22 +38,6 @@ pub async fn what_is_delivered_too_often_is_a_dead_letter(backend: &dyn Backend)
     assert_eq!(process.num_ready("orders.0").await, 0);
 }
 
-pub async fn a_message_without_queue_is_kept_as_unroutable(backend: &dyn Backend) {
-    let process = backend.open();
-    process.publisher.declare().await.unwrap();
-    let mut outgoing = process.outgoing(64);
-    assert_eq!(outgoing.publish(messages(Route::Orders(0), 0..1)).await, [Sent::Confirmed]);
-    backend.lose("orders.1");
-    let mut batch = messages(Route::Orders(1), 10..40);
-    batch.push(message(Route::Orders(0), 1));
-    let results = outgoing.publish(batch).await;
-    assert_eq!(results, vec![Sent::Confirmed; 31]);
-    let kept = process.drain(Source::Unroutable, 30).await;
-    assert_eq!(kept[0].routing_key, "1");
-    assert_eq!(ids(&kept), super::expected_ids(10..40));
-    assert_eq!(ids(&process.drain(Source::Orders(0), 2).await), ["m0", "m1"]);
-}
-
 /// The client library attaches a return to whichever confirmation comes next.
 pub async fn a_message_that_no_queue_wants_is_refused_and_the_next_one_is_not(
     backend: &dyn Backend,
@@ -78,7 +47,6 @@ pub async fn a_message_that_no_queue_wants_is_refused_and_the_next_one_is_not(
     let mut outgoing = process.outgoing(1000);
     assert_eq!(outgoing.publish(messages(Route::Orders(0), 0..1)).await, [Sent::Confirmed]);
     backend.lose("orders.1");
-    backend.lose("unroutable");
     let queue = |number: usize| u16::from(number % 10 == 3);
     let numbers = 1..801_usize;
     let batch = numbers.clone().map(|number| message(Route::Orders(queue(number)), number));
@@ -127,15 +95,14 @@ pub async fn a_deleted_queue_ends_its_subscription_and_the_next_one_declares_it(
 pub async fn declaring_brings_back_what_is_missing(backend: &dyn Backend) {
     let process = backend.open();
     process.put(messages(Route::Orders(0), 0..1)).await;
-    for queue in ["orders.2", "unroutable", "dead", "retry.40"] {
+    for queue in ["orders.2", "dead"] {
         backend.lose(queue);
     }
     process.publisher.declare().await.unwrap();
     process.publisher.declare().await.unwrap();
-    let routes = [Route::Orders(2), Route::Dead, Route::Retry { queue: 2, step: 0 }];
+    let routes = [Route::Orders(2), Route::Dead];
     process.put(routes.map(|route| message(route, 5)).to_vec()).await;
-    backend.pass(Duration::from_millis(DELAYS_MS[0]));
-    assert_eq!(ids(&process.drain(Source::Orders(2), 2).await), ["m5", "m5"]);
+    assert_eq!(ids(&process.drain(Source::Orders(2), 1).await), ["m5"]);
     assert_eq!(ids(&process.drain(Source::Dead, 1).await), ["m5"]);
 }
 
@@ -147,15 +114,7 @@ pub async fn depths_tell_what_waits_and_who_consumes(backend: &dyn Backend) {
     take(subscription.as_mut(), 1).await;
     let _idle = process.subscribe(Source::Orders(1), 1).await;
     backend.lose("orders.2");
-    let expected = [
-        ("unroutable", 0, 0),
-        ("dead", 1, 0),
-        ("orders.0", 1, 1),
-        ("orders.1", 0, 1),
-        ("orders.2", 0, 0),
-        ("retry.40", 0, 0),
-        ("retry.80", 0, 0),
-    ];
+    let expected = [("dead", 1, 0), ("orders.0", 1, 1), ("orders.1", 0, 1), ("orders.2", 0, 0)];
     let expected = expected.map(|(queue, ready, consumers)| (queue.to_owned(), ready, consumers));
     until("the depths", async || {
         let depths = process.subscriber.depths().await.unwrap();

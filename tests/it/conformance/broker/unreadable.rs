@@ -8,12 +8,13 @@ use std::thread;
 
 use floodgate::broker::{
     Error, Headers, Message, Publisher, RabbitBroker, RabbitOptions, Route, Sent, Source,
-    Subscriber,
+    Subscriber, Topology,
 };
 
 use super::{message, messages, topology};
 use crate::support::offers::run;
 use crate::support::servers::rabbitmq::RabbitMq;
+use crate::support::wait::until;
 
 const NAMESPACE: &str = "unreadable";
 /// What a message is called that becomes unreadable on its way.
@@ -112,5 +113,36 @@ fn what_cannot_be_read_is_set_aside_and_takes_nobody_with_it() {
         assert_eq!(server.num_ready(&format!("{NAMESPACE}.dead")), Some(0));
         let depths = broker.depths().await.unwrap();
         assert!(depths.iter().all(|depth| depth.queue != "unreadable"), "{depths:?}");
+    });
+}
+
+/// It may end every process that takes it in, and whatever is taken in with it is counted as often.
+#[test]
+fn a_message_that_comes_often_is_taken_alone() {
+    let server = RabbitMq::start();
+    run(async {
+        let broker = RabbitBroker::new(server.options(Topology::new(NAMESPACE, 1, 100))).unwrap();
+        let mut outgoing = broker.outgoing(64);
+        let orders = Route::Orders(0);
+        assert_eq!(outgoing.publish(messages(orders, 0..1)).await, [Sent::Confirmed]);
+        let mut many = broker.subscribe(Source::Orders(0), 8).await.unwrap();
+        let acks = many.acks();
+        for num_before in 0..10 {
+            let delivery = many.next().await.unwrap();
+            assert_eq!(delivery.num_before, num_before);
+            acks.give_back(delivery.tag).await;
+        }
+        let ended = many.next().await.unwrap_err().to_string();
+        assert!(ended.contains("delivered 10 times before"), "{ended}");
+        drop(many);
+
+        assert_eq!(outgoing.publish(messages(orders, 1..4)).await, vec![Sent::Confirmed; 3]);
+        let mut alone = broker.subscribe(Source::Orders(0), 8).await.unwrap();
+        alone.next().await.unwrap();
+        let name = format!("{NAMESPACE}.orders.0");
+        until("the others to stay in their queue", async || {
+            (server.num_ready(&name) == Some(3)).then_some(())
+        })
+        .await;
     });
 }

@@ -66,8 +66,11 @@ pub async fn a_letter_reads_back_as_it_was_kept(backend: &dyn Backend) {
     assert!(whole.is_cut());
     let requests = vec![request(7), request(i64::MAX as u64)];
     assert_eq!(whole, WholeLetter { letter: expected.clone(), body: new.body, requests });
-    assert_eq!(ledger.dead_letters_with(request(7)).await.unwrap(), [expected]);
-    assert_eq!(ledger.dead_letters_with(request(8)).await.unwrap(), []);
+    assert_eq!(
+        ledger.dead_letters(LetterFilter::with(request(7)), u32::MAX).await.unwrap(),
+        [expected]
+    );
+    assert_eq!(ledger.dead_letters(LetterFilter::with(request(8)), u32::MAX).await.unwrap(), []);
     assert_eq!(ledger.dead_letter(LetterNo(999)).await.unwrap(), None);
     assert_eq!(ledger.keep_dead_letters(Vec::new(), NOW).await.unwrap(), []);
 }
@@ -82,7 +85,10 @@ pub async fn copies_of_a_message_are_one_letter(backend: &dyn Backend) {
     assert_eq!(found.iter().map(|l| l.arrivals).sum::<u32>(), 6);
     let reason = |no| found.iter().find(|l| l.no == no).unwrap().reason.clone();
     assert_eq!(reason(found[0].no), "no such SKU");
-    assert_eq!(ledger.dead_letters_with(request(1)).await.unwrap().len(), 1);
+    assert_eq!(
+        ledger.dead_letters(LetterFilter::with(request(1)), u32::MAX).await.unwrap().len(),
+        1
+    );
 }
 
 pub async fn a_replayed_letter_that_dies_again_is_open_again(backend: &dyn Backend) {
@@ -112,6 +118,20 @@ pub async fn a_replayed_letter_that_dies_again_is_open_again(backend: &dyn Backe
     assert!(ledger.turn_dead_letter(turn(&seen, LetterState::Parked)).await.unwrap());
     assert_eq!(keep(&*ledger, vec![letter(&[1])]).await, [Kept::Known]);
     assert_eq!(all(&*ledger).await[0].state, LetterState::Parked);
+}
+
+pub async fn a_discarded_letter_stays_so_and_ends_nothing(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    keep(&*ledger, vec![letter(&[1])]).await;
+    let seen = all(&*ledger).await.remove(0);
+    let noted = LetterTurn { note: Some("by hand".into()), ..turn(&seen, LetterState::Discarded) };
+    assert!(ledger.turn_dead_letter(noted).await.unwrap());
+    assert!(dead(&*ledger, &[1]).await.is_empty(), "its requests have ended elsewhere");
+    assert_eq!(keep(&*ledger, vec![letter(&[1])]).await, [Kept::Known]);
+    let found = all(&*ledger).await.remove(0);
+    assert_eq!((found.state, found.note.as_deref()), (LetterState::Discarded, Some("by hand")));
+    let counts = ledger.count_dead_letters().await.unwrap();
+    assert_eq!(counts, LetterCounts { discarded: 1, ..LetterCounts::default() });
 }
 
 /// What died again while it was being replayed must not be called replayed.
@@ -147,7 +167,7 @@ pub async fn letters_come_newest_first_in_pages(backend: &dyn Backend) {
     assert!(ledger.turn_dead_letter(turn(&seen[1], LetterState::Replayed)).await.unwrap());
 
     let page = async |state, origin, before, limit| -> Vec<LetterNo> {
-        let filter = LetterFilter { state, origin, before };
+        let filter = LetterFilter { state, origin, before, request: None };
         let found = ledger.dead_letters(filter, limit).await.unwrap();
         found.into_iter().map(|letter| letter.no).collect()
     };
@@ -160,7 +180,7 @@ pub async fn letters_come_newest_first_in_pages(backend: &dyn Backend) {
     assert_eq!(page(open, Some(LetterOrigin::Relay), None, 9).await, [no(3)]);
     assert_eq!(page(Some(LetterState::Parked), None, None, 9).await, [no(0)]);
     let counts = ledger.count_dead_letters().await.unwrap();
-    assert_eq!(counts, LetterCounts { open: 3, replayed: 1, parked: 1 });
+    assert_eq!(counts, LetterCounts { open: 3, replayed: 1, parked: 1, discarded: 0 });
 }
 
 pub async fn a_request_is_dead_while_its_letter_is_open_or_parked(backend: &dyn Backend) {
@@ -186,7 +206,8 @@ pub async fn a_letter_may_hold_a_mebibyte_and_a_thousand_requests(backend: &dyn 
     let body_bytes = body.len() as u64;
     let large = NewLetter { body: body.clone(), body_bytes, ..letter(&requests) };
     assert_eq!(keep(&*ledger, vec![large, letter(&[1])]).await, [Kept::New; 2]);
-    let found = ledger.dead_letters_with(request(1_200)).await.unwrap().remove(0);
+    let found =
+        ledger.dead_letters(LetterFilter::with(request(1_200)), u32::MAX).await.unwrap().remove(0);
     let whole = ledger.dead_letter(found.no).await.unwrap().unwrap();
     assert!(whole.body == body && !whole.is_cut());
     assert_eq!(whole.requests.len(), 1_200);

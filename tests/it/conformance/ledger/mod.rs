@@ -9,6 +9,7 @@ use diesel::prelude::*;
 use floodgate::clock::ManualClock;
 use floodgate::db::Ledger;
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
+use floodgate::db::sql::Writing;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use tempfile::TempDir;
 
@@ -75,7 +76,7 @@ impl MariaDb {
 
     fn options(&self) -> MysqlOptions {
         let clock = Arc::new(ManualClock::new(NOW_MS));
-        MysqlOptions { exclusive: true, clock, ..self.0.options() }
+        MysqlOptions { writing: Writing::Exclusive, clock, ..self.0.options() }
     }
 }
 
@@ -112,6 +113,7 @@ macro_rules! backends {
                     a_name_is_taken_once
                     a_draft_that_does_not_fit_is_not_stored
                     an_opening_takes_the_next_epoch
+                an_opening_follows_the_one_that_was_seen
                     a_move_that_is_not_allowed_changes_nothing
                     sales_survive_a_restart;
                 placing:
@@ -143,6 +145,7 @@ macro_rules! backends {
                     a_letter_reads_back_as_it_was_kept
                     copies_of_a_message_are_one_letter
                     a_replayed_letter_that_dies_again_is_open_again
+                    a_discarded_letter_stays_so_and_ends_nothing
                     a_letter_that_changed_is_not_turned
                     letters_come_newest_first_in_pages
                     a_request_is_dead_while_its_letter_is_open_or_parked

@@ -56,7 +56,7 @@ pub async fn ids_of_nineteen_digits_travel_unchanged(backend: &dyn Backend) {
     let seen = ledger.examine(batch.clone()).await.unwrap();
     for intent in &batch {
         let order = intent.order();
-        assert_eq!(ledger.order(intent.request).await.unwrap(), Some(order));
+        assert_eq!(ledger.journey(intent.request).await.unwrap().map(|it| it.order), Some(order));
         assert_eq!(ledger.orders_of(intent.buyer, None, 9).await.unwrap(), [order]);
         assert_eq!(seen.orders.get(&intent.request), Some(&order));
         assert_eq!(seen.owned.get(&(sku.no, intent.buyer)), Some(&1));
@@ -85,7 +85,7 @@ pub async fn one_bad_intent_keeps_the_whole_batch_out(backend: &dyn Backend) {
 
     for (why, bad) in [
         ("request known, same order", intent(&one, 1, 1, 1)),
-        ("request known, other SKU", intent(&any, 1, 8, 1)),
+        ("request known, other SKU", intent(&any, 3, 8, 1)),
         ("second order of one buyer", intent(&one, 10, 1, 1)),
         ("over the quota", intent(&some, 10, 1, 2)),
         ("over the quota at once", intent(&some, 10, 9, 3)),
@@ -236,7 +236,8 @@ pub async fn the_examination_says_why(backend: &dyn Backend) {
             OrderIntent { trace: TraceId(0), ..standing[1] },
             Some(Outcome::Repeat(standing[1].order())),
         ),
-        (intent(&one, 1, 2, 1), refused(Refusal::RequestIdReused)),
+        (intent(&one, 1, 1, 2), refused(Refusal::RequestIdReused)),
+        (intent(&some, 2, 2, 1), refused(Refusal::RequestIdReused)),
         (intent(&one, 3, 3, 1), refused(Refusal::Ended)),
         (intent(&one, 4, 1, 1), refused(Refusal::AlreadyPurchased { first })),
         (intent(&some, 5, 1, 1), refused(Refusal::QuotaExceeded { owned: 2, limit: 2 })),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use floodgate::db::{AuditRow, Ledger, OrderCursor, Placing, Tally};
+use floodgate::db::{AnomaliesOverAll, AuditRow, Ledger, OrderCursor, Placing, Tally};
 use floodgate::domain::{
     Epoch, Failure, Journey, OrderIntent, Outcome, Phase, Refusal, Sku, SkuNo, TraceId,
 };
@@ -98,8 +98,11 @@ pub async fn an_order_is_found_by_its_request(backend: &dyn Backend) {
     let sku = offer(&*ledger, "sale", ONE, 100).await;
     let placed = intent(&sku, 123_456_789_012_345_678, 4, 2);
     place(&*ledger, vec![placed]).await;
-    assert_eq!(ledger.order(placed.request).await.unwrap(), Some(placed.order()));
-    assert_eq!(ledger.order(request(1)).await.unwrap(), None);
+    assert_eq!(
+        ledger.journey(placed.request).await.unwrap().map(|it| it.order),
+        Some(placed.order())
+    );
+    assert_eq!(ledger.journey(request(1)).await.unwrap().map(|it| it.order), None);
     assert_eq!(ledger.failure(placed.request).await.unwrap(), None);
     ledger.ping().await.unwrap();
 }
@@ -164,7 +167,7 @@ pub async fn a_buyers_orders_come_newest_first_in_pages(backend: &dyn Backend) {
     assert_eq!(ledger.orders_of(buyer(77), None, 0).await.unwrap(), []);
 }
 
-fn reasons() -> [Refusal; 6] {
+fn reasons() -> [Refusal; 7] {
     [
         Refusal::SoldOut,
         Refusal::AlreadyPurchased { first: request(1) },
@@ -172,6 +175,7 @@ fn reasons() -> [Refusal; 6] {
         Refusal::RequestIdReused,
         Refusal::NotStarted,
         Refusal::Ended,
+        Refusal::Discarded,
     ]
 }
 
@@ -215,19 +219,23 @@ pub async fn the_first_record_of_a_failure_stays(backend: &dyn Backend) {
 pub async fn an_order_is_never_recorded_as_a_failure(backend: &dyn Backend) {
     let ledger = backend.open().await;
     let sku = offer(&*ledger, "sale", ANY, 100).await;
-    place(&*ledger, vec![intent(&sku, 10, 1, 1)]).await;
+    let one = offer(&*ledger, "one", ONE, 100).await;
+    place(&*ledger, vec![intent(&sku, 10, 1, 1), intent(&one, 20, 20, 1)]).await;
     // Another buyer came with the same request id.
     let reused = failure(&sku, 10, Refusal::RequestIdReused);
     let other = failure(&sku, 11, Refusal::SoldOut);
-    ledger.record_failures(vec![reused, other]).await.unwrap();
+    // The same buyer came with another quantity, and under one_per_buyer that is the same id.
+    let again = failure(&one, 20, Refusal::RequestIdReused);
+    ledger.record_failures(vec![reused, other, again]).await.unwrap();
     assert_eq!(failures(&*ledger, sku.no).await, [other]);
+    assert_eq!(failures(&*ledger, one.no).await, []);
     assert!(ledger.anomalies(sku.no).await.unwrap().orders_and_failures.is_empty());
 }
 
 pub async fn the_evidence_begins_with_the_facts(backend: &dyn Backend) {
     let ledger = backend.open().await;
     let sku = offer(&*ledger, "sale", quota(7), 100).await;
-    ledger.turn_sale("sale".parse().unwrap(), Phase::Open, 321).await.unwrap();
+    ledger.turn_sale("sale".parse().unwrap(), Epoch(0), Phase::Open, 321).await.unwrap();
     place(&*ledger, vec![intent(&sku, 1, 2, 5), intent(&sku, 2, 1, 7)]).await;
     let recorded = (10..).zip(reasons()).map(|(n, reason)| failure(&sku, n, reason)).collect();
     ledger.record_failures(recorded).await.unwrap();
@@ -240,8 +248,8 @@ pub async fn the_evidence_begins_with_the_facts(backend: &dyn Backend) {
     };
     assert_eq!((facts.sku, facts.initial, facts.available), (sku.no, 100, 88));
     assert_eq!((facts.policy, facts.epoch, facts.opened_at_ms), (sku.policy, Epoch(1), 321));
-    // Six failures of three units; a ledger that is sold out has none to give back.
-    assert_eq!(given_back.given_back_units, 15);
+    // Seven failures of three units; a ledger that is sold out has none to give back.
+    assert_eq!(given_back.given_back_units, 18);
     assert_eq!((first.request, second.request), (request(2), request(1)));
 
     let visited = Arc::new(AtomicUsize::new(0));
@@ -264,10 +272,10 @@ pub async fn a_healthy_ledger_has_no_anomalies(backend: &dyn Backend) {
         place(&*ledger, batch).await;
         ledger.record_failures(vec![failure(&sku, base + 90, Refusal::Ended)]).await.unwrap();
         let anomalies = ledger.anomalies(sku.no).await.unwrap();
-        assert_eq!(anomalies.duplicate_requests, []);
         assert!(anomalies.orders_and_failures.is_empty());
         assert_eq!(anomalies.wrong_quotas, []);
     }
+    assert_eq!(ledger.anomalies_over_all().await.unwrap(), AnomaliesOverAll::default());
 }
 
 pub async fn the_counts_are_those_of_one_sku(backend: &dyn Backend) {
@@ -276,7 +284,7 @@ pub async fn the_counts_are_those_of_one_sku(backend: &dyn Backend) {
     let other = offer(&*ledger, "other", ANY, 100).await;
     let fresh = Tally { available: 100, ..Tally::default() };
     assert_eq!(ledger.tally(sku.no).await.unwrap(), fresh);
-    ledger.turn_sale("sale".parse().unwrap(), Phase::Open, 1).await.unwrap();
+    ledger.turn_sale("sale".parse().unwrap(), Epoch(0), Phase::Open, 1).await.unwrap();
     place(&*ledger, vec![intent(&sku, 1, 1, 5), intent(&sku, 2, 2, 5), intent(&other, 3, 1, 1)])
         .await;
     ledger.record_failures(vec![failure(&sku, 4, Refusal::Ended)]).await.unwrap();

@@ -88,7 +88,8 @@ pub async fn a_move_that_is_not_allowed_changes_nothing(backend: &dyn Backend) {
     for next in [Phase::Draft, Phase::Open, Phase::Paused] {
         assert!(turn(&*ledger, next, 3).await.is_none());
     }
-    let unknown = ledger.turn_sale("nobody".parse().unwrap(), Phase::Open, 4).await.unwrap();
+    let unknown =
+        ledger.turn_sale("nobody".parse().unwrap(), Epoch(0), Phase::Open, 4).await.unwrap();
     assert_eq!(unknown, None);
     assert_eq!(ledger.sales().await.unwrap(), before);
 }
@@ -106,6 +107,25 @@ pub async fn sales_survive_a_restart(backend: &dyn Backend) {
     assert!(next.no > before[0].skus[0].no, "a number is never given twice");
 }
 
+/// Two processes open a paused sale: each has held the buckets at the opening that it saw, and sold
+/// under the next one before the other came.
+pub async fn an_opening_follows_the_one_that_was_seen(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    offer(&*ledger, "sale", ONE, 1).await;
+    let turn = |seen, next| ledger.turn_sale("sale".parse().unwrap(), Epoch(seen), next, 1);
+    for (seen, next) in [(0, Phase::Open), (1, Phase::Paused), (1, Phase::Open), (2, Phase::Paused)]
+    {
+        assert!(turn(seen, next).await.unwrap().is_some(), "{seen} {next:?}");
+    }
+    let before = ledger.sales().await.unwrap();
+    for late in [Phase::Open, Phase::Closed] {
+        assert_eq!(turn(1, late).await.unwrap(), None);
+    }
+    assert_eq!(ledger.sales().await.unwrap(), before);
+    assert_eq!(turn(2, Phase::Open).await.unwrap().unwrap().epoch, Epoch(3));
+}
+
 async fn turn(ledger: &dyn Ledger, next: Phase, now_ms: i64) -> Option<floodgate::domain::Sale> {
-    ledger.turn_sale("sale".parse().unwrap(), next, now_ms).await.unwrap()
+    let seen = ledger.sales().await.unwrap()[0].epoch;
+    ledger.turn_sale("sale".parse().unwrap(), seen, next, now_ms).await.unwrap()
 }

@@ -1,7 +1,7 @@
 //! Tokens, secrets, fencing and the end.
 
 use floodgate::db::{Class, Error};
-use floodgate::domain::{Failure, LetterCounts, Phase, Refusal};
+use floodgate::domain::{Epoch, Failure, LetterCounts, Phase, Refusal};
 
 use super::Backend;
 use crate::support::letters::letter;
@@ -53,7 +53,7 @@ pub async fn a_writer_that_was_replaced_writes_nothing(backend: &dyn Backend) {
         assert_fenced(ledger.record_failures(vec![failure]).await);
         let draft = sale_draft("next", vec![sku_draft("sku", ONE, 1)]);
         assert_fenced(ledger.create_sale(draft, 1).await);
-        assert_fenced(ledger.turn_sale("sale".parse().unwrap(), Phase::Open, 1).await);
+        assert_fenced(ledger.turn_sale("sale".parse().unwrap(), Epoch(0), Phase::Open, 1).await);
         assert_fenced(ledger.keep_dead_letters(vec![letter(&[9])], 1).await);
         assert_fenced(ledger.next_token("process").await);
         assert_fenced(ledger.secret("tickets").await);
@@ -67,7 +67,7 @@ pub async fn a_writer_that_was_replaced_writes_nothing(backend: &dyn Backend) {
 fn assert_fenced<T: std::fmt::Debug>(answer: Result<T, Error>) {
     let error = answer.unwrap_err();
     assert!(matches!(error, Error::Fenced { .. }), "{error}");
-    assert_eq!(error.class(), Class::Bug);
+    assert_eq!(error.class(), Class::Down);
 }
 
 pub async fn a_closed_ledger_says_so(backend: &dyn Backend) {

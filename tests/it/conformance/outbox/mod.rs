@@ -1,6 +1,6 @@
 //! What every outbox promises the relay: one suite over its backends. Plain commands accept.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,9 +8,10 @@ use floodgate::clock::ManualClock;
 use floodgate::config::{Settings, Tier};
 use floodgate::domain::{BucketNo, BuyerId, Epoch, OrderIntent, SkuNo, TraceId};
 use floodgate::outbox::{
-    DeadEntry, Entry, Error, Fate, Hand, ListOutbox, Outbox, OutboxOptions, StreamOutbox, Worker,
+    DeadEntry, Ended, Entry, Error, Letter, Outbox, OutboxOptions, RedisOutbox,
 };
-use floodgate::scripts::{Call, Installation, OutboxKeys, intent};
+pub use floodgate::scripts::outbox::Kind;
+use floodgate::scripts::{Installation, OutboxKeys, intent};
 use floodgate::stock::BucketKey;
 use floodgate::tier::links;
 use redis::{Cmd, Value};
@@ -18,28 +19,18 @@ use redis::{Cmd, Value};
 use crate::support::offers::{request, run};
 use crate::support::servers::cluster::Cluster;
 use crate::support::servers::redis::Redis;
+use crate::support::wait::until;
 
 mod claiming;
 mod damage;
 mod ending;
-mod model;
 mod outages;
 mod play;
 mod reading;
-mod stream_net;
 
 const INSTALLATION: Installation = Installation(0xf100_d6a7);
 const NOW_MS: i64 = 1_790_000_000_000;
 
-/// Nothing is swept back where a test does not want it.
-const LONGEST_IN_HAND: Duration = Duration::from_secs(3_600);
-
-/// In which structure the entries wait.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    List,
-    Stream,
-}
 /// Redis with nothing in it, and an outbox as one process has it.
 pub struct Ground {
     pub kind: Kind,
@@ -99,10 +90,7 @@ pub fn open_patient(
         installation: INSTALLATION,
         clock: clock.clone(),
     };
-    match kind {
-        Kind::List => Arc::new(ListOutbox::new(options)),
-        Kind::Stream => Arc::new(StreamOutbox::new(options, LONGEST_IN_HAND)),
-    }
+    Arc::new(RedisOutbox::new(options, kind))
 }
 
 impl Ground {
@@ -149,25 +137,17 @@ impl Ground {
         redis::from_redis_value(self.servers.cmd(key, &command)).unwrap()
     }
 
-    /// A call of a script, behind the back of the outbox.
-    pub fn send(&self, call: &Call) -> Value {
-        let mut connection = redis::Client::open(self.redis().url()).unwrap();
-        call.eval().query(&mut connection).unwrap()
-    }
-
     /// Writes entries as the accepting side does.
     pub fn accept(&self, bucket: BucketKey, bodies: &[Vec<u8>]) {
-        let line = self.keys(bucket).line();
-        for body in bodies {
-            match self.kind {
-                Kind::List => {
-                    let element = [&[0], body.as_slice()].concat();
-                    self.cmd::<i64>("RPUSH", &line, &[&element]);
-                }
-                Kind::Stream => {
-                    self.cmd::<String>("XADD", &line, &[b"*", b"intents", body]);
-                }
-            }
+        let line = self.keys(bucket).outbox();
+        let write = match self.kind {
+            Kind::List => "redis.call('RPUSH', KEYS[1], ARGV[i])",
+            Kind::Stream => "redis.call('XADD', KEYS[1], '*', 'intents', ARGV[i])",
+        };
+        for some in bodies.chunks(1_000) {
+            let mut command = redis::cmd("EVAL");
+            command.arg(format!("for i = 1, #ARGV do {write} end")).arg(1).arg(&line).arg(some);
+            self.servers.cmd(&line, &command);
         }
     }
 
@@ -194,24 +174,34 @@ impl Ground {
         found
     }
 
-    pub async fn hand(&self, bucket: BucketKey, worker: &Worker) -> Hand {
-        self.outbox.in_hand(bucket, worker).await.unwrap()
+    /// What a worker holds.
+    pub async fn held(&self, bucket: BucketKey, worker: &str) -> Vec<Entry> {
+        held(self.outbox.as_ref(), bucket, worker).await.unwrap()
     }
 
     /// Claims in one bucket.
-    pub async fn claim(&self, bucket: BucketKey, worker: &Worker, max: usize) -> Vec<Entry> {
+    pub async fn claim(&self, bucket: BucketKey, worker: &str, max: usize) -> Vec<Entry> {
         claim(self.outbox.as_ref(), bucket, worker, max).await.unwrap()
     }
 
-    /// Reports on one hand.
-    pub async fn report(&self, worker: &Worker, hand: Hand, fates: Vec<Fate>) -> Result<(), Error> {
-        report(self.outbox.as_ref(), worker, hand, fates).await
+    /// Acknowledges entries that were published.
+    pub async fn acknowledge(&self, bucket: BucketKey, worker: &str, entries: &[Entry]) {
+        acknowledge(self.outbox.as_ref(), bucket, worker, entries).await.unwrap();
+    }
+
+    /// Acknowledges entries.
+    pub async fn end(&self, bucket: BucketKey, worker: &str, ended: &[Ended]) {
+        end(self.outbox.as_ref(), bucket, worker, ended).await.unwrap();
+    }
+
+    pub async fn reclaim(&self, bucket: BucketKey, worker: &str) -> u64 {
+        self.outbox.reclaim(bucket, &[worker.to_owned()]).await.unwrap()
     }
 
     /// Fails unless all that the bucket's keys hold is gone; a stream that was emptied stays.
     pub fn nothing_is_left(&self, bucket: BucketKey) {
         let mut keys = self.keys_of(bucket);
-        let line = self.keys(bucket).line();
+        let line = self.keys(bucket).outbox();
         if self.kind == Kind::Stream {
             keys.retain(|key| *key != line);
             assert_eq!(self.cmd::<u64>("XLEN", &line, &[]), 0);
@@ -219,9 +209,10 @@ impl Ground {
             command.arg("CONSUMERS").arg(&line).arg("relay");
             let consumers: Vec<HashMap<String, Value>> =
                 redis::from_redis_value(self.servers.cmd(&line, &command)).unwrap();
-            let name = |consumer: &HashMap<String, Value>| consumer["name"].clone();
-            let names: Vec<_> = consumers.iter().map(name).collect();
-            assert_eq!(names, [Value::BulkString(b"orphans".to_vec())]);
+            let is_orphans = |consumer: &HashMap<String, Value>| {
+                consumer["name"] == Value::BulkString(b"orphans".to_vec())
+            };
+            assert!(consumers.iter().all(is_orphans), "{consumers:?}");
         }
         assert_eq!(keys, [""; 0]);
     }
@@ -231,37 +222,62 @@ impl Ground {
     }
 }
 
+/// The only answer.
+fn only<T>(mut answers: Vec<(BucketKey, Result<T, Error>)>, bucket: BucketKey) -> Result<T, Error> {
+    let (of, answer) = answers.pop().unwrap();
+    assert_eq!((of, answers.len()), (bucket, 0));
+    answer
+}
+
+pub async fn held(
+    outbox: &dyn Outbox,
+    bucket: BucketKey,
+    worker: &str,
+) -> Result<Vec<Entry>, Error> {
+    only(outbox.take_over(worker, &[], &[bucket]).await, bucket)
+}
+
 pub async fn claim(
     outbox: &dyn Outbox,
     bucket: BucketKey,
-    worker: &Worker,
+    worker: &str,
     max: usize,
 ) -> Result<Vec<Entry>, Error> {
-    let mut claimed = outbox.claim(worker, &[(bucket, max)]).await;
-    let Some((of, entries)) = claimed.pop() else { return Ok(Vec::new()) };
-    assert_eq!((of, claimed.len()), (bucket, 0));
-    entries
+    let claimed = outbox.claim(worker, &[(bucket, max)]).await;
+    if claimed.is_empty() { Ok(Vec::new()) } else { only(claimed, bucket) }
 }
 
-pub async fn report(
+pub async fn end(
     outbox: &dyn Outbox,
-    worker: &Worker,
-    hand: Hand,
-    fates: Vec<Fate>,
+    bucket: BucketKey,
+    worker: &str,
+    ended: &[Ended],
 ) -> Result<(), Error> {
-    let bucket = hand.bucket;
-    let mut reported = outbox.report(worker, vec![(hand, fates)]).await;
-    let (of, outcome) = reported.pop().unwrap();
-    assert_eq!((of, reported.len()), (bucket, 0));
-    outcome
+    only(outbox.acknowledge(worker, &[(bucket, ended.to_vec())]).await, bucket)
+}
+
+pub async fn acknowledge(
+    outbox: &dyn Outbox,
+    bucket: BucketKey,
+    worker: &str,
+    entries: &[Entry],
+) -> Result<(), Error> {
+    end(outbox, bucket, worker, &entries.iter().map(published).collect::<Vec<_>>()).await
+}
+
+/// The broker has it.
+pub fn published(entry: &Entry) -> Ended {
+    Ended { id: entry.id.clone(), letter: None }
+}
+
+/// It becomes a dead letter.
+pub fn given_up(entry: &Entry, reason: &str) -> Ended {
+    let letter = Letter { bytes: entry.bytes.clone(), reason: reason.to_owned(), attempts: 2 };
+    Ended { id: entry.id.clone(), letter: Some(letter) }
 }
 
 pub fn bucket(no: u16) -> BucketKey {
     BucketKey { sku: SkuNo(7), bucket: BucketNo(no) }
-}
-
-pub fn worker(name: &str, life: u64) -> Worker {
-    Worker { name: name.into(), life }
 }
 
 /// A message with these requests.
@@ -293,20 +309,7 @@ pub fn placed_at_ms(request_no: u64) -> i64 {
 
 /// The first request of each entry.
 pub fn requests(entries: &[Entry]) -> Vec<u64> {
-    let first = |entry: &Entry| intent::unpack_entry(&entry.bytes).unwrap()[0].request.get();
-    entries.iter().map(first).collect()
-}
-
-pub fn attempts(entries: &[Entry]) -> Vec<u32> {
-    entries.iter().map(|entry| entry.attempts).collect()
-}
-
-pub fn dead_of(reason: &str) -> Fate {
-    Fate::Dead { reason: reason.to_owned() }
-}
-
-pub fn replaced(worker: &Worker) -> Error {
-    Error::Replaced { worker: worker.to_string() }
+    entries.iter().map(|one| intent::unpack_entry(&one.bytes).unwrap()[0].request.get()).collect()
 }
 
 /// Every case, by module.
@@ -314,34 +317,32 @@ macro_rules! all_cases {
     ($with:ident! $($arguments:tt)*) => {
         $with! { $($arguments)*
             claiming:
-                an_empty_line_has_nothing_to_claim
-                entries_are_claimed_oldest_first_and_stay_in_hand
-                a_bucket_that_was_not_begun_is_begun_by_claiming
+                an_empty_outbox_has_nothing_to_claim
+                entries_are_claimed_oldest_first_and_stay_claimed
+                thousands_of_entries_wait_and_are_all_claimed_in_order
                 many_buckets_are_claimed_at_once
-                two_workers_never_hold_the_same_entry
-                a_hand_holds_no_more_than_it_may
-                many_workers_at_once_share_the_line;
+                two_workers_never_claim_the_same_entry
+                a_call_claims_no_more_than_it_may
+                many_workers_at_once_share_the_outbox;
             ending:
-                what_was_published_leaves
-                every_fate_is_kept_apart
-                attempts_survive_lives_and_returns
-                attempts_stop_counting_at_their_end
-                many_hands_are_reported_at_once
-                a_report_that_does_not_fit_the_hand_removes_nothing
-                a_report_that_comes_late_removes_nothing
-                an_earlier_life_is_refused
-                a_worker_whose_hand_was_given_back_is_refused
-                a_worker_that_looks_after_its_hand_was_given_back_is_refused
-                a_look_ends_what_is_still_under_way
-                a_hand_that_was_not_looked_at_is_not_reported_on
-                a_hand_comes_back_in_front_and_in_order
-                nothing_is_left_of_workers_that_are_gone;
+                what_was_acknowledged_leaves_for_good
+                an_acknowledgement_removes_its_own_entries_only
+                a_dead_letter_replaces_its_entry
+                many_buckets_are_acknowledged_at_once
+                a_successor_takes_over_all_that_predecessors_hold
+                what_was_reclaimed_comes_first_and_in_order
+                a_slow_worker_acknowledges_what_was_reclaimed_from_it
+                a_slow_worker_does_no_harm_to_another_that_has_its_entries
+                two_rescuers_at_once_lose_nothing_and_double_nothing
+                nothing_is_left_of_workers_that_are_gone
+                only_who_announced_itself_lately_is_not_silent
+                claims_are_found_although_their_register_was_deleted;
             reading:
                 the_standing_tells_what_waits_and_where
                 a_request_is_found_wherever_it_is
                 dead_letters_tell_all_that_is_known
                 only_what_was_read_is_collected
-                what_nobody_can_read_passes_through_to_the_dead;
+                what_cannot_be_read_passes_through_to_the_dead;
         }
     };
 }

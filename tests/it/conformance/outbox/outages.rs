@@ -1,47 +1,46 @@
-//! Answers that get lost, and servers that die.
+//! Answers that get lost, and servers that crash.
 
 use crate::support::fault_proxy::{FaultProxy, Mode};
 use crate::support::servers::redis::AOF_ALWAYS;
-use crate::support::wait::until;
 
 use super::*;
 
 const KINDS: [Kind; 2] = [Kind::List, Kind::Stream];
+
+const WORKER: &str = "node/1.1";
 
 /// A worker behind a network that breaks.
 struct Broken {
     ground: Ground,
     proxy: FaultProxy,
     outbox: Arc<dyn Outbox>,
-    worker: Worker,
 }
 
 impl Broken {
-    /// Requests 1 to 6 are accepted, 1 to 3 are in hand.
-    async fn holding(kind: Kind) -> (Self, Hand) {
+    /// Requests 1 to 6 are accepted, 1 to 3 are claimed.
+    async fn holding(kind: Kind) -> (Self, Vec<Entry>) {
         let ground = Ground::single(kind);
         let proxy = FaultProxy::start(ground.redis().addr());
         let url = format!("redis://{}", proxy.addr());
         let outbox = open(kind, &url, &ground.namespace, &ground.clock);
-        let worker = worker("node/1", 1);
         ground.accept_requests(bucket(0), 1..7);
-        let entries = claim(outbox.as_ref(), bucket(0), &worker, 3).await.unwrap();
-        (Self { ground, proxy, outbox, worker }, Hand { bucket: bucket(0), entries })
+        let entries = claim(outbox.as_ref(), bucket(0), WORKER, 3).await.unwrap();
+        (Self { ground, proxy, outbox }, entries)
     }
 
     async fn claim(&self) -> Result<Vec<Entry>, Error> {
-        claim(self.outbox.as_ref(), bucket(0), &self.worker, 2).await
+        claim(self.outbox.as_ref(), bucket(0), WORKER, 2).await
     }
 
-    async fn report(&self, hand: &Hand, fate: &Fate) -> Result<(), Error> {
-        let fates = vec![fate.clone(); hand.entries.len()];
-        report(self.outbox.as_ref(), &self.worker, hand.clone(), fates).await
-    }
-
-    /// Looks until somebody answers.
-    async fn look(&self) -> Vec<Entry> {
-        let look = || self.outbox.in_hand(bucket(0), &self.worker);
-        until("an answer", async || look().await.ok()).await.entries
+    /// What a successor finds.
+    async fn taken_over(&self) -> Vec<u64> {
+        let predecessors = [WORKER.to_owned()];
+        let entries = until("an answer", async || {
+            let outbox = self.outbox.as_ref();
+            let taken = outbox.take_over("node/1.2", &predecessors, &[bucket(0)]).await;
+            only(taken, bucket(0)).ok()
+        });
+        requests(&entries.await)
     }
 }
 
@@ -50,19 +49,14 @@ fn assert_unknown<T: std::fmt::Debug>(outcome: &Result<T, Error>) {
 }
 
 #[test]
-fn a_claim_whose_answer_was_lost_is_found_in_the_hand() {
+fn a_claim_whose_answer_was_lost_is_found_by_the_successor() {
     run(async {
         for kind in KINDS {
-            let (broken, hand) = Broken::holding(kind).await;
+            let (broken, _) = Broken::holding(kind).await;
             broken.proxy.cut_reply("EVALSHA");
             assert_unknown(&broken.claim().await);
             assert_eq!(broken.proxy.cuts(), 1);
-            // Nothing more is claimed before somebody has looked.
-            assert_unknown(&broken.claim().await);
-            let found = broken.look().await;
-            assert_eq!(requests(&found), [1, 2, 3, 4, 5], "{kind:?}");
-            assert_eq!(found[..3], hand.entries);
-            assert_eq!(requests(&broken.claim().await.unwrap()), [6]);
+            assert_eq!(broken.taken_over().await, [1, 2, 3, 4, 5], "{kind:?}");
         }
     });
 }
@@ -71,83 +65,62 @@ fn a_claim_whose_answer_was_lost_is_found_in_the_hand() {
 fn a_claim_that_never_arrived_has_moved_nothing() {
     run(async {
         for kind in KINDS {
-            let (broken, hand) = Broken::holding(kind).await;
+            let (broken, _) = Broken::holding(kind).await;
             broken.proxy.cut_request("EVALSHA");
             assert_unknown(&broken.claim().await);
-            assert_eq!(broken.look().await, hand.entries);
-            assert_eq!(requests(&broken.claim().await.unwrap()), [4, 5]);
+            assert_eq!(broken.taken_over().await, [1, 2, 3], "{kind:?}");
         }
     });
 }
 
+/// What a claim moves after its worker gave up waiting belongs to a name that nobody announces.
 #[test]
-fn a_life_whose_first_claim_got_no_answer_begins_again() {
+fn a_claim_that_arrives_late_is_reclaimed() {
     run(async {
         for kind in KINDS {
-            let (mut broken, _) = Broken::holding(kind).await;
-            broken.worker.life = 2;
-            broken.proxy.cut_reply("EVALSHA");
-            assert_unknown(&broken.claim().await);
-            // It begins once more, and is told all that it has.
-            let found = broken.claim().await.unwrap();
-            assert_eq!(requests(&found), [1, 2, 3, 4, 5, 6]);
-            assert_eq!(broken.look().await, found);
-        }
-    });
-}
-
-#[test]
-fn a_report_whose_answer_was_lost_was_made_once() {
-    run(async {
-        for kind in KINDS {
-            for fate in [Fate::Published, Fate::Failed, dead_of("why")] {
-                let (broken, hand) = Broken::holding(kind).await;
-                broken.proxy.cut_reply("EVALSHA");
-                assert_unknown(&broken.report(&hand, &fate).await);
-                let found = broken.look().await;
-                let stays = fate == Fate::Failed;
-                assert_eq!(requests(&found), if stays { vec![1, 2, 3] } else { Vec::new() });
-                assert!(attempts(&found).iter().all(|attempts| *attempts == 1));
-                let dead = broken.ground.dead(bucket(0)).await.len();
-                assert_eq!(dead, if matches!(fate, Fate::Dead { .. }) { 3 } else { 0 });
-                if !stays {
-                    // A repeat does no more, whatever has come into the hand since.
-                    broken.claim().await.unwrap();
-                    assert_unknown(&broken.report(&hand, &fate).await);
-                    assert_eq!(requests(&broken.look().await), [4, 5]);
-                    assert_eq!(broken.ground.dead(bucket(0)).await.len(), dead);
-                }
-            }
-        }
-    });
-}
-
-#[test]
-fn a_report_that_arrives_after_its_worker_gave_up_waiting_does_no_harm() {
-    run(async {
-        for kind in KINDS {
-            let (broken, hand) = Broken::holding(kind).await;
+            let (broken, _) = Broken::holding(kind).await;
             let url = format!("redis://{}", broken.proxy.addr());
             let (namespace, clock) = (&broken.ground.namespace, &broken.ground.clock);
             let hasty = open_patient(kind, &url, namespace, clock, 300);
-            assert_eq!(hasty.in_hand(bucket(0), &broken.worker).await.unwrap(), hand);
+            held(hasty.as_ref(), bucket(0), WORKER).await.unwrap();
             broken.proxy.set(Mode::Hold(None));
-            let fates = vec![Fate::Published; 3];
-            let late = report(hasty.as_ref(), &broken.worker, hand.clone(), fates).await;
-            assert_unknown(&late);
-            // Meanwhile the hand is reported over another way, and fills with as many others.
+            assert_unknown(&claim(hasty.as_ref(), bucket(0), WORKER, 2).await);
             let elsewhere = &broken.ground.outbox;
-            let again = elsewhere.in_hand(bucket(0), &broken.worker).await.unwrap();
-            let fates = vec![Fate::Published; 3];
-            report(elsewhere.as_ref(), &broken.worker, again, fates).await.unwrap();
-            let others = claim(elsewhere.as_ref(), bucket(0), &broken.worker, 3).await.unwrap();
-            assert_eq!(requests(&others), [4, 5, 6]);
-            let calls = || broken.ground.redis().info("cmdstat_evalsha");
-            let before = calls();
+            let predecessors = [WORKER.to_owned()];
+            let taken = elsewhere.take_over("node/1.2", &predecessors, &[bucket(0)]).await;
+            assert_eq!(requests(&only(taken, bucket(0)).unwrap()), [1, 2, 3]);
             broken.proxy.heal();
-            until("the late report", async || (calls() != before).then_some(())).await;
-            let found = elsewhere.in_hand(bucket(0), &broken.worker).await.unwrap();
-            assert_eq!(found.entries, others, "{kind:?}");
+            until("the late claim", async || {
+                let standing = elsewhere.standing(bucket(0)).await.unwrap();
+                standing.in_hand.contains(&(WORKER.to_owned(), 2)).then_some(())
+            })
+            .await;
+            assert_eq!(broken.ground.reclaim(bucket(0), WORKER).await, 2);
+            let rest = broken.ground.claim(bucket(0), "node/1.2", 9).await;
+            assert_eq!(requests(&rest), [4, 5, 6], "{kind:?}");
+        }
+    });
+}
+
+#[test]
+fn an_acknowledgement_without_an_answer_is_repeated_without_harm() {
+    run(async {
+        for kind in KINDS {
+            for arrives in [false, true] {
+                let (broken, entries) = Broken::holding(kind).await;
+                if arrives {
+                    broken.proxy.cut_reply("EVALSHA");
+                } else {
+                    broken.proxy.cut_request("EVALSHA");
+                }
+                let ended = [published(&entries[0]), given_up(&entries[1], "why")];
+                let outbox = broken.outbox.as_ref();
+                assert_unknown(&end(outbox, bucket(0), WORKER, &ended).await);
+                until("an answer", async || end(outbox, bucket(0), WORKER, &ended).await.ok())
+                    .await;
+                assert_eq!(broken.ground.dead(bucket(0)).await.len(), 1, "{kind:?}");
+                assert_eq!(requests(&broken.ground.held(bucket(0), WORKER).await), [3]);
+            }
         }
     });
 }
@@ -156,38 +129,35 @@ fn a_report_that_arrives_after_its_worker_gave_up_waiting_does_no_harm() {
 fn without_a_connection_nothing_is_claimed_and_nothing_is_in_doubt() {
     run(async {
         for kind in KINDS {
-            let (broken, hand) = Broken::holding(kind).await;
+            let (broken, entries) = Broken::holding(kind).await;
             broken.proxy.set(Mode::Reset);
             let refused = |error: &Error| matches!(error, Error::Unavailable { .. });
             until("a certain refusal", async || {
-                let looked = broken.outbox.in_hand(bucket(0), &broken.worker).await;
-                looked.is_err_and(|error| refused(&error)).then_some(())
+                broken.claim().await.is_err_and(|error| refused(&error)).then_some(())
             })
             .await;
-            for outcome in broken.outbox.claim(&broken.worker, &[(bucket(8), 1)]).await {
-                assert!(outcome.1.is_err_and(|error| refused(&error)));
-            }
-            let outcome = broken.report(&hand, &Fate::Published).await;
-            assert!(matches!(outcome, Err(Error::Unavailable { .. })), "{outcome:?}");
+            let outcome = acknowledge(broken.outbox.as_ref(), bucket(0), WORKER, &entries).await;
+            assert!(outcome.is_err_and(|error| refused(&error)));
+            // Whether its worker works cannot be known: it is not called silent.
+            let names = BTreeSet::from([WORKER.to_owned()]);
+            assert_eq!(broken.outbox.silent(&names).await, BTreeSet::new());
             broken.proxy.heal();
-            assert_eq!(broken.look().await, hand.entries);
+            assert_eq!(broken.taken_over().await, [1, 2, 3]);
         }
     });
 }
 
 #[test]
-fn a_killed_server_that_keeps_all_it_confirmed_keeps_every_hand() {
+fn a_killed_server_that_keeps_all_it_confirmed_keeps_every_claim() {
     run(async {
         for kind in KINDS {
             let ground = Ground::with(kind, Redis::start_with(AOF_ALWAYS));
             ground.accept_requests(bucket(0), 1..9);
-            let (one, two) = (worker("node/1", 1), worker("node/2", 1));
-            let first = ground.claim(bucket(0), &one, 4).await;
-            let hand = Hand { bucket: bucket(0), entries: first };
-            let fates = vec![Fate::Failed, Fate::Published, Fate::Kept, dead_of("why")];
-            ground.report(&one, hand, fates).await.unwrap();
-            let second = ground.claim(bucket(0), &two, 2).await;
-            let first = ground.hand(bucket(0), &one).await.entries;
+            let first = ground.claim(bucket(0), "node/1.1", 4).await;
+            ground
+                .end(bucket(0), "node/1.1", &[published(&first[1]), given_up(&first[3], "why")])
+                .await;
+            ground.claim(bucket(0), "node/2.1", 2).await;
             let standing = ground.outbox.standing(bucket(0)).await.unwrap();
             let dead = ground.dead(bucket(0)).await;
 
@@ -196,36 +166,26 @@ fn a_killed_server_that_keeps_all_it_confirmed_keeps_every_hand() {
             let again = until("the server", async || ground.outbox.standing(bucket(0)).await.ok());
             assert_eq!(again.await, standing, "{kind:?}");
             assert_eq!(ground.dead(bucket(0)).await, dead);
-            // The lives go on where they were.
-            assert_eq!(requests(&ground.claim(bucket(0), &one, 1).await), [7]);
-            assert_eq!(ground.hand(bucket(0), &two).await.entries, second);
-            let hand = ground.hand(bucket(0), &one).await;
-            assert_eq!(hand.entries[..2], first);
-            assert_eq!(
-                (requests(&hand.entries), attempts(&hand.entries)),
-                (vec![1, 3, 7], vec![1, 0, 0])
-            );
-            let earlier = worker("node/1", 0);
-            let refused = ground.elsewhere().in_hand(bucket(0), &earlier).await;
-            assert_eq!(refused, Err(replaced(&earlier)));
+            assert_eq!(requests(&ground.claim(bucket(0), "node/1.1", 1).await), [7]);
+            assert_eq!(requests(&ground.held(bucket(0), "node/1.1").await), [1, 3, 7]);
+            assert_eq!(requests(&ground.held(bucket(0), "node/2.1").await), [5, 6]);
         }
     });
 }
 
 #[test]
-fn a_server_that_comes_back_empty_is_noticed_at_once() {
+fn a_server_that_comes_back_empty_is_served_as_ever() {
     run(async {
         for kind in KINDS {
             let ground = Ground::single(kind);
             ground.accept_requests(bucket(0), 1..4);
-            let one = worker("node/1", 1);
-            let entries = ground.claim(bucket(0), &one, 9).await;
-            let hand = Hand { bucket: bucket(0), entries };
+            let entries = ground.claim(bucket(0), WORKER, 9).await;
             ground.redis().cmd(&["FLUSHALL"]);
-            let outcome = ground.report(&one, hand, vec![Fate::Published; 3]).await;
-            assert_eq!(outcome, Err(replaced(&one)), "its life is not on record");
-            let two = worker("node/1", 2);
-            assert_eq!(ground.hand(bucket(0), &two).await.entries, []);
+            let ended = [published(&entries[0]), given_up(&entries[1], "why")];
+            ground.end(bucket(0), WORKER, &ended).await;
+            assert_eq!(ground.dead(bucket(0)).await, [], "there was no such entry");
+            ground.accept_requests(bucket(0), 4..5);
+            assert_eq!(requests(&ground.claim(bucket(0), WORKER, 9).await), [4]);
         }
     });
 }
@@ -237,24 +197,20 @@ fn a_full_server_is_drained() {
             let ground = Ground::single(kind);
             ground.accept_requests(bucket(0), 1..9);
             ground.redis().cmd(&["CONFIG", "SET", "maxmemory", "1mb"]);
-            let one = worker("node/1", 1);
-            let entries = ground.claim(bucket(0), &one, 6).await;
+            ground.outbox.announce(WORKER, Duration::from_secs(1)).await.unwrap();
+            let entries = ground.claim(bucket(0), WORKER, 6).await;
             assert_eq!(entries.len(), 6);
-            let fates = vec![
-                Fate::Published,
-                Fate::Kept,
-                Fate::Failed,
-                dead_of("why"),
-                Fate::Published,
-                Fate::Failed,
-            ];
-            let hand = Hand { bucket: bucket(0), entries };
-            ground.report(&one, hand, fates).await.unwrap();
+            ground
+                .end(bucket(0), WORKER, &[published(&entries[0]), given_up(&entries[3], "why")])
+                .await;
             let dead = ground.dead(bucket(0)).await;
             ground.outbox.collect(bucket(0), &dead).await.unwrap();
-            assert_eq!(ground.outbox.give_back(bucket(0), "node/1").await, Ok(3));
+            let taken =
+                ground.outbox.take_over("node/1.2", &[WORKER.to_owned()], &[bucket(0)]).await;
+            assert_eq!(requests(&only(taken, bucket(0)).unwrap()), [2, 3, 5, 6]);
+            assert_eq!(ground.reclaim(bucket(0), "node/1.2").await, 4);
             let standing = ground.outbox.standing(bucket(0)).await.unwrap();
-            assert_eq!((standing.num_waiting, standing.num_dead), (5, 0));
+            assert_eq!((standing.num_waiting, standing.num_dead), (6, 0));
         }
     });
 }
@@ -264,16 +220,40 @@ fn forgotten_scripts_are_loaded_again() {
     run(async {
         for kind in KINDS {
             let ground = Ground::single(kind);
-            let worker = worker("node/1", 1);
             let wanted: Vec<_> = (0..5).map(|no| (bucket(no), 9)).collect();
             for no in 0..5 {
                 ground.accept_requests(bucket(no), 1..3);
-                ground.hand(bucket(no), &worker).await;
+                ground.held(bucket(no), WORKER).await;
             }
             ground.redis().cmd(&["SCRIPT", "FLUSH"]);
-            for (_, entries) in ground.outbox.claim(&worker, &wanted).await {
+            for (_, entries) in ground.outbox.claim(WORKER, &wanted).await {
                 assert_eq!(requests(&entries.unwrap()), [1, 2]);
             }
         }
+    });
+}
+
+#[test]
+fn a_stream_entry_of_another_form_is_shown_whole_and_a_deleted_one_stops_nothing() {
+    let ground = Ground::single(Kind::Stream);
+    run(async {
+        let line = ground.keys(bucket(0)).outbox();
+        let forms: [&[&[u8]]; 3] =
+            [&[b"*", b"order", b"1"], &[b"*", b"intents", b"a", b"more", b"b"], &[b"*", b"", b""]];
+        for form in forms {
+            ground.cmd::<String>("XADD", &line, form);
+        }
+        let claimed = ground.claim(bucket(0), WORKER, 9).await;
+        let bytes: Vec<_> = claimed.iter().map(|entry| &entry.bytes[..]).collect();
+        assert_eq!(bytes, [&b"order 1"[..], b"intents a more b", b" "]);
+        let deleted: u64 = ground.cmd("XDEL", &line, &[&claimed[1].id]);
+        assert_eq!(deleted, 1);
+        let taken = ground.outbox.take_over("node/1.2", &[WORKER.to_owned()], &[bucket(0)]).await;
+        assert_eq!(only(taken, bucket(0)).unwrap().len(), 2);
+        assert_eq!(ground.outbox.reclaim(bucket(0), &["node/1.2".to_owned()]).await, Ok(2));
+        ground.cmd::<i64>("DEL", &line, &[]);
+        ground.acknowledge(bucket(0), WORKER, &claimed).await;
+        ground.accept_requests(bucket(0), 3..4);
+        assert_eq!(requests(&ground.claim(bucket(0), WORKER, 9).await), [3]);
     });
 }

@@ -18,29 +18,23 @@ pub async fn the_standing_tells_what_waits_and_where(ground: &Ground) {
     };
     assert_eq!(standing(ground).await, waiting(4, 1));
 
-    let (one, two) = (worker("node/1", 1), worker("node/2", 1));
-    ground.claim(bucket(0), &one, 1).await;
-    let hand = ground.hand(bucket(0), &one).await;
-    ground.report(&one, hand, vec![dead_of("why")]).await.unwrap();
-    ground.claim(bucket(0), &two, 2).await;
-    let in_hand = vec![("node/1".to_owned(), 0), ("node/2".to_owned(), 2)];
+    let first = ground.claim(bucket(0), "node/1.1", 1).await;
+    ground.end(bucket(0), "node/1.1", &[given_up(&first[0], "why")]).await;
+    ground.claim(bucket(0), "node/2.1", 2).await;
     let oldest_in_hand_ms = Some(placed_at_ms(3));
+    let in_hand = vec![("node/1.1".to_owned(), 0), ("node/2.1".to_owned(), 2)];
     let expected = Standing { in_hand, oldest_in_hand_ms, num_dead: 1, ..waiting(1, 5) };
-    assert_eq!(standing(ground).await, expected, "a worker with an empty hand is named, too");
+    assert_eq!(standing(ground).await, expected, "a worker with nothing is named, too");
 
-    ground.outbox.give_back(bucket(0), "node/1").await.unwrap();
-    ground.outbox.give_back(bucket(0), "node/2").await.unwrap();
+    ground.reclaim(bucket(0), "node/1.1").await;
+    ground.reclaim(bucket(0), "node/2.1").await;
     assert_eq!(standing(ground).await, Standing { num_dead: 1, ..waiting(3, 3) });
     let dead = ground.dead(bucket(0)).await;
     ground.outbox.collect(bucket(0), &dead).await.unwrap();
-    ground.claim(bucket(0), &one_more(), 9).await;
-    let in_hand = vec![("node/3".to_owned(), 3)];
+    ground.claim(bucket(0), "node/3.1", 9).await;
+    let in_hand = vec![("node/3.1".to_owned(), 3)];
     let expected = Standing { in_hand, oldest_in_hand_ms, ..Standing::default() };
     assert_eq!(standing(ground).await, expected);
-}
-
-fn one_more() -> Worker {
-    worker("node/3", 1)
 }
 
 pub async fn a_request_is_found_wherever_it_is(ground: &Ground) {
@@ -53,14 +47,17 @@ pub async fn a_request_is_found_wherever_it_is(ground: &Ground) {
     // More than a search reads at once.
     ground
         .accept(bucket(0), &(0..600).map(|no| body(&[3 * no + 1, 3 * no + 2])).collect::<Vec<_>>());
-    let worker = worker("node/1", 1);
-    ground.claim(bucket(0), &worker, 1).await;
-    let hand = ground.hand(bucket(0), &worker).await;
-    ground.report(&worker, hand, vec![dead_of("too large")]).await.unwrap();
-    ground.claim(bucket(0), &worker, 300).await;
+    let first = ground.claim(bucket(0), "node/1.1", 1).await;
+    ground.end(bucket(0), "node/1.1", &[given_up(&first[0], "too large")]).await;
+    ground.claim(bucket(0), "node/1.1", 300).await;
+    // A letter far behind others is found, too.
+    let filler = "filler".repeat(10);
+    let fillers = vec![filler.as_bytes(); 300];
+    ground.cmd::<i64>("LPUSH", &ground.keys(bucket(0)).dead(), &fillers);
+    ground.cmd::<i64>("RPUSH", &ground.keys(bucket(0)).dead(), &fillers);
     let dead = Some(Place::Dead { reason: "too large".to_owned() });
     assert_eq!((find(1).await, find(2).await), (dead.clone(), dead));
-    let in_hand = Some(Place::InHand { worker: "node/1".to_owned() });
+    let in_hand = Some(Place::InHand { worker: "node/1.1".to_owned() });
     for (no, expected) in [
         (4, in_hand.clone()),
         (3 * 299 + 2, in_hand.clone()),
@@ -73,29 +70,23 @@ pub async fn a_request_is_found_wherever_it_is(ground: &Ground) {
     ] {
         assert_eq!(find(no).await, expected, "{no}");
     }
-    ground.outbox.give_back(bucket(0), "node/1").await.unwrap();
+    ground.reclaim(bucket(0), "node/1.1").await;
     assert_eq!(find(4).await, Some(Place::Waiting));
 }
 
 pub async fn dead_letters_tell_all_that_is_known(ground: &Ground) {
     assert_eq!(ground.dead(bucket(0)).await, []);
-    let worker = worker("node/1", 1);
     ground.accept_requests(bucket(0), 1..4);
-    ground.claim(bucket(0), &worker, 9).await;
-    for _ in 0..2 {
-        let hand = ground.hand(bucket(0), &worker).await;
-        ground.report(&worker, hand, vec![Fate::Failed, Fate::Kept, Fate::Failed]).await.unwrap();
-    }
-    let hand = ground.hand(bucket(0), &worker).await;
-    let fates = vec![dead_of("nobody takes it: 没有路由"), Fate::Kept, dead_of("")];
+    let entries = ground.claim(bucket(0), "node/1.1", 9).await;
     ground.clock.set_wall_ms(NOW_MS + 77);
-    ground.report(&worker, hand, fates).await.unwrap();
+    let ended = [given_up(&entries[0], "not taken: 没有路由"), given_up(&entries[2], "")];
+    ground.end(bucket(0), "node/1.1", &ended).await;
     let dead = ground.dead(bucket(0)).await;
     let told = |letter: &DeadEntry| {
         (letter.bytes.to_vec(), letter.reason.clone(), letter.attempts, letter.dead_at_ms)
     };
     let expected = [
-        (body(&[1]), "nobody takes it: 没有路由".to_owned(), 2, NOW_MS + 77),
+        (body(&[1]), "not taken: 没有路由".to_owned(), 2, NOW_MS + 77),
         (body(&[3]), String::new(), 2, NOW_MS + 77),
     ];
     assert_eq!(dead.iter().map(told).collect::<Vec<_>>(), expected, "oldest first");
@@ -105,11 +96,10 @@ pub async fn dead_letters_tell_all_that_is_known(ground: &Ground) {
 }
 
 pub async fn only_what_was_read_is_collected(ground: &Ground) {
-    let worker = worker("node/1", 1);
     ground.accept_requests(bucket(0), 1..6);
-    ground.claim(bucket(0), &worker, 9).await;
-    let hand = ground.hand(bucket(0), &worker).await;
-    ground.report(&worker, hand, vec![dead_of("why"); 5]).await.unwrap();
+    let entries = ground.claim(bucket(0), "node/1.1", 9).await;
+    let ended: Vec<Ended> = entries.iter().map(|entry| given_up(entry, "why")).collect();
+    ground.end(bucket(0), "node/1.1", &ended).await;
     let dead = ground.dead(bucket(0)).await;
     let collect = async |letters: &[DeadEntry]| {
         ground.outbox.collect(bucket(0), letters).await.unwrap();
@@ -133,8 +123,7 @@ pub async fn only_what_was_read_is_collected(ground: &Ground) {
     assert_eq!(collect(&dead).await, []);
 }
 
-pub async fn what_nobody_can_read_passes_through_to_the_dead(ground: &Ground) {
-    let worker = worker("node/1", 1);
+pub async fn what_cannot_be_read_passes_through_to_the_dead(ground: &Ground) {
     let strange: Vec<Vec<u8>> = vec![
         Vec::new(),
         vec![0],
@@ -145,17 +134,17 @@ pub async fn what_nobody_can_read_passes_through_to_the_dead(ground: &Ground) {
     ];
     ground.accept(bucket(0), &strange);
     ground.accept_requests(bucket(0), 9..10);
-    let claimed = ground.claim(bucket(0), &worker, 9).await;
+    let claimed = ground.claim(bucket(0), "node/1.1", 9).await;
     let bytes: Vec<_> = claimed.iter().map(|entry| entry.bytes.clone()).collect();
     assert_eq!(bytes[..6], strange);
     assert_eq!(bytes[6], body(&[9]));
-    let hand = Hand { bucket: bucket(0), entries: claimed };
-    let mut fates = vec![dead_of("unreadable"); 6];
-    fates.push(Fate::Published);
     let found = ground.outbox.standing(bucket(0)).await.unwrap();
     assert_eq!(found.oldest_in_hand_ms, None, "no time can be read in the first");
-    ground.report(&worker, hand, fates).await.unwrap();
+    let mut ended: Vec<_> =
+        claimed[..6].iter().map(|entry| given_up(entry, "unreadable")).collect();
+    ended.push(published(&claimed[6]));
+    ground.end(bucket(0), "node/1.1", &ended).await;
     let dead = ground.dead(bucket(0)).await;
     assert_eq!(dead.iter().map(|letter| letter.bytes.clone()).collect::<Vec<_>>(), strange);
-    assert_eq!(ground.hand(bucket(0), &worker).await.entries, []);
+    assert_eq!(ground.held(bucket(0), "node/1.1").await, []);
 }

@@ -1,6 +1,6 @@
 //! Buckets are built from the ledger, by one loader at a time.
 
-use floodgate::domain::{Epoch, Order, OrderState, Phase, Refusal, Standing, Verdict};
+use floodgate::domain::{Epoch, Order, OrderState, Phase, Refusal, Reservation, Standing, Verdict};
 use floodgate::stock::{Condition, Error, LoaderToken};
 
 use super::{Backend, FIRST_LOAD, OPENING, Shop, failure, ordered, sku};
@@ -52,9 +52,8 @@ pub async fn orders_and_failures_are_remembered(backend: &dyn Backend) {
     for (ask, state) in asks.iter().zip([OrderState::PendingPayment, OrderState::Paid]) {
         let standing = Standing::Ordered { quantity: 2, placed_at_ms: ask.asked_at_ms, state };
         assert_eq!(shop.reserve(*ask).await, Verdict::Repeat(standing));
-        let again = shop.ask(100 + ask.request.get(), ask.buyer.get(), 1);
-        let refusal = Refusal::AlreadyPurchased { first: ask.request };
-        assert_eq!(shop.reserve(again).await, Verdict::Refused(refusal));
+        let other = shop.ask(ask.request.get(), ask.buyer.get(), 1);
+        assert_eq!(shop.reserve(other).await, Verdict::Refused(Refusal::RequestIdReused));
     }
     for buyer in [3, 4, 5, 6] {
         shop.take(&[shop.ask(100 + buyer, buyer, 1)]).await;
@@ -65,7 +64,6 @@ pub async fn orders_and_failures_are_remembered(backend: &dyn Backend) {
     let facts = shop.stock.facts(shop.sku.no).await.unwrap().unwrap();
     assert_eq!((facts.left, facts.num_ordered, facts.num_unsettled), (92, 4, 4));
     assert_eq!(facts.released_units, 2, "the sold-out one had nothing to give back");
-    assert_eq!(facts.num_buyers, Some(6));
 }
 
 pub async fn units_of_a_quota_add_up(backend: &dyn Backend) {
@@ -109,10 +107,6 @@ pub async fn what_waits_for_an_operator_keeps_its_units(backend: &dyn Backend) {
     ] {
         assert_eq!(shop.reserve(ask).await, Verdict::Repeat(standing));
     }
-    for (buyer, first) in [(1, waits.request), (4, first.request)] {
-        let refusal = Verdict::Refused(Refusal::AlreadyPurchased { first });
-        assert_eq!(shop.reserve(shop.ask(20 + buyer, buyer, 1)).await, refusal);
-    }
     assert_eq!(shop.reserve(shop.ask(23, 3, 1)).await, Verdict::Reserved);
 
     shop.settle(&[waits]).await;
@@ -133,6 +127,63 @@ pub async fn what_waits_for_an_operator_counts_for_a_quota(backend: &dyn Backend
     assert_eq!(shop.reserve(shop.ask(3, 7, 2)).await, over);
     assert_eq!(shop.reserve(shop.ask(4, 7, 1)).await, Verdict::Reserved);
     assert_eq!(shop.units().await, 5);
+}
+
+pub async fn what_was_accepted_stays_queued_through_a_load(backend: &dyn Backend) {
+    let shop = Shop::open(backend, ONE, 10, 2).await;
+    let [waits, landed, failed, settled] = [1, 2, 3, 4].map(|no| shop.ask(no, no, 2));
+    shop.take(&[waits, landed, failed, settled]).await;
+    shop.settle(&[settled]).await;
+    // The ledger decided two of them while the bucket took no results.
+    let orders = vec![shop.order(&settled), shop.order(&landed)];
+    shop.load(LoaderToken(2), 6, orders, vec![failure(&failed, Refusal::Ended)]).await;
+
+    assert_eq!(shop.units().await, 4, "two are not for sale");
+    for (ask, standing) in [
+        (waits, Standing::Queued),
+        (landed, ordered(&landed)),
+        (failed, Standing::Failed(Refusal::Ended)),
+        (settled, ordered(&settled)),
+    ] {
+        assert_eq!(shop.reserve(ask).await, Verdict::Repeat(standing));
+        assert_eq!(shop.standing(&ask).await, Some(standing));
+    }
+    assert_eq!(shop.reserve(shop.ask(23, 23, 1)).await, Verdict::Reserved);
+    let mut unsettled = Vec::new();
+    for bucket in 0..2 {
+        unsettled.extend(shop.stock.unsettled(shop.key(bucket), i64::MAX).await.unwrap());
+    }
+    assert!(unsettled.iter().any(|intent| intent.request == waits.request), "{unsettled:?}");
+
+    // What was decided meanwhile is told once more, by whoever submits it again.
+    shop.settle(&[landed]).await;
+    shop.release(&failed, Refusal::Ended).await;
+    shop.release(&waits, Refusal::Ended).await;
+    let facts = shop.stock.facts(shop.sku.no).await.unwrap().unwrap();
+    assert_eq!((facts.left, facts.num_ordered, facts.num_unsettled), (5, 2, 1));
+}
+
+pub async fn loaders_that_end_early_lose_nothing(backend: &dyn Backend) {
+    let shop = Shop::open(backend, ONE, 10, 2).await;
+    let [a, b, c] = [1, 2, 3].map(|no| shop.ask(no, no, 2));
+    shop.take(&[a, b, c]).await;
+    shop.settle(&[c]).await;
+    let begin = |no| shop.stock.load(shop.sku.clone(), 0, LoaderToken(no));
+    drop(begin(2).await.unwrap());
+    begin(3).await.unwrap().clear().await.unwrap();
+    let mut loading = begin(4).await.unwrap();
+    loading.clear().await.unwrap();
+    loading.orders(vec![shop.order(&c)]).await.unwrap();
+    drop(loading);
+    shop.load(LoaderToken(5), 8, vec![shop.order(&c)], Vec::new()).await;
+
+    assert_eq!(shop.units().await, 4);
+    for ask in [a, b] {
+        assert_eq!(shop.reserve(ask).await, Verdict::Repeat(Standing::Queued));
+    }
+    shop.settle(&[a, b]).await;
+    let facts = shop.stock.facts(shop.sku.no).await.unwrap().unwrap();
+    assert_eq!((facts.left, facts.num_ordered, facts.num_unsettled), (4, 3, 0));
 }
 
 pub async fn a_load_without_units_is_sold_out(backend: &dyn Backend) {
@@ -219,8 +270,49 @@ pub async fn an_older_opening_is_ignored(backend: &dyn Backend) {
     assert_eq!(shop.reserve(ask).await, Verdict::Refused(Refusal::NotStarted));
     let any = Shop { stock: shop.stock.clone(), sku: sku(2, ANY, 1, 1) };
     assert_eq!(
-        any.stock.turn(any.sku.no, Phase::Open, OPENING).await,
+        any.stock.turn(&any.sku, Phase::Open, OPENING).await,
         Err(Error::NotLoaded(any.sku.no)),
         "nobody loaded this one"
     );
+}
+
+pub async fn late_and_crossed_turns_take_nothing_back(backend: &dyn Backend) {
+    let shop = Shop::open(backend, ONE, 10, 2).await;
+    let there = shop.elsewhere(backend).await;
+    // One process opens again and closes; what another one wrote before comes after it.
+    for (phase, epoch) in [(Phase::Open, Epoch(2)), (Phase::Closed, Epoch(2))] {
+        shop.turn(phase, epoch).await;
+    }
+    for (phase, epoch) in
+        [(Phase::Open, Epoch(2)), (Phase::Paused, Epoch(2)), (Phase::Open, OPENING)]
+    {
+        there.turn(phase, epoch).await;
+        for asker in [&shop, &there] {
+            let condition = asker.stock.condition(&asker.sku, Phase::Closed, Epoch(2)).await;
+            assert_eq!(condition, Ok(Condition::Ready), "after {phase:?} {epoch:?}");
+        }
+        let ask = Reservation { epoch, ..shop.ask(1, 1, 1) };
+        let refused =
+            if epoch == OPENING { Verdict::StaleEpoch } else { Verdict::Refused(Refusal::Ended) };
+        assert_eq!(shop.reserve(ask).await, refused);
+    }
+    assert_eq!(shop.free().await, [5, 5]);
+}
+
+pub async fn what_is_turned_during_a_load_is_published_with_it(backend: &dyn Backend) {
+    let shop = Shop::open(backend, ONE, 10, 2).await;
+    let there = shop.elsewhere(backend).await;
+    // The loader has read the sale while it was open.
+    let loading = shop.stock.load(shop.sku.clone(), 0, LoaderToken(2)).await.unwrap();
+    there.turn(Phase::Closed, OPENING).await;
+    loading.publish(10, Phase::Open, OPENING).await.unwrap();
+    let condition = there.stock.condition(&there.sku, Phase::Closed, OPENING).await;
+    assert_eq!(condition, Ok(Condition::Ready));
+    assert_eq!(shop.reserve(shop.ask(1, 1, 1)).await, Verdict::Refused(Refusal::Ended));
+
+    // A loader that knows the next opening publishes that one.
+    let loading = shop.stock.load(shop.sku.clone(), 0, LoaderToken(3)).await.unwrap();
+    loading.publish(10, Phase::Open, Epoch(2)).await.unwrap();
+    let ask = Reservation { epoch: Epoch(2), ..shop.ask(1, 1, 1) };
+    assert_eq!(shop.reserve(ask).await, Verdict::Reserved);
 }

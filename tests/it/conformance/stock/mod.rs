@@ -25,6 +25,7 @@ mod outbox;
 mod reading;
 mod reserving;
 mod settling;
+mod trust;
 
 /// A store that outlives the stocks opened on it; a fresh one for each case.
 #[async_trait(?Send)]
@@ -165,6 +166,7 @@ impl Shop {
     ) {
         let size = orders.len() as u64;
         let mut loading = self.stock.load(self.sku.clone(), size, loader).await.unwrap();
+        loading.clear().await.unwrap();
         loading.orders(orders).await.unwrap();
         loading.failures(failures).await.unwrap();
         loading.publish(available, Phase::Open, OPENING).await.unwrap();
@@ -225,7 +227,7 @@ impl Shop {
     }
 
     async fn turn(&self, phase: Phase, epoch: Epoch) {
-        self.stock.turn(self.sku.no, phase, epoch).await.unwrap();
+        self.stock.turn(&self.sku, phase, epoch).await.unwrap();
     }
 
     async fn counts(&self, bucket: u16) -> BookSnapshot {
@@ -292,12 +294,16 @@ macro_rules! all_cases {
                 units_of_a_quota_add_up
                 what_waits_for_an_operator_keeps_its_units
                 what_waits_for_an_operator_counts_for_a_quota
+                what_was_accepted_stays_queued_through_a_load
+                loaders_that_end_early_lose_nothing
                 a_load_without_units_is_sold_out
                 another_process_finds_what_was_loaded
                 a_later_load_replaces_the_one_before
                 a_loader_with_a_smaller_token_changes_nothing
                 buckets_that_stand_elsewhere_are_told_and_turned
-                an_older_opening_is_ignored;
+                an_older_opening_is_ignored
+                late_and_crossed_turns_take_nothing_back
+                what_is_turned_during_a_load_is_published_with_it;
             reserving:
                 the_policies_hold
                 a_repeat_reads_where_its_request_stands
@@ -314,13 +320,14 @@ macro_rules! all_cases {
                 an_order_settles_its_request_once
                 a_refusal_gives_back_once
                 a_refusal_gives_back_only_what_the_ledger_still_has
+                a_refusal_of_a_request_that_was_lost_is_entered
                 the_first_answer_of_the_ledger_stays
                 an_order_that_was_never_accepted_here_takes_its_units
                 an_order_that_ended_takes_no_units
                 orders_of_many_buckets_and_skus_settle_together
                 a_buyer_who_was_let_go_may_buy_again
-                a_withdrawn_request_is_forgotten_or_kept_whole
                 unsettled_intents_come_back_word_for_word
+                what_was_accepted_after_a_look_is_unsettled
                 young_intents_are_left_to_their_own_process;
             moving:
                 a_loan_moves_its_units_once
@@ -336,6 +343,7 @@ macro_rules! all_cases {
                 nobody_denies_a_request_it_could_know_of
                 sold_out_is_known_and_forgotten_when_units_come_back
                 a_unit_that_was_sold_again_is_not_denied
+                a_load_that_lost_a_request_ends_what_was_known
                 the_facts_are_the_sum_of_the_buckets
                 the_store_answers;
         }

@@ -1,7 +1,7 @@
 //! What can be read of requests and units, and what a process knows without asking.
 
 use floodgate::domain::{Phase, Refusal, Reservation, Standing, Verdict};
-use floodgate::stock::RequestStanding;
+use floodgate::stock::{LoaderToken, RequestStanding};
 
 use super::{Backend, OPENING, Shop, ordered};
 use crate::support::offers::{ANY, ONE, buyer, quota, request};
@@ -134,6 +134,28 @@ pub async fn a_unit_that_was_sold_again_is_not_denied(backend: &dyn Backend) {
     there.refresh().await;
     assert!(knows(&there, &late) && knows(&here, &late));
     assert!(there.is_sold_out());
+}
+
+/// The store loses a request, a load deals its unit out again, and somebody else buys it: as many
+/// requests as before, no unit, and another process must not take them for the same.
+pub async fn a_load_that_lost_a_request_ends_what_was_known(backend: &dyn Backend) {
+    let here = Shop::open(backend, ONE, 2, 1).await;
+    let there = here.elsewhere(backend).await;
+    let [a, b, c] = [here.ask(1, 1, 1), here.ask(2, 2, 1), here.ask(3, 3, 1)];
+    // Two changes, as there are after the load: its opening, and one that is accepted.
+    here.take(&[a]).await;
+    here.take(&[b]).await;
+    for shop in [&here, &there] {
+        shop.refresh().await;
+        assert!(shop.is_sold_out());
+    }
+    here.settle(&[a, b]).await;
+    here.load(LoaderToken(2), 1, vec![here.order(&a)], Vec::new()).await;
+    here.take(&[c]).await;
+    there.refresh().await;
+    assert!(there.is_sold_out());
+    assert!(knows(&there, &c) && knows(&there, &a));
+    assert_eq!(there.reserve(b).await, Verdict::Short, "nobody has it");
 }
 
 pub async fn the_facts_are_the_sum_of_the_buckets(backend: &dyn Backend) {

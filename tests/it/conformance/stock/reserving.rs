@@ -4,7 +4,7 @@ use floodgate::domain::{Epoch, Phase, Policy, Refusal, Reservation, Standing, Ve
 use futures_util::future::join_all;
 
 use super::{Backend, OPENING, Shop, ordered};
-use crate::support::offers::{ANY, ONE, quota, request};
+use crate::support::offers::{ANY, ONE, quota};
 
 const QUEUED: Verdict = Verdict::Repeat(Standing::Queued);
 
@@ -15,8 +15,9 @@ fn refused(refusal: Refusal) -> Verdict {
 pub async fn the_policies_hold(backend: &dyn Backend) {
     let one = Shop::open(backend, ONE, 10, 1).await;
     one.take(&[one.ask(1, 1, 2)]).await;
-    let already = Refusal::AlreadyPurchased { first: request(1) };
-    assert_eq!(one.reserve(one.ask(2, 1, 1)).await, refused(already));
+    // A buyer has the one request, so that it is the limit.
+    assert_eq!(one.reserve(one.ask(1, 1, 2)).await, QUEUED);
+    assert_eq!(one.reserve(one.ask(1, 1, 1)).await, refused(Refusal::RequestIdReused));
     one.take(&[one.ask(3, 2, 1)]).await;
     assert_eq!(one.free().await, [7]);
 
@@ -76,9 +77,8 @@ pub async fn a_sold_out_bucket_still_answers_repeats(backend: &dyn Backend) {
     let shop = Shop::open(backend, ONE, 3, 1).await;
     let [a, b] = [shop.ask(1, 1, 2), shop.ask(2, 2, 1)];
     shop.take(&[a, b]).await;
-    let batch = [shop.ask(3, 3, 1), a, shop.ask(4, 1, 1), b];
-    let already = refused(Refusal::AlreadyPurchased { first: a.request });
-    assert_eq!(shop.decide(&batch).await, [Verdict::Short, QUEUED, already, QUEUED]);
+    let batch = [shop.ask(3, 3, 1), a, b];
+    assert_eq!(shop.decide(&batch).await, [Verdict::Short, QUEUED, QUEUED]);
 }
 
 pub async fn the_same_id_with_other_content_is_refused(backend: &dyn Backend) {
@@ -103,10 +103,9 @@ fn policy_no(policy: Policy) -> i32 {
 pub async fn requests_of_one_batch_see_each_other(backend: &dyn Backend) {
     let shop = Shop::open(backend, ONE, 10, 1).await;
     let a = shop.ask(1, 1, 2);
-    let batch = [a, shop.ask(2, 1, 1), a, shop.ask(1, 1, 3), shop.ask(3, 2, 8), shop.ask(4, 3, 1)];
+    let batch = [a, a, shop.ask(1, 1, 3), shop.ask(3, 2, 8), shop.ask(4, 3, 1)];
     let expected = [
         Verdict::Reserved,
-        refused(Refusal::AlreadyPurchased { first: a.request }),
         QUEUED,
         refused(Refusal::RequestIdReused),
         Verdict::Reserved,
@@ -166,11 +165,6 @@ pub async fn ids_of_nineteen_digits_stay_apart(backend: &dyn Backend) {
         asks.into_iter().chain((0..8).map(|n| shop.ask((1 << 53) + n, (1 << 53) + n, 1))).collect();
     assert_eq!(shop.decide(&asks).await, vec![Verdict::Reserved; 16]);
     assert_eq!(shop.decide(&asks).await, vec![QUEUED; 16]);
-    for ask in &asks {
-        let again = Reservation { request: request(1), ..*ask };
-        let already = Refusal::AlreadyPurchased { first: ask.request };
-        assert_eq!(shop.reserve(again).await, refused(already));
-    }
     let mut found = shop.stock.unsettled(shop.key(0), i64::MAX).await.unwrap();
     found.sort_by_key(|intent| intent.request);
     let mut expected: Vec<_> = asks.iter().map(|ask| backend.unsettled(ask, &shop.sku)).collect();

@@ -35,7 +35,9 @@ pub fn operations() -> impl Strategy<Value = Operation> {
     let wish = prop_oneof![5 => own, 1 => any_of_all];
     let batch = prop::collection::vec(wish, 0..9);
     // Mostly the opening of the bucket.
-    let shift = || prop_oneof![8 => Just(0_i64), 1 => Just(-1_i64), 1 => Just(1_i64)];
+    let shift = prop_oneof![8 => Just(0_i64), 1 => Just(-1_i64), 1 => Just(1_i64)];
+    // A bucket that is paused or closed sells again at the next opening only.
+    let opening = prop_oneof![4 => Just(1_i64), 1 => Just(0_i64), 1 => Just(-1_i64)];
     let phase = prop_oneof![
         4 => Just(Phase::Open),
         1 => prop::sample::select(Phase::ALL.to_vec()),
@@ -49,7 +51,7 @@ pub fn operations() -> impl Strategy<Value = Operation> {
         Refusal::Ended,
     ]);
     prop_oneof![
-        40 => (bucket(), batch, shift())
+        40 => (bucket(), batch, shift)
             .prop_map(|(bucket, batch, shift)| Operation::Reserve { bucket, batch, shift }),
         15 => (bucket(), picks(), states())
             .prop_map(|(bucket, picks, state)| Operation::Settle { bucket, picks, state }),
@@ -61,7 +63,7 @@ pub fn operations() -> impl Strategy<Value = Operation> {
         12 => (bucket(), 0..6_u32).prop_map(|(from, want)| Operation::Lend { from, want }),
         12 => any::<(Index, bool)>()
             .prop_map(|(pick, clears)| Operation::Borrow { pick, clears }),
-        6 => (bucket(), phase, shift())
+        6 => (bucket(), phase, opening)
             .prop_map(|(bucket, phase, shift)| Operation::Turn { bucket, phase, shift }),
     ]
 }

@@ -31,6 +31,8 @@ pub struct Play<'a> {
     pub entries: [Vec<Vec<OrderIntent>>; 2],
     loans: Vec<(usize, Loan)>,
     num_adopted: u64,
+    /// How often each bucket has changed which requests it has accepted.
+    changes: [u64; 2],
 }
 
 impl<'a> Play<'a> {
@@ -51,6 +53,7 @@ impl<'a> Play<'a> {
             entries: [Vec::new(), Vec::new()],
             loans: Vec::new(),
             num_adopted: 0,
+            changes: [0; 2],
         }
     }
 
@@ -75,11 +78,15 @@ impl<'a> Play<'a> {
 
     fn step(&mut self, bucket: usize, asked: Asked) {
         let counts = self.books[bucket].snapshot();
-        let left = Left { stock: counts.available, lent: counts.lent_units };
+        let changes = self.changes[bucket];
+        let left = Left { stock: counts.available, lent: counts.lent_units, changes };
         self.steps.push(Step { bucket, asked, left });
     }
 
+    /// Where each may order once a buyer has one request only.
     fn ask(&self, (buyer, request, quantity): (u64, u64, u32)) -> Reservation {
+        let derives = self.shop.sku.policy.derives_request_id();
+        let request = if derives { buyer } else { request };
         let mut ask = self.shop.ask(FIRST_ID + request, FIRST_ID + buyer, quantity);
         ask.asked_at_ms += i64::try_from(self.steps.len()).unwrap();
         ask
@@ -92,10 +99,11 @@ impl<'a> Play<'a> {
         for ask in &mut batch {
             ask.epoch = Epoch(self.openings[bucket].0.0 + shift);
             ask.bucket = BucketNo(u16::try_from(bucket).unwrap());
+            // A book knows no outbox.
+            let full = (intents.len() >= room).then(|| self.books[bucket].clone());
             let mut verdict = self.books[bucket].reserve(ask);
-            if verdict == Verdict::Reserved && intents.len() >= room {
-                // A book knows no outbox.
-                self.books[bucket].withdraw(ask.request);
+            if let (Verdict::Reserved, Some(before)) = (verdict, full) {
+                self.books[bucket] = before;
                 verdict = Verdict::Full;
             }
             if verdict == Verdict::Reserved {
@@ -104,6 +112,7 @@ impl<'a> Play<'a> {
             }
             verdicts.push(verdict);
         }
+        self.changes[bucket] += u64::from(!intents.is_empty());
         self.entries[bucket].extend(intents.chunks(envelope_max).map(<[OrderIntent]>::to_vec));
         self.step(bucket, Asked::Reserve(batch, verdicts));
     }
@@ -127,7 +136,9 @@ impl<'a> Play<'a> {
     }
 
     fn settle(&mut self, bucket: usize, orders: Vec<Order>) {
-        let news = orders.iter().map(|order| self.books[bucket].settle(order)).collect();
+        let book = &mut self.books[bucket];
+        self.changes[bucket] += u64::from(orders.iter().any(|order| !book.knows(order.request)));
+        let news = orders.iter().map(|order| book.settle(order)).collect();
         self.step(bucket, Asked::Settle(orders, news));
     }
 
@@ -135,10 +146,10 @@ impl<'a> Play<'a> {
     fn adopt(&mut self, bucket: usize, buyer: u64, quantity: u32, state: OrderState) {
         let mut ask = self.ask((buyer, 500 + self.num_adopted, quantity));
         ask.bucket = BucketNo(u16::try_from(bucket).unwrap());
-        let held = self.buyers(bucket).get(&ask.buyer.get()).copied();
+        let held = self.buyers(bucket).get(&ask.buyer.get()).copied().unwrap_or(0);
         let fits = match self.shop.sku.policy {
-            Policy::OnePerBuyer { .. } => held.is_none(),
-            Policy::Quota { limit, .. } => held.unwrap_or(0) + u64::from(quantity) <= limit.into(),
+            Policy::OnePerBuyer { .. } => !self.books[bucket].knows(ask.request),
+            Policy::Quota { limit, .. } => held + u64::from(quantity) <= limit.into(),
             Policy::Unlimited { .. } => true,
         };
         if fits {
@@ -157,6 +168,7 @@ impl<'a> Play<'a> {
             news.push(standing == Some(Standing::Queued));
             book.release(ask.request, reason);
         }
+        self.changes[bucket] += u64::from(news.contains(&true));
         let refused = asks.iter().map(|ask| refused(ask, reason)).collect();
         self.step(bucket, Asked::Release(refused, news));
     }
@@ -184,13 +196,11 @@ impl<'a> Play<'a> {
     }
 
     fn turn(&mut self, bucket: usize, phase: Phase, shift: i64) {
-        let (current, _) = self.openings[bucket];
-        let epoch = Epoch(current.0 + shift);
-        self.books[bucket].turn(phase, epoch);
-        if epoch >= current {
-            self.openings[bucket] = (epoch, phase);
-        }
-        self.step(bucket, Asked::Turn(phase, epoch, epoch >= current));
+        let current = self.openings[bucket];
+        let pair = (Epoch(current.0.0 + shift), phase);
+        self.books[bucket].turn(phase, pair.0);
+        self.openings[bucket] = current.max(pair);
+        self.step(bucket, Asked::Turn(phase, pair.0, pair >= current));
     }
 
     /// The opening and phase that a bucket is at.
@@ -214,15 +224,12 @@ impl<'a> Play<'a> {
     /// The buyers' rows as the policy has them.
     pub fn buyers(&self, bucket: usize) -> BTreeMap<u64, u64> {
         let mut rows = BTreeMap::new();
-        for (request, buyer, quantity) in self.live(bucket) {
+        for (_, buyer, quantity) in self.live(bucket) {
             match self.shop.sku.policy {
-                Policy::OnePerBuyer { .. } => {
-                    rows.entry(buyer.get()).or_insert(request.get());
-                }
                 Policy::Quota { .. } => {
                     *rows.entry(buyer.get()).or_insert(0) += u64::from(quantity);
                 }
-                Policy::Unlimited { .. } => {}
+                Policy::OnePerBuyer { .. } | Policy::Unlimited { .. } => {}
             }
         }
         rows

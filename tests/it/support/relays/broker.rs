@@ -4,9 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use floodgate::broker::{
-    Depth, Error, Message, Outgoing, Publisher, Reach, Sent, Source, Subscriber, Subscription,
-};
+use floodgate::broker::{Error, Message, Outgoing, Publisher, Reach, Sent};
 use floodgate::domain::RequestId;
 use floodgate::messages::wire;
 use parking_lot::Mutex;
@@ -23,12 +21,12 @@ struct State {
     refused: HashSet<RequestId>,
     /// Never confirms messages with these.
     unheard: HashSet<RequestId>,
+    /// Messages are confirmed and come to another queue, until the topology is declared.
+    is_diverted: bool,
     kept: Vec<Message>,
     /// Largest number of messages in one call, and the windows that were asked for.
     batch_max: usize,
     windows: Vec<usize>,
-    /// What the consumers have not taken yet, by queue.
-    depths: HashMap<String, u64>,
 }
 
 /// What all processes share.
@@ -42,10 +40,10 @@ impl Default for Queues {
             is_deaf: false,
             refused: HashSet::new(),
             unheard: HashSet::new(),
+            is_diverted: false,
             kept: Vec::new(),
             batch_max: 0,
             windows: Vec::new(),
-            depths: HashMap::new(),
         }))
     }
 }
@@ -67,8 +65,17 @@ impl Queues {
         self.0.lock().unheard.insert(RequestId::new(request).unwrap());
     }
 
-    pub fn set_depth(&self, queue: &str, num: u64) {
-        self.0.lock().depths.insert(queue.to_owned(), num);
+    /// A binding is gone, and somebody else's is there.
+    pub fn divert(&self) {
+        self.0.lock().is_diverted = true;
+    }
+
+    /// From here on nothing is refused, and every message confirmed.
+    pub fn accept_all(&self) {
+        let mut state = self.0.lock();
+        state.is_deaf = false;
+        state.refused.clear();
+        state.unheard.clear();
     }
 
     /// How often each request was kept.
@@ -106,7 +113,9 @@ impl Queues {
         } else if is_among(&state.refused) {
             Sent::Refused { reason: reason() }
         } else {
-            state.kept.push(message);
+            if !state.is_diverted {
+                state.kept.push(message);
+            }
             Sent::Confirmed
         }
     }
@@ -145,21 +154,7 @@ impl Publisher for FakeBroker {
     }
 
     async fn declare(&self) -> Result<(), Error> {
+        self.queues.0.lock().is_diverted = false;
         Ok(())
     }
-}
-
-#[async_trait]
-impl Subscriber for FakeBroker {
-    async fn subscribe(&self, _: Source, _: u16) -> Result<Box<dyn Subscription>, Error> {
-        Err(Error::Unavailable { reason: "nobody consumes here".to_owned() })
-    }
-
-    async fn depths(&self) -> Result<Vec<Depth>, Error> {
-        let depths = self.queues.0.lock().depths.clone().into_iter();
-        let depth = |(queue, num_ready)| Depth { queue, num_ready, num_consumers: 1 };
-        Ok(depths.map(depth).collect())
-    }
-
-    async fn close(&self) {}
 }

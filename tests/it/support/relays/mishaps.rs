@@ -9,11 +9,12 @@ use tokio::sync::watch;
 /// A call of a relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Call {
-    InHand,
+    Announce,
+    TakeOver,
     Claim,
     Publish,
-    Report,
-    GiveBack,
+    Acknowledge,
+    Reclaim,
     Standing,
     Hold,
 }

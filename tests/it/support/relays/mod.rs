@@ -7,8 +7,8 @@ use std::time::Duration;
 use actix::Arbiter;
 use floodgate::actors::child::Address;
 use floodgate::actors::drill::Drill;
-use floodgate::actors::orphan_rescuer::{RescueLimits, RescuerParts};
-use floodgate::actors::outbox_relay::{Node, RelayParts};
+use floodgate::actors::orphan_rescuer::RescuerParts;
+use floodgate::actors::outbox_relay::RelayParts;
 use floodgate::actors::supervisor::{ChildReport, ChildSpec, Supervisor};
 use floodgate::actors::{OrphanRescuer, RelayCrew, RelayDoor};
 use floodgate::catalog::Catalog;
@@ -20,6 +20,7 @@ use floodgate::domain::{
 };
 use floodgate::messages::Quiet;
 use floodgate::metrics::Metrics;
+use floodgate::process::unique_name;
 use floodgate::scripts::intent;
 use floodgate::shutdown::Shutdown;
 use floodgate::stock::{BucketKey, LoaderToken, MemoryStock, Stock};
@@ -59,7 +60,8 @@ pub struct World {
 /// One process: relays, a rescuer, or both.
 pub struct Process {
     pub mishaps: Mishaps,
-    pub node: Arc<Node>,
+    /// How the names of its workers begin.
+    pub name: Arc<str>,
     pub door: RelayDoor,
     pub metrics: Arc<Metrics>,
     pub supervisor: Supervisor,
@@ -74,9 +76,8 @@ impl World {
     pub fn new(buckets: u16) -> Self {
         let mut settings = settings(Tier::Pipeline);
         settings.supervisor.restarts_max = 100_000;
-        // Real time: how often leases are renewed. They end by the clock of the test.
-        settings.relay.lease_ttl_ms = 60;
-        settings.keeper.lease_ttl_ms = 60;
+        // Real time: how often workers announce themselves. Heartbeats end by the test's clock.
+        settings.relay.heartbeat_ttl_ms = 60;
         settings.keeper.rescue_every_ms = 10;
         settings.relay.workers = 2;
         settings.amqp.reconnect_min_ms = 1;
@@ -153,7 +154,7 @@ impl World {
         );
         Process {
             mishaps: Mishaps::default(),
-            node: Arc::default(),
+            name: unique_name(),
             door: RelayDoor::default(),
             metrics: Arc::new(Metrics::new()),
             supervisor,
@@ -168,13 +169,9 @@ impl World {
         self.clock.clone()
     }
 
-    fn lease(&self, mishaps: &Mishaps) -> Arc<FakeLease> {
-        let holders = self.holders.clone();
-        Arc::new(FakeLease { holders, clock: self.shared_clock(), mishaps: mishaps.clone() })
-    }
-
     fn outbox(&self, mishaps: &Mishaps) -> Arc<FakeOutbox> {
-        Arc::new(FakeOutbox { store: self.store.clone(), mishaps: mishaps.clone() })
+        let (store, clock) = (self.store.clone(), self.shared_clock());
+        Arc::new(FakeOutbox { store, clock, mishaps: mishaps.clone() })
     }
 
     fn broker(&self, mishaps: &Mishaps) -> Arc<FakeBroker> {
@@ -196,7 +193,7 @@ impl World {
             outbox: self.outbox(&process.mishaps),
             publisher: self.broker(&process.mishaps),
             catalog: self.catalog.clone(),
-            node: process.node.clone(),
+            process: process.name.clone(),
             door: process.door.clone(),
             installation: INSTALLATION.into(),
             queues: 1,
@@ -205,9 +202,8 @@ impl World {
             clock: self.shared_clock(),
             metrics: process.metrics.clone(),
         };
-        let lease = self.lease(&process.mishaps);
-        let drill = |_: &str| Drill::new(process.drill);
-        let crew = RelayCrew::start(&parts, lease, &process.supervisor, &Arbiter::current(), drill);
+        let drill = Drill::new(process.drill);
+        let crew = RelayCrew::start(&parts, &process.supervisor, &Arbiter::current(), drill);
         process.crew = Some(crew);
         process
     }
@@ -224,16 +220,8 @@ impl World {
         let mishaps = &process.mishaps;
         let parts = RescuerParts {
             outbox: self.outbox(mishaps),
-            publisher: self.broker(mishaps),
-            subscriber: self.broker(mishaps),
-            stock: self.stock.clone(),
-            ledger: self.ledger.clone(),
-            lease: self.lease(mishaps),
             catalog: self.catalog.clone(),
-            node: process.node.clone(),
-            holder: format!("rescuer-{:016x}", fastrand::u64(..)).into(),
-            installation: INSTALLATION.into(),
-            limits: RescueLimits::of(&self.settings),
+            every: Duration::from_millis(self.settings.keeper.rescue_every_ms),
             clock: self.shared_clock(),
             metrics: process.metrics.clone(),
         };
@@ -248,15 +236,18 @@ impl World {
         process
     }
 
-    /// Lets time pass until every lease that nobody renews has ended; `alive` keep theirs.
-    pub async fn outlive_leases(&self, alive: &[&Process]) {
-        let ttl = Duration::from_millis(self.settings.relay.lease_ttl_ms);
+    /// Lets time pass until every heartbeat that is not repeated has ended; `alive` repeat theirs.
+    pub async fn outlive_heartbeats(&self, alive: &[&Process]) {
+        let ttl = Duration::from_millis(self.settings.relay.heartbeat_ttl_ms);
         for _ in 0..4 {
             self.clock.advance(ttl / 3);
             for process in alive {
-                until("a renewal", || async {
-                    let tenure = process.node.tenure()?;
-                    (tenure.until >= self.clock.now() + ttl).then_some(())
+                until("a heartbeat of each worker", || async {
+                    let due = self.clock.now() + ttl;
+                    let beats = self.store.heartbeats().into_iter();
+                    let fresh = beats
+                        .filter(|(name, until)| name.starts_with(&*process.name) && *until >= due);
+                    (fresh.count() >= self.settings.relay.workers).then_some(())
                 })
                 .await;
             }

@@ -1,14 +1,16 @@
-//! An outbox in memory, as strict as the port: it refuses whatever a worker has no right to.
+//! An outbox in memory, which promises what the port promises.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use floodgate::clock::SharedClock;
 use floodgate::domain::RequestId;
 use floodgate::messages::wire;
 use floodgate::outbox::{
-    DeadEntry, Entry, Error, Fate, Found, Hand, Outbox, Place, Standing, Worker,
+    DeadEntry, Ended, Entry, Error, Found, Letter, Outbox, PerBucket, Place, Standing,
 };
 use floodgate::stock::BucketKey;
 use parking_lot::Mutex;
@@ -17,9 +19,8 @@ use super::mishaps::{Call, Mishap, Mishaps, When};
 
 #[derive(Debug, Default)]
 struct Bucket {
-    line: VecDeque<Entry>,
-    lives: BTreeMap<String, u64>,
-    hands: HashMap<String, Vec<Entry>>,
+    waiting: VecDeque<Entry>,
+    claimed: BTreeMap<String, Vec<Entry>>,
     dead: Vec<DeadEntry>,
 }
 
@@ -27,50 +28,82 @@ struct Bucket {
 #[derive(Debug, Default)]
 pub struct Store {
     buckets: Mutex<HashMap<BucketKey, Bucket>>,
+    /// Until when each worker has announced itself.
+    heartbeats: Mutex<BTreeMap<String, Instant>>,
     facts: Mutex<Facts>,
+    /// Buckets whose outbox cannot be read.
+    damaged: Mutex<HashSet<BucketKey>>,
 }
 
 /// What was seen on the way.
 #[derive(Debug, Clone, Default)]
 pub struct Facts {
-    /// Largest hand of one worker in one bucket.
-    pub hand_max: usize,
+    /// Most entries that one worker held in one bucket.
+    pub claimed_max: usize,
     pub claims: usize,
     /// Buckets asked for in one claim, at most.
     pub buckets_per_claim: usize,
-    /// Calls that came too late.
-    pub replaced: usize,
+    /// Entries that were acknowledged and belonged to another worker by then.
+    pub acknowledged_late: usize,
 }
 
 impl Store {
-    /// Puts an entry into a bucket's line.
+    /// Puts an entry into a bucket.
     pub fn put(&self, bucket: BucketKey, bytes: Bytes) {
         let mut buckets = self.buckets.lock();
         let bucket = buckets.entry(bucket).or_default();
         let id = fastrand::u64(..).to_be_bytes();
-        bucket.line.push_back(Entry { id: Box::new(id), bytes, attempts: 0 });
+        bucket.waiting.push_back(Entry { id: Box::new(id), bytes });
+    }
+
+    /// Moves what waits to a worker.
+    pub fn claim_all(&self, worker: &str) {
+        for bucket in self.buckets.lock().values_mut() {
+            let all = bucket.waiting.drain(..).collect();
+            bucket.claimed.insert(worker.to_owned(), all);
+        }
+    }
+
+    /// Removes everything, as if it had been published.
+    pub fn clear(&self) {
+        for bucket in self.buckets.lock().values_mut() {
+            bucket.waiting.clear();
+            bucket.claimed.clear();
+        }
+    }
+
+    /// From here on the outbox of a bucket cannot be read.
+    pub fn damage(&self, bucket: BucketKey) {
+        self.damaged.lock().insert(bucket);
+    }
+
+    /// It can be read again.
+    pub fn mend(&self, bucket: BucketKey) {
+        self.damaged.lock().remove(&bucket);
     }
 
     pub fn facts(&self) -> Facts {
         self.facts.lock().clone()
     }
 
-    /// Entries in line, and in all hands.
+    /// Entries that wait, and that are claimed.
     pub fn counts(&self) -> (usize, usize) {
         let buckets = self.buckets.lock();
-        let in_line = buckets.values().map(|bucket| bucket.line.len()).sum();
-        let in_hand = buckets.values().flat_map(|bucket| bucket.hands.values()).map(Vec::len).sum();
-        (in_line, in_hand)
+        let waiting = buckets.values().map(|bucket| bucket.waiting.len()).sum();
+        let claimed =
+            buckets.values().flat_map(|bucket| bucket.claimed.values()).map(Vec::len).sum();
+        (waiting, claimed)
     }
 
-    /// Workers that are registered anywhere.
-    pub fn workers(&self) -> Vec<String> {
+    /// Workers that are known in any bucket.
+    pub fn workers(&self) -> BTreeSet<String> {
         let buckets = self.buckets.lock();
-        let mut workers: Vec<String> =
-            buckets.values().flat_map(|bucket| bucket.lives.keys()).cloned().collect();
-        workers.sort();
-        workers.dedup();
-        workers
+        buckets.values().flat_map(|bucket| bucket.claimed.keys()).cloned().collect()
+    }
+
+    /// Workers that announced themselves, and until when.
+    pub fn heartbeats(&self) -> BTreeMap<String, Instant> {
+        self.heartbeats.lock().clone()
     }
 
     /// Puts an entry among the dead ones of a bucket.
@@ -87,14 +120,37 @@ impl Store {
 #[derive(Debug, Clone)]
 pub struct FakeOutbox {
     pub store: Arc<Store>,
+    pub clock: SharedClock,
     pub mishaps: Mishaps,
 }
+
+type Answer<T> = Result<T, Error>;
 
 fn failed(mishap: Mishap, doing: &'static str) -> Error {
     let reason = "on purpose".to_owned();
     match mishap {
         Mishap::Unavailable => Error::Unavailable { reason },
         _ => Error::Unknown { doing, reason },
+    }
+}
+
+impl Bucket {
+    fn acknowledge(&mut self, worker: &str, ended: &Ended) -> bool {
+        let is_it = |entry: &Entry| entry.id == ended.id;
+        let own = self.claimed.entry(worker.to_owned()).or_default();
+        let found = if let Some(at) = own.iter().position(is_it) {
+            Some(own.remove(at))
+        } else if let Some(at) = self.waiting.iter().position(is_it) {
+            self.waiting.remove(at)
+        } else {
+            None
+        };
+        if let (Some(entry), Some(letter)) = (&found, &ended.letter) {
+            let Letter { bytes, reason, attempts } = letter.clone();
+            let id = entry.id.clone();
+            self.dead.push(DeadEntry { id, bytes, reason, attempts, dead_at_ms: 0 });
+        }
+        found.is_some()
     }
 }
 
@@ -116,150 +172,151 @@ impl FakeOutbox {
         }
     }
 
-    fn check(&self, bucket: &Bucket, worker: &Worker) -> Result<(), Error> {
-        if bucket.lives.get(&*worker.name) == Some(&worker.life) {
-            return Ok(());
-        }
-        self.store.facts.lock().replaced += 1;
-        Err(Error::Replaced { worker: worker.to_string() })
+    fn with<T>(&self, key: BucketKey, work: impl FnOnce(&mut Bucket) -> T) -> T {
+        work(self.store.buckets.lock().entry(key).or_default())
     }
 
-    fn claim_one(&self, worker: &Worker, key: BucketKey, max: usize) -> Answer<Vec<Entry>> {
-        let mut buckets = self.store.buckets.lock();
-        let bucket = buckets.entry(key).or_default();
-        self.check(bucket, worker)?;
-        let num = max.min(bucket.line.len());
-        let taken: Vec<Entry> = bucket.line.drain(..num).collect();
-        let hand = bucket.hands.entry(worker.name.to_string()).or_default();
-        hand.extend(taken.iter().cloned());
-        let mut facts = self.store.facts.lock();
-        facts.hand_max = facts.hand_max.max(hand.len());
-        Ok(taken)
-    }
-
-    fn report_one(&self, worker: &Worker, told: &Hand, fates: &[Fate]) -> Answer<()> {
-        let mut buckets = self.store.buckets.lock();
-        let bucket = buckets.entry(told.bucket).or_default();
-        self.check(bucket, worker)?;
-        let hand = bucket.hands.entry(worker.name.to_string()).or_default();
-        assert_eq!(*hand, told.entries, "the whole hand, as it is");
-        assert_eq!(hand.len(), fates.len(), "a fate for each");
-        for (mut entry, fate) in std::mem::take(hand).into_iter().zip(fates) {
-            match fate {
-                Fate::Published => {}
-                Fate::Kept => hand.push(entry),
-                Fate::Failed => {
-                    entry.attempts += 1;
-                    hand.push(entry);
-                }
-                Fate::Dead { reason } => bucket.dead.push(DeadEntry {
-                    id: entry.id,
-                    bytes: entry.bytes,
-                    reason: reason.clone(),
-                    attempts: entry.attempts,
-                    dead_at_ms: 0,
-                }),
+    fn claim_one(&self, worker: &str, key: BucketKey, max: usize) -> Vec<Entry> {
+        self.with(key, |bucket| {
+            let num = max.min(bucket.waiting.len());
+            let taken: Vec<Entry> = bucket.waiting.drain(..num).collect();
+            if !taken.is_empty() {
+                let claimed = bucket.claimed.entry(worker.to_owned()).or_default();
+                claimed.extend(taken.iter().cloned());
+                let mut facts = self.store.facts.lock();
+                facts.claimed_max = facts.claimed_max.max(claimed.len());
             }
-        }
-        Ok(())
+            taken
+        })
     }
 }
 
-type Answer<T> = Result<T, Error>;
+/// The same error for each bucket.
+fn all_failed<T>(buckets: impl Iterator<Item = BucketKey>, error: &Error) -> PerBucket<T> {
+    buckets.map(|key| (key, Err(error.clone()))).collect()
+}
+
+/// When the oldest of these entries was accepted.
+fn oldest<'a>(entries: impl Iterator<Item = &'a Entry>) -> Option<i64> {
+    let intents = entries.flat_map(|entry| wire::intents_in(&entry.bytes));
+    intents.map(|intent| intent.placed_at_ms).min()
+}
 
 #[async_trait]
 impl Outbox for FakeOutbox {
-    async fn in_hand(&self, bucket: BucketKey, worker: &Worker) -> Answer<Hand> {
-        self.call(Call::InHand, "reading a hand", || {
-            let mut buckets = self.store.buckets.lock();
-            let inside = buckets.entry(bucket).or_default();
-            let name = worker.name.to_string();
-            if inside.lives.get(&name).is_some_and(|life| *life > worker.life) {
-                self.store.facts.lock().replaced += 1;
-                return Err(Error::Replaced { worker: worker.to_string() });
-            }
-            inside.lives.insert(name.clone(), worker.life);
-            let entries = inside.hands.get(&name).cloned().unwrap_or_default();
-            Ok(Hand { bucket, entries })
+    async fn announce(&self, worker: &str, heartbeat: Duration) -> Answer<()> {
+        self.call(Call::Announce, "announcing", || {
+            let until = self.clock.now() + heartbeat;
+            self.store.heartbeats.lock().insert(worker.to_owned(), until);
         })
-        .await?
+        .await
     }
 
-    async fn claim(
+    async fn silent(&self, workers: &BTreeSet<String>) -> BTreeSet<String> {
+        let (heartbeats, now) = (self.store.heartbeats.lock(), self.clock.now());
+        let is_silent =
+            |worker: &&String| heartbeats.get(*worker).is_none_or(|until| *until <= now);
+        workers.iter().filter(is_silent).cloned().collect()
+    }
+
+    async fn restore_claimants(&self) -> Answer<()> {
+        Ok(())
+    }
+
+    async fn take_over(
         &self,
-        worker: &Worker,
-        buckets: &[(BucketKey, usize)],
-    ) -> Vec<(BucketKey, Answer<Vec<Entry>>)> {
+        worker: &str,
+        predecessors: &[String],
+        buckets: &[BucketKey],
+    ) -> PerBucket<Vec<Entry>> {
+        let taken = self
+            .call(Call::TakeOver, "taking over", || {
+                let take = |bucket: &mut Bucket| {
+                    let lists = predecessors.iter().filter_map(|name| bucket.claimed.remove(name));
+                    let taken: Vec<Entry> = lists.flatten().collect();
+                    let own = bucket.claimed.entry(worker.to_owned()).or_default();
+                    own.extend(taken);
+                    own.clone()
+                };
+                let taken = buckets.iter().map(|key| (*key, Ok(self.with(*key, take))));
+                taken.collect::<Vec<_>>()
+            })
+            .await;
+        taken.unwrap_or_else(|error| all_failed(buckets.iter().copied(), &error))
+    }
+
+    async fn claim(&self, worker: &str, buckets: &[(BucketKey, usize)]) -> PerBucket<Vec<Entry>> {
+        {
+            let mut facts = self.store.facts.lock();
+            facts.claims += 1;
+            facts.buckets_per_claim = facts.buckets_per_claim.max(buckets.len());
+        }
         let claimed = self
             .call(Call::Claim, "a claim", || {
-                let mut facts = self.store.facts.lock();
-                facts.claims += 1;
-                facts.buckets_per_claim = facts.buckets_per_claim.max(buckets.len());
-                drop(facts);
-                let all = buckets.iter();
-                let all = all.map(|(key, max)| (*key, self.claim_one(worker, *key, *max)));
-                let found =
-                    |entries: &Answer<Vec<Entry>>| !entries.as_ref().is_ok_and(Vec::is_empty);
-                all.filter(|(_, entries)| found(entries)).collect::<Vec<_>>()
+                let all =
+                    buckets.iter().map(|(key, max)| (*key, self.claim_one(worker, *key, *max)));
+                let some = all.filter(|(_, entries)| !entries.is_empty());
+                some.map(|(key, entries)| (key, Ok(entries))).collect::<Vec<_>>()
             })
             .await;
-        let failed = |error: Error| {
-            buckets.iter().map(|(key, _)| (*key, Err(error.clone()))).collect::<Vec<_>>()
-        };
-        claimed.unwrap_or_else(failed)
+        claimed.unwrap_or_else(|error| all_failed(buckets.iter().map(|(key, _)| *key), &error))
     }
 
-    async fn report(
-        &self,
-        worker: &Worker,
-        hands: Vec<(Hand, Vec<Fate>)>,
-    ) -> Vec<(BucketKey, Answer<()>)> {
-        let reported = self
-            .call(Call::Report, "a report", || {
-                let all = hands.iter();
-                let one = |hand: &Hand, fates: &Vec<Fate>| self.report_one(worker, hand, fates);
-                all.map(|(hand, fates)| (hand.bucket, one(hand, fates))).collect::<Vec<_>>()
+    async fn acknowledge(&self, worker: &str, ended: &[(BucketKey, Vec<Ended>)]) -> PerBucket<()> {
+        let acknowledged = self
+            .call(Call::Acknowledge, "acknowledging", || {
+                for (key, ended) in ended {
+                    let found = |bucket: &mut Bucket| {
+                        ended.iter().filter(|ended| bucket.acknowledge(worker, ended)).count()
+                    };
+                    let num_late = ended.len() - self.with(*key, found);
+                    self.store.facts.lock().acknowledged_late += num_late;
+                }
+                ended.iter().map(|(key, _)| (*key, Ok(()))).collect::<Vec<_>>()
             })
             .await;
-        let failed = |error: Error| {
-            hands.iter().map(|(hand, _)| (hand.bucket, Err(error.clone()))).collect::<Vec<_>>()
-        };
-        reported.unwrap_or_else(failed)
+        acknowledged.unwrap_or_else(|error| all_failed(ended.iter().map(|(key, _)| *key), &error))
     }
 
-    async fn give_back(&self, bucket: BucketKey, worker: &str) -> Answer<u64> {
-        self.call(Call::GiveBack, "giving back", || {
-            let mut buckets = self.store.buckets.lock();
-            let inside = buckets.entry(bucket).or_default();
-            inside.lives.remove(worker);
-            let hand = inside.hands.remove(worker).unwrap_or_default();
-            let num = hand.len() as u64;
-            hand.into_iter().rev().for_each(|entry| inside.line.push_front(entry));
-            num
+    async fn reclaim(&self, bucket: BucketKey, workers: &[String]) -> Answer<u64> {
+        self.call(Call::Reclaim, "reclaiming", || {
+            self.with(bucket, |bucket| {
+                let lists = workers.iter().rev().filter_map(|name| bucket.claimed.remove(name));
+                let entries: Vec<Entry> = lists.flat_map(|list| list.into_iter().rev()).collect();
+                let num = entries.len() as u64;
+                for entry in entries {
+                    bucket.waiting.push_front(entry);
+                }
+                num
+            })
         })
         .await
     }
 
     async fn standing(&self, bucket: BucketKey) -> Answer<Standing> {
+        if self.store.damaged.lock().contains(&bucket) {
+            return Err(Error::Damaged { what: "on purpose".to_owned() });
+        }
         self.call(Call::Standing, "a look", || {
-            let mut buckets = self.store.buckets.lock();
-            let inside = buckets.entry(bucket).or_default();
-            let in_hand = |name: &String| inside.hands.get(name).map_or(0, Vec::len) as u64;
-            Standing {
-                num_waiting: inside.line.len() as u64,
-                oldest_waiting_ms: (!inside.line.is_empty()).then_some(1),
-                in_hand: inside.lives.keys().map(|name| (name.clone(), in_hand(name))).collect(),
-                oldest_in_hand_ms: None,
-                num_dead: inside.dead.len() as u64,
-            }
+            self.with(bucket, |bucket| Standing {
+                num_waiting: bucket.waiting.len() as u64,
+                oldest_waiting_ms: oldest(bucket.waiting.iter()),
+                in_hand: bucket
+                    .claimed
+                    .iter()
+                    .map(|(name, entries)| (name.clone(), entries.len() as u64))
+                    .collect(),
+                oldest_in_hand_ms: oldest(bucket.claimed.values().flatten()),
+                num_dead: bucket.dead.len() as u64,
+            })
         })
         .await
     }
 
     async fn find(&self, bucket: BucketKey, request: RequestId) -> Answer<Option<Found>> {
         let buckets = self.store.buckets.lock();
-        let in_line = buckets.get(&bucket).into_iter().flat_map(|bucket| &bucket.line);
-        let mut intents = in_line.flat_map(|entry| wire::intents_in(&entry.bytes));
+        let waiting = buckets.get(&bucket).into_iter().flat_map(|bucket| &bucket.waiting);
+        let mut intents = waiting.flat_map(|entry| wire::intents_in(&entry.bytes));
         let found = intents.find(|intent| intent.request == request);
         Ok(found.map(|intent| Found { place: Place::Waiting, trace: intent.trace }))
     }
@@ -271,8 +328,7 @@ impl Outbox for FakeOutbox {
     }
 
     async fn collect(&self, bucket: BucketKey, dead: &[DeadEntry]) -> Answer<()> {
-        let mut buckets = self.store.buckets.lock();
-        buckets.entry(bucket).or_default().dead.retain(|letter| !dead.contains(letter));
+        self.with(bucket, |bucket| bucket.dead.retain(|letter| !dead.contains(letter)));
         Ok(())
     }
 }

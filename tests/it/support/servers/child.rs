@@ -1,10 +1,14 @@
 //! A process that cannot outlive the test, whatever ends the test.
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
 
 use crossbeam_channel::{Sender, bounded, unbounded};
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::wait;
 
 /// Started, frozen and killed by its number only.
 #[derive(Debug)]
@@ -13,13 +17,15 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a program without terminal. It is killed when this is dropped, and by the kernel when
-    /// the test itself is killed.
-    pub fn spawn(program: &str, arguments: &[&str]) -> Self {
+    /// Starts a program without terminal, in a folder that no other server uses: its working
+    /// directory, with a directory for its temporary files. It is killed when this is dropped, and
+    /// by the kernel when the test itself is killed.
+    pub fn spawn(program: &str, arguments: &[&str], folder: &Path) -> Self {
         // The signal comes when the thread that started the child ends: that thread must not be the
         // test's own, which may hand the server on.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", program]).args(arguments);
+        command.current_dir(folder).env("TMPDIR", temporary(folder));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let (send, receive) = bounded(1);
         SPAWNER.send((command, send)).unwrap();
@@ -49,6 +55,14 @@ impl Drop for Process {
     }
 }
 
+/// Where a server in this folder keeps its temporary files. Servers that share such a directory
+/// delete each other's: a starting MariaDB removes every `#sql*` that it finds in it.
+pub fn temporary(folder: &Path) -> PathBuf {
+    let temporary = folder.join("tmp");
+    fs::create_dir_all(&temporary).unwrap();
+    temporary
+}
+
 type Order = (Command, Sender<std::io::Result<Child>>);
 
 /// A thread that lives as long as the test process.
@@ -61,3 +75,17 @@ static SPAWNER: LazyLock<Sender<Order>> = LazyLock::new(|| {
     });
     send
 });
+
+#[test]
+fn a_server_works_in_its_own_folder_with_temporary_files_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    // The program tells it itself: what the kernel says of a process is empty while it starts.
+    let tell = "{ pwd -P; printenv TMPDIR; } > draft && mv draft told && exec sleep 100";
+    let mut process = Process::spawn("sh", &["-c", tell], folder.path());
+    wait::until_true("word of the program", || folder.path().join("told").exists());
+    let told = fs::read_to_string(folder.path().join("told")).unwrap();
+    let place = folder.path().canonicalize().unwrap();
+    let temporary = folder.path().join("tmp");
+    assert_eq!(told, format!("{}\n{}\n", place.display(), temporary.display()));
+    assert!(process.is_running());
+}

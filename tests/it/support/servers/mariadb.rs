@@ -17,7 +17,7 @@ use rustix::process::{Signal, geteuid};
 use tempfile::TempDir;
 use tokio::runtime::Builder;
 
-use super::child::Process;
+use super::child::{Process, temporary};
 use super::ports::Port;
 use crate::support::wait::{until, until_true};
 
@@ -85,12 +85,13 @@ impl MariaDb {
             format!("--pid-file={}", file("pid")),
             format!("--init-file={}", file("init.sql")),
             format!("--log-error={log}"),
+            format!("--tmpdir={}", temporary(self.folder.path()).display()),
             format!("--port={}", self.port.number()),
         ];
         arguments.extend(as_user().map(str::to_owned));
         arguments.extend(self.settings.iter().cloned());
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        let mut process = Process::spawn("mariadbd", &arguments);
+        let mut process = Process::spawn("mariadbd", &arguments, self.folder.path());
         until_true("MariaDB to take connections", || {
             let said = fs::read_to_string(&log).unwrap_or_default();
             assert!(process.is_running(), "MariaDB ended: {said}");
@@ -107,6 +108,16 @@ impl MariaDb {
     /// The address of its database.
     pub fn url(&self) -> String {
         Self::url_by(self.addr())
+    }
+
+    /// A further empty database: its address.
+    pub fn new_database(&self) -> String {
+        let name = format!("floodgate_{:016x}", fastrand::u64(..));
+        self.sql(&format!(
+            "CREATE DATABASE {name} CHARACTER SET utf8mb4;\
+             GRANT ALL ON {name}.* TO floodgate@127.0.0.1"
+        ));
+        format!("mysql://floodgate:{PASSWORD}@{}/{name}", self.addr())
     }
 
     /// The same by way of another address, which forwards to its own.
@@ -157,10 +168,16 @@ impl MariaDb {
     /// Waits until a transaction waits for a row that another one holds.
     pub async fn somebody_waits_for_a_row(&self) {
         // Not `innodb_trx`: who reads that more often than every 0.1 s reads the same for ever.
-        let waits = "SELECT variable_value FROM information_schema.global_status \
-                     WHERE variable_name = 'INNODB_ROW_LOCK_CURRENT_WAITS'";
-        let number = || async { (self.number(waits) > 0).then_some(()) };
+        let number = || async { (self.status("INNODB_ROW_LOCK_CURRENT_WAITS") > 0).then_some(()) };
         until("a transaction that waits for a row", number).await;
+    }
+
+    /// A status variable that is a number.
+    pub fn status(&self, name: &str) -> i64 {
+        self.number(&format!(
+            "SELECT variable_value FROM information_schema.global_status \
+             WHERE variable_name = '{name}'"
+        ))
     }
 
     /// The column `text` of each row of an answer.
@@ -279,7 +296,9 @@ fn empty_data() -> PathBuf {
     if !data.exists() {
         let fresh = data.with_extension("fresh");
         drop(fs::remove_dir_all(&fresh));
+        let temporary = tempfile::tempdir().unwrap();
         let made = Command::new("mariadb-install-db")
+            .env("TMPDIR", temporary.path())
             .args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"])
             .args(["--innodb-log-file-size=16M"])
             .args(as_user())
@@ -294,4 +313,28 @@ fn empty_data() -> PathBuf {
 
 fn as_user() -> Option<&'static str> {
     geteuid().is_root().then_some("--user=root")
+}
+
+#[test]
+fn a_server_that_starts_leaves_the_temporary_tables_of_others_alone() {
+    let running = MariaDb::start();
+    let session = running.session();
+    session.sql("CREATE TEMPORARY TABLE kept (n INT) ENGINE=Aria; INSERT INTO kept VALUES (1)");
+    let starting = MariaDb::start();
+    // Both tables have closed files, so that each is opened by its name.
+    session.sql("FLUSH TABLES; INSERT INTO kept SELECT n + 1 FROM kept");
+    let tmpdir = |server: &MariaDb| server.texts("SELECT @@tmpdir AS text");
+    assert_ne!(tmpdir(&running), tmpdir(&starting));
+}
+
+/// Why each has a directory of its own: this is what happens otherwise.
+#[test]
+fn servers_that_share_a_temporary_directory_delete_each_others_tables() {
+    let shared = tempfile::tempdir().unwrap();
+    let setting = format!("--tmpdir={}", shared.path().display());
+    let running = MariaDb::start_with(&[&setting]);
+    let session = running.session();
+    session.sql("CREATE TEMPORARY TABLE kept (n INT) ENGINE=Aria; INSERT INTO kept VALUES (1)");
+    let _starting = MariaDb::start_with(&[&setting]);
+    assert!(session.try_sql("FLUSH TABLES; INSERT INTO kept SELECT n + 1 FROM kept").is_err());
 }

@@ -1,8 +1,8 @@
 //! Ports that no other test takes, in this process or another.
 
-use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
 
 /// Below the range from which the kernel picks ports of outgoing connections, so that a server that
 /// is down for a while finds its port free.
@@ -12,22 +12,22 @@ const RANGE: std::ops::Range<u16> = 12_000..32_000;
 #[derive(Debug)]
 pub struct Port {
     number: u16,
-    /// Locked: tests in other processes see that the port is taken, also while nobody listens.
-    _claim: File,
+    /// A name of the same network namespace as the port: tests of other processes, users and
+    /// temporary directories see that it is taken, also while nobody listens on the port.
+    _claim: UnixListener,
 }
 
 impl Port {
     /// Claims a port on which nobody listens.
     pub fn claim() -> Self {
-        let folder = claims();
         for _ in 0..1_000 {
             let number = fastrand::u16(RANGE);
-            let Ok(file) = File::create(folder.join(number.to_string())) else { continue };
-            if file.try_lock().is_ok() && TcpListener::bind((Ipv4Addr::LOCALHOST, number)).is_ok() {
-                return Self { number, _claim: file };
+            let Ok(claim) = UnixListener::bind_addr(&name_of(number)) else { continue };
+            if TcpListener::bind((Ipv4Addr::LOCALHOST, number)).is_ok() {
+                return Self { number, _claim: claim };
             }
         }
-        panic!("no free port in {RANGE:?}: see the claims in {}", folder.display());
+        panic!("no free port in {RANGE:?}");
     }
 
     pub fn number(&self) -> u16 {
@@ -39,12 +39,8 @@ impl Port {
     }
 }
 
-/// One folder per user: a claim of another user could not be opened.
-fn claims() -> PathBuf {
-    let user = rustix::process::getuid().as_raw();
-    let folder = std::env::temp_dir().join(format!("floodgate-test-ports-{user}"));
-    std::fs::create_dir_all(&folder).unwrap();
-    folder
+fn name_of(number: u16) -> UnixAddr {
+    UnixAddr::from_abstract_name(format!("floodgate-test-port-{number}")).unwrap()
 }
 
 #[test]
@@ -54,4 +50,8 @@ fn a_claimed_port_is_not_given_twice() {
     numbers.sort_unstable();
     numbers.dedup();
     assert_eq!(numbers.len(), ports.len());
+    let again = UnixListener::bind_addr(&name_of(numbers[0]));
+    assert!(again.is_err(), "the claim is seen by everybody who makes the same one");
+    drop(ports);
+    UnixListener::bind_addr(&name_of(numbers[0])).unwrap();
 }

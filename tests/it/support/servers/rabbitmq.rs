@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use super::child::Process;
+use super::child::{Process, temporary};
 use super::ports::Port;
 use crate::support::wait::{until_true, until_true_within};
 
@@ -78,7 +78,8 @@ impl RabbitMq {
         fs::write(file("advanced.config"), ADVANCED).unwrap();
         let [port, node_port, mapper_port] = [(); 3].map(|()| Port::claim());
         let number = mapper_port.number().to_string();
-        let mapper = Process::spawn("epmd", &["-address", "127.0.0.1", "-port", &number]);
+        let words = ["-address", "127.0.0.1", "-port", &number];
+        let mapper = Process::spawn("epmd", &words, folder.path());
         until_true("the port mapper", || std::net::TcpStream::connect(mapper_port.addr()).is_ok());
         let process = Mutex::new(None);
         Self { folder, port, node_port, mapper_port, process, _mapper: mapper }
@@ -96,6 +97,7 @@ impl RabbitMq {
         let variables = [
             ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()),
             ("HOME", file("home")),
+            ("TMPDIR", temporary(self.folder.path()).display().to_string()),
             ("ERL_EPMD_PORT", self.mapper_port.number().to_string()),
             ("ERL_EPMD_ADDRESS", "127.0.0.1".to_owned()),
             ("RABBITMQ_NODENAME", NODE.to_owned()),
@@ -124,7 +126,7 @@ impl RabbitMq {
         let mut words = self.environment();
         words.push(program("rabbitmq-server"));
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let mut process = Process::spawn("env", &words);
+        let mut process = Process::spawn("env", &words, self.folder.path());
         until_true_within(BOOT_MAX, "RabbitMQ to take connections", || {
             assert!(process.is_running(), "RabbitMQ ended: {}", self.log());
             self.log().contains("Server startup complete")
@@ -183,6 +185,12 @@ impl RabbitMq {
             .map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         assert!(output.status.success(), "rabbitmqctl {words:?}: {out}{err}");
         out
+    }
+
+    /// Writes down where new queues are. By itself it does so a second later, and loses those that
+    /// it has not written down when it is killed.
+    pub fn settle(&self) {
+        assert_eq!(self.ctl(&["eval", "dets:sync(ra_directory_reverse)."]).trim(), "ok");
     }
 
     /// Raises or ends an alarm: while it lasts, whoever publishes is blocked.

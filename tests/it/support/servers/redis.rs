@@ -124,7 +124,7 @@ impl Redis {
     pub fn launch(&self) {
         self.kill();
         let config = self.folder().join("redis.conf");
-        let process = Process::spawn(self.program, &[config.to_str().unwrap()]);
+        let process = Process::spawn(self.program, &[config.to_str().unwrap()], self.folder());
         *self.process.lock() = Some(process);
     }
 

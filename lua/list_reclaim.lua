@@ -1,0 +1,17 @@
+#!lua flags=allow-oom
+-- Moves private lists of workers that are gone to the front of the outbox, each in its order.
+--
+-- KEYS: bucket, outbox, claimants, claimed..
+-- ARGV: installation, workers..
+-- Answer: OK, how many entries were moved.
+local outbox, claimants, installation, moved = KEYS[2], KEYS[3], ARGV[1], 0
+local bad = foreign(installation)
+if bad then return bad end
+call('SCARD', claimants)
+for i = 4, #KEYS do call('LLEN', KEYS[i]) end
+call('LLEN', outbox)
+for i = #KEYS, 4, -1 do
+  while call('LMOVE', KEYS[i], outbox, 'RIGHT', 'LEFT') do moved = moved + 1 end
+  call('SREM', claimants, ARGV[i - 2])
+end
+return {OK, moved}

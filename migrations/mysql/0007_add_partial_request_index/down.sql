@@ -1,0 +1,2 @@
+-- Takes back nothing, as nothing was added.
+DO 0;

@@ -1,0 +1,74 @@
+//! Ledger and stock of a tier, without actors and HTTP.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+
+use crate::config::{Settings, Sources};
+use crate::db::Ledger;
+use crate::domain::{Epoch, Phase, SaleDraft, SaleId, Sku};
+use crate::rebuild::load_sku;
+use crate::stock::Stock;
+use crate::tier::Backends;
+use crate::{audit, clock, tier};
+
+/// Settings of an engine without server, from the defaults alone.
+pub(super) fn settings(set: &[String]) -> anyhow::Result<Settings> {
+    Ok(Settings::load(&Sources { set: set.to_vec(), ..Sources::default() })?)
+}
+
+/// Violations of a measured sale that are named.
+const VIOLATIONS_SHOWN: usize = 5;
+
+/// Ledger and stock of a tier, without actors and HTTP: for measurements.
+pub(super) struct Bare {
+    pub(super) ledger: Arc<dyn Ledger>,
+    pub(super) stock: Arc<dyn Stock>,
+}
+
+/// Opens what the tier stands on, and starts nothing else.
+pub(super) async fn bare(settings: &Settings) -> Result<Bare, tier::Error> {
+    let Backends { ledger, stock, .. } =
+        tier::open(settings, &clock::SystemClock::shared()).await?;
+    Ok(Bare { ledger, stock })
+}
+
+impl Bare {
+    /// Creates a sale, opens it, and loads the buckets of its first SKU.
+    pub(super) async fn open_sale(&self, draft: SaleDraft) -> anyhow::Result<(Arc<Sku>, Epoch)> {
+        let (id, now) = (draft.id.clone(), clock::wall_ms());
+        let created = self.ledger.create_sale(draft, now).await?;
+        let created = created.context("a sale of that name exists")?;
+        let opened = self.ledger.turn_sale(id, created.epoch, Phase::Open, now).await?;
+        let sale = opened.context("the sale is gone")?;
+        let sku = Arc::new(sale.skus.into_iter().next().context("the sale has no SKU")?);
+        let (ledger, stock) = (self.ledger.as_ref(), self.stock.as_ref());
+        load_sku(ledger, stock, &sku, Vec::new()).await?;
+        Ok((sku, sale.epoch))
+    }
+
+    /// Audits one sale, ledger and buckets: the first violations, and what could not be judged.
+    pub(super) async fn violations(&self, sale: &SaleId) -> anyhow::Result<Vec<String>> {
+        self.audited(Some(self.stock.as_ref()), sale).await
+    }
+
+    /// Audits one sale whose buckets have no part in it: the first violations.
+    pub(super) async fn ledger_violations(&self, sale: &SaleId) -> anyhow::Result<Vec<String>> {
+        self.audited(None, sale).await
+    }
+
+    async fn audited(
+        &self,
+        stock: Option<&dyn Stock>,
+        sale: &SaleId,
+    ) -> anyhow::Result<Vec<String>> {
+        let report =
+            audit::audit(stock, self.ledger.as_ref(), Some(sale), clock::wall_ms()).await?;
+        let shown = report.violations.iter().take(VIOLATIONS_SHOWN);
+        let mut found: Vec<String> = shown.map(|violation| format!("{violation:?}")).collect();
+        if stock.is_some() && !report.could_tell {
+            found.extend(report.notes);
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,83 @@
+//! Watermarks in Redis: a key with an expiry for each consumer, and a hash with the names of the
+//! consumers of each order queue.
+
+use async_trait::async_trait;
+use redis::{Cmd, Value};
+
+use super::{EXPIRES_AFTER, Error, Watermarks};
+use crate::redis_link::{Lane, Links};
+
+/// Watermarks in Redis.
+#[derive(Debug)]
+pub struct RedisWatermarks {
+    links: Links,
+    namespace: String,
+}
+
+impl RedisWatermarks {
+    /// Watermarks under keys that begin with `namespace`.
+    #[must_use]
+    pub fn new(links: Links, namespace: &str) -> Self {
+        Self { links, namespace: namespace.to_owned() }
+    }
+
+    /// One hash tag for each order queue.
+    fn key(&self, queue: u16, last: &str) -> String {
+        format!("{}:{{watermark:{queue}}}:{last}", self.namespace)
+    }
+
+    fn names(&self, queue: u16) -> String {
+        self.key(queue, "consumers")
+    }
+
+    /// Sends commands in one go; the first that fails is the error.
+    async fn send(&self, queue: u16, commands: &[Cmd]) -> Result<Vec<Value>, Error> {
+        let failed = |error: crate::redis_link::Error| Error { queue, reason: error.to_string() };
+        let sent = self.links.call(Lane::Results, &self.names(queue), commands).await;
+        let answers = sent.map_err(failed)?.into_iter();
+        answers.map(|answer| answer.map_err(failed)).collect()
+    }
+}
+
+fn read<T: redis::FromRedisValue>(queue: u16, answer: Value) -> Result<T, Error> {
+    redis::from_redis_value(answer).map_err(|error| Error { queue, reason: error.to_string() })
+}
+
+#[async_trait]
+impl Watermarks for RedisWatermarks {
+    async fn announce(&self, queue: u16, consumer: &str, watermark_ms: i64) -> Result<(), Error> {
+        let expires_ms = u64::try_from(EXPIRES_AFTER.as_millis()).unwrap_or(u64::MAX);
+        let mut set = redis::cmd("SET");
+        set.arg(self.key(queue, consumer)).arg(watermark_ms).arg("PX").arg(expires_ms);
+        let mut name = redis::cmd("HSET");
+        name.arg(self.names(queue)).arg(consumer).arg("");
+        self.send(queue, &[set, name]).await.map(drop)
+    }
+
+    async fn of_queue(&self, queue: u16) -> Result<Option<i64>, Error> {
+        let keys = redis::cmd("HKEYS").arg(self.names(queue)).to_owned();
+        let answer = self.send(queue, &[keys]).await?.pop().unwrap_or(Value::Nil);
+        let consumers: Vec<String> = read(queue, answer)?;
+        let get = |consumer| redis::cmd("GET").arg(self.key(queue, consumer)).to_owned();
+        let gets: Vec<Cmd> = consumers.iter().map(|consumer| get(consumer.as_str())).collect();
+        if gets.is_empty() {
+            return Ok(None);
+        }
+        let (mut least, mut gone) = (None, redis::cmd("HDEL"));
+        gone.arg(self.names(queue));
+        let mut any_gone = false;
+        for (consumer, answer) in consumers.iter().zip(self.send(queue, &gets).await?) {
+            if let Some(watermark) = read::<Option<i64>>(queue, answer)? {
+                least = least.into_iter().chain([watermark]).min();
+            } else {
+                gone.arg(consumer);
+                any_gone = true;
+            }
+        }
+        // A consumer that announces meanwhile enters its name again within a second.
+        if any_gone {
+            self.send(queue, &[gone]).await?;
+        }
+        Ok(least)
+    }
+}

@@ -1,0 +1,147 @@
+//! Which processes may write one database, and what two writers do to each other.
+
+use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
+use floodgate::db::sql::Writing::{self, Exclusive, Shared};
+use floodgate::db::{Class, Error, Ledger, Placing};
+use floodgate::domain::{OrderIntent, Sku};
+
+use crate::support::offers::{ANY, intent, offer, orders, run};
+use crate::support::servers::mariadb::MariaDb;
+use crate::support::wait::until_true;
+
+/// A process opens the ledger; it waits for rows as long as a busy machine may take.
+fn open(server: &MariaDb, writing: Writing) -> MysqlLedger {
+    let patient = MysqlOptions {
+        writing,
+        lock_wait_timeout_s: 60,
+        statement_timeout_ms: 60_000,
+        job_deadline_ms: 60_000,
+        ..server.options()
+    };
+    MysqlLedger::open(&patient).unwrap()
+}
+
+async fn place(ledger: &MysqlLedger, sku: &Sku, number: u64) -> Result<Placing, Error> {
+    ledger.place(vec![intent(sku, number, number, 1)]).await
+}
+
+/// The write is refused, and the message names who opened the ledger since.
+async fn assert_fenced(ledger: &MysqlLedger, sku: &Sku, by: &str) {
+    let error = place(ledger, sku, 999).await.unwrap_err();
+    assert!(matches!(error, Error::Fenced { .. }), "{error}");
+    assert_eq!(error.class(), Class::Down);
+    let told = error.to_string();
+    assert!(told.contains(by) && told.contains("stop one of the two"), "{told}");
+}
+
+#[test]
+fn processes_that_share_a_ledger_and_one_that_writes_alone_end_each_other() {
+    const ALONE: &str = "writes alone (tier memory or ledger)";
+    const SHARES: &str = "shares the ledger (tier gate or pipeline)";
+    run(async {
+        let server = MariaDb::start();
+        let sharing = [open(&server, Shared), open(&server, Shared)];
+        let sku = offer(&sharing[0], "sale", ANY, 100).await;
+        for (number, ledger) in (1..).zip(&sharing) {
+            assert_eq!(place(ledger, &sku, number).await.unwrap(), Placing::All);
+        }
+
+        let alone = open(&server, Exclusive);
+        for ledger in &sharing {
+            assert_fenced(ledger, &sku, ALONE).await;
+        }
+        assert_eq!(place(&alone, &sku, 3).await.unwrap(), Placing::All);
+
+        let later = [open(&server, Shared), open(&server, Shared)];
+        assert_fenced(&alone, &sku, SHARES).await;
+        for (number, ledger) in (4..).zip(&later) {
+            assert_eq!(place(ledger, &sku, number).await.unwrap(), Placing::All);
+        }
+        // The first two missed what the exclusive process did, and stay fenced.
+        for ledger in &sharing {
+            assert_fenced(ledger, &sku, SHARES).await;
+        }
+
+        let first = open(&server, Exclusive);
+        let second = open(&server, Exclusive);
+        assert_fenced(&first, &sku, ALONE).await;
+        assert_eq!(place(&second, &sku, 6).await.unwrap(), Placing::All);
+        assert_eq!(orders(&second, sku.no).await.len(), 6);
+    });
+}
+
+#[test]
+fn the_token_does_not_change_between_its_check_and_the_commit() {
+    run(async {
+        let server = MariaDb::start();
+        let first = open(&server, Exclusive);
+        let sku = offer(&first, "sale", ANY, 5).await;
+        // The stock's row is the last that a batch needs: the token has been checked by then.
+        let other = server.session();
+        other.sql(&format!("BEGIN; SELECT * FROM skus WHERE sku_no = {} FOR UPDATE", sku.no));
+        let placing = place(&first, &sku, 1);
+        let opening = async {
+            server.somebody_waits_for_a_row().await;
+            std::thread::scope(|scope| {
+                let opening = scope.spawn(|| open(&server, Exclusive));
+                until_true("the opening to wait for the writer, or to end", || {
+                    opening.is_finished() || server.status("INNODB_ROW_LOCK_CURRENT_WAITS") == 2
+                });
+                let took = opening.is_finished();
+                assert!(!took, "the token was taken under a transaction that had checked it");
+                other.sql("ROLLBACK");
+                opening.join().unwrap()
+            })
+        };
+        let (placed, second) = tokio::join!(placing, opening);
+        assert_eq!(placed.unwrap(), Placing::All);
+        assert_eq!(second.available(sku.no).await.unwrap(), 4);
+        assert!(matches!(place(&first, &sku, 2).await, Err(Error::Fenced { .. })));
+    });
+}
+
+#[test]
+fn two_writers_of_the_same_orders_in_opposite_order_do_not_deadlock() {
+    const ROUNDS: u64 = 400;
+    const BATCH: u64 = 64;
+    run(async {
+        let server = MariaDb::start_with(&["--innodb-flush-log-at-trx-commit=0"]);
+        let writers = [open(&server, Shared), open(&server, Shared)];
+        let sku = offer(&writers[0], "sale", ANY, 1_000_000).await;
+        let before = server.status("INNODB_ROW_LOCK_WAITS");
+        for round in 0..ROUNDS {
+            let batch = (1..=BATCH).map(|n| intent(&sku, round * BATCH + n, n, 1));
+            let batch: Vec<OrderIntent> = batch.collect();
+            let reversed = batch.iter().rev().copied().collect();
+            let (one, other) = tokio::join!(writers[0].place(batch), writers[1].place(reversed));
+            let (one, other) = (one.unwrap(), other.unwrap());
+            assert_ne!(one, other, "each order is written once");
+        }
+        assert_eq!(server.status("INNODB_DEADLOCKS"), 0);
+        assert!(server.status("INNODB_ROW_LOCK_WAITS") > before, "the writers did not meet");
+    });
+}
+
+#[test]
+fn rows_of_a_server_that_only_reads_are_not_believed() {
+    run(async {
+        let server = MariaDb::start();
+        let ledger = open(&server, Shared);
+        let sku = offer(&ledger, "sale", ANY, 5).await;
+        let asked = vec![intent(&sku, 1, 1, 1)];
+        server.sql("SET GLOBAL read_only = 1");
+        for error in [
+            ledger.examine(asked.clone()).await.unwrap_err(),
+            ledger.scan_orders(sku.no, Box::new(|_| true)).await.unwrap_err(),
+            ledger.sales().await.unwrap_err(),
+        ] {
+            assert_eq!(error.class(), Class::Down);
+            assert!(error.to_string().contains("point ledger.url at the primary"), "{error}");
+        }
+        // An operator may read a replica.
+        let reader = MysqlLedger::open_for_reading(&server.options()).unwrap();
+        assert_eq!(reader.sales().await.unwrap().len(), 1);
+        server.sql("SET GLOBAL read_only = 0");
+        ledger.examine(asked).await.unwrap();
+    });
+}

@@ -1,0 +1,324 @@
+//! Compares the answers that buyers got with what the ledger has in the end.
+//!
+//! The only witness that shares no code with the engine: it knows what each attempt was told, when
+//! the attempt began and when its answer was there, and nothing of buckets, outboxes or batches.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::orders::{Orders, Record, RecordedAs};
+
+/// Findings of one kind that are printed.
+const FINDINGS_PRINTED: usize = 5;
+
+/// A purchase that is sent once or many times, with the same content: the unit of every rule.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RequestKey {
+    pub sale: Arc<str>,
+    pub buyer: u64,
+    /// The request id that every attempt names; `None` where it follows from sale and buyer.
+    pub named: Option<Arc<str>>,
+}
+
+/// The order in an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Bought {
+    pub quantity: u32,
+    pub placed_at_ms: i64,
+}
+
+/// One attempt of a request, or one read of its status, and the answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempt {
+    /// Its request, by position in the list that was sent.
+    pub wish: usize,
+    pub request: RequestKey,
+    /// Before the first byte was sent.
+    pub began: Instant,
+    /// After the last byte of the answer, or when it was given up.
+    pub ended: Instant,
+    /// False: no connection, so that no server can have acted on it.
+    pub is_sent: bool,
+    /// `None`: no answer.
+    pub status: Option<u16>,
+    pub replayed: bool,
+    pub request_id: Option<String>,
+    /// `success`, `queued`, `failed` or `unknown`.
+    pub state: Option<String>,
+    pub code: Option<String>,
+    pub order: Option<Bought>,
+}
+
+impl Attempt {
+    /// Whether the request was accepted, as far as its buyer was told.
+    pub fn is_promise(&self) -> bool {
+        let state = self.state.as_deref();
+        matches!(self.status, Some(200 | 202)) && matches!(state, Some("success" | "queued"))
+    }
+
+    /// Whether the answer says that nothing was taken: try again later.
+    fn is_busy(&self) -> bool {
+        self.status == Some(503)
+    }
+
+    /// Whether the answer is the recorded failure of a request that was accepted.
+    fn is_recorded_failure(&self) -> bool {
+        let is_repeat = self.replayed && self.status.is_some_and(|status| status >= 400);
+        is_repeat || self.state.as_deref() == Some("failed")
+    }
+
+    /// Whether the answer denies that the request was ever accepted.
+    fn is_denial(&self) -> bool {
+        !self.replayed && matches!(self.status, Some(403 | 404 | 409 | 410 | 422))
+    }
+}
+
+/// What all attempts together were answered.
+#[derive(Debug, Default)]
+pub struct History {
+    /// Attempts of purchases.
+    pub heard: Vec<Attempt>,
+    /// What was asked besides about requests that were promised something: reads of the status, and
+    /// repeats.
+    pub checked: Vec<Attempt>,
+}
+
+impl History {
+    pub fn absorb(&mut self, other: Self) {
+        self.heard.extend(other.heard);
+        self.checked.extend(other.checked);
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Attempt> {
+        self.heard.iter().chain(&self.checked)
+    }
+
+    /// Request ids that were promised something: answered with 200, or with 202 `queued`.
+    pub fn acknowledged(&self) -> BTreeSet<&str> {
+        let promised = self.all().filter(|attempt| attempt.is_promise());
+        promised.filter_map(|attempt| attempt.request_id.as_deref()).collect()
+    }
+
+    /// For each wish, the different request ids that were promised something.
+    pub fn promised_by_wish(&self) -> BTreeMap<usize, BTreeSet<&str>> {
+        let mut by_wish: BTreeMap<usize, BTreeSet<&str>> = BTreeMap::new();
+        for attempt in self.heard.iter().filter(|attempt| attempt.is_promise()) {
+            by_wish.entry(attempt.wish).or_default().extend(attempt.request_id.as_deref());
+        }
+        by_wish
+    }
+
+    /// Compares with what the ledger has, where everything that was accepted has ended.
+    pub fn judge(&self, seed: u64, ledger: &Orders, stock: u64) -> Verdict {
+        let mut by_request: BTreeMap<&RequestKey, Case<'_>> = BTreeMap::new();
+        for attempt in self.all().filter(|attempt| attempt.is_sent) {
+            by_request.entry(&attempt.request).or_default().attempts.push(attempt);
+        }
+        let records = Records::of(ledger);
+        let mut findings = Findings::default();
+        for (key, case) in &mut by_request {
+            case.record = records.find(key, &case.attempts);
+            findings.add("lost", case.is_lost(), key, case);
+            findings.add("ghost", case.is_ghost(), key, case);
+            findings.add("denial", case.is_denied(), key, case);
+            findings.add("ends", case.has_two_ends(), key, case);
+        }
+        let distinct: BTreeSet<&str> = ledger.request_ids.iter().map(String::as_str).collect();
+        Verdict {
+            seed,
+            attempted: self.heard.len(),
+            acknowledged: self.acknowledged().len(),
+            ok: ledger.request_ids.len(),
+            units: ledger.units,
+            failed: ledger.failed.len(),
+            dead: ledger.dead.len(),
+            lost: findings.count("lost"),
+            duplicated: ledger.request_ids.len() - distinct.len(),
+            oversold: ledger.units.saturating_sub(stock),
+            ghosts: findings.count("ghost"),
+            denials: findings.count("denial"),
+            ends: findings.count("ends"),
+            unknown: self.all().filter(|attempt| attempt.status.is_none()).count(),
+        }
+    }
+}
+
+/// All that was said about one request.
+#[derive(Debug, Default)]
+struct Case<'a> {
+    attempts: Vec<&'a Attempt>,
+    record: Option<&'a Record>,
+}
+
+impl Case<'_> {
+    /// Promised something, and nowhere: neither order nor failure nor dead letter.
+    fn is_lost(&self) -> bool {
+        self.record.is_none() && self.attempts.iter().any(|attempt| attempt.is_promise())
+    }
+
+    /// Only ever told that nothing was taken, and there is an order all the same. A refusal may
+    /// leave a recorded failure (the ledger's own refusal), `busy` may not.
+    fn is_ghost(&self) -> bool {
+        let Some(record) = self.record else { return false };
+        let only_busy = self.attempts.iter().all(|attempt| attempt.is_busy());
+        let never_taken =
+            self.attempts.iter().all(|attempt| attempt.is_busy() || attempt.is_denial());
+        only_busy || (never_taken && record.end != RecordedAs::Failure)
+    }
+
+    /// Promised something, and denied to an attempt that began after the promise was read.
+    fn is_denied(&self) -> bool {
+        let promises = self.attempts.iter().filter(|attempt| attempt.is_promise());
+        let Some(promised) = promises.map(|attempt| attempt.ended).min() else { return false };
+        self.attempts.iter().any(|attempt| attempt.is_denial() && attempt.began > promised)
+    }
+
+    /// Told of a recorded failure that is not on record. A repeat may share the decision of an
+    /// attempt that is under way at the same time, which need not be on record.
+    fn is_failure_of_nothing(&self, told: &Attempt) -> bool {
+        let shares = |other: &&Attempt| {
+            other.is_denial() && other.began < told.ended && told.began < other.ended
+        };
+        let is_shared = told.replayed && self.attempts.iter().any(shares);
+        told.is_recorded_failure() && !is_shared
+    }
+
+    /// Told of two different ends, or of another one than the ledger's.
+    fn has_two_ends(&self) -> bool {
+        let orders = self.attempts.iter().filter_map(|attempt| attempt.order);
+        let orders: BTreeSet<Bought> = orders.collect();
+        let is_bought = self.attempts.iter().any(|a| a.state.as_deref() == Some("success"));
+        let is_failed = self.attempts.iter().any(|attempt| attempt.is_recorded_failure());
+        let contradicts = match self.record.map(|record| record.end) {
+            Some(RecordedAs::Order(order)) => is_failed || orders.iter().any(|told| *told != order),
+            Some(RecordedAs::Failure | RecordedAs::DeadLetter) => is_bought,
+            None => self.attempts.iter().any(|told| self.is_failure_of_nothing(told)),
+        };
+        orders.len() > 1 || (is_bought && is_failed) || contradicts
+    }
+}
+
+/// What the ledger has, by request id, and by buyer where the id follows from the buyer.
+struct Records<'a> {
+    by_id: BTreeMap<&'a str, &'a Record>,
+    by_buyer: BTreeMap<(&'a str, u64), &'a Record>,
+}
+
+impl<'a> Records<'a> {
+    fn of(ledger: &'a Orders) -> Self {
+        let mut records = Self { by_id: BTreeMap::new(), by_buyer: BTreeMap::new() };
+        // Orders come first: a dead letter beside one is a copy of it.
+        for record in &ledger.records {
+            records.by_id.entry(&record.request_id).or_insert(record);
+            records.by_buyer.entry((&record.sale, record.buyer)).or_insert(record);
+        }
+        records
+    }
+
+    fn find(&self, key: &RequestKey, attempts: &[&Attempt]) -> Option<&'a Record> {
+        if let Some(id) = &key.named {
+            return self.by_id.get(id.as_ref()).copied();
+        }
+        // `already-purchased` names another request; it is not among these.
+        let mut told = attempts.iter().filter(|attempt| attempt.is_promise());
+        let told = told.find_map(|attempt| attempt.request_id.as_deref());
+        match told {
+            Some(id) => self.by_id.get(id).copied(),
+            None => self.by_buyer.get(&(key.sale.as_ref(), key.buyer)).copied(),
+        }
+    }
+}
+
+/// Requests that broke a rule.
+#[derive(Debug, Default)]
+struct Findings(BTreeMap<&'static str, usize>);
+
+impl Findings {
+    fn add(&mut self, rule: &'static str, is_broken: bool, key: &RequestKey, case: &Case<'_>) {
+        if !is_broken {
+            return;
+        }
+        let count = self.0.entry(rule).or_default();
+        *count += 1;
+        if *count <= FINDINGS_PRINTED {
+            println!("{rule}: {key:?}\n  ledger: {:?}", case.record);
+            let mut attempts = case.attempts.clone();
+            attempts.sort_by_key(|attempt| attempt.began);
+            for attempt in attempts {
+                println!(
+                    "  {:?}..{:?} {:?} {:?} {:?} replayed={} {:?}",
+                    attempt.began,
+                    attempt.ended,
+                    attempt.status,
+                    attempt.state,
+                    attempt.code,
+                    attempt.replayed,
+                    attempt.order
+                );
+            }
+        }
+    }
+
+    fn count(&self, rule: &str) -> usize {
+        self.0.get(rule).copied().unwrap_or_default()
+    }
+}
+
+/// The line that every load or fault run ends with.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Verdict {
+    pub seed: u64,
+    pub attempted: usize,
+    pub acknowledged: usize,
+    pub ok: usize,
+    /// Units of the orders.
+    pub units: u64,
+    pub failed: usize,
+    pub dead: usize,
+    /// Promised something, and nowhere.
+    pub lost: usize,
+    /// Orders beyond the first of their request.
+    pub duplicated: usize,
+    /// Units beyond the stock.
+    pub oversold: u64,
+    /// Only ever told `busy`, and there is an order.
+    pub ghosts: usize,
+    /// Denied after a promise.
+    pub denials: usize,
+    /// Told of two ends.
+    pub ends: usize,
+    pub unknown: usize,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, attempted, acknowledged, ok, units, failed, dead, .. } = self;
+        let Self { lost, duplicated, oversold, ghosts, denials, ends, unknown, .. } = self;
+        write!(
+            f,
+            "seed={seed} attempted={attempted} acknowledged={acknowledged} ok={ok} units={units} \
+             failed={failed} dead={dead} lost={lost} duplicated={duplicated} oversold={oversold} \
+             ghosts={ghosts} denials={denials} ends={ends} unknown={unknown}"
+        )
+    }
+}
+
+impl Verdict {
+    pub fn is_clean(&self) -> bool {
+        let counts = [self.lost, self.duplicated, self.ghosts, self.denials, self.ends];
+        counts == [0; 5] && self.oversold == 0
+    }
+
+    pub fn assert_clean(&self) {
+        println!("{self}");
+        assert!(self.is_clean(), "{self}");
+    }
+
+    /// Where two masters answer for one bucket at once: each is right by what it knows, so that one
+    /// may refuse as sold out what the other accepted. Everything else holds.
+    pub fn assert_clean_among_two_masters(&self) {
+        Self { denials: 0, ..*self }.assert_clean();
+    }
+}

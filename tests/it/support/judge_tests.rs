@@ -1,0 +1,276 @@
+//! The judge goes red: a planted history for each rule, and the legal ones beside it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use floodgate::clock::now_monotonic;
+
+use super::judge::{Attempt, Bought, History, RequestKey, Verdict};
+use super::orders::{Orders, Record, RecordedAs};
+
+const ORDER: Bought = Bought { quantity: 2, placed_at_ms: 1_000 };
+const STOCK: u64 = 10;
+
+/// The attempts of one request, each of which begins when the one before has ended.
+struct Planted {
+    named: bool,
+    now: Instant,
+    history: History,
+    ledger: Orders,
+}
+
+impl Planted {
+    fn new(named: bool) -> Self {
+        let (now, history) = (now_monotonic(), History::default());
+        Self { named, now, history, ledger: Orders::default() }
+    }
+
+    /// An attempt that takes a second; each attribute is what the answer says.
+    fn attempt(&mut self, status: Option<u16>) -> &mut Attempt {
+        let (began, ended) = (self.now, self.now + Duration::from_secs(1));
+        self.now = ended + Duration::from_secs(1);
+        let named = self.named.then(|| Arc::from("7-1-x"));
+        self.history.heard.push(Attempt {
+            wish: 0,
+            request: RequestKey { sale: "sale".into(), buyer: 42, named },
+            began,
+            ended,
+            is_sent: true,
+            status,
+            replayed: false,
+            request_id: None,
+            state: None,
+            code: None,
+            order: None,
+        });
+        self.history.heard.last_mut().unwrap()
+    }
+
+    fn busy(&mut self) -> &mut Self {
+        self.attempt(Some(503));
+        self
+    }
+
+    fn unanswered(&mut self) -> &mut Self {
+        self.attempt(None);
+        self
+    }
+
+    fn refused(&mut self, status: u16, replayed: bool) -> &mut Self {
+        self.attempt(Some(status)).replayed = replayed;
+        self
+    }
+
+    fn state(&mut self, status: u16, state: &str) -> &mut Self {
+        let attempt = self.attempt(Some(status));
+        attempt.state = Some(state.to_owned());
+        attempt.request_id = Some("7-1-x".to_owned());
+        self
+    }
+
+    fn bought(&mut self, order: Bought) -> &mut Self {
+        self.state(200, "success");
+        self.history.heard.last_mut().unwrap().order = Some(order);
+        self
+    }
+
+    /// The last attempt began while the one before was under way.
+    fn overlapping(&mut self) -> &mut Self {
+        let heard = &mut self.history.heard;
+        let before = heard[heard.len() - 2].began;
+        heard.last_mut().unwrap().began = before;
+        self
+    }
+
+    fn ends_as(&mut self, end: RecordedAs) -> &mut Self {
+        let request_id = "7-1-x".to_owned();
+        self.ledger.add(Record { sale: "sale".to_owned(), buyer: 42, request_id, end });
+        self
+    }
+
+    fn judge(&self) -> Verdict {
+        self.history.judge(0, &self.ledger, STOCK)
+    }
+
+    fn assert_clean(&self) {
+        let verdict = self.judge();
+        assert!(verdict.is_clean(), "{verdict}");
+    }
+}
+
+/// Both kinds of requests: with an id of their own, and with one that follows from the buyer.
+fn each(plant: impl Fn(Planted)) {
+    for named in [false, true] {
+        plant(Planted::new(named));
+    }
+}
+
+#[test]
+fn a_promise_without_an_end_is_lost() {
+    each(|mut planted| {
+        planted.state(202, "queued");
+        assert_eq!(planted.judge().lost, 1);
+        planted.ends_as(RecordedAs::DeadLetter).assert_clean();
+    });
+    each(|mut planted| {
+        planted.bought(ORDER);
+        let verdict = planted.judge();
+        assert_eq!((verdict.lost, verdict.is_clean()), (1, false));
+    });
+    each(|mut planted| planted.state(202, "unknown").assert_clean());
+}
+
+#[test]
+fn two_orders_of_one_request_are_duplicated() {
+    each(|mut planted| {
+        planted.bought(ORDER).ends_as(RecordedAs::Order(ORDER)).assert_clean();
+        planted.ends_as(RecordedAs::Order(ORDER));
+        assert_eq!(planted.judge().duplicated, 1);
+    });
+}
+
+#[test]
+fn units_beyond_the_stock_are_oversold() {
+    each(|mut planted| {
+        let many = Bought { quantity: 11, ..ORDER };
+        planted.bought(many).ends_as(RecordedAs::Order(many));
+        assert_eq!(planted.judge().oversold, 1);
+    });
+}
+
+#[test]
+fn an_order_behind_nothing_but_busy_is_a_ghost() {
+    for end in [RecordedAs::Order(ORDER), RecordedAs::Failure, RecordedAs::DeadLetter] {
+        each(|mut planted| {
+            planted.busy().busy().ends_as(end);
+            let verdict = planted.judge();
+            assert_eq!((verdict.ghosts, verdict.is_clean()), (1, false), "{end:?}");
+        });
+    }
+    // What was refused may have failed in the ledger, and cannot have become an order.
+    each(|mut planted| {
+        planted.busy().refused(409, false).ends_as(RecordedAs::Failure).assert_clean();
+    });
+    each(|mut planted| {
+        planted.busy().refused(409, false).ends_as(RecordedAs::Order(ORDER));
+        assert_eq!(planted.judge().ghosts, 1);
+    });
+}
+
+#[test]
+fn an_attempt_without_an_answer_may_have_bought() {
+    each(|mut planted| {
+        planted.busy().unanswered().ends_as(RecordedAs::Order(ORDER)).assert_clean();
+    });
+    each(|mut planted| {
+        planted.busy().state(202, "unknown").ends_as(RecordedAs::Order(ORDER)).assert_clean();
+    });
+    // Without a connection nothing was sent.
+    each(|mut planted| {
+        planted.busy().attempt(None).is_sent = false;
+        planted.ends_as(RecordedAs::Order(ORDER));
+        assert_eq!(planted.judge().ghosts, 1);
+    });
+}
+
+#[test]
+fn a_refusal_after_a_promise_is_a_denial() {
+    for status in [403, 404, 409, 410, 422] {
+        each(|mut planted| {
+            planted.state(202, "queued").refused(status, false).ends_as(RecordedAs::Order(ORDER));
+            let verdict = planted.judge();
+            assert_eq!((verdict.denials, verdict.is_clean()), (1, false), "{status}");
+        });
+        // It was under way when the promise was made.
+        each(|mut planted| {
+            planted.state(202, "queued").refused(status, false).overlapping();
+            planted.ends_as(RecordedAs::Order(ORDER)).assert_clean();
+        });
+        // A refusal leaves no record: what is refused first may be accepted later.
+        each(|mut planted| {
+            planted.refused(status, false).bought(ORDER).ends_as(RecordedAs::Order(ORDER));
+            planted.assert_clean();
+        });
+    }
+    each(|mut planted| {
+        planted.bought(ORDER).busy().state(202, "unknown").unanswered().bought(ORDER);
+        planted.ends_as(RecordedAs::Order(ORDER)).assert_clean();
+    });
+}
+
+#[test]
+fn denials_are_found_among_the_later_checks_too() {
+    each(|mut planted| {
+        planted.state(202, "queued").refused(404, false).ends_as(RecordedAs::Order(ORDER));
+        let check = planted.history.heard.pop().unwrap();
+        planted.history.checked.push(check);
+        assert_eq!(planted.judge().denials, 1);
+    });
+}
+
+#[test]
+fn a_recorded_failure_is_an_end_and_no_denial() {
+    each(|mut planted| {
+        planted.state(202, "queued").refused(409, true).state(200, "failed");
+        planted.ends_as(RecordedAs::Failure).assert_clean();
+    });
+}
+
+/// Where the ledger counts, a refusal is on no record.
+#[test]
+fn a_repeat_shares_the_refusal_of_an_attempt_beside_it_and_of_no_other() {
+    each(|mut planted| {
+        planted.refused(409, false).refused(409, true);
+        assert_eq!(planted.judge().ends, 1);
+        let beside = planted.history.heard[0].began;
+        planted.history.heard[1].began = beside;
+        planted.judge().assert_clean();
+    });
+}
+
+type Plant = fn(&mut Planted) -> &mut Planted;
+
+#[test]
+fn two_ends_of_one_request_are_found() {
+    let other = Bought { placed_at_ms: 1_001, ..ORDER };
+    let wrong: [(Plant, Option<RecordedAs>); 7] = [
+        (|p| p.bought(ORDER).bought(Bought { placed_at_ms: 1_001, ..ORDER }), None),
+        (|p| p.bought(ORDER), Some(RecordedAs::Order(other))),
+        (|p| p.bought(ORDER).refused(409, true), Some(RecordedAs::Failure)),
+        (|p| p.refused(409, true).bought(ORDER), Some(RecordedAs::Order(ORDER))),
+        (|p| p.state(200, "failed"), Some(RecordedAs::Order(ORDER))),
+        (|p| p.bought(ORDER), Some(RecordedAs::DeadLetter)),
+        (|p| p.state(200, "failed"), None),
+    ];
+    for (at, (plant, end)) in wrong.into_iter().enumerate() {
+        each(|mut planted| {
+            plant(&mut planted);
+            if let Some(end) = end {
+                planted.ends_as(end);
+            }
+            let verdict = planted.judge();
+            assert_eq!((verdict.ends, verdict.is_clean()), (1, false), "{at}: {verdict}");
+        });
+    }
+}
+
+#[test]
+fn requests_of_other_buyers_and_sales_are_judged_apart() {
+    let mut planted = Planted::new(false);
+    planted.bought(ORDER).refused(409, false).ends_as(RecordedAs::Order(ORDER));
+    assert_eq!(planted.judge().denials, 1);
+    let last = planted.history.heard.last_mut().unwrap();
+    last.request.buyer = 43;
+    planted.assert_clean();
+    let last = planted.history.heard.last_mut().unwrap();
+    (last.request.buyer, last.request.sale) = (42, "other".into());
+    planted.assert_clean();
+}
+
+#[test]
+#[should_panic(expected = "ghosts=1")]
+fn a_verdict_that_is_not_clean_panics() {
+    let mut planted = Planted::new(true);
+    planted.busy().ends_as(RecordedAs::Order(ORDER));
+    planted.judge().assert_clean();
+}
