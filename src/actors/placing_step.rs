@@ -301,9 +301,13 @@ async fn release(
     join_all(releasing).await.into_iter().collect()
 }
 
-/// Tells this process what a ledger that counts has left of what it says is sold out.
+/// Tells this process what a ledger that counts has left of what it says is sold out, once: a crowd
+/// that is refused must not wait for a look at the ledger with each batch.
 async fn note_sold_out(parts: &PlacingParts, refused: &[(OrderIntent, Refusal)]) {
-    let sold_out = refused.iter().filter(|(_, reason)| *reason == Refusal::SoldOut);
+    let is_news = |(intent, reason): &&(OrderIntent, Refusal)| {
+        *reason == Refusal::SoldOut && !parts.stock.is_sold_out(intent.sku)
+    };
+    let sold_out = refused.iter().filter(is_news);
     for sku in sold_out.map(|(intent, _)| intent.sku).collect::<BTreeSet<_>>() {
         match parts.ledger.available(sku).await {
             Ok(left) => parts.stock.note_left(sku, left),

@@ -125,6 +125,7 @@ impl ActorSystem {
             sku: Arc::clone(sku),
             bucket,
             stock: Arc::clone(&self.backends.stock),
+            counting: self.backends.counting,
             handing: self.handing(),
             directory: Arc::clone(&self.directory),
             settings: self.settings.gate.clone(),

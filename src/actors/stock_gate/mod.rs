@@ -30,7 +30,7 @@ use super::permits::Permit;
 use crate::backoff::Backoff;
 use crate::clock::SharedClock;
 use crate::config::GateSettings;
-use crate::domain::{BucketNo, Epoch, OrderIntent, RequestId, Sku, Standing, Verdict};
+use crate::domain::{BucketNo, Counting, Epoch, OrderIntent, RequestId, Sku, Standing, Verdict};
 use crate::messages::{Answer, GateAnswer, LendStock, Quiet, Reserve, Stop, reply};
 use crate::metrics::Metrics;
 use crate::stock::{self, BucketKey, Stock};
@@ -38,8 +38,7 @@ use crate::stock::{self, BucketKey, Stock};
 mod hauling;
 mod submitting;
 
-/// The epoch before the first opening: the stock answers its repeats, as those of every opening,
-/// and takes nothing for it.
+/// The epoch before the first opening: the stock answers its repeats, and takes nothing for it.
 const NO_OPENING: Epoch = Epoch(0);
 
 /// What a gate does with the requests that its stock accepted.
@@ -61,6 +60,8 @@ pub struct GateParts {
     pub bucket: BucketNo,
     /// Where units are counted.
     pub stock: Arc<dyn Stock>,
+    /// Whether the stock counts the units, or the ledger.
+    pub counting: Counting,
     /// What becomes of accepted requests.
     pub handing: Handing,
     /// Sibling gates.
@@ -77,7 +78,6 @@ pub struct GateParts {
 
 impl GateParts {
     /// The bucket's key.
-    #[must_use]
     pub fn key(&self) -> BucketKey {
         BucketKey { sku: self.sku.no, bucket: self.bucket }
     }
@@ -137,8 +137,8 @@ impl StockGate {
         }
         self.under_way.deciding = true;
         let size = self.pending.len().min(self.parts.settings.batch_max);
-        let batch: Vec<Reserve> = self.pending.drain(..size).collect();
         self.parts.metrics.gate_batch(size);
+        let batch = self.pending.drain(..size).collect();
         let tries = Tries { backoff: self.parts.backoff(), in_doubt: false };
         self.ask_stock(ctx, batch, tries);
     }
@@ -159,8 +159,7 @@ impl StockGate {
 
     fn decided(&mut self, ctx: &mut Context<Self>, batch: Vec<Reserve>, verdicts: Vec<Verdict>) {
         // Crash here [reserved_not_submitted]: the units are taken and no ledger knows; the next
-        // gate of the bucket finds the intents in the stock and submits them. Those in an outbox
-        // need no gate any more.
+        // gate of the bucket finds the intents in the stock. Those in an outbox need no gate.
         let mut intents = Vec::with_capacity(batch.len());
         for (ask, verdict) in batch.into_iter().zip(verdicts) {
             match verdict {
@@ -168,7 +167,7 @@ impl StockGate {
                 // Accepted by an earlier question whose answer was lost, or by another process: to
                 // submit it twice is harmless, to wait for somebody who died is not.
                 Verdict::Repeat(Standing::Queued) if is_of_no_opening(&ask) => {
-                    answer(ask, Answer::Queued { replayed: true });
+                    answer(ask, submitting::undecided(self.parts.counting, true));
                 }
                 Verdict::Repeat(Standing::Queued) => self.hand_on(ask, true, &mut intents),
                 Verdict::Repeat(Standing::Ordered { quantity, placed_at_ms, state }) => {
@@ -180,10 +179,11 @@ impl StockGate {
                 Verdict::Refused(refusal) => {
                     answer(ask, Answer::Refused { refusal, replayed: false });
                 }
-                Verdict::StaleEpoch if is_of_no_opening(&ask) => answer(ask, Answer::Busy),
-                Verdict::StaleEpoch => reply(ask.reply, GateAnswer::StaleEpoch),
+                Verdict::StaleEpoch if !is_of_no_opening(&ask) => {
+                    reply(ask.reply, GateAnswer::StaleEpoch);
+                }
+                Verdict::StaleEpoch | Verdict::Full => answer(ask, Answer::Busy),
                 Verdict::Short => self.dry.push_back(ask),
-                Verdict::Full => answer(ask, Answer::Busy),
             }
         }
         self.submit(ctx, intents);

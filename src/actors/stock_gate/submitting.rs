@@ -3,7 +3,7 @@
 use actix::{AsyncContext, Context};
 
 use super::{Arc, Backoff, Handing, OrderDoor, StockGate, reply, spawn_step, spawn_wait, stock};
-use crate::domain::{Order, OrderIntent, Outcome, RequestId};
+use crate::domain::{Counting, Order, OrderIntent, Outcome, RequestId};
 use crate::messages::{Answer, GateAnswer};
 
 /// So many sweeps in a row are left out by a gate that is busy.
@@ -60,7 +60,7 @@ impl StockGate {
     fn settled(&mut self, request: RequestId, outcome: &Outcome) {
         self.submitting.remove(&request);
         for waiter in self.waiting.remove(&request).unwrap_or_default() {
-            let answer = answer_of(outcome, waiter.replayed);
+            let answer = answer_of(outcome, self.parts.counting, waiter.replayed);
             reply(waiter.reply, GateAnswer::Final(answer));
         }
     }
@@ -108,15 +108,28 @@ impl StockGate {
     }
 }
 
-/// What a buyer hears of an outcome.
-fn answer_of(outcome: &Outcome, replayed: bool) -> Answer {
+/// What a buyer hears of an outcome. A ledger that counts keeps no record of its refusals and
+/// decides anew each time: none of them is a repeat of the last.
+fn answer_of(outcome: &Outcome, counting: Counting, replayed: bool) -> Answer {
     match outcome {
         Outcome::Placed(order) | Outcome::Repeat(order) => {
             let Order { quantity, placed_at_ms, state, .. } = *order;
             Answer::Placed { quantity, placed_at_ms, state, replayed }
         }
-        Outcome::Refused(refusal) => Answer::Refused { refusal: *refusal, replayed },
-        // What was accepted stays accepted: the next sweep submits it again.
-        Outcome::Unavailable => Answer::Queued { replayed },
+        Outcome::Refused(refusal) => {
+            let replayed = replayed && counting == Counting::Here;
+            Answer::Refused { refusal: *refusal, replayed }
+        }
+        // The next sweep submits it again.
+        Outcome::Unavailable => undecided(counting, replayed),
+    }
+}
+
+/// What a buyer hears while the ledger has not decided. Where the ledger counts the units, only its
+/// COMMIT accepts a request: until then the buyer is promised nothing.
+pub(super) fn undecided(counting: Counting, replayed: bool) -> Answer {
+    match counting {
+        Counting::Here => Answer::Queued { replayed },
+        Counting::InLedger => Answer::Unknown,
     }
 }

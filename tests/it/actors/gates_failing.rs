@@ -29,7 +29,10 @@ use crate::support::wait::until;
 
 pub const OFFER: Offer = Offer { policy: ONE_PER_BUYER, stock: 100, buckets: 2 };
 
-const QUEUED: Answer = Answer::Queued { replayed: false };
+/// What a buyer hears while the ledger has not decided.
+fn undecided(tier: Tier, replayed: bool) -> Answer {
+    if tier == Tier::Ledger { Answer::Unknown } else { Answer::Queued { replayed } }
+}
 
 pub struct Failing {
     pub rig: Rig,
@@ -124,7 +127,7 @@ async fn kept_by(tier: Tier, in_doubt: bool) {
         it.ledger.set(Fault::Down);
     };
     let (answers, ()) = tokio::join!(buying, failing);
-    assert_eq!(answers, [QUEUED; 20], "{tier:?}, in doubt: {in_doubt}");
+    assert_eq!(answers, [undecided(tier, false); 20], "{tier:?}, in doubt: {in_doubt}");
     for buyer in &buyers {
         let standing = it.find(&it.rig.ask(*buyer, *buyer, 1)).await;
         assert_eq!(standing, Some(Standing::Queued), "{buyer}");
@@ -215,17 +218,37 @@ fn a_repeat_reads_where_its_request_stands_while_the_ledger_is_down() {
             let it = Failing::open(tier, OFFER).await;
             assert!(is_placed(&it.rig.buy_as(1, 1, 1).await));
             it.ledger.set(Fault::Down);
-            assert_eq!(it.rig.buy_as(2, 2, 1).await, QUEUED);
+            assert_eq!(it.rig.buy_as(2, 2, 1).await, undecided(tier, false));
             assert!(it.rig.actors.breaker().is_open());
 
             let ordered = it.rig.buy_as(1, 1, 1).await;
             assert!(matches!(ordered, Answer::Placed { replayed: true, .. }), "{ordered:?}");
-            let queued = Answer::Queued { replayed: true };
-            assert_eq!(it.rig.buy_as(2, 2, 1).await, queued, "{tier:?}");
+            assert_eq!(it.rig.buy_as(2, 2, 1).await, undecided(tier, true), "{tier:?}");
             assert_eq!(it.rig.buy_as(3, 3, 1).await, Answer::Busy, "nothing is taken");
             assert_eq!(it.find(&it.rig.ask(3, 3, 1)).await, None);
         });
     }
+}
+
+/// A ledger that counts accepts by its COMMIT alone, and keeps no record of a refusal.
+#[test]
+fn what_a_ledger_that_counts_did_not_decide_was_not_promised() {
+    in_system(async {
+        let it = Failing::open(Tier::Ledger, Offer { stock: 1, ..OFFER }).await;
+        it.ledger.set(Fault::Down);
+        assert_eq!(it.rig.buy_as(1, 1, 1).await, Answer::Unknown);
+        assert_eq!(it.rig.buy_as(1, 1, 1).await, Answer::Unknown, "the breaker is open");
+        it.ledger.set(Fault::None);
+
+        // Another buyer is first at the ledger. The clock stands still: no sweep asks again.
+        let sku = &it.rig.catalog.sale("sale").unwrap().skus[0];
+        let last = it.rig.ask(9, 9, 1).intent(sku);
+        let outcomes = it.rig.actors.orders().place(vec![last]).await;
+        assert!(matches!(outcomes[..], [Some(Outcome::Placed(_))]), "{outcomes:?}");
+        let refused = Answer::Refused { refusal: Refusal::SoldOut, replayed: false };
+        assert_eq!(it.rig.buy_as(1, 1, 1).await, refused, "and not as if it stood on record");
+        assert_eq!(it.find(&it.rig.ask(1, 1, 1)).await, None);
+    });
 }
 
 #[test]
