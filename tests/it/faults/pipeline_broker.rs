@@ -39,6 +39,7 @@ async fn away_for_long(
     [public, internal, relay]: [SocketAddr; 3],
 ) {
     let crowd = shop.crowd(public, 500);
+    ground.settle_queues();
     ground.rabbit.kill();
     ground.rabbit.restart();
     drains(ground, internal, shop.settle(public, crowd)).await;

@@ -128,6 +128,7 @@ fn chaos(outbox: &str) {
     let units = u32::try_from(stock).unwrap();
     let internal = installation.at("keeper").internal;
     runtime.block_on(open_sale(internal, "sale", greed::quota(), units, 4));
+    installation.ground.settle_queues();
     let mut history = History::default();
     for (round, victims) in (0..rounds).zip(Victim::deal(&mut random, rounds)) {
         println!("round={round} victims={victims:?}");

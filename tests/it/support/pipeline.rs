@@ -55,6 +55,15 @@ pub struct PipelineGround {
 }
 
 impl PipelineGround {
+    /// Waits until the order queue is there, and has the broker write down where its queues are: a
+    /// RabbitMQ that is killed right after it created a queue may lose it for good, which
+    /// `faults/broker_kill.rs` is about and no other test.
+    pub fn settle_queues(&self) {
+        let declared = || self.rabbit.num_ready("fg.orders.0").is_some();
+        super::wait::until_true("the order queue", declared);
+        self.rabbit.settle();
+    }
+
     /// Fresh servers, and an outbox of this kind.
     pub fn new(outbox: &str) -> Self {
         Self::on(outbox, Redis::start_with(super::servers::redis::AOF_ALWAYS))
