@@ -21,72 +21,21 @@ use std::time::Duration;
 use actix::{Actor, AsyncContext, Context, Handler};
 use tokio::sync::oneshot;
 
-use super::breaker::Breaker;
 use super::child::{ExitReason, Life, Living, end, spawn_step, spawn_wait, step};
-use super::gate_directory::GateDirectory;
-use super::order_door::OrderDoor;
-use super::outbox_relay::RelayDoor;
 use super::permits::Permit;
 use crate::backoff::Backoff;
-use crate::clock::SharedClock;
-use crate::config::GateSettings;
-use crate::domain::{BucketNo, Counting, Epoch, OrderIntent, RequestId, Sku, Standing, Verdict};
+use crate::domain::{Epoch, OrderIntent, RequestId, Standing, Verdict};
 use crate::messages::{Answer, GateAnswer, LendStock, Quiet, Reserve, Stop, reply};
-use crate::metrics::Metrics;
-use crate::stock::{self, BucketKey, Stock};
+use crate::stock;
+
+pub use parts::{GateParts, Handing};
 
 mod hauling;
+mod parts;
 mod submitting;
 
 /// The epoch before the first opening: the stock answers its repeats, and takes nothing for it.
 const NO_OPENING: Epoch = Epoch(0);
-
-/// What a gate does with the requests that its stock accepted.
-#[derive(Clone)]
-pub enum Handing {
-    /// Brings them to the consumer; their buyers wait for the ledger.
-    Consumer(OrderDoor),
-    /// The stock has put them in the outbox, in the same step: their buyers hear `queued`, and the
-    /// relays of this process, where it has any, are told.
-    Outbox(Option<RelayDoor>),
-}
-
-/// What a gate works with; the same for every gate that follows it in its bucket.
-#[derive(Clone)]
-pub struct GateParts {
-    /// The SKU.
-    pub sku: Arc<Sku>,
-    /// The bucket.
-    pub bucket: BucketNo,
-    /// Where units are counted.
-    pub stock: Arc<dyn Stock>,
-    /// Whether the stock counts the units, or the ledger.
-    pub counting: Counting,
-    /// What becomes of accepted requests.
-    pub handing: Handing,
-    /// Sibling gates.
-    pub directory: Arc<GateDirectory>,
-    /// Limits and waits.
-    pub settings: GateSettings,
-    /// Whether the ledger is worth asking.
-    pub breaker: Breaker,
-    /// The time of sweeps.
-    pub clock: SharedClock,
-    /// What operators see.
-    pub metrics: Arc<Metrics>,
-}
-
-impl GateParts {
-    /// The bucket's key.
-    pub fn key(&self) -> BucketKey {
-        BucketKey { sku: self.sku.no, bucket: self.bucket }
-    }
-
-    fn backoff(&self) -> Backoff {
-        let settings = &self.settings;
-        Backoff::new(settings.resubmit_backoff_min_ms, settings.resubmit_backoff_max_ms)
-    }
-}
 
 /// A buyer who waits for the ledger.
 struct Waiter {
@@ -159,7 +108,8 @@ impl StockGate {
 
     fn decided(&mut self, ctx: &mut Context<Self>, batch: Vec<Reserve>, verdicts: Vec<Verdict>) {
         // Crash here [reserved_not_submitted]: the units are taken and no ledger knows; the next
-        // gate of the bucket finds the intents in the stock. Those in an outbox need no gate.
+        // gate of the bucket finds the intents in the stock and submits them. Those in an outbox
+        // need no gate any more.
         let mut intents = Vec::with_capacity(batch.len());
         for (ask, verdict) in batch.into_iter().zip(verdicts) {
             match verdict {

@@ -2,7 +2,8 @@
 
 use actix::{AsyncContext, Context};
 
-use super::{Arc, Backoff, Handing, OrderDoor, StockGate, reply, spawn_step, spawn_wait, stock};
+use super::{Arc, Backoff, Handing, StockGate, reply, spawn_step, spawn_wait, stock};
+use crate::actors::order_door::OrderDoor;
 use crate::domain::{Counting, Order, OrderIntent, Outcome, RequestId};
 use crate::messages::{Answer, GateAnswer};
 
