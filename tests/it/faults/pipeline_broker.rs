@@ -9,7 +9,7 @@ use crate::support::admin::stage;
 use crate::support::gate::try_stage;
 use crate::support::pipeline::PipelineGround;
 use crate::support::shop::Shop;
-use crate::support::wait::{DRAINS_WITHIN, until};
+use crate::support::wait::{drains_within, until};
 
 /// Does something that needs the broker, which has just become well, and waits until everything
 /// has ended.
@@ -19,7 +19,7 @@ async fn drains(ground: &PipelineGround, internal: SocketAddr, work: impl Future
     ground.drained(internal).await;
     let took = now_monotonic().duration_since(begun);
     println!("drained after {took:?}");
-    assert!(took < DRAINS_WITHIN, "drained after {took:?}");
+    assert!(took < drains_within(), "drained after {took:?}");
     assert!(ground.open_letters(internal).is_empty(), "the broker's trouble is no attempt");
 }
 

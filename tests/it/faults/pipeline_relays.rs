@@ -8,7 +8,7 @@ use crate::support::pipeline::PipelineGround;
 use crate::support::process::Server;
 use crate::support::servers::redis::Redis;
 use crate::support::shop::Shop;
-use crate::support::wait::{TAKEN_OVER_WITHIN, until, until_true};
+use crate::support::wait::{taken_over_within, until, until_true};
 
 /// Whatever waits for the same key of every bucket.
 fn keys(redis: &Redis, pattern: &str) -> Vec<String> {
@@ -105,7 +105,7 @@ impl Stage {
             let redis = &self.ground.redis;
             until_true("others to take over", || num_in_hand(redis, &dead) == 0);
             println!("taken_over_ms={}", died.elapsed().as_millis());
-            assert!(died.elapsed() < TAKEN_OVER_WITHIN, "{:?}", died.elapsed());
+            assert!(died.elapsed() < taken_over_within(), "{:?}", died.elapsed());
             self.drained().await;
             next.kill();
         }

@@ -17,7 +17,7 @@ use super::process::Server;
 use super::servers::mariadb::MariaDb;
 use super::servers::redis::Redis;
 use super::servers::redis_users::User;
-use super::wait::{DEADLINE, DRAINS_WITHIN, until};
+use super::wait::{DEADLINE, drains_within, until};
 
 /// Everything that waits for a while in production waits a moment here.
 const QUICK: &[(&str, &str)] = &[
@@ -122,7 +122,7 @@ impl GateGround {
         let verdict = history.judge(0, &orders, stock);
         println!("drain_ms={}", drain.as_millis());
         verdict.assert_clean();
-        assert!(drain < DRAINS_WITHIN, "drained after {drain:?}");
+        assert!(drain < drains_within(), "drained after {drain:?}");
         verdict
     }
 }

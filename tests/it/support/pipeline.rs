@@ -15,7 +15,7 @@ use super::servers::mariadb::MariaDb;
 use super::servers::rabbitmq::RabbitMq;
 use super::servers::redis::Redis;
 use super::servers::redis_users::User;
-use super::wait::{DRAINS_WITHIN, until};
+use super::wait::{drains_within, until};
 
 /// Everything that waits for a while in production waits a moment here.
 const QUICK: &[(&str, &str)] = &[
@@ -179,7 +179,7 @@ impl PipelineGround {
         let verdict = history.judge(seed, &ledger, stock);
         println!("drain_ms={}", drain.as_millis());
         verdict.assert_clean();
-        assert!(drain < DRAINS_WITHIN, "drained after {drain:?}");
+        assert!(drain < drains_within(), "drained after {drain:?}");
         verdict
     }
 }
