@@ -175,7 +175,9 @@ async fn a_full_gate_is_busy_and_takes_nothing() {
     let (buyer, busy) = wait::until("a gate that is full", crowd).await;
     assert_eq!(busy.headers()["retry-after"], "1");
     problem(busy, 503, "busy").await;
-    let again = app.buy("sale", buyer, wish()).await;
+    // The gate's permits come back a moment after the answers.
+    let retry = async || Some(app.buy("sale", buyer, wish()).await).filter(|it| it.status() != 503);
+    let again = wait::until("room in the gate", retry).await;
     assert!(again.status().is_success(), "{again:?}");
     assert!(again.headers().get("idempotent-replayed").is_none(), "nothing was taken before");
     app.assert_audit_holds().await;
