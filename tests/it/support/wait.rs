@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use floodgate::clock::now_monotonic;
 
+use super::random::number_from_env;
+
 /// How long anything may take before the test fails; generous, because machines are shared.
 pub const DEADLINE: Duration = Duration::from_secs(90);
 
@@ -22,7 +24,8 @@ pub fn taken_over_within() -> Duration {
 /// Otherwise three times as much: machines are shared, and a broken mechanism needs minutes or for
 /// ever.
 fn promised(limit: Duration) -> Duration {
-    if std::env::var_os("FLOODGATE_CHAOS_ROUNDS").is_some() { limit } else { 3 * limit }
+    let rounds: Option<u64> = number_from_env("FLOODGATE_CHAOS_ROUNDS");
+    if rounds.is_some() { limit } else { 3 * limit }
 }
 
 /// Polls until `condition` gives a value.
