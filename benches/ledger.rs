@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use floodgate::clock::{now_monotonic, wall_ms};
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
-use floodgate::db::{Ledger, Placing};
+use floodgate::db::{BlindInsert, Ledger};
 use floodgate::domain::{
     BucketNo, BuyerId, Epoch, OrderIntent, Policy, RequestId, SaleDraft, SkuDraft, SkuNo, TraceId,
 };
+use floodgate::runtime::clock::{now_monotonic, wall_ms};
 
 const MEASURE_FOR: Duration = Duration::from_secs(3);
 
@@ -69,7 +69,7 @@ async fn measure(ledger: &dyn Ledger, policy: Policy, batch: u64) -> anyhow::Res
             .collect::<anyhow::Result<_>>()?;
         next += batch;
         let begun = now_monotonic();
-        anyhow::ensure!(ledger.place(intents).await? == Placing::All, "a conflict");
+        anyhow::ensure!(ledger.place(intents).await? == BlindInsert::All, "a conflict");
         took.push(begun.elapsed().as_secs_f64() * 1_000.0);
     }
     let seconds = start.elapsed().as_secs_f64();

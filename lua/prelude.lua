@@ -1,5 +1,5 @@
 -- What every script begins with. The codes and limits above this line are written by
--- src/scripts/codes.rs when the script is loaded; they exist nowhere else.
+-- src/redis/scripts/codes.rs when the script is loaded; they exist nowhere else.
 --
 -- Redis keeps what a failing script wrote before it failed. So every script reads and checks all
 -- that it needs first, and writes last: a wrong type, a wrong number or a missing key ends it

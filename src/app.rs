@@ -13,16 +13,16 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::sync::oneshot;
 
-use crate::actors::gate_handle::AskLimits;
+use crate::actors::stock_gate::handle::AttemptLimits;
 use crate::actors::supervisor::ComponentDown;
 use crate::actors::{ActorSystem, GateHandle};
-use crate::catalog::Catalog;
-use crate::clock::{SharedClock, SystemClock};
 use crate::config::Settings;
 use crate::http;
-use crate::metrics::Metrics;
-use crate::sales_desk::{DeskError, SalesDesk};
-use crate::shutdown::Shutdown;
+use crate::observe::metrics::Metrics;
+use crate::runtime::clock::{SharedClock, SystemClock};
+use crate::runtime::shutdown::Shutdown;
+use crate::services::catalog::Catalog;
+use crate::services::sales::{SalesError, SalesService};
 use crate::tier::{self, Backends};
 
 /// Why the server did not start, or ended by itself.
@@ -33,7 +33,7 @@ pub enum Error {
     Backends(#[from] tier::Error),
     /// The gates could not be rebuilt.
     #[error("the gates could not be rebuilt from the ledger")]
-    Rebuild(#[from] DeskError),
+    Rebuild(#[from] SalesError),
     /// An address cannot be listened on, or a secret cannot be read.
     #[error(transparent)]
     Http(#[from] http::server::Error),
@@ -68,7 +68,7 @@ struct Running {
     settings: Settings,
     listening: Listening,
     shutdown: Shutdown,
-    servers: http::server::Servers,
+    servers: http::server::Listeners,
     actors: Arc<ActorSystem>,
     backends: Backends,
 }
@@ -95,7 +95,7 @@ async fn start(settings: Settings) -> Result<Running, Error> {
     let backends = tier::open(&settings, &clock).await?;
     let actors =
         Arc::new(ActorSystem::start(&settings, &backends, &catalog, &metrics, &clock, &shutdown));
-    let desk = SalesDesk::new(
+    let desk = SalesService::new(
         Arc::clone(&catalog),
         &backends,
         Arc::clone(&actors),
@@ -117,12 +117,12 @@ async fn start(settings: Settings) -> Result<Running, Error> {
         Arc::clone(&catalog),
         Arc::clone(actors.directory()),
         Arc::clone(&backends.stock),
-        AskLimits {
+        AttemptLimits {
             deadline: Duration::from_millis(settings.http.answer_deadline_ms),
-            attempts_max: settings.gate.ask_attempts_max,
+            attempts_max: settings.gate.reserve_attempts_max,
         },
     );
-    let state = http::state::Parts {
+    let state = http::state::HttpDeps {
         catalog,
         gates,
         desk,

@@ -4,19 +4,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::broker::{self, Publisher, RabbitBroker, RabbitOptions, Subscriber, Topology};
-use crate::clock::SharedClock;
 use crate::config::{
     Durability, OutboxKind, OutboxSettings, RedisSettings, Settings, Tier, redact_url,
 };
 use crate::db::mysql::{self, MysqlLedger, MysqlOptions};
-use crate::db::sql::Writing;
+use crate::db::sql::WriteMode;
 use crate::db::sqlite::{OpenOptions, SqliteLedger};
 use crate::db::{self, Ledger};
 use crate::domain::Counting;
 use crate::lease::{Lease, RedisLease, SoleLease};
 use crate::outbox::{Outbox, OutboxOptions, RedisOutbox};
-use crate::redis_link::{self, LinkOptions, Links, RedisUrl, ScriptSource};
-use crate::scripts::{self, Entries, Installation, Script};
+use crate::redis::scripts;
+use crate::redis::scripts::{EntryLimits, Installation, Script};
+use crate::redis::transport;
+use crate::redis::transport::{ConnectionOptions, ConnectionPool, RedisUrl, ScriptSource};
+use crate::runtime::clock::SharedClock;
 use crate::stock::redis::RedisOptions;
 use crate::stock::{MemoryStock, RedisStock, Stock};
 use crate::watermark::{RedisWatermarks, Watermarks};
@@ -130,7 +132,7 @@ impl Backends {
 /// What is between the gates and the ledger.
 fn pipeline(
     settings: &Settings,
-    links: Links,
+    links: ConnectionPool,
     installation: Installation,
     clock: &SharedClock,
 ) -> Result<Pipeline, Error> {
@@ -138,8 +140,8 @@ fn pipeline(
     let watermarks = Arc::new(RedisWatermarks::new(links.clone(), &namespace));
     let options = OutboxOptions { links, namespace, installation, clock: Arc::clone(clock) };
     let kind = match settings.outbox.kind {
-        OutboxKind::List => scripts::outbox::Kind::List,
-        OutboxKind::Stream => scripts::outbox::Kind::Stream,
+        OutboxKind::List => scripts::outbox::EntryKind::List,
+        OutboxKind::Stream => scripts::outbox::EntryKind::Stream,
     };
     let outbox = Arc::new(RedisOutbox::new(options, kind));
     let broker = Arc::new(RabbitBroker::new(broker_options(settings)?)?);
@@ -170,13 +172,13 @@ pub fn broker_options(settings: &Settings) -> Result<RabbitOptions, Error> {
 }
 
 /// Where accepted intents wait.
-fn outbox_of(settings: &Settings) -> scripts::Outbox {
+fn outbox_of(settings: &Settings) -> scripts::OutboxArgs {
     let OutboxSettings { kind, entries_max, envelope_max } = settings.outbox;
-    let entries = Entries { envelope_max, entries_max };
+    let entries = EntryLimits { envelope_max, entries_max };
     match (settings.tier, kind) {
-        (Tier::Memory | Tier::Ledger | Tier::Gate, _) => scripts::Outbox::None,
-        (Tier::Pipeline, OutboxKind::List) => scripts::Outbox::List(entries),
-        (Tier::Pipeline, OutboxKind::Stream) => scripts::Outbox::Stream(entries),
+        (Tier::Memory | Tier::Ledger | Tier::Gate, _) => scripts::OutboxArgs::None,
+        (Tier::Pipeline, OutboxKind::List) => scripts::OutboxArgs::List(entries),
+        (Tier::Pipeline, OutboxKind::Stream) => scripts::OutboxArgs::Stream(entries),
     }
 }
 
@@ -195,14 +197,16 @@ pub async fn open(settings: &Settings, clock: &SharedClock) -> Result<Backends, 
 fn open_ledger(settings: &Settings, clock: &SharedClock) -> Result<Arc<dyn Ledger>, db::Error> {
     let clock = Arc::clone(clock);
     Ok(match place(settings, true)? {
-        Place::File(options) => {
+        LedgerLocation::File(options) => {
             if !options.path.exists() {
                 let path = options.path.display();
                 tracing::warn!(%path, "no ledger there yet, creating a new one");
             }
             Arc::new(SqliteLedger::open(&OpenOptions { clock, ..options })?)
         }
-        Place::Server(options) => Arc::new(MysqlLedger::open(&MysqlOptions { clock, ..options })?),
+        LedgerLocation::Server(options) => {
+            Arc::new(MysqlLedger::open(&MysqlOptions { clock, ..options })?)
+        }
     })
 }
 
@@ -210,22 +214,22 @@ fn open_ledger(settings: &Settings, clock: &SharedClock) -> Result<Arc<dyn Ledge
 ///
 /// # Errors
 /// [`Error::Redis`] with what is wrong.
-pub fn links(settings: &Settings) -> Result<Links, Error> {
-    let wrong = |error: redis_link::Error| Error::Redis { reason: error.to_string() };
-    Links::new(link_options(settings)?).map_err(wrong)
+pub fn links(settings: &Settings) -> Result<ConnectionPool, Error> {
+    let wrong = |error: transport::Error| Error::Redis { reason: error.to_string() };
+    ConnectionPool::new(link_options(settings)?).map_err(wrong)
 }
 
 /// What connections to Redis are to be.
 ///
 /// # Errors
 /// [`Error::Redis`] with what is wrong.
-pub fn link_options(settings: &Settings) -> Result<LinkOptions, Error> {
+pub fn link_options(settings: &Settings) -> Result<ConnectionOptions, Error> {
     let redis = &settings.redis;
-    let wrong = |error: redis_link::UrlError| Error::Redis { reason: error.to_string() };
+    let wrong = |error: transport::UrlError| Error::Redis { reason: error.to_string() };
     let url: RedisUrl = redis.url.parse().map_err(wrong)?;
     let scripts = Script::ALL.iter();
     let scripts = scripts.map(|script| ScriptSource { name: script.name(), text: script.text() });
-    Ok(LinkOptions {
+    Ok(ConnectionOptions {
         url,
         connect_timeout: Duration::from_millis(redis.connect_timeout_ms),
         command_timeout: Duration::from_millis(redis.command_timeout_ms),
@@ -237,11 +241,11 @@ pub fn link_options(settings: &Settings) -> Result<LinkOptions, Error> {
     })
 }
 
-fn durability(redis: &RedisSettings) -> redis_link::Durability {
+fn durability(redis: &RedisSettings) -> transport::Durability {
     match redis.durability {
-        Durability::Plain => redis_link::Durability::Plain,
-        Durability::Aof => redis_link::Durability::Aof,
-        Durability::Replicated => redis_link::Durability::Replicated {
+        Durability::Plain => transport::Durability::Plain,
+        Durability::Aof => transport::Durability::Aof,
+        Durability::Replicated => transport::Durability::Replicated {
             replicas: redis.replicas_min,
             wait_ms: redis.replicas_wait_ms,
         },
@@ -265,8 +269,8 @@ pub async fn installation(ledger: &dyn Ledger) -> Result<Installation, db::Error
 /// [`db::Error::CannotOpen`] with what is wrong and what to do.
 pub fn open_ledger_for_reading(settings: &Settings) -> Result<Arc<dyn Ledger>, db::Error> {
     Ok(match place(settings, false)? {
-        Place::File(options) => Arc::new(SqliteLedger::open_for_reading(&options)?),
-        Place::Server(options) => Arc::new(MysqlLedger::open_for_reading(&options)?),
+        LedgerLocation::File(options) => Arc::new(SqliteLedger::open_for_reading(&options)?),
+        LedgerLocation::Server(options) => Arc::new(MysqlLedger::open_for_reading(&options)?),
     })
 }
 
@@ -276,8 +280,8 @@ pub fn open_ledger_for_reading(settings: &Settings) -> Result<Arc<dyn Ledger>, d
 /// [`db::Error::CannotOpen`] with what is wrong and what to do.
 pub fn migrate(settings: &Settings) -> Result<Vec<String>, db::Error> {
     match place(settings, true)? {
-        Place::File(options) => SqliteLedger::migrate(&options),
-        Place::Server(options) => MysqlLedger::migrate(&options),
+        LedgerLocation::File(options) => SqliteLedger::migrate(&options),
+        LedgerLocation::Server(options) => MysqlLedger::migrate(&options),
     }
 }
 
@@ -287,9 +291,9 @@ pub fn migrate(settings: &Settings) -> Result<Vec<String>, db::Error> {
 /// [`db::Error::CannotOpen`] with what is wrong and what to do.
 pub fn pending_migrations(settings: &Settings) -> Result<Option<Vec<String>>, db::Error> {
     let standing = match place(settings, false)? {
-        Place::File(options) if !options.path.exists() => return Ok(None),
-        Place::File(options) => SqliteLedger::schema_standing(&options)?,
-        Place::Server(options) => MysqlLedger::schema_standing(&options)?,
+        LedgerLocation::File(options) if !options.path.exists() => return Ok(None),
+        LedgerLocation::File(options) => SqliteLedger::schema_standing(&options)?,
+        LedgerLocation::Server(options) => MysqlLedger::schema_standing(&options)?,
     };
     standing.check_not_newer()?;
     Ok(Some(standing.pending))
@@ -302,8 +306,8 @@ pub fn pending_migrations(settings: &Settings) -> Result<Option<Vec<String>>, db
 /// [`db::Error::CannotOpen`] with what is damaged and what to do.
 pub fn check_ledger_pages(settings: &Settings) -> Result<(), db::Error> {
     match place(settings, false)? {
-        Place::File(options) => SqliteLedger::check_pages(&options),
-        Place::Server(_) => Ok(()),
+        LedgerLocation::File(options) => SqliteLedger::check_pages(&options),
+        LedgerLocation::Server(_) => Ok(()),
     }
 }
 
@@ -312,23 +316,23 @@ pub fn check_ledger_pages(settings: &Settings) -> Result<(), db::Error> {
 ///
 /// # Errors
 /// [`db::Error::CannotOpen`] with what is wrong and what to do.
-pub fn ledger_health(settings: &Settings) -> Result<Option<mysql::health::Facts>, db::Error> {
+pub fn ledger_health(settings: &Settings) -> Result<Option<mysql::health::MysqlFacts>, db::Error> {
     match place(settings, false)? {
-        Place::File(_) => Ok(None),
-        Place::Server(options) => mysql::health::look(&options).map(Some),
+        LedgerLocation::File(_) => Ok(None),
+        LedgerLocation::Server(options) => mysql::health::look(&options).map(Some),
     }
 }
 
 /// Where the ledger is.
-enum Place {
+enum LedgerLocation {
     File(OpenOptions),
     Server(MysqlOptions),
 }
 
-fn place(settings: &Settings, create: bool) -> Result<Place, db::Error> {
+fn place(settings: &Settings, create: bool) -> Result<LedgerLocation, db::Error> {
     let ledger = &settings.ledger;
     match ledger.url.split_once("://") {
-        Some(("sqlite", path)) => Ok(Place::File(OpenOptions {
+        Some(("sqlite", path)) => Ok(LedgerLocation::File(OpenOptions {
             create,
             readers: ledger.readers,
             job_queue_max: ledger.job_queue_max,
@@ -337,7 +341,7 @@ fn place(settings: &Settings, create: bool) -> Result<Place, db::Error> {
             cache_kib: ledger.cache_kib,
             ..OpenOptions::new(path)
         })),
-        Some(("mysql", _)) => Ok(Place::Server(MysqlOptions {
+        Some(("mysql", _)) => Ok(LedgerLocation::Server(MysqlOptions {
             writers: ledger.writers,
             readers: ledger.readers,
             job_queue_max: ledger.job_queue_max,
@@ -348,8 +352,8 @@ fn place(settings: &Settings, create: bool) -> Result<Place, db::Error> {
             // Where this process counts, or remembers alone what it accepted, nobody else may
             // write.
             writing: match settings.tier {
-                Tier::Memory | Tier::Ledger => Writing::Exclusive,
-                Tier::Gate | Tier::Pipeline => Writing::Shared,
+                Tier::Memory | Tier::Ledger => WriteMode::Exclusive,
+                Tier::Gate | Tier::Pipeline => WriteMode::Shared,
             },
             ..MysqlOptions::new(&ledger.url)
         })),

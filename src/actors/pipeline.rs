@@ -6,28 +6,28 @@ use std::time::Duration;
 
 use actix_rt::{Arbiter, ArbiterHandle};
 
-use super::breaker::Breaker;
-use super::child::{Address, quiet_one};
-use super::dead_letter_keeper::{DeadLetterKeeper, LetterKeeperParts};
-use super::drill::Drill;
-use super::order_door::OrderDoor;
-use super::order_intake::{IntakeLimits, IntakeParts, OrderIntake, Refresh};
-use super::orphan_rescuer::{OrphanRescuer, RescuerParts};
-use super::outbox_relay::{RelayCrew, RelayDoor, RelayParts};
-use super::reconciler::{Reconciler, ReconcilerLimits, ReconcilerParts};
+use super::orphan_rescuer::{OrphanRescuer, RescuerDeps};
+use super::outbox_relay::{RelayDeps, RelayHandle, RelayPool};
+use super::reconciler::{Reconciler, ReconcilerDeps, ReconcilerLimits};
 use super::supervisor::{ChildSpec, Supervisor};
-use crate::catalog::Catalog;
-use crate::clock::SharedClock;
+use crate::actors::dead_letter_collector::{CollectorDeps, DeadLetterCollector};
+use crate::actors::ledger_writer::handle::LedgerWriterHandle;
+use crate::actors::order_consumer::{CatalogSync, ConsumerDeps, ConsumerLimits, OrderConsumer};
+use crate::actors::supervisor::supervised::{Address, quiet_one};
 use crate::config::Settings;
-use crate::metrics::Metrics;
-use crate::process::unique_name;
+use crate::observe::metrics::Metrics;
+use crate::runtime::breaker::Breaker;
+use crate::runtime::clock::SharedClock;
+use crate::runtime::fault_injection::FaultInjector;
+use crate::runtime::process::unique_name;
+use crate::services::catalog::Catalog;
 use crate::tier::{Backends, Pipeline};
 
 /// Room for `Quiet` and `Stop`.
 const MAILBOX: usize = 16;
 
 /// What the actors of the pipeline work with.
-pub(super) struct PipelineParts<'a> {
+pub(super) struct PipelineDeps<'a> {
     pub(super) settings: &'a Settings,
     pub(super) backends: &'a Backends,
     pub(super) pipeline: &'a Pipeline,
@@ -38,35 +38,36 @@ pub(super) struct PipelineParts<'a> {
     /// The thread of gates and consumer.
     pub(super) engine: &'a ArbiterHandle,
     pub(super) breaker: &'a Breaker,
-    pub(super) orders: &'a OrderDoor,
-    pub(super) door: &'a RelayDoor,
-    pub(super) refresh: Refresh,
-    pub(super) drill: fn(&Settings, &str) -> Drill,
+    pub(super) orders: &'a LedgerWriterHandle,
+    pub(super) door: &'a RelayHandle,
+    pub(super) refresh: CatalogSync,
+    pub(super) drill: fn(&Settings, &str) -> FaultInjector,
 }
 
 /// The running actors.
 pub(super) struct PipelineActors {
-    relays: Option<RelayCrew>,
-    intakes: Vec<Address<OrderIntake>>,
+    relays: Option<RelayPool>,
+    intakes: Vec<Address<OrderConsumer>>,
     rescuer: Option<Address<OrphanRescuer>>,
     reconciler: Option<Address<Reconciler>>,
 }
 
 impl PipelineActors {
     /// Starts those of the role.
-    pub(super) fn start(parts: &PipelineParts<'_>) -> Self {
-        let role = parts.settings.role;
+    pub(super) fn start(deps: &PipelineDeps<'_>) -> Self {
+        let role = deps.settings.role;
         // A thread of their own: publishing must not hold up decisions.
         let arbiter = || Arbiter::new().handle();
-        let arbiter = if role.relays() || role.keeps() { arbiter() } else { Arbiter::current() };
-        let relays = role.relays().then(|| parts.start_relays(&arbiter));
-        let queues = if role.consumes() { 0..parts.settings.amqp.queues } else { 0..0 };
-        let intakes = queues.map(|queue| parts.start_intake(queue)).collect();
-        let rescuer = role.keeps().then(|| {
-            parts.start_letter_keeper(arbiter.clone());
-            parts.start_rescuer(arbiter.clone())
+        let arbiter =
+            if role.relays() || role.maintains() { arbiter() } else { Arbiter::current() };
+        let relays = role.relays().then(|| deps.start_relays(&arbiter));
+        let queues = if role.consumes() { 0..deps.settings.amqp.queues } else { 0..0 };
+        let intakes = queues.map(|queue| deps.start_intake(queue)).collect();
+        let rescuer = role.maintains().then(|| {
+            deps.start_letter_keeper(arbiter.clone());
+            deps.start_rescuer(arbiter.clone())
         });
-        let reconciler = role.keeps().then(|| parts.start_reconciler(arbiter));
+        let reconciler = role.maintains().then(|| deps.start_reconciler(arbiter));
         Self { relays, intakes, rescuer, reconciler }
     }
 
@@ -89,11 +90,11 @@ impl PipelineActors {
     }
 }
 
-impl PipelineParts<'_> {
-    fn start_relays(&self, arbiter: &ArbiterHandle) -> RelayCrew {
+impl PipelineDeps<'_> {
+    fn start_relays(&self, arbiter: &ArbiterHandle) -> RelayPool {
         let amqp = &self.settings.amqp;
         let retry = [amqp.reconnect_min_ms, amqp.reconnect_max_ms].map(Duration::from_millis);
-        let parts = RelayParts {
+        let deps = RelayDeps {
             outbox: Arc::clone(&self.pipeline.outbox),
             publisher: Arc::clone(&self.pipeline.publisher),
             catalog: Arc::clone(self.catalog),
@@ -107,11 +108,11 @@ impl PipelineParts<'_> {
             metrics: Arc::clone(self.metrics),
         };
         let drill = (self.drill)(self.settings, "outbox_relay");
-        RelayCrew::start(&parts, self.supervisor, arbiter, drill)
+        RelayPool::start(&deps, self.supervisor, arbiter, drill)
     }
 
-    fn start_intake(&self, queue: u16) -> Address<OrderIntake> {
-        let parts = IntakeParts {
+    fn start_intake(&self, queue: u16) -> Address<OrderConsumer> {
+        let deps = ConsumerDeps {
             queue,
             subscriber: Arc::clone(&self.pipeline.subscriber),
             publisher: Arc::clone(&self.pipeline.publisher),
@@ -122,25 +123,25 @@ impl PipelineParts<'_> {
             breaker: self.breaker.clone(),
             watermarks: Arc::clone(&self.pipeline.watermarks),
             installation: Arc::clone(&self.pipeline.installation),
-            limits: IntakeLimits::of(self.settings),
+            limits: ConsumerLimits::of(self.settings),
             clock: Arc::clone(self.clock),
             metrics: Arc::clone(self.metrics),
         };
         self.supervisor.start(ChildSpec {
-            name: format!("order_intake/{queue}"),
-            kind: "order_intake",
+            name: format!("order_consumer/{queue}"),
+            kind: "order_consumer",
             arbiter: self.engine.clone(),
             mailbox: MAILBOX,
-            drill: (self.drill)(self.settings, "order_intake"),
-            factory: Arc::new(move |life| OrderIntake::new(life, parts.clone())),
+            drill: (self.drill)(self.settings, "order_consumer"),
+            factory: Arc::new(move |life| OrderConsumer::new(life, deps.clone())),
         })
     }
 
     fn start_rescuer(&self, arbiter: ArbiterHandle) -> Address<OrphanRescuer> {
-        let parts = RescuerParts {
+        let deps = RescuerDeps {
             outbox: Arc::clone(&self.pipeline.outbox),
             catalog: Arc::clone(self.catalog),
-            every: Duration::from_millis(self.settings.keeper.rescue_every_ms),
+            every: Duration::from_millis(self.settings.maintenance.rescue_every_ms),
             clock: Arc::clone(self.clock),
             metrics: Arc::clone(self.metrics),
         };
@@ -150,12 +151,12 @@ impl PipelineParts<'_> {
             arbiter,
             mailbox: MAILBOX,
             drill: (self.drill)(self.settings, "orphan_rescuer"),
-            factory: Arc::new(move |life| OrphanRescuer::new(life, parts.clone())),
+            factory: Arc::new(move |life| OrphanRescuer::new(life, deps.clone())),
         })
     }
 
     fn start_reconciler(&self, arbiter: ArbiterHandle) -> Address<Reconciler> {
-        let parts = ReconcilerParts {
+        let deps = ReconcilerDeps {
             outbox: Arc::clone(&self.pipeline.outbox),
             watermarks: Arc::clone(&self.pipeline.watermarks),
             publisher: Arc::clone(&self.pipeline.publisher),
@@ -175,30 +176,30 @@ impl PipelineParts<'_> {
             arbiter,
             mailbox: MAILBOX,
             drill: (self.drill)(self.settings, "reconciler"),
-            factory: Arc::new(move |life| Reconciler::new(life, parts.clone())),
+            factory: Arc::new(move |life| Reconciler::new(life, deps.clone())),
         })
     }
 
     fn start_letter_keeper(&self, arbiter: ArbiterHandle) {
         let amqp = &self.settings.amqp;
-        let parts = Arc::new(LetterKeeperParts {
+        let deps = Arc::new(CollectorDeps {
             ledger: Arc::clone(&self.backends.ledger),
             pipeline: self.pipeline.clone(),
             catalog: Arc::clone(self.catalog),
-            letters_max: self.settings.keeper.dead_letters_max,
-            every_ms: self.settings.keeper.rescue_every_ms,
+            letters_max: self.settings.maintenance.dead_letters_max,
+            every_ms: self.settings.maintenance.rescue_every_ms,
             backoff_min_ms: amqp.reconnect_min_ms,
             backoff_max_ms: amqp.reconnect_max_ms,
             clock: Arc::clone(self.clock),
             metrics: Arc::clone(self.metrics),
         });
         let _address = self.supervisor.start(ChildSpec {
-            name: "dead_letter_keeper".to_owned(),
-            kind: "dead_letter_keeper",
+            name: "dead_letter_collector".to_owned(),
+            kind: "dead_letter_collector",
             arbiter,
             mailbox: MAILBOX,
-            drill: (self.drill)(self.settings, "dead_letter_keeper"),
-            factory: Arc::new(move |life| DeadLetterKeeper::new(life, Arc::clone(&parts))),
+            drill: (self.drill)(self.settings, "dead_letter_collector"),
+            factory: Arc::new(move |life| DeadLetterCollector::new(life, Arc::clone(&deps))),
         });
     }
 }

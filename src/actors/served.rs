@@ -1,7 +1,7 @@
 //! The buckets that keepers look at.
 
-use crate::catalog::Catalog;
 use crate::domain::Phase;
+use crate::services::catalog::Catalog;
 use crate::stock::BucketKey;
 
 /// How many looks there are for one that takes in sales which nobody remembers.

@@ -6,28 +6,28 @@ use std::time::Duration;
 
 use actix_rt::{Arbiter, ArbiterHandle};
 
-use super::breaker::Breaker;
-use super::child::quiet_one;
-use super::drill::Drill;
-use super::gate_directory::{GateDirectory, GateDoor};
-use super::order_consumer::OrderConsumer;
-use super::order_door::OrderDoor;
-use super::order_intake::Refresh;
-use super::outbox_relay::RelayDoor;
-use super::permits::Permits;
-use super::pipeline::{PipelineActors, PipelineParts};
-use super::placing_step::PlacingParts;
-use super::sale_keeper::{KeeperParts, SaleKeeper};
-use super::stock_gate::{GateParts, Handing, StockGate};
-use super::stock_teller::{StockTeller, TellerParts};
+use super::outbox_relay::RelayHandle;
+use super::pipeline::{PipelineActors, PipelineDeps};
+use super::stock_gate::{Dispatch, GateDeps, StockGate};
 use super::supervisor::{ChildSpec, Supervisor};
-use crate::catalog::Catalog;
-use crate::clock::SharedClock;
+use crate::actors::ledger_writer::LedgerWriter;
+use crate::actors::ledger_writer::handle::LedgerWriterHandle;
+use crate::actors::ledger_writer::placing::WriterDeps;
+use crate::actors::order_consumer::CatalogSync;
+use crate::actors::sale_loader::{SaleLoader, SaleLoaderDeps};
+use crate::actors::stock_gate::directory::{GateAddress, GateDirectory};
+use crate::actors::stock_refresher::{RefresherDeps, StockRefresher};
+use crate::actors::supervisor::supervised::quiet_one;
 use crate::config::Settings;
 use crate::domain::{BucketNo, Counting, Sku};
-use crate::metrics::Metrics;
-use crate::sales_desk::SalesDesk;
-use crate::shutdown::Shutdown;
+use crate::observe::metrics::Metrics;
+use crate::runtime::breaker::Breaker;
+use crate::runtime::clock::SharedClock;
+use crate::runtime::fault_injection::FaultInjector;
+use crate::runtime::permits::Permits;
+use crate::runtime::shutdown::Shutdown;
+use crate::services::catalog::Catalog;
+use crate::services::sales::SalesService;
 use crate::tier::Backends;
 
 /// Mailbox room beyond the permits, for messages that are few by their nature.
@@ -42,9 +42,9 @@ pub struct ActorSystem {
     metrics: Arc<Metrics>,
     supervisor: Supervisor,
     directory: Arc<GateDirectory>,
-    orders: OrderDoor,
+    orders: LedgerWriterHandle,
     /// Told by gates that the outbox has something.
-    relay_door: RelayDoor,
+    relay_door: RelayHandle,
     pipeline: OnceLock<PipelineActors>,
     /// One thread for gates and consumer: a submission is then no more than a push to a queue.
     engine: ArbiterHandle,
@@ -70,7 +70,7 @@ impl ActorSystem {
         );
         let engine = Arbiter::new().handle();
         let breaker = Breaker::new(Arc::clone(clock));
-        let parts = Arc::new(PlacingParts {
+        let deps = Arc::new(WriterDeps {
             ledger: Arc::clone(&backends.ledger),
             stock: Arc::clone(&backends.stock),
             counting: backends.counting,
@@ -82,7 +82,7 @@ impl ActorSystem {
             clock: Arc::clone(clock),
             metrics: Arc::clone(metrics),
         });
-        let orders = start_consumer(settings, parts, &supervisor, engine.clone());
+        let orders = start_consumer(settings, deps, &supervisor, engine.clone());
         if backends.counting == Counting::InLedger || backends.is_shared {
             start_teller(settings, backends, catalog, clock, &supervisor, engine.clone());
         }
@@ -95,7 +95,7 @@ impl ActorSystem {
             supervisor,
             directory: Arc::default(),
             orders,
-            relay_door: RelayDoor::default(),
+            relay_door: RelayHandle::default(),
             pipeline: OnceLock::new(),
             engine,
         }
@@ -110,18 +110,18 @@ impl ActorSystem {
         self.directory.put(sku.no, doors);
     }
 
-    fn handing(&self) -> Handing {
+    fn handing(&self) -> Dispatch {
         match self.backends.pipeline {
             Some(_) => {
                 let relays = self.settings.role.relays();
-                Handing::Outbox(relays.then(|| self.relay_door.clone()))
+                Dispatch::Outbox(relays.then(|| self.relay_door.clone()))
             }
-            None => Handing::Consumer(self.orders.clone()),
+            None => Dispatch::Consumer(self.orders.clone()),
         }
     }
 
-    fn start_gate(&self, sku: &Arc<Sku>, bucket: BucketNo) -> GateDoor {
-        let parts = GateParts {
+    fn start_gate(&self, sku: &Arc<Sku>, bucket: BucketNo) -> GateAddress {
+        let deps = GateDeps {
             sku: Arc::clone(sku),
             bucket,
             stock: Arc::clone(&self.backends.stock),
@@ -140,9 +140,9 @@ impl ActorSystem {
             arbiter: self.engine.clone(),
             mailbox: permits.total() + MAILBOX_SPARE,
             drill: drill_of(&self.settings, "stock_gate"),
-            factory: Arc::new(move |life| StockGate::new(life, parts.clone())),
+            factory: Arc::new(move |life| StockGate::new(life, deps.clone())),
         });
-        GateDoor { permits, address }
+        GateAddress { permits, address }
     }
 
     /// The gates.
@@ -159,29 +159,29 @@ impl ActorSystem {
 
     /// The way to the order consumer.
     #[must_use]
-    pub fn orders(&self) -> &OrderDoor {
+    pub fn orders(&self) -> &LedgerWriterHandle {
         &self.orders
     }
 
     /// Starts the keeper, which looks after what other processes change.
-    pub fn start_keeper(&self, desk: SalesDesk) {
-        let parts = KeeperParts { desk, every_ms: self.settings.keeper.every_ms };
+    pub fn start_keeper(&self, desk: SalesService) {
+        let deps = SaleLoaderDeps { desk, every_ms: self.settings.maintenance.every_ms };
         let _address = self.supervisor.start(ChildSpec {
-            name: "sale_keeper".to_owned(),
-            kind: "sale_keeper",
+            name: "sale_loader".to_owned(),
+            kind: "sale_loader",
             arbiter: self.engine.clone(),
             mailbox: MAILBOX_SPARE,
-            drill: drill_of(&self.settings, "sale_keeper"),
-            factory: Arc::new(move |life| SaleKeeper::new(life, parts.clone())),
+            drill: drill_of(&self.settings, "sale_loader"),
+            factory: Arc::new(move |life| SaleLoader::new(life, deps.clone())),
         });
     }
 
     /// Starts what is between gates and ledger in this role, once; nothing in a tier that hands
     /// intents over directly. `refresh` brings the catalog up to date.
-    pub fn start_pipeline(&self, catalog: &Arc<Catalog>, refresh: Refresh) {
+    pub fn start_pipeline(&self, catalog: &Arc<Catalog>, refresh: CatalogSync) {
         let Some(pipeline) = &self.backends.pipeline else { return };
         self.pipeline.get_or_init(|| {
-            PipelineActors::start(&PipelineParts {
+            PipelineActors::start(&PipelineDeps {
                 settings: &self.settings,
                 backends: &self.backends,
                 pipeline,
@@ -229,33 +229,33 @@ impl ActorSystem {
             quiet_one(&self.orders.address).await;
             late.remove(0);
         };
-        // Names are taken off as their parts become quiet; what is left was late.
+        // Names are taken off as their actors become quiet; what is left was late.
         drop(tokio::time::timeout(deadline, in_order).await);
         late
     }
 }
 
-fn drill_of(settings: &Settings, kind: &str) -> Drill {
+fn drill_of(settings: &Settings, kind: &str) -> FaultInjector {
     let chosen = settings.faults.panic_in.iter().any(|name| name == kind);
-    Drill::new(if chosen { settings.faults.panic_percent } else { 0.0 })
+    FaultInjector::new(if chosen { settings.faults.panic_percent } else { 0.0 })
 }
 
 fn start_consumer(
     settings: &Settings,
-    parts: Arc<PlacingParts>,
+    deps: Arc<WriterDeps>,
     supervisor: &Supervisor,
     arbiter: ArbiterHandle,
-) -> OrderDoor {
+) -> LedgerWriterHandle {
     let permits = Permits::new(settings.consumer.permits);
     let address = supervisor.start(ChildSpec {
-        name: "order_consumer".to_owned(),
-        kind: "order_consumer",
+        name: "ledger_writer".to_owned(),
+        kind: "ledger_writer",
         arbiter,
         mailbox: permits.total() + MAILBOX_SPARE,
-        drill: drill_of(settings, "order_consumer"),
-        factory: Arc::new(move |life| OrderConsumer::new(life, Arc::clone(&parts))),
+        drill: drill_of(settings, "ledger_writer"),
+        factory: Arc::new(move |life| LedgerWriter::new(life, Arc::clone(&deps))),
     });
-    OrderDoor { permits, address }
+    LedgerWriterHandle { permits, address }
 }
 
 fn start_teller(
@@ -266,7 +266,7 @@ fn start_teller(
     supervisor: &Supervisor,
     arbiter: ArbiterHandle,
 ) {
-    let parts = TellerParts {
+    let deps = RefresherDeps {
         catalog: Arc::clone(catalog),
         ledger: Arc::clone(&backends.ledger),
         stock: Arc::clone(&backends.stock),
@@ -275,11 +275,11 @@ fn start_teller(
         every_ms: settings.http.sales_refresh_ms,
     };
     let _address = supervisor.start(ChildSpec {
-        name: "stock_teller".to_owned(),
-        kind: "stock_teller",
+        name: "stock_refresher".to_owned(),
+        kind: "stock_refresher",
         arbiter,
         mailbox: MAILBOX_SPARE,
-        drill: drill_of(settings, "stock_teller"),
-        factory: Arc::new(move |life| StockTeller::new(life, parts.clone())),
+        drill: drill_of(settings, "stock_refresher"),
+        factory: Arc::new(move |life| StockRefresher::new(life, deps.clone())),
     });
 }

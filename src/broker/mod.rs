@@ -49,7 +49,7 @@ pub enum Error {
 
 /// How well the broker can be published to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach {
+pub enum BrokerStatus {
     /// It answers.
     Up,
     /// It is there and accepts no messages for now: memory or disk.
@@ -117,7 +117,7 @@ pub struct Message {
 
 /// What became of one published message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Sent {
+pub enum PublishOutcome {
     /// It is in a queue, on disk.
     Confirmed,
     /// It certainly is in no queue: the broker said no to this message.
@@ -139,21 +139,21 @@ pub enum Sent {
 
 /// A channel to publish on, for one user at a time.
 #[async_trait]
-pub trait Outgoing: Send {
+pub trait PublishChannel: Send {
     /// Publishes all messages, in order, and waits for the confirmation of each: one result each.
     /// At most `window` of them (given when the channel was made) are unconfirmed at any time. No
     /// messages: connects, if need be, so that [`Publisher::reach`] is fresh.
-    async fn publish(&mut self, messages: Vec<Message>) -> Vec<Sent>;
+    async fn publish(&mut self, messages: Vec<Message>) -> Vec<PublishOutcome>;
 }
 
 /// Messages to the broker.
 #[async_trait]
 pub trait Publisher: Send + Sync {
     /// A channel of its own; connects when it is first used. Dropping it closes it.
-    fn outgoing(&self, window: usize) -> Box<dyn Outgoing>;
+    fn outgoing(&self, window: usize) -> Box<dyn PublishChannel>;
 
     /// How well the broker can be published to, as far as is known without asking.
-    fn reach(&self) -> Reach;
+    fn reach(&self) -> BrokerStatus;
 
     /// Declares and verifies what must be there, on a connection of its own: for checks, repairs,
     /// and before requests are resent that the broker has lost. Every connection that publishes or
@@ -193,13 +193,13 @@ pub trait Subscription: Send {
     async fn next(&mut self) -> Result<Delivery, Error>;
 
     /// A hand for acknowledging, usable beside [`Self::next`].
-    fn acks(&self) -> Box<dyn Acks>;
+    fn acks(&self) -> Box<dyn Acknowledger>;
 }
 
 /// Acknowledges deliveries of one subscription. Errors are not reported: what could not be
 /// acknowledged is delivered again.
 #[async_trait]
-pub trait Acks: Send + Sync {
+pub trait Acknowledger: Send + Sync {
     /// This delivery and all before it that are not acknowledged.
     async fn up_to(&self, tag: u64);
     /// This delivery alone.
@@ -210,7 +210,7 @@ pub trait Acks: Send + Sync {
 
 /// How full a queue is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Depth {
+pub struct QueueDepth {
     /// The queue's name, without the namespace.
     pub queue: String,
     /// Messages that wait to be delivered; delivered and unacknowledged ones are not counted.
@@ -219,7 +219,7 @@ pub struct Depth {
     pub num_consumers: u64,
 }
 
-impl Depth {
+impl QueueDepth {
     /// Whether it is certain that nothing waits here.
     ///
     /// RabbitMQ says of a quorum queue without majority that it has neither messages nor consumers:
@@ -247,7 +247,7 @@ pub trait Subscriber: Send + Sync {
     ) -> Result<Box<dyn Subscription>, Error>;
 
     /// How full every queue is: orders and dead letters.
-    async fn depths(&self) -> Result<Vec<Depth>, Error>;
+    async fn depths(&self) -> Result<Vec<QueueDepth>, Error>;
 
     /// Ends all connections, publishing ones included.
     async fn close(&self);

@@ -44,7 +44,7 @@ pub struct Topology {
 
 /// How an exchange chooses queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ExchangeKind {
     /// By routing key.
     Direct,
     /// All that are bound.
@@ -57,7 +57,7 @@ pub struct Exchange {
     /// Its full name.
     pub name: String,
     /// How it chooses queues.
-    pub kind: Kind,
+    pub kind: ExchangeKind,
 }
 
 /// An argument's value.
@@ -84,7 +84,7 @@ pub struct Queue {
 
 /// Where to publish.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Address {
+pub struct PublishAddress {
     /// The exchange's full name.
     pub exchange: String,
     /// The routing key.
@@ -118,13 +118,13 @@ impl Topology {
 
     /// Where to publish; `None` for an order queue that there is not.
     #[must_use]
-    pub fn address(&self, route: Route) -> Option<Address> {
+    pub fn address(&self, route: Route) -> Option<PublishAddress> {
         let (exchange, key) = match route {
             Route::Orders(queue) if queue < self.num_queues => (INTENTS, queue.to_string()),
             Route::Orders(_) => return None,
             Route::Dead => ("dead", String::new()),
         };
-        Some(Address { exchange: self.name(exchange), key })
+        Some(PublishAddress { exchange: self.name(exchange), key })
     }
 
     /// The queue to consume; `None` for an order queue that there is not.
@@ -143,9 +143,9 @@ impl Topology {
     pub fn exchanges(&self) -> Vec<Exchange> {
         let exchange = |short: &str, kind| Exchange { name: self.name(short), kind };
         vec![
-            exchange(UNREADABLE, Kind::Fanout),
-            exchange("dead", Kind::Fanout),
-            exchange(INTENTS, Kind::Direct),
+            exchange(UNREADABLE, ExchangeKind::Fanout),
+            exchange("dead", ExchangeKind::Fanout),
+            exchange(INTENTS, ExchangeKind::Direct),
         ]
     }
 

@@ -10,10 +10,10 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value as Json, json};
 
 use super::common::Common;
-use super::exit::{Exit, Failure};
+use super::exit::{CommandFailure, Exit};
 use super::output::Output;
-use crate::clock;
 use crate::config::Settings;
+use crate::runtime::clock;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -80,7 +80,7 @@ fn after_colon(detail: Option<&String>) -> String {
 
 impl Error {
     /// The exit and the next step for a person.
-    pub fn into_failure(self) -> Failure {
+    pub fn into_failure(self) -> CommandFailure {
         let (exit, remedy) = match &self {
             Self::Address(_) => (Exit::Unclear, "give --internal-url http://HOST:PORT"),
             Self::NoServer { .. } => (
@@ -106,7 +106,7 @@ impl Error {
                 (Exit::Unclear, "name the internal listener (not the public one): --internal-url")
             }
         };
-        Failure::new(exit, self.to_string(), remedy)
+        CommandFailure::new(exit, self.to_string(), remedy)
     }
 }
 

@@ -7,11 +7,13 @@ use serde_json::{Value as Json, json};
 
 use super::admin::{AdminClient, Error, SECTIONS, ServerArgs};
 use super::common::Common;
-use super::exit::{Exit, Failure};
+use super::exit::{CommandFailure, Exit};
 use super::output::{Output, list};
 use crate::config::Settings;
 use crate::domain::SaleId;
-use crate::{audit, clock, tier};
+use crate::runtime::clock;
+use crate::services::audit;
+use crate::tier;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -60,7 +62,7 @@ async fn report(args: &AuditArgs, settings: &Settings, output: Output) -> anyhow
         {
             if args.repair && !args.dry_run {
                 let problem = format!("--repair needs the running server, and {error}");
-                return Err(Failure::new(
+                return Err(CommandFailure::new(
                     Exit::Unclear,
                     problem,
                     "start it, or audit without --repair to read the ledger itself",
@@ -75,17 +77,17 @@ async fn report(args: &AuditArgs, settings: &Settings, output: Output) -> anyhow
         }
         // A refused audit judged nothing: never the exit of a violation.
         Err(error @ Error::Refused { .. }) => {
-            Err(Failure { exit: Exit::Unclear, ..error.into_failure() }.into())
+            Err(CommandFailure { exit: Exit::Unclear, ..error.into_failure() }.into())
         }
         other => Ok(other.map_err(Error::into_failure)?),
     }
 }
 
 /// Audits the ledger itself, without a server: the report as the admin API gives it.
-async fn audit_ledger(settings: &Settings, sale: Option<&str>) -> Result<Json, Failure> {
+async fn audit_ledger(settings: &Settings, sale: Option<&str>) -> Result<Json, CommandFailure> {
     let could_not_tell = |problem: String| {
         let remedy = "`floodgate doctor` looks further, with the same --config and --set";
-        Failure::new(Exit::Unclear, format!("could not tell: {problem}"), remedy)
+        CommandFailure::new(Exit::Unclear, format!("could not tell: {problem}"), remedy)
     };
     let sale: Option<SaleId> = match sale.map(str::parse).transpose() {
         Ok(sale) => sale,

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::common::Common;
 use super::exit::Exit;
-use crate::config::{Error, Loaded};
+use crate::config::{Error, LoadedSettings};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -25,7 +25,7 @@ pub struct CheckConfigArgs {
 /// Prints the configuration in effect.
 pub fn run(args: &CheckConfigArgs) -> anyhow::Result<Exit> {
     let output = args.common.output();
-    let loaded = match Loaded::read(&args.common.sources()) {
+    let loaded = match LoadedSettings::read(&args.common.sources()) {
         Ok(loaded) => loaded,
         Err(error) => {
             if output.is_json() {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::output::Output;
-use crate::config::{self, Loaded, Settings, Sources};
+use crate::config::{self, ConfigSources, LoadedSettings, Settings};
 
 /// Flags that every command has.
 #[derive(Debug, Clone, Default, Args)]
@@ -28,8 +28,8 @@ impl Common {
     }
 
     /// Where this command's settings come from.
-    pub fn sources(&self) -> Sources {
-        Sources::process(self.config.clone(), self.set.clone())
+    pub fn sources(&self) -> ConfigSources {
+        ConfigSources::process(self.config.clone(), self.set.clone())
     }
 
     /// Settings that may be used.
@@ -40,7 +40,7 @@ impl Common {
     /// Settings of which only the keys in `sections` must be right: an operator who pauses a sale
     /// need not be able to read the server's other secrets.
     pub fn settings_for(&self, sections: &[&str]) -> Result<Settings, config::Error> {
-        let Loaded { settings, faults, .. } = Loaded::read(&self.sources())?;
+        let LoadedSettings { settings, faults, .. } = LoadedSettings::read(&self.sources())?;
         let relevant: Vec<_> = faults
             .into_iter()
             .filter(|fault| sections.iter().any(|section| fault.key.starts_with(section)))

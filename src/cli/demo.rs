@@ -16,7 +16,7 @@ use super::output::{field, grouped, list};
 use crate::app::AppThread;
 use crate::config::Settings;
 use crate::load::{Crowd, CrowdRun, terminal_progress};
-use crate::telemetry;
+use crate::observe::telemetry;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -49,7 +49,7 @@ pub struct DemoArgs {
 
 /// What the demo found.
 #[derive(Debug, Serialize)]
-struct Verdict {
+struct DemoVerdict {
     buyers: u64,
     stock: u32,
     clicks: u64,
@@ -70,7 +70,7 @@ struct Verdict {
     audit: Json,
 }
 
-impl Verdict {
+impl DemoVerdict {
     fn holds(&self) -> bool {
         self.audit_holds && self.oversold + self.doubled + self.lost == 0
     }
@@ -106,7 +106,11 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<Exit> {
     Ok(if verdict.holds() { Exit::Done } else { Exit::Negative })
 }
 
-async fn rush(args: &DemoArgs, settings: &Settings, public: SocketAddr) -> anyhow::Result<Verdict> {
+async fn rush(
+    args: &DemoArgs,
+    settings: &Settings,
+    public: SocketAddr,
+) -> anyhow::Result<DemoVerdict> {
     let server = ServerArgs::default();
     let admin = AdminClient::new(&server, settings)?;
     let sku = json!({
@@ -131,7 +135,7 @@ async fn rush(args: &DemoArgs, settings: &Settings, public: SocketAddr) -> anyho
 }
 
 /// Compares what the crowd heard with what the ledger holds.
-fn judge(args: &DemoArgs, run: &CrowdRun, funnel: Json, audit: Json) -> Verdict {
+fn judge(args: &DemoArgs, run: &CrowdRun, funnel: Json, audit: Json) -> DemoVerdict {
     let mut stages = list(&funnel, "stages").iter();
     let landed = stages.find(|stage| field(stage, "stage") == "landed");
     let landed = landed.map_or(0, |stage| count(stage, "count"));
@@ -140,7 +144,7 @@ fn judge(args: &DemoArgs, run: &CrowdRun, funnel: Json, audit: Json) -> Verdict 
     let first_buyers: BTreeSet<u64> = accepted.map(|click| click.buyer_id).collect();
     let report = &run.report;
     let sold_out_answers = report.with_code("sold-out");
-    Verdict {
+    DemoVerdict {
         buyers: args.buyers,
         stock: args.stock,
         clicks: report.attempted,
@@ -166,7 +170,7 @@ fn count(of: &Json, name: &str) -> u64 {
     of.get(name).and_then(Json::as_u64).unwrap_or(0)
 }
 
-fn show(verdict: &Verdict) -> String {
+fn show(verdict: &DemoVerdict) -> String {
     let mut text = format!(
         "\n{} clicks by {} buyers in {:.2} s: {} per second, p50 {:.1} ms, p99 {:.1} ms\n\n",
         grouped(verdict.clicks),

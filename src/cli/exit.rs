@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use super::admin;
 use crate::actors::supervisor::ComponentDown;
-use crate::{app, config, db, http, telemetry, tier};
+use crate::observe::telemetry;
+use crate::{app, config, db, http, tier};
 
 /// How a command ended; its number is the code a shell sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +59,7 @@ impl Exit {
 
     /// The exit for a command that failed: what the error says of itself, else an internal error.
     pub fn of(error: &anyhow::Error) -> Self {
-        if let Some(failure) = error.downcast_ref::<Failure>() {
+        if let Some(failure) = error.downcast_ref::<CommandFailure>() {
             return failure.exit;
         }
         if error.is::<config::Error>() || error.is::<telemetry::Error>() {
@@ -105,7 +106,7 @@ pub fn help() -> String {
 
 /// A command that failed in a way its user can act on.
 #[derive(Debug, thiserror::Error)]
-pub struct Failure {
+pub struct CommandFailure {
     /// How the command ends.
     pub exit: Exit,
     /// What is wrong.
@@ -114,7 +115,7 @@ pub struct Failure {
     pub remedy: String,
 }
 
-impl Failure {
+impl CommandFailure {
     /// A failure with what to do about it.
     pub fn new(exit: Exit, problem: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { exit, problem: problem.into(), remedy: remedy.into() }
@@ -123,7 +124,7 @@ impl Failure {
 
 /// The error as its user can act on it: what the server said comes with the next step.
 pub fn explained(error: anyhow::Error) -> anyhow::Error {
-    if error.is::<Failure>() {
+    if error.is::<CommandFailure>() {
         return error;
     }
     match error.downcast::<admin::Error>() {
@@ -132,7 +133,7 @@ pub fn explained(error: anyhow::Error) -> anyhow::Error {
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for CommandFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}\n    -> {}", self.problem, self.remedy)
     }
@@ -154,7 +155,7 @@ mod tests {
 
     #[test]
     fn errors_find_their_exit_below_added_context() {
-        let failure = Failure::new(Exit::Address, "taken", "free it");
+        let failure = CommandFailure::new(Exit::Address, "taken", "free it");
         let error = anyhow::Error::new(failure).context("while starting");
         assert_eq!(Exit::of(&error), Exit::Address);
         let error = anyhow::Error::new(config::Error::Environment("odd".into()));

@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::{Value as Json, json};
 
 use super::admin::{Error, With};
-use super::exit::{Exit, Failure};
+use super::exit::{CommandFailure, Exit};
 use super::output::list;
 
 /// A large sale is read from the ledger row by row.
@@ -49,19 +49,19 @@ fn render(sale: &str, rebuilt: &Json) -> String {
     format!("sale {sale} is rebuilt from the ledger: {}", names.join(", "))
 }
 
-fn explain(error: Error) -> Failure {
+fn explain(error: Error) -> CommandFailure {
     let remedy = match &error {
         Error::Refused { status: 409, .. } => {
             "there is nothing to rebuild: the sale is a draft, not prepared yet or long over, or \
              its tier keeps its counts inside the process (restart that process)"
         }
         Error::Unable { .. } | Error::Unknown { .. } => {
-            "the keepers go on with it: see the log of a process with role all or keeper, and \
+            "the keepers go on with it: see the log of a process with role all or maintenance, and \
              whether ledger and Redis answer; repeats do no harm"
         }
         _ => return error.into_failure(),
     };
-    Failure { remedy: remedy.to_owned(), ..error.into_failure() }
+    CommandFailure { remedy: remedy.to_owned(), ..error.into_failure() }
 }
 
 #[cfg(test)]

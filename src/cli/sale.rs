@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value as Json, json};
 
 use super::admin::With;
-use super::exit::{Exit, Failure};
+use super::exit::{CommandFailure, Exit};
 use super::output::{field, grouped, list, table};
 
 /// Opening loads stock into every gate, so it may take a while.
@@ -129,7 +129,7 @@ async fn show_all(with: &With) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn read_description(file: &Path) -> Result<Json, Failure> {
+fn read_description(file: &Path) -> Result<Json, CommandFailure> {
     let shown = file.display();
     let (text, shown) = if file == Path::new("-") {
         let mut text = String::new();
@@ -139,11 +139,11 @@ fn read_description(file: &Path) -> Result<Json, Failure> {
     };
     let text = text.map_err(|error| {
         let remedy = "check the path, or pass - to read stdin";
-        Failure::new(Exit::Unclear, format!("cannot read {shown}: {error}"), remedy)
+        CommandFailure::new(Exit::Unclear, format!("cannot read {shown}: {error}"), remedy)
     })?;
     serde_json::from_str(&text).map_err(|error| {
         let remedy = "`floodgate sale create --help` shows a complete description";
-        Failure::new(Exit::Unclear, format!("{shown} is not JSON: {error}"), remedy)
+        CommandFailure::new(Exit::Unclear, format!("{shown} is not JSON: {error}"), remedy)
     })
 }
 

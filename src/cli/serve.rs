@@ -1,6 +1,7 @@
 //! `floodgate serve`: the server.
 
 use clap::Args;
+use clap::builder::PossibleValue;
 use serde_json::json;
 
 use super::common::Common;
@@ -9,7 +10,7 @@ use super::open_files;
 use super::output::Output;
 use crate::app::{self, Listening};
 use crate::config::{AuthMode, Settings};
-use crate::telemetry;
+use crate::observe::telemetry;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -20,14 +21,18 @@ Examples:
 ";
 
 /// The words of [`crate::config::Role`].
-const ROLES: [&str; 5] = ["all", "api", "relay", "consumer", "keeper"];
+fn roles() -> [PossibleValue; 5] {
+    let [all, api, relay, consumer, maintenance] =
+        ["all", "api", "relay", "consumer", "maintenance"].map(PossibleValue::new);
+    [all, api, relay, consumer, maintenance.alias("keeper")]
+}
 
 /// Run the server until SIGINT or SIGTERM
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES)]
 pub struct ServeArgs {
     /// Which part of the pipeline this process runs; the same as --set role=ROLE
-    #[arg(long, value_parser = ROLES)]
+    #[arg(long, value_parser = roles())]
     role: Option<String>,
     /// `--json` also makes the log JSON.
     #[command(flatten)]
@@ -104,7 +109,8 @@ mod tests {
 
     #[test]
     fn every_role_flag_is_a_role() {
-        for role in ROLES {
+        let roles = roles();
+        for role in roles.iter().flat_map(PossibleValue::get_name_and_aliases) {
             match settings(&args(false, &["role=all"], Some(role))) {
                 Ok(settings) => assert_eq!(settings.role, Role::All),
                 Err(error) => {

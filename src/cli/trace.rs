@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::Value as Json;
 
 use super::admin::{Error, With};
-use super::exit::{Exit, Failure};
+use super::exit::{CommandFailure, Exit};
 use super::output::{field, list, on_one_line, table};
 
 /// Looking into an outbox reads everything that waits there.
@@ -40,7 +40,7 @@ pub async fn run(args: &TraceArgs) -> anyhow::Result<Exit> {
     Ok(if silent(&trace).is_empty() { Exit::Done } else { Exit::Unclear })
 }
 
-fn explain(error: Error) -> Failure {
+fn explain(error: Error) -> CommandFailure {
     let remedy = match &error {
         Error::Refused { status: 404, .. } => {
             "nobody who could be asked knows it. After a loss of Redis what is in a queue cannot \
@@ -51,7 +51,7 @@ fn explain(error: Error) -> Failure {
         Error::Unknown { .. } => "ask again: looking changes nothing",
         _ => return error.into_failure(),
     };
-    Failure { remedy: remedy.to_owned(), ..error.into_failure() }
+    CommandFailure { remedy: remedy.to_owned(), ..error.into_failure() }
 }
 
 /// The stages that could not be asked.

@@ -4,15 +4,15 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value as Json};
 
-use super::layers::{self, Origin};
-use super::load::Merged;
+use super::layers::{self, ValueOrigin};
+use super::load::MergedSettings;
 
 /// Stands where a secret is set.
 pub const HIDDEN: &str = "(hidden)";
 
 /// One key.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Entry {
+pub struct SettingEntry {
     /// Section; empty for keys at the top.
     pub section: &'static str,
     /// Name inside the section.
@@ -20,20 +20,20 @@ pub struct Entry {
     /// Its value, [`HIDDEN`] where it is a secret.
     pub value: Json,
     /// Where the value comes from.
-    pub origin: Origin,
+    pub origin: ValueOrigin,
 }
 
 /// Every key, in the order of `config/default.toml`.
 #[derive(Debug, Clone)]
 pub struct Effective {
-    entries: Vec<Entry>,
+    entries: Vec<SettingEntry>,
 }
 
 impl Effective {
-    pub(super) fn new(merged: &Merged) -> Self {
+    pub(super) fn new(merged: &MergedSettings) -> Self {
         let entries = layers::catalogue().into_iter().filter_map(|known| {
             let key = known.key();
-            merged.get(&key).map(|(value, origin)| Entry {
+            merged.get(&key).map(|(value, origin)| SettingEntry {
                 section: known.section,
                 name: known.name,
                 value: hide(&key, value),
@@ -45,7 +45,7 @@ impl Effective {
 
     /// Every key.
     #[must_use]
-    pub fn entries(&self) -> &[Entry] {
+    pub fn entries(&self) -> &[SettingEntry] {
         &self.entries
     }
 
@@ -61,7 +61,7 @@ impl Effective {
                 let _ = write!(text, "\n[{section}]\n");
             }
             let _ = write!(text, "{} = {}", entry.name, toml(&entry.value));
-            if entry.origin != Origin::Default {
+            if entry.origin != ValueOrigin::Default {
                 let _ = write!(text, "  # {}", one_line(&entry.origin.to_string()));
             }
             text.push('\n');
@@ -86,7 +86,7 @@ impl Effective {
                 }
                 format!("{}.{}", entry.section, entry.name)
             };
-            if entry.origin != Origin::Default {
+            if entry.origin != ValueOrigin::Default {
                 origins.insert(key, Json::from(entry.origin.to_string()));
             }
         }
@@ -136,7 +136,7 @@ fn one_line(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::config::load::tests::set;
-    use crate::config::{Loaded, Sources};
+    use crate::config::{ConfigSources, LoadedSettings};
 
     #[test]
     fn passwords_leave_urls_and_paths_stay() {
@@ -149,12 +149,13 @@ mod tests {
     #[test]
     fn what_is_printed_loads_again_to_the_same_values() {
         let odd = "ledger.url=sqlite://./a \"quoted\" \\ \u{7f}.db";
-        let first = Loaded::read(&set(&[odd, "http.workers=3", "faults.panic_in=a,b"]));
+        let first = LoadedSettings::read(&set(&[odd, "http.workers=3", "faults.panic_in=a,b"]));
         let text = first.unwrap().effective.to_toml();
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), &text).unwrap();
-        let again = Sources { file: Some(file.path().to_owned()), ..Sources::default() };
-        let again = Loaded::read(&again).unwrap();
+        let again =
+            ConfigSources { file: Some(file.path().to_owned()), ..ConfigSources::default() };
+        let again = LoadedSettings::read(&again).unwrap();
         assert_eq!(again.settings.ledger.url, "sqlite://./a \"quoted\" \\ \u{7f}.db");
         assert_eq!(again.settings.http.workers, 3);
         assert_eq!(again.settings.faults.panic_in, ["a", "b"]);
@@ -164,7 +165,7 @@ mod tests {
     #[test]
     fn secrets_are_in_no_form_of_output() {
         let secrets = ["admin.token=s3cret", "ledger.url=mysql://u:s3cret@db/x"];
-        let loaded = Loaded::read(&set(&secrets)).unwrap();
+        let loaded = LoadedSettings::read(&set(&secrets)).unwrap();
         let shown = [
             loaded.effective.to_toml(),
             loaded.effective.to_json().to_string(),
@@ -179,7 +180,7 @@ mod tests {
 
     #[test]
     fn json_names_the_origin_of_what_was_changed_only() {
-        let shown = Loaded::read(&set(&["http.workers=3"])).unwrap().effective.to_json();
+        let shown = LoadedSettings::read(&set(&["http.workers=3"])).unwrap().effective.to_json();
         assert_eq!(shown["settings"]["http"]["workers"], 3);
         assert_eq!(shown["settings"]["tier"], "memory");
         assert_eq!(shown["origins"], serde_json::json!({ "http.workers": "flag" }));

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 /// One thing that is wrong, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct Fault {
+pub struct ConfigFault {
     /// The key it is about, such as `http.bind`.
     pub key: String,
     /// What is wrong. Never contains a secret.
@@ -14,7 +14,7 @@ pub struct Fault {
     pub remedy: String,
 }
 
-impl Fault {
+impl ConfigFault {
     /// A fault of `key`.
     pub fn new(
         key: impl Into<String>,
@@ -25,7 +25,7 @@ impl Fault {
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for ConfigFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}\n    -> {}", self.key, self.problem, self.remedy)
     }
@@ -61,7 +61,7 @@ pub enum Error {
     Environment(String),
     /// Keys or values are wrong; every fault of this stage is listed.
     #[error("{}", list(.0))]
-    Faults(Vec<Fault>),
+    Faults(Vec<ConfigFault>),
     /// The built-in defaults do not fit the settings: a defect of this build.
     #[error("the built-in defaults are broken ({0})\n    -> report this; no setting causes it")]
     Defaults(String),
@@ -70,7 +70,7 @@ pub enum Error {
 impl Error {
     /// The single faults, when the error consists of such.
     #[must_use]
-    pub fn faults(&self) -> &[Fault] {
+    pub fn faults(&self) -> &[ConfigFault] {
         match self {
             Self::Faults(faults) => faults,
             _ => &[],
@@ -78,7 +78,7 @@ impl Error {
     }
 }
 
-fn list(faults: &[Fault]) -> String {
+fn list(faults: &[ConfigFault]) -> String {
     let mut text = match faults.len() {
         1 => "the configuration has 1 fault:".to_owned(),
         n => format!("the configuration has {n} faults:"),
@@ -97,8 +97,8 @@ mod tests {
     #[test]
     fn the_message_lists_every_fault_with_its_remedy() {
         let error = Error::Faults(vec![
-            Fault::new("http.bind", "is odd", "make it even"),
-            Fault::new("tier", "is unknown", "use memory"),
+            ConfigFault::new("http.bind", "is odd", "make it even"),
+            ConfigFault::new("tier", "is unknown", "use memory"),
         ]);
         let text = error.to_string();
         assert!(text.starts_with("the configuration has 2 faults:"), "{text}");

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use config::{Environment, File, FileFormat, Source, ValueKind};
 use serde_json::Value as Json;
 
-use super::error::{Error, Fault};
+use super::error::{ConfigFault, Error};
 
 /// `config/default.toml`: every key with its default and one line of documentation.
 pub const DEFAULT_TOML: &str = include_str!("../../config/default.toml");
@@ -18,10 +18,10 @@ const ENV_SEPARATOR: &str = "__";
 
 /// Where settings are read from, beyond the built-in defaults.
 ///
-/// `Sources::default()` reads nothing else and is what tests want; the command line starts with
-/// [`Sources::process`].
+/// `ConfigSources::default()` reads nothing else and is what tests want; the command line starts
+/// with [`ConfigSources::process`].
 #[derive(Debug, Clone, Default)]
-pub struct Sources {
+pub struct ConfigSources {
     /// `--config FILE`.
     pub file: Option<PathBuf>,
     /// The environment.
@@ -30,7 +30,7 @@ pub struct Sources {
     pub set: Vec<String>,
 }
 
-impl Sources {
+impl ConfigSources {
     /// File and flags as given, and the environment of this process.
     #[must_use]
     pub fn process(file: Option<PathBuf>, set: Vec<String>) -> Self {
@@ -63,7 +63,7 @@ impl fmt::Debug for EnvSource {
 
 /// Where the value of a key comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Origin {
+pub enum ValueOrigin {
     /// `config/default.toml`.
     Default,
     /// The configuration file.
@@ -74,7 +74,7 @@ pub enum Origin {
     Flag,
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for ValueOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
@@ -167,7 +167,7 @@ pub(super) fn flags(set: &[String]) -> Result<Layer, Error> {
                 layer.insert(key.trim().to_owned(), Json::String(value.to_owned()));
             }
             // The text is not repeated: it may be a secret.
-            None => faults.push(Fault::new(
+            None => faults.push(ConfigFault::new(
                 "--set",
                 "has no `=` between key and value",
                 "write --set section.key=value, such as --set http.workers=2",

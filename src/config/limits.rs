@@ -2,20 +2,20 @@
 
 use std::ops::RangeInclusive;
 
-use super::error::Fault;
+use super::error::ConfigFault;
 use super::settings::Settings;
-use crate::scripts::codes::ITEMS_MAX_USIZE;
+use crate::redis::scripts::codes::ITEMS_MAX_USIZE;
 
 /// Collects broken rules.
 #[derive(Default)]
-pub(super) struct Check {
-    pub faults: Vec<Fault>,
+pub(super) struct RuleCheck {
+    pub faults: Vec<ConfigFault>,
 }
 
-impl Check {
+impl RuleCheck {
     pub fn require(&mut self, holds: bool, key: &str, problem: &str, remedy: &str) {
         if !holds {
-            self.faults.push(Fault::new(key, problem, remedy));
+            self.faults.push(ConfigFault::new(key, problem, remedy));
         }
     }
 
@@ -69,7 +69,7 @@ macro_rules! of {
 macro_rules! rules {
     ($settings:ident; $($section:ident.$key:ident: $($rule:ident($($arg:expr),*)),+;)+) => {
         /// All rules about numbers.
-        pub(super) fn check($settings: &Settings, check: &mut Check) {
+        pub(super) fn check($settings: &Settings, check: &mut RuleCheck) {
             $($({
                 let (key, value) = of!($settings.$section.$key);
                 check.$rule(key, value, $($arg),*);
@@ -107,15 +107,15 @@ rules! { settings;
     redis.command_timeout_ms: positive();
     redis.user_timeout_ms: positive();
     redis.sold_out_refresh_ms: positive();
-    keeper.every_ms: positive(), at_most(settings.keeper.lease_ttl_ms / 3,
-        "is more than a third of keeper.lease_ttl_ms: one late renewal would lose the lease",
-        "lower it, or raise keeper.lease_ttl_ms");
+    maintenance.every_ms: positive(), at_most(settings.maintenance.lease_ttl_ms / 3,
+        "is more than a third of maintenance.lease_ttl_ms: one late renewal would lose the lease",
+        "lower it, or raise maintenance.lease_ttl_ms");
 
     gate.batch_max: positive(), up_to(of!(settings.gate.permits)), at_most(wide(ITEMS_MAX_USIZE),
         "is more than the 2000 that one call of a script takes", "set 2000 or less");
     gate.resubmit_backoff_min_ms: positive(), up_to(of!(settings.gate.resubmit_backoff_max_ms));
-    gate.ask_attempts_max: positive();
-    gate.sweep_every_ms: positive();
+    gate.reserve_attempts_max: positive();
+    gate.resubmit_every_ms: positive();
     consumer.batch_max: positive(), up_to(of!(settings.consumer.permits));
     consumer.attempts_max: positive();
     consumer.retry_backoff_min_ms: positive(), up_to(of!(settings.consumer.retry_backoff_max_ms));
@@ -132,11 +132,11 @@ rules! { settings;
     relay.heartbeat_ttl_ms: at_least(1000,
         "is below 1000, and the entries of a slow process would be published twice",
         "set 1000 or more");
-    keeper.rescue_every_ms: positive();
+    maintenance.rescue_every_ms: positive();
     reconciler.after_ms: within(1000..=60_000,
         ": purchases under way would be looked up, or lost ones late",
         "the default, 5000, suits most");
-    keeper.dead_letters_max: within(1..=1000, "",
+    maintenance.dead_letters_max: within(1..=1000, "",
         "the default, 64, suits most; each may have a mebibyte");
     consumer.prefetch: positive();
     amqp.queues: within(1..=64, "",

@@ -6,31 +6,32 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value as Json};
 
 use super::effective::{Effective, is_secret};
-use super::error::{Error, Fault};
-use super::layers::{self, Documented, Layer, Origin, Sources};
+use super::error::{ConfigFault, Error};
+use super::layers::{self, ConfigSources, Documented, Layer, ValueOrigin};
 use super::secrets;
 use super::settings::Settings;
 use super::validate::validate;
 
 /// Settings that were read, and what is known about them.
 #[derive(Debug, Clone)]
-pub struct Loaded {
+pub struct LoadedSettings {
     /// The settings, with secrets read from their files. Do not run with them if there are faults.
     pub settings: Settings,
     /// What is in effect and from where.
     pub effective: Effective,
     /// Broken rules and unreadable secret files.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<ConfigFault>,
 }
 
-impl Loaded {
-    /// Reads all sources. Broken rules are left in [`Loaded::faults`], so that the configuration
+impl LoadedSettings {
+    /// Reads all sources. Broken rules are left in [`LoadedSettings::faults`], so that the
+    /// configuration
     /// can be shown all the same.
     ///
     /// # Errors
     /// The file cannot be read, a key is unknown or a value has the wrong type: then there are no
     /// settings to show.
-    pub fn read(sources: &Sources) -> Result<Self, Error> {
+    pub fn read(sources: &ConfigSources) -> Result<Self, Error> {
         let defaults = layers::defaults()?;
         let merged = merge(&defaults, sources)?;
         let values: Layer =
@@ -47,8 +48,8 @@ impl Settings {
     ///
     /// # Errors
     /// Every fault that was found, each with its remedy.
-    pub fn load(sources: &Sources) -> Result<Self, Error> {
-        let loaded = Loaded::read(sources)?;
+    pub fn load(sources: &ConfigSources) -> Result<Self, Error> {
+        let loaded = LoadedSettings::read(sources)?;
         if loaded.faults.is_empty() {
             Ok(loaded.settings)
         } else {
@@ -74,24 +75,25 @@ impl Settings {
 }
 
 /// Each key's value in effect and where it comes from.
-pub(super) type Merged = BTreeMap<String, (Json, Origin)>;
+pub(super) type MergedSettings = BTreeMap<String, (Json, ValueOrigin)>;
 
-fn merge(defaults: &Layer, sources: &Sources) -> Result<Merged, Error> {
+fn merge(defaults: &Layer, sources: &ConfigSources) -> Result<MergedSettings, Error> {
     let file = sources.file.as_deref().map(layers::file).transpose()?.unwrap_or_default();
     let path = sources.file.clone().unwrap_or_default();
     let environment = layers::environment(&sources.env)?;
     let flags = layers::flags(&sources.set)?;
 
-    let given = (file.into_iter().map(|(key, value)| (key, value, Origin::File(path.clone()))))
-        .chain(environment.into_iter().map(|(key, value)| {
-            let origin = Origin::Env(layers::variable_of(&key));
-            (key, value, origin)
-        }))
-        .chain(flags.into_iter().map(|(key, value)| (key, value, Origin::Flag)));
+    let given =
+        (file.into_iter().map(|(key, value)| (key, value, ValueOrigin::File(path.clone()))))
+            .chain(environment.into_iter().map(|(key, value)| {
+                let origin = ValueOrigin::Env(layers::variable_of(&key));
+                (key, value, origin)
+            }))
+            .chain(flags.into_iter().map(|(key, value)| (key, value, ValueOrigin::Flag)));
 
-    let mut merged: Merged = defaults
+    let mut merged: MergedSettings = defaults
         .iter()
-        .map(|(key, value)| (key.clone(), (value.clone(), Origin::Default)))
+        .map(|(key, value)| (key.clone(), (value.clone(), ValueOrigin::Default)))
         .collect();
     let mut faults = Vec::new();
     for (key, value, origin) in given {
@@ -100,7 +102,7 @@ fn merge(defaults: &Layer, sources: &Sources) -> Result<Merged, Error> {
             continue;
         };
         let value = match (&value, &origin) {
-            (Json::String(text), Origin::Env(_) | Origin::Flag) => {
+            (Json::String(text), ValueOrigin::Env(_) | ValueOrigin::Flag) => {
                 layers::typed_text(text, default)
             }
             _ => value,
@@ -140,9 +142,9 @@ fn typed(values: &Layer) -> Result<Settings, serde_json::Error> {
     serde_json::from_value(Json::Object(root))
 }
 
-fn unknown(key: &str, origin: &Origin) -> Fault {
+fn unknown(key: &str, origin: &ValueOrigin) -> ConfigFault {
     let nearest = nearest(key).map_or(String::new(), |near| format!("did you mean `{near}`? "));
-    Fault::new(
+    ConfigFault::new(
         key,
         format!("is not a key ({origin})"),
         format!("{nearest}`floodgate check-config` without --config lists every key"),
@@ -161,7 +163,7 @@ fn nearest(key: &str) -> Option<String> {
         .map(|known| known.key())
 }
 
-fn wrong_type(key: &str, value: &Json, default: &Json, origin: &Origin) -> Fault {
+fn wrong_type(key: &str, value: &Json, default: &Json, origin: &ValueOrigin) -> ConfigFault {
     let wanted = match default {
         Json::Number(number) if number.is_f64() => "a number",
         Json::Number(_) => "a whole number of fitting size",
@@ -176,7 +178,7 @@ fn wrong_type(key: &str, value: &Json, default: &Json, origin: &Origin) -> Fault
     };
     let shown = if is_secret(key) { "the value".to_owned() } else { format!("`{value}`") };
     let doc = layers::catalogue().into_iter().find(|known| known.key() == key);
-    Fault::new(
+    ConfigFault::new(
         key,
         format!("{shown} is not {wanted} ({origin})"),
         format!("{} Default: {default}", doc.as_ref().map_or("", |known: &Documented| known.doc)),
@@ -193,8 +195,11 @@ pub(super) mod tests {
     use super::super::{EnvSource, Tier};
     use super::*;
 
-    pub fn set(pairs: &[&str]) -> Sources {
-        Sources { set: pairs.iter().map(|&pair| pair.to_owned()).collect(), ..Sources::default() }
+    pub fn set(pairs: &[&str]) -> ConfigSources {
+        ConfigSources {
+            set: pairs.iter().map(|&pair| pair.to_owned()).collect(),
+            ..ConfigSources::default()
+        }
     }
 
     fn env(pairs: &[(&str, &str)]) -> EnvSource {
@@ -209,13 +214,13 @@ pub(super) mod tests {
         file
     }
 
-    pub fn faults_of(sources: &Sources) -> Vec<Fault> {
+    pub fn faults_of(sources: &ConfigSources) -> Vec<ConfigFault> {
         Settings::load(sources).unwrap_err().faults().to_vec()
     }
 
     #[test]
     fn the_defaults_load_and_have_no_fault() {
-        let settings = Settings::load(&Sources::default()).unwrap();
+        let settings = Settings::load(&ConfigSources::default()).unwrap();
         assert_eq!(settings.tier, Tier::Memory);
         assert_eq!(settings.ledger.url, "sqlite://./floodgate.db");
         assert_eq!(settings.http.bind.to_string(), "127.0.0.1:8080");
@@ -274,7 +279,7 @@ pub(super) mod tests {
     #[test]
     fn every_wrong_type_is_named_at_once() {
         let file = temp("role = \"king\"\n[http]\nworkers = \"4\"\nbacklog = -1\n");
-        let sources = Sources {
+        let sources = ConfigSources {
             file: Some(file.path().to_owned()),
             env: env(&[("FLOODGATE__HTTP__BIND", "localhost"), ("FLOODGATE__TIER", "gold")]),
             set: vec!["gate.permits=many".into(), "http.backlog=99999999999".into()],
@@ -297,7 +302,7 @@ pub(super) mod tests {
     #[test]
     fn a_token_of_digits_keeps_its_zeros() {
         let env = env(&[("FLOODGATE__ADMIN__TOKEN", "0012")]);
-        let sources = Sources { env, ..Sources::default() };
+        let sources = ConfigSources { env, ..ConfigSources::default() };
         let settings = Settings::load(&sources).unwrap();
         assert_eq!(settings.admin.bearer().unwrap().expose_secret(), "0012");
     }
@@ -305,7 +310,8 @@ pub(super) mod tests {
     #[test]
     fn a_secret_of_the_wrong_type_is_not_repeated() {
         let file = temp("[admin]\ntoken = 424242\n");
-        let sources = Sources { file: Some(file.path().to_owned()), ..Sources::default() };
+        let sources =
+            ConfigSources { file: Some(file.path().to_owned()), ..ConfigSources::default() };
         let text = Settings::load(&sources).unwrap_err().to_string();
         assert!(text.contains("admin.token: the value is not a string"), "{text}");
         assert!(!text.contains("424242"), "{text}");
@@ -313,11 +319,13 @@ pub(super) mod tests {
 
     #[test]
     fn a_missing_or_malformed_file_is_named() {
-        let missing = Sources { file: Some("/nowhere/f.toml".into()), ..Sources::default() };
+        let missing =
+            ConfigSources { file: Some("/nowhere/f.toml".into()), ..ConfigSources::default() };
         assert!(Settings::load(&missing).unwrap_err().to_string().contains("/nowhere/f.toml"));
 
         let file = temp("[http\nworkers = 1\n");
-        let malformed = Sources { file: Some(file.path().to_owned()), ..Sources::default() };
+        let malformed =
+            ConfigSources { file: Some(file.path().to_owned()), ..ConfigSources::default() };
         let text = Settings::load(&malformed).unwrap_err().to_string();
         assert!(text.contains(&file.path().display().to_string()), "{text}");
         assert!(text.contains("line 1"), "{text}");

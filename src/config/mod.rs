@@ -24,14 +24,14 @@ mod settings;
 mod store_rules;
 mod validate;
 
-pub use effective::{Effective, Entry, HIDDEN, redact_url};
-pub use error::{Error, Fault};
-pub use layers::{DEFAULT_TOML, EnvSource, Origin, Sources};
-pub use load::Loaded;
+pub use effective::{Effective, HIDDEN, SettingEntry, redact_url};
+pub use error::{ConfigFault, Error};
+pub use layers::{ConfigSources, DEFAULT_TOML, EnvSource, ValueOrigin};
+pub use load::LoadedSettings;
 pub use settings::{
     AdminSettings, AmqpSettings, AuthMode, AuthSettings, ConsumerSettings, Durability,
-    FaultSettings, GateSettings, HttpSettings, InternalSettings, KeeperSettings, LedgerSettings,
-    LogFormat, LogSettings, OutboxKind, OutboxSettings, ReconcilerSettings, RedisSettings,
-    RelaySettings, Role, Settings, ShutdownSettings, SupervisorSettings, Tier,
+    FaultSettings, GateSettings, HttpSettings, InternalSettings, LedgerSettings, LogFormat,
+    LogSettings, MaintenanceSettings, OutboxKind, OutboxSettings, ReconcilerSettings,
+    RedisSettings, RelaySettings, Role, Settings, ShutdownSettings, SupervisorSettings, Tier,
 };
 pub use validate::validate;

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use secrecy::SecretString;
 
-use super::error::Fault;
+use super::error::ConfigFault;
 use super::settings::Settings;
 
 /// Fills in what the `*_file` keys name; one fault per file that cannot be used.
-pub(super) fn read_secrets(settings: &mut Settings) -> Vec<Fault> {
+pub(super) fn read_secrets(settings: &mut Settings) -> Vec<ConfigFault> {
     let mut faults = Vec::new();
     let mut read = |key: &str, path: &Path| {
         if path.as_os_str().is_empty() {
@@ -18,7 +18,7 @@ pub(super) fn read_secrets(settings: &mut Settings) -> Vec<Fault> {
             Ok(secret) => Some(secret),
             Err(problem) => {
                 let remedy = "create it, or let the user that runs floodgate read it";
-                faults.push(Fault::new(key, problem, remedy));
+                faults.push(ConfigFault::new(key, problem, remedy));
                 None
             }
         }
@@ -28,7 +28,7 @@ pub(super) fn read_secrets(settings: &mut Settings) -> Vec<Fault> {
     settings.auth.signing_key = read("auth.signing_key_file", &settings.auth.signing_key_file);
     if let Some(token) = token {
         if settings.admin.bearer().is_some() {
-            faults.push(Fault::new(
+            faults.push(ConfigFault::new(
                 "admin.token_file",
                 "is set together with admin.token",
                 "keep one of the two; the file is the safer one",

@@ -29,7 +29,7 @@ pub struct Settings {
     pub outbox: OutboxSettings,
     pub relay: RelaySettings,
     pub amqp: AmqpSettings,
-    pub keeper: KeeperSettings,
+    pub maintenance: MaintenanceSettings,
     pub reconciler: ReconcilerSettings,
     pub gate: GateSettings,
     pub consumer: ConsumerSettings,
@@ -90,8 +90,9 @@ enum Role {
     Relay => "relay",
     /// Broker to ledger.
     Consumer => "consumer",
-    /// Loading of buckets, rescue of work whose holder died, dead letters.
-    Keeper => "keeper",
+    /// Loading of buckets, rescue of abandoned claims, dead letters, reconciling.
+    #[serde(alias = "keeper")]
+    Maintenance => "maintenance",
 } }
 
 impl Role {
@@ -115,8 +116,8 @@ impl Role {
 
     /// Whether it loads buckets, rescues work of the dead, and keeps dead letters.
     #[must_use]
-    pub const fn keeps(self) -> bool {
-        matches!(self, Self::All | Self::Keeper)
+    pub const fn maintains(self) -> bool {
+        matches!(self, Self::All | Self::Maintenance)
     }
 }
 
@@ -272,8 +273,8 @@ pub struct RedisSettings {
 /// Preparing sales.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct KeeperSettings {
-    pub preheat_ms: u64,
+pub struct MaintenanceSettings {
+    pub preload_ms: u64,
     pub every_ms: u64,
     pub lease_ttl_ms: u64,
     pub rescue_every_ms: u64,
@@ -345,9 +346,9 @@ pub struct GateSettings {
     pub batch_max: usize,
     pub resubmit_backoff_min_ms: u64,
     pub resubmit_backoff_max_ms: u64,
-    pub ask_attempts_max: u32,
-    pub sweep_every_ms: u64,
-    pub sweep_after_ms: u64,
+    pub reserve_attempts_max: u32,
+    pub resubmit_every_ms: u64,
+    pub resubmit_after_ms: u64,
 }
 
 /// The one writer of orders.

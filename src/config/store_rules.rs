@@ -1,18 +1,18 @@
 //! Rules about addresses: where orders are kept and where units are counted.
 
 use super::effective::redact_url;
-use super::limits::Check;
+use super::limits::RuleCheck;
 use super::settings::{Settings, Tier};
-use crate::redis_link::RedisUrl;
+use crate::redis::transport::RedisUrl;
 
 /// All rules about addresses.
-pub(super) fn check(settings: &Settings, check: &mut Check) {
+pub(super) fn check(settings: &Settings, check: &mut RuleCheck) {
     ledger_url(settings, check);
     redis_url(settings, check);
     amqp_url(settings, check);
 }
 
-fn ledger_url(settings: &Settings, check: &mut Check) {
+fn ledger_url(settings: &Settings, check: &mut RuleCheck) {
     let ledger = &settings.ledger;
     let shown = redact_url(&ledger.url);
     match ledger.url.split_once("://") {
@@ -38,7 +38,7 @@ fn ledger_url(settings: &Settings, check: &mut Check) {
     }
 }
 
-fn redis_url(settings: &Settings, check: &mut Check) {
+fn redis_url(settings: &Settings, check: &mut RuleCheck) {
     const REMEDY: &str = "use redis://host:port, redis+cluster://h1:p1,h2:p2 or \
                           redis+sentinel://h1:p1,h2:p2/master-name";
     let url = &settings.redis.url;
@@ -57,7 +57,7 @@ fn redis_url(settings: &Settings, check: &mut Check) {
     }
 }
 
-fn amqp_url(settings: &Settings, check: &mut Check) {
+fn amqp_url(settings: &Settings, check: &mut RuleCheck) {
     const REMEDY: &str = "use amqp://user:password@host:port/vhost";
     let url = &settings.amqp.url;
     if url.is_empty() {

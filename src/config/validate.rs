@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use secrecy::{ExposeSecret, SecretString};
 use tracing_subscriber::EnvFilter;
 
-use super::error::Fault;
-use super::limits::{self, Check};
+use super::error::ConfigFault;
+use super::limits::{self, RuleCheck};
 use super::settings::{AuthMode, Role, Settings, Tier};
 use super::store_rules;
 
@@ -20,20 +20,20 @@ const NAMESPACE_CHARS_MAX: usize = 32;
 /// Kinds of supervised actor that a drill can strike.
 const ACTOR_KINDS: [&str; 9] = [
     "stock_gate",
-    "order_consumer",
-    "stock_teller",
-    "sale_keeper",
+    "ledger_writer",
+    "stock_refresher",
+    "sale_loader",
     "outbox_relay",
     "orphan_rescuer",
-    "order_intake",
-    "dead_letter_keeper",
+    "order_consumer",
+    "dead_letter_collector",
     "reconciler",
 ];
 
 /// Every rule these settings break; empty = they may be used.
 #[must_use]
-pub fn validate(settings: &Settings) -> Vec<Fault> {
-    let mut check = Check::default();
+pub fn validate(settings: &Settings) -> Vec<ConfigFault> {
+    let mut check = RuleCheck::default();
     tier_and_names(settings, &mut check);
     listeners(settings, &mut check);
     auth(settings, &mut check);
@@ -44,7 +44,7 @@ pub fn validate(settings: &Settings) -> Vec<Fault> {
     check.faults
 }
 
-fn tier_and_names(settings: &Settings, check: &mut Check) {
+fn tier_and_names(settings: &Settings, check: &mut RuleCheck) {
     let tier = settings.tier;
     let role = settings.role;
     check.require(
@@ -63,7 +63,7 @@ fn tier_and_names(settings: &Settings, check: &mut Check) {
     );
 }
 
-fn listeners(settings: &Settings, check: &mut Check) {
+fn listeners(settings: &Settings, check: &mut RuleCheck) {
     let (public, internal) = (settings.http.bind, settings.internal.bind);
     check.require(
         public != internal || public.port() == 0,
@@ -99,7 +99,7 @@ fn listeners(settings: &Settings, check: &mut Check) {
     }
 }
 
-fn auth(settings: &Settings, check: &mut Check) {
+fn auth(settings: &Settings, check: &mut RuleCheck) {
     let auth = &settings.auth;
     let long_enough = |secret: &Option<SecretString>| {
         // A file that could not be read is reported where it is read.
@@ -127,7 +127,7 @@ fn auth(settings: &Settings, check: &mut Check) {
     check.positive("auth.request_id_ttl_s", auth.request_id_ttl_s);
 }
 
-fn log(settings: &Settings, check: &mut Check) {
+fn log(settings: &Settings, check: &mut RuleCheck) {
     if let Err(error) = EnvFilter::try_new(&settings.log.filter) {
         check.require(
             false,
@@ -138,7 +138,7 @@ fn log(settings: &Settings, check: &mut Check) {
     }
 }
 
-fn faults(settings: &Settings, check: &mut Check) {
+fn faults(settings: &Settings, check: &mut RuleCheck) {
     let faults = &settings.faults;
     check.require(
         (0.0..=100.0).contains(&faults.panic_percent),
@@ -199,8 +199,8 @@ mod tests {
         ("redis.url", |s| s.redis.url = "cache:6379".into()),
         ("redis.url", |s| s.redis.url = "redis+sentinel://a:1,b:2".into()),
         ("redis.replicas_min", |s| s.redis.replicas_min = 0),
-        ("keeper.every_ms", |s| s.keeper.lease_ttl_ms = 1000),
-        ("gate.sweep_every_ms", |s| s.gate.sweep_every_ms = 0),
+        ("maintenance.every_ms", |s| s.maintenance.lease_ttl_ms = 1000),
+        ("gate.resubmit_every_ms", |s| s.gate.resubmit_every_ms = 0),
         ("amqp.url", |s| {
             s.tier = Tier::Pipeline;
             s.redis.url = "redis://127.0.0.1:6379".into();
@@ -212,7 +212,7 @@ mod tests {
         ("relay.heartbeat_ttl_ms", |s| s.relay.heartbeat_ttl_ms = 999),
         ("relay.confirm_timeout_ms", |s| s.relay.confirm_timeout_ms = 15_001),
         ("relay.poll_min_ms", |s| s.relay.poll_max_ms = 0),
-        ("keeper.dead_letters_max", |s| s.keeper.dead_letters_max = 0),
+        ("maintenance.dead_letters_max", |s| s.maintenance.dead_letters_max = 0),
         ("reconciler.after_ms", |s| s.reconciler.after_ms = 999),
         ("role", |s| s.role = Role::Relay),
         ("namespace", |s| s.namespace = String::new()),
@@ -245,7 +245,7 @@ mod tests {
         ("gate.batch_max", |s| s.gate.permits = 511),
         ("gate.batch_max", |s| (s.gate.batch_max, s.gate.permits) = (2_001, 10_000)),
         ("gate.resubmit_backoff_min_ms", |s| s.gate.resubmit_backoff_min_ms = 1001),
-        ("gate.ask_attempts_max", |s| s.gate.ask_attempts_max = 0),
+        ("gate.reserve_attempts_max", |s| s.gate.reserve_attempts_max = 0),
         ("consumer.batch_max", |s| s.consumer.batch_max = 0),
         ("consumer.batch_max", |s| s.consumer.permits = 1),
         ("consumer.attempts_max", |s| s.consumer.attempts_max = 0),

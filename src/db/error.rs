@@ -2,11 +2,11 @@
 
 use diesel::result::{DatabaseErrorKind, Error as Diesel};
 
-use super::sql::Writing;
+use super::sql::WriteMode;
 
 /// What to do about a failed call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Class {
+pub enum ErrorClass {
     /// Nothing was written; the same call may succeed in a moment.
     Retry,
     /// Nothing was written; the ledger is not usable until somebody acts or it comes back.
@@ -107,18 +107,20 @@ pub enum Error {
 impl Error {
     /// What to do about it.
     #[must_use]
-    pub fn class(&self) -> Class {
+    pub fn class(&self) -> ErrorClass {
         match self {
             Self::Refused { source, .. } => class_of(source),
             Self::NotConfirmed { .. } | Self::TimedOut { .. } | Self::WorkerDied { .. } => {
-                Class::Unknown
+                ErrorClass::Unknown
             }
-            Self::Full | Self::NotBegun { .. } => Class::Retry,
+            Self::Full | Self::NotBegun { .. } => ErrorClass::Retry,
             Self::CannotOpen { .. }
             | Self::NoConnection { .. }
             | Self::Closed
-            | Self::Fenced { .. } => Class::Down,
-            Self::ReadOnly { .. } | Self::Unstorable { .. } | Self::Unreadable { .. } => Class::Bug,
+            | Self::Fenced { .. } => ErrorClass::Down,
+            Self::ReadOnly { .. } | Self::Unstorable { .. } | Self::Unreadable { .. } => {
+                ErrorClass::Bug
+            }
         }
     }
 
@@ -149,18 +151,18 @@ impl From<Diesel> for Error {
 
 /// Who fenced this process, by the token that it left.
 fn opener(token: i64) -> &'static str {
-    match Writing::of_token(token) {
-        Writing::Exclusive => "a process that writes alone (tier memory or ledger)",
-        Writing::Shared => "a process that shares the ledger (tier gate or pipeline)",
+    match WriteMode::of_token(token) {
+        WriteMode::Exclusive => "a process that writes alone (tier memory or ledger)",
+        WriteMode::Shared => "a process that shares the ledger (tier gate or pipeline)",
     }
 }
 
 /// What drivers report as text only, by class; the first match counts. `SQLite` reports every
 /// run-time condition so, and the MySQL client hands its errors on without their numbers, which are
 /// here in brackets. (Sessions are set to English.) Whatever else they say is a bug.
-const SAYINGS: [(Class, &[&str]); 2] = [
+const SAYINGS: [(ErrorClass, &[&str]); 2] = [
     (
-        Class::Retry,
+        ErrorClass::Retry,
         &[
             "database is locked",
             "database table is locked",
@@ -173,7 +175,7 @@ const SAYINGS: [(Class, &[&str]); 2] = [
         ],
     ),
     (
-        Class::Down,
+        ErrorClass::Down,
         &[
             "disk is full",
             "readonly database",
@@ -201,22 +203,22 @@ const SAYINGS: [(Class, &[&str]); 2] = [
 ];
 
 /// Sorts what a driver said before COMMIT.
-fn class_of(error: &Diesel) -> Class {
+fn class_of(error: &Diesel) -> ErrorClass {
     match error {
-        Diesel::DatabaseError(DatabaseErrorKind::SerializationFailure, _) => Class::Retry,
+        Diesel::DatabaseError(DatabaseErrorKind::SerializationFailure, _) => ErrorClass::Retry,
         Diesel::DatabaseError(
             DatabaseErrorKind::ClosedConnection | DatabaseErrorKind::ReadOnlyTransaction,
             _,
         )
-        | Diesel::BrokenTransactionManager => Class::Down,
+        | Diesel::BrokenTransactionManager => ErrorClass::Down,
         Diesel::DatabaseError(DatabaseErrorKind::Unknown, said) => class_of_text(said.message()),
-        _ => Class::Bug,
+        _ => ErrorClass::Bug,
     }
 }
 
-fn class_of_text(text: &str) -> Class {
-    let says = |(_, sayings): &&(Class, &[&str])| sayings.iter().any(|it| text.contains(it));
-    SAYINGS.iter().find(says).map_or(Class::Bug, |(class, _)| *class)
+fn class_of_text(text: &str) -> ErrorClass {
+    let says = |(_, sayings): &&(ErrorClass, &[&str])| sayings.iter().any(|it| text.contains(it));
+    SAYINGS.iter().find(says).map_or(ErrorClass::Bug, |(class, _)| *class)
 }
 
 /// Whether MySQL says by refusing COMMIT that it rolled the transaction back: another node of a
@@ -237,7 +239,7 @@ mod tests {
     /// Those that a test server cannot be brought to say are in the words of its documentation.
     #[test]
     fn what_drivers_say_is_sorted() {
-        use Class::{Bug, Down, Retry};
+        use ErrorClass::{Bug, Down, Retry};
         for (text, class) in [
             ("database is locked", Retry),
             ("Deadlock found when trying to get lock; try restarting transaction", Retry),

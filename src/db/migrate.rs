@@ -22,7 +22,7 @@ pub(super) const TABLES: [&str; 7] =
 
 /// How a database's schema compares with this program's.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct SchemaStatus {
     /// Versions that the database has, oldest first.
     pub applied: Vec<String>,
     /// Migrations that it still needs, by full name, oldest first.
@@ -31,7 +31,7 @@ pub struct Standing {
     pub unknown: Vec<String>,
 }
 
-impl Standing {
+impl SchemaStatus {
     /// Refuses a schema that a newer program wrote.
     pub fn check_not_newer(&self) -> Result<(), Error> {
         let Some(newest) = self.unknown.last() else { return Ok(()) };
@@ -59,8 +59,8 @@ impl Standing {
 }
 
 /// Compares without changing anything.
-pub fn standing<D: Database>(conn: &mut D) -> Result<Standing, Error> {
-    let mut standing = Standing::default();
+pub fn standing<D: Database>(conn: &mut D) -> Result<SchemaStatus, Error> {
+    let mut standing = SchemaStatus::default();
     if conn.has_table("__diesel_schema_migrations")? {
         standing.applied = conn.applied_versions()?;
     }
@@ -99,7 +99,7 @@ pub fn run<D: Database>(conn: &mut D) -> Result<Vec<String>, Error> {
     })
 }
 
-fn up_to_date(standing: &Standing) -> Result<bool, Error> {
+fn up_to_date(standing: &SchemaStatus) -> Result<bool, Error> {
     standing.check_not_newer()?;
     Ok(standing.pending.is_empty())
 }
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_newer_schema_is_named_with_both_versions() {
-        let standing = Standing { unknown: vec!["9999".to_owned()], ..Standing::default() };
+        let standing = SchemaStatus { unknown: vec!["9999".to_owned()], ..SchemaStatus::default() };
         let told = standing.check_not_newer().unwrap_err().to_string();
         assert!(told.contains("9999") && told.contains(&newest_known().unwrap()), "{told}");
         assert!(standing.check_current().is_err());

@@ -1,8 +1,8 @@
-//! Flow step 8/12: order consumer -> ledger.
+//! Flow step 8/12: ledger writer -> ledger.
 //!
 //! The ledger has the last word: it is the only store whose loss loses a sale, and everything else
-//! can be rebuilt from it. [`Ledger`] says what every backend promises; [`ladder`] turns a batch of
-//! intents into one exact outcome each, the same way for every backend.
+//! can be rebuilt from it. [`Ledger`] says what every backend promises; [`conflict_resolution`] turns
+//! a batch of intents into one exact outcome each, the same way for every backend.
 //!
 //! On death: a transaction that did not commit never happened; one that did is found by request id.
 //! May repeat: everything, by request id.
@@ -13,14 +13,14 @@ use async_trait::async_trait;
 
 use crate::domain::invariants::{FailureFacts, SkuFacts};
 use crate::domain::{
-    BuyerId, DeadLetter, Epoch, Examination, Failure, Journey, Kept, LetterCounts, LetterFilter,
-    LetterNo, LetterTurn, NewLetter, Order, OrderIntent, Phase, RequestId, Sale, SaleDraft, SaleId,
-    SkuNo, WholeLetter,
+    BuyerId, DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
+    DeadLetterTransition, Epoch, Examination, Failure, KeepOutcome, NewDeadLetter, Order,
+    OrderIntent, OrderTimeline, Phase, RequestId, Sale, SaleDraft, SaleId, SkuNo,
 };
 
+pub mod conflict_resolution;
+mod dead_letter_rows;
 pub mod error;
-pub mod ladder;
-mod letter_rows;
 pub mod migrate;
 pub mod mysql;
 mod rows;
@@ -29,11 +29,11 @@ pub mod sql;
 pub mod sqlite;
 mod workers;
 
-pub use error::{Class, Error};
+pub use error::{Error, ErrorClass};
 
 /// What a blind write of a batch came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Placing {
+pub enum BlindInsert {
     /// Every intent is an order now, committed and durable.
     All,
     /// A unique key, a quota or the stock objected: nothing was written. Examine.
@@ -66,7 +66,7 @@ pub async fn look<T>(
 }
 
 /// Receives rows one at a time; returning `false` ends the scan early.
-pub type Visit<T> = Box<dyn FnMut(T) -> bool + Send>;
+pub type Visitor<T> = Box<dyn FnMut(T) -> bool + Send>;
 
 /// One row of the evidence of a SKU.
 #[derive(Debug, Clone)]
@@ -108,7 +108,8 @@ pub struct UnknownSku {
 
 /// The ledger: where orders become true.
 ///
-/// A method that returns `Ok` is committed and durable. An error's [`Class`] tells whether nothing
+/// A method that returns `Ok` is committed and durable. An error's [`ErrorClass`] tells whether
+/// nothing
 /// was written (`Retry`, `Down`, `Bug`) or nobody knows (`Unknown`).
 #[async_trait]
 pub trait Ledger: Send + Sync {
@@ -116,7 +117,7 @@ pub trait Ledger: Send + Sync {
     /// by conditional updates, request and slot are held by unique keys. The writer's fencing token
     /// is checked in the same transaction. What a row says besides the order (trace, times) is
     /// compared with nothing: a repeat may come by another way.
-    async fn place(&self, batch: Vec<OrderIntent>) -> Result<Placing, Error>;
+    async fn place(&self, batch: Vec<OrderIntent>) -> Result<BlindInsert, Error>;
 
     /// Reads what the ledger holds that bears on the batch.
     async fn examine(&self, batch: Vec<OrderIntent>) -> Result<Examination, Error>;
@@ -143,21 +144,21 @@ pub trait Ledger: Send + Sync {
     async fn sales(&self) -> Result<Vec<Sale>, Error>;
 
     /// How many orders and failures each SKU has, and the units it has left.
-    async fn tally(&self, sku: SkuNo) -> Result<Tally, Error>;
+    async fn tally(&self, sku: SkuNo) -> Result<LedgerSize, Error>;
 
     /// The units a SKU has left.
     async fn available(&self, sku: SkuNo) -> Result<u32, Error>;
 
     /// Visits the orders of a SKU by buyer and slot, as of one instant.
-    async fn scan_orders(&self, sku: SkuNo, visit: Visit<Order>) -> Result<(), Error>;
+    async fn scan_orders(&self, sku: SkuNo, visit: Visitor<Order>) -> Result<(), Error>;
 
     /// Visits the recorded failures of a SKU.
-    async fn scan_failures(&self, sku: SkuNo, visit: Visit<Failure>) -> Result<(), Error>;
+    async fn scan_failures(&self, sku: SkuNo, visit: Visitor<Failure>) -> Result<(), Error>;
 
     /// One order by its request, with its way; for operators. Rows of older versions do not tell
     /// their times. SQLite reads every order in slot 0 to find one of them, because its index of
     /// requests leaves those out; a caller that knows the buyer uses [`Self::examine`].
-    async fn journey(&self, request: RequestId) -> Result<Option<Journey>, Error>;
+    async fn journey(&self, request: RequestId) -> Result<Option<OrderTimeline>, Error>;
 
     /// One recorded failure by its request.
     async fn failure(&self, request: RequestId) -> Result<Option<Failure>, Error>;
@@ -172,7 +173,7 @@ pub trait Ledger: Send + Sync {
 
     /// Visits what an audit needs of a SKU, as of one instant: first its facts, then its orders by
     /// buyer and slot.
-    async fn scan_audit(&self, sku: SkuNo, visit: Visit<AuditRow>) -> Result<(), Error>;
+    async fn scan_audit(&self, sku: SkuNo, visit: Visitor<AuditRow>) -> Result<(), Error>;
 
     /// What only a look across all orders of a SKU finds.
     async fn anomalies(&self, sku: SkuNo) -> Result<Anomalies, Error>;
@@ -185,33 +186,33 @@ pub trait Ledger: Send + Sync {
     /// it is open again.
     async fn keep_dead_letters(
         &self,
-        letters: Vec<NewLetter>,
+        letters: Vec<NewDeadLetter>,
         now_ms: i64,
-    ) -> Result<Vec<Kept>, Error>;
+    ) -> Result<Vec<KeepOutcome>, Error>;
 
     /// Dead letters, newest first, at most `limit`.
     async fn dead_letters(
         &self,
-        filter: LetterFilter,
+        filter: DeadLetterFilter,
         limit: u32,
     ) -> Result<Vec<DeadLetter>, Error>;
 
     /// One dead letter with everything that is kept of it.
-    async fn dead_letter(&self, no: LetterNo) -> Result<Option<WholeLetter>, Error>;
+    async fn dead_letter(&self, no: DeadLetterNo) -> Result<Option<DeadLetterContent>, Error>;
 
     /// Changes the state of a dead letter; `false`: it is not as it was seen, and nothing changed.
-    async fn turn_dead_letter(&self, turn: LetterTurn) -> Result<bool, Error>;
+    async fn turn_dead_letter(&self, turn: DeadLetterTransition) -> Result<bool, Error>;
 
     /// Dead letters that are the end of their requests, open or parked, with their bodies; by
     /// number, after `after`, at most `limit`.
     async fn ending_letters(
         &self,
-        after: LetterNo,
+        after: DeadLetterNo,
         limit: u32,
     ) -> Result<Vec<(DeadLetter, Vec<u8>)>, Error>;
 
     /// How many dead letters there are.
-    async fn count_dead_letters(&self) -> Result<LetterCounts, Error>;
+    async fn count_dead_letters(&self) -> Result<DeadLetterCounts, Error>;
 
     /// Which of these requests have ended in a dead letter: one that is open or parked.
     async fn dead_among(&self, requests: Vec<RequestId>) -> Result<Vec<RequestId>, Error>;
@@ -233,7 +234,7 @@ pub trait Ledger: Send + Sync {
 
 /// How large a SKU's part of the ledger is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Tally {
+pub struct LedgerSize {
     /// Orders, live or not.
     pub num_orders: u64,
     /// Recorded failures.

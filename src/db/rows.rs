@@ -10,7 +10,7 @@ use diesel::prelude::*;
 use super::Error;
 use super::schema::{failed_requests, orders, sales, skus};
 use crate::domain::{
-    BuyerId, Epoch, Failure, Journey, Order, OrderIntent, OrderState, Phase, Policy, Refusal,
+    BuyerId, Epoch, Failure, Order, OrderIntent, OrderState, OrderTimeline, Phase, Policy, Refusal,
     RequestId, Sale, Sku, SkuDraft, SkuNo, TraceId,
 };
 
@@ -92,7 +92,7 @@ impl TryFrom<OrderRow> for Order {
 /// A whole row of `orders`: with the order's way.
 #[derive(Debug, Clone, Queryable, Selectable)]
 #[diesel(table_name = orders)]
-pub struct JourneyRow {
+pub struct OrderTimelineRow {
     #[diesel(embed)]
     order: OrderRow,
     trace_id: Vec<u8>,
@@ -100,10 +100,10 @@ pub struct JourneyRow {
     recorded_at_ms: Option<i64>,
 }
 
-impl TryFrom<JourneyRow> for Journey {
+impl TryFrom<OrderTimelineRow> for OrderTimeline {
     type Error = Error;
 
-    fn try_from(row: JourneyRow) -> Result<Self, Error> {
+    fn try_from(row: OrderTimelineRow) -> Result<Self, Error> {
         let order = Order::try_from(row.order)?;
         let trace = <[u8; 16]>::try_from(row.trace_id.as_slice()).ok();
         let length = format_args!("{} bytes long", row.trace_id.len());

@@ -124,7 +124,7 @@ diesel::table! {
         letter_no -> BigInt,
         /// The same for every copy of a message; unique, 32 bytes.
         digest -> Binary,
-        /// [`crate::domain::LetterOrigin::name`].
+        /// [`crate::domain::DeadLetterOrigin::name`].
         origin -> Text,
         reason -> Text,
         attempts -> Integer,
@@ -136,7 +136,7 @@ diesel::table! {
         body_bytes -> BigInt,
         dead_at_ms -> BigInt,
         arrivals -> Integer,
-        /// [`crate::domain::LetterState`] by number.
+        /// [`crate::domain::DeadLetterState`] by number.
         state -> SmallInt,
         changed_at_ms -> BigInt,
         note -> Nullable<Text>,

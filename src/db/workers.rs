@@ -20,7 +20,7 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::Error;
-use crate::progress::answered;
+use crate::runtime::progress::answered;
 
 /// Makes a connection; called again whenever the last one is given up.
 pub type Connect<C> = Arc<dyn Fn() -> Result<C, Error> + Send + Sync>;
@@ -29,7 +29,7 @@ pub type Connect<C> = Arc<dyn Fn() -> Result<C, Error> + Send + Sync>;
 type Job<C> = Box<dyn FnOnce(Result<&mut C, Error>) -> bool + Send>;
 
 /// Where the threads get their connections.
-pub enum Source<M: ManageConnection> {
+pub enum ConnectionSource<M: ManageConnection> {
     /// The one thread keeps a connection of its own, `first` to begin with.
     Own {
         /// A connection that is open already.
@@ -41,7 +41,7 @@ pub enum Source<M: ManageConnection> {
     Pool(Pool<M>),
 }
 
-impl<M: ManageConnection> Source<M> {
+impl<M: ManageConnection> ConnectionSource<M> {
     /// What a thread that replaces a dead one starts with.
     fn again(&self) -> Self {
         match self {
@@ -100,7 +100,7 @@ impl<C: Send + 'static> Workers<C> {
     /// `deadline` is given up.
     pub fn start<M: ManageConnection<Connection = C>>(
         names: Vec<String>,
-        source: Source<M>,
+        source: ConnectionSource<M>,
         queue_max: usize,
         deadline: Duration,
     ) -> Result<Self, Error> {
@@ -134,7 +134,7 @@ impl<C: Send + 'static> Workers<C> {
     async fn answer<T>(
         &self,
         doing: &'static str,
-        mut submitted: Submitted<T>,
+        mut submitted: SubmittedJob<T>,
     ) -> Result<T, Error> {
         let answer = timeout(self.deadline, &mut submitted.answer).await;
         answered();
@@ -157,7 +157,7 @@ impl<C: Send + 'static> Workers<C> {
         told(answer, doing)
     }
 
-    fn submit<T, F>(&self, job: F) -> Result<Submitted<T>, Error>
+    fn submit<T, F>(&self, job: F) -> Result<SubmittedJob<T>, Error>
     where
         T: Send + 'static,
         F: FnOnce(&mut C) -> Result<T, Error> + Send + 'static,
@@ -176,7 +176,7 @@ impl<C: Send + 'static> Workers<C> {
             good
         });
         match self.queue.read().as_ref().map(|queue| queue.try_send(run)) {
-            Some(Ok(())) => Ok(Submitted { begun, answer }),
+            Some(Ok(())) => Ok(SubmittedJob { begun, answer }),
             Some(Err(TrySendError::Full(_))) => Err(Error::Full),
             Some(Err(TrySendError::Disconnected(_))) | None => Err(Error::Closed),
         }
@@ -205,21 +205,21 @@ fn told<T>(answer: Result<Result<T, Error>, RecvError>, doing: &'static str) -> 
 
 /// A job that was given to the threads. Dropped, it is taken back: a caller that crashed submits
 /// its work again, and must not be overtaken later by what it left in the queue.
-struct Submitted<T> {
+struct SubmittedJob<T> {
     /// Set by the thread that begins the job, or by the caller that takes it back, whichever is
     /// first.
     begun: Arc<AtomicBool>,
     answer: oneshot::Receiver<Result<T, Error>>,
 }
 
-impl<T> Submitted<T> {
+impl<T> SubmittedJob<T> {
     /// True when the job had not begun, and never will.
     fn take_back(&self) -> bool {
         !self.begun.swap(true, Ordering::AcqRel)
     }
 }
 
-impl<T> Drop for Submitted<T> {
+impl<T> Drop for SubmittedJob<T> {
     fn drop(&mut self) {
         self.take_back();
     }
@@ -227,7 +227,7 @@ impl<T> Drop for Submitted<T> {
 
 struct Worker<M: ManageConnection> {
     name: String,
-    source: Source<M>,
+    source: ConnectionSource<M>,
     jobs: Receiver<Job<M::Connection>>,
     alive: mpsc::Sender<Infallible>,
 }
@@ -243,7 +243,7 @@ impl<M: ManageConnection> Worker<M> {
         // Declared after `source`: on the way out of a panic the successor starts before the old
         // connection is closed, which may panic too.
         let successor =
-            Successor(Some(Self { name, source: source.again(), jobs: jobs.clone(), alive }));
+            RespawnGuard(Some(Self { name, source: source.again(), jobs: jobs.clone(), alive }));
         while let Ok(job) = jobs.recv() {
             source.run(job);
         }
@@ -253,9 +253,9 @@ impl<M: ManageConnection> Worker<M> {
 }
 
 /// Starts the next worker when its own thread unwinds.
-struct Successor<M: ManageConnection>(Option<Worker<M>>);
+struct RespawnGuard<M: ManageConnection>(Option<Worker<M>>);
 
-impl<M: ManageConnection> Drop for Successor<M> {
+impl<M: ManageConnection> Drop for RespawnGuard<M> {
     fn drop(&mut self) {
         let Some(worker) = self.0.take().filter(|_| thread::panicking()) else { return };
         let name = worker.name.clone();

@@ -23,7 +23,7 @@ fn one_writer(queue_max: usize, deadline: Duration) -> (Workers<SqliteConnection
             .map_err(|error| Error::CannotOpen { reason: error.to_string() })
     });
     let names = vec!["ledger-writer".to_owned()];
-    let source = Source::<ConnectionManager<_>>::Own { first: None, connect };
+    let source = ConnectionSource::<ConnectionManager<_>>::Own { first: None, connect };
     (Workers::start(names, source, queue_max, deadline).unwrap(), made)
 }
 
@@ -52,7 +52,7 @@ fn held() -> (Held, impl FnOnce(&mut SqliteConnection) -> Result<(), Error> + Se
 }
 
 /// The one thread is in a job from here on, until it is told to end.
-fn occupy(workers: &Workers<SqliteConnection>) -> (Held, Submitted<()>) {
+fn occupy(workers: &Workers<SqliteConnection>) -> (Held, SubmittedJob<()>) {
     let (held, job) = held();
     let submitted = workers.submit(job).unwrap();
     held.begun.recv().unwrap();
@@ -83,7 +83,7 @@ async fn a_panic_costs_the_connection_and_not_the_thread() {
     let error =
         workers.run(doing, |_| -> Result<(), Error> { panic!("on purpose") }).await.unwrap_err();
     assert!(matches!(error, Error::WorkerDied { doing: "panicking" }), "{error:?}");
-    assert_eq!(error.class(), crate::db::Class::Unknown);
+    assert_eq!(error.class(), crate::db::ErrorClass::Unknown);
     workers.run("asking", |_| Ok(())).await.unwrap();
     assert_eq!(made.load(Ordering::SeqCst), 2);
 }
@@ -129,7 +129,7 @@ async fn a_job_that_never_began_is_taken_back() {
     });
     let error = late.await.unwrap_err();
     assert!(matches!(error, Error::NotBegun { doing: "writing" }), "{error:?}");
-    assert_eq!(error.class(), crate::db::Class::Retry);
+    assert_eq!(error.class(), crate::db::ErrorClass::Retry);
 
     held.end.send(()).unwrap();
     drop(first);
@@ -192,7 +192,7 @@ async fn a_full_queue_refuses_and_a_closed_one_finishes_what_it_has() {
 
 #[tokio::test]
 async fn a_connection_that_cannot_be_made_is_an_answer() {
-    let source = Source::<ConnectionManager<_>>::Own {
+    let source = ConnectionSource::<ConnectionManager<_>>::Own {
         first: None,
         connect: Arc::new(|| Err(Error::CannotOpen { reason: "no".to_owned() })),
     };
@@ -209,7 +209,7 @@ async fn a_pool_replaces_the_connection_of_a_panic() {
     let pool = Pool::builder().max_size(1).build(ConnectionManager::new(":memory:")).unwrap();
     let names = vec!["ledger-reader-0".to_owned(), "ledger-reader-1".to_owned()];
     let workers: Workers<SqliteConnection> =
-        Workers::start(names, Source::Pool(pool), 4, NEVER).unwrap();
+        Workers::start(names, ConnectionSource::Pool(pool), 4, NEVER).unwrap();
     let mark =
         |conn: &mut SqliteConnection| Ok(diesel::sql_query("CREATE TABLE mark (x)").execute(conn)?);
     workers.run("marking", mark).await.unwrap();

@@ -21,9 +21,9 @@ pub const MESSAGE_ID_CHARS_MAX: usize = 255;
 
 /// The number of a letter in its ledger, counted up from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct LetterNo(pub i64);
+pub struct DeadLetterNo(pub i64);
 
-impl fmt::Display for LetterNo {
+impl fmt::Display for DeadLetterNo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -32,7 +32,7 @@ impl fmt::Display for LetterNo {
 /// Who gave a letter up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum LetterOrigin {
+pub enum DeadLetterOrigin {
     /// The relay: it could not be published.
     Relay,
     /// The consumer: it could not be understood, or not be written.
@@ -43,7 +43,7 @@ pub enum LetterOrigin {
     Unroutable,
 }
 
-impl LetterOrigin {
+impl DeadLetterOrigin {
     /// Every origin, in the order of the flow.
     pub const ALL: [Self; 4] = [Self::Relay, Self::Consumer, Self::Broker, Self::Unroutable];
 
@@ -68,7 +68,7 @@ impl LetterOrigin {
 /// Where a letter stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum LetterState {
+pub enum DeadLetterState {
     /// It waits for an operator.
     Open = 0,
     /// It was published again, or its requests had ended meanwhile.
@@ -79,7 +79,7 @@ pub enum LetterState {
     Discarded = 3,
 }
 
-impl LetterState {
+impl DeadLetterState {
     /// Every state, in the order of its number.
     pub const ALL: [Self; 4] = [Self::Open, Self::Replayed, Self::Parked, Self::Discarded];
 
@@ -115,11 +115,11 @@ impl LetterState {
 
 /// A letter on its way into the ledger.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NewLetter {
+pub struct NewDeadLetter {
     /// The same for every copy of the same message, and for no other.
     pub digest: [u8; 32],
     /// Who gave it up.
-    pub origin: LetterOrigin,
+    pub origin: DeadLetterOrigin,
     /// Why, for people; at most [`TEXT_CHARS_MAX`] characters.
     pub reason: String,
     /// Attempts that failed.
@@ -142,9 +142,9 @@ pub struct NewLetter {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetter {
     /// Its number.
-    pub no: LetterNo,
+    pub no: DeadLetterNo,
     /// Who gave it up, the last time.
-    pub origin: LetterOrigin,
+    pub origin: DeadLetterOrigin,
     /// Why, the last time.
     pub reason: String,
     /// Attempts that failed, the last time.
@@ -160,7 +160,7 @@ pub struct DeadLetter {
     /// How often it arrived in the ledger; copies count.
     pub arrivals: u32,
     /// Where it stands.
-    pub state: LetterState,
+    pub state: DeadLetterState,
     /// Since when, epoch milliseconds.
     pub changed_at_ms: i64,
     /// What an operator wrote on it.
@@ -169,7 +169,7 @@ pub struct DeadLetter {
 
 /// A letter with everything that is kept of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WholeLetter {
+pub struct DeadLetterContent {
     /// The letter.
     pub letter: DeadLetter,
     /// Its body, or the beginning of it.
@@ -178,7 +178,7 @@ pub struct WholeLetter {
     pub requests: Vec<RequestId>,
 }
 
-impl WholeLetter {
+impl DeadLetterContent {
     /// Whether the end of the body is missing.
     #[must_use]
     pub fn is_cut(&self) -> bool {
@@ -188,7 +188,7 @@ impl WholeLetter {
 
 /// What the ledger did with a letter that it was given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kept {
+pub enum KeepOutcome {
     /// It had not seen it before.
     New,
     /// It had been replayed, and is open again.
@@ -199,18 +199,18 @@ pub enum Kept {
 
 /// Which letters to list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct LetterFilter {
+pub struct DeadLetterFilter {
     /// Only those in this state.
-    pub state: Option<LetterState>,
+    pub state: Option<DeadLetterState>,
     /// Only those of this origin.
-    pub origin: Option<LetterOrigin>,
+    pub origin: Option<DeadLetterOrigin>,
     /// Only those with a smaller number: the last one of the page before.
-    pub before: Option<LetterNo>,
+    pub before: Option<DeadLetterNo>,
     /// Only those that this request is in.
     pub request: Option<RequestId>,
 }
 
-impl LetterFilter {
+impl DeadLetterFilter {
     /// Those that a request is in.
     #[must_use]
     pub fn with(request: RequestId) -> Self {
@@ -221,15 +221,15 @@ impl LetterFilter {
 /// A change of state that an operator wants. It happens only if the letter is as it was seen: one
 /// that died again meanwhile must not be called replayed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LetterTurn {
+pub struct DeadLetterTransition {
     /// Which letter.
-    pub no: LetterNo,
+    pub no: DeadLetterNo,
     /// The state that was seen.
-    pub from: LetterState,
+    pub from: DeadLetterState,
     /// The arrivals that were seen.
     pub arrivals: u32,
     /// The state it is to have.
-    pub to: LetterState,
+    pub to: DeadLetterState,
     /// Written on it; `None` leaves what is there.
     pub note: Option<String>,
     /// When, epoch milliseconds.
@@ -238,7 +238,7 @@ pub struct LetterTurn {
 
 /// How many letters there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct LetterCounts {
+pub struct DeadLetterCounts {
     /// Those that wait for an operator.
     pub open: u64,
     /// Those that were published again.
@@ -261,14 +261,14 @@ mod tests {
 
     #[test]
     fn names_and_numbers_read_back() {
-        for origin in LetterOrigin::ALL {
-            assert_eq!(LetterOrigin::from_name(origin.name()), Some(origin));
+        for origin in DeadLetterOrigin::ALL {
+            assert_eq!(DeadLetterOrigin::from_name(origin.name()), Some(origin));
         }
-        for state in LetterState::ALL {
-            assert_eq!(LetterState::from_db(state.to_db()), Some(state));
+        for state in DeadLetterState::ALL {
+            assert_eq!(DeadLetterState::from_db(state.to_db()), Some(state));
         }
-        assert_eq!(LetterOrigin::from_name("moon"), None);
-        assert_eq!(LetterState::from_db(4), None);
+        assert_eq!(DeadLetterOrigin::from_name("moon"), None);
+        assert_eq!(DeadLetterState::from_db(4), None);
     }
 
     #[test]

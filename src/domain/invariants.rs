@@ -114,7 +114,7 @@ pub struct FailureFacts {
 
 /// How a gate's memory of one order compares with the ledger's row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GateSays {
+pub enum GateView {
     /// The gate has it as an order.
     Ordered,
     /// The gate waits for the ledger's answer.
@@ -134,21 +134,21 @@ pub struct Checker {
     violations: Vec<Violation>,
     num_violations: u64,
     num_orders: u64,
-    sku: Option<OfSku>,
+    sku: Option<SkuTotals>,
 }
 
 #[derive(Debug)]
-struct OfSku {
+struct SkuTotals {
     facts: SkuFacts,
     live_units: i64,
     num_orders: u64,
     num_live_buyers: u64,
     num_gate_ordered: u64,
-    buyer: Option<OfBuyer>,
+    buyer: Option<BuyerTotals>,
 }
 
 #[derive(Debug)]
-struct OfBuyer {
+struct BuyerTotals {
     id: BuyerId,
     last_slot: i64,
     live_orders: u64,
@@ -170,7 +170,7 @@ impl Checker {
             let detail = format!("sku {}: {} units left", facts.sku, facts.available);
             self.report(InvariantId::NoOversell, detail);
         }
-        self.sku = Some(OfSku {
+        self.sku = Some(SkuTotals {
             facts,
             live_units: 0,
             num_orders: 0,
@@ -182,13 +182,13 @@ impl Checker {
 
     /// Reads the next order of the SKU, sorted by buyer and slot, and what its gate says of it
     /// (`None`: no gate was asked).
-    pub fn order(&mut self, order: &Order, gate: Option<GateSays>) {
+    pub fn order(&mut self, order: &Order, gate: Option<GateView>) {
         let Some(mut sku) = self.sku.take() else { return };
         self.num_orders += 1;
         sku.num_orders += 1;
         if sku.buyer.as_ref().is_none_or(|buyer| buyer.id != order.buyer) {
             self.end_buyer(&mut sku);
-            sku.buyer = Some(OfBuyer {
+            sku.buyer = Some(BuyerTotals {
                 id: order.buyer,
                 last_slot: i64::MIN,
                 live_orders: 0,
@@ -224,15 +224,15 @@ impl Checker {
         }
     }
 
-    fn check_gate(&mut self, sku: &mut OfSku, order: &Order, gate: Option<GateSays>) {
+    fn check_gate(&mut self, sku: &mut SkuTotals, order: &Order, gate: Option<GateView>) {
         match gate {
-            None | Some(GateSays::Queued) => {}
-            Some(GateSays::Ordered) => sku.num_gate_ordered += 1,
-            Some(GateSays::Failed) => self.report(
+            None | Some(GateView::Queued) => {}
+            Some(GateView::Ordered) => sku.num_gate_ordered += 1,
+            Some(GateView::Failed) => self.report(
                 InvariantId::StatusMonotone,
                 format!("request {}: an order that its gate reports as failed", order.request),
             ),
-            Some(GateSays::Unknown) => self.report(
+            Some(GateView::Unknown) => self.report(
                 InvariantId::StockConserved,
                 format!("request {}: an order that its gate does not know", order.request),
             ),
@@ -288,7 +288,7 @@ impl Checker {
         }
     }
 
-    fn end_buyer(&mut self, sku: &mut OfSku) {
+    fn end_buyer(&mut self, sku: &mut SkuTotals) {
         let Some(buyer) = sku.buyer.take() else { return };
         if buyer.live_orders > 0 {
             sku.num_live_buyers += 1;
@@ -307,7 +307,13 @@ impl Checker {
         }
     }
 
-    fn check_gates(&mut self, sku: &OfSku, gates: GateFacts, failures: FailureFacts, now_ms: i64) {
+    fn check_gates(
+        &mut self,
+        sku: &SkuTotals,
+        gates: GateFacts,
+        failures: FailureFacts,
+        now_ms: i64,
+    ) {
         let name = sku.facts.sku;
         if gates.num_ordered > sku.num_gate_ordered {
             let detail = format!(

@@ -19,15 +19,15 @@ pub mod verdict;
 
 pub use book::{Book, BookSnapshot, Counting};
 pub use dead_letter::{
-    DeadLetter, Kept, LetterCounts, LetterFilter, LetterNo, LetterOrigin, LetterState, LetterTurn,
-    NewLetter, WholeLetter,
+    DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
+    DeadLetterOrigin, DeadLetterState, DeadLetterTransition, KeepOutcome, NewDeadLetter,
 };
 pub use ids::{BucketNo, BuyerId, Epoch, RequestId, SaleId, SkuId, SkuNo, TraceId};
 pub use invariants::InvariantId;
 pub use loans::Loan;
-pub use order::{Failure, Journey, Order, OrderIntent, OrderState};
-pub use placing::{Examination, Outcome};
+pub use order::{Failure, Order, OrderIntent, OrderState, OrderTimeline};
+pub use placing::{Examination, PlaceOutcome};
 pub use policy::Policy;
 pub use reservation::Reservation;
 pub use sale::{Phase, Sale, SaleDraft, Sku, SkuDraft};
-pub use verdict::{Refusal, Standing, Verdict};
+pub use verdict::{Refusal, RequestStatus, Verdict};

@@ -133,7 +133,7 @@ pub struct Order {
 
 /// An order with its way from the click into the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Journey {
+pub struct OrderTimeline {
     /// The order; `placed_at_ms` is when its way began.
     pub order: Order,
     /// The trace of the click.

@@ -12,7 +12,7 @@ use super::verdict::Refusal;
 
 /// What became of one intent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum PlaceOutcome {
     /// The order was written.
     Placed(Order),
     /// The order was there already, by the same request: success.
@@ -23,7 +23,7 @@ pub enum Outcome {
     Unavailable,
 }
 
-impl Outcome {
+impl PlaceOutcome {
     /// The order, where there is one.
     #[must_use]
     pub fn order(&self) -> Option<&Order> {
@@ -52,33 +52,34 @@ pub struct Examination {
 impl Examination {
     /// Decides one intent by what is here. `None`: it may be written.
     #[must_use]
-    pub fn judge(&self, intent: &OrderIntent) -> Option<Outcome> {
+    pub fn judge(&self, intent: &OrderIntent) -> Option<PlaceOutcome> {
         if let Some(reason) = self.failures.get(&intent.request) {
-            return Some(Outcome::Refused(*reason));
+            return Some(PlaceOutcome::Refused(*reason));
         }
         if let Some(order) = self.orders.get(&intent.request) {
             return Some(if order.answers(intent) {
-                Outcome::Repeat(*order)
+                PlaceOutcome::Repeat(*order)
             } else {
-                Outcome::Refused(Refusal::RequestIdReused)
+                PlaceOutcome::Refused(Refusal::RequestIdReused)
             });
         }
         let buyer = (intent.sku, intent.buyer);
         if let (0, Some(first)) = (intent.slot, self.firsts.get(&buyer)) {
-            return Some(Outcome::Refused(Refusal::AlreadyPurchased { first: *first }));
+            return Some(PlaceOutcome::Refused(Refusal::AlreadyPurchased { first: *first }));
         }
         let owned = self.owned(intent);
         if let Some(limit) = intent.quota
             && owned.saturating_add(intent.quantity) > limit
         {
-            return Some(Outcome::Refused(Refusal::QuotaExceeded { owned, limit }));
+            return Some(PlaceOutcome::Refused(Refusal::QuotaExceeded { owned, limit }));
         }
-        (self.available(intent) < intent.quantity).then_some(Outcome::Refused(Refusal::SoldOut))
+        (self.available(intent) < intent.quantity)
+            .then_some(PlaceOutcome::Refused(Refusal::SoldOut))
     }
 
     /// Decides one intent and enters it when it may be written, so that two intents of one batch
     /// see each other. `None`: it may be written.
-    pub fn admit(&mut self, intent: &OrderIntent) -> Option<Outcome> {
+    pub fn admit(&mut self, intent: &OrderIntent) -> Option<PlaceOutcome> {
         let judged = self.judge(intent);
         if judged.is_none() {
             let buyer = (intent.sku, intent.buyer);
@@ -123,8 +124,8 @@ mod tests {
     fn the_same_request_twice_in_a_batch_is_written_once() {
         let mut seen = with_stock(5);
         assert_eq!(seen.admit(&intent(1, 1, 1)), None);
-        assert!(matches!(seen.admit(&intent(1, 1, 1)), Some(Outcome::Repeat(_))));
-        let reused = Some(Outcome::Refused(Refusal::RequestIdReused));
+        assert!(matches!(seen.admit(&intent(1, 1, 1)), Some(PlaceOutcome::Repeat(_))));
+        let reused = Some(PlaceOutcome::Refused(Refusal::RequestIdReused));
         assert_eq!(seen.admit(&intent(1, 1, 2)), reused);
         assert_eq!(seen.admit(&intent(1, 2, 1)), reused);
     }
@@ -132,8 +133,8 @@ mod tests {
     #[test]
     fn the_last_unit_goes_to_the_first_who_fits() {
         let mut seen = with_stock(1);
-        assert_eq!(seen.admit(&intent(1, 1, 2)), Some(Outcome::Refused(Refusal::SoldOut)));
+        assert_eq!(seen.admit(&intent(1, 1, 2)), Some(PlaceOutcome::Refused(Refusal::SoldOut)));
         assert_eq!(seen.admit(&intent(2, 2, 1)), None);
-        assert_eq!(seen.admit(&intent(3, 3, 1)), Some(Outcome::Refused(Refusal::SoldOut)));
+        assert_eq!(seen.admit(&intent(3, 3, 1)), Some(PlaceOutcome::Refused(Refusal::SoldOut)));
     }
 }

@@ -59,7 +59,7 @@ impl Refusal {
 
 /// What a gate remembers of a request that it accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum RequestStatus {
     /// Units are taken; the ledger has not answered yet.
     Queued,
     /// The ledger has the order.
@@ -81,7 +81,7 @@ pub enum Verdict {
     /// Units are taken for this request.
     Reserved,
     /// This request was accepted before; nothing was taken again.
-    Repeat(Standing),
+    Repeat(RequestStatus),
     /// No, for good.
     Refused(Refusal),
     /// The asker knows another opening of the sale than the bucket; nothing was decided.

@@ -17,8 +17,8 @@ use utoipa::openapi::security::{
 use utoipa::openapi::{ContentBuilder, OpenApi as Document, Ref, ResponseBuilder};
 use utoipa_swagger_ui::Config;
 
-use super::problem::{Code, Problem};
-use super::routes::{Access, Described, Entry, INTERNAL, PUBLIC};
+use super::routes::{Described, INTERNAL, PUBLIC, RouteAccess, RouteEntry};
+use crate::http::middleware::problem::{Problem, ProblemCode};
 
 static TEXT: LazyLock<web::Bytes> = LazyLock::new(|| {
     let text = serde_json::to_vec(&described()).unwrap_or_default();
@@ -47,7 +47,7 @@ pub fn described() -> Document {
     document
 }
 
-fn operation<'d>(document: &'d mut Document, entry: &Entry) -> Option<&'d mut Operation> {
+fn operation<'d>(document: &'d mut Document, entry: &RouteEntry) -> Option<&'d mut Operation> {
     let item = document.paths.paths.get_mut(&documented_path(entry.path))?;
     if entry.method == "GET" { item.get.as_mut() } else { item.post.as_mut() }
 }
@@ -58,21 +58,21 @@ pub fn documented_path(path: &str) -> String {
     path.replace(":.*}", "}")
 }
 
-fn add_security(operation: &mut Operation, access: Access) {
+fn add_security(operation: &mut Operation, access: RouteAccess) {
     let schemes: &[&str] = match access {
-        Access::Open => return,
-        Access::Buyer => &["buyer", "buyer_header"],
-        Access::Admin => &["operator"],
+        RouteAccess::Open => return,
+        RouteAccess::Buyer => &["buyer", "buyer_header"],
+        RouteAccess::Admin => &["operator"],
     };
     let one_of = schemes.iter().map(|name| SecurityRequirement::new(*name, [] as [&str; 0]));
     operation.security = Some(one_of.collect());
 }
 
-fn add_refusals(operation: &mut Operation, entry: &Entry) {
-    let by_access: &[Code] = match entry.access {
-        Access::Open => &[],
-        Access::Buyer => &[Code::Unauthenticated],
-        Access::Admin => &[Code::Unauthenticated, Code::Forbidden],
+fn add_refusals(operation: &mut Operation, entry: &RouteEntry) {
+    let by_access: &[ProblemCode] = match entry.access {
+        RouteAccess::Open => &[],
+        RouteAccess::Buyer => &[ProblemCode::Unauthenticated],
+        RouteAccess::Admin => &[ProblemCode::Unauthenticated, ProblemCode::Forbidden],
     };
     let codes = || by_access.iter().chain(entry.refusals);
     for code in codes() {
@@ -117,9 +117,9 @@ pub async fn to_page() -> HttpResponse {
 pub async fn page(file: web::Path<String>) -> Result<HttpResponse, Problem> {
     let found = utoipa_swagger_ui::serve(&file, Arc::clone(&PAGE)).map_err(|error| {
         tracing::error!(%error, "the page of the interface could not be written");
-        Code::Internal
+        ProblemCode::Internal
     })?;
-    let file = found.ok_or(Code::NotFound)?;
+    let file = found.ok_or(ProblemCode::NotFound)?;
     let mut answer = HttpResponse::Ok();
     answer.insert_header((CONTENT_TYPE, file.content_type));
     if file.gzpipped {

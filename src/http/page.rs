@@ -1,6 +1,6 @@
 //! Lists in pages: how many, from where on, and whether there are more.
 
-use super::problem::Problem;
+use crate::http::middleware::problem::Problem;
 
 /// The number of rows asked for.
 pub fn limit(asked: Option<u32>, default: u32, max: u32) -> Result<u32, Problem> {

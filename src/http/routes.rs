@@ -5,20 +5,19 @@ use actix_web::web::{self, ServiceConfig};
 use actix_web::{HttpRequest, Resource, Route, guard};
 use utoipa::OpenApi;
 
-use super::problem::{Code, Problem};
-use super::views::ProblemView;
-use super::watch::{trace_of, watch};
-use super::{
-    admin_dead_letters, admin_ops, admin_rebuild, admin_sales, buy, health, openapi, orders,
-    request_ids, requests, sales,
-};
+use super::openapi;
+use crate::http::buyers::views::ProblemView;
+use crate::http::buyers::{buy, orders, request_ids, requests, sales};
+use crate::http::middleware::problem::{Problem, ProblemCode};
+use crate::http::middleware::watch::{trace_of, watch};
+use crate::http::operators::{dead_letters, health, ops, rebuild, sales as admin_sales};
 
 /// The buy route.
 pub const BUY: &str = "/v1/buy/{path_id}";
 
 /// Who may use a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
+pub enum RouteAccess {
     /// Anybody.
     Open,
     /// A buyer; the handler asks for the credentials.
@@ -29,15 +28,15 @@ pub enum Access {
 
 /// One route.
 #[derive(Debug)]
-pub struct Entry {
+pub struct RouteEntry {
     /// The HTTP method; `GET` answers `HEAD` too.
     pub method: &'static str,
     /// The path, in the pattern language of actix-web.
     pub path: &'static str,
     /// Who may use it.
-    pub access: Access,
+    pub access: RouteAccess,
     /// How it may refuse, besides what its access and every route may answer.
-    pub refusals: &'static [Code],
+    pub refusals: &'static [ProblemCode],
     mount: fn(Route) -> Route,
 }
 
@@ -48,11 +47,11 @@ macro_rules! tables {
             [$($code:ident)*];)+
     })+) => {
         $($(#[$doc])*
-        pub const $table: &[Entry] = &[$(Entry {
+        pub const $table: &[RouteEntry] = &[$(RouteEntry {
             method: $method,
             path: $path,
-            access: Access::$access,
-            refusals: &[$(Code::$code),*],
+            access: RouteAccess::$access,
+            refusals: &[$(ProblemCode::$code),*],
             mount: |route| route.to($module::$handler),
         },)+];)+
 
@@ -97,7 +96,7 @@ tables! {
         "GET" "/livez", Open => health::live, [];
         "GET" "/readyz", Open => health::ready, [NotReady];
         "GET" "/healthz", Open => health::healthz, [NotReady];
-        "GET" "/metrics", Admin => admin_ops::metrics, [];
+        "GET" "/metrics", Admin => ops::metrics, [];
         "GET" "/admin/v1/sales", Admin => admin_sales::list, [];
         "POST" "/admin/v1/sales", Admin => admin_sales::create, [InvalidRequest SaleExists Busy];
         "GET" "/admin/v1/sales/{sale_id}", Admin => admin_sales::show, [UnknownSku];
@@ -110,34 +109,34 @@ tables! {
         "POST" "/admin/v1/sales/{sale_id}/close", Admin => admin_sales::close, [
             UnknownSku PhaseConflict Busy
         ];
-        "POST" "/admin/v1/sales/{sale_id}/rebuild", Admin => admin_rebuild::rebuild, [
+        "POST" "/admin/v1/sales/{sale_id}/rebuild", Admin => rebuild::rebuild, [
             InvalidRequest UnknownSku NoBuckets Busy
         ];
         "GET" "/admin/v1/sales/{sale_id}/funnel", Admin => admin_sales::funnel, [UnknownSku];
-        "GET" "/admin/v1/actors", Admin => admin_ops::actors, [];
-        "GET" "/admin/v1/stats", Admin => admin_ops::stats, [];
-        "POST" "/admin/v1/audit", Admin => admin_ops::check, [InvalidRequest UnknownSku Busy];
-        "GET" "/admin/v1/requests/{request_id}/trace", Admin => admin_ops::trace, [
+        "GET" "/admin/v1/actors", Admin => ops::actors, [];
+        "GET" "/admin/v1/stats", Admin => ops::stats, [];
+        "POST" "/admin/v1/audit", Admin => ops::check, [InvalidRequest UnknownSku Busy];
+        "GET" "/admin/v1/requests/{request_id}/trace", Admin => ops::trace, [
             InvalidRequest NotFound Busy
         ];
-        "GET" "/admin/v1/dead-letters", Admin => admin_dead_letters::list, [InvalidRequest Busy];
-        "GET" "/admin/v1/dead-letters/{letter_id}", Admin => admin_dead_letters::show, [
+        "GET" "/admin/v1/dead-letters", Admin => dead_letters::list, [InvalidRequest Busy];
+        "GET" "/admin/v1/dead-letters/{letter_id}", Admin => dead_letters::show, [
             UnknownLetter Busy
         ];
-        "POST" "/admin/v1/dead-letters/{letter_id}/replay", Admin => admin_dead_letters::put_back, [
+        "POST" "/admin/v1/dead-letters/{letter_id}/replay", Admin => dead_letters::put_back, [
             UnknownLetter LetterNotReplayable NoBroker BrokerAway Busy
         ];
-        "POST" "/admin/v1/dead-letters/{letter_id}/park", Admin => admin_dead_letters::park, [
+        "POST" "/admin/v1/dead-letters/{letter_id}/park", Admin => dead_letters::park, [
             InvalidRequest UnknownLetter LetterConflict Busy
         ];
-        "POST" "/admin/v1/dead-letters/{letter_id}/discard", Admin => admin_dead_letters::discard, [
+        "POST" "/admin/v1/dead-letters/{letter_id}/discard", Admin => dead_letters::discard, [
             InvalidRequest UnknownLetter LetterNotReplayable LetterConflict LetterOrdered Busy
         ];
     }
 }
 
 /// Enters the routes of a table.
-pub fn mount(table: &'static [Entry], config: &mut ServiceConfig) {
+pub fn mount(table: &'static [RouteEntry], config: &mut ServiceConfig) {
     for (index, entry) in table.iter().enumerate() {
         let (path, access) = (entry.path, entry.access);
         if table.iter().take(index).any(|earlier| earlier.path == path) {
@@ -155,7 +154,7 @@ pub fn mount(table: &'static [Entry], config: &mut ServiceConfig) {
 }
 
 /// All methods of one path, and the answer to the others.
-fn resource(table: &'static [Entry], path: &'static str) -> Resource {
+fn resource(table: &'static [RouteEntry], path: &'static str) -> Resource {
     let mut methods = Vec::new();
     let mut resource = web::resource(path);
     for entry in table.iter().filter(|entry| entry.path == path) {
@@ -198,9 +197,9 @@ mod tests {
 
     #[test]
     fn operators_routes_are_on_the_internal_listener_only() {
-        assert!(PUBLIC.iter().all(|entry| entry.access != Access::Admin));
+        assert!(PUBLIC.iter().all(|entry| entry.access != RouteAccess::Admin));
         let open: Vec<_> =
-            INTERNAL.iter().filter(|e| e.access != Access::Admin).map(|e| e.path).collect();
+            INTERNAL.iter().filter(|e| e.access != RouteAccess::Admin).map(|e| e.path).collect();
         assert_eq!(open, ["/livez", "/readyz", "/healthz"]);
     }
 }

@@ -9,14 +9,14 @@ use actix_web::dev::{Server, ServerHandle};
 use actix_web::web::{Data, PathConfig, QueryConfig};
 use actix_web::{App, HttpServer, web};
 
-use super::auth::NoSecret;
-use super::problem::Problem;
-use super::routes::{Entry, INTERNAL, PUBLIC, mount};
-use super::state::{Parts, State};
-use super::watch::no_such_path;
+use super::routes::{INTERNAL, PUBLIC, RouteEntry, mount};
+use super::state::{HttpDeps, HttpState};
 use crate::config::Settings;
 use crate::db;
-use crate::shutdown::spawn_server;
+use crate::http::buyers::auth::NoSecret;
+use crate::http::middleware::problem::Problem;
+use crate::http::middleware::watch::no_such_path;
+use crate::runtime::shutdown::spawn_server;
 
 /// How long a client may take to send the head of a request.
 const HEAD_DEADLINE: Duration = Duration::from_secs(5);
@@ -62,17 +62,17 @@ fn remedy(error: &io::Error, key: &str) -> String {
 }
 
 /// The open listeners.
-pub struct Servers {
+pub struct Listeners {
     /// Where buyers come in, in a role that sells; the port is never 0.
     pub public: Option<SocketAddr>,
     /// Where operators, probes and collectors come in; the port is never 0.
     pub internal: SocketAddr,
-    state: Data<State>,
+    state: Data<HttpState>,
     /// Buyers first.
     handles: Vec<ServerHandle>,
 }
 
-impl Servers {
+impl Listeners {
     /// Readiness off: whoever balances load sends nobody any more, and event streams end.
     pub fn set_not_ready(&self) {
         self.state.set_not_ready();
@@ -88,26 +88,26 @@ impl Servers {
 }
 
 /// What differs between the two.
-struct Plan {
-    table: &'static [Entry],
+struct ListenerPlan {
+    table: &'static [RouteEntry],
     address: SocketAddr,
     key: &'static str,
     workers: usize,
     connections_max: usize,
 }
 
-/// Opens the listeners of the role; they answer until [`Servers::stop`]. Signals are left to the
+/// Opens the listeners of the role; they answer until [`Listeners::stop`]. Signals are left to the
 /// caller; a stop waits for running requests up to `shutdown.deadline_ms`.
-pub async fn start(settings: &Settings, parts: Parts) -> Result<Servers, Error> {
-    let state = Data::new(State::new(settings, parts).await?);
-    let public = Plan {
+pub async fn start(settings: &Settings, deps: HttpDeps) -> Result<Listeners, Error> {
+    let state = Data::new(HttpState::new(settings, deps).await?);
+    let public = ListenerPlan {
         table: PUBLIC,
         address: settings.http.bind,
         key: "http.bind",
         workers: settings.http.workers_effective(),
         connections_max: settings.http.connections_max,
     };
-    let internal = Plan {
+    let internal = ListenerPlan {
         table: INTERNAL,
         address: settings.internal.bind,
         key: "internal.bind",
@@ -121,11 +121,11 @@ pub async fn start(settings: &Settings, parts: Parts) -> Result<Servers, Error> 
     let servers: Vec<Server> = buyers.into_iter().chain([operators]).collect();
     let handles = servers.iter().map(Server::handle).collect();
     servers.into_iter().for_each(spawn_server);
-    Ok(Servers { public, internal, state, handles })
+    Ok(Listeners { public, internal, state, handles })
 }
 
 /// Binds without answering yet, so that nobody is served when the other address is taken.
-fn bind(state: &Data<State>, plan: &Plan) -> Result<(SocketAddr, Server), Error> {
+fn bind(state: &Data<HttpState>, plan: &ListenerPlan) -> Result<(SocketAddr, Server), Error> {
     let settings = &state.settings;
     let (table, shared) = (plan.table, state.clone());
     let app = move || {

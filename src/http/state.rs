@@ -6,31 +6,31 @@ use std::time::Instant;
 
 use secrecy::ExposeSecret;
 
-use super::admin_auth::AdminAuth;
-use super::auth::BuyerAuth;
-use super::meter::BuyMeter;
-use super::sales::SalePages;
 use super::server::Error;
 use crate::actors::{ActorSystem, GateHandle};
-use crate::catalog::Catalog;
-use crate::clock::SharedClock;
 use crate::config::Settings;
 use crate::db::{self, Ledger};
-use crate::dead_letters::DeadLetterDesk;
-use crate::metrics::Metrics;
-use crate::sales_desk::SalesDesk;
+use crate::http::buyers::auth::BuyerAuth;
+use crate::http::buyers::meter::BuyMeter;
+use crate::http::buyers::request_tokens::RequestTokens;
+use crate::http::buyers::sales::SalePages;
+use crate::http::operators::auth::AdminAuth;
+use crate::observe::metrics::Metrics;
+use crate::runtime::clock::SharedClock;
+use crate::services::catalog::Catalog;
+use crate::services::dead_letters::DeadLetterService;
+use crate::services::sales::SalesService;
 use crate::stock::Stock;
 use crate::tier::Pipeline;
-use crate::tokens::RequestTokens;
 
 /// The running system that the interface stands in front of.
-pub struct Parts {
+pub struct HttpDeps {
     /// The sales as buyers see them.
     pub catalog: Arc<Catalog>,
     /// The way to the gates.
     pub gates: GateHandle,
     /// The operators' verbs.
-    pub desk: SalesDesk,
+    pub desk: SalesService,
     /// Where orders are true; never read on the way of a purchase.
     pub ledger: Arc<dyn Ledger>,
     /// Where units are counted.
@@ -46,13 +46,13 @@ pub struct Parts {
 }
 
 /// What handlers reach: the system, and what the interface makes of the settings once.
-pub struct State {
+pub struct HttpState {
     /// The running system.
-    pub parts: Parts,
+    pub deps: HttpDeps,
     /// The settings in effect.
     pub settings: Settings,
     /// The operators' verbs on dead letters.
-    pub letters: DeadLetterDesk,
+    pub letters: DeadLetterService,
     /// Request ids.
     pub tokens: RequestTokens,
     /// Who is the buyer.
@@ -68,27 +68,27 @@ pub struct State {
     ready: AtomicBool,
 }
 
-impl State {
+impl HttpState {
     /// Reads secrets and takes a process number from the ledger.
-    pub async fn new(settings: &Settings, parts: Parts) -> Result<Self, Error> {
-        let letters = DeadLetterDesk::new(
-            Arc::clone(&parts.ledger),
-            Arc::clone(&parts.stock),
-            Arc::clone(&parts.clock),
-            parts.pipeline.as_ref(),
+    pub async fn new(settings: &Settings, deps: HttpDeps) -> Result<Self, Error> {
+        let letters = DeadLetterService::new(
+            Arc::clone(&deps.ledger),
+            Arc::clone(&deps.stock),
+            Arc::clone(&deps.clock),
+            deps.pipeline.as_ref(),
             settings.amqp.queues,
         );
         Ok(Self {
             letters,
-            tokens: tokens(settings, parts.ledger.as_ref()).await?,
+            tokens: tokens(settings, deps.ledger.as_ref()).await?,
             buyer_auth: BuyerAuth::new(&settings.auth)?,
             admin_auth: AdminAuth::new(&settings.admin, &settings.internal),
-            buy_meter: BuyMeter::new(&parts.metrics),
+            buy_meter: BuyMeter::new(&deps.metrics),
             pages: SalePages::new(settings.http.sales_refresh_ms),
-            opened: parts.clock.now(),
+            opened: deps.clock.now(),
             settings: settings.clone(),
             ready: AtomicBool::new(true),
-            parts,
+            deps,
         })
     }
 

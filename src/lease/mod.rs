@@ -18,7 +18,7 @@ pub use sole::SoleLease;
 
 /// What came of asking for a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Hold {
+pub enum LeaseGrant {
     /// It is the asker's.
     Held {
         /// To be given up at this time of the asker's clock unless it was renewed; nobody else has
@@ -32,7 +32,7 @@ pub enum Hold {
     },
 }
 
-impl Hold {
+impl LeaseGrant {
     /// Whether it is the asker's at this time.
     #[must_use]
     pub fn is_held(&self, now: Instant) -> bool {
@@ -55,7 +55,7 @@ pub struct Error {
 pub trait Lease: Send + Sync {
     /// Takes or renews a lease. `holder` names one start of one process. Renew after a third of
     /// `ttl`; when a renewal fails, the lease is held until the last `until`.
-    async fn hold(&self, name: &str, holder: &str, ttl: Duration) -> Result<Hold, Error>;
+    async fn hold(&self, name: &str, holder: &str, ttl: Duration) -> Result<LeaseGrant, Error>;
 
     /// Ends a lease early, if the holder still has it.
     async fn release(&self, name: &str, holder: &str) -> Result<(), Error>;

@@ -8,9 +8,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use redis::Value;
 
-use super::{Error, Hold, Lease};
-use crate::clock::SharedClock;
-use crate::redis_link::{Lane, Links};
+use super::{Error, Lease, LeaseGrant};
+use crate::redis::transport::{ConnectionPool, ConnectionPurpose};
+use crate::runtime::clock::SharedClock;
 
 /// A full Redis must still be able to change hands.
 const HOLD: &str = "#!lua flags=allow-oom
@@ -29,7 +29,7 @@ const MARGIN: u32 = 10;
 /// Leases in Redis.
 #[derive(Debug)]
 pub struct RedisLease {
-    links: Links,
+    links: ConnectionPool,
     namespace: String,
     clock: SharedClock,
 }
@@ -37,7 +37,7 @@ pub struct RedisLease {
 impl RedisLease {
     /// Leases under keys that begin with `namespace`.
     #[must_use]
-    pub fn new(links: Links, namespace: &str, clock: SharedClock) -> Self {
+    pub fn new(links: ConnectionPool, namespace: &str, clock: SharedClock) -> Self {
         Self { links, namespace: namespace.to_owned(), clock }
     }
 
@@ -45,7 +45,7 @@ impl RedisLease {
         let key = format!("{}:lease:{name}", self.namespace);
         let mut command = redis::cmd("EVAL");
         command.arg(script).arg(1).arg(&key).arg(args);
-        let answers = self.links.call(Lane::Results, &key, &[command]).await;
+        let answers = self.links.call(ConnectionPurpose::Results, &key, &[command]).await;
         let failed = |reason| Error { name: name.to_owned(), reason };
         let answer = answers.map_err(|error| failed(error.to_string()))?.pop();
         let answer = answer.ok_or_else(|| failed("no answer".to_owned()))?;
@@ -55,14 +55,14 @@ impl RedisLease {
 
 #[async_trait]
 impl Lease for RedisLease {
-    async fn hold(&self, name: &str, holder: &str, ttl: Duration) -> Result<Hold, Error> {
+    async fn hold(&self, name: &str, holder: &str, ttl: Duration) -> Result<LeaseGrant, Error> {
         // Redis begins to count later than this.
         let until = self.clock.now() + ttl / MARGIN * (MARGIN - 1);
         let ttl_ms = ttl.as_millis().max(1).to_string();
         match self.run(HOLD, name, &[holder, &ttl_ms]).await? {
-            Value::Int(0) => Ok(Hold::Held { until }),
+            Value::Int(0) => Ok(LeaseGrant::Held { until }),
             Value::BulkString(by) => {
-                Ok(Hold::Taken { by: String::from_utf8_lossy(&by).into_owned() })
+                Ok(LeaseGrant::Taken { by: String::from_utf8_lossy(&by).into_owned() })
             }
             other => Err(Error { name: name.to_owned(), reason: format!("answer {other:?}") }),
         }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Error, Hold, Lease};
-use crate::clock::SharedClock;
+use super::{Error, Lease, LeaseGrant};
+use crate::runtime::clock::SharedClock;
 
 /// Held by whoever asks.
 #[derive(Debug)]
@@ -23,8 +23,8 @@ impl SoleLease {
 
 #[async_trait]
 impl Lease for SoleLease {
-    async fn hold(&self, _name: &str, _holder: &str, ttl: Duration) -> Result<Hold, Error> {
-        Ok(Hold::Held { until: self.clock.now() + ttl })
+    async fn hold(&self, _name: &str, _holder: &str, ttl: Duration) -> Result<LeaseGrant, Error> {
+        Ok(LeaseGrant::Held { until: self.clock.now() + ttl })
     }
 
     async fn release(&self, _name: &str, _holder: &str) -> Result<(), Error> {
@@ -37,7 +37,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::clock::{Clock, ManualClock};
+    use crate::runtime::clock::{Clock, ManualClock};
 
     #[test]
     fn it_is_held_for_its_time() {
@@ -45,12 +45,12 @@ mod tests {
         let lease = SoleLease::new(clock.clone());
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let ttl = Duration::from_secs(1);
-        let hold = runtime.block_on(lease.hold("keeper", "one", ttl)).unwrap();
+        let hold = runtime.block_on(lease.hold("loader", "one", ttl)).unwrap();
         assert!(hold.is_held(clock.now()));
         clock.advance(ttl);
         assert!(!hold.is_held(clock.now()));
-        let taken = Hold::Taken { by: "two".to_owned() };
+        let taken = LeaseGrant::Taken { by: "two".to_owned() };
         assert!(!taken.is_held(clock.now()));
-        runtime.block_on(lease.release("keeper", "one")).unwrap();
+        runtime.block_on(lease.release("loader", "one")).unwrap();
     }
 }

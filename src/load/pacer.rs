@@ -5,7 +5,7 @@ use super::plan::{LoadError, Until};
 use super::pool::{Due, Pool};
 use super::recorder::Recorder;
 use super::run::pause;
-use crate::clock;
+use crate::runtime::clock;
 
 /// Shortest sleep. Above its inverse in rate, a few requests leave together, at most this late;
 /// waking for each would cost more than sending it.

@@ -24,7 +24,7 @@ use super::recorder::Recorder;
 use super::response::ResponseReader;
 use super::run::{Running, Shared, runtime, spawn};
 use super::timer::LazyTimer;
-use crate::clock;
+use crate::runtime::clock;
 
 /// A planned request.
 #[derive(Debug, Clone, Copy)]
@@ -34,7 +34,7 @@ pub(super) struct Due {
 }
 
 /// One connection, shared by the pacer, which writes, and its reader task.
-pub(super) struct Wire {
+pub(super) struct Socket {
     writer: OwnedWriteHalf,
     flight: Mutex<Flight>,
 }
@@ -49,7 +49,7 @@ enum Flight {
 /// Connections without a request, or requests without a connection: never both.
 #[derive(Default)]
 struct Queue {
-    idle: VecDeque<Arc<Wire>>,
+    idle: VecDeque<Arc<Socket>>,
     backlog: VecDeque<Due>,
 }
 
@@ -135,15 +135,15 @@ impl Pool {
         buffer: &mut Vec<u8>,
     ) {
         loop {
-            let wire = {
+            let socket = {
                 let mut queue = self.queue.lock();
-                let Some(wire) = queue.idle.pop_front() else {
+                let Some(socket) = queue.idle.pop_front() else {
                     queue.backlog.push_back(due);
                     return;
                 };
-                wire
+                socket
             };
-            if self.send(&wire, due, now, recorder, buffer) {
+            if self.send(&socket, due, now, recorder, buffer) {
                 return;
             }
         }
@@ -187,17 +187,17 @@ impl Pool {
         self.open.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// False when the wire turned out to be closed, and `due` is still to be sent.
+    /// False when the socket turned out to be closed, and `due` is still to be sent.
     fn send(
         &self,
-        wire: &Wire,
+        socket: &Socket,
         due: Due,
         now: Instant,
         recorder: &Recorder,
         buffer: &mut Vec<u8>,
     ) -> bool {
         {
-            let mut flight = wire.flight.lock();
+            let mut flight = socket.flight.lock();
             if matches!(*flight, Flight::Closed) {
                 return false;
             }
@@ -208,10 +208,10 @@ impl Pool {
         (self.shared.load.source)(due.seq, buffer);
         // A request fits into the empty send buffer of an idle connection; if it does not, its
         // outcome is unknown.
-        if wire.writer.try_write(buffer).is_ok_and(|written| written == buffer.len()) {
+        if socket.writer.try_write(buffer).is_ok_and(|written| written == buffer.len()) {
             return true;
         }
-        let mut flight = wire.flight.lock();
+        let mut flight = socket.flight.lock();
         if let Flight::Waiting(due, _) = std::mem::replace(&mut *flight, Flight::Closed) {
             drop(flight);
             self.unknown(due, TransportError::Write, recorder);
@@ -219,21 +219,21 @@ impl Pool {
         true
     }
 
-    /// The reader's side: takes the next request, or offers the wire to the pacer; false when a
+    /// The reader's side: takes the next request, or offers the socket to the pacer; false when a
     /// closed loop is over.
-    fn release(&self, wire: &Arc<Wire>, recorder: &Recorder, buffer: &mut Vec<u8>) -> bool {
+    fn release(&self, socket: &Arc<Socket>, recorder: &Recorder, buffer: &mut Vec<u8>) -> bool {
         if self.is_closed_loop() {
             let now = clock::now_monotonic();
             let Some(seq) = self.shared.next(now) else { return false };
             self.open.fetch_add(1, Ordering::AcqRel);
-            self.send(wire, Due { seq, planned: now }, now, recorder, buffer);
+            self.send(socket, Due { seq, planned: now }, now, recorder, buffer);
             return true;
         }
         loop {
             let due = {
                 let mut queue = self.queue.lock();
                 let Some(due) = queue.backlog.pop_front() else {
-                    queue.idle.push_back(wire.clone());
+                    queue.idle.push_back(socket.clone());
                     return true;
                 };
                 due
@@ -243,7 +243,7 @@ impl Pool {
                 self.unsent(due, recorder);
                 continue;
             }
-            if !self.send(wire, due, now, recorder, buffer) {
+            if !self.send(socket, due, now, recorder, buffer) {
                 self.queue.lock().backlog.push_front(due);
             }
             return true;
@@ -268,9 +268,9 @@ async fn serve(pool: Arc<Pool>, recorder: Arc<Recorder>) {
             continue;
         };
         let (reading, writer) = stream.into_split();
-        let wire = Arc::new(Wire { writer, flight: Mutex::new(Flight::Idle) });
-        let (error, answers) = read_answers(&pool, &recorder, &wire, reading).await;
-        let left = std::mem::replace(&mut *wire.flight.lock(), Flight::Closed);
+        let socket = Arc::new(Socket { writer, flight: Mutex::new(Flight::Idle) });
+        let (error, answers) = read_answers(&pool, &recorder, &socket, reading).await;
+        let left = std::mem::replace(&mut *socket.flight.lock(), Flight::Closed);
         if let Flight::Waiting(due, _) = left {
             pool.unknown(due, error.unwrap_or(TransportError::Closed), &recorder);
         }
@@ -288,7 +288,7 @@ async fn serve(pool: Arc<Pool>, recorder: Arc<Recorder>) {
 async fn read_answers(
     pool: &Pool,
     recorder: &Recorder,
-    wire: &Arc<Wire>,
+    socket: &Arc<Socket>,
     mut reading: OwnedReadHalf,
 ) -> (Option<TransportError>, u64) {
     let mut answers = 0;
@@ -297,17 +297,18 @@ async fn read_answers(
     let mut timer = LazyTimer::new(clock::now_monotonic());
     let mut buffer = Vec::with_capacity(512);
     loop {
-        *wire.flight.lock() = Flight::Idle;
-        if !pool.release(wire, recorder, &mut buffer) {
+        *socket.flight.lock() = Flight::Idle;
+        if !pool.release(socket, recorder, &mut buffer) {
             return (None, answers);
         }
         timer.set(clock::now_monotonic() + timeout);
-        if let Err(error) = read_answer(wire, &mut reading, &mut reader, &mut timer, timeout).await
+        if let Err(error) =
+            read_answer(socket, &mut reading, &mut reader, &mut timer, timeout).await
         {
             return (Some(error), answers);
         }
         let ended = clock::now_monotonic();
-        let left = std::mem::replace(&mut *wire.flight.lock(), Flight::Idle);
+        let left = std::mem::replace(&mut *socket.flight.lock(), Flight::Idle);
         // An answer nobody asked for, or one to a request whose sending failed half-way.
         let (Flight::Waiting(due, _), Some(answer)) = (left, reader.answer()) else {
             return (Some(TransportError::Malformed), answers);
@@ -323,13 +324,13 @@ async fn read_answers(
 
 /// Waits for one whole answer; an idle connection has no deadline.
 async fn read_answer(
-    wire: &Wire,
+    socket: &Socket,
     reading: &mut OwnedReadHalf,
     reader: &mut ResponseReader,
     timer: &mut LazyTimer,
     timeout: Duration,
 ) -> Result<(), TransportError> {
-    if matches!(*wire.flight.lock(), Flight::Closed) {
+    if matches!(*socket.flight.lock(), Flight::Closed) {
         return Err(TransportError::Write);
     }
     poll_fn(|context| {
@@ -339,7 +340,7 @@ async fn read_answer(
         while timer.poll(context).is_ready() {
             let now = clock::now_monotonic();
             // The pacer set the request off at an unknown moment after the timer was armed.
-            let since = match *wire.flight.lock() {
+            let since = match *socket.flight.lock() {
                 Flight::Idle => now,
                 Flight::Waiting(_, sent) => sent,
                 Flight::Closed => return Poll::Ready(Err(TransportError::Write)),

@@ -7,7 +7,7 @@ use super::plan::{Load, LoadError, Until};
 use super::recorder::Recorder;
 use super::report::Report;
 use super::{pool, progress};
-use crate::clock;
+use crate::runtime::clock;
 
 /// How often progress is shown.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(100);

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use tokio::time::Sleep;
 
-use crate::clock;
+use crate::runtime::clock;
 
 /// A deadline that moves with every request but touches the runtime's timer only when an old
 /// deadline passes: re-arming a timer per request would cost as much as parsing the answer.

@@ -3,8 +3,8 @@
 use actix::Message;
 use tokio::sync::oneshot;
 
-use crate::actors::permits::Permit;
 use crate::domain::{BucketNo, Loan, OrderState, Refusal, Reservation};
+use crate::runtime::permits::Permit;
 
 /// Asks for units of the gate's bucket.
 #[derive(Debug, Message)]
@@ -13,7 +13,7 @@ pub struct Reserve {
     /// What is asked.
     pub reservation: Reservation,
     /// Where the answer goes.
-    pub reply: oneshot::Sender<GateAnswer>,
+    pub reply: oneshot::Sender<GateReply>,
     /// The right to be inside the gate; returned with the answer.
     pub permit: Permit,
 }
@@ -32,16 +32,16 @@ pub struct LendStock {
 
 /// What a gate answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GateAnswer {
+pub enum GateReply {
     /// Decided.
-    Final(Answer),
+    Final(BuyAnswer),
     /// The asker knows another opening of the sale; look it up and ask again.
     StaleEpoch,
 }
 
 /// What a buyer hears of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
+pub enum BuyAnswer {
     /// The ledger has the order.
     Placed {
         /// Units.

@@ -7,22 +7,22 @@
 //!
 //! | message | kind | from | to | reply | when full |
 //! |---|---|---|---|---|---|
-//! | [`Reserve`] | command | gate handle | stock gate | [`GateAnswer`] | no permit: `busy` |
+//! | [`Reserve`] | command | gate handle | stock gate | [`GateReply`] | no permit: `busy` |
 //! | [`LendStock`] | command | stock gate | sibling gate | units lent | one per gate |
-//! | [`PlaceOrders`] | command | gate, intake | order consumer | [`Outcome`] each | sender waits |
+//! | [`PlaceOrders`] | command | gate, consumer | writer | [`PlaceOutcome`] each | sender waits |
 //! | [`Quiet`] | command | system | whoever holds work | when idle | never full |
 //! | [`Stop`] | command | supervisor | any actor | none | never full |
 //!
-//! [`Outcome`]: crate::domain::Outcome
+//! [`PlaceOutcome`]: crate::domain::PlaceOutcome
 
+pub mod envelope;
 pub mod gate;
 pub mod lifecycle;
 pub mod orders;
-pub mod wire;
 
-pub use gate::{Answer, GateAnswer, LendStock, Reserve};
+pub use gate::{BuyAnswer, GateReply, LendStock, Reserve};
 pub use lifecycle::{Quiet, Stop};
-pub use orders::{Died, PlaceOrders, Settlement, WriteFault, Written};
+pub use orders::{PlaceOrders, Settlement, WriteError, WriteResult, WriterExited};
 
 /// Answers a question. Whoever asked may have gone away meanwhile; that is never an error here,
 /// because results are read again by request id.

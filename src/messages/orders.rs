@@ -7,9 +7,9 @@ use actix::Message;
 use tokio::sync::oneshot;
 
 use super::reply;
-use crate::actors::permits::Permit;
-use crate::db::Class;
-use crate::domain::{OrderIntent, Outcome};
+use crate::db::ErrorClass;
+use crate::domain::{OrderIntent, PlaceOutcome};
+use crate::runtime::permits::Permit;
 
 /// Asks for orders; one message carries what one gate decided, or one intake received, in one step.
 #[derive(Debug, Message)]
@@ -26,20 +26,20 @@ pub struct PlaceOrders {
 }
 
 /// What one intent came to: its outcome, committed, or why it has none.
-pub type Written = Result<Outcome, WriteFault>;
+pub type WriteResult = Result<PlaceOutcome, WriteError>;
 
 /// Why an intent has no outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WriteFault {
+pub struct WriteError {
     /// `Unknown` if any try may have been written, else the class of the last error.
-    pub class: Class,
+    pub class: ErrorClass,
     /// What the ledger said.
     pub text: Arc<str>,
 }
 
 /// The consumer died before it answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Died {
+pub enum WriterExited {
     /// It had not begun with the submission.
     Before,
     /// It had the submission in hand.
@@ -52,12 +52,12 @@ pub enum Died {
 pub enum Settlement {
     /// Answers the gate that waits; `None`: the outcome is unknown. Dropped without an answer: the
     /// same of all.
-    Reply(oneshot::Sender<Vec<Option<Outcome>>>),
+    Reply(oneshot::Sender<Vec<Option<PlaceOutcome>>>),
     /// Tells an intake what was committed and why the rest was not. Dropped without an answer:
     /// nothing is known.
     Account {
         /// Who waits.
-        to: oneshot::Sender<Vec<Written>>,
+        to: oneshot::Sender<Vec<WriteResult>>,
         /// Set when the consumer takes the submission in hand: a consumer that dies takes its whole
         /// queue with it, and only what it had in hand can be to blame.
         begun: Arc<AtomicBool>,
@@ -89,7 +89,7 @@ impl Settlement {
     }
 
     /// Delivers one result per intent, in order.
-    pub fn settle(self, written: Vec<Written>) {
+    pub fn settle(self, written: Vec<WriteResult>) {
         match self {
             // A gate that died meanwhile finds its unsettled intents again and resubmits them.
             Self::Reply(to) => {
@@ -102,10 +102,10 @@ impl Settlement {
 }
 
 /// What is certain of an intent: its outcome, or that it was not written.
-fn known(written: Written) -> Option<Outcome> {
+fn known(written: WriteResult) -> Option<PlaceOutcome> {
     match written {
         Ok(outcome) => Some(outcome),
-        Err(WriteFault { class: Class::Unknown, .. }) => None,
-        Err(_) => Some(Outcome::Unavailable),
+        Err(WriteError { class: ErrorClass::Unknown, .. }) => None,
+        Err(_) => Some(PlaceOutcome::Unavailable),
     }
 }

@@ -13,8 +13,10 @@ use parking_lot::Mutex;
 use redis::{Cmd, Value};
 
 use super::Error;
-use super::wire::{damaged, outbox_error};
-use crate::redis_link::{Answers, Error as LinkError, Lane, Links, Node};
+use crate::outbox::executor::{damaged, outbox_error};
+use crate::redis::transport::{
+    ConnectionPool, ConnectionPurpose, Error as LinkError, PipelineAnswers, ServerAddress,
+};
 
 /// Keys that one step of the search looks at, on each server.
 const KEYS_PER_STEP: u32 = 1_000;
@@ -27,14 +29,14 @@ return 0";
 /// Heartbeats in Redis.
 #[derive(Debug)]
 pub(super) struct Heartbeats {
-    links: Links,
+    links: ConnectionPool,
     namespace: String,
     /// How far the search has come, on each server.
-    cursors: Mutex<HashMap<Node, String>>,
+    cursors: Mutex<HashMap<ServerAddress, String>>,
 }
 
 impl Heartbeats {
-    pub(super) fn new(links: Links, namespace: String) -> Self {
+    pub(super) fn new(links: ConnectionPool, namespace: String) -> Self {
         Self { links, namespace, cursors: Mutex::default() }
     }
 
@@ -46,14 +48,15 @@ impl Heartbeats {
         let doing = "announcing a worker";
         let (key, ttl_ms) = (self.key(worker), heartbeat.as_millis().max(1).to_string());
         let set = redis::cmd("EVAL").arg(ANNOUNCE).arg(1).arg(&key).arg(ttl_ms).to_owned();
-        first(self.links.call(Lane::Relay, &key, &[set]).await, doing).map(drop)
+        first(self.links.call(ConnectionPurpose::Relay, &key, &[set]).await, doing).map(drop)
     }
 
     pub(super) async fn silent(&self, workers: &BTreeSet<String>) -> BTreeSet<String> {
         let asked = workers.iter().map(|worker| async move {
             let key = self.key(worker);
             let exists = redis::cmd("EXISTS").arg(&key).to_owned();
-            let answer = first(self.links.call(Lane::Relay, &key, &[exists]).await, "asking");
+            let answer =
+                first(self.links.call(ConnectionPurpose::Relay, &key, &[exists]).await, "asking");
             matches!(answer, Ok(Value::Int(0))).then(|| worker.clone())
         });
         join_all(asked).await.into_iter().flatten().collect()
@@ -72,10 +75,10 @@ impl Heartbeats {
         outcome
     }
 
-    async fn search(&self, node: Node, doing: &'static str) -> Result<(), Error> {
+    async fn search(&self, node: ServerAddress, doing: &'static str) -> Result<(), Error> {
         // The names are those of `scripts::keys`.
         let pattern = format!("{}:{{*}}:claimed:*", self.namespace);
-        let link = self.links.link_to(Lane::Relay, &node).await;
+        let link = self.links.link_to(ConnectionPurpose::Relay, &node).await;
         let link = link.map_err(|error| outbox_error(error, doing))?;
         let cursor = self.cursors.lock().get(&node).cloned();
         let mut scan = redis::cmd("SCAN");
@@ -99,7 +102,7 @@ impl Heartbeats {
 }
 
 /// The only answer.
-fn first(answers: Result<Answers, LinkError>, doing: &'static str) -> Result<Value, Error> {
+fn first(answers: Result<PipelineAnswers, LinkError>, doing: &'static str) -> Result<Value, Error> {
     let missing = || Error::Unknown { doing, reason: "no answer".to_owned() };
     let mut answers = answers.map_err(|error| outbox_error(error, doing))?;
     let answer = answers.pop().ok_or_else(missing)?;

@@ -26,9 +26,9 @@ use bytes::Bytes;
 use crate::domain::{RequestId, TraceId};
 use crate::stock::BucketKey;
 
+mod executor;
 mod heartbeats;
 mod redis;
-mod wire;
 
 pub use redis::{OutboxOptions, RedisOutbox};
 
@@ -57,10 +57,11 @@ pub enum Error {
     },
 }
 
-/// One entry: the intents of one message, packed ([`crate::scripts::intent`]). It may be anything
+/// One entry: the intents of one message, packed ([`crate::redis::scripts::intent`]). It may be
+/// anything
 /// if another program wrote here.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct OutboxEntry {
     /// Its identity within its bucket; no meaning outside.
     pub id: Box<[u8]>,
     /// What was written.
@@ -69,16 +70,16 @@ pub struct Entry {
 
 /// An entry that is to be removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ended {
+pub struct EndedEntry {
     /// Its identity.
     pub id: Box<[u8]>,
     /// What of it becomes a dead letter, if anything does; the rest was published.
-    pub letter: Option<Letter>,
+    pub letter: Option<GivenUpEntry>,
 }
 
 /// What was given up.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Letter {
+pub struct GivenUpEntry {
     /// What was to be published.
     pub bytes: Bytes,
     /// Why it was not, for people.
@@ -92,7 +93,7 @@ pub type PerBucket<T> = Vec<(BucketKey, Result<T, Error>)>;
 
 /// What waits in one bucket's outbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct OutboxStatus {
     /// Entries that nobody has claimed.
     pub num_waiting: u64,
     /// When the first intent of the oldest of them was accepted, epoch milliseconds.
@@ -141,27 +142,39 @@ pub trait Outbox: Send + Sync {
         worker: &str,
         predecessors: &[String],
         buckets: &[BucketKey],
-    ) -> PerBucket<Vec<Entry>>;
+    ) -> PerBucket<Vec<OutboxEntry>>;
 
     /// Moves up to so many entries of each bucket to the worker, oldest first, and returns them, in
     /// one exchange with each server. Buckets with nothing to claim are left out.
-    async fn claim(&self, worker: &str, buckets: &[(BucketKey, usize)]) -> PerBucket<Vec<Entry>>;
+    async fn claim(
+        &self,
+        worker: &str,
+        buckets: &[(BucketKey, usize)],
+    ) -> PerBucket<Vec<OutboxEntry>>;
 
     /// Removes entries that ended: those that the worker holds, and those that were reclaimed from
     /// it and wait in the outbox again, as far as they are found at its front. One that is found
     /// nowhere belongs to another worker; no dead letter is written of it. One exchange with each
     /// server.
-    async fn acknowledge(&self, worker: &str, ended: &[(BucketKey, Vec<Ended>)]) -> PerBucket<()>;
+    async fn acknowledge(
+        &self,
+        worker: &str,
+        ended: &[(BucketKey, Vec<EndedEntry>)],
+    ) -> PerBucket<()>;
 
     /// Returns everything that these workers hold to the outbox of a bucket, where it is claimed
     /// before all else. Returns the number of entries.
     async fn reclaim(&self, bucket: BucketKey, workers: &[String]) -> Result<u64, Error>;
 
     /// What waits, and what is claimed by whom.
-    async fn standing(&self, bucket: BucketKey) -> Result<Standing, Error>;
+    async fn standing(&self, bucket: BucketKey) -> Result<OutboxStatus, Error>;
 
     /// Where an entry that holds this request is; for operators. Reads everything that waits.
-    async fn find(&self, bucket: BucketKey, request: RequestId) -> Result<Option<Found>, Error>;
+    async fn find(
+        &self,
+        bucket: BucketKey,
+        request: RequestId,
+    ) -> Result<Option<FoundEntry>, Error>;
 
     /// Dead letters, oldest first.
     async fn dead(&self, bucket: BucketKey, max: usize) -> Result<Vec<DeadEntry>, Error>;
@@ -173,16 +186,16 @@ pub trait Outbox: Send + Sync {
 
 /// An entry that was looked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundEntry {
     /// Where it is.
-    pub place: Place,
+    pub place: EntryPlace,
     /// The trace of the request that was asked for.
     pub trace: TraceId,
 }
 
 /// Where in the outbox an entry is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum EntryPlace {
     /// In the outbox.
     Waiting,
     /// Claimed by a worker.

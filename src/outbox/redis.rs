@@ -12,17 +12,22 @@ use async_trait::async_trait;
 use redis::Value;
 
 use super::heartbeats::Heartbeats;
-use super::wire::{Wire, damaged, told};
-use super::{DeadEntry, Ended, Entry, Error, Found, Outbox, PerBucket, Place, Standing};
-use crate::clock::SharedClock;
-use crate::domain::{RequestId, TraceId};
-use crate::messages::wire::intents_in;
-use crate::redis_link::Links;
-use crate::scripts::outbox::{
-    Acknowledge, Claim, Collect, Kind, ReadList, ReadStream, Reclaim, StandingOf, TakeOver, Target,
-    letter,
+use super::{
+    DeadEntry, EndedEntry, EntryPlace, Error, FoundEntry, Outbox, OutboxEntry, OutboxStatus,
+    PerBucket,
 };
-use crate::scripts::{self, Call, Installation, OutboxKeys};
+use crate::domain::{RequestId, TraceId};
+use crate::messages::envelope::intents_in;
+use crate::outbox::executor::{OutboxExecutor, damaged, told};
+use crate::redis::scripts;
+use crate::redis::scripts::outbox::dead_letter;
+use crate::redis::scripts::outbox::{
+    Acknowledge, ClaimEntries, Collect, CountEntries, EntryKind, OutboxTarget, ReadList,
+    ReadStream, Reclaim, TakeOver,
+};
+use crate::redis::scripts::{Installation, OutboxKeys, ScriptCall};
+use crate::redis::transport::ConnectionPool;
+use crate::runtime::clock::SharedClock;
 use crate::stock::BucketKey;
 
 /// Elements of a list that a search reads at once.
@@ -35,7 +40,7 @@ const BEGIN: &str = "0-0";
 #[derive(Debug)]
 pub struct OutboxOptions {
     /// The connections.
-    pub links: Links,
+    pub links: ConnectionPool,
     /// The first part of every key.
     pub namespace: String,
     /// The ledger that the buckets belong to.
@@ -47,23 +52,23 @@ pub struct OutboxOptions {
 /// Outboxes in Redis.
 #[derive(Debug)]
 pub struct RedisOutbox {
-    wire: Wire,
+    wire: OutboxExecutor,
     heartbeats: Heartbeats,
     clock: SharedClock,
-    kind: Kind,
+    kind: EntryKind,
 }
 
 impl RedisOutbox {
     /// Outboxes that connect when they are first asked.
     #[must_use]
-    pub fn new(options: OutboxOptions, kind: Kind) -> Self {
+    pub fn new(options: OutboxOptions, kind: EntryKind) -> Self {
         let OutboxOptions { links, namespace, installation, clock } = options;
         let heartbeats = Heartbeats::new(links.clone(), namespace.clone());
-        Self { wire: Wire::new(links, namespace, installation), heartbeats, clock, kind }
+        Self { wire: OutboxExecutor::new(links, namespace, installation), heartbeats, clock, kind }
     }
 
-    fn target<'a>(&self, keys: &'a OutboxKeys) -> Target<'a> {
-        Target { keys, installation: self.wire.installation, kind: self.kind }
+    fn target<'a>(&self, keys: &'a OutboxKeys) -> OutboxTarget<'a> {
+        OutboxTarget { keys, installation: self.wire.installation, kind: self.kind }
     }
 
     /// Sends the call of each bucket, all in one exchange with each server, and reads the answers.
@@ -71,8 +76,8 @@ impl RedisOutbox {
         &self,
         doing: &'static str,
         requests: impl IntoIterator<Item = (BucketKey, &'a T)>,
-        call: impl Fn(Target<'_>, &'a T) -> Call,
-        parse: impl Fn(Target<'_>, &'a T, Value) -> Result<R, scripts::Error>,
+        call: impl Fn(OutboxTarget<'_>, &'a T) -> ScriptCall,
+        parse: impl Fn(OutboxTarget<'_>, &'a T, Value) -> Result<R, scripts::Error>,
     ) -> PerBucket<R>
     where
         T: ?Sized + 'a,
@@ -132,18 +137,21 @@ impl RedisOutbox {
         &self,
         bucket: BucketKey,
         request: RequestId,
-    ) -> Result<Option<Found>, Error> {
+    ) -> Result<Option<FoundEntry>, Error> {
         let keys = self.wire.keys(bucket);
         let look = |bytes: &[u8]| {
             let DeadEntry { bytes, reason, .. } = letter_of(bytes);
-            Some(Found { place: Place::Dead { reason }, trace: trace_in(&bytes, request)? })
+            Some(FoundEntry {
+                place: EntryPlace::Dead { reason },
+                trace: trace_in(&bytes, request)?,
+            })
         };
         self.search(&keys, &keys.dead(), look).await
     }
 
     /// The workers that may have a private list in a bucket.
     async fn claimants(&self, keys: &OutboxKeys) -> Result<Vec<String>, Error> {
-        if self.kind == Kind::Stream {
+        if self.kind == EntryKind::Stream {
             return Ok(Vec::new());
         }
         let (key, doing) = (keys.claimants(), "reading the claimants");
@@ -159,14 +167,14 @@ impl RedisOutbox {
         &self,
         keys: &OutboxKeys,
         request: RequestId,
-    ) -> Result<Option<Found>, Error> {
+    ) -> Result<Option<FoundEntry>, Error> {
         let look = |bytes: &[u8]| trace_in(bytes, request);
         if let Some(trace) = self.search(keys, &keys.outbox(), look).await? {
-            return Ok(Some(Found { place: Place::Waiting, trace }));
+            return Ok(Some(FoundEntry { place: EntryPlace::Waiting, trace }));
         }
         for worker in self.claimants(keys).await? {
             if let Some(trace) = self.search(keys, &keys.claimed(&worker), look).await? {
-                return Ok(Some(Found { place: Place::InHand { worker }, trace }));
+                return Ok(Some(FoundEntry { place: EntryPlace::InHand { worker }, trace }));
             }
         }
         Ok(None)
@@ -176,7 +184,7 @@ impl RedisOutbox {
         &self,
         keys: &OutboxKeys,
         request: RequestId,
-    ) -> Result<Option<Found>, Error> {
+    ) -> Result<Option<FoundEntry>, Error> {
         let doing = "looking for a request";
         let (installation, max) = (self.wire.installation, usize::try_from(PAGE).unwrap_or(1));
         let mut from = BEGIN.to_owned();
@@ -187,9 +195,9 @@ impl RedisOutbox {
             let Some(last) = read.last() else { return Ok(None) };
             from = format!("({}", last.id);
             let found = read.into_iter().find_map(|entry| {
-                let in_hand = |worker| Place::InHand { worker };
+                let in_hand = |worker| EntryPlace::InHand { worker };
                 let trace = trace_in(&entry.bytes, request)?;
-                Some(Found { place: entry.holder.map_or(Place::Waiting, in_hand), trace })
+                Some(FoundEntry { place: entry.holder.map_or(EntryPlace::Waiting, in_hand), trace })
             });
             if found.is_some() {
                 return Ok(found);
@@ -210,9 +218,9 @@ impl Outbox for RedisOutbox {
 
     async fn restore_claimants(&self) -> Result<(), Error> {
         match self.kind {
-            Kind::List => self.heartbeats.restore_claimants().await,
+            EntryKind::List => self.heartbeats.restore_claimants().await,
             // A stream knows its consumers itself.
-            Kind::Stream => Ok(()),
+            EntryKind::Stream => Ok(()),
         }
     }
 
@@ -221,7 +229,7 @@ impl Outbox for RedisOutbox {
         worker: &str,
         predecessors: &[String],
         buckets: &[BucketKey],
-    ) -> PerBucket<Vec<Entry>> {
+    ) -> PerBucket<Vec<OutboxEntry>> {
         self.ask_each(
             "taking over",
             buckets.iter().map(|bucket| (*bucket, &())),
@@ -231,21 +239,29 @@ impl Outbox for RedisOutbox {
         .await
     }
 
-    async fn claim(&self, worker: &str, buckets: &[(BucketKey, usize)]) -> PerBucket<Vec<Entry>> {
+    async fn claim(
+        &self,
+        worker: &str,
+        buckets: &[(BucketKey, usize)],
+    ) -> PerBucket<Vec<OutboxEntry>> {
         let wanted = buckets.iter().filter(|(_, max)| *max > 0);
         let mut claimed = self
             .ask_each(
                 "claiming",
                 wanted.map(|(bucket, max)| (*bucket, max)),
-                |target, max| Claim { target, worker, max: *max }.call(),
-                |target, max, answer| Claim { target, worker, max: *max }.parse(answer),
+                |target, max| ClaimEntries { target, worker, max: *max }.call(),
+                |target, max, answer| ClaimEntries { target, worker, max: *max }.parse(answer),
             )
             .await;
         claimed.retain(|(_, entries)| !matches!(entries, Ok(entries) if entries.is_empty()));
         claimed
     }
 
-    async fn acknowledge(&self, worker: &str, ended: &[(BucketKey, Vec<Ended>)]) -> PerBucket<()> {
+    async fn acknowledge(
+        &self,
+        worker: &str,
+        ended: &[(BucketKey, Vec<EndedEntry>)],
+    ) -> PerBucket<()> {
         let now_ms = self.clock.wall_ms();
         let some = ended.iter().filter(|(_, ended)| !ended.is_empty());
         self.ask_each(
@@ -297,20 +313,24 @@ impl Outbox for RedisOutbox {
         collected.map(drop).map_err(|error| told(&keys, doing, &error))
     }
 
-    async fn standing(&self, bucket: BucketKey) -> Result<Standing, Error> {
+    async fn standing(&self, bucket: BucketKey) -> Result<OutboxStatus, Error> {
         let doing = "counting entries";
         let keys = self.wire.keys(bucket);
         let workers = &self.claimants(&keys).await?;
-        let standing = StandingOf { target: self.target(&keys), workers };
+        let standing = CountEntries { target: self.target(&keys), workers };
         let answer = self.wire.ask(standing.call(), doing).await?;
         standing.parse(answer).map_err(|error| told(&keys, doing, &error))
     }
 
-    async fn find(&self, bucket: BucketKey, request: RequestId) -> Result<Option<Found>, Error> {
+    async fn find(
+        &self,
+        bucket: BucketKey,
+        request: RequestId,
+    ) -> Result<Option<FoundEntry>, Error> {
         let keys = self.wire.keys(bucket);
         let found = match self.kind {
-            Kind::List => self.find_in_lists(&keys, request).await?,
-            Kind::Stream => self.find_in_stream(&keys, request).await?,
+            EntryKind::List => self.find_in_lists(&keys, request).await?,
+            EntryKind::Stream => self.find_in_stream(&keys, request).await?,
         };
         match found {
             None => self.find_dead(bucket, request).await,
@@ -327,7 +347,7 @@ fn trace_in(body: &[u8], request: RequestId) -> Option<TraceId> {
 
 /// A dead letter; bytes that are none become one, so that they hold up no other.
 fn letter_of(bytes: &[u8]) -> DeadEntry {
-    letter::unpack(bytes).unwrap_or_else(|broken| DeadEntry {
+    dead_letter::unpack(bytes).unwrap_or_else(|broken| DeadEntry {
         id: bytes.into(),
         bytes: bytes::Bytes::copy_from_slice(bytes),
         reason: format!("no dead letter of this program: {broken}"),

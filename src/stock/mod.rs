@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use crate::domain::invariants::GateFacts;
 use crate::domain::{
     BookSnapshot, BucketNo, BuyerId, Epoch, Failure, Loan, Order, OrderIntent, Phase, RequestId,
-    Reservation, Sku, SkuNo, Standing, Verdict,
+    RequestStatus, Reservation, Sku, SkuNo, Verdict,
 };
 
 pub mod memory;
@@ -84,7 +84,7 @@ pub struct LoaderToken(pub i64);
 
 /// In which condition the buckets of a SKU are.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Condition {
+pub enum BucketHealth {
     /// All of them stand where the sale stands.
     Ready,
     /// At least one is whole, and in another phase or of another opening.
@@ -142,17 +142,17 @@ pub trait Loading: Send {
 
 /// Where a request stands, as its buyer may read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RequestStanding {
+pub struct StoredRequest {
     /// Units asked for.
     pub quantity: u32,
     /// When it was asked, epoch milliseconds.
     pub asked_at_ms: i64,
     /// Where it stands.
-    pub standing: Standing,
+    pub standing: RequestStatus,
 }
 
-impl From<(u32, i64, Standing)> for RequestStanding {
-    fn from((quantity, asked_at_ms, standing): (u32, i64, Standing)) -> Self {
+impl From<(u32, i64, RequestStatus)> for StoredRequest {
+    fn from((quantity, asked_at_ms, standing): (u32, i64, RequestStatus)) -> Self {
         Self { quantity, asked_at_ms, standing }
     }
 }
@@ -189,7 +189,7 @@ pub trait Stock: Send + Sync {
         sku: &Arc<Sku>,
         phase: Phase,
         epoch: Epoch,
-    ) -> Result<Condition, Error>;
+    ) -> Result<BucketHealth, Error>;
 
     /// Moves every bucket of a SKU on to a phase of an opening. The two are one ordered pair that
     /// only grows: one that comes before a bucket's own is ignored (`Fenced`), and one that is set
@@ -242,21 +242,21 @@ pub trait Stock: Send + Sync {
         bucket: BucketKey,
         request: RequestId,
         buyer: BuyerId,
-    ) -> Result<Option<RequestStanding>, Error>;
+    ) -> Result<Option<StoredRequest>, Error>;
 
     /// Where a request stands, whoever owns it; for operators.
     async fn find(
         &self,
         bucket: BucketKey,
         request: RequestId,
-    ) -> Result<Option<RequestStanding>, Error>;
+    ) -> Result<Option<StoredRequest>, Error>;
 
     /// Where many requests of one SKU stand; for audits.
     async fn standings(
         &self,
         sku: SkuNo,
         asked: Vec<(RequestId, BuyerId)>,
-    ) -> Result<Vec<Option<Standing>>, Error>;
+    ) -> Result<Vec<Option<RequestStatus>>, Error>;
 
     /// Whether the request was accepted by this bucket, as far as this process can tell without
     /// asking anybody. May say yes wrongly, never no.

@@ -5,19 +5,19 @@ use async_trait::async_trait;
 use redis::{Cmd, Value};
 
 use super::{EXPIRES_AFTER, Error, Watermarks};
-use crate::redis_link::{Lane, Links};
+use crate::redis::transport::{ConnectionPool, ConnectionPurpose};
 
 /// Watermarks in Redis.
 #[derive(Debug)]
 pub struct RedisWatermarks {
-    links: Links,
+    links: ConnectionPool,
     namespace: String,
 }
 
 impl RedisWatermarks {
     /// Watermarks under keys that begin with `namespace`.
     #[must_use]
-    pub fn new(links: Links, namespace: &str) -> Self {
+    pub fn new(links: ConnectionPool, namespace: &str) -> Self {
         Self { links, namespace: namespace.to_owned() }
     }
 
@@ -32,8 +32,9 @@ impl RedisWatermarks {
 
     /// Sends commands in one go; the first that fails is the error.
     async fn send(&self, queue: u16, commands: &[Cmd]) -> Result<Vec<Value>, Error> {
-        let failed = |error: crate::redis_link::Error| Error { queue, reason: error.to_string() };
-        let sent = self.links.call(Lane::Results, &self.names(queue), commands).await;
+        let failed =
+            |error: crate::redis::transport::Error| Error { queue, reason: error.to_string() };
+        let sent = self.links.call(ConnectionPurpose::Results, &self.names(queue), commands).await;
         let answers = sent.map_err(failed)?.into_iter();
         answers.map(|answer| answer.map_err(failed)).collect()
     }

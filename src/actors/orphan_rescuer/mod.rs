@@ -6,27 +6,28 @@
 //! next look. If it crashes: the next rescuer, here or in another process. May repeat: everything;
 //! an entry may be published twice, and a request is one order.
 
+mod rescue;
 use std::sync::Arc;
 use std::time::Duration;
 
 use actix::{Actor, AsyncContext, Context, Handler};
 use tokio::sync::oneshot;
 
-use super::child::{ExitReason, Life, Living, end, spawn_step, step};
 use super::served::Looks;
-use crate::catalog::Catalog;
-use crate::clock::SharedClock;
+use crate::actors::supervisor::supervised::{
+    ExitReason, Incarnation, Supervised, end, spawn_step, step,
+};
 use crate::messages::{Quiet, Stop, reply};
-use crate::metrics::Metrics;
+use crate::observe::metrics::Metrics;
 use crate::outbox::Outbox;
+use crate::runtime::clock::SharedClock;
+use crate::services::catalog::Catalog;
 
-mod rescuing;
-
-use rescuing::{Survey, age, rescue};
+use rescue::{OutboxTotals, age, rescue};
 
 /// What the rescuer works with.
 #[derive(Clone)]
-pub struct RescuerParts {
+pub struct RescuerDeps {
     /// Where entries are reclaimed.
     pub outbox: Arc<dyn Outbox>,
     /// Which buckets there are.
@@ -41,8 +42,8 @@ pub struct RescuerParts {
 
 /// Brings back the work of relays that are gone.
 pub struct OrphanRescuer {
-    life: Life,
-    parts: RescuerParts,
+    life: Incarnation,
+    deps: RescuerDeps,
     looking: bool,
     looks: Looks,
     /// The last error, until a look succeeds; for one log line at each change.
@@ -54,10 +55,10 @@ pub struct OrphanRescuer {
 impl OrphanRescuer {
     /// A rescuer that has not looked yet.
     #[must_use]
-    pub fn new(life: Life, parts: RescuerParts) -> Self {
+    pub fn new(life: Incarnation, deps: RescuerDeps) -> Self {
         Self {
             life,
-            parts,
+            deps,
             looking: false,
             looks: Looks::default(),
             trouble: None,
@@ -71,16 +72,16 @@ impl OrphanRescuer {
             return;
         }
         self.looking = true;
-        let parts = self.parts.clone();
-        let buckets = self.looks.next(&parts.catalog, parts.clock.wall_ms());
-        let work = async move { rescue(&parts, &buckets).await };
+        let deps = self.deps.clone();
+        let buckets = self.looks.next(&deps.catalog, deps.clock.wall_ms());
+        let work = async move { rescue(&deps, &buckets).await };
         spawn_step(self, ctx, work, |rescuer, _, survey| rescuer.surveyed(survey));
     }
 
-    fn surveyed(&mut self, survey: Survey) {
+    fn surveyed(&mut self, survey: OutboxTotals) {
         self.looking = false;
-        let oldest = age(survey.oldest_ms, self.parts.clock.wall_ms());
-        self.parts.metrics.outbox_stands(survey.num_waiting, oldest);
+        let oldest = age(survey.oldest_ms, self.deps.clock.wall_ms());
+        self.deps.metrics.outbox_stands(survey.num_waiting, oldest);
         let said = survey.failure.map(|failure| failure.to_string());
         if let Some(said) = said.as_ref().filter(|said| self.trouble.as_ref() != Some(said)) {
             tracing::warn!(said, "orphan rescue failed, retrying");
@@ -90,8 +91,8 @@ impl OrphanRescuer {
     }
 }
 
-impl Living for OrphanRescuer {
-    fn life(&mut self) -> &mut Life {
+impl Supervised for OrphanRescuer {
+    fn life(&mut self) -> &mut Incarnation {
         &mut self.life
     }
 }
@@ -100,7 +101,7 @@ impl Actor for OrphanRescuer {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        let every = self.parts.every.max(Duration::from_millis(10));
+        let every = self.deps.every.max(Duration::from_millis(10));
         ctx.run_interval(every, |rescuer, ctx| step(rescuer, ctx, Self::look));
     }
 }

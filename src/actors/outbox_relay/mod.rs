@@ -3,7 +3,8 @@
 //! One worker of many: takes over what its predecessors hold, claims entries of every bucket,
 //! publishes them on a channel of its own, waits for the confirmations, and acknowledges what
 //! ended. It does one thing at a time (`relay.rs`); speed comes from large rounds and from several
-//! workers. What to do next is decided in [`plan`], what the broker's answers mean in [`verdict`].
+//! workers. What to do next is decided in [`plan`], what the broker's answers mean in
+//! [`round_outcome`].
 //!
 //! Owns: a channel of the broker, and the entries that it claimed. Limits: `relay.claim_max`
 //! entries of a bucket, `relay.confirm_window` messages unconfirmed. On error: what was confirmed
@@ -19,36 +20,39 @@ use std::time::Duration;
 use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, SpawnHandle, fut};
 use tokio::sync::oneshot;
 
-use super::child::{ExitReason, Life, Living, end, spawn_step, step};
+use crate::actors::supervisor::supervised::{
+    ExitReason, Incarnation, Supervised, end, spawn_step, step,
+};
 use crate::broker::{Message, Publisher, Route};
-use crate::catalog::Catalog;
-use crate::clock::SharedClock;
 use crate::config::RelaySettings;
-use crate::messages::{Quiet, Stop, reply, wire};
-use crate::metrics::Metrics;
-use crate::outbox::{Entry, Letter, Outbox};
+use crate::messages::envelope;
+use crate::messages::{Quiet, Stop, reply};
+use crate::observe::metrics::Metrics;
+use crate::outbox::{GivenUpEntry, Outbox, OutboxEntry};
+use crate::runtime::clock::SharedClock;
+use crate::services::catalog::Catalog;
 use crate::stock::BucketKey;
 
-mod counts;
-pub mod crew;
-pub mod door;
-pub mod names;
+mod failure_log;
+pub mod handle;
 pub mod plan;
 #[cfg(test)]
 mod plan_model_tests;
 #[cfg(test)]
 mod plan_tests;
+pub mod pool;
 mod relay;
-mod trouble;
-pub mod verdict;
+mod relay_metrics;
+pub mod round_outcome;
+pub mod worker_names;
 
-pub use crew::RelayCrew;
-pub use door::RelayDoor;
-pub use names::Names;
+pub use handle::RelayHandle;
+pub use pool::RelayPool;
+pub use worker_names::WorkerNames;
 
-use plan::Limits;
+use plan::PlanLimits;
 use relay::Relay;
-use verdict::Sealed;
+use round_outcome::PackedEntry;
 
 /// How often new sales are looked for; a poke makes a bucket known at once.
 const CATALOG_EVERY: Duration = Duration::from_millis(100);
@@ -61,7 +65,7 @@ const BEATS: u32 = 3;
 
 /// What relays work with; the same for every worker of a process.
 #[derive(Clone)]
-pub struct RelayParts {
+pub struct RelayDeps {
     /// Where entries wait.
     pub outbox: Arc<dyn Outbox>,
     /// Where messages go.
@@ -71,7 +75,7 @@ pub struct RelayParts {
     /// The process part of the workers' names.
     pub process: Arc<str>,
     /// Who wakes the workers.
-    pub door: RelayDoor,
+    pub door: RelayHandle,
     /// Whose orders these are, as messages say it.
     pub installation: Arc<str>,
     /// Order queues of the broker.
@@ -86,14 +90,14 @@ pub struct RelayParts {
     pub metrics: Arc<Metrics>,
 }
 
-impl RelayParts {
+impl RelayDeps {
     fn heartbeat(&self) -> Duration {
         Duration::from_millis(self.settings.heartbeat_ttl_ms)
     }
 
-    fn limits(&self) -> Limits {
+    fn limits(&self) -> PlanLimits {
         let settings = &self.settings;
-        Limits {
+        PlanLimits {
             claim_max: settings.claim_max,
             window: settings.confirm_window,
             attempts_max: settings.attempts_max,
@@ -106,16 +110,16 @@ impl RelayParts {
     }
 
     /// The message of all that can be read of an entry, and a dead letter of the rest.
-    fn seal(&self, bucket: BucketKey, entry: &Entry, sent_at_ms: i64) -> Sealed {
-        let wire::Sealed { message, unreadable } =
-            wire::seal(&entry.bytes, &self.installation, sent_at_ms);
+    fn seal(&self, bucket: BucketKey, entry: &OutboxEntry, sent_at_ms: i64) -> PackedEntry {
+        let envelope::EncodedEntry { message, unreadable } =
+            envelope::seal(&entry.bytes, &self.installation, sent_at_ms);
         let route = Route::orders_of(bucket, self.queues);
-        let letter = |(bytes, malformed): (_, wire::Malformed)| Letter {
+        let letter = |(bytes, malformed): (_, envelope::MalformedEnvelope)| GivenUpEntry {
             bytes,
             reason: malformed.to_string(),
             attempts: 0,
         };
-        Sealed {
+        PackedEntry {
             message: message.map(|(headers, body)| Message { route, headers, body }),
             letter: unreadable.map(letter),
         }
@@ -124,9 +128,9 @@ impl RelayParts {
 
 /// The actor around one worker: its rounds and its heartbeat.
 pub struct OutboxRelay {
-    life: Life,
-    parts: RelayParts,
-    names: Names,
+    life: Incarnation,
+    deps: RelayDeps,
+    names: WorkerNames,
     /// Elsewhere while a round is under way.
     relay: Option<Box<Relay>>,
     waiting: Option<SpawnHandle>,
@@ -139,11 +143,11 @@ pub struct OutboxRelay {
 impl OutboxRelay {
     /// A worker that has looked at nothing. `names` has those of its predecessors.
     #[must_use]
-    pub fn new(life: Life, parts: RelayParts, names: Names) -> Self {
-        let relay = Some(Box::new(Relay::new(parts.clone(), names.clone())));
+    pub fn new(life: Incarnation, deps: RelayDeps, names: WorkerNames) -> Self {
+        let relay = Some(Box::new(Relay::new(deps.clone(), names.clone())));
         Self {
             life,
-            parts,
+            deps,
             names,
             relay,
             waiting: None,
@@ -184,7 +188,7 @@ impl OutboxRelay {
             return;
         }
         // While nothing can be claimed, pokes are for workers that can.
-        let (door, is_away) = (self.parts.door.clone(), relay.is_broker_away());
+        let (door, is_away) = (self.deps.door.clone(), relay.is_broker_away());
         let waited = async move {
             let poked = async { if is_away { pending().await } else { door.poked().await } };
             let recovered =
@@ -213,20 +217,20 @@ impl OutboxRelay {
             return;
         }
         self.is_announcing = true;
-        let (outbox, heartbeat) = (Arc::clone(&self.parts.outbox), self.parts.heartbeat());
+        let (outbox, heartbeat) = (Arc::clone(&self.deps.outbox), self.deps.heartbeat());
         let name = self.names.present();
         let work = async move { outbox.announce(&name, heartbeat).await };
         spawn_step(self, ctx, work, |actor, _, announced| {
             actor.is_announcing = false;
             if let Err(error) = announced {
-                actor.parts.metrics.outbox_error(&error);
+                actor.deps.metrics.outbox_error(&error);
             }
         });
     }
 }
 
-impl Living for OutboxRelay {
-    fn life(&mut self) -> &mut Life {
+impl Supervised for OutboxRelay {
+    fn life(&mut self) -> &mut Incarnation {
         &mut self.life
     }
 }
@@ -235,7 +239,7 @@ impl Actor for OutboxRelay {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        let every = (self.parts.heartbeat() / BEATS).max(Duration::from_millis(1));
+        let every = (self.deps.heartbeat() / BEATS).max(Duration::from_millis(1));
         ctx.run_interval(every, |actor, ctx| step(actor, ctx, Self::announce));
         step(self, ctx, Self::go_on);
     }

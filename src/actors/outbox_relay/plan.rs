@@ -5,10 +5,10 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use crate::backoff::doubled;
 use crate::broker::Route;
-use crate::outbox::{Ended, Entry};
-use crate::scripts::codes;
+use crate::outbox::{EndedEntry, OutboxEntry};
+use crate::redis::scripts::codes;
+use crate::runtime::backoff::doubled;
 use crate::stock::BucketKey;
 
 /// How many buckets the idle workers of one process look at in a second, at most: many buckets are
@@ -24,7 +24,7 @@ const SELDOM: Duration = Duration::from_secs(60);
 
 /// How often a bucket is worth looking at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Interest {
+pub enum PollInterest {
     /// Its sale sells, or may again.
     Selling,
     /// Its sale is over, or has not begun.
@@ -35,7 +35,7 @@ pub enum Interest {
 
 /// Limits of one worker.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub struct PlanLimits {
     /// Most entries that the worker claims of a bucket at a time.
     pub claim_max: usize,
     /// What one round should bring, over all buckets.
@@ -54,7 +54,7 @@ pub struct Limits {
     pub retry_max: Duration,
 }
 
-impl Limits {
+impl PlanLimits {
     pub(super) fn rest(&self, failures: u32) -> Duration {
         doubled(self.retry_min, self.retry_max, failures.saturating_sub(1))
     }
@@ -63,7 +63,7 @@ impl Limits {
 /// A claimed entry that the broker has not confirmed.
 #[derive(Debug)]
 pub(super) struct InFlight {
-    pub(super) entry: Entry,
+    pub(super) entry: OutboxEntry,
     /// Not published before.
     pub(super) due: Instant,
     /// Rounds in which the broker did not take it.
@@ -76,10 +76,10 @@ pub(super) struct InFlight {
 
 /// One bucket, as one worker sees it.
 #[derive(Debug)]
-pub(super) struct Bucket {
+pub(super) struct BucketState {
     pub(super) in_flight: VecDeque<InFlight>,
     /// Confirmed or given up, and not acknowledged.
-    pub(super) ended: Vec<Ended>,
+    pub(super) ended: Vec<EndedEntry>,
     /// Whether there may be entries that the worker does not know of, under an earlier name.
     takes_over: bool,
     /// When to ask the outbox.
@@ -88,10 +88,10 @@ pub(super) struct Bucket {
     failures: u32,
     /// Claims that brought nothing, in a row.
     empties: u32,
-    interest: Interest,
+    interest: PollInterest,
 }
 
-impl Bucket {
+impl BucketState {
     fn room(&self, claim_max: usize) -> usize {
         // Nothing is claimed beside entries that cannot be acknowledged.
         let may_claim = !self.takes_over && self.ended.is_empty();
@@ -105,9 +105,9 @@ impl Bucket {
 
 /// Everything one worker holds.
 #[derive(Debug)]
-pub struct Plan {
-    pub(super) limits: Limits,
-    pub(super) buckets: HashMap<BucketKey, Bucket>,
+pub struct RelayPlan {
+    pub(super) limits: PlanLimits,
+    pub(super) buckets: HashMap<BucketKey, BucketState>,
     /// Whether buckets that are new to the worker may hold entries of predecessors.
     has_predecessors: bool,
     /// Messages that each queue has confirmed.
@@ -116,17 +116,22 @@ pub struct Plan {
     away: Option<(u32, Instant)>,
 }
 
-impl Plan {
+impl RelayPlan {
     /// The plan of a worker that has seen nothing.
     #[must_use]
-    pub fn new(limits: Limits, has_predecessors: bool) -> Self {
+    pub fn new(limits: PlanLimits, has_predecessors: bool) -> Self {
         let (buckets, confirmed) = (HashMap::new(), HashMap::new());
         Self { limits, buckets, has_predecessors, confirmed, away: None }
     }
 
-    fn bucket(&mut self, key: BucketKey, interest: Interest, next_at: Instant) -> &mut Bucket {
+    fn bucket(
+        &mut self,
+        key: BucketKey,
+        interest: PollInterest,
+        next_at: Instant,
+    ) -> &mut BucketState {
         let takes_over = self.has_predecessors;
-        self.buckets.entry(key).or_insert_with(|| Bucket {
+        self.buckets.entry(key).or_insert_with(|| BucketState {
             in_flight: VecDeque::new(),
             ended: Vec::new(),
             takes_over,
@@ -138,10 +143,10 @@ impl Plan {
     }
 
     /// Serves a bucket from now on, if it was not served before.
-    pub fn watch(&mut self, key: BucketKey, interest: Interest, now: Instant) {
-        let begin = if interest == Interest::Forgotten { now + SELDOM } else { now };
+    pub fn watch(&mut self, key: BucketKey, interest: PollInterest, now: Instant) {
+        let begin = if interest == PollInterest::Forgotten { now + SELDOM } else { now };
         let bucket = self.bucket(key, interest, begin);
-        if bucket.interest == Interest::Forgotten && interest != Interest::Forgotten {
+        if bucket.interest == PollInterest::Forgotten && interest != PollInterest::Forgotten {
             bucket.next_at = bucket.next_at.min(now);
         }
         bucket.interest = interest;
@@ -149,7 +154,7 @@ impl Plan {
 
     /// Something was put into this bucket.
     pub fn poke(&mut self, key: BucketKey, now: Instant) {
-        let bucket = self.bucket(key, Interest::Selling, now);
+        let bucket = self.bucket(key, PollInterest::Selling, now);
         bucket.empties = 0;
         if bucket.failures == 0 {
             bucket.next_at = bucket.next_at.min(now);
@@ -159,7 +164,7 @@ impl Plan {
     /// The buckets that are served and not forgotten.
     pub fn served(&self) -> impl Iterator<Item = BucketKey> {
         let served = self.buckets.iter().filter(|(_, bucket)| {
-            bucket.interest != Interest::Forgotten || !bucket.in_flight.is_empty()
+            bucket.interest != PollInterest::Forgotten || !bucket.in_flight.is_empty()
         });
         served.map(|(key, _)| *key)
     }
@@ -191,12 +196,12 @@ impl Plan {
     /// Buckets in which to take over before anything is claimed there.
     #[must_use]
     pub fn to_take_over(&self, now: Instant) -> Vec<BucketKey> {
-        let due = |bucket: &Bucket| bucket.takes_over && bucket.next_at <= now;
+        let due = |bucket: &BucketState| bucket.takes_over && bucket.next_at <= now;
         self.buckets.iter().filter(|(_, bucket)| due(bucket)).map(|(key, _)| *key).collect()
     }
 
     /// The worker holds exactly these entries in a bucket. What it knows of them stays known.
-    pub fn took_over(&mut self, key: BucketKey, entries: Vec<Entry>, now: Instant) {
+    pub fn took_over(&mut self, key: BucketKey, entries: Vec<OutboxEntry>, now: Instant) {
         let Some(bucket) = self.buckets.get_mut(&key) else { return };
         let known = std::mem::take(&mut bucket.in_flight).into_iter();
         let mut known: HashMap<_, _> = known.map(|known| (known.entry.id.clone(), known)).collect();
@@ -222,15 +227,16 @@ impl Plan {
     /// time share one window, the others another.
     #[must_use]
     pub fn to_claim(&self, now: Instant) -> Vec<(BucketKey, usize)> {
-        let asks =
-            |bucket: &Bucket, at| bucket.next_at <= at && bucket.room(self.limits.claim_max) > 0;
+        let asks = |bucket: &BucketState, at| {
+            bucket.next_at <= at && bucket.room(self.limits.claim_max) > 0
+        };
         if !self.buckets.values().any(|bucket| asks(bucket, now)) {
             return Vec::new();
         }
         // What is due soon is asked for too: one exchange is cheaper than two.
         let soon = now + self.limits.poll_max / 4;
         let asked = || {
-            let due = move |bucket: &Bucket| {
+            let due = move |bucket: &BucketState| {
                 asks(bucket, now) || (bucket.failures == 0 && asks(bucket, soon))
             };
             self.buckets.iter().filter(move |(_, bucket)| due(bucket))
@@ -251,7 +257,7 @@ impl Plan {
         &mut self,
         key: BucketKey,
         asked: usize,
-        entries: Vec<Entry>,
+        entries: Vec<OutboxEntry>,
         now: Instant,
     ) -> bool {
         let (limits, longest) = (self.limits, self.longest_wait());
@@ -261,9 +267,9 @@ impl Plan {
         bucket.in_flight.extend(entries.into_iter().map(fresh));
         bucket.failures = 0;
         let longest = match bucket.interest {
-            Interest::Selling => longest,
-            Interest::Resting => longest.max(RARELY),
-            Interest::Forgotten => longest.max(SELDOM),
+            PollInterest::Selling => longest,
+            PollInterest::Resting => longest.max(RARELY),
+            PollInterest::Forgotten => longest.max(SELDOM),
         };
         let wait = doubled(limits.poll_min, longest, bucket.empties);
         bucket.empties = if is_empty { bucket.empties.saturating_add(1) } else { 0 };
@@ -273,21 +279,22 @@ impl Plan {
 
     /// How long a bucket of a running sale is left alone.
     fn longest_wait(&self) -> Duration {
-        let selling = self.buckets.values().filter(|bucket| bucket.interest == Interest::Selling);
+        let selling =
+            self.buckets.values().filter(|bucket| bucket.interest == PollInterest::Selling);
         let looks = selling.count().saturating_mul(self.limits.workers);
         let looks = u32::try_from(looks).unwrap_or(u32::MAX);
         self.limits.poll_max.max(Duration::from_secs(1).saturating_mul(looks) / LOOKS_PER_S)
     }
 
     /// Takes out what is to be acknowledged now, as much of each bucket as one call takes.
-    pub fn take_ended(&mut self, now: Instant) -> Vec<(BucketKey, Vec<Ended>)> {
+    pub fn take_ended(&mut self, now: Instant) -> Vec<(BucketKey, Vec<EndedEntry>)> {
         let most = usize::try_from(codes::CLAIM_MAX).unwrap_or(1);
-        let due = |bucket: &Bucket| {
+        let due = |bucket: &BucketState| {
             let is_due = bucket.failures == 0 || bucket.next_at <= now;
             !bucket.ended.is_empty() && !bucket.takes_over && is_due
         };
         let due = self.buckets.iter_mut().filter(|(_, bucket)| due(bucket));
-        let take = |bucket: &mut Bucket| {
+        let take = |bucket: &mut BucketState| {
             let num = bucket.ended.len().min(most);
             bucket.ended.drain(..num).collect()
         };
@@ -302,7 +309,7 @@ impl Plan {
     }
 
     /// These were perhaps not acknowledged: it is tried again, and they are not published again.
-    pub fn not_acknowledged(&mut self, key: BucketKey, ended: Vec<Ended>, now: Instant) {
+    pub fn not_acknowledged(&mut self, key: BucketKey, ended: Vec<EndedEntry>, now: Instant) {
         self.failed(key, now);
         if let Some(bucket) = self.buckets.get_mut(&key) {
             bucket.ended.extend(ended);
@@ -345,7 +352,7 @@ impl Plan {
     #[must_use]
     pub fn next_at(&self) -> Option<Instant> {
         let away = self.away.map(|(_, at)| at);
-        let next_of = |bucket: &Bucket| {
+        let next_of = |bucket: &BucketState| {
             if !bucket.asks_nothing() {
                 return Some(bucket.next_at);
             }

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
-use super::plan::{Interest, Plan};
+use super::plan::{PollInterest, RelayPlan};
 use super::plan_tests::{LIMITS, MS, bucket, entry, number, refused, seal, unknown};
-use crate::broker::Sent;
-use crate::clock::now_monotonic;
-use crate::outbox::{Ended, Entry};
+use crate::broker::PublishOutcome;
+use crate::outbox::{EndedEntry, OutboxEntry};
+use crate::runtime::clock::now_monotonic;
 use crate::stock::BucketKey;
 
 /// What happens to one call.
@@ -28,9 +28,9 @@ fn luck() -> impl Strategy<Value = Luck> {
     prop_oneof![4 => Just(Luck::Well), 3 => prop::sample::select(bad)]
 }
 
-fn sent() -> impl Strategy<Value = Sent> {
-    let not_sent = Sent::NotSent { reason: "away".to_owned() };
-    prop_oneof![4 => Just(Sent::Confirmed), 1 => Just(refused()), 1 => Just(unknown()),
+fn sent() -> impl Strategy<Value = PublishOutcome> {
+    let not_sent = PublishOutcome::NotSent { reason: "away".to_owned() };
+    prop_oneof![4 => Just(PublishOutcome::Confirmed), 1 => Just(refused()), 1 => Just(unknown()),
         1 => Just(not_sent)]
 }
 
@@ -39,7 +39,7 @@ struct Turn {
     take_over: Luck,
     claim: Luck,
     acknowledge: Luck,
-    sent: Vec<Sent>,
+    sent: Vec<PublishOutcome>,
     passes: Duration,
     /// A rescuer takes all names but the present one for gone.
     reclaims: bool,
@@ -60,8 +60,8 @@ prop_compose! {
 /// A list and the private lists of each bucket, and everything that left.
 #[derive(Default)]
 struct Model {
-    waiting: BTreeMap<u16, VecDeque<Entry>>,
-    claimed: BTreeMap<(u16, u64), Vec<Entry>>,
+    waiting: BTreeMap<u16, VecDeque<OutboxEntry>>,
+    claimed: BTreeMap<(u16, u64), Vec<OutboxEntry>>,
     /// Claims under way: bucket, name, how many.
     late: Vec<(u16, u64, usize)>,
     name: u64,
@@ -72,14 +72,14 @@ struct Model {
 }
 
 impl Model {
-    fn moves(&mut self, no: u16, name: u64, max: usize) -> Vec<Entry> {
+    fn moves(&mut self, no: u16, name: u64, max: usize) -> Vec<OutboxEntry> {
         let waiting = self.waiting.entry(no).or_default();
-        let moved: Vec<Entry> = waiting.drain(..max.min(waiting.len())).collect();
+        let moved: Vec<OutboxEntry> = waiting.drain(..max.min(waiting.len())).collect();
         self.claimed.entry((no, name)).or_default().extend(moved.iter().cloned());
         moved
     }
 
-    fn inherits(&mut self, no: u16) -> Vec<Entry> {
+    fn inherits(&mut self, no: u16) -> Vec<OutboxEntry> {
         for name in self.predecessors.clone() {
             let moved = self.claimed.remove(&(no, name)).unwrap_or_default();
             self.claimed.entry((no, self.name)).or_default().extend(moved);
@@ -96,7 +96,7 @@ impl Model {
         }
     }
 
-    fn rename(&mut self, plan: &mut Plan, doubtful: &[BucketKey], now: Instant) {
+    fn rename(&mut self, plan: &mut RelayPlan, doubtful: &[BucketKey], now: Instant) {
         if !doubtful.is_empty() {
             self.predecessors.push(self.name);
             self.name += 1;
@@ -104,7 +104,7 @@ impl Model {
         }
     }
 
-    fn turn(&mut self, plan: &mut Plan, turn: &Turn, now: Instant) {
+    fn turn(&mut self, plan: &mut RelayPlan, turn: &Turn, now: Instant) {
         for (no, name, max) in std::mem::take(&mut self.late) {
             self.moves(no, name, max);
         }
@@ -149,9 +149,10 @@ impl Model {
         }
         self.rename(plan, &doubtful, now);
         let (messages, batch) = plan.pack(now, seal);
-        let said: Vec<Sent> = turn.sent.iter().cycle().take(messages.len()).cloned().collect();
+        let said: Vec<PublishOutcome> =
+            turn.sent.iter().cycle().take(messages.len()).cloned().collect();
         for (message, said) in messages.iter().zip(&said) {
-            if *said == Sent::Confirmed {
+            if *said == PublishOutcome::Confirmed {
                 self.confirmed.push(number(&message.body));
             }
         }
@@ -163,9 +164,9 @@ impl Model {
 
     fn acknowledge(
         &mut self,
-        plan: &mut Plan,
+        plan: &mut RelayPlan,
         key: BucketKey,
-        ended: Vec<Ended>,
+        ended: Vec<EndedEntry>,
         luck: Luck,
         now: Instant,
     ) {
@@ -174,7 +175,7 @@ impl Model {
                 let no = number(&ended.id);
                 let is_letter = ended.letter.is_some();
                 assert!(is_letter || self.confirmed.contains(&no), "{no} left unconfirmed");
-                let is_it = |entry: &Entry| entry.id == ended.id;
+                let is_it = |entry: &OutboxEntry| entry.id == ended.id;
                 let own = self.claimed.entry((key.bucket.0, self.name)).or_default();
                 let waiting = self.waiting.entry(key.bucket.0).or_default();
                 if let Some(at) = own.iter().position(is_it) {
@@ -201,11 +202,11 @@ proptest! {
         turns in prop::collection::vec(turns(), 0..30),
     ) {
         let mut now = now_monotonic();
-        let (mut model, mut plan) = (Model::default(), Plan::new(LIMITS, false));
+        let (mut model, mut plan) = (Model::default(), RelayPlan::new(LIMITS, false));
         for no in 1..=num {
             let no_of = u16::try_from(no % 3).unwrap();
             model.waiting.entry(no_of).or_default().push_back(entry(no));
-            plan.watch(bucket(no_of), Interest::Selling, now);
+            plan.watch(bucket(no_of), PollInterest::Selling, now);
         }
         for turn in turns {
             now += turn.passes;
@@ -218,7 +219,7 @@ proptest! {
                 take_over: Luck::Well,
                 claim: Luck::Well,
                 acknowledge: Luck::Well,
-                sent: vec![Sent::Confirmed],
+                sent: vec![PublishOutcome::Confirmed],
                 passes: MS,
                 reclaims: !plan.takes_over(),
             };

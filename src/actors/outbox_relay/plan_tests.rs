@@ -5,17 +5,17 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::plan::{Interest, Limits, Plan};
-use super::verdict::{Sealed, Verdict};
-use crate::broker::{Headers, Message, Route, Sent};
-use crate::clock::now_monotonic;
+use super::plan::{PlanLimits, PollInterest, RelayPlan};
+use crate::actors::outbox_relay::round_outcome::{PackedEntry, RoundOutcome};
+use crate::broker::{Headers, Message, PublishOutcome, Route};
 use crate::domain::{BucketNo, SkuNo};
-use crate::outbox::{Entry, Letter};
+use crate::outbox::{GivenUpEntry, OutboxEntry};
+use crate::runtime::clock::now_monotonic;
 use crate::stock::BucketKey;
 
 pub(super) const MS: Duration = Duration::from_millis(1);
 
-pub(super) const LIMITS: Limits = Limits {
+pub(super) const LIMITS: PlanLimits = PlanLimits {
     claim_max: 5,
     window: 8,
     attempts_max: 3,
@@ -30,62 +30,62 @@ pub(super) fn bucket(no: u16) -> BucketKey {
     BucketKey { sku: SkuNo(1), bucket: BucketNo(no) }
 }
 
-pub(super) fn entry(no: u64) -> Entry {
+pub(super) fn entry(no: u64) -> OutboxEntry {
     let bytes = no.to_be_bytes();
-    Entry { id: bytes.into(), bytes: Bytes::copy_from_slice(&bytes) }
+    OutboxEntry { id: bytes.into(), bytes: Bytes::copy_from_slice(&bytes) }
 }
 
-fn entries(nos: std::ops::Range<u64>) -> Vec<Entry> {
+fn entries(nos: std::ops::Range<u64>) -> Vec<OutboxEntry> {
     nos.map(entry).collect()
 }
 
 /// Seals everything but entries whose number is a multiple of 11; of a multiple of 7 a part becomes
 /// a letter.
-pub(super) fn seal(_: BucketKey, entry: &Entry) -> Sealed {
-    let letter = |bytes| Letter { bytes, reason: "unreadable".to_owned(), attempts: 0 };
+pub(super) fn seal(_: BucketKey, entry: &OutboxEntry) -> PackedEntry {
+    let letter = |bytes| GivenUpEntry { bytes, reason: "unreadable".to_owned(), attempts: 0 };
     let body = entry.bytes.clone();
     let number = number(&body);
     if number.is_multiple_of(11) {
-        return Sealed { message: None, letter: Some(letter(body)) };
+        return PackedEntry { message: None, letter: Some(letter(body)) };
     }
     let message = Message { route: Route::Orders(0), headers: Headers::default(), body };
     let part = number.is_multiple_of(7).then(|| letter(Bytes::from_static(b"part")));
-    Sealed { message: Some(message), letter: part }
+    PackedEntry { message: Some(message), letter: part }
 }
 
 pub(super) fn number(bytes: &[u8]) -> u64 {
     u64::from_be_bytes(bytes.try_into().unwrap())
 }
 
-pub(super) fn unknown() -> Sent {
-    Sent::Unknown { reason: "silence".to_owned() }
+pub(super) fn unknown() -> PublishOutcome {
+    PublishOutcome::Unknown { reason: "silence".to_owned() }
 }
 
-pub(super) fn refused() -> Sent {
-    Sent::Refused { reason: "no".to_owned() }
+pub(super) fn refused() -> PublishOutcome {
+    PublishOutcome::Refused { reason: "no".to_owned() }
 }
 
-fn not_sent() -> Sent {
-    Sent::NotSent { reason: "gone".to_owned() }
+fn not_sent() -> PublishOutcome {
+    PublishOutcome::NotSent { reason: "gone".to_owned() }
 }
 
 /// A plan with these entries claimed, in one bucket.
-fn holding(entries: Vec<Entry>, now: Instant) -> Plan {
-    let mut plan = Plan::new(LIMITS, false);
-    plan.watch(bucket(0), Interest::Selling, now);
+fn holding(entries: Vec<OutboxEntry>, now: Instant) -> RelayPlan {
+    let mut plan = RelayPlan::new(LIMITS, false);
+    plan.watch(bucket(0), PollInterest::Selling, now);
     plan.claimed(bucket(0), 9, entries, now);
     plan
 }
 
 /// One round of publishing.
-fn publish(plan: &mut Plan, sent: Vec<Sent>, now: Instant) -> Verdict {
+fn publish(plan: &mut RelayPlan, sent: Vec<PublishOutcome>, now: Instant) -> RoundOutcome {
     let (messages, batch) = plan.pack(now, seal);
     assert_eq!(messages.len(), sent.len());
     plan.judge(batch, sent, now)
 }
 
 /// What ended: its number, and the reason if it is a letter.
-fn take_ended(plan: &mut Plan, now: Instant) -> Vec<(u64, Option<String>)> {
+fn take_ended(plan: &mut RelayPlan, now: Instant) -> Vec<(u64, Option<String>)> {
     let ended = plan.take_ended(now).into_iter().flat_map(|(_, ended)| ended);
     ended.map(|ended| (number(&ended.id), ended.letter.map(|letter| letter.reason))).collect()
 }
@@ -93,8 +93,8 @@ fn take_ended(plan: &mut Plan, now: Instant) -> Vec<(u64, Option<String>)> {
 #[test]
 fn a_successor_takes_over_before_anything_is_claimed() {
     let now = now_monotonic();
-    let mut plan = Plan::new(LIMITS, true);
-    plan.watch(bucket(0), Interest::Selling, now);
+    let mut plan = RelayPlan::new(LIMITS, true);
+    plan.watch(bucket(0), PollInterest::Selling, now);
     assert_eq!((plan.to_take_over(now), plan.to_claim(now)), (vec![bucket(0)], vec![]));
     plan.failed(bucket(0), now);
     assert_eq!((plan.to_take_over(now), plan.to_claim(now)), (vec![], vec![]), "it rests first");
@@ -109,7 +109,7 @@ fn a_successor_takes_over_before_anything_is_claimed() {
 fn a_worker_with_a_new_name_knows_what_it_knew() {
     let now = now_monotonic();
     let mut plan = holding(entries(1..4), now);
-    let verdict = publish(&mut plan, vec![refused(), Sent::Confirmed, unknown()], now);
+    let verdict = publish(&mut plan, vec![refused(), PublishOutcome::Confirmed, unknown()], now);
     assert_eq!((verdict.tally.refused, verdict.tally.published), (1, 1));
     plan.failed(bucket(0), now);
     plan.renamed(&[bucket(0)], now);
@@ -120,7 +120,7 @@ fn a_worker_with_a_new_name_knows_what_it_knew() {
     assert_eq!(take_ended(&mut plan, later), [(2, None)], "it is not published again");
     let (messages, batch) = plan.pack(later + LIMITS.retry_min, seal);
     assert_eq!(messages.iter().map(|message| number(&message.body)).collect::<Vec<_>>(), [1, 5]);
-    plan.judge(batch, vec![refused(), Sent::Confirmed], later);
+    plan.judge(batch, vec![refused(), PublishOutcome::Confirmed], later);
     let (_, batch) = plan.pack(later + LIMITS.retry_max, seal);
     let verdict = plan.judge(batch, vec![refused()], later);
     assert_eq!(verdict.tally.dead, 0, "two attempts, and one that was no news");
@@ -138,8 +138,8 @@ fn a_failure_that_is_certain_only_makes_the_bucket_rest() {
 #[test]
 fn busy_buckets_share_one_window_and_idle_ones_another() {
     let now = now_monotonic();
-    let mut plan = Plan::new(LIMITS, false);
-    (0..10).for_each(|no| plan.watch(bucket(no), Interest::Selling, now));
+    let mut plan = RelayPlan::new(LIMITS, false);
+    (0..10).for_each(|no| plan.watch(bucket(no), PollInterest::Selling, now));
     let total = |asked: &[(BucketKey, usize)]| asked.iter().map(|(_, max)| max).sum::<usize>();
     let first = plan.to_claim(now);
     assert_eq!((first.len(), total(&first)), (10, 10), "one of each at least");
@@ -147,7 +147,7 @@ fn busy_buckets_share_one_window_and_idle_ones_another() {
         let brought = if key == bucket(0) { entries(1..2) } else { Vec::new() };
         assert_eq!(plan.claimed(key, max, brought, now), key == bucket(0));
     }
-    publish(&mut plan, vec![Sent::Confirmed], now);
+    publish(&mut plan, vec![PublishOutcome::Confirmed], now);
     assert_eq!(take_ended(&mut plan, now), [(1, None)]);
     let second: BTreeMap<_, _> =
         plan.to_claim(now).into_iter().map(|(key, max)| (key.bucket.0, max)).collect();
@@ -158,8 +158,8 @@ fn busy_buckets_share_one_window_and_idle_ones_another() {
 #[test]
 fn a_bucket_without_entries_is_looked_at_less_and_less_often() {
     let mut now = now_monotonic();
-    let mut plan = Plan::new(LIMITS, false);
-    plan.watch(bucket(0), Interest::Selling, now);
+    let mut plan = RelayPlan::new(LIMITS, false);
+    plan.watch(bucket(0), PollInterest::Selling, now);
     let mut waits = Vec::new();
     for _ in 0..6 {
         assert!(!plan.claimed(bucket(0), 5, Vec::new(), now));
@@ -170,7 +170,7 @@ fn a_bucket_without_entries_is_looked_at_less_and_less_often() {
     assert_eq!(waits, [1, 2, 4, 8, 16, 16]);
     plan.poke(bucket(0), now);
     assert_eq!(plan.to_claim(now).len(), 1, "at once");
-    plan.watch(bucket(0), Interest::Resting, now);
+    plan.watch(bucket(0), PollInterest::Resting, now);
     for _ in 0..12 {
         plan.claimed(bucket(0), 5, Vec::new(), now);
     }
@@ -180,26 +180,26 @@ fn a_bucket_without_entries_is_looked_at_less_and_less_often() {
 #[test]
 fn forgotten_sales_are_looked_at_seldom_and_slow_nobody() {
     let now = now_monotonic();
-    let mut plan = Plan::new(LIMITS, false);
+    let mut plan = RelayPlan::new(LIMITS, false);
     for no in 1..2_000 {
-        plan.watch(bucket(no), Interest::Forgotten, now);
+        plan.watch(bucket(no), PollInterest::Forgotten, now);
     }
     assert!(plan.to_claim(now).is_empty() && plan.next_at().unwrap() > now + 1_000 * MS);
-    plan.watch(bucket(0), Interest::Selling, now);
+    plan.watch(bucket(0), PollInterest::Selling, now);
     assert_eq!(plan.to_claim(now).len(), 1);
     for _ in 0..8 {
         plan.claimed(bucket(0), 1, Vec::new(), now);
     }
     assert!(plan.next_at().unwrap() <= now + LIMITS.poll_max);
-    plan.watch(bucket(1), Interest::Resting, now);
+    plan.watch(bucket(1), PollInterest::Resting, now);
     assert_eq!(plan.to_claim(now)[0].0, bucket(1), "it was opened again");
 }
 
 #[test]
 fn many_buckets_are_looked_at_less_often_than_few() {
     let now = now_monotonic();
-    let mut plan = Plan::new(LIMITS, false);
-    (0..1_000).for_each(|no| plan.watch(bucket(no), Interest::Selling, now));
+    let mut plan = RelayPlan::new(LIMITS, false);
+    (0..1_000).for_each(|no| plan.watch(bucket(no), PollInterest::Selling, now));
     for (key, max) in (0..20).flat_map(|_| plan.to_claim(now)).collect::<Vec<_>>() {
         plan.claimed(key, max, Vec::new(), now);
     }
@@ -214,7 +214,7 @@ fn refusals_count_where_the_queue_accepts_others_and_rest_longer_each_time() {
     let mut rests = Vec::new();
     for attempt in 1..=3_u64 {
         plan.claimed(bucket(0), 9, vec![entry(100 + attempt)], now);
-        let verdict = publish(&mut plan, vec![refused(), Sent::Confirmed], now);
+        let verdict = publish(&mut plan, vec![refused(), PublishOutcome::Confirmed], now);
         let ended = take_ended(&mut plan, now);
         if attempt == 3 {
             let reason = "refused in 3 attempts, last: no".to_owned();
@@ -236,7 +236,7 @@ fn refusals_count_where_the_queue_accepts_others_and_rest_longer_each_time() {
 fn without_evidence_no_refusal_and_no_silence_is_an_attempt() {
     let mut now = now_monotonic();
     let mut plan = holding(entries(1..3), now);
-    publish(&mut plan, vec![Sent::Confirmed, refused()], now);
+    publish(&mut plan, vec![PublishOutcome::Confirmed, refused()], now);
     take_ended(&mut plan, now);
     for sent in [refused(), unknown(), refused(), unknown(), refused()] {
         now += LIMITS.retry_max;
@@ -247,7 +247,7 @@ fn without_evidence_no_refusal_and_no_silence_is_an_attempt() {
     for no in 10..20 {
         now += LIMITS.retry_max;
         plan.claimed(bucket(0), 9, vec![entry(if no == 11 { 21 } else { no })], now);
-        let verdict = publish(&mut plan, vec![unknown(), Sent::Confirmed], now);
+        let verdict = publish(&mut plan, vec![unknown(), PublishOutcome::Confirmed], now);
         assert_eq!((verdict.silence, verdict.tally.unknown), (None, 1));
         take_ended(&mut plan, now);
     }
@@ -258,13 +258,14 @@ fn without_evidence_no_refusal_and_no_silence_is_an_attempt() {
 fn a_queue_that_answers_for_no_message_is_told_apart_from_a_broker_that_is_away() {
     let now = now_monotonic();
     let mut plan = holding(entries(1..4), now);
-    let route = |entry: &Entry| Route::Orders(u16::try_from(number(&entry.bytes) % 2).unwrap());
+    let route =
+        |entry: &OutboxEntry| Route::Orders(u16::try_from(number(&entry.bytes) % 2).unwrap());
     let (_, batch) = plan.pack(now, |bucket, entry| {
         let sealed = seal(bucket, entry);
         let message = sealed.message.map(|message| Message { route: route(entry), ..message });
-        Sealed { message, ..sealed }
+        PackedEntry { message, ..sealed }
     });
-    let verdict = plan.judge(batch, vec![unknown(), Sent::Confirmed, not_sent()], now);
+    let verdict = plan.judge(batch, vec![unknown(), PublishOutcome::Confirmed, not_sent()], now);
     assert_eq!((verdict.away, verdict.silence), (None, Some("silence".to_owned())));
     // A broker with fewer results than messages has said nothing of the rest.
     let later = now + LIMITS.retry_max;
@@ -277,7 +278,7 @@ fn a_queue_that_answers_for_no_message_is_told_apart_from_a_broker_that_is_away(
 fn what_cannot_be_acknowledged_is_acknowledged_again_and_not_published() {
     let mut now = now_monotonic();
     let mut plan = holding(entries(1..3), now);
-    publish(&mut plan, vec![Sent::Confirmed; 2], now);
+    publish(&mut plan, vec![PublishOutcome::Confirmed; 2], now);
     let mut rests = Vec::new();
     for _ in 0..4 {
         for (key, ended) in plan.take_ended(now) {
@@ -318,7 +319,7 @@ fn a_broker_that_is_away_costs_nothing_and_is_asked_again_later() {
 fn what_cannot_be_read_becomes_a_letter_and_blocks_nothing() {
     let now = now_monotonic();
     let mut plan = holding([10, 11, 14].map(entry).to_vec(), now);
-    publish(&mut plan, vec![Sent::Confirmed, Sent::Confirmed], now);
+    publish(&mut plan, vec![PublishOutcome::Confirmed, PublishOutcome::Confirmed], now);
     let mut ended = take_ended(&mut plan, now);
     ended.sort();
     let unreadable = || Some("unreadable".to_owned());

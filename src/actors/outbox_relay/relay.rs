@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 
-use super::counts::HandCount;
-use super::names::Names;
-use super::plan::{Interest, Plan};
-use super::trouble::{Trouble, log_dead};
-use super::{CATALOG_EVERY, RelayParts};
-use crate::broker::{Outgoing, Reach};
-use crate::clock::now_monotonic;
+use super::plan::{PollInterest, RelayPlan};
+use super::{CATALOG_EVERY, RelayDeps};
+use crate::actors::outbox_relay::failure_log::{FailureLog, log_dead};
+use crate::actors::outbox_relay::relay_metrics::InFlightGauge;
+use crate::actors::outbox_relay::worker_names::WorkerNames;
+use crate::broker::{BrokerStatus, PublishChannel};
 use crate::domain::Phase;
-use crate::outbox::{Ended, Entry, Error, PerBucket};
+use crate::outbox::{EndedEntry, Error, OutboxEntry, PerBucket};
+use crate::runtime::clock::now_monotonic;
 use crate::stock::BucketKey;
 
 /// Buckets to which entries are given back at the same time.
@@ -22,43 +22,43 @@ const RECLAIMS_AT_ONCE: usize = 32;
 
 /// A worker: its name, what it holds, and its channel to the broker.
 pub(super) struct Relay {
-    parts: RelayParts,
-    names: Names,
+    deps: RelayDeps,
+    names: WorkerNames,
     name: String,
     is_announced: bool,
-    plan: Plan,
-    outgoing: Box<dyn Outgoing>,
+    plan: RelayPlan,
+    outgoing: Box<dyn PublishChannel>,
     /// When sales are looked for.
     watch_at: Instant,
-    in_hand: HandCount,
-    trouble: Trouble,
+    in_hand: InFlightGauge,
+    trouble: FailureLog,
 }
 
 impl Relay {
     /// A worker under a fresh name that has looked at nothing.
-    pub(super) fn new(parts: RelayParts, names: Names) -> Self {
+    pub(super) fn new(deps: RelayDeps, names: WorkerNames) -> Self {
         let name = names.renew();
         Self {
-            plan: Plan::new(parts.limits(), !names.predecessors().is_empty()),
-            outgoing: parts.publisher.outgoing(parts.settings.confirm_window),
+            plan: RelayPlan::new(deps.limits(), !names.predecessors().is_empty()),
+            outgoing: deps.publisher.outgoing(deps.settings.confirm_window),
             watch_at: now_monotonic(),
-            in_hand: HandCount::new(&parts.metrics),
-            trouble: Trouble::new(&name),
+            in_hand: InFlightGauge::new(&deps.metrics),
+            trouble: FailureLog::new(&name),
             is_announced: false,
             name,
             names,
-            parts,
+            deps,
         }
     }
 
     /// One round: take over, claim, publish, confirm, acknowledge. Every entry is on the list of
     /// this worker or of a predecessor until it is acknowledged.
     pub(super) async fn round(&mut self) {
-        let (outbox, now) = (Arc::clone(&self.parts.outbox), now_monotonic());
+        let (outbox, now) = (Arc::clone(&self.deps.outbox), now_monotonic());
         self.watch(now);
         if !self.is_announced {
             // Without it the worker only risks that its entries are given to others.
-            self.is_announced = outbox.announce(&self.name, self.parts.heartbeat()).await.is_ok();
+            self.is_announced = outbox.announce(&self.name, self.deps.heartbeat()).await.is_ok();
         }
 
         let inherited = self.plan.to_take_over(now);
@@ -81,8 +81,8 @@ impl Relay {
 
         let begun = now_monotonic();
         if self.plan.is_broker_due(begun) {
-            let sent_at_ms = self.parts.clock.wall_ms();
-            let seal = |bucket, entry: &Entry| self.parts.seal(bucket, entry, sent_at_ms);
+            let sent_at_ms = self.deps.clock.wall_ms();
+            let seal = |bucket, entry: &OutboxEntry| self.deps.seal(bucket, entry, sent_at_ms);
             let (messages, batch) = self.plan.pack(begun, seal);
             // While the broker is away, also nothing is published, to learn how it is.
             if !batch.is_empty() || !self.is_broker_up() {
@@ -91,10 +91,10 @@ impl Relay {
                 // worker's list the entries; they are published once more.
                 let now = now_monotonic();
                 let verdict = self.plan.judge(batch, sent, now);
-                self.parts.metrics.relayed(&verdict.tally, now.duration_since(begun));
-                let reach = self.parts.publisher.reach();
+                self.deps.metrics.relayed(&verdict.tally, now.duration_since(begun));
+                let reach = self.deps.publisher.reach();
                 if self.trouble.broker(&mut self.plan, verdict, reach, now) {
-                    self.parts.door.recover();
+                    self.deps.door.recover();
                 }
             }
         }
@@ -109,7 +109,7 @@ impl Relay {
 
     /// Whether it is worth to claim and to publish.
     fn is_broker_up(&self) -> bool {
-        !self.plan.is_broker_away() && self.parts.publisher.reach() == Reach::Up
+        !self.plan.is_broker_away() && self.deps.publisher.reach() == BrokerStatus::Up
     }
 
     pub(super) fn is_broker_away(&self) -> bool {
@@ -130,12 +130,12 @@ impl Relay {
     fn watch(&mut self, now: Instant) {
         if now >= self.watch_at {
             self.watch_at = now + CATALOG_EVERY;
-            let wall_ms = self.parts.clock.wall_ms();
-            for listed in self.parts.catalog.all() {
+            let wall_ms = self.deps.clock.wall_ms();
+            for listed in self.deps.catalog.all() {
                 let interest = match listed.sale.phase {
-                    Phase::Open | Phase::Paused => Interest::Selling,
-                    _ if listed.sale.is_forgotten(wall_ms) => Interest::Forgotten,
-                    _ => Interest::Resting,
+                    Phase::Open | Phase::Paused => PollInterest::Selling,
+                    _ if listed.sale.is_forgotten(wall_ms) => PollInterest::Forgotten,
+                    _ => PollInterest::Resting,
                 };
                 for sku in &listed.skus {
                     for key in BucketKey::all_of(sku) {
@@ -144,16 +144,16 @@ impl Relay {
                 }
             }
         }
-        for bucket in self.parts.door.take() {
+        for bucket in self.deps.door.take() {
             self.plan.poke(bucket, now);
         }
     }
 
-    fn took_over(&mut self, taken: PerBucket<Vec<Entry>>) {
+    fn took_over(&mut self, taken: PerBucket<Vec<OutboxEntry>>) {
         let now = now_monotonic();
         let mut doubtful = Vec::new();
         for (bucket, entries) in taken {
-            match self.trouble.outbox(&self.parts.metrics, bucket, entries) {
+            match self.trouble.outbox(&self.deps.metrics, bucket, entries) {
                 Ok(entries) => self.plan.took_over(bucket, entries, now),
                 Err(error) => self.failed(bucket, &error, now, &mut doubtful),
             }
@@ -164,17 +164,17 @@ impl Relay {
         self.rename(&doubtful, now);
     }
 
-    fn claimed(&mut self, asked: Vec<(BucketKey, usize)>, claimed: PerBucket<Vec<Entry>>) {
+    fn claimed(&mut self, asked: Vec<(BucketKey, usize)>, claimed: PerBucket<Vec<OutboxEntry>>) {
         let now = now_monotonic();
         let mut claimed: HashMap<_, _> = claimed.into_iter().collect();
         let mut doubtful = Vec::new();
         for (bucket, max) in asked {
             let entries = claimed.remove(&bucket).unwrap_or(Ok(Vec::new()));
-            match self.trouble.outbox(&self.parts.metrics, bucket, entries) {
+            match self.trouble.outbox(&self.deps.metrics, bucket, entries) {
                 Ok(entries) => {
                     if self.plan.claimed(bucket, max, entries, now) {
                         // There may be more: another worker can help.
-                        self.parts.door.poke(bucket);
+                        self.deps.door.poke(bucket);
                     }
                 }
                 Err(error) => self.failed(bucket, &error, now, &mut doubtful),
@@ -208,12 +208,12 @@ impl Relay {
         }
     }
 
-    fn acknowledged(&mut self, ended: Vec<(BucketKey, Vec<Ended>)>, answers: PerBucket<()>) {
+    fn acknowledged(&mut self, ended: Vec<(BucketKey, Vec<EndedEntry>)>, answers: PerBucket<()>) {
         let now = now_monotonic();
         let mut answers: HashMap<_, _> = answers.into_iter().collect();
         for (bucket, ended) in ended {
             let answer = answers.remove(&bucket).unwrap_or(Ok(()));
-            match self.trouble.outbox(&self.parts.metrics, bucket, answer) {
+            match self.trouble.outbox(&self.deps.metrics, bucket, answer) {
                 Ok(()) => {
                     log_dead(bucket, &ended);
                     self.plan.acknowledged(bucket);
@@ -226,7 +226,7 @@ impl Relay {
     /// Gives back what it holds, in every bucket. What cannot be given back is reclaimed by a
     /// rescuer.
     pub(super) async fn leave(&mut self) {
-        let outbox = Arc::clone(&self.parts.outbox);
+        let outbox = Arc::clone(&self.deps.outbox);
         let mut names = self.names.predecessors();
         names.push(self.name.clone());
         let given = self.plan.served().map(|bucket| {

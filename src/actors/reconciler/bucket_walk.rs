@@ -23,7 +23,7 @@ const BEHIND_AFTER_MS: i64 = 30_000;
 
 /// The oldest that a page holds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Found {
+pub enum OldestQueued {
     /// Nothing has been queued for long.
     #[default]
     Young,
@@ -42,7 +42,7 @@ pub struct BucketWalk {
     /// What was accepted before this time is published again by the present walk.
     lost_before_ms: Option<i64>,
     /// The oldest that the present walk has met.
-    found: Found,
+    found: OldestQueued,
     /// When the next walk may begin.
     begins_at_ms: i64,
 }
@@ -69,7 +69,7 @@ impl BucketWalk {
     /// Begins a walk while the order queue has this watermark. True: the outbox must be asked for a
     /// new checkpoint.
     pub fn begin(&mut self, watermark_ms: Option<i64>) -> bool {
-        self.found = Found::Young;
+        self.found = OldestQueued::Young;
         let passed = |at: &Checkpoint| watermark_ms.is_some_and(|passed| passed > at.taken_at_ms);
         self.lost_before_ms = self.checkpoint.filter(passed).map(|at| at.left_before_ms);
         if self.lost_before_ms.is_some() {
@@ -96,7 +96,7 @@ impl BucketWalk {
     /// Whether the present walk brings everything that is due to an end, as far as it read.
     #[must_use]
     pub fn decides(&self) -> bool {
-        self.lost_before_ms.is_some() || self.found < Found::Due
+        self.lost_before_ms.is_some() || self.found < OldestQueued::Due
     }
 
     /// Whether the consumers have not come past the checkpoint for too long.
@@ -107,7 +107,7 @@ impl BucketWalk {
     }
 
     /// A page was read.
-    pub fn find(&mut self, found: Found) {
+    pub fn find(&mut self, found: OldestQueued) {
         self.found = self.found.max(found);
     }
 
@@ -117,13 +117,17 @@ impl BucketWalk {
         let later_ms = now_ms.saturating_add(after_ms);
         match (next, self.found) {
             (Some(page), _) => self.page = page,
-            (None, Found::Due) => *self = Self { checkpoint: self.checkpoint, ..Self::default() },
-            (None, Found::Waiting) => {
+            (None, OldestQueued::Due) => {
+                *self = Self { checkpoint: self.checkpoint, ..Self::default() }
+            }
+            (None, OldestQueued::Waiting) => {
                 *self =
                     Self { checkpoint: self.checkpoint, begins_at_ms: later_ms, ..Self::default() };
             }
             // An old checkpoint tells nothing of what comes.
-            (None, Found::Young) => *self = Self { begins_at_ms: later_ms, ..Self::default() },
+            (None, OldestQueued::Young) => {
+                *self = Self { begins_at_ms: later_ms, ..Self::default() }
+            }
         }
     }
 }
@@ -141,7 +145,7 @@ mod tests {
         assert!(walk.begin(Some(i64::MAX)), "no checkpoint yet");
         walk.take_checkpoint(20_000, oldest, AFTER_MS);
         assert!(!walk.is_lost(0), "the consumers have not come past the checkpoint");
-        walk.find(Found::Due);
+        walk.find(OldestQueued::Due);
         walk.go_on(None, 20_000, AFTER_MS);
         walk
     }
@@ -171,7 +175,7 @@ mod tests {
     fn copies_must_have_passed_before_anything_is_published_again() {
         let mut walk = marked(None);
         walk.begin(Some(20_001));
-        walk.find(Found::Due);
+        walk.find(OldestQueued::Due);
         walk.go_on(Some(64), 30_000, AFTER_MS);
         assert!(walk.is_due(30_000) && walk.is_lost(14_999), "the same walk, a later page");
         walk.go_on(None, 30_500, AFTER_MS);
@@ -179,7 +183,7 @@ mod tests {
         assert!(walk.begin(Some(31_000)), "a new checkpoint, after the copies were published");
         assert!(!walk.is_lost(14_999));
         walk.take_checkpoint(31_500, None, AFTER_MS);
-        walk.find(Found::Due);
+        walk.find(OldestQueued::Due);
         walk.go_on(None, 31_500, AFTER_MS);
         walk.begin(Some(31_000));
         assert!(!walk.is_lost(14_999), "a copy may wait in the queue");
@@ -203,7 +207,7 @@ mod tests {
         assert!(walk.is_behind(20_001 + BEHIND_AFTER_MS));
         assert!(!BucketWalk::default().is_behind(i64::MAX));
         assert!(!walk.begin(Some(20_000)));
-        walk.find(Found::Waiting);
+        walk.find(OldestQueued::Waiting);
         walk.go_on(None, 21_000, AFTER_MS);
         assert!(!walk.is_due(25_999) && walk.is_due(26_000));
         assert!(walk.is_behind(20_001 + BEHIND_AFTER_MS), "the checkpoint stays");

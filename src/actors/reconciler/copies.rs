@@ -18,7 +18,7 @@ const REMEMBERED_MAX: usize = 20_000;
 
 /// The copies of the last minutes.
 #[derive(Debug, Default)]
-pub(super) struct Copies(HashMap<RequestId, Copied>);
+pub(super) struct RecentCopies(HashMap<RequestId, Copied>);
 
 #[derive(Debug, Clone, Copy)]
 struct Copied {
@@ -27,7 +27,7 @@ struct Copied {
     next_at_ms: i64,
 }
 
-impl Copies {
+impl RecentCopies {
     /// Whether this request may be published again by now.
     pub(super) fn may(&self, request: RequestId, now_ms: i64) -> bool {
         self.0.get(&request).is_none_or(|copied| now_ms >= copied.next_at_ms)
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn the_wait_doubles_with_each_copy() {
-        let (mut copies, mut now_ms) = (Copies::default(), 0);
+        let (mut copies, mut now_ms) = (RecentCopies::default(), 0);
         let mut waits = Vec::new();
         for _ in 0..8 {
             assert!(copies.may(id(1), now_ms));
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn what_came_to_its_end_is_forgotten() {
-        let mut copies = Copies::default();
+        let mut copies = RecentCopies::default();
         copies.sent((1..=10).map(id), 0);
         copies.forget(WAIT_MIN_MS + WAIT_MAX_MS - 1);
         assert_eq!(copies.0.len(), 10);

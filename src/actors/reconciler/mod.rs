@@ -18,24 +18,26 @@ use std::time::Duration;
 use actix::{Actor, AsyncContext, Context, Handler};
 use tokio::sync::oneshot;
 
-use super::child::{ExitReason, Life, Living, end, spawn_step, step};
 use super::served::Looks;
+use crate::actors::supervisor::supervised::{
+    ExitReason, Incarnation, Supervised, end, spawn_step, step,
+};
 use crate::broker::Publisher;
-use crate::catalog::Catalog;
-use crate::clock::SharedClock;
 use crate::config::Settings;
 use crate::db::Ledger;
 use crate::lease::Lease;
 use crate::messages::{Quiet, Stop, reply};
-use crate::metrics::Metrics;
+use crate::observe::metrics::Metrics;
 use crate::outbox::Outbox;
+use crate::runtime::clock::SharedClock;
+use crate::services::catalog::Catalog;
 use crate::stock::Stock;
 use crate::watermark::Watermarks;
 
 pub mod bucket_walk;
 mod copies;
-mod counts;
 mod pass;
+mod reconcile_metrics;
 mod republishing;
 
 use pass::Pass;
@@ -45,7 +47,7 @@ const RECONCILER: &str = "reconciler";
 
 /// What the reconciler works with.
 #[derive(Clone)]
-pub struct ReconcilerParts {
+pub struct ReconcilerDeps {
     /// Tells what has left it.
     pub outbox: Arc<dyn Outbox>,
     /// Tells what consumers have behind them.
@@ -94,9 +96,9 @@ impl ReconcilerLimits {
     #[must_use]
     pub fn of(settings: &Settings) -> Self {
         Self {
-            every: Duration::from_millis(settings.keeper.rescue_every_ms),
+            every: Duration::from_millis(settings.maintenance.rescue_every_ms),
             after_ms: i64::try_from(settings.reconciler.after_ms).unwrap_or(i64::MAX),
-            lease_ttl: Duration::from_millis(settings.keeper.lease_ttl_ms),
+            lease_ttl: Duration::from_millis(settings.maintenance.lease_ttl_ms),
             envelope_max: settings.outbox.envelope_max,
             window: settings.relay.confirm_window,
             queues: settings.amqp.queues,
@@ -106,8 +108,8 @@ impl ReconcilerLimits {
 
 /// Repairs what Redis, broker and ledger disagree about.
 pub struct Reconciler {
-    life: Life,
-    parts: ReconcilerParts,
+    life: Incarnation,
+    deps: ReconcilerDeps,
     looks: Looks,
     /// Away while a pass is under way.
     pass: Option<Pass>,
@@ -120,10 +122,10 @@ pub struct Reconciler {
 impl Reconciler {
     /// A reconciler that has seen nothing yet.
     #[must_use]
-    pub fn new(life: Life, parts: ReconcilerParts) -> Self {
+    pub fn new(life: Incarnation, deps: ReconcilerDeps) -> Self {
         Self {
             life,
-            parts,
+            deps,
             looks: Looks::default(),
             pass: Some(Pass::default()),
             last_error: None,
@@ -137,16 +139,16 @@ impl Reconciler {
             return;
         }
         let Some(mut pass) = self.pass.take() else { return };
-        let parts = self.parts.clone();
-        let buckets = self.looks.next(&parts.catalog, parts.clock.wall_ms());
+        let deps = self.deps.clone();
+        let buckets = self.looks.next(&deps.catalog, deps.clock.wall_ms());
         let work = async move {
-            let held = parts.lease.hold(RECONCILER, &parts.holder, parts.limits.lease_ttl).await;
+            let held = deps.lease.hold(RECONCILER, &deps.holder, deps.limits.lease_ttl).await;
             match held {
-                Ok(ref hold) if hold.is_held(parts.clock.now()) => pass.run(&parts, &buckets).await,
+                Ok(ref hold) if hold.is_held(deps.clock.now()) => pass.run(&deps, &buckets).await,
                 // Another process works; what this one saw is too old when it is its turn again.
                 _ => pass = Pass::default(),
             }
-            parts.metrics.reconcile_blocked(pass.blocked());
+            deps.metrics.reconcile_blocked(pass.blocked());
             (pass, held.err())
         };
         spawn_step(self, ctx, work, |reconciler, ctx, (pass, error)| {
@@ -164,7 +166,7 @@ impl Reconciler {
 
     /// Lets another process begin at once.
     fn leave(&mut self, ctx: &mut Context<Self>) {
-        let ReconcilerParts { lease, holder, .. } = self.parts.clone();
+        let ReconcilerDeps { lease, holder, .. } = self.deps.clone();
         let work = async move { lease.release(RECONCILER, &holder).await };
         spawn_step(self, ctx, work, |reconciler, _, released| {
             if let Err(error) = released {
@@ -175,8 +177,8 @@ impl Reconciler {
     }
 }
 
-impl Living for Reconciler {
-    fn life(&mut self) -> &mut Life {
+impl Supervised for Reconciler {
+    fn life(&mut self) -> &mut Incarnation {
         &mut self.life
     }
 }
@@ -185,7 +187,7 @@ impl Actor for Reconciler {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        let every = self.parts.limits.every.max(Duration::from_millis(10));
+        let every = self.deps.limits.every.max(Duration::from_millis(10));
         ctx.run_interval(every, |reconciler, ctx| step(reconciler, ctx, Self::tick));
     }
 }

@@ -4,11 +4,11 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::ReconcilerParts;
-use super::bucket_walk::{BucketWalk, Found};
-use super::copies::Copies;
-use super::counts::Blocked;
+use super::ReconcilerDeps;
+use super::bucket_walk::{BucketWalk, OldestQueued};
+use super::copies::RecentCopies;
 use super::republishing::republish;
+use crate::actors::reconciler::reconcile_metrics::Blocked;
 use crate::broker::Route;
 use crate::db;
 use crate::domain::{BucketNo, Failure, Order, OrderIntent, RequestId, SkuNo};
@@ -30,16 +30,16 @@ const LOOKED_UP_AT_ONCE: usize = 500;
 /// What the reconciler knows from pass to pass: for each bucket some numbers.
 #[derive(Debug, Default)]
 pub(super) struct Pass {
-    walks: HashMap<BucketKey, Seen>,
+    walks: HashMap<BucketKey, BucketProgress>,
     /// What was published again.
-    copies: Copies,
+    copies: RecentCopies,
     /// Where the last pass ended because it had done enough.
     goes_on_at: Option<BucketKey>,
 }
 
 /// One bucket.
 #[derive(Debug, Default)]
-struct Seen {
+struct BucketProgress {
     walk: BucketWalk,
     /// What the present walk met first.
     met: Option<Blocked>,
@@ -49,7 +49,7 @@ struct Seen {
 
 /// What one pass may still do, and what it has done.
 #[derive(Debug)]
-struct Work {
+struct PassBudget {
     pages: usize,
     lookups: usize,
     matched: usize,
@@ -58,7 +58,7 @@ struct Work {
     has_declared: bool,
 }
 
-impl Work {
+impl PassBudget {
     fn new() -> Self {
         let (pages, lookups) = (PAGES_MAX, LOOKUPS_MAX);
         Self { pages, lookups, matched: 0, republished: 0, has_declared: false }
@@ -70,7 +70,7 @@ impl Work {
 }
 
 /// Why a bucket is not walked any further in this pass.
-struct Stuck {
+struct Stopped {
     reason: Blocked,
     said: String,
 }
@@ -84,8 +84,8 @@ impl Pass {
     }
 
     /// Goes over the buckets, at most once, from where the last pass ended.
-    pub(super) async fn run(&mut self, parts: &ReconcilerParts, buckets: &[BucketKey]) {
-        let mut work = Work::new();
+    pub(super) async fn run(&mut self, deps: &ReconcilerDeps, buckets: &[BucketKey]) {
+        let mut work = PassBudget::new();
         let first = self.goes_on_at.take().and_then(|at| buckets.iter().position(|b| *b == at));
         let (before, after) = buckets.split_at(first.unwrap_or_default());
         let mut watermarks = WatermarksRead::new();
@@ -99,7 +99,7 @@ impl Pass {
                 Entry::Occupied(known) => *known.get(),
                 Entry::Vacant(unknown) => {
                     // A SKU that cannot be counted has a bucket in trouble, and others.
-                    let queued = parts.stock.num_unsettled(bucket.sku).await;
+                    let queued = deps.stock.num_unsettled(bucket.sku).await;
                     *unknown.insert(matches!(queued, Ok(0)))
                 }
             };
@@ -108,14 +108,14 @@ impl Pass {
                 continue;
             }
             let seen = self.walks.entry(*bucket).or_default();
-            if seen.walk.is_due(parts.clock.wall_ms()) {
-                let watermark = watermark_of(parts, *bucket, &mut watermarks).await;
-                walk(parts, *bucket, seen, &watermark, &mut self.copies, &mut work).await;
+            if seen.walk.is_due(deps.clock.wall_ms()) {
+                let watermark = watermark_of(deps, *bucket, &mut watermarks).await;
+                walk(deps, *bucket, seen, &watermark, &mut self.copies, &mut work).await;
             }
         }
-        self.copies.forget(parts.clock.wall_ms());
-        parts.metrics.reconcile_matched(work.matched);
-        parts.metrics.reconcile_republished(work.republished);
+        self.copies.forget(deps.clock.wall_ms());
+        deps.metrics.reconcile_matched(work.matched);
+        deps.metrics.reconcile_republished(work.republished);
         if work.matched > 0 {
             tracing::info!(num = work.matched, "results of the ledger written to their buckets");
         }
@@ -127,65 +127,65 @@ impl Pass {
 
 /// The watermark of the bucket's order queue, read once in a pass.
 async fn watermark_of(
-    parts: &ReconcilerParts,
+    deps: &ReconcilerDeps,
     bucket: BucketKey,
     known: &mut WatermarksRead,
 ) -> Result<Option<i64>, watermark::Error> {
-    let Route::Orders(queue) = Route::orders_of(bucket, parts.limits.queues) else {
+    let Route::Orders(queue) = Route::orders_of(bucket, deps.limits.queues) else {
         return Ok(None);
     };
     if let Some(before) = known.get(&queue) {
         return before.clone();
     }
-    let read = parts.watermarks.of_queue(queue).await;
+    let read = deps.watermarks.of_queue(queue).await;
     known.insert(queue, read.clone());
     read
 }
 
 /// Walks on in one bucket until its end or until the pass has done enough.
 async fn walk(
-    parts: &ReconcilerParts,
+    deps: &ReconcilerDeps,
     bucket: BucketKey,
-    seen: &mut Seen,
+    seen: &mut BucketProgress,
     watermark: &Result<Option<i64>, watermark::Error>,
-    copies: &mut Copies,
-    work: &mut Work,
+    copies: &mut RecentCopies,
+    work: &mut PassBudget,
 ) {
     let before = seen.blocked;
     let mut stuck = Vec::new();
     if seen.walk.is_at_start() {
         seen.met = None;
-        stuck.extend(begin(parts, bucket, &mut seen.walk, watermark).await);
+        stuck.extend(begin(deps, bucket, &mut seen.walk, watermark).await);
     }
     while !work.is_enough() {
-        let page = match parts.stock.queued(bucket, seen.walk.page()).await {
+        let page = match deps.stock.queued(bucket, seen.walk.page()).await {
             Ok(page) => page,
             // It is being loaded, or has to be: whoever loads it brings the rest to the ledger.
             Err(stock::Error::NotLoaded(_) | stock::Error::Fenced { .. }) => {
-                *seen = Seen::default();
-                seen.walk.go_on(None, parts.clock.wall_ms(), parts.limits.after_ms);
+                *seen = BucketProgress::default();
+                seen.walk.go_on(None, deps.clock.wall_ms(), deps.limits.after_ms);
                 return;
             }
             Err(error) => {
-                stuck.push(Stuck { reason: Blocked::Records, said: error.to_string() });
+                stuck.push(Stopped { reason: Blocked::Records, said: error.to_string() });
                 break;
             }
         };
         work.pages = work.pages.saturating_sub(usize::from(page.num_pages) + PAGES_PER_CALL);
         if let Some(said) = page.damage {
-            stuck.push(Stuck { reason: Blocked::Records, said });
+            stuck.push(Stopped { reason: Blocked::Records, said });
         }
-        let (found, due) = due(parts, page.intents, watermark);
+        let (found, due) = due(deps, page.intents, watermark);
         seen.walk.find(found);
-        if found > Found::Young {
-            stuck.extend(waits_for(&seen.walk, watermark, parts.clock.wall_ms()));
+        if found > OldestQueued::Young {
+            stuck.extend(waits_for(&seen.walk, watermark, deps.clock.wall_ms()));
         }
         work.lookups = work.lookups.saturating_sub(due.len());
         for asked in due.chunks(LOOKED_UP_AT_ONCE) {
-            stuck.extend(look_up(parts, bucket, &seen.walk, asked, copies, work).await);
+            stuck.extend(look_up(deps, bucket, &seen.walk, asked, copies, work).await);
         }
         let has_decided = page.next.is_none() && seen.walk.decides();
-        seen.walk.go_on(page.next, parts.clock.wall_ms(), parts.limits.after_ms);
+        seen.walk.go_on(page.next, deps.clock.wall_ms(), deps.limits.after_ms);
         if has_decided && seen.met.is_none() && stuck.is_empty() {
             seen.blocked = None;
         }
@@ -193,7 +193,7 @@ async fn walk(
             break;
         }
     }
-    let Some(Stuck { reason, said }) = stuck.into_iter().next() else { return };
+    let Some(Stopped { reason, said }) = stuck.into_iter().next() else { return };
     seen.met.get_or_insert(reason);
     seen.blocked = Some(reason);
     if before != Some(reason) {
@@ -204,42 +204,42 @@ async fn walk(
 
 /// Begins a walk, with a new checkpoint if it needs one; without it nothing can be lost.
 async fn begin(
-    parts: &ReconcilerParts,
+    deps: &ReconcilerDeps,
     bucket: BucketKey,
     walk: &mut BucketWalk,
     watermark: &Result<Option<i64>, watermark::Error>,
-) -> Option<Stuck> {
+) -> Option<Stopped> {
     if !walk.begin(watermark.as_ref().ok().copied().flatten()) {
         return None;
     }
-    match parts.outbox.standing(bucket).await {
+    match deps.outbox.standing(bucket).await {
         Ok(standing) => {
             let oldest = [standing.oldest_waiting_ms, standing.oldest_in_hand_ms];
             let oldest_ms = oldest.into_iter().flatten().min();
-            walk.take_checkpoint(parts.clock.wall_ms(), oldest_ms, parts.limits.after_ms);
+            walk.take_checkpoint(deps.clock.wall_ms(), oldest_ms, deps.limits.after_ms);
             None
         }
-        Err(error) => Some(Stuck { reason: Blocked::Outbox, said: error.to_string() }),
+        Err(error) => Some(Stopped { reason: Blocked::Outbox, said: error.to_string() }),
     }
 }
 
 /// What has been queued for so long that something may be wrong with it. What was accepted at or
 /// after the watermark was published after it, and is still to come to a consumer: it is left out.
 fn due(
-    parts: &ReconcilerParts,
+    deps: &ReconcilerDeps,
     mut queued: Vec<OrderIntent>,
     watermark: &Result<Option<i64>, watermark::Error>,
-) -> (Found, Vec<OrderIntent>) {
-    let aged_ms = parts.clock.wall_ms().saturating_sub(parts.limits.after_ms);
+) -> (OldestQueued, Vec<OrderIntent>) {
+    let aged_ms = deps.clock.wall_ms().saturating_sub(deps.limits.after_ms);
     queued.retain(|intent| intent.placed_at_ms < aged_ms);
     let is_any_aged = !queued.is_empty();
     if let Ok(Some(watermark_ms)) = watermark {
         queued.retain(|intent| intent.placed_at_ms < *watermark_ms);
     }
     let found = match (is_any_aged, queued.is_empty()) {
-        (false, _) => Found::Young,
-        (true, true) => Found::Waiting,
-        (true, false) => Found::Due,
+        (false, _) => OldestQueued::Young,
+        (true, true) => OldestQueued::Waiting,
+        (true, false) => OldestQueued::Due,
     };
     (found, queued)
 }
@@ -249,8 +249,8 @@ fn waits_for(
     walk: &BucketWalk,
     watermark: &Result<Option<i64>, watermark::Error>,
     now_ms: i64,
-) -> Option<Stuck> {
-    let stuck = |reason, said: String| Some(Stuck { reason, said });
+) -> Option<Stopped> {
+    let stuck = |reason, said: String| Some(Stopped { reason, said });
     match watermark {
         Err(error) => stuck(Blocked::Watermark, error.to_string()),
         Ok(None) => stuck(Blocked::NoConsumer, "its order queue has no living consumer".into()),
@@ -264,20 +264,20 @@ fn waits_for(
 
 /// Brings what has ended in the ledger to the bucket, and publishes what is lost.
 async fn look_up(
-    parts: &ReconcilerParts,
+    deps: &ReconcilerDeps,
     bucket: BucketKey,
     walk: &BucketWalk,
     asked: &[OrderIntent],
-    copies: &mut Copies,
-    work: &mut Work,
-) -> Vec<Stuck> {
+    copies: &mut RecentCopies,
+    work: &mut PassBudget,
+) -> Vec<Stopped> {
     let mut stuck = Vec::new();
-    let of_ledger = |error: db::Error| Stuck { reason: Blocked::Ledger, said: error.to_string() };
-    let found = match parts.ledger.examine(asked.to_vec()).await {
+    let of_ledger = |error: db::Error| Stopped { reason: Blocked::Ledger, said: error.to_string() };
+    let found = match deps.ledger.examine(asked.to_vec()).await {
         Ok(found) => found,
         Err(error) => return vec![of_ledger(error)],
     };
-    let recorded_at_ms = parts.clock.wall_ms();
+    let recorded_at_ms = deps.clock.wall_ms();
     let (mut orders, mut failures, mut lost) = (Vec::new(), Vec::new(), Vec::new());
     for intent in asked {
         let request = intent.request;
@@ -301,17 +301,17 @@ async fn look_up(
         }
     }
     let num = orders.len() + failures.len();
-    match write_results(parts, bucket, orders, failures).await {
+    match write_results(deps, bucket, orders, failures).await {
         Ok(()) => work.matched += num,
         // It is being loaded, or has to be: the results are written after that.
         Err(stock::Error::NotLoaded(_) | stock::Error::Fenced { .. }) => {}
-        Err(error) => stuck.push(Stuck { reason: Blocked::Results, said: error.to_string() }),
+        Err(error) => stuck.push(Stopped { reason: Blocked::Results, said: error.to_string() }),
     }
     if lost.is_empty() {
         return stuck;
     }
     let requests: Vec<RequestId> = lost.iter().map(|intent| intent.request).collect();
-    match parts.ledger.dead_among(requests).await {
+    match deps.ledger.dead_among(requests).await {
         Ok(dead) => {
             let dead: HashSet<RequestId> = dead.into_iter().collect();
             lost.retain(|intent| !dead.contains(&intent.request));
@@ -321,24 +321,24 @@ async fn look_up(
             return stuck;
         }
     }
-    let (confirmed, failure) = republish(parts, bucket, &lost, &mut work.has_declared).await;
+    let (confirmed, failure) = republish(deps, bucket, &lost, &mut work.has_declared).await;
     if confirmed > 0 {
-        copies.sent(lost.iter().map(|intent| intent.request), parts.clock.wall_ms());
+        copies.sent(lost.iter().map(|intent| intent.request), deps.clock.wall_ms());
     }
     work.republished += confirmed;
-    stuck.extend(failure.map(|said| Stuck { reason: Blocked::Broker, said }));
+    stuck.extend(failure.map(|said| Stopped { reason: Blocked::Broker, said }));
     stuck
 }
 
 /// Writes results to the bucket.
 async fn write_results(
-    parts: &ReconcilerParts,
+    deps: &ReconcilerDeps,
     bucket: BucketKey,
     orders: Vec<(BucketNo, Order)>,
     failures: Vec<Failure>,
 ) -> Result<(), stock::Error> {
-    let settled = together_or_each(orders, |orders| parts.stock.settle(orders)).await;
-    let released = together_or_each(failures, |failures| parts.stock.release(bucket, failures));
+    let settled = together_or_each(orders, |orders| deps.stock.settle(orders)).await;
+    let released = together_or_each(failures, |failures| deps.stock.release(bucket, failures));
     settled.and(released.await)
 }
 

@@ -1,25 +1,26 @@
 //! Lost requests on their way to the consumers again.
 
-use super::ReconcilerParts;
-use crate::broker::{Message, Route, Sent};
+use super::ReconcilerDeps;
+use crate::broker::{Message, PublishOutcome, Route};
 use crate::domain::OrderIntent;
-use crate::messages::wire::{self, Malformed};
-use crate::scripts::intent;
+use crate::messages::envelope;
+use crate::messages::envelope::MalformedEnvelope;
+use crate::redis::scripts::intent;
 use crate::stock::BucketKey;
 
 /// Publishes lost requests of one bucket, as its outbox would have, and waits for the
 /// confirmations. Returns how many were confirmed, and why the others were not. `has_declared`: the
 /// topology was declared in this pass.
 pub(super) async fn republish(
-    parts: &ReconcilerParts,
+    deps: &ReconcilerDeps,
     bucket: BucketKey,
     lost: &[OrderIntent],
     has_declared: &mut bool,
 ) -> (usize, Option<String>) {
     let (mut messages, mut counts) = (Vec::new(), Vec::new());
     let (mut confirmed, mut failure) = (0, None);
-    for envelope in lost.chunks(parts.limits.envelope_max.max(1)) {
-        match message(parts, bucket, envelope) {
+    for envelope in lost.chunks(deps.limits.envelope_max.max(1)) {
+        match message(deps, bucket, envelope) {
             Ok(message) => {
                 messages.push(message);
                 counts.push(envelope.len());
@@ -32,16 +33,18 @@ pub(super) async fn republish(
     }
     // Perhaps they were lost because a binding is missing, and copies would go the same way.
     if !*has_declared {
-        if let Err(error) = parts.publisher.declare().await {
+        if let Err(error) = deps.publisher.declare().await {
             return (0, Some(error.to_string()));
         }
         *has_declared = true;
     }
-    let sent = parts.publisher.outgoing(parts.limits.window).publish(messages).await;
+    let sent = deps.publisher.outgoing(deps.limits.window).publish(messages).await;
     for (sent, count) in sent.into_iter().zip(counts) {
         match sent {
-            Sent::Confirmed => confirmed += count,
-            Sent::Refused { reason } | Sent::NotSent { reason } | Sent::Unknown { reason } => {
+            PublishOutcome::Confirmed => confirmed += count,
+            PublishOutcome::Refused { reason }
+            | PublishOutcome::NotSent { reason }
+            | PublishOutcome::Unknown { reason } => {
                 failure = failure.or(Some(reason));
             }
         }
@@ -50,17 +53,17 @@ pub(super) async fn republish(
 }
 
 fn message(
-    parts: &ReconcilerParts,
+    deps: &ReconcilerDeps,
     bucket: BucketKey,
     envelope: &[OrderIntent],
-) -> Result<Message, Malformed> {
+) -> Result<Message, MalformedEnvelope> {
     let mut body = Vec::with_capacity(envelope.len() * intent::INTENT_BYTES);
     for lost in envelope {
         intent::pack_into(lost, &mut body);
     }
     Ok(Message {
-        route: Route::orders_of(bucket, parts.limits.queues),
-        headers: wire::headers(&body, &parts.installation, parts.clock.wall_ms())?,
+        route: Route::orders_of(bucket, deps.limits.queues),
+        headers: envelope::headers(&body, &deps.installation, deps.clock.wall_ms())?,
         body: body.into(),
     })
 }

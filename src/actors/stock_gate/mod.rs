@@ -21,33 +21,40 @@ use std::time::Duration;
 use actix::{Actor, AsyncContext, Context, Handler};
 use tokio::sync::oneshot;
 
-use super::child::{ExitReason, Life, Living, end, spawn_step, spawn_wait, step};
-use super::permits::Permit;
-use crate::backoff::Backoff;
-use crate::domain::{Epoch, OrderIntent, RequestId, Standing, Verdict};
-use crate::messages::{Answer, GateAnswer, LendStock, Quiet, Reserve, Stop, reply};
+use crate::actors::ledger_writer::handle::LedgerWriterHandle;
+use crate::actors::supervisor::supervised::{
+    ExitReason, Incarnation, Supervised, end, spawn_step, spawn_wait, step,
+};
+use crate::domain::{Epoch, OrderIntent, RequestId, RequestStatus, Verdict};
+use crate::messages::{BuyAnswer, GateReply, LendStock, Quiet, Reserve, Stop, reply};
+use crate::runtime::backoff::Backoff;
+use crate::runtime::permits::Permit;
 use crate::stock;
 
-pub use parts::{GateParts, Handing};
+pub use deps::{Dispatch, GateDeps};
+pub use directory::GateDirectory;
+pub use handle::GateHandle;
 
-mod hauling;
-mod parts;
-mod submitting;
+mod deps;
+pub mod directory;
+pub mod handle;
+mod submission;
+mod transfer;
 
 /// The epoch before the first opening: the stock answers its repeats, and takes nothing for it.
 const NO_OPENING: Epoch = Epoch(0);
 
 /// A buyer who waits for the ledger.
 struct Waiter {
-    reply: oneshot::Sender<GateAnswer>,
+    reply: oneshot::Sender<GateReply>,
     replayed: bool,
     _permit: Permit,
 }
 
 /// The gate of one bucket.
 pub struct StockGate {
-    life: Life,
-    parts: GateParts,
+    life: Incarnation,
+    deps: GateDeps,
     pending: VecDeque<Reserve>,
     /// Reservations that this bucket alone cannot serve.
     dry: VecDeque<Reserve>,
@@ -64,10 +71,10 @@ pub struct StockGate {
 impl StockGate {
     /// A gate with nobody inside.
     #[must_use]
-    pub fn new(life: Life, parts: GateParts) -> Self {
+    pub fn new(life: Incarnation, deps: GateDeps) -> Self {
         Self {
             life,
-            parts,
+            deps,
             pending: VecDeque::new(),
             dry: VecDeque::new(),
             waiting: HashMap::new(),
@@ -85,16 +92,16 @@ impl StockGate {
             return;
         }
         self.under_way.deciding = true;
-        let size = self.pending.len().min(self.parts.settings.batch_max);
-        self.parts.metrics.gate_batch(size);
+        let size = self.pending.len().min(self.deps.settings.batch_max);
+        self.deps.metrics.gate_batch(size);
         let batch = self.pending.drain(..size).collect();
-        let tries = Tries { backoff: self.parts.backoff(), in_doubt: false };
+        let tries = ReserveAttempts { backoff: self.deps.backoff(), in_doubt: false };
         self.ask_stock(ctx, batch, tries);
     }
 
-    fn ask_stock(&mut self, ctx: &mut Context<Self>, batch: Vec<Reserve>, tries: Tries) {
+    fn ask_stock(&mut self, ctx: &mut Context<Self>, batch: Vec<Reserve>, tries: ReserveAttempts) {
         let reservations = batch.iter().map(|ask| ask.reservation).collect();
-        let (stock, key) = (Arc::clone(&self.parts.stock), self.parts.key());
+        let (stock, key) = (Arc::clone(&self.deps.stock), self.deps.key());
         let work = async move { stock.reserve(key, reservations).await };
         spawn_step(self, ctx, work, move |gate, ctx, verdicts| match verdicts {
             Ok(verdicts) => {
@@ -108,31 +115,33 @@ impl StockGate {
 
     fn decided(&mut self, ctx: &mut Context<Self>, batch: Vec<Reserve>, verdicts: Vec<Verdict>) {
         // Crash here [reserved_not_submitted]: the units are taken and no ledger knows; the next
-        // gate of the bucket finds the intents in the stock and submits them. Those in an outbox
-        // need no gate any more.
+        // gate of the bucket finds the intents in the stock. Those in an outbox need no gate.
         let mut intents = Vec::with_capacity(batch.len());
         for (ask, verdict) in batch.into_iter().zip(verdicts) {
             match verdict {
                 Verdict::Reserved => self.hand_on(ask, false, &mut intents),
                 // Accepted by an earlier question whose answer was lost, or by another process: to
                 // submit it twice is harmless, to wait for somebody who died is not.
-                Verdict::Repeat(Standing::Queued) if is_of_no_opening(&ask) => {
-                    answer(ask, submitting::undecided(self.parts.counting, true));
+                Verdict::Repeat(RequestStatus::Queued) if is_of_no_opening(&ask) => {
+                    answer(ask, submission::undecided(self.deps.counting, true));
                 }
-                Verdict::Repeat(Standing::Queued) => self.hand_on(ask, true, &mut intents),
-                Verdict::Repeat(Standing::Ordered { quantity, placed_at_ms, state }) => {
-                    answer(ask, Answer::Placed { quantity, placed_at_ms, state, replayed: true });
+                Verdict::Repeat(RequestStatus::Queued) => self.hand_on(ask, true, &mut intents),
+                Verdict::Repeat(RequestStatus::Ordered { quantity, placed_at_ms, state }) => {
+                    answer(
+                        ask,
+                        BuyAnswer::Placed { quantity, placed_at_ms, state, replayed: true },
+                    );
                 }
-                Verdict::Repeat(Standing::Failed(refusal)) => {
-                    answer(ask, Answer::Refused { refusal, replayed: true });
+                Verdict::Repeat(RequestStatus::Failed(refusal)) => {
+                    answer(ask, BuyAnswer::Refused { refusal, replayed: true });
                 }
                 Verdict::Refused(refusal) => {
-                    answer(ask, Answer::Refused { refusal, replayed: false });
+                    answer(ask, BuyAnswer::Refused { refusal, replayed: false });
                 }
                 Verdict::StaleEpoch if !is_of_no_opening(&ask) => {
-                    reply(ask.reply, GateAnswer::StaleEpoch);
+                    reply(ask.reply, GateReply::StaleEpoch);
                 }
-                Verdict::StaleEpoch | Verdict::Full => answer(ask, Answer::Busy),
+                Verdict::StaleEpoch | Verdict::Full => answer(ask, BuyAnswer::Busy),
                 Verdict::Short => self.dry.push_back(ask),
             }
         }
@@ -145,23 +154,23 @@ impl StockGate {
     /// Whether what is accepted now has a way on. An outbox takes it whatever the ledger does,
     /// until it is full.
     fn is_worth_asking(&self) -> bool {
-        matches!(self.parts.handing, Handing::Outbox(_)) || self.parts.breaker.lets_through()
+        matches!(self.deps.handing, Dispatch::Outbox(_)) || self.deps.breaker.lets_through()
     }
 
     /// Takes care of one accepted request.
     fn hand_on(&mut self, ask: Reserve, replayed: bool, intents: &mut Vec<OrderIntent>) {
-        match &self.parts.handing {
-            Handing::Consumer(_) => {
+        match &self.deps.handing {
+            Dispatch::Consumer(_) => {
                 if self.submitting.insert(ask.reservation.request) {
-                    intents.push(ask.reservation.intent(&self.parts.sku));
+                    intents.push(ask.reservation.intent(&self.deps.sku));
                 }
                 self.wait(ask, replayed);
             }
-            Handing::Outbox(relays) => {
+            Dispatch::Outbox(relays) => {
                 if let Some(relays) = relays {
-                    relays.poke(self.parts.key());
+                    relays.poke(self.deps.key());
                 }
-                answer(ask, Answer::Queued { replayed });
+                answer(ask, BuyAnswer::Queued { replayed });
             }
         }
     }
@@ -173,11 +182,11 @@ impl StockGate {
         ctx: &mut Context<Self>,
         batch: Vec<Reserve>,
         error: &stock::Error,
-        mut tries: Tries,
+        mut tries: ReserveAttempts,
     ) {
         if self.is_fatal(ctx, error) {
             for ask in batch {
-                answer(ask, Answer::Busy);
+                answer(ask, BuyAnswer::Busy);
             }
             return;
         }
@@ -185,12 +194,12 @@ impl StockGate {
             matches!(error, stock::Error::Unavailable { .. } | stock::Error::Unknown { .. });
         tries.in_doubt |= !error.is_certain();
         let wait = tries.backoff.next_wait(fastrand::f64());
-        if may_pass && tries.backoff.failures() < self.parts.settings.ask_attempts_max {
+        if may_pass && tries.backoff.failures() < self.deps.settings.reserve_attempts_max {
             ctx.run_later(wait, move |gate, ctx| gate.ask_stock(ctx, batch, tries));
             return;
         }
         self.under_way.deciding = false;
-        let told = if tries.in_doubt { Answer::Unknown } else { Answer::Busy };
+        let told = if tries.in_doubt { BuyAnswer::Unknown } else { BuyAnswer::Busy };
         for ask in batch {
             answer(ask, told);
         }
@@ -200,14 +209,14 @@ impl StockGate {
 
     /// Notes an error of the stock; true when it ends the gate.
     fn is_fatal(&mut self, ctx: &mut Context<Self>, error: &stock::Error) -> bool {
-        self.parts.metrics.stock_error(error);
+        self.deps.metrics.stock_error(error);
         if matches!(error, stock::Error::HalfWritten { .. }) {
             end(self, ctx, ExitReason::Failed(error.to_string()));
             return true;
         }
         let said = error.to_string();
         if self.trouble.as_ref() != Some(&said) {
-            let (sku, bucket) = (self.parts.sku.no, self.parts.bucket);
+            let (sku, bucket) = (self.deps.sku.no, self.deps.bucket);
             tracing::warn!(%sku, %bucket, said, "the gate cannot decide");
             self.trouble = Some(said);
         }
@@ -216,7 +225,7 @@ impl StockGate {
 
     fn well(&mut self) {
         if self.trouble.take().is_some() {
-            let (sku, bucket) = (self.parts.sku.no, self.parts.bucket);
+            let (sku, bucket) = (self.deps.sku.no, self.deps.bucket);
             tracing::info!(%sku, %bucket, "the gate decides again");
         }
     }
@@ -251,7 +260,7 @@ struct UnderWay {
 
 /// How often a batch was put to the stock.
 #[derive(Debug, Clone, Copy)]
-struct Tries {
+struct ReserveAttempts {
     backoff: Backoff,
     /// Whether the stock may have accepted it.
     in_doubt: bool,
@@ -263,12 +272,12 @@ fn is_of_no_opening(ask: &Reserve) -> bool {
 }
 
 /// Answers one buyer; a buyer who went away meanwhile reads the result later.
-fn answer(ask: Reserve, answer: Answer) {
-    reply(ask.reply, GateAnswer::Final(answer));
+fn answer(ask: Reserve, answer: BuyAnswer) {
+    reply(ask.reply, GateReply::Final(answer));
 }
 
-impl Living for StockGate {
-    fn life(&mut self) -> &mut Life {
+impl Supervised for StockGate {
+    fn life(&mut self) -> &mut Incarnation {
         &mut self.life
     }
 }
@@ -279,10 +288,10 @@ impl Actor for StockGate {
     /// Takes over what an earlier gate of this bucket left undone.
     fn started(&mut self, ctx: &mut Self::Context) {
         self.sweep(ctx, i64::MAX);
-        let every = Duration::from_millis(self.parts.settings.sweep_every_ms);
+        let every = Duration::from_millis(self.deps.settings.resubmit_every_ms);
         ctx.run_interval(every, |gate, ctx| {
-            let after_ms = i64::try_from(gate.parts.settings.sweep_after_ms).unwrap_or(i64::MAX);
-            let asked_before_ms = gate.parts.clock.wall_ms().saturating_sub(after_ms);
+            let after_ms = i64::try_from(gate.deps.settings.resubmit_after_ms).unwrap_or(i64::MAX);
+            let asked_before_ms = gate.deps.clock.wall_ms().saturating_sub(after_ms);
             gate.sweep(ctx, asked_before_ms);
         });
     }
@@ -296,7 +305,7 @@ impl Handler<Reserve> for StockGate {
             // While the stock is in trouble one batch asks it again; the others need not wait.
             let in_trouble = gate.under_way.deciding && gate.trouble.is_some();
             if gate.is_quiet || in_trouble {
-                answer(ask, Answer::Busy);
+                answer(ask, BuyAnswer::Busy);
                 return;
             }
             if !gate.is_worth_asking() {
@@ -313,7 +322,7 @@ impl Handler<LendStock> for StockGate {
 
     fn handle(&mut self, ask: LendStock, ctx: &mut Self::Context) {
         step(self, ctx, |gate, ctx| {
-            let (stock, key) = (Arc::clone(&gate.parts.stock), gate.parts.key());
+            let (stock, key) = (Arc::clone(&gate.deps.stock), gate.deps.key());
             let work = async move { stock.lend(key, ask.to, ask.want).await };
             spawn_step(gate, ctx, work, move |gate, ctx, loan| match loan {
                 // Crash here [lent_not_borrowed]: the loan is on record; the borrower's

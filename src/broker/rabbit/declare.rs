@@ -6,10 +6,10 @@
 use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
 use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{Channel, Connection, ErrorKind, ExchangeKind};
+use lapin::{Channel, Connection, ErrorKind};
 
 use super::super::Error;
-use super::super::topology::{Argument, Exchange, Kind, Queue, Topology};
+use super::super::topology::{Argument, Exchange, ExchangeKind, Queue, Topology};
 use super::said;
 use super::subscriber::is_missing;
 
@@ -51,8 +51,8 @@ async fn is_absent(channel: &Channel, queue: &Queue) -> bool {
 
 pub(super) async fn exchange(channel: &Channel, exchange: &Exchange) -> lapin::Result<()> {
     let kind = match exchange.kind {
-        Kind::Direct => ExchangeKind::Direct,
-        Kind::Fanout => ExchangeKind::Fanout,
+        ExchangeKind::Direct => lapin::ExchangeKind::Direct,
+        ExchangeKind::Fanout => lapin::ExchangeKind::Fanout,
     };
     let arguments = FieldTable::default();
     let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };

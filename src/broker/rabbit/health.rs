@@ -17,34 +17,35 @@ use tokio::time::timeout;
 
 use super::super::Error;
 use super::subscriber::is_missing;
-use super::{RabbitOptions, declare, greeting, said, socket, trial};
-use crate::clock::now_monotonic;
+use super::{RabbitOptions, declare, said, socket};
+use crate::broker::rabbit::{self_test, server_banner};
+use crate::runtime::clock::now_monotonic;
 
-pub use super::trial::Trial;
+pub use crate::broker::rabbit::self_test::SelfTest;
 
 /// Everything that was seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Facts {
+pub struct BrokerFacts {
     /// How long connecting took.
     pub connect_took: Duration,
     /// What the broker says it is, such as `RabbitMQ 3.10.8`; nothing where its greeting is
     /// encrypted.
     pub version: Option<String>,
     /// Every exchange that must be there.
-    pub exchanges: Vec<Part>,
+    pub exchanges: Vec<TopologyPart>,
     /// Every queue that must be there.
-    pub queues: Vec<Part>,
+    pub queues: Vec<TopologyPart>,
     /// What came of publishing and consuming.
-    pub trial: Trial,
+    pub trial: SelfTest,
 }
 
 /// An exchange or a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
+pub struct TopologyPart {
     /// Its name without the namespace.
     pub name: String,
     /// How it is.
-    pub standing: Standing,
+    pub standing: PartStatus,
     /// Messages that wait, if it is a queue.
     pub num_ready: u64,
     /// Its consumers, if it is a queue.
@@ -53,7 +54,7 @@ pub struct Part {
 
 /// How an exchange or a queue is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
+pub enum PartStatus {
     /// As it must be.
     Fits,
     /// Not there yet.
@@ -64,7 +65,7 @@ pub enum Standing {
 
 /// Why nothing could be seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trouble {
+pub struct BrokerHealthError {
     /// The broker's own number, if it answered: 403 for the password, 530 for the virtual host.
     pub code: Option<u16>,
     /// What is wrong.
@@ -75,44 +76,45 @@ pub struct Trouble {
 ///
 /// # Errors
 /// It cannot be looked at.
-pub async fn look(options: &RabbitOptions) -> Result<Facts, Trouble> {
+pub async fn look(options: &RabbitOptions) -> Result<BrokerFacts, BrokerHealthError> {
     let limit = options.connect_timeout;
     let begun = now_monotonic();
     let connecting = socket::connect(&options.uri, "floodgate-doctor", limit);
     let (connection, plug) = connecting.await?;
     let connect_took = now_monotonic().duration_since(begun);
     let version = match options.uri.scheme {
-        AMQPScheme::AMQP => greeting::read(&options.uri, limit).await,
+        AMQPScheme::AMQP => server_banner::read(&options.uri, limit).await,
         AMQPScheme::AMQPS => None,
     };
     let parts = timeout(limit, parts(&connection, options)).await;
-    let silent = |_| Trouble { code: None, reason: format!("silent for {limit:?}") };
+    let silent = |_| BrokerHealthError { code: None, reason: format!("silent for {limit:?}") };
     let (exchanges, queues) = parts.map_err(silent)??;
     // At the end: a blocked connection is of no further use.
     let trial = try_out(&connection, options).await;
-    if matches!(trial, Trial::Works(_)) {
+    if matches!(trial, SelfTest::Works(_)) {
         // Whatever it answers: all was said.
         drop(timeout(limit, connection.close(200, "seen".into())).await);
     }
     plug.pull();
-    Ok(Facts { connect_took, version, exchanges, queues, trial })
+    Ok(BrokerFacts { connect_took, version, exchanges, queues, trial })
 }
 
 /// Publishes and consumes; a broker that accepts nothing says so only then.
-async fn try_out(connection: &Connection, options: &RabbitOptions) -> Trial {
+async fn try_out(connection: &Connection, options: &RabbitOptions) -> SelfTest {
     let mut events = connection.events_listener();
     let blocked = async {
         loop {
             match events.next().await {
-                Some(Event::ConnectionBlocked(reason)) => return Trial::Blocked(reason),
+                Some(Event::ConnectionBlocked(reason)) => return SelfTest::Blocked(reason),
                 Some(_) => {}
                 None => std::future::pending::<()>().await,
             }
         }
     };
     let prefix = options.topology.prefix();
-    let trying = trial::run(connection, &prefix);
-    let late = |_| Trial::Refused(format!("no confirmation within {:?}", options.connect_timeout));
+    let trying = self_test::run(connection, &prefix);
+    let late =
+        |_| SelfTest::Refused(format!("no confirmation within {:?}", options.connect_timeout));
     let trying = timeout(options.connect_timeout, trying);
     tokio::select! {
         biased;
@@ -121,11 +123,14 @@ async fn try_out(connection: &Connection, options: &RabbitOptions) -> Trial {
     }
 }
 
-type Parts = (Vec<Part>, Vec<Part>);
+type Parts = (Vec<TopologyPart>, Vec<TopologyPart>);
 
-async fn parts(connection: &Connection, options: &RabbitOptions) -> Result<Parts, Trouble> {
+async fn parts(
+    connection: &Connection,
+    options: &RabbitOptions,
+) -> Result<Parts, BrokerHealthError> {
     let topology = &options.topology;
-    let mut line = Line { connection, channel: open(connection).await? };
+    let mut line = ProbeChannel { connection, channel: open(connection).await? };
     let (mut exchanges, mut queues) = (Vec::new(), Vec::new());
     for exchange in topology.exchanges() {
         let name = topology.short(&exchange.name).to_owned();
@@ -138,9 +143,9 @@ async fn parts(connection: &Connection, options: &RabbitOptions) -> Result<Parts
             standing
         } else {
             let fits = declare::exchange(&line.channel, &exchange).await;
-            line.there("exchange", full, fits).await?.err().unwrap_or(Standing::Fits)
+            line.there("exchange", full, fits).await?.err().unwrap_or(PartStatus::Fits)
         };
-        exchanges.push(Part { name, standing, num_ready: 0, num_consumers: 0 });
+        exchanges.push(TopologyPart { name, standing, num_ready: 0, num_consumers: 0 });
     }
     for queue in topology.queues() {
         let name = topology.short(&queue.name).to_owned();
@@ -154,39 +159,39 @@ async fn parts(connection: &Connection, options: &RabbitOptions) -> Result<Parts
                 num_ready = seen.message_count().into();
                 num_consumers = seen.consumer_count().into();
                 let fits = declare::queue(&line.channel, &queue).await;
-                line.there("queue", full, fits).await?.err().unwrap_or(Standing::Fits)
+                line.there("queue", full, fits).await?.err().unwrap_or(PartStatus::Fits)
             }
         };
-        queues.push(Part { name, standing, num_ready, num_consumers });
+        queues.push(TopologyPart { name, standing, num_ready, num_consumers });
     }
     Ok((exchanges, queues))
 }
 
 /// A channel that the broker closes with each refusal.
-struct Line<'a> {
+struct ProbeChannel<'a> {
     connection: &'a Connection,
     channel: Channel,
 }
 
-impl Line<'_> {
+impl ProbeChannel<'_> {
     /// Reads an answer: there, or how it is instead.
     async fn there<T>(
         &mut self,
         what: &str,
         name: &str,
         answer: lapin::Result<T>,
-    ) -> Result<Result<T, Standing>, Trouble> {
+    ) -> Result<Result<T, PartStatus>, BrokerHealthError> {
         let error = match answer {
             Ok(seen) => return Ok(Ok(seen)),
             Err(error) => error,
         };
         let standing = if is_missing(&error) {
-            Standing::Missing
+            PartStatus::Missing
         } else {
             match declare::explain(&error, what, name) {
-                Error::Topology { what } => Standing::Wrong(what),
+                Error::Topology { what } => PartStatus::Wrong(what),
                 Error::Unavailable { reason } | Error::Ended { reason } => {
-                    return Err(Trouble { code: None, reason });
+                    return Err(BrokerHealthError { code: None, reason });
                 }
             }
         };
@@ -195,7 +200,7 @@ impl Line<'_> {
     }
 }
 
-async fn open(connection: &Connection) -> Result<Channel, Trouble> {
+async fn open(connection: &Connection) -> Result<Channel, BrokerHealthError> {
     let opened = connection.create_channel().await;
-    opened.map_err(|error| Trouble { code: None, reason: said(&error) })
+    opened.map_err(|error| BrokerHealthError { code: None, reason: said(&error) })
 }

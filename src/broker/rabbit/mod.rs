@@ -28,25 +28,27 @@ use lapin::uri::AMQPUri;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use super::topology::Topology;
-use super::{Depth, Error, Outgoing, Publisher, Reach, Source, Subscriber, Subscription};
-use crate::flight::{Flight, Pace, Standing};
+use super::{
+    BrokerStatus, Error, PublishChannel, Publisher, QueueDepth, Source, Subscriber, Subscription,
+};
+use crate::runtime::single_flight::{RetryPace, SingleFlight, ValueStatus};
 
-mod caution;
+mod confirmations;
+mod connection;
 mod declare;
-mod greeting;
 pub mod health;
-mod line;
 mod new_queues;
-mod parcels;
+mod publish_batch;
 mod publisher;
+mod quarantine;
+mod self_test;
+mod server_banner;
 mod socket;
 mod subscriber;
-mod tally;
-mod trial;
 
-use caution::Caution;
-use line::{Lane, Line};
+use connection::{ConnectionRole, RabbitConnection};
 use new_queues::NewQueues;
+use quarantine::Quarantine;
 
 /// How to reach the broker, and what it must hold.
 #[derive(Clone)]
@@ -108,9 +110,9 @@ impl fmt::Debug for RabbitBroker {
 
 struct Inner {
     options: RabbitOptions,
-    publishing: Arc<Flight<Arc<Line>>>,
-    consuming: Arc<Flight<Arc<Line>>>,
-    caution: Arc<Caution>,
+    publishing: Arc<SingleFlight<Arc<RabbitConnection>>>,
+    consuming: Arc<SingleFlight<Arc<RabbitConnection>>>,
+    caution: Arc<Quarantine>,
     new_queues: Arc<NewQueues>,
     /// Something may be missing in the broker.
     doubtful: AtomicBool,
@@ -131,12 +133,12 @@ impl RabbitBroker {
         let io = io.map_err(|error| Error::Unavailable {
             reason: format!("no thread for the broker: {error}"),
         })?;
-        let pace = Pace { min: options.reconnect_min, max: options.reconnect_max };
+        let pace = RetryPace { min: options.reconnect_min, max: options.reconnect_max };
         Ok(Self {
             inner: Arc::new(Inner {
                 options,
-                publishing: Flight::new(pace),
-                consuming: Flight::new(pace),
+                publishing: SingleFlight::new(pace),
+                consuming: SingleFlight::new(pace),
                 caution: Arc::default(),
                 new_queues: Arc::default(),
                 doubtful: AtomicBool::new(false),
@@ -156,20 +158,24 @@ impl Inner {
         })
     }
 
-    async fn publishing(&self) -> Result<Arc<Line>, Error> {
-        self.line(&self.publishing, Lane::Publishing).await
+    async fn publishing(&self) -> Result<Arc<RabbitConnection>, Error> {
+        self.line(&self.publishing, ConnectionRole::Publishing).await
     }
 
-    async fn consuming(&self) -> Result<Arc<Line>, Error> {
-        self.line(&self.consuming, Lane::Consuming).await
+    async fn consuming(&self) -> Result<Arc<RabbitConnection>, Error> {
+        self.line(&self.consuming, ConnectionRole::Consuming).await
     }
 
-    async fn line(&self, flight: &Arc<Flight<Arc<Line>>>, lane: Lane) -> Result<Arc<Line>, Error> {
+    async fn line(
+        &self,
+        flight: &Arc<SingleFlight<Arc<RabbitConnection>>>,
+        lane: ConnectionRole,
+    ) -> Result<Arc<RabbitConnection>, Error> {
         let again = flight.last().is_some();
         let make = |before| {
             let (options, new_queues) = (self.options.clone(), self.new_queues.clone());
             async move {
-                let made = Line::make(&options, lane, &new_queues).await;
+                let made = RabbitConnection::make(&options, lane, &new_queues).await;
                 match &made {
                     Ok(_) if again => tracing::warn!(?lane, "broker connected again"),
                     Ok(_) => tracing::info!(?lane, "broker connected"),
@@ -190,7 +196,7 @@ impl Inner {
     }
 
     /// Verifies the topology if there is doubt.
-    async fn verify(&self, line: &Arc<Line>) -> Result<(), Error> {
+    async fn verify(&self, line: &Arc<RabbitConnection>) -> Result<(), Error> {
         if !self.doubtful.swap(false, Ordering::SeqCst) {
             return Ok(());
         }
@@ -213,19 +219,19 @@ impl Drop for Inner {
 
 #[async_trait]
 impl Publisher for RabbitBroker {
-    fn outgoing(&self, window: usize) -> Box<dyn Outgoing> {
+    fn outgoing(&self, window: usize) -> Box<dyn PublishChannel> {
         Box::new(publisher::RabbitOutgoing::new(self.inner.clone(), window))
     }
 
-    fn reach(&self) -> Reach {
+    fn reach(&self) -> BrokerStatus {
         match self.inner.publishing.standing() {
-            Some(Standing::Gone { .. }) => Reach::Down,
+            Some(ValueStatus::Gone { .. }) => BrokerStatus::Down,
             // Nothing is known against it before it is first used.
-            None => Reach::Up,
-            Some(Standing::Good) => {
+            None => BrokerStatus::Up,
+            Some(ValueStatus::Good) => {
                 let line = self.inner.publishing.last();
                 let blocked = line.is_some_and(|line| line.blocked().is_some());
-                if blocked { Reach::Blocked } else { Reach::Up }
+                if blocked { BrokerStatus::Blocked } else { BrokerStatus::Up }
             }
         }
     }
@@ -234,7 +240,8 @@ impl Publisher for RabbitBroker {
         let (options, new_queues) = (self.inner.options.clone(), self.inner.new_queues.clone());
         // On the thread that drives connections, whoever asks.
         let errand = self.inner.io()?.spawn(async move {
-            let line = Line::make(&options, Lane::Errand, &new_queues).await?;
+            let line =
+                RabbitConnection::make(&options, ConnectionRole::Errand, &new_queues).await?;
             // Nobody waits for the end of it.
             drop(Handle::current().spawn(async move {
                 new_queues.settle(&line).await;
@@ -258,7 +265,7 @@ impl Subscriber for RabbitBroker {
         subscriber::subscribe(&self.inner, source, prefetch).await
     }
 
-    async fn depths(&self) -> Result<Vec<Depth>, Error> {
+    async fn depths(&self) -> Result<Vec<QueueDepth>, Error> {
         subscriber::depths(&self.inner).await
     }
 

@@ -23,9 +23,9 @@ use parking_lot::Mutex;
 use tokio::time::timeout;
 
 use super::super::Error;
-use super::line::Line;
 use super::said;
 use super::subscriber::is_missing;
+use crate::broker::rabbit::connection::RabbitConnection;
 
 /// After this time a broker that is killed finds the queue again; ten times what it takes, because
 /// it took three seconds on a busy machine.
@@ -37,13 +37,13 @@ const DELETED_WITHIN: Duration = Duration::from_secs(30);
 /// A queue that has not settled.
 #[derive(Debug, Clone)]
 struct NewQueue {
-    created_on: Weak<Line>,
+    created_on: Weak<RabbitConnection>,
     /// It was asked for an answer and gave none.
     is_lost: bool,
 }
 
 impl NewQueue {
-    fn is_of(&self, line: &Arc<Line>) -> bool {
+    fn is_of(&self, line: &Arc<RabbitConnection>) -> bool {
         std::ptr::eq(self.created_on.as_ptr(), Arc::as_ptr(line))
     }
 
@@ -63,13 +63,13 @@ pub(super) struct NewQueues {
 
 impl NewQueues {
     /// This connection is about to create a queue.
-    pub(super) fn remember(&self, name: &str, line: &Arc<Line>) {
+    pub(super) fn remember(&self, name: &str, line: &Arc<RabbitConnection>) {
         let new = NewQueue { created_on: Arc::downgrade(line), is_lost: false };
         self.unsettled.lock().insert(name.to_owned(), new);
     }
 
     /// Waits until what this connection created has settled, unless the connection ends first.
-    pub(super) async fn settle(&self, line: &Arc<Line>) {
+    pub(super) async fn settle(&self, line: &Arc<RabbitConnection>) {
         if self.unsettled.lock().values().any(|new| new.is_of(line)) {
             tokio::time::sleep(SETTLED_AFTER).await;
             if line.end().is_none() {
@@ -79,7 +79,11 @@ impl NewQueues {
     }
 
     /// Deletes the queues that do not answer, of those whose connection ended before they settled.
-    pub(super) async fn replace_lost(&self, line: &Line, limit: Duration) -> Result<(), Error> {
+    pub(super) async fn replace_lost(
+        &self,
+        line: &RabbitConnection,
+        limit: Duration,
+    ) -> Result<(), Error> {
         let _replacing = self.replacing.lock().await;
         let unsettled = self.unsettled.lock().clone();
         let doubtful = unsettled.into_iter().filter(|(_, new)| new.is_doubtful());
@@ -99,7 +103,7 @@ impl NewQueues {
 
 /// Whether a queue has a leader: only a leader can say what the next message is. That message is
 /// given back with the channel.
-async fn answers(line: &Line, name: &str, limit: Duration) -> Result<bool, Error> {
+async fn answers(line: &RabbitConnection, name: &str, limit: Duration) -> Result<bool, Error> {
     let channel = line.channel().await?;
     let asking = channel.basic_get(name.into(), BasicGetOptions { no_ack: false });
     match timeout(limit, asking).await {
@@ -119,7 +123,7 @@ fn is_internal(error: &lapin::Error) -> bool {
     matches!(error.kind(), ErrorKind::ProtocolError(answer) if answer.get_id() == internal)
 }
 
-async fn delete(line: &Line, name: &str) -> Result<(), Error> {
+async fn delete(line: &RabbitConnection, name: &str) -> Result<(), Error> {
     tracing::warn!(queue = name, "new queue lost in a crash of the broker, creating it again");
     let channel = line.channel().await?;
     let deleting = channel.queue_delete(name.into(), QueueDeleteOptions::default());

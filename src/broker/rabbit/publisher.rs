@@ -1,8 +1,9 @@
 //! Messages to RabbitMQ, pipelined, each with its confirmation.
 //!
 //! A confirmation that does not come makes all those doubtful that were sent together (see
-//! [`super::tally`]). So no more than a window is sent together, and a queue that confirms nothing
-//! is kept apart from the others (see [`super::parcels`]).
+//! [`crate::broker::rabbit::confirmations`]). So no more than a window is sent together, and a
+//! queue that confirms nothing
+//! is kept apart from the others (see [`crate::broker::rabbit::publish_batch`]).
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -19,44 +20,44 @@ use lapin::options::BasicPublishOptions;
 use lapin::{Channel, Confirmation};
 
 use super::super::topology::Topology;
-use super::super::{Message, Outgoing, Sent, headers};
-use super::line::Line;
-use super::parcels::{Parcel, Parcels};
-use super::tally::Tally;
+use super::super::{Message, PublishChannel, PublishOutcome, headers};
 use super::{Inner, said};
-use crate::clock::now_monotonic;
+use crate::broker::rabbit::confirmations::Confirmations;
+use crate::broker::rabbit::connection::RabbitConnection;
+use crate::broker::rabbit::publish_batch::{PublishBatch, QueueHistory};
+use crate::runtime::clock::now_monotonic;
 
 /// One message on its way: its place in the call, and what the broker said.
-type Flight = Pin<Box<dyn Future<Output = (usize, lapin::Result<Confirmation>)> + Send>>;
+type PendingConfirm = Pin<Box<dyn Future<Output = (usize, lapin::Result<Confirmation>)> + Send>>;
 
 /// A channel to publish on, made when it is needed.
 pub(super) struct RabbitOutgoing {
     inner: Arc<Inner>,
-    parcels: Parcels,
-    pen: Option<Pen>,
+    parcels: QueueHistory,
+    pen: Option<ConfirmChannel>,
 }
 
 /// A confirming channel on which nothing is under way.
-struct Pen {
-    line: Arc<Line>,
+struct ConfirmChannel {
+    line: Arc<RabbitConnection>,
     channel: Channel,
     /// The number of the next message.
     next: u64,
 }
 
-impl Pen {
-    fn is_of_use(&self, line: &Arc<Line>) -> bool {
+impl ConfirmChannel {
+    fn is_of_use(&self, line: &Arc<RabbitConnection>) -> bool {
         Arc::ptr_eq(&self.line, line) && self.channel.status().connected()
     }
 }
 
 impl RabbitOutgoing {
     pub(super) fn new(inner: Arc<Inner>, window: usize) -> Self {
-        Self { inner, parcels: Parcels::new(window), pen: None }
+        Self { inner, parcels: QueueHistory::new(window), pen: None }
     }
 
     /// A channel, verified if there is doubt; or why there is none.
-    async fn take_pen(&mut self) -> Result<Pen, String> {
+    async fn take_pen(&mut self) -> Result<ConfirmChannel, String> {
         let line = self.inner.publishing().await.map_err(|error| error.to_string())?;
         if let Some(reason) = line.blocked() {
             return Err(format!("the broker accepts no messages: {reason}"));
@@ -66,15 +67,15 @@ impl RabbitOutgoing {
             return Ok(pen);
         }
         let channel = line.confirming().await.map_err(|error| error.to_string())?;
-        Ok(Pen { line, channel, next: 1 })
+        Ok(ConfirmChannel { line, channel, next: 1 })
     }
 
     /// Sends messages together, and waits until each is confirmed or its time is over.
-    async fn send(&mut self, messages: Vec<Message>) -> Vec<Sent> {
+    async fn send(&mut self, messages: Vec<Message>) -> Vec<PublishOutcome> {
         let count = messages.len();
         let pen = match self.take_pen().await {
             Ok(pen) => pen,
-            Err(reason) => return vec![Sent::NotSent { reason }; count],
+            Err(reason) => return vec![PublishOutcome::NotSent { reason }; count],
         };
         if messages.is_empty() {
             self.pen = Some(pen);
@@ -86,10 +87,10 @@ impl RabbitOutgoing {
         let inner = self.inner.clone();
         let Ok(io) = self.inner.io() else {
             let reason = "the connections of this process are closed".to_owned();
-            return vec![Sent::NotSent { reason }; count];
+            return vec![PublishOutcome::NotSent { reason }; count];
         };
         drop(io.spawn(async move {
-            let call = Call::new(&inner, pen, messages);
+            let call = PublishCall::new(&inner, pen, messages);
             call.run(|result| drop(told.send(result))).await;
         }));
         if let Ok((pen, results)) = results.await {
@@ -97,20 +98,20 @@ impl RabbitOutgoing {
             results
         } else {
             let reason = "the connections of this process were closed".to_owned();
-            vec![Sent::Unknown { reason }; count]
+            vec![PublishOutcome::Unknown { reason }; count]
         }
     }
 }
 
 #[async_trait]
-impl Outgoing for RabbitOutgoing {
-    async fn publish(&mut self, messages: Vec<Message>) -> Vec<Sent> {
+impl PublishChannel for RabbitOutgoing {
+    async fn publish(&mut self, messages: Vec<Message>) -> Vec<PublishOutcome> {
         if messages.is_empty() {
             return self.send(messages).await;
         }
-        let mut results: Vec<Option<Sent>> = messages.iter().map(|_| None).collect();
+        let mut results: Vec<Option<PublishOutcome>> = messages.iter().map(|_| None).collect();
         let mut rest = self.parcels.make(messages);
-        while let Some(Parcel { places, routes, messages }) = rest.next(&self.parcels) {
+        while let Some(PublishBatch { places, routes, messages }) = rest.next(&self.parcels) {
             let sent = self.send(messages).await;
             let goes_on = self.parcels.note(&routes, &sent);
             for (place, sent) in places.into_iter().zip(sent) {
@@ -122,19 +123,20 @@ impl Outgoing for RabbitOutgoing {
                 break;
             }
         }
-        let left = || Sent::NotSent { reason: "earlier messages were not confirmed".to_owned() };
+        let left =
+            || PublishOutcome::NotSent { reason: "earlier messages were not confirmed".to_owned() };
         results.into_iter().map(|result| result.unwrap_or_else(left)).collect()
     }
 }
 
 /// Messages that are sent together.
-struct Call<'a> {
+struct PublishCall<'a> {
     inner: &'a Inner,
     topology: &'a Topology,
-    pen: Pen,
-    tally: Tally,
+    pen: ConfirmChannel,
+    tally: Confirmations,
     waiting: std::iter::Enumerate<std::vec::IntoIter<Message>>,
-    flying: FuturesUnordered<Flight>,
+    flying: FuturesUnordered<PendingConfirm>,
     /// When each message must be confirmed, in the order in which they were sent.
     deadlines: VecDeque<(usize, Instant)>,
     done: Vec<bool>,
@@ -143,13 +145,13 @@ struct Call<'a> {
     is_refused: bool,
 }
 
-impl<'a> Call<'a> {
-    fn new(inner: &'a Inner, pen: Pen, messages: Vec<Message>) -> Self {
+impl<'a> PublishCall<'a> {
+    fn new(inner: &'a Inner, pen: ConfirmChannel, messages: Vec<Message>) -> Self {
         let count = messages.len();
         Self {
             inner,
             topology: &inner.options.topology,
-            tally: Tally::new(pen.next, count),
+            tally: Confirmations::new(pen.next, count),
             pen,
             waiting: messages.into_iter().enumerate(),
             flying: FuturesUnordered::new(),
@@ -161,7 +163,7 @@ impl<'a> Call<'a> {
     }
 
     /// Publishes everything that can be, tells the results, and stays with what is under way.
-    async fn run(mut self, tell: impl FnOnce((Option<Pen>, Vec<Sent>))) {
+    async fn run(mut self, tell: impl FnOnce((Option<ConfirmChannel>, Vec<PublishOutcome>))) {
         loop {
             self.send().await;
             let Some(deadline) = self.deadline() else { break };
@@ -177,12 +179,12 @@ impl<'a> Call<'a> {
         if self.tally.any_returned() {
             self.inner.doubt();
         }
-        let Pen { line, channel, next } = self.pen;
+        let ConfirmChannel { line, channel, next } = self.pen;
         if self.flying.is_empty() {
             // The broker may go on refusing everything on a channel, although the limit of the
             // queue is gone: a quorum queue tells its channels of room, and not of that.
             let is_of_use = !self.tally.is_halted() && !self.is_refused;
-            let pen = is_of_use.then_some(Pen { line, channel, next });
+            let pen = is_of_use.then_some(ConfirmChannel { line, channel, next });
             tell((pen, self.tally.close()));
             return;
         }
@@ -220,7 +222,7 @@ impl<'a> Call<'a> {
         };
         let channel = self.pen.channel.clone();
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-        let mut flight: Flight = Box::pin(async move {
+        let mut flight: PendingConfirm = Box::pin(async move {
             let (exchange, key) = (address.exchange.as_str().into(), address.key.as_str().into());
             let properties = headers::pack(&message.headers, number);
             let sending =

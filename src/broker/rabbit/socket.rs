@@ -16,14 +16,14 @@ use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{Connection, ConnectionProperties, ErrorKind};
 use parking_lot::Mutex;
 
-use super::health::Trouble;
+use super::health::BrokerHealthError;
 use super::said;
 
 /// Cuts the connection when it is dropped.
 #[derive(Debug, Default)]
-pub(super) struct Plug(Arc<Mutex<Option<TcpStream>>>);
+pub(super) struct ShutdownGuard(Arc<Mutex<Option<TcpStream>>>);
 
-impl Plug {
+impl ShutdownGuard {
     /// Ends the connection, and the library's thread with it.
     pub(super) fn pull(&self) {
         if let Some(socket) = self.0.lock().take() {
@@ -33,7 +33,7 @@ impl Plug {
     }
 }
 
-impl Drop for Plug {
+impl Drop for ShutdownGuard {
     fn drop(&mut self) {
         self.pull();
     }
@@ -45,15 +45,15 @@ pub(super) async fn connect(
     uri: &AMQPUri,
     name: &str,
     limit: Duration,
-) -> Result<(Connection, Plug), Trouble> {
+) -> Result<(Connection, ShutdownGuard), BrokerHealthError> {
     let trouble = |error: &lapin::Error| {
         let code = match error.kind() {
             ErrorKind::ProtocolError(answer) => Some(answer.get_id()),
             _ => None,
         };
-        Trouble { code, reason: said(error) }
+        BrokerHealthError { code, reason: said(error) }
     };
-    let plug = Plug::default();
+    let plug = ShutdownGuard::default();
     let slot = plug.0.clone();
     let runtime = lapin::runtime::default_runtime().map_err(|error| trouble(&error))?;
     let properties = ConnectionProperties::default()
@@ -89,6 +89,8 @@ pub(super) async fn connect(
     match tokio::time::timeout(limit, connecting).await {
         Ok(Ok(connection)) => Ok((connection, plug)),
         Ok(Err(error)) => Err(trouble(&error)),
-        Err(_) => Err(Trouble { code: None, reason: format!("no connection within {limit:?}") }),
+        Err(_) => {
+            Err(BrokerHealthError { code: None, reason: format!("no connection within {limit:?}") })
+        }
     }
 }

@@ -14,11 +14,11 @@ use lapin::{Channel, Consumer, ErrorKind};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
-use super::super::{Acks, Delivery, Depth, Error, Source, Subscription, headers};
-use super::caution::Caution;
-use super::line::Line;
+use super::super::{Acknowledger, Delivery, Error, QueueDepth, Source, Subscription, headers};
 use super::{Inner, said};
-use crate::clock::now_monotonic;
+use crate::broker::rabbit::connection::RabbitConnection;
+use crate::broker::rabbit::quarantine::Quarantine;
+use crate::runtime::clock::now_monotonic;
 
 /// An order message that was delivered so often before may be what ends the processes that take it
 /// in. Read many at a time, its neighbours would be given up by the broker as often as itself.
@@ -28,24 +28,24 @@ const NUM_BEFORE_MAX: u32 = 10;
 struct RabbitSubscription {
     inner: Arc<Inner>,
     consumer: Consumer,
-    open: Arc<Open>,
+    open: Arc<SharedSubscription>,
     io: Handle,
     /// What was asked for; with caution it is one for a while.
     prefetch: u16,
 }
 
 /// What subscription and acknowledgements share.
-struct Open {
+struct SharedSubscription {
     channel: Channel,
-    line: Arc<Line>,
+    line: Arc<RabbitConnection>,
     source: Source,
     /// There if one message at a time is read.
-    caution: Option<Arc<Caution>>,
+    caution: Option<Arc<Quarantine>>,
     /// Tags that are out; `None` once the subscription is over.
     unacknowledged: Mutex<Option<BTreeSet<u64>>>,
 }
 
-struct RabbitAcks(Arc<Open>);
+struct RabbitAcks(Arc<SharedSubscription>);
 
 pub(super) async fn subscribe(
     inner: &Arc<Inner>,
@@ -74,7 +74,7 @@ pub(super) async fn subscribe(
     line.prove();
     let unacknowledged = Mutex::new(Some(BTreeSet::new()));
     let caution = careful.then(|| Arc::clone(&inner.caution));
-    let open = Arc::new(Open { channel, line, source, caution, unacknowledged });
+    let open = Arc::new(SharedSubscription { channel, line, source, caution, unacknowledged });
     let io = inner.io()?.clone();
     Ok(Box::new(RabbitSubscription { inner: inner.clone(), consumer, open, io, prefetch }))
 }
@@ -83,7 +83,7 @@ pub(super) async fn subscribe(
 /// is answered, the caller wants to know.
 async fn in_time<T>(
     inner: &Inner,
-    line: &Line,
+    line: &RabbitConnection,
     queue: &str,
     asking: impl Future<Output = lapin::Result<T>>,
 ) -> Result<lapin::Result<T>, Error> {
@@ -95,7 +95,11 @@ async fn in_time<T>(
     })
 }
 
-async fn consume(line: &Line, queue: &str, prefetch: u16) -> lapin::Result<(Channel, Consumer)> {
+async fn consume(
+    line: &RabbitConnection,
+    queue: &str,
+    prefetch: u16,
+) -> lapin::Result<(Channel, Consumer)> {
     let channel = line.open().await?;
     channel.basic_qos(prefetch.max(1), BasicQosOptions::default()).await?;
     let options = BasicConsumeOptions::default();
@@ -119,7 +123,7 @@ impl RabbitSubscription {
     /// A message came often: whether it must come again, alone. A dead letter that the ledger
     /// refuses comes often, and ends nothing.
     fn must_slow_down(&self) -> bool {
-        let Open { source, caution, .. } = self.open.as_ref();
+        let SharedSubscription { source, caution, .. } = self.open.as_ref();
         if !matches!(source, Source::Orders(_)) || caution.is_some() || self.prefetch == 1 {
             return false;
         }
@@ -185,7 +189,7 @@ impl Subscription for RabbitSubscription {
         })
     }
 
-    fn acks(&self) -> Box<dyn Acks> {
+    fn acks(&self) -> Box<dyn Acknowledger> {
         Box::new(RabbitAcks(self.open.clone()))
     }
 }
@@ -201,7 +205,7 @@ impl Drop for RabbitSubscription {
     }
 }
 
-impl Open {
+impl SharedSubscription {
     /// Takes tags that are out, so that none is acknowledged twice: the broker would close the
     /// channel.
     fn take(&self, wanted: impl FnOnce(&mut BTreeSet<u64>) -> Option<u64>) -> Option<u64> {
@@ -221,7 +225,7 @@ impl Open {
 }
 
 #[async_trait]
-impl Acks for RabbitAcks {
+impl Acknowledger for RabbitAcks {
     async fn up_to(&self, tag: u64) {
         let last = self.0.take(|tags| {
             let later = tags.split_off(&tag.saturating_add(1));
@@ -249,7 +253,7 @@ impl Acks for RabbitAcks {
 }
 
 /// How full every queue is that somebody consumes. A queue that is not there is empty.
-pub(super) async fn depths(inner: &Inner) -> Result<Vec<Depth>, Error> {
+pub(super) async fn depths(inner: &Inner) -> Result<Vec<QueueDepth>, Error> {
     let line = inner.consuming().await?;
     let topology = &inner.options.topology;
     let mut depths = Vec::new();
@@ -276,7 +280,7 @@ pub(super) async fn depths(inner: &Inner) -> Result<Vec<Depth>, Error> {
                     return Err(Error::Unavailable { reason });
                 }
             };
-        depths.push(Depth { queue: short, num_ready, num_consumers });
+        depths.push(QueueDepth { queue: short, num_ready, num_consumers });
     }
     line.prove();
     Ok(depths)

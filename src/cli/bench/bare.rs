@@ -4,17 +4,19 @@ use std::sync::Arc;
 
 use anyhow::Context;
 
-use crate::config::{Settings, Sources};
+use crate::config::{ConfigSources, Settings};
 use crate::db::Ledger;
 use crate::domain::{Epoch, Phase, SaleDraft, SaleId, Sku};
-use crate::rebuild::load_sku;
+use crate::runtime::clock;
+use crate::services::audit;
+use crate::services::rebuild::load_sku;
 use crate::stock::Stock;
+use crate::tier;
 use crate::tier::Backends;
-use crate::{audit, clock, tier};
 
 /// Settings of an engine without server, from the defaults alone.
 pub(super) fn settings(set: &[String]) -> anyhow::Result<Settings> {
-    Ok(Settings::load(&Sources { set: set.to_vec(), ..Sources::default() })?)
+    Ok(Settings::load(&ConfigSources { set: set.to_vec(), ..ConfigSources::default() })?)
 }
 
 /// Violations of a measured sale that are named.

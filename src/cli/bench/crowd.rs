@@ -16,12 +16,12 @@ use super::bare::{self, Bare, settings};
 use super::lab::Lab;
 use super::private::RedisServer;
 use super::process::scratch;
-use crate::clock;
-use crate::db::Placing;
+use crate::db::BlindInsert;
 use crate::domain::{
     BucketNo, BuyerId, Epoch, OrderIntent, Policy, RequestId, Reservation, SaleDraft, SaleId, Sku,
     SkuDraft, TraceId, Verdict,
 };
+use crate::runtime::clock;
 use crate::stock::BucketKey;
 
 /// As a gate's and a consumer's default.
@@ -207,8 +207,8 @@ impl Offer {
 /// Writes a batch that nothing speaks against.
 pub(super) async fn place(bare: &Bare, batch: Vec<OrderIntent>) -> anyhow::Result<()> {
     match bare.ledger.place(batch).await? {
-        Placing::All => Ok(()),
-        Placing::Conflict => bail!("the ledger refuses a batch without conflicts"),
+        BlindInsert::All => Ok(()),
+        BlindInsert::Conflict => bail!("the ledger refuses a batch without conflicts"),
     }
 }
 

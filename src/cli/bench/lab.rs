@@ -284,7 +284,7 @@ pub(super) struct Batches([(f64, f64); 2]);
 
 /// Who makes batches, and the histogram of their sizes.
 const BATCHES: [(&str, &str); 2] =
-    [("gate", "floodgate_gate_batch_size"), ("ledger", "floodgate_consumer_batch_size")];
+    [("gate", "floodgate_gate_batch_size"), ("ledger", "floodgate_writer_batch_size")];
 
 impl Batches {
     /// Those until now; the yardstick has none.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 
 use super::stats::Sample;
-use crate::clock::now_monotonic;
+use crate::runtime::clock::now_monotonic;
 
 /// Clock ticks per second of `/proc` times. The kernel has reported them to programs in this
 /// unit on every architecture for decades (`USER_HZ`).

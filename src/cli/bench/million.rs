@@ -8,8 +8,8 @@ use serde::Serialize;
 use super::lab::{ENDLESS, Lab, newly_accepted};
 use super::meter::resident;
 use super::process::{ServerChild, scratch};
-use crate::clock;
 use crate::load::{Load, Until, run, terminal_progress};
+use crate::runtime::clock;
 
 const SALE: &str = "million";
 /// Orders in the ledger.

@@ -40,7 +40,7 @@ use clap::builder::PossibleValuesParser;
 use secrecy::SecretString;
 use serde_json::{Value, json};
 
-use super::exit::{Exit, Failure};
+use super::exit::{CommandFailure, Exit};
 
 pub use yardstick::{YardstickArgs, run as run_yardstick};
 
@@ -173,13 +173,13 @@ impl BenchArgs {
 pub async fn run(args: BenchArgs) -> anyhow::Result<Exit> {
     if args.rounds == 0 || args.seconds == 0 {
         let remedy = "give --rounds and --seconds at least 1";
-        return Err(Failure::new(Exit::Unclear, "nothing to measure", remedy).into());
+        return Err(CommandFailure::new(Exit::Unclear, "nothing to measure", remedy).into());
     }
     let done = if args.table { table::run(&args).await } else { single::run(&args).await };
     match done {
         Ok(true) => Ok(Exit::Done),
         Ok(false) => Ok(Exit::Negative),
-        Err(error) => Err(error.context(Failure::new(
+        Err(error) => Err(error.context(CommandFailure::new(
             Exit::Unclear,
             "the bench could not run",
             "see `floodgate doctor`; for a running server check --url and --internal-url",

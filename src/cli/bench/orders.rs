@@ -15,8 +15,8 @@ use super::meter::Meter;
 use super::private::MariaServer;
 use super::stats::{Round, Sample, grouped, row};
 use super::table::Row;
-use crate::clock::now_monotonic;
 use crate::domain::{OrderIntent, OrderState, SkuNo};
+use crate::runtime::clock::now_monotonic;
 
 /// The rig of both goals.
 struct Rig {

@@ -16,8 +16,8 @@ use super::raw::{self, STRANGE_EVERY};
 use super::stats::{Round, Sample, for_seconds, grouped, row, shown, whole};
 use super::table::Row;
 use crate::broker::{Route, Topology};
-use crate::clock::now_monotonic;
 use crate::load::{Load, Until};
+use crate::runtime::clock::now_monotonic;
 
 /// Every batch and window is one; twenty workers make up for it.
 const ONE_BY_ONE: [(&str, &str); 7] = [

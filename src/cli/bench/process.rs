@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::clock::now_monotonic;
+use crate::runtime::clock::now_monotonic;
 
 /// How long a server may take to start; it may have a large ledger to read.
 const START_PATIENCE: Duration = Duration::from_mins(2);

@@ -13,8 +13,8 @@ use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProper
 use tokio::sync::oneshot;
 
 use super::rabbit::RabbitServer;
-use crate::broker::topology::Address;
-use crate::clock::now_monotonic;
+use crate::broker::topology::PublishAddress;
+use crate::runtime::clock::now_monotonic;
 
 /// The queue of the publish loop.
 const QUEUE: &str = "bench.raw";
@@ -83,7 +83,7 @@ pub(super) const STRANGE_EVERY: Duration = Duration::from_millis(100);
 /// Sends messages that nobody can read, each another, until it is over; how many they were.
 pub(super) async fn strange(
     server: &RabbitServer,
-    to: &Address,
+    to: &PublishAddress,
     first: u64,
     mut over: oneshot::Receiver<()>,
 ) -> anyhow::Result<u64> {

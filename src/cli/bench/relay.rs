@@ -9,7 +9,7 @@ use super::raw::{self, Loop};
 use super::rig::{BUCKETS, Plan, WINDOW};
 use super::stats::{Round, Sample, for_seconds, grouped, row, shown};
 use super::table::Row;
-use crate::scripts::intent::INTENT_BYTES;
+use crate::redis::scripts::intent::INTENT_BYTES;
 
 /// The goals, and the orders in one message of each.
 const GOALS: [(&str, usize); 2] = [("S6", 1), ("S7", 64)];

@@ -10,7 +10,7 @@ use super::process::poll;
 use super::rig::Plan;
 use super::stats::{Round, Sample, grouped, row};
 use super::table::Row;
-use crate::clock::now_monotonic;
+use crate::runtime::clock::now_monotonic;
 
 /// Orders for each second that a round lasts: 100,000 by default.
 const PER_SECOND: u64 = 25_000;

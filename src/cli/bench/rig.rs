@@ -17,7 +17,7 @@ use super::stats::{Sample, whole};
 use crate::broker::{Source, Topology};
 use crate::cli::admin::AdminClient;
 use crate::domain::{BucketNo, SaleId};
-use crate::scripts::OutboxKeys;
+use crate::redis::scripts::OutboxKeys;
 
 /// With the default of 64 entries for each bucket and of 4 workers, 512 messages are on their way
 /// at most, as at the yardstick.

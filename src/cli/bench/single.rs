@@ -15,11 +15,11 @@ use super::stats::grouped;
 use super::{BenchArgs, resolve};
 use crate::cli::admin::AdminClient;
 use crate::cli::output::Output;
-use crate::clock;
 use crate::load::{
     BuyRequest, Load, Outcome, Pace, Report, RequestSource, Until, json_string_member,
     run as run_load, terminal_progress,
 };
+use crate::runtime::clock;
 
 /// How long a request of the open loop may wait for a connection.
 const LATE_LIMIT: Duration = Duration::from_secs(2);

@@ -14,7 +14,7 @@ use super::process::poll;
 use super::rig::{BUCKETS, Plan, Waiting, published};
 use super::stats::{Round, Sample, for_seconds, grouped, row};
 use super::table::Row;
-use crate::clock::now_monotonic;
+use crate::runtime::clock::now_monotonic;
 
 const PATIENCE: Duration = Duration::from_mins(2);
 const NOTHING_IN_HAND: &str = "the relay that was to be killed had never anything in hand";
@@ -70,7 +70,7 @@ pub(super) async fn takeover(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Row>> {
 async fn death(rig: &Servers, lab: &mut Lab<'_>, orders: u64) -> anyhow::Result<Death> {
     let stocked = rig.stock(lab, plan(orders)).await?;
     // Holds no work; gives back what the dead had.
-    let keeper = stocked.serve("keeper").await?;
+    let keeper = stocked.serve("maintenance").await?;
     let survivor = stocked.serve("relay").await?;
     let victim = stocked.serve("relay").await?;
     let mark = format!("{}-", victim.id());

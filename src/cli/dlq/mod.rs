@@ -7,15 +7,12 @@ use clap::{Args, Subcommand};
 use serde_json::{Value as Json, json};
 
 use super::admin::{AdminClient, Error, With};
-use super::exit::{Exit, Failure};
+use super::exit::{CommandFailure, Exit};
 use super::output::list;
-use crate::domain::{LetterOrigin, LetterState};
+use crate::domain::{DeadLetterOrigin, DeadLetterState};
 
-mod carrying;
-mod showing;
-
-use carrying::Run;
-use showing::{render_letter, render_list};
+use actions::Run;
+use render::{render_letter, render_list};
 
 /// One letter is published and confirmed, or not, within this time.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -124,11 +121,11 @@ enum Verb {
 }
 
 fn origins() -> [&'static str; 4] {
-    LetterOrigin::ALL.map(LetterOrigin::name)
+    DeadLetterOrigin::ALL.map(DeadLetterOrigin::name)
 }
 
 fn states() -> Vec<&'static str> {
-    LetterState::ALL.into_iter().map(LetterState::name).chain(["all"]).collect()
+    DeadLetterState::ALL.into_iter().map(DeadLetterState::name).chain(["all"]).collect()
 }
 
 /// Carries out one verb.
@@ -184,7 +181,7 @@ async fn page(
     origin: Option<&str>,
     limit: u32,
     cursor: Option<&str>,
-) -> Result<Json, Failure> {
+) -> Result<Json, CommandFailure> {
     let limit = limit.to_string();
     let query: Vec<(&str, &str)> = [
         ("state", Some(state).filter(|state| *state != "all")),
@@ -199,7 +196,7 @@ async fn page(
 }
 
 /// The exit and the next step for a person.
-fn explain(error: Error) -> Failure {
+fn explain(error: Error) -> CommandFailure {
     let remedy = match &error {
         Error::Refused { status: 404, .. } => "`floodgate dlq list --state all` shows every letter",
         Error::Unknown { .. } => "`floodgate dlq list` shows what is open; repeats do no harm",
@@ -208,7 +205,7 @@ fn explain(error: Error) -> Failure {
         }
         _ => return error.into_failure(),
     };
-    Failure { remedy: remedy.to_owned(), ..error.into_failure() }
+    CommandFailure { remedy: remedy.to_owned(), ..error.into_failure() }
 }
 
 fn letters(page: &Json) -> &[Json] {
@@ -219,5 +216,7 @@ fn next_cursor(page: &Json) -> Option<&str> {
     page.get("next_cursor").and_then(Json::as_str)
 }
 
+mod actions;
+mod render;
 #[cfg(test)]
 mod tests;

@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Finding, Verdict, fail, ok, warn};
-use crate::clock::now_monotonic;
+use super::{CheckOutcome, Finding, fail, ok, warn};
+use crate::runtime::clock::now_monotonic;
 
 const MIB: u64 = 1024 * 1024;
 /// Below it there is no room for the write-ahead log of a busy sale.
@@ -44,7 +44,7 @@ pub(super) fn examine(directory: &Path) -> Vec<Finding> {
     ]
 }
 
-fn free_space(directory: &Path) -> Verdict {
+fn free_space(directory: &Path) -> CheckOutcome {
     match rustix::fs::statvfs(directory) {
         Ok(disk) => judge_space(disk.f_bavail.saturating_mul(disk.f_frsize)),
         Err(error) => {
@@ -53,7 +53,7 @@ fn free_space(directory: &Path) -> Verdict {
     }
 }
 
-fn judge_space(free: u64) -> Verdict {
+fn judge_space(free: u64) -> CheckOutcome {
     let detail = format!("{} MiB", free / MIB);
     let remedy = "free space on the ledger's disk, or move the ledger (ledger.url)";
     if free < FREE_MIN {
@@ -65,7 +65,7 @@ fn judge_space(free: u64) -> Verdict {
     }
 }
 
-fn sync_latency(median: io::Result<Duration>) -> Verdict {
+fn sync_latency(median: io::Result<Duration>) -> CheckOutcome {
     match median {
         Ok(median) => {
             let detail =

@@ -4,7 +4,7 @@ use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Read};
 use std::path::Path;
 
-use super::{Finding, Verdict, disk, fail, ok};
+use super::{CheckOutcome, Finding, disk, fail, ok};
 use crate::config::Settings;
 use crate::tier;
 
@@ -27,7 +27,7 @@ pub(super) fn examine(settings: &Settings, running: bool) -> Vec<Finding> {
     findings
 }
 
-fn content(settings: &Settings, file: &Path) -> Verdict {
+fn content(settings: &Settings, file: &Path) -> CheckOutcome {
     let shown = file.display();
     let mut head = Vec::new();
     let read = File::open(file).and_then(|open| open.take(16).read_to_end(&mut head));
@@ -62,7 +62,7 @@ fn content(settings: &Settings, file: &Path) -> Verdict {
 }
 
 /// Reads the whole file: a page in the middle that went bad is found at the worst moment otherwise.
-fn pages(settings: &Settings, file: &Path) -> Verdict {
+fn pages(settings: &Settings, file: &Path) -> CheckOutcome {
     match tier::check_ledger_pages(settings) {
         Ok(()) => {
             let detail = "opens, its schema is current, and every page can be read";
@@ -72,12 +72,12 @@ fn pages(settings: &Settings, file: &Path) -> Verdict {
     }
 }
 
-fn damaged(said: &str) -> Verdict {
+fn damaged(said: &str) -> CheckOutcome {
     let remedy = "do what the message says; a copy of the file is worth having before any repair";
     fail(said, remedy)
 }
 
-fn holder(lock: &Path, running: bool) -> Verdict {
+fn holder(lock: &Path, running: bool) -> CheckOutcome {
     let shown = lock.display();
     let file = match File::open(lock) {
         Ok(file) => file,

@@ -2,10 +2,10 @@
 
 use std::time::UNIX_EPOCH;
 
-use super::{Finding, Verdict, fail, ok, warn};
+use super::{CheckOutcome, Finding, fail, ok, warn};
 use crate::cli::open_files::{OpenFiles, needed};
-use crate::clock;
 use crate::config::Settings;
+use crate::runtime::clock;
 
 /// 2025-01-01T00:00:00Z: this program did not exist before.
 const CLOCK_MIN_MS: i64 = 1_735_689_600_000;
@@ -23,7 +23,7 @@ pub(super) fn examine(settings: &Settings) -> Vec<Finding> {
     ]
 }
 
-fn open_files(limits: OpenFiles, connections_max: usize) -> Verdict {
+fn open_files(limits: OpenFiles, connections_max: usize) -> CheckOutcome {
     let needed = needed(connections_max);
     if limits.soft >= needed {
         ok(format!("{} allowed, {needed} needed", limits.soft))
@@ -41,7 +41,7 @@ fn open_files(limits: OpenFiles, connections_max: usize) -> Verdict {
     }
 }
 
-fn clock(now_ms: i64, last_write_ms: Option<i64>) -> Verdict {
+fn clock(now_ms: i64, last_write_ms: Option<i64>) -> CheckOutcome {
     let remedy = "set the clock (chronyd or systemd-timesyncd): sales open and close by it";
     if !(CLOCK_MIN_MS..CLOCK_MAX_MS).contains(&now_ms) {
         return fail(format!("reads {now_ms} ms since 1970"), remedy);
@@ -56,7 +56,7 @@ fn clock(now_ms: i64, last_write_ms: Option<i64>) -> Verdict {
 }
 
 /// How far a server's clock is from ours: sweeps go by time, and logs are read side by side.
-pub(super) fn skew(ahead_ms: i64) -> Verdict {
+pub(super) fn skew(ahead_ms: i64) -> CheckOutcome {
     if ahead_ms.unsigned_abs() <= SERVER_SKEW_MAX_MS {
         return ok("as ours");
     }

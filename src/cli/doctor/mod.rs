@@ -9,7 +9,7 @@ use serde_json::json;
 use super::admin::{AdminClient, ServerArgs};
 use super::common::Common;
 use super::exit::Exit;
-use crate::config::{Loaded, Settings};
+use crate::config::{LoadedSettings, Settings};
 
 pub(super) mod disk;
 mod ledger;
@@ -44,7 +44,7 @@ enum Status {
 
 /// What one check saw, and what to do; nothing when it is as it should be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct Verdict {
+struct CheckOutcome {
     status: Status,
     detail: String,
     remedy: String,
@@ -55,22 +55,22 @@ struct Verdict {
 struct Finding {
     check: &'static str,
     #[serde(flatten)]
-    verdict: Verdict,
+    verdict: CheckOutcome,
 }
 
-fn ok(detail: impl Into<String>) -> Verdict {
-    Verdict { status: Status::Ok, detail: detail.into(), remedy: String::new() }
+fn ok(detail: impl Into<String>) -> CheckOutcome {
+    CheckOutcome { status: Status::Ok, detail: detail.into(), remedy: String::new() }
 }
 
-fn warn(detail: impl Into<String>, remedy: impl Into<String>) -> Verdict {
-    Verdict { status: Status::Warn, detail: detail.into(), remedy: remedy.into() }
+fn warn(detail: impl Into<String>, remedy: impl Into<String>) -> CheckOutcome {
+    CheckOutcome { status: Status::Warn, detail: detail.into(), remedy: remedy.into() }
 }
 
-fn fail(detail: impl Into<String>, remedy: impl Into<String>) -> Verdict {
-    Verdict { status: Status::Fail, detail: detail.into(), remedy: remedy.into() }
+fn fail(detail: impl Into<String>, remedy: impl Into<String>) -> CheckOutcome {
+    CheckOutcome { status: Status::Fail, detail: detail.into(), remedy: remedy.into() }
 }
 
-impl Verdict {
+impl CheckOutcome {
     fn on(self, check: &'static str) -> Finding {
         Finding { check, verdict: self }
     }
@@ -94,7 +94,7 @@ pub async fn run(args: &DoctorArgs) -> anyhow::Result<Exit> {
 }
 
 async fn examine(common: &Common) -> Vec<Finding> {
-    let loaded = match Loaded::read(&common.sources()) {
+    let loaded = match LoadedSettings::read(&common.sources()) {
         Ok(loaded) => loaded,
         Err(error) => {
             let remedy = "mend it first: the other checks need the settings";
@@ -113,11 +113,11 @@ async fn examine(common: &Common) -> Vec<Finding> {
     findings
 }
 
-fn configuration(loaded: &Loaded) -> Vec<Finding> {
+fn configuration(loaded: &LoadedSettings) -> Vec<Finding> {
     if loaded.faults.is_empty() {
         return vec![ok("valid").on("configuration")];
     }
-    let finding = |fault: &crate::config::Fault| {
+    let finding = |fault: &crate::config::ConfigFault| {
         fail(format!("{}: {}", fault.key, fault.problem), &fault.remedy).on("configuration")
     };
     loaded.faults.iter().map(finding).collect()
@@ -134,7 +134,7 @@ async fn is_running(settings: &Settings) -> bool {
 fn render(findings: &[Finding]) -> String {
     let width = findings.iter().map(|finding| finding.check.len()).max().unwrap_or(0);
     let mut text = String::new();
-    for Finding { check, verdict: Verdict { status, detail, remedy } } in findings {
+    for Finding { check, verdict: CheckOutcome { status, detail, remedy } } in findings {
         let status = match status {
             Status::Ok => "ok",
             Status::Warn => "warn",

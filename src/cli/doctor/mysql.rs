@@ -1,9 +1,9 @@
 //! The ledger's server, where the ledger is MySQL or MariaDB: does it let us in, does it keep what
 //! it commits, and is a session what the ledger sets it up to be?
 
-use super::{Finding, Verdict, fail, machine, ok, warn};
+use super::{CheckOutcome, Finding, fail, machine, ok, warn};
 use crate::config::{Settings, Tier};
-use crate::db::mysql::health::Facts;
+use crate::db::mysql::health::MysqlFacts;
 use crate::tier;
 
 /// What every session of the ledger is set to.
@@ -37,7 +37,7 @@ pub(super) fn examine(settings: &Settings) -> Vec<Finding> {
     }
 }
 
-fn judge(facts: &Facts, settings: &Settings) -> Vec<Finding> {
+fn judge(facts: &MysqlFacts, settings: &Settings) -> Vec<Finding> {
     let mut findings = vec![
         server(facts).on("ledger server"),
         version(facts.text("version")).on("ledger version"),
@@ -64,7 +64,7 @@ fn is_on(value: &str) -> bool {
     value == "ON" || value == "1"
 }
 
-fn server(facts: &Facts) -> Verdict {
+fn server(facts: &MysqlFacts) -> CheckOutcome {
     let ms = |took: std::time::Duration| took.as_secs_f64() * 1000.0;
     let detail = format!(
         "answers in {:.2} ms, connects in {:.1} ms",
@@ -78,7 +78,7 @@ fn server(facts: &Facts) -> Verdict {
     ok(detail)
 }
 
-fn version(version: &str) -> Verdict {
+fn version(version: &str) -> CheckOutcome {
     let least = if version.contains("MariaDB") { MARIADB_MIN } else { MYSQL_MIN };
     let digits = version.split(|c: char| !c.is_ascii_digit() && c != '.').next();
     let numbers = digits.unwrap_or_default().split('.').map(|part| part.parse().unwrap_or(0));
@@ -93,7 +93,7 @@ fn version(version: &str) -> Verdict {
     )
 }
 
-fn schema(facts: &Facts) -> Verdict {
+fn schema(facts: &MysqlFacts) -> CheckOutcome {
     let standing = &facts.standing;
     if let Err(error) = standing.check_not_newer() {
         let said = error.to_string();
@@ -120,7 +120,7 @@ fn schema(facts: &Facts) -> Verdict {
 }
 
 /// What the ledger's own connection says of itself, after it was set up.
-fn isolation(facts: &Facts) -> Verdict {
+fn isolation(facts: &MysqlFacts) -> CheckOutcome {
     let named = ["transaction_isolation", "tx_isolation"].map(|name| facts.text(name));
     let seen = named.into_iter().find(|value| !value.is_empty()).unwrap_or("not told");
     if seen == ISOLATION {
@@ -129,7 +129,7 @@ fn isolation(facts: &Facts) -> Verdict {
     fail(format!("our sessions are {seen} although they were set to {ISOLATION}"), UNDO_PROXY)
 }
 
-fn strictness(mode: &str) -> Verdict {
+fn strictness(mode: &str) -> CheckOutcome {
     if mode.split(',').any(|part| part == "STRICT_ALL_TABLES") {
         return ok("strict");
     }
@@ -139,7 +139,7 @@ fn strictness(mode: &str) -> Verdict {
     )
 }
 
-fn durability(facts: &Facts) -> Verdict {
+fn durability(facts: &MysqlFacts) -> CheckOutcome {
     let flush = facts.text("innodb_flush_log_at_trx_commit");
     let in_conf = "and the same in its configuration file";
     if flush != "1" {
@@ -171,7 +171,7 @@ fn durability(facts: &Facts) -> Verdict {
     ok("each commit waits for the disk (innodb_flush_log_at_trx_commit = 1)")
 }
 
-fn connections(facts: &Facts, ours: usize) -> Verdict {
+fn connections(facts: &MysqlFacts, ours: usize) -> CheckOutcome {
     let ours = ours as u64;
     let most = match (facts.number("max_connections"), facts.number("max_user_connections")) {
         (most, 0) => most,
@@ -194,7 +194,7 @@ fn connections(facts: &Facts, ours: usize) -> Verdict {
     ok(detail)
 }
 
-fn waits(facts: &Facts, settings: &Settings) -> Verdict {
+fn waits(facts: &MysqlFacts, settings: &Settings) -> CheckOutcome {
     let seconds = facts.number("innodb_lock_wait_timeout");
     let deadline_ms = settings.ledger.job_deadline_ms;
     let detail = format!("a statement waits up to {seconds} s for a lock, a job {deadline_ms} ms");
@@ -207,7 +207,7 @@ fn waits(facts: &Facts, settings: &Settings) -> Verdict {
     )
 }
 
-fn engines(facts: &Facts) -> Option<Verdict> {
+fn engines(facts: &MysqlFacts) -> Option<CheckOutcome> {
     let others: Vec<_> = facts
         .tables
         .iter()
@@ -221,7 +221,7 @@ fn engines(facts: &Facts) -> Option<Verdict> {
     ))
 }
 
-fn writes(facts: &Facts) -> Option<Verdict> {
+fn writes(facts: &MysqlFacts) -> Option<CheckOutcome> {
     let read_only = ["read_only", "super_read_only", "innodb_read_only"];
     if let Some(name) = read_only.iter().find(|name| is_on(facts.text(name))) {
         return Some(fail(
@@ -236,7 +236,7 @@ fn writes(facts: &Facts) -> Option<Verdict> {
     ))
 }
 
-fn binlog(facts: &Facts) -> Option<Verdict> {
+fn binlog(facts: &MysqlFacts) -> Option<CheckOutcome> {
     let refuses = is_on(facts.text("log_bin")) && facts.text("binlog_format") == "STATEMENT";
     refuses.then(|| {
         fail(
@@ -246,7 +246,7 @@ fn binlog(facts: &Facts) -> Option<Verdict> {
     })
 }
 
-fn packets(facts: &Facts, needed: u64) -> Option<Verdict> {
+fn packets(facts: &MysqlFacts, needed: u64) -> Option<CheckOutcome> {
     let most = facts.number("max_allowed_packet");
     (most < needed).then(|| {
         fail(
@@ -262,12 +262,12 @@ mod tests {
 
     use super::super::Status;
     use super::*;
-    use crate::db::migrate::Standing;
+    use crate::db::migrate::SchemaStatus;
 
     type Changes<'a> = &'a [(&'a str, &'a str)];
 
     /// A right server, but for these variables.
-    fn facts(changes: Changes<'_>) -> Facts {
+    fn facts(changes: Changes<'_>) -> MysqlFacts {
         let right = [
             ("version", "10.11.6-MariaDB-0+deb12u1"),
             ("tx_isolation", "READ-COMMITTED"),
@@ -283,19 +283,19 @@ mod tests {
             ("read_only", "OFF"),
         ];
         let variables = right.iter().chain(changes);
-        Facts {
+        MysqlFacts {
             connect_took: Duration::from_millis(1),
             round_trip: Duration::from_micros(100),
             clock_ahead_ms: 0,
             variables: variables.map(|(name, value)| ((*name).into(), (*value).into())).collect(),
             num_connections: 1,
-            standing: Standing { applied: vec!["0001".to_owned()], ..Standing::default() },
+            standing: SchemaStatus { applied: vec!["0001".to_owned()], ..SchemaStatus::default() },
             tables: vec![("sales".to_owned(), "InnoDB".to_owned())],
             refuses_writes: None,
         }
     }
 
-    fn wrong(facts: &Facts) -> Vec<(&'static str, Status)> {
+    fn wrong(facts: &MysqlFacts) -> Vec<(&'static str, Status)> {
         let settings = Settings::for_test("mysql://db/floodgate");
         let findings = judge(facts, &settings);
         for finding in &findings {
@@ -338,27 +338,28 @@ mod tests {
 
     #[test]
     fn what_is_no_variable_is_judged_too() {
-        let judged = |change: fn(&mut Facts)| {
+        let judged = |change: fn(&mut MysqlFacts)| {
             let mut facts = facts(&[]);
             change(&mut facts);
             wrong(&facts)
         };
-        let late = |facts: &mut Facts| facts.clock_ahead_ms = -1_500;
+        let late = |facts: &mut MysqlFacts| facts.clock_ahead_ms = -1_500;
         assert_eq!(judged(late), [("ledger clock", Status::Warn)]);
-        let far = |facts: &mut Facts| facts.round_trip = Duration::from_millis(30);
+        let far = |facts: &mut MysqlFacts| facts.round_trip = Duration::from_millis(30);
         assert_eq!(judged(far), [("ledger server", Status::Warn)]);
-        let crowded = |facts: &mut Facts| facts.num_connections = 150;
+        let crowded = |facts: &mut MysqlFacts| facts.num_connections = 150;
         assert_eq!(judged(crowded), [("ledger connections", Status::Warn)]);
-        let old = |facts: &mut Facts| facts.tables[0].1 = "MyISAM".to_owned();
+        let old = |facts: &mut MysqlFacts| facts.tables[0].1 = "MyISAM".to_owned();
         assert_eq!(judged(old), [("ledger engine", Status::Fail)]);
-        let denied = |facts: &mut Facts| facts.refuses_writes = Some("denied".to_owned());
+        let denied = |facts: &mut MysqlFacts| facts.refuses_writes = Some("denied".to_owned());
         assert_eq!(judged(denied), [("ledger writes", Status::Fail)]);
-        let behind = |facts: &mut Facts| facts.standing.pending.push("0002_x".to_owned());
+        let behind = |facts: &mut MysqlFacts| facts.standing.pending.push("0002_x".to_owned());
         assert_eq!(judged(behind), [("ledger schema", Status::Fail)]);
-        let newer = |facts: &mut Facts| facts.standing.unknown.push("9999".to_owned());
+        let newer = |facts: &mut MysqlFacts| facts.standing.unknown.push("9999".to_owned());
         assert_eq!(judged(newer), [("ledger schema", Status::Fail)]);
-        let foreign = |facts: &mut Facts| {
-            facts.standing = Standing { pending: vec!["0001_x".to_owned()], ..Standing::default() };
+        let foreign = |facts: &mut MysqlFacts| {
+            facts.standing =
+                SchemaStatus { pending: vec!["0001_x".to_owned()], ..SchemaStatus::default() };
         };
         assert_eq!(judged(foreign), [("ledger schema", Status::Fail)]);
     }

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 
-use super::{Finding, Verdict, fail, ok, warn};
+use super::{CheckOutcome, Finding, fail, ok, warn};
 use crate::config::{AuthMode, Settings};
 
 pub(super) fn examine(settings: &Settings, running: bool) -> Vec<Finding> {
@@ -14,7 +14,7 @@ pub(super) fn examine(settings: &Settings, running: bool) -> Vec<Finding> {
     ]
 }
 
-fn address(key: &str, bind: SocketAddr, running: bool) -> Verdict {
+fn address(key: &str, bind: SocketAddr, running: bool) -> CheckOutcome {
     match TcpListener::bind(bind) {
         Ok(_closed_at_once) => ok(format!("{bind} is free")),
         Err(error) if error.kind() == ErrorKind::AddrInUse && running => {
@@ -38,7 +38,7 @@ fn address(key: &str, bind: SocketAddr, running: bool) -> Verdict {
 
 /// What may not be at all is a fault of the configuration; here is what is allowed and still worth
 /// knowing.
-fn exposure(settings: &Settings) -> Verdict {
+fn exposure(settings: &Settings) -> CheckOutcome {
     let open: Vec<String> = [("public", settings.http.bind), ("internal", settings.internal.bind)]
         .iter()
         .filter(|(_, bind)| !bind.ip().is_loopback())

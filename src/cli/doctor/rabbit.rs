@@ -3,8 +3,10 @@
 
 use std::time::Duration;
 
-use super::{Finding, Status, Verdict, fail, ok, warn};
-use crate::broker::rabbit::health::{self, Facts, Part, Standing, Trial, Trouble};
+use super::{CheckOutcome, Finding, Status, fail, ok, warn};
+use crate::broker::rabbit::health::{
+    self, BrokerFacts, BrokerHealthError, PartStatus, SelfTest, TopologyPart,
+};
 use crate::config::{Settings, Tier};
 use crate::tier;
 
@@ -35,7 +37,7 @@ pub(super) async fn examine(settings: &Settings) -> Vec<Finding> {
     }
 }
 
-fn not_seen(trouble: &Trouble) -> Verdict {
+fn not_seen(trouble: &BrokerHealthError) -> CheckOutcome {
     let reason = &trouble.reason;
     match trouble.code {
         Some(ACCESS_REFUSED) => fail(
@@ -56,7 +58,7 @@ fn not_seen(trouble: &Trouble) -> Verdict {
     }
 }
 
-fn judge(facts: &Facts) -> Vec<Finding> {
+fn judge(facts: &BrokerFacts) -> Vec<Finding> {
     let ms = facts.connect_took.as_secs_f64() * 1000.0;
     let mut findings = vec![
         ok(format!("connects in {ms:.1} ms")).on("broker"),
@@ -65,7 +67,7 @@ fn judge(facts: &Facts) -> Vec<Finding> {
     ];
     let is_wrong = findings.iter().any(|finding| finding.is(Status::Fail));
     // Who may not declare may not publish either: one thing to do.
-    if !(is_wrong && matches!(facts.trial, Trial::Refused(_))) {
+    if !(is_wrong && matches!(facts.trial, SelfTest::Refused(_))) {
         findings.push(trial(&facts.trial).on("broker publishing"));
     }
     findings.push(consumers(&facts.queues).on("broker consumers"));
@@ -74,7 +76,7 @@ fn judge(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-fn version(version: Option<&str>) -> Verdict {
+fn version(version: Option<&str>) -> CheckOutcome {
     let Some(version) = version else {
         return ok("not told");
     };
@@ -86,17 +88,17 @@ fn version(version: Option<&str>) -> Verdict {
     fail(format!("{version} may lose dead letters on their way"), "upgrade it to 3.10 or later")
 }
 
-fn topology(facts: &Facts) -> Verdict {
+fn topology(facts: &BrokerFacts) -> CheckOutcome {
     let parts = || facts.exchanges.iter().chain(&facts.queues);
     let wrong = parts().find_map(|part| match &part.standing {
-        Standing::Wrong(what) => Some(what),
-        Standing::Fits | Standing::Missing => None,
+        PartStatus::Wrong(what) => Some(what),
+        PartStatus::Fits | PartStatus::Missing => None,
     });
     if let Some(what) = wrong {
         let (detail, remedy) = what.split_once("; ").unwrap_or((what, "see the broker's log"));
         return fail(detail, remedy);
     }
-    let is_missing = |part: &&Part| part.standing == Standing::Missing;
+    let is_missing = |part: &&TopologyPart| part.standing == PartStatus::Missing;
     let missing: Vec<&str> = parts().filter(is_missing).map(|part| part.name.as_str()).collect();
     let (exchanges, queues) = (facts.exchanges.len(), facts.queues.len());
     if missing.is_empty() {
@@ -113,9 +115,9 @@ fn topology(facts: &Facts) -> Verdict {
     )
 }
 
-fn trial(trial: &Trial) -> Verdict {
+fn trial(trial: &SelfTest) -> CheckOutcome {
     match trial {
-        Trial::Works(took) => {
+        SelfTest::Works(took) => {
             let detail = format!("a message is confirmed in {:.1} ms", took.as_secs_f64() * 1000.0);
             if *took <= CONFIRM_COMFORTABLE {
                 return ok(detail);
@@ -123,12 +125,12 @@ fn trial(trial: &Trial) -> Verdict {
             let remedy = "run it in the same data centre as this program, on a disk of its own";
             warn(detail, remedy)
         }
-        Trial::Blocked(reason) => fail(
+        SelfTest::Blocked(reason) => fail(
             format!("it accepts no messages: {reason}"),
             "free memory or disk on its machine: `rabbitmq-diagnostics alarms` names which; \
              accepted orders wait in Redis meanwhile",
         ),
-        Trial::Refused(why) => fail(
+        SelfTest::Refused(why) => fail(
             format!("it refuses what the server does: {why}"),
             "let the user configure, write and read what begins with the namespace: \
              `rabbitmqctl set_permissions -p VHOST USER '^NAMESPACE\\.' '^NAMESPACE\\.' \
@@ -137,9 +139,9 @@ fn trial(trial: &Trial) -> Verdict {
     }
 }
 
-fn consumers(queues: &[Part]) -> Verdict {
+fn consumers(queues: &[TopologyPart]) -> CheckOutcome {
     let orders = || queues.iter().filter(|queue| queue.name.starts_with("orders."));
-    let alone: Vec<&Part> =
+    let alone: Vec<&TopologyPart> =
         orders().filter(|queue| queue.num_consumers == 0 && queue.num_ready > 0).collect();
     if alone.is_empty() {
         let consumers: u64 = orders().map(|queue| queue.num_consumers).sum();
@@ -155,21 +157,21 @@ fn consumers(queues: &[Part]) -> Verdict {
 }
 
 /// Messages where none should wait for long.
-fn waiting(queues: &[Part]) -> Vec<Verdict> {
+fn waiting(queues: &[TopologyPart]) -> Vec<CheckOutcome> {
     let ready = |name: &str| {
         let queue = queues.iter().find(|queue| queue.name == name);
         queue.map_or((0, 0), |queue| (queue.num_ready, queue.num_consumers))
     };
-    let keeper = "start a process with role = \"keeper\" or \"all\", which brings them into the \
-                  ledger; then `floodgate dlq list`";
+    let remedy = "start a process with role = \"maintenance\" or \"all\", which brings them into \
+                  the ledger; then `floodgate dlq list`";
     let mut findings = Vec::new();
     match ready("dead") {
         (0, _) => {}
         (count, 0) => findings
-            .push(warn(format!("{count} dead letters wait, and nobody takes them out"), keeper)),
+            .push(warn(format!("{count} dead letters wait, and nobody takes them out"), remedy)),
         (count, _) => findings.push(warn(
             format!("{count} dead letters wait"),
-            "look again in a minute; if they do not become fewer, see the keeper's log",
+            "look again in a minute; if they do not become fewer, see the log of role maintenance",
         )),
     }
     if let (count @ 1.., _) = ready("unreadable") {
@@ -189,23 +191,23 @@ fn waiting(queues: &[Part]) -> Vec<Verdict> {
 mod tests {
     use super::*;
 
-    fn part(name: &str, standing: Standing, num_ready: u64, num_consumers: u64) -> Part {
-        Part { name: name.to_owned(), standing, num_ready, num_consumers }
+    fn part(name: &str, standing: PartStatus, num_ready: u64, num_consumers: u64) -> TopologyPart {
+        TopologyPart { name: name.to_owned(), standing, num_ready, num_consumers }
     }
 
-    fn facts() -> Facts {
-        let fits = |name| part(name, Standing::Fits, 0, 1);
-        Facts {
+    fn facts() -> BrokerFacts {
+        let fits = |name| part(name, PartStatus::Fits, 0, 1);
+        BrokerFacts {
             connect_took: Duration::from_millis(2),
             version: Some("RabbitMQ 3.10.8".to_owned()),
             exchanges: vec![fits("intents")],
             queues: ["orders.0", "orders.1", "dead"].map(fits).to_vec(),
-            trial: Trial::Works(Duration::from_millis(1)),
+            trial: SelfTest::Works(Duration::from_millis(1)),
         }
     }
 
     /// The one finding that is not right after one thing went wrong.
-    fn wrong(change: impl FnOnce(&mut Facts)) -> Verdict {
+    fn wrong(change: impl FnOnce(&mut BrokerFacts)) -> CheckOutcome {
         let mut facts = facts();
         change(&mut facts);
         let wrong = judge(&facts).into_iter().filter(|finding| !finding.is(Status::Ok));
@@ -226,18 +228,20 @@ mod tests {
     #[test]
     fn each_thing_that_is_wrong_is_named_alone() {
         assert!(wrong(|f| f.version = Some("RabbitMQ 3.9.29".into())).detail.contains("3.9.29"));
-        let missing = wrong(|f| f.queues[1].standing = Standing::Missing);
+        let missing = wrong(|f| f.queues[1].standing = PartStatus::Missing);
         assert!(missing.detail.contains("orders.1"), "{missing:?}");
-        let other = Standing::Wrong("queue x is there with other arguments; delete it".into());
+        let other = PartStatus::Wrong("queue x is there with other arguments; delete it".into());
         assert_eq!(wrong(|f| f.queues[0].standing = other).remedy, "delete it");
-        assert!(wrong(|f| f.trial = Trial::Blocked("low on disk".into())).detail.contains("disk"));
-        assert!(wrong(|f| f.trial = Trial::Refused("no (403)".into())).detail.contains("403"));
-        let slow = wrong(|f| f.trial = Trial::Works(Duration::from_secs(1)));
+        assert!(
+            wrong(|f| f.trial = SelfTest::Blocked("low on disk".into())).detail.contains("disk")
+        );
+        assert!(wrong(|f| f.trial = SelfTest::Refused("no (403)".into())).detail.contains("403"));
+        let slow = wrong(|f| f.trial = SelfTest::Works(Duration::from_secs(1)));
         assert_eq!(slow.status, Status::Warn);
-        let alone = wrong(|f| f.queues[0] = part("orders.0", Standing::Fits, 5, 0));
+        let alone = wrong(|f| f.queues[0] = part("orders.0", PartStatus::Fits, 5, 0));
         assert!(alone.detail.starts_with("5 messages wait in orders.0"), "{alone:?}");
         assert!(wrong(|f| f.queues[2].num_ready = 2).detail.starts_with("2 dead letters"));
-        let unread = wrong(|f| f.queues.push(part("unreadable", Standing::Fits, 2, 0)));
+        let unread = wrong(|f| f.queues.push(part("unreadable", PartStatus::Fits, 2, 0)));
         assert!(unread.detail.contains("2 messages wait in `unreadable`"), "{unread:?}");
     }
 
@@ -245,7 +249,7 @@ mod tests {
     fn a_broker_that_is_still_empty_is_right() {
         let mut facts = facts();
         for part in facts.exchanges.iter_mut().chain(&mut facts.queues) {
-            part.standing = Standing::Missing;
+            part.standing = PartStatus::Missing;
             part.num_consumers = 0;
         }
         assert!(judge(&facts).iter().all(|finding| finding.is(Status::Ok)));
@@ -254,7 +258,7 @@ mod tests {
     #[test]
     fn who_is_not_let_in_hears_why() {
         for (code, word) in [(Some(403), "password"), (Some(530), "vhost"), (None, "start it")] {
-            let finding = not_seen(&Trouble { code, reason: "no".to_owned() });
+            let finding = not_seen(&BrokerHealthError { code, reason: "no".to_owned() });
             assert!(finding.remedy.contains(word), "{finding:?}");
         }
     }

@@ -26,8 +26,8 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout_at;
 
 use super::session::Session;
-use crate::clock::now_monotonic;
 use crate::db::Error;
+use crate::runtime::clock::now_monotonic;
 
 /// A blocking connection. Not to be used inside an asynchronous runtime: it has one of its own.
 pub type MysqlConnection = AsyncConnectionWrapper<Client, OwnRuntime>;
@@ -70,14 +70,14 @@ pub(super) fn connect(session: &Arc<Session>) -> Result<MysqlConnection, Error> 
 
 /// When a wait for the server ends.
 #[derive(Debug, Clone, Copy)]
-enum Limit {
+enum WaitLimit {
     /// At the same instant for everything that a job does.
     At(Instant),
     /// So long after it began, for each statement.
     Each(Duration),
 }
 
-impl Limit {
+impl WaitLimit {
     fn end(self) -> Instant {
         match self {
             Self::At(end) => end,
@@ -90,7 +90,7 @@ impl Limit {
 pub struct Client {
     inner: AsyncMysqlConnection,
     session: Arc<Session>,
-    limit: Limit,
+    limit: WaitLimit,
     answered_at: Instant,
     given_up: bool,
 }
@@ -106,7 +106,7 @@ impl Client {
         let mut client = Self {
             inner: opened.map_err(|_elapsed| late())??,
             session: Arc::clone(session),
-            limit: Limit::At(end),
+            limit: WaitLimit::At(end),
             answered_at: end,
             given_up: false,
         };
@@ -117,7 +117,7 @@ impl Client {
 
     /// Whatever is done from here on ends within `allowed`.
     pub(super) fn end_within(&mut self, allowed: Duration) {
-        self.limit = Limit::At(now_monotonic() + allowed);
+        self.limit = WaitLimit::At(now_monotonic() + allowed);
     }
 
     /// What it was set up with.
@@ -127,7 +127,7 @@ impl Client {
 
     /// Each statement from here on is answered within `allowed`.
     pub(super) fn answer_within(&mut self, allowed: Duration) {
-        self.limit = Limit::Each(allowed);
+        self.limit = WaitLimit::Each(allowed);
     }
 
     /// Not to be used again.

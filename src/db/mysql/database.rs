@@ -10,24 +10,26 @@ use diesel::sql_types::{BigInt, Text};
 use diesel_migrations::EmbeddedMigrations;
 
 use super::client::MysqlConnection;
-use super::session::{Access, statement_limit};
+use super::session::{SessionAccess, statement_limit};
 use super::statements;
 use crate::db::error::is_rolled_back_commit;
 use crate::db::rows::{FailureRow, NewOrder, OrderRow};
 use crate::db::schema::{failed_requests, orders, tokens};
-use crate::db::sql::{Claim, Database, Each, IN_LIST_MAX, Patience, Queries, WRITER};
+use crate::db::sql::{
+    Database, IN_LIST_MAX, Queries, QuotaClaim, RowVisitor, TimeoutClass, WRITER,
+};
 use crate::db::{Error, migrate};
 use crate::domain::{Failure, Order, SkuNo};
 
 #[derive(QueryableByName)]
-struct Number {
+struct NumberRow {
     #[diesel(sql_type = BigInt)]
     cell: i64,
 }
 
 /// Asks for one number; `sql` names its column `cell`.
 pub(super) fn number(conn: &mut MysqlConnection, sql: &str) -> QueryResult<i64> {
-    diesel::sql_query(sql).get_result::<Number>(conn).map(|row| row.cell)
+    diesel::sql_query(sql).get_result::<NumberRow>(conn).map(|row| row.cell)
 }
 
 /// Refuses a server that takes no writes, in the transaction that reads from it: a proxy that sends
@@ -53,7 +55,7 @@ const PAGE: i64 = 2_000;
 fn by_page<R, T: TryFrom<R, Error = Error>, K>(
     mut after: K,
     key: impl Fn(&R) -> K,
-    visit: Each<'_, T>,
+    visit: RowVisitor<'_, T>,
     mut load: impl FnMut(K) -> QueryResult<Vec<R>>,
 ) -> Result<(), Error> {
     loop {
@@ -80,13 +82,13 @@ impl Database for MysqlConnection {
 
     fn attend<T>(
         &mut self,
-        patience: Patience,
+        patience: TimeoutClass,
         job: impl FnOnce(&mut Self) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let limit = self.session().job_limit;
         match patience {
-            Patience::Caller => self.end_within(limit),
-            Patience::Scan => self.answer_within(limit),
+            TimeoutClass::Caller => self.end_within(limit),
+            TimeoutClass::Scan => self.answer_within(limit),
         }
         let done = job(self);
         // A new connection costs a millisecond or two and has no half-open transaction.
@@ -114,7 +116,7 @@ impl Database for MysqlConnection {
             "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; \
              START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY",
         )?;
-        if self.session().access == Access::Write {
+        if self.session().access == SessionAccess::Write {
             refuse_replica(self)?;
         }
         let done = job(self)?;
@@ -187,7 +189,7 @@ impl Database for MysqlConnection {
 
     fn any_failed(&mut self, requests: &[i64]) -> QueryResult<bool> {
         for chunk in requests.chunks(IN_LIST_MAX) {
-            if !statements::failed_among(chunk).load::<statements::Request>(self)?.is_empty() {
+            if !statements::failed_among(chunk).load::<statements::RequestRow>(self)?.is_empty() {
                 return Ok(true);
             }
         }
@@ -196,11 +198,11 @@ impl Database for MysqlConnection {
 
     fn ordered_among(&mut self, failures: &[Failure]) -> QueryResult<Vec<i64>> {
         let requests = failures.iter().map(|failure| failure.request.to_db());
-        let rows = statements::ordered_among(requests).load::<statements::Request>(self)?;
+        let rows = statements::ordered_among(requests).load::<statements::RequestRow>(self)?;
         Ok(rows.into_iter().map(|row| row.request_id).collect())
     }
 
-    fn take_quotas(&mut self, claims: &[Claim]) -> QueryResult<bool> {
+    fn take_quotas(&mut self, claims: &[QuotaClaim]) -> QueryResult<bool> {
         if claims.is_empty() {
             return Ok(true);
         }
@@ -228,7 +230,7 @@ impl Database for MysqlConnection {
         Ok(true)
     }
 
-    fn each_order(&mut self, sku: SkuNo, visit: Each<'_, Order>) -> Result<(), Error> {
+    fn each_order(&mut self, sku: SkuNo, visit: RowVisitor<'_, Order>) -> Result<(), Error> {
         by_page((i64::MIN, i64::MIN), OrderRow::place, visit, |(buyer, slot)| {
             let next_slot = orders::buyer_id.eq(buyer).and(orders::slot.gt(slot));
             orders::table
@@ -241,7 +243,7 @@ impl Database for MysqlConnection {
         })
     }
 
-    fn each_failure(&mut self, sku: SkuNo, visit: Each<'_, Failure>) -> Result<(), Error> {
+    fn each_failure(&mut self, sku: SkuNo, visit: RowVisitor<'_, Failure>) -> Result<(), Error> {
         by_page(i64::MIN, FailureRow::place, visit, |request| {
             failed_requests::table
                 .filter(failed_requests::sku_no.eq(sku.0))

@@ -14,18 +14,18 @@ use diesel::sql_types::Text;
 use super::client::{MysqlConnection, connect};
 use super::database::number;
 use super::open::{MysqlOptions, apart};
-use super::session::{Access, Session};
-use crate::clock::{now_monotonic, wall_ms};
+use super::session::{Session, SessionAccess};
 use crate::db::Error;
-use crate::db::migrate::{self, Standing};
-use crate::db::sql::{Database, Patience};
+use crate::db::migrate::{self, SchemaStatus};
+use crate::db::sql::{Database, TimeoutClass};
+use crate::runtime::clock::{now_monotonic, wall_ms};
 
 /// How often the server is asked for the time: the quickest answer tells most.
 const ASKED: usize = 5;
 
 /// What the server told.
 #[derive(Debug, Clone)]
-pub struct Facts {
+pub struct MysqlFacts {
     /// How long it took to connect and to set the session up.
     pub connect_took: Duration,
     /// From asking to the answer, at its quickest.
@@ -37,14 +37,14 @@ pub struct Facts {
     /// Connections of everybody, this one included.
     pub num_connections: u64,
     /// How its schema compares with this program's.
-    pub standing: Standing,
+    pub standing: SchemaStatus,
     /// The tables of the database, with the engine of each.
     pub tables: Vec<(String, String)>,
     /// Why it would not take a write; `None` where it would, or where there is no table to try.
     pub refuses_writes: Option<String>,
 }
 
-impl Facts {
+impl MysqlFacts {
     /// A variable of our session; empty if there is none of that name.
     #[must_use]
     pub fn text(&self, name: &str) -> &str {
@@ -75,13 +75,13 @@ struct Table {
 }
 
 /// Looks at the server. Blocks.
-pub fn look(options: &MysqlOptions) -> Result<Facts, Error> {
-    let session = Session::new(options, Access::Write)?;
+pub fn look(options: &MysqlOptions) -> Result<MysqlFacts, Error> {
+    let session = Session::new(options, SessionAccess::Write)?;
     apart(&session, || {
         let begun = now_monotonic();
         let mut conn = connect(&session)?;
         let connect_took = now_monotonic().duration_since(begun);
-        let mut facts = conn.attend(Patience::Caller, |conn| read(conn, connect_took))?;
+        let mut facts = conn.attend(TimeoutClass::Caller, |conn| read(conn, connect_took))?;
         if facts.tables.iter().any(|(name, _)| name == "tokens") {
             facts.refuses_writes = try_write(&mut conn);
         }
@@ -89,7 +89,7 @@ pub fn look(options: &MysqlOptions) -> Result<Facts, Error> {
     })
 }
 
-fn read(conn: &mut MysqlConnection, connect_took: Duration) -> Result<Facts, Error> {
+fn read(conn: &mut MysqlConnection, connect_took: Duration) -> Result<MysqlFacts, Error> {
     let (round_trip, clock_ahead_ms) = time(conn)?;
     let variables = sql_query("SHOW SESSION VARIABLES").load::<Variable>(conn);
     let variables = variables?.into_iter();
@@ -100,7 +100,7 @@ fn read(conn: &mut MysqlConnection, connect_took: Duration) -> Result<Facts, Err
          FROM information_schema.tables WHERE table_schema = DATABASE() ORDER BY 1",
     );
     let tables = tables.load::<Table>(conn)?.into_iter();
-    Ok(Facts {
+    Ok(MysqlFacts {
         connect_took,
         round_trip,
         clock_ahead_ms,
@@ -129,7 +129,7 @@ fn time(conn: &mut MysqlConnection) -> QueryResult<(Duration, i64)> {
 
 /// Tries to change a row that is not there, and takes it back.
 fn try_write(conn: &mut MysqlConnection) -> Option<String> {
-    let tried = conn.attend(Patience::Caller, |conn| {
+    let tried = conn.attend(TimeoutClass::Caller, |conn| {
         let sql = "START TRANSACTION; UPDATE tokens SET token = token WHERE name = ''; ROLLBACK";
         Ok(conn.batch_execute(sql)?)
     });

@@ -8,12 +8,12 @@ use r2d2::Pool;
 
 use super::client::{MysqlConnection, connect};
 use super::pool::{Manager, pool};
-use super::session::{Access, Session};
-use crate::clock::{SharedClock, SystemClock};
+use super::session::{Session, SessionAccess};
 use crate::db::Error;
-use crate::db::migrate::{self, Standing};
-use crate::db::sql::{Database, Fence, Patience, SqlLedger, Writers, Writing};
-use crate::db::workers::{Source, Workers};
+use crate::db::migrate::{self, SchemaStatus};
+use crate::db::sql::{Database, SqlLedger, TimeoutClass, WriteMode, WriterFence, WriterThreads};
+use crate::db::workers::{ConnectionSource, Workers};
+use crate::runtime::clock::{SharedClock, SystemClock};
 
 /// How to open a ledger.
 #[derive(Clone)]
@@ -40,7 +40,7 @@ pub struct MysqlOptions {
     pub connect_timeout_ms: u64,
     /// Who else may write: the latest opening decides. Of processes that open it as `Exclusive`
     /// the last one writes; those that share it, and those that do not, end each other.
-    pub writing: Writing,
+    pub writing: WriteMode,
     /// The time of rows.
     pub clock: SharedClock,
 }
@@ -59,7 +59,7 @@ impl MysqlOptions {
             statement_timeout_ms: 5_000,
             audit_timeout_ms: 60_000,
             connect_timeout_ms: 2_000,
-            writing: Writing::Shared,
+            writing: WriteMode::Shared,
             clock: SystemClock::shared(),
         }
     }
@@ -68,7 +68,7 @@ impl MysqlOptions {
 /// Connects, checks and migrates.
 fn prepare(session: &Arc<Session>) -> Result<(MysqlConnection, Vec<String>), Error> {
     let mut conn = connect(session)?;
-    let migrated = conn.attend(Patience::Scan, |conn| {
+    let migrated = conn.attend(TimeoutClass::Scan, |conn| {
         refuse_foreign_tables(conn)?;
         migrate::run(conn)
     })?;
@@ -98,18 +98,18 @@ impl SqlLedger<MysqlConnection> {
     /// `CannotOpen` with the reason and the remedy: nobody listens, no such user or database, no
     /// right to it, tables of another program, schema of a newer program.
     pub fn open(options: &MysqlOptions) -> Result<Self, Error> {
-        let session = Session::new(options, Access::Write)?;
+        let session = Session::new(options, SessionAccess::Write)?;
         apart(&session, || {
             let (mut conn, migrated) = prepare(&session)?;
-            let take = |conn: &mut MysqlConnection| Fence::take(conn, options.writing);
-            let fence = conn.attend(Patience::Caller, take)?;
+            let take = |conn: &mut MysqlConnection| WriterFence::take(conn, options.writing);
+            let fence = conn.attend(TimeoutClass::Caller, take)?;
             let (writers, readers) = (options.writers.max(1), options.readers.max(1));
             // One pool for all: a thread has at most one connection at a time.
             let pool = pool(&session, writers + readers);
             let workers = start(options, "ledger-writer", writers, &pool)?;
             let readers = start(options, "ledger-reader", readers, &pool)?;
             let clock = Arc::clone(&options.clock);
-            Ok(Self { readers, writers: Some(Writers { workers, fence }), migrated, clock })
+            Ok(Self { readers, writers: Some(WriterThreads { workers, fence }), migrated, clock })
         })
     }
 
@@ -120,7 +120,7 @@ impl SqlLedger<MysqlConnection> {
     pub fn open_for_reading(options: &MysqlOptions) -> Result<Self, Error> {
         Self::schema_standing(options)?.check_current()?;
         let readers = options.readers.max(1);
-        let pool = pool(&Session::new(options, Access::Read)?, readers);
+        let pool = pool(&Session::new(options, SessionAccess::Read)?, readers);
         let readers = start(options, "ledger-reader", readers, &pool)?;
         let clock = Arc::clone(&options.clock);
         Ok(Self { readers, writers: None, migrated: Vec::new(), clock })
@@ -128,7 +128,7 @@ impl SqlLedger<MysqlConnection> {
 
     /// Brings the schema up to date; what was applied, by full name. Blocks.
     pub fn migrate(options: &MysqlOptions) -> Result<Vec<String>, Error> {
-        let session = Session::new(options, Access::Write)?;
+        let session = Session::new(options, SessionAccess::Write)?;
         apart(&session, || prepare(&session).map(|(_, migrated)| migrated))
     }
 
@@ -136,9 +136,9 @@ impl SqlLedger<MysqlConnection> {
     ///
     /// # Errors
     /// `CannotOpen`, as [`Self::open`]; a newer schema is not an error here.
-    pub fn schema_standing(options: &MysqlOptions) -> Result<Standing, Error> {
-        let session = Session::new(options, Access::Read)?;
-        apart(&session, || connect(&session)?.attend(Patience::Caller, migrate::standing))
+    pub fn schema_standing(options: &MysqlOptions) -> Result<SchemaStatus, Error> {
+        let session = Session::new(options, SessionAccess::Read)?;
+        apart(&session, || connect(&session)?.attend(TimeoutClass::Caller, migrate::standing))
     }
 }
 
@@ -150,7 +150,7 @@ fn start(
 ) -> Result<Workers<MysqlConnection>, Error> {
     Workers::start(
         (0..threads).map(|number| format!("{name}-{number}")).collect(),
-        Source::Pool(pool.clone()),
+        ConnectionSource::Pool(pool.clone()),
         options.job_queue_max,
         Duration::from_millis(options.job_deadline_ms),
     )

@@ -8,7 +8,7 @@ use crate::db::Error;
 
 /// What a session may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Access {
+pub(super) enum SessionAccess {
     /// Everything.
     Write,
     /// Reads, and the server holds it to that.
@@ -21,7 +21,7 @@ pub(super) struct Session {
     pub(super) url: String,
     /// The host, port and database of it, for messages.
     pub(super) address: String,
-    pub(super) access: Access,
+    pub(super) access: SessionAccess,
     /// The statements that set a fresh session up.
     pub(super) set_up: String,
     pub(super) connect_timeout: Duration,
@@ -34,7 +34,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    pub(super) fn new(options: &MysqlOptions, access: Access) -> Result<Arc<Self>, Error> {
+    pub(super) fn new(options: &MysqlOptions, access: SessionAccess) -> Result<Arc<Self>, Error> {
         let Some(rest) = options.url.strip_prefix("mysql://") else {
             let reason = "ledger.url is not mysql://user:password@host:port/database".to_owned();
             return Err(Error::CannotOpen { reason });
@@ -67,14 +67,14 @@ fn with_defaults(url: &str) -> String {
 
 /// One round trip. `/*M! */` is read by MariaDB only, `/*!80000 */` by MySQL 8 and later only: a
 /// statement's limit has another name and unit in each.
-fn set_up(options: &MysqlOptions, access: Access) -> String {
+fn set_up(options: &MysqlOptions, access: SessionAccess) -> String {
     let lock_wait_s = options.lock_wait_timeout_s.max(1);
     // Without it the locks of a client that vanished in the middle of a transaction would be held
     // until TCP notices. No client of ours is silent for longer than a job may take.
     let silent_s = options.job_deadline_ms.div_ceil(1000) + 1;
     let mode = match access {
-        Access::Write => "READ WRITE",
-        Access::Read => "READ ONLY",
+        SessionAccess::Write => "READ WRITE",
+        SessionAccess::Read => "READ ONLY",
     };
     format!(
         "SET NAMES utf8mb4 COLLATE utf8mb4_bin; \
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     fn session(url: &str) -> Arc<Session> {
-        Session::new(&MysqlOptions::new(url), Access::Write).unwrap()
+        Session::new(&MysqlOptions::new(url), SessionAccess::Write).unwrap()
     }
 
     #[test]
@@ -113,7 +113,8 @@ mod tests {
             assert_eq!(session(url).address, "db:3306/shop");
         }
         assert_eq!(session("mysql://db/shop").address, "db/shop");
-        let error = Session::new(&MysqlOptions::new("s3cret@db"), Access::Write).err().unwrap();
+        let error =
+            Session::new(&MysqlOptions::new("s3cret@db"), SessionAccess::Write).err().unwrap();
         assert!(!error.to_string().contains("s3cret"), "{error}");
     }
 

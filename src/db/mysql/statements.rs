@@ -13,11 +13,11 @@ use diesel::{QueryableByName, sql_query};
 
 use crate::db::rows::NewOrder;
 use crate::db::sql::statements::{list, of_buyers};
-use crate::db::sql::{Claim, OfSku};
+use crate::db::sql::{QuotaClaim, SkuAndBuyer};
 
 /// A request that was looked for and found.
 #[derive(QueryableByName)]
-pub(super) struct Request {
+pub(super) struct RequestRow {
     #[diesel(sql_type = BigInt)]
     pub(super) request_id: i64,
 }
@@ -78,10 +78,10 @@ pub(super) fn ordered_among(requests: impl Iterator<Item = i64>) -> SqlQuery {
 /// Gives each buyer a quota row with nothing on it, unless there is one; and locks the rows in the
 /// order of their key, for writing. (`INSERT IGNORE` would lock those that exist for reading, and
 /// two writers that meet there could not go on to write.)
-pub(super) fn open_quotas(claims: &[Claim]) -> String {
+pub(super) fn open_quotas(claims: &[QuotaClaim]) -> String {
     let mut text = "INSERT INTO quotas (sku_no, buyer_id, owned, quota) VALUES ".to_owned();
     let mut before = "(";
-    for Claim { sku_no, buyer_id, quota, .. } in claims {
+    for QuotaClaim { sku_no, buyer_id, quota, .. } in claims {
         let _written = write!(text, "{before}{sku_no},{buyer_id},0,{quota}");
         before = "),(";
     }
@@ -90,8 +90,8 @@ pub(super) fn open_quotas(claims: &[Claim]) -> String {
 }
 
 /// Buyers by the units that they take, which are few different numbers: one statement for each.
-pub(super) fn by_units(claims: &[Claim]) -> BTreeMap<i32, Vec<OfSku>> {
-    let mut by_units: BTreeMap<i32, Vec<OfSku>> = BTreeMap::new();
+pub(super) fn by_units(claims: &[QuotaClaim]) -> BTreeMap<i32, Vec<SkuAndBuyer>> {
+    let mut by_units: BTreeMap<i32, Vec<SkuAndBuyer>> = BTreeMap::new();
     for claim in claims {
         by_units.entry(claim.units).or_default().push((claim.sku_no, claim.buyer_id));
     }
@@ -100,7 +100,7 @@ pub(super) fn by_units(claims: &[Claim]) -> BTreeMap<i32, Vec<OfSku>> {
 
 /// Adds units to the buyers' quota rows where they fit. The number of changed rows says exactly
 /// whether all did: whoever is over the quota is not found.
-pub(super) fn take_quotas(units: i32, buyers: &[OfSku]) -> SqlQuery {
+pub(super) fn take_quotas(units: i32, buyers: &[SkuAndBuyer]) -> SqlQuery {
     sql_query(format!(
         "UPDATE quotas SET owned = owned + {units} WHERE ({}) AND owned + {units} <= quota",
         of_buyers(buyers)

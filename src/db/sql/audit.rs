@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::Database;
 use crate::db::rows::{bare_refusal, units};
-use crate::db::{Anomalies, AnomaliesOverAll, AuditRow, Error, Tally, UnknownSku, Visit};
+use crate::db::{Anomalies, AnomaliesOverAll, AuditRow, Error, LedgerSize, UnknownSku, Visitor};
 use crate::domain::book::gives_back;
 use crate::domain::invariants::{FailureFacts, SkuFacts};
 use crate::domain::{Epoch, Sku, SkuNo};
@@ -13,13 +13,13 @@ use crate::domain::{Epoch, Sku, SkuNo};
 const ANOMALIES_MAX: i32 = 1000;
 
 /// The size of a SKU's part of the ledger.
-pub(in crate::db) fn tally<D: Database>(conn: &mut D, sku: SkuNo) -> Result<Tally, Error> {
+pub(in crate::db) fn tally<D: Database>(conn: &mut D, sku: SkuNo) -> Result<LedgerSize, Error> {
     let Some((row, sale)) = conn.sku_and_sale(sku.0)? else {
-        return Ok(Tally::default());
+        return Ok(LedgerSize::default());
     };
     let num_orders = conn.patiently(|conn| conn.num_orders(sku.0))?;
     let num_failures = conn.patiently(|conn| conn.num_failures(sku.0))?;
-    Ok(Tally {
+    Ok(LedgerSize {
         num_orders: num_orders.unsigned_abs(),
         num_failures: num_failures.unsigned_abs(),
         available: units(|| format!("sku {sku}"), "available", row.available)?,
@@ -31,7 +31,7 @@ pub(in crate::db) fn tally<D: Database>(conn: &mut D, sku: SkuNo) -> Result<Tall
 pub(super) fn scan<D: Database>(
     conn: &mut D,
     sku: SkuNo,
-    mut visit: Visit<AuditRow>,
+    mut visit: Visitor<AuditRow>,
 ) -> Result<(), Error> {
     conn.snapshot(|conn| {
         let Some((of_sku, of_failures)) = facts(conn, sku)? else { return Ok(()) };

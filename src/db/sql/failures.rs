@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::queries::IN_LIST_MAX;
 use super::transaction::until_undisturbed;
-use super::{Database, End, Fence, write};
+use super::{Database, TransactionEnd, WriterFence, write};
 use crate::db::Error;
 use crate::db::rows::FailureRow;
 use crate::domain::Failure;
@@ -12,7 +12,7 @@ use crate::domain::Failure;
 /// Records failures; the first record of a request stays, and an order is never a failure too.
 pub(super) fn record_failures<D: Database>(
     conn: &mut D,
-    fence: Fence,
+    fence: WriterFence,
     failures: &[Failure],
 ) -> Result<(), Error> {
     if failures.is_empty() {
@@ -25,7 +25,10 @@ pub(super) fn record_failures<D: Database>(
 
 /// Writes the failures first and looks for orders after, as `place` does it the other way round:
 /// one of the two sees the other. `None`: an order came in between.
-fn record<D: Database>(conn: &mut D, failures: &[Failure]) -> Result<End<Option<()>>, Error> {
+fn record<D: Database>(
+    conn: &mut D,
+    failures: &[Failure],
+) -> Result<TransactionEnd<Option<()>>, Error> {
     let ordered = ordered_among(conn, failures)?;
     let recorded = failures.iter().filter(|failure| !ordered.contains(&failure.request.to_db()));
     let recorded: Vec<Failure> = recorded.copied().collect();
@@ -34,7 +37,7 @@ fn record<D: Database>(conn: &mut D, failures: &[Failure]) -> Result<End<Option<
         conn.insert_failures(chunk)?;
     }
     let undisturbed = ordered_among(conn, &recorded)?.is_empty();
-    Ok(if undisturbed { End::Commit(Some(())) } else { End::RollBack(None) })
+    Ok(if undisturbed { TransactionEnd::Commit(Some(())) } else { TransactionEnd::RollBack(None) })
 }
 
 /// The requests of these failures that are orders.

@@ -4,15 +4,17 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::{Database, Fence, Patience, SqlLedger, Writers};
-use super::{audit, examine, failures, letters, place, sales, tokens};
+use super::{Database, SqlLedger, TimeoutClass, WriterFence, WriterThreads};
+use super::{audit, examine, failures, place, sales, tokens};
+use crate::db::sql::dead_letters;
 use crate::db::{
-    Anomalies, AnomaliesOverAll, AuditRow, Error, Ledger, OrderCursor, Placing, Tally, Visit,
+    Anomalies, AnomaliesOverAll, AuditRow, BlindInsert, Error, Ledger, LedgerSize, OrderCursor,
+    Visitor,
 };
 use crate::domain::{
-    BuyerId, DeadLetter, Epoch, Examination, Failure, Journey, Kept, LetterCounts, LetterFilter,
-    LetterNo, LetterTurn, NewLetter, Order, OrderIntent, Phase, RequestId, Sale, SaleDraft, SaleId,
-    SkuNo, WholeLetter,
+    BuyerId, DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
+    DeadLetterTransition, Epoch, Examination, Failure, KeepOutcome, NewDeadLetter, Order,
+    OrderIntent, OrderTimeline, Phase, RequestId, Sale, SaleDraft, SaleId, SkuNo,
 };
 
 impl<D: Database> SqlLedger<D> {
@@ -34,7 +36,7 @@ impl<D: Database> SqlLedger<D> {
         T: Send + 'static,
         F: FnOnce(&mut D) -> Result<T, Error> + Send + 'static,
     {
-        self.readers.run(doing, move |conn| conn.attend(Patience::Caller, job)).await
+        self.readers.run(doing, move |conn| conn.attend(TimeoutClass::Caller, job)).await
     }
 
     /// Reads a SKU from end to end: ends when it is through or its visitor says so.
@@ -43,19 +45,19 @@ impl<D: Database> SqlLedger<D> {
         T: Send + 'static,
         F: FnOnce(&mut D) -> Result<T, Error> + Send + 'static,
     {
-        self.readers.run_long(doing, move |conn| conn.attend(Patience::Scan, job)).await
+        self.readers.run_long(doing, move |conn| conn.attend(TimeoutClass::Scan, job)).await
     }
 
     async fn write<T, F>(&self, doing: &'static str, job: F) -> Result<T, Error>
     where
         T: Send + 'static,
-        F: FnOnce(&mut D, Fence) -> Result<T, Error> + Send + 'static,
+        F: FnOnce(&mut D, WriterFence) -> Result<T, Error> + Send + 'static,
     {
-        let Some(Writers { workers, fence }) = &self.writers else {
+        let Some(WriterThreads { workers, fence }) = &self.writers else {
             return Err(Error::ReadOnly { doing });
         };
         let fence = *fence;
-        let job = move |conn: &mut D| conn.attend(Patience::Caller, |conn| job(conn, fence));
+        let job = move |conn: &mut D| conn.attend(TimeoutClass::Caller, |conn| job(conn, fence));
         workers.run(doing, job).await
     }
 }
@@ -73,7 +75,7 @@ impl<D> std::fmt::Debug for SqlLedger<D> {
 
 #[async_trait]
 impl<D: Database> Ledger for SqlLedger<D> {
-    async fn place(&self, batch: Vec<OrderIntent>) -> Result<Placing, Error> {
+    async fn place(&self, batch: Vec<OrderIntent>) -> Result<BlindInsert, Error> {
         let clock = Arc::clone(&self.clock);
         self.write("placing orders", move |conn, fence| {
             // Read here: the job may have waited for its writer.
@@ -117,7 +119,7 @@ impl<D: Database> Ledger for SqlLedger<D> {
         self.read("reading sales", sales::sales).await
     }
 
-    async fn tally(&self, sku: SkuNo) -> Result<Tally, Error> {
+    async fn tally(&self, sku: SkuNo) -> Result<LedgerSize, Error> {
         self.read_all("counting orders", move |conn| audit::tally(conn, sku)).await
     }
 
@@ -125,21 +127,21 @@ impl<D: Database> Ledger for SqlLedger<D> {
         self.read("reading the stock", move |conn| sales::available(conn, sku)).await
     }
 
-    async fn scan_orders(&self, sku: SkuNo, mut visit: Visit<Order>) -> Result<(), Error> {
+    async fn scan_orders(&self, sku: SkuNo, mut visit: Visitor<Order>) -> Result<(), Error> {
         self.read_all("scanning orders", move |conn| {
             conn.snapshot(|conn| conn.each_order(sku, &mut visit))
         })
         .await
     }
 
-    async fn scan_failures(&self, sku: SkuNo, mut visit: Visit<Failure>) -> Result<(), Error> {
+    async fn scan_failures(&self, sku: SkuNo, mut visit: Visitor<Failure>) -> Result<(), Error> {
         self.read_all("scanning failures", move |conn| {
             conn.snapshot(|conn| conn.each_failure(sku, &mut visit))
         })
         .await
     }
 
-    async fn journey(&self, request: RequestId) -> Result<Option<Journey>, Error> {
+    async fn journey(&self, request: RequestId) -> Result<Option<OrderTimeline>, Error> {
         self.read_all("reading an order", move |conn| {
             let request = request.to_db();
             let indexed = conn.journey_row(request, D::INDEXED_REQUESTS)?;
@@ -149,7 +151,7 @@ impl<D: Database> Ledger for SqlLedger<D> {
                 }
                 _ => indexed,
             };
-            row.map(Journey::try_from).transpose()
+            row.map(OrderTimeline::try_from).transpose()
         })
         .await
     }
@@ -173,7 +175,7 @@ impl<D: Database> Ledger for SqlLedger<D> {
         .await
     }
 
-    async fn scan_audit(&self, sku: SkuNo, visit: Visit<AuditRow>) -> Result<(), Error> {
+    async fn scan_audit(&self, sku: SkuNo, visit: Visitor<AuditRow>) -> Result<(), Error> {
         self.read_all("auditing", move |conn| audit::scan(conn, sku, visit)).await
     }
 
@@ -187,36 +189,38 @@ impl<D: Database> Ledger for SqlLedger<D> {
 
     async fn keep_dead_letters(
         &self,
-        new: Vec<NewLetter>,
+        new: Vec<NewDeadLetter>,
         now_ms: i64,
-    ) -> Result<Vec<Kept>, Error> {
+    ) -> Result<Vec<KeepOutcome>, Error> {
         self.write("keeping dead letters", move |conn, fence| {
-            letters::keep(conn, fence, &new, now_ms)
+            dead_letters::keep(conn, fence, &new, now_ms)
         })
         .await
     }
 
     async fn dead_letters(
         &self,
-        filter: LetterFilter,
+        filter: DeadLetterFilter,
         limit: u32,
     ) -> Result<Vec<DeadLetter>, Error> {
         self.read("reading dead letters", move |conn| all_of(conn.letter_page(filter, limit)?))
             .await
     }
 
-    async fn dead_letter(&self, no: LetterNo) -> Result<Option<WholeLetter>, Error> {
-        self.read("reading a dead letter", move |conn| letters::whole(conn, no)).await
+    async fn dead_letter(&self, no: DeadLetterNo) -> Result<Option<DeadLetterContent>, Error> {
+        self.read("reading a dead letter", move |conn| dead_letters::whole(conn, no)).await
     }
 
-    async fn turn_dead_letter(&self, turn: LetterTurn) -> Result<bool, Error> {
-        self.write("turning a dead letter", move |conn, fence| letters::turn(conn, fence, &turn))
-            .await
+    async fn turn_dead_letter(&self, turn: DeadLetterTransition) -> Result<bool, Error> {
+        self.write("turning a dead letter", move |conn, fence| {
+            dead_letters::turn(conn, fence, &turn)
+        })
+        .await
     }
 
     async fn ending_letters(
         &self,
-        after: LetterNo,
+        after: DeadLetterNo,
         limit: u32,
     ) -> Result<Vec<(DeadLetter, Vec<u8>)>, Error> {
         self.read("reading dead letters", move |conn| {
@@ -226,12 +230,13 @@ impl<D: Database> Ledger for SqlLedger<D> {
         .await
     }
 
-    async fn count_dead_letters(&self) -> Result<LetterCounts, Error> {
-        self.read("counting dead letters", letters::counts).await
+    async fn count_dead_letters(&self) -> Result<DeadLetterCounts, Error> {
+        self.read("counting dead letters", dead_letters::counts).await
     }
 
     async fn dead_among(&self, requests: Vec<RequestId>) -> Result<Vec<RequestId>, Error> {
-        self.read("reading dead letters", move |conn| letters::dead_among(conn, &requests)).await
+        self.read("reading dead letters", move |conn| dead_letters::dead_among(conn, &requests))
+            .await
     }
 
     async fn secret(&self, name: &'static str) -> Result<Vec<u8>, Error> {
@@ -254,7 +259,7 @@ impl<D: Database> Ledger for SqlLedger<D> {
     async fn close(&self) {
         // Readers first: an open one keeps the database from being put in order.
         self.readers.close().await;
-        if let Some(Writers { workers, .. }) = &self.writers {
+        if let Some(WriterThreads { workers, .. }) = &self.writers {
             let left = workers.run_long("leaving", |conn| {
                 conn.leave();
                 Ok(())

@@ -12,15 +12,15 @@ use diesel_migrations::EmbeddedMigrations;
 use super::Error;
 use super::rows::NewOrder;
 use super::workers::Workers;
-use crate::clock::SharedClock;
 use crate::domain::{Failure, Order, SkuNo};
+use crate::runtime::clock::SharedClock;
 
 pub(super) mod audit;
+mod dead_letter_queries;
+mod dead_letters;
 pub(super) mod examine;
 mod failures;
 mod ledger;
-mod letter_queries;
-mod letters;
 mod place;
 mod queries;
 mod sales;
@@ -28,31 +28,31 @@ pub(super) mod statements;
 mod tokens;
 mod transaction;
 
-pub use letter_queries::LetterQueries;
-pub use place::Claim;
-pub use queries::{IN_LIST_MAX, OfSku, Queries};
-pub use tokens::{Fence, WRITER, Writing};
-pub use transaction::{End, write};
+pub use dead_letter_queries::DeadLetterQueries;
+pub use place::QuotaClaim;
+pub use queries::{IN_LIST_MAX, Queries, SkuAndBuyer};
+pub use tokens::{WRITER, WriteMode, WriterFence};
+pub use transaction::{TransactionEnd, write};
 
 /// A ledger in an SQL database.
 pub struct SqlLedger<D> {
     pub(super) readers: Workers<D>,
     /// `None`: opened for reading only.
-    pub(super) writers: Option<Writers<D>>,
+    pub(super) writers: Option<WriterThreads<D>>,
     pub(super) migrated: Vec<String>,
     /// The time of rows.
     pub(super) clock: SharedClock,
 }
 
 /// The threads that write, and their right to.
-pub(super) struct Writers<D> {
+pub(super) struct WriterThreads<D> {
     pub(super) workers: Workers<D>,
-    pub(super) fence: Fence,
+    pub(super) fence: WriterFence,
 }
 
 /// How long a job may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Patience {
+pub enum TimeoutClass {
     /// As long as its caller waits.
     Caller,
     /// As long as the database goes on answering: a SKU is read from end to end.
@@ -60,10 +60,10 @@ pub enum Patience {
 }
 
 /// Receives rows one at a time; returning `false` ends the scan early.
-pub type Each<'a, T> = &'a mut dyn FnMut(T) -> bool;
+pub type RowVisitor<'a, T> = &'a mut dyn FnMut(T) -> bool;
 
 /// What a database does in its own way. It is its own connection.
-pub trait Database: SimpleConnection + Queries + LetterQueries + Send + 'static {
+pub trait Database: SimpleConnection + Queries + DeadLetterQueries + Send + 'static {
     /// Its migrations.
     const MIGRATIONS: EmbeddedMigrations;
     /// What a migration that failed leaves behind, for whoever reads of the failure.
@@ -83,7 +83,7 @@ pub trait Database: SimpleConnection + Queries + LetterQueries + Send + 'static 
     /// gives the connection up after an error.
     fn attend<T>(
         &mut self,
-        _patience: Patience,
+        _patience: TimeoutClass,
         job: impl FnOnce(&mut Self) -> Result<T, Error>,
     ) -> Result<T, Error> {
         job(self)
@@ -134,7 +134,7 @@ pub trait Database: SimpleConnection + Queries + LetterQueries + Send + 'static 
 
     /// Adds units to the buyers' quotas, sorted by their key; `false`: one of them does not fit,
     /// and the transaction must be rolled back.
-    fn take_quotas(&mut self, claims: &[Claim]) -> QueryResult<bool>;
+    fn take_quotas(&mut self, claims: &[QuotaClaim]) -> QueryResult<bool>;
 
     /// Takes units from several SKUs, sorted by their key; `false`: one of them has not so many,
     /// and the transaction must be rolled back.
@@ -148,10 +148,10 @@ pub trait Database: SimpleConnection + Queries + LetterQueries + Send + 'static 
     }
 
     /// Visits the orders of a SKU by buyer and slot; part of a snapshot.
-    fn each_order(&mut self, sku: SkuNo, visit: Each<'_, Order>) -> Result<(), Error>;
+    fn each_order(&mut self, sku: SkuNo, visit: RowVisitor<'_, Order>) -> Result<(), Error>;
 
     /// Visits the recorded failures of a SKU by request; part of a snapshot.
-    fn each_failure(&mut self, sku: SkuNo, visit: Each<'_, Failure>) -> Result<(), Error>;
+    fn each_failure(&mut self, sku: SkuNo, visit: RowVisitor<'_, Failure>) -> Result<(), Error>;
 
     /// Puts the database in order before the last writer goes.
     fn leave(&mut self) {}

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use super::transaction::are_new;
-use super::{Database, End, Fence, write};
+use super::{Database, TransactionEnd, WriterFence, write};
 use crate::db::rows::{NewOrder, narrow};
-use crate::db::{Error, Placing};
+use crate::db::{BlindInsert, Error};
 use crate::domain::{BuyerId, OrderIntent, SkuNo};
 
 /// Units that a batch takes from a buyer's quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Claim {
+pub struct QuotaClaim {
     /// Which SKU.
     pub sku_no: i32,
     /// Who.
@@ -24,12 +24,12 @@ pub struct Claim {
 /// Writes all intents or none, at `now_ms`.
 pub(super) fn place<D: Database>(
     conn: &mut D,
-    fence: Fence,
+    fence: WriterFence,
     mut batch: Vec<OrderIntent>,
     now_ms: i64,
-) -> Result<Placing, Error> {
+) -> Result<BlindInsert, Error> {
     if batch.is_empty() {
-        return Ok(Placing::All);
+        return Ok(BlindInsert::All);
     }
     // In the order of the primary key: neighbours share pages, and writers that meet wait for each
     // other instead of in a circle.
@@ -39,7 +39,7 @@ pub(super) fn place<D: Database>(
     let requests: Vec<i64> = orders.iter().map(|order| order.request_id).collect();
     let (Some(claims), Some(sums)) = (claims(&batch)?, sums(&batch)) else {
         // More than a column holds is more than there ever was.
-        return Ok(Placing::Conflict);
+        return Ok(BlindInsert::Conflict);
     };
     write(conn, fence, |conn| {
         // Orders are written before failures are looked for, and `record_failures` does it the
@@ -49,18 +49,22 @@ pub(super) fn place<D: Database>(
             && !conn.any_failed(&requests)?
             && conn.take_quotas(&claims)?
             && conn.take_stocks(&sums)?;
-        Ok(if all { End::Commit(Placing::All) } else { End::RollBack(Placing::Conflict) })
+        Ok(if all {
+            TransactionEnd::Commit(BlindInsert::All)
+        } else {
+            TransactionEnd::RollBack(BlindInsert::Conflict)
+        })
     })
 }
 
 /// One claim for each buyer of a SKU with a quota; `None`: more units than a column holds.
-fn claims(batch: &[OrderIntent]) -> Result<Option<Vec<Claim>>, Error> {
-    let mut by_buyer: BTreeMap<(SkuNo, BuyerId), Claim> = BTreeMap::new();
+fn claims(batch: &[OrderIntent]) -> Result<Option<Vec<QuotaClaim>>, Error> {
+    let mut by_buyer: BTreeMap<(SkuNo, BuyerId), QuotaClaim> = BTreeMap::new();
     for intent in batch {
         let Some(quota) = intent.quota else { continue };
         let (units, quota) = (narrow("quantity", intent.quantity)?, narrow("quota", quota)?);
         let (sku_no, buyer_id) = (intent.sku.0, intent.buyer.to_db());
-        let claim = by_buyer.entry((intent.sku, intent.buyer)).or_insert(Claim {
+        let claim = by_buyer.entry((intent.sku, intent.buyer)).or_insert(QuotaClaim {
             sku_no,
             buyer_id,
             units: 0,

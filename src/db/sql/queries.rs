@@ -12,7 +12,7 @@ use super::Database;
 use super::statements::{TakeStock, of_buyers};
 use crate::db::OrderCursor;
 use crate::db::mysql::MysqlConnection;
-use crate::db::rows::{FailureRow, JourneyRow, NewSku, OrderRow, SaleRow, SkuRow};
+use crate::db::rows::{FailureRow, NewSku, OrderRow, OrderTimelineRow, SaleRow, SkuRow};
 use crate::db::schema::{failed_requests, orders, sales, secrets, skus};
 use crate::domain::{Phase, SaleDraft};
 
@@ -20,7 +20,7 @@ use crate::domain::{Phase, SaleDraft};
 pub const IN_LIST_MAX: usize = 500;
 
 /// A SKU and one of its buyers.
-pub type OfSku = (i32, i64);
+pub type SkuAndBuyer = (i32, i64);
 
 #[derive(QueryableByName)]
 struct Version {
@@ -29,7 +29,7 @@ struct Version {
 }
 
 #[derive(QueryableByName)]
-struct Repeated {
+struct RepeatedRequest {
     #[diesel(sql_type = BigInt)]
     request_id: i64,
     #[diesel(sql_type = BigInt)]
@@ -131,13 +131,13 @@ trait Queries {
     }
 
     /// These buyers' orders in slot 0.
-    fn first_orders(&mut self, buyers: &[OfSku]) -> QueryResult<Vec<OrderRow>> {
+    fn first_orders(&mut self, buyers: &[SkuAndBuyer]) -> QueryResult<Vec<OrderRow>> {
         let of_buyers = format!("slot = 0 AND ({})", of_buyers(buyers));
         orders::table.filter(sql::<Bool>(&of_buyers)).select(OrderRow::as_select()).load(self)
     }
 
     /// SKU, buyer and units of these buyers' quota rows.
-    fn owned_units(&mut self, buyers: &[OfSku]) -> QueryResult<Vec<(i32, i64, i32)>> {
+    fn owned_units(&mut self, buyers: &[SkuAndBuyer]) -> QueryResult<Vec<(i32, i64, i32)>> {
         let of_buyers = of_buyers(buyers);
         let sql = format!("SELECT sku_no, buyer_id, owned FROM quotas WHERE {of_buyers}");
         let rows: Vec<OwnedUnits> = diesel::sql_query(sql).load(self)?;
@@ -153,10 +153,10 @@ trait Queries {
     /// One order with its way, where it meets `condition`, which is SQL.
     fn journey_row(
         &mut self, request: i64, condition: &'static str
-    ) -> QueryResult<Option<JourneyRow>> {
+    ) -> QueryResult<Option<OrderTimelineRow>> {
         let row = orders::table.filter(orders::request_id.eq(request));
         let row = row.filter(sql::<Bool>(condition));
-        row.select(JourneyRow::as_select()).first(self).optional()
+        row.select(OrderTimelineRow::as_select()).first(self).optional()
     }
 
     /// One failure.
@@ -287,7 +287,7 @@ trait Queries {
     /// Request ids with several orders, with their number.
     fn repeated_requests(&mut self, limit: i32) -> QueryResult<Vec<(i64, i64)>> {
         let query = diesel::sql_query(Self::REPEATED_REQUESTS).bind::<Integer, _>(limit);
-        let rows: Vec<Repeated> = query.load(self)?;
+        let rows: Vec<RepeatedRequest> = query.load(self)?;
         Ok(rows.into_iter().map(|row| (row.request_id, row.num_orders)).collect())
     }
 

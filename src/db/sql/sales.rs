@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::transaction::are_new;
-use super::{Database, End, Fence, write};
+use super::{Database, TransactionEnd, WriterFence, write};
 use crate::db::Error;
 use crate::db::rows::{NewSku, SaleRow, SkuRow, units};
 use crate::domain::{Epoch, Phase, Sale, SaleDraft, SaleId, SkuNo};
@@ -11,7 +11,7 @@ use crate::domain::{Epoch, Phase, Sale, SaleDraft, SaleId, SkuNo};
 /// Creates a sale in phase draft; `None`: the name is taken.
 pub(super) fn create_sale<D: Database>(
     conn: &mut D,
-    fence: Fence,
+    fence: WriterFence,
     draft: &SaleDraft,
     now_ms: i64,
 ) -> Result<Option<Sale>, Error> {
@@ -23,14 +23,14 @@ pub(super) fn create_sale<D: Database>(
     }
     write(conn, fence, |conn| {
         if !are_new(conn.insert_sale(draft, now_ms))? {
-            return Ok(End::RollBack(None));
+            return Ok(TransactionEnd::RollBack(None));
         }
         let sale = conn.sale_row(draft.id.as_str())?;
-        let Some(sale) = sale else { return Ok(End::RollBack(None)) };
+        let Some(sale) = sale else { return Ok(TransactionEnd::RollBack(None)) };
         for sku in &draft.skus {
             conn.insert_sku(&NewSku::of(sale.sale_no, sku)?)?;
         }
-        load(conn, sale).map(|sale| End::Commit(Some(sale)))
+        load(conn, sale).map(|sale| TransactionEnd::Commit(Some(sale)))
     })
 }
 
@@ -38,7 +38,7 @@ pub(super) fn create_sale<D: Database>(
 /// allowed.
 pub(super) fn turn_sale<D: Database>(
     conn: &mut D,
-    fence: Fence,
+    fence: WriterFence,
     (id, epoch): (&SaleId, Epoch),
     next: Phase,
     now_ms: i64,
@@ -47,25 +47,25 @@ pub(super) fn turn_sale<D: Database>(
     write(conn, fence, |conn| {
         // Whoever turns the same sale waits here, or two openings would get the same number.
         conn.hold_sale(id)?;
-        let Some(mut sale) = conn.sale_row(id)? else { return Ok(End::RollBack(None)) };
+        let Some(mut sale) = conn.sale_row(id)? else { return Ok(TransactionEnd::RollBack(None)) };
         let phase = sale.phase()?;
         if !phase.may_become(next) {
-            return Ok(End::RollBack(None));
+            return Ok(TransactionEnd::RollBack(None));
         }
         if phase == next {
-            return load(conn, sale).map(|sale| End::RollBack(Some(sale)));
+            return load(conn, sale).map(|sale| TransactionEnd::RollBack(Some(sale)));
         }
         // The buckets were held at that opening, and may sell under a later one.
         if sale.epoch != epoch.0 {
-            return Ok(End::RollBack(None));
+            return Ok(TransactionEnd::RollBack(None));
         }
         if next == Phase::Open {
             sale.epoch += 1;
             sale.opened_at_ms = now_ms;
         }
         conn.set_phase(&sale, next.to_db())?;
-        let Some(sale) = conn.sale_row(id)? else { return Ok(End::RollBack(None)) };
-        load(conn, sale).map(|sale| End::Commit(Some(sale)))
+        let Some(sale) = conn.sale_row(id)? else { return Ok(TransactionEnd::RollBack(None)) };
+        load(conn, sale).map(|sale| TransactionEnd::Commit(Some(sale)))
     })
 }
 

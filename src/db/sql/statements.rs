@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use diesel::sql_types::{BigInt, Integer};
 
-use super::OfSku;
+use super::SkuAndBuyer;
 
 /// Numbers with commas between them.
 pub(in crate::db) fn list(numbers: impl IntoIterator<Item = i64>) -> String {
@@ -19,7 +19,7 @@ pub(in crate::db) fn list(numbers: impl IntoIterator<Item = i64>) -> String {
 
 /// The condition that a row is about one of these buyers, of which there is at least one: for each
 /// SKU a range of the primary key. Sorted, so that rows are met in the order of their key.
-pub(in crate::db) fn of_buyers(buyers: &[OfSku]) -> String {
+pub(in crate::db) fn of_buyers(buyers: &[SkuAndBuyer]) -> String {
     let mut text = String::new();
     for of_sku in buyers.chunk_by(|(one, _), (next, _)| one == next) {
         let Some((sku, _)) = of_sku.first() else { continue };

@@ -3,7 +3,7 @@
 use diesel::QueryResult;
 
 use super::transaction::are_new;
-use super::{Database, End, write};
+use super::{Database, TransactionEnd, write};
 use crate::db::Error;
 
 /// The token that every write checks.
@@ -14,14 +14,14 @@ const COUNT_UP: &str = "token + 1";
 
 /// Who else may write a ledger that this process opens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Writing {
+pub enum WriteMode {
     /// No other process.
     Exclusive,
     /// Every process that opens it as `Shared`.
     Shared,
 }
 
-impl Writing {
+impl WriteMode {
     /// The writer's token after such an opening, in SQL. An odd token belongs to the one process
     /// that took it, an even one to all that share it: only an exclusive opening, and the first
     /// shared one after it, changes the token.
@@ -40,14 +40,14 @@ impl Writing {
 
 /// The right to write: the writer's token as it was when this process opened the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fence(Option<i64>);
+pub struct WriterFence(Option<i64>);
 
-impl Fence {
+impl WriterFence {
     /// Checks nothing: for the transaction that takes the token.
     pub(in crate::db) const OPEN: Self = Self(None);
 
     /// Takes the writer's token; every process with another one is fenced from here on.
-    pub fn take<D: Database>(conn: &mut D, writing: Writing) -> Result<Self, Error> {
+    pub fn take<D: Database>(conn: &mut D, writing: WriteMode) -> Result<Self, Error> {
         let token = raise(conn, Self::OPEN, WRITER, writing.next_token());
         token
             .map(|token| Self(Some(token)))
@@ -67,7 +67,7 @@ impl Fence {
 /// A number that no earlier call returned.
 pub(super) fn next_token<D: Database>(
     conn: &mut D,
-    fence: Fence,
+    fence: WriterFence,
     name: &'static str,
 ) -> Result<i64, Error> {
     raise(conn, fence, name, COUNT_UP)
@@ -75,11 +75,11 @@ pub(super) fn next_token<D: Database>(
 
 fn raise<D: Database>(
     conn: &mut D,
-    fence: Fence,
+    fence: WriterFence,
     name: &str,
     next: &'static str,
 ) -> Result<i64, Error> {
-    write(conn, fence, |conn| Ok(End::Commit(conn.raise_token(name, next)?)))
+    write(conn, fence, |conn| Ok(TransactionEnd::Commit(conn.raise_token(name, next)?)))
 }
 
 /// Counts a token up; part of a transaction.
@@ -90,7 +90,7 @@ pub(super) fn count_up<D: Database>(conn: &mut D, name: &str) -> QueryResult<i64
 /// The secret of this name, made at the first call.
 pub(super) fn secret<D: Database>(
     conn: &mut D,
-    fence: Fence,
+    fence: WriterFence,
     name: &'static str,
 ) -> Result<Vec<u8>, Error> {
     if let Some(known) = conn.secret_value(name)? {
@@ -102,7 +102,7 @@ pub(super) fn secret<D: Database>(
     })?;
     let ours = write(conn, fence, |conn| {
         let is_new = are_new(conn.insert_secret(name, &fresh))?;
-        Ok(if is_new { End::Commit(true) } else { End::RollBack(false) })
+        Ok(if is_new { TransactionEnd::Commit(true) } else { TransactionEnd::RollBack(false) })
     })?;
     if ours {
         return Ok(fresh);

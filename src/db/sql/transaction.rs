@@ -3,7 +3,7 @@
 use diesel::QueryResult;
 use diesel::result::{DatabaseErrorKind, Error as Diesel};
 
-use super::{Database, Fence};
+use super::{Database, WriterFence};
 use crate::db::Error;
 
 /// How often others may write the same rows in between before a write is given up; its caller tries
@@ -12,7 +12,7 @@ const MEETINGS_MAX: u32 = 3;
 
 /// How a write transaction ends.
 #[derive(Debug)]
-pub enum End<T> {
+pub enum TransactionEnd<T> {
     /// Keep what was written.
     Commit(T),
     /// Take it back; that is an answer, not an error.
@@ -28,21 +28,21 @@ pub enum End<T> {
 /// `Refused`, `Fenced` and those of the job: nothing was written. `NotConfirmed`: unknown.
 pub fn write<D: Database, T>(
     conn: &mut D,
-    fence: Fence,
-    job: impl FnOnce(&mut D) -> Result<End<T>, Error>,
+    fence: WriterFence,
+    job: impl FnOnce(&mut D) -> Result<TransactionEnd<T>, Error>,
 ) -> Result<T, Error> {
     conn.batch_execute(D::BEGIN)?;
     let done = fence.check(conn).and_then(|()| job(conn));
     // Crash here [before_commit]: nothing of this transaction counts; the database finds that out
     // by itself, and whoever asked asks again.
     match done {
-        Ok(End::Commit(value)) => match conn.batch_execute("COMMIT") {
+        Ok(TransactionEnd::Commit(value)) => match conn.batch_execute("COMMIT") {
             // Crash here [after_commit]: the rows are durable and nobody was told; whoever asks
             // again finds them by request id.
             Ok(()) => Ok(value),
             Err(said) => Err(conn.failed_commit(said)),
         },
-        Ok(End::RollBack(value)) => {
+        Ok(TransactionEnd::RollBack(value)) => {
             conn.batch_execute("ROLLBACK")?;
             Ok(value)
         }

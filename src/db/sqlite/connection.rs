@@ -13,7 +13,7 @@ use crate::db::Error;
 
 /// What a connection may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Access {
+pub(super) enum ConnectionAccess {
     /// Everything, and makes the file when it is missing.
     Create,
     /// Everything.
@@ -37,16 +37,16 @@ pub(super) struct Tuning {
 pub(super) const PAGE_BYTES: u64 = 4096;
 
 /// The address of a file for `SQLite`, which reads `%`, `?` and `#` as parts of an address.
-pub(super) fn uri(path: &Path, access: Access) -> Result<String, Error> {
+pub(super) fn uri(path: &Path, access: ConnectionAccess) -> Result<String, Error> {
     let Some(text) = path.to_str() else {
         let reason = format!("the path {} is not UTF-8: choose another", path.display());
         return Err(Error::CannotOpen { reason });
     };
     let plain = text.replace('%', "%25").replace('?', "%3f").replace('#', "%23");
     let mode = match access {
-        Access::Create => "rwc",
-        Access::Write | Access::Read => "rw",
-        Access::ReadOnly => "ro",
+        ConnectionAccess::Create => "rwc",
+        ConnectionAccess::Write | ConnectionAccess::Read => "rw",
+        ConnectionAccess::ReadOnly => "ro",
     };
     Ok(format!("file:{plain}?mode={mode}"))
 }
@@ -54,7 +54,7 @@ pub(super) fn uri(path: &Path, access: Access) -> Result<String, Error> {
 /// Opens a connection and sets it up.
 pub(super) fn connect(
     path: &Path,
-    access: Access,
+    access: ConnectionAccess,
     tuning: &Tuning,
 ) -> Result<SqliteConnection, Error> {
     let mut conn = SqliteConnection::establish(&uri(path, access)?)
@@ -63,7 +63,11 @@ pub(super) fn connect(
     Ok(conn)
 }
 
-fn set_up(conn: &mut SqliteConnection, access: Access, tuning: &Tuning) -> QueryResult<()> {
+fn set_up(
+    conn: &mut SqliteConnection,
+    access: ConnectionAccess,
+    tuning: &Tuning,
+) -> QueryResult<()> {
     let busy_timeout_ms = tuning.busy_timeout.as_millis();
     // First of all, so that the statements after it wait for a lock too.
     conn.batch_execute(&format!("PRAGMA busy_timeout = {busy_timeout_ms}"))?;
@@ -74,8 +78,10 @@ fn set_up(conn: &mut SqliteConnection, access: Access, tuning: &Tuning) -> Query
         tuning.cache_kib
     ))?;
     match access {
-        Access::Read | Access::ReadOnly => conn.batch_execute("PRAGMA query_only = ON"),
-        Access::Create | Access::Write => {
+        ConnectionAccess::Read | ConnectionAccess::ReadOnly => {
+            conn.batch_execute("PRAGMA query_only = ON")
+        }
+        ConnectionAccess::Create | ConnectionAccess::Write => {
             // FULL: with NORMAL a power cut takes back orders that buyers were told of.
             // The log is folded back into the file every 64 MiB: buyers come in no order, so nearly
             // every order touches a page of its own, and the longer the log, the more orders share
@@ -95,7 +101,7 @@ fn set_up(conn: &mut SqliteConnection, access: Access, tuning: &Tuning) -> Query
 
 /// Sets up the connections that a pool makes.
 #[derive(Debug)]
-pub(super) struct ReaderSetup(pub(super) Access, pub(super) Tuning);
+pub(super) struct ReaderSetup(pub(super) ConnectionAccess, pub(super) Tuning);
 
 impl CustomizeConnection<SqliteConnection, PoolError> for ReaderSetup {
     fn on_acquire(&self, conn: &mut SqliteConnection) -> Result<(), PoolError> {
@@ -153,7 +159,7 @@ mod tests {
 
     #[test]
     fn an_address_keeps_the_name_it_was_made_of() {
-        let uri = uri(Path::new("/a b/50%?x#1.db"), Access::ReadOnly).unwrap();
+        let uri = uri(Path::new("/a b/50%?x#1.db"), ConnectionAccess::ReadOnly).unwrap();
         assert_eq!(uri, "file:/a b/50%25%3fx%231.db?mode=ro");
     }
 }

@@ -13,7 +13,7 @@ use super::connection::{fold_log, number_cell};
 use super::statements::{InsertOrders, OpenQuota, TakeQuota};
 use crate::db::rows::{FailureRow, NewOrder, OrderRow};
 use crate::db::schema::{failed_requests, orders, tokens};
-use crate::db::sql::{Claim, Database, Each, IN_LIST_MAX, OfSku, Queries, WRITER};
+use crate::db::sql::{Database, IN_LIST_MAX, Queries, QuotaClaim, RowVisitor, SkuAndBuyer, WRITER};
 use crate::db::{Error, migrate};
 use crate::domain::{Failure, Order, SkuNo};
 
@@ -25,7 +25,7 @@ const WIDE: usize = 16;
 /// written meanwhile.
 fn visit_each<R, T: TryFrom<R, Error = Error>>(
     rows: impl Iterator<Item = QueryResult<R>>,
-    visit: Each<'_, T>,
+    visit: RowVisitor<'_, T>,
 ) -> Result<(), Error> {
     for row in rows {
         if !visit(row?.try_into()?) {
@@ -113,7 +113,7 @@ impl Database for SqliteConnection {
         let asked: BTreeSet<i64> = failures.iter().map(|failure| failure.request.to_db()).collect();
         let requests: Vec<i64> = asked.iter().copied().collect();
         let buyers = failures.iter().map(|failure| (failure.sku.0, failure.buyer.to_db()));
-        let buyers: BTreeSet<OfSku> = buyers.collect();
+        let buyers: BTreeSet<SkuAndBuyer> = buyers.collect();
         let mut rows = self.orders_by_request(&requests)?;
         if !buyers.is_empty() {
             rows.extend(self.first_orders(&Vec::from_iter(buyers))?);
@@ -121,9 +121,9 @@ impl Database for SqliteConnection {
         Ok(rows.iter().map(OrderRow::request).filter(|request| asked.contains(request)).collect())
     }
 
-    fn take_quotas(&mut self, claims: &[Claim]) -> QueryResult<bool> {
+    fn take_quotas(&mut self, claims: &[QuotaClaim]) -> QueryResult<bool> {
         for claim in claims {
-            let Claim { sku_no, buyer_id, units, quota } = *claim;
+            let QuotaClaim { sku_no, buyer_id, units, quota } = *claim;
             OpenQuota { sku_no, buyer_id, quota }.execute(self)?;
             if (TakeQuota { sku_no, buyer_id, units }).execute(self)? == 0 {
                 return Ok(false);
@@ -132,7 +132,7 @@ impl Database for SqliteConnection {
         Ok(true)
     }
 
-    fn each_order(&mut self, sku: SkuNo, visit: Each<'_, Order>) -> Result<(), Error> {
+    fn each_order(&mut self, sku: SkuNo, visit: RowVisitor<'_, Order>) -> Result<(), Error> {
         let rows = orders::table
             .filter(orders::sku_no.eq(sku.0))
             .order((orders::buyer_id, orders::slot))
@@ -141,7 +141,7 @@ impl Database for SqliteConnection {
         visit_each(rows, visit)
     }
 
-    fn each_failure(&mut self, sku: SkuNo, visit: Each<'_, Failure>) -> Result<(), Error> {
+    fn each_failure(&mut self, sku: SkuNo, visit: RowVisitor<'_, Failure>) -> Result<(), Error> {
         let rows = failed_requests::table
             .filter(failed_requests::sku_no.eq(sku.0))
             .order(failed_requests::request_id)
@@ -160,8 +160,8 @@ impl Database for SqliteConnection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::db::Class;
-    use crate::db::sql::{End, Fence, write};
+    use crate::db::ErrorClass;
+    use crate::db::sql::{TransactionEnd, WriterFence, write};
 
     fn with_parents_and_children() -> SqliteConnection {
         let mut conn = SqliteConnection::establish(":memory:").unwrap();
@@ -178,9 +178,9 @@ mod tests {
     fn commit(conn: &mut SqliteConnection, sql: &str) -> Error {
         let job = |conn: &mut SqliteConnection| {
             conn.batch_execute(sql).unwrap();
-            Ok(End::Commit(()))
+            Ok(TransactionEnd::Commit(()))
         };
-        write(conn, Fence::OPEN, job).unwrap_err()
+        write(conn, WriterFence::OPEN, job).unwrap_err()
     }
 
     #[test]
@@ -198,6 +198,6 @@ mod tests {
         let mut conn = with_parents_and_children();
         let error = commit(&mut conn, "ROLLBACK");
         assert!(matches!(error, Error::NotConfirmed { .. }), "{error:?}");
-        assert_eq!(error.class(), Class::Unknown);
+        assert_eq!(error.class(), ErrorClass::Unknown);
     }
 }

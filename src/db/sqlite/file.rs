@@ -6,7 +6,7 @@ use std::fs::{self, File, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
-use super::connection::{Access, Tuning, connect};
+use super::connection::{ConnectionAccess, Tuning, connect};
 use crate::db::{Error, migrate};
 
 pub(super) fn cannot<T>(reason: String) -> Result<T, Error> {
@@ -217,7 +217,7 @@ pub(super) fn create(path: &Path, tuning: &Tuning) -> Result<Vec<String>, Error>
         // What a start that died here has left; if it cannot go, the next step says so.
         fs::remove_file(leftover).ok();
     }
-    let mut conn = connect(&fresh, Access::Create, tuning)?;
+    let mut conn = connect(&fresh, ConnectionAccess::Create, tuning)?;
     let migrated = migrate::run(&mut conn)?;
     drop(conn);
     // Crash here [creating]: only the file under the temporary name exists; the next start makes it

@@ -9,14 +9,15 @@ use diesel::prelude::*;
 use diesel::r2d2::{ConnectionManager, Pool};
 
 use super::connection::{
-    Access, ReaderSetup, Tuning, connect, fold_log, look_at_pages, number_cell, text_cell, uri,
+    ConnectionAccess, ReaderSetup, Tuning, connect, fold_log, look_at_pages, number_cell,
+    text_cell, uri,
 };
 use super::file::{self, InstanceLock, cannot};
-use crate::clock::{SharedClock, SystemClock};
 use crate::db::Error;
-use crate::db::migrate::{self, Standing};
-use crate::db::sql::{Database, Fence, SqlLedger, Writers, Writing};
-use crate::db::workers::{Connect, Source, Workers};
+use crate::db::migrate::{self, SchemaStatus};
+use crate::db::sql::{Database, SqlLedger, WriteMode, WriterFence, WriterThreads};
+use crate::db::workers::{Connect, ConnectionSource, Workers};
+use crate::runtime::clock::{SharedClock, SystemClock};
 
 /// How to open a ledger.
 #[derive(Debug, Clone)]
@@ -95,7 +96,7 @@ fn prepare(options: &OpenOptions) -> Result<Prepared, Error> {
             path.display()
         ));
     }
-    let mut conn = connect(path, Access::Write, &tuning)?;
+    let mut conn = connect(path, ConnectionAccess::Write, &tuning)?;
     let explained = |error| explained(path, error);
     migrate::standing(&mut conn).map_err(explained)?.check_not_newer()?;
     check_readable(path, &mut conn)?;
@@ -112,26 +113,26 @@ impl SqlLedger<SqliteConnection> {
     pub fn open(options: &OpenOptions) -> Result<Self, Error> {
         let (path, tuning) = (&options.path, options.tuning());
         let Prepared { lock, mut conn, migrated } = prepare(options)?;
-        let fence =
-            Fence::take(&mut conn, Writing::Exclusive).map_err(|error| explained(path, error))?;
+        let fence = WriterFence::take(&mut conn, WriteMode::Exclusive)
+            .map_err(|error| explained(path, error))?;
 
         let connect: Connect<SqliteConnection> = {
             let (path, tuning) = (path.clone(), tuning.clone());
             Arc::new(move || {
                 // The writer's thread owns the lock: it ends after the last write, however it ends.
                 let _held = &lock;
-                connect(&path, Access::Write, &tuning)
+                connect(&path, ConnectionAccess::Write, &tuning)
             })
         };
         let workers = Workers::start(
             vec!["ledger-writer".to_owned()],
-            Source::<ConnectionManager<_>>::Own { first: Some(conn), connect },
+            ConnectionSource::<ConnectionManager<_>>::Own { first: Some(conn), connect },
             options.job_queue_max,
             Duration::from_millis(options.job_deadline_ms),
         )?;
         Ok(Self {
-            readers: start_readers(options, Access::Read)?,
-            writers: Some(Writers { workers, fence }),
+            readers: start_readers(options, ConnectionAccess::Read)?,
+            writers: Some(WriterThreads { workers, fence }),
             migrated,
             clock: Arc::clone(&options.clock),
         })
@@ -144,7 +145,7 @@ impl SqlLedger<SqliteConnection> {
     /// `CannotOpen`, also when the schema is not the present one.
     pub fn open_for_reading(options: &OpenOptions) -> Result<Self, Error> {
         Self::schema_standing(options)?.check_current()?;
-        let readers = start_readers(options, Access::ReadOnly)?;
+        let readers = start_readers(options, ConnectionAccess::ReadOnly)?;
         let clock = Arc::clone(&options.clock);
         Ok(Self { readers, writers: None, migrated: Vec::new(), clock })
     }
@@ -159,7 +160,7 @@ impl SqlLedger<SqliteConnection> {
     ///
     /// # Errors
     /// `CannotOpen`, as [`Self::open`]; a newer schema is not an error here.
-    pub fn schema_standing(options: &OpenOptions) -> Result<Standing, Error> {
+    pub fn schema_standing(options: &OpenOptions) -> Result<SchemaStatus, Error> {
         let path = &options.path;
         if !file::is_there(path)? {
             return cannot(format!("there is no ledger at {}: correct ledger.url", path.display()));
@@ -167,7 +168,7 @@ impl SqlLedger<SqliteConnection> {
         if !file::has_log(path) {
             file::check_whole(path)?;
         }
-        let mut conn = connect(path, Access::ReadOnly, &options.tuning())?;
+        let mut conn = connect(path, ConnectionAccess::ReadOnly, &options.tuning())?;
         migrate::standing(&mut conn).map_err(|error| explained(path, error))
     }
 
@@ -177,7 +178,7 @@ impl SqlLedger<SqliteConnection> {
     pub fn check_pages(options: &OpenOptions) -> Result<(), Error> {
         Self::schema_standing(options)?;
         let path = &options.path;
-        let mut conn = connect(path, Access::ReadOnly, &options.tuning())?;
+        let mut conn = connect(path, ConnectionAccess::ReadOnly, &options.tuning())?;
         let found =
             look_at_pages(&mut conn).map_err(|error| file::explain(path, &error.to_string()))?;
         if found == "ok" {
@@ -190,7 +191,7 @@ impl SqlLedger<SqliteConnection> {
 
 fn start_readers(
     options: &OpenOptions,
-    access: Access,
+    access: ConnectionAccess,
 ) -> Result<Workers<SqliteConnection>, Error> {
     let readers = options.readers.max(1);
     let pool = Pool::builder()
@@ -206,7 +207,7 @@ fn start_readers(
     })?;
     Workers::start(
         (0..readers).map(|number| format!("ledger-reader-{number}")).collect(),
-        Source::Pool(pool),
+        ConnectionSource::Pool(pool),
         options.job_queue_max,
         Duration::from_millis(options.job_deadline_ms),
     )

@@ -1,7 +1,7 @@
 //! A book is built from what the ledger has, before anything is sold from it.
 
 use super::super::order::{Failure, Order, OrderIntent};
-use super::{Book, Record, Stage, gives_back};
+use super::{Book, BookRecord, BookStage, gives_back};
 
 impl Book {
     /// Makes room for `orders` requests, so that loading a large ledger does not grow step by step.
@@ -14,11 +14,11 @@ impl Book {
 
     /// Enters an order that the ledger has; used to rebuild the book. Repeat-safe.
     pub fn load_order(&mut self, order: &Order) {
-        let record = Record {
+        let record = BookRecord {
             buyer: order.buyer,
             placed_at_ms: order.placed_at_ms,
             quantity: order.quantity,
-            stage: Stage::Ordered(order.state),
+            stage: BookStage::Ordered(order.state),
         };
         let known = self.requests.insert(order.request, record);
         if known.is_none() && order.state.is_live() {
@@ -28,11 +28,11 @@ impl Book {
 
     /// Enters a failure that the ledger has; used to rebuild the book. Repeat-safe.
     pub fn load_failure(&mut self, failure: &Failure) {
-        let record = Record {
+        let record = BookRecord {
             buyer: failure.buyer,
             placed_at_ms: failure.recorded_at_ms,
             quantity: failure.quantity,
-            stage: Stage::Failed,
+            stage: BookStage::Failed,
         };
         if self.requests.insert(failure.request, record).is_none() {
             self.failures.insert(failure.request, failure.reason);
@@ -49,11 +49,11 @@ impl Book {
         if self.requests.contains_key(&intent.request) {
             return 0;
         }
-        let record = Record {
+        let record = BookRecord {
             buyer: intent.buyer,
             placed_at_ms: intent.placed_at_ms,
             quantity: intent.quantity,
-            stage: Stage::Queued,
+            stage: BookStage::Queued,
         };
         self.requests.insert(intent.request, record);
         self.hold(intent.buyer, intent.quantity);

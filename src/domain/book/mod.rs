@@ -14,7 +14,7 @@ use super::loans::{Loan, Loans};
 use super::order::{Order, OrderIntent, OrderState};
 use super::reservation::Reservation;
 use super::sale::{Phase, Sku};
-use super::verdict::{Refusal, Standing, Verdict};
+use super::verdict::{Refusal, RequestStatus, Verdict};
 
 /// Who counts the units and the buyers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,15 +27,15 @@ pub enum Counting {
 
 /// One accepted request. Kept small: there is one for each order of the sale.
 #[derive(Debug, Clone, Copy)]
-struct Record {
+struct BookRecord {
     buyer: BuyerId,
     placed_at_ms: i64,
     quantity: u32,
-    stage: Stage,
+    stage: BookStage,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum BookStage {
     Queued,
     Ordered(OrderState),
     /// The reason is in `Book::failures`.
@@ -51,7 +51,7 @@ pub struct Book {
     epoch: Epoch,
     available: u32,
     released_units: u64,
-    requests: HashMap<RequestId, Record>,
+    requests: HashMap<RequestId, BookRecord>,
     failures: HashMap<RequestId, Refusal>,
     /// The units of each buyer, under a quota. Where each may order once the request follows from
     /// the buyer: whoever comes again is a repeat.
@@ -139,11 +139,11 @@ impl Book {
         }
         self.requests.insert(
             ask.request,
-            Record {
+            BookRecord {
                 buyer: ask.buyer,
                 placed_at_ms: ask.asked_at_ms,
                 quantity: ask.quantity,
-                stage: Stage::Queued,
+                stage: BookStage::Queued,
             },
         );
         self.unsettled.insert(ask.request, ask.intent(&self.sku));
@@ -178,9 +178,9 @@ impl Book {
             }
             return true;
         };
-        let news = record.stage == Stage::Queued;
+        let news = record.stage == BookStage::Queued;
         if news {
-            record.stage = Stage::Ordered(order.state);
+            record.stage = BookStage::Ordered(order.state);
             self.unsettled.remove(&order.request);
         }
         news
@@ -196,7 +196,7 @@ impl Book {
             return 0;
         }
         if let Some(record) = self.requests.get_mut(&request) {
-            record.stage = Stage::Failed;
+            record.stage = BookStage::Failed;
         }
         self.failures.insert(request, reason);
         self.let_go(intent.buyer, intent.quantity);
@@ -276,7 +276,7 @@ impl Book {
         &self,
         request: RequestId,
         owner: Option<BuyerId>,
-    ) -> Option<(u32, i64, Standing)> {
+    ) -> Option<(u32, i64, RequestStatus)> {
         let record = self.requests.get(&request)?;
         if owner.is_some_and(|owner| owner != record.buyer) {
             return None;
@@ -284,15 +284,15 @@ impl Book {
         Some((record.quantity, record.placed_at_ms, self.standing_of(request, record)))
     }
 
-    fn standing_of(&self, request: RequestId, record: &Record) -> Standing {
+    fn standing_of(&self, request: RequestId, record: &BookRecord) -> RequestStatus {
         match record.stage {
-            Stage::Queued => Standing::Queued,
-            Stage::Ordered(state) => Standing::Ordered {
+            BookStage::Queued => RequestStatus::Queued,
+            BookStage::Ordered(state) => RequestStatus::Ordered {
                 quantity: record.quantity,
                 placed_at_ms: record.placed_at_ms,
                 state,
             },
-            Stage::Failed => Standing::Failed(
+            BookStage::Failed => RequestStatus::Failed(
                 self.failures.get(&request).copied().unwrap_or(Refusal::RequestIdReused),
             ),
         }
@@ -313,7 +313,7 @@ impl Book {
     /// The counts at this instant. Walks over all requests: for audits, not for requests.
     #[must_use]
     pub fn snapshot(&self) -> BookSnapshot {
-        let count = |wanted: fn(&Stage) -> bool| {
+        let count = |wanted: fn(&BookStage) -> bool| {
             self.requests.values().filter(|record| wanted(&record.stage)).count()
         };
         BookSnapshot {
@@ -322,7 +322,7 @@ impl Book {
             num_unsettled: self.unsettled.len(),
             unsettled_units: self.unsettled.values().map(|i| u64::from(i.quantity)).sum(),
             oldest_unsettled_ms: self.unsettled.values().map(|i| i.placed_at_ms).min(),
-            num_ordered: count(|stage| matches!(stage, Stage::Ordered(_))),
+            num_ordered: count(|stage| matches!(stage, BookStage::Ordered(_))),
             num_failed: self.failures.len(),
             num_buyers: self.buyers.len(),
             released_units: self.released_units,

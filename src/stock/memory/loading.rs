@@ -7,18 +7,18 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 
 use super::super::{Error, LoaderToken, Loading};
-use super::{Loaders, MemoryStock, Shelf, Shelves};
+use super::{Loaders, MemoryStock, SkuBooks, SkuIndex};
 use crate::domain::{
     Book, BucketNo, BuyerId, Counting, Epoch, Failure, Order, OrderIntent, Phase, Sku, SkuNo,
 };
 
 /// Books being filled; see [`Loading`].
-pub(super) struct Loader {
+pub(super) struct MemoryLoader {
     counting: Counting,
     sku: Arc<Sku>,
     books: Vec<Book>,
     queued: Vec<OrderIntent>,
-    shelves: Shelves,
+    shelves: SkuIndex,
     token: LoaderToken,
     loaders: Loaders,
 }
@@ -28,7 +28,7 @@ fn fenced(sku: SkuNo) -> Error {
     Error::Fenced { sku, reason: "another loader came after this one".to_owned() }
 }
 
-impl Loader {
+impl MemoryLoader {
     pub(super) fn begin(
         stock: &MemoryStock,
         sku: Arc<Sku>,
@@ -64,7 +64,7 @@ impl Loader {
 }
 
 #[async_trait]
-impl Loading for Loader {
+impl Loading for MemoryLoader {
     /// New books are filled beside the ones in use; what those have accepted is entered, too.
     async fn clear(&mut self) -> Result<(), Error> {
         let Some(shelf) = self.shelves.load().get(&self.sku.no).cloned() else { return Ok(()) };
@@ -128,7 +128,7 @@ impl Loading for Loader {
                 book.turn(phase, epoch);
             }
         }
-        let shelf = Arc::new(Shelf {
+        let shelf = Arc::new(SkuBooks {
             books: books.into_iter().map(Mutex::new).collect(),
             left: AtomicI64::new(i64::from(available)),
             sold_out: AtomicBool::new(available == 0),

@@ -17,25 +17,25 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 
-use loading::Loader;
+use loading::MemoryLoader;
 
 use super::{
-    BucketKey, Condition, Error, LoaderToken, Loading, QueuedPage, RequestStanding, Stock,
+    BucketHealth, BucketKey, Error, LoaderToken, Loading, QueuedPage, Stock, StoredRequest,
 };
 use crate::domain::invariants::GateFacts;
 use crate::domain::{
     Book, BookSnapshot, BucketNo, BuyerId, Counting, Epoch, Failure, Loan, Order, OrderIntent,
-    Phase, RequestId, Reservation, Sku, SkuNo, Standing, Verdict,
+    Phase, RequestId, RequestStatus, Reservation, Sku, SkuNo, Verdict,
 };
 
-type Shelves = Arc<ArcSwap<HashMap<SkuNo, Arc<Shelf>>>>;
+type SkuIndex = Arc<ArcSwap<HashMap<SkuNo, Arc<SkuBooks>>>>;
 
 /// The last loader of each SKU.
 type Loaders = Arc<parking_lot::Mutex<HashMap<SkuNo, LoaderToken>>>;
 
 /// All buckets of one SKU.
 #[derive(Debug)]
-struct Shelf {
+struct SkuBooks {
     sku: Arc<Sku>,
     books: Vec<Mutex<Book>>,
     /// Units left over all books and loans; the ledger's word where the ledger counts.
@@ -43,7 +43,7 @@ struct Shelf {
     sold_out: AtomicBool,
 }
 
-impl Shelf {
+impl SkuBooks {
     fn lock(&self, bucket: BucketNo) -> Result<MutexGuard<'_, Book>, Error> {
         let book = self.books.get(usize::from(bucket.0)).ok_or(Error::NotLoaded(self.sku.no))?;
         book.lock().map_err(|_poisoned| Error::HalfWritten { sku: self.sku.no, bucket })
@@ -76,7 +76,7 @@ impl Shelf {
 #[derive(Debug)]
 pub struct MemoryStock {
     counting: Counting,
-    shelves: Shelves,
+    shelves: SkuIndex,
     loaders: Loaders,
 }
 
@@ -87,7 +87,7 @@ impl MemoryStock {
         Self { counting, shelves: Arc::default(), loaders: Arc::default() }
     }
 
-    fn shelf(&self, sku: SkuNo) -> Result<Arc<Shelf>, Error> {
+    fn shelf(&self, sku: SkuNo) -> Result<Arc<SkuBooks>, Error> {
         self.shelves.load().get(&sku).cloned().ok_or(Error::NotLoaded(sku))
     }
 }
@@ -100,7 +100,7 @@ impl Stock for MemoryStock {
         num_orders: u64,
         loader: LoaderToken,
     ) -> Result<Box<dyn Loading>, Error> {
-        Ok(Box::new(Loader::begin(self, sku, num_orders, loader)?))
+        Ok(Box::new(MemoryLoader::begin(self, sku, num_orders, loader)?))
     }
 
     async fn condition(
@@ -108,14 +108,14 @@ impl Stock for MemoryStock {
         sku: &Arc<Sku>,
         phase: Phase,
         epoch: Epoch,
-    ) -> Result<Condition, Error> {
-        let Ok(shelf) = self.shelf(sku.no) else { return Ok(Condition::Missing) };
+    ) -> Result<BucketHealth, Error> {
+        let Ok(shelf) = self.shelf(sku.no) else { return Ok(BucketHealth::Missing) };
         for bucket in 0..shelf.sku.buckets {
             if shelf.lock(BucketNo(bucket))?.stands() != (phase, epoch) {
-                return Ok(Condition::OtherPhase);
+                return Ok(BucketHealth::OtherPhase);
             }
         }
-        Ok(Condition::Ready)
+        Ok(BucketHealth::Ready)
     }
 
     async fn turn(&self, sku: &Arc<Sku>, phase: Phase, epoch: Epoch) -> Result<(), Error> {
@@ -214,27 +214,27 @@ impl Stock for MemoryStock {
         bucket: BucketKey,
         request: RequestId,
         buyer: BuyerId,
-    ) -> Result<Option<RequestStanding>, Error> {
+    ) -> Result<Option<StoredRequest>, Error> {
         let shelf = self.shelf(bucket.sku)?;
         let book = shelf.lock(bucket.bucket)?;
-        Ok(book.standing(request, Some(buyer)).map(RequestStanding::from))
+        Ok(book.standing(request, Some(buyer)).map(StoredRequest::from))
     }
 
     async fn find(
         &self,
         bucket: BucketKey,
         request: RequestId,
-    ) -> Result<Option<RequestStanding>, Error> {
+    ) -> Result<Option<StoredRequest>, Error> {
         let shelf = self.shelf(bucket.sku)?;
         let book = shelf.lock(bucket.bucket)?;
-        Ok(book.standing(request, None).map(RequestStanding::from))
+        Ok(book.standing(request, None).map(StoredRequest::from))
     }
 
     async fn standings(
         &self,
         sku: SkuNo,
         asked: Vec<(RequestId, BuyerId)>,
-    ) -> Result<Vec<Option<Standing>>, Error> {
+    ) -> Result<Vec<Option<RequestStatus>>, Error> {
         let shelf = self.shelf(sku)?;
         let find = |(request, buyer): (RequestId, BuyerId)| {
             let book = shelf.lock(BucketNo::home_of(buyer, shelf.sku.buckets))?;

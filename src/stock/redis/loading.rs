@@ -7,35 +7,35 @@ use async_trait::async_trait;
 use futures_util::future::try_join_all;
 
 use super::super::{Error, LoaderToken, Loading};
-use super::local::Shelf;
 use super::unsettled::{pages_at_once, unreadable};
-use super::wire::Wire;
 use crate::domain::book::gives_back;
 use crate::domain::{
     BucketNo, BuyerId, Epoch, Failure, Order, OrderIntent, Phase, Policy, RequestId,
 };
-use crate::redis_link::Lane;
-use crate::scripts::load::Row;
-use crate::scripts::record::{Record, Stage};
-use crate::scripts::{BucketKeys, Clear, Hold, LoadRows, Open, codes};
+use crate::redis::scripts::load::LoadRow;
+use crate::redis::scripts::record::{RequestRecord, RequestStage};
+use crate::redis::scripts::{BucketKeys, ClearBucket, HoldBucket, LoadRows, OpenBucket, codes};
+use crate::redis::transport::ConnectionPurpose;
+use crate::stock::redis::executor::StockExecutor;
+use crate::stock::redis::sku_cache::SkuCache;
 
 /// Buckets whose pages are cleared at once: bounds what is in memory on their way.
 const CLEARED_AT_ONCE: usize = 8;
 
 /// Fills every bucket of a SKU.
-pub(super) struct Loader {
-    wire: Wire,
-    shelf: Arc<Shelf>,
+pub(super) struct RedisLoader {
+    wire: StockExecutor,
+    shelf: Arc<SkuCache>,
     token: LoaderToken,
-    buckets: Vec<Filling>,
+    buckets: Vec<BucketFill>,
     /// Accepted requests of which no order and no failure has come yet.
     queued: HashMap<RequestId, (BuyerId, u32)>,
 }
 
 /// What of one bucket was entered so far.
 #[derive(Default)]
-struct Filling {
-    rows: Vec<Row>,
+struct BucketFill {
+    rows: Vec<LoadRow>,
     /// Units of buyers with a quota, whose orders come one after the other.
     units: HashMap<BuyerId, u32>,
     released_units: u64,
@@ -44,9 +44,9 @@ struct Filling {
     has_requests: bool,
 }
 
-impl Filling {
-    fn request(&mut self, request: RequestId, record: Record) {
-        self.rows.push(Row::Request(request, record));
+impl BucketFill {
+    fn request(&mut self, request: RequestId, record: RequestRecord) {
+        self.rows.push(LoadRow::Request(request, record));
         self.has_requests = true;
     }
 
@@ -55,16 +55,16 @@ impl Filling {
         if policy.quota().is_some() {
             let sum = self.units.entry(buyer).or_default();
             *sum = sum.saturating_add(units);
-            self.rows.push(Row::Units(buyer, *sum));
+            self.rows.push(LoadRow::Units(buyer, *sum));
         }
     }
 }
 
-impl Loader {
+impl RedisLoader {
     /// Holds every bucket of the SKU: from here on nothing is accepted.
     pub(super) async fn hold(
-        wire: Wire,
-        shelf: Arc<Shelf>,
+        wire: StockExecutor,
+        shelf: Arc<SkuCache>,
         token: LoaderToken,
     ) -> Result<Self, Error> {
         shelf.forget_looks();
@@ -75,19 +75,22 @@ impl Loader {
         shelf.forget_looks();
         // Crash here [held]: nothing was changed but that the buckets refuse everybody; the next
         // loader holds them with a larger token.
-        let buckets = shelf.keys.iter().map(|_| Filling::default()).collect();
+        let buckets = shelf.keys.iter().map(|_| BucketFill::default()).collect();
         Ok(Self { wire, shelf, token, buckets, queued: HashMap::new() })
     }
 
     /// Empties a bucket. Returns what it has accepted and the ledger has not decided.
-    async fn clear_bucket(&self, keys: &BucketKeys) -> Result<Vec<(RequestId, Record)>, Error> {
+    async fn clear_bucket(
+        &self,
+        keys: &BucketKeys,
+    ) -> Result<Vec<(RequestId, RequestRecord)>, Error> {
         let mut stays = Vec::new();
         let step = pages_at_once(&self.shelf.sku, keys.pages());
         for first in (0..keys.pages()).step_by(usize::from(step)) {
             let pages = first..first.saturating_add(step).min(keys.pages());
-            let link = self.wire.link(Lane::Results, keys).await?;
+            let link = self.wire.link(ConnectionPurpose::Results, keys).await?;
             let fence = self.wire.fence(&link);
-            let door = Clear { keys, fence: &fence, loader: self.token, pages };
+            let door = ClearBucket { keys, fence: &fence, loader: self.token, pages };
             let answer = self.wire.ask(&link, door.call(), "clearing pages").await?;
             let found = door.parse(answer);
             for request in found.map_err(|error| self.shelf.told(&keys.bucket(), error))? {
@@ -100,7 +103,7 @@ impl Loader {
         Ok(stays)
     }
 
-    fn home(&mut self, buyer: BuyerId) -> Option<&mut Filling> {
+    fn home(&mut self, buyer: BuyerId) -> Option<&mut BucketFill> {
         let home = BucketNo::home_of(buyer, self.shelf.sku.buckets);
         self.buckets.get_mut(usize::from(home.0))
     }
@@ -125,7 +128,7 @@ impl Loader {
             if filling.rows.len() < at_least {
                 return Ok::<(), Error>(());
             }
-            let link = wire.link(Lane::Results, keys).await?;
+            let link = wire.link(ConnectionPurpose::Results, keys).await?;
             let fence = wire.fence(&link);
             for rows in filling.rows.chunks(codes::ITEMS_MAX_USIZE) {
                 let door = LoadRows { keys, fence: &fence, loader, rows };
@@ -140,20 +143,20 @@ impl Loader {
 }
 
 async fn hold(
-    wire: &Wire,
-    shelf: &Shelf,
+    wire: &StockExecutor,
+    shelf: &SkuCache,
     keys: &BucketKeys,
     loader: LoaderToken,
 ) -> Result<(), Error> {
-    let link = wire.link(Lane::Results, keys).await?;
+    let link = wire.link(ConnectionPurpose::Results, keys).await?;
     let fence = wire.fence(&link);
-    let door = Hold { keys, fence: &fence, loader };
+    let door = HoldBucket { keys, fence: &fence, loader };
     let answer = wire.ask(&link, door.call(), "holding a bucket").await?;
     door.parse(answer).map(drop).map_err(|error| shelf.told(&keys.bucket(), error))
 }
 
 #[async_trait]
-impl Loading for Loader {
+impl Loading for RedisLoader {
     async fn clear(&mut self) -> Result<(), Error> {
         let shelf = Arc::clone(&self.shelf);
         for group in shelf.keys.chunks(CLEARED_AT_ONCE) {
@@ -174,7 +177,7 @@ impl Loading for Loader {
             }
             self.queued.insert(intent.request, (intent.buyer, intent.quantity));
             let Some(home) = self.home(intent.buyer) else { continue };
-            home.request(intent.request, Record::queued(&intent));
+            home.request(intent.request, RequestRecord::queued(&intent));
         }
         self.send(codes::ITEMS_MAX_USIZE).await
     }
@@ -184,7 +187,7 @@ impl Loading for Loader {
         for order in rows {
             self.queued.remove(&order.request);
             let Some(home) = self.home(order.buyer) else { continue };
-            home.request(order.request, Record::ordered(&order));
+            home.request(order.request, RequestRecord::ordered(&order));
             if order.state.is_live() {
                 home.hold(policy, order.buyer, order.quantity);
             }
@@ -200,11 +203,11 @@ impl Loading for Loader {
             if gives_back(&failure.reason) {
                 home.released_units += u64::from(failure.quantity);
             }
-            let record = Record {
+            let record = RequestRecord {
                 buyer: failure.buyer,
                 quantity: failure.quantity,
                 placed_at_ms: failure.recorded_at_ms,
-                stage: Stage::Failed(failure.reason),
+                stage: RequestStage::Failed(failure.reason),
             };
             home.request(failure.request, record);
         }
@@ -221,9 +224,9 @@ impl Loading for Loader {
         self.send(1).await?;
         // Crash here [rows_entered]: as before; here and between two openings.
         for (number, (keys, filling)) in (0..).zip(self.shelf.keys.iter().zip(&self.buckets)) {
-            let link = self.wire.link(Lane::Results, keys).await?;
+            let link = self.wire.link(ConnectionPurpose::Results, keys).await?;
             let fence = self.wire.fence(&link);
-            let door = Open {
+            let door = OpenBucket {
                 keys,
                 fence: &fence,
                 loader: self.token,

@@ -14,40 +14,41 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::{join_all, try_join_all};
 
-use self::local::{Shelf, Shelves};
-use self::wire::Wire;
+use self::executor::StockExecutor;
+use self::sku_cache::{SkuCache, SkuCaches};
 use super::{
-    BucketKey, Condition, Error, LoaderToken, Loading, QueuedPage, RequestStanding, Stock,
+    BucketHealth, BucketKey, Error, LoaderToken, Loading, QueuedPage, Stock, StoredRequest,
 };
 use crate::domain::invariants::GateFacts;
 use crate::domain::{
     BookSnapshot, BucketNo, BuyerId, Epoch, Failure, Loan, Order, OrderIntent, Phase, RequestId,
-    Reservation, Sku, SkuNo, Standing, Verdict,
+    RequestStatus, Reservation, Sku, SkuNo, Verdict,
 };
-use crate::redis_link::{Lane, Links};
-use crate::scripts::record::Record;
-use crate::scripts::{
-    Borrow, BucketKeys, ClearLoan, Find, Installation, Lend, Outbox, Reserve, Turn, codes,
+use crate::redis::scripts::record::RequestRecord;
+use crate::redis::scripts::{
+    Borrow, BucketKeys, ClearLoan, Find, Installation, Lend, OutboxArgs, ReserveBatch, SetPhase,
+    codes,
 };
+use crate::redis::transport::{ConnectionPool, ConnectionPurpose};
 
+mod executor;
 mod loading;
-mod local;
-mod look;
+mod poll;
 mod results;
+mod sku_cache;
 mod unsettled;
-mod wire;
 
 /// How the buckets are reached and named.
 #[derive(Debug)]
 pub struct RedisOptions {
     /// The connections.
-    pub links: Links,
+    pub links: ConnectionPool,
     /// The first part of every key.
     pub namespace: String,
     /// The ledger that the buckets belong to.
     pub installation: Installation,
     /// Where accepted intents wait.
-    pub outbox: Outbox,
+    pub outbox: OutboxArgs,
     /// Whether replicas must confirm, so that each batch has to write something.
     pub replicated: bool,
     /// Age at which a sold-out SKU is looked at again.
@@ -57,9 +58,9 @@ pub struct RedisOptions {
 /// Buckets in Redis.
 #[derive(Debug)]
 pub struct RedisStock {
-    wire: Wire,
-    shelves: Shelves,
-    outbox: Outbox,
+    wire: StockExecutor,
+    shelves: SkuCaches,
+    outbox: OutboxArgs,
     replicated: bool,
     sold_out_refresh: Duration,
 }
@@ -69,8 +70,8 @@ impl RedisStock {
     #[must_use]
     pub fn new(options: RedisOptions) -> Self {
         Self {
-            wire: Wire::new(options.links, options.namespace, options.installation),
-            shelves: Shelves::default(),
+            wire: StockExecutor::new(options.links, options.namespace, options.installation),
+            shelves: SkuCaches::default(),
             outbox: options.outbox,
             replicated: options.replicated,
             sold_out_refresh: options.sold_out_refresh,
@@ -78,27 +79,27 @@ impl RedisStock {
     }
 
     /// What this process knows of a SKU.
-    fn shelf(&self, sku: SkuNo) -> Result<Arc<Shelf>, Error> {
+    fn shelf(&self, sku: SkuNo) -> Result<Arc<SkuCache>, Error> {
         self.shelves.get(sku).ok_or(Error::NotLoaded(sku))
     }
 
-    fn know(&self, sku: &Arc<Sku>) -> Arc<Shelf> {
+    fn know(&self, sku: &Arc<Sku>) -> Arc<SkuCache> {
         let keys = || self.wire.keys_of(sku);
-        self.shelves.know(sku.no, || Shelf::new(Arc::clone(sku), keys(), self.outbox))
+        self.shelves.know(sku.no, || SkuCache::new(Arc::clone(sku), keys(), self.outbox))
     }
 
     /// One run of reservations of one opening.
     async fn reserve_run(
         &self,
-        shelf: &Shelf,
+        shelf: &SkuCache,
         bucket: BucketNo,
         run: &[Reservation],
     ) -> Result<Vec<Verdict>, Error> {
         let keys = shelf.keys(bucket)?;
-        let link = self.wire.link(Lane::Hot, keys).await?;
+        let link = self.wire.link(ConnectionPurpose::Hot, keys).await?;
         let fence = self.wire.fence(&link);
         let Some(epoch) = run.first().map(|ask| ask.epoch) else { return Ok(Vec::new()) };
-        let door = Reserve {
+        let door = ReserveBatch {
             keys,
             fence: &fence,
             sku: &shelf.sku,
@@ -115,14 +116,14 @@ impl RedisStock {
 
     async fn turn_bucket(
         &self,
-        shelf: &Shelf,
+        shelf: &SkuCache,
         keys: &BucketKeys,
         phase: Phase,
         epoch: Epoch,
     ) -> Result<(), Error> {
-        let link = self.wire.link(Lane::Results, keys).await?;
+        let link = self.wire.link(ConnectionPurpose::Results, keys).await?;
         let fence = self.wire.fence(&link);
-        let door = Turn { keys, fence: &fence, epoch, phase };
+        let door = SetPhase { keys, fence: &fence, epoch, phase };
         let answer = self.wire.ask(&link, door.call(), "turning a bucket").await?;
         door.parse(answer).map(drop).map_err(|error| shelf.told(&keys.bucket(), error))
     }
@@ -131,10 +132,10 @@ impl RedisStock {
         &self,
         bucket: BucketKey,
         requests: &[RequestId],
-    ) -> Result<Vec<Option<Record>>, Error> {
+    ) -> Result<Vec<Option<RequestRecord>>, Error> {
         let shelf = self.shelf(bucket.sku)?;
         let keys = shelf.keys(bucket.bucket)?;
-        let link = self.wire.link(Lane::Results, keys).await?;
+        let link = self.wire.link(ConnectionPurpose::Results, keys).await?;
         let fence = self.wire.fence(&link);
         let mut found = Vec::with_capacity(requests.len());
         for requests in requests.chunks(codes::ITEMS_MAX_USIZE) {
@@ -146,8 +147,8 @@ impl RedisStock {
     }
 }
 
-fn standing_of(record: &Record) -> RequestStanding {
-    RequestStanding {
+fn standing_of(record: &RequestRecord) -> StoredRequest {
+    StoredRequest {
         quantity: record.quantity,
         asked_at_ms: record.placed_at_ms,
         standing: record.standing(),
@@ -163,7 +164,7 @@ impl Stock for RedisStock {
         loader: LoaderToken,
     ) -> Result<Box<dyn Loading>, Error> {
         let shelf = self.know(&sku);
-        Ok(Box::new(loading::Loader::hold(self.wire.clone(), shelf, loader).await?))
+        Ok(Box::new(loading::RedisLoader::hold(self.wire.clone(), shelf, loader).await?))
     }
 
     async fn condition(
@@ -171,8 +172,8 @@ impl Stock for RedisStock {
         sku: &Arc<Sku>,
         phase: Phase,
         epoch: Epoch,
-    ) -> Result<Condition, Error> {
-        look::condition(&self.wire, &self.know(sku), phase, epoch).await
+    ) -> Result<BucketHealth, Error> {
+        poll::condition(&self.wire, &self.know(sku), phase, epoch).await
     }
 
     async fn turn(&self, sku: &Arc<Sku>, phase: Phase, epoch: Epoch) -> Result<(), Error> {
@@ -247,7 +248,7 @@ impl Stock for RedisStock {
     async fn lend(&self, from: BucketKey, to: BucketNo, want: u32) -> Result<Option<Loan>, Error> {
         let shelf = self.shelf(from.sku)?;
         let keys = shelf.keys(from.bucket)?;
-        let link = self.wire.link(Lane::Results, keys).await?;
+        let link = self.wire.link(ConnectionPurpose::Results, keys).await?;
         let fence = self.wire.fence(&link);
         let door = Lend { keys, fence: &fence, to, want };
         let answer = self.wire.ask(&link, door.call(), "lending units").await?;
@@ -259,7 +260,7 @@ impl Stock for RedisStock {
     async fn borrow(&self, from: BucketKey, to: BucketNo, loan: Loan) -> Result<u32, Error> {
         let shelf = self.shelf(from.sku)?;
         let keys = shelf.keys(to)?;
-        let link = self.wire.link(Lane::Results, keys).await?;
+        let link = self.wire.link(ConnectionPurpose::Results, keys).await?;
         let fence = self.wire.fence(&link);
         let door = Borrow { keys, fence: &fence, from: from.bucket, loan };
         let answer = self.wire.ask(&link, door.call(), "borrowing units").await?;
@@ -269,7 +270,7 @@ impl Stock for RedisStock {
         // Crash here [borrowed_not_cleared]: the loan is still on record, and the borrower knows
         // its number: whoever finds it clears it, and adds nothing.
         let keys = shelf.keys(from.bucket)?;
-        let link = self.wire.link(Lane::Results, keys).await?;
+        let link = self.wire.link(ConnectionPurpose::Results, keys).await?;
         let fence = self.wire.fence(&link);
         let door = ClearLoan { keys, fence: &fence, to, no: loan.no };
         let answer = self.wire.ask(&link, door.call(), "clearing a loan").await?;
@@ -280,7 +281,7 @@ impl Stock for RedisStock {
 
     async fn finish_transfers(&self, to: BucketKey) -> Result<u32, Error> {
         let shelf = self.shelf(to.sku)?;
-        let counts = look::all(&self.wire, &shelf).await?;
+        let counts = poll::all(&self.wire, &shelf).await?;
         let mut total = 0;
         for (from, counts) in (0..).map(BucketNo).zip(&counts) {
             for (_, loan) in counts.loans.iter().filter(|(borrower, _)| *borrower == to.bucket) {
@@ -296,7 +297,7 @@ impl Stock for RedisStock {
         bucket: BucketKey,
         request: RequestId,
         buyer: BuyerId,
-    ) -> Result<Option<RequestStanding>, Error> {
+    ) -> Result<Option<StoredRequest>, Error> {
         let found = self.find_in(bucket, &[request]).await?.pop().flatten();
         Ok(found.filter(|record| record.buyer == buyer).as_ref().map(standing_of))
     }
@@ -305,7 +306,7 @@ impl Stock for RedisStock {
         &self,
         bucket: BucketKey,
         request: RequestId,
-    ) -> Result<Option<RequestStanding>, Error> {
+    ) -> Result<Option<StoredRequest>, Error> {
         let found = self.find_in(bucket, &[request]).await?.pop().flatten();
         Ok(found.as_ref().map(standing_of))
     }
@@ -314,7 +315,7 @@ impl Stock for RedisStock {
         &self,
         sku: SkuNo,
         asked: Vec<(RequestId, BuyerId)>,
-    ) -> Result<Vec<Option<Standing>>, Error> {
+    ) -> Result<Vec<Option<RequestStatus>>, Error> {
         let shelf = self.shelf(sku)?;
         let mut by_bucket = vec![Vec::new(); shelf.keys.len()];
         for (at, (request, buyer)) in asked.iter().enumerate() {
@@ -353,7 +354,7 @@ impl Stock for RedisStock {
 
     async fn refresh(&self, sku: SkuNo) -> Result<(), Error> {
         let shelf = self.shelf(sku)?;
-        for (from, to, loan) in look::refresh(&self.wire, &shelf, self.sold_out_refresh).await? {
+        for (from, to, loan) in poll::refresh(&self.wire, &shelf, self.sold_out_refresh).await? {
             let from = BucketKey { sku, bucket: from };
             tracing::warn!(%sku, from = %from.bucket, %to, loan.units, "finishing a transfer");
             self.borrow(from, to, loan).await?;
@@ -370,19 +371,19 @@ impl Stock for RedisStock {
     }
 
     async fn snapshot(&self, bucket: BucketKey) -> Result<BookSnapshot, Error> {
-        look::snapshot(&self.wire, &*self.shelf(bucket.sku)?, bucket.bucket).await
+        poll::snapshot(&self.wire, &*self.shelf(bucket.sku)?, bucket.bucket).await
     }
 
     async fn num_unsettled(&self, sku: SkuNo) -> Result<u64, Error> {
-        look::num_unsettled(&self.wire, &*self.shelf(sku)?).await
+        poll::num_unsettled(&self.wire, &*self.shelf(sku)?).await
     }
 
     async fn facts(&self, sku: SkuNo) -> Result<Option<GateFacts>, Error> {
         let Ok(shelf) = self.shelf(sku) else { return Ok(None) };
         let buckets = (0..shelf.sku.buckets).map(BucketNo);
-        let reading = buckets.map(|bucket| look::snapshot(&self.wire, &shelf, bucket));
+        let reading = buckets.map(|bucket| poll::snapshot(&self.wire, &shelf, bucket));
         match try_join_all(reading).await {
-            Ok(all) => Ok(Some(look::facts(shelf.sku.policy, &all))),
+            Ok(all) => Ok(Some(poll::facts(shelf.sku.policy, &all))),
             Err(Error::NotLoaded(_)) => Ok(None),
             Err(error) => Err(error),
         }

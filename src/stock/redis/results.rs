@@ -3,9 +3,9 @@
 use super::super::{BucketKey, Error};
 use super::RedisStock;
 use crate::domain::{BucketNo, Failure, Order, RequestId, SkuNo};
-use crate::redis_link::Lane;
-use crate::scripts::settle::{Noted, Notes, Refused};
-use crate::scripts::{Release, Settle, codes};
+use crate::redis::scripts::settle::{RefusedRequest, SettleOutcome, SettleOutcomes};
+use crate::redis::scripts::{Release, Settle, codes};
+use crate::redis::transport::ConnectionPurpose;
 
 impl RedisStock {
     /// Records orders of one bucket.
@@ -17,7 +17,7 @@ impl RedisStock {
     ) -> Result<(), Error> {
         let shelf = self.shelf(sku)?;
         let keys = shelf.keys(bucket)?;
-        let link = self.wire.link(Lane::Results, keys).await?;
+        let link = self.wire.link(ConnectionPurpose::Results, keys).await?;
         let fence = self.wire.fence(&link);
         for orders in orders.chunks(codes::ITEMS_MAX_USIZE) {
             let door = Settle { keys, fence: &fence, policy: shelf.sku.policy, orders };
@@ -38,11 +38,11 @@ impl RedisStock {
     ) -> Result<(), Error> {
         let shelf = self.shelf(bucket.sku)?;
         let keys = shelf.keys(bucket.bucket)?;
-        let link = self.wire.link(Lane::Results, keys).await?;
+        let link = self.wire.link(ConnectionPurpose::Results, keys).await?;
         let fence = self.wire.fence(&link);
-        let refused: Vec<Refused> = refused
+        let refused: Vec<RefusedRequest> = refused
             .iter()
-            .map(|failure| Refused {
+            .map(|failure| RefusedRequest {
                 request: failure.request,
                 buyer: failure.buyer,
                 quantity: failure.quantity,
@@ -66,11 +66,11 @@ impl RedisStock {
 fn complain(
     sku: SkuNo,
     bucket: BucketNo,
-    notes: &Notes,
+    notes: &SettleOutcomes,
     request: impl Fn(usize) -> Option<RequestId>,
 ) {
     for (at, noted) in notes.items.iter().enumerate() {
-        if matches!(noted, Noted::Contradicts | Noted::Mismatch) {
+        if matches!(noted, SettleOutcome::Contradicts | SettleOutcome::Mismatch) {
             let request = request(at).map(RequestId::get);
             tracing::error!(%sku, %bucket, request, ?noted, "ledger and bucket contradict");
         }

@@ -11,14 +11,15 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use super::super::{Error, QueuedPage};
-use super::local::Shelf;
-use super::look::{Looked, at, count, damaged};
-use super::wire::Wire;
 use crate::domain::{BucketNo, Epoch, OrderIntent, RequestId, Reservation, Sku, TraceId};
-use crate::redis_link::Lane;
-use crate::scripts::record::Record;
-use crate::scripts::snapshot::Counts;
-use crate::scripts::{self, BucketKeys, Outbox, Queued, intent};
+use crate::redis::scripts;
+use crate::redis::scripts::record::RequestRecord;
+use crate::redis::scripts::snapshot::BucketCounts;
+use crate::redis::scripts::{BucketKeys, OutboxArgs, ReadQueued, intent};
+use crate::redis::transport::ConnectionPurpose;
+use crate::stock::redis::executor::StockExecutor;
+use crate::stock::redis::poll::{PollError, at, count, damaged};
+use crate::stock::redis::sku_cache::SkuCache;
 
 /// Most pages of which one call reads.
 const PAGES_AT_ONCE: u16 = 64;
@@ -29,13 +30,13 @@ const REQUESTS_AT_ONCE: u32 = 6_000;
 
 /// All of one bucket.
 pub(super) async fn all(
-    wire: &Wire,
-    shelf: &Shelf,
+    wire: &StockExecutor,
+    shelf: &SkuCache,
     bucket: BucketNo,
 ) -> Result<Vec<OrderIntent>, Error> {
     match count(wire, shelf.keys(bucket)?, false).await {
         Ok(counts) => of_counted(wire, shelf, bucket, &counts).await,
-        Err(Looked::Script(_, scripts::Error::Fenced | scripts::Error::Corrupt { .. })) => {
+        Err(PollError::Script(_, scripts::Error::Fenced | scripts::Error::Corrupt { .. })) => {
             let kept = kept(wire, shelf.keys(bucket)?).await?;
             with_queued(wire, shelf, bucket, kept).await
         }
@@ -45,10 +46,10 @@ pub(super) async fn all(
 
 /// All of one bucket with these counts.
 pub(super) async fn of_counted(
-    wire: &Wire,
-    shelf: &Shelf,
+    wire: &StockExecutor,
+    shelf: &SkuCache,
     bucket: BucketNo,
-    counts: &Counts,
+    counts: &BucketCounts,
 ) -> Result<Vec<OrderIntent>, Error> {
     let mut intents = Vec::new();
     if counts.num_kept > 0 {
@@ -56,15 +57,15 @@ pub(super) async fn of_counted(
     }
     // Where intents are kept they are complete, unless the tier was another one before.
     let is_complete = match shelf.outbox {
-        Outbox::None => counts.num_queued <= intents.len() as u64,
-        Outbox::List(_) | Outbox::Stream(_) => counts.num_queued == 0,
+        OutboxArgs::None => counts.num_queued <= intents.len() as u64,
+        OutboxArgs::List(_) | OutboxArgs::Stream(_) => counts.num_queued == 0,
     };
     if is_complete { Ok(intents) } else { with_queued(wire, shelf, bucket, intents).await }
 }
 
 /// The intents that are kept by request id.
-async fn kept(wire: &Wire, keys: &BucketKeys) -> Result<Vec<OrderIntent>, Error> {
-    let link = wire.link(Lane::Results, keys).await?;
+async fn kept(wire: &StockExecutor, keys: &BucketKeys) -> Result<Vec<OrderIntent>, Error> {
+    let link = wire.link(ConnectionPurpose::Results, keys).await?;
     let request = redis::cmd("HVALS").arg(keys.unsettled()).to_owned();
     let answers = wire.send(&link, &[request], "reading unsettled requests").await;
     let answers = answers.map_err(|error| at(&keys.unsettled(), error))?;
@@ -84,8 +85,8 @@ async fn kept(wire: &Wire, keys: &BucketKeys) -> Result<Vec<OrderIntent>, Error>
 
 /// Adds what is queued and not among these intents.
 async fn with_queued(
-    wire: &Wire,
-    shelf: &Shelf,
+    wire: &StockExecutor,
+    shelf: &SkuCache,
     bucket: BucketNo,
     mut intents: Vec<OrderIntent>,
 ) -> Result<Vec<OrderIntent>, Error> {
@@ -105,8 +106,8 @@ async fn with_queued(
 
 /// What is queued on the pages from this one on; where one is damaged, on the others.
 pub(super) async fn page(
-    wire: &Wire,
-    shelf: &Shelf,
+    wire: &StockExecutor,
+    shelf: &SkuCache,
     bucket: BucketNo,
     first: u16,
 ) -> Result<QueuedPage, Error> {
@@ -129,16 +130,16 @@ pub(super) async fn page(
 
 /// Adds what is queued on these pages, or nothing if one of them is damaged.
 async fn read(
-    wire: &Wire,
-    shelf: &Shelf,
+    wire: &StockExecutor,
+    shelf: &SkuCache,
     bucket: BucketNo,
     pages: Range<u16>,
     to: &mut QueuedPage,
 ) -> Result<Result<(), Error>, Error> {
     let keys = shelf.keys(bucket)?;
-    let link = wire.link(Lane::Results, keys).await?;
+    let link = wire.link(ConnectionPurpose::Results, keys).await?;
     let fence = wire.fence(&link);
-    let door = Queued { keys, fence: &fence, pages };
+    let door = ReadQueued { keys, fence: &fence, pages };
     let answer = wire.ask(&link, door.call(), "reading queued requests").await;
     let found = answer
         .and_then(|answer| door.parse(answer).map_err(|error| shelf.told(&keys.bucket(), error)));
@@ -173,7 +174,7 @@ fn anew(
     bucket: BucketNo,
     epoch: Epoch,
     request: RequestId,
-    record: &Record,
+    record: &RequestRecord,
 ) -> OrderIntent {
     let asked = Reservation {
         request,
@@ -189,7 +190,7 @@ fn anew(
 }
 
 /// It must not hold up the others; it stays where it is, for whoever can read it.
-pub(super) fn unreadable(key: &str, error: scripts::record::Broken) {
+pub(super) fn unreadable(key: &str, error: scripts::record::BrokenRecord) {
     tracing::error!(
         key,
         %error,

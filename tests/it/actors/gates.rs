@@ -7,7 +7,7 @@ use std::sync::Arc;
 use floodgate::config::{Settings, Tier};
 use floodgate::db::Ledger;
 use floodgate::domain::{BucketNo, BuyerId, OrderState, Phase, Policy, Refusal, RequestId};
-use floodgate::messages::Answer;
+use floodgate::messages::BuyAnswer;
 use floodgate::stock::BucketKey;
 use futures_util::future::join_all;
 
@@ -68,13 +68,13 @@ fn where_gates_count(test: impl AsyncFn(Tier)) {
     });
 }
 
-fn placed(quantity: u32, replayed: bool) -> Answer {
+fn placed(quantity: u32, replayed: bool) -> BuyAnswer {
     let state = OrderState::PendingPayment;
-    Answer::Placed { quantity, placed_at_ms: START_MS, state, replayed }
+    BuyAnswer::Placed { quantity, placed_at_ms: START_MS, state, replayed }
 }
 
-fn refused(refusal: Refusal) -> Answer {
-    Answer::Refused { refusal, replayed: false }
+fn refused(refusal: Refusal) -> BuyAnswer {
+    BuyAnswer::Refused { refusal, replayed: false }
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn a_refusal_of_the_ledger_is_recorded_and_the_units_come_back_once() {
         let first = RequestId::new(99).unwrap();
         let refusal = Refusal::AlreadyPurchased { first };
         assert_eq!(rig.buy_as(7, 1, 1).await, refused(refusal));
-        assert_eq!(rig.buy_as(7, 1, 1).await, Answer::Refused { refusal, replayed: true });
+        assert_eq!(rig.buy_as(7, 1, 1).await, BuyAnswer::Refused { refusal, replayed: true });
         assert_eq!(rig.free().await, [5]);
         let failure = rig.backends.ledger.failure(RequestId::new(7).unwrap()).await.unwrap();
         assert_eq!(failure.unwrap().reason, refusal);
@@ -243,7 +243,7 @@ fn a_gate_without_a_free_permit_says_busy_and_takes_nothing() {
         let num_busy = Cell::new(0);
         let asking = (1..=10).map(async |buyer| {
             let answer = rig.buy(buyer).await;
-            num_busy.set(num_busy.get() + u32::from(answer == Answer::Busy));
+            num_busy.set(num_busy.get() + u32::from(answer == BuyAnswer::Busy));
             if num_busy.get() == 8 {
                 ledger.set(Fault::None);
             }
@@ -252,7 +252,7 @@ fn a_gate_without_a_free_permit_says_busy_and_takes_nothing() {
         let answers = join_all(asking).await;
         let placed = answers.iter().filter(|answer| is_placed(answer)).count();
         assert_eq!(placed, 2);
-        assert_eq!(answers.iter().filter(|answer| **answer == Answer::Busy).count(), 8);
+        assert_eq!(answers.iter().filter(|answer| **answer == BuyAnswer::Busy).count(), 8);
         assert!(is_placed(&rig.buy(11).await), "permits come back");
         rig.assert_holds().await;
     });

@@ -5,16 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use floodgate::actors::GateHandle;
-use floodgate::actors::gate_directory::GateDirectory;
-use floodgate::actors::gate_handle::AskLimits;
-use floodgate::catalog::Catalog;
-use floodgate::clock::ManualClock;
+use floodgate::actors::stock_gate::directory::GateDirectory;
+use floodgate::actors::stock_gate::handle::AttemptLimits;
 use floodgate::config::Tier;
 use floodgate::db::Ledger;
 use floodgate::domain::{
-    BucketNo, BuyerId, Counting, Outcome, Phase, Refusal, RequestId, Reservation, Sale, Standing,
+    BucketNo, BuyerId, Counting, Phase, PlaceOutcome, Refusal, RequestId, RequestStatus,
+    Reservation, Sale,
 };
-use floodgate::messages::Answer;
+use floodgate::messages::BuyAnswer;
+use floodgate::runtime::clock::ManualClock;
+use floodgate::services::catalog::Catalog;
 use floodgate::stock::{BucketKey, Error, MemoryStock, Stock};
 use floodgate::tier::Backends;
 use futures_util::future::join_all;
@@ -30,8 +31,8 @@ use crate::support::wait::until;
 pub const OFFER: Offer = Offer { policy: ONE_PER_BUYER, stock: 100, buckets: 2 };
 
 /// What a buyer hears while the ledger has not decided.
-fn undecided(tier: Tier, replayed: bool) -> Answer {
-    if tier == Tier::Ledger { Answer::Unknown } else { Answer::Queued { replayed } }
+fn undecided(tier: Tier, replayed: bool) -> BuyAnswer {
+    if tier == Tier::Ledger { BuyAnswer::Unknown } else { BuyAnswer::Queued { replayed } }
 }
 
 pub struct Failing {
@@ -48,7 +49,7 @@ impl Failing {
         settings.consumer.attempts_max = 2;
         settings.consumer.retry_backoff_min_ms = 1;
         settings.consumer.retry_backoff_max_ms = 5;
-        settings.gate.sweep_every_ms = 20;
+        settings.gate.resubmit_every_ms = 20;
         settings.http.answer_deadline_ms = 60_000;
         let mut backends = Backends::embedded(tier, ledger.clone(), &(clock.clone() as _));
         let stock = Arc::new(FaultyStock::new(backends.stock));
@@ -60,7 +61,7 @@ impl Failing {
         Self { rig, ledger, stock }
     }
 
-    pub async fn find(&self, ask: &Reservation) -> Option<Standing> {
+    pub async fn find(&self, ask: &Reservation) -> Option<RequestStatus> {
         let found = self.stock.find(key_of(ask), ask.request).await.unwrap();
         found.map(|request| request.standing)
     }
@@ -130,20 +131,20 @@ async fn kept_by(tier: Tier, in_doubt: bool) {
     assert_eq!(answers, [undecided(tier, false); 20], "{tier:?}, in doubt: {in_doubt}");
     for buyer in &buyers {
         let standing = it.find(&it.rig.ask(*buyer, *buyer, 1)).await;
-        assert_eq!(standing, Some(Standing::Queued), "{buyer}");
+        assert_eq!(standing, Some(RequestStatus::Queued), "{buyer}");
     }
     if tier == Tier::Memory {
         assert_eq!(it.left().await, before - 20, "no unit comes back");
     }
     // `busy` is said of what was not taken.
-    assert_eq!(it.rig.buy_as(41, 41, 1).await, Answer::Busy);
+    assert_eq!(it.rig.buy_as(41, 41, 1).await, BuyAnswer::Busy);
     assert_eq!(it.find(&it.rig.ask(41, 41, 1)).await, None);
 
     it.ledger.set(Fault::None);
     assert_eq!(it.drained().await, 20, "each once");
     for buyer in buyers {
         let again = it.rig.buy_as(buyer, buyer, 1).await;
-        assert!(matches!(again, Answer::Placed { replayed: true, .. }), "{again:?}");
+        assert!(matches!(again, BuyAnswer::Placed { replayed: true, .. }), "{again:?}");
     }
 }
 
@@ -168,7 +169,8 @@ fn an_undecided_request_withholds_no_outcome_of_its_submission() {
         it.ledger.set(Fault::RecordsNothing);
         let intents = [1, 2, 3].map(|no| it.rig.ask(no, no, 1).intent(&sku));
         let outcomes = it.rig.actors.orders().place(intents.to_vec()).await;
-        let is_placed = |outcome: &Option<Outcome>| matches!(outcome, Some(Outcome::Placed(_)));
+        let is_placed =
+            |outcome: &Option<PlaceOutcome>| matches!(outcome, Some(PlaceOutcome::Placed(_)));
         assert_eq!(outcomes[0], None, "a refusal that is not on record");
         assert!(outcomes[1..].iter().all(is_placed), "{outcomes:?}");
     });
@@ -199,15 +201,15 @@ fn a_refusal_that_cannot_be_recorded_gives_nothing_back() {
             answer = &mut first => panic!("nobody knows yet: {answer:?}"),
             () = until("several tries", async || (it.ledger.num_refused() > 3).then_some(())) => {}
         }
-        assert_eq!(it.find(&it.rig.ask(1, 1, 1)).await, Some(Standing::Queued));
+        assert_eq!(it.find(&it.rig.ask(1, 1, 1)).await, Some(RequestStatus::Queued));
         assert_eq!(it.left().await, 97, "no unit comes back");
         assert_eq!(it.ledger.failure(RequestId::new(1).unwrap()).await.unwrap(), None);
 
         it.ledger.set(Fault::None);
         let refusal = Refusal::AlreadyPurchased { first: RequestId::new(99).unwrap() };
-        assert_eq!(first.await, Answer::Refused { refusal, replayed: false });
+        assert_eq!(first.await, BuyAnswer::Refused { refusal, replayed: false });
         assert_eq!(it.left().await, 98, "and now it does, once");
-        assert_eq!(it.rig.buy_as(1, 1, 1).await, Answer::Refused { refusal, replayed: true });
+        assert_eq!(it.rig.buy_as(1, 1, 1).await, BuyAnswer::Refused { refusal, replayed: true });
     });
 }
 
@@ -222,9 +224,9 @@ fn a_repeat_reads_where_its_request_stands_while_the_ledger_is_down() {
             assert!(it.rig.actors.breaker().is_open());
 
             let ordered = it.rig.buy_as(1, 1, 1).await;
-            assert!(matches!(ordered, Answer::Placed { replayed: true, .. }), "{ordered:?}");
+            assert!(matches!(ordered, BuyAnswer::Placed { replayed: true, .. }), "{ordered:?}");
             assert_eq!(it.rig.buy_as(2, 2, 1).await, undecided(tier, true), "{tier:?}");
-            assert_eq!(it.rig.buy_as(3, 3, 1).await, Answer::Busy, "nothing is taken");
+            assert_eq!(it.rig.buy_as(3, 3, 1).await, BuyAnswer::Busy, "nothing is taken");
             assert_eq!(it.find(&it.rig.ask(3, 3, 1)).await, None);
         });
     }
@@ -236,16 +238,16 @@ fn what_a_ledger_that_counts_did_not_decide_was_not_promised() {
     in_system(async {
         let it = Failing::open(Tier::Ledger, Offer { stock: 1, ..OFFER }).await;
         it.ledger.set(Fault::Down);
-        assert_eq!(it.rig.buy_as(1, 1, 1).await, Answer::Unknown);
-        assert_eq!(it.rig.buy_as(1, 1, 1).await, Answer::Unknown, "the breaker is open");
+        assert_eq!(it.rig.buy_as(1, 1, 1).await, BuyAnswer::Unknown);
+        assert_eq!(it.rig.buy_as(1, 1, 1).await, BuyAnswer::Unknown, "the breaker is open");
         it.ledger.set(Fault::None);
 
         // Another buyer is first at the ledger. The clock stands still: no sweep asks again.
         let sku = &it.rig.catalog.sale("sale").unwrap().skus[0];
         let last = it.rig.ask(9, 9, 1).intent(sku);
         let outcomes = it.rig.actors.orders().place(vec![last]).await;
-        assert!(matches!(outcomes[..], [Some(Outcome::Placed(_))]), "{outcomes:?}");
-        let refused = Answer::Refused { refusal: Refusal::SoldOut, replayed: false };
+        assert!(matches!(outcomes[..], [Some(PlaceOutcome::Placed(_))]), "{outcomes:?}");
+        let refused = BuyAnswer::Refused { refusal: Refusal::SoldOut, replayed: false };
         assert_eq!(it.rig.buy_as(1, 1, 1).await, refused, "and not as if it stood on record");
         assert_eq!(it.find(&it.rig.ask(1, 1, 1)).await, None);
     });
@@ -284,7 +286,7 @@ fn nobody_hears_busy_of_a_question_that_a_gate_crashed_with() {
             it.stock.set(StockFault::KillsAndLeaves);
         };
         let (answer, ()) = tokio::join!(it.rig.buy_as(7, 7, 1), crashing);
-        assert_eq!(answer, Answer::Unknown, "it was accepted");
+        assert_eq!(answer, BuyAnswer::Unknown, "it was accepted");
         it.stock.set(StockFault::None);
         it.ledger.set(Fault::None);
         assert_eq!(it.drained().await, 1);
@@ -303,7 +305,7 @@ fn units_of_a_loan_whose_answer_was_lost_are_sold() {
             assert!(is_placed(&answer), "units on their way are not sold out: {answer:?}");
         }
         assert_eq!(it.rig.free().await, [0, 0]);
-        let none = Answer::Refused { refusal: Refusal::SoldOut, replayed: false };
+        let none = BuyAnswer::Refused { refusal: Refusal::SoldOut, replayed: false };
         assert_eq!(it.rig.buy_as(11, borrower, 1).await, none);
         it.rig.assert_holds().await;
     });
@@ -317,7 +319,7 @@ fn home_of(buyer: u64) -> BucketNo {
 fn without_gates(sale: &Sale, phase: Phase, stock: Arc<dyn Stock>) -> (GateHandle, Arc<Catalog>) {
     let catalog = Arc::new(Catalog::default());
     catalog.put(&Sale { phase, ..sale.clone() });
-    let limits = AskLimits { deadline: Duration::from_secs(60), attempts_max: 3 };
+    let limits = AttemptLimits { deadline: Duration::from_secs(60), attempts_max: 3 };
     let gates = GateHandle::new(catalog.clone(), Arc::new(GateDirectory::default()), stock, limits);
     (gates, catalog)
 }
@@ -336,9 +338,9 @@ fn a_process_without_gates_denies_nothing() {
             let listed = catalog.sale("sale").unwrap();
             let sku = listed.sku("sku").unwrap();
             assert_eq!(gates.refuse(&listed, &ask, START_MS).await, Ok(None), "{phase:?}");
-            assert_eq!(gates.buy(ask).await, Answer::Busy);
+            assert_eq!(gates.buy(ask).await, BuyAnswer::Busy);
             let known = gates.standing(sku, ask.request, ask.buyer).await.unwrap().unwrap();
-            assert!(matches!(known.standing, Standing::Ordered { .. }), "{known:?}");
+            assert!(matches!(known.standing, RequestStatus::Ordered { .. }), "{known:?}");
 
             // It can read none. Of a draft there are none.
             let empty = Arc::new(MemoryStock::new(Counting::Here));

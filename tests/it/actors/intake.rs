@@ -8,7 +8,7 @@ use floodgate::db::Ledger;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::domain::{OrderIntent, Refusal, RequestId, TraceId};
 use floodgate::messages::Quiet;
-use floodgate::scripts::intent::{INTENT_BYTES, pack};
+use floodgate::redis::scripts::intent::{INTENT_BYTES, pack};
 use tokio::sync::oneshot;
 
 use crate::support::fake_broker::Says;
@@ -34,10 +34,10 @@ fn what_is_delivered_becomes_orders_and_is_acknowledged() {
         rig.assert_orders(1..=100).await;
         assert_eq!(rig.broker.num_deliveries(), 20, "none came twice");
         assert!(rig.broker.published().is_empty());
-        assert_eq!(rig.metric("floodgate_intake_deliveries_total"), 20);
-        assert_eq!(rig.metric("floodgate_intake_redelivered_total"), 0);
-        assert_eq!(rig.metric("floodgate_landing_seconds_count"), 100);
-        assert_eq!(rig.metric("floodgate_intake_in_hand{queue=\"0\"}"), 0);
+        assert_eq!(rig.metric("floodgate_consumer_deliveries_total"), 20);
+        assert_eq!(rig.metric("floodgate_consumer_redelivered_total"), 0);
+        assert_eq!(rig.metric("floodgate_placement_seconds_count"), 100);
+        assert_eq!(rig.metric("floodgate_consumer_in_flight{queue=\"0\"}"), 0);
     });
 }
 
@@ -117,9 +117,9 @@ fn one_bad_order_among_good_ones_is_a_dead_letter_alone() {
         assert_eq!(&broken.body[..], &body[2 * INTENT_BYTES..3 * INTENT_BYTES]);
         let reason = broken.headers.reason.as_deref().unwrap();
         assert_eq!(reason, "an intent: an unknown version");
-        assert_eq!(rig.metric("floodgate_intake_poison_total{reason=\"content\"}"), 1);
-        assert_eq!(rig.metric("floodgate_intake_poison_total{reason=\"intent\"}"), 1);
-        assert_eq!(rig.metric("floodgate_intake_dead_total"), 2);
+        assert_eq!(rig.metric("floodgate_consumer_poison_total{reason=\"content\"}"), 1);
+        assert_eq!(rig.metric("floodgate_consumer_poison_total{reason=\"intent\"}"), 1);
+        assert_eq!(rig.metric("floodgate_consumer_dead_letters_total"), 2);
     });
 }
 
@@ -133,7 +133,7 @@ fn an_unknown_sku_is_looked_up_once_before_it_is_poison() {
         rig.until_empty().await;
         assert_eq!(rig.refreshed.load(std::sync::atomic::Ordering::SeqCst), 1);
         assert_eq!(rig.broker.dead().len(), 1);
-        assert_eq!(rig.metric("floodgate_intake_poison_total{reason=\"sku\"}"), 1);
+        assert_eq!(rig.metric("floodgate_consumer_poison_total{reason=\"sku\"}"), 1);
     });
 }
 
@@ -240,7 +240,7 @@ fn an_old_subscription_acknowledges_nothing_of_the_next_one() {
         rig.broker.replay();
         rig.until_empty().await;
         rig.assert_orders(1..=3).await;
-        assert_eq!(rig.metric("floodgate_intake_redelivered_total"), 3);
+        assert_eq!(rig.metric("floodgate_consumer_redelivered_total"), 3);
     });
 }
 

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use floodgate::config::Tier;
-use floodgate::db::Class;
+use floodgate::db::ErrorClass;
 use floodgate::domain::RequestId;
-use floodgate::scripts::intent::pack;
+use floodgate::redis::scripts::intent::pack;
 
 use crate::support::fake_broker::Says;
 use crate::support::faulty_ledger::Fault;
@@ -55,7 +55,7 @@ fn an_answer_that_is_lost_is_asked_for_again() {
 /// Whatever it says, listed or not: no order has failed, and everything is written afterwards.
 #[test]
 fn a_ledger_that_refuses_every_write_costs_no_order_an_attempt() {
-    for class in [Class::Bug, Class::Retry, Class::Unknown, Class::Down] {
+    for class in [ErrorClass::Bug, ErrorClass::Retry, ErrorClass::Unknown, ErrorClass::Down] {
         in_system(async {
             let rig = IntakeRig::open().await;
             rig.put_each(1..=1).await;
@@ -72,7 +72,7 @@ fn a_ledger_that_refuses_every_write_costs_no_order_an_attempt() {
             })
             .await;
             assert_eq!((rig.broker.num_unacknowledged(), rig.broker.num_tried()), (16, 0));
-            assert_eq!(rig.metric("floodgate_intake_retries_total"), 0, "{class:?}");
+            assert_eq!(rig.metric("floodgate_consumer_retries_total"), 0, "{class:?}");
             rig.ledger.set(Fault::None);
             rig.until_empty().await;
             rig.assert_orders(1..=60).await;
@@ -84,7 +84,7 @@ fn a_ledger_that_refuses_every_write_costs_no_order_an_attempt() {
 /// The same where one order is all there is: that it could be read is no evidence.
 #[test]
 fn a_single_order_is_held_while_the_ledger_refuses_every_write() {
-    for class in [Class::Bug, Class::Unknown] {
+    for class in [ErrorClass::Bug, ErrorClass::Unknown] {
         in_system(async {
             let rig = IntakeRig::open().await;
             rig.put_each(1..=1).await;
@@ -116,7 +116,7 @@ fn an_order_that_fails_while_the_ledger_commits_others_is_tried_again_and_dies()
         assert_eq!((&dead[0].body[..], dead[0].headers.attempts), (&pack(&intents[2])[..], 2));
         let reason = dead[0].headers.reason.as_deref().unwrap();
         assert!(reason.contains("2 times") && reason.contains("on purpose"), "{reason}");
-        assert_eq!(rig.metric("floodgate_intake_retries_total"), 1);
+        assert_eq!(rig.metric("floodgate_consumer_retries_total"), 1);
         assert_eq!(rig.broker.num_deliveries(), 5, "none came twice");
         // What an operator sends back is taken.
         rig.ledger.set(Fault::None);
@@ -137,7 +137,7 @@ fn an_order_that_is_repaired_in_time_is_written() {
         rig.ledger.set(Fault::Refuses(request(2)));
         rig.put_each(2..=2).await;
         until("a counted failure", || async {
-            (rig.metric("floodgate_intake_retries_total") > 0).then_some(())
+            (rig.metric("floodgate_consumer_retries_total") > 0).then_some(())
         })
         .await;
         rig.ledger.set(Fault::None);
@@ -211,7 +211,7 @@ fn an_order_that_kills_the_consumer_is_found_and_the_others_are_written() {
         let dead = rig.broker.dead();
         assert_eq!((dead.len(), dead[0].headers.message_id.as_str()), (1, "3-1"));
         let reports = rig.rig.actors.supervisor().report();
-        let consumer = reports.iter().find(|it| it.kind == "order_consumer").unwrap();
+        let consumer = reports.iter().find(|it| it.kind == "ledger_writer").unwrap();
         assert!(consumer.panics <= 5, "{} restarts, the budget is 5", consumer.panics);
     });
 }
@@ -232,7 +232,7 @@ fn what_came_often_is_alone_in_its_transaction() {
         rig.until_empty().await;
         rig.assert_orders(1..=9).await;
         assert!(rig.ledger.batches().contains(&vec![5]), "{:?}", rig.ledger.batches());
-        assert!(rig.metric("floodgate_intake_redelivered_total") >= 1);
+        assert!(rig.metric("floodgate_consumer_redelivered_total") >= 1);
     });
 }
 
@@ -280,7 +280,7 @@ fn a_subscription_that_was_forgotten_is_given_up() {
 /// C22: a step in twenty of the intake or the consumer panics, and nothing is lost or doubled.
 #[test]
 fn panics_lose_nothing_and_double_nothing() {
-    for kind in ["order_intake", "order_consumer"] {
+    for kind in ["order_consumer", "ledger_writer"] {
         in_system(async {
             let mut settings = quick();
             assert_eq!(settings.tier, Tier::Memory);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use floodgate::clock::Clock;
+use floodgate::runtime::clock::Clock;
 
 use crate::support::faulty_ledger::Fault;
 use crate::support::intake::{IntakeRig, quick};
@@ -67,7 +67,7 @@ fn without_a_subscription_nothing_is_announced() {
         rig.broker.end_subscription();
         let steps = || {
             let reports = rig.rig.actors.supervisor().report();
-            reports.iter().filter(|r| r.kind == "order_intake").map(|r| r.steps).sum::<u64>()
+            reports.iter().filter(|r| r.kind == "order_consumer").map(|r| r.steps).sum::<u64>()
         };
         let before = steps();
         until("the end of the subscription", || async { (steps() > before).then_some(()) }).await;

@@ -5,10 +5,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use floodgate::broker::{Headers, Message, Reach, Route};
+use floodgate::broker::{BrokerStatus, Headers, Message, Route};
 use floodgate::db::Ledger;
-use floodgate::dead_letters::{DeadLetterDesk, DeskError, Done};
-use floodgate::domain::{Counting, LetterNo, LetterOrigin, LetterState, RequestId};
+use floodgate::domain::{Counting, DeadLetterNo, DeadLetterOrigin, DeadLetterState, RequestId};
+use floodgate::services::dead_letters::{DeadLetterError, DeadLetterService, VerbOutcome};
 use floodgate::stock::MemoryStock;
 
 use crate::support::faulty_ledger::Fault;
@@ -44,17 +44,17 @@ fn what_dies_in_the_broker_is_kept_with_its_bytes_and_why() {
         let letters = office.until_letters(3).await;
 
         let of = |origin| letters.iter().filter(move |whole| whole.letter.origin == origin);
-        let by_consumer: Vec<_> = of(LetterOrigin::Consumer).collect();
+        let by_consumer: Vec<_> = of(DeadLetterOrigin::Consumer).collect();
         let ours = by_consumer.iter().find(|whole| numbers(whole) == [7, 8]).unwrap();
         assert_eq!(ours.letter.reason, "no such SKU");
         assert_eq!(ours.body, office.body(&[7, 8]));
         let theirs = by_consumer.iter().find(|whole| numbers(whole).is_empty()).unwrap();
         assert_eq!(theirs.body, b"\xff\0hello");
-        let by_broker = of(LetterOrigin::Broker).next().unwrap();
+        let by_broker = of(DeadLetterOrigin::Broker).next().unwrap();
         assert_eq!(numbers(by_broker), [9]);
         assert!(by_broker.letter.reason.contains("delivered too often"), "{by_broker:?}");
         until_empty(&office, "dead").await;
-        let kept = "floodgate_dead_letters_kept_total{origin=\"consumer\"}";
+        let kept = "floodgate_dead_letters_stored_total{origin=\"consumer\"}";
         assert!((keeper.metric(kept) - 2.0).abs() < 0.5);
         let open = "floodgate_dead_letters{state=\"open\"}";
         until("the gauge", || async { (keeper.metric(open) > 2.5).then_some(()) }).await;
@@ -70,7 +70,7 @@ fn what_relays_gave_up_is_collected_from_every_bucket() {
         (1..=many).for_each(|request| office.bury(&[request]));
         let _keeper = office.keeper();
         let letters = office.until_letters(usize::try_from(many).unwrap()).await;
-        assert!(letters.iter().all(|whole| whole.letter.origin == LetterOrigin::Relay));
+        assert!(letters.iter().all(|whole| whole.letter.origin == DeadLetterOrigin::Relay));
         assert!(letters.iter().all(|whole| whole.letter.attempts == 10));
         let store = &office.world.store;
         until("collected entries", || async { store.dead().is_empty().then_some(()) }).await;
@@ -161,7 +161,7 @@ fn panics_lose_no_letter() {
 }
 
 /// An office with one letter of these requests, whose SKU is really on offer.
-async fn with_letter(requests: &[u64]) -> (Office, DeadLetterDesk, LetterNo) {
+async fn with_letter(requests: &[u64]) -> (Office, DeadLetterService, DeadLetterNo) {
     let office = Office::new();
     let keeper = office.keeper();
     office.publish(vec![office.dead(requests, "why")]).await;
@@ -177,18 +177,18 @@ fn a_replayed_letter_is_in_its_order_queue_and_marked() {
     in_system(async {
         let (office, desk, no) = with_letter(&[1, 2]).await;
         let (done, letter) = desk.replay(no).await.unwrap();
-        assert_eq!((done, letter.state), (Done::Published, LetterState::Replayed));
+        assert_eq!((done, letter.state), (VerbOutcome::Published, DeadLetterState::Replayed));
         let waiting = office.broker.waiting("orders.0");
         assert_eq!(waiting.len(), 1);
         assert_eq!(waiting[0].1, office.body(&[1, 2]));
         assert_eq!((waiting[0].0.attempts, &waiting[0].0.reason), (0, &None));
 
         let (done, _) = desk.replay(no).await.unwrap();
-        assert_eq!(done, Done::Already);
+        assert_eq!(done, VerbOutcome::Already);
         assert_eq!(office.broker.waiting("orders.0").len(), 1);
-        assert!(matches!(desk.park(no, None).await, Err(DeskError::Replayed)));
-        let unknown = desk.replay(LetterNo(999)).await;
-        assert!(matches!(unknown, Err(DeskError::Unknown(LetterNo(999)))));
+        assert!(matches!(desk.park(no, None).await, Err(DeadLetterError::Replayed)));
+        let unknown = desk.replay(DeadLetterNo(999)).await;
+        assert!(matches!(unknown, Err(DeadLetterError::Unknown(DeadLetterNo(999)))));
     });
 }
 
@@ -197,14 +197,14 @@ fn a_letter_is_marked_only_after_the_broker_confirmed_it() {
     in_system(async {
         let (office, desk, no) = with_letter(&[1]).await;
         office.broker.nack_next(1);
-        assert!(matches!(desk.replay(no).await, Err(DeskError::NotTaken { .. })));
+        assert!(matches!(desk.replay(no).await, Err(DeadLetterError::NotTaken { .. })));
         office.broker.lose_confirms(1);
-        assert!(matches!(desk.replay(no).await, Err(DeskError::NotConfirmed { .. })));
-        office.broker.set_reach(Reach::Down);
-        assert!(matches!(desk.replay(no).await, Err(DeskError::NotTaken { .. })));
-        assert_eq!(letter_of(&office, 1).await.state, LetterState::Open);
-        office.broker.set_reach(Reach::Up);
-        assert_eq!(desk.replay(no).await.unwrap().0, Done::Published);
+        assert!(matches!(desk.replay(no).await, Err(DeadLetterError::NotConfirmed { .. })));
+        office.broker.set_reach(BrokerStatus::Down);
+        assert!(matches!(desk.replay(no).await, Err(DeadLetterError::NotTaken { .. })));
+        assert_eq!(letter_of(&office, 1).await.state, DeadLetterState::Open);
+        office.broker.set_reach(BrokerStatus::Up);
+        assert_eq!(desk.replay(no).await.unwrap().0, VerbOutcome::Published);
     });
 }
 
@@ -221,19 +221,19 @@ fn a_letter_whose_requests_have_ended_is_resolved_without_publishing() {
         place(1).await;
         // One of them is still without an end: a copy more of the other does no harm.
         let (done, _) = desk.replay(no).await.unwrap();
-        assert_eq!(done, Done::Published);
+        assert_eq!(done, VerbOutcome::Published);
         place(2).await;
         ledger.keep_dead_letters(vec![], 0).await.unwrap();
         let again = office.keeper();
         office.publish(vec![office.dead(&[1, 2], "again")]).await;
         until("the letter to be open again", || async {
-            (letter_of(&office, 1).await.state == LetterState::Open).then_some(())
+            (letter_of(&office, 1).await.state == DeadLetterState::Open).then_some(())
         })
         .await;
         again.kill().await;
         assert_eq!(letter_of(&office, 1).await.reason, "again");
         let (done, letter) = desk.replay(no).await.unwrap();
-        assert_eq!((done, letter.state), (Done::Resolved, LetterState::Replayed));
+        assert_eq!((done, letter.state), (VerbOutcome::Resolved, DeadLetterState::Replayed));
         assert_eq!(office.broker.waiting("orders.0").len(), 1);
     });
 }
@@ -249,19 +249,19 @@ fn a_letter_that_dies_again_while_it_is_replayed_stays_open() {
         let die = async {
             // Confirmed and dead again, before the desk hears of the confirmation: the desk has
             // read the letter, and waits for the broker.
-            let again = floodgate::domain::NewLetter { ..sealed_again(&office).await };
+            let again = floodgate::domain::NewDeadLetter { ..sealed_again(&office).await };
             office.world.ledger.keep_dead_letters(vec![again], 0).await.unwrap();
             office.broker.hold(false);
         };
         let ((done, letter), ()) = tokio::join!(replay, die);
-        assert_eq!((done, letter.state), (Done::Published, LetterState::Open));
-        assert_eq!(letter_of(&office, 1).await.state, LetterState::Open);
+        assert_eq!((done, letter.state), (VerbOutcome::Published, DeadLetterState::Open));
+        assert_eq!(letter_of(&office, 1).await.state, DeadLetterState::Open);
         drop(keeper);
     });
 }
 
 /// The same letter, as a keeper would bring it once more.
-async fn sealed_again(office: &Office) -> floodgate::domain::NewLetter {
+async fn sealed_again(office: &Office) -> floodgate::domain::NewDeadLetter {
     let message = office.dead(&[1], "died again");
     let delivery = floodgate::broker::Delivery {
         tag: 1,
@@ -270,31 +270,35 @@ async fn sealed_again(office: &Office) -> floodgate::domain::NewLetter {
         num_before: 0,
         body: message.body,
     };
-    floodgate::dead_letters::seal::of_dead(&delivery, crate::support::relays::INSTALLATION, 0)
+    floodgate::services::dead_letters::headers::of_dead(
+        &delivery,
+        crate::support::relays::INSTALLATION,
+        0,
+    )
 }
 
 #[test]
 fn a_letter_that_is_cut_or_foreign_cannot_be_replayed_and_can_be_parked() {
     in_system(async {
         let office = Office::new();
-        let cut = floodgate::domain::NewLetter { body_bytes: 5_000_000, ..letter(&[1]) };
+        let cut = floodgate::domain::NewDeadLetter { body_bytes: 5_000_000, ..letter(&[1]) };
         let ledger: Arc<dyn Ledger> = office.world.ledger.clone();
         ledger.keep_dead_letters(vec![cut, letter(&[2])], 0).await.unwrap();
         let desk = office.desk();
         for (request, why) in [(1, "only the first 8 of its 5000000"), (2, "no content type")] {
             let no = letter_of(&office, request).await.no;
             let error = desk.replay(no).await.unwrap_err();
-            assert!(matches!(error, DeskError::NotReplayable { .. }), "{error}");
+            assert!(matches!(error, DeadLetterError::NotReplayable { .. }), "{error}");
             assert!(error.to_string().contains(why), "{error}");
             let (done, letter) = desk.park(no, Some("by hand")).await.unwrap();
-            assert_eq!((done, letter.state), (Done::Parked, LetterState::Parked));
+            assert_eq!((done, letter.state), (VerbOutcome::Parked, DeadLetterState::Parked));
             assert_eq!(letter.note.as_deref(), Some("by hand"));
-            assert_eq!(desk.park(no, None).await.unwrap().0, Done::Already);
-            assert_eq!(desk.park(no, Some("other")).await.unwrap().0, Done::Parked);
+            assert_eq!(desk.park(no, None).await.unwrap().0, VerbOutcome::Already);
+            assert_eq!(desk.park(no, Some("other")).await.unwrap().0, VerbOutcome::Parked);
         }
         let stock = Arc::new(MemoryStock::new(Counting::Here));
-        let without = DeadLetterDesk::new(ledger, stock, office.world.clock.clone(), None, 1);
+        let without = DeadLetterService::new(ledger, stock, office.world.clock.clone(), None, 1);
         let no = letter_of(&office, 1).await.no;
-        assert!(matches!(without.replay(no).await, Err(DeskError::NoBroker)));
+        assert!(matches!(without.replay(no).await, Err(DeadLetterError::NoBroker)));
     });
 }

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use floodgate::broker::{Reach, Route};
-use floodgate::clock::Clock;
-use floodgate::db::{Ledger, Placing};
+use floodgate::broker::{BrokerStatus, Route};
+use floodgate::db::{BlindInsert, Ledger};
 use floodgate::domain::{
-    BucketNo, Epoch, Failure, OrderIntent, Phase, Refusal, RequestId, Reservation, Sale, Sku,
-    Standing, TraceId,
+    BucketNo, Epoch, Failure, OrderIntent, Phase, Refusal, RequestId, RequestStatus, Reservation,
+    Sale, Sku, TraceId,
 };
-use floodgate::messages::wire;
+use floodgate::messages::envelope;
 use floodgate::outbox::DeadEntry;
-use floodgate::scripts::intent;
+use floodgate::redis::scripts::intent;
+use floodgate::runtime::clock::Clock;
 use floodgate::stock::{BucketKey, LoaderToken, Stock};
 
 use crate::support::letters::letter;
@@ -74,7 +74,7 @@ fn what_is_lost_is_published_again_once() {
         assert!(kept.values().all(|copies| *copies == 1), "{kept:?}");
         for message in world.queues.messages() {
             assert_eq!(message.route, Route::Orders(0));
-            assert!(wire::requests_in(&message.body).len() <= 3, "as envelopes are made");
+            assert!(envelope::requests_in(&message.body).len() <= 3, "as envelopes are made");
         }
         assert_eq!(process.metric("floodgate_reconcile_republished_total"), 9);
         // The copies wait in their queue: however long that takes, one is enough.
@@ -211,11 +211,11 @@ fn an_order_queue_without_a_consumer_stops_its_own_buckets_only() {
 fn a_broker_that_is_away_is_told_and_gets_everything_later() {
     in_system(async {
         let (world, watermarks) = world_that_lost().await;
-        world.queues.set_reach(Reach::Down);
+        world.queues.set_reach(BrokerStatus::Down);
         let process = reconciler(&world, &watermarks);
         rest(&world, &process, FOUND_IN, SECOND).await;
         until("a sign", || async { (process.blocked("broker") == 2).then_some(()) }).await;
-        world.queues.set_reach(Reach::Up);
+        world.queues.set_reach(BrokerStatus::Up);
         until_kept(&world, &process, 10).await;
     });
 }
@@ -274,7 +274,7 @@ fn what_has_ended_in_the_ledger_is_written_to_its_bucket_without_any_consumer() 
         watermarks.set(0, Consumers::None);
         let sku = sku_of_both(&world).await;
         let (ordered, refused) = (reserve(&world, &sku, 1).await, reserve(&world, &sku, 2).await);
-        assert_eq!(world.ledger.place(vec![ordered]).await.unwrap(), Placing::All);
+        assert_eq!(world.ledger.place(vec![ordered]).await.unwrap(), BlindInsert::All);
         let failure = Failure {
             request: refused.request,
             sku: sku.no,
@@ -294,8 +294,11 @@ fn what_has_ended_in_the_ledger_is_written_to_its_bucket_without_any_consumer() 
         let standing = async |request| {
             world.stock.find(key, request).await.unwrap().map(|found| found.standing)
         };
-        assert!(matches!(standing(ordered.request).await, Some(Standing::Ordered { .. })));
-        assert!(matches!(standing(refused.request).await, Some(Standing::Failed(Refusal::Ended))));
+        assert!(matches!(standing(ordered.request).await, Some(RequestStatus::Ordered { .. })));
+        assert!(matches!(
+            standing(refused.request).await,
+            Some(RequestStatus::Failed(Refusal::Ended))
+        ));
         assert_eq!(world.stock.left(sku.no), 98, "the unit that was refused came back once");
         assert_eq!(process.metric("floodgate_reconcile_matched_total"), 2);
         assert!(world.queues.kept().is_empty());
@@ -310,7 +313,7 @@ fn an_order_of_another_buyer_with_the_same_id_is_no_result() {
         let sku = sku_of_both(&world).await;
         let own = reserve(&world, &sku, 1).await;
         let others = OrderIntent { buyer: offers::buyer(77), ..own };
-        assert_eq!(world.ledger.place(vec![others]).await.unwrap(), Placing::All);
+        assert_eq!(world.ledger.place(vec![others]).await.unwrap(), BlindInsert::All);
         let process = reconciler(&world, &watermarks);
         // A consumer says what it comes to.
         until_kept(&world, &process, 1).await;
@@ -356,9 +359,9 @@ fn one_works_at_a_time_and_the_next_begins_when_it_stops() {
             // Shorter than the lease.
             world.clock.advance(Duration::from_millis(10));
         }
-        world.queues.set_reach(Reach::Down);
+        world.queues.set_reach(BrokerStatus::Down);
         first.quiet().await;
-        world.queues.set_reach(Reach::Up);
+        world.queues.set_reach(BrokerStatus::Up);
         until_kept(&world, &second, 10).await;
         assert_eq!(first.metric("floodgate_reconcile_republished_total"), 0);
         assert_eq!(second.metric("floodgate_reconcile_republished_total"), 10);

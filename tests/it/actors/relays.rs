@@ -1,11 +1,11 @@
 //! Outbox relays, over an outbox and a broker in memory: what they bring, what they hold, and what
 //! they do while broker or outbox fail.
 
-use floodgate::broker::Reach;
-use floodgate::clock::Clock;
+use floodgate::broker::BrokerStatus;
 use floodgate::domain::{BucketNo, Phase, SkuNo};
-use floodgate::messages::wire;
-use floodgate::scripts::intent;
+use floodgate::messages::envelope;
+use floodgate::redis::scripts::intent;
+use floodgate::runtime::clock::Clock;
 use floodgate::stock::BucketKey;
 
 use crate::support::relays::{Call, INSTALLATION, Mishap, Process, SKU, When, World};
@@ -37,13 +37,13 @@ fn every_entry_becomes_one_message_with_its_bytes() {
         world.until_out(1..=500).await;
         assert!(world.queues.kept().values().all(|copies| *copies == 1), "nothing failed");
         for message in world.queues.messages() {
-            let opened = wire::open(&message.headers, &message.body, INSTALLATION).unwrap();
+            let opened = envelope::open(&message.headers, &message.body, INSTALLATION).unwrap();
             let request = opened[0].read.as_ref().unwrap().request.get();
             assert_eq!(message.body, intent::pack(&world.intent(request)));
         }
         assert!((process.metric("floodgate_relay_published_total") - 500.0).abs() < 0.5);
         until("empty hands", || async {
-            (process.metric("floodgate_relay_hand") < 0.5).then_some(())
+            (process.metric("floodgate_relay_in_flight") < 0.5).then_some(())
         })
         .await;
     });
@@ -115,7 +115,7 @@ fn a_closed_sale_is_served_while_it_holds_anything() {
 #[test]
 fn while_the_broker_takes_nothing_nothing_is_claimed_and_no_attempt_counts() {
     in_system(async {
-        for reach in [Reach::Down, Reach::Blocked] {
+        for reach in [BrokerStatus::Down, BrokerStatus::Blocked] {
             let mut world = World::new(2);
             world.settings.relay.attempts_max = 1;
             world.queues.set_reach(reach);
@@ -124,7 +124,7 @@ fn while_the_broker_takes_nothing_nothing_is_claimed_and_no_attempt_counts() {
             until_begun(&world, &process).await;
             rounds(&process, 50).await;
             assert_eq!(world.store.counts(), (50, 0), "{reach:?}");
-            world.queues.set_reach(Reach::Up);
+            world.queues.set_reach(BrokerStatus::Up);
             world.until_out(1..=50).await;
             assert!(world.store.dead().is_empty());
         }
@@ -142,7 +142,7 @@ fn a_broker_that_goes_away_leaves_what_is_in_hand_there() {
         world.accept(1..=200);
         let process = world.relays_with(frozen);
         until("a round in hand", || async { process.mishaps.is_frozen().then_some(()) }).await;
-        world.queues.set_reach(Reach::Down);
+        world.queues.set_reach(BrokerStatus::Down);
         process.mishaps.thaw();
         let before = world.store.facts().claims;
         rounds(&process, 50).await;
@@ -150,7 +150,7 @@ fn a_broker_that_goes_away_leaves_what_is_in_hand_there() {
         assert!(in_hand > 0 && in_line + in_hand == 200, "{in_line} {in_hand}");
         // Another worker may have been in the middle of its claim.
         assert!(world.store.facts().claims <= before + 1);
-        world.queues.set_reach(Reach::Up);
+        world.queues.set_reach(BrokerStatus::Up);
         world.until_out(1..=200).await;
         assert!(world.store.dead().is_empty());
     });
@@ -175,7 +175,7 @@ fn what_the_broker_refuses_again_and_again_becomes_a_dead_letter_and_blocks_nobo
         .await;
         world.until_out(1..=20).await;
         let dead = world.store.dead();
-        assert_eq!(wire::requests_in(&dead[0].bytes)[0].get(), 5);
+        assert_eq!(envelope::requests_in(&dead[0].bytes)[0].get(), 5);
         assert_eq!(dead[0].reason, "refused in 3 attempts, last: on purpose");
         assert_eq!(dead[0].attempts, 3);
         assert!(process.metric("floodgate_relay_failures_total{kind=\"refused\"}") > 2.5);
@@ -241,7 +241,7 @@ fn an_intent_that_cannot_be_read_is_a_dead_letter_without_its_neighbours() {
         let _process = world.relays();
         world.until_out([1, 2, 4]).await;
         let messages = world.queues.messages();
-        let opened = wire::open(&messages[0].headers, &messages[0].body, INSTALLATION).unwrap();
+        let opened = envelope::open(&messages[0].headers, &messages[0].body, INSTALLATION).unwrap();
         let read = opened.iter().map(|part| part.read.as_ref().unwrap().request.get());
         assert_eq!((read.collect::<Vec<_>>(), messages.len()), (vec![1, 2, 4], 1));
         let dead = world.store.dead();

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use floodgate::actors::supervisor::{ChildReport, ChildState};
-use floodgate::clock::{Clock, ManualClock};
 use floodgate::config::Tier;
 use floodgate::db::Ledger;
 use floodgate::domain::Phase;
-use floodgate::lease::{Hold, Lease};
+use floodgate::lease::{Lease, LeaseGrant};
+use floodgate::runtime::clock::{Clock, ManualClock};
 use floodgate::tier::Backends;
 
 use super::gates_failing::{Failing, OFFER};
@@ -45,12 +45,12 @@ fn a_keeper_whose_poll_hangs_is_replaced_and_its_poll_is_given_up() {
             // What a stalled keeper had under way, its lease included, is gone with it.
             until("one poll that hangs", async || (it.stock.num_waiting() == 1).then_some(()))
                 .await;
-            it.stalled("sale_keeper", stalls).await;
+            it.stalled("sale_loader", stalls).await;
         }
         it.stock.set(StockFault::None);
-        let before = it.report_of("sale_keeper").steps;
+        let before = it.report_of("sale_loader").steps;
         until("polls of the next one", async || {
-            let keeper = it.report_of("sale_keeper");
+            let keeper = it.report_of("sale_loader");
             (keeper.state == ChildState::Up && keeper.steps > before + 2).then_some(())
         })
         .await;
@@ -81,7 +81,7 @@ fn the_lease_of_a_keeper_whose_load_hangs_passes_on() {
     in_system(async {
         let mut settings = settings(Tier::Memory);
         settings.supervisor.restarts_max = 0;
-        settings.keeper.lease_ttl_ms = 60;
+        settings.maintenance.lease_ttl_ms = 60;
         let clock = Arc::new(ManualClock::new(START_MS));
         let ledger = Arc::new(LyingLedger::new(Lie::Honest));
         let mut backends = Backends::embedded(Tier::Memory, ledger.clone(), &(clock.clone() as _));
@@ -101,19 +101,19 @@ fn the_lease_of_a_keeper_whose_load_hangs_passes_on() {
         stock.set(StockFault::LoadWaits(rig.ask(1, 1, 1).sku));
         rig.actors.start_keeper(rig.desk.clone());
         until("a load that hangs", async || (stock.num_waiting() == 1).then_some(())).await;
-        let taken = lease.hold("keeper", "other", TTL).await.unwrap();
-        assert!(matches!(taken, Hold::Taken { .. }), "{taken:?}");
+        let taken = lease.hold("loader", "other", TTL).await.unwrap();
+        assert!(matches!(taken, LeaseGrant::Taken { .. }), "{taken:?}");
 
         until("the end of the keeper", async || {
             clock.advance(Duration::from_secs(1));
             let reports = rig.actors.supervisor().report();
-            let keeper = reports.into_iter().find(|report| report.kind == "sale_keeper").unwrap();
+            let keeper = reports.into_iter().find(|report| report.kind == "sale_loader").unwrap();
             (keeper.state == ChildState::Down).then_some(())
         })
         .await;
         until("its load to be given up", async || (stock.num_waiting() == 0).then_some(())).await;
         clock.advance(TTL);
-        let held = lease.hold("keeper", "other", TTL).await.unwrap();
+        let held = lease.hold("loader", "other", TTL).await.unwrap();
         assert!(held.is_held(clock.now()), "{held:?}");
     });
 }
@@ -123,10 +123,10 @@ fn a_teller_whose_reading_hangs_is_replaced() {
     in_system(async {
         let it = Failing::open(Tier::Ledger, OFFER).await;
         it.ledger.set(Fault::Frozen);
-        it.stalled("stock_teller", 1).await;
+        it.stalled("stock_refresher", 1).await;
         it.ledger.set(Fault::None);
         until("the next one", async || {
-            (it.report_of("stock_teller").state == ChildState::Up).then_some(())
+            (it.report_of("stock_refresher").state == ChildState::Up).then_some(())
         })
         .await;
         assert!(is_placed(&it.rig.buy(1).await));

@@ -5,14 +5,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use actix::{Actor, Arbiter, AsyncContext, Context, Handler, Message};
-use floodgate::actors::child::{ExitReason, Life, Living, end, spawn_step, step};
-use floodgate::actors::drill::Drill;
+use floodgate::actors::supervisor::supervised::{
+    ExitReason, Incarnation, Supervised, end, spawn_step, step,
+};
 use floodgate::actors::supervisor::{ChildSpec, ChildState, Supervisor};
-use floodgate::clock::{ManualClock, SystemClock, now_monotonic};
 use floodgate::config::{Settings, Tier};
-use floodgate::messages::{Answer, Stop};
-use floodgate::progress::answered;
-use floodgate::shutdown::Shutdown;
+use floodgate::messages::{BuyAnswer, Stop};
+use floodgate::runtime::clock::{ManualClock, SystemClock, now_monotonic};
+use floodgate::runtime::fault_injection::FaultInjector;
+use floodgate::runtime::progress::answered;
+use floodgate::runtime::shutdown::Shutdown;
 use futures_util::future::join_all;
 use tokio::sync::{mpsc, oneshot};
 
@@ -34,15 +36,15 @@ enum Do {
 }
 
 struct Victim {
-    life: Life,
+    life: Incarnation,
 }
 
 impl Actor for Victim {
     type Context = Context<Self>;
 }
 
-impl Living for Victim {
-    fn life(&mut self) -> &mut Life {
+impl Supervised for Victim {
+    fn life(&mut self) -> &mut Incarnation {
         &mut self.life
     }
 }
@@ -96,7 +98,7 @@ fn victim(births: &Arc<AtomicU32>) -> ChildSpec<Victim> {
         kind: "victim",
         arbiter: Arbiter::current(),
         mailbox: 16,
-        drill: Drill::default(),
+        drill: FaultInjector::default(),
         factory: Arc::new(move |life| {
             births.fetch_add(1, Ordering::Relaxed);
             Victim { life }
@@ -196,7 +198,7 @@ fn a_used_up_budget_is_a_component_that_is_down() {
 /// C22 at 1 %: each kind of actor loses one step in a hundred, nobody loses an order.
 #[test]
 fn panics_in_one_step_of_a_hundred_lose_nothing_and_double_nothing() {
-    for kind in ["stock_gate", "order_consumer"] {
+    for kind in ["stock_gate", "ledger_writer"] {
         in_system(async {
             let mut settings = settings(Tier::Memory);
             settings.supervisor.restarts_max = 100_000;
@@ -222,7 +224,7 @@ fn panics_in_one_step_of_a_hundred_lose_nothing_and_double_nothing() {
 /// C22 at 100 %: the budget ends it, with a name and a reason.
 #[test]
 fn panics_in_every_step_use_up_the_budget() {
-    for kind in ["stock_gate", "order_consumer"] {
+    for kind in ["stock_gate", "ledger_writer"] {
         in_system(async {
             let mut settings = settings(Tier::Memory);
             settings.faults.panic_in = vec![kind.to_owned()];
@@ -248,10 +250,10 @@ fn panics_in_every_step_use_up_the_budget() {
 }
 
 /// A buyer who asks again with the same request id until the answer is final.
-async fn buy_until_told(rig: &Rig, buyer: u64) -> Answer {
+async fn buy_until_told(rig: &Rig, buyer: u64) -> BuyAnswer {
     loop {
         match rig.buy_as(buyer, buyer, 1).await {
-            Answer::Busy | Answer::Unknown => tokio::task::yield_now().await,
+            BuyAnswer::Busy | BuyAnswer::Unknown => tokio::task::yield_now().await,
             told => return told,
         }
     }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use floodgate::broker::{
-    Headers, Message, Publisher, RabbitBroker, Reach, Route, Sent, Source, Subscriber, Topology,
+    BrokerStatus, Headers, Message, PublishChannel, PublishOutcome, Publisher, RabbitBroker, Route,
+    Source, Subscriber, Topology,
 };
 
 use crate::support::offers::run;
@@ -24,22 +25,23 @@ fn a_blocked_broker_takes_acknowledgements_and_no_messages() {
     blocked(&server, Alarm::Disk, "disk");
 }
 
+async fn is_sent(outgoing: &mut Box<dyn PublishChannel>, message: Message) -> Option<()> {
+    (outgoing.publish(vec![message]).await == [PublishOutcome::Confirmed]).then_some(())
+}
+
 fn blocked(server: &RabbitMq, alarm: Alarm, namespace: &str) {
     run(async {
         let mut options = server.options(Topology::new(namespace, 1, 100));
         let patient = RabbitBroker::new(options.clone()).unwrap();
         let sent = patient.outgoing(20).publish((0..20).map(message).collect()).await;
-        assert_eq!(sent, vec![Sent::Confirmed; 20]);
+        assert_eq!(sent, vec![PublishOutcome::Confirmed; 20]);
         patient.close().await;
         options.confirm_timeout = Duration::from_millis(500);
         let broker = RabbitBroker::new(options).unwrap();
         let mut outgoing = broker.outgoing(4);
         // The time limit is short: a first message may be late on a busy machine.
         let elsewhere = || Message { route: Route::Dead, ..message(0) };
-        until("a confirmation in time", async || {
-            (outgoing.publish(vec![elsewhere()]).await == [Sent::Confirmed]).then_some(())
-        })
-        .await;
+        until("a confirmation in time", async || is_sent(&mut outgoing, elsewhere()).await).await;
         let mut subscription = broker.subscribe(Source::Orders(0), 10).await.unwrap();
         let acks = subscription.acks();
         for _ in 0..10 {
@@ -49,15 +51,19 @@ fn blocked(server: &RabbitMq, alarm: Alarm, namespace: &str) {
 
         // The broker tells of its alarm when somebody publishes.
         let results = outgoing.publish((100..110).map(message).collect()).await;
-        let is_open = |sent: &Sent| matches!(sent, Sent::Unknown { .. } | Sent::NotSent { .. });
+        let is_open = |sent: &PublishOutcome| {
+            matches!(sent, PublishOutcome::Unknown { .. } | PublishOutcome::NotSent { .. })
+        };
         assert!(results.iter().all(is_open), "{results:?}");
-        assert!(matches!(results[0], Sent::Unknown { .. }), "{results:?}");
-        assert!(matches!(results[9], Sent::NotSent { .. }), "{results:?}");
-        until("the broker to tell", async || (broker.reach() == Reach::Blocked).then_some(()))
-            .await;
+        assert!(matches!(results[0], PublishOutcome::Unknown { .. }), "{results:?}");
+        assert!(matches!(results[9], PublishOutcome::NotSent { .. }), "{results:?}");
+        until("the broker to tell", async || {
+            (broker.reach() == BrokerStatus::Blocked).then_some(())
+        })
+        .await;
         for _ in 0..50 {
             let sent = outgoing.publish(vec![message(200)]).await.remove(0);
-            assert!(matches!(sent, Sent::NotSent { .. }), "{sent:?}");
+            assert!(matches!(sent, PublishOutcome::NotSent { .. }), "{sent:?}");
         }
 
         // The prefetch is used up: each further delivery shows that acknowledgements arrive.
@@ -74,14 +80,11 @@ fn blocked(server: &RabbitMq, alarm: Alarm, namespace: &str) {
 
         server.alarm(alarm, false);
         until("the broker to take messages again", async || {
-            (broker.reach() == Reach::Up).then_some(())
+            (broker.reach() == BrokerStatus::Up).then_some(())
         })
         .await;
         // What was unknown may come, before what is sent now.
-        until("a confirmation", async || {
-            (outgoing.publish(vec![message(300)]).await == [Sent::Confirmed]).then_some(())
-        })
-        .await;
+        until("a confirmation", async || is_sent(&mut outgoing, message(300)).await).await;
         loop {
             let delivery = subscription.next().await.unwrap();
             let number: usize = delivery.headers.message_id.parse().unwrap();
@@ -107,7 +110,7 @@ fn a_queue_that_confirms_nothing_holds_up_no_other() {
             |queue: u16, number: usize| Message { route: Route::Orders(queue), ..message(number) };
         let mixed =
             || (0..8).map(|number| to(u16::from(number % 2 == 1), number)).collect::<Vec<_>>();
-        let is_confirmed = |sent: &Sent| *sent == Sent::Confirmed;
+        let is_confirmed = |sent: &PublishOutcome| *sent == PublishOutcome::Confirmed;
         until("both queues", async || {
             outgoing.publish(mixed()).await.iter().all(is_confirmed).then_some(())
         })

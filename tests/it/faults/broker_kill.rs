@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use floodgate::broker::{
-    Error, Headers, Message, Outgoing, Publisher, RabbitBroker, Reach, Route, Sent, Source,
-    Subscriber, Topology,
+    BrokerStatus, Error, Headers, Message, PublishChannel, PublishOutcome, Publisher, RabbitBroker,
+    Route, Source, Subscriber, Topology,
 };
-use floodgate::clock::now_monotonic;
+use floodgate::runtime::clock::now_monotonic;
 
 use crate::support::offers::run;
 use crate::support::servers::rabbitmq::RabbitMq;
@@ -55,7 +55,7 @@ async fn killed_with_new_queues(server: &RabbitMq) {
     for round in 0..=ROUNDS {
         let begun = now_monotonic();
         until("a confirmation", async || {
-            (outgoing.publish(vec![message(0)]).await == [Sent::Confirmed]).then_some(())
+            (outgoing.publish(vec![message(0)]).await == [PublishOutcome::Confirmed]).then_some(())
         })
         .await;
         println!("round={round} of use after {:?}", now_monotonic().duration_since(begun));
@@ -71,7 +71,7 @@ async fn killed_with_new_queues(server: &RabbitMq) {
 
 /// Publishes until the broker is gone; the numbers of what was confirmed.
 async fn publish_until_it_breaks(
-    outgoing: &mut dyn Outgoing,
+    outgoing: &mut dyn PublishChannel,
     from: usize,
     num_confirmed: &AtomicUsize,
 ) -> (BTreeSet<usize>, usize) {
@@ -79,11 +79,17 @@ async fn publish_until_it_breaks(
     loop {
         let results = outgoing.publish(batch(next)).await;
         let pairs = (next..).zip(&results);
-        confirmed.extend(pairs.filter(|(_, sent)| **sent == Sent::Confirmed).map(|(n, _)| n));
+        confirmed
+            .extend(pairs.filter(|(_, sent)| **sent == PublishOutcome::Confirmed).map(|(n, _)| n));
         next += BATCH;
         num_confirmed.store(confirmed.len(), Ordering::SeqCst);
-        let is_over = |sent: &Sent| matches!(sent, Sent::Unknown { .. } | Sent::NotSent { .. });
-        assert!(!results.iter().any(|sent| matches!(sent, Sent::Refused { .. })), "{results:?}");
+        let is_over = |sent: &PublishOutcome| {
+            matches!(sent, PublishOutcome::Unknown { .. } | PublishOutcome::NotSent { .. })
+        };
+        assert!(
+            !results.iter().any(|sent| matches!(sent, PublishOutcome::Refused { .. })),
+            "{results:?}"
+        );
         if results.iter().any(is_over) {
             return (confirmed, next);
         }
@@ -111,23 +117,26 @@ async fn killed_under_load(server: &RabbitMq) {
         next = after;
         // In the outage nobody waits.
         let results = outgoing.publish(batch(next)).await;
-        assert!(results.iter().all(|sent| matches!(sent, Sent::NotSent { .. })), "{results:?}");
-        assert_eq!(broker.reach(), Reach::Down);
+        assert!(
+            results.iter().all(|sent| matches!(sent, PublishOutcome::NotSent { .. })),
+            "{results:?}"
+        );
+        assert_eq!(broker.reach(), BrokerStatus::Down);
         server.restart();
         // Whoever has nothing to send, and would claim if the broker were there, hears of it too.
         until("the broker to be there again", async || {
             assert_eq!(outgoing.publish(Vec::new()).await, []);
-            (broker.reach() == Reach::Up).then_some(())
+            (broker.reach() == BrokerStatus::Up).then_some(())
         })
         .await;
         until("the broker to be of use again", async || {
             let sent = outgoing.publish(vec![message(next)]).await.remove(0);
-            (sent == Sent::Confirmed).then_some(())
+            (sent == PublishOutcome::Confirmed).then_some(())
         })
         .await;
         confirmed.insert(next);
         next += 1;
-        assert_eq!(broker.reach(), Reach::Up);
+        assert_eq!(broker.reach(), BrokerStatus::Up);
     }
     let mut found = BTreeSet::new();
     let mut subscription = broker.subscribe(Source::Orders(0), 500).await.unwrap();
@@ -148,7 +157,7 @@ async fn killed_under_a_subscription(server: &RabbitMq) {
     broker.declare().await.unwrap();
     server.settle();
     let sent = broker.outgoing(64).publish(batch(0)).await;
-    assert!(sent.iter().all(|sent| *sent == Sent::Confirmed));
+    assert!(sent.iter().all(|sent| *sent == PublishOutcome::Confirmed));
     let mut subscription = broker.subscribe(Source::Orders(0), 10).await.unwrap();
     let acks = subscription.acks();
     for number in 0..10 {
@@ -196,30 +205,32 @@ async fn frozen(server: &RabbitMq) {
     let broker = RabbitBroker::new(options).unwrap();
     let mut outgoing = broker.outgoing(10);
     until("a first confirmation", async || {
-        (outgoing.publish(vec![message(0)]).await == [Sent::Confirmed]).then_some(())
+        (outgoing.publish(vec![message(0)]).await == [PublishOutcome::Confirmed]).then_some(())
     })
     .await;
     server.stop();
     let results = outgoing.publish(batch(1)).await;
     // One window is in doubt, which is smaller after a confirmation that was late.
-    let is_unknown = |sent: &&Sent| matches!(sent, Sent::Unknown { .. });
+    let is_unknown = |sent: &&PublishOutcome| matches!(sent, PublishOutcome::Unknown { .. });
     let num_unknown = results.iter().take_while(is_unknown).count();
     assert!((1..=10).contains(&num_unknown), "{results:?}");
     let rest = &results[num_unknown..];
-    assert!(rest.iter().all(|sent| matches!(sent, Sent::NotSent { .. })), "{results:?}");
+    assert!(rest.iter().all(|sent| matches!(sent, PublishOutcome::NotSent { .. })), "{results:?}");
     // The broker is found dead by its silence; each attempt to connect hangs and is given up.
-    until("the silence to be noticed", async || (broker.reach() == Reach::Down).then_some(()))
-        .await;
+    until("the silence to be noticed", async || {
+        (broker.reach() == BrokerStatus::Down).then_some(())
+    })
+    .await;
     for _ in 0..10 {
         let sent = outgoing.publish(vec![message(1)]).await.remove(0);
-        assert!(matches!(sent, Sent::NotSent { .. }), "{sent:?}");
+        assert!(matches!(sent, PublishOutcome::NotSent { .. }), "{sent:?}");
         assert!(broker.declare().await.is_err());
     }
     until("the threads of attempts to end", async || (num_threads() <= 2).then_some(())).await;
 
     server.cont();
     until("the broker to be of use again", async || {
-        (outgoing.publish(vec![message(1)]).await == [Sent::Confirmed]).then_some(())
+        (outgoing.publish(vec![message(1)]).await == [PublishOutcome::Confirmed]).then_some(())
     })
     .await;
     broker.close().await;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use floodgate::broker::{
-    Error, Headers, Message, Outgoing, Publisher, RabbitBroker, Route, Sent, Source, Subscriber,
-    Topology,
+    Error, Headers, Message, PublishChannel, PublishOutcome, Publisher, RabbitBroker, Route,
+    Source, Subscriber, Topology,
 };
 use lapin::BasicProperties;
 use lapin::options::{
@@ -76,7 +76,7 @@ async fn with_connections_of_their_own(server: &RabbitMq) {
     // Both are kept: a channel goes with its user.
     let mut outgoing = broker.outgoing(1);
     let sent = outgoing.publish(vec![message(Route::Orders(0), 1)]).await;
-    assert_eq!(sent, [Sent::Confirmed]);
+    assert_eq!(sent, [PublishOutcome::Confirmed]);
     let mut subscription = broker.subscribe(Source::Orders(0), 1).await.unwrap();
     subscription.next().await.unwrap();
     until("two connections in use", async || {
@@ -97,9 +97,10 @@ async fn without_exchange(server: &RabbitMq) {
     let broker = declared(server, "exchange").await;
     let mut outgoing = broker.outgoing(WINDOW);
     let mut try_one = async || outgoing.publish(vec![message(Route::Orders(1), 0)]).await;
-    assert_eq!(try_one().await, [Sent::Confirmed]);
+    assert_eq!(try_one().await, [PublishOutcome::Confirmed]);
     server.delete_exchange("exchange.intents");
-    until("an exchange", async || (try_one().await == [Sent::Confirmed]).then_some(())).await;
+    until("an exchange", async || (try_one().await == [PublishOutcome::Confirmed]).then_some(()))
+        .await;
 }
 
 /// Everything that waits in these queues, by number.
@@ -138,9 +139,9 @@ async fn numbers_in(broker: &RabbitBroker, sources: &[Source]) -> BTreeSet<usize
 async fn publish_and_delete(
     server: &RabbitMq,
     broker: &RabbitBroker,
-    outgoing: &mut dyn Outgoing,
+    outgoing: &mut dyn PublishChannel,
     queue: &str,
-) -> Vec<Sent> {
+) -> Vec<PublishOutcome> {
     let batch = (1..=CALL).map(|number| message(route(number), number)).collect();
     let deleting = async {
         until("some messages", async || {
@@ -154,9 +155,9 @@ async fn publish_and_delete(
     // It heals, whatever the broker did.
     until("a message to the queue that was deleted", async || {
         let number = (results.len() + 1).next_multiple_of(10);
-        results.resize(number - 1, Sent::NotSent { reason: String::new() });
+        results.resize(number - 1, PublishOutcome::NotSent { reason: String::new() });
         results.extend(outgoing.publish(vec![message(route(number), number)]).await);
-        (results.last() == Some(&Sent::Confirmed)).then_some(())
+        (results.last() == Some(&PublishOutcome::Confirmed)).then_some(())
     })
     .await;
     results
@@ -170,7 +171,7 @@ async fn deleted_under_load(server: &RabbitMq, round: usize) {
     let broker = declared(server, &namespace).await;
     let mut outgoing = broker.outgoing(WINDOW);
     let sent = outgoing.publish(vec![message(Route::Orders(1), 0)]).await;
-    assert_eq!(sent, [Sent::Confirmed]);
+    assert_eq!(sent, [PublishOutcome::Confirmed]);
     broker.depths().await.unwrap();
     let queue = format!("{namespace}.orders.1");
     let results = publish_and_delete(server, &broker, outgoing.as_mut(), &queue).await;
@@ -178,13 +179,16 @@ async fn deleted_under_load(server: &RabbitMq, round: usize) {
     assert!(found.contains(&results.len()), "the last one was confirmed, and no queue has it");
     let mut is_late = false;
     for (number, sent) in (1..=CALL).zip(&results) {
-        let is_refused = matches!(sent, Sent::Refused { .. });
+        let is_refused = matches!(sent, PublishOutcome::Refused { .. });
         if route(number) == Route::Orders(0) {
             assert!(!is_refused, "{number}: {sent:?}");
-            assert!(*sent != Sent::Confirmed || found.contains(&number), "{number} is lost");
+            assert!(
+                *sent != PublishOutcome::Confirmed || found.contains(&number),
+                "{number} is lost"
+            );
         } else {
             is_late |= is_refused;
-            let is_lost = *sent == Sent::Confirmed && !found.contains(&number);
+            let is_lost = *sent == PublishOutcome::Confirmed && !found.contains(&number);
             assert!(!is_late || !is_lost, "{number}: confirmed, and no queue has it");
         }
     }
@@ -202,7 +206,7 @@ async fn deliver_too_often(broker: &RabbitBroker) {
 async fn without_dead_letter_exchange(server: &RabbitMq) {
     let broker = declared(server, "undead").await;
     let sent = broker.outgoing(1).publish(vec![message(Route::Orders(0), 7)]).await;
-    assert_eq!(sent, [Sent::Confirmed]);
+    assert_eq!(sent, [PublishOutcome::Confirmed]);
     // Both connections are there: a new one would declare it again.
     broker.depths().await.unwrap();
     server.delete_exchange("undead.dead");
@@ -259,7 +263,7 @@ async fn beside_what_an_earlier_version_declared(server: &RabbitMq) {
             .unwrap();
     });
     let sent = broker.outgoing(1).publish(vec![message(Route::Orders(0), 2)]).await;
-    assert_eq!(sent, [Sent::Confirmed]);
+    assert_eq!(sent, [PublishOutcome::Confirmed]);
     until("both messages", async || {
         let depths = broker.depths().await.unwrap();
         depths.iter().any(|one| one.queue == "orders.0" && one.num_ready == 2).then_some(())
@@ -293,7 +297,7 @@ async fn foreign_arguments(server: &RabbitMq) {
         let refused = broker.subscribe(Source::Orders(0), 1).await.err();
         assert_eq!(refused, Some(told));
         let sent = broker.outgoing(1).publish(vec![message(Route::Orders(0), 1)]).await;
-        let Sent::NotSent { reason } = &sent[0] else { panic!("{sent:?}") };
+        let PublishOutcome::NotSent { reason } = &sent[0] else { panic!("{sent:?}") };
         assert_eq!(*reason, said);
     }
 }

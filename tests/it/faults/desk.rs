@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use floodgate::clock::{ManualClock, SharedClock};
 use floodgate::config::Tier;
 use floodgate::db::Ledger;
 use floodgate::domain::{Epoch, Phase, Refusal};
-use floodgate::messages::Answer;
-use floodgate::rebuild::load_sku;
-use floodgate::sales_desk::DeskError;
+use floodgate::messages::BuyAnswer;
+use floodgate::runtime::clock::{ManualClock, SharedClock};
+use floodgate::services::rebuild::load_sku;
+use floodgate::services::sales::SalesError;
 use floodgate::stock::Stock;
 use floodgate::tier::Backends;
 
@@ -40,8 +40,8 @@ fn turned_not_told_is_told_by_the_next_start() {
     });
 }
 
-fn refused(refusal: Refusal) -> Answer {
-    Answer::Refused { refusal, replayed: false }
+fn refused(refusal: Refusal) -> BuyAnswer {
+    BuyAnswer::Refused { refusal, replayed: false }
 }
 
 /// A rig whose stock can be deaf.
@@ -71,12 +71,12 @@ fn a_pause_that_the_buckets_do_not_hear_holds_in_ledger_and_catalog() {
         let sale = "sale".parse().unwrap();
         stock.set_deaf(true);
         let paused = rig.desk.turn(&sale, Phase::Paused).await;
-        assert!(matches!(paused, Err(DeskError::Stock(_))), "{paused:?}");
+        assert!(matches!(paused, Err(SalesError::Stock(_))), "{paused:?}");
         assert_eq!(phase_in(&*ledger).await, (Epoch(1), Phase::Paused));
         assert_eq!(rig.catalog.sale("sale").unwrap().sale.phase, Phase::Paused);
         // What may still sell under the epoch keeps the next one from beginning.
         let opened = rig.desk.turn(&sale, Phase::Open).await;
-        assert!(matches!(opened, Err(DeskError::Stock(_))), "{opened:?}");
+        assert!(matches!(opened, Err(SalesError::Stock(_))), "{opened:?}");
         assert_eq!(phase_in(&*ledger).await, (Epoch(1), Phase::Paused));
 
         stock.set_deaf(false);
@@ -96,7 +96,7 @@ fn a_verb_that_the_ledger_refuses_leaves_the_buckets_selling() {
         for phase in [Phase::Paused, Phase::Closed] {
             ledger.set(Fault::Down);
             let refused = rig.desk.turn(&"sale".parse().unwrap(), phase).await;
-            assert!(matches!(refused, Err(DeskError::Ledger(_))), "{refused:?}");
+            assert!(matches!(refused, Err(SalesError::Ledger(_))), "{refused:?}");
             ledger.set(Fault::None);
             let request = 1 + phase as u64;
             assert!(is_placed(&rig.buy_as(request, 1, 1).await));
@@ -115,7 +115,7 @@ fn the_first_look_moves_buckets_on_that_another_process_left_behind() {
         rig.desk.look().await.unwrap();
         let sku = rig.catalog.sale("sale").unwrap().skus[0].clone();
         let condition = rig.backends.stock.condition(&sku, Phase::Closed, Epoch(1)).await;
-        assert_eq!(condition, Ok(floodgate::stock::Condition::Ready));
+        assert_eq!(condition, Ok(floodgate::stock::BucketHealth::Ready));
         assert_eq!(rig.buy_as(1, 1, 1).await, refused(Refusal::Ended));
     });
 }
@@ -138,6 +138,6 @@ fn a_load_publishes_where_the_sale_stands_when_the_buckets_are_held() {
         let (loaded, ()) = tokio::join!(loading, closing);
         loaded.unwrap();
         let condition = stock.condition(&sku, Phase::Closed, Epoch(1)).await;
-        assert_eq!(condition, Ok(floodgate::stock::Condition::Ready));
+        assert_eq!(condition, Ok(floodgate::stock::BucketHealth::Ready));
     });
 }

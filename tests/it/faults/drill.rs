@@ -21,7 +21,7 @@ const SALES: u64 = 40;
 
 #[test]
 fn one_step_in_a_hundred_panics_and_nothing_is_lost_or_doubled() {
-    for kind in ["stock_gate", "order_consumer"] {
+    for kind in ["stock_gate", "ledger_writer"] {
         let folder = tempfile::tempdir().unwrap();
         let keys = [
             ("FLOODGATE__FAULTS__PANIC_IN", kind),
@@ -80,10 +80,10 @@ async fn until_all_told(server: &Server, sale: &str) -> History {
 
 #[test]
 fn when_every_step_panics_the_process_ends_with_a_name_and_a_code() {
-    for kind in ["stock_gate", "order_consumer", "stock_teller"] {
+    for kind in ["stock_gate", "ledger_writer", "stock_refresher"] {
         let folder = tempfile::tempdir().unwrap();
         let keys = [
-            ("FLOODGATE__TIER", if kind == "stock_teller" { "ledger" } else { "memory" }),
+            ("FLOODGATE__TIER", if kind == "stock_refresher" { "ledger" } else { "memory" }),
             ("FLOODGATE__FAULTS__PANIC_IN", kind),
             ("FLOODGATE__FAULTS__PANIC_PERCENT", "100"),
             ("FLOODGATE__SUPERVISOR__BACKOFF_MAX_MS", "100"),

@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use floodgate::audit::AuditReport;
-use floodgate::clock::SharedClock;
 use floodgate::db::Ledger;
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
 use floodgate::domain::{Phase, Refusal, Reservation, Verdict};
-use floodgate::messages::Answer;
+use floodgate::messages::BuyAnswer;
+use floodgate::runtime::clock::SharedClock;
+use floodgate::services::audit::AuditReport;
 use floodgate::stock::BucketKey;
 use floodgate::tier::Backends;
 use futures_util::future::join_all;
@@ -37,13 +37,13 @@ fn key_of(ask: &Reservation) -> BucketKey {
     BucketKey { sku: ask.sku, bucket: ask.bucket }
 }
 
-async fn buy_all(rig: &Rig, buyers: std::ops::RangeInclusive<u64>) -> Vec<Answer> {
+async fn buy_all(rig: &Rig, buyers: std::ops::RangeInclusive<u64>) -> Vec<BuyAnswer> {
     join_all(buyers.map(|buyer| rig.buy_as(buyer, buyer, 1))).await
 }
 
 /// Asks until there is an answer, or units are taken for an answer that takes long: either way the
 /// gate has decided.
-async fn decided(rig: &Rig, buyer: u64) -> Option<Answer> {
+async fn decided(rig: &Rig, buyer: u64) -> Option<BuyAnswer> {
     let ask = rig.ask(buyer, buyer, 1);
     let stock = &rig.backends.stock;
     tokio::select! {
@@ -58,7 +58,7 @@ async fn decided(rig: &Rig, buyer: u64) -> Option<Answer> {
 async fn buy_for_sure(rig: &Rig, buyer: u64) {
     until("an order", async || {
         let answer = rig.buy_as(buyer, buyer, 1).await;
-        assert!(!matches!(answer, Answer::Refused { .. }), "{answer:?}");
+        assert!(!matches!(answer, BuyAnswer::Refused { .. }), "{answer:?}");
         if is_placed(&answer) {
             return Some(());
         }
@@ -87,15 +87,16 @@ async fn drained(rig: &Rig) -> AuditReport {
 /// While the ledger fails: who was accepted, and that nobody else is.
 async fn accepted_while_failing(rig: &Rig) -> u32 {
     let answers = join_all((1..=40).map(|buyer| decided(rig, buyer))).await;
-    let told =
-        |answer: &Answer| matches!(answer, Answer::Queued { .. } | Answer::Unknown | Answer::Busy);
+    let told = |answer: &BuyAnswer| {
+        matches!(answer, BuyAnswer::Queued { .. } | BuyAnswer::Unknown | BuyAnswer::Busy)
+    };
     assert!(answers.iter().flatten().all(told), "{answers:?}");
     let taken = OFFER.stock - left(rig).await;
     assert!(taken > 0);
     until("an open breaker", async || rig.actors.breaker().is_open().then_some(())).await;
     // The clock stands still: not even a probe is let through.
     let late = buy_all(rig, 41..=60).await;
-    assert_eq!(late, [Answer::Busy; 20]);
+    assert_eq!(late, [BuyAnswer::Busy; 20]);
     assert_eq!(OFFER.stock - left(rig).await, taken, "nothing was taken, nothing given back");
     taken
 }
@@ -108,10 +109,10 @@ async fn healed(rig: &Rig, taken: u32) {
     for buyer in 1..=100 {
         buy_for_sure(rig, buyer).await;
     }
-    let sold_out = Answer::Refused { refusal: Refusal::SoldOut, replayed: false };
+    let sold_out = BuyAnswer::Refused { refusal: Refusal::SoldOut, replayed: false };
     until("sold out", async || {
         let answer = rig.buy_as(101, 101, 1).await;
-        let is_doubt = matches!(answer, Answer::Busy | Answer::Unknown);
+        let is_doubt = matches!(answer, BuyAnswer::Busy | BuyAnswer::Unknown);
         assert!(is_doubt || answer == sold_out, "{answer:?}");
         (!is_doubt).then_some(())
     })
@@ -143,7 +144,7 @@ fn a_ledger_that_hangs_leaves_buyers_in_doubt_and_gives_nothing_back() {
         rig.gates_begun().await;
         ledger.set(Fault::Frozen);
         let answers = buy_all(&rig, 1..=20).await;
-        assert_eq!(answers, [Answer::Unknown; 20]);
+        assert_eq!(answers, [BuyAnswer::Unknown; 20]);
         // Who gives up so soon may be gone before the gate decides.
         until("their units", async || (left(&rig).await == 80).then_some(())).await;
         ledger.set(Fault::None);
@@ -158,7 +159,7 @@ fn a_probe_closes_the_breaker_when_nothing_else_is_under_way() {
         let ledger = Arc::new(FaultyLedger::new(Arc::new(LyingLedger::new(Lie::Honest))));
         let rig = open(&ground, ledger, &[]).await;
         rig.actors.breaker().open();
-        assert_eq!(rig.buy_as(1, 1, 1).await, Answer::Busy);
+        assert_eq!(rig.buy_as(1, 1, 1).await, BuyAnswer::Busy);
         rig.clock.advance(Duration::from_secs(1));
         assert!(is_placed(&rig.buy_as(2, 2, 1).await), "one may try");
         assert!(is_placed(&rig.buy_as(1, 1, 1).await), "and all follow");
@@ -180,7 +181,7 @@ fn a_gate_that_waits_for_an_answer_still_finds_what_a_dead_process_left() {
         // One outcome stays open for ever.
         let stuck = rig.ask(7, 7, 1);
         ledger.set(Fault::NeverSays(stuck.request));
-        assert_eq!(rig.gates.buy(stuck).await, Answer::Unknown);
+        assert_eq!(rig.gates.buy(stuck).await, BuyAnswer::Unknown);
         until("the doubt", async || ledger.batches().contains(&vec![7]).then_some(())).await;
         // Another process accepts and dies.
         let clock: SharedClock = rig.clock.clone();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use floodgate::domain::{BucketNo, BuyerId, Sku};
-use floodgate::scripts::{BucketKeys, Script};
+use floodgate::redis::scripts::{BucketKeys, Script};
 use floodgate::tier::open_ledger_for_reading;
 use redis::Client;
 use serde_json::json;

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use floodgate::scripts::Script;
+use floodgate::redis::scripts::Script;
 use serde_json::{Value as Json, json};
 
 use crate::support::TestApp;

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use floodgate::clock::SharedClock;
 use floodgate::domain::Phase;
+use floodgate::runtime::clock::SharedClock;
 use floodgate::stock::BucketKey;
 use floodgate::tier::Backends;
 use serde_json::json;
@@ -47,10 +47,10 @@ fn two_thousand_refusals_cost_redis_next_to_nothing_and_repeats_read_their_order
     let app = ground.app(&[
         ("http.sales_refresh_ms", "500"),
         ("redis.sold_out_refresh_ms", "2000"),
-        ("keeper.every_ms", "500"),
-        ("keeper.lease_ttl_ms", "5000"),
-        ("gate.sweep_every_ms", "2000"),
-        ("gate.sweep_after_ms", "3000"),
+        ("maintenance.every_ms", "500"),
+        ("maintenance.lease_ttl_ms", "5000"),
+        ("gate.resubmit_every_ms", "2000"),
+        ("gate.resubmit_after_ms", "3000"),
     ]);
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         app.open_sale("sale", json!({"kind": "one_per_buyer"}), 5, 4).await;

@@ -1,7 +1,7 @@
 //! The crash points of the order intake, by name: C10. What was not acknowledged comes again, and
 //! coming again changes nothing.
 
-use floodgate::scripts::intent::pack;
+use floodgate::redis::scripts::intent::pack;
 
 use crate::support::fake_broker::Says;
 use crate::support::faulty_ledger::Fault;
@@ -48,7 +48,7 @@ fn an_intake_that_dies_over_a_transaction_doubles_nothing() {
         rig.ledger.set(Fault::None);
         rig.until_empty().await;
         rig.assert_orders(1..=5).await;
-        assert_eq!(rig.metric("floodgate_intake_redelivered_total"), 5);
+        assert_eq!(rig.metric("floodgate_consumer_redelivered_total"), 5);
         assert!(rig.broker.published().is_empty());
     });
 }
@@ -70,7 +70,7 @@ fn committed_not_acknowledged_is_acknowledged_when_it_comes_again() {
         assert_eq!(rig.broker.num_deliveries(), 10);
         rig.assert_orders(1..=5).await;
         assert!(rig.broker.published().is_empty(), "a repeat is a success");
-        let landings = rig.metric("floodgate_landing_seconds_count");
+        let landings = rig.metric("floodgate_placement_seconds_count");
         assert_eq!(landings, 5, "a repeat is no landing");
     });
 }
@@ -110,7 +110,7 @@ fn orders_are_acknowledged_at_commit_whatever_the_stock_says() {
         rig.until_empty().await;
         assert_eq!(rig.rig.num_orders().await, 40);
         assert_eq!(rig.broker.num_deliveries(), 40, "none came twice");
-        assert_eq!(rig.metric("floodgate_intake_retries_total"), 0);
+        assert_eq!(rig.metric("floodgate_consumer_retries_total"), 0);
         assert!(rig.broker.published().is_empty());
         for request in 1..=40 {
             assert!(!rig.is_settled(request).await);

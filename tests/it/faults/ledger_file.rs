@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use diesel::connection::SimpleConnection;
 use diesel::prelude::*;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
-use floodgate::db::{Class, Error, Ledger, Placing};
+use floodgate::db::{BlindInsert, Error, ErrorClass, Ledger};
 use tempfile::TempDir;
 
 use crate::support::offers::{ANY, intent, offer, orders, run};
@@ -19,7 +19,7 @@ fn closed_ledger() -> (TempDir, OpenOptions) {
         let ledger = SqliteLedger::open(&options).unwrap();
         let sku = offer(&ledger, "sale", ANY, 1_000).await;
         let batch = (1..=300).map(|number| intent(&sku, number, number, 1)).collect();
-        assert_eq!(ledger.place(batch).await.unwrap(), Placing::All);
+        assert_eq!(ledger.place(batch).await.unwrap(), BlindInsert::All);
         ledger.close().await;
     });
     assert!(!beside(&options.path, "-wal").exists(), "a closed ledger is one file");
@@ -44,7 +44,7 @@ fn refused(options: &OpenOptions, readers_too: bool, words: &[&str]) {
     for answer in answers {
         let error = answer.unwrap_err();
         assert!(matches!(error, Error::CannotOpen { .. }), "{error:?}");
-        assert_eq!(error.class(), Class::Down);
+        assert_eq!(error.class(), ErrorClass::Down);
         for word in words {
             assert!(error.to_string().contains(word), "{word:?} is not in: {error}");
         }
@@ -232,11 +232,11 @@ fn a_busy_file_is_worth_another_try() {
         let mut shell = SqliteConnection::establish(options.path.to_str().unwrap()).unwrap();
         shell.batch_execute("BEGIN IMMEDIATE").unwrap();
         let error = ledger.place(vec![intent(&sku, 501, 501, 1)]).await.unwrap_err();
-        assert_eq!(error.class(), Class::Retry, "{error}");
+        assert_eq!(error.class(), ErrorClass::Retry, "{error}");
         assert_eq!(orders(&ledger, sku.no).await.len(), 300, "readers do not wait");
         shell.batch_execute("ROLLBACK").unwrap();
         let placed = ledger.place(vec![intent(&sku, 501, 501, 1)]).await.unwrap();
-        assert_eq!(placed, Placing::All);
+        assert_eq!(placed, BlindInsert::All);
     });
 }
 
@@ -252,24 +252,24 @@ fn a_full_disk_refuses_orders_and_loses_none() {
         let error = loop {
             let next = (placed + 1..=placed + 10).map(|n| intent(&sku, 1_000_000 - n, n, 1));
             match ledger.place(next.collect()).await {
-                Ok(answer) => assert_eq!(answer, Placing::All),
+                Ok(answer) => assert_eq!(answer, BlindInsert::All),
                 Err(error) => break error,
             }
             placed += 10;
             assert!(placed < 1_000, "the limit was never reached");
         };
-        assert_eq!(error.class(), Class::Down, "{error}");
+        assert_eq!(error.class(), ErrorClass::Down, "{error}");
         assert!(matches!(error, Error::Refused { .. }), "{error}");
         assert_eq!(orders(&ledger, sku.no).await.len() as u64, placed);
         assert_eq!(u64::from(ledger.available(sku.no).await.unwrap()), 1_000 - placed);
         let again = ledger.place((1..=300).map(|n| intent(&sku, n, n, 1)).collect()).await;
-        assert_eq!(again.unwrap(), Placing::Conflict, "what is there is still answered for");
+        assert_eq!(again.unwrap(), BlindInsert::Conflict, "what is there is still answered for");
         ledger.close().await;
 
         options.size_max_kib = 0;
         let ledger = SqliteLedger::open(&options).unwrap();
         let next = (placed + 1..=placed + 10).map(|n| intent(&sku, 1_000_000 - n, n, 1));
-        assert_eq!(ledger.place(next.collect()).await.unwrap(), Placing::All);
+        assert_eq!(ledger.place(next.collect()).await.unwrap(), BlindInsert::All);
     });
 }
 

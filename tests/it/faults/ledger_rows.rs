@@ -2,12 +2,12 @@
 
 use diesel::connection::SimpleConnection;
 use diesel::prelude::*;
-use floodgate::audit::audit;
 use floodgate::db::mysql::MysqlLedger;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
-use floodgate::db::{AnomaliesOverAll, Class, Error, Ledger, Placing, UnknownSku};
+use floodgate::db::{AnomaliesOverAll, BlindInsert, Error, ErrorClass, Ledger, UnknownSku};
 use floodgate::domain::invariants::Violation;
-use floodgate::domain::{Failure, InvariantId, Journey, Policy, Refusal, Sku, SkuNo};
+use floodgate::domain::{Failure, InvariantId, OrderTimeline, Policy, Refusal, Sku, SkuNo};
+use floodgate::services::audit::audit;
 use tempfile::TempDir;
 
 use crate::support::offers::{ANY, ONE, buyer, intent, offer, quota, request, run};
@@ -145,8 +145,8 @@ fn a_request_with_orders_of_two_skus_is_found() {
             // No process derives the same id for two SKUs.
             let placed = ledger.place(vec![intent(&other, 3, 3, 1)]).await.unwrap();
             let expected: &[(i64, i64)] = match (&store.place, placed) {
-                (Place::File(_), Placing::All) => &[(3, 2)],
-                (Place::Server(_), Placing::Conflict) => &[],
+                (Place::File(_), BlindInsert::All) => &[(3, 2)],
+                (Place::Server(_), BlindInsert::Conflict) => &[],
                 (_, placed) => panic!("{placed:?}"),
             };
             let found = ledger.anomalies_over_all().await.unwrap();
@@ -250,7 +250,7 @@ fn a_way_that_nobody_wrote_is_not_guessed() {
             assert!(whole.recorded_at_ms.is_some_and(|recorded_at_ms| recorded_at_ms > 1));
             // As a version wrote it that did not know the times.
             store.tamper("UPDATE orders SET published_at_ms = NULL, recorded_at_ms = NULL");
-            let untimed = Journey { published_at_ms: None, recorded_at_ms: None, ..whole };
+            let untimed = OrderTimeline { published_at_ms: None, recorded_at_ms: None, ..whole };
             assert_eq!(journey().await.unwrap(), Some(untimed));
             if let Place::File(_) = store.place {
                 // A server keeps its 16 bytes.
@@ -265,6 +265,6 @@ fn a_way_that_nobody_wrote_is_not_guessed() {
 fn unreadable<T: std::fmt::Debug>(answer: Result<T, Error>, word: &str) {
     let error = answer.unwrap_err();
     assert!(matches!(error, Error::Unreadable { .. }), "{error:?}");
-    assert_eq!(error.class(), Class::Bug);
+    assert_eq!(error.class(), ErrorClass::Bug);
     assert!(error.to_string().contains(word), "{word:?} is not in: {error}");
 }

@@ -1,7 +1,7 @@
 //! Keepers of dead letters and operators that die between two steps.
 
-use floodgate::dead_letters::{DeskError, Done};
-use floodgate::domain::LetterState;
+use floodgate::domain::DeadLetterState;
+use floodgate::services::dead_letters::{DeadLetterError, VerbOutcome};
 
 use crate::support::faulty_ledger::Fault;
 use crate::support::keepers::{Office, letter_of, numbers};
@@ -32,7 +32,7 @@ fn letter_kept_not_acked_is_delivered_again_and_known() {
         let letters = office.until_letters(1).await;
         assert_eq!(
             (numbers(&letters[0]), letters[0].letter.state),
-            (vec![1, 2], LetterState::Open)
+            (vec![1, 2], DeadLetterState::Open)
         );
     });
 }
@@ -74,13 +74,13 @@ fn replayed_not_marked_is_still_open_and_may_be_replayed_again() {
             office.broker.hold(false);
         };
         let (replayed, ()) = tokio::join!(desk.replay(no), die);
-        assert!(matches!(replayed, Err(DeskError::Ledger(_))), "{replayed:?}");
+        assert!(matches!(replayed, Err(DeadLetterError::Ledger(_))), "{replayed:?}");
         assert_eq!(office.broker.waiting("orders.0").len(), 1);
-        assert_eq!(letter_of(&office, 1).await.state, LetterState::Open);
+        assert_eq!(letter_of(&office, 1).await.state, DeadLetterState::Open);
 
         office.ledger.set(Fault::None);
         let (done, letter) = desk.replay(no).await.unwrap();
-        assert_eq!((done, letter.state), (Done::Published, LetterState::Replayed));
+        assert_eq!((done, letter.state), (VerbOutcome::Published, DeadLetterState::Replayed));
         assert_eq!(office.broker.waiting("orders.0").len(), 2, "copies of one request");
     });
 }

@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
-use floodgate::db::ladder::climb;
+use floodgate::db::conflict_resolution::climb;
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
-use floodgate::db::{Class, Ledger, Placing};
-use floodgate::domain::{OrderIntent, Outcome, Sku};
+use floodgate::db::{BlindInsert, ErrorClass, Ledger};
+use floodgate::domain::{OrderIntent, PlaceOutcome, Sku};
 
 use crate::support::fault_proxy::FaultProxy;
 use crate::support::offers::{ANY, assert_ledger_holds, intent, open_offer, orders, quota, run};
@@ -50,7 +50,7 @@ impl Store {
     }
 
     /// Asks again, as a consumer does after an unknown end, and hears the same of every order.
-    async fn ask_again(&self, expected: fn(&OrderIntent) -> Outcome) {
+    async fn ask_again(&self, expected: fn(&OrderIntent) -> PlaceOutcome) {
         let batch = self.batch();
         let mut outcomes = vec![None; batch.len()];
         climb(&self.ledger, &batch, &mut outcomes).await.unwrap();
@@ -69,10 +69,10 @@ fn a_commit_whose_answer_was_lost_is_unknown_and_the_keys_tell() {
         let store = Store::start().await;
         store.proxy.cut_reply(COMMIT);
         let error = store.ledger.place(store.batch()).await.unwrap_err();
-        assert_eq!(error.class(), Class::Unknown, "{error:?}");
+        assert_eq!(error.class(), ErrorClass::Unknown, "{error:?}");
         assert_eq!(store.proxy.cuts(), 1);
         assert_eq!(store.num_orders().await, 100, "it had been committed");
-        store.ask_again(|intent| Outcome::Repeat(intent.order())).await;
+        store.ask_again(|intent| PlaceOutcome::Repeat(intent.order())).await;
     });
 }
 
@@ -83,10 +83,10 @@ fn a_commit_that_never_arrived_is_unknown_too() {
         let store = Store::start().await;
         store.proxy.cut_request(COMMIT);
         let error = store.ledger.place(store.batch()).await.unwrap_err();
-        assert_eq!(error.class(), Class::Unknown, "{error:?}");
+        assert_eq!(error.class(), ErrorClass::Unknown, "{error:?}");
         assert_eq!(store.proxy.cuts(), 1);
         assert_eq!(store.num_orders().await, 0);
-        store.ask_again(|intent| Outcome::Placed(intent.order())).await;
+        store.ask_again(|intent| PlaceOutcome::Placed(intent.order())).await;
     });
 }
 
@@ -97,11 +97,11 @@ fn a_link_that_breaks_before_commit_has_written_nothing() {
         for words in ["INSERT INTO orders", "INSERT INTO quotas", "UPDATE quotas"] {
             store.proxy.cut_reply(words);
             let error = store.ledger.place(store.batch()).await.unwrap_err();
-            assert_eq!(error.class(), Class::Down, "{words}: {error:?}");
+            assert_eq!(error.class(), ErrorClass::Down, "{words}: {error:?}");
             assert_eq!(store.num_orders().await, 0, "{words}");
         }
         assert_eq!(store.proxy.cuts(), 3);
-        store.ask_again(|intent| Outcome::Placed(intent.order())).await;
+        store.ask_again(|intent| PlaceOutcome::Placed(intent.order())).await;
     });
 }
 
@@ -112,11 +112,11 @@ fn a_server_that_is_killed_with_the_answer_on_its_way_has_kept_the_orders() {
         store.proxy.cut_reply(COMMIT);
         let error = store.ledger.place(store.batch()).await.unwrap_err();
         store.server.kill();
-        assert_eq!(error.class(), Class::Unknown, "{error:?}");
+        assert_eq!(error.class(), ErrorClass::Unknown, "{error:?}");
         let error = store.ledger.place(store.batch()).await.unwrap_err();
-        assert_eq!(error.class(), Class::Down, "{error:?}");
+        assert_eq!(error.class(), ErrorClass::Down, "{error:?}");
         store.server.restart();
-        store.ask_again(|intent| Outcome::Repeat(intent.order())).await;
+        store.ask_again(|intent| PlaceOutcome::Repeat(intent.order())).await;
     });
 }
 
@@ -145,12 +145,12 @@ fn whenever_the_server_is_killed_the_answer_was_true() {
             let there = until("the ledger", || async { ledger.examine(batch.clone()).await.ok() });
             let there = there.await.orders.len();
             match said {
-                Ok(Placing::All) => {
+                Ok(BlindInsert::All) => {
                     placed += 1;
                     lost += batch.len() - there;
                 }
-                Ok(Placing::Conflict) => panic!("seed={seed}: nobody else writes"),
-                Err(error) if error.class() == Class::Unknown => {
+                Ok(BlindInsert::Conflict) => panic!("seed={seed}: nobody else writes"),
+                Err(error) if error.class() == ErrorClass::Unknown => {
                     unknown += 1;
                     assert!([0, batch.len()].contains(&there), "seed={seed}: torn: {there}");
                 }

@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use floodgate::db::ladder::climb;
+use floodgate::db::conflict_resolution::climb;
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
-use floodgate::db::{Class, Error, Ledger};
-use floodgate::domain::{OrderIntent, Outcome, Sku};
+use floodgate::db::{Error, ErrorClass, Ledger};
+use floodgate::domain::{OrderIntent, PlaceOutcome, Sku};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 
@@ -75,7 +75,7 @@ impl Store {
     /// and places the rest; then judges.
     async fn through(
         &self,
-        classes: &[Class],
+        classes: &[ErrorClass],
         word: &str,
         fault: impl FnOnce(),
         heal: impl FnOnce(),
@@ -107,7 +107,7 @@ impl Store {
     }
 
     /// What a consumer does: asks until there is an answer.
-    async fn place_all(&self, number: u64) -> Vec<Outcome> {
+    async fn place_all(&self, number: u64) -> Vec<PlaceOutcome> {
         let batch = self.batch(number);
         let outcomes = until("all outcomes", || async {
             let mut outcomes = vec![None; batch.len()];
@@ -117,11 +117,11 @@ impl Store {
         outcomes.await
     }
 
-    async fn judge(&self, told: Vec<Outcome>) {
+    async fn judge(&self, told: Vec<PlaceOutcome>) {
         let ledger = opened(&few(self.server.options())).await;
         let found = orders(&ledger, self.sku.no).await;
         let distinct: BTreeSet<_> = found.iter().map(|order| order.request).collect();
-        let acknowledged = told.iter().filter_map(Outcome::order);
+        let acknowledged = told.iter().filter_map(PlaceOutcome::order);
         let units: u64 = found.iter().map(|order| u64::from(order.quantity)).sum();
         let verdict = Verdict {
             attempted: told.len(),
@@ -149,7 +149,7 @@ fn told_by(error: &Error) -> String {
 }
 
 /// Whatever did not end in time may have been written, or waits for a thread.
-const SILENCE: [Class; 3] = [Class::Down, Class::Unknown, Class::Retry];
+const SILENCE: [ErrorClass; 3] = [ErrorClass::Down, ErrorClass::Unknown, ErrorClass::Retry];
 
 #[test]
 fn a_server_that_was_killed() {
@@ -216,7 +216,9 @@ fn a_server_that_takes_no_writes() {
     run(async {
         let store = Store::start().await;
         let set = |value| store.server.sql(&format!("SET GLOBAL read_only = {value}"));
-        store.through(&[Class::Down, Class::Retry], "--read-only", || set(1), || set(0)).await;
+        store
+            .through(&[ErrorClass::Down, ErrorClass::Retry], "--read-only", || set(1), || set(0))
+            .await;
     });
 }
 
@@ -240,7 +242,7 @@ fn a_server_without_a_free_connection() {
             }
             store.proxy.heal();
         };
-        let classes = [Class::Down, Class::Retry];
+        let classes = [ErrorClass::Down, ErrorClass::Retry];
         store.through(&classes, "Too many connections", crowd, || others.lock().clear()).await;
     });
 }
@@ -269,7 +271,7 @@ fn the_rows_of_a_client_that_vanished_are_free_soon() {
             assert!(held.is_err(), "the server still holds it");
         };
         let (vanished, ()) = tokio::join!(store.try_once(0), vanishing);
-        assert!([Class::Down, Class::Unknown].contains(&vanished.unwrap_err().class()));
+        assert!([ErrorClass::Down, ErrorClass::Unknown].contains(&vanished.unwrap_err().class()));
 
         let batch = store.batch(0);
         until("the stock's row", || async {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use floodgate::clock::now_monotonic;
+use floodgate::runtime::clock::now_monotonic;
 
 use crate::support::pipeline::PipelineGround;
 use crate::support::shop::Shop;

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use floodgate::clock::now_monotonic;
+use floodgate::runtime::clock::now_monotonic;
 use serde_json::Value as Json;
 
 use crate::support::admin::stage;
@@ -108,7 +108,8 @@ fn broker_fails(outbox: &str) {
         .with("redis.connect_timeout_ms", "10000")
         .with("redis.command_timeout_ms", "10000");
     tokio::runtime::Runtime::new().unwrap().block_on(async {
-        let [keeper, api, relay] = ["keeper", "api", "relay"].map(|role| ground.server(role, &[]));
+        let [keeper, api, relay] =
+            ["maintenance", "api", "relay"].map(|role| ground.server(role, &[]));
         let mut consumer = ground.server("consumer", &[]);
         let mut shop = Shop::open(keeper.internal, 20_000).await;
         let at = [api.public, keeper.internal, relay.internal];

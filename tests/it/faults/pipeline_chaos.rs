@@ -27,7 +27,7 @@ const STOCK_PER_ROUND: u64 = 2_000;
 const TIMES: usize = 200;
 
 /// Each role once, and those that take over from each other twice.
-const ROLES: [&str; 6] = ["keeper", "api", "relay", "relay", "consumer", "consumer"];
+const ROLES: [&str; 6] = ["maintenance", "api", "relay", "relay", "consumer", "consumer"];
 
 /// What is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,7 +126,7 @@ fn chaos(outbox: &str) {
     let mut installation = Installation::new(outbox);
     let stock = rounds * STOCK_PER_ROUND;
     let units = u32::try_from(stock).unwrap();
-    let internal = installation.at("keeper").internal;
+    let internal = installation.at("maintenance").internal;
     runtime.block_on(open_sale(internal, "sale", greed::quota(), units, 4));
     installation.ground.settle_queues();
     let mut history = History::default();
@@ -152,7 +152,7 @@ fn chaos(outbox: &str) {
     }
     runtime.block_on(async {
         let (public, internal) =
-            (installation.at("api").public, installation.at("keeper").internal);
+            (installation.at("api").public, installation.at("maintenance").internal);
         greed::sell_rest(public, internal, &mut history).await;
         let verdict = installation.ground.judge(seed, internal, &history, stock).await;
         assert_eq!(verdict.units, stock, "every unit was sold: {verdict}");

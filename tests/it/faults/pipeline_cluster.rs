@@ -82,7 +82,7 @@ fn nodes_are_killed(outbox: &str) {
     let ground = PipelineGround::new(outbox).with("redis.url", &url);
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let [keeper, api, _consumer] =
-            ["keeper", "api", "consumer"].map(|role| ground.server(role, &[]));
+            ["maintenance", "api", "consumer"].map(|role| ground.server(role, &[]));
         open_sale(keeper.internal, "sale", greed::quota(), STOCK, BUCKETS).await;
         let mut history = History::default();
         let mut relay = None;

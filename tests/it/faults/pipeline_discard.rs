@@ -1,8 +1,8 @@
 //! A dead letter that is discarded while a copy of its message still waits on its way.
 
 use bytes::Bytes;
-use floodgate::messages::wire;
-use floodgate::scripts::intent::pack;
+use floodgate::messages::envelope;
+use floodgate::redis::scripts::intent::pack;
 use serde_json::{Value as Json, json};
 
 use crate::support::pipeline::PipelineGround;
@@ -15,7 +15,7 @@ fn discarded_while_its_message_waits(outbox: &str) {
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         // No process brings orders to the ledger.
         let api = ground.server("api", &[]);
-        let keeper = ground.server("keeper", &[]);
+        let keeper = ground.server("maintenance", &[]);
         let shop = Shop::open(keeper.internal, 10).await;
         let client = reqwest::Client::new();
         let id = until("an accepted request", async || {
@@ -29,7 +29,7 @@ fn discarded_while_its_message_waits(outbox: &str) {
         let number = id.split('-').next().unwrap().parse().unwrap();
         let mut intruder = Intruder::new(&ground, 4);
         let body = Bytes::from(pack(&intruder.intent(number, 1)));
-        let mut headers = wire::headers(&body, &intruder.installation, 1).unwrap();
+        let mut headers = envelope::headers(&body, &intruder.installation, 1).unwrap();
         headers.reason = Some("given up".to_owned());
         intruder.publish_dead(headers, body.clone()).await;
         let letter = letter_of(&ground, &keeper, &body, "given up").await;

@@ -81,7 +81,8 @@ fn consumers_die(outbox: &str) {
     let mut random = fastrand::Rng::with_seed(seed);
     let ground = PipelineGround::new(outbox);
     tokio::runtime::Runtime::new().unwrap().block_on(async {
-        let [keeper, api, _relay] = ["keeper", "api", "relay"].map(|role| ground.server(role, &[]));
+        let [keeper, api, _relay] =
+            ["maintenance", "api", "relay"].map(|role| ground.server(role, &[]));
         let one_by_one = [("consumer.batch_max", "1")];
         let mut consumer = ground.server("consumer", &one_by_one);
         let mut shop = Shop::open(keeper.internal, 10_000).await;
@@ -110,7 +111,7 @@ fn consumers_die(outbox: &str) {
         consumer = ground.server("consumer", &[]);
         let verdict = shop.judge(&ground, keeper.internal).await;
         assert_eq!(verdict.acknowledged, verdict.ok);
-        let again = metric(consumer.internal, "floodgate_intake_redelivered", "").await;
+        let again = metric(consumer.internal, "floodgate_consumer_redelivered", "").await;
         assert!(again > 0, "what the dead one had in hand came again");
         assert!(ground.open_letters(keeper.internal).is_empty());
     });

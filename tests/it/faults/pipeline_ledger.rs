@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use floodgate::clock::now_monotonic;
+use floodgate::runtime::clock::now_monotonic;
 
 use crate::support::admin::stage;
 use crate::support::gate::metric;
@@ -17,10 +17,10 @@ const SELLING_AGAIN: Duration = Duration::from_secs(25);
 
 /// No order was tried on its own account, none was given up, none came twice.
 async fn assert_no_order_failed(ground: &PipelineGround, internal: std::net::SocketAddr) {
-    for name in ["floodgate_intake_retries", "floodgate_intake_dead"] {
+    for name in ["floodgate_consumer_retries", "floodgate_consumer_dead_letters"] {
         assert_eq!(metric(internal, name, "").await, 0, "{name}");
     }
-    assert_eq!(metric(internal, "floodgate_intake_redelivered", "").await, 0);
+    assert_eq!(metric(internal, "floodgate_consumer_redelivered", "").await, 0);
     assert!(ground.open_letters(internal).is_empty());
 }
 

@@ -68,6 +68,7 @@ fn operators_see_the_rest_while_a_part_is_away() {
         ground.mariadb.restart();
         ground.drained(at).await;
 
+        ground.settle_queues();
         ground.rabbit.kill();
         assert_eq!(uncounted(&ground, at), ["broker", "dead"]);
         assert_eq!(readiness(at).await, (200, vec![]));

@@ -5,12 +5,15 @@ use crate::support::pipeline::PipelineGround;
 use crate::support::shop::Shop;
 use crate::support::wait::{until, until_true};
 
-const KINDS: [&str; 4] = ["outbox_relay", "order_intake", "orphan_rescuer", "dead_letter_keeper"];
+const KINDS: [&str; 4] =
+    ["outbox_relay", "order_consumer", "orphan_rescuer", "dead_letter_collector"];
 
 /// Actors that work for every order, and one that looks now and then: the percentage of their
 /// steps that may be the last one of a life.
-const STORMS: [(&[&str], &str); 2] =
-    [(&["outbox_relay", "order_intake", "orphan_rescuer"], "1"), (&["dead_letter_keeper"], "25")];
+const STORMS: [(&[&str], &str); 2] = [
+    (&["outbox_relay", "order_consumer", "orphan_rescuer"], "1"),
+    (&["dead_letter_collector"], "25"),
+];
 
 async fn storm(
     ground: &PipelineGround,
@@ -24,7 +27,7 @@ async fn storm(
         ("supervisor.restarts_max", "100000"),
         ("supervisor.backoff_min_ms", "1"),
         ("supervisor.backoff_max_ms", "5"),
-        ("keeper.rescue_every_ms", "10"),
+        ("maintenance.rescue_every_ms", "10"),
         ("outbox.envelope_max", "1"),
         ("relay.claim_max", "8"),
     ];

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use floodgate::broker::Headers;
 use floodgate::domain::OrderIntent;
-use floodgate::messages::wire;
-use floodgate::scripts::intent::{INTENT_BYTES, pack};
+use floodgate::messages::envelope;
+use floodgate::redis::scripts::intent::{INTENT_BYTES, pack};
 
 use crate::support::pipeline::PipelineGround;
 use crate::support::poison::{Intruder, letter_of};
@@ -76,7 +76,7 @@ async fn in_order_queue(ground: &PipelineGround, server: &Server, intruder: &mut
     let [first, second] = [1, 2].map(|n| pack(&intruder.intent(9_000_000 + n, 9_000_000 + n)));
     let bad = pack(&OrderIntent { amount: 1, ..intruder.intent(9_000_003, 9_000_003) });
     let body = Bytes::from([first, bad.clone(), second].concat());
-    let headers = wire::headers(&body, &intruder.installation, 1).unwrap();
+    let headers = envelope::headers(&body, &intruder.installation, 1).unwrap();
     intruder.publish(headers.clone(), body.clone()).await;
     letter_of(ground, server, &bad, "amount 1, price times quantity is 100").await;
 

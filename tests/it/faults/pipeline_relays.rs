@@ -2,7 +2,7 @@
 //!
 //! A frozen broker keeps entries claimed: what is published is confirmed by nobody.
 
-use floodgate::clock::now_monotonic;
+use floodgate::runtime::clock::now_monotonic;
 
 use crate::support::pipeline::PipelineGround;
 use crate::support::process::Server;
@@ -54,7 +54,7 @@ impl Stage {
         // Each order is an entry, and each entry a message.
         let ground = PipelineGround::new(outbox).with("outbox.envelope_max", "1");
         let [keeper, api, consumer] =
-            ["keeper", "api", "consumer"].map(|role| ground.server(role, &[]));
+            ["maintenance", "api", "consumer"].map(|role| ground.server(role, &[]));
         let shop = Shop::open(keeper.internal, 4_000).await;
         Self { ground, keeper: Some(keeper), api, _consumer: consumer, shop }
     }
@@ -142,7 +142,7 @@ impl Stage {
         }
         let redis = &self.ground.redis;
         assert!(dead.iter().all(|name| num_in_hand(redis, name) > 0), "each left something");
-        self.keeper = Some(self.ground.server("keeper", &[]));
+        self.keeper = Some(self.ground.server("maintenance", &[]));
         let last = self.relay();
         until("nothing to be claimed by them", async || {
             dead.iter().all(|name| num_in_hand(redis, name) == 0).then_some(())
@@ -158,7 +158,7 @@ impl Stage {
     /// The keys of the outboxes are deleted one by one, with entries claimed and waiting: no relay
     /// crashes, and what was lost is sent again.
     async fn keys_deleted_one_by_one(&mut self) {
-        self.keeper = Some(self.ground.server("keeper", &[]));
+        self.keeper = Some(self.ground.server("maintenance", &[]));
         let relay = self.relay();
         self.fill(&relay).await;
         let redis = &self.ground.redis;

@@ -4,17 +4,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use floodgate::clock::{ManualClock, SharedClock};
 use floodgate::db::Ledger;
-use floodgate::dead_letters::seal;
 use floodgate::domain::{
-    BucketNo, Failure, Phase, Refusal, Reservation, SaleDraft, Sku, SkuDraft, Standing, Verdict,
+    BucketNo, Failure, Phase, Refusal, RequestStatus, Reservation, SaleDraft, Sku, SkuDraft,
+    Verdict,
 };
-use floodgate::messages::Answer;
+use floodgate::messages::BuyAnswer;
 use floodgate::outbox::DeadEntry;
-use floodgate::rebuild::{load_sku, next_loader};
-use floodgate::sales_desk::DeskError;
-use floodgate::scripts::intent;
+use floodgate::redis::scripts::intent;
+use floodgate::runtime::clock::{ManualClock, SharedClock};
+use floodgate::services::dead_letters::headers;
+use floodgate::services::rebuild::{load_sku, next_loader};
+use floodgate::services::sales::SalesError;
 use floodgate::stock::{BucketKey, Error};
 use floodgate::tier::Backends;
 use serde_json::json;
@@ -70,7 +71,7 @@ fn what_the_ledger_decides_while_buckets_are_loaded_is_entered() {
         ground.redis.cmd(&["FLUSHALL"]);
         let loaded = load_sku(&*ledger, &*stock, &sku, Vec::new()).await.unwrap();
         assert_eq!(loaded.num_orders, 1);
-        let failed = vec![Verdict::Repeat(Standing::Failed(Refusal::Ended))];
+        let failed = vec![Verdict::Repeat(RequestStatus::Failed(Refusal::Ended))];
         assert_eq!(stock.reserve(home(&ended), vec![ended]).await, Ok(failed.clone()));
         ledger.place(vec![ordered.intent(&sku)]).await.unwrap();
         ledger.record_failures(vec![failure(&refused)]).await.unwrap();
@@ -85,7 +86,7 @@ fn what_the_ledger_decides_while_buckets_are_loaded_is_entered() {
                 .standing(home(&ordered), ordered.request, ordered.buyer)
                 .await
                 .unwrap()
-                .map(|found| matches!(found.standing, Standing::Ordered { .. })),
+                .map(|found| matches!(found.standing, RequestStatus::Ordered { .. })),
             Some(true)
         );
         // Later orders are none of the load's; and nothing is entered twice.
@@ -123,7 +124,7 @@ fn requests_in_dead_letters_are_entered_where_redis_lost_them() {
             attempts: 10,
             dead_at_ms: START_MS,
         };
-        let letter = seal::of_entry(&entry, INSTALLATION);
+        let letter = headers::of_entry(&entry, INSTALLATION);
         ledger.keep_dead_letters(vec![letter], START_MS).await.unwrap();
         // One of them is an order all the same.
         ledger.place(vec![dead[1].intent(&sku)]).await.unwrap();
@@ -140,9 +141,13 @@ fn requests_in_dead_letters_are_entered_where_redis_lost_them() {
             rig.desk.look().await.unwrap();
             assert_eq!(rig.free().await.iter().sum::<u32>(), 8, "{loss} was lost");
             let answers = stock.reserve(home(&dead[0]), vec![dead[0]]).await;
-            assert_eq!(answers, Ok(vec![Verdict::Repeat(Standing::Queued)]), "{loss} was lost");
+            assert_eq!(
+                answers,
+                Ok(vec![Verdict::Repeat(RequestStatus::Queued)]),
+                "{loss} was lost"
+            );
             let found = stock.find(home(&dead[1]), dead[1].request).await.unwrap().unwrap();
-            assert!(matches!(found.standing, Standing::Ordered { .. }), "{loss}: {found:?}");
+            assert!(matches!(found.standing, RequestStatus::Ordered { .. }), "{loss}: {found:?}");
         }
     });
 }
@@ -158,7 +163,7 @@ fn what_an_operator_holds_is_loaded_by_whoever_looks() {
             (&rig.backends.stock, rig.backends.ledger.as_ref(), sku_of(&rig));
         let token = next_loader(ledger).await.unwrap();
         drop(stock.load(sku.clone(), 0, token).await.unwrap());
-        assert_eq!(rig.buy_as(2, 2, 1).await, Answer::Busy);
+        assert_eq!(rig.buy_as(2, 2, 1).await, BuyAnswer::Busy);
         rig.desk.look().await.unwrap();
         assert!(is_placed(&rig.buy_as(2, 2, 1).await));
         // A page that was deleted is noticed by nobody; the verb brings it back.
@@ -184,9 +189,9 @@ fn what_an_operator_holds_is_loaded_by_whoever_looks() {
         rig.assert_holds().await;
 
         let unknown = rig.desk.rebuild(&sale, Some(&"other".parse().unwrap())).await;
-        assert!(matches!(unknown, Err(DeskError::Unknown)), "{unknown:?}");
+        assert!(matches!(unknown, Err(SalesError::Unknown)), "{unknown:?}");
         let unknown = rig.desk.rebuild(&"other".parse().unwrap(), None).await;
-        assert!(matches!(unknown, Err(DeskError::Unknown)), "{unknown:?}");
+        assert!(matches!(unknown, Err(SalesError::Unknown)), "{unknown:?}");
     });
 }
 
@@ -243,12 +248,12 @@ fn one_sku_that_is_loaded_or_damaged_holds_up_no_other() {
         };
         rig.backends.ledger.create_sale(later, START_MS).await.unwrap().unwrap();
         ground.redis.cmd(&["DEL", &bucket("sku")]);
-        assert_eq!(rig.buy_as(2, 2, 1).await, Answer::Busy);
+        assert_eq!(rig.buy_as(2, 2, 1).await, BuyAnswer::Busy);
         let looked = tokio::select! {
             ended = &mut stuck => panic!("{ended:?}"),
             looked = rig.desk.look() => looked,
         };
-        assert!(matches!(looked, Err(DeskError::Stock(Error::Damaged { .. }))), "{looked:?}");
+        assert!(matches!(looked, Err(SalesError::Stock(Error::Damaged { .. }))), "{looked:?}");
         assert!(rig.catalog.sale("later").is_some());
         assert!(is_placed(&rig.buy_as(2, 2, 1).await));
         faulty.set(StockFault::None);
@@ -272,7 +277,7 @@ fn units_that_an_over_dealt_gate_lost_are_sold_in_the_end() {
         // The ledger has one left, the gate two.
         let refused = rig.buy_as(2, 2, 2).await;
         assert!(
-            matches!(refused, Answer::Refused { refusal: Refusal::SoldOut, .. }),
+            matches!(refused, BuyAnswer::Refused { refusal: Refusal::SoldOut, .. }),
             "{refused:?}"
         );
         let stock = &rig.backends.stock;
@@ -354,16 +359,17 @@ fn keys_that_were_deleted_one_by_one_are_rebuilt_under_running_processes() {
 fn a_rebuild_that_no_process_can_carry_out_says_so() {
     let ground = GateGround::new();
     in_system(async {
-        let settings = ground.settings(&[&PATIENT[..], &[("keeper.preheat_ms", "60000")]].concat());
+        let settings =
+            ground.settings(&[&PATIENT[..], &[("maintenance.preload_ms", "60000")]].concat());
         let ledger = Arc::new(LyingLedger::new(Lie::Honest));
         let rig = Rig::start_on_redis(&settings, ledger).await;
         let sale = "sale".parse().unwrap();
         rig.create(OFFER, START_MS + 90_000).await;
         let draft = rig.desk.rebuild(&sale, None).await;
-        assert!(matches!(draft, Err(DeskError::NoBuckets)), "{draft:?}");
+        assert!(matches!(draft, Err(SalesError::NoBuckets)), "{draft:?}");
         rig.turn(Phase::Open).await;
         let early = rig.desk.rebuild(&sale, None).await;
-        assert!(matches!(early, Err(DeskError::NoBuckets)), "{early:?}");
+        assert!(matches!(early, Err(SalesError::NoBuckets)), "{early:?}");
         assert_eq!(ground.names("fg:{*"), [""; 0], "nothing is held");
         rig.clock.advance(Duration::from_secs(30));
         rig.desk.rebuild(&sale, None).await.unwrap();

@@ -105,7 +105,8 @@ fn results_that_were_not_written_are_written_by_another_process() {
     let ground = PipelineGround::new("list");
     let proxy = FaultProxy::start(ground.redis.addr());
     tokio::runtime::Runtime::new().unwrap().block_on(async {
-        let [keeper, api, _relay] = ["keeper", "api", "relay"].map(|role| ground.server(role, &[]));
+        let [keeper, api, _relay] =
+            ["maintenance", "api", "relay"].map(|role| ground.server(role, &[]));
         let through_proxy = User::Pipeline.url(proxy.addr());
         let _consumer = ground.server("consumer", &[("redis.url", &through_proxy)]);
         let mut shop = Shop::open(keeper.internal, 1_000).await;
@@ -136,7 +137,7 @@ fn an_order_queue_without_a_consumer_is_told() {
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let two = [("amqp.queues", "2")];
         let [keeper, api, _relay] =
-            ["keeper", "api", "relay"].map(|role| ground.server(role, &two));
+            ["maintenance", "api", "relay"].map(|role| ground.server(role, &two));
         let consumer = ground.server("consumer", &[("amqp.queues", "1")]);
         let mut shop = Shop::open(keeper.internal, 1_000).await;
         shop.sell(api.public, 100).await;

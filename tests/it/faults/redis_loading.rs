@@ -11,7 +11,7 @@ use floodgate::config::Settings;
 use floodgate::db::Ledger;
 use floodgate::domain::{BucketNo, Order, Phase, Reservation, Sku, Verdict};
 use floodgate::lease::SoleLease;
-use floodgate::messages::Answer;
+use floodgate::messages::BuyAnswer;
 use floodgate::stock::{BucketKey, Error, LoaderToken, Stock};
 use floodgate::tier::Backends;
 
@@ -39,7 +39,7 @@ fn sku_of(rig: &Rig) -> Arc<Sku> {
 /// The same buckets as another process reaches them.
 async fn elsewhere(settings: &Settings, rig: &Rig) -> Arc<dyn Stock> {
     let ledger = rig.backends.ledger.clone();
-    let clock: floodgate::clock::SharedClock = rig.clock.clone();
+    let clock: floodgate::runtime::clock::SharedClock = rig.clock.clone();
     Backends::on_redis(settings, ledger, &clock).await.unwrap().stock
 }
 
@@ -61,7 +61,7 @@ fn after_a_loader_that_died_the_next_one_begins_anew() {
         let other = elsewhere(&settings, &rig).await;
         let mut loading = other.load(sku_of(&rig), 1, LoaderToken(2)).await.unwrap();
         loading.orders(vec![order(&rig, 99, 99)]).await.unwrap();
-        assert_eq!(rig.buy_as(8, 2, 1).await, Answer::Busy, "nobody sells from half a load");
+        assert_eq!(rig.buy_as(8, 2, 1).await, BuyAnswer::Busy, "nobody sells from half a load");
 
         rig.desk.look().await.unwrap();
         assert!(is_placed(&rig.buy_as(8, 2, 1).await));
@@ -122,7 +122,7 @@ fn two_keepers_at_once_load_what_the_ledger_has_while_both_sell() {
 
 /// Another process of the same installation that holds every lease.
 async fn alone(settings: &Settings, rig: &Rig, ledger: Arc<FaultyLedger>) -> Rig {
-    let clock: floodgate::clock::SharedClock = rig.clock.clone();
+    let clock: floodgate::runtime::clock::SharedClock = rig.clock.clone();
     let mut backends = Backends::on_redis(settings, ledger, &clock).await.unwrap();
     backends.lease = Arc::new(SoleLease::new(clock));
     let rig = Rig::on(settings, backends, rig.clock.clone());
@@ -133,7 +133,8 @@ async fn alone(settings: &Settings, rig: &Rig, ledger: Arc<FaultyLedger>) -> Rig
 #[test]
 fn a_sale_is_loaded_some_time_before_it_starts_and_not_earlier() {
     let ground = GateGround::new();
-    let settings = ground.settings(&[&PATIENT[..], &[("keeper.preheat_ms", "60000")]].concat());
+    let settings =
+        ground.settings(&[&PATIENT[..], &[("maintenance.preload_ms", "60000")]].concat());
     in_system(async {
         let ledger = Arc::new(LyingLedger::new(Lie::Honest));
         let rig = Rig::start_on_redis(&settings, ledger).await;
@@ -143,7 +144,7 @@ fn a_sale_is_loaded_some_time_before_it_starts_and_not_earlier() {
             rig.clock.advance(Duration::from_millis(wait_ms));
             rig.desk.look().await.unwrap();
             assert_eq!(ground.names("fg:{*"), [""; 0]);
-            assert_eq!(rig.buy_as(1, 1, 1).await, Answer::Busy);
+            assert_eq!(rig.buy_as(1, 1, 1).await, BuyAnswer::Busy);
         }
         rig.clock.advance(Duration::from_millis(1));
         rig.desk.look().await.unwrap();
@@ -152,7 +153,7 @@ fn a_sale_is_loaded_some_time_before_it_starts_and_not_earlier() {
         // The start comes, and Redis has nothing: no data, no sale.
         ground.redis.cmd(&["FLUSHALL"]);
         rig.clock.advance(Duration::from_secs(60));
-        assert_eq!(rig.buy_as(1, 1, 1).await, Answer::Busy);
+        assert_eq!(rig.buy_as(1, 1, 1).await, BuyAnswer::Busy);
         rig.desk.look().await.unwrap();
         assert!(is_placed(&rig.buy_as(1, 1, 1).await));
         rig.assert_holds().await;
@@ -167,7 +168,7 @@ fn a_load_needs_no_answer_of_the_ledger_to_what_the_buckets_hold() {
         let (rig, ledger) = rig(&settings).await;
         rig.gates_begun().await;
         ledger.set(Fault::Mute);
-        assert_eq!(rig.buy_as(7, 1, 1).await, Answer::Unknown);
+        assert_eq!(rig.buy_as(7, 1, 1).await, BuyAnswer::Unknown);
         let key = BucketKey { sku: sku_of(&rig).no, bucket: rig.ask(7, 1, 1).bucket };
         // Who gives up so soon may be gone before the gate decides.
         until("the reservation", async || unsettled_in(&rig, key).await).await;
@@ -182,16 +183,16 @@ fn a_load_needs_no_answer_of_the_ledger_to_what_the_buckets_hold() {
         // The ledger has it by now, or fails still.
         let knows_it = matches!(
             again,
-            Answer::Unknown
-                | Answer::Queued { replayed: true }
-                | Answer::Placed { replayed: true, .. }
+            BuyAnswer::Unknown
+                | BuyAnswer::Queued { replayed: true }
+                | BuyAnswer::Placed { replayed: true, .. }
         );
         assert!(knows_it, "{again:?}");
 
         ledger.set(Fault::None);
         until("the order", async || {
             let answer = rig.buy_as(7, 1, 1).await;
-            assert!(!matches!(answer, Answer::Placed { replayed: false, .. }), "{answer:?}");
+            assert!(!matches!(answer, BuyAnswer::Placed { replayed: false, .. }), "{answer:?}");
             is_placed(&answer).then_some(())
         })
         .await;
@@ -231,7 +232,7 @@ fn what_healthy_siblings_accept_outlives_every_load() {
                 loading.orders(vec![order(&rig, 99, 99)]).await.unwrap();
             }
             drop(loading);
-            assert_eq!(rig.buy_as(50, 50, 1).await, Answer::Busy, "no accepted one is denied");
+            assert_eq!(rig.buy_as(50, 50, 1).await, BuyAnswer::Busy, "no accepted one is denied");
 
             rig.desk.look().await.unwrap();
             let left = 10 - u32::try_from(accepted.len()).unwrap();

@@ -128,7 +128,7 @@ fn forgotten_scripts_are_loaded_again_and_nobody_notices() {
 
 /// A server with one order, whose keeper does not look by itself.
 async fn with_one_order(ground: &GateGround) -> crate::support::process::Server {
-    let slow = [("keeper.every_ms", "3600000"), ("keeper.lease_ttl_ms", "36000000")];
+    let slow = [("maintenance.every_ms", "3600000"), ("maintenance.lease_ttl_ms", "36000000")];
     let server = ground.server(&[&slow[..], &PATIENT].concat());
     open_sale(server.internal, "sale", json!({"kind": ONE}), 10, 1).await;
     buy_for_sure(server.public, 1).await;
@@ -163,7 +163,7 @@ fn a_damaged_bucket_is_busy_and_the_log_names_the_key() {
 
             // The operator takes away what does not belong there, and the bucket with it.
             drop(server);
-            ground.redis.cmd(&["DEL", key, bucket, "fg:lease:keeper"]);
+            ground.redis.cmd(&["DEL", key, bucket, "fg:lease:loader"]);
             let server = ground.server(&[]);
             buy_for_sure(server.public, 2).await;
             assert_eq!(buy_for_sure(server.public, 1).await["order"]["buyer_id"], "1");

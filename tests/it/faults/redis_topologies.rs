@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use floodgate::domain::{InvariantId, Phase};
-use floodgate::sales_desk::DeskError;
+use floodgate::services::sales::SalesError;
 use serde_json::json;
 
 use crate::support::TestApp;
@@ -107,7 +107,7 @@ fn a_load_that_cannot_hold_every_bucket_holds_none() {
         // Whoever asks notices.
         rig.backends.stock.ping().await.ok();
         let looked = rig.desk.look().await;
-        assert!(matches!(looked, Err(DeskError::Stock(_))), "{looked:?}");
+        assert!(matches!(looked, Err(SalesError::Stock(_))), "{looked:?}");
         let held = healthy.cmd(&["HEXISTS", &healthy_bucket, "loading"]);
         assert_eq!(held, redis::Value::Int(0), "it sells on");
 

@@ -3,7 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use floodgate::config::AuthMode;
-use floodgate::http::{Access, INTERNAL};
+use floodgate::http::{INTERNAL, RouteAccess};
 use hmac::{Hmac, KeyInit, Mac};
 use reqwest::Method;
 use serde_json::{Value as Json, json};
@@ -92,7 +92,7 @@ async fn operators_routes_need_the_token_where_one_is_set() {
         let url = format!("http://{}{path}", app.internal);
         let call = || app.client.request(method.clone(), &url);
         let without = call().send().await.unwrap();
-        if entry.access != Access::Admin {
+        if entry.access != RouteAccess::Admin {
             assert_eq!(without.status(), 200, "{path}");
             continue;
         }

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use floodgate::clock::wall_ms;
 use floodgate::config::Tier;
+use floodgate::runtime::clock::wall_ms;
 use futures_util::future::join_all;
 use serde_json::{Value as Json, json};
 

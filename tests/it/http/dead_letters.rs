@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use diesel::connection::SimpleConnection;
 use diesel::prelude::*;
 use floodgate::domain::{BucketNo, Epoch, OrderIntent, SkuNo, TraceId};
-use floodgate::scripts::intent;
+use floodgate::redis::scripts::intent;
 use reqwest::Response;
 use serde_json::{Value as Json, json};
 

@@ -75,7 +75,7 @@ async fn every_exposed_metric_stands_in_the_operations_manual() {
         "floodgate_http_requests_total{route=\"/v1/buy/{path_id}\",status=\"409\"} 1",
         "floodgate_stock_left{sale=\"sale\",sku=\"sku\"} 0",
         "floodgate_orders_placed_total 1",
-        "floodgate_actor_restarts_total{kind=\"order_consumer\",reason=\"panicked\"} 0",
+        "floodgate_actor_restarts_total{kind=\"ledger_writer\",reason=\"panicked\"} 0",
     ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     }
@@ -84,7 +84,7 @@ async fn every_exposed_metric_stands_in_the_operations_manual() {
 #[test]
 fn the_table_of_codes_stands_in_the_manual_of_the_interface() {
     let manual = include_str!("../../../docs/api.md");
-    for code in floodgate::http::Code::ALL {
+    for code in floodgate::http::ProblemCode::ALL {
         let row = format!("| `{}` | {} |", code.as_str(), code.status());
         assert!(manual.contains(&row), "{row}");
     }

@@ -43,7 +43,7 @@ pub fn settings() -> (Settings, Ground) {
     let Some(stage) = STAGE.with_borrow(Option::clone) else { return (settings, ground) };
     settings.tier = stage.tier;
     settings.namespace = format!("t{:08x}", fastrand::u32(..));
-    (settings.keeper.every_ms, settings.http.sales_refresh_ms) = (50, 50);
+    (settings.maintenance.every_ms, settings.http.sales_refresh_ms) = (50, 50);
     if let Some(mariadb) = &stage.mariadb {
         settings.ledger.url = mariadb.new_database();
     }

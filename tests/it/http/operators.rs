@@ -96,7 +96,7 @@ async fn operators_see_actors_numbers_funnel_and_audit() {
     let actors = app.admin("/actors", None).await;
     assert_eq!(actors["all_up"], true);
     let kinds: Vec<_> = actors["actors"].as_array().unwrap().iter().map(|a| &a["kind"]).collect();
-    assert!(kinds.contains(&&json!("stock_gate")) && kinds.contains(&&json!("order_consumer")));
+    assert!(kinds.contains(&&json!("stock_gate")) && kinds.contains(&&json!("ledger_writer")));
     let stats = app.admin("/stats", None).await;
     assert_eq!((&stats["tier"], &stats["ready"]), (&json!(app.settings.tier), &json!(true)));
     assert_eq!(stats["orders_placed"], 1);

@@ -31,7 +31,7 @@ async fn an_id_says_when_it_ends() {
     assert_eq!(answer.headers()["cache-control"], "no-store");
     let body: Json = answer.json().await.unwrap();
     let ends = chrono::DateTime::parse_from_rfc3339(body["expires_at"].as_str().unwrap()).unwrap();
-    let left_s = (ends.timestamp_millis() - floodgate::clock::wall_ms()) / 1000;
+    let left_s = (ends.timestamp_millis() - floodgate::runtime::clock::wall_ms()) / 1000;
     assert!((3_500..=3_600).contains(&left_s), "{left_s}");
 }
 

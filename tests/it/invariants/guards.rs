@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use floodgate::audit::{AuditReport, EVIDENCE, Sources, audit, audit_all};
 use floodgate::broker::{Source, Subscriber};
 use floodgate::config::Tier;
 use floodgate::db::Ledger;
 use floodgate::domain::{BucketNo, InvariantId, Phase, Policy};
-use floodgate::messages::Answer;
+use floodgate::messages::BuyAnswer;
+use floodgate::services::audit::{AuditReport, AuditSources, EVIDENCE, audit, audit_all};
 use floodgate::stock::BucketKey;
 
 use crate::support::faulty_stock::{FaultyStock, StockFault};
@@ -109,7 +109,7 @@ async fn with_one_accepted(ledger: Arc<LyingLedger>) -> (Rig, BucketKey) {
     let rig = Rig::open(&settings, ledger, offer).await;
     let key = BucketKey { sku: rig.ask(1, 1, 1).sku, bucket: BucketNo(0) };
     rig.gates_begun().await;
-    assert_eq!(rig.buy_as(1, 1, 1).await, Answer::Unknown);
+    assert_eq!(rig.buy_as(1, 1, 1).await, BuyAnswer::Unknown);
     // Who gives up so soon may be gone before the gate decides.
     until("the reservation", async || {
         let waiting = rig.backends.stock.unsettled(key, i64::MAX).await.unwrap();
@@ -149,7 +149,7 @@ fn found_of_a_dead_request(lie: Lie, later_ms: i64, in_outbox: bool) -> AuditRep
         let pipeline = office.pipeline(&office.broker);
         let stock = rig.backends.stock.as_ref();
         let (stock, pipeline) = (Some(stock), Some(&pipeline));
-        let sources = Sources { ledger: ledger.as_ref(), stock, pipeline };
+        let sources = AuditSources { ledger: ledger.as_ref(), stock, pipeline };
         let report = audit_all(sources, None, START_MS + later_ms).await.unwrap();
         drop(consumer);
         report

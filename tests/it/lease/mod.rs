@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use floodgate::clock::{SystemClock, now_monotonic};
-use floodgate::lease::{Hold, Lease, RedisLease};
-use floodgate::redis_link::Links;
+use floodgate::lease::{Lease, LeaseGrant, RedisLease};
+use floodgate::redis::transport::ConnectionPool;
+use floodgate::runtime::clock::{SystemClock, now_monotonic};
 
 use crate::support::fault_proxy::{FaultProxy, Mode};
 use crate::support::links::{impatient, links, options, run};
@@ -19,14 +19,14 @@ fn process(url: &str) -> RedisLease {
     RedisLease::new(links(url), "shop", SystemClock::shared())
 }
 
-fn taken(by: &str) -> Hold {
-    Hold::Taken { by: by.to_owned() }
+fn taken(by: &str) -> LeaseGrant {
+    LeaseGrant::Taken { by: by.to_owned() }
 }
 
 async fn until_held(lease: &RedisLease, holder: &str, ttl: Duration) -> Instant {
-    until("the lease", async || match lease.hold("keeper", holder, ttl).await {
-        Ok(Hold::Held { until }) => Some(until),
-        Ok(Hold::Taken { .. }) | Err(_) => None,
+    until("the lease", async || match lease.hold("loader", holder, ttl).await {
+        Ok(LeaseGrant::Held { until }) => Some(until),
+        Ok(LeaseGrant::Taken { .. }) | Err(_) => None,
     })
     .await
 }
@@ -36,16 +36,16 @@ fn one_of_two_holds_it_until_it_is_released() {
     let redis = Redis::start();
     run(async {
         let (one, two) = (process(&redis.url()), process(&redis.url()));
-        assert!(one.hold("keeper", "one", LONG).await.unwrap().is_held(now_monotonic()));
-        assert_eq!(two.hold("keeper", "two", LONG).await.unwrap(), taken("one"));
+        assert!(one.hold("loader", "one", LONG).await.unwrap().is_held(now_monotonic()));
+        assert_eq!(two.hold("loader", "two", LONG).await.unwrap(), taken("one"));
         assert!(two.hold("sweeper", "two", LONG).await.unwrap().is_held(now_monotonic()));
-        assert!(one.hold("keeper", "one", LONG).await.unwrap().is_held(now_monotonic()));
+        assert!(one.hold("loader", "one", LONG).await.unwrap().is_held(now_monotonic()));
 
-        two.release("keeper", "two").await.unwrap();
-        assert_eq!(two.hold("keeper", "two", LONG).await.unwrap(), taken("one"), "not its own");
-        one.release("keeper", "one").await.unwrap();
-        assert!(two.hold("keeper", "two", LONG).await.unwrap().is_held(now_monotonic()));
-        assert_eq!(redis.text(&["GET", "shop:lease:keeper"]), "two");
+        two.release("loader", "two").await.unwrap();
+        assert_eq!(two.hold("loader", "two", LONG).await.unwrap(), taken("one"), "not its own");
+        one.release("loader", "one").await.unwrap();
+        assert!(two.hold("loader", "two", LONG).await.unwrap().is_held(now_monotonic()));
+        assert_eq!(redis.text(&["GET", "shop:lease:loader"]), "two");
     });
 }
 
@@ -56,7 +56,7 @@ fn a_renewal_moves_the_end() {
         let one = process(&redis.url());
         until_held(&one, "one", SHORT).await;
         until_held(&one, "one", LONG).await;
-        let left: i64 = redis.text(&["PTTL", "shop:lease:keeper"]).parse().unwrap();
+        let left: i64 = redis.text(&["PTTL", "shop:lease:loader"]).parse().unwrap();
         assert!(left > i64::try_from(LONG.as_millis()).unwrap() / 2, "{left}");
     });
 }
@@ -69,7 +69,7 @@ fn a_holder_that_does_not_renew_knows_the_end_before_another_begins() {
         let end = until_held(&one, "one", SHORT).await;
         until_held(&two, "two", LONG).await;
         assert!(now_monotonic() >= end, "two holders at once");
-        assert_eq!(one.hold("keeper", "one", LONG).await.unwrap(), taken("two"));
+        assert_eq!(one.hold("loader", "one", LONG).await.unwrap(), taken("two"));
     });
 }
 
@@ -80,12 +80,12 @@ fn a_renewal_that_arrives_late_takes_nothing_away() {
     run(async {
         let mut patient = options(&format!("redis://{}", proxy.addr()));
         patient.command_timeout = LONG;
-        let patient = Links::new(patient).unwrap();
+        let patient = ConnectionPool::new(patient).unwrap();
         let one = RedisLease::new(patient, "shop", SystemClock::shared());
         let two = process(&redis.url());
         let end = until_held(&one, "one", SHORT).await;
         proxy.set(Mode::Hold(None));
-        let late = one.hold("keeper", "one", LONG);
+        let late = one.hold("loader", "one", LONG);
         let other = async {
             until_held(&two, "two", LONG).await;
             assert!(now_monotonic() >= end, "two holders at once");
@@ -100,20 +100,20 @@ fn a_renewal_that_arrives_late_takes_nothing_away() {
 fn without_redis_nobody_gets_it() {
     let redis = Redis::start();
     run(async {
-        let impatient = Links::new(impatient(&redis.url())).unwrap();
+        let impatient = ConnectionPool::new(impatient(&redis.url())).unwrap();
         let one = RedisLease::new(impatient, "shop", SystemClock::shared());
         until_held(&one, "one", LONG).await;
         redis.stop();
-        let error = one.hold("keeper", "one", LONG).await.unwrap_err().to_string();
-        assert!(error.starts_with("lease keeper could not be asked for: "), "{error}");
+        let error = one.hold("loader", "one", LONG).await.unwrap_err().to_string();
+        assert!(error.starts_with("lease loader could not be asked for: "), "{error}");
         redis.kill();
-        assert!(one.hold("keeper", "one", LONG).await.is_err());
-        assert!(one.release("keeper", "one").await.is_err());
+        assert!(one.hold("loader", "one", LONG).await.is_err());
+        assert!(one.release("loader", "one").await.is_err());
         // It kept nothing on disk: the lease is free again, and any token of it would be, too.
         redis.restart();
         let two = process(&redis.url());
         until_held(&two, "two", LONG).await;
-        let other = until("an answer", async || one.hold("keeper", "one", LONG).await.ok()).await;
+        let other = until("an answer", async || one.hold("loader", "one", LONG).await.ok()).await;
         assert_eq!(other, taken("two"));
     });
 }
@@ -125,8 +125,8 @@ fn a_full_redis_can_still_change_hands() {
         let (one, two) = (process(&redis.url()), process(&redis.url()));
         until_held(&one, "one", LONG).await;
         redis.cmd(&["CONFIG", "SET", "maxmemory", "1"]);
-        one.release("keeper", "one").await.unwrap();
-        assert!(two.hold("keeper", "two", LONG).await.unwrap().is_held(now_monotonic()));
+        one.release("loader", "one").await.unwrap();
+        assert!(two.hold("loader", "two", LONG).await.unwrap().is_held(now_monotonic()));
     });
 }
 
@@ -134,8 +134,8 @@ fn a_full_redis_can_still_change_hands() {
 fn foreign_data_under_the_key_is_nobodys_lease() {
     let redis = Redis::start();
     run(async {
-        redis.cmd(&["LPUSH", "shop:lease:keeper", "x"]);
-        let error = process(&redis.url()).hold("keeper", "one", LONG).await.unwrap_err();
+        redis.cmd(&["LPUSH", "shop:lease:loader", "x"]);
+        let error = process(&redis.url()).hold("loader", "one", LONG).await.unwrap_err();
         assert!(error.reason.contains("WRONGTYPE"), "{error}");
     });
 }

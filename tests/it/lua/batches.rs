@@ -3,7 +3,7 @@
 //! `tidy/lua_writes.rs`.)
 
 use floodgate::domain::{Policy, Refusal};
-use floodgate::scripts::{Call, Error, Outbox, Release, Reserve, Settle};
+use floodgate::redis::scripts::{Error, OutboxArgs, Release, ReserveBatch, ScriptCall, Settle};
 
 use super::rig::{KINDS, Shop, Wire, refused};
 use super::scenarios::{State, enter, policies, shop};
@@ -14,17 +14,17 @@ type Read = fn(&Shop, redis::Value) -> Result<(), Error>;
 
 /// Calls of which the last item is request 2 of buyer 2, which stands in the bucket, and all others
 /// are good; with how to read the answer.
-fn batches(shop: &Shop) -> Vec<(String, Call, Read)> {
+fn batches(shop: &Shop) -> Vec<(String, ScriptCall, Read)> {
     let (keys, fence, policy) = (&shop.buckets[0], &shop.fence, shop.sku.policy);
     let (known, last, new) = (shop.ask(1, 1, 2), shop.ask(2, 2, 1), shop.ask(30, 30, 1));
-    let mut batches: Vec<(String, Call, Read)> = Vec::new();
+    let mut batches: Vec<(String, ScriptCall, Read)> = Vec::new();
     let asked = [shop.ask(10, 10, 1), new, last];
     for outbox in KINDS {
-        let call = Reserve { outbox, ..shop.reserving(0, &asked) }.call();
+        let call = ReserveBatch { outbox, ..shop.reserving(0, &asked) }.call();
         batches.push((format!("reserve {outbox:?}"), call, |shop, value| {
             let batch = vec![shop.ask(1, 1, 1); 3];
-            let outbox = Outbox::None;
-            Reserve { outbox, ..shop.reserving(0, &batch) }.parse(value).map(drop)
+            let outbox = OutboxArgs::None;
+            ReserveBatch { outbox, ..shop.reserving(0, &batch) }.parse(value).map(drop)
         }));
     }
     for first in [known, new] {

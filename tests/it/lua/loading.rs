@@ -1,11 +1,11 @@
 //! A bucket is built from the ledger by one loader at a time.
 
-use floodgate::domain::{Epoch, OrderState, Phase, Refusal, Standing, Verdict};
-use floodgate::scripts::find::Find;
-use floodgate::scripts::load::Row;
-use floodgate::scripts::record::{Record, Stage};
-use floodgate::scripts::settle::Noted;
-use floodgate::scripts::{Error, Fence, Open};
+use floodgate::domain::{Epoch, OrderState, Phase, Refusal, RequestStatus, Verdict};
+use floodgate::redis::scripts::find::Find;
+use floodgate::redis::scripts::load::LoadRow;
+use floodgate::redis::scripts::record::{RequestRecord, RequestStage};
+use floodgate::redis::scripts::settle::SettleOutcome;
+use floodgate::redis::scripts::{BucketFence, Error, OpenBucket};
 use floodgate::stock::LoaderToken;
 
 use super::rig::{KINDS, Shop, Wire, refused, sku};
@@ -15,12 +15,12 @@ use crate::support::servers::redis::Redis;
 const FIRST: LoaderToken = LoaderToken(1);
 const SECOND: LoaderToken = LoaderToken(2);
 
-fn record(buyer_no: u64, stage: Stage) -> Record {
-    Record { buyer: buyer(buyer_no), quantity: 2, placed_at_ms: 5, stage }
+fn record(buyer_no: u64, stage: RequestStage) -> RequestRecord {
+    RequestRecord { buyer: buyer(buyer_no), quantity: 2, placed_at_ms: 5, stage }
 }
 
-fn ordered(request_no: u64, buyer_no: u64) -> Row {
-    Row::Request(request(request_no), record(buyer_no, Stage::Ordered(OrderState::Paid)))
+fn ordered(request_no: u64, buyer_no: u64) -> LoadRow {
+    LoadRow::Request(request(request_no), record(buyer_no, RequestStage::Ordered(OrderState::Paid)))
 }
 
 /// Publishes bucket 0.
@@ -35,10 +35,10 @@ fn what_was_loaded_is_what_is_answered() {
     let mut wire = Wire::new(&redis);
     let shop = Shop::new(&redis, sku(1, quota(5), 2_000));
     shop.load_begin(&mut wire, 0, FIRST).unwrap();
-    let failed = Stage::Failed(Refusal::QuotaExceeded { owned: 4, limit: 5 });
-    let mut rows: Vec<Row> = (1..=500).map(|no| ordered(no, no)).collect();
-    rows.extend((1..=500).map(|no| Row::Units(buyer(no), 4)));
-    rows.push(Row::Request(request(501), record(501, failed)));
+    let failed = RequestStage::Failed(Refusal::QuotaExceeded { owned: 4, limit: 5 });
+    let mut rows: Vec<LoadRow> = (1..=500).map(|no| ordered(no, no)).collect();
+    rows.extend((1..=500).map(|no| LoadRow::Units(buyer(no), 4)));
+    rows.push(LoadRow::Request(request(501), record(501, failed)));
     assert_eq!(shop.load_rows(&mut wire, 0, FIRST, &rows), Ok(()));
     assert_eq!(shop.load_rows(&mut wire, 0, FIRST, &rows), Ok(()), "again");
     assert_eq!(open(&shop, &mut wire, FIRST, 7), Ok(true));
@@ -48,14 +48,15 @@ fn what_was_loaded_is_what_is_answered() {
     let over = Verdict::Refused(Refusal::QuotaExceeded { owned: 4, limit: 5 });
     let batch = [shop.ask(501, 501, 2), shop.ask(600, 7, 2), shop.ask(601, 7, 1)];
     let answers = shop.reserve(&mut wire, 0, &batch);
-    let known = Verdict::Repeat(Standing::Failed(Refusal::QuotaExceeded { owned: 4, limit: 5 }));
+    let known =
+        Verdict::Repeat(RequestStatus::Failed(Refusal::QuotaExceeded { owned: 4, limit: 5 }));
     assert_eq!(answers, [known, over, Verdict::Reserved]);
     let wanted = [request(601), request(999), request(1), request(601)];
     let find = Find { requests: &wanted, ..shop.find(0) };
     let found = find.parse(wire.send(&find.call()).unwrap()).unwrap();
     let stages: Vec<_> = found.iter().map(|record| record.map(|record| record.stage)).collect();
-    let paid = Some(Stage::Ordered(OrderState::Paid));
-    assert_eq!(stages, [Some(Stage::Queued), None, paid, Some(Stage::Queued)]);
+    let paid = Some(RequestStage::Ordered(OrderState::Paid));
+    assert_eq!(stages, [Some(RequestStage::Queued), None, paid, Some(RequestStage::Queued)]);
 }
 
 #[test]
@@ -129,7 +130,7 @@ fn what_was_accepted_outlives_every_load_that_ends_early() {
         let [a, b, c] = [1, 2, 3].map(|no| shop.ask(no, no, 2));
         shop.reserve_into(&mut wire, outbox, &[a, b, c]);
         shop.settle(&mut wire, 0, &[shop.order(&c)]);
-        let rows = [Row::Request(c.request, Record::ordered(&shop.order(&c)))];
+        let rows = [LoadRow::Request(c.request, RequestRecord::ordered(&shop.order(&c)))];
         // Every loader crashes one step later than the one before.
         shop.hold(&mut wire, 0, LoaderToken(1)).unwrap();
         shop.hold(&mut wire, 0, LoaderToken(2)).unwrap();
@@ -140,17 +141,17 @@ fn what_was_accepted_outlives_every_load_that_ends_early() {
         shop.hold(&mut wire, 0, LoaderToken(4)).unwrap();
         assert_eq!(shop.clear(&mut wire, 0, LoaderToken(4)), Ok(vec![1, 2]));
         shop.load_rows(&mut wire, 0, LoaderToken(4), &rows).unwrap();
-        let opening = Open { num_queued: 2, ..shop.opening(0, LoaderToken(4), 4) };
+        let opening = OpenBucket { num_queued: 2, ..shop.opening(0, LoaderToken(4), 4) };
         assert_eq!(opening.parse(wire.send(&opening.call()).unwrap()), Ok(true));
 
         let counts = shop.counts(&mut wire, 0);
         assert_eq!((counts.num_queued, counts.num_requests), (2, 3));
         let answers = shop.reserve(&mut wire, 0, &[a, b]);
-        assert_eq!(answers, [Verdict::Repeat(Standing::Queued); 2]);
+        assert_eq!(answers, [Verdict::Repeat(RequestStatus::Queued); 2]);
         // The ledger takes one and refuses the other; each has its units.
-        assert_eq!(shop.settle(&mut wire, 0, &[shop.order(&a)]), [Noted::Now]);
+        assert_eq!(shop.settle(&mut wire, 0, &[shop.order(&a)]), [SettleOutcome::Now]);
         let notes = shop.release(&mut wire, 0, &[refused(&b, Refusal::Ended)]);
-        assert_eq!((notes.items, notes.left.stock), (vec![Noted::Now], 6));
+        assert_eq!((notes.items, notes.left.stock), (vec![SettleOutcome::Now], 6));
         let counts = shop.counts(&mut wire, 0);
         assert_eq!(counts.num_unsettled(), 0);
     }
@@ -162,9 +163,9 @@ fn what_the_ledger_decided_of_requests_that_were_lost_is_entered() {
     let mut wire = Wire::new(&redis);
     let shop = Shop::open(&redis, &mut wire, sku(1, ONE, 20), 10);
     let [a, b, c] = [1, 2, 3].map(|no| shop.ask(no, no, 2));
-    assert_eq!(shop.settle(&mut wire, 0, &[shop.order(&a)]), [Noted::Adopted]);
+    assert_eq!(shop.settle(&mut wire, 0, &[shop.order(&a)]), [SettleOutcome::Adopted]);
     let refusals = [refused(&b, Refusal::Ended), refused(&c, Refusal::SoldOut)];
-    for noted in [Noted::Unknown, Noted::Repeat] {
+    for noted in [SettleOutcome::Unknown, SettleOutcome::Repeat] {
         assert_eq!(shop.release(&mut wire, 0, &refusals).items, [noted; 2]);
         let counts = shop.counts(&mut wire, 0);
         assert_eq!((counts.left.stock, counts.num_queued), (8, 0));
@@ -172,7 +173,7 @@ fn what_the_ledger_decided_of_requests_that_were_lost_is_entered() {
         assert_eq!((counts.num_failed, counts.released_units), (2, 2));
     }
     let answers = shop.reserve(&mut wire, 0, &[b, c]);
-    let failed = |reason| Verdict::Repeat(Standing::Failed(reason));
+    let failed = |reason| Verdict::Repeat(RequestStatus::Failed(reason));
     assert_eq!(answers, [failed(Refusal::Ended), failed(Refusal::SoldOut)]);
     let find = Find { requests: &[b.request], ..shop.find(0) };
     let found = find.parse(wire.send(&find.call()).unwrap()).unwrap();
@@ -219,7 +220,7 @@ fn a_load_on_another_server_keeps_what_was_accepted_and_the_opening() {
     shop.hold(&mut wire, 0, FIRST).unwrap();
     // The server is replaced between the steps.
     let server = "0".repeat(40).into();
-    let there = Shop { fence: Fence { server, ..shop.fence.clone() }, ..shop.clone() };
+    let there = Shop { fence: BucketFence { server, ..shop.fence.clone() }, ..shop.clone() };
     assert_eq!(there.clear(&mut wire, 0, FIRST), Ok(vec![1]));
     assert_eq!(shop.load_rows(&mut wire, 0, FIRST, &[ordered(2, 2)]), Err(Error::Fenced));
     assert_eq!(there.load_rows(&mut wire, 0, FIRST, &[ordered(2, 2)]), Ok(()));
@@ -242,16 +243,19 @@ fn an_intent_whose_answer_was_loaded_goes_with_its_repeat() {
     shop.reserve(&mut wire, 0, &[a, b]);
     // The ledger answered, and the bucket was loaded before it was told.
     shop.load_begin(&mut wire, 0, FIRST).unwrap();
-    let failed = record(2, Stage::Failed(Refusal::Ended));
+    let failed = record(2, RequestStage::Failed(Refusal::Ended));
     let rows = [
-        Row::Request(a.request, Record::ordered(&shop.order(&a))),
-        Row::Request(b.request, failed),
+        LoadRow::Request(a.request, RequestRecord::ordered(&shop.order(&a))),
+        LoadRow::Request(b.request, failed),
     ];
     shop.load_rows(&mut wire, 0, FIRST, &rows).unwrap();
     open(&shop, &mut wire, FIRST, 8).unwrap();
     assert_eq!(shop.counts(&mut wire, 0).num_unsettled(), 2);
-    assert_eq!(shop.settle(&mut wire, 0, &[shop.order(&a)]), [Noted::Repeat]);
-    assert_eq!(shop.release(&mut wire, 0, &[refused(&b, Refusal::Ended)]).items, [Noted::Repeat]);
+    assert_eq!(shop.settle(&mut wire, 0, &[shop.order(&a)]), [SettleOutcome::Repeat]);
+    assert_eq!(
+        shop.release(&mut wire, 0, &[refused(&b, Refusal::Ended)]).items,
+        [SettleOutcome::Repeat]
+    );
     let counts = shop.counts(&mut wire, 0);
     assert_eq!((counts.num_unsettled(), counts.left.stock, counts.num_failed), (0, 8, 0));
 }
@@ -268,12 +272,15 @@ fn a_bucket_that_is_held_sells_nothing_and_tells_what_it_accepted() {
     let batch = [shop.ask(3, 3, 1)];
     let door = shop.reserving(0, &batch);
     assert_eq!(door.parse(wire.send(&door.call()).unwrap()), Err(Error::NotReady));
-    assert_eq!(shop.settle(&mut wire, 0, &[shop.order(&a)]), [Noted::Now]);
-    assert_eq!(shop.release(&mut wire, 0, &[refused(&b, Refusal::Ended)]).items, [Noted::Now]);
+    assert_eq!(shop.settle(&mut wire, 0, &[shop.order(&a)]), [SettleOutcome::Now]);
+    assert_eq!(
+        shop.release(&mut wire, 0, &[refused(&b, Refusal::Ended)]).items,
+        [SettleOutcome::Now]
+    );
     let wanted = [a.request];
     let find = Find { requests: &wanted, ..shop.find(0) };
     let found = find.parse(wire.send(&find.call()).unwrap()).unwrap();
-    assert_eq!(found, [Some(Record::ordered(&shop.order(&a)))]);
+    assert_eq!(found, [Some(RequestRecord::ordered(&shop.order(&a)))]);
     // Once it is cleared, nothing would be a lie.
     wire.cmd(&["HDEL", &bucket, "loaded"]);
     assert_eq!(find.parse(wire.send(&find.call()).unwrap()), Err(Error::NotReady));

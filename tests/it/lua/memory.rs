@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use floodgate::domain::{Policy, Reservation};
-use floodgate::scripts::{Outbox, Reserve};
+use floodgate::redis::scripts::{OutboxArgs, ReserveBatch};
 
 use super::rig::{OUTBOXES, Shop, Wire, sku};
 use super::scenarios::policies;
@@ -79,12 +79,18 @@ fn a_buyer_takes_two_fifths_of_a_set_member_and_a_key_at_most() {
 }
 
 /// A sale whose orders all wait in the outbox.
-fn backlog(redis: &Redis, wire: &mut Wire, policy: Policy, outbox: Outbox, wishes: &[(u64, u64)]) {
+fn backlog(
+    redis: &Redis,
+    wire: &mut Wire,
+    policy: Policy,
+    outbox: OutboxArgs,
+    wishes: &[(u64, u64)],
+) {
     let shop = Shop::open(redis, wire, sku(1, policy, 2 * BUYERS), BUYERS);
     let asks: Vec<Reservation> =
         wishes.iter().map(|(request, buyer)| shop.ask(*request, *buyer, 1)).collect();
     for batch in asks.chunks(BATCH) {
-        let door = Reserve { outbox, ..shop.reserving(0, batch) };
+        let door = ReserveBatch { outbox, ..shop.reserving(0, batch) };
         door.parse(wire.send(&door.call()).unwrap()).unwrap();
     }
     let counts = shop.counts(wire, 0);

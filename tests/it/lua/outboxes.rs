@@ -2,17 +2,18 @@
 //! was, to the byte.
 
 use floodgate::domain::{BucketNo, SkuNo};
-use floodgate::outbox::{DeadEntry, Ended, Entry, Letter};
-use floodgate::scripts::outbox::{
-    Acknowledge, Claim, Collect, Kind, ReadList, ReadStream, Reclaim, StandingOf, TakeOver, Target,
+use floodgate::outbox::{DeadEntry, EndedEntry, GivenUpEntry, OutboxEntry};
+use floodgate::redis::scripts::outbox::{
+    Acknowledge, ClaimEntries, Collect, CountEntries, EntryKind, OutboxTarget, ReadList,
+    ReadStream, Reclaim, TakeOver,
 };
-use floodgate::scripts::{Call, Error, Installation, OutboxKeys, Script};
+use floodgate::redis::scripts::{Error, Installation, OutboxKeys, Script, ScriptCall};
 use redis::Value;
 
 use super::rig::{INSTALLATION, Wire};
 use crate::support::servers::redis::Redis;
 
-const KINDS: [Kind; 2] = [Kind::List, Kind::Stream];
+const KINDS: [EntryKind; 2] = [EntryKind::List, EntryKind::Stream];
 const NAME: &str = "node/1.1";
 
 /// Reads an answer, and tells whether the script accepted.
@@ -21,14 +22,14 @@ type Parse = Box<dyn Fn(Value) -> Result<(), Error>>;
 /// One call, and how its answer is read.
 struct Asked {
     name: &'static str,
-    call: Call,
+    call: ScriptCall,
     parse: Parse,
 }
 
 /// Who asks for what.
 #[derive(Clone, Copy)]
 struct Asker {
-    kind: Kind,
+    kind: EntryKind,
     installation: Installation,
 }
 
@@ -37,7 +38,7 @@ fn keys() -> OutboxKeys {
 }
 
 /// Six entries accepted, three of them claimed by the worker, one letter among the dead.
-fn enter(wire: &mut Wire, kind: Kind) -> Vec<Entry> {
+fn enter(wire: &mut Wire, kind: EntryKind) -> Vec<OutboxEntry> {
     wire.cmd(&["FLUSHALL"]);
     let keys = keys();
     wire.cmd(&["HSET", &keys.bucket(), "epoch", "f100d6a7.1", "loaded", "f100d6a7.1"]);
@@ -45,26 +46,27 @@ fn enter(wire: &mut Wire, kind: Kind) -> Vec<Entry> {
     for no in 0..6 {
         let body = format!("entry {no}");
         match kind {
-            Kind::List => drop(wire.cmd(&["RPUSH", &keys.outbox(), &body])),
-            Kind::Stream => drop(wire.cmd(&["XADD", &keys.outbox(), "*", "intents", &body])),
+            EntryKind::List => drop(wire.cmd(&["RPUSH", &keys.outbox(), &body])),
+            EntryKind::Stream => drop(wire.cmd(&["XADD", &keys.outbox(), "*", "intents", &body])),
         }
     }
-    let target = Target { keys: &keys, installation: INSTALLATION, kind };
-    let claim = Claim { target, worker: NAME, max: 3 };
+    let target = OutboxTarget { keys: &keys, installation: INSTALLATION, kind };
+    let claim = ClaimEntries { target, worker: NAME, max: 3 };
     let claimed = claim.parse(wire.send(&claim.call()).unwrap()).unwrap();
     assert_eq!(claimed.len(), 3);
     claimed
 }
 
 /// Every script of a kind, with calls that it accepts if the asker is right.
-fn all(asker: Asker, entries: &[Entry]) -> Vec<Asked> {
+fn all(asker: Asker, entries: &[OutboxEntry]) -> Vec<Asked> {
     let Asker { kind, installation } = asker;
     let keys = &keys();
-    let target = Target { keys, installation, kind };
-    let ended = |entry: &Entry, letter| Ended { id: entry.id.clone(), letter };
-    let letter = || Letter { bytes: b"entry"[..].into(), reason: "why".to_owned(), attempts: 1 };
-    let published: Vec<Ended> = entries.iter().map(|entry| ended(entry, None)).collect();
-    let given_up: Vec<Ended> =
+    let target = OutboxTarget { keys, installation, kind };
+    let ended = |entry: &OutboxEntry, letter| EndedEntry { id: entry.id.clone(), letter };
+    let letter =
+        || GivenUpEntry { bytes: b"entry"[..].into(), reason: "why".to_owned(), attempts: 1 };
+    let published: Vec<EndedEntry> = entries.iter().map(|entry| ended(entry, None)).collect();
+    let given_up: Vec<EndedEntry> =
         entries.iter().skip(1).map(|entry| ended(entry, Some(letter()))).collect();
     let acknowledge = |ended| Acknowledge { target, worker: NAME, ended, now_ms: 1 }.call();
     let names = &[NAME.to_owned()];
@@ -73,7 +75,7 @@ fn all(asker: Asker, entries: &[Entry]) -> Vec<Asked> {
         ($kind:ident, $target:ident, $read:expr) => {
             Box::new(move |value| {
                 let keys = &self::keys();
-                let $target = Target { keys, installation, kind: $kind };
+                let $target = OutboxTarget { keys, installation, kind: $kind };
                 $read.parse(value).map(drop)
             })
         };
@@ -81,8 +83,8 @@ fn all(asker: Asker, entries: &[Entry]) -> Vec<Asked> {
     let mut all = vec![
         Asked {
             name: "claim",
-            call: Claim { target, worker: NAME, max: 2 }.call(),
-            parse: parse!(kind, target, Claim { target, worker: NAME, max: 2 }),
+            call: ClaimEntries { target, worker: NAME, max: 2 }.call(),
+            parse: parse!(kind, target, ClaimEntries { target, worker: NAME, max: 2 }),
         },
         Asked {
             name: "take over",
@@ -96,8 +98,8 @@ fn all(asker: Asker, entries: &[Entry]) -> Vec<Asked> {
         },
         Asked {
             name: "standing",
-            call: StandingOf { target, workers: names }.call(),
-            parse: parse!(kind, target, StandingOf { target, workers: &[] }),
+            call: CountEntries { target, workers: names }.call(),
+            parse: parse!(kind, target, CountEntries { target, workers: &[] }),
         },
     ];
     for (name, ended) in [("acknowledge", &published), ("give up", &given_up)] {
@@ -130,7 +132,7 @@ fn others(Asker { kind, installation }: Asker) -> Vec<Asked> {
     };
     let list = &keys.outbox();
     let read = match kind {
-        Kind::List => Asked {
+        EntryKind::List => Asked {
             name: "read",
             call: ReadList { keys, installation, list, places: (0, 9) }.call(),
             parse: Box::new(|value| {
@@ -138,7 +140,7 @@ fn others(Asker { kind, installation }: Asker) -> Vec<Asked> {
                 ReadList { keys, installation, list: "", places: (0, 9) }.parse(value).map(drop)
             }),
         },
-        Kind::Stream => Asked {
+        EntryKind::Stream => Asked {
             name: "read",
             call: ReadStream { keys, installation, from: "0-0", max: 9 }.call(),
             parse: Box::new(|value| ReadStream::parse(value).map(drop)),
@@ -147,7 +149,7 @@ fn others(Asker { kind, installation }: Asker) -> Vec<Asked> {
     vec![collect, read]
 }
 
-fn right(kind: Kind) -> Asker {
+fn right(kind: EntryKind) -> Asker {
     Asker { kind, installation: INSTALLATION }
 }
 
@@ -175,7 +177,7 @@ fn every_script_accepts_what_is_right_also_when_redis_is_full() {
                 let ended = ended(&mut wire, &asked);
                 wire.cmd(&["CONFIG", "SET", "maxmemory", "0"]);
                 // The answers of a standing depend on the workers that were asked for.
-                if asked.name != "standing" || kind == Kind::Stream {
+                if asked.name != "standing" || kind == EntryKind::Stream {
                     assert_eq!(ended, Ok(Ok(())), "{kind:?} {} {full}", asked.name);
                 }
                 seen.push(asked.call.script());

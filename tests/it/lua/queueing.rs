@@ -1,12 +1,13 @@
 //! Accepted intents on their way into list and stream, and the count of what is queued.
 
 use floodgate::domain::{
-    Epoch, Order, OrderIntent, OrderState, Phase, Refusal, Reservation, Standing, Verdict,
+    Epoch, Order, OrderIntent, OrderState, Phase, Refusal, RequestStatus, Reservation, Verdict,
 };
-use floodgate::scripts::record::Record;
-use floodgate::scripts::settle::Noted;
-use floodgate::scripts::{
-    Entries, Error, Fence, Open, Outbox, Queued, Release, Reserve, Settle, intent,
+use floodgate::redis::scripts::record::RequestRecord;
+use floodgate::redis::scripts::settle::SettleOutcome;
+use floodgate::redis::scripts::{
+    BucketFence, EntryLimits, Error, OpenBucket, OutboxArgs, ReadQueued, Release, ReserveBatch,
+    Settle, intent,
 };
 use floodgate::stock::LoaderToken;
 
@@ -15,13 +16,13 @@ use super::scenarios::policies;
 use crate::support::offers::{ANY, ONE};
 use crate::support::servers::redis::Redis;
 
-fn outboxes(envelope_max: usize, entries_max: u64) -> [Outbox; 2] {
-    let entries = Entries { envelope_max, entries_max };
-    [Outbox::List(entries), Outbox::Stream(entries)]
+fn outboxes(envelope_max: usize, entries_max: u64) -> [OutboxArgs; 2] {
+    let entries = EntryLimits { envelope_max, entries_max };
+    [OutboxArgs::List(entries), OutboxArgs::Stream(entries)]
 }
 
 /// For each outbox, a SKU of its own on a fresh server.
-fn each(outboxes: [Outbox; 2], mut test: impl FnMut(&mut Wire, &Shop, Outbox)) {
+fn each(outboxes: [OutboxArgs; 2], mut test: impl FnMut(&mut Wire, &Shop, OutboxArgs)) {
     for outbox in outboxes {
         let redis = Redis::start();
         let mut wire = Wire::new(&redis);
@@ -100,7 +101,7 @@ fn a_full_outbox_accepts_no_more_than_has_room() {
         let over = [shop.ask(20, 20, 95), shop.ask(1, 1, 2)];
         let batch = [&all[..1], &over, &all[7..]].concat();
         let expected = [
-            Verdict::Repeat(Standing::Queued),
+            Verdict::Repeat(RequestStatus::Queued),
             Verdict::Short,
             Verdict::Refused(Refusal::RequestIdReused),
             Verdict::Full,
@@ -111,7 +112,7 @@ fn a_full_outbox_accepts_no_more_than_has_room() {
         // A relay has taken one entry.
         let key = shop.buckets[0].outbox();
         match outbox {
-            Outbox::List(_) => drop(wire.cmd(&["LPOP", &key])),
+            OutboxArgs::List(_) => drop(wire.cmd(&["LPOP", &key])),
             _ => drop(wire.cmd(&["XTRIM", &key, "MAXLEN", "1"])),
         }
         let more = asks(shop, 30..35);
@@ -143,7 +144,7 @@ fn an_outbox_that_is_too_full_already_accepts_nothing() {
         shop.reserve_into(wire, outbox, &asks(shop, 1..6));
         for lower in [3, 0] {
             let [list, stream] = outboxes(1, lower);
-            let lowered = if matches!(outbox, Outbox::List(_)) { list } else { stream };
+            let lowered = if matches!(outbox, OutboxArgs::List(_)) { list } else { stream };
             let verdicts = shop.reserve_into(wire, lowered, &asks(shop, 6..8));
             assert_eq!(verdicts, accepted_then_full(0, 2));
         }
@@ -158,7 +159,7 @@ fn a_stream_without_another_id_takes_nothing() {
         wire.cmd(&["XADD", &shop.buckets[0].outbox(), &last, "intents", "x"]);
         let before = wire.digest();
         let batch = asks(shop, 1..6);
-        let door = Reserve { outbox, ..shop.reserving(0, &batch) };
+        let door = ReserveBatch { outbox, ..shop.reserving(0, &batch) };
         assert!(wire.send(&door.call()).is_err());
         assert_eq!(wire.digest(), before);
     });
@@ -183,24 +184,27 @@ fn what_is_queued_is_counted_on_every_path() {
         // The same order twice in one batch, and a settled one again.
         shop.settle(wire, 0, &[order(&all[0]), order(&all[1]), order(&all[0])]);
         assert_eq!(queued(wire), 5);
-        assert_eq!(shop.settle(wire, 0, &[order(&all[0])]), [Noted::Repeat]);
+        assert_eq!(shop.settle(wire, 0, &[order(&all[0])]), [SettleOutcome::Repeat]);
         assert_eq!(queued(wire), 5);
         let ended = Order { state: OrderState::TimedOut, ..order(&shop.ask(31, 31, 1)) };
         let adopted = [order(&shop.ask(30, 30, 1)), ended];
-        assert_eq!(shop.settle(wire, 0, &adopted), [Noted::Adopted; 2]);
+        assert_eq!(shop.settle(wire, 0, &adopted), [SettleOutcome::Adopted; 2]);
         assert_eq!(queued(wire), 5, "never queued");
         let refuse = |ask: &Reservation, reason| refused(ask, reason);
         let twice = [refuse(&all[2], Refusal::Ended), refuse(&all[2], Refusal::Ended)];
-        assert_eq!(shop.release(wire, 0, &twice).items, [Noted::Now, Noted::Repeat]);
+        assert_eq!(
+            shop.release(wire, 0, &twice).items,
+            [SettleOutcome::Now, SettleOutcome::Repeat]
+        );
         shop.release(wire, 0, &[refuse(&all[3], Refusal::SoldOut)]);
         assert_eq!(queued(wire), 3);
         let others =
             [refuse(&all[0], Refusal::Ended), refuse(&shop.ask(40, 40, 1), Refusal::Ended)];
         let notes = shop.release(wire, 0, &others).items;
-        assert_eq!(notes, [Noted::Contradicts, Noted::Unknown]);
-        assert_eq!(shop.settle(wire, 0, &[order(&all[2])]), [Noted::Contradicts]);
+        assert_eq!(notes, [SettleOutcome::Contradicts, SettleOutcome::Unknown]);
+        assert_eq!(shop.settle(wire, 0, &[order(&all[2])]), [SettleOutcome::Contradicts]);
         let mistaken = Order { quantity: 9, ..order(&all[4]) };
-        assert_eq!(shop.settle(wire, 0, &[mistaken]), [Noted::Mismatch]);
+        assert_eq!(shop.settle(wire, 0, &[mistaken]), [SettleOutcome::Mismatch]);
         assert_eq!(queued(wire), 3);
         assert_eq!(requests(wire, &shop), [5, 6, 7]);
         shop.settle(wire, 0, &all[4..].iter().map(order).collect::<Vec<_>>());
@@ -208,10 +212,10 @@ fn what_is_queued_is_counted_on_every_path() {
         shop.reserve_into(wire, outbox, &asks(&shop, 50..52));
         // A load keeps what is queued, and its loader says how many they are.
         assert_eq!(shop.load_begin(wire, 0, LoaderToken(1)), Ok(vec![50, 51]));
-        let open = Open { num_queued: 2, ..shop.opening(0, LoaderToken(1), 98) };
+        let open = OpenBucket { num_queued: 2, ..shop.opening(0, LoaderToken(1), 98) };
         assert_eq!(open.parse(wire.send(&open.call()).unwrap()), Ok(true));
         assert_eq!(queued(wire), 2);
-        assert_eq!(shop.settle(wire, 0, &[order(&shop.ask(50, 50, 1))]), [Noted::Now]);
+        assert_eq!(shop.settle(wire, 0, &[order(&shop.ask(50, 50, 1))]), [SettleOutcome::Now]);
         assert_eq!(queued(wire), 1);
     }
 }
@@ -258,17 +262,18 @@ fn queued_requests_are_read_page_by_page_whatever_the_server() {
             .filter(|ask| ![10, 11].contains(&ask.request.get()))
             .map(|ask| ask.intent(&shop.sku))
             .collect();
-        let elsewhere = Fence { server: "elsewhere".into(), ..shop.fence.clone() };
+        let elsewhere = BucketFence { server: "elsewhere".into(), ..shop.fence.clone() };
         for shop in [shop, &Shop { fence: elsewhere, ..shop.clone() }] {
             let mut found = Vec::new();
             for page in 0..shop.buckets[0].pages() {
-                let door = Queued { pages: page..page + 1, ..shop.queued(0) };
+                let door = ReadQueued { pages: page..page + 1, ..shop.queued(0) };
                 let pages = door.parse(wire.send(&door.call()).unwrap()).unwrap();
                 assert_eq!(pages.epoch.0, 1);
                 found.extend(pages.requests.into_iter().map(Result::unwrap));
             }
             found.sort_by_key(|(request, _)| *request);
-            let expected = queued.iter().map(|intent| (intent.request, Record::queued(intent)));
+            let expected =
+                queued.iter().map(|intent| (intent.request, RequestRecord::queued(intent)));
             assert_eq!(found, expected.collect::<Vec<_>>());
         }
     });

@@ -1,7 +1,7 @@
 //! Whatever a script finds: unless it accepts, the keyspace stays as it was, to the byte.
 
 use floodgate::domain::Policy;
-use floodgate::scripts::{Error, Outbox, Script, codes};
+use floodgate::redis::scripts::{Error, OutboxArgs, Script, codes};
 use redis::{RedisResult, Value};
 
 use super::rig::{OUTBOXES, Shop, Wire};
@@ -60,7 +60,7 @@ fn counts_by(script: Script, field: &str) -> bool {
         Script::Snapshot => {
             &["epoch", "phase", "stock", "lent", "changes", "released", "failed", "queued"]
         }
-        Script::Turn => &["epoch", "phase"],
+        Script::SetPhase => &["epoch", "phase"],
         _ => &[],
     };
     fields.contains(&field)
@@ -120,10 +120,10 @@ impl Fault {
             (Self::OtherServer | Self::Loading, Script::Queued) => false,
             (Self::Field(field, _), Script::Queued) => *field == "epoch",
             // The pair is kept for whoever loads the bucket.
-            (Self::OtherServer | Self::Loading, Script::Turn) => false,
+            (Self::OtherServer | Self::Loading, Script::SetPhase) => false,
             // Records are there until they are cleared.
             (Self::Loading, Script::Find | Script::Settle | Script::Release) => false,
-            (Self::Field("server" | "loaded", _), Script::Turn) => false,
+            (Self::Field("server" | "loaded", _), Script::SetPhase) => false,
             // Whose it is every script looks at.
             (Self::Field("server", _) | Self::Field("loaded", None), _) => true,
             (Self::Field("epoch", value), script) => {
@@ -236,8 +236,8 @@ fn an_outbox_of_another_type_is_refused_before_anything_is_taken() {
     let redis = Redis::start();
     let mut wire = Wire::new(&redis);
     let shop = scenarios::shop(&redis, ONE);
-    let fill: [(Outbox, &[&str]); 3] = [
-        (Outbox::None, &["RPUSH", "entry"]),
+    let fill: [(OutboxArgs, &[&str]); 3] = [
+        (OutboxArgs::None, &["RPUSH", "entry"]),
         (OUTBOXES[0], &["HSET", "field", "value"]),
         (OUTBOXES[1], &["RPUSH", "entry"]),
     ];

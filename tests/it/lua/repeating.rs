@@ -2,8 +2,8 @@
 
 use floodgate::domain::ids::ID_MAX;
 use floodgate::domain::{Epoch, Phase, Refusal, Verdict};
-use floodgate::scripts::settle::Noted;
-use floodgate::scripts::{Reserve, intent};
+use floodgate::redis::scripts::settle::SettleOutcome;
+use floodgate::redis::scripts::{ReserveBatch, intent};
 use redis::{Value, from_redis_value};
 
 use super::rig::{KINDS, Shop, Wire, refused, sku};
@@ -50,7 +50,7 @@ fn only_a_touch_writes_when_nothing_is_accepted() {
     // What `WAIT` waits for is what the server counts as changes.
     let changes = |redis: &Redis| redis.info("rdb_changes_since_last_save").parse::<u64>().unwrap();
     for (touch, writes) in [(false, true), (false, false), (true, true), (true, true)] {
-        let door = Reserve { touch, ..shop.reserving(0, &batch) };
+        let door = ReserveBatch { touch, ..shop.reserving(0, &batch) };
         let before = changes(&redis);
         door.parse(wire.send(&door.call()).unwrap()).unwrap();
         assert_eq!(changes(&redis) > before, writes, "touch {touch}");
@@ -89,9 +89,9 @@ fn a_request_belongs_to_one_buyer_and_one_number_of_units() {
     assert_eq!(shop.reserve(&mut wire, 0, &[other_buyer, other_units]), [reused; 2]);
     let before = wire.digest();
     for wrong in [other_buyer, other_units] {
-        assert_eq!(shop.settle(&mut wire, 0, &[shop.order(&wrong)]), [Noted::Mismatch]);
+        assert_eq!(shop.settle(&mut wire, 0, &[shop.order(&wrong)]), [SettleOutcome::Mismatch]);
         let refusal = refused(&wrong, Refusal::Ended);
-        assert_eq!(shop.release(&mut wire, 0, &[refusal]).items, [Noted::Mismatch]);
+        assert_eq!(shop.release(&mut wire, 0, &[refusal]).items, [SettleOutcome::Mismatch]);
     }
     assert_eq!(wire.digest(), before);
 }
@@ -131,9 +131,9 @@ fn ids_of_eighteen_and_nineteen_digits_are_not_changed() {
     intents.sort_by_key(|intent| intent.request);
     assert_eq!(intents, asks.map(|ask| ask.intent(&shop.sku)));
     let refusals: Vec<_> = asks[5..].iter().map(|ask| refused(ask, Refusal::Ended)).collect();
-    assert_eq!(shop.release(&mut wire, 0, &refusals).items, [Noted::Now; 5]);
+    assert_eq!(shop.release(&mut wire, 0, &refusals).items, [SettleOutcome::Now; 5]);
     let orders: Vec<_> = asks[..5].iter().map(|ask| shop.order(ask)).collect();
-    assert_eq!(shop.settle(&mut wire, 0, &orders), [Noted::Now; 5]);
+    assert_eq!(shop.settle(&mut wire, 0, &orders), [SettleOutcome::Now; 5]);
     let counts = shop.counts(&mut wire, 0);
     assert_eq!((counts.num_requests, counts.num_failed, counts.left.stock), (10, 5, 95));
 }
@@ -163,7 +163,7 @@ fn an_answer_that_takes_no_units_writes_nothing() {
                 }
                 assert!(shop.turn(&mut wire, 0, phase, Epoch(2)));
                 let before = wire.digest();
-                let door = Reserve { outbox, epoch, ..shop.reserving(0, &batch) };
+                let door = ReserveBatch { outbox, epoch, ..shop.reserving(0, &batch) };
                 let decided = door.parse(wire.send(&door.call()).unwrap()).unwrap();
                 assert!(!decided.verdicts.contains(&Verdict::Reserved), "{decided:?}");
                 assert_eq!(wire.digest(), before, "{policy:?} {phase:?} {decided:?}");

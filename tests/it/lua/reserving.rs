@@ -1,7 +1,7 @@
 //! What `reserve`, `settle` and `release` decide.
 
-use floodgate::domain::{Epoch, OrderState, Phase, Policy, Refusal, Standing, Verdict};
-use floodgate::scripts::settle::Noted;
+use floodgate::domain::{Epoch, OrderState, Phase, Policy, Refusal, RequestStatus, Verdict};
+use floodgate::redis::scripts::settle::SettleOutcome;
 
 use super::rig::{Shop, Wire, refused, sku};
 use crate::support::offers::{ANY, ONE, quota, request};
@@ -16,10 +16,10 @@ fn shop(policy: Policy, stock: u32) -> (Redis, Wire, Shop) {
 
 fn ordered(quantity: u32, state: OrderState) -> Verdict {
     let placed_at_ms = 1_790_000_000_000;
-    Verdict::Repeat(Standing::Ordered { quantity, placed_at_ms, state })
+    Verdict::Repeat(RequestStatus::Ordered { quantity, placed_at_ms, state })
 }
 
-const QUEUED: Verdict = Verdict::Repeat(Standing::Queued);
+const QUEUED: Verdict = Verdict::Repeat(RequestStatus::Queued);
 const REUSED: Verdict = Verdict::Refused(Refusal::RequestIdReused);
 
 #[test]
@@ -52,9 +52,9 @@ fn a_quota_counts_over_batches_and_comes_back_with_a_refusal() {
         [Verdict::Reserved, Verdict::Reserved, over(5)]
     );
     let notes = shop.release(&mut wire, 0, &[refused(&a, Refusal::RequestIdReused)]);
-    assert_eq!((notes.items, notes.left.stock), (vec![Noted::Now], 8));
+    assert_eq!((notes.items, notes.left.stock), (vec![SettleOutcome::Now], 8));
     assert_eq!(shop.reserve(&mut wire, 0, &[c, shop.ask(4, 7, 3)]), [Verdict::Reserved, over(3)]);
-    let failed = Verdict::Repeat(Standing::Failed(Refusal::RequestIdReused));
+    let failed = Verdict::Repeat(RequestStatus::Failed(Refusal::RequestIdReused));
     assert_eq!(shop.reserve(&mut wire, 0, &[a]), [failed]);
 }
 
@@ -64,9 +64,12 @@ fn an_order_is_settled_once_and_never_goes_back() {
     let ask = shop.ask(1, 1, 2);
     shop.reserve(&mut wire, 0, &[ask]);
     let order = shop.order(&ask);
-    assert_eq!(shop.settle(&mut wire, 0, &[order, order]), [Noted::Now, Noted::Repeat]);
+    assert_eq!(
+        shop.settle(&mut wire, 0, &[order, order]),
+        [SettleOutcome::Now, SettleOutcome::Repeat]
+    );
     let notes = shop.release(&mut wire, 0, &[refused(&ask, Refusal::SoldOut)]);
-    assert_eq!((notes.items, notes.left.stock), (vec![Noted::Contradicts], 8));
+    assert_eq!((notes.items, notes.left.stock), (vec![SettleOutcome::Contradicts], 8));
     let repeat = ordered(2, OrderState::PendingPayment);
     assert_eq!(shop.reserve(&mut wire, 0, &[ask]), [repeat]);
     assert_eq!(shop.counts(&mut wire, 0).num_unsettled(), 0);
@@ -82,11 +85,14 @@ fn a_refusal_gives_back_once_and_only_what_the_ledger_still_has() {
         shop.reserve(&mut wire, 0, &[ask]);
         let refusal = refused(&ask, reason);
         let notes = shop.release(&mut wire, 0, &[refusal, refusal]);
-        assert_eq!((notes.items, notes.left.stock), (vec![Noted::Now, Noted::Repeat], stock));
+        assert_eq!(
+            (notes.items, notes.left.stock),
+            (vec![SettleOutcome::Now, SettleOutcome::Repeat], stock)
+        );
         let counts = shop.counts(&mut wire, 0);
         assert_eq!((counts.released_units, counts.num_failed, counts.num_buyers), (released, 1, 0));
-        assert_eq!(shop.settle(&mut wire, 0, &[shop.order(&ask)]), [Noted::Contradicts]);
-        let failed = Verdict::Repeat(Standing::Failed(reason));
+        assert_eq!(shop.settle(&mut wire, 0, &[shop.order(&ask)]), [SettleOutcome::Contradicts]);
+        let failed = Verdict::Repeat(RequestStatus::Failed(reason));
         let next = shop.ask(2, 1, 1);
         assert_eq!(shop.reserve(&mut wire, 0, &[ask, next]), [failed, Verdict::Reserved]);
     }
@@ -99,8 +105,8 @@ fn an_order_nobody_reserved_takes_its_units_and_its_buyer() {
     let mut cancelled = shop.order(&shop.ask(3, 3, 1));
     cancelled.state = OrderState::Cancelled;
     let orders = [shop.order(&a), shop.order(&b), cancelled];
-    assert_eq!(shop.settle(&mut wire, 0, &orders), [Noted::Adopted; 3]);
-    assert_eq!(shop.settle(&mut wire, 0, &orders), [Noted::Repeat; 3]);
+    assert_eq!(shop.settle(&mut wire, 0, &orders), [SettleOutcome::Adopted; 3]);
+    assert_eq!(shop.settle(&mut wire, 0, &orders), [SettleOutcome::Repeat; 3]);
     let counts = shop.counts(&mut wire, 0);
     assert_eq!((counts.left.stock, counts.num_requests, counts.num_buyers), (0, 3, 2));
     let over = Verdict::Refused(Refusal::QuotaExceeded { owned: 2, limit: 2 });

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use floodgate::domain::{
     BucketNo, Epoch, Loan, Order, Phase, Policy, Refusal, Reservation, Sku, SkuNo, TraceId, Verdict,
 };
-use floodgate::scripts::load::Row;
-use floodgate::scripts::settle::{Noted, Notes, Refused};
-use floodgate::scripts::snapshot::Counts;
-use floodgate::scripts::{
-    Borrow, BucketKeys, Call, Clear, ClearLoan, Entries, Error, Fence, Find, Hold, Installation,
-    Lend, LoadRows, Open, Outbox, Queued, Release, Reserve, Script, Settle, Snapshot, Turn,
+use floodgate::redis::scripts::load::LoadRow;
+use floodgate::redis::scripts::settle::{RefusedRequest, SettleOutcome, SettleOutcomes};
+use floodgate::redis::scripts::snapshot::BucketCounts;
+use floodgate::redis::scripts::{
+    Borrow, BucketFence, BucketKeys, ClearBucket, ClearLoan, EntryLimits, Error, Find, HoldBucket,
+    Installation, Lend, LoadRows, OpenBucket, OutboxArgs, ReadQueued, Release, ReserveBatch,
+    Script, ScriptCall, SetPhase, Settle, Snapshot,
 };
 use floodgate::stock::LoaderToken;
 use redis::{Client, Connection, RedisResult, Value};
@@ -25,13 +26,13 @@ pub const INSTALLATION: Installation = Installation(0xf100_d6a7);
 pub const LOADER: LoaderToken = LoaderToken(0);
 
 /// Room enough.
-const ENTRIES: Entries = Entries { envelope_max: 64, entries_max: 10_000 };
+const ENTRIES: EntryLimits = EntryLimits { envelope_max: 64, entries_max: 10_000 };
 
 /// What a relay empties.
-pub const OUTBOXES: [Outbox; 2] = [Outbox::List(ENTRIES), Outbox::Stream(ENTRIES)];
+pub const OUTBOXES: [OutboxArgs; 2] = [OutboxArgs::List(ENTRIES), OutboxArgs::Stream(ENTRIES)];
 
 /// Everything that accepted intents may wait in.
-pub const KINDS: [Outbox; 3] = [Outbox::None, OUTBOXES[0], OUTBOXES[1]];
+pub const KINDS: [OutboxArgs; 3] = [OutboxArgs::None, OUTBOXES[0], OUTBOXES[1]];
 
 /// A SKU in two buckets.
 pub fn sku(no: i32, policy: Policy, initial: u32) -> Sku {
@@ -69,12 +70,12 @@ impl Wire {
         }
     }
 
-    pub fn send(&mut self, call: &Call) -> RedisResult<Value> {
+    pub fn send(&mut self, call: &ScriptCall) -> RedisResult<Value> {
         call.evalsha(&self.shas[&call.script()]).query(&mut self.connection)
     }
 
     /// One after the other, without waiting for the answers in between.
-    pub fn send_all(&mut self, calls: &[Call]) -> Vec<Value> {
+    pub fn send_all(&mut self, calls: &[ScriptCall]) -> Vec<Value> {
         let mut pipe = redis::pipe();
         for call in calls {
             pipe.add_command(call.evalsha(&self.shas[&call.script()]));
@@ -116,20 +117,20 @@ impl Wire {
 pub struct Shop {
     pub sku: Arc<Sku>,
     pub buckets: Vec<BucketKeys>,
-    pub fence: Fence,
+    pub fence: BucketFence,
     /// Where accepted intents wait, unless a test says otherwise.
-    pub outbox: Outbox,
+    pub outbox: OutboxArgs,
 }
 
 impl Shop {
     pub fn new(redis: &Redis, sku: Sku) -> Self {
-        let fence = Fence { installation: INSTALLATION, server: redis.run_id().into() };
+        let fence = BucketFence { installation: INSTALLATION, server: redis.run_id().into() };
         Self::fenced(fence, sku)
     }
 
-    pub fn fenced(fence: Fence, sku: Sku) -> Self {
+    pub fn fenced(fence: BucketFence, sku: Sku) -> Self {
         let buckets = (0..sku.buckets).map(|no| BucketKeys::new("test", &sku, BucketNo(no)));
-        Self { buckets: buckets.collect(), sku: Arc::new(sku), fence, outbox: Outbox::None }
+        Self { buckets: buckets.collect(), sku: Arc::new(sku), fence, outbox: OutboxArgs::None }
     }
 
     /// [`Self::new`], loaded without rows and open, with so many units in each bucket.
@@ -147,8 +148,8 @@ impl Shop {
         }
     }
 
-    pub fn opening(&self, bucket: usize, loader: LoaderToken, stock: u32) -> Open<'_> {
-        Open {
+    pub fn opening(&self, bucket: usize, loader: LoaderToken, stock: u32) -> OpenBucket<'_> {
+        OpenBucket {
             keys: &self.buckets[bucket],
             fence: &self.fence,
             loader,
@@ -163,7 +164,7 @@ impl Shop {
     }
 
     pub fn hold(&self, wire: &mut Wire, bucket: usize, loader: LoaderToken) -> Result<bool, Error> {
-        let hold = Hold { keys: &self.buckets[bucket], fence: &self.fence, loader };
+        let hold = HoldBucket { keys: &self.buckets[bucket], fence: &self.fence, loader };
         hold.parse(wire.send(&hold.call()).unwrap())
     }
 
@@ -175,7 +176,7 @@ impl Shop {
         loader: LoaderToken,
     ) -> Result<Vec<u64>, Error> {
         let keys = &self.buckets[bucket];
-        let clear = Clear { keys, fence: &self.fence, loader, pages: 0..keys.pages() };
+        let clear = ClearBucket { keys, fence: &self.fence, loader, pages: 0..keys.pages() };
         let stays = clear.parse(wire.send(&clear.call()).unwrap())?;
         let mut stays: Vec<_> = stays.into_iter().map(|one| one.unwrap().0.get()).collect();
         stays.sort_unstable();
@@ -198,14 +199,14 @@ impl Shop {
         wire: &mut Wire,
         bucket: usize,
         loader: LoaderToken,
-        rows: &[Row],
+        rows: &[LoadRow],
     ) -> Result<(), Error> {
         let load = LoadRows { keys: &self.buckets[bucket], fence: &self.fence, loader, rows };
         load.parse(wire.send(&load.call()).unwrap())
     }
 
-    pub fn reserving<'a>(&'a self, bucket: usize, batch: &'a [Reservation]) -> Reserve<'a> {
-        Reserve {
+    pub fn reserving<'a>(&'a self, bucket: usize, batch: &'a [Reservation]) -> ReserveBatch<'a> {
+        ReserveBatch {
             keys: &self.buckets[bucket],
             fence: &self.fence,
             sku: &self.sku,
@@ -226,23 +227,23 @@ impl Shop {
     pub fn reserve_into(
         &self,
         wire: &mut Wire,
-        outbox: Outbox,
+        outbox: OutboxArgs,
         batch: &[Reservation],
     ) -> Vec<Verdict> {
-        let door = Reserve { outbox, ..self.reserving(0, batch) };
+        let door = ReserveBatch { outbox, ..self.reserving(0, batch) };
         door.parse(wire.send(&door.call()).unwrap()).unwrap().verdicts
     }
 
     /// The entries of an outbox, each as its packed intents.
-    pub fn entries(&self, wire: &mut Wire, bucket: usize, outbox: Outbox) -> Vec<Vec<u8>> {
+    pub fn entries(&self, wire: &mut Wire, bucket: usize, outbox: OutboxArgs) -> Vec<Vec<u8>> {
         let key = &self.buckets[bucket].outbox();
         match outbox {
-            Outbox::None => panic!("no entries"),
-            Outbox::List(_) => {
+            OutboxArgs::None => panic!("no entries"),
+            OutboxArgs::List(_) => {
                 let entries = wire.cmd(&["LRANGE", key, "0", "-1"]);
                 redis::from_redis_value(entries).unwrap()
             }
-            Outbox::Stream(_) => {
+            OutboxArgs::Stream(_) => {
                 type Entry = (String, Vec<(String, Vec<u8>)>);
                 let entries = wire.cmd(&["XRANGE", key, "-", "+"]);
                 let entries: Vec<Entry> = redis::from_redis_value(entries).unwrap();
@@ -255,20 +256,25 @@ impl Shop {
         }
     }
 
-    pub fn settle(&self, wire: &mut Wire, bucket: usize, orders: &[Order]) -> Vec<Noted> {
+    pub fn settle(&self, wire: &mut Wire, bucket: usize, orders: &[Order]) -> Vec<SettleOutcome> {
         let (keys, policy) = (&self.buckets[bucket], self.sku.policy);
         let door = Settle { keys, fence: &self.fence, policy, orders };
         door.parse(wire.send(&door.call()).unwrap()).unwrap().items
     }
 
-    pub fn release(&self, wire: &mut Wire, bucket: usize, refused: &[Refused]) -> Notes {
+    pub fn release(
+        &self,
+        wire: &mut Wire,
+        bucket: usize,
+        refused: &[RefusedRequest],
+    ) -> SettleOutcomes {
         let (keys, policy) = (&self.buckets[bucket], self.sku.policy);
         let door = Release { keys, fence: &self.fence, policy, refused };
         door.parse(wire.send(&door.call()).unwrap()).unwrap()
     }
 
     pub fn turn(&self, wire: &mut Wire, bucket: usize, phase: Phase, epoch: Epoch) -> bool {
-        let turn = Turn { keys: &self.buckets[bucket], fence: &self.fence, epoch, phase };
+        let turn = SetPhase { keys: &self.buckets[bucket], fence: &self.fence, epoch, phase };
         turn.parse(wire.send(&turn.call()).unwrap()).unwrap()
     }
 
@@ -295,12 +301,12 @@ impl Shop {
     }
 
     /// All pages.
-    pub fn queued(&self, bucket: usize) -> Queued<'_> {
+    pub fn queued(&self, bucket: usize) -> ReadQueued<'_> {
         let keys = &self.buckets[bucket];
-        Queued { keys, fence: &self.fence, pages: 0..keys.pages() }
+        ReadQueued { keys, fence: &self.fence, pages: 0..keys.pages() }
     }
 
-    pub fn counts(&self, wire: &mut Wire, bucket: usize) -> Counts {
+    pub fn counts(&self, wire: &mut Wire, bucket: usize) -> BucketCounts {
         let keys = &self.buckets[bucket];
         let snapshot = Snapshot { keys, fence: &self.fence, pages: true };
         snapshot.parse(wire.send(&snapshot.call()).unwrap()).unwrap()
@@ -326,7 +332,7 @@ impl Shop {
 }
 
 /// The refusal of a reservation by the ledger.
-pub fn refused(ask: &Reservation, reason: Refusal) -> Refused {
+pub fn refused(ask: &Reservation, reason: Refusal) -> RefusedRequest {
     let (request, buyer, quantity) = (ask.request, ask.buyer, ask.quantity);
-    Refused { request, buyer, quantity, reason, recorded_at_ms: ask.asked_at_ms + 5 }
+    RefusedRequest { request, buyer, quantity, reason, recorded_at_ms: ask.asked_at_ms + 5 }
 }

@@ -3,11 +3,11 @@
 use floodgate::domain::{
     BucketNo, Epoch, Loan, Order, OrderState, Phase, Policy, Refusal, Reservation,
 };
-use floodgate::scripts::load::Row;
-use floodgate::scripts::record::{Record, Stage};
-use floodgate::scripts::{
-    Borrow, Call, Clear, ClearLoan, Error, Find, Hold, Lend, LoadRows, Outbox, Release, Reserve,
-    Script, Settle, Snapshot, Turn,
+use floodgate::redis::scripts::load::LoadRow;
+use floodgate::redis::scripts::record::{RequestRecord, RequestStage};
+use floodgate::redis::scripts::{
+    Borrow, ClearBucket, ClearLoan, Error, Find, HoldBucket, Lend, LoadRows, OutboxArgs, Release,
+    ReserveBatch, Script, ScriptCall, SetPhase, Settle, Snapshot,
 };
 use floodgate::stock::LoaderToken;
 use redis::{RedisResult, Value};
@@ -33,7 +33,7 @@ pub const LOADER: LoaderToken = LoaderToken(9);
 pub struct Scenario {
     pub name: String,
     pub state: State,
-    pub call: Call,
+    pub call: ScriptCall,
     parse: Parse,
 }
 
@@ -74,7 +74,7 @@ pub fn enter(shop: &Shop, wire: &mut Wire, state: State) {
     wire.cmd(&["FLUSHALL"]);
     let token = LoaderToken(1);
     shop.load_begin(wire, 0, token).unwrap();
-    let rows = [Row::Request(request(50), paid(50))];
+    let rows = [LoadRow::Request(request(50), paid(50))];
     assert_eq!(shop.load_rows(wire, 0, token, &rows), Ok(()));
     let open = shop.opening(0, token, 500);
     assert_eq!(open.parse(wire.send(&open.call()).unwrap()), Ok(true));
@@ -89,9 +89,9 @@ fn loan(no: u64) -> Loan {
     Loan { no: 100_000_000 + no, units: 248 }
 }
 
-fn paid(buyer_no: u64) -> Record {
-    let stage = Stage::Ordered(OrderState::Paid);
-    Record { buyer: buyer(buyer_no), quantity: 1, placed_at_ms: 1, stage }
+fn paid(buyer_no: u64) -> RequestRecord {
+    let stage = RequestStage::Ordered(OrderState::Paid);
+    RequestRecord { buyer: buyer(buyer_no), quantity: 1, placed_at_ms: 1, stage }
 }
 
 /// All scripts; `reserve` with every kind of outbox.
@@ -109,13 +109,13 @@ pub fn policies() -> [Policy; 3] {
     [ONE, ANY, quota(5)]
 }
 
-fn scenario(name: &str, call: Call, parse: Parse) -> Scenario {
+fn scenario(name: &str, call: ScriptCall, parse: Parse) -> Scenario {
     Scenario { name: name.to_owned(), state: State::Selling, call, parse }
 }
 
-pub fn reserve(shop: &Shop, outbox: Outbox) -> Scenario {
+pub fn reserve(shop: &Shop, outbox: OutboxArgs) -> Scenario {
     let batch: Vec<_> = (10..20).map(|no| shop.ask(no, no, 1)).collect();
-    let call = Reserve { outbox, ..shop.reserving(0, &batch) }.call();
+    let call = ReserveBatch { outbox, ..shop.reserving(0, &batch) }.call();
     Scenario { call, name: format!("reserve {outbox:?}"), ..reserving(shop, &batch) }
 }
 
@@ -153,9 +153,9 @@ fn release(shop: &Shop) -> Scenario {
 }
 
 fn turn(shop: &Shop) -> Scenario {
-    fn door(shop: &Shop) -> Turn<'_> {
+    fn door(shop: &Shop) -> SetPhase<'_> {
         let (keys, fence) = (&shop.buckets[0], &shop.fence);
-        Turn { keys, fence, epoch: Epoch(2), phase: Phase::Paused }
+        SetPhase { keys, fence, epoch: Epoch(2), phase: Phase::Paused }
     }
     scenario("turn", door(shop).call(), |shop, value| door(shop).parse(value).map(drop))
 }
@@ -203,19 +203,19 @@ fn moves(shop: &Shop) -> [Scenario; 3] {
 
 fn loads(shop: &Shop) -> [Scenario; 4] {
     let (keys, fence) = (&shop.buckets[0], &shop.fence);
-    let hold = Hold { keys, fence, loader: LOADER }.call();
-    let clear = Clear { keys, fence, loader: LOADER, pages: 0..keys.pages() }.call();
-    let rows: Vec<Row> = (60..90).map(|no| Row::Request(request(no), paid(no))).collect();
+    let hold = HoldBucket { keys, fence, loader: LOADER }.call();
+    let clear = ClearBucket { keys, fence, loader: LOADER, pages: 0..keys.pages() }.call();
+    let rows: Vec<LoadRow> = (60..90).map(|no| LoadRow::Request(request(no), paid(no))).collect();
     let load = LoadRows { keys, fence, loader: LOADER, rows: &rows }.call();
     let open = shop.opening(0, LOADER, 400).call();
     [
         scenario("hold", hold, |shop, value| {
             let (keys, fence) = (&shop.buckets[0], &shop.fence);
-            Hold { keys, fence, loader: LOADER }.parse(value).map(drop)
+            HoldBucket { keys, fence, loader: LOADER }.parse(value).map(drop)
         }),
         scenario("clear", clear, |shop, value| {
             let (keys, fence) = (&shop.buckets[0], &shop.fence);
-            Clear { keys, fence, loader: LOADER, pages: 0..0 }.parse(value).map(drop)
+            ClearBucket { keys, fence, loader: LOADER, pages: 0..0 }.parse(value).map(drop)
         }),
         scenario("load_rows", load, |shop, value| {
             let (keys, fence) = (&shop.buckets[0], &shop.fence);

@@ -1,7 +1,7 @@
 //! How many reservations a second one redis-server decides. Prints; decides nothing.
 
-use floodgate::clock::now_monotonic;
 use floodgate::domain::Reservation;
+use floodgate::runtime::clock::now_monotonic;
 use redis::Value;
 
 use super::rig::{Shop, Wire, sku};

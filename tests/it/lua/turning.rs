@@ -1,7 +1,7 @@
 //! Epoch and phase are one ordered pair that only grows, whoever writes it and when.
 
 use floodgate::domain::{Epoch, Phase, Verdict};
-use floodgate::scripts::{Error, Fence, Turn};
+use floodgate::redis::scripts::{BucketFence, Error, SetPhase};
 use floodgate::stock::LoaderToken;
 
 use super::rig::{Shop, Wire, sku};
@@ -78,9 +78,9 @@ fn a_bucket_of_another_server_keeps_the_pair_for_its_loader() {
     let redis = Redis::start();
     let mut wire = Wire::new(&redis);
     let shop = Shop::open(&redis, &mut wire, sku(1, ONE, 20), 10);
-    let fence = Fence { server: "0".repeat(40).into(), ..shop.fence.clone() };
+    let fence = BucketFence { server: "0".repeat(40).into(), ..shop.fence.clone() };
     let keys = &shop.buckets[0];
-    let turn = Turn { keys, fence: &fence, epoch: Epoch(1), phase: Phase::Closed };
+    let turn = SetPhase { keys, fence: &fence, epoch: Epoch(1), phase: Phase::Closed };
     assert_eq!(turn.parse(wire.send(&turn.call()).unwrap()), Ok(true));
     assert_eq!(stands(&shop, &mut wire), (Epoch(1), Phase::Closed));
 }
@@ -95,7 +95,7 @@ fn a_pair_that_nobody_wrote_stops_a_verb_and_no_loader() {
         let bucket = shop.buckets[0].bucket();
         wire.cmd(&["HSET", &bucket, field, value]);
         let fence = &shop.fence;
-        let turn = Turn { keys: &shop.buckets[0], fence, epoch: Epoch(9), phase: Phase::Open };
+        let turn = SetPhase { keys: &shop.buckets[0], fence, epoch: Epoch(9), phase: Phase::Open };
         let corrupt = Err(Error::Corrupt { what: field.to_owned() });
         assert_eq!(turn.parse(wire.send(&turn.call()).unwrap()), corrupt);
 
@@ -114,7 +114,7 @@ fn nothing_is_kept_of_a_bucket_that_is_not_there() {
     let mut wire = Wire::new(&redis);
     let shop = Shop::new(&redis, sku(1, ONE, 20));
     let (keys, fence) = (&shop.buckets[0], &shop.fence);
-    let turn = Turn { keys, fence, epoch: Epoch(1), phase: Phase::Open };
+    let turn = SetPhase { keys, fence, epoch: Epoch(1), phase: Phase::Open };
     let before = wire.digest();
     assert_eq!(turn.parse(wire.send(&turn.call()).unwrap()), Err(Error::NotReady));
     assert_eq!(wire.digest(), before);

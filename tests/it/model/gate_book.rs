@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use floodgate::domain::{
-    Book, BucketNo, BuyerId, Counting, Epoch, Phase, Policy, Refusal, RequestId, Reservation, Sku,
-    SkuNo, Standing, TraceId, Verdict,
+    Book, BucketNo, BuyerId, Counting, Epoch, Phase, Policy, Refusal, RequestId, RequestStatus,
+    Reservation, Sku, SkuNo, TraceId, Verdict,
 };
 use proptest::prelude::*;
 
@@ -59,8 +59,10 @@ fn ask(request: u64, buyer: u64, quantity: u32) -> Reservation {
 fn said(verdict: Verdict) -> Said {
     match verdict {
         Verdict::Reserved => Said::Yes,
-        Verdict::Repeat(Standing::Queued | Standing::Ordered { .. }) => Said::Again,
-        Verdict::Repeat(Standing::Failed(refusal)) | Verdict::Refused(refusal) => Said::No(refusal),
+        Verdict::Repeat(RequestStatus::Queued | RequestStatus::Ordered { .. }) => Said::Again,
+        Verdict::Repeat(RequestStatus::Failed(refusal)) | Verdict::Refused(refusal) => {
+            Said::No(refusal)
+        }
         Verdict::Short => Said::No(Refusal::SoldOut),
         Verdict::StaleEpoch => panic!("one opening only"),
         Verdict::Full => panic!("no outbox"),

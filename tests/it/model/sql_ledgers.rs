@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use floodgate::db::ladder::climb;
+use floodgate::db::conflict_resolution::climb;
 use floodgate::db::mysql::MysqlLedger;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::db::{AnomaliesOverAll, Ledger};
-use floodgate::domain::{OrderIntent, Outcome, Policy, Sku};
+use floodgate::domain::{OrderIntent, PlaceOutcome, Policy, Sku};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -147,11 +147,11 @@ async fn step(ledgers: &[&dyn Ledger], courses: &mut [Course<'_>], step: usize) 
     }
 }
 
-fn said(outcome: Option<Outcome>) -> Said {
+fn said(outcome: Option<PlaceOutcome>) -> Said {
     match outcome {
-        Some(Outcome::Placed(_)) => Said::Yes,
-        Some(Outcome::Repeat(_)) => Said::Again,
-        Some(Outcome::Refused(refusal)) => Said::No(refusal),
+        Some(PlaceOutcome::Placed(_)) => Said::Yes,
+        Some(PlaceOutcome::Repeat(_)) => Said::Again,
+        Some(PlaceOutcome::Refused(refusal)) => Said::No(refusal),
         other => panic!("{other:?}"),
     }
 }

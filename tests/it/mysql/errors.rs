@@ -2,7 +2,7 @@
 //! client hands errors on as text, so each text is checked here.
 
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
-use floodgate::db::{Class, Error, Ledger, Placing};
+use floodgate::db::{BlindInsert, Error, ErrorClass, Ledger};
 use floodgate::domain::{OrderIntent, Policy, Sku};
 
 use crate::support::offers::{ANY, ONE, intent, offer, orders, quota, run};
@@ -37,7 +37,7 @@ impl Store {
     }
 
     async fn works_again(&self) {
-        assert_eq!(self.ledger.place(self.batch()).await.unwrap(), Placing::All);
+        assert_eq!(self.ledger.place(self.batch()).await.unwrap(), BlindInsert::All);
         assert_eq!(orders(&self.ledger, self.sku.no).await.len(), 3);
     }
 }
@@ -47,7 +47,7 @@ const HOLD_STOCK: &str = "BEGIN; SELECT * FROM skus FOR UPDATE";
 
 /// The error is of this class and says this.
 #[track_caller]
-fn assert_says(error: &Error, class: Class, word: &str) {
+fn assert_says(error: &Error, class: ErrorClass, word: &str) {
     let source = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
     let told = format!("{error}: {source}");
     assert!(told.contains(word), "{word:?} is not in: {told}");
@@ -61,7 +61,7 @@ fn a_row_that_somebody_holds_too_long_is_worth_another_try() {
         let store = Store::with(ANY, |options| options.lock_wait_timeout_s = 1).await;
         let holder = store.server.session();
         holder.sql(HOLD_STOCK);
-        assert_says(&store.error().await, Class::Retry, "Lock wait timeout exceeded");
+        assert_says(&store.error().await, ErrorClass::Retry, "Lock wait timeout exceeded");
         holder.sql("ROLLBACK");
         store.works_again().await;
     });
@@ -73,7 +73,7 @@ fn a_statement_that_takes_too_long_is_worth_another_try() {
         let store = Store::with(ANY, |options| options.statement_timeout_ms = 1_000).await;
         let holder = store.server.session();
         holder.sql(HOLD_STOCK);
-        assert_says(&store.error().await, Class::Retry, "max_statement_time exceeded");
+        assert_says(&store.error().await, ErrorClass::Retry, "max_statement_time exceeded");
         holder.sql("ROLLBACK");
         store.works_again().await;
     });
@@ -94,7 +94,7 @@ fn the_loser_of_a_deadlock_tries_again() {
             other.sql("SELECT * FROM orders FOR UPDATE");
         };
         let (placed, ()) = tokio::join!(store.ledger.place(store.batch()), crossing);
-        assert_says(&placed.unwrap_err(), Class::Retry, "Deadlock found");
+        assert_says(&placed.unwrap_err(), ErrorClass::Retry, "Deadlock found");
         other.sql("ROLLBACK");
         assert_eq!(orders(&store.ledger, store.sku.no).await, []);
         store.works_again().await;
@@ -115,7 +115,7 @@ fn a_connection_that_was_killed_before_commit_wrote_nothing() {
         };
         let (placed, ()) = tokio::join!(store.ledger.place(store.batch()), killing);
         let error = placed.unwrap_err();
-        assert_eq!(error.class(), Class::Down, "{error:?}");
+        assert_eq!(error.class(), ErrorClass::Down, "{error:?}");
         holder.sql("ROLLBACK");
         assert_eq!(orders(&store.ledger, store.sku.no).await, []);
         store.works_again().await;
@@ -128,7 +128,7 @@ fn a_server_that_takes_no_writes_is_down() {
         let store = Store::with(ANY, |_| {}).await;
         store.server.sql("SET GLOBAL read_only = 1");
         let error = store.ledger.place(store.batch()).await.unwrap_err();
-        assert_says(&error, Class::Down, "--read-only");
+        assert_says(&error, ErrorClass::Down, "--read-only");
         store.server.sql("SET GLOBAL read_only = 0");
         assert_eq!(orders(&store.ledger, store.sku.no).await, []);
         store.works_again().await;
@@ -158,11 +158,11 @@ fn every_unique_key_is_a_conflict_and_no_error() {
         let some = offer(ledger, "quota", quota(2), 100).await;
         store.works_again().await;
         let place = async |intent| ledger.place(vec![intent]).await.unwrap();
-        assert_eq!(place(intent(sku, 10, 1, 1)).await, Placing::Conflict, "sku, buyer, slot");
-        assert_eq!(place(intent(sku, 1, 10, 1)).await, Placing::Conflict, "request");
-        assert_eq!(place(intent(&some, 1, 10, 1)).await, Placing::Conflict, "request");
-        assert_eq!(place(intent(&some, 11, 1, 2)).await, Placing::All);
-        assert_eq!(place(intent(&some, 12, 1, 1)).await, Placing::Conflict, "quota");
+        assert_eq!(place(intent(sku, 10, 1, 1)).await, BlindInsert::Conflict, "sku, buyer, slot");
+        assert_eq!(place(intent(sku, 1, 10, 1)).await, BlindInsert::Conflict, "request");
+        assert_eq!(place(intent(&some, 1, 10, 1)).await, BlindInsert::Conflict, "request");
+        assert_eq!(place(intent(&some, 11, 1, 2)).await, BlindInsert::All);
+        assert_eq!(place(intent(&some, 12, 1, 1)).await, BlindInsert::Conflict, "quota");
     });
 }
 
@@ -184,7 +184,7 @@ fn the_server_itself_keeps_the_belts() {
             assert!(said.contains(constraint), "{statement}: {said}");
         }
         let error = store.ledger.place(vec![intent(&store.sku, 9, 9, 0)]).await.unwrap_err();
-        assert_says(&error, Class::Bug, "orders_of_units");
+        assert_says(&error, ErrorClass::Bug, "orders_of_units");
     });
 }
 
@@ -202,7 +202,7 @@ fn a_right_that_was_taken_away_is_named() {
         store.server.sql("GRANT INSERT, UPDATE ON floodgate.tokens TO floodgate@127.0.0.1");
         let ledger = MysqlLedger::open(&store.server.options()).unwrap();
         let error = ledger.place(store.batch()).await.unwrap_err();
-        assert_says(&error, Class::Down, "INSERT command denied");
+        assert_says(&error, ErrorClass::Down, "INSERT command denied");
         assert_eq!(orders(&ledger, store.sku.no).await, []);
     });
 }

@@ -1,8 +1,8 @@
 //! Which processes may write one database, and what two writers do to each other.
 
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
-use floodgate::db::sql::Writing::{self, Exclusive, Shared};
-use floodgate::db::{Class, Error, Ledger, Placing};
+use floodgate::db::sql::WriteMode::{self, Exclusive, Shared};
+use floodgate::db::{BlindInsert, Error, ErrorClass, Ledger};
 use floodgate::domain::{OrderIntent, Sku};
 
 use crate::support::offers::{ANY, intent, offer, orders, run};
@@ -10,7 +10,7 @@ use crate::support::servers::mariadb::MariaDb;
 use crate::support::wait::until_true;
 
 /// A process opens the ledger; it waits for rows as long as a busy machine may take.
-fn open(server: &MariaDb, writing: Writing) -> MysqlLedger {
+fn open(server: &MariaDb, writing: WriteMode) -> MysqlLedger {
     let patient = MysqlOptions {
         writing,
         lock_wait_timeout_s: 60,
@@ -21,7 +21,7 @@ fn open(server: &MariaDb, writing: Writing) -> MysqlLedger {
     MysqlLedger::open(&patient).unwrap()
 }
 
-async fn place(ledger: &MysqlLedger, sku: &Sku, number: u64) -> Result<Placing, Error> {
+async fn place(ledger: &MysqlLedger, sku: &Sku, number: u64) -> Result<BlindInsert, Error> {
     ledger.place(vec![intent(sku, number, number, 1)]).await
 }
 
@@ -29,7 +29,7 @@ async fn place(ledger: &MysqlLedger, sku: &Sku, number: u64) -> Result<Placing, 
 async fn assert_fenced(ledger: &MysqlLedger, sku: &Sku, by: &str) {
     let error = place(ledger, sku, 999).await.unwrap_err();
     assert!(matches!(error, Error::Fenced { .. }), "{error}");
-    assert_eq!(error.class(), Class::Down);
+    assert_eq!(error.class(), ErrorClass::Down);
     let told = error.to_string();
     assert!(told.contains(by) && told.contains("stop one of the two"), "{told}");
 }
@@ -43,19 +43,19 @@ fn processes_that_share_a_ledger_and_one_that_writes_alone_end_each_other() {
         let sharing = [open(&server, Shared), open(&server, Shared)];
         let sku = offer(&sharing[0], "sale", ANY, 100).await;
         for (number, ledger) in (1..).zip(&sharing) {
-            assert_eq!(place(ledger, &sku, number).await.unwrap(), Placing::All);
+            assert_eq!(place(ledger, &sku, number).await.unwrap(), BlindInsert::All);
         }
 
         let alone = open(&server, Exclusive);
         for ledger in &sharing {
             assert_fenced(ledger, &sku, ALONE).await;
         }
-        assert_eq!(place(&alone, &sku, 3).await.unwrap(), Placing::All);
+        assert_eq!(place(&alone, &sku, 3).await.unwrap(), BlindInsert::All);
 
         let later = [open(&server, Shared), open(&server, Shared)];
         assert_fenced(&alone, &sku, SHARES).await;
         for (number, ledger) in (4..).zip(&later) {
-            assert_eq!(place(ledger, &sku, number).await.unwrap(), Placing::All);
+            assert_eq!(place(ledger, &sku, number).await.unwrap(), BlindInsert::All);
         }
         // The first two missed what the exclusive process did, and stay fenced.
         for ledger in &sharing {
@@ -65,7 +65,7 @@ fn processes_that_share_a_ledger_and_one_that_writes_alone_end_each_other() {
         let first = open(&server, Exclusive);
         let second = open(&server, Exclusive);
         assert_fenced(&first, &sku, ALONE).await;
-        assert_eq!(place(&second, &sku, 6).await.unwrap(), Placing::All);
+        assert_eq!(place(&second, &sku, 6).await.unwrap(), BlindInsert::All);
         assert_eq!(orders(&second, sku.no).await.len(), 6);
     });
 }
@@ -94,7 +94,7 @@ fn the_token_does_not_change_between_its_check_and_the_commit() {
             })
         };
         let (placed, second) = tokio::join!(placing, opening);
-        assert_eq!(placed.unwrap(), Placing::All);
+        assert_eq!(placed.unwrap(), BlindInsert::All);
         assert_eq!(second.available(sku.no).await.unwrap(), 4);
         assert!(matches!(place(&first, &sku, 2).await, Err(Error::Fenced { .. })));
     });
@@ -135,7 +135,7 @@ fn rows_of_a_server_that_only_reads_are_not_believed() {
             ledger.scan_orders(sku.no, Box::new(|_| true)).await.unwrap_err(),
             ledger.sales().await.unwrap_err(),
         ] {
-            assert_eq!(error.class(), Class::Down);
+            assert_eq!(error.class(), ErrorClass::Down);
             assert!(error.to_string().contains("point ledger.url at the primary"), "{error}");
         }
         // An operator may read a replica.

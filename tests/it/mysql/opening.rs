@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
-use floodgate::db::{Class, Error, Ledger, Placing};
+use floodgate::db::{BlindInsert, Error, ErrorClass, Ledger};
 
 use crate::support::offers::{ANY, intent, offer, run};
 use crate::support::servers::mariadb::MariaDb;
@@ -15,7 +15,7 @@ fn refused(options: &MysqlOptions, words: &[&str]) {
     for answer in [MysqlLedger::open(options), MysqlLedger::open_for_reading(options)] {
         let error = answer.unwrap_err();
         assert!(matches!(error, Error::CannotOpen { .. }), "{error:?}");
-        assert_eq!(error.class(), Class::Down);
+        assert_eq!(error.class(), ErrorClass::Down);
         let told = error.to_string();
         for word in words {
             assert!(told.contains(word), "{word:?} is not in: {told}");
@@ -128,7 +128,7 @@ fn the_rights_in_the_manual_are_enough() {
         );
         let ledger = MysqlLedger::open(&at(&server, "sells:secret", "floodgate")).unwrap();
         let sku = offer(&ledger, "sale", ANY, 5).await;
-        assert_eq!(ledger.place(vec![intent(&sku, 1, 1, 1)]).await.unwrap(), Placing::All);
+        assert_eq!(ledger.place(vec![intent(&sku, 1, 1, 1)]).await.unwrap(), BlindInsert::All);
     });
 }
 

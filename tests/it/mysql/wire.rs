@@ -2,7 +2,7 @@
 
 use diesel_async::{AsyncMysqlConnection, RunQueryDsl, SimpleAsyncConnection};
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
-use floodgate::db::{Class, Ledger, Placing};
+use floodgate::db::{BlindInsert, ErrorClass, Ledger};
 
 use crate::support::offers::{ANY, intent, offer, run, sale_draft, sku_draft};
 use crate::support::servers::mariadb::MariaDb;
@@ -61,7 +61,7 @@ fn every_session_is_set_up() {
         // As many at once as there are writers, so that each makes a connection.
         let batches = (1..=4).map(|n| ledger.place(vec![intent(&sku, n, n, 1)]));
         for placed in futures_util::future::join_all(batches).await {
-            assert_eq!(placed.unwrap(), Placing::All);
+            assert_eq!(placed.unwrap(), BlindInsert::All);
         }
         let seen = server.texts("SELECT text FROM seen");
         assert_eq!(seen, vec!["READ-COMMITTED en_US ON 3 4.500000 8 OFF"; 4]);
@@ -76,7 +76,7 @@ fn what_does_not_fit_is_refused_and_not_cut() {
         server.sql("ALTER TABLE sales MODIFY title VARCHAR(5) NOT NULL");
         let draft = sale_draft("sale", vec![sku_draft("sku", ANY, 1)]);
         let error = ledger.create_sale(draft, 1).await.unwrap_err();
-        assert_eq!(error.class(), Class::Bug, "{error:?}");
+        assert_eq!(error.class(), ErrorClass::Bug, "{error:?}");
         assert_eq!(ledger.sales().await.unwrap(), []);
     });
 }

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use floodgate::db::ladder::climb;
+use floodgate::db::conflict_resolution::climb;
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
-use floodgate::db::{Class, Ledger};
-use floodgate::domain::{Epoch, Failure, OrderIntent, Outcome, Phase, Refusal, RequestId, Sku};
+use floodgate::db::{ErrorClass, Ledger};
+use floodgate::domain::{
+    Epoch, Failure, OrderIntent, Phase, PlaceOutcome, Refusal, RequestId, Sku,
+};
 use futures_util::future::join_all;
 
 use crate::support::offers::{
@@ -20,10 +22,10 @@ fn two_of(server: &MariaDb) -> [Arc<MysqlLedger>; 2] {
 }
 
 /// What a consumer does: tries again as long as nothing was written, or nobody knows.
-async fn place(ledger: &MysqlLedger, batch: &[OrderIntent]) -> Vec<Outcome> {
+async fn place(ledger: &MysqlLedger, batch: &[OrderIntent]) -> Vec<PlaceOutcome> {
     let mut outcomes = vec![None; batch.len()];
     while let Err(error) = climb(ledger, batch, &mut outcomes).await {
-        assert_eq!(error.class(), Class::Retry, "{error:?}");
+        assert_eq!(error.class(), ErrorClass::Retry, "{error:?}");
     }
     outcomes.into_iter().map(Option::unwrap).collect()
 }
@@ -33,7 +35,11 @@ const REQUESTS: u64 = 600;
 const BUYERS: u64 = 100;
 
 /// Sends every request through every ledger, in several tasks, in random batches, in random order.
-async fn stampede(ledgers: &[Arc<MysqlLedger>], sku: &Sku, seed: u64) -> Vec<(RequestId, Outcome)> {
+async fn stampede(
+    ledgers: &[Arc<MysqlLedger>],
+    sku: &Sku,
+    seed: u64,
+) -> Vec<(RequestId, PlaceOutcome)> {
     let mut random = fastrand::Rng::with_seed(seed);
     let base = u64::try_from(sku.no.0).unwrap() * 10_000;
     let all: Vec<OrderIntent> =
@@ -84,7 +90,7 @@ fn two_processes_sell_exactly_the_stock_and_agree_on_every_request() {
                 let is_order = found.iter().any(|order| order.request == *request);
                 assert_eq!(outcome.order().is_some(), is_order, "{id} {request:?}: {outcome:?}");
                 *placed.entry(*request).or_default() +=
-                    u32::from(matches!(outcome, Outcome::Placed(_)));
+                    u32::from(matches!(outcome, PlaceOutcome::Placed(_)));
             }
             assert!(placed.values().all(|times| *times <= 1), "{id}: an order is news once");
             assert_eq!(placed.values().map(|times| u64::from(*times)).sum::<u64>(), sold);
@@ -115,7 +121,7 @@ fn a_request_ends_as_an_order_or_as_a_failure_and_never_as_both() {
                 .collect();
             let failing = async {
                 while let Err(error) = fails.record_failures(failed.clone()).await {
-                    assert_eq!(error.class(), Class::Retry, "{error:?}");
+                    assert_eq!(error.class(), ErrorClass::Retry, "{error:?}");
                 }
             };
             let (outcomes, ()) = tokio::join!(place(&places, &batch), failing);

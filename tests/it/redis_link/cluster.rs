@@ -1,6 +1,6 @@
 //! A cluster: keys in three places, which change.
 
-use floodgate::redis_link::{Class, Error, Lane, Links};
+use floodgate::redis::transport::{CallEffect, ConnectionPool, ConnectionPurpose, Error};
 use redis::Value;
 
 use super::{Ask, add, ask, command, until_connected};
@@ -25,7 +25,7 @@ fn each_key_is_asked_for_where_it_is() {
         let links = links(&url);
         for node in 0..3 {
             for key in cluster.keys_of(node, 5) {
-                let link = links.link(Lane::Hot, &key).await.unwrap();
+                let link = links.link(ConnectionPurpose::Hot, &key).await.unwrap();
                 assert_eq!(link.identity().node.port, cluster.nodes[node].port());
                 assert_eq!(link.call(&[add(&key, 7)]).await.unwrap(), [Ok(Value::Int(7))]);
                 assert_eq!(cluster.nodes[node].text(&["GET", &key]), "7");
@@ -34,7 +34,7 @@ fn each_key_is_asked_for_where_it_is() {
         let masters = links.masters().await.unwrap();
         assert_eq!(masters.len(), 3);
         for node in &masters {
-            links.link_to(Lane::Results, node).await.unwrap();
+            links.link_to(ConnectionPurpose::Results, node).await.unwrap();
         }
         for node in &cluster.nodes {
             until("two connections", async || (node.clients() == 2).then_some(())).await;
@@ -49,8 +49,8 @@ fn keys_of_two_slots_in_one_command_are_a_defect() {
         let links = links(&cluster.url(&[0]));
         let keys = [cluster.keys_of(0, 1), cluster.keys_of(1, 1)].concat();
         let both = command(&["MSET", &keys[0], "1", &keys[1], "1"]);
-        let error = ask(&links, Lane::Hot, &keys[0], both).await.unwrap_err();
-        assert_eq!(error.class(), Class::Refused, "{error}");
+        let error = ask(&links, ConnectionPurpose::Hot, &keys[0], both).await.unwrap_err();
+        assert_eq!(error.class(), CallEffect::Refused, "{error}");
         assert!(error.to_string().contains("CROSSSLOT"), "{error}");
     });
 }
@@ -60,12 +60,12 @@ fn a_slot_that_moves_is_refused_and_then_found() {
     let cluster = Cluster::start(&[]);
     let heard = Heard::of(cluster.nodes.iter().map(Redis::port));
     run(async {
-        let links = Links::new(options(&cluster.url(&[0, 1, 2]))).unwrap();
+        let links = ConnectionPool::new(options(&cluster.url(&[0, 1, 2]))).unwrap();
         let key = cluster.keys_of(0, 1).remove(0);
         let slot = cluster.slot(&key);
         let other = format!("{key}:other");
         let on_both = command(&["MGET", &key, &key.replace(":bucket", ":none")]);
-        let link = links.link(Lane::Hot, &key).await.unwrap();
+        let link = links.link(ConnectionPurpose::Hot, &key).await.unwrap();
         link.call(&[add(&key, 1), add(&other, 1)]).await.unwrap();
 
         cluster.begin_move(&slot, 0, 1);
@@ -80,18 +80,20 @@ fn a_slot_that_moves_is_refused_and_then_found() {
         assert_eq!(code(answers[0].as_ref().unwrap_err()), "MOVED");
         assert!(link.is_alive(), "it still has other slots");
 
-        until("the new place", async || match ask(&links, Lane::Hot, &key, add(&key, 1)).await {
-            Ok(answer) => {
-                assert_eq!(answer, Value::Int(3), "each was done once or not at all");
-                Some(())
-            }
-            Err(error) => {
-                assert_eq!(error.class(), Class::NotDone, "{error}");
-                None
+        until("the new place", async || {
+            match ask(&links, ConnectionPurpose::Hot, &key, add(&key, 1)).await {
+                Ok(answer) => {
+                    assert_eq!(answer, Value::Int(3), "each was done once or not at all");
+                    Some(())
+                }
+                Err(error) => {
+                    assert_eq!(error.class(), CallEffect::NotDone, "{error}");
+                    None
+                }
             }
         })
         .await;
-        let link = links.link(Lane::Hot, &key).await.unwrap();
+        let link = links.link(ConnectionPurpose::Hot, &key).await.unwrap();
         assert_eq!(link.identity().node.port, cluster.nodes[1].port());
     });
     assert_eq!(heard.count("redis connection given up"), 0, "{}", heard.all());
@@ -101,21 +103,27 @@ fn a_slot_that_moves_is_refused_and_then_found() {
 fn a_node_that_dies_is_found_again_and_the_others_go_on() {
     let cluster = Cluster::start(&["cluster-require-full-coverage no"]);
     run(async {
-        let links = Links::new(impatient(&cluster.url(&[0, 1, 2]))).unwrap();
+        let links = ConnectionPool::new(impatient(&cluster.url(&[0, 1, 2]))).unwrap();
         let keys: Vec<_> = (0..3).map(|node| cluster.keys_of(node, 1).remove(0)).collect();
         for key in &keys {
             until_connected(&links, key).await;
         }
-        let old = links.link(Lane::Hot, &keys[0]).await.unwrap().identity().run_id.clone();
+        let old =
+            links.link(ConnectionPurpose::Hot, &keys[0]).await.unwrap().identity().run_id.clone();
         cluster.nodes[0].kill();
-        until("the end", async || links.link(Lane::Hot, &keys[0]).await.is_err().then_some(()))
-            .await;
+        until("the end", async || {
+            links.link(ConnectionPurpose::Hot, &keys[0]).await.is_err().then_some(())
+        })
+        .await;
         for key in &keys[1..] {
-            until("the others", async || ask(&links, Lane::Hot, key, add(key, 1)).await.ok()).await;
+            until("the others", async || {
+                ask(&links, ConnectionPurpose::Hot, key, add(key, 1)).await.ok()
+            })
+            .await;
         }
         cluster.nodes[0].restart();
         let one = until("it to come back", async || {
-            let link = links.link(Lane::Hot, &keys[0]).await.ok()?;
+            let link = links.link(ConnectionPurpose::Hot, &keys[0]).await.ok()?;
             let answers = link.call::<Ask>(&[add(&keys[0], 1)]).await.ok()?;
             answers[0].is_ok().then_some(link)
         })
@@ -128,12 +136,12 @@ fn a_node_that_dies_is_found_again_and_the_others_go_on() {
 fn a_cluster_that_is_not_whole_is_down() {
     let cluster = Cluster::start(&[]);
     run(async {
-        let links = Links::new(impatient(&cluster.url(&[1]))).unwrap();
+        let links = ConnectionPool::new(impatient(&cluster.url(&[1]))).unwrap();
         let key = cluster.keys_of(1, 1).remove(0);
         until_connected(&links, &key).await;
         cluster.nodes[0].kill();
         until("the others to notice", async || {
-            match ask(&links, Lane::Hot, &key, add(&key, 1)).await {
+            match ask(&links, ConnectionPurpose::Hot, &key, add(&key, 1)).await {
                 Err(error @ Error::NotBegun { .. }) => {
                     (code(&error) == "CLUSTERDOWN").then_some(())
                 }
@@ -142,8 +150,10 @@ fn a_cluster_that_is_not_whole_is_down() {
         })
         .await;
         cluster.nodes[0].restart();
-        until("it to be whole", async || ask(&links, Lane::Hot, &key, add(&key, 1)).await.ok())
-            .await;
+        until("it to be whole", async || {
+            ask(&links, ConnectionPurpose::Hot, &key, add(&key, 1)).await.ok()
+        })
+        .await;
     });
 }
 
@@ -152,8 +162,8 @@ fn a_single_server_is_no_cluster() {
     let redis = Redis::start();
     run(async {
         let links = links(&format!("redis+cluster://{}", redis.addr()));
-        let error = links.link(Lane::Hot, "a").await.unwrap_err();
-        assert_eq!(error.class(), Class::NotDone);
+        let error = links.link(ConnectionPurpose::Hot, "a").await.unwrap_err();
+        assert_eq!(error.class(), CallEffect::NotDone);
         assert!(error.to_string().contains("cluster support disabled"), "{error}");
     });
 }

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use floodgate::redis_link::{Answers, Error, Identity, Lane, Link, Links, Request};
+use floodgate::redis::transport::{
+    Connection, ConnectionPool, ConnectionPurpose, Error, PipelineAnswers, PipelineRequest,
+    ServerIdentity,
+};
 use redis::{Cmd, Value, cmd};
 
 use crate::support::wait::until;
@@ -22,7 +25,7 @@ enum Ask {
     Plain(Cmd),
 }
 
-impl Request for Ask {
+impl PipelineRequest for Ask {
     fn script(&self) -> Option<&'static str> {
         matches!(self, Self::Add(..)).then_some("add")
     }
@@ -50,21 +53,26 @@ fn command(words: &[&str]) -> Ask {
 }
 
 /// One request on a link of its own choice.
-async fn ask(links: &Links, lane: Lane, key: &str, request: Ask) -> Result<Value, Error> {
-    let answers: Answers = links.call(lane, key, &[request]).await?;
+async fn ask(
+    links: &ConnectionPool,
+    lane: ConnectionPurpose,
+    key: &str,
+    request: Ask,
+) -> Result<Value, Error> {
+    let answers: PipelineAnswers = links.call(lane, key, &[request]).await?;
     answers.into_iter().next().unwrap()
 }
 
 /// Waits until calls come through again.
-async fn until_connected(links: &Links, key: &str) -> Arc<Link> {
+async fn until_connected(links: &ConnectionPool, key: &str) -> Arc<Connection> {
     until("a connection that answers", async || {
-        let link = links.link(Lane::Hot, key).await.ok()?;
+        let link = links.link(ConnectionPurpose::Hot, key).await.ok()?;
         let answers = link.call(&[command(&["PING"])]).await.ok()?;
         answers[0].is_ok().then_some(link)
     })
     .await
 }
 
-async fn identity(links: &Links) -> Identity {
-    links.link(Lane::Hot, "key").await.unwrap().identity().clone()
+async fn identity(links: &ConnectionPool) -> ServerIdentity {
+    links.link(ConnectionPurpose::Hot, "key").await.unwrap().identity().clone()
 }

@@ -1,6 +1,8 @@
 //! One server.
 
-use floodgate::redis_link::{Class, Durability, Error, Lane, LinkOptions, Links};
+use floodgate::redis::transport::{
+    CallEffect, ConnectionOptions, ConnectionPool, ConnectionPurpose, Durability, Error,
+};
 use redis::Value;
 
 use super::{add, ask, command, identity, until_connected};
@@ -19,11 +21,11 @@ fn a_pipeline_has_an_answer_for_each_request() {
     run(async {
         let links = links(&redis.url());
         let requests = [command(&["SET", "text", "x"]), add("a", 2), add("text", 1), add("a", 3)];
-        let answers = links.call(Lane::Hot, "a", &requests).await.unwrap();
+        let answers = links.call(ConnectionPurpose::Hot, "a", &requests).await.unwrap();
         assert_eq!(answers[0], Ok(Value::Okay));
         assert_eq!((&answers[1], &answers[3]), (&Ok(Value::Int(2)), &Ok(Value::Int(5))));
         let error = answers[2].as_ref().unwrap_err();
-        assert_eq!(error.class(), Class::Refused, "{error}");
+        assert_eq!(error.class(), CallEffect::Refused, "{error}");
         assert!(error.to_string().contains("not an integer"), "{error}");
     });
 }
@@ -44,15 +46,15 @@ fn the_password_and_the_database_of_the_url_are_used() {
     let redis = Redis::start_with(&["requirepass password"]);
     run(async {
         let url = format!("redis://:p%61ssword@{}/3", redis.addr());
-        ask(&links(&url), Lane::Hot, "a", add("a", 1)).await.unwrap();
+        ask(&links(&url), ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap();
         assert_eq!(redis.info("db3").split(',').next(), Some("keys=1"));
 
         let wrong = links(&format!("redis://:wrong@{}", redis.addr()));
-        let error = wrong.link(Lane::Hot, "a").await.unwrap_err();
-        assert_eq!(error.class(), Class::NotDone);
+        let error = wrong.link(ConnectionPurpose::Hot, "a").await.unwrap_err();
+        assert_eq!(error.class(), CallEffect::NotDone);
         assert!(error.to_string().contains("WRONGPASS"), "{error}");
         let none = links(&format!("redis://{}", redis.addr()));
-        let error = none.link(Lane::Hot, "a").await.unwrap_err().to_string();
+        let error = none.link(ConnectionPurpose::Hot, "a").await.unwrap_err().to_string();
         assert!(error.contains("NOAUTH"), "{error}");
     });
 }
@@ -61,9 +63,9 @@ fn the_password_and_the_database_of_the_url_are_used() {
 fn a_server_without_a_file_is_no_place_for_what_must_last() {
     let redis = Redis::start();
     run(async {
-        let options = LinkOptions { durability: Durability::Aof, ..options(&redis.url()) };
-        let links = Links::new(options).unwrap();
-        let error = links.link(Lane::Hot, "a").await.unwrap_err().to_string();
+        let options = ConnectionOptions { durability: Durability::Aof, ..options(&redis.url()) };
+        let links = ConnectionPool::new(options).unwrap();
+        let error = links.link(ConnectionPurpose::Hot, "a").await.unwrap_err().to_string();
         assert!(error.contains("set appendonly yes"), "{error}");
         redis.cmd(&["CONFIG", "SET", "appendonly", "yes"]);
         until_connected(&links, "a").await;
@@ -75,13 +77,13 @@ fn a_killed_server_is_found_again_as_another_one() {
     let redis = Redis::start();
     let heard = Heard::of([redis.port()]);
     run(async {
-        let links = Links::new(options(&redis.url())).unwrap();
-        let old = links.link(Lane::Hot, "a").await.unwrap();
+        let links = ConnectionPool::new(options(&redis.url())).unwrap();
+        let old = links.link(ConnectionPurpose::Hot, "a").await.unwrap();
         redis.kill();
         until("the end", async || (!old.is_alive()).then_some(())).await;
         until("an attempt", async || {
-            let error = ask(&links, Lane::Hot, "a", add("a", 1)).await.unwrap_err();
-            assert_eq!(error.class(), Class::NotDone, "{error}");
+            let error = ask(&links, ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap_err();
+            assert_eq!(error.class(), CallEffect::NotDone, "{error}");
             (heard.count("redis not connected") > 0).then_some(())
         })
         .await;
@@ -90,8 +92,8 @@ fn a_killed_server_is_found_again_as_another_one() {
         assert_eq!(new.identity().run_id, redis.run_id());
         assert_ne!(new.identity().run_id, old.identity().run_id);
         let error = old.call(&[add("a", 1)]).await.unwrap_err();
-        assert_eq!(error.class(), Class::NotDone, "the old one is not revived: {error}");
-        ask(&links, Lane::Hot, "a", add("a", 1)).await.unwrap();
+        assert_eq!(error.class(), CallEffect::NotDone, "the old one is not revived: {error}");
+        ask(&links, ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap();
     });
     assert_eq!(heard.count("redis connection given up"), 1, "{}", heard.all());
     assert_eq!(heard.count("redis connected"), 2, "{}", heard.all());
@@ -101,8 +103,8 @@ fn a_killed_server_is_found_again_as_another_one() {
 fn what_was_answered_survives_a_kill_if_the_file_is_written_first() {
     let redis = Redis::start_with(AOF_ALWAYS);
     run(async {
-        let aof = LinkOptions { durability: Durability::Aof, ..options(&redis.url()) };
-        let links = Links::new(aof).unwrap();
+        let aof = ConnectionOptions { durability: Durability::Aof, ..options(&redis.url()) };
+        let links = ConnectionPool::new(aof).unwrap();
         let mut answered = 0;
         for round in 1..=5 {
             let link = until_connected(&links, "a").await;
@@ -134,11 +136,11 @@ fn a_frozen_server_leaves_calls_unknown_and_may_do_them_late() {
     let redis = Redis::start();
     let heard = Heard::of([redis.port()]);
     run(async {
-        let links = Links::new(impatient(&redis.url())).unwrap();
-        let link = links.link(Lane::Hot, "a").await.unwrap();
+        let links = ConnectionPool::new(impatient(&redis.url())).unwrap();
+        let link = links.link(ConnectionPurpose::Hot, "a").await.unwrap();
         redis.stop();
         let error = link.call(&[add("a", 1)]).await.unwrap_err();
-        assert_eq!(error.class(), Class::Unknown, "{error}");
+        assert_eq!(error.class(), CallEffect::Unknown, "{error}");
         assert!(link.is_alive(), "one time-out may be chance");
         while link.is_alive() {
             link.call(&[command(&["PING"])]).await.unwrap_err();
@@ -162,16 +164,16 @@ fn a_black_hole_is_noticed_and_left_when_it_heals() {
     run(async {
         let mut options = impatient(&url(&proxy));
         options.connect_timeout = options.command_timeout;
-        let links = Links::new(options).unwrap();
+        let links = ConnectionPool::new(options).unwrap();
         for mode in [Mode::Lose(None), Mode::Hold(None)] {
             let link = until_connected(&links, "a").await;
             proxy.set(mode);
             let error = link.call(&[add("a", 1)]).await.unwrap_err();
-            assert_eq!(error.class(), Class::Unknown, "{error}");
+            assert_eq!(error.class(), CallEffect::Unknown, "{error}");
             until("the end", async || {
-                let asked = ask(&links, Lane::Hot, "a", add("a", 1)).await;
+                let asked = ask(&links, ConnectionPurpose::Hot, "a", add("a", 1)).await;
                 let class = asked.unwrap_err().class();
-                (!link.is_alive() && class == Class::NotDone).then_some(())
+                (!link.is_alive() && class == CallEffect::NotDone).then_some(())
             })
             .await;
             proxy.heal();
@@ -186,23 +188,27 @@ fn a_reply_that_is_cut_off_leaves_the_call_unknown_and_done() {
     let proxy = FaultProxy::start(redis.addr());
     run(async {
         let links = links(&url(&proxy));
-        let link = links.link(Lane::Hot, "a").await.unwrap();
+        let link = links.link(ConnectionPurpose::Hot, "a").await.unwrap();
         proxy.cut_reply("INCRBY");
         let error = link.call(&[command(&["INCRBY", "a", "7"])]).await.unwrap_err();
-        assert_eq!(error.class(), Class::Unknown, "{error}");
+        assert_eq!(error.class(), CallEffect::Unknown, "{error}");
         assert!(!link.is_alive());
         assert_eq!(redis.text(&["GET", "a"]), "7");
 
         let link = until_connected(&links, "a").await;
         proxy.cut_request("INCRBY");
         let error = link.call(&[command(&["INCRBY", "a", "7"])]).await.unwrap_err();
-        assert_eq!(error.class(), Class::Unknown, "nobody can tell it from the other: {error}");
+        assert_eq!(
+            error.class(),
+            CallEffect::Unknown,
+            "nobody can tell it from the other: {error}"
+        );
         assert_eq!(redis.text(&["GET", "a"]), "7");
 
         let link = until_connected(&links, "a").await;
         proxy.cut_after(Way::ToClient, 3);
         let error = link.call(&[command(&["INCRBY", "a", "1000"])]).await.unwrap_err();
-        assert_eq!(error.class(), Class::Unknown, "half a number is none: {error}");
+        assert_eq!(error.class(), CallEffect::Unknown, "half a number is none: {error}");
         assert_eq!(redis.text(&["GET", "a"]), "1007");
     });
 }
@@ -212,7 +218,7 @@ fn scripts_that_the_server_forgot_are_loaded_again() {
     let redis = Redis::start();
     run(async {
         let links = links(&redis.url());
-        let link = links.link(Lane::Hot, "a").await.unwrap();
+        let link = links.link(ConnectionPurpose::Hot, "a").await.unwrap();
         redis.cmd(&["SCRIPT", "FLUSH"]);
         let requests = [add("a", 1), command(&["INCR", "b"]), add("a", 10)];
         let answers = link.call(&requests).await.unwrap();
@@ -226,7 +232,7 @@ fn a_call_that_nobody_waits_for_harms_no_other() {
     let redis = Redis::start();
     run(async {
         let links = links(&redis.url());
-        let link = links.link(Lane::Hot, "a").await.unwrap();
+        let link = links.link(ConnectionPurpose::Hot, "a").await.unwrap();
         for number in 1..=50_i64 {
             // Polled once: sent, perhaps, but not waited for.
             let requests = [add("dropped", 1)];
@@ -246,13 +252,15 @@ fn no_connection_is_left_behind() {
         let links = links(&url(&proxy));
         for _ in 0..20 {
             let hot = until_connected(&links, "a").await;
-            let other = until("results", async || links.link(Lane::Results, "a").await.ok()).await;
+            let other =
+                until("results", async || links.link(ConnectionPurpose::Results, "a").await.ok())
+                    .await;
             proxy.set(Mode::Reset);
             until("both ends", async || (!hot.is_alive() && !other.is_alive()).then_some(())).await;
             proxy.heal();
         }
         until_connected(&links, "a").await;
-        until("results", async || links.link(Lane::Results, "a").await.ok()).await;
+        until("results", async || links.link(ConnectionPurpose::Results, "a").await.ok()).await;
         until("two connections", async || (redis.clients() == 2).then_some(())).await;
         drop(links);
         until("none", async || (redis.clients() == 0).then_some(())).await;
@@ -264,9 +272,10 @@ fn many_callers_share_one_connection_per_lane() {
     let redis = Redis::start();
     let heard = Heard::of([redis.port()]);
     run(async {
-        let links = Links::new(options(&redis.url())).unwrap();
+        let links = ConnectionPool::new(options(&redis.url())).unwrap();
         let calls = (0..200).map(|number| {
-            let (links, lane) = (links.clone(), [Lane::Hot, Lane::Results][number % 2]);
+            let (links, lane) =
+                (links.clone(), [ConnectionPurpose::Hot, ConnectionPurpose::Results][number % 2]);
             async move { ask(&links, lane, "a", add("a", 1)).await }
         });
         let answers = futures_util::future::join_all(calls).await;
@@ -285,10 +294,10 @@ fn in_an_outage_callers_are_refused_at_once() {
     run(async {
         let hour = std::time::Duration::from_secs(3_600);
         let slow =
-            LinkOptions { reconnect_min: hour, reconnect_max: hour, ..options(&redis.url()) };
-        let links = Links::new(slow).unwrap();
+            ConnectionOptions { reconnect_min: hour, reconnect_max: hour, ..options(&redis.url()) };
+        let links = ConnectionPool::new(slow).unwrap();
         for _ in 0..1_000 {
-            let error = links.link(Lane::Hot, "a").await.unwrap_err();
+            let error = links.link(ConnectionPurpose::Hot, "a").await.unwrap_err();
             assert!(matches!(error, Error::NotSent { .. }), "{error:?}");
         }
     });
@@ -304,7 +313,7 @@ fn in_an_outage_callers_are_refused_at_once() {
 fn connections_outlive_the_runtime_that_asked_for_them() {
     let redis = Redis::start();
     let links = links(&redis.url());
-    let link = run(links.link(Lane::Hot, "a")).unwrap();
+    let link = run(links.link(ConnectionPurpose::Hot, "a")).unwrap();
     let answers = run(link.call(&[add("a", 1)])).unwrap();
     assert_eq!(answers, [Ok(Value::Int(1))]);
 }
@@ -314,8 +323,8 @@ fn a_server_that_was_demoted_and_promoted_again_is_another_one() {
     let (redis, other, third) = (Redis::start(), Redis::start(), Redis::start());
     run(async {
         let links = links(&redis.url());
-        let hot = links.link(Lane::Hot, "a").await.unwrap();
-        let results = links.link(Lane::Results, "a").await.unwrap();
+        let hot = links.link(ConnectionPurpose::Hot, "a").await.unwrap();
+        let results = links.link(ConnectionPurpose::Results, "a").await.unwrap();
         // Replicas that come do not make it another one.
         other.replica_of(&redis);
         other.replica_of_no_one();
@@ -324,7 +333,7 @@ fn a_server_that_was_demoted_and_promoted_again_is_another_one() {
 
         redis.replica_of(&other);
         let demoted = links.verify().await.unwrap_err();
-        assert_eq!(demoted.class(), Class::NotDone);
+        assert_eq!(demoted.class(), CallEffect::NotDone);
         assert!(demoted.to_string().contains("no longer a master"), "{demoted}");
         assert!(!hot.is_alive() && !results.is_alive());
         redis.replica_of_no_one();
@@ -347,8 +356,8 @@ fn a_server_that_may_delete_when_it_is_full_is_refused() {
     let redis = Redis::start_with(&["maxmemory-policy volatile-lru"]);
     run(async {
         let links = links(&redis.url());
-        let error = links.link(Lane::Hot, "a").await.unwrap_err();
-        assert_eq!(error.class(), Class::NotDone);
+        let error = links.link(ConnectionPurpose::Hot, "a").await.unwrap_err();
+        assert_eq!(error.class(), CallEffect::NotDone);
         let said = error.to_string();
         assert!(said.contains("maxmemory-policy is volatile-lru"), "{said}");
         assert!(said.contains("set maxmemory-policy noeviction in redis.conf"), "{said}");

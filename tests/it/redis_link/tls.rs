@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use floodgate::redis_link::Lane;
+use floodgate::redis::transport::ConnectionPurpose;
 use redis::Value;
 
 use super::{add, ask};
@@ -51,7 +51,7 @@ fn child() {
     let port: u16 = number_from_env(PORT).unwrap();
     run(async {
         let links = links(&format!("rediss://localhost:{port}"));
-        assert_eq!(ask(&links, Lane::Hot, "a", add("a", 1)).await, Ok(Value::Int(1)));
+        assert_eq!(ask(&links, ConnectionPurpose::Hot, "a", add("a", 1)).await, Ok(Value::Int(1)));
     });
 }
 

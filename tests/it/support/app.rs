@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use floodgate::app::AppThread;
-use floodgate::clock::wall_ms;
 use floodgate::config::{Settings, Tier};
+use floodgate::runtime::clock::wall_ms;
 use reqwest::{Client, Response, StatusCode};
 use serde_json::{Value as Json, json};
 use tempfile::TempDir;

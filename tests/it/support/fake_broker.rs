@@ -9,8 +9,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use floodgate::broker::{
-    Acks, Delivery, Depth, Error, Headers, Message, Outgoing, Publisher, Reach, Route, Sent,
-    Source, Subscriber, Subscription,
+    Acknowledger, BrokerStatus, Delivery, Error, Headers, Message, PublishChannel, PublishOutcome,
+    Publisher, QueueDepth, Route, Source, Subscriber, Subscription,
 };
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -197,9 +197,9 @@ impl Subscriber for FakeBroker {
         Ok(Box::new(FakeSubscription { broker, number, prefetch: prefetch.into() }))
     }
 
-    async fn depths(&self) -> Result<Vec<Depth>, Error> {
+    async fn depths(&self) -> Result<Vec<QueueDepth>, Error> {
         let num_ready = self.num_ready() as u64;
-        Ok(vec![Depth { queue: "orders.0".to_owned(), num_ready, num_consumers: 1 }])
+        Ok(vec![QueueDepth { queue: "orders.0".to_owned(), num_ready, num_consumers: 1 }])
     }
 
     async fn close(&self) {}
@@ -238,7 +238,7 @@ impl Subscription for FakeSubscription {
         }
     }
 
-    fn acks(&self) -> Box<dyn Acks> {
+    fn acks(&self) -> Box<dyn Acknowledger> {
         Box::new(FakeAcks { broker: self.broker.clone(), number: self.number })
     }
 }
@@ -265,7 +265,7 @@ impl FakeAcks {
 }
 
 #[async_trait]
-impl Acks for FakeAcks {
+impl Acknowledger for FakeAcks {
     async fn up_to(&self, tag: u64) {
         self.hear(tag, |state| state.unacknowledged.range(..=tag).map(|(tag, _)| *tag).collect());
     }
@@ -282,22 +282,22 @@ impl Acks for FakeAcks {
 struct FakeOutgoing(FakeBroker);
 
 #[async_trait]
-impl Outgoing for FakeOutgoing {
-    async fn publish(&mut self, messages: Vec<Message>) -> Vec<Sent> {
+impl PublishChannel for FakeOutgoing {
+    async fn publish(&mut self, messages: Vec<Message>) -> Vec<PublishOutcome> {
         let mut state = self.0.state.lock();
         let reason = || "on purpose".to_owned();
         let sent = messages.into_iter().map(|message| {
             state.num_tried += 1;
             match state.says {
-                Says::NotSent => return Sent::NotSent { reason: reason() },
-                Says::Refused => return Sent::Refused { reason: reason() },
+                Says::NotSent => return PublishOutcome::NotSent { reason: reason() },
+                Says::Refused => return PublishOutcome::Refused { reason: reason() },
                 Says::Yes | Says::Unknown => {}
             }
             state.published.push(message);
             if state.says == Says::Yes {
-                Sent::Confirmed
+                PublishOutcome::Confirmed
             } else {
-                Sent::Unknown { reason: reason() }
+                PublishOutcome::Unknown { reason: reason() }
             }
         });
         sent.collect()
@@ -306,12 +306,12 @@ impl Outgoing for FakeOutgoing {
 
 #[async_trait]
 impl Publisher for FakeBroker {
-    fn outgoing(&self, _: usize) -> Box<dyn Outgoing> {
+    fn outgoing(&self, _: usize) -> Box<dyn PublishChannel> {
         Box::new(FakeOutgoing(self.clone()))
     }
 
-    fn reach(&self) -> Reach {
-        Reach::Up
+    fn reach(&self) -> BrokerStatus {
+        BrokerStatus::Up
     }
 
     async fn declare(&self) -> Result<(), Error> {

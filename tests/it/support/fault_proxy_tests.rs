@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use floodgate::clock::now_monotonic;
+use floodgate::runtime::clock::now_monotonic;
 use parking_lot::Mutex;
 
 use super::fault_proxy::{FaultProxy, Mode, Way};

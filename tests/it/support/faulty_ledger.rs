@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use floodgate::db::{
-    Anomalies, AnomaliesOverAll, AuditRow, Class, Error, Ledger, OrderCursor, Placing, Tally, Visit,
+    Anomalies, AnomaliesOverAll, AuditRow, BlindInsert, Error, ErrorClass, Ledger, LedgerSize,
+    OrderCursor, Visitor,
 };
 use floodgate::domain::{
-    BuyerId, DeadLetter, Epoch, Examination, Failure, Journey, Kept, LetterCounts, LetterFilter,
-    LetterNo, LetterTurn, NewLetter, Order, OrderIntent, Phase, RequestId, Sale, SaleDraft, SaleId,
-    SkuNo, WholeLetter,
+    BuyerId, DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
+    DeadLetterTransition, Epoch, Examination, Failure, KeepOutcome, NewDeadLetter, Order,
+    OrderIntent, OrderTimeline, Phase, RequestId, Sale, SaleDraft, SaleId, SkuNo,
 };
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -32,7 +33,7 @@ pub enum Fault {
     /// It refuses every batch with this request, with an error that explains nothing.
     Refuses(RequestId),
     /// It can be read, and refuses every write with an error of this class.
-    RefusesAll(Class),
+    RefusesAll(ErrorClass),
     /// Whoever brings this request panics.
     Kills(RequestId),
     /// It takes orders, and no refusals.
@@ -94,10 +95,10 @@ impl FaultyLedger {
         let Fault::RefusesAll(class) = *self.fault.borrow() else { return Ok(()) };
         self.num_refused.fetch_add(1, Ordering::SeqCst);
         Err(match class {
-            Class::Retry => Error::Full,
-            Class::Down => Error::NoConnection { reason: "no write, on purpose".to_owned() },
-            Class::Unknown => Error::TimedOut { doing: "anything" },
-            Class::Bug => Error::Unstorable { what: "anything, on purpose".to_owned() },
+            ErrorClass::Retry => Error::Full,
+            ErrorClass::Down => Error::NoConnection { reason: "no write, on purpose".to_owned() },
+            ErrorClass::Unknown => Error::TimedOut { doing: "anything" },
+            ErrorClass::Bug => Error::Unstorable { what: "anything, on purpose".to_owned() },
         })
     }
 
@@ -117,7 +118,7 @@ impl FaultyLedger {
 
 #[async_trait]
 impl Ledger for FaultyLedger {
-    async fn place(&self, batch: Vec<OrderIntent>) -> Result<Placing, Error> {
+    async fn place(&self, batch: Vec<OrderIntent>) -> Result<BlindInsert, Error> {
         self.begin_write().await?;
         let fault = *self.fault.borrow();
         self.batches.lock().push(batch.iter().map(|intent| intent.request.get()).collect());
@@ -174,7 +175,7 @@ impl Ledger for FaultyLedger {
         self.inner.sales().await
     }
 
-    async fn tally(&self, sku: SkuNo) -> Result<Tally, Error> {
+    async fn tally(&self, sku: SkuNo) -> Result<LedgerSize, Error> {
         self.begin().await?;
         self.inner.tally(sku).await
     }
@@ -184,22 +185,22 @@ impl Ledger for FaultyLedger {
         self.inner.available(sku).await
     }
 
-    async fn scan_orders(&self, sku: SkuNo, visit: Visit<Order>) -> Result<(), Error> {
+    async fn scan_orders(&self, sku: SkuNo, visit: Visitor<Order>) -> Result<(), Error> {
         self.begin().await?;
         self.inner.scan_orders(sku, visit).await
     }
 
-    async fn scan_failures(&self, sku: SkuNo, visit: Visit<Failure>) -> Result<(), Error> {
+    async fn scan_failures(&self, sku: SkuNo, visit: Visitor<Failure>) -> Result<(), Error> {
         self.begin().await?;
         self.inner.scan_failures(sku, visit).await
     }
 
-    async fn scan_audit(&self, sku: SkuNo, visit: Visit<AuditRow>) -> Result<(), Error> {
+    async fn scan_audit(&self, sku: SkuNo, visit: Visitor<AuditRow>) -> Result<(), Error> {
         self.begin().await?;
         self.inner.scan_audit(sku, visit).await
     }
 
-    async fn journey(&self, request: RequestId) -> Result<Option<Journey>, Error> {
+    async fn journey(&self, request: RequestId) -> Result<Option<OrderTimeline>, Error> {
         self.begin().await?;
         self.inner.journey(request).await
     }
@@ -231,9 +232,9 @@ impl Ledger for FaultyLedger {
 
     async fn keep_dead_letters(
         &self,
-        letters: Vec<NewLetter>,
+        letters: Vec<NewDeadLetter>,
         now_ms: i64,
-    ) -> Result<Vec<Kept>, Error> {
+    ) -> Result<Vec<KeepOutcome>, Error> {
         self.begin_write().await?;
         if let Fault::RefusesLetter(request) = *self.fault.borrow()
             && letters.iter().any(|letter| letter.requests.contains(&request))
@@ -244,17 +245,21 @@ impl Ledger for FaultyLedger {
         self.end("keep dead letters").map(|()| kept)
     }
 
-    async fn dead_letters(&self, of: LetterFilter, limit: u32) -> Result<Vec<DeadLetter>, Error> {
+    async fn dead_letters(
+        &self,
+        of: DeadLetterFilter,
+        limit: u32,
+    ) -> Result<Vec<DeadLetter>, Error> {
         self.begin().await?;
         self.inner.dead_letters(of, limit).await
     }
 
-    async fn dead_letter(&self, no: LetterNo) -> Result<Option<WholeLetter>, Error> {
+    async fn dead_letter(&self, no: DeadLetterNo) -> Result<Option<DeadLetterContent>, Error> {
         self.begin().await?;
         self.inner.dead_letter(no).await
     }
 
-    async fn turn_dead_letter(&self, turn: LetterTurn) -> Result<bool, Error> {
+    async fn turn_dead_letter(&self, turn: DeadLetterTransition) -> Result<bool, Error> {
         self.begin_write().await?;
         let turned = self.inner.turn_dead_letter(turn).await?;
         self.end("turn a dead letter").map(|()| turned)
@@ -262,14 +267,14 @@ impl Ledger for FaultyLedger {
 
     async fn ending_letters(
         &self,
-        after: LetterNo,
+        after: DeadLetterNo,
         limit: u32,
     ) -> Result<Vec<(DeadLetter, Vec<u8>)>, Error> {
         self.begin().await?;
         self.inner.ending_letters(after, limit).await
     }
 
-    async fn count_dead_letters(&self) -> Result<LetterCounts, Error> {
+    async fn count_dead_letters(&self) -> Result<DeadLetterCounts, Error> {
         self.begin().await?;
         self.inner.count_dead_letters().await
     }

@@ -6,11 +6,11 @@ use async_trait::async_trait;
 use floodgate::domain::book::BookSnapshot;
 use floodgate::domain::invariants::GateFacts;
 use floodgate::domain::{
-    BucketNo, BuyerId, Epoch, Failure, Loan, Order, OrderIntent, Phase, RequestId, Reservation,
-    Sku, SkuNo, Standing, Verdict,
+    BucketNo, BuyerId, Epoch, Failure, Loan, Order, OrderIntent, Phase, RequestId, RequestStatus,
+    Reservation, Sku, SkuNo, Verdict,
 };
 use floodgate::stock::{
-    BucketKey, Condition, Error, LoaderToken, Loading, QueuedPage, RequestStanding, Stock,
+    BucketHealth, BucketKey, Error, LoaderToken, Loading, QueuedPage, Stock, StoredRequest,
 };
 use tokio::sync::watch;
 
@@ -110,7 +110,7 @@ impl Stock for FaultyStock {
         sku: &Arc<Sku>,
         phase: Phase,
         epoch: Epoch,
-    ) -> Result<Condition, Error> {
+    ) -> Result<BucketHealth, Error> {
         self.until_not(StockFault::Hangs).await;
         self.inner.condition(sku, phase, epoch).await
     }
@@ -171,7 +171,7 @@ impl Stock for FaultyStock {
         bucket: BucketKey,
         request: RequestId,
         buyer: BuyerId,
-    ) -> Result<Option<RequestStanding>, Error> {
+    ) -> Result<Option<StoredRequest>, Error> {
         self.inner.standing(bucket, request, buyer).await
     }
 
@@ -179,7 +179,7 @@ impl Stock for FaultyStock {
         &self,
         bucket: BucketKey,
         request: RequestId,
-    ) -> Result<Option<RequestStanding>, Error> {
+    ) -> Result<Option<StoredRequest>, Error> {
         self.inner.find(bucket, request).await
     }
 
@@ -187,7 +187,7 @@ impl Stock for FaultyStock {
         &self,
         sku: SkuNo,
         asked: Vec<(RequestId, BuyerId)>,
-    ) -> Result<Vec<Option<Standing>>, Error> {
+    ) -> Result<Vec<Option<RequestStatus>>, Error> {
         self.inner.standings(sku, asked).await
     }
 

@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use floodgate::clock::now_monotonic;
-use floodgate::config::{Settings, Sources};
-use floodgate::scripts::Script;
+use floodgate::config::{ConfigSources, Settings};
+use floodgate::redis::scripts::Script;
+use floodgate::runtime::clock::now_monotonic;
 use serde_json::{Value as Json, json};
 use tempfile::TempDir;
 
@@ -29,10 +29,10 @@ const QUICK: &[(&str, &str)] = &[
     ("redis.connect_timeout_ms", "300"),
     ("redis.command_timeout_ms", "300"),
     ("redis.sold_out_refresh_ms", "50"),
-    ("keeper.every_ms", "20"),
-    ("keeper.lease_ttl_ms", "200"),
-    ("gate.sweep_every_ms", "50"),
-    ("gate.sweep_after_ms", "100"),
+    ("maintenance.every_ms", "20"),
+    ("maintenance.lease_ttl_ms", "200"),
+    ("gate.resubmit_every_ms", "50"),
+    ("gate.resubmit_after_ms", "100"),
     ("gate.resubmit_backoff_min_ms", "1"),
     ("gate.resubmit_backoff_max_ms", "20"),
     ("consumer.retry_backoff_min_ms", "1"),
@@ -76,7 +76,7 @@ impl GateGround {
     /// The quick settings, and more; the last one of a key counts.
     pub fn settings(&self, more: &[(&str, &str)]) -> Settings {
         let set = self.keys(more).iter().map(|(key, value)| format!("{key}={value}")).collect();
-        Settings::load(&Sources { set, ..Sources::default() }).unwrap()
+        Settings::load(&ConfigSources { set, ..ConfigSources::default() }).unwrap()
     }
 
     /// A server in this process.

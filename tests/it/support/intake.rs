@@ -6,19 +6,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use actix::Arbiter;
 use async_trait::async_trait;
-use floodgate::actors::OrderIntake;
-use floodgate::actors::child::Address;
-use floodgate::actors::drill::Drill;
-use floodgate::actors::order_intake::{IntakeLimits, IntakeParts, Refresh};
+use floodgate::actors::OrderConsumer;
+use floodgate::actors::order_consumer::{CatalogSync, ConsumerDeps, ConsumerLimits};
 use floodgate::actors::supervisor::ChildSpec;
+use floodgate::actors::supervisor::supervised::Address;
 use floodgate::broker::Headers;
-use floodgate::clock::ManualClock;
 use floodgate::config::{Settings, Tier};
 use floodgate::db::Ledger;
-use floodgate::domain::{BucketNo, OrderIntent, Standing, Verdict};
-use floodgate::messages::{Stop, wire};
-use floodgate::metrics::Metrics;
-use floodgate::scripts::intent::pack_into;
+use floodgate::domain::{BucketNo, OrderIntent, RequestStatus, Verdict};
+use floodgate::messages::Stop;
+use floodgate::messages::envelope;
+use floodgate::observe::metrics::Metrics;
+use floodgate::redis::scripts::intent::pack_into;
+use floodgate::runtime::clock::ManualClock;
+use floodgate::runtime::fault_injection::FaultInjector;
 use floodgate::stock::BucketKey;
 use floodgate::tier::Backends;
 use floodgate::watermark::{self, Watermarks};
@@ -66,7 +67,7 @@ pub struct IntakeRig {
     pub stock: Arc<FaultyStock>,
     pub metrics: Arc<Metrics>,
     pub watermarks: Arc<Announced>,
-    pub intake: Address<OrderIntake>,
+    pub intake: Address<OrderConsumer>,
     /// How often the catalog was refreshed.
     pub refreshed: Arc<AtomicU32>,
 }
@@ -109,7 +110,7 @@ impl IntakeRig {
         let metrics = Arc::new(Metrics::new());
         let watermarks = Arc::<Announced>::default();
         let refreshed = Arc::new(AtomicU32::new(0));
-        let parts = IntakeParts {
+        let parts = ConsumerDeps {
             queue: 0,
             subscriber: Arc::new(broker.clone()),
             publisher: Arc::new(broker.clone()),
@@ -120,18 +121,18 @@ impl IntakeRig {
             breaker: rig.actors.breaker().clone(),
             watermarks: watermarks.clone(),
             installation: INSTALLATION.into(),
-            limits: IntakeLimits::of(settings),
+            limits: ConsumerLimits::of(settings),
             clock: rig.clock.clone(),
             metrics: metrics.clone(),
         };
-        let strikes = settings.faults.panic_in.iter().any(|kind| kind == "order_intake");
+        let strikes = settings.faults.panic_in.iter().any(|kind| kind == "order_consumer");
         let intake = rig.actors.supervisor().start(ChildSpec {
-            name: "order_intake/0".to_owned(),
-            kind: "order_intake",
+            name: "order_consumer/0".to_owned(),
+            kind: "order_consumer",
             arbiter: Arbiter::current(),
             mailbox: 16,
-            drill: Drill::new(if strikes { settings.faults.panic_percent } else { 0.0 }),
-            factory: Arc::new(move |life| OrderIntake::new(life, parts.clone())),
+            drill: FaultInjector::new(if strikes { settings.faults.panic_percent } else { 0.0 }),
+            factory: Arc::new(move |life| OrderConsumer::new(life, parts.clone())),
         });
         Self { rig, broker, ledger, stock, metrics, watermarks, intake, refreshed }
     }
@@ -203,7 +204,7 @@ impl IntakeRig {
 
     fn restarts(&self) -> u64 {
         let reports = self.rig.actors.supervisor().report();
-        reports.iter().filter(|r| r.kind == "order_intake").map(|r| r.restarts).sum()
+        reports.iter().filter(|r| r.kind == "order_consumer").map(|r| r.restarts).sum()
     }
 
     /// Waits until everything was acknowledged.
@@ -216,7 +217,7 @@ impl IntakeRig {
         let asked = self.rig.ask(request, request, 1);
         let key = BucketKey { sku: asked.sku, bucket: asked.bucket };
         let found = self.rig.backends.stock.find(key, asked.request).await.unwrap();
-        matches!(found.map(|it| it.standing), Some(Standing::Ordered { .. }))
+        matches!(found.map(|it| it.standing), Some(RequestStatus::Ordered { .. }))
     }
 
     /// Waits until exactly these requests are orders, the stock knows it, and everything holds.
@@ -250,10 +251,10 @@ pub fn envelope(intents: &[OrderIntent]) -> (Headers, Vec<u8>) {
     for intent in intents {
         pack_into(intent, &mut body);
     }
-    (wire::headers(&body, INSTALLATION, START_MS).unwrap(), body)
+    (envelope::headers(&body, INSTALLATION, START_MS).unwrap(), body)
 }
 
-fn refresh(rig: &Rig, refreshed: &Arc<AtomicU32>) -> Refresh {
+fn refresh(rig: &Rig, refreshed: &Arc<AtomicU32>) -> CatalogSync {
     let (desk, refreshed) = (rig.desk.clone(), refreshed.clone());
     Arc::new(move || {
         let desk = desk.clone();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use floodgate::clock::now_monotonic;
+use floodgate::runtime::clock::now_monotonic;
 
 use super::judge::{Attempt, Bought, History, RequestKey, Verdict};
 use super::orders::{Orders, Record, RecordedAs};

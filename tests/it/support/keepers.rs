@@ -4,20 +4,21 @@ use std::sync::Arc;
 
 use actix::Arbiter;
 use bytes::Bytes;
-use floodgate::actors::DeadLetterKeeper;
-use floodgate::actors::child::Address;
-use floodgate::actors::dead_letter_keeper::LetterKeeperParts;
-use floodgate::actors::drill::Drill;
+use floodgate::actors::DeadLetterCollector;
+use floodgate::actors::dead_letter_collector::CollectorDeps;
+use floodgate::actors::supervisor::supervised::Address;
 use floodgate::actors::supervisor::{ChildSpec, Supervisor};
-use floodgate::broker::{Message, Publisher, Route, Sent, Topology};
+use floodgate::broker::{Message, PublishOutcome, Publisher, Route, Topology};
 use floodgate::db::Ledger;
-use floodgate::dead_letters::DeadLetterDesk;
-use floodgate::domain::{Counting, DeadLetter, LetterFilter, OrderIntent, WholeLetter};
-use floodgate::messages::{Stop, wire};
-use floodgate::metrics::Metrics;
+use floodgate::domain::{Counting, DeadLetter, DeadLetterContent, DeadLetterFilter, OrderIntent};
+use floodgate::messages::Stop;
+use floodgate::messages::envelope;
+use floodgate::observe::metrics::Metrics;
 use floodgate::outbox::DeadEntry;
-use floodgate::scripts::intent;
-use floodgate::shutdown::Shutdown;
+use floodgate::redis::scripts::intent;
+use floodgate::runtime::fault_injection::FaultInjector;
+use floodgate::runtime::shutdown::Shutdown;
+use floodgate::services::dead_letters::DeadLetterService;
 use floodgate::stock::MemoryStock;
 use floodgate::tier::Pipeline;
 
@@ -42,7 +43,7 @@ pub struct Office {
 pub struct Keeper {
     pub metrics: Arc<Metrics>,
     pub supervisor: Supervisor,
-    address: Address<DeadLetterKeeper>,
+    address: Address<DeadLetterCollector>,
     shutdown: Shutdown,
 }
 
@@ -76,7 +77,7 @@ impl Office {
     pub fn keeper_that_panics(&self, percent: f64) -> Keeper {
         let (metrics, shutdown) = (Arc::new(Metrics::new()), Shutdown::default());
         let broker = self.broker.elsewhere();
-        let parts = Arc::new(LetterKeeperParts {
+        let parts = Arc::new(CollectorDeps {
             ledger: self.ledger.clone(),
             pipeline: self.pipeline(&broker),
             catalog: self.world.catalog.clone(),
@@ -91,22 +92,22 @@ impl Office {
         let (clock, home) = (self.world.clock.clone(), Arbiter::current());
         let supervisor = Supervisor::new(settings, clock, shutdown.clone(), home);
         let address = supervisor.start(ChildSpec {
-            name: "dead_letter_keeper".to_owned(),
-            kind: "dead_letter_keeper",
+            name: "dead_letter_collector".to_owned(),
+            kind: "dead_letter_collector",
             arbiter: Arbiter::current(),
             mailbox: 16,
-            drill: Drill::new(percent),
-            factory: Arc::new(move |life| DeadLetterKeeper::new(life, parts.clone())),
+            drill: FaultInjector::new(percent),
+            factory: Arc::new(move |life| DeadLetterCollector::new(life, parts.clone())),
         });
         Keeper { metrics, supervisor, address, shutdown }
     }
 
     /// The operators' desk of one more process.
-    pub fn desk(&self) -> DeadLetterDesk {
+    pub fn desk(&self) -> DeadLetterService {
         let pipeline = self.pipeline(&self.broker.elsewhere());
         let (ledger, clock) = (self.ledger.clone(), self.world.clock.clone());
         let stock = Arc::new(MemoryStock::new(Counting::Here));
-        DeadLetterDesk::new(ledger, stock, clock, Some(&pipeline), 1)
+        DeadLetterService::new(ledger, stock, clock, Some(&pipeline), 1)
     }
 
     /// An entry of an outbox with these requests.
@@ -125,7 +126,7 @@ impl Office {
     /// A message as a relay sends it.
     pub fn message(&self, requests: &[u64], route: Route) -> Message {
         let body = self.body(requests);
-        let headers = wire::headers(&body, INSTALLATION, START_MS).unwrap();
+        let headers = envelope::headers(&body, INSTALLATION, START_MS).unwrap();
         Message { route, headers, body }
     }
 
@@ -140,7 +141,7 @@ impl Office {
     /// Publishes, and requires that all of it is confirmed.
     pub async fn publish(&self, messages: Vec<Message>) {
         let sent = self.broker.elsewhere().outgoing(64).publish(messages).await;
-        assert!(sent.iter().all(|sent| *sent == Sent::Confirmed), "{sent:?}");
+        assert!(sent.iter().all(|sent| *sent == PublishOutcome::Confirmed), "{sent:?}");
     }
 
     /// Buries an entry in an outbox, as a relay does.
@@ -156,10 +157,10 @@ impl Office {
     }
 
     /// Every letter with its body, oldest first; past any fault of the ledger.
-    pub async fn letters(&self) -> Vec<WholeLetter> {
+    pub async fn letters(&self) -> Vec<DeadLetterContent> {
         let ledger = &self.world.ledger;
         let mut found = Vec::new();
-        for letter in ledger.dead_letters(LetterFilter::default(), 1000).await.unwrap() {
+        for letter in ledger.dead_letters(DeadLetterFilter::default(), 1000).await.unwrap() {
             found.extend(ledger.dead_letter(letter.no).await.unwrap());
         }
         found.reverse();
@@ -167,7 +168,7 @@ impl Office {
     }
 
     /// Waits until there are so many letters.
-    pub async fn until_letters(&self, count: usize) -> Vec<WholeLetter> {
+    pub async fn until_letters(&self, count: usize) -> Vec<DeadLetterContent> {
         until("letters in the ledger", || async {
             let letters = self.letters().await;
             assert!(letters.len() <= count, "{letters:#?}");
@@ -202,12 +203,18 @@ impl Drop for Keeper {
 }
 
 /// The numbers of the requests in a letter.
-pub fn numbers(letter: &WholeLetter) -> Vec<u64> {
+pub fn numbers(letter: &DeadLetterContent) -> Vec<u64> {
     letter.requests.iter().map(|request| request.get()).collect()
 }
 
 /// A letter by one of its requests.
 pub async fn letter_of(office: &Office, request: u64) -> DeadLetter {
     let request = floodgate::domain::RequestId::new(request).unwrap();
-    office.world.ledger.dead_letters(LetterFilter::with(request), u32::MAX).await.unwrap().remove(0)
+    office
+        .world
+        .ledger
+        .dead_letters(DeadLetterFilter::with(request), u32::MAX)
+        .await
+        .unwrap()
+        .remove(0)
 }

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
-use floodgate::redis_link::{Durability, LinkOptions, Links, ScriptSource};
+use floodgate::redis::transport::{ConnectionOptions, ConnectionPool, Durability, ScriptSource};
 use parking_lot::Mutex;
 use tracing::field::Field;
 use tracing::{Event, Subscriber};
@@ -23,8 +23,8 @@ pub fn run<T>(test: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test)
 }
 
-pub fn options(url: &str) -> LinkOptions {
-    LinkOptions {
+pub fn options(url: &str) -> ConnectionOptions {
+    ConnectionOptions {
         url: url.parse().unwrap(),
         connect_timeout: PATIENT,
         command_timeout: PATIENT,
@@ -37,12 +37,12 @@ pub fn options(url: &str) -> LinkOptions {
 }
 
 /// For links that must notice soon that nobody answers.
-pub fn impatient(url: &str) -> LinkOptions {
-    LinkOptions { command_timeout: Duration::from_millis(100), ..options(url) }
+pub fn impatient(url: &str) -> ConnectionOptions {
+    ConnectionOptions { command_timeout: Duration::from_millis(100), ..options(url) }
 }
 
-pub fn links(url: &str) -> Links {
-    Links::new(options(url)).unwrap()
+pub fn links(url: &str) -> ConnectionPool {
+    ConnectionPool::new(options(url)).unwrap()
 }
 
 /// What the log says of the connections to some servers.
@@ -80,7 +80,7 @@ struct Ear;
 
 impl<S: Subscriber> Layer<S> for Ear {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        if event.metadata().target().starts_with("floodgate::redis_link") {
+        if event.metadata().target().starts_with("floodgate::redis::transport") {
             let mut line = String::new();
             event.record(&mut |field: &Field, value: &dyn Debug| match field.name() {
                 "message" => line.insert_str(0, &format!("{value:?}")),

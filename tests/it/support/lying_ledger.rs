@@ -1,21 +1,20 @@
-//! A ledger in memory whose guards can be taken out one by one.
-//!
-//! With every guard in place it keeps the promises of [`Ledger`]; each lie breaks one of them, so
-//! that a test can show that the checker sees it. It shares no code with the SQL ledgers.
+//! A ledger in memory whose guards can be taken out one by one: each lie breaks one promise of
+//! [`Ledger`], so that a test can show that the checker sees it. It shares no code with the others.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use async_trait::async_trait;
 use floodgate::db::{
-    Anomalies, AnomaliesOverAll, AuditRow, Error, Ledger, OrderCursor, Placing, Tally, Visit,
+    Anomalies, AnomaliesOverAll, AuditRow, BlindInsert, Error, Ledger, LedgerSize, OrderCursor,
+    Visitor,
 };
 use floodgate::domain::book::gives_back;
 use floodgate::domain::invariants::{FailureFacts, SkuFacts};
 use floodgate::domain::{
-    BuyerId, DeadLetter, Epoch, Examination, Failure, Journey, Kept, LetterCounts, LetterFilter,
-    LetterNo, LetterTurn, NewLetter, Order, OrderIntent, Phase, RequestId, Sale, SaleDraft, SaleId,
-    Sku, SkuNo, TraceId, WholeLetter,
+    BuyerId, DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
+    DeadLetterTransition, Epoch, Examination, Failure, KeepOutcome, NewDeadLetter, Order,
+    OrderIntent, OrderTimeline, Phase, RequestId, Sale, SaleDraft, SaleId, Sku, SkuNo, TraceId,
 };
 use parking_lot::Mutex;
 
@@ -161,17 +160,17 @@ impl Rows {
 
 #[async_trait]
 impl Ledger for LyingLedger {
-    async fn place(&self, batch: Vec<OrderIntent>) -> Result<Placing, Error> {
+    async fn place(&self, batch: Vec<OrderIntent>) -> Result<BlindInsert, Error> {
         if matches!(self.lie, Lie::Hangs | Lie::ForgetsLetters) {
             std::future::pending::<()>().await;
         }
         let mut rows = self.rows.lock();
         let mut seen = rows.examine(&batch, self.lie);
         if batch.iter().any(|intent| seen.admit(intent).is_some()) {
-            return Ok(Placing::Conflict);
+            return Ok(BlindInsert::Conflict);
         }
         rows.write(&batch, self.lie);
-        Ok(Placing::All)
+        Ok(BlindInsert::All)
     }
 
     async fn examine(&self, batch: Vec<OrderIntent>) -> Result<Examination, Error> {
@@ -249,9 +248,9 @@ impl Ledger for LyingLedger {
         Ok(self.rows.lock().sales.clone())
     }
 
-    async fn tally(&self, sku: SkuNo) -> Result<Tally, Error> {
+    async fn tally(&self, sku: SkuNo) -> Result<LedgerSize, Error> {
         let rows = self.rows.lock();
-        Ok(Tally {
+        Ok(LedgerSize {
             num_orders: rows.orders.iter().filter(|o| o.sku == sku).count() as u64,
             num_failures: rows.failures.iter().filter(|f| f.sku == sku).count() as u64,
             available: u32::try_from(rows.available[&sku].max(0)).unwrap(),
@@ -263,21 +262,21 @@ impl Ledger for LyingLedger {
         Ok(self.tally(sku).await?.available)
     }
 
-    async fn scan_orders(&self, sku: SkuNo, mut visit: Visit<Order>) -> Result<(), Error> {
+    async fn scan_orders(&self, sku: SkuNo, mut visit: Visitor<Order>) -> Result<(), Error> {
         let rows: Vec<_> =
             self.rows.lock().orders.iter().filter(|o| o.sku == sku).copied().collect();
         hand_over(move || rows.into_iter().all(&mut visit)).await;
         Ok(())
     }
 
-    async fn scan_failures(&self, sku: SkuNo, mut visit: Visit<Failure>) -> Result<(), Error> {
+    async fn scan_failures(&self, sku: SkuNo, mut visit: Visitor<Failure>) -> Result<(), Error> {
         let rows: Vec<_> =
             self.rows.lock().failures.iter().filter(|f| f.sku == sku).copied().collect();
         hand_over(move || rows.into_iter().all(&mut visit)).await;
         Ok(())
     }
 
-    async fn scan_audit(&self, sku: SkuNo, mut visit: Visit<AuditRow>) -> Result<(), Error> {
+    async fn scan_audit(&self, sku: SkuNo, mut visit: Visitor<AuditRow>) -> Result<(), Error> {
         let (facts, mut orders) = {
             let rows = self.rows.lock();
             let orders: Vec<_> = rows.orders.iter().filter(|o| o.sku == sku).copied().collect();
@@ -293,9 +292,9 @@ impl Ledger for LyingLedger {
     }
 
     /// As an older version wrote it: nobody who judges orders looks at their way.
-    async fn journey(&self, request: RequestId) -> Result<Option<Journey>, Error> {
+    async fn journey(&self, request: RequestId) -> Result<Option<OrderTimeline>, Error> {
         let (trace, published_at_ms, recorded_at_ms) = (TraceId(0), None, None);
-        let told = |order| Journey { order, trace, published_at_ms, recorded_at_ms };
+        let told = |order| OrderTimeline { order, trace, published_at_ms, recorded_at_ms };
         Ok(self.rows.lock().orders.iter().find(|o| o.request == request).copied().map(told))
     }
 
@@ -334,37 +333,41 @@ impl Ledger for LyingLedger {
 
     async fn keep_dead_letters(
         &self,
-        letters: Vec<NewLetter>,
+        letters: Vec<NewDeadLetter>,
         now_ms: i64,
-    ) -> Result<Vec<Kept>, Error> {
+    ) -> Result<Vec<KeepOutcome>, Error> {
         if self.lie == Lie::ForgetsLetters {
-            return Ok(vec![Kept::New; letters.len()]);
+            return Ok(vec![KeepOutcome::New; letters.len()]);
         }
         let kept = &mut self.rows.lock().letters;
         Ok(letters.into_iter().map(|letter| kept.keep(letter, now_ms)).collect())
     }
 
-    async fn dead_letters(&self, of: LetterFilter, limit: u32) -> Result<Vec<DeadLetter>, Error> {
+    async fn dead_letters(
+        &self,
+        of: DeadLetterFilter,
+        limit: u32,
+    ) -> Result<Vec<DeadLetter>, Error> {
         Ok(self.rows.lock().letters.page(of, limit))
     }
 
-    async fn dead_letter(&self, no: LetterNo) -> Result<Option<WholeLetter>, Error> {
+    async fn dead_letter(&self, no: DeadLetterNo) -> Result<Option<DeadLetterContent>, Error> {
         Ok(self.rows.lock().letters.whole(no))
     }
 
-    async fn turn_dead_letter(&self, turn: LetterTurn) -> Result<bool, Error> {
+    async fn turn_dead_letter(&self, turn: DeadLetterTransition) -> Result<bool, Error> {
         Ok(self.rows.lock().letters.turn(turn))
     }
 
     async fn ending_letters(
         &self,
-        after: LetterNo,
+        after: DeadLetterNo,
         limit: u32,
     ) -> Result<Vec<(DeadLetter, Vec<u8>)>, Error> {
         Ok(self.rows.lock().letters.ending(after, limit))
     }
 
-    async fn count_dead_letters(&self) -> Result<LetterCounts, Error> {
+    async fn count_dead_letters(&self) -> Result<DeadLetterCounts, Error> {
         Ok(self.rows.lock().letters.counts())
     }
 

@@ -2,12 +2,12 @@
 
 use std::future::Future;
 
-use floodgate::audit::audit;
 use floodgate::db::{AuditRow, Ledger};
 use floodgate::domain::{
     BucketNo, BuyerId, Epoch, Failure, Order, OrderIntent, Phase, Policy, RequestId, Sale,
     SaleDraft, Sku, SkuDraft, SkuNo, TraceId,
 };
+use floodgate::services::audit::audit;
 use tokio::sync::mpsc;
 
 pub const ONE: Policy = Policy::OnePerBuyer { max_quantity: 10 };

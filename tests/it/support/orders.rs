@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use floodgate::config::Settings;
-use floodgate::db::{Ledger, Visit};
-use floodgate::domain::{BuyerId, Failure, LetterFilter, Order, OrderIntent, SkuNo};
-use floodgate::scripts::intent::{INTENT_BYTES, unpack};
+use floodgate::db::{Ledger, Visitor};
+use floodgate::domain::{BuyerId, DeadLetterFilter, Failure, Order, OrderIntent, SkuNo};
+use floodgate::http::buyers::request_tokens::RequestTokens;
+use floodgate::redis::scripts::intent::{INTENT_BYTES, unpack};
 use floodgate::tier::open_ledger_for_reading;
-use floodgate::tokens::RequestTokens;
 use parking_lot::Mutex;
 use secrecy::ExposeSecret;
 
@@ -100,7 +100,7 @@ async fn all_orders(ledger: &dyn Ledger, sku: SkuNo) -> Vec<Order> {
 
 /// What can be read of the letters that end a request.
 async fn all_dead(ledger: &dyn Ledger) -> Vec<OrderIntent> {
-    let letters = ledger.dead_letters(LetterFilter::default(), u32::MAX).await.unwrap();
+    let letters = ledger.dead_letters(DeadLetterFilter::default(), u32::MAX).await.unwrap();
     let mut dead = Vec::new();
     for letter in letters.iter().filter(|letter| letter.state.is_end()) {
         let whole = ledger.dead_letter(letter.no).await.unwrap().expect("it was listed");
@@ -116,7 +116,7 @@ async fn all_failures(ledger: &dyn Ledger, sku: SkuNo) -> Vec<Failure> {
     std::mem::take(&mut *rows.lock())
 }
 
-fn keep_all<T: Send + 'static>() -> (Visit<T>, Arc<Mutex<Vec<T>>>) {
+fn keep_all<T: Send + 'static>() -> (Visitor<T>, Arc<Mutex<Vec<T>>>) {
     let rows = Arc::new(Mutex::new(Vec::new()));
     let seen = rows.clone();
     let visit = Box::new(move |row| {

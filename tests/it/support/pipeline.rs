@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use floodgate::clock::now_monotonic;
-use floodgate::config::{Settings, Sources};
+use floodgate::config::{ConfigSources, Settings};
+use floodgate::runtime::clock::now_monotonic;
 use serde_json::Value as Json;
 use tempfile::TempDir;
 
@@ -31,9 +31,9 @@ const QUICK: &[(&str, &str)] = &[
     ("relay.heartbeat_ttl_ms", "1000"),
     ("relay.poll_max_ms", "20"),
     ("amqp.reconnect_max_ms", "500"),
-    ("keeper.every_ms", "50"),
-    ("keeper.lease_ttl_ms", "500"),
-    ("keeper.rescue_every_ms", "200"),
+    ("maintenance.every_ms", "50"),
+    ("maintenance.lease_ttl_ms", "500"),
+    ("maintenance.rescue_every_ms", "200"),
     ("reconciler.after_ms", "1000"),
     ("gate.resubmit_backoff_min_ms", "1"),
     ("gate.resubmit_backoff_max_ms", "20"),
@@ -104,7 +104,7 @@ impl PipelineGround {
     /// The quick settings, and more; the last one of a key counts.
     pub fn settings(&self, more: &[(&str, &str)]) -> Settings {
         let set = self.keys(more).iter().map(|(key, value)| format!("{key}={value}")).collect();
-        Settings::load(&Sources { set, ..Sources::default() }).unwrap()
+        Settings::load(&ConfigSources { set, ..ConfigSources::default() }).unwrap()
     }
 
     /// A server of this role in a process of its own.

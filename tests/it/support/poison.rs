@@ -4,12 +4,12 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use floodgate::broker::{
-    Headers, Message, Outgoing, Publisher, RabbitBroker, Route, Sent, Topology,
+    Headers, Message, PublishChannel, PublishOutcome, Publisher, RabbitBroker, Route, Topology,
 };
-use floodgate::clock::wall_ms;
 use floodgate::domain::{
     BucketNo, BuyerId, Epoch, OrderIntent, RequestId, SkuNo, TraceId, dead_letter,
 };
+use floodgate::runtime::clock::wall_ms;
 use serde_json::Value as Json;
 
 use super::pipeline::PipelineGround;
@@ -18,7 +18,7 @@ use super::wait::until;
 
 /// Somebody who writes where only Floodgate should.
 pub struct Intruder {
-    outgoing: Box<dyn Outgoing>,
+    outgoing: Box<dyn PublishChannel>,
     _broker: RabbitBroker,
     /// Of the ledger.
     pub installation: String,
@@ -98,7 +98,7 @@ impl Intruder {
         let message = Message { route, headers, body };
         until("a message in its queue", async || {
             let sent = self.outgoing.publish(vec![message.clone()]).await;
-            (sent == [Sent::Confirmed]).then_some(())
+            (sent == [PublishOutcome::Confirmed]).then_some(())
         })
         .await;
     }

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use actix::Arbiter;
 use async_trait::async_trait;
 use floodgate::actors::Reconciler;
-use floodgate::actors::child::Address;
-use floodgate::actors::drill::Drill;
-use floodgate::actors::reconciler::{ReconcilerLimits, ReconcilerParts};
+use floodgate::actors::reconciler::{ReconcilerDeps, ReconcilerLimits};
+use floodgate::actors::supervisor::supervised::Address;
 use floodgate::actors::supervisor::{ChildSpec, Supervisor};
-use floodgate::clock::{Clock, ManualClock};
 use floodgate::messages::Quiet;
-use floodgate::metrics::Metrics;
-use floodgate::shutdown::Shutdown;
+use floodgate::observe::metrics::Metrics;
+use floodgate::runtime::clock::{Clock, ManualClock};
+use floodgate::runtime::fault_injection::FaultInjector;
+use floodgate::runtime::shutdown::Shutdown;
 use floodgate::watermark::{Error, Watermarks};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
@@ -127,7 +127,7 @@ pub fn reconciler_with(
         shutdown.clone(),
         Arbiter::current(),
     );
-    let parts = ReconcilerParts {
+    let parts = ReconcilerDeps {
         outbox: Arc::new(FakeOutbox {
             store: world.store.clone(),
             clock: world.clock.clone(),
@@ -154,7 +154,7 @@ pub fn reconciler_with(
         kind: "reconciler",
         arbiter: Arbiter::current(),
         mailbox: 16,
-        drill: Drill::default(),
+        drill: FaultInjector::default(),
         factory: Arc::new(move |life| Reconciler::new(life, parts.clone())),
     });
     Process { metrics, supervisor, address, shutdown }

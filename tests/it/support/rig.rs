@@ -5,21 +5,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use floodgate::actors::gate_handle::AskLimits;
+use floodgate::actors::stock_gate::handle::AttemptLimits;
 use floodgate::actors::{ActorSystem, GateHandle};
-use floodgate::audit::{AuditReport, audit};
-use floodgate::catalog::Catalog;
-use floodgate::clock::{ManualClock, SharedClock};
 use floodgate::config::{Settings, Tier};
 use floodgate::db::Ledger;
 use floodgate::domain::{
     BucketNo, BuyerId, InvariantId, Phase, Policy, RequestId, Reservation, SaleDraft, SkuDraft,
     TraceId,
 };
-use floodgate::messages::Answer;
-use floodgate::metrics::Metrics;
-use floodgate::sales_desk::SalesDesk;
-use floodgate::shutdown::Shutdown;
+use floodgate::messages::BuyAnswer;
+use floodgate::observe::metrics::Metrics;
+use floodgate::runtime::clock::{ManualClock, SharedClock};
+use floodgate::runtime::shutdown::Shutdown;
+use floodgate::services::audit::{AuditReport, audit};
+use floodgate::services::catalog::Catalog;
+use floodgate::services::sales::SalesService;
 use floodgate::stock::BucketKey;
 use floodgate::tier::Backends;
 
@@ -38,7 +38,7 @@ pub struct Rig {
     pub catalog: Arc<Catalog>,
     pub backends: Backends,
     pub actors: Arc<ActorSystem>,
-    pub desk: SalesDesk,
+    pub desk: SalesService,
     pub gates: GateHandle,
     pub clock: Arc<ManualClock>,
     requests: AtomicU64,
@@ -111,10 +111,10 @@ impl Rig {
         let actors = Arc::new(ActorSystem::start(
             settings, &backends, &catalog, &metrics, &shared, &shutdown,
         ));
-        let desk = SalesDesk::new(catalog.clone(), &backends, actors.clone(), shared, settings);
-        let limits = AskLimits {
+        let desk = SalesService::new(catalog.clone(), &backends, actors.clone(), shared, settings);
+        let limits = AttemptLimits {
             deadline: Duration::from_millis(settings.http.answer_deadline_ms),
-            attempts_max: settings.gate.ask_attempts_max,
+            attempts_max: settings.gate.reserve_attempts_max,
         };
         let gates = GateHandle::new(
             catalog.clone(),
@@ -163,12 +163,12 @@ impl Rig {
     }
 
     /// Buys with a given request id.
-    pub async fn buy_as(&self, request: u64, buyer: u64, quantity: u32) -> Answer {
+    pub async fn buy_as(&self, request: u64, buyer: u64, quantity: u32) -> BuyAnswer {
         self.gates.buy(self.ask(request, buyer, quantity)).await
     }
 
     /// Buys one unit with a fresh request id.
-    pub async fn buy(&self, buyer: u64) -> Answer {
+    pub async fn buy(&self, buyer: u64) -> BuyAnswer {
         let request = self.requests.fetch_add(1, Ordering::Relaxed);
         self.buy_as(request, buyer, 1).await
     }
@@ -198,7 +198,10 @@ impl Rig {
     }
 
     /// The same, where ledger or stock may not answer.
-    pub async fn try_audit(&self, later_ms: i64) -> Result<AuditReport, floodgate::audit::Error> {
+    pub async fn try_audit(
+        &self,
+        later_ms: i64,
+    ) -> Result<AuditReport, floodgate::services::audit::Error> {
         let stock = self.backends.stock.as_ref();
         let ledger = self.backends.ledger.as_ref();
         audit(Some(stock), ledger, None, START_MS + later_ms).await
@@ -230,6 +233,6 @@ pub fn settings(tier: Tier) -> Settings {
     settings
 }
 
-pub fn is_placed(answer: &Answer) -> bool {
-    matches!(answer, Answer::Placed { .. })
+pub fn is_placed(answer: &BuyAnswer) -> bool {
+    matches!(answer, BuyAnswer::Placed { .. })
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use floodgate::clock::now_monotonic;
+use floodgate::runtime::clock::now_monotonic;
 
 use super::random::number_from_env;
 

@@ -50,13 +50,13 @@ const TASKS: Ban = Ban {
         "task::spawn_local",
         "tokio::spawn",
     ],
-    place: Some("src/shutdown.rs"),
+    place: Some("src/runtime/shutdown.rs"),
     instead: "spawn through it, so that the way down waits for the task",
 };
 
 const TIME: Ban = Ban {
     words: &["Instant::now", "SystemTime::now", "Local::now", "Utc::now"],
-    place: Some("src/clock.rs"),
+    place: Some("src/runtime/clock.rs"),
     instead: "take a `Clock`",
 };
 

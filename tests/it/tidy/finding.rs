@@ -32,6 +32,7 @@ pub enum Rule {
     Unfinished,
     Unsafe,
     Unwinding,
+    Vocabulary,
 }
 
 /// One offence.

@@ -24,7 +24,7 @@ fn found(changed: &[(&str, &str)]) -> Vec<String> {
     let mut files = vec![
         File::planted("src/lib.rs", PICTURE),
         File::planted("src/http/mod.rs", "//! Folder."),
-        File::planted("src/http/buy.rs", "//! Flow step 1/3: buyer -> gate."),
+        File::planted("src/http/buyers/buy.rs", "//! Flow step 1/3: buyer -> gate."),
         File::planted("src/actors/gate.rs", GATE),
         File::planted("lua/take.lua", "-- take"),
     ];
@@ -53,7 +53,7 @@ fn a_module_that_says_nothing_is_found() {
 
 #[test]
 fn a_folder_in_which_no_module_says_so_is_found() {
-    let found = found(&[("src/http/buy.rs", "//! Buys.")]);
+    let found = found(&[("src/http/buyers/buy.rs", "//! Buys.")]);
     assert_eq!(found, ["src/lib.rs:4: step 1: http/ does not say so"]);
 }
 
@@ -81,8 +81,11 @@ fn a_step_that_the_picture_does_not_know_is_found() {
 
 #[test]
 fn a_wrong_count_of_steps_is_found() {
-    let found = found(&[("src/http/buy.rs", "//! Flow step 1/12: buyer -> gate.")]);
-    assert_eq!(found, ["src/http/buy.rs:1: says n/12, the picture in src/lib.rs has 3 steps"]);
+    let found = found(&[("src/http/buyers/buy.rs", "//! Flow step 1/12: buyer -> gate.")]);
+    assert_eq!(
+        found,
+        ["src/http/buyers/buy.rs:1: says n/12, the picture in src/lib.rs has 3 steps"]
+    );
 }
 
 #[test]

@@ -15,7 +15,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         folder: "src/domain/",
         crates: &["actix", "diesel", "lapin", "redis", "tokio"],
-        modules: &["actors", "clock", "config", "db", "http", "messages", "stock"],
+        modules: &["actors", "config", "db", "http", "messages", "runtime", "services", "stock"],
         why: "the domain is pure: no actors, no I/O, no clock",
     },
     Layer {
@@ -67,14 +67,22 @@ fn a_planted_import_is_found() {
     assert_eq!(imports(path, "use actix_web::web;").len(), 1);
     assert_eq!(imports(path, "#[tokio::main]\nfn f() {}").len(), 1);
     assert_eq!(imports(path, "use redis;").len(), 1);
-    assert_eq!(imports(path, "use crate::clock::Clock;").len(), 1);
-    assert_eq!(imports("src/http/buy.rs", "fn f(c: &diesel\n::SqliteConnection) {}").len(), 1);
+    assert_eq!(imports(path, "use crate::runtime::clock::Clock;").len(), 1);
+    assert_eq!(
+        imports("src/http/buyers/buy.rs", "fn f(c: &diesel\n::SqliteConnection) {}").len(),
+        1
+    );
 }
 
 #[test]
 fn a_permitted_import_is_not_found() {
-    assert!(imports("src/http/buy.rs", "use actix_web::web; use crate::clock::Clock;").is_empty());
-    assert!(imports("src/http/health.rs", "let up = settings.redis.is_some();").is_empty());
+    assert!(
+        imports("src/http/buyers/buy.rs", "use actix_web::web; use crate::runtime::clock::Clock;")
+            .is_empty()
+    );
+    assert!(
+        imports("src/http/operators/health.rs", "let up = settings.redis.is_some();").is_empty()
+    );
     assert!(imports("src/domain/order.rs", "// no redis::, no `use tokio`\n").is_empty());
     assert!(imports("src/db/mod.rs", "use diesel::prelude::*;").is_empty());
 }

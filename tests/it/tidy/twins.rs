@@ -130,7 +130,7 @@ fn rules_in_the_guide(guide: &str) -> Names {
 #[test]
 fn metrics_and_their_documentation_agree() {
     let documented = Side::of("docs/operations.md", metric_mentions);
-    keep(Rule::Metrics, twins(&documented, &Side::of("src/metrics.rs", metric_literals)));
+    keep(Rule::Metrics, twins(&documented, &Side::of("src/observe/metrics.rs", metric_literals)));
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn problem_codes_and_their_documentation_agree() {
     let documented = Side::of("docs/api.md", problem_rows);
     keep(
         Rule::ProblemCodes,
-        twins(&documented, &Side::of("src/http/problem.rs", problem_literals)),
+        twins(&documented, &Side::of("src/http/middleware/problem.rs", problem_literals)),
     );
 }
 

@@ -16,7 +16,7 @@ const PURCHASES: usize = 300;
 
 fn contended(tier: Tier, servers: usize) {
     let (mut settings, _stores) = fresh_settings(tier);
-    settings.keeper.every_ms = 20;
+    settings.maintenance.every_ms = 20;
     let apps: Vec<_> = (0..servers).map(|_| TestApp::start(settings.clone())).collect();
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let policy = json!({"kind": "quota", "limit": LIMIT, "max_quantity": 3});

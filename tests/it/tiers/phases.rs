@@ -34,7 +34,7 @@ async fn turn(apps: &[TestApp]) {
 
 fn turned_under_load(tier: Tier, servers: usize) {
     let (mut settings, _stores) = fresh_settings(tier);
-    (settings.keeper.every_ms, settings.http.sales_refresh_ms) = (20, 20);
+    (settings.maintenance.every_ms, settings.http.sales_refresh_ms) = (20, 20);
     let apps: Vec<_> = (0..servers).map(|_| TestApp::start(settings.clone())).collect();
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         apps[0].open_sale("sale", greed::quota(), STOCK, 4).await;

@@ -17,7 +17,8 @@ const STOCK: u32 = 400;
 #[test]
 fn two_processes_of_each_role_sell_one_sale() {
     let ground = PipelineGround::new("list").patient();
-    let roles = ["keeper", "keeper", "consumer", "consumer", "relay", "relay", "api", "api"];
+    let roles =
+        ["maintenance", "maintenance", "consumer", "consumer", "relay", "relay", "api", "api"];
     let servers = roles.map(|role| ground.server(role, &[]));
     let [keeper, .., one, other] = &servers;
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -100,7 +101,8 @@ async fn each_reads_the_same(history: &History, one: SocketAddr, other: SocketAd
 #[test]
 fn every_open_stream_tells_its_order_when_a_consumer_comes_at_last() {
     let ground = PipelineGround::new("list").patient();
-    let [keeper, api, _relay] = ["keeper", "api", "relay"].map(|role| ground.server(role, &[]));
+    let [keeper, api, _relay] =
+        ["maintenance", "api", "relay"].map(|role| ground.server(role, &[]));
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         open_sale(keeper.internal, "sale", json!({"kind": "one_per_buyer"}), STOCK, 4).await;
         let wishes = Arc::new(wishes(1..201));

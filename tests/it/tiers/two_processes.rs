@@ -19,7 +19,7 @@ const REQUESTS: usize = 6_000;
 /// Every wish is sent about four times, to either server.
 fn stampede(policy: serde_json::Value) {
     let (mut settings, _ground) = fresh_settings(Tier::Gate);
-    settings.keeper.every_ms = 50;
+    settings.maintenance.every_ms = 50;
     let apps = [TestApp::start(settings.clone()), TestApp::start(settings.clone())];
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let seed = fastrand::u64(..);
@@ -111,7 +111,7 @@ fn a_quota_by_two_servers() {
 #[test]
 fn a_verb_that_one_server_carries_out_reaches_the_other() {
     let (mut settings, _ground) = fresh_settings(Tier::Gate);
-    (settings.keeper.every_ms, settings.http.sales_refresh_ms) = (20, 20);
+    (settings.maintenance.every_ms, settings.http.sales_refresh_ms) = (20, 20);
     let apps = [TestApp::start(settings.clone()), TestApp::start(settings)];
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let policy = json!({"kind": "one_per_buyer"});
@@ -169,7 +169,7 @@ const VERBS: usize = 25;
 #[test]
 fn two_operators_at_two_servers_end_where_the_ledger_stands() {
     let (mut settings, _ground) = fresh_settings(Tier::Gate);
-    (settings.keeper.every_ms, settings.http.sales_refresh_ms) = (20, 20);
+    (settings.maintenance.every_ms, settings.http.sales_refresh_ms) = (20, 20);
     let apps = [TestApp::start(settings.clone()), TestApp::start(settings)];
     let seed = fastrand::u64(..);
     tokio::runtime::Runtime::new().unwrap().block_on(async {

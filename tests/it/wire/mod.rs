@@ -2,13 +2,13 @@
 //! every later one reads, and what nobody can read is refused with a reason that helps.
 
 use bytes::Bytes;
-use floodgate::actors::order_intake::judging::{Judgement, judge};
+use floodgate::actors::order_consumer::validation::{Validation, judge};
 use floodgate::broker::{Delivery, Headers};
 use floodgate::domain::{
     BucketNo, BuyerId, Epoch, OrderIntent, Policy, RequestId, Sku, SkuNo, TraceId,
 };
-use floodgate::messages::wire;
-use floodgate::scripts::intent::pack_into;
+use floodgate::messages::envelope;
+use floodgate::redis::scripts::intent::pack_into;
 use serde_json::Value as Json;
 
 const INSTALLATION: &str = "0badcafe";
@@ -113,7 +113,7 @@ fn intent(request: u64, buyer: u64, quantity: u32, bucket: u16) -> OrderIntent {
     }
 }
 
-fn judged(headers: Headers, body: Bytes) -> Judgement {
+fn judged(headers: Headers, body: Bytes) -> Validation {
     let routing_key = "0".to_owned();
     let delivery = Delivery { tag: 1, headers, routing_key, num_before: 0, body };
     judge(&delivery, INSTALLATION, true, |no| (no == SkuNo(7)).then(|| (sku().into(), Epoch(2))))
@@ -124,7 +124,7 @@ fn version_1_is_read_and_written_byte_for_byte() {
     let file: Json = serde_json::from_str(V1).unwrap();
     let (expected, body) = (headers(&file["headers"]), bytes(&file["body"]));
     let intents = [intent(1001, 1, 1, 6), intent(1002, 2, 3, 3)];
-    let Judgement::Parts { good, poison } = judged(expected.clone(), body.clone()) else {
+    let Validation::Parts { good, poison } = judged(expected.clone(), body.clone()) else {
         panic!("not read")
     };
     assert!(poison.is_empty(), "{poison:?}");
@@ -136,13 +136,13 @@ fn version_1_is_read_and_written_byte_for_byte() {
         pack_into(intent, &mut written);
     }
     assert_eq!(written, body);
-    assert_eq!(wire::headers(&body, INSTALLATION, 1_800_000_000_123).unwrap(), expected);
+    assert_eq!(envelope::headers(&body, INSTALLATION, 1_800_000_000_123).unwrap(), expected);
 }
 
 #[test]
 fn a_newer_version_is_refused_with_what_to_do() {
     let file: Json = serde_json::from_str(V2).unwrap();
-    let refused = wire::open(&headers(&file["headers"]), &bytes(&file["body"]), INSTALLATION);
+    let refused = envelope::open(&headers(&file["headers"]), &bytes(&file["body"]), INSTALLATION);
     assert_eq!(refused.unwrap_err().what, file["refused"].as_str().unwrap());
 }
 
@@ -152,8 +152,8 @@ fn every_malformed_message_has_its_flaw_and_its_reason() {
     assert_eq!(zoo.len(), 12);
     for Beast { what, headers, body, flaw, reason } in zoo {
         let malformed = match judged(headers, body) {
-            Judgement::Poison(malformed) => malformed,
-            Judgement::Parts { good, mut poison } if good.is_empty() => poison.remove(0).1,
+            Validation::Poison(malformed) => malformed,
+            Validation::Parts { good, mut poison } if good.is_empty() => poison.remove(0).1,
             other => panic!("{what}: {other:?}"),
         };
         assert_eq!((malformed.flaw.as_str(), malformed.what), (&flaw[..], reason), "{what}");
@@ -170,7 +170,7 @@ fn a_message_without_our_headers_is_nobodys() {
         (Headers { installation: None, ..fine.clone() }, "installation"),
         (Headers { installation: Some("00000000".to_owned()), ..fine }, "installation"),
     ] {
-        let refused = wire::open(&broken, &body, INSTALLATION).unwrap_err();
+        let refused = envelope::open(&broken, &body, INSTALLATION).unwrap_err();
         assert_eq!(refused.flaw.as_str(), flaw);
     }
 }
@@ -186,7 +186,7 @@ fn a_dead_letter_keeps_what_came_and_says_why() {
         num_before: 0,
         body: body.clone(),
     };
-    let whole = wire::dead(&delivery(&fine, "3"), 3, "why");
+    let whole = envelope::dead(&delivery(&fine, "3"), 3, "why");
     assert_eq!(whole.body, body);
     let expected = Headers {
         reason: Some("why".to_owned()),
@@ -196,16 +196,16 @@ fn a_dead_letter_keeps_what_came_and_says_why() {
     assert_eq!(whole.headers, expected);
 
     let nameless = Headers::default();
-    let foreign = wire::dead(&delivery(&nameless, "else"), 3, &"ä".repeat(1000));
+    let foreign = envelope::dead(&delivery(&nameless, "else"), 3, &"ä".repeat(1000));
     assert_eq!(foreign.headers.origin.as_deref(), Some("orders.3, routing key \"else\""));
     assert_eq!(
         foreign.headers,
-        wire::dead(&delivery(&nameless, "else"), 3, &"ä".repeat(1000)).headers
+        envelope::dead(&delivery(&nameless, "else"), 3, &"ä".repeat(1000)).headers
     );
     assert!(foreign.headers.message_id.starts_with("nameless-"));
     assert!(foreign.headers.reason.unwrap().len() <= 1000);
 
-    let part = wire::dead_part(&delivery(&fine, "3"), body.slice(75..), 3, 2, "why");
+    let part = envelope::dead_part(&delivery(&fine, "3"), body.slice(75..), 3, 2, "why");
     assert_eq!(part.body, body.slice(75..));
     assert_eq!((part.headers.message_id.as_str(), part.headers.attempts), ("1002-1", 2));
     let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00000000000003ea-01";
@@ -217,7 +217,7 @@ fn an_intent_without_a_trace_has_no_trace_context() {
     let traceless = OrderIntent { trace: TraceId(0), ..intent(1002, 2, 3, 3) };
     let mut body = Vec::new();
     pack_into(&traceless, &mut body);
-    let whole = wire::headers(&body, INSTALLATION, 5).unwrap();
+    let whole = envelope::headers(&body, INSTALLATION, 5).unwrap();
     assert_eq!(whole.traceparent, None);
     let body = Bytes::from(body);
     let delivery = Delivery {
@@ -228,5 +228,5 @@ fn an_intent_without_a_trace_has_no_trace_context() {
         num_before: 0,
         body: body.clone(),
     };
-    assert_eq!(wire::dead_part(&delivery, body, 3, 2, "why").headers.traceparent, None);
+    assert_eq!(envelope::dead_part(&delivery, body, 3, 2, "why").headers.traceparent, None);
 }

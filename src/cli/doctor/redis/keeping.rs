@@ -1,14 +1,14 @@
 //! What a server still has after it was restarted, or after it is gone.
 
-use super::super::{Finding, Verdict, fail, ok, warn};
+use super::super::{CheckOutcome, Finding, fail, ok, warn};
 use super::Wanted;
 use crate::config::Durability;
-use crate::redis_link::health::Facts;
+use crate::redis::transport::health::ServerFacts;
 
 /// Why a server without a file of its own loses what it had accepted.
 const LOST: &str = "a restart loses every request that the ledger does not have yet";
 
-pub(super) fn judge(facts: &Facts, wanted: &Wanted, cli: &str) -> Vec<Finding> {
+pub(super) fn judge(facts: &ServerFacts, wanted: &Wanted, cli: &str) -> Vec<Finding> {
     let mut findings = vec![file(facts, wanted.durability, cli).on("redis durability")];
     findings.extend(errors(facts, cli).into_iter().map(|wrong| wrong.on("redis files")));
     if wanted.durability == Durability::Replicated && facts.text("role") == "master" {
@@ -17,7 +17,7 @@ pub(super) fn judge(facts: &Facts, wanted: &Wanted, cli: &str) -> Vec<Finding> {
     findings
 }
 
-fn file(facts: &Facts, durability: Durability, cli: &str) -> Verdict {
+fn file(facts: &ServerFacts, durability: Durability, cli: &str) -> CheckOutcome {
     if facts.text("aof_enabled") != "1" {
         let detail = format!("keeps no append-only file: {LOST}");
         let remedy =
@@ -52,7 +52,7 @@ fn file(facts: &Facts, durability: Durability, cli: &str) -> Verdict {
 }
 
 /// A server that cannot write its files refuses whatever would change something.
-fn errors(facts: &Facts, cli: &str) -> Vec<Verdict> {
+fn errors(facts: &ServerFacts, cli: &str) -> Vec<CheckOutcome> {
     let is_bad = |name| !matches!(facts.text(name), "" | "ok");
     let room = "make room on its disk and see its log";
     let mut findings = Vec::new();
@@ -73,7 +73,7 @@ fn errors(facts: &Facts, cli: &str) -> Vec<Verdict> {
     findings
 }
 
-fn replicas(facts: &Facts, wanted: u64, cli: &str) -> Verdict {
+fn replicas(facts: &ServerFacts, wanted: u64, cli: &str) -> CheckOutcome {
     let online = facts.info.iter().filter(|(name, line)| {
         name.starts_with("slave") && line.split(',').any(|part| part == "state=online")
     });

@@ -1,7 +1,7 @@
 //! What a server does when it is full, how full it is, and how much a buyer takes.
 
-use super::super::{Finding, Verdict, fail, ok, warn};
-use crate::redis_link::health::Facts;
+use super::super::{CheckOutcome, Finding, fail, ok, warn};
+use crate::redis::transport::health::ServerFacts;
 
 /// Percent of the memory that may be used before somebody should look.
 const USED_COMFORTABLE: u64 = 80;
@@ -10,14 +10,14 @@ const ENTRIES_MIN: u64 = 512;
 const VALUE_MIN: u64 = 64;
 const MIB: u64 = 1024 * 1024;
 
-pub(super) fn judge(facts: &Facts, cli: &str) -> Vec<Finding> {
+pub(super) fn judge(facts: &ServerFacts, cli: &str) -> Vec<Finding> {
     let memory = policy(facts, cli).unwrap_or_else(|| fullness(facts, cli));
     let mut findings = vec![memory.on("redis memory")];
     findings.extend(layout(facts, cli).map(|wrong| wrong.on("redis layout")));
     findings
 }
 
-fn policy(facts: &Facts, cli: &str) -> Option<Verdict> {
+fn policy(facts: &ServerFacts, cli: &str) -> Option<CheckOutcome> {
     let policy = facts.text("maxmemory_policy");
     // A server that does not say is left to whoever connects to it.
     (!matches!(policy, "" | "noeviction")).then(|| {
@@ -34,7 +34,7 @@ fn policy(facts: &Facts, cli: &str) -> Option<Verdict> {
     })
 }
 
-fn fullness(facts: &Facts, cli: &str) -> Verdict {
+fn fullness(facts: &ServerFacts, cli: &str) -> CheckOutcome {
     let used = facts.number("used_memory");
     let (limit, of) = match facts.number("maxmemory") {
         0 => (facts.number("total_system_memory"), "the machine's"),
@@ -51,7 +51,7 @@ fn fullness(facts: &Facts, cli: &str) -> Verdict {
     )
 }
 
-fn layout(facts: &Facts, cli: &str) -> Option<Verdict> {
+fn layout(facts: &ServerFacts, cli: &str) -> Option<CheckOutcome> {
     let small = |name: &str, least: u64| {
         let number: u64 = facts.setting(name)?.parse().ok()?;
         (number < least).then(|| (format!("{name} {number}"), format!("{name} {least}")))

@@ -1,9 +1,10 @@
 //! Redis, where units are counted: can every server be reached, does it keep what it must keep, and
 //! is it ours?
 
-use super::{Finding, Status, Verdict, fail, warn};
+use super::{CheckOutcome, Finding, Status, fail, warn};
 use crate::config::{Durability, Settings, Tier};
-use crate::redis_link::health::{self, Part, Server, Trouble};
+use crate::redis::transport::health;
+use crate::redis::transport::health::{RedisHealthError, Server, ServerRole};
 use crate::{db, tier};
 
 mod keeping;
@@ -81,15 +82,15 @@ async fn known_installation(settings: &Settings) -> Result<Installation, db::Err
     }
 }
 
-fn said(trouble: &Trouble) -> &str {
+fn said(trouble: &RedisHealthError) -> &str {
     match trouble {
-        Trouble::Unreachable(why) => why,
-        Trouble::Refused { message, .. } => message,
+        RedisHealthError::Unreachable(why) => why,
+        RedisHealthError::Refused { message, .. } => message,
     }
 }
 
 /// What waits for what.
-fn waits(settings: &Settings) -> Option<Verdict> {
+fn waits(settings: &Settings) -> Option<CheckOutcome> {
     let redis = &settings.redis;
     let confirmed = match redis.durability {
         Durability::Replicated => redis.replicas_wait_ms,
@@ -128,7 +129,7 @@ fn of_server(server: &Server, wanted: &Wanted) -> Vec<(String, Finding)> {
         }
         Err(trouble) => vec![not_seen(trouble, &cli).on("redis")],
     };
-    if server.part == Part::Replica {
+    if server.part == ServerRole::Replica {
         for finding in &mut findings {
             // It sells nothing, unless it becomes the master.
             if finding.is(Status::Fail) {
@@ -137,31 +138,33 @@ fn of_server(server: &Server, wanted: &Wanted) -> Vec<(String, Finding)> {
         }
     }
     let name = match server.part {
-        Part::Master => node,
-        Part::Replica => format!("replica {node}"),
+        ServerRole::Master => node,
+        ServerRole::Replica => format!("replica {node}"),
     };
     findings.into_iter().map(|finding| (name.clone(), finding)).collect()
 }
 
 /// A server that told nothing.
-fn not_seen(trouble: &Trouble, cli: &str) -> Verdict {
+fn not_seen(trouble: &RedisHealthError, cli: &str) -> CheckOutcome {
     match trouble {
-        Trouble::Unreachable(why) => fail(
+        RedisHealthError::Unreachable(why) => fail(
             format!("does not answer: {why}"),
             format!("start it, or correct redis.url; `{cli} PING` from this machine must answer"),
         ),
-        Trouble::Refused { code, message } if code == "WRONGPASS" || code == "NOAUTH" => fail(
-            format!("does not let us in: {message}"),
-            "put the right user and password into redis.url, as in \
+        RedisHealthError::Refused { code, message } if code == "WRONGPASS" || code == "NOAUTH" => {
+            fail(
+                format!("does not let us in: {message}"),
+                "put the right user and password into redis.url, as in \
                  redis://user:password@host:port",
-        ),
-        Trouble::Refused { code, message } if code == "NOPERM" => fail(
+            )
+        }
+        RedisHealthError::Refused { code, message } if code == "NOPERM" => fail(
             format!("does not let this user ask: {message}"),
             format!(
                 "`{cli} ACL SETUSER name ~namespace:* +@all -@dangerous +info +role +config|get`"
             ),
         ),
-        Trouble::Refused { message, .. } => {
+        RedisHealthError::Refused { message, .. } => {
             fail(format!("refuses: {message}"), format!("see its log, and `{cli} INFO`"))
         }
     }
@@ -185,7 +188,7 @@ fn gathered(findings: Vec<(String, Finding)>) -> Vec<Finding> {
     let line = |(_, names, finding): (_, &Vec<String>, &Finding)| {
         let Finding { check, verdict } = finding;
         let detail = format!("{}: {}", names.join(", "), verdict.detail);
-        Verdict { detail, ..verdict.clone() }.on(check)
+        CheckOutcome { detail, ..verdict.clone() }.on(check)
     };
     lines.into_iter().map(line).collect()
 }
@@ -195,20 +198,20 @@ mod tests_support {
     use std::time::Duration;
 
     use super::*;
-    use crate::redis_link::health::{Buckets, Facts};
+    use crate::redis::transport::health::{FoundBuckets, ServerFacts};
 
     /// A server that says just this in `INFO`, and no settings.
-    pub fn facts(info: &str) -> Facts {
+    pub fn facts(info: &str) -> ServerFacts {
         let field =
             |line: &str| line.split_once(':').map(|(name, value)| (name.into(), value.into()));
-        Facts {
+        ServerFacts {
             round_trip: Duration::from_micros(100),
             clock_ahead_ms: 0,
             info: info.lines().filter_map(field).collect(),
             config: Ok([].into()),
             cluster: None,
             not_ready: None,
-            buckets: Ok(Buckets::default()),
+            buckets: Ok(FoundBuckets::default()),
         }
     }
 
@@ -263,12 +266,13 @@ mod tests {
     fn each_kind_of_refusal_has_its_own_remedy() {
         let refused = |code: &str| {
             let message = format!("{code}: no");
-            not_seen(&Trouble::Refused { code: code.to_owned(), message }, "redis-cli").remedy
+            not_seen(&RedisHealthError::Refused { code: code.to_owned(), message }, "redis-cli")
+                .remedy
         };
         assert!(refused("WRONGPASS").contains("password"));
         assert!(refused("NOPERM").contains("ACL SETUSER"));
         assert!(refused("ERR").contains("log"));
-        let silent = not_seen(&Trouble::Unreachable("refused".into()), "redis-cli -p 1");
+        let silent = not_seen(&RedisHealthError::Unreachable("refused".into()), "redis-cli -p 1");
         assert!(silent.remedy.contains("redis-cli -p 1 PING"), "{silent:?}");
     }
 }

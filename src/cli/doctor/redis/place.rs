@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use super::super::{Verdict, fail, ok, warn};
+use super::super::{CheckOutcome, fail, ok, warn};
 use super::said;
-use crate::redis_link::health::{Sentinel, Server, Slots, Trouble};
+use crate::redis::transport::health::{RedisHealthError, Sentinel, Server, Slots};
 
 /// Runs of missing slots that are named.
 const RUNS_NAMED: usize = 4;
 
-pub(super) fn sentinels(sentinels: &[Sentinel]) -> Vec<Verdict> {
+pub(super) fn sentinels(sentinels: &[Sentinel]) -> Vec<CheckOutcome> {
     if sentinels.is_empty() {
         return Vec::new();
     }
@@ -57,22 +57,24 @@ pub(super) fn sentinels(sentinels: &[Sentinel]) -> Vec<Verdict> {
     findings
 }
 
-pub(super) fn cluster(seen: &Result<Slots, Trouble>, servers: &[Server]) -> Verdict {
+pub(super) fn cluster(seen: &Result<Slots, RedisHealthError>, servers: &[Server]) -> CheckOutcome {
     let slots = match seen {
         Ok(slots) => slots,
-        Err(Trouble::Unreachable(why)) => {
+        Err(RedisHealthError::Unreachable(why)) => {
             return fail(
                 format!("no member answers: {why}"),
                 "start it, or correct the members in redis.url",
             );
         }
-        Err(Trouble::Refused { code, message }) if code == "WRONGPASS" || code == "NOAUTH" => {
+        Err(RedisHealthError::Refused { code, message })
+            if code == "WRONGPASS" || code == "NOAUTH" =>
+        {
             return fail(
                 format!("does not let us in: {message}"),
                 "put the right user and password into redis.url",
             );
         }
-        Err(Trouble::Refused { message, .. }) => {
+        Err(RedisHealthError::Refused { message, .. }) => {
             return fail(
                 format!("does not tell about itself: {message}"),
                 "if it is a single server, write redis.url as redis://host:port",
@@ -137,27 +139,27 @@ fn runs(missing: &[(u16, u16)]) -> String {
 mod tests {
     use super::super::super::Status;
     use super::*;
-    use crate::redis_link::Node;
-    use crate::redis_link::health::{Member, Part, Watch};
+    use crate::redis::transport::ServerAddress;
+    use crate::redis::transport::health::{ClusterMember, SentinelView, ServerRole};
 
-    fn node(port: u16) -> Node {
-        Node { host: "h".to_owned(), port }
+    fn node(port: u16) -> ServerAddress {
+        ServerAddress { host: "h".to_owned(), port }
     }
 
     fn slots(missing: Vec<(u16, u16)>, is_failing: bool) -> Slots {
-        let member = Member { node: node(1), is_master: true, is_failing };
+        let member = ClusterMember { node: node(1), is_master: true, is_failing };
         Slots { asked: node(1), silent: Vec::new(), members: vec![member], missing }
     }
 
     #[test]
     fn missing_slots_are_named() {
-        let cluster = |seen: &Result<Slots, Trouble>| cluster(seen, &[]);
+        let cluster = |seen: &Result<Slots, RedisHealthError>| cluster(seen, &[]);
         assert_eq!(cluster(&Ok(slots(Vec::new(), false))).status, Status::Ok);
         assert_eq!(cluster(&Ok(slots(Vec::new(), true))).status, Status::Warn);
         let finding = cluster(&Ok(slots(vec![(0, 0), (5, 9)], false)));
         assert_eq!(finding.status, Status::Fail);
         assert!(finding.detail.contains("0, 5 to 9"), "{finding:?}");
-        let refused = Trouble::Refused { code: "ERR".into(), message: "disabled".into() };
+        let refused = RedisHealthError::Refused { code: "ERR".into(), message: "disabled".into() };
         assert!(cluster(&Err(refused)).remedy.contains("redis://host:port"));
     }
 
@@ -165,7 +167,7 @@ mod tests {
     fn a_cluster_that_answers_nothing_is_told() {
         let mut facts = super::super::tests_support::facts("");
         facts.cluster = Some(Ok([("cluster_state".to_owned(), "fail".to_owned())].into()));
-        let server = Server { node: node(1), part: Part::Master, seen: Ok(Box::new(facts)) };
+        let server = Server { node: node(1), part: ServerRole::Master, seen: Ok(Box::new(facts)) };
         let finding = cluster(&Ok(slots(Vec::new(), true)), &[server]);
         assert_eq!(finding.status, Status::Fail);
         assert!(finding.detail.contains("h:1 says cluster_state:fail"), "{finding:?}");
@@ -175,11 +177,11 @@ mod tests {
     fn sentinels_must_agree_on_one_master() {
         let says = |port: Option<u16>| Sentinel {
             node: node(26_379),
-            seen: Ok(Watch { master: port.map(node), quorum: Ok(()) }),
+            seen: Ok(SentinelView { master: port.map(node), quorum: Ok(()) }),
         };
         let silent = || Sentinel {
             node: node(26_380),
-            seen: Err(Trouble::Unreachable("refused".to_owned())),
+            seen: Err(RedisHealthError::Unreachable("refused".to_owned())),
         };
         let judged = |all: &[Sentinel]| {
             sentinels(all).iter().map(|finding| finding.status).collect::<Vec<_>>()

@@ -1,8 +1,8 @@
 //! Who a server is: role, version, speed, clock, and whose buckets it has.
 
-use super::super::{Finding, Verdict, fail, machine, ok, warn};
+use super::super::{CheckOutcome, Finding, fail, machine, ok, warn};
 use super::{Installation, Wanted, said};
-use crate::redis_link::health::{Facts, Part};
+use crate::redis::transport::health::{ServerFacts, ServerRole};
 
 /// Scripts with a first line of flags, which a full server refuses up front, came with it.
 const VERSION_MIN: (u32, u32) = (7, 0);
@@ -11,7 +11,12 @@ const ROUND_TRIP_COMFORTABLE_US: u128 = 5_000;
 /// A server that hangs up on whoever is silent so long does so between two sales.
 const IDLE_MIN_S: u64 = 60;
 
-pub(super) fn judge(facts: &Facts, part: Part, wanted: &Wanted, cli: &str) -> Vec<Finding> {
+pub(super) fn judge(
+    facts: &ServerFacts,
+    part: ServerRole,
+    wanted: &Wanted,
+    cli: &str,
+) -> Vec<Finding> {
     let mut findings = vec![
         answer(facts, wanted).on("redis"),
         role(facts, part, wanted, cli).on("redis role"),
@@ -20,13 +25,13 @@ pub(super) fn judge(facts: &Facts, part: Part, wanted: &Wanted, cli: &str) -> Ve
     ];
     findings.extend(idle(facts, cli).map(|wrong| wrong.on("redis idle")));
     findings.extend(untold(facts).map(|wrong| wrong.on("redis settings")));
-    if part == Part::Master {
+    if part == ServerRole::Master {
         findings.push(buckets(facts, wanted).on("redis buckets"));
     }
     findings
 }
 
-fn answer(facts: &Facts, wanted: &Wanted) -> Verdict {
+fn answer(facts: &ServerFacts, wanted: &Wanted) -> CheckOutcome {
     let took = facts.round_trip;
     let detail = format!("answers in {:.2} ms", took.as_secs_f64() * 1000.0);
     if facts.text("loading") == "1" {
@@ -50,23 +55,23 @@ fn answer(facts: &Facts, wanted: &Wanted) -> Verdict {
     ok(detail)
 }
 
-fn role(facts: &Facts, part: Part, wanted: &Wanted, cli: &str) -> Verdict {
+fn role(facts: &ServerFacts, part: ServerRole, wanted: &Wanted, cli: &str) -> CheckOutcome {
     let in_cluster = facts.text("cluster_enabled") == "1";
-    if part == Part::Master && in_cluster && !wanted.is_cluster {
+    if part == ServerRole::Master && in_cluster && !wanted.is_cluster {
         let remedy = "write redis.url as redis+cluster://host:port,host:port";
         return fail("is a member of a cluster", remedy);
     }
     let of = || format!("{}:{}", facts.text("master_host"), facts.text("master_port"));
     match (part, facts.text("role")) {
-        (Part::Master, "master") => ok("master"),
-        (Part::Master, "slave") => fail(
+        (ServerRole::Master, "master") => ok("master"),
+        (ServerRole::Master, "slave") => fail(
             format!("is a replica of {}: it takes no writes", of()),
             format!("point redis.url to {}, or promote this one: `{cli} REPLICAOF NO ONE`", of()),
         ),
-        (Part::Replica, "slave") if facts.text("master_link_status") == "up" => {
+        (ServerRole::Replica, "slave") if facts.text("master_link_status") == "up" => {
             ok(format!("copies {}", of()))
         }
-        (Part::Replica, "slave") => warn(
+        (ServerRole::Replica, "slave") => warn(
             format!("has no connection to its master {}", of()),
             format!("see its log; `{cli} INFO replication` must say master_link_status:up"),
         ),
@@ -77,7 +82,7 @@ fn role(facts: &Facts, part: Part, wanted: &Wanted, cli: &str) -> Verdict {
     }
 }
 
-fn version(version: &str) -> Verdict {
+fn version(version: &str) -> CheckOutcome {
     let mut numbers = version.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
     let seen = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     if seen >= VERSION_MIN {
@@ -90,7 +95,7 @@ fn version(version: &str) -> Verdict {
     )
 }
 
-fn idle(facts: &Facts, cli: &str) -> Option<Verdict> {
+fn idle(facts: &ServerFacts, cli: &str) -> Option<CheckOutcome> {
     let after: u64 = facts.setting("timeout")?.parse().ok()?;
     (1..IDLE_MIN_S).contains(&after).then(|| {
         warn(
@@ -101,7 +106,7 @@ fn idle(facts: &Facts, cli: &str) -> Option<Verdict> {
 }
 
 /// What a restricted server keeps to itself.
-fn untold(facts: &Facts) -> Option<Verdict> {
+fn untold(facts: &ServerFacts) -> Option<CheckOutcome> {
     let why = said(facts.config.as_ref().err()?);
     Some(warn(
         format!(
@@ -112,7 +117,7 @@ fn untold(facts: &Facts) -> Option<Verdict> {
     ))
 }
 
-fn buckets(facts: &Facts, wanted: &Wanted) -> Verdict {
+fn buckets(facts: &ServerFacts, wanted: &Wanted) -> CheckOutcome {
     let found = match &facts.buckets {
         Ok(found) => found,
         Err(trouble) => {
@@ -159,7 +164,7 @@ mod tests {
     use super::super::super::Status;
     use super::super::tests_support::{facts, wanted};
     use super::*;
-    use crate::redis_link::health::Trouble;
+    use crate::redis::transport::health::RedisHealthError;
 
     #[test]
     fn a_version_without_flags_in_scripts_is_too_old() {
@@ -173,15 +178,15 @@ mod tests {
     fn a_role_that_does_not_fit_names_the_way_out() {
         let wanted = wanted();
         let judged = |lines: &str, part| role(&facts(lines), part, &wanted, "redis-cli");
-        assert_eq!(judged("role:master", Part::Master).status, Status::Ok);
-        let replica = judged("role:slave\nmaster_host:h\nmaster_port:1", Part::Master);
+        assert_eq!(judged("role:master", ServerRole::Master).status, Status::Ok);
+        let replica = judged("role:slave\nmaster_host:h\nmaster_port:1", ServerRole::Master);
         assert_eq!(replica.status, Status::Fail);
         assert!(replica.remedy.contains("h:1"), "{replica:?}");
-        let member = judged("role:master\ncluster_enabled:1", Part::Master);
+        let member = judged("role:master\ncluster_enabled:1", ServerRole::Master);
         assert!(member.remedy.contains("redis+cluster://"), "{member:?}");
-        let cut = judged("role:slave\nmaster_link_status:down", Part::Replica);
+        let cut = judged("role:slave\nmaster_link_status:down", ServerRole::Replica);
         assert_eq!(cut.status, Status::Warn);
-        assert_eq!(judged("role:sentinel", Part::Master).status, Status::Fail);
+        assert_eq!(judged("role:sentinel", ServerRole::Master).status, Status::Fail);
     }
 
     #[test]
@@ -206,7 +211,8 @@ mod tests {
     fn a_restricted_server_and_a_busy_hang_up_are_told() {
         let mut seen = facts("");
         assert_eq!(untold(&seen), None);
-        seen.config = Err(Trouble::Refused { code: "NOPERM".into(), message: "no".into() });
+        seen.config =
+            Err(RedisHealthError::Refused { code: "NOPERM".into(), message: "no".into() });
         assert_eq!(untold(&seen).map(|finding| finding.status), Some(Status::Warn));
         seen.config = Ok([("timeout".to_owned(), "30".to_owned())].into());
         assert_eq!(idle(&seen, "c").map(|finding| finding.status), Some(Status::Warn));

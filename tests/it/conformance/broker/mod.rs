@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use floodgate::broker::{
-    Delivery, Headers, Message, Outgoing, Publisher, RabbitBroker, Route, Sent, Source, Subscriber,
-    Subscription, Topology,
+    Delivery, Headers, Message, PublishChannel, PublishOutcome, Publisher, RabbitBroker, Route,
+    Source, Subscriber, Subscription, Topology,
 };
 
 use crate::support::memory_broker::MemoryBroker;
@@ -105,14 +105,14 @@ fn expected_ids(numbers: std::ops::Range<usize>) -> Vec<String> {
 }
 
 impl Process {
-    fn outgoing(&self, window: usize) -> Box<dyn Outgoing> {
+    fn outgoing(&self, window: usize) -> Box<dyn PublishChannel> {
         self.publisher.outgoing(window)
     }
 
     /// Publishes what must be confirmed.
     async fn put(&self, messages: Vec<Message>) {
         let results = self.outgoing(64).publish(messages).await;
-        assert!(results.iter().all(|sent| *sent == Sent::Confirmed), "{results:?}");
+        assert!(results.iter().all(|sent| *sent == PublishOutcome::Confirmed), "{results:?}");
     }
 
     async fn subscribe(&self, source: Source, prefetch: u16) -> Box<dyn Subscription> {

@@ -1,14 +1,14 @@
 //! Messages to the broker.
 
 use bytes::Bytes;
-use floodgate::broker::{Error, Headers, Message, Reach, Route, Sent, Source};
+use floodgate::broker::{BrokerStatus, Error, Headers, Message, PublishOutcome, Route, Source};
 use futures_util::future::join_all;
 
 use super::{Backend, QUEUES, expected_ids, ids, message, messages};
 
 pub async fn confirmed_messages_are_delivered_in_order_with_their_headers(backend: &dyn Backend) {
     let process = backend.open();
-    assert_eq!(process.publisher.reach(), Reach::Up);
+    assert_eq!(process.publisher.reach(), BrokerStatus::Up);
     let headers = Headers {
         message_id: "7-1".into(),
         content_type: Some("application/x".into()),
@@ -33,7 +33,7 @@ pub async fn confirmed_messages_are_delivered_in_order_with_their_headers(backen
         assert_eq!((delivery.tag, delivery.num_before), (tag, 0));
         assert_eq!(delivery.routing_key, "1");
     }
-    assert_eq!(process.publisher.reach(), Reach::Up);
+    assert_eq!(process.publisher.reach(), BrokerStatus::Up);
 }
 
 pub async fn every_window_keeps_the_order(backend: &dyn Backend) {
@@ -42,7 +42,7 @@ pub async fn every_window_keeps_the_order(backend: &dyn Backend) {
     for (window, count) in [(1, 20), (7, 100), (512, 1_500), (0, 3)] {
         let mut outgoing = process.outgoing(window);
         let results = outgoing.publish(messages(Route::Orders(0), from..from + count)).await;
-        assert_eq!(results, vec![Sent::Confirmed; count], "window {window}");
+        assert_eq!(results, vec![PublishOutcome::Confirmed; count], "window {window}");
         let deliveries = process.drain(Source::Orders(0), count).await;
         assert_eq!(ids(&deliveries), expected_ids(from..from + count), "window {window}");
         from += count;
@@ -59,7 +59,7 @@ pub async fn many_publish_at_once(backend: &dyn Backend) {
                 let from = (worker * 5 + round) * 20;
                 let queue = u16::try_from(worker).unwrap() % QUEUES;
                 let batch = messages(Route::Orders(queue), from..from + 20);
-                assert_eq!(outgoing.publish(batch).await, vec![Sent::Confirmed; 20]);
+                assert_eq!(outgoing.publish(batch).await, vec![PublishOutcome::Confirmed; 20]);
             }
         }
     });
@@ -92,9 +92,9 @@ pub async fn what_has_no_queue_of_ours_is_refused(backend: &dyn Backend) {
     batch.push(message(Route::Orders(0), 1));
     let results = process.outgoing(8).publish(batch).await;
     for result in &results[..3] {
-        assert!(matches!(result, Sent::Refused { .. }), "{results:?}");
+        assert!(matches!(result, PublishOutcome::Refused { .. }), "{results:?}");
     }
-    assert_eq!(results[3], Sent::Confirmed);
+    assert_eq!(results[3], PublishOutcome::Confirmed);
     assert_eq!(ids(&process.drain(Source::Orders(0), 1).await), ["m1"]);
     let error = process.subscriber.subscribe(Source::Orders(QUEUES), 1).await.err().unwrap();
     assert!(matches!(error, Error::Topology { .. }), "{error}");
@@ -103,11 +103,17 @@ pub async fn what_has_no_queue_of_ours_is_refused(backend: &dyn Backend) {
 pub async fn a_closed_process_sends_nothing(backend: &dyn Backend) {
     let process = backend.open();
     let mut outgoing = process.outgoing(8);
-    assert_eq!(outgoing.publish(messages(Route::Orders(0), 0..1)).await, [Sent::Confirmed]);
+    assert_eq!(
+        outgoing.publish(messages(Route::Orders(0), 0..1)).await,
+        [PublishOutcome::Confirmed]
+    );
     process.subscriber.close().await;
     process.subscriber.close().await;
     let results = outgoing.publish(messages(Route::Orders(0), 1..3)).await;
-    assert!(results.iter().all(|sent| matches!(sent, Sent::NotSent { .. })), "{results:?}");
+    assert!(
+        results.iter().all(|sent| matches!(sent, PublishOutcome::NotSent { .. })),
+        "{results:?}"
+    );
     assert!(matches!(process.publisher.declare().await, Err(Error::Unavailable { .. })));
     assert!(matches!(process.subscriber.depths().await, Err(Error::Unavailable { .. })));
     let other = backend.open();

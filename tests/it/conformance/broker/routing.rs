@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use floodgate::broker::{Error, Headers, Message, Route, Sent, Source};
-use floodgate::dead_letters::seal;
-use floodgate::domain::LetterOrigin;
+use floodgate::broker::{Error, Headers, Message, PublishOutcome, Route, Source};
+use floodgate::domain::DeadLetterOrigin;
+use floodgate::services::dead_letters::headers;
 
 use super::{Backend, DELIVERIES_MAX, ids, message, messages, take};
 use crate::support::wait::until;
@@ -17,7 +17,7 @@ pub async fn dead_letters_wait_with_their_reason(backend: &dyn Backend) {
     process.put(vec![letter.clone()]).await;
     let found = process.drain(Source::Dead, 1).await;
     assert_eq!(found[0].headers, letter.headers);
-    assert_eq!(seal::of_dead(&found[0], "0badcafe", 1).origin, LetterOrigin::Consumer);
+    assert_eq!(headers::of_dead(&found[0], "0badcafe", 1).origin, DeadLetterOrigin::Consumer);
     assert_eq!(found[0].body, letter.body);
 }
 
@@ -34,7 +34,7 @@ pub async fn what_is_delivered_too_often_is_a_dead_letter(backend: &dyn Backend)
     assert_eq!(letter.headers.message_id, "m0");
     assert_eq!(letter.headers.reason.as_deref(), Some("the broker: delivery_limit"));
     assert!(letter.headers.origin.as_deref().unwrap().ends_with(".orders.0"));
-    assert_eq!(seal::of_dead(&letter, "0badcafe", 1).origin, LetterOrigin::Broker);
+    assert_eq!(headers::of_dead(&letter, "0badcafe", 1).origin, DeadLetterOrigin::Broker);
     assert_eq!(process.num_ready("orders.0").await, 0);
 }
 
@@ -45,7 +45,10 @@ pub async fn a_message_that_no_queue_wants_is_refused_and_the_next_one_is_not(
     let process = backend.open();
     // All of them are under way together: what is missing is declared again before the next window.
     let mut outgoing = process.outgoing(1000);
-    assert_eq!(outgoing.publish(messages(Route::Orders(0), 0..1)).await, [Sent::Confirmed]);
+    assert_eq!(
+        outgoing.publish(messages(Route::Orders(0), 0..1)).await,
+        [PublishOutcome::Confirmed]
+    );
     backend.lose("orders.1");
     let queue = |number: usize| u16::from(number % 10 == 3);
     let numbers = 1..801_usize;
@@ -53,15 +56,18 @@ pub async fn a_message_that_no_queue_wants_is_refused_and_the_next_one_is_not(
     let results = outgoing.publish(batch.collect()).await;
     for (number, result) in numbers.clone().zip(&results) {
         match queue(number) {
-            0 => assert_eq!(*result, Sent::Confirmed, "{number}"),
-            _ => assert!(matches!(result, Sent::Refused { .. }), "{number}: {result:?}"),
+            0 => assert_eq!(*result, PublishOutcome::Confirmed, "{number}"),
+            _ => assert!(matches!(result, PublishOutcome::Refused { .. }), "{number}: {result:?}"),
         }
     }
     let kept = process.drain(Source::Orders(0), 721).await;
     let expected = numbers.filter(|number| queue(*number) == 0).map(|number| format!("m{number}"));
     assert_eq!(ids(&kept)[1..], expected.collect::<Vec<_>>());
     // What is missing is declared again before the next message.
-    assert_eq!(outgoing.publish(messages(Route::Orders(1), 900..901)).await, [Sent::Confirmed]);
+    assert_eq!(
+        outgoing.publish(messages(Route::Orders(1), 900..901)).await,
+        [PublishOutcome::Confirmed]
+    );
     assert_eq!(ids(&process.drain(Source::Orders(1), 1).await), ["m900"]);
 }
 

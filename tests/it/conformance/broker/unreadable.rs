@@ -7,7 +7,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
 use floodgate::broker::{
-    Error, Headers, Message, Publisher, RabbitBroker, RabbitOptions, Route, Sent, Source,
+    Error, Headers, Message, PublishOutcome, Publisher, RabbitBroker, RabbitOptions, Route, Source,
     Subscriber, Topology,
 };
 
@@ -56,7 +56,7 @@ async fn publish_unreadable(server: &RabbitMq, route: Route) {
     let name = String::from_utf8(MARKED.to_vec()).unwrap();
     let headers = Headers { message_id: name, ..Headers::default() };
     let message = Message { route, headers, body: "unreadable".into() };
-    assert_eq!(broker.outgoing(1).publish(vec![message]).await, [Sent::Confirmed]);
+    assert_eq!(broker.outgoing(1).publish(vec![message]).await, [PublishOutcome::Confirmed]);
 }
 
 /// Takes messages of a queue, through as many connections as it takes, until so many different ones
@@ -90,19 +90,25 @@ fn what_cannot_be_read_is_set_aside_and_takes_nobody_with_it() {
         let broker = RabbitBroker::new(server.options(topology(NAMESPACE))).unwrap();
         let mut outgoing = broker.outgoing(64);
         let orders = Route::Orders(0);
-        assert_eq!(outgoing.publish(messages(orders, 0..5)).await, vec![Sent::Confirmed; 5]);
+        assert_eq!(
+            outgoing.publish(messages(orders, 0..5)).await,
+            vec![PublishOutcome::Confirmed; 5]
+        );
         publish_unreadable(&server, orders).await;
-        assert_eq!(outgoing.publish(messages(orders, 5..25)).await, vec![Sent::Confirmed; 20]);
+        assert_eq!(
+            outgoing.publish(messages(orders, 5..25)).await,
+            vec![PublishOutcome::Confirmed; 20]
+        );
 
         // Three deliveries too many are the end of an order; this one breaks more connections.
         let worst = drain(&broker, Source::Orders(0), 25).await;
         assert!(worst <= 2, "one was delivered {worst} times before");
-        assert_eq!(outgoing.publish(messages(orders, 25..26)).await, [Sent::Confirmed]);
+        assert_eq!(outgoing.publish(messages(orders, 25..26)).await, [PublishOutcome::Confirmed]);
         drain(&broker, Source::Orders(0), 1).await;
 
         // Among the dead letters it goes on, until it is where nobody reads.
         let letter = message(Route::Dead, 99);
-        assert_eq!(outgoing.publish(vec![letter]).await, [Sent::Confirmed]);
+        assert_eq!(outgoing.publish(vec![letter]).await, [PublishOutcome::Confirmed]);
         drain(&broker, Source::Dead, 1).await;
         let name = format!("{NAMESPACE}.unreadable");
         while server.num_ready(&name) != Some(1) {
@@ -124,7 +130,7 @@ fn a_message_that_comes_often_is_taken_alone() {
         let broker = RabbitBroker::new(server.options(Topology::new(NAMESPACE, 1, 100))).unwrap();
         let mut outgoing = broker.outgoing(64);
         let orders = Route::Orders(0);
-        assert_eq!(outgoing.publish(messages(orders, 0..1)).await, [Sent::Confirmed]);
+        assert_eq!(outgoing.publish(messages(orders, 0..1)).await, [PublishOutcome::Confirmed]);
         let mut many = broker.subscribe(Source::Orders(0), 8).await.unwrap();
         let acks = many.acks();
         for num_before in 0..10 {
@@ -136,7 +142,10 @@ fn a_message_that_comes_often_is_taken_alone() {
         assert!(ended.contains("delivered 10 times before"), "{ended}");
         drop(many);
 
-        assert_eq!(outgoing.publish(messages(orders, 1..4)).await, vec![Sent::Confirmed; 3]);
+        assert_eq!(
+            outgoing.publish(messages(orders, 1..4)).await,
+            vec![PublishOutcome::Confirmed; 3]
+        );
         let mut alone = broker.subscribe(Source::Orders(0), 8).await.unwrap();
         alone.next().await.unwrap();
         let name = format!("{NAMESPACE}.orders.0");

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use floodgate::db::Ledger;
 use floodgate::domain::dead_letter::BODY_BYTES_MAX;
 use floodgate::domain::{
-    DeadLetter, Kept, LetterCounts, LetterFilter, LetterNo, LetterOrigin, LetterState, LetterTurn,
-    NewLetter, RequestId, WholeLetter,
+    DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
+    DeadLetterOrigin, DeadLetterState, DeadLetterTransition, KeepOutcome, NewDeadLetter, RequestId,
 };
 
 use super::Backend;
@@ -15,18 +15,18 @@ use crate::support::offers::request;
 
 const NOW: i64 = 1_800_000_000_500;
 
-async fn keep(ledger: &dyn Ledger, letters: Vec<NewLetter>) -> Vec<Kept> {
+async fn keep(ledger: &dyn Ledger, letters: Vec<NewDeadLetter>) -> Vec<KeepOutcome> {
     ledger.keep_dead_letters(letters, NOW).await.unwrap()
 }
 
 async fn all(ledger: &dyn Ledger) -> Vec<DeadLetter> {
-    ledger.dead_letters(LetterFilter::default(), 1000).await.unwrap()
+    ledger.dead_letters(DeadLetterFilter::default(), 1000).await.unwrap()
 }
 
 /// The turn that an operator wants who sees `letter`.
-fn turn(letter: &DeadLetter, to: LetterState) -> LetterTurn {
+fn turn(letter: &DeadLetter, to: DeadLetterState) -> DeadLetterTransition {
     let (no, from, arrivals) = (letter.no, letter.state, letter.arrivals);
-    LetterTurn { no, from, arrivals, to, note: None, at_ms: NOW + 1 }
+    DeadLetterTransition { no, from, arrivals, to, note: None, at_ms: NOW + 1 }
 }
 
 async fn dead(ledger: &dyn Ledger, asked: &[u64]) -> Vec<u64> {
@@ -36,15 +36,15 @@ async fn dead(ledger: &dyn Ledger, asked: &[u64]) -> Vec<u64> {
 
 pub async fn a_letter_reads_back_as_it_was_kept(backend: &dyn Backend) {
     let ledger = backend.open().await;
-    let new = NewLetter {
-        origin: LetterOrigin::Relay,
+    let new = NewDeadLetter {
+        origin: DeadLetterOrigin::Relay,
         reason: "秒杀 \0 \u{1F4A5} '; DROP TABLE dead_letters; --".to_owned(),
         message_id: "é\"\\".to_owned(),
         body: vec![0, 255, b'\'', 26, 10],
         body_bytes: 5_000_000_000,
         ..letter(&[i64::MAX as u64, 7])
     };
-    assert_eq!(keep(&*ledger, vec![new.clone()]).await, [Kept::New]);
+    assert_eq!(keep(&*ledger, vec![new.clone()]).await, [KeepOutcome::New]);
 
     let found = all(&*ledger).await;
     let expected = DeadLetter {
@@ -57,7 +57,7 @@ pub async fn a_letter_reads_back_as_it_was_kept(backend: &dyn Backend) {
         body_bytes: new.body_bytes,
         dead_at_ms: new.dead_at_ms,
         arrivals: 1,
-        state: LetterState::Open,
+        state: DeadLetterState::Open,
         changed_at_ms: NOW,
         note: None,
     };
@@ -65,28 +65,34 @@ pub async fn a_letter_reads_back_as_it_was_kept(backend: &dyn Backend) {
     let whole = ledger.dead_letter(expected.no).await.unwrap().unwrap();
     assert!(whole.is_cut());
     let requests = vec![request(7), request(i64::MAX as u64)];
-    assert_eq!(whole, WholeLetter { letter: expected.clone(), body: new.body, requests });
+    assert_eq!(whole, DeadLetterContent { letter: expected.clone(), body: new.body, requests });
     assert_eq!(
-        ledger.dead_letters(LetterFilter::with(request(7)), u32::MAX).await.unwrap(),
+        ledger.dead_letters(DeadLetterFilter::with(request(7)), u32::MAX).await.unwrap(),
         [expected]
     );
-    assert_eq!(ledger.dead_letters(LetterFilter::with(request(8)), u32::MAX).await.unwrap(), []);
-    assert_eq!(ledger.dead_letter(LetterNo(999)).await.unwrap(), None);
+    assert_eq!(
+        ledger.dead_letters(DeadLetterFilter::with(request(8)), u32::MAX).await.unwrap(),
+        []
+    );
+    assert_eq!(ledger.dead_letter(DeadLetterNo(999)).await.unwrap(), None);
     assert_eq!(ledger.keep_dead_letters(Vec::new(), NOW).await.unwrap(), []);
 }
 
 pub async fn copies_of_a_message_are_one_letter(backend: &dyn Backend) {
     let ledger = backend.open().await;
     let batch = vec![letter(&[1]), letter(&[2]), letter(&[1])];
-    assert_eq!(keep(&*ledger, batch.clone()).await, [Kept::New, Kept::New, Kept::Known]);
-    assert_eq!(keep(&*ledger, batch).await, [Kept::Known; 3]);
+    assert_eq!(
+        keep(&*ledger, batch.clone()).await,
+        [KeepOutcome::New, KeepOutcome::New, KeepOutcome::Known]
+    );
+    assert_eq!(keep(&*ledger, batch).await, [KeepOutcome::Known; 3]);
     let found = all(&*ledger).await;
     assert_eq!(found.len(), 2);
     assert_eq!(found.iter().map(|l| l.arrivals).sum::<u32>(), 6);
     let reason = |no| found.iter().find(|l| l.no == no).unwrap().reason.clone();
     assert_eq!(reason(found[0].no), "no such SKU");
     assert_eq!(
-        ledger.dead_letters(LetterFilter::with(request(1)), u32::MAX).await.unwrap().len(),
+        ledger.dead_letters(DeadLetterFilter::with(request(1)), u32::MAX).await.unwrap().len(),
         1
     );
 }
@@ -95,43 +101,46 @@ pub async fn a_replayed_letter_that_dies_again_is_open_again(backend: &dyn Backe
     let ledger = backend.open().await;
     keep(&*ledger, vec![letter(&[1])]).await;
     let seen = all(&*ledger).await.remove(0);
-    assert!(ledger.turn_dead_letter(turn(&seen, LetterState::Replayed)).await.unwrap());
+    assert!(ledger.turn_dead_letter(turn(&seen, DeadLetterState::Replayed)).await.unwrap());
     assert!(dead(&*ledger, &[1]).await.is_empty());
 
-    let again = NewLetter {
+    let again = NewDeadLetter {
         reason: "the ledger refused it".to_owned(),
-        origin: LetterOrigin::Broker,
+        origin: DeadLetterOrigin::Broker,
         attempts: 9,
         ..letter(&[1])
     };
-    assert_eq!(keep(&*ledger, vec![again.clone()]).await, [Kept::Again]);
+    assert_eq!(keep(&*ledger, vec![again.clone()]).await, [KeepOutcome::Again]);
     let found = all(&*ledger).await.remove(0);
     assert_eq!(found.no, seen.no);
-    assert_eq!((found.state, found.changed_at_ms), (LetterState::Open, NOW));
+    assert_eq!((found.state, found.changed_at_ms), (DeadLetterState::Open, NOW));
     assert_eq!((found.reason.as_str(), found.attempts), ("the ledger refused it", 9));
-    assert_eq!(found.origin, LetterOrigin::Broker);
+    assert_eq!(found.origin, DeadLetterOrigin::Broker);
     assert_eq!(dead(&*ledger, &[1]).await, [1]);
-    assert_eq!(keep(&*ledger, vec![again]).await, [Kept::Known]);
+    assert_eq!(keep(&*ledger, vec![again]).await, [KeepOutcome::Known]);
 
     // Set aside is set aside, however many copies come.
     let seen = all(&*ledger).await.remove(0);
-    assert!(ledger.turn_dead_letter(turn(&seen, LetterState::Parked)).await.unwrap());
-    assert_eq!(keep(&*ledger, vec![letter(&[1])]).await, [Kept::Known]);
-    assert_eq!(all(&*ledger).await[0].state, LetterState::Parked);
+    assert!(ledger.turn_dead_letter(turn(&seen, DeadLetterState::Parked)).await.unwrap());
+    assert_eq!(keep(&*ledger, vec![letter(&[1])]).await, [KeepOutcome::Known]);
+    assert_eq!(all(&*ledger).await[0].state, DeadLetterState::Parked);
 }
 
 pub async fn a_discarded_letter_stays_so_and_ends_nothing(backend: &dyn Backend) {
     let ledger = backend.open().await;
     keep(&*ledger, vec![letter(&[1])]).await;
     let seen = all(&*ledger).await.remove(0);
-    let noted = LetterTurn { note: Some("by hand".into()), ..turn(&seen, LetterState::Discarded) };
+    let noted = DeadLetterTransition {
+        note: Some("by hand".into()),
+        ..turn(&seen, DeadLetterState::Discarded)
+    };
     assert!(ledger.turn_dead_letter(noted).await.unwrap());
     assert!(dead(&*ledger, &[1]).await.is_empty(), "its requests have ended elsewhere");
-    assert_eq!(keep(&*ledger, vec![letter(&[1])]).await, [Kept::Known]);
+    assert_eq!(keep(&*ledger, vec![letter(&[1])]).await, [KeepOutcome::Known]);
     let found = all(&*ledger).await.remove(0);
-    assert_eq!((found.state, found.note.as_deref()), (LetterState::Discarded, Some("by hand")));
+    assert_eq!((found.state, found.note.as_deref()), (DeadLetterState::Discarded, Some("by hand")));
     let counts = ledger.count_dead_letters().await.unwrap();
-    assert_eq!(counts, LetterCounts { discarded: 1, ..LetterCounts::default() });
+    assert_eq!(counts, DeadLetterCounts { discarded: 1, ..DeadLetterCounts::default() });
 }
 
 /// What died again while it was being replayed must not be called replayed.
@@ -140,34 +149,39 @@ pub async fn a_letter_that_changed_is_not_turned(backend: &dyn Backend) {
     keep(&*ledger, vec![letter(&[1])]).await;
     let seen = all(&*ledger).await.remove(0);
     keep(&*ledger, vec![letter(&[1])]).await;
-    assert!(!ledger.turn_dead_letter(turn(&seen, LetterState::Replayed)).await.unwrap());
-    assert_eq!(all(&*ledger).await[0].state, LetterState::Open);
+    assert!(!ledger.turn_dead_letter(turn(&seen, DeadLetterState::Replayed)).await.unwrap());
+    assert_eq!(all(&*ledger).await[0].state, DeadLetterState::Open);
 
     let seen = all(&*ledger).await.remove(0);
-    let noted = LetterTurn { note: Some("by hand".into()), ..turn(&seen, LetterState::Parked) };
+    let noted = DeadLetterTransition {
+        note: Some("by hand".into()),
+        ..turn(&seen, DeadLetterState::Parked)
+    };
     assert!(ledger.turn_dead_letter(noted.clone()).await.unwrap());
     assert!(!ledger.turn_dead_letter(noted).await.unwrap(), "it is parked already");
     let seen = all(&*ledger).await.remove(0);
     assert_eq!((seen.changed_at_ms, seen.note.as_deref()), (NOW + 1, Some("by hand")));
-    assert!(ledger.turn_dead_letter(turn(&seen, LetterState::Replayed)).await.unwrap());
+    assert!(ledger.turn_dead_letter(turn(&seen, DeadLetterState::Replayed)).await.unwrap());
     assert_eq!(all(&*ledger).await[0].note.as_deref(), Some("by hand"), "a note stays");
-    let nowhere = LetterTurn { no: LetterNo(999), ..turn(&seen, LetterState::Parked) };
+    let nowhere =
+        DeadLetterTransition { no: DeadLetterNo(999), ..turn(&seen, DeadLetterState::Parked) };
     assert!(!ledger.turn_dead_letter(nowhere).await.unwrap());
 }
 
 pub async fn letters_come_newest_first_in_pages(backend: &dyn Backend) {
     let ledger = backend.open().await;
     for number in 1..=5 {
-        let origin = if number % 2 == 0 { LetterOrigin::Relay } else { LetterOrigin::Broker };
-        keep(&*ledger, vec![NewLetter { origin, ..letter(&[number]) }]).await;
+        let origin =
+            if number % 2 == 0 { DeadLetterOrigin::Relay } else { DeadLetterOrigin::Broker };
+        keep(&*ledger, vec![NewDeadLetter { origin, ..letter(&[number]) }]).await;
     }
     let seen = all(&*ledger).await;
     assert!(seen.windows(2).all(|pair| pair[0].no > pair[1].no), "{seen:?}");
-    assert!(ledger.turn_dead_letter(turn(&seen[0], LetterState::Parked)).await.unwrap());
-    assert!(ledger.turn_dead_letter(turn(&seen[1], LetterState::Replayed)).await.unwrap());
+    assert!(ledger.turn_dead_letter(turn(&seen[0], DeadLetterState::Parked)).await.unwrap());
+    assert!(ledger.turn_dead_letter(turn(&seen[1], DeadLetterState::Replayed)).await.unwrap());
 
-    let page = async |state, origin, before, limit| -> Vec<LetterNo> {
-        let filter = LetterFilter { state, origin, before, request: None };
+    let page = async |state, origin, before, limit| -> Vec<DeadLetterNo> {
+        let filter = DeadLetterFilter { state, origin, before, request: None };
         let found = ledger.dead_letters(filter, limit).await.unwrap();
         found.into_iter().map(|letter| letter.no).collect()
     };
@@ -175,12 +189,12 @@ pub async fn letters_come_newest_first_in_pages(backend: &dyn Backend) {
     assert_eq!(page(None, None, None, 2).await, [no(0), no(1)]);
     assert_eq!(page(None, None, Some(no(1)), 2).await, [no(2), no(3)]);
     assert_eq!(page(None, None, Some(no(4)), 2).await, []);
-    let open = Some(LetterState::Open);
+    let open = Some(DeadLetterState::Open);
     assert_eq!(page(open, None, None, 9).await, [no(2), no(3), no(4)]);
-    assert_eq!(page(open, Some(LetterOrigin::Relay), None, 9).await, [no(3)]);
-    assert_eq!(page(Some(LetterState::Parked), None, None, 9).await, [no(0)]);
+    assert_eq!(page(open, Some(DeadLetterOrigin::Relay), None, 9).await, [no(3)]);
+    assert_eq!(page(Some(DeadLetterState::Parked), None, None, 9).await, [no(0)]);
     let counts = ledger.count_dead_letters().await.unwrap();
-    assert_eq!(counts, LetterCounts { open: 3, replayed: 1, parked: 1, discarded: 0 });
+    assert_eq!(counts, DeadLetterCounts { open: 3, replayed: 1, parked: 1, discarded: 0 });
 }
 
 pub async fn a_request_is_dead_while_its_letter_is_open_or_parked(backend: &dyn Backend) {
@@ -190,8 +204,11 @@ pub async fn a_request_is_dead_while_its_letter_is_open_or_parked(backend: &dyn 
     assert_eq!(dead(&*ledger, &[4, 3, 2, 1]).await, [1, 2, 3]);
     for letter in all(&*ledger).await {
         let with = ledger.dead_letter(letter.no).await.unwrap().unwrap().requests;
-        let to =
-            if with.contains(&request(1)) { LetterState::Replayed } else { LetterState::Parked };
+        let to = if with.contains(&request(1)) {
+            DeadLetterState::Replayed
+        } else {
+            DeadLetterState::Parked
+        };
         assert!(ledger.turn_dead_letter(turn(&letter, to)).await.unwrap());
     }
     assert_eq!(dead(&*ledger, &[1, 2, 3]).await, [2, 3], "2 is in the parked one, too");
@@ -204,10 +221,13 @@ pub async fn a_letter_may_hold_a_mebibyte_and_a_thousand_requests(backend: &dyn 
     let requests: Vec<u64> = (1..=1_200).collect();
     let body: Vec<u8> = (0..BODY_BYTES_MAX).map(|at| u8::try_from(at % 251).unwrap()).collect();
     let body_bytes = body.len() as u64;
-    let large = NewLetter { body: body.clone(), body_bytes, ..letter(&requests) };
-    assert_eq!(keep(&*ledger, vec![large, letter(&[1])]).await, [Kept::New; 2]);
-    let found =
-        ledger.dead_letters(LetterFilter::with(request(1_200)), u32::MAX).await.unwrap().remove(0);
+    let large = NewDeadLetter { body: body.clone(), body_bytes, ..letter(&requests) };
+    assert_eq!(keep(&*ledger, vec![large, letter(&[1])]).await, [KeepOutcome::New; 2]);
+    let found = ledger
+        .dead_letters(DeadLetterFilter::with(request(1_200)), u32::MAX)
+        .await
+        .unwrap()
+        .remove(0);
     let whole = ledger.dead_letter(found.no).await.unwrap().unwrap();
     assert!(whole.body == body && !whole.is_cut());
     assert_eq!(whole.requests.len(), 1_200);
@@ -216,13 +236,13 @@ pub async fn a_letter_may_hold_a_mebibyte_and_a_thousand_requests(backend: &dyn 
 pub async fn two_keepers_of_the_same_letters_keep_each_once(backend: &dyn Backend) {
     let ledger: Arc<dyn Ledger> = backend.open().await;
     let numbers: Vec<u64> = (1..=20).collect();
-    let batch: Vec<NewLetter> = numbers.iter().map(|number| letter(&[*number])).collect();
+    let batch: Vec<NewDeadLetter> = numbers.iter().map(|number| letter(&[*number])).collect();
     let mut turned = batch.clone();
     turned.reverse();
     let (one, other) =
         tokio::join!(ledger.keep_dead_letters(batch, NOW), ledger.keep_dead_letters(turned, NOW));
     let new = [one.unwrap(), other.unwrap()].concat();
-    assert_eq!(new.iter().filter(|kept| **kept == Kept::New).count(), 20);
+    assert_eq!(new.iter().filter(|kept| **kept == KeepOutcome::New).count(), 20);
     assert_eq!(all(&*ledger).await.len(), 20);
     assert_eq!(dead(&*ledger, &numbers).await, numbers);
 }

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use diesel::connection::SimpleConnection;
 use diesel::prelude::*;
-use floodgate::clock::ManualClock;
 use floodgate::db::Ledger;
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
-use floodgate::db::sql::Writing;
+use floodgate::db::sql::WriteMode;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
+use floodgate::runtime::clock::ManualClock;
 use tempfile::TempDir;
 
 use crate::support::offers::run;
@@ -76,7 +76,7 @@ impl MariaDb {
 
     fn options(&self) -> MysqlOptions {
         let clock = Arc::new(ManualClock::new(NOW_MS));
-        MysqlOptions { writing: Writing::Exclusive, clock, ..self.0.options() }
+        MysqlOptions { writing: WriteMode::Exclusive, clock, ..self.0.options() }
     }
 }
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use floodgate::db::{AnomaliesOverAll, AuditRow, Ledger, OrderCursor, Placing, Tally};
+use floodgate::db::{AnomaliesOverAll, AuditRow, BlindInsert, Ledger, LedgerSize, OrderCursor};
 use floodgate::domain::{
-    Epoch, Failure, Journey, OrderIntent, Outcome, Phase, Refusal, Sku, SkuNo, TraceId,
+    Epoch, Failure, OrderIntent, OrderTimeline, Phase, PlaceOutcome, Refusal, Sku, SkuNo, TraceId,
 };
 
 use super::{Backend, NOW_MS};
@@ -14,7 +14,7 @@ use crate::support::offers::{
 };
 
 async fn place(ledger: &dyn Ledger, batch: Vec<OrderIntent>) {
-    assert_eq!(ledger.place(batch).await.unwrap(), Placing::All);
+    assert_eq!(ledger.place(batch).await.unwrap(), BlindInsert::All);
 }
 
 fn failure(sku: &Sku, number: u64, reason: Refusal) -> Failure {
@@ -120,12 +120,12 @@ pub async fn an_order_tells_its_way(backend: &dyn Backend) {
     place(&*ledger, batch.clone()).await;
 
     let again = OrderIntent { published_at_ms: Some(NOW_MS), trace: TraceId(5), ..sent(2) };
-    assert_eq!(ledger.place(vec![again]).await.unwrap(), Placing::Conflict);
+    assert_eq!(ledger.place(vec![again]).await.unwrap(), BlindInsert::Conflict);
     let seen = ledger.examine(vec![again]).await.unwrap().admit(&again);
-    assert_eq!(seen, Some(Outcome::Repeat(sent(2).order())));
+    assert_eq!(seen, Some(PlaceOutcome::Repeat(sent(2).order())));
 
     for placed in batch {
-        let told = Journey {
+        let told = OrderTimeline {
             order: placed.order(),
             trace: placed.trace,
             published_at_ms: placed.published_at_ms,
@@ -282,13 +282,14 @@ pub async fn the_counts_are_those_of_one_sku(backend: &dyn Backend) {
     let ledger = backend.open().await;
     let sku = offer(&*ledger, "sale", ANY, 100).await;
     let other = offer(&*ledger, "other", ANY, 100).await;
-    let fresh = Tally { available: 100, ..Tally::default() };
+    let fresh = LedgerSize { available: 100, ..LedgerSize::default() };
     assert_eq!(ledger.tally(sku.no).await.unwrap(), fresh);
     ledger.turn_sale("sale".parse().unwrap(), Epoch(0), Phase::Open, 1).await.unwrap();
     place(&*ledger, vec![intent(&sku, 1, 1, 5), intent(&sku, 2, 2, 5), intent(&other, 3, 1, 1)])
         .await;
     ledger.record_failures(vec![failure(&sku, 4, Refusal::Ended)]).await.unwrap();
-    let expected = Tally { num_orders: 2, num_failures: 1, available: 90, epoch: Some(Epoch(1)) };
+    let expected =
+        LedgerSize { num_orders: 2, num_failures: 1, available: 90, epoch: Some(Epoch(1)) };
     assert_eq!(ledger.tally(sku.no).await.unwrap(), expected);
-    assert_eq!(ledger.tally(SkuNo(999)).await.unwrap(), Tally::default());
+    assert_eq!(ledger.tally(SkuNo(999)).await.unwrap(), LedgerSize::default());
 }

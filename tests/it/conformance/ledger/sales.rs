@@ -1,6 +1,6 @@
 //! Sales and their phases.
 
-use floodgate::db::{Class, Ledger};
+use floodgate::db::{ErrorClass, Ledger};
 use floodgate::domain::{Epoch, Phase};
 
 use super::Backend;
@@ -54,7 +54,7 @@ pub async fn a_draft_that_does_not_fit_is_not_stored(backend: &dyn Backend) {
     let ledger = backend.open().await;
     let draft = sale_draft("sale", vec![sku_draft("sku", ONE, 0)]);
     let error = ledger.create_sale(draft, 1).await.unwrap_err();
-    assert_eq!(error.class(), Class::Bug);
+    assert_eq!(error.class(), ErrorClass::Bug);
     assert!(error.to_string().contains("initial_stock"), "{error}");
     assert_eq!(ledger.sales().await.unwrap(), []);
 }

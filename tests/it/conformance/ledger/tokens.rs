@@ -1,7 +1,7 @@
 //! Tokens, secrets, fencing and the end.
 
-use floodgate::db::{Class, Error};
-use floodgate::domain::{Epoch, Failure, LetterCounts, Phase, Refusal};
+use floodgate::db::{Error, ErrorClass};
+use floodgate::domain::{DeadLetterCounts, Epoch, Failure, Phase, Refusal};
 
 use super::Backend;
 use crate::support::letters::letter;
@@ -61,13 +61,13 @@ pub async fn a_writer_that_was_replaced_writes_nothing(backend: &dyn Backend) {
     assert_eq!(ledger.sales().await.unwrap(), sales);
     assert_eq!(orders(&*ledger, sku.no).await.len(), 1);
     assert_eq!(ledger.failure(request(3)).await.unwrap(), None);
-    assert_eq!(ledger.count_dead_letters().await.unwrap(), LetterCounts::default());
+    assert_eq!(ledger.count_dead_letters().await.unwrap(), DeadLetterCounts::default());
 }
 
 fn assert_fenced<T: std::fmt::Debug>(answer: Result<T, Error>) {
     let error = answer.unwrap_err();
     assert!(matches!(error, Error::Fenced { .. }), "{error}");
-    assert_eq!(error.class(), Class::Down);
+    assert_eq!(error.class(), ErrorClass::Down);
 }
 
 pub async fn a_closed_ledger_says_so(backend: &dyn Backend) {
@@ -76,7 +76,7 @@ pub async fn a_closed_ledger_says_so(backend: &dyn Backend) {
     ledger.close().await;
     ledger.close().await;
     let error = ledger.place(vec![intent(&sku, 1, 1, 1)]).await.unwrap_err();
-    assert_eq!(error.class(), Class::Down);
+    assert_eq!(error.class(), ErrorClass::Down);
     assert!(ledger.ping().await.is_err());
     assert_eq!(backend.open().await.available(sku.no).await.unwrap(), 5);
 }

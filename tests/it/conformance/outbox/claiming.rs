@@ -18,7 +18,8 @@ pub async fn entries_are_claimed_oldest_first_and_stay_claimed(ground: &Ground) 
     let bodies = [body(&[1, 2, 3]), body(&[4]), body(&[5, 6])];
     ground.accept(bucket(0), &bodies);
     let first = ground.claim(bucket(0), "node/1.1", 2).await;
-    let bytes = |entries: &[Entry]| entries.iter().map(|entry| entry.bytes.to_vec()).collect();
+    let bytes =
+        |entries: &[OutboxEntry]| entries.iter().map(|entry| entry.bytes.to_vec()).collect();
     let claimed: Vec<Vec<u8>> = bytes(&first);
     assert_eq!(claimed, bodies[..2]);
     let second = ground.claim(bucket(0), "node/1.1", 2).await;

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const KINDS: [Kind; 2] = [Kind::List, Kind::Stream];
+const KINDS: [EntryKind; 2] = [EntryKind::List, EntryKind::Stream];
 
 const CALLS: [&str; 8] =
     ["give up", "acknowledge", "take over", "claim", "standing", "find", "dead", "reclaim"];
@@ -10,7 +10,7 @@ const CALLS: [&str; 8] =
 const WORKER: &str = "node/1.1";
 
 /// A bucket with entries that wait, that are claimed and that are dead.
-async fn filled(kind: Kind) -> (Ground, Vec<Entry>) {
+async fn filled(kind: EntryKind) -> (Ground, Vec<OutboxEntry>) {
     let ground = Ground::single(kind);
     ground.accept_requests(bucket(0), 1..7);
     let mut entries = ground.claim(bucket(0), WORKER, 4).await;
@@ -20,7 +20,7 @@ async fn filled(kind: Kind) -> (Ground, Vec<Entry>) {
 }
 
 /// One call of the port.
-async fn ask(call: &str, ground: &Ground, entries: &[Entry]) -> Option<Error> {
+async fn ask(call: &str, ground: &Ground, entries: &[OutboxEntry]) -> Option<Error> {
     let (of, outbox) = (bucket(0), ground.outbox.as_ref());
     match call {
         "give up" => end(outbox, of, WORKER, &[given_up(&entries[1], "why")]).await.err(),
@@ -39,19 +39,19 @@ async fn ask(call: &str, ground: &Ground, entries: &[Entry]) -> Option<Error> {
 }
 
 /// The calls that must not go on when this key holds something else.
-fn that_need(key: &str, kind: Kind) -> &'static [&'static str] {
+fn that_need(key: &str, kind: EntryKind) -> &'static [&'static str] {
     match (key.rsplit_once("}:").unwrap().1, kind) {
         ("bucket", _) => &CALLS,
-        ("claimants", Kind::List) => &["take over", "claim", "standing", "find", "reclaim"],
-        ("outbox", Kind::List) => &["claim", "standing", "find", "reclaim"],
-        ("outbox", Kind::Stream) => {
+        ("claimants", EntryKind::List) => &["take over", "claim", "standing", "find", "reclaim"],
+        ("outbox", EntryKind::List) => &["claim", "standing", "find", "reclaim"],
+        ("outbox", EntryKind::Stream) => {
             &["give up", "acknowledge", "take over", "claim", "standing", "find", "reclaim"]
         }
         ("dead", _) => &["give up", "standing", "find", "dead"],
-        (_, Kind::List) => {
+        (_, EntryKind::List) => {
             &["give up", "acknowledge", "take over", "claim", "standing", "find", "reclaim"]
         }
-        (_, Kind::Stream) => &[],
+        (_, EntryKind::Stream) => &[],
     }
 }
 
@@ -94,7 +94,9 @@ fn a_key_of_another_type_is_named_and_nothing_is_changed() {
 #[test]
 fn the_outbox_of_the_other_kind_is_refused() {
     run(async {
-        for (kind, other) in [(Kind::List, Kind::Stream), (Kind::Stream, Kind::List)] {
+        for (kind, other) in
+            [(EntryKind::List, EntryKind::Stream), (EntryKind::Stream, EntryKind::List)]
+        {
             let (ground, _) = filled(kind).await;
             let url = ground.redis().url();
             let outbox = open(other, &url, &ground.namespace, &ground.clock);

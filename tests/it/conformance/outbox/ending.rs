@@ -3,7 +3,7 @@
 use super::*;
 
 /// Claims requests `1..=size` in bucket 0.
-async fn claimed(ground: &Ground, worker: &str, size: u64) -> Vec<Entry> {
+async fn claimed(ground: &Ground, worker: &str, size: u64) -> Vec<OutboxEntry> {
     ground.accept_requests(bucket(0), 1..size + 1);
     ground.claim(bucket(0), worker, 100).await
 }
@@ -51,7 +51,7 @@ pub async fn many_buckets_are_acknowledged_at_once(ground: &Ground) {
         ground.accept_requests(bucket(no), 1..4);
     }
     let claimed = ground.outbox.claim("node/1.1", &wanted).await;
-    let ended: Vec<(BucketKey, Vec<Ended>)> = claimed
+    let ended: Vec<(BucketKey, Vec<EndedEntry>)> = claimed
         .into_iter()
         .map(|(bucket, entries)| (bucket, entries.unwrap().iter().map(published).collect()))
         .collect();

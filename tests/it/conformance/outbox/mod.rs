@@ -4,14 +4,14 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use floodgate::clock::ManualClock;
 use floodgate::config::{Settings, Tier};
 use floodgate::domain::{BucketNo, BuyerId, Epoch, OrderIntent, SkuNo, TraceId};
 use floodgate::outbox::{
-    DeadEntry, Ended, Entry, Error, Letter, Outbox, OutboxOptions, RedisOutbox,
+    DeadEntry, EndedEntry, Error, GivenUpEntry, Outbox, OutboxEntry, OutboxOptions, RedisOutbox,
 };
-pub use floodgate::scripts::outbox::Kind;
-use floodgate::scripts::{Installation, OutboxKeys, intent};
+pub use floodgate::redis::scripts::outbox::EntryKind;
+use floodgate::redis::scripts::{Installation, OutboxKeys, intent};
+use floodgate::runtime::clock::ManualClock;
 use floodgate::stock::BucketKey;
 use floodgate::tier::links;
 use redis::{Cmd, Value};
@@ -33,7 +33,7 @@ const NOW_MS: i64 = 1_790_000_000_000;
 
 /// Redis with nothing in it, and an outbox as one process has it.
 pub struct Ground {
-    pub kind: Kind,
+    pub kind: EntryKind,
     servers: Servers,
     pub namespace: String,
     pub clock: Arc<ManualClock>,
@@ -68,13 +68,13 @@ impl Servers {
 }
 
 /// An outbox on these servers, as another process has it.
-pub fn open(kind: Kind, url: &str, namespace: &str, clock: &Arc<ManualClock>) -> Arc<dyn Outbox> {
-    open_patient(kind, url, namespace, clock, 10_000)
+pub fn open(kind: EntryKind, url: &str, space: &str, clock: &Arc<ManualClock>) -> Arc<dyn Outbox> {
+    open_patient(kind, url, space, clock, 10_000)
 }
 
 /// [`open`] with so many milliseconds for an answer.
 pub fn open_patient(
-    kind: Kind,
+    kind: EntryKind,
     url: &str,
     namespace: &str,
     clock: &Arc<ManualClock>,
@@ -94,21 +94,20 @@ pub fn open_patient(
 }
 
 impl Ground {
-    fn on(kind: Kind, servers: Servers, namespace: &str) -> Self {
+    fn on(kind: EntryKind, servers: Servers, namespace: &str) -> Self {
         let clock = Arc::new(ManualClock::new(NOW_MS));
         let outbox = open(kind, &servers.url(), namespace, &clock);
         Self { kind, servers, namespace: namespace.to_owned(), clock, outbox }
     }
 
-    pub fn single(kind: Kind) -> Self {
+    pub fn single(kind: EntryKind) -> Self {
         Self::with(kind, Redis::start())
     }
 
-    pub fn with(kind: Kind, redis: Redis) -> Self {
+    pub fn with(kind: EntryKind, redis: Redis) -> Self {
         Self::on(kind, Servers::Single(redis), "test")
     }
 
-    /// The one server.
     pub fn redis(&self) -> &Redis {
         match &self.servers {
             Servers::Single(redis) => redis,
@@ -116,7 +115,6 @@ impl Ground {
         }
     }
 
-    /// What the one server holds, in 20 bytes.
     pub fn digest(&self) -> String {
         self.redis().text(&["DEBUG", "DIGEST"])
     }
@@ -141,8 +139,8 @@ impl Ground {
     pub fn accept(&self, bucket: BucketKey, bodies: &[Vec<u8>]) {
         let line = self.keys(bucket).outbox();
         let write = match self.kind {
-            Kind::List => "redis.call('RPUSH', KEYS[1], ARGV[i])",
-            Kind::Stream => "redis.call('XADD', KEYS[1], '*', 'intents', ARGV[i])",
+            EntryKind::List => "redis.call('RPUSH', KEYS[1], ARGV[i])",
+            EntryKind::Stream => "redis.call('XADD', KEYS[1], '*', 'intents', ARGV[i])",
         };
         for some in bodies.chunks(1_000) {
             let mut command = redis::cmd("EVAL");
@@ -175,22 +173,22 @@ impl Ground {
     }
 
     /// What a worker holds.
-    pub async fn held(&self, bucket: BucketKey, worker: &str) -> Vec<Entry> {
+    pub async fn held(&self, bucket: BucketKey, worker: &str) -> Vec<OutboxEntry> {
         held(self.outbox.as_ref(), bucket, worker).await.unwrap()
     }
 
     /// Claims in one bucket.
-    pub async fn claim(&self, bucket: BucketKey, worker: &str, max: usize) -> Vec<Entry> {
+    pub async fn claim(&self, bucket: BucketKey, worker: &str, max: usize) -> Vec<OutboxEntry> {
         claim(self.outbox.as_ref(), bucket, worker, max).await.unwrap()
     }
 
     /// Acknowledges entries that were published.
-    pub async fn acknowledge(&self, bucket: BucketKey, worker: &str, entries: &[Entry]) {
+    pub async fn acknowledge(&self, bucket: BucketKey, worker: &str, entries: &[OutboxEntry]) {
         acknowledge(self.outbox.as_ref(), bucket, worker, entries).await.unwrap();
     }
 
     /// Acknowledges entries.
-    pub async fn end(&self, bucket: BucketKey, worker: &str, ended: &[Ended]) {
+    pub async fn end(&self, bucket: BucketKey, worker: &str, ended: &[EndedEntry]) {
         end(self.outbox.as_ref(), bucket, worker, ended).await.unwrap();
     }
 
@@ -202,7 +200,7 @@ impl Ground {
     pub fn nothing_is_left(&self, bucket: BucketKey) {
         let mut keys = self.keys_of(bucket);
         let line = self.keys(bucket).outbox();
-        if self.kind == Kind::Stream {
+        if self.kind == EntryKind::Stream {
             keys.retain(|key| *key != line);
             assert_eq!(self.cmd::<u64>("XLEN", &line, &[]), 0);
             let mut command = redis::cmd("XINFO");
@@ -233,7 +231,7 @@ pub async fn held(
     outbox: &dyn Outbox,
     bucket: BucketKey,
     worker: &str,
-) -> Result<Vec<Entry>, Error> {
+) -> Result<Vec<OutboxEntry>, Error> {
     only(outbox.take_over(worker, &[], &[bucket]).await, bucket)
 }
 
@@ -242,7 +240,7 @@ pub async fn claim(
     bucket: BucketKey,
     worker: &str,
     max: usize,
-) -> Result<Vec<Entry>, Error> {
+) -> Result<Vec<OutboxEntry>, Error> {
     let claimed = outbox.claim(worker, &[(bucket, max)]).await;
     if claimed.is_empty() { Ok(Vec::new()) } else { only(claimed, bucket) }
 }
@@ -251,7 +249,7 @@ pub async fn end(
     outbox: &dyn Outbox,
     bucket: BucketKey,
     worker: &str,
-    ended: &[Ended],
+    ended: &[EndedEntry],
 ) -> Result<(), Error> {
     only(outbox.acknowledge(worker, &[(bucket, ended.to_vec())]).await, bucket)
 }
@@ -260,20 +258,21 @@ pub async fn acknowledge(
     outbox: &dyn Outbox,
     bucket: BucketKey,
     worker: &str,
-    entries: &[Entry],
+    entries: &[OutboxEntry],
 ) -> Result<(), Error> {
     end(outbox, bucket, worker, &entries.iter().map(published).collect::<Vec<_>>()).await
 }
 
 /// The broker has it.
-pub fn published(entry: &Entry) -> Ended {
-    Ended { id: entry.id.clone(), letter: None }
+pub fn published(entry: &OutboxEntry) -> EndedEntry {
+    EndedEntry { id: entry.id.clone(), letter: None }
 }
 
 /// It becomes a dead letter.
-pub fn given_up(entry: &Entry, reason: &str) -> Ended {
-    let letter = Letter { bytes: entry.bytes.clone(), reason: reason.to_owned(), attempts: 2 };
-    Ended { id: entry.id.clone(), letter: Some(letter) }
+pub fn given_up(entry: &OutboxEntry, reason: &str) -> EndedEntry {
+    let letter =
+        GivenUpEntry { bytes: entry.bytes.clone(), reason: reason.to_owned(), attempts: 2 };
+    EndedEntry { id: entry.id.clone(), letter: Some(letter) }
 }
 
 pub fn bucket(no: u16) -> BucketKey {
@@ -308,7 +307,7 @@ pub fn placed_at_ms(request_no: u64) -> i64 {
 }
 
 /// The first request of each entry.
-pub fn requests(entries: &[Entry]) -> Vec<u64> {
+pub fn requests(entries: &[OutboxEntry]) -> Vec<u64> {
     entries.iter().map(|one| intent::unpack_entry(&one.bytes).unwrap()[0].request.get()).collect()
 }
 
@@ -368,8 +367,8 @@ macro_rules! backends {
 }
 
 backends! {
-    list: crate::conformance::outbox::Ground::single(crate::conformance::outbox::Kind::List);
-    stream: crate::conformance::outbox::Ground::single(crate::conformance::outbox::Kind::Stream);
+    list: super::super::Ground::single(super::super::EntryKind::List);
+    stream: super::super::Ground::single(super::super::EntryKind::Stream);
 }
 
 macro_rules! one_by_one {
@@ -382,7 +381,7 @@ macro_rules! one_by_one {
     };
 }
 
-fn on_a_cluster(kind: Kind) {
+fn on_a_cluster(kind: EntryKind) {
     let cluster = Arc::new(Cluster::start(&[]));
     run(async {
         all_cases! { one_by_one! cluster, kind; }
@@ -391,10 +390,10 @@ fn on_a_cluster(kind: Kind) {
 
 #[test]
 fn a_cluster_keeps_every_promise_of_a_list() {
-    on_a_cluster(Kind::List);
+    on_a_cluster(EntryKind::List);
 }
 
 #[test]
 fn a_cluster_keeps_every_promise_of_a_stream() {
-    on_a_cluster(Kind::Stream);
+    on_a_cluster(EntryKind::Stream);
 }

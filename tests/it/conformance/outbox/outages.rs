@@ -5,7 +5,7 @@ use crate::support::servers::redis::AOF_ALWAYS;
 
 use super::*;
 
-const KINDS: [Kind; 2] = [Kind::List, Kind::Stream];
+const KINDS: [EntryKind; 2] = [EntryKind::List, EntryKind::Stream];
 
 const WORKER: &str = "node/1.1";
 
@@ -18,7 +18,7 @@ struct Broken {
 
 impl Broken {
     /// Requests 1 to 6 are accepted, 1 to 3 are claimed.
-    async fn holding(kind: Kind) -> (Self, Vec<Entry>) {
+    async fn holding(kind: EntryKind) -> (Self, Vec<OutboxEntry>) {
         let ground = Ground::single(kind);
         let proxy = FaultProxy::start(ground.redis().addr());
         let url = format!("redis://{}", proxy.addr());
@@ -28,7 +28,7 @@ impl Broken {
         (Self { ground, proxy, outbox }, entries)
     }
 
-    async fn claim(&self) -> Result<Vec<Entry>, Error> {
+    async fn claim(&self) -> Result<Vec<OutboxEntry>, Error> {
         claim(self.outbox.as_ref(), bucket(0), WORKER, 2).await
     }
 
@@ -238,7 +238,7 @@ fn forgotten_scripts_are_loaded_again() {
 
 #[test]
 fn a_stream_entry_of_another_form_is_shown_whole_and_a_deleted_one_stops_nothing() {
-    let ground = Ground::single(Kind::Stream);
+    let ground = Ground::single(EntryKind::Stream);
     run(async {
         let line = ground.keys(bucket(0)).outbox();
         let forms: [&[&[u8]]; 3] =

@@ -44,7 +44,7 @@ struct Play<'a> {
     ground: &'a Ground,
     bucket: BucketKey,
     /// What each worker believes to hold.
-    known: [Vec<Entry>; NAMES.len()],
+    known: [Vec<OutboxEntry>; NAMES.len()],
     num_accepted: u64,
     /// What was acknowledged by any worker, as published or as given up.
     ended: BTreeSet<u64>,
@@ -130,7 +130,7 @@ impl<'a> Play<'a> {
     }
 }
 
-fn play(kind: Kind) {
+fn play(kind: EntryKind) {
     let ground = Ground::single(kind);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let config = ProptestConfig {
@@ -157,10 +157,10 @@ fn play(kind: Kind) {
 
 #[test]
 fn a_list_loses_nothing_and_doubles_nothing() {
-    play(Kind::List);
+    play(EntryKind::List);
 }
 
 #[test]
 fn a_stream_loses_nothing_and_doubles_nothing() {
-    play(Kind::Stream);
+    play(EntryKind::Stream);
 }

@@ -1,20 +1,20 @@
 //! What operators and rescuers see, and dead letters.
 
-use floodgate::outbox::{Place, Standing};
+use floodgate::outbox::{EntryPlace, OutboxStatus};
 
 use super::*;
 
-async fn standing(ground: &Ground) -> Standing {
+async fn standing(ground: &Ground) -> OutboxStatus {
     ground.outbox.standing(bucket(0)).await.unwrap()
 }
 
 pub async fn the_standing_tells_what_waits_and_where(ground: &Ground) {
-    assert_eq!(standing(ground).await, Standing::default());
+    assert_eq!(standing(ground).await, OutboxStatus::default());
     ground.accept(bucket(0), &[body(&[1, 2]), body(&[3]), body(&[4]), body(&[5, 6])]);
-    let waiting = |num_waiting, first| Standing {
+    let waiting = |num_waiting, first| OutboxStatus {
         num_waiting,
         oldest_waiting_ms: Some(placed_at_ms(first)),
-        ..Standing::default()
+        ..OutboxStatus::default()
     };
     assert_eq!(standing(ground).await, waiting(4, 1));
 
@@ -23,17 +23,17 @@ pub async fn the_standing_tells_what_waits_and_where(ground: &Ground) {
     ground.claim(bucket(0), "node/2.1", 2).await;
     let oldest_in_hand_ms = Some(placed_at_ms(3));
     let in_hand = vec![("node/1.1".to_owned(), 0), ("node/2.1".to_owned(), 2)];
-    let expected = Standing { in_hand, oldest_in_hand_ms, num_dead: 1, ..waiting(1, 5) };
+    let expected = OutboxStatus { in_hand, oldest_in_hand_ms, num_dead: 1, ..waiting(1, 5) };
     assert_eq!(standing(ground).await, expected, "a worker with nothing is named, too");
 
     ground.reclaim(bucket(0), "node/1.1").await;
     ground.reclaim(bucket(0), "node/2.1").await;
-    assert_eq!(standing(ground).await, Standing { num_dead: 1, ..waiting(3, 3) });
+    assert_eq!(standing(ground).await, OutboxStatus { num_dead: 1, ..waiting(3, 3) });
     let dead = ground.dead(bucket(0)).await;
     ground.outbox.collect(bucket(0), &dead).await.unwrap();
     ground.claim(bucket(0), "node/3.1", 9).await;
     let in_hand = vec![("node/3.1".to_owned(), 3)];
-    let expected = Standing { in_hand, oldest_in_hand_ms, ..Standing::default() };
+    let expected = OutboxStatus { in_hand, oldest_in_hand_ms, ..OutboxStatus::default() };
     assert_eq!(standing(ground).await, expected);
 }
 
@@ -55,23 +55,23 @@ pub async fn a_request_is_found_wherever_it_is(ground: &Ground) {
     let fillers = vec![filler.as_bytes(); 300];
     ground.cmd::<i64>("LPUSH", &ground.keys(bucket(0)).dead(), &fillers);
     ground.cmd::<i64>("RPUSH", &ground.keys(bucket(0)).dead(), &fillers);
-    let dead = Some(Place::Dead { reason: "too large".to_owned() });
+    let dead = Some(EntryPlace::Dead { reason: "too large".to_owned() });
     assert_eq!((find(1).await, find(2).await), (dead.clone(), dead));
-    let in_hand = Some(Place::InHand { worker: "node/1.1".to_owned() });
+    let in_hand = Some(EntryPlace::InHand { worker: "node/1.1".to_owned() });
     for (no, expected) in [
         (4, in_hand.clone()),
         (3 * 299 + 2, in_hand.clone()),
         (3 * 300 + 1, in_hand),
-        (3 * 301 + 1, Some(Place::Waiting)),
-        (3 * 344 + 1, Some(Place::Waiting)),
-        (3 * 599 + 2, Some(Place::Waiting)),
+        (3 * 301 + 1, Some(EntryPlace::Waiting)),
+        (3 * 344 + 1, Some(EntryPlace::Waiting)),
+        (3 * 599 + 2, Some(EntryPlace::Waiting)),
         (3, None),
         (3 * 600 + 1, None),
     ] {
         assert_eq!(find(no).await, expected, "{no}");
     }
     ground.reclaim(bucket(0), "node/1.1").await;
-    assert_eq!(find(4).await, Some(Place::Waiting));
+    assert_eq!(find(4).await, Some(EntryPlace::Waiting));
 }
 
 pub async fn dead_letters_tell_all_that_is_known(ground: &Ground) {
@@ -98,7 +98,7 @@ pub async fn dead_letters_tell_all_that_is_known(ground: &Ground) {
 pub async fn only_what_was_read_is_collected(ground: &Ground) {
     ground.accept_requests(bucket(0), 1..6);
     let entries = ground.claim(bucket(0), "node/1.1", 9).await;
-    let ended: Vec<Ended> = entries.iter().map(|entry| given_up(entry, "why")).collect();
+    let ended: Vec<EndedEntry> = entries.iter().map(|entry| given_up(entry, "why")).collect();
     ground.end(bucket(0), "node/1.1", &ended).await;
     let dead = ground.dead(bucket(0)).await;
     let collect = async |letters: &[DeadEntry]| {

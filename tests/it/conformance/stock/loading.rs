@@ -1,7 +1,9 @@
 //! Buckets are built from the ledger, by one loader at a time.
 
-use floodgate::domain::{Epoch, Order, OrderState, Phase, Refusal, Reservation, Standing, Verdict};
-use floodgate::stock::{Condition, Error, LoaderToken};
+use floodgate::domain::{
+    Epoch, Order, OrderState, Phase, Refusal, RequestStatus, Reservation, Verdict,
+};
+use floodgate::stock::{BucketHealth, Error, LoaderToken};
 
 use super::{Backend, FIRST_LOAD, OPENING, Shop, failure, ordered, sku};
 use crate::support::offers::{ANY, ONE, quota};
@@ -9,7 +11,7 @@ use crate::support::offers::{ANY, ONE, quota};
 pub async fn what_nobody_loaded_is_not_sold(backend: &dyn Backend) {
     let shop = Shop { stock: backend.open().await, sku: sku(1, ONE, 10, 2) };
     let condition = || shop.stock.condition(&shop.sku, Phase::Open, OPENING);
-    assert_eq!(condition().await.unwrap(), Condition::Missing);
+    assert_eq!(condition().await.unwrap(), BucketHealth::Missing);
     let ask = shop.ask(1, 1, 1);
     let not_loaded = Err(Error::NotLoaded(shop.sku.no));
     assert_eq!(shop.stock.reserve(shop.home(&ask), vec![ask]).await, not_loaded);
@@ -17,10 +19,10 @@ pub async fn what_nobody_loaded_is_not_sold(backend: &dyn Backend) {
 
     let mut loading = shop.stock.load(shop.sku.clone(), 1, FIRST_LOAD).await.unwrap();
     loading.orders(vec![shop.order(&shop.ask(9, 9, 1))]).await.unwrap();
-    assert_eq!(condition().await.unwrap(), Condition::Missing, "until it is published");
+    assert_eq!(condition().await.unwrap(), BucketHealth::Missing, "until it is published");
     assert_eq!(shop.stock.reserve(shop.home(&ask), vec![ask]).await, not_loaded);
     loading.publish(9, Phase::Open, OPENING).await.unwrap();
-    assert_eq!(condition().await.unwrap(), Condition::Ready);
+    assert_eq!(condition().await.unwrap(), BucketHealth::Ready);
     assert_eq!(shop.reserve(ask).await, Verdict::Reserved);
 }
 
@@ -50,7 +52,7 @@ pub async fn orders_and_failures_are_remembered(backend: &dyn Backend) {
     shop.load(FIRST_LOAD, 96, orders, failures).await;
 
     for (ask, state) in asks.iter().zip([OrderState::PendingPayment, OrderState::Paid]) {
-        let standing = Standing::Ordered { quantity: 2, placed_at_ms: ask.asked_at_ms, state };
+        let standing = RequestStatus::Ordered { quantity: 2, placed_at_ms: ask.asked_at_ms, state };
         assert_eq!(shop.reserve(*ask).await, Verdict::Repeat(standing));
         let other = shop.ask(ask.request.get(), ask.buyer.get(), 1);
         assert_eq!(shop.reserve(other).await, Verdict::Refused(Refusal::RequestIdReused));
@@ -58,9 +60,12 @@ pub async fn orders_and_failures_are_remembered(backend: &dyn Backend) {
     for buyer in [3, 4, 5, 6] {
         shop.take(&[shop.ask(100 + buyer, buyer, 1)]).await;
     }
-    let failed = Standing::Failed(Refusal::AlreadyPurchased { first });
+    let failed = RequestStatus::Failed(Refusal::AlreadyPurchased { first });
     assert_eq!(shop.standing(&asks[4]).await, Some(failed));
-    assert_eq!(shop.reserve(asks[5]).await, Verdict::Repeat(Standing::Failed(Refusal::SoldOut)));
+    assert_eq!(
+        shop.reserve(asks[5]).await,
+        Verdict::Repeat(RequestStatus::Failed(Refusal::SoldOut))
+    );
     let facts = shop.stock.facts(shop.sku.no).await.unwrap().unwrap();
     assert_eq!((facts.left, facts.num_ordered, facts.num_unsettled), (92, 4, 4));
     assert_eq!(facts.released_units, 2, "the sold-out one had nothing to give back");
@@ -100,10 +105,10 @@ pub async fn what_waits_for_an_operator_keeps_its_units(backend: &dyn Backend) {
     let facts = shop.stock.facts(shop.sku.no).await.unwrap().unwrap();
     assert_eq!((facts.num_ordered, facts.num_unsettled), (2, 2));
     for (ask, standing) in [
-        (waits, Standing::Queued),
+        (waits, RequestStatus::Queued),
         (landed, ordered(&landed)),
-        (failed, Standing::Failed(Refusal::SoldOut)),
-        (second, Standing::Queued),
+        (failed, RequestStatus::Failed(Refusal::SoldOut)),
+        (second, RequestStatus::Queued),
     ] {
         assert_eq!(shop.reserve(ask).await, Verdict::Repeat(standing));
     }
@@ -140,9 +145,9 @@ pub async fn what_was_accepted_stays_queued_through_a_load(backend: &dyn Backend
 
     assert_eq!(shop.units().await, 4, "two are not for sale");
     for (ask, standing) in [
-        (waits, Standing::Queued),
+        (waits, RequestStatus::Queued),
         (landed, ordered(&landed)),
-        (failed, Standing::Failed(Refusal::Ended)),
+        (failed, RequestStatus::Failed(Refusal::Ended)),
         (settled, ordered(&settled)),
     ] {
         assert_eq!(shop.reserve(ask).await, Verdict::Repeat(standing));
@@ -179,7 +184,7 @@ pub async fn loaders_that_end_early_lose_nothing(backend: &dyn Backend) {
 
     assert_eq!(shop.units().await, 4);
     for ask in [a, b] {
-        assert_eq!(shop.reserve(ask).await, Verdict::Repeat(Standing::Queued));
+        assert_eq!(shop.reserve(ask).await, Verdict::Repeat(RequestStatus::Queued));
     }
     shop.settle(&[a, b]).await;
     let facts = shop.stock.facts(shop.sku.no).await.unwrap().unwrap();
@@ -200,11 +205,11 @@ pub async fn another_process_finds_what_was_loaded(backend: &dyn Backend) {
     shop.load(FIRST_LOAD, 8, vec![shop.order(&order)], Vec::new()).await;
     let other = Shop { stock: backend.open().await, sku: shop.sku.clone() };
     let condition = other.stock.condition(&other.sku, Phase::Open, OPENING).await.unwrap();
-    assert_eq!(condition, Condition::Ready);
+    assert_eq!(condition, BucketHealth::Ready);
     assert_eq!(other.reserve(order).await, Verdict::Repeat(ordered(&order)));
     let ask = shop.ask(2, 2, 1);
     other.take(&[ask]).await;
-    assert_eq!(shop.reserve(ask).await, Verdict::Repeat(Standing::Queued));
+    assert_eq!(shop.reserve(ask).await, Verdict::Repeat(RequestStatus::Queued));
     assert_eq!(shop.units().await, 7);
 }
 
@@ -218,8 +223,11 @@ pub async fn a_later_load_replaces_the_one_before(backend: &dyn Backend) {
 
     assert_eq!(shop.units().await, 7);
     assert_eq!(shop.standing(&gone).await, None);
-    let standing =
-        Standing::Ordered { quantity: 2, placed_at_ms: kept.asked_at_ms, state: OrderState::Paid };
+    let standing = RequestStatus::Ordered {
+        quantity: 2,
+        placed_at_ms: kept.asked_at_ms,
+        state: OrderState::Paid,
+    };
     assert_eq!(shop.standing(&kept).await, Some(standing));
     assert_eq!(shop.reserve(gone).await, Verdict::Reserved, "its buyer was let go");
     assert_eq!(shop.units().await, 5);
@@ -247,13 +255,13 @@ pub async fn a_loader_with_a_smaller_token_changes_nothing(backend: &dyn Backend
 pub async fn buckets_that_stand_elsewhere_are_told_and_turned(backend: &dyn Backend) {
     let shop = Shop::open(backend, ONE, 10, 2).await;
     let condition = |phase, epoch| shop.stock.condition(&shop.sku, phase, epoch);
-    assert_eq!(condition(Phase::Open, OPENING).await, Ok(Condition::Ready));
-    assert_eq!(condition(Phase::Paused, OPENING).await, Ok(Condition::OtherPhase));
-    assert_eq!(condition(Phase::Open, Epoch(2)).await, Ok(Condition::OtherPhase));
+    assert_eq!(condition(Phase::Open, OPENING).await, Ok(BucketHealth::Ready));
+    assert_eq!(condition(Phase::Paused, OPENING).await, Ok(BucketHealth::OtherPhase));
+    assert_eq!(condition(Phase::Open, Epoch(2)).await, Ok(BucketHealth::OtherPhase));
     shop.turn(Phase::Paused, OPENING).await;
-    assert_eq!(condition(Phase::Paused, OPENING).await, Ok(Condition::Ready));
+    assert_eq!(condition(Phase::Paused, OPENING).await, Ok(BucketHealth::Ready));
     shop.turn(Phase::Open, Epoch(2)).await;
-    assert_eq!(condition(Phase::Open, Epoch(2)).await, Ok(Condition::Ready));
+    assert_eq!(condition(Phase::Open, Epoch(2)).await, Ok(BucketHealth::Ready));
     assert_eq!(shop.free().await, [5, 5]);
 }
 
@@ -289,7 +297,7 @@ pub async fn late_and_crossed_turns_take_nothing_back(backend: &dyn Backend) {
         there.turn(phase, epoch).await;
         for asker in [&shop, &there] {
             let condition = asker.stock.condition(&asker.sku, Phase::Closed, Epoch(2)).await;
-            assert_eq!(condition, Ok(Condition::Ready), "after {phase:?} {epoch:?}");
+            assert_eq!(condition, Ok(BucketHealth::Ready), "after {phase:?} {epoch:?}");
         }
         let ask = Reservation { epoch, ..shop.ask(1, 1, 1) };
         let refused =
@@ -307,7 +315,7 @@ pub async fn what_is_turned_during_a_load_is_published_with_it(backend: &dyn Bac
     there.turn(Phase::Closed, OPENING).await;
     loading.publish(10, Phase::Open, OPENING).await.unwrap();
     let condition = there.stock.condition(&there.sku, Phase::Closed, OPENING).await;
-    assert_eq!(condition, Ok(Condition::Ready));
+    assert_eq!(condition, Ok(BucketHealth::Ready));
     assert_eq!(shop.reserve(shop.ask(1, 1, 1)).await, Verdict::Refused(Refusal::Ended));
 
     // A loader that knows the next opening publishes that one.

@@ -8,11 +8,11 @@ use async_trait::async_trait;
 use floodgate::config::{Settings, Tier};
 use floodgate::domain::{
     BookSnapshot, BucketNo, Counting, Epoch, Failure, Order, OrderIntent, Phase, Policy, Refusal,
-    Reservation, Sku, SkuNo, Standing, TraceId, Verdict,
+    RequestStatus, Reservation, Sku, SkuNo, TraceId, Verdict,
 };
-use floodgate::scripts::{Installation, Outbox};
+use floodgate::redis::scripts::{Installation, OutboxArgs};
 use floodgate::stock::redis::RedisOptions;
-use floodgate::stock::{BucketKey, LoaderToken, MemoryStock, RedisStock, RequestStanding, Stock};
+use floodgate::stock::{BucketKey, LoaderToken, MemoryStock, RedisStock, Stock, StoredRequest};
 use floodgate::tier::links;
 
 use crate::support::offers::{buyer, request, run};
@@ -61,11 +61,11 @@ impl Backend for Memory {
 /// One server.
 struct SingleRedis {
     redis: Redis,
-    outbox: Outbox,
+    outbox: OutboxArgs,
 }
 
 impl SingleRedis {
-    fn fresh(outbox: Outbox) -> Self {
+    fn fresh(outbox: OutboxArgs) -> Self {
         Self { redis: Redis::start(), outbox }
     }
 }
@@ -79,9 +79,11 @@ impl Backend for SingleRedis {
     fn unsettled(&self, ask: &Reservation, sku: &Sku) -> OrderIntent {
         let intent = ask.intent(sku);
         match self.outbox {
-            Outbox::None => intent,
+            OutboxArgs::None => intent,
             // The trace is in the outbox only.
-            Outbox::List(_) | Outbox::Stream(_) => OrderIntent { trace: TraceId(0), ..intent },
+            OutboxArgs::List(_) | OutboxArgs::Stream(_) => {
+                OrderIntent { trace: TraceId(0), ..intent }
+            }
         }
     }
 }
@@ -96,12 +98,12 @@ struct ClusteredRedis<'a> {
 #[async_trait(?Send)]
 impl Backend for ClusteredRedis<'_> {
     async fn open(&self) -> Arc<dyn Stock> {
-        on_redis(&self.cluster.url(&[0, 1]), self.case, Outbox::None)
+        on_redis(&self.cluster.url(&[0, 1]), self.case, OutboxArgs::None)
     }
 }
 
 /// A stock on Redis, wherever its masters are.
-fn on_redis(url: &str, namespace: &str, outbox: Outbox) -> Arc<dyn Stock> {
+fn on_redis(url: &str, namespace: &str, outbox: OutboxArgs) -> Arc<dyn Stock> {
     let mut settings = Settings::for_test("sqlite://unused.db");
     settings.tier = Tier::Gate;
     url.clone_into(&mut settings.redis.url);
@@ -256,9 +258,9 @@ impl Shop {
         self.stock.is_sold_out(self.sku.no)
     }
 
-    async fn standing(&self, ask: &Reservation) -> Option<Standing> {
+    async fn standing(&self, ask: &Reservation) -> Option<RequestStatus> {
         let found = self.stock.standing(self.home(ask), ask.request, ask.buyer).await.unwrap();
-        found.map(|RequestStanding { standing, .. }| standing)
+        found.map(|StoredRequest { standing, .. }| standing)
     }
 }
 
@@ -275,8 +277,8 @@ fn failure(ask: &Reservation, reason: Refusal) -> Failure {
 }
 
 /// Where a reservation stands when the ledger has its order.
-fn ordered(ask: &Reservation) -> Standing {
-    Standing::Ordered {
+fn ordered(ask: &Reservation) -> RequestStatus {
+    RequestStatus::Ordered {
         quantity: ask.quantity,
         placed_at_ms: ask.asked_at_ms,
         state: floodgate::domain::OrderState::PendingPayment,
@@ -373,7 +375,7 @@ macro_rules! backends {
 
 backends! {
     memory: crate::conformance::stock::Memory::fresh();
-    redis: crate::conformance::stock::SingleRedis::fresh(floodgate::scripts::Outbox::None);
+    redis: super::super::SingleRedis::fresh(super::super::OutboxArgs::None);
     redis_with_list: crate::conformance::stock::SingleRedis::fresh(crate::lua::rig::OUTBOXES[0]);
     redis_with_stream: crate::conformance::stock::SingleRedis::fresh(crate::lua::rig::OUTBOXES[1]);
 }

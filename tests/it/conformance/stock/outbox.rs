@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use floodgate::domain::{OrderIntent, Phase, Reservation, Verdict};
-use floodgate::scripts::{BucketKeys, Entries, Outbox};
-use floodgate::stock::{Condition, Error};
+use floodgate::redis::scripts::{BucketKeys, EntryLimits, OutboxArgs};
+use floodgate::stock::{BucketHealth, Error};
 use redis::{Client, Connection};
 
 use super::{Backend, FIRST_LOAD, OPENING, Shop, SingleRedis, on_redis, sku};
@@ -68,7 +68,7 @@ fn a_bucket_that_is_not_believed_still_tells_what_it_accepted() {
                 command(&mut redis, &["HSET", &bucket, field, damage]);
                 let condition = shop.stock.condition(&shop.sku, Phase::Open, OPENING);
                 drop(shop.stock.refresh(shop.sku.no).await);
-                assert!(matches!(condition.await, Ok(Condition::Distrusted { .. })), "{field}");
+                assert!(matches!(condition.await, Ok(BucketHealth::Distrusted { .. })), "{field}");
                 assert_eq!(unsettled(&shop).await.as_ref(), Ok(&expected), "{field}");
                 command(&mut redis, &["HSET", &bucket, field, &good]);
             }
@@ -117,7 +117,7 @@ fn a_change_of_the_tier_leaves_nothing_behind() {
             let shop = Shop::open(&with, ONE, 100, 1).await;
             let waiting = accept(&with, &shop, 1, 3).await;
             // The same buckets, without an outbox.
-            let stock = on_redis(&with.redis.url(), "test", Outbox::None);
+            let stock = on_redis(&with.redis.url(), "test", OutboxArgs::None);
             let without = Shop { stock, sku: Arc::clone(&shop.sku) };
             without.stock.condition(&without.sku, Phase::Open, OPENING).await.unwrap();
             assert_eq!(unsettled(&without).await, Ok(waiting.clone()));
@@ -141,8 +141,8 @@ fn a_change_of_the_tier_leaves_nothing_behind() {
 #[test]
 fn a_full_outbox_takes_nothing_and_answers_what_it_knows() {
     run(async {
-        let entries = Entries { envelope_max: 2, entries_max: 2 };
-        let backend = SingleRedis::fresh(Outbox::List(entries));
+        let entries = EntryLimits { envelope_max: 2, entries_max: 2 };
+        let backend = SingleRedis::fresh(OutboxArgs::List(entries));
         let shop = Shop { stock: backend.open().await, sku: sku(1, ONE, 100, 1) };
         shop.load(FIRST_LOAD, 100, Vec::new(), Vec::new()).await;
         accept(&backend, &shop, 1, 5).await;

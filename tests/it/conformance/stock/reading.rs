@@ -1,7 +1,7 @@
 //! What can be read of requests and units, and what a process knows without asking.
 
-use floodgate::domain::{Phase, Refusal, Reservation, Standing, Verdict};
-use floodgate::stock::{LoaderToken, RequestStanding};
+use floodgate::domain::{Phase, Refusal, RequestStatus, Reservation, Verdict};
+use floodgate::stock::{LoaderToken, StoredRequest};
 
 use super::{Backend, OPENING, Shop, ordered};
 use crate::support::offers::{ANY, ONE, buyer, quota, request};
@@ -10,8 +10,11 @@ pub async fn a_request_is_shown_to_its_owner_only(backend: &dyn Backend) {
     let shop = Shop::open(backend, ANY, 10, 1).await;
     let ask = shop.ask(7, 1, 3);
     shop.take(&[ask]).await;
-    let found =
-        RequestStanding { quantity: 3, asked_at_ms: ask.asked_at_ms, standing: Standing::Queued };
+    let found = StoredRequest {
+        quantity: 3,
+        asked_at_ms: ask.asked_at_ms,
+        standing: RequestStatus::Queued,
+    };
     let read = |owner| shop.stock.standing(shop.key(0), ask.request, buyer(owner));
     assert_eq!(read(1).await.unwrap(), Some(found));
     assert_eq!(read(2).await.unwrap(), None);
@@ -38,9 +41,9 @@ pub async fn many_standings_come_in_the_order_of_the_question(backend: &dyn Back
     let standings = shop.stock.standings(shop.sku.no, asked).await.unwrap();
     assert_eq!(standings.len(), 1_503);
     assert!(asks[..500].iter().zip(&standings).all(|(ask, found)| *found == Some(ordered(ask))));
-    let failed = Some(Standing::Failed(Refusal::Ended));
+    let failed = Some(RequestStatus::Failed(Refusal::Ended));
     assert!(standings[500..510].iter().all(|found| *found == failed));
-    assert!(standings[510..1_500].iter().all(|found| *found == Some(Standing::Queued)));
+    assert!(standings[510..1_500].iter().all(|found| *found == Some(RequestStatus::Queued)));
     assert_eq!(standings[1_500..], [None, None, Some(ordered(&asks[0]))]);
 }
 

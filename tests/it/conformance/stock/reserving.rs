@@ -1,12 +1,12 @@
 //! Who gets units, and what repeats hear.
 
-use floodgate::domain::{Epoch, Phase, Policy, Refusal, Reservation, Standing, Verdict};
+use floodgate::domain::{Epoch, Phase, Policy, Refusal, RequestStatus, Reservation, Verdict};
 use futures_util::future::join_all;
 
 use super::{Backend, OPENING, Shop, ordered};
 use crate::support::offers::{ANY, ONE, quota};
 
-const QUEUED: Verdict = Verdict::Repeat(Standing::Queued);
+const QUEUED: Verdict = Verdict::Repeat(RequestStatus::Queued);
 
 fn refused(refusal: Refusal) -> Verdict {
     Verdict::Refused(refusal)
@@ -46,7 +46,7 @@ pub async fn a_repeat_reads_where_its_request_stands(backend: &dyn Backend) {
     // A repeat may come much later, under another trace.
     let late = |ask: Reservation| Reservation { asked_at_ms: ask.asked_at_ms + 9_000, ..ask };
     for _ in 0..2 {
-        let failed = Verdict::Repeat(Standing::Failed(Refusal::Ended));
+        let failed = Verdict::Repeat(RequestStatus::Failed(Refusal::Ended));
         let expected = [Verdict::Repeat(ordered(&a)), failed];
         assert_eq!(shop.decide(&[late(a), late(b)]).await, expected);
     }

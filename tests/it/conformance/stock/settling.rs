@@ -1,6 +1,6 @@
 //! What the ledger did with accepted requests.
 
-use floodgate::domain::{BuyerId, Order, OrderState, Refusal, Reservation, Standing, Verdict};
+use floodgate::domain::{BuyerId, Order, OrderState, Refusal, RequestStatus, Reservation, Verdict};
 
 use super::{ASKED_AT_MS, Backend, FIRST_LOAD, Shop, failure, ordered, sku};
 use crate::support::offers::{ANY, ONE, quota, request};
@@ -35,7 +35,7 @@ pub async fn a_refusal_gives_back_once(backend: &dyn Backend) {
             assert_eq!((counts.available, counts.released_units), (10, 3), "{policy:?}");
             assert_eq!((counts.num_unsettled, counts.num_failed, counts.num_buyers), (0, 1, 0));
         }
-        let failed = Verdict::Repeat(Standing::Failed(refusal));
+        let failed = Verdict::Repeat(RequestStatus::Failed(refusal));
         assert_eq!(shop.reserve(ask).await, failed);
         shop.release(&shop.ask(9, 9, 5), refusal).await;
         assert_eq!(shop.free().await, [10], "it was never accepted");
@@ -64,8 +64,8 @@ pub async fn a_refusal_of_a_request_that_was_lost_is_entered(backend: &dyn Backe
         let facts = shop.stock.facts(shop.sku.no).await.unwrap().unwrap();
         assert_eq!((facts.left, facts.released_units), (10, 2));
         for (ask, reason) in [(ended, Refusal::Ended), (sold_out, Refusal::SoldOut)] {
-            assert_eq!(shop.standing(&ask).await, Some(Standing::Failed(reason)));
-            assert_eq!(shop.reserve(ask).await, Verdict::Repeat(Standing::Failed(reason)));
+            assert_eq!(shop.standing(&ask).await, Some(RequestStatus::Failed(reason)));
+            assert_eq!(shop.reserve(ask).await, Verdict::Repeat(RequestStatus::Failed(reason)));
         }
     }
 }
@@ -79,7 +79,7 @@ pub async fn the_first_answer_of_the_ledger_stays(backend: &dyn Backend) {
     shop.release(&sold, Refusal::Ended).await;
     shop.settle(&[failed]).await;
     assert_eq!(shop.standing(&sold).await, Some(ordered(&sold)));
-    assert_eq!(shop.standing(&failed).await, Some(Standing::Failed(Refusal::Ended)));
+    assert_eq!(shop.standing(&failed).await, Some(RequestStatus::Failed(Refusal::Ended)));
     let counts = shop.counts(0).await;
     assert_eq!((counts.available, counts.num_ordered, counts.num_failed), (8, 1, 1));
 }

@@ -1,8 +1,8 @@
 //! What a stock on Redis believes of what it was told: not for longer than it is so.
 
 use floodgate::domain::{Epoch, Phase};
-use floodgate::scripts::{BucketKeys, Outbox};
-use floodgate::stock::{Condition, Error, LoaderToken};
+use floodgate::redis::scripts::{BucketKeys, OutboxArgs};
+use floodgate::stock::{BucketHealth, Error, LoaderToken};
 use redis::{Client, Connection};
 
 use super::{OPENING, Shop, SingleRedis};
@@ -19,7 +19,7 @@ fn keys(shop: &Shop) -> BucketKeys {
 #[test]
 fn a_batch_of_which_a_part_was_accepted_has_no_certain_end() {
     run(async {
-        let backend = SingleRedis::fresh(Outbox::None);
+        let backend = SingleRedis::fresh(OutboxArgs::None);
         let shop = Shop::open(&backend, ANY, 10, 1).await;
         let (first, mut second) = (shop.ask(1, 1, 1), shop.ask(2, 2, 1));
         second.epoch = Epoch(2);
@@ -39,7 +39,7 @@ fn a_batch_of_which_a_part_was_accepted_has_no_certain_end() {
 #[test]
 fn a_bucket_that_is_not_ready_ends_what_was_known() {
     run(async {
-        let backend = SingleRedis::fresh(Outbox::None);
+        let backend = SingleRedis::fresh(OutboxArgs::None);
         let here = Shop::open(&backend, ONE, 1, 1).await;
         let there = here.elsewhere(&backend).await;
         let mut redis = connect(&backend);
@@ -52,14 +52,14 @@ fn a_bucket_that_is_not_ready_ends_what_was_known() {
         there.refresh().await;
         assert!(there.is_sold_out() && !may_know());
         redis::Cmd::hset(&bucket, "server", "another").query::<()>(&mut redis).unwrap();
-        assert!(matches!(look().await, Ok(Condition::Distrusted { .. })));
+        assert!(matches!(look().await, Ok(BucketHealth::Distrusted { .. })));
         assert!(!there.is_sold_out() && may_know());
 
         here.load(LoaderToken(2), 0, Vec::new(), Vec::new()).await;
         there.refresh().await;
         assert!(there.is_sold_out() && !may_know());
         let _loading = here.stock.load(here.sku.clone(), 0, LoaderToken(3)).await.unwrap();
-        assert_eq!(look().await, Ok(Condition::Missing));
+        assert_eq!(look().await, Ok(BucketHealth::Missing));
         assert!(!there.is_sold_out() && may_know());
     });
 }

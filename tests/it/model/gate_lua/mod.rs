@@ -9,8 +9,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use floodgate::domain::{OrderIntent, Policy, RequestId};
-use floodgate::scripts::record::Record;
-use floodgate::scripts::{Entries, Outbox, intent};
+use floodgate::redis::scripts::record::RequestRecord;
+use floodgate::redis::scripts::{EntryLimits, OutboxArgs, intent};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use redis::from_redis_value;
@@ -34,17 +34,17 @@ fn policies() -> impl Strategy<Value = Policy> {
 }
 
 /// Every kind; some are full soon.
-fn outboxes() -> impl Strategy<Value = Outbox> {
+fn outboxes() -> impl Strategy<Value = OutboxArgs> {
     let entries = (1..6_usize, prop_oneof![Just(4_u64), Just(1_000)])
-        .prop_map(|(envelope_max, entries_max)| Entries { envelope_max, entries_max });
+        .prop_map(|(envelope_max, entries_max)| EntryLimits { envelope_max, entries_max });
     prop_oneof![
-        Just(Outbox::None),
-        entries.clone().prop_map(Outbox::List),
-        entries.prop_map(Outbox::Stream),
+        Just(OutboxArgs::None),
+        entries.clone().prop_map(OutboxArgs::List),
+        entries.prop_map(OutboxArgs::Stream),
     ]
 }
 
-fn sequences() -> impl Strategy<Value = (Policy, Outbox, u32, Vec<Operation>)> {
+fn sequences() -> impl Strategy<Value = (Policy, OutboxArgs, u32, Vec<Operation>)> {
     let operations = prop::collection::vec(operations::operations(), NUM_OPERATIONS);
     (policies(), outboxes(), 0..40_u32, operations)
 }
@@ -110,7 +110,7 @@ fn agree_on_rows(
         buyers.extend(from_redis_value::<Vec<(u64, u64)>>(rows).unwrap());
     }
     for (request, packed) in &requests {
-        let record = Record::unpack(packed).unwrap();
+        let record = RequestRecord::unpack(packed).unwrap();
         let row = (record.quantity, record.placed_at_ms, record.standing());
         let request = RequestId::new(*request).unwrap();
         prop_assert_eq!(book.standing(request, Some(record.buyer)), Some(row));
@@ -150,7 +150,7 @@ fn agree_on_intents(
     let mut queued: Vec<_> = queued.into_iter().map(Result::unwrap).collect();
     queued.sort_by_key(|(request, _)| *request);
     let records: Vec<_> =
-        intents.iter().map(|intent| (intent.request, Record::queued(intent))).collect();
+        intents.iter().map(|intent| (intent.request, RequestRecord::queued(intent))).collect();
     prop_assert_eq!(queued, records);
 
     let rows = wire.cmd(&["HVALS", &shop.buckets[bucket].unsettled()]);
@@ -158,7 +158,7 @@ fn agree_on_intents(
     let mut kept: Vec<OrderIntent> =
         rows.iter().map(|packed| intent::unpack(packed).unwrap()).collect();
     kept.sort_by_key(|intent| intent.request);
-    if shop.outbox == Outbox::None {
+    if shop.outbox == OutboxArgs::None {
         prop_assert_eq!(kept, intents);
         return Ok(());
     }

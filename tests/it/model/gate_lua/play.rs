@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use floodgate::domain::{
     Book, BucketNo, BuyerId, Counting, Epoch, Loan, Order, OrderIntent, OrderState, Phase, Policy,
-    Refusal, RequestId, Reservation, Standing, Verdict,
+    Refusal, RequestId, RequestStatus, Reservation, Verdict,
 };
-use floodgate::scripts::{Left, Outbox};
+use floodgate::redis::scripts::{BucketLevel, OutboxArgs};
 use proptest::sample::Index;
 
 use super::operations::{FIRST_ID, Operation};
@@ -79,7 +79,7 @@ impl<'a> Play<'a> {
     fn step(&mut self, bucket: usize, asked: Asked) {
         let counts = self.books[bucket].snapshot();
         let changes = self.changes[bucket];
-        let left = Left { stock: counts.available, lent: counts.lent_units, changes };
+        let left = BucketLevel { stock: counts.available, lent: counts.lent_units, changes };
         self.steps.push(Step { bucket, asked, left });
     }
 
@@ -114,14 +114,14 @@ impl<'a> Play<'a> {
         }
         self.changes[bucket] += u64::from(!intents.is_empty());
         self.entries[bucket].extend(intents.chunks(envelope_max).map(<[OrderIntent]>::to_vec));
-        self.step(bucket, Asked::Reserve(batch, verdicts));
+        self.step(bucket, Asked::ReserveBatch(batch, verdicts));
     }
 
     /// Intents of one entry, and how many more may wait.
     fn room(&self, bucket: usize) -> (usize, usize) {
         match self.shop.outbox {
-            Outbox::None => (1, usize::MAX),
-            Outbox::List(entries) | Outbox::Stream(entries) => {
+            OutboxArgs::None => (1, usize::MAX),
+            OutboxArgs::List(entries) | OutboxArgs::Stream(entries) => {
                 let most = usize::try_from(entries.entries_max).unwrap();
                 let free = most - self.entries[bucket].len();
                 (entries.envelope_max, free * entries.envelope_max)
@@ -165,7 +165,7 @@ impl<'a> Play<'a> {
         for ask in &asks {
             let book = &mut self.books[bucket];
             let standing = book.standing(ask.request, None).map(|(.., standing)| standing);
-            news.push(standing == Some(Standing::Queued));
+            news.push(standing == Some(RequestStatus::Queued));
             book.release(ask.request, reason);
         }
         self.changes[bucket] += u64::from(news.contains(&true));
@@ -200,7 +200,7 @@ impl<'a> Play<'a> {
         let pair = (Epoch(current.0.0 + shift), phase);
         self.books[bucket].turn(phase, pair.0);
         self.openings[bucket] = current.max(pair);
-        self.step(bucket, Asked::Turn(phase, pair.0, pair >= current));
+        self.step(bucket, Asked::SetPhase(phase, pair.0, pair >= current));
     }
 
     /// The opening and phase that a bucket is at.
@@ -213,7 +213,7 @@ impl<'a> Play<'a> {
         let book = &self.books[bucket];
         let is_live = move |accepted: &&Accepted| {
             let standing = book.standing(accepted.ask.request, None);
-            accepted.holds && !matches!(standing, Some((.., Standing::Failed(_))))
+            accepted.holds && !matches!(standing, Some((.., RequestStatus::Failed(_))))
         };
         self.accepted[bucket]
             .iter()

@@ -1,8 +1,10 @@
 //! Steps of a sequence: a call of a script, what books said, and what the script answered.
 
 use floodgate::domain::{BucketNo, Epoch, Loan, Order, Phase, Reservation, Verdict};
-use floodgate::scripts::settle::{Noted, Refused};
-use floodgate::scripts::{Borrow, Call, ClearLoan, Left, Lend, Release, Reserve, Settle, Turn};
+use floodgate::redis::scripts::settle::{RefusedRequest, SettleOutcome};
+use floodgate::redis::scripts::{
+    Borrow, BucketLevel, ClearLoan, Lend, Release, ReserveBatch, ScriptCall, SetPhase, Settle,
+};
 use redis::Value;
 
 use crate::lua::rig::Shop;
@@ -10,14 +12,14 @@ use crate::lua::rig::Shop;
 /// What is asked of the scripts, with what the books said.
 #[derive(Debug)]
 pub enum Asked {
-    Reserve(Vec<Reservation>, Vec<Verdict>),
+    ReserveBatch(Vec<Reservation>, Vec<Verdict>),
     /// The second: which of them were news.
     Settle(Vec<Order>, Vec<bool>),
-    Release(Vec<Refused>, Vec<bool>),
+    Release(Vec<RefusedRequest>, Vec<bool>),
     Lend(u32, Option<Loan>),
     Borrow(Loan, u32),
     ClearLoan(Loan),
-    Turn(Phase, Epoch, bool),
+    SetPhase(Phase, Epoch, bool),
 }
 
 /// One step.
@@ -26,17 +28,17 @@ pub struct Step {
     pub bucket: usize,
     pub asked: Asked,
     /// What the bucket has after it.
-    pub left: Left,
+    pub left: BucketLevel,
 }
 
 /// An answer, of books or of scripts.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Said {
-    Verdicts(Vec<Verdict>, Left),
-    News(Vec<bool>, Left),
-    Loan(Option<Loan>, Left),
-    Added(u32, Left),
-    Left(Left),
+    Verdicts(Vec<Verdict>, BucketLevel),
+    News(Vec<bool>, BucketLevel),
+    Loan(Option<Loan>, BucketLevel),
+    Added(u32, BucketLevel),
+    BucketLevel(BucketLevel),
     Turned(bool),
 }
 
@@ -45,39 +47,42 @@ impl Step {
         Doors { shop, bucket: self.bucket }
     }
 
-    pub fn call(&self, shop: &Shop) -> Call {
+    pub fn call(&self, shop: &Shop) -> ScriptCall {
         let doors = self.doors(shop);
         match &self.asked {
-            Asked::Reserve(batch, _) => doors.reserve(batch).call(),
+            Asked::ReserveBatch(batch, _) => doors.reserve(batch).call(),
             Asked::Settle(orders, _) => doors.settle(orders).call(),
             Asked::Release(refused, _) => doors.release(refused).call(),
             Asked::Lend(want, _) => doors.lend(*want).call(),
             Asked::Borrow(loan, _) => doors.borrow(*loan).call(),
             Asked::ClearLoan(loan) => doors.clear_loan(*loan).call(),
-            Asked::Turn(phase, epoch, _) => doors.turn(*phase, *epoch).call(),
+            Asked::SetPhase(phase, epoch, _) => doors.turn(*phase, *epoch).call(),
         }
     }
 
     /// What the books said.
     pub fn said(&self) -> Said {
         match &self.asked {
-            Asked::Reserve(_, verdicts) => Said::Verdicts(verdicts.clone(), self.left),
+            Asked::ReserveBatch(_, verdicts) => Said::Verdicts(verdicts.clone(), self.left),
             Asked::Settle(_, news) | Asked::Release(_, news) => Said::News(news.clone(), self.left),
             Asked::Lend(_, loan) => Said::Loan(*loan, self.left),
             Asked::Borrow(_, added) => Said::Added(*added, self.left),
-            Asked::ClearLoan(_) => Said::Left(self.left),
-            Asked::Turn(.., turned) => Said::Turned(*turned),
+            Asked::ClearLoan(_) => Said::BucketLevel(self.left),
+            Asked::SetPhase(.., turned) => Said::Turned(*turned),
         }
     }
 
     /// What the scripts said.
     pub fn answer(&self, shop: &Shop, answer: Value) -> Said {
         let doors = self.doors(shop);
-        let news = |items: Vec<Noted>| -> Vec<bool> {
-            items.iter().map(|noted| matches!(noted, Noted::Now | Noted::Adopted)).collect()
+        let news = |items: Vec<SettleOutcome>| -> Vec<bool> {
+            items
+                .iter()
+                .map(|noted| matches!(noted, SettleOutcome::Now | SettleOutcome::Adopted))
+                .collect()
         };
         match &self.asked {
-            Asked::Reserve(batch, _) => {
+            Asked::ReserveBatch(batch, _) => {
                 let decided = doors.reserve(batch).parse(answer).unwrap();
                 Said::Verdicts(decided.verdicts, decided.left)
             }
@@ -97,8 +102,10 @@ impl Step {
                 let (added, left) = doors.borrow(*loan).parse(answer).unwrap();
                 Said::Added(added, left)
             }
-            Asked::ClearLoan(loan) => Said::Left(doors.clear_loan(*loan).parse(answer).unwrap().1),
-            Asked::Turn(phase, epoch, _) => {
+            Asked::ClearLoan(loan) => {
+                Said::BucketLevel(doors.clear_loan(*loan).parse(answer).unwrap().1)
+            }
+            Asked::SetPhase(phase, epoch, _) => {
                 Said::Turned(doors.turn(*phase, *epoch).parse(answer).unwrap())
             }
         }
@@ -116,7 +123,7 @@ impl<'a> Doors<'a> {
         BucketNo(u16::from(self.bucket == 0))
     }
 
-    fn reserve(&self, batch: &'a [Reservation]) -> Reserve<'a> {
+    fn reserve(&self, batch: &'a [Reservation]) -> ReserveBatch<'a> {
         self.shop.reserving(self.bucket, batch)
     }
 
@@ -125,7 +132,7 @@ impl<'a> Doors<'a> {
         Settle { keys, fence, policy: self.shop.sku.policy, orders }
     }
 
-    fn release(&self, refused: &'a [Refused]) -> Release<'a> {
+    fn release(&self, refused: &'a [RefusedRequest]) -> Release<'a> {
         let (keys, fence) = (&self.shop.buckets[self.bucket], &self.shop.fence);
         Release { keys, fence, policy: self.shop.sku.policy, refused }
     }
@@ -145,8 +152,8 @@ impl<'a> Doors<'a> {
         ClearLoan { keys, fence, to: self.other(), no: loan.no }
     }
 
-    fn turn(&self, phase: Phase, epoch: Epoch) -> Turn<'a> {
+    fn turn(&self, phase: Phase, epoch: Epoch) -> SetPhase<'a> {
         let (keys, fence) = (&self.shop.buckets[self.bucket], &self.shop.fence);
-        Turn { keys, fence, epoch, phase }
+        SetPhase { keys, fence, epoch, phase }
     }
 }

@@ -15,8 +15,8 @@ use tokio::sync::Notify;
 
 use floodgate::broker::topology::Topology;
 use floodgate::broker::{
-    Acks, Delivery, Depth, Error, Headers, Message, Outgoing, Publisher, Reach, Sent, Source,
-    Subscriber, Subscription,
+    Acknowledger, BrokerStatus, Delivery, Error, Headers, Message, PublishChannel, PublishOutcome,
+    Publisher, QueueDepth, Source, Subscriber, Subscription,
 };
 
 mod state;
@@ -89,10 +89,10 @@ impl MemoryBroker {
     }
 
     /// It goes away, or comes to accept nothing, or comes back. Going away ends subscriptions.
-    pub fn set_reach(&self, reach: Reach) {
+    pub fn set_reach(&self, reach: BrokerStatus) {
         self.shared.change(|state| {
             state.reach = reach;
-            if reach == Reach::Down {
+            if reach == BrokerStatus::Down {
                 state.end_all("the connection was lost");
             }
         });
@@ -139,19 +139,19 @@ impl MemoryBroker {
             return unavailable("the connections of this process are closed");
         }
         match self.shared.state.lock().reach {
-            Reach::Down => unavailable("nobody there"),
-            Reach::Up | Reach::Blocked => Ok(()),
+            BrokerStatus::Down => unavailable("nobody there"),
+            BrokerStatus::Up | BrokerStatus::Blocked => Ok(()),
         }
     }
 }
 
 #[async_trait]
 impl Publisher for MemoryBroker {
-    fn outgoing(&self, _window: usize) -> Box<dyn Outgoing> {
+    fn outgoing(&self, _window: usize) -> Box<dyn PublishChannel> {
         Box::new(MemoryOutgoing { broker: self.clone(), doubtful: false })
     }
 
-    fn reach(&self) -> Reach {
+    fn reach(&self) -> BrokerStatus {
         self.shared.state.lock().reach
     }
 
@@ -169,8 +169,8 @@ struct MemoryOutgoing {
 }
 
 #[async_trait]
-impl Outgoing for MemoryOutgoing {
-    async fn publish(&mut self, messages: Vec<Message>) -> Vec<Sent> {
+impl PublishChannel for MemoryOutgoing {
+    async fn publish(&mut self, messages: Vec<Message>) -> Vec<PublishOutcome> {
         let shared = self.broker.shared.clone();
         if std::mem::take(&mut self.doubtful) {
             shared.change(State::declare);
@@ -179,16 +179,16 @@ impl Outgoing for MemoryOutgoing {
         for message in messages {
             shared.until(|state| (!state.is_held).then_some(())).await;
             let result = match self.broker.check() {
-                Err(error) => Sent::NotSent { reason: error.to_string() },
+                Err(error) => PublishOutcome::NotSent { reason: error.to_string() },
                 Ok(()) => shared.change(|state| match state.reach {
-                    Reach::Up => state.publish(message),
-                    Reach::Blocked | Reach::Down => {
+                    BrokerStatus::Up => state.publish(message),
+                    BrokerStatus::Blocked | BrokerStatus::Down => {
                         let reason = "the broker accepts no messages".to_owned();
-                        Sent::NotSent { reason }
+                        PublishOutcome::NotSent { reason }
                     }
                 }),
             };
-            self.doubtful |= matches!(result, Sent::Refused { .. });
+            self.doubtful |= matches!(result, PublishOutcome::Refused { .. });
             results.push(result);
         }
         results
@@ -214,7 +214,7 @@ impl Subscriber for MemoryBroker {
         Ok(Box::new(MemorySubscription { shared: self.shared.clone(), id }))
     }
 
-    async fn depths(&self) -> Result<Vec<Depth>, Error> {
+    async fn depths(&self) -> Result<Vec<QueueDepth>, Error> {
         self.check()?;
         Ok(self.shared.state.lock().depths())
     }
@@ -237,7 +237,7 @@ impl Subscription for MemorySubscription {
         self.shared.until(|state| state.next(self.id).transpose()).await.map_err(ended)
     }
 
-    fn acks(&self) -> Box<dyn Acks> {
+    fn acks(&self) -> Box<dyn Acknowledger> {
         Box::new(MemoryAcks { shared: self.shared.clone(), id: self.id })
     }
 }
@@ -254,7 +254,7 @@ struct MemoryAcks {
 }
 
 #[async_trait]
-impl Acks for MemoryAcks {
+impl Acknowledger for MemoryAcks {
     async fn up_to(&self, tag: u64) {
         self.shared.change(|state| state.acknowledge(self.id, tag, true));
     }

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 
 use floodgate::broker::topology::Topology;
-use floodgate::broker::{Delivery, Depth, Headers, Message, Reach, Route, Sent, Source};
+use floodgate::broker::{
+    BrokerStatus, Delivery, Headers, Message, PublishOutcome, QueueDepth, Route, Source,
+};
 
 /// One message in a queue.
 #[derive(Debug, Clone)]
@@ -36,7 +38,7 @@ pub(super) struct State {
     queues: BTreeMap<String, VecDeque<Stored>>,
     consumers: BTreeMap<u64, Consumer>,
     next_id: u64,
-    pub(super) reach: Reach,
+    pub(super) reach: BrokerStatus,
     /// Publishing waits while this is set.
     pub(super) is_held: bool,
     /// The next so many messages are not taken.
@@ -53,7 +55,7 @@ impl State {
             queues: BTreeMap::new(),
             consumers: BTreeMap::new(),
             next_id: 1,
-            reach: Reach::Up,
+            reach: BrokerStatus::Up,
             is_held: false,
             num_nacks: 0,
             num_lost_confirms: 0,
@@ -83,14 +85,14 @@ impl State {
         format!("{}{short}", self.topology.prefix())
     }
 
-    pub(super) fn publish(&mut self, message: Message) -> Sent {
+    pub(super) fn publish(&mut self, message: Message) -> PublishOutcome {
         let Some(address) = self.topology.address(message.route) else {
             let reason = format!("there is no queue for {:?}", message.route);
-            return Sent::Refused { reason };
+            return PublishOutcome::Refused { reason };
         };
         if self.num_nacks > 0 {
             self.num_nacks -= 1;
-            return Sent::Refused { reason: "the broker did not take it".to_owned() };
+            return PublishOutcome::Refused { reason: "the broker did not take it".to_owned() };
         }
         let queue = match message.route {
             Route::Orders(number) => self.topology.queue(Source::Orders(number)),
@@ -98,13 +100,13 @@ impl State {
         };
         let Message { headers, body, .. } = message;
         if !self.enqueue(queue, Stored { headers, key: address.key, body, num_before: 0 }) {
-            return Sent::Refused { reason: "no queue wants it".to_owned() };
+            return PublishOutcome::Refused { reason: "no queue wants it".to_owned() };
         }
         if self.num_lost_confirms > 0 {
             self.num_lost_confirms -= 1;
-            return Sent::Unknown { reason: "no confirmation came".to_owned() };
+            return PublishOutcome::Unknown { reason: "no confirmation came".to_owned() };
         }
-        Sent::Confirmed
+        PublishOutcome::Confirmed
     }
 
     /// Puts a message into its queue, if that is there.
@@ -216,12 +218,12 @@ impl State {
         }
     }
 
-    pub(super) fn depths(&self) -> Vec<Depth> {
+    pub(super) fn depths(&self) -> Vec<QueueDepth> {
         let depth = |name: String| {
             let ready = self.queues.get(&name).map_or(0, VecDeque::len);
             let consumes =
                 |consumer: &&Consumer| consumer.queue == name && consumer.ended.is_none();
-            Depth {
+            QueueDepth {
                 queue: self.topology.short(&name).to_owned(),
                 num_ready: ready as u64,
                 num_consumers: self.consumers.values().filter(consumes).count() as u64,

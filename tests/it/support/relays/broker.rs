@@ -4,9 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use floodgate::broker::{Error, Message, Outgoing, Publisher, Reach, Sent};
+use floodgate::broker::{BrokerStatus, Error, Message, PublishChannel, PublishOutcome, Publisher};
 use floodgate::domain::RequestId;
-use floodgate::messages::wire;
+use floodgate::messages::envelope;
 use parking_lot::Mutex;
 
 use super::mishaps::{Call, Mishaps, When};
@@ -14,7 +14,7 @@ use super::mishaps::{Call, Mishaps, When};
 /// How the broker is.
 #[derive(Debug)]
 struct State {
-    reach: Reach,
+    reach: BrokerStatus,
     /// Nothing is confirmed, nothing kept.
     is_deaf: bool,
     /// Says no to messages with these.
@@ -36,7 +36,7 @@ pub struct Queues(Mutex<State>);
 impl Default for Queues {
     fn default() -> Self {
         Self(Mutex::new(State {
-            reach: Reach::Up,
+            reach: BrokerStatus::Up,
             is_deaf: false,
             refused: HashSet::new(),
             unheard: HashSet::new(),
@@ -49,7 +49,7 @@ impl Default for Queues {
 }
 
 impl Queues {
-    pub fn set_reach(&self, reach: Reach) {
+    pub fn set_reach(&self, reach: BrokerStatus) {
         self.0.lock().reach = reach;
     }
 
@@ -82,7 +82,7 @@ impl Queues {
     pub fn kept(&self) -> HashMap<u64, usize> {
         let mut kept = HashMap::new();
         for message in &self.0.lock().kept {
-            for request in wire::requests_in(&message.body) {
+            for request in envelope::requests_in(&message.body) {
                 *kept.entry(request.get()).or_default() += 1;
             }
         }
@@ -101,22 +101,22 @@ impl Queues {
         self.0.lock().windows.clone()
     }
 
-    fn take(&self, message: Message) -> Sent {
+    fn take(&self, message: Message) -> PublishOutcome {
         let reason = || "on purpose".to_owned();
         let mut state = self.0.lock();
-        let requests = wire::requests_in(&message.body);
+        let requests = envelope::requests_in(&message.body);
         let is_among = |some: &HashSet<RequestId>| requests.iter().any(|id| some.contains(id));
-        if state.reach != Reach::Up {
-            Sent::NotSent { reason: reason() }
+        if state.reach != BrokerStatus::Up {
+            PublishOutcome::NotSent { reason: reason() }
         } else if state.is_deaf || is_among(&state.unheard) {
-            Sent::Unknown { reason: reason() }
+            PublishOutcome::Unknown { reason: reason() }
         } else if is_among(&state.refused) {
-            Sent::Refused { reason: reason() }
+            PublishOutcome::Refused { reason: reason() }
         } else {
             if !state.is_diverted {
                 state.kept.push(message);
             }
-            Sent::Confirmed
+            PublishOutcome::Confirmed
         }
     }
 }
@@ -129,8 +129,8 @@ pub struct FakeBroker {
 }
 
 #[async_trait]
-impl Outgoing for FakeBroker {
-    async fn publish(&mut self, messages: Vec<Message>) -> Vec<Sent> {
+impl PublishChannel for FakeBroker {
+    async fn publish(&mut self, messages: Vec<Message>) -> Vec<PublishOutcome> {
         self.mishaps.meet(Call::Publish, When::Before).await;
         {
             let mut state = self.queues.0.lock();
@@ -144,12 +144,12 @@ impl Outgoing for FakeBroker {
 
 #[async_trait]
 impl Publisher for FakeBroker {
-    fn outgoing(&self, window: usize) -> Box<dyn Outgoing> {
+    fn outgoing(&self, window: usize) -> Box<dyn PublishChannel> {
         self.queues.0.lock().windows.push(window);
         Box::new(self.clone())
     }
 
-    fn reach(&self) -> Reach {
+    fn reach(&self) -> BrokerStatus {
         self.queues.0.lock().reach
     }
 

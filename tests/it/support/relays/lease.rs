@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use floodgate::clock::SharedClock;
-use floodgate::lease::{Error, Hold, Lease};
+use floodgate::lease::{Error, Lease, LeaseGrant};
+use floodgate::runtime::clock::SharedClock;
 use parking_lot::Mutex;
 
 use super::mishaps::{Call, Mishaps, When};
@@ -24,7 +24,7 @@ pub struct FakeLease {
 
 #[async_trait]
 impl Lease for FakeLease {
-    async fn hold(&self, name: &str, holder: &str, ttl: Duration) -> Result<Hold, Error> {
+    async fn hold(&self, name: &str, holder: &str, ttl: Duration) -> Result<LeaseGrant, Error> {
         let failed = || Error { name: name.to_owned(), reason: "on purpose".to_owned() };
         if self.mishaps.meet(Call::Hold, When::Before).await.is_some() {
             return Err(failed());
@@ -33,11 +33,13 @@ impl Lease for FakeLease {
         let held = {
             let mut holders = self.holders.lock();
             match holders.get(name) {
-                Some((by, until)) if by != holder && now < *until => Hold::Taken { by: by.clone() },
+                Some((by, until)) if by != holder && now < *until => {
+                    LeaseGrant::Taken { by: by.clone() }
+                }
                 _ => {
                     let until = now + ttl;
                     holders.insert(name.to_owned(), (holder.to_owned(), until));
-                    Hold::Held { until }
+                    LeaseGrant::Held { until }
                 }
             }
         };

@@ -5,24 +5,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::Arbiter;
-use floodgate::actors::child::Address;
-use floodgate::actors::drill::Drill;
-use floodgate::actors::orphan_rescuer::RescuerParts;
-use floodgate::actors::outbox_relay::RelayParts;
+use floodgate::actors::orphan_rescuer::RescuerDeps;
+use floodgate::actors::outbox_relay::RelayDeps;
+use floodgate::actors::supervisor::supervised::Address;
 use floodgate::actors::supervisor::{ChildReport, ChildSpec, Supervisor};
-use floodgate::actors::{OrphanRescuer, RelayCrew, RelayDoor};
-use floodgate::catalog::Catalog;
-use floodgate::clock::{Clock, ManualClock, SharedClock};
+use floodgate::actors::{OrphanRescuer, RelayHandle, RelayPool};
 use floodgate::config::{Settings, Tier};
 use floodgate::domain::{
     BucketNo, Counting, Epoch, OrderIntent, Phase, RequestId, Reservation, Sale, Sku, SkuNo,
     TraceId,
 };
 use floodgate::messages::Quiet;
-use floodgate::metrics::Metrics;
-use floodgate::process::unique_name;
-use floodgate::scripts::intent;
-use floodgate::shutdown::Shutdown;
+use floodgate::observe::metrics::Metrics;
+use floodgate::redis::scripts::intent;
+use floodgate::runtime::clock::{Clock, ManualClock, SharedClock};
+use floodgate::runtime::fault_injection::FaultInjector;
+use floodgate::runtime::process::unique_name;
+use floodgate::runtime::shutdown::Shutdown;
+use floodgate::services::catalog::Catalog;
 use floodgate::stock::{BucketKey, LoaderToken, MemoryStock, Stock};
 use tokio::sync::oneshot;
 
@@ -62,10 +62,10 @@ pub struct Process {
     pub mishaps: Mishaps,
     /// How the names of its workers begin.
     pub name: Arc<str>,
-    pub door: RelayDoor,
+    pub door: RelayHandle,
     pub metrics: Arc<Metrics>,
     pub supervisor: Supervisor,
-    crew: Option<RelayCrew>,
+    crew: Option<RelayPool>,
     rescuer: Option<Address<OrphanRescuer>>,
     shutdown: Shutdown,
     drill: f64,
@@ -78,7 +78,7 @@ impl World {
         settings.supervisor.restarts_max = 100_000;
         // Real time: how often workers announce themselves. Heartbeats end by the test's clock.
         settings.relay.heartbeat_ttl_ms = 60;
-        settings.keeper.rescue_every_ms = 10;
+        settings.maintenance.rescue_every_ms = 10;
         settings.relay.workers = 2;
         settings.amqp.reconnect_min_ms = 1;
         settings.amqp.reconnect_max_ms = 4;
@@ -155,7 +155,7 @@ impl World {
         Process {
             mishaps: Mishaps::default(),
             name: unique_name(),
-            door: RelayDoor::default(),
+            door: RelayHandle::default(),
             metrics: Arc::new(Metrics::new()),
             supervisor,
             crew: None,
@@ -189,7 +189,7 @@ impl World {
         before(&mut process);
         let retry = |ms| Duration::from_millis(ms);
         let amqp = &self.settings.amqp;
-        let parts = RelayParts {
+        let parts = RelayDeps {
             outbox: self.outbox(&process.mishaps),
             publisher: self.broker(&process.mishaps),
             catalog: self.catalog.clone(),
@@ -202,8 +202,8 @@ impl World {
             clock: self.shared_clock(),
             metrics: process.metrics.clone(),
         };
-        let drill = Drill::new(process.drill);
-        let crew = RelayCrew::start(&parts, &process.supervisor, &Arbiter::current(), drill);
+        let drill = FaultInjector::new(process.drill);
+        let crew = RelayPool::start(&parts, &process.supervisor, &Arbiter::current(), drill);
         process.crew = Some(crew);
         process
     }
@@ -218,10 +218,10 @@ impl World {
         let mut process = self.process();
         before(&mut process);
         let mishaps = &process.mishaps;
-        let parts = RescuerParts {
+        let parts = RescuerDeps {
             outbox: self.outbox(mishaps),
             catalog: self.catalog.clone(),
-            every: Duration::from_millis(self.settings.keeper.rescue_every_ms),
+            every: Duration::from_millis(self.settings.maintenance.rescue_every_ms),
             clock: self.shared_clock(),
             metrics: process.metrics.clone(),
         };
@@ -230,7 +230,7 @@ impl World {
             kind: "orphan_rescuer",
             arbiter: Arbiter::current(),
             mailbox: 16,
-            drill: Drill::default(),
+            drill: FaultInjector::default(),
             factory: Arc::new(move |life| OrphanRescuer::new(life, parts.clone())),
         }));
         process
@@ -262,7 +262,7 @@ impl World {
         let dead = self.store.dead();
         let is_dead = |request: &u64| {
             dead.iter().any(|letter| {
-                let requests = floodgate::messages::wire::requests_in(&letter.bytes);
+                let requests = floodgate::messages::envelope::requests_in(&letter.bytes);
                 requests.iter().any(|id| id.get() == *request)
             })
         };

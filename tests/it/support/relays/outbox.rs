@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use floodgate::clock::SharedClock;
 use floodgate::domain::RequestId;
-use floodgate::messages::wire;
+use floodgate::messages::envelope;
 use floodgate::outbox::{
-    DeadEntry, Ended, Entry, Error, Found, Letter, Outbox, PerBucket, Place, Standing,
+    DeadEntry, EndedEntry, EntryPlace, Error, FoundEntry, GivenUpEntry, Outbox, OutboxEntry,
+    OutboxStatus, PerBucket,
 };
+use floodgate::runtime::clock::SharedClock;
 use floodgate::stock::BucketKey;
 use parking_lot::Mutex;
 
@@ -19,8 +20,8 @@ use super::mishaps::{Call, Mishap, Mishaps, When};
 
 #[derive(Debug, Default)]
 struct Bucket {
-    waiting: VecDeque<Entry>,
-    claimed: BTreeMap<String, Vec<Entry>>,
+    waiting: VecDeque<OutboxEntry>,
+    claimed: BTreeMap<String, Vec<OutboxEntry>>,
     dead: Vec<DeadEntry>,
 }
 
@@ -53,7 +54,7 @@ impl Store {
         let mut buckets = self.buckets.lock();
         let bucket = buckets.entry(bucket).or_default();
         let id = fastrand::u64(..).to_be_bytes();
-        bucket.waiting.push_back(Entry { id: Box::new(id), bytes });
+        bucket.waiting.push_back(OutboxEntry { id: Box::new(id), bytes });
     }
 
     /// Moves what waits to a worker.
@@ -135,8 +136,8 @@ fn failed(mishap: Mishap, doing: &'static str) -> Error {
 }
 
 impl Bucket {
-    fn acknowledge(&mut self, worker: &str, ended: &Ended) -> bool {
-        let is_it = |entry: &Entry| entry.id == ended.id;
+    fn acknowledge(&mut self, worker: &str, ended: &EndedEntry) -> bool {
+        let is_it = |entry: &OutboxEntry| entry.id == ended.id;
         let own = self.claimed.entry(worker.to_owned()).or_default();
         let found = if let Some(at) = own.iter().position(is_it) {
             Some(own.remove(at))
@@ -146,7 +147,7 @@ impl Bucket {
             None
         };
         if let (Some(entry), Some(letter)) = (&found, &ended.letter) {
-            let Letter { bytes, reason, attempts } = letter.clone();
+            let GivenUpEntry { bytes, reason, attempts } = letter.clone();
             let id = entry.id.clone();
             self.dead.push(DeadEntry { id, bytes, reason, attempts, dead_at_ms: 0 });
         }
@@ -176,10 +177,10 @@ impl FakeOutbox {
         work(self.store.buckets.lock().entry(key).or_default())
     }
 
-    fn claim_one(&self, worker: &str, key: BucketKey, max: usize) -> Vec<Entry> {
+    fn claim_one(&self, worker: &str, key: BucketKey, max: usize) -> Vec<OutboxEntry> {
         self.with(key, |bucket| {
             let num = max.min(bucket.waiting.len());
-            let taken: Vec<Entry> = bucket.waiting.drain(..num).collect();
+            let taken: Vec<OutboxEntry> = bucket.waiting.drain(..num).collect();
             if !taken.is_empty() {
                 let claimed = bucket.claimed.entry(worker.to_owned()).or_default();
                 claimed.extend(taken.iter().cloned());
@@ -197,8 +198,8 @@ fn all_failed<T>(buckets: impl Iterator<Item = BucketKey>, error: &Error) -> Per
 }
 
 /// When the oldest of these entries was accepted.
-fn oldest<'a>(entries: impl Iterator<Item = &'a Entry>) -> Option<i64> {
-    let intents = entries.flat_map(|entry| wire::intents_in(&entry.bytes));
+fn oldest<'a>(entries: impl Iterator<Item = &'a OutboxEntry>) -> Option<i64> {
+    let intents = entries.flat_map(|entry| envelope::intents_in(&entry.bytes));
     intents.map(|intent| intent.placed_at_ms).min()
 }
 
@@ -228,12 +229,12 @@ impl Outbox for FakeOutbox {
         worker: &str,
         predecessors: &[String],
         buckets: &[BucketKey],
-    ) -> PerBucket<Vec<Entry>> {
+    ) -> PerBucket<Vec<OutboxEntry>> {
         let taken = self
             .call(Call::TakeOver, "taking over", || {
                 let take = |bucket: &mut Bucket| {
                     let lists = predecessors.iter().filter_map(|name| bucket.claimed.remove(name));
-                    let taken: Vec<Entry> = lists.flatten().collect();
+                    let taken: Vec<OutboxEntry> = lists.flatten().collect();
                     let own = bucket.claimed.entry(worker.to_owned()).or_default();
                     own.extend(taken);
                     own.clone()
@@ -245,7 +246,11 @@ impl Outbox for FakeOutbox {
         taken.unwrap_or_else(|error| all_failed(buckets.iter().copied(), &error))
     }
 
-    async fn claim(&self, worker: &str, buckets: &[(BucketKey, usize)]) -> PerBucket<Vec<Entry>> {
+    async fn claim(
+        &self,
+        worker: &str,
+        buckets: &[(BucketKey, usize)],
+    ) -> PerBucket<Vec<OutboxEntry>> {
         {
             let mut facts = self.store.facts.lock();
             facts.claims += 1;
@@ -262,7 +267,11 @@ impl Outbox for FakeOutbox {
         claimed.unwrap_or_else(|error| all_failed(buckets.iter().map(|(key, _)| *key), &error))
     }
 
-    async fn acknowledge(&self, worker: &str, ended: &[(BucketKey, Vec<Ended>)]) -> PerBucket<()> {
+    async fn acknowledge(
+        &self,
+        worker: &str,
+        ended: &[(BucketKey, Vec<EndedEntry>)],
+    ) -> PerBucket<()> {
         let acknowledged = self
             .call(Call::Acknowledge, "acknowledging", || {
                 for (key, ended) in ended {
@@ -282,7 +291,8 @@ impl Outbox for FakeOutbox {
         self.call(Call::Reclaim, "reclaiming", || {
             self.with(bucket, |bucket| {
                 let lists = workers.iter().rev().filter_map(|name| bucket.claimed.remove(name));
-                let entries: Vec<Entry> = lists.flat_map(|list| list.into_iter().rev()).collect();
+                let entries: Vec<OutboxEntry> =
+                    lists.flat_map(|list| list.into_iter().rev()).collect();
                 let num = entries.len() as u64;
                 for entry in entries {
                     bucket.waiting.push_front(entry);
@@ -293,12 +303,12 @@ impl Outbox for FakeOutbox {
         .await
     }
 
-    async fn standing(&self, bucket: BucketKey) -> Answer<Standing> {
+    async fn standing(&self, bucket: BucketKey) -> Answer<OutboxStatus> {
         if self.store.damaged.lock().contains(&bucket) {
             return Err(Error::Damaged { what: "on purpose".to_owned() });
         }
         self.call(Call::Standing, "a look", || {
-            self.with(bucket, |bucket| Standing {
+            self.with(bucket, |bucket| OutboxStatus {
                 num_waiting: bucket.waiting.len() as u64,
                 oldest_waiting_ms: oldest(bucket.waiting.iter()),
                 in_hand: bucket
@@ -313,12 +323,12 @@ impl Outbox for FakeOutbox {
         .await
     }
 
-    async fn find(&self, bucket: BucketKey, request: RequestId) -> Answer<Option<Found>> {
+    async fn find(&self, bucket: BucketKey, request: RequestId) -> Answer<Option<FoundEntry>> {
         let buckets = self.store.buckets.lock();
         let waiting = buckets.get(&bucket).into_iter().flat_map(|bucket| &bucket.waiting);
-        let mut intents = waiting.flat_map(|entry| wire::intents_in(&entry.bytes));
+        let mut intents = waiting.flat_map(|entry| envelope::intents_in(&entry.bytes));
         let found = intents.find(|intent| intent.request == request);
-        Ok(found.map(|intent| Found { place: Place::Waiting, trace: intent.trace }))
+        Ok(found.map(|intent| FoundEntry { place: EntryPlace::Waiting, trace: intent.trace }))
     }
 
     async fn dead(&self, bucket: BucketKey, max: usize) -> Answer<Vec<DeadEntry>> {

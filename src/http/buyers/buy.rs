@@ -1,0 +1,241 @@
+//! Flow step 1/12: buyer -> gate handle.
+//!
+//! The checks stand in the order of their cost: credentials, sale, body, SKU, quantity, request id,
+//! what this process can refuse by itself; only then is a gate asked. Sold out, which most of the
+//! crowd will read, gets this far without a wait, a log line or a look at another process.
+//!
+//! On death: whoever did not get an answer asks again with the same request id. May repeat: all of
+//! it; a request that was accepted before gets its first answer again.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use actix_web::http::header::{CACHE_CONTROL, HeaderValue, LOCATION, RETRY_AFTER};
+use actix_web::{HttpRequest, HttpResponse, web};
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use super::meter::BuyOutcome;
+use super::views::{OrderView, RequestView, rfc3339};
+use crate::domain::{BucketNo, BuyerId, Phase, Refusal, RequestId, Reservation, Sku};
+use crate::http::buyers::request_tokens::RequestTokens;
+use crate::http::middleware::body;
+use crate::http::middleware::problem::{IDEMPOTENT_REPLAYED, Problem, ProblemCode};
+use crate::http::middleware::trace_context::{TRACEPARENT, TraceContext};
+use crate::http::state::HttpState;
+use crate::messages::BuyAnswer;
+use crate::services::catalog::CatalogSale;
+
+/// A wish to buy.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PurchaseRequest<'b> {
+    /// What.
+    #[serde(borrow)]
+    #[schema(value_type = String)]
+    sku_id: Cow<'b, str>,
+    /// Units, from 1 to the SKU's `max_quantity`.
+    #[schema(minimum = 1)]
+    quantity: u32,
+    /// From `POST /v1/sales/{sale_id}/request-ids`; may be left out for `one_per_buyer`.
+    #[serde(borrow, default)]
+    #[schema(value_type = Option<String>)]
+    request_id: Option<Cow<'b, str>>,
+}
+
+/// A wish whose sender, sale, SKU and request id were checked.
+struct CheckedPurchase<'b> {
+    listed: Arc<CatalogSale>,
+    sku: Arc<Sku>,
+    buyer: BuyerId,
+    request: RequestId,
+    /// The request id as the buyer wrote it.
+    written: Option<Cow<'b, str>>,
+}
+
+/// Buys.
+#[utoipa::path(
+    post, path = "/v1/buy/{path_id}", tag = "buyers",
+    params(("path_id" = String, Path, description = "the sale's id")),
+    request_body = PurchaseRequest<'_>,
+    responses(
+        (status = 200, description = "in the ledger", body = RequestView),
+        (status = 202, description = "`queued`, or `unknown`: ask again", body = RequestView),
+    ),
+)]
+pub async fn buy(
+    request: HttpRequest,
+    payload: web::Payload,
+    state: web::Data<HttpState>,
+) -> HttpResponse {
+    let started = state.deps.clock.now();
+    let trace = TraceContext::of(request.headers());
+    let (answer, bought) = match decide(&request, payload, &state, &trace).await {
+        Ok(said) => said,
+        Err(problem) => (problem.respond(&trace), BuyOutcome::Problem(problem.code())),
+    };
+    let took = state.deps.clock.now().duration_since(started);
+    state.buy_meter.note(bought, answer.status().as_u16(), took);
+    answer
+}
+
+async fn decide(
+    request: &HttpRequest,
+    payload: web::Payload,
+    state: &HttpState,
+    trace: &TraceContext,
+) -> Result<(HttpResponse, BuyOutcome), Problem> {
+    let deps = &state.deps;
+    let now_ms = deps.clock.wall_ms();
+    let buyer = state.buyer_auth.buyer(request.headers(), now_ms)?;
+    let path_id = request.match_info().query("path_id");
+    let listed = deps.catalog.sale(path_id).ok_or(ProblemCode::UnknownSku)?;
+    let bytes = body::read(payload, state.settings.http.body_max_bytes).await?;
+    let wish: PurchaseRequest<'_> = body::parse(request.headers(), &bytes)?;
+    let sku = Arc::clone(listed.sku(&wish.sku_id).ok_or(ProblemCode::UnknownSku)?);
+    check_quantity(wish.quantity, &sku)?;
+    let bucket = BucketNo::home_of(buyer, sku.buckets);
+    let number = identify(state, &wish, &listed, &sku, buyer, now_ms).await?;
+    let ask = Reservation {
+        request: number,
+        sku: sku.no,
+        bucket,
+        epoch: listed.sale.epoch,
+        buyer,
+        quantity: wish.quantity,
+        asked_at_ms: now_ms,
+        trace: trace.trace,
+    };
+    let refusal = deps.gates.refuse(&listed, &ask, now_ms).await?;
+    let checked = CheckedPurchase { listed, sku, buyer, request: number, written: wish.request_id };
+    match refusal {
+        Some(refusal) => Err(checked.refused(state, &refusal)),
+        None => checked.answered(state, deps.gates.buy(ask).await, trace),
+    }
+}
+
+fn check_quantity(quantity: u32, sku: &Sku) -> Result<(), Problem> {
+    let max = sku.policy.max_quantity();
+    if (1..=max).contains(&quantity) {
+        return Ok(());
+    }
+    Err(Problem::invalid(format!("quantity must be from 1 to {max}")))
+}
+
+/// The number of the request. An id that has expired still gets its first answer again, as long as
+/// its bucket remembers it.
+async fn identify(
+    state: &HttpState,
+    wish: &PurchaseRequest<'_>,
+    listed: &CatalogSale,
+    sku: &Arc<Sku>,
+    buyer: BuyerId,
+    now_ms: i64,
+) -> Result<RequestId, Problem> {
+    let (deps, sale) = (&state.deps, &listed.sale.id);
+    let derives = sku.policy.derives_request_id();
+    let Some(written) = &wish.request_id else {
+        if derives {
+            return Ok(state.tokens.derive(sale, sku.no, buyer));
+        }
+        let path = "POST /v1/sales/{sale_id}/request-ids";
+        return Err(Problem::invalid(format!("request_id is missing; get one from {path}")));
+    };
+    let id = RequestTokens::read(written).ok_or(ProblemCode::RequestIdInvalid)?;
+    if !state.tokens.verify(&id, sale, sku.no, buyer) {
+        return Err(ProblemCode::RequestIdInvalid.into());
+    }
+    let lives = if derives {
+        id.number == state.tokens.derive(sale, sku.no, buyer)
+    } else {
+        now_ms < state.tokens.expires_at_ms(id.number)
+            || deps.gates.standing(sku, id.number, buyer).await?.is_some()
+    };
+    if lives { Ok(id.number) } else { Err(ProblemCode::RequestIdInvalid.into()) }
+}
+
+impl CheckedPurchase<'_> {
+    /// The request id as its owner reads it.
+    fn shown(&self, state: &HttpState) -> String {
+        if let Some(written) = &self.written {
+            return written.clone().into_owned();
+        }
+        state.tokens.show(self.request, &self.listed.sale.id, self.sku.no, self.buyer)
+    }
+
+    fn refused(&self, state: &HttpState, refusal: &Refusal) -> Problem {
+        let problem = Problem::from(ProblemCode::from(refusal));
+        let sale = &self.listed.sale;
+        match *refusal {
+            Refusal::AlreadyPurchased { first } => {
+                let id = state.tokens.show(first, &sale.id, self.sku.no, self.buyer);
+                problem.with("request_id", id)
+            }
+            Refusal::QuotaExceeded { owned, limit } => {
+                problem.with("owned", owned).with("limit", limit)
+            }
+            Refusal::NotStarted => {
+                let problem = problem.with("starts_at", rfc3339(sale.starts_at_ms));
+                if sale.phase == Phase::Paused {
+                    return problem.with_detail("The sale is paused.");
+                }
+                problem
+            }
+            Refusal::SoldOut | Refusal::RequestIdReused | Refusal::Ended | Refusal::Discarded => {
+                problem
+            }
+        }
+    }
+
+    fn answered(
+        &self,
+        state: &HttpState,
+        answer: BuyAnswer,
+        trace: &TraceContext,
+    ) -> Result<(HttpResponse, BuyOutcome), Problem> {
+        match answer {
+            BuyAnswer::Placed { quantity, placed_at_ms, state: order_state, replayed } => {
+                let id = self.shown(state);
+                let what = (quantity, placed_at_ms, order_state);
+                let order = OrderView::remembered(&id, &self.listed, &self.sku, self.buyer, what);
+                let view = RequestView::success(id, order);
+                Ok((accepted(&view, replayed, trace), counted(BuyOutcome::Placed, replayed)))
+            }
+            BuyAnswer::Queued { replayed } => {
+                let view = RequestView::under_way(self.shown(state), "queued");
+                Ok((accepted(&view, replayed, trace), counted(BuyOutcome::Queued, replayed)))
+            }
+            BuyAnswer::Unknown => {
+                let view = RequestView::under_way(self.shown(state), "unknown");
+                Ok((accepted(&view, false, trace), BuyOutcome::Unknown))
+            }
+            BuyAnswer::Refused { refusal, replayed: false } => Err(self.refused(state, &refusal)),
+            BuyAnswer::Refused { refusal, replayed: true } => {
+                let problem = self.refused(state, &refusal).replayed(true);
+                Ok((problem.respond(trace), BuyOutcome::Replayed))
+            }
+            BuyAnswer::Busy => Err(ProblemCode::Busy.into()),
+        }
+    }
+}
+
+fn counted(bought: BuyOutcome, replayed: bool) -> BuyOutcome {
+    if replayed { BuyOutcome::Replayed } else { bought }
+}
+
+/// 200 for an order, 202 for what is under way.
+fn accepted(view: &RequestView, replayed: bool, trace: &TraceContext) -> HttpResponse {
+    let mut answer =
+        if view.order.is_some() { HttpResponse::Ok() } else { HttpResponse::Accepted() };
+    answer
+        .insert_header((CACHE_CONTROL, HeaderValue::from_static("no-store")))
+        .insert_header((LOCATION, format!("/v1/requests/{}", view.request_id)))
+        .insert_header((TRACEPARENT, trace.header()));
+    if view.order.is_none() {
+        answer.insert_header((RETRY_AFTER, HeaderValue::from_static("1")));
+    }
+    if replayed {
+        answer.insert_header((IDEMPOTENT_REPLAYED, HeaderValue::from_static("true")));
+    }
+    answer.json(view)
+}

@@ -1,0 +1,360 @@
+//! Request ids: the number that names a wish to buy, and the signature that binds it to its owner.
+//!
+//! Outside, a request id reads `<number>-<sku_no>-<mac>`. The number has 63 bits; the mac is
+//! base64url without padding of the first 12 bytes of HMAC-SHA-256 (RFC 2104) over sale, SKU, buyer
+//! and number, so that nobody can use, guess or look up an id that was not made for them.
+//!
+//! | policy | number |
+//! |---|---|
+//! | `one_per_buyer` | 63 bits of HMAC-SHA-256 over sale, SKU and buyer: the same each time |
+//! | others | 41 bits of milliseconds since 2025-01-01, 16 bits process, 6 bits sequence |
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use hmac::digest::Key;
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::{Digest, Sha256};
+
+use crate::domain::ids::ID_MAX;
+use crate::domain::{BuyerId, RequestId, SaleId, SkuNo};
+
+type HmacSha256 = Hmac<Sha256>;
+
+/// 2025-01-01T00:00:00Z in epoch milliseconds: where the time in a number begins.
+const NUMBER_EPOCH_MS: i64 = 1_735_689_600_000;
+/// 64 numbers in a millisecond; a process that needs more borrows from the next one.
+const SEQUENCE_BITS: u32 = 6;
+/// A process would have to run through 65,536 later starts to share its number with another one.
+const PROCESS_BITS: u32 = 16;
+/// 41 bits: the numbers last until the year 2094.
+const NUMBER_MS_MAX: u64 = (1 << 41) - 1;
+
+/// Bytes of the signature that are kept. RFC 2104 asks for 80 bits at least; 96 fill whole base64
+/// characters.
+const MAC_BYTES: usize = 12;
+/// The same in base64url.
+const MAC_CHARS: usize = 16;
+
+/// A request id as it was sent, not yet verified.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parsed {
+    /// The number.
+    pub number: RequestId,
+    /// The SKU it claims to be for.
+    pub sku_no: SkuNo,
+    /// The signature it carries.
+    pub mac: [u8; MAC_BYTES],
+}
+
+/// Makes, shows and verifies request ids. One per process.
+#[derive(Debug)]
+pub struct RequestTokens {
+    /// The hash states after the key: cloned for each use, so that the key is digested once.
+    keyed: HmacSha256,
+    process: u64,
+    ttl_ms: i64,
+    /// The last number given out: milliseconds, then sequence.
+    last_tick: AtomicU64,
+}
+
+impl RequestTokens {
+    /// Ids signed with `key` (any length, 32 bytes or more to be safe), numbered for `process`
+    /// (counted up by every start), usable for `ttl_ms` after they were issued.
+    ///
+    /// Two processes that run at the same time must not share a process number.
+    #[must_use]
+    pub fn new(key: &[u8], process: u16, ttl_ms: u64) -> Self {
+        Self {
+            keyed: keyed(key),
+            process: u64::from(process),
+            ttl_ms: i64::try_from(ttl_ms).unwrap_or(i64::MAX),
+            last_tick: AtomicU64::new(0),
+        }
+    }
+
+    /// A number that no earlier call returned, in the order of the calls. A clock that goes back
+    /// does not matter; a millisecond whose sequence is used up borrows from the next one.
+    #[must_use]
+    pub fn issue(&self, now_ms: i64) -> RequestId {
+        let since = u64::try_from(now_ms.saturating_sub(NUMBER_EPOCH_MS)).unwrap_or(0);
+        let now_tick = since.min(NUMBER_MS_MAX) << SEQUENCE_BITS;
+        loop {
+            let step = |last: u64| Some(now_tick.max(last.saturating_add(1)));
+            let last = self.last_tick.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step);
+            let tick = now_tick.max(last.unwrap_or_default().saturating_add(1));
+            if let Some(id) = RequestId::new(self.number_of(tick)) {
+                return id;
+            }
+        }
+    }
+
+    fn number_of(&self, tick: u64) -> u64 {
+        let sequence = tick & ((1 << SEQUENCE_BITS) - 1);
+        let ms = tick >> SEQUENCE_BITS;
+        ((ms << PROCESS_BITS | self.process) << SEQUENCE_BITS | sequence) & ID_MAX
+    }
+
+    /// The one number of a buyer for a SKU, for policies that derive it. Never 0.
+    #[must_use]
+    pub fn derive(&self, sale: &SaleId, sku: SkuNo, buyer: BuyerId) -> RequestId {
+        let mut attempt = 0;
+        loop {
+            let mac = self.mac("one-per-buyer", sale, sku, buyer, attempt).finalize();
+            let mut head = [0; 8];
+            head.iter_mut().zip(mac.into_bytes()).for_each(|(to, from)| *to = from);
+            // One buyer in 2^63 gets 0 at first, which is no id.
+            if let Some(id) = RequestId::new(u64::from_be_bytes(head) >> 1) {
+                return id;
+            }
+            attempt += 1;
+        }
+    }
+
+    /// The id of `number` as its owner reads it.
+    #[must_use]
+    pub fn show(&self, number: RequestId, sale: &SaleId, sku: SkuNo, buyer: BuyerId) -> String {
+        let mac = self.mac("request-id", sale, sku, buyer, number.get()).finalize().into_bytes();
+        let mut text = String::with_capacity(20 + 12 + MAC_CHARS);
+        text.push_str(&number.to_string());
+        text.push('-');
+        text.push_str(&sku.to_string());
+        text.push('-');
+        URL_SAFE_NO_PAD.encode_string(mac.get(..MAC_BYTES).unwrap_or_default(), &mut text);
+        text
+    }
+
+    /// Takes an id apart. `None`: it is not written as this module writes it.
+    #[must_use]
+    pub fn read(text: &str) -> Option<Parsed> {
+        let mut deps = text.splitn(3, '-');
+        let (number, sku, mac) = (deps.next()?, deps.next()?, deps.next()?);
+        let plain_sku = !sku.starts_with('0') && sku.bytes().all(|b| b.is_ascii_digit());
+        if !plain_sku || mac.len() != MAC_CHARS {
+            return None;
+        }
+        let mut bytes = [0; MAC_BYTES];
+        let written = URL_SAFE_NO_PAD.decode_slice(mac, &mut bytes).ok()?;
+        (written == MAC_BYTES).then_some(())?;
+        Some(Parsed { number: number.parse().ok()?, sku_no: SkuNo(sku.parse().ok()?), mac: bytes })
+    }
+
+    /// Whether the id was made here for this buyer, sale and SKU. Takes the same time whatever the
+    /// signature is.
+    #[must_use]
+    pub fn verify(&self, id: &Parsed, sale: &SaleId, sku: SkuNo, buyer: BuyerId) -> bool {
+        id.sku_no == sku
+            && self
+                .mac("request-id", sale, sku, buyer, id.number.get())
+                .verify_truncated_left(&id.mac)
+                .is_ok()
+    }
+
+    /// When an issued number ends, epoch milliseconds: its issue time, which is part of the number,
+    /// plus the time to live. Meaningless for derived numbers.
+    #[must_use]
+    pub fn expires_at_ms(&self, issued: RequestId) -> i64 {
+        let since = issued.get() >> (PROCESS_BITS + SEQUENCE_BITS);
+        NUMBER_EPOCH_MS.saturating_add_unsigned(since).saturating_add(self.ttl_ms)
+    }
+
+    /// Every field has a fixed length or its length in front, so that no two meanings share a text.
+    fn mac(
+        &self,
+        purpose: &str,
+        sale: &SaleId,
+        sku: SkuNo,
+        buyer: BuyerId,
+        number: u64,
+    ) -> HmacSha256 {
+        let mut mac = self.keyed.clone();
+        for text in [purpose, sale.as_str()] {
+            mac.update(&[u8::try_from(text.len()).unwrap_or(u8::MAX)]);
+            mac.update(text.as_bytes());
+        }
+        mac.update(&sku.0.to_be_bytes());
+        mac.update(&buyer.get().to_be_bytes());
+        mac.update(&number.to_be_bytes());
+        mac
+    }
+}
+
+/// The hash states after the key, which is brought to one block as RFC 2104 says: hashed when it is
+/// longer, filled up with zeros when it is shorter.
+fn keyed(key: &[u8]) -> HmacSha256 {
+    let mut block = Key::<HmacSha256>::default();
+    let digest = Sha256::digest(key);
+    let fits = if key.len() > block.len() { digest.as_slice() } else { key };
+    block.iter_mut().zip(fits).for_each(|(to, from)| *to = *from);
+    HmacSha256::new(&block)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::sync::Arc;
+
+    use super::*;
+
+    const KEY: &[u8] = b"0123456789abcdef0123456789abcdef";
+    const NOW_MS: i64 = 1_800_000_000_000;
+
+    fn tokens() -> RequestTokens {
+        RequestTokens::new(KEY, 5, 3_600_000)
+    }
+
+    fn sale(id: &str) -> SaleId {
+        id.parse().unwrap()
+    }
+
+    fn buyer(number: u64) -> BuyerId {
+        BuyerId::new(number).unwrap()
+    }
+
+    #[test]
+    fn an_id_survives_the_way_out_and_back() {
+        let tokens = tokens();
+        let number = tokens.issue(NOW_MS);
+        let text = tokens.show(number, &sale("s1"), SkuNo(7), buyer(42));
+        let read = RequestTokens::read(&text).unwrap();
+        assert_eq!((read.number, read.sku_no), (number, SkuNo(7)));
+        assert!(tokens.verify(&read, &sale("s1"), SkuNo(7), buyer(42)));
+    }
+
+    #[test]
+    fn an_id_is_worth_nothing_to_anybody_else() {
+        let tokens = tokens();
+        let number = tokens.issue(NOW_MS);
+        let text = tokens.show(number, &sale("s1"), SkuNo(7), buyer(42));
+        let read = RequestTokens::read(&text).unwrap();
+        assert!(!tokens.verify(&read, &sale("s1"), SkuNo(7), buyer(43)), "other buyer");
+        assert!(!tokens.verify(&read, &sale("s2"), SkuNo(7), buyer(42)), "other sale");
+        assert!(!tokens.verify(&read, &sale("s1"), SkuNo(8), buyer(42)), "other SKU");
+        let other = Parsed { number: tokens.issue(NOW_MS), ..read };
+        assert!(!tokens.verify(&other, &sale("s1"), SkuNo(7), buyer(42)), "other number");
+        let stranger = RequestTokens::new(b"another key", 5, 1);
+        assert!(!stranger.verify(&read, &sale("s1"), SkuNo(7), buyer(42)), "other key");
+        for bit in 0..MAC_BYTES * 8 {
+            let mut forged = read;
+            forged.mac[bit / 8] ^= 1 << (bit % 8);
+            assert!(!tokens.verify(&forged, &sale("s1"), SkuNo(7), buyer(42)), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn an_id_has_one_spelling() {
+        let good = tokens().show(tokens().issue(NOW_MS), &sale("s"), SkuNo(7), buyer(1));
+        assert!(RequestTokens::read(&good).is_some());
+        let mac = good.splitn(3, '-').nth(2).unwrap();
+        let spellings = [
+            String::new(),
+            "1".to_owned(),
+            "1-7".to_owned(),
+            format!("0-7-{mac}"),
+            format!("01-7-{mac}"),
+            format!("+1-7-{mac}"),
+            format!("1--7-{mac}"),
+            format!("1-07-{mac}"),
+            format!("1-0-{mac}"),
+            format!("1-2147483648-{mac}"),
+            format!("9223372036854775808-7-{mac}"),
+            format!("1-7-{mac}="),
+            format!("1-7-{}", &mac[1..]),
+            format!("1-7-{mac} "),
+            format!("1-7-{}+", &mac[..15]),
+            format!("1-7-{}é", &mac[..14]),
+        ];
+        for text in spellings {
+            assert_eq!(RequestTokens::read(&text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_derived_number_is_the_same_each_time_and_another_for_everybody_else() {
+        let tokens = tokens();
+        let first = tokens.derive(&sale("s1"), SkuNo(7), buyer(42));
+        assert_eq!(first, tokens.derive(&sale("s1"), SkuNo(7), buyer(42)));
+        // A restart and another process change nothing.
+        assert_eq!(first, RequestTokens::new(KEY, 9, 1).derive(&sale("s1"), SkuNo(7), buyer(42)));
+        assert_ne!(first, tokens.derive(&sale("s1"), SkuNo(7), buyer(43)));
+        assert_ne!(first, tokens.derive(&sale("s1"), SkuNo(8), buyer(42)));
+        assert_ne!(first, tokens.derive(&sale("s2"), SkuNo(7), buyer(42)));
+    }
+
+    #[test]
+    fn numbers_and_signatures_are_fixed_for_ever() {
+        // Computed apart from this program, with Python's hmac.
+        let tokens = tokens();
+        let number = RequestId::new(123_456_789).unwrap();
+        assert_eq!(
+            (
+                tokens.derive(&sale("sale-1"), SkuNo(1), buyer(42)).get(),
+                tokens.show(number, &sale("sale-1"), SkuNo(1), buyer(42)).as_str(),
+            ),
+            (5_934_081_836_311_088_237, "123456789-1-s3vwthWAITUgiRRS")
+        );
+    }
+
+    #[test]
+    fn issued_numbers_rise_even_when_the_clock_goes_back() {
+        let tokens = tokens();
+        let mut last = tokens.issue(NOW_MS);
+        for now_ms in [NOW_MS, NOW_MS + 1, NOW_MS - 60_000, 0, -1, NOW_MS + 2, NOW_MS] {
+            let next = tokens.issue(now_ms);
+            assert!(next > last, "{next} after {last} at {now_ms}");
+            last = next;
+        }
+    }
+
+    #[test]
+    fn a_used_up_millisecond_borrows_from_the_next() {
+        let tokens = tokens();
+        let numbers: HashSet<_> = (0..10_000).map(|_| tokens.issue(NOW_MS)).collect();
+        assert_eq!(numbers.len(), 10_000);
+        let ahead_ms = tokens.expires_at_ms(tokens.issue(NOW_MS)) - 3_600_000 - NOW_MS;
+        assert_eq!(ahead_ms, 156, "10,000 numbers are 156 milliseconds and a bit");
+    }
+
+    /// A crash loop of some hours beside a process that goes on running.
+    #[test]
+    fn processes_that_are_thousands_of_starts_apart_do_not_share_a_number() {
+        let issue = |process: u16| {
+            let tokens = RequestTokens::new(KEY, process, 1);
+            (0..200).map(move |_| tokens.issue(NOW_MS)).collect::<Vec<_>>()
+        };
+        let starts = [5, 5 + 1024, 5 + 4096, 5 + 32_768, u16::MAX];
+        let numbers: Vec<_> = starts.into_iter().flat_map(issue).collect();
+        let distinct: HashSet<_> = numbers.iter().collect();
+        assert_eq!(distinct.len(), numbers.len());
+    }
+
+    #[test]
+    fn threads_and_processes_never_share_a_number() {
+        let all =
+            [Arc::new(RequestTokens::new(KEY, 1, 1)), Arc::new(RequestTokens::new(KEY, 2, 1))];
+        let threads: Vec<_> = (0..4)
+            .map(|n| {
+                let tokens = Arc::clone(&all[n % 2]);
+                std::thread::spawn(move || {
+                    (0..20_000).map(|_| tokens.issue(NOW_MS)).collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        let numbers: Vec<_> = threads.into_iter().flat_map(|t| t.join().unwrap()).collect();
+        let distinct: HashSet<_> = numbers.iter().collect();
+        assert_eq!(distinct.len(), numbers.len());
+    }
+
+    #[test]
+    fn an_issued_number_says_when_it_ends() {
+        let tokens = tokens();
+        assert_eq!(tokens.expires_at_ms(tokens.issue(NOW_MS)), NOW_MS + 3_600_000);
+    }
+
+    #[test]
+    fn a_clock_outside_the_41_bits_still_gives_ids() {
+        assert!(tokens().issue(i64::MIN).get() > 0);
+        assert!(tokens().issue(i64::MAX).get() <= ID_MAX);
+    }
+}

@@ -1,0 +1,288 @@
+//! The JSON shapes of the interface. Ids are strings, times RFC 3339 in UTC, money is in the
+//! currency's smallest unit.
+
+use actix_web::HttpResponse;
+use actix_web::http::header::{CACHE_CONTROL, HeaderName, HeaderValue};
+use chrono::{DateTime, SecondsFormat};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::domain::{BuyerId, Order, OrderState, Phase, Policy, Sku};
+use crate::http::state::HttpState;
+use crate::services::catalog::CatalogSale;
+
+/// The time in RFC 3339, UTC, with milliseconds.
+#[must_use]
+pub fn rfc3339(epoch_ms: i64) -> String {
+    let time = DateTime::from_timestamp_millis(epoch_ms).unwrap_or(DateTime::UNIX_EPOCH);
+    time.to_rfc3339_opts(SecondsFormat::Millis, true)
+}
+
+/// What is answered, for nobody to keep.
+#[must_use]
+pub fn fresh(view: impl Serialize) -> HttpResponse {
+    HttpResponse::Ok().insert_header(no_store()).json(view)
+}
+
+/// The header of what nobody may keep.
+#[must_use]
+pub fn no_store() -> (HeaderName, HeaderValue) {
+    (CACHE_CONTROL, HeaderValue::from_static("no-store"))
+}
+
+/// Units left of a SKU; before the first opening nothing is loaded and nothing is sold.
+#[must_use]
+pub fn stock_left(state: &HttpState, phase: Phase, sku: &Sku) -> u32 {
+    if phase == Phase::Draft { sku.initial } else { state.deps.stock.left(sku.no) }
+}
+
+/// RFC 9457 problem details; some codes add members, such as `request_id` or `starts_at`.
+#[derive(ToSchema)]
+#[schema(example = json!({
+    "type": "/problems/sold-out", "title": "Sold out", "status": 409, "code": "sold-out",
+    "detail": "Fewer units are left than were asked for.",
+    "trace_id": "0af7651916cd43dd8448eb211c80319c",
+}))]
+#[expect(dead_code, reason = "only describes what problem.rs writes")]
+pub struct ProblemView {
+    /// `/problems/<code>`, a relative reference; explained in docs/api.md.
+    r#type: String,
+    title: String,
+    status: u16,
+    /// What programs look at.
+    code: String,
+    /// What people read.
+    detail: String,
+    trace_id: String,
+}
+
+/// How much a buyer may have.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct PolicyView {
+    /// `one_per_buyer`, `unlimited` or `quota`.
+    pub kind: &'static str,
+    /// Units over all orders of the buyer; only `quota`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    /// Most units in one order.
+    pub max_quantity: u32,
+}
+
+impl From<Policy> for PolicyView {
+    fn from(policy: Policy) -> Self {
+        Self { kind: policy.kind(), limit: policy.quota(), max_quantity: policy.max_quantity() }
+    }
+}
+
+/// One article of a sale.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct SkuView {
+    /// Unique within the sale.
+    pub sku_id: String,
+    /// What buyers read.
+    pub title: String,
+    /// Price of one unit.
+    pub price: i64,
+    /// How much a buyer may have.
+    pub policy: PolicyView,
+    /// Units left, at most one second old.
+    pub stock_left: u32,
+}
+
+impl SkuView {
+    fn new(sku: &Sku, stock_left: u32) -> Self {
+        Self {
+            sku_id: sku.id.to_string(),
+            title: sku.title.clone(),
+            price: sku.price,
+            policy: sku.policy.into(),
+            stock_left,
+        }
+    }
+}
+
+/// A sale as buyers see it.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct SaleView {
+    /// The public name.
+    pub sale_id: String,
+    /// What buyers read.
+    pub title: String,
+    /// By the operator's word: `draft`, `open`, `paused` or `closed`; the window decides the rest.
+    #[schema(value_type = String)]
+    pub phase: Phase,
+    /// First instant of the window.
+    pub starts_at: String,
+    /// First instant after the window.
+    pub ends_at: String,
+    /// Whether `POST /v1/buy` wants a ticket's path instead of the sale's id.
+    pub ticket_required: bool,
+    /// What is on offer.
+    pub skus: Vec<SkuView>,
+}
+
+impl SaleView {
+    /// The sale at this moment.
+    #[must_use]
+    pub fn new(listed: &CatalogSale, state: &HttpState) -> Self {
+        let sale = &listed.sale;
+        let left = |sku: &Sku| stock_left(state, sale.phase, sku);
+        Self {
+            sale_id: sale.id.to_string(),
+            title: sale.title.clone(),
+            phase: sale.phase,
+            starts_at: rfc3339(sale.starts_at_ms),
+            ends_at: rfc3339(sale.ends_at_ms),
+            ticket_required: false,
+            skus: listed.skus.iter().map(|sku| SkuView::new(sku, left(sku))).collect(),
+        }
+    }
+}
+
+/// A sale with the server's time. Only describes what `sales.rs` puts together.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct SalePage {
+    /// When this was answered.
+    server_time: String,
+    #[serde(flatten)]
+    sale: SaleView,
+}
+
+/// All sales. Only describes what `sales.rs` puts together.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct SalesPage {
+    /// When this was answered.
+    server_time: String,
+    /// Oldest first.
+    sales: Vec<SaleView>,
+}
+
+/// An order of a buyer.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct OrderView {
+    /// The request that became this order.
+    pub request_id: String,
+    /// The sale.
+    pub sale_id: String,
+    /// The SKU.
+    pub sku_id: String,
+    /// Who bought.
+    #[schema(value_type = String)]
+    pub buyer_id: BuyerId,
+    /// Units.
+    pub quantity: u32,
+    /// Price times quantity.
+    pub amount: i64,
+    /// `pending_payment`, `paid`, `timed_out`, `cancelled` or `refunded`.
+    pub state: &'static str,
+    /// When the units were taken.
+    pub placed_at: String,
+    /// When an unpaid order ends.
+    pub pay_by: String,
+}
+
+impl OrderView {
+    /// An order as a gate remembers it.
+    #[must_use]
+    pub fn remembered(
+        request_id: &str,
+        listed: &CatalogSale,
+        sku: &Sku,
+        buyer: BuyerId,
+        (quantity, placed_at_ms, state): (u32, i64, OrderState),
+    ) -> Self {
+        Self {
+            request_id: request_id.to_owned(),
+            sale_id: listed.sale.id.to_string(),
+            sku_id: sku.id.to_string(),
+            buyer_id: buyer,
+            quantity,
+            amount: sku.price.saturating_mul(i64::from(quantity)),
+            state: state.name(),
+            placed_at: rfc3339(placed_at_ms),
+            pay_by: rfc3339(sku.pay_by_ms(placed_at_ms)),
+        }
+    }
+
+    /// An order as the ledger has it.
+    #[must_use]
+    pub fn recorded(request_id: &str, listed: &CatalogSale, sku: &Sku, order: &Order) -> Self {
+        let what = (order.quantity, order.placed_at_ms, order.state);
+        let (amount, pay_by) = (order.amount, rfc3339(order.pay_by_ms));
+        Self { amount, pay_by, ..Self::remembered(request_id, listed, sku, order.buyer, what) }
+    }
+}
+
+/// My orders, newest first.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct OrdersView {
+    /// At most `limit` of them.
+    pub orders: Vec<OrderView>,
+    /// Where the next page begins; absent on the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
+}
+
+/// Where a request stands.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct RequestView {
+    /// The request.
+    pub request_id: String,
+    /// `queued`, `success`, `failed`; as an answer to a purchase also `unknown`.
+    pub state: &'static str,
+    /// The code of the refusal; only `failed`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<&'static str>,
+    /// Only `success`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub order: Option<OrderView>,
+    /// Milliseconds until it is worth asking again; 0: this is the last word.
+    pub poll_after_ms: u32,
+}
+
+impl RequestView {
+    /// A request that has no last word yet.
+    #[must_use]
+    pub fn under_way(request_id: String, state: &'static str) -> Self {
+        let poll_after_ms = POLL_AFTER_MS;
+        Self { request_id, state, reason: None, order: None, poll_after_ms }
+    }
+
+    /// A request that became an order.
+    #[must_use]
+    pub fn success(request_id: String, order: OrderView) -> Self {
+        let order = Some(order);
+        Self { request_id, state: "success", reason: None, order, poll_after_ms: 0 }
+    }
+
+    /// A request that was refused after it had been accepted.
+    #[must_use]
+    pub fn failed(request_id: String, reason: &'static str) -> Self {
+        let reason = Some(reason);
+        Self { request_id, state: "failed", reason, order: None, poll_after_ms: 0 }
+    }
+}
+
+/// How soon it is worth asking again for a request that is under way, milliseconds.
+pub const POLL_AFTER_MS: u32 = 500;
+
+/// A request id, fresh or the buyer's only one.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct RequestIdView {
+    /// Send it with the purchase and with every repeat of it.
+    pub request_id: String,
+    /// After this only a request that was accepted before is answered.
+    pub expires_at: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_rfc_3339_in_utc() {
+        assert_eq!(rfc3339(0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(rfc3339(1_795_000_000_123), "2026-11-18T11:06:40.123Z");
+        assert_eq!(rfc3339(i64::MAX), "1970-01-01T00:00:00.000Z");
+    }
+}

@@ -1,0 +1,82 @@
+//! What every route has in common, except the one that must be fast: trace, counters, operators'
+//! credentials, and that whatever fails leaves as a problem document.
+
+use actix_web::body::{BoxBody, MessageBody};
+use actix_web::dev::{ServiceRequest, ServiceResponse};
+use actix_web::middleware::Next;
+use actix_web::{Error, HttpMessage, HttpRequest, HttpResponse, web};
+
+use super::problem::{Problem, ProblemCode};
+use super::trace_context::{TRACEPARENT, TraceContext};
+use crate::http::routes::RouteAccess;
+use crate::http::state::HttpState;
+use crate::observe::metrics::{RouteLabel, RouteStatus};
+
+/// The route label of a path that no route has.
+const UNMATCHED: &str = "unmatched";
+
+/// The trace of a request.
+#[must_use]
+pub fn trace_of(request: &HttpRequest) -> TraceContext {
+    let adopted = request.extensions().get::<TraceContext>().copied();
+    adopted.unwrap_or_else(|| TraceContext::of(request.headers()))
+}
+
+/// Runs one request of `route`.
+pub async fn watch(
+    route: &'static str,
+    access: RouteAccess,
+    request: ServiceRequest,
+    next: Next<impl MessageBody + 'static>,
+) -> Result<ServiceResponse<BoxBody>, Error> {
+    let trace = TraceContext::of(request.headers());
+    request.extensions_mut().insert(trace);
+    let Some(state) = request.app_data::<web::Data<HttpState>>().cloned() else {
+        return Ok(request.into_response(Problem::from(ProblemCode::Internal).respond(&trace)));
+    };
+    let started = state.deps.clock.now();
+    let allowed = match access {
+        RouteAccess::Admin => state.admin_auth.check(request.headers()),
+        RouteAccess::Open | RouteAccess::Buyer => Ok(()),
+    };
+    let mut answer = match allowed {
+        Ok(()) => as_problem(next.call(request).await?.map_into_boxed_body(), &trace),
+        Err(problem) => request.into_response(problem.respond(&trace)),
+    };
+    answer.headers_mut().insert(TRACEPARENT, trace.header());
+    let took = state.deps.clock.now().duration_since(started).as_secs_f64();
+    let metrics = &state.deps.metrics;
+    let status = answer.status().as_u16();
+    metrics.http_requests.get_or_create(&RouteStatus { route, status }).inc();
+    metrics.http_request_duration.get_or_create(&RouteLabel { route }).observe(took);
+    Ok(answer)
+}
+
+/// Writes a failed answer as a problem of this trace; everything else stays as it is.
+fn as_problem(answer: ServiceResponse, trace: &TraceContext) -> ServiceResponse {
+    let Some(error) = answer.response().error() else { return answer };
+    let written = match error.as_error::<Problem>() {
+        Some(problem) => problem.respond(trace),
+        None => problem_of(error).respond(trace),
+    };
+    answer.into_response(written)
+}
+
+/// What an error of the web framework means here.
+fn problem_of(error: &Error) -> Problem {
+    let status = error.as_response_error().status_code();
+    if status.is_client_error() {
+        return Problem::invalid(error.to_string());
+    }
+    tracing::error!(%error, "the web framework failed");
+    ProblemCode::Internal.into()
+}
+
+/// The answer to paths that no route has.
+pub async fn no_such_path(request: HttpRequest, state: web::Data<HttpState>) -> HttpResponse {
+    let problem = Problem::from(ProblemCode::NotFound)
+        .with_detail("There is no such path. See /openapi.json.");
+    let label = RouteStatus { route: UNMATCHED, status: ProblemCode::NotFound.status() };
+    state.deps.metrics.http_requests.get_or_create(&label).inc();
+    problem.respond(&trace_of(&request))
+}

@@ -1,0 +1,187 @@
+//! What operators ask: actors, numbers, audit, and the way of one request.
+
+use actix_web::http::header::{CONTENT_TYPE, HeaderValue};
+use actix_web::{HttpRequest, HttpResponse, web};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::actors::supervisor::ChildReport;
+use crate::domain::{Phase, SaleId};
+use crate::http::buyers::views::{rfc3339, stock_left};
+use crate::http::middleware::body;
+use crate::http::middleware::problem::{Problem, ProblemCode};
+use crate::http::operators::trace;
+use crate::http::operators::trace::TraceView;
+use crate::http::state::HttpState;
+use crate::observe::metrics::EXPOSITION_TYPE;
+use crate::services::audit;
+use crate::services::audit::AuditSources;
+
+/// Everything that lives in this process.
+#[derive(Serialize, ToSchema)]
+pub struct ActorsView {
+    /// Whether every one of them works.
+    all_up: bool,
+    /// `{name, kind, state, restarts, panics, stalls, steps, last_exit}`.
+    #[schema(value_type = Vec<Object>)]
+    actors: Vec<ChildReport>,
+}
+
+/// What to audit.
+#[derive(Deserialize, Default, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AuditBody {
+    /// Only this sale; all when left out.
+    #[schema(value_type = Option<String>)]
+    sale_id: Option<SaleId>,
+    /// This version finds and does not repair: `false`.
+    #[serde(default)]
+    repair: bool,
+}
+
+/// The numbers of this process for monitors.
+#[derive(Serialize, ToSchema)]
+pub struct StatsView {
+    version: &'static str,
+    tier: &'static str,
+    role: &'static str,
+    /// Whether buyers are welcome.
+    ready: bool,
+    uptime_s: u64,
+    at: String,
+    /// Orders that became rows since the process started.
+    orders_placed: u64,
+    /// Requests inside gates: undecided, or not answered by the ledger yet.
+    inside_gates: usize,
+    /// Intents inside the order consumer.
+    inside_consumer: usize,
+    skus: Vec<SkuStats>,
+}
+
+/// The numbers of one SKU.
+#[derive(Serialize, ToSchema)]
+pub struct SkuStats {
+    sale_id: String,
+    sku_id: String,
+    /// `draft`, `open`, `paused` or `closed`.
+    #[schema(value_type = String)]
+    phase: Phase,
+    initial_stock: u32,
+    stock_left: u32,
+    sold_out: bool,
+}
+
+/// Every metric in the `OpenMetrics` text format.
+#[utoipa::path(
+    get, path = "/metrics", tag = "probes",
+    responses((status = 200, description = "see docs/operations.md", body = String,
+        content_type = "application/openmetrics-text")),
+)]
+pub async fn metrics(state: web::Data<HttpState>) -> HttpResponse {
+    let deps = &state.deps;
+    for listed in deps.catalog.all() {
+        for sku in &listed.skus {
+            let (sale, sku_id) = (listed.sale.id.to_string(), sku.id.to_string());
+            deps.metrics.stock_left(sale, sku_id, stock_left(&state, listed.sale.phase, sku));
+        }
+    }
+    let inside = deps.actors.directory().num_inside();
+    deps.metrics.inside(inside, deps.actors.num_intents_inside());
+    deps.metrics.breaker(deps.actors.breaker().is_open());
+    deps.metrics.actors(&deps.actors.supervisor().report());
+    let kind = (CONTENT_TYPE, HeaderValue::from_static(EXPOSITION_TYPE));
+    HttpResponse::Ok().insert_header(kind).body(deps.metrics.exposition())
+}
+
+/// What lives in this process, and how often it was replaced.
+#[utoipa::path(
+    get, path = "/admin/v1/actors", tag = "operators",
+    responses((status = 200, description = "every actor", body = ActorsView)),
+)]
+pub async fn actors(state: web::Data<HttpState>) -> HttpResponse {
+    let supervisor = state.deps.actors.supervisor();
+    HttpResponse::Ok().json(ActorsView { all_up: supervisor.all_up(), actors: supervisor.report() })
+}
+
+/// The numbers of this process.
+#[utoipa::path(
+    get, path = "/admin/v1/stats", tag = "operators",
+    responses((status = 200, description = "as of now", body = StatsView)),
+)]
+pub async fn stats(state: web::Data<HttpState>) -> HttpResponse {
+    let deps = &state.deps;
+    let mut skus = Vec::new();
+    for listed in deps.catalog.all() {
+        skus.extend(listed.skus.iter().map(|sku| SkuStats {
+            sale_id: listed.sale.id.to_string(),
+            sku_id: sku.id.to_string(),
+            phase: listed.sale.phase,
+            initial_stock: sku.initial,
+            stock_left: stock_left(&state, listed.sale.phase, sku),
+            sold_out: deps.stock.is_sold_out(sku.no),
+        }));
+    }
+    HttpResponse::Ok().json(StatsView {
+        version: env!("CARGO_PKG_VERSION"),
+        tier: state.settings.tier.as_str(),
+        role: state.settings.role.as_str(),
+        ready: state.is_ready(),
+        uptime_s: deps.clock.now().duration_since(state.opened).as_secs(),
+        at: rfc3339(deps.clock.wall_ms()),
+        orders_placed: deps.metrics.num_orders_placed(),
+        inside_gates: deps.actors.directory().num_inside(),
+        inside_consumer: deps.actors.num_intents_inside(),
+        skus,
+    })
+}
+
+/// Checks every invariant. An empty body audits everything.
+#[utoipa::path(
+    post, path = "/admin/v1/audit", tag = "operators", request_body = AuditBody,
+    responses((status = 200, description = "`holds`, `could_tell`, and every violation",
+        body = Object)),
+)]
+pub async fn check(
+    request: HttpRequest,
+    payload: web::Payload,
+    state: web::Data<HttpState>,
+) -> Result<HttpResponse, Problem> {
+    let deps = &state.deps;
+    let max = state.settings.http.body_max_bytes;
+    let wanted: AuditBody = body::optional(&request, payload, max).await?.unwrap_or_default();
+    if wanted.repair {
+        return Err(Problem::invalid("repair must be false: this version does not repair"));
+    }
+    let sources = AuditSources {
+        ledger: deps.ledger.as_ref(),
+        stock: Some(deps.stock.as_ref()),
+        pipeline: deps.pipeline.as_ref(),
+    };
+    let (sale, now_ms) = (wanted.sale_id.as_ref(), deps.clock.wall_ms());
+    Ok(HttpResponse::Ok().json(audit::audit_all(sources, sale, now_ms).await?))
+}
+
+impl From<audit::Error> for Problem {
+    fn from(error: audit::Error) -> Self {
+        match error {
+            audit::Error::UnknownSale(_) => ProblemCode::UnknownSku.into(),
+            audit::Error::Ledger(error) => error.into(),
+            audit::Error::Stock(error) => error.into(),
+            audit::Error::Outbox(error) => error.into(),
+        }
+    }
+}
+
+/// Every stage of one request that left something to be found.
+#[utoipa::path(
+    get, path = "/admin/v1/requests/{request_id}/trace", tag = "operators",
+    params(("request_id" = String, Path, description = "as the buyer has it, or its number")),
+    responses((status = 200, description = "in the order of the flow", body = TraceView)),
+)]
+pub async fn trace(
+    request_id: web::Path<String>,
+    state: web::Data<HttpState>,
+) -> Result<HttpResponse, Problem> {
+    let view = trace::trace(&state.deps, &request_id).await?;
+    Ok(HttpResponse::Ok().json(view))
+}

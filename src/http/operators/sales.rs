@@ -1,0 +1,322 @@
+//! The operators' verbs on sales.
+
+use actix_web::http::header::LOCATION;
+use actix_web::{HttpRequest, HttpResponse, web};
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::domain::{Phase, Policy, Sale, SaleDraft, SaleId, Sku, SkuDraft, SkuId};
+use crate::http::buyers::views::{PolicyView, fresh, no_store, rfc3339, stock_left};
+use crate::http::middleware::body;
+use crate::http::middleware::problem::{Problem, ProblemCode};
+use crate::http::state::HttpState;
+use crate::services::sales::{FunnelStage, SalesError};
+
+/// The description of a sale with 200 SKUs needs this many bytes with room to spare.
+const BODY_MAX_BYTES: usize = 256 * 1024;
+
+/// Seconds that a SKU's orders may stay unpaid when nobody says otherwise.
+const PAYMENT_WINDOW_S: i32 = 900;
+
+/// A sale as an operator describes it.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SaleBody {
+    /// 1 to 64 characters out of `A-Z a-z 0-9 . _ -`.
+    #[schema(value_type = String)]
+    sale_id: SaleId,
+    /// What buyers read.
+    title: String,
+    /// First instant of the window.
+    #[schema(value_type = String, format = DateTime)]
+    starts_at: DateTime<Utc>,
+    /// First instant after the window.
+    #[schema(value_type = String, format = DateTime)]
+    ends_at: DateTime<Utc>,
+    /// This version has no tickets: `false`.
+    #[serde(default)]
+    ticket_required: bool,
+    /// What is on offer, 1 to 200.
+    skus: Vec<SkuBody>,
+}
+
+/// One article as an operator describes it.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SkuBody {
+    /// Unique within the sale; same characters as `sale_id`.
+    #[schema(value_type = String)]
+    sku_id: SkuId,
+    /// What buyers read.
+    title: String,
+    /// Price of one unit, in the currency's smallest unit.
+    price: i64,
+    /// Units at the start.
+    initial_stock: u32,
+    /// How much a buyer may have.
+    policy: PolicyBody,
+    /// How many gates share the stock, 1 to 256; 1 when left out.
+    #[serde(default = "one")]
+    buckets: u16,
+    /// How long an order may stay unpaid, seconds; 900 when left out.
+    #[serde(default = "payment_window_s")]
+    payment_window_s: i32,
+    /// Whether a buyer who lets an order time out is barred from the sale.
+    #[serde(default)]
+    bar_lapsed: bool,
+}
+
+/// A purchase policy as an operator describes it.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyBody {
+    /// `one_per_buyer`, `unlimited` or `quota`.
+    kind: String,
+    /// Units over all orders of a buyer; only and always for `quota`.
+    limit: Option<u32>,
+    /// Most units in one order; 1 when left out.
+    max_quantity: Option<u32>,
+}
+
+fn one() -> u16 {
+    1
+}
+
+fn payment_window_s() -> i32 {
+    PAYMENT_WINDOW_S
+}
+
+/// A sale as operators see it.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct AdminSaleView {
+    #[schema(value_type = String)]
+    sale_id: SaleId,
+    title: String,
+    /// `draft`, `open`, `paused` or `closed`.
+    #[schema(value_type = String)]
+    phase: Phase,
+    /// The latest opening; 0: never opened.
+    epoch: i64,
+    starts_at: String,
+    ends_at: String,
+    ticket_required: bool,
+    skus: Vec<AdminSkuView>,
+}
+
+/// An article as operators see it.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct AdminSkuView {
+    #[schema(value_type = String)]
+    sku_id: SkuId,
+    /// The ledger's number: the middle part of every request id.
+    sku_no: i32,
+    title: String,
+    price: i64,
+    initial_stock: u32,
+    stock_left: u32,
+    policy: PolicyView,
+    buckets: u16,
+    payment_window_s: i32,
+    bar_lapsed: bool,
+}
+
+/// All sales as operators see them.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct AdminSalesView {
+    /// Oldest first.
+    sales: Vec<AdminSaleView>,
+}
+
+/// How far the accepted requests of a sale have come.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct FunnelView {
+    #[schema(value_type = String)]
+    sale_id: SaleId,
+    /// When this was looked at.
+    at: String,
+    /// `{stage, count, oldest_age_ms}`, in the order of the flow.
+    #[schema(value_type = Vec<Object>)]
+    stages: Vec<FunnelStage>,
+}
+
+impl SaleBody {
+    fn into_draft(self) -> Result<SaleDraft, Problem> {
+        if self.ticket_required {
+            return Err(Problem::invalid(
+                "ticket_required must be false: this version has no tickets",
+            ));
+        }
+        let skus = self.skus.into_iter().map(SkuBody::into_draft);
+        Ok(SaleDraft {
+            id: self.sale_id,
+            title: self.title,
+            starts_at_ms: self.starts_at.timestamp_millis(),
+            ends_at_ms: self.ends_at.timestamp_millis(),
+            skus: skus.collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+impl SkuBody {
+    fn into_draft(self) -> Result<SkuDraft, Problem> {
+        let PolicyBody { kind, limit, max_quantity } = self.policy;
+        let policy = Policy::from_parts(&kind, limit, max_quantity)
+            .map_err(|fault| Problem::invalid(format!("sku {}: {fault}", self.sku_id)))?;
+        Ok(SkuDraft {
+            id: self.sku_id,
+            title: self.title,
+            price: self.price,
+            initial: self.initial_stock,
+            policy,
+            buckets: self.buckets,
+            payment_window_s: self.payment_window_s,
+            bar_lapsed: self.bar_lapsed,
+        })
+    }
+}
+
+impl AdminSaleView {
+    fn new(sale: &Sale, state: &HttpState) -> Self {
+        let sku_view = |sku: &Sku| AdminSkuView {
+            sku_id: sku.id.clone(),
+            sku_no: sku.no.0,
+            title: sku.title.clone(),
+            price: sku.price,
+            initial_stock: sku.initial,
+            stock_left: stock_left(state, sale.phase, sku),
+            policy: sku.policy.into(),
+            buckets: sku.buckets,
+            payment_window_s: sku.payment_window_s,
+            bar_lapsed: sku.bar_lapsed,
+        };
+        Self {
+            sale_id: sale.id.clone(),
+            title: sale.title.clone(),
+            phase: sale.phase,
+            epoch: sale.epoch.0,
+            starts_at: rfc3339(sale.starts_at_ms),
+            ends_at: rfc3339(sale.ends_at_ms),
+            ticket_required: false,
+            skus: sale.skus.iter().map(sku_view).collect(),
+        }
+    }
+}
+
+impl From<SalesError> for Problem {
+    fn from(error: SalesError) -> Self {
+        match error {
+            SalesError::Exists => ProblemCode::SaleExists.into(),
+            SalesError::Unknown => ProblemCode::UnknownSku.into(),
+            SalesError::NotAllowed { from, to } => Self::from(ProblemCode::PhaseConflict)
+                .with("from", name_of(from))
+                .with("to", name_of(to)),
+            SalesError::NoBuckets => ProblemCode::NoBuckets.into(),
+            SalesError::NotRebuilt { .. } => {
+                Self::from(ProblemCode::Busy).with_detail(error.to_string())
+            }
+            SalesError::Faults(faults) => Self::invalid(faults.join("; ")).with("faults", faults),
+            SalesError::Ledger(error) => error.into(),
+            SalesError::Stock(error) => error.into(),
+        }
+    }
+}
+
+fn name_of(phase: Phase) -> serde_json::Value {
+    serde_json::to_value(phase).unwrap_or_default()
+}
+
+/// All sales with everything that was configured.
+#[utoipa::path(
+    get, path = "/admin/v1/sales", tag = "operators",
+    responses((status = 200, description = "oldest first", body = AdminSalesView)),
+)]
+pub async fn list(state: web::Data<HttpState>) -> HttpResponse {
+    let all = state.deps.catalog.all();
+    let sales = all.iter().map(|listed| AdminSaleView::new(&listed.sale, &state)).collect();
+    fresh(AdminSalesView { sales })
+}
+
+/// One sale with everything that was configured.
+#[utoipa::path(
+    get, path = "/admin/v1/sales/{sale_id}", tag = "operators",
+    params(("sale_id" = String, Path)),
+    responses((status = 200, description = "the sale", body = AdminSaleView)),
+)]
+pub async fn show(
+    sale_id: web::Path<String>,
+    state: web::Data<HttpState>,
+) -> Result<HttpResponse, Problem> {
+    let listed = state.deps.catalog.sale(&sale_id).ok_or(ProblemCode::UnknownSku)?;
+    Ok(fresh(AdminSaleView::new(&listed.sale, &state)))
+}
+
+/// Creates a sale in phase draft.
+#[utoipa::path(
+    post, path = "/admin/v1/sales", tag = "operators", request_body = SaleBody,
+    responses((status = 201, description = "created, in phase draft", body = AdminSaleView)),
+)]
+pub async fn create(
+    request: HttpRequest,
+    payload: web::Payload,
+    state: web::Data<HttpState>,
+) -> Result<HttpResponse, Problem> {
+    let bytes = body::read(payload, BODY_MAX_BYTES).await?;
+    let draft = body::parse::<SaleBody>(request.headers(), &bytes)?.into_draft()?;
+    let sale = state.deps.desk.create(draft).await?;
+    let location = (LOCATION, format!("/admin/v1/sales/{}", sale.id));
+    let view = AdminSaleView::new(&sale, &state);
+    Ok(HttpResponse::Created().insert_header(location).insert_header(no_store()).json(view))
+}
+
+/// Makes a verb that moves a sale to a phase.
+macro_rules! turns {
+    ($($(#[$doc:meta])* $verb:ident $path:literal => $phase:ident;)+) => {$(
+        $(#[$doc])*
+        #[utoipa::path(
+            post, path = $path, tag = "operators", params(("sale_id" = String, Path)),
+            responses((status = 200, description = "the sale afterwards", body = AdminSaleView)),
+        )]
+        pub async fn $verb(
+            sale_id: web::Path<String>,
+            state: web::Data<HttpState>,
+        ) -> Result<HttpResponse, Problem> {
+            turn(&sale_id, Phase::$phase, &state).await
+        }
+    )+};
+}
+
+turns! {
+    /// Opens a sale: it sells inside its window. Repeat-safe.
+    open "/admin/v1/sales/{sale_id}/open" => Open;
+    /// Pauses a sale; it may be opened again. Repeat-safe.
+    pause "/admin/v1/sales/{sale_id}/pause" => Paused;
+    /// Closes a sale for good. Repeat-safe.
+    close "/admin/v1/sales/{sale_id}/close" => Closed;
+}
+
+async fn turn(sale_id: &str, next: Phase, state: &HttpState) -> Result<HttpResponse, Problem> {
+    let sale = state.deps.desk.turn(&known(sale_id)?, next).await?;
+    Ok(fresh(AdminSaleView::new(&sale, state)))
+}
+
+/// Count and oldest age of each stage; without a count what cannot be asked now.
+#[utoipa::path(
+    get, path = "/admin/v1/sales/{sale_id}/funnel", tag = "operators",
+    params(("sale_id" = String, Path)),
+    responses((status = 200, description = "in the order of the flow", body = FunnelView)),
+)]
+pub async fn funnel(
+    sale_id: web::Path<String>,
+    state: web::Data<HttpState>,
+) -> Result<HttpResponse, Problem> {
+    let sale_id = known(&sale_id)?;
+    let stages = state.deps.desk.funnel(&sale_id).await?;
+    let at = rfc3339(state.deps.clock.wall_ms());
+    Ok(fresh(FunnelView { sale_id, at, stages }))
+}
+
+/// A text that cannot name a sale names no sale.
+pub(super) fn known(sale_id: &str) -> Result<SaleId, Problem> {
+    sale_id.parse().map_err(|_not_a_name| ProblemCode::UnknownSku.into())
+}

@@ -1,0 +1,309 @@
+//! What crosses outbox and broker: an envelope of order intents, versioned.
+//!
+//! The body is the entry of the outbox as it is: packed intents of [`intent::INTENT_BYTES`] bytes,
+//! one after the other. Everything else travels in the headers, so that a message can be judged,
+//! traced and replayed without its body being understood. Golden files in `tests/it/wire/` hold the
+//! bytes of every version.
+
+use bytes::Bytes;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::broker::{Delivery, Headers, Message, Route};
+use crate::domain::{OrderIntent, RequestId};
+use crate::redis::scripts::intent;
+use crate::redis::scripts::intent::INTENT_BYTES;
+
+/// The version that this program writes.
+pub const VERSION: i64 = 1;
+
+/// What the body is.
+pub const CONTENT_TYPE: &str = "application/vnd.floodgate.intents";
+
+/// The longest body that is looked at; more than ten times what the configuration allows.
+pub const BODY_BYTES_MAX: usize = 1 << 20;
+
+/// The longest reason that travels with a dead letter.
+const REASON_BYTES_MAX: usize = 1000;
+
+/// What is wrong with a message, or with one intent of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EnvelopeFlaw {
+    /// Another party's message: the content type is not ours.
+    Foreign,
+    /// A version that this program does not read.
+    Version,
+    /// It belongs to another ledger.
+    Installation,
+    /// The body is no envelope.
+    Body,
+    /// The bytes of one intent are none.
+    Intent,
+    /// No sale has the SKU.
+    Sku,
+    /// The intent contradicts the sale, or itself.
+    Content,
+}
+
+impl EnvelopeFlaw {
+    /// Every flaw.
+    pub const ALL: [Self; 7] = [
+        Self::Foreign,
+        Self::Version,
+        Self::Installation,
+        Self::Body,
+        Self::Intent,
+        Self::Sku,
+        Self::Content,
+    ];
+
+    /// The word for metrics.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Foreign => "foreign",
+            Self::Version => "version",
+            Self::Installation => "installation",
+            Self::Body => "body",
+            Self::Intent => "intent",
+            Self::Sku => "sku",
+            Self::Content => "content",
+        }
+    }
+}
+
+/// Why a message, or one intent of it, cannot be used; final.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what}")]
+pub struct MalformedEnvelope {
+    /// What kind of flaw it is.
+    pub flaw: EnvelopeFlaw,
+    /// What is wrong, for people.
+    pub what: String,
+}
+
+impl MalformedEnvelope {
+    /// A flaw, and what people should know of it.
+    #[must_use]
+    pub fn new(flaw: EnvelopeFlaw, what: impl Into<String>) -> Self {
+        Self { flaw, what: what.into() }
+    }
+}
+
+/// One intent of a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EnvelopePart {
+    /// Its bytes, as they came.
+    pub bytes: Bytes,
+    /// What they say.
+    pub read: Result<OrderIntent, MalformedEnvelope>,
+}
+
+/// The headers of an envelope with this body.
+pub fn headers(
+    body: &[u8],
+    installation: &str,
+    sent_at_ms: i64,
+) -> Result<Headers, MalformedEnvelope> {
+    let broken = |error| MalformedEnvelope::new(EnvelopeFlaw::Body, format!("an entry: {error}"));
+    let intents = intent::unpack_entry(body).map_err(broken)?;
+    headers_of_all(&intents, installation, sent_at_ms)
+        .ok_or_else(|| MalformedEnvelope::new(EnvelopeFlaw::Body, "an entry: empty"))
+}
+
+/// What a relay makes of an entry of the outbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EncodedEntry {
+    /// Headers and body of the message of all intents that can be read, if there are any.
+    pub message: Option<(Headers, Bytes)>,
+    /// The bytes that are no intents, and what is wrong with the first of them.
+    pub unreadable: Option<(Bytes, MalformedEnvelope)>,
+}
+
+/// Makes an envelope of an entry. What cannot be read does not keep its neighbours from being
+/// published.
+#[must_use]
+pub fn seal(entry: &Bytes, installation: &str, sent_at_ms: i64) -> EncodedEntry {
+    let (mut intents, mut readable, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());
+    let mut flaw = entry.is_empty().then_some("empty".to_owned());
+    for bytes in entry.chunks(INTENT_BYTES) {
+        match intent::unpack(bytes) {
+            Ok(intent) => {
+                intents.push(intent);
+                readable.push(bytes);
+            }
+            Err(error) => {
+                flaw.get_or_insert_with(|| error.to_string());
+                unreadable.push(bytes);
+            }
+        }
+    }
+    let body = || if flaw.is_none() { entry.clone() } else { readable.concat().into() };
+    let headers = headers_of_all(&intents, installation, sent_at_ms);
+    let message = headers.map(|headers| (headers, body()));
+    let malformed = |what| MalformedEnvelope::new(EnvelopeFlaw::Body, format!("an entry: {what}"));
+    let unreadable = flaw.map(|what| (unreadable.concat().into(), malformed(what)));
+    EncodedEntry { message, unreadable }
+}
+
+/// The headers of an envelope of these intents; `None`: there are none.
+fn headers_of_all(intents: &[OrderIntent], installation: &str, sent_at_ms: i64) -> Option<Headers> {
+    let first = intents.first()?;
+    Some(Headers {
+        epoch: intents.iter().map(|intent| intent.epoch.0).max(),
+        ..headers_of(first, intents.len(), installation, sent_at_ms)
+    })
+}
+
+fn headers_of(first: &OrderIntent, num: usize, installation: &str, sent_at_ms: i64) -> Headers {
+    Headers {
+        message_id: format!("{}-{num}", first.request),
+        content_type: Some(CONTENT_TYPE.to_owned()),
+        version: Some(VERSION),
+        installation: Some(installation.to_owned()),
+        epoch: Some(first.epoch.0),
+        traceparent: traceparent(first),
+        attempts: 0,
+        sent_at_ms: Some(sent_at_ms),
+        reason: None,
+        origin: None,
+        by_broker: false,
+    }
+}
+
+/// The trace of the click, with a parent that is the same for every copy of the message. `None` for
+/// an intent that has none: whoever reads a trace context throws one of all zeros away.
+fn traceparent(first: &OrderIntent) -> Option<String> {
+    let trace = first.trace.known()?;
+    Some(format!("00-{trace}-{:016x}-01", first.request.get()))
+}
+
+/// Opens a message: its intents, in order, each read or not.
+///
+/// # Errors
+/// Nothing of it can be used: another party's, another installation's, another version, or torn.
+pub fn open(
+    headers: &Headers,
+    body: &Bytes,
+    installation: &str,
+) -> Result<Vec<EnvelopePart>, MalformedEnvelope> {
+    let fail = |flaw, what: String| Err(MalformedEnvelope::new(flaw, what));
+    match headers.content_type.as_deref() {
+        Some(CONTENT_TYPE) => {}
+        Some(other) => {
+            return fail(
+                EnvelopeFlaw::Foreign,
+                format!("content type {other:?}, not {CONTENT_TYPE}"),
+            );
+        }
+        None => {
+            return fail(
+                EnvelopeFlaw::Foreign,
+                format!("no content type; {CONTENT_TYPE} was expected"),
+            );
+        }
+    }
+    match headers.version {
+        Some(VERSION) => {}
+        Some(newer) if newer > VERSION => {
+            let what = format!(
+                "version {newer} is newer than {VERSION}: upgrade the consumers, then replay"
+            );
+            return fail(EnvelopeFlaw::Version, what);
+        }
+        Some(unknown) => return fail(EnvelopeFlaw::Version, format!("unknown version {unknown}")),
+        None => return fail(EnvelopeFlaw::Version, "no version".to_owned()),
+    }
+    match headers.installation.as_deref() {
+        Some(own) if own == installation => {}
+        Some(other) => {
+            return fail(
+                EnvelopeFlaw::Installation,
+                format!("it belongs to installation {other:?}"),
+            );
+        }
+        None => return fail(EnvelopeFlaw::Installation, "no installation".to_owned()),
+    }
+    let length = body.len();
+    if length > BODY_BYTES_MAX {
+        let what = format!("{length} bytes are more than the {BODY_BYTES_MAX} of any envelope");
+        return fail(EnvelopeFlaw::Body, what);
+    }
+    if body.is_empty() || !length.is_multiple_of(INTENT_BYTES) {
+        return fail(EnvelopeFlaw::Body, format!("{length} bytes are no whole number of intents"));
+    }
+    let parts = (0..length).step_by(INTENT_BYTES).map(|at| {
+        let bytes = body.slice(at..at + INTENT_BYTES);
+        let broken =
+            |error| MalformedEnvelope::new(EnvelopeFlaw::Intent, format!("an intent: {error}"));
+        let read = intent::unpack(&bytes).map_err(broken);
+        EnvelopePart { bytes, read }
+    });
+    Ok(parts.collect())
+}
+
+/// The dead letter of a whole message: its own body and headers, as far as they are known.
+#[must_use]
+pub fn dead(delivery: &Delivery, queue: u16, reason: &str) -> Message {
+    let mut headers = bury(delivery, queue, reason);
+    if headers.message_id.is_empty() {
+        headers.message_id = format!("nameless-{:016x}", xxh3_64(&delivery.body));
+    }
+    Message { route: Route::Dead, headers, body: delivery.body.clone() }
+}
+
+/// The dead letter of one intent of a message: its bytes alone, and the headers of the message as
+/// far as they are true of it.
+#[must_use]
+pub fn dead_part(
+    delivery: &Delivery,
+    bytes: Bytes,
+    queue: u16,
+    attempts: u32,
+    reason: &str,
+) -> Message {
+    let mut headers = bury(delivery, queue, reason);
+    headers.attempts = attempts;
+    if let Ok(intent) = intent::unpack(&bytes) {
+        headers.message_id = format!("{}-1", intent.request);
+        headers.epoch = Some(intent.epoch.0);
+        headers.traceparent = traceparent(&intent);
+    } else {
+        headers.message_id = format!("{}-{:016x}", headers.message_id, xxh3_64(&bytes));
+        headers.epoch = None;
+        headers.traceparent = None;
+    }
+    Message { route: Route::Dead, headers, body: bytes }
+}
+
+fn bury(delivery: &Delivery, queue: u16, reason: &str) -> Headers {
+    let end = reason.floor_char_boundary(REASON_BYTES_MAX);
+    Headers {
+        reason: Some(reason.get(..end).unwrap_or_default().to_owned()),
+        origin: Some(origin(queue, &delivery.routing_key)),
+        by_broker: false,
+        ..delivery.headers.clone()
+    }
+}
+
+/// Where a dead letter came from: the order queue, and the routing key where it is another one.
+fn origin(queue: u16, routing_key: &str) -> String {
+    if *routing_key == queue.to_string() {
+        format!("orders.{queue}")
+    } else {
+        format!("orders.{queue}, routing key {routing_key:?}")
+    }
+}
+
+/// The request ids that a body seems to hold, for whoever looks for one in it; nothing else of it
+/// is believed.
+#[must_use]
+pub fn requests_in(body: &[u8]) -> Vec<RequestId> {
+    intents_in(body).into_iter().map(|intent| intent.request).collect()
+}
+
+/// What can be read of a body, whoever's it is; for people to look at, and nothing else.
+#[must_use]
+pub fn intents_in(body: &[u8]) -> Vec<OrderIntent> {
+    let whole = body.chunks_exact(INTENT_BYTES);
+    whole.filter_map(|bytes| intent::unpack(bytes).ok()).collect()
+}

@@ -1,0 +1,80 @@
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::actors::supervisor::ChildState;
+
+/// The names in the first column of the table in `docs/operations.md`.
+fn documented() -> BTreeSet<&'static str> {
+    include_str!("../../docs/operations.md")
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `floodgate_"))
+        .filter_map(|rest| rest.split_once('`'))
+        .map(|(name, _)| name)
+        .collect()
+}
+
+fn report(kind: &'static str, restarts: u64, panics: u64, stalls: u64) -> ChildReport {
+    ChildReport {
+        name: kind.to_owned(),
+        kind,
+        state: ChildState::Up,
+        restarts,
+        panics,
+        stalls,
+        steps: 0,
+        last_exit: None,
+    }
+}
+
+#[test]
+fn the_operations_manual_lists_every_metric_and_no_other() {
+    let metrics = Metrics::new();
+    metrics.http_requests.get_or_create(&RouteStatus { route: "/", status: 200 }).inc();
+    metrics.http_request_duration.get_or_create(&RouteLabel { route: "/" }).observe(1.0);
+    metrics.buy.get_or_create(&OutcomeLabel { outcome: "placed" }).inc();
+    metrics.stock_left("s".to_owned(), "k".to_owned(), 1);
+    metrics.ledger_refused(&Refusal::SoldOut);
+    metrics.dead_letter(DeadLetterOrigin::Relay);
+    metrics.dead_letters(DeadLetterCounts::default());
+    metrics.ledger_error(ErrorClass::Retry);
+    metrics.stock_error(&stock::Error::NotLoaded(crate::domain::SkuNo(1)));
+    metrics.actors(&[report("stock_gate", 0, 0, 0)]);
+    metrics.relay_failures.get_or_create(&KindLabel { kind: "dead" }).inc();
+    metrics.intake_poison(EnvelopeFlaw::Body);
+    metrics.intake_in_hand(0, 1);
+    metrics.reconcile_blocked.get_or_create(&ReasonLabel { reason: "outbox" }).set(0);
+
+    let text = metrics.exposition();
+    let exposed: BTreeSet<_> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE floodgate_"))
+        .filter_map(|rest| rest.split_once(' '))
+        .map(|(name, kind)| match kind {
+            "counter" => format!("{name}_total"),
+            "info" => format!("{name}_info"),
+            _ => name.to_owned(),
+        })
+        .collect();
+    assert_eq!(exposed.iter().map(String::as_str).collect::<BTreeSet<_>>(), documented());
+    assert!(text.ends_with("# EOF\n"));
+}
+
+#[test]
+fn restarts_are_told_by_kind_and_reason() {
+    let metrics = Metrics::new();
+    metrics.actors(&[report("stock_gate", 3, 1, 1), report("stock_gate", 2, 2, 0)]);
+    let text = metrics.exposition();
+    for (reason, total) in [("panicked", 3), ("stalled", 1), ("stopped", 1)] {
+        let labels = format!("{{kind=\"stock_gate\",reason=\"{reason}\"}}");
+        let line = format!("floodgate_actor_restarts_total{labels} {total}\n");
+        assert!(text.contains(&line), "{line}{text}");
+    }
+}
+
+#[test]
+fn two_systems_count_apart() {
+    let (one, other) = (Metrics::new(), Metrics::new());
+    one.orders_placed(1);
+    assert!(one.exposition().contains("floodgate_orders_placed_total 1\n"));
+    assert!(other.exposition().contains("floodgate_orders_placed_total 0\n"));
+}

@@ -1,0 +1,309 @@
+//! What a bucket keeps of an accepted request: 19 bytes, a few more for a failure.
+//!
+//! | bytes | holds |
+//! |---|---|
+//! | 0..8 | buyer, big-endian |
+//! | 8..12 | units, big-endian |
+//! | 12 | stage: `Q` queued, `0` to `4` the order's state, `F` failed |
+//! | 13..19 | when it was asked, epoch milliseconds, big-endian |
+//! | 19.. | failed only: a letter for the reason, and its details |
+//!
+//! Scripts compare the first 12 bytes and read the 13th; they never decode an id.
+
+use crate::domain::{BuyerId, Order, OrderIntent, OrderState, Refusal, RequestId, RequestStatus};
+
+/// Buyer and units: what a repeat must have in common with the request.
+pub const CONTENT_BYTES: usize = 12;
+
+/// A record that is not a failure.
+pub const RECORD_BYTES: usize = 19;
+
+/// The latest instant that fits: far beyond the year 10000.
+const PLACED_AT_MS_MAX: i64 = (1 << 48) - 1;
+
+/// Bytes that no version of this program wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BrokenRecord(pub &'static str);
+
+/// How far a request is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestStage {
+    /// The ledger has not answered.
+    Queued,
+    /// The ledger has the order.
+    Ordered(OrderState),
+    /// The ledger refused.
+    Failed(Refusal),
+}
+
+/// An accepted request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequestRecord {
+    /// Who asked.
+    pub buyer: BuyerId,
+    /// Units.
+    pub quantity: u32,
+    /// When it was asked, epoch milliseconds; kept from 0 to 2^48-1.
+    pub placed_at_ms: i64,
+    /// How far it is.
+    pub stage: RequestStage,
+}
+
+impl RequestRecord {
+    /// The record of a request that was accepted now.
+    #[must_use]
+    pub fn queued(intent: &OrderIntent) -> Self {
+        Self {
+            buyer: intent.buyer,
+            quantity: intent.quantity,
+            placed_at_ms: intent.placed_at_ms,
+            stage: RequestStage::Queued,
+        }
+    }
+
+    /// The record of an order.
+    #[must_use]
+    pub fn ordered(order: &Order) -> Self {
+        Self {
+            buyer: order.buyer,
+            quantity: order.quantity,
+            placed_at_ms: order.placed_at_ms,
+            stage: RequestStage::Ordered(order.state),
+        }
+    }
+
+    /// Where the request stands.
+    #[must_use]
+    pub fn standing(&self) -> RequestStatus {
+        match self.stage {
+            RequestStage::Queued => RequestStatus::Queued,
+            RequestStage::Ordered(state) => RequestStatus::Ordered {
+                quantity: self.quantity,
+                placed_at_ms: self.placed_at_ms,
+                state,
+            },
+            RequestStage::Failed(reason) => RequestStatus::Failed(reason),
+        }
+    }
+
+    /// As bytes.
+    #[must_use]
+    pub fn pack(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(RECORD_BYTES + 9);
+        self.pack_into(&mut bytes);
+        bytes
+    }
+
+    /// Appends the bytes.
+    pub fn pack_into(&self, bytes: &mut Vec<u8>) {
+        bytes.extend(self.buyer.get().to_be_bytes());
+        bytes.extend(self.quantity.to_be_bytes());
+        bytes.push(match self.stage {
+            RequestStage::Queued => b'Q',
+            RequestStage::Ordered(state) => letter_of(state),
+            RequestStage::Failed(_) => b'F',
+        });
+        let [_, _, placed_at @ ..] = self.placed_at_ms.clamp(0, PLACED_AT_MS_MAX).to_be_bytes();
+        bytes.extend(placed_at);
+        if let RequestStage::Failed(reason) = self.stage {
+            pack_reason(reason, bytes);
+        }
+    }
+
+    /// Reads the bytes back.
+    ///
+    /// # Errors
+    /// Says what no record has.
+    pub fn unpack(bytes: &[u8]) -> Result<Self, BrokenRecord> {
+        let mut rest = Cursor(bytes);
+        let buyer =
+            BuyerId::new(u64::from_be_bytes(rest.take()?)).ok_or(BrokenRecord("no buyer"))?;
+        let quantity = u32::from_be_bytes(rest.take()?);
+        if quantity == 0 {
+            return Err(BrokenRecord("no units"));
+        }
+        let [letter] = rest.take()?;
+        let placed_at_ms =
+            rest.take::<6>()?.into_iter().fold(0, |ms, byte| ms << 8 | i64::from(byte));
+        let stage = match letter {
+            b'Q' => RequestStage::Queued,
+            b'F' => RequestStage::Failed(unpack_reason(&mut rest)?),
+            _ => RequestStage::Ordered(state_of(letter).ok_or(BrokenRecord("an unknown stage"))?),
+        };
+        rest.end()?;
+        Ok(Self { buyer, quantity, placed_at_ms, stage })
+    }
+}
+
+fn letter_of(state: OrderState) -> u8 {
+    match state {
+        OrderState::PendingPayment => b'0',
+        OrderState::Paid => b'1',
+        OrderState::TimedOut => b'2',
+        OrderState::Cancelled => b'3',
+        OrderState::Refunded => b'4',
+    }
+}
+
+fn state_of(letter: u8) -> Option<OrderState> {
+    OrderState::ALL.into_iter().find(|state| letter_of(*state) == letter)
+}
+
+fn pack_reason(reason: Refusal, bytes: &mut Vec<u8>) {
+    match reason {
+        Refusal::SoldOut => bytes.push(b'S'),
+        Refusal::AlreadyPurchased { first } => {
+            bytes.push(b'A');
+            bytes.extend(first.get().to_be_bytes());
+        }
+        Refusal::QuotaExceeded { owned, limit } => {
+            bytes.push(b'Q');
+            bytes.extend(owned.to_be_bytes());
+            bytes.extend(limit.to_be_bytes());
+        }
+        Refusal::RequestIdReused => bytes.push(b'R'),
+        Refusal::NotStarted => bytes.push(b'N'),
+        Refusal::Ended => bytes.push(b'E'),
+        Refusal::Discarded => bytes.push(b'D'),
+    }
+}
+
+fn unpack_reason(rest: &mut Cursor<'_>) -> Result<Refusal, BrokenRecord> {
+    let [letter] = rest.take()?;
+    Ok(match letter {
+        b'S' => Refusal::SoldOut,
+        b'A' => {
+            let first = RequestId::new(u64::from_be_bytes(rest.take()?));
+            Refusal::AlreadyPurchased { first: first.ok_or(BrokenRecord("no first request"))? }
+        }
+        b'Q' => Refusal::QuotaExceeded {
+            owned: u32::from_be_bytes(rest.take()?),
+            limit: u32::from_be_bytes(rest.take()?),
+        },
+        b'R' => Refusal::RequestIdReused,
+        b'N' => Refusal::NotStarted,
+        b'E' => Refusal::Ended,
+        b'D' => Refusal::Discarded,
+        _ => return Err(BrokenRecord("an unknown reason")),
+    })
+}
+
+/// Reads bytes from the front.
+pub(super) struct Cursor<'a>(pub(super) &'a [u8]);
+
+impl Cursor<'_> {
+    pub(super) fn take<const N: usize>(&mut self) -> Result<[u8; N], BrokenRecord> {
+        let (taken, rest) = self.0.split_first_chunk().ok_or(BrokenRecord("too short"))?;
+        self.0 = rest;
+        Ok(*taken)
+    }
+
+    pub(super) fn end(&self) -> Result<(), BrokenRecord> {
+        if self.0.is_empty() { Ok(()) } else { Err(BrokenRecord("too long")) }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::domain::ids::ID_MAX;
+
+    /// Ids of any length, half of them of 18 and 19 digits.
+    pub fn numbers() -> impl Strategy<Value = u64> {
+        prop_oneof![1..=ID_MAX, 100_000_000_000_000_000..=ID_MAX]
+    }
+
+    fn refusals() -> impl Strategy<Value = Refusal> {
+        prop_oneof![
+            Just(Refusal::SoldOut),
+            numbers().prop_map(|first| Refusal::AlreadyPurchased {
+                first: RequestId::new(first).unwrap()
+            }),
+            any::<(u32, u32)>().prop_map(|(owned, limit)| Refusal::QuotaExceeded { owned, limit }),
+            Just(Refusal::RequestIdReused),
+            Just(Refusal::NotStarted),
+            Just(Refusal::Ended),
+            Just(Refusal::Discarded),
+        ]
+    }
+
+    fn stages() -> impl Strategy<Value = RequestStage> {
+        prop_oneof![
+            Just(RequestStage::Queued),
+            prop::sample::select(OrderState::ALL.to_vec()).prop_map(RequestStage::Ordered),
+            refusals().prop_map(RequestStage::Failed),
+        ]
+    }
+
+    prop_compose! {
+        fn records()(
+            buyer in numbers(),
+            quantity in 1..=u32::MAX,
+            placed_at_ms in 0..=PLACED_AT_MS_MAX,
+            stage in stages(),
+        ) -> RequestRecord {
+            RequestRecord { buyer: BuyerId::new(buyer).unwrap(), quantity, placed_at_ms, stage }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_record_survives(record in records()) {
+            let bytes = record.pack();
+            let failed = matches!(record.stage, RequestStage::Failed(_));
+            prop_assert_eq!(failed, bytes.len() > RECORD_BYTES);
+            prop_assert_eq!(RequestRecord::unpack(&bytes), Ok(record));
+        }
+
+        #[test]
+        fn a_record_cut_short_or_made_longer_is_refused(record in records(), at in any::<usize>()) {
+            let mut bytes = record.pack();
+            prop_assert!(RequestRecord::unpack(&bytes[..at % bytes.len()]).is_err());
+            bytes.push(0);
+            prop_assert_eq!(RequestRecord::unpack(&bytes), Err(BrokenRecord("too long")));
+        }
+
+        #[test]
+        fn whatever_is_read_as_a_record_is_written_the_same_again(
+            bytes in prop::collection::vec(any::<u8>(), 0..32),
+        ) {
+            if let Ok(record) = RequestRecord::unpack(&bytes) {
+                prop_assert_eq!(record.pack(), bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn what_no_record_has_is_named() {
+        let good = RequestRecord {
+            buyer: BuyerId::new(7).unwrap(),
+            quantity: 1,
+            placed_at_ms: 1,
+            stage: RequestStage::Queued,
+        }
+        .pack();
+        let with = |at: usize, byte: u8| {
+            let mut bytes = good.clone();
+            bytes[at] = byte;
+            RequestRecord::unpack(&bytes).unwrap_err().0
+        };
+        assert_eq!(with(7, 0), "no buyer");
+        assert_eq!(with(0, 0x80), "no buyer");
+        assert_eq!(with(11, 0), "no units");
+        assert_eq!(with(12, b'5'), "an unknown stage");
+        assert_eq!(with(12, b'F'), "too short");
+    }
+
+    #[test]
+    fn an_instant_outside_the_range_is_kept_at_its_end() {
+        for (placed_at_ms, kept) in [(-1, 0), (i64::MAX, PLACED_AT_MS_MAX)] {
+            let stage = RequestStage::Queued;
+            let buyer = BuyerId::new(1).unwrap();
+            let record = RequestRecord { buyer, quantity: 1, placed_at_ms, stage };
+            assert_eq!(RequestRecord::unpack(&record.pack()).unwrap().placed_at_ms, kept);
+        }
+    }
+}
