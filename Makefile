@@ -21,7 +21,7 @@ fmt-check: ## Fail if the code is not formatted
 
 .PHONY: lint
 lint: ## Clippy on every target, warnings denied
-	cargo clippy --locked --all-targets -- -D warnings
+	cargo clippy --locked --workspace --all-targets -- -D warnings
 
 .PHONY: test
 test: ## Every test; first installs what the tests need
@@ -30,12 +30,12 @@ test: ## Every test; first installs what the tests need
 
 .PHONY: quick
 quick: fmt-check lint ## Format, lint, unit tests and tidy: before each commit
-	cargo test --lib
+	cargo test --workspace --lib
 	cargo test --test it tidy::
 
 .PHONY: bench
 bench: ## Measure against the goals and print the table
-	cargo run --release -- bench --table
+	cargo run --release -p floodgate-bench -- --table
 
 .PHONY: run
 run: ## The server: memory tier, ledger in ./floodgate.db
@@ -52,7 +52,7 @@ chaos: ## The fault tests, with CHAOS_ROUNDS rounds
 
 .PHONY: doc
 doc: ## Build the documentation, warnings denied
-	RUSTDOCFLAGS=-Dwarnings cargo doc --locked --no-deps
+	RUSTDOCFLAGS=-Dwarnings cargo doc --locked --workspace --no-deps
 
 .PHONY: deny
 deny: ## Licences, bans and sources of every dependency

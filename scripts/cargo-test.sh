@@ -4,10 +4,10 @@
 set -euo pipefail
 
 if ! command -v cargo-nextest >/dev/null; then
-  exec cargo test --locked --no-fail-fast -- "$@"
+  exec cargo test --locked --workspace --no-fail-fast -- "$@"
 fi
 if (($# == 0)); then
   # nextest leaves out the examples in the documentation.
-  cargo test --locked --doc
+  cargo test --locked --workspace --doc
 fi
-exec cargo nextest run --locked "$@"
+exec cargo nextest run --locked --workspace "$@"

@@ -34,7 +34,6 @@ pub mod db;
 pub mod domain;
 pub mod http;
 pub mod lease;
-pub mod load;
 pub mod messages;
 pub mod observe;
 pub mod outbox;

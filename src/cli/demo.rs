@@ -15,8 +15,8 @@ use super::open_files;
 use super::output::{field, grouped, list};
 use crate::app::AppThread;
 use crate::config::Settings;
-use crate::load::{Crowd, CrowdRun, terminal_progress};
 use crate::observe::telemetry;
+use loadgen::{Crowd, CrowdRun, terminal_progress};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -11,18 +11,17 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 
-mod admin;
+pub mod admin;
 mod audit;
-mod bench;
 mod check_config;
 mod common;
 mod demo;
 mod dlq;
-mod doctor;
-mod exit;
+pub mod doctor;
+pub mod exit;
 mod migrate;
 mod open_files;
-mod output;
+pub mod output;
 mod rebuild;
 mod sale;
 mod serve;
@@ -64,9 +63,6 @@ enum Command {
     Audit(audit::AuditArgs),
     Dlq(dlq::DlqArgs),
     Trace(trace::TraceArgs),
-    Bench(Box<bench::BenchArgs>),
-    #[command(hide = true)]
-    BenchYardstick(bench::YardstickArgs),
 }
 
 fn dispatch(command: Command) -> anyhow::Result<Exit> {
@@ -81,8 +77,6 @@ fn dispatch(command: Command) -> anyhow::Result<Exit> {
         Command::Audit(args) => block_on(audit::run(&args))?,
         Command::Dlq(args) => block_on(dlq::run(&args))?,
         Command::Trace(args) => block_on(trace::run(&args))?,
-        Command::Bench(args) => block_on(bench::run(*args))?,
-        Command::BenchYardstick(args) => in_actix(bench::run_yardstick(args)),
     }
 }
 
@@ -116,11 +110,6 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Exit {
 /// Drives a command that waits for a server.
 fn block_on<T>(work: impl Future<Output = T>) -> anyhow::Result<T> {
     Ok(runtime()?.block_on(work))
-}
-
-/// Drives a command that is itself an actix server.
-fn in_actix(work: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Result<Exit> {
-    actix_rt::System::new().block_on(work)
 }
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {

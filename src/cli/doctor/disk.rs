@@ -85,7 +85,7 @@ fn sync_latency(median: io::Result<Duration>) -> CheckOutcome {
 }
 
 /// Median time of so many appends of a page, each with `fdatasync`.
-pub(in crate::cli) fn median_sync(mut file: &File, syncs: usize) -> io::Result<Duration> {
+pub fn median_sync(mut file: &File, syncs: usize) -> io::Result<Duration> {
     let mut taken = Vec::with_capacity(syncs);
     for _ in 0..syncs {
         let start = now_monotonic();

@@ -11,7 +11,7 @@ use super::common::Common;
 use super::exit::Exit;
 use crate::config::{LoadedSettings, Settings};
 
-pub(super) mod disk;
+pub mod disk;
 mod ledger;
 mod machine;
 mod mysql;

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use floodgate::load::{BuyRequest, Load, Until};
+use loadgen::{BuyRequest, Load, Until};
 use serde_json::json;
 
 use crate::support::admin::{assert_audit_holds, open_sale};
@@ -100,7 +100,7 @@ fn a_server_told_to_stop_under_load_answers_what_it_accepted() {
             BuyRequest::new(server.public, "sale", "sku", 1).by_unique_buyers(1),
         )
     };
-    let report = runtime.block_on(floodgate::load::run(load)).unwrap();
+    let report = runtime.block_on(loadgen::run(load)).unwrap();
     let pid = rustix::process::Pid::from_raw(i32::try_from(server.id()).unwrap()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert_eq!(server.wait().code(), Some(0), "{}", server.log());

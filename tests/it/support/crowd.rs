@@ -6,11 +6,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use floodgate::load::{
+use floodgate::runtime::clock::now_monotonic;
+use loadgen::{
     BuyRequest, Load, Observer, Outcome, Pace, RequestSource, TransportError, Until,
     json_string_member, run,
 };
-use floodgate::runtime::clock::now_monotonic;
 use parking_lot::Mutex;
 use serde::Deserialize;
 

@@ -6,38 +6,38 @@
 use super::finding::{Finding, Rule};
 use super::{keep_each, rust, tree};
 
-/// Words of code, the one place where they may stand, and what to write elsewhere.
+/// Words of code, the places where they may stand, and what to write elsewhere.
 struct Ban {
     words: &'static [&'static str],
     /// Paths that begin so may use them.
-    place: Option<&'static str>,
+    places: &'static [&'static str],
     instead: &'static str,
 }
 
 const ALLOW: Ban = Ban {
     words: &["#[allow", "#![allow"],
-    place: None,
+    places: &[],
     instead: "`#[expect(.., reason = \"..\")]` ends when its reason ends",
 };
 
 const ENVIRONMENT: Ban = Ban {
     words: &["env::var", "env::var_os", "env::vars", "env::vars_os"],
-    place: Some("src/config/"),
+    places: &["src/config/"],
     instead: "take a setting",
 };
 
 const MAILBOXES: Ban =
-    Ban { words: &["do_send"], place: None, instead: "take a permit, then `send`" };
+    Ban { words: &["do_send"], places: &[], instead: "take a permit, then `send`" };
 
 const PANICS: Ban = Ban {
     words: &[".unwrap()", ".expect(", "panic!", "todo!", "unimplemented!"],
-    place: None,
+    places: &[],
     instead: "a refusal is a value, a failure an error",
 };
 
 const PRINTING: Ban = Ban {
     words: &["print!", "println!", "eprint!", "eprintln!"],
-    place: Some("src/cli/output.rs"),
+    places: &["src/cli/output.rs"],
     instead: "log fields, or give data to `Output`",
 };
 
@@ -50,19 +50,19 @@ const TASKS: Ban = Ban {
         "task::spawn_local",
         "tokio::spawn",
     ],
-    place: Some("src/runtime/shutdown.rs"),
+    places: &["src/runtime/shutdown.rs"],
     instead: "spawn through it, so that the way down waits for the task",
 };
 
 const TIME: Ban = Ban {
     words: &["Instant::now", "SystemTime::now", "Local::now", "Utc::now"],
-    place: Some("src/runtime/clock.rs"),
+    places: &["src/runtime/clock.rs", "crates/loadgen/src/clock.rs"],
     instead: "take a `Clock`",
 };
 
 const UNSAFE: Ban = Ban {
     words: &["unsafe"],
-    place: None,
+    places: &[],
     instead: "find the safe way; the lint in Cargo.toml cannot be lifted",
 };
 
@@ -78,14 +78,14 @@ impl Ban {
     }
 
     fn findings(&self, path: &str, code: &str) -> Vec<Finding> {
-        if self.place.is_some_and(|place| path.starts_with(place)) {
+        if self.places.iter().any(|place| path.starts_with(place)) {
             return Vec::new();
         }
         let mut findings = Vec::new();
         for word in self.words {
-            let what = match self.place {
-                Some(place) => format!("`{word}` outside {place}: {}", self.instead),
-                None => format!("`{word}`: {}", self.instead),
+            let what = match self.places {
+                [place, ..] => format!("`{word}` outside {place}: {}", self.instead),
+                [] => format!("`{word}`: {}", self.instead),
             };
             findings.extend(rust::words(code, word).map(|at| Finding::at(path, code, at, &what)));
         }
@@ -101,7 +101,7 @@ fn each_planted_word_is_found(ban: &Ban) {
         assert_eq!(ban.anywhere("src/other.rs", &text).len(), 1, "{word}");
         let harmless = format!("// {word}\nconst X: &str = \"{word}\";\n");
         assert!(ban.anywhere("src/other.rs", &harmless).is_empty(), "{word}");
-        if let Some(place) = ban.place {
+        for place in ban.places {
             assert!(ban.in_production(place, &text).is_empty(), "{word}");
         }
     }

@@ -8,7 +8,8 @@ const FUNCTION_LINES_MAX: usize = 70;
 const LINE_CHARS_MAX: usize = 100;
 
 fn sized_files() -> Vec<tree::File> {
-    tree::files(&["src", "tests", "benches", "lua", "scripts", "web"], &["rs", "lua", "sh", "js"])
+    let folders = ["src", "crates", "bench", "tests", "benches", "lua", "scripts", "web"];
+    tree::files(&folders, &["rs", "lua", "sh", "js"])
 }
 
 fn file_length(path: &str, text: &str) -> Vec<Finding> {

@@ -48,12 +48,12 @@ pub fn files(folders: &[&str], extensions: &[&str]) -> Vec<File> {
 
 /// All Rust files: sources, tests, benches.
 pub fn rust() -> Vec<File> {
-    files(&["src", "tests", "benches"], &["rs"])
+    files(&["src", "crates", "bench", "tests", "benches"], &["rs"])
 }
 
-/// The Rust files of the program itself.
+/// The Rust files of the server, the load generator and the bench.
 pub fn sources() -> Vec<File> {
-    files(&["src"], &["rs"])
+    files(&["src", "crates", "bench/src"], &["rs"])
 }
 
 fn walk(folder: &Path, paths: &mut Vec<String>) {

@@ -1,0 +1,186 @@
+//! What to measure, and where.
+//!
+//! Without `--table` it runs one load against one sale. With `--table` it measures the goals next
+//! to their yardsticks, on Redis, RabbitMQ and MariaDB servers of its own; where those are not
+//! installed, it says which goals were not measured. Everything that sells ends with an audit: a
+//! run whose audit fails is void, however fast it was.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::builder::PossibleValuesParser;
+use secrecy::SecretString;
+use serde_json::{Value, json};
+
+const EXAMPLES: &str = "Examples:
+  floodgate-bench --duration 10                    own server, as fast as 64 connections go
+  floodgate-bench --rate 5000 --duration 30        open loop: 5,000 purchases per second
+  floodgate-bench --stock 100 --requests 50000     a sale that sells out
+  floodgate-bench --url http://127.0.0.1:8080 --internal-url http://127.0.0.1:9090
+  floodgate-bench --table                          the performance goals, as `make bench`
+  floodgate-bench --table --only S3,S8             some of them
+
+Exit code: 0 = the audit holds, 1 = the run is void (audit or counts disagree), 2 = could not run.";
+
+/// Flags of the bench.
+#[derive(Debug, Clone, clap::Args)]
+#[command(before_help = EXAMPLES)]
+pub(crate) struct BenchArgs {
+    /// Public listener of a running server; without it an own server is started and stopped.
+    #[arg(long, value_name = "URL", requires = "internal_url", conflicts_with = "table")]
+    pub(crate) url: Option<String>,
+    /// Internal listener of the running server.
+    #[arg(long, value_name = "URL", requires = "url")]
+    pub(crate) internal_url: Option<String>,
+    /// File with the admin token of the running server.
+    #[arg(long, value_name = "FILE", requires = "url")]
+    pub(crate) admin_token_file: Option<PathBuf>,
+    /// Distinct buyers, who come one after the other and then again; default: each request has
+    /// its own.
+    #[arg(long, value_name = "N")]
+    pub(crate) buyers: Option<u64>,
+    /// Units on sale.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000_000)]
+    pub(crate) stock: u32,
+    /// Stop after this many requests.
+    #[arg(long, value_name = "N", conflicts_with = "duration")]
+    pub(crate) requests: Option<u64>,
+    /// Stop after this many seconds; default 10, unless --requests is given.
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) duration: Option<u64>,
+    /// Connections; with --rate the most that are opened.
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub(crate) connections: usize,
+    /// Generator threads that read answers.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) threads: usize,
+    /// Requests per second, sent whether or not answers come (open loop).
+    #[arg(long, value_name = "N")]
+    pub(crate) rate: Option<f64>,
+    /// What a buyer may buy: `one_per_buyer`, `unlimited` or `quota:LIMIT`.
+    #[arg(long, default_value = "one_per_buyer", value_parser = policy)]
+    pub(crate) policy: Value,
+    /// Buckets the stock is split into.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) buckets: u16,
+    /// Tier of the own server.
+    #[arg(long, default_value = "memory", conflicts_with = "url")]
+    pub(crate) tier: String,
+    /// HTTP workers of the own server and of the yardstick; 0 = one per core.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) workers: usize,
+    /// Where own servers keep their ledgers, which are removed at the end; default: the system's
+    /// directory for temporary files.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) directory: Option<PathBuf>,
+    /// Measure the goals next to their yardsticks and print a Markdown table.
+    #[arg(long)]
+    pub(crate) table: bool,
+    /// Measure only these goals of the table, such as S3,S8.
+    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    #[arg(value_parser = PossibleValuesParser::new(crate::table::goals()))]
+    pub(crate) only: Vec<String>,
+    /// Pairs of measurements for each goal of the table.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub(crate) rounds: u32,
+    /// Length of one measurement of the table.
+    #[arg(long, value_name = "SECONDS", default_value_t = 4)]
+    pub(crate) seconds: u64,
+    /// Leave out the start-up with 1,000,000 orders.
+    #[arg(long)]
+    pub(crate) skip_million: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Reads `one_per_buyer`, `unlimited` or `quota:LIMIT`.
+fn policy(text: &str) -> Result<Value, String> {
+    match text.split_once(':') {
+        None if text == "one_per_buyer" => Ok(json!({ "kind": text })),
+        None if text == "unlimited" => Ok(json!({ "kind": text, "max_quantity": 1 })),
+        Some(("quota", limit)) => {
+            let limit: u32 = limit.parse().map_err(|error| format!("quota: {error}"))?;
+            Ok(json!({ "kind": "quota", "limit": limit, "max_quantity": 1 }))
+        }
+        _ => Err("expected one_per_buyer, unlimited or quota:LIMIT".to_owned()),
+    }
+}
+
+impl BenchArgs {
+    pub(crate) fn duration(&self) -> Duration {
+        Duration::from_secs(self.duration.unwrap_or(10))
+    }
+
+    pub(crate) fn round(&self) -> Duration {
+        Duration::from_secs(self.seconds)
+    }
+
+    /// Public and internal address of the server that runs already, if one was named.
+    pub(crate) fn running_server(&self) -> Option<(&str, &str)> {
+        self.url.as_deref().zip(self.internal_url.as_deref())
+    }
+
+    /// Configuration of an own server beyond its addresses and ledger.
+    pub(crate) fn settings(&self) -> Vec<(String, String)> {
+        vec![
+            ("FLOODGATE__TIER".to_owned(), self.tier.clone()),
+            ("FLOODGATE__HTTP__WORKERS".to_owned(), self.workers.to_string()),
+        ]
+    }
+
+    pub(crate) fn admin_token(&self) -> anyhow::Result<Option<SecretString>> {
+        let Some(file) = &self.admin_token_file else { return Ok(None) };
+        let token = std::fs::read_to_string(file)
+            .with_context(|| format!("cannot read {}", file.display()))?;
+        Ok(Some(SecretString::from(token.trim())))
+    }
+}
+
+/// Address of `http://host:port`.
+pub(crate) async fn resolve(url: &str) -> anyhow::Result<SocketAddr> {
+    let authority = url.strip_prefix("http://").context("only http:// addresses are supported")?;
+    let authority = authority.split('/').next().unwrap_or_default();
+    let host =
+        if authority.contains(':') { authority.to_owned() } else { format!("{authority}:80") };
+    let mut found = tokio::net::lookup_host(&host).await?;
+    found.next().with_context(|| format!("cannot resolve {host}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        bench: BenchArgs,
+    }
+
+    #[test]
+    pub(crate) fn flags_are_consistent() {
+        Command::command().debug_assert();
+        assert!(Command::try_parse_from(["x", "--url", "http://a"]).is_err());
+        assert!(Command::try_parse_from(["x", "--requests", "1", "--duration", "1"]).is_err());
+        let bench = Command::try_parse_from(["x", "--table"]).unwrap().bench;
+        assert!(bench.table && bench.rounds == 5 && bench.seconds == 4);
+    }
+
+    #[test]
+    pub(crate) fn policies_are_read() {
+        assert_eq!(policy("quota:3").unwrap()["limit"], 3);
+        assert_eq!(policy("unlimited").unwrap()["kind"], "unlimited");
+        assert!(policy("quota").is_err());
+        assert!(policy("quota:x").is_err());
+    }
+
+    #[tokio::test]
+    async fn only_plain_http_is_resolved() {
+        assert_eq!(resolve("http://127.0.0.1:81/").await.unwrap().port(), 81);
+        assert!(resolve("https://127.0.0.1").await.is_err());
+    }
+}

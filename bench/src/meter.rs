@@ -1,0 +1,209 @@
+//! What a stretch of work costs this process, the servers and the machine, read from `/proc`.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use floodgate::runtime::clock::now_monotonic;
+
+use crate::stats::Sample;
+
+/// Clock ticks per second of `/proc` times. The kernel has reported them to programs in this
+/// unit on every architecture for decades (`USER_HZ`).
+const TICKS_PER_SECOND: u64 = 100;
+
+/// CPU time and memory of one process at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Usage {
+    /// User and system time of all threads, ended ones included.
+    cpu: Duration,
+    /// The same of children that have ended and were waited for.
+    children: Duration,
+    /// Resident memory in bytes.
+    resident: u64,
+}
+
+/// A process as the bench names it, and its number.
+pub(crate) type Named = (&'static str, u32);
+
+/// Measures from its making to [`Meter::stop`].
+pub(crate) struct Meter {
+    servers: Vec<(Named, Usage)>,
+    own: Usage,
+    machine: MachineTime,
+    begun: Instant,
+}
+
+/// What was measured.
+#[derive(Debug, Clone)]
+pub(crate) struct Metered {
+    pub(crate) elapsed: Duration,
+    /// CPU time of each server, the one that counts first.
+    servers: Vec<(&'static str, Duration)>,
+    own_cpu: Duration,
+    /// Resident memory of the first server before and after, in bytes.
+    pub(crate) resident: (u64, u64),
+    /// Share of the machine's time that the hypervisor gave to others.
+    pub(crate) stolen: f64,
+    /// Share of it that processes without a part in the bench took.
+    pub(crate) others: f64,
+}
+
+impl Meter {
+    /// Begins; the work of the first of these processes counts.
+    pub(crate) fn start(servers: &[Named]) -> anyhow::Result<Self> {
+        let look = |server: &Named| Ok((*server, usage(server.1)?));
+        Ok(Self {
+            servers: servers.iter().map(look).collect::<anyhow::Result<_>>()?,
+            own: usage(std::process::id())?,
+            machine: MachineTime::now(),
+            begun: now_monotonic(),
+        })
+    }
+
+    /// Ends. Children that ended meanwhile, such as a generator, are part of the bench.
+    pub(crate) fn stop(self) -> anyhow::Result<Metered> {
+        let elapsed = now_monotonic().duration_since(self.begun);
+        let (machine, own) = (MachineTime::now(), usage(std::process::id())?);
+        let (mut servers, mut resident) = (Vec::new(), None);
+        for ((name, pid), before) in self.servers {
+            let after = usage(pid)?;
+            servers.push((name, after.cpu.saturating_sub(before.cpu)));
+            resident.get_or_insert((before.resident, after.resident));
+        }
+        let own_cpu = own.cpu.saturating_sub(self.own.cpu);
+        let children = own.children.saturating_sub(self.own.children);
+        let ours = servers.iter().fold(own_cpu + children, |sum, (_, cpu)| sum + *cpu);
+        let (stolen, others) = machine.taken_since(&self.machine, ours);
+        let resident = resident.unwrap_or_default();
+        Ok(Metered { elapsed, servers, own_cpu, resident, stolen, others })
+    }
+}
+
+impl Metered {
+    /// Core-microseconds of each server, for each operation.
+    pub(crate) fn each(&self, operations: u64) -> Vec<(&'static str, f64)> {
+        self.servers.iter().map(|(name, cpu)| (*name, us_each(*cpu, operations))).collect()
+    }
+
+    /// Core-microseconds of this process, for each operation.
+    pub(crate) fn own_us(&self, operations: u64) -> f64 {
+        us_each(self.own_cpu, operations)
+    }
+
+    /// So many operations a second.
+    pub(crate) fn rate(&self, operations: u64) -> f64 {
+        operations as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+
+    /// A side of which `value` is compared, with its costs for each operation.
+    pub(crate) fn sample(&self, value: f64, operations: u64) -> Sample {
+        Sample {
+            value,
+            costs: self.each(operations),
+            own_us: self.own_us(operations),
+            own_cores: self.own_cpu.as_secs_f64() / self.elapsed.as_secs_f64().max(1e-9),
+            ..Sample::default()
+        }
+    }
+}
+
+/// Core-microseconds each of `operations` cost.
+fn us_each(cpu: Duration, operations: u64) -> f64 {
+    if operations == 0 { 0.0 } else { cpu.as_secs_f64() * 1e6 / operations as f64 }
+}
+
+fn ticks(number: u64) -> Duration {
+    Duration::from_millis(number * 1_000 / TICKS_PER_SECOND)
+}
+
+/// Resident memory of a process, in bytes.
+pub(crate) fn resident(pid: u32) -> anyhow::Result<u64> {
+    Ok(usage(pid)?.resident)
+}
+
+fn usage(pid: u32) -> anyhow::Result<Usage> {
+    let read = |name: &str| {
+        fs::read_to_string(format!("/proc/{pid}/{name}")).context("a server process has ended")
+    };
+    parse_usage(&read("stat")?, &read("status")?).context("unexpected /proc format")
+}
+
+/// Fields 14 to 17 (`utime`, `stime`, and those of children) of proc(5) `stat`, counted after the
+/// name, which may itself hold spaces and parentheses.
+fn parse_usage(stat: &str, status: &str) -> Option<Usage> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut times = fields.split_ascii_whitespace().skip(11);
+    let mut time = || times.next()?.parse::<u64>().ok();
+    let mut both = || Some(ticks(time()? + time()?));
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(Usage { cpu: both()?, children: both()?, resident: kilobytes * 1_024 })
+}
+
+/// CPU time of the whole machine in ticks, of which some was taken by its neighbours.
+#[derive(Debug, Clone, Copy, Default)]
+struct MachineTime {
+    all: u64,
+    idle: u64,
+    stolen: u64,
+}
+
+impl MachineTime {
+    fn now() -> Self {
+        fs::read_to_string("/proc/stat").ok().and_then(|stat| parse_time(&stat)).unwrap_or_default()
+    }
+
+    /// Shares (0 to 1) of the time since `earlier` that the hypervisor gave to others, and that
+    /// processes took which are not `ours`.
+    fn taken_since(&self, earlier: &Self, ours: Duration) -> (f64, f64) {
+        let all = self.all.saturating_sub(earlier.all);
+        let stolen = self.stolen.saturating_sub(earlier.stolen);
+        let unused = self.idle.saturating_sub(earlier.idle) + stolen;
+        let others = ticks(all.saturating_sub(unused)).saturating_sub(ours);
+        let share = |of: Duration| of.as_secs_f64() / ticks(all).as_secs_f64().max(1e-9);
+        (share(ticks(stolen)), share(others))
+    }
+}
+
+/// First line of proc(5) `stat`: user, nice, system, idle, iowait, irq, softirq, steal; what
+/// follows is already part of the first two.
+fn parse_time(stat: &str) -> Option<MachineTime> {
+    let line = stat.lines().next()?.strip_prefix("cpu ")?.split_ascii_whitespace();
+    let numbers: Vec<u64> = line.take(8).map_while(|number| number.parse().ok()).collect();
+    let idle = numbers.get(3)? + numbers.get(4)?;
+    Some(MachineTime { all: numbers.iter().sum(), idle, stolen: *numbers.get(7)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usage_is_found_behind_an_odd_name() {
+        let stat = "7 (a) b (c) S 1 7 7 0 -1 4194560 9 0 0 0 123 45 6 7 20 0 3 0 99 1 2";
+        let expected = Usage {
+            cpu: Duration::from_millis(1_680),
+            children: Duration::from_millis(130),
+            resident: 2_097_152,
+        };
+        assert_eq!(parse_usage(stat, "Name:\tx\nVmRSS:\t    2048 kB\n"), Some(expected));
+        assert_eq!(parse_usage(stat, "Name:\tx\n"), None);
+        assert_eq!(parse_usage("7 (x) S 1", "VmRSS: 1 kB"), None);
+    }
+
+    #[test]
+    fn taken_time_is_a_share() {
+        let before = parse_time("cpu  10 0 10 70 0 0 0 10 5 5\ncpu0 1\n").unwrap();
+        let after = parse_time("cpu  20 0 20 130 0 0 0 30 9 9\ncpu0 1\n").unwrap();
+        let (stolen, others) = after.taken_since(&before, Duration::from_millis(50));
+        assert!((stolen - 0.2).abs() < 1e-9 && (others - 0.15).abs() < 1e-9, "{stolen} {others}");
+        assert!(parse_time("cpu  1 2 3\n").is_none());
+    }
+
+    #[test]
+    fn cost_of_nothing_is_nothing() {
+        assert!(us_each(Duration::from_secs(1), 0).abs() < f64::EPSILON);
+        assert!((us_each(Duration::from_secs(1), 100_000) - 10.0).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,304 @@
+use anyhow::Context;
+use floodgate::cli::output::Output;
+use serde::Serialize;
+
+use super::{backlog, decide, http, memory, orders, pipeline, relay, restart, takeover};
+use crate::args::BenchArgs;
+use crate::lab::Lab;
+use crate::machine::Machine;
+use crate::million::{self, LargeStart};
+use crate::stats::{Goal, Spread, grouped, shown};
+
+macro_rules! goals {
+    ($($id:literal $kind:ident $floor:literal $aim:literal $unit:literal $what:literal;)+) => {
+        &[$(($id, $what, Goal::$kind { floor: $floor, aim: $aim }, $unit)),+]
+    };
+}
+
+/// Every row: id, what is measured, floor and aim, and the unit. A goal is named by the first word
+/// of its rows' ids.
+const ROWS: &[(&str, &str, Goal, &str)] = goals! {
+    "S1" AtLeast 0.80 0.92 "/s" "sold-out answers per second";
+    "S1 cpu" AtMost 1.3 1.1 " µs" "core-µs per sold-out answer";
+    "S2" Count 10.0 0.0 "" "Redis commands per 100,000 sold-out answers";
+    "S3" AtLeast 2.0 6.0 "/s" "gate decisions per second against one EVALSHA each";
+    "S4" AtLeast 1.5 4.0 "/s" "the same against a pipeline of 16";
+    "S5" AtLeast 0.50 0.70 "/s" "purchases per second, tier gate, orders in MariaDB";
+    "S6" AtLeast 0.90 1.0 "/s" "relay, one order in each message, against a raw publish loop";
+    "S7" AtLeast 5.0 15.0 "/s" "relay, orders in messages of 64, against the same";
+    "S8" AtLeast 20.0 60.0 "/s" "orders per second in MariaDB, against one transaction each";
+    "S9" AtLeast 0.60 0.85 "/s" "the same against a raw multi-row loader";
+    "S10" AtLeast 6.0 12.0 "/s"
+        "orders landed per second, tier pipeline, against everything one by one";
+    "S11" AtLeast 0.55 0.75 "/s" "durable purchases per second";
+    "S12" AtMost 1.1 1.0 " µs" "p50 at 5 % load, batching against batch = 1";
+    "S13" AtMost 5.0 2.0 " µs" "p99 at 70 % of the maximum, open loop";
+    "S14" AtLeast 0.90 0.98 "/s" "purchases per second at 3x overload against the peak";
+    "S15" AtMost 0.40 0.20 " B" "Redis bytes per accepted buyer";
+    "S17" Count 5.0 1.0 " s"
+        "seconds beyond the heartbeat until what a killed relay held is published";
+    "S17 recovery" AtLeast 0.90 1.0 "/s" "relay that survives another, against a relay alone";
+    "S20" Count 80.0 50.0 " µs" "core-µs of one landed order, all server processes together";
+    "S23" Count 10.0 3.0 " s"
+        "seconds from a kill of Redis until a purchase is accepted again, orders waiting";
+    "poison" AtLeast 0.90 0.98 "/s"
+        "orders landed per second among malformed messages, against none of these";
+    "sustained" Number 10_000.0 20_000.0 "/s"
+        "orders landed per second, tier pipeline, without a break";
+    "backlog" Count 150.0 150.0 " B"
+        "Redis bytes for each order that waits, request and limit included";
+    "backlog drain" AtLeast 0.9 1.0 "/s"
+        "the same, drained by one relay, against its steady rate";
+};
+
+/// A range of ratios wider than this share of the median is pointed out.
+const WIDE: f64 = 0.15;
+/// A share of time taken by neighbours above this is pointed out.
+const STOLEN: f64 = 0.02;
+/// The same for processes on this machine that have no part in the bench.
+const OTHERS: f64 = 0.05;
+
+/// One goal, measured.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Row {
+    pub(crate) id: &'static str,
+    pub(crate) what: &'static str,
+    pub(crate) product: Spread,
+    /// `None`: the goal is a number.
+    pub(crate) yardstick: Option<Spread>,
+    pub(crate) unit: &'static str,
+    /// Of the pairs' ratios, not of the medians.
+    pub(crate) ratio: Option<Spread>,
+    pub(crate) goal: Goal,
+    /// Mean sizes of the product's batches, by who made them.
+    pub(crate) batches: Vec<(&'static str, f64)>,
+    /// Core-microseconds of the server for each operation.
+    pub(crate) product_us: f64,
+    pub(crate) yardstick_us: Option<f64>,
+    /// What the generator itself used during the product's rounds.
+    pub(crate) generator_cores: f64,
+    pub(crate) generator_us: f64,
+    /// Requests without an answer: product, yardstick.
+    pub(crate) incomplete: (u64, u64),
+    pub(crate) remark: Option<String>,
+}
+
+/// The whole table.
+#[derive(Debug, Serialize)]
+struct Table {
+    machine: Machine,
+    rounds: u32,
+    seconds: u64,
+    connections: usize,
+    rows: Vec<Row>,
+    /// Goals that cannot be measured on this machine, and why.
+    not_measured: Vec<(String, String)>,
+    large_start: Option<LargeStart>,
+    stolen_max: f64,
+    others_max: f64,
+    /// Why the table does not count; empty when it does.
+    void: Vec<String>,
+}
+
+/// The goals that can be asked for.
+pub(crate) fn goals() -> Vec<&'static str> {
+    let mut ids: Vec<_> = ROWS.iter().map(|(id, ..)| goal_of(id)).collect();
+    ids.dedup();
+    ids
+}
+
+fn goal_of(id: &'static str) -> &'static str {
+    id.split(' ').next().unwrap_or_default()
+}
+
+/// What is measured in a row, its limits, and the unit.
+pub(crate) fn goal(id: &str) -> anyhow::Result<(&'static str, Goal, &'static str)> {
+    let (_, what, goal, unit) =
+        ROWS.iter().find(|(of, ..)| *of == id).with_context(|| format!("no row {id}"))?;
+    Ok((what, *goal, unit))
+}
+
+/// Measures every goal and prints the table; false when it is void.
+pub(crate) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
+    let mut lab = Lab::new(args).await?;
+    let machine = Machine::look(lab.scratch.path())?;
+    let rows = measure_goals(&mut lab).await;
+    let large_start = if args.skip_million || !args.only.is_empty() {
+        None
+    } else {
+        lab.say("start with a large ledger");
+        let start = million::start(&mut lab).await;
+        lab.keep_going("start with a large ledger", start)
+    };
+    let table = Table {
+        machine,
+        rounds: args.rounds,
+        seconds: args.seconds,
+        connections: args.connections,
+        rows,
+        not_measured: lab.not_measured,
+        large_start,
+        stolen_max: lab.stolen_max,
+        others_max: lab.others_max,
+        void: lab.void,
+    };
+    Output::new(args.json).data(&table, || table.markdown())?;
+    Ok(table.void.is_empty())
+}
+
+/// A goal that fails voids the table, but the others are still shown.
+async fn measure_goals(lab: &mut Lab<'_>) -> Vec<Row> {
+    let mut rows: Vec<Row> = Vec::new();
+    macro_rules! measure {
+        ($($id:literal),+; $what:literal, $goal:path) => {
+            if lab.wants(&[$($id),+]) {
+                lab.say(concat!($($id, " "),+, $what));
+                let measured = $goal(lab).await;
+                let ids = [$($id),+].into_iter().filter(|id| lab.wants(&[id]));
+                let ids: Vec<&str> = ids.collect();
+                rows.extend(lab.keep_going(&ids.join(", "), measured).unwrap_or_default());
+            }
+        };
+    }
+    measure!("S1"; "sold-out answers", http::sold_out);
+    measure!("S2"; "commands for sold-out answers", http::commands);
+    measure!("S3"; "gate decisions", decide::one_by_one);
+    measure!("S4"; "gate decisions, pipelined", decide::pipelined);
+    measure!("S5"; "purchases, tier gate", http::purchases);
+    measure!("S6", "S7"; "outbox to broker", relay::relay);
+    measure!("S8", "S9"; "orders in MariaDB", orders::ledger);
+    measure!("S10", "S20"; "HTTP to ledger", pipeline::end_to_end);
+    measure!("S11", "S12", "S13", "S14"; "durable purchases", http::durable);
+    measure!("S15"; "memory of Redis", memory::bytes);
+    measure!("S17"; "death of a relay", takeover::takeover);
+    measure!("S23"; "restart of Redis", restart::restart);
+    measure!("poison"; "malformed messages", pipeline::poison);
+    measure!("sustained"; "HTTP to ledger, without a break", pipeline::sustained);
+    measure!("backlog"; "a broker that was down", backlog::backlog);
+    rows.retain(|row| lab.wants(&[goal_of(row.id)]));
+    rows
+}
+
+impl Table {
+    fn markdown(&self) -> String {
+        let mut lines = vec![
+            format!("Machine: {}.", self.machine.line()),
+            format!(
+                "{} pairs of {} s each, {} connections (open loops 8 times as many); medians, \
+                 ratios with their range over the pairs.",
+                self.rounds, self.seconds, self.connections
+            ),
+            String::new(),
+            "| id | goal | floor | aim | product | yardstick | ratio | verdict | mean batch | \
+             core-µs product / yardstick | generator |"
+                .to_owned(),
+            "|---|---|---|---|---|---|---|---|---|---|---|".to_owned(),
+        ];
+        lines.extend(self.rows.iter().map(Row::markdown));
+        lines.extend(
+            self.not_measured
+                .iter()
+                .map(|(id, why)| format!("| {id} | NOT MEASURED: {why} | | | | | | | | | |")),
+        );
+        lines.push(String::new());
+        lines.extend(self.rows.iter().flat_map(Row::remarks));
+        lines.extend(self.large_start.as_ref().map(|start| format!("* {}.", start.line())));
+        if self.stolen_max > STOLEN {
+            let percent = self.stolen_max * 100.0;
+            lines.push(format!("* neighbours took up to {percent:.1} % of the machine's time."));
+        }
+        if self.others_max > OTHERS {
+            let percent = self.others_max * 100.0;
+            lines.push(format!("* other processes took up to {percent:.0} % of a measurement."));
+        }
+        for (id, why) in &self.not_measured {
+            lines.push(format!("* **NOT MEASURED**: {id}: {why}."));
+        }
+        match self.void.as_slice() {
+            [] => lines.push("* every audit holds.".to_owned()),
+            reasons => lines.extend(reasons.iter().map(|why| format!("* **VOID**: {why}."))),
+        }
+        lines.push(String::new());
+        lines.join("\n")
+    }
+}
+
+impl Row {
+    fn markdown(&self) -> String {
+        let [floor, aim] = self.goal.columns();
+        let (id, what, unit) = (self.id, self.what, self.unit);
+        let none = || "-".to_owned();
+        let yardstick = self.yardstick.map(|side| format!("{}{unit}", amount(side.median)));
+        let ratio = self
+            .ratio
+            .map(|Spread { median, min, max }| format!("{median:.2}x ({min:.2} to {max:.2})"));
+        let judged = self.ratio.unwrap_or(self.product).median;
+        // Nothing where no time was measured.
+        let cost = |us: f64| if us > 0.0 { format!("{us:.1}") } else { none() };
+        format!(
+            "| {id} | {what} | {floor} | {aim} | {}{unit} | {} | {} | {} | {} | {} / {} | {} |",
+            amount(self.product.median),
+            yardstick.unwrap_or_else(none),
+            ratio.unwrap_or_else(none),
+            self.goal.verdict(judged),
+            if self.batches.is_empty() { none() } else { shown(&self.batches) },
+            cost(self.product_us),
+            self.yardstick_us.map_or_else(none, cost),
+            match self.generator_us {
+                0.0 => none(),
+                us => format!("{us:.1} µs, {:.2} cores", self.generator_cores),
+            },
+        )
+    }
+
+    fn remarks(&self) -> Vec<String> {
+        let mut remarks = Vec::new();
+        if let Some(ratio) = self.ratio.filter(|ratio| ratio.width() > WIDE) {
+            remarks.push(format!("the pairs differ by {:.0} %", ratio.width() * 100.0));
+        }
+        if self.incomplete != (0, 0) {
+            let (product, yardstick) = self.incomplete;
+            remarks.push(format!(
+                "requests without an answer: {product} product, {yardstick} yardstick"
+            ));
+        }
+        remarks.extend(self.remark.clone());
+        remarks.into_iter().map(|remark| format!("* {}: {remark}.", self.id)).collect()
+    }
+}
+
+/// Small numbers keep a decimal.
+fn amount(number: f64) -> String {
+    if number < 100.0 { format!("{number:.1}") } else { grouped(number) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_has_as_many_columns_as_the_header() {
+        let spread = Spread { median: 0.85, min: 0.7, max: 0.9 };
+        let row = Row {
+            id: "S1",
+            what: "answers",
+            product: Spread { median: 34_000.0, ..spread },
+            yardstick: Some(Spread { median: 40_000.0, ..spread }),
+            unit: "/s",
+            ratio: Some(spread),
+            goal: Goal::AtLeast { floor: 0.8, aim: 0.92 },
+            batches: vec![("gate", 31.25), ("ledger", 60.0)],
+            product_us: 21.0,
+            yardstick_us: Some(19.0),
+            generator_cores: 0.4,
+            generator_us: 6.0,
+            incomplete: (2, 0),
+            remark: Some("remark".to_owned()),
+        };
+        let line = row.markdown();
+        assert_eq!(line.matches('|').count(), 12);
+        assert!(line.contains("34,000/s") && line.contains("floor met"), "{line}");
+        assert!(line.contains("| gate 31.2, ledger 60.0 |"), "{line}");
+        assert_eq!(row.remarks().len(), 3);
+    }
+}

@@ -1,0 +1,189 @@
+//! The crowd of a flash sale: unique buyers, some of whom click twice.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use indicatif::ProgressBar;
+use parking_lot::Mutex;
+
+use super::plan::{Load, LoadError, Outcome, TransportError, Until};
+use super::report::Report;
+use super::request::{BuyRequest, json_string_member};
+use super::run::run;
+
+/// Buyers that share one pattern of double clicks.
+const BLOCK: u64 = 100;
+
+/// A crowd that buys one unit each of one SKU.
+#[derive(Clone)]
+pub struct Crowd {
+    /// Address of the public listener.
+    pub target: SocketAddr,
+    /// Ticket path, or the sale's id where the sale asks for no ticket.
+    pub path_id: String,
+    /// SKU that all want.
+    pub sku_id: String,
+    /// How many buyers come.
+    pub buyers: u64,
+    /// Id of the first buyer; the others follow it number by number.
+    pub first_buyer: u64,
+    /// How many buyers of each hundred click twice, 0 to 100. The second click is the same
+    /// request, sent at about the same moment over another connection.
+    pub double_click_percent: u8,
+    /// Connections the crowd shares.
+    pub connections: usize,
+    /// Shows how far it is.
+    pub progress: Option<ProgressBar>,
+}
+
+/// What became of one click.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Click {
+    /// Who clicked.
+    pub buyer_id: u64,
+    /// Request id that the server acknowledged: 200 or 202, and a known outcome.
+    pub accepted: Option<String>,
+    /// The click may or may not have bought something.
+    pub is_unknown: bool,
+}
+
+/// What the whole crowd saw.
+#[derive(Debug, Clone)]
+pub struct CrowdRun {
+    /// Counts and latencies.
+    pub report: Report,
+    /// One entry for each click, in the order the answers came.
+    pub clicks: Vec<Click>,
+}
+
+impl CrowdRun {
+    /// Distinct acknowledged request ids, sorted. Each must end as exactly one order, recorded
+    /// failure or dead letter.
+    pub fn accepted_ids(&self) -> Vec<&str> {
+        let mut ids: Vec<_> =
+            self.clicks.iter().filter_map(|click| click.accepted.as_deref()).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
+}
+
+impl Crowd {
+    /// A crowd of `buyers` from buyer 1 on, of whom 20 % click twice, over 128 connections.
+    pub fn new(target: SocketAddr, path_id: &str, sku_id: &str, buyers: u64) -> Self {
+        Self {
+            target,
+            path_id: path_id.to_owned(),
+            sku_id: sku_id.to_owned(),
+            buyers,
+            first_buyer: 1,
+            double_click_percent: 20,
+            connections: 128,
+            progress: None,
+        }
+    }
+
+    /// Requests the crowd sends, second clicks included.
+    pub fn clicks(&self) -> u64 {
+        let percent = self.percent();
+        let (blocks, rest) = (self.buyers / BLOCK, self.buyers % BLOCK);
+        blocks * (BLOCK + percent) + rest + rest.min(percent)
+    }
+
+    /// Buyer of click number `seq`: the first `percent` buyers of each block have two in a row.
+    fn buyer(&self, seq: u64) -> u64 {
+        let percent = self.percent();
+        let (block, place) = (seq / (BLOCK + percent), seq % (BLOCK + percent));
+        let in_block = if place < 2 * percent { place / 2 } else { place - percent };
+        self.first_buyer + block * BLOCK + in_block
+    }
+
+    fn percent(&self) -> u64 {
+        u64::from(self.double_click_percent).min(BLOCK)
+    }
+
+    /// Sends the crowd through the gate and waits until each click has ended.
+    ///
+    /// # Errors
+    /// [`LoadError`] when the generator cannot run; never for what the server does.
+    pub async fn run(self) -> Result<CrowdRun, LoadError> {
+        let clicks = Arc::new(Mutex::new(Vec::new()));
+        let buy = BuyRequest::new(self.target, &self.path_id, &self.sku_id, 1);
+        let crowd = Arc::new(self);
+        let (asking, observing, seen) = (crowd.clone(), crowd.clone(), clicks.clone());
+        let load = Load {
+            observer: Some(Arc::new(move |seq, outcome| {
+                seen.lock().push(Click::read(observing.buyer(seq), outcome));
+            })),
+            until: Until::Requests(crowd.clicks()),
+            connections: crowd.connections,
+            progress: crowd.progress.clone(),
+            ..Load::new(
+                crowd.target,
+                Arc::new(move |seq, buffer| buy.write(asking.buyer(seq), None, buffer)),
+            )
+        };
+        let report = run(load).await?;
+        let clicks = std::mem::take(&mut *clicks.lock());
+        Ok(CrowdRun { report, clicks })
+    }
+}
+
+impl Click {
+    fn read(buyer_id: u64, outcome: &Outcome<'_>) -> Self {
+        let (mut accepted, mut is_unknown) = (None, false);
+        match outcome {
+            Outcome::Answered(answer) => {
+                is_unknown = json_string_member(answer.body, b"state") == Some("unknown");
+                if matches!(answer.status, 200 | 202) && !is_unknown {
+                    accepted = json_string_member(answer.body, b"request_id").map(str::to_owned);
+                }
+            }
+            Outcome::Unknown(error) => is_unknown = *error != TransportError::Connect,
+            Outcome::Unsent => {}
+        }
+        Self { buyer_id, accepted, is_unknown }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::Answer;
+
+    #[test]
+    fn every_buyer_clicks_once_or_twice() {
+        for (buyers, percent) in [(1, 20), (19, 20), (250, 20), (100, 0), (330, 100), (7, 0)] {
+            let target = SocketAddr::from(([127, 0, 0, 1], 1));
+            let mut crowd = Crowd::new(target, "1", "1", buyers);
+            crowd.double_click_percent = percent;
+            crowd.first_buyer = 1_000;
+            let mut clicks = BTreeMap::new();
+            for seq in 0..crowd.clicks() {
+                *clicks.entry(crowd.buyer(seq)).or_insert(0_u64) += 1;
+            }
+            assert!(clicks.keys().copied().eq(1_000..1_000 + buyers), "{buyers} {percent}");
+            assert!(clicks.values().all(|count| (1..=2).contains(count)), "{buyers} {percent}");
+            let doubled = clicks.values().filter(|count| **count == 2).count() as u64;
+            assert_eq!(doubled, crowd.clicks() - buyers);
+        }
+    }
+
+    #[test]
+    fn only_known_acceptances_count() {
+        let click = |status, body: &'static str| {
+            let answer = Answer { status, replayed: false, body: body.as_bytes() };
+            Click::read(1, &Outcome::Answered(answer))
+        };
+        let queued = click(202, r#"{"request_id":"5","state":"queued"}"#);
+        let unknown = click(202, r#"{"request_id":"6","state":"unknown"}"#);
+        let refused = click(409, r#"{"code":"already-purchased","request_id":"5"}"#);
+        let lost = Click::read(1, &Outcome::Unknown(TransportError::Timeout));
+        let clicks = [queued, unknown, refused, lost];
+        let accepted = clicks.each_ref().map(|click| click.accepted.as_deref());
+        assert_eq!(accepted, [Some("5"), None, None, None]);
+        assert_eq!(clicks.map(|click| click.is_unknown), [false, true, false, true]);
+    }
+}
