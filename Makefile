@@ -1,4 +1,4 @@
-# Thin, named doors. What needs logic is a test (tests/it/tidy/) or a script (scripts/).
+# Thin, named targets. What needs logic is a test (tests/it/tidy/) or a script (scripts/).
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -8,7 +8,7 @@ SHELL := bash
 CHAOS_ROUNDS ?= 200
 
 .PHONY: help
-help: ## List the doors
+help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: fmt
@@ -35,7 +35,7 @@ quick: fmt-check lint ## Format, lint, unit tests and tidy: before each commit
 
 .PHONY: bench
 bench: ## Measure against the goals and print the table
-	cargo run --release -p floodgate-bench -- --table
+	cargo run --profile dist -p floodgate-bench -- --table
 
 .PHONY: run
 run: ## The server: memory tier, ledger in ./floodgate.db
@@ -49,6 +49,10 @@ demo: ## A sale with a crowd, then the server until Ctrl-C
 chaos: ## The fault tests, with CHAOS_ROUNDS rounds
 	scripts/test-deps.sh
 	NEXTEST_PROFILE=chaos FLOODGATE_CHAOS_ROUNDS=$(CHAOS_ROUNDS) scripts/cargo-test.sh faults::
+
+.PHONY: figures
+figures: ## Sizes next to their limits
+	scripts/figures.sh
 
 .PHONY: doc
 doc: ## Build the documentation, warnings denied

@@ -1,8 +1,8 @@
-//! Orders per second that a ledger writes durably, by batch size.
+//! Durable orders per second of a ledger, by batch size.
 //!
-//! `cargo bench --bench ledger -- [place] [batch] [policy]`; the place is a directory, which
-//! decides which disk is measured with SQLite, or mysql://user:password@host:port/database, which
-//! is written to and not cleared; the other two leave out what is not of interest.
+//! `cargo bench --bench ledger -- [target] [batch] [policy]`. The target is a directory for SQLite,
+//! which decides the measured disk, or mysql://user:password@host:port/database, which is written
+//! to and not cleared. Batch and policy select a single size and a single policy.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,12 +19,12 @@ use floodgate::runtime::clock::{now_monotonic, wall_ms};
 const MEASURE_FOR: Duration = Duration::from_secs(3);
 
 fn main() -> anyhow::Result<()> {
-    let mut words = std::env::args().skip(1).filter(|word| !word.starts_with('-'));
-    let place = words.next();
-    let (batch_only, policy_only) = (words.next(), words.next());
-    let (url, directory) = match place {
-        Some(place) if place.starts_with("mysql://") => (Some(place), std::env::temp_dir()),
-        place => (None, place.map_or_else(std::env::temp_dir, Into::into)),
+    let mut arguments = std::env::args().skip(1).filter(|argument| !argument.starts_with('-'));
+    let target = arguments.next();
+    let (batch_only, policy_only) = (arguments.next(), arguments.next());
+    let (url, directory) = match target {
+        Some(url) if url.starts_with("mysql://") => (Some(url), std::env::temp_dir()),
+        directory => (None, directory.map_or_else(std::env::temp_dir, Into::into)),
     };
     let scratch = tempfile::tempdir_in(directory)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
@@ -55,12 +55,12 @@ fn main() -> anyhow::Result<()> {
 }
 
 async fn measure(ledger: &dyn Ledger, policy: Policy, batch: u64) -> anyhow::Result<()> {
-    // A server may have orders and sales of earlier runs.
+    // A MariaDB may hold orders and sales of earlier runs.
     let first = u64::try_from(wall_ms())? << 20;
     let draft = draft(&format!("bench-{first}"), policy)?;
     let sale = ledger.create_sale(draft, 0).await?.context("the name is taken")?;
     let sku = sale.skus.first().context("no sku")?.no;
-    let mut took = Vec::new();
+    let mut times_ms = Vec::new();
     let start = now_monotonic();
     let mut next = first;
     while start.elapsed() < MEASURE_FOR {
@@ -70,19 +70,20 @@ async fn measure(ledger: &dyn Ledger, policy: Policy, batch: u64) -> anyhow::Res
         next += batch;
         let begun = now_monotonic();
         anyhow::ensure!(ledger.place(intents).await? == BlindInsert::All, "a conflict");
-        took.push(begun.elapsed().as_secs_f64() * 1_000.0);
+        times_ms.push(begun.elapsed().as_secs_f64() * 1_000.0);
     }
     let seconds = start.elapsed().as_secs_f64();
-    took.sort_unstable_by(f64::total_cmp);
-    let at = |share: usize| took.get(took.len() * share / 1_000).copied().unwrap_or_default();
+    times_ms.sort_unstable_by(f64::total_cmp);
+    let permille =
+        |share: usize| times_ms.get(times_ms.len() * share / 1_000).copied().unwrap_or_default();
     println!(
         "{:>14} {batch:>6} {:>10.0} {:>10.0} {:>8.2} {:>8.2} {:>8.2}",
         policy.kind(),
         (next - first) as f64 / seconds,
-        took.len() as f64 / seconds,
-        at(500),
-        at(990),
-        took.last().copied().unwrap_or_default()
+        times_ms.len() as f64 / seconds,
+        permille(500),
+        permille(990),
+        times_ms.last().copied().unwrap_or_default()
     );
     Ok(())
 }
@@ -106,7 +107,7 @@ fn draft(id: &str, policy: Policy) -> anyhow::Result<SaleDraft> {
     })
 }
 
-/// Buyers come in no order, request ids rise with time.
+/// Buyer ids are scattered, request ids ascend.
 fn intent(sku: SkuNo, policy: Policy, number: u64) -> anyhow::Result<OrderIntent> {
     let request = RequestId::new(number).context("0 is no request")?;
     let buyer = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 1 | 1;

@@ -1,35 +1,34 @@
 #!lua
--- Empties some pages of a bucket that its loader holds, and forgets what the bucket counted.
--- Requests that the ledger has not decided stay on their pages, so that no loader that crashes can
--- lose one; so do intents without an answer, entries of the outbox, and the pair of opening and
--- phase.
+-- Empties some pages of a bucket that its loader holds, and deletes the bucket's counts. Requests
+-- without a ledger decision stay on their pages, so that a loader that crashes loses none; so do
+-- their intents, the entries of the outbox, and the pair of epoch and phase.
 --
 -- KEYS: bucket, moves, unsettled, pages of requests.., pages of buyers.. (as many)
 -- ARGV: server, installation, loader
 -- Answer: OK, request and record in turn of each request that stays.
-local key, moves, unsettled = KEYS[1], KEYS[2], KEYS[3]
+local bucket, moves, unsettled = KEYS[1], KEYS[2], KEYS[3]
 local server, installation, loader = ARGV[1], ARGV[2], ARGV[3]
 local holder = installation .. '.' .. loader
-local found = call('HMGET', key, 'loading', 'loaded', 'epoch', 'phase', 'changes')
+local found = call('HMGET', bucket, 'loading', 'loaded', 'epoch', 'phase', 'changes')
 local tag, epoch, phase = found[1] or found[2], found[3], found[4]
 if not tag then return {NOT_READY} end
 if sub(tag, 1, 8) ~= installation then return {FOREIGN} end
 if found[1] ~= holder then return {OLD_LOADER} end
 
 local fields = {'loading', holder, 'server', server}
-if epoch and phase and tagged(epoch) and whole(phase) then
+if epoch and phase and tag_number(epoch) and to_number(phase) then
   fields[5], fields[6], fields[7], fields[8] = 'epoch', epoch, 'phase', phase
 end
 if found[5] then fields[#fields + 1], fields[#fields + 2] = 'changes', found[5] end
-call('DEL', key, moves)
-call('HSET', key, unpack(fields))
--- What is of another type holds no request.
+call('DEL', bucket, moves)
+call('HSET', bucket, unpack(fields))
+-- A key of another type holds no request.
 local kind = call('TYPE', unsettled).ok
 if kind ~= 'hash' then call('DEL', unsettled) end
 
 local answer, n, pages = {OK}, 1, (#KEYS - 3) / 2
 for at = 4, 3 + pages do
-  local page, gone = KEYS[at], {}
+  local page, removed = KEYS[at], {}
   if call('TYPE', page).ok == 'hash' then
     local rows = call('HGETALL', page)
     for i = 1, #rows, 2 do
@@ -38,11 +37,11 @@ for at = 4, 3 + pages do
         answer[n + 1], answer[n + 2] = request, record
         n = n + 2
       else
-        gone[#gone + 1] = request
+        removed[#removed + 1] = request
       end
     end
-    for first = 1, #gone, ITEMS_MAX do
-      call('HDEL', page, unpack(gone, first, math.min(first + ITEMS_MAX - 1, #gone)))
+    for first = 1, #removed, ITEMS_MAX do
+      call('HDEL', page, unpack(removed, first, math.min(first + ITEMS_MAX - 1, #removed)))
     end
   else
     call('DEL', page)

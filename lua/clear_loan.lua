@@ -1,19 +1,20 @@
 #!lua flags=allow-oom
--- Forgets a loan that the borrower has.
+-- Clears a loan that the borrower has added.
 --
 -- KEYS: bucket, moves
 -- ARGV: server, installation, borrower, number of the loan
--- Answer: OK, stock, lent, changes, 1 when it was open until now.
+-- Answer: OK, stock, lent, changes, 1 if this call cleared it.
+local bucket, moves = KEYS[1], KEYS[2]
 local server, installation, borrower, loan = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
-local bad, _, _, stock, lent, changes = bucket(false, server, installation,
+local bad, _, _, stock, lent, changes = read_bucket(false, server, installation,
   'stock', 'lent', 'changes')
 if bad then return bad end
 local no_field, units_field = 'no:' .. borrower, 'out:' .. borrower
-local moves = call('HMGET', KEYS[2], no_field, units_field)
-if not moves[1] and not moves[2] then return {OK, stock, lent, changes, 0} end
-local no, open = whole(moves[1]), whole(moves[2])
+local found = call('HMGET', moves, no_field, units_field)
+if not found[1] and not found[2] then return {OK, stock, lent, changes, 0} end
+local no, open = to_number(found[1]), to_number(found[2])
 if not no or not open or open > lent then return {CORRUPT, 'moves'} end
 if no ~= loan then return {OK, stock, lent, changes, 0} end
-call('HDEL', KEYS[2], no_field, units_field)
-call('HSET', KEYS[1], 'lent', lent - open)
+call('HDEL', moves, no_field, units_field)
+call('HSET', bucket, 'lent', lent - open)
 return {OK, stock, lent - open, changes, 1}

@@ -1,14 +1,15 @@
 #!lua flags=allow-oom
--- Removes dead letters, wherever in the line they stand: one that cannot be written down elsewhere
--- keeps no other one here.
+-- Removes dead letters at any position of the list: one that cannot be stored elsewhere does not
+-- block the others.
 --
 -- KEYS: bucket, dead
--- ARGV: installation, letters
--- Answer: OK, how many of them were there.
-local bad = foreign(ARGV[1])
+-- ARGV: installation, dead letters..
+-- Answer: OK, number of removed dead letters.
+local dead, installation = KEYS[2], ARGV[1]
+local bad = check_installation(installation)
 if bad then return bad end
 local removed = 0
 for n = 2, #ARGV do
-  removed = removed + call('LREM', KEYS[2], 1, ARGV[n])
+  removed = removed + call('LREM', dead, 1, ARGV[n])
 end
 return {OK, removed}

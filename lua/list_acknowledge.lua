@@ -1,17 +1,17 @@
 #!lua flags=allow-oom
--- Removes entries that ended, by identity: from the worker's private list, or from the front of the
--- outbox, where reclaimed ones wait. An entry that is in neither belongs to another worker, which
--- publishes it once more.
+-- Removes published and given-up entries by identity: from the worker's private list, or from the
+-- front of the outbox, where reclaimed entries wait. An entry in neither belongs to another worker,
+-- which publishes it again.
 --
 -- KEYS: bucket, outbox, claimed, dead
--- ARGV: installation, ends, identities.., dead letters..
--- `ends` has a byte for each identity: P published, D given up. Each D has a dead letter, which is
--- written only where its entry is removed.
--- Answer: OK, how many entries were removed.
+-- ARGV: installation, outcomes, identities.., dead letters..
+-- `outcomes` has a byte for each identity: P published, D given up. Each D has a dead letter, which
+-- is written only if its entry is removed.
+-- Answer: OK, number of removed entries.
 local outbox, claimed, dead = KEYS[2], KEYS[3], KEYS[4]
-local installation, ends = ARGV[1], ARGV[2]
-local size, identities_at = #ARGV[2], 2
-local bad = foreign(installation)
+local installation, outcomes = ARGV[1], ARGV[2]
+local size, identities_at = #outcomes, 2
+local bad = check_installation(installation)
 if bad then return bad end
 if size > CLAIM_MAX then return {TOO_MANY} end
 local held = call('LRANGE', claimed, 0, -1)
@@ -22,7 +22,7 @@ while num_first < size and held[num_first + 1]
   and identity(held[num_first + 1]) == ARGV[identities_at + num_first + 1] do
   num_first = num_first + 1
 end
-if num_first == size and not find(ends, 'D') then
+if num_first == size and not find(outcomes, 'D') then
   call('LTRIM', claimed, size, -1)
   return {OK, size}
 end
@@ -37,14 +37,15 @@ local function search(list, entries)
 end
 search(claimed, held)
 if num_found < size then search(outbox, call('LRANGE', outbox, 0, RECLAIMED_MAX - 1)) end
-local letters, letter_at = {}, identities_at + size
+local dead_letters, letter_at = {}, identities_at + size
 for i = 1, size do
-  if sub(ends, i, i) == 'D' then
+  if sub(outcomes, i, i) == 'D' then
     letter_at = letter_at + 1
-    if found[i] then letters[#letters + 1] = ARGV[letter_at] end
+    if found[i] then dead_letters[#dead_letters + 1] = ARGV[letter_at] end
   end
 end
--- A letter whose entry stays is one too many; an entry removed without its letter would be lost.
-if #letters > 0 then call('RPUSH', dead, unpack(letters)) end
-for _, place in pairs(found) do call('LREM', place[1], 1, place[2]) end
+-- Written first: after a crash a dead letter whose entry stays is a duplicate; an entry that was
+-- removed without its dead letter would be lost.
+if #dead_letters > 0 then call('RPUSH', dead, unpack(dead_letters)) end
+for _, location in pairs(found) do call('LREM', location[1], 1, location[2]) end
 return {OK, num_found}

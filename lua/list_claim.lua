@@ -3,13 +3,14 @@
 --
 -- KEYS: bucket, outbox, claimants, claimed
 -- ARGV: installation, worker, most entries to move
--- Answer: OK, the entries moved.
+-- Answer: OK, the moved entries.
 local outbox, claimants, claimed = KEYS[2], KEYS[3], KEYS[4]
 local installation, worker, max = ARGV[1], ARGV[2], math.min(tonumber(ARGV[3]), CLAIM_MAX)
-local bad = foreign(installation)
+local bad = check_installation(installation)
 if bad then return bad end
 local moved = call('LRANGE', outbox, 0, max - 1)
 if #moved > 0 then
+  -- Raises an error before the first write if the key has another type.
   call('LLEN', claimed)
   call('SADD', claimants, worker)
   call('RPUSH', claimed, unpack(moved))

@@ -1,11 +1,12 @@
 #!lua flags=no-writes
--- Elements of one of the outbox's lists.
+-- Reads elements of one of the outbox's lists.
 --
 -- KEYS: bucket, list
 -- ARGV: installation, first, last
--- Answer: OK, one element for each place.
-local bad = foreign(ARGV[1])
+-- Answer: OK, the elements.
+local list, installation, first, last = KEYS[2], ARGV[1], ARGV[2], ARGV[3]
+local bad = check_installation(installation)
 if bad then return bad end
-local found = call('LRANGE', KEYS[2], ARGV[2], ARGV[3])
-table.insert(found, 1, OK)
-return found
+local answer = call('LRANGE', list, first, last)
+table.insert(answer, 1, OK)
+return answer

@@ -1,12 +1,13 @@
 #!lua flags=allow-oom
--- Moves private lists of workers that are gone to the front of the outbox, each in its order.
+-- Moves private lists of expired workers to the front of the outbox, each in its order.
 --
 -- KEYS: bucket, outbox, claimants, claimed..
 -- ARGV: installation, workers..
--- Answer: OK, how many entries were moved.
+-- Answer: OK, number of moved entries.
 local outbox, claimants, installation, moved = KEYS[2], KEYS[3], ARGV[1], 0
-local bad = foreign(installation)
+local bad = check_installation(installation)
 if bad then return bad end
+-- Raise an error before the first write if a key has another type.
 call('SCARD', claimants)
 for i = 4, #KEYS do call('LLEN', KEYS[i]) end
 call('LLEN', outbox)

@@ -1,12 +1,13 @@
 #!lua flags=allow-oom
--- Moves the private lists of a worker's predecessors to its own.
+-- Moves the private lists of a worker's predecessors to the worker's own list.
 --
 -- KEYS: bucket, claimants, claimed, lists of predecessors..
 -- ARGV: installation, worker, predecessors..
--- Answer: OK, every entry of the worker's own list, also what it had before.
+-- Answer: OK, all entries of the worker's list, also those from before.
 local claimants, claimed, installation, worker = KEYS[2], KEYS[3], ARGV[1], ARGV[2]
-local bad = foreign(installation)
+local bad = check_installation(installation)
 if bad then return bad end
+-- Raise an error before the first write if a key has another type.
 call('SCARD', claimants)
 for i = 3, #KEYS do call('LLEN', KEYS[i]) end
 for i = 4, #KEYS do

@@ -1,15 +1,17 @@
 #!lua
--- Enters rows of requests and buyers into the bucket that is being loaded.
+-- Writes rows of requests and buyers to the bucket that is being loaded.
 --
 -- KEYS: bucket, pages..
 -- ARGV: server, installation, loader, counts, then id and value of each row, sorted by page
 -- Answer: OK.
-local bad, is_open = loading(ARGV[1], ARGV[2], ARGV[3])
+local server, installation, loader, counts = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local bad, is_open = check_loader(server, installation, loader)
 if bad then return bad end
--- A step that comes late must not undo what was sold since.
+-- A late step must not overwrite sales since the opening.
 if is_open then return {OLD_LOADER} end
-local counts, at, size = ARGV[4], 4, (#ARGV - 4) / 2
+local at, size = 4, (#ARGV - 4) / 2
 if size > ITEMS_MAX then return {TOO_MANY} end
+-- Raises an error before the first write if a key has another type.
 for page = 1, #counts do call('HLEN', KEYS[1 + page]) end
 for page = 1, #counts do
   local last = at + 2 * byte(counts, page)

@@ -1,41 +1,41 @@
--- What every script begins with. The codes and limits above this line are written by
--- src/redis/scripts/codes.rs when the script is loaded; they exist nowhere else.
+-- Functions that the scripts share. src/redis/scripts/codes.rs defines the codes and limits, and
+-- inserts them above this line when a script is loaded.
 --
--- Redis keeps what a failing script wrote before it failed. So every script reads and checks all
--- that it needs first, and writes last: a wrong type, a wrong number or a missing key ends it
--- before its first write. Ids stay strings: a Lua number loses digits after 2^53.
+-- Redis keeps the writes of a script that fails. So every script reads and checks all its data
+-- first, and writes last: a wrong type, a wrong number or a missing key ends the script before its
+-- first write. Ids stay strings: a Lua number loses digits after 2^53.
 
 local call, sub, find = redis.call, string.sub, string.find
 local byte, unpack, unpack_bytes = string.byte, unpack, struct.unpack
 
--- The number that a script wrote as digits; nil for anything else. 15 digits are exact in a double.
-local function whole(text)
+-- Parses digits; nil for anything else. 15 digits are exact in a double.
+local function to_number(text)
   if text and #text > 0 and #text < 16 and not find(text, '%D') then return tonumber(text) end
 end
 
--- The number in `<installation>.<number>`; nil when it is not written so.
-local function tagged(text)
-  if sub(text, 9, 9) == '.' then return whole(sub(text, 10)) end
+-- The number of a tag `<installation>.<number>`; nil for anything else.
+local function tag_number(text)
+  if sub(text, 9, 9) == '.' then return to_number(sub(text, 10)) end
 end
 
--- The pair of an opening and a phase, out of their fields; nil for what no script wrote.
-local function pair(epoch, phase)
-  local opened, stage = epoch and tagged(epoch), whole(phase)
+-- Parses the fields of epoch and phase; nil for an invalid one.
+local function epoch_and_phase(epoch, phase)
+  local opened, stage = epoch and tag_number(epoch), to_number(phase)
   return opened, stage and stage <= PHASE_MAX and stage
 end
 
--- Whether a pair comes before the one that the bucket has: an opening raises the epoch, and within
--- one the phases only go on. What cannot be read has nothing before it.
+-- Whether a pair of epoch and phase comes before the bucket's pair. An opening raises the epoch;
+-- within an epoch the phase only grows. No pair comes before an invalid one.
 local function comes_before(epoch, phase, opened, stage)
   if not opened or not stage then return false end
   return epoch < opened or epoch == opened and phase < stage
 end
 
--- Reads the bucket (KEYS[1]). First comes the answer that ends the script when the bucket must not
--- be touched: nothing published, another installation's, opened on another server, or damaged;
--- then the tags of its opening and its load, and the numbers of the fields that are asked for. A
--- bucket that a loader holds has its records until they are cleared, for whoever says `reads`.
-local function bucket(reads, server, installation, ...)
+-- Reads the bucket (KEYS[1]). Returns first the answer of the script if the bucket must not be
+-- used: not published, of another installation, opened on another server, or damaged; then the tags
+-- of its epoch and of its load, and the numbers of the given fields. With `reads` a bucket that a
+-- loader holds is readable, too: it has its records until they are cleared.
+local function read_bucket(reads, server, installation, ...)
   local found, fields = call('HMGET', KEYS[1], 'server', 'epoch', 'loaded', 'loading', ...), {...}
   local epoch, loaded = found[2], found[3]
   if not epoch or not loaded or found[4] and not reads then return {NOT_READY} end
@@ -43,7 +43,7 @@ local function bucket(reads, server, installation, ...)
   if found[1] ~= server then return {FENCED} end
   local numbers = {}
   for i = 1, #fields do
-    local field, number = fields[i], whole(found[4 + i])
+    local field, number = fields[i], to_number(found[4 + i])
     local most = field == 'phase' and PHASE_MAX or number
     if field == 'stock' or field == 'lent' then most = UNITS_MAX end
     if not number or number > most then return {CORRUPT, field} end
@@ -52,15 +52,15 @@ local function bucket(reads, server, installation, ...)
   return nil, epoch, loaded, unpack(numbers)
 end
 
--- The number that loans and changes of the load with this tag begin after.
+-- The number after which the loans and changes of the load with this tag begin.
 local function floor_of(loaded, installation)
-  local load = sub(loaded, 1, 8) == installation and tagged(loaded)
+  local load = sub(loaded, 1, 8) == installation and tag_number(loaded)
   return load and load * NUMBERS_PER_LOAD
 end
 
--- Reads the bucket while it is being loaded. First comes the answer that ends the script when this
--- loader may not write; second, whether it has published the bucket before.
-local function loading(server, installation, loader)
+-- Reads the bucket (KEYS[1]) while it is being loaded. Returns first the answer of the script if
+-- this loader must not write; second, whether this loader has published the bucket before.
+local function check_loader(server, installation, loader)
   local found = call('HMGET', KEYS[1], 'loading', 'loaded', 'server')
   local holder, tag = found[1] or found[2], installation .. '.' .. loader
   if not holder then return {NOT_READY} end
@@ -70,12 +70,12 @@ local function loading(server, installation, loader)
   return nil, not found[1]
 end
 
--- A column is a run of ids in ARGV, each once, sorted by the page that holds it. `counts` has a
--- byte for each page used: how many ids of the run are on it; a page with more is there again. Its
--- pages follow KEYS[key], its ids follow ARGV[arg].
+-- A column is a run of distinct ids in ARGV, sorted by page. `counts` has a byte for each page
+-- used: its number of ids; a page with more than 255 ids is repeated. The column's pages follow
+-- KEYS[key], its ids follow ARGV[arg].
 
--- The values of a column, false where there is none, and how many they are.
-local function read(key, counts, arg)
+-- The values of a column, false for a missing one, and their number.
+local function read_column(key, counts, arg)
   local values, n = {}, 0
   for page = 1, #counts do
     local size = byte(counts, page)
@@ -90,7 +90,7 @@ local function read(key, counts, arg)
   return values, n
 end
 
--- Whether a column of so many values has one for each id.
+-- Whether none of the first `n` values is missing.
 local function is_complete(values, n)
   for i = 1, n do
     if not values[i] then return false end
@@ -98,57 +98,57 @@ local function is_complete(values, n)
   return true
 end
 
--- Writes the values of a column whose place in `changed` is set; where such a value is false, the
--- field goes.
+-- Writes the values of a column whose position in `changed` is set. A false value deletes its
+-- field.
 local function write(values, changed, key, counts, arg)
-  local n, line, gone = 0, {}, {}
+  local n, set, deleted = 0, {}, {}
   for page = 1, #counts do
     local size, written, removed = byte(counts, page), 0, 0
     for i = n + 1, n + size do
       if changed[i] and values[i] then
-        line[written + 1], line[written + 2] = ARGV[arg + i], values[i]
+        set[written + 1], set[written + 2] = ARGV[arg + i], values[i]
         written = written + 2
       elseif changed[i] then
         removed = removed + 1
-        gone[removed] = ARGV[arg + i]
+        deleted[removed] = ARGV[arg + i]
       end
     end
-    if written > 0 then call('HSET', KEYS[key + page], unpack(line, 1, written)) end
-    if removed > 0 then call('HDEL', KEYS[key + page], unpack(gone, 1, removed)) end
+    if written > 0 then call('HSET', KEYS[key + page], unpack(set, 1, written)) end
+    if removed > 0 then call('HDEL', KEYS[key + page], unpack(deleted, 1, removed)) end
     n = n + size
   end
 end
 
--- Turns a column of units into numbers, in place; 0 where there was none. False: one is damaged.
-local function units(values, n)
+-- Converts a column of units to numbers, in place; 0 for a missing value. Returns false if one is
+-- damaged.
+local function parse_units(values, n)
   for i = 1, n do
     local text = values[i]
-    values[i] = text and whole(text) or 0
+    values[i] = text and to_number(text) or 0
     if text and (values[i] == 0 or values[i] > UNITS_MAX) then return false end
   end
   return true
 end
 
--- Whether a value on a page of requests can be a record.
+-- Whether a value on a page of requests has the form of a record.
 local function is_record(value)
   local stage = sub(value, STAGE_AT, STAGE_AT)
   if stage == 'F' then return #value > RECORD_BYTES end
   return #value == RECORD_BYTES and find(stage, '[Q0-4]')
 end
 
--- How many more intents may wait where accepted ones wait (KEYS[2]). What was given up there and
--- not collected yet (the last of KEYS) waits as well. Raises an error when a key holds something
--- else.
-local function room(kind, envelope_max, entries_max)
-  if kind == 'none' then return call('HLEN', KEYS[2]) and ITEMS_MAX end
-  local num_waiting = call(kind == 'list' and 'LLEN' or 'XLEN', KEYS[2])
-  return (entries_max - num_waiting - call('LLEN', KEYS[#KEYS])) * envelope_max
+-- The number of intents that the outbox can still take. Dead letters that are not collected yet
+-- count, too. Raises an error if a key has another type.
+local function free_capacity(kind, outbox, dead, envelope_max, entries_max)
+  if kind == 'none' then return call('HLEN', outbox) and ITEMS_MAX end
+  local num_waiting = call(kind == 'list' and 'LLEN' or 'XLEN', outbox)
+  return (entries_max - num_waiting - call('LLEN', dead)) * envelope_max
 end
 
--- Writes accepted intents, request and intent in turn, where they wait (KEYS[2]).
-local function enqueue(kind, accepted, num_accepted, envelope_max)
+-- Writes accepted intents, given as request and intent in turn, to the outbox.
+local function enqueue(kind, outbox, accepted, num_accepted, envelope_max)
   if kind == 'none' then
-    call('HSET', KEYS[2], unpack(accepted, 1, 2 * num_accepted))
+    call('HSET', outbox, unpack(accepted, 1, 2 * num_accepted))
     return
   end
   for first = 1, num_accepted, envelope_max do
@@ -157,32 +157,33 @@ local function enqueue(kind, accepted, num_accepted, envelope_max)
       entry[i - first + 1] = accepted[2 * i]
     end
     if kind == 'list' then
-      call('RPUSH', KEYS[2], table.concat(entry))
+      call('RPUSH', outbox, table.concat(entry))
     else
-      call('XADD', KEYS[2], '*', 'intents', table.concat(entry))
+      call('XADD', outbox, '*', 'intents', table.concat(entry))
     end
   end
 end
 
--- What ends a script on the outbox: another installation's bucket. The entries outlive openings and
--- leave also while the bucket is being loaded or fenced, so nothing else is asked.
-local function foreign(installation)
+-- Returns the answer of an outbox script if the bucket (KEYS[1]) belongs to another installation.
+-- Entries are kept over openings and removed also while the bucket is being loaded or fenced, so
+-- nothing else is checked.
+local function check_installation(installation)
   local found = call('HMGET', KEYS[1], 'epoch', 'loaded', 'loading')
   for i = 1, 3 do
     if found[i] and sub(found[i], 1, 8) ~= installation then return {FOREIGN} end
   end
 end
 
--- What tells an entry of an outbox list from the others: it begins with the record and the request
--- of its first intent.
+-- The identity of an entry of an outbox list: its head, with the record and the request of its
+-- first intent, and its length.
 local function identity(entry)
   return sub(entry, 1, IDENTITY_BYTES) .. #entry
 end
 
--- The one group of consumers of an outbox stream, and the consumer that holds what was reclaimed.
+-- The consumer group of an outbox stream, and the consumer of reclaimed entries.
 local GROUP, ORPHANS = 'relay', 'orphans'
 
--- Whether the stream has its group. Raises an error when the key holds something else.
+-- Whether the stream has its group. Raises an error if the key has another type.
 local function has_group(outbox)
   if call('XLEN', outbox) == 0 and call('EXISTS', outbox) == 0 then return false end
   for _, group in ipairs(call('XINFO', 'GROUPS', outbox)) do
@@ -191,37 +192,37 @@ local function has_group(outbox)
   return false
 end
 
--- The first entries that a consumer holds: id, consumer, idle time and deliveries of each.
+-- The first pending entries of a consumer: id, consumer, idle time and deliveries of each.
 local function pending(outbox, consumer, max)
   return call('XPENDING', outbox, GROUP, '-', '+', max, consumer)
 end
 
--- The message of a stream entry. Of one that another program wrote, all that it has.
-local function body(fields)
+-- The message of a stream entry; all fields and values of one that another program wrote.
+local function message_of(fields)
   if #fields == 2 and fields[1] == 'intents' then return fields[2] end
   return table.concat(fields, ' ')
 end
 
--- Appends id and message of entries to an answer.
-local function tell(entries, answer)
+-- Appends the id and message of each entry to an answer.
+local function append_entries(entries, answer)
   for _, entry in ipairs(entries) do
     local at = #answer
-    answer[at + 1], answer[at + 2] = entry[1], body(entry[2])
+    answer[at + 1], answer[at + 2] = entry[1], message_of(entry[2])
   end
 end
 
--- Gives pending entries to a consumer. Those that are still in the stream are appended to `answer`,
--- if there is one.
+-- Assigns pending entries to a consumer. With `answer`, appends those that are still in the stream.
 local function hand_over(outbox, consumer, entries, answer)
   if #entries == 0 then return end
-  local words = {'XCLAIM', outbox, GROUP, consumer, 0}
-  for i = 1, #entries do words[5 + i] = entries[i][1] end
-  if not answer then words[#words + 1] = 'JUSTID' end
-  local claimed = call(unpack(words))
-  if answer then tell(claimed, answer) end
+  local command = {'XCLAIM', outbox, GROUP, consumer, 0}
+  for i = 1, #entries do command[5 + i] = entries[i][1] end
+  if not answer then command[#command + 1] = 'JUSTID' end
+  local claimed = call(unpack(command))
+  if answer then append_entries(claimed, answer) end
 end
 
--- Gives everything that one consumer holds to another, and removes the first. Returns the number.
+-- Assigns all pending entries of one consumer to another, and removes the first consumer. Returns
+-- the number of entries.
 local function move_all(outbox, from, to)
   local moved, entries = 0
   repeat

@@ -1,14 +1,15 @@
 #!lua flags=no-writes
--- The requests on some pages that the ledger has not answered. Also those of a bucket that is not
--- believed any more, or that a loader holds: what it has accepted must still come to the ledger.
+-- Reads the requests on some pages that have no ledger decision, also of a bucket that is fenced or
+-- that a loader holds: the ledger must still decide its accepted requests.
 --
 -- KEYS: bucket, pages of requests..
 -- ARGV: server, installation
 -- Answer: OK, epoch, then request and record in turn.
-local epoch = call('HGET', KEYS[1], 'epoch')
+local bucket, installation = KEYS[1], ARGV[2]
+local epoch = call('HGET', bucket, 'epoch')
 if not epoch then return {NOT_READY} end
-if sub(epoch, 1, 8) ~= ARGV[2] then return {FOREIGN} end
-local opened = tagged(epoch)
+if sub(epoch, 1, 8) ~= installation then return {FOREIGN} end
+local opened = tag_number(epoch)
 if not opened then return {CORRUPT, 'epoch'} end
 local answer, n = {OK, opened}, 2
 for page = 2, #KEYS do

@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
--- Gives entries to a worker: first what was reclaimed, then the oldest of the stream.
+-- Assigns entries to a worker: reclaimed ones first, then the oldest of the stream.
 --
 -- KEYS: bucket, outbox
--- ARGV: installation, worker, most entries to give
+-- ARGV: installation, worker, most entries to assign
 -- Answer: OK, for each entry: id, message.
 local outbox, installation, worker = KEYS[2], ARGV[1], ARGV[2]
 local max, answer = math.min(tonumber(ARGV[3]), CLAIM_MAX), {OK}
-local bad = foreign(installation)
+local bad = check_installation(installation)
 if bad then return bad end
 local reclaimed = redis.pcall('XPENDING', outbox, GROUP, '-', '+', max, ORPHANS)
 if reclaimed.err then
@@ -16,8 +16,9 @@ if reclaimed.err then
 end
 hand_over(outbox, worker, reclaimed, answer)
 if #reclaimed < max then
-  local room = max - #reclaimed
-  local read = call('XREADGROUP', 'GROUP', GROUP, worker, 'COUNT', room, 'STREAMS', outbox, '>')
-  tell(read and read[1][2] or {}, answer)
+  local remaining = max - #reclaimed
+  local delivered = call('XREADGROUP', 'GROUP', GROUP, worker, 'COUNT', remaining, 'STREAMS',
+    outbox, '>')
+  append_entries(delivered and delivered[1][2] or {}, answer)
 end
 return answer

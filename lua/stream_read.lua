@@ -1,17 +1,18 @@
 #!lua flags=no-writes
--- Entries of the stream, whoever holds them.
+-- Reads entries of the stream, waiting and claimed.
 --
 -- KEYS: bucket, outbox
--- ARGV: installation, where to begin, how many
--- Answer: OK, for each entry: id, holder ('' where it waits), message.
-local bad = foreign(ARGV[1])
+-- ARGV: installation, start, most entries
+-- Answer: OK, for each entry: id, holder ('' while it waits), message.
+local outbox, installation, start, max = KEYS[2], ARGV[1], ARGV[2], ARGV[3]
+local bad = check_installation(installation)
 if bad then return bad end
-local outbox, answer = KEYS[2], {OK}
+local answer = {OK}
 local is_grouped = has_group(outbox)
-for _, entry in ipairs(call('XRANGE', outbox, ARGV[2], '+', 'COUNT', ARGV[3])) do
+for _, entry in ipairs(call('XRANGE', outbox, start, '+', 'COUNT', max)) do
   local id = entry[1]
   local held = is_grouped and call('XPENDING', outbox, GROUP, id, id, 1)[1]
   local at, holder = #answer, held and held[2] ~= ORPHANS and held[2] or ''
-  answer[at + 1], answer[at + 2], answer[at + 3] = id, holder, body(entry[2])
+  answer[at + 1], answer[at + 2], answer[at + 3] = id, holder, message_of(entry[2])
 end
 return answer

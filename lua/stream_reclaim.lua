@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- Takes entries from workers that are gone; whoever claims next gets these first.
+-- Returns the entries of expired workers, where the next claims take them first.
 --
 -- KEYS: bucket, outbox
 -- ARGV: installation, workers..
--- Answer: OK, how many entries were taken.
+-- Answer: OK, number of returned entries.
 local outbox, installation, moved = KEYS[2], ARGV[1], 0
-local bad = foreign(installation)
+local bad = check_installation(installation)
 if bad then return bad end
 if not has_group(outbox) then return {OK, 0} end
 for i = 2, #ARGV do moved = moved + move_all(outbox, ARGV[i], ORPHANS) end

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks licences, bans and sources against deny.toml where cargo-deny is installed; where it is
-# not, says so and passes, so that a bare machine can run `make ci`.
+# Checks licences, bans and sources against deny.toml with cargo-deny. If that is not installed,
+# prints a warning and passes, so that `make ci` runs on a bare machine.
 set -euo pipefail
 
 if ! command -v cargo-deny >/dev/null; then

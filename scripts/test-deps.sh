@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# Installs what the tests need and the machine lacks. On Debian and Ubuntu, as root or with sudo, it
-# calls apt-get; elsewhere it prints what to install and fails.
+# Installs missing programs that the tests need. On Debian and Ubuntu, as root or with sudo, it
+# calls apt-get; elsewhere it prints the packages and fails.
 set -euo pipefail
 
-# command : Debian packages that bring it : why a test needs it
+# command : Debian packages that contain it : why a test needs it
 needs=(
   'cc     : gcc libc6-dev : SQLite is compiled into the program'
   'curl   : curl          : black-box tests of the HTTP interface'
-  'unshare: util-linux    : faults: a disk of their own that can be filled'
+  'unshare: util-linux    : fault tests: a private disk that can be filled'
   'mount  : mount         : the same'
   'redis-server      : redis-server   : the gate counts units in Redis'
-  'redis-sentinel    : redis-sentinel : the gate finds the master again'
-  'redis-benchmark   : redis-tools    : the yardstick of the gate'
+  'redis-sentinel    : redis-sentinel : fail-over of the gate to a new master'
+  'redis-benchmark   : redis-tools    : the baseline of the gate'
   'mariadbd          : mariadb-server : the ledger in MySQL or MariaDB'
   'mariadb-install-db: mariadb-server : the same'
-  'rabbitmq-server   : rabbitmq-server : orders wait for the ledger in RabbitMQ'
+  'rabbitmq-server   : rabbitmq-server : RabbitMQ queues orders for the ledger'
   'epmd              : erlang-base     : the same'
 )
 
@@ -36,7 +36,7 @@ for need in "${needs[@]}"; do
 done
 ((${#missing[@]} == 0)) && exit 0
 
-echo 'test-deps: the tests need what this machine lacks:' >&2
+echo 'test-deps: the tests need programs that this machine lacks:' >&2
 printf '  %s\n' "${missing[@]}" >&2
 
 as_root=()
@@ -45,7 +45,7 @@ if ((EUID != 0)); then
 fi
 if ! command -v apt-get >/dev/null || ! command -v "${as_root[0]:-true}" >/dev/null; then
   echo "test-deps: install them, then run 'make test' again" >&2
-  echo "test-deps: Debian calls the packages: ${packages[*]}" >&2
+  echo "test-deps: names of the Debian packages: ${packages[*]}" >&2
   exit 1
 fi
 

@@ -1,8 +1,8 @@
-//! The composition root: settings -> ledger -> actors -> HTTP, and the same way back down.
+//! The composition root: settings -> ledger -> actors -> HTTP, and the reverse at shutdown.
 //!
-//! Start: open the ledger, migrate it, rebuild the gates, then listen. Stop: readiness off, HTTP
-//! drains, gates, relays and intakes become quiet, the consumer settles, the ledger closes; each
-//! within the deadline.
+//! Start: open and migrate the ledger, restore the gates, then listen. Stop: readiness off, HTTP
+//! drains, gates, relays and order consumers become quiet, the ledger writer settles, the ledger
+//! closes; each step within the deadline.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,48 +25,46 @@ use crate::services::catalog::Catalog;
 use crate::services::sales::{SalesError, SalesService};
 use crate::tier::{self, Backends};
 
-/// Why the server did not start, or ended by itself.
+/// Why the server did not start, or stopped by itself.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// What the tier stands on cannot be used.
+    /// A backend of the tier is not usable.
     #[error(transparent)]
     Backends(#[from] tier::Error),
-    /// The gates could not be rebuilt.
+    /// The gates could not be restored.
     #[error("the gates could not be rebuilt from the ledger")]
     Rebuild(#[from] SalesError),
-    /// An address cannot be listened on, or a secret cannot be read.
+    /// An address could not be bound, or a secret could not be read.
     #[error(transparent)]
     Http(#[from] http::server::Error),
-    /// A component used up its restart budget.
+    /// A component exhausted its restart budget.
     #[error(transparent)]
     ComponentDown(#[from] ComponentDown),
     /// The operating system refused a thread or a signal handler.
     #[error("the operating system refused {what}")]
     System {
-        /// What was asked for.
+        /// The refused resource.
         what: &'static str,
-        /// What it said.
         #[source]
         source: std::io::Error,
     },
-    /// The server's own thread died.
+    /// The thread of the server panicked.
     #[error("the server's main thread panicked; the log names the place")]
-    MainThreadDied,
+    ServerThreadPanicked,
 }
 
-/// Where a running server listens.
+/// Bound addresses of a running server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Listening {
+pub struct BoundAddresses {
     /// The public listener, in a role that sells.
     pub public: Option<SocketAddr>,
-    /// The internal listener.
     pub internal: SocketAddr,
 }
 
-/// A server, started and listening. Lives on the actix system of the thread that started it.
+/// A server that is listening. Bound to the actix system of the thread that started it.
 struct Running {
     settings: Settings,
-    listening: Listening,
+    listening: BoundAddresses,
     shutdown: Shutdown,
     servers: http::server::Listeners,
     actors: Arc<ActorSystem>,
@@ -76,12 +74,12 @@ struct Running {
 /// Runs the server until SIGTERM or SIGINT; blocks. Calls `ready` once both listeners are open.
 ///
 /// # Errors
-/// When it cannot start, or when a component used up its restart budget.
-pub fn run(settings: Settings, ready: impl FnOnce(Listening)) -> Result<(), Error> {
+/// The server did not start, or a component exhausted its restart budget.
+pub fn run(settings: Settings, ready: impl FnOnce(BoundAddresses)) -> Result<(), Error> {
     actix_rt::System::new().block_on(async move {
         let running = start(settings).await?;
         ready(running.listening);
-        let down = running.until_told().await?;
+        let down = running.wait_for_shutdown().await?;
         running.stop().await;
         down.map_or(Ok(()), |down| Err(down.into()))
     })
@@ -95,22 +93,23 @@ async fn start(settings: Settings) -> Result<Running, Error> {
     let backends = tier::open(&settings, &clock).await?;
     let actors =
         Arc::new(ActorSystem::start(&settings, &backends, &catalog, &metrics, &clock, &shutdown));
-    let desk = SalesService::new(
+    let sales = SalesService::new(
         Arc::clone(&catalog),
         &backends,
-        Arc::clone(&actors),
+        actors.clone(),
         Arc::clone(&clock),
         &settings,
     );
-    let num_orders = desk.restore().await?;
+    let num_orders = sales.restore().await?;
     tracing::info!(num_orders, tier = ?settings.tier, "gates rebuilt from the ledger");
     if backends.is_shared {
-        actors.start_keeper(desk.clone());
+        actors.start_sale_loader(sales.clone());
     }
-    let refreshed = desk.clone();
+    let refreshed_sales = sales.clone();
     let refresh = move || {
-        let desk = refreshed.clone();
-        async move { desk.learn().await.map(drop).map_err(|error| error.to_string()) }.boxed()
+        let sales = refreshed_sales.clone();
+        async move { sales.refresh_catalog().await.map(drop).map_err(|error| error.to_string()) }
+            .boxed()
     };
     actors.start_pipeline(&catalog, Arc::new(refresh));
     let gates = GateHandle::new(
@@ -125,7 +124,7 @@ async fn start(settings: Settings) -> Result<Running, Error> {
     let state = http::state::HttpDeps {
         catalog,
         gates,
-        desk,
+        sales,
         ledger: Arc::clone(&backends.ledger),
         stock: Arc::clone(&backends.stock),
         pipeline: backends.pipeline.clone(),
@@ -134,19 +133,19 @@ async fn start(settings: Settings) -> Result<Running, Error> {
         clock,
     };
     let servers = http::server::start(&settings, state).await?;
-    let listening = Listening { public: servers.public, internal: servers.internal };
+    let listening = BoundAddresses { public: servers.public, internal: servers.internal };
     Ok(Running { settings, listening, shutdown, servers, actors, backends })
 }
 
 impl Running {
-    /// Waits for a signal to stop, or for a component that is down.
-    async fn until_told(&self) -> Result<Option<ComponentDown>, Error> {
+    /// Waits for SIGTERM, SIGINT or a component that is down, which is returned.
+    async fn wait_for_shutdown(&self) -> Result<Option<ComponentDown>, Error> {
         use tokio::signal::unix::{SignalKind, signal};
-        let listen = |kind| {
+        let listen_for = |kind| {
             signal(kind).map_err(|source| Error::System { what: "a signal handler", source })
         };
-        let mut terminate = listen(SignalKind::terminate())?;
-        let mut interrupt = listen(SignalKind::interrupt())?;
+        let mut terminate = listen_for(SignalKind::terminate())?;
+        let mut interrupt = listen_for(SignalKind::interrupt())?;
         let down = tokio::select! {
             _ = terminate.recv() => None,
             _ = interrupt.recv() => None,
@@ -155,33 +154,31 @@ impl Running {
         Ok(down)
     }
 
-    /// The way down; what is not finished by the deadline is found again by the next start.
+    /// Graceful shutdown. The next start continues what did not finish by the deadline.
     async fn stop(self) {
         let deadline = Duration::from_millis(self.settings.shutdown.deadline_ms);
-        tracing::info!("stopping: no new requests");
+        tracing::info!("server: stopping, no new requests");
         self.servers.set_not_ready();
         tokio::time::sleep(Duration::from_millis(self.settings.shutdown.drain_ms)).await;
         if tokio::time::timeout(deadline, self.servers.stop()).await.is_err() {
-            tracing::warn!("some connections did not end in time");
+            tracing::warn!("http: connections still open at the deadline");
         }
-        let late = self.actors.quiet(deadline).await;
-        if !late.is_empty() {
-            tracing::warn!(?late, "not idle in time; the next start finishes their work");
+        let unfinished = self.actors.quiet(deadline).await;
+        if !unfinished.is_empty() {
+            tracing::warn!(?unfinished, "actors: not drained in time, the next start continues");
         }
         self.shutdown.begin();
         if tokio::time::timeout(deadline, self.backends.ledger.close()).await.is_err() {
-            tracing::warn!(
-                "the ledger did not close in time; the next start finds what it committed"
-            );
+            tracing::warn!("ledger: not closed in time, committed orders are safe");
         }
-        tracing::info!("stopped");
+        tracing::info!("server: stopped");
     }
 }
 
-/// A server on a thread of its own: for the demo and for tests.
+/// A server on its own thread, for the demo and for tests.
 #[derive(Debug)]
 pub struct AppThread {
-    listening: Listening,
+    listening: BoundAddresses,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<Result<(), Error>>>,
 }
@@ -190,19 +187,19 @@ impl AppThread {
     /// Starts a server and waits until it listens.
     ///
     /// # Errors
-    /// When it cannot start.
+    /// The server did not start.
     pub fn start(settings: Settings) -> Result<Self, Error> {
-        let (stop, told) = oneshot::channel();
+        let (stop, stop_requested) = oneshot::channel();
         let (ready, listening) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("floodgate".to_owned())
             .spawn(move || {
                 actix_rt::System::new().block_on(async move {
                     let running = start(settings).await?;
-                    // The starter may have given up waiting; then `told` is closed, too.
-                    let _gone = ready.send(running.listening);
+                    // If the caller is gone, `stop_requested` is closed, too.
+                    let _caller_gone = ready.send(running.listening);
                     let down = tokio::select! {
-                        _ = told => None,
+                        _ = stop_requested => None,
                         down = running.actors.supervisor().component_down() => Some(down),
                     };
                     running.stop().await;
@@ -214,53 +211,58 @@ impl AppThread {
             Ok(listening) => Ok(Self { listening, stop: Some(stop), thread: Some(thread) }),
             Err(_never_listened) => Err(match thread.join() {
                 Ok(Err(error)) => error,
-                Ok(Ok(())) | Err(_) => Error::MainThreadDied,
+                Ok(Ok(())) | Err(_) => Error::ServerThreadPanicked,
             }),
         }
     }
 
-    /// Where it listens.
     #[must_use]
-    pub fn listening(&self) -> Listening {
+    pub fn listening(&self) -> BoundAddresses {
         self.listening
     }
 
-    /// Whether it has ended by itself.
+    /// Whether the server has stopped by itself.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Stops it and waits; returns what it ended with.
+    /// Stops the server and waits for its thread.
     ///
     /// # Errors
-    /// A component that used up its restart budget.
+    /// A component that exhausted its restart budget.
     pub fn stop(mut self) -> Result<(), Error> {
         self.end()
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until the server stops by itself.
     ///
     /// # Errors
-    /// A component that used up its restart budget.
+    /// A component that exhausted its restart budget.
     pub fn join(mut self) -> Result<(), Error> {
-        let thread = self.thread.take();
-        thread.map_or(Ok(()), |thread| thread.join().unwrap_or(Err(Error::MainThreadDied)))
+        self.join_thread()
     }
 
     fn end(&mut self) -> Result<(), Error> {
         if let Some(stop) = self.stop.take() {
-            let _ended_already = stop.send(());
+            let _already_stopped = stop.send(());
         }
+        self.join_thread()
+    }
+
+    fn join_thread(&mut self) -> Result<(), Error> {
         let thread = self.thread.take();
-        thread.map_or(Ok(()), |thread| thread.join().unwrap_or(Err(Error::MainThreadDied)))
+        thread.map_or(Ok(()), |thread| thread.join().unwrap_or(Err(Error::ServerThreadPanicked)))
     }
 }
 
 impl Drop for AppThread {
     fn drop(&mut self) {
         if let Err(error) = self.end() {
-            tracing::error!(error = &error as &dyn std::error::Error, "the server ended badly");
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "server: stopped with an error"
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The `floodgate` program; everything is in the library.
+//! The `floodgate` binary; the code is in the library.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,5 @@
-//! The only place that names concrete backends. Nothing above this file knows which tier runs.
+//! Selects the backends of the configured tier. Only this file names concrete backends; all other
+//! code uses the ports.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,9 +14,10 @@ use crate::db::sqlite::{OpenOptions, SqliteLedger};
 use crate::db::{self, Ledger};
 use crate::domain::Counting;
 use crate::lease::{Lease, RedisLease, SoleLease};
+use crate::outbox::scripts::EntryKind;
 use crate::outbox::{Outbox, OutboxOptions, RedisOutbox};
-use crate::redis::scripts;
-use crate::redis::scripts::{EntryLimits, Installation, Script};
+
+use crate::redis::scripts::{EntryLimits, Installation, OutboxArgs, Script};
 use crate::redis::transport;
 use crate::redis::transport::{ConnectionOptions, ConnectionPool, RedisUrl, ScriptSource};
 use crate::runtime::clock::SharedClock;
@@ -23,62 +25,57 @@ use crate::stock::redis::RedisOptions;
 use crate::stock::{MemoryStock, RedisStock, Stock};
 use crate::watermark::{RedisWatermarks, Watermarks};
 
-/// First wait before Redis is connected to again, and the longest.
+/// First and longest delay before a reconnect to Redis.
 const RECONNECT_MIN: Duration = Duration::from_millis(20);
 const RECONNECT_MAX: Duration = Duration::from_secs(1);
 
-/// Why the backends of a tier cannot be used.
+/// Why the backends of a tier are not usable.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The ledger cannot be used.
     #[error("the ledger cannot be used")]
     Ledger(#[from] db::Error),
-    /// The settings of the broker do not make sense.
+    /// The broker's settings are invalid.
     #[error("amqp.url: {reason}")]
     Amqp {
-        /// What is wrong and what would be right.
+        /// The fault and the valid values.
         reason: String,
     },
-    /// There is no thread for the broker.
+    /// The broker client did not start.
     #[error(transparent)]
     Broker(#[from] broker::Error),
-    /// The settings of Redis do not make sense.
+    /// The Redis settings are invalid.
     #[error("redis.url: {reason}")]
     Redis {
-        /// What is wrong and what would be right.
+        /// The fault and the valid values.
         reason: String,
     },
 }
 
-/// What a tier stands on.
+/// The backends of a tier.
 #[derive(Clone)]
 pub struct Backends {
-    /// Where orders become true.
     pub ledger: Arc<dyn Ledger>,
-    /// Where units are counted and results are read.
+    /// Counts units and stores results.
     pub stock: Arc<dyn Stock>,
-    /// Who counts units.
+    /// Whether the stock or the ledger counts units.
     pub counting: Counting,
-    /// Which of many processes does what one must do.
+    /// Leases for work that one process at a time must do.
     pub lease: Arc<dyn Lease>,
     /// Whether other processes may serve the same sales.
     pub is_shared: bool,
-    /// What is between the gates and the ledger, in tier `pipeline`.
+    /// Only in tier `pipeline`.
     pub pipeline: Option<Pipeline>,
 }
 
-/// What accepted intents pass on their way to the ledger.
+/// Outbox and broker, between the gates and the ledger.
 #[derive(Clone)]
 pub struct Pipeline {
-    /// Where they wait for the broker.
     pub outbox: Arc<dyn Outbox>,
-    /// The way into the broker.
     pub publisher: Arc<dyn Publisher>,
-    /// The way out of the broker.
     pub subscriber: Arc<dyn Subscriber>,
-    /// How far the consumers have come.
+    /// Progress of the order consumers.
     pub watermarks: Arc<dyn Watermarks>,
-    /// The ledger that they are for, as messages have it.
+    /// Identifies the ledger; sent as a message header.
     pub installation: Arc<str>,
 }
 
@@ -88,7 +85,7 @@ impl Backends {
     pub fn embedded(tier: Tier, ledger: Arc<dyn Ledger>, clock: &SharedClock) -> Self {
         let counting = match tier {
             Tier::Ledger => Counting::InLedger,
-            Tier::Memory | Tier::Gate | Tier::Pipeline => Counting::Here,
+            Tier::Memory | Tier::Gate | Tier::Pipeline => Counting::InStock,
         };
         let stock = Arc::new(MemoryStock::new(counting));
         let lease = Arc::new(SoleLease::new(Arc::clone(clock)));
@@ -98,50 +95,49 @@ impl Backends {
     /// The backends of a tier that counts in Redis.
     ///
     /// # Errors
-    /// Settings that do not make sense, and the ledger's error.
+    /// Invalid settings, or the ledger's error.
     pub async fn on_redis(
         settings: &Settings,
         ledger: Arc<dyn Ledger>,
         clock: &SharedClock,
     ) -> Result<Self, Error> {
-        let links = links(settings)?;
+        let pool = connection_pool(settings)?;
         let installation = installation(ledger.as_ref()).await?;
         let stock = RedisStock::new(RedisOptions {
-            links: links.clone(),
+            pool: pool.clone(),
             namespace: settings.namespace.clone(),
             installation,
-            outbox: outbox_of(settings),
+            outbox: outbox_args(settings),
             replicated: settings.redis.durability == Durability::Replicated,
             sold_out_refresh: Duration::from_millis(settings.redis.sold_out_refresh_ms),
         });
         let pipeline = match settings.tier {
-            Tier::Pipeline => Some(pipeline(settings, links.clone(), installation, clock)?),
+            Tier::Pipeline => Some(pipeline(settings, pool.clone(), installation, clock)?),
             Tier::Memory | Tier::Ledger | Tier::Gate => None,
         };
         Ok(Self {
             ledger,
             stock: Arc::new(stock),
-            counting: Counting::Here,
-            lease: Arc::new(RedisLease::new(links, &settings.namespace, Arc::clone(clock))),
+            counting: Counting::InStock,
+            lease: Arc::new(RedisLease::new(pool, &settings.namespace, Arc::clone(clock))),
             is_shared: true,
             pipeline,
         })
     }
 }
 
-/// What is between the gates and the ledger.
 fn pipeline(
     settings: &Settings,
-    links: ConnectionPool,
+    pool: ConnectionPool,
     installation: Installation,
     clock: &SharedClock,
 ) -> Result<Pipeline, Error> {
     let namespace = settings.namespace.clone();
-    let watermarks = Arc::new(RedisWatermarks::new(links.clone(), &namespace));
-    let options = OutboxOptions { links, namespace, installation, clock: Arc::clone(clock) };
+    let watermarks = Arc::new(RedisWatermarks::new(pool.clone(), &namespace));
+    let options = OutboxOptions { pool, namespace, installation, clock: Arc::clone(clock) };
     let kind = match settings.outbox.kind {
-        OutboxKind::List => scripts::outbox::EntryKind::List,
-        OutboxKind::Stream => scripts::outbox::EntryKind::Stream,
+        OutboxKind::List => EntryKind::List,
+        OutboxKind::Stream => EntryKind::Stream,
     };
     let outbox = Arc::new(RedisOutbox::new(options, kind));
     let broker = Arc::new(RabbitBroker::new(broker_options(settings)?)?);
@@ -154,10 +150,10 @@ fn pipeline(
     })
 }
 
-/// How RabbitMQ is reached, and what must be there.
+/// Connection options and topology of RabbitMQ.
 ///
 /// # Errors
-/// [`Error::Amqp`] with what is wrong.
+/// [`Error::Amqp`].
 pub fn broker_options(settings: &Settings) -> Result<RabbitOptions, Error> {
     let amqp = &settings.amqp;
     let topology = Topology::new(&settings.namespace, amqp.queues, amqp.deliveries_max);
@@ -171,21 +167,20 @@ pub fn broker_options(settings: &Settings) -> Result<RabbitOptions, Error> {
     Ok(options)
 }
 
-/// Where accepted intents wait.
-fn outbox_of(settings: &Settings) -> scripts::OutboxArgs {
+fn outbox_args(settings: &Settings) -> OutboxArgs {
     let OutboxSettings { kind, entries_max, envelope_max } = settings.outbox;
     let entries = EntryLimits { envelope_max, entries_max };
     match (settings.tier, kind) {
-        (Tier::Memory | Tier::Ledger | Tier::Gate, _) => scripts::OutboxArgs::None,
-        (Tier::Pipeline, OutboxKind::List) => scripts::OutboxArgs::List(entries),
-        (Tier::Pipeline, OutboxKind::Stream) => scripts::OutboxArgs::Stream(entries),
+        (Tier::Memory | Tier::Ledger | Tier::Gate, _) => OutboxArgs::None,
+        (Tier::Pipeline, OutboxKind::List) => OutboxArgs::List(entries),
+        (Tier::Pipeline, OutboxKind::Stream) => OutboxArgs::Stream(entries),
     }
 }
 
-/// Opens what the configured tier stands on.
+/// Opens the backends of the configured tier.
 ///
 /// # Errors
-/// What is wrong and what to do.
+/// The fault and its remedy; see [`Error`].
 pub async fn open(settings: &Settings, clock: &SharedClock) -> Result<Backends, Error> {
     let ledger = open_ledger(settings, clock)?;
     match settings.tier {
@@ -196,11 +191,11 @@ pub async fn open(settings: &Settings, clock: &SharedClock) -> Result<Backends, 
 
 fn open_ledger(settings: &Settings, clock: &SharedClock) -> Result<Arc<dyn Ledger>, db::Error> {
     let clock = Arc::clone(clock);
-    Ok(match place(settings, true)? {
+    Ok(match ledger_location(settings, true)? {
         LedgerLocation::File(options) => {
             if !options.path.exists() {
                 let path = options.path.display();
-                tracing::warn!(%path, "no ledger there yet, creating a new one");
+                tracing::warn!(%path, "ledger: file does not exist, creating it");
             }
             Arc::new(SqliteLedger::open(&OpenOptions { clock, ..options })?)
         }
@@ -210,23 +205,23 @@ fn open_ledger(settings: &Settings, clock: &SharedClock) -> Result<Arc<dyn Ledge
     })
 }
 
-/// Connections to Redis as the settings want them; connects to nothing yet.
+/// The pool of Redis connections. Connects on first use.
 ///
 /// # Errors
-/// [`Error::Redis`] with what is wrong.
-pub fn links(settings: &Settings) -> Result<ConnectionPool, Error> {
-    let wrong = |error: transport::Error| Error::Redis { reason: error.to_string() };
-    ConnectionPool::new(link_options(settings)?).map_err(wrong)
+/// [`Error::Redis`].
+pub fn connection_pool(settings: &Settings) -> Result<ConnectionPool, Error> {
+    let invalid = |error: transport::Error| Error::Redis { reason: error.to_string() };
+    ConnectionPool::new(connection_options(settings)?).map_err(invalid)
 }
 
-/// What connections to Redis are to be.
+/// Options of Redis connections.
 ///
 /// # Errors
-/// [`Error::Redis`] with what is wrong.
-pub fn link_options(settings: &Settings) -> Result<ConnectionOptions, Error> {
+/// [`Error::Redis`].
+pub fn connection_options(settings: &Settings) -> Result<ConnectionOptions, Error> {
     let redis = &settings.redis;
-    let wrong = |error: transport::UrlError| Error::Redis { reason: error.to_string() };
-    let url: RedisUrl = redis.url.parse().map_err(wrong)?;
+    let invalid = |error: transport::UrlError| Error::Redis { reason: error.to_string() };
+    let url: RedisUrl = redis.url.parse().map_err(invalid)?;
     let scripts = Script::ALL.iter();
     let scripts = scripts.map(|script| ScriptSource { name: script.name(), text: script.text() });
     Ok(ConnectionOptions {
@@ -252,84 +247,83 @@ fn durability(redis: &RedisSettings) -> transport::Durability {
     }
 }
 
-/// Which ledger the buckets belong to: drawn when the ledger was made, so that another ledger on
-/// the same Redis is told apart.
+/// Identity of the ledger that the buckets belong to. Random, generated with the ledger, so that
+/// several ledgers can share one Redis.
 ///
 /// # Errors
-/// The ledger's; `ReadOnly` where it was opened for reading and the name is still to be made.
+/// The ledger's; `ReadOnly` if the identity was not generated yet and the ledger is open for
+/// reading.
 pub async fn installation(ledger: &dyn Ledger) -> Result<Installation, db::Error> {
     let secret = ledger.secret("installation").await?;
     let first = secret.first_chunk::<4>().copied().unwrap_or_default();
     Ok(Installation(u32::from_be_bytes(first)))
 }
 
-/// Opens the ledger for reading, beside a running server or without one. Blocks.
+/// Opens the ledger read-only; safe beside a running server. Blocks.
 ///
 /// # Errors
-/// [`db::Error::CannotOpen`] with what is wrong and what to do.
+/// [`db::Error::CannotOpen`] with the fault and its remedy.
 pub fn open_ledger_for_reading(settings: &Settings) -> Result<Arc<dyn Ledger>, db::Error> {
-    Ok(match place(settings, false)? {
+    Ok(match ledger_location(settings, false)? {
         LedgerLocation::File(options) => Arc::new(SqliteLedger::open_for_reading(&options)?),
         LedgerLocation::Server(options) => Arc::new(MysqlLedger::open_for_reading(&options)?),
     })
 }
 
-/// Brings the ledger's schema up to date and returns what was applied. Blocks.
+/// Applies pending migrations and returns their names. Blocks.
 ///
 /// # Errors
-/// [`db::Error::CannotOpen`] with what is wrong and what to do.
+/// [`db::Error::CannotOpen`] with the fault and its remedy.
 pub fn migrate(settings: &Settings) -> Result<Vec<String>, db::Error> {
-    match place(settings, true)? {
+    match ledger_location(settings, true)? {
         LedgerLocation::File(options) => SqliteLedger::migrate(&options),
         LedgerLocation::Server(options) => MysqlLedger::migrate(&options),
     }
 }
 
-/// The migrations that the ledger lacks; `None` when there is no ledger yet. Blocks.
+/// The pending migrations; `None` if the ledger file does not exist. Blocks.
 ///
 /// # Errors
-/// [`db::Error::CannotOpen`] with what is wrong and what to do.
+/// [`db::Error::CannotOpen`] with the fault and its remedy.
 pub fn pending_migrations(settings: &Settings) -> Result<Option<Vec<String>>, db::Error> {
-    let standing = match place(settings, false)? {
+    let status = match ledger_location(settings, false)? {
         LedgerLocation::File(options) if !options.path.exists() => return Ok(None),
-        LedgerLocation::File(options) => SqliteLedger::schema_standing(&options)?,
-        LedgerLocation::Server(options) => MysqlLedger::schema_standing(&options)?,
+        LedgerLocation::File(options) => SqliteLedger::schema_status(&options)?,
+        LedgerLocation::Server(options) => MysqlLedger::schema_status(&options)?,
     };
-    standing.check_not_newer()?;
-    Ok(Some(standing.pending))
+    status.check_not_newer()?;
+    Ok(Some(status.pending))
 }
 
-/// Looks at every page of a ledger file, beside a running server or without one; a server looks
-/// after its own pages. Blocks.
+/// Checks every page of a ledger file; safe beside a running server. Does nothing for a database
+/// server, which checks its own pages. Blocks.
 ///
 /// # Errors
-/// [`db::Error::CannotOpen`] with what is damaged and what to do.
+/// [`db::Error::CannotOpen`] with the damage and its remedy.
 pub fn check_ledger_pages(settings: &Settings) -> Result<(), db::Error> {
-    match place(settings, false)? {
+    match ledger_location(settings, false)? {
         LedgerLocation::File(options) => SqliteLedger::check_pages(&options),
         LedgerLocation::Server(_) => Ok(()),
     }
 }
 
-/// What the database server of the ledger tells of itself; `None` where the ledger is a file.
-/// Blocks.
+/// Facts of the ledger's database server; `None` if the ledger is a file. Blocks.
 ///
 /// # Errors
-/// [`db::Error::CannotOpen`] with what is wrong and what to do.
+/// [`db::Error::CannotOpen`] with the fault and its remedy.
 pub fn ledger_health(settings: &Settings) -> Result<Option<mysql::health::MysqlFacts>, db::Error> {
-    match place(settings, false)? {
+    match ledger_location(settings, false)? {
         LedgerLocation::File(_) => Ok(None),
-        LedgerLocation::Server(options) => mysql::health::look(&options).map(Some),
+        LedgerLocation::Server(options) => mysql::health::read(&options).map(Some),
     }
 }
 
-/// Where the ledger is.
 enum LedgerLocation {
     File(OpenOptions),
     Server(MysqlOptions),
 }
 
-fn place(settings: &Settings, create: bool) -> Result<LedgerLocation, db::Error> {
+fn ledger_location(settings: &Settings, create: bool) -> Result<LedgerLocation, db::Error> {
     let ledger = &settings.ledger;
     match ledger.url.split_once("://") {
         Some(("sqlite", path)) => Ok(LedgerLocation::File(OpenOptions {
@@ -349,8 +343,7 @@ fn place(settings: &Settings, create: bool) -> Result<LedgerLocation, db::Error>
             lock_wait_timeout_s: ledger.busy_timeout_ms.div_ceil(1000),
             statement_timeout_ms: ledger.statement_timeout_ms,
             connect_timeout_ms: ledger.connect_timeout_ms,
-            // Where this process counts, or remembers alone what it accepted, nobody else may
-            // write.
+            // Units or accepted requests are only in this process's memory: no other writer.
             writing: match settings.tier {
                 Tier::Memory | Tier::Ledger => WriteMode::Exclusive,
                 Tier::Gate | Tier::Pipeline => WriteMode::Shared,

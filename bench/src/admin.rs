@@ -1,4 +1,4 @@
-//! What the bench asks a server's admin API.
+//! The admin API calls of the bench.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::process::poll;
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// An audit reads the whole ledger.
 const AUDIT_TIMEOUT: Duration = Duration::from_mins(10);
-const READY_PATIENCE: Duration = Duration::from_mins(2);
+const READY_TIMEOUT: Duration = Duration::from_mins(2);
 /// SKU of every bench sale.
 pub(crate) const SKU: &str = "bench";
 
@@ -48,61 +48,61 @@ impl Admin {
         Ok(self.0.open_sale(sale, "Bench", &sku).await?)
     }
 
-    /// Closes a sale, so that it costs the following rounds nothing.
+    /// Closes a sale, so that it does not slow down the following rounds.
     pub(crate) async fn close_sale(&self, sale: &str) -> anyhow::Result<()> {
         self.0.post(&["sales", sale, "close"], &json!({}), Some(CALL_TIMEOUT)).await?;
         Ok(())
     }
 
-    /// Orders of a sale in the ledger.
-    pub(crate) async fn landed(&self, sale: &str) -> anyhow::Result<u64> {
+    /// Committed orders of a sale: stage `landed` of its funnel.
+    pub(crate) async fn committed(&self, sale: &str) -> anyhow::Result<u64> {
         let funnel = self.0.get(&["sales", sale, "funnel"], Some(CALL_TIMEOUT)).await?;
-        let landed = list(&funnel, "stages").iter().find(|stage| field(stage, "stage") == "landed");
-        let landed = landed.context("the funnel has no stage `landed`")?.get("count");
-        landed.and_then(Json::as_u64).context("the ledger does not answer")
+        let stage = list(&funnel, "stages").iter().find(|stage| field(stage, "stage") == "landed");
+        let count = stage.context("the funnel has no stage `landed`")?.get("count");
+        count.and_then(Json::as_u64).context("the ledger does not answer")
     }
 
-    /// Waits until `wanted` orders have landed, or for `patience`; returns how many have.
-    pub(crate) async fn await_landed(
+    /// Waits until `wanted` orders are committed, at most `timeout`; returns how many are.
+    pub(crate) async fn await_committed(
         &self,
         sale: &str,
         wanted: u64,
-        patience: Duration,
+        timeout: Duration,
     ) -> anyhow::Result<u64> {
-        let look = async || self.landed(sale).await.map(|landed| (landed, landed >= wanted));
-        Ok(poll(patience, look).await?.0)
+        let check = async || self.committed(sale).await.map(|count| (count, count >= wanted));
+        Ok(poll(timeout, check).await?.0)
     }
 
-    /// Waits until there are so many open dead letters, or for as long as a call may take; how many
+    /// Waits until there are `wanted` open dead letters, at most [`CALL_TIMEOUT`]; returns how many
     /// there are.
-    pub(crate) async fn await_letters(&self, wanted: u64) -> anyhow::Result<u64> {
-        let look = async || {
+    pub(crate) async fn await_dead_letters(&self, wanted: u64) -> anyhow::Result<u64> {
+        let check = async || {
             let page = self.0.ask(&["dead-letters"], &[("limit", "1")], Some(CALL_TIMEOUT)).await?;
             let open = page.pointer("/counts/open").and_then(Json::as_u64);
             let open = open.context("dead letters are not counted")?;
             Ok((open, open >= wanted))
         };
-        Ok(poll(CALL_TIMEOUT, look).await?.0)
+        Ok(poll(CALL_TIMEOUT, check).await?.0)
     }
 
-    /// Waits until the server says that it is ready.
+    /// Waits until the server is ready.
     pub(crate) async fn await_ready(&self) -> anyhow::Result<()> {
-        let look = async || Ok(((), self.0.text("/readyz", CALL_TIMEOUT).await.is_some()));
-        let ((), is_ready) = poll(READY_PATIENCE, look).await?;
+        let check = async || Ok(((), self.0.text("/readyz", CALL_TIMEOUT).await.is_some()));
+        let ((), is_ready) = poll(READY_TIMEOUT, check).await?;
         ensure!(is_ready, "the server does not become ready");
         Ok(())
     }
 
-    /// Checks all invariants, of one sale or of the whole ledger: the first violations.
+    /// Audits one sale or the whole ledger; returns the first violations.
     pub(crate) async fn audit(&self, sale: Option<&str>) -> anyhow::Result<Vec<String>> {
         let body = json!({ "sale_id": sale, "repair": false });
         let verdict = self.0.post(&["audit"], &body, Some(AUDIT_TIMEOUT)).await;
         violations(&verdict.context("audit")?)
     }
 
-    /// Everything the server counts, as text.
+    /// The metrics in the text format.
     pub(crate) async fn metrics(&self) -> anyhow::Result<String> {
-        self.0.text("/metrics", CALL_TIMEOUT).await.context("the server does not tell its metrics")
+        self.0.text("/metrics", CALL_TIMEOUT).await.context("the server does not serve its metrics")
     }
 }
 
@@ -111,9 +111,9 @@ fn violations(verdict: &Json) -> anyhow::Result<Vec<String>> {
     if holds.context("unexpected audit verdict")? {
         return Ok(Vec::new());
     }
-    let shown = |one| format!("{} ({})", field(one, "invariant"), field(one, "detail"));
-    let named: Vec<String> = list(verdict, "violations").iter().take(5).map(shown).collect();
-    Ok(if named.is_empty() { vec!["without a name".to_owned()] } else { named })
+    let text = |one| format!("{} ({})", field(one, "invariant"), field(one, "detail"));
+    let named: Vec<String> = list(verdict, "violations").iter().take(5).map(text).collect();
+    Ok(if named.is_empty() { vec!["unnamed violation".to_owned()] } else { named })
 }
 
 #[cfg(test)]

@@ -1,9 +1,4 @@
-//! What to measure, and where.
-//!
-//! Without `--table` it runs one load against one sale. With `--table` it measures the goals next
-//! to their yardsticks, on Redis, RabbitMQ and MariaDB servers of its own; where those are not
-//! installed, it says which goals were not measured. Everything that sells ends with an audit: a
-//! run whose audit fails is void, however fast it was.
+//! The flags of the bench.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -37,8 +32,7 @@ pub(crate) struct BenchArgs {
     /// File with the admin token of the running server.
     #[arg(long, value_name = "FILE", requires = "url")]
     pub(crate) admin_token_file: Option<PathBuf>,
-    /// Distinct buyers, who come one after the other and then again; default: each request has
-    /// its own.
+    /// Distinct buyers, used in turn; default: a new buyer for each request.
     #[arg(long, value_name = "N")]
     pub(crate) buyers: Option<u64>,
     /// Units on sale.
@@ -118,12 +112,12 @@ impl BenchArgs {
         Duration::from_secs(self.seconds)
     }
 
-    /// Public and internal address of the server that runs already, if one was named.
+    /// Public and internal URL of an already running server, if given.
     pub(crate) fn running_server(&self) -> Option<(&str, &str)> {
         self.url.as_deref().zip(self.internal_url.as_deref())
     }
 
-    /// Configuration of an own server beyond its addresses and ledger.
+    /// Environment variables of a private server, beyond addresses and ledger.
     pub(crate) fn settings(&self) -> Vec<(String, String)> {
         vec![
             ("FLOODGATE__TIER".to_owned(), self.tier.clone()),
@@ -139,7 +133,7 @@ impl BenchArgs {
     }
 }
 
-/// Address of `http://host:port`.
+/// Resolves `http://host:port`; the default port is 80.
 pub(crate) async fn resolve(url: &str) -> anyhow::Result<SocketAddr> {
     let authority = url.strip_prefix("http://").context("only http:// addresses are supported")?;
     let authority = authority.split('/').next().unwrap_or_default();

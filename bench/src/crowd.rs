@@ -1,8 +1,8 @@
-//! A crowd in front of the stock, without HTTP and without actors.
+//! A closed loop of purchases on the stock, without HTTP and actors.
 //!
-//! It asks as buyers and gates do: each asker has one wish open and comes with the next one when it
-//! is answered; each bucket has one batch with the stock, and whatever gathers meanwhile is the
-//! next one. Everything but the connections runs on one thread.
+//! It batches like the gates: each client has one open purchase and sends the next one after the
+//! answer; each bucket has one batch in flight, and the purchases that arrive meanwhile form its
+//! next batch. Everything but the connections runs on one thread.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,65 +10,66 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use floodgate::db::BlindInsert;
 use floodgate::domain::{
-    BucketNo, BuyerId, Epoch, OrderIntent, Policy, RequestId, Reservation, SaleDraft, SaleId, Sku,
-    SkuDraft, TraceId, Verdict,
+    BucketKey, BucketNo, BuyerId, Epoch, OrderIntent, Policy, RequestId, Reservation, SaleDraft,
+    SaleId, Sku, SkuDraft, TraceId, Verdict,
 };
 use floodgate::runtime::clock;
-use floodgate::stock::BucketKey;
+
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tempfile::TempDir;
 
-use crate::bare::{self, Bare, settings};
-use crate::lab::Lab;
-use crate::private::RedisServer;
+use crate::harness::Harness;
 use crate::process::scratch;
+use crate::servers::RedisServer;
+use crate::stores::{self, Stores, settings};
 
-/// As a gate's and a consumer's default.
+/// The default batch limit of gates and order consumers.
 pub(crate) const BATCH_MAX: usize = 512;
-/// More in one bucket than its pages are made for would not be what a sale is.
+/// Limit of orders per bucket: the capacity of its pages.
 pub(crate) const PER_BUCKET_MAX: u64 = 393_216;
-/// Operations by which a side's rate is guessed.
-pub(crate) const GUESSED_BY: u64 = 20_000;
+/// Operations that calibrate a side's rate.
+pub(crate) const CALIBRATION_ORDERS: u64 = 20_000;
 
-/// Stock for so many buyers, who do not spread evenly: nobody is to be short of units.
+/// Stock for `orders` buyers, with a surplus: buyers do not spread evenly, and no bucket may sell
+/// out.
 pub(crate) fn stock_for(orders: u64) -> anyhow::Result<u32> {
     Ok(u32::try_from(orders + orders / 20 + 1_000)?)
 }
 
-/// Tier `gate` without server, on a Redis and a ledger file of its own.
-pub(crate) struct GateRig {
-    pub(crate) bare: Bare,
+/// The stores of tier `gate` without a server, on a private Redis and ledger file.
+pub(crate) struct GateFixture {
+    pub(crate) stores: Stores,
     pub(crate) redis: RedisServer,
     _scratch: TempDir,
 }
 
-impl GateRig {
-    pub(crate) async fn start(lab: &Lab<'_>) -> anyhow::Result<Self> {
-        let parent = lab.args.directory.as_deref();
+impl GateFixture {
+    pub(crate) async fn start(harness: &Harness<'_>) -> anyhow::Result<Self> {
+        let parent = harness.args.directory.as_deref();
         let scratch = scratch(parent)?;
         let redis = RedisServer::start(parent, &[]).await?;
         let set = [
             "tier=gate".to_owned(),
-            // What is read at the end is long.
+            // The final reads of all orders take long.
             "redis.command_timeout_ms=60000".to_owned(),
             "http.answer_deadline_ms=120000".to_owned(),
             format!("redis.url={}", redis.url()),
             format!("ledger.url=sqlite://{}", scratch.path().join("l.db").display()),
         ];
-        let bare = bare::bare(&settings(&set)?).await?;
-        Ok(Self { bare, redis, _scratch: scratch })
+        let stores = stores::open(&settings(&set)?).await?;
+        Ok(Self { stores, redis, _scratch: scratch })
     }
 }
 
-/// Something on sale.
+/// An open sale with one SKU.
 pub(crate) struct Offer {
     pub(crate) sale: SaleId,
     pub(crate) sku: Arc<Sku>,
     pub(crate) epoch: Epoch,
 }
 
-/// What a crowd came to.
+/// The result of [`Offer::sell`].
 #[derive(Default)]
 pub(crate) struct Sold {
     pub(crate) accepted: u64,
@@ -82,16 +83,16 @@ impl Sold {
     }
 }
 
-/// Those who wait in front of one bucket.
+/// The purchases that wait for one bucket.
 #[derive(Default)]
 struct Gate {
     waiting: VecDeque<Reservation>,
-    /// A batch is with the stock.
+    /// Whether a batch is in flight.
     is_busy: bool,
 }
 
-/// Ids that no other wish has.
-pub(crate) fn wish(sku: &Sku, epoch: Epoch) -> anyhow::Result<Reservation> {
+/// A purchase of one unit with random, practically unique ids.
+pub(crate) fn purchase(sku: &Sku, epoch: Epoch) -> anyhow::Result<Reservation> {
     let id = || fastrand::u64(1 << 60..1 << 63);
     let buyer = BuyerId::new(id()).context("0 is no buyer")?;
     Ok(Reservation {
@@ -108,7 +109,7 @@ pub(crate) fn wish(sku: &Sku, epoch: Epoch) -> anyhow::Result<Reservation> {
 
 impl Offer {
     /// Creates a sale of one SKU, opens it, and loads its buckets.
-    pub(crate) async fn open(bare: &Bare, stock: u32, buckets: u16) -> anyhow::Result<Self> {
+    pub(crate) async fn open(stores: &Stores, stock: u32, buckets: u16) -> anyhow::Result<Self> {
         let now = clock::wall_ms();
         let sale: SaleId = format!("bench-{:016x}", fastrand::u64(..)).parse()?;
         let draft = SaleDraft {
@@ -127,26 +128,27 @@ impl Offer {
                 bar_lapsed: false,
             }],
         };
-        let (sku, epoch) = bare.open_sale(draft).await?;
+        let (sku, epoch) = stores.open_sale(draft).await?;
         Ok(Self { sale, sku, epoch })
     }
 
-    /// Lets `askers` come with `wanted` wishes.
-    pub(crate) async fn rush(
+    /// Sends `wanted` purchases, `concurrency` at a time.
+    pub(crate) async fn sell(
         &self,
-        bare: &Bare,
-        askers: usize,
+        stores: &Stores,
+        concurrency: usize,
         wanted: u64,
     ) -> anyhow::Result<Sold> {
         let (mut sold, mut deciding) = (Sold::default(), FuturesUnordered::new());
         let mut gates: Vec<Gate> = (0..self.sku.buckets).map(|_| Gate::default()).collect();
-        let (mut num_idle, mut come) = (askers, 0);
+        let (mut num_idle, mut num_sent) = (concurrency, 0);
         while sold.decided < wanted {
-            while num_idle > 0 && come < wanted {
-                let wish = wish(&self.sku, self.epoch)?;
-                let gate = gates.get_mut(usize::from(wish.bucket.0)).context("no such bucket")?;
-                gate.waiting.push_back(wish);
-                (num_idle, come) = (num_idle - 1, come + 1);
+            while num_idle > 0 && num_sent < wanted {
+                let purchase = purchase(&self.sku, self.epoch)?;
+                let gate =
+                    gates.get_mut(usize::from(purchase.bucket.0)).context("no such bucket")?;
+                gate.waiting.push_back(purchase);
+                (num_idle, num_sent) = (num_idle - 1, num_sent + 1);
             }
             for (bucket, gate) in (0..).map(BucketNo).zip(&mut gates) {
                 if !gate.is_busy && !gate.waiting.is_empty() {
@@ -154,7 +156,7 @@ impl Offer {
                     let batch = gate.waiting.drain(..size).collect();
                     let key = BucketKey { sku: self.sku.no, bucket };
                     gate.is_busy = true;
-                    deciding.push(async move { (bucket, bare.stock.reserve(key, batch).await) });
+                    deciding.push(async move { (bucket, stores.stock.reserve(key, batch).await) });
                 }
             }
             let (bucket, verdicts) = deciding.next().await.context("nothing is being decided")?;
@@ -170,43 +172,44 @@ impl Offer {
         Ok(sold)
     }
 
-    /// Brings everything accepted to the ledger and its results to the stock, as the order consumer
-    /// does; returns how many orders there were.
-    pub(crate) async fn land(&self, bare: &Bare) -> anyhow::Result<u64> {
-        let mut landed = 0;
+    /// Commits all accepted orders to the ledger and settles them in the stock, like the order
+    /// consumer. Returns the number of orders.
+    pub(crate) async fn commit(&self, stores: &Stores) -> anyhow::Result<u64> {
+        let mut committed = 0;
         for bucket in (0..self.sku.buckets).map(BucketNo) {
             let key = BucketKey { sku: self.sku.no, bucket };
-            let intents = bare.stock.unsettled(key, i64::MAX).await?;
+            let intents = stores.stock.unsettled(key, i64::MAX).await?;
             for batch in intents.chunks(BATCH_MAX) {
-                place(bare, batch.to_vec()).await?;
+                place(stores, batch.to_vec()).await?;
                 let orders = batch.iter().map(|intent| (bucket, intent.order())).collect();
-                bare.stock.settle(orders).await?;
-                landed += batch.len() as u64;
+                stores.stock.settle(orders).await?;
+                committed += batch.len() as u64;
             }
         }
-        Ok(landed)
+        Ok(committed)
     }
 
-    /// All of the `accepted` must land, `wanted` of them, and the audit must hold.
+    /// Commits the accepted orders. The table is void unless exactly `wanted` purchases were
+    /// accepted and committed and the audit holds.
     pub(crate) async fn check(
         &self,
-        lab: &mut Lab<'_>,
-        bare: &Bare,
+        harness: &mut Harness<'_>,
+        stores: &Stores,
         accepted: u64,
         wanted: u64,
     ) -> anyhow::Result<()> {
-        let (sale, landed) = (&self.sale, self.land(bare).await?);
-        lab.require((accepted, landed) == (wanted, wanted), || {
-            format!("{sale}: {wanted} asked, {accepted} accepted, {landed} landed")
+        let (sale, committed) = (&self.sale, self.commit(stores).await?);
+        harness.void_unless((accepted, committed) == (wanted, wanted), || {
+            format!("{sale}: {wanted} requested, {accepted} accepted, {committed} committed")
         });
-        lab.require_none(sale.as_str(), &bare.violations(sale).await?);
+        harness.void_on_violations(sale.as_str(), &stores.violations(sale).await?);
         Ok(())
     }
 }
 
-/// Writes a batch that nothing speaks against.
-pub(crate) async fn place(bare: &Bare, batch: Vec<OrderIntent>) -> anyhow::Result<()> {
-    match bare.ledger.place(batch).await? {
+/// Places a batch without conflicts; a conflict is an error.
+pub(crate) async fn place(stores: &Stores, batch: Vec<OrderIntent>) -> anyhow::Result<()> {
+    match stores.ledger.place(batch).await? {
         BlindInsert::All => Ok(()),
         BlindInsert::Conflict => bail!("the ledger refuses a batch without conflicts"),
     }
@@ -216,34 +219,34 @@ pub(crate) async fn place(bare: &Bare, batch: Vec<OrderIntent>) -> anyhow::Resul
 mod tests {
     use super::*;
 
-    async fn bare(folder: &TempDir) -> Bare {
+    async fn stores(folder: &TempDir) -> Stores {
         let ledger = format!("ledger.url=sqlite://{}/l.db", folder.path().display());
         let settings = settings(&["tier=memory".to_owned(), ledger]).unwrap();
-        bare::bare(&settings).await.unwrap()
+        stores::open(&settings).await.unwrap()
     }
 
     #[tokio::test]
     async fn a_crowd_is_decided_in_batches_and_all_of_it_lands() {
         let folder = tempfile::tempdir().unwrap();
-        let bare = bare(&folder).await;
-        let offer = Offer::open(&bare, 500, 2).await.unwrap();
-        let sold = offer.rush(&bare, 40, 450).await.unwrap();
+        let stores = stores(&folder).await;
+        let offer = Offer::open(&stores, 500, 2).await.unwrap();
+        let sold = offer.sell(&stores, 40, 450).await.unwrap();
         assert_eq!(sold.decided, 450);
         assert!(sold.mean_batch() > 5.0, "{}", sold.mean_batch());
-        assert_eq!(offer.land(&bare).await.unwrap(), sold.accepted);
-        assert_eq!(bare.violations(&offer.sale).await.unwrap(), Vec::<String>::new());
-        bare.ledger.close().await;
+        assert_eq!(offer.commit(&stores).await.unwrap(), sold.accepted);
+        assert_eq!(stores.violations(&offer.sale).await.unwrap(), Vec::<String>::new());
+        stores.ledger.close().await;
     }
 
     #[tokio::test]
     async fn an_order_that_no_gate_accepted_is_a_violation() {
         let folder = tempfile::tempdir().unwrap();
-        let bare = bare(&folder).await;
-        let offer = Offer::open(&bare, 50, 1).await.unwrap();
-        let order = wish(&offer.sku, offer.epoch).unwrap().intent(&offer.sku);
-        place(&bare, vec![order]).await.unwrap();
-        assert!(!bare.violations(&offer.sale).await.unwrap().is_empty());
-        assert!(bare.ledger_violations(&offer.sale).await.unwrap().is_empty());
-        bare.ledger.close().await;
+        let stores = stores(&folder).await;
+        let offer = Offer::open(&stores, 50, 1).await.unwrap();
+        let order = purchase(&offer.sku, offer.epoch).unwrap().intent(&offer.sku);
+        place(&stores, vec![order]).await.unwrap();
+        assert!(!stores.violations(&offer.sale).await.unwrap().is_empty());
+        assert!(stores.ledger_violations(&offer.sale).await.unwrap().is_empty());
+        stores.ledger.close().await;
     }
 }

@@ -1,18 +1,18 @@
-//! S3 and S4: how many reservations a second one Redis decides, in batches and one by one.
+//! S3 and S4: reservations per second that one Redis decides, in batches and one by one.
 
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
-use crate::crowd::{GUESSED_BY, GateRig, Offer, PER_BUCKET_MAX, stock_for};
-use crate::lab::Lab;
+use crate::crowd::{CALIBRATION_ORDERS, GateFixture, Offer, PER_BUCKET_MAX, stock_for};
+use crate::harness::Harness;
 use crate::meter::Meter;
-use crate::private::need;
+use crate::servers::find_program;
 use crate::stats::{Round, Sample, for_seconds, grouped, row};
 use crate::table::Row;
 
-/// What is usually run for each purchase: request and buyer are looked up, stock is counted down,
-/// the order waits in a list.
+/// The usual script, called once per purchase: checks request and buyer, decrements the stock and
+/// pushes the order to a list.
 const USUAL: &str = "#!lua
 if redis.call('EXISTS', KEYS[3]) == 1 then return 'repeated' end
 if redis.call('SISMEMBER', KEYS[2], ARGV[1]) == 1 then return 'bought' end
@@ -24,34 +24,34 @@ redis.call('SADD', KEYS[2], ARGV[1])
 redis.call('SET', KEYS[3], '1', 'EX', 600)
 return 'accepted'
 ";
-/// As long as an order is as JSON.
+/// As many bytes as an order in JSON.
 const MESSAGE: &str =
     "request-buyer-sku-bucket-epoch-quantity-amount-placed_at-pay_by-trace-0123456789abcdef";
-/// Random numbers of redis-benchmark are below this: few come twice.
+/// Upper limit of redis-benchmark's random numbers: few repeat.
 const RANDOM_BELOW: &str = "2000000000";
 
-impl GateRig {
+impl GateFixture {
     /// One round of batches, audited.
     async fn product(
         &self,
-        lab: &mut Lab<'_>,
-        askers: usize,
+        harness: &mut Harness<'_>,
+        concurrency: usize,
         wanted: u64,
     ) -> anyhow::Result<Sample> {
         self.redis.clear()?;
-        let offer = Offer::open(&self.bare, stock_for(wanted)?, lab.args.buckets).await?;
+        let offer = Offer::open(&self.stores, stock_for(wanted)?, harness.args.buckets).await?;
         let meter = Meter::start(&[("redis", self.redis.pid())])?;
-        let sold = offer.rush(&self.bare, askers, wanted).await?;
-        let metered = lab.stop(meter)?;
-        offer.check(lab, &self.bare, sold.accepted, wanted).await?;
+        let sold = offer.sell(&self.stores, concurrency, wanted).await?;
+        let metered = harness.stop(meter)?;
+        offer.check(harness, &self.stores, sold.accepted, wanted).await?;
         let sample = metered.sample(metered.rate(wanted), wanted);
         Ok(Sample { batches: vec![("gate", sold.mean_batch())], ..sample })
     }
 
     /// One round of one call for each purchase.
-    fn yardstick(
+    fn baseline(
         &self,
-        lab: &mut Lab<'_>,
+        harness: &mut Harness<'_>,
         clients: usize,
         pipeline: usize,
         wanted: u64,
@@ -70,10 +70,13 @@ impl GateRig {
             .stdin(Stdio::null())
             .output()
             .context("cannot run redis-benchmark")?;
-        let metered = lab.stop(meter)?;
-        let said = String::from_utf8_lossy(&output.stdout);
-        let Some(rate) = per_second(&said) else {
-            bail!("redis-benchmark said {said} {}", String::from_utf8_lossy(&output.stderr));
+        let metered = harness.stop(meter)?;
+        let csv = String::from_utf8_lossy(&output.stdout);
+        let Some(rate) = per_second(&csv) else {
+            bail!(
+                "unexpected output of redis-benchmark: {csv} {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
         };
         let accepted: u64 = redis::cmd("LLEN").arg("outbox").query(&mut connection)?;
         if accepted < wanted - wanted / 100 {
@@ -83,52 +86,53 @@ impl GateRig {
     }
 }
 
-/// The rate in the last line of `redis-benchmark --csv`: the name of the test, which may hold
-/// anything, and seven numbers.
+/// The rate in the last line of `redis-benchmark --csv`: the name of the test, which may contain
+/// commas, and seven numbers.
 fn per_second(csv: &str) -> Option<f64> {
     let line = csv.lines().last()?;
     line.rsplit(',').nth(6)?.trim_matches('"').parse().ok()
 }
 
-/// S3: as many askers as redis-benchmark has clients, which wait for each answer.
-pub(crate) async fn one_by_one(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Row>> {
-    decisions(lab, "S3", 1).await
+/// S3: as many open purchases as redis-benchmark has clients; each client waits for its answer.
+pub(crate) async fn one_by_one(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
+    decisions(harness, "S3", 1).await
 }
 
-/// S4: clients send 16 before they wait; as many askers as wishes are on their way there.
-pub(crate) async fn pipelined(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Row>> {
-    decisions(lab, "S4", 16).await
+/// S4: redis-benchmark pipelines 16 calls per client; the product has as many open purchases.
+pub(crate) async fn pipelined(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
+    decisions(harness, "S4", 16).await
 }
 
 async fn decisions(
-    lab: &mut Lab<'_>,
+    harness: &mut Harness<'_>,
     id: &'static str,
     pipeline: usize,
 ) -> anyhow::Result<Vec<Row>> {
-    need("redis-benchmark", "redis-tools")?;
-    let rig = GateRig::start(lab).await?;
-    let (clients, askers) = (lab.args.connections, lab.args.connections * pipeline);
-    let limits = (1_000, PER_BUCKET_MAX * u64::from(lab.args.buckets));
-    let seconds = lab.args.seconds;
-    let wanted = |guess: Sample| for_seconds(guess.value, seconds, limits);
-    let ours = wanted(rig.product(lab, askers, GUESSED_BY).await?);
-    let theirs = wanted(rig.yardstick(lab, clients, pipeline, GUESSED_BY)?);
+    find_program("redis-benchmark", "redis-tools")?;
+    let fixture = GateFixture::start(harness).await?;
+    let (clients, concurrency) = (harness.args.connections, harness.args.connections * pipeline);
+    let limits = (1_000, PER_BUCKET_MAX * u64::from(harness.args.buckets));
+    let seconds = harness.args.seconds;
+    let per_round = |sample: Sample| for_seconds(sample.value, seconds, limits);
+    let product_calls = per_round(fixture.product(harness, concurrency, CALIBRATION_ORDERS).await?);
+    let baseline_calls =
+        per_round(fixture.baseline(harness, clients, pipeline, CALIBRATION_ORDERS)?);
     let mut rounds = Vec::new();
-    for number in 1..=lab.args.rounds {
-        let product = rig.product(lab, askers, ours).await?;
-        let yardstick = rig.yardstick(lab, clients, pipeline, theirs)?;
+    for number in 1..=harness.args.rounds {
+        let product = fixture.product(harness, concurrency, product_calls).await?;
+        let baseline = fixture.baseline(harness, clients, pipeline, baseline_calls)?;
         let batch = product.batches.first().map_or(0.0, |(_, size)| *size);
-        lab.say(&format!(
+        harness.note(&format!(
             "round {number}: {}/s in batches of {batch:.1}, {}/s one by one",
             grouped(product.value),
-            grouped(yardstick.value)
+            grouped(baseline.value)
         ));
-        rounds.push(Round::pair(product, yardstick));
+        rounds.push(Round::pair(product, baseline));
     }
-    rig.bare.ledger.close().await;
+    fixture.stores.ledger.close().await;
     let remark = format!(
-        "core-µs are Redis's; {askers} askers against {clients} clients; the driver is the stock \
-         without actors and HTTP"
+        "core-µs are Redis's; {concurrency} open purchases against {clients} clients; the driver \
+         is the stock without actors and HTTP"
     );
     Ok(vec![row(id, &rounds, Some(remark))?])
 }

@@ -6,10 +6,10 @@ use anyhow::Context;
 use floodgate::cli::doctor::disk;
 use serde::Serialize;
 
-/// Writes timed to tell what one durable commit costs at least.
+/// Timed writes for the minimum cost of one durable commit.
 const SYNCS: usize = 100;
 
-/// Where a table was measured.
+/// The machine on which a table was measured.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Machine {
     cores: usize,
@@ -20,8 +20,8 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Looks at the machine and at the disk that holds `directory`.
-    pub(crate) fn look(directory: &Path) -> anyhow::Result<Self> {
+    /// Inspects the machine and the disk of `directory`.
+    pub(crate) fn inspect(directory: &Path) -> anyhow::Result<Self> {
         let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         let path = directory.join("fdatasync.probe");
@@ -37,14 +37,14 @@ impl Machine {
         })
     }
 
-    /// One line for people.
-    pub(crate) fn line(&self) -> String {
+    /// One line of text.
+    pub(crate) fn summary(&self) -> String {
         let Self { cores, cpu, kernel, fdatasync_us } = self;
         format!("{cores} cores ({cpu}), Linux {kernel}, fdatasync of 4 KiB {fdatasync_us} µs")
     }
 }
 
-/// Cores this process may use.
+/// CPU cores that this process may use.
 pub(crate) fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }

@@ -1,11 +1,11 @@
-//! `floodgate-bench`: how fast, and still correct?
+//! `floodgate-bench` measures throughput and latency of Floodgate, and audits every run.
 //!
-//! Without `--table` it runs one load against one sale. With `--table` it measures the goals next
-//! to their yardsticks, on Redis, RabbitMQ and MariaDB servers of its own; where those are not
-//! installed, it says which goals were not measured. Everything that sells ends with an audit: a
-//! run whose audit fails is void, however fast it was.
+//! Without `--table` the bench runs one load against one sale. With `--table` it measures the goals
+//! next to their baselines (in the output: yardsticks), on private Redis, RabbitMQ and MariaDB
+//! servers; goals whose servers are not installed are reported as not measured. Every run that
+//! sells ends with an audit: a run whose audit fails is void.
 //!
-//! The servers under test are child processes of this same executable, which contains the engine.
+//! The servers under test are child processes of the same executable, which contains the engine.
 
 use std::ffi::OsString;
 use std::future::Future;
@@ -22,43 +22,43 @@ use crate::args::BenchArgs;
 mod admin;
 mod args;
 mod backlog;
-mod bare;
+mod baseline;
 mod crowd;
 mod decide;
+mod harness;
 mod http;
-mod lab;
 mod machine;
 mod memory;
 mod meter;
 mod million;
 mod orders;
 mod pipeline;
-mod private;
 mod process;
 mod rabbit;
 mod raw;
 mod relay;
+mod relay_fixture;
 mod restart;
-mod rig;
+mod servers;
 mod single;
 mod stats;
+mod stores;
 mod table;
 mod takeover;
-mod yardstick;
 
 /// Measures Floodgate: one load against one sale, or the table of goals.
 #[derive(Debug, Parser)]
 #[command(name = "floodgate-bench", version, args_conflicts_with_subcommands = true)]
 struct Bench {
     #[command(subcommand)]
-    part: Option<Part>,
+    child: Option<ChildProcess>,
     #[command(flatten)]
     args: BenchArgs,
 }
 
-/// The processes that the bench starts.
+/// The child processes of the bench.
 #[derive(Debug, Subcommand)]
-enum Part {
+enum ChildProcess {
     /// `floodgate` with these arguments.
     #[command(hide = true)]
     Floodgate {
@@ -66,29 +66,31 @@ enum Part {
         arguments: Vec<OsString>,
     },
     #[command(hide = true)]
-    Yardstick(yardstick::YardstickArgs),
+    Yardstick(baseline::YardstickArgs),
 }
 
 fn main() -> ExitCode {
-    let Bench { part, args } = Bench::parse();
-    let ended = match part {
-        Some(Part::Floodgate { arguments }) => {
+    let Bench { child, args } = Bench::parse();
+    let result = match child {
+        Some(ChildProcess::Floodgate { arguments }) => {
             return cli::run([OsString::from("floodgate")].into_iter().chain(arguments)).into();
         }
-        Some(Part::Yardstick(args)) => actix_rt::System::new().block_on(yardstick::run(args)),
+        Some(ChildProcess::Yardstick(args)) => {
+            actix_rt::System::new().block_on(baseline::run(args))
+        }
         None => block_on(run(args)),
     };
-    let exit = ended.unwrap_or_else(|error| {
-        let error = exit::explained(error);
+    let exit = result.unwrap_or_else(|error| {
+        let error = exit::with_remedy(error);
         Output::new(false).failed(&error);
         Exit::of(&error)
     });
     exit.into()
 }
 
-fn block_on(work: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Result<Exit> {
+fn block_on(future: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Result<Exit> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
-    builder.enable_all().build().context("cannot start the event loop")?.block_on(work)
+    builder.enable_all().build().context("cannot start the event loop")?.block_on(future)
 }
 
 async fn run(args: BenchArgs) -> anyhow::Result<Exit> {
@@ -96,8 +98,8 @@ async fn run(args: BenchArgs) -> anyhow::Result<Exit> {
         let remedy = "give --rounds and --seconds at least 1";
         return Err(CommandFailure::new(Exit::Unclear, "nothing to measure", remedy).into());
     }
-    let done = if args.table { table::run(&args).await } else { single::run(&args).await };
-    match done {
+    let outcome = if args.table { table::run(&args).await } else { single::run(&args).await };
+    match outcome {
         Ok(true) => Ok(Exit::Done),
         Ok(false) => Ok(Exit::Negative),
         Err(error) => Err(error.context(CommandFailure::new(

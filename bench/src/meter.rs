@@ -1,4 +1,4 @@
-//! What a stretch of work costs this process, the servers and the machine, read from `/proc`.
+//! CPU time and memory of this process, the servers and the machine, read from `/proc`.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -8,8 +8,8 @@ use floodgate::runtime::clock::now_monotonic;
 
 use crate::stats::Sample;
 
-/// Clock ticks per second of `/proc` times. The kernel has reported them to programs in this
-/// unit on every architecture for decades (`USER_HZ`).
+/// Clock ticks per second of `/proc` times (`USER_HZ`). The kernel has reported times in this unit
+/// on every architecture for decades.
 const TICKS_PER_SECOND: u64 = 100;
 
 /// CPU time and memory of one process at one moment.
@@ -17,16 +17,16 @@ const TICKS_PER_SECOND: u64 = 100;
 struct Usage {
     /// User and system time of all threads, ended ones included.
     cpu: Duration,
-    /// The same of children that have ended and were waited for.
+    /// The same of terminated children that were waited for.
     children: Duration,
     /// Resident memory in bytes.
     resident: u64,
 }
 
-/// A process as the bench names it, and its number.
+/// A process: its name in the table and its id.
 pub(crate) type Named = (&'static str, u32);
 
-/// Measures from its making to [`Meter::stop`].
+/// Measures from [`Meter::start`] to [`Meter::stop`].
 pub(crate) struct Meter {
     servers: Vec<(Named, Usage)>,
     own: Usage,
@@ -34,34 +34,34 @@ pub(crate) struct Meter {
     begun: Instant,
 }
 
-/// What was measured.
+/// The result of a measurement.
 #[derive(Debug, Clone)]
 pub(crate) struct Metered {
     pub(crate) elapsed: Duration,
-    /// CPU time of each server, the one that counts first.
+    /// CPU time of each server; the first is the server under test.
     servers: Vec<(&'static str, Duration)>,
     own_cpu: Duration,
     /// Resident memory of the first server before and after, in bytes.
     pub(crate) resident: (u64, u64),
     /// Share of the machine's time that the hypervisor gave to others.
     pub(crate) stolen: f64,
-    /// Share of it that processes without a part in the bench took.
+    /// Share of it that processes outside the bench used.
     pub(crate) others: f64,
 }
 
 impl Meter {
-    /// Begins; the work of the first of these processes counts.
+    /// Starts a measurement; the first process is the server under test.
     pub(crate) fn start(servers: &[Named]) -> anyhow::Result<Self> {
-        let look = |server: &Named| Ok((*server, usage(server.1)?));
+        let read = |server: &Named| Ok((*server, usage(server.1)?));
         Ok(Self {
-            servers: servers.iter().map(look).collect::<anyhow::Result<_>>()?,
+            servers: servers.iter().map(read).collect::<anyhow::Result<_>>()?,
             own: usage(std::process::id())?,
             machine: MachineTime::now(),
             begun: now_monotonic(),
         })
     }
 
-    /// Ends. Children that ended meanwhile, such as a generator, are part of the bench.
+    /// Ends the measurement. Terminated children, such as a generator, count as part of the bench.
     pub(crate) fn stop(self) -> anyhow::Result<Metered> {
         let elapsed = now_monotonic().duration_since(self.begun);
         let (machine, own) = (MachineTime::now(), usage(std::process::id())?);
@@ -81,22 +81,22 @@ impl Meter {
 }
 
 impl Metered {
-    /// Core-microseconds of each server, for each operation.
+    /// Core-microseconds per operation, by server.
     pub(crate) fn each(&self, operations: u64) -> Vec<(&'static str, f64)> {
         self.servers.iter().map(|(name, cpu)| (*name, us_each(*cpu, operations))).collect()
     }
 
-    /// Core-microseconds of this process, for each operation.
+    /// Core-microseconds per operation of this process.
     pub(crate) fn own_us(&self, operations: u64) -> f64 {
         us_each(self.own_cpu, operations)
     }
 
-    /// So many operations a second.
+    /// Operations per second.
     pub(crate) fn rate(&self, operations: u64) -> f64 {
         operations as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
 
-    /// A side of which `value` is compared, with its costs for each operation.
+    /// A sample with `value` as the compared value and the costs per operation.
     pub(crate) fn sample(&self, value: f64, operations: u64) -> Sample {
         Sample {
             value,
@@ -108,7 +108,7 @@ impl Metered {
     }
 }
 
-/// Core-microseconds each of `operations` cost.
+/// Core-microseconds per operation; 0 without operations.
 fn us_each(cpu: Duration, operations: u64) -> f64 {
     if operations == 0 { 0.0 } else { cpu.as_secs_f64() * 1e6 / operations as f64 }
 }
@@ -129,8 +129,8 @@ fn usage(pid: u32) -> anyhow::Result<Usage> {
     parse_usage(&read("stat")?, &read("status")?).context("unexpected /proc format")
 }
 
-/// Fields 14 to 17 (`utime`, `stime`, and those of children) of proc(5) `stat`, counted after the
-/// name, which may itself hold spaces and parentheses.
+/// Parses fields 14 to 17 (`utime`, `stime`, and those of children) of proc(5) `stat`, counted from
+/// the end of the name, which may contain spaces and parentheses.
 fn parse_usage(stat: &str, status: &str) -> Option<Usage> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut times = fields.split_ascii_whitespace().skip(11);
@@ -141,7 +141,7 @@ fn parse_usage(stat: &str, status: &str) -> Option<Usage> {
     Some(Usage { cpu: both()?, children: both()?, resident: kilobytes * 1_024 })
 }
 
-/// CPU time of the whole machine in ticks, of which some was taken by its neighbours.
+/// CPU time of the whole machine in ticks; the hypervisor gave `stolen` of it to other guests.
 #[derive(Debug, Clone, Copy, Default)]
 struct MachineTime {
     all: u64,
@@ -154,8 +154,8 @@ impl MachineTime {
         fs::read_to_string("/proc/stat").ok().and_then(|stat| parse_time(&stat)).unwrap_or_default()
     }
 
-    /// Shares (0 to 1) of the time since `earlier` that the hypervisor gave to others, and that
-    /// processes took which are not `ours`.
+    /// Shares (0 to 1) of the time since `earlier`: stolen by the hypervisor, and used by processes
+    /// other than `ours`.
     fn taken_since(&self, earlier: &Self, ours: Duration) -> (f64, f64) {
         let all = self.all.saturating_sub(earlier.all);
         let stolen = self.stolen.saturating_sub(earlier.stolen);
@@ -166,8 +166,8 @@ impl MachineTime {
     }
 }
 
-/// First line of proc(5) `stat`: user, nice, system, idle, iowait, irq, softirq, steal; what
-/// follows is already part of the first two.
+/// Parses the first line of proc(5) `stat`: user, nice, system, idle, iowait, irq, softirq, steal.
+/// The guest times that follow are already part of the first two.
 fn parse_time(stat: &str) -> Option<MachineTime> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?.split_ascii_whitespace();
     let numbers: Vec<u64> = line.take(8).map_while(|number| number.parse().ok()).collect();

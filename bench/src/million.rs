@@ -1,4 +1,4 @@
-//! How long a server with a large ledger takes to start, and how much memory it needs.
+//! Start time and memory of a server with a large ledger.
 
 use std::time::Duration;
 
@@ -7,30 +7,30 @@ use floodgate::runtime::clock;
 use loadgen::{Load, Until, run, terminal_progress};
 use serde::Serialize;
 
-use crate::lab::{ENDLESS, Lab, newly_accepted};
+use crate::harness::{ENDLESS, Harness, newly_accepted};
 use crate::meter::resident;
 use crate::process::{ServerChild, scratch};
 
 const SALE: &str = "million";
 /// Orders in the ledger.
 const ORDERS: u64 = 1_000_000;
-const LANDING_PATIENCE: Duration = Duration::from_mins(2);
+const COMMIT_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// A start on a ledger that a killed server left behind.
+/// The start of a server on the ledger of a killed one.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct LargeStart {
     orders: u64,
     /// Purchases per second while the ledger was filled.
     filled_per_second: f64,
-    /// From starting the process until it listens and says that it is ready.
+    /// From the start of the process until it is ready.
     ready_ms: u64,
     resident_filled_bytes: u64,
     resident_started_bytes: u64,
 }
 
 impl LargeStart {
-    /// One line for people.
-    pub(crate) fn line(&self) -> String {
+    /// One line of text.
+    pub(crate) fn summary(&self) -> String {
         let Self { orders, filled_per_second, ready_ms, .. } = self;
         let mib = |bytes: u64| bytes / (1 << 20);
         format!(
@@ -43,8 +43,8 @@ impl LargeStart {
 }
 
 /// Fills a ledger over HTTP, kills the server, and measures the next start.
-pub(crate) async fn start(lab: &mut Lab<'_>) -> anyhow::Result<LargeStart> {
-    let args = lab.args;
+pub(crate) async fn start(harness: &mut Harness<'_>) -> anyhow::Result<LargeStart> {
+    let args = harness.args;
     let scratch = scratch(args.directory.as_deref())?;
     let server = ServerChild::serve(scratch.path(), &args.settings()).await?;
     let admin = server.admin()?;
@@ -53,11 +53,11 @@ pub(crate) async fn start(lab: &mut Lab<'_>) -> anyhow::Result<LargeStart> {
     let report = run(Load {
         until: Until::Requests(ORDERS),
         progress: terminal_progress("filling"),
-        ..lab.load(&server, SALE)
+        ..harness.load(&server, SALE)
     })
     .await?;
     let accepted = newly_accepted(&report);
-    let filled = admin.await_landed(SALE, accepted, LANDING_PATIENCE).await?;
+    let filled = admin.await_committed(SALE, accepted, COMMIT_TIMEOUT).await?;
     let resident_filled_bytes = resident(server.id())?;
     drop(server);
 
@@ -67,14 +67,14 @@ pub(crate) async fn start(lab: &mut Lab<'_>) -> anyhow::Result<LargeStart> {
     admin.await_ready().await?;
     let ready = clock::now_monotonic().duration_since(begin);
     let resident_started_bytes = resident(server.id())?;
-    let landed = admin.landed(SALE).await?;
-    lab.require(landed >= filled.max(accepted), || {
-        format!("{accepted} accepted, {landed} left after the restart")
+    let committed = admin.committed(SALE).await?;
+    harness.void_unless(committed >= filled.max(accepted), || {
+        format!("{accepted} accepted, {committed} left after the restart")
     });
     let violations = admin.audit(None).await.context("after the restart")?;
-    lab.require_none("after the restart", &violations);
+    harness.void_on_violations("after the restart", &violations);
     Ok(LargeStart {
-        orders: landed,
+        orders: committed,
         filled_per_second: report.per_second(accepted),
         ready_ms: u64::try_from(ready.as_millis()).unwrap_or(u64::MAX),
         resident_filled_bytes,

@@ -1,5 +1,5 @@
-//! S8 and S9: how many orders a second MariaDB takes: in batches as the order consumer writes them,
-//! one transaction each, and raw.
+//! S8 and S9: orders per second in MariaDB: in batches like the order consumer's, one transaction
+//! per order, and with a raw loader.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,38 +10,38 @@ use floodgate::domain::{OrderIntent, OrderState, SkuNo};
 use floodgate::runtime::clock::now_monotonic;
 use futures_util::future::try_join_all;
 
-use crate::bare::{self, Bare, settings};
-use crate::crowd::{BATCH_MAX, Offer, place, wish};
-use crate::lab::{ENDLESS, Lab};
+use crate::crowd::{BATCH_MAX, Offer, place, purchase};
+use crate::harness::{ENDLESS, Harness};
 use crate::meter::Meter;
-use crate::private::MariaServer;
+use crate::servers::MariaServer;
 use crate::stats::{Round, Sample, grouped, row};
+use crate::stores::{self, Stores, settings};
 use crate::table::Row;
 
-/// The rig of both goals.
-struct Rig {
-    bare: Bare,
+/// The fixture of both goals.
+struct LedgerFixture {
+    stores: Stores,
     maria: MariaServer,
     raw: AsyncMysqlConnection,
-    /// Writers that the ledger has.
+    /// Writer connections of the ledger.
     writers: usize,
 }
 
 /// Measures both goals with the same rounds of the product.
-pub(crate) async fn ledger(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Row>> {
-    let maria = MariaServer::start(lab.args.directory.as_deref()).await?;
+pub(crate) async fn ledger(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
+    let maria = MariaServer::start(harness.args.directory.as_deref()).await?;
     let set = ["tier=ledger".to_owned(), format!("ledger.url={}", maria.url())];
     let settings = settings(&set)?;
-    let bare = bare::bare(&settings).await?;
+    let stores = stores::open(&settings).await?;
     let raw = AsyncMysqlConnection::establish(&maria.url()).await?;
-    let mut rig = Rig { bare, maria, raw, writers: settings.ledger.writers };
+    let mut fixture = LedgerFixture { stores, maria, raw, writers: settings.ledger.writers };
     let (mut one_by_one, mut loader) = (Vec::new(), Vec::new());
-    // The first round warms up.
-    for number in 0..=lab.args.rounds {
-        let product = rig.placed(lab, 1, BATCH_MAX).await?;
-        let single = rig.placed(lab, rig.writers, 1).await?;
-        let loaded = rig.load_raw(lab).await?;
-        lab.say(&format!(
+    // Round 0 is the warm-up.
+    for number in 0..=harness.args.rounds {
+        let product = fixture.placed(harness, 1, BATCH_MAX).await?;
+        let single = fixture.placed(harness, fixture.writers, 1).await?;
+        let loaded = fixture.load_raw(harness).await?;
+        harness.note(&format!(
             "round {number}: {}/s in batches, {}/s one by one, {}/s raw",
             grouped(product.value),
             grouped(single.value),
@@ -52,61 +52,65 @@ pub(crate) async fn ledger(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Row>> {
             loader.push(Round::pair(product, loaded));
         }
     }
-    rig.bare.ledger.close().await;
-    let remark =
-        format!("core-µs are MariaDB's; one batch on its way against {} transactions", rig.writers);
+    fixture.stores.ledger.close().await;
+    let remark = format!(
+        "core-µs are MariaDB's; one batch in flight against {} transactions",
+        fixture.writers
+    );
     Ok(vec![row("S8", &one_by_one, Some(remark))?, row("S9", &loader, None)?])
 }
 
-impl Rig {
-    /// Places orders of one SKU for one round, `together` calls of `batch` orders on their way.
+impl LedgerFixture {
+    /// Places orders of one SKU for one round, `concurrency` batches of `batch` orders at a time.
     async fn placed(
         &self,
-        lab: &mut Lab<'_>,
-        together: usize,
+        harness: &mut Harness<'_>,
+        concurrency: usize,
         batch: usize,
     ) -> anyhow::Result<Sample> {
-        let offer = Offer::open(&self.bare, ENDLESS, 1).await?;
-        let (end, placed) = (now_monotonic() + lab.args.round(), AtomicU64::new(0));
+        let offer = Offer::open(&self.stores, ENDLESS, 1).await?;
+        let (end, placed) = (now_monotonic() + harness.args.round(), AtomicU64::new(0));
         let meter = Meter::start(&[("mariadb", self.maria.pid())])?;
-        try_join_all((0..together).map(|_| async {
+        try_join_all((0..concurrency).map(|_| async {
             while now_monotonic() < end {
-                place(&self.bare, intents(&offer, batch)?).await?;
+                place(&self.stores, intents(&offer, batch)?).await?;
                 placed.fetch_add(batch as u64, Ordering::Relaxed);
             }
             anyhow::Ok(())
         }))
         .await?;
-        let metered = lab.stop(meter)?;
+        let metered = harness.stop(meter)?;
         let placed = placed.into_inner();
         let sale = &offer.sale;
-        let landed = self.bare.ledger.tally(offer.sku.no).await?.num_orders;
-        lab.require(landed == placed, || format!("{sale}: {placed} placed, {landed} landed"));
-        lab.require_none(sale.as_str(), &self.bare.ledger_violations(sale).await?);
+        let committed = self.stores.ledger.ledger_size(offer.sku.no).await?.num_orders;
+        harness.void_unless(committed == placed, || {
+            format!("{sale}: {placed} placed, {committed} committed")
+        });
+        harness.void_on_violations(sale.as_str(), &self.stores.ledger_violations(sale).await?);
         let sample = metered.sample(metered.rate(placed), placed);
         Ok(Sample { batches: vec![("ledger", batch as f64)], ..sample })
     }
 
-    /// Inserts as many rows as it can in one round: batches of the same size, each its own
-    /// transaction, without stock, limits or a look at what failed.
-    async fn load_raw(&mut self, lab: &mut Lab<'_>) -> anyhow::Result<Sample> {
-        // An audit asks for the sale of each order.
-        let offer = Offer::open(&self.bare, 1, 1).await?;
-        let (end, mut loaded) = (now_monotonic() + lab.args.round(), 0);
+    /// Inserts rows for one round: batches of the same size, one transaction each, without stock,
+    /// limits or conflict resolution.
+    async fn load_raw(&mut self, harness: &mut Harness<'_>) -> anyhow::Result<Sample> {
+        // An audit requires the sale of each order.
+        let offer = Offer::open(&self.stores, 1, 1).await?;
+        let (end, mut loaded) = (now_monotonic() + harness.args.round(), 0);
         let meter = Meter::start(&[("mariadb", self.maria.pid())])?;
         while now_monotonic() < end {
             let rows = insert(offer.sku.no, &intents(&offer, BATCH_MAX)?);
             self.raw.batch_execute(&rows).await.context("loading raw rows")?;
             loaded += BATCH_MAX as u64;
         }
-        let metered = lab.stop(meter)?;
+        let metered = harness.stop(meter)?;
         Ok(metered.sample(metered.rate(loaded), loaded))
     }
 }
 
-/// Orders of buyers in no order.
+/// Intents of buyers with random ids.
 fn intents(offer: &Offer, batch: usize) -> anyhow::Result<Vec<OrderIntent>> {
-    let intent = |_| Ok(wish(&offer.sku, offer.epoch)?.intent(&offer.sku));
+    let intent = |_| Ok(purchase(&offer.sku, offer.epoch)?.intent(&offer.sku));
     (0..batch).map(intent).collect()
 }
 
@@ -114,13 +118,13 @@ fn insert(sku: SkuNo, intents: &[OrderIntent]) -> String {
     let mut text = "INSERT INTO orders (sku_no, buyer_id, slot, request_id, epoch, quantity, \
                     amount, state, placed_at_ms, pay_by_ms, trace_id) VALUES "
         .to_owned();
-    let mut before = "";
+    let mut separator = "";
     let state = OrderState::PendingPayment.to_db();
     for order in intents {
         // Writing to a string does not fail.
         let _ = write!(
             text,
-            "{before}({sku},{},{},{},{},{},{},{state},{},{},x'{:032x}')",
+            "{separator}({sku},{},{},{},{},{},{},{state},{},{},x'{:032x}')",
             order.buyer,
             order.slot,
             order.request,
@@ -131,7 +135,7 @@ fn insert(sku: SkuNo, intents: &[OrderIntent]) -> String {
             order.pay_by_ms,
             order.trace.0
         );
-        before = ",";
+        separator = ",";
     }
     text
 }

@@ -1,5 +1,5 @@
-//! S10, S20, the sustained rate, and the cost of messages that nobody can read: from HTTP to the
-//! row of the ledger, through everything between.
+//! S10, S20, the sustained rate, and the cost of malformed messages: from HTTP to the row in the
+//! ledger, through the whole pipeline.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use floodgate::runtime::clock::now_monotonic;
 use loadgen::{Load, Until};
 use tokio::sync::oneshot;
 
-use crate::crowd::GUESSED_BY;
-use crate::lab::{Batches, ENDLESS, LANDING_PATIENCE, Lab, Product, newly_accepted, number};
+use crate::crowd::CALIBRATION_ORDERS;
+use crate::harness::{Batches, COMMIT_TIMEOUT, ENDLESS, Harness, Product, newly_accepted, number};
 use crate::meter::{Meter, Metered};
-use crate::private::{MariaServer, RedisServer};
 use crate::process::poll;
 use crate::rabbit::RabbitServer;
-use crate::raw::{self, STRANGE_EVERY};
+use crate::raw::{self, MALFORMED_EVERY};
+use crate::servers::{MariaServer, RedisServer};
 use crate::stats::{Round, Sample, for_seconds, grouped, row, shown, whole};
 use crate::table::Row;
 
-/// Every batch and window is one; twenty workers make up for it.
+/// Every batch and window is 1; twenty relay workers compensate.
 const ONE_BY_ONE: [(&str, &str); 7] = [
     ("FLOODGATE__GATE__BATCH_MAX", "1"),
     ("FLOODGATE__OUTBOX__ENVELOPE_MAX", "1"),
@@ -29,47 +29,47 @@ const ONE_BY_ONE: [(&str, &str); 7] = [
     ("FLOODGATE__CONSUMER__BATCH_MAX", "1"),
     ("FLOODGATE__CONSUMER__PREFETCH", "1"),
 ];
-/// Purchases by which the rate of one by one is guessed.
-const SINGLE_GUESSED_BY: u64 = 500;
-/// No round is larger.
+/// Purchases that calibrate the rate without batches.
+const SINGLE_CALIBRATION_ORDERS: u64 = 500;
+/// Limit of purchases per round.
 const REQUESTS_MAX: u64 = 5_000_000;
-/// Sustained means so many rounds without a break: a minute by default.
+/// Length of the sustained load in rounds: a minute by default.
 const SUSTAINED_ROUNDS: u32 = 15;
-/// How long nothing may land.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Limit of the time without a committed order.
+const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The three servers behind a pipeline, with nothing on them; several installations can share them.
+/// Empty Redis, RabbitMQ and MariaDB servers; several installations can share them.
 pub(crate) struct Servers {
     pub(crate) redis: RedisServer,
     pub(crate) rabbit: RabbitServer,
     pub(crate) maria: MariaServer,
 }
 
-/// What one round came to.
+/// The result of one round.
 struct Flow {
     accepted: u64,
     rejected: u64,
-    landed: u64,
-    /// While the load ran.
+    committed: u64,
+    /// Duration of the load.
     accepting: Duration,
-    /// Until everything had landed.
+    /// Costs until all orders were committed.
     metered: Metered,
     batches: Vec<(&'static str, f64)>,
 }
 
 impl Servers {
-    pub(crate) async fn start(lab: &Lab<'_>) -> anyhow::Result<Self> {
-        let parent = lab.args.directory.as_deref();
+    pub(crate) async fn start(harness: &Harness<'_>) -> anyhow::Result<Self> {
+        let parent = harness.args.directory.as_deref();
         let redis = RedisServer::start(parent, &["--appendonly", "yes"]).await?;
         let maria = MariaServer::start(parent).await?;
         let rabbit = RabbitServer::start(parent).await?;
         Ok(Self { redis, rabbit, maria })
     }
 
-    /// One process that is everything, in an installation of its own.
+    /// One process with every role, in its own installation.
     async fn product(
         &self,
-        lab: &Lab<'_>,
+        harness: &Harness<'_>,
         namespace: &str,
         more: &[(&str, &str)],
     ) -> anyhow::Result<Product> {
@@ -84,39 +84,43 @@ impl Servers {
             ("FLOODGATE__LEDGER__URL", ledger.as_str()),
         ];
         settings.extend(more);
-        let mut product = lab.product(&settings).await?;
+        let mut product = harness.product(&settings).await?;
         let (redis, rabbit) = (self.redis.pid(), self.rabbit.pid());
-        product.behind =
+        product.backends =
             vec![("redis", redis), ("rabbitmq", rabbit), ("mariadb", self.maria.pid())];
         Ok(product)
     }
 }
 
-/// How many purchases land in a round.
-async fn for_round(lab: &mut Lab<'_>, product: &Product, guess: u64) -> anyhow::Result<Until> {
-    let rate = flow(lab, product, Until::Requests(guess)).await?.rate();
-    Ok(Until::Requests(for_seconds(rate, lab.args.seconds, (guess, REQUESTS_MAX))))
+/// The number of purchases that are committed in the time of a round.
+async fn for_round(
+    harness: &mut Harness<'_>,
+    product: &Product,
+    calibration: u64,
+) -> anyhow::Result<Until> {
+    let rate = flow(harness, product, Until::Requests(calibration)).await?.rate();
+    Ok(Until::Requests(for_seconds(rate, harness.args.seconds, (calibration, REQUESTS_MAX))))
 }
 
-/// Buyers come until the load ends; then everything lands.
-async fn flow(lab: &mut Lab<'_>, product: &Product, until: Until) -> anyhow::Result<Flow> {
-    let sale = lab.sale(product, ENDLESS).await?;
-    let load = Load { until, ..lab.load(&product.server, &sale) };
+/// Runs one load on a new sale and waits until all accepted orders are committed.
+async fn flow(harness: &mut Harness<'_>, product: &Product, until: Until) -> anyhow::Result<Flow> {
+    let sale = harness.sale(product, ENDLESS).await?;
+    let load = Load { until, ..harness.load(&product.server, &sale) };
     let before = Batches::of(Some(&product.admin)).await?;
     let placed = placed(product).await?;
     let meter = Meter::start(&product.all())?;
     let report = loadgen::run(load).await?;
     let accepted = newly_accepted(&report);
     if accepted == 0 {
-        bail!("nobody was sold anything: {} answers", report.answered);
+        bail!("no purchase was accepted: {} answers", report.answered);
     }
-    let landed = await_placed(product, placed, accepted).await?;
-    let metered = lab.stop(meter)?;
+    let committed = await_placed(product, placed, accepted).await?;
+    let metered = harness.stop(meter)?;
     let batches = Batches::of(Some(&product.admin)).await?.since(&before);
-    lab.check(&product.admin, &sale, accepted, LANDING_PATIENCE).await?;
+    harness.check(&product.admin, &sale, accepted, COMMIT_TIMEOUT).await?;
     product.admin.close_sale(&sale).await?;
     let rejected = report.answered.saturating_sub(report.succeeded());
-    Ok(Flow { accepted, rejected, landed, accepting: report.elapsed, metered, batches })
+    Ok(Flow { accepted, rejected, committed, accepting: report.elapsed, metered, batches })
 }
 
 async fn placed(product: &Product) -> anyhow::Result<u64> {
@@ -124,113 +128,116 @@ async fn placed(product: &Product) -> anyhow::Result<u64> {
     Ok(whole(number(&metrics, "floodgate_orders_placed_total")))
 }
 
-/// Waits until so many orders more are rows of the ledger, or nothing comes any more; how many.
+/// Waits until `wanted` more orders are committed or the count stalls; returns how many are.
 async fn await_placed(product: &Product, before: u64, wanted: u64) -> anyhow::Result<u64> {
-    let (mut landed, mut since) = (0, now_monotonic());
-    let look = async || {
+    let (mut committed, mut since) = (0, now_monotonic());
+    let check = async || {
         let now = placed(product).await?.saturating_sub(before);
-        if now > landed {
-            (landed, since) = (now, now_monotonic());
+        if now > committed {
+            (committed, since) = (now, now_monotonic());
         }
-        Ok((now, now >= wanted || now_monotonic().duration_since(since) > PATIENCE))
+        Ok((now, now >= wanted || now_monotonic().duration_since(since) > STALL_TIMEOUT))
     };
-    Ok(poll(Duration::MAX, look).await?.0)
+    Ok(poll(Duration::MAX, check).await?.0)
 }
 
 impl Flow {
-    /// Orders a second from the first click until everything had landed.
+    /// Orders per second, from the first purchase until all are committed.
     fn rate(&self) -> f64 {
-        self.metered.rate(self.landed)
+        self.metered.rate(self.committed)
     }
 
     fn sample(&self) -> Sample {
-        let sample = self.metered.sample(self.rate(), self.landed);
+        let sample = self.metered.sample(self.rate(), self.committed);
         Sample { batches: self.batches.clone(), ..sample }
     }
 
-    fn line(&self) -> String {
-        let each = |count: u64| grouped(count as f64 / self.accepting.as_secs_f64().max(1e-9));
+    fn summary(&self) -> String {
+        let per_second =
+            |count: u64| grouped(count as f64 / self.accepting.as_secs_f64().max(1e-9));
         format!(
-            "{}/s accepted and {}/s rejected in {:.1} s, {}/s landed in {:.1} s; core-µs for each \
-             order: {}",
-            each(self.accepted),
-            each(self.rejected),
+            "{}/s accepted and {}/s rejected in {:.1} s, {}/s committed in {:.1} s; core-µs for \
+             each order: {}",
+            per_second(self.accepted),
+            per_second(self.rejected),
             self.accepting.as_secs_f64(),
             grouped(self.rate()),
             self.metered.elapsed.as_secs_f64(),
-            shown(&self.metered.each(self.landed))
+            shown(&self.metered.each(self.committed))
         )
     }
 }
 
-/// S10 and S20: with batches, and with everything one by one. A round is as many purchases as land
-/// in its time, so that both sides are measured from the first click to the last row.
-pub(crate) async fn end_to_end(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Row>> {
-    let servers = Servers::start(lab).await?;
-    let batching = servers.product(lab, "batching", &[]).await?;
-    let single = servers.product(lab, "single", &ONE_BY_ONE).await?;
-    let wanted = for_round(lab, &batching, GUESSED_BY).await?;
-    let wanted_single = for_round(lab, &single, SINGLE_GUESSED_BY).await?;
+/// S10 and S20: with batches, and without. A round has as many purchases as are committed in its
+/// time, so that both sides are measured from the first purchase to the last row.
+pub(crate) async fn end_to_end(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
+    let servers = Servers::start(harness).await?;
+    let batching = servers.product(harness, "batching", &[]).await?;
+    let single = servers.product(harness, "single", &ONE_BY_ONE).await?;
+    let wanted = for_round(harness, &batching, CALIBRATION_ORDERS).await?;
+    let wanted_single = for_round(harness, &single, SINGLE_CALIBRATION_ORDERS).await?;
     let (mut rounds, mut costs) = (Vec::new(), Vec::new());
     let mut remark = String::new();
-    for number in 1..=lab.args.rounds {
-        let product = flow(lab, &batching, wanted).await?;
-        let yardstick = flow(lab, &single, wanted_single).await?;
-        lab.say(&format!("round {number}: batches: {}", product.line()));
-        lab.say(&format!("round {number}: one by one: {}", yardstick.line()));
-        remark = format!("last round: {}; one by one: {}", product.line(), yardstick.line());
+    for number in 1..=harness.args.rounds {
+        let product = flow(harness, &batching, wanted).await?;
+        let baseline = flow(harness, &single, wanted_single).await?;
+        harness.note(&format!("round {number}: batches: {}", product.summary()));
+        harness.note(&format!("round {number}: one by one: {}", baseline.summary()));
+        remark = format!("last round: {}; one by one: {}", product.summary(), baseline.summary());
         let product = product.sample();
         let cost = product.costs.iter().map(|(_, each)| each).sum();
         costs.push(Round::number(Sample::of(cost)));
-        rounds.push(Round::pair(product, yardstick.sample()));
+        rounds.push(Round::pair(product, baseline.sample()));
     }
     Ok(vec![row("S10", &rounds, Some(remark))?, row("S20", &costs, None)?])
 }
 
-/// What one process takes from HTTP to the ledger for a minute.
-pub(crate) async fn sustained(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Row>> {
-    let servers = Servers::start(lab).await?;
-    let product = servers.product(lab, "sustained", &[]).await?;
-    flow(lab, &product, Until::Elapsed(Duration::from_secs(1))).await?;
-    let flow = flow(lab, &product, Until::Elapsed(lab.args.round() * SUSTAINED_ROUNDS)).await?;
-    lab.say(&flow.line());
-    Ok(vec![row("sustained", &[Round::number(flow.sample())], Some(flow.line()))?])
+/// The rate of one process from HTTP to the ledger, over a minute.
+pub(crate) async fn sustained(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
+    let servers = Servers::start(harness).await?;
+    let product = servers.product(harness, "sustained", &[]).await?;
+    flow(harness, &product, Until::Elapsed(Duration::from_secs(1))).await?;
+    let flow =
+        flow(harness, &product, Until::Elapsed(harness.args.round() * SUSTAINED_ROUNDS)).await?;
+    harness.note(&flow.summary());
+    Ok(vec![row("sustained", &[Round::number(flow.sample())], Some(flow.summary()))?])
 }
 
-/// What messages that nobody can read cost the good ones: the same process with a stranger who
-/// writes into its order queue, and without.
-pub(crate) async fn poison(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Row>> {
+/// The cost of malformed messages: one process, with and without a publisher of malformed messages
+/// to its order queue.
+pub(crate) async fn poison(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
     const NAMESPACE: &str = "poison";
-    let servers = Servers::start(lab).await?;
-    let product = servers.product(lab, NAMESPACE, &[]).await?;
-    let wanted = for_round(lab, &product, GUESSED_BY).await?;
-    let to = Topology::new(NAMESPACE, 1, 1).address(Route::Orders(0)).context("no order queue")?;
-    let (mut rounds, mut line, mut num_strange) = (Vec::new(), String::new(), 0);
-    for number in 1..=lab.args.rounds {
-        let clean = flow(lab, &product, wanted).await?;
-        let (over, is_over) = oneshot::channel();
-        let strange = raw::strange(&servers.rabbit, &to, num_strange, is_over);
+    let servers = Servers::start(harness).await?;
+    let product = servers.product(harness, NAMESPACE, &[]).await?;
+    let wanted = for_round(harness, &product, CALIBRATION_ORDERS).await?;
+    let address =
+        Topology::new(NAMESPACE, 1, 1).address(Route::Orders(0)).context("no order queue")?;
+    let (mut rounds, mut summary, mut num_malformed) = (Vec::new(), String::new(), 0);
+    for number in 1..=harness.args.rounds {
+        let clean = flow(harness, &product, wanted).await?;
+        let (stop, stopped) = oneshot::channel();
+        let malformed = raw::publish_malformed(&servers.rabbit, &address, num_malformed, stopped);
         let poisoned = async {
-            let flow = flow(lab, &product, wanted).await;
-            drop(over);
+            let flow = flow(harness, &product, wanted).await;
+            drop(stop);
             flow
         };
-        let (poisoned, strange) = tokio::join!(poisoned, strange);
+        let (poisoned, malformed) = tokio::join!(poisoned, malformed);
         let poisoned = poisoned?;
-        num_strange += strange?;
-        line = format!(
-            "{}/s landed with a malformed message every {STRANGE_EVERY:?}, {}/s without",
+        num_malformed += malformed?;
+        summary = format!(
+            "{}/s committed with a malformed message every {MALFORMED_EVERY:?}, {}/s without",
             grouped(poisoned.rate()),
             grouped(clean.rate())
         );
-        lab.say(&format!("round {number}: {line}"));
+        harness.note(&format!("round {number}: {summary}"));
         rounds.push(Round::pair(poisoned.sample(), clean.sample()));
     }
-    // Each of them must have ended where people find it.
-    let letters = product.admin.await_letters(num_strange).await?;
-    lab.require(letters == num_strange, || {
-        format!("{num_strange} malformed messages, {letters} dead letters")
+    // Each malformed message must be a dead letter.
+    let dead_letters = product.admin.await_dead_letters(num_malformed).await?;
+    harness.void_unless(dead_letters == num_malformed, || {
+        format!("{num_malformed} malformed messages, {dead_letters} dead letters")
     });
-    let remark = format!("last round: {line}; all {num_strange} are dead letters");
+    let remark = format!("last round: {summary}; all {num_malformed} are dead letters");
     Ok(vec![row("poison", &rounds, Some(remark))?])
 }

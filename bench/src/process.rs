@@ -1,4 +1,4 @@
-//! Processes that the bench starts: their output goes to a file, and they end with their value.
+//! Child processes of the bench: their output goes to a file, and they are killed when dropped.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -11,27 +11,27 @@ use floodgate::runtime::clock::now_monotonic;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// How long a server may take to start; it may have a large ledger to read.
-const START_PATIENCE: Duration = Duration::from_mins(2);
+/// Limit of a server's start, which may have to read a large ledger.
+const START_TIMEOUT: Duration = Duration::from_mins(2);
 const POLL_PERIOD: Duration = Duration::from_millis(10);
 
-/// A fresh directory, in the system's for temporary files unless another was named.
+/// A fresh temporary directory, in `parent` or else in the system's temporary directory.
 pub(crate) fn scratch(parent: Option<&Path>) -> anyhow::Result<TempDir> {
     let parent = parent.map_or_else(std::env::temp_dir, Path::to_path_buf);
     let scratch = tempfile::Builder::new().prefix("floodgate-bench-").tempdir_in(&parent);
     scratch.with_context(|| format!("cannot create a directory in {}", parent.display()))
 }
 
-/// Looks again and again until the second value is true or `patience` is over; the last look.
+/// Repeats `check` until its second value is true or `timeout` is over; returns its last result.
 pub(crate) async fn poll<T>(
-    patience: Duration,
-    mut look: impl AsyncFnMut() -> anyhow::Result<(T, bool)>,
+    timeout: Duration,
+    mut check: impl AsyncFnMut() -> anyhow::Result<(T, bool)>,
 ) -> anyhow::Result<(T, bool)> {
     let begun = now_monotonic();
     loop {
-        let (seen, is_done) = look().await?;
-        if is_done || now_monotonic().duration_since(begun) > patience {
-            return Ok((seen, is_done));
+        let (value, is_done) = check().await?;
+        if is_done || now_monotonic().duration_since(begun) > timeout {
+            return Ok((value, is_done));
         }
         tokio::time::sleep(POLL_PERIOD).await;
     }
@@ -45,7 +45,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts a program, which writes to a file of its own in `folder`.
+    /// Starts a program whose output goes to a new file in `folder`.
     pub(crate) fn start(command: &mut Command, folder: &Path) -> anyhow::Result<Self> {
         let output = folder.join(format!("output-{:016x}", fastrand::u64(..)));
         let file = File::create(&output)?;
@@ -58,45 +58,46 @@ impl Process {
         self.child.id()
     }
 
-    /// Polls until `answer`, which is given what the process wrote, gives a value.
+    /// Polls until `answer`, called with the output so far, returns a value. Fails when the process
+    /// ends first or does not start in time.
     pub(crate) async fn until<T>(
         &mut self,
         mut answer: impl AsyncFnMut(&str) -> Option<T>,
     ) -> anyhow::Result<T> {
         let (child, output) = (&mut self.child, &self.output);
-        let look = async || {
+        let check = async || {
             let has_ended = child.try_wait()?.is_some();
             let written = fs::read_to_string(output).unwrap_or_default();
             let answer = answer(&written).await;
             let is_done = answer.is_some();
             Ok(((answer, written), has_ended || is_done))
         };
-        let ((answer, written), _) = poll(START_PATIENCE, look).await?;
+        let ((answer, written), _) = poll(START_TIMEOUT, check).await?;
         answer.with_context(|| format!("a server does not start; its output:\n{written}"))
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It has ended already when these fail.
+        // Both fail only if the process has already ended.
         drop(self.child.kill());
         drop(self.child.wait());
     }
 }
 
-/// A server process of this program.
+/// A server process of this executable.
 #[derive(Debug)]
 pub(crate) struct ServerChild {
     process: Process,
-    /// Where buyers connect; port 0 in a role that does not sell.
+    /// The public listener; port 0 in roles without one.
     pub(crate) public: SocketAddr,
-    /// Where the admin API listens; the yardstick has none.
+    /// The internal listener with the admin API; the baseline server has none.
     pub(crate) internal: Option<SocketAddr>,
 }
 
 impl ServerChild {
     /// Starts `floodgate serve` on free ports with its ledger in `folder`. `settings` are further
-    /// configuration variables.
+    /// environment variables.
     pub(crate) async fn serve(
         folder: &Path,
         settings: &[(String, String)],
@@ -116,8 +117,8 @@ impl ServerChild {
         Ok(server)
     }
 
-    /// Starts the yardstick with as many workers as the server (0 = one per core).
-    pub(crate) async fn yardstick(folder: &Path, workers: usize) -> anyhow::Result<Self> {
+    /// Starts the baseline server with as many workers as the product (0 = one per core).
+    pub(crate) async fn baseline(folder: &Path, workers: usize) -> anyhow::Result<Self> {
         let mut command = own_command()?;
         command.args(["yardstick", "--workers", &workers.to_string()]);
         Self::start(command, folder).await
@@ -125,7 +126,7 @@ impl ServerChild {
 
     async fn start(mut command: Command, folder: &Path) -> anyhow::Result<Self> {
         let mut process = Process::start(&mut command, folder)?;
-        let find = async |written: &str| written.lines().find_map(parse_listening);
+        let find = async |output: &str| output.lines().find_map(parse_listening);
         let (public, internal) = process.until(find).await?;
         Ok(Self { process, public, internal })
     }
@@ -134,7 +135,7 @@ impl ServerChild {
         self.process.id()
     }
 
-    /// Freezes it, or lets it go on.
+    /// Sends a signal, such as `STOP` or `CONT`.
     pub(crate) fn signal(&self, signal: Signal) -> anyhow::Result<()> {
         let pid = Pid::from_raw(i32::try_from(self.id())?);
         Ok(kill_process(pid.context("no process")?, signal)?)
@@ -145,17 +146,17 @@ fn own_command() -> anyhow::Result<Command> {
     Ok(Command::new(std::env::current_exe().context("cannot find this program's own file")?))
 }
 
-/// Reads `listening public=HOST:PORT internal=HOST:PORT`. The log tells the addresses, too, in
-/// lines that begin otherwise.
+/// Parses `listening public=HOST:PORT internal=HOST:PORT`. Log lines with addresses begin
+/// differently and are skipped.
 fn parse_listening(line: &str) -> Option<(SocketAddr, Option<SocketAddr>)> {
     let fields = line.strip_prefix("listening ")?;
     let value = |name: &str| {
         fields.split_whitespace().find_map(|field| field.strip_prefix(name)?.parse().ok())
     };
-    let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
+    let no_address = SocketAddr::from(([127, 0, 0, 1], 0));
     match (value("public="), value("internal=")) {
         (None, None) => None,
-        (public, internal) => Some((public.unwrap_or(nowhere), internal)),
+        (public, internal) => Some((public.unwrap_or(no_address), internal)),
     }
 }
 

@@ -1,5 +1,5 @@
-//! A RabbitMQ of the bench's own: a node and a port mapper on free ports, in a folder of their own,
-//! gone with the bench.
+//! A private RabbitMQ: a node and a port mapper (epmd) on free ports, in a temporary directory.
+//! Both end with the bench.
 
 use std::fs::{self, Permissions};
 use std::net::{Ipv4Addr, TcpStream};
@@ -8,18 +8,18 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-use crate::private::{Missing, free_port, start};
 use crate::process::{Process, scratch};
+use crate::servers::{MissingProgram, free_port, start};
 
-/// Where the package keeps its own program: the one on the path changes user.
+/// Paths of the server program; the wrapper on the `PATH` changes the user.
 const PROGRAMS: [&str; 3] = [
     "/usr/lib/rabbitmq/bin/rabbitmq-server",
     "/usr/local/lib/rabbitmq/bin/rabbitmq-server",
     "/opt/rabbitmq/sbin/rabbitmq-server",
 ];
-/// The same for every node: each has a port mapper of its own.
+/// Node names need not be unique: each node has its own port mapper.
 const NODE: &str = "floodgate@localhost";
-/// For both sides of a comparison: a scheduler that waits in vain takes the time of others.
+/// Schedulers without busy waiting: spinning would take CPU time from the measured processes.
 const RUNTIME: &str = "+sbwt none +sbwtdcpu none +sbwtdio none \
                        -kernel inet_dist_use_interface {127,0,0,1}";
 const SETTINGS: &str = "\
@@ -32,21 +32,21 @@ log.console = false
 /// A RabbitMQ node.
 #[derive(Debug)]
 pub(crate) struct RabbitServer {
-    /// `None`: it is down.
+    /// `None` after [`Self::kill`].
     node: Option<Process>,
     _mapper: Process,
-    // Removed after both have ended.
+    // Dropped last: the directory is removed after both processes have ended.
     scratch: TempDir,
-    /// The program and its environment, as `env` takes them.
-    words: Vec<String>,
+    /// Arguments of `env`: the environment, then the program.
+    arguments: Vec<String>,
     port: u16,
 }
 
 impl RabbitServer {
-    /// An empty one with its defaults.
+    /// Starts an empty node with default settings.
     pub(crate) async fn start(parent: Option<&Path>) -> anyhow::Result<Self> {
         let program = PROGRAMS.into_iter().find(|program| Path::new(program).is_file());
-        let missing = Missing { program: "rabbitmq-server", package: "rabbitmq-server" };
+        let missing = MissingProgram { program: "rabbitmq-server", package: "rabbitmq-server" };
         let program = program.ok_or(missing)?;
         let scratch = scratch(parent)?;
         let file = |name: &str| scratch.path().join(name);
@@ -57,43 +57,43 @@ impl RabbitServer {
         fs::write(file("plugins"), "[].")?;
         fs::write(file("rabbitmq.conf"), SETTINGS)?;
         let mapper_port = free_port()?;
-        let words = ["-address", "127.0.0.1", "-port", &mapper_port.to_string()];
-        let mut mapper = start("epmd", &words.map(str::to_owned), &file("home"))?;
-        let mapped = (Ipv4Addr::LOCALHOST, mapper_port);
-        mapper.until(async |_: &str| TcpStream::connect(mapped).ok()).await?;
+        let address = ["-address", "127.0.0.1", "-port", &mapper_port.to_string()];
+        let mut mapper = start("epmd", &address.map(str::to_owned), &file("home"))?;
+        let mapper_address = (Ipv4Addr::LOCALHOST, mapper_port);
+        mapper.until(async |_: &str| TcpStream::connect(mapper_address).ok()).await?;
         let (port, node_port) = (free_port()?, free_port()?);
-        let mut words = vec!["-i".to_owned()];
+        let mut arguments = vec!["-i".to_owned()];
         let environment = environment(scratch.path(), [mapper_port, port, node_port]);
-        words.extend(environment.map(|(name, value)| format!("{name}={value}")));
-        words.push(program.to_owned());
-        let mut server = Self { node: None, _mapper: mapper, scratch, words, port };
-        server.up().await?;
+        arguments.extend(environment.map(|(name, value)| format!("{name}={value}")));
+        arguments.push(program.to_owned());
+        let mut server = Self { node: None, _mapper: mapper, scratch, arguments, port };
+        server.launch().await?;
         Ok(server)
     }
 
-    /// Starts it on the data that it has.
-    pub(crate) async fn up(&mut self) -> anyhow::Result<()> {
-        // What the node before wrote does not say that this one is ready.
+    /// Starts the node on its existing data.
+    pub(crate) async fn launch(&mut self) -> anyhow::Result<()> {
+        // The log of an earlier start also contains the line that the poll below waits for.
         drop(fs::remove_dir_all(self.scratch.path().join("log")));
-        let mut node = start("env", &self.words, self.scratch.path())?;
+        let mut node = start("env", &self.arguments, self.scratch.path())?;
         let log = self.scratch.path().join(format!("log/{NODE}.log"));
-        let is_up = |said: &String| said.contains("Server startup complete");
+        let is_up = |log: &String| log.contains("Server startup complete");
         node.until(async |_: &str| fs::read_to_string(&log).ok().filter(is_up)).await?;
         self.node = Some(node);
         Ok(())
     }
 
     /// `kill -9`.
-    pub(crate) fn down(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.node = None;
     }
 
-    /// 0 while it is down.
+    /// The process id; 0 after [`Self::kill`].
     pub(crate) fn pid(&self) -> u32 {
         self.node.as_ref().map_or(0, Process::id)
     }
 
-    /// The address of its virtual host `/`.
+    /// The URL of the virtual host `/`.
     pub(crate) fn url(&self) -> String {
         format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.port)
     }
@@ -117,7 +117,7 @@ fn environment(folder: &Path, ports: [u16; 3]) -> [(&'static str, String); 16] {
         ("RABBITMQ_ENABLED_PLUGINS_FILE", file("plugins")),
         ("RABBITMQ_CONFIG_FILE", file("rabbitmq.conf")),
         ("RABBITMQ_CONF_ENV_FILE", file("none")),
-        // The script becomes the node, instead of waiting for it.
+        // The start script execs the node instead of waiting for it.
         ("RUNNING_UNDER_SYSTEMD", "1".to_owned()),
         ("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", RUNTIME.to_owned()),
     ]

@@ -1,80 +1,80 @@
-//! S23: how long a restart of Redis keeps a sale busy while orders wait in the broker.
+//! S23: the time without sales during a restart of Redis, while orders wait in the broker.
 
 use std::time::Duration;
 
 use anyhow::ensure;
 use floodgate::runtime::clock::now_monotonic;
 
-use crate::lab::{LANDING_PATIENCE, Lab};
+use crate::harness::{COMMIT_TIMEOUT, Harness};
 use crate::pipeline::Servers;
 use crate::process::poll;
-use crate::rig::Plan;
+use crate::relay_fixture::Plan;
 use crate::stats::{Round, Sample, grouped, row};
 use crate::table::Row;
 
-/// Orders for each second that a round lasts: 100,000 by default.
+/// Orders per second of a round: 100,000 in all by default.
 const PER_SECOND: u64 = 25_000;
 const ORDERS_MAX: u64 = 100_000;
 const BUCKETS: u16 = 4;
 const ENVELOPE: usize = 64;
 const SELLING_LIMIT: Duration = Duration::from_mins(10);
-const LANDED_LIMIT: Duration = Duration::from_mins(10);
+const COMMIT_LIMIT: Duration = Duration::from_mins(10);
 
-/// Orders are accepted and relayed while no consumer runs; then one process with every role starts,
-/// and Redis is killed and restarted on its append-only file.
-pub(crate) async fn restart(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Row>> {
-    let orders = (PER_SECOND * lab.args.seconds).min(ORDERS_MAX);
+/// Accepts and relays orders while no consumer runs. Then starts one process with every role, kills
+/// Redis and restarts it on its append-only file.
+pub(crate) async fn restart(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
+    let orders = (PER_SECOND * harness.args.seconds).min(ORDERS_MAX);
     let plan = Plan { orders, buckets: BUCKETS, envelope_max: ENVELOPE };
-    let mut servers = Servers::start(lab).await?;
+    let mut servers = Servers::start(harness).await?;
     let (mut rounds, mut last) = (Vec::new(), None);
-    for number in 1..=lab.args.rounds {
-        let (busy_s, remark) = round(&mut servers, lab, plan).await?;
-        lab.say(&format!("round {number}: selling again after {busy_s:.2} s; {remark}"));
+    for number in 1..=harness.args.rounds {
+        let (busy_s, remark) = round(&mut servers, harness, plan).await?;
+        harness.note(&format!("round {number}: selling again after {busy_s:.2} s; {remark}"));
         rounds.push(Round::number(Sample::of(busy_s)));
         last = Some(remark);
     }
     Ok(vec![row("S23", &rounds, last)?])
 }
 
-/// Seconds without a sale, and what else was seen.
+/// Seconds from the kill to the next accepted purchase, and a remark on the round.
 async fn round(
     servers: &mut Servers,
-    lab: &mut Lab<'_>,
+    harness: &mut Harness<'_>,
     plan: Plan,
 ) -> anyhow::Result<(f64, String)> {
-    let stocked = servers.stock(lab, plan).await?;
-    let relay = stocked.serve("relay").await?;
-    servers.await_empty(&stocked).await?;
+    let backlog = servers.open_filled(harness, plan).await?;
+    let relay = backlog.serve("relay").await?;
+    servers.await_empty(&backlog).await?;
     drop(relay);
-    let all = stocked.serve("all").await?;
+    let all = backlog.serve("all").await?;
     let admin = all.admin()?;
-    let sale = stocked.sale().to_string();
+    let sale = backlog.sale().to_string();
     admin.await_ready().await?;
-    let landed = admin.landed(&sale).await?;
+    let committed = admin.committed(&sale).await?;
     let killed = now_monotonic();
     let since_s = || now_monotonic().duration_since(killed).as_secs_f64();
-    servers.redis.down();
-    servers.redis.up().await?;
+    servers.redis.kill();
+    servers.redis.launch().await?;
     let restarted_s = since_s();
     let mut tries = 0_u64;
     let is_selling = async || {
         tries += 1;
-        let answer = lab.try_one(&all, &sale).await?;
+        let answer = harness.try_one(&all, &sale).await?;
         Ok(((), answer.is_some_and(|(status, _)| matches!(status, 200 | 202))))
     };
-    let ((), is_sold) = poll(SELLING_LIMIT, is_selling).await?;
-    ensure!(is_sold, "{sale}: no purchase is accepted after the restart of Redis");
+    let ((), is_accepted) = poll(SELLING_LIMIT, is_selling).await?;
+    ensure!(is_accepted, "{sale}: no purchase is accepted after the restart of Redis");
     let busy_s = since_s();
-    admin.await_landed(&sale, plan.orders + 1, LANDED_LIMIT).await?;
-    let landed_s = since_s();
-    lab.check(&admin, &sale, plan.orders + 1, LANDING_PATIENCE).await?;
-    let waited = grouped(plan.orders.saturating_sub(landed) as f64);
+    admin.await_committed(&sale, plan.orders + 1, COMMIT_LIMIT).await?;
+    let committed_s = since_s();
+    harness.check(&admin, &sale, plan.orders + 1, COMMIT_TIMEOUT).await?;
+    let queued = grouped(plan.orders.saturating_sub(committed) as f64);
     Ok((
         busy_s,
         format!(
-            "{waited} orders waited in the broker at the kill; Redis answered again after \
-             {restarted_s:.2} s, all orders had landed after {landed_s:.1} s, {tries} purchases \
-             were tried"
+            "{queued} orders waited in the broker at the kill; Redis answered again after \
+             {restarted_s:.2} s, all orders were committed after {committed_s:.1} s, {tries} \
+             purchases were tried"
         ),
     ))
 }

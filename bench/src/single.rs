@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::admin::{Admin, SKU};
 use crate::args::{BenchArgs, resolve};
-use crate::lab::{LANDING_PATIENCE, newly_accepted};
+use crate::harness::{COMMIT_TIMEOUT, newly_accepted};
 use crate::meter::Meter;
 use crate::process::{ServerChild, scratch};
 use crate::stats::grouped;
@@ -23,7 +23,7 @@ use crate::stats::grouped;
 /// How long a request of the open loop may wait for a connection.
 const LATE_LIMIT: Duration = Duration::from_secs(2);
 
-/// What one run found, per second where not said otherwise.
+/// The result of one run.
 #[derive(Debug, Serialize)]
 struct Findings {
     sale_id: String,
@@ -40,9 +40,9 @@ struct Findings {
     report: Report,
 }
 
-/// Runs one load; false when it is void.
+/// Runs one load; returns false if the run is void.
 pub(crate) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
-    // Declared first, so that it is removed after its server has ended.
+    // Declared before the server: the directory is removed after the process has ended.
     let folder;
     let (server, target, admin) = if let Some((url, internal)) = args.running_server() {
         (None, resolve(url).await?, Admin::at(internal, args.admin_token()?)?)
@@ -70,19 +70,19 @@ pub(crate) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
     let report = run_load(load).await?;
     let metered = meter.stop()?;
     let accepted = newly_accepted(&report);
-    let landed = admin.await_landed(&sale_id, accepted, LANDING_PATIENCE).await?;
-    let until_landed = clock::now_monotonic().duration_since(begin);
+    let committed = admin.await_committed(&sale_id, accepted, COMMIT_TIMEOUT).await?;
+    let until_committed = clock::now_monotonic().duration_since(begin);
     let violations = admin.audit(Some(&sale_id)).await?;
     let findings = Findings {
         accepted,
         accepted_per_second: report.per_second(accepted),
         rejected_per_second: report.per_second(report.answered - report.succeeded()),
-        landed,
-        landed_per_second: landed as f64 / until_landed.as_secs_f64().max(1e-9),
+        landed: committed,
+        landed_per_second: committed as f64 / until_committed.as_secs_f64().max(1e-9),
         server_us_per_answer: metered.each(report.answered).first().map(|(_, us)| *us),
         server_resident_bytes: server.is_some().then_some(metered.resident.1),
         generator_us_per_answer: metered.own_us(report.answered),
-        valid: is_valid(&violations, accepted, landed),
+        valid: is_valid(&violations, accepted, committed),
         audit: match violations.as_slice() {
             [] => "holds".to_owned(),
             violations => format!("VIOLATED: {}", violations.join("; ")),
@@ -90,13 +90,14 @@ pub(crate) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
         sale_id,
         report,
     };
-    Output::new(args.json).data(&findings, || show(&findings))?;
+    Output::new(args.json).data(&findings, || render(&findings))?;
     Ok(findings.valid)
 }
 
-/// Unknown outcomes may land too, so more may have landed than was acknowledged, never less.
-fn is_valid(violations: &[String], accepted: u64, landed: u64) -> bool {
-    violations.is_empty() && landed >= accepted
+/// Purchases with an unknown outcome may be committed too: more orders than acknowledgements are
+/// valid, fewer are not.
+fn is_valid(violations: &[String], accepted: u64, committed: u64) -> bool {
+    violations.is_empty() && committed >= accepted
 }
 
 async fn source(
@@ -107,22 +108,22 @@ async fn source(
     let buyers = args.buyers.unwrap_or(u64::MAX).max(1);
     let buyer = move |seq: u64| 1 + seq % buyers;
     let buy = BuyRequest::new(target, sale_id, SKU, 1);
-    // Under the other policies each purchase needs an id that the server issued before.
+    // The other policies require request ids issued by the server.
     if args.policy.get("kind").is_some_and(|kind| kind == "one_per_buyer") {
         return Ok(Arc::new(move |seq, buffer| buy.write(buyer(seq), None, buffer)));
     }
     let Some(wanted) = args.requests else {
-        bail!("this policy needs issued request ids: say with --requests how many");
+        bail!("this policy needs issued request ids: give their number with --requests");
     };
     let ids = issue(target, sale_id, wanted, buyer).await?;
     Ok(Arc::new(move |seq, buffer| {
-        let id = usize::try_from(seq).ok().and_then(|place| ids.get(place));
+        let id = usize::try_from(seq).ok().and_then(|index| ids.get(index));
         buy.write(buyer(seq), id.map(String::as_str), buffer);
     }))
 }
 
-/// Asks the server for `wanted` request ids before the run, number `i` for the buyer `buyer(i)`,
-/// as a storefront does before it shows the button.
+/// Fetches `wanted` request ids before the run, number `i` for the buyer `buyer(i)`, as a
+/// storefront does before it shows the button.
 async fn issue(
     target: SocketAddr,
     sale_id: &str,
@@ -140,13 +141,13 @@ async fn issue(
         buffer.extend_from_slice(request.as_bytes());
     };
     let ids = Arc::new(Mutex::new(vec![String::new(); usize::try_from(wanted)?]));
-    let found = ids.clone();
+    let observed = ids.clone();
     let observer = move |seq, outcome: &Outcome<'_>| {
         let Outcome::Answered(answer) = outcome else { return };
         let id = json_string_member(answer.body, b"request_id").unwrap_or_default();
-        let place = usize::try_from(seq).unwrap_or(usize::MAX);
-        if let Some(place) = found.lock().get_mut(place) {
-            id.clone_into(place);
+        let index = usize::try_from(seq).unwrap_or(usize::MAX);
+        if let Some(slot) = observed.lock().get_mut(index) {
+            id.clone_into(slot);
         }
     };
     let load = Load {
@@ -163,7 +164,7 @@ async fn issue(
     Ok(ids)
 }
 
-fn show(findings: &Findings) -> String {
+fn render(findings: &Findings) -> String {
     let Findings { sale_id, accepted, landed, report, .. } = findings;
     let latency = &report.latency;
     let mut lines = vec![

@@ -1,4 +1,4 @@
-//! Rounds, and how they become a row of the table.
+//! Measurements of rounds, condensed into the rows of the table.
 
 use anyhow::bail;
 use serde::Serialize;
@@ -31,7 +31,7 @@ impl Spread {
     }
 }
 
-/// A goal's limits, for a ratio of product to yardstick or for a number of its own.
+/// A goal's limits: of the ratio of product to baseline, or of the product's own number.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Goal {
@@ -39,14 +39,14 @@ pub(crate) enum Goal {
     AtLeast { floor: f64, aim: f64 },
     /// The ratio should be at most this.
     AtMost { floor: f64, aim: f64 },
-    /// The number should be at most this; there is no yardstick.
+    /// The number should be at most this; there is no baseline.
     Count { floor: f64, aim: f64 },
-    /// The number should be at least this; there is no yardstick.
+    /// The number should be at least this; there is no baseline.
     Number { floor: f64, aim: f64 },
 }
 
 impl Goal {
-    /// What a measured ratio or number means.
+    /// The verdict on a measured ratio or number.
     pub(crate) fn verdict(self, ratio: f64) -> &'static str {
         let (floor, aim) = match self {
             Self::AtLeast { floor, aim } | Self::Number { floor, aim } => {
@@ -63,7 +63,7 @@ impl Goal {
         }
     }
 
-    /// Floor and aim as they stand in the table.
+    /// Floor and aim as shown in the table.
     pub(crate) fn columns(self) -> [String; 2] {
         match self {
             Self::AtLeast { floor, aim } => [floor, aim].map(|limit| format!("≥ {limit:.2}x")),
@@ -76,25 +76,25 @@ impl Goal {
     }
 }
 
-/// What one side of one round came to.
+/// The result of one side of one round.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sample {
-    /// What is compared.
+    /// The compared value.
     pub(crate) value: f64,
-    /// Core-microseconds for each operation, by process; the first is the one that counts.
+    /// Core-microseconds per operation, by process; the first process is the server under test.
     pub(crate) costs: Vec<(&'static str, f64)>,
-    /// The same of this process.
+    /// Core-microseconds per operation of the bench process.
     pub(crate) own_us: f64,
-    /// Cores that this process kept busy.
+    /// CPU cores that the bench process used.
     pub(crate) own_cores: f64,
     /// Operations without an answer.
     pub(crate) incomplete: u64,
-    /// Mean sizes of batches, by who made them.
+    /// Mean batch sizes, by component.
     pub(crate) batches: Vec<(&'static str, f64)>,
 }
 
 impl Sample {
-    /// A number that was measured without its costs.
+    /// A value without costs.
     pub(crate) fn of(value: f64) -> Self {
         Self { value, ..Self::default() }
     }
@@ -104,20 +104,20 @@ impl Sample {
     }
 }
 
-/// One round: both sides, one after the other. Without a yardstick the goal is a number.
+/// One round: product and baseline, one after the other. Without a baseline the goal is a number.
 #[derive(Debug, Clone)]
 pub(crate) struct Round {
     pub(crate) product: Sample,
-    pub(crate) yardstick: Option<Sample>,
+    pub(crate) baseline: Option<Sample>,
 }
 
 impl Round {
-    pub(crate) fn pair(product: Sample, yardstick: Sample) -> Self {
-        Self { product, yardstick: Some(yardstick) }
+    pub(crate) fn pair(product: Sample, baseline: Sample) -> Self {
+        Self { product, baseline: Some(baseline) }
     }
 
     pub(crate) fn number(product: Sample) -> Self {
-        Self { product, yardstick: None }
+        Self { product, baseline: None }
     }
 }
 
@@ -129,12 +129,12 @@ pub(crate) fn row(
 ) -> anyhow::Result<Row> {
     let (what, goal, unit) = table::goal(id)?;
     let product = |value: fn(&Sample) -> f64| Spread::of(rounds.iter().map(|r| value(&r.product)));
-    let yardstick = |value: fn(&Sample) -> f64| {
-        Spread::of(rounds.iter().filter_map(|round| round.yardstick.as_ref().map(value)))
+    let baseline = |value: fn(&Sample) -> f64| {
+        Spread::of(rounds.iter().filter_map(|round| round.baseline.as_ref().map(value)))
     };
     let ratio = |round: &Round| {
-        let bare = round.yardstick.as_ref()?.value;
-        Some(if bare > 0.0 { round.product.value / bare } else { f64::INFINITY })
+        let baseline = round.baseline.as_ref()?.value;
+        Some(if baseline > 0.0 { round.product.value / baseline } else { f64::INFINITY })
     };
     let Some(values) = product(|side| side.value) else { bail!("{id} has no rounds") };
     let median = |spread: Option<Spread>| spread.map_or(0.0, |spread| spread.median);
@@ -142,43 +142,48 @@ pub(crate) fn row(
         id,
         what,
         product: values,
-        yardstick: yardstick(|side| side.value),
+        yardstick: baseline(|side| side.value),
         unit,
         ratio: Spread::of(rounds.iter().filter_map(ratio)),
         goal,
         batches: medians(rounds, |side| &side.batches),
         product_us: median(product(Sample::server_us)),
-        yardstick_us: yardstick(Sample::server_us).map(|spread| spread.median),
+        yardstick_us: baseline(Sample::server_us).map(|spread| spread.median),
         generator_cores: median(product(|side| side.own_cores)),
         generator_us: median(product(|side| side.own_us)),
         incomplete: (
             rounds.iter().map(|round| round.product.incomplete).sum(),
-            rounds.iter().filter_map(|round| Some(round.yardstick.as_ref()?.incomplete)).sum(),
+            rounds.iter().filter_map(|round| Some(round.baseline.as_ref()?.incomplete)).sum(),
         ),
         remark,
     })
 }
 
-/// Medians of what the product's sides have by name.
+/// The median of each named number over the product's rounds.
 pub(crate) fn medians(
     rounds: &[Round],
     named: fn(&Sample) -> &[(&'static str, f64)],
 ) -> Vec<(&'static str, f64)> {
     let all = || rounds.iter().flat_map(|round| named(&round.product));
-    let of = |&(wanted, _): &(&'static str, f64)| {
+    let median_of = |&(wanted, _): &(&'static str, f64)| {
         let same = all().filter(|(name, _)| *name == wanted).map(|(_, number)| *number);
         Some((wanted, Spread::of(same)?.median))
     };
-    rounds.first().map_or(&[][..], |round| named(&round.product)).iter().filter_map(of).collect()
+    rounds
+        .first()
+        .map_or(&[][..], |round| named(&round.product))
+        .iter()
+        .filter_map(median_of)
+        .collect()
 }
 
 /// `relay 12.0, redis 7.5`.
 pub(crate) fn shown(named: &[(&'static str, f64)]) -> String {
-    let each: Vec<_> = named.iter().map(|(name, number)| format!("{name} {number:.1}")).collect();
-    each.join(", ")
+    let parts: Vec<_> = named.iter().map(|(name, number)| format!("{name} {number:.1}")).collect();
+    parts.join(", ")
 }
 
-/// How many operations take so many seconds at this rate, within limits.
+/// The number of operations that take `seconds` at `rate` per second, clamped to `limits`.
 pub(crate) fn for_seconds(rate: f64, seconds: u64, limits: (u64, u64)) -> u64 {
     whole(rate).saturating_mul(seconds).clamp(limits.0, limits.1)
 }

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{backlog, decide, http, memory, orders, pipeline, relay, restart, takeover};
 use crate::args::BenchArgs;
-use crate::lab::Lab;
+use crate::harness::Harness;
 use crate::machine::Machine;
 use crate::million::{self, LargeStart};
 use crate::stats::{Goal, Spread, grouped, shown};
@@ -15,8 +15,8 @@ macro_rules! goals {
     };
 }
 
-/// Every row: id, what is measured, floor and aim, and the unit. A goal is named by the first word
-/// of its rows' ids.
+/// Every row: id, limits (floor and aim), unit and description. The first word of a row's id is its
+/// goal.
 const ROWS: &[(&str, &str, Goal, &str)] = goals! {
     "S1" AtLeast 0.80 0.92 "/s" "sold-out answers per second";
     "S1 cpu" AtMost 1.3 1.1 " µs" "core-µs per sold-out answer";
@@ -51,31 +51,31 @@ const ROWS: &[(&str, &str, Goal, &str)] = goals! {
         "the same, drained by one relay, against its steady rate";
 };
 
-/// A range of ratios wider than this share of the median is pointed out.
+/// A wider range of ratios than this share of the median gets a remark.
 const WIDE: f64 = 0.15;
-/// A share of time taken by neighbours above this is pointed out.
+/// A larger share of stolen CPU time gets a remark.
 const STOLEN: f64 = 0.02;
-/// The same for processes on this machine that have no part in the bench.
+/// A larger share of CPU time of processes outside the bench gets a remark.
 const OTHERS: f64 = 0.05;
 
-/// One goal, measured.
+/// One measured row. `yardstick` is the baseline.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Row {
     pub(crate) id: &'static str,
     pub(crate) what: &'static str,
     pub(crate) product: Spread,
-    /// `None`: the goal is a number.
+    /// `None`: the goal is a number of its own.
     pub(crate) yardstick: Option<Spread>,
     pub(crate) unit: &'static str,
-    /// Of the pairs' ratios, not of the medians.
+    /// Spread of the pairs' ratios, not the ratio of the medians.
     pub(crate) ratio: Option<Spread>,
     pub(crate) goal: Goal,
-    /// Mean sizes of the product's batches, by who made them.
+    /// Mean batch sizes of the product, by component.
     pub(crate) batches: Vec<(&'static str, f64)>,
-    /// Core-microseconds of the server for each operation.
+    /// Core-microseconds of the server per operation.
     pub(crate) product_us: f64,
     pub(crate) yardstick_us: Option<f64>,
-    /// What the generator itself used during the product's rounds.
+    /// CPU of the load generator during the product's rounds.
     pub(crate) generator_cores: f64,
     pub(crate) generator_us: f64,
     /// Requests without an answer: product, yardstick.
@@ -83,7 +83,6 @@ pub(crate) struct Row {
     pub(crate) remark: Option<String>,
 }
 
-/// The whole table.
 #[derive(Debug, Serialize)]
 struct Table {
     machine: Machine,
@@ -91,16 +90,16 @@ struct Table {
     seconds: u64,
     connections: usize,
     rows: Vec<Row>,
-    /// Goals that cannot be measured on this machine, and why.
+    /// Goals that cannot be measured on this machine, with the reason.
     not_measured: Vec<(String, String)>,
     large_start: Option<LargeStart>,
     stolen_max: f64,
     others_max: f64,
-    /// Why the table does not count; empty when it does.
+    /// Reasons why the table is void.
     void: Vec<String>,
 }
 
-/// The goals that can be asked for.
+/// The goals that `--only` accepts.
 pub(crate) fn goals() -> Vec<&'static str> {
     let mut ids: Vec<_> = ROWS.iter().map(|(id, ..)| goal_of(id)).collect();
     ids.dedup();
@@ -111,24 +110,24 @@ fn goal_of(id: &'static str) -> &'static str {
     id.split(' ').next().unwrap_or_default()
 }
 
-/// What is measured in a row, its limits, and the unit.
+/// Description, limits and unit of a row.
 pub(crate) fn goal(id: &str) -> anyhow::Result<(&'static str, Goal, &'static str)> {
     let (_, what, goal, unit) =
         ROWS.iter().find(|(of, ..)| *of == id).with_context(|| format!("no row {id}"))?;
     Ok((what, *goal, unit))
 }
 
-/// Measures every goal and prints the table; false when it is void.
+/// Measures the selected goals and prints the table; returns false if the table is void.
 pub(crate) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
-    let mut lab = Lab::new(args).await?;
-    let machine = Machine::look(lab.scratch.path())?;
-    let rows = measure_goals(&mut lab).await;
+    let mut harness = Harness::new(args).await?;
+    let machine = Machine::inspect(harness.scratch.path())?;
+    let rows = measure_goals(&mut harness).await;
     let large_start = if args.skip_million || !args.only.is_empty() {
         None
     } else {
-        lab.say("start with a large ledger");
-        let start = million::start(&mut lab).await;
-        lab.keep_going("start with a large ledger", start)
+        harness.note("start with a large ledger");
+        let start = million::start(&mut harness).await;
+        harness.record_failure("start with a large ledger", start)
     };
     let table = Table {
         machine,
@@ -136,27 +135,27 @@ pub(crate) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
         seconds: args.seconds,
         connections: args.connections,
         rows,
-        not_measured: lab.not_measured,
+        not_measured: harness.not_measured,
         large_start,
-        stolen_max: lab.stolen_max,
-        others_max: lab.others_max,
-        void: lab.void,
+        stolen_max: harness.stolen_max,
+        others_max: harness.others_max,
+        void: harness.void,
     };
     Output::new(args.json).data(&table, || table.markdown())?;
     Ok(table.void.is_empty())
 }
 
-/// A goal that fails voids the table, but the others are still shown.
-async fn measure_goals(lab: &mut Lab<'_>) -> Vec<Row> {
+/// Measures the selected goals. A goal that fails voids the table; the others are still shown.
+async fn measure_goals(harness: &mut Harness<'_>) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     macro_rules! measure {
         ($($id:literal),+; $what:literal, $goal:path) => {
-            if lab.wants(&[$($id),+]) {
-                lab.say(concat!($($id, " "),+, $what));
-                let measured = $goal(lab).await;
-                let ids = [$($id),+].into_iter().filter(|id| lab.wants(&[id]));
+            if harness.is_selected(&[$($id),+]) {
+                harness.note(concat!($($id, " "),+, $what));
+                let measured = $goal(harness).await;
+                let ids = [$($id),+].into_iter().filter(|id| harness.is_selected(&[id]));
                 let ids: Vec<&str> = ids.collect();
-                rows.extend(lab.keep_going(&ids.join(", "), measured).unwrap_or_default());
+                rows.extend(harness.record_failure(&ids.join(", "), measured).unwrap_or_default());
             }
         };
     }
@@ -170,19 +169,19 @@ async fn measure_goals(lab: &mut Lab<'_>) -> Vec<Row> {
     measure!("S10", "S20"; "HTTP to ledger", pipeline::end_to_end);
     measure!("S11", "S12", "S13", "S14"; "durable purchases", http::durable);
     measure!("S15"; "memory of Redis", memory::bytes);
-    measure!("S17"; "death of a relay", takeover::takeover);
+    measure!("S17"; "crash of a relay", takeover::takeover);
     measure!("S23"; "restart of Redis", restart::restart);
     measure!("poison"; "malformed messages", pipeline::poison);
     measure!("sustained"; "HTTP to ledger, without a break", pipeline::sustained);
     measure!("backlog"; "a broker that was down", backlog::backlog);
-    rows.retain(|row| lab.wants(&[goal_of(row.id)]));
+    rows.retain(|row| harness.is_selected(&[goal_of(row.id)]));
     rows
 }
 
 impl Table {
     fn markdown(&self) -> String {
         let mut lines = vec![
-            format!("Machine: {}.", self.machine.line()),
+            format!("Machine: {}.", self.machine.summary()),
             format!(
                 "{} pairs of {} s each, {} connections (open loops 8 times as many); medians, \
                  ratios with their range over the pairs.",
@@ -202,7 +201,7 @@ impl Table {
         );
         lines.push(String::new());
         lines.extend(self.rows.iter().flat_map(Row::remarks));
-        lines.extend(self.large_start.as_ref().map(|start| format!("* {}.", start.line())));
+        lines.extend(self.large_start.as_ref().map(|start| format!("* {}.", start.summary())));
         if self.stolen_max > STOLEN {
             let percent = self.stolen_max * 100.0;
             lines.push(format!("* neighbours took up to {percent:.1} % of the machine's time."));
@@ -232,15 +231,15 @@ impl Row {
         let ratio = self
             .ratio
             .map(|Spread { median, min, max }| format!("{median:.2}x ({min:.2} to {max:.2})"));
-        let judged = self.ratio.unwrap_or(self.product).median;
-        // Nothing where no time was measured.
+        let decisive = self.ratio.unwrap_or(self.product).median;
+        // Empty if no CPU time was measured.
         let cost = |us: f64| if us > 0.0 { format!("{us:.1}") } else { none() };
         format!(
             "| {id} | {what} | {floor} | {aim} | {}{unit} | {} | {} | {} | {} | {} / {} | {} |",
             amount(self.product.median),
             yardstick.unwrap_or_else(none),
             ratio.unwrap_or_else(none),
-            self.goal.verdict(judged),
+            self.goal.verdict(decisive),
             if self.batches.is_empty() { none() } else { shown(&self.batches) },
             cost(self.product_us),
             self.yardstick_us.map_or_else(none, cost),
@@ -267,7 +266,7 @@ impl Row {
     }
 }
 
-/// Small numbers keep a decimal.
+/// Numbers below 100 keep one decimal.
 fn amount(number: f64) -> String {
     if number < 100.0 { format!("{number:.1}") } else { grouped(number) }
 }

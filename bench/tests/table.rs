@@ -1,5 +1,4 @@
-//! The table as a whole: that it measures, audits and leaves nothing behind. How fast anything is
-//! decides nothing here.
+//! The table measures, audits, and leaves no files behind. The tests do not assert speed.
 #![cfg(test)]
 
 use std::path::Path;
@@ -7,7 +6,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value as Json;
 
-/// Where servers are installed.
+/// Directories of installed servers.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 fn table(directory: &Path, only: &str, path: &str) -> Json {
@@ -37,7 +36,7 @@ fn memory_of_redis_is_measured_after_an_audit_and_nothing_is_left_behind() {
     assert_eq!(table["void"], Json::Array(Vec::new()));
     let row = &table["rows"][0];
     assert_eq!(row["id"], "S15");
-    // Bytes, not time: the same on every machine.
+    // Memory, unlike time, does not depend on the machine.
     let ratio = row["ratio"]["median"].as_f64().unwrap();
     assert!((0.05..0.40).contains(&ratio), "{row}");
     assert!(row["batches"][0][1].as_f64().unwrap() > 10.0, "{row}");

@@ -1,8 +1,8 @@
-//! The actors, in the order of the flow, and what keeps them alive.
+//! The actors, in the order of the flow, and their supervisor.
 //!
-//! An actor here is a thin shell around a decision that is made elsewhere: it holds a mailbox,
-//! calls out, and counts. Nothing that matters lives only in an actor: units and requests are in
-//! the stock, orders in the ledger. So any of them may die at any step.
+//! An actor is a thin shell around decisions made by plain code: a mailbox, timers, calls,
+//! counters. No durable state is only in an actor: units and requests are in the stock, orders in
+//! the ledger. Any actor may therefore crash at any step.
 
 pub mod dead_letter_collector;
 pub mod ledger_writer;

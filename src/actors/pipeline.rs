@@ -1,5 +1,5 @@
-//! The actors between gates and ledger, in tier `pipeline`: which of them a role runs, and in which
-//! order they become quiet.
+//! The actors between gates and ledger in tier `pipeline`: the actors of each role, and the order
+//! of their shutdown.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::tier::{Backends, Pipeline};
 /// Room for `Quiet` and `Stop`.
 const MAILBOX: usize = 16;
 
-/// What the actors of the pipeline work with.
+/// Dependencies of the pipeline actors.
 pub(super) struct PipelineDeps<'a> {
     pub(super) settings: &'a Settings,
     pub(super) backends: &'a Backends,
@@ -35,45 +35,44 @@ pub(super) struct PipelineDeps<'a> {
     pub(super) metrics: &'a Arc<Metrics>,
     pub(super) clock: &'a SharedClock,
     pub(super) supervisor: &'a Supervisor,
-    /// The thread of gates and consumer.
+    /// The thread of gates, consumers and ledger writer.
     pub(super) engine: &'a ArbiterHandle,
     pub(super) breaker: &'a Breaker,
     pub(super) orders: &'a LedgerWriterHandle,
-    pub(super) door: &'a RelayHandle,
+    pub(super) relay_handle: &'a RelayHandle,
     pub(super) refresh: CatalogSync,
-    pub(super) drill: fn(&Settings, &str) -> FaultInjector,
+    pub(super) fault_injector: fn(&Settings, &str) -> FaultInjector,
 }
 
-/// The running actors.
+/// The running pipeline actors.
 pub(super) struct PipelineActors {
     relays: Option<RelayPool>,
-    intakes: Vec<Address<OrderConsumer>>,
+    consumers: Vec<Address<OrderConsumer>>,
     rescuer: Option<Address<OrphanRescuer>>,
     reconciler: Option<Address<Reconciler>>,
 }
 
 impl PipelineActors {
-    /// Starts those of the role.
+    /// Starts the actors of the configured role.
     pub(super) fn start(deps: &PipelineDeps<'_>) -> Self {
         let role = deps.settings.role;
-        // A thread of their own: publishing must not hold up decisions.
-        let arbiter = || Arbiter::new().handle();
-        let arbiter =
-            if role.relays() || role.maintains() { arbiter() } else { Arbiter::current() };
+        // A thread of their own: publishing must not delay the gates.
+        let needs_thread = role.relays() || role.maintains();
+        let arbiter = if needs_thread { Arbiter::new().handle() } else { Arbiter::current() };
         let relays = role.relays().then(|| deps.start_relays(&arbiter));
         let queues = if role.consumes() { 0..deps.settings.amqp.queues } else { 0..0 };
-        let intakes = queues.map(|queue| deps.start_intake(queue)).collect();
+        let consumers = queues.map(|queue| deps.start_consumer(queue)).collect();
         let rescuer = role.maintains().then(|| {
-            deps.start_letter_keeper(arbiter.clone());
+            deps.start_dead_letter_collector(arbiter.clone());
             deps.start_rescuer(arbiter.clone())
         });
         let reconciler = role.maintains().then(|| deps.start_reconciler(arbiter));
-        Self { relays, intakes, rescuer, reconciler }
+        Self { relays, consumers, rescuer, reconciler }
     }
 
-    /// The rescuer stops and the reconciler leaves its task to others; relays finish their round
-    /// and give back what they hold; then intakes finish what is in hand, and the broker delivers
-    /// the rest to others.
+    /// Waits until the rescuer has stopped and the reconciler has released its lease, then until
+    /// the relays have finished their round and given their entries back, then until the consumers
+    /// have finished the deliveries in flight; the broker delivers the others elsewhere.
     pub(super) async fn quiet(&self) {
         if let Some(rescuer) = &self.rescuer {
             quiet_one(rescuer).await;
@@ -84,8 +83,8 @@ impl PipelineActors {
         if let Some(relays) = &self.relays {
             relays.quiet().await;
         }
-        for intake in &self.intakes {
-            quiet_one(intake).await;
+        for consumer in &self.consumers {
+            quiet_one(consumer).await;
         }
     }
 }
@@ -99,7 +98,7 @@ impl PipelineDeps<'_> {
             publisher: Arc::clone(&self.pipeline.publisher),
             catalog: Arc::clone(self.catalog),
             process: unique_name(),
-            door: self.door.clone(),
+            relay_handle: self.relay_handle.clone(),
             installation: Arc::clone(&self.pipeline.installation),
             queues: amqp.queues,
             retry: retry.into(),
@@ -107,11 +106,11 @@ impl PipelineDeps<'_> {
             clock: Arc::clone(self.clock),
             metrics: Arc::clone(self.metrics),
         };
-        let drill = (self.drill)(self.settings, "outbox_relay");
-        RelayPool::start(&deps, self.supervisor, arbiter, drill)
+        let fault_injector = (self.fault_injector)(self.settings, "outbox_relay");
+        RelayPool::start(&deps, self.supervisor, arbiter, fault_injector)
     }
 
-    fn start_intake(&self, queue: u16) -> Address<OrderConsumer> {
+    fn start_consumer(&self, queue: u16) -> Address<OrderConsumer> {
         let deps = ConsumerDeps {
             queue,
             subscriber: Arc::clone(&self.pipeline.subscriber),
@@ -132,8 +131,8 @@ impl PipelineDeps<'_> {
             kind: "order_consumer",
             arbiter: self.engine.clone(),
             mailbox: MAILBOX,
-            drill: (self.drill)(self.settings, "order_consumer"),
-            factory: Arc::new(move |life| OrderConsumer::new(life, deps.clone())),
+            fault_injector: (self.fault_injector)(self.settings, "order_consumer"),
+            factory: Arc::new(move |incarnation| OrderConsumer::new(incarnation, deps.clone())),
         })
     }
 
@@ -150,8 +149,8 @@ impl PipelineDeps<'_> {
             kind: "orphan_rescuer",
             arbiter,
             mailbox: MAILBOX,
-            drill: (self.drill)(self.settings, "orphan_rescuer"),
-            factory: Arc::new(move |life| OrphanRescuer::new(life, deps.clone())),
+            fault_injector: (self.fault_injector)(self.settings, "orphan_rescuer"),
+            factory: Arc::new(move |incarnation| OrphanRescuer::new(incarnation, deps.clone())),
         })
     }
 
@@ -175,18 +174,18 @@ impl PipelineDeps<'_> {
             kind: "reconciler",
             arbiter,
             mailbox: MAILBOX,
-            drill: (self.drill)(self.settings, "reconciler"),
-            factory: Arc::new(move |life| Reconciler::new(life, deps.clone())),
+            fault_injector: (self.fault_injector)(self.settings, "reconciler"),
+            factory: Arc::new(move |incarnation| Reconciler::new(incarnation, deps.clone())),
         })
     }
 
-    fn start_letter_keeper(&self, arbiter: ArbiterHandle) {
+    fn start_dead_letter_collector(&self, arbiter: ArbiterHandle) {
         let amqp = &self.settings.amqp;
         let deps = Arc::new(CollectorDeps {
             ledger: Arc::clone(&self.backends.ledger),
             pipeline: self.pipeline.clone(),
             catalog: Arc::clone(self.catalog),
-            letters_max: self.settings.maintenance.dead_letters_max,
+            dead_letters_max: self.settings.maintenance.dead_letters_max,
             every_ms: self.settings.maintenance.rescue_every_ms,
             backoff_min_ms: amqp.reconnect_min_ms,
             backoff_max_ms: amqp.reconnect_max_ms,
@@ -198,8 +197,10 @@ impl PipelineDeps<'_> {
             kind: "dead_letter_collector",
             arbiter,
             mailbox: MAILBOX,
-            drill: (self.drill)(self.settings, "dead_letter_collector"),
-            factory: Arc::new(move |life| DeadLetterCollector::new(life, Arc::clone(&deps))),
+            fault_injector: (self.fault_injector)(self.settings, "dead_letter_collector"),
+            factory: Arc::new(move |incarnation| {
+                DeadLetterCollector::new(incarnation, Arc::clone(&deps))
+            }),
         });
     }
 }

@@ -1,11 +1,11 @@
-//! Keeps this process in step with the others: sales that were created or turned elsewhere, and
-//! buckets that have to be loaded before a sale starts or after their store lost them.
+//! Synchronizes this process with the ledger: sales that other processes created or changed, and
+//! buckets that must be loaded before a sale starts or after their store lost them.
 //!
-//! Ticks on a timer and takes no input. Learning what is sold waits for no bucket; a look at the
-//! buckets that takes long, because it loads one, holds up no other SKU: the next look leaves that
-//! one out. Limits: `LOOKS_MAX` looks at once. Which of many keepers loads is decided by a lease,
-//! and fenced by a token from the ledger. On error: waits for the next tick. On death: nothing is
-//! lost; the lease passes on.
+//! Ticks on a timer and takes no input. Reading the sales waits for no bucket. A long pass over the
+//! buckets, because it loads one, delays no other SKU: the next pass skips the bucket that is being
+//! loaded. Limits: `PASSES_MAX` concurrent passes. A lease selects the process that loads, fenced
+//! by a token from the ledger. On error: the next tick retries. On crash: no state is lost; the
+//! lease expires.
 
 use std::time::Duration;
 
@@ -18,80 +18,88 @@ use crate::domain::Sale;
 use crate::messages::Stop;
 use crate::services::sales::{SalesError, SalesService};
 
-/// Looks at buckets that are under way at once: all but one may be loading.
-const LOOKS_MAX: usize = 8;
+/// Most concurrent passes over the buckets; all but one may be loading.
+const PASSES_MAX: usize = 8;
 
-/// What the keeper works with.
+/// Dependencies of the sale loader.
 #[derive(Clone)]
 pub struct SaleLoaderDeps {
-    /// Where sales are looked after.
-    pub desk: SalesService,
-    /// How often, milliseconds.
+    pub sales: SalesService,
+    /// Tick interval, milliseconds.
     pub every_ms: u64,
 }
 
-/// Looks after sales and buckets.
+/// Synchronizes sales and loads buckets.
 pub struct SaleLoader {
-    life: Incarnation,
+    incarnation: Incarnation,
     deps: SaleLoaderDeps,
-    learning: bool,
-    num_looks: usize,
-    /// The last error, until a look succeeds; for one log line at each change.
-    trouble: Option<String>,
+    is_reading: bool,
+    num_passes: usize,
+    /// The last error, until a pass succeeds; one log line per change.
+    last_error: Option<String>,
 }
 
 impl SaleLoader {
-    /// A keeper that has not looked yet.
     #[must_use]
-    pub fn new(life: Incarnation, deps: SaleLoaderDeps) -> Self {
-        Self { life, deps, learning: false, num_looks: 0, trouble: None }
+    pub fn new(incarnation: Incarnation, deps: SaleLoaderDeps) -> Self {
+        Self { incarnation, deps, is_reading: false, num_passes: 0, last_error: None }
     }
 
-    /// Learns what is sold, then looks at its buckets.
-    fn learn(&mut self, ctx: &mut Context<Self>) {
-        if self.learning {
+    /// Reads the sales, then starts a pass over their buckets.
+    fn read_sales(&mut self, ctx: &mut Context<Self>) {
+        if self.is_reading {
             return;
         }
-        self.learning = true;
-        let desk = self.deps.desk.clone();
-        spawn_step(self, ctx, async move { desk.learn().await }, |keeper, ctx, learned| {
-            keeper.learning = false;
-            match learned {
-                Ok(sales) => keeper.look(ctx, sales),
-                Err(error) => keeper.note(Err(error)),
-            }
-        });
+        self.is_reading = true;
+        let service = self.deps.sales.clone();
+        spawn_step(
+            self,
+            ctx,
+            async move { service.refresh_catalog().await },
+            |loader, ctx, read| {
+                loader.is_reading = false;
+                match read {
+                    Ok(sales) => loader.start_pass(ctx, sales),
+                    Err(error) => loader.record(Err(error)),
+                }
+            },
+        );
     }
 
-    fn look(&mut self, ctx: &mut Context<Self>, sales: Vec<Sale>) {
-        if self.num_looks >= LOOKS_MAX {
+    fn start_pass(&mut self, ctx: &mut Context<Self>, sales: Vec<Sale>) {
+        if self.num_passes >= PASSES_MAX {
             return;
         }
-        self.num_looks += 1;
-        let desk = self.deps.desk.clone();
-        spawn_step(self, ctx, async move { desk.look_at(&sales).await }, |keeper, _, looked| {
-            keeper.num_looks -= 1;
-            keeper.note(looked);
-        });
+        self.num_passes += 1;
+        let service = self.deps.sales.clone();
+        spawn_step(
+            self,
+            ctx,
+            async move { service.sync_sales(&sales).await },
+            |loader, _, ended| {
+                loader.num_passes -= 1;
+                loader.record(ended);
+            },
+        );
     }
 
-    fn note(&mut self, looked: Result<(), SalesError>) {
-        let Err(error) = looked else {
-            self.trouble = None;
+    fn record(&mut self, outcome: Result<(), SalesError>) {
+        let Err(error) = outcome else {
+            self.last_error = None;
             return;
         };
-        let said = error.to_string();
-        if self.trouble.as_ref() != Some(&said) {
+        let message = error.to_string();
+        if self.last_error.as_ref() != Some(&message) {
             let error = &error as &dyn std::error::Error;
             tracing::warn!(error, "sale sync failed, retrying");
-            self.trouble = Some(said);
+            self.last_error = Some(message);
         }
     }
 }
 
 impl Supervised for SaleLoader {
-    fn life(&mut self) -> &mut Incarnation {
-        &mut self.life
+    fn incarnation(&mut self) -> &mut Incarnation {
+        &mut self.incarnation
     }
 }
 
@@ -100,7 +108,7 @@ impl Actor for SaleLoader {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         let every = Duration::from_millis(self.deps.every_ms.max(10));
-        ctx.run_interval(every, |keeper, ctx| step(keeper, ctx, Self::learn));
+        ctx.run_interval(every, |loader, ctx| step(loader, ctx, Self::read_sales));
     }
 }
 

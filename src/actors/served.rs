@@ -1,26 +1,25 @@
-//! The buckets that keepers look at.
+//! The buckets that a maintenance pass visits.
 
-use crate::domain::Phase;
+use crate::domain::{BucketKey, Phase};
 use crate::services::catalog::Catalog;
-use crate::stock::BucketKey;
 
-/// How many looks there are for one that takes in sales which nobody remembers.
-const LOOKS_PER_SWEEP: u32 = 60;
+/// Passes per pass that includes the sales closed for long.
+const PASSES_PER_FULL_PASS: u32 = 60;
 
-/// Looks, one after the other.
+/// Selects the buckets of consecutive passes.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Looks(u32);
+pub(super) struct BucketRotation(u32);
 
-impl Looks {
-    /// The buckets of the next look: those of every sale that may have accepted anything. Sales
-    /// that have been over for long are taken in now and then, the first time at once.
+impl BucketRotation {
+    /// The buckets of the next pass: those of every sale except drafts. Sales closed for long are
+    /// included in the first pass and every 60th after it.
     pub(super) fn next(&mut self, catalog: &Catalog, wall_ms: i64) -> Vec<BucketKey> {
-        let is_sweep = self.0.is_multiple_of(LOOKS_PER_SWEEP);
+        let is_full = self.0.is_multiple_of(PASSES_PER_FULL_PASS);
         self.0 = self.0.wrapping_add(1);
         let sales = catalog.all();
         let sales = sales.iter().filter(|listed| {
-            let is_sold = listed.sale.phase != Phase::Draft;
-            is_sold && (is_sweep || !listed.sale.is_forgotten(wall_ms))
+            let is_published = listed.sale.phase != Phase::Draft;
+            is_published && (is_full || !listed.sale.is_dormant(wall_ms))
         });
         sales.flat_map(|listed| &listed.skus).flat_map(|sku| BucketKey::all_of(sku)).collect()
     }

@@ -1,9 +1,9 @@
-//! Tells every API process what is left where others count: in the ledger (tier `ledger`) or in a
-//! store that many processes share (tier `gate`).
+//! Refreshes the available units in every API process where the units are counted elsewhere: in the
+//! ledger (tier `ledger`), or in a store that many processes share (tier `gate`).
 //!
-//! Ticks on a timer and takes no input: the same reading sets and clears the local sold-out flag,
-//! so that units that come back are on sale again within one tick. On error: waits for the next
-//! tick. On death: nothing is lost.
+//! Ticks on a timer and takes no input: the same read sets and clears the local sold-out flag, so
+//! that returned units are on sale within one tick. On error: the next tick retries. On crash: no
+//! state is lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,35 +20,30 @@ use crate::runtime::clock::SharedClock;
 use crate::services::catalog::Catalog;
 use crate::stock::{self, Stock};
 
-/// What the teller works with.
+/// Dependencies of the stock refresher.
 #[derive(Clone)]
 pub struct RefresherDeps {
-    /// Which SKUs are open.
     pub catalog: Arc<Catalog>,
-    /// Who counts.
     pub ledger: Arc<dyn Ledger>,
-    /// Who is told.
     pub stock: Arc<dyn Stock>,
-    /// Who counts units.
+    /// Where units are counted.
     pub counting: Counting,
-    /// The time.
     pub clock: SharedClock,
-    /// How often, milliseconds.
+    /// Tick interval, milliseconds.
     pub every_ms: u64,
 }
 
-/// Reads what is left and passes it on.
+/// Reads the available units of every SKU into the local stock.
 pub struct StockRefresher {
-    life: Incarnation,
+    incarnation: Incarnation,
     deps: RefresherDeps,
-    reading: bool,
-    /// The last error, until a reading succeeds; for one log line at each change.
-    trouble: Option<String>,
+    is_reading: bool,
+    /// The last error, until a refresh succeeds; one log line per change.
+    last_error: Option<String>,
 }
 
-/// Why nobody could tell.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum RefreshError {
     #[error("{0}")]
     Ledger(#[from] db::Error),
     #[error("{0}")]
@@ -56,61 +51,60 @@ enum Failure {
 }
 
 impl StockRefresher {
-    /// A teller that has not read yet.
     #[must_use]
-    pub fn new(life: Incarnation, deps: RefresherDeps) -> Self {
-        Self { life, deps, reading: false, trouble: None }
+    pub fn new(incarnation: Incarnation, deps: RefresherDeps) -> Self {
+        Self { incarnation, deps, is_reading: false, last_error: None }
     }
 
     fn read(&mut self, ctx: &mut Context<Self>) {
-        if self.reading {
+        if self.is_reading {
             return;
         }
-        self.reading = true;
+        self.is_reading = true;
         let deps = self.deps.clone();
-        spawn_step(self, ctx, async move { tell(&deps).await }, |teller, _, told| {
-            teller.reading = false;
-            let said = told.err().map(|error| error.to_string());
-            if let Some(said) = said.as_ref().filter(|said| teller.trouble.as_ref() != Some(said)) {
-                tracing::warn!(said, "what is left is not known, trying again");
+        spawn_step(self, ctx, async move { refresh_all(&deps).await }, |refresher, _, outcome| {
+            refresher.is_reading = false;
+            let error = outcome.err().map(|error| error.to_string());
+            if let Some(error) = error.as_ref().filter(|_| error != refresher.last_error) {
+                tracing::warn!(error, "stock refresh failed, retrying");
             }
-            teller.trouble = said;
+            refresher.last_error = error;
         });
     }
 }
 
-/// Tells of every SKU; the first error, after all of them.
-async fn tell(deps: &RefresherDeps) -> Result<(), Failure> {
-    let mut worst = Ok(());
+/// Refreshes every SKU; returns the first error after all of them.
+async fn refresh_all(deps: &RefresherDeps) -> Result<(), RefreshError> {
+    let mut outcome = Ok(());
     for listed in deps.catalog.all() {
-        // Buyers of a closed sale still ask what became of their requests.
+        // Recently closed sales are included: their buyers still read the status of their requests.
         let sale = &listed.sale;
-        if sale.phase != Phase::Draft && !sale.is_forgotten(deps.clock.wall_ms()) {
+        if sale.phase != Phase::Draft && !sale.is_dormant(deps.clock.wall_ms()) {
             for sku in &listed.skus {
-                worst = worst.and(tell_of(deps, sku.no).await);
+                outcome = outcome.and(refresh(deps, sku.no).await);
             }
         }
     }
-    worst
+    outcome
 }
 
-async fn tell_of(deps: &RefresherDeps, sku: SkuNo) -> Result<(), Failure> {
+async fn refresh(deps: &RefresherDeps, sku: SkuNo) -> Result<(), RefreshError> {
     match deps.counting {
         Counting::InLedger => {
-            deps.stock.note_left(sku, deps.ledger.available(sku).await?);
+            deps.stock.cache_left(sku, deps.ledger.available(sku).await?);
             Ok(())
         }
-        Counting::Here => match deps.stock.refresh(sku).await {
-            // Not prepared yet: there is nothing to tell.
+        Counting::InStock => match deps.stock.refresh(sku).await {
+            // The buckets are not loaded yet.
             Ok(()) | Err(stock::Error::NotLoaded(_) | stock::Error::Fenced { .. }) => Ok(()),
-            told => Ok(told?),
+            Err(error) => Err(error.into()),
         },
     }
 }
 
 impl Supervised for StockRefresher {
-    fn life(&mut self) -> &mut Incarnation {
-        &mut self.life
+    fn incarnation(&mut self) -> &mut Incarnation {
+        &mut self.incarnation
     }
 }
 
@@ -119,7 +113,7 @@ impl Actor for StockRefresher {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         let every = Duration::from_millis(self.deps.every_ms.max(10));
-        ctx.run_interval(every, |teller, ctx| step(teller, ctx, Self::read));
+        ctx.run_interval(every, |refresher, ctx| step(refresher, ctx, Self::read));
     }
 }
 

@@ -1,5 +1,4 @@
-//! Starts every actor of the tier, hands out the ways to reach them, and quiets them on the way
-//! down.
+//! Starts every actor of the tier, gives access to their handles, and quiets them during shutdown.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -27,10 +26,10 @@ use crate::runtime::fault_injection::FaultInjector;
 use crate::runtime::permits::Permits;
 use crate::runtime::shutdown::Shutdown;
 use crate::services::catalog::Catalog;
-use crate::services::sales::SalesService;
+use crate::services::sales::{Gates, SalesService};
 use crate::tier::Backends;
 
-/// Mailbox room beyond the permits, for messages that are few by their nature.
+/// Mailbox slots beyond the permits, for messages without a permit, which are few.
 const MAILBOX_SPARE: usize = 1024;
 
 /// The running actors.
@@ -43,16 +42,16 @@ pub struct ActorSystem {
     supervisor: Supervisor,
     directory: Arc<GateDirectory>,
     orders: LedgerWriterHandle,
-    /// Told by gates that the outbox has something.
-    relay_door: RelayHandle,
+    /// The gates notify the relays through this handle.
+    relay_handle: RelayHandle,
     pipeline: OnceLock<PipelineActors>,
-    /// One thread for gates and consumer: a submission is then no more than a push to a queue.
+    /// One thread for gates and ledger writer: a submission is then a push to a local queue.
     engine: ArbiterHandle,
 }
 
 impl ActorSystem {
-    /// Starts what does not depend on a sale. Must be called inside an actix system, whose thread
-    /// then runs the supervisor.
+    /// Starts the actors that do not depend on a sale. Must be called inside an actix system, whose
+    /// thread runs the supervisor.
     #[must_use]
     pub fn start(
         settings: &Settings,
@@ -82,9 +81,9 @@ impl ActorSystem {
             clock: Arc::clone(clock),
             metrics: Arc::clone(metrics),
         });
-        let orders = start_consumer(settings, deps, &supervisor, engine.clone());
+        let orders = start_ledger_writer(settings, deps, &supervisor, engine.clone());
         if backends.counting == Counting::InLedger || backends.is_shared {
-            start_teller(settings, backends, catalog, clock, &supervisor, engine.clone());
+            start_stock_refresher(settings, backends, catalog, clock, &supervisor, engine.clone());
         }
         Self {
             settings: settings.clone(),
@@ -95,28 +94,19 @@ impl ActorSystem {
             supervisor,
             directory: Arc::default(),
             orders,
-            relay_door: RelayHandle::default(),
+            relay_handle: RelayHandle::default(),
             pipeline: OnceLock::new(),
             engine,
         }
     }
 
-    /// Starts the gates of a SKU, once, in a role that sells.
-    pub fn open_gates(&self, sku: &Arc<Sku>) {
-        if !self.settings.role.sells() || self.directory.has(sku.no) {
-            return;
-        }
-        let doors = (0..sku.buckets).map(|bucket| self.start_gate(sku, BucketNo(bucket))).collect();
-        self.directory.put(sku.no, doors);
-    }
-
-    fn handing(&self) -> Dispatch {
+    fn dispatch(&self) -> Dispatch {
         match self.backends.pipeline {
             Some(_) => {
                 let relays = self.settings.role.relays();
-                Dispatch::Outbox(relays.then(|| self.relay_door.clone()))
+                Dispatch::Outbox(relays.then(|| self.relay_handle.clone()))
             }
-            None => Dispatch::Consumer(self.orders.clone()),
+            None => Dispatch::LedgerWriter(self.orders.clone()),
         }
     }
 
@@ -126,7 +116,7 @@ impl ActorSystem {
             bucket,
             stock: Arc::clone(&self.backends.stock),
             counting: self.backends.counting,
-            handing: self.handing(),
+            dispatch: self.dispatch(),
             directory: Arc::clone(&self.directory),
             settings: self.settings.gate.clone(),
             breaker: self.breaker.clone(),
@@ -139,45 +129,42 @@ impl ActorSystem {
             kind: "stock_gate",
             arbiter: self.engine.clone(),
             mailbox: permits.total() + MAILBOX_SPARE,
-            drill: drill_of(&self.settings, "stock_gate"),
-            factory: Arc::new(move |life| StockGate::new(life, deps.clone())),
+            fault_injector: fault_injector(&self.settings, "stock_gate"),
+            factory: Arc::new(move |incarnation| StockGate::new(incarnation, deps.clone())),
         });
         GateAddress { permits, address }
     }
 
-    /// The gates.
     #[must_use]
     pub fn directory(&self) -> &Arc<GateDirectory> {
         &self.directory
     }
 
-    /// Who keeps the actors alive.
     #[must_use]
     pub fn supervisor(&self) -> &Supervisor {
         &self.supervisor
     }
 
-    /// The way to the order consumer.
     #[must_use]
     pub fn orders(&self) -> &LedgerWriterHandle {
         &self.orders
     }
 
-    /// Starts the keeper, which looks after what other processes change.
-    pub fn start_keeper(&self, desk: SalesService) {
-        let deps = SaleLoaderDeps { desk, every_ms: self.settings.maintenance.every_ms };
+    /// Starts the sale loader, which follows the changes of other processes.
+    pub fn start_sale_loader(&self, sales: SalesService) {
+        let deps = SaleLoaderDeps { sales, every_ms: self.settings.maintenance.every_ms };
         let _address = self.supervisor.start(ChildSpec {
             name: "sale_loader".to_owned(),
             kind: "sale_loader",
             arbiter: self.engine.clone(),
             mailbox: MAILBOX_SPARE,
-            drill: drill_of(&self.settings, "sale_loader"),
-            factory: Arc::new(move |life| SaleLoader::new(life, deps.clone())),
+            fault_injector: fault_injector(&self.settings, "sale_loader"),
+            factory: Arc::new(move |incarnation| SaleLoader::new(incarnation, deps.clone())),
         });
     }
 
-    /// Starts what is between gates and ledger in this role, once; nothing in a tier that hands
-    /// intents over directly. `refresh` brings the catalog up to date.
+    /// Starts the pipeline actors of the role; idempotent, and without effect in a tier without a
+    /// broker. `refresh` reads the catalog again.
     pub fn start_pipeline(&self, catalog: &Arc<Catalog>, refresh: CatalogSync) {
         let Some(pipeline) = &self.backends.pipeline else { return };
         self.pipeline.get_or_init(|| {
@@ -192,34 +179,34 @@ impl ActorSystem {
                 engine: &self.engine,
                 breaker: &self.breaker,
                 orders: &self.orders,
-                door: &self.relay_door,
+                relay_handle: &self.relay_handle,
                 refresh,
-                drill: drill_of,
+                fault_injector,
             })
         });
     }
 
-    /// Whether the ledger is worth asking.
+    /// The circuit breaker of the ledger.
     #[must_use]
     pub fn breaker(&self) -> &Breaker {
         &self.breaker
     }
 
-    /// Intents inside the consumer.
+    /// Intents in flight in the ledger writer.
     #[must_use]
-    pub fn num_intents_inside(&self) -> usize {
+    pub fn num_intents_in_flight(&self) -> usize {
         self.orders.permits.num_taken()
     }
 
-    /// Asks gates, then relays and intakes, then the consumer, to finish what is in hand and take
-    /// nothing new; waits until they have, at most `deadline` in all. Returns the names of those
-    /// that had not.
+    /// Quiets gates, then the pipeline actors, then the ledger writer: each group accepts no new
+    /// work and finishes its work in flight. Waits at most `deadline` in all; returns the groups
+    /// that did not finish.
     pub async fn quiet(&self, deadline: Duration) -> Vec<&'static str> {
-        let mut late = vec!["stock gates", "relays and intakes", "order consumer"];
+        let mut late = vec!["stock gates", "relays and order consumers", "ledger writer"];
         let in_order = async {
-            for door in self.directory.all() {
-                // A gate that dies now leaves its work in the stock, for the next start.
-                quiet_one(&door.address).await;
+            for gate in self.directory.all() {
+                // The requests of a gate that crashes now stay in the stock, for the next start.
+                quiet_one(&gate.address).await;
             }
             late.remove(0);
             if let Some(pipeline) = self.pipeline.get() {
@@ -229,18 +216,28 @@ impl ActorSystem {
             quiet_one(&self.orders.address).await;
             late.remove(0);
         };
-        // Names are taken off as their actors become quiet; what is left was late.
         drop(tokio::time::timeout(deadline, in_order).await);
         late
     }
 }
 
-fn drill_of(settings: &Settings, kind: &str) -> FaultInjector {
+impl Gates for ActorSystem {
+    /// Starts nothing where the role does not sell.
+    fn open(&self, sku: &Arc<Sku>) {
+        if !self.settings.role.sells() || self.directory.has(sku.no) {
+            return;
+        }
+        let gates = (0..sku.buckets).map(|bucket| self.start_gate(sku, BucketNo(bucket))).collect();
+        self.directory.put(sku.no, gates);
+    }
+}
+
+fn fault_injector(settings: &Settings, kind: &str) -> FaultInjector {
     let chosen = settings.faults.panic_in.iter().any(|name| name == kind);
     FaultInjector::new(if chosen { settings.faults.panic_percent } else { 0.0 })
 }
 
-fn start_consumer(
+fn start_ledger_writer(
     settings: &Settings,
     deps: Arc<WriterDeps>,
     supervisor: &Supervisor,
@@ -252,13 +249,13 @@ fn start_consumer(
         kind: "ledger_writer",
         arbiter,
         mailbox: permits.total() + MAILBOX_SPARE,
-        drill: drill_of(settings, "ledger_writer"),
-        factory: Arc::new(move |life| LedgerWriter::new(life, Arc::clone(&deps))),
+        fault_injector: fault_injector(settings, "ledger_writer"),
+        factory: Arc::new(move |incarnation| LedgerWriter::new(incarnation, Arc::clone(&deps))),
     });
     LedgerWriterHandle { permits, address }
 }
 
-fn start_teller(
+fn start_stock_refresher(
     settings: &Settings,
     backends: &Backends,
     catalog: &Arc<Catalog>,
@@ -279,7 +276,7 @@ fn start_teller(
         kind: "stock_refresher",
         arbiter,
         mailbox: MAILBOX_SPARE,
-        drill: drill_of(settings, "stock_refresher"),
-        factory: Arc::new(move |life| StockRefresher::new(life, deps.clone())),
+        fault_injector: fault_injector(settings, "stock_refresher"),
+        factory: Arc::new(move |incarnation| StockRefresher::new(incarnation, deps.clone())),
     });
 }

@@ -1,17 +1,17 @@
-//! What travels beside the body, in AMQP: properties and the table of headers.
+//! The AMQP encoding of [`Headers`]: properties and the header table.
 //!
-//! Whoever publishes to our queues may put anything there: what cannot be read is not there, and
-//! never an error. Texts are cut at [`TEXT_BYTES_MAX`], so that a message stays small whatever
-//! somebody else's error said.
+//! Any program may publish to these queues, so an unreadable value counts as missing, never as an
+//! error. Texts are truncated to [`TEXT_BYTES_MAX`], so that a long error text does not inflate the
+//! message.
 
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 
 use super::Headers;
 
-/// Longest text in the table of headers, in bytes.
+/// Longest text in the header table, in bytes.
 pub const TEXT_BYTES_MAX: usize = 1024;
-/// Longest text in the properties, in bytes: the protocol counts them in one byte.
+/// Longest text in the properties, in bytes: AMQP encodes its length in one byte.
 const SHORT_BYTES_MAX: usize = 255;
 const PERSISTENT: u8 = 2;
 
@@ -22,19 +22,16 @@ const ATTEMPTS: &str = "floodgate-attempts";
 const SENT_AT_MS: &str = "floodgate-sent-at-ms";
 const REASON: &str = "floodgate-reason";
 const ORIGIN: &str = "floodgate-origin";
-/// As HTTP calls it (W3C Trace Context).
+/// The HTTP header name of W3C Trace Context.
 const TRACEPARENT: &str = "traceparent";
 
-/// How often a quorum queue delivered the message before; not there at the first delivery.
+/// Earlier deliveries by a quorum queue; missing at the first delivery.
 const DELIVERY_COUNT: &str = "x-delivery-count";
-/// What the broker did with the message, latest first.
-const DEATHS: &str = "x-death";
-/// The death of a message that waited in a delay queue of an earlier version: the way back, not an
-/// end.
-const EXPIRED: &str = "expired";
+/// The broker's dead-lettering events, latest first.
+const X_DEATH: &str = "x-death";
 
-/// Our headers as AMQP has them. `number` tells the message from all others of its channel, copies
-/// included: it comes back with a message that the broker returns.
+/// Encodes the headers. `number` identifies the message among all of its channel, copies included:
+/// the broker sends it back with a returned message.
 pub(super) fn pack(headers: &Headers, number: u64) -> BasicProperties {
     let mut table = FieldTable::default();
     let numbers = [
@@ -56,7 +53,7 @@ pub(super) fn pack(headers: &Headers, number: u64) -> BasicProperties {
     ];
     for (name, value) in texts {
         if let Some(value) = value {
-            let text = cut(value, TEXT_BYTES_MAX);
+            let text = truncate(value, TEXT_BYTES_MAX);
             table.insert(name.into(), AMQPValue::LongString(text.into()));
         }
     }
@@ -71,24 +68,25 @@ pub(super) fn pack(headers: &Headers, number: u64) -> BasicProperties {
     properties
 }
 
-/// The number of [`pack`].
+/// The `number` given to [`pack`].
 pub(super) fn number(properties: &BasicProperties) -> Option<u64> {
     properties.correlation_id().as_ref()?.as_str().parse().ok()
 }
 
-/// Our headers, as far as they can be read.
+/// Decodes the headers; unreadable ones are missing.
 pub(super) fn unpack(properties: &BasicProperties) -> Headers {
     let text = |name| lookup(properties, name).and_then(text);
     let number = |name| lookup(properties, name).and_then(integer);
-    let own = |value: &Option<ShortString>| value.as_ref().map(|value| value.as_str().to_owned());
-    let death = death(properties);
-    let (reason, origin, by_broker) = match (text(REASON), text(ORIGIN), death) {
+    let property =
+        |value: &Option<ShortString>| value.as_ref().map(|value| value.as_str().to_owned());
+    let broker_reason = broker_dead_letter(properties);
+    let (reason, origin, by_broker) = match (text(REASON), text(ORIGIN), broker_reason) {
         (None, None, Some((reason, queue))) => (Some(reason), queue, true),
         (reason, origin, _) => (reason, origin, false),
     };
     Headers {
-        message_id: own(properties.message_id()).unwrap_or_default(),
-        content_type: own(properties.content_type()),
+        message_id: property(properties.message_id()).unwrap_or_default(),
+        content_type: property(properties.content_type()),
         version: number(VERSION),
         installation: text(INSTALLATION),
         epoch: number(EPOCH),
@@ -101,19 +99,19 @@ pub(super) fn unpack(properties: &BasicProperties) -> Headers {
     }
 }
 
-/// How often the message was delivered before.
-pub(super) fn num_before(properties: &BasicProperties, redelivered: bool) -> u32 {
-    let told = lookup(properties, DELIVERY_COUNT).and_then(integer).map(count);
-    told.unwrap_or_default().max(redelivered.into())
+/// Number of earlier deliveries.
+pub(super) fn num_previous(properties: &BasicProperties, redelivered: bool) -> u32 {
+    let delivery_count = lookup(properties, DELIVERY_COUNT).and_then(integer).map(count);
+    delivery_count.unwrap_or_default().max(redelivered.into())
 }
 
-/// Why and in which queue the broker itself made the message a dead letter, if it did.
-fn death(properties: &BasicProperties) -> Option<(String, Option<String>)> {
-    let deaths = lookup(properties, DEATHS).and_then(AMQPValue::as_array)?;
-    let Some(AMQPValue::FieldTable(latest)) = deaths.as_slice().first() else { return None };
-    let told = |name| latest.inner().get(name).and_then(text);
-    let reason = told("reason").filter(|reason| reason != EXPIRED)?;
-    Some((format!("the broker: {reason}"), told("queue")))
+/// Reason and queue, if the broker itself dead-lettered the message.
+fn broker_dead_letter(properties: &BasicProperties) -> Option<(String, Option<String>)> {
+    let events = lookup(properties, X_DEATH).and_then(AMQPValue::as_array)?;
+    let Some(AMQPValue::FieldTable(latest)) = events.as_slice().first() else { return None };
+    let field = |name| latest.inner().get(name).and_then(text);
+    let reason = field("reason")?;
+    Some((format!("the broker: {reason}"), field("queue")))
 }
 
 fn lookup<'a>(properties: &'a BasicProperties, name: &str) -> Option<&'a AMQPValue> {
@@ -125,14 +123,14 @@ fn text(value: &AMQPValue) -> Option<String> {
         AMQPValue::LongString(text) => {
             let bytes = text.as_bytes();
             let bytes = bytes.get(..TEXT_BYTES_MAX).unwrap_or(bytes);
-            Some(cut(&String::from_utf8_lossy(bytes), TEXT_BYTES_MAX).to_owned())
+            Some(truncate(&String::from_utf8_lossy(bytes), TEXT_BYTES_MAX).to_owned())
         }
         AMQPValue::ShortString(text) => Some(text.as_str().to_owned()),
         _ => None,
     }
 }
 
-/// A whole number, of whatever width the publisher's language has.
+/// A signed or unsigned integer of any width.
 fn integer(value: &AMQPValue) -> Option<i64> {
     Some(match *value {
         AMQPValue::ShortShortInt(number) => number.into(),
@@ -146,17 +144,17 @@ fn integer(value: &AMQPValue) -> Option<i64> {
     })
 }
 
-/// A count that somebody else wrote.
+/// A foreign count, clamped to `u32`.
 fn count(number: i64) -> u32 {
     u32::try_from(number.max(0)).unwrap_or(u32::MAX)
 }
 
 fn short(value: &str) -> ShortString {
-    cut(value, SHORT_BYTES_MAX).into()
+    truncate(value, SHORT_BYTES_MAX).into()
 }
 
-/// The longest beginning of so many bytes that is a text.
-fn cut(value: &str, bytes_max: usize) -> &str {
+/// The longest valid UTF-8 prefix of at most `bytes_max` bytes.
+fn truncate(value: &str, bytes_max: usize) -> &str {
     let end = (0..=bytes_max.min(value.len())).rev().find(|&end| value.is_char_boundary(end));
     end.and_then(|end| value.get(..end)).unwrap_or_default()
 }
@@ -184,18 +182,18 @@ mod tests {
     }
 
     #[test]
-    fn headers_come_back_as_they_were_packed() {
+    fn unpack_reverses_pack() {
         for headers in [full(), Headers::default()] {
             let packed = pack(&headers, 42);
             assert_eq!(unpack(&packed), headers);
             assert_eq!(number(&packed), Some(42));
             assert_eq!(*packed.delivery_mode(), Some(2));
-            assert_eq!(num_before(&packed, false), 0);
+            assert_eq!(num_previous(&packed, false), 0);
         }
     }
 
     #[test]
-    fn long_texts_are_cut_between_characters() {
+    fn long_texts_are_truncated_between_characters() {
         let long = "ä".repeat(70_000);
         let headers = Headers {
             message_id: long.clone(),
@@ -216,10 +214,10 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_not_there() {
+    fn an_unreadable_header_is_missing() {
         assert_eq!(unpack(&BasicProperties::default()), Headers::default());
         for value in [AMQPValue::Void, AMQPValue::Boolean(true), AMQPValue::Double(1.5)] {
-            for name in [VERSION, EPOCH, ATTEMPTS, SENT_AT_MS, REASON, ORIGIN, DEATHS] {
+            for name in [VERSION, EPOCH, ATTEMPTS, SENT_AT_MS, REASON, ORIGIN, X_DEATH] {
                 let properties = foreign(name, value.clone());
                 assert_eq!(unpack(&properties), Headers::default(), "{name} {value:?}");
                 assert_eq!(number(&properties), None);
@@ -232,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_of_others_are_read_whatever_their_width() {
+    fn foreign_counts_of_any_width_are_read() {
         for (value, expected) in [
             (AMQPValue::ShortShortInt(-3), 0),
             (AMQPValue::ShortShortUInt(3), 3),
@@ -243,31 +241,27 @@ mod tests {
             (AMQPValue::LongLongInt(i64::MAX), u32::MAX),
         ] {
             assert_eq!(unpack(&foreign(ATTEMPTS, value.clone())).attempts, expected);
-            assert_eq!(num_before(&foreign(DELIVERY_COUNT, value), false), expected);
+            assert_eq!(num_previous(&foreign(DELIVERY_COUNT, value), false), expected);
         }
-        assert_eq!(num_before(&BasicProperties::default(), true), 1);
+        assert_eq!(num_previous(&BasicProperties::default(), true), 1);
     }
 
     #[test]
-    fn a_dead_letter_of_the_broker_says_why_and_one_that_only_waited_does_not() {
-        for (reason, expected) in
-            [("delivery_limit", Some("the broker: delivery_limit".to_owned())), ("expired", None)]
-        {
-            let mut death = FieldTable::default();
-            death.insert("reason".into(), AMQPValue::LongString(reason.into()));
-            death.insert("queue".into(), AMQPValue::LongString("fg.orders.0".into()));
-            let deaths: FieldArray = vec![AMQPValue::FieldTable(death)].into();
-            let properties = foreign(DEATHS, AMQPValue::FieldArray(deaths));
-            let headers = unpack(&properties);
-            assert_eq!(headers.reason, expected);
-            assert_eq!(headers.origin.is_some(), expected.is_some());
-            assert_eq!(headers.by_broker, expected.is_some());
-            // A consumer that gave it up since says so itself; what it sends on is its own word.
-            let mut table = properties.headers().clone().unwrap();
-            table.insert(ORIGIN.into(), AMQPValue::LongString("orders.0".into()));
-            let later = unpack(&properties.with_headers(table));
-            assert!(!later.by_broker && later.reason.is_none());
-            assert!(!unpack(&pack(&headers, 1)).by_broker);
-        }
+    fn a_dead_letter_of_the_broker_has_its_reason_and_queue() {
+        let mut event = FieldTable::default();
+        event.insert("reason".into(), AMQPValue::LongString("delivery_limit".into()));
+        event.insert("queue".into(), AMQPValue::LongString("fg.orders.0".into()));
+        let events: FieldArray = vec![AMQPValue::FieldTable(event)].into();
+        let properties = foreign(X_DEATH, AMQPValue::FieldArray(events));
+        let headers = unpack(&properties);
+        assert_eq!(headers.reason.as_deref(), Some("the broker: delivery_limit"));
+        assert!(headers.origin.is_some() && headers.by_broker);
+        // A consumer that dead-letters the message later sets its own origin, which takes
+        // precedence.
+        let mut table = properties.headers().clone().unwrap();
+        table.insert(ORIGIN.into(), AMQPValue::LongString("orders.0".into()));
+        let later = unpack(&properties.with_headers(table));
+        assert!(!later.by_broker && later.reason.is_none());
+        assert!(!unpack(&pack(&headers, 1)).by_broker);
     }
 }

@@ -1,20 +1,21 @@
 //! Flow step 6/12: relay -> consumer.
 //!
-//! The broker between outbox and ledger. It keeps what it confirmed until a consumer acknowledges
-//! it, delivers it at least once, and confirms nothing that no queue has: such a message is
-//! returned to its publisher, as refused.
+//! The broker between outbox and ledger. It stores confirmed messages until a consumer acknowledges
+//! them and delivers them at least once. An unroutable message is returned to its publisher and
+//! counts as refused.
 //!
-//! Publishing and consuming never share a connection: a broker in trouble stops reading from
-//! whoever publishes, and acknowledgements must not stop with it. A connection that failed is
-//! dropped and rebuilt, topology included; nothing is recovered behind anybody's back.
+//! Publishing and consuming use separate connections: a broker with a resource alarm stops reading
+//! from connections that publish, and acknowledgements must still get through. A failed connection
+//! is dropped and rebuilt, topology included, without automatic recovery.
 //!
-//! On death of a publisher: what was not confirmed is unknown, and is published again. On death of
-//! a consumer: what it did not acknowledge is delivered again. May repeat: every message.
+//! On crash of a publisher: the outcome of unconfirmed messages is unknown, and they are published
+//! again. On crash of a consumer: unacknowledged messages are delivered again. May repeat: every
+//! message.
 
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::stock::BucketKey;
+use crate::domain::BucketKey;
 
 mod headers;
 pub mod rabbit;
@@ -23,220 +24,210 @@ pub mod topology;
 pub use rabbit::{RabbitBroker, RabbitOptions};
 pub use topology::Topology;
 
-/// Why the broker could not be asked.
+/// Why a broker operation failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// It cannot be reached; tried again by whoever needs it.
+    /// The broker cannot be reached or gave no answer in time. The caller retries.
     #[error("the broker is not available: {reason}")]
     Unavailable {
-        /// What is wrong.
+        /// Text for operators.
         reason: String,
     },
-    /// It can be reached, and what is declared there differs from what is needed.
+    /// The topology declared in the broker differs from the required one.
     #[error("the broker's topology does not fit: {what}")]
     Topology {
-        /// What differs, and what to do.
+        /// The difference and the remedy.
         what: String,
     },
     /// The subscription ended: the queue was deleted, the channel closed or the connection lost.
-    /// Deliveries that were not acknowledged come again, to somebody.
+    /// Unacknowledged deliveries are delivered again, to any consumer.
     #[error("the subscription ended: {reason}")]
-    Ended {
-        /// Why.
-        reason: String,
-    },
+    Ended { reason: String },
 }
 
-/// How well the broker can be published to.
+/// Whether the broker accepts messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BrokerStatus {
-    /// It answers.
+    /// The broker accepts messages.
     Up,
-    /// It is there and accepts no messages for now: memory or disk.
+    /// The broker is connected and blocks publishers: memory or disk alarm.
     Blocked,
-    /// It is not there.
+    /// The broker cannot be reached.
     Down,
 }
 
-/// Where a message goes.
+/// Destination of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Route {
-    /// To consumers, through the order queue of this number.
+    /// The order queue of this number.
     Orders(u16),
-    /// To the dead letters.
+    /// The dead letter queue.
     Dead,
 }
 
 impl Route {
-    /// To the order queue of a bucket: always the same one, and buckets side by side are spread.
+    /// The order queue of a bucket: constant per bucket, and different for neighbouring buckets.
     #[must_use]
     pub fn orders_of(bucket: BucketKey, queues: u16) -> Self {
-        let spread = i64::from(bucket.sku.0) + i64::from(bucket.bucket.0);
-        Self::Orders(u16::try_from(spread.rem_euclid(i64::from(queues.max(1)))).unwrap_or(0))
+        let hash = i64::from(bucket.sku.0) + i64::from(bucket.bucket.0);
+        Self::Orders(u16::try_from(hash.rem_euclid(i64::from(queues.max(1)))).unwrap_or(0))
     }
 }
 
-/// What travels beside the body; see `messages/wire.rs`.
+/// Message properties and headers; see `messages/envelope.rs`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Headers {
-    /// Names the message; the same for every copy of it.
+    /// The same for every copy of the message.
     pub message_id: String,
-    /// What the body is; `None` for another party's message.
+    /// `None` for a message of another program.
     pub content_type: Option<String>,
     /// Version of the wire format.
     pub version: Option<i64>,
-    /// The installation whose ledger it is for, as text.
+    /// The installation whose ledger the message is for, as text.
     pub installation: Option<String>,
-    /// The largest opening of a sale that its intents know.
+    /// The highest sale epoch among the intents.
     pub epoch: Option<i64>,
     /// W3C trace context of the first intent.
     pub traceparent: Option<String>,
-    /// For dead letters: attempts that failed at the ledger.
+    /// For dead letters: failed attempts at the ledger.
     pub attempts: u32,
-    /// When it was published, epoch milliseconds.
+    /// Publish time, Unix epoch milliseconds.
     pub sent_at_ms: Option<i64>,
-    /// For dead letters: why.
+    /// For dead letters: why the message was dead-lettered.
     pub reason: Option<String>,
-    /// For dead letters: where it came from.
+    /// For dead letters: the queue or component it came from.
     pub origin: Option<String>,
-    /// For dead letters: whether the broker itself gave it up. Only the broker says so; it is not
-    /// published.
+    /// For dead letters: whether the broker itself dead-lettered it. Read from the broker's
+    /// headers, never published.
     pub by_broker: bool,
 }
 
-/// One message to publish. All are persistent.
+/// One message to publish, persistent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Where it goes.
     pub route: Route,
-    /// What travels beside the body.
     pub headers: Headers,
-    /// The body.
     pub body: Bytes,
 }
 
-/// What became of one published message.
+/// The outcome of publishing one message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PublishOutcome {
-    /// It is in a queue, on disk.
+    /// The message is in a queue, on disk.
     Confirmed,
-    /// It certainly is in no queue: the broker said no to this message.
+    /// The message is certainly in no queue: the broker rejected or returned it.
     Refused {
-        /// What it said.
+        /// The broker's reason.
         reason: String,
     },
-    /// It certainly is in no queue: nothing was sent, because the broker is away or accepts none.
-    NotSent {
-        /// What is wrong.
-        reason: String,
-    },
-    /// It was sent and nobody knows: publish it again, never give back.
-    Unknown {
-        /// What is wrong.
-        reason: String,
-    },
+    /// The message is certainly in no queue: it was not sent, because the broker is down or
+    /// blocked.
+    NotSent { reason: String },
+    /// The message was sent and not confirmed: publish it again, never give the stock back.
+    Unknown { reason: String },
 }
 
-/// A channel to publish on, for one user at a time.
+/// A publishing channel with one user at a time.
 #[async_trait]
 pub trait PublishChannel: Send {
-    /// Publishes all messages, in order, and waits for the confirmation of each: one result each.
-    /// At most `window` of them (given when the channel was made) are unconfirmed at any time. No
-    /// messages: connects, if need be, so that [`Publisher::reach`] is fresh.
+    /// Publishes all messages in order and waits for their confirmations. Returns one outcome per
+    /// message. At most `window` messages (see [`Publisher::open_channel`]) are unconfirmed at any
+    /// time. Without messages it only connects if needed, which updates [`Publisher::status`].
     async fn publish(&mut self, messages: Vec<Message>) -> Vec<PublishOutcome>;
 }
 
-/// Messages to the broker.
+/// The publishing side of the broker.
 #[async_trait]
 pub trait Publisher: Send + Sync {
-    /// A channel of its own; connects when it is first used. Dropping it closes it.
-    fn outgoing(&self, window: usize) -> Box<dyn PublishChannel>;
+    /// A new channel with at most `window` unconfirmed messages. It connects on first use and
+    /// closes when dropped.
+    fn open_channel(&self, window: usize) -> Box<dyn PublishChannel>;
 
-    /// How well the broker can be published to, as far as is known without asking.
-    fn reach(&self) -> BrokerStatus;
+    /// The last known status, without a request to the broker.
+    fn status(&self) -> BrokerStatus;
 
-    /// Declares and verifies what must be there, on a connection of its own: for checks, repairs,
-    /// and before requests are resent that the broker has lost. Every connection that publishes or
-    /// consumes does it first, too.
+    /// Declares and verifies the topology on a connection of its own: for checks, repairs, and
+    /// before lost requests are resubmitted. Every publishing or consuming connection also starts
+    /// with it.
     async fn declare(&self) -> Result<(), Error>;
 }
 
 /// A queue to consume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Source {
-    /// Orders, by number of the queue.
+    /// The order queue of this number.
     Orders(u16),
-    /// Dead letters.
+    /// The dead letter queue.
     Dead,
 }
 
-/// One message that was delivered and must be acknowledged.
+/// A delivered message, to be acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivery {
-    /// Its number in this subscription, from 1, without gaps.
+    /// Delivery tag: counts from 1 in each subscription, without gaps.
     pub tag: u64,
-    /// What travelled beside the body, as far as it can be read.
+    /// Unreadable headers are missing.
     pub headers: Headers,
-    /// The routing key it was published with.
     pub routing_key: String,
-    /// How often it was delivered before.
-    pub num_before: u32,
-    /// The body.
+    /// Number of earlier deliveries.
+    pub num_previous: u32,
     pub body: Bytes,
 }
 
-/// One subscription to one queue. Dropping it gives back what was not acknowledged.
+/// A subscription to one queue. Dropping it returns unacknowledged deliveries to the queue.
 #[async_trait]
 pub trait Subscription: Send {
-    /// The next delivery; waits for it. After an error the subscription is over. May be dropped
-    /// while it waits without losing a delivery.
+    /// Waits for the next delivery. Cancel-safe: dropping the future loses no delivery.
+    ///
+    /// # Errors
+    /// The subscription has ended; subscribe again.
     async fn next(&mut self) -> Result<Delivery, Error>;
 
-    /// A hand for acknowledging, usable beside [`Self::next`].
+    /// The acknowledging side, usable concurrently with [`Self::next`].
     fn acks(&self) -> Box<dyn Acknowledger>;
 }
 
-/// Acknowledges deliveries of one subscription. Errors are not reported: what could not be
-/// acknowledged is delivered again.
+/// Acknowledges deliveries of one subscription. Errors are not reported: an unacknowledged delivery
+/// is delivered again.
 #[async_trait]
 pub trait Acknowledger: Send + Sync {
-    /// This delivery and all before it that are not acknowledged.
+    /// Acknowledges this delivery and all unacknowledged ones before it.
     async fn up_to(&self, tag: u64);
-    /// This delivery alone.
+    /// Acknowledges only this delivery.
     async fn one(&self, tag: u64);
-    /// Back into the queue, to be delivered again.
+    /// Returns the delivery to the queue, to be delivered again.
     async fn give_back(&self, tag: u64);
 }
 
-/// How full a queue is.
+/// Messages and consumers of a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueDepth {
-    /// The queue's name, without the namespace.
+    /// Queue name without the namespace.
     pub queue: String,
-    /// Messages that wait to be delivered; delivered and unacknowledged ones are not counted.
+    /// Messages ready for delivery, without the delivered and unacknowledged ones.
     pub num_ready: u64,
     /// Consumers of all processes.
     pub num_consumers: u64,
 }
 
 impl QueueDepth {
-    /// Whether it is certain that nothing waits here.
+    /// Whether the queue certainly has no ready messages.
     ///
-    /// RabbitMQ says of a quorum queue without majority that it has neither messages nor consumers:
-    /// an order queue that nobody consumes may be one.
+    /// RabbitMQ reports 0 messages and 0 consumers for a quorum queue without majority. An order
+    /// queue without consumers may be such a queue, and does not count as empty.
     #[must_use]
-    pub fn is_surely_empty(&self) -> bool {
+    pub fn is_certainly_empty(&self) -> bool {
         self.num_ready == 0 && (self.num_consumers > 0 || self.family() != "orders")
     }
 
-    /// What the queue is for: the first word of its name, the same for every order queue.
+    /// The part of the name before the first dot, the same for every order queue.
     #[must_use]
     pub fn family(&self) -> &str {
         self.queue.split_once('.').map_or(&*self.queue, |(family, _)| family)
     }
 }
 
-/// Messages from the broker.
+/// The consuming side of the broker.
 #[async_trait]
 pub trait Subscriber: Send + Sync {
     /// Subscribes to a queue; at most `prefetch` deliveries are unacknowledged at any time.
@@ -246,9 +237,9 @@ pub trait Subscriber: Send + Sync {
         prefetch: u16,
     ) -> Result<Box<dyn Subscription>, Error>;
 
-    /// How full every queue is: orders and dead letters.
+    /// The depth of every order queue and of the dead letter queue.
     async fn depths(&self) -> Result<Vec<QueueDepth>, Error>;
 
-    /// Ends all connections, publishing ones included.
+    /// Closes all connections, publishing ones included.
     async fn close(&self);
 }

@@ -1,40 +1,39 @@
 //! Flow step 6/12: relay -> consumer.
 //!
-//! What must be there in the broker: every name, every argument, every binding, in one place. Data
-//! only; `rabbit/declare.rs` brings it about and verifies it.
+//! The required topology of the broker: every name, argument and binding, as data.
+//! `rabbit/declare.rs` declares and verifies it.
 //!
 //! ```text
-//!  intents (direct) --"<i>"--> orders.<i>    --delivered too often--> dead (fanout) --> dead
-//!  dead --delivered too often--> unreadable (fanout) --> unreadable
+//!  intents (direct) --"<i>"--> orders.<i>    --delivery limit--> dead (fanout) --> dead
+//!  dead --delivery limit--> unreadable (fanout) --> unreadable
 //! ```
 //!
-//! Everything is published `mandatory`: what no queue takes is returned, and stays where it was.
-//! What is in `unreadable` ended the connection of whoever was to bring it into the ledger, again
-//! and again. Nobody consumes it: people look at it in the broker.
+//! Every message is published `mandatory`: an unroutable message is returned and stays with its
+//! publisher. A message in `unreadable` repeatedly closed the connection of its consumer. The queue
+//! has no consumers: operators inspect it in the broker.
 //!
-//! Every queue is a quorum queue: replicated where there are several nodes, on disk before anything
-//! is confirmed, and able to hand dead letters on at least once. That asks for an overflow of
-//! `reject-publish`, although no queue has a length at which it would overflow.
+//! Every queue is a quorum queue: replicated on clusters, written to disk before it confirms, and
+//! able to dead-letter at least once. That requires the overflow setting `reject-publish`, although
+//! no queue has a length limit.
 
 use super::{Route, Source};
 
-/// Deliveries after which a dead letter is set aside: a message that
-/// cannot be read breaks a connection with each of them, and orders on that connection are
-/// delivered again. So these are fewer than an order is allowed, and more than any letter needs
-/// that can be read.
-const LETTER_DELIVERIES_MAX: i64 = 50;
+/// Deliveries after which a dead letter moves to `unreadable`. Each delivery of an unreadable
+/// message breaks a connection, and the orders on it are delivered again. So the limit is lower
+/// than that of an order, and higher than any readable dead letter requires.
+const DEAD_LETTER_DELIVERIES_MAX: i64 = 50;
 
-/// Where order intents are published.
+/// The exchange for order intents.
 const INTENTS: &str = "intents";
 
-/// Where that ends which nobody can bring into the ledger.
+/// Terminal queue for messages that can never become an order.
 const UNREADABLE: &str = "unreadable";
 
-/// Deliveries in the queue that nobody consumes. Newer brokers have a limit of 20 where none is
-/// given, after which they drop a message that has no place to go.
+/// Delivery limit of `unreadable`. Newer brokers default to 20, after which they drop a message of
+/// a queue without dead letter exchange.
 const DELIVERIES_UNLIMITED: i64 = i32::MAX as i64;
 
-/// How the broker is laid out for one installation.
+/// The exchanges and queues of one installation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
     namespace: String,
@@ -42,81 +41,77 @@ pub struct Topology {
     deliveries_max: u32,
 }
 
-/// How an exchange chooses queues.
+/// The AMQP exchange type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExchangeKind {
-    /// By routing key.
+    /// Routes by routing key.
     Direct,
-    /// All that are bound.
+    /// Routes to all bound queues.
     Fanout,
 }
 
-/// An exchange, durable.
+/// A durable exchange.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exchange {
-    /// Its full name.
+    /// Full name.
     pub name: String,
-    /// How it chooses queues.
     pub kind: ExchangeKind,
 }
 
-/// An argument's value.
+/// Value of a queue argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Argument {
-    /// A text.
     Text(String),
-    /// A number.
     Number(i64),
 }
 
-/// A queue, durable, bound to one exchange.
+/// A durable queue, bound to one exchange.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Queue {
-    /// Its full name.
+    /// Full name.
     pub name: String,
-    /// What it is declared with.
     pub arguments: Vec<(&'static str, Argument)>,
-    /// The exchange that it is bound to.
+    /// The bound exchange.
     pub exchange: String,
-    /// The key that it is bound with.
+    /// The binding key.
     pub key: String,
 }
 
-/// Where to publish.
+/// Exchange and routing key of a publish.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublishAddress {
-    /// The exchange's full name.
+    /// Full name of the exchange.
     pub exchange: String,
     /// The routing key.
     pub key: String,
 }
 
 impl Topology {
-    /// The layout for a namespace: so many order queues, which give a message up after so many
-    /// deliveries.
+    /// The topology in a namespace, with `num_queues` order queues that dead-letter a message after
+    /// `deliveries_max` deliveries.
     #[must_use]
     pub fn new(namespace: &str, num_queues: u16, deliveries_max: u32) -> Self {
         Self { namespace: namespace.to_owned(), num_queues, deliveries_max }
     }
 
-    fn name(&self, short: &str) -> String {
-        format!("{}.{short}", self.namespace)
+    fn full_name(&self, name: &str) -> String {
+        format!("{}.{name}", self.namespace)
     }
 
-    /// A full name without the namespace.
+    /// The name without the namespace; unchanged if it has another one.
     #[must_use]
     pub fn short<'a>(&self, name: &'a str) -> &'a str {
-        let rest = name.strip_prefix(&self.namespace);
-        rest.and_then(|rest| rest.strip_prefix('.')).unwrap_or(name)
+        let stripped = name.strip_prefix(&self.namespace);
+        stripped.and_then(|stripped| stripped.strip_prefix('.')).unwrap_or(name)
     }
 
-    /// What names of this installation begin with.
+    /// The namespace with its dot.
     #[must_use]
     pub fn prefix(&self) -> String {
-        self.name("")
+        self.full_name("")
     }
 
-    /// Where to publish; `None` for an order queue that there is not.
+    /// The publish address of a route; `None` for an order queue outside the topology.
     #[must_use]
     pub fn address(&self, route: Route) -> Option<PublishAddress> {
         let (exchange, key) = match route {
@@ -124,24 +119,23 @@ impl Topology {
             Route::Orders(_) => return None,
             Route::Dead => ("dead", String::new()),
         };
-        Some(PublishAddress { exchange: self.name(exchange), key })
+        Some(PublishAddress { exchange: self.full_name(exchange), key })
     }
 
-    /// The queue to consume; `None` for an order queue that there is not.
+    /// Full name of the queue; `None` for an order queue outside the topology.
     #[must_use]
     pub fn queue(&self, source: Source) -> Option<String> {
         match source {
             Source::Orders(queue) => {
-                (queue < self.num_queues).then(|| self.name(&format!("orders.{queue}")))
+                (queue < self.num_queues).then(|| self.full_name(&format!("orders.{queue}")))
             }
-            Source::Dead => Some(self.name("dead")),
+            Source::Dead => Some(self.full_name("dead")),
         }
     }
 
-    /// Every exchange.
     #[must_use]
     pub fn exchanges(&self) -> Vec<Exchange> {
-        let exchange = |short: &str, kind| Exchange { name: self.name(short), kind };
+        let exchange = |name: &str, kind| Exchange { name: self.full_name(name), kind };
         vec![
             exchange(UNREADABLE, ExchangeKind::Fanout),
             exchange("dead", ExchangeKind::Fanout),
@@ -149,44 +143,45 @@ impl Topology {
         ]
     }
 
-    /// Every queue: where dead letters end first, so that nothing is accepted before they can be.
+    /// Every queue, dead letter targets first, so that no queue accepts a message before its target
+    /// exists.
     #[must_use]
     pub fn queues(&self) -> Vec<Queue> {
-        let end = |short: &str, limit: i64, mut arguments: Vec<_>| {
+        let fanout_queue = |name: &str, limit: i64, mut arguments: Vec<_>| {
             arguments.push(("x-delivery-limit", Argument::Number(limit)));
             Queue {
-                name: self.name(short),
+                name: self.full_name(name),
                 arguments: quorum(arguments),
-                exchange: self.name(short),
+                exchange: self.full_name(name),
                 key: String::new(),
             }
         };
-        let letters = dead_lettering(self.name(UNREADABLE));
+        let dead_letter_arguments = dead_lettering(self.full_name(UNREADABLE));
         let mut queues = vec![
-            end(UNREADABLE, DELIVERIES_UNLIMITED, Vec::new()),
-            end("dead", LETTER_DELIVERIES_MAX, letters),
+            fanout_queue(UNREADABLE, DELIVERIES_UNLIMITED, Vec::new()),
+            fanout_queue("dead", DEAD_LETTER_DELIVERIES_MAX, dead_letter_arguments),
         ];
         for number in 0..self.num_queues {
             let limit = Argument::Number(self.deliveries_max.into());
-            let mut arguments = dead_lettering(self.name("dead"));
+            let mut arguments = dead_lettering(self.full_name("dead"));
             arguments.push(("x-delivery-limit", limit));
             queues.push(Queue {
-                name: self.name(&format!("orders.{number}")),
+                name: self.full_name(&format!("orders.{number}")),
                 arguments: quorum(arguments),
-                exchange: self.name(INTENTS),
+                exchange: self.full_name(INTENTS),
                 key: number.to_string(),
             });
         }
         queues
     }
 
-    /// Whether nobody consumes a queue: nothing comes back from there by itself.
+    /// Whether the queue has no consumers, so that its messages stay there.
     #[must_use]
     pub fn is_end(&self, queue: &Queue) -> bool {
         self.short(&queue.name) == UNREADABLE
     }
 
-    /// Deliveries after which an order queue gives a message up.
+    /// Deliveries after which an order queue dead-letters a message.
     #[must_use]
     pub fn deliveries_max(&self) -> u32 {
         self.deliveries_max
@@ -199,7 +194,7 @@ fn quorum(arguments: Vec<(&'static str, Argument)>) -> Vec<(&'static str, Argume
     all
 }
 
-/// Dead letters reach a queue before they leave this one, or stay.
+/// A dead letter leaves this queue only after its target has confirmed it.
 fn dead_lettering(exchange: String) -> Vec<(&'static str, Argument)> {
     vec![
         ("x-dead-letter-exchange", Argument::Text(exchange)),
@@ -219,10 +214,7 @@ mod tests {
     #[test]
     fn every_name_has_the_namespace_and_every_queue_an_exchange() {
         let exchanges: Vec<_> = topology().exchanges().into_iter().map(|one| one.name).collect();
-        assert_eq!(
-            exchanges,
-            ["unreadable", "dead", "intents"].map(|short| format!("shop.{short}"))
-        );
+        assert_eq!(exchanges, ["unreadable", "dead", "intents"].map(|name| format!("shop.{name}")));
         for queue in topology().queues() {
             assert!(queue.name.starts_with("shop."), "{queue:?}");
             assert!(exchanges.contains(&queue.exchange), "{queue:?}");
@@ -232,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_not_has_no_address() {
+    fn an_unknown_queue_has_no_address() {
         let topology = topology();
         assert_eq!(topology.address(Route::Orders(2)), None);
         assert_eq!(topology.queue(Source::Orders(2)), None);
@@ -241,14 +233,14 @@ mod tests {
     }
 
     #[test]
-    fn short_names_are_without_the_namespace() {
+    fn short_names_have_no_namespace() {
         let topology = topology();
         assert_eq!(topology.short("shop.orders.1"), "orders.1");
         assert_eq!(topology.short("shopping.orders.1"), "shopping.orders.1");
     }
 
     #[test]
-    fn what_is_delivered_too_often_goes_on_until_nobody_is_there_to_deliver_it_to() {
+    fn every_queue_but_the_terminal_one_dead_letters_to_unreadable() {
         let topology = topology();
         let queues = topology.queues();
         for queue in queues.iter().filter(|queue| queue.key.is_empty()) {
@@ -264,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn every_queue_with_dead_letters_hands_them_on_at_least_once() {
+    fn every_dead_letter_exchange_is_used_at_least_once_and_without_overflow() {
         for queue in topology().queues() {
             let has = |name| queue.arguments.iter().any(|(argument, _)| *argument == name);
             assert_eq!(has("x-dead-letter-exchange"), has("x-dead-letter-strategy"), "{queue:?}");

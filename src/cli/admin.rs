@@ -17,10 +17,10 @@ use crate::runtime::clock;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Sections of the configuration that a client of the server needs.
+/// Configuration sections that a client of the admin API reads.
 pub const SECTIONS: [&str; 2] = ["admin.", "internal."];
 
-/// Where the running server is.
+/// Address of the running server.
 #[derive(Debug, Clone, Default, Args)]
 pub struct ServerArgs {
     /// Internal listener of the running server, such as `http://127.0.0.1:9090` [default: from
@@ -29,17 +29,17 @@ pub struct ServerArgs {
     pub internal_url: Option<String>,
 }
 
-/// The flags of every command that asks the running server.
+/// Flags of every command that calls the admin API of the running server.
 #[derive(Debug, Args)]
-pub struct With {
+pub struct AdminArgs {
     #[command(flatten)]
     server: ServerArgs,
     #[command(flatten)]
     common: Common,
 }
 
-impl With {
-    /// Speaks to the server that was named, or that the settings describe.
+impl AdminArgs {
+    /// A client of the server at `--internal-url`, or at `internal.bind` without that flag.
     pub fn client(&self) -> anyhow::Result<AdminClient> {
         Ok(AdminClient::new(&self.server, &self.common.settings_for(&SECTIONS)?)?)
     }
@@ -49,29 +49,29 @@ impl With {
     }
 }
 
-/// Why the server did not do what it was asked.
+/// Why a call of the admin API failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The address cannot be used.
     #[error("{0}")]
     Address(String),
     #[error("no server answers at {url} ({reason})")]
     NoServer { url: String, reason: String },
-    /// The request was sent, and no answer came: it may or may not have been done.
+    /// The request was sent and not answered: it may or may not have been carried out.
     #[error("{url} did not answer in time or broke off ({reason}): the outcome is not known")]
     Unknown { url: String, reason: String },
     #[error("{url} does not accept the admin token")]
     Token { url: String },
-    /// The server said no.
+    /// A 4xx answer with a problem body.
     #[error("{title}{}", after_colon(detail.as_ref()))]
     Refused { status: u16, title: String, detail: Option<String> },
+    /// A 5xx answer with a problem body.
     #[error(
         "the server cannot do it now (status {status}): {title}{}",
         after_colon(detail.as_ref())
     )]
     Unable { status: u16, title: String, detail: Option<String> },
-    #[error("{url} answered with something else than Floodgate's admin API (status {status})")]
-    Stranger { url: String, status: u16 },
+    #[error("{url} is not Floodgate's admin API (status {status})")]
+    NotFloodgate { url: String, status: u16 },
 }
 
 fn after_colon(detail: Option<&String>) -> String {
@@ -79,17 +79,17 @@ fn after_colon(detail: Option<&String>) -> String {
 }
 
 impl Error {
-    /// The exit and the next step for a person.
+    /// The exit code and the next step for the operator.
     pub fn into_failure(self) -> CommandFailure {
         let (exit, remedy) = match &self {
             Self::Address(_) => (Exit::Unclear, "give --internal-url http://HOST:PORT"),
             Self::NoServer { .. } => (
                 Exit::Unclear,
                 "start it with `floodgate serve`, or name its internal listener with \
-                 --internal-url; `floodgate doctor` looks further",
+                 --internal-url; `floodgate doctor` checks the rest",
             ),
             Self::Unknown { .. } => {
-                (Exit::Unclear, "look with `floodgate sale list`, then repeat: repeats do no harm")
+                (Exit::Unclear, "check `floodgate sale list`, then repeat: repeats do no harm")
             }
             Self::Token { .. } => (
                 Exit::Configuration,
@@ -102,7 +102,7 @@ impl Error {
             Self::Unable { .. } => {
                 (Exit::Unclear, "see /readyz of the internal listener and the server's log")
             }
-            Self::Stranger { .. } => {
+            Self::NotFloodgate { .. } => {
                 (Exit::Unclear, "name the internal listener (not the public one): --internal-url")
             }
         };
@@ -110,7 +110,7 @@ impl Error {
     }
 }
 
-/// Speaks to one server.
+/// A client of one server's internal listener.
 #[derive(Debug)]
 pub struct AdminClient {
     base: Url,
@@ -119,7 +119,7 @@ pub struct AdminClient {
 }
 
 impl AdminClient {
-    /// A client of the server that was named, or of the one these settings describe.
+    /// A client of the server at `--internal-url`, or at `internal.bind` without that flag.
     pub fn new(args: &ServerArgs, settings: &Settings) -> Result<Self, Error> {
         let url = match &args.internal_url {
             Some(url) => url.clone(),
@@ -137,7 +137,7 @@ impl AdminClient {
                 "{url:?} is not an http:// URL; the internal listener speaks plain HTTP"
             )));
         }
-        // A proxy from the environment has no business between an operator and this machine.
+        // Requests to the internal listener must bypass a proxy from the environment.
         let http = reqwest::Client::builder()
             .no_proxy()
             .connect_timeout(CONNECT_TIMEOUT)
@@ -146,7 +146,7 @@ impl AdminClient {
         Ok(Self { base, token, http })
     }
 
-    /// Creates a sale of one SKU, which has begun and lasts a day, and opens it.
+    /// Creates and opens a sale of one SKU that began a minute ago and ends in a day.
     pub async fn open_sale(&self, sale: &str, title: &str, sku: &Json) -> Result<(), Error> {
         let time = |ms| {
             let time = DateTime::from_timestamp_millis(clock::wall_ms() + ms).unwrap_or_default();
@@ -170,7 +170,7 @@ impl AdminClient {
         self.call(Method::GET, path, &[], None, within).await
     }
 
-    /// The same, with a query.
+    /// `GET` below `/admin/v1` with query parameters.
     pub async fn ask(
         &self,
         path: &[&str],
@@ -180,7 +180,7 @@ impl AdminClient {
         self.call(Method::GET, path, query, None, within).await
     }
 
-    /// `POST` below `/admin/v1`; waits as long as it takes when `within` is `None`.
+    /// `POST` below `/admin/v1`; waits without limit when `within` is `None`.
     pub async fn post(
         &self,
         path: &[&str],
@@ -190,7 +190,7 @@ impl AdminClient {
         self.call(Method::POST, path, &[], Some(body), within).await
     }
 
-    /// The text at a path of the internal listener; `None` without a good answer.
+    /// The body at a path of the internal listener; `None` on any error or error status.
     pub async fn text(&self, path: &str, within: Duration) -> Option<String> {
         let mut url = self.base.clone();
         url.set_path(path);
@@ -201,7 +201,7 @@ impl AdminClient {
         request.send().await.ok()?.error_for_status().ok()?.text().await.ok()
     }
 
-    /// Whether a Floodgate server is alive there.
+    /// Whether `/livez` answers within two seconds.
     pub async fn is_alive(&self) -> bool {
         self.text("/livez", CONNECT_TIMEOUT).await.is_some()
     }
@@ -219,7 +219,7 @@ impl AdminClient {
         }
         let mut url = self.base.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
-            // Escapes what a sale's name may hold.
+            // Escapes each segment: ids may contain any character.
             segments.clear().extend(["admin", "v1"]).extend(path);
         }
         if !query.is_empty() {
@@ -239,25 +239,31 @@ impl AdminClient {
         let status = answer.status();
         let bytes = answer.bytes().await.map_err(|error| self.not_answered(&error))?;
         let data = serde_json::from_slice(&bytes).ok();
-        self.judge(status, bytes.is_empty(), data)
+        self.interpret(status, bytes.is_empty(), data)
     }
 
-    fn judge(&self, status: StatusCode, empty: bool, data: Option<Json>) -> Result<Json, Error> {
+    fn interpret(
+        &self,
+        status: StatusCode,
+        empty: bool,
+        data: Option<Json>,
+    ) -> Result<Json, Error> {
         if status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN {
             return Err(Error::Token { url: self.base.to_string() });
         }
-        let stranger = || Error::Stranger { url: self.base.to_string(), status: status.as_u16() };
+        let not_floodgate =
+            || Error::NotFloodgate { url: self.base.to_string(), status: status.as_u16() };
         if status.is_success() {
-            return data.or_else(|| empty.then_some(Json::Null)).ok_or_else(stranger);
+            return data.or_else(|| empty.then_some(Json::Null)).ok_or_else(not_floodgate);
         }
-        // RFC 9457: our refusals always have a title.
+        // RFC 9457: Floodgate's problem bodies always have a title.
         let text = |name: &str| data.as_ref()?.get(name)?.as_str().map(str::to_owned);
-        let names = |name: &str| data.as_ref().is_some_and(|data| data.get(name).is_some());
+        let has = |name: &str| data.as_ref().is_some_and(|data| data.get(name).is_some());
         match text("title") {
-            // The path is of our making: a server that lacks it is not the one that was meant. (One
-            // that has it, and does not know the request, names it.)
-            Some(_) if text("code").as_deref() == Some("not-found") && !names("request_id") => {
-                Err(stranger())
+            // `not-found` without `request_id` means an unknown path, hence another server: a
+            // Floodgate server has every path used here, and its 404 names the request.
+            Some(_) if text("code").as_deref() == Some("not-found") && !has("request_id") => {
+                Err(not_floodgate())
             }
             Some(title) if status.is_client_error() => {
                 Err(Error::Refused { status: status.as_u16(), title, detail: text("detail") })
@@ -265,7 +271,7 @@ impl AdminClient {
             Some(title) => {
                 Err(Error::Unable { status: status.as_u16(), title, detail: text("detail") })
             }
-            None => Err(stranger()),
+            None => Err(not_floodgate()),
         }
     }
 
@@ -279,7 +285,7 @@ impl AdminClient {
     }
 }
 
-/// An address to connect to: "all addresses" is reached by loopback.
+/// The address to connect to: a wildcard bind is reached by loopback. Fails for port 0.
 fn reachable(bind: SocketAddr) -> Result<SocketAddr, Error> {
     if bind.port() == 0 {
         return Err(Error::Address(

@@ -1,4 +1,4 @@
-//! The client of the admin API.
+//! Tests of the admin API client.
 
 use std::io::{Read, Write};
 
@@ -9,15 +9,15 @@ fn client(url: &str) -> Result<AdminClient, Error> {
     AdminClient::new(&args, &Settings::for_test("sqlite://./x.db"))
 }
 
-fn judged(status: u16, body: Option<Json>) -> Result<Json, Error> {
+fn interpreted(status: u16, body: Option<Json>) -> Result<Json, Error> {
     let status = StatusCode::from_u16(status).unwrap();
-    client("http://127.0.0.1:1").unwrap().judge(status, body.is_none(), body)
+    client("http://127.0.0.1:1").unwrap().interpret(status, body.is_none(), body)
 }
 
 #[test]
-fn answers_are_told_apart() {
+fn each_answer_maps_to_its_exit_code() {
     let problem = || Some(serde_json::json!({ "title": "no such sale", "detail": "s9" }));
-    assert_eq!(judged(200, None).unwrap(), Json::Null);
+    assert_eq!(interpreted(200, None).unwrap(), Json::Null);
     let cases = [
         (401, problem(), Exit::Configuration),
         (403, None, Exit::Configuration),
@@ -34,9 +34,9 @@ fn answers_are_told_apart() {
         (502, None, Exit::Unclear),
     ];
     for (status, body, exit) in cases {
-        assert_eq!(judged(status, body).unwrap_err().into_failure().exit, exit, "{status}");
+        assert_eq!(interpreted(status, body).unwrap_err().into_failure().exit, exit, "{status}");
     }
-    let text = judged(404, problem()).unwrap_err().into_failure().to_string();
+    let text = interpreted(404, problem()).unwrap_err().into_failure().to_string();
     assert!(text.contains("no such sale: s9\n    -> "), "{text}");
 }
 
@@ -50,7 +50,7 @@ fn all_addresses_are_reached_by_loopback() {
 }
 
 #[test]
-fn addresses_that_cannot_work_are_named() {
+fn unusable_addresses_are_named_in_the_error() {
     for url in ["localhost:9090", "https://x", "://"] {
         let text = client(url).unwrap_err().to_string();
         assert!(text.contains(url), "{text}");
@@ -58,11 +58,11 @@ fn addresses_that_cannot_work_are_named() {
 }
 
 #[tokio::test]
-async fn a_closed_port_is_no_server_and_a_silent_one_is_unknown() {
+async fn a_closed_port_is_no_server_and_a_time_out_is_unknown() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let silent = client(&url).unwrap();
-    let answer = silent.get(&["sales"], Some(Duration::from_millis(50))).await;
+    let unresponsive = client(&url).unwrap();
+    let answer = unresponsive.get(&["sales"], Some(Duration::from_millis(50))).await;
     assert!(matches!(answer, Err(Error::Unknown { .. })), "{answer:?}");
 
     drop(listener);
@@ -71,20 +71,20 @@ async fn a_closed_port_is_no_server_and_a_silent_one_is_unknown() {
     assert!(!client(&url).unwrap().is_alive().await);
 }
 
-/// Answers one request with `answer` and returns what was asked.
+/// Answers one request with `answer`; the thread returns the request.
 fn serve_once(answer: &'static str) -> (String, std::thread::JoinHandle<String>) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let server = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        let mut asked = String::new();
-        while !asked.contains("{}") {
+        let mut request = String::new();
+        while !request.contains("{}") {
             let mut bytes = [0; 1024];
             let read = stream.read(&mut bytes).unwrap();
-            asked.push_str(std::str::from_utf8(&bytes[..read]).unwrap());
+            request.push_str(std::str::from_utf8(&bytes[..read]).unwrap());
         }
         stream.write_all(answer.as_bytes()).unwrap();
-        asked
+        request
     });
     (url, server)
 }
@@ -98,9 +98,9 @@ async fn a_request_carries_token_escaped_path_and_body() {
     let client = AdminClient::new(&args, &settings).unwrap();
     let answer = client.post(&["sales", "a b/c", "open"], &serde_json::json!({}), None).await;
     assert_eq!(answer.unwrap()["ok"], true);
-    let asked = server.join().unwrap();
-    assert!(asked.starts_with("POST /admin/v1/sales/a%20b%2Fc/open HTTP/1.1\r\n"), "{asked}");
-    assert!(asked.contains("authorization: Bearer s3cret\r\n"), "{asked}");
+    let request = server.join().unwrap();
+    assert!(request.starts_with("POST /admin/v1/sales/a%20b%2Fc/open HTTP/1.1\r\n"), "{request}");
+    assert!(request.contains("authorization: Bearer s3cret\r\n"), "{request}");
 
     let dots = client.get(&["sales", ".."], None).await;
     assert!(matches!(dots, Err(Error::Address(_))), "{dots:?}");

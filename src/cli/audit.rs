@@ -1,4 +1,4 @@
-//! `floodgate audit`: do all invariants hold?
+//! `floodgate audit`: checks every invariant.
 
 use std::fmt::Write;
 
@@ -28,10 +28,10 @@ pub struct AuditArgs {
     /// Only this sale [default: all]
     #[arg(long, value_name = "ID")]
     sale: Option<String>,
-    /// Let the server repair what it can (this version only looks, and refuses)
+    /// Let the server repair what it can (not in this version: the server refuses)
     #[arg(long)]
     repair: bool,
-    /// Report only, whatever else is asked
+    /// Report only; overrides --repair
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -40,7 +40,7 @@ pub struct AuditArgs {
     common: Common,
 }
 
-/// Audits through the running server, or the ledger itself when none runs.
+/// Audits through the running server, or reads the ledger directly when no server runs.
 pub async fn run(args: &AuditArgs) -> anyhow::Result<Exit> {
     let settings = args.common.settings_for(&SECTIONS)?;
     let output = args.common.output();
@@ -51,12 +51,12 @@ pub async fn run(args: &AuditArgs) -> anyhow::Result<Exit> {
 
 async fn report(args: &AuditArgs, settings: &Settings, output: Output) -> anyhow::Result<Json> {
     let body = json!({ "sale_id": args.sale, "repair": args.repair && !args.dry_run });
-    let asked = match AdminClient::new(&args.server, settings) {
+    let answer = match AdminClient::new(&args.server, settings) {
         Ok(client) => client.post(&["audit"], &body, None).await,
         Err(error) => Err(error),
     };
-    match asked {
-        // Not when a server was named: the ledger here may be another one.
+    match answer {
+        // Not with --internal-url: that server's ledger may be a different one.
         Err(error @ (Error::NoServer { .. } | Error::Address(_)))
             if args.server.internal_url.is_none() =>
         {
@@ -70,12 +70,12 @@ async fn report(args: &AuditArgs, settings: &Settings, output: Output) -> anyhow
                 .into());
             }
             output.note(&format!(
-                "{error}: reading the ledger itself; what only the gates know is not judged"
+                "{error}: reading the ledger itself; invariants that need the gates are skipped"
             ));
             let settings = args.common.settings_for(&["tier", "ledger."])?;
             Ok(audit_ledger(&settings, args.sale.as_deref()).await?)
         }
-        // A refused audit judged nothing: never the exit of a violation.
+        // A refused audit checked nothing: it must not exit with the code of a violation.
         Err(error @ Error::Refused { .. }) => {
             Err(CommandFailure { exit: Exit::Unclear, ..error.into_failure() }.into())
         }
@@ -83,10 +83,10 @@ async fn report(args: &AuditArgs, settings: &Settings, output: Output) -> anyhow
     }
 }
 
-/// Audits the ledger itself, without a server: the report as the admin API gives it.
+/// Audits the ledger without a server; the report has the format of the admin API.
 async fn audit_ledger(settings: &Settings, sale: Option<&str>) -> Result<Json, CommandFailure> {
     let could_not_tell = |problem: String| {
-        let remedy = "`floodgate doctor` looks further, with the same --config and --set";
+        let remedy = "run `floodgate doctor` with the same --config and --set";
         CommandFailure::new(Exit::Unclear, format!("could not tell: {problem}"), remedy)
     };
     let sale: Option<SaleId> = match sale.map(str::parse).transpose() {
@@ -105,7 +105,7 @@ fn cause_of(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(String::new, |cause| format!(": {cause}"))
 }
 
-/// Violations count even where not everything could be told.
+/// A violation decides the exit code even when other invariants could not be checked.
 fn verdict(report: &Json) -> Exit {
     let flag = |name: &str| report.get(name).and_then(Json::as_bool);
     match (flag("holds"), flag("could_tell")) {
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_verdict_is_never_better_than_the_report() {
+    fn the_exit_code_is_never_better_than_the_report() {
         let verdict = |holds: Json, could_tell: Json| {
             verdict(&json!({ "holds": holds, "could_tell": could_tell }))
         };
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_audit_without_a_server_tells_what_it_can() {
+    async fn an_audit_without_a_server_reads_the_ledger() {
         let directory = tempfile::tempdir().unwrap();
         let settings = Settings::for_test(&format!("sqlite://{}/l.db", directory.path().display()));
         let missing = audit_ledger(&settings, None).await.unwrap_err();
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_named_server_that_is_silent_is_not_replaced_by_the_ledger_here() {
+    async fn a_named_server_that_is_down_is_not_replaced_by_the_local_ledger() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         drop(listener);

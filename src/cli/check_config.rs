@@ -1,4 +1,4 @@
-//! `floodgate check-config`: what is in effect, from where, and what is wrong with it.
+//! `floodgate check-config`: the effective configuration, the origin of each key, and every fault.
 
 use clap::Args;
 use serde_json::json;
@@ -22,7 +22,7 @@ pub struct CheckConfigArgs {
     common: Common,
 }
 
-/// Prints the configuration in effect.
+/// Prints the effective configuration; fails with [`Error::Faults`] when it has faults.
 pub fn run(args: &CheckConfigArgs) -> anyhow::Result<Exit> {
     let output = args.common.output();
     let loaded = match LoadedSettings::read(&args.common.sources()) {

@@ -1,4 +1,4 @@
-//! Flags that every command has.
+//! Flags of every command.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use clap::Args;
 use super::output::Output;
 use crate::config::{self, ConfigSources, LoadedSettings, Settings};
 
-/// Flags that every command has.
+/// Flags of every command.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Common {
     /// Configuration file (TOML); see `floodgate check-config` for every key
@@ -22,22 +22,21 @@ pub struct Common {
 }
 
 impl Common {
-    /// Where this command's words go.
     pub fn output(&self) -> Output {
         Output::new(self.json)
     }
 
-    /// Where this command's settings come from.
+    /// The layers this command's settings are read from.
     pub fn sources(&self) -> ConfigSources {
         ConfigSources::process(self.config.clone(), self.set.clone())
     }
 
-    /// Settings that may be used.
+    /// The settings; fails when any key has a fault.
     pub fn settings(&self) -> Result<Settings, config::Error> {
         Settings::load(&self.sources())
     }
 
-    /// Settings of which only the keys in `sections` must be right: an operator who pauses a sale
+    /// The settings; fails only for faults of keys in `sections`: an operator who pauses a sale
     /// need not be able to read the server's other secrets.
     pub fn settings_for(&self, sections: &[&str]) -> Result<Settings, config::Error> {
         let LoadedSettings { settings, faults, .. } = LoadedSettings::read(&self.sources())?;

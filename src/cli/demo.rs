@@ -1,4 +1,4 @@
-//! `floodgate demo`: a whole flash sale in a minute, over real HTTP, on a ledger of its own.
+//! `floodgate demo`: a complete flash sale in a minute, over real HTTP, on a temporary ledger.
 
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpListener};
@@ -47,7 +47,7 @@ pub struct DemoArgs {
     common: Common,
 }
 
-/// What the demo found.
+/// The result of one demo sale.
 #[derive(Debug, Serialize)]
 struct DemoVerdict {
     buyers: u64,
@@ -71,18 +71,18 @@ struct DemoVerdict {
 }
 
 impl DemoVerdict {
-    fn holds(&self) -> bool {
+    fn is_clean(&self) -> bool {
         self.audit_holds && self.oversold + self.doubled + self.lost == 0
     }
 }
 
-/// Runs the demo.
+/// Runs the demo; exits with 1 when an invariant is violated or could not be checked.
 pub fn run(args: &DemoArgs) -> anyhow::Result<Exit> {
     let output = args.common.output();
     let mut settings = args.common.settings()?;
-    // The crowd is the spectacle; the server's log would only hide it.
+    // Log lines would bury the demo's own output.
     "error".clone_into(&mut settings.log.filter);
-    // What a crowd over a few hundred connections needs, and any machine allows.
+    // The crowd uses a few hundred connections; this limit fits every machine's open-file limit.
     settings.http.connections_max = settings.http.connections_max.min(2_000);
     telemetry::init(&settings.log)?;
     open_files::raise(settings.http.connections_max);
@@ -103,7 +103,7 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<Exit> {
         runtime.block_on(tokio::signal::ctrl_c()).context("cannot wait for Ctrl-C")?;
     }
     server.stop()?;
-    Ok(if verdict.holds() { Exit::Done } else { Exit::Negative })
+    Ok(if verdict.is_clean() { Exit::Done } else { Exit::Negative })
 }
 
 async fn rush(
@@ -131,14 +131,14 @@ async fn rush(
     let funnel = admin.get(&["sales", SALE, "funnel"], None).await?;
     let body = json!({"sale_id": SALE, "repair": false});
     let audit = admin.post(&["audit"], &body, None).await?;
-    Ok(judge(args, &run, funnel, audit))
+    Ok(compare(args, &run, funnel, audit))
 }
 
-/// Compares what the crowd heard with what the ledger holds.
-fn judge(args: &DemoArgs, run: &CrowdRun, funnel: Json, audit: Json) -> DemoVerdict {
+/// Compares the answers to the crowd with the ledger's counts.
+fn compare(args: &DemoArgs, run: &CrowdRun, funnel: Json, audit: Json) -> DemoVerdict {
     let mut stages = list(&funnel, "stages").iter();
-    let landed = stages.find(|stage| field(stage, "stage") == "landed");
-    let landed = landed.map_or(0, |stage| count(stage, "count"));
+    let committed = stages.find(|stage| field(stage, "stage") == "landed");
+    let committed = committed.map_or(0, |stage| count(stage, "count"));
     let sold = run.accepted_ids().len() as u64;
     let accepted = run.clicks.iter().filter(|click| click.accepted.is_some());
     let first_buyers: BTreeSet<u64> = accepted.map(|click| click.buyer_id).collect();
@@ -157,9 +157,9 @@ fn judge(args: &DemoArgs, run: &CrowdRun, funnel: Json, audit: Json) -> DemoVerd
         clicks_per_second: report.per_second(report.answered),
         p50_ms: report.latency.p50_us() as f64 / 1000.0,
         p99_ms: report.latency.p99_us() as f64 / 1000.0,
-        oversold: landed.saturating_sub(u64::from(args.stock)),
+        oversold: committed.saturating_sub(u64::from(args.stock)),
         doubled: sold.saturating_sub(first_buyers.len() as u64),
-        lost: sold.saturating_sub(landed),
+        lost: sold.saturating_sub(committed),
         audit_holds: ["holds", "could_tell"].iter().all(|name| field(&audit, name) == "true"),
         funnel,
         audit,
@@ -238,7 +238,7 @@ The interface with every call: http://{public}/docs/
     )
 }
 
-/// Another server on the usual port must not stop a newcomer.
+/// The demo must start even when another server uses the default port.
 fn free_port_if_taken(bind: &mut SocketAddr) {
     if TcpListener::bind(*bind).is_err() {
         bind.set_port(0);

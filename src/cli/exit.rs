@@ -1,4 +1,4 @@
-//! Exit codes: what a script may rely on.
+//! Exit codes, a stable interface for scripts.
 
 use std::fmt::{self, Write};
 use std::process::ExitCode;
@@ -8,24 +8,16 @@ use crate::actors::supervisor::ComponentDown;
 use crate::observe::telemetry;
 use crate::{app, config, db, http, tier};
 
-/// How a command ended; its number is the code a shell sees.
+/// How a command ended; the discriminant is the process's exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// Done, or everything holds.
     Done = 0,
-    /// A clear "no".
     Negative = 1,
-    /// Wrong usage, or no answer was found.
     Unclear = 2,
-    /// The configuration is at fault.
     Configuration = 3,
-    /// The ledger cannot be used.
     Ledger = 4,
-    /// A listener's address cannot be had.
     Address = 5,
-    /// A component used up its restarts.
     GaveUp = 6,
-    /// A defect of the program.
     Internal = 70,
 }
 
@@ -41,7 +33,7 @@ impl Exit {
         Self::Internal,
     ];
 
-    /// What the code means, for `--help` and the documentation.
+    /// The meaning of the code, as `--help` shows it.
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::Done => "done; every check holds",
@@ -57,7 +49,7 @@ impl Exit {
         }
     }
 
-    /// The exit for a command that failed: what the error says of itself, else an internal error.
+    /// The exit of a failed command by its error; an unclassified error is internal.
     pub fn of(error: &anyhow::Error) -> Self {
         if let Some(failure) = error.downcast_ref::<CommandFailure>() {
             return failure.exit;
@@ -84,7 +76,9 @@ impl Exit {
             Some(app::Error::Http(http::server::Error::Bind { .. })) => Self::Address,
             Some(app::Error::Http(http::server::Error::NoSecret(_))) => Self::Configuration,
             Some(app::Error::ComponentDown(_)) => Self::GaveUp,
-            Some(app::Error::System { .. } | app::Error::MainThreadDied) | None => Self::Internal,
+            Some(app::Error::System { .. } | app::Error::ServerThreadPanicked) | None => {
+                Self::Internal
+            }
         }
     }
 }
@@ -95,7 +89,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// The table of exit codes below `--help`.
+/// The table of exit codes at the end of `--help`.
 pub fn help() -> String {
     let mut text = "Exit codes:".to_owned();
     for exit in Exit::ALL {
@@ -104,31 +98,27 @@ pub fn help() -> String {
     text
 }
 
-/// A command that failed in a way its user can act on.
+/// A failure with a remedy for the operator.
 #[derive(Debug, thiserror::Error)]
 pub struct CommandFailure {
-    /// How the command ends.
     pub exit: Exit,
-    /// What is wrong.
     pub problem: String,
-    /// What to do next.
     pub remedy: String,
 }
 
 impl CommandFailure {
-    /// A failure with what to do about it.
     pub fn new(exit: Exit, problem: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { exit, problem: problem.into(), remedy: remedy.into() }
     }
 }
 
-/// The error as its user can act on it: what the server said comes with the next step.
-pub fn explained(error: anyhow::Error) -> anyhow::Error {
+/// Turns an admin API error into a [`CommandFailure`], which adds the remedy; leaves others as is.
+pub fn with_remedy(error: anyhow::Error) -> anyhow::Error {
     if error.is::<CommandFailure>() {
         return error;
     }
     match error.downcast::<admin::Error>() {
-        Ok(said) => said.into_failure().into(),
+        Ok(error) => error.into_failure().into(),
         Err(error) => error,
     }
 }
@@ -154,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_find_their_exit_below_added_context() {
+    fn added_context_does_not_hide_the_exit_of_an_error() {
         let failure = CommandFailure::new(Exit::Address, "taken", "free it");
         let error = anyhow::Error::new(failure).context("while starting");
         assert_eq!(Exit::of(&error), Exit::Address);
@@ -164,8 +154,8 @@ mod tests {
         let cannot = || db::Error::CannotOpen { reason: "no".into() };
         assert_eq!(Exit::of(&cannot().into()), Exit::Ledger);
         assert_eq!(Exit::of(&app::Error::Backends(cannot().into()).into()), Exit::Ledger);
-        assert_eq!(Exit::of(&app::Error::MainThreadDied.into()), Exit::Internal);
-        let silent = admin::Error::Address("nowhere".into()).into();
-        assert_eq!(Exit::of(&explained(silent)), Exit::Unclear);
+        assert_eq!(Exit::of(&app::Error::ServerThreadPanicked.into()), Exit::Internal);
+        let unusable = admin::Error::Address("nowhere".into()).into();
+        assert_eq!(Exit::of(&with_remedy(unusable)), Exit::Unclear);
     }
 }

@@ -1,4 +1,4 @@
-//! `floodgate migrate`: the ledger's schema, brought up to date.
+//! `floodgate migrate`: runs the ledger's pending migrations.
 
 use clap::Args;
 use serde_json::json;
@@ -22,7 +22,7 @@ pub struct MigrateArgs {
     common: Common,
 }
 
-/// Runs the migrations that the ledger lacks.
+/// Runs the pending migrations.
 pub fn run(args: &MigrateArgs) -> anyhow::Result<Exit> {
     let settings = args.common.settings_for(&["ledger."])?;
     let ran = tier::migrate(&settings)?;

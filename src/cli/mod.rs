@@ -1,6 +1,6 @@
 //! The command line: one file per command.
 //!
-//! Data goes to stdout, messages to stderr, and every ending has a documented exit code
+//! Data goes to stdout, messages to stderr, and every command ends with a documented exit code
 //! (`exit::Exit`). Commands about a running server are clients of its admin API.
 
 use std::ffi::OsString;
@@ -50,7 +50,7 @@ pub struct Cli {
     command: Command,
 }
 
-/// The one list of commands: a new one is registered here and in [`dispatch`].
+/// The commands: a new one is registered here and in [`dispatch`].
 #[derive(Debug, Subcommand)]
 enum Command {
     Demo(demo::DemoArgs),
@@ -80,26 +80,26 @@ fn dispatch(command: Command) -> anyhow::Result<Exit> {
     }
 }
 
-/// Runs the command this process was started with.
+/// Runs the command line of this process.
 pub fn main() -> ExitCode {
     run(std::env::args_os()).into()
 }
 
-/// Runs one command line, program name first.
+/// Runs one command line, whose first argument is the program's name.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Exit {
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
-        // Also the way of `--help` and `--version`, which end well.
-        Err(told) => {
-            drop(told.print());
-            return if told.use_stderr() { Exit::Unclear } else { Exit::Done };
+        // clap reports `--help` and `--version` as errors, too; they go to stdout.
+        Err(error) => {
+            drop(error.print());
+            return if error.use_stderr() { Exit::Unclear } else { Exit::Done };
         }
     };
-    // A panic has been reported by the panic hook; what is left is the exit code.
+    // The panic hook has reported the panic; only the exit code is left to set.
     match catch_unwind(AssertUnwindSafe(|| dispatch(cli.command))) {
         Ok(Ok(exit)) => exit,
         Ok(Err(error)) => {
-            let error = exit::explained(error);
+            let error = exit::with_remedy(error);
             Output::new(false).failed(&error);
             Exit::of(&error)
         }
@@ -107,7 +107,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Exit {
     }
 }
 
-/// Drives a command that waits for a server.
+/// Runs a command that is a client of a server.
 fn block_on<T>(work: impl Future<Output = T>) -> anyhow::Result<T> {
     Ok(runtime()?.block_on(work))
 }
@@ -125,12 +125,12 @@ mod tests {
 
     use super::*;
 
-    fn leaves(command: &clap::Command) -> Vec<clap::Command> {
+    fn leaf_commands(command: &clap::Command) -> Vec<clap::Command> {
         if command.has_subcommands() {
             command
                 .get_subcommands()
                 .filter(|inner| inner.get_name() != "help")
-                .flat_map(leaves)
+                .flat_map(leaf_commands)
                 .collect()
         } else {
             vec![command.clone()]
@@ -138,13 +138,13 @@ mod tests {
     }
 
     #[test]
-    fn the_definition_is_sound() {
+    fn the_clap_definition_is_valid() {
         Cli::command().debug_assert();
     }
 
     #[test]
     fn every_command_begins_its_help_with_examples_and_has_json() {
-        for mut command in leaves(&Cli::command()) {
+        for mut command in leaf_commands(&Cli::command()) {
             let name = command.get_name().to_owned();
             assert!(command.get_arguments().any(|arg| arg.get_id() == "json"), "{name}");
             let help = command.render_long_help().to_string();
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn wrong_usage_is_2_and_help_is_0() {
-        let run = |words: &[&str]| run(words.iter().map(OsString::from));
+        let run = |arguments: &[&str]| run(arguments.iter().map(OsString::from));
         assert_eq!(run(&["floodgate", "fly"]), Exit::Unclear);
         assert_eq!(run(&["floodgate", "serve", "--fly"]), Exit::Unclear);
         assert_eq!(run(&["floodgate", "--version"]), Exit::Done);
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_wrong_configuration_is_3() {
-        let words = ["floodgate", "check-config", "--set", "http.wings=2"];
-        assert_eq!(run(words.iter().map(OsString::from)), Exit::Configuration);
+        let arguments = ["floodgate", "check-config", "--set", "http.wings=2"];
+        assert_eq!(run(arguments.iter().map(OsString::from)), Exit::Configuration);
     }
 }

@@ -1,34 +1,33 @@
-//! The limit on open files: every connection is one.
+//! The limit on open files: every connection takes one.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Files besides the connections: listeners, ledger, event loops, with room to spare.
+/// Files besides the connections: listeners, ledger, event loops, and a reserve.
 const BESIDES_CONNECTIONS: u64 = 256;
 
-/// How many files this process may open; `u64::MAX` when there is no limit.
+/// This process's limits on open files; `u64::MAX` means unlimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct OpenFiles {
-    /// The limit now.
+    /// The limit in effect.
     pub soft: u64,
-    /// What this process may raise it to.
+    /// The highest value that this process may set as `soft`.
     pub hard: u64,
 }
 
 impl OpenFiles {
-    /// The limits of this process.
     pub fn of_this_process() -> Self {
         let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
         Self { soft: current.unwrap_or(u64::MAX), hard: maximum.unwrap_or(u64::MAX) }
     }
 }
 
-/// Open files that so many connections need.
+/// Open files that `connections_max` connections need.
 pub(super) fn needed(connections_max: usize) -> u64 {
     u64::try_from(connections_max).unwrap_or(u64::MAX).saturating_add(BESIDES_CONNECTIONS)
 }
 
-/// Raises the limit as far as these connections need and the system allows; says so in the log when
-/// it is not far enough.
+/// Raises the soft limit to what `connections_max` connections need, at most to the hard limit;
+/// logs a warning when that is not enough.
 pub(super) fn raise(connections_max: usize) {
     let needed = needed(connections_max);
     let limits = OpenFiles::of_this_process();
@@ -54,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_need_files_and_some_more() {
+    fn each_connection_needs_a_file_on_top_of_the_reserve() {
         assert_eq!(needed(25_000), 25_256);
         assert_eq!(needed(usize::MAX), u64::MAX);
     }

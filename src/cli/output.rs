@@ -6,24 +6,23 @@ use std::io::Write;
 use serde::Serialize;
 use serde_json::Value as Json;
 
-/// Where a command's words go.
+/// A command's output format.
 #[derive(Debug, Clone, Copy)]
 pub struct Output {
     json: bool,
 }
 
 impl Output {
-    /// With `json`, data is one JSON value on one line; else text for people.
+    /// With `json`, data is one JSON value on one line; else text.
     pub const fn new(json: bool) -> Self {
         Self { json }
     }
 
-    /// Whether data is printed as JSON.
     pub const fn is_json(self) -> bool {
         self.json
     }
 
-    /// Prints what the command was asked for.
+    /// Prints the command's result to stdout.
     pub fn data<T: Serialize>(
         self,
         data: &T,
@@ -34,35 +33,34 @@ impl Output {
         Ok(())
     }
 
-    /// Says something about the way, not the result.
-    #[expect(clippy::unused_self, reason = "whoever has data to print has something to say")]
+    /// Prints a message about progress or next steps to stderr.
     pub fn note(self, message: &str) {
         write(&mut std::io::stderr().lock(), message);
     }
 
-    /// Says why the command failed, with everything that led to it.
+    /// Prints the error with its chain of causes to stderr.
     pub fn failed(self, error: &anyhow::Error) {
         let mut message = format!("error: {error}");
         for cause in error.chain().skip(1).map(ToString::to_string) {
-            // Many an error repeats its cause in its own words.
+            // Many errors repeat their cause in their own text.
             if !message.contains(&cause) {
                 let _ = write!(message, "\n  because: {cause}");
             }
         }
-        // A server's words may hold those of another party.
-        let lines: Vec<String> = message.split('\n').map(cleaned).collect();
+        // The server's text may contain untrusted input.
+        let lines: Vec<String> = message.split('\n').map(sanitized).collect();
         self.note(&lines.join("\n"));
     }
 }
 
-/// A reader that went away (`| head`) is not an error worth a word, and there is nobody to tell.
+/// Ignores write errors: a closed pipe (`| head`) is no failure of the command.
 fn write(to: &mut dyn Write, text: &str) {
     let newline = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
     let written = to.write_all(text.as_bytes()).and_then(|()| to.write_all(newline.as_bytes()));
     drop(written.and_then(|()| to.flush()));
 }
 
-/// A number, rounded, with thousands apart.
+/// A number, rounded to an integer, with commas between groups of three digits.
 pub fn grouped(number: impl std::fmt::Display) -> String {
     let digits = format!("{number:.0}");
     let mut text = String::with_capacity(digits.len() * 2);
@@ -75,24 +73,24 @@ pub fn grouped(number: impl std::fmt::Display) -> String {
     text
 }
 
-/// Text that another party wrote, on one line of at most `max` characters: nothing in it moves the
-/// cursor of a terminal, or turns around what stands beside it.
+/// Untrusted text on one line of at most `max` characters, `..` appended if cut; control and
+/// bidirectional formatting characters are replaced by dots.
 pub fn on_one_line(text: &str, max: usize) -> String {
     let mut chars = text.chars();
     let shown: String = chars.by_ref().take(max).collect();
     let end = if chars.next().is_some() { ".." } else { "" };
-    cleaned(&shown) + end
+    sanitized(&shown) + end
 }
 
-fn cleaned(text: &str) -> String {
-    let turns = |c| {
+fn sanitized(text: &str) -> String {
+    let is_bidi = |c| {
         matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}')
             || matches!(c, '\u{2066}'..='\u{2069}')
     };
-    text.chars().map(|c| if c.is_control() || turns(c) { '.' } else { c }).collect()
+    text.chars().map(|c| if c.is_control() || is_bidi(c) { '.' } else { c }).collect()
 }
 
-/// A field as a person reads it; a dash where there is none.
+/// A field as text; a dash where it is missing or null.
 pub fn field(of: &Json, name: &str) -> String {
     match of.get(name) {
         None | Some(Json::Null) => "-".to_owned(),
@@ -101,15 +99,15 @@ pub fn field(of: &Json, name: &str) -> String {
     }
 }
 
-/// The members of a list; none where there is no list.
+/// The elements of the array `name`; empty where there is none.
 pub fn list<'a>(of: &'a Json, name: &str) -> &'a [Json] {
     of.get(name).and_then(Json::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// Columns aligned to the left under a heading. Cells may hold what another party wrote.
+/// A table with left-aligned columns under a heading. Cells may be untrusted text.
 pub fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
-    let cleaned = |row: &Vec<String>| row.iter().map(|cell| cleaned(cell)).collect();
-    let rows: Vec<Vec<String>> = rows.iter().map(cleaned).collect();
+    let rows: Vec<Vec<String>> =
+        rows.iter().map(|row| row.iter().map(|cell| sanitized(cell)).collect()).collect();
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
         let heading = heading.get(column).map_or(0, |cell| cell.chars().count());
@@ -146,14 +144,14 @@ mod tests {
     }
 
     #[test]
-    fn tables_line_up_and_have_no_trailing_blanks() {
+    fn table_columns_are_aligned_and_have_no_trailing_blanks() {
         let rows =
             [vec!["s1".to_owned(), "open".to_owned()], vec!["秒杀".to_owned(), String::new()]];
         assert_eq!(table(&["ID", "PHASE"], &rows), "ID  PHASE\ns1  open\n秒杀\n");
     }
 
     #[test]
-    fn what_others_wrote_neither_moves_the_cursor_nor_turns_the_text() {
+    fn untrusted_text_neither_moves_the_cursor_nor_reverses_the_line() {
         assert_eq!(on_one_line("a\u{1b}[2J\r\nb\u{9b}1m\u{202e}c", 99), "a.[2J..b.1m.c");
         assert_eq!(on_one_line("秒杀!", 2), "秒杀..");
         assert_eq!(on_one_line("秒杀", 2), "秒杀");

@@ -1,18 +1,17 @@
-//! `floodgate sale`: the verbs of the admin API.
+//! `floodgate sale`: the admin API's operations on sales.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value as Json, json};
 
-use super::admin::With;
+use super::admin::AdminArgs;
 use super::exit::{CommandFailure, Exit};
 use super::output::{field, grouped, list, table};
 
-/// Opening loads stock into every gate, so it may take a while.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Long, because opening a sale loads stock into every gate.
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -34,7 +33,7 @@ const CREATE_EXAMPLES: &str = r#"Examples:
              "payment_window_s": 900, "bar_lapsed": true}]}
 "#;
 
-/// Create, open, pause, close and look at sales on the running server
+/// Create, open, pause, close and show sales on the running server
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES)]
 pub struct SaleArgs {
@@ -50,92 +49,96 @@ enum Verb {
         /// JSON file, or - for stdin
         file: PathBuf,
         #[command(flatten)]
-        with: With,
+        admin: AdminArgs,
     },
     /// Let a sale sell inside its window
     #[command(before_help = "Examples:\n  floodgate sale open spring\n")]
-    Open(One),
+    Open(OneSale),
     /// Hold a sale; `open` lets it go on
     #[command(before_help = "Examples:\n  floodgate sale pause spring\n")]
-    Pause(One),
+    Pause(OneSale),
     /// End a sale for good
     #[command(before_help = "Examples:\n  floodgate sale close spring\n")]
-    Close(One),
+    Close(OneSale),
     /// Show one sale
     #[command(before_help = "Examples:\n  floodgate sale show spring\n")]
-    Show(One),
+    Show(OneSale),
     /// Show every sale
     #[command(before_help = "Examples:\n  floodgate sale list\n")]
     List {
         #[command(flatten)]
-        with: With,
+        admin: AdminArgs,
     },
 }
 
 #[derive(Debug, Args)]
-struct One {
+struct OneSale {
     /// The sale's id
     sale_id: String,
     #[command(flatten)]
-    with: With,
+    admin: AdminArgs,
 }
 
-/// Carries out one verb.
+/// Calls the running server.
 pub async fn run(args: &SaleArgs) -> anyhow::Result<Exit> {
     match &args.verb {
-        Verb::Create { file, with } => create(file, with).await,
-        Verb::Open(one) => turn(one, "open", "open", "watch it: floodgate sale show").await,
-        Verb::Pause(one) => turn(one, "pause", "paused", "go on with: floodgate sale open").await,
-        Verb::Close(one) => turn(one, "close", "closed", "check it: floodgate audit --sale").await,
-        Verb::Show(one) => show(one).await,
-        Verb::List { with } => show_all(with).await,
+        Verb::Create { file, admin } => create(file, admin).await,
+        Verb::Open(target) => {
+            set_phase(target, "open", "open", "watch it: floodgate sale show").await
+        }
+        Verb::Pause(target) => {
+            set_phase(target, "pause", "paused", "go on with: floodgate sale open").await
+        }
+        Verb::Close(target) => {
+            set_phase(target, "close", "closed", "check it: floodgate audit --sale").await
+        }
+        Verb::Show(target) => show(target).await,
+        Verb::List { admin } => show_all(admin).await,
     }
 }
 
-async fn create(file: &Path, with: &With) -> anyhow::Result<Exit> {
+async fn create(file: &Path, admin: &AdminArgs) -> anyhow::Result<Exit> {
     let description = read_description(file)?;
-    let client = with.client()?;
-    let sale = client.post(&["sales"], &description, Some(PATIENCE)).await?;
+    let client = admin.client()?;
+    let sale = client.post(&["sales"], &description, Some(CALL_TIMEOUT)).await?;
     let id = field(&description, "sale_id");
-    with.output().data(&sale, || format!("sale {id} is created, and not open yet"))?;
-    with.output().note(&format!("next: floodgate sale open {id}"));
+    admin.output().data(&sale, || format!("sale {id} is created, and not open yet"))?;
+    admin.output().note(&format!("next: floodgate sale open {id}"));
     Ok(Exit::Done)
 }
 
-async fn turn(one: &One, verb: &str, becomes: &str, next: &str) -> anyhow::Result<Exit> {
-    let (id, with) = (&one.sale_id, &one.with);
+async fn set_phase(target: &OneSale, verb: &str, phase: &str, next: &str) -> anyhow::Result<Exit> {
+    let (id, admin) = (&target.sale_id, &target.admin);
     let path = ["sales", id, verb];
-    let sale = with.client()?.post(&path, &json!({}), Some(PATIENCE)).await?;
-    with.output().data(&sale, || format!("sale {id} is {becomes}"))?;
-    with.output().note(&format!("{next} {id}"));
+    let sale = admin.client()?.post(&path, &json!({}), Some(CALL_TIMEOUT)).await?;
+    admin.output().data(&sale, || format!("sale {id} is {phase}"))?;
+    admin.output().note(&format!("{next} {id}"));
     Ok(Exit::Done)
 }
 
-async fn show(one: &One) -> anyhow::Result<Exit> {
-    let client = one.with.client()?;
-    let mut sale = client.get(&["sales", &one.sale_id], Some(PATIENCE)).await?;
-    let funnel = client.get(&["sales", &one.sale_id, "funnel"], Some(PATIENCE)).await?;
+async fn show(target: &OneSale) -> anyhow::Result<Exit> {
+    let client = target.admin.client()?;
+    let mut sale = client.get(&["sales", &target.sale_id], Some(CALL_TIMEOUT)).await?;
+    let funnel = client.get(&["sales", &target.sale_id, "funnel"], Some(CALL_TIMEOUT)).await?;
     if let (Some(sale), Some(stages)) = (sale.as_object_mut(), funnel.get("stages")) {
         sale.insert("funnel".to_owned(), stages.clone());
     }
     let text = || format!("{}\n{}", render_sale(&sale), render_funnel(&sale));
-    one.with.output().data(&sale, text)?;
+    target.admin.output().data(&sale, text)?;
     Ok(Exit::Done)
 }
 
-async fn show_all(with: &With) -> anyhow::Result<Exit> {
-    let answer = with.client()?.get(&["sales"], Some(PATIENCE)).await?;
-    with.output().data(&answer, || render_list(&answer))?;
+async fn show_all(admin: &AdminArgs) -> anyhow::Result<Exit> {
+    let answer = admin.client()?.get(&["sales"], Some(CALL_TIMEOUT)).await?;
+    admin.output().data(&answer, || render_list(&answer))?;
     Ok(Exit::Done)
 }
 
 fn read_description(file: &Path) -> Result<Json, CommandFailure> {
-    let shown = file.display();
     let (text, shown) = if file == Path::new("-") {
-        let mut text = String::new();
-        (std::io::stdin().read_to_string(&mut text).map(|_bytes| text), "stdin".to_owned())
+        (std::io::read_to_string(std::io::stdin()), "stdin".to_owned())
     } else {
-        (std::fs::read_to_string(file), shown.to_string())
+        (std::fs::read_to_string(file), file.display().to_string())
     };
     let text = text.map_err(|error| {
         let remedy = "check the path, or pass - to read stdin";
@@ -147,7 +150,7 @@ fn read_description(file: &Path) -> Result<Json, CommandFailure> {
     })
 }
 
-/// `{"sales": [..]}`, as lists of the API are; a bare list is understood too.
+/// Accepts `{"sales": [..]}`, as the API answers, and a bare array.
 fn render_list(answer: &Json) -> String {
     let sales = answer.get("sales").unwrap_or(answer).as_array().map_or(&[][..], Vec::as_slice);
     if sales.is_empty() {
@@ -194,7 +197,7 @@ fn render_sale(sale: &Json) -> String {
     )
 }
 
-/// Where the requests are. What nobody could count is a question mark.
+/// The requests in each stage; a question mark where the count is unavailable.
 fn render_funnel(sale: &Json) -> String {
     let rows: Vec<Vec<String>> = list(sale, "funnel")
         .iter()
@@ -217,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_funnel_tells_what_nobody_could_count() {
+    fn an_unavailable_count_in_a_funnel_is_a_question_mark() {
         let text = render_funnel(&json!({ "funnel": [
             { "stage": "unsettled", "count": 1200, "unit": "requests", "oldest_age_ms": 31_007 },
             { "stage": "broker", "count": null, "unit": "messages", "oldest_age_ms": null },
@@ -254,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_description_that_cannot_be_read_is_named() {
+    fn an_unreadable_description_is_named_in_the_error() {
         let error = read_description(Path::new("/nowhere/sale.json")).unwrap_err();
         assert!(error.problem.contains("/nowhere/sale.json"), "{error}");
         let file = tempfile::NamedTempFile::new().unwrap();

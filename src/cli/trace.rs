@@ -1,18 +1,18 @@
-//! `floodgate trace`: every stage of one request.
+//! `floodgate trace`: every stage that holds one request.
 
 use std::time::Duration;
 
 use clap::Args;
 use serde_json::Value as Json;
 
-use super::admin::{Error, With};
+use super::admin::{AdminArgs, Error};
 use super::exit::{CommandFailure, Exit};
 use super::output::{field, list, on_one_line, table};
 
-/// Looking into an outbox reads everything that waits there.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Long, because finding a request in an outbox reads the whole queue.
+const TRACE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Characters of a text outside the table.
+/// Limit of one text outside the table, in characters.
 const TEXT_CHARS: usize = 200;
 
 const EXAMPLES: &str = "\
@@ -21,43 +21,44 @@ Examples:
   floodgate trace 7212345678901234567               or its number
 ";
 
-/// Tell every stage of one request, and what to do about it: 0 = known, 1 = nobody knows it,
-/// 2 = not everybody could be asked
+/// Show every stage of one request, and the next step: 0 = found, 1 = not found, 2 = not every
+/// stage could be read
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES)]
 pub struct TraceArgs {
     /// The request's id, or its number
     request_id: String,
     #[command(flatten)]
-    with: With,
+    admin: AdminArgs,
 }
 
-/// Asks the running server.
+/// Calls the running server.
 pub async fn run(args: &TraceArgs) -> anyhow::Result<Exit> {
     let path = ["requests", &args.request_id, "trace"];
-    let trace = args.with.client()?.get(&path, Some(PATIENCE)).await.map_err(explain)?;
-    args.with.output().data(&trace, || render(&trace))?;
-    Ok(if silent(&trace).is_empty() { Exit::Done } else { Exit::Unclear })
+    let trace = args.admin.client()?.get(&path, Some(TRACE_TIMEOUT)).await.map_err(with_remedy)?;
+    args.admin.output().data(&trace, || render(&trace))?;
+    Ok(if unread_stages(&trace).is_empty() { Exit::Done } else { Exit::Unclear })
 }
 
-fn explain(error: Error) -> CommandFailure {
+fn with_remedy(error: Error) -> CommandFailure {
     let remedy = match &error {
         Error::Refused { status: 404, .. } => {
-            "nobody who could be asked knows it. After a loss of Redis what is in a queue cannot \
-             be seen: wait until the order queues are empty (`floodgate sale show`) and ask \
-             again; if nobody knows it then, the buyer may buy again"
+            "no stage that could be read has it. After a loss of Redis, messages in a queue \
+             cannot be traced: wait until the order queues are empty (`floodgate sale show`) and \
+             trace again; if it is still not found, the buyer may buy again"
         }
         Error::Refused { .. } => "give the id that the buyer has, or the number in front of it",
-        Error::Unknown { .. } => "ask again: looking changes nothing",
+        Error::Unknown { .. } => "repeat it: a trace changes nothing",
         _ => return error.into_failure(),
     };
     CommandFailure { remedy: remedy.to_owned(), ..error.into_failure() }
 }
 
-/// The stages that could not be asked.
-fn silent(trace: &Json) -> Vec<String> {
-    let silent = list(trace, "stages").iter().filter(|stage| field(stage, "state") == "unknown");
-    silent.map(|stage| on_one_line(&field(stage, "stage"), TEXT_CHARS)).collect()
+/// The stages that could not be read.
+fn unread_stages(trace: &Json) -> Vec<String> {
+    let unread_stages =
+        list(trace, "stages").iter().filter(|stage| field(stage, "state") == "unknown");
+    unread_stages.map(|stage| on_one_line(&field(stage, "stage"), TEXT_CHARS)).collect()
 }
 
 fn render(trace: &Json) -> String {
@@ -86,14 +87,14 @@ fn render(trace: &Json) -> String {
     format!("{named}\n\n{table}\n{took}{}\n", remedy(trace))
 }
 
-/// What an operator does next, by the last stage that says something final, or where it waits.
+/// The operator's next step, by the request's last final stage, or by the stage it waits in.
 fn remedy(trace: &Json) -> String {
-    let silent = silent(trace);
-    if !silent.is_empty() {
+    let unread_stages = unread_stages(trace);
+    if !unread_stages.is_empty() {
         return format!(
-            "next: `floodgate doctor` says why the {} cannot be asked; nothing is lost by that, \
-             and what waits goes on when it is back",
-            silent.join(" and the ")
+            "next: `floodgate doctor` says why the {} cannot be read; nothing is lost, and waiting \
+             requests go on when it is back",
+            unread_stages.join(" and the ")
         );
     }
     let stages = list(trace, "stages");
@@ -123,7 +124,7 @@ fn remedy(trace: &Json) -> String {
         Some("relay") => "wait: its relay publishes it; if it stays: is the broker up?",
         Some("broker") => "wait: a consumer takes it; if it stays: is a consumer running?",
         Some("gate") => "wait: the ledger has not answered; if it stays: is the ledger up?",
-        _ => "see docs/operations.md, \"One order is stuck\"",
+        _ => "see docs/runbooks/order-stuck.md",
     }
     .to_owned()
 }
@@ -134,13 +135,13 @@ mod tests {
 
     use super::*;
 
-    fn with(stages: Json) -> Json {
+    fn trace(stages: Json) -> Json {
         json!({ "request": "9", "sku_id": "phone", "sale_id": null, "stages": stages })
     }
 
     #[test]
-    fn stages_are_a_table_with_the_next_step_below() {
-        let text = render(&with(json!([
+    fn stages_are_a_table_above_the_next_step() {
+        let text = render(&trace(json!([
             { "stage": "gate", "says": "waits for the ledger", "state": "queued", "quantity": 1,
               "at": "2030-01-01T00:00:00.000Z" },
             { "stage": "relay", "says": "is being published", "state": "queued",
@@ -152,8 +153,8 @@ mod tests {
     }
 
     #[test]
-    fn what_others_wrote_does_not_move_the_cursor() {
-        let mut trace = with(json!([{
+    fn untrusted_text_does_not_move_the_cursor() {
+        let mut trace = trace(json!([{
             "stage": "dead_letter", "state": "dead", "holder": "dead letter 17\u{1b}[1A",
             "reason": "no such SKU\u{1b}[2J\nnext: all is well",
         }]));
@@ -165,16 +166,16 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_nobody_knows_may_still_be_in_a_queue() {
+    fn a_request_that_is_not_found_may_still_be_in_a_queue() {
         let title = "No such request".to_owned();
-        let failure = explain(Error::Refused { status: 404, title, detail: None });
+        let failure = with_remedy(Error::Refused { status: 404, title, detail: None });
         assert_eq!(failure.exit, Exit::Negative);
         assert!(failure.remedy.contains("order queues are empty"), "{failure}");
     }
 
     #[test]
-    fn what_has_ended_tells_how_long_it_took() {
-        let mut trace = with(json!([
+    fn a_finished_request_shows_how_long_it_took() {
+        let mut trace = trace(json!([
             { "stage": "relay", "state": "published", "at": "2030-01-01T00:00:00.020Z" },
             { "stage": "ledger", "state": "pending_payment", "at": "2030-01-01T00:00:00.041Z" },
         ]));
@@ -188,7 +189,7 @@ mod tests {
     #[test]
     fn the_remedy_is_that_of_the_furthest_stage() {
         let gate = json!({ "stage": "gate", "state": "queued" });
-        let of = |stage: Json| remedy(&with(json!([gate, stage])));
+        let of = |stage: Json| remedy(&trace(json!([gate, stage])));
         let ledger = |state: &str| json!({ "stage": "ledger", "state": state });
         assert!(of(ledger("paid")).contains("it is an order"));
         assert!(of(ledger("failed")).contains("refused"));
@@ -197,14 +198,15 @@ mod tests {
         let at_relay = json!({ "stage": "dead_letter", "state": "dead" });
         assert!(of(at_relay).contains("becomes a dead letter"));
         let replayed = json!({ "stage": "dead_letter", "state": "replayed" });
-        assert!(of(replayed).contains("docs/operations.md"));
+        assert!(of(replayed).contains("docs/runbooks/order-stuck.md"));
         for stage in ["outbox", "relay", "broker"] {
             assert!(of(json!({ "stage": stage, "state": "queued" })).starts_with("wait:"));
         }
-        let silent = json!([gate, { "stage": "ledger", "state": "unknown", "reason": "down" }]);
-        assert!(remedy(&with(silent)).contains("why the ledger cannot be asked"));
+        let unread_stages =
+            json!([gate, { "stage": "ledger", "state": "unknown", "reason": "down" }]);
+        assert!(remedy(&trace(unread_stages)).contains("why the ledger cannot be read"));
         let both = json!([gate, dead, ledger("paid")]);
-        assert!(remedy(&with(both)).contains("it is an order"));
-        assert!(remedy(&with(json!([gate]))).contains("the ledger has not answered"));
+        assert!(remedy(&trace(both)).contains("it is an order"));
+        assert!(remedy(&trace(json!([gate]))).contains("the ledger has not answered"));
     }
 }

@@ -1,4 +1,4 @@
-//! What is in effect and from where, with every secret hidden: for people and for scripts.
+//! The effective settings and their origins as TOML and JSON, with secrets hidden.
 
 use std::fmt::Write;
 
@@ -7,19 +7,17 @@ use serde_json::{Map, Value as Json};
 use super::layers::{self, ValueOrigin};
 use super::load::MergedSettings;
 
-/// Stands where a secret is set.
+/// Replaces the value of a secret that is set.
 pub const HIDDEN: &str = "(hidden)";
 
-/// One key.
+/// One key with its effective value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SettingEntry {
-    /// Section; empty for keys at the top.
+    /// Empty for top-level keys.
     pub section: &'static str,
-    /// Name inside the section.
     pub name: &'static str,
-    /// Its value, [`HIDDEN`] where it is a secret.
+    /// [`HIDDEN`] for a secret.
     pub value: Json,
-    /// Where the value comes from.
     pub origin: ValueOrigin,
 }
 
@@ -43,14 +41,13 @@ impl Effective {
         Self { entries: entries.collect() }
     }
 
-    /// Every key.
     #[must_use]
     pub fn entries(&self) -> &[SettingEntry] {
         &self.entries
     }
 
-    /// As TOML that can be loaded again, except for hidden secrets. Keys that are not at their
-    /// default carry a comment with their origin.
+    /// TOML that loads again to the same values, except for hidden secrets. A comment names the
+    /// origin of each key that is not at its default.
     #[must_use]
     pub fn to_toml(&self) -> String {
         let mut text = String::new();
@@ -69,7 +66,7 @@ impl Effective {
         text
     }
 
-    /// As JSON: `{"settings": {section: {key: value}}, "origins": {"section.key": "file x"}}`;
+    /// `{"settings": {section: {key: value}}, "origins": {"section.key": "file x"}}`;
     /// `origins` names only keys that are not at their default.
     #[must_use]
     pub fn to_json(&self) -> Json {
@@ -94,7 +91,7 @@ impl Effective {
     }
 }
 
-/// Keys whose value must never be shown.
+/// Whether the key's value must never be shown.
 pub(super) fn is_secret(key: &str) -> bool {
     key == "admin.token"
 }
@@ -112,7 +109,7 @@ fn hide(key: &str, value: &Json) -> Json {
 #[must_use]
 pub fn redact_url(url: &str) -> String {
     let split = url.split_once("://").filter(|(scheme, _)| *scheme != "sqlite");
-    // The last `@`: a password that was not escaped may hold one itself.
+    // The last `@`: an unescaped password may contain another one.
     match split.and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?))) {
         Some((scheme, (login, host))) => match login.split_once(':') {
             Some((user, _)) => format!("{scheme}://{user}:***@{host}"),
@@ -122,8 +119,8 @@ pub fn redact_url(url: &str) -> String {
     }
 }
 
-/// JSON's notation is TOML's for numbers, booleans, basic strings and arrays of them, except that
-/// TOML wants DEL escaped.
+/// JSON and TOML have the same notation for numbers, booleans, basic strings and arrays of them,
+/// except that TOML requires DEL to be escaped.
 fn toml(value: &Json) -> String {
     value.to_string().replace('\u{7f}', "\\u007f")
 }
@@ -139,7 +136,7 @@ mod tests {
     use crate::config::{ConfigSources, LoadedSettings};
 
     #[test]
-    fn passwords_leave_urls_and_paths_stay() {
+    fn passwords_are_redacted_and_paths_are_kept() {
         assert_eq!(redact_url("mysql://fg:p@ss@db:3306/x"), "mysql://fg:***@db:3306/x");
         assert_eq!(redact_url("redis://:pw@cache"), "redis://:***@cache");
         assert_eq!(redact_url("sqlite://./a@b:c.db"), "sqlite://./a@b:c.db");
@@ -147,23 +144,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_loads_again_to_the_same_values() {
+    fn printed_toml_loads_again_to_the_same_values() {
         let odd = "ledger.url=sqlite://./a \"quoted\" \\ \u{7f}.db";
         let first = LoadedSettings::read(&set(&[odd, "http.workers=3", "faults.panic_in=a,b"]));
         let text = first.unwrap().effective.to_toml();
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), &text).unwrap();
-        let again =
+        let reloaded =
             ConfigSources { file: Some(file.path().to_owned()), ..ConfigSources::default() };
-        let again = LoadedSettings::read(&again).unwrap();
-        assert_eq!(again.settings.ledger.url, "sqlite://./a \"quoted\" \\ \u{7f}.db");
-        assert_eq!(again.settings.http.workers, 3);
-        assert_eq!(again.settings.faults.panic_in, ["a", "b"]);
+        let reloaded = LoadedSettings::read(&reloaded).unwrap();
+        assert_eq!(reloaded.settings.ledger.url, "sqlite://./a \"quoted\" \\ \u{7f}.db");
+        assert_eq!(reloaded.settings.http.workers, 3);
+        assert_eq!(reloaded.settings.faults.panic_in, ["a", "b"]);
         assert!(text.contains("workers = 3  # flag\n"), "{text}");
     }
 
     #[test]
-    fn secrets_are_in_no_form_of_output() {
+    fn no_output_contains_a_secret() {
         let secrets = ["admin.token=s3cret", "ledger.url=mysql://u:s3cret@db/x"];
         let loaded = LoadedSettings::read(&set(&secrets)).unwrap();
         let shown = [
@@ -179,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn json_names_the_origin_of_what_was_changed_only() {
+    fn json_names_the_origin_of_changed_keys_only() {
         let shown = LoadedSettings::read(&set(&["http.workers=3"])).unwrap().effective.to_json();
         assert_eq!(shown["settings"]["http"]["workers"], 3);
         assert_eq!(shown["settings"]["tier"], "memory");

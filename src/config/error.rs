@@ -1,21 +1,19 @@
-//! What can be wrong with a configuration, said so that it can be mended without the manual.
+//! Configuration errors; each names a remedy.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// One thing that is wrong, and what to do about it.
+/// One broken rule or unusable value, with its remedy.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct ConfigFault {
-    /// The key it is about, such as `http.bind`.
+    /// Such as `http.bind`.
     pub key: String,
-    /// What is wrong. Never contains a secret.
+    /// Never contains a secret.
     pub problem: String,
-    /// What to do next.
     pub remedy: String,
 }
 
 impl ConfigFault {
-    /// A fault of `key`.
     pub fn new(
         key: impl Into<String>,
         problem: impl Into<String>,
@@ -31,44 +29,31 @@ impl fmt::Display for ConfigFault {
     }
 }
 
-/// Why there are no settings.
+/// Why the configuration could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file given with `--config` cannot be read.
     #[error(
         "cannot read the configuration file {}: {source}\n    -> check the path given with \
          --config and that this user may read it", path.display()
     )]
-    FileUnreadable {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
-    /// The file given with `--config` is not TOML.
+    FileUnreadable { path: PathBuf, source: std::io::Error },
     #[error(
         "the configuration file {} is not valid TOML: {reason}\n    -> `floodgate check-config` \
          without --config prints a complete valid example", path.display()
     )]
-    FileMalformed {
-        /// The file.
-        path: PathBuf,
-        /// Where and why.
-        reason: String,
-    },
-    /// A variable of ours is not text.
+    FileMalformed { path: PathBuf, reason: String },
     #[error("cannot read the environment: {0}\n    -> FLOODGATE__ variables must be UTF-8")]
     Environment(String),
-    /// Keys or values are wrong; every fault of this stage is listed.
+    /// Every fault of one stage: unknown keys and wrong types, or secrets and broken rules.
     #[error("{}", list(.0))]
     Faults(Vec<ConfigFault>),
-    /// The built-in defaults do not fit the settings: a defect of this build.
+    /// The built-in defaults do not fit the settings: a bug of this build.
     #[error("the built-in defaults are broken ({0})\n    -> report this; no setting causes it")]
     Defaults(String),
 }
 
 impl Error {
-    /// The single faults, when the error consists of such.
+    /// The faults of [`Error::Faults`]; empty for other errors.
     #[must_use]
     pub fn faults(&self) -> &[ConfigFault] {
         match self {

@@ -1,5 +1,5 @@
-//! One source each: built-in defaults, file, environment, flags. Every layer is a flat map from
-//! `section.key` to a value, so that origin and spelling of each single key are known.
+//! The configuration's layers: built-in defaults, file, environment, flags. Each layer is a flat
+//! map from `section.key` to a value, which keeps origin and spelling of each key.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -16,37 +16,33 @@ pub const DEFAULT_TOML: &str = include_str!("../../config/default.toml");
 const ENV_PREFIX: &str = "FLOODGATE";
 const ENV_SEPARATOR: &str = "__";
 
-/// Where settings are read from, beyond the built-in defaults.
+/// The sources of settings besides the built-in defaults.
 ///
-/// `ConfigSources::default()` reads nothing else and is what tests want; the command line starts
-/// with [`ConfigSources::process`].
+/// `ConfigSources::default()` has none and is meant for tests; the command line starts with
+/// [`ConfigSources::process`].
 #[derive(Debug, Clone, Default)]
 pub struct ConfigSources {
     /// `--config FILE`.
     pub file: Option<PathBuf>,
-    /// The environment.
     pub env: EnvSource,
-    /// `--set section.key=value`, in order; the last one of a key counts.
+    /// `--set section.key=value`, in order; the last one of a key wins.
     pub set: Vec<String>,
 }
 
 impl ConfigSources {
-    /// File and flags as given, and the environment of this process.
+    /// The given file and flags, and the environment of this process.
     #[must_use]
     pub fn process(file: Option<PathBuf>, set: Vec<String>) -> Self {
         Self { file, env: EnvSource::Process, set }
     }
 }
 
-/// Which environment is read.
+/// The environment to read.
 #[derive(Clone, Default)]
 pub enum EnvSource {
-    /// None.
     #[default]
     Nothing,
-    /// That of this process.
     Process,
-    /// The given variables.
     Given(HashMap<String, String>),
 }
 
@@ -61,16 +57,13 @@ impl fmt::Debug for EnvSource {
     }
 }
 
-/// Where the value of a key comes from.
+/// The layer that set a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ValueOrigin {
-    /// `config/default.toml`.
     Default,
-    /// The configuration file.
     File(PathBuf),
-    /// This variable.
+    /// The variable's name.
     Env(String),
-    /// A flag.
     Flag,
 }
 
@@ -85,19 +78,19 @@ impl fmt::Display for ValueOrigin {
     }
 }
 
-/// The keys one source sets.
+/// The keys and values of one source.
 pub(super) type Layer = BTreeMap<String, Json>;
 
 /// One key as `config/default.toml` documents it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Documented {
+pub(super) struct DocumentedKey {
     pub section: &'static str,
     pub name: &'static str,
-    /// The first comment line above it.
+    /// The last comment line above it.
     pub doc: &'static str,
 }
 
-impl Documented {
+impl DocumentedKey {
     pub fn key(&self) -> String {
         if self.section.is_empty() {
             self.name.to_owned()
@@ -108,7 +101,7 @@ impl Documented {
 }
 
 /// All keys in the order of `config/default.toml`.
-pub(super) fn catalogue() -> Vec<Documented> {
+pub(super) fn catalogue() -> Vec<DocumentedKey> {
     let mut keys = Vec::new();
     let (mut section, mut doc) = ("", "");
     for line in DEFAULT_TOML.lines() {
@@ -117,7 +110,7 @@ pub(super) fn catalogue() -> Vec<Documented> {
         } else if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
             section = name;
         } else if let Some((name, _)) = line.split_once(" = ") {
-            keys.push(Documented { section, name, doc });
+            keys.push(DocumentedKey { section, name, doc });
         }
     }
     keys
@@ -134,7 +127,7 @@ pub(super) fn file(path: &Path) -> Result<Layer, Error> {
         .map_err(|error| Error::FileMalformed { path: path.to_owned(), reason: error.to_string() })
 }
 
-/// Empty variables count as not set: deployment tools cannot leave a variable out.
+/// An empty variable counts as unset: many deployment tools cannot omit a variable.
 pub(super) fn environment(source: &EnvSource) -> Result<Layer, Error> {
     let given = match source {
         EnvSource::Nothing => return Ok(Layer::new()),
@@ -142,7 +135,7 @@ pub(super) fn environment(source: &EnvSource) -> Result<Layer, Error> {
         EnvSource::Given(vars) => Some(vars.clone()),
     };
     // No `try_parsing`: it guesses types from the text, and a token of digits would lose its
-    // leading zeros. `typed_text` looks at the type of the key instead.
+    // leading zeros. `typed_text` uses the type of the key instead.
     let values = Environment::with_prefix(ENV_PREFIX)
         .prefix_separator(ENV_SEPARATOR)
         .separator(ENV_SEPARATOR)
@@ -153,7 +146,7 @@ pub(super) fn environment(source: &EnvSource) -> Result<Layer, Error> {
     Ok(values.into_iter().map(|(key, value)| (key, json(value.kind))).collect())
 }
 
-/// The variable that sets `key`.
+/// The name of the environment variable that sets `key`.
 pub(super) fn variable_of(key: &str) -> String {
     format!("{ENV_PREFIX}{ENV_SEPARATOR}{}", key.replace('.', ENV_SEPARATOR).to_uppercase())
 }
@@ -166,7 +159,7 @@ pub(super) fn flags(set: &[String]) -> Result<Layer, Error> {
             Some((key, value)) => {
                 layer.insert(key.trim().to_owned(), Json::String(value.to_owned()));
             }
-            // The text is not repeated: it may be a secret.
+            // The text may be a secret, so it is not repeated.
             None => faults.push(ConfigFault::new(
                 "--set",
                 "has no `=` between key and value",
@@ -177,21 +170,21 @@ pub(super) fn flags(set: &[String]) -> Result<Layer, Error> {
     if faults.is_empty() { Ok(layer) } else { Err(Error::Faults(faults)) }
 }
 
-/// Text from the environment or a flag, read as the type the default has; text that does not fit
-/// stays text and is refused when the settings are typed.
+/// Parses text from the environment or a flag as the type of the default; other text stays a
+/// string, which deserialization refuses.
 pub(super) fn typed_text(text: &str, default: &Json) -> Json {
-    let read = match default {
+    let parsed = match default {
         Json::Number(_) | Json::Bool(_) => serde_json::from_str(text.trim()).ok(),
         Json::Array(known) => {
             let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
             let are_texts = known.iter().all(Json::is_string);
-            let read = |item: &str| serde_json::from_str(item).ok().filter(|_| !are_texts);
-            let item = |item: &str| read(item).unwrap_or_else(|| Json::String(item.to_owned()));
+            let parse = |item: &str| serde_json::from_str(item).ok().filter(|_| !are_texts);
+            let item = |item: &str| parse(item).unwrap_or_else(|| Json::String(item.to_owned()));
             Some(items.map(item).collect())
         }
         _ => None,
     };
-    read.unwrap_or_else(|| Json::String(text.to_owned()))
+    parsed.unwrap_or_else(|| Json::String(text.to_owned()))
 }
 
 fn parse_toml(text: &str) -> Result<Layer, config::ConfigError> {
@@ -238,7 +231,7 @@ mod tests {
 
     #[test]
     fn the_catalogue_names_exactly_the_keys_of_the_default_file_and_documents_each() {
-        let mut names: Vec<String> = catalogue().iter().map(Documented::key).collect();
+        let mut names: Vec<String> = catalogue().iter().map(DocumentedKey::key).collect();
         names.sort();
         let parsed: Vec<String> = defaults().unwrap().into_keys().collect();
         assert_eq!(names, parsed);
@@ -259,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_of_other_programs_and_empty_ones_are_left_alone() {
+    fn variables_of_other_programs_and_empty_ones_are_ignored() {
         let vars = [
             ("FLOODGATE__HTTP__WORKERS", "3"),
             ("FLOODGATE__ADMIN__TOKEN", ""),

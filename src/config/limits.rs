@@ -1,4 +1,4 @@
-//! Rules about numbers: bounds that may not be zero, and pairs that have an order.
+//! Rules about numbers: values that must be positive, ranges, and pairs with an order.
 
 use std::ops::RangeInclusive;
 
@@ -6,7 +6,7 @@ use super::error::ConfigFault;
 use super::settings::Settings;
 use crate::redis::scripts::codes::ITEMS_MAX_USIZE;
 
-/// Collects broken rules.
+/// Collects the faults of broken rules.
 #[derive(Default)]
 pub(super) struct RuleCheck {
     pub faults: Vec<ConfigFault>,
@@ -23,12 +23,12 @@ impl RuleCheck {
         self.require(value >= 1, key, "is 0", "set 1 or more");
     }
 
-    fn up_to(&mut self, key: &str, value: u64, (high, most): (&str, u64)) {
-        let problem = format!("{value} is larger than {high} = {most}");
-        self.require(value <= most, key, &problem, &format!("lower it, or raise {high}"));
+    fn up_to(&mut self, key: &str, value: u64, (other_key, most): (&str, u64)) {
+        let problem = format!("{value} is larger than {other_key} = {most}");
+        self.require(value <= most, key, &problem, &format!("lower it, or raise {other_key}"));
     }
 
-    /// `more` follows the bounds.
+    /// `more` is appended to the problem after the bounds.
     fn within(
         &mut self,
         key: &str,
@@ -58,20 +58,19 @@ fn wide(value: impl TryInto<u64>) -> u64 {
     value.try_into().unwrap_or(u64::MAX)
 }
 
-/// A key and its value.
-macro_rules! of {
+/// A key's name and its value.
+macro_rules! key {
     ($settings:ident.$section:ident.$key:ident) => {
         (concat!(stringify!($section), ".", stringify!($key)), wide($settings.$section.$key))
     };
 }
 
-/// Makes `check` out of a table: each key with its rules.
+/// Generates `check` from a table of keys and their rules.
 macro_rules! rules {
     ($settings:ident; $($section:ident.$key:ident: $($rule:ident($($arg:expr),*)),+;)+) => {
-        /// All rules about numbers.
         pub(super) fn check($settings: &Settings, check: &mut RuleCheck) {
             $($({
-                let (key, value) = of!($settings.$section.$key);
+                let (key, value) = key!($settings.$section.$key);
                 check.$rule(key, value, $($arg),*);
             })+)+
         }
@@ -97,7 +96,7 @@ rules! { settings;
     ledger.connect_timeout_ms: positive();
     ledger.job_queue_max: positive();
     ledger.job_deadline_ms: positive();
-    ledger.busy_timeout_ms: up_to(of!(settings.ledger.job_deadline_ms));
+    ledger.busy_timeout_ms: up_to(key!(settings.ledger.job_deadline_ms));
     ledger.cache_kib: within(64..=4_194_304, " (4 GiB)",
         "the default, 16384 (16 MiB), suits most");
 
@@ -111,30 +110,30 @@ rules! { settings;
         "is more than a third of maintenance.lease_ttl_ms: one late renewal would lose the lease",
         "lower it, or raise maintenance.lease_ttl_ms");
 
-    gate.batch_max: positive(), up_to(of!(settings.gate.permits)), at_most(wide(ITEMS_MAX_USIZE),
+    gate.batch_max: positive(), up_to(key!(settings.gate.permits)), at_most(wide(ITEMS_MAX_USIZE),
         "is more than the 2000 that one call of a script takes", "set 2000 or less");
-    gate.resubmit_backoff_min_ms: positive(), up_to(of!(settings.gate.resubmit_backoff_max_ms));
+    gate.resubmit_backoff_min_ms: positive(), up_to(key!(settings.gate.resubmit_backoff_max_ms));
     gate.reserve_attempts_max: positive();
     gate.resubmit_every_ms: positive();
-    consumer.batch_max: positive(), up_to(of!(settings.consumer.permits));
+    consumer.batch_max: positive(), up_to(key!(settings.consumer.permits));
     consumer.attempts_max: positive();
-    consumer.retry_backoff_min_ms: positive(), up_to(of!(settings.consumer.retry_backoff_max_ms));
+    consumer.retry_backoff_min_ms: positive(), up_to(key!(settings.consumer.retry_backoff_max_ms));
 
     outbox.entries_max: positive();
-    // More than any gate decides in one step would mean nothing.
+    // The upper bound is the largest batch of a gate.
     outbox.envelope_max: within(1..=512, "", "the default, 64, suits most");
     relay.workers: within(1..=64, "", "the default, 4, suits most");
     relay.claim_max: within(1..=1000, "", "the default, 64, suits most");
     relay.confirm_window: positive();
     relay.confirm_timeout_ms: positive();
     relay.attempts_max: within(1..=255, "", "the default, 10, suits most");
-    relay.poll_min_ms: positive(), up_to(of!(settings.relay.poll_max_ms));
+    relay.poll_min_ms: positive(), up_to(key!(settings.relay.poll_max_ms));
     relay.heartbeat_ttl_ms: at_least(1000,
         "is below 1000, and the entries of a slow process would be published twice",
         "set 1000 or more");
     maintenance.rescue_every_ms: positive();
     reconciler.after_ms: within(1000..=60_000,
-        ": purchases under way would be looked up, or lost ones late",
+        ": requests in flight would be looked up, or lost ones late",
         "the default, 5000, suits most");
     maintenance.dead_letters_max: within(1..=1000, "",
         "the default, 64, suits most; each may have a mebibyte");
@@ -142,21 +141,21 @@ rules! { settings;
     amqp.queues: within(1..=64, "",
         "one queue suits most; more help when one SKU is not the bottleneck");
     amqp.connect_timeout_ms: positive();
-    amqp.reconnect_min_ms: positive(), up_to(of!(settings.amqp.reconnect_max_ms));
+    amqp.reconnect_min_ms: positive(), up_to(key!(settings.amqp.reconnect_max_ms));
     amqp.deliveries_max: positive();
 
     supervisor.restart_window_ms: positive();
-    supervisor.backoff_min_ms: positive(), up_to(of!(settings.supervisor.backoff_max_ms));
+    supervisor.backoff_min_ms: positive(), up_to(key!(settings.supervisor.backoff_max_ms));
     supervisor.heartbeat_ms: positive(), at_most(settings.supervisor.stalled_after_ms / 2,
-        "is more than half of supervisor.stalled_after_ms: one late look would count as a \
+        "is more than half of supervisor.stalled_after_ms: one late check would count as a \
          stall",
         "lower it, or raise supervisor.stalled_after_ms");
     relay.confirm_timeout_ms: at_most(settings.supervisor.stalled_after_ms / 2,
-        "is more than half of supervisor.stalled_after_ms: a broker that is slow would count \
-         as a stalled relay, which is replaced and sends again",
+        "is more than half of supervisor.stalled_after_ms: with a slow broker the relay would \
+         count as stalled, be replaced and publish again",
         "lower it, or raise supervisor.stalled_after_ms");
     shutdown.deadline_ms: positive();
     shutdown.drain_ms: below(settings.shutdown.deadline_ms,
-        "leaves no time before shutdown.deadline_ms to settle work in hand",
+        "leaves no time before shutdown.deadline_ms to settle work in flight",
         "lower it, or raise shutdown.deadline_ms");
 }

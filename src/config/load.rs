@@ -1,5 +1,5 @@
-//! From layers to settings: unknown keys and wrong types first (all of them), then secrets and the
-//! rules between keys (all of them).
+//! Merges the layers into settings in two stages: unknown keys and wrong types, then secrets and
+//! rules between keys. Each stage reports all of its faults.
 
 use std::collections::BTreeMap;
 
@@ -7,36 +7,34 @@ use serde_json::{Map, Value as Json};
 
 use super::effective::{Effective, is_secret};
 use super::error::{ConfigFault, Error};
-use super::layers::{self, ConfigSources, Documented, Layer, ValueOrigin};
+use super::layers::{self, ConfigSources, Layer, ValueOrigin};
 use super::secrets;
 use super::settings::Settings;
 use super::validate::validate;
 
-/// Settings that were read, and what is known about them.
+/// Settings that were read, with their origins and faults.
 #[derive(Debug, Clone)]
 pub struct LoadedSettings {
-    /// The settings, with secrets read from their files. Do not run with them if there are faults.
+    /// The settings with secrets read from their files. They must not be used if there are faults.
     pub settings: Settings,
-    /// What is in effect and from where.
     pub effective: Effective,
     /// Broken rules and unreadable secret files.
     pub faults: Vec<ConfigFault>,
 }
 
 impl LoadedSettings {
-    /// Reads all sources. Broken rules are left in [`LoadedSettings::faults`], so that the
-    /// configuration
-    /// can be shown all the same.
+    /// Reads all sources. Broken rules do not fail; they are in [`LoadedSettings::faults`], so that
+    /// a faulty configuration can still be shown.
     ///
     /// # Errors
-    /// The file cannot be read, a key is unknown or a value has the wrong type: then there are no
-    /// settings to show.
+    /// A source cannot be read, a key is unknown, or a value has the wrong type.
     pub fn read(sources: &ConfigSources) -> Result<Self, Error> {
         let defaults = layers::defaults()?;
         let merged = merge(&defaults, sources)?;
         let values: Layer =
             merged.iter().map(|(key, (value, _))| (key.clone(), value.clone())).collect();
-        let mut settings = typed(&values).map_err(|error| Error::Defaults(error.to_string()))?;
+        let mut settings =
+            deserialize(&values).map_err(|error| Error::Defaults(error.to_string()))?;
         let mut faults = secrets::read_secrets(&mut settings);
         faults.extend(validate(&settings));
         Ok(Self { settings, effective: Effective::new(&merged), faults })
@@ -47,7 +45,7 @@ impl Settings {
     /// Reads all sources and checks all rules.
     ///
     /// # Errors
-    /// Every fault that was found, each with its remedy.
+    /// As [`LoadedSettings::read`], and any fault.
     pub fn load(sources: &ConfigSources) -> Result<Self, Error> {
         let loaded = LoadedSettings::read(sources)?;
         if loaded.faults.is_empty() {
@@ -64,9 +62,10 @@ impl Settings {
     #[must_use]
     #[expect(clippy::expect_used, reason = "the defaults are compiled in and loaded by a test")]
     pub fn for_test(ledger_url: &str) -> Self {
-        let defaults = layers::defaults()
-            .and_then(|keys| typed(&keys).map_err(|error| Error::Defaults(error.to_string())));
-        let mut settings = defaults.expect("the built-in defaults fit the settings");
+        let defaults = layers::defaults().and_then(|keys| {
+            deserialize(&keys).map_err(|error| Error::Defaults(error.to_string()))
+        });
+        let mut settings = defaults.expect("the built-in defaults are valid settings");
         ledger_url.clone_into(&mut settings.ledger.url);
         settings.http.bind.set_port(0);
         settings.internal.bind.set_port(0);
@@ -74,7 +73,7 @@ impl Settings {
     }
 }
 
-/// Each key's value in effect and where it comes from.
+/// Each key's effective value and its origin.
 pub(super) type MergedSettings = BTreeMap<String, (Json, ValueOrigin)>;
 
 fn merge(defaults: &Layer, sources: &ConfigSources) -> Result<MergedSettings, Error> {
@@ -98,7 +97,7 @@ fn merge(defaults: &Layer, sources: &ConfigSources) -> Result<MergedSettings, Er
     let mut faults = Vec::new();
     for (key, value, origin) in given {
         let Some(default) = defaults.get(&key) else {
-            faults.push(unknown(&key, &origin));
+            faults.push(unknown_key(&key, &origin));
             continue;
         };
         let value = match (&value, &origin) {
@@ -107,7 +106,7 @@ fn merge(defaults: &Layer, sources: &ConfigSources) -> Result<MergedSettings, Er
             }
             _ => value,
         };
-        if fits(defaults, &key, &value) {
+        if has_valid_type(defaults, &key, &value) {
             merged.insert(key, (value, origin));
         } else {
             faults.push(wrong_type(&key, &value, default, &origin));
@@ -116,15 +115,15 @@ fn merge(defaults: &Layer, sources: &ConfigSources) -> Result<MergedSettings, Er
     if faults.is_empty() { Ok(merged) } else { Err(Error::Faults(faults)) }
 }
 
-/// Whether the settings can be typed when nothing but this key differs from the defaults; that
-/// finds every wrong key in one run, where typing the whole stops at the first.
-fn fits(defaults: &Layer, key: &str, value: &Json) -> bool {
+/// Whether the settings deserialize when only this key differs from the defaults. Checking key by
+/// key finds every wrong type in one run; deserializing all keys together stops at the first.
+fn has_valid_type(defaults: &Layer, key: &str, value: &Json) -> bool {
     let mut values = defaults.clone();
     values.insert(key.to_owned(), value.clone());
-    typed(&values).is_ok()
+    deserialize(&values).is_ok()
 }
 
-fn typed(values: &Layer) -> Result<Settings, serde_json::Error> {
+fn deserialize(values: &Layer) -> Result<Settings, serde_json::Error> {
     let mut root = Map::new();
     for (key, value) in values {
         match key.split_once('.') {
@@ -142,16 +141,16 @@ fn typed(values: &Layer) -> Result<Settings, serde_json::Error> {
     serde_json::from_value(Json::Object(root))
 }
 
-fn unknown(key: &str, origin: &ValueOrigin) -> ConfigFault {
-    let nearest = nearest(key).map_or(String::new(), |near| format!("did you mean `{near}`? "));
+fn unknown_key(key: &str, origin: &ValueOrigin) -> ConfigFault {
+    let hint = nearest(key).map_or(String::new(), |near| format!("did you mean `{near}`? "));
     ConfigFault::new(
         key,
         format!("is not a key ({origin})"),
-        format!("{nearest}`floodgate check-config` without --config lists every key"),
+        format!("{hint}`floodgate check-config` without --config lists every key"),
     )
 }
 
-/// The known key that looks most like this one; a right name in the wrong section is one step.
+/// The known key with the least edit distance; a known name in a wrong section has distance one.
 fn nearest(key: &str) -> Option<String> {
     let name = key.rsplit('.').next().unwrap_or(key);
     layers::catalogue()
@@ -173,15 +172,15 @@ fn wrong_type(key: &str, value: &Json, default: &Json, origin: &ValueOrigin) -> 
         _ if key.split('.').next_back() == Some("bind") => {
             "address:port, such as 127.0.0.1:8080 or [::1]:8080"
         }
-        _ if value.is_string() => "one of the known words",
+        _ if value.is_string() => "one of the known values",
         _ => "a string in quotes",
     };
     let shown = if is_secret(key) { "the value".to_owned() } else { format!("`{value}`") };
-    let doc = layers::catalogue().into_iter().find(|known| known.key() == key);
+    let known = layers::catalogue().into_iter().find(|known| known.key() == key);
     ConfigFault::new(
         key,
         format!("{shown} is not {wanted} ({origin})"),
-        format!("{} Default: {default}", doc.as_ref().map_or("", |known: &Documented| known.doc)),
+        format!("{} Default: {default}", known.map_or("", |known| known.doc)),
     )
 }
 
@@ -229,13 +228,16 @@ pub(super) mod tests {
     #[test]
     fn every_field_is_in_the_default_file_and_every_key_there_is_a_field() {
         let defaults = layers::defaults().unwrap();
-        // `deny_unknown_fields` proves one direction ...
-        typed(&defaults).unwrap();
-        // ... and the other: without its key no field finds a value elsewhere.
+        // `deny_unknown_fields`: every key is a field.
+        deserialize(&defaults).unwrap();
+        // Every field needs its key: no field has a default of its own.
         for key in defaults.keys() {
             let mut without = defaults.clone();
             without.remove(key);
-            assert!(typed(&without).is_err(), "{key} has a second default outside default.toml");
+            assert!(
+                deserialize(&without).is_err(),
+                "{key} has a second default outside default.toml"
+            );
         }
     }
 
@@ -251,7 +253,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_last_of_several_flags_counts() {
+    fn the_last_flag_of_a_key_wins() {
         let sources = set(&["http.workers=3", "http.workers=4"]);
         assert_eq!(Settings::load(&sources).unwrap().http.workers, 4);
     }
@@ -294,7 +296,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_number_too_large_for_its_field_is_refused_not_cut() {
+    fn a_number_too_large_for_its_field_is_refused_not_truncated() {
         let faults = faults_of(&set(&["ledger.cache_kib=4294967297"]));
         assert_eq!(faults[0].key, "ledger.cache_kib");
     }

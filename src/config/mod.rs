@@ -1,17 +1,17 @@
-//! Configuration: what can be set, where it comes from, and whether it makes sense.
+//! Configuration: the keys, their sources and their rules.
 //!
 //! Order: `config/default.toml` (compiled in, the only place with defaults) < a TOML file <
-//! `FLOODGATE__SECTION__KEY` in the environment < flags. An unknown key is an error wherever it
-//! comes from. Nothing outside this module reads the environment.
+//! `FLOODGATE__SECTION__KEY` in the environment < flags. An unknown key is an error in every
+//! source. Nothing outside this module reads the environment.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `settings` | the typed settings, field for field the keys |
-//! | `load` | layers, merged and typed |
-//! | `secrets` | secrets that stand in files of their own |
-//! | `layers` | one source each: defaults, file, environment, flags |
+//! | `settings` | the typed settings; each field is named as its key |
+//! | `load` | merging and deserializing the layers |
+//! | `secrets` | secrets in files of their own |
+//! | `layers` | the sources: defaults, file, environment, flags |
 //! | `validate`, `limits`, `store_rules` | rules between keys; all faults at once |
-//! | `effective` | what is in effect and from where, secrets hidden |
+//! | `effective` | effective values and origins, secrets hidden |
 //! | `error` | faults and errors |
 
 mod effective;

@@ -1,4 +1,4 @@
-//! Secrets that stand in files of their own.
+//! Secrets in files of their own.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use secrecy::SecretString;
 use super::error::ConfigFault;
 use super::settings::Settings;
 
-/// Fills in what the `*_file` keys name; one fault per file that cannot be used.
+/// Reads the files named by the `*_file` keys into the settings; one fault per unusable file.
 pub(super) fn read_secrets(settings: &mut Settings) -> Vec<ConfigFault> {
     let mut faults = Vec::new();
     let mut read = |key: &str, path: &Path| {

@@ -1,8 +1,6 @@
-//! The typed settings. Fields are named exactly as the keys; what each means, its unit and its
-//! default stand in `config/default.toml`. No field has a default here: a key missing there does
-//! not load. An address may hold a password: show it through [`redact_url`] only.
-
-#![expect(missing_docs, reason = "config/default.toml says of every key what it means")]
+//! The typed settings. Each field is named as its key; `config/default.toml` documents meaning,
+//! unit and default. No field has a default here: a key missing there fails to load. A URL may
+//! contain a password: show it through [`redact_url`] only.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -39,22 +37,22 @@ pub struct Settings {
     pub faults: FaultSettings,
 }
 
-/// Makes a setting with a word for each choice: in files, messages and metric labels.
-macro_rules! words {
+/// Defines a setting whose values have a name in files, messages and metric labels.
+macro_rules! named_values {
     ($(#[$doc:meta])* enum $kind:ident {
-        $($(#[$of:meta])* $variant:ident => $word:literal,)+
+        $($(#[$variant_attr:meta])* $variant:ident => $name:literal,)+
     }) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
         pub enum $kind {
-            $($(#[$of])* #[serde(rename = $word)] $variant,)+
+            $($(#[$variant_attr])* #[serde(rename = $name)] $variant,)+
         }
 
         impl $kind {
-            /// The word used in configuration, messages and metric labels.
+            /// The name in configuration, messages and metric labels.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $word),+ }
+                match self { $(Self::$variant => $name),+ }
             }
         }
 
@@ -66,8 +64,8 @@ macro_rules! words {
     };
 }
 
-words! {
-/// Which components a purchase passes.
+named_values! {
+/// The components that a purchase passes.
 enum Tier {
     /// Stock counted in memory, orders straight to the ledger.
     Memory => "memory",
@@ -79,10 +77,9 @@ enum Tier {
     Pipeline => "pipeline",
 } }
 
-words! {
-/// Which part of the pipeline a process runs.
+named_values! {
+/// The part of the pipeline that a process runs.
 enum Role {
-    /// Everything.
     All => "all",
     /// HTTP and gates.
     Api => "api",
@@ -90,59 +87,59 @@ enum Role {
     Relay => "relay",
     /// Broker to ledger.
     Consumer => "consumer",
-    /// Loading of buckets, rescue of abandoned claims, dead letters, reconciling.
+    /// Loading buckets, rescuing abandoned claims, storing dead letters, reconciling.
     #[serde(alias = "keeper")]
     Maintenance => "maintenance",
 } }
 
 impl Role {
-    /// Whether it serves buyers: the public listener and the gates.
+    /// Whether it runs the public listener and the gates.
     #[must_use]
     pub const fn sells(self) -> bool {
         matches!(self, Self::All | Self::Api)
     }
 
-    /// Whether it carries accepted intents to the broker.
+    /// Whether it publishes accepted intents to the broker.
     #[must_use]
     pub const fn relays(self) -> bool {
         matches!(self, Self::All | Self::Relay)
     }
 
-    /// Whether it writes what the broker delivers.
+    /// Whether it writes delivered intents to the ledger.
     #[must_use]
     pub const fn consumes(self) -> bool {
         matches!(self, Self::All | Self::Consumer)
     }
 
-    /// Whether it loads buckets, rescues work of the dead, and keeps dead letters.
+    /// Whether it loads buckets, rescues abandoned claims, stores dead letters and reconciles.
     #[must_use]
     pub const fn maintains(self) -> bool {
         matches!(self, Self::All | Self::Maintenance)
     }
 }
 
-words! {
-/// How a buyer proves who they are.
+named_values! {
+/// How a buyer authenticates.
 enum AuthMode {
-    /// `X-Buyer-Id`, believed as it is: development and tests.
+    /// `X-Buyer-Id`, unverified: for development and tests.
     Header => "header",
     /// HS256 bearer token.
     Jwt => "jwt",
 } }
 
-words! {
+named_values! {
 /// What Redis must have done before a request counts as accepted.
 enum Durability {
-    /// Its master said yes.
+    /// The master answered.
     Plain => "plain",
-    /// It also keeps an append-only file.
+    /// As `Plain`; the master must also have an append-only file.
     Aof => "aof",
-    /// Replicas confirmed.
+    /// `redis.replicas_min` replicas have confirmed.
     Replicated => "replicated",
 } }
 
-words! {
-/// In which structure of Redis accepted intents wait.
+named_values! {
+/// The Redis structure that queues accepted intents.
 enum OutboxKind {
     /// A list, and a private list per relay worker.
     List => "list",
@@ -150,12 +147,11 @@ enum OutboxKind {
     Stream => "stream",
 } }
 
-words! {
-/// Shape of log lines.
+named_values! {
+/// The format of log lines.
 enum LogFormat {
-    /// For people.
     Text => "text",
-    /// For collectors: one JSON object a line.
+    /// One JSON object per line.
     Json => "json",
 } }
 
@@ -191,7 +187,7 @@ pub struct InternalSettings {
     pub bind: SocketAddr,
 }
 
-/// Who may use the internal listener.
+/// Access to the internal listener.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AdminSettings {
@@ -200,14 +196,14 @@ pub struct AdminSettings {
 }
 
 impl AdminSettings {
-    /// The token callers must present; `None` when none is set (then loopback only).
+    /// The token that callers must present; `None` if unset, which requires a loopback listener.
     #[must_use]
     pub fn bearer(&self) -> Option<&SecretString> {
         (!self.token.expose_secret().is_empty()).then_some(&self.token)
     }
 }
 
-/// Who is the buyer.
+/// Authentication of buyers, and request ids.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AuthSettings {
@@ -215,15 +211,15 @@ pub struct AuthSettings {
     pub jwt_secret_file: PathBuf,
     pub signing_key_file: PathBuf,
     pub request_id_ttl_s: u64,
-    /// What `jwt_secret_file` held. Not a key.
+    /// The content of `jwt_secret_file`. Not a key.
     #[serde(skip)]
     pub jwt_secret: Option<SecretString>,
-    /// What `signing_key_file` held. Not a key.
+    /// The content of `signing_key_file`. Not a key.
     #[serde(skip)]
     pub signing_key: Option<SecretString>,
 }
 
-/// Where orders are kept.
+/// The ledger, which stores orders.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LedgerSettings {
@@ -239,13 +235,13 @@ pub struct LedgerSettings {
 }
 
 impl LedgerSettings {
-    /// The database file, when the ledger is SQLite.
+    /// The database file, if the ledger is SQLite.
     #[must_use]
     pub fn sqlite_path(&self) -> Option<&Path> {
         self.url.strip_prefix("sqlite://").filter(|path| !path.is_empty()).map(Path::new)
     }
 
-    /// The file whose lock says "a process owns this ledger": `<db>.lock` next to the database.
+    /// `<db>.lock` next to the database: the process that owns the ledger locks this file.
     #[must_use]
     pub fn lock_path(&self) -> Option<PathBuf> {
         self.sqlite_path().map(|path| {
@@ -256,7 +252,7 @@ impl LedgerSettings {
     }
 }
 
-/// Where units are counted, in tiers `gate` and `pipeline`.
+/// Redis, which counts units in tiers `gate` and `pipeline`.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RedisSettings {
@@ -270,7 +266,7 @@ pub struct RedisSettings {
     pub sold_out_refresh_ms: u64,
 }
 
-/// Preparing sales.
+/// The maintenance role: loading sales, rescuing claims, storing dead letters.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MaintenanceSettings {
@@ -281,14 +277,14 @@ pub struct MaintenanceSettings {
     pub dead_letters_max: u16,
 }
 
-/// Comparing Redis, broker and ledger.
+/// The reconciler, which compares Redis with the ledger.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReconcilerSettings {
     pub after_ms: u64,
 }
 
-/// Accepted intents on their way to the broker.
+/// The outbox, which queues accepted intents for the broker.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OutboxSettings {
@@ -297,7 +293,7 @@ pub struct OutboxSettings {
     pub envelope_max: usize,
 }
 
-/// Outbox to broker.
+/// The relay, which publishes outbox entries to the broker.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RelaySettings {
@@ -324,7 +320,7 @@ pub struct AmqpSettings {
     pub deliveries_max: u32,
 }
 
-/// Shows the address without its password, and nothing else.
+/// `Debug` output with only the redacted URL.
 macro_rules! hide_passwords {
     ($($settings:ident)+) => {$(
         impl fmt::Debug for $settings {
@@ -351,7 +347,7 @@ pub struct GateSettings {
     pub resubmit_after_ms: u64,
 }
 
-/// The one writer of orders.
+/// The ledger writer and the order consumers.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConsumerSettings {
@@ -363,7 +359,7 @@ pub struct ConsumerSettings {
     pub retry_backoff_max_ms: u64,
 }
 
-/// Restarts.
+/// Restarts of components that panic or stall.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SupervisorSettings {
@@ -375,7 +371,7 @@ pub struct SupervisorSettings {
     pub stalled_after_ms: u64,
 }
 
-/// Stopping in order.
+/// Graceful shutdown.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShutdownSettings {
@@ -391,7 +387,7 @@ pub struct LogSettings {
     pub format: LogFormat,
 }
 
-/// Drills: faults made on purpose.
+/// Fault injection.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FaultSettings {

@@ -1,11 +1,10 @@
-//! Rules about addresses: where orders are kept and where units are counted.
+//! Rules about the URLs of ledger, Redis and broker.
 
 use super::effective::redact_url;
 use super::limits::RuleCheck;
 use super::settings::{Settings, Tier};
 use crate::redis::transport::RedisUrl;
 
-/// All rules about addresses.
 pub(super) fn check(settings: &Settings, check: &mut RuleCheck) {
     ledger_url(settings, check);
     redis_url(settings, check);

@@ -1,4 +1,4 @@
-//! Rules between keys. Every broken rule is reported, each with what to do about it.
+//! Rules between keys. Every broken rule is reported with its remedy.
 
 use std::net::SocketAddr;
 
@@ -10,14 +10,14 @@ use super::limits::{self, RuleCheck};
 use super::settings::{AuthMode, Role, Settings, Tier};
 use super::store_rules;
 
-/// Shortest key for HMAC-SHA-256: its output length (RFC 7518, section 3.2).
+/// Shortest key for HMAC-SHA-256: the length of its output (RFC 7518, section 3.2).
 const SECRET_BYTES_MIN: usize = 32;
 /// Shortest admin token that may guard a listener reachable from other machines.
 const TOKEN_CHARS_MIN: usize = 16;
-/// Names built from it must stay readable and fit the broker's 255 bytes.
+/// Keeps names of keys and queues readable and within the broker's limit of 255 bytes.
 const NAMESPACE_CHARS_MAX: usize = 32;
 
-/// Kinds of supervised actor that a drill can strike.
+/// Kinds of supervised actor that fault injection can make panic.
 const ACTOR_KINDS: [&str; 9] = [
     "stock_gate",
     "ledger_writer",
@@ -30,7 +30,7 @@ const ACTOR_KINDS: [&str; 9] = [
     "reconciler",
 ];
 
-/// Every rule these settings break; empty = they may be used.
+/// The faults of these settings; empty if they may be used.
 #[must_use]
 pub fn validate(settings: &Settings) -> Vec<ConfigFault> {
     let mut check = RuleCheck::default();
@@ -54,9 +54,11 @@ fn tier_and_names(settings: &Settings, check: &mut RuleCheck) {
         "use `all`",
     );
     let name = &settings.namespace;
-    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
+    let is_allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
     check.require(
-        !name.is_empty() && name.chars().count() <= NAMESPACE_CHARS_MAX && name.chars().all(plain),
+        !name.is_empty()
+            && name.chars().count() <= NAMESPACE_CHARS_MAX
+            && name.chars().all(is_allowed),
         "namespace",
         &format!("{name:?} cannot prefix the names of keys and queues"),
         "use 1 to 32 of a-z, 0-9, `-` and `_`",
@@ -75,8 +77,8 @@ fn listeners(settings: &Settings, check: &mut RuleCheck) {
         settings.auth.mode != AuthMode::Header || public.ip().is_loopback(),
         "http.bind",
         &format!(
-            "{public} can be reached from other machines, and auth.mode = \"header\" believes \
-             every buyer id"
+            "{public} can be reached from other machines, and auth.mode = \"header\" does not \
+             verify buyer ids"
         ),
         "set auth.mode = \"jwt\" with auth.jwt_secret_file, or bind to 127.0.0.1",
     );
@@ -102,7 +104,7 @@ fn listeners(settings: &Settings, check: &mut RuleCheck) {
 fn auth(settings: &Settings, check: &mut RuleCheck) {
     let auth = &settings.auth;
     let long_enough = |secret: &Option<SecretString>| {
-        // A file that could not be read is reported where it is read.
+        // `secrets` reports a file that cannot be read.
         secret.as_ref().is_none_or(|key| key.expose_secret().len() >= SECRET_BYTES_MIN)
     };
     let remedy = "write 32 bytes or more into it, such as from `openssl rand -hex 32`";
@@ -157,16 +159,16 @@ fn faults(settings: &Settings, check: &mut RuleCheck) {
         check.require(
             false,
             "faults.panic_in",
-            &format!("no actor is a {kind:?}"),
+            &format!("{kind:?} is not a kind of actor"),
             &format!("use some of {}", ACTOR_KINDS.join(", ")),
         );
     }
-    let drill = percent_set || !faults.panic_in.is_empty();
-    let local = |bind: SocketAddr| bind.ip().is_loopback();
+    let injects_faults = percent_set || !faults.panic_in.is_empty();
+    let is_local = |bind: SocketAddr| bind.ip().is_loopback();
     check.require(
-        !drill || (local(settings.http.bind) && local(settings.internal.bind)),
+        !injects_faults || (is_local(settings.http.bind) && is_local(settings.internal.bind)),
         "faults.panic_in",
-        "drills are refused while a listener can be reached from other machines",
+        "fault injection is refused while a listener can be reached from other machines",
         "bind both listeners to 127.0.0.1, or remove the faults section",
     );
 }
@@ -300,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn reachable_listeners_are_fine_with_jwt_and_a_token() {
+    fn reachable_listeners_are_allowed_with_jwt_and_a_token() {
         let keys = broken_by(|s| {
             s.http.bind = addr("0.0.0.0:8080");
             s.internal.bind = addr("0.0.0.0:9090");
@@ -312,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drill_on_loopback_is_allowed() {
+    fn fault_injection_on_loopback_is_allowed() {
         let keys = broken_by(|s| {
             s.faults.panic_in = vec!["stock_gate".into()];
             s.faults.panic_percent = 0.5;

@@ -1,33 +1,37 @@
-//! The conflict ladder: one exact outcome for each intent of a batch, whatever the others are.
+//! Conflict resolution: one exact outcome for each intent of a batch, independent of the others.
 //!
-//! 1. Write the whole batch blindly; nearly always that is all.
-//! 2. On a conflict, examine: leave out repeats and refusals, write the rest. What was refused for
-//!    the sake of another intent of the batch is refused only when that one is written.
-//! 3. A rest that conflicts still (another writer was faster) is examined again in halves, down to
-//!    single intents. A single intent that conflicts again and again without the examination saying
-//!    why is reported as unavailable, never guessed.
+//! 1. Write the whole batch blindly; nearly always this succeeds.
+//! 2. On a conflict, examine the batch: leave out repeats and refusals, and write the remaining
+//!    intents. A refusal that is caused by another intent of the batch becomes final only when that
+//!    intent is written.
+//! 3. If the remaining intents conflict again (another writer was faster), bisect them, down to
+//!    single intents. A single intent that keeps conflicting without a reason in the examination is
+//!    reported as unavailable, never guessed.
 //!
-//! On death: each rung is one transaction; a repeat of the whole ladder finds what was written.
+//! On crash: each segment is one transaction; a repeat of the whole batch finds the written orders.
 
 use super::{BlindInsert, Error, Ledger};
 use crate::domain::{OrderIntent, PlaceOutcome};
 
-/// How often a single intent may conflict without a reason before it is given up: as many
-/// examinations as it takes to see what another writer did meanwhile.
-const PUZZLES_MAX: u32 = 3;
+/// How often a single intent may conflict without a reason before it is reported as unavailable.
+/// Each further examination may show the rows that another writer committed meanwhile.
+const UNEXPLAINED_CONFLICTS_MAX: u32 = 3;
 
-/// A part of the batch, by position, and how often it conflicted without getting smaller.
+/// A part of the batch.
 struct Segment {
+    /// Positions in the batch.
     positions: Vec<usize>,
-    puzzles: u32,
+    /// How often it conflicted since it last became smaller.
+    unexplained_conflicts: u32,
 }
 
-/// Brings every intent without an outcome to one; `outcomes` has one place per intent of `batch`.
+/// Determines the outcome of every intent that has none; `outcomes` has one element per intent of
+/// `batch`.
 ///
 /// # Errors
-/// The ledger's error of the rung that failed. What has an outcome by then is committed; unless the
-/// error's class is `Unknown`, what has none was certainly not written.
-pub async fn climb(
+/// The ledger's error of the segment that failed. Intents with an outcome are committed or refused;
+/// unless the error's class is `Unknown`, those without one were certainly not written.
+pub async fn resolve(
     ledger: &dyn Ledger,
     batch: &[OrderIntent],
     outcomes: &mut [Option<PlaceOutcome>],
@@ -35,92 +39,99 @@ pub async fn climb(
     let open: Vec<usize> = (0..batch.len())
         .filter(|position| outcomes.get(*position).is_some_and(Option::is_none))
         .collect();
-    let mut rungs = Vec::new();
-    let step = SegmentDecision { write: open, ..SegmentDecision::default() };
-    try_step(ledger, batch, step, outcomes, &mut rungs).await?;
-    while let Some(rung) = rungs.pop() {
-        let step = leave_out(ledger, batch, rung, outcomes).await?;
-        try_step(ledger, batch, step, outcomes, &mut rungs).await?;
+    let mut segments = Vec::new();
+    let decision = SegmentDecision { write: open, ..SegmentDecision::default() };
+    try_write(ledger, batch, decision, outcomes, &mut segments).await?;
+    while let Some(segment) = segments.pop() {
+        let decision = examine(ledger, batch, segment, outcomes).await?;
+        try_write(ledger, batch, decision, outcomes, &mut segments).await?;
     }
     Ok(())
 }
 
-/// What an examination makes of a rung.
+/// The result of the examination of a segment.
 #[derive(Default)]
 struct SegmentDecision {
     /// The intents to be written, by position.
     write: Vec<usize>,
-    /// Outcomes that hold once those are written.
+    /// Outcomes that become final once those intents are written.
     then: Vec<(usize, PlaceOutcome)>,
-    puzzles: u32,
+    unexplained_conflicts: u32,
 }
 
-/// Writes a step in one transaction; on a conflict all of it is a rung again.
-async fn try_step(
+/// Writes a decision in one transaction; on a conflict all its intents form a segment again.
+async fn try_write(
     ledger: &dyn Ledger,
     batch: &[OrderIntent],
-    step: SegmentDecision,
+    decision: SegmentDecision,
     outcomes: &mut [Option<PlaceOutcome>],
-    rungs: &mut Vec<Segment>,
+    segments: &mut Vec<Segment>,
 ) -> Result<(), Error> {
-    let intents = pick(batch, &step.write);
+    let intents = pick(batch, &decision.write);
     if intents.is_empty() {
         return Ok(());
     }
     match ledger.place(intents.clone()).await? {
         BlindInsert::All => {
-            for (position, intent) in step.write.iter().zip(&intents) {
+            for (position, intent) in decision.write.iter().zip(&intents) {
                 set(outcomes, *position, PlaceOutcome::Placed(intent.order()));
             }
-            for (position, outcome) in step.then {
+            for (position, outcome) in decision.then {
                 set(outcomes, position, outcome);
             }
         }
         BlindInsert::Conflict => {
-            let mut positions = step.write;
-            positions.extend(step.then.iter().map(|(position, _)| *position));
+            let mut positions = decision.write;
+            positions.extend(decision.then.iter().map(|(position, _)| *position));
             positions.sort_unstable();
-            put_back(Segment { positions, puzzles: step.puzzles }, rungs, outcomes);
+            let unexplained_conflicts = decision.unexplained_conflicts;
+            split_or_retry(Segment { positions, unexplained_conflicts }, segments, outcomes);
         }
     }
     Ok(())
 }
 
-/// Examines a rung, decides what the ledger already answers, and returns what is left to write.
-async fn leave_out(
+/// Examines a segment, sets the outcomes that the ledger's rows determine, and returns the rest.
+async fn examine(
     ledger: &dyn Ledger,
     batch: &[OrderIntent],
-    rung: Segment,
+    segment: Segment,
     outcomes: &mut [Option<PlaceOutcome>],
 ) -> Result<SegmentDecision, Error> {
-    let held = ledger.examine(pick(batch, &rung.positions)).await?;
-    let mut with_batch = held.clone();
-    let mut step = SegmentDecision { puzzles: rung.puzzles, ..SegmentDecision::default() };
-    for position in rung.positions {
+    let present = ledger.examine(pick(batch, &segment.positions)).await?;
+    let mut with_batch = present.clone();
+    let unexplained_conflicts = segment.unexplained_conflicts;
+    let mut decision = SegmentDecision { unexplained_conflicts, ..SegmentDecision::default() };
+    for position in segment.positions {
         let Some(intent) = batch.get(position) else { continue };
         match with_batch.admit(intent) {
-            None => step.write.push(position),
-            // Another writer may take the place of the intent that stands in the way, and then this
-            // one has another outcome.
-            Some(outcome) if held.judge(intent) != Some(outcome) => {
-                step.then.push((position, outcome));
+            None => decision.write.push(position),
+            // An earlier intent of the batch causes this outcome. If another writer prevents that
+            // intent, this one has another outcome.
+            Some(outcome) if present.outcome_of(intent) != Some(outcome) => {
+                decision.then.push((position, outcome));
             }
             Some(outcome) => set(outcomes, position, outcome),
         }
     }
-    Ok(step)
+    Ok(decision)
 }
 
-/// A rung that conflicts for the first time is examined whole; after that in halves.
-fn put_back(rung: Segment, rungs: &mut Vec<Segment>, outcomes: &mut [Option<PlaceOutcome>]) {
-    let Segment { mut positions, puzzles } = rung;
-    if puzzles == 0 || (positions.len() == 1 && puzzles < PUZZLES_MAX) {
-        rungs.push(Segment { positions, puzzles: puzzles + 1 });
+/// A segment that conflicts for the first time is examined whole, after that in halves. A single
+/// intent without further attempts is unavailable.
+fn split_or_retry(
+    segment: Segment,
+    segments: &mut Vec<Segment>,
+    outcomes: &mut [Option<PlaceOutcome>],
+) {
+    let Segment { mut positions, unexplained_conflicts: conflicts } = segment;
+    if conflicts == 0 || (positions.len() == 1 && conflicts < UNEXPLAINED_CONFLICTS_MAX) {
+        segments.push(Segment { positions, unexplained_conflicts: conflicts + 1 });
     } else if positions.len() > 1 {
         let second = positions.split_off(positions.len() / 2);
-        // The first half goes on top: intents are tried in the order they came.
-        rungs.push(Segment { positions: second, puzzles });
-        rungs.push(Segment { positions, puzzles });
+        // The first half is pushed last and popped first, so that intents keep their order.
+        segments.push(Segment { positions: second, unexplained_conflicts: conflicts });
+        segments.push(Segment { positions, unexplained_conflicts: conflicts });
     } else if let Some(position) = positions.first() {
         set(outcomes, *position, PlaceOutcome::Unavailable);
     }
@@ -131,8 +142,8 @@ fn pick(batch: &[OrderIntent], positions: &[usize]) -> Vec<OrderIntent> {
 }
 
 fn set(outcomes: &mut [Option<PlaceOutcome>], position: usize, outcome: PlaceOutcome) {
-    if let Some(slot) = outcomes.get_mut(position) {
-        *slot = Some(outcome);
+    if let Some(element) = outcomes.get_mut(position) {
+        *element = Some(outcome);
     }
 }
 

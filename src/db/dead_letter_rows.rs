@@ -1,4 +1,4 @@
-//! Dead letters as the database has them, and their way to and from the domain; see `rows`.
+//! Database rows of dead letters and their conversion to and from the domain; see `rows`.
 
 use diesel::prelude::*;
 
@@ -27,20 +27,20 @@ pub struct NewDeadLetterRow<'a> {
 }
 
 impl<'a> NewDeadLetterRow<'a> {
-    /// The row of a letter that arrives now; it has no number yet.
-    pub(super) fn of(letter: &'a NewDeadLetter, now_ms: i64) -> Result<Self, Error> {
+    /// The row of a first arrival at `now_ms`, without a number.
+    pub(super) fn of(dead_letter: &'a NewDeadLetter, now_ms: i64) -> Result<Self, Error> {
         Ok(Self {
             letter_no: 0,
-            digest: &letter.digest,
-            origin: letter.origin.name(),
-            reason: &letter.reason,
-            attempts: narrow("attempts", letter.attempts)?,
-            message_id: &letter.message_id,
-            headers: &letter.headers,
-            body: &letter.body,
-            body_bytes: i64::try_from(letter.body_bytes)
-                .or_else(|_| unstorable("body_bytes", letter.body_bytes))?,
-            dead_at_ms: letter.dead_at_ms,
+            digest: &dead_letter.digest,
+            origin: dead_letter.origin.name(),
+            reason: &dead_letter.reason,
+            attempts: narrow("attempts", dead_letter.attempts)?,
+            message_id: &dead_letter.message_id,
+            headers: &dead_letter.headers,
+            body: &dead_letter.body,
+            body_bytes: i64::try_from(dead_letter.body_bytes)
+                .or_else(|_| unstorable("body_bytes", dead_letter.body_bytes))?,
+            dead_at_ms: dead_letter.dead_at_ms,
             arrivals: 1,
             state: DeadLetterState::Open.to_db(),
             changed_at_ms: now_ms,

@@ -1,19 +1,19 @@
-//! The ledger's errors, and the only reader of what database drivers say.
+//! The ledger's errors, and the classification of driver errors.
 
 use diesel::result::{DatabaseErrorKind, Error as Diesel};
 
 use super::sql::WriteMode;
 
-/// What to do about a failed call.
+/// How a caller handles a failed call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorClass {
-    /// Nothing was written; the same call may succeed in a moment.
+    /// Nothing was written; a retry may succeed soon.
     Retry,
-    /// Nothing was written; the ledger is not usable until somebody acts or it comes back.
+    /// Nothing was written; the ledger is unusable until it recovers or an operator repairs it.
     Down,
-    /// Nobody knows whether it was written: ask again by request id, never give back.
+    /// The write may be committed: retry by request id, and do not give units back.
     Unknown,
-    /// Nothing was written, and a repeat will fail the same way.
+    /// Nothing was written, and a retry fails in the same way.
     Bug,
 }
 
@@ -21,96 +21,76 @@ pub enum ErrorClass {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The database answered with an error before COMMIT.
-    #[error("ledger refused {doing}")]
+    #[error("ledger refused {operation}")]
     Refused {
-        /// What was being done.
-        doing: &'static str,
-        /// What the database said.
+        operation: &'static str,
         #[source]
         source: Diesel,
     },
-    /// COMMIT failed or its answer was lost.
-    #[error("ledger did not confirm {doing}")]
+    /// COMMIT failed or its response was lost.
+    #[error("ledger did not confirm {operation}")]
     NotConfirmed {
-        /// What was being done.
-        doing: &'static str,
-        /// What the database said.
+        operation: &'static str,
         #[source]
         source: Diesel,
     },
     /// The ledger cannot be opened.
     #[error("{reason}")]
     CannotOpen {
-        /// What is wrong and what to do next.
+        /// The cause and the remedy.
         reason: String,
     },
     /// Every worker is busy and the queue is full.
     #[error("ledger queue is full")]
     Full,
-    /// The job did not end in time; it may still end.
-    #[error("ledger did not answer {doing} in time")]
-    TimedOut {
-        /// What was being done.
-        doing: &'static str,
-    },
-    /// No worker was free in time; the job was taken back before it began.
-    #[error("ledger had no time to begin {doing}")]
-    NotBegun {
-        /// What was to be done.
-        doing: &'static str,
-    },
-    /// The pool has no connection, or cannot make one.
+    /// The job did not finish in time; it may still finish.
+    #[error("ledger did not answer {operation} in time")]
+    TimedOut { operation: &'static str },
+    /// No worker was free in time; the job was cancelled before it began.
+    #[error("ledger had no time to begin {operation}")]
+    NotBegun { operation: &'static str },
+    /// The pool has no free connection, or cannot open one.
     #[error("ledger has no connection: {reason}")]
-    NoConnection {
-        /// What the pool said.
-        reason: String,
-    },
-    /// The worker died in the middle of the job.
-    #[error("ledger worker died during {doing}")]
-    WorkerDied {
-        /// What was being done.
-        doing: &'static str,
-    },
-    /// A process that may not write beside this one opened the ledger after it; this one must not
-    /// write any more.
+    NoConnection { reason: String },
+    /// The job panicked on its worker thread.
+    #[error("ledger worker crashed during {operation}")]
+    WorkerCrashed { operation: &'static str },
+    /// Another process opened the ledger later in an incompatible write mode and fenced this one,
+    /// which must not write any more.
     #[error("{} opened this ledger after this process: stop one of the two (writer's token \
              {found}, ours {ours})", opener(*found))]
     Fenced {
         /// The token of this process.
         ours: i64,
-        /// The token found.
+        /// The token in the ledger.
         found: i64,
     },
-    /// The workers have ended.
+    /// The ledger was closed.
     #[error("ledger is closed")]
     Closed,
     /// This process opened the ledger for reading only.
-    #[error("ledger is open for reading only: cannot do {doing}")]
-    ReadOnly {
-        /// What was to be done.
-        doing: &'static str,
-    },
-    /// A value that the ledger's columns do not hold.
+    #[error("ledger is open for reading only: cannot do {operation}")]
+    ReadOnly { operation: &'static str },
+    /// The value is out of the range of its column.
     #[error("ledger cannot store {what}")]
     Unstorable {
-        /// Which value.
+        /// The name and the value.
         what: String,
     },
-    /// A row holds something that no version of this program wrote.
+    /// A row contains a value that no version of this program writes.
     #[error("ledger row is not readable: {what}")]
     Unreadable {
-        /// Which row, which column.
+        /// The row, the column and the value.
         what: String,
     },
 }
 
 impl Error {
-    /// What to do about it.
     #[must_use]
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::Refused { source, .. } => class_of(source),
-            Self::NotConfirmed { .. } | Self::TimedOut { .. } | Self::WorkerDied { .. } => {
+            Self::NotConfirmed { .. } | Self::TimedOut { .. } | Self::WorkerCrashed { .. } => {
                 ErrorClass::Unknown
             }
             Self::Full | Self::NotBegun { .. } => ErrorClass::Retry,
@@ -124,32 +104,34 @@ impl Error {
         }
     }
 
-    /// The same error of a query, with what it was for.
-    pub(super) fn during(self, doing: &'static str) -> Self {
+    /// Replaces the placeholder operation of a driver error by `operation`.
+    pub(super) fn during(self, operation: &'static str) -> Self {
         match self {
-            Self::Refused { doing: A_QUERY, source } => Self::Refused { doing, source },
-            Self::NotConfirmed { doing: A_QUERY, source } => Self::NotConfirmed { doing, source },
+            Self::Refused { operation: A_QUERY, source } => Self::Refused { operation, source },
+            Self::NotConfirmed { operation: A_QUERY, source } => {
+                Self::NotConfirmed { operation, source }
+            }
             other => other,
         }
     }
 
-    /// What COMMIT said, when nobody knows what it did.
+    /// A COMMIT with an unknown outcome.
     pub(super) fn not_confirmed(source: Diesel) -> Self {
-        Self::NotConfirmed { doing: A_QUERY, source }
+        Self::NotConfirmed { operation: A_QUERY, source }
     }
 }
 
-/// What is done where a query fails; whoever ran the job knows more, see [`Error::during`].
+/// The operation of a driver error until the caller of the job sets it with [`Error::during`].
 const A_QUERY: &str = "a query";
 
 impl From<Diesel> for Error {
-    /// Reads a driver's error before COMMIT.
+    /// A driver error before COMMIT.
     fn from(source: Diesel) -> Self {
-        Self::Refused { doing: A_QUERY, source }
+        Self::Refused { operation: A_QUERY, source }
     }
 }
 
-/// Who fenced this process, by the token that it left.
+/// The kind of process that fenced this one, by its token.
 fn opener(token: i64) -> &'static str {
     match WriteMode::of_token(token) {
         WriteMode::Exclusive => "a process that writes alone (tier memory or ledger)",
@@ -157,21 +139,21 @@ fn opener(token: i64) -> &'static str {
     }
 }
 
-/// What drivers report as text only, by class; the first match counts. `SQLite` reports every
-/// run-time condition so, and the MySQL client hands its errors on without their numbers, which are
-/// here in brackets. (Sessions are set to English.) Whatever else they say is a bug.
-const SAYINGS: [(ErrorClass, &[&str]); 2] = [
+/// Driver errors that are identified by their text only, by class; the first match counts. `SQLite`
+/// reports every run-time condition as text, and the MySQL client drops the error numbers, which
+/// are given in brackets. (Sessions are set to English.) Any other text is a bug.
+const ERROR_TEXTS: [(ErrorClass, &[&str]); 2] = [
     (
         ErrorClass::Retry,
         &[
             "database is locked",
             "database table is locked",
-            "Deadlock found",                     // (1213) all of it is rolled back
-            "Lock wait timeout exceeded",         // (1205) only the statement is
+            "Deadlock found",             // (1213) rolls the transaction back
+            "Lock wait timeout exceeded", // (1205) rolls the statement back
             "Record has changed since last read", // (1020, MariaDB)
-            "max_statement_time exceeded",        // (1969, MariaDB)
-            "maximum statement execution time",   // (3024, MySQL)
-            "Query execution was interrupted",    // (1317)
+            "max_statement_time exceeded", // (1969, MariaDB)
+            "maximum statement execution time", // (3024, MySQL)
+            "Query execution was interrupted", // (1317)
         ],
     ),
     (
@@ -202,7 +184,7 @@ const SAYINGS: [(ErrorClass, &[&str]); 2] = [
     ),
 ];
 
-/// Sorts what a driver said before COMMIT.
+/// The class of a driver error before COMMIT.
 fn class_of(error: &Diesel) -> ErrorClass {
     match error {
         Diesel::DatabaseError(DatabaseErrorKind::SerializationFailure, _) => ErrorClass::Retry,
@@ -211,34 +193,34 @@ fn class_of(error: &Diesel) -> ErrorClass {
             _,
         )
         | Diesel::BrokenTransactionManager => ErrorClass::Down,
-        Diesel::DatabaseError(DatabaseErrorKind::Unknown, said) => class_of_text(said.message()),
+        Diesel::DatabaseError(DatabaseErrorKind::Unknown, info) => class_of_text(info.message()),
         _ => ErrorClass::Bug,
     }
 }
 
 fn class_of_text(text: &str) -> ErrorClass {
-    let says = |(_, sayings): &&(ErrorClass, &[&str])| sayings.iter().any(|it| text.contains(it));
-    SAYINGS.iter().find(says).map_or(ErrorClass::Bug, |(class, _)| *class)
+    let matching = |(_, texts): &&(ErrorClass, &[&str])| texts.iter().any(|it| text.contains(it));
+    ERROR_TEXTS.iter().find(matching).map_or(ErrorClass::Bug, |(class, _)| *class)
 }
 
-/// Whether MySQL says by refusing COMMIT that it rolled the transaction back: another node of a
-/// cluster was first (1213), or the server became read-only (1290).
-pub(super) fn is_rolled_back_commit(said: &Diesel) -> bool {
-    let Diesel::DatabaseError(_, said) = said else { return false };
-    ["Deadlock found", "--read-only option"].iter().any(|it| said.message().contains(it))
+/// Whether a COMMIT error of MySQL means that the transaction was rolled back: another node of the
+/// cluster committed first (1213), or the server became read-only (1290).
+pub(super) fn is_rolled_back_commit(error: &Diesel) -> bool {
+    let Diesel::DatabaseError(_, info) = error else { return false };
+    ["Deadlock found", "--read-only option"].iter().any(|it| info.message().contains(it))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn said(kind: DatabaseErrorKind, text: &str) -> Diesel {
+    fn database_error(kind: DatabaseErrorKind, text: &str) -> Diesel {
         Diesel::DatabaseError(kind, Box::new(text.to_owned()))
     }
 
-    /// Those that a test server cannot be brought to say are in the words of its documentation.
+    /// Errors that a test server cannot produce are quoted from its documentation.
     #[test]
-    fn what_drivers_say_is_sorted() {
+    fn driver_errors_are_classified_by_kind_and_text() {
         use ErrorClass::{Bug, Down, Retry};
         for (text, class) in [
             ("database is locked", Retry),
@@ -259,15 +241,20 @@ mod tests {
             ("Unknown column 'x' in 'field list'", Bug),
             ("Data too long for column 'title' at row 1", Bug),
         ] {
-            assert_eq!(class_of(&said(DatabaseErrorKind::Unknown, text)), class, "{text}");
+            assert_eq!(
+                class_of(&database_error(DatabaseErrorKind::Unknown, text)),
+                class,
+                "{text}"
+            );
         }
-        assert_eq!(class_of(&said(DatabaseErrorKind::ClosedConnection, "")), Down);
-        assert_eq!(class_of(&said(DatabaseErrorKind::UniqueViolation, "is full")), Bug);
+        assert_eq!(class_of(&database_error(DatabaseErrorKind::ClosedConnection, "")), Down);
+        assert_eq!(class_of(&database_error(DatabaseErrorKind::UniqueViolation, "is full")), Bug);
     }
 
     #[test]
-    fn only_a_commit_that_was_certainly_rolled_back_is_no_doubt() {
-        let rolled_back = |text| is_rolled_back_commit(&said(DatabaseErrorKind::Unknown, text));
+    fn only_a_certainly_rolled_back_commit_has_a_known_outcome() {
+        let rolled_back =
+            |text| is_rolled_back_commit(&database_error(DatabaseErrorKind::Unknown, text));
         assert!(rolled_back("Deadlock found when trying to get lock; try restarting transaction"));
         assert!(rolled_back("The MariaDB server is running with the --read-only option so it ..."));
         assert!(!rolled_back("Lock wait timeout exceeded; try restarting transaction"));

@@ -1,7 +1,7 @@
-//! The ledger's schema: which version a database has, and how it gets the present one.
+//! The ledger's schema: its version in a database, and the migration to the present version.
 //!
-//! Migrations are compiled in. A server brings an older ledger up to date when it opens it; a newer
-//! one is refused, because this program does not know what its columns promise.
+//! Migrations are compiled in. A server migrates an older ledger when it opens it and rejects a
+//! newer one, because the meaning of its columns is unknown to this program.
 
 use diesel::migration::{Migration, MigrationSource};
 use diesel::sqlite::Sqlite;
@@ -16,35 +16,35 @@ pub const SQLITE: EmbeddedMigrations = embed_migrations!("migrations/sqlite");
 /// The migrations of MySQL and MariaDB.
 pub const MYSQL: EmbeddedMigrations = embed_migrations!("migrations/mysql");
 
-/// The tables that every ledger has had from its first version on.
+/// The tables of every ledger since its first version.
 pub(super) const TABLES: [&str; 7] =
     ["sales", "skus", "orders", "quotas", "failed_requests", "tokens", "secrets"];
 
 /// How a database's schema compares with this program's.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SchemaStatus {
-    /// Versions that the database has, oldest first.
+    /// Versions in the database, oldest first.
     pub applied: Vec<String>,
-    /// Migrations that it still needs, by full name, oldest first.
+    /// Migrations missing in the database, by full name, oldest first.
     pub pending: Vec<String>,
-    /// Versions that this program has never heard of, oldest first.
+    /// Versions in the database that this program does not contain, oldest first.
     pub unknown: Vec<String>,
 }
 
 impl SchemaStatus {
-    /// Refuses a schema that a newer program wrote.
+    /// `CannotOpen` for a schema of a newer program.
     pub fn check_not_newer(&self) -> Result<(), Error> {
         let Some(newest) = self.unknown.last() else { return Ok(()) };
         let reason = format!(
-            "the ledger has schema version {newest}, this program knows versions up to {}: a newer \
-             program has migrated it; start that program, or restore the backup made before the \
-             upgrade",
+            "the ledger has schema version {newest}, this program supports versions up to {}: a \
+             newer program has migrated it; start that program, or restore the backup made before \
+             the upgrade",
             newest_known()?
         );
         Err(Error::CannotOpen { reason })
     }
 
-    /// Refuses a schema that is not exactly this program's, for those who may not migrate.
+    /// `CannotOpen` for a schema that differs from this program's, for callers that do not migrate.
     pub fn check_current(&self) -> Result<(), Error> {
         self.check_not_newer()?;
         if self.pending.is_empty() {
@@ -58,39 +58,39 @@ impl SchemaStatus {
     }
 }
 
-/// Compares without changing anything.
-pub fn standing<D: Database>(conn: &mut D) -> Result<SchemaStatus, Error> {
-    let mut standing = SchemaStatus::default();
+/// Compares the schema of the database with this program's. Read-only.
+pub fn schema_status<D: Database>(conn: &mut D) -> Result<SchemaStatus, Error> {
+    let mut status = SchemaStatus::default();
     if conn.has_table("__diesel_schema_migrations")? {
-        standing.applied = conn.applied_versions()?;
+        status.applied = conn.applied_versions()?;
     }
-    let known = known()?;
-    let is_known = |version: &String| known.iter().any(|(known, _)| known == version);
-    standing.unknown = standing.applied.iter().filter(|v| !is_known(v)).cloned().collect();
-    standing.pending = known
+    let built_in = built_in()?;
+    let is_known = |version: &String| built_in.iter().any(|(known, _)| known == version);
+    status.unknown = status.applied.iter().filter(|v| !is_known(v)).cloned().collect();
+    status.pending = built_in
         .iter()
-        .filter(|(version, _)| !standing.applied.contains(version))
+        .filter(|(version, _)| !status.applied.contains(version))
         .map(|(_, name)| name.clone())
         .collect();
-    Ok(standing)
+    Ok(status)
 }
 
-/// Applies what is missing and returns it by full name; empty when the schema was current.
+/// Applies the missing migrations and returns their full names; empty when the schema was current.
 pub fn run<D: Database>(conn: &mut D) -> Result<Vec<String>, Error> {
-    if up_to_date(&standing(conn)?)? {
+    if is_current(&schema_status(conn)?)? {
         return Ok(Vec::new());
     }
-    conn.alone(|conn| {
-        // Another process may have been here while this one waited.
-        let before = standing(conn)?;
-        if up_to_date(&before)? {
+    conn.with_migration_lock(|conn| {
+        // Another process may have migrated while this one waited for the lock.
+        let before = schema_status(conn)?;
+        if is_current(&before)? {
             return Ok(Vec::new());
         }
-        // Crash here [migrating]: the migrations that are recorded stay; the next start applies the
-        // rest, and where a half of one stayed, too, that one again.
-        conn.run_migrations(D::MIGRATIONS).map_err(|said| Error::CannotOpen {
+        // Crash here [migrating]: recorded migrations stay applied; the next start applies the
+        // remaining ones, and repeats one that was applied in part.
+        conn.run_migrations(D::MIGRATIONS).map_err(|error| Error::CannotOpen {
             reason: format!(
-                "the ledger cannot be migrated ({}): {said}; {}",
+                "the ledger cannot be migrated ({}): {error}; {}",
                 before.pending.join(", "),
                 D::AFTER_FAILED_MIGRATION
             ),
@@ -99,26 +99,26 @@ pub fn run<D: Database>(conn: &mut D) -> Result<Vec<String>, Error> {
     })
 }
 
-fn up_to_date(standing: &SchemaStatus) -> Result<bool, Error> {
-    standing.check_not_newer()?;
-    Ok(standing.pending.is_empty())
+fn is_current(status: &SchemaStatus) -> Result<bool, Error> {
+    status.check_not_newer()?;
+    Ok(status.pending.is_empty())
 }
 
 /// Version and full name of every migration of this program, oldest first; the same for every
 /// database.
-fn known() -> Result<Vec<(String, String)>, Error> {
+fn built_in() -> Result<Vec<(String, String)>, Error> {
     let unreadable = |error| Error::Unreadable { what: format!("built-in migrations: {error}") };
     let migrations: Vec<Box<dyn Migration<Sqlite>>> = SQLITE.migrations().map_err(unreadable)?;
-    let mut known: Vec<_> = migrations
+    let mut names: Vec<_> = migrations
         .iter()
         .map(|migration| (migration.name().version().to_string(), migration.name().to_string()))
         .collect();
-    known.sort_unstable();
-    Ok(known)
+    names.sort_unstable();
+    Ok(names)
 }
 
 fn newest_known() -> Result<String, Error> {
-    Ok(known()?.pop().map(|(version, _)| version).unwrap_or_default())
+    Ok(built_in()?.pop().map(|(version, _)| version).unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -135,7 +135,7 @@ mod tests {
         version: String,
     }
 
-    /// Every table and index, as the database describes them.
+    /// The definition of every table and index in the database.
     fn schema(conn: &mut SqliteConnection) -> Vec<String> {
         diesel::sql_query(
             "SELECT type || ' ' || name || ' ' || COALESCE(sql, '') AS version FROM sqlite_master \
@@ -151,27 +151,27 @@ mod tests {
     #[test]
     fn up_down_up_is_the_same_schema() {
         let mut conn = SqliteConnection::establish(":memory:").unwrap();
-        assert_eq!(standing(&mut conn).unwrap().applied, Vec::<String>::new());
-        assert_eq!(schema(&mut conn), Vec::<String>::new(), "looking changes nothing");
+        assert_eq!(schema_status(&mut conn).unwrap().applied, Vec::<String>::new());
+        assert_eq!(schema(&mut conn), Vec::<String>::new(), "reading the status changes nothing");
 
         let applied = run(&mut conn).unwrap();
-        assert_eq!(applied.len(), known().unwrap().len());
+        assert_eq!(applied.len(), built_in().unwrap().len());
         let verbs = ["_create_", "_add_"];
-        let says_what = |name: &String| verbs.iter().any(|verb| name.contains(verb));
-        assert!(applied.iter().all(says_what), "{applied:?}");
+        let has_verb = |name: &String| verbs.iter().any(|verb| name.contains(verb));
+        assert!(applied.iter().all(has_verb), "{applied:?}");
         let first = schema(&mut conn);
         assert!(first.len() > 10, "{first:?}");
         assert_eq!(run(&mut conn).unwrap(), Vec::<String>::new());
 
         conn.revert_all_migrations(SQLITE).unwrap();
         assert_eq!(schema(&mut conn), Vec::<String>::new());
-        assert_eq!(standing(&mut conn).unwrap().pending, applied);
+        assert_eq!(schema_status(&mut conn).unwrap().pending, applied);
 
         assert_eq!(run(&mut conn).unwrap(), applied);
         assert_eq!(schema(&mut conn), first);
     }
 
-    /// The columns of a table by the database, and the columns in the text of a query.
+    /// The columns of a table in the database, and the columns in the text of a query.
     fn columns(
         conn: &mut SqliteConnection,
         table: &str,
@@ -193,18 +193,18 @@ mod tests {
                 use crate::db::schema::$table;
                 let query = $table::table.select($table::all_columns);
                 let text = diesel::debug_query::<Sqlite, _>(&query).to_string();
-                let (there, here) = columns(&mut conn, stringify!($table), &text);
-                assert_eq!(there, here, "{}", stringify!($table));
-                assert!(!here.is_empty());
+                let (in_database, in_code) = columns(&mut conn, stringify!($table), &text);
+                assert_eq!(in_database, in_code, "{}", stringify!($table));
+                assert!(!in_code.is_empty());
             })+};
         }
         check!(sales skus orders quotas failed_requests tokens secrets dead_letters dead_requests);
     }
 
     #[test]
-    fn every_migration_says_what_it_is_for() {
+    fn every_migration_begins_with_a_comment() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations");
-        for (_, name) in known().unwrap() {
+        for (_, name) in built_in().unwrap() {
             for (database, file) in [
                 ("sqlite", "up.sql"),
                 ("sqlite", "down.sql"),
@@ -219,10 +219,11 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_schema_is_named_with_both_versions() {
-        let standing = SchemaStatus { unknown: vec!["9999".to_owned()], ..SchemaStatus::default() };
-        let told = standing.check_not_newer().unwrap_err().to_string();
-        assert!(told.contains("9999") && told.contains(&newest_known().unwrap()), "{told}");
-        assert!(standing.check_current().is_err());
+    fn the_error_of_a_newer_schema_contains_both_versions() {
+        let status = SchemaStatus { unknown: vec!["9999".to_owned()], ..SchemaStatus::default() };
+        let message = status.check_not_newer().unwrap_err().to_string();
+        assert!(message.contains("9999"), "{message}");
+        assert!(message.contains(&newest_known().unwrap()), "{message}");
+        assert!(status.check_current().is_err());
     }
 }

@@ -1,11 +1,11 @@
 //! Flow step 8/12: ledger writer -> ledger.
 //!
-//! The ledger has the last word: it is the only store whose loss loses a sale, and everything else
-//! can be rebuilt from it. [`Ledger`] says what every backend promises; [`conflict_resolution`] turns
-//! a batch of intents into one exact outcome each, the same way for every backend.
+//! The ledger is the source of truth: only its loss loses a sale, every other store is rebuilt from
+//! it. [`Ledger`] is the contract of every backend; [`conflict_resolution`] determines one exact
+//! outcome per intent of a batch, in the same way for every backend.
 //!
-//! On death: a transaction that did not commit never happened; one that did is found by request id.
-//! May repeat: everything, by request id.
+//! On crash: an uncommitted transaction has no effect; committed rows are found by request id.
+//! May repeat: every write, by request id.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use async_trait::async_trait;
 use crate::domain::invariants::{FailureFacts, SkuFacts};
 use crate::domain::{
     BuyerId, DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
-    DeadLetterTransition, Epoch, Examination, Failure, KeepOutcome, NewDeadLetter, Order,
-    OrderIntent, OrderTimeline, Phase, RequestId, Sale, SaleDraft, SaleId, SkuNo,
+    DeadLetterTransition, Epoch, Examination, Failure, NewDeadLetter, Order, OrderIntent,
+    OrderTimeline, Phase, RequestId, Sale, SaleDraft, SaleId, SkuNo, StoreDeadLetterOutcome,
 };
 
 pub mod conflict_resolution;
@@ -31,108 +31,100 @@ mod workers;
 
 pub use error::{Error, ErrorClass};
 
-/// What a blind write of a batch came to.
+/// The outcome of a blind write of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlindInsert {
-    /// Every intent is an order now, committed and durable.
+    /// Every intent was written as an order, committed and durable.
     All,
-    /// A unique key, a quota or the stock objected: nothing was written. Examine.
+    /// A unique key, a quota or the stock rejected the batch: nothing was written.
     Conflict,
 }
 
-/// A place in a buyer's list of orders: everything before it was shown.
+/// The last order of the previous page of a buyer's orders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OrderCursor {
-    /// `placed_at_ms` of the last order shown.
     pub placed_at_ms: i64,
-    /// Its request.
     pub request: RequestId,
 }
 
-/// How long an operator's look at the ledger may take. The ledger's own limits are made for orders,
-/// which are worth a longer wait.
-const LOOK_PATIENCE: Duration = Duration::from_secs(5);
+/// Limit of an operator's read. The ledger's own limits are longer: they are made for orders.
+const OPERATOR_READ_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What an operator's look comes to, while they wait; the job goes on without them.
+/// Limits an operator's read to 5 s. The job itself continues after the limit.
 ///
 /// # Errors
-/// Those of the call, and [`Error::TimedOut`] when it takes longer than 5 s.
-pub async fn look<T>(
-    doing: &'static str,
+/// Those of the call, and [`Error::TimedOut`] after 5 s.
+pub async fn with_timeout<T>(
+    operation: &'static str,
     call: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
-    let answer = tokio::time::timeout(LOOK_PATIENCE, call).await;
-    answer.unwrap_or(Err(Error::TimedOut { doing }))
+    let result = tokio::time::timeout(OPERATOR_READ_TIMEOUT, call).await;
+    result.unwrap_or(Err(Error::TimedOut { operation }))
 }
 
 /// Receives rows one at a time; returning `false` ends the scan early.
 pub type Visitor<T> = Box<dyn FnMut(T) -> bool + Send>;
 
-/// One row of the evidence of a SKU.
+/// One row that an audit reads of a SKU.
 #[derive(Debug, Clone)]
 pub enum AuditRow {
-    /// The SKU itself; comes first.
+    /// The first row.
     Sku(SkuFacts, FailureFacts),
-    /// One of its orders.
     Order(Order),
 }
 
-/// What an audit reads of a SKU besides the orders themselves.
+/// The inconsistencies within one SKU.
 #[derive(Debug, Clone, Default)]
 pub struct Anomalies {
-    /// Request ids that are both an order and a recorded failure.
+    /// Request ids with both an order and a recorded failure.
     pub orders_and_failures: Vec<i64>,
-    /// Quota rows that differ from the live orders: buyer, units by the row, units by the orders.
+    /// Quota rows that differ from the live orders: buyer, units in the row, units of the orders.
     pub wrong_quotas: Vec<(i64, i64, i64)>,
 }
 
-/// What an audit reads of the whole ledger.
+/// The inconsistencies over all SKUs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct AnomaliesOverAll {
-    /// Request ids with more than one order, of whichever SKUs, with their number.
+pub struct CrossSkuAnomalies {
+    /// Request ids with more than one order, each with the number of its orders.
     pub duplicate_requests: Vec<(i64, i64)>,
-    /// SKUs that no sale has, and that orders or failures name.
+    /// SKUs of orders or failures that do not belong to a sale.
     pub unknown_skus: Vec<UnknownSku>,
 }
 
-/// A SKU that no sale has.
+/// A SKU without a sale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnknownSku {
-    /// Its number.
     pub sku: SkuNo,
-    /// Orders that name it.
     pub num_orders: u64,
-    /// Recorded failures that name it.
     pub num_failures: u64,
 }
 
-/// The ledger: where orders become true.
+/// The durable record of sales, orders, failures and dead letters.
 ///
 /// A method that returns `Ok` is committed and durable. An error's [`ErrorClass`] tells whether
-/// nothing
-/// was written (`Retry`, `Down`, `Bug`) or nobody knows (`Unknown`).
+/// nothing was written (`Retry`, `Down`, `Bug`) or the result is unknown (`Unknown`).
 #[async_trait]
 pub trait Ledger: Send + Sync {
-    /// Writes all intents as orders in one transaction, or none of them. Stock and quota are taken
-    /// by conditional updates, request and slot are held by unique keys. The writer's fencing token
-    /// is checked in the same transaction. What a row says besides the order (trace, times) is
-    /// compared with nothing: a repeat may come by another way.
+    /// Writes all intents as orders in one transaction, or none of them. Conditional updates take
+    /// stock and quota, unique keys guard request and slot, and the same transaction checks the
+    /// writer's fencing token. The other columns of a row (trace, times) are not compared: a repeat
+    /// may arrive by another path.
     async fn place(&self, batch: Vec<OrderIntent>) -> Result<BlindInsert, Error>;
 
-    /// Reads what the ledger holds that bears on the batch.
+    /// Reads the rows that are relevant to the batch.
     async fn examine(&self, batch: Vec<OrderIntent>) -> Result<Examination, Error>;
 
-    /// Records refused intents. A request that is recorded already keeps its first record; one that
-    /// is an order (another buyer came with its id) gets none, so that each request has one end.
+    /// Records refused intents. A request with a record keeps its first one; a request with an
+    /// order (another buyer sent its id) gets none, so that each request has one final state.
     async fn record_failures(&self, failures: Vec<Failure>) -> Result<(), Error>;
 
-    /// Creates a sale in phase draft. `Ok(None)`: a sale of that name exists.
+    /// Creates a sale in phase draft. `Ok(None)`: the sale id exists.
     async fn create_sale(&self, draft: SaleDraft, now_ms: i64) -> Result<Option<Sale>, Error>;
 
-    /// Moves a sale that is at this opening to `next`; opening takes the next epoch, a repeat of
-    /// the present phase changes nothing. Returns the sale as it is afterwards; `Ok(None)`: unknown
-    /// sale, another opening, or a move that [`Phase::may_become`] does not allow.
-    async fn turn_sale(
+    /// Sets the phase of a sale whose epoch is `epoch`. Opening increments the epoch; setting the
+    /// present phase changes nothing. Returns the sale after the change; `Ok(None)`: unknown sale,
+    /// another epoch, or a change that [`Phase::may_become`] does not allow.
+    async fn set_sale_phase(
         &self,
         sale: SaleId,
         epoch: Epoch,
@@ -143,27 +135,27 @@ pub trait Ledger: Send + Sync {
     /// Every sale with its SKUs, oldest first.
     async fn sales(&self) -> Result<Vec<Sale>, Error>;
 
-    /// How many orders and failures each SKU has, and the units it has left.
-    async fn tally(&self, sku: SkuNo) -> Result<LedgerSize, Error>;
+    /// The number of orders and failures of a SKU, and its available units.
+    async fn ledger_size(&self, sku: SkuNo) -> Result<LedgerSize, Error>;
 
-    /// The units a SKU has left.
+    /// The available units of a SKU.
     async fn available(&self, sku: SkuNo) -> Result<u32, Error>;
 
-    /// Visits the orders of a SKU by buyer and slot, as of one instant.
+    /// Visits the orders of a SKU by buyer and slot, in one snapshot.
     async fn scan_orders(&self, sku: SkuNo, visit: Visitor<Order>) -> Result<(), Error>;
 
-    /// Visits the recorded failures of a SKU.
+    /// Visits the recorded failures of a SKU, in one snapshot.
     async fn scan_failures(&self, sku: SkuNo, visit: Visitor<Failure>) -> Result<(), Error>;
 
-    /// One order by its request, with its way; for operators. Rows of older versions do not tell
-    /// their times. SQLite reads every order in slot 0 to find one of them, because its index of
-    /// requests leaves those out; a caller that knows the buyer uses [`Self::examine`].
-    async fn journey(&self, request: RequestId) -> Result<Option<OrderTimeline>, Error>;
+    /// One order by its request, with its timeline; for operators. In SQLite an order in slot 0
+    /// requires a scan of all orders in slot 0, because the index of request ids omits them; a
+    /// caller that has the buyer uses [`Self::examine`].
+    async fn order_timeline(&self, request: RequestId) -> Result<Option<OrderTimeline>, Error>;
 
     /// One recorded failure by its request.
     async fn failure(&self, request: RequestId) -> Result<Option<Failure>, Error>;
 
-    /// A buyer's orders, newest first, at most `limit`, after `cursor`.
+    /// A page of a buyer's orders, newest first: at most `limit`, older than `cursor`.
     async fn orders_of(
         &self,
         buyer: BuyerId,
@@ -171,24 +163,22 @@ pub trait Ledger: Send + Sync {
         limit: u32,
     ) -> Result<Vec<Order>, Error>;
 
-    /// Visits what an audit needs of a SKU, as of one instant: first its facts, then its orders by
-    /// buyer and slot.
+    /// Visits the facts of a SKU, then its orders by buyer and slot, in one snapshot.
     async fn scan_audit(&self, sku: SkuNo, visit: Visitor<AuditRow>) -> Result<(), Error>;
 
-    /// What only a look across all orders of a SKU finds.
+    /// Finds the inconsistencies within one SKU.
     async fn anomalies(&self, sku: SkuNo) -> Result<Anomalies, Error>;
 
-    /// What only a look across all SKUs finds.
-    async fn anomalies_over_all(&self) -> Result<AnomaliesOverAll, Error>;
+    /// Finds the inconsistencies over all SKUs.
+    async fn anomalies_across_skus(&self) -> Result<CrossSkuAnomalies, Error>;
 
-    /// Keeps dead letters, all of them or none, and says of each what became of it. A message that
-    /// is there already is the same letter: its newest reason is noted, and if it had been replayed
-    /// it is open again.
-    async fn keep_dead_letters(
+    /// Stores dead letters, all of them or none; one outcome for each. A message that is stored
+    /// already is the same dead letter: its reason is updated, and a replayed one is reopened.
+    async fn store_dead_letters(
         &self,
         letters: Vec<NewDeadLetter>,
         now_ms: i64,
-    ) -> Result<Vec<KeepOutcome>, Error>;
+    ) -> Result<Vec<StoreDeadLetterOutcome>, Error>;
 
     /// Dead letters, newest first, at most `limit`.
     async fn dead_letters(
@@ -197,50 +187,50 @@ pub trait Ledger: Send + Sync {
         limit: u32,
     ) -> Result<Vec<DeadLetter>, Error>;
 
-    /// One dead letter with everything that is kept of it.
+    /// One dead letter with its body and requests.
     async fn dead_letter(&self, no: DeadLetterNo) -> Result<Option<DeadLetterContent>, Error>;
 
-    /// Changes the state of a dead letter; `false`: it is not as it was seen, and nothing changed.
-    async fn turn_dead_letter(&self, turn: DeadLetterTransition) -> Result<bool, Error>;
+    /// Changes the state of a dead letter; `false`: its state or arrivals changed since the read,
+    /// and nothing was written.
+    async fn transition_dead_letter(&self, transition: DeadLetterTransition)
+    -> Result<bool, Error>;
 
-    /// Dead letters that are the end of their requests, open or parked, with their bodies; by
-    /// number, after `after`, at most `limit`.
-    async fn ending_letters(
+    /// Open and parked dead letters with their bodies, in ascending order of their number, after
+    /// `after`, at most `limit`.
+    async fn final_dead_letters(
         &self,
         after: DeadLetterNo,
         limit: u32,
     ) -> Result<Vec<(DeadLetter, Vec<u8>)>, Error>;
 
-    /// How many dead letters there are.
+    /// The number of dead letters by state.
     async fn count_dead_letters(&self) -> Result<DeadLetterCounts, Error>;
 
-    /// Which of these requests have ended in a dead letter: one that is open or parked.
-    async fn dead_among(&self, requests: Vec<RequestId>) -> Result<Vec<RequestId>, Error>;
+    /// The requests among these that are in an open or parked dead letter.
+    async fn dead_lettered_among(&self, requests: Vec<RequestId>) -> Result<Vec<RequestId>, Error>;
 
-    /// The named secret of this installation, 32 bytes; made from the operating system's randomness
-    /// at the first call and kept.
+    /// The named secret of this installation, 32 bytes; generated from the operating system's
+    /// randomness at the first call.
     async fn secret(&self, name: &'static str) -> Result<Vec<u8>, Error>;
 
-    /// A number that no earlier call on this ledger returned, counted up by one; used for process
-    /// numbers and fencing tokens.
+    /// Increments the named counter and returns its value, which is never returned twice; used for
+    /// process numbers and fencing tokens.
     async fn next_token(&self, name: &'static str) -> Result<i64, Error>;
 
-    /// One read and nothing else: is the ledger there?
+    /// Reads one row, to check that the ledger is reachable.
     async fn ping(&self) -> Result<(), Error>;
 
-    /// Finishes what was begun and ends the workers.
+    /// Completes the submitted jobs and ends the worker threads.
     async fn close(&self);
 }
 
-/// How large a SKU's part of the ledger is.
+/// The number of rows of one SKU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LedgerSize {
-    /// Orders, live or not.
+    /// Orders in every state.
     pub num_orders: u64,
-    /// Recorded failures.
     pub num_failures: u64,
-    /// Units left.
     pub available: u32,
-    /// The latest opening.
+    /// The latest opening; `None`: never opened.
     pub epoch: Option<Epoch>,
 }

@@ -1,6 +1,6 @@
-//! Rows as the database has them, and their way to and from the domain.
+//! Database rows and their conversion to and from the domain.
 //!
-//! Reading never trusts a row: a value that no version of this program wrote is an error that names
+//! Every row is validated: a value that no version of this program writes is an error that names
 //! the row, not a panic and not a guess.
 
 use std::fmt::Display;
@@ -14,32 +14,32 @@ use crate::domain::{
     RequestId, Sale, Sku, SkuDraft, SkuNo, TraceId,
 };
 
-/// What a column holds; `None`: something that no version of this program wrote.
+/// The converted value of a column; `Unreadable` with row, column and value for `None`.
 pub(super) fn readable<T>(
-    read: Option<T>,
+    converted: Option<T>,
     row: impl FnOnce() -> String,
     column: &str,
     value: impl Display,
 ) -> Result<T, Error> {
-    read.ok_or_else(|| Error::Unreadable { what: format!("{}: {column} is {value}", row()) })
+    converted.ok_or_else(|| Error::Unreadable { what: format!("{}: {column} is {value}", row()) })
 }
 
-/// A value that no column holds.
-pub(super) fn unstorable<T>(what: &str, value: impl Display) -> Result<T, Error> {
-    Err(Error::Unstorable { what: format!("{what} {value}") })
+/// The error of a value that is out of the range of its column.
+pub(super) fn unstorable<T>(name: &str, value: impl Display) -> Result<T, Error> {
+    Err(Error::Unstorable { what: format!("{name} {value}") })
 }
 
-/// The value for a 32-bit column.
-pub(super) fn narrow(what: &str, value: u32) -> Result<i32, Error> {
-    i32::try_from(value).or_else(|_| unstorable(what, value))
+/// Converts to a signed 32-bit column.
+pub(super) fn narrow(name: &str, value: u32) -> Result<i32, Error> {
+    i32::try_from(value).or_else(|_| unstorable(name, value))
 }
 
-/// The units of a 32-bit column.
+/// Converts from a signed 32-bit column; `Unreadable` if negative.
 pub(super) fn units(row: impl FnOnce() -> String, column: &str, value: i32) -> Result<u32, Error> {
     readable(u32::try_from(value).ok(), row, column, value)
 }
 
-/// A row of `orders`, without its way.
+/// A row of `orders`, without the columns of its timeline.
 #[derive(Debug, Clone, Copy, Queryable, Selectable)]
 #[diesel(table_name = orders)]
 pub struct OrderRow {
@@ -56,12 +56,11 @@ pub struct OrderRow {
 }
 
 impl OrderRow {
-    /// Its place in a scan: buyer and slot.
-    pub(super) fn place(&self) -> (i64, i64) {
+    /// The sort key of a scan: buyer and slot.
+    pub(super) fn scan_key(&self) -> (i64, i64) {
         (self.buyer_id, self.slot)
     }
 
-    /// Its request.
     pub(super) fn request(&self) -> i64 {
         self.request_id
     }
@@ -89,7 +88,7 @@ impl TryFrom<OrderRow> for Order {
     }
 }
 
-/// A whole row of `orders`: with the order's way.
+/// A row of `orders` with the columns of its timeline.
 #[derive(Debug, Clone, Queryable, Selectable)]
 #[diesel(table_name = orders)]
 pub struct OrderTimelineRow {
@@ -136,7 +135,7 @@ pub struct NewOrder {
 }
 
 impl NewOrder {
-    /// The row of the order that an intent asks for, written now.
+    /// The row of the order that an intent writes at `now_ms`.
     pub(super) fn of(intent: &OrderIntent, now_ms: i64) -> Result<Self, Error> {
         Ok(Self {
             sku_no: intent.sku.0,
@@ -178,8 +177,8 @@ impl TryFrom<&Failure> for FailureRow {
         let (mut first_request_id, mut owned, mut quota) = (None, None, None);
         match failure.reason {
             Refusal::AlreadyPurchased { first } => first_request_id = Some(first.to_db()),
-            Refusal::QuotaExceeded { owned: has, limit } => {
-                owned = Some(narrow("owned", has)?);
+            Refusal::QuotaExceeded { owned: units, limit } => {
+                owned = Some(narrow("owned", units)?);
                 quota = Some(narrow("limit", limit)?);
             }
             Refusal::SoldOut
@@ -203,8 +202,8 @@ impl TryFrom<&Failure> for FailureRow {
 }
 
 impl FailureRow {
-    /// Its place in a scan: the request.
-    pub(super) fn place(&self) -> i64 {
+    /// The sort key of a scan: the request.
+    pub(super) fn scan_key(&self) -> i64 {
         self.request_id
     }
 
@@ -212,7 +211,6 @@ impl FailureRow {
         format!("failed request {}", self.request_id)
     }
 
-    /// Why the request failed.
     fn refusal(&self) -> Result<Refusal, Error> {
         let name = || self.name();
         let missing = format_args!("{} without details", self.reason);
@@ -230,21 +228,21 @@ impl FailureRow {
                     limit: units(name, "quota", limit)?,
                 })
             }
-            code => readable(bare_refusal(code), name, "reason", code),
+            code => readable(refusal_without_details(code), name, "reason", code),
         }
     }
 }
 
-/// The refusal of a code that has no details.
-pub(super) fn bare_refusal(code: &str) -> Option<Refusal> {
-    let bare = [
+/// The refusal of this code; `None` for unknown codes and for those with details.
+pub(super) fn refusal_without_details(code: &str) -> Option<Refusal> {
+    let refusals = [
         Refusal::SoldOut,
         Refusal::RequestIdReused,
         Refusal::NotStarted,
         Refusal::Ended,
         Refusal::Discarded,
     ];
-    bare.into_iter().find(|refusal| refusal.code() == code)
+    refusals.into_iter().find(|refusal| refusal.code() == code)
 }
 
 impl TryFrom<FailureRow> for Failure {
@@ -284,7 +282,6 @@ impl SaleRow {
         format!("sale {}", self.sale_no)
     }
 
-    /// Where the sale stands.
     pub(super) fn phase(&self) -> Result<Phase, Error> {
         readable(Phase::from_db(self.phase), || self.name(), "phase", self.phase)
     }
@@ -366,7 +363,7 @@ pub struct NewSku<'a> {
 }
 
 impl<'a> NewSku<'a> {
-    /// The row of a SKU that has not sold anything.
+    /// The row of a new SKU: all units are available.
     pub(super) fn of(sale_no: i32, sku: &'a SkuDraft) -> Result<Self, Error> {
         let initial = narrow("initial_stock", sku.initial)?;
         Ok(Self {

@@ -1,9 +1,9 @@
-//! Blocking SQL on a fixed set of named threads, fed by one bounded queue.
+//! Blocking SQL on a fixed set of named threads with one bounded queue.
 //!
-//! A job gets a connection, and its caller an exact account of what became of it: an answer, *not
-//! begun* (nothing was written), or *unknown* (it had begun and no answer came in time, or its
-//! worker died under it). A job whose caller has gone is taken back, unless it has begun. A job
-//! that panics costs its connection, not its thread; a thread that dies all the same is replaced.
+//! A job receives a connection. Its caller receives an exact outcome: the result, *not begun*
+//! (nothing was written), or *unknown* (the job had begun and did not finish in time, or it
+//! panicked). Dropping the caller's future cancels the job unless it has begun. A job that panics
+//! closes its connection, not its thread; a thread that panics nevertheless is replaced.
 
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,19 +22,18 @@ use tokio::time::timeout;
 use super::Error;
 use crate::runtime::progress::answered;
 
-/// Makes a connection; called again whenever the last one is given up.
+/// Opens a connection; called again after a connection was closed.
 pub type Connect<C> = Arc<dyn Fn() -> Result<C, Error> + Send + Sync>;
 
-/// Answers its caller itself, and says whether its connection is still good.
+/// Sends the result to its caller and returns whether its connection can be used again.
 type Job<C> = Box<dyn FnOnce(Result<&mut C, Error>) -> bool + Send>;
 
-/// Where the threads get their connections.
+/// The source of the threads' connections.
 pub enum ConnectionSource<M: ManageConnection> {
-    /// The one thread keeps a connection of its own, `first` to begin with.
+    /// A single thread owns its connection.
     Own {
-        /// A connection that is open already.
+        /// The connection to start with; `None`: `connect` opens one.
         first: Option<M::Connection>,
-        /// Replaces it.
         connect: Connect<M::Connection>,
     },
     /// Each job borrows a connection.
@@ -42,8 +41,8 @@ pub enum ConnectionSource<M: ManageConnection> {
 }
 
 impl<M: ManageConnection> ConnectionSource<M> {
-    /// What a thread that replaces a dead one starts with.
-    fn again(&self) -> Self {
+    /// The source of a further or a replacing thread, without an open connection.
+    fn without_connection(&self) -> Self {
         match self {
             Self::Own { connect, .. } => Self::Own { first: None, connect: Arc::clone(connect) },
             Self::Pool(pool) => Self::Pool(pool.clone()),
@@ -60,16 +59,16 @@ impl<M: ManageConnection> ConnectionSource<M> {
                         return;
                     }
                 };
-                // After any error the connection is replaced: that costs a millisecond and leaves
-                // no half-open transaction behind.
-                if caught(|| job(Ok(&mut connection))) {
+                // After any error the connection is replaced: this takes a millisecond and leaves
+                // no open transaction.
+                if run_catching(|| job(Ok(&mut connection))) {
                     *first = Some(connection);
                 }
             }
             Self::Pool(pool) => match pool.get() {
-                // A panic unwinds through the borrowed connection, which the pool then throws away.
+                // A panic unwinds through the borrowed connection, which the pool then closes.
                 Ok(mut connection) => {
-                    caught(move || job(Ok(&mut *connection)));
+                    run_catching(move || job(Ok(&mut *connection)));
                 }
                 Err(error) => {
                     job(Err(Error::NoConnection { reason: error.to_string() }));
@@ -79,10 +78,10 @@ impl<M: ManageConnection> ConnectionSource<M> {
     }
 }
 
-/// Runs a job to its end; a panic counts as a connection that is not good any more.
-fn caught(job: impl FnOnce() -> bool) -> bool {
+/// Runs a job; after a panic its connection cannot be used again.
+fn run_catching(job: impl FnOnce() -> bool) -> bool {
     catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|_payload| {
-        tracing::error!(thread = thread::current().name(), "a ledger job panicked");
+        tracing::error!(thread = thread::current().name(), "ledger job panicked");
         false
     })
 }
@@ -90,14 +89,14 @@ fn caught(job: impl FnOnce() -> bool) -> bool {
 /// A set of threads that run jobs.
 pub struct Workers<C> {
     queue: RwLock<Option<Sender<Job<C>>>>,
-    /// Yields `None` once every thread has ended.
+    /// Receives `None` once every thread has ended.
     ended: Mutex<mpsc::Receiver<Infallible>>,
     deadline: Duration,
 }
 
 impl<C: Send + 'static> Workers<C> {
-    /// Starts one thread per name. At most `queue_max` jobs wait; one that has no answer after
-    /// `deadline` is given up.
+    /// Starts one thread per name. At most `queue_max` jobs wait; the caller of a job waits at most
+    /// `deadline`.
     pub fn start<M: ManageConnection<Connection = C>>(
         names: Vec<String>,
         source: ConnectionSource<M>,
@@ -105,12 +104,12 @@ impl<C: Send + 'static> Workers<C> {
         deadline: Duration,
     ) -> Result<Self, Error> {
         let (queue, jobs) = bounded(queue_max.max(1));
-        let (alive, ended) = mpsc::channel(1);
-        let again = source.again();
+        let (running, ended) = mpsc::channel(1);
+        let further = source.without_connection();
         let mut first = Some(source);
         for name in names {
-            let source = first.take().unwrap_or_else(|| again.again());
-            let worker = Worker { name, source, jobs: jobs.clone(), alive: alive.clone() };
+            let source = first.take().unwrap_or_else(|| further.without_connection());
+            let worker = Worker { name, source, jobs: jobs.clone(), running: running.clone() };
             worker.spawn().map_err(|error| Error::CannotOpen {
                 reason: format!("cannot start a ledger thread: {error}; raise the thread limit"),
             })?;
@@ -118,43 +117,43 @@ impl<C: Send + 'static> Workers<C> {
         Ok(Self { queue: RwLock::new(Some(queue)), ended: Mutex::new(ended), deadline })
     }
 
-    /// Runs a job and waits for its answer, up to the deadline.
+    /// Runs a job and waits for its result, up to the deadline.
     ///
     /// # Errors
-    /// The job's own; `Full`, `Closed` and `NotBegun`: it did not run and will not; `TimedOut` and
-    /// `WorkerDied`: nobody knows.
-    pub async fn run<T, F>(&self, doing: &'static str, job: F) -> Result<T, Error>
+    /// The job's own; `Full`, `Closed` and `NotBegun`: the job did not run and will not; `TimedOut`
+    /// and `WorkerCrashed`: the outcome is unknown.
+    pub async fn run<T, F>(&self, operation: &'static str, job: F) -> Result<T, Error>
     where
         T: Send + 'static,
         F: FnOnce(&mut C) -> Result<T, Error> + Send + 'static,
     {
-        self.answer(doing, self.submit(job)?).await
+        self.wait_for(operation, self.submit(job)?).await
     }
 
-    async fn answer<T>(
+    async fn wait_for<T>(
         &self,
-        doing: &'static str,
+        operation: &'static str,
         mut submitted: SubmittedJob<T>,
     ) -> Result<T, Error> {
-        let answer = timeout(self.deadline, &mut submitted.answer).await;
+        let reply = timeout(self.deadline, &mut submitted.reply).await;
         answered();
-        match answer {
-            Ok(answer) => told(answer, doing),
-            Err(_) if submitted.take_back() => Err(Error::NotBegun { doing }),
-            Err(_) => Err(Error::TimedOut { doing }),
+        match reply {
+            Ok(reply) => result_of(reply, operation),
+            Err(_) if submitted.cancel() => Err(Error::NotBegun { operation }),
+            Err(_) => Err(Error::TimedOut { operation }),
         }
     }
 
-    /// Runs a job that may take as long as it takes: a scan ends when its visitor says so.
-    pub async fn run_long<T, F>(&self, doing: &'static str, job: F) -> Result<T, Error>
+    /// Runs a job without a time limit, such as a scan that its visitor ends.
+    pub async fn run_long<T, F>(&self, operation: &'static str, job: F) -> Result<T, Error>
     where
         T: Send + 'static,
         F: FnOnce(&mut C) -> Result<T, Error> + Send + 'static,
     {
         let mut submitted = self.submit(job)?;
-        let answer = (&mut submitted.answer).await;
+        let reply = (&mut submitted.reply).await;
         answered();
-        told(answer, doing)
+        result_of(reply, operation)
     }
 
     fn submit<T, F>(&self, job: F) -> Result<SubmittedJob<T>, Error>
@@ -163,65 +162,69 @@ impl<C: Send + 'static> Workers<C> {
         F: FnOnce(&mut C) -> Result<T, Error> + Send + 'static,
     {
         let begun = Arc::new(AtomicBool::new(false));
-        let (reply, answer) = oneshot::channel();
-        let mine = Arc::clone(&begun);
+        let (sender, reply) = oneshot::channel();
+        let begun_or_cancelled = Arc::clone(&begun);
         let run: Job<C> = Box::new(move |connection| {
-            if mine.swap(true, Ordering::AcqRel) {
+            if begun_or_cancelled.swap(true, Ordering::AcqRel) {
                 return true;
             }
             let result = connection.and_then(job);
-            let good = result.is_ok();
-            // A caller who left does not change what the job did.
-            reply.send(result).ok();
-            good
+            let is_usable = result.is_ok();
+            // Without a waiting caller the result is dropped; the job is done all the same.
+            sender.send(result).ok();
+            is_usable
         });
         match self.queue.read().as_ref().map(|queue| queue.try_send(run)) {
-            Some(Ok(())) => Ok(SubmittedJob { begun, answer }),
+            Some(Ok(())) => Ok(SubmittedJob { begun, reply }),
             Some(Err(TrySendError::Full(_))) => Err(Error::Full),
             Some(Err(TrySendError::Disconnected(_))) | None => Err(Error::Closed),
         }
     }
 
-    /// Threads that run; as many as were started, unless the operating system refused to replace
-    /// one. 0 once they are told to end.
+    /// Number of running threads: as many as were started, unless the operating system refused to
+    /// replace one. 0 during and after [`Self::close`].
     #[must_use]
     pub fn num_threads(&self) -> usize {
         // Each thread holds one sender; only `close` holds the lock.
         self.ended.try_lock().map_or(0, |ended| ended.sender_strong_count())
     }
 
-    /// Takes no more jobs, finishes those it has, and ends the threads and their connections.
+    /// Rejects new jobs, finishes the queued ones, and ends the threads and their connections.
     pub async fn close(&self) {
         self.queue.write().take();
         while self.ended.lock().await.recv().await.is_some() {}
     }
 }
 
-/// What the job answered, if its worker lived to say so.
-fn told<T>(answer: Result<Result<T, Error>, RecvError>, doing: &'static str) -> Result<T, Error> {
-    answer
-        .map_or(Err(Error::WorkerDied { doing }), |said| said.map_err(|error| error.during(doing)))
+/// The job's result; `WorkerCrashed` if the job panicked.
+fn result_of<T>(
+    reply: Result<Result<T, Error>, RecvError>,
+    operation: &'static str,
+) -> Result<T, Error> {
+    match reply {
+        Ok(result) => result.map_err(|error| error.during(operation)),
+        Err(_closed) => Err(Error::WorkerCrashed { operation }),
+    }
 }
 
-/// A job that was given to the threads. Dropped, it is taken back: a caller that crashed submits
-/// its work again, and must not be overtaken later by what it left in the queue.
+/// A job in the queue or on a thread. Dropping it cancels the job: an actor that crashed submits
+/// its work again, and its earlier job must not run after that.
 struct SubmittedJob<T> {
-    /// Set by the thread that begins the job, or by the caller that takes it back, whichever is
-    /// first.
+    /// Set by the thread that begins the job or by the caller that cancels it, whichever is first.
     begun: Arc<AtomicBool>,
-    answer: oneshot::Receiver<Result<T, Error>>,
+    reply: oneshot::Receiver<Result<T, Error>>,
 }
 
 impl<T> SubmittedJob<T> {
     /// True when the job had not begun, and never will.
-    fn take_back(&self) -> bool {
+    fn cancel(&self) -> bool {
         !self.begun.swap(true, Ordering::AcqRel)
     }
 }
 
 impl<T> Drop for SubmittedJob<T> {
     fn drop(&mut self) {
-        self.take_back();
+        self.cancel();
     }
 }
 
@@ -229,7 +232,7 @@ struct Worker<M: ManageConnection> {
     name: String,
     source: ConnectionSource<M>,
     jobs: Receiver<Job<M::Connection>>,
-    alive: mpsc::Sender<Infallible>,
+    running: mpsc::Sender<Infallible>,
 }
 
 impl<M: ManageConnection> Worker<M> {
@@ -239,20 +242,24 @@ impl<M: ManageConnection> Worker<M> {
     }
 
     fn work(self) {
-        let Self { name, mut source, jobs, alive } = self;
-        // Declared after `source`: on the way out of a panic the successor starts before the old
-        // connection is closed, which may panic too.
-        let successor =
-            RespawnGuard(Some(Self { name, source: source.again(), jobs: jobs.clone(), alive }));
+        let Self { name, mut source, jobs, running } = self;
+        // Declared after `source`: a panic starts the replacement before it closes the old
+        // connection, which may panic too.
+        let replacement = RespawnGuard(Some(Self {
+            name,
+            source: source.without_connection(),
+            jobs: jobs.clone(),
+            running,
+        }));
         while let Ok(job) = jobs.recv() {
             source.run(job);
         }
         drop(source);
-        drop(successor);
+        drop(replacement);
     }
 }
 
-/// Starts the next worker when its own thread unwinds.
+/// Starts a replacement when the thread of this worker unwinds.
 struct RespawnGuard<M: ManageConnection>(Option<Worker<M>>);
 
 impl<M: ManageConnection> Drop for RespawnGuard<M> {
@@ -260,8 +267,10 @@ impl<M: ManageConnection> Drop for RespawnGuard<M> {
         let Some(worker) = self.0.take().filter(|_| thread::panicking()) else { return };
         let name = worker.name.clone();
         match worker.spawn() {
-            Ok(()) => tracing::error!(thread = name, "a ledger thread died and was replaced"),
-            Err(error) => tracing::error!(thread = name, %error, "a ledger thread was lost"),
+            Ok(()) => tracing::error!(thread = name, "ledger thread: panicked and was replaced"),
+            Err(error) => {
+                tracing::error!(thread = name, %error, "ledger thread: panicked, not replaced");
+            }
         }
     }
 }

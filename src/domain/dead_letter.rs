@@ -1,8 +1,8 @@
-//! Dead letters: messages that were given up, kept with their bytes until an operator decides.
+//! Dead letters: undeliverable messages, stored with their bytes until an operator decides.
 //!
-//! A letter is an end of the requests in it only as long as it is open or parked. One that was
-//! replayed is on its way again: its requests become orders, failures, or the same letter again.
-//! The requests of one that was discarded are recorded failures.
+//! Only an open or parked dead letter is the final state of its requests. The requests of a
+//! replayed one are in progress again: they become orders, failures, or the same dead letter.
+//! The requests of a discarded one are recorded failures.
 
 use std::fmt;
 
@@ -10,16 +10,16 @@ use serde::{Deserialize, Serialize};
 
 use super::ids::RequestId;
 
-/// Bytes of a body that are kept; of a longer one only its beginning and its length are.
+/// Maximum stored bytes of a body; a longer body is truncated, and its length is stored.
 pub const BODY_BYTES_MAX: usize = 1024 * 1024;
 
-/// Characters of a reason or note that are kept.
+/// Maximum stored characters of a reason or note.
 pub const TEXT_CHARS_MAX: usize = 1000;
 
-/// Characters of a message id that are kept; no broker allows more bytes.
+/// Maximum stored characters of a message id; no broker allows more bytes.
 pub const MESSAGE_ID_CHARS_MAX: usize = 255;
 
-/// The number of a letter in its ledger, counted up from 1.
+/// The number of a dead letter in its ledger, from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeadLetterNo(pub i64);
 
@@ -29,61 +29,57 @@ impl fmt::Display for DeadLetterNo {
     }
 }
 
-/// Who gave a letter up.
+/// The component that dead-lettered a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeadLetterOrigin {
-    /// The relay: it could not be published.
+    /// The relay: the message could not be published.
     Relay,
-    /// The consumer: it could not be understood, or not be written.
+    /// The consumer: the message could not be decoded, or its order not be written.
     Consumer,
-    /// The broker: it was delivered too often without an end.
+    /// The broker: the delivery limit was exceeded.
     Broker,
-    /// The broker: no queue wanted it.
-    Unroutable,
 }
 
 impl DeadLetterOrigin {
-    /// Every origin, in the order of the flow.
-    pub const ALL: [Self; 4] = [Self::Relay, Self::Consumer, Self::Broker, Self::Unroutable];
+    /// In the order of the flow.
+    pub const ALL: [Self; 3] = [Self::Relay, Self::Consumer, Self::Broker];
 
-    /// The name in the interface and in the ledger.
+    /// The name in the HTTP API and in the ledger.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Relay => "relay",
             Self::Consumer => "consumer",
             Self::Broker => "broker",
-            Self::Unroutable => "unroutable",
         }
     }
 
-    /// Reads the name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|origin| origin.name() == name)
     }
 }
 
-/// Where a letter stands.
+/// The state of a dead letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeadLetterState {
-    /// It waits for an operator.
+    /// Waits for an operator.
     Open = 0,
-    /// It was published again, or its requests had ended meanwhile.
+    /// Published again, or its requests had reached a final state already.
     Replayed = 1,
-    /// An operator set it aside for good.
+    /// Set aside by an operator; can be replayed or discarded later.
     Parked = 2,
-    /// An operator gave it up: its requests are recorded failures.
+    /// Discarded by an operator: its requests are recorded failures.
     Discarded = 3,
 }
 
 impl DeadLetterState {
-    /// Every state, in the order of its number.
+    /// In the order of the ledger's numbers.
     pub const ALL: [Self; 4] = [Self::Open, Self::Replayed, Self::Parked, Self::Discarded];
 
-    /// The name in the interface.
+    /// The name in the HTTP API.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -94,158 +90,143 @@ impl DeadLetterState {
         }
     }
 
-    /// The number stored in the ledger.
     #[must_use]
     pub fn to_db(self) -> i16 {
         self as i16
     }
 
-    /// Whether a letter in this state is the end of its requests.
+    /// Whether a dead letter in this state is the final state of its requests.
     #[must_use]
     pub fn is_end(self) -> bool {
         matches!(self, Self::Open | Self::Parked)
     }
 
-    /// Reads the number stored in the ledger.
+    /// Converts from the ledger's column; `None`: unknown number.
     #[must_use]
     pub fn from_db(number: i16) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.to_db() == number)
     }
 }
 
-/// A letter on its way into the ledger.
+/// A dead letter to be stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewDeadLetter {
-    /// The same for every copy of the same message, and for no other.
+    /// Identifies the message: equal for its copies, different for other messages.
     pub digest: [u8; 32],
-    /// Who gave it up.
     pub origin: DeadLetterOrigin,
-    /// Why, for people; at most [`TEXT_CHARS_MAX`] characters.
+    /// For the operator; at most [`TEXT_CHARS_MAX`] characters.
     pub reason: String,
-    /// Attempts that failed.
+    /// Failed attempts.
     pub attempts: u32,
-    /// What the message called itself; at most [`MESSAGE_ID_CHARS_MAX`] characters.
+    /// At most [`MESSAGE_ID_CHARS_MAX`] characters.
     pub message_id: String,
-    /// What travelled beside the body, as a JSON object.
+    /// A JSON object.
     pub headers: String,
     /// At most the first [`BODY_BYTES_MAX`] bytes.
     pub body: Vec<u8>,
-    /// How many there were.
+    /// The length of the whole body.
     pub body_bytes: u64,
-    /// The accepted requests that are in it; each once.
+    /// The accepted requests of the message, each once.
     pub requests: Vec<RequestId>,
-    /// When it was given up, epoch milliseconds.
+    /// When the message was dead-lettered, epoch milliseconds.
     pub dead_at_ms: i64,
 }
 
-/// A letter in the ledger, without its body.
+/// A stored dead letter without its body. Origin, reason, attempts, headers and `dead_at_ms` are
+/// those of the latest arrival.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// Its number.
     pub no: DeadLetterNo,
-    /// Who gave it up, the last time.
     pub origin: DeadLetterOrigin,
-    /// Why, the last time.
     pub reason: String,
-    /// Attempts that failed, the last time.
+    /// Failed attempts.
     pub attempts: u32,
-    /// What the message called itself.
     pub message_id: String,
-    /// What travelled beside the body, as a JSON object.
+    /// A JSON object.
     pub headers: String,
-    /// How long the body was.
+    /// The length of the whole body.
     pub body_bytes: u64,
-    /// When it was given up, the last time, epoch milliseconds.
+    /// When the message was dead-lettered, epoch milliseconds.
     pub dead_at_ms: i64,
-    /// How often it arrived in the ledger; copies count.
+    /// How often the message arrived in the ledger, copies included.
     pub arrivals: u32,
-    /// Where it stands.
     pub state: DeadLetterState,
-    /// Since when, epoch milliseconds.
+    /// The time of the last state change, epoch milliseconds.
     pub changed_at_ms: i64,
-    /// What an operator wrote on it.
+    /// The operator's note.
     pub note: Option<String>,
 }
 
-/// A letter with everything that is kept of it.
+/// A dead letter with its body and requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetterContent {
-    /// The letter.
-    pub letter: DeadLetter,
-    /// Its body, or the beginning of it.
+    pub dead_letter: DeadLetter,
+    /// At most the first [`BODY_BYTES_MAX`] bytes.
     pub body: Vec<u8>,
-    /// The accepted requests that are in it, smallest first.
+    /// The accepted requests of the message, in ascending order.
     pub requests: Vec<RequestId>,
 }
 
 impl DeadLetterContent {
-    /// Whether the end of the body is missing.
+    /// Whether the stored body is truncated.
     #[must_use]
     pub fn is_cut(&self) -> bool {
-        self.letter.body_bytes != self.body.len() as u64
+        self.dead_letter.body_bytes != self.body.len() as u64
     }
 }
 
-/// What the ledger did with a letter that it was given.
+/// The outcome of storing a dead letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KeepOutcome {
-    /// It had not seen it before.
+pub enum StoreDeadLetterOutcome {
+    /// The first arrival of this message.
     New,
-    /// It had been replayed, and is open again.
-    Again,
-    /// It had it, open or parked: nothing but the last reason is new.
-    Known,
+    /// The stored dead letter had been replayed and is open again.
+    Reopened,
+    /// The dead letter was stored already and not replayed: only its latest arrival was updated.
+    AlreadyStored,
 }
 
-/// Which letters to list.
+/// Which dead letters to list. Every condition that is set must hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DeadLetterFilter {
-    /// Only those in this state.
     pub state: Option<DeadLetterState>,
-    /// Only those of this origin.
     pub origin: Option<DeadLetterOrigin>,
-    /// Only those with a smaller number: the last one of the page before.
+    /// Only smaller numbers: the last number of the previous page.
     pub before: Option<DeadLetterNo>,
-    /// Only those that this request is in.
+    /// Only dead letters that contain this request.
     pub request: Option<RequestId>,
 }
 
 impl DeadLetterFilter {
-    /// Those that a request is in.
+    /// The dead letters that contain `request`.
     #[must_use]
     pub fn with(request: RequestId) -> Self {
         Self { request: Some(request), ..Self::default() }
     }
 }
 
-/// A change of state that an operator wants. It happens only if the letter is as it was seen: one
-/// that died again meanwhile must not be called replayed.
+/// A state change by an operator. Applied only if state and arrivals are unchanged since the read:
+/// a message that was dead-lettered again meanwhile must not be marked as replayed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetterTransition {
-    /// Which letter.
     pub no: DeadLetterNo,
-    /// The state that was seen.
+    /// The state that was read.
     pub from: DeadLetterState,
-    /// The arrivals that were seen.
+    /// The arrivals that were read.
     pub arrivals: u32,
-    /// The state it is to have.
     pub to: DeadLetterState,
-    /// Written on it; `None` leaves what is there.
+    /// The new note; `None` keeps the present one.
     pub note: Option<String>,
-    /// When, epoch milliseconds.
+    /// The time of the change, epoch milliseconds.
     pub at_ms: i64,
 }
 
-/// How many letters there are.
+/// The number of dead letters by state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DeadLetterCounts {
-    /// Those that wait for an operator.
     pub open: u64,
-    /// Those that were published again.
     pub replayed: u64,
-    /// Those that were set aside.
     pub parked: u64,
-    /// Those that were given up.
     pub discarded: u64,
 }
 
@@ -272,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_clipped_between_characters() {
+    fn a_text_is_truncated_between_characters() {
         assert_eq!(clip("秒杀!", 2), "秒杀");
         assert_eq!(clip("ab", 9), "ab");
     }

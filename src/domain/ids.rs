@@ -1,7 +1,7 @@
-//! Identifiers. Each is its own type, so that a buyer is never passed where a request belongs.
+//! Identifiers. Each is its own type, so that the compiler rejects a buyer in place of a request.
 //!
-//! Numbers stay within 63 bits: the ledger stores them as signed 64-bit integers. Outside Rust they
-//! are always decimal strings, because JSON and Lua readers lose digits after 2^53.
+//! Numbers fit into 63 bits: the ledger stores them as signed 64-bit integers. Outside Rust they
+//! are decimal strings, because JSON and Lua readers lose digits above 2^53.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,13 +10,13 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The largest number an id may hold: 63 bits.
+/// The largest numeric id: 63 bits.
 pub const ID_MAX: u64 = i64::MAX as u64;
 
-/// The longest text id, in bytes.
+/// The maximum length of a text id, in bytes.
 pub const TEXT_ID_BYTES_MAX: usize = 64;
 
-/// Why a text is not an id.
+/// Why a text is rejected as an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum IdError {
     /// Not a decimal number in 1..=2^63-1.
@@ -27,8 +27,8 @@ pub enum IdError {
     NotAName,
 }
 
-/// Shows an id as what is in it.
-macro_rules! shown {
+/// Implements `Display` by the inner value.
+macro_rules! display_inner {
     ($($name:ident)+) => {$(
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -38,10 +38,10 @@ macro_rules! shown {
     )+};
 }
 
-shown!(BuyerId RequestId SaleId SkuId SkuNo BucketNo);
+display_inner!(BuyerId RequestId SaleId SkuId SkuNo BucketNo);
 
-/// Reads an id from its text, wherever it comes from.
-macro_rules! read_as_text {
+/// Implements `Deserialize` by parsing a string.
+macro_rules! deserialize_from_text {
     ($($name:ident)+) => {$(
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: serde::Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
@@ -52,7 +52,7 @@ macro_rules! read_as_text {
     )+};
 }
 
-read_as_text!(BuyerId RequestId SaleId SkuId);
+deserialize_from_text!(BuyerId RequestId SaleId SkuId);
 
 macro_rules! number_id {
     ($(#[$doc:meta])* $name:ident) => {
@@ -61,25 +61,24 @@ macro_rules! number_id {
         pub struct $name(u64);
 
         impl $name {
-            /// Accepts 1..=2^63-1.
+            /// `None` outside 1..=2^63-1.
             #[must_use]
             pub fn new(number: u64) -> Option<Self> {
                 (1..=ID_MAX).contains(&number).then_some(Self(number))
             }
 
-            /// Reads the id back from the ledger's signed column.
+            /// Converts from the ledger's signed column; `None` below 1.
             #[must_use]
             pub fn from_db(number: i64) -> Option<Self> {
                 u64::try_from(number).ok().and_then(Self::new)
             }
 
-            /// The number itself.
             #[must_use]
             pub fn get(self) -> u64 {
                 self.0
             }
 
-            /// The number as the ledger stores it; always positive.
+            /// The value of the ledger's signed column; always positive.
             #[must_use]
             pub fn to_db(self) -> i64 {
                 self.0.cast_signed()
@@ -91,8 +90,8 @@ macro_rules! number_id {
 
             /// Strict: digits only, no sign, no leading zero, so that one id has one spelling.
             fn from_str(text: &str) -> Result<Self, IdError> {
-                let plain = !text.starts_with('0') && text.bytes().all(|b| b.is_ascii_digit());
-                let number = if plain { text.parse().ok() } else { None };
+                let canonical = !text.starts_with('0') && text.bytes().all(|b| b.is_ascii_digit());
+                let number = if canonical { text.parse().ok() } else { None };
                 number.and_then(Self::new).ok_or(IdError::NotANumber)
             }
         }
@@ -106,11 +105,11 @@ macro_rules! number_id {
 }
 
 number_id! {
-    /// Who buys; decided by the authentication, never by the request body.
+    /// A buyer; comes from the authentication, never from the request body.
     BuyerId
 }
 number_id! {
-    /// One wish to buy. A repeat of the wish carries the same id.
+    /// One purchase request. A repeat of the request carries the same id.
     RequestId
 }
 
@@ -121,7 +120,6 @@ macro_rules! text_id {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// The id's text.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
@@ -139,8 +137,8 @@ macro_rules! text_id {
 
             fn from_str(text: &str) -> Result<Self, IdError> {
                 let fits = (1..=TEXT_ID_BYTES_MAX).contains(&text.len());
-                let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
-                let is_name = fits && text.bytes().all(is_plain);
+                let is_allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
+                let is_name = fits && text.bytes().all(is_allowed);
                 if is_name { Ok(Self(text.into())) } else { Err(IdError::NotAName) }
             }
         }
@@ -156,38 +154,43 @@ text_id! {
     SkuId
 }
 
-/// The ledger's number of one SKU of one sale: short enough for every hot row and every request id.
+/// The ledger's number of one SKU of one sale. Short, because every hot row and every request id
+/// contains it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct SkuNo(pub i32);
 
-/// One of a SKU's buckets, counted from 0.
+/// The fencing token of a SKU's loader, counted up by the ledger. Once a loader with a larger token
+/// has begun, the writes of earlier loaders are rejected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LoaderToken(pub i64);
+
+/// The index of a bucket within its SKU, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct BucketNo(pub u16);
 
 impl BucketNo {
-    /// The home bucket of a buyer: where its limit and its requests live, always the same one.
+    /// The home bucket of a buyer, which stores the buyer's limit and requests.
     ///
     /// `xxh3_64(buyer as 8 little-endian bytes) mod buckets`: the hash has a written specification,
-    /// so that every process and every later version sends a buyer to the same bucket.
+    /// so that every process and every later version maps a buyer to the same bucket.
     #[must_use]
     pub fn home_of(buyer: BuyerId, buckets: u16) -> Self {
-        let spread = xxh3_64(&buyer.get().to_le_bytes()) % u64::from(buckets.max(1));
-        Self(u16::try_from(spread).unwrap_or_default())
+        let bucket = xxh3_64(&buyer.get().to_le_bytes()) % u64::from(buckets.max(1));
+        Self(u16::try_from(bucket).unwrap_or_default())
     }
 }
 
-/// Which opening of a sale a decision belongs to. The ledger hands out the next one at each
-/// opening.
+/// The opening of a sale that a decision belongs to. The ledger increments it at each opening.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct Epoch(pub i64);
 
-/// A W3C trace id: 128 bits, shown as 32 hexadecimal digits. 0 is the id of no trace: of a request
-/// whose trace was lost.
+/// A W3C trace id: 128 bits, displayed as 32 hexadecimal digits. 0 means that the trace of the
+/// request was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TraceId(pub u128);
 
 impl TraceId {
-    /// The id, unless it is that of no trace.
+    /// `None` for 0.
     #[must_use]
     pub fn known(self) -> Option<Self> {
         (self.0 != 0).then_some(self)
@@ -223,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_id_refuses_what_a_path_or_a_key_would_misread() {
+    fn a_text_id_rejects_characters_special_in_paths_and_keys() {
         assert!("sale-2026.11_21".parse::<SaleId>().is_ok());
         for text in ["", "a b", "a/b", "a:b", "{a}", "ä", &"x".repeat(65)] {
             assert_eq!(text.parse::<SaleId>(), Err(IdError::NotAName), "{text:?}");
@@ -231,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn the_home_bucket_is_fixed_for_ever() {
+    fn the_home_bucket_never_changes() {
         let home = |buyer| BucketNo::home_of(BuyerId::new(buyer).unwrap(), 8).0;
         assert_eq!([1, 2, 3, 4, 5].map(home), [6, 3, 5, 0, 4]);
     }

@@ -1,8 +1,8 @@
-//! The invariants: what may never be false, and the pure checks behind each.
+//! The invariants and their pure checks.
 //!
-//! Tests, `floodgate audit`, metrics and documents all use the ids of this catalogue. The
-//! [`Checker`] reads evidence as a stream, in memory that does not grow with the number of orders:
-//! orders of one SKU arrive sorted by buyer and slot, as the ledger's primary key has them.
+//! Tests, `floodgate audit`, metrics and documents use the ids of this catalogue. The [`Checker`]
+//! reads the orders of one SKU as a stream, sorted by buyer and slot (the ledger's primary key), so
+//! that its memory does not grow with the number of orders.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use super::ids::{BuyerId, Epoch, SkuNo};
 use super::order::Order;
 use super::policy::Policy;
 
-/// One invariant.
+/// The catalogue of invariants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub enum InvariantId {
     /// Live orders never exceed the initial stock; units left plus live orders are the initial
@@ -20,24 +20,23 @@ pub enum InvariantId {
     NoOversell,
     /// At most one order has a given request id.
     OneOrderPerRequest,
-    /// A buyer has at most one order, or at most the quota.
+    /// A buyer has at most one order, or at most the quota of units.
     LimitHeld,
     /// Each accepted request is exactly one of order, recorded failure, dead letter.
     NothingLost,
-    /// At rest the gates hold what the ledger has left, and nothing is under way.
+    /// Without unsettled requests, the gates' free units equal the ledger's available units.
     StockConserved,
-    /// A result never goes back; a success has an order.
+    /// A final status never changes; a success has an order.
     StatusMonotone,
-    /// Units come back exactly once, and never after an unknown outcome.
+    /// Units are given back exactly once, and never after an unknown outcome.
     CompensatedOnce,
-    /// After the last fault heals, everything is settled within 30 s.
+    /// Every accepted request is settled within 30 s after the last fault ends.
     Drains,
-    /// Nothing is accepted under an older opening than the sale's.
+    /// No request is accepted under an older opening than the sale's.
     Fenced,
 }
 
 impl InvariantId {
-    /// The whole catalogue.
     pub const ALL: [Self; 9] = [
         Self::NoOversell,
         Self::OneOrderPerRequest,
@@ -57,28 +56,23 @@ impl fmt::Display for InvariantId {
     }
 }
 
-/// How long something accepted may stay unsettled before `Drains` is broken, milliseconds.
+/// How long an accepted request may stay unsettled before `Drains` is violated, milliseconds.
 pub const DRAIN_LIMIT_MS: i64 = 30_000;
 
-/// One broken invariant.
+/// One violated invariant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Violation {
-    /// Which one.
     pub invariant: InvariantId,
-    /// What was found, with the ids needed to look it up.
+    /// The contradiction, with the ids needed to look it up.
     pub detail: String,
 }
 
-/// What the ledger says of one SKU.
+/// The ledger's row of one SKU.
 #[derive(Debug, Clone)]
 pub struct SkuFacts {
-    /// Which one.
     pub sku: SkuNo,
-    /// Units at the start.
     pub initial: u32,
-    /// Units left.
     pub available: i64,
-    /// How much a buyer may have.
     pub policy: Policy,
     /// The latest opening of the sale.
     pub epoch: Epoch,
@@ -86,49 +80,46 @@ pub struct SkuFacts {
     pub opened_at_ms: i64,
 }
 
-/// What the gates of one SKU say together, read while nothing else happened to them.
+/// The sums over the gates of one SKU, read while the gates did not change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GateFacts {
-    /// Whether the gates count units themselves; otherwise only requests are compared.
+    /// Whether the gates count units; otherwise only requests are compared.
     pub counts_units: bool,
-    /// Free units, transfers under way included.
+    /// Free units, including open loans.
     pub left: u64,
-    /// Requests without an answer from the ledger.
+    /// Requests without a result of the ledger.
     pub num_unsettled: u64,
-    /// When the oldest of them was asked, epoch milliseconds.
+    /// When the oldest of them arrived, epoch milliseconds.
     pub oldest_unsettled_ms: Option<i64>,
-    /// Requests that are orders.
+    /// Requests with an order.
     pub num_ordered: u64,
-    /// Buyers who hold units; `None` where the policy needs nobody to remember them.
+    /// Buyers with units; `None` when the policy does not require the gates to store buyers.
     pub num_buyers: Option<u64>,
     /// Units given back after a refusal.
     pub released_units: u64,
 }
 
-/// What the ledger's failures of one SKU add up to.
+/// The sums over the ledger's recorded failures of one SKU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FailureFacts {
-    /// Units whose refusal gives them back.
+    /// Units of the failures whose refusal gives units back.
     pub given_back_units: u64,
 }
 
-/// How a gate's memory of one order compares with the ledger's row.
+/// A gate's status of a request that has an order in the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GateView {
-    /// The gate has it as an order.
     Ordered,
-    /// The gate waits for the ledger's answer.
     Queued,
-    /// The gate has it as failed.
     Failed,
-    /// The gate never heard of it.
+    /// The gate has no record of the request.
     Unknown,
 }
 
-/// Most violations kept with their detail; the rest are only counted.
+/// Maximum number of violations kept with their detail; further ones are only counted.
 pub const DETAILS_MAX: usize = 100;
 
-/// Evaluates the catalogue over a stream of evidence.
+/// Checks the invariants over a stream of rows, one SKU after the other.
 #[derive(Debug, Default)]
 pub struct Checker {
     violations: Vec<Violation>,
@@ -156,7 +147,7 @@ struct BuyerTotals {
 }
 
 impl Checker {
-    /// Reports one broken invariant.
+    /// Adds one violation.
     pub fn report(&mut self, invariant: InvariantId, detail: String) {
         self.num_violations += 1;
         if self.violations.len() < DETAILS_MAX {
@@ -164,7 +155,7 @@ impl Checker {
         }
     }
 
-    /// Begins the evidence of one SKU.
+    /// Begins the rows of one SKU.
     pub fn begin(&mut self, facts: SkuFacts) {
         if facts.available < 0 {
             let detail = format!("sku {}: {} units left", facts.sku, facts.available);
@@ -180,8 +171,8 @@ impl Checker {
         });
     }
 
-    /// Reads the next order of the SKU, sorted by buyer and slot, and what its gate says of it
-    /// (`None`: no gate was asked).
+    /// Checks the next order of the SKU, sorted by buyer and slot, against the status in its gate
+    /// (`None`: the gates were not read).
     pub fn order(&mut self, order: &Order, gate: Option<GateView>) {
         let Some(mut sku) = self.sku.take() else { return };
         self.num_orders += 1;
@@ -234,7 +225,7 @@ impl Checker {
             ),
             Some(GateView::Unknown) => self.report(
                 InvariantId::StockConserved,
-                format!("request {}: an order that its gate does not know", order.request),
+                format!("request {}: an order without a record in its gate", order.request),
             ),
         }
     }
@@ -245,15 +236,15 @@ impl Checker {
         self.report(InvariantId::OneOrderPerRequest, detail);
     }
 
-    /// Reports a SKU that no sale has: nothing of it was ever on offer.
+    /// Reports a SKU without a sale, which therefore was never on offer.
     pub fn unknown_sku(&mut self, sku: SkuNo, num_orders: u64, num_failures: u64) {
         let detail = format!(
             "sku {sku}: no sale has it, and the ledger has {num_orders} orders and {num_failures} \
              recorded failures of it"
         );
-        let broken =
+        let violated =
             if num_orders > 0 { InvariantId::NoOversell } else { InvariantId::NothingLost };
-        self.report(broken, detail);
+        self.report(violated, detail);
     }
 
     /// Reports a request id that is both an order and a failure.
@@ -262,15 +253,15 @@ impl Checker {
         self.report(InvariantId::NothingLost, detail);
     }
 
-    /// Reports a quota row that does not equal the buyer's live orders.
+    /// Reports a quota row that differs from the units of the buyer's live orders.
     pub fn wrong_quota(&mut self, sku: SkuNo, buyer: i64, owned: i64, live: i64) {
         let detail =
             format!("sku {sku} buyer {buyer}: quota row says {owned}, live orders say {live}");
         self.report(InvariantId::LimitHeld, detail);
     }
 
-    /// Ends the evidence of the SKU: sums are compared, with the gates' where there are gates.
-    /// `now_ms` is the epoch time of the reading.
+    /// Ends the rows of the SKU and compares the sums, also with those of the gates if given.
+    /// `now_ms` is the time of the read, epoch milliseconds.
     pub fn end(&mut self, gates: Option<GateFacts>, failures: FailureFacts, now_ms: i64) {
         let Some(mut sku) = self.sku.take() else { return };
         self.end_buyer(&mut sku);
@@ -321,15 +312,15 @@ impl Checker {
                 gates.num_ordered, sku.num_gate_ordered
             );
             self.report(InvariantId::StatusMonotone, detail.clone());
-            // Each of them was accepted and answered, and is nowhere.
+            // Each missing order was accepted and confirmed, but is not stored.
             self.report(InvariantId::NothingLost, detail);
         }
-        if gates.oldest_unsettled_ms.is_some_and(|asked| now_ms - asked > DRAIN_LIMIT_MS) {
+        if gates.oldest_unsettled_ms.is_some_and(|oldest| now_ms - oldest > DRAIN_LIMIT_MS) {
             let detail = format!("sku {name}: {} unsettled for over 30 s", gates.num_unsettled);
             self.report(InvariantId::Drains, detail);
         }
         if gates.num_unsettled > 0 {
-            return; // Not at rest: the sums below do not have to agree yet.
+            return; // The sums below agree only without unsettled requests.
         }
         if gates.released_units != failures.given_back_units {
             let detail = format!(
@@ -345,28 +336,28 @@ impl Checker {
             self.report(InvariantId::StockConserved, detail);
         }
         let num_buyers = gates.num_buyers.filter(|_| gates.counts_units);
-        if let Some(known) = num_buyers.filter(|known| *known != sku.num_live_buyers) {
+        if let Some(stored) = num_buyers.filter(|stored| *stored != sku.num_live_buyers) {
             let live = sku.num_live_buyers;
-            let detail = format!("sku {name}: gates know {known} buyers, the ledger {live}");
+            let detail = format!("sku {name}: gates have {stored} buyers, the ledger {live}");
             self.report(InvariantId::StockConserved, detail);
         }
     }
 
-    /// Adds what another checker found.
+    /// Adds the violations and counts of another checker.
     pub fn absorb(&mut self, other: Self) {
         self.num_orders += other.num_orders;
         self.num_violations += other.num_violations;
-        let room = DETAILS_MAX.saturating_sub(self.violations.len());
-        self.violations.extend(other.violations.into_iter().take(room));
+        let max = DETAILS_MAX.saturating_sub(self.violations.len());
+        self.violations.extend(other.violations.into_iter().take(max));
     }
 
-    /// How many orders were read.
+    /// Number of orders checked.
     #[must_use]
     pub fn num_orders(&self) -> u64 {
         self.num_orders
     }
 
-    /// What was found: the first violations in detail, and how many there are in all.
+    /// The first [`DETAILS_MAX`] violations, and the number of all.
     #[must_use]
     pub fn finish(self) -> (Vec<Violation>, u64) {
         (self.violations, self.num_violations)

@@ -1,19 +1,18 @@
-//! Units that hop between buckets, each counted exactly once.
+//! Transfers of units between buckets, each counted exactly once.
 //!
-//! The lender numbers its loans and keeps at most one open for each borrower; the borrower
-//! remembers the highest number that it added from each lender. A step that arrives twice, or years
-//! late, changes nothing, and nothing has to be kept for each loan to know that.
+//! The lender numbers its loans and keeps at most one open per borrower; the borrower stores the
+//! highest number that it added from each lender. A step that arrives twice or late therefore
+//! changes nothing, and no record per loan is required to detect it.
 
 use std::collections::BTreeMap;
 
 use super::ids::BucketNo;
 
-/// Units on their way from one bucket to another.
+/// Units in transfer from one bucket to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Loan {
     /// Counted by the lender, from 1.
     pub no: u64,
-    /// How many.
     pub units: u32,
 }
 
@@ -26,7 +25,8 @@ pub(super) struct Loans {
 }
 
 impl Loans {
-    /// The open loan to this borrower, or a new one of so many units; and whether it is new.
+    /// The open loan to this borrower, or a new one of `units`; and whether it is new. `None` when
+    /// no loan is open and `units` is 0.
     pub(super) fn lend(&mut self, to: BucketNo, units: u32) -> Option<(Loan, bool)> {
         if let Some(open) = self.open.get(&to) {
             return Some((*open, false));
@@ -40,7 +40,7 @@ impl Loans {
         Some((loan, true))
     }
 
-    /// The units that a loan brings: none when it is not newer than the last from this lender.
+    /// The units that a loan adds: 0 when its number is not higher than the last from this lender.
     pub(super) fn borrow(&mut self, from: BucketNo, loan: Loan) -> u32 {
         let last = self.borrowed.entry(from).or_default();
         if loan.no <= *last {

@@ -1,8 +1,8 @@
-//! The pure core: what is sold, to whom, and what may never happen.
+//! The pure core: sales, reservations, orders, and the invariants over them.
 //!
-//! Nothing here knows of actix, a database or a clock; time comes in as an argument. Every decision
-//! that an actor, a backend or the ledger makes is a function or a plain struct in this folder, so
-//! that it can be checked against a reference model without starting anything.
+//! This folder does not depend on actix, a database or a clock; time is an argument. Every decision
+//! of an actor, a backend or the ledger is a pure function or a plain struct here, so that tests
+//! compare it with a reference model without starting a server.
 
 pub mod book;
 pub mod dead_letter;
@@ -20,14 +20,14 @@ pub mod verdict;
 pub use book::{Book, BookSnapshot, Counting};
 pub use dead_letter::{
     DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
-    DeadLetterOrigin, DeadLetterState, DeadLetterTransition, KeepOutcome, NewDeadLetter,
+    DeadLetterOrigin, DeadLetterState, DeadLetterTransition, NewDeadLetter, StoreDeadLetterOutcome,
 };
-pub use ids::{BucketNo, BuyerId, Epoch, RequestId, SaleId, SkuId, SkuNo, TraceId};
+pub use ids::{BucketNo, BuyerId, Epoch, LoaderToken, RequestId, SaleId, SkuId, SkuNo, TraceId};
 pub use invariants::InvariantId;
 pub use loans::Loan;
 pub use order::{Failure, Order, OrderIntent, OrderState, OrderTimeline};
 pub use placing::{Examination, PlaceOutcome};
 pub use policy::Policy;
 pub use reservation::Reservation;
-pub use sale::{Phase, Sale, SaleDraft, Sku, SkuDraft};
+pub use sale::{BucketKey, Phase, Sale, SaleDraft, Sku, SkuDraft};
 pub use verdict::{Refusal, RequestStatus, Verdict};

@@ -1,36 +1,34 @@
-//! Orders and what asks for them.
+//! Orders, order intents and recorded failures.
 
 use super::ids::{BucketNo, BuyerId, Epoch, RequestId, SkuNo, TraceId};
 use super::verdict::Refusal;
 
-/// Where an order stands in its life.
+/// The state of an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(i16)]
 pub enum OrderState {
-    /// Placed; the buyer has until `pay_by` to pay.
+    /// Placed; the payment is due until `pay_by_ms`.
     PendingPayment = 0,
-    /// Paid.
     Paid = 1,
-    /// Ended because nobody paid in time; its units went back.
+    /// Not paid in time; its units are free again.
     TimedOut = 2,
-    /// Ended by the buyer before payment; its units went back.
+    /// Cancelled by the buyer before payment; its units are free again.
     Cancelled = 3,
-    /// Paid and given back; its units went back.
+    /// Paid and refunded; its units are free again.
     Refunded = 4,
 }
 
 impl OrderState {
-    /// Every state, in the order of its number.
+    /// In the order of the ledger's numbers.
     pub const ALL: [Self; 5] =
         [Self::PendingPayment, Self::Paid, Self::TimedOut, Self::Cancelled, Self::Refunded];
 
-    /// The number stored in the ledger.
     #[must_use]
     pub fn to_db(self) -> i16 {
         self as i16
     }
 
-    /// Reads the number stored in the ledger.
+    /// Converts from the ledger's column; `None`: unknown number.
     #[must_use]
     pub fn from_db(number: i16) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.to_db() == number)
@@ -42,7 +40,7 @@ impl OrderState {
         matches!(self, Self::PendingPayment | Self::Paid)
     }
 
-    /// The name in the interface.
+    /// The name in the HTTP API.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -55,40 +53,39 @@ impl OrderState {
     }
 }
 
-/// Asks the ledger for an order; carries all that the row needs, so that any consumer can write it.
+/// The command to write an order. Contains every column of the row, so that any consumer can
+/// write it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OrderIntent {
-    /// The request; at most one order ever has it.
+    /// At most one order has this request id.
     pub request: RequestId,
-    /// Which SKU.
     pub sku: SkuNo,
-    /// The bucket that holds the units.
+    /// The bucket that reserved the units.
     pub bucket: BucketNo,
-    /// The opening of the sale under which the units were taken.
+    /// The opening of the sale under which the units were reserved.
     pub epoch: Epoch,
-    /// Who buys.
     pub buyer: BuyerId,
     /// Units, at least 1.
     pub quantity: u32,
     /// Unique with `(sku, buyer)`; see [`super::Policy::slot`].
     pub slot: i64,
-    /// The buyer's limit of units, where the policy has one.
+    /// The buyer's limit of units, if the policy has one.
     pub quota: Option<u32>,
     /// Price times quantity, in the currency's smallest unit.
     pub amount: i64,
-    /// When the units were taken, epoch milliseconds.
+    /// When the units were reserved, epoch milliseconds.
     pub placed_at_ms: i64,
-    /// When an unpaid order ends, epoch milliseconds.
+    /// When an unpaid order times out, epoch milliseconds.
     pub pay_by_ms: i64,
-    /// The trace of the click.
+    /// The trace of the HTTP request.
     pub trace: TraceId,
-    /// When the message that brought it was published, epoch milliseconds; `None` where no broker
-    /// is on the way. Not part of its bytes: each copy of a message has a time of its own.
+    /// When the message with this intent was published, epoch milliseconds; `None` without a
+    /// broker. Not part of the encoded intent: each copy of a message has its own time.
     pub published_at_ms: Option<i64>,
 }
 
 impl OrderIntent {
-    /// The order that this intent becomes.
+    /// The order row that this intent writes.
     #[must_use]
     pub fn order(&self) -> Order {
         Order {
@@ -106,47 +103,41 @@ impl OrderIntent {
     }
 }
 
-/// A row of the ledger.
+/// An order row of the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Order {
-    /// The request that became this order.
     pub request: RequestId,
-    /// Which SKU.
     pub sku: SkuNo,
-    /// The opening of the sale under which the units were taken.
+    /// The opening of the sale under which the units were reserved.
     pub epoch: Epoch,
-    /// Who bought.
     pub buyer: BuyerId,
-    /// Units.
     pub quantity: u32,
     /// Unique with `(sku, buyer)`.
     pub slot: i64,
     /// Price times quantity, in the currency's smallest unit.
     pub amount: i64,
-    /// Where it stands.
     pub state: OrderState,
-    /// When the units were taken, epoch milliseconds.
+    /// When the units were reserved, epoch milliseconds.
     pub placed_at_ms: i64,
-    /// When it ends unpaid, epoch milliseconds.
+    /// When the order times out unless paid, epoch milliseconds.
     pub pay_by_ms: i64,
 }
 
-/// An order with its way from the click into the ledger.
+/// An order with the times of its stages from the HTTP request to the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OrderTimeline {
-    /// The order; `placed_at_ms` is when its way began.
+    /// `placed_at_ms` is the start of the timeline.
     pub order: Order,
-    /// The trace of the click.
+    /// The trace of the HTTP request.
     pub trace: TraceId,
-    /// When the message that brought it was published, epoch milliseconds; `None` where no broker
-    /// was on the way.
+    /// When the message with the intent was published, epoch milliseconds; `None` without a broker.
     pub published_at_ms: Option<i64>,
-    /// When it was written, epoch milliseconds; `None` where an older version wrote it.
+    /// When the row was written, epoch milliseconds; `None` in rows of older versions.
     pub recorded_at_ms: Option<i64>,
 }
 
 impl Order {
-    /// Whether `intent` asks for exactly this order: same buyer, SKU and units.
+    /// Whether `intent` has the same request, SKU, buyer and quantity.
     #[must_use]
     pub fn answers(&self, intent: &OrderIntent) -> bool {
         self.request == intent.request
@@ -156,20 +147,15 @@ impl Order {
     }
 }
 
-/// The record of an accepted request that became no order.
+/// The record of an accepted request that did not become an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failure {
-    /// The request.
     pub request: RequestId,
-    /// Which SKU.
     pub sku: SkuNo,
-    /// Who asked.
     pub buyer: BuyerId,
-    /// Units asked for.
     pub quantity: u32,
-    /// Why the ledger refused.
     pub reason: Refusal,
-    /// When it was recorded, epoch milliseconds.
+    /// Epoch milliseconds.
     pub recorded_at_ms: i64,
 }
 
@@ -178,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_state_survives_the_ledger() {
+    fn every_state_is_read_back_from_its_number() {
         for state in OrderState::ALL {
             assert_eq!(OrderState::from_db(state.to_db()), Some(state));
         }

@@ -1,8 +1,8 @@
-//! What the ledger does with a batch of intents, as a pure function of what it already holds.
+//! The ledger's decision on a batch of intents, as a pure function of its present rows.
 //!
-//! The ledger first writes a batch blindly, because nearly every batch is clean. When a unique key,
-//! a quota or the stock objects, the batch is rolled back and examined: what the ledger holds
-//! decides, intent by intent, which are repeats or refusals, and only the rest is written.
+//! The ledger first writes a batch blindly, because nearly every batch has no conflict. When a
+//! unique key, a quota or the stock rejects the batch, it is rolled back and examined: the present
+//! rows decide for each intent whether it is a repeat or a refusal; the remaining ones are written.
 
 use std::collections::HashMap;
 
@@ -10,21 +10,21 @@ use super::ids::{BuyerId, RequestId, SkuNo};
 use super::order::{Order, OrderIntent};
 use super::verdict::Refusal;
 
-/// What became of one intent.
+/// The ledger's outcome of one intent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlaceOutcome {
     /// The order was written.
     Placed(Order),
-    /// The order was there already, by the same request: success.
+    /// The request already had this order: success.
     Repeat(Order),
-    /// The ledger refuses, for good.
+    /// Final.
     Refused(Refusal),
-    /// The ledger certainly did not write it and cannot now; asking again later may succeed.
+    /// The order was certainly not written; a retry may succeed.
     Unavailable,
 }
 
 impl PlaceOutcome {
-    /// The order, where there is one.
+    /// The order of `Placed` and `Repeat`.
     #[must_use]
     pub fn order(&self) -> Option<&Order> {
         match self {
@@ -34,25 +34,25 @@ impl PlaceOutcome {
     }
 }
 
-/// What the ledger holds that bears on a batch.
+/// The ledger's rows that are relevant to a batch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Examination {
     /// Orders with a request id of the batch, and those in slot 0 of its buyers.
     pub orders: HashMap<RequestId, Order>,
     /// Recorded failures with a request id of the batch.
     pub failures: HashMap<RequestId, Refusal>,
-    /// The order in slot 0 of a buyer of the batch.
-    pub firsts: HashMap<(SkuNo, BuyerId), RequestId>,
-    /// Units that a buyer of the batch has, for SKUs with a quota.
+    /// The request of the order in slot 0 of each buyer of the batch.
+    pub first_requests: HashMap<(SkuNo, BuyerId), RequestId>,
+    /// Units of each buyer of the batch, for SKUs with a quota.
     pub owned: HashMap<(SkuNo, BuyerId), u32>,
     /// Units left of each SKU of the batch.
     pub available: HashMap<SkuNo, u32>,
 }
 
 impl Examination {
-    /// Decides one intent by what is here. `None`: it may be written.
+    /// The outcome of one intent by these rows. `None`: it may be written.
     #[must_use]
-    pub fn judge(&self, intent: &OrderIntent) -> Option<PlaceOutcome> {
+    pub fn outcome_of(&self, intent: &OrderIntent) -> Option<PlaceOutcome> {
         if let Some(reason) = self.failures.get(&intent.request) {
             return Some(PlaceOutcome::Refused(*reason));
         }
@@ -64,7 +64,7 @@ impl Examination {
             });
         }
         let buyer = (intent.sku, intent.buyer);
-        if let (0, Some(first)) = (intent.slot, self.firsts.get(&buyer)) {
+        if let (0, Some(first)) = (intent.slot, self.first_requests.get(&buyer)) {
             return Some(PlaceOutcome::Refused(Refusal::AlreadyPurchased { first: *first }));
         }
         let owned = self.owned(intent);
@@ -77,24 +77,24 @@ impl Examination {
             .then_some(PlaceOutcome::Refused(Refusal::SoldOut))
     }
 
-    /// Decides one intent and enters it when it may be written, so that two intents of one batch
-    /// see each other. `None`: it may be written.
+    /// As [`Self::outcome_of`], and adds an intent that may be written to these rows, so that later
+    /// intents of the batch are decided with it.
     pub fn admit(&mut self, intent: &OrderIntent) -> Option<PlaceOutcome> {
-        let judged = self.judge(intent);
-        if judged.is_none() {
+        let outcome = self.outcome_of(intent);
+        if outcome.is_none() {
             let buyer = (intent.sku, intent.buyer);
-            let rest = self.available(intent).saturating_sub(intent.quantity);
+            let available = self.available(intent).saturating_sub(intent.quantity);
             let owned = self.owned(intent).saturating_add(intent.quantity);
-            self.available.insert(intent.sku, rest);
+            self.available.insert(intent.sku, available);
             self.orders.insert(intent.request, intent.order());
             if intent.slot == 0 {
-                self.firsts.insert(buyer, intent.request);
+                self.first_requests.insert(buyer, intent.request);
             }
             if intent.quota.is_some() {
                 self.owned.insert(buyer, owned);
             }
         }
-        judged
+        outcome
     }
 
     fn owned(&self, intent: &OrderIntent) -> u32 {
@@ -122,19 +122,25 @@ mod tests {
 
     #[test]
     fn the_same_request_twice_in_a_batch_is_written_once() {
-        let mut seen = with_stock(5);
-        assert_eq!(seen.admit(&intent(1, 1, 1)), None);
-        assert!(matches!(seen.admit(&intent(1, 1, 1)), Some(PlaceOutcome::Repeat(_))));
+        let mut examination = with_stock(5);
+        assert_eq!(examination.admit(&intent(1, 1, 1)), None);
+        assert!(matches!(examination.admit(&intent(1, 1, 1)), Some(PlaceOutcome::Repeat(_))));
         let reused = Some(PlaceOutcome::Refused(Refusal::RequestIdReused));
-        assert_eq!(seen.admit(&intent(1, 1, 2)), reused);
-        assert_eq!(seen.admit(&intent(1, 2, 1)), reused);
+        assert_eq!(examination.admit(&intent(1, 1, 2)), reused);
+        assert_eq!(examination.admit(&intent(1, 2, 1)), reused);
     }
 
     #[test]
-    fn the_last_unit_goes_to_the_first_who_fits() {
-        let mut seen = with_stock(1);
-        assert_eq!(seen.admit(&intent(1, 1, 2)), Some(PlaceOutcome::Refused(Refusal::SoldOut)));
-        assert_eq!(seen.admit(&intent(2, 2, 1)), None);
-        assert_eq!(seen.admit(&intent(3, 3, 1)), Some(PlaceOutcome::Refused(Refusal::SoldOut)));
+    fn the_last_unit_goes_to_the_first_intent_that_fits() {
+        let mut examination = with_stock(1);
+        assert_eq!(
+            examination.admit(&intent(1, 1, 2)),
+            Some(PlaceOutcome::Refused(Refusal::SoldOut))
+        );
+        assert_eq!(examination.admit(&intent(2, 2, 1)), None);
+        assert_eq!(
+            examination.admit(&intent(3, 3, 1)),
+            Some(PlaceOutcome::Refused(Refusal::SoldOut))
+        );
     }
 }

@@ -4,31 +4,31 @@ use serde::{Deserialize, Serialize};
 
 use super::ids::RequestId;
 
-/// How much of one SKU a buyer may have.
+/// How many units of one SKU a buyer may order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Policy {
-    /// One order per buyer, ever; the request id follows from sale, SKU and buyer.
+    /// One order per buyer; the request id is derived from sale, SKU and buyer.
     OnePerBuyer {
-        /// Most units in that order.
+        /// Maximum units of that order.
         max_quantity: u32,
     },
-    /// Any number of orders; each carries its own pre-issued request id.
+    /// Any number of orders; each carries a pre-issued request id.
     Unlimited {
-        /// Most units in one order.
+        /// Maximum units of one order.
         max_quantity: u32,
     },
     /// Any number of orders up to a cumulative limit of units.
     Quota {
-        /// Most units over all orders of the buyer.
+        /// Maximum units over all orders of the buyer.
         limit: u32,
-        /// Most units in one order.
+        /// Maximum units of one order.
         max_quantity: u32,
     },
 }
 
 impl Policy {
-    /// Most units in one order.
+    /// Maximum units of one order.
     #[must_use]
     pub fn max_quantity(self) -> u32 {
         match self {
@@ -38,8 +38,8 @@ impl Policy {
         }
     }
 
-    /// The slot of an order: with `(sku, buyer)` it is unique in the ledger, which makes the
-    /// database itself hold the limit. 0 for `one_per_buyer`, the request's own number otherwise.
+    /// The slot of an order, unique together with `(sku, buyer)`, so that the ledger's primary key
+    /// enforces the limit. 0 for `one_per_buyer`, the request id otherwise.
     #[must_use]
     pub fn slot(self, request: RequestId) -> i64 {
         match self {
@@ -48,7 +48,7 @@ impl Policy {
         }
     }
 
-    /// The units a buyer may have in all, where the policy counts units.
+    /// The limit of units over all orders of a buyer; `None` when the policy counts no units.
     #[must_use]
     pub fn quota(self) -> Option<u32> {
         match self {
@@ -57,13 +57,13 @@ impl Policy {
         }
     }
 
-    /// Whether the request id follows from sale, SKU and buyer.
+    /// Whether the request id is derived from sale, SKU and buyer.
     #[must_use]
     pub fn derives_request_id(self) -> bool {
         matches!(self, Self::OnePerBuyer { .. })
     }
 
-    /// The name used in the interface and in the ledger.
+    /// The name in the HTTP API and in the ledger.
     #[must_use]
     pub fn kind(self) -> &'static str {
         match self {
@@ -73,10 +73,10 @@ impl Policy {
         }
     }
 
-    /// Builds a policy from its parts as the interface and the ledger store them.
+    /// Builds a policy from its parts as the HTTP API and the ledger name them.
     ///
     /// # Errors
-    /// Says which part is missing or does not fit.
+    /// The part that is missing or invalid.
     pub fn from_parts(
         kind: &str,
         limit: Option<u32>,
@@ -101,7 +101,7 @@ impl Policy {
     }
 }
 
-/// Most units one order may ask for: keeps every sum far inside 32 bits.
+/// The maximum units of one order: keeps every sum far below 32 bits.
 pub const QUANTITY_MAX: u32 = 1_000_000;
 
 #[cfg(test)]
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_policy_says_which_part_does_not_fit() {
+    fn an_invalid_policy_names_the_invalid_part() {
         assert!(Policy::from_parts("quota", Some(5), None).is_ok());
         assert!(Policy::from_parts("quota", None, None).unwrap_err().contains("limit"));
         assert!(Policy::from_parts("unlimited", Some(5), None).unwrap_err().contains("quota"));
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn one_per_buyer_leaves_a_buyer_a_single_slot() {
+    fn one_per_buyer_has_a_single_slot_per_buyer() {
         let (a, b) = (RequestId::new(7).unwrap(), RequestId::new(8).unwrap());
         let one = Policy::OnePerBuyer { max_quantity: 1 };
         assert_eq!(one.slot(a), one.slot(b));

@@ -1,32 +1,31 @@
-//! What a buyer asks a gate for.
+//! A buyer's request to a gate.
 
 use super::ids::{BucketNo, BuyerId, Epoch, RequestId, SkuNo, TraceId};
 use super::order::OrderIntent;
 use super::sale::Sku;
 
-/// One request for units, complete enough to be decided by any gate backend.
+/// One request for units, with all that a gate backend needs to decide it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reservation {
-    /// The wish; a repeat carries the same id.
+    /// A repeat carries the same id.
     pub request: RequestId,
-    /// Which SKU.
     pub sku: SkuNo,
     /// The buyer's home bucket.
     pub bucket: BucketNo,
-    /// The opening of the sale that the asker knows; a gate of another opening refuses.
+    /// The opening of the sale in the sender's catalog; a gate with another epoch answers
+    /// [`super::Verdict::StaleEpoch`].
     pub epoch: Epoch,
-    /// Who asks.
     pub buyer: BuyerId,
     /// Units, at least 1.
     pub quantity: u32,
-    /// When it was asked, epoch milliseconds.
+    /// When the request arrived, epoch milliseconds.
     pub asked_at_ms: i64,
-    /// The trace of the click.
+    /// The trace of the HTTP request.
     pub trace: TraceId,
 }
 
 impl Reservation {
-    /// The intent that asks the ledger for the order, once the units are taken.
+    /// The order intent of this reservation, once the units are reserved.
     #[must_use]
     pub fn intent(&self, sku: &Sku) -> OrderIntent {
         OrderIntent {

@@ -2,22 +2,22 @@
 
 use serde::Serialize;
 
-use super::ids::{Epoch, SaleId, SkuId, SkuNo};
+use super::ids::{BucketNo, Epoch, SaleId, SkuId, SkuNo};
 use super::policy::Policy;
 
-/// Most buckets one SKU may have.
+/// The maximum number of buckets of one SKU.
 pub const BUCKETS_MAX: u16 = 256;
 
-/// Most units one SKU may start with: sums stay exact in every backend.
+/// The maximum initial stock of one SKU: sums stay exact in every backend.
 pub const STOCK_MAX: u32 = 1_000_000_000;
 
-/// Most SKUs in one sale.
+/// The maximum number of SKUs in one sale.
 pub const SKUS_MAX: usize = 200;
 
-/// Where a sale stands by the operator's word; the window decides the rest.
+/// The phase of a sale as set by an operator. The window additionally limits the selling time.
 ///
-/// With the epoch in front it is an ordered pair that only grows: an opening raises the epoch, and
-/// within one the phases only go on.
+/// The pair (epoch, phase) only increases: an opening increments the epoch, and within one epoch
+/// the phases only advance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
@@ -25,30 +25,29 @@ pub enum Phase {
     Draft = 0,
     /// Sells inside its window.
     Open = 1,
-    /// Held; may be opened again.
+    /// Stopped; may be opened again.
     Paused = 2,
-    /// Over, for good.
+    /// Final.
     Closed = 3,
 }
 
 impl Phase {
-    /// Every phase, in the order of its number.
+    /// In the order of the ledger's numbers.
     pub const ALL: [Self; 4] = [Self::Draft, Self::Open, Self::Paused, Self::Closed];
 
-    /// The number stored in the ledger.
     #[must_use]
     pub fn to_db(self) -> i16 {
         self as i16
     }
 
-    /// Reads the number stored in the ledger.
+    /// Converts from the ledger's column; `None`: unknown number.
     #[must_use]
     pub fn from_db(number: i16) -> Option<Self> {
         Self::ALL.into_iter().find(|phase| phase.to_db() == number)
     }
 
-    /// Whether an operator may move the sale from here to `next`. The same phase again is allowed,
-    /// so that a repeated command does no harm.
+    /// Whether an operator may change the phase to `next`. The same phase is allowed, so that a
+    /// command can be repeated.
     #[must_use]
     pub fn may_become(self, next: Self) -> bool {
         match (self, next) {
@@ -62,33 +61,28 @@ impl Phase {
 /// A timed offer of one or more SKUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sale {
-    /// The ledger's number.
     pub no: i32,
-    /// The public name.
     pub id: SaleId,
-    /// What buyers read.
     pub title: String,
     /// First instant of the window, epoch milliseconds.
     pub starts_at_ms: i64,
     /// First instant after the window, epoch milliseconds.
     pub ends_at_ms: i64,
-    /// Where it stands by the operator's word.
     pub phase: Phase,
     /// The latest opening.
     pub epoch: Epoch,
-    /// What is on offer.
     pub skus: Vec<Sku>,
 }
 
-/// The buckets of a closed sale are looked after for so long after its end: its buyers may still
-/// ask what became of their requests.
-const REMEMBERED_MS: i64 = 86_400_000;
+/// How long the buckets of a closed sale are maintained after its end: buyers may still query the
+/// status of their requests.
+const RETENTION_MS: i64 = 86_400_000;
 
 impl Sale {
-    /// Whether it has been over for so long that its buckets are not looked after any more.
+    /// Whether the sale closed so long ago that its buckets are no longer maintained.
     #[must_use]
-    pub fn is_forgotten(&self, now_ms: i64) -> bool {
-        self.phase == Phase::Closed && now_ms > self.ends_at_ms.saturating_add(REMEMBERED_MS)
+    pub fn is_dormant(&self, now_ms: i64) -> bool {
+        self.phase == Phase::Closed && now_ms > self.ends_at_ms.saturating_add(RETENTION_MS)
     }
 
     /// The SKU with this public name.
@@ -101,34 +95,31 @@ impl Sale {
 /// One article of a sale.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sku {
-    /// The ledger's number, unique over all sales.
+    /// Unique over all sales.
     pub no: SkuNo,
-    /// The public name, unique within the sale.
+    /// Unique within the sale.
     pub id: SkuId,
-    /// What buyers read.
     pub title: String,
     /// Price of one unit, in the currency's smallest unit.
     pub price: i64,
-    /// Units at the start.
     pub initial: u32,
-    /// How much a buyer may have.
     pub policy: Policy,
-    /// How many gates share the stock.
+    /// Number of buckets that share the stock; each has its own gate.
     pub buckets: u16,
     /// How long an order may stay unpaid, seconds.
     pub payment_window_s: i32,
-    /// Whether a buyer who lets an order time out is barred from the sale.
+    /// Whether a buyer whose order timed out is barred from the sale.
     pub bar_lapsed: bool,
 }
 
 impl Sku {
-    /// When an order placed then ends unpaid, epoch milliseconds.
+    /// The payment deadline of an order placed at `placed_at_ms`, epoch milliseconds.
     #[must_use]
     pub fn pay_by_ms(&self, placed_at_ms: i64) -> i64 {
         placed_at_ms.saturating_add(i64::from(self.payment_window_s).saturating_mul(1000))
     }
 
-    /// The units of one bucket when `total` units are dealt out evenly; the first buckets get the
+    /// The units of one bucket when `total` units are distributed evenly; the first buckets get the
     /// remainder.
     #[must_use]
     pub fn share(&self, total: u32, bucket: u16) -> u32 {
@@ -137,44 +128,37 @@ impl Sku {
     }
 }
 
-/// A sale as an operator describes it, before the ledger numbers it.
+/// A sale as an operator describes it, before the ledger assigns numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SaleDraft {
-    /// The public name.
     pub id: SaleId,
-    /// What buyers read.
     pub title: String,
     /// First instant of the window, epoch milliseconds.
     pub starts_at_ms: i64,
     /// First instant after the window, epoch milliseconds.
     pub ends_at_ms: i64,
-    /// What is on offer.
     pub skus: Vec<SkuDraft>,
 }
 
 /// A SKU as an operator describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SkuDraft {
-    /// The public name.
     pub id: SkuId,
-    /// What buyers read.
     pub title: String,
     /// Price of one unit, in the currency's smallest unit.
     pub price: i64,
-    /// Units at the start.
     pub initial: u32,
-    /// How much a buyer may have.
     pub policy: Policy,
-    /// How many gates share the stock.
+    /// Number of buckets that share the stock; each has its own gate.
     pub buckets: u16,
     /// How long an order may stay unpaid, seconds.
     pub payment_window_s: i32,
-    /// Whether a buyer who lets an order time out is barred from the sale.
+    /// Whether a buyer whose order timed out is barred from the sale.
     pub bar_lapsed: bool,
 }
 
 impl SaleDraft {
-    /// Every fault of the description, each with what would be right; empty when it may be created.
+    /// Every validation error, each with the accepted range; empty when the draft is valid.
     #[must_use]
     pub fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
@@ -216,6 +200,21 @@ impl SkuDraft {
             ),
         ];
         checks.iter().filter(|(bad, _)| *bad).map(|(_, text)| (*text).to_owned()).collect()
+    }
+}
+
+/// One bucket of one SKU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+pub struct BucketKey {
+    pub sku: SkuNo,
+    pub bucket: BucketNo,
+}
+
+impl BucketKey {
+    /// Every bucket of a SKU.
+    pub fn all_of(sku: &Sku) -> impl Iterator<Item = Self> + use<> {
+        let no = sku.no;
+        (0..sku.buckets).map(move |bucket| Self { sku: no, bucket: BucketNo(bucket) })
     }
 }
 

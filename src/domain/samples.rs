@@ -1,11 +1,11 @@
-//! Values for unit tests, which change what they are about:
+//! Sample values for unit tests. A test overrides the fields that matter to it:
 //! `OrderIntent { quantity: 2, ..intent(1) }`.
 
 #![cfg(test)]
 
 use super::{BucketNo, BuyerId, Epoch, OrderIntent, Policy, RequestId, Sku, SkuNo, TraceId};
 
-/// A request for one unit of [`sku`], by a buyer of the same number.
+/// An intent for one unit of [`sku`]; the buyer has the number of the request.
 pub(crate) fn intent(request: u64) -> OrderIntent {
     OrderIntent {
         request: RequestId::new(request).unwrap(),
@@ -24,7 +24,7 @@ pub(crate) fn intent(request: u64) -> OrderIntent {
     }
 }
 
-/// Ten units, for everybody.
+/// A SKU with ten units and no limit per buyer.
 pub(crate) fn sku() -> Sku {
     Sku {
         no: SkuNo(1),

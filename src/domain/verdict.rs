@@ -1,37 +1,37 @@
-//! What a gate or the ledger may answer. Refusals are values: counted, never logged as errors.
+//! The answers of a gate and of the ledger. Refusals are values: counted, never logged as errors.
 
 use super::ids::RequestId;
 use super::order::OrderState;
 
-/// Why a request gets no units. Final: nothing was taken, nothing will be.
+/// Why a request is refused. Final: a refused request holds no units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Refusal {
-    /// Fewer units are left than were asked for, in all buckets and transfers together.
+    /// Fewer units than requested are left in all buckets and transfers together.
     SoldOut,
-    /// The buyer has its one order already.
+    /// The buyer already has an order, and the policy allows one.
     AlreadyPurchased {
-        /// The request of that order.
+        /// The request of the existing order.
         first: RequestId,
     },
     /// The order would exceed the buyer's quota.
     QuotaExceeded {
-        /// Units the buyer has.
+        /// Units of the buyer's live orders.
         owned: u32,
-        /// Units the buyer may have.
+        /// The buyer's quota of units.
         limit: u32,
     },
-    /// The same request id came with other content, or belongs to another buyer.
+    /// The request id was used with another SKU or quantity, or by another buyer.
     RequestIdReused,
     /// The sale is not open: before its window, or paused.
     NotStarted,
-    /// The sale is over.
+    /// The sale has ended.
     Ended,
-    /// An operator gave up the dead letter that it was in.
+    /// An operator discarded the dead letter that contained the request.
     Discarded,
 }
 
 impl Refusal {
-    /// Every kind of refusal, with zeroed details; for metrics and tables.
+    /// The code of every refusal, for metrics and tables.
     pub const KINDS: [&'static str; 7] = [
         "sold-out",
         "already-purchased",
@@ -42,7 +42,7 @@ impl Refusal {
         "discarded",
     ];
 
-    /// The stable code of the interface.
+    /// The stable code of the HTTP API.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
@@ -57,37 +57,35 @@ impl Refusal {
     }
 }
 
-/// What a gate remembers of a request that it accepted.
+/// The status of an accepted request, as its gate stores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestStatus {
-    /// Units are taken; the ledger has not answered yet.
+    /// Units are reserved; the result of the ledger is pending.
     Queued,
-    /// The ledger has the order.
+    /// The order is committed in the ledger.
     Ordered {
-        /// Units.
         quantity: u32,
-        /// When the units were taken, epoch milliseconds.
+        /// When the units were reserved, epoch milliseconds.
         placed_at_ms: i64,
-        /// Where the order stands.
         state: OrderState,
     },
-    /// The ledger refused; the units went back where the ledger still has them.
+    /// The ledger refused. The bucket gave the units back, unless the ledger was sold out.
     Failed(Refusal),
 }
 
 /// A gate's answer to one reservation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Units are taken for this request.
+    /// Units are reserved for this request.
     Reserved,
-    /// This request was accepted before; nothing was taken again.
+    /// The request was accepted before; no further units were reserved.
     Repeat(RequestStatus),
-    /// No, for good.
+    /// Final.
     Refused(Refusal),
-    /// The asker knows another opening of the sale than the bucket; nothing was decided.
+    /// The epochs of the reservation and of the bucket differ; nothing was decided.
     StaleEpoch,
-    /// This bucket has fewer units than asked for; others may have them.
+    /// This bucket has fewer units than requested; other buckets may have them.
     Short,
-    /// Too much of what was accepted waits for the broker; nothing was taken. Ask again later.
+    /// Too many accepted requests wait for the broker; nothing was reserved. Retry later.
     Full,
 }

@@ -1,15 +1,15 @@
-//! The interface: what buyers and operators ask over HTTP.
+//! The HTTP interface for buyers, operators and probes.
 //!
 //! | file | holds |
 //! |---|---|
 //! | `server` | the two listeners |
-//! | `routes` | every route, who may use it, how it may refuse |
-//! | `state` | what handlers reach |
-//! | `buyers/` | the calls of buyers |
-//! | `operators/` | the calls of operators and probes |
-//! | `middleware/` | what every route has in common |
-//! | `page` | a part of a long list, and where the next begins |
-//! | `openapi` | the description for programs, and its page |
+//! | `routes` | every route with its access and its refusals |
+//! | `state` | dependencies of the handlers |
+//! | `buyers/` | routes of buyers |
+//! | `operators/` | routes of operators and probes |
+//! | `middleware/` | shared by all routes |
+//! | `page` | pagination of lists |
+//! | `openapi` | the OpenAPI document and its page |
 
 pub mod buyers;
 mod middleware;

@@ -1,7 +1,7 @@
-//! The description of the interface that programs read, and the page that shows it.
+//! The OpenAPI document, and the page that renders it.
 //!
-//! Handlers describe what they answer when all goes well; how they refuse and who may call them
-//! comes from the route table, so that it cannot be forgotten.
+//! Handlers annotate their successful answers. Refusals and security are added from the route
+//! tables, so that no route lacks them.
 
 use std::sync::{Arc, LazyLock};
 
@@ -28,7 +28,7 @@ static TEXT: LazyLock<web::Bytes> = LazyLock::new(|| {
 static PAGE: LazyLock<Arc<Config<'static>>> =
     LazyLock::new(|| Arc::new(Config::from("/openapi.json").try_it_out_enabled(true)));
 
-/// The whole document.
+/// The complete document.
 #[must_use]
 pub fn described() -> Document {
     let mut document = Described::openapi();
@@ -39,10 +39,10 @@ pub fn described() -> Document {
         }
     }
     let bearer = || SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build());
-    let believed = SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::new("X-Buyer-Id")));
+    let trusted = SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::new("X-Buyer-Id")));
     let components = document.components.get_or_insert_default();
     components.add_security_scheme("buyer", bearer());
-    components.add_security_scheme("buyer_header", believed);
+    components.add_security_scheme("buyer_header", trusted);
     components.add_security_scheme("operator", bearer());
     document
 }
@@ -52,7 +52,7 @@ fn operation<'d>(document: &'d mut Document, entry: &RouteEntry) -> Option<&'d m
     if entry.method == "GET" { item.get.as_mut() } else { item.post.as_mut() }
 }
 
-/// The path without the expressions of actix-web's pattern language.
+/// The path without the regular expressions of actix-web patterns.
 #[must_use]
 pub fn documented_path(path: &str) -> String {
     path.replace(":.*}", "}")
@@ -87,7 +87,7 @@ fn add_refusals(operation: &mut Operation, entry: &RouteEntry) {
     }
 }
 
-/// This document.
+/// The OpenAPI document.
 #[utoipa::path(
     get, path = "/openapi.json", tag = "documents",
     responses((status = 200, description = "OpenAPI 3.1", body = Object)),
@@ -99,7 +99,7 @@ pub async fn document() -> HttpResponse {
         .body(TEXT.clone())
 }
 
-/// To the page with its slash, so that its own links are found.
+/// Redirects to `/docs/`: the page's relative links need the slash.
 #[utoipa::path(
     get, path = "/docs", tag = "documents",
     responses((status = 308, description = "to /docs/")),
@@ -108,7 +108,7 @@ pub async fn to_page() -> HttpResponse {
     HttpResponse::PermanentRedirect().insert_header((LOCATION, "/docs/")).finish()
 }
 
-/// The page that shows this document, and its files.
+/// The page that renders this document, and its assets.
 #[utoipa::path(
     get, path = "/docs/{file}", tag = "documents",
     params(("file" = String, Path, description = "empty for the page itself")),
@@ -116,7 +116,7 @@ pub async fn to_page() -> HttpResponse {
 )]
 pub async fn page(file: web::Path<String>) -> Result<HttpResponse, Problem> {
     let found = utoipa_swagger_ui::serve(&file, Arc::clone(&PAGE)).map_err(|error| {
-        tracing::error!(%error, "the page of the interface could not be written");
+        tracing::error!(%error, "openapi page: not rendered");
         ProblemCode::Internal
     })?;
     let file = found.ok_or(ProblemCode::NotFound)?;
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_of_one_status_stand_together() {
+    fn refusals_of_one_status_share_a_description() {
         let document = serde_json::to_value(described()).unwrap();
         let buy = &document["paths"]["/v1/buy/{path_id}"]["post"];
         let refused = &buy["responses"]["409"];

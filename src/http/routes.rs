@@ -1,4 +1,4 @@
-//! Every route of both listeners. A route that is not in a table does not exist.
+//! Every route of both listeners. Only routes in these tables are mounted.
 
 use actix_web::middleware::from_fn;
 use actix_web::web::{self, ServiceConfig};
@@ -15,32 +15,31 @@ use crate::http::operators::{dead_letters, health, ops, rebuild, sales as admin_
 /// The buy route.
 pub const BUY: &str = "/v1/buy/{path_id}";
 
-/// Who may use a route.
+/// Access control of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouteAccess {
-    /// Anybody.
+    /// No credentials required.
     Open,
-    /// A buyer; the handler asks for the credentials.
+    /// Buyer credentials, checked by the handler.
     Buyer,
-    /// An operator.
+    /// Operator credentials, checked by `watch`.
     Admin,
 }
 
-/// One route.
+/// A route of a table.
 #[derive(Debug)]
 pub struct RouteEntry {
     /// The HTTP method; `GET` answers `HEAD` too.
     pub method: &'static str,
     /// The path, in the pattern language of actix-web.
     pub path: &'static str,
-    /// Who may use it.
     pub access: RouteAccess,
-    /// How it may refuse, besides what its access and every route may answer.
+    /// Problem codes of this route, besides those of its access kind and those of every route.
     pub refusals: &'static [ProblemCode],
     mount: fn(Route) -> Route,
 }
 
-/// Makes the tables, and the description of what their handlers say of themselves.
+/// Defines the route tables, and the OpenAPI document of their handlers.
 macro_rules! tables {
     ($($(#[$doc:meta])* $table:ident {
         $($method:literal $path:expr, $access:ident => $module:ident::$handler:ident,
@@ -55,7 +54,7 @@ macro_rules! tables {
             mount: |route| route.to($module::$handler),
         },)+];)+
 
-        /// What the handlers say of themselves.
+        /// The OpenAPI document of the handlers' annotations.
         #[derive(OpenApi)]
         #[openapi(
             info(
@@ -72,8 +71,8 @@ macro_rules! tables {
 }
 
 tables! {
-    /// The public listener: buyers. Paths are compared in this order, each by a regular expression:
-    /// the route that must be fast comes first.
+    /// The public listener: buyers. actix matches the paths in this order, each by a regular
+    /// expression: the purchase, the hot path, comes first.
     PUBLIC {
         "POST" BUY, Buyer => buy::buy, [
             InvalidRequest RequestIdInvalid NotStarted UnknownSku SoldOut AlreadyPurchased
@@ -124,7 +123,7 @@ tables! {
             UnknownLetter Busy
         ];
         "POST" "/admin/v1/dead-letters/{letter_id}/replay", Admin => dead_letters::put_back, [
-            UnknownLetter LetterNotReplayable NoBroker BrokerAway Busy
+            UnknownLetter LetterNotReplayable LetterConflict NoBroker BrokerAway Busy
         ];
         "POST" "/admin/v1/dead-letters/{letter_id}/park", Admin => dead_letters::park, [
             InvalidRequest UnknownLetter LetterConflict Busy
@@ -135,7 +134,7 @@ tables! {
     }
 }
 
-/// Enters the routes of a table.
+/// Registers the routes of a table.
 pub fn mount(table: &'static [RouteEntry], config: &mut ServiceConfig) {
     for (index, entry) in table.iter().enumerate() {
         let (path, access) = (entry.path, entry.access);
@@ -144,7 +143,7 @@ pub fn mount(table: &'static [RouteEntry], config: &mut ServiceConfig) {
         }
         let resource = resource(table, path);
         if path == BUY {
-            // The one route that must be fast does by itself what `watch` does for the others.
+            // The hot path: its handler does the work of `watch` itself.
             config.service(resource);
         } else {
             let watched = from_fn(move |request, next| watch(path, access, request, next));
@@ -153,7 +152,7 @@ pub fn mount(table: &'static [RouteEntry], config: &mut ServiceConfig) {
     }
 }
 
-/// All methods of one path, and the answer to the others.
+/// All methods of one path; 405 for the others.
 fn resource(table: &'static [RouteEntry], path: &'static str) -> Resource {
     let mut methods = Vec::new();
     let mut resource = web::resource(path);
@@ -179,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_says_only_what_mount_understands() {
+    fn mount_supports_every_method_of_the_tables() {
         for entry in PUBLIC.iter().chain(INTERNAL) {
             assert!(matches!(entry.method, "GET" | "POST"), "{} {}", entry.method, entry.path);
         }

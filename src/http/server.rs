@@ -1,5 +1,4 @@
-//! The two listeners: opened together, taken down in order. Only a role that sells has the public
-//! one.
+//! The two listeners: bound together, stopped in order. Only a role that sells has the public one.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,30 +17,28 @@ use crate::http::middleware::problem::Problem;
 use crate::http::middleware::watch::no_such_path;
 use crate::runtime::shutdown::spawn_server;
 
-/// How long a client may take to send the head of a request.
+/// Longest time for a client to send the head of a request.
 const HEAD_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Probes, collectors and a few operators.
+/// Enough for probes, metrics collectors and operators.
 const INTERNAL_CONNECTIONS_MAX: usize = 256;
 
-/// Why the interface could not be opened.
+/// Why the listeners did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// An address cannot be listened on.
+    /// An address could not be bound.
     #[error("cannot listen on {address} ({key}): {source}; {}", remedy(source, key))]
     Bind {
-        /// The address.
         address: SocketAddr,
-        /// The key that sets it.
+        /// The configuration key of the address.
         key: &'static str,
-        /// What the system said.
         #[source]
         source: io::Error,
     },
-    /// Keys and numbers could not be read from the ledger.
+    /// The signing key or the process number could not be read from the ledger.
     #[error("the ledger could not be read")]
     Ledger(#[from] db::Error),
-    /// Buyers could not prove who they are.
+    /// Authentication of buyers is not configured.
     #[error(transparent)]
     NoSecret(#[from] NoSecret),
 }
@@ -63,23 +60,23 @@ fn remedy(error: &io::Error, key: &str) -> String {
 
 /// The open listeners.
 pub struct Listeners {
-    /// Where buyers come in, in a role that sells; the port is never 0.
+    /// Bound address for buyers, in a role that sells.
     pub public: Option<SocketAddr>,
-    /// Where operators, probes and collectors come in; the port is never 0.
+    /// Bound address for operators, probes and metrics collectors.
     pub internal: SocketAddr,
     state: Data<HttpState>,
-    /// Buyers first.
+    /// In stop order: public first.
     handles: Vec<ServerHandle>,
 }
 
 impl Listeners {
-    /// Readiness off: whoever balances load sends nobody any more, and event streams end.
+    /// `/readyz` fails from now on, so that load balancers stop routing here; event streams end.
     pub fn set_not_ready(&self) {
         self.state.set_not_ready();
     }
 
-    /// Takes no new connections, answers what is under way, and ends: buyers first, so that
-    /// operators can watch.
+    /// Graceful stop: accepts no new connections and finishes running requests. The public listener
+    /// stops first, so that operators can observe.
     pub async fn stop(&self) {
         for handle in &self.handles {
             handle.stop(true).await;
@@ -87,7 +84,7 @@ impl Listeners {
     }
 }
 
-/// What differs between the two.
+/// The differences between the two listeners.
 struct ListenerPlan {
     table: &'static [RouteEntry],
     address: SocketAddr,
@@ -96,8 +93,11 @@ struct ListenerPlan {
     connections_max: usize,
 }
 
-/// Opens the listeners of the role; they answer until [`Listeners::stop`]. Signals are left to the
-/// caller; a stop waits for running requests up to `shutdown.deadline_ms`.
+/// Starts the listeners of the role; they serve until [`Listeners::stop`], which waits for running
+/// requests up to `shutdown.deadline_ms`. Installs no signal handlers.
+///
+/// # Errors
+/// See [`Error`]; no listener is running then.
 pub async fn start(settings: &Settings, deps: HttpDeps) -> Result<Listeners, Error> {
     let state = Data::new(HttpState::new(settings, deps).await?);
     let public = ListenerPlan {
@@ -124,7 +124,7 @@ pub async fn start(settings: &Settings, deps: HttpDeps) -> Result<Listeners, Err
     Ok(Listeners { public, internal, state, handles })
 }
 
-/// Binds without answering yet, so that nobody is served when the other address is taken.
+/// Binds without serving, so that no request is served if the other address cannot be bound.
 fn bind(state: &Data<HttpState>, plan: &ListenerPlan) -> Result<(SocketAddr, Server), Error> {
     let settings = &state.settings;
     let (table, shared) = (plan.table, state.clone());
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_in_use_is_named_with_the_remedy() {
+    fn an_address_in_use_is_reported_with_the_remedy() {
         let error = Error::Bind {
             address: "127.0.0.1:8080".parse().unwrap(),
             key: "http.bind",

@@ -1,4 +1,4 @@
-//! What handlers reach.
+//! Shared state of the handlers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,55 +23,42 @@ use crate::services::sales::SalesService;
 use crate::stock::Stock;
 use crate::tier::Pipeline;
 
-/// The running system that the interface stands in front of.
+/// The components that the handlers call.
 pub struct HttpDeps {
-    /// The sales as buyers see them.
     pub catalog: Arc<Catalog>,
-    /// The way to the gates.
     pub gates: GateHandle,
-    /// The operators' verbs.
-    pub desk: SalesService,
-    /// Where orders are true; never read on the way of a purchase.
+    pub sales: SalesService,
+    /// Not read on the path of a purchase.
     pub ledger: Arc<dyn Ledger>,
-    /// Where units are counted.
     pub stock: Arc<dyn Stock>,
-    /// What is between the gates and the ledger, in tier `pipeline`.
+    /// Outbox and broker, in tier `pipeline`.
     pub pipeline: Option<Pipeline>,
-    /// What lives in this process.
     pub actors: Arc<ActorSystem>,
-    /// What is counted.
     pub metrics: Arc<Metrics>,
-    /// Time.
     pub clock: SharedClock,
 }
 
-/// What handlers reach: the system, and what the interface makes of the settings once.
+/// State of the HTTP interface, one per process.
 pub struct HttpState {
-    /// The running system.
     pub deps: HttpDeps,
-    /// The settings in effect.
     pub settings: Settings,
-    /// The operators' verbs on dead letters.
-    pub letters: DeadLetterService,
-    /// Request ids.
+    pub dead_letters: DeadLetterService,
     pub tokens: RequestTokens,
-    /// Who is the buyer.
     pub buyer_auth: BuyerAuth,
-    /// Who is an operator.
     pub admin_auth: AdminAuth,
-    /// Counters of the buy route.
     pub buy_meter: BuyMeter,
-    /// Sales as JSON.
-    pub pages: SalePages,
-    /// When the interface was opened.
-    pub opened: Instant,
+    pub sale_pages: SalePages,
+    pub started_at: Instant,
     ready: AtomicBool,
 }
 
 impl HttpState {
-    /// Reads secrets and takes a process number from the ledger.
+    /// Reads the signing key and takes a process number from the ledger.
+    ///
+    /// # Errors
+    /// The ledger's error, or a missing secret for authentication of buyers.
     pub async fn new(settings: &Settings, deps: HttpDeps) -> Result<Self, Error> {
-        let letters = DeadLetterService::new(
+        let dead_letters = DeadLetterService::new(
             Arc::clone(&deps.ledger),
             Arc::clone(&deps.stock),
             Arc::clone(&deps.clock),
@@ -79,26 +66,26 @@ impl HttpState {
             settings.amqp.queues,
         );
         Ok(Self {
-            letters,
+            dead_letters,
             tokens: tokens(settings, deps.ledger.as_ref()).await?,
             buyer_auth: BuyerAuth::new(&settings.auth)?,
             admin_auth: AdminAuth::new(&settings.admin, &settings.internal),
             buy_meter: BuyMeter::new(&deps.metrics),
-            pages: SalePages::new(settings.http.sales_refresh_ms),
-            opened: deps.clock.now(),
+            sale_pages: SalePages::new(settings.http.sales_refresh_ms),
+            started_at: deps.clock.now(),
             settings: settings.clone(),
             ready: AtomicBool::new(true),
             deps,
         })
     }
 
-    /// Whether buyers are welcome.
+    /// Whether this process accepts purchases: false during shutdown.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.ready.load(Ordering::Acquire)
     }
 
-    /// From here on buyers are asked to go elsewhere.
+    /// `/readyz` fails from now on.
     pub fn set_not_ready(&self) {
         self.ready.store(false, Ordering::Release);
     }
@@ -110,7 +97,7 @@ async fn tokens(settings: &Settings, ledger: &dyn Ledger) -> Result<RequestToken
         Some(key) => key.expose_secret().as_bytes().to_vec(),
         None => ledger.secret("request-ids").await?,
     };
-    // Processes that run at the same time get different numbers.
+    // A counter in the ledger: concurrent processes get different numbers.
     let process = ledger.next_token("process").await?.rem_euclid(1 << 16);
     let process = u16::try_from(process).unwrap_or_default();
     Ok(RequestTokens::new(&key, process, auth.request_id_ttl_s.saturating_mul(1000)))

@@ -1,10 +1,11 @@
-//! Who may do what one process at a time should do: load buckets, sweep, drain.
+//! Leases for tasks that one process at a time should run: loading buckets (`loader`) and
+//! reconciling (`reconciler`).
 //!
-//! A [`Lease`] keeps well-meaning processes out of each other's way, no more: it can be lost
-//! without the holder noticing in time. What must never happen twice is refused by whoever is
-//! written to, by a token that the ledger counts (`Ledger::next_token`); no token comes from here.
+//! A [`Lease`] avoids duplicate work, no more: a holder can lose it without noticing in time. A
+//! write that must never happen twice carries a fencing token that the ledger counts
+//! (`Ledger::next_token`) and is rejected by the store; a lease issues no token.
 //!
-//! On error: not held. On death of the holder: free when it ends. May repeat: every call.
+//! On error: not held. If the holder crashes: the lease expires. May repeat: every call.
 
 use std::time::{Duration, Instant};
 
@@ -16,37 +17,31 @@ mod sole;
 pub use redis::RedisLease;
 pub use sole::SoleLease;
 
-/// What came of asking for a lease.
+/// The result of [`Lease::hold`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LeaseGrant {
-    /// It is the asker's.
     Held {
-        /// To be given up at this time of the asker's clock unless it was renewed; nobody else has
-        /// it before.
+        /// End of the lease by the caller's clock, unless it is renewed. No other process holds the
+        /// lease before.
         until: Instant,
     },
-    /// Somebody else has it.
-    Taken {
-        /// Who.
-        by: String,
-    },
+    /// Another process holds the lease.
+    Taken { by: String },
 }
 
 impl LeaseGrant {
-    /// Whether it is the asker's at this time.
+    /// Whether the caller holds the lease at this time.
     #[must_use]
     pub fn is_held(&self, now: Instant) -> bool {
         matches!(self, Self::Held { until } if now < *until)
     }
 }
 
-/// Nobody could say who has the lease: act as if another has it.
+/// The lease's holder is unknown: the caller must act as if another process held it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("lease {name} could not be asked for: {reason}")]
 pub struct Error {
-    /// Which lease.
     pub name: String,
-    /// Why.
     pub reason: String,
 }
 
@@ -54,7 +49,7 @@ pub struct Error {
 #[async_trait]
 pub trait Lease: Send + Sync {
     /// Takes or renews a lease. `holder` names one start of one process. Renew after a third of
-    /// `ttl`; when a renewal fails, the lease is held until the last `until`.
+    /// `ttl`; if a renewal fails, the lease is held until the last `until`.
     async fn hold(&self, name: &str, holder: &str, ttl: Duration) -> Result<LeaseGrant, Error>;
 
     /// Ends a lease early, if the holder still has it.

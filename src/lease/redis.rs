@@ -1,7 +1,7 @@
-//! Leases in Redis: a key with an end, changed only by who is named in it.
+//! Leases in Redis: a key that expires, changed only by the holder that it names.
 //!
-//! Redis counts the end by its own clock; a jump of that clock, or a fail-over that loses the key,
-//! gives the lease to a second holder early. See [`Lease`] for what that may cost.
+//! Redis expires the key by its own clock. If that clock jumps, or a failover loses the key, a
+//! second holder gets the lease early; see [`Lease`] for the consequences.
 
 use std::time::Duration;
 
@@ -12,24 +12,26 @@ use super::{Error, Lease, LeaseGrant};
 use crate::redis::transport::{ConnectionPool, ConnectionPurpose};
 use crate::runtime::clock::SharedClock;
 
-/// A full Redis must still be able to change hands.
+/// `allow-oom`: leases must work on a full Redis.
 const HOLD: &str = "#!lua flags=allow-oom
-local holder = redis.call('GET', KEYS[1])
-if holder and holder ~= ARGV[1] then return holder end
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+local key, caller, ttl_ms = KEYS[1], ARGV[1], ARGV[2]
+local holder = redis.call('GET', key)
+if holder and holder ~= caller then return holder end
+redis.call('SET', key, caller, 'PX', ttl_ms)
 return 0";
 
 const RELEASE: &str = "#!lua flags=allow-oom
-if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
+local key, caller = KEYS[1], ARGV[1]
+if redis.call('GET', key) == caller then redis.call('DEL', key) end
 return 0";
 
-/// This part of the time is kept back: clocks do not run alike.
+/// The caller's lease is shorter than the key's by one part in `MARGIN`, for clock drift.
 const MARGIN: u32 = 10;
 
 /// Leases in Redis.
 #[derive(Debug)]
 pub struct RedisLease {
-    links: ConnectionPool,
+    pool: ConnectionPool,
     namespace: String,
     clock: SharedClock,
 }
@@ -37,15 +39,15 @@ pub struct RedisLease {
 impl RedisLease {
     /// Leases under keys that begin with `namespace`.
     #[must_use]
-    pub fn new(links: ConnectionPool, namespace: &str, clock: SharedClock) -> Self {
-        Self { links, namespace: namespace.to_owned(), clock }
+    pub fn new(pool: ConnectionPool, namespace: &str, clock: SharedClock) -> Self {
+        Self { pool, namespace: namespace.to_owned(), clock }
     }
 
     async fn run(&self, script: &str, name: &str, args: &[&str]) -> Result<Value, Error> {
         let key = format!("{}:lease:{name}", self.namespace);
         let mut command = redis::cmd("EVAL");
         command.arg(script).arg(1).arg(&key).arg(args);
-        let answers = self.links.call(ConnectionPurpose::Results, &key, &[command]).await;
+        let answers = self.pool.call(ConnectionPurpose::Results, &key, &[command]).await;
         let failed = |reason| Error { name: name.to_owned(), reason };
         let answer = answers.map_err(|error| failed(error.to_string()))?.pop();
         let answer = answer.ok_or_else(|| failed("no answer".to_owned()))?;
@@ -56,7 +58,7 @@ impl RedisLease {
 #[async_trait]
 impl Lease for RedisLease {
     async fn hold(&self, name: &str, holder: &str, ttl: Duration) -> Result<LeaseGrant, Error> {
-        // Redis begins to count later than this.
+        // Measured before the call: the key expires later than this.
         let until = self.clock.now() + ttl / MARGIN * (MARGIN - 1);
         let ttl_ms = ttl.as_millis().max(1).to_string();
         match self.run(HOLD, name, &[holder, &ttl_ms]).await? {

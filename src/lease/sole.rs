@@ -1,4 +1,4 @@
-//! The lease where only one process can be: its ledger lets no second one in.
+//! Leases of an installation with one process: its ledger admits no second one.
 
 use std::time::Duration;
 
@@ -7,14 +7,13 @@ use async_trait::async_trait;
 use super::{Error, Lease, LeaseGrant};
 use crate::runtime::clock::SharedClock;
 
-/// Held by whoever asks.
+/// Grants every lease.
 #[derive(Debug)]
 pub struct SoleLease {
     clock: SharedClock,
 }
 
 impl SoleLease {
-    /// Leases that last by this clock.
     #[must_use]
     pub fn new(clock: SharedClock) -> Self {
         Self { clock }
@@ -40,7 +39,7 @@ mod tests {
     use crate::runtime::clock::{Clock, ManualClock};
 
     #[test]
-    fn it_is_held_for_its_time() {
+    fn a_lease_is_held_until_its_ttl_is_over() {
         let clock = Arc::new(ManualClock::new(0));
         let lease = SoleLease::new(clock.clone());
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

@@ -1,9 +1,9 @@
-//! What crosses outbox and broker: an envelope of order intents, versioned.
+//! The message format between outbox and consumers: a versioned envelope of order intents.
 //!
-//! The body is the entry of the outbox as it is: packed intents of [`intent::INTENT_BYTES`] bytes,
-//! one after the other. Everything else travels in the headers, so that a message can be judged,
-//! traced and replayed without its body being understood. Golden files in `tests/it/wire/` hold the
-//! bytes of every version.
+//! The body equals the outbox entry: packed intents of [`intent::INTENT_BYTES`] bytes, one after
+//! the other. All other data is in the headers, so that a message can be checked, traced and
+//! replayed without decoding its body. Golden files in `tests/it/wire/` hold the bytes of every
+//! version.
 
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
@@ -13,30 +13,30 @@ use crate::domain::{OrderIntent, RequestId};
 use crate::redis::scripts::intent;
 use crate::redis::scripts::intent::INTENT_BYTES;
 
-/// The version that this program writes.
+/// The version that this release writes and reads.
 pub const VERSION: i64 = 1;
 
-/// What the body is.
+/// The content type of every envelope.
 pub const CONTENT_TYPE: &str = "application/vnd.floodgate.intents";
 
-/// The longest body that is looked at; more than ten times what the configuration allows.
+/// The longest body that is decoded; more than ten times the configurable size.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
 
-/// The longest reason that travels with a dead letter.
+/// The longest reason in the headers of a dead letter; longer ones are cut.
 const REASON_BYTES_MAX: usize = 1000;
 
-/// What is wrong with a message, or with one intent of it.
+/// Why a message, or one intent of it, cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EnvelopeFlaw {
-    /// Another party's message: the content type is not ours.
+    /// The content type is another one.
     Foreign,
-    /// A version that this program does not read.
+    /// The version is unsupported.
     Version,
-    /// It belongs to another ledger.
+    /// The message belongs to another installation.
     Installation,
-    /// The body is no envelope.
+    /// The body is not a sequence of intents.
     Body,
-    /// The bytes of one intent are none.
+    /// The bytes of one intent cannot be decoded.
     Intent,
     /// No sale has the SKU.
     Sku,
@@ -45,7 +45,6 @@ pub enum EnvelopeFlaw {
 }
 
 impl EnvelopeFlaw {
-    /// Every flaw.
     pub const ALL: [Self; 7] = [
         Self::Foreign,
         Self::Version,
@@ -56,7 +55,7 @@ impl EnvelopeFlaw {
         Self::Content,
     ];
 
-    /// The word for metrics.
+    /// The label value in metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -71,18 +70,16 @@ impl EnvelopeFlaw {
     }
 }
 
-/// Why a message, or one intent of it, cannot be used; final.
+/// Why a message, or one intent of it, cannot be used; a retry cannot succeed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct MalformedEnvelope {
-    /// What kind of flaw it is.
     pub flaw: EnvelopeFlaw,
-    /// What is wrong, for people.
+    /// Description for operators.
     pub what: String,
 }
 
 impl MalformedEnvelope {
-    /// A flaw, and what people should know of it.
     #[must_use]
     pub fn new(flaw: EnvelopeFlaw, what: impl Into<String>) -> Self {
         Self { flaw, what: what.into() }
@@ -92,13 +89,16 @@ impl MalformedEnvelope {
 /// One intent of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EnvelopePart {
-    /// Its bytes, as they came.
+    /// The received bytes.
     pub bytes: Bytes,
-    /// What they say.
+    /// The decoded intent.
     pub read: Result<OrderIntent, MalformedEnvelope>,
 }
 
 /// The headers of an envelope with this body.
+///
+/// # Errors
+/// The body is empty, or an intent cannot be decoded.
 pub fn headers(
     body: &[u8],
     installation: &str,
@@ -110,21 +110,21 @@ pub fn headers(
         .ok_or_else(|| MalformedEnvelope::new(EnvelopeFlaw::Body, "an entry: empty"))
 }
 
-/// What a relay makes of an entry of the outbox.
+/// The message of one outbox entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EncodedEntry {
-    /// Headers and body of the message of all intents that can be read, if there are any.
+    /// Headers and body of the readable intents; `None`: no intent is readable.
     pub message: Option<(Headers, Bytes)>,
-    /// The bytes that are no intents, and what is wrong with the first of them.
+    /// The bytes of the unreadable intents, and the first error; `None`: every intent is readable.
     pub unreadable: Option<(Bytes, MalformedEnvelope)>,
 }
 
-/// Makes an envelope of an entry. What cannot be read does not keep its neighbours from being
-/// published.
+/// Encodes an outbox entry as an envelope. Unreadable intents are separated, so that the others can
+/// be published.
 #[must_use]
-pub fn seal(entry: &Bytes, installation: &str, sent_at_ms: i64) -> EncodedEntry {
+pub fn encode(entry: &Bytes, installation: &str, sent_at_ms: i64) -> EncodedEntry {
     let (mut intents, mut readable, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());
-    let mut flaw = entry.is_empty().then_some("empty".to_owned());
+    let mut error_text = entry.is_empty().then_some("empty".to_owned());
     for bytes in entry.chunks(INTENT_BYTES) {
         match intent::unpack(bytes) {
             Ok(intent) => {
@@ -132,20 +132,20 @@ pub fn seal(entry: &Bytes, installation: &str, sent_at_ms: i64) -> EncodedEntry 
                 readable.push(bytes);
             }
             Err(error) => {
-                flaw.get_or_insert_with(|| error.to_string());
+                error_text.get_or_insert_with(|| error.to_string());
                 unreadable.push(bytes);
             }
         }
     }
-    let body = || if flaw.is_none() { entry.clone() } else { readable.concat().into() };
+    let body = || if error_text.is_none() { entry.clone() } else { readable.concat().into() };
     let headers = headers_of_all(&intents, installation, sent_at_ms);
     let message = headers.map(|headers| (headers, body()));
     let malformed = |what| MalformedEnvelope::new(EnvelopeFlaw::Body, format!("an entry: {what}"));
-    let unreadable = flaw.map(|what| (unreadable.concat().into(), malformed(what)));
+    let unreadable = error_text.map(|what| (unreadable.concat().into(), malformed(what)));
     EncodedEntry { message, unreadable }
 }
 
-/// The headers of an envelope of these intents; `None`: there are none.
+/// The headers of an envelope of these intents; `None`: no intents.
 fn headers_of_all(intents: &[OrderIntent], installation: &str, sent_at_ms: i64) -> Option<Headers> {
     let first = intents.first()?;
     Some(Headers {
@@ -170,18 +170,19 @@ fn headers_of(first: &OrderIntent, num: usize, installation: &str, sent_at_ms: i
     }
 }
 
-/// The trace of the click, with a parent that is the same for every copy of the message. `None` for
-/// an intent that has none: whoever reads a trace context throws one of all zeros away.
+/// The trace of the buyer's request, with the same parent id in every copy of the message. `None`
+/// for an intent without a trace: an all-zero trace id is invalid.
 fn traceparent(first: &OrderIntent) -> Option<String> {
     let trace = first.trace.known()?;
     Some(format!("00-{trace}-{:016x}-01", first.request.get()))
 }
 
-/// Opens a message: its intents, in order, each read or not.
+/// Decodes a message: its intents, in order, each decoded or with its error.
 ///
 /// # Errors
-/// Nothing of it can be used: another party's, another installation's, another version, or torn.
-pub fn open(
+/// The whole message cannot be used: foreign content type, other installation, unsupported version,
+/// or a body that is too long, empty or cut.
+pub fn decode(
     headers: &Headers,
     body: &Bytes,
     installation: &str,
@@ -241,27 +242,28 @@ pub fn open(
     Ok(parts.collect())
 }
 
-/// The dead letter of a whole message: its own body and headers, as far as they are known.
+/// The dead letter of a whole message: its body and headers. A missing message id is replaced by a
+/// hash of the body.
 #[must_use]
-pub fn dead(delivery: &Delivery, queue: u16, reason: &str) -> Message {
-    let mut headers = bury(delivery, queue, reason);
+pub fn dead_letter(delivery: &Delivery, queue: u16, reason: &str) -> Message {
+    let mut headers = dead_letter_headers(delivery, queue, reason);
     if headers.message_id.is_empty() {
         headers.message_id = format!("nameless-{:016x}", xxh3_64(&delivery.body));
     }
     Message { route: Route::Dead, headers, body: delivery.body.clone() }
 }
 
-/// The dead letter of one intent of a message: its bytes alone, and the headers of the message as
-/// far as they are true of it.
+/// The dead letter of one intent of a message: its bytes, and the headers of the message with the
+/// intent's own message id, epoch, trace and attempts.
 #[must_use]
-pub fn dead_part(
+pub fn dead_letter_of_intent(
     delivery: &Delivery,
     bytes: Bytes,
     queue: u16,
     attempts: u32,
     reason: &str,
 ) -> Message {
-    let mut headers = bury(delivery, queue, reason);
+    let mut headers = dead_letter_headers(delivery, queue, reason);
     headers.attempts = attempts;
     if let Ok(intent) = intent::unpack(&bytes) {
         headers.message_id = format!("{}-1", intent.request);
@@ -275,7 +277,7 @@ pub fn dead_part(
     Message { route: Route::Dead, headers, body: bytes }
 }
 
-fn bury(delivery: &Delivery, queue: u16, reason: &str) -> Headers {
+fn dead_letter_headers(delivery: &Delivery, queue: u16, reason: &str) -> Headers {
     let end = reason.floor_char_boundary(REASON_BYTES_MAX);
     Headers {
         reason: Some(reason.get(..end).unwrap_or_default().to_owned()),
@@ -285,7 +287,7 @@ fn bury(delivery: &Delivery, queue: u16, reason: &str) -> Headers {
     }
 }
 
-/// Where a dead letter came from: the order queue, and the routing key where it is another one.
+/// The origin of a dead letter: its order queue, and the routing key if it differs.
 fn origin(queue: u16, routing_key: &str) -> String {
     if *routing_key == queue.to_string() {
         format!("orders.{queue}")
@@ -294,14 +296,13 @@ fn origin(queue: u16, routing_key: &str) -> String {
     }
 }
 
-/// The request ids that a body seems to hold, for whoever looks for one in it; nothing else of it
-/// is believed.
+/// The request ids of the readable intents of a body, for logs and searches; unchecked.
 #[must_use]
 pub fn requests_in(body: &[u8]) -> Vec<RequestId> {
     intents_in(body).into_iter().map(|intent| intent.request).collect()
 }
 
-/// What can be read of a body, whoever's it is; for people to look at, and nothing else.
+/// The readable intents of a body, for display and logs; unchecked.
 #[must_use]
 pub fn intents_in(body: &[u8]) -> Vec<OrderIntent> {
     let whole = body.chunks_exact(INTENT_BYTES);

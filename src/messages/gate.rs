@@ -6,67 +6,61 @@ use tokio::sync::oneshot;
 use crate::domain::{BucketNo, Loan, OrderState, Refusal, Reservation};
 use crate::runtime::permits::Permit;
 
-/// Asks for units of the gate's bucket.
+/// Reserves units of the gate's bucket.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct Reserve {
-    /// What is asked.
     pub reservation: Reservation,
-    /// Where the answer goes.
     pub reply: oneshot::Sender<GateReply>,
-    /// The right to be inside the gate; returned with the answer.
+    /// Held until the reply.
     pub permit: Permit,
 }
 
-/// Asks a sibling gate for units of its bucket.
+/// Borrows units from the bucket of a sibling gate.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct LendStock {
-    /// The bucket that ran dry.
+    /// The borrowing bucket.
     pub to: BucketNo,
-    /// Units it needs at least.
+    /// Units needed.
     pub want: u32,
-    /// Receives the loan, `None` when there is nothing to lend.
+    /// Receives the loan; `None` if the bucket has nothing to lend.
     pub reply: oneshot::Sender<Option<Loan>>,
 }
 
-/// What a gate answers.
+/// The reply of a gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GateReply {
-    /// Decided.
     Final(BuyAnswer),
-    /// The asker knows another opening of the sale; look it up and ask again.
+    /// The reservation names another epoch of the sale; the caller reads the sale and retries.
     StaleEpoch,
 }
 
-/// What a buyer hears of one request.
+/// The answer to a buyer's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BuyAnswer {
-    /// The ledger has the order.
+    /// The order is committed.
     Placed {
-        /// Units.
         quantity: u32,
-        /// When the units were taken, epoch milliseconds.
+        /// Time of the reservation, epoch milliseconds.
         placed_at_ms: i64,
-        /// Where the order stands.
         state: OrderState,
         /// Whether this repeats an earlier answer.
         replayed: bool,
     },
-    /// Units are taken, the order is on its way.
+    /// Units are reserved, the order is not committed yet.
     Queued {
         /// Whether this repeats an earlier answer.
         replayed: bool,
     },
-    /// No, for good.
+    /// The final refusal.
     Refused {
-        /// Why.
         refusal: Refusal,
         /// Whether this repeats an earlier answer.
         replayed: bool,
     },
-    /// Nobody knows yet: ask again with the same request id.
+    /// The outcome is unknown: the buyer repeats the request with the same id.
     Unknown,
-    /// Nothing was taken; come back later.
+    /// Nothing was reserved: the buyer retries later.
     Busy,
 }

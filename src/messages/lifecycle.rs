@@ -1,17 +1,17 @@
-//! Messages that every actor understands.
+//! Lifecycle messages of all actors.
 
 use actix::Message;
 use tokio::sync::oneshot;
 
-/// Take no new work, finish what is in hand, then say so.
+/// Accept no new work, finish the work in flight, then reply.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct Quiet {
-    /// Answered when nothing is in hand any more.
+    /// Receives the reply when no work is in flight.
     pub done: oneshot::Sender<()>,
 }
 
-/// End at once; what is in hand is found again by the next of its kind.
+/// Terminate at once; the successor resumes the work in flight.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct Stop;

@@ -1,4 +1,4 @@
-//! Messages to order consumers.
+//! Messages to the ledger writer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,98 +11,95 @@ use crate::db::ErrorClass;
 use crate::domain::{OrderIntent, PlaceOutcome};
 use crate::runtime::permits::Permit;
 
-/// Asks for orders; one message carries what one gate decided, or one intake received, in one step.
+/// A submission: the intents that a gate or consumer hands over in one step, to be written as
+/// orders.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct PlaceOrders {
-    /// What to write.
     pub intents: Vec<OrderIntent>,
-    /// Whether it must have its transactions to itself: a failure then is its own.
+    /// Whether the submission gets transactions of its own, so that a failure has no other cause.
     pub exclusive: bool,
-    /// How to settle once the ledger has answered.
+    /// Receives the results.
     pub settlement: Settlement,
-    /// The right to be inside the consumer, one per intent.
+    /// One permit per intent, held until the submission is settled.
     pub permit: Permit,
 }
 
-/// What one intent came to: its outcome, committed, or why it has none.
+/// The committed outcome of one intent, or why it has none.
 pub type WriteResult = Result<PlaceOutcome, WriteError>;
 
 /// Why an intent has no outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WriteError {
-    /// `Unknown` if any try may have been written, else the class of the last error.
+    /// `Unknown` if any attempt may have been committed, else the class of the last error.
     pub class: ErrorClass,
-    /// What the ledger said.
+    /// The error message of the ledger.
     pub text: Arc<str>,
 }
 
-/// The consumer died before it answered.
+/// The ledger writer exited before it settled a submission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriterExited {
-    /// It had not begun with the submission.
-    Before,
-    /// It had the submission in hand.
-    OverIt,
+    /// The submission had not been started.
+    BeforeWrite,
+    /// The submission was being written, and may be the cause.
+    DuringWrite,
 }
 
-/// How a submission is settled. The consumer does not look inside: it calls
-/// [`Settlement::settle`] when it has done what it could, and drops it when it dies.
+/// Receiver of the results of a submission. The ledger writer calls [`Settlement::settle`]; if it
+/// exits before, the drop means that the outcome of every intent is unknown.
 #[derive(Debug)]
 pub enum Settlement {
-    /// Answers the gate that waits; `None`: the outcome is unknown. Dropped without an answer: the
-    /// same of all.
+    /// Replies to a gate, after the results were written to the stock; `None`: the outcome is
+    /// unknown.
     Reply(oneshot::Sender<Vec<Option<PlaceOutcome>>>),
-    /// Tells an intake what was committed and why the rest was not. Dropped without an answer:
-    /// nothing is known.
-    Account {
-        /// Who waits.
+    /// Replies to a consumer at COMMIT, with the error of each intent that was not committed.
+    AtCommit {
         to: oneshot::Sender<Vec<WriteResult>>,
-        /// Set when the consumer takes the submission in hand: a consumer that dies takes its whole
-        /// queue with it, and only what it had in hand can be to blame.
+        /// Set when the writer starts the submission. A writer that crashes drops its whole queue,
+        /// and only a started submission can be the cause.
         begun: Arc<AtomicBool>,
     },
 }
 
 impl Settlement {
-    /// The consumer takes the submission in hand.
+    /// Marks the submission as started.
     pub fn begin(&self) {
-        if let Self::Account { begun, .. } = self {
+        if let Self::AtCommit { begun, .. } = self {
             begun.store(true, Ordering::Release);
         }
     }
 
-    /// Whether nobody waits any more. A gate or an intake that died, and an intake that lost its
-    /// subscription, submit the same intents again: doing them twice would only hold up others.
+    /// Whether the sender has closed the channel. A gate or consumer that restarted, or a consumer
+    /// that lost its subscription, submits the same intents again: writing an abandoned submission
+    /// would only delay others.
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
         match self {
             Self::Reply(to) => to.is_closed(),
-            Self::Account { to, .. } => to.is_closed(),
+            Self::AtCommit { to, .. } => to.is_closed(),
         }
     }
 
-    /// Whether the sender waits for the commit only, and not until the stock can tell of it.
+    /// Whether the submission is settled at COMMIT, before the results are written to the stock.
     #[must_use]
     pub fn is_at_commit(&self) -> bool {
-        matches!(self, Self::Account { .. })
+        matches!(self, Self::AtCommit { .. })
     }
 
-    /// Delivers one result per intent, in order.
+    /// Sends one result per intent, in the order of the intents.
     pub fn settle(self, written: Vec<WriteResult>) {
         match self {
-            // A gate that died meanwhile finds its unsettled intents again and resubmits them.
-            Self::Reply(to) => {
-                reply(to, written.into_iter().map(known).collect());
-            }
-            // What an intake that died had in hand is delivered again.
-            Self::Account { to, .. } => reply(to, written),
+            // A restarted gate finds its unsettled intents and resubmits them.
+            Self::Reply(to) => reply(to, written.into_iter().map(certain_outcome).collect()),
+            // The broker redelivers the unacknowledged deliveries of a restarted consumer.
+            Self::AtCommit { to, .. } => reply(to, written),
         }
     }
 }
 
-/// What is certain of an intent: its outcome, or that it was not written.
-fn known(written: WriteResult) -> Option<PlaceOutcome> {
+/// The outcome of an intent, or `Unavailable` if it was certainly not written; `None`: unknown.
+fn certain_outcome(written: WriteResult) -> Option<PlaceOutcome> {
     match written {
         Ok(outcome) => Some(outcome),
         Err(WriteError { class: ErrorClass::Unknown, .. }) => None,

@@ -1,7 +1,7 @@
-//! One registry, handed in: two systems in one process share no counter.
+//! Metrics. The registry is injected, not global: two systems in one process share no counter.
 //!
-//! The table of all names with meaning and alarm is in `docs/operations.md`. Labels never hold ids
-//! of buyers or requests: their number must not grow with the crowd.
+//! `docs/operate/metrics.md` has the table of all names with meaning and alert. Labels never hold
+//! ids of buyers or requests, so that the cardinality stays bounded.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,32 +14,31 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry};
 
-use crate::actors::supervisor::ChildReport;
 use crate::db::ErrorClass;
 use crate::domain::{DeadLetterCounts, DeadLetterOrigin, DeadLetterState, Refusal};
 use crate::messages::envelope::EnvelopeFlaw;
+use crate::runtime::child_report::ChildReport;
 use crate::stock;
 
 /// The content type of [`Metrics::exposition`].
 pub const EXPOSITION_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// A route of the interface and the status of an answer.
+/// Route and status of an HTTP answer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct RouteStatus {
-    /// The route as the interface writes it, such as `/v1/sales/{sale_id}`.
+    /// Path pattern, such as `/v1/sales/{sale_id}`.
     pub route: &'static str,
-    /// HTTP status.
     pub status: u16,
 }
 
-/// A route of the interface.
+/// Route of an HTTP request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct RouteLabel {
-    /// The route as the interface writes it.
+    /// Path pattern.
     pub route: &'static str,
 }
 
-/// What a purchase came to.
+/// Outcome of a purchase.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct OutcomeLabel {
     /// `placed`, `queued`, `unknown`, `replayed`, or the code of the refusal.
@@ -88,18 +87,16 @@ struct RestartCause {
     reason: &'static str,
 }
 
-/// Histograms of durations, one for each route.
+/// Request latency by route.
 pub type RouteDurations = Family<RouteLabel, Histogram, fn() -> Histogram>;
 
-/// All metrics of one system.
+/// All metrics of a process.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    /// Answers by route and status.
     pub http_requests: Family<RouteStatus, Counter>,
     /// Seconds from the request's head to the answer's head.
     pub http_request_duration: RouteDurations,
-    /// Purchases by outcome.
     pub buy: Family<OutcomeLabel, Counter>,
     stock_left: Family<SaleSku, Gauge>,
     gate_batch_size: Histogram,
@@ -117,23 +114,23 @@ pub struct Metrics {
     pub(crate) relay_published: Counter,
     pub(crate) relay_confirm: Histogram,
     pub(crate) relay_failures: Family<KindLabel, Counter>,
-    pub(crate) relay_hand: Gauge,
+    pub(crate) relay_in_flight: Gauge,
     pub(crate) outbox_waiting: Gauge,
     pub(crate) outbox_oldest: Gauge<f64, AtomicU64>,
     pub(crate) rescued_entries: Counter,
     pub(crate) reconcile_matched: Counter,
     pub(crate) reconcile_republished: Counter,
     pub(crate) reconcile_blocked: Family<ReasonLabel, Gauge>,
-    intake_deliveries: Counter,
-    intake_redelivered: Counter,
-    intake_poison: Family<ReasonLabel, Counter>,
-    intake_retries: Counter,
-    intake_dead: Counter,
-    results_left: Counter,
-    intake_in_hand: Family<OrderQueue, Gauge>,
-    landing: Histogram,
+    consumer_deliveries: Counter,
+    consumer_redelivered: Counter,
+    consumer_poison: Family<ReasonLabel, Counter>,
+    consumer_retries: Counter,
+    consumer_dead_letters: Counter,
+    results_not_written: Counter,
+    consumer_in_flight: Family<OrderQueue, Gauge>,
+    placement: Histogram,
     dead_letters: Family<StateLabel, Gauge>,
-    dead_letters_kept: Family<OriginLabel, Counter>,
+    dead_letters_stored: Family<OriginLabel, Counter>,
     dead_letters_refused: Counter,
 }
 
@@ -143,20 +140,20 @@ impl Default for Metrics {
     }
 }
 
-/// Enters a metric under its full name, so that a search for an alarm's metric finds this file. The
-/// exposition format adds `_total` to counters and `_info` to infos.
-fn enter<M: Metric + Clone>(to: &mut Registry, name: &str, help: &str, metric: M) -> M {
+/// Registers a metric under its full name, so that a text search for an alert's metric finds this
+/// file. The exposition format adds `_total` to counters and `_info` to infos.
+fn add_with<M: Metric + Clone>(to: &mut Registry, name: &str, help: &str, metric: M) -> M {
     to.register(name, help, metric.clone());
     metric
 }
 
-/// A metric that starts at nothing.
-fn fresh<M: Metric + Clone + Default>(to: &mut Registry, name: &str, help: &str) -> M {
-    enter(to, name, help, M::default())
+/// Registers a metric with its default.
+fn add<M: Metric + Clone + Default>(to: &mut Registry, name: &str, help: &str) -> M {
+    add_with(to, name, help, M::default())
 }
 
 impl Metrics {
-    /// Every metric at zero.
+    /// Registers every metric.
     #[must_use]
     pub fn new() -> Self {
         let to = &mut Registry::default();
@@ -168,128 +165,124 @@ impl Metrics {
             ("floodgate_gate_batch_size", "floodgate_writer_batch_size");
         let commit = "floodgate_ledger_commit_seconds";
         let confirm = "floodgate_relay_confirm_seconds";
+        let placement = "floodgate_placement_seconds";
         Self {
-            http_requests: fresh(to, "floodgate_http_requests", "Answers"),
-            http_request_duration: enter(to, duration, "From head to head", durations),
-            buy: fresh(to, "floodgate_buy", "Purchases by outcome"),
-            stock_left: fresh(to, "floodgate_stock_left", "Units left"),
-            gate_batch_size: enter(to, gate_batch, "Reservations per step", batch_sizes()),
-            gate_unsettled: fresh(to, "floodgate_gate_unsettled", "Requests inside gates"),
-            consumer_batch_size: enter(to, consumer_batch, "Intents per step", batch_sizes()),
-            consumer_queue: fresh(to, "floodgate_writer_queue", "Intents inside the consumer"),
-            ledger_commit: enter(to, commit, "From batch to outcomes", commit_durations()),
-            orders_placed: fresh(to, "floodgate_orders_placed", "Orders that became rows"),
-            ledger_refused: fresh(to, "floodgate_ledger_refused", "Intents refused"),
-            ledger_errors: fresh(to, "floodgate_ledger_errors", "Failed calls"),
-            ledger_breaker: fresh(to, "floodgate_ledger_breaker_open", "1 while it is open"),
-            stock_errors: fresh(to, "floodgate_stock_errors", "Failed calls"),
-            actor_restarts: fresh(to, "floodgate_actor_restarts", "Actors replaced"),
-            transfers: fresh(to, "floodgate_transfers", "Transfers between buckets"),
-            relay_published: fresh(to, "floodgate_relay_published", "Confirmed messages"),
-            relay_confirm: enter(to, confirm, "From batch to confirmations", commit_durations()),
-            relay_failures: fresh(to, "floodgate_relay_failures", "What went wrong"),
-            relay_hand: fresh(to, "floodgate_relay_in_flight", "Entries claimed"),
-            outbox_waiting: fresh(to, "floodgate_outbox_waiting", "Entries not published"),
-            outbox_oldest: fresh(to, "floodgate_outbox_oldest_seconds", "Age of the oldest"),
-            rescued_entries: fresh(to, "floodgate_rescued_entries", "Entries reclaimed"),
-            reconcile_matched: fresh(to, "floodgate_reconcile_matched", "Results written"),
-            reconcile_republished: fresh(to, "floodgate_reconcile_republished", "Lost requests"),
-            reconcile_blocked: fresh(to, "floodgate_reconcile_blocked", "Buckets left out"),
-            intake_deliveries: fresh(to, "floodgate_consumer_deliveries", "Messages delivered"),
-            intake_redelivered: fresh(to, "floodgate_consumer_redelivered", "Not the first time"),
-            intake_poison: fresh(to, "floodgate_consumer_poison", "What cannot be used"),
-            intake_retries: fresh(to, "floodgate_consumer_retries", "Failures of single orders"),
-            intake_dead: fresh(to, "floodgate_consumer_dead_letters", "Dead letters made"),
-            results_left: fresh(to, "floodgate_results_not_written", "Results not written in time"),
-            intake_in_hand: fresh(to, "floodgate_consumer_in_flight", "Not acknowledged"),
-            landing: enter(
-                to,
-                "floodgate_placement_seconds",
-                "Click to order",
-                landing_durations(),
-            ),
-            dead_letters: fresh(to, "floodgate_dead_letters", "Letters in the ledger"),
-            dead_letters_kept: fresh(to, "floodgate_dead_letters_stored", "Letters that arrived"),
-            dead_letters_refused: fresh(to, "floodgate_dead_letters_refused", "Not taken"),
+            http_requests: add(to, "floodgate_http_requests", "Answers"),
+            http_request_duration: add_with(to, duration, "Request to answer", durations),
+            buy: add(to, "floodgate_buy", "Purchases by outcome"),
+            stock_left: add(to, "floodgate_stock_left", "Units left"),
+            gate_batch_size: add_with(to, gate_batch, "Reservations per step", batch_sizes()),
+            gate_unsettled: add(to, "floodgate_gate_unsettled", "Requests inside gates"),
+            consumer_batch_size: add_with(to, consumer_batch, "Intents per step", batch_sizes()),
+            consumer_queue: add(to, "floodgate_writer_queue", "Intents inside the consumer"),
+            ledger_commit: add_with(to, commit, "From batch to outcomes", commit_durations()),
+            orders_placed: add(to, "floodgate_orders_placed", "Orders committed"),
+            ledger_refused: add(to, "floodgate_ledger_refused", "Intents refused"),
+            ledger_errors: add(to, "floodgate_ledger_errors", "Failed calls"),
+            ledger_breaker: add(to, "floodgate_ledger_breaker_open", "1 while it is open"),
+            stock_errors: add(to, "floodgate_stock_errors", "Failed calls"),
+            actor_restarts: add(to, "floodgate_actor_restarts", "Actors restarted"),
+            transfers: add(to, "floodgate_transfers", "Transfers between buckets"),
+            relay_published: add(to, "floodgate_relay_published", "Confirmed messages"),
+            relay_confirm: add_with(to, confirm, "From batch to confirmations", commit_durations()),
+            relay_failures: add(to, "floodgate_relay_failures", "By kind"),
+            relay_in_flight: add(to, "floodgate_relay_in_flight", "Entries claimed"),
+            outbox_waiting: add(to, "floodgate_outbox_waiting", "Entries not published"),
+            outbox_oldest: add(to, "floodgate_outbox_oldest_seconds", "Age of the oldest"),
+            rescued_entries: add(to, "floodgate_rescued_entries", "Entries reclaimed"),
+            reconcile_matched: add(to, "floodgate_reconcile_matched", "Results written"),
+            reconcile_republished: add(to, "floodgate_reconcile_republished", "Lost requests"),
+            reconcile_blocked: add(to, "floodgate_reconcile_blocked", "Buckets skipped"),
+            consumer_deliveries: add(to, "floodgate_consumer_deliveries", "Messages delivered"),
+            consumer_redelivered: add(to, "floodgate_consumer_redelivered", "Redeliveries"),
+            consumer_poison: add(to, "floodgate_consumer_poison", "Poison messages and intents"),
+            consumer_retries: add(to, "floodgate_consumer_retries", "Retries of single orders"),
+            consumer_dead_letters: add(to, "floodgate_consumer_dead_letters", "Published"),
+            results_not_written: add(to, "floodgate_results_not_written", "Not written in time"),
+            consumer_in_flight: add(to, "floodgate_consumer_in_flight", "Not acknowledged"),
+            placement: add_with(to, placement, "Reservation to commit", placement_durations()),
+            dead_letters: add(to, "floodgate_dead_letters", "In the ledger"),
+            dead_letters_stored: add(to, "floodgate_dead_letters_stored", "Stored"),
+            dead_letters_refused: add(to, "floodgate_dead_letters_refused", "Rejected"),
             registry: std::mem::take(to),
         }
     }
 
-    /// One step of a gate decided `size` reservations.
+    /// Records a step of a gate that decided `size` reservations.
     pub fn gate_batch(&self, size: usize) {
         self.gate_batch_size.observe(size as f64);
     }
 
-    /// The order consumer wrote a batch of `size` intents; the ledger took `seconds`.
+    /// Records a batch of `size` intents, and the seconds that the ledger took to write it.
     pub fn consumer_batch(&self, size: usize, seconds: f64) {
         self.consumer_batch_size.observe(size as f64);
         self.ledger_commit.observe(seconds);
     }
 
-    /// `count` orders became rows.
+    /// Counts committed orders.
     pub fn orders_placed(&self, count: usize) {
         self.orders_placed.inc_by(count as u64);
     }
 
-    /// Orders that became rows since the process started.
+    /// Orders committed since the process started.
     #[must_use]
     pub fn num_orders_placed(&self) -> u64 {
         self.orders_placed.get()
     }
 
-    /// One stock transfer between two buckets.
+    /// Counts a stock transfer between two buckets.
     pub fn transfer(&self) {
         self.transfers.inc();
     }
 
-    /// One message was delivered to an intake; `again`: not for the first time.
-    pub fn intake_delivery(&self, again: bool) {
-        self.intake_deliveries.inc();
-        self.intake_redelivered.inc_by(u64::from(again));
+    /// Counts a delivery to the order consumer.
+    pub fn consumer_delivery(&self, is_redelivery: bool) {
+        self.consumer_deliveries.inc();
+        self.consumer_redelivered.inc_by(u64::from(is_redelivery));
     }
 
-    /// A message, or one intent of it, cannot be used.
-    pub fn intake_poison(&self, flaw: EnvelopeFlaw) {
-        self.intake_poison.get_or_create(&ReasonLabel { reason: flaw.as_str() }).inc();
+    /// Counts a poison message, or a poison intent of a message.
+    pub fn consumer_poison(&self, flaw: EnvelopeFlaw) {
+        self.consumer_poison.get_or_create(&ReasonLabel { reason: flaw.as_str() }).inc();
     }
 
-    /// An order failed while the ledger commits others, and is tried again.
-    pub fn intake_retry(&self) {
-        self.intake_retries.inc();
+    /// Counts the retry of an order that failed while the ledger committed others.
+    pub fn consumer_retry(&self) {
+        self.consumer_retries.inc();
     }
 
-    /// A dead letter of an intake is in its queue.
-    pub fn intake_dead_letter(&self) {
-        self.intake_dead.inc();
+    /// Counts a dead letter that the order consumer published and the broker confirmed.
+    pub fn consumer_dead_letter(&self) {
+        self.consumer_dead_letters.inc();
     }
 
-    /// The results of so many intents were left out, because the stock is slower than the ledger.
-    pub fn results_left(&self, count: usize) {
-        self.results_left.inc_by(count as u64);
+    /// Counts results that were skipped, because the stock is slower than the ledger.
+    pub fn results_not_written(&self, count: usize) {
+        self.results_not_written.inc_by(count as u64);
     }
 
-    /// Deliveries of one order queue that are not acknowledged.
-    pub fn intake_in_hand(&self, queue: u16, count: usize) {
-        let in_hand = self.intake_in_hand.get_or_create(&OrderQueue { queue });
-        in_hand.set(i64::try_from(count).unwrap_or(i64::MAX));
+    /// Sets the number of unacknowledged deliveries of an order queue.
+    pub fn consumer_in_flight(&self, queue: u16, count: usize) {
+        let in_flight = self.consumer_in_flight.get_or_create(&OrderQueue { queue });
+        in_flight.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
-    /// An order became a row, so long after its units were taken.
-    pub fn landing(&self, took_ms: i64) {
-        self.landing.observe(took_ms.max(0) as f64 / 1000.0);
+    /// Records the time from the reservation of the units to the commit of the order.
+    pub fn placement(&self, took_ms: i64) {
+        self.placement.observe(took_ms.max(0) as f64 / 1000.0);
     }
 
-    /// A dead letter arrived in the ledger, or was opened again.
+    /// Counts a dead letter that was stored in the ledger, or opened again.
     pub fn dead_letter(&self, origin: DeadLetterOrigin) {
-        self.dead_letters_kept.get_or_create(&OriginLabel { origin: origin.name() }).inc();
+        self.dead_letters_stored.get_or_create(&OriginLabel { origin: origin.name() }).inc();
     }
 
-    /// The ledger did not take a dead letter, although it answers.
+    /// Counts a dead letter that the ledger rejected.
     pub fn dead_letter_refused(&self) {
         self.dead_letters_refused.inc();
     }
 
-    /// How many dead letters the ledger has; told by whoever keeps them.
+    /// Sets the numbers of dead letters in the ledger. Called by the dead-letter collector.
     pub fn dead_letters(&self, counts: DeadLetterCounts) {
         let DeadLetterCounts { open, replayed, parked, discarded } = counts;
         let by_state = [
@@ -304,12 +297,12 @@ impl Metrics {
         }
     }
 
-    /// The ledger refused one intent.
+    /// Counts an intent that the ledger refused.
     pub fn ledger_refused(&self, refusal: &Refusal) {
         self.ledger_refused.get_or_create(&ReasonLabel { reason: refusal.code() }).inc();
     }
 
-    /// One call to the ledger failed.
+    /// Counts a failed call to the ledger.
     pub fn ledger_error(&self, class: ErrorClass) {
         let class = match class {
             ErrorClass::Retry => "retry",
@@ -320,7 +313,7 @@ impl Metrics {
         self.ledger_errors.get_or_create(&ErrorClassLabel { class }).inc();
     }
 
-    /// The stock did not do what it was asked to.
+    /// Counts a failed call to the stock.
     pub fn stock_error(&self, error: &stock::Error) {
         let class = match error {
             stock::Error::NotLoaded(_) => "not_loaded",
@@ -332,30 +325,32 @@ impl Metrics {
         self.stock_errors.get_or_create(&ErrorClassLabel { class }).inc();
     }
 
-    /// Whether new requests hear `busy` because the ledger fails; told when metrics are read.
+    /// Sets the state of the ledger's circuit breaker: while it is open, new requests are answered
+    /// `busy`. Called at each scrape.
     pub fn breaker(&self, is_open: bool) {
         self.ledger_breaker.set(i64::from(is_open));
     }
 
-    /// Units left of one SKU; told when metrics are read.
+    /// Sets the units left of a SKU. Called at each scrape.
     pub fn stock_left(&self, sale: String, sku: String, left: u32) {
         self.stock_left.get_or_create(&SaleSku { sale, sku }).set(i64::from(left));
     }
 
-    /// Requests inside gates and intents inside the consumer; told when metrics are read.
+    /// Sets the numbers of requests inside gates and of intents inside the consumer. Called at each
+    /// scrape.
     pub fn inside(&self, gates: usize, consumer: usize) {
         self.gate_unsettled.set(i64::try_from(gates).unwrap_or(i64::MAX));
         self.consumer_queue.set(i64::try_from(consumer).unwrap_or(i64::MAX));
     }
 
-    /// What the supervisor has counted; told when metrics are read.
+    /// Sets the restart counters from the supervisor's reports. Called at each scrape.
     pub fn actors(&self, reports: &[ChildReport]) {
         for kind in reports.iter().map(|report| report.kind) {
             let sum = |count: fn(&ChildReport) -> u64| -> u64 {
                 reports.iter().filter(|report| report.kind == kind).map(count).sum()
             };
-            let (panicked, stalled) = (sum(|of| of.panics), sum(|of| of.stalls));
-            let stopped = sum(|of| of.restarts).saturating_sub(panicked + stalled);
+            let (panicked, stalled) = (sum(|child| child.panics), sum(|child| child.stalls));
+            let stopped = sum(|child| child.restarts).saturating_sub(panicked + stalled);
             let totals = [("panicked", panicked), ("stalled", stalled), ("stopped", stopped)];
             for (reason, total) in totals {
                 let counter = self.actor_restarts.get_or_create(&RestartCause { kind, reason });
@@ -364,7 +359,7 @@ impl Metrics {
         }
     }
 
-    /// Everything in the `OpenMetrics` text format, of type [`EXPOSITION_TYPE`].
+    /// All metrics in the `OpenMetrics` text format, of content type [`EXPOSITION_TYPE`].
     #[must_use]
     pub fn exposition(&self) -> String {
         let mut text = String::with_capacity(16 * 1024);
@@ -385,7 +380,7 @@ fn commit_durations() -> Histogram {
     Histogram::new(exponential_buckets(0.000_1, 2.0, 16))
 }
 
-fn landing_durations() -> Histogram {
+fn placement_durations() -> Histogram {
     Histogram::new([
         0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0,
     ])

@@ -1,11 +1,11 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::actors::supervisor::ChildState;
+use crate::runtime::child_report::ChildState;
 
-/// The names in the first column of the table in `docs/operations.md`.
+/// The names in the first column of the table in `docs/operate/metrics.md`.
 fn documented() -> BTreeSet<&'static str> {
-    include_str!("../../docs/operations.md")
+    include_str!("../../docs/operate/metrics.md")
         .lines()
         .filter_map(|line| line.strip_prefix("| `floodgate_"))
         .filter_map(|rest| rest.split_once('`'))
@@ -27,7 +27,7 @@ fn report(kind: &'static str, restarts: u64, panics: u64, stalls: u64) -> ChildR
 }
 
 #[test]
-fn the_operations_manual_lists_every_metric_and_no_other() {
+fn the_table_of_metrics_lists_every_metric_and_no_other() {
     let metrics = Metrics::new();
     metrics.http_requests.get_or_create(&RouteStatus { route: "/", status: 200 }).inc();
     metrics.http_request_duration.get_or_create(&RouteLabel { route: "/" }).observe(1.0);
@@ -40,8 +40,8 @@ fn the_operations_manual_lists_every_metric_and_no_other() {
     metrics.stock_error(&stock::Error::NotLoaded(crate::domain::SkuNo(1)));
     metrics.actors(&[report("stock_gate", 0, 0, 0)]);
     metrics.relay_failures.get_or_create(&KindLabel { kind: "dead" }).inc();
-    metrics.intake_poison(EnvelopeFlaw::Body);
-    metrics.intake_in_hand(0, 1);
+    metrics.consumer_poison(EnvelopeFlaw::Body);
+    metrics.consumer_in_flight(0, 1);
     metrics.reconcile_blocked.get_or_create(&ReasonLabel { reason: "outbox" }).set(0);
 
     let text = metrics.exposition();
@@ -60,7 +60,7 @@ fn the_operations_manual_lists_every_metric_and_no_other() {
 }
 
 #[test]
-fn restarts_are_told_by_kind_and_reason() {
+fn restarts_are_counted_by_kind_and_reason() {
     let metrics = Metrics::new();
     metrics.actors(&[report("stock_gate", 3, 1, 1), report("stock_gate", 2, 2, 0)]);
     let text = metrics.exposition();
@@ -72,7 +72,7 @@ fn restarts_are_told_by_kind_and_reason() {
 }
 
 #[test]
-fn two_systems_count_apart() {
+fn two_registries_are_independent() {
     let (one, other) = (Metrics::new(), Metrics::new());
     one.orders_placed(1);
     assert!(one.exposition().contains("floodgate_orders_placed_total 1\n"));

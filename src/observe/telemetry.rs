@@ -1,4 +1,4 @@
-//! What operators read: log lines on stderr, as text or JSON, and one line for each panic.
+//! Logging: lines on stderr, as text or JSON, and one line per panic.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::IsTerminal;
@@ -12,7 +12,7 @@ use tracing_subscriber::{EnvFilter, Layer, fmt};
 
 use crate::config::{LogFormat, LogSettings};
 
-/// Why there are no logs.
+/// Why logging was not set up.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The filter does not parse.
@@ -21,18 +21,17 @@ pub enum Error {
          debug, trace) or directives such as \"info,floodgate::actors=debug\""
     )]
     Filter {
-        /// What was configured.
         filter: String,
-        /// What the parser said.
+        /// Error of the parser.
         reason: String,
     },
-    /// Some other part of the process logs already.
+    /// A global subscriber is set already.
     #[error("logging was set up twice in one process\n    -> report this; no setting causes it")]
     Twice,
 }
 
-/// Sends log lines to stderr, and panics into the log. Call once, first thing in a process that
-/// runs the engine.
+/// Writes log lines to stderr and logs panics. Call once, at the start of a process that runs the
+/// engine.
 ///
 /// # Errors
 /// The filter does not parse, or logging was set up before.
@@ -55,11 +54,11 @@ where
         filter: settings.filter.clone(),
         reason: error.to_string(),
     })?;
-    // A closed stderr must not end the process: lines that cannot be written are dropped.
+    // With a closed stderr, lines are dropped; a panic on write errors would end the process.
     let lines = fmt::layer().with_writer(writer).log_internal_errors(false);
     let lines = match settings.format {
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
-        // Left alone on a terminal, where the layer honours NO_COLOR.
+        // On a terminal the layer decides, and honours NO_COLOR.
         LogFormat::Text if colours => lines.boxed(),
         LogFormat::Text => lines.with_ansi(false).boxed(),
     };
@@ -74,7 +73,7 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
     let message = payload.downcast_ref::<&str>().copied();
     let message = message.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
     let message = message.unwrap_or("a panic without a message");
-    // Captured only where RUST_BACKTRACE asks for it.
+    // Captured only if RUST_BACKTRACE is set.
     let backtrace = Backtrace::capture();
     let backtrace =
         (backtrace.status() == BacktraceStatus::Captured).then(|| backtrace.to_string());
@@ -121,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn json_lines_hold_the_fields_and_the_filter_counts() {
+    fn json_lines_have_the_fields_and_the_filter_applies() {
         let text = logged("info", LogFormat::Json, || {
             tracing::info!(sale = "s1", "opened");
             tracing::debug!("unseen");
@@ -140,14 +139,14 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_that_does_not_parse_is_shown_with_a_remedy() {
+    fn an_invalid_filter_is_reported_with_a_remedy() {
         let settings = LogSettings { filter: "info,=,=".into(), format: LogFormat::Text };
         let error = subscriber(&settings, std::io::stderr, false).err().unwrap().to_string();
         assert!(error.contains("\"info,=,=\"") && error.contains("-> use a level"), "{error}");
     }
 
     #[test]
-    fn a_panic_is_one_line_with_thread_place_and_message() {
+    fn a_panic_is_one_line_with_thread_location_and_message() {
         let text = logged("info", LogFormat::Json, || {
             let before = std::panic::take_hook();
             std::panic::set_hook(Box::new(log_panic));

@@ -1,21 +1,22 @@
 //! Flow step 4/12: bucket -> relay.
 //!
-//! Accepted intents wait here until the broker has them. An entry is written by the same step that
-//! takes the units, so that one never exists without the other; it leaves only when the broker has
-//! confirmed it, or as a dead letter with its reason. Nothing is ever trimmed by length: a full
-//! outbox closes the gate instead.
+//! Accepted intents wait in the outbox until the broker has confirmed them. The script that takes
+//! the units also writes the entry, so that neither exists without the other. An entry is removed
+//! only when the broker has confirmed it, or when it becomes a dead letter with a reason. The
+//! outbox is never trimmed by length: when it is full, the gate refuses requests.
 //!
-//! A relay worker moves entries from the outbox of a bucket to itself (*claim*) and removes them
-//! once they ended (*acknowledge*). Removal is by identity: it removes the entry that the broker
-//! confirmed, wherever it is by then, and no other one. So a worker whose entries were given to
-//! another one does no harm: both publish them, and the ledger makes one order of each request.
+//! A relay worker moves entries from a bucket's outbox to itself (*claim*) and removes them when
+//! they are published or given up (*acknowledge*). Removal is by identity: it removes the entry
+//! that the broker confirmed, wherever that entry is by then, and no other. So a worker whose
+//! entries were moved to another worker is harmless: both publish them, and the ledger makes one
+//! order of each request.
 //!
-//! The name of a worker is used once. It announces itself for as long as it works; what belongs to
-//! a name that was silent for too long returns to the outbox (*reclaim*). A successor takes over
-//! what its predecessors hold without waiting for that.
+//! A worker's name is used once. The worker renews a heartbeat; when it expires, its entries return
+//! to the outbox (*reclaim*). A successor takes over its predecessors' entries without waiting for
+//! that.
 //!
-//! If a worker crashes: its entries stay where they are. May repeat: every call; an entry may be
-//! published twice, never lost.
+//! If a worker crashes: its entries stay claimed until they are reclaimed or taken over. May
+//! repeat: every call; an entry may be published twice, never lost.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -23,120 +24,105 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::domain::{RequestId, TraceId};
-use crate::stock::BucketKey;
+use crate::domain::{BucketKey, RequestId, TraceId};
 
 mod executor;
 mod heartbeats;
 mod redis;
+pub mod scripts;
 
 pub use redis::{OutboxOptions, RedisOutbox};
 
 /// Why an outbox could not answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The store could not be asked, or refused before it did anything.
+    /// The store could not be reached, or refused the call. Nothing was changed.
     #[error("the outbox is not available: {reason}")]
-    Unavailable {
-        /// What is wrong.
-        reason: String,
-    },
-    /// The store was asked and did not answer: the call may still take effect, at any later time.
-    #[error("the outbox did not confirm {doing}: {reason}")]
-    Unknown {
-        /// What was being done.
-        doing: &'static str,
-        /// What is wrong.
-        reason: String,
-    },
-    /// The store holds something that is not an outbox of this installation.
+    Unavailable { reason: String },
+    /// The store did not answer: the call may still take effect, at any later time.
+    #[error("the outbox did not confirm {operation}: {reason}")]
+    Unknown { operation: &'static str, reason: String },
+    /// The store holds data that is not an outbox of this installation.
     #[error("the outbox is damaged: {what}")]
-    Damaged {
-        /// What was found, and where.
-        what: String,
-    },
+    Damaged { what: String },
 }
 
-/// One entry: the intents of one message, packed ([`crate::redis::scripts::intent`]). It may be
-/// anything
-/// if another program wrote here.
+/// One entry: the packed intents of one message ([`crate::redis::scripts::intent`]), or arbitrary
+/// bytes if another program wrote them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutboxEntry {
-    /// Its identity within its bucket; no meaning outside.
+    /// Identity within the bucket; opaque.
     pub id: Box<[u8]>,
-    /// What was written.
     pub bytes: Bytes,
 }
 
-/// An entry that is to be removed.
+/// An entry to remove: published or given up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndedEntry {
-    /// Its identity.
     pub id: Box<[u8]>,
-    /// What of it becomes a dead letter, if anything does; the rest was published.
-    pub letter: Option<GivenUpEntry>,
+    /// The part that becomes a dead letter; the rest was published. `None`: all was published.
+    pub dead_letter: Option<GivenUpEntry>,
 }
 
-/// What was given up.
+/// The part of an entry that the relay gave up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GivenUpEntry {
-    /// What was to be published.
+    /// The unpublished message.
     pub bytes: Bytes,
-    /// Why it was not, for people.
+    /// For operators.
     pub reason: String,
-    /// How often the broker refused it.
+    /// Publish attempts.
     pub attempts: u32,
 }
 
-/// One answer for each bucket.
+/// One result for each bucket.
 pub type PerBucket<T> = Vec<(BucketKey, Result<T, Error>)>;
 
-/// What waits in one bucket's outbox.
+/// The counts of one bucket's outbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OutboxStatus {
-    /// Entries that nobody has claimed.
+    /// Unclaimed entries.
     pub num_waiting: u64,
-    /// When the first intent of the oldest of them was accepted, epoch milliseconds.
+    /// When the first intent of the oldest unclaimed entry was accepted, epoch milliseconds.
     pub oldest_waiting_ms: Option<i64>,
-    /// Entries that workers have claimed, by worker.
-    pub in_hand: Vec<(String, u64)>,
+    /// Claimed entries, by worker.
+    pub claimed: Vec<(String, u64)>,
     /// The same as `oldest_waiting_ms` for the oldest claimed entry.
-    pub oldest_in_hand_ms: Option<i64>,
-    /// Dead letters that nobody has collected.
+    pub oldest_claimed_ms: Option<i64>,
+    /// Dead letters that are not collected yet.
     pub num_dead: u64,
 }
 
-/// An entry that was given up, as it waits to be collected.
+/// A dead letter that waits to be collected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadEntry {
-    /// The backend's name for it; no meaning outside.
+    /// The backend's id; opaque.
     pub id: Box<[u8]>,
-    /// What was to be published.
+    /// The unpublished message.
     pub bytes: Bytes,
-    /// Why it was not.
     pub reason: String,
-    /// How often it was tried.
+    /// Publish attempts.
     pub attempts: u32,
     /// When it was given up, epoch milliseconds.
     pub dead_at_ms: i64,
 }
 
-/// Where accepted intents wait for the broker.
+/// Stores accepted intents until the broker has confirmed them.
 #[async_trait]
 pub trait Outbox: Send + Sync {
-    /// Says that a worker of this name works, and will for so long.
+    /// Renews a worker's heartbeat; it expires after `heartbeat`.
     async fn announce(&self, worker: &str, heartbeat: Duration) -> Result<(), Error>;
 
-    /// Those of the workers whose last announcement has expired. One that cannot be asked about is
-    /// not among them.
+    /// The workers whose heartbeat has expired. A worker whose heartbeat cannot be read is not
+    /// among them.
     async fn silent(&self, workers: &BTreeSet<String>) -> BTreeSet<String>;
 
-    /// Looks at a part of everything that is stored for claims of workers that their buckets do not
-    /// know of, and makes them known again. The next call looks at the next part.
+    /// Searches a part of all stored keys for claims of workers that are missing from their
+    /// bucket's claimants, and adds the workers again. The next call searches the next part.
     async fn restore_claimants(&self) -> Result<(), Error>;
 
-    /// Moves what predecessors of a worker hold in these buckets to the worker. Returns everything
-    /// that the worker holds there then, oldest first for each predecessor.
+    /// Moves the entries of a worker's predecessors in these buckets to the worker. Returns all
+    /// entries that the worker then holds there, oldest first for each predecessor.
     async fn take_over(
         &self,
         worker: &str,
@@ -144,32 +130,31 @@ pub trait Outbox: Send + Sync {
         buckets: &[BucketKey],
     ) -> PerBucket<Vec<OutboxEntry>>;
 
-    /// Moves up to so many entries of each bucket to the worker, oldest first, and returns them, in
-    /// one exchange with each server. Buckets with nothing to claim are left out.
+    /// Moves up to the given number of entries of each bucket to the worker, oldest first, and
+    /// returns them, in one round trip to each server. Buckets without entries are omitted.
     async fn claim(
         &self,
         worker: &str,
         buckets: &[(BucketKey, usize)],
     ) -> PerBucket<Vec<OutboxEntry>>;
 
-    /// Removes entries that ended: those that the worker holds, and those that were reclaimed from
-    /// it and wait in the outbox again, as far as they are found at its front. One that is found
-    /// nowhere belongs to another worker; no dead letter is written of it. One exchange with each
-    /// server.
+    /// Removes entries that were published or given up: those that the worker holds, and reclaimed
+    /// ones that are found at the front of the outbox. An entry found in neither belongs to another
+    /// worker; no dead letter is written for it. One round trip to each server.
     async fn acknowledge(
         &self,
         worker: &str,
         ended: &[(BucketKey, Vec<EndedEntry>)],
     ) -> PerBucket<()>;
 
-    /// Returns everything that these workers hold to the outbox of a bucket, where it is claimed
-    /// before all else. Returns the number of entries.
+    /// Returns all entries of these workers to the bucket's outbox, where they are claimed first.
+    /// Returns their number.
     async fn reclaim(&self, bucket: BucketKey, workers: &[String]) -> Result<u64, Error>;
 
-    /// What waits, and what is claimed by whom.
-    async fn standing(&self, bucket: BucketKey) -> Result<OutboxStatus, Error>;
+    /// The number and age of waiting and claimed entries.
+    async fn status(&self, bucket: BucketKey) -> Result<OutboxStatus, Error>;
 
-    /// Where an entry that holds this request is; for operators. Reads everything that waits.
+    /// Finds the entry with this request; for operators. Reads all entries of the bucket.
     async fn find(
         &self,
         bucket: BucketKey,
@@ -179,33 +164,26 @@ pub trait Outbox: Send + Sync {
     /// Dead letters, oldest first.
     async fn dead(&self, bucket: BucketKey, max: usize) -> Result<Vec<DeadEntry>, Error>;
 
-    /// Removes dead letters that were written down elsewhere; only those that [`Self::dead`]
-    /// returned.
+    /// Removes dead letters that [`Self::dead`] returned and that are now stored elsewhere.
     async fn collect(&self, bucket: BucketKey, dead: &[DeadEntry]) -> Result<(), Error>;
 }
 
-/// An entry that was looked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundEntry {
-    /// Where it is.
-    pub place: EntryPlace,
-    /// The trace of the request that was asked for.
+    pub place: EntryLocation,
+    /// The trace of the request, not of the entry's other requests.
     pub trace: TraceId,
 }
 
-/// Where in the outbox an entry is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum EntryPlace {
-    /// In the outbox.
+pub enum EntryLocation {
     Waiting,
     /// Claimed by a worker.
-    InHand {
-        /// Its name.
+    Claimed {
         worker: String,
     },
-    /// Given up, and not collected yet.
+    /// A dead letter that is not collected yet.
     Dead {
-        /// Why.
         reason: String,
     },
 }

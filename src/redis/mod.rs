@@ -1,4 +1,4 @@
-//! Redis, as stock, outbox, lease and watermarks use it: connections and typed script calls.
+//! Redis access for stock, outbox, lease and watermarks: connections and typed script calls.
 
 pub mod scripts;
 pub mod transport;

@@ -1,4 +1,4 @@
-//! Exponential backoff with jitter. Pure: the caller does the waiting.
+//! Exponential backoff with jitter. Pure: the caller waits.
 
 use std::time::Duration;
 
@@ -11,29 +11,29 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Waits from `min_ms` on, doubling, never more than `max_ms`.
+    /// The first wait is `min_ms` (at least 1 ms); each wait doubles, up to `max_ms`.
     #[must_use]
     pub fn new(min_ms: u64, max_ms: u64) -> Self {
         let min = Duration::from_millis(min_ms.max(1));
         Self { min, max: Duration::from_millis(max_ms).max(min), failures: 0 }
     }
 
-    /// The next wait. `spread` in 0.0..1.0 is the caller's randomness: the wait lies between half
-    /// of the step and the whole step, so that many waiters do not come back together.
+    /// The next wait. `spread` is a random number in 0.0..1.0: the wait lies between half of the
+    /// step and the whole step, so that many waiters do not retry at the same time.
     pub fn next_wait(&mut self, spread: f64) -> Duration {
         let step = doubled(self.min, self.max, self.failures);
         self.failures = self.failures.saturating_add(1);
         step.mul_f64(0.5 + 0.5 * spread.clamp(0.0, 1.0))
     }
 
-    /// How many waits were asked for.
+    /// Number of calls of [`Self::next_wait`].
     #[must_use]
     pub fn failures(&self) -> u32 {
         self.failures
     }
 }
 
-/// `min`, doubled so often, up to `max`.
+/// `min * 2^times`, at most `max`.
 #[must_use]
 pub fn doubled(min: Duration, max: Duration, times: u32) -> Duration {
     min.saturating_mul(1 << times.min(16)).min(max)

@@ -1,12 +1,13 @@
-//! Whether the ledger is worth asking: opened by the consumer when the ledger fails, read by every
-//! gate before it takes units for a new request.
+//! Circuit breaker of the ledger: the ledger writer opens it when the ledger fails, every gate
+//! reads it before it takes units for a new request.
 //!
-//! While it is open, new requests hear `busy` before anything is taken for them, so that what waits
-//! for a dead ledger stays bounded by what was accepted before. What was accepted goes on being
-//! submitted, its repeats read where it stands, and one new request in a while is let through:
-//! whichever succeeds first closes it.
+//! While the breaker is open, new requests are answered `busy` before any unit is taken, so that
+//! the number of accepted requests waiting for the ledger stays bounded. Accepted requests are
+//! still submitted, repeats still read their status, and one new request per probe interval is
+//! admitted: the first success closes the breaker.
 //!
-//! It also counts what the ledger commits: the evidence without which no failure is an order's own.
+//! The breaker also counts the commits of the ledger: only a failure while others commit is
+//! evidence that the order itself is the cause.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -17,24 +18,24 @@ use parking_lot::Mutex;
 use crate::domain::RequestId;
 use crate::runtime::clock::SharedClock;
 
-/// Failures of different orders in a row that open the breaker, whatever the errors say.
+/// Consecutive failures of different batches that open the breaker, whatever their errors.
 const FAILURES_MAX: usize = 3;
 
-/// How often one new request is let through while the breaker is open.
+/// Interval at which an open breaker admits one new request.
 const PROBE_EVERY: Duration = Duration::from_millis(500);
 
-/// Stands for a closed breaker in place of an instant.
+/// Value of `next_probe_ms` while the breaker is closed.
 const CLOSED: i64 = -1;
 
-/// A breaker in front of the ledger. Clones share one state.
+/// Circuit breaker of the ledger. Clones share one state.
 #[derive(Clone)]
 pub struct Breaker {
     clock: SharedClock,
-    begun: Instant,
-    /// When the next request is let through, milliseconds since `begun`; or [`CLOSED`].
+    created_at: Instant,
+    /// Time of the next probe, milliseconds since `created_at`; or [`CLOSED`].
     next_probe_ms: Arc<AtomicI64>,
     commits: Arc<AtomicU64>,
-    /// The first requests of batches that failed since the last success.
+    /// The first request of each batch that failed since the last success.
     failed: Arc<Mutex<Vec<RequestId>>>,
 }
 
@@ -42,17 +43,17 @@ impl Breaker {
     /// A closed breaker.
     #[must_use]
     pub fn new(clock: SharedClock) -> Self {
-        let begun = clock.now();
+        let created_at = clock.now();
         Self {
             clock,
-            begun,
+            created_at,
             next_probe_ms: Arc::new(AtomicI64::new(CLOSED)),
             commits: Arc::default(),
             failed: Arc::default(),
         }
     }
 
-    /// The ledger failed: opens. True when it was closed before.
+    /// Opens the breaker. Returns whether it was closed before.
     pub fn open(&self) -> bool {
         let next = self.now_ms().saturating_add(millis(PROBE_EVERY));
         self.next_probe_ms
@@ -60,45 +61,46 @@ impl Breaker {
             .is_ok()
     }
 
-    /// A batch of so many requests failed, for whatever reason; `first` is one of them. One too
-    /// many failures in a row opens. True when it was closed before.
+    /// Counts a failed batch of `num` requests, of which `first` is one; opens the breaker after
+    /// three failures without a success between them. Returns whether this call opened it.
     pub fn failed(&self, first: RequestId, num: usize) -> bool {
         let mut failed = self.failed.lock();
-        // One order that fails again and again says nothing of the others.
+        // A single order that fails repeatedly counts once: it may be the cause.
         if (num > 1 || !failed.contains(&first)) && failed.len() < FAILURES_MAX {
             failed.push(first);
         }
         failed.len() >= FAILURES_MAX && self.open()
     }
 
-    /// The ledger wrote a batch or said what it has of it: closes. True when it was open before.
+    /// Closes the breaker, after the ledger wrote or read a batch. Returns whether it was open
+    /// before.
     pub fn close(&self) -> bool {
         self.failed.lock().clear();
         self.next_probe_ms.load(Ordering::Relaxed) != CLOSED
             && self.next_probe_ms.swap(CLOSED, Ordering::AcqRel) != CLOSED
     }
 
-    /// The ledger committed something new.
+    /// Counts a commit of the ledger.
     pub fn committed(&self) {
         self.commits.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often the ledger has committed. What fails alone while this number grows fails on its
-    /// own account.
+    /// Number of commits. An order that fails alone while this number grows is the cause of its
+    /// failure.
     #[must_use]
     pub fn num_commits(&self) -> u64 {
         self.commits.load(Ordering::Relaxed)
     }
 
-    /// Whether it is open.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.next_probe_ms.load(Ordering::Acquire) != CLOSED
     }
 
-    /// Whether a new request may go on. While open, one in half a second may.
+    /// Whether to admit a new request. An open breaker admits one request per 500 ms; each
+    /// admission moves the next one.
     #[must_use]
-    pub fn lets_through(&self) -> bool {
+    pub fn try_admit(&self) -> bool {
         let next = self.next_probe_ms.load(Ordering::Acquire);
         if next == CLOSED {
             return true;
@@ -113,7 +115,7 @@ impl Breaker {
     }
 
     fn now_ms(&self) -> i64 {
-        millis(self.clock.now().duration_since(self.begun))
+        millis(self.clock.now().duration_since(self.created_at))
     }
 }
 
@@ -130,19 +132,19 @@ mod tests {
     fn an_open_breaker_lets_one_request_through_in_a_while() {
         let clock = Arc::new(ManualClock::new(0));
         let breaker = Breaker::new(clock.clone());
-        assert!(breaker.lets_through() && !breaker.is_open());
-        assert!(breaker.open(), "news");
-        assert!(!breaker.open(), "no news");
-        assert!(!breaker.lets_through());
+        assert!(breaker.try_admit() && !breaker.is_open());
+        assert!(breaker.open(), "opened");
+        assert!(!breaker.open(), "already open");
+        assert!(!breaker.try_admit());
         clock.advance(PROBE_EVERY);
-        assert!(breaker.lets_through(), "the probe");
-        assert!(!breaker.lets_through(), "one only");
+        assert!(breaker.try_admit(), "the probe");
+        assert!(!breaker.try_admit(), "one request only");
         assert!(breaker.close() && !breaker.close());
-        assert!(breaker.lets_through() && breaker.lets_through());
+        assert!(breaker.try_admit() && breaker.try_admit());
     }
 
     #[test]
-    fn failures_in_a_row_open_it_and_those_of_one_order_do_not() {
+    fn consecutive_failures_of_different_batches_open_the_breaker() {
         let breaker = Breaker::new(Arc::new(ManualClock::new(0)));
         let request = |number| RequestId::new(number).unwrap();
         for _ in 0..9 {

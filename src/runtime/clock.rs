@@ -1,8 +1,8 @@
-//! The only place that reads time.
+//! The only module that reads the time.
 //!
-//! Instants that are stored or shown are epoch milliseconds from [`Clock::wall_ms`]; waits and
-//! deadlines use [`Clock::now`], which never jumps. The engine gets a [`SharedClock`] handed in;
-//! tools outside the engine (load generator, command line) use the free functions.
+//! Stored and displayed times are epoch milliseconds from [`Clock::wall_ms`]; waits and deadlines
+//! use [`Clock::now`], which never jumps. The engine receives a [`SharedClock`]; tools outside the
+//! engine (load generator, command line) use the free functions.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -11,22 +11,20 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Reads time.
 pub trait Clock: Send + Sync + Debug {
-    /// Milliseconds since 1970-01-01T00:00:00Z. May jump when the machine's clock is set.
+    /// Milliseconds since 1970-01-01T00:00:00Z; jumps when the system clock is set.
     fn wall_ms(&self) -> i64;
 
     /// Monotonic time, for waits and deadlines.
     fn now(&self) -> Instant;
 }
 
-/// A clock that many components share.
 pub type SharedClock = Arc<dyn Clock>;
 
-/// The machine's clock.
+/// The system clock.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
 
 impl SystemClock {
-    /// The machine's clock, ready to be shared.
     #[must_use]
     pub fn shared() -> SharedClock {
         Arc::new(Self)
@@ -43,17 +41,16 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that stands still until a test moves it.
+/// A clock that only tests advance.
 #[derive(Debug)]
 pub struct ManualClock {
     wall_ms: AtomicI64,
     start: Instant,
-    /// Monotonic time passed since `start`.
+    /// Monotonic time since `start`.
     elapsed_ms: AtomicU64,
 }
 
 impl ManualClock {
-    /// A clock whose wall time is `wall_ms`.
     #[must_use]
     pub fn new(wall_ms: i64) -> Self {
         Self {
@@ -63,13 +60,13 @@ impl ManualClock {
         }
     }
 
-    /// Sets the wall time, forwards or backwards; monotonic time does not notice, as with a clock
-    /// that an operator sets.
+    /// Sets the wall time, forwards or backwards; monotonic time does not change, as when an
+    /// operator sets the system clock.
     pub fn set_wall_ms(&self, wall_ms: i64) {
         self.wall_ms.store(wall_ms, Ordering::SeqCst);
     }
 
-    /// Lets time pass: wall and monotonic time move on together, in whole milliseconds.
+    /// Advances wall and monotonic time together, in whole milliseconds.
     pub fn advance(&self, by: Duration) {
         let ms = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
         self.elapsed_ms.fetch_add(ms, Ordering::SeqCst);
@@ -87,14 +84,14 @@ impl Clock for ManualClock {
     }
 }
 
-/// Monotonic time, for tools that are not given a [`Clock`].
+/// Monotonic time, for tools without a [`Clock`].
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the monotonic clock")]
 pub fn now_monotonic() -> Instant {
     Instant::now()
 }
 
-/// Epoch milliseconds, for tools that are not given a [`Clock`]. Before 1970 it is negative.
+/// Epoch milliseconds, for tools without a [`Clock`]; negative before 1970.
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
 pub fn wall_ms() -> i64 {
@@ -111,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manual_clock_moves_only_when_told() {
+    fn a_manual_clock_moves_only_by_advance() {
         let clock = ManualClock::new(1_000);
         let before = clock.now();
         assert_eq!(clock.wall_ms(), 1_000);

@@ -1,32 +1,32 @@
-//! Drills: panics on purpose, so that operators and tests see what a crash of an actor costs.
+//! Fault injection: random panics, with which operators and tests exercise actor crashes.
 //!
 //! Off by default; the configuration allows it only while both listeners are on loopback.
 
-/// How many steps of an actor panic.
+/// Makes a share of an actor's steps panic.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FaultInjector {
     percent: f64,
 }
 
-/// Where in its step an actor was chosen to panic.
+/// Where in a step the panic is injected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultPoint {
-    /// Before the work: it never happened.
+    /// Before the work, which is not done.
     Before,
-    /// After the work: it happened, and nobody heard.
+    /// After the work, which is done.
     After,
 }
 
 impl FaultInjector {
-    /// Makes `percent` of the steps panic.
+    /// `percent` of the steps panic, 0 to 100.
     #[must_use]
     pub fn new(percent: f64) -> Self {
         Self { percent: percent.clamp(0.0, 100.0) }
     }
 
-    /// Chooses for one step whether it panics, and where.
+    /// Chooses at random whether and where one step panics.
     #[must_use]
-    pub fn draw(self) -> Option<FaultPoint> {
+    pub fn choose(self) -> Option<FaultPoint> {
         if self.percent <= 0.0 || fastrand::f64() * 100.0 >= self.percent {
             return None;
         }
@@ -34,10 +34,10 @@ impl FaultInjector {
     }
 }
 
-/// Panics when `drawn` chose this place.
-pub fn strike(drawn: Option<FaultPoint>, here: FaultPoint) {
-    #[expect(clippy::panic, clippy::manual_assert, reason = "a drill is a panic on purpose")]
-    if drawn == Some(here) {
+/// Panics if `chosen` is this point.
+pub fn panic_if_chosen(chosen: Option<FaultPoint>, here: FaultPoint) {
+    #[expect(clippy::panic, clippy::manual_assert, reason = "an injected fault is a panic")]
+    if chosen == Some(here) {
         panic!("drill: this step was chosen to panic");
     }
 }
@@ -47,8 +47,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_step_or_every_step_panics_at_the_ends_of_the_scale() {
-        assert!((0..1000).all(|_| FaultInjector::new(0.0).draw().is_none()));
-        assert!((0..1000).all(|_| FaultInjector::new(100.0).draw().is_some()));
+    fn zero_percent_never_panics_and_100_percent_always() {
+        assert!((0..1000).all(|_| FaultInjector::new(0.0).choose().is_none()));
+        assert!((0..1000).all(|_| FaultInjector::new(100.0).choose().is_some()));
     }
 }

@@ -1,8 +1,9 @@
-//! What every actor and service stands on, and no actor is: time, shutdown, waits between attempts,
-//! permits, the ledger's breaker, fault injection.
+//! Shared parts of all actors and services: clock, shutdown, backoff, permits, the ledger's circuit
+//! breaker, progress, single flight, fault injection.
 
 pub mod backoff;
 pub mod breaker;
+pub mod child_report;
 pub mod clock;
 pub mod fault_injection;
 pub mod permits;

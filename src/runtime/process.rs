@@ -1,9 +1,9 @@
-//! The name of this process among all that share its stores.
+//! Unique names of a process start.
 
 use std::sync::Arc;
 
-/// A name that nobody had before: not an earlier start of this process either, and not another
-/// process with the same number, as containers have.
+/// A name unique among all processes and process starts: the process id, which containers share,
+/// and a random number.
 #[must_use]
 pub fn unique_name() -> Arc<str> {
     format!("{}-{:016x}", std::process::id(), fastrand::u64(..)).into()

@@ -1,8 +1,8 @@
-//! Progress of an actor's work, as its supervisor sees it while the work is under way.
+//! Progress of an actor's work under way, for stall detection by its supervisor.
 //!
-//! Each piece of work counts for itself. What counts is a call that was answered inside of it: a
-//! message that arrived, a timer that ticked, other work that ended or a lease that was renewed
-//! beside it is no progress, for work that hangs would look alive.
+//! Each unit of work has its own counter, which counts the calls answered within that work.
+//! Messages, timer ticks, lease renewals and other work do not count: they would hide work that
+//! hangs.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -12,48 +12,49 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 tokio::task_local! {
-    static OF_THIS_WORK: Arc<AtomicU64>;
+    static ANSWERS: Arc<AtomicU64>;
 }
 
-/// The counts of one actor and of those that replaced it.
+/// The counters of one actor, over all its incarnations.
 #[derive(Debug, Default)]
 pub struct Progress {
     steps: AtomicU64,
-    begun: AtomicU64,
-    /// Calls answered, of each piece of work under way.
+    /// Number of the next work.
+    next_no: AtomicU64,
+    /// Answered calls of each work under way, by number.
     open: Mutex<BTreeMap<u64, Arc<AtomicU64>>>,
 }
 
 impl Progress {
-    /// Steps completed, of every kind.
+    /// Completed steps.
     #[must_use]
     pub fn steps(&self) -> u64 {
         self.steps.load(Ordering::Relaxed)
     }
 
-    /// A step was completed.
+    /// Counts a completed step.
     pub fn step(&self) {
         self.steps.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The work under way: its number, which is never given twice, and the calls answered so far.
+    /// The work under way: its unique number and its answered calls.
     #[must_use]
     pub fn open(&self) -> Vec<(u64, u64)> {
         let open = self.open.lock();
         open.iter().map(|(no, answers)| (*no, answers.load(Ordering::Relaxed))).collect()
     }
 
-    /// Work begins; it is under way until the guard is dropped, however it ends.
+    /// Begins a unit of work, which ends when the guard is dropped.
     #[must_use]
     pub fn begin(self: &Arc<Self>) -> WorkGuard {
-        let no = self.begun.fetch_add(1, Ordering::Relaxed);
+        let no = self.next_no.fetch_add(1, Ordering::Relaxed);
         let answers = Arc::<AtomicU64>::default();
         self.open.lock().insert(no, Arc::clone(&answers));
         WorkGuard { progress: Arc::clone(self), no, answers }
     }
 }
 
-/// Work under way.
+/// A unit of work under way.
 #[derive(Debug)]
 pub struct WorkGuard {
     progress: Arc<Progress>,
@@ -62,9 +63,9 @@ pub struct WorkGuard {
 }
 
 impl WorkGuard {
-    /// Does the work; what is [`answered`] inside of it counts.
+    /// Runs the work and counts the calls of [`answered`] within it.
     pub fn observe<F: Future>(&self, work: F) -> impl Future<Output = F::Output> + use<F> {
-        OF_THIS_WORK.scope(Arc::clone(&self.answers), work)
+        ANSWERS.scope(Arc::clone(&self.answers), work)
     }
 }
 
@@ -74,9 +75,9 @@ impl Drop for WorkGuard {
     }
 }
 
-/// A store has answered a call of the work under way, whatever it said. To be called where a call
-/// has a limit of its own, so that work of many calls may take as long as it takes.
+/// Counts an answered call, successful or not, as progress of the work under way. Called for calls
+/// with a time-out of their own, so that work of many calls has no time limit.
 pub fn answered() {
-    // Outside of an actor nobody looks.
-    OF_THIS_WORK.try_with(|answers| answers.fetch_add(1, Ordering::Relaxed)).ok();
+    // Outside of an actor there is no counter.
+    ANSWERS.try_with(|answers| answers.fetch_add(1, Ordering::Relaxed)).ok();
 }

@@ -1,7 +1,6 @@
-//! The way down: one signal that everybody can wait for, and the tasks that outlive a request.
+//! Shutdown: one signal for all tasks, and the background tasks that outlive a request.
 //!
-//! No other module spawns tasks outside an actor: a task that nobody tracks is a task that nobody
-//! waits for when the process ends.
+//! No other module spawns tasks outside an actor: the shutdown could not wait for untracked tasks.
 
 use std::future::Future;
 
@@ -9,33 +8,27 @@ use actix_rt::ArbiterHandle;
 use actix_web::dev::Server;
 use tokio_util::sync::CancellationToken;
 
-/// Says when the process is on its way down.
+/// The shutdown signal of the process. Clones share one signal.
 #[derive(Debug, Clone, Default)]
 pub struct Shutdown {
     token: CancellationToken,
 }
 
 impl Shutdown {
-    /// Begins the way down; repeats are harmless.
+    /// Begins the shutdown; idempotent.
     pub fn begin(&self) {
         self.token.cancel();
     }
 
-    /// Whether the way down has begun.
-    #[must_use]
-    pub fn has_begun(&self) -> bool {
-        self.token.is_cancelled()
-    }
-
-    /// Waits until the way down begins.
+    /// Waits until the shutdown begins.
     pub async fn begun(&self) {
         self.token.cancelled().await;
     }
 
-    /// Runs a background task on the thread of `home` until it ends or the way down begins.
+    /// Runs a background task on the thread of `home` until it ends or the shutdown begins.
     pub fn spawn_on(&self, home: &ArbiterHandle, task: impl Future<Output = ()> + Send + 'static) {
         let token = self.token.clone();
-        // False only when the thread has ended, and then the process is ending too.
+        // False only after the thread has ended, during process exit.
         let _accepted = home.spawn(async move {
             tokio::select! {
                 () = token.cancelled() => {}
@@ -45,12 +38,15 @@ impl Shutdown {
     }
 }
 
-/// Lets an HTTP server run on this thread until it is stopped through its handle.
+/// Runs an HTTP server on this thread until it is stopped through its handle.
 pub fn spawn_server(server: Server) {
     #[expect(clippy::disallowed_methods, reason = "ends through its handle, awaited by its owner")]
     drop(actix_rt::spawn(async move {
         if let Err(error) = server.await {
-            tracing::error!(error = &error as &dyn std::error::Error, "listener ended");
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "HTTP listener ended with an error"
+            );
         }
     }));
 }

@@ -1,4 +1,4 @@
-//! A value that is made by one attempt at a time, however many ask for it.
+//! Single flight: concurrent callers share one attempt to create a value, such as a connection.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,32 +10,30 @@ use tokio::sync::watch;
 use crate::runtime::backoff::Backoff;
 use crate::runtime::clock::now_monotonic;
 
-/// What became of a value that was made.
+/// Whether a created value is still usable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ValueStatus<E> {
-    /// It is of use.
-    Good,
-    /// It is not any more.
-    Gone {
-        /// Whether it was ever of use. If not, the next attempt waits as after a failure.
+    Usable,
+    /// No longer usable.
+    Expired {
+        /// Whether the value was ever used successfully. If not, the next attempt backs off as
+        /// after a failure.
         proven: bool,
-        /// Why it is gone.
         why: E,
     },
 }
 
-/// A value whose use can end.
+/// A value that can become unusable.
 pub(crate) trait Expirable: Clone + Send + Sync + 'static {
-    /// Why there is none.
     type Error: Clone + Send + Sync + 'static;
 
-    fn standing(&self) -> ValueStatus<Self::Error>;
+    fn status(&self) -> ValueStatus<Self::Error>;
 
-    /// There is none, for this reason, and nothing was tried.
-    fn not_made(reason: &str) -> Self::Error;
+    /// The error of a call without an attempt.
+    fn not_attempted(reason: &str) -> Self::Error;
 }
 
-/// The waits between attempts that fail.
+/// First and longest wait between failed attempts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RetryPace {
     pub(crate) min: Duration,
@@ -49,9 +47,11 @@ impl RetryPace {
     }
 }
 
-type Made<T> = Result<T, <T as Expirable>::Error>;
-type Outcome<T> = Option<Made<T>>;
+type Created<T> = Result<T, <T as Expirable>::Error>;
+/// `None` while the attempt runs.
+type Outcome<T> = Option<Created<T>>;
 
+/// Creates a value on demand, one attempt at a time, with a backoff between attempts.
 pub(crate) struct SingleFlight<T: Expirable> {
     pace: RetryPace,
     state: Mutex<FlightState<T>>,
@@ -62,13 +62,13 @@ struct FlightState<T: Expirable> {
     running: Option<watch::Receiver<Outcome<T>>>,
     backoff: Backoff,
     not_before: Option<Instant>,
-    last: Option<T::Error>,
-    /// Attempts that failed since one did not.
+    last_error: Option<T::Error>,
+    /// Consecutive failed attempts.
     failures: u32,
 }
 
 impl<T: Expirable> FlightState<T> {
-    /// Begins an attempt.
+    /// Starts an attempt.
     fn begin<F>(
         &mut self,
         flight: &Arc<SingleFlight<T>>,
@@ -76,32 +76,33 @@ impl<T: Expirable> FlightState<T> {
         make: impl FnOnce(u32) -> F,
     ) -> watch::Receiver<Outcome<T>>
     where
-        F: Future<Output = Made<T>> + Send + 'static,
+        F: Future<Output = Created<T>> + Send + 'static,
     {
-        let (told, outcome) = watch::channel(None);
+        let (sender, outcome) = watch::channel(None);
         self.running = Some(outcome.clone());
-        io.spawn(flight.clone().attempt(make(self.failures), told));
+        io.spawn(flight.clone().attempt(make(self.failures), sender));
         outcome
     }
 
-    /// The attempt that runs; one that panicked is none.
+    /// The running attempt; an attempt that panicked does not count.
     fn attempt_running(&self) -> Option<watch::Receiver<Outcome<T>>> {
         let running = self.running.clone()?;
         (running.borrow().is_some() || running.has_changed().is_ok()).then_some(running)
     }
 
-    /// Whether the value was of use so far.
-    fn was_of_use(&self) -> bool {
-        let standing = self.value.as_ref().map(Expirable::standing);
-        matches!(standing, Some(ValueStatus::Good | ValueStatus::Gone { proven: true, .. }))
+    /// Whether the last value is usable, or was used successfully.
+    fn was_useful(&self) -> bool {
+        let status = self.value.as_ref().map(Expirable::status);
+        matches!(status, Some(ValueStatus::Usable | ValueStatus::Expired { proven: true, .. }))
     }
 
-    /// Whoever comes in an outage is told at once.
+    /// The error of a caller during an outage.
     fn refusal(&self) -> T::Error {
-        self.last.clone().unwrap_or_else(|| T::not_made("the connection was just lost"))
+        self.last_error.clone().unwrap_or_else(|| T::not_attempted("the connection was just lost"))
     }
 
-    fn wait(&mut self) {
+    /// Sets the earliest time of the next attempt.
+    fn back_off(&mut self) {
         let wait = self.backoff.next_wait(fastrand::f64());
         self.not_before = Some(now_monotonic() + wait);
     }
@@ -114,51 +115,51 @@ impl<T: Expirable> SingleFlight<T> {
             running: None,
             backoff: pace.backoff(),
             not_before: None,
-            last: None,
+            last_error: None,
             failures: 0,
         };
         Arc::new(Self { pace, state: Mutex::new(state) })
     }
 
-    /// The value that was made last, of use or not.
+    /// The last created value, usable or not.
     pub(crate) fn last(&self) -> Option<T> {
         self.state.lock().value.clone()
     }
 
-    /// What is known without trying; `None` if nothing was tried yet.
-    pub(crate) fn standing(&self) -> Option<ValueStatus<T::Error>> {
+    /// The status without a new attempt; `None` before the first one.
+    pub(crate) fn status(&self) -> Option<ValueStatus<T::Error>> {
         let state = self.state.lock();
-        match (state.value.as_ref().map(Expirable::standing), &state.last) {
-            (Some(ValueStatus::Good), _) => Some(ValueStatus::Good),
-            (_, Some(why)) => Some(ValueStatus::Gone { proven: false, why: why.clone() }),
-            (standing, None) => standing,
+        match (state.value.as_ref().map(Expirable::status), &state.last_error) {
+            (Some(ValueStatus::Usable), _) => Some(ValueStatus::Usable),
+            (_, Some(why)) => Some(ValueStatus::Expired { proven: false, why: why.clone() }),
+            (status, None) => status,
         }
     }
 
-    /// The value, made by `make` if need be: by one attempt at a time, on `io`, and not more often
-    /// than the pace allows. The first attempt is shared by all who ask; in an outage, all but the
-    /// one whose call begins the next attempt are refused at once. `make` is told how many attempts
-    /// failed before.
+    /// Returns the value if it is usable, else creates it with `make`, whose argument is the number
+    /// of consecutive failed attempts. One attempt runs at a time, on `io`, at the pace of the
+    /// backoff. All callers share the first attempt. In an outage, the caller that starts the next
+    /// attempt waits for it, and every other call fails at once with the last error.
     pub(crate) async fn get<F>(
         self: &Arc<Self>,
         io: &Handle,
         make: impl FnOnce(u32) -> F,
-    ) -> Made<T>
+    ) -> Created<T>
     where
-        F: Future<Output = Made<T>> + Send + 'static,
+        F: Future<Output = Created<T>> + Send + 'static,
     {
         let mut outcome = {
             let mut state = self.state.lock();
-            match state.value.as_ref().map(Expirable::standing) {
-                Some(ValueStatus::Good) => {
+            match state.value.as_ref().map(Expirable::status) {
+                Some(ValueStatus::Usable) => {
                     return state.value.clone().ok_or_else(|| state.refusal());
                 }
-                Some(ValueStatus::Gone { proven, why }) => {
-                    if proven && state.last.is_none() {
+                Some(ValueStatus::Expired { proven, why }) => {
+                    if proven && state.last_error.is_none() {
                         state.backoff = self.pace.backoff();
                         state.not_before = None;
                     }
-                    state.last.get_or_insert(why);
+                    state.last_error.get_or_insert(why);
                 }
                 None => {}
             }
@@ -171,51 +172,52 @@ impl<T: Expirable> SingleFlight<T> {
                 None => state.begin(self, io, make),
             }
         };
-        let ended = |_| T::not_made("the connections of this process are closed");
-        let outcome = outcome.wait_for(Option::is_some).await.map_err(ended)?;
-        outcome.clone().unwrap_or_else(|| Err(T::not_made("no attempt was made")))
+        let closed = |_| T::not_attempted("the connections of this process are closed");
+        let outcome = outcome.wait_for(Option::is_some).await.map_err(closed)?;
+        outcome.clone().unwrap_or_else(|| Err(T::not_attempted("no attempt was made")))
     }
 
-    /// Makes the value anew behind the backs of those who use it, if no attempt runs and the pace
-    /// allows one.
+    /// Replaces the value in the background while callers use the old one; does nothing if an
+    /// attempt runs or the backoff has not elapsed.
     pub(crate) fn renew<F>(self: &Arc<Self>, io: &Handle, make: impl FnOnce(u32) -> F)
     where
-        F: Future<Output = Made<T>> + Send + 'static,
+        F: Future<Output = Created<T>> + Send + 'static,
     {
         let mut state = self.state.lock();
-        let early = state.not_before.is_some_and(|at| now_monotonic() < at);
-        if !early && state.attempt_running().is_none() {
+        let is_early = state.not_before.is_some_and(|at| now_monotonic() < at);
+        if !is_early && state.attempt_running().is_none() {
             state.begin(self, io, make);
         }
     }
 
     async fn attempt(
         self: Arc<Self>,
-        making: impl Future<Output = Made<T>>,
-        told: watch::Sender<Outcome<T>>,
+        making: impl Future<Output = Created<T>>,
+        sender: watch::Sender<Outcome<T>>,
     ) {
-        let made = making.await;
+        let created = making.await;
         {
             let mut state = self.state.lock();
             state.running = None;
-            match &made {
+            match &created {
                 Ok(value) => {
-                    if state.was_of_use() {
+                    if state.was_useful() {
                         state.backoff = self.pace.backoff();
                     }
                     state.value = Some(value.clone());
-                    state.last = None;
+                    state.last_error = None;
                     state.failures = 0;
                 }
                 Err(error) => {
-                    state.last = Some(error.clone());
+                    state.last_error = Some(error.clone());
                     state.failures = state.failures.saturating_add(1);
                 }
             }
-            // Also after a success: what never proves to be of use is not made again at once.
-            state.wait();
+            // Also after a success: a value that is never used successfully is not replaced at
+            // once.
+            state.back_off();
         }
-        told.send_replace(Some(made));
+        sender.send_replace(Some(created));
     }
 }
 
@@ -237,16 +239,16 @@ mod tests {
     impl Expirable for Thing {
         type Error = Error;
 
-        fn not_made(reason: &str) -> Error {
+        fn not_attempted(reason: &str) -> Error {
             Error(reason.to_owned())
         }
 
-        fn standing(&self) -> ValueStatus<Error> {
+        fn status(&self) -> ValueStatus<Error> {
             if !self.gone.load(Ordering::SeqCst) {
-                return ValueStatus::Good;
+                return ValueStatus::Usable;
             }
             let proven = self.proven.load(Ordering::SeqCst);
-            ValueStatus::Gone { proven, why: Error("worn out".to_owned()) }
+            ValueStatus::Expired { proven, why: Error("expired".to_owned()) }
         }
     }
 
@@ -257,23 +259,23 @@ mod tests {
     }
 
     #[test]
-    fn many_who_ask_share_the_first_attempt() {
+    fn concurrent_callers_share_the_first_attempt() {
         run(async {
             let flight = SingleFlight::<Thing>::new(RetryPace { min: HOUR, max: HOUR });
-            let made = AtomicU32::new(0);
+            let attempts = AtomicU32::new(0);
             let io = Handle::current();
-            let ask = || {
+            let call = || {
                 flight.get(&io, |_| {
-                    made.fetch_add(1, Ordering::SeqCst);
+                    attempts.fetch_add(1, Ordering::SeqCst);
                     async {
                         tokio::task::yield_now().await;
                         Ok(Thing::default())
                     }
                 })
             };
-            let all = futures_util::future::join_all((0..10).map(|_| ask())).await;
+            let all = futures_util::future::join_all((0..10).map(|_| call())).await;
             assert!(all.iter().all(Result::is_ok));
-            assert_eq!(made.load(Ordering::SeqCst), 1);
+            assert_eq!(attempts.load(Ordering::SeqCst), 1);
         });
     }
 
@@ -281,8 +283,8 @@ mod tests {
     fn after_a_failure_callers_are_refused_until_the_wait_is_over() {
         run(async {
             let flight = SingleFlight::<Thing>::new(RetryPace { min: HOUR, max: HOUR });
-            let error = Error("nobody there".to_owned());
-            let fail = |_| std::future::ready(Err(Error("nobody there".to_owned())));
+            let error = Error("unreachable".to_owned());
+            let fail = |_| std::future::ready(Err(Error("unreachable".to_owned())));
             let io = Handle::current();
             assert_eq!(flight.get(&io, fail).await.unwrap_err(), error);
             let never = |_| async { unreachable!("no attempt before the wait is over") };
@@ -291,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_of_use_is_replaced_at_once_and_what_never_was_is_not() {
+    fn a_useful_value_is_replaced_at_once_and_a_useless_one_after_a_backoff() {
         run(async {
             let io = Handle::current();
             let make = |_| std::future::ready(Ok(Thing::default()));
@@ -302,21 +304,22 @@ mod tests {
                 thing.gone.store(true, Ordering::SeqCst);
                 let next = flight.get(&io, make).await;
                 if proven {
-                    assert_eq!(next.unwrap().standing(), ValueStatus::Good);
+                    assert_eq!(next.unwrap().status(), ValueStatus::Usable);
                 } else {
-                    assert_eq!(next.unwrap_err(), Error("worn out".to_owned()));
+                    assert_eq!(next.unwrap_err(), Error("expired".to_owned()));
                 }
             }
         });
     }
 
     #[test]
-    fn a_renewal_disturbs_nobody_and_may_fail() {
+    fn a_failed_renewal_keeps_the_old_value() {
         run(async {
             let io = Handle::current();
             let flight = SingleFlight::new(RetryPace { min: Duration::ZERO, max: Duration::ZERO });
             let old = flight.get(&io, |_| std::future::ready(Ok(Thing::default()))).await.unwrap();
-            let (new, never) = (Thing::default(), |_| async { unreachable!("it is of use") });
+            let (new, never) =
+                (Thing::default(), |_| async { unreachable!("the value is usable") });
             let settled = async |result: Result<Thing, Error>| {
                 while flight.state.lock().not_before.is_some_and(|at| now_monotonic() < at) {}
                 flight.renew(&io, |_| std::future::ready(result));
@@ -325,7 +328,7 @@ mod tests {
                 }
                 flight.get(&io, never).await.unwrap().gone
             };
-            let found = settled(Err(Error("nobody there".to_owned()))).await;
+            let found = settled(Err(Error("unreachable".to_owned()))).await;
             assert!(Arc::ptr_eq(&found, &old.gone));
             let found = settled(Ok(new.clone())).await;
             assert!(Arc::ptr_eq(&found, &new.gone));
@@ -333,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_that_panics_is_not_waited_for() {
+    fn an_attempt_that_panicked_is_replaced() {
         run(async {
             let io = Handle::current();
             let flight = SingleFlight::<Thing>::new(RetryPace { min: HOUR, max: HOUR });

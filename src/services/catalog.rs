@@ -1,7 +1,7 @@
-//! The sales as buyers see them: a read model in memory, replaced as a whole.
+//! Catalog of all sales: an in-memory read model of the ledger, replaced as a whole.
 //!
-//! Written by whoever opens, pauses or closes a sale, after the ledger has it, and by whoever reads
-//! the ledger; read by every request without a lock.
+//! The sales service writes it, after each phase change that the ledger has committed and after
+//! each read of the ledger's sales. Every HTTP request reads it without a lock.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,9 +13,8 @@ use crate::domain::{Epoch, Phase, Sale, SaleId, Sku, SkuNo};
 /// A sale with shared SKUs.
 #[derive(Debug, Clone)]
 pub struct CatalogSale {
-    /// The sale.
     pub sale: Sale,
-    /// Its SKUs, shared with the gates.
+    /// The SKUs of `sale`, shared with the gates.
     pub skus: Vec<Arc<Sku>>,
 }
 
@@ -26,8 +25,8 @@ impl CatalogSale {
         self.skus.iter().find(|sku| sku.id.as_str() == id)
     }
 
-    /// How far the sale has come.
-    fn pair(&self) -> (Epoch, Phase) {
+    /// Orders the versions of a sale: epoch and phase only grow.
+    fn version(&self) -> (Epoch, Phase) {
         (self.sale.epoch, self.sale.phase)
     }
 }
@@ -42,20 +41,20 @@ struct CatalogIndex {
 /// All sales of this installation.
 #[derive(Debug, Default)]
 pub struct Catalog {
-    pages: ArcSwap<CatalogIndex>,
+    index: ArcSwap<CatalogIndex>,
 }
 
 impl Catalog {
     /// The sale with this public name.
     #[must_use]
     pub fn sale(&self, id: &str) -> Option<Arc<CatalogSale>> {
-        self.pages.load().by_id.get(id).cloned()
+        self.index.load().by_id.get(id).cloned()
     }
 
     /// The sale that a SKU belongs to, and the SKU.
     #[must_use]
     pub fn of_sku(&self, no: SkuNo) -> Option<(Arc<CatalogSale>, Arc<Sku>)> {
-        let listed = self.pages.load().by_sku.get(&no).cloned()?;
+        let listed = self.index.load().by_sku.get(&no).cloned()?;
         let sku = listed.skus.iter().find(|sku| sku.no == no).cloned()?;
         Some((listed, sku))
     }
@@ -63,31 +62,31 @@ impl Catalog {
     /// All sales, oldest first.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<CatalogSale>> {
-        self.pages.load().in_order.clone()
+        self.index.load().in_order.clone()
     }
 
-    /// Enters a sale or replaces the one with the same number, unless that one is further on: of
-    /// two readings of the ledger the earlier one may come later.
+    /// Inserts the sale or replaces the entry with its number. An older version than the entry's is
+    /// ignored: reads of the ledger may arrive out of order.
     pub fn put(&self, sale: &Sale) {
         let listed = Arc::new(CatalogSale {
             sale: sale.clone(),
             skus: sale.skus.iter().cloned().map(Arc::new).collect(),
         });
-        self.pages.rcu(|old| {
+        self.index.rcu(|old| {
             let mut in_order = old.in_order.clone();
-            match in_order.iter_mut().find(|page| page.sale.no == sale.no) {
-                Some(page) if page.pair() > listed.pair() => return Arc::clone(old),
-                Some(page) => *page = Arc::clone(&listed),
+            match in_order.iter_mut().find(|entry| entry.sale.no == sale.no) {
+                Some(entry) if entry.version() > listed.version() => return Arc::clone(old),
+                Some(entry) => *entry = Arc::clone(&listed),
                 None => in_order.push(Arc::clone(&listed)),
             }
             Arc::new(CatalogIndex {
                 by_id: in_order
                     .iter()
-                    .map(|page| (page.sale.id.clone(), Arc::clone(page)))
+                    .map(|entry| (entry.sale.id.clone(), Arc::clone(entry)))
                     .collect(),
                 by_sku: in_order
                     .iter()
-                    .flat_map(|page| page.skus.iter().map(|sku| (sku.no, Arc::clone(page))))
+                    .flat_map(|entry| entry.skus.iter().map(|sku| (sku.no, Arc::clone(entry))))
                     .collect(),
                 in_order,
             })
@@ -114,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_reading_of_the_ledger_takes_nothing_back() {
+    fn an_older_version_does_not_replace_a_newer_one() {
         let steps = [
             sale(0, Phase::Draft),
             sale(1, Phase::Open),

@@ -1,4 +1,4 @@
-//! What operators do: sales and their loading, dead letters, audit, funnel, rebuild.
+//! Operator services: sales and bucket loading, catalog, dead letters, audit, funnel, rebuild.
 
 pub mod audit;
 pub mod catalog;

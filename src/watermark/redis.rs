@@ -1,5 +1,5 @@
-//! Watermarks in Redis: a key with an expiry for each consumer, and a hash with the names of the
-//! consumers of each order queue.
+//! Watermarks in Redis: for each consumer a key that expires, for each order queue a hash of its
+//! consumers' names.
 
 use async_trait::async_trait;
 use redis::{Cmd, Value};
@@ -10,31 +10,32 @@ use crate::redis::transport::{ConnectionPool, ConnectionPurpose};
 /// Watermarks in Redis.
 #[derive(Debug)]
 pub struct RedisWatermarks {
-    links: ConnectionPool,
+    pool: ConnectionPool,
     namespace: String,
 }
 
 impl RedisWatermarks {
     /// Watermarks under keys that begin with `namespace`.
     #[must_use]
-    pub fn new(links: ConnectionPool, namespace: &str) -> Self {
-        Self { links, namespace: namespace.to_owned() }
+    pub fn new(pool: ConnectionPool, namespace: &str) -> Self {
+        Self { pool, namespace: namespace.to_owned() }
     }
 
-    /// One hash tag for each order queue.
-    fn key(&self, queue: u16, last: &str) -> String {
-        format!("{}:{{watermark:{queue}}}:{last}", self.namespace)
+    /// The keys of an order queue share a hash tag.
+    fn key(&self, queue: u16, name: &str) -> String {
+        format!("{}:{{watermark:{queue}}}:{name}", self.namespace)
     }
 
-    fn names(&self, queue: u16) -> String {
+    fn consumers_key(&self, queue: u16) -> String {
         self.key(queue, "consumers")
     }
 
-    /// Sends commands in one go; the first that fails is the error.
+    /// Sends commands as one pipeline. Returns the first error, if there is one.
     async fn send(&self, queue: u16, commands: &[Cmd]) -> Result<Vec<Value>, Error> {
         let failed =
             |error: crate::redis::transport::Error| Error { queue, reason: error.to_string() };
-        let sent = self.links.call(ConnectionPurpose::Results, &self.names(queue), commands).await;
+        let sent =
+            self.pool.call(ConnectionPurpose::Results, &self.consumers_key(queue), commands).await;
         let answers = sent.map_err(failed)?.into_iter();
         answers.map(|answer| answer.map_err(failed)).collect()
     }
@@ -51,12 +52,12 @@ impl Watermarks for RedisWatermarks {
         let mut set = redis::cmd("SET");
         set.arg(self.key(queue, consumer)).arg(watermark_ms).arg("PX").arg(expires_ms);
         let mut name = redis::cmd("HSET");
-        name.arg(self.names(queue)).arg(consumer).arg("");
+        name.arg(self.consumers_key(queue)).arg(consumer).arg("");
         self.send(queue, &[set, name]).await.map(drop)
     }
 
     async fn of_queue(&self, queue: u16) -> Result<Option<i64>, Error> {
-        let keys = redis::cmd("HKEYS").arg(self.names(queue)).to_owned();
+        let keys = redis::cmd("HKEYS").arg(self.consumers_key(queue)).to_owned();
         let answer = self.send(queue, &[keys]).await?.pop().unwrap_or(Value::Nil);
         let consumers: Vec<String> = read(queue, answer)?;
         let get = |consumer| redis::cmd("GET").arg(self.key(queue, consumer)).to_owned();
@@ -64,21 +65,21 @@ impl Watermarks for RedisWatermarks {
         if gets.is_empty() {
             return Ok(None);
         }
-        let (mut least, mut gone) = (None, redis::cmd("HDEL"));
-        gone.arg(self.names(queue));
-        let mut any_gone = false;
+        let (mut smallest, mut remove_expired) = (None, redis::cmd("HDEL"));
+        remove_expired.arg(self.consumers_key(queue));
+        let mut any_expired = false;
         for (consumer, answer) in consumers.iter().zip(self.send(queue, &gets).await?) {
             if let Some(watermark) = read::<Option<i64>>(queue, answer)? {
-                least = least.into_iter().chain([watermark]).min();
+                smallest = smallest.into_iter().chain([watermark]).min();
             } else {
-                gone.arg(consumer);
-                any_gone = true;
+                remove_expired.arg(consumer);
+                any_expired = true;
             }
         }
-        // A consumer that announces meanwhile enters its name again within a second.
-        if any_gone {
-            self.send(queue, &[gone]).await?;
+        // A consumer that announces meanwhile adds its name again within a second.
+        if any_expired {
+            self.send(queue, &[remove_expired]).await?;
         }
-        Ok(least)
+        Ok(smallest)
     }
 }

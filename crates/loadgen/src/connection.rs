@@ -9,15 +9,15 @@ use tokio::net::TcpStream;
 use super::plan::TransportError;
 use super::response::ResponseReader;
 
-/// Read at once; an answer of the server is far smaller.
+/// Bytes of one read; the server's responses are far smaller.
 const READ_SIZE: usize = 8 * 1024;
 /// Pause between two attempts to connect, so that a server that is down is not hammered.
 pub(super) const CONNECT_PAUSE: Duration = Duration::from_millis(20);
 
-/// Connects, trying again until `patience` is over.
+/// Connects, with retries until `timeout` has passed.
 pub(super) async fn connect(
     target: SocketAddr,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<TcpStream, TransportError> {
     let attempts = async {
         loop {
@@ -29,11 +29,11 @@ pub(super) async fn connect(
             tokio::time::sleep(CONNECT_PAUSE).await;
         }
     };
-    tokio::time::timeout(patience, attempts).await.map_err(|_elapsed| TransportError::Connect)
+    tokio::time::timeout(timeout, attempts).await.map_err(|_elapsed| TransportError::Connect)
 }
 
-/// Reads until the answer is complete. `poll_read` is used because it remembers a short read and
-/// so saves the system call that would only say "nothing more".
+/// Reads until the answer is complete. `TcpStream::poll_read` clears its readiness after a short
+/// read, which saves the system call that would only return `WouldBlock`.
 pub(super) fn poll_answer<S: AsyncRead + Unpin>(
     stream: &mut S,
     reader: &mut ResponseReader,
@@ -49,8 +49,8 @@ pub(super) fn poll_answer<S: AsyncRead + Unpin>(
         }
         let received = chunk.filled();
         if received.is_empty() {
-            let complete = reader.close();
-            return Poll::Ready(if complete { Ok(()) } else { Err(TransportError::Closed) });
+            let is_complete = reader.is_complete_at_close();
+            return Poll::Ready(if is_complete { Ok(()) } else { Err(TransportError::Closed) });
         }
         reader.buffer().extend_from_slice(received);
         match reader.advance() {

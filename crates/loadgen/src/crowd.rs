@@ -1,4 +1,4 @@
-//! The crowd of a flash sale: unique buyers, some of whom click twice.
+//! The crowd of a flash sale: unique buyers, some of whom send their request twice.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,45 +19,41 @@ const BLOCK: u64 = 100;
 pub struct Crowd {
     /// Address of the public listener.
     pub target: SocketAddr,
-    /// Ticket path, or the sale's id where the sale asks for no ticket.
+    /// The ticket path, or the sale's id if the sale requires no ticket.
     pub path_id: String,
-    /// SKU that all want.
+    /// The SKU that every buyer requests.
     pub sku_id: String,
-    /// How many buyers come.
     pub buyers: u64,
-    /// Id of the first buyer; the others follow it number by number.
+    /// Id of the first buyer; the others have consecutive ids.
     pub first_buyer: u64,
-    /// How many buyers of each hundred click twice, 0 to 100. The second click is the same
-    /// request, sent at about the same moment over another connection.
+    /// Percentage of buyers who click twice, 0 to 100. The second click is the same request, sent
+    /// at about the same time over another connection.
     pub double_click_percent: u8,
-    /// Connections the crowd shares.
+    /// Connections shared by the crowd.
     pub connections: usize,
-    /// Shows how far it is.
     pub progress: Option<ProgressBar>,
 }
 
-/// What became of one click.
+/// The outcome of one click.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Click {
-    /// Who clicked.
     pub buyer_id: u64,
-    /// Request id that the server acknowledged: 200 or 202, and a known outcome.
+    /// The request id that the server acknowledged with 200 or 202 and a known outcome.
     pub accepted: Option<String>,
-    /// The click may or may not have bought something.
+    /// The outcome is unknown: the click may have bought a unit.
     pub is_unknown: bool,
 }
 
-/// What the whole crowd saw.
+/// The outcomes of a crowd's run.
 #[derive(Debug, Clone)]
 pub struct CrowdRun {
-    /// Counts and latencies.
     pub report: Report,
-    /// One entry for each click, in the order the answers came.
+    /// One entry per click, in the order of the answers.
     pub clicks: Vec<Click>,
 }
 
 impl CrowdRun {
-    /// Distinct acknowledged request ids, sorted. Each must end as exactly one order, recorded
+    /// The distinct acknowledged request ids, sorted. Each must become exactly one order, recorded
     /// failure or dead letter.
     pub fn accepted_ids(&self) -> Vec<&str> {
         let mut ids: Vec<_> =
@@ -83,18 +79,18 @@ impl Crowd {
         }
     }
 
-    /// Requests the crowd sends, second clicks included.
+    /// The number of requests, second clicks included.
     pub fn clicks(&self) -> u64 {
         let percent = self.percent();
         let (blocks, rest) = (self.buyers / BLOCK, self.buyers % BLOCK);
         blocks * (BLOCK + percent) + rest + rest.min(percent)
     }
 
-    /// Buyer of click number `seq`: the first `percent` buyers of each block have two in a row.
+    /// The buyer of click `seq`: the first `percent` buyers of each block have two in a row.
     fn buyer(&self, seq: u64) -> u64 {
         let percent = self.percent();
-        let (block, place) = (seq / (BLOCK + percent), seq % (BLOCK + percent));
-        let in_block = if place < 2 * percent { place / 2 } else { place - percent };
+        let (block, offset) = (seq / (BLOCK + percent), seq % (BLOCK + percent));
+        let in_block = if offset < 2 * percent { offset / 2 } else { offset - percent };
         self.first_buyer + block * BLOCK + in_block
     }
 
@@ -102,25 +98,25 @@ impl Crowd {
         u64::from(self.double_click_percent).min(BLOCK)
     }
 
-    /// Sends the crowd through the gate and waits until each click has ended.
+    /// Sends every click and waits until each has ended.
     ///
     /// # Errors
-    /// [`LoadError`] when the generator cannot run; never for what the server does.
+    /// [`LoadError`] if the generator cannot run; answers and transport errors are results.
     pub async fn run(self) -> Result<CrowdRun, LoadError> {
         let clicks = Arc::new(Mutex::new(Vec::new()));
         let buy = BuyRequest::new(self.target, &self.path_id, &self.sku_id, 1);
         let crowd = Arc::new(self);
-        let (asking, observing, seen) = (crowd.clone(), crowd.clone(), clicks.clone());
+        let (sender, observer, observed) = (crowd.clone(), crowd.clone(), clicks.clone());
         let load = Load {
             observer: Some(Arc::new(move |seq, outcome| {
-                seen.lock().push(Click::read(observing.buyer(seq), outcome));
+                observed.lock().push(Click::new(observer.buyer(seq), outcome));
             })),
             until: Until::Requests(crowd.clicks()),
             connections: crowd.connections,
             progress: crowd.progress.clone(),
             ..Load::new(
                 crowd.target,
-                Arc::new(move |seq, buffer| buy.write(asking.buyer(seq), None, buffer)),
+                Arc::new(move |seq, buffer| buy.write(sender.buyer(seq), None, buffer)),
             )
         };
         let report = run(load).await?;
@@ -130,7 +126,7 @@ impl Crowd {
 }
 
 impl Click {
-    fn read(buyer_id: u64, outcome: &Outcome<'_>) -> Self {
+    fn new(buyer_id: u64, outcome: &Outcome<'_>) -> Self {
         let (mut accepted, mut is_unknown) = (None, false);
         match outcome {
             Outcome::Answered(answer) => {
@@ -175,12 +171,12 @@ mod tests {
     fn only_known_acceptances_count() {
         let click = |status, body: &'static str| {
             let answer = Answer { status, replayed: false, body: body.as_bytes() };
-            Click::read(1, &Outcome::Answered(answer))
+            Click::new(1, &Outcome::Answered(answer))
         };
         let queued = click(202, r#"{"request_id":"5","state":"queued"}"#);
         let unknown = click(202, r#"{"request_id":"6","state":"unknown"}"#);
         let refused = click(409, r#"{"code":"already-purchased","request_id":"5"}"#);
-        let lost = Click::read(1, &Outcome::Unknown(TransportError::Timeout));
+        let lost = Click::new(1, &Outcome::Unknown(TransportError::Timeout));
         let clicks = [queued, unknown, refused, lost];
         let accepted = clicks.each_ref().map(|click| click.accepted.as_deref());
         assert_eq!(accepted, [Some("5"), None, None, None]);

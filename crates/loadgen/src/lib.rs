@@ -1,9 +1,9 @@
-//! Load generator: sends prepared HTTP/1.1 requests over keep-alive connections and reports what
-//! came back.
+//! Load generator: sends prepared HTTP/1.1 requests over keep-alive connections and reports
+//! answers, errors and latencies.
 //!
-//! Two ways to pace it. The *closed loop* keeps every connection busy and finds the highest rate.
-//! The *open loop* sends at a constant rate whatever the server does and counts latency from the
-//! moment each request was planned, so that a stalled server cannot hide the wait of those behind.
+//! Two paces. The *closed loop* keeps every connection busy and measures the highest rate. The
+//! *open loop* sends at a constant rate and counts latency from the planned time of each request,
+//! so that a stalled server cannot hide the wait of queued requests (coordinated omission).
 //!
 //! The generator runs on its own OS threads, each with a current-thread runtime, so that it can
 //! share a machine with an actix server without sharing its executors.

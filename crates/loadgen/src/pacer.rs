@@ -7,18 +7,18 @@ use super::recorder::Recorder;
 use super::run::pause;
 use crate::clock;
 
-/// Shortest sleep. Above its inverse in rate, a few requests leave together, at most this late;
+/// Shortest sleep. At rates above its inverse a few requests leave together, at most this late:
 /// waking for each would cost more than sending it.
 const SLEEP_MIN: Duration = Duration::from_micros(50);
-/// How often waiting requests are looked through while the last ones end.
+/// How often waiting requests are checked for expiry while the last requests end.
 const DRAIN_PERIOD: Duration = Duration::from_millis(2);
-/// How long to wait for the connections, so that the run does not begin with a queue.
+/// Longest wait for the connections before the run begins, so that it begins without a backlog.
 const WARM_UP: Duration = Duration::from_secs(5);
 
 /// Plans and sends requests at a constant rate until the run is over, then waits until each has
 /// ended.
 pub(super) fn run(pool: &Pool, recorder: &Recorder, per_second: f64) -> Result<(), LoadError> {
-    sharpen_sleep();
+    reduce_timer_slack();
     await_connections(pool);
     let begin = pool.shared.begin();
     let mut buffer = Vec::with_capacity(512);
@@ -42,7 +42,7 @@ pub(super) fn run(pool: &Pool, recorder: &Recorder, per_second: f64) -> Result<(
         pool.expire(now, recorder);
         let due = Due { seq, planned };
         if pool.is_late(due, now) {
-            pool.unsent(due, recorder);
+            pool.end_unsent(due, recorder);
         } else {
             pool.dispatch(due, now, recorder, &mut buffer);
         }
@@ -50,15 +50,15 @@ pub(super) fn run(pool: &Pool, recorder: &Recorder, per_second: f64) -> Result<(
     drain(pool, recorder)
 }
 
-/// Each request ends at the latest when it is late or its answer is overdue; one that has not
-/// ended well after that was lost with a reader.
+/// Waits until every request has ended. A request expires or times out by then; if one is still
+/// open well after that, its reader thread has panicked.
 fn drain(pool: &Pool, recorder: &Recorder) -> Result<(), LoadError> {
-    let patience = pool.late_limit + 2 * pool.shared.load.answer_timeout;
+    let timeout = pool.late_limit + 2 * pool.shared.load.answer_timeout;
     let begin = clock::now_monotonic();
     while pool.open.load(Ordering::Acquire) > 0 {
         let now = clock::now_monotonic();
-        if now.saturating_duration_since(begin) > patience {
-            return Err(LoadError::Died);
+        if now.saturating_duration_since(begin) > timeout {
+            return Err(LoadError::Panicked);
         }
         pool.expire(now, recorder);
         pause(DRAIN_PERIOD);
@@ -66,7 +66,7 @@ fn drain(pool: &Pool, recorder: &Recorder) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// Whether request number `seq`, planned at `offset` from the beginning, is one too many.
+/// Whether the run ends before request `seq`, which is planned `offset` after the beginning.
 fn is_over(until: Until, seq: u64, offset: Duration) -> bool {
     match until {
         Until::Requests(total) => seq >= total,
@@ -82,9 +82,9 @@ fn await_connections(pool: &Pool) {
     }
 }
 
-/// Linux rounds a thread's sleeps up by 50 µs unless told otherwise. Where it cannot be told, the
-/// run is only a little less even, so a failure is not reported.
-fn sharpen_sleep() {
+/// Reduces this thread's timer slack, by which Linux delays a sleep up to 50 µs. A failure only
+/// makes the pace a little less even, so it is ignored.
+fn reduce_timer_slack() {
     if let Ok(link) = std::fs::read_link("/proc/thread-self")
         && let Some(thread) = link.file_name()
     {

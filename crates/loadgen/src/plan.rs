@@ -4,34 +4,32 @@ use std::time::Duration;
 
 use indicatif::ProgressBar;
 
-/// Writes the whole request number `seq` (counted from 0) to the end of an empty buffer.
+/// Writes the complete request `seq` (counted from 0) into an empty buffer.
 ///
 /// Called once per request, from any generator thread, in no particular order.
 pub type RequestSource = Arc<dyn Fn(u64, &mut Vec<u8>) + Send + Sync>;
 
-/// Told the outcome of request number `seq`, exactly once per request, from a generator thread.
+/// Receives the outcome of request `seq`, exactly once per request, on a generator thread.
 ///
-/// It runs between two requests: what it costs is taken from the generator's rate.
+/// It runs between two requests, so its duration reduces the generator's rate.
 pub type Observer = Arc<dyn Fn(u64, &Outcome<'_>) + Send + Sync>;
 
-/// What a server answered.
+/// A complete HTTP response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answer<'a> {
-    /// HTTP status.
     pub status: u16,
-    /// The answer carried `Idempotent-Replayed: true`.
+    /// The response has the header `Idempotent-Replayed: true`.
     pub replayed: bool,
-    /// The whole body, chunks joined.
+    /// The complete body, chunks joined.
     pub body: &'a [u8],
 }
 
 /// How one request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome<'a> {
-    /// A complete answer arrived.
     Answered(Answer<'a>),
-    /// No complete answer: the server may or may not have acted on the request, except after
-    /// [`TransportError::Connect`], when it was never sent.
+    /// No complete answer: the server may or may not have processed the request. After
+    /// [`TransportError::Connect`] the request was never sent.
     Unknown(TransportError),
     /// Open loop only: no connection became free in time, so it was never sent.
     Unsent,
@@ -43,7 +41,6 @@ pub enum TransportError {
     /// No connection within the connect timeout; the request was never sent.
     #[error("could not connect")]
     Connect,
-    /// The request could not be written completely.
     #[error("could not send the request")]
     Write,
     /// The connection broke while the answer was awaited.
@@ -55,7 +52,7 @@ pub enum TransportError {
     /// No complete answer within the answer timeout.
     #[error("no answer in time")]
     Timeout,
-    /// The answer is not HTTP/1.x, or larger than the generator reads.
+    /// The answer is not HTTP/1.x, or exceeds the generator's size limits.
     #[error("the answer is malformed")]
     Malformed,
 }
@@ -65,16 +62,16 @@ pub enum TransportError {
 pub enum Until {
     /// After this many requests in total.
     Requests(u64),
-    /// When this much time has passed; requests in flight are still awaited.
+    /// After this time; requests in flight are still awaited.
     Elapsed(Duration),
 }
 
 /// When the next request is sent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Pace {
-    /// Each connection sends as soon as its previous answer arrived.
+    /// Each connection sends its next request when it has received an answer.
     Closed,
-    /// A constant rate, spaced evenly request by request.
+    /// A constant rate with equal intervals.
     Open {
         /// Requests per second; must be finite and above zero.
         per_second: f64,
@@ -83,28 +80,23 @@ pub enum Pace {
     },
 }
 
-/// One load run. Build it with [`Load::new`] and change the fields that matter.
+/// One load run. Create it with [`Load::new`] and override fields.
 #[derive(Clone)]
 pub struct Load {
-    /// Where to connect to.
     pub target: SocketAddr,
-    /// What to send.
     pub source: RequestSource,
-    /// Who is told each outcome.
     pub observer: Option<Observer>,
-    /// How requests are paced.
     pub pace: Pace,
-    /// When to stop.
     pub until: Until,
     /// Connections in total; open loop: the maximum of the pool.
     pub connections: usize,
     /// Generator threads that read answers (the open loop has one more, which sends).
     pub threads: usize,
-    /// How long to keep trying to connect before a request is given up.
+    /// How long to retry connecting before a request ends with [`TransportError::Connect`].
     pub connect_timeout: Duration,
     /// How long to wait for an answer after sending.
     pub answer_timeout: Duration,
-    /// Shows how far the run is, about ten times a second.
+    /// Updated about ten times a second.
     pub progress: Option<ProgressBar>,
 }
 
@@ -126,7 +118,7 @@ impl Load {
         }
     }
 
-    /// Refuses what cannot run.
+    /// Rejects an impossible plan.
     pub(super) fn check(&self) -> Result<(), LoadError> {
         if self.connections == 0 || self.threads == 0 {
             return Err(LoadError::Plan("connections and threads must be at least 1"));
@@ -139,25 +131,25 @@ impl Load {
         Ok(())
     }
 
-    /// Connections that thread number `thread` keeps, the remainder going to the first threads.
+    /// The number of connections of thread `thread`; the first threads share the remainder.
     pub(super) fn connections_of(&self, thread: usize) -> usize {
         let extra = usize::from(thread < self.connections % self.threads);
         self.connections / self.threads + extra
     }
 }
 
-/// Why a run did not happen. Answers and transport errors are results, not errors.
+/// Why a run failed. Answers and transport errors are results, not errors.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// The plan contradicts itself.
+    /// The plan is impossible.
     #[error("load plan: {0}")]
     Plan(&'static str),
     /// A generator thread or its runtime could not be started.
     #[error("load generator could not start")]
     Start(#[source] std::io::Error),
-    /// A generator thread died, so its numbers are missing.
-    #[error("a load generator thread died")]
-    Died,
+    /// A generator thread panicked, so its counts are missing.
+    #[error("a load generator thread panicked")]
+    Panicked,
 }
 
 #[cfg(test)]
@@ -169,10 +161,10 @@ mod tests {
     }
 
     #[test]
-    fn connections_are_spread_without_loss() {
+    fn connections_are_distributed_without_loss() {
         let load = Load { connections: 10, threads: 4, ..plan() };
-        let spread: Vec<_> = (0..4).map(|thread| load.connections_of(thread)).collect();
-        assert_eq!(spread, [3, 3, 2, 2]);
+        let distribution: Vec<_> = (0..4).map(|thread| load.connections_of(thread)).collect();
+        assert_eq!(distribution, [3, 3, 2, 2]);
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! The connections of a run. In a closed loop each sends its next request when it has read an
-//! answer. In an open loop one thread (the pacer) sends each request at its planned moment over
-//! whichever connection is idle, and the other threads read the answers.
+//! The connections of a run. In a closed loop each connection sends its next request when it has
+//! read an answer. In an open loop one thread (the pacer) sends each request at its planned time
+//! over any idle connection, and the other threads read the answers.
 //!
-//! The pacer writes to the socket itself. Handing a request to a reader thread would add a wake-up
-//! to every latency, and a runtime's timer knows only milliseconds.
+//! The pacer writes to the socket itself: passing a request to a reader thread would add a wake-up
+//! to every latency, and tokio's timer has a resolution of one millisecond.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -36,29 +36,29 @@ pub(super) struct Due {
 /// One connection, shared by the pacer, which writes, and its reader task.
 pub(super) struct Socket {
     writer: OwnedWriteHalf,
-    flight: Mutex<Flight>,
+    state: Mutex<SocketState>,
 }
 
-enum Flight {
+enum SocketState {
     Idle,
-    /// Sent at the given moment.
+    /// A request and the time at which it was sent.
     Waiting(Due, Instant),
     Closed,
 }
 
-/// Connections without a request, or requests without a connection: never both.
+/// Idle connections and waiting requests; one of the two is always empty.
 #[derive(Default)]
 struct Queue {
     idle: VecDeque<Arc<Socket>>,
     backlog: VecDeque<Due>,
 }
 
-/// What pacer and readers share.
+/// State shared by pacer and readers.
 pub(super) struct Pool {
     pub(super) shared: Arc<Shared>,
     pub(super) late_limit: Duration,
     queue: Mutex<Queue>,
-    /// Requests planned and not ended.
+    /// Requests that were planned and have not ended.
     pub(super) open: AtomicU64,
     finished: Notify,
 }
@@ -105,10 +105,10 @@ fn read(pool: &Arc<Pool>, recorder: &Arc<Recorder>, connections: usize) -> Resul
     runtime.block_on(async {
         tokio::select! {
             ended = join_all(tasks) => {
-                if ended.iter().any(Result::is_err) { Err(LoadError::Died) } else { Ok(()) }
+                if ended.iter().any(Result::is_err) { Err(LoadError::Panicked) } else { Ok(()) }
             }
             () = pool.finished.notified() => {
-                // The next reader thread waits on the same permit.
+                // Passes the permit on to the next reader thread.
                 pool.finish();
                 Ok(())
             }
@@ -116,7 +116,7 @@ fn read(pool: &Arc<Pool>, recorder: &Arc<Recorder>, connections: usize) -> Resul
     })
 }
 
-/// Lets the readers end even when a request source panics in the pacer.
+/// Ends the readers even if the request source panics in the pacer.
 struct FinishOnDrop(Arc<Pool>);
 
 impl Drop for FinishOnDrop {
@@ -126,7 +126,7 @@ impl Drop for FinishOnDrop {
 }
 
 impl Pool {
-    /// Gives `due` to an idle connection, or lets it wait for one.
+    /// Sends `due` over an idle connection, or queues it.
     pub(super) fn dispatch(
         &self,
         due: Due,
@@ -149,7 +149,7 @@ impl Pool {
         }
     }
 
-    /// Ends the waiting requests that were planned before `now - late_limit`.
+    /// Ends queued requests that were planned before `now - late_limit` as unsent.
     pub(super) fn expire(&self, now: Instant, recorder: &Recorder) {
         loop {
             let late = {
@@ -160,7 +160,7 @@ impl Pool {
                 }
             };
             let Some(due) = late else { return };
-            self.unsent(due, recorder);
+            self.end_unsent(due, recorder);
         }
     }
 
@@ -168,12 +168,12 @@ impl Pool {
         now.saturating_duration_since(due.planned) > self.late_limit
     }
 
-    pub(super) fn unsent(&self, due: Due, recorder: &Recorder) {
+    pub(super) fn end_unsent(&self, due: Due, recorder: &Recorder) {
         recorder.unsent(due.seq);
         self.open.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Connections that wait for a request.
+    /// The number of idle connections.
     pub(super) fn idle(&self) -> usize {
         self.queue.lock().idle.len()
     }
@@ -182,12 +182,12 @@ impl Pool {
         self.finished.notify_one();
     }
 
-    fn unknown(&self, due: Due, error: TransportError, recorder: &Recorder) {
+    fn end_unknown(&self, due: Due, error: TransportError, recorder: &Recorder) {
         recorder.unknown(due.seq, error);
         self.open.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// False when the socket turned out to be closed, and `due` is still to be sent.
+    /// Sends `due` over `socket`; false if the socket is closed and `due` was not sent.
     fn send(
         &self,
         socket: &Socket,
@@ -197,12 +197,12 @@ impl Pool {
         buffer: &mut Vec<u8>,
     ) -> bool {
         {
-            let mut flight = socket.flight.lock();
-            if matches!(*flight, Flight::Closed) {
+            let mut state = socket.state.lock();
+            if matches!(*state, SocketState::Closed) {
                 return false;
             }
-            // Before the bytes leave, because the reader may see the answer at once.
-            *flight = Flight::Waiting(due, now);
+            // Set before the write: the reader may receive the answer at once.
+            *state = SocketState::Waiting(due, now);
         }
         buffer.clear();
         (self.shared.load.source)(due.seq, buffer);
@@ -211,16 +211,16 @@ impl Pool {
         if socket.writer.try_write(buffer).is_ok_and(|written| written == buffer.len()) {
             return true;
         }
-        let mut flight = socket.flight.lock();
-        if let Flight::Waiting(due, _) = std::mem::replace(&mut *flight, Flight::Closed) {
-            drop(flight);
-            self.unknown(due, TransportError::Write, recorder);
+        let mut state = socket.state.lock();
+        if let SocketState::Waiting(due, _) = std::mem::replace(&mut *state, SocketState::Closed) {
+            drop(state);
+            self.end_unknown(due, TransportError::Write, recorder);
         }
         true
     }
 
-    /// The reader's side: takes the next request, or offers the socket to the pacer; false when a
-    /// closed loop is over.
+    /// Called by the reader for an idle socket: sends the next request over it, or queues the
+    /// socket for the pacer; false when a closed loop is over.
     fn release(&self, socket: &Arc<Socket>, recorder: &Recorder, buffer: &mut Vec<u8>) -> bool {
         if self.is_closed_loop() {
             let now = clock::now_monotonic();
@@ -240,7 +240,7 @@ impl Pool {
             };
             let now = clock::now_monotonic();
             if self.is_late(due, now) {
-                self.unsent(due, recorder);
+                self.end_unsent(due, recorder);
                 continue;
             }
             if !self.send(socket, due, now, recorder, buffer) {
@@ -260,7 +260,7 @@ async fn serve(pool: Arc<Pool>, recorder: Arc<Recorder>) {
     let load = &pool.shared.load;
     loop {
         let Ok(stream) = connect(load.target, load.connect_timeout).await else {
-            // The requests of an open loop wait for another connection.
+            // In an open loop requests wait for another connection.
             if pool.is_closed_loop() {
                 let Some(seq) = pool.shared.next(clock::now_monotonic()) else { return };
                 recorder.unknown(seq, TransportError::Connect);
@@ -268,11 +268,11 @@ async fn serve(pool: Arc<Pool>, recorder: Arc<Recorder>) {
             continue;
         };
         let (reading, writer) = stream.into_split();
-        let socket = Arc::new(Socket { writer, flight: Mutex::new(Flight::Idle) });
+        let socket = Arc::new(Socket { writer, state: Mutex::new(SocketState::Idle) });
         let (error, answers) = read_answers(&pool, &recorder, &socket, reading).await;
-        let left = std::mem::replace(&mut *socket.flight.lock(), Flight::Closed);
-        if let Flight::Waiting(due, _) = left {
-            pool.unknown(due, error.unwrap_or(TransportError::Closed), &recorder);
+        let previous = std::mem::replace(&mut *socket.state.lock(), SocketState::Closed);
+        if let SocketState::Waiting(due, _) = previous {
+            pool.end_unknown(due, error.unwrap_or(TransportError::Closed), &recorder);
         }
         if error.is_none() {
             return;
@@ -283,8 +283,8 @@ async fn serve(pool: Arc<Pool>, recorder: Arc<Recorder>) {
     }
 }
 
-/// Reads answers until the connection or the closed loop ends: why the connection ended, and how
-/// many there were.
+/// Reads answers until the connection fails or the closed loop ends. Returns the connection's error
+/// and the number of answers.
 async fn read_answers(
     pool: &Pool,
     recorder: &Recorder,
@@ -297,7 +297,7 @@ async fn read_answers(
     let mut timer = LazyTimer::new(clock::now_monotonic());
     let mut buffer = Vec::with_capacity(512);
     loop {
-        *socket.flight.lock() = Flight::Idle;
+        *socket.state.lock() = SocketState::Idle;
         if !pool.release(socket, recorder, &mut buffer) {
             return (None, answers);
         }
@@ -308,9 +308,9 @@ async fn read_answers(
             return (Some(error), answers);
         }
         let ended = clock::now_monotonic();
-        let left = std::mem::replace(&mut *socket.flight.lock(), Flight::Idle);
-        // An answer nobody asked for, or one to a request whose sending failed half-way.
-        let (Flight::Waiting(due, _), Some(answer)) = (left, reader.answer()) else {
+        let previous = std::mem::replace(&mut *socket.state.lock(), SocketState::Idle);
+        // Else an answer without a request, or to a request that was written incompletely.
+        let (SocketState::Waiting(due, _), Some(answer)) = (previous, reader.answer()) else {
             return (Some(TransportError::Malformed), answers);
         };
         recorder.answered(due.seq, answer, ended.saturating_duration_since(due.planned));
@@ -322,7 +322,7 @@ async fn read_answers(
     }
 }
 
-/// Waits for one whole answer; an idle connection has no deadline.
+/// Reads one complete answer; an idle connection has no deadline.
 async fn read_answer(
     socket: &Socket,
     reading: &mut OwnedReadHalf,
@@ -330,7 +330,7 @@ async fn read_answer(
     timer: &mut LazyTimer,
     timeout: Duration,
 ) -> Result<(), TransportError> {
-    if matches!(*socket.flight.lock(), Flight::Closed) {
+    if matches!(*socket.state.lock(), SocketState::Closed) {
         return Err(TransportError::Write);
     }
     poll_fn(|context| {
@@ -339,11 +339,11 @@ async fn read_answer(
         }
         while timer.poll(context).is_ready() {
             let now = clock::now_monotonic();
-            // The pacer set the request off at an unknown moment after the timer was armed.
-            let since = match *socket.flight.lock() {
-                Flight::Idle => now,
-                Flight::Waiting(_, sent) => sent,
-                Flight::Closed => return Poll::Ready(Err(TransportError::Write)),
+            // The pacer may have sent the request at any time after the timer was armed.
+            let since = match *socket.state.lock() {
+                SocketState::Idle => now,
+                SocketState::Waiting(_, sent) => sent,
+                SocketState::Closed => return Poll::Ready(Err(TransportError::Write)),
             };
             if now.saturating_duration_since(since) >= timeout {
                 return Poll::Ready(Err(TransportError::Timeout));

@@ -4,7 +4,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::plan::Until;
 
-/// A progress bar on standard error; `None` where that is not a terminal.
+/// A progress bar on standard error; `None` if that is not a terminal.
 pub fn terminal_progress(title: &'static str) -> Option<ProgressBar> {
     let bar = ProgressBar::new(0);
     if bar.is_hidden() {
@@ -18,7 +18,7 @@ pub fn terminal_progress(title: &'static str) -> Option<ProgressBar> {
     Some(bar)
 }
 
-/// Shows how many requests have ended, those without an answer among them.
+/// Updates the bar; `ended` includes `failed`, the requests without an answer.
 pub(super) fn show(
     bar: &ProgressBar,
     (ended, failed): (u64, u64),

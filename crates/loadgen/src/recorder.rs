@@ -6,7 +6,7 @@ use super::plan::{Answer, Observer, Outcome, TransportError};
 use super::report::Report;
 use super::request::json_string_member;
 
-/// One generator thread's counters. Only the progress display ever competes for the lock.
+/// The counters of one generator thread. Only the progress display contends for the lock.
 pub(super) struct Recorder {
     observer: Option<Observer>,
     report: Mutex<Report>,
@@ -55,14 +55,14 @@ impl Recorder {
         report.unsent += 1;
     }
 
-    /// Requests that ended, and how many of them without an answer.
+    /// The number of ended requests, and of those without an answer.
     pub(super) fn ended(&self) -> (u64, u64) {
         let report = self.report.lock();
         (report.attempted, report.transport_errors + report.unsent)
     }
 
-    /// Adds what was counted here to `total`.
+    /// Adds these counts to `total`.
     pub(super) fn add_to(&self, total: &mut Report) {
-        total.absorb(&self.report.lock());
+        total.merge(&self.report.lock());
     }
 }

@@ -5,34 +5,34 @@ use hdrhistogram::Histogram;
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
-/// Longest latency told apart, in microseconds.
+/// Longest recorded latency, in microseconds; longer ones are recorded as this.
 const LATENCY_MAX_US: u64 = 10 * 60 * 1_000_000;
-/// Decimal digits a latency keeps.
+/// Significant decimal digits of a latency.
 const LATENCY_DIGITS: u8 = 3;
 
-/// What a load run did and saw.
+/// The counts and latencies of a load run.
 ///
 /// `attempted = answered + transport_errors + unsent` once the run has ended.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Report {
-    /// Requests planned, and so given to the source or counted as unsent.
+    /// Planned requests: written by the source, or counted as unsent.
     pub attempted: u64,
     /// Complete answers, of any status.
     pub answered: u64,
     /// Answers by HTTP status.
     pub by_status: BTreeMap<u16, u64>,
-    /// Answers with a status of 400 or more by the problem's `code`.
+    /// Answers with a status of 400 or more, by the problem's `code`.
     pub by_code: BTreeMap<String, u64>,
     /// Requests without a complete answer: their outcome is unknown.
     pub transport_errors: u64,
     /// Requests that were never sent because no connection became free in time.
     pub unsent: u64,
-    /// Answers marked as a repeat of an earlier one.
+    /// Answers with the header `Idempotent-Replayed: true`.
     pub replayed: u64,
     /// From the first request to the last outcome.
     #[serde(rename = "elapsed_ms", serialize_with = "as_ms")]
     pub elapsed: Duration,
-    /// Time from sending (open loop: from the planned moment) to the last byte of the answer.
+    /// Time from sending (open loop: from the planned time) to the last byte of the answer.
     pub latency: Latency,
 }
 
@@ -42,24 +42,23 @@ impl Report {
         self.by_status.range(200..300).map(|(_, count)| count).sum()
     }
 
-    /// Answers with one status.
     pub fn with_status(&self, status: u16) -> u64 {
         self.by_status.get(&status).copied().unwrap_or(0)
     }
 
-    /// Answers with one problem code.
+    /// Answers with this problem code.
     pub fn with_code(&self, code: &str) -> u64 {
         self.by_code.get(code).copied().unwrap_or(0)
     }
 
-    /// `count` per second of this run; 0 for a run that took no time.
+    /// `count` per second of this run; 0 for a run of zero duration.
     pub fn per_second(&self, count: u64) -> f64 {
         let seconds = self.elapsed.as_secs_f64();
         if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
     }
 
-    /// Adds another report that covers the same time.
-    pub(super) fn absorb(&mut self, other: &Self) {
+    /// Adds the counts of a report about the same period.
+    pub(super) fn merge(&mut self, other: &Self) {
         self.attempted += other.attempted;
         self.answered += other.answered;
         self.transport_errors += other.transport_errors;
@@ -72,7 +71,7 @@ impl Report {
         for (code, count) in &other.by_code {
             *self.by_code.entry(code.clone()).or_default() += count;
         }
-        self.latency.absorb(&other.latency);
+        self.latency.merge(&other.latency);
     }
 }
 
@@ -80,7 +79,7 @@ fn as_ms<S: Serializer>(elapsed: &Duration, serializer: S) -> Result<S::Ok, S::E
     serializer.serialize_f64(elapsed.as_secs_f64() * 1_000.0)
 }
 
-/// Distribution of latencies in microseconds, three digits exact, up to ten minutes.
+/// Histogram of latencies in microseconds with three significant digits, up to ten minutes.
 #[derive(Debug, Clone, Default)]
 pub struct Latency(Option<Histogram<u64>>);
 
@@ -92,14 +91,14 @@ impl Latency {
         }
     }
 
-    fn absorb(&mut self, other: &Self) {
+    fn merge(&mut self, other: &Self) {
         let (Some(from), Some(into)) = (&other.0, self.histogram()) else { return };
         for step in from.iter_recorded() {
             into.saturating_record_n(step.value_iterated_to(), step.count_at_value());
         }
     }
 
-    /// Made at the first use; the bounds are valid, so it always exists.
+    /// Created at the first use; always `Some`, because the bounds are valid.
     fn histogram(&mut self) -> Option<&mut Histogram<u64>> {
         if self.0.is_none() {
             self.0 = Histogram::new_with_bounds(1, LATENCY_MAX_US, LATENCY_DIGITS).ok();
@@ -107,7 +106,7 @@ impl Latency {
         self.0.as_mut()
     }
 
-    /// Latencies recorded.
+    /// The number of recorded latencies.
     pub fn count(&self) -> u64 {
         self.0.as_ref().map_or(0, Histogram::len)
     }
@@ -117,32 +116,26 @@ impl Latency {
         self.0.as_ref().map_or(0, |histogram| histogram.value_at_quantile(share))
     }
 
-    /// Median in microseconds.
     pub fn p50_us(&self) -> u64 {
         self.quantile_us(0.5)
     }
 
-    /// 90th percentile in microseconds.
     pub fn p90_us(&self) -> u64 {
         self.quantile_us(0.9)
     }
 
-    /// 99th percentile in microseconds.
     pub fn p99_us(&self) -> u64 {
         self.quantile_us(0.99)
     }
 
-    /// 99.9th percentile in microseconds.
     pub fn p999_us(&self) -> u64 {
         self.quantile_us(0.999)
     }
 
-    /// Longest latency in microseconds.
     pub fn max_us(&self) -> u64 {
         self.0.as_ref().map_or(0, Histogram::max)
     }
 
-    /// Mean in microseconds.
     pub fn mean_us(&self) -> f64 {
         self.0.as_ref().map_or(0.0, Histogram::mean)
     }
@@ -167,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_of_a_known_distribution() {
+    fn quantiles_of_a_known_distribution_are_exact() {
         let mut latency = Latency::default();
         assert_eq!((latency.count(), latency.p50_us(), latency.max_us()), (0, 0, 0));
         for us in 1..=1_000 {
@@ -178,13 +171,13 @@ mod tests {
     }
 
     #[test]
-    fn reports_add_up() {
+    fn merged_reports_add_their_counts() {
         let mut part = Report { attempted: 3, answered: 2, unsent: 1, ..Report::default() };
         part.by_status.insert(201, 2);
         part.by_code.insert("busy".into(), 1);
         part.latency.record(Duration::from_millis(7));
         let mut whole = part.clone();
-        whole.absorb(&part);
+        whole.merge(&part);
         assert_eq!((whole.attempted, whole.answered, whole.unsent), (6, 4, 2));
         assert_eq!((whole.succeeded(), whole.with_code("busy")), (4, 2));
         assert_eq!(whole.latency.count(), 2);

@@ -5,18 +5,18 @@ use super::plan::RequestSource;
 
 /// Writes purchases, `POST /v1/buy/{path_id}`, as one buffer of head and body.
 ///
-/// All that does not change from buyer to buyer is laid out once.
+/// The parts that are equal for all buyers are formatted once.
 #[derive(Debug, Clone)]
 pub struct BuyRequest {
-    /// Request line and headers up to the buyer's id.
+    /// The request line and the headers up to the buyer's id.
     head: Vec<u8>,
-    /// Body members without the closing brace.
+    /// The body's members without the closing brace.
     members: Vec<u8>,
 }
 
 impl BuyRequest {
     /// A purchase of `quantity` units of `sku_id` through `path_id` (the ticket's path, or the
-    /// sale's id where the sale asks for no ticket) at the server `host`.
+    /// sale's id if the sale requires no ticket) at the server `host`.
     pub fn new(host: SocketAddr, path_id: &str, sku_id: &str, quantity: u32) -> Self {
         let sku = serde_json::Value::from(sku_id);
         Self {
@@ -29,8 +29,8 @@ impl BuyRequest {
         }
     }
 
-    /// Appends the purchase of one buyer to `buffer`; `request_id` may be left out where the
-    /// policy is `one_per_buyer`.
+    /// Appends the purchase of one buyer to `buffer`; `request_id` is optional if the policy is
+    /// `one_per_buyer`.
     pub fn write(&self, buyer_id: u64, request_id: Option<&str>, buffer: &mut Vec<u8>) {
         let id_length = request_id.map_or(0, |id| r#","request_id":"""#.len() + id.len());
         let length = self.members.len() + id_length + 1;
@@ -48,21 +48,20 @@ impl BuyRequest {
         buffer.push(b'}');
     }
 
-    /// One purchase each by the buyers `first_buyer`, `first_buyer + 1`, and so on, without
-    /// request ids.
+    /// A source of one purchase each by the buyers `first_buyer`, `first_buyer + 1`, and so on,
+    /// without request ids.
     pub fn by_unique_buyers(self, first_buyer: u64) -> RequestSource {
         Arc::new(move |seq, buffer| self.write(first_buyer + seq, None, buffer))
     }
 }
 
-/// Appends a number in decimal; the formatting machinery would cost more than the rest.
-fn push_number(buffer: &mut Vec<u8>, number: u64) {
+/// Appends a number in decimal; `write!` would cost more than the rest of the request.
+fn push_number(buffer: &mut Vec<u8>, mut number: u64) {
     let from = buffer.len();
-    let mut rest = number;
     loop {
-        buffer.push(b'0' + (rest % 10) as u8);
-        rest /= 10;
-        if rest == 0 {
+        buffer.push(b'0' + (number % 10) as u8);
+        number /= 10;
+        if number == 0 {
             break;
         }
     }
@@ -71,8 +70,8 @@ fn push_number(buffer: &mut Vec<u8>, number: u64) {
     }
 }
 
-/// Value of the first string member `name` in compact or spaced JSON, by search instead of by
-/// parsing: exact for answers of this server, whose strings need no escapes. `None` when the
+/// The value of the first string member `name` in compact or spaced JSON, found by search instead
+/// of by parsing: exact for answers of this server, whose strings need no escapes. `None` if the
 /// member is absent, not a string, or escaped.
 pub fn json_string_member<'a>(json: &'a [u8], name: &[u8]) -> Option<&'a str> {
     let mut rest = json;
@@ -105,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_length_fits_the_body() {
+    fn the_content_length_is_that_of_the_body() {
         for request_id in [None, Some("123456789")] {
             let text = buy(request_id);
             let (head, body) = text.split_once("\r\n\r\n").unwrap();
@@ -128,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn members_are_found() {
+    fn string_members_are_found() {
         let json = br#"{"type":"x:code","status":409,"code":"sold-out", "request_id" : "12"}"#;
         assert_eq!(json_string_member(json, b"code"), Some("sold-out"));
         assert_eq!(json_string_member(json, b"request_id"), Some("12"));

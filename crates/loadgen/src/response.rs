@@ -1,23 +1,23 @@
 use super::plan::{Answer, TransportError};
 
-/// Headers a response may have; more is treated as malformed.
+/// Most headers of a response; a response beyond any of these limits is malformed.
 const HEADERS_MAX: usize = 64;
-/// Bytes of status line and headers.
+/// Most bytes of status line and headers.
 const HEAD_MAX: usize = 64 * 1024;
-/// Bytes of body, and of its encoded form.
+/// Most bytes of the body, and of its encoded form.
 const BODY_MAX: usize = 64 * 1024 * 1024;
 
 /// Incremental HTTP/1.x response parser over one growing buffer.
 ///
-/// Bytes are appended to [`Self::buffer`], [`Self::advance`] tells whether the response is
-/// complete, [`Self::answer`] lends it and [`Self::reset`] makes room for the next one.
+/// Bytes are appended to [`Self::buffer`]; [`Self::advance`] parses them and returns whether the
+/// response is complete, [`Self::answer`] returns it and [`Self::reset`] discards it.
 #[derive(Debug, Default)]
 pub(super) struct ResponseReader {
     buffer: Vec<u8>,
     head: Option<Head>,
-    /// Next chunk's offset in `buffer`.
+    /// Offset of the next chunk in `buffer`.
     cursor: usize,
-    /// Joined chunks; unused for other framings.
+    /// The joined chunks; unused for other framings.
     joined: Vec<u8>,
 }
 
@@ -38,12 +38,12 @@ enum Framing {
 }
 
 impl ResponseReader {
-    /// Where received bytes are appended.
+    /// The buffer to which received bytes are appended.
     pub(super) fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.buffer
     }
 
-    /// Parses as far as the bytes reach; true when the response is complete.
+    /// Parses the received bytes; true when the response is complete.
     pub(super) fn advance(&mut self) -> Result<bool, TransportError> {
         let head = match self.head {
             Some(head) => head,
@@ -60,12 +60,12 @@ impl ResponseReader {
         }
     }
 
-    /// Tells that the server closed the connection; true when that completes the response.
-    pub(super) fn close(&mut self) -> bool {
+    /// Whether the response is complete now that the server has closed the connection.
+    pub(super) fn is_complete_at_close(&self) -> bool {
         self.head.is_some_and(|head| head.framing == Framing::UntilClose)
     }
 
-    /// The complete response; `None` before the head arrived.
+    /// The complete response; `None` before it has been parsed.
     pub(super) fn answer(&self) -> Option<Answer<'_>> {
         let head = self.head?;
         let raw = self.buffer.get(head.body_at..).unwrap_or_default();
@@ -77,10 +77,10 @@ impl ResponseReader {
         Some(Answer { status: head.status, replayed: head.replayed, body })
     }
 
-    /// Forgets the answered response; true when the connection may carry another request.
+    /// Discards the response; true if the connection can be reused.
     ///
     /// Bytes after the response mean that client and server disagree about its end, so the
-    /// connection is given up.
+    /// connection must be closed.
     pub(super) fn reset(&mut self) -> bool {
         let reusable = self.head.is_some_and(|head| {
             let end = match head.framing {
@@ -105,7 +105,7 @@ impl ResponseReader {
                     _ => Err(TransportError::Malformed),
                 };
             };
-            // An interim answer (100 Continue, 103 Early Hints) precedes the real one.
+            // An interim response (100 Continue, 103 Early Hints) precedes the final one.
             if (100..200).contains(&head.status) {
                 self.buffer.drain(..head.body_at);
                 continue;
@@ -119,12 +119,12 @@ impl ResponseReader {
     fn join_chunks(&mut self) -> Result<bool, TransportError> {
         loop {
             let rest = self.buffer.get(self.cursor..).unwrap_or_default();
-            let size = match httparse::parse_chunk_size(rest) {
-                Ok(httparse::Status::Complete((line, size))) => (line, size),
+            let (line, size) = match httparse::parse_chunk_size(rest) {
+                Ok(httparse::Status::Complete(parsed)) => parsed,
                 Ok(httparse::Status::Partial) => return Ok(false),
                 Err(_) => return Err(TransportError::Malformed),
             };
-            let (line, Ok(length)) = (size.0, usize::try_from(size.1)) else {
+            let Ok(length) = usize::try_from(size) else {
                 return Err(TransportError::Malformed);
             };
             if length == 0 {
@@ -142,7 +142,8 @@ impl ResponseReader {
         }
     }
 
-    /// After the last chunk's size line of `line` bytes: trailer fields up to an empty line.
+    /// Skips the last chunk's size line of `line` bytes and the trailer up to an empty line; false
+    /// if the trailer is incomplete.
     fn skip_trailers(&mut self, line: usize) -> bool {
         let from = self.cursor + line;
         let rest = self.buffer.get(from..).unwrap_or_default();
@@ -186,7 +187,7 @@ fn parse_head(bytes: &[u8]) -> Result<Option<Head>, TransportError> {
 }
 
 fn read_header(head: &mut Head, name: &str, value: &[u8]) -> Result<(), TransportError> {
-    // Length first: it tells the four apart before any byte is compared.
+    // The lengths of the four names differ, so at most one comparison is needed.
     match name.len() {
         14 if name.eq_ignore_ascii_case("content-length") => {
             let length = std::str::from_utf8(value).ok().and_then(|text| text.trim().parse().ok());
@@ -222,7 +223,8 @@ fn read_header(head: &mut Head, name: &str, value: &[u8]) -> Result<(), Transpor
 mod tests {
     use super::*;
 
-    /// Feeds `bytes` in pieces of `step`; the answer's parts, and whether the connection lives on.
+    /// Parses `bytes` in pieces of `step`; returns the answer and whether the connection is
+    /// reusable.
     fn read(bytes: &[u8], step: usize) -> Option<(u16, bool, Vec<u8>, bool)> {
         let mut reader = ResponseReader::default();
         let mut done = false;
@@ -230,7 +232,7 @@ mod tests {
             reader.buffer().extend_from_slice(piece);
             done = reader.advance().ok()?;
         }
-        if !done && !reader.close() {
+        if !done && !reader.is_complete_at_close() {
             return None;
         }
         let answer = reader.answer()?;
@@ -238,7 +240,7 @@ mod tests {
         Some((status, replayed, body, reader.reset()))
     }
 
-    fn read_all_ways(bytes: &[u8]) -> Option<(u16, bool, Vec<u8>, bool)> {
+    fn read_in_all_steps(bytes: &[u8]) -> Option<(u16, bool, Vec<u8>, bool)> {
         let whole = read(bytes, bytes.len());
         for step in 1..bytes.len() {
             assert_eq!(read(bytes, step), whole, "in pieces of {step}");
@@ -247,52 +249,52 @@ mod tests {
     }
 
     #[test]
-    fn content_length() {
+    fn a_body_with_content_length_is_read() {
         let bytes =
             b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nIdempotent-Replayed: true\r\n\r\nhello";
-        assert_eq!(read_all_ways(bytes), Some((200, true, b"hello".to_vec(), true)));
+        assert_eq!(read_in_all_steps(bytes), Some((200, true, b"hello".to_vec(), true)));
     }
 
     #[test]
-    fn chunked_with_extension_and_trailer() {
+    fn chunks_with_extension_and_trailer_are_read() {
         let bytes = b"HTTP/1.1 409 Conflict\r\ntransfer-encoding: chunked\r\n\r\n\
             3;x=y\r\nabc\r\n10\r\n0123456789abcdef\r\n0\r\nx-sum: 1\r\n\r\n";
         let body = b"abc0123456789abcdef".to_vec();
-        assert_eq!(read_all_ways(bytes), Some((409, false, body, true)));
+        assert_eq!(read_in_all_steps(bytes), Some((409, false, body, true)));
     }
 
     #[test]
-    fn chunked_without_trailer() {
+    fn chunks_without_trailer_are_read() {
         let bytes = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n";
-        assert_eq!(read_all_ways(bytes), Some((200, false, b"ok".to_vec(), true)));
+        assert_eq!(read_in_all_steps(bytes), Some((200, false, b"ok".to_vec(), true)));
     }
 
     #[test]
     fn interim_answers_are_skipped() {
         let bytes = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n";
-        assert_eq!(read_all_ways(bytes), Some((204, false, Vec::new(), true)));
+        assert_eq!(read_in_all_steps(bytes), Some((204, false, Vec::new(), true)));
     }
 
     #[test]
-    fn no_length_reads_until_close() {
+    fn a_body_without_length_ends_at_close() {
         let bytes = b"HTTP/1.0 200 OK\r\n\r\nthe end";
         assert_eq!(read(bytes, 7), Some((200, false, b"the end".to_vec(), false)));
     }
 
     #[test]
-    fn connection_close_is_heard() {
+    fn connection_close_prevents_reuse() {
         let bytes = b"HTTP/1.1 503 Busy\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
-        assert_eq!(read_all_ways(bytes), Some((503, false, Vec::new(), false)));
+        assert_eq!(read_in_all_steps(bytes), Some((503, false, Vec::new(), false)));
     }
 
     #[test]
-    fn surplus_bytes_end_the_connection() {
+    fn surplus_bytes_prevent_reuse() {
         let bytes = b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nok";
         assert_eq!(read(bytes, bytes.len()), Some((200, false, b"o".to_vec(), false)));
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn malformed_responses_are_rejected() {
         for bytes in [
             &b"SSH-2.0-OpenSSH\r\n"[..],
             b"HTTP/1.1 200 OK\r\ncontent-length: many\r\n\r\n",

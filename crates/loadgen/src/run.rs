@@ -9,23 +9,22 @@ use super::report::Report;
 use super::{pool, progress};
 use crate::clock;
 
-/// How often progress is shown.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
 
 /// Runs a load to its end without blocking the caller's executor.
 ///
-/// Dropping the future stops the run: no further request is sent, those in flight are awaited by
-/// the generator's own threads.
+/// Dropping the future stops the run: no further request is sent, and the generator's threads await
+/// the requests in flight.
 ///
 /// # Errors
-/// [`LoadError`] when the plan is impossible or the generator's threads fail; never for what the
-/// server does.
+/// [`LoadError`] if the plan is impossible or a generator thread fails; answers and transport
+/// errors are results.
 pub async fn run(load: Load) -> Result<Report, LoadError> {
     let (sender, receiver) = tokio::sync::oneshot::channel();
     let stop = StopOnDrop(Arc::default());
     let stopped = stop.0.clone();
     spawn("load", move || drop(sender.send(run_until(load, stopped))))?;
-    receiver.await.map_err(|_closed| LoadError::Died)?
+    receiver.await.map_err(|_closed| LoadError::Panicked)?
 }
 
 struct StopOnDrop(Arc<AtomicBool>);
@@ -36,23 +35,23 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// What the threads of one run share.
+/// State shared by the threads of one run.
 pub(super) struct Shared {
     pub(super) load: Load,
     started: Instant,
-    /// Set where the first request comes later than the start.
+    /// Set by the open loop, whose first request comes after the connections are open.
     began: OnceLock<Instant>,
     next: AtomicU64,
     stop: Arc<AtomicBool>,
 }
 
 impl Shared {
-    /// Moves the beginning of the run to now.
+    /// Sets the beginning of the run to now, at the first call; returns it.
     pub(super) fn begin(&self) -> Instant {
         *self.began.get_or_init(clock::now_monotonic)
     }
 
-    /// Nobody waits for the report any more.
+    /// Whether the future of [`run`] was dropped.
     pub(super) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
@@ -62,7 +61,7 @@ impl Shared {
         clock::now_monotonic().saturating_duration_since(began)
     }
 
-    /// Number of the next request; `None` when the run is over at `now`.
+    /// The number of the next request; `None` if the run is over at `now`.
     pub(super) fn next(&self, now: Instant) -> Option<u64> {
         if self.is_stopped() {
             return None;
@@ -89,9 +88,9 @@ fn run_until(load: Load, stop: Arc<AtomicBool>) -> Result<Report, LoadError> {
     let shared = Arc::new(Shared { load, started, began: OnceLock::new(), next, stop });
     let running = pool::start(&shared, &recorders, &extra)?;
     recorders.push(extra);
-    watch(&shared, &recorders, &running);
+    show_progress(&shared, &recorders, &running);
     for thread in running {
-        thread.join().map_err(|_panic| LoadError::Died)??;
+        thread.join().map_err(|_panic| LoadError::Panicked)??;
     }
     let mut report = Report::default();
     for recorder in &recorders {
@@ -101,10 +100,8 @@ fn run_until(load: Load, stop: Arc<AtomicBool>) -> Result<Report, LoadError> {
     Ok(report)
 }
 
-/// A generator thread.
 pub(super) type Running = JoinHandle<Result<(), LoadError>>;
 
-/// Starts a named thread.
 pub(super) fn spawn<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> T + Send + 'static,
@@ -112,22 +109,21 @@ pub(super) fn spawn<T: Send + 'static>(
     thread::Builder::new().name(name.to_owned()).spawn(work).map_err(LoadError::Start)
 }
 
-/// The runtime of a generator thread.
 pub(super) fn runtime() -> Result<tokio::runtime::Runtime, LoadError> {
     tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(LoadError::Start)
 }
 
-/// Blocks this generator thread; its work is to keep time.
-#[expect(clippy::disallowed_methods, reason = "the only thing a pacer waits for is a moment")]
+/// Blocks this generator thread.
+#[expect(clippy::disallowed_methods, reason = "the thread has no executor that this could block")]
 pub(super) fn pause(duration: Duration) {
     thread::sleep(duration);
 }
 
-fn watch(shared: &Shared, recorders: &[Arc<Recorder>], running: &[Running]) {
+fn show_progress(shared: &Shared, recorders: &[Arc<Recorder>], running: &[Running]) {
     let Some(bar) = &shared.load.progress else { return };
     while running.iter().any(|thread| !thread.is_finished()) {
         let counts = recorders.iter().map(|recorder| recorder.ended());
-        let counts = counts.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        let counts = counts.fold((0, 0), |(ended, failed), (e, f)| (ended + e, failed + f));
         progress::show(bar, counts, shared.elapsed(), shared.load.until);
         pause(PROGRESS_PERIOD);
     }

@@ -1,4 +1,4 @@
-//! The client against small servers that answer in every way HTTP/1.1 allows.
+//! The load generator against small servers with all framings, broken connections and time-outs.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ fn spawn(task: impl Future<Output = ()> + Send + 'static) {
     tokio::spawn(task);
 }
 
-/// Serves each connection with `serve`, which is given the number of the connection.
+/// A server that calls `serve` with the number of each connection and its stream.
 async fn server<F>(serve: impl Fn(usize, TcpStream) -> F + Send + 'static) -> SocketAddr
 where
     F: Future<Output = ()> + Send + 'static,
@@ -49,7 +49,7 @@ async fn request(stream: &mut TcpStream) -> bool {
     true
 }
 
-/// Answers with each of `answers` in turn, over and over.
+/// Answers with each of `answers` in turn, cyclically.
 async fn answer_in_turn(mut stream: TcpStream, answers: &'static [&'static [u8]]) {
     for answer in answers.iter().cycle() {
         if !request(&mut stream).await || stream.write_all(answer).await.is_err() {
@@ -62,14 +62,14 @@ async fn answer_in_turn(mut stream: TcpStream, answers: &'static [&'static [u8]]
 }
 
 /// Longer than any answer takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const LONG_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn load(target: SocketAddr, requests: u64) -> Load {
     Load {
         until: Until::Requests(requests),
         connections: 3,
-        connect_timeout: PATIENCE,
-        answer_timeout: PATIENCE,
+        connect_timeout: LONG_TIMEOUT,
+        answer_timeout: LONG_TIMEOUT,
         ..Load::new(target, Arc::new(|_, buffer| buffer.extend_from_slice(REQUEST)))
     }
 }
@@ -80,10 +80,11 @@ fn assert_all_ended(report: &Report, requests: u64) {
     assert_eq!(report.latency.count(), report.answered);
 }
 
-const PACES: [Pace; 2] = [Pace::Closed, Pace::Open { per_second: 2_000.0, late_limit: PATIENCE }];
+const PACES: [Pace; 2] =
+    [Pace::Closed, Pace::Open { per_second: 2_000.0, late_limit: LONG_TIMEOUT }];
 
 #[tokio::test]
-async fn mixed_answers_over_connections_that_close() {
+async fn all_framings_are_counted_over_connections_that_close() {
     for pace in PACES {
         let target = server(|_, stream| answer_in_turn(stream, &[OK, CHUNKED, CLOSE])).await;
         let report = run(Load { pace, threads: 2, ..load(target, 300) }).await.unwrap();
@@ -134,7 +135,7 @@ async fn a_broken_connection_leaves_the_outcome_unknown() {
 }
 
 #[tokio::test]
-async fn silence_ends_in_a_timeout() {
+async fn a_request_without_an_answer_times_out() {
     for pace in PACES {
         let target =
             server(|_, mut stream| async move { while request(&mut stream).await {} }).await;
@@ -153,8 +154,8 @@ async fn silence_ends_in_a_timeout() {
 }
 
 #[tokio::test]
-async fn nobody_listens() {
-    // Its port is nobody else's, and it does not listen.
+async fn a_target_that_does_not_listen_is_a_transport_error() {
+    // Bound without listening, so that no other process gets the port.
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
     let target = socket.local_addr().unwrap();
@@ -177,7 +178,7 @@ async fn requests_without_a_free_connection_are_counted() {
     let report = run(Load { pace, ..load(target, 400) }).await.unwrap();
     assert_all_ended(&report, 400);
     assert!(report.unsent > 300, "{report:?}");
-    // Counted from the planned moment: those that waited for a connection show it.
+    // Latency counts from the planned time and so includes the wait for a connection.
     assert!(report.latency.max_us() > 100_000, "{report:?}");
 }
 
@@ -192,7 +193,7 @@ async fn the_open_loop_keeps_its_rate() {
 }
 
 #[tokio::test]
-async fn a_crowd_remembers_its_answers() {
+async fn a_crowd_records_its_answers() {
     const ACCEPTED: &[u8] = b"HTTP/1.1 202 Accepted\r\ncontent-length: 35\r\n\r\n\
         {\"request_id\":\"17\",\"state\":\"queued\"}";
     let target = server(|_, mut stream| async move {

@@ -7,10 +7,10 @@ use tokio::time::Sleep;
 
 use crate::clock;
 
-/// A deadline that moves with every request but touches the runtime's timer only when an old
-/// deadline passes: re-arming a timer per request would cost as much as parsing the answer.
+/// A deadline that moves with every request but re-arms the runtime's timer only when an old
+/// deadline passes: re-arming it per request would cost as much as parsing the answer.
 ///
-/// Once polled it wakes its task when a deadline passes, possibly also earlier.
+/// Once polled, it wakes its task when the deadline passes, possibly also earlier.
 pub(super) struct LazyTimer {
     sleep: Option<Pin<Box<Sleep>>>,
     deadline: Instant,
@@ -22,7 +22,7 @@ impl LazyTimer {
     }
 
     pub(super) fn set(&mut self, deadline: Instant) {
-        // Moving to an earlier deadline is the one case where the armed timer would fire too late.
+        // The armed timer would fire too late only for an earlier deadline.
         if deadline < self.deadline {
             self.sleep = None;
         }

@@ -1,3 +1,4 @@
--- Drops sales and SKUs, for tests of the migrations: a ledger with orders has no way back.
+-- Drops sales and SKUs, for tests of the migrations only: a ledger with orders is never migrated
+-- down.
 DROP TABLE IF EXISTS skus;
 DROP TABLE IF EXISTS sales;

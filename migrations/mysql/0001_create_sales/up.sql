@@ -1,4 +1,4 @@
--- Creates sales and their SKUs: what is on offer, and the one counter that decides what is left.
+-- Creates sales and their SKUs; `available` is the authoritative count of the units left.
 CREATE TABLE IF NOT EXISTS sales (
     sale_no       INTEGER NOT NULL AUTO_INCREMENT PRIMARY KEY,
     sale_id       VARCHAR(64) NOT NULL,
@@ -6,7 +6,7 @@ CREATE TABLE IF NOT EXISTS sales (
     starts_at_ms  BIGINT NOT NULL,
     ends_at_ms    BIGINT NOT NULL,
     phase         SMALLINT NOT NULL,
-    -- The latest opening, counted from 1; 0 when the sale was never opened.
+    -- The number of the latest opening, from 1; 0: never opened.
     epoch         BIGINT NOT NULL,
     opened_at_ms  BIGINT NOT NULL,
     created_at_ms BIGINT NOT NULL,
@@ -24,7 +24,7 @@ CREATE TABLE IF NOT EXISTS skus (
     initial_stock    INTEGER NOT NULL,
     available        INTEGER NOT NULL,
     policy_kind      VARCHAR(16) NOT NULL,
-    -- Units per buyer, where the policy counts units.
+    -- Units per buyer; NULL when the policy counts no units.
     policy_limit     INTEGER,
     max_quantity     INTEGER NOT NULL,
     buckets          SMALLINT NOT NULL,
@@ -32,7 +32,7 @@ CREATE TABLE IF NOT EXISTS skus (
     bar_lapsed       SMALLINT NOT NULL,
     UNIQUE KEY skus_by_sale (sale_no, sku_id),
     CONSTRAINT skus_of_sales FOREIGN KEY (sale_no) REFERENCES sales (sale_no),
-    -- The belt of NoOversell: the conditional UPDATE never gets here.
+    -- A second guard of NoOversell: the conditional UPDATE never violates it.
     CONSTRAINT skus_not_oversold CHECK (available >= 0 AND available <= initial_stock),
     CONSTRAINT skus_bar_known CHECK (bar_lapsed IN (0, 1))
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;

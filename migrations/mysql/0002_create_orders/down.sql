@@ -1,3 +1,4 @@
--- Drops orders and quotas, for tests of the migrations: a ledger with orders has no way back.
+-- Drops orders and quotas, for tests of the migrations only: a ledger with orders is never migrated
+-- down.
 DROP TABLE IF EXISTS quotas;
 DROP TABLE IF EXISTS orders;

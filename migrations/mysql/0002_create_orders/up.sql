@@ -1,9 +1,9 @@
--- Creates orders and quotas, keyed by SKU and buyer: the limits are keys, and a rebuild reads one
--- SKU from its first row to its last without touching another.
+-- Creates orders and quotas with primary keys that begin with SKU and buyer: the keys enforce the
+-- limits, and a rebuild reads the rows of one SKU only.
 CREATE TABLE IF NOT EXISTS orders (
     sku_no       INTEGER NOT NULL,
     buyer_id     BIGINT NOT NULL,
-    -- 0 under one_per_buyer, so that the key itself holds the limit; else the request's number.
+    -- 0 under one_per_buyer, so that the key enforces the limit; the request id otherwise.
     slot         BIGINT NOT NULL,
     request_id   BIGINT NOT NULL,
     epoch        BIGINT NOT NULL,
@@ -14,8 +14,8 @@ CREATE TABLE IF NOT EXISTS orders (
     pay_by_ms    BIGINT NOT NULL,
     trace_id     BINARY(16) NOT NULL,
     PRIMARY KEY (sku_no, buyer_id, slot),
-    -- No foreign key to skus: an order of an unknown SKU cannot be written anyway, because its stock
-    -- UPDATE finds no row, and the key would cost a look-up per order and a lock on the hot row.
+    -- No foreign key to skus: it would cost a look-up per order and a lock on the hot row. The
+    -- UPDATE of the stock, which finds no row, rejects an order of an unknown SKU.
     UNIQUE KEY orders_by_request (request_id),
     CONSTRAINT orders_of_units CHECK (quantity > 0),
     CONSTRAINT orders_state_known CHECK (state BETWEEN 0 AND 4)
@@ -27,6 +27,6 @@ CREATE TABLE IF NOT EXISTS quotas (
     owned    INTEGER NOT NULL,
     quota    INTEGER NOT NULL,
     PRIMARY KEY (sku_no, buyer_id),
-    -- The belt of LimitHeld: the conditional UPDATE never gets here.
+    -- A second guard of LimitHeld: the conditional UPDATE never violates it.
     CONSTRAINT quotas_held CHECK (owned >= 0 AND owned <= quota)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;

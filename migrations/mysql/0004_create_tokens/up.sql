@@ -1,4 +1,4 @@
--- Creates counters that fence a process which was replaced, and the secrets of this installation.
+-- Creates the counters of fencing tokens and process numbers, and the secrets of the installation.
 CREATE TABLE IF NOT EXISTS tokens (
     name  VARCHAR(64) NOT NULL PRIMARY KEY,
     token BIGINT NOT NULL

@@ -1,2 +1,2 @@
--- Drops the times of an order's way, for tests of the migrations.
+-- Drops the timeline columns of orders, for tests of the migrations only.
 ALTER TABLE orders DROP COLUMN recorded_at_ms, DROP COLUMN published_at_ms;

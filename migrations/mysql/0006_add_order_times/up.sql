@@ -1,10 +1,10 @@
--- Adds the times of an order's way: with placed_at_ms they tell how long each part of it took.
--- published_at_ms: when the message that brought the order was published; NULL where no broker is
--- on the way. recorded_at_ms: when it was written, by the writer's clock; NULL in rows of versions
--- before this migration.
+-- Adds the timeline columns of orders, for the duration of each stage since placed_at_ms.
+-- published_at_ms: when the message with the intent was published; NULL without a broker.
+-- recorded_at_ms: when the row was written, by the writer's clock; NULL in rows of versions before
+-- this migration.
 --
--- One statement, so that both are there or none; and none where they are there already. (Only
--- MariaDB knows ADD COLUMN IF NOT EXISTS.) Columns at the end are added without touching a row.
+-- One statement, so that it adds both columns or none, and conditional, so that it can be repeated.
+-- (Only MariaDB supports ADD COLUMN IF NOT EXISTS.) Adding columns at the end rewrites no row.
 SET @floodgate_change = IF(
     (SELECT COUNT(*) FROM information_schema.columns
      WHERE table_schema = DATABASE() AND table_name = 'orders'

@@ -1,2 +1,2 @@
--- Takes back nothing, as nothing was added.
+-- Reverts nothing: the migration adds nothing.
 DO 0;

@@ -1,4 +1,4 @@
--- Creates sales and their SKUs: what is on offer, and the one counter that decides what is left.
+-- Creates sales and their SKUs; `available` is the authoritative count of the units left.
 CREATE TABLE sales (
     sale_no      INTEGER PRIMARY KEY AUTOINCREMENT,
     sale_id      VARCHAR(64) NOT NULL UNIQUE,
@@ -6,7 +6,7 @@ CREATE TABLE sales (
     starts_at_ms BIGINT NOT NULL,
     ends_at_ms   BIGINT NOT NULL,
     phase        SMALLINT NOT NULL,
-    -- The latest opening, counted from 1; 0 when the sale was never opened.
+    -- The number of the latest opening, from 1; 0: never opened.
     epoch        BIGINT NOT NULL,
     opened_at_ms BIGINT NOT NULL,
     created_at_ms BIGINT NOT NULL,
@@ -23,14 +23,14 @@ CREATE TABLE skus (
     initial_stock    INTEGER NOT NULL,
     available        INTEGER NOT NULL,
     policy_kind      VARCHAR(16) NOT NULL,
-    -- Units per buyer, where the policy counts units.
+    -- Units per buyer; NULL when the policy counts no units.
     policy_limit     INTEGER,
     max_quantity     INTEGER NOT NULL,
     buckets          SMALLINT NOT NULL,
     payment_window_s INTEGER NOT NULL,
     bar_lapsed       SMALLINT NOT NULL,
     UNIQUE (sale_no, sku_id),
-    -- The belt of NoOversell: the conditional UPDATE never gets here.
+    -- A second guard of NoOversell: the conditional UPDATE never violates it.
     CHECK (available >= 0 AND available <= initial_stock),
     CHECK (bar_lapsed IN (0, 1))
 );

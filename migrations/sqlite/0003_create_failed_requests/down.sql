@@ -1,2 +1,2 @@
--- Drops the recorded failures, for tests of the migrations.
+-- Drops the recorded failures, for tests of the migrations only.
 DROP TABLE failed_requests;

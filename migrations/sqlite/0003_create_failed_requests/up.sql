@@ -1,11 +1,11 @@
--- Creates the record of accepted requests that became no order, so that none is lost without a
--- reason and none becomes an order later.
+-- Creates the record of accepted requests that did not become an order, with the reason. A recorded
+-- request never becomes an order later.
 CREATE TABLE failed_requests (
     request_id       BIGINT NOT NULL PRIMARY KEY,
     sku_no           INTEGER NOT NULL,
     buyer_id         BIGINT NOT NULL,
     quantity         INTEGER NOT NULL,
-    -- The code of the refusal; the next three are its details, where it has any.
+    -- The code of the refusal; the next three columns are its details or NULL.
     reason           VARCHAR(32) NOT NULL,
     first_request_id BIGINT,
     owned            INTEGER,
@@ -13,5 +13,5 @@ CREATE TABLE failed_requests (
     recorded_at_ms   BIGINT NOT NULL
 ) WITHOUT ROWID;
 
--- A rebuild and an audit read the failures of one SKU.
+-- For rebuilds and audits, which read the failures of one SKU.
 CREATE INDEX failed_requests_by_sku ON failed_requests (sku_no);

@@ -1,21 +1,21 @@
--- Creates the dead letters: messages that were given up, kept with their bytes until an operator
--- decides, and found by the accepted requests that are in them.
+-- Creates the dead letters: undeliverable messages, stored with their bytes until an operator
+-- decides, and indexed by the accepted requests that they contain.
 CREATE TABLE dead_letters (
-    -- Counted by the token `dead-letter`: a number is never given twice.
+    -- From the token `dead-letter`: a number is never used twice.
     letter_no     BIGINT NOT NULL PRIMARY KEY,
-    -- Over what the message says it is and its whole body: copies of a message are one letter.
+    -- Over the identity of the message and its whole body: equal for the copies of a message.
     digest        BLOB NOT NULL,
     origin        VARCHAR(16) NOT NULL,
     reason        VARCHAR(1000) NOT NULL,
     attempts      INTEGER NOT NULL,
     message_id    VARCHAR(255) NOT NULL,
     headers       TEXT NOT NULL,
-    -- The beginning, where body_bytes says more.
+    -- Truncated if body_bytes is larger.
     body          BLOB NOT NULL,
     body_bytes    BIGINT NOT NULL,
     dead_at_ms    BIGINT NOT NULL,
-    -- Counts every copy that came, so that a letter which died again while it was being replayed
-    -- is not taken for replayed.
+    -- Counts every arrival, so that a message that was dead-lettered again during its replay is not
+    -- marked as replayed.
     arrivals      INTEGER NOT NULL,
     state         SMALLINT NOT NULL,
     changed_at_ms BIGINT NOT NULL,
@@ -25,7 +25,7 @@ CREATE TABLE dead_letters (
 
 CREATE UNIQUE INDEX dead_letters_by_digest ON dead_letters (digest);
 
--- Pages of one state, newest first; and how many there are.
+-- For the pages of one state, newest first, and their count.
 CREATE INDEX dead_letters_by_state ON dead_letters (state, letter_no);
 
 CREATE TABLE dead_requests (
@@ -34,5 +34,5 @@ CREATE TABLE dead_requests (
     PRIMARY KEY (request_id, letter_no)
 ) WITHOUT ROWID;
 
--- The requests of one letter.
+-- For the requests of one dead letter.
 CREATE INDEX dead_requests_by_letter ON dead_requests (letter_no);

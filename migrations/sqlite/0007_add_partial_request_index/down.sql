@@ -1,3 +1,3 @@
--- Makes the index of request ids hold every order again, for tests of the migrations.
+-- Restores the complete index of request ids, for tests of the migrations only.
 DROP INDEX orders_by_request;
 CREATE UNIQUE INDEX orders_by_request ON orders (request_id);

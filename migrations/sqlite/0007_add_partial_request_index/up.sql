@@ -1,12 +1,12 @@
--- Adds an index of request ids that leaves out slot 0. Under one_per_buyer the request id is a
--- function of sale, SKU and buyer, so the primary key holds one order per request already, and an
+-- Adds an index of request ids that omits slot 0. Under one_per_buyer the request id is a function
+-- of sale, SKU and buyer, so that the primary key already allows only one order per request, and an
 -- index of random numbers would cost every order a second random page.
 --
 -- The index of a UNIQUE column cannot be dropped: the table is copied, in the order of its key.
 CREATE TABLE orders_copy (
     sku_no       INTEGER NOT NULL,
     buyer_id     BIGINT NOT NULL,
-    -- 0 under one_per_buyer, so that the key itself holds the limit; else the request's number.
+    -- 0 under one_per_buyer, so that the key enforces the limit; the request id otherwise.
     slot         BIGINT NOT NULL,
     request_id   BIGINT NOT NULL,
     epoch        BIGINT NOT NULL,
@@ -16,13 +16,13 @@ CREATE TABLE orders_copy (
     placed_at_ms BIGINT NOT NULL,
     pay_by_ms    BIGINT NOT NULL,
     trace_id     BLOB NOT NULL,
-    -- When the message that brought the order was published; NULL where no broker is on the way.
+    -- When the message with the intent was published; NULL without a broker.
     published_at_ms BIGINT,
-    -- When it was written, by the writer's clock; NULL in rows of versions before 0006.
+    -- When the row was written, by the writer's clock; NULL in rows of versions before 0006.
     recorded_at_ms BIGINT,
     PRIMARY KEY (sku_no, buyer_id, slot),
-    -- No foreign key to skus: an order of an unknown SKU cannot be written anyway, because its stock
-    -- UPDATE finds no row, and the key would cost a look-up per order.
+    -- No foreign key to skus: it would cost a look-up per order. The UPDATE of the stock, which
+    -- finds no row, rejects an order of an unknown SKU.
     CHECK (quantity > 0),
     CHECK (state BETWEEN 0 AND 4)
 ) WITHOUT ROWID;

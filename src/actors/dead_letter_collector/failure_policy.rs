@@ -1,54 +1,58 @@
-//! What the keeper decides, without doing it.
+//! Decides what to do with dead letters that could not be stored, and how many to store at once.
+//! Pure.
 
 use std::time::Duration;
 
 use crate::db::ErrorClass;
 
-/// Tries to store one letter, while the ledger answers, before it is set aside.
-const STORES_MAX: u32 = 3;
+/// Attempts to store one dead letter, while the ledger answers, before it is set aside.
+const STORE_ATTEMPTS_MAX: u32 = 3;
 
-/// How long a letter that the ledger refused stays aside before it is tried again.
-pub(super) const ASIDE: Duration = Duration::from_secs(30);
+/// Wait before a dead letter that the ledger rejected is retried.
+pub(super) const RETRY_ASIDE_AFTER: Duration = Duration::from_secs(30);
 
-/// Bytes of bodies in one transaction, but at least one letter.
-const BATCH_BYTES: usize = 2 * 1024 * 1024;
+/// Bytes of bodies in one transaction of several dead letters.
+const BATCH_BYTES_MAX: usize = 2 * 1024 * 1024;
 
-/// What to do about letters that could not be stored.
+/// What to do with dead letters that could not be stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AfterFailure {
-    /// The ledger is away: hold everything.
+    /// The ledger is unavailable, or the cause is not certain yet: hold them and retry.
     Hold,
-    /// The ledger is there: one of them is to blame, so store each alone.
+    /// The ledger answers: one of them is rejected. Store each in a transaction of its own.
     OneByOne,
-    /// It is this one: the others go on without it.
+    /// The ledger rejects this one: set it aside, so that the others are stored.
     SetAside,
 }
 
-/// Judges a failed transaction of `size` letters. `answers`: the ledger was asked something else
-/// right after, and answered. `failures`: how often the letter failed alone, this time included.
+/// Decides after a failed transaction of `size` dead letters. `ledger_answers`: a ping right after
+/// the failure succeeded. `failures`: failures of a single dead letter, this one included.
 ///
-/// The class alone does not tell: a packet that is too large breaks the connection, which looks
-/// like a server that went away.
+/// The error class alone is not enough: a packet that is too large breaks the connection, as a
+/// server that goes down does.
 pub(super) fn after_failure(
     class: ErrorClass,
-    answers: bool,
+    ledger_answers: bool,
     size: usize,
     failures: u32,
 ) -> AfterFailure {
-    match (answers, size) {
+    match (ledger_answers, size) {
         (false, _) => AfterFailure::Hold,
         (true, 2..) => AfterFailure::OneByOne,
-        (true, _) if class == ErrorClass::Bug || failures >= STORES_MAX => AfterFailure::SetAside,
+        (true, _) if class == ErrorClass::Bug || failures >= STORE_ATTEMPTS_MAX => {
+            AfterFailure::SetAside
+        }
         (true, _) => AfterFailure::Hold,
     }
 }
 
-/// How many of the letters with bodies of these sizes go into the next transaction.
+/// Number of dead letters in the next transaction: at least one, in all at most [`BATCH_BYTES_MAX`]
+/// of bodies.
 pub(super) fn batch_len(body_sizes: impl IntoIterator<Item = usize>) -> usize {
     let mut bytes = 0_usize;
     let fits = body_sizes.into_iter().enumerate().take_while(|(index, size)| {
         bytes = bytes.saturating_add(*size);
-        *index == 0 || bytes <= BATCH_BYTES
+        *index == 0 || bytes <= BATCH_BYTES_MAX
     });
     fits.count()
 }
@@ -58,24 +62,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_bad_letter_stops_nobody_and_a_dead_ledger_everybody() {
+    fn a_rejected_dead_letter_is_set_aside_and_an_unavailable_ledger_holds_all() {
         use AfterFailure::{Hold, OneByOne, SetAside};
         for class in [ErrorClass::Retry, ErrorClass::Down, ErrorClass::Unknown, ErrorClass::Bug] {
             for size in [1, 2, 64] {
                 assert_eq!(after_failure(class, false, size, 99), Hold, "{class:?} {size}");
             }
             assert_eq!(after_failure(class, true, 2, 0), OneByOne);
-            assert_eq!(after_failure(class, true, 1, STORES_MAX), SetAside);
+            assert_eq!(after_failure(class, true, 1, STORE_ATTEMPTS_MAX), SetAside);
         }
         assert_eq!(after_failure(ErrorClass::Bug, true, 1, 1), SetAside);
         assert_eq!(after_failure(ErrorClass::Retry, true, 1, 1), Hold);
     }
 
     #[test]
-    fn a_transaction_has_a_bound_and_at_least_one_letter() {
+    fn a_transaction_is_bounded_and_has_at_least_one_dead_letter() {
         assert_eq!(batch_len([]), 0);
-        assert_eq!(batch_len([BATCH_BYTES * 9, 1]), 1);
-        assert_eq!(batch_len([BATCH_BYTES / 2; 9]), 2);
+        assert_eq!(batch_len([BATCH_BYTES_MAX * 9, 1]), 1);
+        assert_eq!(batch_len([BATCH_BYTES_MAX / 2; 9]), 2);
         assert_eq!(batch_len([0; 64]), 64);
     }
 }

@@ -1,14 +1,13 @@
 //! Flow step 10/12: outbox, broker -> ledger.
 //!
-//! Brings what was given up into the ledger, where operators find it: dead letters of the broker
-//! and dead entries of the outboxes. Nothing is acknowledged or collected before the ledger has it.
+//! Stores dead letters in the ledger, where operators find them: those of the broker's queue, and
+//! the dead entries of the outboxes. They are acknowledged or removed only after COMMIT.
 //!
-//! Owns: nothing; everything in hand is still where it came from. Limits:
-//! `maintenance.dead_letters_max` letters in hand of each source, a mebibyte each. On error: while
-//! the
-//! ledger is away everything is held and tried again; a letter that the ledger refuses alone is
-//! set aside, unacknowledged, and the others go on. On death: what was not acknowledged is
-//! delivered again, and known by its digest. May repeat: every letter.
+//! Owns: nothing; every dead letter stays at its source until it is stored. Limits:
+//! `maintenance.dead_letters_max` unacknowledged dead letters of each source, a mebibyte each. On
+//! error: while the ledger is unavailable, all are held and retried; a dead letter that the ledger
+//! rejects is set aside, unacknowledged, and the others are stored. On crash: unacknowledged dead
+//! letters are redelivered, and recognized by their digest. May repeat: every dead letter.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,81 +31,78 @@ mod outbox_collector;
 mod queue_collector;
 mod store;
 
-/// What the keeper works with.
+/// Dependencies of the collector; shared by all its incarnations.
 #[derive(Clone)]
 pub struct CollectorDeps {
-    /// Where letters are kept.
     pub ledger: Arc<dyn Ledger>,
-    /// Where they come from.
+    /// The sources of dead letters.
     pub pipeline: Pipeline,
-    /// Which buckets there are.
+    /// The sales whose outboxes are read.
     pub catalog: Arc<Catalog>,
-    /// Letters of one source in hand at once.
-    pub letters_max: u16,
-    /// How often outboxes are looked at, and the longest wait for a delivery, milliseconds.
+    /// Unacknowledged dead letters of one source.
+    pub dead_letters_max: u16,
+    /// Interval between reads of the outboxes, and longest wait for a delivery, milliseconds.
     pub every_ms: u64,
     /// First wait after an error, milliseconds.
     pub backoff_min_ms: u64,
-    /// Longest such wait, milliseconds.
+    /// Longest wait after an error, milliseconds.
     pub backoff_max_ms: u64,
-    /// Time.
     pub clock: SharedClock,
-    /// What operators see.
     pub metrics: Arc<Metrics>,
 }
 
-/// Keeps dead letters. Each source has a lane of its own, so that none waits for another.
+/// Stores dead letters. Each source is collected by itself, so that neither waits for the other.
 pub struct DeadLetterCollector {
-    life: Incarnation,
+    incarnation: Incarnation,
     deps: Arc<CollectorDeps>,
 }
 
 impl DeadLetterCollector {
-    /// A keeper with nothing in hand.
     #[must_use]
-    pub fn new(life: Incarnation, deps: Arc<CollectorDeps>) -> Self {
-        Self { life, deps }
+    pub fn new(incarnation: Incarnation, deps: Arc<CollectorDeps>) -> Self {
+        Self { incarnation, deps }
     }
 
-    /// One round after the other; a lane that has trouble rests in between.
-    fn consume(&mut self, ctx: &mut Context<Self>, mut lane: QueueCollector) {
+    /// Collects from the broker's queue, one round after the other, with a pause after an error.
+    fn collect_queue(&mut self, ctx: &mut Context<Self>, mut queue: QueueCollector) {
         let deps = Arc::clone(&self.deps);
         let work = async move {
-            let rest = lane.round(&deps).await;
-            (lane, rest)
+            let pause = queue.round(&deps).await;
+            (queue, pause)
         };
-        spawn_step(self, ctx, work, |keeper, ctx, (lane, rest)| match rest {
-            None => keeper.consume(ctx, lane),
-            Some(rest) => keeper.later(ctx, rest, move |keeper, ctx| keeper.consume(ctx, lane)),
+        spawn_step(self, ctx, work, |collector, ctx, (queue, pause)| match pause {
+            None => collector.collect_queue(ctx, queue),
+            Some(pause) => step_after(ctx, pause, |collector, ctx| {
+                collector.collect_queue(ctx, queue);
+            }),
         });
     }
 
-    fn collect(&mut self, ctx: &mut Context<Self>, mut lane: OutboxCollector) {
+    /// Collects from the outboxes, with a pause after each round.
+    fn collect_outboxes(&mut self, ctx: &mut Context<Self>, mut outboxes: OutboxCollector) {
         let deps = Arc::clone(&self.deps);
         let work = async move {
-            let rest = lane.round(&deps).await;
-            (lane, rest)
+            let pause = outboxes.round(&deps).await;
+            (outboxes, pause)
         };
-        spawn_step(self, ctx, work, |keeper, ctx, (lane, rest)| {
-            keeper.later(ctx, rest, move |keeper, ctx| keeper.collect(ctx, lane));
+        spawn_step(self, ctx, work, |_, ctx, (outboxes, pause)| {
+            step_after(ctx, pause, |collector, ctx| collector.collect_outboxes(ctx, outboxes));
         });
-    }
-
-    /// Not a step: a wait is no work, and must not look like a stall.
-    #[expect(clippy::unused_self, reason = "reads as what the keeper does")]
-    fn later(
-        &self,
-        ctx: &mut Context<Self>,
-        rest: Duration,
-        then: impl FnOnce(&mut Self, &mut Context<Self>) + 'static,
-    ) {
-        ctx.run_later(rest, move |keeper, ctx| step(keeper, ctx, then));
     }
 }
 
+/// Runs a step after a pause. The pause is outside of the step: it must not count as a stall.
+fn step_after(
+    ctx: &mut Context<DeadLetterCollector>,
+    pause: Duration,
+    then: impl FnOnce(&mut DeadLetterCollector, &mut Context<DeadLetterCollector>) + 'static,
+) {
+    ctx.run_later(pause, move |collector, ctx| step(collector, ctx, then));
+}
+
 impl Supervised for DeadLetterCollector {
-    fn life(&mut self) -> &mut Incarnation {
-        &mut self.life
+    fn incarnation(&mut self) -> &mut Incarnation {
+        &mut self.incarnation
     }
 }
 
@@ -114,10 +110,8 @@ impl Actor for DeadLetterCollector {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        let lane = QueueCollector::new(&self.deps);
-        self.consume(ctx, lane);
-        let lane = OutboxCollector::new(&self.deps);
-        self.collect(ctx, lane);
+        self.collect_queue(ctx, QueueCollector::new(&self.deps));
+        self.collect_outboxes(ctx, OutboxCollector::new(&self.deps));
     }
 }
 

@@ -1,61 +1,61 @@
-//! The outboxes: what relays gave up waits there until it is in the ledger.
+//! Collects from the outboxes the dead entries that relays gave up.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::CollectorDeps;
 use crate::actors::dead_letter_collector::store::{PendingDeadLetter, StoreOutcome, store};
-use crate::actors::served::Looks;
-use crate::domain::{BucketNo, SkuNo};
+use crate::actors::served::BucketRotation;
+use crate::domain::{BucketKey, BucketNo, SkuNo};
 use crate::outbox::{self, DeadEntry};
 use crate::runtime::backoff::Backoff;
 use crate::services::dead_letters::headers;
-use crate::stock::BucketKey;
 
-/// Rounds between two looks at how many letters there are.
+/// Rounds between two counts of the dead letters in the ledger.
 const ROUNDS_PER_COUNT: u32 = 10;
 
-/// The lane of all outboxes.
+/// Collects from all outboxes.
 pub(super) struct OutboxCollector {
-    /// What the ledger refused, and what is to be stored; still in its outbox.
-    hand: Vec<PendingDeadLetter<(BucketKey, DeadEntry)>>,
+    /// Dead entries to store, and those set aside; all are still in their outbox.
+    pending: Vec<PendingDeadLetter<(BucketKey, DeadEntry)>>,
     rounds: u32,
-    looks: Looks,
+    buckets: BucketRotation,
     every: Duration,
     backoff: Backoff,
-    fresh: Backoff,
-    /// The last trouble, until a round succeeds; for one log line at each change.
-    trouble: Option<String>,
+    initial_backoff: Backoff,
+    /// The last error, until a round succeeds. Logged when it changes.
+    last_error: Option<String>,
 }
 
 impl OutboxCollector {
     pub(super) fn new(deps: &CollectorDeps) -> Self {
         let backoff = Backoff::new(deps.backoff_min_ms, deps.backoff_max_ms);
         Self {
-            hand: Vec::new(),
+            pending: Vec::new(),
             rounds: 0,
-            looks: Looks::default(),
+            buckets: BucketRotation::default(),
             every: Duration::from_millis(deps.every_ms.max(1)),
             backoff,
-            fresh: backoff,
-            trouble: None,
+            initial_backoff: backoff,
+            last_error: None,
         }
     }
 
-    /// Looks at every outbox, stores what was given up, collects it. Returns when to look again.
+    /// Reads the dead entries of every outbox, stores them, and removes the stored ones. Returns
+    /// the pause before the next round.
     pub(super) async fn round(&mut self, deps: &CollectorDeps) -> Duration {
-        let done = self.try_round(deps).await;
-        self.count(deps).await;
-        match done {
+        let result = self.try_round(deps).await;
+        self.report_counts(deps).await;
+        match result {
             Ok(()) => {
-                self.trouble = None;
-                self.backoff = self.fresh;
+                self.last_error = None;
+                self.backoff = self.initial_backoff;
                 self.every
             }
-            Err(said) => {
-                if self.trouble.as_ref() != Some(&said) {
-                    tracing::warn!(said, "dead entries of outboxes wait");
-                    self.trouble = Some(said);
+            Err(error) => {
+                if self.last_error.as_ref() != Some(&error) {
+                    tracing::warn!(error, "dead entries not stored, retrying");
+                    self.last_error = Some(error);
                 }
                 self.every.max(self.backoff.next_wait(fastrand::f64()))
             }
@@ -63,56 +63,57 @@ impl OutboxCollector {
     }
 
     async fn try_round(&mut self, deps: &CollectorDeps) -> Result<(), String> {
-        let mut worst = Ok(());
-        for key in self.looks.next(&deps.catalog, deps.clock.wall_ms()) {
-            match self.look(deps, key).await {
-                Ok(()) => {}
-                Err(error) => worst = Err(error.to_string()),
+        let mut result = Ok(());
+        for key in self.buckets.next(&deps.catalog, deps.clock.wall_ms()) {
+            if let Err(error) = self.read(deps, key).await {
+                result = Err(error.to_string());
             }
         }
-        let StoreOutcome { kept, away } = store(deps, &mut self.hand).await;
-        // Crash here [entry_kept_not_collected]: the letter is in the ledger and the entry still in
-        // its outbox; the next round finds it again, and the ledger knows it by its digest.
+        let StoreOutcome { stored, unavailable } = store(deps, &mut self.pending).await;
+        // Crash here [entry_kept_not_collected]: the dead letter is in the ledger and the entry in
+        // its outbox; the next round reads it again, and the ledger recognizes its digest.
         let mut by_bucket: BTreeMap<(SkuNo, BucketNo), Vec<DeadEntry>> = BTreeMap::new();
-        for (key, entry) in kept {
+        for (key, entry) in stored {
             by_bucket.entry((key.sku, key.bucket)).or_default().push(entry);
         }
         for ((sku, bucket), entries) in by_bucket {
             let key = BucketKey { sku, bucket };
             if let Err(error) = deps.pipeline.outbox.collect(key, &entries).await {
-                worst = Err(error.to_string());
+                result = Err(error.to_string());
             }
         }
-        match away {
+        match unavailable {
             Some(error) => Err(format!("{error} ({:?})", error.class())),
-            None => worst,
+            None => result,
         }
     }
 
-    /// Takes what is new among the dead entries of one outbox.
-    async fn look(&mut self, deps: &CollectorDeps, key: BucketKey) -> Result<(), outbox::Error> {
-        let max = usize::from(deps.letters_max);
-        let Some(room) = max.checked_sub(self.hand.len()).filter(|room| *room > 0) else {
+    /// Adds the dead entries of one outbox that are not pending yet.
+    async fn read(&mut self, deps: &CollectorDeps, key: BucketKey) -> Result<(), outbox::Error> {
+        let max = usize::from(deps.dead_letters_max);
+        let capacity = max.saturating_sub(self.pending.len());
+        if capacity == 0 {
             return Ok(());
-        };
-        let mut known = 0;
+        }
+        let mut num_added = 0;
         for entry in deps.pipeline.outbox.dead(key, max).await? {
-            let same = |held: &PendingDeadLetter<(BucketKey, DeadEntry)>| {
-                let (bucket, held) = &held.from;
-                *bucket == key && held.id == entry.id && held.bytes == entry.bytes
+            let is_same = |pending: &PendingDeadLetter<(BucketKey, DeadEntry)>| {
+                let (bucket, other) = &pending.source;
+                *bucket == key && other.id == entry.id && other.bytes == entry.bytes
             };
-            if known == room || self.hand.iter().any(same) {
+            if num_added == capacity || self.pending.iter().any(is_same) {
                 continue;
             }
-            known += 1;
-            let letter = headers::of_entry(&entry, &deps.pipeline.installation);
-            self.hand.push(PendingDeadLetter::new(letter, (key, entry)));
+            num_added += 1;
+            let dead_letter = headers::from_outbox_entry(&entry, &deps.pipeline.installation);
+            self.pending.push(PendingDeadLetter::new(dead_letter, (key, entry)));
         }
         Ok(())
     }
 
-    /// Tells operators how many letters there are; not each time, because all are counted.
-    async fn count(&mut self, deps: &CollectorDeps) {
+    /// Sets the gauges of dead letters every [`ROUNDS_PER_COUNT`] rounds, because the query counts
+    /// all rows.
+    async fn report_counts(&mut self, deps: &CollectorDeps) {
         if self.rounds.is_multiple_of(ROUNDS_PER_COUNT)
             && let Ok(counts) = deps.ledger.count_dead_letters().await
         {

@@ -1,4 +1,4 @@
-//! The broker's queue of dead letters.
+//! Collects dead letters from the broker's queue.
 
 use std::time::Duration;
 
@@ -11,44 +11,48 @@ use crate::broker::{self, Acknowledger, Delivery, Source, Subscription};
 use crate::runtime::backoff::Backoff;
 use crate::services::dead_letters::headers;
 
-/// A subscription with what was delivered on it and is not acknowledged.
 struct OpenSubscription {
     subscription: Box<dyn Subscription>,
     acks: Box<dyn Acknowledger>,
 }
 
-/// The lane of the queue.
+/// Collects from the broker's queue.
 pub(super) struct QueueCollector {
     open: Option<OpenSubscription>,
-    /// Letters to be stored, by delivery.
-    hand: Vec<PendingDeadLetter<u64>>,
+    /// Unacknowledged dead letters, by delivery tag.
+    pending: Vec<PendingDeadLetter<u64>>,
     backoff: Backoff,
-    fresh: Backoff,
-    /// The last trouble, until a round succeeds; for one log line at each change.
-    trouble: Option<String>,
+    initial_backoff: Backoff,
+    /// The last error, until a round succeeds. Logged when it changes.
+    last_error: Option<String>,
 }
 
 impl QueueCollector {
-    /// A lane without a subscription.
     pub(super) fn new(deps: &CollectorDeps) -> Self {
         let backoff = Backoff::new(deps.backoff_min_ms, deps.backoff_max_ms);
-        Self { open: None, hand: Vec::new(), backoff, fresh: backoff, trouble: None }
+        Self {
+            open: None,
+            pending: Vec::new(),
+            backoff,
+            initial_backoff: backoff,
+            last_error: None,
+        }
     }
 
-    /// Takes what is delivered, stores it, acknowledges it. Returns how long to rest after trouble.
+    /// Receives, stores and acknowledges dead letters. Returns the pause after an error.
     pub(super) async fn round(&mut self, deps: &CollectorDeps) -> Option<Duration> {
         match self.try_round(deps).await {
             Ok(()) => {
-                if self.trouble.take().is_some() {
-                    tracing::info!("dead letters are kept again");
+                if self.last_error.take().is_some() {
+                    tracing::info!("dead letters stored again");
                 }
-                self.backoff = self.fresh;
+                self.backoff = self.initial_backoff;
                 None
             }
-            Err(said) => {
-                if self.trouble.as_ref() != Some(&said) {
-                    tracing::warn!(said, "dead letters wait");
-                    self.trouble = Some(said);
+            Err(error) => {
+                if self.last_error.as_ref() != Some(&error) {
+                    tracing::warn!(error, "dead letters not stored, retrying");
+                    self.last_error = Some(error);
                 }
                 Some(self.backoff.next_wait(fastrand::f64()))
             }
@@ -56,69 +60,70 @@ impl QueueCollector {
     }
 
     async fn try_round(&mut self, deps: &CollectorDeps) -> Result<(), String> {
-        self.gather(deps).await.map_err(|error| error.to_string())?;
+        self.receive(deps).await.map_err(|error| error.to_string())?;
         let Some(open) = &self.open else { return Ok(()) };
-        let StoreOutcome { kept, away } = store(deps, &mut self.hand).await;
-        // Crash here [letter_kept_not_acked]: the letter is in the ledger and still in its queue;
-        // it is delivered again and known by its digest.
-        for tag in kept {
+        let StoreOutcome { stored, unavailable } = store(deps, &mut self.pending).await;
+        // Crash here [letter_kept_not_acked]: the dead letter is in the ledger and in its queue; it
+        // is redelivered, and recognized by its digest.
+        for tag in stored {
             open.acks.one(tag).await;
         }
-        match away {
+        match unavailable {
             Some(error) => Err(format!("{error} ({:?})", error.class())),
-            // Nothing more is taken, so there is nothing to wait for but the time.
-            None if self.room(deps) == 0 => {
-                Err("every letter in hand was refused by the ledger".to_owned())
+            // Nothing more can be received: pause until a dead letter that was set aside is due.
+            None if self.capacity(deps) == 0 => {
+                Err("the ledger rejected every unacknowledged dead letter".to_owned())
             }
             None => Ok(()),
         }
     }
 
-    /// How many deliveries more may be in hand.
-    fn room(&self, deps: &CollectorDeps) -> usize {
-        usize::from(deps.letters_max).saturating_sub(self.hand.len())
+    /// Number of dead letters that may still be received.
+    fn capacity(&self, deps: &CollectorDeps) -> usize {
+        usize::from(deps.dead_letters_max).saturating_sub(self.pending.len())
     }
 
-    /// Waits for a delivery, not for long, and takes with it those that are there already.
-    async fn gather(&mut self, deps: &CollectorDeps) -> Result<(), broker::Error> {
+    /// Subscribes if necessary, waits up to `every_ms` for a delivery, and takes those that are
+    /// already there.
+    async fn receive(&mut self, deps: &CollectorDeps) -> Result<(), broker::Error> {
         if self.open.is_none() {
             let subscriber = &deps.pipeline.subscriber;
-            let subscription = subscriber.subscribe(Source::Dead, deps.letters_max).await?;
+            let subscription = subscriber.subscribe(Source::Dead, deps.dead_letters_max).await?;
             let acks = subscription.acks();
             self.open = Some(OpenSubscription { subscription, acks });
         }
-        let mut patience = Duration::from_millis(deps.every_ms.max(1));
-        while self.room(deps) > 0 {
+        let mut wait = Duration::from_millis(deps.every_ms.max(1));
+        while self.capacity(deps) > 0 {
             let Some(open) = &mut self.open else { break };
             let next = match open.subscription.next().now_or_never() {
                 Some(next) => next,
-                None => match timeout(patience, open.subscription.next()).await {
+                None => match timeout(wait, open.subscription.next()).await {
                     Ok(next) => next,
                     Err(_elapsed) => break,
                 },
             };
             match next {
-                Ok(delivery) => self.take(deps, &delivery),
+                Ok(delivery) => self.add(deps, &delivery),
                 Err(error) => {
-                    self.drop_all();
+                    self.close();
                     return Err(error);
                 }
             }
-            // Whoever came first does not wait for the next one.
-            patience = Duration::ZERO;
+            // Only the first delivery is waited for.
+            wait = Duration::ZERO;
         }
         Ok(())
     }
 
-    fn take(&mut self, deps: &CollectorDeps, delivery: &Delivery) {
+    fn add(&mut self, deps: &CollectorDeps, delivery: &Delivery) {
         let now_ms = deps.clock.wall_ms();
-        let letter = headers::of_dead(delivery, &deps.pipeline.installation, now_ms);
-        self.hand.push(PendingDeadLetter::new(letter, delivery.tag));
+        let dead_letter = headers::from_delivery(delivery, &deps.pipeline.installation, now_ms);
+        self.pending.push(PendingDeadLetter::new(dead_letter, delivery.tag));
     }
 
-    /// The subscription is over: everything that was not acknowledged comes again.
-    fn drop_all(&mut self) {
+    /// Drops the subscription: the broker redelivers all unacknowledged dead letters.
+    fn close(&mut self) {
         self.open = None;
-        self.hand.clear();
+        self.pending.clear();
     }
 }

@@ -1,4 +1,5 @@
-//! The way to the order consumer: permits and its present address.
+//! Submits intents to the ledger writer: takes permits, finds the present address, awaits the
+//! outcomes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,29 +15,29 @@ use crate::runtime::permits::Permits;
 /// Submits intents. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct LedgerWriterHandle {
-    /// Intents inside the consumer at once.
+    /// Bound the intents inside the ledger writer.
     pub permits: Permits,
-    /// Where the consumer is now.
     pub address: Address<LedgerWriter>,
 }
 
 impl LedgerWriterHandle {
-    /// One submission: one outcome per intent, in order. `None`: nobody knows what became of it.
+    /// Submits for a gate, answered when the results are written to the stock. Returns one outcome
+    /// per intent, in order; `None`: the outcome is unknown.
     pub async fn place(&self, intents: Vec<OrderIntent>) -> Vec<Option<PlaceOutcome>> {
         let expected = intents.len();
         let (reply, outcomes) = oneshot::channel();
-        let told = match self.submit(intents, false, Settlement::Reply(reply)).await {
+        let outcomes = match self.submit(intents, false, Settlement::Reply(reply)).await {
             Some(()) => outcomes.await.ok().filter(|outcomes| outcomes.len() == expected),
             None => None,
         };
-        told.unwrap_or_else(|| vec![None; expected])
+        outcomes.unwrap_or_else(|| vec![None; expected])
     }
 
-    /// One submission, answered at COMMIT with what each intent came to.
+    /// Submits for an order consumer, answered at COMMIT. Returns one result per intent, in order.
     ///
     /// # Errors
-    /// The consumer died; every intent may have been written then.
-    pub async fn land(
+    /// The ledger writer exited before it answered; every intent may have been written.
+    pub async fn write(
         &self,
         intents: Vec<OrderIntent>,
         exclusive: bool,
@@ -44,14 +45,17 @@ impl LedgerWriterHandle {
         let expected = intents.len();
         let (to, written) = oneshot::channel();
         let begun = Arc::new(AtomicBool::new(false));
-        let settlement = Settlement::Account { to, begun: Arc::clone(&begun) };
-        let landed = match self.submit(intents, exclusive, settlement).await {
+        let settlement = Settlement::AtCommit { to, begun: Arc::clone(&begun) };
+        let written = match self.submit(intents, exclusive, settlement).await {
             Some(()) => written.await.ok().filter(|written| written.len() == expected),
             None => None,
         };
-        let died =
-            if begun.load(Ordering::Acquire) { WriterExited::OverIt } else { WriterExited::Before };
-        landed.ok_or(died)
+        let exited = if begun.load(Ordering::Acquire) {
+            WriterExited::DuringWrite
+        } else {
+            WriterExited::BeforeWrite
+        };
+        written.ok_or(exited)
     }
 
     async fn submit(
@@ -61,7 +65,7 @@ impl LedgerWriterHandle {
         settlement: Settlement,
     ) -> Option<()> {
         let permit = self.permits.take(intents.len()).await?;
-        let consumer = self.address.wait_up().await;
-        consumer.try_send(PlaceOrders { intents, exclusive, settlement, permit }).ok()
+        let writer = self.address.wait_up().await;
+        writer.try_send(PlaceOrders { intents, exclusive, settlement, permit }).ok()
     }
 }

@@ -1,15 +1,16 @@
 //! Flow step 7/12: stock gate or order consumer -> ledger.
 //!
-//! The one writer of orders. While one batch is being committed, the next one gathers (natural
-//! batching), and every intent gets its own outcome. Intakes are answered at COMMIT; gates, whose
-//! buyers may read the stock next, once the results were written there. Results are written once
-//! and beside the next batch: a stock in trouble holds up no commit.
+//! The single writer of orders. While one batch is being committed, the next one gathers (natural
+//! batching), and every intent gets its own outcome. Order consumers are answered at COMMIT. Gates
+//! are answered after the results are written to the stock, because their buyers may read the stock
+//! next. Results are written once, concurrently with the next batch, so that a slow stock delays no
+//! commit.
 //!
 //! Owns: nothing that is not in the ledger or, as unsettled, in the stock. Limits: permits inside,
-//! `consumer.batch_max` per transaction, a few batches whose results are being written. On error:
-//! bounded retries, then `Unavailable` for what certainly was not written, and silence for what may
-//! have been. On death: settlements are dropped, gates and intakes submit again. May repeat: every
-//! intent.
+//! `consumer.batch_max` per transaction, eight batches whose results are being written. On error:
+//! bounded retries, then `Unavailable` for intents that were certainly not written, and no outcome
+//! for those that may have been. On crash: settlements are dropped; gates and order consumers
+//! resubmit. May repeat: every intent.
 
 pub mod handle;
 pub mod placing;
@@ -21,7 +22,7 @@ use actix::{Actor, Context, Handler};
 use tokio::sync::oneshot;
 
 use crate::actors::ledger_writer::placing::{
-    WriterDeps, WriterFailure, enter_results, write_batch,
+    WriterDeps, WriterFailure, write_batch, write_results,
 };
 use crate::actors::supervisor::supervised::{
     ExitReason, Incarnation, Supervised, end, spawn_step, step,
@@ -31,14 +32,13 @@ use crate::messages::{PlaceOrders, Quiet, Settlement, Stop, WriteResult, reply};
 
 pub use handle::LedgerWriterHandle;
 
-/// Batches whose results are being written to the stock. A stock that is slower than so many
-/// commits is in trouble: the results of further ones are left to whoever compares stock and
-/// ledger.
+/// Batches whose results are being written to the stock. Beyond this limit the stock is failing:
+/// the results of further batches are left to the next submission or the reconciler.
 const RESULTS_MAX: usize = 8;
 
-/// Writes orders.
+/// Writes orders to the ledger.
 pub struct LedgerWriter {
-    life: Incarnation,
+    incarnation: Incarnation,
     deps: Arc<WriterDeps>,
     queue: VecDeque<PlaceOrders>,
     writing: bool,
@@ -48,11 +48,10 @@ pub struct LedgerWriter {
 }
 
 impl LedgerWriter {
-    /// A consumer with nothing in hand.
     #[must_use]
-    pub fn new(life: Incarnation, deps: Arc<WriterDeps>) -> Self {
+    pub fn new(incarnation: Incarnation, deps: Arc<WriterDeps>) -> Self {
         Self {
-            life,
+            incarnation,
             deps,
             queue: VecDeque::new(),
             writing: false,
@@ -61,7 +60,7 @@ impl LedgerWriter {
         }
     }
 
-    /// Begins the next transaction, unless one is under way.
+    /// Starts to write the next batch, unless one is being written.
     fn write(&mut self, ctx: &mut Context<Self>) {
         if self.writing {
             return;
@@ -85,17 +84,18 @@ impl LedgerWriter {
             deps.metrics.consumer_batch(intents.len(), took.as_secs_f64());
             (intents, written)
         };
-        spawn_step(self, ctx, work, |consumer, ctx, (intents, written)| {
-            consumer.writing = false;
+        spawn_step(self, ctx, work, |writer, ctx, (intents, written)| {
+            writer.writing = false;
             match written {
-                Ok(written) => consumer.committed(ctx, batch, intents, written),
-                Err(error) => return consumer.give_up(ctx, &error),
+                Ok(written) => writer.committed(ctx, batch, intents, written),
+                Err(error) => return writer.fail(ctx, &error),
             }
-            consumer.write(ctx);
+            writer.write(ctx);
         });
     }
 
-    /// Answers who waits for the commit, and the others when the stock was told.
+    /// Settles the submissions that wait for COMMIT only, and the others after the results are
+    /// written to the stock.
     fn committed(
         &mut self,
         ctx: &mut Context<Self>,
@@ -103,8 +103,8 @@ impl LedgerWriter {
         intents: Vec<OrderIntent>,
         written: Vec<WriteResult>,
     ) {
-        // Crash here [committed_not_answered]: the orders are in the ledger; whoever hears nothing
-        // submits again and is told that they are there.
+        // Crash here [committed_not_answered]: the orders are committed; a sender without an answer
+        // resubmits, and the ledger answers `Repeat`.
         let mut waiting: Vec<(Settlement, Vec<WriteResult>)> = Vec::new();
         let mut results = written.iter();
         for submission in batch {
@@ -115,25 +115,20 @@ impl LedgerWriter {
                 waiting.push((submission.settlement, own));
             }
         }
-        let settle_all = |waiting: Vec<(Settlement, Vec<WriteResult>)>| {
-            for (settlement, own) in waiting {
-                settlement.settle(own);
-            }
-        };
         if self.num_results >= RESULTS_MAX {
-            self.deps.metrics.results_left(intents.len());
+            self.deps.metrics.results_not_written(intents.len());
             return settle_all(waiting);
         }
         self.num_results += 1;
         let deps = Arc::clone(&self.deps);
-        let work = async move { enter_results(&deps, &intents, &written).await };
-        spawn_step(self, ctx, work, move |consumer, ctx, entered| {
-            consumer.num_results -= 1;
-            match entered {
+        let work = async move { write_results(&deps, &intents, &written).await };
+        spawn_step(self, ctx, work, move |writer, ctx, result| {
+            writer.num_results -= 1;
+            match result {
                 Ok(()) => settle_all(waiting),
-                Err(error) => return consumer.give_up(ctx, &error),
+                Err(error) => return writer.fail(ctx, &error),
             }
-            consumer.report_if_idle();
+            writer.report_if_idle();
         });
     }
 
@@ -143,8 +138,8 @@ impl LedgerWriter {
         }
     }
 
-    /// Whole submissions, up to `batch_max`, at least one; an exclusive one forms its own batch.
-    /// Abandoned submissions are skipped: their sender submits again.
+    /// Takes whole submissions up to `batch_max` intents, at least one. An exclusive submission
+    /// forms its own batch. Abandoned submissions are skipped: their sender resubmits.
     fn next_batch(&mut self) -> Vec<PlaceOrders> {
         let mut batch = Vec::new();
         let mut size = 0;
@@ -166,14 +161,20 @@ impl LedgerWriter {
         batch
     }
 
-    fn give_up(&mut self, ctx: &mut Context<Self>, error: &WriterFailure) {
+    fn fail(&mut self, ctx: &mut Context<Self>, error: &WriterFailure) {
         end(self, ctx, ExitReason::Failed(error.to_string()));
     }
 }
 
+fn settle_all(waiting: Vec<(Settlement, Vec<WriteResult>)>) {
+    for (settlement, results) in waiting {
+        settlement.settle(results);
+    }
+}
+
 impl Supervised for LedgerWriter {
-    fn life(&mut self) -> &mut Incarnation {
-        &mut self.life
+    fn incarnation(&mut self) -> &mut Incarnation {
+        &mut self.incarnation
     }
 }
 
@@ -185,9 +186,9 @@ impl Handler<PlaceOrders> for LedgerWriter {
     type Result = ();
 
     fn handle(&mut self, submission: PlaceOrders, ctx: &mut Self::Context) {
-        step(self, ctx, |consumer, ctx| {
-            consumer.queue.push_back(submission);
-            consumer.write(ctx);
+        step(self, ctx, |writer, ctx| {
+            writer.queue.push_back(submission);
+            writer.write(ctx);
         });
     }
 }
@@ -196,9 +197,9 @@ impl Handler<Quiet> for LedgerWriter {
     type Result = ();
 
     fn handle(&mut self, quiet: Quiet, ctx: &mut Self::Context) {
-        step(self, ctx, |consumer, ctx| {
-            consumer.quiet.push(quiet.done);
-            consumer.write(ctx);
+        step(self, ctx, |writer, ctx| {
+            writer.quiet.push(quiet.done);
+            writer.write(ctx);
         });
     }
 }

@@ -1,9 +1,9 @@
-//! One batch of the order consumer: the ledger's part, and the results that the stock gets of it.
+//! Writes one batch of the ledger writer to the ledger, and its results to the stock.
 //!
-//! The order of these steps is the promise: an answer without a committed order would lose it, a
-//! result before COMMIT could go back. Units come back only after the refusal is on record.
-//! Results are written once: the ledger has them, and what the stock could not take is written by
-//! whoever compares the two, or when a gate submits the intent again.
+//! The order of the steps is the promise: orders are committed before any answer and before any
+//! result, and a refusal is recorded before its units are released. Results are written once: the
+//! ledger has them, and a result that the stock did not take is written again by the reconciler, or
+//! when a gate resubmits the intent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,48 +11,46 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use crate::db::conflict_resolution::climb;
+use crate::db::conflict_resolution::resolve;
 use crate::db::{self, ErrorClass, Ledger};
-use crate::domain::{BucketNo, Counting, Failure, Order, OrderIntent, PlaceOutcome, Refusal};
+use crate::domain::{
+    BucketKey, BucketNo, Counting, Failure, Order, OrderIntent, PlaceOutcome, Refusal,
+};
 use crate::messages::{WriteError, WriteResult};
 use crate::observe::metrics::Metrics;
 use crate::runtime::backoff::Backoff;
 use crate::runtime::breaker::Breaker;
 use crate::runtime::clock::SharedClock;
-use crate::stock::{self, BucketKey, Stock};
+use crate::stock::{self, Stock};
 
-/// A batch that takes longer is a sign that the ledger is away.
-const SLOW: Duration = Duration::from_millis(1500);
+/// Time after which a batch in progress opens the breaker.
+const SLOW_AFTER: Duration = Duration::from_millis(1500);
 
-/// What the consumer works with; the same for every consumer that follows it.
+/// Dependencies of the ledger writer; shared by all its incarnations.
 pub struct WriterDeps {
-    /// Where orders become true.
     pub ledger: Arc<dyn Ledger>,
-    /// Where results are read.
+    /// Receives the results, which buyers read there.
     pub stock: Arc<dyn Stock>,
-    /// Who counts units: where the gates do, a refusal of the ledger is recorded as a failure of an
-    /// accepted request; where the ledger does, it simply is the answer.
+    /// Where units are counted. Counted by the gates: a refusal of the ledger is recorded as the
+    /// failure of an accepted request. Counted by the ledger: the refusal is the answer.
     pub counting: Counting,
-    /// Most intents in one transaction.
+    /// Intents in one transaction.
     pub batch_max: usize,
-    /// Tries at one batch before its sender hears of the failure.
+    /// Attempts at one batch.
     pub attempts_max: u32,
-    /// First wait between tries, milliseconds.
+    /// First wait between attempts, milliseconds.
     pub backoff_min_ms: u64,
-    /// Longest wait between tries, milliseconds.
+    /// Longest wait between attempts, milliseconds.
     pub backoff_max_ms: u64,
     /// Opened when the ledger fails.
     pub breaker: Breaker,
-    /// The time of records.
     pub clock: SharedClock,
-    /// What operators see.
     pub metrics: Arc<Metrics>,
 }
 
-/// Why a consumer must not go on.
+/// Why the ledger writer must exit.
 #[derive(Debug, thiserror::Error)]
 pub enum WriterFailure {
-    /// Results cannot be entered.
     #[error("results cannot be entered in the stock")]
     Stock(#[from] stock::Error),
     /// Another process writes the ledger now.
@@ -60,11 +58,12 @@ pub enum WriterFailure {
     Fenced(db::Error),
 }
 
-/// Brings a batch to outcomes, one result each; a refusal of what a gate had accepted is on record
-/// then. `exclusive`: the sender submits again by itself, so a doubt is told at once.
+/// Writes a batch, and returns one result per intent, in order. A refusal of an intent that a gate
+/// had accepted is recorded. `exclusive`: an unknown outcome is returned at once instead of being
+/// retried, because the sender resubmits.
 ///
 /// # Errors
-/// When the consumer must end; every intent may have been written then.
+/// The ledger writer must exit; every intent may have been written.
 pub async fn write_batch(
     deps: &WriterDeps,
     intents: &[OrderIntent],
@@ -80,21 +79,21 @@ pub async fn write_batch(
     Ok(written)
 }
 
-/// Tells the stock what was committed, once and as far as it can take it.
+/// Writes the committed results to the stock, once. Errors other than `HalfWritten` are logged.
 ///
 /// # Errors
-/// The stock is half-written: nothing that it says can be believed, and the consumer must end.
-pub async fn enter_results(
+/// The stock is half-written: its state is not trustworthy, and the ledger writer must exit.
+pub async fn write_results(
     deps: &WriterDeps,
     intents: &[OrderIntent],
     written: &[WriteResult],
 ) -> Result<(), WriterFailure> {
-    // Crash here [committed_not_settled]: the ledger has the orders and the refusals, the stock
-    // still waits; the next submission of the intents, or a comparison of the two, tells it.
-    let orders = enter_orders(deps, intents, written).await;
+    // Crash here [committed_not_settled]: the orders and refusals are in the ledger, and unsettled
+    // in the stock; the next submission of the intents, or the reconciler, settles them.
+    let settled = settle_orders(deps, intents, written).await;
     let refused = refusals(intents, written);
-    for entered in [orders, release(deps, &refused).await] {
-        match entered {
+    for result in [settled, release(deps, &refused).await] {
+        match result {
             Err(error @ stock::Error::HalfWritten { .. }) => return Err(error.into()),
             Err(error) => {
                 deps.metrics.stock_error(&error);
@@ -107,12 +106,12 @@ pub async fn enter_results(
         }
     }
     if deps.counting == Counting::InLedger {
-        note_sold_out(deps, &refused).await;
+        cache_sold_out(deps, &refused).await;
     }
     Ok(())
 }
 
-/// Resolves conflicts until every intent has an outcome or the tries are used up.
+/// Resolves conflicts until every intent has an outcome or the attempts are used up.
 async fn place_with_retries(
     deps: &WriterDeps,
     intents: &[OrderIntent],
@@ -120,19 +119,19 @@ async fn place_with_retries(
 ) -> Result<Vec<WriteResult>, WriterFailure> {
     let mut outcomes = vec![None; intents.len()];
     let mut backoff = Backoff::new(deps.backoff_min_ms, deps.backoff_max_ms);
-    let mut fault: Option<WriteError> = None;
+    let mut last_error: Option<WriteError> = None;
     let mut num_placed = 0;
     for attempt in 1..=deps.attempts_max.max(1) {
-        let climbed = climb_watched(deps, intents, &mut outcomes).await;
+        let placed = place_watched(deps, intents, &mut outcomes).await;
         let before = num_placed;
         num_placed =
             outcomes.iter().filter(|it| matches!(it, Some(PlaceOutcome::Placed(_)))).count();
         if num_placed > before {
             deps.breaker.committed();
         }
-        let Err(error) = climbed else {
+        let Err(error) = placed else {
             if deps.breaker.close() {
-                tracing::info!("the ledger answers again");
+                tracing::info!("ledger recovered, breaker closed");
             }
             break;
         };
@@ -148,9 +147,9 @@ async fn place_with_retries(
         if matches!(error, db::Error::Fenced { .. }) {
             return Err(WriterFailure::Fenced(error));
         }
-        // A doubt stays one, whatever is said afterwards.
-        if !fault.as_ref().is_some_and(|fault| fault.class == ErrorClass::Unknown) {
-            fault = Some(WriteError { class, text: full_text(&error) });
+        // An unknown outcome stays unknown, whatever later attempts return.
+        if !last_error.as_ref().is_some_and(|last| last.class == ErrorClass::Unknown) {
+            last_error = Some(WriteError { class, text: full_text(&error) });
         }
         if matches!(class, ErrorClass::Down | ErrorClass::Unknown) {
             open_breaker(deps);
@@ -161,34 +160,34 @@ async fn place_with_retries(
         tokio::time::sleep(backoff.next_wait(fastrand::f64())).await;
     }
     if outcomes.iter().any(Option::is_none) {
-        note_failure(deps, intents);
+        count_failure(deps, intents);
     }
-    Ok(outcomes.into_iter().map(|outcome| written(outcome, fault.as_ref())).collect())
+    Ok(outcomes.into_iter().map(|outcome| result_of(outcome, last_error.as_ref())).collect())
 }
 
-/// Opens the breaker when one batch after the other fails, whatever the errors say.
-fn note_failure(deps: &WriterDeps, intents: &[OrderIntent]) {
+/// Counts a failed batch; several in a row open the breaker, whatever the errors.
+fn count_failure(deps: &WriterDeps, intents: &[OrderIntent]) {
     if let Some(first) = intents.first()
         && deps.breaker.failed(first.request, intents.len())
     {
-        tracing::error!("the ledger refuses one batch after the other: new requests hear `busy`");
+        tracing::error!("ledger rejects every batch, breaker open: new requests get `busy`");
     }
 }
 
-/// What an intent came to at the ledger, whose last error is `fault`.
-fn written(outcome: Option<PlaceOutcome>, fault: Option<&WriteError>) -> WriteResult {
+/// The result of an intent: its outcome, or the last error of the ledger.
+fn result_of(outcome: Option<PlaceOutcome>, last_error: Option<&WriteError>) -> WriteResult {
     let unexplained = || {
-        let text = "it conflicts again and again, and the ledger does not say with what";
+        let text = "unexplained conflict: the ledger does not say with which row";
         WriteError { class: ErrorClass::Bug, text: text.into() }
     };
     match outcome {
         Some(PlaceOutcome::Unavailable) => Err(unexplained()),
         Some(outcome) => Ok(outcome),
-        None => Err(fault.cloned().unwrap_or_else(unexplained)),
+        None => Err(last_error.cloned().unwrap_or_else(unexplained)),
     }
 }
 
-/// An error with its causes, for people.
+/// An error with its causes.
 fn full_text(error: &db::Error) -> Arc<str> {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
@@ -199,31 +198,31 @@ fn full_text(error: &db::Error) -> Arc<str> {
     text.into()
 }
 
-/// Resolves conflicts, and opens the breaker while that takes unusually long: a ledger that is
-/// frozen or cut off says nothing, and a crowd must not wait for its deadlines.
-async fn climb_watched(
+/// Resolves conflicts, and opens the breaker after [`SLOW_AFTER`]: a frozen or unreachable ledger
+/// returns no error, and new requests must not wait for the time-out.
+async fn place_watched(
     deps: &WriterDeps,
     intents: &[OrderIntent],
     outcomes: &mut [Option<PlaceOutcome>],
 ) -> Result<(), db::Error> {
-    let climbing = climb(deps.ledger.as_ref(), intents, outcomes);
-    tokio::pin!(climbing);
-    match tokio::time::timeout(SLOW, &mut climbing).await {
-        Ok(climbed) => climbed,
+    let placing = resolve(deps.ledger.as_ref(), intents, outcomes);
+    tokio::pin!(placing);
+    match tokio::time::timeout(SLOW_AFTER, &mut placing).await {
+        Ok(placed) => placed,
         Err(_elapsed) => {
             open_breaker(deps);
-            climbing.await
+            placing.await
         }
     }
 }
 
 fn open_breaker(deps: &WriterDeps) {
     if deps.breaker.open() {
-        tracing::error!("the ledger fails: new requests hear `busy` until it answers");
+        tracing::error!("ledger failing, breaker open: new requests get `busy`");
     }
 }
 
-async fn enter_orders(
+async fn settle_orders(
     deps: &WriterDeps,
     intents: &[OrderIntent],
     written: &[WriteResult],
@@ -236,7 +235,6 @@ async fn enter_orders(
     if orders.is_empty() { Ok(()) } else { deps.stock.settle(orders).await }
 }
 
-/// What the ledger refused.
 fn refusals(intents: &[OrderIntent], written: &[WriteResult]) -> Vec<(OrderIntent, Refusal)> {
     let refusal = |(intent, written): (&OrderIntent, &WriteResult)| match written {
         Ok(PlaceOutcome::Refused(reason)) => Some((*intent, *reason)),
@@ -245,8 +243,8 @@ fn refusals(intents: &[OrderIntent], written: &[WriteResult]) -> Vec<(OrderInten
     intents.iter().zip(written).filter_map(refusal).collect()
 }
 
-/// A gate had accepted: the refusal is put on record, before any unit goes back. Where the ledger
-/// counts, its refusal is the answer and leaves no record.
+/// Records the refusals of intents that a gate had accepted, before any unit is released. Where the
+/// ledger counts, its refusal is the answer and is not recorded.
 async fn record_refusals(deps: &WriterDeps, intents: &[OrderIntent], written: &mut [WriteResult]) {
     let refused = refusals(intents, written);
     for (_, reason) in &refused {
@@ -262,11 +260,11 @@ async fn record_refusals(deps: &WriterDeps, intents: &[OrderIntent], written: &m
         Err(error) => {
             deps.metrics.ledger_error(error.class());
             tracing::error!(error = &error as &dyn std::error::Error, "refusals not recorded");
-            note_failure(deps, intents);
-            // Without a record nothing goes back: to whoever submitted them it is a doubt.
-            let fault = WriteError { class: ErrorClass::Unknown, text: full_text(&error) };
+            count_failure(deps, intents);
+            // Without a record no unit is released: the outcome is unknown to the sender.
+            let unrecorded = WriteError { class: ErrorClass::Unknown, text: full_text(&error) };
             let is_refused = |it: &&mut WriteResult| matches!(it, Ok(PlaceOutcome::Refused(_)));
-            written.iter_mut().filter(is_refused).for_each(|it| *it = Err(fault.clone()));
+            written.iter_mut().filter(is_refused).for_each(|it| *it = Err(unrecorded.clone()));
         }
     }
 }
@@ -282,14 +280,14 @@ fn failure(intent: &OrderIntent, reason: Refusal, recorded_at_ms: i64) -> Failur
     }
 }
 
-/// Returns the units of recorded refusals, bucket by bucket; one that cannot be told does not keep
-/// the others waiting.
+/// Releases the units of recorded refusals. The buckets are released concurrently: one that fails
+/// does not block the others.
 async fn release(
     deps: &WriterDeps,
     refused: &[(OrderIntent, Refusal)],
 ) -> Result<(), stock::Error> {
-    // Crash here [recorded_not_released]: the next submission of the intent, or a comparison of
-    // stock and ledger, finds the record and releases.
+    // Crash here [recorded_not_released]: the next submission of the intent, or the reconciler,
+    // finds the record and releases.
     let now_ms = deps.clock.wall_ms();
     let mut by_bucket: BTreeMap<_, Vec<Failure>> = BTreeMap::new();
     for (intent, reason) in refused {
@@ -302,18 +300,19 @@ async fn release(
     join_all(releasing).await.into_iter().collect()
 }
 
-/// Tells this process what a ledger that counts has left of what it says is sold out, once: a crowd
-/// that is refused must not wait for a look at the ledger with each batch.
-async fn note_sold_out(deps: &WriterDeps, refused: &[(OrderIntent, Refusal)]) {
-    let is_news = |(intent, reason): &&(OrderIntent, Refusal)| {
+/// Caches the units left of SKUs that the ledger has just refused as sold out, so that further
+/// requests are refused without a query per batch.
+async fn cache_sold_out(deps: &WriterDeps, refused: &[(OrderIntent, Refusal)]) {
+    let is_new = |(intent, reason): &&(OrderIntent, Refusal)| {
         *reason == Refusal::SoldOut && !deps.stock.is_sold_out(intent.sku)
     };
-    let sold_out = refused.iter().filter(is_news);
+    let sold_out = refused.iter().filter(is_new);
     for sku in sold_out.map(|(intent, _)| intent.sku).collect::<BTreeSet<_>>() {
         match deps.ledger.available(sku).await {
-            Ok(left) => deps.stock.note_left(sku, left),
+            Ok(left) => deps.stock.cache_left(sku, left),
             Err(error) => {
-                tracing::warn!(%sku, error = &error as &dyn std::error::Error, "stock not read");
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(%sku, error, "units left not read");
             }
         }
     }

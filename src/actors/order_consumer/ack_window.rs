@@ -1,16 +1,15 @@
-//! The deliveries of one subscription that are in hand: which of them can be acknowledged, and how.
-//! Pure.
+//! The unacknowledged deliveries of one subscription: which can be acknowledged, and how. Pure.
 //!
-//! What is at its end is acknowledged with everything before it, in one frame for many. Only where
-//! the oldest delivery is stuck (it waits for the ledger, or for a copy of it to be confirmed) are
-//! those behind it acknowledged one by one, so that one bad order holds up nobody.
+//! Completed deliveries at the front of the window are acknowledged by one frame with `multiple`
+//! set. Behind a stuck delivery (held for the ledger, or its dead letter is unconfirmed), completed
+//! deliveries are acknowledged one by one, so that one bad order does not block the rest.
 
 use std::collections::BTreeMap;
 
-/// One acknowledgement. They must reach the broker in the order in which they were made.
+/// One acknowledgement. The caller must send acknowledgements in the order returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ack {
-    /// This delivery and all before it.
+    /// This delivery and all before it (`multiple`).
     UpTo(u64),
     /// This delivery alone.
     One(u64),
@@ -18,50 +17,52 @@ pub enum Ack {
 
 #[derive(Debug, Clone, Copy)]
 struct UnackedDelivery {
-    /// Parts that are not at their end.
-    open: usize,
+    /// Parts that are not completed.
+    num_open: usize,
     is_stuck: bool,
 }
 
-/// The deliveries in hand, by tag.
+/// Unacknowledged deliveries, by delivery tag.
 #[derive(Debug, Default)]
 pub struct AckWindow {
     deliveries: BTreeMap<u64, UnackedDelivery>,
 }
 
 impl AckWindow {
-    /// A delivery came; it counts as one part until [`Self::split`].
-    pub fn enter(&mut self, tag: u64) {
-        self.deliveries.insert(tag, UnackedDelivery { open: 1, is_stuck: false });
+    /// Adds a delivery of one part; [`Self::split`] changes the number of parts.
+    pub fn add(&mut self, tag: u64) {
+        self.deliveries.insert(tag, UnackedDelivery { num_open: 1, is_stuck: false });
     }
 
-    /// The delivery has so many parts, each with an end of its own. None of them has ended yet.
+    /// Sets the number of parts of a delivery, none of which may be completed yet. Each part is
+    /// completed separately.
     pub fn split(&mut self, tag: u64, parts: usize) {
         if let Some(delivery) = self.deliveries.get_mut(&tag) {
-            delivery.open = parts;
+            delivery.num_open = parts;
         }
     }
 
-    /// One part of the delivery is at its end.
-    pub fn end_one(&mut self, tag: u64) {
+    /// Completes one part of the delivery.
+    pub fn complete_part(&mut self, tag: u64) {
         if let Some(delivery) = self.deliveries.get_mut(&tag) {
-            delivery.open = delivery.open.saturating_sub(1);
+            delivery.num_open = delivery.num_open.saturating_sub(1);
         }
     }
 
-    /// The delivery may stay for long.
-    pub fn stick(&mut self, tag: u64) {
+    /// Marks a delivery that may stay unacknowledged for long.
+    pub fn mark_stuck(&mut self, tag: u64) {
         if let Some(delivery) = self.deliveries.get_mut(&tag) {
             delivery.is_stuck = true;
         }
     }
 
-    /// What can be acknowledged now, in this order; it is no longer in hand.
+    /// Removes the deliveries that can be acknowledged now, and returns their acknowledgements in
+    /// the order to send.
     pub fn take_acks(&mut self) -> Vec<Ack> {
         let mut acks = Vec::new();
         let mut up_to = None;
         while let Some(first) = self.deliveries.first_entry() {
-            if first.get().open > 0 {
+            if first.get().num_open > 0 {
                 break;
             }
             up_to = Some(first.remove_entry().0);
@@ -69,7 +70,7 @@ impl AckWindow {
         acks.extend(up_to.map(Ack::UpTo));
         if self.deliveries.first_key_value().is_some_and(|(_, oldest)| oldest.is_stuck) {
             self.deliveries.retain(|tag, delivery| {
-                let is_open = delivery.open > 0;
+                let is_open = delivery.num_open > 0;
                 if !is_open {
                     acks.push(Ack::One(*tag));
                 }
@@ -79,19 +80,17 @@ impl AckWindow {
         acks
     }
 
-    /// Whether this delivery is in hand.
+    /// Whether this delivery is unacknowledged.
     #[must_use]
     pub fn contains(&self, tag: u64) -> bool {
         self.deliveries.contains_key(&tag)
     }
 
-    /// How many are in hand.
     #[must_use]
     pub fn len(&self) -> usize {
         self.deliveries.len()
     }
 
-    /// Whether none is in hand.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.deliveries.is_empty()
@@ -106,55 +105,55 @@ mod tests {
 
     use super::*;
 
-    /// What may happen to the window; tags and parts are taken modulo what there is.
+    /// A step of the property test; `pick` is taken modulo the number of open deliveries.
     #[derive(Debug, Clone)]
     enum Event {
-        Enter { parts: usize },
-        End { pick: usize },
-        Stick { pick: usize },
+        Deliver { parts: usize },
+        Complete { pick: usize },
+        MarkStuck { pick: usize },
         Acknowledge,
     }
 
     fn events() -> impl Strategy<Value = Vec<Event>> {
         let event = prop_oneof![
-            3 => (1_usize..4).prop_map(|parts| Event::Enter { parts }),
-            6 => any::<usize>().prop_map(|pick| Event::End { pick }),
-            1 => any::<usize>().prop_map(|pick| Event::Stick { pick }),
+            3 => (1_usize..4).prop_map(|parts| Event::Deliver { parts }),
+            6 => any::<usize>().prop_map(|pick| Event::Complete { pick }),
+            1 => any::<usize>().prop_map(|pick| Event::MarkStuck { pick }),
             2 => Just(Event::Acknowledge),
         ];
         prop::collection::vec(event, 1..200)
     }
 
-    /// The broker's view: what it delivered, and what it heard.
+    /// The broker's view: deliveries, and those that are not acknowledged.
     #[derive(Default)]
     struct Broker {
         open: Vec<(u64, usize)>,
-        done: BTreeSet<u64>,
+        completed: BTreeSet<u64>,
         unacknowledged: BTreeSet<u64>,
     }
 
     impl Broker {
-        fn hear(&mut self, acks: Vec<Ack>) {
+        fn receive(&mut self, acks: Vec<Ack>) {
             for ack in acks {
                 let covered: Vec<u64> = match ack {
                     Ack::UpTo(tag) => self.unacknowledged.range(..=tag).copied().collect(),
                     Ack::One(tag) => vec![tag],
                 };
-                // RabbitMQ closes the channel over a tag that it does not wait for.
+                // RabbitMQ closes the channel on an unknown delivery tag.
                 let (Ack::UpTo(tag) | Ack::One(tag)) = ack;
-                assert!(self.unacknowledged.contains(&tag), "{ack:?} is nobody's");
+                assert!(self.unacknowledged.contains(&tag), "{ack:?} is unknown");
                 for tag in covered {
-                    assert!(self.done.contains(&tag), "{ack:?} covers {tag}, which is open");
+                    assert!(self.completed.contains(&tag), "{ack:?} covers {tag}, which is open");
                     self.unacknowledged.remove(&tag);
                 }
             }
         }
 
-        fn end(&mut self, at: usize) -> u64 {
+        fn complete(&mut self, at: usize) -> u64 {
             let (tag, parts) = self.open[at];
             if parts == 1 {
                 self.open.remove(at);
-                self.done.insert(tag);
+                self.completed.insert(tag);
             } else {
                 self.open[at].1 -= 1;
             }
@@ -164,64 +163,64 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_open_is_never_acknowledged_and_what_is_done_is_once(events in events()) {
+        fn open_deliveries_are_never_acknowledged_completed_ones_once(events in events()) {
             let (mut window, mut broker) = (AckWindow::default(), Broker::default());
             let mut last = 0;
             for event in events {
                 match event {
-                    Event::Enter { parts } => {
+                    Event::Deliver { parts } => {
                         last += 1;
-                        window.enter(last);
+                        window.add(last);
                         window.split(last, parts);
                         broker.open.push((last, parts));
                         broker.unacknowledged.insert(last);
                     }
-                    Event::End { pick } if !broker.open.is_empty() => {
-                        let tag = broker.end(pick % broker.open.len());
-                        window.end_one(tag);
+                    Event::Complete { pick } if !broker.open.is_empty() => {
+                        let tag = broker.complete(pick % broker.open.len());
+                        window.complete_part(tag);
                     }
-                    Event::Stick { pick } if !broker.open.is_empty() => {
-                        window.stick(broker.open[pick % broker.open.len()].0);
+                    Event::MarkStuck { pick } if !broker.open.is_empty() => {
+                        window.mark_stuck(broker.open[pick % broker.open.len()].0);
                     }
-                    Event::Acknowledge => broker.hear(window.take_acks()),
+                    Event::Acknowledge => broker.receive(window.take_acks()),
                     _ => {}
                 }
             }
             while !broker.open.is_empty() {
-                let tag = broker.end(0);
-                window.end_one(tag);
+                let tag = broker.complete(0);
+                window.complete_part(tag);
             }
-            broker.hear(window.take_acks());
+            broker.receive(window.take_acks());
             prop_assert!(broker.unacknowledged.is_empty() && window.is_empty());
         }
     }
 
     #[test]
-    fn a_prefix_is_one_acknowledgement() {
+    fn a_completed_prefix_is_one_acknowledgement() {
         let mut window = AckWindow::default();
         for tag in 1..=4 {
-            window.enter(tag);
+            window.add(tag);
         }
         for tag in [1, 2, 4] {
-            window.end_one(tag);
+            window.complete_part(tag);
         }
         assert_eq!(window.take_acks(), [Ack::UpTo(2)]);
         assert_eq!((window.take_acks(), window.len()), (vec![], 2));
     }
 
     #[test]
-    fn behind_a_stuck_delivery_each_is_acknowledged_alone() {
+    fn deliveries_behind_a_stuck_one_are_acknowledged_one_by_one() {
         let mut window = AckWindow::default();
         for tag in 1..=4 {
-            window.enter(tag);
+            window.add(tag);
         }
-        window.stick(1);
+        window.mark_stuck(1);
         for tag in [2, 4] {
-            window.end_one(tag);
+            window.complete_part(tag);
         }
         assert_eq!(window.take_acks(), [Ack::One(2), Ack::One(4)]);
         for tag in [1, 3] {
-            window.end_one(tag);
+            window.complete_part(tag);
         }
         assert_eq!(window.take_acks(), [Ack::UpTo(3)]);
     }

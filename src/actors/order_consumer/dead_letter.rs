@@ -1,7 +1,7 @@
-//! From the intake back to the broker: dead letters.
+//! Publishes the dead letters of an order consumer.
 //!
-//! A delivery is acknowledged when its dead letter is confirmed; until then the dead letter is
-//! published again and again.
+//! A delivery is acknowledged once its dead letter is confirmed; an unconfirmed dead letter is
+//! published again.
 
 use actix::{AsyncContext, Context};
 use bytes::Bytes;
@@ -13,19 +13,20 @@ use crate::broker::{Message, PublishOutcome};
 use crate::messages::envelope;
 use crate::messages::envelope::MalformedEnvelope;
 
-/// A dead letter on its way.
+/// A dead letter that is not confirmed.
 #[derive(Debug, Clone)]
 pub(super) struct OutgoingDeadLetter {
+    /// The delivery that it completes a part of.
     tag: u64,
     message: Message,
 }
 
 impl OrderConsumer {
-    /// Nothing of the delivery can be used.
+    /// Dead-letters a whole delivery.
     pub(super) fn dead_letter_whole(&mut self, delivery: &Delivery, malformed: &MalformedEnvelope) {
         let queue = self.deps.queue;
-        self.deps.metrics.intake_poison(malformed.flaw);
-        let message = envelope::dead(delivery, queue, &malformed.what);
+        self.deps.metrics.consumer_poison(malformed.flaw);
+        let message = envelope::dead_letter(delivery, queue, &malformed.what);
         tracing::error!(
             queue,
             message_id = message.headers.message_id,
@@ -33,26 +34,26 @@ impl OrderConsumer {
             bytes = delivery.body.len(),
             flaw = malformed.flaw.as_str(),
             reason = malformed.what,
-            "a message becomes a dead letter"
+            "message dead-lettered"
         );
-        self.hand.letters.push_back(OutgoingDeadLetter { tag: delivery.tag, message });
+        self.enqueue_dead_letter(delivery, message);
     }
 
-    /// One intent of the delivery cannot be used.
+    /// Dead-letters one malformed intent of a delivery.
     pub(super) fn dead_letter_part(
         &mut self,
         delivery: &Delivery,
         bytes: Bytes,
         malformed: &MalformedEnvelope,
     ) {
-        self.deps.metrics.intake_poison(malformed.flaw);
+        self.deps.metrics.consumer_poison(malformed.flaw);
         self.dead_letter(delivery, bytes, 0, malformed.flaw.as_str(), &malformed.what);
     }
 
-    /// One intent has failed at the ledger for the last time.
-    pub(super) fn dead_letter_failed(&mut self, item: &InFlightIntent, text: &str) {
+    /// Dead-letters an intent that has used up its attempts at the ledger.
+    pub(super) fn dead_letter_failed(&mut self, item: &InFlightIntent, last_error: &str) {
         let attempts = item.attempts.saturating_add(1);
-        let reason = format!("it failed {attempts} times, the last time: {text}");
+        let reason = format!("it failed {attempts} times, the last time: {last_error}");
         self.dead_letter(&item.delivery, item.bytes.clone(), attempts, "failed", &reason);
     }
 
@@ -65,7 +66,7 @@ impl OrderConsumer {
         reason: &str,
     ) {
         let queue = self.deps.queue;
-        let message = envelope::dead_part(delivery, bytes, queue, attempts, reason);
+        let message = envelope::dead_letter_of_intent(delivery, bytes, queue, attempts, reason);
         tracing::error!(
             queue,
             message_id = message.headers.message_id,
@@ -73,93 +74,98 @@ impl OrderConsumer {
             attempts,
             flaw,
             reason,
-            "an intent becomes a dead letter"
+            "intent dead-lettered"
         );
-        self.hand.letters.push_back(OutgoingDeadLetter { tag: delivery.tag, message });
+        self.enqueue_dead_letter(delivery, message);
     }
 
-    /// Publishes what is to be published, one window at a time.
+    fn enqueue_dead_letter(&mut self, delivery: &Delivery, message: Message) {
+        let dead_letter = OutgoingDeadLetter { tag: delivery.tag, message };
+        self.subscription.dead_letters.push_back(dead_letter);
+    }
+
+    /// Publishes the queued dead letters, one confirm window at a time.
     pub(super) fn publish(&mut self, ctx: &mut Context<Self>) {
-        if self.under_way.publishing || self.hand.letters.is_empty() {
+        if self.in_progress.publishing || self.subscription.dead_letters.is_empty() {
             return;
         }
-        self.under_way.publishing = true;
+        self.in_progress.publishing = true;
         let window = self.deps.limits.confirm_window.max(1);
         let publisher = &self.deps.publisher;
-        let mut outgoing = self.outgoing.take().unwrap_or_else(|| publisher.outgoing(window));
-        let size = self.hand.letters.len().min(window);
-        let letters: Vec<OutgoingDeadLetter> = self.hand.letters.drain(..size).collect();
-        let messages = letters.iter().map(|letter| letter.message.clone()).collect();
-        let subscription = self.hand.subscription;
+        let mut channel =
+            self.publish_channel.take().unwrap_or_else(|| publisher.open_channel(window));
+        let size = self.subscription.dead_letters.len().min(window);
+        let batch: Vec<OutgoingDeadLetter> = self.subscription.dead_letters.drain(..size).collect();
+        let messages = batch.iter().map(|dead_letter| dead_letter.message.clone()).collect();
+        let subscription_no = self.subscription.number;
         let work = async move {
-            let sent = outgoing.publish(messages).await;
-            (outgoing, sent)
+            let outcomes = channel.publish(messages).await;
+            (channel, outcomes)
         };
-        spawn_step(self, ctx, work, move |intake, ctx, (outgoing, sent)| {
-            intake.under_way.publishing = false;
+        spawn_step(self, ctx, work, move |consumer, ctx, (channel, outcomes)| {
+            consumer.in_progress.publishing = false;
             // Crash here [dead_lettered_not_acknowledged]: the dead letter is in its queue and the
-            // original is delivered again: both are one request, and one dead letter.
-            intake.published(ctx, outgoing, (subscription, letters), &sent);
-            intake.acknowledge(ctx);
-            intake.report_if_idle();
+            // original is redelivered; both have the same request id, and become one dead letter.
+            consumer.published(ctx, channel, (subscription_no, batch), &outcomes);
+            consumer.acknowledge(ctx);
+            consumer.report_if_idle();
         });
     }
 
     fn published(
         &mut self,
         ctx: &mut Context<Self>,
-        outgoing: Box<dyn PublishChannel>,
-        (subscription, letters): (u64, Vec<OutgoingDeadLetter>),
-        sent: &[PublishOutcome],
+        channel: Box<dyn PublishChannel>,
+        (subscription_no, batch): (u64, Vec<OutgoingDeadLetter>),
+        outcomes: &[PublishOutcome],
     ) {
-        let mut again = Vec::new();
-        let mut trouble = None;
-        for (at, letter) in letters.into_iter().enumerate() {
-            match sent.get(at) {
+        let mut unconfirmed = Vec::new();
+        let mut last_outcome = None;
+        for (index, dead_letter) in batch.into_iter().enumerate() {
+            match outcomes.get(index) {
                 Some(PublishOutcome::Confirmed) => {
-                    self.deps.metrics.intake_dead_letter();
-                    // Numbers of an older subscription name other deliveries now.
-                    if subscription == self.hand.subscription {
-                        self.hand.window.end_one(letter.tag);
+                    self.deps.metrics.consumer_dead_letter();
+                    // Delivery tags are valid for their own subscription only.
+                    if subscription_no == self.subscription.number {
+                        self.subscription.window.complete_part(dead_letter.tag);
                     }
                 }
-                not => {
-                    trouble = not.cloned();
-                    again.push(letter);
+                outcome => {
+                    last_outcome = outcome.cloned();
+                    unconfirmed.push(dead_letter);
                 }
             }
         }
-        if again.is_empty() {
-            self.outgoing = Some(outgoing);
-            self.waits.publish = self.deps.reconnect();
+        if unconfirmed.is_empty() {
+            self.publish_channel = Some(channel);
+            self.backoffs.publish = self.deps.reconnect_backoff();
             return self.publish(ctx);
         }
-        if subscription == self.hand.subscription {
-            for letter in again.into_iter().rev() {
-                self.hand.window.stick(letter.tag);
-                self.hand.letters.push_front(letter);
+        if subscription_no == self.subscription.number {
+            for dead_letter in unconfirmed.into_iter().rev() {
+                self.subscription.window.mark_stuck(dead_letter.tag);
+                self.subscription.dead_letters.push_front(dead_letter);
             }
         }
-        if self.waits.publish.failures() == 0 {
-            let waiting = self.hand.letters.len();
+        if self.backoffs.publish.failures() == 0 {
             tracing::warn!(
                 queue = self.deps.queue,
-                waiting,
-                ?trouble,
+                waiting = self.subscription.dead_letters.len(),
+                ?last_outcome,
                 "dead letters wait for the broker"
             );
         }
         if self.is_quiet {
             return;
         }
-        self.under_way.publishing = true;
-        let wait = self.waits.publish.next_wait(fastrand::f64());
-        ctx.run_later(wait, |intake, ctx| {
-            intake.under_way.publishing = false;
-            if intake.is_quiet {
-                intake.report_if_idle();
+        self.in_progress.publishing = true;
+        let wait = self.backoffs.publish.next_wait(fastrand::f64());
+        ctx.run_later(wait, |consumer, ctx| {
+            consumer.in_progress.publishing = false;
+            if consumer.is_quiet {
+                consumer.report_if_idle();
             } else {
-                intake.publish(ctx);
+                consumer.publish(ctx);
             }
         });
     }

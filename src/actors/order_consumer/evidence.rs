@@ -1,95 +1,93 @@
-//! What happens to a submission that the ledger did not write, as a pure function.
+//! Decides what to do with a submission that has no outcome at the ledger, as a pure function.
 //!
-//! Trouble of the ledger is never the fault of an order, whatever the error says. A failure is an
-//! order's own only with evidence: the order failed in a transaction of its own, then the ledger
-//! committed something else, and then the order failed again in a transaction of its own. Without
-//! evidence the submission is held in hand, however long the ledger is away; one order at a time is
-//! taken off it, because that order may be what the ledger commits.
+//! A ledger failure is attributed to an order only with evidence, whatever the error: the
+//! order failed in a transaction of its own, then the ledger committed something else, and then the
+//! order failed again in a transaction of its own. Without evidence the submission is held for as
+//! long as the ledger fails; a probe takes one order off it at a time, because that order may be
+//! one that the ledger commits.
 
 use crate::db::ErrorClass;
 
-/// Parts that a submission is split into: two levels find one order among `batch_max`, three at
-/// most.
-const PARTS: usize = 8;
+/// Parts of a split submission: two levels isolate one order of `batch_max`, three at most.
+const SPLIT_PARTS: usize = 8;
 
 /// Why a submission, or some intents of it, have no outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoOutcome {
-    /// The consumer crashed before it took the submission up.
+    /// The ledger writer crashed before it began the submission.
     NotTried,
     /// The ledger failed.
     Ledger(ErrorClass),
-    /// The consumer crashed over it.
+    /// The ledger writer crashed while it was writing the submission.
     Crashed,
 }
 
 impl NoOutcome {
-    /// With another failure of the ledger beside it: a ledger that is down is nobody's fault,
-    /// whatever else was said.
+    /// Combined with another failure of the ledger. `Down` takes precedence, because a ledger that
+    /// is down proves nothing about an order.
     #[must_use]
-    pub fn or_worse(self, class: ErrorClass) -> Self {
+    pub fn combined_with(self, class: ErrorClass) -> Self {
         match self {
             Self::Ledger(ErrorClass::Down) => self,
             _ => Self::Ledger(class),
         }
     }
 
-    /// Whether it may be the fault of what was submitted.
+    /// Whether a submitted order may have caused the failure.
     #[must_use]
-    pub fn may_be_its_own(self) -> bool {
+    pub fn may_be_caused_by_order(self) -> bool {
         !matches!(self, Self::NotTried | Self::Ledger(ErrorClass::Down))
     }
 }
 
-/// One try of a submission that failed.
+/// One attempt at a submission that left intents without an outcome.
 #[derive(Debug, Clone, Copy)]
 pub struct FailedAttempt {
-    /// Why.
-    pub trouble: NoOutcome,
+    pub cause: NoOutcome,
     /// Intents that were submitted.
     pub num_submitted: usize,
-    /// Whether no other submission was in its transactions.
+    /// Whether no other submission shared its transactions.
     pub was_exclusive: bool,
-    /// Commits of the ledger when it failed so before.
+    /// Commits of the ledger at its earlier failure in a transaction of its own.
     pub failed_at: Option<u64>,
     /// Commits of the ledger now.
     pub num_commits: u64,
-    /// Failures of its one order that were counted before.
+    /// Counted failures of its one order before this one.
     pub attempts: u32,
-    /// The counted failure that is the last.
+    /// Counted failures that make the order a dead letter.
     pub attempts_max: u32,
 }
 
 /// What to do with the intents that have no outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RetryDecision {
-    /// They wait in hand; no failure is counted.
+    /// Hold them and retry; no failure is counted.
     Hold,
-    /// They wait in hand, the first of them by itself; no failure is counted.
+    /// Hold them, the first one separately, and retry; no failure is counted.
     Probe,
-    /// They are tried apart from each other, in so many parts at most.
+    /// Hold them in at most this many parts, and retry each part separately.
     Split(usize),
-    /// The failure is the order's own: it is counted, and the order tried again later.
+    /// Count the failure against the order, and retry it later.
     Count,
-    /// It was the last one: the order becomes a dead letter.
+    /// The order has failed for the last time: it becomes a dead letter.
     DeadLetter,
 }
 
-/// Decides.
+/// Decides what to do after a failed attempt.
 #[must_use]
-pub fn next(failed: &FailedAttempt) -> RetryDecision {
-    let is_alone = failed.num_submitted == 1;
+pub fn decide(failed: &FailedAttempt) -> RetryDecision {
+    let is_single = failed.num_submitted == 1;
     let has_evidence =
         failed.was_exclusive && failed.failed_at.is_some_and(|before| failed.num_commits > before);
-    match failed.trouble {
+    match failed.cause {
         NoOutcome::NotTried | NoOutcome::Ledger(ErrorClass::Down) => RetryDecision::Hold,
-        // Restarts of a component are few, so its orders are tried one by one at once, and the
-        // second crash over one order is its last.
-        NoOutcome::Crashed if failed.was_exclusive && !is_alone => {
+        // An actor has few restarts: after one crash the orders are split into singles at once, and
+        // the second crash over a single order makes it a dead letter.
+        NoOutcome::Crashed if failed.was_exclusive && !is_single => {
             RetryDecision::Split(failed.num_submitted)
         }
         NoOutcome::Crashed if has_evidence => RetryDecision::DeadLetter,
-        NoOutcome::Ledger(_) if has_evidence && !is_alone => RetryDecision::Split(PARTS),
+        NoOutcome::Ledger(_) if has_evidence && !is_single => RetryDecision::Split(SPLIT_PARTS),
         NoOutcome::Ledger(_) if has_evidence => {
             if failed.attempts.saturating_add(1) >= failed.attempts_max {
                 RetryDecision::DeadLetter
@@ -97,7 +95,7 @@ pub fn next(failed: &FailedAttempt) -> RetryDecision {
                 RetryDecision::Count
             }
         }
-        NoOutcome::Ledger(_) if failed.was_exclusive && !is_alone => RetryDecision::Probe,
+        NoOutcome::Ledger(_) if failed.was_exclusive && !is_single => RetryDecision::Probe,
         NoOutcome::Ledger(_) | NoOutcome::Crashed => RetryDecision::Hold,
     }
 }

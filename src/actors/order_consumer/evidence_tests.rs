@@ -2,9 +2,9 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// An order that failed alone before, and the ledger has committed something else since.
-const GUILTY: FailedAttempt = FailedAttempt {
-    trouble: NoOutcome::Ledger(ErrorClass::Bug),
+/// The second failure of a single order, with a commit of the ledger in between.
+const WITH_EVIDENCE: FailedAttempt = FailedAttempt {
+    cause: NoOutcome::Ledger(ErrorClass::Bug),
     num_submitted: 1,
     was_exclusive: true,
     failed_at: Some(7),
@@ -16,39 +16,41 @@ const GUILTY: FailedAttempt = FailedAttempt {
 #[test]
 fn a_failure_counts_once_the_ledger_has_committed_something_else() {
     for class in [ErrorClass::Retry, ErrorClass::Bug, ErrorClass::Unknown] {
-        let guilty = FailedAttempt { trouble: NoOutcome::Ledger(class), ..GUILTY };
-        assert_eq!(next(&guilty), RetryDecision::Count);
-        assert_eq!(next(&FailedAttempt { attempts: 1, ..guilty }), RetryDecision::Count);
-        assert_eq!(next(&FailedAttempt { attempts: 2, ..guilty }), RetryDecision::DeadLetter);
-        assert_eq!(next(&FailedAttempt { num_submitted: 512, ..guilty }), RetryDecision::Split(8));
+        let offending = FailedAttempt { cause: NoOutcome::Ledger(class), ..WITH_EVIDENCE };
+        assert_eq!(decide(&offending), RetryDecision::Count);
+        assert_eq!(decide(&FailedAttempt { attempts: 1, ..offending }), RetryDecision::Count);
+        assert_eq!(decide(&FailedAttempt { attempts: 2, ..offending }), RetryDecision::DeadLetter);
+        assert_eq!(
+            decide(&FailedAttempt { num_submitted: 512, ..offending }),
+            RetryDecision::Split(8)
+        );
         for attempts in [0, 2, 99] {
-            let none = FailedAttempt { attempts, num_commits: 7, ..guilty };
-            assert_eq!(next(&none), RetryDecision::Hold, "{class:?}: the ledger committed nothing");
-            assert_eq!(next(&FailedAttempt { num_submitted: 512, ..none }), RetryDecision::Probe);
-            let first = FailedAttempt { attempts, failed_at: None, ..guilty };
+            let without = FailedAttempt { attempts, num_commits: 7, ..offending };
+            assert_eq!(decide(&without), RetryDecision::Hold, "{class:?}: no commit in between");
             assert_eq!(
-                next(&first),
-                RetryDecision::Hold,
-                "{class:?}: it had not failed alone before"
+                decide(&FailedAttempt { num_submitted: 512, ..without }),
+                RetryDecision::Probe
             );
-            let shared = FailedAttempt { attempts, was_exclusive: false, ..guilty };
-            assert_eq!(next(&shared), RetryDecision::Hold, "{class:?}: others were with it");
+            let first = FailedAttempt { attempts, failed_at: None, ..offending };
+            assert_eq!(decide(&first), RetryDecision::Hold, "{class:?}: the first failure");
+            let shared = FailedAttempt { attempts, was_exclusive: false, ..offending };
+            assert_eq!(decide(&shared), RetryDecision::Hold, "{class:?}: a shared transaction");
         }
     }
 }
 
 #[test]
-fn a_crash_over_many_makes_singles_and_the_second_over_one_is_its_last() {
-    let crashed = FailedAttempt { trouble: NoOutcome::Crashed, ..GUILTY };
-    assert_eq!(next(&crashed), RetryDecision::DeadLetter);
-    assert_eq!(next(&FailedAttempt { failed_at: None, ..crashed }), RetryDecision::Hold);
-    assert_eq!(next(&FailedAttempt { num_commits: 7, ..crashed }), RetryDecision::Hold);
+fn a_crash_over_many_orders_splits_them_and_the_second_crash_over_one_dead_letters_it() {
+    let crashed = FailedAttempt { cause: NoOutcome::Crashed, ..WITH_EVIDENCE };
+    assert_eq!(decide(&crashed), RetryDecision::DeadLetter);
+    assert_eq!(decide(&FailedAttempt { failed_at: None, ..crashed }), RetryDecision::Hold);
+    assert_eq!(decide(&FailedAttempt { num_commits: 7, ..crashed }), RetryDecision::Hold);
     let many = FailedAttempt { num_submitted: 40, failed_at: None, ..crashed };
-    assert_eq!(next(&many), RetryDecision::Split(40));
-    assert_eq!(next(&FailedAttempt { was_exclusive: false, ..many }), RetryDecision::Hold);
+    assert_eq!(decide(&many), RetryDecision::Split(40));
+    assert_eq!(decide(&FailedAttempt { was_exclusive: false, ..many }), RetryDecision::Hold);
 }
 
-fn troubles() -> impl Strategy<Value = NoOutcome> {
+fn causes() -> impl Strategy<Value = NoOutcome> {
     prop_oneof![
         Just(NoOutcome::NotTried),
         Just(NoOutcome::Crashed),
@@ -63,11 +65,11 @@ fn troubles() -> impl Strategy<Value = NoOutcome> {
 }
 
 proptest! {
-    /// Whatever the error: no order ends or is counted without evidence, and a ledger that is not
-    /// there costs nobody anything.
+    /// Whatever the error: no failure is counted without evidence, and a ledger that is down counts
+    /// against no order.
     #[test]
     fn nothing_is_an_orders_fault_without_evidence(
-        trouble in troubles(),
+        cause in causes(),
         num_submitted in 1..600_usize,
         was_exclusive: bool,
         failed_at in prop::option::of(0..4_u64),
@@ -76,17 +78,17 @@ proptest! {
         attempts_max in 1..10_u32,
     ) {
         let failed = FailedAttempt {
-            trouble, num_submitted, was_exclusive, failed_at, num_commits, attempts, attempts_max,
+            cause, num_submitted, was_exclusive, failed_at, num_commits, attempts, attempts_max,
         };
-        let next = next(&failed);
-        if matches!(next, RetryDecision::Count | RetryDecision::DeadLetter) {
+        let decision = decide(&failed);
+        if matches!(decision, RetryDecision::Count | RetryDecision::DeadLetter) {
             prop_assert!(num_submitted == 1 && was_exclusive);
             prop_assert!(failed_at.is_some_and(|before| num_commits > before));
         }
-        if matches!(trouble, NoOutcome::NotTried | NoOutcome::Ledger(ErrorClass::Down)) {
-            prop_assert_eq!(next, RetryDecision::Hold);
+        if matches!(cause, NoOutcome::NotTried | NoOutcome::Ledger(ErrorClass::Down)) {
+            prop_assert_eq!(decision, RetryDecision::Hold);
         }
-        match next {
+        match decision {
             RetryDecision::Split(parts) => {
                 prop_assert!(was_exclusive && num_submitted > 1 && parts > 1);
             }

@@ -1,19 +1,19 @@
 //! Flow step 7/12: broker -> order consumer.
 //!
-//! One intake for each order queue of a process: receive, validate (`judging`), submit to the order
-//! consumer, acknowledge. Many submissions are inside at once, up to the prefetch; the consumer
-//! gathers them into transactions.
+//! One consumer per order queue of a process: receives, validates (`validation`), submits to the
+//! ledger writer (`submission`), acknowledges (`ack_window`). Up to the prefetch, many submissions
+//! are in progress at once; the ledger writer gathers them into transactions.
 //!
-//! A delivery is acknowledged (`settling`) when each of its intents is an order or a recorded
-//! refusal in the ledger, or a confirmed dead letter. Results reach the stock from the order
-//! consumer; the intake does not wait for them.
+//! A delivery is acknowledged when each of its intents is an order or a recorded refusal in the
+//! ledger, or a confirmed dead letter. The ledger writer writes the results to the stock; the
+//! consumer does not wait for them.
 //!
-//! Owns: deliveries that are not acknowledged. Limits: `consumer.prefetch` deliveries in hand, and
-//! what the permits of the consumer let in. On error: while the ledger fails, everything stays in
-//! hand as it is and is tried again with growing waits (`retry_queue`), so that the broker stops by
-//! itself; an order whose failure is its own (`evidence`) is tried `consumer.attempts_max` times
-//! and becomes a dead letter. On death: the broker delivers again what was not acknowledged. May
-//! repeat: every delivery; the ledger says `Repeat`, which is a success.
+//! Owns: unacknowledged deliveries. Limits: `consumer.prefetch` unacknowledged deliveries, and the
+//! permits of the ledger writer. On error: while the ledger fails, deliveries stay unacknowledged
+//! and are retried with backoff (`retry_queue`), so that the prefetch stops the broker; an order
+//! that fails by itself (`evidence`) is tried `consumer.attempts_max` times and becomes a dead
+//! letter. On crash: the broker redelivers what was not acknowledged. May repeat: every delivery;
+//! the ledger answers `Repeat`, which is a success.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -54,28 +54,27 @@ use retry_queue::RetryQueue;
 use submission::Submission;
 use watermark::PublishTimes;
 
-/// Brings the catalog up to date with the ledger; fails with what people should know.
+/// Brings the catalog up to date with the ledger. The error is a text for operators.
 pub type CatalogSync = Arc<dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 
-/// Limits and waits of an intake.
+/// Limits and backoffs of an order consumer.
 #[derive(Debug, Clone)]
 pub struct ConsumerLimits {
-    /// Deliveries in hand.
+    /// Unacknowledged deliveries.
     pub prefetch: u16,
-    /// Most intents in one submission.
+    /// Intents in one submission.
     pub batch_max: usize,
-    /// Dead letters that may be unconfirmed at once.
+    /// Dead letters published and not confirmed.
     pub confirm_window: usize,
-    /// Failures of one order that are its own, until it becomes a dead letter.
+    /// Counted failures of one order that make it a dead letter.
     pub attempts_max: u32,
-    /// First and longest wait before ledger or catalog are asked again, milliseconds.
-    pub ask_again_ms: (u64, u64),
-    /// First and longest wait before the broker is asked again, milliseconds.
-    pub reconnect_ms: (u64, u64),
+    /// First and longest wait before a retry at ledger or catalog, milliseconds.
+    pub retry_backoff_ms: (u64, u64),
+    /// First and longest wait before a retry at the broker, milliseconds.
+    pub reconnect_backoff_ms: (u64, u64),
 }
 
 impl ConsumerLimits {
-    /// As configured.
     #[must_use]
     pub fn of(settings: &Settings) -> Self {
         let (consumer, amqp) = (&settings.consumer, &settings.amqp);
@@ -84,126 +83,120 @@ impl ConsumerLimits {
             batch_max: consumer.batch_max,
             confirm_window: settings.relay.confirm_window,
             attempts_max: consumer.attempts_max,
-            ask_again_ms: (consumer.retry_backoff_min_ms, consumer.retry_backoff_max_ms),
-            reconnect_ms: (amqp.reconnect_min_ms, amqp.reconnect_max_ms),
+            retry_backoff_ms: (consumer.retry_backoff_min_ms, consumer.retry_backoff_max_ms),
+            reconnect_backoff_ms: (amqp.reconnect_min_ms, amqp.reconnect_max_ms),
         }
     }
 }
 
-/// What an intake works with; the same for every intake that follows it at its queue.
+/// Dependencies of an order consumer; shared by all its incarnations.
 #[derive(Clone)]
 pub struct ConsumerDeps {
-    /// The order queue.
+    /// Number of the order queue.
     pub queue: u16,
-    /// Where deliveries come from.
     pub subscriber: Arc<dyn Subscriber>,
-    /// Where dead letters go.
+    /// Publishes dead letters.
     pub publisher: Arc<dyn Publisher>,
-    /// The way to the ledger.
     pub orders: LedgerWriterHandle,
-    /// What the sales say.
     pub catalog: Arc<Catalog>,
-    /// Asked when the catalog does not know a SKU or an opening.
+    /// Called when the catalog lacks a SKU or an epoch.
     pub refresh: CatalogSync,
-    /// Asked to commit something where no order tells whether it does.
+    /// Commits the canary when no order shows whether the ledger commits.
     pub ledger: Arc<dyn Ledger>,
-    /// Whether the ledger fails, and how often it has committed.
+    /// Tells whether the ledger fails, and how often it has committed.
     pub breaker: Breaker,
-    /// Where this consumer announces how far it has come.
+    /// Receives the watermark of this consumer.
     pub watermarks: Arc<dyn Watermarks>,
-    /// Whose messages are ours.
+    /// Messages of other installations are poison.
     pub installation: Arc<str>,
-    /// Limits and waits.
     pub limits: ConsumerLimits,
-    /// Time.
     pub clock: SharedClock,
-    /// What operators see.
     pub metrics: Arc<Metrics>,
 }
 
 impl ConsumerDeps {
-    fn ask_again(&self) -> Backoff {
-        Backoff::new(self.limits.ask_again_ms.0, self.limits.ask_again_ms.1)
+    fn retry_backoff(&self) -> Backoff {
+        Backoff::new(self.limits.retry_backoff_ms.0, self.limits.retry_backoff_ms.1)
     }
 
-    fn reconnect(&self) -> Backoff {
-        Backoff::new(self.limits.reconnect_ms.0, self.limits.reconnect_ms.1)
+    fn reconnect_backoff(&self) -> Backoff {
+        Backoff::new(self.limits.reconnect_backoff_ms.0, self.limits.reconnect_backoff_ms.1)
     }
 }
 
-/// The intake of one order queue.
+/// The consumer of one order queue.
 pub struct OrderConsumer {
-    life: Incarnation,
+    incarnation: Incarnation,
     deps: ConsumerDeps,
-    /// Names this incarnation among the consumers of its queue.
-    consumer: Arc<str>,
-    hand: SubscriptionState,
-    /// Kept while the last submissions come back, after the last delivery was read.
-    unread: Option<Box<dyn Subscription>>,
-    outgoing: Option<Box<dyn PublishChannel>>,
-    under_way: UnderWay,
-    waits: Backoffs,
-    /// An order that the ledger has.
-    known: Option<OrderIntent>,
+    /// Name of this incarnation among the consumers of its queue.
+    name: Arc<str>,
+    subscription: SubscriptionState,
+    /// During shutdown: kept open until the last submissions are acknowledged, then closed.
+    closing_subscription: Option<Box<dyn Subscription>>,
+    publish_channel: Option<Box<dyn PublishChannel>>,
+    in_progress: InProgress,
+    backoffs: Backoffs,
+    /// An intent whose order is committed; the canary places it again.
+    committed_intent: Option<OrderIntent>,
     quiet: Vec<oneshot::Sender<()>>,
     is_quiet: bool,
 }
 
-/// What is in hand of the present subscription. The numbers of its deliveries mean nothing to any
-/// other, so all of it is forgotten together.
+/// State of the present subscription. Delivery tags are valid for one subscription only, so all of
+/// it is dropped together.
 struct SubscriptionState {
-    /// Counts subscriptions: what comes back late names the one that it belongs to.
-    subscription: u64,
+    /// Counts subscriptions: a late completion carries the number that it belongs to.
+    number: u64,
     acks: Option<Arc<dyn Acknowledger>>,
-    /// Closed when the hand is forgotten: submissions of it that have not begun are withdrawn, for
-    /// all of it is delivered again.
-    held: watch::Sender<()>,
+    /// Closed with the state: its unfinished submissions are abandoned, because the broker
+    /// redelivers them.
+    closed: watch::Sender<()>,
     window: AckWindow,
-    /// Deliveries that wait for the catalog.
-    strangers: Vec<Arc<Delivery>>,
+    /// Deliveries with a SKU or an epoch that the catalog lacks.
+    awaiting_catalog: Vec<Arc<Delivery>>,
     /// Submissions that the ledger did not write.
     retries: RetryQueue<Submission>,
-    /// Dead letters to be published.
-    letters: VecDeque<OutgoingDeadLetter>,
-    silence: IdleWatch,
-    published: PublishTimes,
+    /// Dead letters to publish.
+    dead_letters: VecDeque<OutgoingDeadLetter>,
+    idle: IdleWatch,
+    publish_times: PublishTimes,
 }
 
 impl SubscriptionState {
-    fn new(subscription: u64, acks: Option<Arc<dyn Acknowledger>>, deps: &ConsumerDeps) -> Self {
+    fn new(number: u64, acks: Option<Arc<dyn Acknowledger>>, deps: &ConsumerDeps) -> Self {
         Self {
-            subscription,
+            number,
             acks,
-            held: watch::Sender::new(()),
+            closed: watch::Sender::new(()),
             window: AckWindow::default(),
-            strangers: Vec::new(),
-            retries: RetryQueue::new(deps.ask_again()),
-            letters: VecDeque::new(),
-            silence: IdleWatch::default(),
-            published: PublishTimes::default(),
+            awaiting_catalog: Vec::new(),
+            retries: RetryQueue::new(deps.retry_backoff()),
+            dead_letters: VecDeque::new(),
+            idle: IdleWatch::default(),
+            publish_times: PublishTimes::default(),
         }
     }
 }
 
-/// What goes on beside the mailbox.
-#[expect(clippy::struct_excessive_bools, reason = "each goes on or not, whatever the others do")]
+/// Operations that run beside the mailbox.
+#[expect(clippy::struct_excessive_bools, reason = "independent operations, no combined state")]
 #[derive(Debug, Clone, Copy, Default)]
-struct UnderWay {
+struct InProgress {
     reading: bool,
     refreshing: bool,
     acknowledging: bool,
     publishing: bool,
-    watching: bool,
-    /// Whether what is held will be tried again.
+    checking_depth: bool,
+    /// Whether a retry of held submissions is scheduled.
     retrying: bool,
     announcing: bool,
     /// Whether the last watermark could not be written.
-    unannounced: bool,
-    /// Submissions inside the consumer.
-    inside: usize,
+    watermark_failed: bool,
+    /// Submissions inside the ledger writer.
+    num_submitted: usize,
 }
 
-/// The waits of what is tried again, each until it succeeds.
+/// Each is reset when its operation succeeds.
 struct Backoffs {
     subscribe: Backoff,
     refresh: Backoff,
@@ -211,42 +204,43 @@ struct Backoffs {
 }
 
 impl OrderConsumer {
-    /// An intake with nothing in hand.
+    /// A consumer without a subscription; subscribes when started.
     #[must_use]
-    pub fn new(life: Incarnation, deps: ConsumerDeps) -> Self {
-        let waits = Backoffs {
-            subscribe: deps.reconnect(),
-            refresh: deps.ask_again(),
-            publish: deps.reconnect(),
+    pub fn new(incarnation: Incarnation, deps: ConsumerDeps) -> Self {
+        let backoffs = Backoffs {
+            subscribe: deps.reconnect_backoff(),
+            refresh: deps.retry_backoff(),
+            publish: deps.reconnect_backoff(),
         };
         Self {
-            life,
-            consumer: unique_name(),
-            hand: SubscriptionState::new(0, None, &deps),
+            incarnation,
+            name: unique_name(),
+            subscription: SubscriptionState::new(0, None, &deps),
             deps,
-            unread: None,
-            outgoing: None,
-            under_way: UnderWay::default(),
-            waits,
-            known: None,
+            closing_subscription: None,
+            publish_channel: None,
+            in_progress: InProgress::default(),
+            backoffs,
+            committed_intent: None,
             quiet: Vec::new(),
             is_quiet: false,
         }
     }
 
-    /// Once nothing is under way any more, what is still in hand goes back to the queue.
+    /// Once quiet and idle: closes the subscription, which returns the remaining deliveries to the
+    /// queue, and answers [`Quiet`].
     fn report_if_idle(&mut self) {
-        let UnderWay { reading, acknowledging, publishing, inside, .. } = self.under_way;
-        if self.is_quiet && !reading && !acknowledging && !publishing && inside == 0 {
-            self.unread = None;
+        let InProgress { reading, acknowledging, publishing, num_submitted, .. } = self.in_progress;
+        if self.is_quiet && !reading && !acknowledging && !publishing && num_submitted == 0 {
+            self.closing_subscription = None;
             self.quiet.drain(..).for_each(|done| reply(done, ()));
         }
     }
 }
 
 impl Supervised for OrderConsumer {
-    fn life(&mut self) -> &mut Incarnation {
-        &mut self.life
+    fn incarnation(&mut self) -> &mut Incarnation {
+        &mut self.incarnation
     }
 }
 
@@ -263,10 +257,10 @@ impl Handler<Quiet> for OrderConsumer {
     type Result = ();
 
     fn handle(&mut self, quiet: Quiet, ctx: &mut Self::Context) {
-        step(self, ctx, |intake, _| {
-            intake.is_quiet = true;
-            intake.quiet.push(quiet.done);
-            intake.report_if_idle();
+        step(self, ctx, |consumer, _| {
+            consumer.is_quiet = true;
+            consumer.quiet.push(quiet.done);
+            consumer.report_if_idle();
         });
     }
 }

@@ -1,89 +1,93 @@
-//! What waits in hand because the ledger did not write it, and how it is tried again. Pure.
+//! Submissions that the ledger did not write, and the pace of their retries. Pure.
 //!
-//! While the ledger fails, one submission at a time is tried, each time another one and after a
-//! longer wait; once that succeeds twice as many follow, and so on: a ledger that comes back is not
-//! met by everything at once, and one submission that fails on its own account does not keep the
-//! others waiting.
+//! While the ledger fails, one submission at a time is retried, in turn, with a growing wait. After
+//! each round without a failure the next round is twice as large: a ledger that recovers is not
+//! overloaded, and one submission that fails by itself does not delay the others.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::runtime::backoff::Backoff;
 
-/// Submissions that wait.
+/// Submissions to retry, in turn.
 #[derive(Debug)]
 pub struct RetryQueue<T> {
     waiting: VecDeque<T>,
-    /// The waits of a ledger that just went away.
-    fresh: Backoff,
+    initial_backoff: Backoff,
     backoff: Backoff,
-    /// How many are tried at once.
-    at_once: usize,
-    /// How many of them have not come back, and whether one failed.
-    out: usize,
-    failed: bool,
+    /// Submissions in the next round.
+    round_size: usize,
+    /// Submissions of the present round without a result.
+    num_in_flight: usize,
+    /// Whether a submission of the present round has failed.
+    has_failed: bool,
 }
 
 impl<T> RetryQueue<T> {
-    /// Nothing waits.
     #[must_use]
     pub fn new(backoff: Backoff) -> Self {
-        let waiting = VecDeque::new();
-        Self { waiting, fresh: backoff, backoff, at_once: 1, out: 0, failed: false }
+        Self {
+            waiting: VecDeque::new(),
+            initial_backoff: backoff,
+            backoff,
+            round_size: 1,
+            num_in_flight: 0,
+            has_failed: false,
+        }
     }
 
-    /// One more waits.
-    pub fn push(&mut self, held: T) {
-        self.waiting.push_back(held);
+    pub fn push(&mut self, submission: T) {
+        self.waiting.push_back(submission);
     }
 
-    /// How many of those that wait are such.
+    /// Number of waiting submissions that match.
     #[must_use]
-    pub fn num(&self, is_such: impl Fn(&T) -> bool) -> usize {
-        self.waiting.iter().filter(|waiting| is_such(waiting)).count()
+    pub fn count(&self, matches: impl Fn(&T) -> bool) -> usize {
+        self.waiting.iter().filter(|waiting| matches(waiting)).count()
     }
 
-    /// Whether nothing waits or is being tried.
+    /// Whether no submission waits or is in flight.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty() && self.out == 0
+        self.waiting.is_empty() && self.num_in_flight == 0
     }
 
-    /// How long to wait before [`Self::take`]; `None` while that would be in vain. `spread` in
-    /// 0.0..1.0 is the caller's randomness.
+    /// How long to wait before [`Self::take`]; `None` while nothing waits or a round is in flight.
+    /// `spread` in 0.0..1.0 is the caller's randomness.
     pub fn next_wait(&mut self, spread: f64) -> Option<Duration> {
-        if self.waiting.is_empty() || self.out > 0 {
+        if self.waiting.is_empty() || self.num_in_flight > 0 {
             return None;
         }
-        Some(if self.at_once > 1 { Duration::ZERO } else { self.backoff.next_wait(spread) })
+        Some(if self.round_size > 1 { Duration::ZERO } else { self.backoff.next_wait(spread) })
     }
 
-    /// Those to try now; each must come [`Self::back`].
+    /// Starts a round: the submissions to retry now. Each must be reported to [`Self::complete`].
     pub fn take(&mut self) -> Vec<T> {
-        if self.out > 0 {
+        if self.num_in_flight > 0 {
             return Vec::new();
         }
-        let size = self.at_once.min(self.waiting.len());
-        self.out = size;
-        self.failed = false;
+        let size = self.round_size.min(self.waiting.len());
+        self.num_in_flight = size;
+        self.has_failed = false;
         self.waiting.drain(..size).collect()
     }
 
-    /// One of those was tried. One that failed has been pushed again before, or went another way.
-    pub fn back(&mut self, is_well: bool) {
-        self.failed |= !is_well;
-        self.out = self.out.saturating_sub(1);
-        if self.out > 0 {
+    /// Completes one submission of the round. One that is to be retried must have been pushed
+    /// before.
+    pub fn complete(&mut self, is_success: bool) {
+        self.has_failed |= !is_success;
+        self.num_in_flight = self.num_in_flight.saturating_sub(1);
+        if self.num_in_flight > 0 {
             return;
         }
-        if self.failed {
-            self.at_once = 1;
+        if self.has_failed {
+            self.round_size = 1;
         } else {
-            self.at_once = self.at_once.saturating_mul(2);
-            self.backoff = self.fresh;
+            self.round_size = self.round_size.saturating_mul(2);
+            self.backoff = self.initial_backoff;
         }
         if self.waiting.is_empty() {
-            *self = Self::new(self.fresh);
+            *self = Self::new(self.initial_backoff);
         }
     }
 }
@@ -92,56 +96,56 @@ impl<T> RetryQueue<T> {
 mod tests {
     use super::*;
 
-    fn queue_of(held: u32) -> RetryQueue<u32> {
+    fn queue_of(len: u32) -> RetryQueue<u32> {
         let mut queue = RetryQueue::new(Backoff::new(10, 40));
-        for one in 0..held {
-            queue.push(one);
+        for submission in 0..len {
+            queue.push(submission);
         }
         queue
     }
 
     #[test]
-    fn one_at_a_time_asks_after_a_growing_wait_and_each_in_turn() {
+    fn failing_submissions_are_retried_one_at_a_time_in_turn_with_growing_waits() {
         let mut queue = queue_of(3);
         let mut waits = Vec::new();
-        for turn in 0..5 {
+        for round in 0..5 {
             waits.push(queue.next_wait(1.0).unwrap().as_millis());
-            assert_eq!(queue.take(), [turn % 3]);
-            assert_eq!(queue.next_wait(1.0), None, "one is being tried");
+            assert_eq!(queue.take(), [round % 3]);
+            assert_eq!(queue.next_wait(1.0), None, "one is in flight");
             assert!(queue.take().is_empty());
-            queue.push(turn % 3);
-            queue.back(false);
+            queue.push(round % 3);
+            queue.complete(false);
         }
         assert_eq!(waits, [10, 20, 40, 40, 40]);
     }
 
     #[test]
-    fn success_doubles_what_follows_at_once() {
+    fn success_doubles_the_next_round() {
         let mut queue = queue_of(8);
         queue.next_wait(1.0).unwrap();
         for expected in [1, 2, 4] {
-            let tried = queue.take();
-            assert_eq!(tried.len(), expected);
-            for _ in tried {
-                queue.back(true);
+            let round = queue.take();
+            assert_eq!(round.len(), expected);
+            for _ in round {
+                queue.complete(true);
             }
             assert_eq!(queue.next_wait(1.0), Some(Duration::ZERO));
         }
         assert_eq!(queue.take(), [7]);
-        assert!(!queue.is_empty(), "one is being tried");
-        queue.back(true);
+        assert!(!queue.is_empty(), "one is in flight");
+        queue.complete(true);
         assert!(queue.is_empty() && queue.next_wait(1.0).is_none());
     }
 
     #[test]
-    fn one_failure_among_many_begins_anew() {
+    fn one_failure_in_a_round_resets_its_size() {
         let mut queue = queue_of(4);
         assert_eq!(queue.take(), [0]);
-        queue.back(true);
+        queue.complete(true);
         assert_eq!(queue.take(), [1, 2]);
         queue.push(2);
-        queue.back(false);
-        queue.back(true);
+        queue.complete(false);
+        queue.complete(true);
         assert_eq!(queue.next_wait(1.0).unwrap().as_millis(), 10);
         assert_eq!(queue.take(), [3]);
     }

@@ -1,7 +1,7 @@
-//! Which intents of a delivery may be put to the ledger, and what is wrong with the others. Pure.
+//! Validates the intents of a delivery against the catalog, before they reach the ledger. Pure.
 //!
-//! The ledger believes what an intent says of price, slot and quota, because it must not look them
-//! up for every row. So nothing reaches it that the sale does not say, too.
+//! The ledger trusts the price, slot and quota of an intent, because a lookup for every row would
+//! be too expensive. An intent that contradicts its sale is therefore rejected here.
 
 use std::sync::Arc;
 
@@ -12,34 +12,30 @@ use crate::domain::{BucketNo, Epoch, OrderIntent, Sku, SkuNo};
 use crate::messages::envelope;
 use crate::messages::envelope::{EnvelopeFlaw, MalformedEnvelope};
 
-/// What a delivery came to.
+/// The result of validating one delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Validation {
-    /// Nothing of it can be used.
+    /// The whole delivery is malformed.
     Poison(MalformedEnvelope),
-    /// It names a SKU or an opening that is not known here: the ledger must be asked first.
-    Stranger,
-    /// Intent by intent; at least one.
-    Parts {
-        /// What may be put to the ledger, with its bytes.
-        good: Vec<(Bytes, OrderIntent)>,
-        /// What may not.
-        poison: Vec<(Bytes, MalformedEnvelope)>,
-    },
+    /// An intent has a SKU or an epoch that the catalog lacks: refresh the catalog and validate
+    /// again.
+    UnknownSku,
+    /// The delivery's intents, at least one, each with its bytes.
+    Parts { good: Vec<(Bytes, OrderIntent)>, poison: Vec<(Bytes, MalformedEnvelope)> },
 }
 
-/// What is known of a SKU: itself, and the latest opening of its sale.
+/// A SKU of the catalog, and the latest epoch of its sale.
 pub type KnownSku = (Arc<Sku>, Epoch);
 
-/// Judges one delivery by what `known` tells of a SKU. `is_fresh`: this was read from the ledger
-/// after the delivery came, so that what it does not tell does not exist.
-pub fn judge(
+/// Validates one delivery; `lookup` reads the catalog. `is_fresh`: the catalog was read from the
+/// ledger after the delivery arrived, so that a SKU or epoch it lacks does not exist.
+pub fn validate(
     delivery: &Delivery,
     installation: &str,
     is_fresh: bool,
-    known: impl Fn(SkuNo) -> Option<KnownSku>,
+    lookup: impl Fn(SkuNo) -> Option<KnownSku>,
 ) -> Validation {
-    let parts = match envelope::open(&delivery.headers, &delivery.body, installation) {
+    let parts = match envelope::decode(&delivery.headers, &delivery.body, installation) {
         Ok(parts) => parts,
         Err(malformed) => return Validation::Poison(malformed),
     };
@@ -52,9 +48,9 @@ pub fn judge(
                 continue;
             }
         };
-        let found = known(intent.sku);
+        let found = lookup(intent.sku);
         if !is_fresh && found.as_ref().is_none_or(|(_, epoch)| intent.epoch > *epoch) {
-            return Validation::Stranger;
+            return Validation::UnknownSku;
         }
         match check(&intent, found) {
             Ok(()) => good.push((part.bytes, intent)),
@@ -64,41 +60,41 @@ pub fn judge(
     Validation::Parts { good, poison }
 }
 
-/// Compares an intent with what its SKU makes of a reservation.
-fn check(intent: &OrderIntent, known: Option<KnownSku>) -> Result<(), MalformedEnvelope> {
-    let Some((sku, latest)) = known else {
+/// Compares an intent with the one that the gate makes for its SKU.
+fn check(intent: &OrderIntent, found: Option<KnownSku>) -> Result<(), MalformedEnvelope> {
+    let Some((sku, latest)) = found else {
         return Err(MalformedEnvelope::new(
             EnvelopeFlaw::Sku,
             format!("no sale has sku {}", intent.sku),
         ));
     };
-    let wrong = |what: String| Err(MalformedEnvelope::new(EnvelopeFlaw::Content, what));
-    let most = sku.policy.max_quantity();
-    if intent.quantity > most {
-        return wrong(format!("quantity {} is more than {most}", intent.quantity));
+    let mismatch = |what: String| Err(MalformedEnvelope::new(EnvelopeFlaw::Content, what));
+    let max = sku.policy.max_quantity();
+    if intent.quantity > max {
+        return mismatch(format!("quantity {} is more than {max}", intent.quantity));
     }
     if intent.epoch < Epoch(1) || intent.epoch > latest {
-        return wrong(format!("epoch {} is none of 1 to {}", intent.epoch.0, latest.0));
+        return mismatch(format!("epoch {} is none of 1 to {}", intent.epoch.0, latest.0));
     }
     let home = BucketNo::home_of(intent.buyer, sku.buckets);
     if intent.bucket != home {
-        return wrong(format!("bucket {}, the buyer's is {home}", intent.bucket));
+        return mismatch(format!("bucket {}, the buyer's is {home}", intent.bucket));
     }
     let slot = sku.policy.slot(intent.request);
     if intent.slot != slot {
-        return wrong(format!("slot {}, the policy's is {slot}", intent.slot));
+        return mismatch(format!("slot {}, the policy's is {slot}", intent.slot));
     }
     if intent.quota != sku.policy.quota() {
-        let (said, right) = (intent.quota, sku.policy.quota());
-        return wrong(format!("quota {said:?}, the policy's is {right:?}"));
+        let (actual, expected) = (intent.quota, sku.policy.quota());
+        return mismatch(format!("quota {actual:?}, the policy's is {expected:?}"));
     }
     let amount = sku.price.saturating_mul(i64::from(intent.quantity));
     if intent.amount != amount {
-        return wrong(format!("amount {}, price times quantity is {amount}", intent.amount));
+        return mismatch(format!("amount {}, price times quantity is {amount}", intent.amount));
     }
     let pay_by_ms = sku.pay_by_ms(intent.placed_at_ms);
     if intent.pay_by_ms != pay_by_ms {
-        return wrong(format!("payment by {}, the SKU says {pay_by_ms}", intent.pay_by_ms));
+        return mismatch(format!("payment by {}, the SKU says {pay_by_ms}", intent.pay_by_ms));
     }
     Ok(())
 }

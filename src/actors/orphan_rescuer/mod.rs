@@ -1,19 +1,21 @@
 //! Flow step 10/12: abandoned claims -> outbox.
 //!
-//! Returns what silent relay workers claimed to the outbox, so that others publish it.
+//! Returns the claimed entries of relay workers without a heartbeat to the outbox, so that running
+//! workers publish them.
 //!
-//! Ticks on a timer, one look at a time; any number of processes may do so at once. On error: the
-//! next look. If it crashes: the next rescuer, here or in another process. May repeat: everything;
-//! an entry may be published twice, and a request is one order.
+//! Ticks on a timer, one pass at a time; any number of processes may run it at once. On error: the
+//! next pass retries. On crash: the next rescuer, here or in another process. May repeat:
+//! everything; an entry may be published twice, and the ledger deduplicates by request id.
 
 mod rescue;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use actix::{Actor, AsyncContext, Context, Handler};
 use tokio::sync::oneshot;
 
-use super::served::Looks;
+use super::served::BucketRotation;
 use crate::actors::supervisor::supervised::{
     ExitReason, Incarnation, Supervised, end, spawn_step, step,
 };
@@ -25,75 +27,70 @@ use crate::services::catalog::Catalog;
 
 use rescue::{OutboxTotals, age, rescue};
 
-/// What the rescuer works with.
+/// Dependencies of the rescuer.
 #[derive(Clone)]
 pub struct RescuerDeps {
-    /// Where entries are reclaimed.
     pub outbox: Arc<dyn Outbox>,
-    /// Which buckets there are.
     pub catalog: Arc<Catalog>,
-    /// How often it looks.
+    /// Interval of the passes.
     pub every: Duration,
-    /// The time by which entries have an age.
     pub clock: SharedClock,
-    /// What operators see.
     pub metrics: Arc<Metrics>,
 }
 
-/// Brings back the work of relays that are gone.
+/// Reclaims abandoned outbox entries.
 pub struct OrphanRescuer {
-    life: Incarnation,
+    incarnation: Incarnation,
     deps: RescuerDeps,
-    looking: bool,
-    looks: Looks,
-    /// The last error, until a look succeeds; for one log line at each change.
-    trouble: Option<String>,
+    is_running: bool,
+    rotation: BucketRotation,
+    /// The last error, until a pass succeeds; one log line per change.
+    last_error: Option<String>,
     quiet: Vec<oneshot::Sender<()>>,
     is_quiet: bool,
 }
 
 impl OrphanRescuer {
-    /// A rescuer that has not looked yet.
     #[must_use]
-    pub fn new(life: Incarnation, deps: RescuerDeps) -> Self {
+    pub fn new(incarnation: Incarnation, deps: RescuerDeps) -> Self {
         Self {
-            life,
+            incarnation,
             deps,
-            looking: false,
-            looks: Looks::default(),
-            trouble: None,
+            is_running: false,
+            rotation: BucketRotation::default(),
+            last_error: None,
             quiet: Vec::new(),
             is_quiet: false,
         }
     }
 
-    fn look(&mut self, ctx: &mut Context<Self>) {
-        if self.looking || self.is_quiet {
+    fn start_pass(&mut self, ctx: &mut Context<Self>) {
+        if self.is_running || self.is_quiet {
             return;
         }
-        self.looking = true;
+        self.is_running = true;
         let deps = self.deps.clone();
-        let buckets = self.looks.next(&deps.catalog, deps.clock.wall_ms());
+        let buckets = self.rotation.next(&deps.catalog, deps.clock.wall_ms());
         let work = async move { rescue(&deps, &buckets).await };
-        spawn_step(self, ctx, work, |rescuer, _, survey| rescuer.surveyed(survey));
+        spawn_step(self, ctx, work, |rescuer, _, totals| rescuer.end_pass(totals));
     }
 
-    fn surveyed(&mut self, survey: OutboxTotals) {
-        self.looking = false;
-        let oldest = age(survey.oldest_ms, self.deps.clock.wall_ms());
-        self.deps.metrics.outbox_stands(survey.num_waiting, oldest);
-        let said = survey.failure.map(|failure| failure.to_string());
-        if let Some(said) = said.as_ref().filter(|said| self.trouble.as_ref() != Some(said)) {
-            tracing::warn!(said, "orphan rescue failed, retrying");
+    fn end_pass(&mut self, totals: OutboxTotals) {
+        self.is_running = false;
+        let oldest = age(totals.oldest_ms, self.deps.clock.wall_ms());
+        self.deps.metrics.set_outbox_backlog(totals.num_waiting, oldest);
+        let error = totals.error.map(|error| error.to_string());
+        if let Some(error) = error.as_ref().filter(|_| error != self.last_error) {
+            tracing::warn!(error, "orphan rescue failed, retrying");
         }
-        self.trouble = said;
+        self.last_error = error;
         self.quiet.drain(..).for_each(|done| reply(done, ()));
     }
 }
 
 impl Supervised for OrphanRescuer {
-    fn life(&mut self) -> &mut Incarnation {
-        &mut self.life
+    fn incarnation(&mut self) -> &mut Incarnation {
+        &mut self.incarnation
     }
 }
 
@@ -102,7 +99,7 @@ impl Actor for OrphanRescuer {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         let every = self.deps.every.max(Duration::from_millis(10));
-        ctx.run_interval(every, |rescuer, ctx| step(rescuer, ctx, Self::look));
+        ctx.run_interval(every, |rescuer, ctx| step(rescuer, ctx, Self::start_pass));
     }
 }
 
@@ -112,7 +109,7 @@ impl Handler<Quiet> for OrphanRescuer {
     fn handle(&mut self, quiet: Quiet, ctx: &mut Self::Context) {
         step(self, ctx, |rescuer, _| {
             rescuer.is_quiet = true;
-            if rescuer.looking {
+            if rescuer.is_running {
                 rescuer.quiet.push(quiet.done);
             } else {
                 reply(quiet.done, ());

@@ -1,4 +1,4 @@
-//! One look of the rescuer.
+//! One pass of the rescuer.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -6,51 +6,50 @@ use std::time::Duration;
 use futures_util::StreamExt;
 
 use super::RescuerDeps;
+use crate::domain::BucketKey;
 use crate::outbox::{Error, OutboxStatus};
-use crate::stock::BucketKey;
 
-/// Buckets that are looked at at the same time.
-const LOOKS_AT_ONCE: usize = 32;
+/// Buckets that are read or reclaimed in parallel.
+const BUCKETS_IN_PARALLEL: usize = 32;
 
-/// What all outboxes hold.
+/// The sums over all outboxes.
 #[derive(Debug, Default)]
 pub(super) struct OutboxTotals {
-    /// Entries that wait or are claimed.
+    /// Entries, waiting or claimed.
     pub num_waiting: u64,
-    /// When the oldest of them was accepted.
+    /// Acceptance time of the oldest entry, epoch milliseconds.
     pub oldest_ms: Option<i64>,
-    /// The first error, after everything else was looked at.
-    pub failure: Option<Error>,
+    /// The first error; the other buckets were rescued.
+    pub error: Option<Error>,
 }
 
 impl OutboxTotals {
-    fn add(&mut self, standing: &OutboxStatus) {
-        let in_hand: u64 = standing.in_hand.iter().map(|(_, num)| num).sum();
-        self.num_waiting += standing.num_waiting + in_hand;
-        let oldest = [self.oldest_ms, standing.oldest_waiting_ms, standing.oldest_in_hand_ms];
+    fn add(&mut self, status: &OutboxStatus) {
+        let num_claimed: u64 = status.claimed.iter().map(|(_, num)| num).sum();
+        self.num_waiting += status.num_waiting + num_claimed;
+        let oldest = [self.oldest_ms, status.oldest_waiting_ms, status.oldest_claimed_ms];
         self.oldest_ms = oldest.into_iter().flatten().min();
     }
 }
 
-/// Returns to the outboxes what belongs to workers that are silent. Safe with several at once: what
-/// one has moved, another does not find, and a worker that was only slow publishes twice.
+/// Returns the claimed entries of workers without a heartbeat to their outboxes. Safe with several
+/// rescuers at once: each entry is moved by one of them. If a worker was only slow, its entries are
+/// published twice.
 pub(super) async fn rescue(deps: &RescuerDeps, buckets: &[BucketKey]) -> OutboxTotals {
     let outbox = &deps.outbox;
-    let mut survey =
-        OutboxTotals { failure: outbox.restore_claimants().await.err(), ..OutboxTotals::default() };
-    let looks =
-        buckets.iter().map(|bucket| async move { (*bucket, outbox.standing(*bucket).await) });
-    let looks = futures_util::stream::iter(looks.collect::<Vec<_>>());
+    let mut totals =
+        OutboxTotals { error: outbox.restore_claimants().await.err(), ..OutboxTotals::default() };
+    let reads = buckets.iter().map(|bucket| async move { (*bucket, outbox.status(*bucket).await) });
+    let reads = futures_util::stream::iter(reads.collect::<Vec<_>>());
     let mut claimants = Vec::new();
-    for (bucket, standing) in looks.buffered(LOOKS_AT_ONCE).collect::<Vec<_>>().await {
-        match standing {
-            Ok(standing) => {
-                survey.add(&standing);
-                claimants.extend(standing.in_hand.into_iter().map(|(worker, _)| (bucket, worker)));
+    for (bucket, status) in reads.buffered(BUCKETS_IN_PARALLEL).collect::<Vec<_>>().await {
+        match status {
+            Ok(status) => {
+                totals.add(&status);
+                claimants.extend(status.claimed.into_iter().map(|(worker, _)| (bucket, worker)));
             }
-            // One bucket that cannot be read keeps no other from being looked at.
             Err(error) => {
-                survey.failure.get_or_insert(error);
+                totals.error.get_or_insert(error);
             }
         }
     }
@@ -64,21 +63,21 @@ pub(super) async fn rescue(deps: &RescuerDeps, buckets: &[BucketKey]) -> OutboxT
         }
     }
     if let Err(error) = reclaim(deps, &orphans, &silent).await {
-        survey.failure.get_or_insert(error);
+        totals.error.get_or_insert(error);
     }
-    survey
+    totals
 }
 
-/// Reclaims in each bucket what these workers hold there.
+/// Reclaims the entries of these workers, bucket by bucket; `workers` is logged.
 async fn reclaim(
     deps: &RescuerDeps,
     orphans: &[(BucketKey, Vec<String>)],
     workers: &BTreeSet<String>,
 ) -> Result<(), Error> {
-    let back = orphans.iter().map(|(bucket, workers)| deps.outbox.reclaim(*bucket, workers));
-    let back = futures_util::stream::iter(back.collect::<Vec<_>>());
+    let reclaims = orphans.iter().map(|(bucket, workers)| deps.outbox.reclaim(*bucket, workers));
+    let reclaims = futures_util::stream::iter(reclaims.collect::<Vec<_>>());
     let (mut outcome, mut num_entries) = (Ok(()), 0);
-    for reclaimed in back.buffer_unordered(LOOKS_AT_ONCE).collect::<Vec<_>>().await {
+    for reclaimed in reclaims.buffer_unordered(BUCKETS_IN_PARALLEL).collect::<Vec<_>>().await {
         match reclaimed {
             Ok(num) => num_entries += num,
             Err(error) => outcome = outcome.and(Err(error)),
@@ -91,7 +90,7 @@ async fn reclaim(
     outcome
 }
 
-/// How old something of that time is.
+/// The age of an entry accepted at `oldest_ms`; zero without an entry.
 pub(super) fn age(oldest_ms: Option<i64>, wall_ms: i64) -> Duration {
     let ms = oldest_ms.map_or(0, |oldest| wall_ms.saturating_sub(oldest));
     Duration::from_millis(u64::try_from(ms).unwrap_or(0))

@@ -1,5 +1,5 @@
-//! The way from gates to the relays of the same process, and between these: a word that a bucket
-//! has something, and that the broker is back.
+//! Notifications to the relay workers of the same process: a bucket has entries, or the broker is
+//! available again.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -7,49 +7,49 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::stock::BucketKey;
+use crate::domain::BucketKey;
 
-/// Wakes relays. Cheap to clone and to call; never waits. A word that gets lost costs a relay's
-/// next look, no more: pokes of one bucket that nobody has heard yet are one.
+/// Wakes relay workers; cheap to clone and to call, never waits. Pokes of one bucket are merged
+/// until a worker takes them. A lost notification delays its entries until the next poll.
 #[derive(Debug, Clone, Default)]
 pub struct RelayHandle {
-    inside: Arc<Inside>,
+    shared: Arc<Shared>,
 }
 
 #[derive(Debug, Default)]
-struct Inside {
+struct Shared {
     /// Bounded by the number of buckets.
-    poked: Mutex<HashSet<BucketKey>>,
-    bell: Notify,
+    notified: Mutex<HashSet<BucketKey>>,
+    notify: Notify,
     recovered: Notify,
 }
 
 impl RelayHandle {
-    /// Something was put into this bucket.
-    pub fn poke(&self, bucket: BucketKey) {
-        let is_news = self.inside.poked.lock().insert(bucket);
-        if is_news {
-            self.inside.bell.notify_one();
+    /// Tells the workers that the outbox of this bucket has entries.
+    pub fn notify(&self, bucket: BucketKey) {
+        let is_new = self.shared.notified.lock().insert(bucket);
+        if is_new {
+            self.shared.notify.notify_one();
         }
     }
 
-    /// Waits until somebody pokes; a poke that nobody waited for counts.
-    pub(super) async fn poked(&self) {
-        self.inside.bell.notified().await;
+    /// Waits for a notification; returns at once if one arrived while no worker waited.
+    pub(super) async fn notified(&self) {
+        self.shared.notify.notified().await;
     }
 
-    /// The broker takes messages again: whoever waits for it need not find out alone.
-    pub(super) fn recover(&self) {
-        self.inside.recovered.notify_waiters();
+    /// Wakes the workers that wait for the broker: a publish has succeeded.
+    pub(super) fn notify_recovered(&self) {
+        self.shared.recovered.notify_waiters();
     }
 
-    /// Waits until somebody says that the broker takes messages again.
+    /// Waits until another worker reports that the broker is available.
     pub(super) async fn recovered(&self) {
-        self.inside.recovered.notified().await;
+        self.shared.recovered.notified().await;
     }
 
-    /// The buckets that were poked since the last call.
-    pub(super) fn take(&self) -> HashSet<BucketKey> {
-        std::mem::take(&mut *self.inside.poked.lock())
+    /// Takes the buckets that were notified since the last call.
+    pub(super) fn take_poked(&self) -> HashSet<BucketKey> {
+        std::mem::take(&mut *self.shared.notified.lock())
     }
 }

@@ -1,17 +1,17 @@
 //! Flow step 5/12: outbox -> broker.
 //!
-//! One worker of many: takes over what its predecessors hold, claims entries of every bucket,
-//! publishes them on a channel of its own, waits for the confirmations, and acknowledges what
-//! ended. It does one thing at a time (`relay.rs`); speed comes from large rounds and from several
-//! workers. What to do next is decided in [`plan`], what the broker's answers mean in
-//! [`round_outcome`].
+//! A relay worker takes over the entries of its predecessors, claims entries of every bucket,
+//! publishes them on a channel of its own, waits for the confirms, and acknowledges the entries
+//! that were confirmed or given up. A worker runs these steps one after the other (`relay.rs`);
+//! throughput comes from large rounds and several workers. [`plan`] decides the next step,
+//! [`round_outcome`] interprets the publish outcomes.
 //!
-//! Owns: a channel of the broker, and the entries that it claimed. Limits: `relay.claim_max`
-//! entries of a bucket, `relay.confirm_window` messages unconfirmed. On error: what was confirmed
-//! is acknowledged again, and not published again; while the broker is away, everything stays
-//! claimed and nothing more is claimed. If it crashes: its successor takes over under another name;
-//! where none comes, the orphan rescuer reclaims what a silent name holds. May repeat: publishing;
-//! the ledger makes one order of it.
+//! Owns: a broker channel, and the claimed entries. Limits: `relay.claim_max` entries of a bucket,
+//! `relay.confirm_window` unconfirmed messages. On error: a failed acknowledgement is retried
+//! without publishing again; while the broker is unavailable, claimed entries stay claimed and no
+//! further entries are claimed. On crash: the successor takes over under another name; without a
+//! successor, the orphan rescuer reclaims the entries of names whose heartbeat expired. May repeat:
+//! publishing; the ledger deduplicates by request id.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -25,13 +25,13 @@ use crate::actors::supervisor::supervised::{
 };
 use crate::broker::{Message, Publisher, Route};
 use crate::config::RelaySettings;
+use crate::domain::BucketKey;
 use crate::messages::envelope;
 use crate::messages::{Quiet, Stop, reply};
 use crate::observe::metrics::Metrics;
 use crate::outbox::{GivenUpEntry, Outbox, OutboxEntry};
 use crate::runtime::clock::SharedClock;
 use crate::services::catalog::Catalog;
-use crate::stock::BucketKey;
 
 mod failure_log;
 pub mod handle;
@@ -54,39 +54,34 @@ use plan::PlanLimits;
 use relay::Relay;
 use round_outcome::PackedEntry;
 
-/// How often new sales are looked for; a poke makes a bucket known at once.
+/// Interval at which the catalog is read for new buckets; a notification adds a bucket at once.
 const CATALOG_EVERY: Duration = Duration::from_millis(100);
 
 /// Longest wait between two rounds.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// Announcements in the time that one lasts.
-const BEATS: u32 = 3;
+/// Heartbeats within the TTL of one heartbeat.
+const HEARTBEATS_PER_TTL: u32 = 3;
 
-/// What relays work with; the same for every worker of a process.
+/// Dependencies of the relay workers; the same for every worker of a process.
 #[derive(Clone)]
 pub struct RelayDeps {
-    /// Where entries wait.
     pub outbox: Arc<dyn Outbox>,
-    /// Where messages go.
     pub publisher: Arc<dyn Publisher>,
-    /// Which buckets there are.
     pub catalog: Arc<Catalog>,
     /// The process part of the workers' names.
     pub process: Arc<str>,
-    /// Who wakes the workers.
-    pub door: RelayHandle,
-    /// Whose orders these are, as messages say it.
+    /// Wakes the workers.
+    pub relay_handle: RelayHandle,
+    /// Installation id that messages carry.
     pub installation: Arc<str>,
-    /// Order queues of the broker.
+    /// Number of order queues.
     pub queues: u16,
-    /// First wait after something failed, and the longest.
+    /// First and longest wait after a failure.
     pub retry: (Duration, Duration),
-    /// Limits and waits.
     pub settings: RelaySettings,
-    /// The time of messages; waits are slept, in real time.
+    /// Source of message timestamps; waits use real time.
     pub clock: SharedClock,
-    /// What operators see.
     pub metrics: Arc<Metrics>,
 }
 
@@ -109,44 +104,45 @@ impl RelayDeps {
         }
     }
 
-    /// The message of all that can be read of an entry, and a dead letter of the rest.
-    fn seal(&self, bucket: BucketKey, entry: &OutboxEntry, sent_at_ms: i64) -> PackedEntry {
+    /// Encodes the readable intents of an entry as a message, the others as a dead letter.
+    fn encode(&self, bucket: BucketKey, entry: &OutboxEntry, sent_at_ms: i64) -> PackedEntry {
         let envelope::EncodedEntry { message, unreadable } =
-            envelope::seal(&entry.bytes, &self.installation, sent_at_ms);
+            envelope::encode(&entry.bytes, &self.installation, sent_at_ms);
         let route = Route::orders_of(bucket, self.queues);
-        let letter = |(bytes, malformed): (_, envelope::MalformedEnvelope)| GivenUpEntry {
+        let dead_letter = |(bytes, malformed): (_, envelope::MalformedEnvelope)| GivenUpEntry {
             bytes,
             reason: malformed.to_string(),
             attempts: 0,
         };
         PackedEntry {
             message: message.map(|(headers, body)| Message { route, headers, body }),
-            letter: unreadable.map(letter),
+            dead_letter: unreadable.map(dead_letter),
         }
     }
 }
 
-/// The actor around one worker: its rounds and its heartbeat.
+/// The actor that runs the rounds and the heartbeat of one worker.
 pub struct OutboxRelay {
-    life: Incarnation,
+    incarnation: Incarnation,
     deps: RelayDeps,
     names: WorkerNames,
-    /// Elsewhere while a round is under way.
+    /// `None` during a round.
     relay: Option<Box<Relay>>,
     waiting: Option<SpawnHandle>,
     is_announcing: bool,
     quiet: Vec<oneshot::Sender<()>>,
     is_quiet: bool,
-    has_left: bool,
+    /// Whether the claimed entries were given back; final.
+    has_given_back: bool,
 }
 
 impl OutboxRelay {
-    /// A worker that has looked at nothing. `names` has those of its predecessors.
+    /// A worker with a new name; `names` holds the names of its predecessors.
     #[must_use]
-    pub fn new(life: Incarnation, deps: RelayDeps, names: WorkerNames) -> Self {
+    pub fn new(incarnation: Incarnation, deps: RelayDeps, names: WorkerNames) -> Self {
         let relay = Some(Box::new(Relay::new(deps.clone(), names.clone())));
         Self {
-            life,
+            incarnation,
             deps,
             names,
             relay,
@@ -154,17 +150,17 @@ impl OutboxRelay {
             is_announcing: false,
             quiet: Vec::new(),
             is_quiet: false,
-            has_left: false,
+            has_given_back: false,
         }
     }
 
-    /// Begins the next round, or the end.
-    fn go_on(&mut self, ctx: &mut Context<Self>) {
+    /// Starts the next round, or gives the entries back when the worker is quiet.
+    fn start_round(&mut self, ctx: &mut Context<Self>) {
         let Some(mut relay) = self.relay.take() else { return };
         if self.is_quiet {
-            let work = async move { relay.leave().await };
+            let work = async move { relay.give_back().await };
             spawn_step(self, ctx, work, |actor, _, ()| {
-                actor.has_left = true;
+                actor.has_given_back = true;
                 actor.quiet.drain(..).for_each(|done| reply(done, ()));
             });
             return;
@@ -175,27 +171,28 @@ impl OutboxRelay {
         };
         spawn_step(self, ctx, work, |actor, ctx, relay| {
             actor.relay = Some(relay);
-            actor.wait(ctx);
+            actor.wait_for_work(ctx);
         });
     }
 
-    /// Waits until there is something to do, or a poke comes.
-    fn wait(&mut self, ctx: &mut Context<Self>) {
+    /// Waits until the next round is due, or a notification arrives.
+    fn wait_for_work(&mut self, ctx: &mut Context<Self>) {
         let Some(relay) = &self.relay else { return };
         let pause = relay.pause().map_or(WAIT_MAX, |pause| pause.min(WAIT_MAX));
         if self.is_quiet || pause.is_zero() {
-            self.go_on(ctx);
+            self.start_round(ctx);
             return;
         }
-        // While nothing can be claimed, pokes are for workers that can.
-        let (door, is_away) = (self.deps.door.clone(), relay.is_broker_away());
+        // A worker whose broker is unavailable claims nothing: notifications are for the others.
+        let (handle, is_down) = (self.deps.relay_handle.clone(), relay.is_broker_unavailable());
         let waited = async move {
-            let poked = async { if is_away { pending().await } else { door.poked().await } };
+            let notified =
+                async { if is_down { pending().await } else { handle.notified().await } };
             let recovered =
-                async { if is_away { door.recovered().await } else { pending().await } };
+                async { if is_down { handle.recovered().await } else { pending().await } };
             tokio::select! {
                 () = tokio::time::sleep(pause) => false,
-                () = poked => false,
+                () = notified => false,
                 () = recovered => true,
             }
         };
@@ -203,22 +200,22 @@ impl OutboxRelay {
             actor.waiting = None;
             step(actor, ctx, |actor, ctx| {
                 if let Some(relay) = actor.relay.as_mut().filter(|_| recovered) {
-                    relay.broker_recovered();
+                    relay.retry_broker_now();
                 }
-                actor.go_on(ctx);
+                actor.start_round(ctx);
             });
         });
         self.waiting = Some(ctx.spawn(then));
     }
 
-    /// Says that the worker works, beside its rounds: one may wait long for the broker.
+    /// Renews the heartbeat independently of the rounds: a round may wait long for the broker.
     fn announce(&mut self, ctx: &mut Context<Self>) {
         if self.is_announcing || self.is_quiet {
             return;
         }
         self.is_announcing = true;
         let (outbox, heartbeat) = (Arc::clone(&self.deps.outbox), self.deps.heartbeat());
-        let name = self.names.present();
+        let name = self.names.current();
         let work = async move { outbox.announce(&name, heartbeat).await };
         spawn_step(self, ctx, work, |actor, _, announced| {
             actor.is_announcing = false;
@@ -230,8 +227,8 @@ impl OutboxRelay {
 }
 
 impl Supervised for OutboxRelay {
-    fn life(&mut self) -> &mut Incarnation {
-        &mut self.life
+    fn incarnation(&mut self) -> &mut Incarnation {
+        &mut self.incarnation
     }
 }
 
@@ -239,24 +236,24 @@ impl Actor for OutboxRelay {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        let every = (self.deps.heartbeat() / BEATS).max(Duration::from_millis(1));
+        let every = (self.deps.heartbeat() / HEARTBEATS_PER_TTL).max(Duration::from_millis(1));
         ctx.run_interval(every, |actor, ctx| step(actor, ctx, Self::announce));
-        step(self, ctx, Self::go_on);
+        step(self, ctx, Self::start_round);
     }
 }
 
 impl Handler<Quiet> for OutboxRelay {
     type Result = ();
 
-    /// Finishes the round, gives back what is claimed, and says so.
+    /// Finishes the round, gives the claimed entries back, and replies.
     fn handle(&mut self, quiet: Quiet, ctx: &mut Self::Context) {
         step(self, ctx, |actor, ctx| {
             actor.quiet.push(quiet.done);
             actor.is_quiet = true;
             if let Some(waiting) = actor.waiting.take() {
                 ctx.cancel_future(waiting);
-                actor.go_on(ctx);
-            } else if actor.has_left {
+                actor.start_round(ctx);
+            } else if actor.has_given_back {
                 actor.quiet.drain(..).for_each(|done| reply(done, ()));
             }
         });

@@ -1,127 +1,132 @@
-//! What a relay worker holds and does next. Pure: no actor, no clock, no store.
+//! The entries that a relay worker has claimed, and its next step. Pure: no actor, no clock, no
+//! store.
 //!
-//! One bucket in trouble waits by itself: the others go on.
+//! Each bucket backs off by itself: a failing bucket does not delay the others.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::broker::Route;
+use crate::domain::BucketKey;
 use crate::outbox::{EndedEntry, OutboxEntry};
 use crate::redis::scripts::codes;
 use crate::runtime::backoff::doubled;
-use crate::stock::BucketKey;
 
-/// How many buckets the idle workers of one process look at in a second, at most: many buckets are
-/// looked at less often than few.
-const LOOKS_PER_S: u32 = 10_000;
+/// Most polls of empty buckets per second, over all workers of a process: the more buckets, the
+/// longer the interval.
+const POLLS_PER_S: u32 = 10_000;
 
-/// How often a bucket of a sale that sells nothing is looked at: only reclaimed entries can appear
-/// there.
-const RARELY: Duration = Duration::from_secs(1);
+/// Poll interval of a bucket whose sale is not open: only reclaimed entries can appear there.
+const IDLE_POLL_MAX: Duration = Duration::from_secs(1);
 
-/// The same for a sale that has been over for long.
-const SELDOM: Duration = Duration::from_secs(60);
+/// Poll interval of a bucket whose sale is archived.
+const ARCHIVED_POLL_MAX: Duration = Duration::from_secs(60);
 
-/// How often a bucket is worth looking at.
+/// How often a bucket is polled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PollInterest {
-    /// Its sale sells, or may again.
+    /// The sale is open or paused.
     Selling,
-    /// Its sale is over, or has not begun.
-    Resting,
-    /// Its sale has been over for long.
-    Forgotten,
+    /// The sale has not opened yet, or is closed.
+    Idle,
+    /// The sale has been closed for long: [`crate::domain::Sale::is_dormant`].
+    Dormant,
 }
 
 /// Limits of one worker.
 #[derive(Debug, Clone, Copy)]
 pub struct PlanLimits {
-    /// Most entries that the worker claims of a bucket at a time.
+    /// Most claimed entries of one bucket.
     pub claim_max: usize,
-    /// What one round should bring, over all buckets.
+    /// Entries to claim in one round, over all buckets.
     pub window: usize,
-    /// Refusals after which an entry becomes a dead letter.
+    /// Counted refusals after which an entry becomes a dead letter.
     pub attempts_max: u32,
-    /// Workers that look at the same buckets.
+    /// Workers that poll the same buckets.
     pub workers: usize,
-    /// First wait after nothing was found.
+    /// First wait after an empty claim.
     pub poll_min: Duration,
-    /// Longest such wait.
+    /// Longest wait after empty claims.
     pub poll_max: Duration,
-    /// First wait after something failed.
+    /// First wait after a failure.
     pub retry_min: Duration,
-    /// Longest such wait.
+    /// Longest wait after failures.
     pub retry_max: Duration,
 }
 
 impl PlanLimits {
-    pub(super) fn rest(&self, failures: u32) -> Duration {
+    pub(super) fn retry_delay(&self, failures: u32) -> Duration {
         doubled(self.retry_min, self.retry_max, failures.saturating_sub(1))
     }
 }
 
-/// A claimed entry that the broker has not confirmed.
+/// A claimed entry without a confirm.
 #[derive(Debug)]
 pub(super) struct InFlight {
     pub(super) entry: OutboxEntry,
-    /// Not published before.
+    /// Earliest time of the next publish.
     pub(super) due: Instant,
-    /// Rounds in which the broker did not take it.
+    /// Rounds that ended without a confirm.
     pub(super) failures: u32,
-    /// Refusals that count.
+    /// Counted refusals.
     pub(super) attempts: u32,
-    /// Confirmations of its queue before its last attempt that counts; `None`: it was never sent.
-    pub(super) seen: Option<u64>,
+    /// Confirms of its queue before its last counted attempt; `None`: never sent.
+    pub(super) confirmed_before: Option<u64>,
 }
 
-/// One bucket, as one worker sees it.
+impl InFlight {
+    fn new(entry: OutboxEntry, due: Instant) -> Self {
+        Self { entry, due, failures: 0, attempts: 0, confirmed_before: None }
+    }
+}
+
+/// The state of one bucket in one worker.
 #[derive(Debug)]
 pub(super) struct BucketState {
     pub(super) in_flight: VecDeque<InFlight>,
-    /// Confirmed or given up, and not acknowledged.
+    /// Confirmed or given up, to be acknowledged.
     pub(super) ended: Vec<EndedEntry>,
-    /// Whether there may be entries that the worker does not know of, under an earlier name.
-    takes_over: bool,
-    /// When to ask the outbox.
+    /// Whether an earlier name may hold entries that are not in `in_flight`.
+    takeover_pending: bool,
+    /// Earliest time of the next outbox call.
     next_at: Instant,
-    /// Calls to the outbox that failed, in a row.
+    /// Consecutive failed outbox calls.
     failures: u32,
-    /// Claims that brought nothing, in a row.
-    empties: u32,
+    /// Consecutive empty claims.
+    empty_claims: u32,
     interest: PollInterest,
 }
 
 impl BucketState {
-    fn room(&self, claim_max: usize) -> usize {
-        // Nothing is claimed beside entries that cannot be acknowledged.
-        let may_claim = !self.takes_over && self.ended.is_empty();
-        if may_claim { claim_max.saturating_sub(self.in_flight.len()) } else { 0 }
+    /// Entries that may be claimed now.
+    fn capacity(&self, claim_max: usize) -> usize {
+        if self.can_claim() { claim_max.saturating_sub(self.in_flight.len()) } else { 0 }
     }
 
-    fn asks_nothing(&self) -> bool {
-        !self.takes_over && self.ended.is_empty()
+    /// A bucket claims nothing while an acknowledgement is outstanding.
+    fn can_claim(&self) -> bool {
+        !self.takeover_pending && self.ended.is_empty()
     }
 }
 
-/// Everything one worker holds.
+/// The buckets of one worker and its view of the broker.
 #[derive(Debug)]
 pub struct RelayPlan {
     pub(super) limits: PlanLimits,
     pub(super) buckets: HashMap<BucketKey, BucketState>,
-    /// Whether buckets that are new to the worker may hold entries of predecessors.
+    /// Whether predecessors may hold entries in buckets that are added later.
     has_predecessors: bool,
-    /// Messages that each queue has confirmed.
+    /// Confirms of each queue.
     pub(super) confirmed: HashMap<Route, u64>,
-    /// Rounds in a row in which the broker was away, and when it is tried again.
-    away: Option<(u32, Instant)>,
+    /// While the broker is unavailable: consecutive failed rounds, and the time of the next try.
+    broker_retry: Option<(u32, Instant)>,
 }
 
 impl RelayPlan {
-    /// The plan of a worker that has seen nothing.
     #[must_use]
     pub fn new(limits: PlanLimits, has_predecessors: bool) -> Self {
         let (buckets, confirmed) = (HashMap::new(), HashMap::new());
-        Self { limits, buckets, has_predecessors, confirmed, away: None }
+        Self { limits, buckets, has_predecessors, confirmed, broker_retry: None }
     }
 
     fn bucket(
@@ -130,130 +135,130 @@ impl RelayPlan {
         interest: PollInterest,
         next_at: Instant,
     ) -> &mut BucketState {
-        let takes_over = self.has_predecessors;
         self.buckets.entry(key).or_insert_with(|| BucketState {
             in_flight: VecDeque::new(),
             ended: Vec::new(),
-            takes_over,
+            takeover_pending: self.has_predecessors,
             next_at,
             failures: 0,
-            empties: 0,
+            empty_claims: 0,
             interest,
         })
     }
 
-    /// Serves a bucket from now on, if it was not served before.
+    /// Adds a bucket, or updates how often it is polled.
     pub fn watch(&mut self, key: BucketKey, interest: PollInterest, now: Instant) {
-        let begin = if interest == PollInterest::Forgotten { now + SELDOM } else { now };
-        let bucket = self.bucket(key, interest, begin);
-        if bucket.interest == PollInterest::Forgotten && interest != PollInterest::Forgotten {
+        let first = if interest == PollInterest::Dormant { now + ARCHIVED_POLL_MAX } else { now };
+        let bucket = self.bucket(key, interest, first);
+        if bucket.interest == PollInterest::Dormant && interest != PollInterest::Dormant {
             bucket.next_at = bucket.next_at.min(now);
         }
         bucket.interest = interest;
     }
 
-    /// Something was put into this bucket.
-    pub fn poke(&mut self, key: BucketKey, now: Instant) {
+    /// Polls a bucket at once: its outbox has entries.
+    pub fn notify(&mut self, key: BucketKey, now: Instant) {
         let bucket = self.bucket(key, PollInterest::Selling, now);
-        bucket.empties = 0;
+        bucket.empty_claims = 0;
         if bucket.failures == 0 {
             bucket.next_at = bucket.next_at.min(now);
         }
     }
 
-    /// The buckets that are served and not forgotten.
-    pub fn served(&self) -> impl Iterator<Item = BucketKey> {
-        let served = self.buckets.iter().filter(|(_, bucket)| {
-            bucket.interest != PollInterest::Forgotten || !bucket.in_flight.is_empty()
+    /// The buckets that are not archived, or have claimed entries.
+    pub fn active(&self) -> impl Iterator<Item = BucketKey> {
+        let active = self.buckets.iter().filter(|(_, bucket)| {
+            bucket.interest != PollInterest::Dormant || !bucket.in_flight.is_empty()
         });
-        served.map(|(key, _)| *key)
+        active.map(|(key, _)| *key)
     }
 
-    /// Entries that were claimed and not acknowledged.
+    /// Claimed entries that are not acknowledged.
     #[must_use]
     pub fn num_claimed(&self) -> usize {
         self.buckets.values().map(|bucket| bucket.in_flight.len() + bucket.ended.len()).sum()
     }
 
-    /// The worker has a new name: what it holds, and what it does not know of in this bucket, is to
-    /// be taken over.
-    pub fn renamed(&mut self, doubtful: &[BucketKey], now: Instant) {
+    /// Schedules a takeover after the worker changed its name: in every bucket with claimed
+    /// entries, and in the `uncertain` ones, where the old name may hold further entries.
+    pub fn begin_takeover(&mut self, uncertain: &[BucketKey], now: Instant) {
         for (key, bucket) in &mut self.buckets {
-            let holds = !bucket.in_flight.is_empty() || !bucket.ended.is_empty();
-            if holds || doubtful.contains(key) {
-                bucket.takes_over = true;
+            let has_claimed = !bucket.in_flight.is_empty() || !bucket.ended.is_empty();
+            if has_claimed || uncertain.contains(key) {
+                bucket.takeover_pending = true;
                 bucket.next_at = if bucket.failures == 0 { now } else { bucket.next_at };
             }
         }
     }
 
-    /// Whether predecessors may still hold entries.
+    /// Whether earlier names may still hold entries.
     #[must_use]
-    pub fn takes_over(&self) -> bool {
-        self.has_predecessors || self.buckets.values().any(|bucket| bucket.takes_over)
+    pub fn has_pending_takeover(&self) -> bool {
+        self.has_predecessors || self.buckets.values().any(|bucket| bucket.takeover_pending)
     }
 
-    /// Buckets in which to take over before anything is claimed there.
+    /// Buckets with a takeover that is due; they are not claimed from before it.
     #[must_use]
-    pub fn to_take_over(&self, now: Instant) -> Vec<BucketKey> {
-        let due = |bucket: &BucketState| bucket.takes_over && bucket.next_at <= now;
+    pub fn takeover_due(&self, now: Instant) -> Vec<BucketKey> {
+        let due = |bucket: &BucketState| bucket.takeover_pending && bucket.next_at <= now;
         self.buckets.iter().filter(|(_, bucket)| due(bucket)).map(|(key, _)| *key).collect()
     }
 
-    /// The worker holds exactly these entries in a bucket. What it knows of them stays known.
-    pub fn took_over(&mut self, key: BucketKey, entries: Vec<OutboxEntry>, now: Instant) {
+    /// Sets the claimed entries of a bucket to these. Entries that the plan has already keep their
+    /// retry state; ended ones are not published again.
+    pub fn record_takeover(&mut self, key: BucketKey, entries: Vec<OutboxEntry>, now: Instant) {
         let Some(bucket) = self.buckets.get_mut(&key) else { return };
-        let known = std::mem::take(&mut bucket.in_flight).into_iter();
-        let mut known: HashMap<_, _> = known.map(|known| (known.entry.id.clone(), known)).collect();
+        let former = std::mem::take(&mut bucket.in_flight).into_iter();
+        let mut former: HashMap<_, _> =
+            former.map(|former| (former.entry.id.clone(), former)).collect();
         let ended: HashSet<_> = bucket.ended.iter().map(|ended| &ended.id).collect();
         let entries = entries.into_iter().filter(|entry| !ended.contains(&entry.id));
-        let in_flight = entries.map(|entry| {
-            let fresh = InFlight { due: now, failures: 0, attempts: 0, seen: None, entry };
-            known.remove(&fresh.entry.id).unwrap_or(fresh)
-        });
+        let in_flight = entries
+            .map(|entry| former.remove(&entry.id).unwrap_or_else(|| InFlight::new(entry, now)));
         bucket.in_flight = in_flight.collect();
-        (bucket.takes_over, bucket.failures, bucket.next_at) = (false, 0, now);
-        self.has_predecessors &= self.buckets.values().any(|bucket| bucket.takes_over);
+        (bucket.takeover_pending, bucket.failures, bucket.next_at) = (false, 0, now);
+        self.has_predecessors &= self.buckets.values().any(|bucket| bucket.takeover_pending);
     }
 
-    /// The outbox did not do what it was asked to in this bucket.
-    pub fn failed(&mut self, key: BucketKey, now: Instant) {
+    /// Backs off after a failed outbox call for this bucket.
+    pub fn record_failure(&mut self, key: BucketKey, now: Instant) {
         let Some(bucket) = self.buckets.get_mut(&key) else { return };
         bucket.failures = bucket.failures.saturating_add(1);
-        bucket.next_at = now + self.limits.rest(bucket.failures);
+        bucket.next_at = now + self.limits.retry_delay(bucket.failures);
     }
 
-    /// What to claim: at most so many entries of each bucket. Buckets that gave something the last
-    /// time share one window, the others another.
+    /// Buckets to claim from, each with its largest number of entries. Buckets whose last claim
+    /// returned entries share one window, the others a second one.
     #[must_use]
-    pub fn to_claim(&self, now: Instant) -> Vec<(BucketKey, usize)> {
-        let asks = |bucket: &BucketState, at| {
-            bucket.next_at <= at && bucket.room(self.limits.claim_max) > 0
+    pub fn claims_due(&self, now: Instant) -> Vec<(BucketKey, usize)> {
+        let is_due = |bucket: &BucketState, at| {
+            bucket.next_at <= at && bucket.capacity(self.limits.claim_max) > 0
         };
-        if !self.buckets.values().any(|bucket| asks(bucket, now)) {
+        if !self.buckets.values().any(|bucket| is_due(bucket, now)) {
             return Vec::new();
         }
-        // What is due soon is asked for too: one exchange is cheaper than two.
+        // Buckets that are due soon are included: one round trip is cheaper than two.
         let soon = now + self.limits.poll_max / 4;
-        let asked = || {
-            let due = move |bucket: &BucketState| {
-                asks(bucket, now) || (bucket.failures == 0 && asks(bucket, soon))
+        let due = || {
+            let is_included = move |bucket: &BucketState| {
+                is_due(bucket, now) || (bucket.failures == 0 && is_due(bucket, soon))
             };
-            self.buckets.iter().filter(move |(_, bucket)| due(bucket))
+            self.buckets.iter().filter(move |(_, bucket)| is_included(bucket))
         };
-        let num_busy = asked().filter(|(_, bucket)| bucket.empties == 0).count();
-        let num_idle = asked().count() - num_busy;
-        let share = |among: usize| (self.limits.window / among.max(1)).max(1);
-        asked()
+        let num_busy = due().filter(|(_, bucket)| bucket.empty_claims == 0).count();
+        let num_idle = due().count() - num_busy;
+        let share = |num_buckets: usize| (self.limits.window / num_buckets.max(1)).max(1);
+        due()
             .map(|(key, bucket)| {
-                let share = share(if bucket.empties == 0 { num_busy } else { num_idle });
-                (*key, share.min(bucket.room(self.limits.claim_max)))
+                let share = share(if bucket.empty_claims == 0 { num_busy } else { num_idle });
+                (*key, share.min(bucket.capacity(self.limits.claim_max)))
             })
             .collect()
     }
 
-    /// A claim for up to `asked` entries brought these. True: there may be more.
-    pub fn claimed(
+    /// Adds the entries of a claim for up to `asked` entries. Returns whether the outbox may have
+    /// more.
+    pub fn record_claim(
         &mut self,
         key: BucketKey,
         asked: usize,
@@ -263,104 +268,104 @@ impl RelayPlan {
         let (limits, longest) = (self.limits, self.longest_wait());
         let Some(bucket) = self.buckets.get_mut(&key) else { return false };
         let (is_full, is_empty) = (entries.len() >= asked, entries.is_empty());
-        let fresh = |entry| InFlight { entry, due: now, failures: 0, attempts: 0, seen: None };
-        bucket.in_flight.extend(entries.into_iter().map(fresh));
+        bucket.in_flight.extend(entries.into_iter().map(|entry| InFlight::new(entry, now)));
         bucket.failures = 0;
         let longest = match bucket.interest {
             PollInterest::Selling => longest,
-            PollInterest::Resting => longest.max(RARELY),
-            PollInterest::Forgotten => longest.max(SELDOM),
+            PollInterest::Idle => longest.max(IDLE_POLL_MAX),
+            PollInterest::Dormant => longest.max(ARCHIVED_POLL_MAX),
         };
-        let wait = doubled(limits.poll_min, longest, bucket.empties);
-        bucket.empties = if is_empty { bucket.empties.saturating_add(1) } else { 0 };
+        let wait = doubled(limits.poll_min, longest, bucket.empty_claims);
+        bucket.empty_claims = if is_empty { bucket.empty_claims.saturating_add(1) } else { 0 };
         bucket.next_at = if is_full { now } else { now + wait };
         is_full
     }
 
-    /// How long a bucket of a running sale is left alone.
+    /// Longest poll interval of a bucket of an open or paused sale.
     fn longest_wait(&self) -> Duration {
         let selling =
             self.buckets.values().filter(|bucket| bucket.interest == PollInterest::Selling);
-        let looks = selling.count().saturating_mul(self.limits.workers);
-        let looks = u32::try_from(looks).unwrap_or(u32::MAX);
-        self.limits.poll_max.max(Duration::from_secs(1).saturating_mul(looks) / LOOKS_PER_S)
+        let polls = selling.count().saturating_mul(self.limits.workers);
+        let polls = u32::try_from(polls).unwrap_or(u32::MAX);
+        self.limits.poll_max.max(Duration::from_secs(1).saturating_mul(polls) / POLLS_PER_S)
     }
 
-    /// Takes out what is to be acknowledged now, as much of each bucket as one call takes.
+    /// Takes the entries to acknowledge now; per bucket at most as many as one outbox call accepts.
     pub fn take_ended(&mut self, now: Instant) -> Vec<(BucketKey, Vec<EndedEntry>)> {
-        let most = usize::try_from(codes::CLAIM_MAX).unwrap_or(1);
+        let max = usize::try_from(codes::CLAIM_MAX).unwrap_or(1);
         let due = |bucket: &BucketState| {
             let is_due = bucket.failures == 0 || bucket.next_at <= now;
-            !bucket.ended.is_empty() && !bucket.takes_over && is_due
+            !bucket.ended.is_empty() && !bucket.takeover_pending && is_due
         };
         let due = self.buckets.iter_mut().filter(|(_, bucket)| due(bucket));
         let take = |bucket: &mut BucketState| {
-            let num = bucket.ended.len().min(most);
+            let num = bucket.ended.len().min(max);
             bucket.ended.drain(..num).collect()
         };
         due.map(|(key, bucket)| (*key, take(bucket))).collect()
     }
 
-    /// These were acknowledged.
-    pub fn acknowledged(&mut self, key: BucketKey) {
+    /// Ends the backoff of this bucket.
+    pub fn record_acknowledged(&mut self, key: BucketKey) {
         if let Some(bucket) = self.buckets.get_mut(&key) {
             bucket.failures = 0;
         }
     }
 
-    /// These were perhaps not acknowledged: it is tried again, and they are not published again.
-    pub fn not_acknowledged(&mut self, key: BucketKey, ended: Vec<EndedEntry>, now: Instant) {
-        self.failed(key, now);
+    /// Backs off and keeps the entries for another acknowledgement, without publishing them again.
+    pub fn retry_acknowledgement(&mut self, key: BucketKey, ended: Vec<EndedEntry>, now: Instant) {
+        self.record_failure(key, now);
         if let Some(bucket) = self.buckets.get_mut(&key) {
             bucket.ended.extend(ended);
         }
     }
 
-    /// The broker is away: nothing is claimed or published for a while. True: that is news.
-    pub fn broker_away(&mut self, now: Instant) -> bool {
-        let before = self.away.map(|(rounds, _)| rounds);
+    /// Pauses claiming and publishing, longer after each call. Returns whether the broker was
+    /// available before.
+    pub fn set_broker_unavailable(&mut self, now: Instant) -> bool {
+        let before = self.broker_retry.map(|(rounds, _)| rounds);
         let rounds = before.unwrap_or(0).saturating_add(1);
-        self.away = Some((rounds, now + self.limits.rest(rounds)));
+        self.broker_retry = Some((rounds, now + self.limits.retry_delay(rounds)));
         before.is_none()
     }
 
-    /// Another worker says that the broker takes messages again: it may be tried at once.
-    pub fn broker_recovered(&mut self, now: Instant) {
-        if let Some((_, at)) = &mut self.away {
+    /// Ends the pause: another worker published successfully. The broker counts as unavailable
+    /// until this worker has published too.
+    pub fn retry_broker_now(&mut self, now: Instant) {
+        if let Some((_, at)) = &mut self.broker_retry {
             *at = now;
         }
     }
 
-    /// The broker takes messages. True: that is news.
-    pub fn broker_well(&mut self) -> bool {
-        self.away.take().is_some()
+    /// Returns whether the broker was unavailable before.
+    pub fn set_broker_available(&mut self) -> bool {
+        self.broker_retry.take().is_some()
     }
 
-    /// Whether the broker is away.
     #[must_use]
-    pub fn is_broker_away(&self) -> bool {
-        self.away.is_some()
+    pub fn is_broker_unavailable(&self) -> bool {
+        self.broker_retry.is_some()
     }
 
-    /// Whether the broker may be tried.
+    /// Whether a publish may be tried.
     #[must_use]
     pub fn is_broker_due(&self, now: Instant) -> bool {
-        self.away.is_none_or(|(_, at)| at <= now)
+        self.broker_retry.is_none_or(|(_, at)| at <= now)
     }
 
-    /// When there is something to do next, if nobody pokes before.
+    /// Time of the next step if no notification arrives; `None`: no bucket and no retry is pending.
     #[must_use]
     pub fn next_at(&self) -> Option<Instant> {
-        let away = self.away.map(|(_, at)| at);
+        let broker_at = self.broker_retry.map(|(_, at)| at);
         let next_of = |bucket: &BucketState| {
-            if !bucket.asks_nothing() {
+            if !bucket.can_claim() {
                 return Some(bucket.next_at);
             }
-            let claim = (bucket.room(self.limits.claim_max) > 0).then_some(bucket.next_at);
+            let claim = (bucket.capacity(self.limits.claim_max) > 0).then_some(bucket.next_at);
             let publish = bucket.in_flight.iter().map(|in_flight| in_flight.due).min();
             let next = [claim, publish].into_iter().flatten().min()?;
-            Some(away.map_or(next, |at| next.max(at)))
+            Some(broker_at.map_or(next, |at| next.max(at)))
         };
-        self.buckets.values().filter_map(next_of).chain(away).min()
+        self.buckets.values().filter_map(next_of).chain(broker_at).min()
     }
 }

@@ -1,5 +1,5 @@
-//! Rounds against an outbox with private lists under every name, with every answer that stores and
-//! brokers can give, and with calls that take effect late.
+//! Random rounds against a model of the outbox (one private list per worker name), with every
+//! answer that stores and brokers can give, and with calls that take effect late.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -7,79 +7,79 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 
 use super::plan::{PollInterest, RelayPlan};
-use super::plan_tests::{LIMITS, MS, bucket, entry, number, refused, seal, unknown};
+use super::plan_tests::{LIMITS, MS, bucket, encode, entry, number, refused, unknown};
 use crate::broker::PublishOutcome;
+use crate::domain::BucketKey;
 use crate::outbox::{EndedEntry, OutboxEntry};
 use crate::runtime::clock::now_monotonic;
-use crate::stock::BucketKey;
 
-/// What happens to one call.
+/// The effect of one call and its answer.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Luck {
-    Well,
+enum CallFault {
+    None,
     NotDone,
-    DoneUnheard,
-    /// It takes effect after its worker gave up waiting.
+    DoneUnanswered,
+    /// The call takes effect after its worker gave up waiting.
     Late,
 }
 
-fn luck() -> impl Strategy<Value = Luck> {
-    let bad = vec![Luck::NotDone, Luck::DoneUnheard, Luck::Late];
-    prop_oneof![4 => Just(Luck::Well), 3 => prop::sample::select(bad)]
+fn call_fault() -> impl Strategy<Value = CallFault> {
+    let faults = vec![CallFault::NotDone, CallFault::DoneUnanswered, CallFault::Late];
+    prop_oneof![4 => Just(CallFault::None), 3 => prop::sample::select(faults)]
 }
 
 fn sent() -> impl Strategy<Value = PublishOutcome> {
-    let not_sent = PublishOutcome::NotSent { reason: "away".to_owned() };
+    let not_sent = PublishOutcome::NotSent { reason: "disconnected".to_owned() };
     prop_oneof![4 => Just(PublishOutcome::Confirmed), 1 => Just(refused()), 1 => Just(unknown()),
         1 => Just(not_sent)]
 }
 
 #[derive(Debug, Clone)]
-struct Turn {
-    take_over: Luck,
-    claim: Luck,
-    acknowledge: Luck,
+struct Round {
+    take_over: CallFault,
+    claim: CallFault,
+    acknowledge: CallFault,
     sent: Vec<PublishOutcome>,
-    passes: Duration,
-    /// A rescuer takes all names but the present one for gone.
+    /// Time since the round before.
+    elapsed: Duration,
+    /// Whether a rescuer reclaims the entries of all names but the current one.
     reclaims: bool,
 }
 
 prop_compose! {
-    fn turns()(
-        (take_over, claim, acknowledge) in (luck(), luck(), luck()),
+    fn rounds()(
+        (take_over, claim, acknowledge) in (call_fault(), call_fault(), call_fault()),
         sent in prop::collection::vec(sent(), 24),
-        passes in 0..30_u64,
+        elapsed_ms in 0..30_u64,
         reclaims in prop::bool::weighted(0.1),
-    ) -> Turn {
-        let passes = Duration::from_millis(passes);
-        Turn { take_over, claim, acknowledge, sent, passes, reclaims }
+    ) -> Round {
+        let elapsed = Duration::from_millis(elapsed_ms);
+        Round { take_over, claim, acknowledge, sent, elapsed, reclaims }
     }
 }
 
-/// A list and the private lists of each bucket, and everything that left.
+/// The shared list and the private lists of each bucket, and the entries that were removed.
 #[derive(Default)]
 struct Model {
     waiting: BTreeMap<u16, VecDeque<OutboxEntry>>,
     claimed: BTreeMap<(u16, u64), Vec<OutboxEntry>>,
-    /// Claims under way: bucket, name, how many.
+    /// Claims that have not taken effect: bucket, name, size.
     late: Vec<(u16, u64, usize)>,
     name: u64,
-    /// Names that the worker takes over from.
     predecessors: Vec<u64>,
     confirmed: Vec<u64>,
-    left: Vec<u64>,
+    removed: Vec<u64>,
 }
 
 impl Model {
-    fn moves(&mut self, no: u16, name: u64, max: usize) -> Vec<OutboxEntry> {
+    fn claim(&mut self, no: u16, name: u64, max: usize) -> Vec<OutboxEntry> {
         let waiting = self.waiting.entry(no).or_default();
         let moved: Vec<OutboxEntry> = waiting.drain(..max.min(waiting.len())).collect();
         self.claimed.entry((no, name)).or_default().extend(moved.iter().cloned());
         moved
     }
 
-    fn inherits(&mut self, no: u16) -> Vec<OutboxEntry> {
+    fn take_over(&mut self, no: u16) -> Vec<OutboxEntry> {
         for name in self.predecessors.clone() {
             let moved = self.claimed.remove(&(no, name)).unwrap_or_default();
             self.claimed.entry((no, self.name)).or_default().extend(moved);
@@ -88,77 +88,79 @@ impl Model {
     }
 
     fn reclaim(&mut self) {
-        let gone: Vec<_> = self.claimed.keys().copied().filter(|(_, n)| *n != self.name).collect();
-        for (no, name) in gone {
+        let orphaned: Vec<_> =
+            self.claimed.keys().copied().filter(|(_, n)| *n != self.name).collect();
+        for (no, name) in orphaned {
             for entry in self.claimed.remove(&(no, name)).unwrap_or_default().into_iter().rev() {
                 self.waiting.entry(no).or_default().push_front(entry);
             }
         }
     }
 
-    fn rename(&mut self, plan: &mut RelayPlan, doubtful: &[BucketKey], now: Instant) {
-        if !doubtful.is_empty() {
+    fn rename(&mut self, plan: &mut RelayPlan, uncertain: &[BucketKey], now: Instant) {
+        if !uncertain.is_empty() {
             self.predecessors.push(self.name);
             self.name += 1;
-            plan.renamed(doubtful, now);
+            plan.begin_takeover(uncertain, now);
         }
     }
 
-    fn turn(&mut self, plan: &mut RelayPlan, turn: &Turn, now: Instant) {
+    fn run_round(&mut self, plan: &mut RelayPlan, round: &Round, now: Instant) {
         for (no, name, max) in std::mem::take(&mut self.late) {
-            self.moves(no, name, max);
+            self.claim(no, name, max);
         }
-        if turn.reclaims {
+        if round.reclaims {
             self.reclaim();
         }
-        let mut doubtful = Vec::new();
-        for key in plan.to_take_over(now) {
-            let entries = if turn.take_over == Luck::Well || turn.take_over == Luck::DoneUnheard {
-                self.inherits(key.bucket.0)
+        let mut uncertain = Vec::new();
+        for key in plan.takeover_due(now) {
+            let entries = if [CallFault::None, CallFault::DoneUnanswered].contains(&round.take_over)
+            {
+                self.take_over(key.bucket.0)
             } else {
                 Vec::new()
             };
-            if turn.take_over == Luck::Well {
-                plan.took_over(key, entries, now);
+            if round.take_over == CallFault::None {
+                plan.record_takeover(key, entries, now);
             } else {
-                plan.failed(key, now);
-                doubtful.push(key);
+                plan.record_failure(key, now);
+                uncertain.push(key);
             }
         }
-        if !plan.takes_over() {
+        if !plan.has_pending_takeover() {
             self.predecessors.clear();
         }
-        self.rename(plan, &doubtful, now);
-        let mut doubtful = Vec::new();
-        for (key, max) in plan.to_claim(now) {
+        self.rename(plan, &uncertain, now);
+        let mut uncertain = Vec::new();
+        for (key, max) in plan.claims_due(now) {
             let no = key.bucket.0;
-            match turn.claim {
-                Luck::Well => {
-                    let moved = self.moves(no, self.name, max);
-                    plan.claimed(key, max, moved, now);
+            match round.claim {
+                CallFault::None => {
+                    let moved = self.claim(no, self.name, max);
+                    plan.record_claim(key, max, moved, now);
                     continue;
                 }
-                Luck::NotDone => {}
-                Luck::DoneUnheard => drop(self.moves(no, self.name, max)),
-                Luck::Late => self.late.push((no, self.name, max)),
+                CallFault::NotDone => {}
+                CallFault::DoneUnanswered => drop(self.claim(no, self.name, max)),
+                CallFault::Late => self.late.push((no, self.name, max)),
             }
-            plan.failed(key, now);
-            if turn.claim != Luck::NotDone {
-                doubtful.push(key);
+            plan.record_failure(key, now);
+            if round.claim != CallFault::NotDone {
+                uncertain.push(key);
             }
         }
-        self.rename(plan, &doubtful, now);
-        let (messages, batch) = plan.pack(now, seal);
-        let said: Vec<PublishOutcome> =
-            turn.sent.iter().cycle().take(messages.len()).cloned().collect();
-        for (message, said) in messages.iter().zip(&said) {
-            if *said == PublishOutcome::Confirmed {
+        self.rename(plan, &uncertain, now);
+        let (messages, batch) = plan.pack(now, encode);
+        let outcomes: Vec<PublishOutcome> =
+            round.sent.iter().cycle().take(messages.len()).cloned().collect();
+        for (message, outcome) in messages.iter().zip(&outcomes) {
+            if *outcome == PublishOutcome::Confirmed {
                 self.confirmed.push(number(&message.body));
             }
         }
-        plan.judge(batch, said, now);
+        plan.apply_outcomes(batch, outcomes, now);
         for (key, ended) in plan.take_ended(now) {
-            self.acknowledge(plan, key, ended, turn.acknowledge, now);
+            self.acknowledge(plan, key, ended, round.acknowledge, now);
         }
     }
 
@@ -167,66 +169,66 @@ impl Model {
         plan: &mut RelayPlan,
         key: BucketKey,
         ended: Vec<EndedEntry>,
-        luck: Luck,
+        fault: CallFault,
         now: Instant,
     ) {
-        if matches!(luck, Luck::Well | Luck::DoneUnheard) {
+        if matches!(fault, CallFault::None | CallFault::DoneUnanswered) {
             for ended in &ended {
                 let no = number(&ended.id);
-                let is_letter = ended.letter.is_some();
-                assert!(is_letter || self.confirmed.contains(&no), "{no} left unconfirmed");
-                let is_it = |entry: &OutboxEntry| entry.id == ended.id;
+                let is_dead = ended.dead_letter.is_some();
+                assert!(is_dead || self.confirmed.contains(&no), "{no} removed without a confirm");
+                let is_ended = |entry: &OutboxEntry| entry.id == ended.id;
                 let own = self.claimed.entry((key.bucket.0, self.name)).or_default();
                 let waiting = self.waiting.entry(key.bucket.0).or_default();
-                if let Some(at) = own.iter().position(is_it) {
+                if let Some(at) = own.iter().position(is_ended) {
                     own.remove(at);
-                } else if let Some(at) = waiting.iter().position(is_it) {
+                } else if let Some(at) = waiting.iter().position(is_ended) {
                     waiting.remove(at);
                 } else {
                     continue;
                 }
-                self.left.push(no);
+                self.removed.push(no);
             }
         }
-        match luck {
-            Luck::Well => plan.acknowledged(key),
-            _ => plan.not_acknowledged(key, ended, now),
+        match fault {
+            CallFault::None => plan.record_acknowledged(key),
+            _ => plan.retry_acknowledgement(key, ended, now),
         }
     }
 }
 
 proptest! {
     #[test]
-    fn whatever_fails_every_entry_leaves_once_and_none_unconfirmed(
+    fn every_entry_is_removed_once_and_none_without_a_confirm(
         num in 1..60_u64,
-        turns in prop::collection::vec(turns(), 0..30),
+        rounds in prop::collection::vec(rounds(), 0..30),
     ) {
         let mut now = now_monotonic();
         let (mut model, mut plan) = (Model::default(), RelayPlan::new(LIMITS, false));
         for no in 1..=num {
-            let no_of = u16::try_from(no % 3).unwrap();
-            model.waiting.entry(no_of).or_default().push_back(entry(no));
-            plan.watch(bucket(no_of), PollInterest::Selling, now);
+            let bucket_no = u16::try_from(no % 3).unwrap();
+            model.waiting.entry(bucket_no).or_default().push_back(entry(no));
+            plan.watch(bucket(bucket_no), PollInterest::Selling, now);
         }
-        for turn in turns {
-            now += turn.passes;
-            model.turn(&mut plan, &turn, now);
+        for round in rounds {
+            now += round.elapsed;
+            model.run_round(&mut plan, &round, now);
         }
-        // Everything is well from here on, and a rescuer comes: then everything leaves.
+        // Without faults and with a rescuer, every entry must be removed.
         for _ in 0..150 {
             now = plan.next_at().unwrap().max(now);
-            let all_well = Turn {
-                take_over: Luck::Well,
-                claim: Luck::Well,
-                acknowledge: Luck::Well,
+            let round = Round {
+                take_over: CallFault::None,
+                claim: CallFault::None,
+                acknowledge: CallFault::None,
                 sent: vec![PublishOutcome::Confirmed],
-                passes: MS,
-                reclaims: !plan.takes_over(),
+                elapsed: MS,
+                reclaims: !plan.has_pending_takeover(),
             };
-            model.turn(&mut plan, &all_well, now);
+            model.run_round(&mut plan, &round, now);
         }
-        model.left.sort_unstable();
-        prop_assert_eq!(model.left, (1..=num).collect::<Vec<_>>());
+        model.removed.sort_unstable();
+        prop_assert_eq!(model.removed, (1..=num).collect::<Vec<_>>());
         prop_assert_eq!(plan.num_claimed(), 0);
     }
 }

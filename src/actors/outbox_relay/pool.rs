@@ -1,4 +1,4 @@
-//! The relays of one process: its workers, and the way to quiet them.
+//! The relay workers of one process.
 
 use std::sync::Arc;
 
@@ -13,37 +13,39 @@ use crate::runtime::fault_injection::FaultInjector;
 /// Room for `Quiet` and `Stop`.
 const MAILBOX: usize = 16;
 
-/// The relays of one process.
+/// The relay workers of one process.
 #[derive(Debug)]
 pub struct RelayPool {
     workers: Vec<Address<OutboxRelay>>,
 }
 
 impl RelayPool {
-    /// Starts them. Each supervised actor that replaces a crashed one gets a name of its own, and
-    /// the names of its predecessors.
+    /// Starts `relay.workers` supervised workers. A restarted worker gets a new name, and the names
+    /// of its predecessors.
     pub fn start(
         deps: &RelayDeps,
         supervisor: &Supervisor,
         arbiter: &ArbiterHandle,
-        drill: FaultInjector,
+        fault_injector: FaultInjector,
     ) -> Self {
-        let start = |place| {
-            let (deps, names) = (deps.clone(), WorkerNames::new(&deps.process, place));
+        let start = |index| {
+            let (deps, names) = (deps.clone(), WorkerNames::new(&deps.process, index));
             supervisor.start(ChildSpec {
-                name: format!("outbox_relay/{place}"),
+                name: format!("outbox_relay/{index}"),
                 kind: "outbox_relay",
                 arbiter: arbiter.clone(),
                 mailbox: MAILBOX,
-                drill,
-                factory: Arc::new(move |life| OutboxRelay::new(life, deps.clone(), names.clone())),
+                fault_injector,
+                factory: Arc::new(move |incarnation| {
+                    OutboxRelay::new(incarnation, deps.clone(), names.clone())
+                }),
             })
         };
         Self { workers: (0..deps.settings.workers).map(start).collect() }
     }
 
-    /// Lets every worker finish its round and give back what it claimed. A worker that crashes
-    /// meanwhile leaves its entries to a rescuer. The caller has a deadline.
+    /// Waits until every worker has finished its round and given its entries back. The entries of a
+    /// worker that crashes meanwhile are reclaimed by a rescuer. The caller sets the deadline.
     pub async fn quiet(&self) {
         join_all(self.workers.iter().map(quiet_one)).await;
     }

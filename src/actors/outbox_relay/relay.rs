@@ -1,4 +1,4 @@
-//! What one relay worker does, round after round.
+//! The rounds of one relay worker: take over, claim, publish, confirm, acknowledge.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,93 +8,92 @@ use futures_util::StreamExt;
 
 use super::plan::{PollInterest, RelayPlan};
 use super::{CATALOG_EVERY, RelayDeps};
-use crate::actors::outbox_relay::failure_log::{FailureLog, log_dead};
+use crate::actors::outbox_relay::failure_log::{FailureLog, log_dead_letters};
 use crate::actors::outbox_relay::relay_metrics::InFlightGauge;
 use crate::actors::outbox_relay::worker_names::WorkerNames;
 use crate::broker::{BrokerStatus, PublishChannel};
-use crate::domain::Phase;
+use crate::domain::{BucketKey, Phase};
 use crate::outbox::{EndedEntry, Error, OutboxEntry, PerBucket};
 use crate::runtime::clock::now_monotonic;
-use crate::stock::BucketKey;
 
-/// Buckets to which entries are given back at the same time.
-const RECLAIMS_AT_ONCE: usize = 32;
+/// Buckets to which entries are given back in parallel.
+const RECLAIMS_IN_PARALLEL: usize = 32;
 
-/// A worker: its name, what it holds, and its channel to the broker.
+/// One relay worker, without its actor.
 pub(super) struct Relay {
     deps: RelayDeps,
     names: WorkerNames,
     name: String,
-    is_announced: bool,
+    has_heartbeat: bool,
     plan: RelayPlan,
     outgoing: Box<dyn PublishChannel>,
-    /// When sales are looked for.
+    /// Next read of the catalog.
     watch_at: Instant,
-    in_hand: InFlightGauge,
-    trouble: FailureLog,
+    in_flight: InFlightGauge,
+    failure_log: FailureLog,
 }
 
 impl Relay {
-    /// A worker under a fresh name that has looked at nothing.
+    /// A worker with a new name and no claimed entries.
     pub(super) fn new(deps: RelayDeps, names: WorkerNames) -> Self {
         let name = names.renew();
         Self {
             plan: RelayPlan::new(deps.limits(), !names.predecessors().is_empty()),
-            outgoing: deps.publisher.outgoing(deps.settings.confirm_window),
+            outgoing: deps.publisher.open_channel(deps.settings.confirm_window),
             watch_at: now_monotonic(),
-            in_hand: InFlightGauge::new(&deps.metrics),
-            trouble: FailureLog::new(&name),
-            is_announced: false,
+            in_flight: InFlightGauge::new(&deps.metrics),
+            failure_log: FailureLog::new(&name),
+            has_heartbeat: false,
             name,
             names,
             deps,
         }
     }
 
-    /// One round: take over, claim, publish, confirm, acknowledge. Every entry is on the list of
-    /// this worker or of a predecessor until it is acknowledged.
+    /// Runs one round. Until its acknowledgement, an entry stays on the list of this worker or of a
+    /// predecessor.
     pub(super) async fn round(&mut self) {
         let (outbox, now) = (Arc::clone(&self.deps.outbox), now_monotonic());
         self.watch(now);
-        if !self.is_announced {
-            // Without it the worker only risks that its entries are given to others.
-            self.is_announced = outbox.announce(&self.name, self.deps.heartbeat()).await.is_ok();
+        if !self.has_heartbeat {
+            // The round goes on without a heartbeat: at worst a rescuer reclaims its entries.
+            self.has_heartbeat = outbox.announce(&self.name, self.deps.heartbeat()).await.is_ok();
         }
 
-        let inherited = self.plan.to_take_over(now);
+        let inherited = self.plan.takeover_due(now);
         if !inherited.is_empty() {
             let predecessors = self.names.predecessors();
             let taken = outbox.take_over(&self.name, &predecessors, &inherited).await;
             // Crash here [taken_over_not_published]: the entries are on this worker's list; its
             // successor takes them over.
-            self.took_over(taken);
+            self.record_takeover(taken);
         }
 
-        let asked = if self.is_broker_up() { self.plan.to_claim(now) } else { Vec::new() };
+        let asked = if self.is_broker_up() { self.plan.claims_due(now) } else { Vec::new() };
         if !asked.is_empty() {
             let claimed = outbox.claim(&self.name, &asked).await;
             // Crash here [claimed_not_published]: the entries are on this worker's list; its
             // successor takes them over, or the orphan rescuer returns them to the outbox.
-            self.claimed(asked, claimed);
+            self.record_claims(asked, claimed);
         }
-        self.in_hand.set(self.plan.num_claimed());
+        self.in_flight.set(self.plan.num_claimed());
 
         let begun = now_monotonic();
         if self.plan.is_broker_due(begun) {
             let sent_at_ms = self.deps.clock.wall_ms();
-            let seal = |bucket, entry: &OutboxEntry| self.deps.seal(bucket, entry, sent_at_ms);
-            let (messages, batch) = self.plan.pack(begun, seal);
-            // While the broker is away, also nothing is published, to learn how it is.
+            let encode = |bucket, entry: &OutboxEntry| self.deps.encode(bucket, entry, sent_at_ms);
+            let (messages, batch) = self.plan.pack(begun, encode);
+            // While the broker is unavailable, an empty publish probes the connection.
             if !batch.is_empty() || !self.is_broker_up() {
                 let sent = self.outgoing.publish(messages).await;
                 // Crash here [confirmed_not_acknowledged]: the broker has the messages and this
-                // worker's list the entries; they are published once more.
+                // worker's list still has the entries; the successor publishes them again.
                 let now = now_monotonic();
-                let verdict = self.plan.judge(batch, sent, now);
-                self.deps.metrics.relayed(&verdict.tally, now.duration_since(begun));
-                let reach = self.deps.publisher.reach();
-                if self.trouble.broker(&mut self.plan, verdict, reach, now) {
-                    self.deps.door.recover();
+                let outcome = self.plan.apply_outcomes(batch, sent, now);
+                self.deps.metrics.relayed(&outcome.counts, now.duration_since(begun));
+                let status = self.deps.publisher.status();
+                if self.failure_log.record_broker(&mut self.plan, outcome, status, now) {
+                    self.deps.relay_handle.notify_recovered();
                 }
             }
         }
@@ -102,31 +101,30 @@ impl Relay {
         let ended = self.plan.take_ended(now_monotonic());
         if !ended.is_empty() {
             let acknowledged = outbox.acknowledge(&self.name, &ended).await;
-            self.acknowledged(ended, acknowledged);
+            self.record_acknowledged(ended, acknowledged);
         }
-        self.in_hand.set(self.plan.num_claimed());
+        self.in_flight.set(self.plan.num_claimed());
     }
 
-    /// Whether it is worth to claim and to publish.
+    /// Whether entries may be claimed and published.
     fn is_broker_up(&self) -> bool {
-        !self.plan.is_broker_away() && self.deps.publisher.reach() == BrokerStatus::Up
+        !self.plan.is_broker_unavailable() && self.deps.publisher.status() == BrokerStatus::Up
     }
 
-    pub(super) fn is_broker_away(&self) -> bool {
-        self.plan.is_broker_away()
+    pub(super) fn is_broker_unavailable(&self) -> bool {
+        self.plan.is_broker_unavailable()
     }
 
-    pub(super) fn broker_recovered(&mut self) {
-        self.plan.broker_recovered(now_monotonic());
+    pub(super) fn retry_broker_now(&mut self) {
+        self.plan.retry_broker_now(now_monotonic());
     }
 
-    /// How long there is nothing to do, if nobody pokes.
+    /// Time until the next step if no notification arrives; `None`: no step is scheduled.
     pub(super) fn pause(&self) -> Option<Duration> {
         self.plan.next_at().map(|at| at.saturating_duration_since(now_monotonic()))
     }
 
-    /// Serves every bucket of every sale; those of closed ones rarely, because only reclaimed
-    /// entries can appear there.
+    /// Adds the buckets of every sale to the plan, and takes the notifications.
     fn watch(&mut self, now: Instant) {
         if now >= self.watch_at {
             self.watch_at = now + CATALOG_EVERY;
@@ -134,8 +132,8 @@ impl Relay {
             for listed in self.deps.catalog.all() {
                 let interest = match listed.sale.phase {
                     Phase::Open | Phase::Paused => PollInterest::Selling,
-                    _ if listed.sale.is_forgotten(wall_ms) => PollInterest::Forgotten,
-                    _ => PollInterest::Resting,
+                    _ if listed.sale.is_dormant(wall_ms) => PollInterest::Dormant,
+                    _ => PollInterest::Idle,
                 };
                 for sku in &listed.skus {
                     for key in BucketKey::all_of(sku) {
@@ -144,102 +142,110 @@ impl Relay {
                 }
             }
         }
-        for bucket in self.deps.door.take() {
-            self.plan.poke(bucket, now);
+        for bucket in self.deps.relay_handle.take_poked() {
+            self.plan.notify(bucket, now);
         }
     }
 
-    fn took_over(&mut self, taken: PerBucket<Vec<OutboxEntry>>) {
+    fn record_takeover(&mut self, taken: PerBucket<Vec<OutboxEntry>>) {
         let now = now_monotonic();
-        let mut doubtful = Vec::new();
+        let mut uncertain = Vec::new();
         for (bucket, entries) in taken {
-            match self.trouble.outbox(&self.deps.metrics, bucket, entries) {
-                Ok(entries) => self.plan.took_over(bucket, entries, now),
-                Err(error) => self.failed(bucket, &error, now, &mut doubtful),
+            match self.failure_log.record_outbox(&self.deps.metrics, bucket, entries) {
+                Ok(entries) => self.plan.record_takeover(bucket, entries, now),
+                Err(error) => self.record_failure(bucket, &error, now, &mut uncertain),
             }
         }
-        if !self.plan.takes_over() {
+        if !self.plan.has_pending_takeover() {
             self.names.forget_predecessors();
         }
-        self.rename(&doubtful, now);
+        self.rename(&uncertain, now);
     }
 
-    fn claimed(&mut self, asked: Vec<(BucketKey, usize)>, claimed: PerBucket<Vec<OutboxEntry>>) {
+    fn record_claims(
+        &mut self,
+        asked: Vec<(BucketKey, usize)>,
+        claimed: PerBucket<Vec<OutboxEntry>>,
+    ) {
         let now = now_monotonic();
         let mut claimed: HashMap<_, _> = claimed.into_iter().collect();
-        let mut doubtful = Vec::new();
+        let mut uncertain = Vec::new();
         for (bucket, max) in asked {
             let entries = claimed.remove(&bucket).unwrap_or(Ok(Vec::new()));
-            match self.trouble.outbox(&self.deps.metrics, bucket, entries) {
+            match self.failure_log.record_outbox(&self.deps.metrics, bucket, entries) {
                 Ok(entries) => {
-                    if self.plan.claimed(bucket, max, entries, now) {
-                        // There may be more: another worker can help.
-                        self.deps.door.poke(bucket);
+                    if self.plan.record_claim(bucket, max, entries, now) {
+                        // The outbox may have more entries: wake another worker.
+                        self.deps.relay_handle.notify(bucket);
                     }
                 }
-                Err(error) => self.failed(bucket, &error, now, &mut doubtful),
+                Err(error) => self.record_failure(bucket, &error, now, &mut uncertain),
             }
         }
-        self.rename(&doubtful, now);
+        self.rename(&uncertain, now);
     }
 
-    /// Notes that a call failed that moves entries to this worker.
-    fn failed(
+    /// Backs off after a failed call that moves entries to this worker.
+    fn record_failure(
         &mut self,
         key: BucketKey,
         error: &Error,
         now: Instant,
-        doubtful: &mut Vec<BucketKey>,
+        uncertain: &mut Vec<BucketKey>,
     ) {
-        self.plan.failed(key, now);
+        self.plan.record_failure(key, now);
         if matches!(error, Error::Unknown { .. }) {
-            doubtful.push(key);
+            uncertain.push(key);
         }
     }
 
-    /// A call without an answer may still take effect later and move entries that this worker does
-    /// not know of. So it goes on under a fresh name and takes over what it holds; what comes later
-    /// belongs to a name that nobody announces, and is reclaimed.
-    fn rename(&mut self, doubtful: &[BucketKey], now: Instant) {
-        if !doubtful.is_empty() {
+    /// Renames the worker after an unanswered call, which may still move entries to the old name at
+    /// any later time. The worker takes over the entries of the old name; entries that arrive there
+    /// later are reclaimed by a rescuer, because the old name has no heartbeat.
+    fn rename(&mut self, uncertain: &[BucketKey], now: Instant) {
+        if !uncertain.is_empty() {
             self.name = self.names.renew();
-            self.is_announced = false;
-            self.plan.renamed(doubtful, now);
+            self.has_heartbeat = false;
+            self.plan.begin_takeover(uncertain, now);
         }
     }
 
-    fn acknowledged(&mut self, ended: Vec<(BucketKey, Vec<EndedEntry>)>, answers: PerBucket<()>) {
+    fn record_acknowledged(
+        &mut self,
+        ended: Vec<(BucketKey, Vec<EndedEntry>)>,
+        answers: PerBucket<()>,
+    ) {
         let now = now_monotonic();
         let mut answers: HashMap<_, _> = answers.into_iter().collect();
         for (bucket, ended) in ended {
             let answer = answers.remove(&bucket).unwrap_or(Ok(()));
-            match self.trouble.outbox(&self.deps.metrics, bucket, answer) {
+            match self.failure_log.record_outbox(&self.deps.metrics, bucket, answer) {
                 Ok(()) => {
-                    log_dead(bucket, &ended);
-                    self.plan.acknowledged(bucket);
+                    log_dead_letters(bucket, &ended);
+                    self.plan.record_acknowledged(bucket);
                 }
-                Err(_) => self.plan.not_acknowledged(bucket, ended, now),
+                Err(_) => self.plan.retry_acknowledgement(bucket, ended, now),
             }
         }
     }
 
-    /// Gives back what it holds, in every bucket. What cannot be given back is reclaimed by a
-    /// rescuer.
-    pub(super) async fn leave(&mut self) {
+    /// Gives the claimed entries of every bucket back and ends the heartbeat. A rescuer reclaims
+    /// the entries that could not be given back.
+    pub(super) async fn give_back(&mut self) {
         let outbox = Arc::clone(&self.deps.outbox);
         let mut names = self.names.predecessors();
         names.push(self.name.clone());
-        let given = self.plan.served().map(|bucket| {
+        let reclaims = self.plan.active().map(|bucket| {
             let (outbox, names) = (&outbox, &names);
             async move { outbox.reclaim(bucket, names).await }
         });
-        let given = futures_util::stream::iter(given.collect::<Vec<_>>());
-        let given: Vec<_> = given.buffer_unordered(RECLAIMS_AT_ONCE).collect().await;
-        let silenced = outbox.announce(&self.name, Duration::ZERO).await;
-        let failed = given.into_iter().find_map(Result::err).or(silenced.err());
+        let reclaims = futures_util::stream::iter(reclaims.collect::<Vec<_>>());
+        let reclaimed: Vec<_> = reclaims.buffer_unordered(RECLAIMS_IN_PARALLEL).collect().await;
+        let expired = outbox.announce(&self.name, Duration::ZERO).await;
+        let failed = reclaimed.into_iter().find_map(Result::err).or(expired.err());
         if let Some(error) = failed {
-            tracing::warn!(%error, "entries were not given back; a rescuer reclaims them");
+            tracing::warn!(%error, "outbox entries not given back, a rescuer reclaims them");
         }
-        self.in_hand.set(0);
+        self.in_flight.set(0);
     }
 }

@@ -1,20 +1,20 @@
-//! What goes to the broker in one round, and what its answers mean for each entry. Pure.
+//! The messages of one round, and what their publish outcomes mean for the entries. Pure.
 
 use std::collections::HashSet;
 use std::time::Instant;
 
 use super::plan::{InFlight, RelayPlan};
 use crate::broker::{Message, PublishOutcome, Route};
+use crate::domain::BucketKey;
 use crate::outbox::{EndedEntry, GivenUpEntry, OutboxEntry};
-use crate::stock::BucketKey;
 
-/// What becomes of one entry: a message of what can be read of it, and a dead letter of the rest.
+/// One entry, encoded: its readable intents as a message, the others as a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PackedEntry {
-    /// `None`: nothing of it can be read.
+    /// `None`: no intent is readable.
     pub message: Option<Message>,
-    /// `None`: all of it can be read.
-    pub letter: Option<GivenUpEntry>,
+    /// `None`: every intent is readable.
+    pub dead_letter: Option<GivenUpEntry>,
 }
 
 /// One message of a batch.
@@ -23,54 +23,52 @@ struct PackedMessage {
     bucket: BucketKey,
     id: Box<[u8]>,
     route: Route,
-    /// What of its entry could not be read.
-    letter: Option<GivenUpEntry>,
+    /// The unreadable intents of its entry.
+    dead_letter: Option<GivenUpEntry>,
 }
 
-/// The messages of one round, as they were packed.
+/// The messages of one round, in the order of their packing.
 #[derive(Debug, Default)]
 pub struct Batch(Vec<PackedMessage>);
 
 impl Batch {
-    /// Whether there is nothing to publish.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// What a round came to, by number of entries.
+/// Entries of one round by outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RoundCounts {
-    /// Confirmed.
+    /// Confirmed by the broker.
     pub published: usize,
-    /// The broker said no.
+    /// Negatively acknowledged or returned by the broker.
     pub refused: usize,
-    /// No answer came.
+    /// Sent without a confirm.
     pub unknown: usize,
     /// Certainly not sent.
     pub not_sent: usize,
-    /// Given up after too many refusals.
+    /// Given up after `relay.attempts_max` counted refusals; also in `refused`.
     pub dead: usize,
 }
 
-/// What the broker's answers came to.
+/// The result of one round.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct RoundOutcome {
-    /// By number.
-    pub tally: RoundCounts,
-    /// Why the broker took nothing, if it is away.
-    pub away: Option<String>,
-    /// What became of a message, if a queue answered for none of its messages.
-    pub silence: Option<String>,
+    pub counts: RoundCounts,
+    /// Why messages were not sent, if no queue answered.
+    pub unavailable: Option<String>,
+    /// Why a message has no confirm, if its queue answered for none of its messages.
+    pub stalled_queue: Option<String>,
 }
 
 impl RelayPlan {
-    /// Makes messages of what is due. An entry of which nothing can be read ends here.
+    /// Encodes the entries that are due as messages. An entry without a readable intent ends here.
     pub fn pack(
         &mut self,
         now: Instant,
-        mut seal: impl FnMut(BucketKey, &OutboxEntry) -> PackedEntry,
+        mut encode: impl FnMut(BucketKey, &OutboxEntry) -> PackedEntry,
     ) -> (Vec<Message>, Batch) {
         let (mut messages, mut batch) = (Vec::new(), Batch::default());
         for (key, bucket) in &mut self.buckets {
@@ -80,14 +78,15 @@ impl RelayPlan {
                     return true;
                 }
                 let id = in_flight.entry.id.clone();
-                let PackedEntry { message, letter } = seal(*key, &in_flight.entry);
+                let PackedEntry { message, dead_letter } = encode(*key, &in_flight.entry);
                 let Some(message) = message else {
-                    ended.push(EndedEntry { id, letter });
+                    ended.push(EndedEntry { id, dead_letter });
                     return false;
                 };
                 let route = message.route;
-                in_flight.seen.get_or_insert(confirmed.get(&route).copied().unwrap_or(0));
-                batch.0.push(PackedMessage { bucket: *key, id, route, letter });
+                let confirmed = confirmed.get(&route).copied().unwrap_or(0);
+                in_flight.confirmed_before.get_or_insert(confirmed);
+                batch.0.push(PackedMessage { bucket: *key, id, route, dead_letter });
                 messages.push(message);
                 true
             });
@@ -95,14 +94,19 @@ impl RelayPlan {
         (messages, batch)
     }
 
-    /// Decides what the broker's answers mean.
+    /// Applies the publish outcomes of a batch to its entries.
     ///
-    /// A refusal counts as an attempt of its entry if the same queue confirmed another message
-    /// since the attempt before: then it is the entry that the queue does not want. A message
-    /// without an answer is no attempt, whatever became of others.
-    pub fn judge(&mut self, batch: Batch, sent: Vec<PublishOutcome>, now: Instant) -> RoundOutcome {
-        let lost = || PublishOutcome::Unknown { reason: "there was no result".to_owned() };
-        let sent = sent.into_iter().chain(std::iter::repeat_with(lost));
+    /// A refusal counts as an attempt if the same queue has confirmed another message since the
+    /// entry's last counted attempt: only then is the entry the cause. A message without a confirm
+    /// never counts as an attempt.
+    pub fn apply_outcomes(
+        &mut self,
+        batch: Batch,
+        sent: Vec<PublishOutcome>,
+        now: Instant,
+    ) -> RoundOutcome {
+        let missing = || PublishOutcome::Unknown { reason: "there was no result".to_owned() };
+        let sent = sent.into_iter().chain(std::iter::repeat_with(missing));
         let sent: Vec<(PackedMessage, PublishOutcome)> = batch.0.into_iter().zip(sent).collect();
         let mut answering = HashSet::new();
         for (packed, sent) in &sent {
@@ -113,75 +117,75 @@ impl RelayPlan {
                 answering.insert(packed.route);
             }
         }
-        let mut verdict = RoundOutcome::default();
+        let mut outcome = RoundOutcome::default();
         for (packed, sent) in sent {
-            let tally = &mut verdict.tally;
+            let counts = &mut outcome.counts;
             match sent {
                 PublishOutcome::Confirmed => {
-                    tally.published += 1;
-                    self.end(packed.bucket, packed.id, packed.letter);
+                    counts.published += 1;
+                    self.end_entry(packed.bucket, packed.id, packed.dead_letter);
                 }
                 PublishOutcome::Refused { reason } => {
-                    tally.refused += 1;
-                    tally.dead += usize::from(self.refused(packed, &reason, now));
+                    counts.refused += 1;
+                    counts.dead += usize::from(self.record_refusal(packed, &reason, now));
                 }
                 PublishOutcome::Unknown { reason } => {
-                    tally.unknown += 1;
+                    counts.unknown += 1;
                     if !answering.contains(&packed.route) {
-                        verdict.silence.get_or_insert(reason);
+                        outcome.stalled_queue.get_or_insert(reason);
                     }
-                    self.rest(packed.bucket, &packed.id, now);
+                    self.schedule_retry(packed.bucket, &packed.id, now);
                 }
                 PublishOutcome::NotSent { reason } => {
-                    tally.not_sent += 1;
-                    verdict.away.get_or_insert(reason);
+                    counts.not_sent += 1;
+                    outcome.unavailable.get_or_insert(reason);
                 }
             }
         }
         if !answering.is_empty() {
-            verdict.away = None;
+            outcome.unavailable = None;
         }
-        verdict
+        outcome
     }
 
-    /// The entry is to be acknowledged.
-    fn end(&mut self, key: BucketKey, id: Box<[u8]>, letter: Option<GivenUpEntry>) {
+    /// Moves the entry to the ones to acknowledge.
+    fn end_entry(&mut self, key: BucketKey, id: Box<[u8]>, letter: Option<GivenUpEntry>) {
         if let Some(bucket) = self.buckets.get_mut(&key) {
-            // In the order of claiming, so the first is the one in most cases.
+            // Entries end in the order of their claims, so the first one matches in most cases.
             if let Some(at) = bucket.in_flight.iter().position(|other| other.entry.id == id) {
                 bucket.in_flight.remove(at);
             }
-            bucket.ended.push(EndedEntry { id, letter });
+            bucket.ended.push(EndedEntry { id, dead_letter: letter });
         }
     }
 
-    /// The entry is published again after a wait, which grows.
-    fn rest(&mut self, key: BucketKey, id: &[u8], now: Instant) -> Option<&mut InFlight> {
+    /// Delays the next publish of the entry, longer after each failure.
+    fn schedule_retry(&mut self, key: BucketKey, id: &[u8], now: Instant) -> Option<&mut InFlight> {
         let limits = self.limits;
         let in_flight = &mut self.buckets.get_mut(&key)?.in_flight;
-        let resting = in_flight.iter_mut().find(|other| *other.entry.id == *id)?;
-        resting.failures = resting.failures.saturating_add(1);
-        resting.due = now + limits.rest(resting.failures);
-        Some(resting)
+        let delayed = in_flight.iter_mut().find(|other| *other.entry.id == *id)?;
+        delayed.failures = delayed.failures.saturating_add(1);
+        delayed.due = now + limits.retry_delay(delayed.failures);
+        Some(delayed)
     }
 
-    /// The broker said no. True: the entry becomes a dead letter.
-    fn refused(&mut self, packed: PackedMessage, reason: &str, now: Instant) -> bool {
+    /// Counts a refusal, or delays the entry. Returns whether the entry becomes a dead letter.
+    fn record_refusal(&mut self, packed: PackedMessage, reason: &str, now: Instant) -> bool {
         let PackedMessage { bucket, id, route, .. } = packed;
         let confirmed = self.confirmed.get(&route).copied().unwrap_or(0);
         let attempts_max = self.limits.attempts_max;
-        let Some(resting) = self.rest(bucket, &id, now) else { return false };
-        if resting.seen.is_some_and(|seen| seen < confirmed) {
-            resting.seen = Some(confirmed);
-            resting.attempts += 1;
+        let Some(delayed) = self.schedule_retry(bucket, &id, now) else { return false };
+        if delayed.confirmed_before.is_some_and(|before| before < confirmed) {
+            delayed.confirmed_before = Some(confirmed);
+            delayed.attempts += 1;
         }
-        let attempts = resting.attempts;
+        let attempts = delayed.attempts;
         if attempts < attempts_max {
             return false;
         }
         let reason = format!("refused in {attempts} attempts, last: {reason}");
-        let bytes = resting.entry.bytes.clone();
-        self.end(bucket, id, Some(GivenUpEntry { bytes, reason, attempts }));
+        let bytes = delayed.entry.bytes.clone();
+        self.end_entry(bucket, id, Some(GivenUpEntry { bytes, reason, attempts }));
         true
     }
 }

@@ -1,41 +1,41 @@
-//! The names of one process's relay workers. No two workers ever have the same name: a name stands
-//! for one incarnation of an actor in one start of one process.
+//! The names of the relay workers. A name is unique: it stands for one incarnation of one worker in
+//! one start of one process.
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// Most predecessors that a worker takes over; what older ones hold is reclaimed by the rescuer.
+/// Most predecessors that a worker takes over; the orphan rescuer reclaims what older ones claimed.
 const PREDECESSORS_MAX: usize = 16;
 
-/// The names of the workers that succeed each other in one place of a process.
+/// The names that one worker index of a process has had, shared by its incarnations.
 #[derive(Debug, Clone)]
 pub struct WorkerNames {
-    place: Arc<str>,
+    /// `process/index`.
+    prefix: Arc<str>,
     inner: Arc<Mutex<Inner>>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     incarnation: u64,
-    /// Those whose entries were not taken over yet.
+    /// Former names whose entries were not taken over yet.
     predecessors: Vec<String>,
-    present: String,
+    current: String,
 }
 
 impl WorkerNames {
-    /// The names of a place.
     #[must_use]
-    pub fn new(process: &str, place: usize) -> Self {
-        Self { place: format!("{process}/{place}").into(), inner: Arc::default() }
+    pub fn new(process: &str, index: usize) -> Self {
+        Self { prefix: format!("{process}/{index}").into(), inner: Arc::default() }
     }
 
-    /// A fresh name, which is the present one from now on.
+    /// Replaces the current name by a new one and returns it.
     pub(super) fn renew(&self) -> String {
         let mut inner = self.inner.lock();
         inner.incarnation += 1;
-        let fresh = format!("{}.{}", self.place, inner.incarnation);
-        let before = std::mem::replace(&mut inner.present, fresh.clone());
+        let fresh = format!("{}.{}", self.prefix, inner.incarnation);
+        let before = std::mem::replace(&mut inner.current, fresh.clone());
         if !before.is_empty() {
             inner.predecessors.push(before);
         }
@@ -45,17 +45,17 @@ impl WorkerNames {
         fresh
     }
 
-    /// The present name; empty before the first.
+    /// The current name; empty before the first `renew`.
     #[must_use]
-    pub fn present(&self) -> String {
-        self.inner.lock().present.clone()
+    pub fn current(&self) -> String {
+        self.inner.lock().current.clone()
     }
 
     pub(super) fn predecessors(&self) -> Vec<String> {
         self.inner.lock().predecessors.clone()
     }
 
-    /// Nothing is left of the predecessors.
+    /// Forgets the former names, after their entries were taken over.
     pub(super) fn forget_predecessors(&self) {
         self.inner.lock().predecessors.clear();
     }
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
     use crate::runtime::process::unique_name;
 
-    /// As in containers, where every process has the same number.
+    /// In containers every process has the same process id.
     #[test]
     fn no_two_starts_of_a_process_share_a_name() {
         let names: BTreeSet<String> =
@@ -80,10 +80,10 @@ mod tests {
     fn every_incarnation_has_a_name_and_knows_those_before_it() {
         let names = WorkerNames::new("1-ab", 2);
         assert_eq!((names.renew().as_str(), names.predecessors().len()), ("1-ab/2.1", 0));
-        let elsewhere = names.clone();
-        assert_eq!(elsewhere.renew(), "1-ab/2.2");
+        let clone = names.clone();
+        assert_eq!(clone.renew(), "1-ab/2.2");
         assert_eq!(
-            (names.present().as_str(), names.predecessors()),
+            (names.current().as_str(), names.predecessors()),
             ("1-ab/2.2", vec!["1-ab/2.1".to_owned()])
         );
         names.forget_predecessors();

@@ -1,49 +1,50 @@
-//! The walk over the records of one bucket, and when a request is lost. Pure.
+//! The walk over the records of one bucket, and the rule by which a request is lost. Pure.
 //!
-//! A request that the ledger does not know is in the outbox, in its order queue, in the hand of a
-//! consumer, or lost. A *checkpoint* tells these apart: at the time T when it was taken, the oldest
-//! entry of the bucket's outbox, waiting or claimed, had been accepted at F. Whatever was accepted
-//! before F had left the outbox, so it had been published before T. Once the watermark of the order
-//! queue is past T, the consumers have all of that behind them; what the ledger then does not know
-//! is lost, and the walk that begins there publishes it again.
+//! A request without a result in the ledger is in the outbox, in its order queue, unacknowledged at
+//! a consumer, or lost. A *checkpoint* decides: at time T, when the checkpoint was taken, the
+//! oldest entry of the bucket's outbox, waiting or claimed, had been accepted at F. Requests
+//! accepted before F had left the outbox, so they had been published before T. Once the watermark
+//! of the order queue is past T, the consumers have processed all of them; requests that still have
+//! no result are lost, and the walk that begins then publishes them again.
 //!
-//! A walk sees each record once, and the checkpoint for the next one is taken after it: so the
-//! copies that it published must have passed the consumers before anything is published again.
+//! A walk reads each record once, and the next checkpoint is taken after the walk: the consumers
+//! must have processed the published copies before the same requests are published again.
 
-/// Where the outbox of a bucket was at some time.
+/// The state of a bucket's outbox at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Checkpoint {
     taken_at_ms: i64,
-    /// What was accepted before this time had left the outbox.
+    /// Requests accepted before this time had left the outbox.
     left_before_ms: i64,
 }
 
-/// How long a watermark may stay behind a checkpoint before an operator should know, milliseconds.
+/// Time that a watermark may stay behind a checkpoint before the bucket is reported as blocked,
+/// milliseconds.
 const BEHIND_AFTER_MS: i64 = 30_000;
 
-/// The oldest that a page holds.
+/// The oldest queued request of a page or a walk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OldestQueued {
-    /// Nothing has been queued for long.
+    /// No request has been queued for `reconciler.after_ms`.
     #[default]
-    Young,
-    /// Something has been queued for long, and is still to come to a consumer.
+    Recent,
+    /// A request has been queued for longer, and the consumers have not reached it yet.
     Waiting,
-    /// Something has been queued for long, and consumers may have it behind them.
+    /// A request has been queued for longer, and the consumers may have passed it.
     Due,
 }
 
-/// Where the reconciler is in one bucket.
+/// The progress of the reconciler in one bucket.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BucketWalk {
-    /// The page that is next; between walks the first one.
+    /// The next page; between walks the first one.
     page: u16,
     checkpoint: Option<Checkpoint>,
-    /// What was accepted before this time is published again by the present walk.
+    /// The present walk publishes unresolved requests accepted before this time again.
     lost_before_ms: Option<i64>,
-    /// The oldest that the present walk has met.
-    found: OldestQueued,
-    /// When the next walk may begin.
+    /// The oldest queued request of the present walk.
+    oldest: OldestQueued,
+    /// Earliest start of the next walk.
     begins_at_ms: i64,
 }
 
@@ -54,7 +55,7 @@ impl BucketWalk {
         self.page
     }
 
-    /// Whether there is anything to do by now.
+    /// Whether a walk is under way or may begin.
     #[must_use]
     pub fn is_due(&self, now_ms: i64) -> bool {
         self.page > 0 || now_ms >= self.begins_at_ms
@@ -66,56 +67,56 @@ impl BucketWalk {
         self.page == 0
     }
 
-    /// Begins a walk while the order queue has this watermark. True: the outbox must be asked for a
-    /// new checkpoint.
+    /// Begins a walk with the present watermark of the order queue. Returns whether a new
+    /// checkpoint must be taken.
     pub fn begin(&mut self, watermark_ms: Option<i64>) -> bool {
-        self.found = OldestQueued::Young;
-        let passed = |at: &Checkpoint| watermark_ms.is_some_and(|passed| passed > at.taken_at_ms);
-        self.lost_before_ms = self.checkpoint.filter(passed).map(|at| at.left_before_ms);
+        self.oldest = OldestQueued::Recent;
+        let is_passed = |at: &Checkpoint| watermark_ms.is_some_and(|mark| mark > at.taken_at_ms);
+        self.lost_before_ms = self.checkpoint.filter(is_passed).map(|at| at.left_before_ms);
         if self.lost_before_ms.is_some() {
             self.checkpoint = None;
         }
         self.checkpoint.is_none() && self.lost_before_ms.is_none()
     }
 
-    /// Takes a checkpoint: `now_ms` is a time after the outbox was read, `oldest_ms` when its
-    /// oldest entry was accepted. What was accepted less than `after_ms` ago may be on its way into
-    /// the outbox.
+    /// Takes a checkpoint: `now_ms` is a time after the outbox was read, `oldest_ms` the acceptance
+    /// time of its oldest entry. A request accepted less than `after_ms` ago may not have reached
+    /// the outbox yet.
     pub fn take_checkpoint(&mut self, now_ms: i64, oldest_ms: Option<i64>, after_ms: i64) {
         let aged_ms = now_ms.saturating_sub(after_ms);
         let left_before_ms = oldest_ms.map_or(aged_ms, |oldest| oldest.min(aged_ms));
         self.checkpoint = Some(Checkpoint { taken_at_ms: now_ms, left_before_ms });
     }
 
-    /// Whether a request that was accepted then, and that the ledger does not know, is lost.
+    /// Whether a request without a result in the ledger, accepted at this time, is lost.
     #[must_use]
     pub fn is_lost(&self, accepted_at_ms: i64) -> bool {
         self.lost_before_ms.is_some_and(|before_ms| accepted_at_ms < before_ms)
     }
 
-    /// Whether the present walk brings everything that is due to an end, as far as it read.
+    /// Whether the walk could decide every request that it has read.
     #[must_use]
-    pub fn decides(&self) -> bool {
-        self.lost_before_ms.is_some() || self.found < OldestQueued::Due
+    pub fn is_conclusive(&self) -> bool {
+        self.lost_before_ms.is_some() || self.oldest < OldestQueued::Due
     }
 
-    /// Whether the consumers have not come past the checkpoint for too long.
+    /// Whether the watermark has been behind the checkpoint for more than 30 seconds.
     #[must_use]
     pub fn is_behind(&self, now_ms: i64) -> bool {
-        let late = |at: Checkpoint| now_ms.saturating_sub(at.taken_at_ms) > BEHIND_AFTER_MS;
-        self.checkpoint.is_some_and(late)
+        let is_late = |at: Checkpoint| now_ms.saturating_sub(at.taken_at_ms) > BEHIND_AFTER_MS;
+        self.checkpoint.is_some_and(is_late)
     }
 
-    /// A page was read.
-    pub fn find(&mut self, found: OldestQueued) {
-        self.found = self.found.max(found);
+    /// Records the oldest queued request of a page.
+    pub fn record_oldest(&mut self, of_page: OldestQueued) {
+        self.oldest = self.oldest.max(of_page);
     }
 
-    /// Goes on to the next page, or ends the walk. The next walk begins at once if this one met
-    /// something that is due, else after `after_ms`.
-    pub fn go_on(&mut self, next: Option<u16>, now_ms: i64, after_ms: i64) {
+    /// Moves on to the next page, or ends the walk. The next walk begins at once if this one found
+    /// a request that is due, else after `after_ms`.
+    pub fn advance(&mut self, next: Option<u16>, now_ms: i64, after_ms: i64) {
         let later_ms = now_ms.saturating_add(after_ms);
-        match (next, self.found) {
+        match (next, self.oldest) {
             (Some(page), _) => self.page = page,
             (None, OldestQueued::Due) => {
                 *self = Self { checkpoint: self.checkpoint, ..Self::default() }
@@ -124,8 +125,8 @@ impl BucketWalk {
                 *self =
                     Self { checkpoint: self.checkpoint, begins_at_ms: later_ms, ..Self::default() };
             }
-            // An old checkpoint tells nothing of what comes.
-            (None, OldestQueued::Young) => {
+            // The checkpoint says nothing about requests that are accepted later.
+            (None, OldestQueued::Recent) => {
                 *self = Self { begins_at_ms: later_ms, ..Self::default() }
             }
         }
@@ -138,77 +139,77 @@ mod tests {
 
     const AFTER_MS: i64 = 5_000;
 
-    /// A walk that has a checkpoint of time 20,000, when the outbox held something accepted at
-    /// `oldest`.
-    fn marked(oldest: Option<i64>) -> BucketWalk {
+    /// A walk with a checkpoint taken at 20,000, when the oldest entry of the outbox had been
+    /// accepted at `oldest`.
+    fn with_checkpoint(oldest: Option<i64>) -> BucketWalk {
         let mut walk = BucketWalk::default();
         assert!(walk.begin(Some(i64::MAX)), "no checkpoint yet");
         walk.take_checkpoint(20_000, oldest, AFTER_MS);
-        assert!(!walk.is_lost(0), "the consumers have not come past the checkpoint");
-        walk.find(OldestQueued::Due);
-        walk.go_on(None, 20_000, AFTER_MS);
+        assert!(!walk.is_lost(0), "the consumers have not passed the checkpoint");
+        walk.record_oldest(OldestQueued::Due);
+        walk.advance(None, 20_000, AFTER_MS);
         walk
     }
 
     #[test]
-    fn nothing_is_lost_before_the_consumers_are_past_the_checkpoint() {
+    fn no_request_is_lost_before_the_consumers_passed_the_checkpoint() {
         for watermark in [None, Some(0), Some(20_000)] {
-            let mut walk = marked(None);
+            let mut walk = with_checkpoint(None);
             assert!(!walk.begin(watermark), "the checkpoint stays");
             assert!(!walk.is_lost(0), "{watermark:?}");
         }
-        let mut walk = marked(None);
+        let mut walk = with_checkpoint(None);
         assert!(!walk.begin(Some(20_001)));
         assert!(walk.is_lost(14_999));
-        assert!(!walk.is_lost(15_000), "it may have been on its way into the outbox");
+        assert!(!walk.is_lost(15_000), "it may not have reached the outbox");
     }
 
     #[test]
-    fn what_was_in_the_outbox_at_the_checkpoint_is_not_lost() {
-        let mut walk = marked(Some(7_000));
+    fn requests_in_the_outbox_at_the_checkpoint_are_not_lost() {
+        let mut walk = with_checkpoint(Some(7_000));
         walk.begin(Some(20_001));
         assert!(walk.is_lost(6_999));
         assert!(!walk.is_lost(7_000));
     }
 
     #[test]
-    fn copies_must_have_passed_before_anything_is_published_again() {
-        let mut walk = marked(None);
+    fn copies_are_processed_before_requests_are_published_again() {
+        let mut walk = with_checkpoint(None);
         walk.begin(Some(20_001));
-        walk.find(OldestQueued::Due);
-        walk.go_on(Some(64), 30_000, AFTER_MS);
+        walk.record_oldest(OldestQueued::Due);
+        walk.advance(Some(64), 30_000, AFTER_MS);
         assert!(walk.is_due(30_000) && walk.is_lost(14_999), "the same walk, a later page");
-        walk.go_on(None, 30_500, AFTER_MS);
+        walk.advance(None, 30_500, AFTER_MS);
         assert!(!walk.is_lost(14_999));
         assert!(walk.begin(Some(31_000)), "a new checkpoint, after the copies were published");
         assert!(!walk.is_lost(14_999));
         walk.take_checkpoint(31_500, None, AFTER_MS);
-        walk.find(OldestQueued::Due);
-        walk.go_on(None, 31_500, AFTER_MS);
+        walk.record_oldest(OldestQueued::Due);
+        walk.advance(None, 31_500, AFTER_MS);
         walk.begin(Some(31_000));
-        assert!(!walk.is_lost(14_999), "a copy may wait in the queue");
-        walk.go_on(None, 31_500, AFTER_MS);
+        assert!(!walk.is_lost(14_999), "a copy may be queued");
+        walk.advance(None, 31_500, AFTER_MS);
     }
 
     #[test]
-    fn a_bucket_with_nothing_old_is_left_alone_for_a_while() {
+    fn a_bucket_without_old_requests_is_walked_after_the_interval() {
         let mut walk = BucketWalk::default();
         walk.begin(None);
         walk.take_checkpoint(20_000, None, AFTER_MS);
-        walk.go_on(None, 20_000, AFTER_MS);
+        walk.advance(None, 20_000, AFTER_MS);
         assert!(!walk.is_due(24_999) && walk.is_due(25_000));
-        assert!(walk.begin(Some(24_000)), "an old checkpoint tells nothing of what came since");
+        assert!(walk.begin(Some(24_000)), "the old checkpoint does not cover later requests");
     }
 
     #[test]
-    fn a_checkpoint_that_the_consumers_do_not_pass_is_told() {
-        let mut walk = marked(None);
+    fn a_checkpoint_that_the_consumers_do_not_pass_is_reported() {
+        let mut walk = with_checkpoint(None);
         assert!(!walk.is_behind(20_000 + BEHIND_AFTER_MS));
         assert!(walk.is_behind(20_001 + BEHIND_AFTER_MS));
         assert!(!BucketWalk::default().is_behind(i64::MAX));
         assert!(!walk.begin(Some(20_000)));
-        walk.find(OldestQueued::Waiting);
-        walk.go_on(None, 21_000, AFTER_MS);
+        walk.record_oldest(OldestQueued::Waiting);
+        walk.advance(None, 21_000, AFTER_MS);
         assert!(!walk.is_due(25_999) && walk.is_due(26_000));
         assert!(walk.is_behind(20_001 + BEHIND_AFTER_MS), "the checkpoint stays");
     }

@@ -1,16 +1,16 @@
 //! Flow step 11/12: Redis, broker, ledger -> the same again.
 //!
-//! Compares what buckets call `queued` with the ledger, and repairs what differs: a result that was
-//! not written to the bucket is written; a request that is in no stage any more is published again
-//! ([`bucket_walk`] says when that is certain enough). What becomes of it is the consumer's and the
-//! ledger's to decide, as for every other delivery: also when its sale takes no orders any more.
+//! Compares the requests that buckets call `queued` with the ledger and repairs differences: writes
+//! missing results to the bucket, and publishes lost requests again ([`bucket_walk`] defines when a
+//! request is lost). Consumer and ledger decide a copy like every other delivery, even if its sale
+//! is closed.
 //!
-//! Ticks on a timer, one pass at a time; one process of an installation does it, by a lease.
-//! Limits: pages and look-ups of one pass, after which the next one goes on there; copies of one
-//! request. On error: the bucket that has it is skipped and counted as blocked, every other one
-//! goes on. On a crash: the next reconciler begins anew, here or in another process. May repeat:
-//! everything; two reconcilers at once publish a request twice, and the ledger makes one order of
-//! it.
+//! Ticks on a timer, one pass at a time; a lease selects one process of the installation. Limits:
+//! pages and lookups of one pass, after which the next pass resumes; copies of one request. On
+//! error: the bucket is skipped and counted as blocked, the other buckets are reconciled. On crash:
+//! the next reconciler starts from the beginning, here or in another process. May repeat:
+//! everything; two reconcilers at once publish a request twice, and the ledger deduplicates by
+//! request id.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use std::time::Duration;
 use actix::{Actor, AsyncContext, Context, Handler};
 use tokio::sync::oneshot;
 
-use super::served::Looks;
+use super::served::BucketRotation;
 use crate::actors::supervisor::supervised::{
     ExitReason, Incarnation, Supervised, end, spawn_step, step,
 };
@@ -42,57 +42,48 @@ mod republishing;
 
 use pass::Pass;
 
-/// The lease of which there is one over all processes.
-const RECONCILER: &str = "reconciler";
+/// The name of the lease.
+const LEASE: &str = "reconciler";
 
-/// What the reconciler works with.
+/// Dependencies of the reconciler.
 #[derive(Clone)]
 pub struct ReconcilerDeps {
-    /// Tells what has left it.
     pub outbox: Arc<dyn Outbox>,
-    /// Tells what consumers have behind them.
+    /// Progress of the consumers of each order queue.
     pub watermarks: Arc<dyn Watermarks>,
-    /// Where requests are published again.
     pub publisher: Arc<dyn Publisher>,
-    /// Tells what is queued; takes results.
     pub stock: Arc<dyn Stock>,
-    /// Tells what has ended.
     pub ledger: Arc<dyn Ledger>,
-    /// Which of many reconcilers works.
+    /// Selects one reconciler of all processes.
     pub lease: Arc<dyn Lease>,
-    /// Which buckets there are.
     pub catalog: Arc<Catalog>,
-    /// This start of this process, as leases have it.
+    /// Unique name of this process start, the holder of the lease.
     pub holder: Arc<str>,
-    /// Whose orders these are, as messages say it.
+    /// Installation id that messages carry.
     pub installation: Arc<str>,
-    /// Limits and waits.
     pub limits: ReconcilerLimits,
-    /// Which time it is.
     pub clock: SharedClock,
-    /// What operators see.
     pub metrics: Arc<Metrics>,
 }
 
 /// Limits and waits of the reconciler.
 #[derive(Debug, Clone, Copy)]
 pub struct ReconcilerLimits {
-    /// How often it ticks.
+    /// Interval of the passes.
     pub every: Duration,
-    /// A request that has been queued for less is left alone.
+    /// Requests queued for less than this time are not reconciled, milliseconds.
     pub after_ms: i64,
-    /// The lease ends so long after it was renewed last.
     pub lease_ttl: Duration,
-    /// Most orders in one message.
+    /// Most intents of one message.
     pub envelope_max: usize,
-    /// Messages that may be unconfirmed at once.
+    /// Most unconfirmed messages.
     pub window: usize,
-    /// Order queues of the broker.
+    /// Number of order queues.
     pub queues: u16,
 }
 
 impl ReconcilerLimits {
-    /// As configured.
+    /// The configured limits.
     #[must_use]
     pub fn of(settings: &Settings) -> Self {
         Self {
@@ -106,27 +97,26 @@ impl ReconcilerLimits {
     }
 }
 
-/// Repairs what Redis, broker and ledger disagree about.
+/// Repairs differences between Redis, broker and ledger.
 pub struct Reconciler {
-    life: Incarnation,
+    incarnation: Incarnation,
     deps: ReconcilerDeps,
-    looks: Looks,
-    /// Away while a pass is under way.
+    rotation: BucketRotation,
+    /// `None` during a pass.
     pass: Option<Pass>,
-    /// The last error of the lease, until it answers; for one log line at each change.
+    /// The last error of the lease, until a call succeeds; one log line per change.
     last_error: Option<String>,
     quiet: Vec<oneshot::Sender<()>>,
     is_quiet: bool,
 }
 
 impl Reconciler {
-    /// A reconciler that has seen nothing yet.
     #[must_use]
-    pub fn new(life: Incarnation, deps: ReconcilerDeps) -> Self {
+    pub fn new(incarnation: Incarnation, deps: ReconcilerDeps) -> Self {
         Self {
-            life,
+            incarnation,
             deps,
-            looks: Looks::default(),
+            rotation: BucketRotation::default(),
             pass: Some(Pass::default()),
             last_error: None,
             quiet: Vec::new(),
@@ -140,15 +130,15 @@ impl Reconciler {
         }
         let Some(mut pass) = self.pass.take() else { return };
         let deps = self.deps.clone();
-        let buckets = self.looks.next(&deps.catalog, deps.clock.wall_ms());
+        let buckets = self.rotation.next(&deps.catalog, deps.clock.wall_ms());
         let work = async move {
-            let held = deps.lease.hold(RECONCILER, &deps.holder, deps.limits.lease_ttl).await;
+            let held = deps.lease.hold(LEASE, &deps.holder, deps.limits.lease_ttl).await;
             match held {
                 Ok(ref hold) if hold.is_held(deps.clock.now()) => pass.run(&deps, &buckets).await,
-                // Another process works; what this one saw is too old when it is its turn again.
+                // Another process reconciles; the progress of this one is outdated by then.
                 _ => pass = Pass::default(),
             }
-            deps.metrics.reconcile_blocked(pass.blocked());
+            deps.metrics.set_reconcile_blocked(pass.blocked());
             (pass, held.err())
         };
         spawn_step(self, ctx, work, |reconciler, ctx, (pass, error)| {
@@ -159,18 +149,18 @@ impl Reconciler {
             }
             reconciler.last_error = error;
             if reconciler.is_quiet {
-                reconciler.leave(ctx);
+                reconciler.release_lease(ctx);
             }
         });
     }
 
-    /// Lets another process begin at once.
-    fn leave(&mut self, ctx: &mut Context<Self>) {
+    /// Releases the lease, so that another process can reconcile at once, and ends as quiet.
+    fn release_lease(&mut self, ctx: &mut Context<Self>) {
         let ReconcilerDeps { lease, holder, .. } = self.deps.clone();
-        let work = async move { lease.release(RECONCILER, &holder).await };
+        let work = async move { lease.release(LEASE, &holder).await };
         spawn_step(self, ctx, work, |reconciler, _, released| {
             if let Err(error) = released {
-                tracing::warn!(%error, "reconciler lease not released, it expires by itself");
+                tracing::warn!(%error, "reconciler lease not released, it expires on its own");
             }
             reconciler.quiet.drain(..).for_each(|done| reply(done, ()));
         });
@@ -178,8 +168,8 @@ impl Reconciler {
 }
 
 impl Supervised for Reconciler {
-    fn life(&mut self) -> &mut Incarnation {
-        &mut self.life
+    fn incarnation(&mut self) -> &mut Incarnation {
+        &mut self.incarnation
     }
 }
 
@@ -200,7 +190,7 @@ impl Handler<Quiet> for Reconciler {
             reconciler.is_quiet = true;
             reconciler.quiet.push(quiet.done);
             if reconciler.pass.is_some() {
-                reconciler.leave(ctx);
+                reconciler.release_lease(ctx);
             }
         });
     }

@@ -1,5 +1,5 @@
-//! One pass over the buckets: what has been queued for long is looked up in the ledger, and brought
-//! to its end.
+//! One pass over the buckets: compares requests that have been queued for long with the ledger,
+//! writes missing results, publishes lost requests again.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -11,94 +11,92 @@ use super::republishing::republish;
 use crate::actors::reconciler::reconcile_metrics::Blocked;
 use crate::broker::Route;
 use crate::db;
-use crate::domain::{BucketNo, Failure, Order, OrderIntent, RequestId, SkuNo};
-use crate::stock::{self, BucketKey};
+use crate::domain::{BucketKey, BucketNo, Failure, Order, OrderIntent, RequestId, SkuNo};
+use crate::stock;
 use crate::watermark;
 
-/// Pages of records that one pass reads: 10,000 records keep Redis busy for some milliseconds.
+/// Most pages of records that one pass reads; 10,000 records take Redis some milliseconds.
 const PAGES_MAX: usize = 768;
 
-/// What a call costs besides its pages, in pages.
+/// Fixed cost of one call, in pages.
 const PAGES_PER_CALL: usize = 4;
 
-/// Requests that one pass looks up in the ledger.
+/// Most requests that one pass looks up in the ledger.
 const LOOKUPS_MAX: usize = 8_000;
 
-/// Requests that the ledger is asked about at once.
-const LOOKED_UP_AT_ONCE: usize = 500;
+/// Requests per ledger query.
+const LOOKUP_BATCH: usize = 500;
 
-/// What the reconciler knows from pass to pass: for each bucket some numbers.
+/// The state that the reconciler keeps from pass to pass, in memory.
 #[derive(Debug, Default)]
 pub(super) struct Pass {
     walks: HashMap<BucketKey, BucketProgress>,
-    /// What was published again.
     copies: RecentCopies,
-    /// Where the last pass ended because it had done enough.
-    goes_on_at: Option<BucketKey>,
+    /// The bucket at which the last pass used up its budget.
+    resume_at: Option<BucketKey>,
 }
 
-/// One bucket.
 #[derive(Debug, Default)]
 struct BucketProgress {
     walk: BucketWalk,
-    /// What the present walk met first.
-    met: Option<Blocked>,
-    /// What the last walk met that could decide anything.
+    /// The first obstacle of the present walk.
+    walk_blocked: Option<Blocked>,
+    /// The reported obstacle: the last one, until a conclusive walk has none.
     blocked: Option<Blocked>,
 }
 
-/// What one pass may still do, and what it has done.
+/// The remaining budget of one pass, and the counts of its work.
 #[derive(Debug)]
 struct PassBudget {
     pages: usize,
     lookups: usize,
     matched: usize,
     republished: usize,
-    /// Whether the topology was declared.
-    has_declared: bool,
+    topology_declared: bool,
 }
 
 impl PassBudget {
     fn new() -> Self {
         let (pages, lookups) = (PAGES_MAX, LOOKUPS_MAX);
-        Self { pages, lookups, matched: 0, republished: 0, has_declared: false }
+        Self { pages, lookups, matched: 0, republished: 0, topology_declared: false }
     }
 
-    fn is_enough(&self) -> bool {
+    fn is_spent(&self) -> bool {
         self.pages == 0 || self.lookups == 0
     }
 }
 
-/// Why a bucket is not walked any further in this pass.
-struct Stopped {
+/// Why a bucket is not reconciled completely in this pass.
+struct Obstacle {
     reason: Blocked,
-    said: String,
+    error: String,
 }
 
+/// The watermarks read in this pass, by order queue.
 type WatermarksRead = BTreeMap<u16, Result<Option<i64>, watermark::Error>>;
 
 impl Pass {
-    /// Why buckets are blocked: one reason for each that is.
+    /// The reason of each blocked bucket.
     pub(super) fn blocked(&self) -> impl Iterator<Item = Blocked> + '_ {
-        self.walks.values().filter_map(|seen| seen.blocked)
+        self.walks.values().filter_map(|progress| progress.blocked)
     }
 
-    /// Goes over the buckets, at most once, from where the last pass ended.
+    /// Reconciles each bucket at most once, beginning where the last pass used up its budget.
     pub(super) async fn run(&mut self, deps: &ReconcilerDeps, buckets: &[BucketKey]) {
-        let mut work = PassBudget::new();
-        let first = self.goes_on_at.take().and_then(|at| buckets.iter().position(|b| *b == at));
+        let mut budget = PassBudget::new();
+        let first = self.resume_at.take().and_then(|at| buckets.iter().position(|b| *b == at));
         let (before, after) = buckets.split_at(first.unwrap_or_default());
         let mut watermarks = WatermarksRead::new();
         let mut idle: HashMap<SkuNo, bool> = HashMap::new();
         for bucket in after.iter().chain(before) {
-            if work.is_enough() {
-                self.goes_on_at = Some(*bucket);
+            if budget.is_spent() {
+                self.resume_at = Some(*bucket);
                 break;
             }
             let is_idle = match idle.entry(bucket.sku) {
                 Entry::Occupied(known) => *known.get(),
                 Entry::Vacant(unknown) => {
-                    // A SKU that cannot be counted has a bucket in trouble, and others.
+                    // A SKU that cannot be counted is walked: only one of its buckets may fail.
                     let queued = deps.stock.num_unsettled(bucket.sku).await;
                     *unknown.insert(matches!(queued, Ok(0)))
                 }
@@ -107,25 +105,25 @@ impl Pass {
                 self.walks.remove(bucket);
                 continue;
             }
-            let seen = self.walks.entry(*bucket).or_default();
-            if seen.walk.is_due(deps.clock.wall_ms()) {
+            let progress = self.walks.entry(*bucket).or_default();
+            if progress.walk.is_due(deps.clock.wall_ms()) {
                 let watermark = watermark_of(deps, *bucket, &mut watermarks).await;
-                walk(deps, *bucket, seen, &watermark, &mut self.copies, &mut work).await;
+                walk(deps, *bucket, progress, &watermark, &mut self.copies, &mut budget).await;
             }
         }
-        self.copies.forget(deps.clock.wall_ms());
-        deps.metrics.reconcile_matched(work.matched);
-        deps.metrics.reconcile_republished(work.republished);
-        if work.matched > 0 {
-            tracing::info!(num = work.matched, "results of the ledger written to their buckets");
+        self.copies.prune(deps.clock.wall_ms());
+        deps.metrics.reconcile_matched(budget.matched);
+        deps.metrics.reconcile_republished(budget.republished);
+        if budget.matched > 0 {
+            tracing::info!(num = budget.matched, "results of the ledger written to their buckets");
         }
-        if work.republished > 0 {
-            tracing::warn!(num = work.republished, "lost requests published again");
+        if budget.republished > 0 {
+            tracing::warn!(num = budget.republished, "lost requests published again");
         }
     }
 }
 
-/// The watermark of the bucket's order queue, read once in a pass.
+/// The watermark of the bucket's order queue, read once per pass; `None`: no consumer runs.
 async fn watermark_of(
     deps: &ReconcilerDeps,
     bucket: BucketKey,
@@ -134,97 +132,99 @@ async fn watermark_of(
     let Route::Orders(queue) = Route::orders_of(bucket, deps.limits.queues) else {
         return Ok(None);
     };
-    if let Some(before) = known.get(&queue) {
-        return before.clone();
+    if let Some(watermark) = known.get(&queue) {
+        return watermark.clone();
     }
     let read = deps.watermarks.of_queue(queue).await;
     known.insert(queue, read.clone());
     read
 }
 
-/// Walks on in one bucket until its end or until the pass has done enough.
+/// Continues the walk of one bucket to its end, or until the budget is spent.
 async fn walk(
     deps: &ReconcilerDeps,
     bucket: BucketKey,
-    seen: &mut BucketProgress,
+    progress: &mut BucketProgress,
     watermark: &Result<Option<i64>, watermark::Error>,
     copies: &mut RecentCopies,
-    work: &mut PassBudget,
+    budget: &mut PassBudget,
 ) {
-    let before = seen.blocked;
-    let mut stuck = Vec::new();
-    if seen.walk.is_at_start() {
-        seen.met = None;
-        stuck.extend(begin(deps, bucket, &mut seen.walk, watermark).await);
+    let before = progress.blocked;
+    let mut obstacles = Vec::new();
+    if progress.walk.is_at_start() {
+        progress.walk_blocked = None;
+        obstacles.extend(begin(deps, bucket, &mut progress.walk, watermark).await);
     }
-    while !work.is_enough() {
-        let page = match deps.stock.queued(bucket, seen.walk.page()).await {
+    while !budget.is_spent() {
+        let page = match deps.stock.queued(bucket, progress.walk.page()).await {
             Ok(page) => page,
-            // It is being loaded, or has to be: whoever loads it brings the rest to the ledger.
+            // Its queued requests are read again once the bucket is loaded.
             Err(stock::Error::NotLoaded(_) | stock::Error::Fenced { .. }) => {
-                *seen = BucketProgress::default();
-                seen.walk.go_on(None, deps.clock.wall_ms(), deps.limits.after_ms);
+                *progress = BucketProgress::default();
+                progress.walk.advance(None, deps.clock.wall_ms(), deps.limits.after_ms);
                 return;
             }
             Err(error) => {
-                stuck.push(Stopped { reason: Blocked::Records, said: error.to_string() });
+                obstacles.push(Obstacle { reason: Blocked::Records, error: error.to_string() });
                 break;
             }
         };
-        work.pages = work.pages.saturating_sub(usize::from(page.num_pages) + PAGES_PER_CALL);
-        if let Some(said) = page.damage {
-            stuck.push(Stopped { reason: Blocked::Records, said });
+        budget.pages = budget.pages.saturating_sub(usize::from(page.num_pages) + PAGES_PER_CALL);
+        if let Some(error) = page.damage {
+            obstacles.push(Obstacle { reason: Blocked::Records, error });
         }
-        let (found, due) = due(deps, page.intents, watermark);
-        seen.walk.find(found);
-        if found > OldestQueued::Young {
-            stuck.extend(waits_for(&seen.walk, watermark, deps.clock.wall_ms()));
+        let (oldest, due) = due(deps, page.intents, watermark);
+        progress.walk.record_oldest(oldest);
+        if oldest > OldestQueued::Recent {
+            obstacles.extend(consumer_obstacle(&progress.walk, watermark, deps.clock.wall_ms()));
         }
-        work.lookups = work.lookups.saturating_sub(due.len());
-        for asked in due.chunks(LOOKED_UP_AT_ONCE) {
-            stuck.extend(look_up(deps, bucket, &seen.walk, asked, copies, work).await);
+        budget.lookups = budget.lookups.saturating_sub(due.len());
+        for batch in due.chunks(LOOKUP_BATCH) {
+            obstacles.extend(resolve(deps, bucket, &progress.walk, batch, copies, budget).await);
         }
-        let has_decided = page.next.is_none() && seen.walk.decides();
-        seen.walk.go_on(page.next, deps.clock.wall_ms(), deps.limits.after_ms);
-        if has_decided && seen.met.is_none() && stuck.is_empty() {
-            seen.blocked = None;
+        let is_conclusive = page.next.is_none() && progress.walk.is_conclusive();
+        progress.walk.advance(page.next, deps.clock.wall_ms(), deps.limits.after_ms);
+        if is_conclusive && progress.walk_blocked.is_none() && obstacles.is_empty() {
+            progress.blocked = None;
         }
         if page.next.is_none() {
             break;
         }
     }
-    let Some(Stopped { reason, said }) = stuck.into_iter().next() else { return };
-    seen.met.get_or_insert(reason);
-    seen.blocked = Some(reason);
+    let Some(Obstacle { reason, error }) = obstacles.into_iter().next() else { return };
+    progress.walk_blocked.get_or_insert(reason);
+    progress.blocked = Some(reason);
     if before != Some(reason) {
         let (sku, bucket, reason) = (bucket.sku, bucket.bucket, reason.as_str());
-        tracing::warn!(%sku, %bucket, reason, said, "bucket not reconciled, retrying");
+        tracing::warn!(%sku, %bucket, reason, error, "bucket not reconciled, retrying");
     }
 }
 
-/// Begins a walk, with a new checkpoint if it needs one; without it nothing can be lost.
+/// Begins a walk, and takes a new checkpoint if needed. Without a checkpoint no request counts as
+/// lost.
 async fn begin(
     deps: &ReconcilerDeps,
     bucket: BucketKey,
     walk: &mut BucketWalk,
     watermark: &Result<Option<i64>, watermark::Error>,
-) -> Option<Stopped> {
+) -> Option<Obstacle> {
     if !walk.begin(watermark.as_ref().ok().copied().flatten()) {
         return None;
     }
-    match deps.outbox.standing(bucket).await {
-        Ok(standing) => {
-            let oldest = [standing.oldest_waiting_ms, standing.oldest_in_hand_ms];
+    match deps.outbox.status(bucket).await {
+        Ok(status) => {
+            let oldest = [status.oldest_waiting_ms, status.oldest_claimed_ms];
             let oldest_ms = oldest.into_iter().flatten().min();
             walk.take_checkpoint(deps.clock.wall_ms(), oldest_ms, deps.limits.after_ms);
             None
         }
-        Err(error) => Some(Stopped { reason: Blocked::Outbox, said: error.to_string() }),
+        Err(error) => Some(Obstacle { reason: Blocked::Outbox, error: error.to_string() }),
     }
 }
 
-/// What has been queued for so long that something may be wrong with it. What was accepted at or
-/// after the watermark was published after it, and is still to come to a consumer: it is left out.
+/// The requests to look up: queued for more than `reconciler.after_ms` and accepted before the
+/// watermark. Requests accepted at or after the watermark were published after it, so the consumers
+/// have not reached them.
 fn due(
     deps: &ReconcilerDeps,
     mut queued: Vec<OrderIntent>,
@@ -232,54 +232,56 @@ fn due(
 ) -> (OldestQueued, Vec<OrderIntent>) {
     let aged_ms = deps.clock.wall_ms().saturating_sub(deps.limits.after_ms);
     queued.retain(|intent| intent.placed_at_ms < aged_ms);
-    let is_any_aged = !queued.is_empty();
+    let has_aged = !queued.is_empty();
     if let Ok(Some(watermark_ms)) = watermark {
         queued.retain(|intent| intent.placed_at_ms < *watermark_ms);
     }
-    let found = match (is_any_aged, queued.is_empty()) {
-        (false, _) => OldestQueued::Young,
+    let oldest = match (has_aged, queued.is_empty()) {
+        (false, _) => OldestQueued::Recent,
         (true, true) => OldestQueued::Waiting,
         (true, false) => OldestQueued::Due,
     };
-    (found, queued)
+    (oldest, queued)
 }
 
-/// Why nothing can be published again in this bucket for now, if that is so.
-fn waits_for(
+/// Why no request of this bucket can count as lost for now: the watermark is missing or behind.
+fn consumer_obstacle(
     walk: &BucketWalk,
     watermark: &Result<Option<i64>, watermark::Error>,
     now_ms: i64,
-) -> Option<Stopped> {
-    let stuck = |reason, said: String| Some(Stopped { reason, said });
-    match watermark {
-        Err(error) => stuck(Blocked::Watermark, error.to_string()),
-        Ok(None) => stuck(Blocked::NoConsumer, "its order queue has no living consumer".into()),
+) -> Option<Obstacle> {
+    let (reason, error) = match watermark {
+        Err(error) => (Blocked::Watermark, error.to_string()),
+        Ok(None) => (Blocked::NoConsumer, "its order queue has no running consumer".into()),
         Ok(Some(_)) if walk.is_behind(now_ms) => {
-            let said = "the consumers are far behind, or one has held a delivery for long";
-            stuck(Blocked::ConsumersBehind, said.into())
+            let error = "the consumers are far behind, or a delivery is unacknowledged for long";
+            (Blocked::ConsumersBehind, error.into())
         }
-        Ok(Some(_)) => None,
-    }
+        Ok(Some(_)) => return None,
+    };
+    Some(Obstacle { reason, error })
 }
 
-/// Brings what has ended in the ledger to the bucket, and publishes what is lost.
-async fn look_up(
+/// Reads the results of requests from the ledger, writes them to the bucket, and publishes the lost
+/// requests again.
+async fn resolve(
     deps: &ReconcilerDeps,
     bucket: BucketKey,
     walk: &BucketWalk,
-    asked: &[OrderIntent],
+    intents: &[OrderIntent],
     copies: &mut RecentCopies,
-    work: &mut PassBudget,
-) -> Vec<Stopped> {
-    let mut stuck = Vec::new();
-    let of_ledger = |error: db::Error| Stopped { reason: Blocked::Ledger, said: error.to_string() };
-    let found = match deps.ledger.examine(asked.to_vec()).await {
+    budget: &mut PassBudget,
+) -> Vec<Obstacle> {
+    let mut obstacles = Vec::new();
+    let ledger_obstacle =
+        |error: db::Error| Obstacle { reason: Blocked::Ledger, error: error.to_string() };
+    let found = match deps.ledger.examine(intents.to_vec()).await {
         Ok(found) => found,
-        Err(error) => return vec![of_ledger(error)],
+        Err(error) => return vec![ledger_obstacle(error)],
     };
     let recorded_at_ms = deps.clock.wall_ms();
     let (mut orders, mut failures, mut lost) = (Vec::new(), Vec::new(), Vec::new());
-    for intent in asked {
+    for intent in intents {
         let request = intent.request;
         match (found.failures.get(&request), found.orders.get(&request)) {
             (Some(reason), _) => failures.push(Failure {
@@ -291,9 +293,10 @@ async fn look_up(
                 recorded_at_ms,
             }),
             (None, Some(order)) if order.answers(intent) => orders.push((intent.bucket, *order)),
-            // An order of another buyer with this id is none of this one: the consumer says so.
+            // An order of another buyer under this request id: the consumer rejects the copy.
             (None, _)
-                if walk.is_lost(intent.placed_at_ms) && copies.may(request, recorded_at_ms) =>
+                if walk.is_lost(intent.placed_at_ms)
+                    && copies.can_republish(request, recorded_at_ms) =>
             {
                 lost.push(*intent);
             }
@@ -302,49 +305,50 @@ async fn look_up(
     }
     let num = orders.len() + failures.len();
     match write_results(deps, bucket, orders, failures).await {
-        Ok(()) => work.matched += num,
-        // It is being loaded, or has to be: the results are written after that.
+        Ok(()) => budget.matched += num,
+        // Results are written after the bucket is loaded.
         Err(stock::Error::NotLoaded(_) | stock::Error::Fenced { .. }) => {}
-        Err(error) => stuck.push(Stopped { reason: Blocked::Results, said: error.to_string() }),
+        Err(error) => {
+            obstacles.push(Obstacle { reason: Blocked::Results, error: error.to_string() });
+        }
     }
     if lost.is_empty() {
-        return stuck;
+        return obstacles;
     }
     let requests: Vec<RequestId> = lost.iter().map(|intent| intent.request).collect();
-    match deps.ledger.dead_among(requests).await {
+    match deps.ledger.dead_lettered_among(requests).await {
         Ok(dead) => {
             let dead: HashSet<RequestId> = dead.into_iter().collect();
             lost.retain(|intent| !dead.contains(&intent.request));
         }
         Err(error) => {
-            stuck.push(of_ledger(error));
-            return stuck;
+            obstacles.push(ledger_obstacle(error));
+            return obstacles;
         }
     }
-    let (confirmed, failure) = republish(deps, bucket, &lost, &mut work.has_declared).await;
+    let (confirmed, failure) = republish(deps, bucket, &lost, &mut budget.topology_declared).await;
     if confirmed > 0 {
-        copies.sent(lost.iter().map(|intent| intent.request), deps.clock.wall_ms());
+        copies.record(lost.iter().map(|intent| intent.request), deps.clock.wall_ms());
     }
-    work.republished += confirmed;
-    stuck.extend(failure.map(|said| Stopped { reason: Blocked::Broker, said }));
-    stuck
+    budget.republished += confirmed;
+    obstacles.extend(failure.map(|error| Obstacle { reason: Blocked::Broker, error }));
+    obstacles
 }
 
-/// Writes results to the bucket.
 async fn write_results(
     deps: &ReconcilerDeps,
     bucket: BucketKey,
     orders: Vec<(BucketNo, Order)>,
     failures: Vec<Failure>,
 ) -> Result<(), stock::Error> {
-    let settled = together_or_each(orders, |orders| deps.stock.settle(orders)).await;
-    let released = together_or_each(failures, |failures| deps.stock.release(bucket, failures));
+    let settled = write_batch_or_each(orders, |orders| deps.stock.settle(orders)).await;
+    let released = write_batch_or_each(failures, |failures| deps.stock.release(bucket, failures));
     settled.and(released.await)
 }
 
-/// Writes results in one call; where one damaged page refuses all of them, each by itself. Returns
+/// Writes results in one call; if a damaged page makes the call fail, one call per result. Returns
 /// the first error.
-async fn together_or_each<T: Clone>(
+async fn write_batch_or_each<T: Clone>(
     results: Vec<T>,
     write: impl AsyncFn(Vec<T>) -> Result<(), stock::Error>,
 ) -> Result<(), stock::Error> {
@@ -356,9 +360,9 @@ async fn together_or_each<T: Clone>(
     if num_results == 1 || !matches!(written, Err(stock::Error::Damaged { .. })) {
         return written;
     }
-    let mut first = Ok(());
-    for one in results {
-        first = first.and(write(vec![one]).await);
+    let mut outcome = Ok(());
+    for result in results {
+        outcome = outcome.and(write(vec![result]).await);
     }
-    first
+    outcome
 }

@@ -1,27 +1,27 @@
-//! What operators see of the reconciler.
+//! Metrics of the reconciler.
 
 use std::collections::BTreeMap;
 
 use crate::observe::metrics::{Metrics, ReasonLabel};
 
-/// Why a bucket cannot be reconciled, or not all of it.
+/// Why a bucket cannot be reconciled completely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Blocked {
-    /// Its order queue has no living consumer.
+    /// Its order queue has no running consumer.
     NoConsumer,
-    /// The consumers of its order queue are far behind, or one has held a delivery for long.
+    /// The consumers of its order queue are far behind, or a delivery is unacknowledged for long.
     ConsumersBehind,
     /// The watermark of its order queue cannot be read.
     Watermark,
     /// Its outbox cannot be read.
     Outbox,
-    /// A page of its records cannot be read, or not all of it.
+    /// A page of its records cannot be read completely.
     Records,
-    /// The ledger cannot be asked.
+    /// The ledger does not answer.
     Ledger,
-    /// Results cannot be written to it.
+    /// Results cannot be written to the bucket.
     Results,
-    /// The broker did not confirm what was published again.
+    /// The broker did not confirm a republished request.
     Broker,
 }
 
@@ -37,7 +37,7 @@ impl Blocked {
         Self::Broker,
     ];
 
-    /// The word for metrics.
+    /// The label value.
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::NoConsumer => "no_consumer",
@@ -53,8 +53,8 @@ impl Blocked {
 }
 
 impl Metrics {
-    /// How many buckets are blocked, by reason.
-    pub(super) fn reconcile_blocked(&self, buckets: impl Iterator<Item = Blocked>) {
+    /// Sets the number of blocked buckets by reason.
+    pub(super) fn set_reconcile_blocked(&self, buckets: impl Iterator<Item = Blocked>) {
         let mut counts: BTreeMap<Blocked, i64> = Blocked::ALL.map(|reason| (reason, 0)).into();
         for reason in buckets {
             *counts.entry(reason).or_default() += 1;
@@ -65,12 +65,12 @@ impl Metrics {
         }
     }
 
-    /// Results that were not in their bucket were written there.
+    /// Counts results that were written to their bucket.
     pub(super) fn reconcile_matched(&self, num_requests: usize) {
         self.reconcile_matched.inc_by(num_requests as u64);
     }
 
-    /// Lost requests were published again.
+    /// Counts lost requests that were published again.
     pub(super) fn reconcile_republished(&self, num_requests: usize) {
         self.reconcile_republished.inc_by(num_requests as u64);
     }

@@ -1,29 +1,28 @@
-//! Lost requests on their way to the consumers again.
+//! Publishing lost requests again.
 
 use super::ReconcilerDeps;
 use crate::broker::{Message, PublishOutcome, Route};
-use crate::domain::OrderIntent;
+use crate::domain::{BucketKey, OrderIntent};
 use crate::messages::envelope;
 use crate::messages::envelope::MalformedEnvelope;
 use crate::redis::scripts::intent;
-use crate::stock::BucketKey;
 
-/// Publishes lost requests of one bucket, as its outbox would have, and waits for the
-/// confirmations. Returns how many were confirmed, and why the others were not. `has_declared`: the
-/// topology was declared in this pass.
+/// Publishes lost requests of one bucket in envelopes like those of its outbox, and waits for the
+/// confirms. Returns the number of confirmed requests, and the first error of the others. Declares
+/// the topology once per pass and sets `topology_declared`.
 pub(super) async fn republish(
     deps: &ReconcilerDeps,
     bucket: BucketKey,
     lost: &[OrderIntent],
-    has_declared: &mut bool,
+    topology_declared: &mut bool,
 ) -> (usize, Option<String>) {
-    let (mut messages, mut counts) = (Vec::new(), Vec::new());
+    let (mut messages, mut sizes) = (Vec::new(), Vec::new());
     let (mut confirmed, mut failure) = (0, None);
     for envelope in lost.chunks(deps.limits.envelope_max.max(1)) {
         match message(deps, bucket, envelope) {
             Ok(message) => {
                 messages.push(message);
-                counts.push(envelope.len());
+                sizes.push(envelope.len());
             }
             Err(malformed) => failure = failure.or(Some(malformed.to_string())),
         }
@@ -31,17 +30,17 @@ pub(super) async fn republish(
     if messages.is_empty() {
         return (0, failure);
     }
-    // Perhaps they were lost because a binding is missing, and copies would go the same way.
-    if !*has_declared {
+    // A missing binding may have lost the requests, and would lose the copies too.
+    if !*topology_declared {
         if let Err(error) = deps.publisher.declare().await {
             return (0, Some(error.to_string()));
         }
-        *has_declared = true;
+        *topology_declared = true;
     }
-    let sent = deps.publisher.outgoing(deps.limits.window).publish(messages).await;
-    for (sent, count) in sent.into_iter().zip(counts) {
-        match sent {
-            PublishOutcome::Confirmed => confirmed += count,
+    let sent = deps.publisher.open_channel(deps.limits.window).publish(messages).await;
+    for (outcome, size) in sent.into_iter().zip(sizes) {
+        match outcome {
+            PublishOutcome::Confirmed => confirmed += size,
             PublishOutcome::Refused { reason }
             | PublishOutcome::NotSent { reason }
             | PublishOutcome::Unknown { reason } => {
@@ -58,8 +57,8 @@ fn message(
     envelope: &[OrderIntent],
 ) -> Result<Message, MalformedEnvelope> {
     let mut body = Vec::with_capacity(envelope.len() * intent::INTENT_BYTES);
-    for lost in envelope {
-        intent::pack_into(lost, &mut body);
+    for lost_intent in envelope {
+        intent::pack_into(lost_intent, &mut body);
     }
     Ok(Message {
         route: Route::orders_of(bucket, deps.limits.queues),

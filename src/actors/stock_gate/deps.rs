@@ -1,4 +1,4 @@
-//! What a gate works with.
+//! Dependencies of a gate.
 
 use std::sync::Arc;
 
@@ -6,50 +6,42 @@ use crate::actors::ledger_writer::LedgerWriterHandle;
 use crate::actors::outbox_relay::RelayHandle;
 use crate::actors::stock_gate::directory::GateDirectory;
 use crate::config::GateSettings;
-use crate::domain::{BucketNo, Counting, Sku};
+use crate::domain::{BucketKey, BucketNo, Counting, Sku};
 use crate::observe::metrics::Metrics;
 use crate::runtime::backoff::Backoff;
 use crate::runtime::breaker::Breaker;
 use crate::runtime::clock::SharedClock;
-use crate::stock::{BucketKey, Stock};
+use crate::stock::Stock;
 
-/// What a gate does with the requests that its stock accepted.
+/// Where a gate sends the requests that its stock accepted.
 #[derive(Clone)]
 pub enum Dispatch {
-    /// Brings them to the consumer; their buyers wait for the ledger.
-    Consumer(LedgerWriterHandle),
-    /// The stock has put them in the outbox, in the same step: their buyers hear `queued`, and the
-    /// relays of this process, where it has any, are told.
+    /// To the ledger writer; the buyers wait for the ledger.
+    LedgerWriter(LedgerWriterHandle),
+    /// The stock writes them to the outbox in the same atomic step. The buyers are answered
+    /// `queued`, and the relays of this process, if any, are notified.
     Outbox(Option<RelayHandle>),
 }
 
-/// What a gate works with; the same for every gate that follows it in its bucket.
+/// Dependencies of a gate; shared by all incarnations of the gate of a bucket.
 #[derive(Clone)]
 pub struct GateDeps {
-    /// The SKU.
     pub sku: Arc<Sku>,
-    /// The bucket.
     pub bucket: BucketNo,
-    /// Where units are counted.
     pub stock: Arc<dyn Stock>,
     /// Whether the stock counts the units, or the ledger.
     pub counting: Counting,
-    /// What becomes of accepted requests.
-    pub handing: Dispatch,
-    /// Sibling gates.
+    pub dispatch: Dispatch,
+    /// The sibling gates.
     pub directory: Arc<GateDirectory>,
-    /// Limits and waits.
     pub settings: GateSettings,
-    /// Whether the ledger is worth asking.
+    /// Open while the ledger fails.
     pub breaker: Breaker,
-    /// The time of sweeps.
     pub clock: SharedClock,
-    /// What operators see.
     pub metrics: Arc<Metrics>,
 }
 
 impl GateDeps {
-    /// The bucket's key.
     pub fn key(&self) -> BucketKey {
         BucketKey { sku: self.sku.no, bucket: self.bucket }
     }

@@ -1,4 +1,4 @@
-//! Which gate answers for which bucket, in this process.
+//! The gates of this process, by SKU and bucket.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,12 +10,11 @@ use crate::actors::supervisor::supervised::Address;
 use crate::domain::{BucketNo, SkuNo};
 use crate::runtime::permits::Permits;
 
-/// The way into one gate.
+/// Address of one gate, and the permits to send it requests.
 #[derive(Debug, Clone)]
 pub struct GateAddress {
-    /// How many requests may be inside.
+    /// Bound the requests inside the gate.
     pub permits: Permits,
-    /// Where the gate is now.
     pub address: Address<StockGate>,
 }
 
@@ -26,36 +25,34 @@ pub struct GateDirectory {
 }
 
 impl GateDirectory {
-    /// The gate of a bucket.
     #[must_use]
     pub fn gate(&self, sku: SkuNo, bucket: BucketNo) -> Option<GateAddress> {
         self.gates.load().get(&sku)?.get(usize::from(bucket.0)).cloned()
     }
 
-    /// Whether the SKU has gates.
+    /// Whether the SKU has gates in this process.
     #[must_use]
     pub fn has(&self, sku: SkuNo) -> bool {
         self.gates.load().contains_key(&sku)
     }
 
-    /// The gates of one SKU, in bucket order.
+    /// The gates of one SKU, in bucket order; empty without gates.
     #[must_use]
     pub fn of_sku(&self, sku: SkuNo) -> Arc<[GateAddress]> {
         self.gates.load().get(&sku).cloned().unwrap_or_else(|| Arc::from(Vec::new()))
     }
 
-    /// Every gate.
     #[must_use]
     pub fn all(&self) -> Vec<GateAddress> {
-        self.gates.load().values().flat_map(|doors| doors.iter().cloned()).collect()
+        self.gates.load().values().flat_map(|gates| gates.iter().cloned()).collect()
     }
 
-    /// Enters the gates of one SKU.
-    pub fn put(&self, sku: SkuNo, doors: Vec<GateAddress>) {
-        let doors: Arc<[GateAddress]> = doors.into();
+    /// Inserts the gates of one SKU, in bucket order.
+    pub fn put(&self, sku: SkuNo, gates: Vec<GateAddress>) {
+        let gates: Arc<[GateAddress]> = gates.into();
         self.gates.rcu(|old| {
             let mut new = HashMap::clone(old);
-            new.insert(sku, Arc::clone(&doors));
+            new.insert(sku, Arc::clone(&gates));
             new
         });
     }
@@ -66,8 +63,8 @@ impl GateDirectory {
         self.gates
             .load()
             .values()
-            .flat_map(|doors| doors.iter())
-            .map(|d| d.permits.num_taken())
+            .flat_map(|gates| gates.iter())
+            .map(|gate| gate.permits.num_taken())
             .sum()
     }
 }

@@ -1,18 +1,17 @@
 //! Flow step 2/12: buy handler -> stock gate.
 //!
-//! One gate answers for one bucket of one SKU. While one batch of reservations is with the stock,
-//! the next one gathers: no timers, so a single buyer waits for nobody, and a crowd is decided in
-//! few steps. What the stock accepts goes to the order consumer at once (`submitting`), and the
-//! buyer is answered when the ledger has answered; or, where there is an outbox, it is in there
-//! already, and the buyer hears `queued` at once. A bucket that runs dry fetches units from its
-//! siblings (`hauling`).
+//! One gate serves one bucket of one SKU. While one batch of reservations is with the stock, the
+//! next one gathers: without timers, a single buyer waits for no other, and a crowd is decided in
+//! few steps. Accepted requests are submitted to the ledger writer at once (`submission`), and
+//! their buyers are answered after the ledger. With an outbox, the stock has already enqueued them,
+//! and their buyers are answered `queued` at once. A bucket that cannot serve its reservations
+//! borrows units from its siblings (`transfer`).
 //!
-//! Owns: the buyers that wait. Limits: permits inside, `gate.batch_max` per step, one transfer at a
-//! time. On error: a stock that is half-written ends the gate; one that cannot be asked is asked
-//! again a few times, then buyers hear `busy`, or `unknown` where it may have accepted. On death:
-//! waiting buyers ask again; what was reserved and not settled is in the stock, and whichever gate
-//! of the bucket looks there next submits it again. May repeat: reservations and submissions, by
-//! request id.
+//! Owns: the waiting buyers. Limits: permits inside, `gate.batch_max` per step, one transfer at a
+//! time. On error: a half-written stock ends the gate; an unavailable one is retried a few times,
+//! then buyers are answered `busy`, or `unknown` where it may have accepted. On crash: the handle
+//! sends waiting requests again; unsettled reservations are in the stock, and any gate of the
+//! bucket resubmits them. May repeat: reservations and submissions, by request id.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -41,10 +40,10 @@ pub mod handle;
 mod submission;
 mod transfer;
 
-/// The epoch before the first opening: the stock answers its repeats, and takes nothing for it.
+/// The epoch before the first opening of a sale: the stock answers repeats and accepts nothing new.
 const NO_OPENING: Epoch = Epoch(0);
 
-/// A buyer who waits for the ledger.
+/// A buyer whose request is at the ledger.
 struct Waiter {
     reply: oneshot::Sender<GateReply>,
     replayed: bool,
@@ -53,246 +52,250 @@ struct Waiter {
 
 /// The gate of one bucket.
 pub struct StockGate {
-    life: Incarnation,
+    incarnation: Incarnation,
     deps: GateDeps,
     pending: VecDeque<Reserve>,
     /// Reservations that this bucket alone cannot serve.
-    dry: VecDeque<Reserve>,
+    starved: VecDeque<Reserve>,
     waiting: HashMap<RequestId, Vec<Waiter>>,
-    /// Accepted requests that this gate is bringing to the ledger.
+    /// Accepted requests that this gate has submitted to the ledger writer.
     submitting: HashSet<RequestId>,
-    under_way: UnderWay,
-    /// The last error of the stock, until it answers again; for one log line at each change.
-    trouble: Option<String>,
+    in_progress: InProgress,
+    /// The last error of the stock, until it succeeds again. Logged when it changes.
+    last_error: Option<String>,
     quiet: Vec<oneshot::Sender<()>>,
     is_quiet: bool,
 }
 
 impl StockGate {
-    /// A gate with nobody inside.
     #[must_use]
-    pub fn new(life: Incarnation, deps: GateDeps) -> Self {
+    pub fn new(incarnation: Incarnation, deps: GateDeps) -> Self {
         Self {
-            life,
+            incarnation,
             deps,
             pending: VecDeque::new(),
-            dry: VecDeque::new(),
+            starved: VecDeque::new(),
             waiting: HashMap::new(),
             submitting: HashSet::new(),
-            under_way: UnderWay::default(),
-            trouble: None,
+            in_progress: InProgress::default(),
+            last_error: None,
             quiet: Vec::new(),
             is_quiet: false,
         }
     }
 
-    /// Sends the next batch to the stock, unless one is there already.
+    /// Sends the next batch to the stock, unless one is being decided.
     fn decide(&mut self, ctx: &mut Context<Self>) {
-        if self.under_way.deciding || self.pending.is_empty() {
+        if self.in_progress.deciding || self.pending.is_empty() {
             return;
         }
-        self.under_way.deciding = true;
+        self.in_progress.deciding = true;
         let size = self.pending.len().min(self.deps.settings.batch_max);
         self.deps.metrics.gate_batch(size);
         let batch = self.pending.drain(..size).collect();
-        let tries = ReserveAttempts { backoff: self.deps.backoff(), in_doubt: false };
-        self.ask_stock(ctx, batch, tries);
+        let attempts = ReserveAttempts { backoff: self.deps.backoff(), is_unknown: false };
+        self.reserve(ctx, batch, attempts);
     }
 
-    fn ask_stock(&mut self, ctx: &mut Context<Self>, batch: Vec<Reserve>, tries: ReserveAttempts) {
-        let reservations = batch.iter().map(|ask| ask.reservation).collect();
+    fn reserve(&mut self, ctx: &mut Context<Self>, batch: Vec<Reserve>, attempts: ReserveAttempts) {
+        let reservations = batch.iter().map(|request| request.reservation).collect();
         let (stock, key) = (Arc::clone(&self.deps.stock), self.deps.key());
         let work = async move { stock.reserve(key, reservations).await };
         spawn_step(self, ctx, work, move |gate, ctx, verdicts| match verdicts {
             Ok(verdicts) => {
-                gate.under_way.deciding = false;
-                gate.well();
+                gate.in_progress.deciding = false;
+                gate.stock_recovered();
                 gate.decided(ctx, batch, verdicts);
             }
-            Err(error) => gate.not_decided(ctx, batch, &error, tries),
+            Err(error) => gate.not_decided(ctx, batch, &error, attempts),
         });
     }
 
     fn decided(&mut self, ctx: &mut Context<Self>, batch: Vec<Reserve>, verdicts: Vec<Verdict>) {
-        // Crash here [reserved_not_submitted]: the units are taken and no ledger knows; the next
-        // gate of the bucket finds the intents in the stock. Those in an outbox need no gate.
+        // Crash here [reserved_not_submitted]: the units are taken and the ledger has no order; the
+        // next gate of the bucket reads the intents from the stock. With an outbox, a relay
+        // publishes them.
         let mut intents = Vec::with_capacity(batch.len());
-        for (ask, verdict) in batch.into_iter().zip(verdicts) {
+        for (request, verdict) in batch.into_iter().zip(verdicts) {
             match verdict {
-                Verdict::Reserved => self.hand_on(ask, false, &mut intents),
-                // Accepted by an earlier question whose answer was lost, or by another process: to
-                // submit it twice is harmless, to wait for somebody who died is not.
-                Verdict::Repeat(RequestStatus::Queued) if is_of_no_opening(&ask) => {
-                    answer(ask, submission::undecided(self.deps.counting, true));
+                Verdict::Reserved => self.dispatch(request, false, &mut intents),
+                // Accepted by an earlier call whose answer was lost, or by another process, which
+                // may have crashed: it is submitted again, and a second submission is a repeat.
+                Verdict::Repeat(RequestStatus::Queued) if is_repeat_only(&request) => {
+                    answer(request, submission::pending_answer(self.deps.counting, true));
                 }
-                Verdict::Repeat(RequestStatus::Queued) => self.hand_on(ask, true, &mut intents),
+                Verdict::Repeat(RequestStatus::Queued) => {
+                    self.dispatch(request, true, &mut intents);
+                }
                 Verdict::Repeat(RequestStatus::Ordered { quantity, placed_at_ms, state }) => {
                     answer(
-                        ask,
+                        request,
                         BuyAnswer::Placed { quantity, placed_at_ms, state, replayed: true },
                     );
                 }
                 Verdict::Repeat(RequestStatus::Failed(refusal)) => {
-                    answer(ask, BuyAnswer::Refused { refusal, replayed: true });
+                    answer(request, BuyAnswer::Refused { refusal, replayed: true });
                 }
                 Verdict::Refused(refusal) => {
-                    answer(ask, BuyAnswer::Refused { refusal, replayed: false });
+                    answer(request, BuyAnswer::Refused { refusal, replayed: false });
                 }
-                Verdict::StaleEpoch if !is_of_no_opening(&ask) => {
-                    reply(ask.reply, GateReply::StaleEpoch);
+                Verdict::StaleEpoch if !is_repeat_only(&request) => {
+                    reply(request.reply, GateReply::StaleEpoch);
                 }
-                Verdict::StaleEpoch | Verdict::Full => answer(ask, BuyAnswer::Busy),
-                Verdict::Short => self.dry.push_back(ask),
+                Verdict::StaleEpoch | Verdict::Full => answer(request, BuyAnswer::Busy),
+                Verdict::Short => self.starved.push_back(request),
             }
         }
         self.submit(ctx, intents);
-        self.haul(ctx);
+        self.start_transfer(ctx);
         self.decide(ctx);
         self.report_if_idle();
     }
 
-    /// Whether what is accepted now has a way on. An outbox takes it whatever the ledger does,
-    /// until it is full.
-    fn is_worth_asking(&self) -> bool {
-        matches!(self.deps.handing, Dispatch::Outbox(_)) || self.deps.breaker.lets_through()
+    /// Admits a new request if it can be dispatched: always with an outbox, else while the breaker
+    /// is closed or as its probe.
+    fn try_admit(&self) -> bool {
+        matches!(self.deps.dispatch, Dispatch::Outbox(_)) || self.deps.breaker.try_admit()
     }
 
-    /// Takes care of one accepted request.
-    fn hand_on(&mut self, ask: Reserve, replayed: bool, intents: &mut Vec<OrderIntent>) {
-        match &self.deps.handing {
-            Dispatch::Consumer(_) => {
-                if self.submitting.insert(ask.reservation.request) {
-                    intents.push(ask.reservation.intent(&self.deps.sku));
+    /// Dispatches one accepted request to the ledger writer or, with an outbox, answers it.
+    fn dispatch(&mut self, request: Reserve, replayed: bool, intents: &mut Vec<OrderIntent>) {
+        match &self.deps.dispatch {
+            Dispatch::LedgerWriter(_) => {
+                if self.submitting.insert(request.reservation.request) {
+                    intents.push(request.reservation.intent(&self.deps.sku));
                 }
-                self.wait(ask, replayed);
+                self.add_waiter(request, replayed);
             }
             Dispatch::Outbox(relays) => {
                 if let Some(relays) = relays {
-                    relays.poke(self.deps.key());
+                    relays.notify(self.deps.key());
                 }
-                answer(ask, BuyAnswer::Queued { replayed });
+                answer(request, BuyAnswer::Queued { replayed });
             }
         }
     }
 
-    /// The stock did not decide. It is asked again with the same request ids, a few times; whatever
-    /// it accepted without an answer is found by [`Self::sweep`].
+    /// Retries a batch after an error of the stock, a few times, with the same request ids. A
+    /// request that the stock accepted without an answer is found by
+    /// [`Self::resubmit_unsettled`].
     fn not_decided(
         &mut self,
         ctx: &mut Context<Self>,
         batch: Vec<Reserve>,
         error: &stock::Error,
-        mut tries: ReserveAttempts,
+        mut attempts: ReserveAttempts,
     ) {
-        if self.is_fatal(ctx, error) {
-            for ask in batch {
-                answer(ask, BuyAnswer::Busy);
+        if self.handle_stock_error(ctx, error) {
+            for request in batch {
+                answer(request, BuyAnswer::Busy);
             }
             return;
         }
-        let may_pass =
+        let is_transient =
             matches!(error, stock::Error::Unavailable { .. } | stock::Error::Unknown { .. });
-        tries.in_doubt |= !error.is_certain();
-        let wait = tries.backoff.next_wait(fastrand::f64());
-        if may_pass && tries.backoff.failures() < self.deps.settings.reserve_attempts_max {
-            ctx.run_later(wait, move |gate, ctx| gate.ask_stock(ctx, batch, tries));
+        attempts.is_unknown |= !error.is_certain();
+        let wait = attempts.backoff.next_wait(fastrand::f64());
+        if is_transient && attempts.backoff.failures() < self.deps.settings.reserve_attempts_max {
+            ctx.run_later(wait, move |gate, ctx| gate.reserve(ctx, batch, attempts));
             return;
         }
-        self.under_way.deciding = false;
-        let told = if tries.in_doubt { BuyAnswer::Unknown } else { BuyAnswer::Busy };
-        for ask in batch {
-            answer(ask, told);
+        self.in_progress.deciding = false;
+        let undecided = if attempts.is_unknown { BuyAnswer::Unknown } else { BuyAnswer::Busy };
+        for request in batch {
+            answer(request, undecided);
         }
         self.decide(ctx);
         self.report_if_idle();
     }
 
-    /// Notes an error of the stock; true when it ends the gate.
-    fn is_fatal(&mut self, ctx: &mut Context<Self>, error: &stock::Error) -> bool {
+    /// Counts and logs an error of the stock. A half-written stock ends the gate. Returns whether
+    /// the gate ended.
+    fn handle_stock_error(&mut self, ctx: &mut Context<Self>, error: &stock::Error) -> bool {
         self.deps.metrics.stock_error(error);
         if matches!(error, stock::Error::HalfWritten { .. }) {
             end(self, ctx, ExitReason::Failed(error.to_string()));
             return true;
         }
-        let said = error.to_string();
-        if self.trouble.as_ref() != Some(&said) {
+        let error = error.to_string();
+        if self.last_error.as_ref() != Some(&error) {
             let (sku, bucket) = (self.deps.sku.no, self.deps.bucket);
-            tracing::warn!(%sku, %bucket, said, "the gate cannot decide");
-            self.trouble = Some(said);
+            tracing::warn!(%sku, %bucket, error, "the gate cannot decide");
+            self.last_error = Some(error);
         }
         false
     }
 
-    fn well(&mut self) {
-        if self.trouble.take().is_some() {
+    fn stock_recovered(&mut self) {
+        if self.last_error.take().is_some() {
             let (sku, bucket) = (self.deps.sku.no, self.deps.bucket);
             tracing::info!(%sku, %bucket, "the gate decides again");
         }
     }
 
-    fn wait(&mut self, ask: Reserve, replayed: bool) {
-        let Reserve { reservation, reply, permit } = ask;
+    fn add_waiter(&mut self, request: Reserve, replayed: bool) {
+        let Reserve { reservation, reply, permit } = request;
         let waiter = Waiter { reply, replayed, _permit: permit };
         self.waiting.entry(reservation.request).or_default().push(waiter);
     }
 
     fn report_if_idle(&mut self) {
-        let idle = self.pending.is_empty()
-            && self.dry.is_empty()
-            && !self.under_way.deciding
-            && !self.under_way.hauling
+        let is_idle = self.pending.is_empty()
+            && self.starved.is_empty()
+            && !self.in_progress.deciding
+            && !self.in_progress.transferring
             && self.submitting.is_empty();
-        if self.is_quiet && idle {
+        if self.is_quiet && is_idle {
             self.quiet.drain(..).for_each(|done| reply(done, ()));
         }
     }
 }
 
-/// What goes on beside the mailbox; each at most once.
+/// Operations that run beside the mailbox, at most one of each.
 #[derive(Debug, Clone, Copy, Default)]
-struct UnderWay {
+struct InProgress {
     deciding: bool,
-    hauling: bool,
-    sweeping: bool,
-    /// Sweeps that were left out since the last one.
+    transferring: bool,
+    resubmitting: bool,
+    /// Resubmission passes skipped since the last one.
     skipped: u32,
 }
 
-/// How often a batch was put to the stock.
+/// Failed attempts to reserve one batch.
 #[derive(Debug, Clone, Copy)]
 struct ReserveAttempts {
     backoff: Backoff,
-    /// Whether the stock may have accepted it.
-    in_doubt: bool,
+    /// Whether the stock may have accepted the batch.
+    is_unknown: bool,
 }
 
-/// Whether this is only to be answered if it is a repeat.
-fn is_of_no_opening(ask: &Reserve) -> bool {
-    ask.reservation.epoch == NO_OPENING
+/// Whether the stock may answer the request only as a repeat.
+fn is_repeat_only(request: &Reserve) -> bool {
+    request.reservation.epoch == NO_OPENING
 }
 
-/// Answers one buyer; a buyer who went away meanwhile reads the result later.
-fn answer(ask: Reserve, answer: BuyAnswer) {
-    reply(ask.reply, GateReply::Final(answer));
+/// Answers one buyer; a buyer who has disconnected reads the result later.
+fn answer(request: Reserve, answer: BuyAnswer) {
+    reply(request.reply, GateReply::Final(answer));
 }
 
 impl Supervised for StockGate {
-    fn life(&mut self) -> &mut Incarnation {
-        &mut self.life
+    fn incarnation(&mut self) -> &mut Incarnation {
+        &mut self.incarnation
     }
 }
 
 impl Actor for StockGate {
     type Context = Context<Self>;
 
-    /// Takes over what an earlier gate of this bucket left undone.
+    /// Takes over the unsettled intents and unfinished transfers of an earlier gate of this bucket.
     fn started(&mut self, ctx: &mut Self::Context) {
-        self.sweep(ctx, i64::MAX);
+        self.resubmit_unsettled(ctx, i64::MAX);
         let every = Duration::from_millis(self.deps.settings.resubmit_every_ms);
         ctx.run_interval(every, |gate, ctx| {
             let after_ms = i64::try_from(gate.deps.settings.resubmit_after_ms).unwrap_or(i64::MAX);
             let asked_before_ms = gate.deps.clock.wall_ms().saturating_sub(after_ms);
-            gate.sweep(ctx, asked_before_ms);
+            gate.resubmit_unsettled(ctx, asked_before_ms);
         });
     }
 }
@@ -300,18 +303,18 @@ impl Actor for StockGate {
 impl Handler<Reserve> for StockGate {
     type Result = ();
 
-    fn handle(&mut self, mut ask: Reserve, ctx: &mut Self::Context) {
+    fn handle(&mut self, mut request: Reserve, ctx: &mut Self::Context) {
         step(self, ctx, |gate, ctx| {
-            // While the stock is in trouble one batch asks it again; the others need not wait.
-            let in_trouble = gate.under_way.deciding && gate.trouble.is_some();
-            if gate.is_quiet || in_trouble {
-                answer(ask, BuyAnswer::Busy);
+            // While the stock fails, one batch retries it; new requests are rejected at once.
+            let is_retrying = gate.in_progress.deciding && gate.last_error.is_some();
+            if gate.is_quiet || is_retrying {
+                answer(request, BuyAnswer::Busy);
                 return;
             }
-            if !gate.is_worth_asking() {
-                ask.reservation.epoch = NO_OPENING;
+            if !gate.try_admit() {
+                request.reservation.epoch = NO_OPENING;
             }
-            gate.pending.push_back(ask);
+            gate.pending.push_back(request);
             gate.decide(ctx);
         });
     }
@@ -320,17 +323,17 @@ impl Handler<Reserve> for StockGate {
 impl Handler<LendStock> for StockGate {
     type Result = ();
 
-    fn handle(&mut self, ask: LendStock, ctx: &mut Self::Context) {
+    fn handle(&mut self, request: LendStock, ctx: &mut Self::Context) {
         step(self, ctx, |gate, ctx| {
             let (stock, key) = (Arc::clone(&gate.deps.stock), gate.deps.key());
-            let work = async move { stock.lend(key, ask.to, ask.want).await };
+            let work = async move { stock.lend(key, request.to, request.want).await };
             spawn_step(gate, ctx, work, move |gate, ctx, loan| match loan {
                 // Crash here [lent_not_borrowed]: the loan is on record; the borrower's
                 // `finish_transfers` adds it.
-                Ok(loan) => reply(ask.reply, loan),
+                Ok(loan) => reply(request.reply, loan),
                 Err(error) => {
-                    gate.is_fatal(ctx, &error);
-                    reply(ask.reply, None);
+                    gate.handle_stock_error(ctx, &error);
+                    reply(request.reply, None);
                 }
             });
         });

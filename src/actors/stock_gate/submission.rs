@@ -1,4 +1,4 @@
-//! From the gate to the ledger: submissions, and what was accepted without anybody bringing it.
+//! Submits accepted intents to the ledger writer, and resubmits those that have no outcome.
 
 use actix::{AsyncContext, Context};
 
@@ -8,23 +8,23 @@ use super::{
 use crate::domain::{Counting, Order, OrderIntent, PlaceOutcome, RequestId};
 use crate::messages::{BuyAnswer, GateReply};
 
-/// So many sweeps in a row are left out by a gate that is busy.
+/// Resubmission passes in a row that a busy gate may skip.
 const SKIPS_MAX: u32 = 4;
 
 impl StockGate {
-    /// Hands accepted intents to the consumer, in pieces that fit one transaction: an outcome that
-    /// is not known holds up its own piece only. Nothing to do where there is an outbox.
+    /// Submits accepted intents to the ledger writer, in chunks that fit one transaction, so that
+    /// an unknown outcome delays its own chunk only. Does nothing with an outbox.
     pub(super) fn submit(&mut self, ctx: &mut Context<Self>, intents: Vec<OrderIntent>) {
-        let Dispatch::Consumer(orders) = self.deps.handing.clone() else { return };
+        let Dispatch::LedgerWriter(orders) = self.deps.dispatch.clone() else { return };
         self.submitting.extend(intents.iter().map(|intent| intent.request));
-        for piece in intents.chunks(self.deps.settings.batch_max) {
+        for chunk in intents.chunks(self.deps.settings.batch_max) {
             let backoff = self.deps.backoff();
-            self.place(ctx, orders.clone(), piece.to_vec(), backoff);
+            self.place(ctx, orders.clone(), chunk.to_vec(), backoff);
         }
     }
 
-    /// Submits to the consumer, and again while an outcome is not known: to give units back on a
-    /// doubt could sell them twice.
+    /// Submits, and resubmits while an outcome is unknown: to release the units of an unknown
+    /// outcome could sell them twice.
     fn place(
         &mut self,
         ctx: &mut Context<Self>,
@@ -40,7 +40,7 @@ impl StockGate {
             let mut unknown = Vec::new();
             for (intent, outcome) in intents.into_iter().zip(outcomes) {
                 match outcome {
-                    Some(outcome) => gate.settled(intent.request, &outcome),
+                    Some(outcome) => gate.answer_waiters(intent.request, &outcome),
                     None => unknown.push(intent),
                 }
             }
@@ -52,14 +52,13 @@ impl StockGate {
             tracing::warn!(
                 intents = unknown.len(),
                 attempt = backoff.failures(),
-                "outcome unknown, asking the ledger again with the same request ids"
+                "order outcome unknown, resubmitting with the same request ids"
             );
             ctx.run_later(wait, move |gate, ctx| gate.place(ctx, orders, unknown, backoff));
         });
     }
 
-    /// Answers every buyer who waits for this request.
-    fn settled(&mut self, request: RequestId, outcome: &PlaceOutcome) {
+    fn answer_waiters(&mut self, request: RequestId, outcome: &PlaceOutcome) {
         self.submitting.remove(&request);
         for waiter in self.waiting.remove(&request).unwrap_or_default() {
             let answer = answer_of(outcome, self.deps.counting, waiter.replayed);
@@ -67,51 +66,51 @@ impl StockGate {
         }
     }
 
-    /// Looks for what was accepted before that time and has no outcome, and submits what this gate
-    /// does not have in hand: left by a gate or a process that died, by an answer that was lost, or
-    /// by a ledger that was away.
+    /// Reads the intents accepted before `asked_before_ms` that have no outcome, and submits those
+    /// that this gate is not submitting already. They were left by a gate or process that crashed,
+    /// by a lost answer, or by a ledger that was unavailable. With an outbox, relays and the orphan
+    /// rescuer do this.
     ///
-    /// A gate that starts also finishes transfers to its bucket. Where there is an outbox, what
-    /// was accepted is in the care of relays and rescuers.
-    pub(super) fn sweep(&mut self, ctx: &mut Context<Self>, asked_before_ms: i64) {
-        if self.under_way.sweeping || self.is_quiet {
+    /// `i64::MAX` is the first pass of a gate, which also finishes transfers to its bucket.
+    pub(super) fn resubmit_unsettled(&mut self, ctx: &mut Context<Self>, asked_before_ms: i64) {
+        if self.in_progress.resubmitting || self.is_quiet {
             return;
         }
-        // A gate that is busy with its own work leaves that of others to them; for a while, because
-        // it may be the only one, and busy without end.
-        if !self.submitting.is_empty() && self.under_way.skipped < SKIPS_MAX {
-            self.under_way.skipped += 1;
+        // A gate that is submitting leaves the intents of others to an idle gate of the bucket; for
+        // a few passes only, because it may be the only gate, and always busy.
+        if !self.submitting.is_empty() && self.in_progress.skipped < SKIPS_MAX {
+            self.in_progress.skipped += 1;
             return;
         }
-        self.under_way.skipped = 0;
-        self.under_way.sweeping = true;
+        self.in_progress.skipped = 0;
+        self.in_progress.resubmitting = true;
         let (stock, key) = (Arc::clone(&self.deps.stock), self.deps.key());
-        let submits = matches!(self.deps.handing, Dispatch::Consumer(_));
+        let has_no_outbox = matches!(self.deps.dispatch, Dispatch::LedgerWriter(_));
         let work = async move {
             if asked_before_ms == i64::MAX {
                 stock.finish_transfers(key).await?;
             }
-            if submits { stock.unsettled(key, asked_before_ms).await } else { Ok(Vec::new()) }
+            if has_no_outbox { stock.unsettled(key, asked_before_ms).await } else { Ok(Vec::new()) }
         };
         spawn_step(self, ctx, work, |gate, ctx, unsettled| {
-            gate.under_way.sweeping = false;
+            gate.in_progress.resubmitting = false;
             match unsettled {
                 Ok(mut intents) => {
                     intents.retain(|intent| !gate.submitting.contains(&intent.request));
                     gate.submit(ctx, intents);
                 }
-                // A bucket that nobody has loaded has nothing to sweep.
+                // A bucket that is not loaded has no unsettled intents.
                 Err(stock::Error::NotLoaded(_)) => {}
                 Err(error) => {
-                    gate.is_fatal(ctx, &error);
+                    gate.handle_stock_error(ctx, &error);
                 }
             }
         });
     }
 }
 
-/// What a buyer hears of an outcome. A ledger that counts keeps no record of its refusals and
-/// decides anew each time: none of them is a repeat of the last.
+/// The answer to a buyer for an outcome. A ledger that counts does not record its refusals and
+/// decides each time: its refusal is never a replay.
 fn answer_of(outcome: &PlaceOutcome, counting: Counting, replayed: bool) -> BuyAnswer {
     match outcome {
         PlaceOutcome::Placed(order) | PlaceOutcome::Repeat(order) => {
@@ -119,19 +118,19 @@ fn answer_of(outcome: &PlaceOutcome, counting: Counting, replayed: bool) -> BuyA
             BuyAnswer::Placed { quantity, placed_at_ms, state, replayed }
         }
         PlaceOutcome::Refused(refusal) => {
-            let replayed = replayed && counting == Counting::Here;
+            let replayed = replayed && counting == Counting::InStock;
             BuyAnswer::Refused { refusal: *refusal, replayed }
         }
-        // The next sweep submits it again.
-        PlaceOutcome::Unavailable => undecided(counting, replayed),
+        // The next resubmission pass submits it again.
+        PlaceOutcome::Unavailable => pending_answer(counting, replayed),
     }
 }
 
-/// What a buyer hears while the ledger has not decided. Where the ledger counts the units, only its
-/// COMMIT accepts a request: until then the buyer is promised nothing.
-pub(super) fn undecided(counting: Counting, replayed: bool) -> BuyAnswer {
+/// The answer to a buyer while the ledger has not decided. Where the ledger counts the units, only
+/// its COMMIT accepts a request: until then the answer is `Unknown`.
+pub(super) fn pending_answer(counting: Counting, replayed: bool) -> BuyAnswer {
     match counting {
-        Counting::Here => BuyAnswer::Queued { replayed },
+        Counting::InStock => BuyAnswer::Queued { replayed },
         Counting::InLedger => BuyAnswer::Unknown,
     }
 }

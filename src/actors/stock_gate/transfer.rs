@@ -1,8 +1,10 @@
-//! Stock hops, requests do not: fetches units from sibling buckets for a bucket that ran dry.
+//! Transfers units from sibling buckets to a bucket that cannot serve its reservations. Requests
+//! stay in their home bucket; units move.
 //!
-//! A transfer takes units out of the lender and records the loan there; then it adds them to the
-//! borrower, once per loan number, and clears the record. A crash between the steps is finished by
-//! the borrower's next gate. Sold out is said only when all buckets and all transfers are empty.
+//! A transfer takes units from the lender and records the loan there, adds them to the borrower,
+//! once per loan number, and clears the record. After a crash between the steps, the borrower's
+//! next gate finishes the transfer. A request is refused as sold out only when all buckets and all
+//! transfers hold too few units.
 
 use std::time::Duration;
 
@@ -12,65 +14,67 @@ use tokio::sync::oneshot;
 use super::{GateDeps, StockGate, answer};
 use crate::actors::stock_gate::directory::GateAddress;
 use crate::actors::supervisor::supervised::spawn_step;
-use crate::domain::{BucketNo, Refusal};
+use crate::domain::{BucketKey, BucketNo, Refusal};
 use crate::messages::{BuyAnswer, LendStock};
-use crate::stock::{self, BucketKey};
+use crate::stock;
 
-/// How long a sibling may take to answer.
-const ANSWER_WAIT: Duration = Duration::from_secs(1);
+/// Longest wait for the answer of a sibling gate.
+const LEND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How often all siblings are asked while there is stock that nobody could lend.
+/// Rounds over all siblings while stock is left and none of them lends.
 const ROUNDS_MAX: u32 = 8;
 
-/// How long units under way are given to arrive before the next round.
+/// Wait before the next round, so that transfers in progress can finish.
 const ROUND_PAUSE: Duration = Duration::from_millis(2);
 
-/// What a haul came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TransferOutcome {
     /// Units were added to the bucket: decide again.
-    Brought,
-    /// Nobody could lend.
-    Nothing {
+    Received,
+    /// No sibling lent units.
+    NothingLent {
         /// Units left in all buckets and transfers.
         left: u32,
     },
 }
 
 impl StockGate {
-    /// Fetches units from sibling buckets for the reservations that found this one dry.
-    pub(super) fn haul(&mut self, ctx: &mut Context<Self>) {
-        if self.under_way.hauling || self.dry.is_empty() {
+    /// Starts a transfer for the reservations that this bucket cannot serve, unless one is in
+    /// progress.
+    pub(super) fn start_transfer(&mut self, ctx: &mut Context<Self>) {
+        if self.in_progress.transferring || self.starved.is_empty() {
             return;
         }
-        self.under_way.hauling = true;
-        let most = self.dry.iter().map(|ask| ask.reservation.quantity).max().unwrap_or(1);
-        let sum = self.dry.iter().map(|ask| u64::from(ask.reservation.quantity)).sum::<u64>();
-        let want = u32::try_from(sum).unwrap_or(u32::MAX);
+        self.in_progress.transferring = true;
+        let quantities = self.starved.iter().map(|request| request.reservation.quantity);
+        let largest = quantities.clone().max().unwrap_or(1);
+        let sum = quantities.map(u64::from).sum::<u64>();
+        let needed = u32::try_from(sum).unwrap_or(u32::MAX);
         let deps = self.deps.clone();
-        let work = async move { haul(&deps, most, want).await };
-        spawn_step(self, ctx, work, |gate, ctx, haul| {
-            gate.under_way.hauling = false;
-            match haul {
-                Ok(haul) => gate.hauled(ctx, haul),
+        let work = async move { transfer(&deps, largest, needed).await };
+        spawn_step(self, ctx, work, |gate, ctx, outcome| {
+            gate.in_progress.transferring = false;
+            match outcome {
+                Ok(outcome) => gate.transferred(ctx, outcome),
                 Err(error) => {
-                    gate.is_fatal(ctx, &error);
-                    gate.dry.drain(..).for_each(|ask| answer(ask, BuyAnswer::Busy));
+                    gate.handle_stock_error(ctx, &error);
+                    gate.starved.drain(..).for_each(|request| answer(request, BuyAnswer::Busy));
                     gate.report_if_idle();
                 }
             }
         });
     }
 
-    fn hauled(&mut self, ctx: &mut Context<Self>, haul: TransferOutcome) {
-        for ask in std::mem::take(&mut self.dry).into_iter().rev() {
-            let quantity = ask.reservation.quantity;
-            match haul {
-                TransferOutcome::Brought => self.pending.push_front(ask),
-                TransferOutcome::Nothing { left } if left < quantity => {
-                    answer(ask, BuyAnswer::Refused { refusal: Refusal::SoldOut, replayed: false });
+    fn transferred(&mut self, ctx: &mut Context<Self>, outcome: TransferOutcome) {
+        for request in std::mem::take(&mut self.starved).into_iter().rev() {
+            let quantity = request.reservation.quantity;
+            match outcome {
+                TransferOutcome::Received => self.pending.push_front(request),
+                TransferOutcome::NothingLent { left } if left < quantity => {
+                    let refusal = Refusal::SoldOut;
+                    answer(request, BuyAnswer::Refused { refusal, replayed: false });
                 }
-                TransferOutcome::Nothing { .. } => answer(ask, BuyAnswer::Busy),
+                TransferOutcome::NothingLent { .. } => answer(request, BuyAnswer::Busy),
             }
         }
         self.decide(ctx);
@@ -78,62 +82,68 @@ impl StockGate {
     }
 }
 
-/// Fetches up to `want` units for the bucket of `deps`; `most` is the largest single wish.
+/// Transfers up to `needed` units to the bucket of `deps`; `largest` is the largest quantity of one
+/// reservation.
 ///
 /// # Errors
 /// The stock's error when a bucket cannot be changed.
-async fn haul(deps: &GateDeps, most: u32, want: u32) -> Result<TransferOutcome, stock::Error> {
+async fn transfer(
+    deps: &GateDeps,
+    largest: u32,
+    needed: u32,
+) -> Result<TransferOutcome, stock::Error> {
     let mut left = None;
     for _ in 0..ROUNDS_MAX {
-        if ask_round(deps, want).await? > 0 {
-            return Ok(TransferOutcome::Brought);
+        if borrow_round(deps, needed).await? > 0 {
+            return Ok(TransferOutcome::Received);
         }
-        // A loan to this bucket whose lender's answer was lost is on record.
+        // A loan to this bucket whose answer was lost is on record at the lender.
         if deps.stock.finish_transfers(deps.key()).await? > 0 {
-            return Ok(TransferOutcome::Brought);
+            return Ok(TransferOutcome::Received);
         }
         let before = left.replace(deps.stock.left(deps.sku.no));
-        // Buckets are looked at one after the other: units that hop meanwhile may be missed once.
-        if left.is_some_and(|left| left == 0 || (left < most && before == Some(left))) {
+        // Buckets are read one after the other, so that one count may miss units in transfer.
+        if left.is_some_and(|left| left == 0 || (left < largest && before == Some(left))) {
             break;
         }
         if deps.sku.buckets == 1 {
-            // Units came back to this very bucket while it was being asked for others.
-            return Ok(TransferOutcome::Brought);
+            // Units were released to this bucket meanwhile.
+            return Ok(TransferOutcome::Received);
         }
         tokio::time::sleep(ROUND_PAUSE).await;
     }
-    Ok(TransferOutcome::Nothing { left: left.unwrap_or(0) })
+    Ok(TransferOutcome::NothingLent { left: left.unwrap_or(0) })
 }
 
-/// Asks each sibling once, the next higher bucket first, until there is enough.
-async fn ask_round(deps: &GateDeps, want: u32) -> Result<u32, stock::Error> {
-    let doors = deps.directory.of_sku(deps.sku.no);
+/// Borrows from each sibling once, the next higher bucket first, until there is enough. Returns the
+/// units received.
+async fn borrow_round(deps: &GateDeps, needed: u32) -> Result<u32, stock::Error> {
+    let gates = deps.directory.of_sku(deps.sku.no);
     let buckets = deps.sku.buckets;
     let mut total: u32 = 0;
     for distance in 1..buckets {
         let from = BucketNo((deps.bucket.0 + distance) % buckets);
-        let Some(door) = doors.get(usize::from(from.0)) else { continue };
-        total = total.saturating_add(ask_one(deps, door, from, want - total).await?);
-        if total >= want {
+        let Some(gate) = gates.get(usize::from(from.0)) else { continue };
+        total = total.saturating_add(borrow_from(deps, gate, from, needed - total).await?);
+        if total >= needed {
             break;
         }
     }
     Ok(total)
 }
 
-async fn ask_one(
+async fn borrow_from(
     deps: &GateDeps,
-    door: &GateAddress,
+    gate: &GateAddress,
     from: BucketNo,
-    want: u32,
+    needed: u32,
 ) -> Result<u32, stock::Error> {
-    let Some(gate) = door.address.get() else { return Ok(0) };
-    let (reply, lent) = oneshot::channel();
-    if gate.try_send(LendStock { to: deps.bucket, want, reply }).is_err() {
+    let Some(gate) = gate.address.get() else { return Ok(0) };
+    let (reply, loan) = oneshot::channel();
+    if gate.try_send(LendStock { to: deps.bucket, want: needed, reply }).is_err() {
         return Ok(0);
     }
-    let Ok(Ok(Some(loan))) = tokio::time::timeout(ANSWER_WAIT, lent).await else { return Ok(0) };
+    let Ok(Ok(Some(loan))) = tokio::time::timeout(LEND_TIMEOUT, loan).await else { return Ok(0) };
     let lender = BucketKey { sku: deps.sku.no, bucket: from };
     deps.metrics.transfer();
     deps.stock.borrow(lender, deps.bucket, loan).await

@@ -1,12 +1,12 @@
 //! Flow step 12/12: any actor -> a new one.
 //!
-//! Each child has a watching task that owns its factory. The task hears the child's last word, or
-//! sees that it has work and makes no progress; it builds a fresh actor after a backoff and
-//! publishes its new address. A child that ends too often in a time window uses up its restart
-//! budget: the component is down, and the process ends on purpose, so that whatever watches the
-//! process can act.
+//! Each child has a monitor task that owns its factory. The task receives the child's exit reason,
+//! or detects that work under way makes no progress. It starts a new actor after a backoff and
+//! publishes the new address. A child that exits too often within a time window exhausts its
+//! restart budget: the component is down, and the process exits on purpose, so that its service
+//! manager can act.
 //!
-//! On death: the watching tasks run on the main thread and contain no work of their own.
+//! On crash: the monitor tasks run on the main thread and do no work of their own.
 
 pub mod supervised;
 
@@ -17,102 +17,65 @@ use std::time::{Duration, Instant};
 use actix::{Addr, Context, Handler};
 use actix_rt::ArbiterHandle;
 use parking_lot::Mutex;
-use serde::Serialize;
 use tokio::sync::{oneshot, watch};
 
 use crate::actors::supervisor::supervised::{Address, ExitReason, Incarnation, Supervised};
 use crate::config::SupervisorSettings;
 use crate::messages::Stop;
 use crate::runtime::backoff::Backoff;
+use crate::runtime::child_report::{ChildReport, ChildState};
 use crate::runtime::clock::SharedClock;
 use crate::runtime::fault_injection::FaultInjector;
 use crate::runtime::progress::Progress;
 use crate::runtime::shutdown::Shutdown;
 
-/// How a child is made.
+/// How a child is started.
 pub struct ChildSpec<A: Supervised> {
     /// Unique among the children.
     pub name: String,
-    /// What it is; for metrics and drills.
+    /// Kind of actor, for metrics and fault injection.
     pub kind: &'static str,
-    /// The thread it lives on.
+    /// The thread of the actor.
     pub arbiter: ArbiterHandle,
-    /// Room for messages: at least as many as there are permits to send any.
+    /// Mailbox capacity: at least the number of permits to send messages.
     pub mailbox: usize,
-    /// Panics on purpose.
-    pub drill: FaultInjector,
-    /// Makes a fresh actor around its life.
+    /// Injects panics.
+    pub fault_injector: FaultInjector,
+    /// Creates the actor of one incarnation.
     pub factory: Arc<dyn Fn(Incarnation) -> A + Send + Sync>,
 }
 
-/// Where a child stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ChildState {
-    /// It works.
-    Up,
-    /// It ended and a new one is coming.
-    Restarting,
-    /// Its restart budget is used up.
-    Down,
-}
-
-/// What is known of one child.
-#[derive(Debug, Clone, Serialize)]
-pub struct ChildReport {
-    /// Unique among the children.
-    pub name: String,
-    /// What it is.
-    pub kind: &'static str,
-    /// Where it stands.
-    pub state: ChildState,
-    /// How often it was replaced.
-    pub restarts: u64,
-    /// How often a step panicked.
-    pub panics: u64,
-    /// How often it made no progress.
-    pub stalls: u64,
-    /// Steps completed by the present one and all before it.
-    pub steps: u64,
-    /// Why the last one ended.
-    pub last_exit: Option<String>,
-}
-
-/// A component used up its restart budget.
+/// A component exhausted its restart budget.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{name} is down: it ended more than {restarts_max} times in {window_ms} ms, last: {last_exit}"
 )]
 pub struct ComponentDown {
-    /// The child.
     pub name: String,
-    /// The budget.
     pub restarts_max: u32,
-    /// The window of the budget, milliseconds.
     pub window_ms: u64,
-    /// Why it ended the last time.
     pub last_exit: String,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct Child {
     report: ChildReport,
     progress: Arc<Progress>,
 }
 
-/// Keeps children alive.
+/// Starts children and restarts them when they exit or stall. Clones share the children.
 #[derive(Debug, Clone)]
 pub struct Supervisor {
     settings: SupervisorSettings,
     clock: SharedClock,
     shutdown: Shutdown,
     home: ArbiterHandle,
-    children: Arc<Mutex<Vec<Entry>>>,
+    children: Arc<Mutex<Vec<Child>>>,
     down: watch::Sender<Option<ComponentDown>>,
 }
 
 impl Supervisor {
-    /// A supervisor without children, whose watching tasks run on the thread of `home`.
+    /// A supervisor without children; its monitor tasks run on the thread of `home`.
     #[must_use]
     pub fn new(
         settings: SupervisorSettings,
@@ -124,7 +87,7 @@ impl Supervisor {
         Self { settings, clock, shutdown, home, children: Arc::default(), down }
     }
 
-    /// Starts a child and keeps it alive until the way down begins.
+    /// Starts a child and restarts it until the shutdown begins.
     pub fn start<A>(&self, spec: ChildSpec<A>) -> Address<A>
     where
         A: Supervised + Handler<Stop>,
@@ -132,7 +95,7 @@ impl Supervisor {
         let progress = Arc::new(Progress::default());
         let index = {
             let mut children = self.children.lock();
-            children.push(Entry {
+            children.push(Child {
                 report: ChildReport {
                     name: spec.name.clone(),
                     kind: spec.kind,
@@ -147,45 +110,47 @@ impl Supervisor {
             });
             children.len() - 1
         };
-        let (publish, current) = watch::channel(None);
-        let watcher = self.clone();
+        let (address, current) = watch::channel(None);
+        let supervisor = self.clone();
         self.shutdown.spawn_on(&self.home, async move {
-            watcher.watch(spec, index, progress, publish).await;
+            supervisor.monitor(spec, index, progress, address).await;
         });
         Address::new(current)
     }
 
-    async fn watch<A>(
+    async fn monitor<A>(
         self,
         spec: ChildSpec<A>,
         index: usize,
         progress: Arc<Progress>,
-        publish: watch::Sender<Option<Addr<A>>>,
+        address: watch::Sender<Option<Addr<A>>>,
     ) where
         A: Supervised + Handler<Stop>,
     {
         let mut budget = Budget::new(&self.settings);
         let mut backoff = self.new_backoff();
         loop {
-            let (addr, heard) = Self::give_birth(&spec, &progress);
-            publish.send_replace(Some(addr.clone()));
-            self.note(index, |report| report.state = ChildState::Up);
-            let born = self.clock.now();
+            let (addr, exit) = Self::spawn(&spec, &progress);
+            address.send_replace(Some(addr.clone()));
+            self.update(index, |report| report.state = ChildState::Up);
+            let started_at = self.clock.now();
             let reason = tokio::select! {
-                heard = heard => heard.unwrap_or(ExitReason::Stopped),
+                exit = exit => exit.unwrap_or(ExitReason::Stopped),
                 () = self.stalled(&progress) => ExitReason::Stalled,
             };
-            publish.send_replace(None);
+            address.send_replace(None);
             if reason == ExitReason::Stalled {
-                // It may be stuck in a call that never ends; it must not wake up as a second one.
+                // If the stalled call ends later, the actor must not run beside its successor.
                 drop(addr.try_send(Stop));
             }
             let now = self.clock.now();
-            if now.duration_since(born) > Duration::from_millis(self.settings.restart_window_ms) {
+            if now.duration_since(started_at)
+                > Duration::from_millis(self.settings.restart_window_ms)
+            {
                 backoff = self.new_backoff();
             }
             let allowed = budget.spend(now);
-            self.note_exit(index, &reason, allowed);
+            self.record_exit(index, &reason, allowed);
             if !allowed {
                 self.give_up(&spec.name, &reason);
                 return;
@@ -194,30 +159,30 @@ impl Supervisor {
         }
     }
 
-    fn give_birth<A>(
+    fn spawn<A>(
         spec: &ChildSpec<A>,
         progress: &Arc<Progress>,
     ) -> (Addr<A>, oneshot::Receiver<ExitReason>)
     where
         A: Supervised,
     {
-        let (life, heard) = Incarnation::new(Arc::clone(progress), spec.drill);
+        let (incarnation, exit) = Incarnation::new(Arc::clone(progress), spec.fault_injector);
         let factory = Arc::clone(&spec.factory);
         let mailbox = spec.mailbox;
         let addr = A::start_in_arbiter(&spec.arbiter, move |ctx: &mut Context<A>| {
             ctx.set_mailbox_capacity(mailbox);
-            factory(life)
+            factory(incarnation)
         });
-        (addr, heard)
+        (addr, exit)
     }
 
-    /// Ends when a piece of the child's work makes no progress for `stalled_after_ms`.
+    /// Returns when work of the child has made no progress for `stalled_after_ms`.
     async fn stalled(&self, progress: &Progress) {
         let limit = Duration::from_millis(self.settings.stalled_after_ms);
-        let beat = Duration::from_millis(self.settings.heartbeat_ms.max(1));
+        let interval = Duration::from_millis(self.settings.heartbeat_ms.max(1));
         let mut seen: HashMap<u64, (u64, Instant)> = HashMap::new();
         loop {
-            tokio::time::sleep(beat).await;
+            tokio::time::sleep(interval).await;
             let now = self.clock.now();
             let since = |no, answers| match seen.get(&no) {
                 Some((before, since)) if *before == answers => *since,
@@ -235,14 +200,14 @@ impl Supervisor {
         Backoff::new(self.settings.backoff_min_ms, self.settings.backoff_max_ms)
     }
 
-    fn note(&self, index: usize, change: impl FnOnce(&mut ChildReport)) {
-        if let Some(entry) = self.children.lock().get_mut(index) {
-            change(&mut entry.report);
+    fn update(&self, index: usize, change: impl FnOnce(&mut ChildReport)) {
+        if let Some(child) = self.children.lock().get_mut(index) {
+            change(&mut child.report);
         }
     }
 
-    fn note_exit(&self, index: usize, reason: &ExitReason, restarts: bool) {
-        self.note(index, |report| {
+    fn record_exit(&self, index: usize, reason: &ExitReason, restarts: bool) {
+        self.update(index, |report| {
             report.state = if restarts { ChildState::Restarting } else { ChildState::Down };
             report.restarts += u64::from(restarts);
             report.panics += u64::from(matches!(reason, ExitReason::Panicked(_)));
@@ -264,7 +229,7 @@ impl Supervisor {
             window_ms: self.settings.restart_window_ms,
             last_exit: reason.to_string(),
         };
-        tracing::error!(actor.name = name, %reason, "restart budget used up, the process will end");
+        tracing::error!(actor.name = name, %reason, "restart budget exhausted, the process exits");
         self.down.send_if_modified(|first| {
             let is_first = first.is_none();
             if is_first {
@@ -274,23 +239,23 @@ impl Supervisor {
         });
     }
 
-    /// What is known of every child.
+    /// The status of every child, in the order of their start.
     #[must_use]
     pub fn report(&self) -> Vec<ChildReport> {
         let children = self.children.lock();
         children
             .iter()
-            .map(|entry| ChildReport { steps: entry.progress.steps(), ..entry.report.clone() })
+            .map(|child| ChildReport { steps: child.progress.steps(), ..child.report.clone() })
             .collect()
     }
 
-    /// Whether every child works.
+    /// Whether every child is up.
     #[must_use]
     pub fn all_up(&self) -> bool {
-        self.children.lock().iter().all(|entry| entry.report.state == ChildState::Up)
+        self.children.lock().iter().all(|child| child.report.state == ChildState::Up)
     }
 
-    /// Waits until a component has used up its restart budget.
+    /// Waits until a component has exhausted its restart budget.
     pub async fn component_down(&self) -> ComponentDown {
         let mut down = self.down.subscribe();
         loop {
@@ -320,7 +285,7 @@ impl Budget {
         }
     }
 
-    /// Whether one more restart is allowed at `now`.
+    /// Counts a restart at `now` and returns whether the budget allows it.
     fn spend(&mut self, now: Instant) -> bool {
         while self.spent.front().is_some_and(|then| now.duration_since(*then) > self.window) {
             self.spent.pop_front();

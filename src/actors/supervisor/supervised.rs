@@ -1,9 +1,9 @@
-//! The life of one supervised actor: the panic guard, its progress, and the last word.
+//! One incarnation of a supervised actor: panic guard, progress, exit reason.
 //!
-//! actix does not restart an actor that panicked, and loses its mailbox without a word. Here no
-//! panic leaves a handler: it is caught, reported to the supervisor together with its message, and
-//! the actor is ended; the supervisor builds a new one. An actor that is dropped in any other way
-//! reports itself too, because its [`Incarnation`] is dropped with it.
+//! actix does not restart an actor that panicked, and drops its mailbox silently. Here every
+//! handler catches panics: the panic is reported to the supervisor with its message, the actor is
+//! terminated, and the supervisor starts a new one. An actor that is dropped in any other way is
+//! reported too, because its [`Incarnation`] is dropped with it.
 
 use std::any::Any;
 use std::fmt;
@@ -16,19 +16,19 @@ use futures_util::FutureExt;
 use tokio::sync::{oneshot, watch};
 
 use crate::messages::Quiet;
-use crate::runtime::fault_injection::{FaultInjector, FaultPoint, strike};
+use crate::runtime::fault_injection::{FaultInjector, FaultPoint, panic_if_chosen};
 use crate::runtime::progress::Progress;
 
-/// Why an actor ended.
+/// Why an actor exited.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExitReason {
-    /// It was told to.
+    /// The actor received [`crate::messages::Stop`], or was dropped.
     Stopped,
-    /// A step panicked.
+    /// A step panicked with this message.
     Panicked(String),
-    /// It gave up for a reason of its own.
+    /// The actor ended itself with this error.
     Failed(String),
-    /// It had work and made no progress.
+    /// Work under way made no progress.
     Stalled,
 }
 
@@ -36,36 +36,36 @@ impl fmt::Display for ExitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stopped => f.write_str("stopped"),
-            Self::Panicked(why) => write!(f, "panicked: {why}"),
-            Self::Failed(why) => write!(f, "failed: {why}"),
+            Self::Panicked(message) => write!(f, "panicked: {message}"),
+            Self::Failed(error) => write!(f, "failed: {error}"),
             Self::Stalled => f.write_str("stalled: it had work and made no progress"),
         }
     }
 }
 
-/// What a supervised actor carries: its connection to the supervisor.
+/// The connection of one supervised actor to its supervisor.
 #[derive(Debug)]
 pub struct Incarnation {
     progress: Arc<Progress>,
-    drill: FaultInjector,
+    fault_injector: FaultInjector,
     exit: Option<oneshot::Sender<ExitReason>>,
 }
 
 impl Incarnation {
-    /// A life and the ear that hears its last word.
+    /// An incarnation, and the receiver of its exit reason.
     #[must_use]
     pub fn new(
         progress: Arc<Progress>,
-        drill: FaultInjector,
+        fault_injector: FaultInjector,
     ) -> (Self, oneshot::Receiver<ExitReason>) {
-        let (exit, heard) = oneshot::channel();
-        (Self { progress, drill, exit: Some(exit) }, heard)
+        let (exit, receiver) = oneshot::channel();
+        (Self { progress, fault_injector, exit: Some(exit) }, receiver)
     }
 
-    /// Says the last word; only the first one counts.
+    /// Reports the exit reason; calls after the first one have no effect.
     pub fn end(&mut self, reason: ExitReason) {
         if let Some(exit) = self.exit.take() {
-            // Nobody hears it only while the whole process ends.
+            // The receiver is gone only during shutdown.
             drop(exit.send(reason));
         }
     }
@@ -83,30 +83,29 @@ impl Drop for Incarnation {
 
 /// An actor under supervision.
 pub trait Supervised: Actor<Context = Context<Self>> + Sized {
-    /// Its life.
-    fn life(&mut self) -> &mut Incarnation;
+    fn incarnation(&mut self) -> &mut Incarnation;
 }
 
-/// Runs a synchronous step; a panic in it ends the actor and nothing else.
+/// Runs a synchronous step; a panic in it terminates this actor only.
 pub fn step<A: Supervised>(
     actor: &mut A,
     ctx: &mut Context<A>,
     work: impl FnOnce(&mut A, &mut Context<A>),
 ) {
-    let drawn = actor.life().drill.draw();
+    let fault = actor.incarnation().fault_injector.choose();
     let caught = catch_unwind(AssertUnwindSafe(|| {
-        strike(drawn, FaultPoint::Before);
+        panic_if_chosen(fault, FaultPoint::Before);
         work(actor, ctx);
-        strike(drawn, FaultPoint::After);
+        panic_if_chosen(fault, FaultPoint::After);
     }));
-    actor.life().progress.step();
+    actor.incarnation().progress.step();
     if let Err(panic) = caught {
         end(actor, ctx, ExitReason::Panicked(text_of(panic.as_ref())));
     }
 }
 
-/// Runs `work` beside the mailbox, then `then` as a step of the actor; a panic in either ends the
-/// actor and nothing else. Work that neither ends nor has a call answered is a stall.
+/// Runs `work` concurrently with the mailbox, then `then` as a step of the actor; a panic in either
+/// terminates this actor only. Work that neither ends nor has a call answered is a stall.
 pub fn spawn_step<A, F, T>(
     actor: &mut A,
     ctx: &mut Context<A>,
@@ -117,15 +116,14 @@ pub fn spawn_step<A, F, T>(
     F: Future<Output = T> + 'static,
     T: 'static,
 {
-    let under_way = actor.life().progress.begin();
-    spawn_wait(actor, ctx, under_way.observe(work), move |actor, ctx, done| {
-        drop(under_way);
+    let guard = actor.incarnation().progress.begin();
+    spawn_wait(actor, ctx, guard.observe(work), move |actor, ctx, done| {
+        drop(guard);
         then(actor, ctx, done);
     });
 }
 
-/// The same for a wait for another actor, which may be as long as that one works: no stall of this
-/// one.
+/// Like [`spawn_step`], for waiting on another actor: the wait is never a stall of this actor.
 pub fn spawn_wait<A, F, T>(
     actor: &mut A,
     ctx: &mut Context<A>,
@@ -136,9 +134,9 @@ pub fn spawn_wait<A, F, T>(
     F: Future<Output = T> + 'static,
     T: 'static,
 {
-    let drawn = actor.life().drill.draw();
+    let fault = actor.incarnation().fault_injector.choose();
     let guarded = AssertUnwindSafe(async move {
-        strike(drawn, FaultPoint::Before);
+        panic_if_chosen(fault, FaultPoint::Before);
         work.await
     })
     .catch_unwind();
@@ -148,15 +146,15 @@ pub fn spawn_wait<A, F, T>(
     }));
 }
 
-/// Ends the actor at once, with a reason for the supervisor.
+/// Terminates the actor at once and reports the reason to the supervisor.
 pub fn end<A: Supervised>(actor: &mut A, ctx: &mut Context<A>, reason: ExitReason) {
-    actor.life().end(reason);
+    actor.incarnation().end(reason);
     // `terminate` and not `stop`: a stopping actor would still be polled while it is dropped, and
     // a second panic there would abort the process.
     ctx.terminate();
 }
 
-/// Tells one actor to become quiet, and waits until it is or has died.
+/// Sends [`Quiet`] to one actor and waits until the actor is quiet or has exited.
 pub(in crate::actors) async fn quiet_one<A>(address: &Address<A>)
 where
     A: Supervised + Handler<Quiet>,
@@ -174,8 +172,8 @@ fn text_of(panic: &(dyn Any + Send)) -> String {
         .unwrap_or_else(|| "a panic without a message".to_owned())
 }
 
-/// Where a supervised actor can be reached now. Looked up for every message, because the supervisor
-/// replaces the actor when it dies.
+/// The current address of a supervised actor. Read it for every message: the supervisor replaces an
+/// actor that exits.
 pub struct Address<A: Actor> {
     current: watch::Receiver<Option<Addr<A>>>,
 }
@@ -197,14 +195,14 @@ impl<A: Actor> Address<A> {
         Self { current }
     }
 
-    /// The actor's address, unless it is down at the moment.
+    /// The address of the running actor; `None` while it is restarted or down.
     #[must_use]
     pub fn get(&self) -> Option<Addr<A>> {
         self.current.borrow().as_ref().filter(|addr| addr.connected()).cloned()
     }
 
-    /// Waits until the actor can be reached. Ends only when it can, or never when the supervisor
-    /// has given up: the caller has a deadline.
+    /// Waits until the actor is up. Never returns after the component is down: the caller sets the
+    /// deadline.
     pub async fn wait_up(&self) -> Addr<A> {
         let mut current = self.current.clone();
         loop {

@@ -1,4 +1,4 @@
-//! One connection, from the handshake to its end.
+//! One connection to RabbitMQ.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,224 +15,233 @@ use tokio::runtime::Handle;
 use super::super::Error;
 use super::new_queues::NewQueues;
 use super::socket::{self, ShutdownGuard};
-use super::{RabbitOptions, declare, said};
+use super::{RabbitOptions, declare, error_message};
 use crate::runtime::single_flight::{Expirable, ValueStatus};
 
-/// Channels with messages that were given up, until the connection is. Each holds a window.
-const STUCK_MAX: usize = 32;
+/// Channels with abandoned confirmations after which the connection is aborted. Each holds a
+/// window.
+const ABANDONED_BATCHES_MAX: usize = 32;
 
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ConnectionRole {
     Publishing,
     Consuming,
-    /// One look or repair.
-    Errand,
+    /// One check or repair.
+    OneOff,
 }
 
 impl ConnectionRole {
-    /// What the broker's list of connections shows.
+    /// The name in the broker's list of connections.
     fn client_name(self) -> &'static str {
         match self {
             Self::Publishing => "floodgate-publishing",
             Self::Consuming => "floodgate-consuming",
-            Self::Errand => "floodgate-errand",
+            Self::OneOff => "floodgate-task",
         }
     }
 }
 
-/// A connection that is never repaired: who needs one makes another.
+/// A connection that is never repaired: after an error the next user makes another.
 pub(super) struct RabbitConnection {
-    lane: ConnectionRole,
-    connection: Connection,
-    plug: ShutdownGuard,
+    role: ConnectionRole,
+    inner: Connection,
+    shutdown_guard: ShutdownGuard,
     limit: Duration,
-    /// Why it is over, as soon as anybody knows.
-    over: Mutex<Option<String>>,
-    /// Why the broker accepts nothing on it.
-    blocked: Mutex<Option<String>>,
-    /// Whether it was of use, beyond being made.
+    /// Set once the connection is closed or known to be broken.
+    close_reason: Mutex<Option<String>>,
+    /// Set while the broker blocks publishing (`connection.blocked`).
+    blocked_reason: Mutex<Option<String>>,
+    /// At least one operation succeeded after the handshake.
     proven: AtomicBool,
-    stuck: AtomicUsize,
+    abandoned_batches: AtomicUsize,
 }
 
 impl fmt::Debug for RabbitConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RabbitConnection").field("lane", &self.lane).finish_non_exhaustive()
+        f.debug_struct("RabbitConnection").field("role", &self.role).finish_non_exhaustive()
     }
 }
 
 impl Expirable for Arc<RabbitConnection> {
     type Error = Error;
 
-    fn not_made(reason: &str) -> Error {
+    fn not_attempted(reason: &str) -> Error {
         Error::Unavailable { reason: reason.to_owned() }
     }
 
-    fn standing(&self) -> ValueStatus<Error> {
-        match self.end() {
-            None => ValueStatus::Good,
-            Some(why) => ValueStatus::Gone {
+    fn status(&self) -> ValueStatus<Error> {
+        match self.close_reason() {
+            None => ValueStatus::Usable,
+            Some(reason) => ValueStatus::Expired {
                 proven: self.proven.load(Ordering::SeqCst),
-                why: Error::Unavailable { reason: why },
+                why: Error::Unavailable { reason },
             },
         }
     }
 }
 
 impl RabbitConnection {
-    /// Connects, and brings the topology about. Runs on the runtime that shall drive it.
-    pub(super) async fn make(
+    /// Connects and declares the topology. Must run on the runtime that drives the connection.
+    pub(super) async fn connect(
         options: &RabbitOptions,
-        lane: ConnectionRole,
+        role: ConnectionRole,
         new_queues: &Arc<NewQueues>,
     ) -> Result<Arc<Self>, Error> {
         let limit = options.connect_timeout;
         let mut uri = options.uri.clone();
         uri.query.heartbeat.get_or_insert(options.heartbeat_s);
-        let connecting = socket::connect(&uri, lane.client_name(), limit);
-        let connected = connecting.await;
-        let (connection, plug) =
-            connected.map_err(|trouble| Error::Unavailable { reason: trouble.reason })?;
-        let line = Arc::new(Self {
-            lane,
-            connection,
-            plug,
+        let connected = socket::connect(&uri, role.client_name(), limit).await;
+        let (inner, shutdown_guard) =
+            connected.map_err(|error| Error::Unavailable { reason: error.reason })?;
+        let connection = Arc::new(Self {
+            role,
+            inner,
+            shutdown_guard,
             limit,
-            over: Mutex::default(),
-            blocked: Mutex::default(),
+            close_reason: Mutex::default(),
+            blocked_reason: Mutex::default(),
             proven: AtomicBool::new(false),
-            stuck: AtomicUsize::new(0),
+            abandoned_batches: AtomicUsize::new(0),
         });
-        let events = line.connection.events_listener();
-        // Ends with the connection.
-        drop(Handle::current().spawn(listen(Arc::downgrade(&line), events)));
-        line.declare(options, new_queues).await?;
-        Ok(line)
+        let events = connection.inner.events_listener();
+        // The task ends with the connection.
+        drop(Handle::current().spawn(handle_events(Arc::downgrade(&connection), events)));
+        connection.declare(options, new_queues).await?;
+        Ok(connection)
     }
 
-    /// Brings the topology about, or says what does not fit.
+    /// Declares the topology. On a time-out the connection is aborted.
+    ///
+    /// # Errors
+    /// The topology differs, or the broker is not available.
     pub(super) async fn declare(
         self: &Arc<Self>,
         options: &RabbitOptions,
         new_queues: &Arc<NewQueues>,
     ) -> Result<(), Error> {
-        new_queues.replace_lost(self, self.limit).await?;
-        let creating = |name: &str| new_queues.remember(name, self);
-        let declaring = declare::declare(&self.connection, &options.topology, creating);
+        new_queues.delete_lost(self, self.limit).await?;
+        let on_create = |name: &str| new_queues.track(name, self);
+        let declaring = declare::declare(&self.inner, &options.topology, on_create);
         let declared = tokio::time::timeout(self.limit, declaring).await;
-        let (line, new_queues) = (self.clone(), new_queues.clone());
-        drop(Handle::current().spawn(async move { new_queues.settle(&line).await }));
+        let (connection, new_queues) = (self.clone(), new_queues.clone());
+        drop(
+            Handle::current()
+                .spawn(async move { new_queues.forget_when_settled(&connection).await }),
+        );
         declared.unwrap_or_else(|_| {
             let reason = format!("the topology was not declared within {:?}", self.limit);
-            self.give_up(&reason);
+            self.abort(&reason);
             Err(Error::Unavailable { reason })
         })
     }
 
-    /// A channel of one's own. It closes with its last clone.
+    /// A new channel, which closes with its last clone. On failure the connection is aborted.
     pub(super) async fn channel(&self) -> Result<Channel, Error> {
-        self.within("a channel", self.connection.create_channel()).await
+        self.or_abort("a channel", self.inner.create_channel()).await
     }
 
-    /// The same, where the caller wants to know what the broker said.
-    pub(super) async fn open(&self) -> lapin::Result<Channel> {
-        self.connection.create_channel().await
+    /// A new channel, with the library's error for the caller to classify, and without a time
+    /// limit.
+    pub(super) async fn create_channel(&self) -> lapin::Result<Channel> {
+        self.inner.create_channel().await
     }
 
-    /// A channel that confirms.
+    /// A new channel with publisher confirms.
     pub(super) async fn confirming(&self) -> Result<Channel, Error> {
         let channel = self.channel().await?;
         let select = channel.confirm_select(ConfirmSelectOptions::default());
-        self.within("a confirming channel", select).await?;
+        self.or_abort("a confirming channel", select).await?;
         Ok(channel)
     }
 
-    /// Whatever cannot be had in time on a connection ends it.
-    async fn within<T>(
+    /// Awaits an answer of the broker, and aborts the connection on an error or a time-out.
+    async fn or_abort<T>(
         &self,
         what: &str,
-        asking: impl Future<Output = lapin::Result<T>>,
+        request: impl Future<Output = lapin::Result<T>>,
     ) -> Result<T, Error> {
-        let reason = match tokio::time::timeout(self.limit, asking).await {
-            Ok(Ok(had)) => return Ok(had),
-            Ok(Err(error)) => format!("{what} was not to be had: {}", said(&error)),
-            Err(_) => format!("{what} was not to be had within {:?}", self.limit),
+        let reason = match tokio::time::timeout(self.limit, request).await {
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(error)) => format!("{what} could not be opened: {}", error_message(&error)),
+            Err(_) => format!("{what} was not opened within {:?}", self.limit),
         };
-        self.give_up(&reason);
+        self.abort(&reason);
         Err(Error::Unavailable { reason })
     }
 
-    /// It was of use: the next one may be made at once.
-    pub(super) fn prove(&self) {
+    /// Marks the connection as useful: after its end the next attempt starts without waiting.
+    pub(super) fn mark_proven(&self) {
         self.proven.store(true, Ordering::SeqCst);
     }
 
-    /// Why it is over, if it is.
-    pub(super) fn end(&self) -> Option<String> {
-        if let Some(why) = self.over.lock().clone() {
-            return Some(why);
+    /// Why the connection is closed; `None` while it is open.
+    pub(super) fn close_reason(&self) -> Option<String> {
+        if let Some(reason) = self.close_reason.lock().clone() {
+            return Some(reason);
         }
-        let open = self.connection.status().connected();
-        (!open).then(|| "the connection was lost".to_owned())
+        let is_connected = self.inner.status().connected();
+        (!is_connected).then(|| "the connection was lost".to_owned())
     }
 
-    /// Why the broker accepts nothing, if so.
-    pub(super) fn blocked(&self) -> Option<String> {
-        self.blocked.lock().clone()
+    /// Why the broker blocks publishing; `None` if it does not.
+    pub(super) fn blocked_reason(&self) -> Option<String> {
+        self.blocked_reason.lock().clone()
     }
 
-    /// Ends it, because somebody knows better.
-    pub(super) fn give_up(&self, why: &str) {
-        self.over.lock().get_or_insert_with(|| {
-            tracing::warn!(lane = ?self.lane, reason = why, "broker connection given up");
-            why.to_owned()
+    /// Closes the connection at once, without the AMQP close handshake.
+    pub(super) fn abort(&self, reason: &str) {
+        self.close_reason.lock().get_or_insert_with(|| {
+            tracing::warn!(role = ?self.role, reason, "broker connection aborted");
+            reason.to_owned()
         });
-        self.plug.pull();
+        self.shutdown_guard.shutdown();
     }
 
-    /// Lets messages that nobody waits for any longer come to their end, whatever it is: their
-    /// channel must not be closed under them.
-    pub(super) async fn leave_to_itself(&self, rest: impl Future<Output = ()>) {
-        // A broker short of memory confirms when it has some: another connection would only bring
-        // it the same messages again.
-        if self.stuck.fetch_add(1, Ordering::SeqCst) >= STUCK_MAX && self.blocked().is_none() {
-            self.give_up("too many messages were never confirmed");
+    /// Awaits abandoned confirmations in the background: closing their channel could lose the
+    /// messages. Aborts the connection above [`ABANDONED_BATCHES_MAX`].
+    pub(super) async fn await_abandoned(&self, confirmations: impl Future<Output = ()>) {
+        // A broker with a memory alarm confirms later: a new connection would only send the same
+        // messages again.
+        if self.abandoned_batches.fetch_add(1, Ordering::SeqCst) >= ABANDONED_BATCHES_MAX
+            && self.blocked_reason().is_none()
+        {
+            self.abort("too many channels with unconfirmed messages");
         }
-        rest.await;
-        self.stuck.fetch_sub(1, Ordering::SeqCst);
+        confirmations.await;
+        self.abandoned_batches.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Says good-bye, within the time.
+    /// Closes the connection with the AMQP handshake, within `connect_timeout`.
     pub(super) async fn close(&self) {
-        self.over.lock().get_or_insert_with(|| "closed by this process".to_owned());
-        let closing = self.connection.close(200, "good-bye".into());
+        self.close_reason.lock().get_or_insert_with(|| "closed by this process".to_owned());
+        let closing = self.inner.close(200, "good-bye".into());
         if !matches!(tokio::time::timeout(self.limit, closing).await, Ok(Ok(()))) {
-            tracing::debug!(lane = ?self.lane, "the broker did not say good-bye");
+            tracing::debug!(role = ?self.role, "broker connection closed without handshake");
         }
-        self.plug.pull();
+        self.shutdown_guard.shutdown();
     }
 }
 
-/// Hears what the broker says of the connection as a whole.
-async fn listen(
-    line: Weak<RabbitConnection>,
+/// Handles the connection's events: blocked, unblocked, errors.
+async fn handle_events(
+    connection: Weak<RabbitConnection>,
     mut events: impl futures_util::Stream<Item = Event> + Unpin,
 ) {
     while let Some(event) = events.next().await {
-        let Some(line) = line.upgrade() else { return };
+        let Some(connection) = connection.upgrade() else { return };
         match event {
             Event::ConnectionBlocked(reason) => {
-                tracing::warn!(lane = ?line.lane, reason, "the broker accepts no messages");
-                *line.blocked.lock() = Some(reason);
+                tracing::warn!(role = ?connection.role, reason, "the broker accepts no messages");
+                *connection.blocked_reason.lock() = Some(reason);
             }
             Event::ConnectionUnblocked => {
-                tracing::info!(lane = ?line.lane, "the broker accepts messages again");
-                *line.blocked.lock() = None;
+                tracing::info!(role = ?connection.role, "the broker accepts messages again");
+                *connection.blocked_reason.lock() = None;
             }
-            // Errors of a single channel come by here too.
-            Event::Error(error) if !line.connection.status().connected() => {
-                line.give_up(&said(&error));
+            // Errors of a single channel are reported here too.
+            Event::Error(error) if !connection.inner.status().connected() => {
+                connection.abort(&error_message(&error));
             }
             _ => {}
         }

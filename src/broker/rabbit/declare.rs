@@ -1,7 +1,7 @@
-//! Brings the topology about, and says what does not fit.
+//! Declares the topology and explains differences.
 //!
-//! Declaring is idempotent: what is there as it should be stays untouched, what differs is refused
-//! by the broker, which names the difference.
+//! Declaring is idempotent: the broker leaves equal exchanges and queues untouched, and rejects a
+//! different one with the difference in its message.
 
 use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
 use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
@@ -10,43 +10,44 @@ use lapin::{Channel, Connection, ErrorKind};
 
 use super::super::Error;
 use super::super::topology::{Argument, Exchange, ExchangeKind, Queue, Topology};
-use super::said;
+use super::error_message;
 use super::subscriber::is_missing;
 
-/// Declares everything, on channels of its own. Tells the name of each queue that it creates,
-/// before it does.
+/// Declares all exchanges, queues and bindings, on channels of its own. Calls `on_create` with the
+/// name of each missing queue before creating it.
 pub(super) async fn declare(
     connection: &Connection,
     topology: &Topology,
-    creating: impl Fn(&str),
+    on_create: impl Fn(&str),
 ) -> Result<(), Error> {
     let mut channel = open(connection).await?;
-    for one in topology.exchanges() {
-        exchange(&channel, &one).await.map_err(|error| explain(&error, "exchange", &one.name))?;
+    for wanted in topology.exchanges() {
+        let failed = |error| explain(&error, "exchange", &wanted.name);
+        exchange(&channel, &wanted).await.map_err(failed)?;
     }
-    for one in topology.queues() {
-        let failed = |error| explain(&error, "queue", &one.name);
-        if is_absent(&channel, &one).await {
-            creating(&one.name);
+    for wanted in topology.queues() {
+        let failed = |error| explain(&error, "queue", &wanted.name);
+        if is_absent(&channel, &wanted).await {
+            on_create(&wanted.name);
             channel = open(connection).await?;
         }
-        queue(&channel, &one).await.map_err(failed)?;
-        bind(&channel, &one).await.map_err(failed)?;
+        queue(&channel, &wanted).await.map_err(failed)?;
+        bind(&channel, &wanted).await.map_err(failed)?;
     }
     Ok(())
 }
 
 async fn open(connection: &Connection) -> Result<Channel, Error> {
     let opened = connection.create_channel().await;
-    opened.map_err(|error| Error::Unavailable { reason: said(&error) })
+    opened.map_err(|error| Error::Unavailable { reason: error_message(&error) })
 }
 
-/// Whether there is no such queue. Then the broker has closed the channel.
+/// Whether the queue does not exist. If so, the broker has closed the channel.
 async fn is_absent(channel: &Channel, queue: &Queue) -> bool {
     let options = QueueDeclareOptions::durable().passive();
     let name = queue.name.as_str().into();
-    let seen = channel.queue_declare(name, options, FieldTable::default()).await;
-    seen.is_err_and(|error| is_missing(&error))
+    let declared = channel.queue_declare(name, options, FieldTable::default()).await;
+    declared.is_err_and(|error| is_missing(&error))
 }
 
 pub(super) async fn exchange(channel: &Channel, exchange: &Exchange) -> lapin::Result<()> {
@@ -79,17 +80,18 @@ async fn bind(channel: &Channel, queue: &Queue) -> lapin::Result<()> {
     channel.queue_bind(name, exchange, key, options, FieldTable::default()).await
 }
 
-/// What an error of a declaration means, and what to do.
+/// Maps an error of a declaration to its meaning and remedy.
 pub(super) fn explain(error: &lapin::Error, what: &str, name: &str) -> Error {
     let ErrorKind::ProtocolError(answer) = error.kind() else {
-        return Error::Unavailable { reason: said(error) };
+        return Error::Unavailable { reason: error_message(error) };
     };
-    let told = answer.get_message().as_str();
+    let message = answer.get_message().as_str();
     let is = |kind: AMQPSoftError| answer.get_id() == kind.get_id();
-    let vhost = vhost_in(told);
+    let vhost = vhost_in(message);
     if is(AMQPSoftError::PRECONDITIONFAILED) {
         let delete = match what {
-            // A quorum queue refuses `--if-empty`, and everything of ours is one.
+            // A quorum queue rejects `--if-empty`, and all queues of the topology are quorum
+            // queues.
             "queue" => format!(
                 "stop what uses it, and when `rabbitmqctl list_queues -p {vhost} name messages \
                  type` says 0 for it, `rabbitmqctl delete_queue {name} -p {vhost} --if-empty` \
@@ -98,30 +100,30 @@ pub(super) fn explain(error: &lapin::Error, what: &str, name: &str) -> Error {
             _ => format!("delete the exchange {name} in the management interface"),
         };
         let what = format!(
-            "{what} {name} is there with other arguments ({told}); {delete}, and it is declared \
+            "{what} {name} is there with other arguments ({message}); {delete}, and it is declared \
              anew, or set the configuration back to what it was, or use another `namespace`"
         );
         return Error::Topology { what };
     }
     if is(AMQPSoftError::ACCESSREFUSED) {
         let what = format!(
-            "the user may not declare {what} {name} ({told}); allow it to configure, write and \
+            "the user may not declare {what} {name} ({message}); allow it to configure, write and \
              read what begins with the namespace: `rabbitmqctl set_permissions -p {vhost} USER \
              '^NAMESPACE\\.' '^NAMESPACE\\.' '^NAMESPACE\\.'`"
         );
         return Error::Topology { what };
     }
     match answer.kind() {
-        AMQPErrorKind::Hard(kind) if !is_about_what_was_asked(kind) => {
-            Error::Unavailable { reason: said(error) }
+        AMQPErrorKind::Hard(kind) if !is_declaration_error(kind) => {
+            Error::Unavailable { reason: error_message(error) }
         }
-        _ => Error::Topology { what: format!("{what} {name} cannot be declared: {told}") },
+        _ => Error::Topology { what: format!("{what} {name} cannot be declared: {message}") },
     }
 }
 
-/// Whether the broker ended the connection because of what it was asked to declare. Otherwise the
-/// trouble is its own, or that of the connection: it is stopped, or short of something.
-fn is_about_what_was_asked(kind: &AMQPHardError) -> bool {
+/// Whether the broker closed the connection because of the declaration. Other codes report a state
+/// of the broker or the connection: a shutdown, or a lack of resources.
+fn is_declaration_error(kind: &AMQPHardError) -> bool {
     matches!(
         kind,
         AMQPHardError::INVALIDPATH
@@ -131,13 +133,13 @@ fn is_about_what_was_asked(kind: &AMQPHardError) -> bool {
     )
 }
 
-/// The virtual host that the broker names in its answer, as a shell wants it; else a placeholder.
-fn vhost_in(told: &str) -> String {
-    let named = told.split_once(" in vhost '").and_then(|(_, rest)| rest.split_once('\''));
+/// The virtual host named in the broker's message, quoted for a shell; otherwise a placeholder.
+fn vhost_in(message: &str) -> String {
+    let named = message.split_once(" in vhost '").and_then(|(_, rest)| rest.split_once('\''));
     let is_plain = |c: char| c.is_alphanumeric() || "/._-".contains(c);
     match named {
         Some((name, _)) if !name.is_empty() && name.chars().all(is_plain) => name.to_owned(),
-        // Only in quotes, and never what could end them.
+        // Quoted, unless a character could end the quotes.
         Some((name, _)) if !name.contains(|c: char| c.is_control() || c == '`') => {
             format!("'{name}'")
         }
@@ -151,20 +153,20 @@ mod tests {
 
     use super::*;
 
-    fn explained(kind: AMQPErrorKind, told: &str) -> Error {
-        let answer = AMQPError::new(kind, told.into());
+    fn explained(kind: AMQPErrorKind, message: &str) -> Error {
+        let answer = AMQPError::new(kind, message.into());
         explain(&ErrorKind::ProtocolError(answer).into(), "queue", "fg.orders.0")
     }
 
     #[test]
-    fn a_command_names_the_virtual_host_and_deletes_no_orders() {
+    fn a_remedy_names_the_virtual_host_and_deletes_no_orders() {
         let refused = |vhost: &str| {
-            let told = format!(
+            let message = format!(
                 "PRECONDITION_FAILED - inequivalent arg 'x-delivery-limit' for queue \
                  'fg.orders.0' in vhost {vhost}: received the value '7'"
             );
             let kind = AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED);
-            let Error::Topology { what } = explained(kind, &told) else { panic!("{told}") };
+            let Error::Topology { what } = explained(kind, &message) else { panic!("{message}") };
             what
         };
         for (vhost, typed) in [
@@ -179,14 +181,14 @@ mod tests {
             assert!(what.contains(&delete), "{what}");
             assert!(what.contains(&format!("list_queues -p {typed} name messages")), "{what}");
         }
-        let told = "ACCESS_REFUSED - access to queue 'fg.orders.0' in vhost 'shop' refused";
+        let message = "ACCESS_REFUSED - access to queue 'fg.orders.0' in vhost 'shop' refused";
         let kind = AMQPErrorKind::Soft(AMQPSoftError::ACCESSREFUSED);
-        let Error::Topology { what } = explained(kind, told) else { panic!("{told}") };
+        let Error::Topology { what } = explained(kind, message) else { panic!("{message}") };
         assert!(what.contains("set_permissions -p shop USER"), "{what}");
     }
 
     #[test]
-    fn a_broker_in_trouble_is_not_a_topology_that_does_not_fit() {
+    fn an_unavailable_broker_is_not_a_topology_error() {
         for (id, is_topology) in [
             (320, false),
             (402, true),

@@ -1,10 +1,10 @@
-//! What there is to know about the broker before anything is sold: facts, and no judgement.
+//! Facts about the broker, for health checks before a sale. No evaluation.
 //!
-//! Everything is asked on connections of its own. What is missing is not declared; what is tried
-//! out has names of its own under the namespace and is gone at the end.
+//! Uses its own connections. Nothing missing is declared; the self-test uses temporary names in the
+//! namespace and removes them at the end.
 //!
-//! Limits: the time for connecting, for each step. On error: what could not be seen is part of the
-//! facts.
+//! Limits: `connect_timeout` for each step. On error: the failure is recorded as a fact, or
+//! returned if nothing could be read.
 
 use std::time::Duration;
 
@@ -17,90 +17,88 @@ use tokio::time::timeout;
 
 use super::super::Error;
 use super::subscriber::is_missing;
-use super::{RabbitOptions, declare, said, socket};
+use super::{RabbitOptions, declare, error_message, socket};
 use crate::broker::rabbit::{self_test, server_banner};
 use crate::runtime::clock::now_monotonic;
 
 pub use crate::broker::rabbit::self_test::SelfTest;
 
-/// Everything that was seen.
+/// Facts about the broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokerFacts {
-    /// How long connecting took.
-    pub connect_took: Duration,
-    /// What the broker says it is, such as `RabbitMQ 3.10.8`; nothing where its greeting is
-    /// encrypted.
+    pub connect_time: Duration,
+    /// Product and version, such as `RabbitMQ 3.10.8`; `None` with TLS, or if the broker does not
+    /// report them.
     pub version: Option<String>,
-    /// Every exchange that must be there.
+    /// Every exchange of the topology.
     pub exchanges: Vec<TopologyPart>,
-    /// Every queue that must be there.
+    /// Every queue of the topology.
     pub queues: Vec<TopologyPart>,
-    /// What came of publishing and consuming.
-    pub trial: SelfTest,
+    /// Result of publishing and consuming a test message.
+    pub self_test: SelfTest,
 }
 
-/// An exchange or a queue.
+/// State of one exchange or queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopologyPart {
-    /// Its name without the namespace.
+    /// Name without the namespace.
     pub name: String,
-    /// How it is.
-    pub standing: PartStatus,
-    /// Messages that wait, if it is a queue.
+    pub status: PartStatus,
+    /// Ready messages; 0 for an exchange.
     pub num_ready: u64,
-    /// Its consumers, if it is a queue.
+    /// Consumers; 0 for an exchange.
     pub num_consumers: u64,
 }
 
-/// How an exchange or a queue is.
+/// Whether an exchange or queue is declared as required.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PartStatus {
-    /// As it must be.
-    Fits,
-    /// Not there yet.
+    /// Declared as required.
+    Matches,
+    /// Not declared.
     Missing,
-    /// What is wrong and, after a semicolon, what to do.
-    Wrong(String),
+    /// The difference and, after a semicolon, the remedy.
+    Differs(String),
 }
 
-/// Why nothing could be seen.
+/// Why the broker could not be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokerHealthError {
-    /// The broker's own number, if it answered: 403 for the password, 530 for the virtual host.
+    /// AMQP reply code, if the broker answered: 403 for the password, 530 for the virtual host.
     pub code: Option<u16>,
-    /// What is wrong.
     pub reason: String,
 }
 
-/// Looks at the broker. Runs on the caller's thread.
+/// Reads the facts about the broker, on the caller's thread.
 ///
 /// # Errors
-/// It cannot be looked at.
-pub async fn look(options: &RabbitOptions) -> Result<BrokerFacts, BrokerHealthError> {
+/// The broker cannot be reached, or the topology cannot be read.
+pub async fn read(options: &RabbitOptions) -> Result<BrokerFacts, BrokerHealthError> {
     let limit = options.connect_timeout;
-    let begun = now_monotonic();
-    let connecting = socket::connect(&options.uri, "floodgate-doctor", limit);
-    let (connection, plug) = connecting.await?;
-    let connect_took = now_monotonic().duration_since(begun);
+    let started_at = now_monotonic();
+    let (connection, shutdown_guard) =
+        socket::connect(&options.uri, "floodgate-doctor", limit).await?;
+    let connect_time = now_monotonic().duration_since(started_at);
     let version = match options.uri.scheme {
         AMQPScheme::AMQP => server_banner::read(&options.uri, limit).await,
         AMQPScheme::AMQPS => None,
     };
     let parts = timeout(limit, parts(&connection, options)).await;
-    let silent = |_| BrokerHealthError { code: None, reason: format!("silent for {limit:?}") };
-    let (exchanges, queues) = parts.map_err(silent)??;
-    // At the end: a blocked connection is of no further use.
-    let trial = try_out(&connection, options).await;
-    if matches!(trial, SelfTest::Works(_)) {
-        // Whatever it answers: all was said.
+    let no_answer =
+        |_| BrokerHealthError { code: None, reason: format!("no answer within {limit:?}") };
+    let (exchanges, queues) = parts.map_err(no_answer)??;
+    // Last, because a blocked connection cannot be used any further.
+    let self_test = run_self_test(&connection, options).await;
+    if matches!(self_test, SelfTest::Works(_)) {
+        // The result does not matter: all facts are read.
         drop(timeout(limit, connection.close(200, "seen".into())).await);
     }
-    plug.pull();
-    Ok(BrokerFacts { connect_took, version, exchanges, queues, trial })
+    shutdown_guard.shutdown();
+    Ok(BrokerFacts { connect_time, version, exchanges, queues, self_test })
 }
 
-/// Publishes and consumes; a broker that accepts nothing says so only then.
-async fn try_out(connection: &Connection, options: &RabbitOptions) -> SelfTest {
+/// Runs the self-test. A blocking broker reports that only after a publish.
+async fn run_self_test(connection: &Connection, options: &RabbitOptions) -> SelfTest {
     let mut events = connection.events_listener();
     let blocked = async {
         loop {
@@ -112,14 +110,13 @@ async fn try_out(connection: &Connection, options: &RabbitOptions) -> SelfTest {
         }
     };
     let prefix = options.topology.prefix();
-    let trying = self_test::run(connection, &prefix);
-    let late =
+    let timed_out =
         |_| SelfTest::Refused(format!("no confirmation within {:?}", options.connect_timeout));
-    let trying = timeout(options.connect_timeout, trying);
+    let test = timeout(options.connect_timeout, self_test::run(connection, &prefix));
     tokio::select! {
         biased;
         outcome = blocked => outcome,
-        outcome = trying => outcome.unwrap_or_else(late),
+        outcome = test => outcome.unwrap_or_else(timed_out),
     }
 }
 
@@ -130,77 +127,90 @@ async fn parts(
     options: &RabbitOptions,
 ) -> Result<Parts, BrokerHealthError> {
     let topology = &options.topology;
-    let mut line = ProbeChannel { connection, channel: open(connection).await? };
+    let mut probe = ProbeChannel { connection, channel: open(connection).await? };
     let (mut exchanges, mut queues) = (Vec::new(), Vec::new());
     for exchange in topology.exchanges() {
         let name = topology.short(&exchange.name).to_owned();
         let kind = ExchangeKind::default();
         let passive = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
-        let full = exchange.name.as_str();
-        let none = FieldTable::default();
-        let seen = line.channel.exchange_declare(full.into(), kind, passive, none).await;
-        let standing = if let Err(standing) = line.there("exchange", full, seen).await? {
-            standing
+        let full_name = exchange.name.as_str();
+        let arguments = FieldTable::default();
+        let answer =
+            probe.channel.exchange_declare(full_name.into(), kind, passive, arguments).await;
+        let status = if let Err(status) = probe.classify("exchange", full_name, answer).await? {
+            status
         } else {
-            let fits = declare::exchange(&line.channel, &exchange).await;
-            line.there("exchange", full, fits).await?.err().unwrap_or(PartStatus::Fits)
+            let answer = declare::exchange(&probe.channel, &exchange).await;
+            probe
+                .classify("exchange", full_name, answer)
+                .await?
+                .err()
+                .unwrap_or(PartStatus::Matches)
         };
-        exchanges.push(TopologyPart { name, standing, num_ready: 0, num_consumers: 0 });
+        exchanges.push(TopologyPart { name, status, num_ready: 0, num_consumers: 0 });
     }
     for queue in topology.queues() {
         let name = topology.short(&queue.name).to_owned();
         let passive = QueueDeclareOptions::durable().passive();
-        let full = queue.name.as_str();
-        let seen = line.channel.queue_declare(full.into(), passive, FieldTable::default()).await;
+        let full_name = queue.name.as_str();
+        let arguments = FieldTable::default();
+        let answer = probe.channel.queue_declare(full_name.into(), passive, arguments).await;
         let (mut num_ready, mut num_consumers) = (0, 0);
-        let standing = match line.there("queue", full, seen).await? {
-            Err(standing) => standing,
-            Ok(seen) => {
-                num_ready = seen.message_count().into();
-                num_consumers = seen.consumer_count().into();
-                let fits = declare::queue(&line.channel, &queue).await;
-                line.there("queue", full, fits).await?.err().unwrap_or(PartStatus::Fits)
+        let status = match probe.classify("queue", full_name, answer).await? {
+            Err(status) => status,
+            Ok(found) => {
+                num_ready = found.message_count().into();
+                num_consumers = found.consumer_count().into();
+                let answer = declare::queue(&probe.channel, &queue).await;
+                probe
+                    .classify("queue", full_name, answer)
+                    .await?
+                    .err()
+                    .unwrap_or(PartStatus::Matches)
             }
         };
-        queues.push(TopologyPart { name, standing, num_ready, num_consumers });
+        queues.push(TopologyPart { name, status, num_ready, num_consumers });
     }
     Ok((exchanges, queues))
 }
 
-/// A channel that the broker closes with each refusal.
+/// A channel that is opened again after each refusal, which closes it.
 struct ProbeChannel<'a> {
     connection: &'a Connection,
     channel: Channel,
 }
 
 impl ProbeChannel<'_> {
-    /// Reads an answer: there, or how it is instead.
-    async fn there<T>(
+    /// The answer, or the status that its error means.
+    ///
+    /// # Errors
+    /// The error says nothing about the exchange or queue.
+    async fn classify<T>(
         &mut self,
         what: &str,
         name: &str,
         answer: lapin::Result<T>,
     ) -> Result<Result<T, PartStatus>, BrokerHealthError> {
         let error = match answer {
-            Ok(seen) => return Ok(Ok(seen)),
+            Ok(answer) => return Ok(Ok(answer)),
             Err(error) => error,
         };
-        let standing = if is_missing(&error) {
+        let status = if is_missing(&error) {
             PartStatus::Missing
         } else {
             match declare::explain(&error, what, name) {
-                Error::Topology { what } => PartStatus::Wrong(what),
+                Error::Topology { what } => PartStatus::Differs(what),
                 Error::Unavailable { reason } | Error::Ended { reason } => {
                     return Err(BrokerHealthError { code: None, reason });
                 }
             }
         };
         self.channel = open(self.connection).await?;
-        Ok(Err(standing))
+        Ok(Err(status))
     }
 }
 
 async fn open(connection: &Connection) -> Result<Channel, BrokerHealthError> {
     let opened = connection.create_channel().await;
-    opened.map_err(|error| BrokerHealthError { code: None, reason: said(&error) })
+    opened.map_err(|error| BrokerHealthError { code: None, reason: error_message(&error) })
 }

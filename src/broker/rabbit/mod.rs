@@ -1,22 +1,22 @@
 //! Flow step 6/12: relay -> consumer.
 //!
-//! The broker is RabbitMQ.
+//! The RabbitMQ backend.
 //!
 //! Owns: two connections, one to publish and one to consume, and the thread that drives them.
-//! Limits: one attempt to connect at a time, with growing waits between attempts that fail; a time
-//! limit on connecting, declaring and every confirmation; the window of each channel, the prefetch
-//! of each subscription. On error: a connection that broke is never repaired; the next user makes
-//! another, which declares and verifies the topology first; callers in an outage are refused at
-//! once. Whatever hints at a missing queue (a returned message, a subscription that ended) makes
-//! the next user verify the topology before it goes on. On death: unconfirmed messages are unknown,
-//! unacknowledged deliveries come again. May repeat: every message.
+//! Limits: one connect attempt at a time, with growing waits between failures; a time limit on
+//! connecting, declaring and every confirmation; the window of each channel, the prefetch of each
+//! subscription. On error: a broken connection is never repaired; the next user makes another,
+//! which declares and verifies the topology first; calls during an outage fail at once. A sign of a
+//! missing queue (a returned message, an ended subscription) makes the next user verify the
+//! topology first. On crash: the outcome of unconfirmed messages is unknown, unacknowledged
+//! deliveries are delivered again. May repeat: every message.
 //!
-//! A message whose properties hold short text that is not UTF-8 cannot be read by the client
-//! library: its delivery ends the connection, until the broker has delivered it too often and sets
-//! it aside: from an order queue among the dead letters, from there into a queue that nobody
-//! consumes (`unreadable`), where `floodgate doctor` sees it. After such an end the queues are read
-//! one message at a time for a while (`caution`), so that only that message is counted. No
-//! publisher of ours writes such text.
+//! The client library cannot parse a message whose properties contain short strings that are not
+//! UTF-8: its delivery closes the connection. At the delivery limit the broker moves the message
+//! from an order queue to the dead letters, and from there to `unreadable`, a queue without
+//! consumers that `floodgate doctor` reports. After such a failure the queues are read one message
+//! at a time for a while (`quarantine`), so that only the deliveries of that message are counted.
+//! This program never publishes such strings.
 
 use std::fmt;
 use std::sync::Arc;
@@ -50,39 +50,37 @@ use connection::{ConnectionRole, RabbitConnection};
 use new_queues::NewQueues;
 use quarantine::Quarantine;
 
-/// How to reach the broker, and what it must hold.
+/// Address, time limits and topology of the broker.
 #[derive(Clone)]
 pub struct RabbitOptions {
     uri: AMQPUri,
-    /// What must be there.
     pub topology: Topology,
-    /// From the first packet until the topology is declared.
+    /// Time limit for connecting, and for declaring the topology.
     pub connect_timeout: Duration,
-    /// How often both sides say that they are there, in seconds.
+    /// AMQP heartbeat, in seconds, unless the URL sets one.
     pub heartbeat_s: u16,
-    /// After an attempt to connect that failed; doubles with each further one.
+    /// Wait after a failed connect attempt; doubles with each further failure.
     pub reconnect_min: Duration,
-    /// The longest such wait.
     pub reconnect_max: Duration,
-    /// From sending a message to its confirmation.
+    /// Time limit from sending a message to its confirmation.
     pub confirm_timeout: Duration,
 }
 
 impl fmt::Debug for RabbitOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = format!("{}:{}", self.uri.authority.host, self.uri.authority.port);
+        let address = format!("{}:{}", self.uri.authority.host, self.uri.authority.port);
         f.debug_struct("RabbitOptions")
-            .field("place", &place)
+            .field("address", &address)
             .field("topology", &self.topology)
             .finish_non_exhaustive()
     }
 }
 
 impl RabbitOptions {
-    /// A broker at this address, with waits that suit most.
+    /// Options with default time limits.
     ///
     /// # Errors
-    /// What is wrong with the address.
+    /// The URL is invalid.
     pub fn new(url: &str, topology: Topology) -> Result<Self, String> {
         let uri: AMQPUri = url.parse()?;
         Ok(Self {
@@ -97,7 +95,7 @@ impl RabbitOptions {
     }
 }
 
-/// RabbitMQ. Connects when it is first used; the connections end with the value.
+/// RabbitMQ. Connects on first use; the connections close when the value is dropped.
 pub struct RabbitBroker {
     inner: Arc<Inner>,
 }
@@ -112,21 +110,20 @@ struct Inner {
     options: RabbitOptions,
     publishing: Arc<SingleFlight<Arc<RabbitConnection>>>,
     consuming: Arc<SingleFlight<Arc<RabbitConnection>>>,
-    caution: Arc<Quarantine>,
+    quarantine: Arc<Quarantine>,
     new_queues: Arc<NewQueues>,
-    /// Something may be missing in the broker.
-    doubtful: AtomicBool,
+    /// A queue or exchange may be missing.
+    needs_verify: AtomicBool,
     closed: AtomicBool,
-    /// Drives every connection on a thread of its own, so that a connection does not end with the
-    /// thread that happened to make it.
+    /// Drives every connection, so that none ends with the thread of its first caller.
     io: Option<Runtime>,
 }
 
 impl RabbitBroker {
-    /// Gets ready; connects to nothing yet.
+    /// Starts the thread that drives the connections; connects on first use.
     ///
     /// # Errors
-    /// There is no thread for it.
+    /// The thread cannot be started.
     pub fn new(options: RabbitOptions) -> Result<Self, Error> {
         let mut builder = Builder::new_multi_thread();
         let io = builder.worker_threads(1).thread_name("broker-io").enable_all().build();
@@ -139,9 +136,9 @@ impl RabbitBroker {
                 options,
                 publishing: SingleFlight::new(pace),
                 consuming: SingleFlight::new(pace),
-                caution: Arc::default(),
+                quarantine: Arc::default(),
                 new_queues: Arc::default(),
-                doubtful: AtomicBool::new(false),
+                needs_verify: AtomicBool::new(false),
                 closed: AtomicBool::new(false),
                 io: Some(io),
             }),
@@ -159,30 +156,30 @@ impl Inner {
     }
 
     async fn publishing(&self) -> Result<Arc<RabbitConnection>, Error> {
-        self.line(&self.publishing, ConnectionRole::Publishing).await
+        self.connection(&self.publishing, ConnectionRole::Publishing).await
     }
 
     async fn consuming(&self) -> Result<Arc<RabbitConnection>, Error> {
-        self.line(&self.consuming, ConnectionRole::Consuming).await
+        self.connection(&self.consuming, ConnectionRole::Consuming).await
     }
 
-    async fn line(
+    async fn connection(
         &self,
         flight: &Arc<SingleFlight<Arc<RabbitConnection>>>,
-        lane: ConnectionRole,
+        role: ConnectionRole,
     ) -> Result<Arc<RabbitConnection>, Error> {
-        let again = flight.last().is_some();
-        let make = |before| {
+        let is_reconnect = flight.last().is_some();
+        let make = |failures| {
             let (options, new_queues) = (self.options.clone(), self.new_queues.clone());
             async move {
-                let made = RabbitConnection::make(&options, lane, &new_queues).await;
+                let made = RabbitConnection::connect(&options, role, &new_queues).await;
                 match &made {
-                    Ok(_) if again => tracing::warn!(?lane, "broker connected again"),
-                    Ok(_) => tracing::info!(?lane, "broker connected"),
-                    Err(error) if before == 0 => {
-                        tracing::warn!(?lane, %error, "broker not connected, will keep trying");
+                    Ok(_) if is_reconnect => tracing::warn!(?role, "broker reconnected"),
+                    Ok(_) => tracing::info!(?role, "broker connected"),
+                    Err(error) if failures == 0 => {
+                        tracing::warn!(?role, %error, "broker not connected, retrying");
                     }
-                    Err(error) => tracing::debug!(?lane, %error, before, "broker not connected"),
+                    Err(error) => tracing::debug!(?role, %error, failures, "broker not connected"),
                 }
                 made
             }
@@ -190,19 +187,19 @@ impl Inner {
         flight.get(self.io()?, make).await
     }
 
-    /// Something may be missing: whoever comes next verifies it.
-    fn doubt(&self) {
-        self.doubtful.store(true, Ordering::SeqCst);
+    /// Makes the next user verify the topology.
+    fn request_verify(&self) {
+        self.needs_verify.store(true, Ordering::SeqCst);
     }
 
-    /// Verifies the topology if there is doubt.
-    async fn verify(&self, line: &Arc<RabbitConnection>) -> Result<(), Error> {
-        if !self.doubtful.swap(false, Ordering::SeqCst) {
+    /// Verifies the topology if requested.
+    async fn verify(&self, connection: &Arc<RabbitConnection>) -> Result<(), Error> {
+        if !self.needs_verify.swap(false, Ordering::SeqCst) {
             return Ok(());
         }
-        let verified = line.declare(&self.options, &self.new_queues).await;
+        let verified = connection.declare(&self.options, &self.new_queues).await;
         if verified.is_err() {
-            self.doubt();
+            self.request_verify();
         }
         verified
     }
@@ -210,7 +207,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Waiting for the thread is not allowed where the last user may be dropped: in a task.
+        // The last user may be dropped in a task, where blocking on the thread is not allowed.
         if let Some(io) = self.io.take() {
             io.shutdown_background();
         }
@@ -219,18 +216,19 @@ impl Drop for Inner {
 
 #[async_trait]
 impl Publisher for RabbitBroker {
-    fn outgoing(&self, window: usize) -> Box<dyn PublishChannel> {
+    fn open_channel(&self, window: usize) -> Box<dyn PublishChannel> {
         Box::new(publisher::RabbitOutgoing::new(self.inner.clone(), window))
     }
 
-    fn reach(&self) -> BrokerStatus {
-        match self.inner.publishing.standing() {
-            Some(ValueStatus::Gone { .. }) => BrokerStatus::Down,
-            // Nothing is known against it before it is first used.
+    fn status(&self) -> BrokerStatus {
+        match self.inner.publishing.status() {
+            Some(ValueStatus::Expired { .. }) => BrokerStatus::Down,
+            // Not used yet: assumed up.
             None => BrokerStatus::Up,
-            Some(ValueStatus::Good) => {
-                let line = self.inner.publishing.last();
-                let blocked = line.is_some_and(|line| line.blocked().is_some());
+            Some(ValueStatus::Usable) => {
+                let connection = self.inner.publishing.last();
+                let blocked =
+                    connection.is_some_and(|connection| connection.blocked_reason().is_some());
                 if blocked { BrokerStatus::Blocked } else { BrokerStatus::Up }
             }
         }
@@ -238,19 +236,19 @@ impl Publisher for RabbitBroker {
 
     async fn declare(&self) -> Result<(), Error> {
         let (options, new_queues) = (self.inner.options.clone(), self.inner.new_queues.clone());
-        // On the thread that drives connections, whoever asks.
-        let errand = self.inner.io()?.spawn(async move {
-            let line =
-                RabbitConnection::make(&options, ConnectionRole::Errand, &new_queues).await?;
-            // Nobody waits for the end of it.
+        // Connections must be made on the runtime that drives them.
+        let declaring = self.inner.io()?.spawn(async move {
+            let connection =
+                RabbitConnection::connect(&options, ConnectionRole::OneOff, &new_queues).await?;
+            // In the background: the caller does not wait for the close.
             drop(Handle::current().spawn(async move {
-                new_queues.settle(&line).await;
-                line.close().await;
+                new_queues.forget_when_settled(&connection).await;
+                connection.close().await;
             }));
             Ok(())
         });
-        errand.await.unwrap_or_else(|error| {
-            Err(Error::Unavailable { reason: format!("the attempt ended: {error}") })
+        declaring.await.unwrap_or_else(|error| {
+            Err(Error::Unavailable { reason: format!("the declare task failed: {error}") })
         })
     }
 }
@@ -273,14 +271,17 @@ impl Subscriber for RabbitBroker {
         if self.inner.closed.swap(true, Ordering::SeqCst) {
             return;
         }
-        let lines = [self.inner.publishing.last(), self.inner.consuming.last()];
-        let closing = lines.into_iter().flatten().map(|line| async move { line.close().await });
+        let connections = [self.inner.publishing.last(), self.inner.consuming.last()];
+        let closing = connections
+            .into_iter()
+            .flatten()
+            .map(|connection| async move { connection.close().await });
         futures_util::future::join_all(closing).await;
     }
 }
 
-/// What went wrong, without the library's own prefixes.
-fn said(error: &lapin::Error) -> String {
+/// The error text without the library's prefixes.
+fn error_message(error: &lapin::Error) -> String {
     match error.kind() {
         lapin::ErrorKind::ProtocolError(answer) => {
             format!("{} ({})", answer.get_message(), answer.get_id())

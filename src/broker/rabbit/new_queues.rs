@@ -1,15 +1,15 @@
-//! Queues that this process created a moment ago.
+//! Quorum queues that this process created less than [`SETTLED_AFTER`] ago.
 //!
-//! RabbitMQ writes the name under which it finds the log of a new quorum queue up to a second after
-//! it has declared the queue. Killed before, it restarts with an empty queue that never elects a
-//! leader, or with a queue that has no process: what it confirmed is gone, it confirms nothing to
-//! anybody, and neither restarting nor declaring it again changes that. So a process remembers the
-//! queues that it creates. If the connection ends before they have settled, the next one asks each
-//! of them for an answer, and deletes those that give none, to be declared anew. Requests that were
-//! lost with a queue are found by their records and sent again.
+//! RabbitMQ stores the name under which it finds the log of a new quorum queue up to a second after
+//! declaring the queue. A broker that is killed before restarts with an empty queue that never
+//! elects a leader, or with a queue without a process: the confirmed messages are lost, the queue
+//! confirms nothing, and neither a restart nor another declaration repairs it. So each process
+//! tracks the queues that it creates. If their connection ends before they have settled, the next
+//! connection queries each of them, and deletes those that do not answer; they are then declared
+//! again. Requests lost with a queue are found by their records and resubmitted.
 //!
-//! Only a queue that was new when its connection ended is deleted: an older one that does not
-//! answer may be without majority, and keeps what was confirmed.
+//! Only queues that were new when their connection ended are deleted: an older queue that does not
+//! answer may have no majority, and keeps its confirmed messages.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -23,33 +23,33 @@ use parking_lot::Mutex;
 use tokio::time::timeout;
 
 use super::super::Error;
-use super::said;
+use super::error_message;
 use super::subscriber::is_missing;
 use crate::broker::rabbit::connection::RabbitConnection;
 
-/// After this time a broker that is killed finds the queue again; ten times what it takes, because
-/// it took three seconds on a busy machine.
+/// Age from which a queue survives a kill of the broker: ten times the usual second, because
+/// RabbitMQ took three on a busy machine.
 const SETTLED_AFTER: Duration = Duration::from_secs(10);
 
-/// Deleting a queue without leader takes the broker some ten seconds.
-const DELETED_WITHIN: Duration = Duration::from_secs(30);
+/// RabbitMQ needs about ten seconds to delete a queue without leader.
+const DELETE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A queue that has not settled.
 #[derive(Debug, Clone)]
 struct NewQueue {
     created_on: Weak<RabbitConnection>,
-    /// It was asked for an answer and gave none.
+    /// The queue did not answer.
     is_lost: bool,
 }
 
 impl NewQueue {
-    fn is_of(&self, line: &Arc<RabbitConnection>) -> bool {
-        std::ptr::eq(self.created_on.as_ptr(), Arc::as_ptr(line))
+    fn was_created_on(&self, connection: &Arc<RabbitConnection>) -> bool {
+        std::ptr::eq(self.created_on.as_ptr(), Arc::as_ptr(connection))
     }
 
-    /// Whether its connection ended before it settled.
+    /// Whether the queue's connection ended before it settled.
     fn is_doubtful(&self) -> bool {
-        self.created_on.upgrade().is_none_or(|line| line.end().is_some())
+        self.created_on.upgrade().is_none_or(|connection| connection.close_reason().is_some())
     }
 }
 
@@ -57,63 +57,71 @@ impl NewQueue {
 #[derive(Debug, Default)]
 pub(super) struct NewQueues {
     unsettled: Mutex<HashMap<String, NewQueue>>,
-    /// Of several connections one asks and deletes; the others wait for it.
-    replacing: tokio::sync::Mutex<()>,
+    /// Held by the connection that queries and deletes; other connections wait.
+    deleting: tokio::sync::Mutex<()>,
 }
 
 impl NewQueues {
-    /// This connection is about to create a queue.
-    pub(super) fn remember(&self, name: &str, line: &Arc<RabbitConnection>) {
-        let new = NewQueue { created_on: Arc::downgrade(line), is_lost: false };
+    /// Tracks a queue that this connection is about to create.
+    pub(super) fn track(&self, name: &str, connection: &Arc<RabbitConnection>) {
+        let new = NewQueue { created_on: Arc::downgrade(connection), is_lost: false };
         self.unsettled.lock().insert(name.to_owned(), new);
     }
 
-    /// Waits until what this connection created has settled, unless the connection ends first.
-    pub(super) async fn settle(&self, line: &Arc<RabbitConnection>) {
-        if self.unsettled.lock().values().any(|new| new.is_of(line)) {
+    /// Waits until the queues of this connection have settled, and stops tracking them if the
+    /// connection is still open.
+    pub(super) async fn forget_when_settled(&self, connection: &Arc<RabbitConnection>) {
+        if self.unsettled.lock().values().any(|new| new.was_created_on(connection)) {
             tokio::time::sleep(SETTLED_AFTER).await;
-            if line.end().is_none() {
-                self.unsettled.lock().retain(|_, new| !new.is_of(line));
+            if connection.close_reason().is_none() {
+                self.unsettled.lock().retain(|_, new| !new.was_created_on(connection));
             }
         }
     }
 
-    /// Deletes the queues that do not answer, of those whose connection ended before they settled.
-    pub(super) async fn replace_lost(
+    /// Queries the queues whose connection ended before they settled, and deletes those that do not
+    /// answer.
+    pub(super) async fn delete_lost(
         &self,
-        line: &RabbitConnection,
+        connection: &RabbitConnection,
         limit: Duration,
     ) -> Result<(), Error> {
-        let _replacing = self.replacing.lock().await;
+        let _deleting = self.deleting.lock().await;
         let unsettled = self.unsettled.lock().clone();
         let doubtful = unsettled.into_iter().filter(|(_, new)| new.is_doubtful());
-        let replaced = doubtful.map(|(name, new)| async move {
-            if new.is_lost || !answers(line, &name, limit).await? {
+        let deletions = doubtful.map(|(name, new)| async move {
+            if new.is_lost || !has_leader(connection, &name, limit).await? {
                 if let Some(new) = self.unsettled.lock().get_mut(&name) {
                     new.is_lost = true;
                 }
-                delete(line, &name).await?;
+                delete(connection, &name).await?;
             }
             self.unsettled.lock().remove(&name);
             Ok(())
         });
-        join_all(replaced).await.into_iter().collect()
+        join_all(deletions).await.into_iter().collect()
     }
 }
 
-/// Whether a queue has a leader: only a leader can say what the next message is. That message is
-/// given back with the channel.
-async fn answers(line: &RabbitConnection, name: &str, limit: Duration) -> Result<bool, Error> {
-    let channel = line.channel().await?;
-    let asking = channel.basic_get(name.into(), BasicGetOptions { no_ack: false });
-    match timeout(limit, asking).await {
+/// Whether the queue has a leader, which alone answers `basic.get`. A fetched message returns to
+/// the queue when the channel closes.
+async fn has_leader(
+    connection: &RabbitConnection,
+    name: &str,
+    limit: Duration,
+) -> Result<bool, Error> {
+    let channel = connection.channel().await?;
+    let fetch = channel.basic_get(name.into(), BasicGetOptions { no_ack: false });
+    match timeout(limit, fetch).await {
         Ok(Ok(_)) => Ok(true),
-        // It is declared next.
+        // A missing queue is declared next.
         Ok(Err(error)) if is_missing(&error) => Ok(true),
-        // It has no process. The broker ends the connection with this answer: the next one deletes
-        // the queue.
+        // The queue has no process. This answer closes the connection, so the next one deletes the
+        // queue.
         Ok(Err(error)) if is_internal(&error) => Ok(false),
-        Ok(Err(error)) => Err(Error::Unavailable { reason: format!("{name}: {}", said(&error)) }),
+        Ok(Err(error)) => {
+            Err(Error::Unavailable { reason: format!("{name}: {}", error_message(&error)) })
+        }
         Err(_) => Ok(false),
     }
 }
@@ -123,14 +131,14 @@ fn is_internal(error: &lapin::Error) -> bool {
     matches!(error.kind(), ErrorKind::ProtocolError(answer) if answer.get_id() == internal)
 }
 
-async fn delete(line: &RabbitConnection, name: &str) -> Result<(), Error> {
-    tracing::warn!(queue = name, "new queue lost in a crash of the broker, creating it again");
-    let channel = line.channel().await?;
-    let deleting = channel.queue_delete(name.into(), QueueDeleteOptions::default());
-    let reason = match timeout(DELETED_WITHIN, deleting).await {
+async fn delete(connection: &RabbitConnection, name: &str) -> Result<(), Error> {
+    tracing::warn!(queue = name, "new queue: lost in a crash of the broker, recreating it");
+    let channel = connection.channel().await?;
+    let deletion = channel.queue_delete(name.into(), QueueDeleteOptions::default());
+    let reason = match timeout(DELETE_TIMEOUT, deletion).await {
         Ok(Ok(_)) => return Ok(()),
-        Ok(Err(error)) => said(&error),
-        Err(_) => format!("no answer within {DELETED_WITHIN:?}"),
+        Ok(Err(error)) => error_message(&error),
+        Err(_) => format!("no answer within {DELETE_TIMEOUT:?}"),
     };
     Err(Error::Unavailable { reason: format!("{name} was not deleted: {reason}") })
 }

@@ -1,9 +1,8 @@
-//! Messages to RabbitMQ, pipelined, each with its confirmation.
+//! Publishes to RabbitMQ, pipelined, with publisher confirms.
 //!
-//! A confirmation that does not come makes all those doubtful that were sent together (see
-//! [`crate::broker::rabbit::confirmations`]). So no more than a window is sent together, and a
-//! queue that confirms nothing
-//! is kept apart from the others (see [`crate::broker::rabbit::publish_batch`]).
+//! A missing confirmation makes the outcome of its whole batch unknown (see
+//! [`crate::broker::rabbit::confirmations`]). So a batch is limited to the window, and a queue that
+//! confirms nothing gets batches of its own (see [`crate::broker::rabbit::publish_batch`]).
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -21,80 +20,79 @@ use lapin::{Channel, Confirmation};
 
 use super::super::topology::Topology;
 use super::super::{Message, PublishChannel, PublishOutcome, headers};
-use super::{Inner, said};
+use super::{Inner, error_message};
 use crate::broker::rabbit::confirmations::Confirmations;
 use crate::broker::rabbit::connection::RabbitConnection;
 use crate::broker::rabbit::publish_batch::{PublishBatch, QueueHistory};
 use crate::runtime::clock::now_monotonic;
 
-/// One message on its way: its place in the call, and what the broker said.
+/// An unconfirmed message: resolves to its index in the batch and the broker's answer.
 type PendingConfirm = Pin<Box<dyn Future<Output = (usize, lapin::Result<Confirmation>)> + Send>>;
 
-/// A channel to publish on, made when it is needed.
+/// A [`PublishChannel`] that opens its AMQP channel on first use and after failures.
 pub(super) struct RabbitOutgoing {
     inner: Arc<Inner>,
-    parcels: QueueHistory,
-    pen: Option<ConfirmChannel>,
+    history: QueueHistory,
+    confirm_channel: Option<ConfirmChannel>,
 }
 
-/// A confirming channel on which nothing is under way.
+/// A channel in confirm mode without unconfirmed messages.
 struct ConfirmChannel {
-    line: Arc<RabbitConnection>,
+    connection: Arc<RabbitConnection>,
     channel: Channel,
-    /// The number of the next message.
-    next: u64,
+    next_number: u64,
 }
 
 impl ConfirmChannel {
-    fn is_of_use(&self, line: &Arc<RabbitConnection>) -> bool {
-        Arc::ptr_eq(&self.line, line) && self.channel.status().connected()
+    fn is_usable(&self, connection: &Arc<RabbitConnection>) -> bool {
+        Arc::ptr_eq(&self.connection, connection) && self.channel.status().connected()
     }
 }
 
 impl RabbitOutgoing {
     pub(super) fn new(inner: Arc<Inner>, window: usize) -> Self {
-        Self { inner, parcels: QueueHistory::new(window), pen: None }
+        Self { inner, history: QueueHistory::new(window), confirm_channel: None }
     }
 
-    /// A channel, verified if there is doubt; or why there is none.
-    async fn take_pen(&mut self) -> Result<ConfirmChannel, String> {
-        let line = self.inner.publishing().await.map_err(|error| error.to_string())?;
-        if let Some(reason) = line.blocked() {
+    /// The channel, or a new one if it is not usable; verifies the topology first if requested.
+    async fn take_channel(&mut self) -> Result<ConfirmChannel, String> {
+        let connection = self.inner.publishing().await.map_err(|error| error.to_string())?;
+        if let Some(reason) = connection.blocked_reason() {
             return Err(format!("the broker accepts no messages: {reason}"));
         }
-        self.inner.verify(&line).await.map_err(|error| error.to_string())?;
-        if let Some(pen) = self.pen.take().filter(|pen| pen.is_of_use(&line)) {
-            return Ok(pen);
+        self.inner.verify(&connection).await.map_err(|error| error.to_string())?;
+        if let Some(last) = self.confirm_channel.take().filter(|last| last.is_usable(&connection)) {
+            return Ok(last);
         }
-        let channel = line.confirming().await.map_err(|error| error.to_string())?;
-        Ok(ConfirmChannel { line, channel, next: 1 })
+        let channel = connection.confirming().await.map_err(|error| error.to_string())?;
+        Ok(ConfirmChannel { connection, channel, next_number: 1 })
     }
 
-    /// Sends messages together, and waits until each is confirmed or its time is over.
+    /// Sends one batch and waits until each message is confirmed or timed out.
     async fn send(&mut self, messages: Vec<Message>) -> Vec<PublishOutcome> {
         let count = messages.len();
-        let pen = match self.take_pen().await {
-            Ok(pen) => pen,
+        let confirm_channel = match self.take_channel().await {
+            Ok(confirm_channel) => confirm_channel,
             Err(reason) => return vec![PublishOutcome::NotSent { reason }; count],
         };
         if messages.is_empty() {
-            self.pen = Some(pen);
+            self.confirm_channel = Some(confirm_channel);
             return Vec::new();
         }
-        // On the broker's thread: the work goes on when the caller stops waiting, and a
-        // confirmation wakes nobody else.
-        let (told, results) = tokio::sync::oneshot::channel();
+        // On the broker's thread, so that the call continues when the caller drops the future, and
+        // confirmations do not wake the caller's thread.
+        let (result_sender, results) = tokio::sync::oneshot::channel();
         let inner = self.inner.clone();
         let Ok(io) = self.inner.io() else {
             let reason = "the connections of this process are closed".to_owned();
             return vec![PublishOutcome::NotSent { reason }; count];
         };
         drop(io.spawn(async move {
-            let call = PublishCall::new(&inner, pen, messages);
-            call.run(|result| drop(told.send(result))).await;
+            let call = PublishCall::new(&inner, confirm_channel, messages);
+            call.run(|result| drop(result_sender.send(result))).await;
         }));
-        if let Ok((pen, results)) = results.await {
-            self.pen = pen;
+        if let Ok((confirm_channel, results)) = results.await {
+            self.confirm_channel = confirm_channel;
             results
         } else {
             let reason = "the connections of this process were closed".to_owned();
@@ -109,120 +107,131 @@ impl PublishChannel for RabbitOutgoing {
         if messages.is_empty() {
             return self.send(messages).await;
         }
-        let mut results: Vec<Option<PublishOutcome>> = messages.iter().map(|_| None).collect();
-        let mut rest = self.parcels.make(messages);
-        while let Some(PublishBatch { places, routes, messages }) = rest.next(&self.parcels) {
+        let mut outcomes: Vec<Option<PublishOutcome>> = messages.iter().map(|_| None).collect();
+        let mut remainder = self.history.split(messages);
+        while let Some(PublishBatch { indices, routes, messages }) = remainder.next(&self.history) {
             let sent = self.send(messages).await;
-            let goes_on = self.parcels.note(&routes, &sent);
-            for (place, sent) in places.into_iter().zip(sent) {
-                if let Some(result) = results.get_mut(place) {
-                    *result = Some(sent);
+            let may_continue = self.history.record(&routes, &sent);
+            for (index, sent) in indices.into_iter().zip(sent) {
+                if let Some(outcome) = outcomes.get_mut(index) {
+                    *outcome = Some(sent);
                 }
             }
-            if !goes_on {
+            if !may_continue {
                 break;
             }
         }
-        let left =
+        let not_sent =
             || PublishOutcome::NotSent { reason: "earlier messages were not confirmed".to_owned() };
-        results.into_iter().map(|result| result.unwrap_or_else(left)).collect()
+        outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(not_sent)).collect()
     }
 }
 
-/// Messages that are sent together.
+/// The publishing of one batch.
 struct PublishCall<'a> {
     inner: &'a Inner,
     topology: &'a Topology,
-    pen: ConfirmChannel,
-    tally: Confirmations,
-    waiting: std::iter::Enumerate<std::vec::IntoIter<Message>>,
-    flying: FuturesUnordered<PendingConfirm>,
-    /// When each message must be confirmed, in the order in which they were sent.
+    confirm_channel: ConfirmChannel,
+    confirmations: Confirmations,
+    unsent: std::iter::Enumerate<std::vec::IntoIter<Message>>,
+    in_flight: FuturesUnordered<PendingConfirm>,
+    /// When each message must be confirmed, in send order.
     deadlines: VecDeque<(usize, Instant)>,
     done: Vec<bool>,
     timeout: Duration,
-    /// The broker refused a message.
-    is_refused: bool,
+    any_refused: bool,
 }
 
 impl<'a> PublishCall<'a> {
-    fn new(inner: &'a Inner, pen: ConfirmChannel, messages: Vec<Message>) -> Self {
+    fn new(inner: &'a Inner, confirm_channel: ConfirmChannel, messages: Vec<Message>) -> Self {
         let count = messages.len();
         Self {
             inner,
             topology: &inner.options.topology,
-            tally: Confirmations::new(pen.next, count),
-            pen,
-            waiting: messages.into_iter().enumerate(),
-            flying: FuturesUnordered::new(),
+            confirmations: Confirmations::new(confirm_channel.next_number, count),
+            confirm_channel,
+            unsent: messages.into_iter().enumerate(),
+            in_flight: FuturesUnordered::new(),
             deadlines: VecDeque::new(),
             done: vec![false; count],
             timeout: inner.options.confirm_timeout,
-            is_refused: false,
+            any_refused: false,
         }
     }
 
-    /// Publishes everything that can be, tells the results, and stays with what is under way.
-    async fn run(mut self, tell: impl FnOnce((Option<ConfirmChannel>, Vec<PublishOutcome>))) {
+    /// Publishes the batch, sends the outcomes to the caller, then awaits the messages that are
+    /// still unconfirmed.
+    async fn run(
+        mut self,
+        send_result: impl FnOnce((Option<ConfirmChannel>, Vec<PublishOutcome>)),
+    ) {
         loop {
             self.send().await;
             let Some(deadline) = self.deadline() else { break };
-            match tokio::time::timeout_at(deadline.into(), self.flying.next()).await {
-                Ok(Some((index, answer))) => self.hear(index, answer),
+            match tokio::time::timeout_at(deadline.into(), self.in_flight.next()).await {
+                Ok(Some((index, answer))) => self.record_answer(index, answer),
                 Ok(None) => break,
                 Err(_) => {
-                    self.tally.halt("earlier messages were not confirmed in time");
+                    self.confirmations.halt("earlier messages were not confirmed in time");
                     break;
                 }
             }
         }
-        if self.tally.any_returned() {
-            self.inner.doubt();
+        if self.confirmations.any_returned() {
+            self.inner.request_verify();
         }
-        let ConfirmChannel { line, channel, next } = self.pen;
-        if self.flying.is_empty() {
-            // The broker may go on refusing everything on a channel, although the limit of the
-            // queue is gone: a quorum queue tells its channels of room, and not of that.
-            let is_of_use = !self.tally.is_halted() && !self.is_refused;
-            let pen = is_of_use.then_some(ConfirmChannel { line, channel, next });
-            tell((pen, self.tally.close()));
+        let ConfirmChannel { connection, channel, next_number } = self.confirm_channel;
+        if self.in_flight.is_empty() {
+            // No reuse after a refusal: the broker may keep refusing on this channel after the
+            // queue's length limit is removed, because a quorum queue notifies its channels of free
+            // space, but not of a changed limit.
+            let is_usable = !self.confirmations.is_halted() && !self.any_refused;
+            let confirm_channel =
+                is_usable.then_some(ConfirmChannel { connection, channel, next_number });
+            send_result((confirm_channel, self.confirmations.into_outcomes()));
             return;
         }
-        tell((None, self.tally.close()));
-        let mut flying = self.flying;
-        line.leave_to_itself(async move {
-            while flying.next().await.is_some() {}
-            drop(channel);
-        })
-        .await;
+        send_result((None, self.confirmations.into_outcomes()));
+        let mut in_flight = self.in_flight;
+        connection
+            .await_abandoned(async move {
+                while in_flight.next().await.is_some() {}
+                drop(channel);
+            })
+            .await;
     }
 
-    /// Sends until nothing more can be sent.
+    /// Sends until all messages are sent or sending stops.
     async fn send(&mut self) {
-        while !self.tally.is_halted() {
-            if let Some(reason) = self.pen.line.blocked() {
-                self.tally.halt(&format!("the broker accepts no messages: {reason}"));
-            } else if !self.pen.channel.status().connected() {
-                let reason = self.pen.line.end().unwrap_or_else(|| "the channel closed".into());
-                self.tally.halt(&reason);
+        while !self.confirmations.is_halted() {
+            if let Some(reason) = self.confirm_channel.connection.blocked_reason() {
+                self.confirmations.halt(&format!("the broker accepts no messages: {reason}"));
+            } else if !self.confirm_channel.channel.status().connected() {
+                let reason = self
+                    .confirm_channel
+                    .connection
+                    .close_reason()
+                    .unwrap_or_else(|| "the channel closed".into());
+                self.confirmations.halt(&reason);
             } else {
-                let Some((index, message)) = self.waiting.next() else { return };
+                let Some((index, message)) = self.unsent.next() else { return };
                 self.send_one(index, message).await;
             }
         }
     }
 
     async fn send_one(&mut self, index: usize, message: Message) {
-        // Every message has its number, sent or not: a number is a place in the call.
-        let number = self.pen.next;
-        self.pen.next = number.wrapping_add(1);
+        // Unsent messages use a number too: a number stands for an index in the batch.
+        let number = self.confirm_channel.next_number;
+        self.confirm_channel.next_number = number.wrapping_add(1);
         let Some(address) = self.topology.address(message.route) else {
-            self.tally.refused(index, &format!("there is no queue for {:?}", message.route));
+            self.confirmations
+                .refused(index, &format!("there is no queue for {:?}", message.route));
             return;
         };
-        let channel = self.pen.channel.clone();
+        let channel = self.confirm_channel.channel.clone();
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-        let mut flight: PendingConfirm = Box::pin(async move {
+        let mut pending: PendingConfirm = Box::pin(async move {
             let (exchange, key) = (address.exchange.as_str().into(), address.key.as_str().into());
             let properties = headers::pack(&message.headers, number);
             let sending =
@@ -232,18 +241,18 @@ impl<'a> PublishCall<'a> {
                 Err(error) => (index, Err(error)),
             }
         });
-        self.tally.sent(index);
-        // The library takes the message at the first look, which keeps the order.
-        match poll!(flight.as_mut()) {
-            Poll::Ready((index, answer)) => self.hear(index, answer),
+        self.confirmations.sent(index);
+        // The library queues the message at the first poll, which keeps the order.
+        match poll!(pending.as_mut()) {
+            Poll::Ready((index, answer)) => self.record_answer(index, answer),
             Poll::Pending => {
                 self.deadlines.push_back((index, now_monotonic() + self.timeout));
-                self.flying.push(flight);
+                self.in_flight.push(pending);
             }
         }
     }
 
-    /// When the oldest message under way must be confirmed.
+    /// The deadline of the oldest unconfirmed message.
     fn deadline(&mut self) -> Option<Instant> {
         while let Some((index, deadline)) = self.deadlines.front() {
             if !self.done.get(*index).copied().unwrap_or(true) {
@@ -254,40 +263,40 @@ impl<'a> PublishCall<'a> {
         None
     }
 
-    fn hear(&mut self, index: usize, answer: lapin::Result<Confirmation>) {
+    fn record_answer(&mut self, index: usize, answer: lapin::Result<Confirmation>) {
         if let Some(done) = self.done.get_mut(index) {
             *done = true;
         }
         let returned = match answer {
             Ok(Confirmation::Ack(returned)) => {
-                self.pen.line.prove();
-                self.tally.acknowledged(index);
+                self.confirm_channel.connection.mark_proven();
+                self.confirmations.acknowledged(index);
                 returned
             }
             Ok(Confirmation::Nack(returned)) => {
-                self.is_refused = true;
-                self.tally.refused(index, "the broker did not take it (basic.nack)");
+                self.any_refused = true;
+                self.confirmations.refused(index, "the broker did not take it (basic.nack)");
                 returned
             }
             Ok(Confirmation::NotRequested) => {
-                self.tally.lost(index, "the channel does not confirm");
+                self.confirmations.lost(index, "the channel does not confirm");
                 None
             }
             Err(error) => {
-                // The connection lives and the channel does not: perhaps the exchange is gone.
-                if self.pen.line.end().is_none() {
-                    self.inner.doubt();
+                // Only the channel was closed: the exchange may be missing.
+                if self.confirm_channel.connection.close_reason().is_none() {
+                    self.inner.request_verify();
                 }
-                let reason = said(&error);
-                self.tally.lost(index, &reason);
-                self.tally.halt(&reason);
+                let reason = error_message(&error);
+                self.confirmations.lost(index, &reason);
+                self.confirmations.halt(&reason);
                 None
             }
         };
         if let Some(message) = returned {
             let BasicReturnMessage { delivery, reply_code, reply_text } = message;
-            let reason = format!("no queue wants it: {reply_code} {reply_text}");
-            self.tally.returned(headers::number(&delivery.properties), &reason);
+            let reason = format!("no queue takes it: {reply_code} {reply_text}");
+            self.confirmations.returned(headers::number(&delivery.properties), &reason);
         }
     }
 }

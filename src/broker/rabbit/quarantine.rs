@@ -1,10 +1,9 @@
-//! Which queues are read one message at a time, because some message there ended the connection
-//! (the client library cannot read it) or was delivered often (it may end every process that takes
-//! it in). Pure.
+//! Queues that are read one message at a time, because a message closed the connection (the client
+//! library cannot parse it) or was delivered often (it may crash its consumers). Pure.
 //!
-//! Such a message is delivered again after each break, with everything that was in hand; read many
-//! at a time, its neighbours would be given up by the broker as often as itself. Read one at a
-//! time, only the one that breaks the connection is counted, until the broker sets it aside.
+//! Such a message is delivered again after each failure, together with all unacknowledged ones.
+//! With a larger prefetch its neighbours would reach the delivery limit with it. One at a time,
+//! only the deliveries of the poison message are counted, until the broker dead-letters it.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -13,60 +12,57 @@ use parking_lot::Mutex;
 
 use super::super::Source;
 
-/// The longest time without a break. A delivery that waits for its store must not keep everything
-/// behind it waiting: rather a few more of them are counted once.
-const CAUTION_MAX: Duration = Duration::from_secs(60);
+/// Longest quarantine without a failure. A delivery that waits for its store must not block those
+/// behind it; a few extra deliveries are counted instead.
+const QUARANTINE_MAX: Duration = Duration::from_secs(60);
 
-/// How long one queue is still read with caution.
+/// What remains of the quarantine of one queue.
 #[derive(Debug, Clone, Copy)]
 struct QuarantineLeft {
-    /// Deliveries to be acknowledged one by one.
+    /// Deliveries still to be acknowledged one by one.
     deliveries: u16,
     until: Instant,
 }
 
-/// The queues that are read with caution.
+/// The queues in quarantine.
 #[derive(Debug, Default)]
 pub(super) struct Quarantine {
-    left: Mutex<HashMap<Source, QuarantineLeft>>,
-    /// When a message that came often last began it.
-    begun: Mutex<HashMap<Source, Instant>>,
+    active: Mutex<HashMap<Source, QuarantineLeft>>,
+    /// When a frequently delivered message last started it.
+    last_start: Mutex<HashMap<Source, Instant>>,
 }
 
 impl Quarantine {
-    /// A connection broke over a message that may have been among `prefetch` of this queue.
-    pub(super) fn begin(&self, source: Source, prefetch: u16, now: Instant) {
-        // Again all of them, whoever was read since: nobody knows where in its queue it comes back.
-        let left = QuarantineLeft { deliveries: prefetch.max(1), until: now + CAUTION_MAX };
-        self.left.lock().insert(source, left);
+    /// Starts or restarts the quarantine, for as many deliveries as were unacknowledged when the
+    /// connection broke.
+    pub(super) fn start(&self, source: Source, prefetch: u16, now: Instant) {
+        // All of them again: the position at which the message returns to its queue is unknown.
+        let left = QuarantineLeft { deliveries: prefetch.max(1), until: now + QUARANTINE_MAX };
+        self.active.lock().insert(source, left);
     }
 
-    /// A message of this queue was delivered often before. False where that began it already: a
-    /// message that stays for long must not keep those behind it waiting for ever, so they have as
-    /// long a time again.
-    pub(super) fn begin_once(&self, source: Source, prefetch: u16, now: Instant) -> bool {
-        let mut begun = self.begun.lock();
-        if begun.get(&source).is_some_and(|at| now < *at + CAUTION_MAX * 2) {
+    /// Starts the quarantine for a frequently delivered message. Returns false if such a message
+    /// started one less than two [`QUARANTINE_MAX`] ago: a message that stays in its queue must not
+    /// slow down the others permanently, so they get as much time without quarantine.
+    pub(super) fn start_once(&self, source: Source, prefetch: u16, now: Instant) -> bool {
+        let mut last_start = self.last_start.lock();
+        if last_start.get(&source).is_some_and(|at| now < *at + QUARANTINE_MAX * 2) {
             return false;
         }
-        begun.insert(source, now);
-        self.begin(source, prefetch, now);
+        last_start.insert(source, now);
+        self.start(source, prefetch, now);
         true
     }
 
-    /// Whether one message at a time must be read.
-    pub(super) fn is_on(&self, source: Source, now: Instant) -> bool {
-        let mut all = self.left.lock();
-        let on = all.get(&source).is_some_and(|left| left.deliveries > 0 && now < left.until);
-        if !on {
-            all.remove(&source);
-        }
-        on
+    /// Whether the queue must be read one message at a time.
+    pub(super) fn is_active(&self, source: Source, now: Instant) -> bool {
+        let active = self.active.lock();
+        active.get(&source).is_some_and(|left| left.deliveries > 0 && now < left.until)
     }
 
-    /// One more was read alone, and acknowledged.
-    pub(super) fn passed(&self, source: Source) {
-        if let Some(left) = self.left.lock().get_mut(&source) {
+    /// Counts one delivery that was read alone and acknowledged.
+    pub(super) fn count_acknowledged(&self, source: Source) {
+        if let Some(left) = self.active.lock().get_mut(&source) {
             left.deliveries = left.deliveries.saturating_sub(1);
         }
     }
@@ -79,41 +75,40 @@ mod tests {
 
     #[test]
     fn a_message_that_comes_often_leaves_the_others_as_much_time_as_it_takes() {
-        let (caution, start) = (Quarantine::default(), now_monotonic());
+        let (quarantine, start) = (Quarantine::default(), now_monotonic());
         let source = Source::Orders(0);
-        assert!(caution.begin_once(source, 8, start) && caution.is_on(source, start));
-        let over = start + CAUTION_MAX;
-        assert!(!caution.is_on(source, over) && !caution.begin_once(source, 8, over));
-        assert!(!caution.is_on(source, over));
-        assert!(caution.begin_once(source, 8, start + CAUTION_MAX * 2));
+        assert!(quarantine.start_once(source, 8, start) && quarantine.is_active(source, start));
+        let end = start + QUARANTINE_MAX;
+        assert!(!quarantine.is_active(source, end) && !quarantine.start_once(source, 8, end));
+        assert!(!quarantine.is_active(source, end));
+        assert!(quarantine.start_once(source, 8, start + QUARANTINE_MAX * 2));
     }
 
     const ORDERS: Source = Source::Orders(1);
 
     #[test]
-    fn as_many_are_read_alone_as_may_have_been_in_hand() {
-        let (caution, now) = (Quarantine::default(), now_monotonic());
-        assert!(!caution.is_on(ORDERS, now));
-        caution.passed(ORDERS);
-        caution.begin(ORDERS, 3, now);
-        caution.passed(ORDERS);
-        // The message itself, read alone.
-        caution.begin(ORDERS, 3, now);
+    fn the_quarantine_lasts_for_as_many_deliveries_as_the_prefetch() {
+        let (quarantine, now) = (Quarantine::default(), now_monotonic());
+        assert!(!quarantine.is_active(ORDERS, now));
+        quarantine.count_acknowledged(ORDERS);
+        quarantine.start(ORDERS, 3, now);
+        quarantine.count_acknowledged(ORDERS);
+        // The poison message itself, read alone.
+        quarantine.start(ORDERS, 3, now);
         for _ in 0..3 {
-            assert!(caution.is_on(ORDERS, now) && !caution.is_on(Source::Dead, now));
-            caution.passed(ORDERS);
+            assert!(quarantine.is_active(ORDERS, now) && !quarantine.is_active(Source::Dead, now));
+            quarantine.count_acknowledged(ORDERS);
         }
-        assert!(!caution.is_on(ORDERS, now));
+        assert!(!quarantine.is_active(ORDERS, now));
     }
 
     #[test]
-    fn a_delivery_that_waits_ends_the_caution_in_time() {
-        let (caution, now) = (Quarantine::default(), now_monotonic());
-        caution.begin(ORDERS, 3, now);
-        assert!(caution.is_on(ORDERS, now + CAUTION_MAX / 2));
-        caution.begin(ORDERS, 3, now + CAUTION_MAX / 2);
-        assert!(caution.is_on(ORDERS, now + CAUTION_MAX));
-        assert!(!caution.is_on(ORDERS, now + CAUTION_MAX * 2));
-        assert!(!caution.is_on(ORDERS, now), "and is over");
+    fn the_quarantine_ends_in_time_without_acknowledgements() {
+        let (quarantine, now) = (Quarantine::default(), now_monotonic());
+        quarantine.start(ORDERS, 3, now);
+        assert!(quarantine.is_active(ORDERS, now + QUARANTINE_MAX / 2));
+        quarantine.start(ORDERS, 3, now + QUARANTINE_MAX / 2);
+        assert!(quarantine.is_active(ORDERS, now + QUARANTINE_MAX));
+        assert!(!quarantine.is_active(ORDERS, now + QUARANTINE_MAX * 2));
     }
 }

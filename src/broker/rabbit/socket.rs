@@ -1,8 +1,8 @@
-//! The way to the broker: a connection of the client library over a socket that can be cut.
+//! Connects the client library over a socket that this process can shut down.
 //!
-//! The library runs each connection on a thread of its own, which ends when its socket does. A
-//! connection that hangs in its handshake, or that the broker has blocked, would keep thread and
-//! socket for as long as the broker likes: hence the cut.
+//! The library runs each connection on a thread of its own, which ends with the socket. A
+//! connection that hangs in its handshake, or that the broker blocks, would otherwise hold thread
+//! and socket without limit.
 
 use std::io;
 use std::net::{Shutdown, TcpStream};
@@ -16,18 +16,18 @@ use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{Connection, ConnectionProperties, ErrorKind};
 use parking_lot::Mutex;
 
+use super::error_message;
 use super::health::BrokerHealthError;
-use super::said;
 
-/// Cuts the connection when it is dropped.
+/// Shuts the socket down when dropped.
 #[derive(Debug, Default)]
 pub(super) struct ShutdownGuard(Arc<Mutex<Option<TcpStream>>>);
 
 impl ShutdownGuard {
-    /// Ends the connection, and the library's thread with it.
-    pub(super) fn pull(&self) {
+    /// Shuts the socket down, which ends the connection and the library's thread.
+    pub(super) fn shutdown(&self) {
         if let Some(socket) = self.0.lock().take() {
-            // Fails where the other side was quicker.
+            // Fails if the peer has already closed the socket.
             drop(socket.shutdown(Shutdown::Both));
         }
     }
@@ -35,27 +35,27 @@ impl ShutdownGuard {
 
 impl Drop for ShutdownGuard {
     fn drop(&mut self) {
-        self.pull();
+        self.shutdown();
     }
 }
 
-/// Connects within the time, under a name that the broker shows. Runs on the runtime that shall
-/// drive the connection.
+/// Connects within `limit`. `name` is the connection name that the broker lists. Must run on the
+/// runtime that drives the connection.
 pub(super) async fn connect(
     uri: &AMQPUri,
     name: &str,
     limit: Duration,
 ) -> Result<(Connection, ShutdownGuard), BrokerHealthError> {
-    let trouble = |error: &lapin::Error| {
+    let health_error = |error: &lapin::Error| {
         let code = match error.kind() {
             ErrorKind::ProtocolError(answer) => Some(answer.get_id()),
             _ => None,
         };
-        BrokerHealthError { code, reason: said(error) }
+        BrokerHealthError { code, reason: error_message(error) }
     };
-    let plug = ShutdownGuard::default();
-    let slot = plug.0.clone();
-    let runtime = lapin::runtime::default_runtime().map_err(|error| trouble(&error))?;
+    let guard = ShutdownGuard::default();
+    let socket_cell = guard.0.clone();
+    let runtime = lapin::runtime::default_runtime().map_err(|error| health_error(&error))?;
     let properties = ConnectionProperties::default()
         .with_connection_name(LongString::from(name))
         .with_client_property("product".into(), "floodgate".into())
@@ -65,17 +65,17 @@ pub(super) async fn connect(
         runtime,
         async move |uri, runtime| {
             let (host, port) = (uri.authority.host, uri.authority.port);
-            let dialing = async {
-                let places: Vec<_> =
+            let dial = async {
+                let addresses: Vec<_> =
                     tokio::net::lookup_host((host.as_str(), port)).await?.collect();
-                AsyncTcpStream::connect(&runtime, places).await
+                AsyncTcpStream::connect(&runtime, addresses).await
             };
-            let stream = tokio::time::timeout(limit, dialing)
+            let stream = tokio::time::timeout(limit, dial)
                 .await
                 .map_err(|_elapsed| io::Error::from(io::ErrorKind::TimedOut))??;
             if let AsyncTcpStream::Plain(plain) = &stream {
                 let socket: OwnedFd = plain.get_ref().as_fd().try_clone_to_owned()?;
-                *slot.lock() = Some(socket.into());
+                *socket_cell.lock() = Some(socket.into());
             }
             Ok(match uri.scheme {
                 AMQPScheme::AMQP => stream,
@@ -87,8 +87,8 @@ pub(super) async fn connect(
         properties,
     );
     match tokio::time::timeout(limit, connecting).await {
-        Ok(Ok(connection)) => Ok((connection, plug)),
-        Ok(Err(error)) => Err(trouble(&error)),
+        Ok(Ok(connection)) => Ok((connection, guard)),
+        Ok(Err(error)) => Err(health_error(&error)),
         Err(_) => {
             Err(BrokerHealthError { code: None, reason: format!("no connection within {limit:?}") })
         }

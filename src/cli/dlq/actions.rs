@@ -1,28 +1,30 @@
-//! The same verb for one letter after the other.
+//! One operation, applied to dead letters one by one.
 
 use std::collections::HashSet;
 
 use serde_json::{Value as Json, json};
 
-use super::{PATIENCE, explain, letters, next_cursor, page, tell_more};
-use crate::cli::admin::{AdminClient, Error, With};
+use super::{
+    CALL_TIMEOUT, dead_letters, get_page, next_cursor, note_next_cursor, operation_failure,
+};
+use crate::cli::admin::{AdminArgs, AdminClient, Error};
 use crate::cli::dlq::render::render_results;
 use crate::cli::exit::{CommandFailure, Exit};
 use crate::cli::output::field;
 
-/// What a run over letters came to.
+/// The results of one run over dead letters.
 #[derive(Debug, Default)]
 pub(super) struct Run {
-    num_asked: usize,
+    num_requested: usize,
     results: Vec<Json>,
-    /// Why it ended before its end.
+    /// The failure that stopped the run early.
     pub(super) failed: Option<CommandFailure>,
-    /// Where the next run goes on, if this one did not reach the last letter.
+    /// The cursor for the next run, unless this run reached the last dead letter.
     pub(super) next_cursor: Option<String>,
 }
 
 impl Run {
-    /// Does the same to each letter, until the server stops answering.
+    /// Applies `verb` to each dead letter; stops at the first call without a usable answer.
     pub(super) async fn each(
         &mut self,
         client: &AdminClient,
@@ -30,14 +32,13 @@ impl Run {
         verb: &str,
         body: &Json,
     ) {
-        self.num_asked += ids.len();
+        self.num_requested += ids.len();
         for id in ids {
-            let asked = client.post(&["dead-letters", id, verb], body, Some(PATIENCE)).await;
-            match asked {
+            match client.post(&["dead-letters", id, verb], body, Some(CALL_TIMEOUT)).await {
                 Ok(answer) => self.results.push(json!({
                     "id": id,
                     "done": field(&answer, "done"),
-                    "state": answer.get("dead_letter").map(|letter| field(letter, "state")),
+                    "state": answer.get("dead_letter").map(|it| field(it, "state")),
                 })),
                 Err(error @ Error::Refused { .. }) => {
                     self.results.push(json!({ "id": id, "refused": error.to_string() }));
@@ -46,17 +47,18 @@ impl Run {
                     if may_be_done(&error) {
                         self.results.push(json!({ "id": id, "unknown": error.to_string() }));
                     }
-                    // Neither will the next one be answered.
-                    self.failed = Some(explain(error));
+                    // The next call would fail in the same way.
+                    self.failed = Some(operation_failure(error));
                     return;
                 }
             }
         }
     }
 
-    /// Replays open letters until `max` of them were published or had ended. A page holds no more
-    /// than may still be replayed, so that every letter of it is tried and the cursor behind it is
-    /// where the next run goes on. What dies again keeps its number, or is newer: it lies behind.
+    /// Replays open dead letters until `max` of them were published or resolved. A page has no more
+    /// dead letters than may still be replayed: every one of it is tried, and its cursor is where
+    /// the next run goes on. A replay that fails again keeps its number or gets a newer one, so the
+    /// cursor is past it.
     pub(super) async fn replay_open(
         &mut self,
         client: &AdminClient,
@@ -72,14 +74,14 @@ impl Run {
                 return;
             }
             let cursor = self.next_cursor.take();
-            let page = match page(client, "open", origin, room, cursor.as_deref()).await {
+            let page = match get_page(client, "open", origin, room, cursor.as_deref()).await {
                 Ok(page) => page,
                 Err(failure) => {
                     self.failed = Some(failure);
                     return;
                 }
             };
-            let ids = letters(&page).iter().rev().map(|letter| field(letter, "id"));
+            let ids = dead_letters(&page).iter().rev().map(|it| field(it, "id"));
             let ids: Vec<String> = ids.filter(|id| seen.insert(id.clone())).collect();
             self.each(client, &ids, "replay", &json!({})).await;
             if self.failed.is_some() || ids.is_empty() {
@@ -93,16 +95,17 @@ impl Run {
     }
 
     fn num_replayed(&self) -> u32 {
-        let is_replayed = |one: &&Json| matches!(&*field(one, "done"), "published" | "resolved");
+        let is_replayed =
+            |result: &&Json| matches!(&*field(result, "done"), "published" | "resolved");
         let num = self.results.iter().filter(is_replayed).count();
         u32::try_from(num).unwrap_or(u32::MAX)
     }
 
-    /// Tells what each letter came to, and in sum.
-    pub(super) fn end(self, with: &With) -> anyhow::Result<Exit> {
+    /// Prints each result and the counts; the exit is [`Exit::Negative`] if any was refused.
+    pub(super) fn end(self, admin: &AdminArgs) -> anyhow::Result<Exit> {
         let summary = self.summary();
-        with.output().data(&summary, || render_results(&summary))?;
-        tell_more(with, self.next_cursor.as_deref());
+        admin.output().data(&summary, || render_results(&summary))?;
+        note_next_cursor(admin, self.next_cursor.as_deref());
         match self.failed {
             Some(failure) => Err(failure.into()),
             None if field(&summary, "num_refused") == "0" => Ok(Exit::Done),
@@ -112,7 +115,7 @@ impl Run {
 
     pub(super) fn summary(&self) -> Json {
         let results = &self.results;
-        let count = |of: &str| results.iter().filter(|one| field(one, "done") == of).count();
+        let count = |done: &str| results.iter().filter(|one| field(one, "done") == done).count();
         let having = |name: &str| results.iter().filter(|one| one.get(name).is_some()).count();
         let mut summary = json!({
             "dead_letters": results,
@@ -123,7 +126,7 @@ impl Run {
             "num_already": count("already"),
             "num_refused": having("refused"),
             "num_unknown": having("unknown"),
-            "num_not_tried": self.num_asked.saturating_sub(results.len()),
+            "num_not_tried": self.num_requested.saturating_sub(results.len()),
         });
         if let (Some(next), Some(members)) = (&self.next_cursor, summary.as_object_mut()) {
             members.insert("next_cursor".to_owned(), json!(next));
@@ -132,10 +135,10 @@ impl Run {
     }
 }
 
-/// Whether a letter may have been replayed, parked or discarded although the server did not say so.
+/// Whether the server may have carried out the operation despite this error.
 fn may_be_done(error: &Error) -> bool {
     match error {
-        Error::Unknown { .. } | Error::Unable { .. } | Error::Stranger { .. } => true,
+        Error::Unknown { .. } | Error::Unable { .. } | Error::NotFloodgate { .. } => true,
         Error::Address(_) | Error::NoServer { .. } => false,
         Error::Token { .. } | Error::Refused { .. } => false,
     }

@@ -1,4 +1,4 @@
-//! What is done to letters, against a server of a few lines.
+//! Operations on dead letters, against a minimal HTTP server.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,21 +8,21 @@ use super::*;
 use crate::cli::admin::ServerArgs;
 use crate::config::Settings;
 
-/// A request up to its end; its first line without the version.
+/// Reads a whole request; returns its first line without the version.
 fn read(stream: &mut TcpStream) -> String {
-    let (mut asked, mut bytes) = (String::new(), [0; 4096]);
+    let (mut request, mut bytes) = (String::new(), [0; 4096]);
     loop {
         let read = stream.read(&mut bytes).unwrap();
-        asked.push_str(std::str::from_utf8(&bytes[..read]).unwrap());
-        let whole =
-            asked.starts_with("GET") && asked.ends_with("\r\n\r\n") || asked.ends_with("{}");
-        if read == 0 || whole {
-            return asked.split(" HTTP/").next().unwrap().to_owned();
+        request.push_str(std::str::from_utf8(&bytes[..read]).unwrap());
+        let is_complete =
+            request.starts_with("GET") && request.ends_with("\r\n\r\n") || request.ends_with("{}");
+        if read == 0 || is_complete {
+            return request.split(" HTTP/").next().unwrap().to_owned();
         }
     }
 }
 
-/// A server that answers as `answer` says, or breaks off; and what it was asked.
+/// A server that answers by `answer`, or closes the connection on `None`; and its requests.
 fn server(
     answer: impl Fn(&str) -> Option<(u16, Json)> + Send + 'static,
 ) -> (AdminClient, Arc<Mutex<Vec<String>>>) {
@@ -30,9 +30,9 @@ fn server(
     let args =
         ServerArgs { internal_url: Some(format!("http://{}", listener.local_addr().unwrap())) };
     let client = AdminClient::new(&args, &Settings::for_test("sqlite://./x.db")).unwrap();
-    let asked = Arc::new(Mutex::new(Vec::new()));
-    let log = Arc::clone(&asked);
-    // Ends with the tests.
+    let requests = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&requests);
+    // The thread ends with the test process.
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
@@ -47,12 +47,12 @@ fn server(
             }
         }
     });
-    (client, asked)
+    (client, requests)
 }
 
 fn page_of(ids: [&str; 2], next: Option<&str>) -> (u16, Json) {
-    let letters = ids.map(|id| json!({ "id": id }));
-    (200, json!({ "dead_letters": letters, "next_cursor": next }))
+    let dead_letters = ids.map(|id| json!({ "id": id }));
+    (200, json!({ "dead_letters": dead_letters, "next_cursor": next }))
 }
 
 fn done(done: &str, state: &str) -> (u16, Json) {
@@ -64,8 +64,8 @@ fn refused() -> (u16, Json) {
 }
 
 #[tokio::test]
-async fn open_letters_are_replayed_page_by_page_until_enough_are_on_their_way() {
-    let (client, asked) = server(|line| {
+async fn open_dead_letters_are_replayed_page_by_page_up_to_the_limit() {
+    let (client, requests) = server(|line| {
         Some(match line {
             "GET ?state=open&origin=relay&limit=3" => page_of(["9", "8"], Some("8")),
             "GET ?state=open&origin=relay&limit=2&cursor=8" => page_of(["7", "6"], Some("6")),
@@ -77,7 +77,7 @@ async fn open_letters_are_replayed_page_by_page_until_enough_are_on_their_way() 
     });
     let mut run = Run::default();
     run.replay_open(&client, Some("relay"), 3, None).await;
-    let order = asked
+    let order = requests
         .lock()
         .unwrap()
         .iter()
@@ -90,14 +90,14 @@ async fn open_letters_are_replayed_page_by_page_until_enough_are_on_their_way() 
     let counts = ["num_published", "num_resolved", "num_refused"].map(|name| summary[name].clone());
     assert_eq!(counts, [json!(2), json!(1), json!(1)]);
 
-    asked.lock().unwrap().clear();
+    requests.lock().unwrap().clear();
     run.replay_open(&client, None, 3, Some("6".to_owned())).await;
-    assert!(asked.lock().unwrap().is_empty(), "as many as may be were replayed");
+    assert!(requests.lock().unwrap().is_empty(), "the limit is reached");
 }
 
 #[tokio::test]
-async fn letters_that_cannot_be_replayed_hide_no_others_and_are_asked_once() {
-    let (client, asked) = server(|line| {
+async fn refused_dead_letters_do_not_block_others_and_are_tried_once() {
+    let (client, requests) = server(|line| {
         Some(match line {
             "GET ?state=open&limit=2" => page_of(["9", "8"], Some("8")),
             "GET ?state=open&limit=2&cursor=8" => page_of(["8", "7"], None),
@@ -106,22 +106,22 @@ async fn letters_that_cannot_be_replayed_hide_no_others_and_are_asked_once() {
     });
     let mut run = Run::default();
     run.replay_open(&client, None, 2, None).await;
-    assert_eq!(asked.lock().unwrap().len(), 2 + 3);
+    assert_eq!(requests.lock().unwrap().len(), 2 + 3);
     assert_eq!((&run.next_cursor, &run.summary()["num_refused"]), (&None, &json!(3)));
 
-    // A server that does not know cursors.
-    let (client, asked) = server(|line| {
+    // A server that ignores cursors.
+    let (client, requests) = server(|line| {
         let is_list = line.starts_with("GET");
         Some(if is_list { page_of(["9", "8"], Some("8")) } else { refused() })
     });
     let mut run = Run::default();
     run.replay_open(&client, None, 2, None).await;
-    assert_eq!(asked.lock().unwrap().len(), 2 + 2);
+    assert_eq!(requests.lock().unwrap().len(), 2 + 2);
     assert!(run.failed.is_none() && run.next_cursor.is_none(), "{run:?}");
 }
 
 #[tokio::test]
-async fn what_may_have_been_done_is_not_called_untried() {
+async fn an_unknown_outcome_is_not_counted_as_not_tried() {
     let (client, _) = server(|line| match line {
         "POST /1/replay" => Some(done("already", "replayed")),
         _ => None,
@@ -134,11 +134,11 @@ async fn what_may_have_been_done_is_not_called_untried() {
     let counts = ["num_already", "num_unknown", "num_not_tried"].map(|name| summary[name].clone());
     assert_eq!(counts, [1, 1, 1].map(|count| json!(count)));
     assert!(run.failed.unwrap().remedy.contains("repeats do no harm"));
-    let told = render_results(&summary);
-    assert!(told.contains("\nletter 2: may have been done: http"), "{told}");
+    let text = render_results(&summary);
+    assert!(text.contains("\ndead letter 2: may have been done: http"), "{text}");
 
-    let away = json!({ "title": "Broker away", "code": "broker-away" });
-    let (client, _) = server(move |_| Some((503, away.clone())));
+    let problem = json!({ "title": "Broker away", "code": "broker-away" });
+    let (client, _) = server(move |_| Some((503, problem.clone())));
     let mut run = Run::default();
     run.each(&client, &["1".to_owned()], "replay", &json!({})).await;
     assert_eq!(run.summary()["num_unknown"], 1);
@@ -149,21 +149,21 @@ async fn what_may_have_been_done_is_not_called_untried() {
 }
 
 #[test]
-fn results_are_told_one_by_one_and_in_sum() {
+fn results_are_listed_and_counted() {
     let results = vec![
         json!({ "id": "1", "done": "published", "state": "replayed" }),
         json!({ "id": "2", "done": "published", "state": "open" }),
         json!({ "id": "3", "done": "resolved", "state": "replayed" }),
         json!({ "id": "4", "refused": "Not replayable: it is cut\u{1b}[2J" }),
     ];
-    let told = Run { num_asked: 5, results, ..Run::default() }.summary();
+    let summary = Run { num_requested: 5, results, ..Run::default() }.summary();
     let expected = [
-        "letter 1: published",
-        "letter 2: published, and it is open again",
-        "letter 3: resolved",
-        "letter 4: refused: Not replayable: it is cut.[2J",
+        "dead letter 1: published",
+        "dead letter 2: published, and it is open again",
+        "dead letter 3: resolved",
+        "dead letter 4: refused: Not replayable: it is cut.[2J",
         "2 published, 1 resolved (their requests had ended), 1 refused, 1 not tried",
     ];
-    assert_eq!(render_results(&told).lines().collect::<Vec<_>>(), expected);
-    assert_eq!(render_results(&Run::default().summary()), "nothing to do: no open letter");
+    assert_eq!(render_results(&summary).lines().collect::<Vec<_>>(), expected);
+    assert_eq!(render_results(&Run::default().summary()), "nothing to do: no open dead letter");
 }

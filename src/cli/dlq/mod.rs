@@ -1,4 +1,4 @@
-//! `floodgate dlq`: the dead letters of relay, consumer and broker.
+//! `floodgate dlq`: lists, shows, replays, parks and discards dead letters.
 
 use std::time::Duration;
 
@@ -6,19 +6,19 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use serde_json::{Value as Json, json};
 
-use super::admin::{AdminClient, Error, With};
+use super::admin::{AdminArgs, AdminClient, Error};
 use super::exit::{CommandFailure, Exit};
 use super::output::list;
 use crate::domain::{DeadLetterOrigin, DeadLetterState};
 
 use actions::Run;
-use render::{render_letter, render_list};
+use render::{render_dead_letter, render_list};
 
-/// One letter is published and confirmed, or not, within this time.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Long enough for the server to publish one dead letter and await its confirm.
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Most letters that one command replays; the next one goes on.
-const AT_ONCE_MAX: u32 = 500;
+/// Upper limit of `--max`; the next run continues with `--cursor`.
+const REPLAY_MAX: u32 = 500;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -47,17 +47,17 @@ enum Verb {
         /// Only those in this state
         #[arg(long, value_parser = PossibleValuesParser::new(states()), default_value = "open")]
         state: String,
-        /// Only those that this part of the way gave up
+        /// Only those that this component gave up
         #[arg(long, value_parser = PossibleValuesParser::new(origins()))]
         origin: Option<String>,
-        /// Most letters to show
+        /// Most dead letters to show
         #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=500))]
         limit: u32,
-        /// Where the page before ended
+        /// Cursor at the end of the previous page
         #[arg(long, value_name = "CURSOR")]
         cursor: Option<String>,
         #[command(flatten)]
-        with: With,
+        admin: AdminArgs,
     },
     /// Show one dead letter with its bytes, and the orders in it
     #[command(before_help = "Examples:\n  floodgate dlq show 17\n  \
@@ -66,31 +66,31 @@ enum Verb {
         /// Its number
         id: String,
         #[command(flatten)]
-        with: With,
+        admin: AdminArgs,
     },
-    /// Put dead letters on their way again; whoever has an order meanwhile gets no second one
+    /// Publish dead letters again; a request that already has an order gets no second one
     #[command(before_help = "Examples:\n  floodgate dlq replay 17 18\n  \
                              floodgate dlq replay --all --origin relay --max 100\n")]
     Replay {
         /// Their numbers
         #[arg(required_unless_present = "all", conflicts_with = "all")]
         ids: Vec<String>,
-        /// Open ones, until --max are on their way: page by page from the newest, in each page the
+        /// Open ones, until --max are published: page by page from the newest, in each page the
         /// oldest first
         #[arg(long)]
         all: bool,
-        /// With --all: only those that this part of the way gave up
+        /// With --all: only those that this component gave up
         #[arg(long, value_parser = PossibleValuesParser::new(origins()), requires = "all")]
         origin: Option<String>,
-        /// With --all: most letters to replay; those that are refused do not count
+        /// With --all: most dead letters to replay; refused ones do not count
         #[arg(long, default_value_t = 100, requires = "all",
-              value_parser = clap::value_parser!(u32).range(1..=i64::from(AT_ONCE_MAX)))]
+              value_parser = clap::value_parser!(u32).range(1..=i64::from(REPLAY_MAX)))]
         max: u32,
-        /// With --all: where the run before ended
+        /// With --all: cursor at the end of the previous run
         #[arg(long, value_name = "CURSOR", requires = "all")]
         cursor: Option<String>,
         #[command(flatten)]
-        with: With,
+        admin: AdminArgs,
     },
     /// Set dead letters aside for good; they can still be replayed
     #[command(before_help = "Examples:\n  floodgate dlq park 19 --note 'a test of the shop'\n")]
@@ -98,11 +98,11 @@ enum Verb {
         /// Their numbers
         #[arg(required = true)]
         ids: Vec<String>,
-        /// Why, for whoever comes next
+        /// Why, for other operators
         #[arg(long)]
         note: Option<String>,
         #[command(flatten)]
-        with: With,
+        admin: AdminArgs,
     },
     /// Give dead letters up: their buyers read `failed`, the units are on sale again; orders stay
     #[command(before_help = "Examples:\n  \
@@ -112,15 +112,15 @@ enum Verb {
         /// Their numbers
         #[arg(required = true)]
         ids: Vec<String>,
-        /// Why, for whoever comes next
+        /// Why, for other operators
         #[arg(long)]
         reason: Option<String>,
         #[command(flatten)]
-        with: With,
+        admin: AdminArgs,
     },
 }
 
-fn origins() -> [&'static str; 4] {
+fn origins() -> [&'static str; 3] {
     DeadLetterOrigin::ALL.map(DeadLetterOrigin::name)
 }
 
@@ -128,54 +128,54 @@ fn states() -> Vec<&'static str> {
     DeadLetterState::ALL.into_iter().map(DeadLetterState::name).chain(["all"]).collect()
 }
 
-/// Carries out one verb.
+/// Calls the running server.
 pub async fn run(args: &DlqArgs) -> anyhow::Result<Exit> {
     match &args.verb {
-        Verb::List { state, origin, limit, cursor, with } => {
+        Verb::List { state, origin, limit, cursor, admin } => {
             let origin = origin.as_deref();
-            let page = page(&with.client()?, state, origin, *limit, cursor.as_deref()).await?;
-            with.output().data(&page, || render_list(&page))?;
-            tell_more(with, next_cursor(&page));
+            let page = get_page(&admin.client()?, state, origin, *limit, cursor.as_deref()).await?;
+            admin.output().data(&page, || render_list(&page))?;
+            note_next_cursor(admin, next_cursor(&page));
             Ok(Exit::Done)
         }
-        Verb::Show { id, with } => {
-            let asked = with.client()?.get(&["dead-letters", id], Some(PATIENCE)).await;
-            let letter = asked.map_err(explain)?;
-            with.output().data(&letter, || render_letter(&letter))?;
+        Verb::Show { id, admin } => {
+            let answer = admin.client()?.get(&["dead-letters", id], Some(CALL_TIMEOUT)).await;
+            let dead_letter = answer.map_err(operation_failure)?;
+            admin.output().data(&dead_letter, || render_dead_letter(&dead_letter))?;
             Ok(Exit::Done)
         }
-        Verb::Replay { all: true, origin, max, cursor, with, .. } => {
-            let (client, mut run) = (with.client()?, Run::default());
+        Verb::Replay { all: true, origin, max, cursor, admin, .. } => {
+            let (client, mut run) = (admin.client()?, Run::default());
             run.replay_open(&client, origin.as_deref(), *max, cursor.clone()).await;
-            run.end(with)
+            run.end(admin)
         }
-        Verb::Replay { ids, with, .. } => each(with, ids, "replay", &json!({})).await,
-        Verb::Park { ids, note, with } => {
-            each(with, ids, "park", &why("note", note.as_ref())).await
+        Verb::Replay { ids, admin, .. } => each(admin, ids, "replay", &json!({})).await,
+        Verb::Park { ids, note, admin } => {
+            each(admin, ids, "park", &body("note", note.as_ref())).await
         }
-        Verb::Discard { ids, reason, with } => {
-            each(with, ids, "discard", &why("reason", reason.as_ref())).await
+        Verb::Discard { ids, reason, admin } => {
+            each(admin, ids, "discard", &body("reason", reason.as_ref())).await
         }
     }
 }
 
-async fn each(with: &With, ids: &[String], verb: &str, body: &Json) -> anyhow::Result<Exit> {
-    let (client, mut run) = (with.client()?, Run::default());
+async fn each(admin: &AdminArgs, ids: &[String], verb: &str, body: &Json) -> anyhow::Result<Exit> {
+    let (client, mut run) = (admin.client()?, Run::default());
     run.each(&client, ids, verb, body).await;
-    run.end(with)
+    run.end(admin)
 }
 
-fn why(name: &str, text: Option<&String>) -> Json {
+fn body(name: &str, text: Option<&String>) -> Json {
     text.map_or_else(|| json!({}), |text| json!({ name: text }))
 }
 
-fn tell_more(with: &With, next: Option<&str>) {
+fn note_next_cursor(admin: &AdminArgs, next: Option<&str>) {
     if let Some(next) = next {
-        with.output().note(&format!("there are more: --cursor {next}"));
+        admin.output().note(&format!("there are more: --cursor {next}"));
     }
 }
 
-async fn page(
+async fn get_page(
     client: &AdminClient,
     state: &str,
     origin: Option<&str>,
@@ -192,23 +192,23 @@ async fn page(
     .into_iter()
     .filter_map(|(name, value)| Some((name, value?)))
     .collect();
-    client.ask(&["dead-letters"], &query, Some(PATIENCE)).await.map_err(explain)
+    client.ask(&["dead-letters"], &query, Some(CALL_TIMEOUT)).await.map_err(operation_failure)
 }
 
-/// The exit and the next step for a person.
-fn explain(error: Error) -> CommandFailure {
+/// The exit code and the next step for the operator.
+fn operation_failure(error: Error) -> CommandFailure {
     let remedy = match &error {
-        Error::Refused { status: 404, .. } => "`floodgate dlq list --state all` shows every letter",
+        Error::Refused { status: 404, .. } => "`floodgate dlq list --state all` shows all of them",
         Error::Unknown { .. } => "`floodgate dlq list` shows what is open; repeats do no harm",
         Error::Unable { status: 503, .. } => {
-            "`floodgate doctor` looks at broker and ledger; then again, repeats do no harm"
+            "`floodgate doctor` checks broker and ledger; then repeat it: repeats do no harm"
         }
         _ => return error.into_failure(),
     };
     CommandFailure { remedy: remedy.to_owned(), ..error.into_failure() }
 }
 
-fn letters(page: &Json) -> &[Json] {
+fn dead_letters(page: &Json) -> &[Json] {
     list(page, "dead_letters")
 }
 

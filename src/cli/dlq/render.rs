@@ -1,16 +1,16 @@
-//! Letters, and what was done with them, for people.
+//! Dead letters and results of operations on them as text.
 //!
-//! Other parties write reasons, ids and headers: nothing of theirs is shown as it came.
+//! Reasons, ids and headers are untrusted input and are sanitized.
 
 use serde_json::Value as Json;
 
-use super::letters;
+use super::dead_letters;
 use crate::cli::output::{field, list, on_one_line, table};
 
-/// Characters of a text in a table.
+/// Limit of one table cell, in characters.
 const CELL_CHARS: usize = 60;
 
-/// Characters of a text on a line of its own.
+/// Limit of a text on its own line, in characters.
 const LINE_CHARS: usize = 2000;
 
 pub(super) fn render_list(page: &Json) -> String {
@@ -23,12 +23,12 @@ pub(super) fn render_list(page: &Json) -> String {
         count("parked"),
         count("discarded")
     );
-    let rows: Vec<Vec<String>> = letters(page)
+    let rows: Vec<Vec<String>> = dead_letters(page)
         .iter()
-        .map(|letter| {
+        .map(|dead_letter| {
             ["id", "state", "origin", "attempts", "dead_at", "message_id", "reason"]
                 .iter()
-                .map(|name| on_one_line(&field(letter, name), CELL_CHARS))
+                .map(|name| on_one_line(&field(dead_letter, name), CELL_CHARS))
                 .collect()
         })
         .collect();
@@ -39,8 +39,8 @@ pub(super) fn render_list(page: &Json) -> String {
     format!("{}\n{total}\n", table(&heading, &rows))
 }
 
-pub(super) fn render_letter(letter: &Json) -> String {
-    let line = |name: &str| on_one_line(&field(letter, name), LINE_CHARS);
+pub(super) fn render_dead_letter(dead_letter: &Json) -> String {
+    let line = |name: &str| on_one_line(&field(dead_letter, name), LINE_CHARS);
     let mut shown = format!("dead letter {} ({})\n\n", line("id"), line("state"));
     for (title, name) in [
         ("given up by", "origin"),
@@ -56,7 +56,7 @@ pub(super) fn render_letter(letter: &Json) -> String {
     ] {
         shown.push_str(&format!("{title:<12} {}\n", line(name)));
     }
-    let intents = list(letter, "intents");
+    let intents = list(dead_letter, "intents");
     if !intents.is_empty() {
         let names = ["request", "sale_id", "sku_id", "buyer_id", "quantity", "amount", "asked_at"];
         let row = |intent| names.iter().map(|name| field(intent, name)).collect();
@@ -64,7 +64,7 @@ pub(super) fn render_letter(letter: &Json) -> String {
         let heading = ["REQUEST", "SALE", "SKU", "BUYER", "UNITS", "AMOUNT", "ACCEPTED"];
         shown.push_str(&format!("\n{}", table(&heading, &rows)));
     }
-    let next = match letter.get("why_not").and_then(Json::as_str) {
+    let next = match dead_letter.get("why_not").and_then(Json::as_str) {
         None => format!("next: floodgate dlq replay {}", line("id")),
         Some(why) => format!("it cannot be replayed: {}", on_one_line(why, LINE_CHARS)),
     };
@@ -73,19 +73,19 @@ pub(super) fn render_letter(letter: &Json) -> String {
 
 pub(super) fn render_results(summary: &Json) -> String {
     let mut shown = String::new();
-    for one in letters(summary) {
-        let told = |name: &str| on_one_line(&field(one, name), LINE_CHARS);
+    for one in dead_letters(summary) {
+        let text = |name: &str| on_one_line(&field(one, name), LINE_CHARS);
         let has = |name: &str| one.get(name).is_some();
-        let became = if has("refused") {
-            format!("refused: {}", told("refused"))
+        let outcome = if has("refused") {
+            format!("refused: {}", text("refused"))
         } else if has("unknown") {
-            format!("may have been done: {}", told("unknown"))
-        } else if told("done") == "published" && told("state") != "replayed" {
-            format!("published, and it is {} again", told("state"))
+            format!("may have been done: {}", text("unknown"))
+        } else if text("done") == "published" && text("state") != "replayed" {
+            format!("published, and it is {} again", text("state"))
         } else {
-            told("done")
+            text("done")
         };
-        shown.push_str(&format!("letter {}: {became}\n", told("id")));
+        shown.push_str(&format!("dead letter {}: {outcome}\n", text("id")));
     }
     let counted: Vec<String> = [
         ("num_published", "published"),
@@ -99,10 +99,10 @@ pub(super) fn render_results(summary: &Json) -> String {
     ]
     .into_iter()
     .filter(|(name, _)| field(summary, name) != "0")
-    .map(|(name, what)| format!("{} {what}", field(summary, name)))
+    .map(|(name, label)| format!("{} {label}", field(summary, name)))
     .collect();
     if counted.is_empty() {
-        return "nothing to do: no open letter".to_owned();
+        return "nothing to do: no open dead letter".to_owned();
     }
     format!("{shown}{}\n", counted.join(", "))
 }

@@ -1,8 +1,8 @@
-//! What `floodgate dlq` shows.
+//! The text output of `floodgate dlq`.
 
 use super::*;
 
-const MOVING: &str = "9-1\u{1b}]0;mine\u{7}\r";
+const CONTROL_CHARS: &str = "9-1\u{1b}]0;mine\u{7}\r";
 
 #[test]
 fn a_list_is_a_table_with_its_counts() {
@@ -10,7 +10,7 @@ fn a_list_is_a_table_with_its_counts() {
         "counts": { "open": 1, "replayed": 2, "parked": 0, "discarded": 3 },
         "dead_letters": [{
             "id": "17", "state": "open", "origin": "consumer", "attempts": 4,
-            "dead_at": "2030-01-01T00:00:00.000Z", "message_id": MOVING,
+            "dead_at": "2030-01-01T00:00:00.000Z", "message_id": CONTROL_CHARS,
             "reason": format!("no such SKU\u{1b}[2J{}", "x".repeat(99)),
         }],
     });
@@ -24,17 +24,17 @@ fn a_list_is_a_table_with_its_counts() {
 }
 
 #[test]
-fn a_letter_says_what_can_be_done_with_it() {
-    let mut letter = json!({
-        "id": "17", "state": "open", "reason": "no such SKU", "message_id": MOVING,
+fn a_dead_letter_shows_the_next_step() {
+    let mut dead_letter = json!({
+        "id": "17", "state": "open", "reason": "no such SKU", "message_id": CONTROL_CHARS,
         "intents": [{ "request": "9", "quantity": 2 }],
     });
-    let text = render_letter(&letter);
+    let text = render_dead_letter(&dead_letter);
     assert!(text.starts_with("dead letter 17 (open)\n"), "{text}");
     assert!(text.contains("\nreason       no such SKU\n"), "{text}");
     assert!(text.contains("\nmessage      9-1.]0;mine..\n"), "{text}");
     assert!(text.contains("\n9        -     -    -      2"), "{text}");
     assert!(text.ends_with("next: floodgate dlq replay 17\n"), "{text}");
-    letter["why_not"] = json!("no content type");
-    assert!(render_letter(&letter).ends_with("it cannot be replayed: no content type\n"));
+    dead_letter["why_not"] = json!("no content type");
+    assert!(render_dead_letter(&dead_letter).ends_with("it cannot be replayed: no content type\n"));
 }

@@ -1,4 +1,4 @@
-//! The directory of the ledger: is it there, may we write, is there room, how fast is a commit?
+//! Checks of the ledger's directory: existence, write permission, free space, commit latency.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -9,36 +9,36 @@ use super::{CheckOutcome, Finding, fail, ok, warn};
 use crate::runtime::clock::now_monotonic;
 
 const MIB: u64 = 1024 * 1024;
-/// Below it there is no room for the write-ahead log of a busy sale.
+/// Below this the write-ahead log of a busy sale may not fit: a failure.
 const FREE_MIN: u64 = 100 * MIB;
-/// Below it somebody should look before the sale, not during it.
+/// Below this: a warning.
 const FREE_COMFORTABLE: u64 = 1024 * MIB;
 
-/// Writes measured; the median of so few is steady, and they take little time on a slow disk.
+/// Measured writes: enough for a stable median, few enough for a slow disk.
 const SYNCS: usize = 20;
 /// One page of the ledger.
 const BLOCK: [u8; 4096] = [0; 4096];
-/// Above it group commit has to wait noticeably for the disk.
+/// Above this the disk noticeably delays each group commit.
 const SYNC_COMFORTABLE: Duration = Duration::from_millis(10);
 
 pub(super) fn examine(directory: &Path) -> Vec<Finding> {
-    let place = "ledger directory";
+    let check = "ledger directory";
     let shown = directory.display();
     let probe = tempfile::Builder::new().prefix(".floodgate-doctor-").tempfile_in(directory);
     let probe = match probe {
         Ok(probe) => probe,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let remedy = format!("mkdir -p {shown}, or change ledger.url");
-            return vec![fail(format!("{shown} does not exist"), remedy).on(place)];
+            return vec![fail(format!("{shown} does not exist"), remedy).on(check)];
         }
         Err(error) => {
             let detail = format!("cannot write into {shown}: {error}");
             let remedy = "let the user that runs floodgate write there, or change ledger.url";
-            return vec![fail(detail, remedy).on(place)];
+            return vec![fail(detail, remedy).on(check)];
         }
     };
     vec![
-        ok(format!("{shown} is writable")).on(place),
+        ok(format!("{shown} is writable")).on(check),
         free_space(directory).on("free space"),
         sync_latency(median_sync(probe.as_file(), SYNCS)).on("commit latency"),
     ]
@@ -46,14 +46,14 @@ pub(super) fn examine(directory: &Path) -> Vec<Finding> {
 
 fn free_space(directory: &Path) -> CheckOutcome {
     match rustix::fs::statvfs(directory) {
-        Ok(disk) => judge_space(disk.f_bavail.saturating_mul(disk.f_frsize)),
+        Ok(disk) => check_space(disk.f_bavail.saturating_mul(disk.f_frsize)),
         Err(error) => {
-            warn(format!("cannot be read: {error}"), "look with `df` at the ledger's directory")
+            warn(format!("cannot be read: {error}"), "check the ledger's directory with `df`")
         }
     }
 }
 
-fn judge_space(free: u64) -> CheckOutcome {
+fn check_space(free: u64) -> CheckOutcome {
     let detail = format!("{} MiB", free / MIB);
     let remedy = "free space on the ledger's disk, or move the ledger (ledger.url)";
     if free < FREE_MIN {
@@ -84,7 +84,7 @@ fn sync_latency(median: io::Result<Duration>) -> CheckOutcome {
     }
 }
 
-/// Median time of so many appends of a page, each with `fdatasync`.
+/// Median time of `syncs` appends of one page, each with `fdatasync`.
 pub fn median_sync(mut file: &File, syncs: usize) -> io::Result<Duration> {
     let mut taken = Vec::with_capacity(syncs);
     for _ in 0..syncs {
@@ -119,10 +119,10 @@ mod tests {
     }
 
     #[test]
-    fn little_space_and_a_slow_disk_are_told() {
-        assert_eq!(judge_space(10 * MIB).status, Status::Fail);
-        assert_eq!(judge_space(500 * MIB).status, Status::Warn);
-        assert_eq!(judge_space(5000 * MIB).status, Status::Ok);
+    fn little_space_and_a_slow_disk_are_reported() {
+        assert_eq!(check_space(10 * MIB).status, Status::Fail);
+        assert_eq!(check_space(500 * MIB).status, Status::Warn);
+        assert_eq!(check_space(5000 * MIB).status, Status::Ok);
         assert_eq!(sync_latency(Ok(Duration::from_millis(1))).status, Status::Ok);
         assert_eq!(sync_latency(Ok(Duration::from_millis(40))).status, Status::Warn);
         assert_eq!(sync_latency(Err(io::Error::other("bad"))).status, Status::Fail);

@@ -1,4 +1,4 @@
-//! The ledger's file: can it be read, does its schema fit, does somebody else hold it?
+//! Checks of a SQLite ledger's file: readability, schema, lock.
 
 use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Read};
@@ -8,12 +8,12 @@ use super::{CheckOutcome, Finding, disk, fail, ok};
 use crate::config::Settings;
 use crate::tier;
 
-/// How every SQLite file begins (SQLite file format, section 1.3.1).
+/// The first bytes of every SQLite file (SQLite file format, section 1.3.1).
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
 pub(super) fn examine(settings: &Settings, running: bool) -> Vec<Finding> {
     let Some(file) = settings.ledger.sqlite_path() else {
-        // What else it may be is said by the finding about the configuration.
+        // Another kind of ledger has its own checks; a bad URL is a fault of the configuration.
         return Vec::new();
     };
     let directory = match file.parent() {
@@ -21,13 +21,13 @@ pub(super) fn examine(settings: &Settings, running: bool) -> Vec<Finding> {
         _ => Path::new("."),
     };
     let mut findings = disk::examine(directory);
-    findings.push(content(settings, file).on("ledger file"));
+    findings.push(check_content(settings, file).on("ledger file"));
     let lock = settings.ledger.lock_path();
-    findings.extend(lock.map(|lock| holder(&lock, running).on("ledger lock")));
+    findings.extend(lock.map(|lock| check_lock(&lock, running).on("ledger lock")));
     findings
 }
 
-fn content(settings: &Settings, file: &Path) -> CheckOutcome {
+fn check_content(settings: &Settings, file: &Path) -> CheckOutcome {
     let shown = file.display();
     let mut head = Vec::new();
     let read = File::open(file).and_then(|open| open.take(16).read_to_end(&mut head));
@@ -39,7 +39,7 @@ fn content(settings: &Settings, file: &Path) -> CheckOutcome {
             let remedy = "let the user that runs floodgate read and write it";
             return fail(format!("{shown} cannot be read: {error}"), remedy);
         }
-        // A new ledger is moved to its place when it is complete.
+        // `serve` never leaves an empty file: a new ledger is renamed to its path when complete.
         Ok(0) => {
             let remedy = "restore it from a backup, or delete it if it never held a sale";
             return fail(format!("{shown} is empty: it lost its contents"), remedy);
@@ -52,7 +52,7 @@ fn content(settings: &Settings, file: &Path) -> CheckOutcome {
     }
     match tier::pending_migrations(settings) {
         Ok(None) => ok(format!("{shown} has no tables yet; serve creates them")),
-        Ok(Some(pending)) if pending.is_empty() => pages(settings, file),
+        Ok(Some(pending)) if pending.is_empty() => check_pages(settings, file),
         Ok(Some(pending)) => fail(
             format!("{shown} lacks migrations: {}", pending.join(", ")),
             "back the file up, then run `floodgate migrate`",
@@ -61,8 +61,8 @@ fn content(settings: &Settings, file: &Path) -> CheckOutcome {
     }
 }
 
-/// Reads the whole file: a page in the middle that went bad is found at the worst moment otherwise.
-fn pages(settings: &Settings, file: &Path) -> CheckOutcome {
+/// Reads every page: a corrupt one would otherwise be found during the sale.
+fn check_pages(settings: &Settings, file: &Path) -> CheckOutcome {
     match tier::check_ledger_pages(settings) {
         Ok(()) => {
             let detail = "opens, its schema is current, and every page can be read";
@@ -72,12 +72,11 @@ fn pages(settings: &Settings, file: &Path) -> CheckOutcome {
     }
 }
 
-fn damaged(said: &str) -> CheckOutcome {
-    let remedy = "do what the message says; a copy of the file is worth having before any repair";
-    fail(said, remedy)
+fn damaged(message: &str) -> CheckOutcome {
+    fail(message, "do what the message says; copy the file before any repair")
 }
 
-fn holder(lock: &Path, running: bool) -> CheckOutcome {
+fn check_lock(lock: &Path, running: bool) -> CheckOutcome {
     let shown = lock.display();
     let file = match File::open(lock) {
         Ok(file) => file,
@@ -89,7 +88,7 @@ fn holder(lock: &Path, running: bool) -> CheckOutcome {
             return fail(format!("{shown} cannot be opened: {error}"), remedy);
         }
     };
-    // The lock, if it is had, goes with the file at the end of this function.
+    // A lock that this acquires is released when `file` is dropped.
     match file.try_lock() {
         Ok(()) => ok("no process holds it"),
         Err(TryLockError::WouldBlock) if running => ok("held by the running server"),
@@ -110,45 +109,45 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_is_no_ledger_is_found() {
+    fn a_file_that_is_not_a_ledger_fails() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let settings = Settings::for_test(&format!("sqlite://{}", file.path().display()));
-        let empty = content(&settings, file.path());
+        let empty = check_content(&settings, file.path());
         assert_eq!(empty.status, Status::Fail, "serve refuses it, too: {empty:?}");
         assert!(empty.remedy.contains("restore it from a backup"), "{empty:?}");
         std::fs::write(file.path(), "these are notes, not orders").unwrap();
-        let finding = content(&settings, file.path());
+        let finding = check_content(&settings, file.path());
         assert_eq!(finding.status, Status::Fail);
         assert!(finding.detail.contains("not a SQLite database"), "{finding:?}");
     }
 
     #[test]
-    fn a_page_that_went_bad_is_found() {
+    fn a_corrupt_page_fails() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("l.db");
         let settings = Settings::for_test(&format!("sqlite://{}", path.display()));
         tier::migrate(&settings).unwrap();
-        assert_eq!(content(&settings, &path).status, Status::Ok);
+        assert_eq!(check_content(&settings, &path).status, Status::Ok);
 
         let mut bytes = std::fs::read(&path).unwrap();
         let last_page = bytes.len() - 4096;
         bytes[last_page..].fill(0xa5);
         std::fs::write(&path, bytes).unwrap();
-        let finding = content(&settings, &path);
+        let finding = check_content(&settings, &path);
         assert_eq!(finding.status, Status::Fail);
         assert!(finding.detail.contains("restore it from a backup"), "{finding:?}");
     }
 
     #[test]
-    fn a_held_lock_is_fine_only_when_our_server_runs() {
+    fn a_held_lock_passes_only_when_our_server_runs() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        assert_eq!(holder(file.path(), false).status, Status::Ok);
+        assert_eq!(check_lock(file.path(), false).status, Status::Ok);
         let held = File::open(file.path()).unwrap();
         held.lock().unwrap();
-        assert_eq!(holder(file.path(), false).status, Status::Fail);
-        assert_eq!(holder(file.path(), true).status, Status::Ok);
+        assert_eq!(check_lock(file.path(), false).status, Status::Fail);
+        assert_eq!(check_lock(file.path(), true).status, Status::Ok);
         drop(held);
-        assert_eq!(holder(file.path(), false).status, Status::Ok);
-        assert_eq!(holder(Path::new("/nowhere/x.lock"), false).status, Status::Ok);
+        assert_eq!(check_lock(file.path(), false).status, Status::Ok);
+        assert_eq!(check_lock(Path::new("/nowhere/x.lock"), false).status, Status::Ok);
     }
 }

@@ -1,4 +1,4 @@
-//! The machine: open files and the clock.
+//! Checks of this machine: open files and the clock.
 
 use std::time::UNIX_EPOCH;
 
@@ -7,13 +7,13 @@ use crate::cli::open_files::{OpenFiles, needed};
 use crate::config::Settings;
 use crate::runtime::clock;
 
-/// 2025-01-01T00:00:00Z: this program did not exist before.
+/// 2025-01-01T00:00:00Z: this program is younger.
 const CLOCK_MIN_MS: i64 = 1_735_689_600_000;
 /// 2100-01-01T00:00:00Z.
 const CLOCK_MAX_MS: i64 = 4_102_444_800_000;
-/// File systems and clocks may disagree a little.
+/// Tolerated difference between the clock and the file system's timestamps.
 const SKEW_MAX_MS: i64 = 60_000;
-/// Clocks that are set by the network agree better.
+/// Tolerated difference between two clocks that are synchronized over the network.
 const SERVER_SKEW_MAX_MS: u64 = 1_000;
 
 pub(super) fn examine(settings: &Settings) -> Vec<Finding> {
@@ -55,14 +55,15 @@ fn clock(now_ms: i64, last_write_ms: Option<i64>) -> CheckOutcome {
     }
 }
 
-/// How far a server's clock is from ours: sweeps go by time, and logs are read side by side.
+/// Checks a server's clock against ours: reclaiming goes by time, and operators compare logs.
 pub(super) fn skew(ahead_ms: i64) -> CheckOutcome {
     if ahead_ms.unsigned_abs() <= SERVER_SKEW_MAX_MS {
         return ok("as ours");
     }
-    let (seconds, way) = (ahead_ms as f64 / 1000.0, if ahead_ms > 0 { "ahead" } else { "behind" });
+    let seconds = (ahead_ms as f64 / 1000.0).abs();
+    let direction = if ahead_ms > 0 { "ahead" } else { "behind" };
     warn(
-        format!("is {:.1} s {way} of ours", seconds.abs()),
+        format!("is {seconds:.1} s {direction} of ours"),
         "set both clocks by the same source: start chronyd or systemd-timesyncd on both machines",
     )
 }
@@ -78,15 +79,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn too_few_open_files_are_told_unless_serve_can_raise_them() {
-        let judge = |soft, hard| open_files(OpenFiles { soft, hard }, 1000).status;
-        assert_eq!(judge(5000, 5000), Status::Ok);
-        assert_eq!(judge(1024, 5000), Status::Ok);
-        assert_eq!(judge(1024, 1024), Status::Warn);
+    fn too_few_open_files_are_reported_unless_serve_can_raise_them() {
+        let status = |soft, hard| open_files(OpenFiles { soft, hard }, 1000).status;
+        assert_eq!(status(5000, 5000), Status::Ok);
+        assert_eq!(status(1024, 5000), Status::Ok);
+        assert_eq!(status(1024, 1024), Status::Warn);
     }
 
     #[test]
-    fn a_clock_that_went_back_is_found() {
+    fn a_clock_behind_the_last_write_fails() {
         let now = 1_900_000_000_000;
         assert_eq!(clock(now, None).status, Status::Ok);
         assert_eq!(clock(now, Some(now - 5)).status, Status::Ok);
@@ -95,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_differs_by_more_than_a_second_is_told() {
+    fn a_clock_that_differs_by_more_than_a_second_is_reported() {
         assert_eq!(skew(900).status, Status::Ok);
         assert!(skew(2_500).detail.contains("2.5 s ahead"));
         assert!(skew(-2_500).detail.contains("2.5 s behind"));

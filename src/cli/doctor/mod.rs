@@ -1,4 +1,4 @@
-//! `floodgate doctor`: what would go wrong tonight, and what to do about it now.
+//! `floodgate doctor`: checks everything that a sale depends on; every problem has a remedy.
 
 use std::fmt::Write;
 
@@ -33,7 +33,7 @@ pub struct DoctorArgs {
     common: Common,
 }
 
-/// How a check went: as it should be; works, and may hurt; does not work.
+/// `Warn`: works, but is slow or unsafe. `Fail`: does not work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Status {
@@ -42,7 +42,7 @@ enum Status {
     Fail,
 }
 
-/// What one check saw, and what to do; nothing when it is as it should be.
+/// The result of one check; `remedy` is empty when the status is [`Status::Ok`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct CheckOutcome {
     status: Status,
@@ -50,7 +50,7 @@ struct CheckOutcome {
     remedy: String,
 }
 
-/// A verdict, and what was looked at.
+/// A [`CheckOutcome`] with the name of its check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Finding {
     check: &'static str,
@@ -82,7 +82,7 @@ impl Finding {
     }
 }
 
-/// Looks at everything that can be looked at and reports all of it.
+/// Runs every check and reports all findings; exits with 1 if any failed.
 pub async fn run(args: &DoctorArgs) -> anyhow::Result<Exit> {
     let findings = examine(&args.common).await;
     let output = args.common.output();
@@ -97,7 +97,7 @@ async fn examine(common: &Common) -> Vec<Finding> {
     let loaded = match LoadedSettings::read(&common.sources()) {
         Ok(loaded) => loaded,
         Err(error) => {
-            let remedy = "mend it first: the other checks need the settings";
+            let remedy = "correct it first: the other checks need the settings";
             return vec![fail(error.to_string(), remedy).on("configuration")];
         }
     };
@@ -123,7 +123,7 @@ fn configuration(loaded: &LoadedSettings) -> Vec<Finding> {
     loaded.faults.iter().map(finding).collect()
 }
 
-/// Whether the server of these settings answers.
+/// Whether a server answers at `internal.bind`.
 async fn is_running(settings: &Settings) -> bool {
     match AdminClient::new(&ServerArgs::default(), settings) {
         Ok(client) => client.is_alive().await,
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_finding_that_is_not_ok_carries_its_remedy() {
+    fn each_finding_that_is_not_ok_has_a_remedy() {
         let findings = [ok("fine").on("clock"), fail("none", "make some").on("free space")];
         let expected = "ok    clock       fine\nFAIL  free space  none\n      -> make some\n";
         assert_eq!(render(&findings), expected);
@@ -178,7 +178,7 @@ mod tests {
             assert!(!finding.is(Status::Fail), "{finding:?}");
             assert_eq!(finding.verdict.remedy.is_empty(), finding.is(Status::Ok), "{finding:?}");
         }
-        let left: Vec<_> = std::fs::read_dir(directory.path()).unwrap().collect();
-        assert!(left.is_empty(), "the doctor leaves nothing behind: {left:?}");
+        let files: Vec<_> = std::fs::read_dir(directory.path()).unwrap().collect();
+        assert!(files.is_empty(), "the doctor leaves no files behind: {files:?}");
     }
 }

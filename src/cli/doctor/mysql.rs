@@ -1,43 +1,43 @@
-//! The ledger's server, where the ledger is MySQL or MariaDB: does it let us in, does it keep what
-//! it commits, and is a session what the ledger sets it up to be?
+//! Checks of a MySQL or MariaDB ledger's server: access, schema, durability, limits, and whether
+//! our sessions keep the variables that the ledger sets.
 
 use super::{CheckOutcome, Finding, fail, machine, ok, warn};
 use crate::config::{Settings, Tier};
 use crate::db::mysql::health::MysqlFacts;
 use crate::tier;
 
-/// What every session of the ledger is set to.
+/// The isolation level that the ledger sets in every session.
 const ISOLATION: &str = "READ-COMMITTED";
-/// Above it a batch, which is half a dozen of them, is slow before the server does anything.
+/// Above this a batch of half a dozen round trips is slow, however fast the server is.
 const ROUND_TRIP_COMFORTABLE_US: u128 = 5_000;
-/// What helps when a session is not what it was set to.
-const UNDO_PROXY: &str = "connect to the server itself, or let the proxy between keep what a \
-                          session is set to (no multiplexing of connections)";
-/// Text of one order in a batch, generously.
+/// Remedy when a session has lost the variables that the ledger set.
+const PROXY_REMEDY: &str = "connect to the server itself, or configure the proxy between to keep \
+                            session variables (no multiplexing of connections)";
+/// Upper estimate of one order's SQL text in a batch.
 const ORDER_BYTES: u64 = 250;
-/// One dead letter, which has a body of at most a mebibyte.
-const LETTER_BYTES: u64 = 2 * 1024 * 1024;
-/// The oldest that check what a table's CHECK says.
+/// Upper estimate of one dead letter's SQL text; its body has at most one mebibyte.
+const DEAD_LETTER_BYTES: u64 = 2 * 1024 * 1024;
+/// The oldest versions that enforce CHECK constraints.
 const MYSQL_MIN: [u32; 3] = [8, 0, 16];
 const MARIADB_MIN: [u32; 3] = [10, 5, 0];
 
 pub(super) fn examine(settings: &Settings) -> Vec<Finding> {
     match tier::ledger_health(settings) {
-        Ok(Some(facts)) => judge(&facts, settings),
+        Ok(Some(facts)) => check(&facts, settings),
         Ok(None) => Vec::new(),
         Err(_) if !settings.ledger.url.starts_with("mysql://") => Vec::new(),
         Err(error) => {
-            let said = error.to_string();
-            // What the ledger says of a failed opening ends with what to do.
-            let (detail, remedy) = said
+            let message = error.to_string();
+            // The ledger's message of a failed opening ends with the remedy.
+            let (detail, remedy) = message
                 .rsplit_once("; ")
-                .unwrap_or((&said, "correct ledger.url, and see the server's error log"));
+                .unwrap_or((&message, "correct ledger.url, and see the server's error log"));
             vec![fail(detail, remedy).on("ledger server")]
         }
     }
 }
 
-fn judge(facts: &MysqlFacts, settings: &Settings) -> Vec<Finding> {
+fn check(facts: &MysqlFacts, settings: &Settings) -> Vec<Finding> {
     let mut findings = vec![
         server(facts).on("ledger server"),
         version(facts.text("version")).on("ledger version"),
@@ -47,15 +47,15 @@ fn judge(facts: &MysqlFacts, settings: &Settings) -> Vec<Finding> {
         durability(facts).on("ledger durability"),
         connections(facts, settings.ledger.writers + settings.ledger.readers)
             .on("ledger connections"),
-        waits(facts, settings).on("ledger waits"),
+        lock_wait(facts, settings).on("ledger waits"),
         machine::skew(facts.clock_ahead_ms).on("ledger clock"),
     ];
     findings.extend(engines(facts).map(|wrong| wrong.on("ledger engine")));
     let binlog = binlog(facts).map(|wrong| wrong.on("ledger binlog"));
     findings.extend(binlog.or_else(|| Some(writes(facts)?.on("ledger writes"))));
     let batch_bytes = settings.consumer.batch_max as u64 * ORDER_BYTES;
-    let letter_bytes = if settings.tier == Tier::Pipeline { LETTER_BYTES } else { 0 };
-    let packets = packets(facts, batch_bytes.max(letter_bytes));
+    let dead_letter_bytes = if settings.tier == Tier::Pipeline { DEAD_LETTER_BYTES } else { 0 };
+    let packets = packets(facts, batch_bytes.max(dead_letter_bytes));
     findings.extend(packets.map(|wrong| wrong.on("ledger packets")));
     findings
 }
@@ -69,7 +69,7 @@ fn server(facts: &MysqlFacts) -> CheckOutcome {
     let detail = format!(
         "answers in {:.2} ms, connects in {:.1} ms",
         ms(facts.round_trip),
-        ms(facts.connect_took)
+        ms(facts.connect_time)
     );
     if facts.round_trip.as_micros() > ROUND_TRIP_COMFORTABLE_US {
         let remedy = "run it in the same data centre as this program: each order waits for it";
@@ -94,18 +94,19 @@ fn version(version: &str) -> CheckOutcome {
 }
 
 fn schema(facts: &MysqlFacts) -> CheckOutcome {
-    let standing = &facts.standing;
-    if let Err(error) = standing.check_not_newer() {
-        let said = error.to_string();
-        let (detail, remedy) = said.split_once("; ").unwrap_or((&said, "run the newer program"));
+    let schema = &facts.status;
+    if let Err(error) = schema.check_not_newer() {
+        let message = error.to_string();
+        let (detail, remedy) =
+            message.split_once("; ").unwrap_or((&message, "run the newer program"));
         return fail(detail, remedy);
     }
-    if standing.pending.is_empty() {
+    if schema.pending.is_empty() {
         return ok("current");
     }
-    if !standing.applied.is_empty() {
+    if !schema.applied.is_empty() {
         return fail(
-            format!("lacks migrations: {}", standing.pending.join(", ")),
+            format!("lacks migrations: {}", schema.pending.join(", ")),
             "back the database up, then run `floodgate migrate`",
         );
     }
@@ -119,14 +120,14 @@ fn schema(facts: &MysqlFacts) -> CheckOutcome {
     }
 }
 
-/// What the ledger's own connection says of itself, after it was set up.
+/// Reads the isolation level of a session that the ledger has set up.
 fn isolation(facts: &MysqlFacts) -> CheckOutcome {
     let named = ["transaction_isolation", "tx_isolation"].map(|name| facts.text(name));
-    let seen = named.into_iter().find(|value| !value.is_empty()).unwrap_or("not told");
+    let seen = named.into_iter().find(|value| !value.is_empty()).unwrap_or("not reported");
     if seen == ISOLATION {
-        return ok(format!("our sessions are {seen}, whatever the server's is"));
+        return ok(format!("our sessions are {seen}, whatever the server's default is"));
     }
-    fail(format!("our sessions are {seen} although they were set to {ISOLATION}"), UNDO_PROXY)
+    fail(format!("our sessions are {seen} although they were set to {ISOLATION}"), PROXY_REMEDY)
 }
 
 fn strictness(mode: &str) -> CheckOutcome {
@@ -134,8 +135,8 @@ fn strictness(mode: &str) -> CheckOutcome {
         return ok("strict");
     }
     fail(
-        format!("our sessions are {mode:?}: values that do not fit are cut off in silence"),
-        UNDO_PROXY,
+        format!("our sessions are {mode:?}: values that do not fit are truncated silently"),
+        PROXY_REMEDY,
     )
 }
 
@@ -143,11 +144,11 @@ fn durability(facts: &MysqlFacts) -> CheckOutcome {
     let flush = facts.text("innodb_flush_log_at_trx_commit");
     let in_conf = "and the same in its configuration file";
     if flush != "1" {
-        let lost = if flush == "0" { "a crash of the server" } else { "a power cut" };
+        let cause = if flush == "0" { "a crash of the server" } else { "a power cut" };
         return warn(
             format!(
-                "innodb_flush_log_at_trx_commit = {flush}: {lost} loses the last second of orders \
-                 that buyers were told of"
+                "innodb_flush_log_at_trx_commit = {flush}: {cause} loses the last second of orders \
+                 that were already confirmed to buyers"
             ),
             format!("SET GLOBAL innodb_flush_log_at_trx_commit = 1, {in_conf}"),
         );
@@ -161,8 +162,8 @@ fn durability(facts: &MysqlFacts) -> CheckOutcome {
     if is_on(facts.text("log_bin")) && facts.text("sync_binlog") != "1" {
         return warn(
             format!(
-                "sync_binlog = {}: after a power cut replicas may have orders that it lost, or \
-                 lack some",
+                "sync_binlog = {}: after a power cut replicas may have orders that the primary \
+                 lost, or lack some",
                 facts.text("sync_binlog")
             ),
             format!("SET GLOBAL sync_binlog = 1, {in_conf}"),
@@ -185,16 +186,16 @@ fn connections(facts: &MysqlFacts, ours: usize) -> CheckOutcome {
         );
         return fail(detail, remedy);
     }
-    // This look is one of those that are open.
+    // This check's own connection is one of the open ones.
     if most.saturating_sub(facts.num_connections.saturating_sub(1)) < ours {
-        let remedy = "SET GLOBAL max_connections to more, or find who holds so many: SHOW \
-                      PROCESSLIST";
+        let remedy = "raise max_connections (SET GLOBAL), or find the clients that hold so many: \
+                      SHOW PROCESSLIST";
         return warn(detail, remedy);
     }
     ok(detail)
 }
 
-fn waits(facts: &MysqlFacts, settings: &Settings) -> CheckOutcome {
+fn lock_wait(facts: &MysqlFacts, settings: &Settings) -> CheckOutcome {
     let seconds = facts.number("innodb_lock_wait_timeout");
     let deadline_ms = settings.ledger.job_deadline_ms;
     let detail = format!("a statement waits up to {seconds} s for a lock, a job {deadline_ms} ms");
@@ -225,13 +226,13 @@ fn writes(facts: &MysqlFacts) -> Option<CheckOutcome> {
     let read_only = ["read_only", "super_read_only", "innodb_read_only"];
     if let Some(name) = read_only.iter().find(|name| is_on(facts.text(name))) {
         return Some(fail(
-            format!("the server takes none: {name} is ON, as on a replica"),
+            format!("the server accepts none: {name} is ON, as on a replica"),
             format!("point ledger.url to the primary, or there: SET GLOBAL {name} = OFF"),
         ));
     }
-    let said = facts.refuses_writes.as_ref()?;
+    let message = facts.refuses_writes.as_ref()?;
     Some(fail(
-        format!("the server refuses them: {said}"),
+        format!("the server refuses them: {message}"),
         "grant this user all rights on the database: GRANT ALL ON database.* TO user",
     ))
 }
@@ -266,9 +267,9 @@ mod tests {
 
     type Changes<'a> = &'a [(&'a str, &'a str)];
 
-    /// A right server, but for these variables.
+    /// A healthy server with these variables changed.
     fn facts(changes: Changes<'_>) -> MysqlFacts {
-        let right = [
+        let healthy = [
             ("version", "10.11.6-MariaDB-0+deb12u1"),
             ("tx_isolation", "READ-COMMITTED"),
             ("sql_mode", "STRICT_ALL_TABLES,NO_ZERO_DATE"),
@@ -282,14 +283,14 @@ mod tests {
             ("max_allowed_packet", "16777216"),
             ("read_only", "OFF"),
         ];
-        let variables = right.iter().chain(changes);
+        let variables = healthy.iter().chain(changes);
         MysqlFacts {
-            connect_took: Duration::from_millis(1),
+            connect_time: Duration::from_millis(1),
             round_trip: Duration::from_micros(100),
             clock_ahead_ms: 0,
             variables: variables.map(|(name, value)| ((*name).into(), (*value).into())).collect(),
             num_connections: 1,
-            standing: SchemaStatus { applied: vec!["0001".to_owned()], ..SchemaStatus::default() },
+            status: SchemaStatus { applied: vec!["0001".to_owned()], ..SchemaStatus::default() },
             tables: vec![("sales".to_owned(), "InnoDB".to_owned())],
             refuses_writes: None,
         }
@@ -297,7 +298,7 @@ mod tests {
 
     fn wrong(facts: &MysqlFacts) -> Vec<(&'static str, Status)> {
         let settings = Settings::for_test("mysql://db/floodgate");
-        let findings = judge(facts, &settings);
+        let findings = check(facts, &settings);
         for finding in &findings {
             assert_eq!(finding.verdict.remedy.is_empty(), finding.is(Status::Ok), "{finding:?}");
         }
@@ -337,30 +338,30 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_variable_is_judged_too() {
-        let judged = |change: fn(&mut MysqlFacts)| {
+    fn facts_besides_variables_are_checked_too() {
+        let checked = |change: fn(&mut MysqlFacts)| {
             let mut facts = facts(&[]);
             change(&mut facts);
             wrong(&facts)
         };
         let late = |facts: &mut MysqlFacts| facts.clock_ahead_ms = -1_500;
-        assert_eq!(judged(late), [("ledger clock", Status::Warn)]);
+        assert_eq!(checked(late), [("ledger clock", Status::Warn)]);
         let far = |facts: &mut MysqlFacts| facts.round_trip = Duration::from_millis(30);
-        assert_eq!(judged(far), [("ledger server", Status::Warn)]);
+        assert_eq!(checked(far), [("ledger server", Status::Warn)]);
         let crowded = |facts: &mut MysqlFacts| facts.num_connections = 150;
-        assert_eq!(judged(crowded), [("ledger connections", Status::Warn)]);
+        assert_eq!(checked(crowded), [("ledger connections", Status::Warn)]);
         let old = |facts: &mut MysqlFacts| facts.tables[0].1 = "MyISAM".to_owned();
-        assert_eq!(judged(old), [("ledger engine", Status::Fail)]);
+        assert_eq!(checked(old), [("ledger engine", Status::Fail)]);
         let denied = |facts: &mut MysqlFacts| facts.refuses_writes = Some("denied".to_owned());
-        assert_eq!(judged(denied), [("ledger writes", Status::Fail)]);
-        let behind = |facts: &mut MysqlFacts| facts.standing.pending.push("0002_x".to_owned());
-        assert_eq!(judged(behind), [("ledger schema", Status::Fail)]);
-        let newer = |facts: &mut MysqlFacts| facts.standing.unknown.push("9999".to_owned());
-        assert_eq!(judged(newer), [("ledger schema", Status::Fail)]);
+        assert_eq!(checked(denied), [("ledger writes", Status::Fail)]);
+        let behind = |facts: &mut MysqlFacts| facts.status.pending.push("0002_x".to_owned());
+        assert_eq!(checked(behind), [("ledger schema", Status::Fail)]);
+        let newer = |facts: &mut MysqlFacts| facts.status.unknown.push("9999".to_owned());
+        assert_eq!(checked(newer), [("ledger schema", Status::Fail)]);
         let foreign = |facts: &mut MysqlFacts| {
-            facts.standing =
+            facts.status =
                 SchemaStatus { pending: vec!["0001_x".to_owned()], ..SchemaStatus::default() };
         };
-        assert_eq!(judged(foreign), [("ledger schema", Status::Fail)]);
+        assert_eq!(checked(foreign), [("ledger schema", Status::Fail)]);
     }
 }

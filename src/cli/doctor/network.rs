@@ -1,4 +1,4 @@
-//! The listeners: can their addresses be had, and who can reach them?
+//! Checks of the listeners: whether their addresses are free, and whether they are exposed.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
@@ -36,8 +36,7 @@ fn address(key: &str, bind: SocketAddr, running: bool) -> CheckOutcome {
     }
 }
 
-/// What may not be at all is a fault of the configuration; here is what is allowed and still worth
-/// knowing.
+/// Warns of exposure that is allowed; forbidden exposure is a fault of the configuration.
 fn exposure(settings: &Settings) -> CheckOutcome {
     let open: Vec<String> = [("public", settings.http.bind), ("internal", settings.internal.bind)]
         .iter()
@@ -51,7 +50,7 @@ fn exposure(settings: &Settings) -> CheckOutcome {
         )
     } else if settings.auth.mode == AuthMode::Header {
         warn(
-            "loopback only; every X-Buyer-Id is believed",
+            "loopback only; X-Buyer-Id is not verified",
             "for real buyers set auth.mode = \"jwt\" and auth.jwt_secret_file",
         )
     } else {
@@ -65,26 +64,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_taken_port_is_fine_only_when_our_server_has_it() {
+    fn a_used_port_passes_only_when_our_server_uses_it() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let bind = taken.local_addr().unwrap();
-        let judge = |running| address("http.bind", bind, running).status;
-        assert_eq!(judge(false), Status::Fail);
-        assert_eq!(judge(true), Status::Ok);
+        let status = |running| address("http.bind", bind, running).status;
+        assert_eq!(status(false), Status::Fail);
+        assert_eq!(status(true), Status::Ok);
         drop(taken);
-        assert_eq!(judge(false), Status::Ok);
+        assert_eq!(status(false), Status::Ok);
     }
 
     #[test]
-    fn an_address_of_another_machine_is_told() {
-        // TEST-NET-1 (RFC 5737): nobody has it.
+    fn an_address_of_another_machine_fails() {
+        // TEST-NET-1 (RFC 5737): never assigned.
         let bind = "192.0.2.1:8080".parse().unwrap();
         let finding = address("http.bind", bind, false);
         assert!(finding.detail.contains("not an address of this machine"), "{finding:?}");
     }
 
     #[test]
-    fn exposure_is_told_by_mode_and_address() {
+    fn exposure_depends_on_mode_and_address() {
         let mut settings = Settings::for_test("sqlite://./x.db");
         assert_eq!(exposure(&settings).status, Status::Warn);
         settings.auth.mode = AuthMode::Jwt;

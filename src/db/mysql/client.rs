@@ -1,8 +1,8 @@
-//! The client: asynchronous below, blocking above, and nothing in it waits without a limit.
+//! A blocking connection with a time limit on every wait, based on an asynchronous driver.
 //!
-//! The driver has no time limits: a server that stopped talking would hold a thread until TCP gives
-//! up, a quarter of an hour later. Here every wait for the server ends, and a connection on which
-//! anything failed is closed and not used again.
+//! The driver has no time limits: a server that stops responding would block a thread until TCP
+//! times out, a quarter of an hour later. Here every wait for the server is limited, and a
+//! connection is closed after any error.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -29,15 +29,15 @@ use super::session::Session;
 use crate::db::Error;
 use crate::runtime::clock::now_monotonic;
 
-/// A blocking connection. Not to be used inside an asynchronous runtime: it has one of its own.
+/// A blocking connection. Must not be used inside an asynchronous runtime: it has its own.
 pub type MysqlConnection = AsyncConnectionWrapper<Client, OwnRuntime>;
 
-/// The runtime of one connection, driven by whichever thread waits for it.
+/// The runtime of one connection, driven by the thread that waits for it.
 #[derive(Debug)]
 pub struct OwnRuntime(Runtime);
 
 thread_local! {
-    /// The runtime of the connection that this thread is making.
+    /// The runtime for the connection that this thread is opening.
     static NEXT: Cell<Option<Runtime>> = const { Cell::new(None) };
 }
 
@@ -49,31 +49,31 @@ impl BlockOn for OwnRuntime {
     fn get_runtime() -> Self {
         match NEXT.take() {
             Some(runtime) => Self(runtime),
-            // Making a runtime may fail, and this must not: `connect`, the only caller, has put one
-            // there.
+            // Creating a runtime may fail, but this function cannot return an error: `connect`, the
+            // only caller, has set `NEXT`.
             None => std::panic::resume_unwind(Box::new("a MySQL connection without a runtime")),
         }
     }
 }
 
-/// Connects, and sets the session up.
+/// Connects and sets up the session.
 pub(super) fn connect(session: &Arc<Session>) -> Result<MysqlConnection, Error> {
-    let cannot = |error: std::io::Error| Error::NoConnection {
-        reason: format!("the operating system gives no event queue ({error})"),
+    let no_runtime = |error: std::io::Error| Error::NoConnection {
+        reason: format!("no event queue from the operating system ({error})"),
     };
-    let runtime = Builder::new_current_thread().enable_all().build().map_err(cannot)?;
+    let runtime = Builder::new_current_thread().enable_all().build().map_err(no_runtime)?;
     let client = runtime.block_on(Client::open(session));
     let client = client.map_err(|error| Error::NoConnection { reason: error.to_string() })?;
     NEXT.set(Some(runtime));
     Ok(MysqlConnection::from(client))
 }
 
-/// When a wait for the server ends.
+/// The limit of the waits for the server.
 #[derive(Debug, Clone, Copy)]
 enum WaitLimit {
-    /// At the same instant for everything that a job does.
+    /// One instant for all statements of a job.
     At(Instant),
-    /// So long after it began, for each statement.
+    /// A duration for each statement.
     Each(Duration),
 }
 
@@ -92,60 +92,58 @@ pub struct Client {
     session: Arc<Session>,
     limit: WaitLimit,
     answered_at: Instant,
-    given_up: bool,
+    is_broken: bool,
 }
 
 impl Client {
     async fn open(session: &Arc<Session>) -> ConnectionResult<Self> {
         let within = session.connect_timeout;
         let end = now_monotonic() + within;
-        let late = || {
+        let timed_out = || {
             ConnectionError::BadConnection(format!("no answer within {} ms", within.as_millis()))
         };
         let opened = timeout_at(end.into(), AsyncMysqlConnection::establish(&session.url)).await;
         let mut client = Self {
-            inner: opened.map_err(|_elapsed| late())??,
+            inner: opened.map_err(|_elapsed| timed_out())??,
             session: Arc::clone(session),
             limit: WaitLimit::At(end),
             answered_at: end,
-            given_up: false,
+            is_broken: false,
         };
         let answered = client.batch_execute(&session.set_up).await;
         answered.map_err(ConnectionError::CouldntSetupConfiguration)?;
         Ok(client)
     }
 
-    /// Whatever is done from here on ends within `allowed`.
-    pub(super) fn end_within(&mut self, allowed: Duration) {
+    /// All further statements together must be answered within `allowed`.
+    pub(super) fn limit_total(&mut self, allowed: Duration) {
         self.limit = WaitLimit::At(now_monotonic() + allowed);
     }
 
-    /// What it was set up with.
     pub(super) fn session(&self) -> &Arc<Session> {
         &self.session
     }
 
-    /// Each statement from here on is answered within `allowed`.
-    pub(super) fn answer_within(&mut self, allowed: Duration) {
+    /// Each further statement must be answered within `allowed`.
+    pub(super) fn limit_each(&mut self, allowed: Duration) {
         self.limit = WaitLimit::Each(allowed);
     }
 
-    /// Not to be used again.
-    pub(super) fn give_up(&mut self) {
-        self.given_up = true;
+    /// The pool closes the connection instead of lending it again.
+    pub(super) fn mark_broken(&mut self) {
+        self.is_broken = true;
     }
 
-    /// Whether it must not be used again.
-    pub(super) fn is_given_up(&self) -> bool {
-        self.given_up
+    pub(super) fn is_broken(&self) -> bool {
+        self.is_broken
     }
 
-    /// When the server answered last.
+    /// The time of the server's last response.
     pub(super) fn answered_at(&self) -> Instant {
         self.answered_at
     }
 
-    /// Begins a wait; the borrowed parts are those that it needs.
+    /// Borrows the driver and the limit of one wait.
     fn wait(&mut self) -> (&mut AsyncMysqlConnection, Wait<'_>) {
         let wait = Wait { end: self.limit.end(), answered_at: &mut self.answered_at };
         (&mut self.inner, wait)
@@ -160,8 +158,8 @@ struct Wait<'a> {
 impl Wait<'_> {
     async fn until<T>(self, answer: impl Future<Output = QueryResult<T>>) -> QueryResult<T> {
         let Ok(answer) = timeout_at(self.end.into(), answer).await else {
-            let said = Box::new("the server did not answer in time".to_owned());
-            return Err(Diesel::DatabaseError(DatabaseErrorKind::ClosedConnection, said));
+            let message = Box::new("the server did not answer in time".to_owned());
+            return Err(Diesel::DatabaseError(DatabaseErrorKind::ClosedConnection, message));
         };
         *self.answered_at = now_monotonic();
         answer
@@ -184,7 +182,7 @@ impl AsyncConnectionCore for Client {
     type Row<'conn, 'query> = Row<'conn, 'query>;
     type Backend = Mysql;
 
-    /// The rows are fetched at once, so that the limit holds for all of them.
+    /// Fetches all rows, so that the limit includes them.
     fn load<'conn, 'query, T>(&'conn mut self, source: T) -> Self::LoadFuture<'conn, 'query>
     where
         T: AsQuery + 'query,

@@ -1,4 +1,4 @@
-//! What MySQL and MariaDB do in their own way.
+//! The database-specific part of the ledger for MySQL and MariaDB.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,14 +27,14 @@ struct NumberRow {
     cell: i64,
 }
 
-/// Asks for one number; `sql` names its column `cell`.
+/// Reads one number; `sql` names its column `cell`.
 pub(super) fn number(conn: &mut MysqlConnection, sql: &str) -> QueryResult<i64> {
     diesel::sql_query(sql).get_result::<NumberRow>(conn).map(|row| row.cell)
 }
 
-/// Refuses a server that takes no writes, in the transaction that reads from it: a proxy that sends
-/// reads to a replica would answer with rows of the past.
-fn refuse_replica(conn: &mut MysqlConnection) -> Result<(), Error> {
+/// Rejects a read-only server, in the transaction that reads from it: a proxy that sends reads to a
+/// replica would return outdated rows.
+fn reject_replica(conn: &mut MysqlConnection) -> Result<(), Error> {
     let sql = "SELECT CAST(@@global.read_only OR @@global.innodb_read_only AS SIGNED) AS cell";
     if number(conn, sql)? == 0 {
         return Ok(());
@@ -44,14 +44,15 @@ fn refuse_replica(conn: &mut MysqlConnection) -> Result<(), Error> {
     Err(Error::NoConnection { reason: reason.to_owned() })
 }
 
-const A_DAY: Duration = Duration::from_secs(24 * 60 * 60);
+/// Limit of each statement of a migration.
+const MIGRATION_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Rows of a page of a scan.
+/// Rows per page of a scan.
 const PAGE: i64 = 2_000;
 
-/// Visits rows in bulk, page by page along a key: neither side holds more than a page in memory,
-/// and each page is a statement with a limit of its own. Pages of one snapshot see one instant;
-/// while it lasts, the server keeps old versions of what is changed meanwhile.
+/// Visits rows page by page along a key: client and server hold at most one page in memory, and
+/// each page is one statement with its own limit. All pages read the snapshot of the transaction;
+/// until it ends, the server keeps the old versions of changed rows.
 fn by_page<R, T: TryFrom<R, Error = Error>, K>(
     mut after: K,
     key: impl Fn(&R) -> K,
@@ -73,41 +74,41 @@ fn by_page<R, T: TryFrom<R, Error = Error>, K>(
 impl Database for MysqlConnection {
     const MIGRATIONS: EmbeddedMigrations = migrate::MYSQL;
     const AFTER_FAILED_MIGRATION: &'static str =
-        "tables that the failed migration made stay, and the next try goes on from there";
+        "tables created by the failed migration stay, and the next attempt continues from there";
     const BEGIN: &'static str = "BEGIN";
     const INDEXED_REQUESTS: &'static str = "TRUE";
-    const LEFT_OUT_REQUESTS: Option<&'static str> = None;
+    const UNINDEXED_REQUESTS: Option<&'static str> = None;
     const REPEATED_REQUESTS: &'static str = "SELECT request_id, COUNT(*) AS num_orders \
          FROM orders FORCE INDEX (PRIMARY) GROUP BY request_id HAVING COUNT(*) > 1 LIMIT ?";
 
-    fn attend<T>(
+    fn run_limited<T>(
         &mut self,
-        patience: TimeoutClass,
+        timeout_class: TimeoutClass,
         job: impl FnOnce(&mut Self) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let limit = self.session().job_limit;
-        match patience {
-            TimeoutClass::Caller => self.end_within(limit),
-            TimeoutClass::Scan => self.answer_within(limit),
+        match timeout_class {
+            TimeoutClass::Caller => self.limit_total(limit),
+            TimeoutClass::Scan => self.limit_each(limit),
         }
-        let done = job(self);
-        // A new connection costs a millisecond or two and has no half-open transaction.
-        if done.is_err() {
-            self.give_up();
+        let result = job(self);
+        // A new connection takes a millisecond or two and has no open transaction.
+        if result.is_err() {
+            self.mark_broken();
         }
-        done
+        result
     }
 
-    fn patiently<T>(
+    fn with_audit_limit<T>(
         &mut self,
         statement: impl FnOnce(&mut Self) -> QueryResult<T>,
     ) -> QueryResult<T> {
         let session = Arc::clone(self.session());
-        self.answer_within(session.audit_timeout);
+        self.limit_each(session.audit_timeout);
         self.batch_execute(&session.audit_limit)?;
         let answer = statement(self)?;
         self.batch_execute(&session.usual_limit)?;
-        self.answer_within(session.job_limit);
+        self.limit_each(session.job_limit);
         Ok(answer)
     }
 
@@ -117,39 +118,42 @@ impl Database for MysqlConnection {
              START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY",
         )?;
         if self.session().access == SessionAccess::Write {
-            refuse_replica(self)?;
+            reject_replica(self)?;
         }
-        let done = job(self)?;
+        let result = job(self)?;
         self.batch_execute("COMMIT")?;
-        Ok(done)
+        Ok(result)
     }
 
-    fn failed_commit(&mut self, said: Diesel) -> Error {
-        if is_rolled_back_commit(&said) { said.into() } else { Error::not_confirmed(said) }
+    fn failed_commit(&mut self, error: Diesel) -> Error {
+        if is_rolled_back_commit(&error) { error.into() } else { Error::not_confirmed(error) }
     }
 
-    fn alone<T>(&mut self, job: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
-        // Locks of this kind belong to the whole server: the database is part of the name.
+    fn with_migration_lock<T>(
+        &mut self,
+        job: impl FnOnce(&mut Self) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        // GET_LOCK locks are global to the server: the name contains the database.
         const NAME: &str = "LEFT(CONCAT('floodgate migrates ', DATABASE()), 64)";
         let wait_s = self.session().audit_timeout.as_secs().max(1);
-        // A large table takes as long as it takes, and whoever started the migration watches.
-        self.answer_within(A_DAY);
+        // Practically unlimited: a large table takes long, and the operator can abort.
+        self.limit_each(MIGRATION_TIMEOUT);
         self.batch_execute(&statement_limit(0))?;
         let lock = format!("SELECT GET_LOCK({NAME}, {wait_s}) AS cell");
         if number(self, &lock)? != 1 {
             let reason = format!(
                 "another process has been migrating this ledger for {wait_s} s: wait for it, or \
-                 look what holds it up (SHOW PROCESSLIST)"
+                 find out what blocks it (SHOW PROCESSLIST)"
             );
             return Err(Error::CannotOpen { reason });
         }
-        let done = job(self)?;
-        // It ends with the connection, too.
+        let result = job(self)?;
+        // After an error the end of the connection releases the lock.
         let release = format!("SELECT RELEASE_LOCK({NAME}) AS cell");
         number(self, &release)?;
         let usual = self.session().usual_limit.clone();
         self.batch_execute(&usual)?;
-        Ok(done)
+        Ok(result)
     }
 
     fn has_table(&mut self, name: &str) -> QueryResult<bool> {
@@ -161,16 +165,15 @@ impl Database for MysqlConnection {
     }
 
     fn writer_token(&mut self) -> QueryResult<i64> {
-        // The lock is shared with the other writers of this token; changing it waits for all of
-        // them.
+        // A shared lock: a change of the token waits for all transactions that read it.
         let sql =
             format!("SELECT token AS cell FROM tokens WHERE name = '{WRITER}' LOCK IN SHARE MODE");
         number(self, &sql)
     }
 
     fn raise_token(&mut self, name: &str, next: &'static str) -> QueryResult<i64> {
-        // The row is locked for writing at once: two processes that read it first, each with a
-        // shared lock, could not go on to write.
+        // Takes the exclusive lock at once: two processes that first read the row with a shared
+        // lock would deadlock.
         diesel::sql_query(
             "INSERT INTO tokens (name, token) VALUES (?, 0) \
              ON DUPLICATE KEY UPDATE token = token",
@@ -231,7 +234,7 @@ impl Database for MysqlConnection {
     }
 
     fn each_order(&mut self, sku: SkuNo, visit: RowVisitor<'_, Order>) -> Result<(), Error> {
-        by_page((i64::MIN, i64::MIN), OrderRow::place, visit, |(buyer, slot)| {
+        by_page((i64::MIN, i64::MIN), OrderRow::scan_key, visit, |(buyer, slot)| {
             let next_slot = orders::buyer_id.eq(buyer).and(orders::slot.gt(slot));
             orders::table
                 .filter(orders::sku_no.eq(sku.0))
@@ -244,7 +247,7 @@ impl Database for MysqlConnection {
     }
 
     fn each_failure(&mut self, sku: SkuNo, visit: RowVisitor<'_, Failure>) -> Result<(), Error> {
-        by_page(i64::MIN, FailureRow::place, visit, |request| {
+        by_page(i64::MIN, FailureRow::scan_key, visit, |request| {
             failed_requests::table
                 .filter(failed_requests::sku_no.eq(sku.0))
                 .filter(failed_requests::request_id.gt(request))

@@ -1,7 +1,7 @@
-//! What there is to know about the server before anything is sold: facts, and no judgement.
+//! Reads the facts about the server that `floodgate doctor` checks.
 //!
-//! Everything is asked on a connection that is made and set up as the ledger makes its own, so that
-//! what the session says of itself is what orders would be written with. Changes nothing.
+//! Uses a connection with the session settings of the ledger, so that its variables are those that
+//! orders are written with. Changes nothing.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,45 +13,45 @@ use diesel::sql_types::Text;
 
 use super::client::{MysqlConnection, connect};
 use super::database::number;
-use super::open::{MysqlOptions, apart};
+use super::open::{MysqlOptions, on_own_thread};
 use super::session::{Session, SessionAccess};
 use crate::db::Error;
 use crate::db::migrate::{self, SchemaStatus};
 use crate::db::sql::{Database, TimeoutClass};
 use crate::runtime::clock::{now_monotonic, wall_ms};
 
-/// How often the server is asked for the time: the quickest answer tells most.
-const ASKED: usize = 5;
+/// How often the time of the server is read; the fastest response is the most precise.
+const TIME_READS: usize = 5;
 
-/// What the server told.
+/// The facts about a server.
 #[derive(Debug, Clone)]
 pub struct MysqlFacts {
-    /// How long it took to connect and to set the session up.
-    pub connect_took: Duration,
-    /// From asking to the answer, at its quickest.
+    /// The time to connect and to set up the session.
+    pub connect_time: Duration,
+    /// The fastest of several round trips.
     pub round_trip: Duration,
-    /// How far its clock is ahead of ours, in milliseconds.
+    /// Server clock minus local clock, milliseconds.
     pub clock_ahead_ms: i64,
-    /// The variables of our session, by name.
+    /// The session variables by name.
     pub variables: BTreeMap<String, String>,
-    /// Connections of everybody, this one included.
+    /// All connections of the server, this one included.
     pub num_connections: u64,
-    /// How its schema compares with this program's.
-    pub standing: SchemaStatus,
-    /// The tables of the database, with the engine of each.
+    /// The status of the schema.
+    pub status: SchemaStatus,
+    /// Name and engine of each table.
     pub tables: Vec<(String, String)>,
-    /// Why it would not take a write; `None` where it would, or where there is no table to try.
+    /// Why the server rejects writes; `None`: accepted, or not tested because the table is missing.
     pub refuses_writes: Option<String>,
 }
 
 impl MysqlFacts {
-    /// A variable of our session; empty if there is none of that name.
+    /// A session variable; empty if unknown.
     #[must_use]
     pub fn text(&self, name: &str) -> &str {
         self.variables.get(name).map_or("", String::as_str)
     }
 
-    /// A variable that is a number; 0 if there is none of that name.
+    /// A numeric session variable; 0 if unknown or not a number.
     #[must_use]
     pub fn number(&self, name: &str) -> u64 {
         self.text(name).parse().unwrap_or(0)
@@ -74,14 +74,15 @@ struct Table {
     engine: String,
 }
 
-/// Looks at the server. Blocks.
-pub fn look(options: &MysqlOptions) -> Result<MysqlFacts, Error> {
+/// Connects and reads all facts. Blocks.
+pub fn read(options: &MysqlOptions) -> Result<MysqlFacts, Error> {
     let session = Session::new(options, SessionAccess::Write)?;
-    apart(&session, || {
+    on_own_thread(&session, || {
         let begun = now_monotonic();
         let mut conn = connect(&session)?;
-        let connect_took = now_monotonic().duration_since(begun);
-        let mut facts = conn.attend(TimeoutClass::Caller, |conn| read(conn, connect_took))?;
+        let connect_time = now_monotonic().duration_since(begun);
+        let mut facts =
+            conn.run_limited(TimeoutClass::Caller, |conn| read_facts(conn, connect_time))?;
         if facts.tables.iter().any(|(name, _)| name == "tokens") {
             facts.refuses_writes = try_write(&mut conn);
         }
@@ -89,8 +90,8 @@ pub fn look(options: &MysqlOptions) -> Result<MysqlFacts, Error> {
     })
 }
 
-fn read(conn: &mut MysqlConnection, connect_took: Duration) -> Result<MysqlFacts, Error> {
-    let (round_trip, clock_ahead_ms) = time(conn)?;
+fn read_facts(conn: &mut MysqlConnection, connect_time: Duration) -> Result<MysqlFacts, Error> {
+    let (round_trip, clock_ahead_ms) = measure_clock(conn)?;
     let variables = sql_query("SHOW SESSION VARIABLES").load::<Variable>(conn);
     let variables = variables?.into_iter();
     let connected = sql_query("SHOW GLOBAL STATUS LIKE 'Threads_connected'");
@@ -101,39 +102,41 @@ fn read(conn: &mut MysqlConnection, connect_took: Duration) -> Result<MysqlFacts
     );
     let tables = tables.load::<Table>(conn)?.into_iter();
     Ok(MysqlFacts {
-        connect_took,
+        connect_time,
         round_trip,
         clock_ahead_ms,
         variables: variables.map(|variable| (variable.name, variable.value)).collect(),
         num_connections: connected.first().and_then(|one| one.value.parse().ok()).unwrap_or(0),
-        standing: migrate::standing(conn)?,
+        status: migrate::schema_status(conn)?,
         tables: tables.map(|table| (table.name, table.engine)).collect(),
         refuses_writes: None,
     })
 }
 
-fn time(conn: &mut MysqlConnection) -> QueryResult<(Duration, i64)> {
-    const ASK: &str = "SELECT CAST(FLOOR(UNIX_TIMESTAMP(SYSDATE(6)) * 1000) AS SIGNED) AS cell";
-    let mut best: Option<(Duration, i64)> = None;
-    for _ in 0..ASKED {
+/// The fastest round trip, and the server clock minus the local clock in milliseconds.
+fn measure_clock(conn: &mut MysqlConnection) -> QueryResult<(Duration, i64)> {
+    const SERVER_TIME: &str =
+        "SELECT CAST(FLOOR(UNIX_TIMESTAMP(SYSDATE(6)) * 1000) AS SIGNED) AS cell";
+    let mut fastest: Option<(Duration, i64)> = None;
+    for _ in 0..TIME_READS {
         let (sent, sent_ms) = (now_monotonic(), wall_ms());
-        let theirs = number(conn, ASK)?;
+        let server_ms = number(conn, SERVER_TIME)?;
         let took = now_monotonic().duration_since(sent);
         let half_ms = i64::try_from(took.as_millis() / 2).unwrap_or(i64::MAX);
-        if best.is_none_or(|(before, _)| took < before) {
-            best = Some((took, theirs - sent_ms - half_ms));
+        if fastest.is_none_or(|(shortest, _)| took < shortest) {
+            fastest = Some((took, server_ms - sent_ms - half_ms));
         }
     }
-    Ok(best.unwrap_or_default())
+    Ok(fastest.unwrap_or_default())
 }
 
-/// Tries to change a row that is not there, and takes it back.
+/// Updates a row that does not exist, and rolls back. Returns the error of the server.
 fn try_write(conn: &mut MysqlConnection) -> Option<String> {
-    let tried = conn.attend(TimeoutClass::Caller, |conn| {
+    let result = conn.run_limited(TimeoutClass::Caller, |conn| {
         let sql = "START TRANSACTION; UPDATE tokens SET token = token WHERE name = ''; ROLLBACK";
         Ok(conn.batch_execute(sql)?)
     });
-    match tried {
+    match result {
         Ok(()) => None,
         Err(Error::Refused { source, .. }) => Some(source.to_string()),
         Err(error) => Some(error.to_string()),

@@ -1,12 +1,12 @@
 //! The ledger in MySQL or MariaDB.
 //!
-//! A few threads write, a few read, all blocking and all outside the actors; each borrows a
-//! connection for each job. Any number of processes may write one ledger, if all of them share it:
-//! rows are locked in the order of their keys, and the stock's row, which every batch needs, last
-//! and for the shortest time.
+//! A few writer and reader threads, blocking and separate from the actors, borrow a connection for
+//! each job. Any number of processes may write one ledger if all of them open it as `Shared`: rows
+//! are locked in key order, and the row of the stock, which every batch updates, is locked last and
+//! therefore for the shortest time.
 //!
-//! On death: the server rolls back what was not committed, at the latest when the connection has
-//! been silent for longer than a job may take.
+//! On crash: the server rolls back uncommitted transactions, at the latest when the connection was
+//! idle for longer than the limit of a job.
 
 use super::sql::SqlLedger;
 

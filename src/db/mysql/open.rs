@@ -1,4 +1,4 @@
-//! How a ledger is opened, and what is refused.
+//! Opens a ledger and explains what prevents it.
 
 use std::sync::Arc;
 use std::thread;
@@ -18,30 +18,30 @@ use crate::runtime::clock::{SharedClock, SystemClock};
 /// How to open a ledger.
 #[derive(Clone)]
 pub struct MysqlOptions {
-    /// `mysql://user:password@host:port/database`. Holds a password: not to be shown.
+    /// `mysql://user:password@host:port/database`. Contains a password: must not be displayed.
     pub url: String,
-    /// Threads that write.
+    /// Number of writer threads.
     pub writers: usize,
-    /// Threads that read.
+    /// Number of reader threads.
     pub readers: usize,
-    /// Jobs that may wait for a thread, of each kind.
+    /// Maximum number of queued jobs, for writers and readers each.
     pub job_queue_max: usize,
-    /// After how long a job without an answer is given up, milliseconds. Scans have no limit as
-    /// long as the server goes on answering.
+    /// How long the caller of a job waits, milliseconds. A scan has no such limit while the server
+    /// answers its statements.
     pub job_deadline_ms: u64,
-    /// How long a statement waits for a row that another connection holds, seconds, at least 1.
+    /// How long a statement waits for a row lock, seconds, at least 1.
     pub lock_wait_timeout_s: u64,
-    /// How long a statement may take on the server, milliseconds.
+    /// Limit of a statement on the server, milliseconds.
     pub statement_timeout_ms: u64,
-    /// How long a statement of an audit may take, milliseconds: some read a whole SKU before they
-    /// answer. Also how long a start waits for another process that migrates.
+    /// Limit of an audit's statement, milliseconds: some statements read a whole SKU before they
+    /// return. Also the wait for another process that migrates.
     pub audit_timeout_ms: u64,
-    /// How long making a connection may take, milliseconds.
+    /// Limit of opening a connection, milliseconds.
     pub connect_timeout_ms: u64,
-    /// Who else may write: the latest opening decides. Of processes that open it as `Exclusive`
-    /// the last one writes; those that share it, and those that do not, end each other.
+    /// Which other processes may write. Opening as `Exclusive` fences every other process; opening
+    /// as `Shared` fences an exclusive one.
     pub writing: WriteMode,
-    /// The time of rows.
+    /// Timestamps the rows.
     pub clock: SharedClock,
 }
 
@@ -65,21 +65,20 @@ impl MysqlOptions {
     }
 }
 
-/// Connects, checks and migrates.
-fn prepare(session: &Arc<Session>) -> Result<(MysqlConnection, Vec<String>), Error> {
+fn check_and_migrate(session: &Arc<Session>) -> Result<(MysqlConnection, Vec<String>), Error> {
     let mut conn = connect(session)?;
-    let migrated = conn.attend(TimeoutClass::Scan, |conn| {
-        refuse_foreign_tables(conn)?;
+    let migrated = conn.run_limited(TimeoutClass::Scan, |conn| {
+        reject_foreign_tables(conn)?;
         migrate::run(conn)
     })?;
     Ok((conn, migrated))
 }
 
-/// A database with tables of these names that no migration made is somebody else's.
-fn refuse_foreign_tables(conn: &mut MysqlConnection) -> Result<(), Error> {
+/// Rejects a database in which another program created tables with our names.
+fn reject_foreign_tables(conn: &mut MysqlConnection) -> Result<(), Error> {
     for table in migrate::TABLES {
-        // In this order: another process may be migrating, and then the list of migrations is there
-        // before the first table.
+        // In this order, because another process may be migrating: the table of the migrations is
+        // created before every other table.
         if conn.has_table(table)? && !conn.has_table("__diesel_schema_migrations")? {
             let reason = format!(
                 "the database has a table `{table}` of another program: give floodgate a database \
@@ -95,16 +94,16 @@ impl SqlLedger<MysqlConnection> {
     /// Opens the ledger for writing and brings its schema up to date. Blocks.
     ///
     /// # Errors
-    /// `CannotOpen` with the reason and the remedy: nobody listens, no such user or database, no
-    /// right to it, tables of another program, schema of a newer program.
+    /// `CannotOpen` with the cause and the remedy: server unreachable, unknown user or database,
+    /// missing privileges, tables of another program, schema of a newer program.
     pub fn open(options: &MysqlOptions) -> Result<Self, Error> {
         let session = Session::new(options, SessionAccess::Write)?;
-        apart(&session, || {
-            let (mut conn, migrated) = prepare(&session)?;
+        on_own_thread(&session, || {
+            let (mut conn, migrated) = check_and_migrate(&session)?;
             let take = |conn: &mut MysqlConnection| WriterFence::take(conn, options.writing);
-            let fence = conn.attend(TimeoutClass::Caller, take)?;
+            let fence = conn.run_limited(TimeoutClass::Caller, take)?;
             let (writers, readers) = (options.writers.max(1), options.readers.max(1));
-            // One pool for all: a thread has at most one connection at a time.
+            // One pool for all threads: each borrows at most one connection at a time.
             let pool = pool(&session, writers + readers);
             let workers = start(options, "ledger-writer", writers, &pool)?;
             let readers = start(options, "ledger-reader", readers, &pool)?;
@@ -113,12 +112,12 @@ impl SqlLedger<MysqlConnection> {
         })
     }
 
-    /// Opens the ledger for reading only; its sessions cannot write. Blocks.
+    /// Opens the ledger for reading only; the server rejects writes of its sessions. Blocks.
     ///
     /// # Errors
-    /// `CannotOpen`, also when the schema is not the present one.
+    /// `CannotOpen`, also for an older or newer schema.
     pub fn open_for_reading(options: &MysqlOptions) -> Result<Self, Error> {
-        Self::schema_standing(options)?.check_current()?;
+        Self::schema_status(options)?.check_current()?;
         let readers = options.readers.max(1);
         let pool = pool(&Session::new(options, SessionAccess::Read)?, readers);
         let readers = start(options, "ledger-reader", readers, &pool)?;
@@ -126,19 +125,21 @@ impl SqlLedger<MysqlConnection> {
         Ok(Self { readers, writers: None, migrated: Vec::new(), clock })
     }
 
-    /// Brings the schema up to date; what was applied, by full name. Blocks.
+    /// Brings the schema up to date and returns the applied migrations by full name. Blocks.
     pub fn migrate(options: &MysqlOptions) -> Result<Vec<String>, Error> {
         let session = Session::new(options, SessionAccess::Write)?;
-        apart(&session, || prepare(&session).map(|(_, migrated)| migrated))
+        on_own_thread(&session, || check_and_migrate(&session).map(|(_, migrated)| migrated))
     }
 
-    /// How the schema compares with this program's. Changes nothing. Blocks.
+    /// Compares the schema with this program's. Read-only. Blocks.
     ///
     /// # Errors
     /// `CannotOpen`, as [`Self::open`]; a newer schema is not an error here.
-    pub fn schema_standing(options: &MysqlOptions) -> Result<SchemaStatus, Error> {
+    pub fn schema_status(options: &MysqlOptions) -> Result<SchemaStatus, Error> {
         let session = Session::new(options, SessionAccess::Read)?;
-        apart(&session, || connect(&session)?.attend(TimeoutClass::Caller, migrate::standing))
+        on_own_thread(&session, || {
+            connect(&session)?.run_limited(TimeoutClass::Caller, migrate::schema_status)
+        })
     }
 }
 
@@ -156,50 +157,50 @@ fn start(
     )
 }
 
-/// Runs a job on a thread of its own, because connections cannot be used on one that runs an
-/// asynchronous runtime; and says of a failure what can be done about it.
-pub(super) fn apart<T: Send>(
+/// Runs a job on its own thread, because a connection cannot be used on a thread of an asynchronous
+/// runtime. Adds the address and the remedy to its error.
+pub(super) fn on_own_thread<T: Send>(
     session: &Session,
     job: impl FnOnce() -> Result<T, Error> + Send,
 ) -> Result<T, Error> {
-    let run = thread::scope(|scope| {
+    let result = thread::scope(|scope| {
         let thread = thread::Builder::new().name("ledger-opening".to_owned());
         let Ok(running) = thread.spawn_scoped(scope, job) else {
-            return cannot("the operating system gives no thread: raise the thread limit");
+            return cannot_open("no thread from the operating system: raise the thread limit");
         };
-        running.join().unwrap_or_else(|_payload| cannot("opening it panicked"))
+        running.join().unwrap_or_else(|_payload| cannot_open("opening it panicked"))
     });
-    run.map_err(|error| explain(&session.address, error))
+    result.map_err(|error| explain(&session.address, error))
 }
 
-fn cannot<T>(reason: &str) -> Result<T, Error> {
+fn cannot_open<T>(reason: &str) -> Result<T, Error> {
     Err(Error::CannotOpen { reason: reason.to_owned() })
 }
 
-/// What the server or the network said at opening, and what that means to whoever has to mend it.
+/// Adds the address and the remedy to an error of the server or the network while opening.
 fn explain(address: &str, error: Error) -> Error {
-    let said = match error {
+    let message = match error {
         Error::Refused { source, .. } | Error::NotConfirmed { source, .. } => source.to_string(),
         Error::NoConnection { reason } | Error::CannotOpen { reason } => reason,
         other => return other,
     };
-    let is = |needle: &str| said.contains(needle);
-    let remedy = if is("to database") {
+    let has = |text: &str| message.contains(text);
+    let remedy = if has("to database") {
         "grant this user all rights on it: GRANT ALL ON database.* TO user"
-    } else if is("Access denied") {
+    } else if has("Access denied") {
         "correct the user or the password in ledger.url"
-    } else if is("Unknown database") {
+    } else if has("Unknown database") {
         "create it: CREATE DATABASE name CHARACTER SET utf8mb4"
-    } else if is("Too many connections") || is("max_user_connections") {
+    } else if has("Too many connections") || has("max_user_connections") {
         "raise max_connections of the server, or lower ledger.writers and ledger.readers"
-    } else if is("read-only") || is("READ ONLY") {
+    } else if has("read-only") || has("READ ONLY") {
         "the server takes no writes: point ledger.url at the primary"
-    } else if is("Connection refused") || is("no answer") || is("in time") || is("lookup") {
-        "look whether the server runs and a firewall lets it be reached, or correct ledger.url"
-    } else if is("command denied") {
+    } else if has("Connection refused") || has("no answer") || has("in time") || has("lookup") {
+        "check that the server runs and no firewall blocks it, or correct ledger.url"
+    } else if has("command denied") {
         "grant this user all rights on the database: GRANT ALL ON database.* TO user"
     } else {
-        return Error::CannotOpen { reason: format!("the ledger {address}: {said}") };
+        return Error::CannotOpen { reason: format!("the ledger {address}: {message}") };
     };
-    Error::CannotOpen { reason: format!("the ledger {address}: {said}; {remedy}") }
+    Error::CannotOpen { reason: format!("the ledger {address}: {message}; {remedy}") }
 }

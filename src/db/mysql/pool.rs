@@ -1,4 +1,4 @@
-//! The pool: which connections are made, believed and thrown away.
+//! The connection pool: opens, validates and closes connections.
 
 use std::io;
 use std::sync::Arc;
@@ -12,18 +12,18 @@ use super::client::{MysqlConnection, connect};
 use super::session::Session;
 use crate::db::Error;
 
-/// A connection that answered so long ago is asked whether it is still there before it is lent.
-const BELIEVED_FOR: Duration = Duration::from_secs(1);
+/// A connection without a response for this long is tested before it is borrowed.
+const VALID_FOR: Duration = Duration::from_secs(1);
 
-/// A connection that nobody used so long is closed: sooner than servers and firewalls do it.
+/// An unused connection is closed after this time, earlier than servers and firewalls close it.
 const IDLE_MAX: Duration = Duration::from_secs(30);
 
-/// Makes connections and looks after them.
+/// Opens and validates the connections of a pool.
 pub(super) struct Manager(Arc<Session>);
 
 impl ManageConnection for Manager {
     type Connection = MysqlConnection;
-    /// What the server or the network said: the pool's caller makes an [`Error`] of it.
+    /// The error of the server or the network; the caller of the pool converts it to an [`Error`].
     type Error = io::Error;
 
     fn connect(&self) -> io::Result<MysqlConnection> {
@@ -34,26 +34,26 @@ impl ManageConnection for Manager {
     }
 
     fn is_valid(&self, conn: &mut MysqlConnection) -> io::Result<()> {
-        if conn.answered_at().elapsed() < BELIEVED_FOR {
+        if conn.answered_at().elapsed() < VALID_FOR {
             return Ok(());
         }
-        conn.end_within(self.0.connect_timeout);
+        conn.limit_total(self.0.connect_timeout);
         conn.batch_execute("DO 1").map_err(io::Error::other)
     }
 
     fn has_broken(&self, conn: &mut MysqlConnection) -> bool {
-        thread::panicking() || conn.is_given_up()
+        thread::panicking() || conn.is_broken()
     }
 }
 
-/// A pool of at most `size` connections, none of which is made before it is needed.
+/// A pool of at most `size` connections, opened on demand.
 pub(super) fn pool(session: &Arc<Session>, size: usize) -> Pool<Manager> {
     Pool::builder()
         .max_size(u32::try_from(size).unwrap_or(u32::MAX).max(1))
         .min_idle(Some(0))
         .idle_timeout(Some(IDLE_MAX))
         .test_on_check_out(true)
-        // Longer than one attempt, so that whoever waits in vain is told why.
+        // Longer than one attempt to connect, so that its error is reported to the caller.
         .connection_timeout(session.connect_timeout.saturating_mul(2))
         .error_handler(Box::new(NopErrorHandler))
         .build_unchecked(Manager(Arc::clone(session)))

@@ -1,4 +1,4 @@
-//! What a connection is told before it is used.
+//! The settings of a connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,30 +6,31 @@ use std::time::Duration;
 use super::MysqlOptions;
 use crate::db::Error;
 
-/// What a session may do.
+/// The access mode of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SessionAccess {
-    /// Everything.
+    /// Reads and writes.
     Write,
-    /// Reads, and the server holds it to that.
+    /// Reads only, enforced by the server.
     Read,
 }
 
-/// How to make a connection.
+/// The settings of a connection.
 pub(super) struct Session {
-    /// With the password: not to be shown.
+    /// Contains the password: must not be displayed.
     pub(super) url: String,
-    /// The host, port and database of it, for messages.
+    /// Host, port and database, for messages.
     pub(super) address: String,
     pub(super) access: SessionAccess,
-    /// The statements that set a fresh session up.
+    /// The statements that set up a new session.
     pub(super) set_up: String,
     pub(super) connect_timeout: Duration,
-    /// How long a job may take: its caller waits a little longer, and so hears what became of it.
+    /// Limit of a job. Its caller waits a little longer and therefore receives the result.
     pub(super) job_limit: Duration,
     pub(super) audit_timeout: Duration,
-    /// The limit of a statement as the server is told it, usually and in audits.
+    /// The statement that sets the usual limit of statements.
     pub(super) usual_limit: String,
+    /// The statement that sets the limit of an audit's statements.
     pub(super) audit_limit: String,
 }
 
@@ -39,7 +40,7 @@ impl Session {
             let reason = "ledger.url is not mysql://user:password@host:port/database".to_owned();
             return Err(Error::CannotOpen { reason });
         };
-        // Whatever may be part of a password is before the last @.
+        // A password may contain @: the address begins after the last one.
         let address = rest.rsplit_once('@').map_or(rest, |(_, address)| address);
         Ok(Arc::new(Self {
             url: with_defaults(&options.url),
@@ -55,23 +56,23 @@ impl Session {
     }
 }
 
-/// The address as it is, before what the operator set himself: no short cut through a socket file,
-/// because the port may be a proxy's; and a sign of life on quiet connections.
+/// Adds our default parameters in front of the operator's, which take precedence: no socket file,
+/// because the port may belong to a proxy; and keep-alive on idle connections.
 fn with_defaults(url: &str) -> String {
     const DEFAULTS: &str = "prefer_socket=false&tcp_keepalive=10000";
     match url.split_once('?') {
-        Some((place, own)) => format!("{place}?{DEFAULTS}&{own}"),
+        Some((base, parameters)) => format!("{base}?{DEFAULTS}&{parameters}"),
         None => format!("{url}?{DEFAULTS}"),
     }
 }
 
-/// One round trip. `/*M! */` is read by MariaDB only, `/*!80000 */` by MySQL 8 and later only: a
-/// statement's limit has another name and unit in each.
+/// One round trip. Only MariaDB reads `/*M! */`, only MySQL 8 and later reads `/*!80000 */`: name
+/// and unit of a statement's limit differ.
 fn set_up(options: &MysqlOptions, access: SessionAccess) -> String {
     let lock_wait_s = options.lock_wait_timeout_s.max(1);
-    // Without it the locks of a client that vanished in the middle of a transaction would be held
-    // until TCP notices. No client of ours is silent for longer than a job may take.
-    let silent_s = options.job_deadline_ms.div_ceil(1000) + 1;
+    // Releases the locks of a client that vanished during a transaction before TCP times out. Our
+    // clients are never idle in a transaction for longer than the limit of a job.
+    let idle_max_s = options.job_deadline_ms.div_ceil(1000) + 1;
     let mode = match access {
         SessionAccess::Write => "READ WRITE",
         SessionAccess::Read => "READ ONLY",
@@ -83,14 +84,14 @@ fn set_up(options: &MysqlOptions, access: SessionAccess) -> String {
          sql_mode = 'STRICT_ALL_TABLES,ONLY_FULL_GROUP_BY,NO_ZERO_DATE,NO_ZERO_IN_DATE,\
          ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION', \
          lc_messages = 'en_US', innodb_lock_wait_timeout = {lock_wait_s} \
-         /*M! , idle_write_transaction_timeout = {silent_s} */ \
+         /*M! , idle_write_transaction_timeout = {idle_max_s} */ \
          /*!80000 , wait_timeout = {wait_s} */; {limit}",
-        wait_s = silent_s.max(60),
+        wait_s = idle_max_s.max(60),
         limit = statement_limit(options.statement_timeout_ms),
     )
 }
 
-/// Limits what each statement may take, 0 for no limit; in MySQL only those that read.
+/// The statement that limits each further statement, 0: no limit; MySQL limits only reads.
 pub(super) fn statement_limit(ms: u64) -> String {
     let (s, rest_ms) = (ms / 1000, ms % 1000);
     format!(
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn no_message_has_the_password() {
+    fn no_message_contains_the_password() {
         for url in ["mysql://me:s3cret@db:3306/shop", "mysql://me:s3c?r@t@db:3306/shop?a=b"] {
             assert_eq!(session(url).address, "db:3306/shop");
         }
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_operator_sets_comes_last() {
+    fn the_operators_parameters_follow_the_defaults() {
         let session = session("mysql://me@db/shop?tcp_keepalive=1");
         assert_eq!(
             session.url,
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_in_the_unit_of_each_server() {
+    fn a_statement_limit_has_the_unit_of_each_server() {
         let limit = statement_limit(5_050);
         assert!(limit.contains("max_statement_time = 5.050"), "{limit}");
         assert!(limit.contains("max_execution_time = 5050"), "{limit}");

@@ -1,8 +1,8 @@
 //! The statements of the hot path.
 //!
-//! Each is one text of numbers, however many rows it is about: a batch costs half a dozen round
-//! trips. Prepared ones would need a fixed number of rows, and the server describes every parameter
-//! of them by itself. Only numbers are written into them.
+//! Each is one text for any number of rows, so that a batch takes half a dozen round trips. A
+//! prepared statement would have a fixed number of rows, and the server would describe each of its
+//! parameters. The texts contain no values but numbers.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -15,14 +15,13 @@ use crate::db::rows::NewOrder;
 use crate::db::sql::statements::{list, of_buyers};
 use crate::db::sql::{QuotaClaim, SkuAndBuyer};
 
-/// A request that was looked for and found.
 #[derive(QueryableByName)]
 pub(super) struct RequestRow {
     #[diesel(sql_type = BigInt)]
     pub(super) request_id: i64,
 }
 
-/// Inserts all orders, or none when a key objects.
+/// Inserts all orders, or none on a unique violation.
 pub(super) fn insert_orders(orders: &[NewOrder]) -> String {
     let mut text = String::with_capacity(200 + 230 * orders.len());
     text.push_str(
@@ -56,8 +55,8 @@ pub(super) fn insert_orders(orders: &[NewOrder]) -> String {
     text
 }
 
-/// The requests among these that are recorded as failed, as of now and not of the snapshot, locked
-/// so that the answer stays true. The primary key keeps the locks to what was asked for.
+/// A recorded failure of these requests, if any. A locking read of the latest committed rows, so
+/// that the result stays valid; the primary key restricts the locks to these requests.
 pub(super) fn failed_among(requests: &[i64]) -> SqlQuery {
     sql_query(format!(
         "SELECT request_id FROM failed_requests FORCE INDEX (PRIMARY) WHERE request_id IN ({}) \
@@ -66,7 +65,7 @@ pub(super) fn failed_among(requests: &[i64]) -> SqlQuery {
     ))
 }
 
-/// The requests among these that are orders, as of now, locked as above.
+/// The requests among these that have orders; a locking read as in [`failed_among`].
 pub(super) fn ordered_among(requests: impl Iterator<Item = i64>) -> SqlQuery {
     sql_query(format!(
         "SELECT request_id FROM orders FORCE INDEX (orders_by_request) WHERE request_id IN ({}) \
@@ -75,9 +74,9 @@ pub(super) fn ordered_among(requests: impl Iterator<Item = i64>) -> SqlQuery {
     ))
 }
 
-/// Gives each buyer a quota row with nothing on it, unless there is one; and locks the rows in the
-/// order of their key, for writing. (`INSERT IGNORE` would lock those that exist for reading, and
-/// two writers that meet there could not go on to write.)
+/// Inserts a quota row with 0 units for each buyer without one, and locks all these rows
+/// exclusively in key order. (`INSERT IGNORE` takes shared locks on existing rows: concurrent
+/// writers would deadlock.)
 pub(super) fn open_quotas(claims: &[QuotaClaim]) -> String {
     let mut text = "INSERT INTO quotas (sku_no, buyer_id, owned, quota) VALUES ".to_owned();
     let mut before = "(";
@@ -89,7 +88,7 @@ pub(super) fn open_quotas(claims: &[QuotaClaim]) -> String {
     text
 }
 
-/// Buyers by the units that they take, which are few different numbers: one statement for each.
+/// Groups buyers by the units that they take, for one statement per group; the groups are few.
 pub(super) fn by_units(claims: &[QuotaClaim]) -> BTreeMap<i32, Vec<SkuAndBuyer>> {
     let mut by_units: BTreeMap<i32, Vec<SkuAndBuyer>> = BTreeMap::new();
     for claim in claims {
@@ -98,8 +97,8 @@ pub(super) fn by_units(claims: &[QuotaClaim]) -> BTreeMap<i32, Vec<SkuAndBuyer>>
     by_units
 }
 
-/// Adds units to the buyers' quota rows where they fit. The number of changed rows says exactly
-/// whether all did: whoever is over the quota is not found.
+/// Adds units to the quota rows of the buyers that stay within their quota. All of them do if the
+/// number of changed rows equals the number of buyers.
 pub(super) fn take_quotas(units: i32, buyers: &[SkuAndBuyer]) -> SqlQuery {
     sql_query(format!(
         "UPDATE quotas SET owned = owned + {units} WHERE ({}) AND owned + {units} <= quota",
@@ -107,7 +106,8 @@ pub(super) fn take_quotas(units: i32, buyers: &[SkuAndBuyer]) -> SqlQuery {
     ))
 }
 
-/// Takes units from several SKUs where so many are left; whichever has less is not found.
+/// Takes units from those of these SKUs that have enough available. All of them have if the number
+/// of changed rows equals the number of SKUs.
 pub(super) fn take_stocks(units: &[(i32, i32)]) -> SqlQuery {
     let mut each = "CASE sku_no".to_owned();
     for (sku, units) in units {

@@ -1,24 +1,27 @@
-//! What an audit asks the ledger, in memory that does not grow with the number of orders.
+//! The reads of an audit. Their memory does not grow with the number of orders.
 
 use std::collections::BTreeSet;
 
 use super::Database;
-use crate::db::rows::{bare_refusal, units};
-use crate::db::{Anomalies, AnomaliesOverAll, AuditRow, Error, LedgerSize, UnknownSku, Visitor};
+use crate::db::rows::{refusal_without_details, units};
+use crate::db::{Anomalies, AuditRow, CrossSkuAnomalies, Error, LedgerSize, UnknownSku, Visitor};
 use crate::domain::book::gives_back;
 use crate::domain::invariants::{FailureFacts, SkuFacts};
 use crate::domain::{Epoch, Sku, SkuNo};
 
-/// Most anomalies of one kind that are read: an audit lists fewer.
+/// The maximum number of anomalies of one kind that are read; an audit lists fewer.
 const ANOMALIES_MAX: i32 = 1000;
 
-/// The size of a SKU's part of the ledger.
-pub(in crate::db) fn tally<D: Database>(conn: &mut D, sku: SkuNo) -> Result<LedgerSize, Error> {
+/// The number of rows of a SKU.
+pub(in crate::db) fn ledger_size<D: Database>(
+    conn: &mut D,
+    sku: SkuNo,
+) -> Result<LedgerSize, Error> {
     let Some((row, sale)) = conn.sku_and_sale(sku.0)? else {
         return Ok(LedgerSize::default());
     };
-    let num_orders = conn.patiently(|conn| conn.num_orders(sku.0))?;
-    let num_failures = conn.patiently(|conn| conn.num_failures(sku.0))?;
+    let num_orders = conn.with_audit_limit(|conn| conn.num_orders(sku.0))?;
+    let num_failures = conn.with_audit_limit(|conn| conn.num_failures(sku.0))?;
     Ok(LedgerSize {
         num_orders: num_orders.unsigned_abs(),
         num_failures: num_failures.unsigned_abs(),
@@ -27,7 +30,7 @@ pub(in crate::db) fn tally<D: Database>(conn: &mut D, sku: SkuNo) -> Result<Ledg
     })
 }
 
-/// Visits the facts of a SKU and then its orders, as of one instant.
+/// Visits the facts of a SKU and then its orders, in one snapshot.
 pub(super) fn scan<D: Database>(
     conn: &mut D,
     sku: SkuNo,
@@ -46,11 +49,13 @@ fn facts<D: Database>(conn: &mut D, sku: SkuNo) -> Result<Option<(SkuFacts, Fail
     let Some((row, sale)) = conn.sku_and_sale(sku.0)? else { return Ok(None) };
     let available = i64::from(row.available);
     let Sku { initial, policy, .. } = row.try_into()?;
-    let by_reason = conn.patiently(|conn| conn.failed_units(sku.0))?;
+    let by_reason = conn.with_audit_limit(|conn| conn.failed_units(sku.0))?;
     let given_back_units = by_reason
         .iter()
-        // A refusal with details gives back; only the bare ones differ.
-        .filter(|(reason, _)| bare_refusal(reason).is_none_or(|refusal| gives_back(&refusal)))
+        // Every refusal with details gives units back.
+        .filter(|(reason, _)| {
+            refusal_without_details(reason).is_none_or(|refusal| gives_back(&refusal))
+        })
         .map(|(_, units)| units.unwrap_or(0).unsigned_abs())
         .sum();
     let facts = SkuFacts {
@@ -64,20 +69,20 @@ fn facts<D: Database>(conn: &mut D, sku: SkuNo) -> Result<Option<(SkuFacts, Fail
     Ok(Some((facts, FailureFacts { given_back_units })))
 }
 
-/// What only a look across all orders of a SKU finds.
+/// The inconsistencies within one SKU.
 pub(in crate::db) fn anomalies<D: Database>(conn: &mut D, sku: SkuNo) -> Result<Anomalies, Error> {
     Ok(Anomalies {
         orders_and_failures: conn
-            .patiently(|conn| conn.ordered_and_failed(sku.0, ANOMALIES_MAX))?,
-        wrong_quotas: conn.patiently(|conn| conn.wrong_quotas(sku.0, ANOMALIES_MAX))?,
+            .with_audit_limit(|conn| conn.ordered_and_failed(sku.0, ANOMALIES_MAX))?,
+        wrong_quotas: conn.with_audit_limit(|conn| conn.wrong_quotas(sku.0, ANOMALIES_MAX))?,
     })
 }
 
-/// What only a look across all SKUs finds.
-pub(in crate::db) fn anomalies_over_all<D: Database>(
+/// The inconsistencies over all SKUs.
+pub(in crate::db) fn anomalies_across_skus<D: Database>(
     conn: &mut D,
-) -> Result<AnomaliesOverAll, Error> {
-    let duplicate_requests = conn.patiently(|conn| conn.repeated_requests(ANOMALIES_MAX))?;
+) -> Result<CrossSkuAnomalies, Error> {
+    let duplicate_requests = conn.with_audit_limit(|conn| conn.repeated_requests(ANOMALIES_MAX))?;
     let mut used = BTreeSet::new();
     let mut after = i32::MIN;
     while let Some(sku) = conn.sku_with_orders(after)? {
@@ -89,17 +94,17 @@ pub(in crate::db) fn anomalies_over_all<D: Database>(
         used.insert(sku);
         after = sku;
     }
-    // After the others: a SKU is there before its first order.
+    // Read last, because the row of a SKU is written before its first order.
     let sold: BTreeSet<i32> = conn.sku_rows()?.into_iter().map(|row| row.sku_no).collect();
     let mut unknown_skus = Vec::new();
     for sku in used.difference(&sold).take(usize::try_from(ANOMALIES_MAX).unwrap_or(0)) {
-        let num_orders = conn.patiently(|conn| conn.num_orders(*sku))?;
-        let num_failures = conn.patiently(|conn| conn.num_failures(*sku))?;
+        let num_orders = conn.with_audit_limit(|conn| conn.num_orders(*sku))?;
+        let num_failures = conn.with_audit_limit(|conn| conn.num_failures(*sku))?;
         unknown_skus.push(UnknownSku {
             sku: SkuNo(*sku),
             num_orders: num_orders.unsigned_abs(),
             num_failures: num_failures.unsigned_abs(),
         });
     }
-    Ok(AnomaliesOverAll { duplicate_requests, unknown_skus })
+    Ok(CrossSkuAnomalies { duplicate_requests, unknown_skus })
 }

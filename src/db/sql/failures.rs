@@ -1,15 +1,15 @@
-//! Recorded failures.
+//! The write transaction of recorded failures.
 
 use std::collections::HashSet;
 
 use super::queries::IN_LIST_MAX;
-use super::transaction::until_undisturbed;
+use super::transaction::retry_concurrent;
 use super::{Database, TransactionEnd, WriterFence, write};
 use crate::db::Error;
 use crate::db::rows::FailureRow;
 use crate::domain::Failure;
 
-/// Records failures; the first record of a request stays, and an order is never a failure too.
+/// Records failures. The first record of a request stays, and a request with an order gets none.
 pub(super) fn record_failures<D: Database>(
     conn: &mut D,
     fence: WriterFence,
@@ -18,13 +18,14 @@ pub(super) fn record_failures<D: Database>(
     if failures.is_empty() {
         return Ok(());
     }
-    until_undisturbed("orders of the same requests", || {
+    retry_concurrent("orders of the same requests", || {
         write(conn, fence, |conn| record(conn, failures))
     })
 }
 
-/// Writes the failures first and looks for orders after, as `place` does it the other way round:
-/// one of the two sees the other. `None`: an order came in between.
+/// Writes failures and then reads orders, whereas `place` writes orders and then reads failures:
+/// one of two concurrent transactions reads the other's row. `None`: a concurrent order was
+/// written.
 fn record<D: Database>(
     conn: &mut D,
     failures: &[Failure],
@@ -36,11 +37,14 @@ fn record<D: Database>(
     for chunk in rows.chunks(IN_LIST_MAX) {
         conn.insert_failures(chunk)?;
     }
-    let undisturbed = ordered_among(conn, &recorded)?.is_empty();
-    Ok(if undisturbed { TransactionEnd::Commit(Some(())) } else { TransactionEnd::RollBack(None) })
+    if ordered_among(conn, &recorded)?.is_empty() {
+        Ok(TransactionEnd::Commit(Some(())))
+    } else {
+        Ok(TransactionEnd::RollBack(None))
+    }
 }
 
-/// The requests of these failures that are orders.
+/// The requests of these failures that have orders.
 fn ordered_among<D: Database>(conn: &mut D, failures: &[Failure]) -> Result<HashSet<i64>, Error> {
     let mut ordered = HashSet::new();
     for chunk in failures.chunks(IN_LIST_MAX) {

@@ -1,4 +1,4 @@
-//! The port, spelled out: which threads do what, and how long it may take.
+//! Implements [`Ledger`]: assigns each method to the readers or the writers, with a time limit.
 
 use std::sync::Arc;
 
@@ -8,62 +8,64 @@ use super::{Database, SqlLedger, TimeoutClass, WriterFence, WriterThreads};
 use super::{audit, examine, failures, place, sales, tokens};
 use crate::db::sql::dead_letters;
 use crate::db::{
-    Anomalies, AnomaliesOverAll, AuditRow, BlindInsert, Error, Ledger, LedgerSize, OrderCursor,
+    Anomalies, AuditRow, BlindInsert, CrossSkuAnomalies, Error, Ledger, LedgerSize, OrderCursor,
     Visitor,
 };
 use crate::domain::{
     BuyerId, DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
-    DeadLetterTransition, Epoch, Examination, Failure, KeepOutcome, NewDeadLetter, Order,
-    OrderIntent, OrderTimeline, Phase, RequestId, Sale, SaleDraft, SaleId, SkuNo,
+    DeadLetterTransition, Epoch, Examination, Failure, NewDeadLetter, Order, OrderIntent,
+    OrderTimeline, Phase, RequestId, Sale, SaleDraft, SaleId, SkuNo, StoreDeadLetterOutcome,
 };
 
 impl<D: Database> SqlLedger<D> {
-    /// The migrations that opening applied, by full name, oldest first.
+    /// The migrations applied while opening, by full name, oldest first.
     #[must_use]
     pub fn migrated(&self) -> &[String] {
         &self.migrated
     }
 
-    /// Threads that read or write.
+    /// Number of running reader and writer threads.
     #[must_use]
     pub fn num_threads(&self) -> usize {
         let writers = self.writers.as_ref().map_or(0, |writers| writers.workers.num_threads());
         self.readers.num_threads() + writers
     }
 
-    async fn read<T, F>(&self, doing: &'static str, job: F) -> Result<T, Error>
+    async fn read<T, F>(&self, operation: &'static str, job: F) -> Result<T, Error>
     where
         T: Send + 'static,
         F: FnOnce(&mut D) -> Result<T, Error> + Send + 'static,
     {
-        self.readers.run(doing, move |conn| conn.attend(TimeoutClass::Caller, job)).await
+        self.readers.run(operation, move |conn| conn.run_limited(TimeoutClass::Caller, job)).await
     }
 
-    /// Reads a SKU from end to end: ends when it is through or its visitor says so.
-    async fn read_all<T, F>(&self, doing: &'static str, job: F) -> Result<T, Error>
+    /// Reads all rows of a SKU, without a limit for the whole job; the visitor may end it early.
+    async fn read_all<T, F>(&self, operation: &'static str, job: F) -> Result<T, Error>
     where
         T: Send + 'static,
         F: FnOnce(&mut D) -> Result<T, Error> + Send + 'static,
     {
-        self.readers.run_long(doing, move |conn| conn.attend(TimeoutClass::Scan, job)).await
+        self.readers
+            .run_long(operation, move |conn| conn.run_limited(TimeoutClass::Scan, job))
+            .await
     }
 
-    async fn write<T, F>(&self, doing: &'static str, job: F) -> Result<T, Error>
+    async fn write<T, F>(&self, operation: &'static str, job: F) -> Result<T, Error>
     where
         T: Send + 'static,
         F: FnOnce(&mut D, WriterFence) -> Result<T, Error> + Send + 'static,
     {
         let Some(WriterThreads { workers, fence }) = &self.writers else {
-            return Err(Error::ReadOnly { doing });
+            return Err(Error::ReadOnly { operation });
         };
         let fence = *fence;
-        let job = move |conn: &mut D| conn.attend(TimeoutClass::Caller, |conn| job(conn, fence));
-        workers.run(doing, job).await
+        let job =
+            move |conn: &mut D| conn.run_limited(TimeoutClass::Caller, |conn| job(conn, fence));
+        workers.run(operation, job).await
     }
 }
 
-/// Rows as the domain has them.
-fn all_of<R, T: TryFrom<R, Error = Error>>(rows: Vec<R>) -> Result<Vec<T>, Error> {
+fn convert_rows<R, T: TryFrom<R, Error = Error>>(rows: Vec<R>) -> Result<Vec<T>, Error> {
     rows.into_iter().map(T::try_from).collect()
 }
 
@@ -78,7 +80,7 @@ impl<D: Database> Ledger for SqlLedger<D> {
     async fn place(&self, batch: Vec<OrderIntent>) -> Result<BlindInsert, Error> {
         let clock = Arc::clone(&self.clock);
         self.write("placing orders", move |conn, fence| {
-            // Read here: the job may have waited for its writer.
+            // The time is read here because the job may have waited in the queue.
             place::place(conn, fence, batch, clock.wall_ms())
         })
         .await
@@ -102,15 +104,15 @@ impl<D: Database> Ledger for SqlLedger<D> {
         .await
     }
 
-    async fn turn_sale(
+    async fn set_sale_phase(
         &self,
         sale: SaleId,
         epoch: Epoch,
         next: Phase,
         now_ms: i64,
     ) -> Result<Option<Sale>, Error> {
-        self.write("turning a sale", move |conn, fence| {
-            sales::turn_sale(conn, fence, (&sale, epoch), next, now_ms)
+        self.write("setting a sale's phase", move |conn, fence| {
+            sales::set_phase(conn, fence, (&sale, epoch), next, now_ms)
         })
         .await
     }
@@ -119,8 +121,8 @@ impl<D: Database> Ledger for SqlLedger<D> {
         self.read("reading sales", sales::sales).await
     }
 
-    async fn tally(&self, sku: SkuNo) -> Result<LedgerSize, Error> {
-        self.read_all("counting orders", move |conn| audit::tally(conn, sku)).await
+    async fn ledger_size(&self, sku: SkuNo) -> Result<LedgerSize, Error> {
+        self.read_all("counting orders", move |conn| audit::ledger_size(conn, sku)).await
     }
 
     async fn available(&self, sku: SkuNo) -> Result<u32, Error> {
@@ -141,13 +143,13 @@ impl<D: Database> Ledger for SqlLedger<D> {
         .await
     }
 
-    async fn journey(&self, request: RequestId) -> Result<Option<OrderTimeline>, Error> {
+    async fn order_timeline(&self, request: RequestId) -> Result<Option<OrderTimeline>, Error> {
         self.read_all("reading an order", move |conn| {
             let request = request.to_db();
-            let indexed = conn.journey_row(request, D::INDEXED_REQUESTS)?;
-            let row = match D::LEFT_OUT_REQUESTS {
-                Some(left_out) if indexed.is_none() => {
-                    conn.patiently(|conn| conn.journey_row(request, left_out))?
+            let indexed = conn.timeline_row(request, D::INDEXED_REQUESTS)?;
+            let row = match D::UNINDEXED_REQUESTS {
+                Some(unindexed) if indexed.is_none() => {
+                    conn.with_audit_limit(|conn| conn.timeline_row(request, unindexed))?
                 }
                 _ => indexed,
             };
@@ -170,7 +172,7 @@ impl<D: Database> Ledger for SqlLedger<D> {
         limit: u32,
     ) -> Result<Vec<Order>, Error> {
         self.read("reading a buyer's orders", move |conn| {
-            all_of(conn.order_page(buyer.to_db(), cursor, limit)?)
+            convert_rows(conn.order_page(buyer.to_db(), cursor, limit)?)
         })
         .await
     }
@@ -183,17 +185,17 @@ impl<D: Database> Ledger for SqlLedger<D> {
         self.read_all("auditing", move |conn| audit::anomalies(conn, sku)).await
     }
 
-    async fn anomalies_over_all(&self) -> Result<AnomaliesOverAll, Error> {
-        self.read_all("auditing", audit::anomalies_over_all).await
+    async fn anomalies_across_skus(&self) -> Result<CrossSkuAnomalies, Error> {
+        self.read_all("auditing", audit::anomalies_across_skus).await
     }
 
-    async fn keep_dead_letters(
+    async fn store_dead_letters(
         &self,
         new: Vec<NewDeadLetter>,
         now_ms: i64,
-    ) -> Result<Vec<KeepOutcome>, Error> {
-        self.write("keeping dead letters", move |conn, fence| {
-            dead_letters::keep(conn, fence, &new, now_ms)
+    ) -> Result<Vec<StoreDeadLetterOutcome>, Error> {
+        self.write("storing dead letters", move |conn, fence| {
+            dead_letters::store(conn, fence, &new, now_ms)
         })
         .await
     }
@@ -203,28 +205,33 @@ impl<D: Database> Ledger for SqlLedger<D> {
         filter: DeadLetterFilter,
         limit: u32,
     ) -> Result<Vec<DeadLetter>, Error> {
-        self.read("reading dead letters", move |conn| all_of(conn.letter_page(filter, limit)?))
-            .await
-    }
-
-    async fn dead_letter(&self, no: DeadLetterNo) -> Result<Option<DeadLetterContent>, Error> {
-        self.read("reading a dead letter", move |conn| dead_letters::whole(conn, no)).await
-    }
-
-    async fn turn_dead_letter(&self, turn: DeadLetterTransition) -> Result<bool, Error> {
-        self.write("turning a dead letter", move |conn, fence| {
-            dead_letters::turn(conn, fence, &turn)
+        self.read("reading dead letters", move |conn| {
+            convert_rows(conn.dead_letter_page(filter, limit)?)
         })
         .await
     }
 
-    async fn ending_letters(
+    async fn dead_letter(&self, no: DeadLetterNo) -> Result<Option<DeadLetterContent>, Error> {
+        self.read("reading a dead letter", move |conn| dead_letters::content(conn, no)).await
+    }
+
+    async fn transition_dead_letter(
+        &self,
+        transition: DeadLetterTransition,
+    ) -> Result<bool, Error> {
+        self.write("changing a dead letter", move |conn, fence| {
+            dead_letters::apply(conn, fence, &transition)
+        })
+        .await
+    }
+
+    async fn final_dead_letters(
         &self,
         after: DeadLetterNo,
         limit: u32,
     ) -> Result<Vec<(DeadLetter, Vec<u8>)>, Error> {
         self.read("reading dead letters", move |conn| {
-            let rows = conn.ending_letters(after.0, limit)?;
+            let rows = conn.final_dead_letters(after.0, limit)?;
             rows.into_iter().map(|(row, body)| Ok((row.try_into()?, body))).collect()
         })
         .await
@@ -234,38 +241,40 @@ impl<D: Database> Ledger for SqlLedger<D> {
         self.read("counting dead letters", dead_letters::counts).await
     }
 
-    async fn dead_among(&self, requests: Vec<RequestId>) -> Result<Vec<RequestId>, Error> {
-        self.read("reading dead letters", move |conn| dead_letters::dead_among(conn, &requests))
-            .await
+    async fn dead_lettered_among(&self, requests: Vec<RequestId>) -> Result<Vec<RequestId>, Error> {
+        self.read("reading dead letters", move |conn| {
+            dead_letters::dead_lettered_among(conn, &requests)
+        })
+        .await
     }
 
     async fn secret(&self, name: &'static str) -> Result<Vec<u8>, Error> {
         if self.writers.is_none() {
-            let known = self.read("reading a secret", |conn| Ok(conn.secret_value(name)?)).await?;
-            return known.ok_or(Error::ReadOnly { doing: "making a secret" });
+            let stored = self.read("reading a secret", |conn| Ok(conn.secret_value(name)?)).await?;
+            return stored.ok_or(Error::ReadOnly { operation: "creating a secret" });
         }
-        self.write("making a secret", move |conn, fence| tokens::secret(conn, fence, name)).await
+        self.write("creating a secret", move |conn, fence| tokens::secret(conn, fence, name)).await
     }
 
     async fn next_token(&self, name: &'static str) -> Result<i64, Error> {
-        self.write("counting a token up", move |conn, fence| tokens::next_token(conn, fence, name))
+        self.write("incrementing a token", move |conn, fence| tokens::next_token(conn, fence, name))
             .await
     }
 
     async fn ping(&self) -> Result<(), Error> {
-        self.read("looking for the ledger", |conn| Ok(conn.ping()?)).await
+        self.read("pinging the ledger", |conn| Ok(conn.ping()?)).await
     }
 
     async fn close(&self) {
-        // Readers first: an open one keeps the database from being put in order.
+        // Readers first: an open reader prevents the checkpoint of the write-ahead log.
         self.readers.close().await;
         if let Some(WriterThreads { workers, .. }) = &self.writers {
-            let left = workers.run_long("leaving", |conn| {
-                conn.leave();
+            let cleanup = workers.run_long("closing", |conn| {
+                conn.before_close();
                 Ok(())
             });
-            // A ledger that is closed already was left in order, too.
-            left.await.ok();
+            // Fails only when the ledger is closed already, or the clean-up panicked.
+            cleanup.await.ok();
             workers.close().await;
         }
     }

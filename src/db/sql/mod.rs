@@ -1,8 +1,7 @@
-//! What the ledgers in SQL databases do alike: the same tables, the same steps, nearly the same
-//! words.
+//! The SQL ledger, shared by all databases: the same tables and transactions.
 //!
-//! [`Queries`] is what every database understands, [`Database`] what each does in its own way, and
-//! [`SqlLedger`] the ledger made of both: a set of threads that read, and a set that write.
+//! [`Queries`] are the portable queries, [`Database`] is the interface of the database-specific
+//! parts, and [`SqlLedger`] implements the ledger with both: reader threads and writer threads.
 
 use diesel::QueryResult;
 use diesel::connection::SimpleConnection;
@@ -40,104 +39,106 @@ pub struct SqlLedger<D> {
     /// `None`: opened for reading only.
     pub(super) writers: Option<WriterThreads<D>>,
     pub(super) migrated: Vec<String>,
-    /// The time of rows.
+    /// Timestamps the rows.
     pub(super) clock: SharedClock,
 }
 
-/// The threads that write, and their right to.
+/// The writer threads with their fencing token.
 pub(super) struct WriterThreads<D> {
     pub(super) workers: Workers<D>,
     pub(super) fence: WriterFence,
 }
 
-/// How long a job may take.
+/// The time limit of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeoutClass {
-    /// As long as its caller waits.
+    /// The job is limited to the time that its caller waits.
     Caller,
-    /// As long as the database goes on answering: a SKU is read from end to end.
+    /// Only each statement is limited: the job reads all rows of a SKU.
     Scan,
 }
 
 /// Receives rows one at a time; returning `false` ends the scan early.
 pub type RowVisitor<'a, T> = &'a mut dyn FnMut(T) -> bool;
 
-/// What a database does in its own way. It is its own connection.
+/// The database-specific part of the ledger, implemented by its connection.
 pub trait Database: SimpleConnection + Queries + DeadLetterQueries + Send + 'static {
-    /// Its migrations.
     const MIGRATIONS: EmbeddedMigrations;
-    /// What a migration that failed leaves behind, for whoever reads of the failure.
+    /// The state of the ledger after a failed migration, for the error message.
     const AFTER_FAILED_MIGRATION: &'static str;
-    /// Begins a transaction that writes.
+    /// Begins a write transaction.
     const BEGIN: &'static str;
-    /// Which orders the unique index of request ids holds, as a condition that lets the database
-    /// use it. The others are in slot 0 and are found by their buyer.
+    /// The SQL condition of the unique index of request ids; lets the database use the index.
+    /// Orders that the index omits are in slot 0 and are found by their buyer.
     const INDEXED_REQUESTS: &'static str;
-    /// The same for the orders that the index leaves out, if there are any.
-    const LEFT_OUT_REQUESTS: Option<&'static str>;
-    /// Request ids with several orders, without the index of requests: it would be the first to be
-    /// wrong, and it may leave slot 0 out. Parameter: most rows.
+    /// The SQL condition of the orders that the index omits; `None`: the index is complete.
+    const UNINDEXED_REQUESTS: Option<&'static str>;
+    /// Finds request ids with several orders. Does not use the index of request ids, which may be
+    /// corrupt and may omit slot 0. Parameter: the maximum number of rows.
     const REPEATED_REQUESTS: &'static str;
 
-    /// Runs a job. Where a connection can hang or be left in doubt, this is what limits the job and
-    /// gives the connection up after an error.
-    fn attend<T>(
+    /// Runs a job with the time limit of its class, and marks the connection for closing after an
+    /// error. By default, for a database whose connections cannot hang, only runs the job.
+    fn run_limited<T>(
         &mut self,
-        _patience: TimeoutClass,
+        _timeout_class: TimeoutClass,
         job: impl FnOnce(&mut Self) -> Result<T, Error>,
     ) -> Result<T, Error> {
         job(self)
     }
 
-    /// Allows one statement of a scan the time to read a whole SKU before it answers.
-    fn patiently<T>(
+    /// Runs one statement of a scan with the longer limit of audits: the statement reads a whole
+    /// SKU before it returns the first row.
+    fn with_audit_limit<T>(
         &mut self,
         statement: impl FnOnce(&mut Self) -> QueryResult<T>,
     ) -> QueryResult<T> {
         statement(self)
     }
 
-    /// Runs a job that reads everything as of one instant.
+    /// Runs a job whose reads see one snapshot.
     fn snapshot<T>(&mut self, job: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error>;
 
-    /// Says what a COMMIT that failed came to: `Refused`, nothing was written; `NotConfirmed`,
-    /// nobody knows.
-    fn failed_commit(&mut self, said: Diesel) -> Error;
+    /// Classifies a failed COMMIT: `Refused`, nothing was written; `NotConfirmed`, the outcome is
+    /// unknown.
+    fn failed_commit(&mut self, error: Diesel) -> Error;
 
-    /// Runs a job while no other process migrates this ledger; `CannotOpen` when another process
-    /// does not finish.
-    fn alone<T>(&mut self, job: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
+    /// Runs a job under the lock that serializes the migrations of this ledger; `CannotOpen` when
+    /// another process does not release the lock in time.
+    fn with_migration_lock<T>(
+        &mut self,
+        job: impl FnOnce(&mut Self) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         job(self)
     }
 
-    /// Whether a table exists.
     fn has_table(&mut self, name: &str) -> QueryResult<bool>;
 
-    /// The writer's token; it cannot change before the transaction ends.
+    /// The writer's token, which cannot change before the transaction ends.
     fn writer_token(&mut self) -> QueryResult<i64>;
 
-    /// Sets a token, 0 where there is none, to `next`, an SQL expression of its present value, and
+    /// Sets a token to `next`, an SQL expression of its present value (0 for a new token), and
     /// returns it; part of a transaction.
     fn raise_token(&mut self, name: &str, next: &'static str) -> QueryResult<i64>;
 
-    /// Writes orders, sorted by their key. A unique key that objects is an error, and may leave
-    /// some of them written: the transaction must be rolled back then.
+    /// Writes orders, sorted by their key. A unique violation is an error and may leave some orders
+    /// written: the transaction must be rolled back then.
     fn insert_orders(&mut self, orders: &[NewOrder]) -> QueryResult<()>;
 
-    /// Whether any of these requests is recorded as failed, by anybody who was first. What is not
-    /// recorded yet cannot be recorded unseen before the transaction ends.
+    /// Whether any of these requests has a recorded failure of any process. A concurrent
+    /// transaction whose failure is not found here finds the orders of this one.
     fn any_failed(&mut self, requests: &[i64]) -> QueryResult<bool>;
 
-    /// The requests of these failures that are orders of any process; part of a transaction.
-    /// The answer stays true until it ends.
+    /// The requests of these failures that have orders of any process. The result stays valid until
+    /// the transaction ends.
     fn ordered_among(&mut self, failures: &[Failure]) -> QueryResult<Vec<i64>>;
 
-    /// Adds units to the buyers' quotas, sorted by their key; `false`: one of them does not fit,
-    /// and the transaction must be rolled back.
+    /// Adds units to the buyers' quotas, sorted by their key; `false`: a quota is exceeded, and the
+    /// transaction must be rolled back.
     fn take_quotas(&mut self, claims: &[QuotaClaim]) -> QueryResult<bool>;
 
-    /// Takes units from several SKUs, sorted by their key; `false`: one of them has not so many,
-    /// and the transaction must be rolled back.
+    /// Takes units from several SKUs, sorted by their key; `false`: a SKU has fewer units, and the
+    /// transaction must be rolled back.
     fn take_stocks(&mut self, units: &[(i32, i32)]) -> QueryResult<bool> {
         for (sku, units) in units {
             if self.take_stock(*sku, *units)? == 0 {
@@ -153,6 +154,6 @@ pub trait Database: SimpleConnection + Queries + DeadLetterQueries + Send + 'sta
     /// Visits the recorded failures of a SKU by request; part of a snapshot.
     fn each_failure(&mut self, sku: SkuNo, visit: RowVisitor<'_, Failure>) -> Result<(), Error>;
 
-    /// Puts the database in order before the last writer goes.
-    fn leave(&mut self) {}
+    /// Cleans up before the last writer closes.
+    fn before_close(&mut self) {}
 }

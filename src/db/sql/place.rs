@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::transaction::are_new;
+use super::transaction::inserted;
 use super::{Database, TransactionEnd, WriterFence, write};
 use crate::db::rows::{NewOrder, narrow};
 use crate::db::{BlindInsert, Error};
@@ -11,17 +11,15 @@ use crate::domain::{BuyerId, OrderIntent, SkuNo};
 /// Units that a batch takes from a buyer's quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuotaClaim {
-    /// Which SKU.
     pub sku_no: i32,
-    /// Who.
     pub buyer_id: i64,
-    /// The units of all orders of the batch.
+    /// The units of all orders of the buyer in the batch.
     pub units: i32,
-    /// Units the buyer may have.
+    /// The buyer's limit of units.
     pub quota: i32,
 }
 
-/// Writes all intents or none, at `now_ms`.
+/// Writes all intents as orders or none, with the time `now_ms`.
 pub(super) fn place<D: Database>(
     conn: &mut D,
     fence: WriterFence,
@@ -31,25 +29,25 @@ pub(super) fn place<D: Database>(
     if batch.is_empty() {
         return Ok(BlindInsert::All);
     }
-    // In the order of the primary key: neighbours share pages, and writers that meet wait for each
-    // other instead of in a circle.
+    // In the order of the primary key: neighbouring rows share pages, and concurrent writers do not
+    // deadlock.
     batch.sort_unstable_by_key(|intent| (intent.sku, intent.buyer, intent.slot));
     let orders = batch.iter().map(|intent| NewOrder::of(intent, now_ms));
     let orders = orders.collect::<Result<Vec<_>, _>>()?;
     let requests: Vec<i64> = orders.iter().map(|order| order.request_id).collect();
     let (Some(claims), Some(sums)) = (claims(&batch)?, sums(&batch)) else {
-        // More than a column holds is more than there ever was.
+        // A sum that exceeds its column also exceeds the stock or the quota.
         return Ok(BlindInsert::Conflict);
     };
     write(conn, fence, |conn| {
-        // Orders are written before failures are looked for, and `record_failures` does it the
-        // other way round, so that one of the two sees the other. The stock comes last: its row is
-        // the one that every writer waits for.
-        let all = are_new(conn.insert_orders(&orders))?
+        // Writes orders and then reads failures, whereas `record_failures` writes failures and then
+        // reads orders, so that one of two concurrent transactions reads the other's row. The stock
+        // is last: its row is the one that every writer waits for.
+        let is_clean = inserted(conn.insert_orders(&orders))?
             && !conn.any_failed(&requests)?
             && conn.take_quotas(&claims)?
             && conn.take_stocks(&sums)?;
-        Ok(if all {
+        Ok(if is_clean {
             TransactionEnd::Commit(BlindInsert::All)
         } else {
             TransactionEnd::RollBack(BlindInsert::Conflict)
@@ -57,7 +55,7 @@ pub(super) fn place<D: Database>(
     })
 }
 
-/// One claim for each buyer of a SKU with a quota; `None`: more units than a column holds.
+/// One claim for each buyer of a SKU with a quota; `None`: a sum exceeds its column.
 fn claims(batch: &[OrderIntent]) -> Result<Option<Vec<QuotaClaim>>, Error> {
     let mut by_buyer: BTreeMap<(SkuNo, BuyerId), QuotaClaim> = BTreeMap::new();
     for intent in batch {
@@ -76,7 +74,7 @@ fn claims(batch: &[OrderIntent]) -> Result<Option<Vec<QuotaClaim>>, Error> {
     Ok(Some(by_buyer.into_values().collect()))
 }
 
-/// The units of each SKU; `None`: more than a column holds.
+/// The units of each SKU; `None`: a sum exceeds its column.
 fn sums(batch: &[OrderIntent]) -> Option<Vec<(i32, i32)>> {
     let mut sums: BTreeMap<i32, i32> = BTreeMap::new();
     for intent in batch {

@@ -1,7 +1,7 @@
-//! The queries that every database understands, in diesel's words.
+//! The portable queries, written with diesel.
 //!
-//! Each is declared once and compiled for each database, because diesel's types depend on it; what
-//! is decided on the rows is generic, in the files beside this one.
+//! Each is declared once and compiled for each database, because diesel's types depend on the
+//! database. The decisions on the rows are generic, in the other files of this folder.
 
 use diesel::dsl::{exists, insert_into, insert_or_ignore_into, sql, sum, update};
 use diesel::prelude::*;
@@ -16,10 +16,9 @@ use crate::db::rows::{FailureRow, NewSku, OrderRow, OrderTimelineRow, SaleRow, S
 use crate::db::schema::{failed_requests, orders, sales, secrets, skus};
 use crate::domain::{Phase, SaleDraft};
 
-/// Most values in one `IN` list.
+/// The maximum number of values in one `IN` list.
 pub const IN_LIST_MAX: usize = 500;
 
-/// A SKU and one of its buyers.
 pub type SkuAndBuyer = (i32, i64);
 
 #[derive(QueryableByName)]
@@ -56,7 +55,7 @@ struct Quota {
     live: i64,
 }
 
-/// Both tables are read along their primary keys. States 0 and 1 are the live ones.
+/// Reads both tables along their primary keys. States 0 and 1 are live.
 const WRONG_QUOTAS: &str = "SELECT buyer_id, owned, live FROM ( \
        SELECT q.buyer_id AS buyer_id, q.owned AS owned, COALESCE((SELECT SUM(o.quantity) \
          FROM orders o WHERE o.sku_no = q.sku_no AND o.buyer_id = q.buyer_id \
@@ -70,7 +69,7 @@ const WRONG_QUOTAS: &str = "SELECT buyer_id, owned, live FROM ( \
        GROUP BY o.buyer_id \
      LIMIT ?";
 
-/// Makes a trait of queries, and implements it for the connections of every database.
+/// Declares a trait of queries and implements it for the connection of every database.
 macro_rules! queries {
     ($(#[$doc:meta])* trait $name:ident { $($query:tt)+ }) => {
         $(#[$doc])*
@@ -98,24 +97,24 @@ pub(super) use queries;
 queries! {
 /// The queries about sales, orders and failures.
 trait Queries {
-    /// The versions of the migrations that were applied, oldest first.
+    /// The versions of the applied migrations, oldest first.
     fn applied_versions(&mut self) -> QueryResult<Vec<String>> {
         let sql = "SELECT version FROM __diesel_schema_migrations ORDER BY version";
         let rows: Vec<Version> = diesel::sql_query(sql).load(self)?;
         Ok(rows.into_iter().map(|row| row.version).collect())
     }
 
-    /// Applies the migrations that are missing; or says what went wrong.
+    /// Applies the missing migrations; the error is diesel's text.
     fn run_migrations(&mut self, migrations: EmbeddedMigrations) -> Result<(), String> {
         self.run_pending_migrations(migrations).map(drop).map_err(|error| error.to_string())
     }
 
-    /// Reads one row of any kind.
+    /// Reads at most one row.
     fn ping(&mut self) -> QueryResult<()> {
         sales::table.select(sales::sale_no).first::<i32>(self).optional().map(drop)
     }
 
-    /// Orders with one of these requests that the index of requests holds.
+    /// The orders of these requests, of those that the index of request ids contains.
     fn orders_by_request(&mut self, requests: &[i64]) -> QueryResult<Vec<OrderRow>> {
         orders::table
             .filter(orders::request_id.eq_any(requests))
@@ -124,19 +123,19 @@ trait Queries {
             .load(self)
     }
 
-    /// Failures with one of these requests.
+    /// The recorded failures of these requests.
     fn failures_by_request(&mut self, requests: &[i64]) -> QueryResult<Vec<FailureRow>> {
         let rows = failed_requests::table.filter(failed_requests::request_id.eq_any(requests));
         rows.select(FailureRow::as_select()).load(self)
     }
 
-    /// These buyers' orders in slot 0.
+    /// The orders of these buyers in slot 0.
     fn first_orders(&mut self, buyers: &[SkuAndBuyer]) -> QueryResult<Vec<OrderRow>> {
         let of_buyers = format!("slot = 0 AND ({})", of_buyers(buyers));
         orders::table.filter(sql::<Bool>(&of_buyers)).select(OrderRow::as_select()).load(self)
     }
 
-    /// SKU, buyer and units of these buyers' quota rows.
+    /// SKU, buyer and units of the quota rows of these buyers.
     fn owned_units(&mut self, buyers: &[SkuAndBuyer]) -> QueryResult<Vec<(i32, i64, i32)>> {
         let of_buyers = of_buyers(buyers);
         let sql = format!("SELECT sku_no, buyer_id, owned FROM quotas WHERE {of_buyers}");
@@ -144,14 +143,14 @@ trait Queries {
         Ok(rows.into_iter().map(|row| (row.sku_no, row.buyer_id, row.owned)).collect())
     }
 
-    /// The units left of these SKUs, by SKU.
+    /// The available units of these SKUs, by SKU.
     fn units_left(&mut self, skus: &[i32]) -> QueryResult<Vec<(i32, i32)>> {
         let rows = skus::table.filter(skus::sku_no.eq_any(skus));
         rows.select((skus::sku_no, skus::available)).load(self)
     }
 
-    /// One order with its way, where it meets `condition`, which is SQL.
-    fn journey_row(
+    /// One order with its timeline, if it matches `condition`, which is SQL.
+    fn timeline_row(
         &mut self, request: i64, condition: &'static str
     ) -> QueryResult<Option<OrderTimelineRow>> {
         let row = orders::table.filter(orders::request_id.eq(request));
@@ -159,14 +158,13 @@ trait Queries {
         row.select(OrderTimelineRow::as_select()).first(self).optional()
     }
 
-    /// One failure.
     fn failure_row(&mut self, request: i64) -> QueryResult<Option<FailureRow>> {
         let row = failed_requests::table.find(request);
         row.select(FailureRow::as_select()).first(self).optional()
     }
 
-    /// A page of a buyer's orders, newest first. The buyer is sought in each SKU along the primary
-    /// key: an index by buyer would cost every order a second write for a page that few ask for.
+    /// A page of a buyer's orders, newest first. Searches the buyer in each SKU along the primary
+    /// key: an index by buyer would cost every order a second write, for a rarely read page.
     fn order_page(
         &mut self, buyer: i64, cursor: Option<OrderCursor>, limit: u32
     ) -> QueryResult<Vec<OrderRow>> {
@@ -185,12 +183,12 @@ trait Queries {
         page.load(self)
     }
 
-    /// Records failures; a request that has a record keeps it.
+    /// Records failures; an existing record of a request stays.
     fn insert_failures(&mut self, failures: &[FailureRow]) -> QueryResult<()> {
         insert_or_ignore_into(failed_requests::table).values(failures).execute(self).map(drop)
     }
 
-    /// Takes units from a SKU, where so many are left: 1, or 0.
+    /// Takes units from a SKU if so many are available; returns 1, else 0.
     fn take_stock(&mut self, sku: i32, units: i32) -> QueryResult<usize> {
         TakeStock { sku_no: sku, units }.execute(self)
     }
@@ -210,18 +208,17 @@ trait Queries {
         insert_into(sales::table).values(row).execute(self).map(drop)
     }
 
-    /// Writes a SKU.
     fn insert_sku(&mut self, sku: &NewSku<'_>) -> QueryResult<()> {
         insert_into(skus::table).values(sku).execute(self).map(drop)
     }
 
-    /// Keeps everybody else from changing a sale until the transaction ends.
-    fn hold_sale(&mut self, id: &str) -> QueryResult<()> {
+    /// Locks the row of a sale until the transaction ends.
+    fn lock_sale(&mut self, id: &str) -> QueryResult<()> {
         let sale = sales::table.filter(sales::sale_id.eq(id));
         update(sale).set(sales::phase.eq(sales::phase)).execute(self).map(drop)
     }
 
-    /// Writes a sale's phase, with its epoch and opening.
+    /// Writes the phase of a sale, with its epoch and the time of its opening.
     fn set_phase(&mut self, sale: &SaleRow, phase: i16) -> QueryResult<()> {
         let row = (
             sales::phase.eq(phase),
@@ -231,7 +228,6 @@ trait Queries {
         update(sales::table.find(sale.sale_no)).set(row).execute(self).map(drop)
     }
 
-    /// One sale.
     fn sale_row(&mut self, id: &str) -> QueryResult<Option<SaleRow>> {
         let row = sales::table.filter(sales::sale_id.eq(id));
         row.select(SaleRow::as_select()).first(self).optional()
@@ -253,29 +249,26 @@ trait Queries {
         rows.order(skus::sku_no).select(SkuRow::as_select()).load(self)
     }
 
-    /// The units left of a SKU.
+    /// The available units of a SKU.
     fn available(&mut self, sku: i32) -> QueryResult<Option<i32>> {
         skus::table.find(sku).select(skus::available).first(self).optional()
     }
 
-    /// A SKU with its sale.
     fn sku_and_sale(&mut self, sku: i32) -> QueryResult<Option<(SkuRow, SaleRow)>> {
         let of_sale = sales::table.on(sales::sale_no.eq(skus::sale_no));
         let row = skus::table.inner_join(of_sale).filter(skus::sku_no.eq(sku));
         row.select((SkuRow::as_select(), SaleRow::as_select())).first(self).optional()
     }
 
-    /// How many orders a SKU has.
     fn num_orders(&mut self, sku: i32) -> QueryResult<i64> {
         orders::table.filter(orders::sku_no.eq(sku)).count().get_result(self)
     }
 
-    /// How many failures a SKU has.
     fn num_failures(&mut self, sku: i32) -> QueryResult<i64> {
         failed_requests::table.filter(failed_requests::sku_no.eq(sku)).count().get_result(self)
     }
 
-    /// The units of a SKU's failures, by reason.
+    /// The units of the failures of a SKU, by reason.
     fn failed_units(&mut self, sku: i32) -> QueryResult<Vec<(String, Option<i64>)>> {
         failed_requests::table
             .filter(failed_requests::sku_no.eq(sku))
@@ -284,18 +277,19 @@ trait Queries {
             .load(self)
     }
 
-    /// Request ids with several orders, with their number.
+    /// Request ids with several orders, each with the number of its orders.
     fn repeated_requests(&mut self, limit: i32) -> QueryResult<Vec<(i64, i64)>> {
         let query = diesel::sql_query(Self::REPEATED_REQUESTS).bind::<Integer, _>(limit);
         let rows: Vec<RepeatedRequest> = query.load(self)?;
         Ok(rows.into_iter().map(|row| (row.request_id, row.num_orders)).collect())
     }
 
-    /// Failures of a SKU whose request is an order.
+    /// The failures of a SKU whose request also has an order.
     fn ordered_and_failed(&mut self, sku: i32, limit: i32) -> QueryResult<Vec<i64>> {
-        let same = || orders::table.filter(orders::request_id.eq(failed_requests::request_id));
-        let indexed = same().filter(sql::<Bool>(Self::INDEXED_REQUESTS));
-        let in_slot_0 = same()
+        let of_request =
+            || orders::table.filter(orders::request_id.eq(failed_requests::request_id));
+        let indexed = of_request().filter(sql::<Bool>(Self::INDEXED_REQUESTS));
+        let in_slot_0 = of_request()
             .filter(orders::sku_no.eq(failed_requests::sku_no))
             .filter(orders::buyer_id.eq(failed_requests::buyer_id))
             .filter(orders::slot.eq(0));
@@ -307,7 +301,7 @@ trait Queries {
             .load(self)
     }
 
-    /// The first SKU after this one that has orders, sold by a sale or not.
+    /// The first SKU after this one that has orders, with or without a row in `skus`.
     fn sku_with_orders(&mut self, after: i32) -> QueryResult<Option<i32>> {
         let later = orders::table.filter(orders::sku_no.gt(after));
         later.order(orders::sku_no).select(orders::sku_no).first(self).optional()
@@ -320,7 +314,7 @@ trait Queries {
         first.select(failed_requests::sku_no).first(self).optional()
     }
 
-    /// Quota rows that differ from the live orders: buyer, units by the row, units by the orders.
+    /// Quota rows that differ from the live orders: buyer, units in the row, units of the orders.
     fn wrong_quotas(&mut self, sku: i32, limit: i32) -> QueryResult<Vec<(i64, i64, i64)>> {
         let query = diesel::sql_query(WRONG_QUOTAS)
             .bind::<Integer, _>(sku)
@@ -332,12 +326,10 @@ trait Queries {
         Ok(rows.into_iter().map(|row| (row.buyer_id, row.owned, row.live)).collect())
     }
 
-    /// A secret.
     fn secret_value(&mut self, name: &str) -> QueryResult<Option<Vec<u8>>> {
         secrets::table.find(name).select(secrets::value).first(self).optional()
     }
 
-    /// Writes a secret.
     fn insert_secret(&mut self, name: &str, value: &[u8]) -> QueryResult<()> {
         let row = (secrets::name.eq(name), secrets::value.eq(value));
         insert_into(secrets::table).values(row).execute(self).map(drop)

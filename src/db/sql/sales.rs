@@ -2,27 +2,27 @@
 
 use std::collections::HashMap;
 
-use super::transaction::are_new;
+use super::transaction::inserted;
 use super::{Database, TransactionEnd, WriterFence, write};
 use crate::db::Error;
 use crate::db::rows::{NewSku, SaleRow, SkuRow, units};
 use crate::domain::{Epoch, Phase, Sale, SaleDraft, SaleId, SkuNo};
 
-/// Creates a sale in phase draft; `None`: the name is taken.
+/// Creates a sale in phase draft; `None`: the sale id exists.
 pub(super) fn create_sale<D: Database>(
     conn: &mut D,
     fence: WriterFence,
     draft: &SaleDraft,
     now_ms: i64,
 ) -> Result<Option<Sale>, Error> {
-    let faults = draft.faults();
-    if !faults.is_empty() {
+    let errors = draft.faults();
+    if !errors.is_empty() {
         return Err(Error::Unstorable {
-            what: format!("sale {}: {}", draft.id, faults.join("; ")),
+            what: format!("sale {}: {}", draft.id, errors.join("; ")),
         });
     }
     write(conn, fence, |conn| {
-        if !are_new(conn.insert_sale(draft, now_ms))? {
+        if !inserted(conn.insert_sale(draft, now_ms))? {
             return Ok(TransactionEnd::RollBack(None));
         }
         let sale = conn.sale_row(draft.id.as_str())?;
@@ -34,9 +34,8 @@ pub(super) fn create_sale<D: Database>(
     })
 }
 
-/// Moves a sale of this opening to another phase; `None`: unknown, of another opening, or not
-/// allowed.
-pub(super) fn turn_sale<D: Database>(
+/// Sets the phase of a sale with this epoch; `None`: unknown sale, another epoch, or not allowed.
+pub(super) fn set_phase<D: Database>(
     conn: &mut D,
     fence: WriterFence,
     (id, epoch): (&SaleId, Epoch),
@@ -45,8 +44,8 @@ pub(super) fn turn_sale<D: Database>(
 ) -> Result<Option<Sale>, Error> {
     let id = id.as_str();
     write(conn, fence, |conn| {
-        // Whoever turns the same sale waits here, or two openings would get the same number.
-        conn.hold_sale(id)?;
+        // Serializes phase changes of the sale: two openings must not get the same epoch.
+        conn.lock_sale(id)?;
         let Some(mut sale) = conn.sale_row(id)? else { return Ok(TransactionEnd::RollBack(None)) };
         let phase = sale.phase()?;
         if !phase.may_become(next) {
@@ -55,7 +54,7 @@ pub(super) fn turn_sale<D: Database>(
         if phase == next {
             return load(conn, sale).map(|sale| TransactionEnd::RollBack(Some(sale)));
         }
-        // The buckets were held at that opening, and may sell under a later one.
+        // The caller stopped the buckets of that epoch; those of a later epoch may be selling.
         if sale.epoch != epoch.0 {
             return Ok(TransactionEnd::RollBack(None));
         }
@@ -76,12 +75,12 @@ fn load<D: Database>(conn: &mut D, sale: SaleRow) -> Result<Sale, Error> {
 
 /// Every sale, oldest first.
 pub(super) fn sales<D: Database>(conn: &mut D) -> Result<Vec<Sale>, Error> {
-    let (found, on_offer) = conn.snapshot(|conn| Ok((conn.sale_rows()?, conn.sku_rows()?)))?;
+    let (sales, skus) = conn.snapshot(|conn| Ok((conn.sale_rows()?, conn.sku_rows()?)))?;
     let mut by_sale: HashMap<i32, Vec<SkuRow>> = HashMap::new();
-    for sku in on_offer {
+    for sku in skus {
         by_sale.entry(sku.sale_no).or_default().push(sku);
     }
-    found
+    sales
         .into_iter()
         .map(|sale| {
             let rows = by_sale.remove(&sale.sale_no).unwrap_or_default();
@@ -90,8 +89,8 @@ pub(super) fn sales<D: Database>(conn: &mut D) -> Result<Vec<Sale>, Error> {
         .collect()
 }
 
-/// The units a SKU has left.
+/// The available units of a SKU.
 pub(super) fn available<D: Database>(conn: &mut D, sku: SkuNo) -> Result<u32, Error> {
-    let left = conn.available(sku.0)?.unwrap_or(0);
-    units(|| format!("sku {sku}"), "available", left)
+    let available = conn.available(sku.0)?.unwrap_or(0);
+    units(|| format!("sku {sku}"), "available", available)
 }

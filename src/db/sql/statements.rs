@@ -1,4 +1,4 @@
-//! Statements that diesel has no words for, or would prepare anew each time.
+//! Statements that diesel cannot express, or would prepare anew each time.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use diesel::sql_types::{BigInt, Integer};
 
 use super::SkuAndBuyer;
 
-/// Numbers with commas between them.
+/// Comma-separated numbers.
 pub(in crate::db) fn list(numbers: impl IntoIterator<Item = i64>) -> String {
     let mut text = String::new();
     for number in numbers {
@@ -17,8 +17,8 @@ pub(in crate::db) fn list(numbers: impl IntoIterator<Item = i64>) -> String {
     text
 }
 
-/// The condition that a row is about one of these buyers, of which there is at least one: for each
-/// SKU a range of the primary key. Sorted, so that rows are met in the order of their key.
+/// The SQL condition that a row belongs to one of these buyers, with one `IN` list of the primary
+/// key per SKU. `buyers` must be sorted, so that rows are visited in key order, and not empty.
 pub(in crate::db) fn of_buyers(buyers: &[SkuAndBuyer]) -> String {
     let mut text = String::new();
     for of_sku in buyers.chunk_by(|(one, _), (next, _)| one == next) {
@@ -30,10 +30,10 @@ pub(in crate::db) fn of_buyers(buyers: &[SkuAndBuyer]) -> String {
     text
 }
 
-/// Makes a statement whose text is always the same, out of pieces and the numbers between them.
+/// Declares a statement with a constant text, made of literals and the numbers between them.
 ///
-/// Written out because diesel prepares every UPDATE anew: it cannot know that the text does not
-/// change. The type says so with its [`QueryId`], so that it is prepared once per connection.
+/// Diesel prepares every UPDATE anew, because it cannot detect that the text is constant. This type
+/// has a static [`QueryId`], so that it is prepared once per connection.
 macro_rules! statement {
     ($(#[$doc:meta])* $name:ident { $($field:ident: $kind:ident),+ }
         $($sql:literal $($number:ident: $column:ident)?)+) => {
@@ -69,7 +69,7 @@ macro_rules! statement {
 pub(in crate::db) use statement;
 
 statement! {
-    /// Takes units from a SKU, where so many are left; else it changes no row.
+    /// Takes units from a SKU if so many are available; otherwise changes no row.
     TakeStock { sku_no: i32, units: i32 }
     "UPDATE skus SET available = available - " units: Integer
     " WHERE sku_no = " sku_no: Integer " AND available >= " units: Integer

@@ -6,23 +6,21 @@ use diesel::result::{DatabaseErrorKind, Error as Diesel};
 use super::{Database, WriterFence};
 use crate::db::Error;
 
-/// How often others may write the same rows in between before a write is given up; its caller tries
-/// again.
-const MEETINGS_MAX: u32 = 3;
+/// Attempts of a write that concurrent writers interfere with, before its caller has to retry it.
+const ATTEMPTS_MAX: u32 = 3;
 
 /// How a write transaction ends.
 #[derive(Debug)]
 pub enum TransactionEnd<T> {
-    /// Keep what was written.
     Commit(T),
-    /// Take it back; that is an answer, not an error.
+    /// A result without writes, not an error.
     RollBack(T),
 }
 
-/// Runs `job` in one write transaction, after the check that this process may still write.
+/// Runs `job` in one write transaction, after the check of the fencing token.
 ///
-/// The transaction is begun and ended by hand: diesel rolls back when COMMIT fails and reports only
-/// the first error, but what COMMIT said is the difference between *refused* and *unknown*.
+/// Does not use diesel's transactions: they roll back when COMMIT fails and report only the first
+/// error, but the error of COMMIT decides between *refused* and *unknown*.
 ///
 /// # Errors
 /// `Refused`, `Fenced` and those of the job: nothing was written. `NotConfirmed`: unknown.
@@ -32,46 +30,47 @@ pub fn write<D: Database, T>(
     job: impl FnOnce(&mut D) -> Result<TransactionEnd<T>, Error>,
 ) -> Result<T, Error> {
     conn.batch_execute(D::BEGIN)?;
-    let done = fence.check(conn).and_then(|()| job(conn));
-    // Crash here [before_commit]: nothing of this transaction counts; the database finds that out
-    // by itself, and whoever asked asks again.
-    match done {
+    let end = fence.check(conn).and_then(|()| job(conn));
+    // Crash here [before_commit]: the transaction has no effect; the database rolls it back, and
+    // the sender resubmits the intents.
+    match end {
         Ok(TransactionEnd::Commit(value)) => match conn.batch_execute("COMMIT") {
-            // Crash here [after_commit]: the rows are durable and nobody was told; whoever asks
-            // again finds them by request id.
+            // Crash here [after_commit]: the rows are durable, but the sender has no result; the
+            // resubmitted intents find their orders by request id.
             Ok(()) => Ok(value),
-            Err(said) => Err(conn.failed_commit(said)),
+            Err(error) => Err(conn.failed_commit(error)),
         },
         Ok(TransactionEnd::RollBack(value)) => {
             conn.batch_execute("ROLLBACK")?;
             Ok(value)
         }
         Err(error) => {
-            // Some failures have rolled back already, others only the statement; and the connection
-            // is given up anyway.
+            // The error may have rolled back the transaction or only the statement, so a failed
+            // ROLLBACK is ignored; the connection is closed anyway.
             conn.batch_execute("ROLLBACK").ok();
             Err(error)
         }
     }
 }
 
-/// Repeats a write that others came in between (`None`), a few times.
-pub(super) fn until_undisturbed<T>(
-    by: &str,
+/// Retries a write that returns `None` because of a concurrent one, `ATTEMPTS_MAX` times in all;
+/// then fails with an error of class `Retry`. `concurrent` names the concurrent writes.
+pub(super) fn retry_concurrent<T>(
+    concurrent: &str,
     mut write: impl FnMut() -> Result<Option<T>, Error>,
 ) -> Result<T, Error> {
-    for _ in 0..MEETINGS_MAX {
-        if let Some(done) = write()? {
-            return Ok(done);
+    for _ in 0..ATTEMPTS_MAX {
+        if let Some(result) = write()? {
+            return Ok(result);
         }
     }
-    let said = Box::new(format!("{by} kept coming in between"));
-    Err(Diesel::DatabaseError(DatabaseErrorKind::SerializationFailure, said).into())
+    let message = Box::new(format!("{concurrent} were written concurrently each time"));
+    Err(Diesel::DatabaseError(DatabaseErrorKind::SerializationFailure, message).into())
 }
 
-/// Whether rows were written; `false`: a unique key objects.
-pub(super) fn are_new(written: QueryResult<()>) -> QueryResult<bool> {
-    match written {
+/// Whether the rows of an INSERT were written; `false`: unique violation.
+pub(super) fn inserted(result: QueryResult<()>) -> QueryResult<bool> {
+    match result {
         Ok(()) => Ok(true),
         Err(Diesel::DatabaseError(DatabaseErrorKind::UniqueViolation, _)) => Ok(false),
         Err(error) => Err(error),

@@ -1,4 +1,4 @@
-//! Connections to one file.
+//! Opens and configures connections to one file.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,16 +11,16 @@ use diesel::sql_types::{BigInt, Text};
 use super::file::explain;
 use crate::db::Error;
 
-/// What a connection may do.
+/// The access mode of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ConnectionAccess {
-    /// Everything, and makes the file when it is missing.
+    /// Reads and writes; creates a missing file.
     Create,
-    /// Everything.
+    /// Reads and writes.
     Write,
-    /// Reads; opened so that it can take part in the log of a running writer.
+    /// Reads only, on a file opened for writing, as the shared write-ahead log requires.
     Read,
-    /// Reads, and the operating system holds it to that.
+    /// Reads only, enforced by the operating system.
     ReadOnly,
 }
 
@@ -29,26 +29,26 @@ pub(super) enum ConnectionAccess {
 pub(super) struct Tuning {
     pub(super) busy_timeout: Duration,
     pub(super) cache_kib: u32,
-    /// Most KiB the file may have; 0 is no limit.
+    /// Maximum size of the file, KiB; 0: no limit.
     pub(super) size_max_kib: u64,
 }
 
-/// The size of a page in a ledger that this program made.
+/// The page size of a ledger created by this program.
 pub(super) const PAGE_BYTES: u64 = 4096;
 
-/// The address of a file for `SQLite`, which reads `%`, `?` and `#` as parts of an address.
+/// The `SQLite` URI of a file; escapes `%`, `?` and `#`.
 pub(super) fn uri(path: &Path, access: ConnectionAccess) -> Result<String, Error> {
     let Some(text) = path.to_str() else {
         let reason = format!("the path {} is not UTF-8: choose another", path.display());
         return Err(Error::CannotOpen { reason });
     };
-    let plain = text.replace('%', "%25").replace('?', "%3f").replace('#', "%23");
+    let escaped = text.replace('%', "%25").replace('?', "%3f").replace('#', "%23");
     let mode = match access {
         ConnectionAccess::Create => "rwc",
         ConnectionAccess::Write | ConnectionAccess::Read => "rw",
         ConnectionAccess::ReadOnly => "ro",
     };
-    Ok(format!("file:{plain}?mode={mode}"))
+    Ok(format!("file:{escaped}?mode={mode}"))
 }
 
 /// Opens a connection and sets it up.
@@ -69,9 +69,9 @@ fn set_up(
     tuning: &Tuning,
 ) -> QueryResult<()> {
     let busy_timeout_ms = tuning.busy_timeout.as_millis();
-    // First of all, so that the statements after it wait for a lock too.
+    // First, so that the following statements wait for locks.
     conn.batch_execute(&format!("PRAGMA busy_timeout = {busy_timeout_ms}"))?;
-    // Sorting a SKU's orders must not need memory that grows with them.
+    // temp_store = FILE: the memory for sorting the orders of a SKU must not grow with them.
     conn.batch_execute(&format!(
         "PRAGMA foreign_keys = ON; PRAGMA cache_size = -{}; PRAGMA temp_store = FILE; \
          PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON;",
@@ -82,10 +82,11 @@ fn set_up(
             conn.batch_execute("PRAGMA query_only = ON")
         }
         ConnectionAccess::Create | ConnectionAccess::Write => {
-            // FULL: with NORMAL a power cut takes back orders that buyers were told of.
-            // The log is folded back into the file every 64 MiB: buyers come in no order, so nearly
-            // every order touches a page of its own, and the longer the log, the more orders share
-            // one when it is folded. It is shortened to that size after a scan held it up.
+            // FULL: with NORMAL a power failure loses orders that were confirmed to buyers.
+            // The log is checkpointed every 64 MiB: buyer ids are in random order, so that nearly
+            // every order changes another page, and the longer the log, the more orders share a
+            // page at the checkpoint. After a scan delayed the checkpoint, the log is truncated to
+            // that size.
             conn.batch_execute(
                 "PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 16000; \
                  PRAGMA journal_size_limit = 67108864;",
@@ -99,7 +100,7 @@ fn set_up(
     }
 }
 
-/// Sets up the connections that a pool makes.
+/// Sets up the connections that a pool opens.
 #[derive(Debug)]
 pub(super) struct ReaderSetup(pub(super) ConnectionAccess, pub(super) Tuning);
 
@@ -121,18 +122,18 @@ struct NumberCell {
     cell: i64,
 }
 
-/// Asks for one text; `sql` names its column `cell`.
+/// Reads one text; `sql` names its column `cell`.
 pub(super) fn text_cell(conn: &mut SqliteConnection, sql: &str) -> QueryResult<String> {
     diesel::sql_query(sql).get_result::<TextCell>(conn).map(|row| row.cell)
 }
 
-/// Asks for one number; `sql` names its column `cell`.
+/// Reads one number; `sql` names its column `cell`.
 pub(super) fn number_cell(conn: &mut SqliteConnection, sql: &str) -> QueryResult<i64> {
     diesel::sql_query(sql).get_result::<NumberCell>(conn).map(|row| row.cell)
 }
 
-/// Folds the log into the file. False: a reader is in the way.
-pub(super) fn fold_log(conn: &mut SqliteConnection) -> QueryResult<bool> {
+/// Checkpoints the write-ahead log into the file and truncates it. False: a reader prevents this.
+pub(super) fn checkpoint(conn: &mut SqliteConnection) -> QueryResult<bool> {
     #[derive(QueryableByName)]
     struct Row {
         #[diesel(sql_type = BigInt)]
@@ -142,8 +143,8 @@ pub(super) fn fold_log(conn: &mut SqliteConnection) -> QueryResult<bool> {
     Ok(row.busy == 0)
 }
 
-/// Looks at every page; `ok`, or the first damage found.
-pub(super) fn look_at_pages(conn: &mut SqliteConnection) -> QueryResult<String> {
+/// Checks every page; `ok`, or the first damage found.
+pub(super) fn quick_check(conn: &mut SqliteConnection) -> QueryResult<String> {
     #[derive(QueryableByName)]
     struct Row {
         #[diesel(sql_type = Text)]
@@ -158,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_keeps_the_name_it_was_made_of() {
+    fn special_characters_of_a_path_are_escaped_in_its_uri() {
         let uri = uri(Path::new("/a b/50%?x#1.db"), ConnectionAccess::ReadOnly).unwrap();
         assert_eq!(uri, "file:/a b/50%25%3fx%231.db?mode=ro");
     }

@@ -1,4 +1,4 @@
-//! What SQLite does in its own way.
+//! The database-specific part of the ledger for SQLite.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use diesel::result::Error as Diesel;
 use diesel::sql_types::BigInt;
 use diesel_migrations::EmbeddedMigrations;
 
-use super::connection::{fold_log, number_cell};
+use super::connection::{checkpoint, number_cell};
 use super::statements::{InsertOrders, OpenQuota, TakeQuota};
 use crate::db::rows::{FailureRow, NewOrder, OrderRow};
 use crate::db::schema::{failed_requests, orders, tokens};
@@ -17,12 +17,11 @@ use crate::db::sql::{Database, IN_LIST_MAX, Queries, QuotaClaim, RowVisitor, Sku
 use crate::db::{Error, migrate};
 use crate::domain::{Failure, Order, SkuNo};
 
-/// Orders in one INSERT, where there are so many.
-const WIDE: usize = 16;
+/// Orders per multi-row INSERT; a remainder is inserted row by row.
+const ROWS_PER_INSERT: usize = 16;
 
-/// Visits the rows of a scan, which is one statement, so that it sees one instant however long it
-/// takes; while it runs, the log cannot be folded back past that instant and grows with what is
-/// written meanwhile.
+/// Visits the rows of a scan, which is one statement and therefore reads one snapshot. While it
+/// runs, the log cannot be checkpointed beyond that snapshot and grows with every write.
 fn visit_each<R, T: TryFrom<R, Error = Error>>(
     rows: impl Iterator<Item = QueryResult<R>>,
     visit: RowVisitor<'_, T>,
@@ -40,21 +39,20 @@ impl Database for SqliteConnection {
     const AFTER_FAILED_MIGRATION: &'static str = "nothing of the failed migration was kept";
     const BEGIN: &'static str = "BEGIN IMMEDIATE";
     const INDEXED_REQUESTS: &'static str = "slot <> 0";
-    const LEFT_OUT_REQUESTS: Option<&'static str> = Some("slot = 0");
-    /// Sorts the orders instead.
+    const UNINDEXED_REQUESTS: Option<&'static str> = Some("slot = 0");
     const REPEATED_REQUESTS: &'static str = "SELECT request_id, COUNT(*) AS num_orders \
          FROM orders NOT INDEXED GROUP BY request_id HAVING COUNT(*) > 1 LIMIT ?";
 
     fn snapshot<T>(&mut self, job: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
-        // Two steps of errors: the transaction's own, and those of the job inside it.
+        // Two levels of errors: those of the transaction, and inside those of the job.
         self.transaction::<_, Diesel, _>(|conn| Ok(job(conn)))?
     }
 
-    fn failed_commit(&mut self, said: Diesel) -> Error {
+    fn failed_commit(&mut self, error: Diesel) -> Error {
         match self.batch_execute("ROLLBACK") {
-            Ok(()) => said.into(),
-            // The transaction is gone, by commit or not: its commit record may be on the disk.
-            Err(_) => Error::not_confirmed(said),
+            Ok(()) => error.into(),
+            // The transaction has ended; its commit record may be on the disk.
+            Err(_) => Error::not_confirmed(error),
         }
     }
 
@@ -80,12 +78,12 @@ impl Database for SqliteConnection {
     }
 
     fn insert_orders(&mut self, orders: &[NewOrder]) -> QueryResult<()> {
-        // Two widths, so that each is prepared once and then found again.
-        let (wide, narrow) = orders.as_chunks::<WIDE>();
-        for rows in wide {
+        // Two numbers of rows only, so that each statement is prepared once per connection.
+        let (full, remainder) = orders.as_chunks::<ROWS_PER_INSERT>();
+        for rows in full {
             InsertOrders(rows).execute(self)?;
         }
-        for row in narrow.as_chunks::<1>().0 {
+        for row in remainder.as_chunks::<1>().0 {
             InsertOrders(row).execute(self)?;
         }
         Ok(())
@@ -97,12 +95,12 @@ impl Database for SqliteConnection {
             return Ok(false);
         }
         for chunk in requests.chunks(IN_LIST_MAX) {
-            let known = failed_requests::table
+            let found = failed_requests::table
                 .filter(failed_requests::request_id.eq_any(chunk))
                 .select(failed_requests::request_id)
                 .first::<i64>(self)
                 .optional()?;
-            if known.is_some() {
+            if found.is_some() {
                 return Ok(true);
             }
         }
@@ -110,15 +108,17 @@ impl Database for SqliteConnection {
     }
 
     fn ordered_among(&mut self, failures: &[Failure]) -> QueryResult<Vec<i64>> {
-        let asked: BTreeSet<i64> = failures.iter().map(|failure| failure.request.to_db()).collect();
-        let requests: Vec<i64> = asked.iter().copied().collect();
+        let ids = failures.iter().map(|failure| failure.request.to_db());
+        let ids: BTreeSet<i64> = ids.collect();
+        let requests: Vec<i64> = ids.iter().copied().collect();
         let buyers = failures.iter().map(|failure| (failure.sku.0, failure.buyer.to_db()));
         let buyers: BTreeSet<SkuAndBuyer> = buyers.collect();
         let mut rows = self.orders_by_request(&requests)?;
         if !buyers.is_empty() {
             rows.extend(self.first_orders(&Vec::from_iter(buyers))?);
         }
-        Ok(rows.iter().map(OrderRow::request).filter(|request| asked.contains(request)).collect())
+        let ordered = rows.iter().map(OrderRow::request);
+        Ok(ordered.filter(|request| ids.contains(request)).collect())
     }
 
     fn take_quotas(&mut self, claims: &[QuotaClaim]) -> QueryResult<bool> {
@@ -150,9 +150,9 @@ impl Database for SqliteConnection {
         visit_each(rows, visit)
     }
 
-    fn leave(&mut self) {
-        if let Err(error) = fold_log(self) {
-            tracing::warn!(%error, "the ledger's log stays; the next start folds it back");
+    fn before_close(&mut self) {
+        if let Err(error) = checkpoint(self) {
+            tracing::warn!(%error, "ledger file: checkpoint failed, the next start repeats it");
         }
     }
 }
@@ -174,7 +174,7 @@ mod tests {
         conn
     }
 
-    /// Commits after these statements.
+    /// The error of a transaction that executes these statements and commits.
     fn commit(conn: &mut SqliteConnection, sql: &str) -> Error {
         let job = |conn: &mut SqliteConnection| {
             conn.batch_execute(sql).unwrap();
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn a_commit_that_fails_and_can_be_rolled_back_wrote_nothing() {
         let mut conn = with_parents_and_children();
-        // A deferred key is looked at by COMMIT, which then leaves the transaction open.
+        // COMMIT checks the deferred key, fails, and leaves the transaction open.
         let error = commit(&mut conn, "INSERT INTO children VALUES (1)");
         assert!(matches!(error, Error::Refused { .. }), "{error:?}");
         assert_eq!(number_cell(&mut conn, "SELECT COUNT(*) AS cell FROM children").unwrap(), 0);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_that_fails_with_the_transaction_gone_is_unknown() {
+    fn a_commit_that_fails_without_an_open_transaction_is_unknown() {
         let mut conn = with_parents_and_children();
         let error = commit(&mut conn, "ROLLBACK");
         assert!(matches!(error, Error::NotConfirmed { .. }), "{error:?}");

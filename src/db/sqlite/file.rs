@@ -1,6 +1,6 @@
-//! The file itself: who has it, whether it is whole, and how a new one comes to be.
+//! The database file: its lock, its checks, and its creation.
 //!
-//! Every refusal names the reason and the remedy: whoever reads it has been woken by it.
+//! Every error contains the cause and the remedy, for the operator on call.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{Read, Seek, Write};
@@ -9,34 +9,33 @@ use std::path::{Path, PathBuf};
 use super::connection::{ConnectionAccess, Tuning, connect};
 use crate::db::{Error, migrate};
 
-pub(super) fn cannot<T>(reason: String) -> Result<T, Error> {
+pub(super) fn cannot_open<T>(reason: String) -> Result<T, Error> {
     Err(Error::CannotOpen { reason })
 }
 
-/// What the database said at opening, and what that means to whoever has to mend it.
-pub(super) fn explain(path: &Path, said: &str) -> Error {
-    let remedy = if said.contains("locked") {
+/// Adds the path and the remedy to an error of the database while opening.
+pub(super) fn explain(path: &Path, message: &str) -> Error {
+    let remedy = if message.contains("locked") {
         "another program holds a lock on it (a backup, a database shell?): end that one"
-    } else if said.contains("malformed") || said.contains("not a database") {
+    } else if message.contains("malformed") || message.contains("not a database") {
         "it is damaged: restore it from a backup, and look for a failing disk"
-    } else if said.contains("readonly") {
+    } else if message.contains("readonly") {
         "it or its log beside it (-wal, -shm) is not writable for this user: change their owner"
-    } else if said.contains("full") {
+    } else if message.contains("full") {
         "the disk is full: make room; nothing was lost"
     } else {
         "look at its owner and for a failing disk, or restore it from a backup"
     };
-    Error::CannotOpen { reason: format!("the ledger {}: {said}; {remedy}", path.display()) }
+    Error::CannotOpen { reason: format!("the ledger {}: {message}; {remedy}", path.display()) }
 }
 
-/// `path` with something appended to its name.
-pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
+/// `path` with a suffix appended to its file name.
+pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
 }
 
-/// The directory of the ledger.
 fn directory(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -44,17 +43,17 @@ fn directory(path: &Path) -> &Path {
     }
 }
 
-/// Refuses a directory that is missing or where nothing can be written.
+/// Rejects a missing or read-only directory.
 pub(super) fn check_directory(path: &Path) -> Result<(), Error> {
     let directory = directory(path);
-    let found = fs::metadata(directory).or_else(|error| {
-        cannot(format!(
+    let metadata = fs::metadata(directory).or_else(|error| {
+        cannot_open(format!(
             "the ledger's directory {} cannot be used: {error}; create it, or correct ledger.url",
             directory.display()
         ))
     })?;
-    if found.permissions().readonly() {
-        return cannot(format!(
+    if metadata.permissions().readonly() {
+        return cannot_open(format!(
             "the ledger's directory {} is read-only: the ledger keeps its log there; make it \
              writable for this user",
             directory.display()
@@ -63,8 +62,8 @@ pub(super) fn check_directory(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Says that this process, and no other, has the ledger open for writing. Ends with the value, also
-/// when the process is killed.
+/// The lock of the only process that has the ledger open for writing. Released when the value is
+/// dropped and when the process is killed.
 #[derive(Debug)]
 pub(super) struct InstanceLock {
     _held: File,
@@ -73,10 +72,10 @@ pub(super) struct InstanceLock {
 impl InstanceLock {
     /// Takes the lock of the ledger at `path`.
     pub(super) fn take(path: &Path) -> Result<Self, Error> {
-        let lock = beside(path, ".lock");
+        let lock = with_suffix(path, ".lock");
         let open = File::options().read(true).write(true).create(true).truncate(false).open(&lock);
         let mut file = open.or_else(|error| {
-            cannot(format!(
+            cannot_open(format!(
                 "the lock file {} cannot be written: {error}; the directory must be writable for \
                  this user and not be mounted read-only",
                 lock.display()
@@ -86,25 +85,25 @@ impl InstanceLock {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut holder = String::new();
-                // The number only helps the reader; without it the message still stands.
+                // The process id is optional in the message.
                 file.read_to_string(&mut holder).ok();
                 let holder = holder.trim();
-                let whose = if holder.is_empty() { "unknown" } else { holder };
-                return cannot(format!(
-                    "another floodgate process (number {whose}) has the ledger {} open; stop that \
-                     one first, or give this one a ledger.url of its own",
+                let process_id = if holder.is_empty() { "unknown" } else { holder };
+                return cannot_open(format!(
+                    "another floodgate process (number {process_id}) has the ledger {} open; stop \
+                     that one first, or give this one a ledger.url of its own",
                     path.display()
                 ));
             }
             Err(TryLockError::Error(error)) => {
-                return cannot(format!(
+                return cannot_open(format!(
                     "the lock file {} cannot be locked: {error}; the ledger needs a local file \
                      system",
                     lock.display()
                 ));
             }
         }
-        // Only for the message above, so it may fail.
+        // Ignores errors: the process id is only used in the message above.
         file.set_len(0)
             .and_then(|()| file.rewind())
             .and_then(|()| writeln!(file, "{}", std::process::id()))
@@ -113,19 +112,21 @@ impl InstanceLock {
     }
 }
 
-/// Whether the log beside the file holds anything.
+/// Whether the write-ahead log of the file is not empty.
 pub(super) fn has_log(path: &Path) -> bool {
-    fs::metadata(beside(path, "-wal")).is_ok_and(|log| log.len() > 0)
+    fs::metadata(with_suffix(path, "-wal")).is_ok_and(|log| log.len() > 0)
 }
 
-/// Whether a ledger is there at all. A file without its log is fine, a log without its file is not.
-pub(super) fn is_there(path: &Path) -> Result<bool, Error> {
+/// Whether the file exists. A file without a log is valid, a log without its file is an error.
+pub(super) fn exists(path: &Path) -> Result<bool, Error> {
     match fs::metadata(path) {
-        Ok(found) if found.is_file() => Ok(true),
-        Ok(_) => cannot(format!("the ledger {} is not a file: correct ledger.url", path.display())),
+        Ok(metadata) if metadata.is_file() => Ok(true),
+        Ok(_) => {
+            cannot_open(format!("the ledger {} is not a file: correct ledger.url", path.display()))
+        }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             if has_log(path) {
-                return cannot(format!(
+                return cannot_open(format!(
                     "the ledger {0} is missing but its log {0}-wal is there: the file was moved or \
                      deleted; put it back beside its log",
                     path.display()
@@ -133,14 +134,14 @@ pub(super) fn is_there(path: &Path) -> Result<bool, Error> {
             }
             Ok(false)
         }
-        Err(error) => cannot(format!("the ledger {} cannot be read: {error}", path.display())),
+        Err(error) => cannot_open(format!("the ledger {} cannot be read: {error}", path.display())),
     }
 }
 
-/// Refuses a file that somebody has made read-only, even where this user could write it.
+/// Rejects a read-only file, even if this user could write it.
 pub(super) fn check_writable(path: &Path) -> Result<(), Error> {
-    if fs::metadata(path).is_ok_and(|found| found.permissions().readonly()) {
-        return cannot(format!(
+    if fs::metadata(path).is_ok_and(|metadata| metadata.permissions().readonly()) {
+        return cannot_open(format!(
             "the ledger {} is read-only: make it writable for this user",
             path.display()
         ));
@@ -148,9 +149,9 @@ pub(super) fn check_writable(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses a file that is not a database or lost its end. Only says something while the log is
-/// empty: otherwise the log may hold what the file lacks.
-pub(super) fn check_whole(path: &Path) -> Result<(), Error> {
+/// Rejects a file that is not a database or is truncated. Only valid with an empty log: otherwise
+/// the log may contain the missing pages.
+pub(super) fn check_complete(path: &Path) -> Result<(), Error> {
     let read = || -> std::io::Result<(u64, Vec<u8>)> {
         let file = File::open(path)?;
         let mut header = Vec::with_capacity(HEADER_BYTES);
@@ -159,17 +160,17 @@ pub(super) fn check_whole(path: &Path) -> Result<(), Error> {
         Ok((bytes, header))
     };
     let (bytes, header) = read().or_else(|error| {
-        cannot(format!("the ledger {} cannot be read: {error}", path.display()))
+        cannot_open(format!("the ledger {} cannot be read: {error}", path.display()))
     })?;
     if bytes == 0 {
-        return cannot(format!(
+        return cannot_open(format!(
             "the ledger {} is empty: it lost its contents (a new ledger is never empty); restore \
              it from a backup, or delete it if it never held a sale",
             path.display()
         ));
     }
     if !header.starts_with(MAGIC) {
-        return cannot(format!(
+        return cannot_open(format!(
             "{} is not a ledger: it is not a SQLite database; correct ledger.url, or restore the \
              file from a backup",
             path.display()
@@ -177,12 +178,12 @@ pub(super) fn check_whole(path: &Path) -> Result<(), Error> {
     }
     match expected_bytes(&header) {
         Some(expected) if expected <= bytes => Ok(()),
-        Some(expected) => cannot(format!(
+        Some(expected) => cannot_open(format!(
             "the ledger {} is cut off: it has {bytes} bytes and should have {expected}; restore it \
              from a backup, and look for a full or failing disk",
             path.display()
         )),
-        None => cannot(format!(
+        None => cannot_open(format!(
             "the ledger {} has a damaged header: restore it from a backup",
             path.display()
         )),
@@ -192,8 +193,9 @@ pub(super) fn check_whole(path: &Path) -> Result<(), Error> {
 const HEADER_BYTES: usize = 100;
 const MAGIC: &[u8] = b"SQLite format 3\0";
 
-/// The size of the file by its own header
-/// (<https://www.sqlite.org/fileformat2.html#the_database_header>); 0 when the header does not say.
+/// The size of the file according to its header
+/// (<https://www.sqlite.org/fileformat2.html#the_database_header>); 0 if the header does not
+/// contain a valid size, `None` if it is damaged.
 fn expected_bytes(header: &[u8]) -> Option<u64> {
     let be32 = |at: usize| -> Option<u32> {
         header.get(at..at + 4)?.try_into().ok().map(u32::from_be_bytes)
@@ -205,29 +207,30 @@ fn expected_bytes(header: &[u8]) -> Option<u64> {
         _ => return None,
     };
     let (changes, pages, pages_as_of) = (be32(24)?, be32(28)?, be32(92)?);
-    let known = changes == pages_as_of;
-    Some(if known { page_bytes * u64::from(pages) } else { 0 })
+    let is_size_valid = changes == pages_as_of;
+    Some(if is_size_valid { page_bytes * u64::from(pages) } else { 0 })
 }
 
-/// Makes a ledger beside its place and moves it there when it is complete, so that a file at `path`
-/// is never half made.
+/// Creates a ledger under a temporary name and renames it when it is complete, so that a file at
+/// `path` is never incomplete. Returns the applied migrations.
 pub(super) fn create(path: &Path, tuning: &Tuning) -> Result<Vec<String>, Error> {
-    let fresh = beside(path, ".new");
-    for leftover in [fresh.clone(), beside(&fresh, "-journal"), beside(&fresh, "-wal")] {
-        // What a start that died here has left; if it cannot go, the next step says so.
+    let temporary = with_suffix(path, ".new");
+    let (journal, log) = (with_suffix(&temporary, "-journal"), with_suffix(&temporary, "-wal"));
+    for leftover in [&temporary, &journal, &log] {
+        // Left by a start that crashed here; if the removal fails, the next step reports it.
         fs::remove_file(leftover).ok();
     }
-    let mut conn = connect(&fresh, ConnectionAccess::Create, tuning)?;
+    let mut conn = connect(&temporary, ConnectionAccess::Create, tuning)?;
     let migrated = migrate::run(&mut conn)?;
     drop(conn);
-    // Crash here [creating]: only the file under the temporary name exists; the next start makes it
-    // anew.
-    let moved = File::open(&fresh)
+    // Crash here [creating]: only the file under the temporary name exists; the next start creates
+    // it anew.
+    let renamed = File::open(&temporary)
         .and_then(|file| file.sync_all())
-        .and_then(|()| fs::rename(&fresh, path))
+        .and_then(|()| fs::rename(&temporary, path))
         .and_then(|()| File::open(directory(path)))
         .and_then(|directory| directory.sync_all());
-    moved.map(|()| migrated).or_else(|error| {
-        cannot(format!("the new ledger {} cannot be made: {error}", path.display()))
+    renamed.map(|()| migrated).or_else(|error| {
+        cannot_open(format!("the new ledger {} cannot be made: {error}", path.display()))
     })
 }

@@ -1,12 +1,12 @@
 //! The ledger in one `SQLite` file.
 //!
-//! One thread writes, a few read, all blocking and all outside the actors. The file is in
-//! write-ahead mode, so that readers and the writer do not wait for each other, and every commit is
-//! flushed to the disk before anybody hears of it.
+//! One writer thread and a few reader threads, blocking and separate from the actors. The file is
+//! in write-ahead mode, so that readers and the writer do not wait for each other, and every commit
+//! is flushed to the disk before its result is returned.
 //!
-//! On death: the next start finds exactly the committed transactions. Two processes never write one
-//! file: the second finds the lock of the first, and where locks do not work (network file systems)
-//! every write checks a token that the second took.
+//! On crash: the next start finds exactly the committed transactions. Two processes never write one
+//! file: the lock of the first stops the second, and where locks do not work (network file systems)
+//! the token taken by the second fences the first.
 
 use diesel::prelude::SqliteConnection;
 

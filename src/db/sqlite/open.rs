@@ -1,4 +1,4 @@
-//! How a ledger is opened: what is checked, in which order, and what is refused.
+//! Opens a ledger: checks the file, migrates it, and starts the threads.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use diesel::prelude::*;
 use diesel::r2d2::{ConnectionManager, Pool};
 
 use super::connection::{
-    ConnectionAccess, ReaderSetup, Tuning, connect, fold_log, look_at_pages, number_cell,
+    ConnectionAccess, ReaderSetup, Tuning, checkpoint, connect, number_cell, quick_check,
     text_cell, uri,
 };
-use super::file::{self, InstanceLock, cannot};
+use super::file::{self, InstanceLock, cannot_open};
 use crate::db::Error;
 use crate::db::migrate::{self, SchemaStatus};
 use crate::db::sql::{Database, SqlLedger, WriteMode, WriterFence, WriterThreads};
@@ -24,26 +24,26 @@ use crate::runtime::clock::{SharedClock, SystemClock};
 pub struct OpenOptions {
     /// The database file.
     pub path: PathBuf,
-    /// Threads that read; there is always one that writes.
+    /// Number of reader threads, besides the one writer thread.
     pub readers: usize,
-    /// Jobs that may wait for a thread, of each kind.
+    /// Maximum number of queued jobs, for the writer and the readers each.
     pub job_queue_max: usize,
     /// How long a statement waits for a lock of another program, milliseconds.
     pub busy_timeout_ms: u64,
-    /// After how long a job without an answer is given up, milliseconds. Scans have no limit.
+    /// How long the caller of a job waits, milliseconds. Scans have no limit.
     pub job_deadline_ms: u64,
-    /// Page cache of each connection, KiB. Bounds the memory of an audit, too.
+    /// Page cache of each connection, KiB. Also limits the memory of an audit.
     pub cache_kib: u32,
-    /// Makes the file when it is missing.
+    /// Create a missing file.
     pub create: bool,
-    /// Most KiB the file may have: orders are refused at that size as on a full disk. 0: no limit.
+    /// Maximum size of the file, KiB; at that size writes fail as on a full disk. 0: no limit.
     pub size_max_kib: u64,
-    /// The time of rows.
+    /// Timestamps the rows.
     pub clock: SharedClock,
 }
 
 impl OpenOptions {
-    /// The defaults of a server: creates the file when it is missing.
+    /// The defaults of a server; creates a missing file.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
@@ -68,58 +68,57 @@ impl OpenOptions {
     }
 }
 
-/// A file that is locked, checked and up to date.
-struct Prepared {
+/// A locked, checked and migrated file.
+struct LockedFile {
     migrated: Vec<String>,
-    /// Closed before the lock is let go.
+    /// Declared before `lock`, so that the connection is closed before the lock is released.
     conn: SqliteConnection,
     lock: InstanceLock,
 }
 
-/// Locks, checks, and migrates.
-fn prepare(options: &OpenOptions) -> Result<Prepared, Error> {
+fn lock_and_migrate(options: &OpenOptions) -> Result<LockedFile, Error> {
     let (path, tuning) = (&options.path, options.tuning());
     file::check_directory(path)?;
     let lock = InstanceLock::take(path)?;
     let mut migrated = Vec::new();
-    if file::is_there(path)? {
+    if file::exists(path)? {
         file::check_writable(path)?;
         if !file::has_log(path) {
-            file::check_whole(path)?;
+            file::check_complete(path)?;
         }
     } else if options.create {
         migrated = file::create(path, &tuning)?;
     } else {
-        return cannot(format!(
+        return cannot_open(format!(
             "there is no ledger at {}: correct ledger.url, or start `floodgate serve`, which makes \
              one",
             path.display()
         ));
     }
     let mut conn = connect(path, ConnectionAccess::Write, &tuning)?;
-    let explained = |error| explained(path, error);
-    migrate::standing(&mut conn).map_err(explained)?.check_not_newer()?;
+    let explain = |error| explain_refusal(path, error);
+    migrate::schema_status(&mut conn).map_err(explain)?.check_not_newer()?;
     check_readable(path, &mut conn)?;
-    migrated.extend(migrate::run(&mut conn).map_err(explained)?);
-    Ok(Prepared { migrated, conn, lock })
+    migrated.extend(migrate::run(&mut conn).map_err(explain)?);
+    Ok(LockedFile { migrated, conn, lock })
 }
 
 impl SqlLedger<SqliteConnection> {
     /// Opens the ledger for writing and brings its schema up to date. Blocks.
     ///
     /// # Errors
-    /// `CannotOpen` with the reason and the remedy: no such directory, not a database, cut off or
+    /// `CannotOpen` with the cause and the remedy: missing directory, not a database, truncated or
     /// damaged, not writable, open in another process, schema of a newer program.
     pub fn open(options: &OpenOptions) -> Result<Self, Error> {
         let (path, tuning) = (&options.path, options.tuning());
-        let Prepared { lock, mut conn, migrated } = prepare(options)?;
+        let LockedFile { lock, mut conn, migrated } = lock_and_migrate(options)?;
         let fence = WriterFence::take(&mut conn, WriteMode::Exclusive)
-            .map_err(|error| explained(path, error))?;
+            .map_err(|error| explain_refusal(path, error))?;
 
         let connect: Connect<SqliteConnection> = {
             let (path, tuning) = (path.clone(), tuning.clone());
             Arc::new(move || {
-                // The writer's thread owns the lock: it ends after the last write, however it ends.
+                // Moves the lock into the writer thread, so that it is held until the last write.
                 let _held = &lock;
                 connect(&path, ConnectionAccess::Write, &tuning)
             })
@@ -138,49 +137,55 @@ impl SqlLedger<SqliteConnection> {
         })
     }
 
-    /// Opens the ledger for reading only, whether a server has it open or not; takes no lock and
-    /// writes nothing into it. `create` does not apply. Blocks.
+    /// Opens the ledger for reading only, also while a server has it open; takes no lock and writes
+    /// nothing. Ignores `create`. Blocks.
     ///
     /// # Errors
-    /// `CannotOpen`, also when the schema is not the present one.
+    /// `CannotOpen`, also for an older or newer schema.
     pub fn open_for_reading(options: &OpenOptions) -> Result<Self, Error> {
-        Self::schema_standing(options)?.check_current()?;
+        Self::schema_status(options)?.check_current()?;
         let readers = start_readers(options, ConnectionAccess::ReadOnly)?;
         let clock = Arc::clone(&options.clock);
         Ok(Self { readers, writers: None, migrated: Vec::new(), clock })
     }
 
-    /// Brings the schema up to date and lets go of the file again; what was applied, by full name.
-    /// Blocks.
+    /// Brings the schema up to date, closes the file, and returns the applied migrations by full
+    /// name. Blocks.
     pub fn migrate(options: &OpenOptions) -> Result<Vec<String>, Error> {
-        prepare(options).map(|prepared| prepared.migrated)
+        lock_and_migrate(options).map(|file| file.migrated)
     }
 
-    /// How the schema of an existing ledger compares with this program's. Changes nothing. Blocks.
+    /// Compares the schema of an existing ledger with this program's. Read-only. Blocks.
     ///
     /// # Errors
     /// `CannotOpen`, as [`Self::open`]; a newer schema is not an error here.
-    pub fn schema_standing(options: &OpenOptions) -> Result<SchemaStatus, Error> {
+    pub fn schema_status(options: &OpenOptions) -> Result<SchemaStatus, Error> {
         let path = &options.path;
-        if !file::is_there(path)? {
-            return cannot(format!("there is no ledger at {}: correct ledger.url", path.display()));
+        if !file::exists(path)? {
+            return cannot_open(format!(
+                "there is no ledger at {}: correct ledger.url",
+                path.display()
+            ));
         }
         if !file::has_log(path) {
-            file::check_whole(path)?;
+            file::check_complete(path)?;
         }
         let mut conn = connect(path, ConnectionAccess::ReadOnly, &options.tuning())?;
-        migrate::standing(&mut conn).map_err(|error| explained(path, error))
+        migrate::schema_status(&mut conn).map_err(|error| explain_refusal(path, error))
     }
 
-    /// Looks at every page of the file, beside a running server or without one, for damage that
-    /// opening does not see, which reads only the start of each table. Takes about 0.4 s for each
-    /// million orders once the file is in memory, and the time to read it before. Blocks.
+    /// Checks every page of the file for damage, also while a server has it open; opening reads
+    /// only the start of each table. Takes about 0.4 s per million orders, plus the time to read
+    /// the file if it is not cached. Blocks.
+    ///
+    /// # Errors
+    /// `CannotOpen` with the damage.
     pub fn check_pages(options: &OpenOptions) -> Result<(), Error> {
-        Self::schema_standing(options)?;
+        Self::schema_status(options)?;
         let path = &options.path;
         let mut conn = connect(path, ConnectionAccess::ReadOnly, &options.tuning())?;
         let found =
-            look_at_pages(&mut conn).map_err(|error| file::explain(path, &error.to_string()))?;
+            quick_check(&mut conn).map_err(|error| file::explain(path, &error.to_string()))?;
         if found == "ok" {
             Ok(())
         } else {
@@ -197,13 +202,13 @@ fn start_readers(
     let pool = Pool::builder()
         .max_size(u32::try_from(readers).unwrap_or(u32::MAX))
         .connection_timeout(Duration::from_millis(options.job_deadline_ms.max(1)))
-        // A file does not hang up: asking first would cost a statement per job.
+        // Connections to a file do not break: a test would cost a statement per job.
         .test_on_check_out(false)
         .connection_customizer(Box::new(ReaderSetup(access, options.tuning())))
         .build(ConnectionManager::new(uri(&options.path, access)?));
     let pool = pool.or_else(|error| {
         let path = options.path.display();
-        cannot(format!("the ledger {path} cannot be opened for reading: {error}"))
+        cannot_open(format!("the ledger {path} cannot be opened for reading: {error}"))
     })?;
     Workers::start(
         (0..readers).map(|number| format!("ledger-reader-{number}")).collect(),
@@ -213,31 +218,32 @@ fn start_readers(
     )
 }
 
-/// Turns the log on, folds back what the last run left in it, and reads the start of every table.
+/// Enables the write-ahead log, checkpoints the log of the previous run, and reads the first row of
+/// every table.
 fn check_readable(path: &Path, conn: &mut SqliteConnection) -> Result<(), Error> {
     let explain = |error: diesel::result::Error| file::explain(path, &error.to_string());
     conn.batch_execute("PRAGMA journal_mode = WAL").map_err(explain)?;
     let mode = text_cell(conn, "SELECT journal_mode AS cell FROM pragma_journal_mode");
     if mode.map_err(explain)? != "wal" {
-        return cannot(format!(
+        return cannot_open(format!(
             "the ledger {} cannot keep a write-ahead log: it needs a local file system",
             path.display()
         ));
     }
-    if fold_log(conn).map_err(explain)? {
-        file::check_whole(path)?;
+    if checkpoint(conn).map_err(explain)? {
+        file::check_complete(path)?;
     }
     for table in migrate::TABLES {
         if conn.has_table(table).map_err(explain)? {
-            let some = format!("SELECT COUNT(*) AS cell FROM (SELECT 1 FROM {table} LIMIT 1)");
-            number_cell(conn, &some).map_err(explain)?;
+            let sql = format!("SELECT COUNT(*) AS cell FROM (SELECT 1 FROM {table} LIMIT 1)");
+            number_cell(conn, &sql).map_err(explain)?;
         }
     }
     Ok(())
 }
 
-/// A database's refusal, with what to do about it; other errors say so themselves.
-fn explained(path: &Path, error: Error) -> Error {
+/// Adds the remedy to an error of the database; other errors contain theirs.
+fn explain_refusal(path: &Path, error: Error) -> Error {
     match error {
         Error::Refused { source, .. } => file::explain(path, &source.to_string()),
         other => other,

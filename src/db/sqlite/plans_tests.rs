@@ -1,4 +1,4 @@
-//! How SQLite runs the queries: along keys, and without sorting what may be ten million rows.
+//! The query plans of SQLite: queries use keys and do not sort what may be ten million rows.
 
 use std::sync::{Arc, Mutex};
 
@@ -19,12 +19,12 @@ struct Step {
     detail: String,
 }
 
-/// The plans of every query that `job` runs.
+/// The plan of each query that `job` runs.
 fn plans<T>(job: impl FnOnce(&mut SqliteConnection) -> Result<T, Error>) -> Vec<String> {
     let mut conn = SqliteConnection::establish(":memory:").unwrap();
     migrate::run(&mut conn).unwrap();
-    let asked = Arc::new(Mutex::new(Vec::new()));
-    let log = Arc::clone(&asked);
+    let queries = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&queries);
     conn.set_instrumentation(move |event: InstrumentationEvent<'_>| {
         if let InstrumentationEvent::StartQuery { query, .. } = event {
             log.lock().unwrap().push(query.to_string());
@@ -32,9 +32,9 @@ fn plans<T>(job: impl FnOnce(&mut SqliteConnection) -> Result<T, Error>) -> Vec<
     });
     job(&mut conn).unwrap();
     conn.set_instrumentation(None::<Box<dyn Instrumentation>>);
-    let asked = asked.lock().unwrap().clone();
+    let queries = queries.lock().unwrap().clone();
     let is_query = |text: &String| text.contains("SELECT");
-    let explained = asked.iter().filter(|text| is_query(text)).map(|text| {
+    let explained = queries.iter().filter(|text| is_query(text)).map(|text| {
         let sql = text.split(" -- binds").next().unwrap();
         let steps: Vec<Step> =
             diesel::sql_query(format!("EXPLAIN QUERY PLAN {sql}")).load(&mut conn).unwrap();
@@ -43,7 +43,7 @@ fn plans<T>(job: impl FnOnce(&mut SqliteConnection) -> Result<T, Error>) -> Vec<
     explained.collect()
 }
 
-/// Nothing is read from end to end.
+/// Asserts that no plan contains a full table scan.
 #[track_caller]
 fn along_keys(plans: &[String]) {
     assert!(!plans.is_empty());
@@ -64,11 +64,11 @@ fn without_sorting(plans: &[String]) {
 fn a_scan_follows_a_key_and_does_not_sort() {
     without_sorting(&plans(|conn| conn.each_order(SkuNo(1), &mut |_| true)));
     without_sorting(&plans(|conn| conn.each_failure(SkuNo(1), &mut |_| true)));
-    without_sorting(&plans(|conn| audit::tally(conn, SkuNo(1))));
+    without_sorting(&plans(|conn| audit::ledger_size(conn, SkuNo(1))));
 }
 
 #[test]
-fn an_examination_reads_only_what_it_was_asked_for() {
+fn an_examination_reads_only_the_rows_of_its_batch() {
     let batch = [intent(1), OrderIntent { quota: Some(3), slot: 1, ..intent(1) }];
     let plans = plans(|conn| examine::examine(conn, &batch));
     assert!(plans.len() >= 5, "{plans:#?}");
@@ -77,11 +77,11 @@ fn an_examination_reads_only_what_it_was_asked_for() {
 
 #[test]
 fn single_rows_are_found_by_key() {
-    let journey = |conn: &mut SqliteConnection| {
+    let timeline = |conn: &mut SqliteConnection| {
         let indexed = SqliteConnection::INDEXED_REQUESTS;
-        Ok(conn.journey_row(1, indexed).unwrap())
+        Ok(conn.timeline_row(1, indexed).unwrap())
     };
-    without_sorting(&plans(journey));
+    without_sorting(&plans(timeline));
     without_sorting(&plans(|conn| Ok(conn.failure_row(1).unwrap())));
 }
 
@@ -103,7 +103,7 @@ fn requests_are_found_by_their_index_and_in_slot_0_by_their_buyer() {
 }
 
 #[test]
-fn the_index_of_requests_leaves_slot_0_out() {
+fn the_index_of_requests_omits_slot_0() {
     let mut conn = SqliteConnection::establish(":memory:").unwrap();
     migrate::run(&mut conn).unwrap();
     let insert = |slot: i64, buyer: i64, request: i64| {
@@ -121,7 +121,7 @@ fn the_index_of_requests_leaves_slot_0_out() {
 }
 
 #[test]
-fn orders_of_older_ledgers_are_taken_over() {
+fn orders_of_older_ledgers_are_migrated() {
     let mut conn = SqliteConnection::establish(":memory:").unwrap();
     migrate::run(&mut conn).unwrap();
     for _ in 0..2 {
@@ -156,7 +156,7 @@ fn a_buyers_page_sorts_only_the_buyers_orders() {
 #[test]
 fn an_audit_reads_one_sku() {
     along_keys(&plans(|conn| audit::anomalies(conn, SkuNo(1))));
-    let plans = plans(audit::anomalies_over_all);
+    let plans = plans(audit::anomalies_across_skus);
     let (repeated, others) = plans.split_first().unwrap();
     assert!(repeated.starts_with("SCAN orders;"), "without the index: {repeated}");
     along_keys(others);

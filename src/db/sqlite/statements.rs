@@ -8,10 +8,10 @@ use diesel::sqlite::Sqlite;
 use crate::db::rows::NewOrder;
 use crate::db::sql::statements::statement;
 
-/// Inserts several orders at once.
+/// Inserts several orders.
 ///
-/// `OR FAIL` leaves the rows before the one that conflicts, which only a transaction that is rolled
-/// back can afford; in return the database keeps no journal to undo the statement by itself.
+/// `OR FAIL` keeps the rows before a conflicting one, so that the transaction must be rolled back;
+/// in return the database does not keep a statement journal.
 pub(super) struct InsertOrders<'a, const ROWS: usize>(pub(super) &'a [NewOrder; ROWS]);
 
 impl<const ROWS: usize> QueryId for InsertOrders<'_, ROWS> {
@@ -60,14 +60,14 @@ impl<const ROWS: usize> QueryFragment<Sqlite> for InsertOrders<'_, ROWS> {
 }
 
 statement! {
-    /// Gives a buyer a quota row with nothing on it, unless there is one.
+    /// Inserts a quota row with 0 units for a buyer without one.
     OpenQuota { sku_no: i32, buyer_id: i64, quota: i32 }
     "INSERT OR IGNORE INTO quotas (sku_no, buyer_id, owned, quota) VALUES (" sku_no: Integer
     ", " buyer_id: BigInt ", 0, " quota: Integer ")"
 }
 
 statement! {
-    /// Adds units to a buyer's quota row, where they fit; else it changes no row.
+    /// Adds units to a buyer's quota row if the quota allows it; otherwise changes no row.
     TakeQuota { sku_no: i32, buyer_id: i64, units: i32 }
     "UPDATE quotas SET owned = owned + " units: Integer
     " WHERE sku_no = " sku_no: Integer " AND buyer_id = " buyer_id: BigInt

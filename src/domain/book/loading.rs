@@ -1,18 +1,19 @@
-//! A book is built from what the ledger has, before anything is sold from it.
+//! Rebuilds a book from the ledger, before it accepts reservations.
 
 use super::super::order::{Failure, Order, OrderIntent};
 use super::{Book, BookRecord, BookStage, gives_back};
 
 impl Book {
-    /// Makes room for `orders` requests, so that loading a large ledger does not grow step by step.
-    pub fn make_room(&mut self, orders: usize) {
+    /// Reserves capacity for `orders` requests, so that the maps do not grow while a large ledger
+    /// is loaded.
+    pub fn reserve_capacity(&mut self, orders: usize) {
         self.requests.reserve(orders);
         if self.counts_buyers() {
             self.buyers.reserve(orders);
         }
     }
 
-    /// Enters an order that the ledger has; used to rebuild the book. Repeat-safe.
+    /// Adds an order of the ledger. Idempotent.
     pub fn load_order(&mut self, order: &Order) {
         let record = BookRecord {
             buyer: order.buyer,
@@ -20,13 +21,13 @@ impl Book {
             quantity: order.quantity,
             stage: BookStage::Ordered(order.state),
         };
-        let known = self.requests.insert(order.request, record);
-        if known.is_none() && order.state.is_live() {
-            self.hold(order.buyer, order.quantity);
+        let previous = self.requests.insert(order.request, record);
+        if previous.is_none() && order.state.is_live() {
+            self.add_owned(order.buyer, order.quantity);
         }
     }
 
-    /// Enters a failure that the ledger has; used to rebuild the book. Repeat-safe.
+    /// Adds a recorded failure of the ledger. Idempotent.
     pub fn load_failure(&mut self, failure: &Failure) {
         let record = BookRecord {
             buyer: failure.buyer,
@@ -42,9 +43,9 @@ impl Book {
         }
     }
 
-    /// Enters a request that was accepted before the book was built and that the ledger does not
-    /// have, and returns its units: they are not free. To be called after orders and failures, of
-    /// which it may be one.
+    /// Adds a request that was accepted before the rebuild and has no result in the ledger. Returns
+    /// its units, which are not free; 0 if the request is present already. Call it after all orders
+    /// and failures: the request may be among them.
     pub fn load_queued(&mut self, intent: &OrderIntent) -> u32 {
         if self.requests.contains_key(&intent.request) {
             return 0;
@@ -56,12 +57,12 @@ impl Book {
             stage: BookStage::Queued,
         };
         self.requests.insert(intent.request, record);
-        self.hold(intent.buyer, intent.quantity);
+        self.add_owned(intent.buyer, intent.quantity);
         self.unsettled.insert(intent.request, *intent);
         intent.quantity
     }
 
-    /// Sets the free units; used once, when the book is built.
+    /// Sets the free units, once, at the end of the rebuild.
     pub fn stock(&mut self, units: u32) {
         self.available = units;
     }

@@ -1,8 +1,7 @@
 //! The book of one bucket: units, buyers and requests, decided one reservation at a time.
 //!
-//! A book is what the embedded gate counts in. It has one writer at a time and no clock. Every
-//! change is repeat-safe by request id or loan number, and every check stands before the first
-//! write.
+//! The book is the state of the embedded gate. It has one writer at a time and no clock. Every
+//! change is idempotent by request id or loan number, and every check precedes the first write.
 
 mod loading;
 
@@ -16,16 +15,16 @@ use super::reservation::Reservation;
 use super::sale::{Phase, Sku};
 use super::verdict::{Refusal, RequestStatus, Verdict};
 
-/// Who counts the units and the buyers.
+/// Which component counts the units and the buyers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Counting {
-    /// This book does (tier `memory`).
-    Here,
-    /// The ledger does (tier `ledger`); the book only remembers requests and their results.
+    /// This book (tier `memory`).
+    InStock,
+    /// The ledger (tier `ledger`); the book only stores requests and their results.
     InLedger,
 }
 
-/// One accepted request. Kept small: there is one for each order of the sale.
+/// One accepted request. Kept small: the book has one for each order of the sale.
 #[derive(Debug, Clone, Copy)]
 struct BookRecord {
     buyer: BuyerId,
@@ -53,8 +52,8 @@ pub struct Book {
     released_units: u64,
     requests: HashMap<RequestId, BookRecord>,
     failures: HashMap<RequestId, Refusal>,
-    /// The units of each buyer, under a quota. Where each may order once the request follows from
-    /// the buyer: whoever comes again is a repeat.
+    /// The units of each buyer under a quota. `one_per_buyer` does not require them: the request id
+    /// is derived from the buyer, so that a second order is a repeat.
     buyers: HashMap<BuyerId, u32>,
     unsettled: HashMap<RequestId, OrderIntent>,
     loans: Loans,
@@ -65,19 +64,17 @@ pub struct Book {
 pub struct BookSnapshot {
     /// Free units.
     pub available: u32,
-    /// Units lent out and not yet confirmed by the borrower.
+    /// Units of open loans: lent and not yet confirmed by the borrower.
     pub lent_units: u32,
-    /// Requests whose units are taken and which the ledger has not answered.
+    /// Accepted requests without a result of the ledger.
     pub num_unsettled: usize,
-    /// Their units.
     pub unsettled_units: u64,
-    /// When the oldest of them was asked, epoch milliseconds.
+    /// When the oldest unsettled request arrived, epoch milliseconds.
     pub oldest_unsettled_ms: Option<i64>,
-    /// Requests that are orders.
+    /// Requests with an order.
     pub num_ordered: usize,
-    /// Requests that failed.
     pub num_failed: usize,
-    /// Buyers who hold units, under a quota.
+    /// Buyers with units, under a quota.
     pub num_buyers: usize,
     /// Units given back after a refusal of the ledger, since the sale was created.
     pub released_units: u64,
@@ -102,24 +99,24 @@ impl Book {
         }
     }
 
-    /// Moves the book on to a phase of an opening. A pair that comes before the book's own is
-    /// ignored (`Fenced`): writes may be late, repeated and crossed.
-    pub fn turn(&mut self, phase: Phase, epoch: Epoch) {
+    /// Sets phase and epoch. A pair that precedes the present one is ignored (`Fenced`): calls may
+    /// be late, repeated or reordered.
+    pub fn set_phase(&mut self, phase: Phase, epoch: Epoch) {
         (self.epoch, self.phase) = (self.epoch, self.phase).max((epoch, phase));
     }
 
-    /// The phase and the opening of the book.
+    /// Phase and epoch.
     #[must_use]
     pub fn stands(&self) -> (Phase, Epoch) {
         (self.phase, self.epoch)
     }
 
     /// Decides one reservation.
-    pub fn reserve(&mut self, ask: &Reservation) -> Verdict {
-        if let Some(repeat) = self.repeat(ask) {
+    pub fn reserve(&mut self, reservation: &Reservation) -> Verdict {
+        if let Some(repeat) = self.repeat(reservation) {
             return repeat;
         }
-        if ask.epoch != self.epoch {
+        if reservation.epoch != self.epoch {
             return Verdict::StaleEpoch;
         }
         match self.phase {
@@ -127,68 +124,68 @@ impl Book {
             Phase::Draft | Phase::Paused => return Verdict::Refused(Refusal::NotStarted),
             Phase::Closed => return Verdict::Refused(Refusal::Ended),
         }
-        if self.counting == Counting::Here {
-            if let Some(refusal) = self.over_limit(ask) {
+        if self.counting == Counting::InStock {
+            if let Some(refusal) = self.quota_refusal(reservation) {
                 return Verdict::Refused(refusal);
             }
-            if self.available < ask.quantity {
+            if self.available < reservation.quantity {
                 return Verdict::Short;
             }
-            self.available -= ask.quantity;
-            self.hold(ask.buyer, ask.quantity);
+            self.available -= reservation.quantity;
+            self.add_owned(reservation.buyer, reservation.quantity);
         }
         self.requests.insert(
-            ask.request,
+            reservation.request,
             BookRecord {
-                buyer: ask.buyer,
-                placed_at_ms: ask.asked_at_ms,
-                quantity: ask.quantity,
+                buyer: reservation.buyer,
+                placed_at_ms: reservation.asked_at_ms,
+                quantity: reservation.quantity,
                 stage: BookStage::Queued,
             },
         );
-        self.unsettled.insert(ask.request, ask.intent(&self.sku));
+        self.unsettled.insert(reservation.request, reservation.intent(&self.sku));
         Verdict::Reserved
     }
 
     /// The answer to a request that was accepted before.
-    fn repeat(&self, ask: &Reservation) -> Option<Verdict> {
-        let record = self.requests.get(&ask.request)?;
-        if record.buyer != ask.buyer || record.quantity != ask.quantity {
+    fn repeat(&self, reservation: &Reservation) -> Option<Verdict> {
+        let record = self.requests.get(&reservation.request)?;
+        if record.buyer != reservation.buyer || record.quantity != reservation.quantity {
             return Some(Verdict::Refused(Refusal::RequestIdReused));
         }
-        Some(Verdict::Repeat(self.standing_of(ask.request, record)))
+        Some(Verdict::Repeat(self.status_of(reservation.request, record)))
     }
 
-    fn over_limit(&self, ask: &Reservation) -> Option<Refusal> {
+    fn quota_refusal(&self, reservation: &Reservation) -> Option<Refusal> {
         let limit = self.sku.policy.quota()?;
-        let owned = self.buyers.get(&ask.buyer).copied().unwrap_or(0);
-        (owned.saturating_add(ask.quantity) > limit)
+        let owned = self.buyers.get(&reservation.buyer).copied().unwrap_or(0);
+        (owned.saturating_add(reservation.quantity) > limit)
             .then_some(Refusal::QuotaExceeded { owned, limit })
     }
 
-    /// Records that the ledger has the order. True when that was news. Repeat-safe.
+    /// Records that the order is committed. True when the result is new. Idempotent.
     ///
-    /// An order that this book never accepted was on its way to the ledger while the book was built
-    /// from it: its units are not free any more.
+    /// An order without a request in this book was committed while the book was rebuilt from the
+    /// ledger: its units are subtracted.
     pub fn settle(&mut self, order: &Order) -> bool {
         let Some(record) = self.requests.get_mut(&order.request) else {
             self.load_order(order);
-            if order.state.is_live() && self.counting == Counting::Here {
+            if order.state.is_live() && self.counting == Counting::InStock {
                 self.available = self.available.saturating_sub(order.quantity);
             }
             return true;
         };
-        let news = record.stage == BookStage::Queued;
-        if news {
+        let is_new = record.stage == BookStage::Queued;
+        if is_new {
             record.stage = BookStage::Ordered(order.state);
             self.unsettled.remove(&order.request);
         }
-        news
+        is_new
     }
 
-    /// Records that the ledger refused, and gives the units back where the ledger still has them.
-    /// Where the ledger counts, its refusal leaves no record, and the request is forgotten. Only
-    /// the first call does anything (`CompensatedOnce`); it returns the units given back.
+    /// Records that the ledger refused, and gives the units back unless the ledger is sold out.
+    /// With [`Counting::InLedger`] a refusal is not recorded, and the request is removed. Only the
+    /// first call changes the book (`CompensatedOnce`); it returns the units given back.
     pub fn release(&mut self, request: RequestId, reason: Refusal) -> u32 {
         let Some(intent) = self.unsettled.remove(&request) else { return 0 };
         if self.counting == Counting::InLedger {
@@ -199,7 +196,7 @@ impl Book {
             record.stage = BookStage::Failed;
         }
         self.failures.insert(request, reason);
-        self.let_go(intent.buyer, intent.quantity);
+        self.subtract_owned(intent.buyer, intent.quantity);
         if !gives_back(&reason) {
             return 0;
         }
@@ -208,31 +205,31 @@ impl Book {
         intent.quantity
     }
 
-    fn hold(&mut self, buyer: BuyerId, units: u32) {
+    fn add_owned(&mut self, buyer: BuyerId, units: u32) {
         if self.counts_buyers() {
-            let held = self.buyers.entry(buyer).or_default();
-            *held = held.saturating_add(units);
+            let owned = self.buyers.entry(buyer).or_default();
+            *owned = owned.saturating_add(units);
         }
     }
 
     fn counts_buyers(&self) -> bool {
-        self.counting == Counting::Here && self.sku.policy.quota().is_some()
+        self.counting == Counting::InStock && self.sku.policy.quota().is_some()
     }
 
-    fn let_go(&mut self, buyer: BuyerId, units: u32) {
-        if let Some(held) = self.buyers.get_mut(&buyer) {
-            *held = held.saturating_sub(units);
-            if *held == 0 {
+    fn subtract_owned(&mut self, buyer: BuyerId, units: u32) {
+        if let Some(owned) = self.buyers.get_mut(&buyer) {
+            *owned = owned.saturating_sub(units);
+            if *owned == 0 {
                 self.buyers.remove(&buyer);
             }
         }
     }
 
-    /// Takes units out for another bucket: at least `want` where there are so many, and up to half
-    /// of what is free, so that a dry bucket does not come back at once. The loan stays recorded
-    /// until [`Self::clear_loan`]; while one to this borrower is open, it is the answer again.
-    pub fn lend(&mut self, to: BucketNo, want: u32) -> Option<Loan> {
-        let units = want.max(self.available / 2).min(self.available);
+    /// Lends units to another bucket: half of the free units, at least `min_units` if so many are
+    /// free, so that a starved bucket does not ask again at once. The loan stays open until
+    /// [`Self::clear_loan`]; while a loan to this borrower is open, it is returned again.
+    pub fn lend(&mut self, to: BucketNo, min_units: u32) -> Option<Loan> {
+        let units = min_units.max(self.available / 2).min(self.available);
         let (loan, is_new) = self.loans.lend(to, units)?;
         if is_new {
             self.available -= loan.units;
@@ -247,7 +244,7 @@ impl Book {
         units
     }
 
-    /// Forgets a loan that the borrower has.
+    /// Closes a loan that the borrower has confirmed.
     pub fn clear_loan(&mut self, to: BucketNo, no: u64) {
         self.loans.clear(to, no);
     }
@@ -257,22 +254,22 @@ impl Book {
         self.loans.open()
     }
 
-    /// Free units, and units lent and not yet confirmed.
+    /// Free units plus the units of open loans.
     #[must_use]
     pub fn left(&self) -> u64 {
         u64::from(self.available) + u64::from(self.loans.units())
     }
 
-    /// Whether this request was accepted here at any time.
+    /// Whether the book has a record of this request, in any status.
     #[must_use]
     pub fn knows(&self, request: RequestId) -> bool {
         self.requests.contains_key(&request)
     }
 
-    /// Where a request stands: units, when it was asked, standing. With an `owner`, only if the
-    /// request is that buyer's.
+    /// Quantity, time of the request (epoch milliseconds) and status. With an `owner`, `None` for
+    /// the request of another buyer.
     #[must_use]
-    pub fn standing(
+    pub fn status(
         &self,
         request: RequestId,
         owner: Option<BuyerId>,
@@ -281,10 +278,10 @@ impl Book {
         if owner.is_some_and(|owner| owner != record.buyer) {
             return None;
         }
-        Some((record.quantity, record.placed_at_ms, self.standing_of(request, record)))
+        Some((record.quantity, record.placed_at_ms, self.status_of(request, record)))
     }
 
-    fn standing_of(&self, request: RequestId, record: &BookRecord) -> RequestStatus {
+    fn status_of(&self, request: RequestId, record: &BookRecord) -> RequestStatus {
         match record.stage {
             BookStage::Queued => RequestStatus::Queued,
             BookStage::Ordered(state) => RequestStatus::Ordered {
@@ -298,31 +295,29 @@ impl Book {
         }
     }
 
-    /// The intents whose answer from the ledger is not known here.
+    /// The intents without a result of the ledger.
     #[must_use]
     pub fn unsettled(&self) -> Vec<OrderIntent> {
         self.unsettled.values().copied().collect()
     }
 
-    /// How many they are.
     #[must_use]
     pub fn num_unsettled(&self) -> usize {
         self.unsettled.len()
     }
 
-    /// The counts at this instant. Walks over all requests: for audits, not for requests.
+    /// The present counts. Iterates over all requests: for audits, not for the hot path.
     #[must_use]
     pub fn snapshot(&self) -> BookSnapshot {
-        let count = |wanted: fn(&BookStage) -> bool| {
-            self.requests.values().filter(|record| wanted(&record.stage)).count()
-        };
+        let ordered =
+            self.requests.values().filter(|record| matches!(record.stage, BookStage::Ordered(_)));
         BookSnapshot {
             available: self.available,
             lent_units: self.loans.units(),
             num_unsettled: self.unsettled.len(),
             unsettled_units: self.unsettled.values().map(|i| u64::from(i.quantity)).sum(),
             oldest_unsettled_ms: self.unsettled.values().map(|i| i.placed_at_ms).min(),
-            num_ordered: count(|stage| matches!(stage, BookStage::Ordered(_))),
+            num_ordered: ordered.count(),
             num_failed: self.failures.len(),
             num_buyers: self.buyers.len(),
             released_units: self.released_units,
@@ -330,8 +325,8 @@ impl Book {
     }
 }
 
-/// Whether the units of an intent refused for this reason are still in the ledger's stock. A ledger
-/// that is sold out has none to give back.
+/// Whether a bucket gives the units back when the ledger refuses for this reason. Not when the
+/// ledger is sold out: its stock no longer contains them.
 #[must_use]
 pub fn gives_back(reason: &Refusal) -> bool {
     !matches!(reason, Refusal::SoldOut)

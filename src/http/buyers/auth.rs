@@ -1,4 +1,4 @@
-//! Who is the buyer: decided by the credentials, never by the request's body.
+//! Authentication of buyers: by the credentials, never by the request's body.
 
 use actix_web::http::header::{AUTHORIZATION, HeaderMap};
 use secrecy::ExposeSecret;
@@ -8,18 +8,18 @@ use crate::config::{AuthMode, AuthSettings};
 use crate::domain::BuyerId;
 use crate::http::middleware::problem::Problem;
 
-/// The header that is believed in mode `header`.
+/// The header that is trusted in mode `header`.
 const BUYER_ID: &str = "x-buyer-id";
 
-/// How buyers prove who they are.
+/// How buyers authenticate.
 pub enum BuyerAuth {
-    /// `X-Buyer-Id`, believed as it is: development and tests.
+    /// `X-Buyer-Id`, trusted without proof: for development and tests.
     Header,
     /// An HS256 bearer token whose `sub` is the buyer.
     Jwt(Box<TokenReader>),
 }
 
-/// The secret that mode `jwt` needs was not given.
+/// Mode `jwt` is configured without its secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "auth.mode = \"jwt\" needs auth.jwt_secret_file: a file with the secret of your login service"
@@ -27,7 +27,8 @@ pub enum BuyerAuth {
 pub struct NoSecret;
 
 impl BuyerAuth {
-    /// The way that the settings ask for.
+    /// # Errors
+    /// [`NoSecret`] in mode `jwt` without a secret.
     pub fn new(settings: &AuthSettings) -> Result<Self, NoSecret> {
         match settings.mode {
             AuthMode::Header => Ok(Self::Header),
@@ -38,10 +39,13 @@ impl BuyerAuth {
         }
     }
 
-    /// The buyer who sent a request with these headers.
+    /// The buyer that the headers authenticate.
+    ///
+    /// # Errors
+    /// `unauthenticated`.
     pub fn buyer(&self, headers: &HeaderMap, now_ms: i64) -> Result<BuyerId, Problem> {
         match self {
-            Self::Header => believed(headers).ok_or_else(|| {
+            Self::Header => trusted_buyer(headers).ok_or_else(|| {
                 let detail = "X-Buyer-Id must be one decimal number from 1 to 9223372036854775807";
                 Problem::unauthenticated(detail, "X-Buyer-Id")
             }),
@@ -59,19 +63,19 @@ impl BuyerAuth {
     }
 }
 
-fn believed(headers: &HeaderMap) -> Option<BuyerId> {
-    only(headers, BUYER_ID)?.parse().ok()
+fn trusted_buyer(headers: &HeaderMap) -> Option<BuyerId> {
+    single(headers, BUYER_ID)?.parse().ok()
 }
 
-/// The token of `Authorization: Bearer`, where there is exactly one such header.
+/// The token of `Authorization: Bearer`, if the request has exactly one such header.
 #[must_use]
 pub fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let (scheme, token) = only(headers, AUTHORIZATION.as_str())?.split_once(' ')?;
+    let (scheme, token) = single(headers, AUTHORIZATION.as_str())?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then_some(token.trim_start())
 }
 
-/// The header's value; a request that sends two has not decided who it is.
-fn only<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
+/// The header's value. A request with two such headers is ambiguous and has none.
+fn single<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     let mut values = headers.get_all(name);
     let value = values.next()?;
     if values.next().is_some() {
@@ -95,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_header_is_believed_when_there_is_exactly_one() {
+    fn the_header_is_trusted_if_there_is_exactly_one() {
         let auth = BuyerAuth::Header;
         let buyer = |pairs: &[_]| auth.buyer(&headers(pairs), 0).ok().map(BuyerId::get);
         assert_eq!(buyer(&[("x-buyer-id", "42")]), Some(42));
@@ -106,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scheme_of_a_bearer_token_has_no_case() {
+    fn the_bearer_scheme_is_case_insensitive() {
         assert_eq!(bearer(&headers(&[("authorization", "Bearer a.b.c")])), Some("a.b.c"));
         assert_eq!(bearer(&headers(&[("authorization", "bearer  a.b.c")])), Some("a.b.c"));
         assert_eq!(bearer(&headers(&[("authorization", "Basic a.b.c")])), None);

@@ -1,11 +1,11 @@
 //! Flow step 1/12: buyer -> gate handle.
 //!
-//! The checks stand in the order of their cost: credentials, sale, body, SKU, quantity, request id,
-//! what this process can refuse by itself; only then is a gate asked. Sold out, which most of the
-//! crowd will read, gets this far without a wait, a log line or a look at another process.
+//! The checks run in the order of their cost: credentials, sale, body, SKU, quantity, request id,
+//! refusals that this process can decide from its own memory; only then the gate. `sold-out`, the
+//! most frequent answer, needs no wait, no log line and no network call.
 //!
-//! On death: whoever did not get an answer asks again with the same request id. May repeat: all of
-//! it; a request that was accepted before gets its first answer again.
+//! On crash: a buyer without an answer sends the request again with the same request id. May
+//! repeat: everything; a request that was accepted before gets its first answer again.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -26,11 +26,10 @@ use crate::http::state::HttpState;
 use crate::messages::BuyAnswer;
 use crate::services::catalog::CatalogSale;
 
-/// A wish to buy.
+/// Body of a purchase.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PurchaseRequest<'b> {
-    /// What.
     #[serde(borrow)]
     #[schema(value_type = String)]
     sku_id: Cow<'b, str>,
@@ -43,17 +42,17 @@ pub struct PurchaseRequest<'b> {
     request_id: Option<Cow<'b, str>>,
 }
 
-/// A wish whose sender, sale, SKU and request id were checked.
+/// A purchase whose buyer, sale, SKU and request id were checked.
 struct CheckedPurchase<'b> {
     listed: Arc<CatalogSale>,
     sku: Arc<Sku>,
     buyer: BuyerId,
     request: RequestId,
-    /// The request id as the buyer wrote it.
-    written: Option<Cow<'b, str>>,
+    /// The request id as the buyer sent it.
+    sent_id: Option<Cow<'b, str>>,
 }
 
-/// Buys.
+/// Buys units of a SKU.
 #[utoipa::path(
     post, path = "/v1/buy/{path_id}", tag = "buyers",
     params(("path_id" = String, Path, description = "the sale's id")),
@@ -70,12 +69,12 @@ pub async fn buy(
 ) -> HttpResponse {
     let started = state.deps.clock.now();
     let trace = TraceContext::of(request.headers());
-    let (answer, bought) = match decide(&request, payload, &state, &trace).await {
-        Ok(said) => said,
+    let (answer, outcome) = match decide(&request, payload, &state, &trace).await {
+        Ok(decided) => decided,
         Err(problem) => (problem.respond(&trace), BuyOutcome::Problem(problem.code())),
     };
     let took = state.deps.clock.now().duration_since(started);
-    state.buy_meter.note(bought, answer.status().as_u16(), took);
+    state.buy_meter.record(outcome, answer.status().as_u16(), took);
     answer
 }
 
@@ -91,26 +90,27 @@ async fn decide(
     let path_id = request.match_info().query("path_id");
     let listed = deps.catalog.sale(path_id).ok_or(ProblemCode::UnknownSku)?;
     let bytes = body::read(payload, state.settings.http.body_max_bytes).await?;
-    let wish: PurchaseRequest<'_> = body::parse(request.headers(), &bytes)?;
-    let sku = Arc::clone(listed.sku(&wish.sku_id).ok_or(ProblemCode::UnknownSku)?);
-    check_quantity(wish.quantity, &sku)?;
+    let purchase: PurchaseRequest<'_> = body::parse(request.headers(), &bytes)?;
+    let sku = Arc::clone(listed.sku(&purchase.sku_id).ok_or(ProblemCode::UnknownSku)?);
+    check_quantity(purchase.quantity, &sku)?;
     let bucket = BucketNo::home_of(buyer, sku.buckets);
-    let number = identify(state, &wish, &listed, &sku, buyer, now_ms).await?;
-    let ask = Reservation {
-        request: number,
+    let request_id = identify(state, &purchase, &listed, &sku, buyer, now_ms).await?;
+    let reservation = Reservation {
+        request: request_id,
         sku: sku.no,
         bucket,
         epoch: listed.sale.epoch,
         buyer,
-        quantity: wish.quantity,
+        quantity: purchase.quantity,
         asked_at_ms: now_ms,
         trace: trace.trace,
     };
-    let refusal = deps.gates.refuse(&listed, &ask, now_ms).await?;
-    let checked = CheckedPurchase { listed, sku, buyer, request: number, written: wish.request_id };
+    let refusal = deps.gates.refuse(&listed, &reservation, now_ms).await?;
+    let checked =
+        CheckedPurchase { listed, sku, buyer, request: request_id, sent_id: purchase.request_id };
     match refusal {
-        Some(refusal) => Err(checked.refused(state, &refusal)),
-        None => checked.answered(state, deps.gates.buy(ask).await, trace),
+        Some(refusal) => Err(checked.refusal(state, &refusal)),
+        None => checked.response(state, deps.gates.buy(reservation).await, trace),
     }
 }
 
@@ -122,11 +122,11 @@ fn check_quantity(quantity: u32, sku: &Sku) -> Result<(), Problem> {
     Err(Problem::invalid(format!("quantity must be from 1 to {max}")))
 }
 
-/// The number of the request. An id that has expired still gets its first answer again, as long as
-/// its bucket remembers it.
+/// The number of the request. An expired id is accepted as long as its bucket has a record of it,
+/// so that a repeat gets its first answer.
 async fn identify(
     state: &HttpState,
-    wish: &PurchaseRequest<'_>,
+    purchase: &PurchaseRequest<'_>,
     listed: &CatalogSale,
     sku: &Arc<Sku>,
     buyer: BuyerId,
@@ -134,36 +134,36 @@ async fn identify(
 ) -> Result<RequestId, Problem> {
     let (deps, sale) = (&state.deps, &listed.sale.id);
     let derives = sku.policy.derives_request_id();
-    let Some(written) = &wish.request_id else {
+    let Some(sent_id) = &purchase.request_id else {
         if derives {
             return Ok(state.tokens.derive(sale, sku.no, buyer));
         }
         let path = "POST /v1/sales/{sale_id}/request-ids";
         return Err(Problem::invalid(format!("request_id is missing; get one from {path}")));
     };
-    let id = RequestTokens::read(written).ok_or(ProblemCode::RequestIdInvalid)?;
+    let id = RequestTokens::read(sent_id).ok_or(ProblemCode::RequestIdInvalid)?;
     if !state.tokens.verify(&id, sale, sku.no, buyer) {
         return Err(ProblemCode::RequestIdInvalid.into());
     }
-    let lives = if derives {
+    let is_valid = if derives {
         id.number == state.tokens.derive(sale, sku.no, buyer)
     } else {
         now_ms < state.tokens.expires_at_ms(id.number)
-            || deps.gates.standing(sku, id.number, buyer).await?.is_some()
+            || deps.gates.status(sku, id.number, buyer).await?.is_some()
     };
-    if lives { Ok(id.number) } else { Err(ProblemCode::RequestIdInvalid.into()) }
+    if is_valid { Ok(id.number) } else { Err(ProblemCode::RequestIdInvalid.into()) }
 }
 
 impl CheckedPurchase<'_> {
-    /// The request id as its owner reads it.
-    fn shown(&self, state: &HttpState) -> String {
-        if let Some(written) = &self.written {
-            return written.clone().into_owned();
+    /// The signed request id.
+    fn request_id(&self, state: &HttpState) -> String {
+        if let Some(sent_id) = &self.sent_id {
+            return sent_id.clone().into_owned();
         }
         state.tokens.show(self.request, &self.listed.sale.id, self.sku.no, self.buyer)
     }
 
-    fn refused(&self, state: &HttpState, refusal: &Refusal) -> Problem {
+    fn refusal(&self, state: &HttpState, refusal: &Refusal) -> Problem {
         let problem = Problem::from(ProblemCode::from(refusal));
         let sale = &self.listed.sale;
         match *refusal {
@@ -187,7 +187,7 @@ impl CheckedPurchase<'_> {
         }
     }
 
-    fn answered(
+    fn response(
         &self,
         state: &HttpState,
         answer: BuyAnswer,
@@ -195,23 +195,23 @@ impl CheckedPurchase<'_> {
     ) -> Result<(HttpResponse, BuyOutcome), Problem> {
         match answer {
             BuyAnswer::Placed { quantity, placed_at_ms, state: order_state, replayed } => {
-                let id = self.shown(state);
-                let what = (quantity, placed_at_ms, order_state);
-                let order = OrderView::remembered(&id, &self.listed, &self.sku, self.buyer, what);
+                let id = self.request_id(state);
+                let placed = (quantity, placed_at_ms, order_state);
+                let order = OrderView::from_gate(&id, &self.listed, &self.sku, self.buyer, placed);
                 let view = RequestView::success(id, order);
-                Ok((accepted(&view, replayed, trace), counted(BuyOutcome::Placed, replayed)))
+                Ok((accepted(&view, replayed, trace), outcome_of(BuyOutcome::Placed, replayed)))
             }
             BuyAnswer::Queued { replayed } => {
-                let view = RequestView::under_way(self.shown(state), "queued");
-                Ok((accepted(&view, replayed, trace), counted(BuyOutcome::Queued, replayed)))
+                let view = RequestView::pending(self.request_id(state), "queued");
+                Ok((accepted(&view, replayed, trace), outcome_of(BuyOutcome::Queued, replayed)))
             }
             BuyAnswer::Unknown => {
-                let view = RequestView::under_way(self.shown(state), "unknown");
+                let view = RequestView::pending(self.request_id(state), "unknown");
                 Ok((accepted(&view, false, trace), BuyOutcome::Unknown))
             }
-            BuyAnswer::Refused { refusal, replayed: false } => Err(self.refused(state, &refusal)),
+            BuyAnswer::Refused { refusal, replayed: false } => Err(self.refusal(state, &refusal)),
             BuyAnswer::Refused { refusal, replayed: true } => {
-                let problem = self.refused(state, &refusal).replayed(true);
+                let problem = self.refusal(state, &refusal).replayed(true);
                 Ok((problem.respond(trace), BuyOutcome::Replayed))
             }
             BuyAnswer::Busy => Err(ProblemCode::Busy.into()),
@@ -219,11 +219,11 @@ impl CheckedPurchase<'_> {
     }
 }
 
-fn counted(bought: BuyOutcome, replayed: bool) -> BuyOutcome {
-    if replayed { BuyOutcome::Replayed } else { bought }
+fn outcome_of(first: BuyOutcome, replayed: bool) -> BuyOutcome {
+    if replayed { BuyOutcome::Replayed } else { first }
 }
 
-/// 200 for an order, 202 for what is under way.
+/// 200 for an order, 202 for a request without a final result.
 fn accepted(view: &RequestView, replayed: bool, trace: &TraceContext) -> HttpResponse {
     let mut answer =
         if view.order.is_some() { HttpResponse::Ok() } else { HttpResponse::Accepted() };

@@ -1,5 +1,5 @@
-//! HS256 for `jsonwebtoken`, out of the `hmac` and `sha2` that are here anyway, and the claims that
-//! name a buyer.
+//! Verifies HS256 bearer tokens and reads the buyer from their claims. The crypto provider of
+//! `jsonwebtoken` is built on `hmac` and `sha2`, which are dependencies already.
 
 use std::sync::Once;
 
@@ -14,7 +14,7 @@ use sha2::Sha256;
 
 use crate::domain::BuyerId;
 
-/// How far the clocks of issuer and server may be apart, seconds.
+/// Tolerated difference between the clocks of issuer and server, seconds.
 const LEEWAY_S: f64 = 30.0;
 
 static PROVIDER: CryptoProvider = CryptoProvider {
@@ -23,24 +23,24 @@ static PROVIDER: CryptoProvider = CryptoProvider {
     key_utils: KeyUtils::new_unimplemented(),
 };
 
-/// Why a token names no buyer.
+/// Why a token was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// Not a token, another algorithm, or not signed with our secret.
+    /// Not a JWT, another algorithm, or another secret.
     #[error("the bearer token is not a JWT signed with HS256 and the secret of this server")]
     NotOurs,
-    /// `exp` is over.
+    /// `exp` has passed.
     #[error("the bearer token has expired")]
     Expired,
     /// `nbf` is not yet reached.
     #[error("the bearer token is not valid yet")]
     NotYet,
-    /// `sub` is missing or no buyer.
+    /// `sub` is missing or not a buyer id.
     #[error("the bearer token's sub must be a decimal string from 1 to 9223372036854775807")]
     NoBuyer,
 }
 
-/// The claims that count; all others are the issuer's business.
+/// The claims that are read; all others are ignored.
 #[derive(Deserialize)]
 struct Claims {
     #[serde(default)]
@@ -49,19 +49,19 @@ struct Claims {
     nbf: Option<f64>,
 }
 
-/// Reads buyers out of tokens.
+/// Verifies tokens and reads their buyers.
 pub struct TokenReader {
     key: DecodingKey,
     validation: Validation,
 }
 
 impl TokenReader {
-    /// A reader of HS256 tokens signed with `secret`; no other algorithm is ever accepted.
+    /// Accepts HS256 tokens signed with `secret`, and no other algorithm.
     #[must_use]
     pub fn new(secret: &[u8]) -> Self {
         install_provider();
         let mut validation = Validation::new(Algorithm::HS256);
-        // Times are judged here, by the clock that was handed in.
+        // `exp` and `nbf` are checked in `buyer`, against the injected clock.
         validation.required_spec_claims.clear();
         validation.validate_exp = false;
         validation.validate_nbf = false;
@@ -69,7 +69,7 @@ impl TokenReader {
         Self { key: DecodingKey::from_secret(secret), validation }
     }
 
-    /// The buyer that the token names. `exp` and `nbf` count where they are present.
+    /// The buyer in `sub`. `exp` and `nbf` are checked if present.
     pub fn buyer(&self, token: &str, now_ms: i64) -> std::result::Result<BuyerId, TokenError> {
         let decoded = jsonwebtoken::decode::<Claims>(token, &self.key, &self.validation);
         let Ok(decoded) = decoded else { return Err(TokenError::NotOurs) };
@@ -85,10 +85,10 @@ impl TokenReader {
     }
 }
 
-/// Makes this module's HS256 the one that `jsonwebtoken` uses here. Repeats are harmless.
+/// Installs this module's HS256 as the crypto provider of `jsonwebtoken`. Idempotent.
 pub fn install_provider() {
     static ONCE: Once = Once::new();
-    // It fails only when somebody installed one before, which then is in charge.
+    // Fails only if another provider is installed already, which then stays in use.
     ONCE.call_once(|| {
         let _ = PROVIDER.install_default();
     });
@@ -108,12 +108,12 @@ impl Hs256 {
     }
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that is asked for")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "signature required by jsonwebtoken")]
 fn new_signer(algorithm: &Algorithm, key: &EncodingKey) -> Result<Box<dyn JwtSigner>> {
     Ok(Box::new(Hs256::new(key.as_bytes(), *algorithm, key.family())?))
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that is asked for")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "signature required by jsonwebtoken")]
 fn new_verifier(algorithm: &Algorithm, key: &DecodingKey) -> Result<Box<dyn JwtVerifier>> {
     Ok(Box::new(Hs256::new(key.try_get_as_bytes()?, *algorithm, key.family())?))
 }
@@ -156,9 +156,13 @@ mod tests {
     const NOW_MS: i64 = 1_800_000_000_000;
     const NOW_S: i64 = NOW_MS / 1000;
 
-    fn token(claims: &Value) -> String {
+    fn sign(secret: &[u8], claims: &Value) -> String {
         install_provider();
-        encode(&Header::new(Algorithm::HS256), claims, &EncodingKey::from_secret(SECRET)).unwrap()
+        encode(&Header::new(Algorithm::HS256), claims, &EncodingKey::from_secret(secret)).unwrap()
+    }
+
+    fn token(claims: &Value) -> String {
+        sign(SECRET, claims)
     }
 
     fn read(token: &str) -> std::result::Result<u64, TokenError> {
@@ -184,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_names_its_buyer() {
+    fn the_buyer_is_read_from_sub() {
         assert_eq!(read(&token(&json!({"sub": "42"}))), Ok(42));
         let claims =
             json!({"sub": "9223372036854775807", "exp": NOW_S + 60, "iss": "x", "aud": "y"});
@@ -192,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn times_count_where_they_are_present_with_30_seconds_leeway() {
+    fn exp_and_nbf_are_checked_with_30_seconds_leeway() {
         let cases = [
             (json!({"sub": "1", "exp": NOW_S - 29}), Ok(1)),
             (json!({"sub": "1", "exp": NOW_S - 30}), Err(TokenError::Expired)),
@@ -200,13 +204,13 @@ mod tests {
             (json!({"sub": "1", "nbf": NOW_S + 30}), Ok(1)),
             (json!({"sub": "1", "nbf": NOW_S + 31}), Err(TokenError::NotYet)),
         ];
-        for (claims, wanted) in cases {
-            assert_eq!(read(&token(&claims)), wanted, "{claims}");
+        for (claims, expected) in cases {
+            assert_eq!(read(&token(&claims)), expected, "{claims}");
         }
     }
 
     #[test]
-    fn a_sub_that_is_no_buyer_is_refused() {
+    fn a_sub_that_is_not_a_buyer_id_is_rejected() {
         for sub in [json!("0"), json!("042"), json!("-1"), json!("x"), json!(42), json!(null)] {
             assert_eq!(read(&token(&json!({"sub": sub}))), Err(TokenError::NoBuyer), "{sub}");
         }
@@ -231,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_token_is_refused() {
+    fn a_modified_token_is_rejected() {
         let good = token(&json!({"sub": "42"}));
         let (rest, mac) = good.rsplit_once('.').unwrap();
         for forged in [
@@ -242,18 +246,9 @@ mod tests {
             format!("{rest}."),
             format!("{rest}.{}", &mac[..20]),
             good.replacen("ey", "ez", 1),
-            TokenReaderForge::sign(b"another secret of enough length!", &json!({"sub": "42"})),
+            sign(b"another secret of enough length!", &json!({"sub": "42"})),
         ] {
             assert_eq!(read(&forged), Err(TokenError::NotOurs), "{forged:?}");
-        }
-    }
-
-    struct TokenReaderForge;
-
-    impl TokenReaderForge {
-        fn sign(secret: &[u8], claims: &Value) -> String {
-            encode(&Header::new(Algorithm::HS256), claims, &EncodingKey::from_secret(secret))
-                .unwrap()
         }
     }
 }

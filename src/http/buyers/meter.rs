@@ -1,4 +1,5 @@
-//! The counters of the buy route, looked up once: a refusal costs three increments and no lookup.
+//! Metrics of the buy route. The counters are looked up at start: an answer costs three increments
+//! and no lookup by label.
 
 use std::time::Duration;
 
@@ -9,22 +10,21 @@ use crate::http::middleware::problem::ProblemCode;
 use crate::http::routes::BUY;
 use crate::observe::metrics::{Metrics, OutcomeLabel, RouteLabel, RouteStatus};
 
-/// What a purchase came to, for counting.
+/// Outcome of a purchase, as the metric `floodgate_buy` counts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BuyOutcome {
-    /// The ledger has the order.
+    /// The order is in the ledger.
     Placed,
-    /// Accepted, on its way.
+    /// Accepted, not in the ledger yet.
     Queued,
-    /// Nobody knows yet.
+    /// The answer of the store is missing: accepted or not.
     Unknown,
-    /// Any answer that was given before.
+    /// A repeat of an earlier answer.
     Replayed,
-    /// Refused or failed.
     Problem(ProblemCode),
 }
 
-/// Counts purchases.
+/// Counters and the latency histogram of the buy route.
 #[derive(Debug)]
 pub struct BuyMeter {
     placed: Counter,
@@ -37,7 +37,7 @@ pub struct BuyMeter {
 }
 
 impl BuyMeter {
-    /// The counters of these metrics.
+    /// Looks up the counters of every outcome and status.
     #[must_use]
     pub fn new(metrics: &Metrics) -> Self {
         let outcome = |outcome| metrics.buy.get_or_create_owned(&OutcomeLabel { outcome });
@@ -60,25 +60,25 @@ impl BuyMeter {
         }
     }
 
-    /// Counts one answer.
-    pub fn note(&self, bought: BuyOutcome, status: u16, took: Duration) {
-        let outcome = match bought {
+    /// Counts one answer and observes its latency.
+    pub fn record(&self, outcome: BuyOutcome, status: u16, took: Duration) {
+        let counter = match outcome {
             BuyOutcome::Placed => Some(&self.placed),
             BuyOutcome::Queued => Some(&self.queued),
             BuyOutcome::Unknown => Some(&self.unknown),
             BuyOutcome::Replayed => Some(&self.replayed),
-            BuyOutcome::Problem(code) => of(&self.problems, code),
+            BuyOutcome::Problem(code) => counter_of(&self.problems, code),
         };
-        if let Some(counter) = outcome {
+        if let Some(counter) = counter {
             counter.inc();
         }
-        if let Some(counter) = of(&self.statuses, status) {
+        if let Some(counter) = counter_of(&self.statuses, status) {
             counter.inc();
         }
         self.duration.observe(took.as_secs_f64());
     }
 }
 
-fn of<K: PartialEq + Copy>(counters: &[(K, Counter)], key: K) -> Option<&Counter> {
-    counters.iter().find(|(of, _)| *of == key).map(|(_, counter)| counter)
+fn counter_of<K: PartialEq + Copy>(counters: &[(K, Counter)], key: K) -> Option<&Counter> {
+    counters.iter().find(|(entry, _)| *entry == key).map(|(_, counter)| counter)
 }

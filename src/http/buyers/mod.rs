@@ -1,12 +1,12 @@
-//! What buyers ask, on the public listener.
+//! Buyers' routes, on the public listener.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `buy` | the purchase |
-//! | `request_ids`, `requests`, `orders`, `sales` | the other calls |
-//! | `auth`, `jwt`, `request_tokens` | whose request it is |
-//! | `views` | what the answers look like |
-//! | `meter` | counters of the purchase |
+//! | `buy` | the purchase route |
+//! | `request_ids`, `requests`, `orders`, `sales` | the other routes |
+//! | `auth`, `jwt`, `request_tokens` | authentication of buyers and of request ids |
+//! | `views` | JSON shapes of the answers |
+//! | `meter` | metrics of the purchase route |
 
 pub(super) mod auth;
 pub(super) mod buy;

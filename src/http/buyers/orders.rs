@@ -1,11 +1,11 @@
-//! A buyer's orders, out of the ledger.
+//! A buyer's orders, read from the ledger.
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 
-use super::views::{OrderView, OrdersView, fresh};
+use super::views::{OrderView, OrdersView, no_store_json};
 use crate::db::OrderCursor;
 use crate::domain::{Order, RequestId};
 use crate::http::middleware::problem::Problem;
@@ -15,53 +15,50 @@ use crate::http::state::HttpState;
 const LIMIT_DEFAULT: u32 = 20;
 const LIMIT_MAX: u32 = 100;
 
-/// Which part of the list.
+/// Page of the list.
 #[derive(Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct OrdersQuery {
-    /// Most orders in the answer, 1 to 100; 20 when left out.
+    /// Most orders in the answer: 1 to 100, default 20.
     limit: Option<u32>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 
-/// My orders, newest first.
+/// The buyer's orders, newest first.
 #[utoipa::path(
     get, path = "/v1/orders", tag = "buyers", params(OrdersQuery),
     responses((status = 200, description = "newest first", body = OrdersView)),
 )]
 pub async fn mine(
     request: HttpRequest,
-    part: web::Query<OrdersQuery>,
+    query: web::Query<OrdersQuery>,
     state: web::Data<HttpState>,
 ) -> Result<HttpResponse, Problem> {
     let deps = &state.deps;
     let buyer = state.buyer_auth.buyer(request.headers(), deps.clock.wall_ms())?;
-    let limit = page::limit(part.limit, LIMIT_DEFAULT, LIMIT_MAX)?;
-    let cursor = page::cursor(part.cursor.as_deref(), read_cursor)?;
-    let mut found = deps.ledger.orders_of(buyer, cursor, limit + 1).await?;
-    let next_cursor = page::cut(&mut found, limit, show_cursor);
-    let orders = found.iter().filter_map(|order| view_of(&state, order)).collect();
-    Ok(fresh(OrdersView { orders, next_cursor }))
+    let limit = page::limit(query.limit, LIMIT_DEFAULT, LIMIT_MAX)?;
+    let cursor = page::cursor(query.cursor.as_deref(), decode_cursor)?;
+    let mut rows = deps.ledger.orders_of(buyer, cursor, limit + 1).await?;
+    let next_cursor = page::cut(&mut rows, limit, encode_cursor);
+    let orders = rows.iter().filter_map(|order| view_of(&state, order)).collect();
+    Ok(no_store_json(OrdersView { orders, next_cursor }))
 }
 
-/// `None` for an order of a sale that this process has not heard of yet.
+/// `None` for an order of a sale that is not in this process's catalog yet.
 fn view_of(state: &HttpState, order: &Order) -> Option<OrderView> {
     let (listed, sku) = state.deps.catalog.of_sku(order.sku)?;
     let id = state.tokens.show(order.request, &listed.sale.id, sku.no, order.buyer);
-    Some(OrderView::recorded(&id, &listed, &sku, order))
+    Some(OrderView::from_ledger(&id, &listed, &sku, order))
 }
 
-fn show_cursor(last: &Order) -> String {
-    let mut bytes = [0; 16];
-    let deps =
-        last.placed_at_ms.to_be_bytes().into_iter().chain(last.request.to_db().to_be_bytes());
-    bytes.iter_mut().zip(deps).for_each(|(to, from)| *to = from);
-    URL_SAFE_NO_PAD.encode(bytes)
+fn encode_cursor(last: &Order) -> String {
+    let fields = [last.placed_at_ms.to_be_bytes(), last.request.to_db().to_be_bytes()];
+    URL_SAFE_NO_PAD.encode(fields.as_flattened())
 }
 
-fn read_cursor(text: &str) -> Option<OrderCursor> {
+fn decode_cursor(text: &str) -> Option<OrderCursor> {
     let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
     let (placed_at, request) = bytes.split_at_checked(8)?;
     Some(OrderCursor {
@@ -75,9 +72,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_cursor_is_refused() {
+    fn an_invalid_cursor_is_rejected() {
         for text in ["", "x", "AAAA", "AAAAAAAAAAAAAAAAAAAAAA", "AAAAAAAAAAAAAAAAAAAAAAE", "é"] {
-            assert_eq!(read_cursor(text), None, "{text:?}");
+            assert_eq!(decode_cursor(text), None, "{text:?}");
         }
     }
 }

@@ -1,12 +1,12 @@
-//! Request ids: the number that names a wish to buy, and the signature that binds it to its owner.
+//! Request ids: the number of a purchase request, and the signature that binds it to its buyer.
 //!
-//! Outside, a request id reads `<number>-<sku_no>-<mac>`. The number has 63 bits; the mac is
-//! base64url without padding of the first 12 bytes of HMAC-SHA-256 (RFC 2104) over sale, SKU, buyer
-//! and number, so that nobody can use, guess or look up an id that was not made for them.
+//! A request id is written `<number>-<sku_no>-<mac>`. The number has 63 bits; the mac is base64url
+//! without padding of the first 12 bytes of HMAC-SHA-256 (RFC 2104) over sale, SKU, buyer and
+//! number, so that a buyer cannot use, guess or look up the id of another buyer.
 //!
 //! | policy | number |
 //! |---|---|
-//! | `one_per_buyer` | 63 bits of HMAC-SHA-256 over sale, SKU and buyer: the same each time |
+//! | `one_per_buyer` | 63 bits of HMAC-SHA-256 over sale, SKU and buyer: always the same |
 //! | others | 41 bits of milliseconds since 2025-01-01, 16 bits process, 6 bits sequence |
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,48 +22,45 @@ use crate::domain::{BuyerId, RequestId, SaleId, SkuNo};
 
 type HmacSha256 = Hmac<Sha256>;
 
-/// 2025-01-01T00:00:00Z in epoch milliseconds: where the time in a number begins.
+/// 2025-01-01T00:00:00Z in epoch milliseconds: zero of the time in a number.
 const NUMBER_EPOCH_MS: i64 = 1_735_689_600_000;
-/// 64 numbers in a millisecond; a process that needs more borrows from the next one.
+/// 64 numbers per millisecond; a process that needs more borrows from the next millisecond.
 const SEQUENCE_BITS: u32 = 6;
-/// A process would have to run through 65,536 later starts to share its number with another one.
+/// Process numbers repeat after 65,536 starts.
 const PROCESS_BITS: u32 = 16;
 /// 41 bits: the numbers last until the year 2094.
 const NUMBER_MS_MAX: u64 = (1 << 41) - 1;
 
-/// Bytes of the signature that are kept. RFC 2104 asks for 80 bits at least; 96 fill whole base64
+/// Length of the truncated signature. RFC 2104 requires at least 80 bits; 96 bits fill whole base64
 /// characters.
 const MAC_BYTES: usize = 12;
-/// The same in base64url.
+/// [`MAC_BYTES`] in base64url.
 const MAC_CHARS: usize = 16;
 
-/// A request id as it was sent, not yet verified.
+/// A request id as it was sent, not verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Parsed {
-    /// The number.
+pub struct UnverifiedRequestId {
     pub number: RequestId,
-    /// The SKU it claims to be for.
     pub sku_no: SkuNo,
-    /// The signature it carries.
     pub mac: [u8; MAC_BYTES],
 }
 
-/// Makes, shows and verifies request ids. One per process.
+/// Issues, signs and verifies request ids. One per process.
 #[derive(Debug)]
 pub struct RequestTokens {
-    /// The hash states after the key: cloned for each use, so that the key is digested once.
+    /// HMAC state after the key, cloned for each use, so that the key is hashed once.
     keyed: HmacSha256,
     process: u64,
     ttl_ms: i64,
-    /// The last number given out: milliseconds, then sequence.
+    /// The last issued number: milliseconds, then sequence.
     last_tick: AtomicU64,
 }
 
 impl RequestTokens {
-    /// Ids signed with `key` (any length, 32 bytes or more to be safe), numbered for `process`
-    /// (counted up by every start), usable for `ttl_ms` after they were issued.
+    /// Ids are signed with `key` (any length; at least 32 bytes recommended), numbered for
+    /// `process` (incremented at every start) and valid for `ttl_ms` after their issue.
     ///
-    /// Two processes that run at the same time must not share a process number.
+    /// Two processes that run at the same time must have different process numbers.
     #[must_use]
     pub fn new(key: &[u8], process: u16, ttl_ms: u64) -> Self {
         Self {
@@ -74,15 +71,15 @@ impl RequestTokens {
         }
     }
 
-    /// A number that no earlier call returned, in the order of the calls. A clock that goes back
-    /// does not matter; a millisecond whose sequence is used up borrows from the next one.
+    /// A new number, greater than those of all earlier calls, also when the clock goes back. A
+    /// millisecond whose sequence is exhausted borrows from the next one.
     #[must_use]
     pub fn issue(&self, now_ms: i64) -> RequestId {
         let since = u64::try_from(now_ms.saturating_sub(NUMBER_EPOCH_MS)).unwrap_or(0);
         let now_tick = since.min(NUMBER_MS_MAX) << SEQUENCE_BITS;
         loop {
-            let step = |last: u64| Some(now_tick.max(last.saturating_add(1)));
-            let last = self.last_tick.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step);
+            let next = |last: u64| Some(now_tick.max(last.saturating_add(1)));
+            let last = self.last_tick.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
             let tick = now_tick.max(last.unwrap_or_default().saturating_add(1));
             if let Some(id) = RequestId::new(self.number_of(tick)) {
                 return id;
@@ -96,7 +93,7 @@ impl RequestTokens {
         ((ms << PROCESS_BITS | self.process) << SEQUENCE_BITS | sequence) & ID_MAX
     }
 
-    /// The one number of a buyer for a SKU, for policies that derive it. Never 0.
+    /// The number of a buyer for a SKU, for policies that derive it: always the same, never 0.
     #[must_use]
     pub fn derive(&self, sale: &SaleId, sku: SkuNo, buyer: BuyerId) -> RequestId {
         let mut attempt = 0;
@@ -104,7 +101,7 @@ impl RequestTokens {
             let mac = self.mac("one-per-buyer", sale, sku, buyer, attempt).finalize();
             let mut head = [0; 8];
             head.iter_mut().zip(mac.into_bytes()).for_each(|(to, from)| *to = from);
-            // One buyer in 2^63 gets 0 at first, which is no id.
+            // One buyer in 2^63 gets 0, which is not a valid id.
             if let Some(id) = RequestId::new(u64::from_be_bytes(head) >> 1) {
                 return id;
             }
@@ -112,7 +109,7 @@ impl RequestTokens {
         }
     }
 
-    /// The id of `number` as its owner reads it.
+    /// The signed request id of `number`.
     #[must_use]
     pub fn show(&self, number: RequestId, sale: &SaleId, sku: SkuNo, buyer: BuyerId) -> String {
         let mac = self.mac("request-id", sale, sku, buyer, number.get()).finalize().into_bytes();
@@ -125,25 +122,35 @@ impl RequestTokens {
         text
     }
 
-    /// Takes an id apart. `None`: it is not written as this module writes it.
+    /// Parses a request id without verifying its signature. Each id has exactly one valid spelling.
     #[must_use]
-    pub fn read(text: &str) -> Option<Parsed> {
-        let mut deps = text.splitn(3, '-');
-        let (number, sku, mac) = (deps.next()?, deps.next()?, deps.next()?);
+    pub fn read(text: &str) -> Option<UnverifiedRequestId> {
+        let mut parts = text.splitn(3, '-');
+        let (number, sku, mac) = (parts.next()?, parts.next()?, parts.next()?);
         let plain_sku = !sku.starts_with('0') && sku.bytes().all(|b| b.is_ascii_digit());
         if !plain_sku || mac.len() != MAC_CHARS {
             return None;
         }
         let mut bytes = [0; MAC_BYTES];
-        let written = URL_SAFE_NO_PAD.decode_slice(mac, &mut bytes).ok()?;
-        (written == MAC_BYTES).then_some(())?;
-        Some(Parsed { number: number.parse().ok()?, sku_no: SkuNo(sku.parse().ok()?), mac: bytes })
+        let length = URL_SAFE_NO_PAD.decode_slice(mac, &mut bytes).ok()?;
+        (length == MAC_BYTES).then_some(())?;
+        Some(UnverifiedRequestId {
+            number: number.parse().ok()?,
+            sku_no: SkuNo(sku.parse().ok()?),
+            mac: bytes,
+        })
     }
 
-    /// Whether the id was made here for this buyer, sale and SKU. Takes the same time whatever the
-    /// signature is.
+    /// Whether the id was signed with this key for this buyer, sale and SKU. Compares in constant
+    /// time.
     #[must_use]
-    pub fn verify(&self, id: &Parsed, sale: &SaleId, sku: SkuNo, buyer: BuyerId) -> bool {
+    pub fn verify(
+        &self,
+        id: &UnverifiedRequestId,
+        sale: &SaleId,
+        sku: SkuNo,
+        buyer: BuyerId,
+    ) -> bool {
         id.sku_no == sku
             && self
                 .mac("request-id", sale, sku, buyer, id.number.get())
@@ -151,7 +158,7 @@ impl RequestTokens {
                 .is_ok()
     }
 
-    /// When an issued number ends, epoch milliseconds: its issue time, which is part of the number,
+    /// Expiry of an issued number, epoch milliseconds: its issue time, which is part of the number,
     /// plus the time to live. Meaningless for derived numbers.
     #[must_use]
     pub fn expires_at_ms(&self, issued: RequestId) -> i64 {
@@ -159,7 +166,8 @@ impl RequestTokens {
         NUMBER_EPOCH_MS.saturating_add_unsigned(since).saturating_add(self.ttl_ms)
     }
 
-    /// Every field has a fixed length or its length in front, so that no two meanings share a text.
+    /// Each field has a fixed length or a length prefix, so that different fields never give the
+    /// same input.
     fn mac(
         &self,
         purpose: &str,
@@ -180,8 +188,8 @@ impl RequestTokens {
     }
 }
 
-/// The hash states after the key, which is brought to one block as RFC 2104 says: hashed when it is
-/// longer, filled up with zeros when it is shorter.
+/// HMAC state after the key. The key is fitted to one block as in RFC 2104: hashed if it is longer,
+/// padded with zeros if it is shorter.
 fn keyed(key: &[u8]) -> HmacSha256 {
     let mut block = Key::<HmacSha256>::default();
     let digest = Sha256::digest(key);
@@ -213,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_survives_the_way_out_and_back() {
+    fn a_signed_id_is_read_and_verified() {
         let tokens = tokens();
         let number = tokens.issue(NOW_MS);
         let text = tokens.show(number, &sale("s1"), SkuNo(7), buyer(42));
@@ -223,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_worth_nothing_to_anybody_else() {
+    fn an_id_is_invalid_for_another_buyer_sale_sku_number_or_key() {
         let tokens = tokens();
         let number = tokens.issue(NOW_MS);
         let text = tokens.show(number, &sale("s1"), SkuNo(7), buyer(42));
@@ -231,10 +239,10 @@ mod tests {
         assert!(!tokens.verify(&read, &sale("s1"), SkuNo(7), buyer(43)), "other buyer");
         assert!(!tokens.verify(&read, &sale("s2"), SkuNo(7), buyer(42)), "other sale");
         assert!(!tokens.verify(&read, &sale("s1"), SkuNo(8), buyer(42)), "other SKU");
-        let other = Parsed { number: tokens.issue(NOW_MS), ..read };
+        let other = UnverifiedRequestId { number: tokens.issue(NOW_MS), ..read };
         assert!(!tokens.verify(&other, &sale("s1"), SkuNo(7), buyer(42)), "other number");
-        let stranger = RequestTokens::new(b"another key", 5, 1);
-        assert!(!stranger.verify(&read, &sale("s1"), SkuNo(7), buyer(42)), "other key");
+        let other_key = RequestTokens::new(b"another key", 5, 1);
+        assert!(!other_key.verify(&read, &sale("s1"), SkuNo(7), buyer(42)), "other key");
         for bit in 0..MAC_BYTES * 8 {
             let mut forged = read;
             forged.mac[bit / 8] ^= 1 << (bit % 8);
@@ -271,11 +279,11 @@ mod tests {
     }
 
     #[test]
-    fn a_derived_number_is_the_same_each_time_and_another_for_everybody_else() {
+    fn a_derived_number_is_constant_per_buyer_sku_and_sale() {
         let tokens = tokens();
         let first = tokens.derive(&sale("s1"), SkuNo(7), buyer(42));
         assert_eq!(first, tokens.derive(&sale("s1"), SkuNo(7), buyer(42)));
-        // A restart and another process change nothing.
+        // Independent of the process number and of the ttl.
         assert_eq!(first, RequestTokens::new(KEY, 9, 1).derive(&sale("s1"), SkuNo(7), buyer(42)));
         assert_ne!(first, tokens.derive(&sale("s1"), SkuNo(7), buyer(43)));
         assert_ne!(first, tokens.derive(&sale("s1"), SkuNo(8), buyer(42)));
@@ -283,8 +291,8 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_signatures_are_fixed_for_ever() {
-        // Computed apart from this program, with Python's hmac.
+    fn numbers_and_signatures_do_not_change_between_versions() {
+        // Computed with Python's hmac.
         let tokens = tokens();
         let number = RequestId::new(123_456_789).unwrap();
         assert_eq!(
@@ -297,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn issued_numbers_rise_even_when_the_clock_goes_back() {
+    fn issued_numbers_increase_when_the_clock_goes_back() {
         let tokens = tokens();
         let mut last = tokens.issue(NOW_MS);
         for now_ms in [NOW_MS, NOW_MS + 1, NOW_MS - 60_000, 0, -1, NOW_MS + 2, NOW_MS] {
@@ -308,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_used_up_millisecond_borrows_from_the_next() {
+    fn an_exhausted_millisecond_borrows_from_the_next() {
         let tokens = tokens();
         let numbers: HashSet<_> = (0..10_000).map(|_| tokens.issue(NOW_MS)).collect();
         assert_eq!(numbers.len(), 10_000);
@@ -316,7 +324,7 @@ mod tests {
         assert_eq!(ahead_ms, 156, "10,000 numbers are 156 milliseconds and a bit");
     }
 
-    /// A crash loop of some hours beside a process that goes on running.
+    /// As in a crash loop of some hours beside a process that keeps running.
     #[test]
     fn processes_that_are_thousands_of_starts_apart_do_not_share_a_number() {
         let issue = |process: u16| {
@@ -347,13 +355,13 @@ mod tests {
     }
 
     #[test]
-    fn an_issued_number_says_when_it_ends() {
+    fn the_expiry_of_an_issued_number_follows_from_its_issue_time() {
         let tokens = tokens();
         assert_eq!(tokens.expires_at_ms(tokens.issue(NOW_MS)), NOW_MS + 3_600_000);
     }
 
     #[test]
-    fn a_clock_outside_the_41_bits_still_gives_ids() {
+    fn a_clock_outside_the_41_bits_still_yields_ids() {
         assert!(tokens().issue(i64::MIN).get() > 0);
         assert!(tokens().issue(i64::MAX).get() <= ID_MAX);
     }

@@ -1,5 +1,4 @@
-//! Where a request stands, asked for or listened to. Read from where the units are counted, never
-//! from the database.
+//! Status of a request, polled or as an event stream. Read from the stock, never from the ledger.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,19 +18,19 @@ use crate::services::catalog::CatalogSale;
 
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
-/// First and longest wait between two looks of an event stream.
-const LOOK_WAIT_MIN: Duration = Duration::from_millis(100);
-const LOOK_WAIT_MAX: Duration = Duration::from_secs(1);
+/// First and longest wait between two polls of an event stream.
+const POLL_WAIT_MIN: Duration = Duration::from_millis(100);
+const POLL_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// How often a silent stream shows that it lives: below the idle time of common proxies.
-const COMMENT_EVERY: Duration = Duration::from_secs(15);
+/// Interval of keep-alive comments on an idle stream: below the idle time-out of common proxies.
+const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
 
-/// How long one stream lasts; the client's own reconnect begins the next.
+/// Longest duration of one stream; the client reconnects afterwards.
 const STREAM_MAX: Duration = Duration::from_mins(5);
 
-/// A request whose asker owns it.
+/// A request id that was verified for the authenticated buyer.
 struct OwnedRequest {
-    written: String,
+    sent_id: String,
     number: RequestId,
     listed: Arc<CatalogSale>,
     sku: Arc<Sku>,
@@ -39,50 +38,50 @@ struct OwnedRequest {
 }
 
 impl OwnedRequest {
-    /// Checks that `written` was made here for the buyer who asks. Whatever is wrong with it reads
-    /// the same: not found.
-    fn new(written: &str, request: &HttpRequest, state: &HttpState) -> Result<Self, Problem> {
+    /// Verifies that `sent_id` was issued to the authenticated buyer. Every fault of it is reported
+    /// as `not-found`.
+    fn new(sent_id: &str, request: &HttpRequest, state: &HttpState) -> Result<Self, Problem> {
         let deps = &state.deps;
         let buyer = state.buyer_auth.buyer(request.headers(), deps.clock.wall_ms())?;
         let found = || {
-            let id = RequestTokens::read(written)?;
+            let id = RequestTokens::read(sent_id)?;
             let (listed, sku) = deps.catalog.of_sku(id.sku_no)?;
             let ours = state.tokens.verify(&id, &listed.sale.id, sku.no, buyer);
             ours.then(|| Self {
-                written: written.to_owned(),
+                sent_id: sent_id.to_owned(),
                 number: id.number,
                 listed,
                 sku,
                 buyer,
             })
         };
-        found().ok_or_else(|| not_found(written))
+        found().ok_or_else(|| not_found(sent_id))
     }
 
-    async fn look(&self, state: &HttpState) -> Result<RequestView, Problem> {
-        let standing = state.deps.gates.standing(&self.sku, self.number, self.buyer).await?;
-        let Some(known) = standing else { return Err(not_found(&self.written)) };
-        let id = self.written.clone();
-        Ok(match known.standing {
-            RequestStatus::Queued => RequestView::under_way(id, "queued"),
+    async fn poll(&self, state: &HttpState) -> Result<RequestView, Problem> {
+        let stored = state.deps.gates.status(&self.sku, self.number, self.buyer).await?;
+        let Some(stored) = stored else { return Err(not_found(&self.sent_id)) };
+        let id = self.sent_id.clone();
+        Ok(match stored.status {
+            RequestStatus::Queued => RequestView::pending(id, "queued"),
             RequestStatus::Failed(refusal) => RequestView::failed(id, refusal.code()),
             RequestStatus::Ordered { quantity, placed_at_ms, state } => {
-                let what = (quantity, placed_at_ms, state);
-                let order = OrderView::remembered(&id, &self.listed, &self.sku, self.buyer, what);
+                let placed = (quantity, placed_at_ms, state);
+                let order = OrderView::from_gate(&id, &self.listed, &self.sku, self.buyer, placed);
                 RequestView::success(id, order)
             }
         })
     }
 }
 
-fn not_found(written: &str) -> Problem {
+fn not_found(sent_id: &str) -> Problem {
     Problem::from(ProblemCode::NotFound)
         .with_detail("No request of yours with this id was accepted.")
         .with("state", "not_found")
-        .with("request_id", written)
+        .with("request_id", sent_id)
 }
 
-/// Where a request stands.
+/// Status of a request.
 #[utoipa::path(
     get, path = "/v1/requests/{request_id}", tag = "buyers",
     params(("request_id" = String, Path)),
@@ -93,7 +92,7 @@ pub async fn show(
     request_id: web::Path<String>,
     state: web::Data<HttpState>,
 ) -> Result<HttpResponse, Problem> {
-    let view = OwnedRequest::new(&request_id, &request, &state)?.look(&state).await?;
+    let view = OwnedRequest::new(&request_id, &request, &state)?.poll(&state).await?;
     let mut answer = HttpResponse::Ok();
     answer.insert_header((CACHE_CONTROL, NO_STORE));
     if view.poll_after_ms > 0 {
@@ -102,7 +101,7 @@ pub async fn show(
     Ok(answer.json(view))
 }
 
-/// The same object as server-sent events, one for each change, until the end state.
+/// Status of a request as server-sent events: one per change, until the end state.
 #[utoipa::path(
     get, path = "/v1/requests/{request_id}/events", tag = "buyers",
     params(("request_id" = String, Path)),
@@ -115,7 +114,7 @@ pub async fn events(
     state: web::Data<HttpState>,
 ) -> Result<HttpResponse, Problem> {
     let owned = OwnedRequest::new(&request_id, &request, &state)?;
-    let first = owned.look(&state).await?;
+    let first = owned.poll(&state).await?;
     let event_stream = (CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     Ok(HttpResponse::Ok()
         .insert_header(event_stream)
@@ -123,16 +122,15 @@ pub async fn events(
         .streaming(follow(owned, first, state)))
 }
 
-/// What an open stream knows.
 struct EventStream {
     owned: OwnedRequest,
     state: web::Data<HttpState>,
-    /// What is to be told next, before anything is looked at again.
-    untold: Option<RequestView>,
-    told: &'static str,
+    /// Event to send before the next poll.
+    next_event: Option<RequestView>,
+    last_state: &'static str,
     wait: Duration,
     ends: Instant,
-    last_sign: Instant,
+    last_sent: Instant,
 }
 
 fn follow(
@@ -141,44 +139,44 @@ fn follow(
     state: web::Data<HttpState>,
 ) -> impl Stream<Item = Result<Bytes, Infallible>> {
     let now = state.deps.clock.now();
-    let following = EventStream {
+    let events = EventStream {
         owned,
-        told: "",
-        untold: Some(first),
-        wait: LOOK_WAIT_MIN,
+        last_state: "",
+        next_event: Some(first),
+        wait: POLL_WAIT_MIN,
         ends: now + STREAM_MAX,
-        last_sign: now,
+        last_sent: now,
         state,
     };
-    stream::unfold(Some(following), |following| async {
-        following?.next().await.map(|(part, next)| (Ok(part), next))
+    stream::unfold(Some(events), |events| async {
+        events?.next().await.map(|(part, next)| (Ok(part), next))
     })
 }
 
 impl EventStream {
-    /// The next part of the stream, and itself unless that was the last one.
+    /// Returns the next chunk, and the stream itself unless it has ended.
     async fn next(mut self) -> Option<(Bytes, Option<Self>)> {
         loop {
-            if let Some(view) = self.untold.take() {
+            if let Some(view) = self.next_event.take() {
                 let data = serde_json::to_string(&view).unwrap_or_default();
                 let event = Bytes::from(format!("event: state\ndata: {data}\n\n"));
-                self.told = view.state;
-                self.last_sign = self.state.deps.clock.now();
-                let goes_on = view.poll_after_ms > 0;
-                return Some((event, goes_on.then_some(self)));
+                self.last_state = view.state;
+                self.last_sent = self.state.deps.clock.now();
+                let is_pending = view.poll_after_ms > 0;
+                return Some((event, is_pending.then_some(self)));
             }
             tokio::time::sleep(self.wait).await;
-            self.wait = (self.wait * 2).min(LOOK_WAIT_MAX);
+            self.wait = (self.wait * 2).min(POLL_WAIT_MAX);
             let now = self.state.deps.clock.now();
             if now >= self.ends || !self.state.is_ready() {
                 return None;
             }
-            // Forgotten by its gate, or a gate that cannot be read: the client asks by itself.
-            let view = self.owned.look(&self.state).await.ok()?;
-            if view.state != self.told {
-                self.untold = Some(view);
-            } else if now.duration_since(self.last_sign) >= COMMENT_EVERY {
-                self.last_sign = now;
+            // The gate has no record any more, or cannot be read: the client falls back to polling.
+            let view = self.owned.poll(&self.state).await.ok()?;
+            if view.state != self.last_state {
+                self.next_event = Some(view);
+            } else if now.duration_since(self.last_sent) >= KEEP_ALIVE_EVERY {
+                self.last_sent = now;
                 return Some((Bytes::from_static(b": still under way\n\n"), Some(self)));
             }
         }

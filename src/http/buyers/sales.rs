@@ -1,4 +1,5 @@
-//! Sales as buyers see them: from memory, written as JSON now and then instead of for each reader.
+//! Public pages of the sales: served from memory, rendered as JSON once per refresh interval
+//! instead of once per request.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,21 +16,21 @@ use crate::http::middleware::problem::{Problem, ProblemCode};
 use crate::http::state::HttpState;
 use crate::services::catalog::CatalogSale;
 
-/// A sale may be shown this old, whatever the settings say (milliseconds).
+/// Upper limit of the refresh interval, whatever is configured (milliseconds).
 const AGE_MAX_MS: u64 = 1000;
 
-/// One sale as JSON, and what it was written from.
+/// One sale rendered as JSON.
 #[derive(Debug)]
 struct CachedPage {
     listed: Arc<CatalogSale>,
-    written: Instant,
+    rendered_at: Instant,
     /// The members of the object, without its braces.
     members: String,
-    /// Of the members alone: the server's time does not make a page another one.
+    /// Hash of the members only: `server_time` does not change the `ETag`.
     hash: u64,
 }
 
-/// The pages of all sales; read without a lock, written again when they are too old.
+/// Rendered pages of all sales. Reads take no lock; a page is rendered again once it is too old.
 #[derive(Debug)]
 pub struct SalePages {
     pages: ArcSwap<HashMap<SaleId, Arc<CachedPage>>>,
@@ -37,25 +38,26 @@ pub struct SalePages {
 }
 
 impl SalePages {
-    /// No pages yet; each is written again after `refresh_ms`.
+    /// Starts empty. A page is rendered again after `refresh_ms`, at most [`AGE_MAX_MS`].
     #[must_use]
     pub fn new(refresh_ms: u64) -> Self {
         let age_max = Duration::from_millis(refresh_ms.min(AGE_MAX_MS));
         Self { pages: ArcSwap::default(), age_max }
     }
 
-    /// The page of a sale, as it is in the catalogue now, with stock of at most the allowed age.
+    /// The page of the sale as it is in the catalog now, with stock of at most the allowed age.
     fn page(&self, listed: &Arc<CatalogSale>, state: &HttpState, now: Instant) -> Arc<CachedPage> {
         if let Some(page) = self.pages.load().get(&listed.sale.id)
             && Arc::ptr_eq(&page.listed, listed)
-            && now.duration_since(page.written) < self.age_max
+            && now.duration_since(page.rendered_at) < self.age_max
         {
             return Arc::clone(page);
         }
         let view = serde_json::to_string(&SaleView::new(listed, state)).unwrap_or_default();
         let members = view.get(1..view.len().saturating_sub(1)).unwrap_or_default().to_owned();
         let hash = xxh3_64(members.as_bytes());
-        let page = Arc::new(CachedPage { listed: Arc::clone(listed), written: now, members, hash });
+        let page =
+            Arc::new(CachedPage { listed: Arc::clone(listed), rendered_at: now, members, hash });
         self.pages.rcu(|old| {
             let mut new = HashMap::clone(old);
             new.insert(listed.sale.id.clone(), Arc::clone(&page));
@@ -73,10 +75,14 @@ impl SalePages {
 pub async fn list(request: HttpRequest, state: web::Data<HttpState>) -> HttpResponse {
     let deps = &state.deps;
     let now = deps.clock.now();
-    let pages: Vec<_> =
-        deps.catalog.all().iter().map(|listed| state.pages.page(listed, &state, now)).collect();
+    let pages: Vec<_> = deps
+        .catalog
+        .all()
+        .iter()
+        .map(|listed| state.sale_pages.page(listed, &state, now))
+        .collect();
     let hashes: Vec<u8> = pages.iter().flat_map(|page| page.hash.to_le_bytes()).collect();
-    answer(&request, xxh3_64(&hashes), || {
+    respond(&request, xxh3_64(&hashes), || {
         let sales: Vec<_> = pages.iter().map(|page| format!("{{{}}}", page.members)).collect();
         let time = rfc3339(deps.clock.wall_ms());
         format!("{{\"server_time\":\"{time}\",\"sales\":[{}]}}", sales.join(","))
@@ -96,25 +102,25 @@ pub async fn show(
 ) -> Result<HttpResponse, Problem> {
     let deps = &state.deps;
     let listed = deps.catalog.sale(&sale_id).ok_or(ProblemCode::UnknownSku)?;
-    let page = state.pages.page(&listed, &state, deps.clock.now());
-    Ok(answer(&request, page.hash, || {
+    let page = state.sale_pages.page(&listed, &state, deps.clock.now());
+    Ok(respond(&request, page.hash, || {
         let time = rfc3339(deps.clock.wall_ms());
         format!("{{\"server_time\":\"{time}\",{}}}", page.members)
     }))
 }
 
-/// The page, or 304 for a reader who has it. The tag is weak: the server's time differs each time.
-fn answer(request: &HttpRequest, hash: u64, body: impl FnOnce() -> String) -> HttpResponse {
+/// The page, or 304 if `If-None-Match` has its tag. The tag is weak: `server_time` always differs.
+fn respond(request: &HttpRequest, hash: u64, body: impl FnOnce() -> String) -> HttpResponse {
     let tag = format!("W/\"{hash:016x}\"");
-    let has = request.headers().get_all(IF_NONE_MATCH).any(|value| {
+    let is_unchanged = request.headers().get_all(IF_NONE_MATCH).any(|value| {
         let mut tags = value.to_str().unwrap_or_default().split(',').map(str::trim);
-        tags.any(|known| known == tag || known == "*")
+        tags.any(|sent| sent == tag || sent == "*")
     });
-    let mut answer = if has { HttpResponse::NotModified() } else { HttpResponse::Ok() };
+    let mut answer = if is_unchanged { HttpResponse::NotModified() } else { HttpResponse::Ok() };
     answer
         .insert_header((CACHE_CONTROL, HeaderValue::from_static("max-age=1")))
         .insert_header((ETAG, tag));
-    if has {
+    if is_unchanged {
         return answer.finish();
     }
     answer.insert_header((CONTENT_TYPE, HeaderValue::from_static("application/json"))).body(body())

@@ -1,4 +1,4 @@
-//! The JSON shapes of the interface. Ids are strings, times RFC 3339 in UTC, money is in the
+//! JSON shapes of the HTTP interface. Ids are strings, times are RFC 3339 in UTC, money is in the
 //! currency's smallest unit.
 
 use actix_web::HttpResponse;
@@ -18,19 +18,19 @@ pub fn rfc3339(epoch_ms: i64) -> String {
     time.to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
-/// What is answered, for nobody to keep.
+/// 200 with this JSON, not cacheable.
 #[must_use]
-pub fn fresh(view: impl Serialize) -> HttpResponse {
+pub fn no_store_json(view: impl Serialize) -> HttpResponse {
     HttpResponse::Ok().insert_header(no_store()).json(view)
 }
 
-/// The header of what nobody may keep.
+/// `Cache-Control: no-store`.
 #[must_use]
 pub fn no_store() -> (HeaderName, HeaderValue) {
     (CACHE_CONTROL, HeaderValue::from_static("no-store"))
 }
 
-/// Units left of a SKU; before the first opening nothing is loaded and nothing is sold.
+/// Units left of a SKU. Before the first opening the buckets are not loaded: all units are left.
 #[must_use]
 pub fn stock_left(state: &HttpState, phase: Phase, sku: &Sku) -> u32 {
     if phase == Phase::Draft { sku.initial } else { state.deps.stock.left(sku.no) }
@@ -43,25 +43,25 @@ pub fn stock_left(state: &HttpState, phase: Phase, sku: &Sku) -> u32 {
     "detail": "Fewer units are left than were asked for.",
     "trace_id": "0af7651916cd43dd8448eb211c80319c",
 }))]
-#[expect(dead_code, reason = "only describes what problem.rs writes")]
+#[expect(dead_code, reason = "schema of the body that problem.rs writes")]
 pub struct ProblemView {
     /// `/problems/<code>`, a relative reference; explained in docs/api.md.
     r#type: String,
     title: String,
     status: u16,
-    /// What programs look at.
+    /// Stable code, for programs.
     code: String,
-    /// What people read.
+    /// Explanation, for people.
     detail: String,
     trace_id: String,
 }
 
-/// How much a buyer may have.
+/// Purchase limit of a buyer.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct PolicyView {
     /// `one_per_buyer`, `unlimited` or `quota`.
     pub kind: &'static str,
-    /// Units over all orders of the buyer; only `quota`.
+    /// Most units over all orders of the buyer; only for `quota`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     /// Most units in one order.
@@ -74,18 +74,16 @@ impl From<Policy> for PolicyView {
     }
 }
 
-/// One article of a sale.
+/// A SKU of a sale.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct SkuView {
     /// Unique within the sale.
     pub sku_id: String,
-    /// What buyers read.
     pub title: String,
     /// Price of one unit.
     pub price: i64,
-    /// How much a buyer may have.
     pub policy: PolicyView,
-    /// Units left, at most one second old.
+    /// Units left; at most one second old.
     pub stock_left: u32,
 }
 
@@ -101,28 +99,26 @@ impl SkuView {
     }
 }
 
-/// A sale as buyers see it.
+/// Public view of a sale.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct SaleView {
-    /// The public name.
     pub sale_id: String,
-    /// What buyers read.
     pub title: String,
-    /// By the operator's word: `draft`, `open`, `paused` or `closed`; the window decides the rest.
+    /// Set by the operator: `draft`, `open`, `paused` or `closed`. An open sale sells inside its
+    /// window only.
     #[schema(value_type = String)]
     pub phase: Phase,
     /// First instant of the window.
     pub starts_at: String,
     /// First instant after the window.
     pub ends_at: String,
-    /// Whether `POST /v1/buy` wants a ticket's path instead of the sale's id.
+    /// Whether `POST /v1/buy` requires a ticket's path instead of the sale's id.
     pub ticket_required: bool,
-    /// What is on offer.
     pub skus: Vec<SkuView>,
 }
 
 impl SaleView {
-    /// The sale at this moment.
+    /// Uses the units left at the time of the call.
     #[must_use]
     pub fn new(listed: &CatalogSale, state: &HttpState) -> Self {
         let sale = &listed.sale;
@@ -139,19 +135,17 @@ impl SaleView {
     }
 }
 
-/// A sale with the server's time. Only describes what `sales.rs` puts together.
+/// A sale with the server's time. Schema only: `sales.rs` assembles the body.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct SalePage {
-    /// When this was answered.
     server_time: String,
     #[serde(flatten)]
     sale: SaleView,
 }
 
-/// All sales. Only describes what `sales.rs` puts together.
+/// All sales. Schema only: `sales.rs` assembles the body.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct SalesPage {
-    /// When this was answered.
     server_time: String,
     /// Oldest first.
     sales: Vec<SaleView>,
@@ -160,31 +154,27 @@ pub struct SalesPage {
 /// An order of a buyer.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct OrderView {
-    /// The request that became this order.
+    /// The request that this order belongs to.
     pub request_id: String,
-    /// The sale.
     pub sale_id: String,
-    /// The SKU.
     pub sku_id: String,
-    /// Who bought.
     #[schema(value_type = String)]
     pub buyer_id: BuyerId,
-    /// Units.
     pub quantity: u32,
     /// Price times quantity.
     pub amount: i64,
     /// `pending_payment`, `paid`, `timed_out`, `cancelled` or `refunded`.
     pub state: &'static str,
-    /// When the units were taken.
+    /// When the units were reserved.
     pub placed_at: String,
-    /// When an unpaid order ends.
+    /// Payment deadline.
     pub pay_by: String,
 }
 
 impl OrderView {
-    /// An order as a gate remembers it.
+    /// An order from its gate's record: quantity, `placed_at_ms` (epoch milliseconds) and state.
     #[must_use]
-    pub fn remembered(
+    pub fn from_gate(
         request_id: &str,
         listed: &CatalogSale,
         sku: &Sku,
@@ -204,46 +194,45 @@ impl OrderView {
         }
     }
 
-    /// An order as the ledger has it.
+    /// An order from its row in the ledger.
     #[must_use]
-    pub fn recorded(request_id: &str, listed: &CatalogSale, sku: &Sku, order: &Order) -> Self {
-        let what = (order.quantity, order.placed_at_ms, order.state);
+    pub fn from_ledger(request_id: &str, listed: &CatalogSale, sku: &Sku, order: &Order) -> Self {
+        let placed = (order.quantity, order.placed_at_ms, order.state);
         let (amount, pay_by) = (order.amount, rfc3339(order.pay_by_ms));
-        Self { amount, pay_by, ..Self::remembered(request_id, listed, sku, order.buyer, what) }
+        Self { amount, pay_by, ..Self::from_gate(request_id, listed, sku, order.buyer, placed) }
     }
 }
 
-/// My orders, newest first.
+/// A page of the buyer's orders, newest first.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct OrdersView {
-    /// At most `limit` of them.
+    /// At most `limit` orders.
     pub orders: Vec<OrderView>,
-    /// Where the next page begins; absent on the last one.
+    /// Cursor of the next page; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
 }
 
-/// Where a request stands.
+/// Status of a request.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct RequestView {
-    /// The request.
     pub request_id: String,
-    /// `queued`, `success`, `failed`; as an answer to a purchase also `unknown`.
+    /// `queued`, `success` or `failed`; in the answer to a purchase also `unknown`.
     pub state: &'static str,
-    /// The code of the refusal; only `failed`.
+    /// Code of the refusal; only if `failed`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<&'static str>,
-    /// Only `success`.
+    /// Only if `success`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub order: Option<OrderView>,
-    /// Milliseconds until it is worth asking again; 0: this is the last word.
+    /// Milliseconds until the next poll; 0: the state is final.
     pub poll_after_ms: u32,
 }
 
 impl RequestView {
-    /// A request that has no last word yet.
+    /// A request without a final state: `queued` or `unknown`.
     #[must_use]
-    pub fn under_way(request_id: String, state: &'static str) -> Self {
+    pub fn pending(request_id: String, state: &'static str) -> Self {
         let poll_after_ms = POLL_AFTER_MS;
         Self { request_id, state, reason: None, order: None, poll_after_ms }
     }
@@ -255,7 +244,7 @@ impl RequestView {
         Self { request_id, state: "success", reason: None, order, poll_after_ms: 0 }
     }
 
-    /// A request that was refused after it had been accepted.
+    /// A request that was accepted and then refused by the ledger or discarded.
     #[must_use]
     pub fn failed(request_id: String, reason: &'static str) -> Self {
         let reason = Some(reason);
@@ -263,15 +252,15 @@ impl RequestView {
     }
 }
 
-/// How soon it is worth asking again for a request that is under way, milliseconds.
+/// Poll interval for a request without a final state, milliseconds.
 pub const POLL_AFTER_MS: u32 = 500;
 
-/// A request id, fresh or the buyer's only one.
+/// A request id: newly issued, or the only one of this buyer for this SKU.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct RequestIdView {
-    /// Send it with the purchase and with every repeat of it.
+    /// To be sent with the purchase and with each repeat.
     pub request_id: String,
-    /// After this only a request that was accepted before is answered.
+    /// After this, the id is accepted only for a request that was accepted before.
     pub expires_at: String,
 }
 

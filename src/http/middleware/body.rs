@@ -1,4 +1,4 @@
-//! Request bodies: read with a limit and a deadline, parsed without copying.
+//! Request bodies: read with a size limit and a deadline, parsed without copying.
 
 use std::time::Duration;
 
@@ -12,29 +12,29 @@ use serde::de::DeserializeOwned;
 
 use super::problem::Problem;
 
-/// How long a client may take from one part of its body to the next.
-const PART_DEADLINE: Duration = Duration::from_secs(10);
+/// Longest wait for the next chunk of a body.
+const CHUNK_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Reads a whole body of at most `max` bytes. A body that came in one piece, which is nearly every
-/// one, is not copied and arms no timer.
+/// Reads a whole body of at most `max` bytes. A body in one chunk, the usual case, is not copied
+/// and arms no timer.
 ///
 /// # Errors
-/// `invalid-request` when it is too large, too slow or breaks off.
+/// `invalid-request` if the body is too large, too slow or incomplete.
 pub async fn read(mut payload: Payload, max: usize) -> Result<Bytes, Problem> {
-    let Some(first) = next_part(&mut payload).await? else { return Ok(Bytes::new()) };
-    within(first.len(), max)?;
-    let Some(second) = next_part(&mut payload).await? else { return Ok(first) };
+    let Some(first) = next_chunk(&mut payload).await? else { return Ok(Bytes::new()) };
+    check_length(first.len(), max)?;
+    let Some(second) = next_chunk(&mut payload).await? else { return Ok(first) };
     let mut whole = BytesMut::from(first);
-    let mut part = Some(second);
-    while let Some(bytes) = part {
-        within(whole.len().saturating_add(bytes.len()), max)?;
+    let mut chunk = Some(second);
+    while let Some(bytes) = chunk {
+        check_length(whole.len().saturating_add(bytes.len()), max)?;
         whole.extend_from_slice(&bytes);
-        part = next_part(&mut payload).await?;
+        chunk = next_chunk(&mut payload).await?;
     }
     Ok(whole.freeze())
 }
 
-/// Reads and parses a body that may be left out.
+/// Reads and parses a body that may be empty.
 pub async fn optional<T: DeserializeOwned>(
     request: &HttpRequest,
     payload: Payload,
@@ -44,26 +44,29 @@ pub async fn optional<T: DeserializeOwned>(
     if bytes.is_empty() { Ok(None) } else { parse(request.headers(), &bytes).map(Some) }
 }
 
-fn within(len: usize, max: usize) -> Result<(), Problem> {
+fn check_length(len: usize, max: usize) -> Result<(), Problem> {
     if len > max {
         return Err(Problem::invalid(format!("the body is larger than {max} bytes")));
     }
     Ok(())
 }
 
-async fn next_part(payload: &mut Payload) -> Result<Option<Bytes>, Problem> {
-    let part = match payload.next().now_or_never() {
-        Some(part) => part,
-        None => tokio::time::timeout(PART_DEADLINE, payload.next())
+async fn next_chunk(payload: &mut Payload) -> Result<Option<Bytes>, Problem> {
+    let chunk = match payload.next().now_or_never() {
+        Some(chunk) => chunk,
+        None => tokio::time::timeout(CHUNK_DEADLINE, payload.next())
             .await
             .map_err(|_elapsed| Problem::invalid("the body did not arrive in time"))?,
     };
-    part.transpose().map_err(|error: PayloadError| {
+    chunk.transpose().map_err(|error: PayloadError| {
         Problem::invalid(format!("the body could not be read: {error}"))
     })
 }
 
-/// Parses a body that must be JSON and say so.
+/// Parses a JSON body.
+///
+/// # Errors
+/// `invalid-request` if `Content-Type` is not `application/json` or the body does not parse.
 pub fn parse<'b, T: Deserialize<'b>>(headers: &HeaderMap, body: &'b [u8]) -> Result<T, Problem> {
     if !is_json(headers) {
         return Err(Problem::invalid("Content-Type must be application/json"));
@@ -75,7 +78,8 @@ fn is_json(headers: &HeaderMap) -> bool {
     const JSON: &[u8] = b"application/json";
     headers.get(CONTENT_TYPE).is_some_and(|value| {
         let value = value.as_bytes();
-        let named = value.get(..JSON.len()).is_some_and(|name| name.eq_ignore_ascii_case(JSON));
-        named && matches!(value.get(JSON.len()), None | Some(b';' | b' '))
+        let has_prefix =
+            value.get(..JSON.len()).is_some_and(|name| name.eq_ignore_ascii_case(JSON));
+        has_prefix && matches!(value.get(JSON.len()), None | Some(b';' | b' '))
     })
 }

@@ -1,4 +1,5 @@
-//! What the routes of both listeners share: bodies, problems, trace context, log and metrics.
+//! Shared by the routes of both listeners: request bodies, problem documents, trace context,
+//! metrics.
 
 pub(super) mod body;
 pub(super) mod problem;

@@ -1,7 +1,7 @@
-//! Every refusal and failure of the interface, as RFC 9457 problem details.
+//! Every refusal and failure of the HTTP interface, as RFC 9457 problem details.
 //!
-//! One table holds the codes. The unchanging part of each body is put together at compile time: a
-//! sold-out answer writes nothing but its trace id.
+//! One table holds the codes. The constant part of each body is built at compile time: a sold-out
+//! answer formats only its trace id.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
@@ -23,13 +23,13 @@ pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-
 const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
-/// Seconds after which a busy server may be asked again.
+/// Value of `Retry-After` in answers with status 503, seconds.
 const RETRY_AFTER_S: u32 = 1;
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $variant:ident => $status:literal, $code:literal, $title:literal,
         $detail:literal;)+) => {
-        /// The stable codes of the interface.
+        /// The stable problem codes.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum ProblemCode {
             $($(#[$doc])* $variant,)+
@@ -39,31 +39,29 @@ macro_rules! codes {
             /// Every code, in the order of the table.
             pub const ALL: &[Self] = &[$(Self::$variant,)+];
 
-            /// The code as clients read it.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $code,)+ }
             }
 
-            /// The HTTP status.
             #[must_use]
             pub const fn status(self) -> u16 {
                 match self { $(Self::$variant => $status,)+ }
             }
 
-            /// What it means, the same each time.
+            /// Constant summary of the problem type.
             #[must_use]
             pub const fn title(self) -> &'static str {
                 match self { $(Self::$variant => $title,)+ }
             }
 
-            /// What to do about it, where there is nothing more exact to say.
+            /// Default explanation, used if the answer has no more specific one.
             #[must_use]
             pub const fn detail(self) -> &'static str {
                 match self { $(Self::$variant => $detail,)+ }
             }
 
-            /// The body up to the value of `trace_id`; two characters close it.
+            /// The body up to the value of `trace_id`; `"}` completes it.
             const fn body_head(self) -> &'static str {
                 match self {
                     $(Self::$variant => concat!(
@@ -78,19 +76,19 @@ macro_rules! codes {
 }
 
 codes! {
-    /// Malformed, or outside what the sale allows.
+    /// Malformed, or outside the limits of the sale.
     InvalidRequest => 400, "invalid-request", "Invalid request",
         "The request is malformed or outside the limits of the sale.";
-    /// No or bad credentials.
+    /// Missing or invalid credentials.
     Unauthenticated => 401, "unauthenticated", "Unauthenticated",
         "Valid credentials are needed.";
-    /// The request id was not made here for this buyer and SKU, or its time is over.
+    /// The request id was not issued for this buyer and SKU, or it has expired.
     RequestIdInvalid => 403, "request-id-invalid", "Request id not valid",
         "This request id was not issued for this buyer and SKU, or it has expired. Get a new one.";
     /// Before the window, or paused.
     NotStarted => 403, "not-started", "Not started",
         "The sale is not open now.";
-    /// A page of another site tried to use the operators' listener.
+    /// A page of another origin called the internal listener.
     Forbidden => 403, "forbidden", "Forbidden",
         "Requests from pages of other sites are refused here.";
     /// Unknown sale or SKU.
@@ -108,52 +106,52 @@ codes! {
     /// No units left.
     SoldOut => 409, "sold-out", "Sold out",
         "Fewer units are left than were asked for.";
-    /// `one_per_buyer`: the buyer has its order.
+    /// `one_per_buyer`: the buyer has an order already.
     AlreadyPurchased => 409, "already-purchased", "Already purchased",
         "This buyer has an order for this SKU. See request_id.";
-    /// `quota`: the order would go past it.
+    /// `quota`: the order would exceed it.
     QuotaExceeded => 409, "quota-exceeded", "Quota exceeded",
         "The order would exceed what one buyer may have. See owned and limit.";
-    /// An operator gave the request up.
+    /// An operator discarded the request.
     Discarded => 409, "discarded", "Discarded",
         "This request could not be carried out. Nothing was bought; buy anew.";
-    /// Operators: a sale of that name exists.
+    /// Operators: the sale id is taken.
     SaleExists => 409, "sale-exists", "Sale exists",
         "A sale of this name exists. Choose another name.";
-    /// Operators: the sale cannot move there from where it stands.
+    /// Operators: the transition is not allowed from the sale's phase.
     PhaseConflict => 409, "phase-conflict", "Phase conflict",
         "The sale cannot move to this phase from where it stands.";
-    /// Operators: the dead letter can never be an order by itself.
+    /// Operators: the dead letter is truncated, foreign or malformed.
     LetterNotReplayable => 409, "letter-not-replayable", "Dead letter not replayable",
-        "The dead letter cannot be replayed. Look at it, then set it aside.";
-    /// Operators: the dead letter is not as it was seen.
+        "The dead letter cannot be replayed. Show it, then park it.";
+    /// Operators: the dead letter changed concurrently.
     LetterConflict => 409, "letter-conflict", "Dead letter changed",
-        "The dead letter was replayed, or changed meanwhile. Look at it again.";
-    /// Operators: there is nothing to give up.
+        "The dead letter was replayed, or changed meanwhile. Show it again.";
+    /// Operators: nothing to discard, every request is an order.
     LetterOrdered => 409, "letter-ordered", "Requests are orders",
         "Every request of the dead letter is an order. Replay marks it as resolved.";
-    /// Operators: this process cannot publish anything.
+    /// Operators: this process has no broker connection.
     NoBroker => 409, "no-broker", "No broker",
         "Dead letters are replayed by processes of tier pipeline only.";
-    /// Operators: no buckets of the sale are outside of this process.
+    /// Operators: the sale has no buckets in Redis.
     NoBuckets => 409, "no-buckets", "Nothing to rebuild",
         "The sale is a draft, not prepared yet or long over, or its tier has no buckets in Redis.";
     /// After the window, or closed.
     Ended => 410, "ended", "Ended",
         "The sale is over.";
-    /// The same id came with other content.
+    /// The same request id was sent with other content.
     RequestIdReused => 422, "request-id-reused", "Request id used before",
         "This request id was used with other content. Use a new one for another purchase.";
-    /// A fault of this program.
+    /// A bug in this program.
     Internal => 500, "internal", "Internal error",
         "Something went wrong here. Ask again with the same request id.";
-    /// Nothing was taken; come back later.
+    /// Nothing was reserved; retry later.
     Busy => 503, "busy", "Busy",
         "Nothing was taken. Ask again with the same request id after Retry-After.";
-    /// Operators: the broker did not take the message, or did not say so.
+    /// Operators: the broker refused or did not confirm the message.
     BrokerAway => 503, "broker-away", "Broker away",
         "The broker did not confirm it. Nothing was changed; try again, repeats do no harm.";
-    /// Health: something that this process needs for its role is not there.
+    /// Health: a required dependency of this role is unavailable.
     NotReady => 503, "not-ready", "Not ready",
         "This process cannot do its work now. See checks.";
 }
@@ -172,7 +170,7 @@ impl From<&Refusal> for ProblemCode {
     }
 }
 
-/// What a plain code does not say.
+/// Everything beyond the code: the specific detail, extension members and one header.
 #[derive(Debug, Default)]
 struct ProblemDetails {
     detail: Option<Cow<'static, str>>,
@@ -180,7 +178,7 @@ struct ProblemDetails {
     header: Option<(HeaderName, HeaderValue)>,
 }
 
-/// One refusal or failure on its way out.
+/// One refusal or failure, to be sent as an answer.
 #[derive(Debug)]
 pub struct Problem {
     code: ProblemCode,
@@ -195,20 +193,20 @@ impl From<ProblemCode> for Problem {
 }
 
 impl Problem {
-    /// A malformed request, with what is wrong and what would be right.
+    /// `invalid-request`. `detail` names the fault and the valid values.
     #[must_use]
     pub fn invalid(detail: impl Into<Cow<'static, str>>) -> Self {
         Self::from(ProblemCode::InvalidRequest).with_detail(detail)
     }
 
-    /// No or bad credentials. `challenge` becomes `WWW-Authenticate`.
+    /// `unauthenticated`. `challenge` becomes `WWW-Authenticate`.
     #[must_use]
     pub fn unauthenticated(detail: impl Into<Cow<'static, str>>, challenge: &'static str) -> Self {
         let header = (WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
         Self::from(ProblemCode::Unauthenticated).with_detail(detail).with_header(header)
     }
 
-    /// The path exists, the method does not; `allow` lists those that do.
+    /// `method-not-allowed`. `allow` becomes the header of that name.
     #[must_use]
     pub fn method_not_allowed(allow: &str) -> Self {
         let problem = Self::from(ProblemCode::MethodNotAllowed);
@@ -218,7 +216,7 @@ impl Problem {
         }
     }
 
-    /// Says more exactly what is wrong.
+    /// Replaces the default detail of the code.
     #[must_use]
     pub fn with_detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
         self.more().detail = Some(detail.into());
@@ -232,14 +230,13 @@ impl Problem {
         self
     }
 
-    /// Marks the answer as the repeat of an earlier one.
+    /// Sets `Idempotent-Replayed` on the answer.
     #[must_use]
     pub fn replayed(mut self, replayed: bool) -> Self {
         self.replayed = replayed;
         self
     }
 
-    /// The code.
     #[must_use]
     pub fn code(&self) -> ProblemCode {
         self.code
@@ -254,7 +251,7 @@ impl Problem {
         self.more.get_or_insert_default()
     }
 
-    /// The whole answer.
+    /// Builds the answer with status, headers and body.
     #[must_use]
     pub fn respond(&self, trace: &TraceContext) -> HttpResponse {
         let mut answer = HttpResponse::build(self.status_code());
@@ -266,7 +263,7 @@ impl Problem {
             answer.insert_header((RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S)));
         }
         match &self.more {
-            None => answer.body(plain_body(self.code, trace)),
+            None => answer.body(constant_body(self.code, trace)),
             Some(more) => {
                 if let Some((name, value)) = &more.header {
                     answer.insert_header((name.clone(), value.clone()));
@@ -295,8 +292,8 @@ impl Problem {
     }
 }
 
-/// The body of a code that has nothing to add.
-fn plain_body(code: ProblemCode, trace: &TraceContext) -> String {
+/// The body of a code without details.
+fn constant_body(code: ProblemCode, trace: &TraceContext) -> String {
     let head = code.body_head();
     let mut body = String::with_capacity(head.len() + 34);
     body.push_str(head);
@@ -318,17 +315,18 @@ impl ResponseError for Problem {
         StatusCode::from_u16(self.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
-    /// Used only where nobody knows the request; otherwise `watch` answers with the right trace.
+    /// Fallback for errors outside of a watched route. Otherwise `watch` answers with the request's
+    /// trace.
     fn error_response(&self) -> HttpResponse {
         self.respond(&TraceContext::new_root())
     }
 }
 
 impl From<db::Error> for Problem {
-    /// Logged here, because here it ends: whoever asks reads `busy` or `internal`.
+    /// Logs the error: the client receives only `busy` or `internal`.
     fn from(error: db::Error) -> Self {
         let class = error.class();
-        tracing::warn!(?class, error = &error as &dyn std::error::Error, "ledger did not answer");
+        tracing::warn!(?class, error = &error as &dyn std::error::Error, "ledger: call failed");
         match class {
             db::ErrorClass::Retry | db::ErrorClass::Down | db::ErrorClass::Unknown => {
                 Self::from(ProblemCode::Busy)
@@ -341,21 +339,21 @@ impl From<db::Error> for Problem {
 
 impl From<stock::Error> for Problem {
     fn from(error: stock::Error) -> Self {
-        silent("stock", &error)
+        unavailable("stock", &error)
     }
 }
 
 impl From<outbox::Error> for Problem {
     fn from(error: outbox::Error) -> Self {
-        silent("outbox", &error)
+        unavailable("outbox", &error)
     }
 }
 
-/// Logged here, because here it ends: whoever asks reads `busy`.
-fn silent(what: &str, error: &(dyn std::error::Error + 'static)) -> Problem {
-    tracing::warn!(error, "{what} did not answer");
+/// Logs the error: the client receives only `busy`.
+fn unavailable(store: &str, error: &(dyn std::error::Error + 'static)) -> Problem {
+    tracing::warn!(error, "{store}: call failed");
     Problem::from(ProblemCode::Busy)
-        .with_detail(format!("The {what} did not answer. Ask again later."))
+        .with_detail(format!("The {store} did not answer. Ask again later."))
 }
 
 #[cfg(test)]

@@ -8,10 +8,10 @@ fn trace() -> TraceContext {
 }
 
 #[test]
-fn the_prepared_body_equals_the_one_put_together() {
+fn the_constant_body_equals_the_built_body() {
     for code in ProblemCode::ALL {
         let (trace, more) = (trace(), ProblemDetails::default());
-        let plain: Value = serde_json::from_str(&plain_body(*code, &trace)).unwrap();
+        let plain: Value = serde_json::from_str(&constant_body(*code, &trace)).unwrap();
         let full: Value = serde_json::from_str(&Problem::from(*code).body(&more, &trace)).unwrap();
         assert_eq!(plain, full);
         assert_eq!(plain["trace_id"], trace.trace.to_string());
@@ -43,7 +43,7 @@ fn codes_are_unique_and_cover_the_refusals_of_the_domain() {
 }
 
 #[test]
-fn a_detail_of_the_client_cannot_break_the_body() {
+fn client_input_in_the_detail_is_escaped() {
     let problem = Problem::invalid("unknown field `\"},{\n\u{0}`").with("faults", vec!["a\"b"]);
     let body = problem.body(problem.more.as_ref().unwrap(), &trace());
     let body: Value = serde_json::from_str(&body).unwrap();
@@ -53,6 +53,6 @@ fn a_detail_of_the_client_cannot_break_the_body() {
 
 #[test]
 fn a_trace_id_keeps_its_leading_zeros() {
-    let body = plain_body(ProblemCode::SoldOut, &TraceContext { trace: TraceId(1), ..trace() });
+    let body = constant_body(ProblemCode::SoldOut, &TraceContext { trace: TraceId(1), ..trace() });
     assert!(body.ends_with("00000000000000000000000000000001\"}"), "{body}");
 }

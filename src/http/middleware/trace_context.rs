@@ -1,7 +1,7 @@
-//! The trace of one request, as W3C Trace Context (level 1) writes it:
+//! Trace of one request, in the format of W3C Trace Context (level 1):
 //! `traceparent: 00-<32 hex trace id>-<16 hex parent id>-<2 hex flags>`.
 //!
-//! A valid header is adopted, so that the caller's trace goes on; anything else starts a new trace.
+//! A valid header continues the caller's trace; otherwise a new trace starts.
 
 use std::fmt::Write as _;
 
@@ -9,23 +9,22 @@ use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::domain::TraceId;
 
-/// The header's name, both ways.
+/// Name of the request and the response header.
 pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// Length of version 00 of the header.
 const TEXT_LEN: usize = 55;
 
-/// The trace a request belongs to.
+/// Trace id and flags of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceContext {
-    /// The trace.
     pub trace: TraceId,
-    /// The caller's flags; bit 0 says that the trace is recorded.
+    /// The caller's flags; bit 0: sampled.
     pub(super) flags: u8,
 }
 
 impl TraceContext {
-    /// The trace named by the request's header, or a new one.
+    /// The trace in the request's header, or a new one.
     #[must_use]
     pub fn of(headers: &HeaderMap) -> Self {
         headers
@@ -40,25 +39,25 @@ impl TraceContext {
         Self { trace: TraceId(fastrand::u128(1..)), flags: 0 }
     }
 
-    /// Reads the header as the specification asks: lower case only, no all-zero id, version ff is
-    /// invalid, and a later version may have more fields behind the flags.
+    /// Parses the header as specified: lower case only, no all-zero id, version ff is invalid, and
+    /// a later version may have more fields after the flags.
     fn read(text: &[u8]) -> Option<Self> {
-        let known = text.get(..TEXT_LEN)?;
+        let head = text.get(..TEXT_LEN)?;
         let rest = text.get(TEXT_LEN..)?;
-        let version = u8::try_from(hex(known.get(..2)?)?).ok()?;
-        let ends_well =
+        let version = u8::try_from(hex(head.get(..2)?)?).ok()?;
+        let is_rest_valid =
             if version == 0 { rest.is_empty() } else { rest.is_empty() || rest.starts_with(b"-") };
-        let dashes = [2, 35, 52].iter().all(|at| known.get(*at) == Some(&b'-'));
-        if version == 0xff || !ends_well || !dashes {
+        let has_dashes = [2, 35, 52].iter().all(|at| head.get(*at) == Some(&b'-'));
+        if version == 0xff || !is_rest_valid || !has_dashes {
             return None;
         }
-        let trace = hex(known.get(3..35)?)?;
-        let parent = hex(known.get(36..52)?)?;
-        let flags = u8::try_from(hex(known.get(53..)?)?).ok()?;
+        let trace = hex(head.get(3..35)?)?;
+        let parent = hex(head.get(36..52)?)?;
+        let flags = u8::try_from(hex(head.get(53..)?)?).ok()?;
         (trace != 0 && parent != 0).then_some(Self { trace: TraceId(trace), flags })
     }
 
-    /// The header that tells the caller which trace its request belongs to, with a span id of ours.
+    /// The response header: trace and flags of the request, with a new span id.
     #[must_use]
     pub fn header(&self) -> HeaderValue {
         let mut text = String::with_capacity(TEXT_LEN);
@@ -92,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_valid_trace_goes_on() {
+    fn a_valid_trace_is_continued() {
         let context = read(VALID).unwrap();
         assert_eq!(context.trace.to_string(), "0af7651916cd43dd8448eb211c80319c");
         let shown = context.header();
@@ -123,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_version_is_read_as_far_as_it_is_known() {
+    fn a_later_version_may_have_more_fields() {
         assert!(read("01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-more").is_some());
         assert!(read("cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01").is_some());
     }

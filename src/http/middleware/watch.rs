@@ -1,5 +1,5 @@
-//! What every route has in common, except the one that must be fast: trace, counters, operators'
-//! credentials, and that whatever fails leaves as a problem document.
+//! Middleware of every route except the purchase: trace context, request metrics, operator
+//! authentication, and problem documents for all errors.
 
 use actix_web::body::{BoxBody, MessageBody};
 use actix_web::dev::{ServiceRequest, ServiceResponse};
@@ -12,17 +12,17 @@ use crate::http::routes::RouteAccess;
 use crate::http::state::HttpState;
 use crate::observe::metrics::{RouteLabel, RouteStatus};
 
-/// The route label of a path that no route has.
+/// The route label of paths without a route.
 const UNMATCHED: &str = "unmatched";
 
-/// The trace of a request.
+/// The trace that [`watch`] stored, or the one in the headers.
 #[must_use]
 pub fn trace_of(request: &HttpRequest) -> TraceContext {
-    let adopted = request.extensions().get::<TraceContext>().copied();
-    adopted.unwrap_or_else(|| TraceContext::of(request.headers()))
+    let stored = request.extensions().get::<TraceContext>().copied();
+    stored.unwrap_or_else(|| TraceContext::of(request.headers()))
 }
 
-/// Runs one request of `route`.
+/// Authorizes, runs and measures one request of `route`.
 pub async fn watch(
     route: &'static str,
     access: RouteAccess,
@@ -52,27 +52,27 @@ pub async fn watch(
     Ok(answer)
 }
 
-/// Writes a failed answer as a problem of this trace; everything else stays as it is.
+/// Replaces a failed answer with a problem document that has this trace.
 fn as_problem(answer: ServiceResponse, trace: &TraceContext) -> ServiceResponse {
     let Some(error) = answer.response().error() else { return answer };
-    let written = match error.as_error::<Problem>() {
+    let replaced = match error.as_error::<Problem>() {
         Some(problem) => problem.respond(trace),
         None => problem_of(error).respond(trace),
     };
-    answer.into_response(written)
+    answer.into_response(replaced)
 }
 
-/// What an error of the web framework means here.
+/// Maps an error of actix-web: 4xx to `invalid-request`, others to `internal`.
 fn problem_of(error: &Error) -> Problem {
     let status = error.as_response_error().status_code();
     if status.is_client_error() {
         return Problem::invalid(error.to_string());
     }
-    tracing::error!(%error, "the web framework failed");
+    tracing::error!(%error, "actix-web: request failed");
     ProblemCode::Internal.into()
 }
 
-/// The answer to paths that no route has.
+/// 404 for paths without a route.
 pub async fn no_such_path(request: HttpRequest, state: web::Data<HttpState>) -> HttpResponse {
     let problem = Problem::from(ProblemCode::NotFound)
         .with_detail("There is no such path. See /openapi.json.");

@@ -1,8 +1,8 @@
-//! Who may use the internal listener.
+//! Access control of the internal listener.
 //!
-//! With a token configured, every call needs it. Without one the listener must be on loopback, and
-//! still a page of another site that an operator has open must not reach it: a foreign `Origin` and
-//! a foreign `Host` (a name that was rebound to loopback) are refused.
+//! If a token is configured, every request must have it. Without a token the listener must be bound
+//! to loopback. Pages of other sites in an operator's browser are then kept out by refusing a
+//! foreign `Origin` and a foreign `Host` (DNS rebinding).
 
 use std::net::IpAddr;
 
@@ -17,46 +17,47 @@ use crate::http::middleware::problem::{Problem, ProblemCode};
 
 const CHALLENGE: &str = "Bearer realm=\"floodgate internal\"";
 
-/// Who may use the internal listener.
+/// Access rule of the internal listener.
 pub enum AdminAuth {
-    /// Whoever sends this token. Kept as a keyed hash, so that comparing takes the same time for
-    /// every token.
+    /// Requests with this token. Stored as a keyed hash and compared in constant time.
     Token(Hmac<Sha256>, Vec<u8>),
-    /// Whoever is on this machine, as long as no other site's page sends them.
+    /// Requests from this machine, except those of another site's page.
     Local,
-    /// Nobody: no token, and reachable from other machines.
-    Nobody,
+    /// No requests: no token is set, and the listener is reachable from other machines.
+    DenyAll,
 }
 
 impl AdminAuth {
-    /// What the settings ask for.
     #[must_use]
     pub fn new(admin: &AdminSettings, internal: &InternalSettings) -> Self {
         let Some(token) = admin.bearer() else {
             let local = internal.bind.ip().is_loopback();
-            return if local { Self::Local } else { Self::Nobody };
+            return if local { Self::Local } else { Self::DenyAll };
         };
         match Hmac::<Sha256>::new_from_slice(b"floodgate admin token") {
             Ok(keyed) => {
-                let told = keyed.clone().chain_update(token.expose_secret());
-                Self::Token(keyed, told.finalize().into_bytes().to_vec())
+                let expected = keyed.clone().chain_update(token.expose_secret());
+                Self::Token(keyed, expected.finalize().into_bytes().to_vec())
             }
-            Err(_) => Self::Nobody,
+            Err(_) => Self::DenyAll,
         }
     }
 
-    /// Lets a request with these headers pass or not.
+    /// Authorizes a request by its headers.
+    ///
+    /// # Errors
+    /// `unauthenticated` or `forbidden`.
     pub fn check(&self, headers: &HeaderMap) -> Result<(), Problem> {
         match self {
-            Self::Token(keyed, told) => {
+            Self::Token(keyed, expected) => {
                 let sent = bearer(headers).unwrap_or_default();
-                keyed.clone().chain_update(sent).verify_slice(told).map_err(|_wrong| {
+                keyed.clone().chain_update(sent).verify_slice(expected).map_err(|_wrong| {
                     Problem::unauthenticated("the bearer token of admin.token is needed", CHALLENGE)
                 })
             }
-            Self::Local if from_this_machine(headers) => Ok(()),
+            Self::Local if is_local(headers) => Ok(()),
             Self::Local => Err(ProblemCode::Forbidden.into()),
-            Self::Nobody => Err(Problem::unauthenticated(
+            Self::DenyAll => Err(Problem::unauthenticated(
                 "this listener can be reached from other machines: set admin.token_file",
                 CHALLENGE,
             )),
@@ -64,16 +65,16 @@ impl AdminAuth {
     }
 }
 
-/// Whether the request names this machine by a name that cannot be rebound, and comes from no page
-/// or from a page of this very listener.
-fn from_this_machine(headers: &HeaderMap) -> bool {
+/// Whether `Host` is loopback, a name that DNS cannot rebind, and `Origin` is absent or this
+/// listener.
+fn is_local(headers: &HeaderMap) -> bool {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let Some(host) = text(HOST) else { return false };
-    let own_page = match text(ORIGIN) {
+    let is_same_origin = match text(ORIGIN) {
         None => !headers.contains_key(ORIGIN),
         Some(origin) => origin.strip_prefix("http://") == Some(host),
     };
-    own_page && is_loopback(host)
+    is_same_origin && is_loopback(host)
 }
 
 fn is_loopback(host: &str) -> bool {
@@ -81,9 +82,9 @@ fn is_loopback(host: &str) -> bool {
         Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
         _ => host,
     };
-    let bare = name.trim_start_matches('[').trim_end_matches(']');
+    let address = name.trim_start_matches('[').trim_end_matches(']');
     name.eq_ignore_ascii_case("localhost")
-        || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+        || address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 #[cfg(test)]
@@ -92,7 +93,7 @@ mod tests {
 
     use super::*;
 
-    fn settings(token: &str, bind: &str) -> AdminAuth {
+    fn auth(token: &str, bind: &str) -> AdminAuth {
         let admin = AdminSettings { token: token.into(), token_file: "".into() };
         AdminAuth::new(&admin, &InternalSettings { bind: bind.parse().unwrap() })
     }
@@ -106,9 +107,9 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_needed_wherever_one_is_set() {
+    fn a_configured_token_is_required() {
         for bind in ["127.0.0.1:0", "0.0.0.0:0"] {
-            let auth = settings("a long enough token", bind);
+            let auth = auth("a long enough token", bind);
             assert!(passes(&auth, &[("authorization", "Bearer a long enough token")]));
             for sent in ["Bearer", "Bearer x", "Bearer a long enough toke", "Basic a"] {
                 assert!(!passes(&auth, &[("authorization", sent)]), "{sent}");
@@ -118,14 +119,14 @@ mod tests {
     }
 
     #[test]
-    fn without_a_token_nobody_gets_in_from_outside() {
-        let auth = settings("", "0.0.0.0:0");
+    fn without_a_token_a_reachable_listener_refuses_everything() {
+        let auth = auth("", "0.0.0.0:0");
         assert!(!passes(&auth, &[("host", "localhost"), ("authorization", "Bearer ")]));
     }
 
     #[test]
-    fn without_a_token_pages_of_other_sites_are_kept_out() {
-        let auth = settings("", "127.0.0.1:0");
+    fn without_a_token_pages_of_other_sites_are_refused() {
+        let auth = auth("", "127.0.0.1:0");
         for host in ["localhost:9090", "LOCALHOST", "127.0.0.1:9090", "[::1]:9090", "127.3.2.1"] {
             assert!(passes(&auth, &[("host", host)]), "{host}");
         }

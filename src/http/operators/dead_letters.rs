@@ -1,4 +1,4 @@
-//! What operators do with dead letters.
+//! Operators' routes for dead letters: list, show, replay, park, discard.
 
 use std::fmt::Write as _;
 
@@ -20,75 +20,75 @@ use crate::http::middleware::problem::{Problem, ProblemCode};
 use crate::http::page;
 use crate::http::state::HttpState;
 use crate::messages::envelope;
-use crate::services::dead_letters::{DeadLetterError, VerbOutcome, VerbResult};
+use crate::services::dead_letters::{DeadLetterError, DeadLetterOutcome, DeadLetterResult};
 
 const LIMIT_DEFAULT: u32 = 50;
 const LIMIT_MAX: u32 = 500;
 
-/// Bytes of the body that are shown for people.
+/// Length of the hexadecimal preview of the body, in bytes of the body.
 const PREVIEW_BYTES: usize = 64;
 
-/// Which dead letters.
+/// Filter and page of the list.
 #[derive(Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct DeadLettersQuery {
-    /// `open`, `replayed` or `parked`; all when left out.
+    /// `open`, `replayed`, `parked` or `discarded`; default: all.
     #[param(value_type = Option<String>)]
     state: Option<DeadLetterState>,
-    /// `relay`, `consumer`, `broker` or `unroutable`; all when left out.
+    /// `relay`, `consumer` or `broker`; default: all.
     #[param(value_type = Option<String>)]
     origin: Option<DeadLetterOrigin>,
-    /// Most letters in the answer, 1 to 500; 50 when left out.
+    /// Most dead letters in the answer: 1 to 500, default 50.
     limit: Option<u32>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 
-/// A letter in a list.
+/// A dead letter without its body.
 #[derive(Serialize, ToSchema)]
 pub struct DeadLetterView {
     id: String,
     /// `open`, `replayed`, `parked` or `discarded`.
     state: &'static str,
-    /// Who gave it up: `relay`, `consumer`, `broker` or `unroutable`.
+    /// Where it was dead-lettered: `relay`, `consumer` or `broker`.
     origin: &'static str,
-    /// Why.
+    /// Why it was dead-lettered.
     reason: String,
-    /// Attempts that failed.
+    /// Failed attempts.
     attempts: u32,
-    /// What the message called itself.
+    /// Message id of the message.
     message_id: String,
     body_bytes: u64,
-    /// When it was given up, the last time.
+    /// When it was last dead-lettered.
     dead_at: String,
-    /// How often it came; copies count.
+    /// Arrivals of the same message, copies included.
     arrivals: u32,
-    /// Since when it is in its state.
+    /// Time of the last state change.
     changed_at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<String>,
 }
 
 impl From<DeadLetter> for DeadLetterView {
-    fn from(letter: DeadLetter) -> Self {
+    fn from(dead_letter: DeadLetter) -> Self {
         Self {
-            id: letter.no.to_string(),
-            state: letter.state.name(),
-            origin: letter.origin.name(),
-            reason: letter.reason,
-            attempts: letter.attempts,
-            message_id: letter.message_id,
-            body_bytes: letter.body_bytes,
-            dead_at: rfc3339(letter.dead_at_ms),
-            arrivals: letter.arrivals,
-            changed_at: rfc3339(letter.changed_at_ms),
-            note: letter.note,
+            id: dead_letter.no.to_string(),
+            state: dead_letter.state.name(),
+            origin: dead_letter.origin.name(),
+            reason: dead_letter.reason,
+            attempts: dead_letter.attempts,
+            message_id: dead_letter.message_id,
+            body_bytes: dead_letter.body_bytes,
+            dead_at: rfc3339(dead_letter.dead_at_ms),
+            arrivals: dead_letter.arrivals,
+            changed_at: rfc3339(dead_letter.changed_at_ms),
+            note: dead_letter.note,
         }
     }
 }
 
-/// How many letters there are, by state.
+/// Number of dead letters by state.
 #[derive(Serialize, ToSchema)]
 pub struct DeadLetterCountsView {
     open: u64,
@@ -97,25 +97,25 @@ pub struct DeadLetterCountsView {
     discarded: u64,
 }
 
-/// A page of letters.
+/// A page of dead letters.
 #[derive(Serialize, ToSchema)]
 pub struct DeadLettersView {
-    /// All letters, whatever was asked for.
+    /// Of all dead letters, independent of the filter.
     counts: DeadLetterCountsView,
     /// Newest first.
     dead_letters: Vec<DeadLetterView>,
-    /// Where the next page begins; absent on the last one.
+    /// Cursor of the next page; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
 }
 
-/// One order that was wanted.
+/// An order intent in the body.
 #[derive(Serialize, ToSchema)]
 pub struct IntentView {
     #[schema(value_type = String)]
     request: RequestId,
     sku_no: i32,
-    /// Where this process knows the SKU.
+    /// Null if the SKU is not in this process's catalog; `sku_id` likewise.
     sale_id: Option<String>,
     sku_id: Option<String>,
     bucket: u16,
@@ -123,60 +123,60 @@ pub struct IntentView {
     buyer_id: BuyerId,
     quantity: u32,
     amount: i64,
-    /// When it was accepted.
+    /// When the request was accepted.
     asked_at: String,
     trace_id: String,
 }
 
-/// A letter with everything that is kept of it.
+/// A dead letter with its body.
 #[derive(Serialize, ToSchema)]
 pub struct DeadLetterContentView {
     #[serde(flatten)]
     letter: DeadLetterView,
-    /// What travelled beside the body.
+    /// Headers of the message.
     #[schema(value_type = Object)]
     headers: Value,
-    /// The accepted requests that end here while it is open or parked.
+    /// Accepted requests for which this dead letter is the end state, while it is open or parked.
     #[schema(value_type = Vec<String>)]
     requests: Vec<RequestId>,
-    /// What can be read of the body.
+    /// The readable intents of the body.
     intents: Vec<IntentView>,
-    /// Whether it can be put on its way again, as it is.
+    /// Whether it can be replayed unchanged.
     replayable: bool,
-    /// Why not.
+    /// Why it cannot be replayed.
     #[serde(skip_serializing_if = "Option::is_none")]
     why_not: Option<String>,
-    /// Whether the end of the body is missing.
+    /// Whether the body is truncated.
     cut: bool,
     /// The body, in base64.
     body: String,
-    /// Its first 64 bytes, in hexadecimal digits.
+    /// First 64 bytes of the body, in hexadecimal.
     preview: String,
 }
 
-/// What was done, and the letter afterwards.
+/// Outcome of an operation, and the dead letter afterwards.
 #[derive(Serialize, ToSchema)]
 pub struct DoneView {
-    /// `published`, `resolved` (its requests had ended: nothing was published) or `already`; of
-    /// `park`: `parked` or `already`; of `discard`: `discarded` or `already`.
+    /// `replay`: `published`, `resolved` (nothing was published: all its requests have a result) or
+    /// `already`; `park`: `parked` or `already`; `discard`: `discarded` or `already`.
     #[schema(value_type = String)]
-    done: VerbOutcome,
+    done: DeadLetterOutcome,
     dead_letter: DeadLetterView,
 }
 
-/// How to set a letter aside.
+/// Body of `park`.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ParkBody {
-    /// Why, for whoever comes next; at most 1000 characters.
+    /// Note for other operators; at most 1000 characters.
     note: Option<String>,
 }
 
-/// Why a letter is given up.
+/// Body of `discard`.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DiscardBody {
-    /// Kept as its note; at most 1000 characters.
+    /// Stored as the note; at most 1000 characters.
     reason: Option<String>,
 }
 
@@ -187,20 +187,20 @@ pub struct DiscardBody {
 )]
 pub async fn list(
     state: web::Data<HttpState>,
-    which: web::Query<DeadLettersQuery>,
+    query: web::Query<DeadLettersQuery>,
 ) -> Result<HttpResponse, Problem> {
-    let limit = page::limit(which.limit, LIMIT_DEFAULT, LIMIT_MAX)?;
-    let before = page::cursor(which.cursor.as_deref(), number)?;
+    let limit = page::limit(query.limit, LIMIT_DEFAULT, LIMIT_MAX)?;
+    let before = page::cursor(query.cursor.as_deref(), parse_number)?;
     let filter =
-        DeadLetterFilter { state: which.state, origin: which.origin, before, request: None };
+        DeadLetterFilter { state: query.state, origin: query.origin, before, request: None };
     let ledger = &state.deps.ledger;
     let DeadLetterCounts { open, replayed, parked, discarded } =
         ledger.count_dead_letters().await?;
-    let mut found = ledger.dead_letters(filter, limit + 1).await?;
-    let next_cursor = page::cut(&mut found, limit, |last| last.no.to_string());
+    let mut rows = ledger.dead_letters(filter, limit + 1).await?;
+    let next_cursor = page::cut(&mut rows, limit, |last| last.no.to_string());
     Ok(HttpResponse::Ok().json(DeadLettersView {
         counts: DeadLetterCountsView { open, replayed, parked, discarded },
-        dead_letters: found.into_iter().map(DeadLetterView::from).collect(),
+        dead_letters: rows.into_iter().map(DeadLetterView::from).collect(),
         next_cursor,
     }))
 }
@@ -215,11 +215,11 @@ pub async fn show(
     letter_id: web::Path<String>,
     state: web::Data<HttpState>,
 ) -> Result<HttpResponse, Problem> {
-    let whole = state.letters.show(known(&letter_id)?).await?;
-    Ok(HttpResponse::Ok().json(view_of(&state, whole)))
+    let content = state.dead_letters.show(parse_id(&letter_id)?).await?;
+    Ok(HttpResponse::Ok().json(view_of(&state, content)))
 }
 
-/// Puts a dead letter on its way again: published, confirmed, then marked. Repeat-safe.
+/// Replays a dead letter: publishes it, waits for the confirm, then marks it. Idempotent.
 #[utoipa::path(
     post, path = "/admin/v1/dead-letters/{letter_id}/replay", tag = "operators",
     params(("letter_id" = String, Path, description = "`id` of the list")),
@@ -229,10 +229,11 @@ pub async fn put_back(
     letter_id: web::Path<String>,
     state: web::Data<HttpState>,
 ) -> Result<HttpResponse, Problem> {
-    carried(state.letters.replay(known(&letter_id)?).await)
+    respond(state.dead_letters.replay(parse_id(&letter_id)?).await)
 }
 
-/// Sets a dead letter aside for good. Repeat-safe; an empty body adds no note.
+/// Parks a dead letter: it stays until an operator replays or discards it. Idempotent; an empty
+/// body adds no note.
 #[utoipa::path(
     post, path = "/admin/v1/dead-letters/{letter_id}/park", tag = "operators",
     params(("letter_id" = String, Path, description = "`id` of the list")),
@@ -246,13 +247,13 @@ pub async fn park(
     state: web::Data<HttpState>,
 ) -> Result<HttpResponse, Problem> {
     let max = state.settings.http.body_max_bytes;
-    let wanted = body::optional::<ParkBody>(&request, payload, max).await?;
-    let note = text("note", wanted.and_then(|wanted| wanted.note))?;
-    carried(state.letters.park(known(&letter_id)?, note.as_deref()).await)
+    let body = body::optional::<ParkBody>(&request, payload, max).await?;
+    let note = check_length("note", body.and_then(|body| body.note))?;
+    respond(state.dead_letters.park(parse_id(&letter_id)?, note.as_deref()).await)
 }
 
-/// Gives a dead letter up: its requests that are no orders become recorded failures, their units
-/// come back, their buyers read `failed`. Repeat-safe; an empty body gives no reason.
+/// Discards a dead letter: its requests without an order become recorded failures, their units are
+/// released, and their buyers read `failed`. Idempotent; an empty body gives no reason.
 #[utoipa::path(
     post, path = "/admin/v1/dead-letters/{letter_id}/discard", tag = "operators",
     params(("letter_id" = String, Path, description = "`id` of the list")),
@@ -266,20 +267,22 @@ pub async fn discard(
     state: web::Data<HttpState>,
 ) -> Result<HttpResponse, Problem> {
     let max = state.settings.http.body_max_bytes;
-    let wanted = body::optional::<DiscardBody>(&request, payload, max).await?;
-    let reason = text("reason", wanted.and_then(|wanted| wanted.reason))?;
-    carried(state.letters.discard(known(&letter_id)?, reason.as_deref()).await)
+    let body = body::optional::<DiscardBody>(&request, payload, max).await?;
+    let reason = check_length("reason", body.and_then(|body| body.reason))?;
+    respond(state.dead_letters.discard(parse_id(&letter_id)?, reason.as_deref()).await)
 }
 
-fn text(name: &str, text: Option<String>) -> Result<Option<String>, Problem> {
-    let is_long = text.as_ref().is_some_and(|text| text.chars().count() > TEXT_CHARS_MAX);
-    let long = || Problem::invalid(format!("{name} must have at most {TEXT_CHARS_MAX} characters"));
-    if is_long { Err(long()) } else { Ok(text) }
+fn check_length(name: &str, text: Option<String>) -> Result<Option<String>, Problem> {
+    if text.as_ref().is_some_and(|text| text.chars().count() > TEXT_CHARS_MAX) {
+        let detail = format!("{name} must have at most {TEXT_CHARS_MAX} characters");
+        return Err(Problem::invalid(detail));
+    }
+    Ok(text)
 }
 
-fn carried(carried: VerbResult) -> Result<HttpResponse, Problem> {
-    let (done, letter) = carried?;
-    Ok(HttpResponse::Ok().json(DoneView { done, dead_letter: letter.into() }))
+fn respond(result: DeadLetterResult) -> Result<HttpResponse, Problem> {
+    let (done, dead_letter) = result?;
+    Ok(HttpResponse::Ok().json(DoneView { done, dead_letter: dead_letter.into() }))
 }
 
 impl From<DeadLetterError> for Problem {
@@ -293,8 +296,8 @@ impl From<DeadLetterError> for Problem {
             DeadLetterError::Ordered => ProblemCode::LetterOrdered,
             DeadLetterError::Replayed | DeadLetterError::Changed => ProblemCode::LetterConflict,
             DeadLetterError::NoBroker => ProblemCode::NoBroker,
-            DeadLetterError::NotTaken { .. } | DeadLetterError::NotConfirmed { .. } => {
-                tracing::warn!(%error, "a dead letter was not replayed");
+            DeadLetterError::PublishRefused { .. } | DeadLetterError::NotConfirmed { .. } => {
+                tracing::warn!(%error, "dead letter: not replayed");
                 ProblemCode::BrokerAway
             }
         };
@@ -302,34 +305,34 @@ impl From<DeadLetterError> for Problem {
     }
 }
 
-/// The number of a letter, as lists have it.
-fn number(text: &str) -> Option<DeadLetterNo> {
-    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
-    text.parse().ok().filter(|_| is_plain).map(DeadLetterNo)
+/// Accepts decimal digits only, so that each number has one spelling.
+fn parse_number(text: &str) -> Option<DeadLetterNo> {
+    let is_decimal = text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| is_decimal).map(DeadLetterNo)
 }
 
-fn known(id: &str) -> Result<DeadLetterNo, Problem> {
-    number(id).ok_or_else(|| ProblemCode::UnknownLetter.into())
+fn parse_id(id: &str) -> Result<DeadLetterNo, Problem> {
+    parse_number(id).ok_or_else(|| ProblemCode::UnknownLetter.into())
 }
 
-fn view_of(state: &HttpState, whole: DeadLetterContent) -> DeadLetterContentView {
-    let why_not = match state.letters.open(&whole) {
+fn view_of(state: &HttpState, content: DeadLetterContent) -> DeadLetterContentView {
+    let why_not = match state.dead_letters.check_replay(&content) {
         None => Some(DeadLetterError::NoBroker.to_string()),
         Some(Err(why)) => Some(why),
         Some(Ok(_)) => None,
     };
-    let intents = envelope::intents_in(&whole.body);
-    let preview = whole.body.get(..PREVIEW_BYTES).unwrap_or(&whole.body);
+    let intents = envelope::intents_in(&content.body);
+    let preview = content.body.get(..PREVIEW_BYTES).unwrap_or(&content.body);
     DeadLetterContentView {
-        headers: serde_json::from_str(&whole.letter.headers).unwrap_or_default(),
+        headers: serde_json::from_str(&content.dead_letter.headers).unwrap_or_default(),
         intents: intents.iter().map(|intent| view_of_intent(state, intent)).collect(),
         replayable: why_not.is_none(),
         why_not,
-        cut: whole.is_cut(),
+        cut: content.is_cut(),
         preview: hex(preview),
-        body: STANDARD.encode(&whole.body),
-        requests: whole.requests,
-        letter: whole.letter.into(),
+        body: STANDARD.encode(&content.body),
+        requests: content.requests,
+        letter: content.dead_letter.into(),
     }
 }
 
@@ -343,12 +346,12 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn view_of_intent(state: &HttpState, intent: &OrderIntent) -> IntentView {
-    let place = state.deps.catalog.of_sku(intent.sku);
+    let listed_sku = state.deps.catalog.of_sku(intent.sku);
     IntentView {
         request: intent.request,
         sku_no: intent.sku.0,
-        sale_id: place.as_ref().map(|(listed, _)| listed.sale.id.to_string()),
-        sku_id: place.as_ref().map(|(_, sku)| sku.id.to_string()),
+        sale_id: listed_sku.as_ref().map(|(listed, _)| listed.sale.id.to_string()),
+        sku_id: listed_sku.as_ref().map(|(_, sku)| sku.id.to_string()),
         bucket: intent.bucket.0,
         buyer_id: intent.buyer,
         quantity: intent.quantity,
@@ -363,10 +366,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_letter_has_one_spelling() {
-        assert_eq!(number("17"), Some(DeadLetterNo(17)));
+    fn a_dead_letter_number_has_one_spelling() {
+        assert_eq!(parse_number("17"), Some(DeadLetterNo(17)));
         for text in ["", "x", "-1", "+1", "1.0", "9223372036854775808", "１"] {
-            assert_eq!(number(text), None, "{text:?}");
+            assert_eq!(parse_number(text), None, "{text:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Whether this process lives, and whether it wants buyers. Open to probes: says nothing else.
+//! Liveness and readiness probes. Not authenticated, so they expose nothing else.
 
 use std::time::Duration;
 
@@ -9,40 +9,39 @@ use utoipa::ToSchema;
 use crate::http::middleware::problem::{Problem, ProblemCode};
 use crate::http::state::HttpState;
 
-/// How long the ledger and the stock may each take to answer a probe.
+/// Time-out of the ping of the ledger and of the stock.
 const PING_DEADLINE: Duration = Duration::from_secs(2);
 
-/// The whole answer.
+/// Result of a probe.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct HealthView {
-    /// Always `ok`; anything else is a problem.
+    /// Always `ok`; a failure is a problem document.
     status: &'static str,
-    /// Every check; only with `?verbose`.
+    /// All checks; only with `?verbose`.
     #[serde(skip_serializing_if = "Option::is_none")]
     checks: Option<Vec<CheckView>>,
 }
 
-/// One check.
+/// A check of the readiness probe.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct CheckView {
-    /// `accepting` (not starting, not on the way down), `actors`, `ledger`, `stock`.
+    /// `accepting` (not shutting down), `actors`, `ledger` or `stock`.
     name: &'static str,
-    /// Whether it passed.
     ok: bool,
-    /// Whether this process is not ready without it. In tier `pipeline` buyers are served without
-    /// the ledger.
+    /// Whether readiness requires this check. In tier `pipeline` buyers are served without the
+    /// ledger.
     required: bool,
 }
 
-/// How much to tell.
+/// Query of the readiness probe.
 #[derive(Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct Detail {
-    /// Present, with any value: list every check.
+    /// List all checks; any value.
     verbose: Option<String>,
 }
 
-/// This process answers. Touches nothing else.
+/// Liveness: the HTTP server answers. No other component is checked.
 #[utoipa::path(
     get, path = "/livez", tag = "probes",
     responses((status = 200, description = "alive", body = HealthView)),
@@ -51,13 +50,13 @@ pub async fn live() -> HttpResponse {
     HttpResponse::Ok().json(HealthView { status: "ok", checks: None })
 }
 
-/// This process wants buyers.
+/// Readiness: this process can do the work of its role.
 #[utoipa::path(
     get, path = "/readyz", tag = "probes", params(Detail),
     responses((status = 200, description = "ready", body = HealthView)),
 )]
 pub async fn ready(
-    detail: web::Query<Detail>,
+    query: web::Query<Detail>,
     state: web::Data<HttpState>,
 ) -> Result<HttpResponse, Problem> {
     let ledger = tokio::time::timeout(PING_DEADLINE, state.deps.ledger.ping());
@@ -74,28 +73,28 @@ pub async fn ready(
         check("stock", matches!(stock, Ok(Ok(())))),
     ];
     if checks.iter().all(|check| check.ok || !check.required) {
-        let checks = detail.verbose.is_some().then_some(checks);
+        let checks = query.verbose.is_some().then_some(checks);
         return Ok(HttpResponse::Ok().json(HealthView { status: "ok", checks }));
     }
     let checks = serde_json::to_value(checks).unwrap_or_default();
     Err(Problem::from(ProblemCode::NotReady).with("checks", checks))
 }
 
-/// Whether nothing of this process's work gets done without the ledger: where an outbox is between
-/// them, buyers are served and messages are published.
+/// Whether readiness requires the ledger. With an outbox, a process that sells or relays works
+/// without it.
 fn needs_ledger(state: &HttpState) -> bool {
     let role = state.settings.role;
     state.deps.pipeline.is_none() || !(role.sells() || role.relays())
 }
 
-/// The older name of `/readyz`.
+/// Alias of `/readyz`.
 #[utoipa::path(
     get, path = "/healthz", tag = "probes", params(Detail),
     responses((status = 200, description = "ready", body = HealthView)),
 )]
 pub async fn healthz(
-    detail: web::Query<Detail>,
+    query: web::Query<Detail>,
     state: web::Data<HttpState>,
 ) -> Result<HttpResponse, Problem> {
-    ready(detail, state).await
+    ready(query, state).await
 }

@@ -1,4 +1,4 @@
-//! What operators and probes ask, on the internal listener.
+//! Routes of operators and probes, on the internal listener.
 
 pub(super) mod auth;
 pub(super) mod dead_letters;

@@ -1,11 +1,10 @@
-//! What operators ask: actors, numbers, audit, and the way of one request.
+//! Operators' routes for metrics, actors, statistics, audit, and the trace of one request.
 
 use actix_web::http::header::{CONTENT_TYPE, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::actors::supervisor::ChildReport;
 use crate::domain::{Phase, SaleId};
 use crate::http::buyers::views::{rfc3339, stock_left};
 use crate::http::middleware::body;
@@ -14,51 +13,52 @@ use crate::http::operators::trace;
 use crate::http::operators::trace::TraceView;
 use crate::http::state::HttpState;
 use crate::observe::metrics::EXPOSITION_TYPE;
+use crate::runtime::child_report::ChildReport;
 use crate::services::audit;
 use crate::services::audit::AuditSources;
 
-/// Everything that lives in this process.
+/// The supervised actors of this process.
 #[derive(Serialize, ToSchema)]
 pub struct ActorsView {
-    /// Whether every one of them works.
+    /// Whether all actors are running.
     all_up: bool,
     /// `{name, kind, state, restarts, panics, stalls, steps, last_exit}`.
     #[schema(value_type = Vec<Object>)]
     actors: Vec<ChildReport>,
 }
 
-/// What to audit.
+/// Scope of an audit.
 #[derive(Deserialize, Default, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AuditBody {
-    /// Only this sale; all when left out.
+    /// Only this sale; default: all sales.
     #[schema(value_type = Option<String>)]
     sale_id: Option<SaleId>,
-    /// This version finds and does not repair: `false`.
+    /// Must be `false`: this version reports and does not repair.
     #[serde(default)]
     repair: bool,
 }
 
-/// The numbers of this process for monitors.
+/// Statistics of this process, for monitoring.
 #[derive(Serialize, ToSchema)]
 pub struct StatsView {
     version: &'static str,
     tier: &'static str,
     role: &'static str,
-    /// Whether buyers are welcome.
+    /// False during shutdown.
     ready: bool,
     uptime_s: u64,
     at: String,
-    /// Orders that became rows since the process started.
+    /// Orders committed since the process started.
     orders_placed: u64,
-    /// Requests inside gates: undecided, or not answered by the ledger yet.
+    /// Requests inside gates: undecided, or without a result of the ledger.
     inside_gates: usize,
     /// Intents inside the order consumer.
     inside_consumer: usize,
     skus: Vec<SkuStats>,
 }
 
-/// The numbers of one SKU.
+/// Statistics of one SKU.
 #[derive(Serialize, ToSchema)]
 pub struct SkuStats {
     sale_id: String,
@@ -74,7 +74,7 @@ pub struct SkuStats {
 /// Every metric in the `OpenMetrics` text format.
 #[utoipa::path(
     get, path = "/metrics", tag = "probes",
-    responses((status = 200, description = "see docs/operations.md", body = String,
+    responses((status = 200, description = "see docs/operate/metrics.md", body = String,
         content_type = "application/openmetrics-text")),
 )]
 pub async fn metrics(state: web::Data<HttpState>) -> HttpResponse {
@@ -85,15 +85,15 @@ pub async fn metrics(state: web::Data<HttpState>) -> HttpResponse {
             deps.metrics.stock_left(sale, sku_id, stock_left(&state, listed.sale.phase, sku));
         }
     }
-    let inside = deps.actors.directory().num_inside();
-    deps.metrics.inside(inside, deps.actors.num_intents_inside());
+    let num_inside = deps.actors.directory().num_inside();
+    deps.metrics.inside(num_inside, deps.actors.num_intents_in_flight());
     deps.metrics.breaker(deps.actors.breaker().is_open());
     deps.metrics.actors(&deps.actors.supervisor().report());
-    let kind = (CONTENT_TYPE, HeaderValue::from_static(EXPOSITION_TYPE));
-    HttpResponse::Ok().insert_header(kind).body(deps.metrics.exposition())
+    let content_type = (CONTENT_TYPE, HeaderValue::from_static(EXPOSITION_TYPE));
+    HttpResponse::Ok().insert_header(content_type).body(deps.metrics.exposition())
 }
 
-/// What lives in this process, and how often it was replaced.
+/// The supervised actors of this process, with their restarts.
 #[utoipa::path(
     get, path = "/admin/v1/actors", tag = "operators",
     responses((status = 200, description = "every actor", body = ActorsView)),
@@ -103,7 +103,7 @@ pub async fn actors(state: web::Data<HttpState>) -> HttpResponse {
     HttpResponse::Ok().json(ActorsView { all_up: supervisor.all_up(), actors: supervisor.report() })
 }
 
-/// The numbers of this process.
+/// Statistics of this process.
 #[utoipa::path(
     get, path = "/admin/v1/stats", tag = "operators",
     responses((status = 200, description = "as of now", body = StatsView)),
@@ -126,16 +126,16 @@ pub async fn stats(state: web::Data<HttpState>) -> HttpResponse {
         tier: state.settings.tier.as_str(),
         role: state.settings.role.as_str(),
         ready: state.is_ready(),
-        uptime_s: deps.clock.now().duration_since(state.opened).as_secs(),
+        uptime_s: deps.clock.now().duration_since(state.started_at).as_secs(),
         at: rfc3339(deps.clock.wall_ms()),
         orders_placed: deps.metrics.num_orders_placed(),
         inside_gates: deps.actors.directory().num_inside(),
-        inside_consumer: deps.actors.num_intents_inside(),
+        inside_consumer: deps.actors.num_intents_in_flight(),
         skus,
     })
 }
 
-/// Checks every invariant. An empty body audits everything.
+/// Checks every invariant. An empty body audits all sales.
 #[utoipa::path(
     post, path = "/admin/v1/audit", tag = "operators", request_body = AuditBody,
     responses((status = 200, description = "`holds`, `could_tell`, and every violation",
@@ -148,8 +148,8 @@ pub async fn check(
 ) -> Result<HttpResponse, Problem> {
     let deps = &state.deps;
     let max = state.settings.http.body_max_bytes;
-    let wanted: AuditBody = body::optional(&request, payload, max).await?.unwrap_or_default();
-    if wanted.repair {
+    let audit_body: AuditBody = body::optional(&request, payload, max).await?.unwrap_or_default();
+    if audit_body.repair {
         return Err(Problem::invalid("repair must be false: this version does not repair"));
     }
     let sources = AuditSources {
@@ -157,7 +157,7 @@ pub async fn check(
         stock: Some(deps.stock.as_ref()),
         pipeline: deps.pipeline.as_ref(),
     };
-    let (sale, now_ms) = (wanted.sale_id.as_ref(), deps.clock.wall_ms());
+    let (sale, now_ms) = (audit_body.sale_id.as_ref(), deps.clock.wall_ms());
     Ok(HttpResponse::Ok().json(audit::audit_all(sources, sale, now_ms).await?))
 }
 
@@ -172,7 +172,7 @@ impl From<audit::Error> for Problem {
     }
 }
 
-/// Every stage of one request that left something to be found.
+/// Every stage that has a record of one request.
 #[utoipa::path(
     get, path = "/admin/v1/requests/{request_id}/trace", tag = "operators",
     params(("request_id" = String, Path, description = "as the buyer has it, or its number")),

@@ -1,4 +1,4 @@
-//! The operators' verbs on sales.
+//! Operators' routes for sales: list, show, create, open, pause, close, funnel.
 
 use actix_web::http::header::LOCATION;
 use actix_web::{HttpRequest, HttpResponse, web};
@@ -7,26 +7,26 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::domain::{Phase, Policy, Sale, SaleDraft, SaleId, Sku, SkuDraft, SkuId};
-use crate::http::buyers::views::{PolicyView, fresh, no_store, rfc3339, stock_left};
+use crate::http::buyers::views::{PolicyView, no_store, no_store_json, rfc3339, stock_left};
 use crate::http::middleware::body;
 use crate::http::middleware::problem::{Problem, ProblemCode};
 use crate::http::state::HttpState;
 use crate::services::sales::{FunnelStage, SalesError};
 
-/// The description of a sale with 200 SKUs needs this many bytes with room to spare.
+/// Ample for a sale with 200 SKUs.
 const BODY_MAX_BYTES: usize = 256 * 1024;
 
-/// Seconds that a SKU's orders may stay unpaid when nobody says otherwise.
+/// Default of `payment_window_s`, seconds.
 const PAYMENT_WINDOW_S: i32 = 900;
 
-/// A sale as an operator describes it.
+/// Body of a new sale.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SaleBody {
     /// 1 to 64 characters out of `A-Z a-z 0-9 . _ -`.
     #[schema(value_type = String)]
     sale_id: SaleId,
-    /// What buyers read.
+    /// Shown to buyers.
     title: String,
     /// First instant of the window.
     #[schema(value_type = String, format = DateTime)]
@@ -34,32 +34,32 @@ pub struct SaleBody {
     /// First instant after the window.
     #[schema(value_type = String, format = DateTime)]
     ends_at: DateTime<Utc>,
-    /// This version has no tickets: `false`.
+    /// Must be `false`: this version has no tickets.
     #[serde(default)]
     ticket_required: bool,
-    /// What is on offer, 1 to 200.
+    /// 1 to 200 SKUs.
     skus: Vec<SkuBody>,
 }
 
-/// One article as an operator describes it.
+/// A SKU of a new sale.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SkuBody {
-    /// Unique within the sale; same characters as `sale_id`.
+    /// Unique within the sale; the same characters as `sale_id`.
     #[schema(value_type = String)]
     sku_id: SkuId,
-    /// What buyers read.
+    /// Shown to buyers.
     title: String,
     /// Price of one unit, in the currency's smallest unit.
     price: i64,
-    /// Units at the start.
+    /// Units for sale.
     initial_stock: u32,
-    /// How much a buyer may have.
+    /// Purchase limit of a buyer.
     policy: PolicyBody,
-    /// How many gates share the stock, 1 to 256; 1 when left out.
+    /// Number of buckets that share the stock: 1 to 256, default 1.
     #[serde(default = "one")]
     buckets: u16,
-    /// How long an order may stay unpaid, seconds; 900 when left out.
+    /// How long an order may stay unpaid, seconds; default 900.
     #[serde(default = "payment_window_s")]
     payment_window_s: i32,
     /// Whether a buyer who lets an order time out is barred from the sale.
@@ -67,15 +67,15 @@ pub struct SkuBody {
     bar_lapsed: bool,
 }
 
-/// A purchase policy as an operator describes it.
+/// Purchase policy of a new SKU.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyBody {
     /// `one_per_buyer`, `unlimited` or `quota`.
     kind: String,
-    /// Units over all orders of a buyer; only and always for `quota`.
+    /// Most units over all orders of a buyer; required for `quota`, not allowed otherwise.
     limit: Option<u32>,
-    /// Most units in one order; 1 when left out.
+    /// Most units in one order; default 1.
     max_quantity: Option<u32>,
 }
 
@@ -87,7 +87,7 @@ fn payment_window_s() -> i32 {
     PAYMENT_WINDOW_S
 }
 
-/// A sale as operators see it.
+/// Operators' view of a sale.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct AdminSaleView {
     #[schema(value_type = String)]
@@ -96,7 +96,7 @@ pub struct AdminSaleView {
     /// `draft`, `open`, `paused` or `closed`.
     #[schema(value_type = String)]
     phase: Phase,
-    /// The latest opening; 0: never opened.
+    /// Number of the latest opening; 0: never opened.
     epoch: i64,
     starts_at: String,
     ends_at: String,
@@ -104,12 +104,12 @@ pub struct AdminSaleView {
     skus: Vec<AdminSkuView>,
 }
 
-/// An article as operators see it.
+/// Operators' view of a SKU.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct AdminSkuView {
     #[schema(value_type = String)]
     sku_id: SkuId,
-    /// The ledger's number: the middle part of every request id.
+    /// Number of the SKU in the ledger: the middle part of its request ids.
     sku_no: i32,
     title: String,
     price: i64,
@@ -121,19 +121,19 @@ pub struct AdminSkuView {
     bar_lapsed: bool,
 }
 
-/// All sales as operators see them.
+/// All sales.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct AdminSalesView {
     /// Oldest first.
     sales: Vec<AdminSaleView>,
 }
 
-/// How far the accepted requests of a sale have come.
+/// Accepted requests of a sale, counted by stage.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct FunnelView {
     #[schema(value_type = String)]
     sale_id: SaleId,
-    /// When this was looked at.
+    /// Time of the count.
     at: String,
     /// `{stage, count, oldest_age_ms}`, in the order of the flow.
     #[schema(value_type = Vec<Object>)]
@@ -226,7 +226,7 @@ fn name_of(phase: Phase) -> serde_json::Value {
     serde_json::to_value(phase).unwrap_or_default()
 }
 
-/// All sales with everything that was configured.
+/// All sales with their configuration.
 #[utoipa::path(
     get, path = "/admin/v1/sales", tag = "operators",
     responses((status = 200, description = "oldest first", body = AdminSalesView)),
@@ -234,10 +234,10 @@ fn name_of(phase: Phase) -> serde_json::Value {
 pub async fn list(state: web::Data<HttpState>) -> HttpResponse {
     let all = state.deps.catalog.all();
     let sales = all.iter().map(|listed| AdminSaleView::new(&listed.sale, &state)).collect();
-    fresh(AdminSalesView { sales })
+    no_store_json(AdminSalesView { sales })
 }
 
-/// One sale with everything that was configured.
+/// One sale with its configuration.
 #[utoipa::path(
     get, path = "/admin/v1/sales/{sale_id}", tag = "operators",
     params(("sale_id" = String, Path)),
@@ -248,7 +248,7 @@ pub async fn show(
     state: web::Data<HttpState>,
 ) -> Result<HttpResponse, Problem> {
     let listed = state.deps.catalog.sale(&sale_id).ok_or(ProblemCode::UnknownSku)?;
-    Ok(fresh(AdminSaleView::new(&listed.sale, &state)))
+    Ok(no_store_json(AdminSaleView::new(&listed.sale, &state)))
 }
 
 /// Creates a sale in phase draft.
@@ -263,14 +263,14 @@ pub async fn create(
 ) -> Result<HttpResponse, Problem> {
     let bytes = body::read(payload, BODY_MAX_BYTES).await?;
     let draft = body::parse::<SaleBody>(request.headers(), &bytes)?.into_draft()?;
-    let sale = state.deps.desk.create(draft).await?;
+    let sale = state.deps.sales.create(draft).await?;
     let location = (LOCATION, format!("/admin/v1/sales/{}", sale.id));
     let view = AdminSaleView::new(&sale, &state);
     Ok(HttpResponse::Created().insert_header(location).insert_header(no_store()).json(view))
 }
 
-/// Makes a verb that moves a sale to a phase.
-macro_rules! turns {
+/// Defines the handlers that set the phase of a sale.
+macro_rules! phase_handlers {
     ($($(#[$doc:meta])* $verb:ident $path:literal => $phase:ident;)+) => {$(
         $(#[$doc])*
         #[utoipa::path(
@@ -281,26 +281,26 @@ macro_rules! turns {
             sale_id: web::Path<String>,
             state: web::Data<HttpState>,
         ) -> Result<HttpResponse, Problem> {
-            turn(&sale_id, Phase::$phase, &state).await
+            set_phase(&sale_id, Phase::$phase, &state).await
         }
     )+};
 }
 
-turns! {
-    /// Opens a sale: it sells inside its window. Repeat-safe.
+phase_handlers! {
+    /// Opens a sale: it sells inside its window. Idempotent.
     open "/admin/v1/sales/{sale_id}/open" => Open;
-    /// Pauses a sale; it may be opened again. Repeat-safe.
+    /// Pauses a sale; it may be opened again. Idempotent.
     pause "/admin/v1/sales/{sale_id}/pause" => Paused;
-    /// Closes a sale for good. Repeat-safe.
+    /// Closes a sale for good. Idempotent.
     close "/admin/v1/sales/{sale_id}/close" => Closed;
 }
 
-async fn turn(sale_id: &str, next: Phase, state: &HttpState) -> Result<HttpResponse, Problem> {
-    let sale = state.deps.desk.turn(&known(sale_id)?, next).await?;
-    Ok(fresh(AdminSaleView::new(&sale, state)))
+async fn set_phase(sale_id: &str, next: Phase, state: &HttpState) -> Result<HttpResponse, Problem> {
+    let sale = state.deps.sales.set_phase(&parse_sale_id(sale_id)?, next).await?;
+    Ok(no_store_json(AdminSaleView::new(&sale, state)))
 }
 
-/// Count and oldest age of each stage; without a count what cannot be asked now.
+/// Count and oldest age of each stage. The count of an unavailable store is null.
 #[utoipa::path(
     get, path = "/admin/v1/sales/{sale_id}/funnel", tag = "operators",
     params(("sale_id" = String, Path)),
@@ -310,13 +310,14 @@ pub async fn funnel(
     sale_id: web::Path<String>,
     state: web::Data<HttpState>,
 ) -> Result<HttpResponse, Problem> {
-    let sale_id = known(&sale_id)?;
-    let stages = state.deps.desk.funnel(&sale_id).await?;
+    let sale_id = parse_sale_id(&sale_id)?;
+    let stages = state.deps.sales.funnel(&sale_id).await?;
     let at = rfc3339(state.deps.clock.wall_ms());
-    Ok(fresh(FunnelView { sale_id, at, stages }))
+    Ok(no_store_json(FunnelView { sale_id, at, stages }))
 }
 
-/// A text that cannot name a sale names no sale.
-pub(super) fn known(sale_id: &str) -> Result<SaleId, Problem> {
-    sale_id.parse().map_err(|_not_a_name| ProblemCode::UnknownSku.into())
+/// # Errors
+/// `unknown-sku`: an invalid sale id matches no sale.
+pub(super) fn parse_sale_id(sale_id: &str) -> Result<SaleId, Problem> {
+    sale_id.parse().map_err(|_invalid| ProblemCode::UnknownSku.into())
 }

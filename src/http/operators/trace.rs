@@ -1,65 +1,64 @@
-//! "Where is my order?": every stage between gate and ledger that knows one request, for operators.
+//! Trace of one request for operators: every stage between gate and ledger that has a record of it.
 
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::db;
 use crate::domain::{
-    BuyerId, DeadLetter, DeadLetterFilter, DeadLetterNo, DeadLetterState, Failure, OrderTimeline,
-    Phase, RequestId, RequestStatus, SkuNo, TraceId,
+    BucketKey, BuyerId, DeadLetter, DeadLetterFilter, DeadLetterNo, DeadLetterState, Failure,
+    OrderTimeline, Phase, RequestId, RequestStatus, SkuNo, TraceId,
 };
 use crate::http::buyers::request_tokens::RequestTokens;
 use crate::http::buyers::views::rfc3339;
 use crate::http::middleware::problem::{Problem, ProblemCode};
 use crate::http::state::HttpDeps;
 use crate::messages::envelope;
-use crate::outbox::{self, EntryPlace};
-use crate::stock::{self, BucketKey, StoredRequest};
+use crate::outbox::{self, EntryLocation};
+use crate::stock::{self, StoredRequest};
 use crate::tier::Pipeline;
 
-/// The way of one request.
+/// Stages of one request.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct TraceView {
-    /// The request's number.
+    /// Number of the request.
     #[schema(value_type = String)]
     request: RequestId,
-    /// The SKU it is for.
+    /// Null if the SKU is not known; `sku_id` likewise.
     sale_id: Option<String>,
     sku_id: Option<String>,
-    /// Who asked.
     #[schema(value_type = Option<String>)]
     buyer_id: Option<BuyerId>,
-    /// The trace of the click, where anybody knows it.
+    /// Trace id of the purchase, if a stage has it.
     trace_id: Option<String>,
-    /// From the click to the row in the ledger, milliseconds, where both times are known. Several
-    /// machines have several clocks.
+    /// Milliseconds from the purchase to the row in the ledger, if both times are known. The times
+    /// may come from different machines.
     took_ms: Option<u64>,
-    /// What was found, in the order of the flow.
+    /// In the order of the flow.
     stages: Vec<StageView>,
 }
 
-/// What one stage knows.
+/// Record of one stage.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct StageView {
     /// `gate`, `outbox`, `relay`, `broker`, `dead_letter` or `ledger`.
     stage: &'static str,
-    /// What it says, for people.
+    /// Explanation, for people.
     says: &'static str,
-    /// `queued`, `published`, `failed`, `dead`, `replayed`, or the state of the order; `unknown`
-    /// where the stage cannot be asked now.
+    /// `queued`, `published`, `failed`, `dead`, `replayed`, `discarded`, or the state of the order;
+    /// `unknown` if the stage is unavailable.
     state: &'static str,
-    /// Why it failed, or cannot be asked.
+    /// Reason of a failure or of the unavailability.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
-    /// Who has it in hand.
+    /// The relay worker or the dead letter that has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     holder: Option<String>,
-    /// Units, where the stage knows them.
+    /// Units, if the stage has them.
     #[serde(skip_serializing_if = "Option::is_none")]
     quantity: Option<u32>,
-    /// `gate`: when it was asked, which is the order's `placed_at`; `relay`: when the message that
-    /// brought the order was published; `dead_letter`: when it was given up; `ledger`: when order
-    /// or failure was written.
+    /// `gate`: time of the purchase, which is the order's `placed_at`; `relay`: time of the
+    /// publish; `dead_letter`: when the message was dead-lettered; `ledger`: when the order or the
+    /// failure was written.
     #[serde(skip_serializing_if = "Option::is_none")]
     at: Option<String>,
 }
@@ -69,203 +68,206 @@ impl StageView {
         Self { stage, says, state, reason: None, holder: None, quantity: None, at: None }
     }
 
-    fn of(mut self, quantity: u32) -> Self {
+    fn with_quantity(mut self, quantity: u32) -> Self {
         self.quantity = Some(quantity);
         self
     }
 
-    fn at(mut self, at_ms: i64) -> Self {
+    fn with_time(mut self, at_ms: i64) -> Self {
         self.at = Some(rfc3339(at_ms));
         self
     }
 
-    fn because(mut self, reason: impl Into<String>) -> Self {
+    fn with_reason(mut self, reason: impl Into<String>) -> Self {
         self.reason = Some(reason.into());
         self
     }
 
-    /// A stage that cannot be asked now.
-    fn silent(stage: &'static str, error: &impl std::error::Error) -> Self {
-        Self::new(stage, "cannot be asked now", "unknown").because(error.to_string())
+    /// A stage whose store cannot be read now.
+    fn unavailable(stage: &'static str, error: &impl std::error::Error) -> Self {
+        Self::new(stage, "is not available", "unknown").with_reason(error.to_string())
     }
 }
 
-/// What is known, piece by piece.
+/// Findings of all stages.
 #[derive(Debug, Default)]
-struct TraceSources {
+struct TraceFindings {
     sku: Option<SkuNo>,
     buyer: Option<BuyerId>,
     trace: Option<TraceId>,
     gate: Option<StageView>,
-    asked_at_ms: Option<i64>,
-    /// The bucket that knows it, while the ledger has not answered.
-    waiting_in: Option<BucketKey>,
-    between: Vec<StageView>,
+    accepted_at_ms: Option<i64>,
+    /// The bucket that has the request as queued, while the ledger has no result.
+    queued_in: Option<BucketKey>,
+    /// Stages between gate and ledger.
+    pipeline: Vec<StageView>,
     ledger: Option<StageView>,
     recorded_at_ms: Option<i64>,
-    /// Stages that cannot be asked.
-    silent: Vec<StageView>,
+    /// Stages whose store cannot be read.
+    unavailable: Vec<StageView>,
 }
 
-impl TraceSources {
-    /// Takes over what the ledger says of an order.
-    fn add_order(&mut self, journey: &OrderTimeline) {
-        let OrderTimeline { order, trace, published_at_ms, recorded_at_ms } = *journey;
+impl TraceFindings {
+    /// Adds the stages that the ledger has of an order.
+    fn add_order(&mut self, timeline: &OrderTimeline) {
+        let OrderTimeline { order, trace, published_at_ms, recorded_at_ms } = *timeline;
         (self.sku, self.buyer) = (Some(order.sku), Some(order.buyer));
         self.trace = trace.known();
-        (self.asked_at_ms, self.recorded_at_ms) = (Some(order.placed_at_ms), recorded_at_ms);
+        (self.accepted_at_ms, self.recorded_at_ms) = (Some(order.placed_at_ms), recorded_at_ms);
         let state = order.state.name();
-        // Gates that know it will say more. A bucket that was emptied, or cannot be asked, does not
-        // make the order one that nobody asked for.
-        let gate = StageView::new("gate", "was asked", state);
-        self.gate = Some(gate.of(order.quantity).at(order.placed_at_ms));
-        let published = |at_ms| StageView::new("relay", "published it", "published").at(at_ms);
-        self.between.extend(published_at_ms.map(published));
-        let ledger = StageView::new("ledger", "order", state).of(order.quantity);
+        // Replaced by the gate's own record if it has one. An order proves a purchase even if its
+        // bucket was emptied or cannot be read.
+        let gate = StageView::new("gate", "accepted the request", state);
+        self.gate = Some(gate.with_quantity(order.quantity).with_time(order.placed_at_ms));
+        let published =
+            |at_ms| StageView::new("relay", "published it", "published").with_time(at_ms);
+        self.pipeline.extend(published_at_ms.map(published));
+        let ledger = StageView::new("ledger", "order", state).with_quantity(order.quantity);
         self.ledger = Some(StageView { at: recorded_at_ms.map(rfc3339), ..ledger });
     }
 
-    /// Takes over what the ledger says of a failure.
+    /// Adds the recorded failure of the ledger.
     fn add_failure(&mut self, failure: &Failure) {
         (self.sku, self.buyer) = (Some(failure.sku), Some(failure.buyer));
         self.recorded_at_ms = Some(failure.recorded_at_ms);
         let ledger = StageView::new("ledger", "recorded failure", "failed");
-        let ledger = ledger.of(failure.quantity).at(failure.recorded_at_ms);
-        self.ledger = Some(ledger.because(failure.reason.code()));
+        let ledger = ledger.with_quantity(failure.quantity).with_time(failure.recorded_at_ms);
+        self.ledger = Some(ledger.with_reason(failure.reason.code()));
     }
 
-    /// Takes over what a gate says.
-    fn add_standing(&mut self, found: &StoredRequest) {
-        let stage = match found.standing {
+    /// Adds the record of a gate.
+    fn add_gate_record(&mut self, stored: &StoredRequest) {
+        let stage = match stored.status {
             RequestStatus::Queued => StageView::new("gate", "waits for the ledger", "queued"),
             RequestStatus::Ordered { state, .. } => {
                 StageView::new("gate", "has the order", state.name())
             }
             RequestStatus::Failed(refusal) => {
-                StageView::new("gate", "failed", "failed").because(refusal.code())
+                StageView::new("gate", "failed", "failed").with_reason(refusal.code())
             }
         };
-        self.gate = Some(stage.of(found.quantity).at(found.asked_at_ms));
-        self.asked_at_ms = Some(found.asked_at_ms);
+        self.gate = Some(stage.with_quantity(stored.quantity).with_time(stored.asked_at_ms));
+        self.accepted_at_ms = Some(stored.asked_at_ms);
     }
 
-    /// Takes over the dead letters that it is in, newest first.
-    fn add_letters(&mut self, letters: &[DeadLetter]) {
-        if letters.iter().any(|letter| letter.state.is_end()) {
-            // It is there and nowhere else.
-            self.between.retain(|stage| stage.stage != "broker");
+    /// Adds the dead letters of the request. `dead_letters` is sorted newest first.
+    fn add_dead_letters(&mut self, dead_letters: &[DeadLetter]) {
+        if dead_letters.iter().any(|dead_letter| dead_letter.state.is_end()) {
+            // The request ends in a dead letter, so it is in no queue.
+            self.pipeline.retain(|stage| stage.stage != "broker");
         }
-        self.between.extend(letters.iter().rev().map(letter_stage));
+        self.pipeline.extend(dead_letters.iter().rev().map(dead_letter_stage));
         if self.ledger.is_some() {
-            // Nothing here is where it waits: all of it has happened.
-            self.between.sort_by(|one, other| one.at.cmp(&other.at));
+            // The request is finished: these stages are history, in the order of time.
+            self.pipeline.sort_by(|one, other| one.at.cmp(&other.at));
         }
     }
 
-    /// From the click to the row; `None` also where clocks differ by more than that.
+    /// From the purchase to the row. `None` also if clock skew makes the duration negative.
     fn took_ms(&self) -> Option<u64> {
-        u64::try_from(self.recorded_at_ms?.checked_sub(self.asked_at_ms?)?).ok()
+        u64::try_from(self.recorded_at_ms?.checked_sub(self.accepted_at_ms?)?).ok()
     }
 
-    /// Whether there is nothing to tell, not even that somebody cannot be asked.
+    /// Whether no stage has a record and all stages could be read.
     fn is_empty(&self) -> bool {
-        let asked = [&self.gate, &self.ledger].into_iter().flatten();
-        asked.chain(&self.between).chain(&self.silent).next().is_none()
+        let ends = [&self.gate, &self.ledger].into_iter().flatten();
+        ends.chain(&self.pipeline).chain(&self.unavailable).next().is_none()
     }
 
     fn stages(self) -> Vec<StageView> {
-        let said = self.gate.into_iter().chain(self.between).chain(self.ledger);
-        said.chain(self.silent).collect()
+        let found = self.gate.into_iter().chain(self.pipeline).chain(self.ledger);
+        found.chain(self.unavailable).collect()
     }
 }
 
-/// Looks a request up, by the id its buyer has or by its bare number. Signatures are not checked:
-/// operators may look at every request. What cannot be asked is a stage that says so: the others
-/// are worth more than nothing.
+/// Finds a request by its request id or by its number. The signature is not verified: operators may
+/// read every request. A store that cannot be read becomes a stage with state `unknown`.
 ///
 /// # Errors
-/// `invalid-request` when it is no id, `not-found` when everybody was asked and nobody knows it.
-pub async fn trace(deps: &HttpDeps, written: &str) -> Result<TraceView, Problem> {
-    let token = RequestTokens::read(written);
-    let number = token.map_or_else(|| written.parse().ok(), |id| Some(id.number));
+/// `invalid-request` if `id` is malformed, `not-found` if every store was read and has no record.
+pub async fn trace(deps: &HttpDeps, id: &str) -> Result<TraceView, Problem> {
+    let token = RequestTokens::read(id);
+    let number = token.map_or_else(|| id.parse().ok(), |id| Some(id.number));
     let request: RequestId =
         number.ok_or_else(|| Problem::invalid("request_id must be a request id or its number"))?;
-    let mut known = TraceSources { sku: token.map(|id| id.sku_no), ..TraceSources::default() };
-    let looked_up = ask_ledger(deps, request, &mut known);
-    let ledger = db::look("a trace", looked_up).await;
-    let gates = ask_gates(deps, request, &mut known).await;
-    if let (Some(pipeline), Some(key)) = (&deps.pipeline, known.waiting_in)
-        && let Err(error) = on_its_way(pipeline, key, request, &mut known).await
+    let mut findings = TraceFindings { sku: token.map(|id| id.sku_no), ..TraceFindings::default() };
+    let query = read_ledger(deps, request, &mut findings);
+    let ledger = db::with_timeout("a trace", query).await;
+    let gates = read_gates(deps, request, &mut findings).await;
+    if let (Some(pipeline), Some(key)) = (&deps.pipeline, findings.queued_in)
+        && let Err(error) = read_outbox(pipeline, key, request, &mut findings).await
     {
-        known.silent.push(StageView::silent("outbox", &error));
+        findings.unavailable.push(StageView::unavailable("outbox", &error));
     }
     let ledger = match ledger {
         Ok(()) => {
-            let letters = ask_letters(deps, request, &mut known);
-            db::look("a trace", letters).await
+            let query = read_dead_letters(deps, request, &mut findings);
+            db::with_timeout("a trace", query).await
         }
-        silent => silent,
+        failed => failed,
     };
-    // What the ledger says is the last word, also while the gates cannot be asked.
-    if let (Err(error), None) = (&gates, &known.ledger) {
-        known.silent.push(StageView::silent("gate", error));
+    // A result of the ledger is final: unavailable gates are then irrelevant.
+    if let (Err(error), None) = (&gates, &findings.ledger) {
+        findings.unavailable.push(StageView::unavailable("gate", error));
     }
     if let Err(error) = &ledger {
-        known.silent.push(StageView::silent("ledger", error));
+        findings.unavailable.push(StageView::unavailable("ledger", error));
     }
-    if known.is_empty() {
-        let detail = "No gate, no row of the ledger and no dead letter knows it.";
+    if findings.is_empty() {
+        let detail = "No gate, no row of the ledger and no dead letter has this request.";
         let problem = Problem::from(ProblemCode::NotFound).with_detail(detail);
         return Err(problem.with("request_id", request.to_string()));
     }
-    let place = known.sku.and_then(|sku| deps.catalog.of_sku(sku));
+    let listed_sku = findings.sku.and_then(|sku| deps.catalog.of_sku(sku));
     Ok(TraceView {
         request,
-        sale_id: place.as_ref().map(|(listed, _)| listed.sale.id.to_string()),
-        sku_id: place.as_ref().map(|(_, sku)| sku.id.to_string()),
-        buyer_id: known.buyer,
-        trace_id: known.trace.map(|trace| trace.to_string()),
-        took_ms: known.took_ms(),
-        stages: known.stages(),
+        sale_id: listed_sku.as_ref().map(|(listed, _)| listed.sale.id.to_string()),
+        sku_id: listed_sku.as_ref().map(|(_, sku)| sku.id.to_string()),
+        buyer_id: findings.buyer,
+        trace_id: findings.trace.map(|trace| trace.to_string()),
+        took_ms: findings.took_ms(),
+        stages: findings.stages(),
     })
 }
 
-/// Takes over order or failure.
-async fn ask_ledger(
+/// Adds the order or the recorded failure.
+async fn read_ledger(
     deps: &HttpDeps,
     request: RequestId,
-    known: &mut TraceSources,
+    findings: &mut TraceFindings,
 ) -> Result<(), db::Error> {
-    if let Some(journey) = deps.ledger.journey(request).await? {
-        known.add_order(&journey);
+    if let Some(timeline) = deps.ledger.order_timeline(request).await? {
+        findings.add_order(&timeline);
     } else if let Some(failure) = deps.ledger.failure(request).await? {
-        known.add_failure(&failure);
+        findings.add_failure(&failure);
     }
     Ok(())
 }
 
-/// Takes over the dead letters that it is in.
-async fn ask_letters(
+/// Adds the dead letters of the request.
+async fn read_dead_letters(
     deps: &HttpDeps,
     request: RequestId,
-    known: &mut TraceSources,
+    findings: &mut TraceFindings,
 ) -> Result<(), db::Error> {
-    let letters = deps.ledger.dead_letters(DeadLetterFilter::with(request), u32::MAX).await?;
-    known.add_letters(&letters);
-    if let (None, Some(letter)) = (known.trace, letters.first()) {
-        known.trace = trace_in(deps, letter.no, request).await?;
+    let filter = DeadLetterFilter::with(request);
+    let dead_letters = deps.ledger.dead_letters(filter, u32::MAX).await?;
+    findings.add_dead_letters(&dead_letters);
+    if let (None, Some(newest)) = (findings.trace, dead_letters.first()) {
+        findings.trace = trace_in(deps, newest.no, request).await?;
     }
     Ok(())
 }
 
-/// Asks every bucket of the SKU, or of all SKUs where nobody knows which: one request at a time.
-async fn ask_gates(
+/// Adds the record of the gate. Reads every bucket of the SKU, or of all SKUs if the SKU is not
+/// known, one after the other.
+async fn read_gates(
     deps: &HttpDeps,
     request: RequestId,
-    known: &mut TraceSources,
+    findings: &mut TraceFindings,
 ) -> Result<(), stock::Error> {
-    let (all, known_sku) = (deps.catalog.all(), known.sku);
-    // Drafts have no buckets yet.
+    let (all, known_sku) = (deps.catalog.all(), findings.sku);
+    // Draft sales have no buckets.
     let sold = all.iter().filter(|listed| listed.sale.phase != Phase::Draft);
     let skus = sold.flat_map(|listed| &listed.skus);
     let mut candidates = skus.filter(|sku| known_sku.is_none_or(|no| no == sku.no));
@@ -281,73 +283,75 @@ async fn ask_gates(
             };
             let Some(found) = found else { continue };
             is_found = true;
-            known.sku = Some(sku.no);
-            known.add_standing(&found);
-            if found.standing == RequestStatus::Queued && known.ledger.is_none() {
-                known.waiting_in = Some(key);
+            findings.sku = Some(sku.no);
+            findings.add_gate_record(&found);
+            if found.status == RequestStatus::Queued && findings.ledger.is_none() {
+                findings.queued_in = Some(key);
                 let open = deps.stock.unsettled(key, i64::MAX).await?;
                 if let Some(intent) = open.iter().find(|intent| intent.request == request) {
-                    known.buyer = Some(intent.buyer);
-                    known.trace = intent.trace.known();
+                    findings.buyer = Some(intent.buyer);
+                    findings.trace = intent.trace.known();
                 }
             }
         }
     }
-    // A bucket that is not loaded has perhaps forgotten what it accepted.
+    // A bucket that is not loaded may have accepted the request before.
     match not_loaded {
         Some(error) if !is_found => Err(error),
         _ => Ok(()),
     }
 }
 
-/// Where between gate and ledger a request is that both know of as under way.
-async fn on_its_way(
+/// Adds the pipeline stage of a request that its gate has as queued and the ledger does not have.
+async fn read_outbox(
     pipeline: &Pipeline,
     key: BucketKey,
     request: RequestId,
-    known: &mut TraceSources,
+    findings: &mut TraceFindings,
 ) -> Result<(), outbox::Error> {
     let found = pipeline.outbox.find(key, request).await?;
-    known.trace = known.trace.or_else(|| found.as_ref()?.trace.known());
-    known.between.push(match found.map(|found| found.place) {
-        Some(EntryPlace::Waiting) => StageView::new("outbox", "waits for a relay", "queued"),
-        Some(EntryPlace::InHand { worker }) => StageView {
+    findings.trace = findings.trace.or_else(|| found.as_ref()?.trace.known());
+    findings.pipeline.push(match found.map(|found| found.place) {
+        Some(EntryLocation::Waiting) => StageView::new("outbox", "waits for a relay", "queued"),
+        Some(EntryLocation::Claimed { worker }) => StageView {
             holder: Some(worker),
             ..StageView::new("relay", "is being published", "queued")
         },
-        Some(EntryPlace::Dead { reason }) => {
-            StageView::new("dead_letter", "given up by the relay", "dead").because(reason)
+        Some(EntryLocation::Dead { reason }) => {
+            StageView::new("dead_letter", "dead-lettered by the relay", "dead").with_reason(reason)
         }
-        // Queues cannot be looked into: what no stage around them has is there, or was lost there
-        // and is sent again.
-        None => StageView::new("broker", "is in a queue, or in a consumer's hand", "queued"),
+        // Queues cannot be searched. A request in no other stage is in a queue, or was lost there
+        // and will be published again.
+        None => StageView::new("broker", "is in a queue, or unacknowledged", "queued"),
     });
     Ok(())
 }
 
-/// The trace of a request, as the bytes of a dead letter have it.
+/// The trace of a request in the body of a dead letter.
 async fn trace_in(
     deps: &HttpDeps,
-    letter: DeadLetterNo,
+    no: DeadLetterNo,
     request: RequestId,
 ) -> Result<Option<TraceId>, db::Error> {
-    let whole = deps.ledger.dead_letter(letter).await?;
-    let intents = whole.map(|whole| envelope::intents_in(&whole.body)).unwrap_or_default();
+    let content = deps.ledger.dead_letter(no).await?;
+    let intents = content.map(|content| envelope::intents_in(&content.body)).unwrap_or_default();
     let intent = intents.iter().find(|intent| intent.request == request);
     Ok(intent.and_then(|intent| intent.trace.known()))
 }
 
-/// A letter that was replayed is told, too: it explains why the request took so long.
-fn letter_stage(letter: &DeadLetter) -> StageView {
-    let (says, state) = match letter.state {
+/// Replayed dead letters are included: they explain a long duration.
+fn dead_letter_stage(dead_letter: &DeadLetter) -> StageView {
+    let (says, state) = match dead_letter.state {
         DeadLetterState::Open => ("waits for an operator", "dead"),
-        DeadLetterState::Parked => ("set aside by an operator", "dead"),
-        DeadLetterState::Replayed => ("was put on its way again", "replayed"),
-        DeadLetterState::Discarded => ("was given up by an operator", "discarded"),
+        DeadLetterState::Parked => ("parked by an operator", "dead"),
+        DeadLetterState::Replayed => ("replayed by an operator", "replayed"),
+        DeadLetterState::Discarded => ("discarded by an operator", "discarded"),
     };
     StageView {
-        holder: Some(format!("dead letter {}", letter.no)),
-        ..StageView::new("dead_letter", says, state).because(&letter.reason).at(letter.dead_at_ms)
+        holder: Some(format!("dead letter {}", dead_letter.no)),
+        ..StageView::new("dead_letter", says, state)
+            .with_reason(&dead_letter.reason)
+            .with_time(dead_letter.dead_at_ms)
     }
 }
 

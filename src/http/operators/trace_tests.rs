@@ -3,9 +3,9 @@ use serde_json::{Value as Json, json};
 use super::*;
 use crate::domain::{DeadLetterOrigin, Epoch, Order, OrderState, Refusal};
 
-const CLICK_MS: i64 = 1_800_000_000_000;
+const ACCEPTED_MS: i64 = 1_800_000_000_000;
 
-fn journey(published_at_ms: Option<i64>, recorded_at_ms: Option<i64>) -> OrderTimeline {
+fn timeline(published_at_ms: Option<i64>, recorded_at_ms: Option<i64>) -> OrderTimeline {
     let order = Order {
         request: RequestId::new(9).unwrap(),
         sku: SkuNo(1),
@@ -15,13 +15,13 @@ fn journey(published_at_ms: Option<i64>, recorded_at_ms: Option<i64>) -> OrderTi
         slot: 9,
         amount: 200,
         state: OrderState::Paid,
-        placed_at_ms: CLICK_MS,
-        pay_by_ms: CLICK_MS + 900_000,
+        placed_at_ms: ACCEPTED_MS,
+        pay_by_ms: ACCEPTED_MS + 900_000,
     };
     OrderTimeline { order, trace: TraceId(5), published_at_ms, recorded_at_ms }
 }
 
-fn letter(no: i64, state: DeadLetterState, dead_at_ms: i64) -> DeadLetter {
+fn dead_letter(no: i64, state: DeadLetterState, dead_at_ms: i64) -> DeadLetter {
     DeadLetter {
         no: DeadLetterNo(no),
         origin: DeadLetterOrigin::Consumer,
@@ -38,104 +38,108 @@ fn letter(no: i64, state: DeadLetterState, dead_at_ms: i64) -> DeadLetter {
     }
 }
 
-/// Stage, state and milliseconds after the click, as they are shown.
-fn shown(known: TraceSources) -> Vec<(String, String, Option<i64>)> {
-    let stages = serde_json::to_value(known.stages()).unwrap();
+/// Stage, state and milliseconds after the purchase, as rendered.
+fn rendered(findings: TraceFindings) -> Vec<(String, String, Option<i64>)> {
+    let stages = serde_json::to_value(findings.stages()).unwrap();
     let text = |of: &Json| of.as_str().unwrap().to_owned();
     let after = |at: &Json| {
         let at = chrono::DateTime::parse_from_rfc3339(at.as_str()?).unwrap();
-        Some(at.timestamp_millis() - CLICK_MS)
+        Some(at.timestamp_millis() - ACCEPTED_MS)
     };
-    let line = |of: &Json| (text(&of["stage"]), text(&of["state"]), after(&of["at"]));
-    stages.as_array().unwrap().iter().map(line).collect()
+    let stage = |of: &Json| (text(&of["stage"]), text(&of["state"]), after(&of["at"]));
+    stages.as_array().unwrap().iter().map(stage).collect()
 }
 
-fn line(stage: &str, state: &str, after_ms: Option<i64>) -> (String, String, Option<i64>) {
+fn stage(stage: &str, state: &str, after_ms: Option<i64>) -> (String, String, Option<i64>) {
     (stage.to_owned(), state.to_owned(), after_ms)
 }
 
 #[test]
-fn an_order_tells_each_stage_with_its_time() {
-    let mut known = TraceSources::default();
-    known.add_order(&journey(Some(CLICK_MS + 20), Some(CLICK_MS + 41)));
-    assert_eq!((known.took_ms(), known.trace), (Some(41), Some(TraceId(5))));
-    let way = [
-        line("gate", "paid", Some(0)),
-        line("relay", "published", Some(20)),
-        line("ledger", "paid", Some(41)),
+fn an_order_has_all_stages_with_their_times() {
+    let mut findings = TraceFindings::default();
+    findings.add_order(&timeline(Some(ACCEPTED_MS + 20), Some(ACCEPTED_MS + 41)));
+    assert_eq!((findings.took_ms(), findings.trace), (Some(41), Some(TraceId(5))));
+    let expected = [
+        stage("gate", "paid", Some(0)),
+        stage("relay", "published", Some(20)),
+        stage("ledger", "paid", Some(41)),
     ];
-    assert_eq!(shown(known), way);
+    assert_eq!(rendered(findings), expected);
 }
 
 #[test]
-fn what_nobody_noted_is_left_out() {
-    let mut known = TraceSources::default();
-    known.add_order(&OrderTimeline { trace: TraceId(0), ..journey(None, None) });
-    assert_eq!((known.took_ms(), known.trace), (None, None));
-    assert_eq!(shown(known), [line("gate", "paid", Some(0)), line("ledger", "paid", None)]);
-    // The consumer's clock is behind.
-    let mut known = TraceSources::default();
-    known.add_order(&journey(None, Some(CLICK_MS - 1)));
-    assert_eq!(known.took_ms(), None);
+fn stages_without_a_record_are_omitted() {
+    let mut findings = TraceFindings::default();
+    findings.add_order(&OrderTimeline { trace: TraceId(0), ..timeline(None, None) });
+    assert_eq!((findings.took_ms(), findings.trace), (None, None));
+    assert_eq!(rendered(findings), [stage("gate", "paid", Some(0)), stage("ledger", "paid", None)]);
+    // The consumer's clock is slow.
+    let mut findings = TraceFindings::default();
+    findings.add_order(&timeline(None, Some(ACCEPTED_MS - 1)));
+    assert_eq!(findings.took_ms(), None);
 }
 
 #[test]
-fn a_gate_that_still_waits_says_so_next_to_the_order() {
-    let mut known = TraceSources::default();
-    known.add_order(&journey(None, Some(CLICK_MS + 41)));
-    known.add_standing(&StoredRequest::from((2, CLICK_MS, RequestStatus::Queued)));
-    assert_eq!(shown(known), [line("gate", "queued", Some(0)), line("ledger", "paid", Some(41))]);
+fn a_gate_without_the_result_is_queued_beside_the_order() {
+    let mut findings = TraceFindings::default();
+    findings.add_order(&timeline(None, Some(ACCEPTED_MS + 41)));
+    findings.add_gate_record(&StoredRequest::from((2, ACCEPTED_MS, RequestStatus::Queued)));
+    assert_eq!(
+        rendered(findings),
+        [stage("gate", "queued", Some(0)), stage("ledger", "paid", Some(41))]
+    );
 }
 
 #[test]
-fn an_order_that_was_dead_meanwhile_tells_it_where_it_happened() {
-    let letters = [
-        letter(2, DeadLetterState::Replayed, CLICK_MS + 30),
-        letter(1, DeadLetterState::Replayed, CLICK_MS + 10),
+fn replayed_dead_letters_of_an_order_are_sorted_by_time() {
+    let dead_letters = [
+        dead_letter(2, DeadLetterState::Replayed, ACCEPTED_MS + 30),
+        dead_letter(1, DeadLetterState::Replayed, ACCEPTED_MS + 10),
     ];
-    let mut known = TraceSources::default();
-    known.add_order(&journey(Some(CLICK_MS + 50), Some(CLICK_MS + 60)));
-    known.add_letters(&letters);
-    let way = [
-        line("gate", "paid", Some(0)),
-        line("dead_letter", "replayed", Some(10)),
-        line("dead_letter", "replayed", Some(30)),
-        line("relay", "published", Some(50)),
-        line("ledger", "paid", Some(60)),
+    let mut findings = TraceFindings::default();
+    findings.add_order(&timeline(Some(ACCEPTED_MS + 50), Some(ACCEPTED_MS + 60)));
+    findings.add_dead_letters(&dead_letters);
+    let expected = [
+        stage("gate", "paid", Some(0)),
+        stage("dead_letter", "replayed", Some(10)),
+        stage("dead_letter", "replayed", Some(30)),
+        stage("relay", "published", Some(50)),
+        stage("ledger", "paid", Some(60)),
     ];
-    assert_eq!(shown(known), way);
+    assert_eq!(rendered(findings), expected);
 }
 
 #[test]
-fn a_request_in_an_open_letter_is_in_no_queue() {
-    for (state, there) in [(DeadLetterState::Open, "dead"), (DeadLetterState::Replayed, "replayed")]
+fn a_request_in_an_open_dead_letter_is_in_no_queue() {
+    for (state, expected_state) in
+        [(DeadLetterState::Open, "dead"), (DeadLetterState::Replayed, "replayed")]
     {
-        let mut known = TraceSources::default();
-        known.between.push(StageView::new("broker", "is in a queue", "queued"));
-        known.add_letters(&[letter(1, state, CLICK_MS + 10)]);
-        let queue = line("broker", "queued", None);
-        let dead = line("dead_letter", there, Some(10));
-        let expected = if there == "dead" { vec![dead] } else { vec![queue, dead] };
-        assert_eq!(shown(known), expected);
+        let mut findings = TraceFindings::default();
+        findings.pipeline.push(StageView::new("broker", "is in a queue", "queued"));
+        findings.add_dead_letters(&[dead_letter(1, state, ACCEPTED_MS + 10)]);
+        let queue = stage("broker", "queued", None);
+        let dead = stage("dead_letter", expected_state, Some(10));
+        let expected = if expected_state == "dead" { vec![dead] } else { vec![queue, dead] };
+        assert_eq!(rendered(findings), expected);
     }
 }
 
 #[test]
-fn a_failure_tells_its_reason_and_how_long_it_took() {
-    let mut known = TraceSources::default();
-    known.add_failure(&Failure {
+fn a_failure_has_its_reason_and_its_duration() {
+    let mut findings = TraceFindings::default();
+    findings.add_failure(&Failure {
         request: RequestId::new(9).unwrap(),
         sku: SkuNo(1),
         buyer: BuyerId::new(7).unwrap(),
         quantity: 2,
         reason: Refusal::SoldOut,
-        recorded_at_ms: CLICK_MS + 41,
+        recorded_at_ms: ACCEPTED_MS + 41,
     });
-    assert_eq!(known.took_ms(), None, "nobody knows when it was asked for");
-    let standing = RequestStatus::Failed(Refusal::SoldOut);
-    known.add_standing(&StoredRequest::from((2, CLICK_MS, standing)));
-    assert_eq!(known.took_ms(), Some(41));
-    let stages = serde_json::to_value(known.stages()).unwrap();
+    assert_eq!(findings.took_ms(), None, "the time of the purchase is unknown");
+    let status = RequestStatus::Failed(Refusal::SoldOut);
+    findings.add_gate_record(&StoredRequest::from((2, ACCEPTED_MS, status)));
+    assert_eq!(findings.took_ms(), Some(41));
+    let stages = serde_json::to_value(findings.stages()).unwrap();
     assert_eq!(stages[1]["reason"], json!("sold-out"));
     assert_eq!(stages[1]["state"], json!("failed"));
 }

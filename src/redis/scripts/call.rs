@@ -1,4 +1,4 @@
-//! One call of a script, ready to be sent by any connection.
+//! One call of a script, for any connection.
 
 use std::fmt::{Display, Write};
 
@@ -11,10 +11,10 @@ use super::Script;
 pub struct ScriptCall {
     script: Script,
     num_keys: usize,
-    words: ByteStrings,
+    strings: ByteStrings,
 }
 
-/// Byte strings one after the other in one allocation: a batch has hundreds.
+/// Byte strings in one allocation: a batch has hundreds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct ByteStrings {
     bytes: Vec<u8>,
@@ -22,97 +22,85 @@ struct ByteStrings {
 }
 
 impl ScriptCall {
-    pub(super) fn new(script: Script) -> Self {
-        Self { script, num_keys: 0, words: ByteStrings::default() }
+    pub(crate) fn new(script: Script) -> Self {
+        Self { script, num_keys: 0, strings: ByteStrings::default() }
     }
 
     /// Adds a key. All keys come before the first argument.
-    pub(super) fn key(mut self, key: &str) -> Self {
-        debug_assert_eq!(self.num_keys, self.words.ends.len(), "keys come first");
+    pub(crate) fn key(mut self, key: &str) -> Self {
+        debug_assert_eq!(self.num_keys, self.strings.ends.len(), "keys come first");
         self.num_keys += 1;
-        self.words.push(key.as_bytes());
+        self.strings.push(key.as_bytes());
         self
     }
 
-    /// Adds an argument of text or number.
-    pub(super) fn arg(mut self, word: impl Display) -> Self {
-        self.push(word);
+    /// Adds a text or number as an argument.
+    pub(crate) fn arg(mut self, string: impl Display) -> Self {
+        self.push(string);
         self
     }
 
-    /// Adds an argument of any bytes.
-    pub(super) fn bytes(mut self, word: &[u8]) -> Self {
-        self.words.push(word);
+    /// Adds bytes as an argument.
+    pub(crate) fn bytes(mut self, string: &[u8]) -> Self {
+        self.strings.push(string);
         self
     }
 
-    /// [`Self::arg`] in a loop.
-    pub(super) fn push(&mut self, word: impl Display) {
+    /// [`Self::arg`] by reference, for loops.
+    pub(crate) fn push(&mut self, string: impl Display) {
         // Writing to memory cannot fail.
-        let _ = write!(self.words, "{word}");
-        self.words.ends.push(self.words.bytes.len());
+        let _ = write!(self.strings, "{string}");
+        self.strings.ends.push(self.strings.bytes.len());
     }
 
     /// Adds an argument that `pack` appends.
-    pub(super) fn push_packed(&mut self, pack: impl FnOnce(&mut Vec<u8>)) {
-        pack(&mut self.words.bytes);
-        self.words.ends.push(self.words.bytes.len());
+    pub(crate) fn push_packed(&mut self, pack: impl FnOnce(&mut Vec<u8>)) {
+        pack(&mut self.strings.bytes);
+        self.strings.ends.push(self.strings.bytes.len());
     }
 
-    /// Which script.
     #[must_use]
     pub fn script(&self) -> Script {
         self.script
     }
 
-    /// The keys, all in one slot of a cluster.
+    /// The keys; all are in one cluster slot.
     pub fn keys(&self) -> impl ExactSizeIterator<Item = &[u8]> {
-        self.words.iter().take(self.num_keys)
+        self.strings.iter().take(self.num_keys)
     }
 
-    /// The arguments.
     pub fn args(&self) -> impl ExactSizeIterator<Item = &[u8]> {
-        self.words.iter().skip(self.num_keys)
+        self.strings.iter().skip(self.num_keys)
     }
 
-    /// The command that runs the script, once it was loaded and `sha` was the answer.
+    /// The `EVALSHA` command; `sha` is the answer of `SCRIPT LOAD`.
     #[must_use]
     pub fn evalsha(&self, sha: &str) -> Cmd {
-        self.command("EVALSHA", sha)
-    }
-
-    /// The command that loads and runs the script at once: for whoever cannot keep track of what a
-    /// server has loaded.
-    #[must_use]
-    pub fn eval(&self) -> Cmd {
-        self.command("EVAL", &self.script.text())
-    }
-
-    fn command(&self, name: &str, script: &str) -> Cmd {
+        let name = "EVALSHA";
         let mut command = Cmd::with_capacity(
-            self.words.ends.len() + 3,
-            self.words.bytes.len() + name.len() + script.len() + 8,
+            self.strings.ends.len() + 3,
+            self.strings.bytes.len() + name.len() + sha.len() + 8,
         );
-        command.arg(name).arg(script).arg(self.num_keys);
-        for word in self.words.iter() {
-            command.arg(word);
+        command.arg(name).arg(sha).arg(self.num_keys);
+        for string in self.strings.iter() {
+            command.arg(string);
         }
         command
     }
 }
 
 impl ByteStrings {
-    fn push(&mut self, word: &[u8]) {
-        self.bytes.extend_from_slice(word);
+    fn push(&mut self, string: &[u8]) {
+        self.bytes.extend_from_slice(string);
         self.ends.push(self.bytes.len());
     }
 
     fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         let mut start = 0;
         self.ends.iter().map(move |end| {
-            let word = self.bytes.get(start..*end).unwrap_or_default();
+            let string = self.bytes.get(start..*end).unwrap_or_default();
             start = *end;
-            word
+            string
         })
     }
 }

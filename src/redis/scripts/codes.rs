@@ -1,59 +1,58 @@
-//! The numbers that scripts and doors share, written once: the scripts get theirs from [`prelude`].
+//! The numbers shared by the Lua scripts and their typed calls. [`prelude`] writes them for Lua.
 
 use crate::domain::Phase;
 
-/// [`ITEMS_MAX`], to cut batches by.
+/// [`ITEMS_MAX`] as a batch length.
 pub const ITEMS_MAX_USIZE: usize = 2_000;
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $value:expr;)*) => {
         $($(#[$doc])* pub const $name: i64 = $value;)*
 
-        /// Every name with its number.
+        /// Every name and its number.
         pub const ALL: &[(&str, i64)] = &[$((stringify!($name), $name)),*];
     };
 }
 
 codes! {
-    /// The script did what it was asked; the answer has more to say.
+    /// The script has run; its results follow.
     OK = 0;
     /// The bucket is missing, or is being loaded.
     NOT_READY = 1;
-    /// The bucket was opened on another server: a failover or a restart came between.
+    /// The bucket was opened on another server: there was a failover or a restart since.
     FENCED = 2;
-    /// The bucket belongs to another installation, that is, to another ledger.
+    /// The bucket belongs to another installation, that is, another ledger.
     FOREIGN = 3;
-    /// A value is there that no script wrote.
+    /// A value was not written by any script.
     CORRUPT = 4;
-    /// The batch has more than [`ITEMS_MAX`] items, or a bucket more loans than numbers.
+    /// The batch has more than [`ITEMS_MAX`] items, or the bucket has used all loan numbers.
     TOO_MANY = 5;
-    /// Another loader came after this one, or it has finished.
+    /// A loader with a larger token has begun, or this loader has finished.
     OLD_LOADER = 6;
 
-    /// Units are taken.
     RESERVED = 10;
-    /// The asker knows another opening of the sale.
+    /// The reservation has another epoch than the bucket.
     STALE = 11;
-    /// Fewer units are free here than asked for.
+    /// Fewer units are free in this bucket than requested.
     SHORT = 12;
-    /// The request id came with other content before.
+    /// The request id was used with another content before.
     REUSED = 13;
     /// The sale is not open.
     NOT_STARTED = 14;
     /// The sale is over.
     ENDED = 15;
-    /// No more entries may wait in the outbox.
+    /// The outbox is full.
     FULL = 16;
 
     /// The order is recorded.
     SETTLED = 20;
-    /// The order was never accepted here; it is recorded, and its units are taken.
+    /// The bucket never accepted the order's request; the order is recorded, its units are taken.
     ADOPTED = 21;
     /// The refusal is recorded.
     RELEASED = 22;
-    /// It was recorded before.
+    /// The same decision was recorded before.
     REPEAT = 23;
-    /// The request was never accepted here; its refusal is recorded.
+    /// The bucket never accepted the request; its refusal is recorded.
     UNKNOWN = 24;
     /// The request was accepted for another buyer or other units.
     MISMATCH = 25;
@@ -62,41 +61,37 @@ codes! {
     /// The request has failed, and stays so.
     IS_FAILED = 27;
 
-    /// Most items of one call. Lua hands at most 8,000 values to a command, and a field with its
-    /// value is two.
+    /// Most items of one call. Lua passes at most 8,000 values to a command; a field and its value
+    /// are two.
     ITEMS_MAX = 2_000;
     /// Most entries that one call claims or acknowledges.
     CLAIM_MAX = 1_000;
-    /// Entries at the front of an outbox among which a reclaimed one is looked for.
+    /// Entries at the front of an outbox that are searched for a reclaimed one.
     RECLAIMED_MAX = 256;
-    /// First bytes of an entry that tell it from others: its first intent's record, version and
-    /// request.
+    /// First bytes of an entry, which identify it: its first intent's record, version and request.
     IDENTITY_BYTES = RECORD_BYTES + 9;
-    /// Most units that anything has.
+    /// Upper bound of all unit counts.
     UNITS_MAX = u32::MAX as i64;
-    /// Loans that a bucket may give between two loads, and changes that are counted: the first
-    /// numbers belong to the first load, the next to the second, so that what is from before a load
-    /// is known by its number.
+    /// Loan numbers, and change counts, of one load. The first range belongs to the first load, the
+    /// next one to the second, so that a number shows the load that it belongs to.
     NUMBERS_PER_LOAD = 100_000_000;
 
-    /// Sells.
     PHASE_OPEN = Phase::Open as i64;
-    /// Over.
     PHASE_CLOSED = Phase::Closed as i64;
     /// The largest number of a phase.
     PHASE_MAX = Phase::Closed as i64;
 
-    /// First bytes of a record that a repeat must have in common with it: buyer and units.
+    /// First bytes of a record, which must be equal in a repeat: buyer and units.
     CONTENT_BYTES = 12;
-    /// Where the units begin in a record, counted from 1.
+    /// Position of the units in a record, from 1.
     QUANTITY_AT = 9;
-    /// Where the stage is in a record, counted from 1.
+    /// Position of the stage in a record, from 1.
     STAGE_AT = CONTENT_BYTES + 1;
     /// Bytes of a record that is not a failure.
     RECORD_BYTES = 19;
 }
 
-/// The codes as the first line of a script.
+/// The codes as Lua locals.
 #[must_use]
 pub fn prelude() -> String {
     let mut text = String::new();
@@ -112,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_codes_of_an_answer_are_the_same() {
+    fn answer_codes_are_distinct() {
         let mut numbers: Vec<_> =
             ALL.iter().take_while(|(name, _)| *name != "ITEMS_MAX").map(|(_, n)| *n).collect();
         let count = numbers.len();
@@ -122,13 +117,13 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_as_long_as_scripts_think() {
+    fn record_lengths_are_equal_in_lua_and_rust() {
         assert_eq!(usize::try_from(RECORD_BYTES), Ok(record::RECORD_BYTES));
         assert_eq!(usize::try_from(CONTENT_BYTES), Ok(record::CONTENT_BYTES));
     }
 
     #[test]
-    fn phases_have_the_ledgers_numbers() {
+    fn phases_have_the_numbers_of_the_ledger() {
         for phase in Phase::ALL {
             assert_eq!(phase as i64, i64::from(phase.to_db()));
             assert!(phase as i64 <= PHASE_MAX);

@@ -1,44 +1,43 @@
-//! A column of a batch: its ids, each once, sorted by the page that holds it.
+//! A column of a batch: its distinct ids, sorted by page.
 //!
-//! So a script reads and writes a page with one command whose arguments lie next to each other, and
-//! two items with the same id share a place: the second sees what the first did.
+//! A script reads and writes a page with one command on adjacent arguments. Two items with the same
+//! id share a position, so the second item reads what the first one wrote.
 
 use super::call::ScriptCall;
 use super::keys::BucketKeys;
 
-/// The ids of one column.
 #[derive(Debug, Default)]
 pub(super) struct IdColumn {
     /// Sorted by page.
     ids: Vec<u64>,
-    /// The pages used, each with the number of its ids; a page with more than 255 is there again.
+    /// The pages used, each with its number of ids; a page with more than 255 ids is repeated.
     pages: Vec<(u16, u8)>,
-    /// For each item of the batch where its id is in `ids`, from 1 as Lua counts.
-    places: Vec<u16>,
+    /// For each item of the batch the position of its id in `ids`, counted from 1 as in Lua.
+    positions: Vec<u16>,
 }
 
 impl IdColumn {
-    /// Arranges the ids of a batch. More than a script takes are left out: it refuses by the length
-    /// of the plan.
+    /// Sorts the ids of a batch. Positions beyond `u16::MAX` saturate: the script rejects such a
+    /// batch by the length of its plan.
     pub(super) fn new(keys: &BucketKeys, ids: impl Iterator<Item = u64>) -> Self {
         let mut sorted: Vec<(u16, u64, usize)> =
             ids.enumerate().map(|(item, id)| (keys.page_of(id), id, item)).collect();
         sorted.sort_unstable();
-        let mut column = Self { places: vec![0; sorted.len()], ..Self::default() };
+        let mut column = Self { positions: vec![0; sorted.len()], ..Self::default() };
         let mut last = None;
         for (page, id, item) in sorted {
             if last != Some(id) {
-                column.enter(page, id);
+                column.add(page, id);
                 last = Some(id);
             }
-            if let Some(place) = column.places.get_mut(item) {
-                *place = u16::try_from(column.ids.len()).unwrap_or(u16::MAX);
+            if let Some(position) = column.positions.get_mut(item) {
+                *position = u16::try_from(column.ids.len()).unwrap_or(u16::MAX);
             }
         }
         column
     }
 
-    fn enter(&mut self, page: u16, id: u64) {
+    fn add(&mut self, page: u16, id: u64) {
         self.ids.push(id);
         match self.pages.last_mut() {
             Some((current, size)) if *current == page && *size < u8::MAX => *size += 1,
@@ -46,7 +45,7 @@ impl IdColumn {
         }
     }
 
-    /// How many ids there are.
+    /// The number of ids.
     pub(super) fn size(&self) -> usize {
         self.ids.len()
     }
@@ -56,7 +55,7 @@ impl IdColumn {
         self.pages.iter().map(|(page, _)| *page)
     }
 
-    /// Adds the number of ids on each page used, a byte each, as an argument.
+    /// Adds an argument with one byte for each page used: its number of ids.
     pub(super) fn push_counts(&self, call: &mut ScriptCall) {
         call.push_packed(|bytes| {
             bytes.extend(self.pages.iter().map(|(_, size)| size));
@@ -70,23 +69,23 @@ impl IdColumn {
         }
     }
 
-    /// For each item of the batch where its id is, from 1.
-    pub(super) fn places(&self) -> impl Iterator<Item = u16> + '_ {
-        self.places.iter().copied()
+    /// For each item of the batch the position of its id, from 1.
+    pub(super) fn positions(&self) -> impl Iterator<Item = u16> + '_ {
+        self.positions.iter().copied()
     }
 }
 
-/// Adds the plan of a batch as an argument: 8 bytes for each item, its places and its number.
+/// Adds the plan of a batch as an argument: 8 bytes for each item, its positions and its number.
 pub(super) fn push_plan(
     call: &mut ScriptCall,
     requests: &IdColumn,
     buyers: &IdColumn,
     numbers: impl Iterator<Item = u32>,
 ) {
-    // Without a limit there is no column of buyers.
-    let buyers = buyers.places().chain(std::iter::repeat(0));
+    // Without a quota the column of buyers is empty.
+    let buyers = buyers.positions().chain(std::iter::repeat(0));
     call.push_packed(|bytes| {
-        for ((request, buyer), number) in requests.places().zip(buyers).zip(numbers) {
+        for ((request, buyer), number) in requests.positions().zip(buyers).zip(numbers) {
             bytes.extend(request.to_be_bytes());
             bytes.extend(buyer.to_be_bytes());
             bytes.extend(number.to_be_bytes());
@@ -101,15 +100,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_sorted_by_page_and_each_is_there_once() {
+    fn ids_are_distinct_and_sorted_by_page() {
         let keys = keys(8);
         let ids: Vec<u64> = (1..200).chain(50..60).collect();
         let column = IdColumn::new(&keys, ids.iter().copied());
         assert_eq!(column.ids.len(), 199);
         let pages: Vec<u16> = column.ids.iter().map(|id| keys.page_of(*id)).collect();
         assert!(pages.is_sorted());
-        for (item, place) in ids.iter().zip(column.places()) {
-            assert_eq!(column.ids[usize::from(place) - 1], *item);
+        for (item, position) in ids.iter().zip(column.positions()) {
+            assert_eq!(column.ids[usize::from(position) - 1], *item);
         }
         let sizes: usize = column.pages.iter().map(|(_, size)| usize::from(*size)).sum();
         assert_eq!(sizes, 199);
@@ -129,14 +128,17 @@ mod tests {
     }
 
     #[test]
-    fn a_page_with_more_than_a_byte_counts_is_there_again() {
+    fn a_page_with_more_than_255_ids_is_repeated() {
         let column = IdColumn::new(&keys(1), 1..=600);
         assert_eq!(column.pages, [(0, 255), (0, 255), (0, 90)]);
     }
 
     #[test]
-    fn nothing_is_an_empty_column() {
+    fn a_column_without_ids_is_empty() {
         let column = IdColumn::new(&keys(4), std::iter::empty());
-        assert_eq!((column.ids.len(), column.pages().count(), column.places().count()), (0, 0, 0));
+        assert_eq!(
+            (column.ids.len(), column.pages().count(), column.positions().count()),
+            (0, 0, 0)
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! The door of `find.lua`: what a bucket remembers of requests.
+//! The call of `find.lua`: reads the records of requests.
 
 use redis::Value;
 
@@ -6,15 +6,13 @@ use crate::domain::RequestId;
 
 use super::column::IdColumn;
 use super::record::RequestRecord;
-use super::reply::{Reply, record, strange};
+use super::reply::{Reply, record, unexpected};
 use super::{BucketFence, BucketKeys, Error, Script, ScriptCall, begin};
 
-/// Looks up requests.
+/// Reads the records of requests.
 #[derive(Debug, Clone, Copy)]
 pub struct Find<'a> {
-    /// The bucket.
     pub keys: &'a BucketKeys,
-    /// Whose it must be.
     pub fence: &'a BucketFence,
     /// The requests, at most [`super::codes::ITEMS_MAX`].
     pub requests: &'a [RequestId],
@@ -25,7 +23,6 @@ impl Find<'_> {
         IdColumn::new(self.keys, self.requests.iter().map(|request| request.get()))
     }
 
-    /// The call.
     #[must_use]
     pub fn call(&self) -> ScriptCall {
         let column = self.column();
@@ -37,16 +34,19 @@ impl Find<'_> {
         call
     }
 
-    /// Reads the answer: one for each request, nothing for those that were never accepted here.
+    /// One item for each request, in order; `None` if this bucket never accepted the request.
     pub fn parse(&self, answer: Value) -> Result<Vec<Option<RequestRecord>>, Error> {
         let column = self.column();
         let items = Reply::open(Script::Find, answer)?.items(column.size())?;
         let records = items.map(|item| match item {
             Value::Nil => Ok(None),
             Value::BulkString(bytes) => record(Script::Find, &bytes).map(Some),
-            other => Err(strange(Script::Find, &other)),
+            other => Err(unexpected(Script::Find, &other)),
         });
         let records = records.collect::<Result<Vec<_>, Error>>()?;
-        Ok(column.places().map(|at| records.get(usize::from(at) - 1).copied().flatten()).collect())
+        Ok(column
+            .positions()
+            .map(|at| records.get(usize::from(at) - 1).copied().flatten())
+            .collect())
     }
 }

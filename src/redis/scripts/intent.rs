@@ -1,8 +1,8 @@
-//! An order intent as bytes: its record, then the rest, 75 bytes in all.
+//! The binary format of an order intent: its record, then the other fields, 75 bytes in all.
 //!
 //! | bytes | holds |
 //! |---|---|
-//! | 0..19 | the [record](super::record) of the request: a script cuts it off here |
+//! | 0..19 | the [record](super::record) of the request, which a script copies to its page |
 //! | 19 | the version of this layout |
 //! | 20..28 | request |
 //! | 28..32 | SKU |
@@ -11,11 +11,11 @@
 //! | 42 | slot: 0 for slot 0, 1 for the request's own number |
 //! | 43..47 | quota, 0 for none |
 //! | 47..55 | amount |
-//! | 55..59 | payment window, seconds from when it was asked |
+//! | 55..59 | payment window, seconds from the time of the request |
 //! | 59..75 | trace |
 //!
-//! Everything is big-endian. An entry of the outbox is one intent after the other. 64 of them
-//! with what Redis adds stay below 5 KiB, beyond which it would take 6.
+//! All numbers are big-endian. An outbox entry is a sequence of intents. 64 of them with the
+//! overhead of Redis stay below 5 KiB; a larger value would take 6.
 
 use crate::domain::{BucketNo, Epoch, OrderIntent, RequestId, SkuNo, TraceId};
 
@@ -26,7 +26,6 @@ pub const INTENT_BYTES: usize = 75;
 
 const VERSION: u8 = 1;
 
-/// Appends the bytes of an intent.
 pub fn pack_into(intent: &OrderIntent, bytes: &mut Vec<u8>) {
     RequestRecord::queued(intent).pack_into(bytes);
     bytes.push(VERSION);
@@ -46,7 +45,6 @@ fn payment_window_s(intent: &OrderIntent) -> i32 {
     i32::try_from(seconds).unwrap_or(i32::MAX)
 }
 
-/// The bytes of an intent.
 #[must_use]
 pub fn pack(intent: &OrderIntent) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(INTENT_BYTES);
@@ -54,10 +52,10 @@ pub fn pack(intent: &OrderIntent) -> Vec<u8> {
     bytes
 }
 
-/// Reads an intent back.
+/// Decodes an intent.
 ///
 /// # Errors
-/// Says what no intent has.
+/// Names the first invalid part.
 pub fn unpack(bytes: &[u8]) -> Result<OrderIntent, BrokenRecord> {
     let (record, rest) = bytes.split_at_checked(RECORD_BYTES).ok_or(BrokenRecord("too short"))?;
     let record = RequestRecord::unpack(record)?;
@@ -93,10 +91,10 @@ pub fn unpack(bytes: &[u8]) -> Result<OrderIntent, BrokenRecord> {
     Ok(intent)
 }
 
-/// Reads an entry of the outbox.
+/// Decodes the intents of an outbox entry.
 ///
 /// # Errors
-/// Says what no entry has; none of its intents is to be believed then.
+/// Names the first invalid part; then none of the intents is returned.
 pub fn unpack_entry(bytes: &[u8]) -> Result<Vec<OrderIntent>, BrokenRecord> {
     if bytes.is_empty() {
         return Err(BrokenRecord("empty"));
@@ -142,7 +140,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_intent_survives(intent in intents()) {
+        fn a_packed_intent_unpacks_to_itself(intent in intents()) {
             let bytes = pack(&intent);
             prop_assert_eq!(bytes.len(), INTENT_BYTES);
             prop_assert_eq!(unpack(&bytes), Ok(intent));
@@ -150,7 +148,7 @@ mod tests {
         }
 
         #[test]
-        fn an_entry_survives_and_a_torn_one_is_refused(
+        fn a_packed_entry_unpacks_to_itself_and_a_truncated_one_is_refused(
             intents in prop::collection::vec(intents(), 1..5),
             cut in 1..INTENT_BYTES,
         ) {

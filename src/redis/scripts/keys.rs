@@ -1,23 +1,22 @@
 //! The names of a bucket's keys.
 //!
-//! `<namespace>:{<sku_no>:<bucket>}:<kind>`: the part in braces decides the slot of a Redis
-//! Cluster, so that a script finds all keys of its bucket on one server.
+//! `<namespace>:{<sku_no>:<bucket>}:<kind>`: the part in braces is the hash tag of Redis Cluster,
+//! so that all keys of a bucket are in one slot.
 //!
 //! | kind | type | holds |
 //! |---|---|---|
-//! | `bucket` | hash | opening, server, phase, stock and other counts |
+//! | `bucket` | hash | epoch, server, phase, stock and other counts |
 //! | `requests:<page>` | hash | request id -> [record](super::record) |
 //! | `buyers:<page>` | hash | buyer id -> units (policy `quota` only) |
-//! | `unsettled` | hash | request id -> [intent](super::intent), until the ledger has answered |
-//! | `outbox` | list or stream | entries, each of some accepted intents of one batch |
+//! | `unsettled` | hash | request id -> [intent](super::intent), until the ledger has decided |
+//! | `outbox` | list or stream | entries of accepted intents; an entry's are of one batch |
 //! | `claimed:<worker>` | list | entries that a relay worker has claimed (outbox as a list) |
 //! | `claimants` | set | the workers that may have such a list |
-//! | `dead` | list | [dead letters](super::outbox::dead_letter) to be collected |
+//! | `dead` | list | [dead letters](crate::outbox::scripts::dead_letter) to collect |
 //! | `moves` | hash | loans out (`no:<to>`, `out:<to>`), last loan in (`in:<from>`), `next` |
 //!
-//! Requests and buyers are spread over pages that stay below the 512 fields up to which Redis keeps
-//! a hash as one flat run of bytes, where a number of 19 digits takes 10 bytes and a field no
-//! pointers.
+//! Requests and buyers are distributed over pages of fewer than 512 fields. Up to 512 fields Redis
+//! stores a hash as a listpack: a number of 19 digits takes 10 bytes, and a field no pointers.
 
 use std::fmt;
 
@@ -25,14 +24,14 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::domain::{BucketNo, Sku, SkuNo};
 
-/// Units per page that pages are planned for: half to all of them are used when the sale is sold
-/// out. More would save little, and Redis reads a page from its start.
+/// Planned units per page; a sold-out sale uses half to all of them. Larger pages would save
+/// little, and Redis scans a page from its start.
 const UNITS_PER_PAGE: u32 = 96;
 
 /// Most pages of one kind in a bucket: a snapshot counts them all in one step.
 const PAGES_MAX: u32 = 4_096;
 
-/// Names the keys of one bucket and tells which page an id is on.
+/// The key names of one bucket, and the page of an id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketKeys {
     prefix: String,
@@ -40,15 +39,15 @@ pub struct BucketKeys {
 }
 
 impl BucketKeys {
-    /// The keys of a bucket. The number of pages follows from the SKU alone, so that every process
-    /// looks on the same page.
+    /// The number of pages follows from the SKU alone, so that every process uses the same page for
+    /// an id.
     #[must_use]
     pub fn new(namespace: &str, sku: &Sku, bucket: BucketNo) -> Self {
         let pages = pages_of(sku.initial, sku.buckets);
         Self { prefix: prefix(namespace, sku.no, bucket), pages }
     }
 
-    /// How many pages of requests there are, and as many of buyers; a power of two.
+    /// The number of pages of requests, and of buyers; a power of two.
     #[must_use]
     pub fn pages(&self) -> u16 {
         self.pages
@@ -57,49 +56,43 @@ impl BucketKeys {
     /// The page of a request or buyer.
     #[must_use]
     pub fn page_of(&self, id: u64) -> u16 {
-        // The upper bits: the lower ones chose the bucket, and are much the same for all its
-        // buyers.
-        let spread = xxh3_64(&id.to_le_bytes()) >> 48;
-        u16::try_from(spread).unwrap_or_default() & (self.pages - 1)
+        // The upper bits: the lower ones select the bucket, so they are similar for all its buyers.
+        let hash = xxh3_64(&id.to_le_bytes()) >> 48;
+        u16::try_from(hash).unwrap_or_default() & (self.pages - 1)
     }
 
-    /// The counts.
     #[must_use]
     pub fn bucket(&self) -> String {
         self.key("bucket")
     }
 
-    /// Intents without an answer of the ledger.
+    /// Stored intents without a ledger decision.
     #[must_use]
     pub fn unsettled(&self) -> String {
         self.key("unsettled")
     }
 
-    /// Intents for a relay.
     #[must_use]
     pub fn outbox(&self) -> String {
         self.key("outbox")
     }
 
-    /// Loans.
     #[must_use]
     pub fn moves(&self) -> String {
         self.key("moves")
     }
 
-    /// A page of requests.
     #[must_use]
     pub fn requests(&self, page: u16) -> String {
         self.key(format_args!("requests:{page}"))
     }
 
-    /// What the outbox holds that was given up.
+    /// Dead letters of the outbox.
     #[must_use]
     pub fn dead(&self) -> String {
         self.key("dead")
     }
 
-    /// A page of buyers.
     #[must_use]
     pub fn buyers(&self, page: u16) -> String {
         self.key(format_args!("buyers:{page}"))
@@ -110,27 +103,25 @@ impl BucketKeys {
     }
 }
 
-/// Names the keys of one bucket's outbox. They follow from the bucket alone: a relay need not know
-/// what is sold.
+/// The key names of one bucket's outbox. They follow from the bucket alone: a relay does not need
+/// the SKU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutboxKeys {
     prefix: String,
 }
 
 impl OutboxKeys {
-    /// The keys of a bucket.
     #[must_use]
     pub fn new(namespace: &str, sku: SkuNo, bucket: BucketNo) -> Self {
         Self { prefix: prefix(namespace, sku, bucket) }
     }
 
-    /// Whose the bucket is.
+    /// The bucket's hash, which names its installation.
     #[must_use]
     pub fn bucket(&self) -> String {
         self.key("bucket")
     }
 
-    /// Entries that wait.
     #[must_use]
     pub fn outbox(&self) -> String {
         self.key("outbox")
@@ -142,13 +133,11 @@ impl OutboxKeys {
         self.key("claimants")
     }
 
-    /// A worker's private list.
     #[must_use]
     pub fn claimed(&self, worker: &str) -> String {
         self.key(format_args!("claimed:{worker}"))
     }
 
-    /// Dead letters.
     #[must_use]
     pub fn dead(&self) -> String {
         self.key("dead")
@@ -169,8 +158,8 @@ fn pages_of(initial: u32, buckets: u16) -> u16 {
     u16::try_from(pages).unwrap_or(1)
 }
 
-/// Which ledger a bucket belongs to: a number drawn when the ledger was made, shown as 8
-/// hexadecimal digits.
+/// The ledger that a bucket belongs to: a random number from the creation of the ledger, displayed
+/// as 8 hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Installation(pub u32);
 
@@ -207,7 +196,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn pages_are_a_power_of_two_that_keeps_a_page_flat() {
+    fn the_number_of_pages_is_a_power_of_two() {
         let table = [(1, 1, 1), (96, 1, 1), (97, 1, 2), (1_000, 8, 2), (100_000, 8, 256)];
         for (initial, buckets, pages) in table {
             assert_eq!(pages_of(initial, buckets), pages, "{initial} in {buckets}");
@@ -217,7 +206,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_page_of_an_id_is_fixed_for_ever() {
+    fn the_page_of_an_id_never_changes() {
         let keys = keys(64);
         let pages = [1, 2, 3, 1 << 62].map(|id| keys.page_of(id));
         assert_eq!(pages, [60, 6, 18, 29]);

@@ -1,20 +1,18 @@
 //! Flow step 3/12: stock -> Redis.
 //!
-//! The scripts of the Redis gate, and one typed door to each.
+//! The Lua scripts of the Redis stock and outbox, with one typed call for each.
 //!
-//! A script is one atomic step on one bucket; its text is in `lua/`. A door makes the
-//! [`ScriptCall`] and
-//! reads the answer; it does no I/O, so that any connection can send it. Nobody else knows the
-//! names of keys, the order of arguments or the layout of values.
+//! A script is one atomic step on one bucket; its text is in `lua/`. Its typed call builds the
+//! [`ScriptCall`] and parses the answer; it does no I/O, so that any connection can send it. Key
+//! names, argument order and value layouts are defined in this module alone.
 //!
-//! Limits: at most [`codes::ITEMS_MAX`] items in a call. On error: whatever a script answers but
-//! "done", it has written nothing. May repeat: every call, by request id, loan number or loader
-//! token.
+//! Limits: at most [`codes::ITEMS_MAX`] items in a call. On error: unless a script answers `OK`, it
+//! has written nothing. May repeat: every call, by request id, loan number or loader token.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
-mod call;
+pub(crate) mod call;
 pub mod codes;
 mod column;
 pub mod find;
@@ -22,10 +20,9 @@ pub mod intent;
 pub mod keys;
 pub mod load;
 pub mod moves;
-pub mod outbox;
 pub mod queued;
 pub mod record;
-mod reply;
+pub(crate) mod reply;
 pub mod reserve;
 pub mod set_phase;
 pub mod settle;
@@ -44,7 +41,7 @@ pub use snapshot::Snapshot;
 
 macro_rules! scripts {
     ($($(#[$doc:meta])* $name:ident = $file:literal;)*) => {
-        /// One script.
+        /// A Lua script of the folder `lua/`.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Script {
             $($(#[$doc])* $name),*
@@ -54,7 +51,7 @@ macro_rules! scripts {
             /// Every script; a connection loads them before its first call.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// Its name, as logs and metrics have it.
+            /// The name in logs and metrics.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self {
@@ -84,44 +81,44 @@ scripts! {
     Lend = "lend";
     /// Adds units of another bucket.
     Borrow = "borrow";
-    /// Forgets a loan that has arrived.
+    /// Clears a loan that the borrower has added.
     ClearLoan = "clear_loan";
     /// Holds the bucket for a loader.
     Hold = "hold";
     /// Empties pages for a loader.
     Clear = "clear";
-    /// Enters rows of a loader.
+    /// Writes a loader's rows.
     LoadRows = "load_rows";
-    /// Publishes what a loader entered.
+    /// Publishes a loaded bucket.
     Open = "open";
-    /// Counts.
+    /// Counts a bucket's units, requests and buyers.
     Snapshot = "snapshot";
-    /// Looks up requests.
+    /// Reads the records of requests.
     Find = "find";
-    /// Reads what is queued.
+    /// Reads queued requests.
     Queued = "queued";
     /// Moves entries of an outbox list to a worker.
     ListClaim = "list_claim";
-    /// Moves what predecessors hold to a worker.
+    /// Moves the predecessors' entries to a worker.
     ListTakeOver = "list_take_over";
-    /// Removes entries that ended.
+    /// Removes published and given-up entries.
     ListAcknowledge = "list_acknowledge";
-    /// Returns what workers hold to the outbox.
+    /// Returns workers' entries to the outbox.
     ListReclaim = "list_reclaim";
     /// Counts an outbox list and the private lists.
-    ListStanding = "list_standing";
+    ListStatus = "list_status";
     /// Reads a part of a list.
     ListRead = "list_read";
-    /// Gives entries of an outbox stream to a worker.
+    /// Assigns entries of an outbox stream to a worker.
     StreamClaim = "stream_claim";
-    /// Gives what predecessors hold to a worker.
+    /// Assigns the predecessors' entries to a worker.
     StreamTakeOver = "stream_take_over";
-    /// Removes entries that ended.
+    /// Removes published and given-up entries.
     StreamAcknowledge = "stream_acknowledge";
-    /// Returns what workers hold to the outbox.
+    /// Returns workers' entries to the outbox.
     StreamReclaim = "stream_reclaim";
-    /// Counts an outbox stream and what its consumers hold.
-    StreamStanding = "stream_standing";
+    /// Counts an outbox stream and its consumers' entries.
+    StreamStatus = "stream_status";
     /// Reads a part of a stream.
     StreamRead = "stream_read";
     /// Removes dead letters.
@@ -131,18 +128,19 @@ scripts! {
 const PRELUDE: &str = include_str!("../../../lua/prelude.lua");
 
 impl Script {
-    /// The whole text: the script's first line, which must stay the first, then what it uses of the
-    /// codes and of what scripts share, and the rest. Each call makes anew all that the text has.
+    /// The whole text: the script's first line (the `#!lua` line must be the first), then the codes
+    /// and the parts of the prelude that the script uses, then the rest. Unused parts are left out
+    /// because each call executes the whole text.
     #[must_use]
     pub fn text(self) -> String {
         let (first, rest) = self.body().split_once('\n').unwrap_or_default();
         let codes = codes::prelude();
         let shared: Vec<&str> = codes.lines().chain(PRELUDE.split("\n\n")).collect();
-        let (mut used, mut parts) = (words(rest), vec![rest]);
-        // A part uses what stands before it only.
+        let (mut used, mut parts) = (identifiers(rest), vec![rest]);
+        // A part uses only earlier parts.
         for part in shared.into_iter().rev() {
-            if defined(part).any(|name| used.contains(name)) {
-                used.extend(words(part));
+            if defined_names(part).any(|name| used.contains(name)) {
+                used.extend(identifiers(part));
                 parts.push(part);
             }
         }
@@ -152,78 +150,68 @@ impl Script {
     }
 }
 
-/// The words of a text, without its comments.
-fn words(text: &str) -> HashSet<&str> {
+/// The identifiers of a script, without its comment lines.
+fn identifiers(text: &str) -> HashSet<&str> {
     let code = text.lines().filter(|line| !line.trim_start().starts_with("--"));
     code.flat_map(|line| line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')).collect()
 }
 
 /// The names that a part of the prelude defines.
-fn defined(part: &str) -> impl Iterator<Item = &str> {
+fn defined_names(part: &str) -> impl Iterator<Item = &str> {
     part.lines().filter_map(|line| line.strip_prefix("local ")).flat_map(|line| {
         let names = line.strip_prefix("function ").unwrap_or(line);
         names.split(['(', '=']).next().unwrap_or_default().split(',').map(str::trim)
     })
 }
 
-/// Whose buckets a call may touch.
+/// The owner that a bucket must have; a script rejects any other bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketFence {
-    /// The ledger's installation.
     pub installation: Installation,
-    /// The name of the server that the connection reached.
+    /// The identity of the connected server.
     pub server: Arc<str>,
 }
 
-/// Why there is no answer to what was asked. Unless said otherwise, nothing was written.
+/// Why a script call failed. Unless the variant says otherwise, nothing was written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Missing, or being loaded.
+    /// The bucket is missing or being loaded.
     #[error("the bucket is not loaded")]
     NotReady,
-    /// A failover or a restart came between: writes may be lost.
+    /// The bucket was opened before a failover or restart: writes may be lost.
     #[error("the bucket was opened on another server")]
     Fenced,
-    /// Another ledger uses the same names on the same server.
+    /// Another ledger uses the same key names on the same server.
     #[error("the bucket belongs to another installation")]
     Foreign,
-    /// Somebody else wrote here.
+    /// A value was not written by any script.
     #[error("the bucket is damaged: {what}")]
-    Corrupt {
-        /// Which value.
-        what: String,
-    },
-    /// More items than one call may have, or more loans than there are numbers.
+    Corrupt { what: String },
+    /// The call has too many items, or the bucket has used all loan numbers.
     #[error("more than {} items in one call", codes::ITEMS_MAX)]
     TooMany,
-    /// Another loader came after this one, or this one has finished.
+    /// A loader with a larger token has begun, or this loader has finished.
     #[error("another loader came after this one")]
     OldLoader,
-    /// A defect, or values that nobody wrote. Other items of the batch may have been written: ask
-    /// again with the same ids.
+    /// A bug, or corrupt values. Other items of the batch may have been written: repeat the call
+    /// with the same ids.
     #[error("script {script} answered {reply}")]
-    Unexpected {
-        /// Which script.
-        script: &'static str,
-        /// What came.
-        reply: String,
-    },
+    Unexpected { script: &'static str, reply: String },
 }
 
-/// What a bucket has after a call.
+/// A bucket's units and change count after a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BucketLevel {
-    /// Free units.
     pub stock: u32,
     /// Units lent out and not yet confirmed.
     pub lent: u32,
-    /// How often it has changed which requests were accepted, counted on from the loader's token:
-    /// who has read the same number twice has missed nothing.
+    /// Number of changes to the accepted requests, starting at a base from the loader's token.
+    /// Equal numbers mean that the accepted requests have not changed.
     pub changes: u64,
 }
 
 impl BucketLevel {
-    /// Whether nothing was ever accepted since the first load.
+    /// Whether the bucket has never accepted a request.
     #[must_use]
     pub fn is_new(&self) -> bool {
         self.changes.is_multiple_of(codes::NUMBERS_PER_LOAD.cast_unsigned())
@@ -234,7 +222,7 @@ impl BucketLevel {
     }
 }
 
-/// Begins a call with the keys and arguments that nearly all have.
+/// Begins a call with its keys and the arguments of its fence.
 fn begin(script: Script, keys: &[String], fence: &BucketFence) -> ScriptCall {
     let call = keys.iter().fold(ScriptCall::new(script), |call, key| call.key(key));
     call.arg(&fence.server).arg(fence.installation)
@@ -269,24 +257,25 @@ mod tests {
     }
 
     #[test]
-    fn a_script_has_what_it_uses_of_the_prelude_and_no_more() {
+    fn a_script_has_only_the_parts_of_the_prelude_that_it_uses() {
         for part in PRELUDE.split("\n\n").skip(1) {
             let is_comment = part.lines().all(|line| line.starts_with("--"));
-            assert!(is_comment || defined(part).next().is_some(), "defines nothing: {part}");
+            assert!(is_comment || defined_names(part).next().is_some(), "defines nothing: {part}");
         }
         let has = |script: Script, name: &str| {
             script.text().contains(&format!("\nlocal function {name}("))
         };
-        assert!(has(Script::Reserve, "bucket") && has(Script::Reserve, "tagged"));
-        assert!(has(Script::SetPhase, "pair") && !has(Script::SetPhase, "bucket"));
-        assert!(!has(Script::Reserve, "loading") && !has(Script::Find, "write"));
+        assert!(has(Script::Reserve, "read_bucket") && has(Script::Reserve, "tag_number"));
+        assert!(has(Script::SetPhase, "epoch_and_phase"));
+        assert!(!has(Script::SetPhase, "read_bucket"));
+        assert!(!has(Script::Reserve, "check_loader") && !has(Script::Find, "write"));
         assert!(!Script::Find.text().contains("local PHASE_OPEN"));
     }
 
     #[test]
     fn a_full_redis_refuses_what_grows_and_finishes_what_was_promised() {
-        let full = |script: &Script| script.text().starts_with("#!lua flags=allow-oom\n");
-        let finishes: Vec<_> = Script::ALL.iter().copied().filter(full).collect();
+        let allows_oom = |script: &Script| script.text().starts_with("#!lua flags=allow-oom\n");
+        let allowed: Vec<_> = Script::ALL.iter().copied().filter(allows_oom).collect();
         let expected = [
             Script::Settle,
             Script::Release,
@@ -303,6 +292,6 @@ mod tests {
             Script::StreamReclaim,
             Script::Collect,
         ];
-        assert_eq!(finishes, expected);
+        assert_eq!(allowed, expected);
     }
 }

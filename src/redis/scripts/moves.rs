@@ -1,8 +1,8 @@
-//! The doors of `lend.lua`, `borrow.lua` and `clear_loan.lua`: units hop between buckets.
+//! The calls of `lend.lua`, `borrow.lua` and `clear_loan.lua`: unit transfers between buckets.
 //!
-//! Two buckets may be on two servers, so a hop is three steps, each repeat-safe by the loan's
-//! number: the lender takes the units out and keeps them on record, the borrower adds them once,
-//! the lender forgets. Whoever finds a loan on record may do the rest.
+//! Two buckets may be on two servers, so a transfer is three steps, each idempotent by the loan's
+//! number: the lender takes the units out and records the loan, the borrower adds them once, the
+//! lender clears the loan. Any process may finish a recorded loan.
 
 use redis::Value;
 
@@ -11,54 +11,42 @@ use crate::domain::{BucketNo, Loan};
 use super::reply::Reply;
 use super::{BucketFence, BucketKeys, BucketLevel, Error, Script, ScriptCall, begin};
 
-/// Takes units out of a bucket for another one.
+/// Takes units out of the bucket `keys` for the bucket `to`.
 #[derive(Debug, Clone, Copy)]
 pub struct Lend<'a> {
-    /// The lender.
     pub keys: &'a BucketKeys,
-    /// Whose it must be.
     pub fence: &'a BucketFence,
-    /// The borrower.
     pub to: BucketNo,
-    /// Units wanted at least.
+    /// Units to take at least, if as many are free.
     pub want: u32,
 }
 
-/// Adds the units of a loan.
+/// Adds the units of a loan of the bucket `from` to the bucket `keys`.
 #[derive(Debug, Clone, Copy)]
 pub struct Borrow<'a> {
-    /// The borrower.
     pub keys: &'a BucketKeys,
-    /// Whose it must be.
     pub fence: &'a BucketFence,
-    /// The lender.
     pub from: BucketNo,
-    /// The loan.
     pub loan: Loan,
 }
 
-/// Forgets a loan that the borrower has.
+/// Clears a loan of the bucket `keys` that the borrower `to` has added.
 #[derive(Debug, Clone, Copy)]
 pub struct ClearLoan<'a> {
-    /// The lender.
     pub keys: &'a BucketKeys,
-    /// Whose it must be.
     pub fence: &'a BucketFence,
-    /// The borrower.
     pub to: BucketNo,
-    /// The loan's number.
     pub no: u64,
 }
 
 impl Lend<'_> {
-    /// The call.
     #[must_use]
     pub fn call(&self) -> ScriptCall {
         let keys = [self.keys.bucket(), self.keys.moves()];
         begin(Script::Lend, &keys, self.fence).arg(self.to).arg(self.want)
     }
 
-    /// Reads the answer: the open loan, or nothing where nothing is free.
+    /// The open loan; `None` if no unit is free.
     pub fn parse(&self, answer: Value) -> Result<(Option<Loan>, BucketLevel), Error> {
         let mut reply = Reply::open(Script::Lend, answer)?;
         let left = BucketLevel::read(&mut reply)?;
@@ -69,7 +57,6 @@ impl Lend<'_> {
 }
 
 impl Borrow<'_> {
-    /// The call.
     #[must_use]
     pub fn call(&self) -> ScriptCall {
         let keys = [self.keys.bucket(), self.keys.moves()];
@@ -77,7 +64,7 @@ impl Borrow<'_> {
         call.arg(self.from).arg(self.loan.no).arg(self.loan.units)
     }
 
-    /// Reads the answer: the units added, 0 for a loan that was added before.
+    /// The units added; 0 if the loan was added before.
     pub fn parse(&self, answer: Value) -> Result<(u32, BucketLevel), Error> {
         let mut reply = Reply::open(Script::Borrow, answer)?;
         let left = BucketLevel::read(&mut reply)?;
@@ -87,18 +74,17 @@ impl Borrow<'_> {
 }
 
 impl ClearLoan<'_> {
-    /// The call.
     #[must_use]
     pub fn call(&self) -> ScriptCall {
         let keys = [self.keys.bucket(), self.keys.moves()];
         begin(Script::ClearLoan, &keys, self.fence).arg(self.to).arg(self.no)
     }
 
-    /// Reads the answer: whether it was open until now.
+    /// Whether this call cleared the loan.
     pub fn parse(&self, answer: Value) -> Result<(bool, BucketLevel), Error> {
         let mut reply = Reply::open(Script::ClearLoan, answer)?;
         let left = BucketLevel::read(&mut reply)?;
-        let cleared = reply.yes()?;
+        let cleared = reply.flag()?;
         reply.end().map(|()| (cleared, left))
     }
 }

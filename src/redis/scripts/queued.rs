@@ -1,7 +1,7 @@
-//! The door of `queued.lua`: accepted requests that the ledger has not answered, off the records.
+//! The call of `queued.lua`: reads the accepted requests without a ledger decision.
 //!
-//! Where intents wait for a relay there is no list of them by request id: the records themselves
-//! tell. Reading them costs a walk over the pages.
+//! With an outbox, intents are not stored by request id, so the queued requests are found by their
+//! records. That takes a scan of the pages.
 
 use std::ops::Range;
 
@@ -13,31 +13,25 @@ use super::record::{BrokenRecord, RequestRecord};
 use super::reply::Reply;
 use super::{BucketFence, BucketKeys, Error, Script, ScriptCall, begin};
 
-/// A queued request and its record; or why what stands in its place is no record.
+/// A queued request and its record, or why its record is invalid.
 pub type QueuedRecord = Result<(RequestId, RequestRecord), BrokenRecord>;
 
-/// Reads queued requests off some pages.
+/// Reads the queued requests on some pages.
 #[derive(Debug, Clone)]
 pub struct ReadQueued<'a> {
-    /// The bucket.
     pub keys: &'a BucketKeys,
-    /// Whose it must be; the server does not matter.
+    /// Only the installation is checked, not the server.
     pub fence: &'a BucketFence,
-    /// The pages.
     pub pages: Range<u16>,
 }
 
-/// What the pages hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueuedFound {
-    /// The bucket's latest opening.
     pub epoch: Epoch,
-    /// The requests with their records; or what somebody else wrote in such a place.
     pub requests: Vec<QueuedRecord>,
 }
 
 impl ReadQueued<'_> {
-    /// The call.
     #[must_use]
     pub fn call(&self) -> ScriptCall {
         let mut keys = vec![self.keys.bucket()];
@@ -45,25 +39,24 @@ impl ReadQueued<'_> {
         begin(Script::Queued, &keys, self.fence)
     }
 
-    /// Reads the answer.
     pub fn parse(&self, answer: Value) -> Result<QueuedFound, Error> {
         let mut reply = Reply::open(Script::Queued, answer)?;
         let epoch = Epoch(reply.count()?);
-        Ok(QueuedFound { epoch, requests: rest(reply)? })
+        Ok(QueuedFound { epoch, requests: parse_pairs(reply)? })
     }
 }
 
-/// The rest of an answer: request and record in turn.
-pub(super) fn rest(mut reply: Reply) -> Result<Vec<QueuedRecord>, Error> {
+/// Parses the remaining items: request and record in turn.
+pub(super) fn parse_pairs(mut reply: Reply) -> Result<Vec<QueuedRecord>, Error> {
     let mut requests = Vec::new();
     while let Some(request) = reply.next_if_any() {
         let record = reply.next()?;
-        requests.push(queued(&request, &record));
+        requests.push(parse_pair(&request, &record));
     }
     Ok(requests)
 }
 
-fn queued(request: &Value, record: &Value) -> QueuedRecord {
+fn parse_pair(request: &Value, record: &Value) -> QueuedRecord {
     let (Value::BulkString(request), Value::BulkString(record)) = (request, record) else {
         return Err(BrokenRecord("no bytes"));
     };

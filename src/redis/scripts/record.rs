@@ -1,57 +1,52 @@
-//! What a bucket keeps of an accepted request: 19 bytes, a few more for a failure.
+//! The record of an accepted request in its bucket: 19 bytes, a few more for a failure.
 //!
 //! | bytes | holds |
 //! |---|---|
 //! | 0..8 | buyer, big-endian |
 //! | 8..12 | units, big-endian |
 //! | 12 | stage: `Q` queued, `0` to `4` the order's state, `F` failed |
-//! | 13..19 | when it was asked, epoch milliseconds, big-endian |
-//! | 19.. | failed only: a letter for the reason, and its details |
+//! | 13..19 | time of the request, epoch milliseconds, big-endian |
+//! | 19.. | failed only: one byte for the reason, and its details |
 //!
 //! Scripts compare the first 12 bytes and read the 13th; they never decode an id.
 
 use crate::domain::{BuyerId, Order, OrderIntent, OrderState, Refusal, RequestId, RequestStatus};
 
-/// Buyer and units: what a repeat must have in common with the request.
+/// Bytes of buyer and units, which must be equal in a repeat of the request.
 pub const CONTENT_BYTES: usize = 12;
 
-/// A record that is not a failure.
+/// Bytes of a record that is not a failure.
 pub const RECORD_BYTES: usize = 19;
 
-/// The latest instant that fits: far beyond the year 10000.
+/// The latest time that fits: far beyond the year 10000.
 const PLACED_AT_MS_MAX: i64 = (1 << 48) - 1;
 
-/// Bytes that no version of this program wrote.
+/// The bytes were not written by any version of this program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BrokenRecord(pub &'static str);
 
-/// How far a request is.
+/// The ledger's decision of a request, if there is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestStage {
-    /// The ledger has not answered.
+    /// The ledger has not decided.
     Queued,
-    /// The ledger has the order.
     Ordered(OrderState),
-    /// The ledger refused.
     Failed(Refusal),
 }
 
-/// An accepted request.
+/// An accepted request, as its bucket stores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestRecord {
-    /// Who asked.
     pub buyer: BuyerId,
-    /// Units.
     pub quantity: u32,
-    /// When it was asked, epoch milliseconds; kept from 0 to 2^48-1.
+    /// Time of the request, epoch milliseconds; clamped to 0..2^48 when stored.
     pub placed_at_ms: i64,
-    /// How far it is.
     pub stage: RequestStage,
 }
 
 impl RequestRecord {
-    /// The record of a request that was accepted now.
+    /// The record of a newly accepted request.
     #[must_use]
     pub fn queued(intent: &OrderIntent) -> Self {
         Self {
@@ -62,7 +57,6 @@ impl RequestRecord {
         }
     }
 
-    /// The record of an order.
     #[must_use]
     pub fn ordered(order: &Order) -> Self {
         Self {
@@ -73,9 +67,8 @@ impl RequestRecord {
         }
     }
 
-    /// Where the request stands.
     #[must_use]
-    pub fn standing(&self) -> RequestStatus {
+    pub fn status(&self) -> RequestStatus {
         match self.stage {
             RequestStage::Queued => RequestStatus::Queued,
             RequestStage::Ordered(state) => RequestStatus::Ordered {
@@ -87,7 +80,6 @@ impl RequestRecord {
         }
     }
 
-    /// As bytes.
     #[must_use]
     pub fn pack(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(RECORD_BYTES + 9);
@@ -95,13 +87,12 @@ impl RequestRecord {
         bytes
     }
 
-    /// Appends the bytes.
     pub fn pack_into(&self, bytes: &mut Vec<u8>) {
         bytes.extend(self.buyer.get().to_be_bytes());
         bytes.extend(self.quantity.to_be_bytes());
         bytes.push(match self.stage {
             RequestStage::Queued => b'Q',
-            RequestStage::Ordered(state) => letter_of(state),
+            RequestStage::Ordered(state) => code_of(state),
             RequestStage::Failed(_) => b'F',
         });
         let [_, _, placed_at @ ..] = self.placed_at_ms.clamp(0, PLACED_AT_MS_MAX).to_be_bytes();
@@ -111,10 +102,10 @@ impl RequestRecord {
         }
     }
 
-    /// Reads the bytes back.
+    /// Decodes a record.
     ///
     /// # Errors
-    /// Says what no record has.
+    /// Names the first invalid part.
     pub fn unpack(bytes: &[u8]) -> Result<Self, BrokenRecord> {
         let mut rest = Cursor(bytes);
         let buyer =
@@ -123,20 +114,20 @@ impl RequestRecord {
         if quantity == 0 {
             return Err(BrokenRecord("no units"));
         }
-        let [letter] = rest.take()?;
+        let [code] = rest.take()?;
         let placed_at_ms =
             rest.take::<6>()?.into_iter().fold(0, |ms, byte| ms << 8 | i64::from(byte));
-        let stage = match letter {
+        let stage = match code {
             b'Q' => RequestStage::Queued,
             b'F' => RequestStage::Failed(unpack_reason(&mut rest)?),
-            _ => RequestStage::Ordered(state_of(letter).ok_or(BrokenRecord("an unknown stage"))?),
+            _ => RequestStage::Ordered(state_of(code).ok_or(BrokenRecord("an unknown stage"))?),
         };
         rest.end()?;
         Ok(Self { buyer, quantity, placed_at_ms, stage })
     }
 }
 
-fn letter_of(state: OrderState) -> u8 {
+fn code_of(state: OrderState) -> u8 {
     match state {
         OrderState::PendingPayment => b'0',
         OrderState::Paid => b'1',
@@ -146,8 +137,8 @@ fn letter_of(state: OrderState) -> u8 {
     }
 }
 
-fn state_of(letter: u8) -> Option<OrderState> {
-    OrderState::ALL.into_iter().find(|state| letter_of(*state) == letter)
+fn state_of(code: u8) -> Option<OrderState> {
+    OrderState::ALL.into_iter().find(|state| code_of(*state) == code)
 }
 
 fn pack_reason(reason: Refusal, bytes: &mut Vec<u8>) {
@@ -170,8 +161,8 @@ fn pack_reason(reason: Refusal, bytes: &mut Vec<u8>) {
 }
 
 fn unpack_reason(rest: &mut Cursor<'_>) -> Result<Refusal, BrokenRecord> {
-    let [letter] = rest.take()?;
-    Ok(match letter {
+    let [code] = rest.take()?;
+    Ok(match code {
         b'S' => Refusal::SoldOut,
         b'A' => {
             let first = RequestId::new(u64::from_be_bytes(rest.take()?));
@@ -190,16 +181,16 @@ fn unpack_reason(rest: &mut Cursor<'_>) -> Result<Refusal, BrokenRecord> {
 }
 
 /// Reads bytes from the front.
-pub(super) struct Cursor<'a>(pub(super) &'a [u8]);
+pub(crate) struct Cursor<'a>(pub(crate) &'a [u8]);
 
 impl Cursor<'_> {
-    pub(super) fn take<const N: usize>(&mut self) -> Result<[u8; N], BrokenRecord> {
+    pub(crate) fn take<const N: usize>(&mut self) -> Result<[u8; N], BrokenRecord> {
         let (taken, rest) = self.0.split_first_chunk().ok_or(BrokenRecord("too short"))?;
         self.0 = rest;
         Ok(*taken)
     }
 
-    pub(super) fn end(&self) -> Result<(), BrokenRecord> {
+    pub(crate) fn end(&self) -> Result<(), BrokenRecord> {
         if self.0.is_empty() { Ok(()) } else { Err(BrokenRecord("too long")) }
     }
 }
@@ -251,10 +242,10 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn a_record_survives(record in records()) {
+        fn a_packed_record_unpacks_to_itself(record in records()) {
             let bytes = record.pack();
-            let failed = matches!(record.stage, RequestStage::Failed(_));
-            prop_assert_eq!(failed, bytes.len() > RECORD_BYTES);
+            let is_failure = matches!(record.stage, RequestStage::Failed(_));
+            prop_assert_eq!(is_failure, bytes.len() > RECORD_BYTES);
             prop_assert_eq!(RequestRecord::unpack(&bytes), Ok(record));
         }
 
@@ -267,7 +258,7 @@ pub(super) mod tests {
         }
 
         #[test]
-        fn whatever_is_read_as_a_record_is_written_the_same_again(
+        fn an_unpacked_record_packs_to_the_same_bytes(
             bytes in prop::collection::vec(any::<u8>(), 0..32),
         ) {
             if let Ok(record) = RequestRecord::unpack(&bytes) {
@@ -277,7 +268,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_no_record_has_is_named() {
+    fn an_invalid_part_is_named() {
         let good = RequestRecord {
             buyer: BuyerId::new(7).unwrap(),
             quantity: 1,
@@ -298,12 +289,12 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_instant_outside_the_range_is_kept_at_its_end() {
-        for (placed_at_ms, kept) in [(-1, 0), (i64::MAX, PLACED_AT_MS_MAX)] {
+    fn a_time_outside_the_range_is_clamped() {
+        for (placed_at_ms, clamped) in [(-1, 0), (i64::MAX, PLACED_AT_MS_MAX)] {
             let stage = RequestStage::Queued;
             let buyer = BuyerId::new(1).unwrap();
             let record = RequestRecord { buyer, quantity: 1, placed_at_ms, stage };
-            assert_eq!(RequestRecord::unpack(&record.pack()).unwrap().placed_at_ms, kept);
+            assert_eq!(RequestRecord::unpack(&record.pack()).unwrap().placed_at_ms, clamped);
         }
     }
 }

@@ -1,5 +1,4 @@
-//! Reads what a script answered, strictly: an answer that no script gives is an error that shows
-//! it.
+//! Parses a script's answer strictly: an unexpected answer is an error that quotes it.
 
 use std::vec::IntoIter;
 
@@ -8,19 +7,19 @@ use redis::Value;
 use super::record::RequestRecord;
 use super::{Error, Script, codes};
 
-/// Most characters of a strange answer that are shown.
-const SHOWN_CHARS: usize = 200;
+/// Most characters of an unexpected answer in its error.
+const QUOTED_CHARS: usize = 200;
 
-/// The rest of an answer that began with OK.
-pub(super) struct Reply {
+/// The items of an answer after the code `OK`.
+pub(crate) struct Reply {
     script: Script,
     items: IntoIter<Value>,
 }
 
 impl Reply {
-    /// Reads the code in front. Anything but OK is an error.
-    pub(super) fn open(script: Script, value: Value) -> Result<Self, Error> {
-        let Value::Array(items) = value else { return Err(strange(script, &value)) };
+    /// Parses the code; every other than `OK` is an error.
+    pub(crate) fn open(script: Script, value: Value) -> Result<Self, Error> {
+        let Value::Array(items) = value else { return Err(unexpected(script, &value)) };
         let mut reply = Self { script, items: items.into_iter() };
         match reply.int()? {
             codes::OK => Ok(reply),
@@ -30,95 +29,91 @@ impl Reply {
             codes::CORRUPT => Err(Error::Corrupt { what: reply.text()? }),
             codes::TOO_MANY => Err(Error::TooMany),
             codes::OLD_LOADER => Err(Error::OldLoader),
-            code => Err(strange(script, &Value::Int(code))),
+            code => Err(unexpected(script, &Value::Int(code))),
         }
     }
 
-    /// Any next item.
-    pub(super) fn next(&mut self) -> Result<Value, Error> {
-        self.items.next().ok_or_else(|| strange(self.script, &"it ends too early"))
+    pub(crate) fn next(&mut self) -> Result<Value, Error> {
+        self.items.next().ok_or_else(|| unexpected(self.script, &"it ends too early"))
     }
 
-    /// The next item, unless the answer has ended.
-    pub(super) fn next_if_any(&mut self) -> Option<Value> {
+    /// The next item; `None` at the end.
+    pub(crate) fn next_if_any(&mut self) -> Option<Value> {
         self.items.next()
     }
 
     fn int(&mut self) -> Result<i64, Error> {
         match self.next()? {
             Value::Int(number) => Ok(number),
-            other => Err(self.strange(&other)),
+            other => Err(self.unexpected(&other)),
         }
     }
 
-    /// Text for people.
-    pub(super) fn text(&mut self) -> Result<String, Error> {
+    /// Text; invalid UTF-8 is replaced.
+    pub(crate) fn text(&mut self) -> Result<String, Error> {
         self.bytes().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Any bytes.
-    pub(super) fn bytes(&mut self) -> Result<Vec<u8>, Error> {
+    pub(crate) fn bytes(&mut self) -> Result<Vec<u8>, Error> {
         match self.next()? {
             Value::BulkString(bytes) => Ok(bytes),
-            other => Err(self.strange(&other)),
+            other => Err(self.unexpected(&other)),
         }
     }
 
-    /// Any bytes, several in a list of their own.
-    pub(super) fn byte_strings(&mut self) -> Result<Vec<Vec<u8>>, Error> {
+    /// A list of byte strings.
+    pub(crate) fn byte_strings(&mut self) -> Result<Vec<Vec<u8>>, Error> {
         let value = self.next()?;
-        redis::from_redis_value(value).map_err(|error| self.strange(&error))
+        redis::from_redis_value(value).map_err(|error| self.unexpected(&error))
     }
 
-    /// Whether everything was read.
-    pub(super) fn is_empty(&self) -> bool {
+    /// Whether no item is left.
+    pub(crate) fn is_empty(&self) -> bool {
         self.items.len() == 0
     }
 
     /// A count that fits its type.
-    pub(super) fn count<T: TryFrom<i64>>(&mut self) -> Result<T, Error> {
+    pub(crate) fn count<T: TryFrom<i64>>(&mut self) -> Result<T, Error> {
         let number = self.int()?;
-        T::try_from(number).ok().ok_or_else(|| self.strange(&number))
+        T::try_from(number).ok().ok_or_else(|| self.unexpected(&number))
     }
 
     /// 1 or 0.
-    pub(super) fn yes(&mut self) -> Result<bool, Error> {
+    pub(crate) fn flag(&mut self) -> Result<bool, Error> {
         match self.int()? {
             0 => Ok(false),
             1 => Ok(true),
-            other => Err(self.strange(&other)),
+            other => Err(self.unexpected(&other)),
         }
     }
 
-    /// The items that are left, and no more and no fewer than `size`.
-    pub(super) fn items(self, size: usize) -> Result<impl Iterator<Item = Value>, Error> {
+    /// The remaining items, exactly `size`.
+    pub(crate) fn items(self, size: usize) -> Result<impl Iterator<Item = Value>, Error> {
         if self.items.len() == size {
             Ok(self.items)
         } else {
-            Err(self.strange(&format!("{} items instead of {size}", self.items.len())))
+            Err(self.unexpected(&format!("{} items instead of {size}", self.items.len())))
         }
     }
 
-    /// Nothing is left.
-    pub(super) fn end(self) -> Result<(), Error> {
+    /// Checks that no item is left.
+    pub(crate) fn end(self) -> Result<(), Error> {
         self.items(0).map(drop)
     }
 
-    /// This was not to be expected.
-    pub(super) fn strange(&self, what: &impl std::fmt::Debug) -> Error {
-        strange(self.script, what)
+    pub(crate) fn unexpected(&self, what: &impl std::fmt::Debug) -> Error {
+        unexpected(self.script, what)
     }
 }
 
-/// An answer that no script gives.
-pub(super) fn strange(script: Script, what: &impl std::fmt::Debug) -> Error {
-    let reply = format!("{what:?}").chars().take(SHOWN_CHARS).collect();
+/// The error of an unexpected answer.
+pub(crate) fn unexpected(script: Script, what: &impl std::fmt::Debug) -> Error {
+    let reply = format!("{what:?}").chars().take(QUOTED_CHARS).collect();
     Error::Unexpected { script: script.name(), reply }
 }
 
-/// A record out of an answer.
-pub(super) fn record(script: Script, bytes: &[u8]) -> Result<RequestRecord, Error> {
-    RequestRecord::unpack(bytes).map_err(|broken| strange(script, &broken))
+pub(crate) fn record(script: Script, bytes: &[u8]) -> Result<RequestRecord, Error> {
+    RequestRecord::unpack(bytes).map_err(|broken| unexpected(script, &broken))
 }
 
 #[cfg(test)]
@@ -130,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn every_code_in_front_is_an_answer_or_an_error_of_its_own() {
+    fn every_code_has_an_error_of_its_own() {
         assert!(open(vec![Value::Int(codes::OK)]).is_ok());
         let table = [
             (codes::NOT_READY, Error::NotReady),
@@ -148,17 +143,17 @@ mod tests {
     }
 
     #[test]
-    fn a_strange_answer_names_the_script_and_what_came() {
-        let strange = |value| Reply::open(Script::SetPhase, value).err().unwrap().to_string();
-        assert_eq!(strange(Value::Nil), "script set_phase answered nil");
+    fn the_error_of_an_unexpected_answer_quotes_script_and_answer() {
+        let unexpected = |value| Reply::open(Script::SetPhase, value).err().unwrap().to_string();
+        assert_eq!(unexpected(Value::Nil), "script set_phase answered nil");
         assert_eq!(
-            strange(Value::Array(vec![])),
+            unexpected(Value::Array(vec![])),
             "script set_phase answered \"it ends too early\""
         );
-        assert!(strange(Value::Array(vec![Value::Int(99)])).contains("99"));
+        assert!(unexpected(Value::Array(vec![Value::Int(99)])).contains("99"));
         let mut reply = open(vec![Value::Int(0), Value::Int(-1), Value::Int(2)]).unwrap();
         assert!(reply.count::<u32>().is_err(), "negative");
-        assert!(reply.yes().is_err(), "neither yes nor no");
+        assert!(reply.flag().is_err(), "neither yes nor no");
         let reply = open(vec![Value::Int(0), Value::Int(1)]).unwrap();
         assert!(reply.end().unwrap_err().to_string().contains("1 items instead of 0"));
     }

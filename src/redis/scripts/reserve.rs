@@ -1,76 +1,75 @@
-//! The door of `reserve.lua`: a batch of reservations, decided in order as one step.
+//! The call of `reserve.lua`: decides a batch of reservations in order, as one atomic step.
 
 use redis::Value;
 
 use crate::domain::{Epoch, Policy, Refusal, Reservation, Sku, Verdict};
 
 use super::column::{IdColumn, push_plan};
-use super::reply::{Reply, record, strange};
+use super::reply::{Reply, record, unexpected};
 use super::{
     BucketFence, BucketKeys, BucketLevel, Error, Script, ScriptCall, begin, codes, intent,
 };
 
-/// Where accepted intents wait until the ledger has answered.
+/// Where accepted intents are stored until the ledger has decided them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutboxArgs {
-    /// Whoever accepted them hands them on; until they are settled they are kept by request id.
+    /// No outbox: the accepting process submits the intents; they are stored by request id until
+    /// they are settled.
     None,
-    /// Entries at the end of a list, for a relay: a byte with the number of attempts, which is 0,
-    /// and the intents.
+    /// Entries at the end of a list, for a relay: the intents.
     List(EntryLimits),
     /// Entries of a stream, for a relay: the intents in the field `intents`.
     Stream(EntryLimits),
 }
 
-/// How accepted intents are cut into entries, and how many entries may wait.
+/// Limits of an outbox's entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EntryLimits {
-    /// Most intents of one entry, at least 1. The intents of a batch share entries, those of two
-    /// batches never.
+    /// Most intents of one entry, at least 1. Intents of one batch share entries; intents of two
+    /// batches never do.
     pub envelope_max: usize,
-    /// Entries that may wait in one bucket; beyond it nothing new is accepted.
+    /// Most entries of one bucket; beyond it new requests are refused.
     pub entries_max: u64,
 }
 
 impl EntryLimits {
-    /// Where there is no outbox.
     const UNUSED: Self = Self { envelope_max: 1, entries_max: 0 };
 }
 
-/// Decides a batch.
+/// Decides a batch of reservations of one bucket.
 #[derive(Debug, Clone, Copy)]
 pub struct ReserveBatch<'a> {
-    /// The bucket.
     pub keys: &'a BucketKeys,
-    /// Whose it must be.
     pub fence: &'a BucketFence,
-    /// What is sold.
     pub sku: &'a Sku,
-    /// The opening that the askers know, all the same one.
+    /// The epoch of all reservations.
     pub epoch: Epoch,
-    /// Where accepted intents wait.
     pub outbox: OutboxArgs,
-    /// Whether something is written in any case, so that `WAIT` also vouches for repeats.
+    /// Whether the script always writes something, so that `WAIT` also covers repeats.
     pub touch: bool,
     /// The reservations, at most [`codes::ITEMS_MAX`].
     pub batch: &'a [Reservation],
 }
 
-/// What became of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchDecision {
     /// One for each reservation, in order.
     pub verdicts: Vec<Verdict>,
-    /// What the bucket has now.
     pub left: BucketLevel,
 }
 
 impl ReserveBatch<'_> {
-    /// The call.
     #[must_use]
     pub fn call(&self) -> ScriptCall {
-        let requests = IdColumn::new(self.keys, self.batch.iter().map(|ask| ask.request.get()));
-        let buyers = buyers(self.keys, self.sku.policy, self.batch.iter().map(|ask| ask.buyer));
+        let requests = IdColumn::new(
+            self.keys,
+            self.batch.iter().map(|reservation| reservation.request.get()),
+        );
+        let buyers = buyers(
+            self.keys,
+            self.sku.policy,
+            self.batch.iter().map(|reservation| reservation.buyer),
+        );
         let (kind, outbox, entries) = match self.outbox {
             OutboxArgs::None => ("none", self.keys.unsettled(), EntryLimits::UNUSED),
             OutboxArgs::List(entries) => ("list", self.keys.outbox(), entries),
@@ -90,16 +89,20 @@ impl ReserveBatch<'_> {
             .arg(u8::from(self.touch));
         requests.push_counts(&mut call);
         buyers.push_counts(&mut call);
-        push_plan(&mut call, &requests, &buyers, self.batch.iter().map(|ask| ask.quantity));
+        push_plan(
+            &mut call,
+            &requests,
+            &buyers,
+            self.batch.iter().map(|reservation| reservation.quantity),
+        );
         requests.push_ids(&mut call);
-        for ask in self.batch {
-            call.push_packed(|bytes| intent::pack_into(&ask.intent(self.sku), bytes));
+        for reservation in self.batch {
+            call.push_packed(|bytes| intent::pack_into(&reservation.intent(self.sku), bytes));
         }
         buyers.push_ids(&mut call);
         call
     }
 
-    /// Reads the answer.
     pub fn parse(&self, answer: Value) -> Result<BatchDecision, Error> {
         let mut reply = Reply::open(Script::Reserve, answer)?;
         let left = BucketLevel::read(&mut reply)?;
@@ -118,8 +121,8 @@ impl ReserveBatch<'_> {
             Value::Int(codes::ENDED) => Some(Verdict::Refused(Refusal::Ended)),
             Value::Int(codes::FULL) => Some(Verdict::Full),
             Value::BulkString(bytes) => match bytes.split_first() {
-                Some((b'R', known)) => {
-                    Some(Verdict::Repeat(record(Script::Reserve, known)?.standing()))
+                Some((b'R', stored)) => {
+                    Some(Verdict::Repeat(record(Script::Reserve, stored)?.status()))
                 }
                 Some((b'L', units)) => {
                     number(units).zip(self.sku.policy.quota()).map(|(owned, limit)| {
@@ -130,7 +133,7 @@ impl ReserveBatch<'_> {
             },
             _ => None,
         };
-        verdict.ok_or_else(|| strange(Script::Reserve, item))
+        verdict.ok_or_else(|| unexpected(Script::Reserve, item))
     }
 }
 
@@ -138,7 +141,7 @@ fn number<T: std::str::FromStr>(digits: &[u8]) -> Option<T> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// The column of buyers, where the policy counts their units.
+/// The column of buyers; empty unless the policy has a quota.
 pub(super) fn buyers(
     keys: &BucketKeys,
     policy: Policy,
@@ -150,13 +153,13 @@ pub(super) fn buyers(
     }
 }
 
-/// Adds the keys of the pages that two columns use.
+/// Adds the keys of the pages that the two columns use.
 pub(super) fn push_pages(
     keys: &mut Vec<String>,
-    names: &BucketKeys,
+    bucket_keys: &BucketKeys,
     requests: &IdColumn,
     buyers: &IdColumn,
 ) {
-    keys.extend(requests.pages().map(|page| names.requests(page)));
-    keys.extend(buyers.pages().map(|page| names.buyers(page)));
+    keys.extend(requests.pages().map(|page| bucket_keys.requests(page)));
+    keys.extend(buyers.pages().map(|page| bucket_keys.buyers(page)));
 }

@@ -1,4 +1,4 @@
-//! The doors of `settle.lua` and `release.lua`: what the ledger did with accepted requests.
+//! The calls of `settle.lua` and `release.lua`: record the ledger's decisions of requests.
 
 use redis::Value;
 
@@ -7,18 +7,15 @@ use crate::domain::{BuyerId, Order, Policy, Refusal, RequestId};
 
 use super::column::{IdColumn, push_plan};
 use super::record::{RequestRecord, RequestStage};
-use super::reply::{Reply, strange};
+use super::reply::{Reply, unexpected};
 use super::reserve::{buyers, push_pages};
 use super::{BucketFence, BucketKeys, BucketLevel, Error, Script, ScriptCall, begin, codes};
 
-/// Records orders that the ledger has.
+/// Records committed orders.
 #[derive(Debug, Clone, Copy)]
 pub struct Settle<'a> {
-    /// The bucket.
     pub keys: &'a BucketKeys,
-    /// Whose it must be.
     pub fence: &'a BucketFence,
-    /// How much a buyer may have.
     pub policy: Policy,
     /// The orders, all of this bucket, at most [`codes::ITEMS_MAX`].
     pub orders: &'a [Order],
@@ -27,11 +24,8 @@ pub struct Settle<'a> {
 /// Records refusals of the ledger.
 #[derive(Debug, Clone, Copy)]
 pub struct Release<'a> {
-    /// The bucket.
     pub keys: &'a BucketKeys,
-    /// Whose it must be.
     pub fence: &'a BucketFence,
-    /// How much a buyer may have.
     pub policy: Policy,
     /// The refusals, all of this bucket, at most [`codes::ITEMS_MAX`].
     pub refused: &'a [RefusedRequest],
@@ -40,49 +34,41 @@ pub struct Release<'a> {
 /// A request that the ledger refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RefusedRequest {
-    /// The request.
     pub request: RequestId,
-    /// Who asked.
     pub buyer: BuyerId,
-    /// Units.
     pub quantity: u32,
-    /// Why.
     pub reason: Refusal,
-    /// When, epoch milliseconds; where the request is known, the time of asking is kept.
+    /// Epoch milliseconds. A request with a record keeps the time of the request instead.
     pub recorded_at_ms: i64,
 }
 
-/// What became of one order or refusal.
+/// The result of recording one order or refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SettleOutcome {
-    /// Recorded now.
     Now,
-    /// An order that was never accepted here: recorded now, its units taken.
+    /// An order of a request that the bucket never accepted: recorded now, its units taken.
     Adopted,
     /// Recorded before; nothing was changed.
     Repeat,
-    /// A refusal of a request that was never accepted here: recorded now, without any units.
+    /// A refusal of a request that the bucket never accepted: recorded now, without moving units.
     Unknown,
-    /// The other answer was recorded before, and stays (`StatusMonotone`): somebody is wrong.
+    /// The opposite decision was recorded before, and stays (`StatusMonotone`).
     Contradicts,
     /// The request was accepted for another buyer or other units; nothing was changed.
     Mismatch,
 }
 
-/// What became of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SettleOutcomes {
     /// One for each item, in order.
     pub items: Vec<SettleOutcome>,
-    /// What the bucket has now.
     pub left: BucketLevel,
 }
 
-/// One item of either call: the request, its record from now on, and a number for the script.
+/// One item of either call: the request, its new record, and the number in its plan.
 type SettleItem = (RequestId, RequestRecord, u32);
 
 impl Settle<'_> {
-    /// The call.
     #[must_use]
     pub fn call(&self) -> ScriptCall {
         let item = |order: &Order| (order.request, RequestRecord::ordered(order), order.quantity);
@@ -90,21 +76,18 @@ impl Settle<'_> {
         call(Script::Settle, self.keys, self.fence, self.policy, &items)
     }
 
-    /// Reads the answer.
     pub fn parse(&self, answer: Value) -> Result<SettleOutcomes, Error> {
         parse(Script::Settle, answer, self.orders.len())
     }
 }
 
 impl Release<'_> {
-    /// The call.
     #[must_use]
     pub fn call(&self) -> ScriptCall {
         let items: Vec<SettleItem> = self.refused.iter().map(RefusedRequest::item).collect();
         call(Script::Release, self.keys, self.fence, self.policy, &items)
     }
 
-    /// Reads the answer.
     pub fn parse(&self, answer: Value) -> Result<SettleOutcomes, Error> {
         parse(Script::Release, answer, self.refused.len())
     }
@@ -124,15 +107,15 @@ impl RefusedRequest {
 
 fn call(
     script: Script,
-    names: &BucketKeys,
+    bucket_keys: &BucketKeys,
     fence: &BucketFence,
     policy: Policy,
     items: &[SettleItem],
 ) -> ScriptCall {
-    let requests = IdColumn::new(names, items.iter().map(|(request, ..)| request.get()));
-    let buyers = buyers(names, policy, items.iter().map(|(_, record, _)| record.buyer));
-    let mut keys = vec![names.bucket(), names.unsettled()];
-    push_pages(&mut keys, names, &requests, &buyers);
+    let requests = IdColumn::new(bucket_keys, items.iter().map(|(request, ..)| request.get()));
+    let buyers = buyers(bucket_keys, policy, items.iter().map(|(_, record, _)| record.buyer));
+    let mut keys = vec![bucket_keys.bucket(), bucket_keys.unsettled()];
+    push_pages(&mut keys, bucket_keys, &requests, &buyers);
     let mut call = begin(script, &keys, fence);
     requests.push_counts(&mut call);
     buyers.push_counts(&mut call);
@@ -148,11 +131,11 @@ fn call(
 fn parse(script: Script, answer: Value, size: usize) -> Result<SettleOutcomes, Error> {
     let mut reply = Reply::open(script, answer)?;
     let left = BucketLevel::read(&mut reply)?;
-    let items = reply.items(size)?.map(|item| noted(script, &item)).collect::<Result<_, _>>()?;
+    let items = reply.items(size)?.map(|item| outcome(script, &item)).collect::<Result<_, _>>()?;
     Ok(SettleOutcomes { items, left })
 }
 
-fn noted(script: Script, item: &Value) -> Result<SettleOutcome, Error> {
+fn outcome(script: Script, item: &Value) -> Result<SettleOutcome, Error> {
     Ok(match (script, item) {
         (Script::Settle, Value::Int(codes::SETTLED)) => SettleOutcome::Now,
         (Script::Settle, Value::Int(codes::ADOPTED)) => SettleOutcome::Adopted,
@@ -162,6 +145,6 @@ fn noted(script: Script, item: &Value) -> Result<SettleOutcome, Error> {
         (Script::Release, Value::Int(codes::IS_ORDERED)) => SettleOutcome::Contradicts,
         (_, Value::Int(codes::REPEAT)) => SettleOutcome::Repeat,
         (_, Value::Int(codes::MISMATCH)) => SettleOutcome::Mismatch,
-        _ => return Err(strange(script, item)),
+        _ => return Err(unexpected(script, item)),
     })
 }

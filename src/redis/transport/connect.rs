@@ -1,4 +1,4 @@
-//! Making one connection, and finding out where it leads.
+//! Opens one connection and identifies the server.
 
 use std::time::Duration;
 
@@ -14,57 +14,58 @@ use super::request::{LoadedScripts, ScriptSource};
 use super::url::{Credentials, ServerAddress};
 use super::{ConnectionOptions, ConnectionPurpose, Durability, Error};
 
-/// Commands that wait in this process for a connection that is being written to.
+/// Commands queued in this process for one connection.
 const PIPELINE_BUFFER: usize = 256;
 
-/// A connection that leads to a master and has all scripts.
+/// A connection to a master with all scripts loaded.
 pub(super) struct NewConnection {
     pub(super) connection: MultiplexedConnection,
     pub(super) identity: ServerIdentity,
     pub(super) loaded: LoadedScripts,
 }
 
-/// Connects to a master, within the time for it. `lost` is called when the server hangs up.
+/// Connects to a master within `connect_timeout`. `on_disconnect` is called when the server
+/// closes the connection.
 pub(super) async fn connect(
     options: &ConnectionOptions,
     node: &ServerAddress,
-    lane: ConnectionPurpose,
-    lost: impl Fn() + Send + Sync + 'static,
+    purpose: ConnectionPurpose,
+    on_disconnect: impl Fn() + Send + Sync + 'static,
 ) -> Result<NewConnection, Error> {
-    let reason = |what: String| Error::not_sent(format!("no connection to {node}: {what}"));
-    let handshake = async {
+    let failed = |reason: String| Error::not_sent(format!("no connection to {node}: {reason}"));
+    let connecting = async {
         let credentials = options.url.credentials.as_ref();
-        let connection = open(options, node, credentials, options.url.db, lost).await;
-        let mut connection = connection.map_err(|error| reason(said(&error)))?;
+        let connection = open(options, node, credentials, options.url.db, on_disconnect).await;
+        let mut connection = connection.map_err(|error| failed(error_message(&error)))?;
         let (identity, loaded) =
-            introduce(options, node, lane, &mut connection).await.map_err(reason)?;
+            handshake(options, node, purpose, &mut connection).await.map_err(failed)?;
         Ok(NewConnection { connection, identity, loaded })
     };
-    let late = |_| reason(format!("not ready within {:?}", options.connect_timeout));
-    tokio::time::timeout(options.connect_timeout, handshake).await.map_err(late)?
+    let timed_out = |_| failed(format!("not ready within {:?}", options.connect_timeout));
+    tokio::time::timeout(options.connect_timeout, connecting).await.map_err(timed_out)?
 }
 
-/// Opens a connection to any Redis or sentinel; without a time limit of its own.
+/// Opens a connection to a Redis server or sentinel. The caller sets the time limit.
 pub(super) async fn open(
     options: &ConnectionOptions,
     node: &ServerAddress,
     credentials: Option<&Credentials>,
     db: i64,
-    lost: impl Fn() + Send + Sync + 'static,
+    on_disconnect: impl Fn() + Send + Sync + 'static,
 ) -> Result<MultiplexedConnection, RedisError> {
     let client = Client::open(connection_info(options, node, credentials, db)?)?;
-    let hung_up = move |push: PushInfo| -> Result<(), std::convert::Infallible> {
+    let on_push = move |push: PushInfo| -> Result<(), std::convert::Infallible> {
         if push.kind == PushKind::Disconnection {
-            lost();
+            on_disconnect();
         }
         Ok(())
     };
-    // The limits are the callers': one for each call, one for all of the way here.
+    // The callers set the time limits: one per call, one for the whole connect.
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(None)
         .set_response_timeout(None)
         .set_pipeline_buffer_size(PIPELINE_BUFFER)
-        .set_push_sender(hung_up);
+        .set_push_sender(on_push);
     client.get_multiplexed_async_connection_with_config(&config).await
 }
 
@@ -80,12 +81,13 @@ fn connection_info(
     } else {
         ConnectionAddr::Tcp(host, node.port)
     };
-    // Only with the newer protocol does the driver say at once that the server hung up.
-    let mut who = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_db(db);
+    // Only with RESP3 does the driver report at once that the server closed the connection.
+    let mut settings =
+        RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_db(db);
     if let Some(credentials) = credentials {
-        who = who.set_password(&credentials.password);
+        settings = settings.set_password(&credentials.password);
         if let Some(user) = &credentials.user {
-            who = who.set_username(user);
+            settings = settings.set_username(user);
         }
     }
     let probe_every = (options.user_timeout / 3).max(Duration::from_secs(1));
@@ -94,29 +96,30 @@ fn connection_info(
         .set_nodelay(true)
         .set_keepalive(keepalive)
         .set_user_timeout(options.user_timeout);
-    Ok(addr.into_connection_info()?.set_redis_settings(who).set_tcp_settings(tcp))
+    Ok(addr.into_connection_info()?.set_redis_settings(settings).set_tcp_settings(tcp))
 }
 
-/// Asks who the server is, loads the scripts, and makes sure that it is what the durability wants.
-async fn introduce(
+/// Reads the server's identity, loads the scripts, and checks role, eviction policy and the
+/// requirements of the durability.
+async fn handshake(
     options: &ConnectionOptions,
     node: &ServerAddress,
-    lane: ConnectionPurpose,
+    purpose: ConnectionPurpose,
     connection: &mut MultiplexedConnection,
 ) -> Result<(ServerIdentity, LoadedScripts), String> {
     let mut pipeline = Pipeline::new();
-    pipeline.cmd("CLIENT").arg("SETNAME").arg(lane.client_name());
+    pipeline.cmd("CLIENT").arg("SETNAME").arg(purpose.client_name());
     pipeline.cmd("ROLE").add_command(info(&["server", "replication", "persistence", "memory"]));
     add_scripts(&mut pipeline, &options.scripts);
     let count = 3 + options.scripts.len();
     let answers = connection.send_packed_commands(&pipeline, 0, count).await;
-    let mut answers = answers.map_err(|error| said(&error))?.into_iter();
+    let mut answers = answers.map_err(|error| error_message(&error))?.into_iter();
     let mut next = || {
         let answer = answers.next().ok_or_else(|| "too few answers".to_owned())?;
-        answer.extract_error().map_err(|error| said(&error))
+        answer.extract_error().map_err(|error| error_message(&error))
     };
     next()?;
-    must_be_master(&next()?)?;
+    check_is_master(&next()?)?;
     let info = Info::read(next()?)?;
     let loaded = LoadedScripts::read(&options.scripts, next)?;
     let policy = info.field("maxmemory_policy")?;
@@ -146,14 +149,14 @@ fn info(sections: &[&str]) -> Cmd {
     redis::cmd("INFO").arg(sections).to_owned()
 }
 
-/// Asks a server who it is. The answer is for [`is_still`].
-pub(super) fn who() -> Cmd {
+/// The command that reads a server's identity; [`check_identity`] checks the answer.
+pub(super) fn identity_query() -> Cmd {
     info(&["server", "replication"])
 }
 
-/// Refuses when an answer to [`who`] is not that of the server that was connected to: it has been
-/// demoted since, and perhaps promoted again.
-pub(super) fn is_still(identity: &ServerIdentity, answer: Value) -> Result<(), String> {
+/// Checks an answer to [`identity_query`]. Fails if the server is another one, is no longer a
+/// master, or was demoted and promoted again since the connection was made.
+pub(super) fn check_identity(identity: &ServerIdentity, answer: Value) -> Result<(), String> {
     let info = Info::read(answer)?;
     if info.field("role")? != "master" {
         return Err("it is no longer a master".to_owned());
@@ -162,37 +165,37 @@ pub(super) fn is_still(identity: &ServerIdentity, answer: Value) -> Result<(), S
     if now == identity.server() { Ok(()) } else { Err("it was promoted since".to_owned()) }
 }
 
-/// Loads every script, in order.
+/// Appends a `SCRIPT LOAD` for every script, in order.
 pub(super) fn add_scripts(pipeline: &mut Pipeline, scripts: &[ScriptSource]) {
     for script in scripts {
         pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.text);
     }
 }
 
-/// An error in the words of the server, if it is one of the server's.
-pub(super) fn said(error: &RedisError) -> String {
+/// The server's code and detail for a server error, otherwise the driver's message.
+pub(super) fn error_message(error: &RedisError) -> String {
     match error.code() {
         Some(code) => format!("{code} {}", error.detail().unwrap_or_default()),
         None => error.to_string(),
     }
 }
 
-/// Reads the answer of `ROLE`.
-fn must_be_master(role: &Value) -> Result<(), String> {
-    let parts = role.as_sequence().unwrap_or_default();
-    let text = |part: &Value| redis::from_redis_value_ref::<String>(part).ok();
-    match parts.first().and_then(text).as_deref() {
+/// Checks the answer to `ROLE`.
+fn check_is_master(role: &Value) -> Result<(), String> {
+    let fields = role.as_sequence().unwrap_or_default();
+    let text = |field: &Value| redis::from_redis_value_ref::<String>(field).ok();
+    match fields.first().and_then(text).as_deref() {
         Some("master") => Ok(()),
         Some("slave") => {
-            let part = |index| parts.get(index).and_then(text).unwrap_or_default();
-            Err(format!("it is a replica of {}:{}", part(1), part(2)))
+            let field = |index| fields.get(index).and_then(text).unwrap_or_default();
+            Err(format!("it is a replica of {}:{}", field(1), field(2)))
         }
         Some(other) => Err(format!("it is a {other}")),
-        None => Err("it does not say what role it has".to_owned()),
+        None => Err("its ROLE answer is not readable".to_owned()),
     }
 }
 
-/// An answer of `INFO`.
+/// An answer to `INFO`.
 struct Info(String);
 
 impl Info {

@@ -1,4 +1,4 @@
-//! One connection, from the handshake to its end.
+//! One connection to one server.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,35 +10,35 @@ use redis::{Cmd, Pipeline, Value};
 use tokio::runtime::Handle;
 
 use super::connect::{self, NewConnection, add_scripts};
+use super::connection_health::ConnectionHealth;
 use super::error::Remedy;
-use super::identity::{ServerIdentity, TopologyDoubts};
+use super::identity::{RefreshRequests, ServerIdentity};
 use super::request::{LoadedScripts, PipelineRequest, ScriptSource};
+use super::send_queue::SendQueue;
 use super::url::ServerAddress;
 use super::{ConnectionOptions, ConnectionPurpose, Durability, Error};
-use crate::redis::transport::connection_health::ConnectionHealth;
-use crate::redis::transport::send_queue::SendQueue;
 use crate::runtime::clock::now_monotonic;
 use crate::runtime::single_flight::{Expirable, ValueStatus};
 
-/// What each request of a pipeline came to, in order.
+/// The answer or error of each request of a pipeline, in order.
 pub type PipelineAnswers = Vec<Result<Value, Error>>;
 
-/// One connection to one start of one server. A connection that breaks is never repaired: the next
-/// call of [`super::ConnectionPool::link`] makes another.
+/// One connection to one start of one server. A broken connection is never repaired: the next call
+/// of [`super::ConnectionPool::connection`] makes another.
 pub struct Connection {
-    wire: Arc<Transport>,
+    transport: Arc<Transport>,
     identity: ServerIdentity,
     loaded: LoadedScripts,
-    /// With durability `Replicated`: batches that wait for replicas go out together.
-    group: Option<SendQueue>,
+    /// With durability `Replicated`: groups batches that wait for replicas.
+    send_queue: Option<SendQueue>,
 }
 
-/// The connection itself.
+/// The socket with its state and time limit, shared with the task of the [`SendQueue`].
 pub(super) struct Transport {
-    /// Taken away when the connection is given up, so that the socket is closed.
+    /// Taken when the connection is closed, which closes the socket.
     connection: Mutex<Option<MultiplexedConnection>>,
-    pub(super) vital: Arc<ConnectionHealth>,
-    pub(super) doubts: Arc<TopologyDoubts>,
+    pub(super) health: Arc<ConnectionHealth>,
+    pub(super) refreshes: Arc<RefreshRequests>,
     scripts: Arc<[ScriptSource]>,
     pub(super) command_timeout: Duration,
 }
@@ -47,7 +47,7 @@ impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connection")
             .field("identity", &self.identity)
-            .field("vital", &self.wire.vital)
+            .field("health", &self.transport.health)
             .finish_non_exhaustive()
     }
 }
@@ -55,153 +55,156 @@ impl fmt::Debug for Connection {
 impl Expirable for Arc<Connection> {
     type Error = Error;
 
-    fn not_made(reason: &str) -> Error {
+    fn not_attempted(reason: &str) -> Error {
         Error::not_sent(reason)
     }
 
-    fn standing(&self) -> ValueStatus<Error> {
-        self.wire.vital.standing()
+    fn status(&self) -> ValueStatus<Error> {
+        self.transport.health.status()
     }
 }
 
 impl Connection {
-    /// Connects to a master. Runs on the thread that shall drive the connection.
-    pub(super) async fn make(
+    /// Connects to a master. Must run on the runtime that drives the connection.
+    pub(super) async fn connect(
         options: &ConnectionOptions,
         node: &ServerAddress,
-        lane: ConnectionPurpose,
-        doubts: Arc<TopologyDoubts>,
+        purpose: ConnectionPurpose,
+        refreshes: Arc<RefreshRequests>,
     ) -> Result<Self, Error> {
-        let vital = ConnectionHealth::new(lane, doubts.clone());
-        let hung_up = {
-            let vital = vital.clone();
-            move || vital.die("the server hung up", true)
+        let health = ConnectionHealth::new(purpose, refreshes.clone());
+        let on_disconnect = {
+            let health = health.clone();
+            move || health.close("the server closed the connection", true)
         };
         let NewConnection { connection, identity, loaded } =
-            connect::connect(options, node, lane, hung_up).await?;
-        vital.begin(identity.clone());
-        let wire = Arc::new(Transport {
+            connect::connect(options, node, purpose, on_disconnect).await?;
+        health.set_identity(identity.clone());
+        let transport = Arc::new(Transport {
             connection: Mutex::new(Some(connection)),
-            vital,
-            doubts,
+            health,
+            refreshes,
             scripts: options.scripts.clone(),
             command_timeout: options.command_timeout,
         });
-        let group = match options.durability {
+        let send_queue = match options.durability {
             Durability::Plain | Durability::Aof => None,
             Durability::Replicated { replicas, wait_ms } => {
-                let (wire, identity) = (wire.clone(), identity.clone());
-                Some(SendQueue::start(&Handle::current(), wire, identity, replicas, wait_ms))
+                let (transport, identity) = (transport.clone(), identity.clone());
+                Some(SendQueue::start(&Handle::current(), transport, identity, replicas, wait_ms))
             }
         };
-        Ok(Self { wire, identity, loaded, group })
+        Ok(Self { transport, identity, loaded, send_queue })
     }
 
-    /// Where it leads; never changes.
+    /// The connected server; constant.
     #[must_use]
     pub fn identity(&self) -> &ServerIdentity {
         &self.identity
     }
 
-    /// Whether calls may still come through.
+    /// Whether the connection is open as far as known.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        self.wire.vital.check().is_ok()
+        self.transport.health.check().is_ok()
     }
 
-    /// Sends all requests in one go and reads all answers. A request that the server refuses is an
-    /// error in its place; the call fails as a whole only if the answers did not come.
+    /// Sends all requests as one pipeline and reads all answers. A rejected request is an error at
+    /// its index.
     ///
-    /// Requests may not depend on each other: a script that the server forgot is loaded and called
-    /// once more behind the others. Whoever drops the future does not know what was done.
+    /// Requests must not depend on each other: a script that the server does not have is loaded and
+    /// called again after the others. After dropping the future the effect is unknown.
+    ///
+    /// # Errors
+    /// No answers came, or nothing was sent.
     pub async fn call<R: PipelineRequest>(&self, requests: &[R]) -> Result<PipelineAnswers, Error> {
         let mut pipeline = Pipeline::with_capacity(requests.len());
         for request in requests {
             pipeline.add_command(self.loaded.encode(request)?);
         }
-        self.wire.exchange(&pipeline, false, self.wire.command_timeout).await
+        self.transport.exchange(&pipeline, false, self.transport.command_timeout).await
     }
 
-    /// [`Self::call`], and with durability `Replicated` waits until enough replicas have everything
-    /// that was written on this connection: if they have not, the whole call is unknown. At other
-    /// durabilities the same as `call`.
+    /// [`Self::call`]; with durability `Replicated` it also waits until enough replicas confirm
+    /// everything written on this connection. If they do not, the whole call is unknown.
     ///
-    /// Every batch must write something: Redis waits for the last write of the connection only.
-    /// Batches of several callers go out together and wait once.
+    /// Every batch must write: `WAIT` covers only the last write of the connection. Concurrent
+    /// batches share one pipeline and one `WAIT`.
     pub async fn call_and_wait<R: PipelineRequest>(
         &self,
         requests: &[R],
     ) -> Result<PipelineAnswers, Error> {
-        let Some(group) = &self.group else { return self.call(requests).await };
+        let Some(send_queue) = &self.send_queue else { return self.call(requests).await };
         let commands = requests.iter().map(|request| self.loaded.encode(request));
-        group.call(commands.collect::<Result<_, _>>()?).await
+        send_queue.call(commands.collect::<Result<_, _>>()?).await
     }
 
-    /// Asks the server who it is, and gives the connection up when it is another one by now.
+    /// Closes the connection if the server's identity has changed.
     pub(super) async fn verify(&self) -> Result<(), Error> {
         let mut pipeline = Pipeline::new();
-        pipeline.add_command(connect::who());
-        let answers = self.wire.exchange(&pipeline, false, self.wire.command_timeout).await?;
+        pipeline.add_command(connect::identity_query());
+        let answers =
+            self.transport.exchange(&pipeline, false, self.transport.command_timeout).await?;
         let answer = answers.into_iter().next().unwrap_or(Ok(Value::Nil))?;
-        connect::is_still(&self.identity, answer).map_err(|why| {
-            self.wire.give_up(&why, true);
-            Error::not_sent(why)
+        connect::check_identity(&self.identity, answer).map_err(|reason| {
+            self.transport.close(&reason, true);
+            Error::not_sent(reason)
         })
     }
 
-    /// Gives the connection up, because the caller knows better.
-    pub(super) fn give_up(&self, why: &str) {
-        self.wire.give_up(why, false);
+    /// Closes the connection without a topology refresh.
+    pub(super) fn close(&self, reason: &str) {
+        self.transport.close(reason, false);
     }
 }
 
 impl Transport {
-    /// Sends a pipeline and reads the answers; `waits` if its last command is a `WAIT`.
+    /// Sends a pipeline and reads the answers. Scripts that the server does not have are loaded and
+    /// called again, with the final `WAIT` if `ends_with_wait`.
     pub(super) async fn exchange(
         &self,
         pipeline: &Pipeline,
-        waits: bool,
+        ends_with_wait: bool,
         limit: Duration,
     ) -> Result<PipelineAnswers, Error> {
         let mut answers = self.send(pipeline, limit).await?;
-        let forgotten: Vec<usize> = answers
+        let mut indices: Vec<usize> = answers
             .iter()
             .enumerate()
             .filter(|(_, answer)| remedy(answer) == Some(Remedy::Reload))
             .map(|(index, _)| index)
             .collect();
-        if forgotten.is_empty() {
+        if indices.is_empty() {
             return Ok(answers);
         }
-        let mut places = forgotten;
-        if waits {
-            places.extend(answers.len().checked_sub(1));
+        if ends_with_wait {
+            indices.extend(answers.len().checked_sub(1));
         }
-        for (place, answer) in places.iter().zip(self.send_again(pipeline, &places, limit).await) {
-            if let Some(old) = answers.get_mut(*place) {
+        for (index, answer) in indices.iter().zip(self.resend(pipeline, &indices, limit).await) {
+            if let Some(old) = answers.get_mut(*index) {
                 *old = answer;
             }
         }
         Ok(answers)
     }
 
-    /// Loads the scripts and sends the commands at these places once more.
-    async fn send_again(
+    /// Loads the scripts and repeats the commands at these indices.
+    async fn resend(
         &self,
         pipeline: &Pipeline,
-        places: &[usize],
+        indices: &[usize],
         limit: Duration,
     ) -> PipelineAnswers {
-        let mut again = Pipeline::new();
-        let listed = |(index, _): &(usize, &Cmd)| places.binary_search(index).is_ok();
+        let mut repeated = Pipeline::new();
+        let listed = |(index, _): &(usize, &Cmd)| indices.binary_search(index).is_ok();
         for (_, command) in pipeline.cmd_iter().enumerate().filter(listed) {
-            again.add_command(command.clone());
+            repeated.add_command(command.clone());
         }
-        let late = match self.reload().await {
-            Ok(()) => self.send(&again, limit).await,
+        let repeated_answers = match self.reload().await {
+            Ok(()) => self.send(&repeated, limit).await,
             Err(error) => Err(error),
         };
-        late.unwrap_or_else(|error| vec![Err(error); places.len()])
+        repeated_answers.unwrap_or_else(|error| vec![Err(error); indices.len()])
     }
 
     async fn send(&self, pipeline: &Pipeline, limit: Duration) -> Result<PipelineAnswers, Error> {
@@ -210,68 +213,72 @@ impl Transport {
             return Ok(Vec::new());
         }
         let mut connection = self.connection()?;
-        let begun = now_monotonic();
+        let started_at = now_monotonic();
         let sent = connection.send_packed_commands(pipeline, 0, count);
         let values = match tokio::time::timeout(limit, sent).await {
             Ok(Ok(values)) if values.len() == count => values,
-            Ok(Ok(_)) => return Err(self.broke("the answers do not fit the calls")),
-            Ok(Err(error)) => return Err(self.broke(&connect::said(&error))),
+            Ok(Ok(_)) => {
+                return Err(
+                    self.close_broken("the number of answers differs from the number of calls")
+                );
+            }
+            Ok(Err(error)) => return Err(self.close_broken(&connect::error_message(&error))),
             Err(_) => {
-                self.vital.timed_out(begun);
-                self.close_if_dead();
+                self.health.timed_out(started_at);
+                self.drop_socket_if_closed();
                 return Err(Error::unknown(format!("no answer within {limit:?}")));
             }
         };
-        self.vital.answered();
-        let answers: PipelineAnswers = values.into_iter().map(read).collect();
-        self.heed(&answers);
+        self.health.answered();
+        let answers: PipelineAnswers = values.into_iter().map(to_result).collect();
+        self.react_to_errors(&answers);
         Ok(answers)
     }
 
-    /// The end of the connection, in the middle of a call.
-    fn broke(&self, why: &str) -> Error {
-        self.give_up(why, true);
-        Error::unknown(format!("the connection broke: {why}"))
+    /// Closes the connection during a call, whose effect is therefore unknown.
+    fn close_broken(&self, reason: &str) -> Error {
+        self.close(reason, true);
+        Error::unknown(format!("the connection broke: {reason}"))
     }
 
     fn connection(&self) -> Result<MultiplexedConnection, Error> {
-        self.vital.check()?;
+        self.health.check()?;
         let closed = || Error::not_sent("the connection is closed");
         self.connection.lock().clone().ok_or_else(closed)
     }
 
-    /// Acts on answers that say that the connection leads to the wrong place.
-    fn heed(&self, answers: &[Result<Value, Error>]) {
+    /// Closes the connection or requests a topology read if an answer calls for it.
+    fn react_to_errors(&self, answers: &[Result<Value, Error>]) {
         for error in answers.iter().filter_map(|answer| answer.as_ref().err()) {
             match error.remedy() {
-                Remedy::Leave => self.give_up(&error.to_string(), true),
-                Remedy::LookAgain => self.doubts.look_again(),
+                Remedy::Close => self.close(&error.to_string(), true),
+                Remedy::RefreshTopology => self.refreshes.request(),
                 Remedy::Reload | Remedy::Wait => {}
             }
         }
     }
 
-    /// Loads the scripts. Whatever becomes of that: the calls that need them were not begun.
+    /// Loads the scripts. On failure the calls that need them were certainly not executed.
     async fn reload(&self) -> Result<(), Error> {
         let mut pipeline = Pipeline::new();
         add_scripts(&mut pipeline, &self.scripts);
-        let failed = |error: Error| Error::not_sent(format!("scripts were not loaded: {error}"));
+        let failed = |error: Error| Error::not_sent(format!("scripts not loaded: {error}"));
         self.send(&pipeline, self.command_timeout).await.map_err(failed).map(drop)
     }
 
-    fn give_up(&self, why: &str, look_again: bool) {
-        self.vital.die(why, look_again);
-        self.close_if_dead();
+    fn close(&self, reason: &str, refresh_topology: bool) {
+        self.health.close(reason, refresh_topology);
+        self.drop_socket_if_closed();
     }
 
-    fn close_if_dead(&self) {
-        if self.vital.check().is_err() {
+    fn drop_socket_if_closed(&self) {
+        if self.health.check().is_err() {
             self.connection.lock().take();
         }
     }
 }
 
-fn read(value: Value) -> Result<Value, Error> {
+fn to_result(value: Value) -> Result<Value, Error> {
     match value {
         Value::ServerError(error) => Err(Error::from_server(&error)),
         value => Ok(value),

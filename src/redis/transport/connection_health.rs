@@ -1,4 +1,4 @@
-//! Whether a connection is still of use.
+//! The state of one connection: open, or closed with a reason.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,113 +8,117 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
-use super::identity::{ServerIdentity, TopologyDoubts};
+use super::identity::{RefreshRequests, ServerIdentity};
 use super::{ConnectionPurpose, Error};
 use crate::runtime::clock::now_monotonic;
 use crate::runtime::single_flight::ValueStatus;
 
-/// So many calls in a row without an answer, and the connection counts as dead: TCP itself would
-/// take many minutes to say so.
+/// Consecutive time-outs after which the connection is closed: TCP alone would need many minutes to
+/// report a lost peer.
 const TIMEOUTS_MAX: u32 = 3;
 
-/// The life of one connection. It ends once.
+/// Tracks whether one connection is usable. Closing is final; the first reason is kept.
 pub(super) struct ConnectionHealth {
-    lane: ConnectionPurpose,
-    doubts: Arc<TopologyDoubts>,
-    /// Known from the end of the handshake on.
+    purpose: ConnectionPurpose,
+    refreshes: Arc<RefreshRequests>,
+    /// Set at the end of the handshake.
     identity: OnceLock<ServerIdentity>,
-    death: OnceLock<String>,
+    close_reason: OnceLock<String>,
+    /// At least one call was answered.
     proven: AtomicBool,
-    silence: Mutex<MissedAnswers>,
+    missed: Mutex<MissedAnswers>,
 }
 
-/// Calls in a row that got no answer.
+/// Consecutive calls without an answer.
 #[derive(Default)]
 struct MissedAnswers {
     timeouts: u32,
-    /// Calls begun before the last time-out say nothing new when they time out too.
+    /// When the last time-out was counted. Calls started before it are not counted again.
     counted_at: Option<Instant>,
 }
 
 impl fmt::Debug for ConnectionHealth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ConnectionHealth").field("death", &self.death).finish_non_exhaustive()
+        f.debug_struct("ConnectionHealth")
+            .field("close_reason", &self.close_reason)
+            .finish_non_exhaustive()
     }
 }
 
 impl ConnectionHealth {
-    pub(super) fn new(lane: ConnectionPurpose, doubts: Arc<TopologyDoubts>) -> Arc<Self> {
+    pub(super) fn new(purpose: ConnectionPurpose, refreshes: Arc<RefreshRequests>) -> Arc<Self> {
         Arc::new(Self {
-            lane,
-            doubts,
+            purpose,
+            refreshes,
             identity: OnceLock::new(),
-            death: OnceLock::new(),
+            close_reason: OnceLock::new(),
             proven: AtomicBool::new(false),
-            silence: Mutex::default(),
+            missed: Mutex::default(),
         })
     }
 
-    /// The handshake is over.
-    pub(super) fn begin(&self, identity: ServerIdentity) {
-        // Set once, here.
+    /// Called once, at the end of the handshake.
+    pub(super) fn set_identity(&self, identity: ServerIdentity) {
         drop(self.identity.set(identity));
     }
 
-    /// Refuses once the connection is dead.
+    /// # Errors
+    /// The connection is closed; the error names the reason.
     pub(super) fn check(&self) -> Result<(), Error> {
-        match self.death.get() {
+        match self.close_reason.get() {
             None => Ok(()),
-            Some(why) => Err(Error::not_sent(why)),
+            Some(reason) => Err(Error::not_sent(reason)),
         }
     }
 
-    pub(super) fn standing(&self) -> ValueStatus<Error> {
+    pub(super) fn status(&self) -> ValueStatus<Error> {
         match self.check() {
-            Ok(()) => ValueStatus::Good,
-            Err(why) => ValueStatus::Gone { proven: self.proven.load(Ordering::SeqCst), why },
+            Ok(()) => ValueStatus::Usable,
+            Err(why) => ValueStatus::Expired { proven: self.proven.load(Ordering::SeqCst), why },
         }
     }
 
-    /// Ends it; `look_again` if the master may be somewhere else now.
-    pub(super) fn die(&self, why: &str, look_again: bool) {
-        if look_again {
-            self.doubts.look_again();
+    /// Closes the connection. `refresh_topology`: the master may be another server now.
+    pub(super) fn close(&self, reason: &str, refresh_topology: bool) {
+        if refresh_topology {
+            self.refreshes.request();
         }
         let Some(identity) = self.identity.get() else {
-            drop(self.death.set(why.to_owned()));
+            drop(self.close_reason.set(reason.to_owned()));
             return;
         };
-        let reason = format!("connection to {} given up: {why}", identity.node);
-        if self.death.set(reason).is_ok() {
+        let close_error = format!("connection to {} given up: {reason}", identity.node);
+        if self.close_reason.set(close_error).is_ok() {
             let run_id = &identity.run_id;
-            tracing::warn!(node = %identity.node, run_id, lane = ?self.lane, reason = why,
+            tracing::warn!(node = %identity.node, run_id, purpose = ?self.purpose, reason,
                 "redis connection given up");
         }
     }
 
-    /// An answer came.
+    /// Records an answer.
     pub(super) fn answered(&self) {
         self.proven.store(true, Ordering::SeqCst);
-        self.silence.lock().timeouts = 0;
+        self.missed.lock().timeouts = 0;
     }
 
-    /// A call that was begun at `begun` got no answer in time.
-    pub(super) fn timed_out(&self, begun: Instant) {
+    /// Records a time-out of a call started at `started_at`, and closes the connection at
+    /// [`TIMEOUTS_MAX`].
+    pub(super) fn timed_out(&self, started_at: Instant) {
         if let Some(identity) = self.identity.get() {
-            let lane = self.lane;
-            tracing::debug!(node = %identity.node, ?lane, "redis did not answer in time");
+            let purpose = self.purpose;
+            tracing::debug!(node = %identity.node, ?purpose, "redis did not answer in time");
         }
         let timeouts = {
-            let mut silence = self.silence.lock();
-            if silence.counted_at.is_some_and(|at| begun < at) {
+            let mut missed = self.missed.lock();
+            if missed.counted_at.is_some_and(|at| started_at < at) {
                 return;
             }
-            silence.counted_at = Some(now_monotonic());
-            silence.timeouts += 1;
-            silence.timeouts
+            missed.counted_at = Some(now_monotonic());
+            missed.timeouts += 1;
+            missed.timeouts
         };
         if timeouts >= TIMEOUTS_MAX {
-            self.die(&format!("no answer to {timeouts} calls in a row"), true);
+            self.close(&format!("no answer to {timeouts} calls in a row"), true);
         }
     }
 }
@@ -125,46 +129,46 @@ mod tests {
 
     use super::*;
 
-    fn alive() -> Arc<ConnectionHealth> {
+    fn open_connection() -> Arc<ConnectionHealth> {
         ConnectionHealth::new(ConnectionPurpose::Hot, Arc::default())
     }
 
     #[test]
-    fn three_times_without_an_answer_are_the_end() {
-        let vital = alive();
+    fn three_consecutive_timeouts_close_the_connection() {
+        let health = open_connection();
         for _ in 0..2 {
-            vital.timed_out(now_monotonic());
-            assert_eq!(vital.standing(), ValueStatus::Good);
+            health.timed_out(now_monotonic());
+            assert_eq!(health.status(), ValueStatus::Usable);
         }
-        vital.answered();
+        health.answered();
         for _ in 0..2 {
-            vital.timed_out(now_monotonic());
-            assert!(vital.check().is_ok());
+            health.timed_out(now_monotonic());
+            assert!(health.check().is_ok());
         }
-        vital.timed_out(now_monotonic());
+        health.timed_out(now_monotonic());
         let why = Error::not_sent("no answer to 3 calls in a row");
-        assert_eq!(vital.standing(), ValueStatus::Gone { proven: true, why });
+        assert_eq!(health.status(), ValueStatus::Expired { proven: true, why });
     }
 
     #[test]
-    fn calls_that_waited_together_count_once() {
-        let vital = alive();
-        let begun = now_monotonic();
+    fn concurrent_timeouts_count_once() {
+        let health = open_connection();
+        let started_at = now_monotonic();
         for _ in 0..10 {
-            vital.timed_out(begun);
+            health.timed_out(started_at);
         }
-        assert!(vital.check().is_ok());
-        vital.timed_out(now_monotonic() + Duration::from_secs(1));
-        vital.timed_out(now_monotonic() + Duration::from_secs(1));
-        assert!(vital.check().is_err());
+        assert!(health.check().is_ok());
+        health.timed_out(now_monotonic() + Duration::from_secs(1));
+        health.timed_out(now_monotonic() + Duration::from_secs(1));
+        assert!(health.check().is_err());
     }
 
     #[test]
-    fn the_first_reason_stays() {
-        let vital = alive();
-        vital.die("the first", false);
-        vital.die("the second", true);
-        assert_eq!(vital.check().unwrap_err(), Error::not_sent("the first"));
-        assert_eq!(vital.doubts.count(), 1, "the doubt counts all the same");
+    fn the_first_close_reason_is_kept() {
+        let health = open_connection();
+        health.close("the first", false);
+        health.close("the second", true);
+        assert_eq!(health.check().unwrap_err(), Error::not_sent("the first"));
+        assert_eq!(health.refreshes.count(), 1, "the refresh is requested nevertheless");
     }
 }

@@ -1,51 +1,41 @@
-//! What can go wrong on the way to Redis and back, and the only reader of what Redis says about it.
+//! Errors of Redis calls, and the classification of Redis error codes.
 
 use redis::ServerError;
 
-/// What a failed call has left behind.
+/// Whether a failed call took effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CallEffect {
-    /// Nothing: it was not sent, or refused before it began. The same call may succeed later.
+    /// The call was not sent, or Redis rejected it before executing it. A retry may succeed.
     NotDone,
-    /// Nobody knows: ask again by request id, never give back.
+    /// The call may have been executed: ask again by request id, never give the stock back.
     Unknown,
-    /// Redis ran into something that this program never writes. A repeat fails the same way.
+    /// Redis reported a bug or foreign data. A retry fails the same way.
     Refused,
 }
 
-/// Why a call came to no answer.
+/// Why a call returned no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// There is no connection: nothing was sent.
-    #[error("redis was not asked: {reason}")]
-    NotSent {
-        /// Why there is no connection.
-        reason: String,
-    },
-    /// Redis answered that it did not begin.
-    #[error("redis did not begin: {code} {message}")]
+    /// No connection: nothing was sent.
+    #[error("redis call not sent: {reason}")]
+    NotSent { reason: String },
+    /// Redis rejected the command before executing it.
+    #[error("redis rejected the call: {code} {message}")]
     NotBegun {
-        /// The first word of the answer, such as `OOM`.
+        /// The error code, such as `OOM`.
         code: String,
-        /// The rest of the answer.
         message: String,
     },
-    /// It was sent, and no answer came; or too few replicas have it.
-    #[error("redis may have done it: {reason}")]
-    Unknown {
-        /// What happened instead of an answer.
-        reason: String,
-    },
-    /// Redis answered with an error that points to a defect or to foreign data.
-    #[error("redis refused: {message}")]
-    Refused {
-        /// The whole answer.
-        message: String,
-    },
+    /// The call was sent and no answer came, or too few replicas confirmed the write.
+    #[error("redis call with unknown outcome: {reason}")]
+    Unknown { reason: String },
+    /// Redis answered with an error that indicates a bug or foreign data.
+    #[error("redis error: {message}")]
+    Refused { message: String },
 }
 
 impl Error {
-    /// What the failure has left behind.
+    /// Whether the failed call took effect.
     #[must_use]
     pub fn class(&self) -> CallEffect {
         match self {
@@ -63,17 +53,17 @@ impl Error {
         Self::Unknown { reason: reason.into() }
     }
 
-    /// Reads an error answer.
+    /// Classifies an error answer.
     pub(super) fn from_server(error: &ServerError) -> Self {
         let (code, message) = (error.code(), error.details().unwrap_or_default());
-        if remedy(code).is_some() && !was_raised_inside(message) {
+        if remedy(code).is_some() && !was_raised_in_script(message) {
             Self::NotBegun { code: code.to_owned(), message: message.to_owned() }
         } else {
             Self::Refused { message: format!("{code} {message}") }
         }
     }
 
-    /// What has to happen to the connection before the call can succeed.
+    /// What the connection must do before a retry can succeed.
     pub(super) fn remedy(&self) -> Remedy {
         match self {
             Self::NotBegun { code, .. } => remedy(code).unwrap_or(Remedy::Wait),
@@ -82,33 +72,33 @@ impl Error {
     }
 }
 
-/// What helps against an answer that nothing was done.
+/// Reaction of the connection to a rejected command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Remedy {
-    /// Nothing that the connection can do.
+    /// None: the caller retries later.
     Wait,
-    /// The scripts have to be loaded again.
+    /// Load the scripts again.
     Reload,
-    /// Look where the slot is now; this server is still good for others.
-    LookAgain,
-    /// This connection is of no more use; look where the master is.
-    Leave,
+    /// Read the topology again. The connection stays open: other slots are still here.
+    RefreshTopology,
+    /// Close the connection and read the topology again.
+    Close,
 }
 
-/// The codes with which Redis says that it did not begin; `None` for every other code.
+/// The reaction to error codes that precede execution; `None` for every other code.
 fn remedy(code: &str) -> Option<Remedy> {
     match code {
         "BUSY" | "MISCONF" | "NOPERM" | "NOREPLICAS" | "OOM" | "TRYAGAIN" => Some(Remedy::Wait),
         "NOSCRIPT" => Some(Remedy::Reload),
-        "ASK" | "CLUSTERDOWN" | "MOVED" => Some(Remedy::LookAgain),
-        "LOADING" | "MASTERDOWN" | "NOAUTH" | "READONLY" | "WRONGPASS" => Some(Remedy::Leave),
+        "ASK" | "CLUSTERDOWN" | "MOVED" => Some(Remedy::RefreshTopology),
+        "LOADING" | "MASTERDOWN" | "NOAUTH" | "READONLY" | "WRONGPASS" => Some(Remedy::Close),
         _ => None,
     }
 }
 
-/// Whether a script was running when the error was raised: then it may have written before,
-/// whatever the code says. Redis 7 ends such messages with ` script: <sha>, on @user_script:<n>.`
-fn was_raised_inside(message: &str) -> bool {
+/// Whether a running script raised the error. That script may have written before, whatever the
+/// code is. Redis 7 ends such messages with ` script: <sha>, on @user_script:<n>.`
+fn was_raised_in_script(message: &str) -> bool {
     message.rsplit_once(" script: ").is_some_and(|(_, end)| end.contains(", on @user_"))
 }
 
@@ -124,15 +114,15 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_nothing_began_is_told_from_a_defect() {
+    fn a_rejection_before_execution_is_distinguished_from_a_bug() {
         let oom = read("OOM command not allowed when used memory > 'maxmemory'.");
         assert_eq!(oom.class(), CallEffect::NotDone);
         assert_eq!(oom.remedy(), Remedy::Wait);
         let code = "OOM".to_owned();
         let message = "command not allowed when used memory > 'maxmemory'.".to_owned();
         assert_eq!(oom, Error::NotBegun { code, message });
-        assert_eq!(read("MOVED 3999 127.0.0.1:6381").remedy(), Remedy::LookAgain);
-        assert_eq!(read("READONLY You can't write.").remedy(), Remedy::Leave);
+        assert_eq!(read("MOVED 3999 127.0.0.1:6381").remedy(), Remedy::RefreshTopology);
+        assert_eq!(read("READONLY You can't write.").remedy(), Remedy::Close);
 
         for defect in ["WRONGTYPE Operation against a key", "ERR unknown command", "CROSSSLOT Keys"]
         {
@@ -143,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_raised_inside_a_script_may_have_written() {
+    fn an_error_raised_in_a_script_may_have_written() {
         let inside = read("OOM command not allowed. script: 6f1e, on @user_script:3.");
         assert_eq!(inside.class(), CallEffect::Refused);
         assert_eq!(read("OOM my script: it is large").class(), CallEffect::NotDone);

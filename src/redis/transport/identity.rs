@@ -1,50 +1,49 @@
-//! What a connection leads to, and whether that may be somewhere else by now.
+//! The identity of a connected server, and requests to read the topology again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::url::ServerAddress;
 
-/// Which start of which server a connection leads to. Never changes while the connection lives: a
-/// server that says otherwise when it is asked again has lost its connections.
+/// One start of one server. Constant for a connection: if the server reports another identity, the
+/// connection is closed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerIdentity {
-    /// Where it is.
     pub node: ServerAddress,
-    /// The server's own name for this start of itself: 40 hexadecimal digits.
+    /// Redis `run_id`, new at each start: 40 hexadecimal digits.
     pub run_id: String,
-    /// `master_replid2`: whose data it had when it last became a master, zeros for a server that
-    /// never was a replica. Its `run_id` survives a demotion, with the writes lost in between.
+    /// Redis `master_replid2`: the replication id of the master whose data the server had when it
+    /// was last promoted; zeros if it was never a replica. It reveals a demotion and promotion in
+    /// between, which keep the `run_id` but may lose writes.
     pub promoted_from: String,
-    /// The server's version.
     pub version: String,
-    /// Whether accepted writes go to a file on its disk.
+    /// Whether the server writes an append-only file.
     pub aof: bool,
 }
 
-/// So much of `master_replid2` tells one promotion from another.
+/// Prefix of `master_replid2` that distinguishes promotions.
 const PROMOTION_CHARS: usize = 16;
 
 impl ServerIdentity {
-    /// The server's name in buckets: another one when it may have lost writes.
+    /// The server name stored in buckets. It changes whenever the server may have lost writes.
     #[must_use]
     pub fn server(&self) -> String {
         server_name(&self.run_id, &self.promoted_from)
     }
 }
 
-/// The name in buckets of a server that tells these two fields of `INFO`.
+/// The server name stored in buckets, from these two fields of `INFO`.
 pub(super) fn server_name(run_id: &str, master_replid2: &str) -> String {
     let promotion: String = master_replid2.chars().take(PROMOTION_CHARS).collect();
     format!("{run_id}-{promotion}")
 }
 
-/// Counts the reasons to look again where the masters are; all connections share it.
+/// Counts requests to read the topology again. Shared by all connections.
 #[derive(Debug, Default)]
-pub(super) struct TopologyDoubts(AtomicU64);
+pub(super) struct RefreshRequests(AtomicU64);
 
-impl TopologyDoubts {
-    /// Something says that the masters may be somewhere else now.
-    pub(super) fn look_again(&self) {
+impl RefreshRequests {
+    /// Requests a read: an error suggests that the masters have changed.
+    pub(super) fn request(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
 

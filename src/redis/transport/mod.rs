@@ -1,18 +1,16 @@
 //! Connections to Redis.
 //!
-//! Owns: the sockets, the scripts loaded through them, and the knowledge where the masters are.
-//! [`ConnectionPool`] finds the master that has a key and connects to it; a [`Connection`] is one
-//! connection to
-//! one start of one server, and says of each call whether it was answered, certainly not done, or
-//! perhaps done ([`Error`]).
+//! Owns: the sockets, the scripts loaded on them, and the topology (which master has which key).
+//! [`ConnectionPool`] routes a key to its master and connects to it. A [`Connection`] belongs to
+//! one start of one server, and reports each call as answered, certainly not done or perhaps done
+//! ([`Error`]).
 //!
-//! Limits: one connection per server and [`ConnectionPurpose`], one attempt to connect at a time,
-//! with growing
-//! waits between attempts that fail; a time limit on every call. On error: a connection that broke
-//! is never repaired or used again, nothing is sent twice behind the caller's back (but for scripts
-//! that the server says it does not have), and callers in an outage are refused at once. On death
-//! of a caller: its call may still be carried out. May repeat: nothing here; the scripts say so of
-//! themselves.
+//! Limits: one connection per server and [`ConnectionPurpose`]; one connect attempt at a time, with
+//! growing waits between failures; a time limit on every call. On error: a broken connection is
+//! never repaired or reused, calls are never resent without the caller's knowledge (except scripts
+//! that the server answers with `NOSCRIPT`), and calls during an outage fail at once. On crash of a
+//! caller: its call may still be executed. May repeat: nothing here; each script documents its own
+//! repeats.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,20 +38,20 @@ pub use pool::ConnectionPool;
 pub use request::{PipelineRequest, ScriptSource};
 pub use url::{Credentials, RedisTopology, RedisUrl, ServerAddress, UrlError};
 
-/// What a connection is for. One server has one connection per lane, so that a lane that is blocked
-/// does not block the others.
+/// What a connection is for. Each server has one connection per purpose, so that a blocked one does
+/// not block the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ConnectionPurpose {
-    /// Reservations, and waiting until replicas have them.
+    /// Reservations, including the `WAIT` for replicas.
     Hot,
     /// Everything else: results, reads, loading, leases.
     Results,
-    /// Entries on their way to the broker: many and large.
+    /// Outbox entries for the relay: many and large.
     Relay,
 }
 
 impl ConnectionPurpose {
-    /// What `CLIENT LIST` shows.
+    /// The name in `CLIENT LIST`.
     fn client_name(self) -> &'static str {
         match self {
             Self::Hot => "floodgate-hot",
@@ -66,36 +64,32 @@ impl ConnectionPurpose {
 /// When a write counts as done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
-    /// When the server says so.
+    /// When the server answers.
     Plain,
-    /// The same, from servers that keep an append-only file; others are not connected to.
+    /// When the server answers. Servers without an append-only file are refused at connect.
     Aof,
-    /// When replicas have it, too.
+    /// When enough replicas have confirmed the write.
     Replicated {
-        /// How many.
         replicas: u32,
-        /// How long they have; not 0.
+        /// Time limit for the confirmations; not 0.
         wait_ms: u64,
     },
 }
 
-/// How to connect.
+/// Addresses, time limits, durability and scripts of all connections.
 #[derive(Debug, Clone)]
 pub struct ConnectionOptions {
-    /// Where Redis is.
     pub url: RedisUrl,
-    /// From the first packet until the connection is ready, scripts included.
+    /// Time limit from the first packet until the handshake is done and all scripts are loaded.
     pub connect_timeout: Duration,
-    /// For one pipeline; waiting for replicas comes on top.
+    /// Time limit for one pipeline, without the wait for replicas.
     pub command_timeout: Duration,
-    /// How long the kernel waits for packets to be acknowledged (`TCP_USER_TIMEOUT`).
+    /// `TCP_USER_TIMEOUT`: how long sent data may stay unacknowledged.
     pub user_timeout: Duration,
-    /// After an attempt to connect that failed; doubles with each further one.
+    /// Wait after a failed connect attempt; doubles with each further failure.
     pub reconnect_min: Duration,
-    /// The longest such wait.
     pub reconnect_max: Duration,
-    /// When a write counts as done.
     pub durability: Durability,
-    /// Loaded on every connection.
+    /// Scripts loaded on every connection.
     pub scripts: Arc<[ScriptSource]>,
 }

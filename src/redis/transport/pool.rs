@@ -1,4 +1,4 @@
-//! All connections of the process.
+//! All Redis connections of the process.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle, Runtime};
 
-use super::identity::TopologyDoubts;
+use super::identity::RefreshRequests;
 use super::request::PipelineRequest;
 use super::router::{MasterRouter, SlotMap};
 use super::url::ServerAddress;
@@ -15,8 +15,8 @@ use super::{ConnectionOptions, ConnectionPurpose, Error};
 use crate::redis::transport::connection::{Connection, PipelineAnswers};
 use crate::runtime::single_flight::{RetryPace, SingleFlight};
 
-/// Connections to wherever the masters are, made when they are needed. Cheap to clone; the
-/// connections close when the last clone is dropped.
+/// Connections to the current masters, made on first use. Cheap to clone; the connections close
+/// when the last clone is dropped.
 #[derive(Clone)]
 pub struct ConnectionPool {
     inner: Arc<Inner>,
@@ -24,19 +24,18 @@ pub struct ConnectionPool {
 
 struct Inner {
     options: Arc<ConnectionOptions>,
-    doubts: Arc<TopologyDoubts>,
+    refreshes: Arc<RefreshRequests>,
     router: MasterRouter,
-    places: Mutex<PoolEntries>,
-    /// Drives every connection on a thread of its own, so that a connection does not end with the
-    /// thread that happened to make it.
+    entries: Mutex<PoolEntries>,
+    /// Drives every connection, so that none ends with the thread of its first caller.
     io: Option<Runtime>,
 }
 
 #[derive(Default)]
 struct PoolEntries {
     by_node: HashMap<(ServerAddress, ConnectionPurpose), Arc<SingleFlight<Arc<Connection>>>>,
-    /// The number of the map for which the places were last weeded.
-    weeded: Option<u64>,
+    /// Topology version at the last prune.
+    pruned_version: Option<u64>,
 }
 
 impl fmt::Debug for ConnectionPool {
@@ -48,124 +47,126 @@ impl fmt::Debug for ConnectionPool {
 }
 
 impl ConnectionPool {
-    /// Gets ready; connects to nothing yet.
+    /// Starts the thread that drives the connections; connects on first use.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
     pub fn new(options: ConnectionOptions) -> Result<Self, Error> {
         let mut builder = Builder::new_multi_thread();
         let io = builder.worker_threads(1).thread_name("redis-io").enable_all().build();
         let io = io.map_err(|error| Error::not_sent(format!("no thread for Redis: {error}")))?;
-        let doubts = Arc::<TopologyDoubts>::default();
+        let refreshes = Arc::<RefreshRequests>::default();
         let options = Arc::new(options);
-        let router = MasterRouter::new(options.clone(), doubts.clone());
-        let places = Mutex::default();
-        Ok(Self { inner: Arc::new(Inner { options, doubts, router, places, io: Some(io) }) })
+        let router = MasterRouter::new(options.clone(), refreshes.clone());
+        let entries = Mutex::default();
+        Ok(Self { inner: Arc::new(Inner { options, refreshes, router, entries, io: Some(io) }) })
     }
 
-    /// What the connections were asked to be.
     #[must_use]
     pub fn options(&self) -> &ConnectionOptions {
         &self.inner.options
     }
 
-    /// A connection to the master that has this key. Returns at once if there is one or if there
-    /// cannot be one yet; otherwise makes one, within the time for connecting.
-    pub async fn link(
+    /// A connection to the master of this key. Returns at once with an open connection, or with an
+    /// error while a reconnect attempt runs or waits; otherwise connects within `connect_timeout`.
+    pub async fn connection(
         &self,
-        lane: ConnectionPurpose,
+        purpose: ConnectionPurpose,
         key: impl AsRef<[u8]>,
     ) -> Result<Arc<Connection>, Error> {
         let map = self.map().await?;
         let node = map.master_of(key.as_ref())?;
-        self.link_to(lane, node).await
+        self.connection_to(purpose, node).await
     }
 
-    /// [`Self::link`] and [`Connection::call`].
+    /// [`Self::connection`] and [`Connection::call`].
     pub async fn call<R: PipelineRequest>(
         &self,
-        lane: ConnectionPurpose,
+        purpose: ConnectionPurpose,
         key: impl AsRef<[u8]>,
         requests: &[R],
     ) -> Result<PipelineAnswers, Error> {
-        self.link(lane, key).await?.call(requests).await
+        self.connection(purpose, key).await?.call(requests).await
     }
 
-    /// Every master, as far as is known.
+    /// Every master of the current topology.
     pub async fn masters(&self) -> Result<Vec<ServerAddress>, Error> {
         Ok(self.map().await?.masters().to_vec())
     }
 
     /// A connection to one of the [`Self::masters`].
-    pub async fn link_to(
+    pub async fn connection_to(
         &self,
-        lane: ConnectionPurpose,
+        purpose: ConnectionPurpose,
         node: &ServerAddress,
     ) -> Result<Arc<Connection>, Error> {
         let flight = {
-            let mut places = self.inner.places.lock();
-            if let Some(flight) = places.by_node.get(&(node.clone(), lane)) {
+            let mut entries = self.inner.entries.lock();
+            if let Some(flight) = entries.by_node.get(&(node.clone(), purpose)) {
                 flight.clone()
             } else {
                 let options = &self.inner.options;
                 let pace = RetryPace { min: options.reconnect_min, max: options.reconnect_max };
                 let flight = SingleFlight::new(pace);
-                places.by_node.insert((node.clone(), lane), flight.clone());
+                entries.by_node.insert((node.clone(), purpose), flight.clone());
                 flight
             }
         };
-        let again = flight.last().is_some();
-        flight.get(self.io()?, |before| self.make(lane, node, again, before)).await
+        let is_reconnect = flight.last().is_some();
+        flight.get(self.io()?, |failures| self.connect(purpose, node, is_reconnect, failures)).await
     }
 
-    /// Asks every master who it is, on each connection to it: a server that was demoted and
-    /// promoted again keeps its connections, its `run_id` and not all of its data.
+    /// Verifies the identity of every master, on each connection to it: a server that was demoted
+    /// and promoted again keeps its connections and its `run_id`, but may have lost data.
     ///
     /// # Errors
-    /// The first error; the other masters were asked all the same.
+    /// The first error; the other masters are verified nevertheless.
     pub async fn verify(&self) -> Result<(), Error> {
         let mut verified = Ok(());
         for node in self.masters().await? {
             verified =
-                verified.and(self.link_to(ConnectionPurpose::Results, &node).await.map(drop));
-            let links: Vec<_> = {
-                let places = self.inner.places.lock();
-                let here = places.by_node.iter().filter(|((place, _), _)| *place == node);
+                verified.and(self.connection_to(ConnectionPurpose::Results, &node).await.map(drop));
+            let connections: Vec<_> = {
+                let entries = self.inner.entries.lock();
+                let here = entries.by_node.iter().filter(|((master, _), _)| *master == node);
                 here.filter_map(|(_, flight)| flight.last()).collect()
             };
-            for link in links.iter().filter(|link| link.is_alive()) {
-                verified = verified.and(link.verify().await);
+            for connection in connections.iter().filter(|connection| connection.is_alive()) {
+                verified = verified.and(connection.verify().await);
             }
         }
         verified
     }
 
-    fn make(
+    fn connect(
         &self,
-        lane: ConnectionPurpose,
+        purpose: ConnectionPurpose,
         node: &ServerAddress,
-        again: bool,
-        before: u32,
+        is_reconnect: bool,
+        failures: u32,
     ) -> impl Future<Output = Result<Arc<Connection>, Error>> + Send + use<> {
-        let (options, doubts) = (self.inner.options.clone(), self.inner.doubts.clone());
+        let (options, refreshes) = (self.inner.options.clone(), self.inner.refreshes.clone());
         let node = node.clone();
         async move {
-            let made = Connection::make(&options, &node, lane, doubts.clone()).await;
+            let made = Connection::connect(&options, &node, purpose, refreshes.clone()).await;
             match &made {
-                Ok(link) => {
-                    let run_id = &link.identity().run_id;
-                    if again {
-                        tracing::warn!(%node, run_id, ?lane, "redis connected again");
+                Ok(connection) => {
+                    let run_id = &connection.identity().run_id;
+                    if is_reconnect {
+                        tracing::warn!(%node, run_id, ?purpose, "redis reconnected");
                     } else {
-                        tracing::info!(%node, run_id, ?lane, "redis connected");
+                        tracing::info!(%node, run_id, ?purpose, "redis connected");
                     }
                 }
                 Err(error) => {
                     let reason = error.to_string();
-                    if before == 0 {
-                        tracing::warn!(%node, ?lane, reason,
-                            "redis not connected, will keep trying");
+                    if failures == 0 {
+                        tracing::warn!(%node, ?purpose, reason,
+                            "redis not connected, retrying");
                     } else {
-                        tracing::debug!(%node, ?lane, reason, before, "redis not connected");
+                        tracing::debug!(%node, ?purpose, reason, failures, "redis not connected");
                     }
-                    doubts.look_again();
+                    refreshes.request();
                 }
             }
             made.map(Arc::new)
@@ -174,23 +175,23 @@ impl ConnectionPool {
 
     async fn map(&self) -> Result<Arc<SlotMap>, Error> {
         let map = self.inner.router.map(self.io()?).await?;
-        self.weed(&map);
+        self.prune(&map);
         Ok(map)
     }
 
-    /// Gives up connections to servers that are no longer masters.
-    fn weed(&self, map: &SlotMap) {
-        let mut places = self.inner.places.lock();
-        if places.weeded >= Some(map.number) {
+    /// Closes connections to servers that are no longer masters.
+    fn prune(&self, map: &SlotMap) {
+        let mut entries = self.inner.entries.lock();
+        if entries.pruned_version >= Some(map.version) {
             return;
         }
-        places.weeded = Some(map.number);
-        places.by_node.retain(|(node, _), flight| {
-            let stays = map.masters().contains(node);
-            if let Some(link) = flight.last().filter(|_| !stays) {
-                link.give_up("it is no longer a master");
+        entries.pruned_version = Some(map.version);
+        entries.by_node.retain(|(node, _), flight| {
+            let is_master = map.masters().contains(node);
+            if let Some(connection) = flight.last().filter(|_| !is_master) {
+                connection.close("it is no longer a master");
             }
-            stays
+            is_master
         });
     }
 
@@ -202,7 +203,7 @@ impl ConnectionPool {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Waiting for the thread is not allowed where the last clone may be dropped: in a task.
+        // The last clone may be dropped in a task, where blocking on the thread is not allowed.
         if let Some(io) = self.io.take() {
             io.shutdown_background();
         }

@@ -1,4 +1,4 @@
-//! Asking several servers the same, when some of them may be gone or behind the times.
+//! One question to several servers, of which some may be unreachable or outdated.
 
 use std::pin::pin;
 
@@ -8,32 +8,35 @@ use futures_util::stream::FuturesUnordered;
 use super::ConnectionOptions;
 use super::url::ServerAddress;
 
-/// Asks all at once, each within the time for connecting, until more than half have answered or
-/// nobody else can; returns the answer with the greatest age of news (`E`), or why there is none.
-pub(super) async fn survey<E: Ord, T, F>(
+/// Queries all servers at once, each within `connect_timeout`, until a majority has answered or no
+/// query is left. Returns the answer with the newest version (`E`).
+///
+/// # Errors
+/// No server answered; one reason per server.
+pub(super) async fn read_newest<E: Ord, T, F>(
     options: &ConnectionOptions,
     nodes: &[ServerAddress],
-    ask: impl Fn(ServerAddress) -> F,
+    query: impl Fn(ServerAddress) -> F,
 ) -> Result<T, String>
 where
     F: Future<Output = Result<(E, T), String>>,
 {
-    let asked = nodes.iter().map(|node| {
-        let answer = tokio::time::timeout(options.connect_timeout, ask(node.clone()));
+    let queries = nodes.iter().map(|node| {
+        let answer = tokio::time::timeout(options.connect_timeout, query(node.clone()));
         async move {
-            let late = |_| format!("no answer within {:?}", options.connect_timeout);
-            let answer = answer.await.map_err(late).and_then(|answer| answer);
-            answer.map_err(|why| format!("{node}: {why}"))
+            let timed_out = |_| format!("no answer within {:?}", options.connect_timeout);
+            let answer = answer.await.map_err(timed_out).and_then(|answer| answer);
+            answer.map_err(|reason| format!("{node}: {reason}"))
         }
     });
-    let mut answers = pin!(asked.collect::<FuturesUnordered<_>>());
+    let mut answers = pin!(queries.collect::<FuturesUnordered<_>>());
     let (mut num_answers, mut best, mut reasons) = (0, None::<(E, T)>, Vec::new());
     while num_answers <= nodes.len() / 2 {
         match answers.next().await {
-            Some(Ok((news, answer))) => {
+            Some(Ok((version, answer))) => {
                 num_answers += 1;
-                if best.as_ref().is_none_or(|(newest, _)| news > *newest) {
-                    best = Some((news, answer));
+                if best.as_ref().is_none_or(|(best_version, _)| version > *best_version) {
+                    best = Some((version, answer));
                 }
             }
             Some(Err(reason)) => reasons.push(reason),
@@ -72,24 +75,27 @@ mod tests {
 
     type ServerAnswer = Result<(u32, &'static str), String>;
 
-    /// What the survey finds when the servers, by their ports, answer like this; `None` is silence.
-    fn found(answers: &[Option<ServerAnswer>]) -> Result<&'static str, String> {
+    /// The result for these answers, by port; `None`: the server does not answer.
+    fn newest_of(answers: &[Option<ServerAnswer>]) -> Result<&'static str, String> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let options = options();
         let nodes = nodes(u16::try_from(answers.len()).unwrap());
-        let ask = |node: ServerAddress| match answers[usize::from(node.port) - 1].clone() {
+        let query = |node: ServerAddress| match answers[usize::from(node.port) - 1].clone() {
             Some(answer) => ready(answer).boxed(),
             None => pending().boxed(),
         };
-        runtime.block_on(survey(&options, &nodes, ask))
+        runtime.block_on(read_newest(&options, &nodes, query))
     }
 
     #[test]
-    fn the_newest_of_more_than_half_is_believed() {
-        assert_eq!(found(&[Some(Ok((1, "old"))), Some(Ok((2, "new"))), None]), Ok("new"));
+    fn the_newest_answer_of_a_majority_is_returned() {
+        assert_eq!(newest_of(&[Some(Ok((1, "old"))), Some(Ok((2, "new"))), None]), Ok("new"));
         let gone = || Some(Err("gone".to_owned()));
-        assert_eq!(found(&[gone(), Some(Ok((1, "left"))), gone()]), Ok("left"));
-        assert_eq!(found(&[None, Some(Ok((1, "left"))), None]), Ok("left"));
-        assert_eq!(found(&[gone(), None]), Err("a:1: gone; a:2: no answer within 20ms".to_owned()));
+        assert_eq!(newest_of(&[gone(), Some(Ok((1, "left"))), gone()]), Ok("left"));
+        assert_eq!(newest_of(&[None, Some(Ok((1, "left"))), None]), Ok("left"));
+        assert_eq!(
+            newest_of(&[gone(), None]),
+            Err("a:1: gone; a:2: no answer within 20ms".to_owned())
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! What is asked of Redis.
+//! Commands and scripts of a pipeline.
 
 use std::collections::HashMap;
 
@@ -6,22 +6,21 @@ use redis::{Cmd, Value};
 
 use super::Error;
 
-/// A script, to be loaded on every connection.
+/// A Lua script that is loaded on every connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScriptSource {
     /// The name by which requests call it.
     pub name: &'static str,
-    /// Its text, as Redis is to run it.
     pub text: String,
 }
 
 /// One command of a pipeline.
 pub trait PipelineRequest {
-    /// The name of the script it calls; `None` for a plain command.
+    /// The name of the called script; `None` for a plain command.
     fn script(&self) -> Option<&'static str>;
 
-    /// The command as it is sent. `sha` is what the server calls the script; it means nothing to a
-    /// plain command.
+    /// The command to send. `sha` is the digest that the server returned for the script; plain
+    /// commands ignore it.
     fn command(&self, sha: &str) -> Cmd;
 }
 
@@ -45,30 +44,31 @@ impl<R: PipelineRequest + ?Sized> PipelineRequest for Box<R> {
     }
 }
 
-/// The names of the scripts that a server has, by what it calls them.
+/// The digests that `SCRIPT LOAD` returned, by script name.
 #[derive(Debug, Default)]
 pub(super) struct LoadedScripts(HashMap<&'static str, String>);
 
 impl LoadedScripts {
-    /// Reads the answers of loading `scripts`, in their order.
+    /// Reads the answers to [`super::connect::add_scripts`], in the order of `scripts`.
     pub(super) fn read(
         scripts: &[ScriptSource],
         mut next: impl FnMut() -> Result<Value, String>,
     ) -> Result<Self, String> {
-        let load = |script: &ScriptSource| {
+        let entry = |script: &ScriptSource| {
             let answer = next().and_then(|answer| {
                 redis::from_redis_value(answer).map_err(|error| error.to_string())
             });
             let sha = answer.map_err(|error| format!("script {}: {error}", script.name))?;
             Ok((script.name, sha))
         };
-        scripts.iter().map(load).collect::<Result<_, _>>().map(Self)
+        scripts.iter().map(entry).collect::<Result<_, _>>().map(Self)
     }
 
-    /// The command as it is sent.
+    /// # Errors
+    /// The request names a script that was not loaded.
     pub(super) fn encode(&self, request: &impl PipelineRequest) -> Result<Cmd, Error> {
         let Some(name) = request.script() else { return Ok(request.command("")) };
-        let unknown = || Error::not_sent(format!("no script {name} was given to load"));
+        let unknown = || Error::not_sent(format!("script {name} is not loaded"));
         Ok(request.command(self.0.get(name).ok_or_else(unknown)?))
     }
 }
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_is_called_by_what_the_server_calls_it() {
+    fn a_script_is_called_by_the_digest_that_the_server_returned() {
         let script = |name| ScriptSource { name, text: String::new() };
         let answers = ["0c1d", "5e6f"].map(|sha| Ok(Value::SimpleString(sha.to_owned())));
         let mut answers = answers.into_iter();

@@ -1,49 +1,49 @@
-//! Asking sentinels which server is the master.
+//! Reads the address of the master from the sentinels.
 
 use redis::{RedisError, Value};
 
 use super::ConnectionOptions;
-use super::connect::{open, said};
+use super::connect::{error_message, open};
+use super::quorum_read::read_newest;
 use super::url::ServerAddress;
-use crate::redis::transport::quorum_read::survey;
 
-/// The master of this name. Sentinels that are cut off tell old news: of those that answer, the one
-/// that knows of the latest fail-over is believed. Whether the server agrees is for whoever
-/// connects to it to find out.
-pub(super) async fn find(
+/// The master of this name. Partitioned sentinels may be outdated, so the answer with the highest
+/// `config-epoch` counts. Whether that server is a master is checked on connect.
+pub(super) async fn find_master(
     options: &ConnectionOptions,
     sentinels: &[ServerAddress],
     master: &str,
 ) -> Result<ServerAddress, String> {
-    let found = survey(options, sentinels, |sentinel| ask(options, sentinel, master)).await;
-    found.map_err(|why| format!("no sentinel tells where master {master} is: {why}"))
+    let found =
+        read_newest(options, sentinels, |sentinel| query_sentinel(options, sentinel, master)).await;
+    found.map_err(|reasons| format!("no sentinel tells where master {master} is: {reasons}"))
 }
 
-async fn ask(
+async fn query_sentinel(
     options: &ConnectionOptions,
     sentinel: ServerAddress,
     master: &str,
 ) -> Result<(u64, ServerAddress), String> {
     let mut command = redis::cmd("SENTINEL");
     command.arg("MASTER").arg(master);
-    let asked = async |credentials| -> Result<Value, RedisError> {
+    let query = async |credentials| -> Result<Value, RedisError> {
         let mut connection = open(options, &sentinel, credentials, 0, || {}).await?;
         connection.send_packed_command(&command).await?.extract_error()
     };
-    // Most sentinels have no password, and refuse one.
-    let answer = match asked(None).await {
-        Err(error) if said(&error).contains("NOAUTH") => {
-            asked(options.url.credentials.as_ref()).await
+    // Most sentinels have no password and reject one.
+    let answer = match query(None).await {
+        Err(error) if error_message(&error).contains("NOAUTH") => {
+            query(options.url.credentials.as_ref()).await
         }
         answer => answer,
     };
-    read(answer.map_err(|error| said(&error))?)
+    parse_master(answer.map_err(|error| error_message(&error))?)
 }
 
-/// Reads the fields of a master.
-fn read(answer: Value) -> Result<(u64, ServerAddress), String> {
-    let odd = |answer: Value| format!("it answered {answer:?}");
-    let fields = answer.into_map_iter().map_err(odd)?;
+/// Parses the answer to `SENTINEL MASTER`.
+fn parse_master(answer: Value) -> Result<(u64, ServerAddress), String> {
+    let unreadable = |answer: Value| format!("it answered {answer:?}");
+    let fields = answer.into_map_iter().map_err(unreadable)?;
     let (mut host, mut port, mut epoch) = (None, None, None);
     for (name, value) in fields {
         let text = |value| redis::from_redis_value::<String>(value).ok();

@@ -1,22 +1,21 @@
-//! Which of the 16384 hash slots a key is in, as Redis Cluster counts.
+//! The hash slot of a key, as the Redis Cluster specification defines it.
 
-/// How many slots there are.
 pub(super) const SLOTS: u16 = 16_384;
 
-/// The slot of a key: of what stands between the first `{` and the next `}`, if that is anything;
-/// otherwise of all of it.
+/// The slot of a key. The hash tag between the first `{` and the next `}` is hashed if it is not
+/// empty, otherwise the whole key.
 pub(super) fn slot_of(key: &[u8]) -> u16 {
-    crc16(tag(key).unwrap_or(key)) % SLOTS
+    crc16(hash_tag(key).unwrap_or(key)) % SLOTS
 }
 
-fn tag(key: &[u8]) -> Option<&[u8]> {
+fn hash_tag(key: &[u8]) -> Option<&[u8]> {
     let open = key.iter().position(|&byte| byte == b'{')?;
     let rest = key.get(open + 1..)?;
     let close = rest.iter().position(|&byte| byte == b'}')?;
     rest.get(..close).filter(|tag| !tag.is_empty())
 }
 
-/// CRC16/XMODEM, as the cluster specification has it.
+/// CRC16/XMODEM.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, &byte| {
         (0..8).fold(crc ^ (u16::from(byte) << 8), |crc: u16, _| {
@@ -30,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_those_of_the_specification() {
+    fn slots_match_the_cluster_specification() {
         assert_eq!(crc16(b"123456789"), 0x31C3);
         assert_eq!(slot_of(b"123456789"), 0x31C3);
         assert_eq!(slot_of(b"shop:{12:3}:bucket"), slot_of(b"12:3"));

@@ -1,29 +1,28 @@
-//! Where Redis is, as an operator writes it.
+//! The `redis.url` setting: addresses, topology and credentials.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The one line that every refusal ends with.
-const RIGHT: &str = "write redis://[[user]:password@]host[:port][/db], \
+/// Every [`UrlError`] ends with this.
+const SYNTAX: &str = "write redis://[[user]:password@]host[:port][/db], \
      rediss:// for TLS, redis+cluster://[[user]:password@]host[:port],host[:port],.. or \
      redis+sentinel://[[user]:password@]host[:port],host[:port],../master-name";
 
 const REDIS_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
-/// Redis can be configured to have more databases; nobody was seen who wanted them.
+/// Sanity limit; Redis can be configured with more.
 const DB_MAX: i64 = 1_000;
 
-/// Why a URL is not usable.
+/// The URL is invalid. The message never contains the password.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("redis.url: {0}; {RIGHT}")]
+#[error("redis.url: {0}; {SYNTAX}")]
 pub struct UrlError(String);
 
-/// One server.
+/// Address of one server.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServerAddress {
-    /// Name or address, without brackets.
+    /// Name or IP address, without brackets.
     pub host: String,
-    /// Port.
     pub port: u16,
 }
 
@@ -37,31 +36,29 @@ impl fmt::Display for ServerAddress {
     }
 }
 
-/// How the masters are found.
+/// How to find the masters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RedisTopology {
-    /// There is one.
+    /// One server.
     Single(ServerAddress),
-    /// Sentinels know which server it is now.
+    /// Sentinels name the current master.
     Sentinel {
-        /// The sentinels, asked in this order.
         sentinels: Vec<ServerAddress>,
-        /// The name under which they watch the master.
+        /// The name of the monitored master.
         master: String,
     },
-    /// Each has some of the 16384 hash slots.
+    /// A Redis Cluster; each master has some of the 16384 hash slots.
     Cluster(
-        /// Nodes to ask first.
+        /// Seed nodes.
         Vec<ServerAddress>,
     ),
 }
 
-/// Who we are.
+/// User and password; `Debug` omits the password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
     /// `None`: the default user.
     pub user: Option<String>,
-    /// Never shown.
     pub password: String,
 }
 
@@ -71,16 +68,14 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// A parsed URL.
+/// A parsed `redis.url`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RedisUrl {
-    /// How the masters are found.
     pub topology: RedisTopology,
-    /// Who we are; for sentinels only if they ask.
+    /// Sent to sentinels only if they require a password.
     pub credentials: Option<Credentials>,
-    /// Which database.
+    /// Database number.
     pub db: i64,
-    /// Whether the connections are encrypted.
     pub tls: bool,
 }
 
@@ -90,14 +85,16 @@ impl FromStr for RedisUrl {
     fn from_str(url: &str) -> Result<Self, UrlError> {
         let no_scheme = || UrlError("it does not begin with redis://".to_owned());
         let (scheme, rest) = url.split_once("://").ok_or_else(no_scheme)?;
-        if let Some(odd) = rest.chars().find(|c| c.is_whitespace() || "?#".contains(*c)) {
-            return Err(UrlError(format!("{odd:?} has no meaning here")));
+        if let Some(forbidden) = rest.chars().find(|c| c.is_whitespace() || "?#".contains(*c)) {
+            return Err(UrlError(format!("{forbidden:?} has no meaning here")));
         }
-        // A password may hold `@` and `/` only in encoded form, but a mistake must not leak it into
-        // a host name that is shown.
-        let (who, place) = rest.rsplit_once('@').map_or((None, rest), |(w, p)| (Some(w), p));
-        let credentials = who.map(credentials).transpose()?;
-        let (hosts, path) = place.split_once('/').map_or((place, None), |(h, p)| (h, Some(p)));
+        // `@` and `/` must be percent-encoded in a password. Splitting at the last `@` keeps an
+        // unencoded password out of the host names, which are logged.
+        let (userinfo, hosts_and_path) =
+            rest.rsplit_once('@').map_or((None, rest), |(w, p)| (Some(w), p));
+        let credentials = userinfo.map(credentials).transpose()?;
+        let (hosts, path) =
+            hosts_and_path.split_once('/').map_or((hosts_and_path, None), |(h, p)| (h, Some(p)));
         let (topology, db) = match scheme {
             "redis" | "rediss" => {
                 let nodes = nodes(hosts, REDIS_PORT)?;
@@ -137,9 +134,10 @@ fn credentials(text: &str) -> Result<Credentials, UrlError> {
     Ok(Credentials { user, password })
 }
 
-/// `%41` is `A`.
+/// Decodes percent-encoding.
 fn decode(text: &str) -> Result<String, UrlError> {
-    let wrong = || UrlError("a user or password holds % without two hexadecimal digits".to_owned());
+    let invalid =
+        || UrlError("a user or password holds % without two hexadecimal digits".to_owned());
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
@@ -150,7 +148,7 @@ fn decode(text: &str) -> Result<String, UrlError> {
         let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
         let (high, low) = (digit(rest.next()), digit(rest.next()));
         let code = high.zip(low).and_then(|(high, low)| u8::try_from(high * 16 + low).ok());
-        bytes.push(code.ok_or_else(wrong)?);
+        bytes.push(code.ok_or_else(invalid)?);
     }
     let not_text = |_| UrlError("a user or password is not UTF-8".to_owned());
     String::from_utf8(bytes).map_err(not_text)
@@ -161,13 +159,13 @@ fn nodes(text: &str, default_port: u16) -> Result<Vec<ServerAddress>, UrlError> 
 }
 
 fn node(text: &str, default_port: u16) -> Result<ServerAddress, UrlError> {
-    let wrong = |what: &str| UrlError(format!("{text:?} {what}"));
+    let invalid = |what: &str| UrlError(format!("{text:?} {what}"));
     let (host, port) = if let Some(rest) = text.strip_prefix('[') {
-        let (host, port) = rest.split_once(']').ok_or_else(|| wrong("has no closing bracket"))?;
+        let (host, port) = rest.split_once(']').ok_or_else(|| invalid("has no closing bracket"))?;
         let port = match port.strip_prefix(':') {
             Some(port) => Some(port),
             None if port.is_empty() => None,
-            None => return Err(wrong("has no colon in front of the port")),
+            None => return Err(invalid("has no colon in front of the port")),
         };
         (host, port)
     } else {
@@ -177,13 +175,13 @@ fn node(text: &str, default_port: u16) -> Result<ServerAddress, UrlError> {
         return Err(UrlError("a host is missing".to_owned()));
     }
     if host.contains('/') || (host.contains(':') && !text.starts_with('[')) {
-        return Err(wrong("is not a host"));
+        return Err(invalid("is not a host"));
     }
     let port = match port {
         None => default_port,
         Some(port) => match port.parse() {
             Ok(port @ 1..) => port,
-            _ => return Err(wrong("has no port between 1 and 65535")),
+            _ => return Err(invalid("has no port between 1 and 65535")),
         },
     };
     Ok(ServerAddress { host: host.to_owned(), port })
@@ -222,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn one_server_is_read() {
+    fn a_single_server_is_parsed() {
         let plain = parse("redis://shop");
         assert_eq!(plain.topology, RedisTopology::Single(node("shop", 6379)));
         assert_eq!((plain.credentials, plain.db, plain.tls), (None, 0, false));
@@ -242,20 +240,20 @@ mod tests {
     }
 
     #[test]
-    fn clusters_and_sentinels_are_read() {
+    fn clusters_and_sentinels_are_parsed() {
         let cluster = parse("redis+cluster://:x@a:1,b,[::1]:3");
         let nodes = vec![node("a", 1), node("b", 6379), node("::1", 3)];
         assert_eq!(cluster.topology, RedisTopology::Cluster(nodes));
         assert!(cluster.credentials.is_some());
 
-        let watched = parse("redis+sentinel://a,b:2/shop");
+        let sentinel = parse("redis+sentinel://a,b:2/shop");
         let sentinels = vec![node("a", 26379), node("b", 2)];
         let master = "shop".to_owned();
-        assert_eq!(watched.topology, RedisTopology::Sentinel { sentinels, master });
+        assert_eq!(sentinel.topology, RedisTopology::Sentinel { sentinels, master });
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn an_error_names_the_invalid_part() {
         for (url, what) in [
             ("localhost:6379", "does not begin with redis://"),
             ("http://a", "http:// is not known"),
@@ -283,20 +281,20 @@ mod tests {
         ] {
             let error = url.parse::<RedisUrl>().unwrap_err().to_string();
             assert!(error.contains(what), "{url}: {error}");
-            assert!(error.ends_with(RIGHT), "{url}: {error}");
+            assert!(error.ends_with(SYNTAX), "{url}: {error}");
             assert!(!error.contains("secret"), "{error}");
         }
     }
 
     #[cfg(not(feature = "tls"))]
     #[test]
-    fn encryption_is_a_matter_of_building() {
+    fn tls_requires_the_build_feature() {
         let error = "rediss://a".parse::<RedisUrl>().unwrap_err().to_string();
         assert!(error.contains("--features tls"), "{error}");
     }
 
     #[test]
-    fn a_password_is_never_shown() {
+    fn debug_output_omits_the_password() {
         let shown = format!("{:?}", parse("redis://gate:secret@a"));
         assert!(shown.contains("gate") && !shown.contains("secret"), "{shown}");
     }

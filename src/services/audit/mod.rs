@@ -1,12 +1,12 @@
 //! Flow step 11/12: ledger and gates -> verdict.
 //!
-//! Reads everything and believes nothing: every order of the ledger is streamed past the
-//! [`Checker`] in one read transaction per SKU, every order is looked up at its gate, and sums are
-//! compared. Memory does not grow with the number of orders. It writes nothing.
+//! The audit checks every invariant from the stored data: it streams every order of the ledger to
+//! the [`Checker`], in one read transaction per SKU, looks every order up at its gate, and compares
+//! sums. Memory does not grow with the number of orders. The audit writes nothing.
 //!
-//! While a sale is running, gates and ledger are read at slightly different instants. What can only
-//! be judged at rest (`StockConserved`, `CompensatedOnce`, requests that ended nowhere) is judged
-//! when the gates stood still during the reading, and is named in the notes otherwise.
+//! During a sale, gates and ledger are read at slightly different instants. Checks that require
+//! quiescence (`StockConserved`, `CompensatedOnce`, lost requests) run only if the gates did not
+//! change during the reading; otherwise a note names them.
 
 use serde::Serialize;
 use tokio::sync::mpsc;
@@ -22,74 +22,65 @@ use self::queued::QueuedRequests;
 
 mod queued;
 
-/// How many orders are compared with the gates at a time.
+/// Orders that are compared with the gates in one call.
 const CHUNK: usize = 512;
 
-/// How often a SKU is read again when its gates did not stand still.
+/// Attempts to read a SKU without a change of its gates.
 const READINGS_MAX: u32 = 3;
 
-/// Why an audit could not tell.
+/// Why an audit failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No sale of that name.
     #[error("no sale has the id {0}")]
     UnknownSale(SaleId),
-    /// The ledger could not be read.
     #[error("the ledger could not be read")]
     Ledger(#[from] db::Error),
-    /// The gates could not be read.
     #[error("the gates could not be read")]
     Stock(#[from] stock::Error),
-    /// The outbox could not be read.
     #[error("the outbox could not be read")]
     Outbox(#[from] outbox::Error),
 }
 
-/// What an audit reads.
+/// The stores that an audit reads.
 #[derive(Clone, Copy)]
 pub struct AuditSources<'a> {
-    /// Where orders are true.
     pub ledger: &'a dyn Ledger,
-    /// What gates know; without it only the ledger is judged.
+    /// Without it only the ledger is checked.
     pub stock: Option<&'a dyn Stock>,
-    /// What is between them, in tier `pipeline`.
+    /// Outbox and broker, in tier `pipeline`.
     pub pipeline: Option<&'a Pipeline>,
 }
 
-/// What an audit found.
+/// Result of an audit.
 #[derive(Debug, Clone, Serialize)]
 pub struct AuditReport {
-    /// Whether every invariant that was judged holds.
+    /// Whether every checked invariant holds.
     pub holds: bool,
-    /// Whether every invariant could be judged.
+    /// Whether every invariant could be checked.
     pub could_tell: bool,
-    /// When it was read, epoch milliseconds.
+    /// Time of the audit, epoch milliseconds.
     pub checked_at_ms: i64,
-    /// Orders read.
     pub num_orders: u64,
-    /// Dead letters of the whole ledger that are open or parked: ends of their requests.
+    /// Open and parked dead letters of the whole ledger. They are end states of their requests.
     pub num_dead_letters: u64,
-    /// Broken invariants found.
     pub num_violations: u64,
-    /// The first of them, in detail.
+    /// The first violations, in detail.
     pub violations: Vec<Violation>,
-    /// Which invariants were judged, and on what evidence.
+    /// The checked invariants with their evidence.
     pub judged: Vec<AuditBasis>,
-    /// What could not be judged, and why; and what was not judged because it does not matter any
-    /// more.
+    /// Checks that were skipped, each with the reason.
     pub notes: Vec<String>,
 }
 
-/// How an audit knows.
+/// Evidence for an invariant.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct AuditBasis {
-    /// The invariant.
     pub invariant: InvariantId,
-    /// What was read and compared.
+    /// The data that was read and compared.
     pub evidence: &'static str,
 }
 
-/// What each invariant is judged by.
+/// The evidence for each invariant.
 pub const EVIDENCE: [(InvariantId, &str); 9] = [
     (
         InvariantId::NoOversell,
@@ -122,15 +113,16 @@ pub const EVIDENCE: [(InvariantId, &str); 9] = [
     (InvariantId::Fenced, "opening of every order against the openings of its sale"),
 ];
 
-/// Invariants that need the gates.
-const OF_THE_GATES: [InvariantId; 4] = [
+/// Invariants that cannot be checked without the gates.
+const NEED_GATES: [InvariantId; 4] = [
     InvariantId::StockConserved,
     InvariantId::StatusMonotone,
     InvariantId::CompensatedOnce,
     InvariantId::Drains,
 ];
 
-/// Audits one sale or all of them. Without a stock only the ledger is judged.
+/// Audits one sale, or all sales, without outbox and broker. Without a stock only the ledger is
+/// checked.
 pub async fn audit(
     stock: Option<&dyn Stock>,
     ledger: &dyn Ledger,
@@ -140,7 +132,10 @@ pub async fn audit(
     audit_all(AuditSources { ledger, stock, pipeline: None }, sale, now_ms).await
 }
 
-/// Audits one sale or all of them, with everything that can be read.
+/// Audits one sale, or all sales, with all given stores.
+///
+/// # Errors
+/// See [`Error`].
 pub async fn audit_all(
     sources: AuditSources<'_>,
     sale: Option<&SaleId>,
@@ -151,7 +146,7 @@ pub async fn audit_all(
         .sales()
         .await?
         .into_iter()
-        .filter(|known| sale.is_none_or(|wanted| known.id == *wanted))
+        .filter(|stored| sale.is_none_or(|wanted| stored.id == *wanted))
         .collect();
     if let (Some(wanted), true) = (sale, sales.is_empty()) {
         return Err(Error::UnknownSale(wanted.clone()));
@@ -159,11 +154,11 @@ pub async fn audit_all(
     let (checker, notes, could_tell) = (Checker::default(), Vec::new(), stock.is_some());
     let mut run = AuditRun { stock, pipeline, ledger, now_ms, checker, notes, could_tell };
     for (sale, sku) in sales.iter().flat_map(|sale| sale.skus.iter().map(move |sku| (sale, sku))) {
-        run.sku(sale, sku).await?;
+        run.audit_sku(sale, sku).await?;
     }
-    run.over_all().await?;
-    let letters = ledger.count_dead_letters().await?;
-    Ok(run.report(letters.open + letters.parked))
+    run.check_across_skus().await?;
+    let dead_letters = ledger.count_dead_letters().await?;
+    Ok(run.report(dead_letters.open + dead_letters.parked))
 }
 
 struct AuditRun<'a> {
@@ -177,35 +172,35 @@ struct AuditRun<'a> {
 }
 
 impl AuditRun<'_> {
-    /// Audits one SKU; where its gates cannot be read, the ledger alone. One SKU in this state does
-    /// not keep the others from being judged.
-    async fn sku(&mut self, sale: &Sale, sku: &Sku) -> Result<(), Error> {
-        let error = match self.judge(sku).await {
+    /// Audits one SKU. If its gates cannot be read, only the ledger is checked, and the audit
+    /// continues with the other SKUs.
+    async fn audit_sku(&mut self, sale: &Sale, sku: &Sku) -> Result<(), Error> {
+        let error = match self.check_sku(sku).await {
             Err(Error::Stock(error)) if is_of_one_sku(&error) => error,
-            judged => return judged,
+            checked => return checked,
         };
         let note = format!("sku {}: {error}; its orders were not compared with its gates", sku.no);
-        // The buckets of a sale that ended long ago are not loaded again.
+        // The buckets of a closed sale expire and are not loaded again.
         if sale.phase == Phase::Closed {
             self.notes.push(format!("{note}, which sell nothing any more"));
         } else {
-            self.not_told(note);
+            self.note_unchecked(note);
         }
         let stock = self.stock.take();
-        let judged = self.judge(sku).await;
+        let checked = self.check_sku(sku).await;
         self.stock = stock;
-        judged
+        checked
     }
 
-    /// Notes what could not be judged.
-    fn not_told(&mut self, note: String) {
+    /// Adds a note on a check that should have run and could not.
+    fn note_unchecked(&mut self, note: String) {
         self.could_tell = false;
         self.notes.push(note);
     }
 
-    /// Judges what belongs to no single SKU, or to none that a sale has.
-    async fn over_all(&mut self) -> Result<(), Error> {
-        let found = self.ledger.anomalies_over_all().await?;
+    /// Checks that span SKUs, and rows of SKUs that belong to no sale.
+    async fn check_across_skus(&mut self) -> Result<(), Error> {
+        let found = self.ledger.anomalies_across_skus().await?;
         for (request, num_orders) in found.duplicate_requests {
             self.checker.duplicate_request(request, num_orders);
         }
@@ -215,52 +210,59 @@ impl AuditRun<'_> {
         Ok(())
     }
 
-    async fn judge(&mut self, sku: &Sku) -> Result<(), Error> {
+    async fn check_sku(&mut self, sku: &Sku) -> Result<(), Error> {
         for reading in 1..=READINGS_MAX {
             let before = self.gate_facts(sku.no).await?;
             let mut checker = Checker::default();
-            let failures = self.read(sku, before.is_some(), &mut checker).await?;
+            let failures = self.check_rows(sku, before.is_some(), &mut checker).await?;
             let after = self.gate_facts(sku.no).await?;
             let is_last = reading == READINGS_MAX;
             if before != after && !is_last {
                 continue;
             }
             let queued = self.read_queued(sku, after).await?;
-            let stood_still = before == after && after == self.gate_facts(sku.no).await?;
-            let gates = after.map(|gates| queued.apart_from(gates));
-            let at_rest = stood_still && gates.is_none_or(|gates| gates.num_unsettled == 0);
-            if !at_rest && !is_last {
+            let is_stable = before == after && after == self.gate_facts(sku.no).await?;
+            let gates = after.map(|gates| queued.without_dead_letters(gates));
+            let is_quiescent = is_stable && gates.is_none_or(|gates| gates.num_unsettled == 0);
+            if !is_quiescent && !is_last {
                 continue;
             }
-            let lost = stood_still && queued.misses_any() && self.way_is_empty(sku).await?;
-            if lost {
+            let is_lost =
+                is_stable && queued.has_overdue() && self.check_pipeline_empty(sku).await?;
+            if is_lost {
                 queued.report_lost(sku, &mut checker);
-            } else if !at_rest {
+            } else if !is_quiescent {
                 let why = match gates {
-                    Some(gates) if stood_still => queued.why_not_at_rest(gates.num_unsettled),
+                    Some(gates) if is_stable => queued.why_not_quiescent(gates.num_unsettled),
                     _ => "the gates did not stand still: ask again when the sale is paused".into(),
                 };
-                self.not_told(format!(
+                self.note_unchecked(format!(
                     "sku {}: StockConserved and CompensatedOnce were not judged, because {why}",
                     sku.no
                 ));
             }
-            checker.end(gates.map(|gates| in_motion(gates, at_rest)), failures, self.now_ms);
-            self.anomalies(sku, &mut checker).await?;
+            checker.end(
+                gates.map(|gates| skip_sums_unless(is_quiescent, gates)),
+                failures,
+                self.now_ms,
+            );
+            self.check_anomalies(sku, &mut checker).await?;
             self.checker.absorb(checker);
             return Ok(());
         }
         Ok(())
     }
 
-    /// The requests that wait, where there are any.
+    /// The queued requests; not read if the gates have none.
     async fn read_queued(
         &self,
         sku: &Sku,
         gates: Option<GateFacts>,
     ) -> Result<QueuedRequests, Error> {
         match (self.stock, gates) {
-            (Some(stock), Some(gates)) if gates.num_unsettled > 0 => self.queued(stock, sku).await,
+            (Some(stock), Some(gates)) if gates.num_unsettled > 0 => {
+                self.queued_requests(stock, sku).await
+            }
             _ => Ok(QueuedRequests::default()),
         }
     }
@@ -272,11 +274,11 @@ impl AuditRun<'_> {
         })
     }
 
-    /// Streams the SKU's rows past the checker.
-    async fn read(
+    /// Streams the rows of the SKU to the checker.
+    async fn check_rows(
         &self,
         sku: &Sku,
-        ask_gates: bool,
+        with_gates: bool,
         checker: &mut Checker,
     ) -> Result<FailureFacts, Error> {
         let (sender, mut rows) = mpsc::channel::<AuditRow>(4 * CHUNK);
@@ -296,7 +298,7 @@ impl AuditRun<'_> {
                         AuditRow::Order(order) => orders.push(order),
                     }
                 }
-                self.check_orders(sku.no, ask_gates, &orders, checker).await?;
+                self.check_orders(sku.no, with_gates, &orders, checker).await?;
             }
             Ok::<_, Error>(failures)
         };
@@ -308,31 +310,31 @@ impl AuditRun<'_> {
     async fn check_orders(
         &self,
         sku: SkuNo,
-        ask_gates: bool,
+        with_gates: bool,
         orders: &[Order],
         checker: &mut Checker,
     ) -> Result<(), Error> {
-        let Some(stock) = self.stock.filter(|_| ask_gates) else {
+        let Some(stock) = self.stock.filter(|_| with_gates) else {
             for order in orders {
                 checker.order(order, None);
             }
             return Ok(());
         };
-        let asked = orders.iter().map(|order| (order.request, order.buyer)).collect();
-        let standings = stock.standings(sku, asked).await?;
-        for (order, standing) in orders.iter().zip(standings) {
-            let says = match standing {
+        let requests = orders.iter().map(|order| (order.request, order.buyer)).collect();
+        let statuses = stock.statuses(sku, requests).await?;
+        for (order, status) in orders.iter().zip(statuses) {
+            let view = match status {
                 Some(RequestStatus::Ordered { .. }) => GateView::Ordered,
                 Some(RequestStatus::Queued) => GateView::Queued,
                 Some(RequestStatus::Failed(_)) => GateView::Failed,
                 None => GateView::Unknown,
             };
-            checker.order(order, Some(says));
+            checker.order(order, Some(view));
         }
         Ok(())
     }
 
-    async fn anomalies(&self, sku: &Sku, checker: &mut Checker) -> Result<(), Error> {
+    async fn check_anomalies(&self, sku: &Sku, checker: &mut Checker) -> Result<(), Error> {
         let found = self.ledger.anomalies(sku.no).await?;
         for request in found.orders_and_failures {
             checker.order_and_failure(request);
@@ -353,7 +355,7 @@ impl AuditRun<'_> {
         }
         let judged = EVIDENCE
             .into_iter()
-            .filter(|(id, _)| self.stock.is_some() || !OF_THE_GATES.contains(id))
+            .filter(|(id, _)| self.stock.is_some() || !NEED_GATES.contains(id))
             .map(|(invariant, evidence)| AuditBasis { invariant, evidence })
             .collect();
         let num_orders = self.checker.num_orders();
@@ -372,7 +374,7 @@ impl AuditRun<'_> {
     }
 }
 
-/// Whether the gates of other SKUs may be readable all the same.
+/// Whether the error concerns one SKU only, so that other SKUs may be readable.
 fn is_of_one_sku(error: &stock::Error) -> bool {
     match error {
         stock::Error::NotLoaded(_)
@@ -383,10 +385,10 @@ fn is_of_one_sku(error: &stock::Error) -> bool {
     }
 }
 
-/// Gates that moved during the reading are only judged by what holds at any instant: one unsettled
-/// request is enough for the checker to leave the sums alone.
-fn in_motion(mut gates: GateFacts, at_rest: bool) -> GateFacts {
-    if !at_rest {
+/// Gates that changed during the reading are checked only for what holds at any instant: with an
+/// unsettled request the checker skips the sums.
+fn skip_sums_unless(is_quiescent: bool, mut gates: GateFacts) -> GateFacts {
+    if !is_quiescent {
         gates.num_unsettled = gates.num_unsettled.max(1);
     }
     gates

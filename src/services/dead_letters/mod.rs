@@ -1,17 +1,16 @@
-//! Dead letters: what was given up on the way from gate to ledger, and how it gets on its way
-//! again.
+//! Dead letters: messages that could not be delivered from gate to ledger, and their replay.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `seal` | a message becomes a letter: digest, bounds, the requests in it |
-//! | `replay` | a letter becomes a message again, or why it cannot |
-//! | `desk` | the operators' verbs |
+//! | `headers` | message or outbox entry -> dead letter: digest, bounds, its requests |
+//! | `replay` | dead letter -> message, or the reason why not |
+//! | `service` | the operators' operations: show, replay, park, discard |
 //!
-//! Letters live in the ledger ([`crate::db::Ledger`]); they are brought there by
+//! Dead letters are stored in the ledger ([`crate::db::Ledger`]) by
 //! [`crate::actors::dead_letter_collector`].
 
 pub mod headers;
 pub mod replay;
 mod service;
 
-pub use service::{DeadLetterError, DeadLetterService, VerbOutcome, VerbResult};
+pub use service::{DeadLetterError, DeadLetterOutcome, DeadLetterResult, DeadLetterService};

@@ -1,69 +1,69 @@
-//! A letter becomes a message again, or says why it cannot. Pure.
+//! Builds the message that replays a dead letter. Pure functions.
 
 use bytes::Bytes;
 
 use crate::broker::{Headers, Message, Route};
-use crate::domain::{DeadLetter, DeadLetterContent, OrderIntent};
+use crate::domain::{BucketKey, DeadLetter, DeadLetterContent, OrderIntent};
 use crate::messages::envelope;
 use crate::messages::envelope::{EnvelopeFlaw, MalformedEnvelope};
 use crate::services::dead_letters::headers::DeadLetterHeaders;
-use crate::stock::BucketKey;
 
-/// A letter that can go on its way again.
+/// A dead letter that can be replayed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReplayableLetter {
-    /// What is in it.
+pub struct ReplayableDeadLetter {
     pub intents: Vec<OrderIntent>,
-    /// What to publish.
+    /// The message to publish.
     pub message: Message,
 }
 
-/// Opens a letter and addresses it anew: to the queue of its first intent, with fresh headers, so
-/// that its attempts count from the start.
+/// Builds the message: to the queue of its first intent, with new headers, so that attempts are
+/// counted from zero.
 ///
 /// # Errors
-/// Why it cannot be replayed: its end is missing, it is another party's, or a part of it cannot be
-/// read.
-pub fn ready(
-    whole: &DeadLetterContent,
+/// Why it cannot be replayed: the body is truncated, belongs to another installation, or has a
+/// malformed intent.
+pub fn prepare(
+    content: &DeadLetterContent,
     installation: &str,
     queues: u16,
     now_ms: i64,
-) -> Result<ReplayableLetter, MalformedEnvelope> {
-    if whole.is_cut() {
-        let (kept, all) = (whole.body.len(), whole.letter.body_bytes);
+) -> Result<ReplayableDeadLetter, MalformedEnvelope> {
+    if content.is_cut() {
+        let (kept, all) = (content.body.len(), content.dead_letter.body_bytes);
         let what = format!("only the first {kept} of its {all} bytes were kept");
         return Err(MalformedEnvelope::new(EnvelopeFlaw::Body, what));
     }
-    let body = Bytes::copy_from_slice(&whole.body);
-    let headers = DeadLetterHeaders::read(&whole.letter.headers).headers();
-    address(&headers, body, installation, queues, now_ms)
+    let body = Bytes::copy_from_slice(&content.body);
+    let headers = DeadLetterHeaders::read(&content.dead_letter.headers).headers();
+    new_message(&headers, body, installation, queues, now_ms)
 }
 
-/// Addresses a message anew.
-pub fn address(
+fn new_message(
     headers: &Headers,
     body: Bytes,
     installation: &str,
     queues: u16,
     now_ms: i64,
-) -> Result<ReplayableLetter, MalformedEnvelope> {
+) -> Result<ReplayableDeadLetter, MalformedEnvelope> {
     let intents = intents_of(headers, &body, installation)?;
     let first = intents
         .first()
         .ok_or_else(|| MalformedEnvelope::new(EnvelopeFlaw::Body, "nothing is in it"))?;
     let route = Route::orders_of(BucketKey { sku: first.sku, bucket: first.bucket }, queues);
     let headers = envelope::headers(&body, installation, now_ms)?;
-    Ok(ReplayableLetter { message: Message { route, headers, body }, intents })
+    Ok(ReplayableDeadLetter { message: Message { route, headers, body }, intents })
 }
 
-/// The intents of a message of which all can be read.
+/// All intents of a message.
+///
+/// # Errors
+/// The first malformed intent, with the number of all.
 pub fn intents_of(
     headers: &Headers,
     body: &Bytes,
     installation: &str,
 ) -> Result<Vec<OrderIntent>, MalformedEnvelope> {
-    let parts = envelope::open(headers, body, installation)?;
+    let parts = envelope::decode(headers, body, installation)?;
     let num_parts = parts.len();
     let read: Vec<_> = parts.into_iter().map(|part| part.read).collect();
     let num_broken = read.iter().filter(|read| read.is_err()).count();
@@ -73,10 +73,14 @@ pub fn intents_of(
     })
 }
 
-/// The intents that end in a kept letter: all of it, or none where a part cannot be read.
+/// The intents whose end state is a stored dead letter: all intents, or none if one is malformed.
 #[must_use]
-pub fn ending_in(letter: &DeadLetter, body: Vec<u8>, installation: &str) -> Vec<OrderIntent> {
-    let headers = DeadLetterHeaders::read(&letter.headers).headers();
+pub fn intents_ending_in(
+    dead_letter: &DeadLetter,
+    body: Vec<u8>,
+    installation: &str,
+) -> Vec<OrderIntent> {
+    let headers = DeadLetterHeaders::read(&dead_letter.headers).headers();
     intents_of(&headers, &body.into(), installation).unwrap_or_default()
 }
 
@@ -103,7 +107,7 @@ pub(crate) mod tests {
         (envelope::headers(&body, INSTALLATION, 1).unwrap(), body.into())
     }
 
-    fn letter(headers: &DeadLetterHeaders, body: &[u8]) -> DeadLetterContent {
+    fn content(headers: &DeadLetterHeaders, body: &[u8]) -> DeadLetterContent {
         let letter = DeadLetter {
             no: DeadLetterNo(1),
             origin: DeadLetterOrigin::Consumer,
@@ -118,7 +122,7 @@ pub(crate) mod tests {
             changed_at_ms: 0,
             note: None,
         };
-        DeadLetterContent { letter, body: body.to_vec(), requests: Vec::new() }
+        DeadLetterContent { dead_letter: letter, body: body.to_vec(), requests: Vec::new() }
     }
 
     fn ours() -> DeadLetterHeaders {
@@ -131,33 +135,34 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_letter_goes_to_the_queue_of_its_first_intent_as_if_it_were_new() {
+    fn a_replay_goes_to_the_queue_of_its_first_intent_with_new_headers() {
         let (_, body) = envelope(&[intent(7), intent(8)]);
-        let ready = ready(&letter(&ours(), &body), INSTALLATION, 4, 77).unwrap();
-        assert_eq!(ready.intents, [intent(7), intent(8)]);
-        let Message { route, headers, body: sent } = ready.message;
+        let replay = prepare(&content(&ours(), &body), INSTALLATION, 4, 77).unwrap();
+        assert_eq!(replay.intents, [intent(7), intent(8)]);
+        let Message { route, headers, body: sent } = replay.message;
         assert_eq!((route, sent), (Route::Orders(3), body));
         assert_eq!((headers.message_id.as_str(), headers.attempts), ("7-2", 0));
         assert_eq!((headers.sent_at_ms, headers.reason), (Some(77), None));
     }
 
     #[test]
-    fn what_cannot_be_replayed_says_why() {
+    fn the_error_states_why_it_cannot_be_replayed() {
         let (_, body) = envelope(&[intent(7), intent(8)]);
-        let why = |letter: &DeadLetterContent| ready(letter, INSTALLATION, 4, 0).unwrap_err().what;
-        let mut cut = letter(&ours(), &body);
-        cut.letter.body_bytes += 1;
+        let why =
+            |content: &DeadLetterContent| prepare(content, INSTALLATION, 4, 0).unwrap_err().what;
+        let mut cut = content(&ours(), &body);
+        cut.dead_letter.body_bytes += 1;
         let lengths = format!("the first {} of its {} bytes", body.len(), body.len() + 1);
         assert!(why(&cut).contains(&lengths), "{}", why(&cut));
         let mut broken = body.to_vec();
         broken[INTENT_BYTES + 19] = 99;
-        let broken = why(&letter(&ours(), &broken));
+        let broken = why(&content(&ours(), &broken));
         assert!(broken.contains("1 of its 2 intents cannot be read"), "{broken}");
         let newer = DeadLetterHeaders { version: Some(2), ..ours() };
-        assert!(why(&letter(&newer, &body)).contains("newer"));
+        assert!(why(&content(&newer, &body)).contains("newer"));
         let foreign = DeadLetterHeaders { installation: Some("x".to_owned()), ..ours() };
-        assert!(why(&letter(&foreign, &body)).contains("belongs to"));
-        assert!(why(&letter(&DeadLetterHeaders::default(), b"hello")).contains("no content type"));
-        assert!(why(&letter(&ours(), b"")).contains("no whole number"));
+        assert!(why(&content(&foreign, &body)).contains("belongs to"));
+        assert!(why(&content(&DeadLetterHeaders::default(), b"hello")).contains("no content type"));
+        assert!(why(&content(&ours(), b"")).contains("no whole number"));
     }
 }

@@ -1,103 +1,88 @@
-//! What operators do with dead letters: look, replay, set aside, discard.
+//! Operations on dead letters: show, replay, park, discard.
 //!
-//! Replay is publish, confirm, then mark, never the other way round. What is done twice is
-//! harmless: a request becomes at most one order. Discard is the other end: a recorded failure for
-//! each request without an order, and the ledger's keys see to it that there is one of the two.
+//! Replay publishes, waits for the confirm, then marks, in this order. Repeats are harmless: a
+//! request becomes at most one order. Discard records a failure for each request without an order;
+//! the ledger's keys ensure that a request has one of the two.
 //!
-//! On death: a letter that was published and not marked is still open; the next replay publishes it
-//! again, or finds that its requests have ended.
+//! On crash: a dead letter that was published and not marked is still open; the next replay
+//! publishes it again, or finds that its requests have ended.
 
 use std::sync::Arc;
 
 use serde::Serialize;
 use tokio::sync::Mutex;
 
-use super::replay::{self, ReplayableLetter};
+use super::replay::{self, ReplayableDeadLetter};
 use crate::broker::{Message, PublishChannel, PublishOutcome};
 use crate::db::{self, Ledger};
 use crate::domain::dead_letter::{TEXT_CHARS_MAX, clip};
 use crate::domain::{
-    DeadLetter, DeadLetterContent, DeadLetterNo, DeadLetterState, DeadLetterTransition, Failure,
-    OrderIntent, Refusal, RequestId,
+    BucketKey, DeadLetter, DeadLetterContent, DeadLetterNo, DeadLetterState, DeadLetterTransition,
+    Failure, OrderIntent, Refusal, RequestId,
 };
 use crate::messages::envelope;
 use crate::runtime::clock::SharedClock;
-use crate::stock::{BucketKey, Stock};
+use crate::stock::Stock;
 use crate::tier::Pipeline;
 
-/// Why a verb was not carried out.
+/// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DeadLetterError {
-    /// No letter has this number.
     #[error("no dead letter has the number {0}")]
     Unknown(DeadLetterNo),
-    /// It will never be an order by itself.
+    /// Truncated, foreign or malformed.
     #[error("it cannot be replayed: {why}")]
-    NotReplayable {
-        /// Why.
-        why: String,
-    },
-    /// It is on its way again: there is nothing to set aside.
+    NotReplayable { why: String },
+    /// Replayed already: it cannot be parked or discarded.
     #[error("it was replayed: it is on its way, or has ended")]
     Replayed,
-    /// Somebody else changed it, or it died again, while this was done.
+    /// Changed concurrently, by another operator or by a new arrival.
     #[error("it changed meanwhile: look at it, then try again")]
     Changed,
-    /// This process has no broker.
-    #[error("this process has no broker: letters are replayed in tier pipeline only")]
+    #[error("this process has no broker: dead letters are replayed in tier pipeline only")]
     NoBroker,
-    /// The broker did not take it; it is as it was.
+    /// The broker refused it; it is unchanged.
     #[error("the broker did not take it: {reason}")]
-    NotTaken {
-        /// What it said.
-        reason: String,
-    },
-    /// The broker did not say whether it took it; it is as it was, and replaying it again is
-    /// harmless.
+    PublishRefused { reason: String },
+    /// The publish outcome is unknown; the dead letter is unchanged and may be replayed again.
     #[error("the broker did not confirm it: {reason}")]
-    NotConfirmed {
-        /// What went wrong.
-        reason: String,
-    },
-    /// There is nothing to give up.
+    NotConfirmed { reason: String },
+    /// Discard: every request is an order.
     #[error("every request in it is an order; replay marks it as resolved")]
     Ordered,
-    /// Its requests are not to be read.
+    /// Discard: its requests cannot be read.
     #[error("it cannot be discarded: its requests cannot be read")]
     Unreadable,
-    /// The ledger did not answer.
     #[error("the ledger is not available")]
     Ledger(#[from] db::Error),
 }
 
-/// What a verb came to.
+/// Outcome of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum VerbOutcome {
-    /// Replayed: it is in an order queue, on disk.
+pub enum DeadLetterOutcome {
+    /// Replayed: confirmed by the broker, durable in an order queue.
     Published,
-    /// Replayed, and nothing was published: all its requests had become orders or recorded failures
-    /// meanwhile.
+    /// Marked as replayed without a publish: all its requests are orders or recorded failures.
     Resolved,
-    /// It is set aside now.
     Parked,
-    /// Its requests are failures now, except those that are orders.
+    /// Its requests are recorded failures, except those that are orders.
     Discarded,
-    /// Nothing: it was so already, and has not died since.
+    /// Unchanged: it was in this state already.
     Already,
 }
 
-/// What a verb came to, and the letter afterwards.
-pub type VerbResult = Result<(VerbOutcome, DeadLetter), DeadLetterError>;
+/// Outcome of an operation, and the dead letter afterwards.
+pub type DeadLetterResult = Result<(DeadLetterOutcome, DeadLetter), DeadLetterError>;
 
 struct Broker {
     installation: Arc<str>,
     queues: u16,
-    /// One replay after the other, on one channel.
-    outgoing: Mutex<Box<dyn PublishChannel>>,
+    /// Replays are serialized on one channel.
+    channel: Mutex<Box<dyn PublishChannel>>,
 }
 
-/// The operators' verbs on dead letters. Cheap to clone.
+/// Operations on dead letters. Cheap to clone.
 #[derive(Clone)]
 pub struct DeadLetterService {
     ledger: Arc<dyn Ledger>,
@@ -107,7 +92,7 @@ pub struct DeadLetterService {
 }
 
 impl DeadLetterService {
-    /// The desk of a process; without a pipeline nothing can be replayed. `queues` is the number
+    /// Without a pipeline, replay fails with [`DeadLetterError::NoBroker`]. `queues` is the number
     /// of order queues.
     #[must_use]
     pub fn new(
@@ -121,105 +106,118 @@ impl DeadLetterService {
             Arc::new(Broker {
                 installation: Arc::clone(&pipeline.installation),
                 queues,
-                outgoing: Mutex::new(pipeline.publisher.outgoing(1)),
+                channel: Mutex::new(pipeline.publisher.open_channel(1)),
             })
         });
         Self { ledger, stock, clock, broker }
     }
 
-    /// One letter with everything that is kept of it.
+    /// A dead letter with its body.
+    ///
+    /// # Errors
+    /// [`DeadLetterError::Unknown`], or the ledger's error.
     pub async fn show(&self, no: DeadLetterNo) -> Result<DeadLetterContent, DeadLetterError> {
         self.ledger.dead_letter(no).await?.ok_or(DeadLetterError::Unknown(no))
     }
 
-    /// What is in a letter, and whether it can be replayed; `None` without a broker.
+    /// The message of a replay, or why it cannot be replayed; `None` without a broker.
     #[must_use]
-    pub fn open(&self, letter: &DeadLetterContent) -> Option<Result<ReplayableLetter, String>> {
+    pub fn check_replay(
+        &self,
+        content: &DeadLetterContent,
+    ) -> Option<Result<ReplayableDeadLetter, String>> {
         let broker = self.broker.as_ref()?;
         let now_ms = self.clock.wall_ms();
-        let ready = replay::ready(letter, &broker.installation, broker.queues, now_ms);
-        Some(ready.map_err(|why| why.what))
+        let replay = replay::prepare(content, &broker.installation, broker.queues, now_ms);
+        Some(replay.map_err(|malformed| malformed.what))
     }
 
-    /// Puts a letter on its way again. The letter as it is afterwards, and what was done.
+    /// Replays a dead letter. Idempotent.
     ///
     /// # Errors
-    /// [`DeadLetterError`]; unless it says otherwise, the letter is as it was.
-    pub async fn replay(&self, no: DeadLetterNo) -> VerbResult {
-        let whole = self.show(no).await?;
-        match whole.letter.state {
-            DeadLetterState::Replayed => return Ok((VerbOutcome::Already, whole.letter)),
+    /// [`DeadLetterError`]; the dead letter is unchanged, unless the ledger failed after the
+    /// publish.
+    pub async fn replay(&self, no: DeadLetterNo) -> DeadLetterResult {
+        let content = self.show(no).await?;
+        match content.dead_letter.state {
+            DeadLetterState::Replayed => {
+                return Ok((DeadLetterOutcome::Already, content.dead_letter));
+            }
             DeadLetterState::Discarded => return Err(DeadLetterError::Changed),
             DeadLetterState::Open | DeadLetterState::Parked => {}
         }
         let broker = self.broker.as_ref().ok_or(DeadLetterError::NoBroker)?;
         let now_ms = self.clock.wall_ms();
-        let ready = replay::ready(&whole, &broker.installation, broker.queues, now_ms)
-            .map_err(|why| DeadLetterError::NotReplayable { why: why.what })?;
-        let done = if self.have_ended(&ready.intents).await? {
-            VerbOutcome::Resolved
+        let replay = replay::prepare(&content, &broker.installation, broker.queues, now_ms)
+            .map_err(|malformed| DeadLetterError::NotReplayable { why: malformed.what })?;
+        let outcome = if self.have_ended(&replay.intents).await? {
+            DeadLetterOutcome::Resolved
         } else {
-            publish(broker, ready.message).await?;
-            VerbOutcome::Published
+            publish(broker, replay.message).await?;
+            DeadLetterOutcome::Published
         };
-        // Crash here [replayed_not_marked]: the letter is in an order queue and still open; the
-        // next replay publishes it again or finds that its requests have ended.
-        if !self.turn(&whole.letter, DeadLetterState::Replayed, None).await? {
-            // It died again already, or another operator was here: the ledger says which.
-            tracing::info!(letter = no.0, "a dead letter changed while it was replayed");
+        // Crash here [replayed_not_marked]: the message is in an order queue and the dead letter
+        // still open; the next replay publishes it again or finds that its requests have ended.
+        if !self.transition(&content.dead_letter, DeadLetterState::Replayed, None).await? {
+            // A new arrival or another operator changed it. The answer has the state in the ledger.
+            tracing::info!(letter = no.0, "dead letter: changed during the replay");
         }
-        Ok((done, self.show(no).await?.letter))
+        Ok((outcome, self.show(no).await?.dead_letter))
     }
 
-    /// Sets a letter aside for good; its requests count as ended. It can still be replayed.
+    /// Parks a dead letter: its requests count as ended. It can still be replayed or discarded.
     ///
     /// # Errors
-    /// [`DeadLetterError`]; the letter is as it was.
-    pub async fn park(&self, no: DeadLetterNo, note: Option<&str>) -> VerbResult {
-        let seen = self.show(no).await?.letter;
+    /// [`DeadLetterError`]; the dead letter is unchanged.
+    pub async fn park(&self, no: DeadLetterNo, note: Option<&str>) -> DeadLetterResult {
+        let current = self.show(no).await?.dead_letter;
         let note = note.map(|note| clip(note, TEXT_CHARS_MAX));
-        match seen.state {
+        match current.state {
             DeadLetterState::Replayed => return Err(DeadLetterError::Replayed),
             DeadLetterState::Discarded => return Err(DeadLetterError::Changed),
-            DeadLetterState::Parked if note.is_none() || note == seen.note => {
-                return Ok((VerbOutcome::Already, seen));
+            DeadLetterState::Parked if note.is_none() || note == current.note => {
+                return Ok((DeadLetterOutcome::Already, current));
             }
             DeadLetterState::Parked | DeadLetterState::Open => {}
         }
-        if !self.turn(&seen, DeadLetterState::Parked, note).await? {
+        if !self.transition(&current, DeadLetterState::Parked, note).await? {
             return Err(DeadLetterError::Changed);
         }
-        Ok((VerbOutcome::Parked, self.show(no).await?.letter))
+        Ok((DeadLetterOutcome::Parked, self.show(no).await?.dead_letter))
     }
 
-    /// Gives a letter up for good: each of its requests that is no order becomes a recorded
-    /// failure, its units come back, once, and its buyer reads `failed`. A repeat enters the
-    /// failures in the stock again, where that did not take them.
+    /// Discards a dead letter: each of its requests without an order becomes a recorded failure,
+    /// its units are released exactly once, and its buyer reads `failed`. A repeat writes the
+    /// failures to the stock again, if the stock did not take them.
     ///
     /// # Errors
-    /// [`DeadLetterError`]; after `Changed` the failures may be on record, and a repeat goes on.
-    pub async fn discard(&self, no: DeadLetterNo, reason: Option<&str>) -> VerbResult {
-        let whole = self.show(no).await?;
-        if whole.letter.state == DeadLetterState::Replayed {
+    /// [`DeadLetterError`]; after `Changed` the failures may be recorded, and a repeat continues.
+    pub async fn discard(&self, no: DeadLetterNo, reason: Option<&str>) -> DeadLetterResult {
+        let content = self.show(no).await?;
+        if content.dead_letter.state == DeadLetterState::Replayed {
             return Err(DeadLetterError::Replayed);
         }
-        let failed = self.fail(&requests_of(&whole)?).await?;
-        // Crash here [failed_not_discarded]: the failures are on record and the letter is still
-        // open; whoever submits one of its requests is refused, and a repeat goes on here.
+        let failed = self.record_failures(&intents_of(&content)?).await?;
+        // Crash here [failed_not_discarded]: the failures are recorded and the dead letter is still
+        // open; its requests are refused when submitted, and a repeat of the discard continues
+        // here.
         self.release(&failed).await;
-        if whole.letter.state == DeadLetterState::Discarded {
-            return Ok((VerbOutcome::Already, whole.letter));
+        if content.dead_letter.state == DeadLetterState::Discarded {
+            return Ok((DeadLetterOutcome::Already, content.dead_letter));
         }
         let note = reason.map(|reason| clip(reason, TEXT_CHARS_MAX));
-        if !self.turn(&whole.letter, DeadLetterState::Discarded, note).await? {
+        if !self.transition(&content.dead_letter, DeadLetterState::Discarded, note).await? {
             return Err(DeadLetterError::Changed);
         }
         tracing::info!(letter = no.0, requests = failed.len(), reason, "dead letter: discarded");
-        Ok((VerbOutcome::Discarded, self.show(no).await?.letter))
+        Ok((DeadLetterOutcome::Discarded, self.show(no).await?.dead_letter))
     }
 
-    /// Records failures, and returns those that stand.
-    async fn fail(
+    /// Records failures. Returns the recorded failures, without requests that are orders.
+    ///
+    /// # Errors
+    /// [`DeadLetterError::Ordered`] if all are orders, or the ledger's error.
+    async fn record_failures(
         &self,
         intents: &[OrderIntent],
     ) -> Result<Vec<(BucketKey, Failure)>, DeadLetterError> {
@@ -233,22 +231,22 @@ impl DeadLetterService {
             recorded_at_ms,
         };
         self.ledger.record_failures(intents.iter().map(failure_of).collect()).await?;
-        // What became an order before has no failure, and an earlier failure keeps its reason.
-        let seen = self.ledger.examine(intents.to_vec()).await?;
-        let standing = |intent: &OrderIntent| {
-            let reason = *seen.failures.get(&intent.request)?;
+        // A request with an order has no failure, and an earlier failure keeps its reason.
+        let examined = self.ledger.examine(intents.to_vec()).await?;
+        let recorded = |intent: &OrderIntent| {
+            let reason = *examined.failures.get(&intent.request)?;
             let key = BucketKey { sku: intent.sku, bucket: intent.bucket };
             Some((key, Failure { reason, ..failure_of(intent) }))
         };
-        let failed: Vec<_> = intents.iter().filter_map(standing).collect();
+        let failed: Vec<_> = intents.iter().filter_map(recorded).collect();
         if failed.is_empty() && !intents.is_empty() {
             return Err(DeadLetterError::Ordered);
         }
         Ok(failed)
     }
 
-    /// Enters failures in the stock, once: a bucket that does not take them now is brought in line
-    /// with the ledger later, as after any refusal.
+    /// Writes failures to the stock, in one attempt. A bucket that does not take them now is
+    /// reconciled with the ledger later, as after any refusal.
     async fn release(&self, failed: &[(BucketKey, Failure)]) {
         for (key, failure) in failed {
             if let Err(error) = self.stock.release(*key, vec![*failure]).await {
@@ -258,7 +256,8 @@ impl DeadLetterService {
         }
     }
 
-    async fn turn(
+    /// Changes the state if the dead letter is still as in `seen`. Returns whether it was.
+    async fn transition(
         &self,
         seen: &DeadLetter,
         to: DeadLetterState,
@@ -266,34 +265,41 @@ impl DeadLetterService {
     ) -> Result<bool, DeadLetterError> {
         let (no, from, arrivals) = (seen.no, seen.state, seen.arrivals);
         let at_ms = self.clock.wall_ms();
-        let turn = DeadLetterTransition { no, from, arrivals, to, note, at_ms };
-        Ok(self.ledger.turn_dead_letter(turn).await?)
+        let transition = DeadLetterTransition { no, from, arrivals, to, note, at_ms };
+        Ok(self.ledger.transition_dead_letter(transition).await?)
     }
 
     /// Whether each of these requests is an order or a recorded failure.
     async fn have_ended(&self, intents: &[OrderIntent]) -> Result<bool, DeadLetterError> {
-        let seen = self.ledger.examine(intents.to_vec()).await?;
+        let examined = self.ledger.examine(intents.to_vec()).await?;
         Ok(intents.iter().all(|intent| {
             let request = &intent.request;
-            seen.orders.contains_key(request) || seen.failures.contains_key(request)
+            examined.orders.contains_key(request) || examined.failures.contains_key(request)
         }))
     }
 }
 
-/// The requests that end in a letter.
-fn requests_of(whole: &DeadLetterContent) -> Result<Vec<OrderIntent>, DeadLetterError> {
-    let mut intents = envelope::intents_in(&whole.body);
-    intents.retain(|intent| whole.requests.contains(&intent.request));
-    let is_known = |request: &RequestId| intents.iter().any(|intent| intent.request == *request);
-    if whole.requests.iter().all(is_known) { Ok(intents) } else { Err(DeadLetterError::Unreadable) }
+/// The intents of the requests whose end state is this dead letter.
+///
+/// # Errors
+/// [`DeadLetterError::Unreadable`] if an intent cannot be read.
+fn intents_of(content: &DeadLetterContent) -> Result<Vec<OrderIntent>, DeadLetterError> {
+    let mut intents = envelope::intents_in(&content.body);
+    intents.retain(|intent| content.requests.contains(&intent.request));
+    let is_readable = |request: &RequestId| intents.iter().any(|intent| intent.request == *request);
+    if content.requests.iter().all(is_readable) {
+        Ok(intents)
+    } else {
+        Err(DeadLetterError::Unreadable)
+    }
 }
 
 async fn publish(broker: &Broker, message: Message) -> Result<(), DeadLetterError> {
-    let sent = broker.outgoing.lock().await.publish(vec![message]).await;
-    match sent.into_iter().next() {
+    let outcomes = broker.channel.lock().await.publish(vec![message]).await;
+    match outcomes.into_iter().next() {
         Some(PublishOutcome::Confirmed) => Ok(()),
         Some(PublishOutcome::Refused { reason } | PublishOutcome::NotSent { reason }) => {
-            Err(DeadLetterError::NotTaken { reason })
+            Err(DeadLetterError::PublishRefused { reason })
         }
         Some(PublishOutcome::Unknown { reason }) => Err(DeadLetterError::NotConfirmed { reason }),
         None => Err(DeadLetterError::NotConfirmed { reason: "no answer".to_owned() }),

@@ -1,8 +1,8 @@
-//! Free units that the buckets and the ledger count differently, at rest: mended by a load.
+//! Detects SKUs whose buckets and ledger have different free units at quiescence, and reloads them.
 //!
-//! It happens where Redis lost accepted requests whose orders came later: buckets were filled with
-//! units that those orders take, a request of several units was accepted on them, and the ledger,
-//! which had fewer left, refused all of it.
+//! Cause: Redis lost accepted requests whose orders committed later. The buckets were loaded with
+//! units that those orders take, accepted a request of several units, and the ledger, with fewer
+//! units left, refused all of it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use parking_lot::Mutex;
 use super::{SalesError, SalesService};
 use crate::domain::{Sku, SkuNo};
 
-/// How long the same difference must last. An order that committed is in its bucket, as a rule,
-/// milliseconds later.
+/// Interval of the comparisons: the same difference must last this long. A committed order usually
+/// reaches its bucket within milliseconds.
 const COMPARE_EVERY: Duration = Duration::from_secs(10);
 
-/// What the last comparison of each SKU found.
+/// Last comparison of each SKU: its time, and the units if they differed.
 pub(super) type DriftHistory = Mutex<HashMap<SkuNo, (Instant, Option<UnitCounts>)>>;
 
-/// Free units of one SKU, as its buckets count them and as the ledger does.
+/// Free units of one SKU in its buckets and in the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct UnitCounts {
     buckets: u32,
@@ -28,8 +28,9 @@ pub(super) struct UnitCounts {
 }
 
 impl SalesService {
-    /// Compares the units of a SKU now and then. Holds its buckets, for the next look to load them,
-    /// when they differ in the same way twice and nothing is undecided.
+    /// Compares the units of a SKU, at most every [`COMPARE_EVERY`]. Holds its buckets, so that the
+    /// next sync loads them, if two comparisons find the same difference and no request is
+    /// unsettled.
     pub(super) async fn compare_units(&self, sku: &Arc<Sku>) -> Result<(), SalesError> {
         let now = self.clock.now();
         let last = self.compared.lock().get(&sku.no).copied();
@@ -37,13 +38,14 @@ impl SalesService {
         if !self.backends.is_shared || !self.may_load || last.is_some_and(is_recent) {
             return Ok(());
         }
-        let differ = self.differing(sku).await?;
-        self.compared.lock().insert(sku.no, (now, differ));
-        let Some(units) = differ.filter(|units| last.and_then(|(_, last)| last) == Some(*units))
+        let difference = self.unit_difference(sku).await?;
+        self.compared.lock().insert(sku.no, (now, difference));
+        let Some(units) =
+            difference.filter(|units| last.and_then(|(_, last)| last) == Some(*units))
         else {
             return Ok(());
         };
-        if self.holds_lease().await {
+        if self.acquire_lease().await {
             let UnitCounts { buckets, ledger } = units;
             tracing::error!(sku = %sku.id, buckets, ledger, "free units differ: loading buckets");
             self.hold_buckets(sku).await?;
@@ -51,8 +53,8 @@ impl SalesService {
         Ok(())
     }
 
-    /// The units of a SKU of which nothing is undecided, where they differ.
-    async fn differing(&self, sku: &Sku) -> Result<Option<UnitCounts>, SalesError> {
+    /// The units if they differ; `None` while a request of the SKU is unsettled.
+    async fn unit_difference(&self, sku: &Sku) -> Result<Option<UnitCounts>, SalesError> {
         let stock = &self.backends.stock;
         if stock.num_unsettled(sku.no).await? > 0 {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! Where the requests of a sale are: every stage of the way, with count and oldest age.
+//! Funnel of a sale: the requests of every stage, with count and oldest age.
 
 use std::sync::Arc;
 
@@ -6,27 +6,26 @@ use serde::Serialize;
 
 use super::{SalesError, SalesService};
 use crate::db::{self, Ledger};
-use crate::domain::{SaleId, Sku};
-use crate::stock::{self, BucketKey, Stock};
+use crate::domain::{BucketKey, SaleId, Sku};
+use crate::stock::{self, Stock};
 use crate::tier::Pipeline;
 use crate::{broker, outbox};
 
-/// One stage of the way from click to ledger.
+/// A stage between purchase and ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct FunnelStage {
-    /// Which one, in the order of the way.
     pub stage: &'static str,
-    /// How many are there; of what, says `unit`. `None`: nobody could tell.
+    /// Count in `unit`; `None` if the store is unavailable.
     pub count: Option<u64>,
-    /// `units`, `requests`, `entries` (of the outbox) or `messages` (of the broker, all sales
-    /// together); entries and messages hold up to `outbox.envelope_max` requests each.
+    /// `units`, `requests`, `entries` (of the outbox) or `messages` (of the broker, over all
+    /// sales). An entry or message holds up to `outbox.envelope_max` requests.
     pub unit: &'static str,
-    /// How long the oldest of them has been accepted, milliseconds; `None` where there is none, or
-    /// where the stage cannot be looked into.
+    /// Milliseconds since the oldest was accepted; `None` if the stage is empty or its entries
+    /// cannot be read.
     pub oldest_age_ms: Option<i64>,
 }
 
-/// What is at one stage: how many, and when the oldest of them was accepted.
+/// Count of one stage, and when its oldest request was accepted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct StageCount {
     count: u64,
@@ -41,67 +40,75 @@ impl StageCount {
 }
 
 impl SalesService {
-    /// Every stage of a sale with count and oldest age, in the order of the way. The stages of what
-    /// cannot be asked are without a count: the others are what an operator then looks for.
+    /// All stages of a sale, in the order of the flow. The stages of an unavailable store have no
+    /// counts; the others are still returned.
+    ///
+    /// # Errors
+    /// [`SalesError::Unknown`].
     pub async fn funnel(&self, id: &SaleId) -> Result<Vec<FunnelStage>, SalesError> {
         let listed = self.catalog.sale(id.as_str()).ok_or(SalesError::Unknown)?;
         let skus = &listed.skus[..];
         let now_ms = self.clock.wall_ms();
         let in_ledger = in_ledger(&*self.backends.ledger, skus);
-        let in_ledger = db::look("a count", in_ledger).await;
-        let [left, landed, failed] =
-            told(["left", "landed", "failed"], "requests", in_ledger, now_ms);
+        let in_ledger = db::with_timeout("a count", in_ledger).await;
+        let [left, ordered, failed] =
+            stages_of(["left", "landed", "failed"], "requests", in_ledger, now_ms);
         let in_stock = in_stock(&*self.backends.stock, skus).await;
-        let [unsettled] = told(["unsettled"], "requests", in_stock, now_ms);
+        let [unsettled] = stages_of(["unsettled"], "requests", in_stock, now_ms);
         let mut stages = vec![FunnelStage { unit: "units", ..left }, unsettled];
         if let Some(pipeline) = &self.backends.pipeline {
             let in_outbox = in_outbox(pipeline, skus).await;
-            stages.extend(told(["outbox", "relay", "relay_dead"], "entries", in_outbox, now_ms));
+            stages.extend(stages_of(
+                ["outbox", "relay", "relay_dead"],
+                "entries",
+                in_outbox,
+                now_ms,
+            ));
             let in_broker = in_broker(pipeline).await;
-            stages.extend(told(QUEUES, "messages", in_broker, now_ms));
+            stages.extend(stages_of(QUEUES, "messages", in_broker, now_ms));
         }
-        stages.extend([landed, failed]);
+        stages.extend([ordered, failed]);
         Ok(stages)
     }
 }
 
-/// Stages as they are told; what could not be found out has no counts, and a line in the log.
-fn told<const N: usize>(
+/// The stages of one store. If it could not be read, they have no counts and the error is logged.
+fn stages_of<const N: usize>(
     names: [&'static str; N],
     unit: &'static str,
-    found: Result<[StageCount; N], impl std::error::Error + 'static>,
+    counts: Result<[StageCount; N], impl std::error::Error + 'static>,
     now_ms: i64,
 ) -> [FunnelStage; N] {
-    let mut found = match found {
-        Ok(found) => found.map(Some),
+    let mut counts = match counts {
+        Ok(counts) => counts.map(Some),
         Err(error) => {
             let error = &error as &dyn std::error::Error;
-            tracing::warn!(error, stage = names[0], "a part of the funnel cannot be counted");
+            tracing::warn!(error, stage = names[0], "funnel: stage not counted");
             [None; N]
         }
     }
     .into_iter();
     names.map(|stage| {
-        let found = found.next().flatten();
-        let age = |then: i64| (now_ms - then).max(0);
-        let oldest_age_ms = found.and_then(|found| found.oldest_ms).map(age);
-        FunnelStage { stage, count: found.map(|found| found.count), unit, oldest_age_ms }
+        let stage_count = counts.next().flatten();
+        let age = |accepted_ms: i64| (now_ms - accepted_ms).max(0);
+        let oldest_age_ms = stage_count.and_then(|it| it.oldest_ms).map(age);
+        FunnelStage { stage, count: stage_count.map(|it| it.count), unit, oldest_age_ms }
     })
 }
 
-/// Units that are left, orders, failures.
+/// Units left, orders, failures.
 async fn in_ledger(ledger: &dyn Ledger, skus: &[Arc<Sku>]) -> Result<[StageCount; 3], db::Error> {
-    let [mut left, mut landed, mut failed] = [StageCount::default(); 3];
+    let [mut left, mut ordered, mut failed] = [StageCount::default(); 3];
     for sku in skus {
-        let tally = ledger.tally(sku.no).await?;
-        left.add(tally.available.into(), None);
-        landed.add(tally.num_orders, None);
-        failed.add(tally.num_failures, None);
+        let counts = ledger.ledger_size(sku.no).await?;
+        left.add(counts.available.into(), None);
+        ordered.add(counts.num_orders, None);
+        failed.add(counts.num_failures, None);
     }
-    Ok([left, landed, failed])
+    Ok([left, ordered, failed])
 }
 
-/// What gates have accepted and the ledger has not answered.
+/// Accepted requests without a result of the ledger.
 async fn in_stock(stock: &dyn Stock, skus: &[Arc<Sku>]) -> Result<[StageCount; 1], stock::Error> {
     let mut unsettled = StageCount::default();
     for sku in skus {
@@ -112,39 +119,39 @@ async fn in_stock(stock: &dyn Stock, skus: &[Arc<Sku>]) -> Result<[StageCount; 1
     Ok([unsettled])
 }
 
-/// What waits in the outbox, what relays have in hand, and what they gave up.
+/// Outbox entries: waiting, claimed by relays, dead.
 async fn in_outbox(
     pipeline: &Pipeline,
     skus: &[Arc<Sku>],
 ) -> Result<[StageCount; 3], outbox::Error> {
-    let [mut waiting, mut in_hand, mut dead] = [StageCount::default(); 3];
+    let [mut waiting, mut claimed, mut dead] = [StageCount::default(); 3];
     for sku in skus {
         for key in BucketKey::all_of(sku) {
-            let found = pipeline.outbox.standing(key).await?;
-            waiting.add(found.num_waiting, found.oldest_waiting_ms);
-            let held = found.in_hand.iter().map(|(_, count)| count).sum();
-            in_hand.add(held, found.oldest_in_hand_ms);
-            dead.add(found.num_dead, None);
+            let entries = pipeline.outbox.status(key).await?;
+            waiting.add(entries.num_waiting, entries.oldest_waiting_ms);
+            let num_claimed = entries.claimed.iter().map(|(_, count)| count).sum();
+            claimed.add(num_claimed, entries.oldest_claimed_ms);
+            dead.add(entries.num_dead, None);
         }
     }
-    Ok([waiting, in_hand, dead])
+    Ok([waiting, claimed, dead])
 }
 
-/// The stages in the broker, by the first word of their queues' names.
+/// The stages of the broker, by the family of their queues.
 const QUEUES: [&str; 2] = ["broker", "dead"];
 
-/// What waits in the broker's queues.
+/// Ready messages in the broker's queues.
 async fn in_broker(pipeline: &Pipeline) -> Result<[StageCount; 2], broker::Error> {
-    let mut found = [StageCount::default(); 2];
+    let mut counts = [StageCount::default(); 2];
     for depth in pipeline.subscriber.depths().await? {
         let stage = match depth.family() {
             "orders" => "broker",
             family => family,
         };
-        let mut stages = QUEUES.iter().zip(&mut found);
-        if let Some((_, there)) = stages.find(|(name, _)| **name == stage) {
-            there.add(depth.num_ready, None);
+        let mut stages = QUEUES.iter().zip(&mut counts);
+        if let Some((_, count)) = stages.find(|(name, _)| **name == stage) {
+            count.add(depth.num_ready, None);
         }
     }
-    Ok(found)
+    Ok(counts)
 }

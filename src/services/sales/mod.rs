@@ -1,10 +1,10 @@
-//! What operators do with sales: create, open, pause, close, and look at the funnel.
+//! Operations on sales: create, open, pause, close, rebuild, funnel.
 //!
-//! The ledger hears of a change first, then the buckets, then the catalog. Epoch and phase are one
-//! ordered pair that only grows, in the ledger as in every bucket and catalog: a write that is
-//! late, repeated or crossed by another changes nothing. Before it takes the next epoch, opening
-//! makes sure that no bucket sells under the one before (`Fenced`). On death between two steps: the
-//! next start, or the next look of any process, moves the buckets on.
+//! A change is written to the ledger first, then to the buckets, then to the catalog. Epoch and
+//! phase are one ordered pair that only grows, in the ledger, every bucket and every catalog: a
+//! late, repeated or overtaken write changes nothing. Opening takes the next epoch only after no
+//! bucket sells under the previous one (`Fenced`). On crash between two steps: the next start, or
+//! the next sync of any process, writes the change to the buckets.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,6 @@ use std::time::Duration;
 use futures_util::stream::{self, StreamExt};
 use tokio::sync::Mutex;
 
-use crate::actors::ActorSystem;
 use crate::config::Settings;
 use crate::db;
 use crate::domain::{Phase, Sale, SaleDraft, SaleId, Sku, SkuId};
@@ -30,44 +29,32 @@ mod rebuild_sku;
 
 pub use funnel::FunnelStage;
 
-/// A verb that other processes' verbs come before so many times is refused.
-const TURNS_MAX: u32 = 8;
-/// SKUs that are looked at at once.
-const LOOKS_AT_ONCE: usize = 16;
+/// Attempts to set a phase against concurrent changes of other processes.
+const PHASE_ATTEMPTS_MAX: u32 = 8;
+/// SKUs that are synced concurrently.
+const SYNCS_MAX: usize = 16;
 
-/// Why a verb was not carried out.
+/// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SalesError {
-    /// A sale of that name exists.
     #[error("a sale with this sale_id exists already")]
     Exists,
-    /// No sale of that name.
     #[error("no sale has this id")]
     Unknown,
-    /// The sale is in a phase that does not allow it.
+    /// The transition is not allowed from the sale's phase.
     #[error("a sale that is {from:?} cannot become {to:?}")]
-    NotAllowed {
-        /// Where it stands.
-        from: Phase,
-        /// What was asked.
-        to: Phase,
-    },
-    /// No buckets of the sale are outside of this process: nothing to rebuild.
+    NotAllowed { from: Phase, to: Phase },
+    /// The sale has no shared buckets: nothing to rebuild.
     #[error("the sale has no buckets that could be rebuilt")]
     NoBuckets,
-    /// The buckets are held, and no process has loaded them yet.
+    /// The rebuild timed out: the buckets are held and not loaded yet.
     #[error("the buckets of sku {sku} are held, and no process has loaded them yet")]
-    NotRebuilt {
-        /// Which SKU.
-        sku: SkuId,
-    },
-    /// The description has faults.
+    NotRebuilt { sku: SkuId },
+    /// All faults of the description.
     #[error("{}", .0.join("; "))]
     Faults(Vec<String>),
-    /// The ledger did not answer.
     #[error("the ledger is not available")]
     Ledger(#[from] db::Error),
-    /// The buckets did not answer.
     #[error("the stock is not available")]
     Stock(#[from] stock::Error),
 }
@@ -81,34 +68,38 @@ impl From<rebuild::Error> for SalesError {
     }
 }
 
-/// Where operators' verbs are carried out, one at a time. Cheap to clone.
+/// The gates of this process, as the sales service sees them.
+pub trait Gates: Send + Sync {
+    /// Starts the gates of a SKU, unless they run.
+    fn open(&self, sku: &Arc<Sku>);
+}
+
+/// Operations on sales, serialized within a process. Cheap to clone.
 #[derive(Clone)]
 pub struct SalesService {
     catalog: Arc<Catalog>,
     backends: Backends,
-    actors: Arc<ActorSystem>,
+    gates: Arc<dyn Gates>,
     clock: SharedClock,
     preload_ms: i64,
     lease_ttl: Duration,
-    /// Whether this process loads buckets; others wait for one that does.
+    /// Whether the role of this process loads shared buckets.
     may_load: bool,
-    /// Names this start of this process.
+    /// Unique name of this start of the process, as lease holder.
     holder: Arc<str>,
-    /// One verb after the other.
-    one_at_a_time: Arc<Mutex<()>>,
-    /// One SKU does not wait for the load of another one.
+    /// Serializes operations.
+    operation: Arc<Mutex<()>>,
+    /// Locked per SKU, so that a SKU does not wait for the load of another one.
     loads: Arc<loading::BucketLoads>,
-    /// Units that differed at the last comparison.
     compared: Arc<drift::DriftHistory>,
 }
 
 impl SalesService {
-    /// A desk in front of the running actors.
     #[must_use]
     pub fn new(
         catalog: Arc<Catalog>,
         backends: &Backends,
-        actors: Arc<ActorSystem>,
+        gates: Arc<dyn Gates>,
         clock: SharedClock,
         settings: &Settings,
     ) -> Self {
@@ -116,78 +107,80 @@ impl SalesService {
         Self {
             catalog,
             backends: backends.clone(),
-            actors,
+            gates,
             clock,
             preload_ms: i64::try_from(maintenance.preload_ms).unwrap_or(i64::MAX),
             lease_ttl: Duration::from_millis(maintenance.lease_ttl_ms),
             may_load: settings.role.maintains(),
             holder: unique_name(),
-            one_at_a_time: Arc::default(),
+            operation: Arc::default(),
             loads: Arc::default(),
             compared: Arc::default(),
         }
     }
 
-    /// Brings every sale of the ledger back to where it stood; called once, before HTTP listens.
-    /// Returns how many orders were read.
+    /// Restores the buckets, gates and catalog of all sales; called once, before HTTP listens.
+    /// Returns the number of orders read.
     ///
     /// # Errors
-    /// The ledger's error; or the stock's where no keeper mends it later. The process must not
-    /// serve then.
+    /// The ledger's error, or the stock's if no maintenance process would retry. The process must
+    /// not serve then.
     pub async fn restore(&self) -> Result<u64, SalesError> {
-        let _turn = self.one_at_a_time.lock().await;
+        let _guard = self.operation.lock().await;
         let mut num_orders = 0;
         for sale in self.backends.ledger.sales().await? {
-            num_orders += match self.bring_up(&sale).await {
+            num_orders += match self.sync_sale(&sale).await {
                 Err(SalesError::Stock(error)) if self.backends.is_shared => {
-                    tracing::warn!(sale = %sale.id, %error, "not prepared, the keeper goes on");
+                    tracing::warn!(sale = %sale.id, %error, "sale: not loaded, retried later");
                     0
                 }
-                done => done?,
+                synced => synced?,
             };
             self.catalog.put(&sale);
         }
         Ok(num_orders)
     }
 
-    /// Brings the catalog up to date with the ledger, and returns what the ledger says. Touches no
-    /// bucket: whoever only has to know a sale must not wait for the stock of another one.
-    pub async fn learn(&self) -> Result<Vec<Sale>, SalesError> {
+    /// Refreshes the catalog from the ledger, and returns all sales. Does not access buckets, so
+    /// that reading a new sale never waits for the stock of another one.
+    ///
+    /// # Errors
+    /// The ledger's error.
+    pub async fn refresh_catalog(&self) -> Result<Vec<Sale>, SalesError> {
         let sales = self.backends.ledger.sales().await?;
         for sale in &sales {
-            if self.catalog.sale(sale.id.as_str()).is_none_or(|known| known.sale != *sale) {
+            if self.catalog.sale(sale.id.as_str()).is_none_or(|listed| listed.sale != *sale) {
                 self.catalog.put(sale);
             }
         }
         Ok(sales)
     }
 
-    /// One look at everything that other processes may have changed: sales that were created or
-    /// turned, buckets that have to be loaded or turned.
+    /// Syncs with the changes of other processes: new sales, phase changes, and buckets to load.
     ///
     /// # Errors
-    /// The first error; the other SKUs were looked at all the same.
-    pub async fn look(&self) -> Result<(), SalesError> {
-        self.look_at(&self.learn().await?).await
+    /// The first error; the other SKUs are synced nevertheless.
+    pub async fn sync(&self) -> Result<(), SalesError> {
+        self.sync_sales(&self.refresh_catalog().await?).await
     }
 
-    /// Sees to the buckets of these sales, several at once. What another call of this process is at
-    /// is left to it. Called by the keeper.
+    /// Syncs the buckets of these sales, several concurrently. Skips SKUs that another task of this
+    /// process is syncing. Called by the sale loader.
     ///
     /// # Errors
-    /// The first error; the other SKUs were looked at all the same.
-    pub async fn look_at(&self, sales: &[Sale]) -> Result<(), SalesError> {
-        // A server that was promoted since is found out here; its buckets are fenced from then on.
-        let worst = self.backends.stock.ping().await.map_err(SalesError::from);
-        let standing = sales.iter().filter(|sale| self.stands(sale));
-        let skus = standing.flat_map(|sale| sale.skus.iter().map(move |sku| (sale, sku)));
-        let looks = skus.map(|(sale, sku)| async move {
+    /// The first error; the other SKUs are synced nevertheless.
+    pub async fn sync_sales(&self, sales: &[Sale]) -> Result<(), SalesError> {
+        // The ping detects a promoted server; its buckets are fenced from then on.
+        let first_error = self.backends.stock.ping().await.map_err(SalesError::from);
+        let loadable = sales.iter().filter(|sale| self.has_buckets(sale));
+        let skus = loadable.flat_map(|sale| sale.skus.iter().map(move |sku| (sale, sku)));
+        let syncs = skus.map(|(sale, sku)| async move {
             let sku = Arc::new(sku.clone());
-            let Some(_turn) = self.loads.try_turn(sku.no) else { return Ok(()) };
-            self.bring_up_sku(sale, &sku).await.map(drop)
+            let Some(_lock) = self.loads.try_lock(sku.no) else { return Ok(()) };
+            self.sync_sku(sale, &sku).await.map(drop)
         });
-        let looked = stream::iter(looks).buffer_unordered(LOOKS_AT_ONCE);
-        looked.fold(worst, async |worst, looked| worst.and(looked)).await
+        let results = stream::iter(syncs).buffer_unordered(SYNCS_MAX);
+        results.fold(first_error, async |first_error, result| first_error.and(result)).await
     }
 
     /// Creates a sale in phase draft.
@@ -200,49 +193,50 @@ impl SalesService {
         if !faults.is_empty() {
             return Err(SalesError::Faults(faults));
         }
-        let _turn = self.one_at_a_time.lock().await;
+        let _guard = self.operation.lock().await;
         let created = self.backends.ledger.create_sale(draft, self.clock.wall_ms()).await?;
         let sale = created.ok_or(SalesError::Exists)?;
         self.catalog.put(&sale);
         Ok(sale)
     }
 
-    /// Opens, pauses or closes a sale; repeats are harmless, and tell the buckets again.
+    /// Opens, pauses or closes a sale. Idempotent: a repeat writes to the buckets again.
     ///
     /// # Errors
-    /// [`SalesError::Unknown`], [`SalesError::NotAllowed`], or what the ledger or the stock said.
-    pub async fn turn(&self, id: &SaleId, next: Phase) -> Result<Sale, SalesError> {
-        let _turn = self.one_at_a_time.lock().await;
-        let sale = self.turn_ledger(id, next).await?;
-        // Crash here [turned_not_told]: the ledger has turned and the buckets have not; the next
-        // start, or the keeper of another process, moves them on.
-        let told = match self.turn_buckets(&sale).await {
-            Ok(()) => self.bring_up(&sale).await.map(drop),
+    /// [`SalesError::Unknown`], [`SalesError::NotAllowed`], or the error of the ledger or the
+    /// stock.
+    pub async fn set_phase(&self, id: &SaleId, next: Phase) -> Result<Sale, SalesError> {
+        let _guard = self.operation.lock().await;
+        let sale = self.set_ledger_phase(id, next).await?;
+        // Crash here [turned_not_told]: the phase is in the ledger and not in the buckets; the next
+        // start, or the sync of another process, writes it to them.
+        let synced = match self.set_bucket_phases(&sale).await {
+            Ok(()) => self.sync_sale(&sale).await.map(drop),
             error => error,
         };
         self.catalog.put(&sale);
-        told.map(|()| sale)
+        synced.map(|()| sale)
     }
 
-    /// The sale after the ledger has turned it. A sale that another process turns meanwhile is
-    /// looked at again.
-    async fn turn_ledger(&self, id: &SaleId, next: Phase) -> Result<Sale, SalesError> {
-        let mut sale = self.present(id).await?;
-        for _ in 0..TURNS_MAX {
+    /// Sets the phase in the ledger and returns the sale. Retries after a concurrent change by
+    /// another process.
+    async fn set_ledger_phase(&self, id: &SaleId, next: Phase) -> Result<Sale, SalesError> {
+        let mut sale = self.current_sale(id).await?;
+        for _ in 0..PHASE_ATTEMPTS_MAX {
             if !sale.phase.may_become(next) {
                 break;
             }
             if next == Phase::Open && sale.phase == Phase::Paused {
-                // A bucket that the pause did not reach sells under this epoch no longer.
-                self.turn_buckets(&sale).await?;
+                // The pause may have missed a bucket: it must not sell under the old epoch.
+                self.set_bucket_phases(&sale).await?;
             }
             let now_ms = self.clock.wall_ms();
-            match self.backends.ledger.turn_sale(id.clone(), sale.epoch, next, now_ms).await {
-                Ok(Some(turned)) => return Ok(turned),
-                Ok(None) => sale = self.in_ledger(id).await?,
+            match self.backends.ledger.set_sale_phase(id.clone(), sale.epoch, next, now_ms).await {
+                Ok(Some(changed)) => return Ok(changed),
+                Ok(None) => sale = self.sale_in_ledger(id).await?,
                 Err(error) if error.class() == db::ErrorClass::Unknown => {
-                    let stands = self.in_ledger(id).await?;
-                    return if stands.phase == next { Ok(stands) } else { Err(error.into()) };
+                    let stored = self.sale_in_ledger(id).await?;
+                    return if stored.phase == next { Ok(stored) } else { Err(error.into()) };
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -250,25 +244,31 @@ impl SalesService {
         Err(SalesError::NotAllowed { from: sale.phase, to: next })
     }
 
-    /// The sale as it stands now; where other processes may turn sales, the ledger is asked.
-    async fn present(&self, id: &SaleId) -> Result<Sale, SalesError> {
+    /// The current sale: from the ledger if other processes may change it, otherwise from the
+    /// catalog.
+    async fn current_sale(&self, id: &SaleId) -> Result<Sale, SalesError> {
         if self.backends.is_shared {
-            return self.in_ledger(id).await;
+            return self.sale_in_ledger(id).await;
         }
         let listed = self.catalog.sale(id.as_str()).ok_or(SalesError::Unknown)?;
         Ok(listed.sale.clone())
     }
 
-    async fn in_ledger(&self, id: &SaleId) -> Result<Sale, SalesError> {
+    async fn sale_in_ledger(&self, id: &SaleId) -> Result<Sale, SalesError> {
         let sales = self.backends.ledger.sales().await?;
         sales.into_iter().find(|sale| sale.id == *id).ok_or(SalesError::Unknown)
     }
 
-    /// Moves the buckets on to where the sale stands. Buckets that nobody can buy from anyway,
-    /// because they are not loaded or not believed, are left to [`Self::bring_up`].
-    async fn turn_buckets(&self, sale: &Sale) -> Result<(), SalesError> {
+    /// Writes phase and epoch of the sale to its buckets. Skips buckets that cannot sell, because
+    /// they are not loaded or fenced: [`Self::sync_sale`] loads them.
+    async fn set_bucket_phases(&self, sale: &Sale) -> Result<(), SalesError> {
         for sku in &sale.skus {
-            match self.backends.stock.turn(&Arc::new(sku.clone()), sale.phase, sale.epoch).await {
+            match self
+                .backends
+                .stock
+                .set_phase(&Arc::new(sku.clone()), sale.phase, sale.epoch)
+                .await
+            {
                 Ok(()) | Err(stock::Error::NotLoaded(_) | stock::Error::Fenced { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -276,46 +276,46 @@ impl SalesService {
         Ok(())
     }
 
-    /// Whether a sale has buckets.
-    fn stands(&self, sale: &Sale) -> bool {
-        let is_forgotten = self.backends.is_shared && sale.is_forgotten(self.clock.wall_ms());
-        sale.phase != Phase::Draft && !is_forgotten
+    /// Whether a sale has buckets: it is no draft and, if shared, not expired.
+    fn has_buckets(&self, sale: &Sale) -> bool {
+        let is_expired = self.backends.is_shared && sale.is_dormant(self.clock.wall_ms());
+        sale.phase != Phase::Draft && !is_expired
     }
 
-    /// Sees to it that the buckets of a sale can be sold from and that its gates stand. Returns how
-    /// many orders were read.
+    /// Loads the buckets of a sale if needed, writes its phase to them and opens its gates. Returns
+    /// the number of orders read.
     ///
     /// # Errors
-    /// The first error; the other SKUs were seen to all the same.
-    async fn bring_up(&self, sale: &Sale) -> Result<u64, SalesError> {
+    /// The first error; the other SKUs are synced nevertheless.
+    async fn sync_sale(&self, sale: &Sale) -> Result<u64, SalesError> {
         let mut num_orders = Ok(0);
-        for sku in sale.skus.iter().filter(|_| self.stands(sale)) {
+        for sku in sale.skus.iter().filter(|_| self.has_buckets(sale)) {
             let sku = Arc::new(sku.clone());
-            let _turn = self.loads.turn(sku.no).await;
-            let brought = self.bring_up_sku(sale, &sku).await;
-            num_orders = num_orders.and_then(|sum: u64| Ok(sum + brought?));
+            let _lock = self.loads.lock(sku.no).await;
+            let loaded = self.sync_sku(sale, &sku).await;
+            num_orders = num_orders.and_then(|sum: u64| Ok(sum + loaded?));
         }
         num_orders
     }
 
-    /// Whoever calls has the SKU's turn.
-    async fn bring_up_sku(&self, sale: &Sale, sku: &Arc<Sku>) -> Result<u64, SalesError> {
+    /// The caller has the lock of the SKU.
+    async fn sync_sku(&self, sale: &Sale, sku: &Arc<Sku>) -> Result<u64, SalesError> {
         let stock = self.backends.stock.as_ref();
-        let brought = match stock.condition(sku, sale.phase, sale.epoch).await {
+        let loaded = match stock.health(sku, sale.phase, sale.epoch).await {
             Ok(BucketHealth::Ready) => self.compare_units(sku).await.map(|()| 0),
-            // Left behind, or further on than this look at the ledger.
+            // Behind the ledger, or ahead of this read of it.
             Ok(BucketHealth::OtherPhase) => {
-                let turned = stock.turn(sku, sale.phase, sale.epoch).await;
-                turned.map(|()| 0).map_err(SalesError::from)
+                let changed = stock.set_phase(sku, sale.phase, sale.epoch).await;
+                changed.map(|()| 0).map_err(SalesError::from)
             }
             Ok(BucketHealth::Missing | BucketHealth::Distrusted { .. }) => {
                 self.load(sale, sku).await
             }
             Err(error) => Err(error.into()),
         };
-        // A gate in front of a bucket that cannot be asked says so; no gate at all would read as a
-        // sale that has not started.
-        self.actors.open_gates(sku);
-        brought
+        // Opened also after an error: such a gate answers `busy`. Without a gate buyers would read
+        // `not-started`.
+        self.gates.open(sku);
+        loaded
     }
 }

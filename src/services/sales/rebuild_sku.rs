@@ -1,5 +1,5 @@
-//! The operators' verb that loads buckets anew while everything runs: it holds them, and whichever
-//! process has the keepers' lease loads them as it loads buckets that were lost.
+//! Rebuild on an operator's request, while the sale runs: the buckets are held, and the process
+//! with the loader lease loads them as it loads lost buckets.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,63 +8,63 @@ use super::{SalesError, SalesService};
 use crate::domain::{Sale, SaleId, Sku, SkuId};
 use crate::stock::{self, BucketHealth};
 
-/// How long the verb waits for one SKU; the keepers go on without it.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Longest wait of a rebuild for one SKU. The maintenance processes continue afterwards.
+const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// How often it looks whether the buckets are loaded.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Interval of the checks whether the buckets are loaded.
+const POLL_EVERY: Duration = Duration::from_millis(50);
 
 impl SalesService {
-    /// Loads the buckets of a sale, or of one SKU of it, anew. Repeats are harmless; whoever gives
-    /// up waiting leaves it to the keepers.
+    /// Reloads the buckets of a sale, or of one SKU of it. Idempotent. If the caller stops waiting,
+    /// the maintenance processes still load the held buckets.
     ///
     /// # Errors
-    /// [`SalesError::Unknown`], [`SalesError::NoBuckets`], [`SalesError::NotRebuilt`], or what the
-    /// ledger or the stock said.
+    /// [`SalesError::Unknown`], [`SalesError::NoBuckets`], [`SalesError::NotRebuilt`], or the error
+    /// of the ledger or the stock.
     pub async fn rebuild(
         &self,
         id: &SaleId,
         only: Option<&SkuId>,
     ) -> Result<Vec<Arc<Sku>>, SalesError> {
-        let sale = self.present(id).await?;
-        if !self.backends.is_shared || !self.stands(&sale) || !self.is_due(&sale) {
+        let sale = self.current_sale(id).await?;
+        if !self.backends.is_shared || !self.has_buckets(&sale) || !self.is_due(&sale) {
             return Err(SalesError::NoBuckets);
         }
-        let chosen = sale.skus.iter().filter(|sku| only.is_none_or(|id| sku.id == *id));
-        let chosen: Vec<_> = chosen.cloned().map(Arc::new).collect();
-        if chosen.is_empty() {
+        let skus = sale.skus.iter().filter(|sku| only.is_none_or(|id| sku.id == *id));
+        let skus: Vec<_> = skus.cloned().map(Arc::new).collect();
+        if skus.is_empty() {
             return Err(SalesError::Unknown);
         }
-        for sku in &chosen {
+        for sku in &skus {
             self.hold_buckets(sku).await?;
             tracing::warn!(sale = %sale.id, sku = %sku.id, "buckets held: an operator rebuilds");
-            // Crash here [held_by_operator]: the keepers load what is held.
-            self.until_loaded(&sale, sku).await?;
+            // Crash here [held_by_operator]: a maintenance process loads the held buckets.
+            self.wait_until_loaded(&sale, sku).await?;
             tracing::info!(sale = %sale.id, sku = %sku.id, "buckets rebuilt");
         }
-        Ok(chosen)
+        Ok(skus)
     }
 
-    /// Waits until some process has loaded held buckets; this one tries, too.
-    async fn until_loaded(&self, sale: &Sale, sku: &Arc<Sku>) -> Result<(), SalesError> {
-        let begun = self.clock.now();
+    /// Waits until any process, including this one, has loaded the held buckets.
+    async fn wait_until_loaded(&self, sale: &Sale, sku: &Arc<Sku>) -> Result<(), SalesError> {
+        let started = self.clock.now();
         loop {
-            let brought = {
-                let _turn = self.loads.turn(sku.no).await;
-                self.bring_up_sku(sale, sku).await.map(drop)
+            let synced = {
+                let _lock = self.loads.lock(sku.no).await;
+                self.sync_sku(sale, sku).await.map(drop)
             };
-            let condition = self.backends.stock.condition(sku, sale.phase, sale.epoch).await;
-            if matches!(condition, Ok(BucketHealth::Ready | BucketHealth::OtherPhase)) {
+            let health = self.backends.stock.health(sku, sale.phase, sale.epoch).await;
+            if matches!(health, Ok(BucketHealth::Ready | BucketHealth::OtherPhase)) {
                 return Ok(());
             }
-            if self.clock.now().duration_since(begun) >= PATIENCE {
-                // Another loader is no error of its own.
+            if self.clock.now().duration_since(started) >= WAIT_MAX {
+                // Fenced by another loader: not an error of the rebuild.
                 let is_fenced =
                     |e: &SalesError| matches!(e, SalesError::Stock(stock::Error::Fenced { .. }));
-                brought.or_else(|error| if is_fenced(&error) { Ok(()) } else { Err(error) })?;
+                synced.or_else(|error| if is_fenced(&error) { Ok(()) } else { Err(error) })?;
                 return Err(SalesError::NotRebuilt { sku: sku.id.clone() });
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_EVERY).await;
         }
     }
 }

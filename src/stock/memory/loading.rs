@@ -1,4 +1,4 @@
-//! Books being loaded from the ledger; see [`Loading`].
+//! Loads books from the ledger; see [`Loading`].
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64};
@@ -6,24 +6,23 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 
-use super::super::{Error, LoaderToken, Loading};
+use super::super::{Error, Loading};
 use super::{Loaders, MemoryStock, SkuBooks, SkuIndex};
 use crate::domain::{
-    Book, BucketNo, BuyerId, Counting, Epoch, Failure, Order, OrderIntent, Phase, Sku, SkuNo,
+    Book, BucketNo, BuyerId, Counting, Epoch, Failure, LoaderToken, Order, OrderIntent, Phase, Sku,
+    SkuNo,
 };
 
-/// Books being filled; see [`Loading`].
 pub(super) struct MemoryLoader {
     counting: Counting,
     sku: Arc<Sku>,
     books: Vec<Book>,
     queued: Vec<OrderIntent>,
-    shelves: SkuIndex,
+    index: SkuIndex,
     token: LoaderToken,
     loaders: Loaders,
 }
 
-/// Refuses a loader that another came after.
 fn fenced(sku: SkuNo) -> Error {
     Error::Fenced { sku, reason: "another loader came after this one".to_owned() }
 }
@@ -43,18 +42,18 @@ impl MemoryLoader {
             loaders.insert(sku.no, token);
         }
         let buckets = sku.buckets.max(1);
-        // Buyers are spread by a hash: a little more than the even share is enough room.
+        // Buyers are distributed by a hash: 1/32 above the even share is enough room.
         let share = usize::try_from(num_orders).unwrap_or(0) / usize::from(buckets);
         let books = (0..buckets)
             .map(|_| {
                 let mut book = Book::new(Arc::clone(&sku), stock.counting);
-                book.make_room(share + share / 32);
+                book.reserve_capacity(share + share / 32);
                 book
             })
             .collect();
-        let (shelves, loaders) = (Arc::clone(&stock.shelves), Arc::clone(&stock.loaders));
+        let (index, loaders) = (Arc::clone(&stock.index), Arc::clone(&stock.loaders));
         let (counting, queued) = (stock.counting, Vec::new());
-        Ok(Self { counting, sku, books, queued, shelves, token, loaders })
+        Ok(Self { counting, sku, books, queued, index, token, loaders })
     }
 
     fn home(&mut self, buyer: BuyerId) -> Option<&mut Book> {
@@ -65,11 +64,11 @@ impl MemoryLoader {
 
 #[async_trait]
 impl Loading for MemoryLoader {
-    /// New books are filled beside the ones in use; what those have accepted is entered, too.
+    /// New books are filled beside the ones in use and take over their unsettled requests.
     async fn clear(&mut self) -> Result<(), Error> {
-        let Some(shelf) = self.shelves.load().get(&self.sku.no).cloned() else { return Ok(()) };
-        for bucket in (0..shelf.sku.buckets).map(BucketNo) {
-            self.queued.extend(shelf.lock(bucket)?.unsettled());
+        let Some(sku_books) = self.index.load().get(&self.sku.no).cloned() else { return Ok(()) };
+        for bucket in (0..sku_books.sku.buckets).map(BucketNo) {
+            self.queued.extend(sku_books.lock(bucket)?.unsettled());
         }
         Ok(())
     }
@@ -110,33 +109,33 @@ impl Loading for MemoryLoader {
             }
         }
         let available = available.saturating_sub(held);
-        let Self { counting, sku, mut books, shelves, token, loaders, .. } = *self;
-        // Held until the books are published: the next loader comes before or after.
+        let Self { counting, sku, mut books, index, token, loaders, .. } = *self;
+        // Locked until the books are published, so that no other loader begins in between.
         let last = loaders.lock();
         if last.get(&sku.no) != Some(&token) {
             return Err(fenced(sku.no));
         }
-        let before = shelves.load().get(&sku.no).cloned();
+        let old = index.load().get(&sku.no).cloned();
         for (number, book) in (0..).zip(books.iter_mut()) {
-            if counting == Counting::Here {
+            if counting == Counting::InStock {
                 book.stock(sku.share(available, number));
             }
-            book.turn(phase, epoch);
-            // The old book may have gone on while this one was loaded.
-            let old = before.as_ref().and_then(|shelf| shelf.lock(BucketNo(number)).ok());
-            if let Some((phase, epoch)) = old.map(|book| book.stands()) {
-                book.turn(phase, epoch);
+            book.set_phase(phase, epoch);
+            // The replaced book may have advanced during the load.
+            let replaced = old.as_ref().and_then(|old| old.lock(BucketNo(number)).ok());
+            if let Some((phase, epoch)) = replaced.map(|book| book.stands()) {
+                book.set_phase(phase, epoch);
             }
         }
-        let shelf = Arc::new(SkuBooks {
+        let sku_books = Arc::new(SkuBooks {
             books: books.into_iter().map(Mutex::new).collect(),
             left: AtomicI64::new(i64::from(available)),
             sold_out: AtomicBool::new(available == 0),
             sku,
         });
-        shelves.rcu(|old| {
-            let mut new = HashMap::clone(old);
-            new.insert(shelf.sku.no, Arc::clone(&shelf));
+        index.rcu(|current| {
+            let mut new = HashMap::clone(current);
+            new.insert(sku_books.sku.no, Arc::clone(&sku_books));
             new
         });
         Ok(())

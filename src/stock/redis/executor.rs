@@ -1,4 +1,4 @@
-//! From a door to the server that has the bucket, and back.
+//! Sends script calls to the server that has the bucket.
 
 use std::sync::Arc;
 
@@ -8,140 +8,137 @@ use super::super::Error;
 use crate::domain::{BucketNo, Sku};
 use crate::redis::scripts::{BucketFence, BucketKeys, Installation, ScriptCall};
 use crate::redis::transport::{
-    CallEffect, Connection, ConnectionPool, ConnectionPurpose, Error as LinkError, PipelineAnswers,
-    PipelineRequest,
+    CallEffect, Connection, ConnectionPool, ConnectionPurpose, Error as TransportError,
+    PipelineAnswers, PipelineRequest,
 };
 use crate::runtime::progress::answered;
 
-/// How the buckets are reached and named. Cheap to clone.
+/// Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct StockExecutor {
-    links: ConnectionPool,
+    pool: ConnectionPool,
     namespace: Arc<str>,
     installation: Installation,
 }
 
 impl StockExecutor {
-    pub(super) fn new(
-        links: ConnectionPool,
-        namespace: String,
-        installation: Installation,
-    ) -> Self {
-        Self { links, namespace: namespace.into(), installation }
+    pub(super) fn new(pool: ConnectionPool, namespace: String, installation: Installation) -> Self {
+        Self { pool, namespace: namespace.into(), installation }
     }
 
-    /// The keys of every bucket, in order.
+    /// The keys of every bucket, in bucket order.
     pub(super) fn keys_of(&self, sku: &Sku) -> Vec<BucketKeys> {
         let buckets = (0..sku.buckets.max(1)).map(BucketNo);
         buckets.map(|bucket| BucketKeys::new(&self.namespace, sku, bucket)).collect()
     }
 
     /// A connection to the server that has the bucket.
-    pub(super) async fn link(
+    pub(super) async fn connection(
         &self,
-        lane: ConnectionPurpose,
+        purpose: ConnectionPurpose,
         keys: &BucketKeys,
     ) -> Result<Arc<Connection>, Error> {
-        self.links.link(lane, keys.bucket()).await.map_err(|error| stock_error(error, "connecting"))
+        self.pool
+            .connection(purpose, keys.bucket())
+            .await
+            .map_err(|error| stock_error(error, "connecting"))
     }
 
-    /// Whose the bucket must be, as seen from this connection.
-    pub(super) fn fence(&self, link: &Connection) -> BucketFence {
-        let server = link.identity().server().into();
+    /// The installation and server that a bucket must have on this connection.
+    pub(super) fn fence(&self, connection: &Connection) -> BucketFence {
+        let server = connection.identity().server().into();
         BucketFence { installation: self.installation, server }
     }
 
-    /// Sends one call.
-    pub(super) async fn ask(
+    pub(super) async fn call(
         &self,
-        link: &Connection,
+        connection: &Connection,
         call: ScriptCall,
-        doing: &'static str,
+        operation: &'static str,
     ) -> Result<Value, Error> {
         let calls = [call];
-        let answers = link.call(&calls).await;
-        self.only(link, &calls, answers, doing).await
+        let answers = connection.call(&calls).await;
+        self.single_answer(connection, &calls, answers, operation).await
     }
 
-    /// Sends one call, and waits until replicas have it where they must.
-    pub(super) async fn ask_and_wait(
+    /// Sends one call and waits for the configured replicas.
+    pub(super) async fn call_and_wait(
         &self,
-        link: &Connection,
+        connection: &Connection,
         call: ScriptCall,
-        doing: &'static str,
+        operation: &'static str,
     ) -> Result<Value, Error> {
         let calls = [call];
-        let answers = link.call_and_wait(&calls).await;
-        self.only(link, &calls, answers, doing).await
+        let answers = connection.call_and_wait(&calls).await;
+        self.single_answer(connection, &calls, answers, operation).await
     }
 
-    /// The answer to the one call.
-    async fn only(
+    async fn single_answer(
         &self,
-        link: &Connection,
+        connection: &Connection,
         calls: &[ScriptCall; 1],
-        answers: Result<PipelineAnswers, LinkError>,
-        doing: &'static str,
+        answers: Result<PipelineAnswers, TransportError>,
+        operation: &'static str,
     ) -> Result<Value, Error> {
         answered();
-        let missing = || LinkError::Unknown { reason: "no answer".to_owned() };
+        let missing = || TransportError::Unknown { reason: "no answer".to_owned() };
         let answer = answers
             .and_then(|answers| answers.into_iter().next().unwrap_or_else(|| Err(missing())));
         let error = match answer {
             Ok(answer) => return Ok(answer),
-            Err(error) => stock_error(error, doing),
+            Err(error) => stock_error(error, operation),
         };
         let (Error::Damaged { what }, [call]) = (&error, calls) else { return Err(error) };
-        Err(Error::Damaged { what: format!("{}: {what}", self.strange_keys(link, call).await) })
+        Err(Error::Damaged {
+            what: format!("{}: {what}", self.mistyped_keys(connection, call).await),
+        })
     }
 
-    /// Which keys of a call hold what no version of this program wrote; for whoever has to repair
-    /// it. Redis itself does not say.
-    async fn strange_keys(&self, link: &Connection, call: &ScriptCall) -> String {
+    /// The keys of a call with a wrong type, for the error message: Redis does not name them.
+    async fn mistyped_keys(&self, connection: &Connection, call: &ScriptCall) -> String {
         let keys: Vec<_> = call.keys().map(String::from_utf8_lossy).collect();
         let types: Vec<_> =
             keys.iter().map(|key| redis::cmd("TYPE").arg(&**key).to_owned()).collect();
-        let types = self.send(link, &types, "reading types").await.unwrap_or_default();
-        let strange = keys.iter().zip(&types).filter_map(|(key, kind)| match kind {
+        let types = self.send(connection, &types, "reading types").await.unwrap_or_default();
+        let mistyped = keys.iter().zip(&types).filter_map(|(key, kind)| match kind {
             Value::SimpleString(kind) if !matches!(kind.as_str(), "hash" | "none") => {
                 Some(format!("{key} is a {kind}"))
             }
             _ => None,
         });
-        let strange: Vec<_> = strange.collect();
-        if strange.is_empty() {
+        let mistyped: Vec<_> = mistyped.collect();
+        if mistyped.is_empty() {
             keys.first().cloned().unwrap_or_default().into()
         } else {
-            strange.join(", ")
+            mistyped.join(", ")
         }
     }
 
-    /// Sends requests in one go; the first that fails is the error.
+    /// Sends requests as one pipeline. Returns the first error, if there is one.
     pub(super) async fn send(
         &self,
-        link: &Connection,
+        connection: &Connection,
         requests: &[impl PipelineRequest],
-        doing: &'static str,
+        operation: &'static str,
     ) -> Result<Vec<Value>, Error> {
-        let answers = link.call(requests).await;
+        let answers = connection.call(requests).await;
         answered();
-        let answers = answers.map_err(|error| stock_error(error, doing))?;
+        let answers = answers.map_err(|error| stock_error(error, operation))?;
         let answers: Result<Vec<_>, _> = answers.into_iter().collect();
-        answers.map_err(|error| stock_error(error, doing))
+        answers.map_err(|error| stock_error(error, operation))
     }
 
-    /// Asks every master whether it is still the one that was connected to.
+    /// Verifies that every master is still the server that was connected to.
     pub(super) async fn ping(&self) -> Result<(), Error> {
-        self.links.verify().await.map_err(|error| stock_error(error, "looking for redis"))
+        self.pool.verify().await.map_err(|error| stock_error(error, "verifying the masters"))
     }
 }
 
-/// What a failed call means to a gate.
-fn stock_error(error: LinkError, doing: &'static str) -> Error {
+fn stock_error(error: TransportError, operation: &'static str) -> Error {
     match error.class() {
         CallEffect::NotDone => Error::Unavailable { reason: error.to_string() },
-        CallEffect::Unknown => Error::Unknown { doing, reason: error.to_string() },
-        CallEffect::Refused => Error::Damaged { what: format!("{doing}: {error}") },
+        CallEffect::Unknown => Error::Unknown { operation, reason: error.to_string() },
+        CallEffect::Refused => Error::Damaged { what: format!("{operation}: {error}") },
     }
 }
 

@@ -1,4 +1,4 @@
-//! Buckets being loaded from the ledger; see [`Loading`].
+//! Loads buckets from the ledger; see [`Loading`].
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,11 +6,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
 
-use super::super::{Error, LoaderToken, Loading};
-use super::unsettled::{pages_at_once, unreadable};
+use super::super::{Error, Loading};
+use super::unsettled::{log_unreadable, pages_at_once};
 use crate::domain::book::gives_back;
 use crate::domain::{
-    BucketNo, BuyerId, Epoch, Failure, Order, OrderIntent, Phase, Policy, RequestId,
+    BucketNo, BuyerId, Epoch, Failure, LoaderToken, Order, OrderIntent, Phase, Policy, RequestId,
 };
 use crate::redis::scripts::load::LoadRow;
 use crate::redis::scripts::record::{RequestRecord, RequestStage};
@@ -19,24 +19,24 @@ use crate::redis::transport::ConnectionPurpose;
 use crate::stock::redis::executor::StockExecutor;
 use crate::stock::redis::sku_cache::SkuCache;
 
-/// Buckets whose pages are cleared at once: bounds what is in memory on their way.
+/// Buckets whose pages are cleared at once; bounds the memory for their queued requests.
 const CLEARED_AT_ONCE: usize = 8;
 
 /// Fills every bucket of a SKU.
 pub(super) struct RedisLoader {
-    wire: StockExecutor,
-    shelf: Arc<SkuCache>,
+    executor: StockExecutor,
+    cache: Arc<SkuCache>,
     token: LoaderToken,
     buckets: Vec<BucketFill>,
-    /// Accepted requests of which no order and no failure has come yet.
+    /// Accepted requests without an order or a failure so far.
     queued: HashMap<RequestId, (BuyerId, u32)>,
 }
 
-/// What of one bucket was entered so far.
+/// The rows and counts of one bucket so far.
 #[derive(Default)]
 struct BucketFill {
     rows: Vec<LoadRow>,
-    /// Units of buyers with a quota, whose orders come one after the other.
+    /// Units by buyer, under a quota; a buyer's orders are passed one at a time.
     units: HashMap<BuyerId, u32>,
     released_units: u64,
     num_failed: u64,
@@ -50,8 +50,8 @@ impl BucketFill {
         self.has_requests = true;
     }
 
-    /// The buyer has these units, which count where there is a quota.
-    fn hold(&mut self, policy: Policy, buyer: BuyerId, units: u32) {
+    /// Adds units to a buyer; they count only under a quota.
+    fn add_units(&mut self, policy: Policy, buyer: BuyerId, units: u32) {
         if policy.quota().is_some() {
             let sum = self.units.entry(buyer).or_default();
             *sum = sum.saturating_add(units);
@@ -61,81 +61,81 @@ impl BucketFill {
 }
 
 impl RedisLoader {
-    /// Holds every bucket of the SKU: from here on nothing is accepted.
+    /// Holds every bucket of the SKU: from here on the buckets accept nothing.
     pub(super) async fn hold(
-        wire: StockExecutor,
-        shelf: Arc<SkuCache>,
+        executor: StockExecutor,
+        cache: Arc<SkuCache>,
         token: LoaderToken,
     ) -> Result<Self, Error> {
-        shelf.forget_looks();
-        shelf.doubt_known();
-        let holding = shelf.keys.iter().map(|keys| hold(&wire, &shelf, keys, token));
-        try_join_all(holding).await?;
-        // A look that began before.
-        shelf.forget_looks();
-        // Crash here [held]: nothing was changed but that the buckets refuse everybody; the next
+        cache.forget_polls();
+        cache.forget_accepted();
+        let holds = cache.keys.iter().map(|keys| hold(&executor, &cache, keys, token));
+        try_join_all(holds).await?;
+        // A poll may have begun before the hold.
+        cache.forget_polls();
+        // Crash here [held]: the buckets refuse every request and are otherwise unchanged; the next
         // loader holds them with a larger token.
-        let buckets = shelf.keys.iter().map(|_| BucketFill::default()).collect();
-        Ok(Self { wire, shelf, token, buckets, queued: HashMap::new() })
+        let buckets = cache.keys.iter().map(|_| BucketFill::default()).collect();
+        Ok(Self { executor, cache, token, buckets, queued: HashMap::new() })
     }
 
-    /// Empties a bucket. Returns what it has accepted and the ledger has not decided.
+    /// Empties a bucket. Returns its accepted requests without a ledger decision.
     async fn clear_bucket(
         &self,
         keys: &BucketKeys,
     ) -> Result<Vec<(RequestId, RequestRecord)>, Error> {
-        let mut stays = Vec::new();
-        let step = pages_at_once(&self.shelf.sku, keys.pages());
+        let mut queued = Vec::new();
+        let step = pages_at_once(&self.cache.sku, keys.pages());
         for first in (0..keys.pages()).step_by(usize::from(step)) {
             let pages = first..first.saturating_add(step).min(keys.pages());
-            let link = self.wire.link(ConnectionPurpose::Results, keys).await?;
-            let fence = self.wire.fence(&link);
-            let door = ClearBucket { keys, fence: &fence, loader: self.token, pages };
-            let answer = self.wire.ask(&link, door.call(), "clearing pages").await?;
-            let found = door.parse(answer);
-            for request in found.map_err(|error| self.shelf.told(&keys.bucket(), error))? {
+            let connection = self.executor.connection(ConnectionPurpose::Results, keys).await?;
+            let fence = self.executor.fence(&connection);
+            let script = ClearBucket { keys, fence: &fence, loader: self.token, pages };
+            let answer = self.executor.call(&connection, script.call(), "clearing pages").await?;
+            let found = script.parse(answer);
+            for request in found.map_err(|error| self.cache.invalidate_on(&keys.bucket(), error))? {
                 match request {
-                    Ok(request) => stays.push(request),
-                    Err(error) => unreadable(&keys.bucket(), error),
+                    Ok(request) => queued.push(request),
+                    Err(error) => log_unreadable(&keys.bucket(), error),
                 }
             }
         }
-        Ok(stays)
+        Ok(queued)
     }
 
     fn home(&mut self, buyer: BuyerId) -> Option<&mut BucketFill> {
-        let home = BucketNo::home_of(buyer, self.shelf.sku.buckets);
+        let home = BucketNo::home_of(buyer, self.cache.sku.buckets);
         self.buckets.get_mut(usize::from(home.0))
     }
 
-    /// Enters the buyers of requests that are queued still, and returns their units.
-    fn enter_queued(&mut self) -> u32 {
-        let policy = self.shelf.sku.policy;
+    /// Adds the buyers of the requests that are still queued. Returns their units.
+    fn add_queued(&mut self) -> u32 {
+        let policy = self.cache.sku.policy;
         let mut units = 0_u32;
         for (buyer, quantity) in std::mem::take(&mut self.queued).into_values() {
             let Some(home) = self.home(buyer) else { continue };
-            home.hold(policy, buyer, quantity);
+            home.add_units(policy, buyer, quantity);
             home.num_queued += 1;
             units = units.saturating_add(quantity);
         }
         units
     }
 
-    /// Sends what has gathered; all of it at the end.
+    /// Sends the rows of each bucket that has `at_least` rows.
     async fn send(&mut self, at_least: usize) -> Result<(), Error> {
-        let (wire, shelf, loader) = (&self.wire, &self.shelf, self.token);
-        let sending = shelf.keys.iter().zip(&mut self.buckets).map(|(keys, filling)| async move {
-            if filling.rows.len() < at_least {
+        let (executor, cache, loader) = (&self.executor, &self.cache, self.token);
+        let sending = cache.keys.iter().zip(&mut self.buckets).map(|(keys, fill)| async move {
+            if fill.rows.len() < at_least {
                 return Ok::<(), Error>(());
             }
-            let link = wire.link(ConnectionPurpose::Results, keys).await?;
-            let fence = wire.fence(&link);
-            for rows in filling.rows.chunks(codes::ITEMS_MAX_USIZE) {
-                let door = LoadRows { keys, fence: &fence, loader, rows };
-                let answer = wire.ask(&link, door.call(), "loading rows").await?;
-                door.parse(answer).map_err(|error| shelf.told(&keys.bucket(), error))?;
+            let connection = executor.connection(ConnectionPurpose::Results, keys).await?;
+            let fence = executor.fence(&connection);
+            for rows in fill.rows.chunks(codes::ITEMS_MAX_USIZE) {
+                let script = LoadRows { keys, fence: &fence, loader, rows };
+                let answer = executor.call(&connection, script.call(), "loading rows").await?;
+                script.parse(answer).map_err(|error| cache.invalidate_on(&keys.bucket(), error))?;
             }
-            filling.rows.clear();
+            fill.rows.clear();
             Ok(())
         });
         try_join_all(sending).await.map(drop)
@@ -143,30 +143,30 @@ impl RedisLoader {
 }
 
 async fn hold(
-    wire: &StockExecutor,
-    shelf: &SkuCache,
+    executor: &StockExecutor,
+    cache: &SkuCache,
     keys: &BucketKeys,
     loader: LoaderToken,
 ) -> Result<(), Error> {
-    let link = wire.link(ConnectionPurpose::Results, keys).await?;
-    let fence = wire.fence(&link);
-    let door = HoldBucket { keys, fence: &fence, loader };
-    let answer = wire.ask(&link, door.call(), "holding a bucket").await?;
-    door.parse(answer).map(drop).map_err(|error| shelf.told(&keys.bucket(), error))
+    let connection = executor.connection(ConnectionPurpose::Results, keys).await?;
+    let fence = executor.fence(&connection);
+    let script = HoldBucket { keys, fence: &fence, loader };
+    let answer = executor.call(&connection, script.call(), "holding a bucket").await?;
+    script.parse(answer).map(drop).map_err(|error| cache.invalidate_on(&keys.bucket(), error))
 }
 
 #[async_trait]
 impl Loading for RedisLoader {
     async fn clear(&mut self) -> Result<(), Error> {
-        let shelf = Arc::clone(&self.shelf);
-        for group in shelf.keys.chunks(CLEARED_AT_ONCE) {
+        let cache = Arc::clone(&self.cache);
+        for group in cache.keys.chunks(CLEARED_AT_ONCE) {
             let clearing = group.iter().map(|keys| self.clear_bucket(keys));
             for (request, record) in try_join_all(clearing).await?.into_iter().flatten() {
                 self.queued.insert(request, (record.buyer, record.quantity));
             }
         }
-        // Crash here [cleared]: what the ledger has not decided is on the pages still, and all else
-        // is in the ledger; the next loader clears them again.
+        // Crash here [cleared]: the pages still have the requests without a ledger decision, and
+        // the ledger has all others; the next loader clears the pages again.
         Ok(())
     }
 
@@ -183,13 +183,13 @@ impl Loading for RedisLoader {
     }
 
     async fn orders(&mut self, rows: Vec<Order>) -> Result<(), Error> {
-        let policy = self.shelf.sku.policy;
+        let policy = self.cache.sku.policy;
         for order in rows {
             self.queued.remove(&order.request);
             let Some(home) = self.home(order.buyer) else { continue };
             home.request(order.request, RequestRecord::ordered(&order));
             if order.state.is_live() {
-                home.hold(policy, order.buyer, order.quantity);
+                home.add_units(policy, order.buyer, order.quantity);
             }
         }
         self.send(codes::ITEMS_MAX_USIZE).await
@@ -220,26 +220,28 @@ impl Loading for RedisLoader {
         phase: Phase,
         epoch: Epoch,
     ) -> Result<(), Error> {
-        let available = available.saturating_sub(self.enter_queued());
+        let available = available.saturating_sub(self.add_queued());
         self.send(1).await?;
-        // Crash here [rows_entered]: as before; here and between two openings.
-        for (number, (keys, filling)) in (0..).zip(self.shelf.keys.iter().zip(&self.buckets)) {
-            let link = self.wire.link(ConnectionPurpose::Results, keys).await?;
-            let fence = self.wire.fence(&link);
-            let door = OpenBucket {
+        // Crash here [rows_entered]: as in `cleared`; here and between opening two buckets.
+        for (number, (keys, fill)) in (0..).zip(self.cache.keys.iter().zip(&self.buckets)) {
+            let connection = self.executor.connection(ConnectionPurpose::Results, keys).await?;
+            let fence = self.executor.fence(&connection);
+            let script = OpenBucket {
                 keys,
                 fence: &fence,
                 loader: self.token,
                 epoch,
                 phase,
-                stock: self.shelf.sku.share(available, number),
-                released_units: filling.released_units,
-                num_failed: filling.num_failed,
-                num_queued: filling.num_queued,
-                is_new: !filling.has_requests && filling.num_queued == 0,
+                stock: self.cache.sku.share(available, number),
+                released_units: fill.released_units,
+                num_failed: fill.num_failed,
+                num_queued: fill.num_queued,
+                is_new: !fill.has_requests && fill.num_queued == 0,
             };
-            let answer = self.wire.ask(&link, door.call(), "opening a bucket").await?;
-            door.parse(answer).map_err(|error| self.shelf.told(&keys.bucket(), error))?;
+            let answer = self.executor.call(&connection, script.call(), "opening a bucket").await?;
+            script
+                .parse(answer)
+                .map_err(|error| self.cache.invalidate_on(&keys.bucket(), error))?;
         }
         Ok(())
     }

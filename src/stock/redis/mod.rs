@@ -1,12 +1,12 @@
 //! Buckets in Redis, shared by every process of the installation.
 //!
-//! Every change is one script on one bucket; what this process knows besides (`local`) only spares
-//! questions. Nothing is believed of a server that is not the one the bucket was opened on.
+//! Every change is one script on one bucket; the process's own cache (`sku_cache`) only saves
+//! calls. A bucket is fenced on any server but the one that it was opened on.
 //!
-//! On death of the process: what it had accepted and not brought to the ledger is in the bucket's
-//! `unsettled`, where every gate of the bucket looks, or in its outbox, where every relay does.
-//! On loss of the server: the buckets are loaded from the ledger again. May repeat: every call, by
-//! request id, loan number or loader token.
+//! If the process crashes: requests that it accepted and did not submit to the ledger are in the
+//! bucket's `unsettled`, which every gate of the bucket reads, or in its outbox, which every relay
+//! reads. If the server is lost: the buckets are loaded from the ledger again. May repeat: every
+//! call, by request id, loan number or loader token.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,13 +16,11 @@ use futures_util::future::{join_all, try_join_all};
 
 use self::executor::StockExecutor;
 use self::sku_cache::{SkuCache, SkuCaches};
-use super::{
-    BucketHealth, BucketKey, Error, LoaderToken, Loading, QueuedPage, Stock, StoredRequest,
-};
+use super::{BucketHealth, Error, Loading, QueuedPage, Stock, StoredRequest};
 use crate::domain::invariants::GateFacts;
 use crate::domain::{
-    BookSnapshot, BucketNo, BuyerId, Epoch, Failure, Loan, Order, OrderIntent, Phase, RequestId,
-    RequestStatus, Reservation, Sku, SkuNo, Verdict,
+    BookSnapshot, BucketKey, BucketNo, BuyerId, Epoch, Failure, LoaderToken, Loan, Order,
+    OrderIntent, Phase, RequestId, RequestStatus, Reservation, Sku, SkuNo, Verdict,
 };
 use crate::redis::scripts::record::RequestRecord;
 use crate::redis::scripts::{
@@ -38,94 +36,95 @@ mod results;
 mod sku_cache;
 mod unsettled;
 
-/// How the buckets are reached and named.
+/// Connections, key names and limits of [`RedisStock`].
 #[derive(Debug)]
 pub struct RedisOptions {
-    /// The connections.
-    pub links: ConnectionPool,
-    /// The first part of every key.
+    pub pool: ConnectionPool,
+    /// First part of every key.
     pub namespace: String,
-    /// The ledger that the buckets belong to.
     pub installation: Installation,
-    /// Where accepted intents wait.
+    /// Where accepted intents are stored.
     pub outbox: OutboxArgs,
-    /// Whether replicas must confirm, so that each batch has to write something.
+    /// Whether replicas must confirm each batch; then every batch writes something.
     pub replicated: bool,
-    /// Age at which a sold-out SKU is looked at again.
+    /// Time between two polls of a sold-out SKU.
     pub sold_out_refresh: Duration,
 }
 
 /// Buckets in Redis.
 #[derive(Debug)]
 pub struct RedisStock {
-    wire: StockExecutor,
-    shelves: SkuCaches,
+    executor: StockExecutor,
+    caches: SkuCaches,
     outbox: OutboxArgs,
     replicated: bool,
     sold_out_refresh: Duration,
 }
 
 impl RedisStock {
-    /// A stock that knows no SKU yet; connects when it is first asked.
+    /// A stock without any SKU; connects on the first call.
     #[must_use]
     pub fn new(options: RedisOptions) -> Self {
         Self {
-            wire: StockExecutor::new(options.links, options.namespace, options.installation),
-            shelves: SkuCaches::default(),
+            executor: StockExecutor::new(options.pool, options.namespace, options.installation),
+            caches: SkuCaches::default(),
             outbox: options.outbox,
             replicated: options.replicated,
             sold_out_refresh: options.sold_out_refresh,
         }
     }
 
-    /// What this process knows of a SKU.
-    fn shelf(&self, sku: SkuNo) -> Result<Arc<SkuCache>, Error> {
-        self.shelves.get(sku).ok_or(Error::NotLoaded(sku))
+    fn cache(&self, sku: SkuNo) -> Result<Arc<SkuCache>, Error> {
+        self.caches.get(sku).ok_or(Error::NotLoaded(sku))
     }
 
-    fn know(&self, sku: &Arc<Sku>) -> Arc<SkuCache> {
-        let keys = || self.wire.keys_of(sku);
-        self.shelves.know(sku.no, || SkuCache::new(Arc::clone(sku), keys(), self.outbox))
+    fn cache_or_new(&self, sku: &Arc<Sku>) -> Arc<SkuCache> {
+        self.caches.get_or_insert(sku.no, || {
+            SkuCache::new(Arc::clone(sku), self.executor.keys_of(sku), self.outbox)
+        })
     }
 
-    /// One run of reservations of one opening.
+    /// Reserves a run of reservations of one epoch.
     async fn reserve_run(
         &self,
-        shelf: &SkuCache,
+        cache: &SkuCache,
         bucket: BucketNo,
         run: &[Reservation],
     ) -> Result<Vec<Verdict>, Error> {
-        let keys = shelf.keys(bucket)?;
-        let link = self.wire.link(ConnectionPurpose::Hot, keys).await?;
-        let fence = self.wire.fence(&link);
-        let Some(epoch) = run.first().map(|ask| ask.epoch) else { return Ok(Vec::new()) };
-        let door = ReserveBatch {
+        let keys = cache.keys(bucket)?;
+        let connection = self.executor.connection(ConnectionPurpose::Hot, keys).await?;
+        let fence = self.executor.fence(&connection);
+        let Some(epoch) = run.first().map(|reservation| reservation.epoch) else {
+            return Ok(Vec::new());
+        };
+        let script = ReserveBatch {
             keys,
             fence: &fence,
-            sku: &shelf.sku,
+            sku: &cache.sku,
             epoch,
-            outbox: shelf.outbox,
+            outbox: cache.outbox,
             touch: self.replicated,
             batch: run,
         };
-        let answer = self.wire.ask_and_wait(&link, door.call(), "reserving").await?;
-        let decided = door.parse(answer).map_err(|error| shelf.told(&keys.bucket(), error))?;
-        shelf.note(bucket, decided.left);
+        let answer = self.executor.call_and_wait(&connection, script.call(), "reserving").await?;
+        let decided =
+            script.parse(answer).map_err(|error| cache.invalidate_on(&keys.bucket(), error))?;
+        cache.record_level(bucket, decided.left);
         Ok(decided.verdicts)
     }
 
-    async fn turn_bucket(
+    async fn set_bucket_phase(
         &self,
-        shelf: &SkuCache,
+        cache: &SkuCache,
         keys: &BucketKeys,
         phase: Phase,
         epoch: Epoch,
     ) -> Result<(), Error> {
-        let link = self.wire.link(ConnectionPurpose::Results, keys).await?;
-        let fence = self.wire.fence(&link);
-        let door = SetPhase { keys, fence: &fence, epoch, phase };
-        let answer = self.wire.ask(&link, door.call(), "turning a bucket").await?;
-        door.parse(answer).map(drop).map_err(|error| shelf.told(&keys.bucket(), error))
+        let connection = self.executor.connection(ConnectionPurpose::Results, keys).await?;
+        let fence = self.executor.fence(&connection);
+        let script = SetPhase { keys, fence: &fence, epoch, phase };
+        let answer = self.executor.call(&connection, script.call(), "setting a phase").await?;
+        script.parse(answer).map(drop).map_err(|error| cache.invalidate_on(&keys.bucket(), error))
     }
 
     async fn find_in(
@@ -133,25 +132,27 @@ impl RedisStock {
         bucket: BucketKey,
         requests: &[RequestId],
     ) -> Result<Vec<Option<RequestRecord>>, Error> {
-        let shelf = self.shelf(bucket.sku)?;
-        let keys = shelf.keys(bucket.bucket)?;
-        let link = self.wire.link(ConnectionPurpose::Results, keys).await?;
-        let fence = self.wire.fence(&link);
+        let cache = self.cache(bucket.sku)?;
+        let keys = cache.keys(bucket.bucket)?;
+        let connection = self.executor.connection(ConnectionPurpose::Results, keys).await?;
+        let fence = self.executor.fence(&connection);
         let mut found = Vec::with_capacity(requests.len());
         for requests in requests.chunks(codes::ITEMS_MAX_USIZE) {
-            let door = Find { keys, fence: &fence, requests };
-            let answer = self.wire.ask(&link, door.call(), "looking up requests").await?;
-            found.extend(door.parse(answer).map_err(|error| shelf.told(&keys.bucket(), error))?);
+            let script = Find { keys, fence: &fence, requests };
+            let answer = self.executor.call(&connection, script.call(), "finding requests").await?;
+            found.extend(
+                script.parse(answer).map_err(|error| cache.invalidate_on(&keys.bucket(), error))?,
+            );
         }
         Ok(found)
     }
 }
 
-fn standing_of(record: &RequestRecord) -> StoredRequest {
+fn stored_request(record: &RequestRecord) -> StoredRequest {
     StoredRequest {
         quantity: record.quantity,
         asked_at_ms: record.placed_at_ms,
-        standing: record.standing(),
+        status: record.status(),
     }
 }
 
@@ -163,27 +164,27 @@ impl Stock for RedisStock {
         _num_orders: u64,
         loader: LoaderToken,
     ) -> Result<Box<dyn Loading>, Error> {
-        let shelf = self.know(&sku);
-        Ok(Box::new(loading::RedisLoader::hold(self.wire.clone(), shelf, loader).await?))
+        let cache = self.cache_or_new(&sku);
+        Ok(Box::new(loading::RedisLoader::hold(self.executor.clone(), cache, loader).await?))
     }
 
-    async fn condition(
+    async fn health(
         &self,
         sku: &Arc<Sku>,
         phase: Phase,
         epoch: Epoch,
     ) -> Result<BucketHealth, Error> {
-        poll::condition(&self.wire, &self.know(sku), phase, epoch).await
+        poll::health(&self.executor, &self.cache_or_new(sku), phase, epoch).await
     }
 
-    async fn turn(&self, sku: &Arc<Sku>, phase: Phase, epoch: Epoch) -> Result<(), Error> {
-        let shelf = self.know(sku);
-        shelf.forget_looks();
-        // Every bucket is told, also when another one could not be.
-        let turning = shelf.keys.iter().map(|keys| self.turn_bucket(&shelf, keys, phase, epoch));
-        let turned = join_all(turning).await;
-        // Of several errors the one that may leave a bucket selling.
-        let (harmless, worst): (Vec<_>, Vec<_>) = turned
+    async fn set_phase(&self, sku: &Arc<Sku>, phase: Phase, epoch: Epoch) -> Result<(), Error> {
+        let cache = self.cache_or_new(sku);
+        cache.forget_polls();
+        // A bucket that fails does not keep the call from the others.
+        let calls = cache.keys.iter().map(|keys| self.set_bucket_phase(&cache, keys, phase, epoch));
+        let results = join_all(calls).await;
+        // Returns the error that may have left a bucket open, if there is one.
+        let (harmless, worst): (Vec<_>, Vec<_>) = results
             .into_iter()
             .filter_map(Result::err)
             .partition(|error| matches!(error, Error::NotLoaded(_) | Error::Fenced { .. }));
@@ -195,17 +196,16 @@ impl Stock for RedisStock {
         bucket: BucketKey,
         batch: Vec<Reservation>,
     ) -> Result<Vec<Verdict>, Error> {
-        let shelf = self.shelf(bucket.sku)?;
+        let cache = self.cache(bucket.sku)?;
         let mut verdicts = Vec::with_capacity(batch.len());
         for same_epoch in batch.chunk_by(|a, b| a.epoch == b.epoch) {
             for run in same_epoch.chunks(codes::ITEMS_MAX_USIZE) {
-                let decided = self.reserve_run(&shelf, bucket.bucket, run).await;
+                let decided = self.reserve_run(&cache, bucket.bucket, run).await;
                 verdicts.extend(match decided {
-                    // Runs before this one were accepted: of the batch as a whole that is no
-                    // certain end.
+                    // Earlier runs of the batch were decided, so the batch as a whole is unknown.
                     Err(error) if error.is_certain() && !verdicts.is_empty() => {
                         let reason = error.to_string();
-                        return Err(Error::Unknown { doing: "reserving", reason });
+                        return Err(Error::Unknown { operation: "reserving", reason });
                     }
                     decided => decided?,
                 });
@@ -222,7 +222,7 @@ impl Stock for RedisStock {
             let orders: Vec<Order> = group.iter().map(|(_, order)| *order).collect();
             Some(async move { self.settle_bucket(first.sku, bucket, &orders).await })
         });
-        // Every bucket is told, also when another one could not be.
+        // A bucket that fails does not keep the call from the others.
         join_all(settling).await.into_iter().collect()
     }
 
@@ -235,53 +235,55 @@ impl Stock for RedisStock {
         bucket: BucketKey,
         asked_before_ms: i64,
     ) -> Result<Vec<OrderIntent>, Error> {
-        let shelf = self.shelf(bucket.sku)?;
-        let mut intents = unsettled::all(&self.wire, &shelf, bucket.bucket).await?;
+        let cache = self.cache(bucket.sku)?;
+        let mut intents = unsettled::all(&self.executor, &cache, bucket.bucket).await?;
         intents.retain(|intent| intent.placed_at_ms < asked_before_ms);
         Ok(intents)
     }
 
     async fn queued(&self, bucket: BucketKey, page: u16) -> Result<QueuedPage, Error> {
-        unsettled::page(&self.wire, &*self.shelf(bucket.sku)?, bucket.bucket, page).await
+        unsettled::page(&self.executor, &*self.cache(bucket.sku)?, bucket.bucket, page).await
     }
 
     async fn lend(&self, from: BucketKey, to: BucketNo, want: u32) -> Result<Option<Loan>, Error> {
-        let shelf = self.shelf(from.sku)?;
-        let keys = shelf.keys(from.bucket)?;
-        let link = self.wire.link(ConnectionPurpose::Results, keys).await?;
-        let fence = self.wire.fence(&link);
-        let door = Lend { keys, fence: &fence, to, want };
-        let answer = self.wire.ask(&link, door.call(), "lending units").await?;
-        let (loan, left) = door.parse(answer).map_err(|error| shelf.told(&keys.bucket(), error))?;
-        shelf.note(from.bucket, left);
+        let cache = self.cache(from.sku)?;
+        let keys = cache.keys(from.bucket)?;
+        let connection = self.executor.connection(ConnectionPurpose::Results, keys).await?;
+        let fence = self.executor.fence(&connection);
+        let script = Lend { keys, fence: &fence, to, want };
+        let answer = self.executor.call(&connection, script.call(), "lending units").await?;
+        let (loan, left) =
+            script.parse(answer).map_err(|error| cache.invalidate_on(&keys.bucket(), error))?;
+        cache.record_level(from.bucket, left);
         Ok(loan)
     }
 
     async fn borrow(&self, from: BucketKey, to: BucketNo, loan: Loan) -> Result<u32, Error> {
-        let shelf = self.shelf(from.sku)?;
-        let keys = shelf.keys(to)?;
-        let link = self.wire.link(ConnectionPurpose::Results, keys).await?;
-        let fence = self.wire.fence(&link);
-        let door = Borrow { keys, fence: &fence, from: from.bucket, loan };
-        let answer = self.wire.ask(&link, door.call(), "borrowing units").await?;
+        let cache = self.cache(from.sku)?;
+        let keys = cache.keys(to)?;
+        let connection = self.executor.connection(ConnectionPurpose::Results, keys).await?;
+        let fence = self.executor.fence(&connection);
+        let script = Borrow { keys, fence: &fence, from: from.bucket, loan };
+        let answer = self.executor.call(&connection, script.call(), "borrowing units").await?;
         let (units, left) =
-            door.parse(answer).map_err(|error| shelf.told(&keys.bucket(), error))?;
-        shelf.note(to, left);
-        // Crash here [borrowed_not_cleared]: the loan is still on record, and the borrower knows
-        // its number: whoever finds it clears it, and adds nothing.
-        let keys = shelf.keys(from.bucket)?;
-        let link = self.wire.link(ConnectionPurpose::Results, keys).await?;
-        let fence = self.wire.fence(&link);
-        let door = ClearLoan { keys, fence: &fence, to, no: loan.no };
-        let answer = self.wire.ask(&link, door.call(), "clearing a loan").await?;
-        let (_, left) = door.parse(answer).map_err(|error| shelf.told(&keys.bucket(), error))?;
-        shelf.note(from.bucket, left);
+            script.parse(answer).map_err(|error| cache.invalidate_on(&keys.bucket(), error))?;
+        cache.record_level(to, left);
+        // Crash here [borrowed_not_cleared]: the lender still records the loan, and the borrower
+        // has its number: the next transfer or refresh clears it and adds nothing.
+        let keys = cache.keys(from.bucket)?;
+        let connection = self.executor.connection(ConnectionPurpose::Results, keys).await?;
+        let fence = self.executor.fence(&connection);
+        let script = ClearLoan { keys, fence: &fence, to, no: loan.no };
+        let answer = self.executor.call(&connection, script.call(), "clearing a loan").await?;
+        let (_, left) =
+            script.parse(answer).map_err(|error| cache.invalidate_on(&keys.bucket(), error))?;
+        cache.record_level(from.bucket, left);
         Ok(units)
     }
 
     async fn finish_transfers(&self, to: BucketKey) -> Result<u32, Error> {
-        let shelf = self.shelf(to.sku)?;
-        let counts = poll::all(&self.wire, &shelf).await?;
+        let cache = self.cache(to.sku)?;
+        let counts = poll::all(&self.executor, &cache).await?;
         let mut total = 0;
         for (from, counts) in (0..).map(BucketNo).zip(&counts) {
             for (_, loan) in counts.loans.iter().filter(|(borrower, _)| *borrower == to.bucket) {
@@ -292,14 +294,14 @@ impl Stock for RedisStock {
         Ok(total)
     }
 
-    async fn standing(
+    async fn status(
         &self,
         bucket: BucketKey,
         request: RequestId,
         buyer: BuyerId,
     ) -> Result<Option<StoredRequest>, Error> {
         let found = self.find_in(bucket, &[request]).await?.pop().flatten();
-        Ok(found.filter(|record| record.buyer == buyer).as_ref().map(standing_of))
+        Ok(found.filter(|record| record.buyer == buyer).as_ref().map(stored_request))
     }
 
     async fn find(
@@ -308,82 +310,84 @@ impl Stock for RedisStock {
         request: RequestId,
     ) -> Result<Option<StoredRequest>, Error> {
         let found = self.find_in(bucket, &[request]).await?.pop().flatten();
-        Ok(found.as_ref().map(standing_of))
+        Ok(found.as_ref().map(stored_request))
     }
 
-    async fn standings(
+    async fn statuses(
         &self,
         sku: SkuNo,
-        asked: Vec<(RequestId, BuyerId)>,
+        requests: Vec<(RequestId, BuyerId)>,
     ) -> Result<Vec<Option<RequestStatus>>, Error> {
-        let shelf = self.shelf(sku)?;
-        let mut by_bucket = vec![Vec::new(); shelf.keys.len()];
-        for (at, (request, buyer)) in asked.iter().enumerate() {
-            let home = BucketNo::home_of(*buyer, shelf.sku.buckets);
-            if let Some(here) = by_bucket.get_mut(usize::from(home.0)) {
-                here.push((at, *request, *buyer));
+        let cache = self.cache(sku)?;
+        let mut by_bucket = vec![Vec::new(); cache.keys.len()];
+        for (at, (request, buyer)) in requests.iter().enumerate() {
+            let home = BucketNo::home_of(*buyer, cache.sku.buckets);
+            if let Some(group) = by_bucket.get_mut(usize::from(home.0)) {
+                group.push((at, *request, *buyer));
             }
         }
-        let mut standings = vec![None; asked.len()];
-        for (bucket, here) in (0..).map(BucketNo).zip(by_bucket) {
-            let requests: Vec<RequestId> = here.iter().map(|(_, request, _)| *request).collect();
+        let mut statuses = vec![None; requests.len()];
+        for (bucket, group) in (0..).map(BucketNo).zip(by_bucket) {
+            let requests: Vec<RequestId> = group.iter().map(|(_, request, _)| *request).collect();
             let found = self.find_in(BucketKey { sku, bucket }, &requests).await?;
-            for ((at, _, buyer), record) in here.into_iter().zip(found) {
+            for ((at, _, buyer), record) in group.into_iter().zip(found) {
                 let own = record.filter(|record| record.buyer == buyer);
-                if let (Some(place), Some(record)) = (standings.get_mut(at), own) {
-                    *place = Some(record.standing());
+                if let (Some(status), Some(record)) = (statuses.get_mut(at), own) {
+                    *status = Some(record.status());
                 }
             }
         }
-        Ok(standings)
+        Ok(statuses)
     }
 
-    fn may_know(&self, bucket: BucketKey, request: RequestId) -> bool {
-        self.shelves.get(bucket.sku).is_none_or(|shelf| shelf.may_know(request))
+    fn may_have_accepted(&self, bucket: BucketKey, request: RequestId) -> bool {
+        self.caches.get(bucket.sku).is_none_or(|cache| cache.may_have_accepted(request))
     }
 
     fn left(&self, sku: SkuNo) -> u32 {
-        self.shelves.get(sku).map_or(0, |shelf| shelf.left())
+        self.caches.get(sku).map_or(0, |cache| cache.left())
     }
 
     fn is_sold_out(&self, sku: SkuNo) -> bool {
-        self.shelves.get(sku).is_some_and(|shelf| shelf.is_sold_out())
+        self.caches.get(sku).is_some_and(|cache| cache.is_sold_out())
     }
 
-    fn note_left(&self, _sku: SkuNo, _left: u32) {}
+    fn cache_left(&self, _sku: SkuNo, _left: u32) {}
 
     async fn refresh(&self, sku: SkuNo) -> Result<(), Error> {
-        let shelf = self.shelf(sku)?;
-        for (from, to, loan) in poll::refresh(&self.wire, &shelf, self.sold_out_refresh).await? {
+        let cache = self.cache(sku)?;
+        for (from, to, loan) in poll::refresh(&self.executor, &cache, self.sold_out_refresh).await?
+        {
             let from = BucketKey { sku, bucket: from };
-            tracing::warn!(%sku, from = %from.bucket, %to, loan.units, "finishing a transfer");
+            let units = loan.units;
+            tracing::warn!(%sku, from = %from.bucket, %to, units, "transfer: resuming");
             self.borrow(from, to, loan).await?;
         }
         Ok(())
     }
 
     async fn ping(&self) -> Result<(), Error> {
-        let pinged = self.wire.ping().await;
-        if pinged.is_err() {
-            self.shelves.forget_looks();
+        let result = self.executor.ping().await;
+        if result.is_err() {
+            self.caches.forget_polls();
         }
-        pinged
+        result
     }
 
     async fn snapshot(&self, bucket: BucketKey) -> Result<BookSnapshot, Error> {
-        poll::snapshot(&self.wire, &*self.shelf(bucket.sku)?, bucket.bucket).await
+        poll::snapshot(&self.executor, &*self.cache(bucket.sku)?, bucket.bucket).await
     }
 
     async fn num_unsettled(&self, sku: SkuNo) -> Result<u64, Error> {
-        poll::num_unsettled(&self.wire, &*self.shelf(sku)?).await
+        poll::num_unsettled(&self.executor, &*self.cache(sku)?).await
     }
 
     async fn facts(&self, sku: SkuNo) -> Result<Option<GateFacts>, Error> {
-        let Ok(shelf) = self.shelf(sku) else { return Ok(None) };
-        let buckets = (0..shelf.sku.buckets).map(BucketNo);
-        let reading = buckets.map(|bucket| poll::snapshot(&self.wire, &shelf, bucket));
+        let Ok(cache) = self.cache(sku) else { return Ok(None) };
+        let buckets = (0..cache.sku.buckets).map(BucketNo);
+        let reading = buckets.map(|bucket| poll::snapshot(&self.executor, &cache, bucket));
         match try_join_all(reading).await {
-            Ok(all) => Ok(Some(poll::facts(shelf.sku.policy, &all))),
+            Ok(all) => Ok(Some(poll::facts(cache.sku.policy, &all))),
             Err(Error::NotLoaded(_)) => Ok(None),
             Err(error) => Err(error),
         }

@@ -1,4 +1,4 @@
-//! Looks at buckets: what others have changed, what an audit asks, in which condition they are.
+//! Reads buckets: changes made by other processes, counts for audits, and the buckets' health.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,114 +19,111 @@ use crate::runtime::clock::now_monotonic;
 use crate::stock::redis::executor::StockExecutor;
 use crate::stock::redis::sku_cache::{AcceptedRequests, SkuCache, StockPoll};
 
-/// How old a look may be to tell in which condition the buckets are: an error in between makes it
-/// void at once.
-const CONDITION_AGE: Duration = Duration::from_secs(10);
+/// Age up to which a poll may answer [`health`]. An error in between discards the poll.
+const POLL_AGE_MAX: Duration = Duration::from_secs(10);
 
-/// Pages whose ids are read in one go.
+/// Pages whose ids are read by one pipeline.
 const PAGES_AT_ONCE: usize = 64;
 
-/// How often empty buckets are read again because something moved meanwhile.
+/// Attempts to read empty buckets without a concurrent change.
 const READINGS_MAX: u32 = 3;
 
-/// In which condition the buckets are.
-pub(super) async fn condition(
-    wire: &StockExecutor,
-    shelf: &SkuCache,
+pub(super) async fn health(
+    executor: &StockExecutor,
+    cache: &SkuCache,
     phase: Phase,
     epoch: Epoch,
 ) -> Result<BucketHealth, Error> {
-    let stands = |counts: &BucketCounts| (counts.phase, counts.epoch) == (phase, epoch);
-    let is_recent = |look: &StockPoll| now_monotonic().duration_since(look.at) < CONDITION_AGE;
-    if let Some(look) = shelf.look()
-        && is_recent(&look)
-        && look.counts.iter().all(stands)
+    let is_current = |counts: &BucketCounts| (counts.phase, counts.epoch) == (phase, epoch);
+    let is_recent = |poll: &StockPoll| now_monotonic().duration_since(poll.at) < POLL_AGE_MAX;
+    if let Some(poll) = cache.last_poll()
+        && is_recent(&poll)
+        && poll.counts.iter().all(is_current)
     {
         return Ok(BucketHealth::Ready);
     }
-    match count_all(wire, shelf, false).await {
+    match count_all(executor, cache, false).await {
         Ok(counts) => {
-            let is_ready = counts.iter().all(stands);
-            // Stuck loans are left to the next refresh.
-            shelf.keep_look(Arc::new(StockPoll { at: now_monotonic(), counts }));
+            let is_ready = counts.iter().all(is_current);
+            // The next refresh handles stuck loans.
+            cache.store_poll(Arc::new(StockPoll { at: now_monotonic(), counts }));
             Ok(if is_ready { BucketHealth::Ready } else { BucketHealth::OtherPhase })
         }
         Err(PollError::Script(key, error)) => {
             let reason = format!("{key}: {error}");
-            let told = shelf.told(&key, error.clone());
+            let mapped = cache.invalidate_on(&key, error.clone());
             match error {
                 scripts::Error::NotReady => Ok(BucketHealth::Missing),
                 scripts::Error::Fenced | scripts::Error::Corrupt { .. } => {
                     Ok(BucketHealth::Distrusted { reason })
                 }
-                _ => Err(told),
+                _ => Err(mapped),
             }
         }
-        Err(PollError::StockExecutor(error)) => Err(error),
+        Err(PollError::Executor(error)) => Err(error),
     }
 }
 
-/// Why a look failed: with the script's own word and the bucket's key, where it said one.
 pub(super) enum PollError {
+    /// The script rejected the bucket with this key.
     Script(String, scripts::Error),
-    StockExecutor(Error),
+    Executor(Error),
 }
 
 impl PollError {
-    pub(super) fn told(self, shelf: &SkuCache) -> Error {
+    pub(super) fn into_error(self, cache: &SkuCache) -> Error {
         match self {
-            Self::Script(key, error) => shelf.told(&key, error),
-            Self::StockExecutor(error) => error,
+            Self::Script(key, error) => cache.invalidate_on(&key, error),
+            Self::Executor(error) => error,
         }
     }
 }
 
 pub(super) async fn count(
-    wire: &StockExecutor,
+    executor: &StockExecutor,
     keys: &BucketKeys,
     pages: bool,
 ) -> Result<BucketCounts, PollError> {
-    let link =
-        wire.link(ConnectionPurpose::Results, keys).await.map_err(PollError::StockExecutor)?;
-    let fence = wire.fence(&link);
-    let door = Snapshot { keys, fence: &fence, pages };
+    let connection =
+        executor.connection(ConnectionPurpose::Results, keys).await.map_err(PollError::Executor)?;
+    let fence = executor.fence(&connection);
+    let script = Snapshot { keys, fence: &fence, pages };
     let answer =
-        wire.ask(&link, door.call(), "counting").await.map_err(PollError::StockExecutor)?;
-    door.parse(answer).map_err(|error| PollError::Script(keys.bucket(), error))
+        executor.call(&connection, script.call(), "counting").await.map_err(PollError::Executor)?;
+    script.parse(answer).map_err(|error| PollError::Script(keys.bucket(), error))
 }
 
-/// Counts every bucket. One that cannot be asked is told before one that must be loaded: a loader
-/// could not hold it, and would leave its siblings held.
+/// Counts every bucket. An unreachable bucket is reported before one that must be loaded: a loader
+/// could not hold the unreachable one, and would leave its siblings held.
 async fn count_all(
-    wire: &StockExecutor,
-    shelf: &SkuCache,
+    executor: &StockExecutor,
+    cache: &SkuCache,
     pages: bool,
 ) -> Result<Vec<BucketCounts>, PollError> {
-    let counted = join_all(shelf.keys.iter().map(|keys| count(wire, keys, pages))).await;
-    let (away, asked): (Vec<_>, Vec<_>) = counted.into_iter().partition(is_away);
-    let counts = away.into_iter().chain(asked).collect::<Result<Vec<_>, _>>()?;
+    let counted = join_all(cache.keys.iter().map(|keys| count(executor, keys, pages))).await;
+    let (unreachable, others): (Vec<_>, Vec<_>) = counted.into_iter().partition(is_unreachable);
+    let counts = unreachable.into_iter().chain(others).collect::<Result<Vec<_>, _>>()?;
     for (bucket, counts) in (0..).map(BucketNo).zip(&counts) {
-        shelf.note(bucket, counts.left);
+        cache.record_level(bucket, counts.left);
     }
     Ok(counts)
 }
 
-fn is_away(counted: &Result<BucketCounts, PollError>) -> bool {
-    matches!(
-        counted,
-        Err(PollError::StockExecutor(Error::Unavailable { .. } | Error::Unknown { .. }))
-    )
+fn is_unreachable(counted: &Result<BucketCounts, PollError>) -> bool {
+    matches!(counted, Err(PollError::Executor(Error::Unavailable { .. } | Error::Unknown { .. })))
 }
 
-/// The counts of every bucket.
+/// The counts of every bucket. Empty buckets are counted again until two counts are equal: the
+/// buckets are read one after the other, so units that move from an unread bucket to a read one
+/// would be in neither count.
 pub(super) async fn all(
-    wire: &StockExecutor,
-    shelf: &SkuCache,
+    executor: &StockExecutor,
+    cache: &SkuCache,
 ) -> Result<Vec<BucketCounts>, Error> {
-    let counted = count_all(wire, shelf, false).await;
-    let mut counts = counted.map_err(|error| error.told(shelf))?;
+    let counted = count_all(executor, cache, false).await;
+    let mut counts = counted.map_err(|error| error.into_error(cache))?;
     for _ in 1..READINGS_MAX {
-        if !are_empty(&counts) || stood_still(wire, shelf, &mut counts).await? {
+        if !are_empty(&counts) || recount(executor, cache, &mut counts).await? {
             break;
         }
     }
@@ -137,89 +134,92 @@ fn are_empty(counts: &[BucketCounts]) -> bool {
     counts.iter().all(|counts| counts.left.stock == 0 && counts.left.lent == 0)
 }
 
-/// Counts again; true when nothing has changed. Buckets are read one after the other: units that
-/// hopped from one that was not read yet to one that was are seen nowhere.
-async fn stood_still(
-    wire: &StockExecutor,
-    shelf: &SkuCache,
+/// Counts again; true if nothing has changed.
+async fn recount(
+    executor: &StockExecutor,
+    cache: &SkuCache,
     counts: &mut Vec<BucketCounts>,
 ) -> Result<bool, Error> {
-    let again = count_all(wire, shelf, false).await.map_err(|error| error.told(shelf))?;
+    let again = count_all(executor, cache, false).await.map_err(|error| error.into_error(cache))?;
     let before = std::mem::replace(counts, again);
     Ok(before == *counts)
 }
 
-/// Looks at every bucket and notes what is left, whether that is nothing, and which requests were
-/// accepted. Returns transfers that got stuck.
+/// Polls every bucket and caches the units left, and the accepted requests once the SKU is sold
+/// out. Returns the stuck transfers.
 pub(super) async fn refresh(
-    wire: &StockExecutor,
-    shelf: &SkuCache,
+    executor: &StockExecutor,
+    cache: &SkuCache,
     sold_out_refresh: Duration,
 ) -> Result<Vec<(BucketNo, BucketNo, Loan)>, Error> {
     let now = now_monotonic();
-    if let Some(known) = shelf.known() {
-        let is_recent = known.is_sold_out && shelf.is_seen_since(now, sold_out_refresh);
-        if is_recent || changes(wire, shelf).await? == known.changes {
+    if let Some(accepted) = cache.accepted() {
+        let is_recent = accepted.is_sold_out && cache.is_polled_within(now, sold_out_refresh);
+        if is_recent || changes(executor, cache).await? == accepted.changes {
             return Ok(Vec::new());
         }
     }
-    let counts = all(wire, shelf).await?;
-    let seen: Vec<_> = counts.iter().map(|counts| Some(counts.left.changes)).collect();
+    let counts = all(executor, cache).await?;
+    let counted: Vec<_> = counts.iter().map(|counts| Some(counts.left.changes)).collect();
     let is_sold_out = are_empty(&counts);
     if counts.iter().all(|counts| counts.left.is_new()) {
-        shelf.know(AcceptedRequests { requests: HashSet::new(), changes: seen, is_sold_out });
+        cache.set_accepted(AcceptedRequests {
+            requests: HashSet::new(),
+            changes: counted,
+            is_sold_out,
+        });
     } else if is_sold_out {
-        // The ids are read after the units: while nothing has changed since, they are all.
-        let requests = accepted(wire, shelf).await?;
-        if changes(wire, shelf).await? == seen {
-            shelf.know(AcceptedRequests { requests, changes: seen, is_sold_out });
+        // The ids are read after the units: they are complete if nothing has changed since.
+        let requests = accepted(executor, cache).await?;
+        if changes(executor, cache).await? == counted {
+            cache.set_accepted(AcceptedRequests { requests, changes: counted, is_sold_out });
         }
     }
-    Ok(shelf.keep_look(Arc::new(StockPoll { at: now, counts })))
+    Ok(cache.store_poll(Arc::new(StockPoll { at: now, counts })))
 }
 
-/// How often each bucket has changed what it accepted; one plain command per bucket, because a
-/// crowd that reads "sold out" must cost nearly nothing. `None`: the bucket does not say.
-async fn changes(wire: &StockExecutor, shelf: &SkuCache) -> Result<Vec<Option<u64>>, Error> {
-    let asking = shelf.keys.iter().map(|keys| async move {
+/// Each bucket's number of changes to its accepted requests; `None` if the field is missing or no
+/// number. One plain command for each bucket: polling a sold-out SKU must cost almost nothing.
+async fn changes(executor: &StockExecutor, cache: &SkuCache) -> Result<Vec<Option<u64>>, Error> {
+    let reads = cache.keys.iter().map(|keys| async move {
         let request = redis::cmd("HGET").arg(keys.bucket()).arg("changes").to_owned();
-        let link = wire.link(ConnectionPurpose::Results, keys).await?;
-        let answers = wire.send(&link, &[request], "looking for changes").await;
+        let connection = executor.connection(ConnectionPurpose::Results, keys).await?;
+        let answers = executor.send(&connection, &[request], "reading the change counts").await;
         let answer = answers.map_err(|error| at(&keys.bucket(), error))?.pop();
         Ok::<_, Error>(answer.and_then(|answer| redis::from_redis_value(answer).ok()))
     });
-    let changes = try_join_all(asking).await?;
-    shelf.see(now_monotonic());
+    let changes = try_join_all(reads).await?;
+    cache.set_polled(now_monotonic());
     Ok(changes)
 }
 
-/// Every request that was accepted.
-async fn accepted(wire: &StockExecutor, shelf: &SkuCache) -> Result<HashSet<RequestId>, Error> {
-    let mut known = HashSet::new();
-    for keys in &shelf.keys {
+/// The ids of all accepted requests.
+async fn accepted(executor: &StockExecutor, cache: &SkuCache) -> Result<HashSet<RequestId>, Error> {
+    let mut accepted = HashSet::new();
+    for keys in &cache.keys {
         let pages: Vec<u16> = (0..keys.pages()).collect();
         for pages in pages.chunks(PAGES_AT_ONCE) {
             let requests: Vec<Cmd> = pages
                 .iter()
                 .map(|page| redis::cmd("HKEYS").arg(keys.requests(*page)).to_owned())
                 .collect();
-            let link = wire.link(ConnectionPurpose::Results, keys).await?;
-            let answers = wire.send(&link, &requests, "reading accepted requests").await;
+            let connection = executor.connection(ConnectionPurpose::Results, keys).await?;
+            let answers = executor.send(&connection, &requests, "reading accepted requests").await;
             let answers = answers.map_err(|error| at(&keys.bucket(), error))?;
             for (page, answer) in pages.iter().zip(answers) {
                 let page = || keys.requests(*page);
                 let ids: Vec<String> =
                     redis::from_redis_value(answer).map_err(|error| damaged(&page(), &error))?;
                 for id in ids {
-                    known.insert(id.parse().map_err(|error| damaged(&page(), &error))?);
+                    accepted.insert(id.parse().map_err(|error| damaged(&page(), &error))?);
                 }
             }
         }
     }
-    Ok(known)
+    Ok(accepted)
 }
 
-/// Says where, for a plain command that found something else there.
+/// Adds the key to the error of a plain command on a key of another type.
 pub(super) fn at(key: &str, error: Error) -> Error {
     match error {
         Error::Damaged { what } => damaged(key, &what),
@@ -231,24 +231,24 @@ pub(super) fn damaged(key: &str, what: &dyn std::fmt::Display) -> Error {
     Error::Damaged { what: format!("{key}: {what}") }
 }
 
-/// The counts of one bucket for an audit. What is unsettled is read in full, and with an outbox
-/// that is a walk over all pages: some milliseconds of the server for each 10,000 requests of the
-/// bucket. Whoever needs only the number takes [`num_unsettled`].
+/// The counts of one bucket for an audit. Reads every unsettled request; with an outbox that is a
+/// scan of all pages: some milliseconds of the server for each 10,000 requests of the bucket. For
+/// the number alone, use [`num_unsettled`].
 pub(super) async fn snapshot(
-    wire: &StockExecutor,
-    shelf: &SkuCache,
+    executor: &StockExecutor,
+    cache: &SkuCache,
     bucket: BucketNo,
 ) -> Result<BookSnapshot, Error> {
-    let keys = shelf.keys(bucket)?;
-    let counts = count(wire, keys, true).await.map_err(|error| error.told(shelf))?;
-    let unsettled = unsettled::of_counted(wire, shelf, bucket, &counts).await?;
+    let keys = cache.keys(bucket)?;
+    let counts = count(executor, keys, true).await.map_err(|error| error.into_error(cache))?;
+    let unsettled = unsettled::of_counted(executor, cache, bucket, &counts).await?;
     let narrow = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
     let num_settled = counts.num_requests.saturating_sub(counts.num_queued);
-    // A loan that has arrived is counted where it arrived.
+    // A loan that the borrower has added is counted in the borrower.
     let mut arrived = 0;
     for (to, loan) in &counts.loans {
-        let borrower = count(wire, shelf.keys(*to)?, false).await;
-        let borrower = borrower.map_err(|error| error.told(shelf))?;
+        let borrower = count(executor, cache.keys(*to)?, false).await;
+        let borrower = borrower.map_err(|error| error.into_error(cache))?;
         if borrower.borrowed.iter().any(|(from, no)| *from == bucket && *no >= loan.no) {
             arrived += loan.units;
         }
@@ -266,14 +266,17 @@ pub(super) async fn snapshot(
     })
 }
 
-/// How many requests of a SKU the ledger must still be asked about; one short script for each
-/// bucket.
-pub(super) async fn num_unsettled(wire: &StockExecutor, shelf: &SkuCache) -> Result<u64, Error> {
-    let counted = count_all(wire, shelf, false).await.map_err(|error| error.told(shelf))?;
+/// The number of a SKU's requests without a ledger decision; one short script for each bucket.
+pub(super) async fn num_unsettled(
+    executor: &StockExecutor,
+    cache: &SkuCache,
+) -> Result<u64, Error> {
+    let counted =
+        count_all(executor, cache, false).await.map_err(|error| error.into_error(cache))?;
     Ok(counted.iter().map(BucketCounts::num_unsettled).sum())
 }
 
-/// What all buckets say together.
+/// The sums of all buckets.
 pub(super) fn facts(policy: Policy, all: &[BookSnapshot]) -> GateFacts {
     let mut facts = GateFacts { counts_units: true, ..GateFacts::default() };
     if policy.quota().is_some() {

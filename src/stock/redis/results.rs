@@ -1,45 +1,44 @@
-//! What the ledger did with accepted requests, entered in their buckets.
+//! Records the ledger's results of accepted requests in their buckets.
 
-use super::super::{BucketKey, Error};
+use super::super::Error;
 use super::RedisStock;
-use crate::domain::{BucketNo, Failure, Order, RequestId, SkuNo};
+use crate::domain::{BucketKey, BucketNo, Failure, Order, RequestId, SkuNo};
 use crate::redis::scripts::settle::{RefusedRequest, SettleOutcome, SettleOutcomes};
 use crate::redis::scripts::{Release, Settle, codes};
 use crate::redis::transport::ConnectionPurpose;
 
 impl RedisStock {
-    /// Records orders of one bucket.
     pub(super) async fn settle_bucket(
         &self,
         sku: SkuNo,
         bucket: BucketNo,
         orders: &[Order],
     ) -> Result<(), Error> {
-        let shelf = self.shelf(sku)?;
-        let keys = shelf.keys(bucket)?;
-        let link = self.wire.link(ConnectionPurpose::Results, keys).await?;
-        let fence = self.wire.fence(&link);
+        let cache = self.cache(sku)?;
+        let keys = cache.keys(bucket)?;
+        let connection = self.executor.connection(ConnectionPurpose::Results, keys).await?;
+        let fence = self.executor.fence(&connection);
         for orders in orders.chunks(codes::ITEMS_MAX_USIZE) {
-            let door = Settle { keys, fence: &fence, policy: shelf.sku.policy, orders };
-            let answer = self.wire.ask(&link, door.call(), "recording orders").await?;
-            let notes = door.parse(answer).map_err(|error| shelf.told(&keys.bucket(), error))?;
+            let script = Settle { keys, fence: &fence, policy: cache.sku.policy, orders };
+            let answer = self.executor.call(&connection, script.call(), "recording orders").await?;
+            let outcomes =
+                script.parse(answer).map_err(|error| cache.invalidate_on(&keys.bucket(), error))?;
             let request = |at: usize| orders.get(at).map(|order| order.request);
-            complain(shelf.sku.no, bucket, &notes, request);
-            shelf.note(bucket, notes.left);
+            log_contradictions(cache.sku.no, bucket, &outcomes, request);
+            cache.record_level(bucket, outcomes.left);
         }
         Ok(())
     }
 
-    /// Records refusals.
     pub(super) async fn release_bucket(
         &self,
         bucket: BucketKey,
         refused: &[Failure],
     ) -> Result<(), Error> {
-        let shelf = self.shelf(bucket.sku)?;
-        let keys = shelf.keys(bucket.bucket)?;
-        let link = self.wire.link(ConnectionPurpose::Results, keys).await?;
-        let fence = self.wire.fence(&link);
+        let cache = self.cache(bucket.sku)?;
+        let keys = cache.keys(bucket.bucket)?;
+        let connection = self.executor.connection(ConnectionPurpose::Results, keys).await?;
+        let fence = self.executor.fence(&connection);
         let refused: Vec<RefusedRequest> = refused
             .iter()
             .map(|failure| RefusedRequest {
@@ -51,28 +50,31 @@ impl RedisStock {
             })
             .collect();
         for refused in refused.chunks(codes::ITEMS_MAX_USIZE) {
-            let door = Release { keys, fence: &fence, policy: shelf.sku.policy, refused };
-            let answer = self.wire.ask(&link, door.call(), "recording refusals").await?;
-            let notes = door.parse(answer).map_err(|error| shelf.told(&keys.bucket(), error))?;
+            let script = Release { keys, fence: &fence, policy: cache.sku.policy, refused };
+            let answer =
+                self.executor.call(&connection, script.call(), "recording refusals").await?;
+            let outcomes =
+                script.parse(answer).map_err(|error| cache.invalidate_on(&keys.bucket(), error))?;
             let request = |at: usize| refused.get(at).map(|item| item.request);
-            complain(bucket.sku, bucket.bucket, &notes, request);
-            shelf.note(bucket.bucket, notes.left);
+            log_contradictions(bucket.sku, bucket.bucket, &outcomes, request);
+            cache.record_level(bucket.bucket, outcomes.left);
         }
         Ok(())
     }
 }
 
-/// Two stores that contradict each other are a defect or foul play; the first answer stays.
-fn complain(
+/// A contradiction between ledger and bucket is a bug or tampering. The bucket keeps its first
+/// result.
+fn log_contradictions(
     sku: SkuNo,
     bucket: BucketNo,
-    notes: &SettleOutcomes,
+    outcomes: &SettleOutcomes,
     request: impl Fn(usize) -> Option<RequestId>,
 ) {
-    for (at, noted) in notes.items.iter().enumerate() {
-        if matches!(noted, SettleOutcome::Contradicts | SettleOutcome::Mismatch) {
+    for (at, outcome) in outcomes.items.iter().enumerate() {
+        if matches!(outcome, SettleOutcome::Contradicts | SettleOutcome::Mismatch) {
             let request = request(at).map(RequestId::get);
-            tracing::error!(%sku, %bucket, request, ?noted, "ledger and bucket contradict");
+            tracing::error!(%sku, %bucket, request, ?outcome, "ledger and bucket contradict");
         }
     }
 }

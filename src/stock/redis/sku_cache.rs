@@ -1,8 +1,9 @@
-//! What this process remembers of buckets that others write, too: enough to refuse without asking.
+//! This process's cache of buckets that other processes write, too: enough to refuse requests
+//! without a call.
 //!
-//! Everything here may be a little old, in one direction only: units that other processes gave back
-//! are seen at the next look. Which requests were accepted is believed for as long as no bucket has
-//! counted a change since, and a change that this process hears of ends it at once.
+//! The cache may be stale in one direction only: units that other processes gave back appear with
+//! the next poll. The set of accepted requests is valid while no bucket has counted a change since;
+//! a change that this process observes discards the set at once.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -18,10 +19,10 @@ use crate::redis::scripts;
 use crate::redis::scripts::snapshot::BucketCounts;
 use crate::redis::scripts::{BucketKeys, BucketLevel, OutboxArgs};
 
-/// A transfer takes milliseconds.
+/// A transfer takes milliseconds; one that is open for longer was interrupted.
 const STUCK_AFTER: Duration = Duration::from_secs(1);
 
-/// All SKUs that this process knows; read without a lock.
+/// The caches of all registered SKUs; read without a lock.
 #[derive(Debug, Default)]
 pub(super) struct SkuCaches {
     by_sku: ArcSwap<HashMap<SkuNo, Arc<SkuCache>>>,
@@ -32,37 +33,39 @@ impl SkuCaches {
         self.by_sku.load().get(&sku).cloned()
     }
 
-    /// What was seen of the buckets is believed no longer.
-    pub(super) fn forget_looks(&self) {
-        self.by_sku.load().values().for_each(|shelf| shelf.forget_looks());
+    pub(super) fn forget_polls(&self) {
+        self.by_sku.load().values().for_each(|cache| cache.forget_polls());
     }
 
-    pub(super) fn know(&self, sku: SkuNo, shelf: impl Fn() -> SkuCache) -> Arc<SkuCache> {
-        if let Some(known) = self.get(sku) {
-            return known;
+    pub(super) fn get_or_insert(
+        &self,
+        sku: SkuNo,
+        new_cache: impl Fn() -> SkuCache,
+    ) -> Arc<SkuCache> {
+        if let Some(cache) = self.get(sku) {
+            return cache;
         }
         self.by_sku.rcu(|old| {
             let mut new = HashMap::clone(old);
-            new.entry(sku).or_insert_with(|| Arc::new(shelf()));
+            new.entry(sku).or_insert_with(|| Arc::new(new_cache()));
             new
         });
-        self.get(sku).unwrap_or_else(|| Arc::new(shelf()))
+        self.get(sku).unwrap_or_else(|| Arc::new(new_cache()))
     }
 }
 
-/// What was seen at one look at all buckets.
+/// The counts of all buckets at one poll.
 #[derive(Debug)]
 pub(super) struct StockPoll {
     pub(super) at: Instant,
     pub(super) counts: Vec<BucketCounts>,
 }
 
-/// Every request that was accepted, as long as each bucket has counted so many changes.
+/// All accepted requests; valid while each bucket's change count is `changes`.
 #[derive(Debug)]
 pub(super) struct AcceptedRequests {
     pub(super) requests: HashSet<RequestId>,
     pub(super) changes: Vec<Option<u64>>,
-    /// Whether nothing was left then.
     pub(super) is_sold_out: bool,
 }
 
@@ -72,17 +75,17 @@ pub(super) struct SkuCache {
     pub(super) sku: Arc<Sku>,
     /// One for each bucket.
     pub(super) keys: Vec<BucketKeys>,
-    /// Where accepted intents wait.
+    /// Where accepted intents are stored.
     pub(super) outbox: OutboxArgs,
-    /// Units free and lent out, by bucket, as of the last answer.
+    /// Units free and lent out, by bucket, from the last answer.
     left: Vec<AtomicU64>,
-    /// The largest number of changes that each bucket has told.
+    /// Each bucket's largest observed change count.
     changes: Vec<AtomicU64>,
-    known: ArcSwapOption<AcceptedRequests>,
-    /// When the numbers of changes were last asked for.
-    seen: Mutex<Option<Instant>>,
-    look: Mutex<Option<Arc<StockPoll>>>,
-    /// Open loans by lender and borrower: their numbers, and when they were seen first.
+    accepted: ArcSwapOption<AcceptedRequests>,
+    /// When the change counts were last read.
+    polled_at: Mutex<Option<Instant>>,
+    last_poll: Mutex<Option<Arc<StockPoll>>>,
+    /// Open loans by lender and borrower: their numbers, and when they were observed first.
     loans: Mutex<HashMap<(BucketNo, BucketNo), (u64, Instant)>>,
 }
 
@@ -95,9 +98,9 @@ impl SkuCache {
             sku,
             keys,
             outbox,
-            known: ArcSwapOption::empty(),
-            seen: Mutex::new(None),
-            look: Mutex::new(None),
+            accepted: ArcSwapOption::empty(),
+            polled_at: Mutex::new(None),
+            last_poll: Mutex::new(None),
             loans: Mutex::default(),
         }
     }
@@ -106,11 +109,11 @@ impl SkuCache {
         self.keys.get(usize::from(bucket.0)).ok_or(Error::NotLoaded(self.sku.no))
     }
 
-    /// What a script's refusal of the bucket with this key means. What was seen before is not
-    /// believed any more.
-    pub(super) fn told(&self, key: &str, error: scripts::Error) -> Error {
-        self.forget_looks();
-        self.doubt_known();
+    /// Discards the cached poll and the accepted requests, and maps a script's rejection of the
+    /// bucket with this key.
+    pub(super) fn invalidate_on(&self, key: &str, error: scripts::Error) -> Error {
+        self.forget_polls();
+        self.forget_accepted();
         let sku = self.sku.no;
         match error {
             scripts::Error::NotReady => Error::NotLoaded(sku),
@@ -124,30 +127,30 @@ impl SkuCache {
             scripts::Error::Corrupt { .. } | scripts::Error::TooMany => {
                 Error::Damaged { what: format!("{key}: {error}") }
             }
-            // The script did its work; one of its answers cannot be read.
+            // The script has run; one of its answers cannot be parsed.
             scripts::Error::Unexpected { .. } => {
-                Error::Unknown { doing: "reading an answer", reason: format!("{key}: {error}") }
+                Error::Unknown { operation: "reading an answer", reason: format!("{key}: {error}") }
             }
         }
     }
 
-    /// Notes what a bucket has after a call. Answers may come in another order than they were made.
-    pub(super) fn note(&self, bucket: BucketNo, left: BucketLevel) {
+    /// Stores a bucket's level after a call. Answers may arrive out of order.
+    pub(super) fn record_level(&self, bucket: BucketNo, level: BucketLevel) {
         let at = usize::from(bucket.0);
-        let units = u64::from(left.stock) + u64::from(left.lent);
-        if let (Some(place), Some(changes)) = (self.left.get(at), self.changes.get(at)) {
-            place.store(units, Ordering::SeqCst);
-            changes.fetch_max(left.changes, Ordering::SeqCst);
+        let units = u64::from(level.stock) + u64::from(level.lent);
+        if let (Some(left), Some(changes)) = (self.left.get(at), self.changes.get(at)) {
+            left.store(units, Ordering::SeqCst);
+            changes.fetch_max(level.changes, Ordering::SeqCst);
         }
-        if self.known.load().as_ref().is_some_and(|known| !self.is_certain(known)) {
-            self.doubt_known();
+        if self.accepted.load().as_ref().is_some_and(|accepted| !self.is_current(accepted)) {
+            self.forget_accepted();
         }
     }
 
-    /// Whether no bucket has told of a change since.
-    fn is_certain(&self, known: &AcceptedRequests) -> bool {
-        let told = self.changes.iter().map(|changes| changes.load(Ordering::SeqCst));
-        known.changes.iter().copied().eq(told.map(Some))
+    /// Whether no bucket has reported a change since.
+    fn is_current(&self, accepted: &AcceptedRequests) -> bool {
+        let observed = self.changes.iter().map(|changes| changes.load(Ordering::SeqCst));
+        accepted.changes.iter().copied().eq(observed.map(Some))
     }
 
     pub(super) fn left(&self) -> u32 {
@@ -156,72 +159,73 @@ impl SkuCache {
     }
 
     pub(super) fn is_sold_out(&self) -> bool {
-        self.known.load().as_ref().is_some_and(|known| known.is_sold_out)
+        self.accepted.load().as_ref().is_some_and(|accepted| accepted.is_sold_out)
     }
 
-    /// From here on this process refuses by itself, unless something has changed since.
-    pub(super) fn know(&self, known: AcceptedRequests) {
-        let known = Arc::new(known);
-        self.known.store(Some(Arc::clone(&known)));
-        // Whoever notes a change looks for what is known, and whoever knows for changes.
-        if !self.is_certain(&known) {
-            self.doubt_known();
+    /// Stores the accepted requests; from here on this process refuses on its own, unless a bucket
+    /// has changed since.
+    pub(super) fn set_accepted(&self, accepted: AcceptedRequests) {
+        let accepted = Arc::new(accepted);
+        self.accepted.store(Some(Arc::clone(&accepted)));
+        // `record_level` checks the set after it stores a change; this checks the changes after it
+        // stores the set: one of the two detects the conflict.
+        if !self.is_current(&accepted) {
+            self.forget_accepted();
         }
     }
 
-    /// Every request that was accepted, where that is certain.
-    pub(super) fn known(&self) -> Option<Arc<AcceptedRequests>> {
-        self.known.load_full()
+    /// All accepted requests; `None` if they may have changed since they were read.
+    pub(super) fn accepted(&self) -> Option<Arc<AcceptedRequests>> {
+        self.accepted.load_full()
     }
 
-    /// Which requests were accepted may have changed: look again before refusing one.
-    pub(super) fn doubt_known(&self) {
-        self.known.store(None);
+    /// The accepted requests may have changed: they are read again before a request is refused.
+    pub(super) fn forget_accepted(&self) {
+        self.accepted.store(None);
     }
 
-    pub(super) fn may_know(&self, request: RequestId) -> bool {
-        self.known.load().as_ref().is_none_or(|known| known.requests.contains(&request))
+    pub(super) fn may_have_accepted(&self, request: RequestId) -> bool {
+        self.accepted.load().as_ref().is_none_or(|accepted| accepted.requests.contains(&request))
     }
 
-    /// The buckets were asked for changes.
-    pub(super) fn see(&self, now: Instant) {
-        *self.seen.lock() = Some(now);
+    /// Records the time at which the change counts were read.
+    pub(super) fn set_polled(&self, now: Instant) {
+        *self.polled_at.lock() = Some(now);
     }
 
-    /// Whether that is no longer ago.
-    pub(super) fn is_seen_since(&self, now: Instant, age: Duration) -> bool {
-        self.seen.lock().is_some_and(|at| now.duration_since(at) < age)
+    pub(super) fn is_polled_within(&self, now: Instant, age: Duration) -> bool {
+        self.polled_at.lock().is_some_and(|at| now.duration_since(at) < age)
     }
 
-    pub(super) fn look(&self) -> Option<Arc<StockPoll>> {
-        self.look.lock().clone()
+    pub(super) fn last_poll(&self) -> Option<Arc<StockPoll>> {
+        self.last_poll.lock().clone()
     }
 
-    /// Keeps a look, and returns the loans that have been open for so long that whoever moved them
-    /// has died or given up.
-    pub(super) fn keep_look(&self, look: Arc<StockPoll>) -> Vec<(BucketNo, BucketNo, Loan)> {
-        let at = look.at;
-        let lenders = (0..).map(BucketNo).zip(&look.counts);
+    /// Stores a poll. Returns the stuck loans: open for at least [`STUCK_AFTER`], because the
+    /// transferring process has crashed or given up.
+    pub(super) fn store_poll(&self, poll: Arc<StockPoll>) -> Vec<(BucketNo, BucketNo, Loan)> {
+        let at = poll.at;
+        let lenders = (0..).map(BucketNo).zip(&poll.counts);
         let open = lenders.flat_map(|(from, counts)| {
             counts.loans.iter().map(move |(to, loan)| ((from, *to), loan))
         });
-        let mut seen = self.loans.lock();
-        let mut still = HashMap::new();
+        let mut observed = self.loans.lock();
+        let mut open_loans = HashMap::new();
         let mut stuck = Vec::new();
         for ((from, to), loan) in open {
-            let before = seen.get(&(from, to)).filter(|(no, _)| *no == loan.no);
+            let before = observed.get(&(from, to)).filter(|(no, _)| *no == loan.no);
             let since = before.map_or(at, |(_, since)| *since);
             if at.duration_since(since) >= STUCK_AFTER {
                 stuck.push((from, to, *loan));
             }
-            still.insert((from, to), (loan.no, since));
+            open_loans.insert((from, to), (loan.no, since));
         }
-        *seen = still;
-        *self.look.lock() = Some(look);
+        *observed = open_loans;
+        *self.last_poll.lock() = Some(poll);
         stuck
     }
 
-    pub(super) fn forget_looks(&self) {
-        *self.look.lock() = None;
+    pub(super) fn forget_polls(&self) {
+        *self.last_poll.lock() = None;
     }
 }

@@ -1,5 +1,5 @@
-//! What actix really does. The supervisor, the permits and the panic guard exist because of these
-//! facts; an upgrade that changes one of them is noticed here.
+//! Behaviour of actix that the supervisor, the permits and the panic guard are built on. An upgrade
+//! that changes one of these facts fails here.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use actix::{
     Supervised, Supervisor, SyncArbiter, SyncContext,
 };
 
-use crate::support::rig::in_system;
+use crate::support::harness::in_system;
 use crate::support::wait::until;
 
 #[derive(Message)]
@@ -75,7 +75,7 @@ fn a_supervisor_does_not_restart_after_a_panic() {
         assert!(addr.send(Do::Panic).await.is_err());
         until("the address to close", || async { (!addr.connected()).then_some(()) }).await;
         assert!(addr.send(Do::Count).await.is_err());
-        // The thread itself lives on.
+        // The thread keeps running.
         let other = Counter::start_in_arbiter(&arbiter.handle(), |_| Counter::default());
         assert_eq!(other.send(Do::Count).await.unwrap(), 1);
     });
@@ -96,10 +96,10 @@ fn a_send_to_a_full_mailbox_goes_through() {
     in_system(async {
         let addr = Counter { stalled: true, ..Counter::default() }.start();
         while addr.try_send(Do::Count).is_ok() {}
-        let asked: Vec<_> = (0..100).map(|_| addr.send(Do::Count)).collect();
-        let waiting = futures_util::future::join_all(asked);
+        let sends: Vec<_> = (0..100).map(|_| addr.send(Do::Count)).collect();
+        let waiting = futures_util::future::join_all(sends);
         let waited = tokio::time::timeout(Duration::from_millis(20), waiting).await;
-        assert!(waited.is_err(), "all wait for an answer, none was turned away");
+        assert!(waited.is_err(), "all sends are pending, none was rejected");
     });
 }
 
@@ -124,7 +124,7 @@ fn a_sync_arbiter_does_not_replace_a_thread_that_panicked() {
         let addr = SyncArbiter::start(1, || Thread);
         assert_eq!(addr.send(Do::Count).await.unwrap(), 1);
         assert!(addr.send(Do::Panic).await.is_err());
-        assert!(addr.send(Do::Count).await.is_err(), "nobody is left to answer");
+        assert!(addr.send(Do::Count).await.is_err(), "no thread is left");
     });
 }
 
@@ -154,6 +154,6 @@ fn a_handler_that_returns_a_future_does_not_hold_the_mailbox() {
     in_system(async {
         let addr = Concurrent { inside: Rc::default() }.start();
         let (first, second) = tokio::join!(addr.send(Do::Count), addr.send(Do::Count));
-        assert_eq!((first.unwrap(), second.unwrap()), (2, 2), "both were inside at once");
+        assert_eq!((first.unwrap(), second.unwrap()), (2, 2), "both handlers ran concurrently");
     });
 }

@@ -1,6 +1,7 @@
-//! Gates over a ledger and a stock that fail: what was accepted stays accepted, and `busy` is said
-//! of nothing that may have been taken.
+//! Stock gates over a failing ledger and a failing stock: accepted requests stay accepted, and no
+//! request that may have been accepted is answered `busy`.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,40 +11,50 @@ use floodgate::actors::stock_gate::handle::AttemptLimits;
 use floodgate::config::Tier;
 use floodgate::db::Ledger;
 use floodgate::domain::{
-    BucketNo, BuyerId, Counting, Phase, PlaceOutcome, Refusal, RequestId, RequestStatus,
+    BucketKey, BucketNo, BuyerId, Counting, Phase, PlaceOutcome, Refusal, RequestId, RequestStatus,
     Reservation, Sale,
 };
 use floodgate::messages::BuyAnswer;
 use floodgate::runtime::clock::ManualClock;
 use floodgate::services::catalog::Catalog;
-use floodgate::stock::{BucketKey, Error, MemoryStock, Stock};
+use floodgate::stock::{Error, MemoryStock, Stock};
 use floodgate::tier::Backends;
 use futures_util::future::join_all;
 
+use crate::support::defective_ledger::{DefectiveLedger, LedgerDefect};
 use crate::support::faulty_ledger::{Fault, FaultyLedger};
 use crate::support::faulty_stock::{FaultyStock, StockFault};
-use crate::support::lying_ledger::{Lie, LyingLedger};
-use crate::support::rig::{
-    ONE_PER_BUYER, Offer, Rig, START_MS, UNLIMITED, in_system, is_placed, settings,
+use crate::support::harness::{
+    Harness, ONE_PER_BUYER, Offer, START_MS, UNLIMITED, in_system, is_placed, settings,
 };
 use crate::support::wait::until;
 
 pub const OFFER: Offer = Offer { policy: ONE_PER_BUYER, stock: 100, buckets: 2 };
 
-/// What a buyer hears while the ledger has not decided.
+/// The answer to a buyer while the ledger has not decided.
 fn undecided(tier: Tier, replayed: bool) -> BuyAnswer {
     if tier == Tier::Ledger { BuyAnswer::Unknown } else { BuyAnswer::Queued { replayed } }
 }
 
+/// A harness whose ledger and stock can be made to fail.
 pub struct Failing {
-    pub rig: Rig,
+    pub harness: Harness,
     pub ledger: Arc<FaultyLedger>,
     pub stock: Arc<FaultyStock>,
 }
 
+impl Deref for Failing {
+    type Target = Harness;
+
+    fn deref(&self) -> &Harness {
+        &self.harness
+    }
+}
+
 impl Failing {
     pub async fn open(tier: Tier, offer: Offer) -> Self {
-        let ledger = Arc::new(FaultyLedger::new(Arc::new(LyingLedger::new(Lie::Honest))));
+        let ledger =
+            Arc::new(FaultyLedger::new(Arc::new(DefectiveLedger::new(LedgerDefect::None))));
         let clock = Arc::new(ManualClock::new(START_MS));
         let mut settings = settings(tier);
         settings.consumer.attempts_max = 2;
@@ -54,23 +65,23 @@ impl Failing {
         let mut backends = Backends::embedded(tier, ledger.clone(), &(clock.clone() as _));
         let stock = Arc::new(FaultyStock::new(backends.stock));
         backends.stock = stock.clone();
-        let rig = Rig::on(&settings, backends, clock);
-        rig.create(offer, START_MS - 1000).await;
-        rig.turn(Phase::Open).await;
-        rig.gates_begun().await;
-        Self { rig, ledger, stock }
+        let harness = Harness::on(&settings, backends, clock);
+        harness.create(offer, START_MS - 1000).await;
+        harness.set_phase(Phase::Open).await;
+        harness.gates_begun().await;
+        Self { harness, ledger, stock }
     }
 
-    pub async fn find(&self, ask: &Reservation) -> Option<RequestStatus> {
-        let found = self.stock.find(key_of(ask), ask.request).await.unwrap();
-        found.map(|request| request.standing)
+    pub async fn find(&self, reservation: &Reservation) -> Option<RequestStatus> {
+        let found = self.stock.find(key_of(reservation), reservation.request).await.unwrap();
+        found.map(|request| request.status)
     }
 
-    /// Waits until the gates have accepted these buyers, whose requests have their numbers.
+    /// Waits until the gates have accepted one request of each buyer, under the buyer's number.
     pub async fn accepted(&self, buyers: &[u64]) {
-        until("units for every buyer", async || {
+        until("a reservation for every buyer", async || {
             for buyer in buyers {
-                self.find(&self.rig.ask(*buyer, *buyer, 1)).await?;
+                self.find(&self.harness.ask(*buyer, *buyer, 1)).await?;
             }
             Some(())
         })
@@ -78,72 +89,73 @@ impl Failing {
     }
 
     pub async fn left(&self) -> u32 {
-        self.rig.free().await.iter().sum()
+        self.harness.free().await.iter().sum()
     }
 
-    /// Lets sweeps find what is old enough, until every accepted request is decided.
+    /// Advances the clock, so that gates resubmit, until every accepted request is decided. Returns
+    /// the number of orders.
     pub async fn drained(&self) -> u64 {
         until("every accepted request to be decided", async || {
-            self.rig.clock.advance(Duration::from_secs(1));
-            let report = self.rig.try_audit(0).await.ok()?;
+            self.harness.clock.advance(Duration::from_secs(1));
+            let report = self.harness.try_audit(0).await.ok()?;
             (report.holds && report.could_tell).then_some(report.num_orders)
         })
         .await
     }
 }
 
-fn key_of(ask: &Reservation) -> BucketKey {
-    BucketKey { sku: ask.sku, bucket: ask.bucket }
+fn key_of(reservation: &Reservation) -> BucketKey {
+    BucketKey { sku: reservation.sku, bucket: reservation.bucket }
 }
 
 #[test]
 fn what_was_accepted_stays_accepted_whatever_the_ledger_says_last() {
     for tier in [Tier::Memory, Tier::Ledger] {
         for in_doubt in [false, true] {
-            in_system(kept_by(tier, in_doubt));
+            in_system(accepted_stays_accepted(tier, in_doubt));
         }
     }
 }
 
-/// A crowd is accepted; then the ledger writes its orders without an answer, or not at all; then it
-/// is down, and back in the end.
-async fn kept_by(tier: Tier, in_doubt: bool) {
-    let it = Failing::open(tier, OFFER).await;
+/// The gates accept 20 buyers. If `in_doubt`, the ledger writes their orders and its answers are
+/// lost. Then the ledger is down, and recovers at the end.
+async fn accepted_stays_accepted(tier: Tier, in_doubt: bool) {
+    let fixture = Failing::open(tier, OFFER).await;
     let buyers: Vec<u64> = (1..=20).collect();
-    let before = it.left().await;
-    it.ledger.set(Fault::Frozen);
-    let buying = join_all(buyers.iter().map(|buyer| it.rig.buy_as(*buyer, *buyer, 1)));
-    let failing = async {
-        it.accepted(&buyers).await;
+    let before = fixture.left().await;
+    fixture.ledger.set(Fault::Frozen);
+    let purchases = join_all(buyers.iter().map(|buyer| fixture.buy_as(*buyer, *buyer, 1)));
+    let inject_faults = async {
+        fixture.accepted(&buyers).await;
         if in_doubt {
-            it.ledger.set(Fault::Mute);
+            fixture.ledger.set(Fault::AnswerLost);
             until("a second submission", async || {
-                let batches = it.ledger.batches();
+                let batches = fixture.ledger.batches();
                 let seen = |buyer| batches.iter().filter(|batch| batch.contains(buyer)).count();
-                // Two attempts are one submission.
+                // A submission is two attempts.
                 buyers.iter().all(|buyer| seen(buyer) > 2).then_some(())
             })
             .await;
         }
-        it.ledger.set(Fault::Down);
+        fixture.ledger.set(Fault::Down);
     };
-    let (answers, ()) = tokio::join!(buying, failing);
+    let (answers, ()) = tokio::join!(purchases, inject_faults);
     assert_eq!(answers, [undecided(tier, false); 20], "{tier:?}, in doubt: {in_doubt}");
     for buyer in &buyers {
-        let standing = it.find(&it.rig.ask(*buyer, *buyer, 1)).await;
-        assert_eq!(standing, Some(RequestStatus::Queued), "{buyer}");
+        let status = fixture.find(&fixture.ask(*buyer, *buyer, 1)).await;
+        assert_eq!(status, Some(RequestStatus::Queued), "{buyer}");
     }
     if tier == Tier::Memory {
-        assert_eq!(it.left().await, before - 20, "no unit comes back");
+        assert_eq!(fixture.left().await, before - 20, "no unit is returned");
     }
-    // `busy` is said of what was not taken.
-    assert_eq!(it.rig.buy_as(41, 41, 1).await, BuyAnswer::Busy);
-    assert_eq!(it.find(&it.rig.ask(41, 41, 1)).await, None);
+    // A request that was not accepted is answered `busy`.
+    assert_eq!(fixture.buy_as(41, 41, 1).await, BuyAnswer::Busy);
+    assert_eq!(fixture.find(&fixture.ask(41, 41, 1)).await, None);
 
-    it.ledger.set(Fault::None);
-    assert_eq!(it.drained().await, 20, "each once");
+    fixture.ledger.set(Fault::None);
+    assert_eq!(fixture.drained().await, 20, "one order per buyer");
     for buyer in buyers {
-        let again = it.rig.buy_as(buyer, buyer, 1).await;
+        let again = fixture.buy_as(buyer, buyer, 1).await;
         assert!(matches!(again, BuyAnswer::Placed { replayed: true, .. }), "{again:?}");
     }
 }
@@ -151,11 +163,11 @@ async fn kept_by(tier: Tier, in_doubt: bool) {
 #[test]
 fn a_doubt_stays_one_whatever_the_ledger_says_next() {
     in_system(async {
-        let it = Failing::open(Tier::Memory, OFFER).await;
-        let intent = it.rig.ask(1, 1, 1).intent(&it.rig.catalog.sale("sale").unwrap().skus[0]);
-        it.ledger.set(Fault::MuteThenDown);
-        let outcomes = it.rig.actors.orders().place(vec![intent]).await;
-        assert_eq!(it.ledger.num_refused(), 1, "the next attempt was certainly not written");
+        let fixture = Failing::open(Tier::Memory, OFFER).await;
+        let intent = fixture.ask(1, 1, 1).intent(&fixture.catalog.sale("sale").unwrap().skus[0]);
+        fixture.ledger.set(Fault::AnswerLostThenDown);
+        let outcomes = fixture.actors.orders().place(vec![intent]).await;
+        assert_eq!(fixture.ledger.num_refused(), 1, "the next attempt was certainly not written");
         assert_eq!(outcomes, [None]);
     });
 }
@@ -163,15 +175,15 @@ fn a_doubt_stays_one_whatever_the_ledger_says_next() {
 #[test]
 fn an_undecided_request_withholds_no_outcome_of_its_submission() {
     in_system(async {
-        let it = Failing::open(Tier::Memory, OFFER).await;
-        let sku = it.rig.catalog.sale("sale").unwrap().skus[0].clone();
-        it.ledger.place(vec![it.rig.ask(99, 1, 1).intent(&sku)]).await.unwrap();
-        it.ledger.set(Fault::RecordsNothing);
-        let intents = [1, 2, 3].map(|no| it.rig.ask(no, no, 1).intent(&sku));
-        let outcomes = it.rig.actors.orders().place(intents.to_vec()).await;
+        let fixture = Failing::open(Tier::Memory, OFFER).await;
+        let sku = fixture.catalog.sale("sale").unwrap().skus[0].clone();
+        fixture.ledger.place(vec![fixture.ask(99, 1, 1).intent(&sku)]).await.unwrap();
+        fixture.ledger.set(Fault::RecordsNothing);
+        let intents = [1, 2, 3].map(|no| fixture.ask(no, no, 1).intent(&sku));
+        let outcomes = fixture.actors.orders().place(intents.to_vec()).await;
         let is_placed =
             |outcome: &Option<PlaceOutcome>| matches!(outcome, Some(PlaceOutcome::Placed(_)));
-        assert_eq!(outcomes[0], None, "a refusal that is not on record");
+        assert_eq!(outcomes[0], None, "the refusal is not recorded");
         assert!(outcomes[1..].iter().all(is_placed), "{outcomes:?}");
     });
 }
@@ -179,37 +191,38 @@ fn an_undecided_request_withholds_no_outcome_of_its_submission() {
 #[test]
 fn a_refusal_that_cannot_be_recorded_gives_nothing_back() {
     in_system(async {
-        let it = Failing::open(Tier::Memory, OFFER).await;
-        // Behind the gate's back: another process has sold to buyer 1.
-        let foreign = it.rig.ask(99, 1, 1).intent(&it.rig.catalog.sale("sale").unwrap().skus[0]);
-        it.ledger.place(vec![foreign]).await.unwrap();
-        it.ledger.set(Fault::Frozen);
+        let fixture = Failing::open(Tier::Memory, OFFER).await;
+        // The gate does not have this order: another process sold to buyer 1.
+        let foreign = fixture.ask(99, 1, 1).intent(&fixture.catalog.sale("sale").unwrap().skus[0]);
+        fixture.ledger.place(vec![foreign]).await.unwrap();
+        fixture.ledger.set(Fault::Frozen);
         let (first, second, third) =
-            (it.rig.buy_as(1, 1, 1), it.rig.buy_as(2, 2, 1), it.rig.buy_as(3, 3, 1));
-        let failing = async {
-            it.accepted(&[1, 2, 3]).await;
-            it.ledger.set(Fault::RecordsNothing);
+            (fixture.buy_as(1, 1, 1), fixture.buy_as(2, 2, 1), fixture.buy_as(3, 3, 1));
+        let inject_faults = async {
+            fixture.accepted(&[1, 2, 3]).await;
+            fixture.ledger.set(Fault::RecordsNothing);
         };
         tokio::pin!(first);
         tokio::select! {
-            answer = &mut first => panic!("nobody knows yet: {answer:?}"),
-            (second, third, ()) = async { tokio::join!(second, third, failing) } => {
+            answer = &mut first => panic!("answered before the refusal was recorded: {answer:?}"),
+            (second, third, ()) = async { tokio::join!(second, third, inject_faults) } => {
                 assert!(is_placed(&second) && is_placed(&third), "{second:?} {third:?}");
             }
         }
+        let refusals = async || (fixture.ledger.num_refused() > 3).then_some(());
         tokio::select! {
-            answer = &mut first => panic!("nobody knows yet: {answer:?}"),
-            () = until("several tries", async || (it.ledger.num_refused() > 3).then_some(())) => {}
+            answer = &mut first => panic!("answered before the refusal was recorded: {answer:?}"),
+            () = until("refused writes", refusals) => {}
         }
-        assert_eq!(it.find(&it.rig.ask(1, 1, 1)).await, Some(RequestStatus::Queued));
-        assert_eq!(it.left().await, 97, "no unit comes back");
-        assert_eq!(it.ledger.failure(RequestId::new(1).unwrap()).await.unwrap(), None);
+        assert_eq!(fixture.find(&fixture.ask(1, 1, 1)).await, Some(RequestStatus::Queued));
+        assert_eq!(fixture.left().await, 97, "no unit is returned");
+        assert_eq!(fixture.ledger.failure(RequestId::new(1).unwrap()).await.unwrap(), None);
 
-        it.ledger.set(Fault::None);
+        fixture.ledger.set(Fault::None);
         let refusal = Refusal::AlreadyPurchased { first: RequestId::new(99).unwrap() };
         assert_eq!(first.await, BuyAnswer::Refused { refusal, replayed: false });
-        assert_eq!(it.left().await, 98, "and now it does, once");
-        assert_eq!(it.rig.buy_as(1, 1, 1).await, BuyAnswer::Refused { refusal, replayed: true });
+        assert_eq!(fixture.left().await, 98, "the unit is returned once");
+        assert_eq!(fixture.buy_as(1, 1, 1).await, BuyAnswer::Refused { refusal, replayed: true });
     });
 }
 
@@ -217,39 +230,43 @@ fn a_refusal_that_cannot_be_recorded_gives_nothing_back() {
 fn a_repeat_reads_where_its_request_stands_while_the_ledger_is_down() {
     for tier in [Tier::Memory, Tier::Ledger] {
         in_system(async {
-            let it = Failing::open(tier, OFFER).await;
-            assert!(is_placed(&it.rig.buy_as(1, 1, 1).await));
-            it.ledger.set(Fault::Down);
-            assert_eq!(it.rig.buy_as(2, 2, 1).await, undecided(tier, false));
-            assert!(it.rig.actors.breaker().is_open());
+            let fixture = Failing::open(tier, OFFER).await;
+            assert!(is_placed(&fixture.buy_as(1, 1, 1).await));
+            fixture.ledger.set(Fault::Down);
+            assert_eq!(fixture.buy_as(2, 2, 1).await, undecided(tier, false));
+            assert!(fixture.actors.breaker().is_open());
 
-            let ordered = it.rig.buy_as(1, 1, 1).await;
+            let ordered = fixture.buy_as(1, 1, 1).await;
             assert!(matches!(ordered, BuyAnswer::Placed { replayed: true, .. }), "{ordered:?}");
-            assert_eq!(it.rig.buy_as(2, 2, 1).await, undecided(tier, true), "{tier:?}");
-            assert_eq!(it.rig.buy_as(3, 3, 1).await, BuyAnswer::Busy, "nothing is taken");
-            assert_eq!(it.find(&it.rig.ask(3, 3, 1)).await, None);
+            assert_eq!(fixture.buy_as(2, 2, 1).await, undecided(tier, true), "{tier:?}");
+            assert_eq!(
+                fixture.buy_as(3, 3, 1).await,
+                BuyAnswer::Busy,
+                "no new request is accepted"
+            );
+            assert_eq!(fixture.find(&fixture.ask(3, 3, 1)).await, None);
         });
     }
 }
 
-/// A ledger that counts accepts by its COMMIT alone, and keeps no record of a refusal.
+/// In tier `ledger` only the COMMIT accepts a request, and the ledger records no refusal.
 #[test]
 fn what_a_ledger_that_counts_did_not_decide_was_not_promised() {
     in_system(async {
-        let it = Failing::open(Tier::Ledger, Offer { stock: 1, ..OFFER }).await;
-        it.ledger.set(Fault::Down);
-        assert_eq!(it.rig.buy_as(1, 1, 1).await, BuyAnswer::Unknown);
-        assert_eq!(it.rig.buy_as(1, 1, 1).await, BuyAnswer::Unknown, "the breaker is open");
-        it.ledger.set(Fault::None);
+        let fixture = Failing::open(Tier::Ledger, Offer { stock: 1, ..OFFER }).await;
+        fixture.ledger.set(Fault::Down);
+        assert_eq!(fixture.buy_as(1, 1, 1).await, BuyAnswer::Unknown);
+        assert_eq!(fixture.buy_as(1, 1, 1).await, BuyAnswer::Unknown, "the breaker is open");
+        fixture.ledger.set(Fault::None);
 
-        // Another buyer is first at the ledger. The clock stands still: no sweep asks again.
-        let sku = &it.rig.catalog.sale("sale").unwrap().skus[0];
-        let last = it.rig.ask(9, 9, 1).intent(sku);
-        let outcomes = it.rig.actors.orders().place(vec![last]).await;
+        // Another buyer gets the last unit. The clock is stopped, so the gate does not resubmit.
+        let sku = &fixture.catalog.sale("sale").unwrap().skus[0];
+        let last = fixture.ask(9, 9, 1).intent(sku);
+        let outcomes = fixture.actors.orders().place(vec![last]).await;
         assert!(matches!(outcomes[..], [Some(PlaceOutcome::Placed(_))]), "{outcomes:?}");
         let refused = BuyAnswer::Refused { refusal: Refusal::SoldOut, replayed: false };
-        assert_eq!(it.rig.buy_as(1, 1, 1).await, refused, "and not as if it stood on record");
-        assert_eq!(it.find(&it.rig.ask(1, 1, 1)).await, None);
+        assert_eq!(fixture.buy_as(1, 1, 1).await, refused, "a first answer, not a replayed one");
+        assert_eq!(fixture.find(&fixture.ask(1, 1, 1)).await, None);
     });
 }
 
@@ -257,17 +274,22 @@ fn what_a_ledger_that_counts_did_not_decide_was_not_promised() {
 fn an_accepted_request_goes_on_without_its_buyer() {
     for tier in [Tier::Memory, Tier::Ledger] {
         in_system(async {
-            let it = Failing::open(tier, OFFER).await;
-            let ask = it.rig.ask(7, 7, 1);
-            it.stock.set(StockFault::Held);
+            let fixture = Failing::open(tier, OFFER).await;
+            let reservation = fixture.ask(7, 7, 1);
+            fixture.stock.set(StockFault::Held);
             tokio::select! {
-                answer = it.rig.gates.buy(ask) => panic!("the stock is held: {answer:?}"),
-                () = it.accepted(&[7]) => {}
+                answer = fixture.gates.buy(reservation) => panic!("early answer: {answer:?}"),
+                () = fixture.accepted(&[7]) => {}
             }
-            it.stock.set(StockFault::None);
-            // The clock stands still: nothing is old enough for a sweep.
+            fixture.stock.set(StockFault::None);
+            // The clock is stopped, so no request is old enough to be resubmitted.
             until("the order", async || {
-                it.ledger.journey(ask.request).await.unwrap().map(|it| it.order)
+                fixture
+                    .ledger
+                    .order_timeline(reservation.request)
+                    .await
+                    .unwrap()
+                    .map(|timeline| timeline.order)
             })
             .await;
         });
@@ -277,37 +299,37 @@ fn an_accepted_request_goes_on_without_its_buyer() {
 #[test]
 fn nobody_hears_busy_of_a_question_that_a_gate_crashed_with() {
     in_system(async {
-        let it = Failing::open(Tier::Memory, OFFER).await;
-        it.stock.set(StockFault::Held);
-        it.ledger.set(Fault::Down);
-        let crashing = async {
-            it.accepted(&[7]).await;
-            // The next gate hears that nothing was taken, by its own question.
-            it.stock.set(StockFault::KillsAndLeaves);
+        let fixture = Failing::open(Tier::Memory, OFFER).await;
+        fixture.stock.set(StockFault::Held);
+        fixture.ledger.set(Fault::Down);
+        let crash = async {
+            fixture.accepted(&[7]).await;
+            // The stock rejects the retry at the next gate, although it executed the first attempt.
+            fixture.stock.set(StockFault::PanicsThenUnavailable);
         };
-        let (answer, ()) = tokio::join!(it.rig.buy_as(7, 7, 1), crashing);
-        assert_eq!(answer, BuyAnswer::Unknown, "it was accepted");
-        it.stock.set(StockFault::None);
-        it.ledger.set(Fault::None);
-        assert_eq!(it.drained().await, 1);
+        let (answer, ()) = tokio::join!(fixture.buy_as(7, 7, 1), crash);
+        assert_eq!(answer, BuyAnswer::Unknown, "the first attempt was accepted");
+        fixture.stock.set(StockFault::None);
+        fixture.ledger.set(Fault::None);
+        assert_eq!(fixture.drained().await, 1);
     });
 }
 
 #[test]
 fn units_of_a_loan_whose_answer_was_lost_are_sold() {
     in_system(async {
-        let it = Failing::open(Tier::Memory, Offer { policy: UNLIMITED, ..OFFER }).await;
-        assert_eq!(it.rig.free().await, [50, 50]);
-        it.stock.set(StockFault::MuteLender);
+        let fixture = Failing::open(Tier::Memory, Offer { policy: UNLIMITED, ..OFFER }).await;
+        assert_eq!(fixture.free().await, [50, 50]);
+        fixture.stock.set(StockFault::LendAnswerLost);
         let borrower = (1..100_u64).find(|buyer| home_of(*buyer) == BucketNo(0)).unwrap();
         for request in 1..=10 {
-            let answer = it.rig.buy_as(request, borrower, 10).await;
-            assert!(is_placed(&answer), "units on their way are not sold out: {answer:?}");
+            let answer = fixture.buy_as(request, borrower, 10).await;
+            assert!(is_placed(&answer), "units in transfer are not sold out: {answer:?}");
         }
-        assert_eq!(it.rig.free().await, [0, 0]);
+        assert_eq!(fixture.free().await, [0, 0]);
         let none = BuyAnswer::Refused { refusal: Refusal::SoldOut, replayed: false };
-        assert_eq!(it.rig.buy_as(11, borrower, 1).await, none);
-        it.rig.assert_holds().await;
+        assert_eq!(fixture.buy_as(11, borrower, 1).await, none);
+        fixture.assert_holds().await;
     });
 }
 
@@ -315,7 +337,7 @@ fn home_of(buyer: u64) -> BucketNo {
     BucketNo::home_of(BuyerId::new(buyer).unwrap(), 2)
 }
 
-/// A process that has the sale in its catalog, in `phase`, and no gates.
+/// The gate handle of a process without gates, with the sale in its catalog in `phase`.
 fn without_gates(sale: &Sale, phase: Phase, stock: Arc<dyn Stock>) -> (GateHandle, Arc<Catalog>) {
     let catalog = Arc::new(Catalog::default());
     catalog.put(&Sale { phase, ..sale.clone() });
@@ -327,31 +349,40 @@ fn without_gates(sale: &Sale, phase: Phase, stock: Arc<dyn Stock>) -> (GateHandl
 #[test]
 fn a_process_without_gates_denies_nothing() {
     in_system(async {
-        let it = Failing::open(Tier::Memory, OFFER).await;
-        let sale = it.rig.catalog.sale("sale").unwrap().sale.clone();
-        assert!(is_placed(&it.rig.buy_as(7, 7, 1).await));
-        let ask = it.rig.ask(7, 7, 1);
+        let fixture = Failing::open(Tier::Memory, OFFER).await;
+        let sale = fixture.catalog.sale("sale").unwrap().sale.clone();
+        assert!(is_placed(&fixture.buy_as(7, 7, 1).await));
+        let reservation = fixture.ask(7, 7, 1);
         for phase in [Phase::Draft, Phase::Paused, Phase::Closed] {
             let is_draft = phase == Phase::Draft;
-            // It reads the buckets that another process sells from.
-            let (gates, catalog) = without_gates(&sale, phase, it.stock.clone());
-            let listed = catalog.sale("sale").unwrap();
-            let sku = listed.sku("sku").unwrap();
-            assert_eq!(gates.refuse(&listed, &ask, START_MS).await, Ok(None), "{phase:?}");
-            assert_eq!(gates.buy(ask).await, BuyAnswer::Busy);
-            let known = gates.standing(sku, ask.request, ask.buyer).await.unwrap().unwrap();
-            assert!(matches!(known.standing, RequestStatus::Ordered { .. }), "{known:?}");
+            // The buckets are loaded by another process and can be read.
+            let (gates, catalog) = without_gates(&sale, phase, fixture.stock.clone());
+            let catalog_sale = catalog.sale("sale").unwrap();
+            let sku = catalog_sale.sku("sku").unwrap();
+            assert_eq!(
+                gates.refuse(&catalog_sale, &reservation, START_MS).await,
+                Ok(None),
+                "{phase:?}"
+            );
+            assert_eq!(gates.buy(reservation).await, BuyAnswer::Busy);
+            let request =
+                gates.status(sku, reservation.request, reservation.buyer).await.unwrap().unwrap();
+            assert!(matches!(request.status, RequestStatus::Ordered { .. }), "{request:?}");
 
-            // It can read none. Of a draft there are none.
-            let empty = Arc::new(MemoryStock::new(Counting::Here));
+            // No bucket can be read; a draft has none.
+            let empty = Arc::new(MemoryStock::new(Counting::InStock));
             let (gates, _) = without_gates(&sale, phase, empty);
             let refusal = if is_draft {
                 Ok(Some(Refusal::NotStarted))
             } else {
                 Err(Error::NotLoaded(sku.no))
             };
-            assert_eq!(gates.refuse(&listed, &ask, START_MS).await, refusal, "{phase:?}");
-            let unknown = gates.standing(sku, ask.request, ask.buyer).await;
+            assert_eq!(
+                gates.refuse(&catalog_sale, &reservation, START_MS).await,
+                refusal,
+                "{phase:?}"
+            );
+            let unknown = gates.status(sku, reservation.request, reservation.buyer).await;
             assert_eq!(unknown, if is_draft { Ok(None) } else { Err(Error::NotLoaded(sku.no)) });
         }
     });

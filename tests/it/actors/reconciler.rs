@@ -1,4 +1,4 @@
-//! The reconciler, over an outbox, a broker and watermarks in memory.
+//! The reconciler, over an in-memory outbox and broker and in-memory watermarks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,97 +6,101 @@ use std::time::Duration;
 use floodgate::broker::{BrokerStatus, Route};
 use floodgate::db::{BlindInsert, Ledger};
 use floodgate::domain::{
-    BucketNo, Epoch, Failure, OrderIntent, Phase, Refusal, RequestId, RequestStatus, Reservation,
-    Sale, Sku, TraceId,
+    BucketKey, BucketNo, Epoch, Failure, LoaderToken, OrderIntent, Phase, Refusal, RequestId,
+    RequestStatus, Reservation, Sale, Sku, TraceId,
 };
 use floodgate::messages::envelope;
 use floodgate::outbox::DeadEntry;
 use floodgate::redis::scripts::intent;
 use floodgate::runtime::clock::Clock;
-use floodgate::stock::{BucketKey, LoaderToken, Stock};
+use floodgate::stock::Stock;
 
+use crate::support::harness::{UNLIMITED, in_system};
 use crate::support::letters::letter;
 use crate::support::offers;
 use crate::support::reconcilers::{
     Consumers, FakeWatermarks, Process, reconciler, reconciler_with, watermarks,
 };
-use crate::support::relays::{SKU, World};
-use crate::support::rig::{UNLIMITED, in_system};
+use crate::support::relays::{SKU, Simulation};
 use crate::support::wait::until;
 
-/// Requests 1 to 10, accepted and in no stage; two buckets, one for odd and one for even numbers.
-async fn world_that_lost() -> (World, Arc<FakeWatermarks>) {
-    let mut world = World::new(2);
-    world.settings.outbox.envelope_max = 3;
-    world.lose(1..=10).await;
-    let watermarks = watermarks(&world);
-    (world, watermarks)
+/// Requests 1 to 10 are accepted and lost: no outbox, queue or ledger has them. Odd numbers are in
+/// one bucket, even numbers in the other.
+async fn simulation_with_lost_requests() -> (Simulation, Arc<FakeWatermarks>) {
+    let mut simulation = Simulation::new(2);
+    simulation.settings.outbox.envelope_max = 3;
+    simulation.lose(1..=10).await;
+    let watermarks = watermarks(&simulation);
+    (simulation, watermarks)
 }
 
-/// Lets some passes end, then time pass, so often.
-async fn rest(world: &World, process: &Process, times: u32, time: Duration) {
+/// Runs two passes and advances the clock by `time`, `times` times; then runs two more passes.
+async fn run_passes(simulation: &Simulation, process: &Process, times: u32, time: Duration) {
     for _ in 0..times {
         process.passes(2).await;
-        world.clock.advance(time);
+        simulation.clock.advance(time);
     }
     process.passes(2).await;
 }
 
-/// So long after the acceptance everything is old enough.
-const AGED: Duration = Duration::from_secs(6);
+/// Age at which every accepted request may be reconciled.
+const RECONCILE_AGE: Duration = Duration::from_secs(6);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// So many seconds after its acceptance a lost request has been published again.
-const FOUND_IN: u32 = 16;
+/// Seconds after its acceptance within which a lost request is published again.
+const REPUBLISH_MAX_S: u32 = 16;
 
-/// Lets time pass until so many requests were published again, and no longer.
-async fn until_kept(world: &World, process: &Process, num: usize) {
-    for _ in 0..FOUND_IN {
-        if world.queues.kept().len() == num {
+/// Runs passes, one per second, until `num` requests are published again.
+///
+/// # Panics
+/// After [`REPUBLISH_MAX_S`].
+async fn until_republished(simulation: &Simulation, process: &Process, num: usize) {
+    for _ in 0..REPUBLISH_MAX_S {
+        if simulation.queues.kept().len() == num {
             break;
         }
-        rest(world, process, 1, SECOND).await;
+        run_passes(simulation, process, 1, SECOND).await;
     }
-    assert_eq!(world.queues.kept().len(), num, "of the lost requests");
+    assert_eq!(simulation.queues.kept().len(), num, "republished requests");
 }
 
 #[test]
 fn what_is_lost_is_published_again_once() {
     in_system(async {
-        let (world, watermarks) = world_that_lost().await;
-        world.ledger.keep_dead_letters(vec![letter(&[4])], 1).await.unwrap();
-        let process = reconciler(&world, &watermarks);
-        rest(&world, &process, 4, SECOND).await;
-        assert!(world.queues.kept().is_empty(), "too early");
-        until_kept(&world, &process, 9).await;
-        let kept = world.queues.kept();
-        assert!(!kept.contains_key(&4), "a dead letter is an end");
+        let (simulation, watermarks) = simulation_with_lost_requests().await;
+        simulation.ledger.store_dead_letters(vec![letter(&[4])], 1).await.unwrap();
+        let process = reconciler(&simulation, &watermarks);
+        run_passes(&simulation, &process, 4, SECOND).await;
+        assert!(simulation.queues.kept().is_empty(), "too early");
+        until_republished(&simulation, &process, 9).await;
+        let kept = simulation.queues.kept();
+        assert!(!kept.contains_key(&4), "a dead letter is an outcome");
         assert!(kept.values().all(|copies| *copies == 1), "{kept:?}");
-        for message in world.queues.messages() {
+        for message in simulation.queues.messages() {
             assert_eq!(message.route, Route::Orders(0));
-            assert!(envelope::requests_in(&message.body).len() <= 3, "as envelopes are made");
+            assert!(envelope::requests_in(&message.body).len() <= 3, "`envelope_max` intents");
         }
         assert_eq!(process.metric("floodgate_reconcile_republished_total"), 9);
-        // The copies wait in their queue: however long that takes, one is enough.
-        watermarks.set(0, Consumers::At(world.clock.wall_ms() - 3_000));
-        rest(&world, &process, 10, AGED).await;
-        assert!(world.queues.kept().values().all(|copies| *copies == 1));
-        // They are lost, too.
+        // While the copies wait in their queue, no second copy is published.
+        watermarks.set(0, Consumers::At(simulation.clock.wall_ms() - 3_000));
+        run_passes(&simulation, &process, 10, RECONCILE_AGE).await;
+        assert!(simulation.queues.kept().values().all(|copies| *copies == 1));
+        // The copies are lost, too.
         watermarks.set(0, Consumers::Idle);
-        rest(&world, &process, 3, SECOND).await;
-        let copied_again =
-            || async { world.queues.kept().values().all(|copies| *copies == 2).then_some(()) };
-        until("second copies", copied_again).await;
+        run_passes(&simulation, &process, 3, SECOND).await;
+        let second_copies =
+            || async { simulation.queues.kept().values().all(|copies| *copies == 2).then_some(()) };
+        until("second copies", second_copies).await;
     });
 }
 
 #[test]
 fn what_is_lost_again_and_again_is_published_more_and_more_seldom() {
     in_system(async {
-        let (world, watermarks) = world_that_lost().await;
-        let process = reconciler(&world, &watermarks);
-        rest(&world, &process, 120, SECOND).await;
-        let kept = world.queues.kept();
+        let (simulation, watermarks) = simulation_with_lost_requests().await;
+        let process = reconciler(&simulation, &watermarks);
+        run_passes(&simulation, &process, 120, SECOND).await;
+        let kept = simulation.queues.kept();
         assert!(kept.values().all(|copies| (3..=6).contains(copies)), "{kept:?}");
     });
 }
@@ -104,25 +108,25 @@ fn what_is_lost_again_and_again_is_published_more_and_more_seldom() {
 #[test]
 fn what_is_on_its_way_is_not_published_again() {
     in_system(async {
-        for way in ["outbox", "hand", "queue", "unreadable watermark"] {
-            let (world, watermarks) = world_that_lost().await;
-            match way {
-                "outbox" => world.accept(1..=10),
-                "hand" => {
-                    world.accept(1..=10);
-                    world.store.claim_all("gone/0");
+        for stage in ["outbox", "claimed", "queue", "unreadable watermark"] {
+            let (simulation, watermarks) = simulation_with_lost_requests().await;
+            match stage {
+                "outbox" => simulation.accept(1..=10),
+                "claimed" => {
+                    simulation.accept(1..=10);
+                    simulation.store.claim_all("gone/0");
                 }
-                "queue" => watermarks.set(0, Consumers::At(world.clock.wall_ms() + 10)),
+                "queue" => watermarks.set(0, Consumers::At(simulation.clock.wall_ms() + 10)),
                 _ => watermarks.set(0, Consumers::Unreadable),
             }
-            let process = reconciler(&world, &watermarks);
-            rest(&world, &process, 12, AGED).await;
-            assert!(world.queues.kept().is_empty(), "{way}");
-            match way {
-                "outbox" | "hand" => world.store.clear(),
+            let process = reconciler(&simulation, &watermarks);
+            run_passes(&simulation, &process, 12, RECONCILE_AGE).await;
+            assert!(simulation.queues.kept().is_empty(), "{stage}");
+            match stage {
+                "outbox" | "claimed" => simulation.store.clear(),
                 _ => watermarks.set(0, Consumers::Idle),
             }
-            until_kept(&world, &process, 10).await;
+            until_republished(&simulation, &process, 10).await;
         }
     });
 }
@@ -130,16 +134,16 @@ fn what_is_on_its_way_is_not_published_again() {
 #[test]
 fn a_consumer_that_stays_behind_is_told() {
     in_system(async {
-        let (world, watermarks) = world_that_lost().await;
-        let process = reconciler(&world, &watermarks);
-        watermarks.set(0, Consumers::At(world.clock.wall_ms() - 1));
-        rest(&world, &process, 3, AGED).await;
-        assert_eq!(process.blocked("consumers_behind"), 0, "not for long");
-        rest(&world, &process, 6, AGED).await;
+        let (simulation, watermarks) = simulation_with_lost_requests().await;
+        let process = reconciler(&simulation, &watermarks);
+        watermarks.set(0, Consumers::At(simulation.clock.wall_ms() - 1));
+        run_passes(&simulation, &process, 3, RECONCILE_AGE).await;
+        assert_eq!(process.blocked("consumers_behind"), 0, "not blocked for long enough");
+        run_passes(&simulation, &process, 6, RECONCILE_AGE).await;
         assert_eq!(process.blocked("consumers_behind"), 2);
         watermarks.set(0, Consumers::Idle);
-        rest(&world, &process, 4, AGED).await;
-        until_kept(&world, &process, 10).await;
+        run_passes(&simulation, &process, 4, RECONCILE_AGE).await;
+        until_republished(&simulation, &process, 10).await;
         until("the gauge", || async { (process.blocked("consumers_behind") == 0).then_some(()) })
             .await;
     });
@@ -147,19 +151,19 @@ fn a_consumer_that_stays_behind_is_told() {
 
 #[test]
 fn traffic_a_refused_dead_letter_and_a_damaged_outbox_stop_nothing_elsewhere() {
-    // The first bucket that is walked, and the last one.
+    // The first bucket of the walk and the last one.
     for damaged in [2, 1] {
-        in_system(trouble_in(damaged));
+        in_system(with_damaged_bucket(damaged));
     }
 }
 
-async fn trouble_in(damaged: u64) {
-    let (world, watermarks) = world_that_lost().await;
+async fn with_damaged_bucket(damaged: u64) {
+    let (simulation, watermarks) = simulation_with_lost_requests().await;
     let healthy = 3 - damaged;
-    let bucket = world.bucket_of(damaged);
-    world.store.damage(bucket);
-    world.store.bury(
-        world.bucket_of(healthy),
+    let bucket = simulation.bucket_of(damaged);
+    simulation.store.damage(bucket);
+    simulation.store.bury(
+        simulation.bucket_of(healthy),
         DeadEntry {
             id: Box::new([1]),
             bytes: vec![0; 8].into(),
@@ -168,41 +172,42 @@ async fn trouble_in(damaged: u64) {
             dead_at_ms: 1,
         },
     );
-    let process = reconciler(&world, &watermarks);
+    let process = reconciler(&simulation, &watermarks);
     for request in (20 + healthy..80).step_by(2) {
-        // One more is sold every second, leaves the outbox, and lands a second later.
-        watermarks.set(0, Consumers::At(world.clock.wall_ms() - 1_000));
-        world.store.clear();
-        let sold = OrderIntent { placed_at_ms: world.clock.wall_ms(), ..world.intent(request) };
-        world.store.put(world.bucket_of(request), intent::pack(&sold).into());
-        rest(&world, &process, 1, SECOND).await;
+        // Each second one more request is sold, leaves the outbox, and is committed a second later.
+        watermarks.set(0, Consumers::At(simulation.clock.wall_ms() - 1_000));
+        simulation.store.clear();
+        let sold =
+            OrderIntent { placed_at_ms: simulation.clock.wall_ms(), ..simulation.intent(request) };
+        simulation.store.put(simulation.bucket_of(request), intent::pack(&sold).into());
+        run_passes(&simulation, &process, 1, SECOND).await;
     }
-    let mut kept: Vec<u64> = world.queues.kept().into_keys().collect();
-    kept.sort_unstable();
+    let mut republished: Vec<u64> = simulation.queues.kept().into_keys().collect();
+    republished.sort_unstable();
     let lost: Vec<u64> = (1..=10).filter(|request| request % 2 == healthy % 2).collect();
-    assert_eq!(kept, lost);
+    assert_eq!(republished, lost);
     assert_eq!(process.blocked("outbox"), 1);
-    world.store.mend(bucket);
+    simulation.store.mend(bucket);
     watermarks.set(0, Consumers::Idle);
-    until_kept(&world, &process, 10).await;
+    until_republished(&simulation, &process, 10).await;
     until("the gauge", || async { (process.blocked("outbox") == 0).then_some(()) }).await;
 }
 
 #[test]
 fn an_order_queue_without_a_consumer_stops_its_own_buckets_only() {
     in_system(async {
-        let mut world = World::new(2);
-        world.settings.amqp.queues = 2;
-        world.lose(1..=10).await;
-        let watermarks = watermarks(&world);
-        let Route::Orders(queue) = Route::orders_of(world.bucket_of(1), 2) else { panic!() };
+        let mut simulation = Simulation::new(2);
+        simulation.settings.amqp.queues = 2;
+        simulation.lose(1..=10).await;
+        let watermarks = watermarks(&simulation);
+        let Route::Orders(queue) = Route::orders_of(simulation.bucket_of(1), 2) else { panic!() };
         watermarks.set(queue, Consumers::None);
-        let process = reconciler(&world, &watermarks);
-        until_kept(&world, &process, 5).await;
-        assert!(world.queues.kept().keys().all(|request| request % 2 == 0));
+        let process = reconciler(&simulation, &watermarks);
+        until_republished(&simulation, &process, 5).await;
+        assert!(simulation.queues.kept().keys().all(|request| request % 2 == 0));
         assert_eq!(process.blocked("no_consumer"), 1);
         watermarks.set(queue, Consumers::Idle);
-        until_kept(&world, &process, 10).await;
+        until_republished(&simulation, &process, 10).await;
         until("the gauge", || async { (process.blocked("no_consumer") == 0).then_some(()) }).await;
     });
 }
@@ -210,31 +215,32 @@ fn an_order_queue_without_a_consumer_stops_its_own_buckets_only() {
 #[test]
 fn a_broker_that_is_away_is_told_and_gets_everything_later() {
     in_system(async {
-        let (world, watermarks) = world_that_lost().await;
-        world.queues.set_reach(BrokerStatus::Down);
-        let process = reconciler(&world, &watermarks);
-        rest(&world, &process, FOUND_IN, SECOND).await;
-        until("a sign", || async { (process.blocked("broker") == 2).then_some(()) }).await;
-        world.queues.set_reach(BrokerStatus::Up);
-        until_kept(&world, &process, 10).await;
+        let (simulation, watermarks) = simulation_with_lost_requests().await;
+        simulation.queues.set_reach(BrokerStatus::Down);
+        let process = reconciler(&simulation, &watermarks);
+        run_passes(&simulation, &process, REPUBLISH_MAX_S, SECOND).await;
+        until("two blocked buckets", || async { (process.blocked("broker") == 2).then_some(()) })
+            .await;
+        simulation.queues.set_reach(BrokerStatus::Up);
+        until_republished(&simulation, &process, 10).await;
     });
 }
 
 #[test]
 fn what_is_lost_to_a_missing_binding_arrives_with_its_first_copy() {
     in_system(async {
-        let (world, watermarks) = world_that_lost().await;
-        world.queues.divert();
-        let process = reconciler(&world, &watermarks);
-        until_kept(&world, &process, 10).await;
+        let (simulation, watermarks) = simulation_with_lost_requests().await;
+        simulation.queues.divert();
+        let process = reconciler(&simulation, &watermarks);
+        until_republished(&simulation, &process, 10).await;
         assert_eq!(process.metric("floodgate_reconcile_republished_total"), 10);
     });
 }
 
-/// A SKU that stock and ledger have, with units for all.
-async fn sku_of_both(world: &World) -> Arc<Sku> {
-    let sku = offers::offer(world.ledger.as_ref(), "both", UNLIMITED, 100).await;
-    world.catalog.put(&Sale {
+/// A SKU in both stock and ledger, with enough units for every request.
+async fn sku_of_both(simulation: &Simulation) -> Arc<Sku> {
+    let sku = offers::offer(simulation.ledger.as_ref(), "both", UNLIMITED, 100).await;
+    simulation.catalog.put(&Sale {
         no: sku.no.0,
         id: "both".parse().unwrap(),
         title: "Sale".to_owned(),
@@ -245,36 +251,37 @@ async fn sku_of_both(world: &World) -> Arc<Sku> {
         skus: vec![sku.clone()],
     });
     let sku = Arc::new(sku);
-    let loading = world.stock.load(sku.clone(), 0, LoaderToken(1)).await.unwrap();
+    let loading = simulation.stock.load(sku.clone(), 0, LoaderToken(1)).await.unwrap();
     loading.publish(sku.initial, Phase::Open, Epoch(1)).await.unwrap();
     sku
 }
 
-async fn reserve(world: &World, sku: &Sku, request: u64) -> OrderIntent {
-    let ask = Reservation {
+async fn reserve(simulation: &Simulation, sku: &Sku, request: u64) -> OrderIntent {
+    let reservation = Reservation {
         request: RequestId::new(request).unwrap(),
         sku: sku.no,
         bucket: BucketNo(0),
         epoch: Epoch(1),
         buyer: offers::buyer(request),
         quantity: 2,
-        asked_at_ms: world.clock.wall_ms(),
+        asked_at_ms: simulation.clock.wall_ms(),
         trace: TraceId(0),
     };
     let key = BucketKey { sku: sku.no, bucket: BucketNo(0) };
-    world.stock.reserve(key, vec![ask]).await.unwrap();
-    ask.intent(sku)
+    simulation.stock.reserve(key, vec![reservation]).await.unwrap();
+    reservation.intent(sku)
 }
 
 #[test]
 fn what_has_ended_in_the_ledger_is_written_to_its_bucket_without_any_consumer() {
     in_system(async {
-        let world = World::new(1);
-        let watermarks = watermarks(&world);
+        let simulation = Simulation::new(1);
+        let watermarks = watermarks(&simulation);
         watermarks.set(0, Consumers::None);
-        let sku = sku_of_both(&world).await;
-        let (ordered, refused) = (reserve(&world, &sku, 1).await, reserve(&world, &sku, 2).await);
-        assert_eq!(world.ledger.place(vec![ordered]).await.unwrap(), BlindInsert::All);
+        let sku = sku_of_both(&simulation).await;
+        let (ordered, refused) =
+            (reserve(&simulation, &sku, 1).await, reserve(&simulation, &sku, 2).await);
+        assert_eq!(simulation.ledger.place(vec![ordered]).await.unwrap(), BlindInsert::All);
         let failure = Failure {
             request: refused.request,
             sku: sku.no,
@@ -283,40 +290,41 @@ fn what_has_ended_in_the_ledger_is_written_to_its_bucket_without_any_consumer() 
             reason: Refusal::Ended,
             recorded_at_ms: 7,
         };
-        world.ledger.record_failures(vec![failure]).await.unwrap();
-        let process = reconciler(&world, &watermarks);
+        simulation.ledger.record_failures(vec![failure]).await.unwrap();
+        let process = reconciler(&simulation, &watermarks);
         process.passes(3).await;
-        assert_eq!(world.stock.num_unsettled(sku.no).await, Ok(2), "too early");
-        rest(&world, &process, 2, AGED).await;
-        let settled = || async { (world.stock.num_unsettled(sku.no).await == Ok(0)).then_some(()) };
+        assert_eq!(simulation.stock.num_unsettled(sku.no).await, Ok(2), "too early");
+        run_passes(&simulation, &process, 2, RECONCILE_AGE).await;
+        let settled =
+            || async { (simulation.stock.num_unsettled(sku.no).await == Ok(0)).then_some(()) };
         until("results", settled).await;
         let key = BucketKey { sku: sku.no, bucket: BucketNo(0) };
-        let standing = async |request| {
-            world.stock.find(key, request).await.unwrap().map(|found| found.standing)
+        let status = async |request| {
+            simulation.stock.find(key, request).await.unwrap().map(|found| found.status)
         };
-        assert!(matches!(standing(ordered.request).await, Some(RequestStatus::Ordered { .. })));
+        assert!(matches!(status(ordered.request).await, Some(RequestStatus::Ordered { .. })));
         assert!(matches!(
-            standing(refused.request).await,
+            status(refused.request).await,
             Some(RequestStatus::Failed(Refusal::Ended))
         ));
-        assert_eq!(world.stock.left(sku.no), 98, "the unit that was refused came back once");
+        assert_eq!(simulation.stock.left(sku.no), 98, "the refused units were returned once");
         assert_eq!(process.metric("floodgate_reconcile_matched_total"), 2);
-        assert!(world.queues.kept().is_empty());
+        assert!(simulation.queues.kept().is_empty());
     });
 }
 
 #[test]
 fn an_order_of_another_buyer_with_the_same_id_is_no_result() {
     in_system(async {
-        let world = World::new(1);
-        let watermarks = watermarks(&world);
-        let sku = sku_of_both(&world).await;
-        let own = reserve(&world, &sku, 1).await;
-        let others = OrderIntent { buyer: offers::buyer(77), ..own };
-        assert_eq!(world.ledger.place(vec![others]).await.unwrap(), BlindInsert::All);
-        let process = reconciler(&world, &watermarks);
-        // A consumer says what it comes to.
-        until_kept(&world, &process, 1).await;
+        let simulation = Simulation::new(1);
+        let watermarks = watermarks(&simulation);
+        let sku = sku_of_both(&simulation).await;
+        let own = reserve(&simulation, &sku, 1).await;
+        let foreign = OrderIntent { buyer: offers::buyer(77), ..own };
+        assert_eq!(simulation.ledger.place(vec![foreign]).await.unwrap(), BlindInsert::All);
+        let process = reconciler(&simulation, &watermarks);
+        // A consumer decides the copy.
+        until_republished(&simulation, &process, 1).await;
         assert_eq!(process.metric("floodgate_reconcile_matched_total"), 0);
     });
 }
@@ -324,58 +332,58 @@ fn an_order_of_another_buyer_with_the_same_id_is_no_result() {
 #[test]
 fn two_at_once_publish_twice_at_most_and_write_results_once() {
     in_system(async {
-        let (world, watermarks) = world_that_lost().await;
-        let sku = sku_of_both(&world).await;
-        let ordered = reserve(&world, &sku, 50).await;
-        world.ledger.place(vec![ordered]).await.unwrap();
-        let first = reconciler_with(&world, &watermarks, &Arc::default());
-        let second = reconciler_with(&world, &watermarks, &Arc::default());
-        for _ in 0..FOUND_IN {
+        let (simulation, watermarks) = simulation_with_lost_requests().await;
+        let sku = sku_of_both(&simulation).await;
+        let ordered = reserve(&simulation, &sku, 50).await;
+        simulation.ledger.place(vec![ordered]).await.unwrap();
+        let first = reconciler_with(&simulation, &watermarks, &Arc::default());
+        let second = reconciler_with(&simulation, &watermarks, &Arc::default());
+        for _ in 0..REPUBLISH_MAX_S {
             first.passes(2).await;
             second.passes(2).await;
-            world.clock.advance(SECOND);
+            simulation.clock.advance(SECOND);
         }
-        until_kept(&world, &first, 10).await;
-        watermarks.set(0, Consumers::At(world.clock.wall_ms() - 3_000));
-        rest(&world, &first, 5, AGED).await;
-        rest(&world, &second, 5, AGED).await;
-        let kept = world.queues.kept();
+        until_republished(&simulation, &first, 10).await;
+        watermarks.set(0, Consumers::At(simulation.clock.wall_ms() - 3_000));
+        run_passes(&simulation, &first, 5, RECONCILE_AGE).await;
+        run_passes(&simulation, &second, 5, RECONCILE_AGE).await;
+        let kept = simulation.queues.kept();
         assert!(kept.values().all(|copies| *copies <= 4), "{kept:?}");
-        assert_eq!(world.stock.num_unsettled(sku.no).await, Ok(0));
-        assert_eq!(world.stock.left(sku.no), 98);
+        assert_eq!(simulation.stock.num_unsettled(sku.no).await, Ok(0));
+        assert_eq!(simulation.stock.left(sku.no), 98);
     });
 }
 
 #[test]
 fn one_works_at_a_time_and_the_next_begins_when_it_stops() {
     in_system(async {
-        let (world, watermarks) = world_that_lost().await;
-        let first = reconciler(&world, &watermarks);
+        let (simulation, watermarks) = simulation_with_lost_requests().await;
+        let first = reconciler(&simulation, &watermarks);
         first.passes(1).await;
-        let second = reconciler(&world, &watermarks);
+        let second = reconciler(&simulation, &watermarks);
         for _ in 0..10 {
             first.passes(2).await;
             second.passes(2).await;
-            // Shorter than the lease.
-            world.clock.advance(Duration::from_millis(10));
+            // Less than the TTL of the lease.
+            simulation.clock.advance(Duration::from_millis(10));
         }
-        world.queues.set_reach(BrokerStatus::Down);
+        simulation.queues.set_reach(BrokerStatus::Down);
         first.quiet().await;
-        world.queues.set_reach(BrokerStatus::Up);
-        until_kept(&world, &second, 10).await;
+        simulation.queues.set_reach(BrokerStatus::Up);
+        until_republished(&simulation, &second, 10).await;
         assert_eq!(first.metric("floodgate_reconcile_republished_total"), 0);
         assert_eq!(second.metric("floodgate_reconcile_republished_total"), 10);
         second.quiet().await;
-        assert!(world.holders.lock().is_empty());
+        assert!(simulation.holders.lock().is_empty());
     });
 }
 
 #[test]
 fn a_sale_that_takes_no_orders_any_more_is_reconciled_too() {
     in_system(async {
-        let (world, watermarks) = world_that_lost().await;
-        world.offer(SKU, 2, Phase::Closed);
-        let process = reconciler(&world, &watermarks);
-        until_kept(&world, &process, 10).await;
+        let (simulation, watermarks) = simulation_with_lost_requests().await;
+        simulation.offer(SKU, 2, Phase::Closed);
+        let process = reconciler(&simulation, &watermarks);
+        until_republished(&simulation, &process, 10).await;
     });
 }

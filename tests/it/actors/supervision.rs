@@ -1,4 +1,4 @@
-//! What the supervisor promises: a fresh actor after any end, a budget, and nothing lost.
+//! Promises of the supervisor: a new actor after every exit, a restart budget, and no lost orders.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,9 +8,10 @@ use actix::{Actor, Arbiter, AsyncContext, Context, Handler, Message};
 use floodgate::actors::supervisor::supervised::{
     ExitReason, Incarnation, Supervised, end, spawn_step, step,
 };
-use floodgate::actors::supervisor::{ChildSpec, ChildState, Supervisor};
+use floodgate::actors::supervisor::{ChildSpec, Supervisor};
 use floodgate::config::{Settings, Tier};
 use floodgate::messages::{BuyAnswer, Stop};
+use floodgate::runtime::child_report::ChildState;
 use floodgate::runtime::clock::{ManualClock, SystemClock, now_monotonic};
 use floodgate::runtime::fault_injection::FaultInjector;
 use floodgate::runtime::progress::answered;
@@ -18,8 +19,8 @@ use floodgate::runtime::shutdown::Shutdown;
 use futures_util::future::join_all;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::support::lying_ledger::{Lie, LyingLedger};
-use crate::support::rig::{ONE_PER_BUYER, Offer, Rig, in_system, is_placed, settings};
+use crate::support::defective_ledger::{DefectiveLedger, LedgerDefect};
+use crate::support::harness::{Harness, ONE_PER_BUYER, Offer, in_system, is_placed, settings};
 use crate::support::wait::until;
 
 #[derive(Message)]
@@ -29,14 +30,14 @@ enum Do {
     PanicLater,
     Fail,
     Hang,
-    /// Hangs, while a timer ticks.
+    /// Hangs while a timer keeps firing.
     HangTicking,
-    /// Works for as long as it is asked.
+    /// Works as long as calls arrive.
     Work(mpsc::UnboundedReceiver<oneshot::Sender<()>>),
 }
 
 struct Victim {
-    life: Incarnation,
+    incarnation: Incarnation,
 }
 
 impl Actor for Victim {
@@ -44,8 +45,8 @@ impl Actor for Victim {
 }
 
 impl Supervised for Victim {
-    fn life(&mut self) -> &mut Incarnation {
-        &mut self.life
+    fn incarnation(&mut self) -> &mut Incarnation {
+        &mut self.incarnation
     }
 }
 
@@ -91,17 +92,17 @@ fn supervisor(settings: &Settings) -> Supervisor {
     Supervisor::new(settings.supervisor.clone(), clock, Shutdown::default(), Arbiter::current())
 }
 
-fn victim(births: &Arc<AtomicU32>) -> ChildSpec<Victim> {
-    let births = Arc::clone(births);
+fn victim(num_started: &Arc<AtomicU32>) -> ChildSpec<Victim> {
+    let num_started = Arc::clone(num_started);
     ChildSpec {
         name: "victim".to_owned(),
         kind: "victim",
         arbiter: Arbiter::current(),
         mailbox: 16,
-        drill: FaultInjector::default(),
-        factory: Arc::new(move |life| {
-            births.fetch_add(1, Ordering::Relaxed);
-            Victim { life }
+        fault_injector: FaultInjector::default(),
+        factory: Arc::new(move |incarnation| {
+            num_started.fetch_add(1, Ordering::Relaxed);
+            Victim { incarnation }
         }),
     }
 }
@@ -113,10 +114,10 @@ fn however_an_actor_ends_a_fresh_one_follows() {
         settings.supervisor.heartbeat_ms = 1;
         settings.supervisor.stalled_after_ms = 20;
         settings.supervisor.restarts_max = 6;
-        let births = Arc::new(AtomicU32::new(0));
+        let num_started = Arc::new(AtomicU32::new(0));
         let supervisor = supervisor(&settings);
-        let address = supervisor.start(victim(&births));
-        let ends = [
+        let address = supervisor.start(victim(&num_started));
+        let exits = [
             (Do::Panic, "panicked: in a step"),
             (Do::PanicLater, "panicked: in a future"),
             (Do::Fail, "failed: no reason"),
@@ -124,12 +125,14 @@ fn however_an_actor_ends_a_fresh_one_follows() {
             (Do::Fail, "failed: no reason"),
             (Do::HangTicking, "stalled: it had work and made no progress"),
         ];
-        for (born, (way, reason)) in (1..).zip(ends) {
-            let alive = address.wait_up().await;
-            until("birth", || async { (births.load(Ordering::Relaxed) == born).then_some(()) })
-                .await;
-            alive.try_send(way).unwrap();
-            until("the end", || async {
+        for (started, (message, reason)) in (1..).zip(exits) {
+            let running = address.wait_up().await;
+            until("the incarnation", || async {
+                (num_started.load(Ordering::Relaxed) == started).then_some(())
+            })
+            .await;
+            running.try_send(message).unwrap();
+            until("the exit", || async {
                 let report = supervisor.report().remove(0);
                 (report.last_exit.as_deref() == Some(reason)).then_some(())
             })
@@ -149,18 +152,19 @@ fn long_work_whose_calls_are_answered_is_no_stall() {
         settings.supervisor.heartbeat_ms = 1;
         settings.supervisor.stalled_after_ms = 1000;
         let clock = Arc::new(ManualClock::new(0));
-        let (watched, home) = (settings.supervisor.clone(), Arbiter::current());
-        let supervisor = Supervisor::new(watched, clock.clone(), Shutdown::default(), home);
+        let (supervisor_settings, arbiter) = (settings.supervisor.clone(), Arbiter::current());
+        let supervisor =
+            Supervisor::new(supervisor_settings, clock.clone(), Shutdown::default(), arbiter);
         let address = supervisor.start(victim(&Arc::default()));
-        let (ask, calls) = mpsc::unbounded_channel();
+        let (sender, calls) = mpsc::unbounded_channel();
         address.wait_up().await.try_send(Do::Work(calls)).unwrap();
-        // Many heartbeats, whatever they see: each call takes less than what counts as a stall.
+        // Many heartbeats pass; each call takes less time than the stall limit.
         let end = now_monotonic() + Duration::from_millis(100);
         while now_monotonic() < end {
             clock.advance(Duration::from_millis(600));
             let (call, done) = oneshot::channel();
-            ask.send(call).unwrap();
-            done.await.expect("the same actor, at the same work");
+            sender.send(call).unwrap();
+            done.await.expect("the actor was not replaced");
         }
         assert_eq!(supervisor.report().remove(0).stalls, 0);
         until("a stall", async || {
@@ -176,12 +180,12 @@ fn a_used_up_budget_is_a_component_that_is_down() {
     in_system(async {
         let mut settings = settings(Tier::Memory);
         settings.supervisor.restarts_max = 3;
-        let births = Arc::new(AtomicU32::new(0));
+        let num_started = Arc::new(AtomicU32::new(0));
         let supervisor = supervisor(&settings);
-        let address = supervisor.start(victim(&births));
+        let address = supervisor.start(victim(&num_started));
         for panics in 1..=4 {
             address.wait_up().await.try_send(Do::Panic).unwrap();
-            until("the end", || async {
+            until("the exit", || async {
                 (supervisor.report().remove(0).panics == panics).then_some(())
             })
             .await;
@@ -189,39 +193,39 @@ fn a_used_up_budget_is_a_component_that_is_down() {
         let down = supervisor.component_down().await;
         assert_eq!((down.name.as_str(), down.restarts_max), ("victim", 3));
         assert!(!supervisor.all_up());
-        assert_eq!(births.load(Ordering::Relaxed), 4);
+        assert_eq!(num_started.load(Ordering::Relaxed), 4);
         let waited = tokio::time::timeout(Duration::from_millis(20), address.wait_up()).await;
-        assert!(waited.is_err(), "nobody follows");
+        assert!(waited.is_err(), "no replacement is started");
     });
 }
 
-/// C22 at 1 %: each kind of actor loses one step in a hundred, nobody loses an order.
+/// C22 at 1 %: one step in a hundred of each kind of actor panics, and no order is lost.
 #[test]
 fn panics_in_one_step_of_a_hundred_lose_nothing_and_double_nothing() {
     for kind in ["stock_gate", "ledger_writer"] {
         in_system(async {
             let mut settings = settings(Tier::Memory);
             settings.supervisor.restarts_max = 100_000;
-            // Small batches: many steps, so that one in a hundred is many.
+            // Small batches give many steps, and so many panics.
             settings.gate.batch_max = 2;
             settings.consumer.batch_max = 2;
             settings.faults.panic_in = vec![kind.to_owned()];
             settings.faults.panic_percent = 1.0;
-            let ledger = Arc::new(LyingLedger::new(Lie::Honest));
+            let ledger = Arc::new(DefectiveLedger::new(LedgerDefect::None));
             let offer = Offer { policy: ONE_PER_BUYER, stock: 1_000, buckets: 4 };
-            let rig = Rig::open(&settings, ledger, offer).await;
-            let crowd = (1..=2_000_u64).map(|buyer| buy_until_told(&rig, buyer));
+            let harness = Harness::open(&settings, ledger, offer).await;
+            let crowd = (1..=2_000_u64).map(|buyer| buy_until_answered(&harness, buyer));
             let answers = join_all(crowd).await;
             assert_eq!(answers.iter().filter(|answer| is_placed(answer)).count(), 1_000);
-            until("rest", || async { rig.audit(0).await.could_tell.then_some(()) }).await;
-            rig.assert_holds().await;
-            let panics: u64 = rig.actors.supervisor().report().iter().map(|r| r.panics).sum();
-            assert!(panics > 0, "the drill must have struck {kind}");
+            until("quiescence", || async { harness.audit(0).await.could_tell.then_some(()) }).await;
+            harness.assert_holds().await;
+            let panics: u64 = harness.actors.supervisor().report().iter().map(|r| r.panics).sum();
+            assert!(panics > 0, "no panic was injected into {kind}");
         });
     }
 }
 
-/// C22 at 100 %: the budget ends it, with a name and a reason.
+/// C22 at 100 %: the restart budget is used up; the report names the actor and the reason.
 #[test]
 fn panics_in_every_step_use_up_the_budget() {
     for kind in ["stock_gate", "ledger_writer"] {
@@ -230,18 +234,18 @@ fn panics_in_every_step_use_up_the_budget() {
             settings.faults.panic_in = vec![kind.to_owned()];
             settings.faults.panic_percent = 100.0;
             settings.http.answer_deadline_ms = 50;
-            let ledger = Arc::new(LyingLedger::new(Lie::Honest));
-            // Some panics come after the work, so there must be work until the budget is used up.
+            let ledger = Arc::new(DefectiveLedger::new(LedgerDefect::None));
+            // Some steps panic after their work: keep buying until the budget is used up.
             let offer = Offer { policy: ONE_PER_BUYER, stock: 10_000, buckets: 1 };
-            let rig = Rig::open(&settings, ledger, offer).await;
+            let harness = Harness::open(&settings, ledger, offer).await;
             let buying = async {
                 for buyer in 1.. {
-                    rig.buy(buyer).await;
+                    harness.buy(buyer).await;
                 }
             };
             let down = tokio::select! {
                 () = buying => unreachable!(),
-                down = rig.actors.supervisor().component_down() => down,
+                down = harness.actors.supervisor().component_down() => down,
             };
             assert!(down.name.starts_with(kind), "{down}");
             assert!(down.last_exit.contains("drill"), "{down}");
@@ -249,12 +253,12 @@ fn panics_in_every_step_use_up_the_budget() {
     }
 }
 
-/// A buyer who asks again with the same request id until the answer is final.
-async fn buy_until_told(rig: &Rig, buyer: u64) -> BuyAnswer {
+/// Repeats a purchase with the same request id until the answer is final.
+async fn buy_until_answered(harness: &Harness, buyer: u64) -> BuyAnswer {
     loop {
-        match rig.buy_as(buyer, buyer, 1).await {
+        match harness.buy_as(buyer, buyer, 1).await {
             BuyAnswer::Busy | BuyAnswer::Unknown => tokio::task::yield_now().await,
-            told => return told,
+            answer => return answer,
         }
     }
 }

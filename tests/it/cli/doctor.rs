@@ -1,4 +1,4 @@
-//! `floodgate doctor` on stacks with exactly one thing wrong: it names that, and the remedy.
+//! `floodgate doctor` on stacks with exactly one fault: it names the fault and the remedy.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use crate::support::process::command;
 use serde_json::Value as Json;
 use tempfile::TempDir;
 
-/// What the doctor said.
+/// The output of the doctor.
 #[derive(Debug)]
 pub struct Diagnosis {
     pub exit: Option<i32>,
@@ -21,7 +21,7 @@ pub struct Finding {
     pub remedy: String,
 }
 
-/// A stack to look at: a folder with a ledger, and keys of the configuration.
+/// A stack to examine: a folder with a ledger, and configuration keys.
 pub struct Stack {
     pub folder: TempDir,
     keys: Vec<(String, String)>,
@@ -30,14 +30,14 @@ pub struct Stack {
 impl Stack {
     /// With an up-to-date SQLite ledger.
     pub fn new(keys: &[(&str, &str)]) -> Self {
-        let stack = Self::bare(keys);
+        let stack = Self::unmigrated(keys);
         let migrated = stack.run(&["migrate"]);
         assert!(migrated.status.success(), "{migrated:?}");
         stack
     }
 
-    /// With whatever ledger the keys name.
-    pub fn bare(keys: &[(&str, &str)]) -> Self {
+    /// Without migration of the ledger that the keys name.
+    pub fn unmigrated(keys: &[(&str, &str)]) -> Self {
         let keys = keys.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
         Self { folder: tempfile::tempdir().unwrap(), keys: keys.collect() }
     }
@@ -54,16 +54,18 @@ impl Stack {
         command(self.path(), words, &self.keys()).output().unwrap()
     }
 
-    /// Asks the doctor.
+    /// Runs the doctor. Findings about slow servers become `ok`.
     pub fn examine(&self) -> Diagnosis {
         let output = self.run(&["doctor", "--json"]);
-        let said: Json = serde_json::from_slice(&output.stdout)
+        let report: Json = serde_json::from_slice(&output.stdout)
             .unwrap_or_else(|error| panic!("{error}: {output:?}"));
-        let mut findings: Vec<Finding> = serde_json::from_value(said["findings"].clone()).unwrap();
-        // How quickly a server answers or writes depends on who else uses this machine.
+        let mut findings: Vec<Finding> =
+            serde_json::from_value(report["findings"].clone()).unwrap();
+        // The speed of a server depends on the load of this machine.
         let slow = |finding: &&mut Finding| {
-            let is_late = ["answers in", "its disk was too slow"];
-            finding.status == "warn" && is_late.iter().any(|words| finding.detail.contains(words))
+            let slow_details = ["answers in", "its disk was too slow"];
+            finding.status == "warn"
+                && slow_details.iter().any(|words| finding.detail.contains(words))
         };
         findings.iter_mut().filter(slow).for_each(|finding| finding.status = "ok".to_owned());
         Diagnosis { exit: output.status.code(), findings }
@@ -71,26 +73,29 @@ impl Stack {
 }
 
 impl Diagnosis {
-    /// The findings whose checks begin with these words.
-    pub fn about(&self, what: &str) -> Vec<&Finding> {
-        self.findings.iter().filter(|finding| finding.check.starts_with(what)).collect()
+    /// The findings whose check name begins with `prefix`.
+    pub fn about(&self, prefix: &str) -> Vec<&Finding> {
+        self.findings.iter().filter(|finding| finding.check.starts_with(prefix)).collect()
     }
 
-    /// Requires that nothing about it is wrong, and that it was looked at.
-    pub fn assert_right(&self, what: &str) {
-        let about = self.about(what);
-        assert!(!about.is_empty(), "nobody looked at {what}: {self:#?}");
+    /// Requires at least one finding about `prefix`, all of them `ok`, and exit code 0.
+    pub fn assert_ok(&self, prefix: &str) {
+        let about = self.about(prefix);
+        assert!(!about.is_empty(), "no check of {prefix}: {self:#?}");
         for finding in about {
             assert_eq!(finding.status, "ok", "{finding:#?}");
         }
         assert_eq!(self.exit, Some(0), "{self:#?}");
     }
 
-    /// The one finding about it that is not right; it has a remedy, and the exit code fits.
-    pub fn only(&self, what: &str, status: &str) -> &Finding {
-        let wrong: Vec<_> =
-            self.about(what).into_iter().filter(|finding| finding.status != "ok").collect();
-        let [finding] = wrong.as_slice() else { panic!("{} are wrong: {wrong:#?}", wrong.len()) };
+    /// The only finding about `prefix` that is not `ok`. Requires its status, a remedy and the
+    /// matching exit code.
+    pub fn only_problem(&self, prefix: &str, status: &str) -> &Finding {
+        let problems: Vec<_> =
+            self.about(prefix).into_iter().filter(|finding| finding.status != "ok").collect();
+        let [finding] = problems.as_slice() else {
+            panic!("{} problems: {problems:#?}", problems.len())
+        };
         assert_eq!(finding.status, status, "{finding:#?}");
         assert!(finding.remedy.len() > 10, "{finding:#?}");
         assert_eq!(self.exit, Some(i32::from(status == "fail")), "{self:#?}");
@@ -100,15 +105,15 @@ impl Diagnosis {
 
 #[test]
 fn a_right_ledger_file_passes() {
-    Stack::new(&[]).examine().assert_right("ledger file");
+    Stack::new(&[]).examine().assert_ok("ledger file");
 }
 
 #[test]
 fn an_empty_ledger_file_is_refused_as_serve_refuses_it() {
-    let stack = Stack::bare(&[]);
+    let stack = Stack::unmigrated(&[]);
     std::fs::write(stack.path().join("ledger.db"), "").unwrap();
     let diagnosis = stack.examine();
-    let finding = diagnosis.only("ledger file", "fail");
+    let finding = diagnosis.only_problem("ledger file", "fail");
     assert!(finding.detail.contains("is empty"), "{finding:#?}");
     assert!(finding.remedy.contains("backup"), "{finding:#?}");
     let served = stack.run(&["serve"]);
@@ -120,11 +125,11 @@ fn a_ledger_file_without_its_last_migration_is_told() {
     let stack = Stack::new(&[]);
     forget_last_migration(&stack.path().join("ledger.db"));
     let diagnosis = stack.examine();
-    let finding = diagnosis.only("ledger file", "fail");
+    let finding = diagnosis.only_problem("ledger file", "fail");
     assert!(finding.detail.contains("0004_create_tokens"), "{finding:#?}");
     assert!(finding.remedy.contains("floodgate migrate"), "{finding:#?}");
     assert!(stack.run(&["migrate"]).status.success());
-    stack.examine().assert_right("ledger file");
+    stack.examine().assert_ok("ledger file");
 }
 
 fn forget_last_migration(file: &Path) {

@@ -1,4 +1,4 @@
-//! `floodgate doctor` in front of real MariaDB servers, each with exactly one thing wrong.
+//! `floodgate doctor` on real MariaDB servers, each with exactly one fault.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use crate::support::servers::ports::Port;
 const URL: &str = "FLOODGATE__LEDGER__URL";
 
 fn examine(url: &str) -> Diagnosis {
-    Stack::bare(&[(URL, url)]).examine()
+    Stack::unmigrated(&[(URL, url)]).examine()
 }
 
 /// A server with the present schema.
@@ -25,15 +25,15 @@ fn migrated(settings: &[&str]) -> MariaDb {
 fn a_right_server_passes_before_and_after_the_first_migration() {
     let server = MariaDb::start();
     let diagnosis = examine(&server.url());
-    diagnosis.assert_right("ledger");
+    diagnosis.assert_ok("ledger");
     assert!(diagnosis.about("ledger schema")[0].detail.contains("no tables yet"));
     assert!(diagnosis.about("ledger file").is_empty(), "{diagnosis:#?}");
     let tables = "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = 'floodgate'";
-    assert_eq!(server.number(tables), 0, "looking changes nothing");
+    assert_eq!(server.number(tables), 0, "the doctor creates no table");
 
     Stack::new(&[(URL, &server.url())]);
     let diagnosis = examine(&server.url());
-    diagnosis.assert_right("ledger");
+    diagnosis.assert_ok("ledger");
     assert_eq!(diagnosis.about("ledger schema")[0].detail, "current");
 }
 
@@ -45,15 +45,15 @@ fn a_missing_migration_is_told() {
          DELETE FROM __diesel_schema_migrations WHERE version = '0004'",
     );
     let diagnosis = examine(&server.url());
-    let finding = diagnosis.only("ledger", "fail");
+    let finding = diagnosis.only_problem("ledger", "fail");
     assert!(finding.detail.contains("0004_create_tokens"), "{finding:#?}");
     assert!(finding.remedy.contains("floodgate migrate"), "{finding:#?}");
     Stack::new(&[(URL, &server.url())]);
-    examine(&server.url()).assert_right("ledger");
+    examine(&server.url()).assert_ok("ledger");
 
     server.sql("INSERT INTO __diesel_schema_migrations (version) VALUES ('9999')");
     let diagnosis = examine(&server.url());
-    let finding = diagnosis.only("ledger", "fail");
+    let finding = diagnosis.only_problem("ledger", "fail");
     assert!(finding.detail.contains("9999"), "{finding:#?}");
     assert!(finding.remedy.contains("start that program"), "{finding:#?}");
 }
@@ -66,16 +66,16 @@ fn no_default_of_the_server_changes_what_our_sessions_are() {
         "--init-connect=SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED",
         "--autocommit=OFF",
     ]);
-    examine(&server.url()).assert_right("ledger");
+    examine(&server.url()).assert_ok("ledger");
 }
 
 #[test]
 fn a_proxy_that_forgets_what_a_session_is_set_to_is_told() {
     let server = migrated(&[]);
-    // Of the same length, so that the packet stays whole.
-    let forgets = rewriting(server.addr(), b"LEVEL READ COMMITTED,", b"LEVEL SERIALIZABLE  ,");
-    let diagnosis = examine(&MariaDb::url_by(forgets));
-    let finding = diagnosis.only("ledger", "fail");
+    // The replacement has the same length, so that the packet stays valid.
+    let proxy = rewriting(server.addr(), b"LEVEL READ COMMITTED,", b"LEVEL SERIALIZABLE  ,");
+    let diagnosis = examine(&MariaDb::url_by(proxy));
+    let finding = diagnosis.only_problem("ledger", "fail");
     assert_eq!(finding.check, "ledger isolation");
     assert!(finding.detail.contains("SERIALIZABLE"), "{finding:#?}");
     assert!(finding.remedy.contains("proxy"), "{finding:#?}");
@@ -90,7 +90,7 @@ fn a_server_that_takes_no_writes_is_told() {
     let server = migrated(&[]);
     server.sql("SET GLOBAL read_only = ON");
     let diagnosis = examine(&server.url());
-    let finding = diagnosis.only("ledger", "fail");
+    let finding = diagnosis.only_problem("ledger", "fail");
     assert!(finding.detail.contains("read_only is ON"), "{finding:#?}");
     assert!(finding.remedy.contains("primary"), "{finding:#?}");
     server.sql("SET GLOBAL read_only = OFF");
@@ -101,7 +101,7 @@ fn a_server_that_takes_no_writes_is_told() {
     );
     let url = format!("mysql://reader:secret@{}/floodgate", server.addr());
     let diagnosis = examine(&url);
-    let finding = diagnosis.only("ledger", "fail");
+    let finding = diagnosis.only_problem("ledger", "fail");
     assert!(finding.detail.contains("UPDATE command denied"), "{finding:#?}");
     assert!(finding.remedy.contains("GRANT ALL"), "{finding:#?}");
 }
@@ -110,12 +110,12 @@ fn a_server_that_takes_no_writes_is_told() {
 fn commits_that_do_not_wait_for_the_disk_are_told() {
     let server = migrated(&["--innodb-flush-log-at-trx-commit=2"]);
     let diagnosis = examine(&server.url());
-    let finding = diagnosis.only("ledger", "warn");
+    let finding = diagnosis.only_problem("ledger", "warn");
     assert!(finding.detail.contains("a power cut loses the last second"), "{finding:#?}");
     let remedy = "SET GLOBAL innodb_flush_log_at_trx_commit = 1";
     assert!(finding.remedy.contains(remedy), "{finding:#?}");
     server.sql(remedy);
-    examine(&server.url()).assert_right("ledger");
+    examine(&server.url()).assert_ok("ledger");
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn a_table_without_transactions_is_told() {
     let server = migrated(&[]);
     server.sql("ALTER TABLE secrets ENGINE = Aria");
     let diagnosis = examine(&server.url());
-    let finding = diagnosis.only("ledger", "fail");
+    let finding = diagnosis.only_problem("ledger", "fail");
     assert_eq!(finding.check, "ledger engine");
     assert!(finding.remedy.contains("ALTER TABLE secrets ENGINE = InnoDB"), "{finding:#?}");
 }
@@ -131,15 +131,15 @@ fn a_table_without_transactions_is_told() {
 #[test]
 fn a_log_of_statements_is_told() {
     let server = migrated(&["--log-bin", "--binlog-format=ROW", "--sync-binlog=1"]);
-    examine(&server.url()).assert_right("ledger");
+    examine(&server.url()).assert_ok("ledger");
     server.sql("SET GLOBAL binlog_format = 'STATEMENT'");
     let diagnosis = examine(&server.url());
-    let finding = diagnosis.only("ledger", "fail");
+    let finding = diagnosis.only_problem("ledger", "fail");
     assert_eq!(finding.check, "ledger binlog");
     assert!(finding.remedy.contains("binlog_format = 'ROW'"), "{finding:#?}");
     server.sql("SET GLOBAL binlog_format = 'ROW'; SET GLOBAL sync_binlog = 0");
     let diagnosis = examine(&server.url());
-    let finding = diagnosis.only("ledger", "warn");
+    let finding = diagnosis.only_problem("ledger", "warn");
     assert!(finding.remedy.contains("SET GLOBAL sync_binlog = 1"), "{finding:#?}");
 }
 
@@ -149,8 +149,8 @@ fn too_few_connections_are_told() {
     server.sql("SET GLOBAL max_connections = 10");
     let keys = [(URL, server.url()), ("FLOODGATE__LEDGER__WRITERS", "20".to_owned())];
     let keys = keys.each_ref().map(|(key, value)| (*key, value.as_str()));
-    let diagnosis = Stack::bare(&keys).examine();
-    let finding = diagnosis.only("ledger", "fail");
+    let diagnosis = Stack::unmigrated(&keys).examine();
+    let finding = diagnosis.only_problem("ledger", "fail");
     assert_eq!(finding.check, "ledger connections");
     assert!(finding.remedy.contains("ledger.writers"), "{finding:#?}");
 }
@@ -158,27 +158,27 @@ fn too_few_connections_are_told() {
 #[test]
 fn a_wrong_password_or_database_or_address_is_told() {
     let server = MariaDb::start();
-    let (url, nobody) = (server.url(), Port::claim());
-    let silent = MariaDb::url_by(nobody.addr());
-    for (url, seen, remedy) in [
+    let (url, closed) = (server.url(), Port::claim());
+    let unreachable = MariaDb::url_by(closed.addr());
+    for (url, detail, remedy) in [
         (url.replace("quite-secret", "wr0ng"), "Access denied", "password in ledger.url"),
         (format!("{url}s"), "to database", "GRANT ALL"),
-        (silent, "refused", "whether the server runs"),
+        (unreachable, "refused", "that the server runs"),
     ] {
         let diagnosis = examine(&url);
-        let finding = diagnosis.only("ledger", "fail");
-        assert!(finding.detail.contains(seen), "{finding:#?}");
+        let finding = diagnosis.only_problem("ledger", "fail");
+        assert!(finding.detail.contains(detail), "{finding:#?}");
         assert!(finding.remedy.contains(remedy), "{finding:#?}");
-        assert!(!format!("{diagnosis:?}").contains("wr0ng"), "secrets stay hidden");
+        assert!(!format!("{diagnosis:?}").contains("wr0ng"), "the output contains the password");
     }
     let foreign = MariaDb::start();
     foreign.sql("CREATE TABLE orders (id INT)");
     let diagnosis = examine(&foreign.url());
-    let finding = diagnosis.only("ledger", "fail");
+    let finding = diagnosis.only_problem("ledger", "fail");
     assert!(finding.detail.contains("of another program"), "{finding:#?}");
 }
 
-/// A proxy that replaces words on their way to the server. Its threads end with the connections.
+/// A proxy that replaces `from` by `to` towards the server. Its threads end with the connections.
 fn rewriting(target: SocketAddr, from: &'static [u8], to: &'static [u8]) -> SocketAddr {
     assert_eq!(from.len(), to.len());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,4 +1,4 @@
-//! `floodgate doctor` in front of a real RabbitMQ, with exactly one thing wrong at a time.
+//! `floodgate doctor` on a real RabbitMQ, with exactly one fault at a time.
 
 use floodgate::broker::{Publisher, RabbitBroker, Topology};
 use lapin::options::{BasicPublishOptions, QueueDeclareOptions};
@@ -30,14 +30,14 @@ fn examine(redis: &Redis, amqp: &str) -> Diagnosis {
 }
 
 fn declare(server: &RabbitMq) {
-    // As config/default.toml has it.
+    // The values of config/default.toml.
     let topology = Topology::new("fg", 1, 100);
     let broker = RabbitBroker::new(server.options(topology)).unwrap();
     run(async { broker.declare().await.unwrap() });
 }
 
-/// One message that nobody takes out.
-fn put(server: &RabbitMq, queue: &str) {
+/// Publishes one message that no consumer receives.
+fn publish(server: &RabbitMq, queue: &str) {
     server.with_channel(async |channel| {
         let options = BasicPublishOptions::default();
         let properties = lapin::BasicProperties::default();
@@ -49,10 +49,10 @@ fn put(server: &RabbitMq, queue: &str) {
 #[test]
 fn each_thing_that_is_wrong_with_a_broker_is_told_with_its_remedy() {
     let (server, redis) = (RabbitMq::start(), Redis::start_with(AOF_ALWAYS));
-    let look = || examine(&redis, &server.url());
+    let examine_broker = || examine(&redis, &server.url());
 
-    let fresh = look();
-    fresh.assert_right("broker");
+    let fresh = examine_broker();
+    fresh.assert_ok("broker");
     let checks: Vec<_> = fresh.about("broker").iter().map(|one| one.check.clone()).collect();
     assert_eq!(checks, CHECKS);
     assert!(fresh.about("broker version")[0].detail.starts_with("RabbitMQ 3."), "{fresh:#?}");
@@ -61,63 +61,66 @@ fn each_thing_that_is_wrong_with_a_broker_is_told_with_its_remedy() {
     }
 
     declare(&server);
-    look().assert_right("broker");
+    examine_broker().assert_ok("broker");
 
     server.delete_queue("fg.orders.0");
-    let missing = look();
-    assert!(missing.only("broker", "warn").detail.contains("missing: orders.0"), "{missing:#?}");
-    assert_eq!(server.num_ready("fg.orders.0"), None, "looking declares nothing");
+    let missing = examine_broker();
+    assert!(
+        missing.only_problem("broker", "warn").detail.contains("missing: orders.0"),
+        "{missing:#?}"
+    );
+    assert_eq!(server.num_ready("fg.orders.0"), None, "the doctor declares nothing");
     server.with_channel(async |channel| {
         let options = QueueDeclareOptions::durable();
         channel.queue_declare("fg.orders.0".into(), options, FieldTable::default()).await.unwrap();
     });
-    let other = look();
-    let finding = other.only("broker", "fail");
+    let other = examine_broker();
+    let finding = other.only_problem("broker", "fail");
     assert_eq!(finding.check, "broker topology");
     assert!(finding.remedy.contains("rabbitmqctl delete_queue fg.orders.0"), "{finding:#?}");
     server.delete_queue("fg.orders.0");
     declare(&server);
 
     for (queue, words) in [
-        ("fg.orders.0", "1 messages wait in orders.0 and nobody takes them out"),
+        ("fg.orders.0", "1 messages wait in orders.0 and no process consumes them"),
         ("fg.dead", "1 dead letters wait"),
     ] {
-        put(&server, queue);
-        let waiting = look();
-        assert!(waiting.only("broker", "warn").detail.starts_with(words), "{waiting:#?}");
+        publish(&server, queue);
+        let waiting = examine_broker();
+        assert!(waiting.only_problem("broker", "warn").detail.starts_with(words), "{waiting:#?}");
         server.delete_queue(queue);
         declare(&server);
     }
 
-    for (alarm, short) in [(Alarm::Memory, "memory"), (Alarm::Disk, "disk")] {
+    for (alarm, resource) in [(Alarm::Memory, "memory"), (Alarm::Disk, "disk")] {
         server.alarm(alarm, true);
-        let blocked = look();
-        let finding = blocked.only("broker", "fail");
-        let words = format!("accepts no messages: low on {short}");
+        let blocked = examine_broker();
+        let finding = blocked.only_problem("broker", "fail");
+        let words = format!("accepts no messages: low on {resource}");
         assert!(finding.detail.contains(&words), "{finding:#?}");
         server.alarm(alarm, false);
-        look().assert_right("broker");
+        examine_broker().assert_ok("broker");
     }
 
-    who_is_not_let_in(&server, &redis);
+    assert_access_errors(&server, &redis);
 }
 
-fn who_is_not_let_in(server: &RabbitMq, redis: &Redis) {
+fn assert_access_errors(server: &RabbitMq, redis: &Redis) {
     let addr = server.addr();
-    let wrong = |url: &str, words: &str| {
+    let assert_remedy = |url: &str, words: &str| {
         let diagnosis = examine(redis, url);
-        let finding = diagnosis.only("broker", "fail");
+        let finding = diagnosis.only_problem("broker", "fail");
         assert!(finding.remedy.contains(words), "{finding:#?}");
         assert!(!format!("{finding:?}").contains("secret"), "{finding:#?}");
     };
-    wrong(&format!("amqp://guest:secret@{addr}/%2f"), "the right user and password");
-    wrong(&format!("amqp://guest:guest@{addr}/nowhere"), "add_vhost");
+    assert_remedy(&format!("amqp://guest:secret@{addr}/%2f"), "the right user and password");
+    assert_remedy(&format!("amqp://guest:guest@{addr}/nowhere"), "add_vhost");
     server.ctl(&["add_user", "clerk", "clerk"]);
-    wrong(&format!("amqp://clerk:clerk@{addr}/%2f"), "set_permissions");
+    assert_remedy(&format!("amqp://clerk:clerk@{addr}/%2f"), "set_permissions");
     server.ctl(&["set_permissions", "clerk", "^other\\.", ".*", ".*"]);
-    wrong(&format!("amqp://clerk:clerk@{addr}/%2f"), "set_permissions");
+    assert_remedy(&format!("amqp://clerk:clerk@{addr}/%2f"), "set_permissions");
     server.ctl(&["set_permissions", "clerk", "^fg\\.", "^fg\\.", "^fg\\."]);
-    examine(redis, &format!("amqp://clerk:clerk@{addr}/%2f")).assert_right("broker");
-    let nobody = Port::claim();
-    wrong(&format!("amqp://guest:guest@{}/%2f", nobody.addr()), "start it");
+    examine(redis, &format!("amqp://clerk:clerk@{addr}/%2f")).assert_ok("broker");
+    let closed = Port::claim();
+    assert_remedy(&format!("amqp://guest:guest@{}/%2f", closed.addr()), "start it");
 }

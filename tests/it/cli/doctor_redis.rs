@@ -1,25 +1,25 @@
-//! `floodgate doctor` in front of real Redis servers, each with exactly one thing wrong.
+//! `floodgate doctor` on real Redis servers, each with exactly one fault.
 
 use super::doctor::{Diagnosis, Stack};
 use crate::support::process::Server;
 use crate::support::servers::cluster::Cluster;
 use crate::support::servers::ports::Port;
 use crate::support::servers::redis::{AOF_ALWAYS, AOF_EVERYSEC, Redis, Replicated};
-use crate::support::servers::sentinel::Watched;
+use crate::support::servers::sentinel::SentinelSet;
 use crate::support::wait::until_true;
 
 const GATE: (&str, &str) = ("FLOODGATE__TIER", "gate");
 const URL: &str = "FLOODGATE__REDIS__URL";
 const DURABILITY: &str = "FLOODGATE__REDIS__DURABILITY";
-/// A slow server is not a silent one.
-const PATIENT: (&str, &str) = ("FLOODGATE__REDIS__COMMAND_TIMEOUT_MS", "4000");
+/// A time-out long enough for a slow server.
+const LONG_TIMEOUT: (&str, &str) = ("FLOODGATE__REDIS__COMMAND_TIMEOUT_MS", "4000");
 
 fn examine(url: &str, durability: &str) -> Diagnosis {
-    Stack::new(&[GATE, PATIENT, (URL, url), (DURABILITY, durability)]).examine()
+    Stack::new(&[GATE, LONG_TIMEOUT, (URL, url), (DURABILITY, durability)]).examine()
 }
 
-/// A server that keeps a file whatever the disk does meanwhile, with further lines.
-fn kept(lines: &[&str]) -> Redis {
+/// A server that syncs its append-only file on every write, with further configuration lines.
+fn persistent(lines: &[&str]) -> Redis {
     Redis::start_with(&[AOF_ALWAYS, lines].concat())
 }
 
@@ -28,7 +28,7 @@ fn a_right_redis_passes() {
     for lines in [AOF_EVERYSEC, AOF_ALWAYS] {
         let redis = Redis::start_with(lines);
         let diagnosis = examine(&redis.url(), "aof");
-        diagnosis.assert_right("redis");
+        diagnosis.assert_ok("redis");
         let checks: Vec<_> =
             diagnosis.about("redis").iter().map(|one| one.check.as_str()).collect();
         let expected = [
@@ -56,60 +56,60 @@ fn a_redis_without_append_only_file_is_told() {
     let redis = Redis::start();
     for (durability, status) in [("aof", "fail"), ("plain", "warn")] {
         let diagnosis = examine(&redis.url(), durability);
-        let finding = diagnosis.only("redis", status);
+        let finding = diagnosis.only_problem("redis", status);
         assert_eq!(finding.check, "redis durability");
         assert!(finding.detail.contains("no append-only file"), "{finding:#?}");
         assert!(finding.remedy.contains("CONFIG SET appendonly yes"), "{finding:#?}");
         assert!(finding.remedy.contains(&format!("-p {}", redis.port())), "{finding:#?}");
     }
     redis.cmd(&["CONFIG", "SET", "appendonly", "yes"]);
-    examine(&redis.url(), "aof").assert_right("redis");
+    examine(&redis.url(), "aof").assert_ok("redis");
 }
 
 #[test]
 fn a_redis_that_deletes_when_full_is_told() {
-    let redis = kept(&["maxmemory 100mb", "maxmemory-policy allkeys-lru"]);
+    let redis = persistent(&["maxmemory 100mb", "maxmemory-policy allkeys-lru"]);
     let diagnosis = examine(&redis.url(), "aof");
-    let finding = diagnosis.only("redis", "fail");
+    let finding = diagnosis.only_problem("redis", "fail");
     assert!(finding.detail.contains("allkeys-lru"), "{finding:#?}");
     assert!(finding.remedy.contains("maxmemory-policy noeviction"), "{finding:#?}");
     redis.cmd(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
-    examine(&redis.url(), "aof").assert_right("redis");
+    examine(&redis.url(), "aof").assert_ok("redis");
 }
 
 #[test]
 fn a_redis_that_is_nearly_full_is_told() {
-    let redis = kept(&[]);
+    let redis = persistent(&[]);
     redis.cmd(&["SETRANGE", "other", "8000000", "x"]);
     redis.cmd(&["CONFIG", "SET", "maxmemory", "10mb"]);
     let diagnosis = examine(&redis.url(), "aof");
-    let finding = diagnosis.only("redis", "warn");
+    let finding = diagnosis.only_problem("redis", "warn");
     assert_eq!(finding.check, "redis memory");
 }
 
 #[test]
 fn too_few_replicas_are_told() {
-    let set = Replicated::of(kept(&["min-replicas-to-write 1"]), 0);
+    let set = Replicated::of(persistent(&["min-replicas-to-write 1"]), 0);
     let url = set.master.url();
     let diagnosis = examine(&url, "replicated");
-    let finding = diagnosis.only("redis", "fail");
+    let finding = diagnosis.only_problem("redis", "fail");
     assert_eq!(finding.check, "redis replicas");
     assert!(finding.detail.contains("0 online, 1 needed"), "{finding:#?}");
 
-    let replica = kept(&[]);
+    let replica = persistent(&[]);
     replica.replica_of(&set.master);
-    examine(&url, "replicated").assert_right("redis");
+    examine(&url, "replicated").assert_ok("redis");
     set.master.cmd(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
     let diagnosis = examine(&url, "replicated");
-    let finding = diagnosis.only("redis", "warn");
+    let finding = diagnosis.only_problem("redis", "warn");
     assert!(finding.remedy.contains("CONFIG SET min-replicas-to-write 1"), "{finding:#?}");
 }
 
 #[test]
 fn a_replica_without_a_file_is_a_warning_because_it_may_become_the_master() {
-    let set = Replicated::of(kept(&["min-replicas-to-write 1"]), 1);
+    let set = Replicated::of(persistent(&["min-replicas-to-write 1"]), 1);
     let diagnosis = examine(&set.master.url(), "aof");
-    let finding = diagnosis.only("redis", "warn");
+    let finding = diagnosis.only_problem("redis", "warn");
     let name = format!("replica {}", set.replicas[0].addr());
     assert!(finding.detail.starts_with(&name), "{finding:#?}");
     assert_eq!(finding.check, "redis durability");
@@ -117,11 +117,11 @@ fn a_replica_without_a_file_is_a_warning_because_it_may_become_the_master() {
 
 #[test]
 fn an_address_that_leads_to_a_replica_names_its_master() {
-    let master = kept(&[]);
-    let replica = kept(&[]);
+    let master = persistent(&[]);
+    let replica = persistent(&[]);
     replica.replica_of(&master);
     let diagnosis = examine(&replica.url(), "aof");
-    let finding = diagnosis.only("redis", "fail");
+    let finding = diagnosis.only_problem("redis", "fail");
     assert!(finding.remedy.contains(&format!("127.0.0.1:{}", master.port())), "{finding:#?}");
 }
 
@@ -130,32 +130,32 @@ fn a_cluster_with_a_missing_slot_is_told() {
     let cluster = Cluster::start(AOF_EVERYSEC);
     // One seed is enough to find all three.
     let diagnosis = examine(&cluster.url(&[1]), "aof");
-    diagnosis.assert_right("redis");
+    diagnosis.assert_ok("redis");
     let roles = diagnosis.about("redis role");
-    assert_eq!(roles.len(), 1, "the same about all three is one line: {roles:#?}");
+    assert_eq!(roles.len(), 1, "the same finding about three nodes is one line: {roles:#?}");
     for node in &cluster.nodes {
         assert!(roles[0].detail.contains(&node.addr().to_string()), "{roles:#?}");
     }
 
     let diagnosis = without_last_slot(&cluster);
-    let finding = diagnosis.only("redis", "fail");
+    let finding = diagnosis.only_problem("redis", "fail");
     assert_eq!(finding.check, "redis cluster");
-    assert!(finding.detail.contains("nobody has the slots 16383"), "{finding:#?}");
+    assert!(finding.detail.contains("no node has the slots 16383"), "{finding:#?}");
     assert!(finding.remedy.contains("redis-cli --cluster fix"), "{finding:#?}");
 }
 
-/// What the doctor says while nobody has the last slot. Who had it is told first; until all have
-/// heard that, gossip on its way gives it back to those that it reaches.
+/// The diagnosis while no node has the last slot. The slot is deleted on its owner first and then
+/// on every node until all have the change, because gossip in flight can restore it.
 fn without_last_slot(cluster: &Cluster) -> Diagnosis {
-    let knows =
+    let has_all_slots =
         |node: &&Redis| !node.text(&["CLUSTER", "INFO"]).contains("cluster_slots_assigned:16383\r");
     let mut diagnosis = None;
-    until_true("nobody to have the last slot", || {
-        for node in cluster.nodes.iter().rev().filter(knows) {
+    until_true("no node to have the last slot", || {
+        for node in cluster.nodes.iter().rev().filter(has_all_slots) {
             node.cmd(&["CLUSTER", "DELSLOTS", "16383"]);
         }
         diagnosis = Some(examine(&cluster.url(&[0, 1, 2]), "aof"));
-        !cluster.nodes.iter().any(|node| knows(&node))
+        !cluster.nodes.iter().any(|node| has_all_slots(&node))
     });
     diagnosis.unwrap()
 }
@@ -165,18 +165,18 @@ fn a_cluster_and_a_single_server_are_not_taken_for_each_other() {
     let cluster = Cluster::start(AOF_EVERYSEC);
     let member = cluster.nodes[0].url();
     let diagnosis = examine(&member, "aof");
-    let finding = diagnosis.only("redis", "fail");
+    let finding = diagnosis.only_problem("redis", "fail");
     assert!(finding.remedy.contains("redis+cluster://"), "{finding:#?}");
 
-    let single = kept(&[]);
+    let single = persistent(&[]);
     let diagnosis = examine(&single.url().replace("redis://", "redis+cluster://"), "aof");
-    let finding = diagnosis.only("redis", "fail");
+    let finding = diagnosis.only_problem("redis", "fail");
     assert!(finding.remedy.contains("redis://host:port"), "{finding:#?}");
 }
 
 #[test]
 fn sentinels_that_do_not_know_the_name_are_told() {
-    let set = Watched::start(AOF_EVERYSEC);
+    let set = SentinelSet::start(AOF_EVERYSEC);
     let diagnosis = examine(&set.url(), "plain");
     let about = diagnosis.about("redis sentinels");
     assert_eq!(about.len(), 1, "{about:#?}");
@@ -185,14 +185,14 @@ fn sentinels_that_do_not_know_the_name_are_told() {
     let unknown = set.url().replace("/shop", "/stop");
     let diagnosis = examine(&unknown, "plain");
     assert_eq!(diagnosis.exit, Some(1));
-    let wrong = diagnosis.about("redis");
-    assert!(wrong.iter().all(|finding| finding.status == "fail"), "{wrong:#?}");
-    assert!(wrong[0].remedy.contains("SENTINEL MASTERS"), "{wrong:#?}");
+    let problems = diagnosis.about("redis");
+    assert!(problems.iter().all(|finding| finding.status == "fail"), "{problems:#?}");
+    assert!(problems[0].remedy.contains("SENTINEL MASTERS"), "{problems:#?}");
 }
 
 #[test]
 fn a_sentinel_that_is_gone_is_told() {
-    let set = Watched::start(AOF_EVERYSEC);
+    let set = SentinelSet::start(AOF_EVERYSEC);
     let gone = set.sentinels[2].addr();
     set.sentinels[2].kill();
     let diagnosis = examine(&set.url(), "plain");
@@ -203,14 +203,14 @@ fn a_sentinel_that_is_gone_is_told() {
 
 #[test]
 fn a_wrong_password_and_a_missing_one_are_told() {
-    let redis = kept(&["requirepass right"]);
-    examine(&redis.url(), "aof").assert_right("redis");
+    let redis = persistent(&["requirepass right"]);
+    examine(&redis.url(), "aof").assert_ok("redis");
     for url in [redis.url().replace("right", "wr0ng"), format!("redis://{}", redis.addr())] {
         let diagnosis = examine(&url, "aof");
-        let finding = diagnosis.only("redis", "fail");
+        let finding = diagnosis.only_problem("redis", "fail");
         assert!(finding.detail.contains("does not let us in"), "{finding:#?}");
         assert!(finding.remedy.contains("password"), "{finding:#?}");
-        assert!(!format!("{diagnosis:?}").contains("wr0ng"), "secrets stay hidden");
+        assert!(!format!("{diagnosis:?}").contains("wr0ng"), "the output contains the password");
     }
 }
 
@@ -218,58 +218,58 @@ fn a_wrong_password_and_a_missing_one_are_told() {
 fn nobody_listening_and_nobody_answering_are_told() {
     let port = Port::claim();
     let diagnosis = examine(&format!("redis://{}", port.addr()), "plain");
-    let finding = diagnosis.only("redis", "fail");
+    let finding = diagnosis.only_problem("redis", "fail");
     assert!(finding.detail.contains("does not answer"), "{finding:#?}");
     assert!(finding.remedy.contains(&format!("-p {} PING", port.number())), "{finding:#?}");
 
-    let frozen = kept(&[]);
+    let frozen = persistent(&[]);
     frozen.stop();
     let diagnosis = examine(&frozen.url(), "aof");
-    let finding = diagnosis.only("redis", "fail");
+    let finding = diagnosis.only_problem("redis", "fail");
     assert!(finding.detail.contains("does not answer"), "{finding:#?}");
 }
 
 #[test]
 fn an_address_without_sense_is_told() {
     let diagnosis = examine("redis://127.0.0.1:1/no-number", "plain");
-    let finding = diagnosis.only("redis", "fail");
+    let finding = diagnosis.only_problem("redis", "fail");
     assert!(finding.detail.contains("not the number of a database"), "{finding:#?}");
 }
 
 #[test]
 fn pages_that_are_too_small_are_told() {
-    let redis = kept(&["hash-max-listpack-entries 128"]);
+    let redis = persistent(&["hash-max-listpack-entries 128"]);
     let diagnosis = examine(&redis.url(), "aof");
-    let finding = diagnosis.only("redis", "warn");
+    let finding = diagnosis.only_problem("redis", "warn");
     assert!(finding.detail.contains("hash-max-listpack-entries 128"), "{finding:#?}");
     assert!(finding.remedy.contains("hash-max-listpack-entries 512"), "{finding:#?}");
 }
 
 #[test]
 fn a_restricted_server_is_judged_by_what_it_tells() {
-    let redis = kept(&[]);
+    let redis = persistent(&[]);
     let user = ["ACL", "SETUSER", "fg", "on", ">secret", "~fg:*", "+@all", "-config"];
     redis.cmd(&user);
     let url = redis.url().replace("redis://", "redis://fg:secret@");
     let diagnosis = examine(&url, "aof");
-    let finding = diagnosis.only("redis", "warn");
+    let finding = diagnosis.only_problem("redis", "warn");
     assert_eq!(finding.check, "redis settings");
     assert!(finding.remedy.contains("+config|get"), "{finding:#?}");
 
-    // What no server is without.
+    // INFO is indispensable.
     redis.cmd(&["ACL", "SETUSER", "fg", "-info"]);
     let diagnosis = examine(&url, "aof");
-    let finding = diagnosis.only("redis", "fail");
+    let finding = diagnosis.only_problem("redis", "fail");
     assert!(finding.remedy.contains("ACL SETUSER"), "{finding:#?}");
 }
 
 #[test]
 fn buckets_of_another_ledger_are_told() {
-    let redis = kept(&[]);
+    let redis = persistent(&[]);
     redis.cmd(&["HSET", "fg:{7:0}:bucket", "epoch", "0badcafe.3", "server", "elsewhere"]);
     redis.cmd(&["HSET", "other:{7:0}:bucket", "epoch", "0badcafe.3"]);
     let diagnosis = examine(&redis.url(), "aof");
-    let finding = diagnosis.only("redis", "fail");
+    let finding = diagnosis.only_problem("redis", "fail");
     assert_eq!(finding.check, "redis buckets");
     assert!(finding.detail.contains("1 of 1"), "{finding:#?}");
     assert!(finding.remedy.contains("namespace"), "{finding:#?}");
@@ -277,22 +277,22 @@ fn buckets_of_another_ledger_are_told() {
 
 #[test]
 fn our_own_buckets_are_known() {
-    let redis = kept(&[]);
+    let redis = persistent(&[]);
     let stack = Stack::new(&[GATE, (URL, &redis.url()), (DURABILITY, "aof")]);
     std::fs::write(stack.path().join("sale.json"), super::SALE).unwrap();
     let server = Server::start(stack.path(), &stack.keys());
-    let at = format!("http://{}", server.internal);
+    let internal_url = format!("http://{}", server.internal);
     for words in [["sale", "create", "sale.json"], ["sale", "open", "spring"]] {
-        let done = stack.run(&[&words[..], &["--internal-url", &at]].concat());
-        assert!(done.status.success(), "{done:?}");
+        let output = stack.run(&[&words[..], &["--internal-url", &internal_url]].concat());
+        assert!(output.status.success(), "{output:?}");
     }
     server.kill();
     let diagnosis = stack.examine();
-    diagnosis.assert_right("redis");
+    diagnosis.assert_ok("redis");
     let found = diagnosis.about("redis buckets");
     assert!(found[0].detail.contains("1 under our namespace"), "{found:#?}");
 
     let other = Stack::new(&[GATE, (URL, &redis.url()), (DURABILITY, "aof")]);
     let diagnosis = other.examine();
-    assert_eq!(diagnosis.only("redis", "fail").check, "redis buckets");
+    assert_eq!(diagnosis.only_problem("redis", "fail").check, "redis buckets");
 }

@@ -1,4 +1,4 @@
-//! The program as an operator meets it: the real binary, its exit codes and its two streams.
+//! The command line: the real binary, its exit codes, its standard output and standard error.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -37,7 +37,7 @@ fn json(output: &Output) -> Json {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
-/// A running server; killed when dropped.
+/// A running server. Dropping it kills the process.
 struct Server {
     child: Child,
     internal: String,
@@ -51,15 +51,20 @@ impl Server {
             .spawn()
             .unwrap();
         let mut line = String::new();
-        // Ends at the end of the stream too, when the server does not start.
+        // If the server does not start, the read returns at the end of the stream.
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let internal = line.trim().strip_prefix("listening public=127.0.0.1:");
-        let internal = internal.and_then(|rest| rest.split_once(" internal=")).map(|(_, at)| at);
-        let internal = format!("http://{}", internal.unwrap_or_else(|| panic!("said {line:?}")));
+        let internal =
+            internal.and_then(|rest| rest.split_once(" internal=")).map(|(_, address)| address);
+        let internal = format!(
+            "http://{}",
+            internal.unwrap_or_else(|| panic!("unexpected first line {line:?}"))
+        );
         Self { child, internal }
     }
 
-    fn ask(&self, directory: &Path, words: &[&str]) -> Output {
+    /// Runs a command against this server.
+    fn command(&self, directory: &Path, words: &[&str]) -> Output {
         run(directory, &[words, &["--internal-url", &self.internal, "--json"]].concat())
     }
 
@@ -80,41 +85,48 @@ impl Drop for Server {
 #[test]
 fn a_sale_is_run_from_the_command_line() {
     let directory = tempfile::tempdir().unwrap();
-    let at = directory.path();
-    std::fs::write(at.join("sale.json"), SALE).unwrap();
-    let server = Server::start(at);
+    let path = directory.path();
+    std::fs::write(path.join("sale.json"), SALE).unwrap();
+    let server = Server::start(path);
 
-    assert_eq!(code(&server.ask(at, &["sale", "create", "sale.json"])), 0);
-    assert_eq!(code(&server.ask(at, &["sale", "create", "sale.json"])), 1, "it exists");
+    assert_eq!(code(&server.command(path, &["sale", "create", "sale.json"])), 0);
+    assert_eq!(code(&server.command(path, &["sale", "create", "sale.json"])), 1, "the sale exists");
     for (verb, phase) in [("open", "open"), ("pause", "paused"), ("open", "open")] {
-        assert_eq!(json(&server.ask(at, &["sale", verb, "spring"]))["phase"], phase);
+        assert_eq!(json(&server.command(path, &["sale", verb, "spring"]))["phase"], phase);
     }
-    let shown = json(&server.ask(at, &["sale", "show", "spring"]));
+    let shown = json(&server.command(path, &["sale", "show", "spring"]));
     assert_eq!(shown["skus"][0]["stock_left"], 5);
-    assert_eq!(code(&server.ask(at, &["sale", "show", "autumn"])), 1);
-    assert_eq!(json(&server.ask(at, &["sale", "close", "spring"]))["phase"], "closed");
+    assert_eq!(code(&server.command(path, &["sale", "show", "autumn"])), 1);
+    assert_eq!(json(&server.command(path, &["sale", "close", "spring"]))["phase"], "closed");
 
-    let audited = server.ask(at, &["audit"]);
+    let audited = server.command(path, &["audit"]);
     assert_eq!((code(&audited), &json(&audited)["holds"]), (0, &Json::Bool(true)));
-    assert_eq!(code(&server.ask(at, &["audit", "--sale", "autumn"])), 2, "nothing was judged");
+    assert_eq!(
+        code(&server.command(path, &["audit", "--sale", "autumn"])),
+        2,
+        "no sale was audited"
+    );
     assert_eq!(server.stop(), Some(0));
 }
 
 #[test]
 fn one_ledger_has_one_server_and_its_audit_needs_none() {
     let directory = tempfile::tempdir().unwrap();
-    let at = directory.path();
-    let server = Server::start(at);
-    let second = run(at, &["serve"]);
+    let path = directory.path();
+    let server = Server::start(path);
+    let second = run(path, &["serve"]);
     assert_eq!(code(&second), 4, "{second:?}");
     assert_eq!(server.stop(), Some(0));
 
-    let migrated = run(at, &["migrate", "--json"]);
+    let migrated = run(path, &["migrate", "--json"]);
     assert_eq!(json(&migrated)["migrations_run"], serde_json::json!([]));
-    // Without a server the gates cannot be judged: never exit 0.
-    let audited = run(at, &["audit", "--json"]);
+    // Without a server the audit cannot check the gates, so that it must not exit with 0.
+    let audited = run(path, &["audit", "--json"]);
     assert_eq!((code(&audited), &json(&audited)["num_violations"]), (2, &Json::from(0)));
-    assert!(!audited.stderr.is_empty(), "it says that it read the ledger itself");
+    assert!(
+        !audited.stderr.is_empty(),
+        "standard error states that the audit read the ledger directly"
+    );
 }
 
 #[test]
@@ -127,8 +139,8 @@ fn a_taken_address_and_a_wrong_key_have_their_exits() {
     let wrong = run(directory.path(), &["serve", "--set", "http.wrokers=1"]);
     assert_eq!(code(&wrong), 3);
     assert!(wrong.stdout.is_empty());
-    let said = String::from_utf8(wrong.stderr).unwrap();
-    assert!(said.contains("did you mean `http.workers`?"), "{said}");
+    let stderr = String::from_utf8(wrong.stderr).unwrap();
+    assert!(stderr.contains("did you mean `http.workers`?"), "{stderr}");
 }
 
 #[test]
@@ -143,7 +155,7 @@ fn the_environment_is_read_and_secrets_stay_hidden() {
     assert_eq!(settings["origins"]["admin.token"], "environment FLOODGATE__ADMIN__TOKEN");
     assert!(!String::from_utf8_lossy(&shown.stdout).contains("s3cret"));
 
-    let doctored = run(directory.path(), &["doctor", "--json"]);
-    assert_eq!(code(&doctored), 0, "{doctored:?}");
-    assert!(json(&doctored)["findings"].as_array().is_some_and(|list| list.len() > 8));
+    let doctor = run(directory.path(), &["doctor", "--json"]);
+    assert_eq!(code(&doctor), 0, "{doctor:?}");
+    assert!(json(&doctor)["findings"].as_array().is_some_and(|list| list.len() > 8));
 }

@@ -1,4 +1,4 @@
-//! One suite per port, run over every backend.
+//! One test suite per port, run against every backend.
 
 mod broker;
 mod ledger;

@@ -1,5 +1,5 @@
-//! C09: a broker short of memory or disk takes no messages, and goes on taking acknowledgements.
-//! One queue of which nothing is heard holds up no other.
+//! C09: a broker with a memory or disk alarm accepts no messages and still accepts
+//! acknowledgements. A queue that confirms nothing delays no other queue.
 
 use std::time::Duration;
 
@@ -21,27 +21,27 @@ fn message(number: usize) -> Message {
 #[test]
 fn a_blocked_broker_takes_acknowledgements_and_no_messages() {
     let server = RabbitMq::start();
-    blocked(&server, Alarm::Memory, "memory");
-    blocked(&server, Alarm::Disk, "disk");
+    check_alarm(&server, Alarm::Memory, "memory");
+    check_alarm(&server, Alarm::Disk, "disk");
 }
 
-async fn is_sent(outgoing: &mut Box<dyn PublishChannel>, message: Message) -> Option<()> {
+async fn publish_one(outgoing: &mut Box<dyn PublishChannel>, message: Message) -> Option<()> {
     (outgoing.publish(vec![message]).await == [PublishOutcome::Confirmed]).then_some(())
 }
 
-fn blocked(server: &RabbitMq, alarm: Alarm, namespace: &str) {
+fn check_alarm(server: &RabbitMq, alarm: Alarm, namespace: &str) {
     run(async {
         let mut options = server.options(Topology::new(namespace, 1, 100));
-        let patient = RabbitBroker::new(options.clone()).unwrap();
-        let sent = patient.outgoing(20).publish((0..20).map(message).collect()).await;
+        let setup_broker = RabbitBroker::new(options.clone()).unwrap();
+        let sent = setup_broker.open_channel(20).publish((0..20).map(message).collect()).await;
         assert_eq!(sent, vec![PublishOutcome::Confirmed; 20]);
-        patient.close().await;
+        setup_broker.close().await;
         options.confirm_timeout = Duration::from_millis(500);
         let broker = RabbitBroker::new(options).unwrap();
-        let mut outgoing = broker.outgoing(4);
-        // The time limit is short: a first message may be late on a busy machine.
-        let elsewhere = || Message { route: Route::Dead, ..message(0) };
-        until("a confirmation in time", async || is_sent(&mut outgoing, elsewhere()).await).await;
+        let mut outgoing = broker.open_channel(4);
+        // The confirm timeout is short: on a busy machine the first confirm may be late.
+        let to_dead = || Message { route: Route::Dead, ..message(0) };
+        until("a confirm in time", async || publish_one(&mut outgoing, to_dead()).await).await;
         let mut subscription = broker.subscribe(Source::Orders(0), 10).await.unwrap();
         let acks = subscription.acks();
         for _ in 0..10 {
@@ -49,16 +49,16 @@ fn blocked(server: &RabbitMq, alarm: Alarm, namespace: &str) {
         }
         server.alarm(alarm, true);
 
-        // The broker tells of its alarm when somebody publishes.
+        // The broker reports an alarm only to connections that publish.
         let results = outgoing.publish((100..110).map(message).collect()).await;
-        let is_open = |sent: &PublishOutcome| {
+        let is_unconfirmed = |sent: &PublishOutcome| {
             matches!(sent, PublishOutcome::Unknown { .. } | PublishOutcome::NotSent { .. })
         };
-        assert!(results.iter().all(is_open), "{results:?}");
+        assert!(results.iter().all(is_unconfirmed), "{results:?}");
         assert!(matches!(results[0], PublishOutcome::Unknown { .. }), "{results:?}");
         assert!(matches!(results[9], PublishOutcome::NotSent { .. }), "{results:?}");
-        until("the broker to tell", async || {
-            (broker.reach() == BrokerStatus::Blocked).then_some(())
+        until("the broker to report the alarm", async || {
+            (broker.status() == BrokerStatus::Blocked).then_some(())
         })
         .await;
         for _ in 0..50 {
@@ -66,7 +66,7 @@ fn blocked(server: &RabbitMq, alarm: Alarm, namespace: &str) {
             assert!(matches!(sent, PublishOutcome::NotSent { .. }), "{sent:?}");
         }
 
-        // The prefetch is used up: each further delivery shows that acknowledgements arrive.
+        // The prefetch is used up: each further delivery proves that an acknowledgement arrived.
         acks.up_to(10).await;
         for _ in 0..10 {
             let delivery = subscription.next().await.unwrap();
@@ -79,12 +79,12 @@ fn blocked(server: &RabbitMq, alarm: Alarm, namespace: &str) {
         .await;
 
         server.alarm(alarm, false);
-        until("the broker to take messages again", async || {
-            (broker.reach() == BrokerStatus::Up).then_some(())
+        until("the broker to accept messages again", async || {
+            (broker.status() == BrokerStatus::Up).then_some(())
         })
         .await;
-        // What was unknown may come, before what is sent now.
-        until("a confirmation", async || is_sent(&mut outgoing, message(300)).await).await;
+        // Messages with an unknown outcome may be delivered, before number 300.
+        until("a confirm", async || publish_one(&mut outgoing, message(300)).await).await;
         loop {
             let delivery = subscription.next().await.unwrap();
             let number: usize = delivery.headers.message_id.parse().unwrap();
@@ -97,39 +97,42 @@ fn blocked(server: &RabbitMq, alarm: Alarm, namespace: &str) {
     });
 }
 
-/// As without majority: the queue's process takes messages and never says so.
+/// Like a quorum queue without a majority: the queue accepts messages and confirms none.
 #[test]
 fn a_queue_that_confirms_nothing_holds_up_no_other() {
     let server = RabbitMq::start();
     run(async {
-        let mut options = server.options(Topology::new("deaf", 2, 100));
+        let mut options = server.options(Topology::new("suspended", 2, 100));
         options.confirm_timeout = Duration::from_millis(500);
         let broker = RabbitBroker::new(options).unwrap();
-        let mut outgoing = broker.outgoing(8);
+        let mut outgoing = broker.open_channel(8);
         let to =
             |queue: u16, number: usize| Message { route: Route::Orders(queue), ..message(number) };
         let mixed =
             || (0..8).map(|number| to(u16::from(number % 2 == 1), number)).collect::<Vec<_>>();
         let is_confirmed = |sent: &PublishOutcome| *sent == PublishOutcome::Confirmed;
-        until("both queues", async || {
+        until("confirms of both queues", async || {
             outgoing.publish(mixed()).await.iter().all(is_confirmed).then_some(())
         })
         .await;
 
-        server.ctl(&["eval", "sys:suspend('%2F_deaf.orders.1')."]);
+        server.ctl(&["eval", "sys:suspend('%2F_suspended.orders.1')."]);
         let first = outgoing.publish(mixed()).await;
-        assert!(!first.iter().any(is_confirmed), "nobody knows whose fault it is: {first:?}");
-        until("the other queue alone", async || {
+        assert!(
+            !first.iter().any(is_confirmed),
+            "the failing queue is not identified yet: {first:?}"
+        );
+        until("confirms of the healthy queue only", async || {
             let sent = outgoing.publish(mixed()).await;
-            let (well, deaf): (Vec<_>, Vec<_>) =
+            let (healthy, suspended): (Vec<_>, Vec<_>) =
                 sent.iter().enumerate().partition(|(n, _)| n % 2 == 0);
-            assert!(!deaf.iter().any(|(_, sent)| is_confirmed(sent)), "{sent:?}");
-            well.iter().all(|(_, sent)| is_confirmed(sent)).then_some(())
+            assert!(!suspended.iter().any(|(_, sent)| is_confirmed(sent)), "{sent:?}");
+            healthy.iter().all(|(_, sent)| is_confirmed(sent)).then_some(())
         })
         .await;
 
-        server.ctl(&["eval", "sys:resume('%2F_deaf.orders.1')."]);
-        until("both queues again", async || {
+        server.ctl(&["eval", "sys:resume('%2F_suspended.orders.1')."]);
+        until("confirms of both queues again", async || {
             outgoing.publish(mixed()).await.iter().all(is_confirmed).then_some(())
         })
         .await;

@@ -1,6 +1,6 @@
-//! The broker dies, freezes and comes back: what was confirmed is there, what was not is unknown.
+//! The broker is killed or frozen and returns: confirmed messages are kept, others are unknown.
 //!
-//! One server for all of it, because a RabbitMQ takes its time to start.
+//! All cases share one server, because RabbitMQ starts slowly.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -47,18 +47,18 @@ fn what_was_confirmed_survives_a_kill() {
     });
 }
 
-/// RabbitMQ may lose a queue that it created less than a second ago, and what was confirmed there.
-/// The queue must be of use again, also when it is created anew and killed again at once.
+/// RabbitMQ may lose a queue created less than a second ago, with its confirmed messages. The queue
+/// must become usable again, even when the broker is killed again right after the redeclaration.
 async fn killed_with_new_queues(server: &RabbitMq) {
     let broker = broker(server, "new");
-    let mut outgoing = broker.outgoing(16);
+    let mut outgoing = broker.open_channel(16);
     for round in 0..=ROUNDS {
         let begun = now_monotonic();
         until("a confirmation", async || {
             (outgoing.publish(vec![message(0)]).await == [PublishOutcome::Confirmed]).then_some(())
         })
         .await;
-        println!("round={round} of use after {:?}", now_monotonic().duration_since(begun));
+        println!("round={round} usable after {:?}", now_monotonic().duration_since(begun));
         if round < ROUNDS {
             server.kill();
             server.restart();
@@ -69,8 +69,8 @@ async fn killed_with_new_queues(server: &RabbitMq) {
     subscription.next().await.unwrap();
 }
 
-/// Publishes until the broker is gone; the numbers of what was confirmed.
-async fn publish_until_it_breaks(
+/// Publishes until the broker is down. Returns the confirmed numbers and the next unused number.
+async fn publish_until_failure(
     outgoing: &mut dyn PublishChannel,
     from: usize,
     num_confirmed: &AtomicUsize,
@@ -83,14 +83,14 @@ async fn publish_until_it_breaks(
             .extend(pairs.filter(|(_, sent)| **sent == PublishOutcome::Confirmed).map(|(n, _)| n));
         next += BATCH;
         num_confirmed.store(confirmed.len(), Ordering::SeqCst);
-        let is_over = |sent: &PublishOutcome| {
+        let is_unconfirmed = |sent: &PublishOutcome| {
             matches!(sent, PublishOutcome::Unknown { .. } | PublishOutcome::NotSent { .. })
         };
         assert!(
             !results.iter().any(|sent| matches!(sent, PublishOutcome::Refused { .. })),
             "{results:?}"
         );
-        if results.iter().any(is_over) {
+        if results.iter().any(is_unconfirmed) {
             return (confirmed, next);
         }
     }
@@ -100,11 +100,11 @@ async fn killed_under_load(server: &RabbitMq) {
     let broker = Arc::new(broker(server, "kill"));
     broker.declare().await.unwrap();
     server.settle();
-    let mut outgoing = broker.outgoing(512);
+    let mut outgoing = broker.open_channel(512);
     let (mut confirmed, mut next) = (BTreeSet::new(), 0);
     for round in 0..ROUNDS {
         let num_confirmed = AtomicUsize::new(0);
-        let publishing = publish_until_it_breaks(outgoing.as_mut(), next, &num_confirmed);
+        let publishing = publish_until_failure(outgoing.as_mut(), next, &num_confirmed);
         let killing = async {
             until("some confirmations", async || {
                 (num_confirmed.load(Ordering::SeqCst) >= (round + 1) * BATCH).then_some(())
@@ -115,28 +115,28 @@ async fn killed_under_load(server: &RabbitMq) {
         let ((more, after), ()) = tokio::join!(publishing, killing);
         confirmed.extend(more);
         next = after;
-        // In the outage nobody waits.
+        // During the outage publishing fails at once.
         let results = outgoing.publish(batch(next)).await;
         assert!(
             results.iter().all(|sent| matches!(sent, PublishOutcome::NotSent { .. })),
             "{results:?}"
         );
-        assert_eq!(broker.reach(), BrokerStatus::Down);
+        assert_eq!(broker.status(), BrokerStatus::Down);
         server.restart();
-        // Whoever has nothing to send, and would claim if the broker were there, hears of it too.
-        until("the broker to be there again", async || {
+        // An empty publish detects the recovery as well: an idle relay resumes claiming.
+        until("the broker to be up", async || {
             assert_eq!(outgoing.publish(Vec::new()).await, []);
-            (broker.reach() == BrokerStatus::Up).then_some(())
+            (broker.status() == BrokerStatus::Up).then_some(())
         })
         .await;
-        until("the broker to be of use again", async || {
+        until("the broker to confirm again", async || {
             let sent = outgoing.publish(vec![message(next)]).await.remove(0);
             (sent == PublishOutcome::Confirmed).then_some(())
         })
         .await;
         confirmed.insert(next);
         next += 1;
-        assert_eq!(broker.reach(), BrokerStatus::Up);
+        assert_eq!(broker.status(), BrokerStatus::Up);
     }
     let mut found = BTreeSet::new();
     let mut subscription = broker.subscribe(Source::Orders(0), 500).await.unwrap();
@@ -156,7 +156,7 @@ async fn killed_under_a_subscription(server: &RabbitMq) {
     let broker = broker(server, "subscribed");
     broker.declare().await.unwrap();
     server.settle();
-    let sent = broker.outgoing(64).publish(batch(0)).await;
+    let sent = broker.open_channel(64).publish(batch(0)).await;
     assert!(sent.iter().all(|sent| *sent == PublishOutcome::Confirmed));
     let mut subscription = broker.subscribe(Source::Orders(0), 10).await.unwrap();
     let acks = subscription.acks();
@@ -172,20 +172,20 @@ async fn killed_under_a_subscription(server: &RabbitMq) {
     let error = subscription.next().await.unwrap_err();
     assert!(matches!(error, Error::Ended { .. }), "{error}");
     acks.up_to(14).await;
-    let refused = broker.subscribe(Source::Orders(0), 10).await.err().expect("nobody is there");
+    let refused = broker.subscribe(Source::Orders(0), 10).await.err().expect("no broker runs");
     assert!(matches!(refused, Error::Unavailable { .. }), "{refused}");
     server.restart();
-    let mut again =
+    let mut resumed =
         until("a subscription", async || broker.subscribe(Source::Orders(0), 1_000).await.ok())
             .await;
-    // Acknowledging is not confirmed: some of it may have been lost with the broker.
+    // The broker confirms no acknowledgement: the kill may have lost some.
     let mut seen = BTreeSet::new();
     while !(4..BATCH).all(|number| seen.contains(&number)) {
-        seen.insert(again.next().await.unwrap().headers.message_id.parse::<usize>().unwrap());
+        seen.insert(resumed.next().await.unwrap().headers.message_id.parse::<usize>().unwrap());
     }
 }
 
-/// Threads of the client library.
+/// I/O threads of the AMQP client library.
 fn num_threads() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).ok();
@@ -198,27 +198,30 @@ async fn frozen(server: &RabbitMq) {
     options.confirm_timeout = Duration::from_millis(300);
     options.connect_timeout = Duration::from_millis(500);
     options.heartbeat_s = 1;
-    let mut patient = options.clone();
-    patient.connect_timeout = Duration::from_secs(10);
-    RabbitBroker::new(patient).unwrap().declare().await.unwrap();
+    let mut long_timeout = options.clone();
+    long_timeout.connect_timeout = Duration::from_secs(10);
+    RabbitBroker::new(long_timeout).unwrap().declare().await.unwrap();
 
     let broker = RabbitBroker::new(options).unwrap();
-    let mut outgoing = broker.outgoing(10);
+    let mut outgoing = broker.open_channel(10);
     until("a first confirmation", async || {
         (outgoing.publish(vec![message(0)]).await == [PublishOutcome::Confirmed]).then_some(())
     })
     .await;
     server.stop();
     let results = outgoing.publish(batch(1)).await;
-    // One window is in doubt, which is smaller after a confirmation that was late.
+    // At most one confirm window is unknown; a late confirm shrinks the window.
     let is_unknown = |sent: &&PublishOutcome| matches!(sent, PublishOutcome::Unknown { .. });
     let num_unknown = results.iter().take_while(is_unknown).count();
     assert!((1..=10).contains(&num_unknown), "{results:?}");
-    let rest = &results[num_unknown..];
-    assert!(rest.iter().all(|sent| matches!(sent, PublishOutcome::NotSent { .. })), "{results:?}");
-    // The broker is found dead by its silence; each attempt to connect hangs and is given up.
-    until("the silence to be noticed", async || {
-        (broker.reach() == BrokerStatus::Down).then_some(())
+    let remainder = &results[num_unknown..];
+    assert!(
+        remainder.iter().all(|sent| matches!(sent, PublishOutcome::NotSent { .. })),
+        "{results:?}"
+    );
+    // The broker answers nothing and is marked down; each connection attempt times out.
+    until("the broker to be marked down", async || {
+        (broker.status() == BrokerStatus::Down).then_some(())
     })
     .await;
     for _ in 0..10 {
@@ -226,10 +229,11 @@ async fn frozen(server: &RabbitMq) {
         assert!(matches!(sent, PublishOutcome::NotSent { .. }), "{sent:?}");
         assert!(broker.declare().await.is_err());
     }
-    until("the threads of attempts to end", async || (num_threads() <= 2).then_some(())).await;
+    until("the threads of connection attempts to end", async || (num_threads() <= 2).then_some(()))
+        .await;
 
     server.cont();
-    until("the broker to be of use again", async || {
+    until("the broker to confirm again", async || {
         (outgoing.publish(vec![message(1)]).await == [PublishOutcome::Confirmed]).then_some(())
     })
     .await;

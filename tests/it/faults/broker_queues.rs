@@ -1,6 +1,6 @@
-//! Queues and exchanges that somebody deletes or declares otherwise.
+//! Queues and exchanges that are deleted or declared with other arguments.
 //!
-//! One server for all of it, each case under a namespace of its own.
+//! All cases share one server; each has its own namespace.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::support::wait::until;
 
 const ROUNDS: usize = 4;
 const WINDOW: usize = 512;
-const CALL: usize = 3_000;
+const BATCH: usize = 3_000;
 
 fn topology(namespace: &str) -> Topology {
     Topology::new(namespace, 2, 1)
@@ -30,13 +30,13 @@ fn topology(namespace: &str) -> Topology {
 
 fn broker(server: &RabbitMq, namespace: &str) -> RabbitBroker {
     let mut options = server.options(topology(namespace));
-    // A broker that deletes a queue may forget to confirm, or to answer at all.
+    // A broker that deletes a queue may lose confirms, or answer nothing at all.
     options.confirm_timeout = Duration::from_secs(2);
     options.connect_timeout = Duration::from_secs(5);
     RabbitBroker::new(options).unwrap()
 }
 
-/// The same where everything is declared, and taken without haste.
+/// Like `broker`, with the topology declared beforehand under a long timeout.
 async fn declared(server: &RabbitMq, namespace: &str) -> RabbitBroker {
     let mut options = server.options(topology(namespace));
     options.connect_timeout = Duration::from_mins(1);
@@ -49,7 +49,7 @@ fn message(route: Route, number: usize) -> Message {
     Message { route, headers, body: Bytes::from_static(b"body") }
 }
 
-/// Of two queues, one is deleted.
+/// Every tenth message goes to queue 1, which is deleted.
 fn route(number: usize) -> Route {
     Route::Orders(u16::from(number.is_multiple_of(10)))
 }
@@ -61,41 +61,40 @@ fn nothing_confirmed_is_lost_whatever_is_deleted() {
         for round in 0..ROUNDS {
             deleted_under_load(&server, round).await;
         }
-        with_connections_of_their_own(&server).await;
-        without_exchange(&server).await;
-        without_dead_letter_exchange(&server).await;
-        beside_what_an_earlier_version_declared(&server).await;
+        separate_connections(&server).await;
+        deleted_exchange(&server).await;
+        deleted_dead_letter_exchange(&server).await;
+        declared_by_an_earlier_version(&server).await;
         foreign_arguments(&server).await;
     });
 }
 
-/// A broker that is short of memory stops reading from whoever publishes: acknowledgements must not
-/// stop with it.
-async fn with_connections_of_their_own(server: &RabbitMq) {
-    let broker = declared(server, "apart").await;
-    // Both are kept: a channel goes with its user.
-    let mut outgoing = broker.outgoing(1);
+/// A broker with a memory alarm stops reading from publishing connections, so acknowledgements need
+/// a connection of their own.
+async fn separate_connections(server: &RabbitMq) {
+    let broker = declared(server, "connections").await;
+    // Both handles are kept, because dropping one closes its channel.
+    let mut outgoing = broker.open_channel(1);
     let sent = outgoing.publish(vec![message(Route::Orders(0), 1)]).await;
     assert_eq!(sent, [PublishOutcome::Confirmed]);
     let mut subscription = broker.subscribe(Source::Orders(0), 1).await.unwrap();
     subscription.next().await.unwrap();
     until("two connections in use", async || {
         let listed = server.ctl(&["list_connections", "client_properties", "channels"]);
-        let with_channel = |name: &str| {
+        let num_in_use = |name: &str| {
             let own = listed.lines().filter(|line| line.contains(name));
             own.filter(|line| !line.trim().ends_with("\t0")).count()
         };
-        let both =
-            with_channel("floodgate-publishing") > 0 && with_channel("floodgate-consuming") > 0;
+        let both = num_in_use("floodgate-publishing") > 0 && num_in_use("floodgate-consuming") > 0;
         both.then_some(())
     })
     .await;
 }
 
-/// Nobody subscribes here: whoever publishes brings the exchange back.
-async fn without_exchange(server: &RabbitMq) {
+/// Without a subscriber, the publisher declares the exchange again.
+async fn deleted_exchange(server: &RabbitMq) {
     let broker = declared(server, "exchange").await;
-    let mut outgoing = broker.outgoing(WINDOW);
+    let mut outgoing = broker.open_channel(WINDOW);
     let mut try_one = async || outgoing.publish(vec![message(Route::Orders(1), 0)]).await;
     assert_eq!(try_one().await, [PublishOutcome::Confirmed]);
     server.delete_exchange("exchange.intents");
@@ -103,7 +102,7 @@ async fn without_exchange(server: &RabbitMq) {
         .await;
 }
 
-/// Everything that waits in these queues, by number.
+/// Drains these queues and returns the numbers of their messages.
 async fn numbers_in(broker: &RabbitBroker, sources: &[Source]) -> BTreeSet<usize> {
     let mut numbers = BTreeSet::new();
     for source in sources {
@@ -113,7 +112,7 @@ async fn numbers_in(broker: &RabbitBroker, sources: &[Source]) -> BTreeSet<usize
             Source::Orders(queue) => format!("orders.{queue}"),
             Source::Dead => "dead".to_owned(),
         };
-        // What is on its way to us waits in no queue: silence counts after one that was empty.
+        // A delivery in flight is in no queue: only a timeout after an empty queue ends the loop.
         let mut was_empty = false;
         loop {
             let next = tokio::time::timeout(Duration::from_millis(200), subscription.next()).await;
@@ -133,16 +132,16 @@ async fn numbers_in(broker: &RabbitBroker, sources: &[Source]) -> BTreeSet<usize
     numbers
 }
 
-/// Publishes messages of both queues in one call and deletes one queue in the middle of it; the
-/// results, from number 1 on. A broker may answer that with an error of its own (541), or lose
-/// confirmations: then much is unknown.
+/// Publishes messages for both queues in one call and deletes one queue meanwhile. Returns the
+/// outcomes, from number 1 on. The broker may answer with an internal error (541) or lose confirms:
+/// then many outcomes are unknown.
 async fn publish_and_delete(
     server: &RabbitMq,
     broker: &RabbitBroker,
     outgoing: &mut dyn PublishChannel,
     queue: &str,
 ) -> Vec<PublishOutcome> {
-    let batch = (1..=CALL).map(|number| message(route(number), number)).collect();
+    let batch = (1..=BATCH).map(|number| message(route(number), number)).collect();
     let deleting = async {
         until("some messages", async || {
             let depths = broker.depths().await.unwrap();
@@ -152,8 +151,8 @@ async fn publish_and_delete(
         server.delete_queue(queue);
     };
     let (mut results, ()) = tokio::join!(outgoing.publish(batch), deleting);
-    // It heals, whatever the broker did.
-    until("a message to the queue that was deleted", async || {
+    // Publishing recovers after every reaction of the broker.
+    until("a confirm of the deleted queue", async || {
         let number = (results.len() + 1).next_multiple_of(10);
         results.resize(number - 1, PublishOutcome::NotSent { reason: String::new() });
         results.extend(outgoing.publish(vec![message(route(number), number)]).await);
@@ -163,22 +162,25 @@ async fn publish_and_delete(
     results
 }
 
-/// Messages that were in the queue go with it. From the first one on that came too late for it,
-/// what is confirmed is in a queue: the broker returns the others, and the client library says so
-/// with confirmations of their neighbours.
+/// Messages in the queue are deleted with it. From the first refused message on, every confirmed
+/// message is in a queue: the broker returns the others, and the client library reports a return
+/// with the confirms of neighbouring messages.
 async fn deleted_under_load(server: &RabbitMq, round: usize) {
     let namespace = format!("deleted-{round}");
     let broker = declared(server, &namespace).await;
-    let mut outgoing = broker.outgoing(WINDOW);
+    let mut outgoing = broker.open_channel(WINDOW);
     let sent = outgoing.publish(vec![message(Route::Orders(1), 0)]).await;
     assert_eq!(sent, [PublishOutcome::Confirmed]);
     broker.depths().await.unwrap();
     let queue = format!("{namespace}.orders.1");
     let results = publish_and_delete(server, &broker, outgoing.as_mut(), &queue).await;
     let found = numbers_in(&broker, &[Source::Orders(0), Source::Orders(1)]).await;
-    assert!(found.contains(&results.len()), "the last one was confirmed, and no queue has it");
-    let mut is_late = false;
-    for (number, sent) in (1..=CALL).zip(&results) {
+    assert!(
+        found.contains(&results.len()),
+        "the last message was confirmed, and no queue holds it"
+    );
+    let mut is_refusing = false;
+    for (number, sent) in (1..=BATCH).zip(&results) {
         let is_refused = matches!(sent, PublishOutcome::Refused { .. });
         if route(number) == Route::Orders(0) {
             assert!(!is_refused, "{number}: {sent:?}");
@@ -187,45 +189,45 @@ async fn deleted_under_load(server: &RabbitMq, round: usize) {
                 "{number} is lost"
             );
         } else {
-            is_late |= is_refused;
+            is_refusing |= is_refused;
             let is_lost = *sent == PublishOutcome::Confirmed && !found.contains(&number);
-            assert!(!is_late || !is_lost, "{number}: confirmed, and no queue has it");
+            assert!(!is_refusing || !is_lost, "{number}: confirmed, and no queue holds it");
         }
     }
 }
 
-/// Delivers a message more often than it may be.
-async fn deliver_too_often(broker: &RabbitBroker) {
+/// Delivers a message more often than its delivery limit permits.
+async fn exceed_delivery_limit(broker: &RabbitBroker) {
     for _ in 0..2 {
         let mut subscription = broker.subscribe(Source::Orders(0), 1).await.unwrap();
         subscription.next().await.unwrap();
     }
 }
 
-/// C21: a dead letter without a place to go stays where it is.
-async fn without_dead_letter_exchange(server: &RabbitMq) {
-    let broker = declared(server, "undead").await;
-    let sent = broker.outgoing(1).publish(vec![message(Route::Orders(0), 7)]).await;
+/// C21: a dead letter is kept while its exchange is missing.
+async fn deleted_dead_letter_exchange(server: &RabbitMq) {
+    let broker = declared(server, "no-exchange").await;
+    let sent = broker.open_channel(1).publish(vec![message(Route::Orders(0), 7)]).await;
     assert_eq!(sent, [PublishOutcome::Confirmed]);
-    // Both connections are there: a new one would declare it again.
+    // Both connections are open: a new one would declare the exchange again.
     broker.depths().await.unwrap();
-    server.delete_exchange("undead.dead");
-    deliver_too_often(&broker).await;
-    until("the message to leave the line", async || {
+    server.delete_exchange("no-exchange.dead");
+    exceed_delivery_limit(&broker).await;
+    until("the message to leave the queue", async || {
         let depths = broker.depths().await.unwrap();
         depths.iter().any(|one| one.queue == "orders.0" && one.num_ready == 0).then_some(())
     })
     .await;
-    assert_eq!(server.num_ready("undead.dead"), Some(0));
+    assert_eq!(server.num_ready("no-exchange.dead"), Some(0));
     broker.declare().await.unwrap();
     let mut dead = broker.subscribe(Source::Dead, 1).await.unwrap();
-    let letter = tokio::time::timeout(Duration::from_secs(60), dead.next()).await;
-    assert_eq!(letter.expect("a dead letter").unwrap().headers.message_id, "7");
+    let dead_letter = tokio::time::timeout(Duration::from_secs(60), dead.next()).await;
+    assert_eq!(dead_letter.expect("a dead letter").unwrap().headers.message_id, "7");
 }
 
-/// An installation that was declared by a version with delay queues and an alternate exchange
-/// starts, and what still waits in a delay queue comes back.
-async fn beside_what_an_earlier_version_declared(server: &RabbitMq) {
+/// An installation declared by a version with delay queues and an alternate exchange starts, and
+/// messages that wait in a delay queue are delivered.
+async fn declared_by_an_earlier_version(server: &RabbitMq) {
     server.with_channel(async |channel| {
         let durable = ExchangeDeclareOptions { durable: true, ..Default::default() };
         for (exchange, alternate) in
@@ -248,12 +250,12 @@ async fn beside_what_an_earlier_version_declared(server: &RabbitMq) {
         channel.queue_declare("old.retry.3000".into(), queue, delay).await.unwrap();
         let (options, properties) = (BasicPublishOptions::default(), BasicProperties::default());
         let properties = properties.with_message_id("1".into());
-        let waits =
+        let confirm =
             channel.basic_publish("".into(), "old.retry.3000".into(), options, b"", properties);
-        waits.await.unwrap();
+        confirm.await.unwrap();
     });
     let broker = declared(server, "old").await;
-    // As the earlier version left it: its exchange is bound to the order queues.
+    // The earlier version bound its exchange to the order queues.
     server.with_channel(async |channel| {
         let (queue, exchange) = ("old.orders.0".into(), "old.orders".into());
         let options = QueueBindOptions::default();
@@ -262,7 +264,7 @@ async fn beside_what_an_earlier_version_declared(server: &RabbitMq) {
             .await
             .unwrap();
     });
-    let sent = broker.outgoing(1).publish(vec![message(Route::Orders(0), 2)]).await;
+    let sent = broker.open_channel(1).publish(vec![message(Route::Orders(0), 2)]).await;
     assert_eq!(sent, [PublishOutcome::Confirmed]);
     until("both messages", async || {
         let depths = broker.depths().await.unwrap();
@@ -290,14 +292,14 @@ async fn foreign_arguments(server: &RabbitMq) {
         ("kind", ["exchange kind.intents", "type", "delete the exchange"]),
     ] {
         let broker = broker(server, namespace);
-        let told = broker.declare().await.unwrap_err();
-        assert!(matches!(told, Error::Topology { .. }), "{told}");
-        let said = told.to_string();
-        assert!(expected.iter().all(|part| said.contains(part)), "{said}");
+        let error = broker.declare().await.unwrap_err();
+        assert!(matches!(error, Error::Topology { .. }), "{error}");
+        let text = error.to_string();
+        assert!(expected.iter().all(|part| text.contains(part)), "{text}");
         let refused = broker.subscribe(Source::Orders(0), 1).await.err();
-        assert_eq!(refused, Some(told));
-        let sent = broker.outgoing(1).publish(vec![message(Route::Orders(0), 1)]).await;
+        assert_eq!(refused, Some(error));
+        let sent = broker.open_channel(1).publish(vec![message(Route::Orders(0), 1)]).await;
         let PublishOutcome::NotSent { reason } = &sent[0] else { panic!("{sent:?}") };
-        assert_eq!(*reason, said);
+        assert_eq!(*reason, text);
     }
 }

@@ -1,7 +1,7 @@
-//! Panics on purpose in the real process: C22.
+//! Injected panics in the real process: C22.
 //!
-//! Covers the crash points `lent_not_borrowed` and, by steps that panic after their work, all of
-//! those in the gate and the consumer: `reserved_not_submitted`, `committed_not_settled`,
+//! Covers the crash points `lent_not_borrowed` and, with steps that panic after their work, those
+//! of gate and ledger writer: `reserved_not_submitted`, `committed_not_settled`,
 //! `committed_not_answered`, `recorded_not_released`.
 
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use std::sync::Arc;
 use serde_json::json;
 
 use crate::support::admin::{assert_audit_holds, open_sale, panics};
-use crate::support::crowd::{History, Wish, send, send_until};
+use crate::support::crowd::{History, Purchase, send, send_until};
 use crate::support::orders::orders_in;
 use crate::support::process::{Server, settings};
 use crate::support::wait::until;
 
 const STOCK: u64 = 500;
 const BUYERS: u64 = 1_000;
-/// So many sales in a row are spared by chance once in 10^20 runs.
+/// The probability that so many sales see no panic is 10^-20.
 const SALES: u64 = 40;
 
 #[test]
@@ -39,12 +39,12 @@ fn one_step_in_a_hundred_panics_and_nothing_is_lost_or_doubled() {
         let mut sold = 0;
         runtime.block_on(async {
             while panics(server.internal, kind).await.unwrap() == 0 {
-                assert!(sold < SALES * STOCK, "the drill must strike {kind}");
+                assert!(sold < SALES * STOCK, "no panic was injected in {kind}");
                 let sale = format!("sale-{sold}");
                 let policy = json!({"kind": "one_per_buyer"});
                 let stock = u32::try_from(STOCK).unwrap();
                 open_sale(server.internal, &sale, policy, stock, 4).await;
-                history.absorb(until_all_told(&server, &sale).await);
+                history.absorb(send_until_final(&server, &sale).await);
                 sold += STOCK;
             }
             assert_audit_holds(server.internal).await;
@@ -55,24 +55,24 @@ fn one_step_in_a_hundred_panics_and_nothing_is_lost_or_doubled() {
     }
 }
 
-/// Sends every wish until each has heard something final, as a buyer would who reads `busy` or
+/// Sends every purchase until each has a final answer, like a buyer who retries on `busy` and
 /// `unknown`.
-async fn until_all_told(server: &Server, sale: &str) -> History {
-    let wishes: Vec<_> = (1..=BUYERS).map(Wish::of).collect();
-    let wishes = Arc::new(wishes);
+async fn send_until_final(server: &Server, sale: &str) -> History {
+    let purchases: Vec<_> = (1..=BUYERS).map(Purchase::of).collect();
+    let purchases = Arc::new(purchases);
     let mut history = History::default();
-    let mut open: Vec<usize> = (0..wishes.len()).collect();
-    until("every wish to be told", async || {
-        let attempts = open.clone().into();
-        let sent = send(server.public, sale, wishes.clone(), attempts, 64).await;
-        open = sent
+    let mut pending: Vec<usize> = (0..purchases.len()).collect();
+    until("a final answer for every purchase", async || {
+        let attempts = pending.clone().into();
+        let sent = send(server.public, sale, purchases.clone(), attempts, 64).await;
+        pending = sent
             .heard
             .iter()
-            .filter(|heard| !matches!(heard.status, Some(200 | 409)))
-            .map(|heard| heard.wish)
+            .filter(|attempt| !matches!(attempt.status, Some(200 | 409)))
+            .map(|attempt| attempt.purchase)
             .collect();
         history.absorb(sent);
-        open.is_empty().then_some(())
+        pending.is_empty().then_some(())
     })
     .await;
     history
@@ -95,11 +95,11 @@ fn when_every_step_panics_the_process_ends_with_a_name_and_a_code() {
         let policy = json!({"kind": "one_per_buyer"});
         runtime.block_on(open_sale(server.internal, "sale", policy, 5, 1));
         runtime.block_on(async {
-            let wishes = Arc::new(vec![Wish::of(1)]);
+            let purchases = Arc::new(vec![Purchase::of(1)]);
             let public = server.public;
             let ending =
                 until("the end of the process", async || (!server.is_running()).then_some(()));
-            send_until(public, "sale", wishes, vec![0; 100_000].into(), 1, ending).await;
+            send_until(public, "sale", purchases, vec![0; 100_000].into(), 1, ending).await;
         });
         assert_eq!(server.wait().code(), Some(6), "{}", server.log());
         let log = server.log();

@@ -1,5 +1,4 @@
-//! A disk that is really full: a small file system of the test's own, in a mount namespace of the
-//! server's own.
+//! A full disk: the server runs on a small file system, in a mount namespace of its own.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,15 +6,15 @@ use std::process::Command;
 use serde_json::json;
 
 use crate::support::admin::{assert_audit_holds, open_sale, stage};
-use crate::support::crowd::{History, Wish, send};
+use crate::support::crowd::{History, Purchase, send};
 use crate::support::process::{Server, command};
 use crate::support::wait::until;
 
-/// Mounts 6 MiB over the folder, fills half of it, and becomes the server.
+/// Mounts a tmpfs of 6 MiB on the folder, fills half of it and executes the server.
 const SCRIPT: &str = "mount -t tmpfs -o size=6m none \"$1\" && cd \"$1\" && \
      dd if=/dev/zero of=filler bs=1024 count=3000 2>/dev/null && shift && exec \"$@\"";
 
-/// The server's command inside a namespace where it may mount.
+/// The server command in a user and mount namespace, which permits the mount.
 fn confined(folder: &Path) -> Command {
     let keys = [("FLOODGATE__HTTP__ANSWER_DEADLINE_MS", "300")];
     let server = command(folder, &["serve"], &keys);
@@ -30,15 +29,15 @@ fn confined(folder: &Path) -> Command {
 
 const BUYERS: u64 = 100;
 
-/// What the group of buyers from `first` on heard.
+/// Sends one purchase for each of `BUYERS` buyers, from `first` on.
 async fn buy(server: &Server, first: u64) -> History {
-    let wishes: Vec<_> = (first..first + BUYERS).map(Wish::of).collect();
-    let attempts: Vec<_> = (0..wishes.len()).collect();
-    send(server.public, "sale", wishes.into(), attempts.into(), 16).await
+    let purchases: Vec<_> = (first..first + BUYERS).map(Purchase::of).collect();
+    let attempts: Vec<_> = (0..purchases.len()).collect();
+    send(server.public, "sale", purchases.into(), attempts.into(), 16).await
 }
 
 fn all_placed(history: &History) -> bool {
-    history.heard.iter().all(|heard| heard.status == Some(200))
+    history.heard.iter().all(|attempt| attempt.status == Some(200))
 }
 
 #[test]
@@ -50,12 +49,16 @@ fn a_full_disk_is_said_and_loses_nothing() {
         open_sale(server.internal, "sale", policy, 1_000_000, 1).await;
         let mut first = 1;
         loop {
-            // Who was in doubt for another reason asks again.
-            let is_full = until("a group's orders, or a full disk", || async {
+            // Buyers without an order for another reason retry.
+            let is_full = until("the orders of all buyers, or a full disk", || async {
                 let history = buy(&server, first).await;
-                // A disk that fills up during COMMIT leaves a doubt, one that is full is busy.
-                let told = |status| matches!(status, Some(200 | 202 | 503));
-                assert!(history.heard.iter().all(|heard| told(heard.status)), "{}", server.log());
+                // Full during COMMIT: outcome unknown (202). Full before it: busy (503).
+                let is_expected = |status| matches!(status, Some(200 | 202 | 503));
+                assert!(
+                    history.heard.iter().all(|attempt| is_expected(attempt.status)),
+                    "{}",
+                    server.log()
+                );
                 let is_full = server.log().contains("disk is full");
                 (is_full || all_placed(&history)).then_some(is_full)
             })
@@ -66,16 +69,16 @@ fn a_full_disk_is_said_and_loses_nothing() {
             first += BUYERS;
             assert!(first < 100_000, "3 MiB must be full by now");
         }
-        // The mount is the server's own: it is reached through the server's root.
+        // The mount exists in the server's namespace only, which /proc/PID/root exposes.
         let inside = format!("/proc/{}/root{}", server.id(), folder.path().display());
         std::fs::remove_file(Path::new(&inside).join("filler")).unwrap();
-        // Who was in doubt asks again, with the same request id.
+        // Buyers without an order retry with the same request id.
         until("every buyer's order", || async {
             all_placed(&buy(&server, first).await).then_some(())
         })
         .await;
         assert_audit_holds(server.internal).await;
-        let landed = stage(server.internal, "sale", "landed").await;
-        assert_eq!(landed, first + BUYERS - 1, "every buyer has one order, and nobody else");
+        let num_orders = stage(server.internal, "sale", "landed").await;
+        assert_eq!(num_orders, first + BUYERS - 1, "one order for each buyer and no other order");
     });
 }

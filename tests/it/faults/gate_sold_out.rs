@@ -1,23 +1,24 @@
-//! What a process refuses by itself: a crowd that reads "sold out" must not reach Redis, and nobody
-//! is refused what another process accepted.
+//! Refusals from the cache of a process: after the sell-out a crowd must not reach Redis, and no
+//! process refuses a request that another one accepted.
 
 use std::sync::Arc;
 
-use floodgate::domain::Phase;
+use floodgate::domain::{BucketKey, Phase};
 use floodgate::runtime::clock::SharedClock;
-use floodgate::stock::BucketKey;
 use floodgate::tier::Backends;
 use serde_json::json;
 
 use crate::support::app::TestApp;
 use crate::support::crowd::send;
-use crate::support::gate::{GateGround, PATIENT, assert_holds_at_rest, buy, buy_for_sure, wishes};
-use crate::support::lying_ledger::{Lie, LyingLedger};
-use crate::support::rig::{ONE_PER_BUYER, Offer, Rig, START_MS, in_system, is_placed};
+use crate::support::defective_ledger::{DefectiveLedger, LedgerDefect};
+use crate::support::gate::{
+    GateFixture, PATIENT, assert_holds_at_rest, buy, buy_for_sure, purchases,
+};
+use crate::support::harness::{Harness, ONE_PER_BUYER, Offer, START_MS, in_system, is_placed};
 use crate::support::servers::redis::Redis;
 use crate::support::wait::until;
 
-/// Commands that were run since the last count, apart from the counting itself.
+/// Redis commands since the last call, without those of the call itself.
 fn commands_since(redis: &Redis) -> u64 {
     let stats = redis.text(&["INFO", "commandstats"]);
     redis.cmd(&["CONFIG", "RESETSTAT"]);
@@ -29,9 +30,9 @@ fn commands_since(redis: &Redis) -> u64 {
     stats.lines().filter_map(calls).sum()
 }
 
-/// Waits until this process refuses by itself.
-async fn until_known(app: &TestApp, redis: &Redis, buyer: u64) {
-    until("sold out to be known", async || {
+/// Waits until the process refuses from its cache.
+async fn until_cached(app: &TestApp, redis: &Redis, buyer: u64) {
+    until("a refusal from the cache", async || {
         commands_since(redis);
         let (status, body) = buy(app.public, buyer).await?;
         assert_eq!((status, &body["code"]), (409, &json!("sold-out")));
@@ -42,9 +43,9 @@ async fn until_known(app: &TestApp, redis: &Redis, buyer: u64) {
 
 #[test]
 fn two_thousand_refusals_cost_redis_next_to_nothing_and_repeats_read_their_orders() {
-    let ground = GateGround::new();
-    // As in production: what is looked at anyway is looked at rarely.
-    let app = ground.app(&[
+    let fixture = GateFixture::new();
+    // As in production, periodic refreshes are rare.
+    let app = fixture.app(&[
         ("http.sales_refresh_ms", "500"),
         ("redis.sold_out_refresh_ms", "2000"),
         ("maintenance.every_ms", "500"),
@@ -58,59 +59,62 @@ fn two_thousand_refusals_cost_redis_next_to_nothing_and_repeats_read_their_order
         for buyer in 1..=5 {
             orders.push(buy_for_sure(app.public, buyer).await);
         }
-        until_known(&app, &ground.redis, 6).await;
-        let late = wishes(1_000..3_000);
+        until_cached(&app, &fixture.redis, 6).await;
+        let late = purchases(1_000..3_000);
         let attempts: Vec<_> = (0..late.len()).collect();
         let history = send(app.public, "sale", Arc::new(late), attempts.into(), 16).await;
-        let commands = commands_since(&ground.redis);
+        let commands = commands_since(&fixture.redis);
         assert_eq!(history.heard.len(), 2_000);
-        let told =
-            |heard: &crate::support::crowd::Attempt| heard.code.as_deref() == Some("sold-out");
-        assert!(history.heard.iter().all(told));
+        let is_sold_out =
+            |attempt: &crate::support::crowd::Attempt| attempt.code.as_deref() == Some("sold-out");
+        assert!(history.heard.iter().all(is_sold_out));
         println!("commands={commands}");
         assert!(commands < 200, "{commands} commands for 2000 refusals");
         for (buyer, order) in (1..).zip(&orders) {
             let again = buy_for_sure(app.public, buyer).await;
-            assert_eq!(again, *order, "the first answer");
+            assert_eq!(again, *order, "the same answer as before");
         }
         assert_holds_at_rest(app.internal).await;
     });
 }
 
-/// A process that looked while nothing was sold, and a sale that ends before it looks again.
+/// A process cached an unsold sale, and the sale ends before the next refresh.
 #[test]
 fn a_closed_sale_is_denied_to_nobody_whom_another_process_accepted() {
-    let ground = GateGround::new();
-    // No look comes in between.
-    let settings = ground.settings(&[&PATIENT[..], &[("http.sales_refresh_ms", "1000")]].concat());
+    let fixture = GateFixture::new();
+    // No refresh comes in between.
+    let settings = fixture.settings(&[&PATIENT[..], &[("http.sales_refresh_ms", "1000")]].concat());
     in_system(async {
-        let ledger = Arc::new(LyingLedger::new(Lie::Honest));
-        let here = Rig::start_on_redis(&settings, ledger.clone()).await;
+        let ledger = Arc::new(DefectiveLedger::new(LedgerDefect::None));
+        let here = Harness::start_on_redis(&settings, ledger.clone()).await;
         here.create(Offer { policy: ONE_PER_BUYER, stock: 1, buckets: 1 }, START_MS - 1000).await;
-        here.turn(Phase::Open).await;
+        here.set_phase(Phase::Open).await;
         let clock: SharedClock = here.clock.clone();
         let backends = Backends::on_redis(&settings, ledger, &clock).await.unwrap();
-        let there = Rig::on(&settings, backends, here.clock.clone());
-        there.desk.restore().await.unwrap();
-        let ask = here.ask(7, 1, 1);
-        let key = BucketKey { sku: ask.sku, bucket: ask.bucket };
-        there.backends.stock.refresh(ask.sku).await.unwrap();
-        assert!(!there.backends.stock.may_know(key, ask.request), "nothing is sold");
+        let there = Harness::on(&settings, backends, here.clock.clone());
+        there.sales.restore().await.unwrap();
+        let reservation = here.ask(7, 1, 1);
+        let key = BucketKey { sku: reservation.sku, bucket: reservation.bucket };
+        there.backends.stock.refresh(reservation.sku).await.unwrap();
+        assert!(
+            !there.backends.stock.may_have_accepted(key, reservation.request),
+            "nothing is sold"
+        );
 
-        assert!(is_placed(&here.gates.buy(ask).await));
-        here.turn(Phase::Closed).await;
-        there.desk.learn().await.unwrap();
+        assert!(is_placed(&here.gates.buy(reservation).await));
+        here.set_phase(Phase::Closed).await;
+        there.sales.refresh_catalog().await.unwrap();
         let listed = there.catalog.sale("sale").unwrap();
-        assert_eq!(there.gates.refuse(&listed, &ask, START_MS).await, Ok(None));
-        assert!(is_placed(&there.gates.buy(ask).await));
-        // What the others know of a closed sale is looked at all the same.
-        until("the last unit to be seen", async || {
-            there.backends.stock.is_sold_out(ask.sku).then_some(())
+        assert_eq!(there.gates.refuse(&listed, &reservation, START_MS).await, Ok(None));
+        assert!(is_placed(&there.gates.buy(reservation).await));
+        // The cache of a closed sale is still refreshed.
+        until("a cached sold-out state", async || {
+            there.backends.stock.is_sold_out(reservation.sku).then_some(())
         })
         .await;
-        assert_eq!(there.gates.refuse(&listed, &ask, START_MS).await, Ok(None));
-        let stranger = here.ask(8, 2, 1);
-        let refused = there.gates.refuse(&listed, &stranger, START_MS).await;
+        assert_eq!(there.gates.refuse(&listed, &reservation, START_MS).await, Ok(None));
+        let never_accepted = here.ask(8, 2, 1);
+        let refused = there.gates.refuse(&listed, &never_accepted, START_MS).await;
         assert_eq!(refused, Ok(Some(floodgate::domain::Refusal::Ended)));
     });
 }

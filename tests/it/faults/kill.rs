@@ -1,8 +1,8 @@
-//! `kill -9` of the server under load, again and again, on the same ledger.
+//! `kill -9` of the server under load, repeatedly, on the same ledger.
 //!
 //! Covers the crash points `reserved_not_submitted`, `committed_not_settled`,
-//! `committed_not_answered` and `recorded_not_released`: whatever was in memory is gone, and the
-//! next start builds books and results from the ledger.
+//! `committed_not_answered` and `recorded_not_released`: all state in memory is lost, and the next
+//! start rebuilds stock and results from the ledger.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use serde_json::json;
 
 use crate::support::admin::{assert_audit_holds, open_sale};
 use crate::support::crowd::{History, send_until};
-use crate::support::gate::{insist_until, metric};
-use crate::support::greed;
+use crate::support::gate::{metric, retry_until};
 use crate::support::orders::orders_in;
 use crate::support::process::{Server, settings};
+use crate::support::quota_load;
 use crate::support::random::number_from_env;
 use crate::support::wait::until;
 
 const ROUNDS: u64 = 20;
 const BUYERS_PER_ROUND: u64 = 1_000;
-/// Fewer units than its buyers want.
+/// Fewer units than its buyers ask for.
 const STOCK_PER_ROUND: u64 = 1_500;
 
 #[test]
@@ -43,14 +43,14 @@ fn kill_rounds(tier: &str, rounds: u64) {
         let server = Server::start(folder.path(), &keys);
         if round == 0 {
             let stock = u32::try_from(stock).unwrap();
-            runtime.block_on(open_sale(server.internal, "sale", greed::quota(), stock, 4));
+            runtime.block_on(open_sale(server.internal, "sale", quota_load::quota(), stock, 4));
         } else {
             runtime.block_on(assert_audit_holds(server.internal));
         }
         let first = 1 + round * BUYERS_PER_ROUND;
         let buyers = first..first + BUYERS_PER_ROUND;
-        let wishes = runtime.block_on(greed::wishes(server.public, buyers, &mut random));
-        let attempts = greed::shuffled(&wishes, 2, &mut random);
+        let purchases = runtime.block_on(quota_load::purchases(server.public, buyers, &mut random));
+        let attempts = quota_load::shuffled(&purchases, 2, &mut random);
         let after = Duration::from_millis(random.u64(5..120));
         let public = server.public;
         let killing = async {
@@ -61,21 +61,21 @@ fn kill_rounds(tier: &str, rounds: u64) {
                 })
                 .await;
             }
-            // Not a wait for a condition: the moment of death is meant to be arbitrary.
+            // Not a wait for a condition: the moment of the kill is meant to be arbitrary.
             tokio::time::sleep(after).await;
             server.kill();
         };
-        let loading = send_until(public, "sale", wishes.clone(), attempts, 64, killing);
+        let loading = send_until(public, "sale", purchases.clone(), attempts, 64, killing);
         history.absorb(runtime.block_on(loading));
-        unanswered.push(wishes);
+        unanswered.push(purchases);
     }
     let server = Server::start(folder.path(), &keys);
     runtime.block_on(async {
-        // Whoever was not answered asks again; the rest is sold.
-        for wishes in unanswered {
-            history.absorb(insist_until(server.public, wishes, 64, greed::is_final).await);
+        // Buyers without a final answer retry; then the remaining units are sold.
+        for purchases in unanswered {
+            history.absorb(retry_until(server.public, purchases, 64, quota_load::is_final).await);
         }
-        greed::sell_rest(server.public, server.internal, &mut history).await;
+        quota_load::sell_rest(server.public, server.internal, &mut history).await;
         assert_audit_holds(server.internal).await;
     });
     drop(server);
@@ -105,8 +105,8 @@ fn a_server_told_to_stop_under_load_answers_what_it_accepted() {
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert_eq!(server.wait().code(), Some(0), "{}", server.log());
     let orders = runtime.block_on(orders_in(&settings(folder.path())));
-    // Whoever was told of an order has it, and besides them only those in doubt may have one.
-    let told = report.with_status(200);
-    let in_doubt = report.with_status(202) + report.transport_errors;
-    assert!((told..=told + in_doubt).contains(&orders.units), "{}: {report:?}", orders.units);
+    // Every 200 is an order; besides these only unknown outcomes may be orders.
+    let placed = report.with_status(200);
+    let unknown = report.with_status(202) + report.transport_errors;
+    assert!((placed..=placed + unknown).contains(&orders.units), "{}: {report:?}", orders.units);
 }

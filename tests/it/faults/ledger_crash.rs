@@ -1,5 +1,5 @@
-//! The crash points of the ledger, by name. What a killed process leaves is what is in its files at
-//! that moment, so each test copies the files then and starts on the copy.
+//! The crash points of the ledger, by name. A killed process leaves its files as they are, so each
+//! test copies the files at that moment and opens the copy.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,11 +32,11 @@ impl Running {
         self.directory.path().join("ledger.db")
     }
 
-    /// The files as they are now, under another name.
+    /// Copies the files as they are now, as a kill would leave them.
     fn killed(&self, name: &str) -> OpenOptions {
         let copy = self.directory.path().join(name);
         for suffix in ["", "-wal"] {
-            fs::copy(with(&self.file(), suffix), with(&copy, suffix)).unwrap();
+            fs::copy(with_suffix(&self.file(), suffix), with_suffix(&copy, suffix)).unwrap();
         }
         OpenOptions::new(copy)
     }
@@ -46,7 +46,7 @@ impl Running {
     }
 }
 
-fn with(path: &Path, suffix: &str) -> PathBuf {
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
@@ -58,7 +58,7 @@ fn before_commit_nothing_of_the_batch_is_there() {
     run(async {
         let running = Running::start().await;
         running.ledger.place(running.batch(1, 50)).await.unwrap();
-        // So small a cache that the unfinished transaction is in the log already.
+        // The small cache spills the unfinished transaction into the log.
         let mut writer = SqliteConnection::establish(running.file().to_str().unwrap()).unwrap();
         writer
             .batch_execute(
@@ -70,12 +70,12 @@ fn before_commit_nothing_of_the_batch_is_there() {
                  UPDATE skus SET available = available - 5000",
             )
             .unwrap();
-        let before = fs::metadata(with(&running.file(), "-wal")).unwrap().len();
+        let before = fs::metadata(with_suffix(&running.file(), "-wal")).unwrap().len();
         assert!(before > 200_000, "the log holds the unfinished transaction: {before} bytes");
-        let left = running.killed("killed.db");
+        let files = running.killed("killed.db");
         writer.batch_execute("ROLLBACK").unwrap();
 
-        let next = SqliteLedger::open(&left).unwrap();
+        let next = SqliteLedger::open(&files).unwrap();
         assert_eq!(orders(&next, running.sku.no).await.len(), 50);
         assert_eq!(next.available(running.sku.no).await.unwrap(), 9_950);
         assert_eq!(next.place(running.batch(1_001, 1_005)).await.unwrap(), BlindInsert::All);
@@ -88,18 +88,18 @@ fn after_commit_the_whole_batch_is_there_and_a_repeat_finds_it() {
     run(async {
         let running = Running::start().await;
         running.ledger.place(running.batch(1, 700)).await.unwrap();
-        let left = running.killed("killed.db");
+        let files = running.killed("killed.db");
 
-        let reader = SqliteLedger::open_for_reading(&left).unwrap();
+        let reader = SqliteLedger::open_for_reading(&files).unwrap();
         assert_eq!(orders(&reader, running.sku.no).await.len(), 700, "an audit needs no restart");
         reader.close().await;
 
-        let next = SqliteLedger::open(&left).unwrap();
+        let next = SqliteLedger::open(&files).unwrap();
         assert_eq!(orders(&next, running.sku.no).await.len(), 700);
         assert_eq!(next.available(running.sku.no).await.unwrap(), 9_300);
         assert_eq!(next.place(running.batch(1, 700)).await.unwrap(), BlindInsert::Conflict);
-        let seen = next.examine(running.batch(1, 700)).await.unwrap();
-        assert_eq!(seen.orders.len(), 700);
+        let examined = next.examine(running.batch(1, 700)).await.unwrap();
+        assert_eq!(examined.orders.len(), 700);
     });
 }
 
@@ -110,18 +110,19 @@ fn a_torn_log_gives_back_whole_transactions_only() {
         let mut ends = Vec::new();
         for batch in 0..6 {
             running.ledger.place(running.batch(batch * 100 + 1, batch * 100 + 100)).await.unwrap();
-            ends.push(fs::metadata(with(&running.file(), "-wal")).unwrap().len());
+            ends.push(fs::metadata(with_suffix(&running.file(), "-wal")).unwrap().len());
         }
-        // A power cut may keep any beginning of what was not flushed yet.
+        // A power failure may keep any prefix of the unflushed bytes.
         for (number, cut) in
             [(0, ends[0] + 1), (1, ends[2] - 1), (2, ends[4]), (3, ends[4] + 5_000)]
         {
-            let left = running.killed(&format!("cut-{number}.db"));
-            let log = fs::File::options().write(true).open(with(&left.path, "-wal")).unwrap();
+            let files = running.killed(&format!("cut-{number}.db"));
+            let log =
+                fs::File::options().write(true).open(with_suffix(&files.path, "-wal")).unwrap();
             log.set_len(cut).unwrap();
             let whole = ends.iter().filter(|end| **end <= cut).count();
 
-            let next = SqliteLedger::open(&left).unwrap();
+            let next = SqliteLedger::open(&files).unwrap();
             let found = orders(&next, running.sku.no).await.len();
             assert_eq!(found, whole * 100, "cut at {cut} of {ends:?}");
             let available = next.available(running.sku.no).await.unwrap() as usize;
@@ -135,11 +136,11 @@ fn a_torn_log_gives_back_whole_transactions_only() {
 fn creating_is_begun_again_when_it_was_not_finished() {
     let directory = tempfile::tempdir().unwrap();
     let options = OpenOptions::new(directory.path().join("ledger.db"));
-    fs::write(with(&options.path, ".new"), "half a ledger").unwrap();
-    fs::write(with(&options.path, ".new-journal"), "and its journal").unwrap();
+    fs::write(with_suffix(&options.path, ".new"), "half a ledger").unwrap();
+    fs::write(with_suffix(&options.path, ".new-journal"), "and its journal").unwrap();
     let ledger = SqliteLedger::open(&options).unwrap();
     run(ledger.ping()).unwrap();
-    assert!(!with(&options.path, ".new").exists());
+    assert!(!with_suffix(&options.path, ".new").exists());
 }
 
 /// Crash point `migrating`.

@@ -1,4 +1,5 @@
-//! A ledger file that cannot be opened says why and what to do; a full one loses nothing.
+//! A ledger file that cannot be opened: the error names cause and remedy. A full disk loses no
+//! order.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -22,20 +23,20 @@ fn closed_ledger() -> (TempDir, OpenOptions) {
         assert_eq!(ledger.place(batch).await.unwrap(), BlindInsert::All);
         ledger.close().await;
     });
-    assert!(!beside(&options.path, "-wal").exists(), "a closed ledger is one file");
+    assert!(!with_suffix(&options.path, "-wal").exists(), "a closed ledger is one file");
     (directory, options)
 }
 
-fn beside(path: &Path, suffix: &str) -> PathBuf {
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
 }
 
-/// Opening is refused with all of these words, for writing and, where `readers_too`, for reading;
-/// the file stays as it was.
+/// Asserts that opening fails with an error that contains all `words`: for writing and, with
+/// `readers_too`, for reading. The file stays unchanged.
 #[track_caller]
-fn refused(options: &OpenOptions, readers_too: bool, words: &[&str]) {
+fn assert_refused(options: &OpenOptions, readers_too: bool, words: &[&str]) {
     let before = fs::read(&options.path).ok();
     let mut answers = vec![SqliteLedger::open(options)];
     if readers_too {
@@ -49,7 +50,7 @@ fn refused(options: &OpenOptions, readers_too: bool, words: &[&str]) {
             assert!(error.to_string().contains(word), "{word:?} is not in: {error}");
         }
     }
-    assert_eq!(fs::read(&options.path).ok(), before, "nothing was changed");
+    assert_eq!(fs::read(&options.path).ok(), before, "the file is unchanged");
 }
 
 fn tamper(path: &Path, sql: &str) {
@@ -59,7 +60,7 @@ fn tamper(path: &Path, sql: &str) {
 #[test]
 fn a_missing_directory_is_refused() {
     let options = OpenOptions::new("/nowhere/at/all/ledger.db");
-    refused(&options, false, &["/nowhere/at/all", "create it", "ledger.url"]);
+    assert_refused(&options, false, &["/nowhere/at/all", "create it", "ledger.url"]);
 }
 
 #[test]
@@ -67,7 +68,7 @@ fn a_missing_file_is_made_only_when_asked_for() {
     let directory = tempfile::tempdir().unwrap();
     let mut options = OpenOptions::new(directory.path().join("ledger.db"));
     options.create = false;
-    refused(&options, true, &["there is no ledger", "ledger.url"]);
+    assert_refused(&options, true, &["there is no ledger", "ledger.url"]);
     assert!(!options.path.exists());
 
     options.create = true;
@@ -77,7 +78,7 @@ fn a_missing_file_is_made_only_when_asked_for() {
     let mut names: Vec<_> =
         fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
-    assert_eq!(names, ["ledger.db", "ledger.db.lock"], "nothing else is left behind");
+    assert_eq!(names, ["ledger.db", "ledger.db.lock"], "no other file is left");
     options.create = false;
     assert!(SqliteLedger::open(&options).unwrap().migrated().is_empty());
 }
@@ -97,7 +98,7 @@ fn a_directory_in_the_place_of_the_file_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let options = OpenOptions::new(directory.path().join("ledger.db"));
     fs::create_dir(&options.path).unwrap();
-    refused(&options, true, &["not a file", "ledger.url"]);
+    assert_refused(&options, true, &["not a file", "ledger.url"]);
 }
 
 #[test]
@@ -105,7 +106,7 @@ fn a_second_process_is_refused_while_the_first_lives() {
     let (_directory, options) = closed_ledger();
     let first = SqliteLedger::open(&options).unwrap();
     let number = std::process::id().to_string();
-    refused(&options, false, &["another floodgate process", &number, "stop that one"]);
+    assert_refused(&options, false, &["another floodgate process", &number, "stop that one"]);
     SqliteLedger::open_for_reading(&options).unwrap();
     run(first.close());
     SqliteLedger::open(&options).unwrap();
@@ -115,11 +116,11 @@ fn a_second_process_is_refused_while_the_first_lives() {
 fn a_read_only_file_or_directory_is_refused() {
     let (directory, options) = closed_ledger();
     set_readonly(&options.path, true);
-    refused(&options, false, &["read-only", "make it writable"]);
-    SqliteLedger::open_for_reading(&options).expect("a copy that is kept may be read");
+    assert_refused(&options, false, &["read-only", "make it writable"]);
+    SqliteLedger::open_for_reading(&options).expect("a read-only file may be read");
     set_readonly(&options.path, false);
     set_readonly(directory.path(), true);
-    refused(&options, false, &["read-only", "make it writable"]);
+    assert_refused(&options, false, &["read-only", "make it writable"]);
     set_readonly(directory.path(), false);
     SqliteLedger::open(&options).unwrap();
 }
@@ -134,14 +135,14 @@ fn set_readonly(path: &Path, readonly: bool) {
 fn garbage_is_not_a_ledger() {
     let (_directory, options) = closed_ledger();
     fs::write(&options.path, "This file is no database at all. ".repeat(1_000)).unwrap();
-    refused(&options, true, &["not a ledger", "backup"]);
+    assert_refused(&options, true, &["not a ledger", "backup"]);
 }
 
 #[test]
 fn an_emptied_file_is_refused() {
     let (_directory, options) = closed_ledger();
     File::create(&options.path).unwrap();
-    refused(&options, true, &["is empty", "backup"]);
+    assert_refused(&options, true, &["is empty", "backup"]);
 }
 
 #[test]
@@ -151,7 +152,7 @@ fn a_file_that_lost_its_end_is_refused() {
     for length in [whole - 1, whole - 4_096, whole / 2, 4_096, 60, 20] {
         File::options().write(true).open(&options.path).unwrap().set_len(length).unwrap();
         let word = if length < 100 { "damaged header" } else { "cut off" };
-        refused(&options, true, &[word, "backup"]);
+        assert_refused(&options, true, &[word, "backup"]);
     }
 }
 
@@ -161,7 +162,7 @@ fn damaged_pages_are_refused() {
     let mut bytes = fs::read(&options.path).unwrap();
     bytes[100..].fill(0xA5);
     fs::write(&options.path, bytes).unwrap();
-    refused(&options, true, &["damaged", "backup"]);
+    assert_refused(&options, true, &["damaged", "backup"]);
 }
 
 #[test]
@@ -179,8 +180,8 @@ fn damage_deep_inside_is_found_by_the_check_of_every_page() {
 #[test]
 fn a_log_without_its_file_is_refused() {
     let (_directory, options) = closed_ledger();
-    fs::rename(&options.path, beside(&options.path, "-wal")).unwrap();
-    refused(&options, true, &["missing", "-wal", "put it back"]);
+    fs::rename(&options.path, with_suffix(&options.path, "-wal")).unwrap();
+    assert_refused(&options, true, &["missing", "-wal", "put it back"]);
 }
 
 #[test]
@@ -191,17 +192,17 @@ fn a_newer_schema_is_refused_and_an_older_one_is_brought_up_to_date() {
         "INSERT INTO __diesel_schema_migrations (version) VALUES ('9999'); \
          PRAGMA journal_mode = WAL",
     );
-    refused(&options, true, &["9999", "newer", "backup"]);
-    let standing = SqliteLedger::schema_standing(&options).unwrap();
-    assert_eq!(standing.unknown, ["9999"]);
+    assert_refused(&options, true, &["9999", "newer", "backup"]);
+    let status = SqliteLedger::schema_status(&options).unwrap();
+    assert_eq!(status.unknown, ["9999"]);
 
     tamper(
         &options.path,
         "DELETE FROM __diesel_schema_migrations WHERE version IN ('9999', '0004'); \
          DROP TABLE tokens; DROP TABLE secrets",
     );
-    let standing = SqliteLedger::schema_standing(&options).unwrap();
-    assert_eq!(standing.pending, ["0004_create_tokens"]);
+    let status = SqliteLedger::schema_status(&options).unwrap();
+    assert_eq!(status.pending, ["0004_create_tokens"]);
     let error = SqliteLedger::open_for_reading(&options).unwrap_err();
     assert!(error.to_string().contains("floodgate migrate"), "{error}");
 
@@ -263,7 +264,7 @@ fn a_full_disk_refuses_orders_and_loses_none() {
         assert_eq!(orders(&ledger, sku.no).await.len() as u64, placed);
         assert_eq!(u64::from(ledger.available(sku.no).await.unwrap()), 1_000 - placed);
         let again = ledger.place((1..=300).map(|n| intent(&sku, n, n, 1)).collect()).await;
-        assert_eq!(again.unwrap(), BlindInsert::Conflict, "what is there is still answered for");
+        assert_eq!(again.unwrap(), BlindInsert::Conflict, "existing orders are still found");
         ledger.close().await;
 
         options.size_max_kib = 0;

@@ -1,10 +1,11 @@
-//! Rows that somebody else wrote: the audit finds them, and reading them never guesses.
+//! Rows that no version of this program writes: the audit finds them, and reads fail instead of
+//! guessing.
 
 use diesel::connection::SimpleConnection;
 use diesel::prelude::*;
 use floodgate::db::mysql::MysqlLedger;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
-use floodgate::db::{AnomaliesOverAll, BlindInsert, Error, ErrorClass, Ledger, UnknownSku};
+use floodgate::db::{BlindInsert, CrossSkuAnomalies, Error, ErrorClass, Ledger, UnknownSku};
 use floodgate::domain::invariants::Violation;
 use floodgate::domain::{Failure, InvariantId, OrderTimeline, Policy, Refusal, Sku, SkuNo};
 use floodgate::services::audit::audit;
@@ -14,18 +15,18 @@ use crate::support::offers::{ANY, ONE, buyer, intent, offer, quota, request, run
 use crate::support::servers::mariadb::MariaDb;
 
 struct Store {
-    place: Place,
+    storage: Storage,
     ledger: Box<dyn Ledger>,
     sku: Sku,
 }
 
-enum Place {
+enum Storage {
     File(TempDir),
     Server(MariaDb),
 }
 
 impl Store {
-    /// One of each kind, with buyers 1 to 3 who have two units each, by the requests 1 to 3;
+    /// One store of each kind. The requests 1 to 3 are orders of two units each, for buyers 1 to 3;
     /// request 9 failed.
     async fn each_with(policy: Policy) -> [Self; 2] {
         let directory = tempfile::tempdir().unwrap();
@@ -34,12 +35,12 @@ impl Store {
         let server = MariaDb::start();
         let mariadb = Box::new(MysqlLedger::open(&server.options()).unwrap());
         [
-            Self::fill(Place::File(directory), file, policy).await,
-            Self::fill(Place::Server(server), mariadb, policy).await,
+            Self::fill(Storage::File(directory), file, policy).await,
+            Self::fill(Storage::Server(server), mariadb, policy).await,
         ]
     }
 
-    async fn fill(place: Place, ledger: Box<dyn Ledger>, policy: Policy) -> Self {
+    async fn fill(storage: Storage, ledger: Box<dyn Ledger>, policy: Policy) -> Self {
         let sku = offer(&*ledger, "sale", policy, 100).await;
         ledger.place((1..=3).map(|n| intent(&sku, n, n, 2)).collect()).await.unwrap();
         let failure = Failure {
@@ -51,19 +52,19 @@ impl Store {
             recorded_at_ms: 1,
         };
         ledger.record_failures(vec![failure]).await.unwrap();
-        Self { place, ledger, sku }
+        Self { storage, ledger, sku }
     }
 
-    /// Changes rows behind the back of the ledger, and of the conditions on its tables.
+    /// Changes rows directly in the database, with its check constraints disabled.
     fn tamper(&self, sql: &str) {
-        match &self.place {
-            Place::File(directory) => {
+        match &self.storage {
+            Storage::File(directory) => {
                 let file = directory.path().join("ledger.db");
                 let mut conn = SqliteConnection::establish(file.to_str().unwrap()).unwrap();
                 let before = "PRAGMA busy_timeout = 5000; PRAGMA ignore_check_constraints = ON";
                 conn.batch_execute(&format!("{before}; {sql}")).unwrap();
             }
-            Place::Server(server) => {
+            Storage::Server(server) => {
                 server.sql(&format!("SET SESSION check_constraint_checks = 0; {sql}"));
             }
         }
@@ -121,16 +122,16 @@ fn a_request_with_two_orders_is_found_even_without_its_index() {
                          WHERE request_id = 3";
     run(async {
         for store in Store::each_with(ANY).await {
-            store.tamper(&match store.place {
-                Place::File(_) => format!(
+            store.tamper(&match store.storage {
+                Storage::File(_) => format!(
                     "CREATE TABLE loose AS SELECT * FROM orders; INSERT INTO loose {TWICE}; \
                      DROP TABLE orders; ALTER TABLE loose RENAME TO orders"
                 ),
-                Place::Server(_) => format!(
+                Storage::Server(_) => format!(
                     "ALTER TABLE orders DROP KEY orders_by_request; INSERT INTO orders {TWICE}"
                 ),
             });
-            let found = store.ledger.anomalies_over_all().await.unwrap();
+            let found = store.ledger.anomalies_across_skus().await.unwrap();
             assert_eq!(found.duplicate_requests, [(3, 2)]);
         }
     });
@@ -144,12 +145,12 @@ fn a_request_with_orders_of_two_skus_is_found() {
             let other = offer(ledger, "other", ONE, 100).await;
             // No process derives the same id for two SKUs.
             let placed = ledger.place(vec![intent(&other, 3, 3, 1)]).await.unwrap();
-            let expected: &[(i64, i64)] = match (&store.place, placed) {
-                (Place::File(_), BlindInsert::All) => &[(3, 2)],
-                (Place::Server(_), BlindInsert::Conflict) => &[],
+            let expected: &[(i64, i64)] = match (&store.storage, placed) {
+                (Storage::File(_), BlindInsert::All) => &[(3, 2)],
+                (Storage::Server(_), BlindInsert::Conflict) => &[],
                 (_, placed) => panic!("{placed:?}"),
             };
-            let found = ledger.anomalies_over_all().await.unwrap();
+            let found = ledger.anomalies_across_skus().await.unwrap();
             assert_eq!(found.duplicate_requests, expected);
             let report = audit(None, ledger, None, 1).await.unwrap();
             let broken = report.violations.iter().map(|violation| violation.invariant);
@@ -163,13 +164,13 @@ fn a_request_with_orders_of_two_skus_is_found() {
 fn rows_of_a_sku_that_no_sale_has_are_found() {
     run(async {
         for store in Store::each_with(ANY).await {
-            let none = store.ledger.anomalies_over_all().await.unwrap();
-            assert_eq!(none, AnomaliesOverAll::default());
+            let none = store.ledger.anomalies_across_skus().await.unwrap();
+            assert_eq!(none, CrossSkuAnomalies::default());
             store.tamper(
                 "UPDATE orders SET sku_no = 70 WHERE request_id < 3; \
                  UPDATE failed_requests SET sku_no = 80",
             );
-            let found = store.ledger.anomalies_over_all().await.unwrap().unknown_skus;
+            let found = store.ledger.anomalies_across_skus().await.unwrap().unknown_skus;
             let unknown = |sku, num_orders, num_failures| UnknownSku {
                 sku: SkuNo(sku),
                 num_orders,
@@ -177,14 +178,14 @@ fn rows_of_a_sku_that_no_sale_has_are_found() {
             };
             assert_eq!(found, [unknown(70, 2, 0), unknown(80, 0, 1)]);
             let report = audit(None, &*store.ledger, None, 1).await.unwrap();
-            for (invariant, said) in [
+            for (invariant, detail) in [
                 (InvariantId::NoOversell, "sku 70: no sale has it"),
                 (InvariantId::NothingLost, "sku 80: no sale has it"),
             ] {
-                let is_said = |violation: &Violation| {
-                    violation.invariant == invariant && violation.detail.contains(said)
+                let is_reported = |violation: &Violation| {
+                    violation.invariant == invariant && violation.detail.contains(detail)
                 };
-                assert!(report.violations.iter().any(is_said), "{:#?}", report.violations);
+                assert!(report.violations.iter().any(is_reported), "{:#?}", report.violations);
             }
         }
     });
@@ -201,7 +202,10 @@ fn an_order_that_nobody_wrote_is_named_and_not_guessed() {
         ] {
             for store in Store::each_with(ANY).await {
                 store.tamper(sql);
-                unreadable(store.ledger.scan_orders(store.sku.no, Box::new(|_| true)).await, word);
+                assert_unreadable(
+                    store.ledger.scan_orders(store.sku.no, Box::new(|_| true)).await,
+                    word,
+                );
             }
         }
     });
@@ -218,8 +222,8 @@ fn a_failure_that_nobody_wrote_is_named_and_not_guessed() {
             for store in Store::each_with(ANY).await {
                 store.tamper(sql);
                 let scanned = store.ledger.scan_failures(store.sku.no, Box::new(|_| true)).await;
-                unreadable(scanned, word);
-                unreadable(store.ledger.failure(request(9)).await, word);
+                assert_unreadable(scanned, word);
+                assert_unreadable(store.ledger.failure(request(9)).await, word);
             }
         }
     });
@@ -235,7 +239,7 @@ fn a_sale_that_nobody_wrote_is_named_and_not_guessed() {
         ] {
             for store in Store::each_with(ANY).await {
                 store.tamper(sql);
-                unreadable(store.ledger.sales().await, word);
+                assert_unreadable(store.ledger.sales().await, word);
             }
         }
     });
@@ -245,24 +249,24 @@ fn a_sale_that_nobody_wrote_is_named_and_not_guessed() {
 fn a_way_that_nobody_wrote_is_not_guessed() {
     run(async {
         for store in Store::each_with(ANY).await {
-            let journey = async || store.ledger.journey(request(1)).await;
-            let whole = journey().await.unwrap().unwrap();
+            let order_timeline = async || store.ledger.order_timeline(request(1)).await;
+            let whole = order_timeline().await.unwrap().unwrap();
             assert!(whole.recorded_at_ms.is_some_and(|recorded_at_ms| recorded_at_ms > 1));
-            // As a version wrote it that did not know the times.
+            // An earlier version wrote no times.
             store.tamper("UPDATE orders SET published_at_ms = NULL, recorded_at_ms = NULL");
             let untimed = OrderTimeline { published_at_ms: None, recorded_at_ms: None, ..whole };
-            assert_eq!(journey().await.unwrap(), Some(untimed));
-            if let Place::File(_) = store.place {
-                // A server keeps its 16 bytes.
+            assert_eq!(order_timeline().await.unwrap(), Some(untimed));
+            if let Storage::File(_) = store.storage {
+                // The column in MariaDB has a fixed length of 16 bytes.
                 store.tamper("UPDATE orders SET trace_id = x'00'");
-                unreadable(journey().await, "trace_id is 1 bytes long");
+                assert_unreadable(order_timeline().await, "trace_id is 1 bytes long");
             }
         }
     });
 }
 
 #[track_caller]
-fn unreadable<T: std::fmt::Debug>(answer: Result<T, Error>, word: &str) {
+fn assert_unreadable<T: std::fmt::Debug>(answer: Result<T, Error>, word: &str) {
     let error = answer.unwrap_err();
     assert!(matches!(error, Error::Unreadable { .. }), "{error:?}");
     assert_eq!(error.class(), ErrorClass::Bug);

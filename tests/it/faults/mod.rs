@@ -1,9 +1,8 @@
-//! Things that break: the process, its actors, its ledger file; and what is found afterwards.
+//! Fault tests: the process, its actors or its stores fail, and the state afterwards is checked.
 
 mod broker_blocked;
 mod broker_kill;
 mod broker_queues;
-mod desk;
 mod discarding;
 mod drill;
 mod full_disk;
@@ -43,3 +42,4 @@ mod redis_restart;
 mod redis_topologies;
 mod relay_edges;
 mod relay_pauses;
+mod sales;

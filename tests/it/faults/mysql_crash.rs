@@ -1,10 +1,10 @@
-//! The database goes away in the worst moment: while it commits (C11), and while it is migrated.
+//! The database fails while it commits (C11) and while it is migrated.
 //!
 //! Covers the crash points `before_commit`, `after_commit` and `migrating` in MariaDB.
 
 use std::time::Duration;
 
-use floodgate::db::conflict_resolution::climb;
+use floodgate::db::conflict_resolution::resolve;
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
 use floodgate::db::{BlindInsert, ErrorClass, Ledger};
 use floodgate::domain::{OrderIntent, PlaceOutcome, Sku};
@@ -15,18 +15,18 @@ use crate::support::random::number_from_env;
 use crate::support::servers::mariadb::MariaDb;
 use crate::support::wait::until;
 
-/// A ledger behind a link that can be cut, and one beside it that sees what happened.
+/// A ledger behind a proxy that cuts connections, and one with a direct connection, for checks.
 struct Store {
     server: MariaDb,
     proxy: FaultProxy,
     ledger: MysqlLedger,
-    witness: MysqlLedger,
+    direct: MysqlLedger,
     sku: Sku,
 }
 
 const STOCK: u32 = 1_000;
 
-/// The whole packet: READ COMMITTED is sent, too.
+/// The whole packet, because the server also receives READ COMMITTED.
 const COMMIT: &[u8] = b"\x07\0\0\0\x03COMMIT";
 
 impl Store {
@@ -36,9 +36,9 @@ impl Store {
         let url = MariaDb::url_by(proxy.addr());
         let options = MysqlOptions { connect_timeout_ms: 500, ..MysqlOptions::new(url) };
         let ledger = MysqlLedger::open(&options).unwrap();
-        let witness = MysqlLedger::open(&server.options()).unwrap();
-        let sku = open_offer(&witness, "sale", quota(5), STOCK).await;
-        Self { server, proxy, ledger, witness, sku }
+        let direct = MysqlLedger::open(&server.options()).unwrap();
+        let sku = open_offer(&direct, "sale", quota(5), STOCK).await;
+        Self { server, proxy, ledger, direct, sku }
     }
 
     fn batch(&self) -> Vec<OrderIntent> {
@@ -46,23 +46,23 @@ impl Store {
     }
 
     async fn num_orders(&self) -> usize {
-        orders(&self.witness, self.sku.no).await.len()
+        orders(&self.direct, self.sku.no).await.len()
     }
 
-    /// Asks again, as a consumer does after an unknown end, and hears the same of every order.
-    async fn ask_again(&self, expected: fn(&OrderIntent) -> PlaceOutcome) {
+    /// Resolves the batch, as a consumer does after an unknown commit, and checks every outcome.
+    async fn assert_resolved(&self, expected: fn(&OrderIntent) -> PlaceOutcome) {
         let batch = self.batch();
         let mut outcomes = vec![None; batch.len()];
-        climb(&self.ledger, &batch, &mut outcomes).await.unwrap();
+        resolve(&self.ledger, &batch, &mut outcomes).await.unwrap();
         let expected: Vec<_> = batch.iter().map(|intent| Some(expected(intent))).collect();
         assert_eq!(outcomes, expected);
         assert_eq!(self.num_orders().await, batch.len());
-        assert_eq!(self.witness.available(self.sku.no).await.unwrap(), STOCK - 200);
-        assert_ledger_holds(&self.witness).await;
+        assert_eq!(self.direct.available(self.sku.no).await.unwrap(), STOCK - 200);
+        assert_ledger_holds(&self.direct).await;
     }
 }
 
-/// Crash point `after_commit`, seen from the other side.
+/// Crash point `after_commit`, as the client of the database sees it.
 #[test]
 fn a_commit_whose_answer_was_lost_is_unknown_and_the_keys_tell() {
     run(async {
@@ -71,12 +71,12 @@ fn a_commit_whose_answer_was_lost_is_unknown_and_the_keys_tell() {
         let error = store.ledger.place(store.batch()).await.unwrap_err();
         assert_eq!(error.class(), ErrorClass::Unknown, "{error:?}");
         assert_eq!(store.proxy.cuts(), 1);
-        assert_eq!(store.num_orders().await, 100, "it had been committed");
-        store.ask_again(|intent| PlaceOutcome::Repeat(intent.order())).await;
+        assert_eq!(store.num_orders().await, 100, "the batch was committed");
+        store.assert_resolved(|intent| PlaceOutcome::Repeat(intent.order())).await;
     });
 }
 
-/// Crash point `before_commit`, seen from the other side.
+/// Crash point `before_commit`, as the client of the database sees it.
 #[test]
 fn a_commit_that_never_arrived_is_unknown_too() {
     run(async {
@@ -86,7 +86,7 @@ fn a_commit_that_never_arrived_is_unknown_too() {
         assert_eq!(error.class(), ErrorClass::Unknown, "{error:?}");
         assert_eq!(store.proxy.cuts(), 1);
         assert_eq!(store.num_orders().await, 0);
-        store.ask_again(|intent| PlaceOutcome::Placed(intent.order())).await;
+        store.assert_resolved(|intent| PlaceOutcome::Placed(intent.order())).await;
     });
 }
 
@@ -94,14 +94,14 @@ fn a_commit_that_never_arrived_is_unknown_too() {
 fn a_link_that_breaks_before_commit_has_written_nothing() {
     run(async {
         let store = Store::start().await;
-        for words in ["INSERT INTO orders", "INSERT INTO quotas", "UPDATE quotas"] {
-            store.proxy.cut_reply(words);
+        for statement in ["INSERT INTO orders", "INSERT INTO quotas", "UPDATE quotas"] {
+            store.proxy.cut_reply(statement);
             let error = store.ledger.place(store.batch()).await.unwrap_err();
-            assert_eq!(error.class(), ErrorClass::Down, "{words}: {error:?}");
-            assert_eq!(store.num_orders().await, 0, "{words}");
+            assert_eq!(error.class(), ErrorClass::Down, "{statement}: {error:?}");
+            assert_eq!(store.num_orders().await, 0, "{statement}");
         }
         assert_eq!(store.proxy.cuts(), 3);
-        store.ask_again(|intent| PlaceOutcome::Placed(intent.order())).await;
+        store.assert_resolved(|intent| PlaceOutcome::Placed(intent.order())).await;
     });
 }
 
@@ -116,11 +116,11 @@ fn a_server_that_is_killed_with_the_answer_on_its_way_has_kept_the_orders() {
         let error = store.ledger.place(store.batch()).await.unwrap_err();
         assert_eq!(error.class(), ErrorClass::Down, "{error:?}");
         store.server.restart();
-        store.ask_again(|intent| PlaceOutcome::Repeat(intent.order())).await;
+        store.assert_resolved(|intent| PlaceOutcome::Repeat(intent.order())).await;
     });
 }
 
-/// The moment of death is arbitrary; what the ledger says of it must be true.
+/// The moment of the kill is arbitrary; the answer of the ledger must be true.
 #[test]
 fn whenever_the_server_is_killed_the_answer_was_true() {
     run(async {
@@ -135,28 +135,32 @@ fn whenever_the_server_is_killed_the_answer_was_true() {
         for round in 0..rounds {
             let after = Duration::from_micros(random.u64(0..7_000));
             let killing = async {
-                // Not a wait for a condition: the moment of death is meant to be arbitrary.
+                // Not a wait for a condition: the moment of the kill is meant to be arbitrary.
                 tokio::time::sleep(after).await;
                 server.kill();
             };
             let batch: Vec<_> = (1..=300).map(|n| intent(&sku, round * 1_000 + n, n, 1)).collect();
-            let (said, ()) = tokio::join!(ledger.place(batch.clone()), killing);
+            let (answer, ()) = tokio::join!(ledger.place(batch.clone()), killing);
             server.restart();
-            let there = until("the ledger", || async { ledger.examine(batch.clone()).await.ok() });
-            let there = there.await.orders.len();
-            match said {
+            let examined =
+                until("the ledger", || async { ledger.examine(batch.clone()).await.ok() });
+            let num_found = examined.await.orders.len();
+            match answer {
                 Ok(BlindInsert::All) => {
                     placed += 1;
-                    lost += batch.len() - there;
+                    lost += batch.len() - num_found;
                 }
-                Ok(BlindInsert::Conflict) => panic!("seed={seed}: nobody else writes"),
+                Ok(BlindInsert::Conflict) => panic!("seed={seed}: no other process writes"),
                 Err(error) if error.class() == ErrorClass::Unknown => {
                     unknown += 1;
-                    assert!([0, batch.len()].contains(&there), "seed={seed}: torn: {there}");
+                    assert!(
+                        [0, batch.len()].contains(&num_found),
+                        "seed={seed}: torn batch: {num_found}"
+                    );
                 }
                 Err(error) => {
                     refused += 1;
-                    assert_eq!(there, 0, "seed={seed}: {error:?}");
+                    assert_eq!(num_found, 0, "seed={seed}: {error:?}");
                 }
             }
         }
@@ -166,8 +170,8 @@ fn whenever_the_server_is_killed_the_answer_was_true() {
     });
 }
 
-/// Crash point `migrating`: tables are not made or changed in a transaction, so what a migration
-/// had done when it died is there, and nothing says so.
+/// Crash point `migrating`: MariaDB changes tables outside transactions, so the completed part of a
+/// crashed migration stays, without a record.
 #[test]
 fn migrating_goes_on_where_it_ended() {
     let server = MariaDb::start();

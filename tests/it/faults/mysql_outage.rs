@@ -1,10 +1,10 @@
-//! The database is away for a while (C12), in many ways: nobody waits longer than was agreed,
-//! nothing is lost or doubled, and when it is back the same ledger works on, without a restart.
+//! The database is unavailable for a while (C12), in many ways: no call exceeds its deadline, no
+//! order is lost or duplicated, and afterwards the same ledger works on without a restart.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use floodgate::db::conflict_resolution::climb;
+use floodgate::db::conflict_resolution::resolve;
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
 use floodgate::db::{Error, ErrorClass, Ledger};
 use floodgate::domain::{OrderIntent, PlaceOutcome, Sku};
@@ -28,8 +28,8 @@ struct Store {
     sku: Sku,
 }
 
-/// Short limits, so that a test sees them end.
-fn impatient(url: String) -> MysqlOptions {
+/// Short limits, so that a test reaches them.
+fn short_limits(url: String) -> MysqlOptions {
     MysqlOptions {
         writers: 3,
         readers: 2,
@@ -41,23 +41,23 @@ fn impatient(url: String) -> MysqlOptions {
     }
 }
 
-/// As few connections as can be.
-fn few(options: MysqlOptions) -> MysqlOptions {
+/// One connection for writing and one for reading.
+fn few_connections(options: MysqlOptions) -> MysqlOptions {
     MysqlOptions { writers: 1, readers: 1, ..options }
 }
 
-/// Opens a ledger, however often that takes too long.
+/// Opens a ledger, and retries until an attempt is in time.
 async fn opened(options: &MysqlOptions) -> MysqlLedger {
     until("a connection", async || MysqlLedger::open(options).ok()).await
 }
 
 impl Store {
     async fn on(server: MariaDb, change: impl FnOnce(&mut MysqlOptions)) -> Self {
-        let patient = opened(&few(server.options())).await;
-        let sku = open_offer(&patient, "sale", ONE, STOCK).await;
-        patient.close().await;
+        let setup_ledger = opened(&few_connections(server.options())).await;
+        let sku = open_offer(&setup_ledger, "sale", ONE, STOCK).await;
+        setup_ledger.close().await;
         let proxy = FaultProxy::start(server.addr());
-        let mut options = impatient(MariaDb::url_by(proxy.addr()));
+        let mut options = short_limits(MariaDb::url_by(proxy.addr()));
         change(&mut options);
         Self { ledger: Arc::new(opened(&options).await), server, proxy, sku }
     }
@@ -71,9 +71,9 @@ impl Store {
         (first..first + BATCH).map(|n| intent(&self.sku, n, n, 1)).collect()
     }
 
-    /// Places half of the batches, breaks something, sees what the ledger says meanwhile, heals,
-    /// and places the rest; then judges.
-    async fn through(
+    /// Places half of the batches, injects the fault, checks the errors of further calls, heals,
+    /// places the remaining batches and checks all orders.
+    async fn run_outage(
         &self,
         classes: &[ErrorClass],
         word: &str,
@@ -81,50 +81,50 @@ impl Store {
         heal: impl FnOnce(),
     ) {
         let half = BATCHES / 2;
-        let mut told = join_all((0..half).map(|number| self.place_all(number))).await;
+        let mut outcomes = join_all((0..half).map(|number| self.place_all(number))).await;
         fault();
-        // Calls end while it lasts, each with an account of what became of it.
+        // Calls return during the fault, each with a classified result.
         let meanwhile = (half..half + 10).map(|number| self.try_once(number));
         let errors: Vec<Error> =
             join_all(meanwhile).await.into_iter().filter_map(Result::err).collect();
-        assert!(!errors.is_empty(), "the fault must strike");
+        assert!(!errors.is_empty(), "the fault had no effect");
         assert!(errors.iter().all(|error| classes.contains(&error.class())), "{errors:?}");
-        assert!(errors.iter().any(|error| told_by(error).contains(word)), "{errors:?}");
-        // Readers, too, come back in time, whatever they heard.
+        assert!(errors.iter().any(|error| with_source(error).contains(word)), "{errors:?}");
+        // Reads return in time as well, with or without an error.
         let reads = (0..2).map(|_| self.ledger.scan_orders(self.sku.no, Box::new(|_| true)));
         drop(join_all(reads).await);
         drop(self.ledger.available(self.sku.no).await);
         assert_eq!(self.ledger.num_threads(), 5, "no thread was added or lost");
         heal();
-        told.extend(join_all((half..BATCHES).map(|number| self.place_all(number))).await);
-        self.judge(told.concat()).await;
+        outcomes.extend(join_all((half..BATCHES).map(|number| self.place_all(number))).await);
+        self.judge(outcomes.concat()).await;
     }
 
     async fn try_once(&self, number: u64) -> Result<(), Error> {
         let batch = self.batch(number);
         let mut outcomes = vec![None; batch.len()];
-        climb(&*self.ledger, &batch, &mut outcomes).await
+        resolve(&*self.ledger, &batch, &mut outcomes).await
     }
 
-    /// What a consumer does: asks until there is an answer.
+    /// Retries like a consumer, until every outcome is known.
     async fn place_all(&self, number: u64) -> Vec<PlaceOutcome> {
         let batch = self.batch(number);
         let outcomes = until("all outcomes", || async {
             let mut outcomes = vec![None; batch.len()];
-            climb(&*self.ledger, &batch, &mut outcomes).await.ok()?;
+            resolve(&*self.ledger, &batch, &mut outcomes).await.ok()?;
             outcomes.into_iter().collect::<Option<Vec<_>>>()
         });
         outcomes.await
     }
 
-    async fn judge(&self, told: Vec<PlaceOutcome>) {
-        let ledger = opened(&few(self.server.options())).await;
+    async fn judge(&self, outcomes: Vec<PlaceOutcome>) {
+        let ledger = opened(&few_connections(self.server.options())).await;
         let found = orders(&ledger, self.sku.no).await;
         let distinct: BTreeSet<_> = found.iter().map(|order| order.request).collect();
-        let acknowledged = told.iter().filter_map(PlaceOutcome::order);
+        let acknowledged = outcomes.iter().filter_map(PlaceOutcome::order);
         let units: u64 = found.iter().map(|order| u64::from(order.quantity)).sum();
         let verdict = Verdict {
-            attempted: told.len(),
+            attempted: outcomes.len(),
             acknowledged: acknowledged.clone().count(),
             ok: found.len(),
             units,
@@ -134,7 +134,11 @@ impl Store {
             ..Verdict::default()
         };
         verdict.assert_clean();
-        assert_eq!(verdict.acknowledged, told.len(), "everybody got what there was enough of");
+        assert_eq!(
+            verdict.acknowledged,
+            outcomes.len(),
+            "every intent is an order, because the stock suffices"
+        );
         assert_eq!(found.len() as u64, BATCH * BATCHES);
         let left = ledger.available(self.sku.no).await.unwrap();
         assert_eq!(u64::from(left), u64::from(STOCK) - BATCH * BATCHES);
@@ -142,21 +146,21 @@ impl Store {
     }
 }
 
-/// An error with its cause.
-fn told_by(error: &Error) -> String {
+/// An error with its source.
+fn with_source(error: &Error) -> String {
     let source = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
     format!("{error}: {source}")
 }
 
-/// Whatever did not end in time may have been written, or waits for a thread.
-const SILENCE: [ErrorClass; 3] = [ErrorClass::Down, ErrorClass::Unknown, ErrorClass::Retry];
+/// A call that timed out may have been written, or may wait for a thread.
+const TIMED_OUT: [ErrorClass; 3] = [ErrorClass::Down, ErrorClass::Unknown, ErrorClass::Retry];
 
 #[test]
 fn a_server_that_was_killed() {
     run(async {
         let store = Store::start().await;
         let Store { server, .. } = &store;
-        store.through(&SILENCE, "", || server.kill(), || server.restart()).await;
+        store.run_outage(&TIMED_OUT, "", || server.kill(), || server.restart()).await;
     });
 }
 
@@ -165,18 +169,18 @@ fn a_server_that_hangs() {
     run(async {
         let store = Store::start().await;
         let Store { server, .. } = &store;
-        store.through(&SILENCE, "in time", || server.stop(), || server.cont()).await;
+        store.run_outage(&TIMED_OUT, "in time", || server.stop(), || server.cont()).await;
     });
 }
 
-/// What was sent meanwhile arrives late, when its sender has long given it up.
+/// Requests sent during the fault arrive after their callers timed out.
 #[test]
 fn a_link_that_holds_everything_back() {
     run(async {
         let store = Store::start().await;
         let Store { proxy, .. } = &store;
         let hold = || proxy.set(Mode::Hold(None));
-        store.through(&SILENCE, "in time", hold, || proxy.heal()).await;
+        store.run_outage(&TIMED_OUT, "in time", hold, || proxy.heal()).await;
     });
 }
 
@@ -186,18 +190,18 @@ fn a_link_that_holds_the_answers_back() {
         let store = Store::start().await;
         let Store { proxy, .. } = &store;
         let hold = || proxy.set(Mode::Hold(Some(Way::ToClient)));
-        store.through(&SILENCE, "in time", hold, || proxy.heal()).await;
+        store.run_outage(&TIMED_OUT, "in time", hold, || proxy.heal()).await;
     });
 }
 
-/// And nobody ever hears that the connections are gone.
+/// Neither side is notified that the connections are gone.
 #[test]
 fn a_link_that_loses_everything() {
     run(async {
         let store = Store::start().await;
         let Store { proxy, .. } = &store;
         let lose = || proxy.set(Mode::Lose(None));
-        store.through(&SILENCE, "in time", lose, || proxy.heal()).await;
+        store.run_outage(&TIMED_OUT, "in time", lose, || proxy.heal()).await;
     });
 }
 
@@ -207,7 +211,7 @@ fn a_link_that_resets_every_connection() {
         let store = Store::start().await;
         let Store { proxy, .. } = &store;
         let reset = || proxy.set(Mode::Reset);
-        store.through(&SILENCE, "", reset, || proxy.heal()).await;
+        store.run_outage(&TIMED_OUT, "", reset, || proxy.heal()).await;
     });
 }
 
@@ -217,7 +221,7 @@ fn a_server_that_takes_no_writes() {
         let store = Store::start().await;
         let set = |value| store.server.sql(&format!("SET GLOBAL read_only = {value}"));
         store
-            .through(&[ErrorClass::Down, ErrorClass::Retry], "--read-only", || set(1), || set(0))
+            .run_outage(&[ErrorClass::Down, ErrorClass::Retry], "--read-only", || set(1), || set(0))
             .await;
     });
 }
@@ -227,12 +231,14 @@ fn a_server_without_a_free_connection() {
     run(async {
         let store = Store::on(MariaDb::start_with(&["--max-connections=12"]), |_| {}).await;
         let others = Mutex::new(Vec::new());
-        // The ledger's own connections go, and others are faster to take their places.
-        let crowd = || {
+        // Resets the ledger's connections; other clients take all free ones before it reconnects.
+        let exhaust = || {
             store.proxy.set(Mode::Reset);
             let connected = "SELECT variable_value FROM information_schema.global_status \
                              WHERE variable_name = 'THREADS_CONNECTED'";
-            until_true("nobody but who asks", || store.server.number(connected) == 1);
+            until_true("no connection but the counting one", || {
+                store.server.number(connected) == 1
+            });
             loop {
                 let other = MariaDb::session_as(&store.server.url());
                 if other.try_sql("DO 1").is_err() {
@@ -243,32 +249,33 @@ fn a_server_without_a_free_connection() {
             store.proxy.heal();
         };
         let classes = [ErrorClass::Down, ErrorClass::Retry];
-        store.through(&classes, "Too many connections", crowd, || others.lock().clear()).await;
+        store.run_outage(&classes, "Too many connections", exhaust, || others.lock().clear()).await;
     });
 }
 
-/// The server would hold the rows of a client that vanished until TCP notices: for hours.
+/// Without a limit the server would keep the row locks of a vanished client for hours, until TCP
+/// times out.
 #[test]
 fn the_rows_of_a_client_that_vanished_are_free_soon() {
     run(async {
-        // So long that the row is still held when somebody looks.
+        // Limits so long that the row is still locked when the test checks it.
         let store = Store::on(MariaDb::start(), |options| {
             options.job_deadline_ms = 9_000;
             options.statement_timeout_ms = 9_000;
             options.lock_wait_timeout_s = 9;
         })
         .await;
-        let other = opened(&impatient(store.server.url())).await;
-        let (holder, looker) = (store.server.session(), store.server.session());
-        looker.sql("DO 1");
+        let other = opened(&short_limits(store.server.url())).await;
+        let (holder, checker) = (store.server.session(), store.server.session());
+        checker.sql("DO 1");
         holder.sql("BEGIN; SELECT * FROM skus FOR UPDATE");
         let vanishing = async {
-            store.server.somebody_waits_for_a_row().await;
-            // From here on the server has the stock's row locked for a client that hears nothing.
+            store.server.until_row_lock_wait().await;
+            // From here on the server locks the stock's row for an unreachable client.
             store.proxy.set(Mode::Lose(None));
             holder.sql("ROLLBACK");
-            let held = looker.try_sql("SELECT * FROM skus FOR UPDATE NOWAIT");
-            assert!(held.is_err(), "the server still holds it");
+            let held = checker.try_sql("SELECT * FROM skus FOR UPDATE NOWAIT");
+            assert!(held.is_err(), "the server still holds the lock");
         };
         let (vanished, ()) = tokio::join!(store.try_once(0), vanishing);
         assert!([ErrorClass::Down, ErrorClass::Unknown].contains(&vanished.unwrap_err().class()));
@@ -276,7 +283,7 @@ fn the_rows_of_a_client_that_vanished_are_free_soon() {
         let batch = store.batch(0);
         until("the stock's row", || async {
             let mut outcomes = vec![None; batch.len()];
-            climb(&other, &batch, &mut outcomes).await.ok()
+            resolve(&other, &batch, &mut outcomes).await.ok()
         })
         .await;
         assert_eq!(orders(&other, store.sku.no).await.len(), batch.len());

@@ -1,39 +1,39 @@
 //! Redis restarts with its file while a backlog waits in the broker, in role `all`: the buckets are
-//! loaded beside the consumers, and wait for nothing that these have to do.
+//! loaded beside the consumers, and do not wait for the backlog.
 
 use std::time::Duration;
 
 use floodgate::runtime::clock::now_monotonic;
 
-use crate::support::pipeline::PipelineGround;
+use crate::support::pipeline::PipelineFixture;
 use crate::support::shop::Shop;
 use crate::support::wait::until;
 
 const BACKLOG: u64 = 10_000;
 
-/// The promise, for ten times the backlog on a machine of its own.
+/// The documented limit, which holds for ten times this backlog on a dedicated machine.
 const SELLS_AGAIN_WITHIN: Duration = Duration::from_secs(10);
 
 #[test]
 fn a_restart_of_redis_does_not_wait_for_a_backlog() {
-    let ground = PipelineGround::new("list");
+    let fixture = PipelineFixture::new("list");
     tokio::runtime::Runtime::new().unwrap().block_on(async {
-        let server = ground.server("all", &[("outbox.envelope_max", "1")]);
+        let server = fixture.server("all", &[("outbox.envelope_max", "1")]);
         let mut shop = Shop::open(server.internal, 20_000).await;
-        ground.mariadb.stop();
+        fixture.mariadb.stop();
         shop.sell(server.public, BACKLOG).await;
         until("the backlog in the queue", async || {
-            (ground.rabbit.num_ready("fg.orders.0")? > 50).then_some(())
+            (fixture.rabbit.num_ready("fg.orders.0")? > 50).then_some(())
         })
         .await;
-        ground.redis.kill();
-        ground.redis.restart();
+        fixture.redis.kill();
+        fixture.redis.restart();
         let begun = now_monotonic();
-        ground.mariadb.cont();
+        fixture.mariadb.cont();
         shop.sell(server.public, 1).await;
         let took = now_monotonic().duration_since(begun);
         println!("selling again after {} ms", took.as_millis());
         assert!(took < SELLS_AGAIN_WITHIN, "{took:?}");
-        shop.judge(&ground, server.internal).await;
+        shop.judge(&fixture, server.internal).await;
     });
 }

@@ -1,4 +1,4 @@
-//! A broker that is away, and one that refuses: C07.
+//! A broker that is down, and one that rejects messages: C07.
 
 use std::net::SocketAddr;
 
@@ -7,23 +7,29 @@ use serde_json::Value as Json;
 
 use crate::support::admin::stage;
 use crate::support::gate::try_stage;
-use crate::support::pipeline::PipelineGround;
+use crate::support::pipeline::PipelineFixture;
 use crate::support::shop::Shop;
 use crate::support::wait::{drains_within, until};
 
-/// Does something that needs the broker, which has just become well, and waits until everything
-/// has ended.
-async fn drains(ground: &PipelineGround, internal: SocketAddr, work: impl Future<Output = ()>) {
+/// Runs work that needs the recovered broker, and waits until all requests are settled.
+async fn assert_drains(
+    fixture: &PipelineFixture,
+    internal: SocketAddr,
+    work: impl Future<Output = ()>,
+) {
     let begun = now_monotonic();
     work.await;
-    ground.drained(internal).await;
+    fixture.drained(internal).await;
     let took = now_monotonic().duration_since(begun);
     println!("drained after {took:?}");
     assert!(took < drains_within(), "drained after {took:?}");
-    assert!(ground.open_letters(internal).is_empty(), "the broker's trouble is no attempt");
+    assert!(
+        fixture.open_dead_letters(internal).is_empty(),
+        "a broker failure counts as no attempt"
+    );
 }
 
-/// Steps that the relay workers of a process have made.
+/// Steps of all relay workers of a process.
 async fn relay_steps(internal: SocketAddr) -> Option<u64> {
     let url = format!("http://{internal}/admin/v1/actors");
     let report: Json = reqwest::get(url).await.ok()?.json().await.ok()?;
@@ -31,27 +37,27 @@ async fn relay_steps(internal: SocketAddr) -> Option<u64> {
     relays.map(|one| one["steps"].as_u64()).sum()
 }
 
-/// C07, first part: nobody's fault, so no attempt of any entry. When the outbox is full, buyers are
-/// told to come again.
-async fn away_for_long(
-    ground: &PipelineGround,
+/// C07, first part: an outage counts as no attempt of any entry. While the outbox is full, buyers
+/// get `busy`.
+async fn long_outage(
+    fixture: &PipelineFixture,
     shop: &mut Shop,
     [public, internal, relay]: [SocketAddr; 3],
 ) {
     let crowd = shop.crowd(public, 500);
-    ground.settle_queues();
-    ground.rabbit.kill();
-    ground.rabbit.restart();
-    drains(ground, internal, shop.settle(public, crowd)).await;
+    fixture.settle_queues();
+    fixture.rabbit.kill();
+    fixture.rabbit.restart();
+    assert_drains(fixture, internal, shop.settle(public, crowd)).await;
 
-    ground.rabbit.kill();
+    fixture.rabbit.kill();
     let refused = until("a full outbox", async || {
-        let heard = shop.ask_once(public, 40).await;
-        heard.iter().all(|heard| heard.status == Some(503)).then_some(heard)
+        let attempts = shop.ask_once(public, 40).await;
+        attempts.iter().all(|attempt| attempt.status == Some(503)).then_some(attempts)
     })
     .await;
-    for heard in refused {
-        assert_eq!(heard.code.as_deref(), Some("busy"), "{heard:?}");
+    for attempt in refused {
+        assert_eq!(attempt.code.as_deref(), Some("busy"), "{attempt:?}");
     }
     assert!(stage(internal, "sale", "unsettled").await > 0);
     // Far more rounds than an entry has attempts.
@@ -60,25 +66,25 @@ async fn away_for_long(
         (relay_steps(relay).await? > begun + 100).then_some(())
     })
     .await;
-    ground.rabbit.restart();
-    drains(ground, internal, shop.sell(public, 40)).await;
+    fixture.rabbit.restart();
+    assert_drains(fixture, internal, shop.sell(public, 40)).await;
 }
 
-/// C07, second part: a queue that refuses everything is no fault of an entry either. The outbox
-/// becomes full, nothing becomes a dead letter, what waits outlives a restart of Redis, and
-/// everything lands once the queue takes messages.
-async fn refusing(
-    ground: &PipelineGround,
+/// C07, second part: a queue that rejects everything counts as no attempt either. The outbox fills
+/// up, no entry becomes a dead letter, waiting entries survive a restart of Redis, and all become
+/// orders once the queue accepts messages.
+async fn rejecting_queue(
+    fixture: &PipelineFixture,
     shop: &mut Shop,
     [public, internal, relay]: [SocketAddr; 3],
 ) {
     let full = r#"{"max-length":1,"overflow":"reject-publish"}"#;
     let pattern = r"^fg\.orders\.";
-    ground.rabbit.ctl(&["set_policy", "full", pattern, full, "--apply-to", "queues"]);
-    // The queue hears of its policy a little later.
+    fixture.rabbit.ctl(&["set_policy", "full", pattern, full, "--apply-to", "queues"]);
+    // RabbitMQ applies the policy with a delay.
     until("a full outbox", async || {
-        let heard = shop.ask_once(public, 40).await;
-        heard.iter().all(|heard| heard.status == Some(503)).then_some(())
+        let attempts = shop.ask_once(public, 40).await;
+        attempts.iter().all(|attempt| attempt.status == Some(503)).then_some(())
     })
     .await;
     let begun = relay_steps(relay).await.unwrap();
@@ -86,40 +92,40 @@ async fn refusing(
         (relay_steps(relay).await? > begun + 100).then_some(())
     })
     .await;
-    assert!(ground.open_letters(internal).is_empty(), "nothing shows that it takes others");
-    // Each bucket is loaded while its entries wait, and keeps them.
+    assert!(fixture.open_dead_letters(internal).is_empty(), "the queue rejects every message");
+    // Each bucket is loaded while its entries wait, and keeps its entries.
     let waiting = stage(internal, "sale", "unsettled").await;
-    ground.redis.kill();
-    ground.redis.restart();
+    fixture.redis.kill();
+    fixture.redis.restart();
     until("the requests that waited", async || {
         (try_stage(internal, "unsettled").await? >= waiting).then_some(())
     })
     .await;
-    ground.rabbit.ctl(&["clear_policy", "full"]);
+    fixture.rabbit.ctl(&["clear_policy", "full"]);
 }
 
 fn broker_fails(outbox: &str) {
-    let ground = PipelineGround::new(outbox)
+    let fixture = PipelineFixture::new(outbox)
         .with("outbox.envelope_max", "1")
         .with("outbox.entries_max", "20")
         .with("relay.attempts_max", "3")
         .with("amqp.reconnect_max_ms", "50")
-        // A Redis that is away refuses; one that is slow is waited for.
+        // A stopped Redis refuses connections at once; a slow one needs the time.
         .with("redis.connect_timeout_ms", "10000")
         .with("redis.command_timeout_ms", "10000");
     tokio::runtime::Runtime::new().unwrap().block_on(async {
-        let [keeper, api, relay] =
-            ["maintenance", "api", "relay"].map(|role| ground.server(role, &[]));
-        let mut consumer = ground.server("consumer", &[]);
-        let mut shop = Shop::open(keeper.internal, 20_000).await;
-        let at = [api.public, keeper.internal, relay.internal];
-        away_for_long(&ground, &mut shop, at).await;
-        // Nobody may empty the queue that is to be full.
+        let [maintenance, api, relay] =
+            ["maintenance", "api", "relay"].map(|role| fixture.server(role, &[]));
+        let mut consumer = fixture.server("consumer", &[]);
+        let mut shop = Shop::open(maintenance.internal, 20_000).await;
+        let at = [api.public, maintenance.internal, relay.internal];
+        long_outage(&fixture, &mut shop, at).await;
+        // No consumer may empty the queue that must stay full.
         consumer.kill();
-        refusing(&ground, &mut shop, at).await;
-        consumer = ground.server("consumer", &[]);
-        drains(&ground, keeper.internal, shop.sell(api.public, 40)).await;
-        shop.judge(&ground, keeper.internal).await;
+        rejecting_queue(&fixture, &mut shop, at).await;
+        consumer = fixture.server("consumer", &[]);
+        assert_drains(&fixture, maintenance.internal, shop.sell(api.public, 40)).await;
+        shop.judge(&fixture, maintenance.internal).await;
         drop(consumer);
     });
 }

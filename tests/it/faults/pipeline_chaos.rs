@@ -1,9 +1,9 @@
 //! `kill -9` of any processes and any servers of tier `pipeline`, one to two at a time, at random
-//! moments under load, round after round on the same sale. Some come back at once, others stay away
-//! for a while, and the load lasts longer than either.
+//! moments under load, round after round on the same sale. Some restart at once, others after a
+//! pause, and the load outlasts both.
 //!
-//! The seed of a run is printed; `FLOODGATE_CHAOS_SEED` gives it again, `FLOODGATE_CHAOS_ROUNDS`
-//! sets the number of rounds.
+//! The seed of a run is printed; `FLOODGATE_CHAOS_SEED` repeats it, `FLOODGATE_CHAOS_ROUNDS` sets
+//! the number of rounds.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,23 +13,22 @@ use tokio::sync::oneshot;
 
 use crate::support::admin::open_sale;
 use crate::support::crowd::{History, send_until};
-use crate::support::gate::insist_until;
-use crate::support::greed;
-use crate::support::pipeline::PipelineGround;
+use crate::support::gate::retry_until;
+use crate::support::pipeline::PipelineFixture;
 use crate::support::process::Server;
+use crate::support::quota_load;
 use crate::support::random::number_from_env;
 
 const ROUNDS: u64 = 6;
 const BUYERS_PER_ROUND: u64 = 900;
-/// Fewer units than its buyers want.
+/// Fewer units than its buyers ask for.
 const STOCK_PER_ROUND: u64 = 2_000;
 /// Each purchase is sent so often that the load lasts longer than the faults.
 const TIMES: usize = 200;
 
-/// Each role once, and those that take over from each other twice.
+/// Each role once; the roles whose processes take over from each other twice.
 const ROLES: [&str; 6] = ["maintenance", "api", "relay", "relay", "consumer", "consumer"];
 
-/// What is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Victim {
     /// One of [`ROLES`].
@@ -40,64 +39,66 @@ enum Victim {
 }
 
 impl Victim {
-    /// For each round one or two victims, of whom each kind comes once before any comes again: six
-    /// rounds leave none out.
+    /// One or two victims for each round. None repeats before all were chosen, so that six rounds
+    /// kill each of them.
     fn deal(random: &mut fastrand::Rng, rounds: u64) -> Vec<Vec<Self>> {
-        let mut hands = Vec::new();
-        while (hands.len() as u64) < rounds {
+        let mut groups = Vec::new();
+        while (groups.len() as u64) < rounds {
             let processes = (0..ROLES.len()).map(Self::Process);
             let servers = [Self::Redis, Self::Rabbit, Self::MariaDb];
-            let mut deck: Vec<Self> = processes.chain(servers).collect();
-            random.shuffle(&mut deck);
+            let mut remaining: Vec<Self> = processes.chain(servers).collect();
+            random.shuffle(&mut remaining);
             let mut sizes = [1, 1, 1, 2, 2, 2];
             random.shuffle(&mut sizes);
-            hands.extend(sizes.map(|size| deck.split_off(deck.len() - size)));
+            groups.extend(sizes.map(|size| remaining.split_off(remaining.len() - size)));
         }
-        hands
+        groups
     }
 }
 
 struct Installation {
-    ground: PipelineGround,
+    fixture: PipelineFixture,
     /// In the order of [`ROLES`]; `None`: killed.
     processes: Vec<Option<Server>>,
 }
 
 impl Installation {
     fn new(outbox: &str) -> Self {
-        let ground = PipelineGround::new(outbox);
-        let processes = ROLES.iter().map(|role| Some(ground.server(role, &[]))).collect();
-        Self { ground, processes }
+        let fixture = PipelineFixture::new(outbox);
+        let processes = ROLES.iter().map(|role| Some(fixture.server(role, &[]))).collect();
+        Self { fixture, processes }
     }
 
     fn at(&self, role: &str) -> &Server {
-        let place = ROLES.iter().position(|known| *known == role).unwrap();
-        self.processes[place].as_ref().expect("everybody is back")
+        let index = ROLES.iter().position(|known| *known == role).unwrap();
+        self.processes[index].as_ref().expect("every process was restarted")
     }
 
     fn kill(&mut self, victim: Victim) {
         match victim {
-            Victim::Process(place) => self.processes[place].take().expect("it runs").kill(),
-            Victim::Redis => self.ground.redis.kill(),
-            Victim::Rabbit => self.ground.rabbit.kill(),
-            Victim::MariaDb => self.ground.mariadb.kill(),
+            Victim::Process(index) => {
+                self.processes[index].take().expect("the process runs").kill();
+            }
+            Victim::Redis => self.fixture.redis.kill(),
+            Victim::Rabbit => self.fixture.rabbit.kill(),
+            Victim::MariaDb => self.fixture.mariadb.kill(),
         }
     }
 
     fn start(&mut self, victim: Victim) {
         match victim {
-            Victim::Process(place) => {
-                self.processes[place] = Some(self.ground.server(ROLES[place], &[]));
+            Victim::Process(index) => {
+                self.processes[index] = Some(self.fixture.server(ROLES[index], &[]));
             }
-            Victim::Redis => self.ground.redis.restart(),
-            Victim::Rabbit => self.ground.rabbit.restart(),
-            Victim::MariaDb => self.ground.mariadb.restart(),
+            Victim::Redis => self.fixture.redis.restart(),
+            Victim::Rabbit => self.fixture.rabbit.restart(),
+            Victim::MariaDb => self.fixture.mariadb.restart(),
         }
     }
 }
 
-/// Kills the victims at once. The stores are back first, because no process starts without them.
-fn strike(
+/// Kills the victims together. The stores restart first, because no process starts without them.
+fn kill_and_restart(
     installation: &mut Installation,
     mut victims: Vec<Victim>,
     random: &mut fastrand::Rng,
@@ -121,40 +122,40 @@ fn chaos(outbox: &str) {
     println!("seed={seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    // Not a wait for a condition: the moment of death is meant to be arbitrary.
+    // Not a wait for a condition: the moment of the kill is meant to be arbitrary.
     let pause = |time| runtime.block_on(async { tokio::time::sleep(time).await });
     let mut installation = Installation::new(outbox);
     let stock = rounds * STOCK_PER_ROUND;
     let units = u32::try_from(stock).unwrap();
     let internal = installation.at("maintenance").internal;
-    runtime.block_on(open_sale(internal, "sale", greed::quota(), units, 4));
-    installation.ground.settle_queues();
+    runtime.block_on(open_sale(internal, "sale", quota_load::quota(), units, 4));
+    installation.fixture.settle_queues();
     let mut history = History::default();
     for (round, victims) in (0..rounds).zip(Victim::deal(&mut random, rounds)) {
         println!("round={round} victims={victims:?}");
         let first = 1 + round * BUYERS_PER_ROUND;
         let buyers = first..first + BUYERS_PER_ROUND;
         let public: SocketAddr = installation.at("api").public;
-        let wishes = runtime.block_on(greed::wishes(public, buyers, &mut random));
-        let attempts = greed::shuffled(&wishes, TIMES, &mut random);
-        let (over, is_over) = oneshot::channel::<()>();
-        let (end, crowd) = (is_over.map(drop), wishes.clone());
+        let purchases = runtime.block_on(quota_load::purchases(public, buyers, &mut random));
+        let attempts = quota_load::shuffled(&purchases, TIMES, &mut random);
+        let (stop_load, load_stopped) = oneshot::channel::<()>();
+        let (end, crowd) = (load_stopped.map(drop), purchases.clone());
         let load = runtime
             .spawn(async move { send_until(public, "sale", crowd, attempts, 16, end).await });
         pause(Duration::from_millis(random.u64(5..400)));
-        strike(&mut installation, victims, &mut random, pause);
+        kill_and_restart(&mut installation, victims, &mut random, pause);
         pause(Duration::from_millis(random.u64(5..400)));
-        over.send(()).unwrap_or_default();
+        stop_load.send(()).unwrap_or_default();
         history.absorb(runtime.block_on(load).unwrap());
-        // Whoever was not answered asks again.
+        // Buyers without a final answer retry.
         let public = installation.at("api").public;
-        history.absorb(runtime.block_on(insist_until(public, wishes, 16, greed::is_final)));
+        history.absorb(runtime.block_on(retry_until(public, purchases, 16, quota_load::is_final)));
     }
     runtime.block_on(async {
         let (public, internal) =
             (installation.at("api").public, installation.at("maintenance").internal);
-        greed::sell_rest(public, internal, &mut history).await;
-        let verdict = installation.ground.judge(seed, internal, &history, stock).await;
+        quota_load::sell_rest(public, internal, &mut history).await;
+        let verdict = installation.fixture.judge(seed, internal, &history, stock).await;
         assert_eq!(verdict.units, stock, "every unit was sold: {verdict}");
     });
 }

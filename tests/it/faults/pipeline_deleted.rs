@@ -1,8 +1,8 @@
-//! Queues, bindings and exchanges that somebody deletes under load: C08.
+//! Queues, bindings and exchanges that are deleted under load: C08.
 
 use lapin::types::FieldTable;
 
-use crate::support::pipeline::PipelineGround;
+use crate::support::pipeline::PipelineFixture;
 use crate::support::process::Server;
 use crate::support::shop::Shop;
 use crate::support::wait::until;
@@ -19,11 +19,11 @@ enum Deleted {
 }
 
 impl Deleted {
-    async fn happens(self, ground: &PipelineGround) {
+    async fn apply(self, fixture: &PipelineFixture) {
         match self {
-            Self::Queue => ground.rabbit.delete_queue(QUEUE),
-            Self::Exchange => ground.rabbit.delete_exchange(EXCHANGE),
-            Self::Binding => ground.rabbit.with_channel(async |channel| {
+            Self::Queue => fixture.rabbit.delete_queue(QUEUE),
+            Self::Exchange => fixture.rabbit.delete_exchange(EXCHANGE),
+            Self::Binding => fixture.rabbit.with_channel(async |channel| {
                 let none = FieldTable::default();
                 channel
                     .queue_unbind(QUEUE.into(), EXCHANGE.into(), "0".into(), none)
@@ -34,36 +34,36 @@ impl Deleted {
     }
 }
 
-/// What waited in a queue that is deleted was confirmed, and no relay has it any more: only the
-/// stock knows of it.
+/// The messages in a deleted queue were confirmed, so no relay holds their entries any more: only
+/// the stock still has the requests.
 async fn deleted_under_load(
-    ground: &PipelineGround,
+    fixture: &PipelineFixture,
     shop: &mut Shop,
     server: &Server,
     deleted: Deleted,
 ) {
     println!("{deleted:?}");
-    ground.mariadb.stop();
+    fixture.mariadb.stop();
     let crowd = shop.crowd(server.public, BUYERS.into());
-    until("messages in the queue", async || (ground.rabbit.num_ready(QUEUE)? > 50).then_some(()))
+    until("messages in the queue", async || (fixture.rabbit.num_ready(QUEUE)? > 50).then_some(()))
         .await;
-    deleted.happens(ground).await;
-    ground.mariadb.cont();
+    deleted.apply(fixture).await;
+    fixture.mariadb.cont();
     shop.settle(server.public, crowd).await;
-    ground.drained(server.internal).await;
+    fixture.drained(server.internal).await;
 }
 
 fn things_are_deleted(outbox: &str) {
-    let ground = PipelineGround::new(outbox);
+    let fixture = PipelineFixture::new(outbox);
     let keys =
         [("outbox.envelope_max", "1"), ("relay.claim_max", "512"), ("relay.confirm_window", "512")];
     tokio::runtime::Runtime::new().unwrap().block_on(async {
-        let server = ground.server("all", &keys);
+        let server = fixture.server("all", &keys);
         let mut shop = Shop::open(server.internal, 20_000).await;
         for deleted in [Deleted::Queue, Deleted::Binding, Deleted::Exchange] {
-            deleted_under_load(&ground, &mut shop, &server, deleted).await;
+            deleted_under_load(&fixture, &mut shop, &server, deleted).await;
         }
-        let verdict = shop.judge(&ground, server.internal).await;
+        let verdict = shop.judge(&fixture, server.internal).await;
         assert_eq!(verdict.acknowledged, 3 * BUYERS as usize, "{verdict}");
     });
 }

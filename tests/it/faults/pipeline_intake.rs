@@ -1,10 +1,10 @@
-//! Consumers that die with deliveries in hand, and a broker short of memory: C09, C10.
+//! A broker with a memory alarm (C09), consumers that crash with unacknowledged deliveries (C10).
 
 use std::time::Duration;
 
 use crate::support::admin::stage;
 use crate::support::gate::metric;
-use crate::support::pipeline::PipelineGround;
+use crate::support::pipeline::PipelineFixture;
 use crate::support::process::Server;
 use crate::support::random::number_from_env;
 use crate::support::servers::rabbitmq::Alarm;
@@ -13,7 +13,7 @@ use crate::support::wait::{until, until_true};
 
 const ORDERS: &str = "fg.orders.0";
 
-/// More than a process of the test build needs, far less than one that keeps what it cannot send.
+/// More than a process of the test build needs, far less than one that buffers unsent messages.
 const RESIDENT_KIB_MAX: u64 = 400 * 1024;
 
 fn resident_kib(server: &Server) -> u64 {
@@ -22,29 +22,28 @@ fn resident_kib(server: &Server) -> u64 {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-fn ready(ground: &PipelineGround) -> u32 {
-    ground.rabbit.num_ready(ORDERS).unwrap()
+fn ready(fixture: &PipelineFixture) -> u32 {
+    fixture.rabbit.num_ready(ORDERS).unwrap()
 }
 
 /// C09.
-fn short_of_memory(outbox: &str) {
-    let ground = PipelineGround::new(outbox)
+fn memory_alarm(outbox: &str) {
+    let fixture = PipelineFixture::new(outbox)
         .with("outbox.envelope_max", "1")
         .with("relay.confirm_timeout_ms", "500");
     tokio::runtime::Runtime::new().unwrap().block_on(async {
-        let server = ground.server("all", &[]);
+        let server = fixture.server("all", &[]);
         let mut shop = Shop::open(server.internal, 6_000).await;
         // The ledger hangs, so that messages wait.
-        ground.mariadb.stop();
+        fixture.mariadb.stop();
         shop.sell(server.public, 1_500).await;
-        until_true("messages in the queue", || ready(&ground) > 300);
-        ground.rabbit.alarm(Alarm::Memory, true);
+        until_true("messages in the queue", || ready(&fixture) > 300);
+        fixture.rabbit.alarm(Alarm::Memory, true);
         shop.sell(server.public, 500).await;
-        ground.mariadb.cont();
-        // More wait than may be unacknowledged at once: they are delivered as others are
-        // acknowledged.
-        until_true("acknowledgements during the alarm", || ready(&ground) == 0);
-        until("publishing to be given up", async || {
+        fixture.mariadb.cont();
+        // More messages wait than the prefetch permits: acknowledgements are needed for the rest.
+        until_true("acknowledgements during the alarm", || ready(&fixture) == 0);
+        until("a publish failure", async || {
             let failures = metric(server.internal, "floodgate_relay_failures", "").await;
             (failures > 0).then_some(())
         })
@@ -54,52 +53,55 @@ fn short_of_memory(outbox: &str) {
             + stage(server.internal, "sale", "relay").await;
         assert!(waiting >= 500, "{waiting} entries wait");
         assert_eq!(stage(server.internal, "sale", "failed").await, 0);
-        assert!(stage(server.internal, "sale", "unsettled").await >= waiting, "units stay taken");
+        assert!(
+            stage(server.internal, "sale", "unsettled").await >= waiting,
+            "units stay reserved"
+        );
         let resident = resident_kib(&server);
         assert!(resident < RESIDENT_KIB_MAX, "{resident} KiB");
-        ground.rabbit.alarm(Alarm::Memory, false);
-        let verdict = shop.judge(&ground, server.internal).await;
+        fixture.rabbit.alarm(Alarm::Memory, false);
+        let verdict = shop.judge(&fixture, server.internal).await;
         assert_eq!((verdict.acknowledged, verdict.ok), (3_000, 3_000));
-        assert!(ground.open_letters(server.internal).is_empty());
+        assert!(fixture.open_dead_letters(server.internal).is_empty());
     });
 }
 
 #[test]
 fn a_memory_alarm_costs_nothing_with_a_list() {
-    short_of_memory("list");
+    memory_alarm("list");
 }
 
 #[test]
 fn a_memory_alarm_costs_nothing_with_a_stream() {
-    short_of_memory("stream");
+    memory_alarm("stream");
 }
 
 /// C10.
-fn consumers_die(outbox: &str) {
+fn consumers_crash(outbox: &str) {
     let seed = number_from_env("FLOODGATE_CHAOS_SEED").unwrap_or_else(|| fastrand::u64(..));
     println!("seed={seed}");
     let mut random = fastrand::Rng::with_seed(seed);
-    let ground = PipelineGround::new(outbox);
+    let fixture = PipelineFixture::new(outbox);
     tokio::runtime::Runtime::new().unwrap().block_on(async {
-        let [keeper, api, _relay] =
-            ["maintenance", "api", "relay"].map(|role| ground.server(role, &[]));
+        let [maintenance, api, _relay] =
+            ["maintenance", "api", "relay"].map(|role| fixture.server(role, &[]));
         let one_by_one = [("consumer.batch_max", "1")];
-        let mut consumer = ground.server("consumer", &one_by_one);
-        let mut shop = Shop::open(keeper.internal, 10_000).await;
+        let mut consumer = fixture.server("consumer", &one_by_one);
+        let mut shop = Shop::open(maintenance.internal, 10_000).await;
         for round in 0..6 {
             let crowd = shop.crowd(api.public, 600);
-            // Not a wait for a condition: the moment of death is meant to be arbitrary.
+            // Not a wait for a condition: the moment of the kill is meant to be arbitrary.
             tokio::time::sleep(Duration::from_millis(random.u64(5..400))).await;
             consumer.kill();
-            consumer = ground.server("consumer", if round % 2 == 0 { &[] } else { &one_by_one });
+            consumer = fixture.server("consumer", if round % 2 == 0 { &[] } else { &one_by_one });
             shop.settle(api.public, crowd).await;
         }
-        // Once with a delivery in hand for certain.
-        ground.mariadb.stop();
+        // One kill is certain to leave unacknowledged deliveries.
+        fixture.mariadb.stop();
         shop.sell(api.public, 200).await;
-        until_true("deliveries in hand", || {
-            let words = ["list_queues", "--no-table-headers", "name", "messages_unacknowledged"];
-            let listed = ground.rabbit.ctl(&words);
+        until_true("unacknowledged deliveries", || {
+            let args = ["list_queues", "--no-table-headers", "name", "messages_unacknowledged"];
+            let listed = fixture.rabbit.ctl(&args);
             let of_orders = |line: &str| {
                 let count = line.strip_prefix(ORDERS)?.trim().parse::<u64>().ok()?;
                 (count > 0).then_some(())
@@ -107,22 +109,22 @@ fn consumers_die(outbox: &str) {
             listed.lines().any(|line| of_orders(line).is_some())
         });
         consumer.kill();
-        ground.mariadb.cont();
-        consumer = ground.server("consumer", &[]);
-        let verdict = shop.judge(&ground, keeper.internal).await;
+        fixture.mariadb.cont();
+        consumer = fixture.server("consumer", &[]);
+        let verdict = shop.judge(&fixture, maintenance.internal).await;
         assert_eq!(verdict.acknowledged, verdict.ok);
-        let again = metric(consumer.internal, "floodgate_consumer_redelivered", "").await;
-        assert!(again > 0, "what the dead one had in hand came again");
-        assert!(ground.open_letters(keeper.internal).is_empty());
+        let num_redelivered = metric(consumer.internal, "floodgate_consumer_redelivered", "").await;
+        assert!(num_redelivered > 0, "unacknowledged deliveries were redelivered");
+        assert!(fixture.open_dead_letters(maintenance.internal).is_empty());
     });
 }
 
 #[test]
 fn consumers_that_die_lose_nothing_from_a_list() {
-    consumers_die("list");
+    consumers_crash("list");
 }
 
 #[test]
 fn consumers_that_die_lose_nothing_from_a_stream() {
-    consumers_die("stream");
+    consumers_crash("stream");
 }

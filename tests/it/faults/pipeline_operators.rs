@@ -1,11 +1,11 @@
-//! What operators see while a part is away: all the rest, and which part does not answer.
+//! What operators see while a part is down: all other parts, and which part does not answer.
 
 use std::net::SocketAddr;
 
 use serde_json::Value as Json;
 
 use crate::support::admin::count_in;
-use crate::support::pipeline::PipelineGround;
+use crate::support::pipeline::PipelineFixture;
 use crate::support::shop::Shop;
 use crate::support::wait::until;
 
@@ -17,7 +17,7 @@ fn stages(trace: &Json) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// Status of `/readyz`, and which checks fail.
+/// HTTP status of `/readyz`, and the names of the failing checks.
 async fn readiness(internal: SocketAddr) -> (u16, Vec<String>) {
     let answer = reqwest::get(format!("http://{internal}/readyz?verbose")).await.unwrap();
     let status = answer.status().as_u16();
@@ -26,9 +26,9 @@ async fn readiness(internal: SocketAddr) -> (u16, Vec<String>) {
     (status, failing.map(|check| check["name"].as_str().unwrap().to_owned()).collect())
 }
 
-/// Stages of the funnel that nobody can count now.
-fn uncounted(ground: &PipelineGround, internal: SocketAddr) -> Vec<String> {
-    let sale = ground.ask(internal, &["sale", "show", "sale"]);
+/// Stages of the funnel without a count.
+fn uncounted(fixture: &PipelineFixture, internal: SocketAddr) -> Vec<String> {
+    let sale = fixture.ask(internal, &["sale", "show", "sale"]);
     let stages = sale["funnel"].as_array().unwrap().iter();
     let uncounted = stages.filter(|stage| stage["count"].is_null());
     uncounted.map(|stage| stage["stage"].as_str().unwrap().to_owned()).collect()
@@ -36,59 +36,59 @@ fn uncounted(ground: &PipelineGround, internal: SocketAddr) -> Vec<String> {
 
 #[test]
 fn operators_see_the_rest_while_a_part_is_away() {
-    let ground = PipelineGround::new("list").patient();
+    let fixture = PipelineFixture::new("list").patient();
     tokio::runtime::Runtime::new().unwrap().block_on(async {
-        let server = ground.server("all", &[]);
-        let consumer = ground.server("consumer", &[]);
+        let server = fixture.server("all", &[]);
+        let consumer = fixture.server("consumer", &[]);
         let at = server.internal;
         let mut shop = Shop::open(at, 100).await;
         shop.sell(server.public, 20).await;
-        ground.drained(at).await;
+        fixture.drained(at).await;
         let last = |shop: &Shop| shop.history.heard.last().unwrap().request_id.clone().unwrap();
-        let landed = last(&shop);
+        let placed = last(&shop);
 
-        ground.mariadb.kill();
+        fixture.mariadb.kill();
         shop.sell(server.public, 10).await;
         let waiting = last(&shop);
         assert_eq!(readiness(at).await, (200, vec!["ledger".to_owned()]), "buyers are served");
         assert_eq!(readiness(consumer.internal).await, (503, vec!["ledger".to_owned()]));
-        until("the orders to be in a queue, or in hand", async || {
-            let sale = ground.ask(at, &["sale", "show", "sale"]);
+        until("the orders to be in a queue or at a consumer", async || {
+            let sale = fixture.ask(at, &["sale", "show", "sale"]);
             let count = |stage| count_in(&sale["funnel"], stage);
             assert_eq!(count("unsettled"), Some(10));
             (count("outbox") == Some(0) && count("relay") == Some(0)).then_some(())
         })
         .await;
-        assert_eq!(uncounted(&ground, at), ["left", "landed", "failed"]);
-        let trace = ground.ask_and_exit(at, &["trace", &waiting], 2);
+        assert_eq!(uncounted(&fixture, at), ["left", "landed", "failed"]);
+        let trace = fixture.ask_and_exit(at, &["trace", &waiting], 2);
         let expected = [("gate", "queued"), ("broker", "queued"), ("ledger", "unknown")];
         assert_eq!(stages(&trace), expected, "{trace:#}");
-        let trace = ground.ask_and_exit(at, &["trace", &landed], 2);
+        let trace = fixture.ask_and_exit(at, &["trace", &placed], 2);
         assert_eq!(stages(&trace), [("gate", "pending_payment"), ("ledger", "unknown")]);
-        ground.mariadb.restart();
-        ground.drained(at).await;
+        fixture.mariadb.restart();
+        fixture.drained(at).await;
 
-        ground.settle_queues();
-        ground.rabbit.kill();
-        assert_eq!(uncounted(&ground, at), ["broker", "dead"]);
+        fixture.settle_queues();
+        fixture.rabbit.kill();
+        assert_eq!(uncounted(&fixture, at), ["broker", "dead"]);
         assert_eq!(readiness(at).await, (200, vec![]));
-        ground.rabbit.restart();
-        until("the broker to be asked again", async || {
-            uncounted(&ground, at).is_empty().then_some(())
+        fixture.rabbit.restart();
+        until("the counts of the broker", async || {
+            uncounted(&fixture, at).is_empty().then_some(())
         })
         .await;
 
-        ground.redis.kill();
-        assert_eq!(uncounted(&ground, at), ["unsettled", "outbox", "relay", "relay_dead"]);
+        fixture.redis.kill();
+        assert_eq!(uncounted(&fixture, at), ["unsettled", "outbox", "relay", "relay_dead"]);
         assert_eq!(readiness(at).await, (503, vec!["stock".to_owned()]));
-        let trace = ground.ask(at, &["trace", &waiting]);
+        let trace = fixture.ask(at, &["trace", &waiting]);
         let expected =
             [("gate", "pending_payment"), ("relay", "published"), ("ledger", "pending_payment")];
-        assert_eq!(stages(&trace), expected, "what the ledger says is the last word");
-        // A number that nobody had: while a gate cannot be asked, nobody knows that.
-        let trace = ground.ask_and_exit(at, &["trace", "4611686018427387905"], 2);
+        assert_eq!(stages(&trace), expected, "the state in the ledger is final");
+        // An unused request number: while Redis is down, its state is unknown.
+        let trace = fixture.ask_and_exit(at, &["trace", "4611686018427387905"], 2);
         assert_eq!(stages(&trace), [("gate", "unknown")]);
-        ground.redis.restart();
-        shop.judge(&ground, at).await;
+        fixture.redis.restart();
+        shop.judge(&fixture, at).await;
     });
 }

@@ -1,22 +1,22 @@
-//! Panics on purpose in the actors of the pipeline: C22, and C04 as far as workers panic.
+//! Injected panics in the actors of the pipeline: C22, and C04 as far as workers panic.
 
 use crate::support::admin::panics;
-use crate::support::pipeline::PipelineGround;
+use crate::support::pipeline::PipelineFixture;
 use crate::support::shop::Shop;
 use crate::support::wait::{until, until_true};
 
 const KINDS: [&str; 4] =
     ["outbox_relay", "order_consumer", "orphan_rescuer", "dead_letter_collector"];
 
-/// Actors that work for every order, and one that looks now and then: the percentage of their
-/// steps that may be the last one of a life.
+/// Actor kinds with the percentage of their steps that panic: actors with steps for every order,
+/// and one with periodic steps only.
 const STORMS: [(&[&str], &str); 2] = [
     (&["outbox_relay", "order_consumer", "orphan_rescuer"], "1"),
     (&["dead_letter_collector"], "25"),
 ];
 
 async fn storm(
-    ground: &PipelineGround,
+    fixture: &PipelineFixture,
     shop: &mut Option<Shop>,
     (kinds, percent): (&[&str], &str),
 ) {
@@ -31,14 +31,14 @@ async fn storm(
         ("outbox.envelope_max", "1"),
         ("relay.claim_max", "8"),
     ];
-    let server = ground.server("all", &keys);
+    let server = fixture.server("all", &keys);
     if shop.is_none() {
         *shop = Some(Shop::open(server.internal, 20_000).await);
     }
     let shop = shop.as_mut().unwrap();
     until("panics of every kind", async || {
         shop.sell(server.public, 100).await;
-        ground.drained(server.internal).await;
+        fixture.drained(server.internal).await;
         for kind in kinds {
             if panics(server.internal, kind).await? == 0 {
                 return None;
@@ -47,11 +47,11 @@ async fn storm(
         Some(())
     })
     .await;
-    shop.judge(ground, server.internal).await;
+    shop.judge(fixture, server.internal).await;
 }
 
-/// The process gives up, and says on whose account.
-fn every_step(ground: &PipelineGround) {
+/// The process exits and names the actor that failed.
+fn every_step(fixture: &PipelineFixture) {
     for kind in KINDS {
         let keys = [
             ("faults.panic_in", kind),
@@ -59,7 +59,7 @@ fn every_step(ground: &PipelineGround) {
             ("supervisor.backoff_max_ms", "100"),
             ("shutdown.deadline_ms", "2000"),
         ];
-        let mut server = ground.server("all", &keys);
+        let mut server = fixture.server("all", &keys);
         until_true("the end of the process", || !server.is_running());
         let code = server.wait().code();
         let log = server.log();
@@ -69,17 +69,17 @@ fn every_step(ground: &PipelineGround) {
 }
 
 fn panic_storm(outbox: &str) {
-    let ground = PipelineGround::new(outbox);
+    let fixture = PipelineFixture::new(outbox);
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let mut shop = None;
         for one in STORMS {
-            storm(&ground, &mut shop, one).await;
+            storm(&fixture, &mut shop, one).await;
         }
-        every_step(&ground);
-        let server = ground.server("all", &[]);
+        every_step(&fixture);
+        let server = fixture.server("all", &[]);
         let mut shop = shop.unwrap();
         shop.sell(server.public, 100).await;
-        shop.judge(&ground, server.internal).await;
+        shop.judge(&fixture, server.internal).await;
     });
 }
 

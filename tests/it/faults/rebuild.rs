@@ -1,74 +1,76 @@
-//! Buckets that are loaded anew while everything runs, and what becomes of results that their loads
-//! did not see. Covers the crash points `opened` and `held_by_operator`.
+//! Buckets that are loaded again while all processes run, and results that the loads did not read.
+//! Covers the crash points `opened` and `held_by_operator`.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use floodgate::db::Ledger;
 use floodgate::domain::{
-    BucketNo, Failure, Phase, Refusal, RequestStatus, Reservation, SaleDraft, Sku, SkuDraft,
-    Verdict,
+    BucketKey, BucketNo, Failure, Phase, Refusal, RequestStatus, Reservation, SaleDraft, Sku,
+    SkuDraft, Verdict,
 };
 use floodgate::messages::BuyAnswer;
 use floodgate::outbox::DeadEntry;
 use floodgate::redis::scripts::intent;
 use floodgate::runtime::clock::{ManualClock, SharedClock};
 use floodgate::services::dead_letters::headers;
-use floodgate::services::rebuild::{load_sku, next_loader};
+use floodgate::services::rebuild::{load_sku, next_loader_token};
 use floodgate::services::sales::SalesError;
-use floodgate::stock::{BucketKey, Error};
+use floodgate::stock::Error;
 use floodgate::tier::Backends;
 use serde_json::json;
 
 use crate::support::crowd::send_until;
+use crate::support::defective_ledger::{DefectiveLedger, LedgerDefect};
 use crate::support::faulty_stock::{FaultyStock, StockFault};
-use crate::support::gate::{GateGround, PATIENT, insist, metric, wishes};
-use crate::support::keepers::Office;
-use crate::support::lying_ledger::{Lie, LyingLedger};
+use crate::support::gate::{GateFixture, PATIENT, metric, purchases, retry_until_answered};
+use crate::support::harness::{
+    Harness, ONE_PER_BUYER, Offer, START_MS, UNLIMITED, in_system, is_placed,
+};
+use crate::support::keepers::DeadLetterFixture;
 use crate::support::relays::INSTALLATION;
-use crate::support::rig::{ONE_PER_BUYER, Offer, Rig, START_MS, UNLIMITED, in_system, is_placed};
 use crate::support::wait::until;
 
 const OFFER: Offer = Offer { policy: ONE_PER_BUYER, stock: 10, buckets: 2 };
 
 /// Tier `gate`, with one open sale.
-async fn rig(ground: &GateGround) -> Rig {
-    let ledger = Arc::new(LyingLedger::new(Lie::Honest));
-    let rig = Rig::start_on_redis(&ground.settings(&PATIENT), ledger).await;
-    rig.create(OFFER, START_MS - 1000).await;
-    rig.turn(Phase::Open).await;
-    rig
+async fn harness(fixture: &GateFixture) -> Harness {
+    let ledger = Arc::new(DefectiveLedger::new(LedgerDefect::None));
+    let harness = Harness::start_on_redis(&fixture.settings(&PATIENT), ledger).await;
+    harness.create(OFFER, START_MS - 1000).await;
+    harness.set_phase(Phase::Open).await;
+    harness
 }
 
-fn sku_of(rig: &Rig) -> Arc<Sku> {
-    rig.catalog.sale("sale").unwrap().sku("sku").unwrap().clone()
+fn sku_of(harness: &Harness) -> Arc<Sku> {
+    harness.catalog.sale("sale").unwrap().sku("sku").unwrap().clone()
 }
 
-fn home(ask: &Reservation) -> BucketKey {
-    BucketKey { sku: ask.sku, bucket: ask.bucket }
+fn home(reservation: &Reservation) -> BucketKey {
+    BucketKey { sku: reservation.sku, bucket: reservation.bucket }
 }
 
 /// Crash point `opened`.
 #[test]
 fn what_the_ledger_decides_while_buckets_are_loaded_is_entered() {
-    let ground = GateGround::new();
+    let fixture = GateFixture::new();
     in_system(async {
-        let rig = rig(&ground).await;
-        let (stock, ledger) = (rig.backends.stock.clone(), rig.backends.ledger.clone());
-        let sku = sku_of(&rig);
-        let [before, ordered, refused, ended] = [1, 2, 3, 4].map(|no| rig.ask(no, no, 1));
-        let failure = |ask: &Reservation| Failure {
-            request: ask.request,
+        let harness = harness(&fixture).await;
+        let (stock, ledger) = (harness.backends.stock.clone(), harness.backends.ledger.clone());
+        let sku = sku_of(&harness);
+        let [before, ordered, refused, ended] = [1, 2, 3, 4].map(|no| harness.ask(no, no, 1));
+        let failure = |reservation: &Reservation| Failure {
+            request: reservation.request,
             sku: sku.no,
-            buyer: ask.buyer,
+            buyer: reservation.buyer,
             quantity: 1,
             reason: Refusal::Ended,
             recorded_at_ms: START_MS,
         };
         ledger.place(vec![before.intent(&sku)]).await.unwrap();
         ledger.record_failures(vec![failure(&ended)]).await.unwrap();
-        // Redis lost everything; the messages of these are in the broker.
-        ground.redis.cmd(&["FLUSHALL"]);
+        // Redis loses all data; the messages of these requests are in the broker.
+        fixture.redis.cmd(&["FLUSHALL"]);
         let loaded = load_sku(&*ledger, &*stock, &sku, Vec::new()).await.unwrap();
         assert_eq!(loaded.num_orders, 1);
         let failed = vec![Verdict::Repeat(RequestStatus::Failed(Refusal::Ended))];
@@ -78,44 +80,47 @@ fn what_the_ledger_decides_while_buckets_are_loaded_is_entered() {
         assert_eq!(stock.find(home(&ordered), ordered.request).await, Ok(None));
 
         assert_eq!(loaded.catch_up(&*ledger, &*stock, &sku).await.unwrap(), 2);
-        rig.assert_holds().await;
-        assert_eq!(rig.free().await.iter().sum::<u32>(), 8);
+        harness.assert_holds().await;
+        assert_eq!(harness.free().await.iter().sum::<u32>(), 8);
         assert_eq!(stock.reserve(home(&refused), vec![refused]).await, Ok(failed));
         assert_eq!(
             stock
-                .standing(home(&ordered), ordered.request, ordered.buyer)
+                .status(home(&ordered), ordered.request, ordered.buyer)
                 .await
                 .unwrap()
-                .map(|found| matches!(found.standing, RequestStatus::Ordered { .. })),
+                .map(|found| matches!(found.status, RequestStatus::Ordered { .. })),
             Some(true)
         );
-        // Later orders are none of the load's; and nothing is entered twice.
-        assert!(is_placed(&rig.buy_as(5, 5, 1).await));
+        // Later orders do not belong to the load, and no order is entered twice.
+        assert!(is_placed(&harness.buy_as(5, 5, 1).await));
         loaded.catch_up(&*ledger, &*stock, &sku).await.unwrap();
-        rig.assert_holds().await;
-        assert_eq!(rig.free().await.iter().sum::<u32>(), 7);
+        harness.assert_holds().await;
+        assert_eq!(harness.free().await.iter().sum::<u32>(), 7);
     });
 }
 
 #[test]
 fn requests_in_dead_letters_are_entered_where_redis_lost_them() {
-    let ground = GateGround::new();
+    let fixture = GateFixture::new();
     in_system(async {
-        let ledger = Arc::new(LyingLedger::new(Lie::Honest));
-        let settings = ground.settings(&PATIENT);
+        let ledger = Arc::new(DefectiveLedger::new(LedgerDefect::None));
+        let settings = fixture.settings(&PATIENT);
         let clock: SharedClock = Arc::new(ManualClock::new(START_MS));
         let mut backends = Backends::on_redis(&settings, ledger.clone(), &clock).await.unwrap();
-        let office = Office::new();
-        backends.pipeline = Some(office.pipeline(&office.broker));
-        let rig = Rig::on(&settings, backends, Arc::new(ManualClock::new(START_MS)));
-        rig.create(OFFER, START_MS - 1000).await;
-        rig.turn(Phase::Open).await;
-        let (stock, sku) = (rig.backends.stock.clone(), sku_of(&rig));
-        let dead = [1, 2].map(|no| rig.ask(no, no, 1));
+        let dead_letter_fixture = DeadLetterFixture::new();
+        backends.pipeline = Some(dead_letter_fixture.pipeline(&dead_letter_fixture.broker));
+        let harness = Harness::on(&settings, backends, Arc::new(ManualClock::new(START_MS)));
+        harness.create(OFFER, START_MS - 1000).await;
+        harness.set_phase(Phase::Open).await;
+        let (stock, sku) = (harness.backends.stock.clone(), sku_of(&harness));
+        let dead = [1, 2].map(|no| harness.ask(no, no, 1));
         let mut bytes = Vec::new();
-        for ask in &dead {
-            assert_eq!(stock.reserve(home(ask), vec![*ask]).await, Ok(vec![Verdict::Reserved]));
-            intent::pack_into(&ask.intent(&sku), &mut bytes);
+        for reservation in &dead {
+            assert_eq!(
+                stock.reserve(home(reservation), vec![*reservation]).await,
+                Ok(vec![Verdict::Reserved])
+            );
+            intent::pack_into(&reservation.intent(&sku), &mut bytes);
         }
         let entry = DeadEntry {
             id: Box::new([1]),
@@ -124,22 +129,22 @@ fn requests_in_dead_letters_are_entered_where_redis_lost_them() {
             attempts: 10,
             dead_at_ms: START_MS,
         };
-        let letter = headers::of_entry(&entry, INSTALLATION);
-        ledger.keep_dead_letters(vec![letter], START_MS).await.unwrap();
-        // One of them is an order all the same.
+        let dead_letter = headers::from_outbox_entry(&entry, INSTALLATION);
+        ledger.store_dead_letters(vec![dead_letter], START_MS).await.unwrap();
+        // One of the two requests is also an order.
         ledger.place(vec![dead[1].intent(&sku)]).await.unwrap();
 
         for loss in ["nothing", "everything"] {
             if loss == "everything" {
-                ground.redis.cmd(&["FLUSHALL"]);
-                // Whoever asks notices.
+                fixture.redis.cmd(&["FLUSHALL"]);
+                // The query detects the loss.
                 let found = stock.find(home(&dead[0]), dead[0].request).await;
                 assert_eq!(found, Err(Error::NotLoaded(sku.no)));
             } else {
-                rig.desk.rebuild(&"sale".parse().unwrap(), None).await.unwrap();
+                harness.sales.rebuild(&"sale".parse().unwrap(), None).await.unwrap();
             }
-            rig.desk.look().await.unwrap();
-            assert_eq!(rig.free().await.iter().sum::<u32>(), 8, "{loss} was lost");
+            harness.sales.sync().await.unwrap();
+            assert_eq!(harness.free().await.iter().sum::<u32>(), 8, "{loss} was lost");
             let answers = stock.reserve(home(&dead[0]), vec![dead[0]]).await;
             assert_eq!(
                 answers,
@@ -147,7 +152,7 @@ fn requests_in_dead_letters_are_entered_where_redis_lost_them() {
                 "{loss} was lost"
             );
             let found = stock.find(home(&dead[1]), dead[1].request).await.unwrap().unwrap();
-            assert!(matches!(found.standing, RequestStatus::Ordered { .. }), "{loss}: {found:?}");
+            assert!(matches!(found.status, RequestStatus::Ordered { .. }), "{loss}: {found:?}");
         }
     });
 }
@@ -155,57 +160,57 @@ fn requests_in_dead_letters_are_entered_where_redis_lost_them() {
 /// Crash point `held_by_operator`.
 #[test]
 fn what_an_operator_holds_is_loaded_by_whoever_looks() {
-    let ground = GateGround::new();
+    let fixture = GateFixture::new();
     in_system(async {
-        let rig = rig(&ground).await;
-        assert!(is_placed(&rig.buy_as(1, 1, 1).await));
+        let harness = harness(&fixture).await;
+        assert!(is_placed(&harness.buy_as(1, 1, 1).await));
         let (stock, ledger, sku) =
-            (&rig.backends.stock, rig.backends.ledger.as_ref(), sku_of(&rig));
-        let token = next_loader(ledger).await.unwrap();
+            (&harness.backends.stock, harness.backends.ledger.as_ref(), sku_of(&harness));
+        let token = next_loader_token(ledger).await.unwrap();
         drop(stock.load(sku.clone(), 0, token).await.unwrap());
-        assert_eq!(rig.buy_as(2, 2, 1).await, BuyAnswer::Busy);
-        rig.desk.look().await.unwrap();
-        assert!(is_placed(&rig.buy_as(2, 2, 1).await));
-        // A page that was deleted is noticed by nobody; the verb brings it back.
-        for name in ground.names("fg:{*requests:*") {
-            ground.redis.cmd(&["DEL", &name]);
+        assert_eq!(harness.buy_as(2, 2, 1).await, BuyAnswer::Busy);
+        harness.sales.sync().await.unwrap();
+        assert!(is_placed(&harness.buy_as(2, 2, 1).await));
+        // The loss of a page is not detected; the rebuild command restores it.
+        for name in fixture.names("fg:{*requests:*") {
+            fixture.redis.cmd(&["DEL", &name]);
         }
-        let ask = rig.ask(1, 1, 1);
-        assert_eq!(stock.find(home(&ask), ask.request).await, Ok(None));
+        let reservation = harness.ask(1, 1, 1);
+        assert_eq!(stock.find(home(&reservation), reservation.request).await, Ok(None));
         let sale = "sale".parse().unwrap();
         for _ in 0..2 {
-            let rebuilt = rig.desk.rebuild(&sale, Some(&sku.id)).await.unwrap();
+            let rebuilt = harness.sales.rebuild(&sale, Some(&sku.id)).await.unwrap();
             assert_eq!(rebuilt.len(), 1);
-            assert!(stock.find(home(&ask), ask.request).await.unwrap().is_some());
-            rig.assert_holds().await;
+            assert!(stock.find(home(&reservation), reservation.request).await.unwrap().is_some());
+            harness.assert_holds().await;
         }
-        // A key of another type, too.
-        let bucket = &ground.names("fg:{*:bucket")[0];
-        ground.redis.cmd(&["DEL", bucket]);
-        ground.redis.cmd(&["SET", bucket, "text"]);
-        assert!(rig.desk.look().await.is_err());
-        rig.desk.rebuild(&sale, None).await.unwrap();
-        assert!(is_placed(&rig.buy_as(3, 3, 1).await));
-        rig.assert_holds().await;
+        // A key of another type is replaced as well.
+        let bucket = &fixture.names("fg:{*:bucket")[0];
+        fixture.redis.cmd(&["DEL", bucket]);
+        fixture.redis.cmd(&["SET", bucket, "text"]);
+        assert!(harness.sales.sync().await.is_err());
+        harness.sales.rebuild(&sale, None).await.unwrap();
+        assert!(is_placed(&harness.buy_as(3, 3, 1).await));
+        harness.assert_holds().await;
 
-        let unknown = rig.desk.rebuild(&sale, Some(&"other".parse().unwrap())).await;
+        let unknown = harness.sales.rebuild(&sale, Some(&"other".parse().unwrap())).await;
         assert!(matches!(unknown, Err(SalesError::Unknown)), "{unknown:?}");
-        let unknown = rig.desk.rebuild(&"other".parse().unwrap(), None).await;
+        let unknown = harness.sales.rebuild(&"other".parse().unwrap(), None).await;
         assert!(matches!(unknown, Err(SalesError::Unknown)), "{unknown:?}");
     });
 }
 
 #[test]
 fn one_sku_that_is_loaded_or_damaged_holds_up_no_other() {
-    let ground = GateGround::new();
-    let settings = ground.settings(&PATIENT);
+    let fixture = GateFixture::new();
+    let settings = fixture.settings(&PATIENT);
     in_system(async {
-        let ledger = Arc::new(LyingLedger::new(Lie::Honest));
+        let ledger = Arc::new(DefectiveLedger::new(LedgerDefect::None));
         let clock: SharedClock = Arc::new(ManualClock::new(START_MS));
         let mut backends = Backends::on_redis(&settings, ledger, &clock).await.unwrap();
         let faulty = Arc::new(FaultyStock::new(backends.stock.clone()));
         backends.stock = faulty.clone();
-        let rig = Rig::on(&settings, backends, Arc::new(ManualClock::new(START_MS)));
+        let harness = Harness::on(&settings, backends, Arc::new(ManualClock::new(START_MS)));
         let sku = |id: &str| SkuDraft {
             id: id.parse().unwrap(),
             title: "SKU".to_owned(),
@@ -223,22 +228,23 @@ fn one_sku_that_is_loaded_or_damaged_holds_up_no_other() {
             ends_at_ms: START_MS + 86_400_000,
             skus: ["damaged", "slow", "sku"].map(sku).to_vec(),
         };
-        rig.desk.create(draft).await.unwrap();
-        rig.turn(Phase::Open).await;
-        let no_of = |id| rig.catalog.sale("sale").unwrap().sku(id).unwrap().no;
+        harness.sales.create(draft).await.unwrap();
+        harness.set_phase(Phase::Open).await;
+        let no_of = |id| harness.catalog.sale("sale").unwrap().sku(id).unwrap().no;
         let bucket = |id| format!("fg:{{{}:0}}:bucket", no_of(id));
-        ground.redis.cmd(&["FLUSHALL"]);
-        ground.redis.cmd(&["SET", &bucket("damaged"), "text"]);
+        fixture.redis.cmd(&["FLUSHALL"]);
+        fixture.redis.cmd(&["SET", &bucket("damaged"), "text"]);
         faulty.set(StockFault::LoadWaits(no_of("slow")));
-        let stuck = rig.desk.look();
+        let stuck = harness.sales.sync();
         tokio::pin!(stuck);
-        let third =
-            until("the third SKU", async || is_placed(&rig.buy_as(1, 1, 1).await).then_some(()));
+        let third = until("the third SKU", async || {
+            is_placed(&harness.buy_as(1, 1, 1).await).then_some(())
+        });
         tokio::select! {
             ended = &mut stuck => panic!("{ended:?}"),
             () = third => {}
         }
-        // The next look leaves out what the one before is at, and learns what is new.
+        // The next sync skips the SKU of the one before, and learns the new sale.
         let later = SaleDraft {
             id: "later".parse().unwrap(),
             title: "Later".to_owned(),
@@ -246,52 +252,52 @@ fn one_sku_that_is_loaded_or_damaged_holds_up_no_other() {
             ends_at_ms: START_MS + 86_400_000,
             skus: vec![sku("sku")],
         };
-        rig.backends.ledger.create_sale(later, START_MS).await.unwrap().unwrap();
-        ground.redis.cmd(&["DEL", &bucket("sku")]);
-        assert_eq!(rig.buy_as(2, 2, 1).await, BuyAnswer::Busy);
-        let looked = tokio::select! {
+        harness.backends.ledger.create_sale(later, START_MS).await.unwrap().unwrap();
+        fixture.redis.cmd(&["DEL", &bucket("sku")]);
+        assert_eq!(harness.buy_as(2, 2, 1).await, BuyAnswer::Busy);
+        let synced = tokio::select! {
             ended = &mut stuck => panic!("{ended:?}"),
-            looked = rig.desk.look() => looked,
+            synced = harness.sales.sync() => synced,
         };
-        assert!(matches!(looked, Err(SalesError::Stock(Error::Damaged { .. }))), "{looked:?}");
-        assert!(rig.catalog.sale("later").is_some());
-        assert!(is_placed(&rig.buy_as(2, 2, 1).await));
+        assert!(matches!(synced, Err(SalesError::Stock(Error::Damaged { .. }))), "{synced:?}");
+        assert!(harness.catalog.sale("later").is_some());
+        assert!(is_placed(&harness.buy_as(2, 2, 1).await));
         faulty.set(StockFault::None);
-        assert!(stuck.await.is_err(), "the damaged one");
+        assert!(stuck.await.is_err(), "the damaged SKU fails the sync");
         let slow = BucketKey { sku: no_of("slow"), bucket: BucketNo(0) };
-        assert_eq!(rig.backends.stock.snapshot(slow).await.unwrap().available, 10);
+        assert_eq!(harness.backends.stock.snapshot(slow).await.unwrap().available, 10);
     });
 }
 
-/// A gate was filled with a unit too many, because Redis lost a request whose order came later.
+/// A bucket was loaded with a unit too many, because Redis lost a request whose order came later.
 #[test]
 fn units_that_an_over_dealt_gate_lost_are_sold_in_the_end() {
-    let ground = GateGround::new();
+    let fixture = GateFixture::new();
     in_system(async {
-        let ledger = Arc::new(LyingLedger::new(Lie::Honest));
-        let rig = Rig::start_on_redis(&ground.settings(&PATIENT), ledger.clone()).await;
-        rig.create(Offer { policy: UNLIMITED, stock: 2, buckets: 1 }, START_MS - 1000).await;
-        rig.turn(Phase::Open).await;
-        let lost = rig.ask(1, 1, 1);
-        ledger.place(vec![lost.intent(&sku_of(&rig))]).await.unwrap();
-        // The ledger has one left, the gate two.
-        let refused = rig.buy_as(2, 2, 2).await;
+        let ledger = Arc::new(DefectiveLedger::new(LedgerDefect::None));
+        let harness = Harness::start_on_redis(&fixture.settings(&PATIENT), ledger.clone()).await;
+        harness.create(Offer { policy: UNLIMITED, stock: 2, buckets: 1 }, START_MS - 1000).await;
+        harness.set_phase(Phase::Open).await;
+        let lost = harness.ask(1, 1, 1);
+        ledger.place(vec![lost.intent(&sku_of(&harness))]).await.unwrap();
+        // The ledger has one unit left, the bucket two.
+        let refused = harness.buy_as(2, 2, 2).await;
         assert!(
             matches!(refused, BuyAnswer::Refused { refusal: Refusal::SoldOut, .. }),
             "{refused:?}"
         );
-        let stock = &rig.backends.stock;
-        stock.settle(vec![(lost.bucket, lost.intent(&sku_of(&rig)).order())]).await.unwrap();
-        assert_eq!(rig.free().await, [0], "and the ledger has one");
-        // It is seen, seen again and held, and loaded. A look of the teller that began before the
-        // buckets were held makes one look of the desk fail.
+        let stock = &harness.backends.stock;
+        stock.settle(vec![(lost.bucket, lost.intent(&sku_of(&harness)).order())]).await.unwrap();
+        assert_eq!(harness.free().await, [0], "the bucket is empty, the ledger has one unit");
+        // The difference is detected, confirmed under hold, and the bucket loaded. A stock refresh
+        // that began before the hold makes one sync fail.
         until("the last unit to be sold", async || {
-            drop(rig.desk.look().await);
-            rig.clock.advance(Duration::from_secs(10));
-            is_placed(&rig.buy_as(4, 4, 1).await).then_some(())
+            drop(harness.sales.sync().await);
+            harness.clock.advance(Duration::from_secs(10));
+            is_placed(&harness.buy_as(4, 4, 1).await).then_some(())
         })
         .await;
-        rig.assert_holds().await;
+        harness.assert_holds().await;
     });
 }
 
@@ -299,12 +305,12 @@ const STOCK: u32 = 300;
 
 #[test]
 fn a_crowd_hears_nothing_wrong_while_its_sale_is_rebuilt() {
-    let ground = GateGround::new();
-    let app = ground.app(&[]);
+    let fixture = GateFixture::new();
+    let app = fixture.app(&[]);
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         app.open_sale("sale", json!({"kind": "one_per_buyer"}), STOCK, 16).await;
-        let wishes = Arc::new(wishes(1..600));
-        let attempts: Vec<_> = (0..500).flat_map(|_| 0..wishes.len()).collect();
+        let purchases = Arc::new(purchases(1..600));
+        let attempts: Vec<_> = (0..500).flat_map(|_| 0..purchases.len()).collect();
         let rebuilding = async {
             for round in 1..=5 {
                 let placed =
@@ -316,63 +322,64 @@ fn a_crowd_hears_nothing_wrong_while_its_sale_is_rebuilt() {
             }
         };
         let mut history =
-            send_until(app.public, "sale", wishes.clone(), attempts.into(), 16, rebuilding).await;
-        history.absorb(insist(app.public, wishes, 16).await);
-        assert_eq!(ground.judge(app.internal, &history, STOCK.into()).await.ok, 300);
+            send_until(app.public, "sale", purchases.clone(), attempts.into(), 16, rebuilding)
+                .await;
+        history.absorb(retry_until_answered(app.public, purchases, 16).await);
+        assert_eq!(fixture.judge(app.internal, &history, STOCK.into()).await.ok, 300);
     });
 }
 
 #[test]
 fn keys_that_were_deleted_one_by_one_are_rebuilt_under_running_processes() {
-    let ground = GateGround::new();
-    let (app, other) = (ground.app(&[]), ground.app(&[]));
+    let fixture = GateFixture::new();
+    let (app, other) = (fixture.app(&[]), fixture.app(&[]));
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         app.open_sale("sale", json!({"kind": "one_per_buyer"}), STOCK, 16).await;
-        let first = Arc::new(wishes(1..200));
-        let mut history = insist(app.public, first, 16).await;
-        let names = ground.names("fg:{*");
-        // A bucket and a page of requests for each.
+        let first = Arc::new(purchases(1..200));
+        let mut history = retry_until_answered(app.public, first, 16).await;
+        let names = fixture.names("fg:{*");
+        // One bucket key and one page of requests for each bucket.
         assert!(names.len() >= 32, "{names:?}");
-        // First what is noticed and loaded again, then the pages that were loaded.
+        // First the keys whose loss is detected and repaired, then the loaded pages.
         let (buckets, pages): (Vec<_>, Vec<_>) =
             names.iter().partition(|name| name.ends_with(":bucket"));
         let delete = |names: &[&String]| {
             for name in names {
-                ground.redis.cmd(&["DEL", name]);
+                fixture.redis.cmd(&["DEL", name]);
             }
         };
         delete(&buckets);
         until("buckets that were loaded again", async || {
-            let are_loaded = buckets.iter().all(|name| ground.field(name, "loaded").is_some());
+            let are_loaded = buckets.iter().all(|name| fixture.field(name, "loaded").is_some());
             are_loaded.then_some(())
         })
         .await;
         delete(&pages);
         app.admin("/sales/sale/rebuild", Some(json!({}))).await;
-        let second = Arc::new(wishes(200..400));
-        history.absorb(insist(other.public, second, 16).await);
-        assert_eq!(ground.judge(app.internal, &history, STOCK.into()).await.ok, 300);
+        let second = Arc::new(purchases(200..400));
+        history.absorb(retry_until_answered(other.public, second, 16).await);
+        assert_eq!(fixture.judge(app.internal, &history, STOCK.into()).await.ok, 300);
     });
 }
 
 #[test]
 fn a_rebuild_that_no_process_can_carry_out_says_so() {
-    let ground = GateGround::new();
+    let fixture = GateFixture::new();
     in_system(async {
         let settings =
-            ground.settings(&[&PATIENT[..], &[("maintenance.preload_ms", "60000")]].concat());
-        let ledger = Arc::new(LyingLedger::new(Lie::Honest));
-        let rig = Rig::start_on_redis(&settings, ledger).await;
+            fixture.settings(&[&PATIENT[..], &[("maintenance.preload_ms", "60000")]].concat());
+        let ledger = Arc::new(DefectiveLedger::new(LedgerDefect::None));
+        let harness = Harness::start_on_redis(&settings, ledger).await;
         let sale = "sale".parse().unwrap();
-        rig.create(OFFER, START_MS + 90_000).await;
-        let draft = rig.desk.rebuild(&sale, None).await;
+        harness.create(OFFER, START_MS + 90_000).await;
+        let draft = harness.sales.rebuild(&sale, None).await;
         assert!(matches!(draft, Err(SalesError::NoBuckets)), "{draft:?}");
-        rig.turn(Phase::Open).await;
-        let early = rig.desk.rebuild(&sale, None).await;
+        harness.set_phase(Phase::Open).await;
+        let early = harness.sales.rebuild(&sale, None).await;
         assert!(matches!(early, Err(SalesError::NoBuckets)), "{early:?}");
-        assert_eq!(ground.names("fg:{*"), [""; 0], "nothing is held");
-        rig.clock.advance(Duration::from_secs(30));
-        rig.desk.rebuild(&sale, None).await.unwrap();
-        assert_eq!(rig.free().await, [5, 5]);
+        assert_eq!(fixture.names("fg:{*"), [""; 0], "no bucket is held");
+        harness.clock.advance(Duration::from_secs(30));
+        harness.sales.rebuild(&sale, None).await.unwrap();
+        assert_eq!(harness.free().await, [5, 5]);
     });
 }

@@ -1,16 +1,15 @@
-//! C04: a relay crashes at every edge of a round. Its successor, or a rescuer and another process,
-//! finish what it left: nothing is lost, and what was published twice is one order later.
+//! C04: a relay crashes before and after every call of a round. Its successor, or a rescuer and
+//! another process, complete its entries: none is lost, and each is published at most twice.
 
-use crate::support::relays::{Call, Mishap, Process, When, World};
-use crate::support::rig::in_system;
+use crate::support::harness::in_system;
+use crate::support::relays::{Call, InjectedFault, Process, Simulation, When};
 use crate::support::wait::until;
 
-/// Every edge, in the order of a round, and whether messages come twice then.
+/// Every edge, in the order of a round, and whether messages are then published twice.
 ///
 /// Crash point `taken_over_not_published`: after a take-over. Crash point `claimed_not_published`:
 /// after a claim, before publishing. Crash point `confirmed_not_acknowledged`: after publishing.
-/// There is no edge between a dead letter and the end of its entry: the outbox writes the one in
-/// the same step in which it removes the other.
+/// No edge separates a dead letter from the removal of its entry: the outbox does both in one step.
 const EDGES: [(Call, When, bool); 8] = [
     (Call::TakeOver, When::Before, false),
     (Call::TakeOver, When::After, false),
@@ -22,31 +21,31 @@ const EDGES: [(Call, When, bool); 8] = [
     (Call::Acknowledge, When::After, false),
 ];
 
-/// Arms an edge. Only a successor takes over, so its predecessor crashes before.
-fn arm(process: &Process, call: Call, when: When, mishap: Mishap) {
+/// Arms a fault at an edge. Only a successor takes over, so its predecessor crashes first.
+fn arm(process: &Process, call: Call, when: When, fault: InjectedFault) {
     if call == Call::TakeOver {
-        process.mishaps.arm(Call::Claim, When::After, Mishap::Panic);
+        process.faults.arm(Call::Claim, When::After, InjectedFault::Panic);
     }
-    process.mishaps.arm(call, when, mishap);
+    process.faults.arm(call, when, fault);
 }
 
 const NUM: u64 = 300;
 
-/// Accepts entries with two among them that can never be published.
-fn accept(world: &World) {
-    world.accept(1..=NUM / 2);
+/// Accepts entries, two of which can never be published.
+fn accept(simulation: &Simulation) {
+    simulation.accept(1..=NUM / 2);
     for request in [1, 2] {
-        world.store.put(world.bucket_of(request), vec![0; 7].into());
+        simulation.store.put(simulation.bucket_of(request), vec![0; 7].into());
     }
-    world.accept(NUM / 2 + 1..=NUM);
+    simulation.accept(NUM / 2 + 1..=NUM);
 }
 
-async fn assert_all_out(world: &World, twice: bool, edge: &str) {
-    world.until_out(1..=NUM).await;
-    let kept = world.queues.kept();
+async fn assert_all_published(simulation: &Simulation, twice: bool, edge: &str) {
+    simulation.until_published(1..=NUM).await;
+    let kept = simulation.queues.kept();
     assert_eq!(kept.values().any(|copies| *copies > 1), twice, "{edge}: {kept:?}");
     assert!(kept.values().all(|copies| *copies <= 2), "{edge}: {kept:?}");
-    assert_eq!(world.store.dead().len(), 2, "{edge}: each is one dead letter");
+    assert_eq!(simulation.store.dead().len(), 2, "{edge}: each is one dead letter");
 }
 
 #[test]
@@ -54,11 +53,11 @@ fn a_worker_that_crashes_at_any_edge_is_followed_by_one_that_finishes() {
     in_system(async {
         for (call, when, twice) in EDGES {
             let edge = format!("{when:?} {call:?}");
-            let world = World::new(3);
-            accept(&world);
-            let dies = |process: &mut Process| arm(process, call, when, Mishap::Panic);
-            let process = world.relays_with(dies);
-            assert_all_out(&world, twice, &edge).await;
+            let simulation = Simulation::new(3);
+            accept(&simulation);
+            let crashes = |process: &mut Process| arm(process, call, when, InjectedFault::Panic);
+            let process = simulation.relays_with(crashes);
+            assert_all_published(&simulation, twice, &edge).await;
             let panics: u64 = process.reports("outbox_relay").iter().map(|r| r.panics).sum();
             assert_eq!(panics, 1 + u64::from(call == Call::TakeOver), "{edge}");
         }
@@ -70,23 +69,28 @@ fn a_process_that_crashes_at_any_edge_leaves_its_entries_to_a_rescuer() {
     in_system(async {
         for (call, when, twice) in EDGES {
             let edge = format!("{when:?} {call:?}");
-            let mut world = World::new(3);
-            world.settings.relay.workers = 1;
-            accept(&world);
-            let dies = |process: &mut Process| arm(process, call, when, Mishap::Freeze);
-            let victim = world.relays_with(dies);
-            until(&edge, || async { victim.mishaps.is_frozen().then_some(()) }).await;
+            let mut simulation = Simulation::new(3);
+            simulation.settings.relay.workers = 1;
+            accept(&simulation);
+            let crashes = |process: &mut Process| arm(process, call, when, InjectedFault::Freeze);
+            let victim = simulation.relays_with(crashes);
+            until(&edge, || async { victim.faults.is_frozen().then_some(()) }).await;
             victim.kill();
-            let heir = world.relays();
-            let rescuer = world.rescuer();
-            until("the heir to have done what it can", || async {
-                (world.store.counts().0 == 0).then_some(())
+            let successor = simulation.relays();
+            let rescuer = simulation.rescuer();
+            until("no entry to wait", || async {
+                (simulation.store.counts().0 == 0).then_some(())
             })
             .await;
-            world.outlive_heartbeats(&[&heir]).await;
-            assert_all_out(&world, twice, &edge).await;
-            until("a clean register", || async {
-                world.store.workers().iter().all(|name| name.starts_with(&*heir.name)).then_some(())
+            simulation.outlive_heartbeats(&[&successor]).await;
+            assert_all_published(&simulation, twice, &edge).await;
+            until("a register without crashed workers", || async {
+                simulation
+                    .store
+                    .workers()
+                    .iter()
+                    .all(|name| name.starts_with(&*successor.name))
+                    .then_some(())
             })
             .await;
             assert!(rescuer.reports("orphan_rescuer").iter().all(|r| r.restarts == 0));
@@ -98,18 +102,18 @@ fn a_process_that_crashes_at_any_edge_leaves_its_entries_to_a_rescuer() {
 #[test]
 fn panics_in_one_step_of_twenty_lose_nothing() {
     in_system(async {
-        let mut world = World::new(4);
+        let mut simulation = Simulation::new(4);
         // Small rounds: many steps.
-        world.settings.relay.claim_max = 4;
-        let process = world.relays_with(|process| process.drill(5.0));
+        simulation.settings.relay.claim_max = 4;
+        let process = simulation.relays_with(|process| process.fault_injector(5.0));
         for from in (0..2_000).step_by(100) {
-            world.accept(from + 1..=from + 100);
+            simulation.accept(from + 1..=from + 100);
             tokio::task::yield_now().await;
         }
-        world.until_out(1..=2_000).await;
-        assert!(world.store.dead().is_empty());
+        simulation.until_published(1..=2_000).await;
+        assert!(simulation.store.dead().is_empty());
         let panics: u64 = process.supervisor.report().iter().map(|report| report.panics).sum();
-        assert!(panics > 0, "the drill must have struck");
+        assert!(panics > 0, "no panic was injected");
     });
 }
 
@@ -118,30 +122,31 @@ fn panics_in_one_step_of_twenty_lose_nothing() {
 fn a_rescuer_that_crashes_before_it_reclaims_is_followed_by_one_that_does() {
     in_system(async {
         for another_process in [false, true] {
-            let mut world = World::new(2);
-            world.settings.relay.workers = 1;
-            world.accept(1..=50);
+            let mut simulation = Simulation::new(2);
+            simulation.settings.relay.workers = 1;
+            simulation.accept(1..=50);
             let freezes = |process: &mut Process| {
-                process.mishaps.arm(Call::Publish, When::Before, Mishap::Freeze);
+                process.faults.arm(Call::Publish, When::Before, InjectedFault::Freeze);
             };
-            let victim = world.relays_with(freezes);
-            until("a hand", || async { victim.mishaps.is_frozen().then_some(()) }).await;
+            let victim = simulation.relays_with(freezes);
+            until("claimed entries", || async { victim.faults.is_frozen().then_some(()) }).await;
             victim.kill();
-            world.outlive_heartbeats(&[]).await;
-            let mishap = if another_process { Mishap::Freeze } else { Mishap::Panic };
-            let dies =
-                |process: &mut Process| process.mishaps.arm(Call::Reclaim, When::Before, mishap);
-            let rescuer = world.rescuer_with(dies);
-            until("its death", || async { rescuer.mishaps.have_struck().then_some(()) }).await;
-            let heir = world.relays();
+            simulation.outlive_heartbeats(&[]).await;
+            let fault = if another_process { InjectedFault::Freeze } else { InjectedFault::Panic };
+            let crashes =
+                |process: &mut Process| process.faults.arm(Call::Reclaim, When::Before, fault);
+            let rescuer = simulation.rescuer_with(crashes);
+            until("the rescuer to crash", || async { rescuer.faults.all_fired().then_some(()) })
+                .await;
+            let successor = simulation.relays();
             let _next = another_process.then(|| {
                 rescuer.kill();
-                world.rescuer()
+                simulation.rescuer()
             });
             if another_process {
-                world.outlive_heartbeats(&[&heir]).await;
+                simulation.outlive_heartbeats(&[&successor]).await;
             }
-            world.until_out(1..=50).await;
+            simulation.until_published(1..=50).await;
             let panics = rescuer.reports("orphan_rescuer")[0].panics;
             assert_eq!(panics, u64::from(!another_process));
         }

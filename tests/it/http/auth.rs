@@ -1,4 +1,4 @@
-//! Who asks, in every mode.
+//! Authentication of buyers and operators in every mode.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -116,7 +116,7 @@ async fn without_a_token_pages_of_other_sites_are_kept_out() {
     assert_eq!(app.get("/v1/sales/sale", 1).await.1["phase"], "open");
 }
 
-/// What holds in every tier.
+/// Cases that hold in every tier.
 pub const CASES: &[Case] = &cases![
     the_buyer_header_must_be_one_number,
     bearer_tokens_name_the_buyer_and_the_header_is_not_believed,

@@ -1,4 +1,4 @@
-//! The answers of `POST /v1/buy`, row by row.
+//! The responses of `POST /v1/buy`, row by row of the contract.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,7 +11,7 @@ use super::{Case, cases, fresh, one_per_buyer, problem, selling, settings, unlim
 use crate::support::app::sale_body;
 use crate::support::{TestApp, wait};
 
-fn wish(quantity: u32, request_id: &str) -> Json {
+fn purchase(quantity: u32, request_id: &str) -> Json {
     json!({"sku_id": "sku", "quantity": quantity, "request_id": request_id})
 }
 
@@ -19,7 +19,7 @@ fn wish(quantity: u32, request_id: &str) -> Json {
 async fn an_accepted_purchase_is_an_order() {
     let app = selling(one_per_buyer(), 5).await;
     let response = app.buy("sale", 42, json!({"sku_id": "sku", "quantity": 2})).await;
-    // Tier `pipeline` answers before the order is in the ledger, all others after.
+    // Tier `pipeline` answers before the order is in the ledger, the other tiers after.
     let is_queued = app.settings.tier == Tier::Pipeline;
     assert_eq!(response.status(), if is_queued { 202 } else { 200 });
     let headers = response.headers().clone();
@@ -58,14 +58,14 @@ async fn an_accepted_purchase_is_an_order() {
 async fn the_same_request_again_reads_the_first_answer() {
     let app = selling(unlimited(), 5).await;
     let id = app.request_id("sale", 1).await;
-    let first = app.bought("sale", 1, wish(2, &id)).await;
+    let first = app.bought("sale", 1, purchase(2, &id)).await;
     for _ in 0..3 {
-        let again = app.buy("sale", 1, wish(2, &id)).await;
+        let again = app.buy("sale", 1, purchase(2, &id)).await;
         assert_eq!(again.status(), 200);
         assert_eq!(again.headers()["idempotent-replayed"], "true");
         assert_eq!(again.json::<Json>().await.unwrap(), first);
     }
-    wait::until("the units that are left", async || {
+    wait::until("the stock that is left", async || {
         let (_, sale) = app.get("/v1/sales/sale", 1).await;
         (sale["skus"][0]["stock_left"] == 3).then_some(())
     })
@@ -76,8 +76,8 @@ async fn the_same_request_again_reads_the_first_answer() {
 async fn the_same_request_with_other_content_is_refused() {
     let app = selling(one_per_buyer(), 5).await;
     let id = app.request_id("sale", 1).await;
-    app.bought("sale", 1, wish(2, &id)).await;
-    let other = app.buy("sale", 1, wish(1, &id)).await;
+    app.bought("sale", 1, purchase(2, &id)).await;
+    let other = app.buy("sale", 1, purchase(1, &id)).await;
     problem(other, 422, "request-id-reused").await;
 }
 
@@ -100,11 +100,11 @@ async fn sold_out_is_final_and_repeats_of_the_winners_still_count() {
 async fn a_quota_says_what_the_buyer_has() {
     let app = selling(json!({"kind": "quota", "limit": 3, "max_quantity": 2}), 9).await;
     let first = app.request_id("sale", 1).await;
-    app.bought("sale", 1, wish(2, &first)).await;
+    app.bought("sale", 1, purchase(2, &first)).await;
     let second = app.request_id("sale", 1).await;
-    let body = problem(app.buy("sale", 1, wish(2, &second)).await, 409, "quota-exceeded").await;
+    let body = problem(app.buy("sale", 1, purchase(2, &second)).await, 409, "quota-exceeded").await;
     assert_eq!((&body["owned"], &body["limit"]), (&json!(2), &json!(3)));
-    app.bought("sale", 1, wish(1, &second)).await;
+    app.bought("sale", 1, purchase(1, &second)).await;
 }
 
 #[tokio::test]
@@ -124,7 +124,7 @@ async fn a_sale_that_is_not_open_says_when() {
     app.admin("/sales/sale/close", Some(json!({}))).await;
     problem(app.buy("sale", 2, body.clone()).await, 410, "ended").await;
     let again = app.buy("sale", 1, body).await;
-    assert_eq!(again.status(), 200, "an order is an order after the end, too");
+    assert_eq!(again.status(), 200, "a closed sale still returns the order");
 }
 
 #[tokio::test]
@@ -164,22 +164,27 @@ async fn a_full_gate_is_busy_and_takes_nothing() {
     let app = TestApp::start(settings);
     app.open_sale("sale", one_per_buyer(), 100_000, 1).await;
     let buyers = AtomicU64::new(1);
-    let wish = || json!({"sku_id": "sku", "quantity": 1});
+    let purchase = || json!({"sku_id": "sku", "quantity": 1});
     let crowd = || async {
         let first = buyers.fetch_add(32, Ordering::Relaxed);
-        let calls = (first..first + 32).map(|buyer| app.buy("sale", buyer, wish()));
+        let calls = (first..first + 32).map(|buyer| app.buy("sale", buyer, purchase()));
         let answers = join_all(calls).await;
         let refused = (first..).zip(answers).filter(|(_, answer)| !answer.status().is_success());
         refused.last()
     };
-    let (buyer, busy) = wait::until("a gate that is full", crowd).await;
+    let (buyer, busy) = wait::until("a full gate", crowd).await;
     assert_eq!(busy.headers()["retry-after"], "1");
     problem(busy, 503, "busy").await;
-    // The gate's permits come back a moment after the answers.
-    let retry = async || Some(app.buy("sale", buyer, wish()).await).filter(|it| it.status() != 503);
-    let again = wait::until("room in the gate", retry).await;
+    // The gate releases its permits shortly after it has answered.
+    let retry = async || {
+        Some(app.buy("sale", buyer, purchase()).await).filter(|answer| answer.status() != 503)
+    };
+    let again = wait::until("a free permit", retry).await;
     assert!(again.status().is_success(), "{again:?}");
-    assert!(again.headers().get("idempotent-replayed").is_none(), "nothing was taken before");
+    assert!(
+        again.headers().get("idempotent-replayed").is_none(),
+        "the busy attempt was not accepted"
+    );
     app.assert_audit_holds().await;
 }
 
@@ -190,7 +195,7 @@ async fn an_answer_that_does_not_come_in_time_is_unknown_not_failed() {
     let app = TestApp::start(settings);
     app.open_sale("sale", one_per_buyer(), 100_000, 1).await;
     let buyers = AtomicU64::new(1);
-    // A gate that is fast enough answers all the same: then the next buyer tries.
+    // A fast gate may answer before the deadline: the next buyer tries.
     let attempt = || async {
         let buyer = buyers.fetch_add(1, Ordering::Relaxed);
         let answer = app.buy("sale", buyer, json!({"sku_id": "sku", "quantity": 1})).await;
@@ -198,20 +203,20 @@ async fn an_answer_that_does_not_come_in_time_is_unknown_not_failed() {
         let (status, body) = (answer.status(), answer.json::<Json>().await.unwrap());
         (status == 202 && body["state"] != "queued").then_some((buyer, headers, body))
     };
-    let (buyer, headers, body) = wait::until("an answer that comes too late", attempt).await;
+    let (buyer, headers, body) = wait::until("an answer after the deadline", attempt).await;
     assert_eq!(headers["retry-after"], "1");
     let location = headers["location"].to_str().unwrap().to_owned();
     assert_eq!(body["state"], "unknown");
     assert!(body["poll_after_ms"].as_u64().unwrap() > 0);
 
-    let order = wait::until("the order behind the unknown", || async {
+    let order = wait::until("the order of the unknown request", || async {
         let (_, body) = app.get(&location, buyer).await;
         (body["state"] == "success").then_some(body)
     });
     assert_eq!(order.await["order"]["buyer_id"], buyer.to_string());
 }
 
-/// What holds in every tier.
+/// Cases that hold in every tier.
 pub const CASES: &[Case] = &cases![
     an_accepted_purchase_is_an_order,
     the_same_request_again_reads_the_first_answer,

@@ -1,5 +1,5 @@
-//! Dead letters as operators meet them, in a process without a broker; what replaying does is in
-//! `actors/letters.rs`.
+//! The dead letter endpoints of operators, in a process without a broker. `actors/letters.rs` tests
+//! replays.
 
 use std::fmt::Write as _;
 
@@ -16,13 +16,13 @@ use super::{problem, selling, unlimited};
 use crate::support::TestApp;
 use crate::support::offers::{buyer, request};
 
-/// Puts letters into the ledger as another process does that keeps them: number, state, origin,
-/// body in hexadecimal digits, length of the body.
-fn keep(app: &TestApp, letters: &[(i64, i16, &str, &str, i64)]) {
+/// Stores dead letters in the ledger, as the collector of another process does: number, state,
+/// origin, body in hexadecimal digits, length of the body.
+fn store(app: &TestApp, dead_letters: &[(i64, i16, &str, &str, i64)]) {
     let file = app.settings.ledger.url.strip_prefix("sqlite://").unwrap();
     let mut conn = SqliteConnection::establish(file).unwrap();
     conn.batch_execute("PRAGMA busy_timeout = 5000").unwrap();
-    for (no, state, origin, body, body_bytes) in letters {
+    for (no, state, origin, body, body_bytes) in dead_letters {
         conn.batch_execute(&format!(
             "INSERT INTO dead_letters VALUES ({no}, x'{no:064x}', '{origin}', 'reason {no}', 3, \
              'm-{no}', '{{\"routing_key\":\"0\"}}', x'{body}', {body_bytes}, 1800000000000, 1, \
@@ -32,9 +32,9 @@ fn keep(app: &TestApp, letters: &[(i64, i16, &str, &str, i64)]) {
     }
 }
 
-/// A letter with one request, whatever its number.
-fn keep_of(app: &TestApp, no: i64, request: u64) {
-    keep(app, &[(no, 0, "consumer", &packed(request), 75)]);
+/// Stores a dead letter with this one request.
+fn store_with_request(app: &TestApp, no: i64, request: u64) {
+    store(app, &[(no, 0, "consumer", &packed(request), 75)]);
     let file = app.settings.ledger.url.strip_prefix("sqlite://").unwrap();
     let mut conn = SqliteConnection::establish(file).unwrap();
     conn.batch_execute(&format!(
@@ -44,7 +44,7 @@ fn keep_of(app: &TestApp, no: i64, request: u64) {
     .unwrap();
 }
 
-const CLICK: TraceId = TraceId(0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736);
+const TRACE_ID: TraceId = TraceId(0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736);
 
 /// An intent as hexadecimal digits.
 fn packed(request_no: u64) -> String {
@@ -60,7 +60,7 @@ fn packed(request_no: u64) -> String {
         amount: 100,
         placed_at_ms: 1_800_000_000_000,
         pay_by_ms: 1_800_000_900_000,
-        trace: CLICK,
+        trace: TRACE_ID,
         published_at_ms: None,
     });
     let mut digits = String::new();
@@ -82,8 +82,8 @@ async fn post(app: &TestApp, path: &str, body: Option<Json>) -> Response {
 }
 
 fn ids(page: &Json) -> Vec<&str> {
-    let letters = page["dead_letters"].as_array().unwrap();
-    letters.iter().map(|letter| letter["id"].as_str().unwrap()).collect()
+    let dead_letters = page["dead_letters"].as_array().unwrap();
+    dead_letters.iter().map(|dead_letter| dead_letter["id"].as_str().unwrap()).collect()
 }
 
 #[tokio::test]
@@ -93,13 +93,13 @@ async fn letters_are_listed_newest_first_in_pages() {
     assert_eq!(none["counts"], json!({"open": 0, "replayed": 0, "parked": 0, "discarded": 0}));
     assert_eq!((ids(&none).len(), none.get("next_cursor")), (0, None));
 
-    keep(
+    store(
         &app,
         &[
             (1, 0, "relay", "00", 1),
             (2, 1, "consumer", "00", 1),
             (3, 0, "broker", "00", 1),
-            (4, 2, "unroutable", "00", 1),
+            (4, 2, "broker", "00", 1),
         ],
     );
     let page: Json = get(&app, "?limit=3").await.json().await.unwrap();
@@ -108,7 +108,7 @@ async fn letters_are_listed_newest_first_in_pages() {
     let cursor = page["next_cursor"].as_str().unwrap();
     let rest: Json = get(&app, &format!("?limit=3&cursor={cursor}")).await.json().await.unwrap();
     assert_eq!((ids(&rest), rest.get("next_cursor")), (vec!["1"], None));
-    let letter = &rest["dead_letters"][0];
+    let dead_letter = &rest["dead_letters"][0];
     for (name, value) in [
         ("state", json!("open")),
         ("origin", json!("relay")),
@@ -119,29 +119,32 @@ async fn letters_are_listed_newest_first_in_pages() {
         ("dead_at", json!("2027-01-15T08:00:00.000Z")),
         ("changed_at", json!("2027-01-15T08:00:00.500Z")),
     ] {
-        assert_eq!(letter[name], value, "{name}");
+        assert_eq!(dead_letter[name], value, "{name}");
     }
     let open: Json = get(&app, "?state=open").await.json().await.unwrap();
     assert_eq!(ids(&open), ["3", "1"]);
     let of_relay: Json = get(&app, "?state=open&origin=relay").await.json().await.unwrap();
     assert_eq!(ids(&of_relay), ["1"]);
-    for wrong in ["?limit=0", "?limit=501", "?cursor=x", "?state=dead", "?origin=x", "?x=1"] {
-        problem(get(&app, wrong).await, 400, "invalid-request").await;
+    for query in ["?limit=0", "?limit=501", "?cursor=x", "?state=dead", "?origin=x", "?x=1"] {
+        problem(get(&app, query).await, 400, "invalid-request").await;
     }
 }
 
 #[tokio::test]
 async fn a_letter_is_shown_with_all_that_is_kept() {
     let app = selling(unlimited(), 5).await;
-    keep(&app, &[(1, 0, "consumer", "ff00682069", 5_000_000)]);
-    let letter: Json = get(&app, "/1").await.json().await.unwrap();
-    assert_eq!(letter["headers"], json!({"routing_key": "0"}));
-    assert_eq!(letter["body"], STANDARD.encode(b"\xff\0h i"));
-    assert_eq!((&letter["preview"], &letter["cut"]), (&json!("ff00682069"), &json!(true)));
-    assert_eq!((&letter["requests"], &letter["intents"]), (&json!(["100"]), &json!([])));
-    assert_eq!(letter["replayable"], false);
-    let why = letter["why_not"].as_str().unwrap();
-    assert!(why.contains("no broker"), "{why}");
+    store(&app, &[(1, 0, "consumer", "ff00682069", 5_000_000)]);
+    let dead_letter: Json = get(&app, "/1").await.json().await.unwrap();
+    assert_eq!(dead_letter["headers"], json!({"routing_key": "0"}));
+    assert_eq!(dead_letter["body"], STANDARD.encode(b"\xff\0h i"));
+    assert_eq!(
+        (&dead_letter["preview"], &dead_letter["cut"]),
+        (&json!("ff00682069"), &json!(true))
+    );
+    assert_eq!((&dead_letter["requests"], &dead_letter["intents"]), (&json!(["100"]), &json!([])));
+    assert_eq!(dead_letter["replayable"], false);
+    let reason = dead_letter["why_not"].as_str().unwrap();
+    assert!(reason.contains("no broker"), "{reason}");
     for unknown in ["/2", "/x", "/-1", "/99999999999999999999"] {
         problem(get(&app, unknown).await, 404, "unknown-letter").await;
     }
@@ -150,9 +153,9 @@ async fn a_letter_is_shown_with_all_that_is_kept() {
 #[tokio::test]
 async fn a_letter_is_set_aside_with_a_note_and_stays_so() {
     let app = selling(unlimited(), 5).await;
-    keep(&app, &[(1, 0, "consumer", "00", 1), (2, 1, "consumer", "00", 1)]);
-    let long = json!({"note": "x".repeat(1001)});
-    problem(post(&app, "/1/park", Some(long)).await, 400, "invalid-request").await;
+    store(&app, &[(1, 0, "consumer", "00", 1), (2, 1, "consumer", "00", 1)]);
+    let too_long = json!({"note": "x".repeat(1001)});
+    problem(post(&app, "/1/park", Some(too_long)).await, 400, "invalid-request").await;
     problem(post(&app, "/1/park", Some(json!({"why": 1}))).await, 400, "invalid-request").await;
 
     let body = Some(json!({"note": "another party"}));
@@ -173,10 +176,10 @@ async fn a_letter_is_set_aside_with_a_note_and_stays_so() {
 async fn a_letter_is_discarded_unless_its_requests_are_orders() {
     let app = selling(unlimited(), 5).await;
     let id = app.request_id("sale", 7).await;
-    let wish = json!({"sku_id": "sku", "quantity": 1, "request_id": id});
-    assert_eq!(app.buy("sale", 7, wish).await.status(), 200);
+    let purchase = json!({"sku_id": "sku", "quantity": 1, "request_id": id});
+    assert_eq!(app.buy("sale", 7, purchase).await.status(), 200);
     let ordered: u64 = id.split('-').next().unwrap().parse().unwrap();
-    keep(
+    store(
         &app,
         &[
             (1, 0, "consumer", &packed(100), 75),
@@ -184,17 +187,17 @@ async fn a_letter_is_discarded_unless_its_requests_are_orders() {
             (3, 0, "consumer", "00", 1),
         ],
     );
-    keep_of(&app, 4, ordered);
-    let long = json!({"reason": "x".repeat(1001)});
-    problem(post(&app, "/1/discard", Some(long)).await, 400, "invalid-request").await;
+    store_with_request(&app, 4, ordered);
+    let too_long = json!({"reason": "x".repeat(1001)});
+    problem(post(&app, "/1/discard", Some(too_long)).await, 400, "invalid-request").await;
     problem(post(&app, "/1/discard", Some(json!({"note": "x"}))).await, 400, "invalid-request")
         .await;
 
     let body = Some(json!({"reason": "cancelled"}));
     let done: Json = post(&app, "/1/discard", body).await.json().await.unwrap();
-    let letter = &done["dead_letter"];
-    assert_eq!((&done["done"], &letter["state"]), (&json!("discarded"), &json!("discarded")));
-    assert_eq!(letter["note"], "cancelled");
+    let dead_letter = &done["dead_letter"];
+    assert_eq!((&done["done"], &dead_letter["state"]), (&json!("discarded"), &json!("discarded")));
+    assert_eq!(dead_letter["note"], "cancelled");
     let again: Json = post(&app, "/1/discard", None).await.json().await.unwrap();
     assert_eq!(
         (&again["done"], &again["dead_letter"]["note"]),
@@ -202,10 +205,11 @@ async fn a_letter_is_discarded_unless_its_requests_are_orders() {
     );
     let trace = app.admin("/requests/100/trace", None).await;
     let stages = trace["stages"].as_array().unwrap();
-    let told: Vec<_> = stages.iter().map(|stage| (&stage["stage"], &stage["state"])).collect();
+    let stage_states: Vec<_> =
+        stages.iter().map(|stage| (&stage["stage"], &stage["state"])).collect();
     let (discarded, failed) = (json!("discarded"), json!("failed"));
-    let (gate, letter, ledger) = (json!("gate"), json!("dead_letter"), json!("ledger"));
-    assert_eq!(told, [(&gate, &failed), (&letter, &discarded), (&ledger, &failed)]);
+    let (gate, dead_letter, ledger) = (json!("gate"), json!("dead_letter"), json!("ledger"));
+    assert_eq!(stage_states, [(&gate, &failed), (&dead_letter, &discarded), (&ledger, &failed)]);
     problem(post(&app, "/1/replay", None).await, 409, "letter-conflict").await;
     problem(post(&app, "/1/park", None).await, 409, "letter-conflict").await;
 
@@ -220,20 +224,20 @@ async fn a_letter_is_discarded_unless_its_requests_are_orders() {
 #[tokio::test]
 async fn without_a_broker_nothing_is_replayed_and_the_answer_says_so() {
     let app = selling(unlimited(), 5).await;
-    keep(&app, &[(1, 0, "consumer", "00", 1), (2, 1, "consumer", "00", 1)]);
+    store(&app, &[(1, 0, "consumer", "00", 1), (2, 1, "consumer", "00", 1)]);
     problem(post(&app, "/1/replay", None).await, 409, "no-broker").await;
     let done: Json = post(&app, "/2/replay", None).await.json().await.unwrap();
-    assert_eq!(done["done"], "already", "a repeat reads what was done");
+    assert_eq!(done["done"], "already", "a repeat returns the earlier outcome");
     problem(post(&app, "/9/replay", None).await, 404, "unknown-letter").await;
 }
 
 #[tokio::test]
 async fn a_trace_and_an_audit_tell_of_letters() {
     let app = selling(unlimited(), 5).await;
-    let (body, click) = (packed(100), format!("{:032x}", CLICK.0));
-    keep(&app, &[(1, 0, "consumer", &body, 75)]);
+    let (body, trace_id) = (packed(100), format!("{:032x}", TRACE_ID.0));
+    store(&app, &[(1, 0, "consumer", &body, 75)]);
     let trace = app.admin("/requests/100/trace", None).await;
-    assert_eq!((&trace["trace_id"], &trace["took_ms"]), (&json!(click), &Json::Null));
+    assert_eq!((&trace["trace_id"], &trace["took_ms"]), (&json!(trace_id), &Json::Null));
     let stage = &trace["stages"][0];
     assert_eq!((&stage["stage"], &stage["state"]), (&json!("dead_letter"), &json!("dead")));
     assert_eq!((&stage["holder"], &stage["reason"]), (&json!("dead letter 1"), &json!("reason 1")));

@@ -1,4 +1,4 @@
-//! What describes the interface agrees with it.
+//! The OpenAPI document, the metrics table and the API manual match the interface.
 
 use floodgate::http::{INTERNAL, PUBLIC};
 use serde_json::{Value as Json, json};
@@ -24,7 +24,7 @@ async fn the_openapi_document_lists_every_route_of_both_listeners() {
     }
     let described = document["paths"].as_object().unwrap().values();
     let num_described: usize = described.map(|path| path.as_object().unwrap().len()).sum();
-    assert_eq!(num_described, PUBLIC.len() + INTERNAL.len(), "and nothing else");
+    assert_eq!(num_described, PUBLIC.len() + INTERNAL.len(), "no other route");
     let schemas = &document["components"]["schemas"];
     for id in ["request_id", "sale_id", "sku_id", "buyer_id"] {
         assert_eq!(schemas["OrderView"]["properties"][id]["type"], "string", "{id}");
@@ -43,13 +43,13 @@ async fn the_page_is_served_from_here() {
     assert_eq!(page.url().path(), "/docs/", "redirected");
     assert_eq!(page.headers()["content-type"], "text/html");
     let text = page.text().await.unwrap();
-    assert!(!text.contains("https://"), "nothing from elsewhere: {text}");
+    assert!(!text.contains("https://"), "the page loads nothing from other hosts: {text}");
     let setup = app.client.get(app.url("/docs/swagger-initializer.js")).send().await.unwrap();
     assert!(setup.text().await.unwrap().contains("/openapi.json"));
 }
 
 #[tokio::test]
-async fn every_exposed_metric_stands_in_the_operations_manual() {
+async fn every_exposed_metric_stands_in_the_table_of_metrics() {
     let app = selling(one_per_buyer(), 1).await;
     for buyer in [1, 2] {
         app.buy("sale", buyer, json!({"sku_id": "sku", "quantity": 1})).await;
@@ -58,7 +58,7 @@ async fn every_exposed_metric_stands_in_the_operations_manual() {
     let kind = metrics.headers()["content-type"].to_str().unwrap().to_owned();
     assert!(kind.starts_with("application/openmetrics-text"), "{kind}");
     let text = metrics.text().await.unwrap();
-    let manual = include_str!("../../../docs/operations.md");
+    let manual = include_str!("../../../docs/operate/metrics.md");
     for line in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
         let (name, kind) = line.split_once(' ').unwrap();
         let name = match kind {

@@ -12,20 +12,20 @@ async fn a_stream_tells_the_end_state_and_closes() {
     let early = app.client.get(&url).header("x-buyer-id", "1").send().await.unwrap();
     problem(early, 404, "not-found").await;
 
-    let wish = json!({"sku_id": "sku", "quantity": 1, "request_id": id});
-    app.bought("sale", 1, wish).await;
+    let purchase = json!({"sku_id": "sku", "quantity": 1, "request_id": id});
+    app.bought("sale", 1, purchase).await;
     let stream = app.client.get(&url).header("x-buyer-id", "1").send().await.unwrap();
     assert_eq!(stream.headers()["content-type"], "text/event-stream");
     assert_eq!(stream.headers()["cache-control"], "no-store");
-    // Reading to the end returns, because the stream is closed.
+    // The read returns because the server closes the stream.
     let text = stream.text().await.unwrap();
     let data = text.strip_prefix("event: state\ndata: ").unwrap().strip_suffix("\n\n").unwrap();
     let body: Json = serde_json::from_str(data).unwrap();
     assert_eq!((&body["state"], &body["request_id"]), (&json!("success"), &json!(id)));
 
-    let stranger = app.client.get(&url).header("x-buyer-id", "2").send().await.unwrap();
-    problem(stranger, 404, "not-found").await;
+    let other_buyer = app.client.get(&url).header("x-buyer-id", "2").send().await.unwrap();
+    problem(other_buyer, 404, "not-found").await;
 }
 
-/// What holds in every tier.
+/// Cases that hold in every tier.
 pub const CASES: &[Case] = &cases![a_stream_tells_the_end_state_and_closes,];

@@ -1,4 +1,4 @@
-//! What is not a request to buy, and what it is told.
+//! Malformed purchase requests and their problem documents.
 
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
 
@@ -42,11 +42,11 @@ async fn malformed_bodies_are_refused_with_the_place() {
         ("{\"sku_id\":\"sku\",\"quantity\":1} {}", "trailing"),
         ("{\"sku_id\":\"sku\",\"quantity\":1,}", "trailing comma"),
     ];
-    for (body, names) in cases {
+    for (body, expected) in cases {
         let answer = send(&app, Some("application/json"), body.as_bytes().to_vec()).await;
-        let said = problem(answer, 400, "invalid-request").await;
-        let detail = said["detail"].as_str().unwrap();
-        assert!(detail.contains(names), "{body}: {detail}");
+        let problem_body = problem(answer, 400, "invalid-request").await;
+        let detail = problem_body["detail"].as_str().unwrap();
+        assert!(detail.contains(expected), "{body}: {detail}");
     }
     let answer = send(&app, Some("application/json"), b"{\"sku_id\":\"\xff\"}".to_vec()).await;
     problem(answer, 400, "invalid-request").await;
@@ -60,8 +60,11 @@ async fn only_json_is_read() {
         [None, Some("text/plain"), Some("application/x-www-form-urlencoded"), Some("a/json")];
     for content_type in others {
         let answer = send(&app, content_type, body()).await;
-        let said = problem(answer, 400, "invalid-request").await;
-        assert_eq!(said["detail"], "Content-Type must be application/json", "{content_type:?}");
+        let problem_body = problem(answer, 400, "invalid-request").await;
+        assert_eq!(
+            problem_body["detail"], "Content-Type must be application/json",
+            "{content_type:?}"
+        );
     }
     for content_type in ["application/json", "Application/JSON; charset=utf-8"] {
         let answer = send(&app, Some(content_type), body()).await;
@@ -78,8 +81,9 @@ async fn a_body_that_is_too_large_is_refused_and_the_limit_named() {
     let answer = send(&app, Some("application/json"), body.clone()).await;
     assert!(answer.status().is_success(), "{answer:?}");
     body.push(b' ');
-    let said = problem(send(&app, Some("application/json"), body).await, 400, "invalid-request");
-    assert!(said.await["detail"].as_str().unwrap().contains(&max.to_string()));
+    let problem_body =
+        problem(send(&app, Some("application/json"), body).await, 400, "invalid-request");
+    assert!(problem_body.await["detail"].as_str().unwrap().contains(&max.to_string()));
     let huge = send(&app, Some("application/json"), vec![b' '; 1 << 20]).await;
     problem(huge, 400, "invalid-request").await;
 }
@@ -96,11 +100,12 @@ async fn escaped_text_is_the_same_text() {
 async fn a_request_id_may_be_missing_only_where_it_can_be_derived() {
     let app = selling(unlimited(), 5).await;
     let body = b"{\"sku_id\":\"sku\",\"quantity\":1}".to_vec();
-    let said = problem(send(&app, Some("application/json"), body).await, 400, "invalid-request");
-    assert!(said.await["detail"].as_str().unwrap().contains("/request-ids"));
+    let problem_body =
+        problem(send(&app, Some("application/json"), body).await, 400, "invalid-request");
+    assert!(problem_body.await["detail"].as_str().unwrap().contains("/request-ids"));
 }
 
-/// What holds in every tier.
+/// Cases that hold in every tier.
 pub const CASES: &[Case] = &cases![
     malformed_bodies_are_refused_with_the_place,
     only_json_is_read,

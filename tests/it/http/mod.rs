@@ -1,4 +1,4 @@
-//! The interface as clients meet it: a whole server, real sockets, every row of the contract.
+//! The HTTP interface over real sockets: a complete server, every row of the contract.
 
 mod auth;
 mod buy;
@@ -17,9 +17,9 @@ use reqwest::{Response, StatusCode};
 use serde_json::{Value as Json, json};
 
 use crate::support::TestApp;
-use crate::support::app::Ground;
+use crate::support::app::Stores;
 
-/// A test by its name, which `every_tier.rs` runs once more in each of the other tiers.
+/// A test by its name. `every_tier.rs` runs it again in each of the other tiers.
 pub type Case = (&'static str, fn());
 
 macro_rules! cases {
@@ -27,8 +27,8 @@ macro_rules! cases {
 }
 use cases;
 
-/// Settings on fresh stores: of tier `memory`, or of the tier that `every_tier.rs` is in.
-fn settings() -> (Settings, Ground) {
+/// Settings on fresh stores: tier `memory`, or the tier that `every_tier.rs` currently runs.
+fn settings() -> (Settings, Stores) {
     every_tier::settings()
 }
 

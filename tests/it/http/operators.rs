@@ -1,4 +1,4 @@
-//! The calls of operators and probes.
+//! The endpoints of operators and probes.
 
 use floodgate::config::Tier;
 use reqwest::Response;
@@ -43,8 +43,8 @@ async fn faults_of_a_description_are_all_named() {
     let app = fresh();
     let mut body = sale_body("sale", one_per_buyer(), 0, 0);
     body["ends_at"] = body["starts_at"].clone();
-    let said = problem(post(&app, "/sales", &body).await, 400, "invalid-request").await;
-    assert_eq!(said["faults"].as_array().unwrap().len(), 3, "{said}");
+    let problem_body = problem(post(&app, "/sales", &body).await, 400, "invalid-request").await;
+    assert_eq!(problem_body["faults"].as_array().unwrap().len(), 3, "{problem_body}");
 
     let changes: [(&str, Json, &str); 8] = [
         ("/sale_id", json!("a b"), "64 characters out of"),
@@ -56,16 +56,19 @@ async fn faults_of_a_description_are_all_named() {
         ("/skus/0/initial_stock", json!(-1), "body"),
         ("/skus/0/price", json!(1.5), "body"),
     ];
-    for (place, value, names) in changes {
+    for (pointer, value, expected) in changes {
         let mut body = sale_body("sale", one_per_buyer(), 1, 1);
-        *body.pointer_mut(place).unwrap() = value;
-        let said = problem(post(&app, "/sales", &body).await, 400, "invalid-request").await;
-        assert!(said["detail"].as_str().unwrap().contains(names), "{place}: {said}");
+        *body.pointer_mut(pointer).unwrap() = value;
+        let problem_body = problem(post(&app, "/sales", &body).await, 400, "invalid-request").await;
+        assert!(
+            problem_body["detail"].as_str().unwrap().contains(expected),
+            "{pointer}: {problem_body}"
+        );
     }
     let mut body = sale_body("sale", one_per_buyer(), 1, 1);
     body["colour"] = json!("red");
-    let said = problem(post(&app, "/sales", &body).await, 400, "invalid-request").await;
-    assert!(said["detail"].as_str().unwrap().contains("colour"), "{said}");
+    let problem_body = problem(post(&app, "/sales", &body).await, 400, "invalid-request").await;
+    assert!(problem_body["detail"].as_str().unwrap().contains("colour"), "{problem_body}");
 }
 
 #[tokio::test]
@@ -77,8 +80,9 @@ async fn verbs_are_repeat_safe_and_know_the_phases() {
         assert_eq!((&opened["phase"], &opened["epoch"]), (&json!("open"), &before));
     }
     assert_eq!(post(&app, "/sales/sale/close", &empty).await.status(), 200);
-    let said = problem(post(&app, "/sales/sale/open", &empty).await, 409, "phase-conflict").await;
-    assert_eq!((&said["from"], &said["to"]), (&json!("closed"), &json!("open")));
+    let problem_body =
+        problem(post(&app, "/sales/sale/open", &empty).await, 409, "phase-conflict").await;
+    assert_eq!((&problem_body["from"], &problem_body["to"]), (&json!("closed"), &json!("open")));
     for verb in ["open", "pause", "close"] {
         let unknown = post(&app, &format!("/sales/other/{verb}"), &empty).await;
         problem(unknown, 404, "unknown-sku").await;
@@ -100,7 +104,7 @@ async fn operators_see_actors_numbers_funnel_and_audit() {
     let stats = app.admin("/stats", None).await;
     assert_eq!((&stats["tier"], &stats["ready"]), (&json!(app.settings.tier), &json!(true)));
     assert_eq!(stats["orders_placed"], 1);
-    until("the units that are left", async || {
+    until("the stock that is left", async || {
         (app.admin("/stats", None).await["skus"][0]["stock_left"] == 4).then_some(())
     })
     .await;
@@ -126,12 +130,12 @@ async fn the_way_of_one_request_is_found_by_id_and_by_number() {
     let id = app.request_id("sale", 7).await;
     let path = |id: &str| format!("/admin/v1/requests/{id}/trace");
     problem(get(&app, &path(&id)).await, 404, "not-found").await;
-    let wish = json!({"sku_id": "sku", "quantity": 2, "request_id": id});
-    let call = app.client.post(app.url("/v1/buy/sale")).header("x-buyer-id", "7").json(&wish);
-    let clicked = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-    let bought = call.header("traceparent", clicked).send().await.unwrap();
+    let purchase = json!({"sku_id": "sku", "quantity": 2, "request_id": id});
+    let call = app.client.post(app.url("/v1/buy/sale")).header("x-buyer-id", "7").json(&purchase);
+    let traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let bought = call.header("traceparent", traceparent).send().await.unwrap();
     assert!(bought.status().is_success(), "{bought:?}");
-    app.bought("sale", 7, wish).await;
+    app.bought("sale", 7, purchase).await;
     let (number, _) = id.split_once('-').unwrap();
     for id in [id.as_str(), number] {
         let trace: Json = get(&app, &path(id)).await.json().await.unwrap();
@@ -168,13 +172,13 @@ async fn probes_are_answered() {
     let names: Vec<_> = checks.iter().map(|check| &check["name"]).collect();
     assert_eq!(names, ["accepting", "actors", "ledger", "stock"]);
     for check in checks {
-        // A process that answers buyers of tier `pipeline` needs no ledger for that.
+        // In tier `pipeline` an API process answers buyers without the ledger.
         let is_optional = app.settings.tier == Tier::Pipeline && check["name"] == "ledger";
         assert_eq!((&check["ok"], &check["required"]), (&json!(true), &json!(!is_optional)));
     }
 }
 
-/// What holds in every tier.
+/// Cases that hold in every tier.
 pub const CASES: &[Case] = &cases![
     a_sale_is_created_once_and_shown_as_it_was_described,
     faults_of_a_description_are_all_named,

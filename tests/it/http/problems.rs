@@ -1,4 +1,4 @@
-//! Whatever fails leaves as a problem document, and every answer belongs to a trace.
+//! Every error is a problem document, and every response belongs to a trace.
 
 use reqwest::Method;
 use serde_json::json;
@@ -78,7 +78,7 @@ async fn a_trace_goes_on_in_answers_and_problems() {
     assert_ne!(fresh["trace_id"], TRACE);
 }
 
-/// What holds in every tier.
+/// Cases that hold in every tier.
 pub const CASES: &[Case] = &cases![
     unknown_paths_are_problems_on_both_listeners,
     wrong_methods_are_told_the_right_ones,

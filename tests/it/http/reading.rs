@@ -1,4 +1,4 @@
-//! What buyers read: sales, requests, orders.
+//! The read endpoints of buyers: sales, requests, orders.
 
 use serde_json::{Value as Json, json};
 
@@ -15,7 +15,7 @@ async fn sales_are_listed_with_server_time_and_stock() {
     let ids: Vec<_> = all["sales"].as_array().unwrap().iter().map(|s| &s["sale_id"]).collect();
     assert_eq!(ids, ["sale", "second"]);
 
-    let one = until("units to be counted", async || {
+    let one = until("the stock count", async || {
         let (_, one) = app.get("/v1/sales/second", 1).await;
         (one["skus"][0]["stock_left"] == 7).then_some(one)
     })
@@ -67,11 +67,11 @@ async fn a_request_is_shown_to_its_owner_only() {
     let early = problem(as_buyer("1", path.clone()).await.unwrap(), 404, "not-found").await;
     assert_eq!((&early["state"], &early["request_id"]), (&json!("not_found"), &json!(id)));
 
-    let wish = json!({"sku_id": "sku", "quantity": 1, "request_id": id});
-    let bought = app.bought("sale", 1, wish).await;
+    let purchase = json!({"sku_id": "sku", "quantity": 1, "request_id": id});
+    let bought = app.bought("sale", 1, purchase).await;
     let shown = as_buyer("1", path.clone()).await.unwrap();
     assert_eq!(shown.headers()["cache-control"], "no-store");
-    assert!(shown.headers().get("retry-after").is_none(), "it is the last word");
+    assert!(shown.headers().get("retry-after").is_none(), "the state is final");
     let shown: Json = shown.json().await.unwrap();
     assert_eq!(shown["state"], "success");
     assert_eq!(shown["order"], bought["order"]);
@@ -79,8 +79,8 @@ async fn a_request_is_shown_to_its_owner_only() {
 
     let other = problem(as_buyer("2", path.clone()).await.unwrap(), 404, "not-found").await;
     assert_eq!(other["state"], "not_found");
-    let nobody = app.client.get(app.url(&path)).send().await.unwrap();
-    problem(nobody, 401, "unauthenticated").await;
+    let anonymous = app.client.get(app.url(&path)).send().await.unwrap();
+    problem(anonymous, 401, "unauthenticated").await;
     for junk in ["x", "1-1-AAAAAAAAAAAAAAAA", "%20"] {
         let junk = as_buyer("1", format!("/v1/requests/{junk}")).await.unwrap();
         problem(junk, 404, "not-found").await;
@@ -93,8 +93,8 @@ async fn my_orders_come_page_by_page_newest_first() {
     let mut ids = Vec::new();
     for _ in 0..5 {
         let id = app.request_id("sale", 1).await;
-        let wish = json!({"sku_id": "sku", "quantity": 1, "request_id": id});
-        app.bought("sale", 1, wish).await;
+        let purchase = json!({"sku_id": "sku", "quantity": 1, "request_id": id});
+        app.bought("sale", 1, purchase).await;
         ids.insert(0, id);
     }
     let mut read = Vec::new();
@@ -109,7 +109,7 @@ async fn my_orders_come_page_by_page_newest_first() {
     }
     read.sort();
     ids.sort();
-    assert_eq!(read, ids, "each order once");
+    assert_eq!(read, ids, "each order is listed once");
     assert_eq!(app.get("/v1/orders", 2).await.1, json!({"orders": []}));
     for query in ["limit=0", "limit=101", "limit=x", "limit=-1", "cursor=x", "page=2"] {
         let call = app.client.get(app.url(&format!("/v1/orders?{query}")));
@@ -118,7 +118,7 @@ async fn my_orders_come_page_by_page_newest_first() {
     }
 }
 
-/// What holds in every tier.
+/// Cases that hold in every tier.
 pub const CASES: &[Case] = &cases![
     sales_are_listed_with_server_time_and_stock,
     a_phase_is_shown_as_soon_as_it_is_turned,

@@ -1,11 +1,11 @@
-//! Ids that were issued, and ids that were not.
+//! Request ids: issued, derived, forged and expired.
 
 use serde_json::{Value as Json, json};
 
 use super::{Case, cases, one_per_buyer, problem, selling, settings, unlimited};
 use crate::support::TestApp;
 
-fn wish(request_id: &str) -> Json {
+fn purchase(request_id: &str) -> Json {
     json!({"sku_id": "sku", "quantity": 1, "request_id": request_id})
 }
 
@@ -19,7 +19,7 @@ async fn issued_ids_differ_and_derived_ids_do_not() {
 
     let derived = app.request_id("one", 1).await;
     let bought = app.bought("one", 1, json!({"sku_id": "sku", "quantity": 1})).await;
-    assert_eq!(bought["request_id"], json!(derived), "left out, it is derived");
+    assert_eq!(bought["request_id"], json!(derived), "a missing request id is derived");
 }
 
 #[tokio::test]
@@ -30,8 +30,9 @@ async fn an_id_says_when_it_ends() {
     let answer = call.send().await.unwrap();
     assert_eq!(answer.headers()["cache-control"], "no-store");
     let body: Json = answer.json().await.unwrap();
-    let ends = chrono::DateTime::parse_from_rfc3339(body["expires_at"].as_str().unwrap()).unwrap();
-    let left_s = (ends.timestamp_millis() - floodgate::runtime::clock::wall_ms()) / 1000;
+    let expires =
+        chrono::DateTime::parse_from_rfc3339(body["expires_at"].as_str().unwrap()).unwrap();
+    let left_s = (expires.timestamp_millis() - floodgate::runtime::clock::wall_ms()) / 1000;
     assert!((3_500..=3_600).contains(&left_s), "{left_s}");
 }
 
@@ -39,13 +40,13 @@ async fn an_id_says_when_it_ends() {
 async fn ids_of_other_buyers_sales_and_nobody_are_refused() {
     let app = selling(unlimited(), 5).await;
     app.open_sale("other", unlimited(), 5, 2).await;
-    let mine = app.request_id("sale", 1).await;
-    problem(app.buy("sale", 2, wish(&mine)).await, 403, "request-id-invalid").await;
-    problem(app.buy("other", 1, wish(&mine)).await, 403, "request-id-invalid").await;
+    let own = app.request_id("sale", 1).await;
+    problem(app.buy("sale", 2, purchase(&own)).await, 403, "request-id-invalid").await;
+    problem(app.buy("other", 1, purchase(&own)).await, 403, "request-id-invalid").await;
 
-    let (number, rest) = mine.split_once('-').unwrap();
+    let (number, rest) = own.split_once('-').unwrap();
     let next = number.parse::<u64>().unwrap() + 1;
-    // The signature, which comes last, may hold a `-` of its own.
+    // The signature is the last part, and may contain a `-`.
     let (sku, mac) = rest.split_once('-').unwrap();
     let forged = [
         String::new(),
@@ -53,26 +54,26 @@ async fn ids_of_other_buyers_sales_and_nobody_are_refused() {
         number.to_owned(),
         format!("{next}-{rest}"),
         format!("{number}-{sku}-{}", "A".repeat(mac.len())),
-        mine[..mine.len() - 1].to_owned(),
-        format!("{mine}A"),
-        format!("0{mine}"),
+        own[..own.len() - 1].to_owned(),
+        format!("{own}A"),
+        format!("0{own}"),
         "9223372036854775808-1-AAAAAAAAAAAAAAAA".to_owned(),
         "é".to_owned(),
     ];
     for id in &forged {
-        problem(app.buy("sale", 1, wish(id)).await, 403, "request-id-invalid").await;
+        problem(app.buy("sale", 1, purchase(id)).await, 403, "request-id-invalid").await;
     }
-    // Nothing was used up.
-    app.bought("sale", 1, wish(&mine)).await;
+    // The forged ids did not use up the real one.
+    app.bought("sale", 1, purchase(&own)).await;
 }
 
 #[tokio::test]
 async fn a_derived_id_cannot_be_replaced_by_another_signed_one() {
     let app = selling(one_per_buyer(), 5).await;
-    let mine = app.request_id("sale", 1).await;
+    let own = app.request_id("sale", 1).await;
     let others = app.request_id("sale", 2).await;
-    problem(app.buy("sale", 1, wish(&others)).await, 403, "request-id-invalid").await;
-    app.bought("sale", 1, wish(&mine)).await;
+    problem(app.buy("sale", 1, purchase(&others)).await, 403, "request-id-invalid").await;
+    app.bought("sale", 1, purchase(&own)).await;
 }
 
 #[tokio::test]
@@ -81,15 +82,15 @@ async fn an_expired_id_buys_nothing_new_but_reads_its_first_answer() {
     let app = TestApp::start(settings.clone());
     app.open_sale("sale", unlimited(), 5, 2).await;
     let (used, unused) = (app.request_id("sale", 1).await, app.request_id("sale", 1).await);
-    let first = app.bought("sale", 1, wish(&used)).await;
+    let first = app.bought("sale", 1, purchase(&used)).await;
     assert_eq!(first["state"], "success");
     app.stop();
 
     let mut later = settings;
     later.auth.request_id_ttl_s = 0;
     let app = TestApp::start(later);
-    problem(app.buy("sale", 1, wish(&unused)).await, 403, "request-id-invalid").await;
-    let again = app.buy("sale", 1, wish(&used)).await;
+    problem(app.buy("sale", 1, purchase(&unused)).await, 403, "request-id-invalid").await;
+    let again = app.buy("sale", 1, purchase(&used)).await;
     assert_eq!(again.headers()["idempotent-replayed"], "true");
     assert_eq!(again.json::<Json>().await.unwrap(), first);
 }
@@ -106,7 +107,7 @@ async fn ids_are_for_known_skus() {
     problem(call.json(&json!({"sku": "sku"})).send().await.unwrap(), 400, "invalid-request").await;
 }
 
-/// What holds in every tier.
+/// Cases that hold in every tier.
 pub const CASES: &[Case] = &cases![
     issued_ids_differ_and_derived_ids_do_not,
     an_id_says_when_it_ends,

@@ -1,34 +1,34 @@
-//! Each test takes one guard out of the ledger, sells through the real actors, and audits.
+//! Each test disables one guard of the ledger, sells through the real actors, and audits.
 
 use std::sync::Arc;
 
 use floodgate::broker::{Source, Subscriber};
 use floodgate::config::Tier;
 use floodgate::db::Ledger;
-use floodgate::domain::{BucketNo, InvariantId, Phase, Policy};
+use floodgate::domain::{BucketKey, BucketNo, InvariantId, Phase, Policy};
 use floodgate::messages::BuyAnswer;
 use floodgate::services::audit::{AuditReport, AuditSources, EVIDENCE, audit, audit_all};
-use floodgate::stock::BucketKey;
 
+use crate::support::defective_ledger::{DefectiveLedger, LedgerDefect};
 use crate::support::faulty_stock::{FaultyStock, StockFault};
-use crate::support::keepers::Office;
-use crate::support::letters::letter;
-use crate::support::lying_ledger::{Lie, LyingLedger};
-use crate::support::rig::{
-    ONE_PER_BUYER, Offer, Rig, START_MS, UNLIMITED, broken, in_system, settings,
+use crate::support::harness::{
+    Harness, ONE_PER_BUYER, Offer, START_MS, UNLIMITED, broken, in_system, settings,
 };
+use crate::support::keepers::DeadLetterFixture;
+use crate::support::letters::letter;
 use crate::support::wait::until;
 
-/// Sells to three buyers, one of them twice, over a ledger that lies; returns what the audit finds
-/// broken.
-fn found_with(lie: Lie, tier: Tier, policy: Policy, stock: u32) -> Vec<InvariantId> {
+/// Sells to three buyers, one of them twice, over a ledger with this defect. Returns the invariants
+/// that the audit reports as broken.
+fn found_with(defect: LedgerDefect, tier: Tier, policy: Policy, stock: u32) -> Vec<InvariantId> {
     in_system(async {
-        let ledger = Arc::new(LyingLedger::new(lie));
-        let rig = Rig::open(&settings(tier), ledger, Offer { policy, stock, buckets: 1 }).await;
+        let ledger = Arc::new(DefectiveLedger::new(defect));
+        let harness =
+            Harness::open(&settings(tier), ledger, Offer { policy, stock, buckets: 1 }).await;
         for buyer in [1, 2, 3, 1] {
-            rig.buy(buyer).await;
+            harness.buy(buyer).await;
         }
-        broken(&rig.audit(0).await)
+        broken(&harness.audit(0).await)
     })
 }
 
@@ -36,27 +36,27 @@ fn found_with(lie: Lie, tier: Tier, policy: Policy, stock: u32) -> Vec<Invariant
 fn an_honest_ledger_breaks_nothing() {
     for tier in [Tier::Memory, Tier::Ledger] {
         for policy in [ONE_PER_BUYER, UNLIMITED, Policy::Quota { limit: 1, max_quantity: 1 }] {
-            assert_eq!(found_with(Lie::Honest, tier, policy, 2), []);
+            assert_eq!(found_with(LedgerDefect::None, tier, policy, 2), []);
         }
     }
 }
 
 #[test]
 fn without_the_stock_guard_no_oversell_is_broken() {
-    let found = found_with(Lie::IgnoresStock, Tier::Ledger, UNLIMITED, 1);
+    let found = found_with(LedgerDefect::IgnoresStock, Tier::Ledger, UNLIMITED, 1);
     assert!(found.contains(&InvariantId::NoOversell), "{found:?}");
 }
 
 #[test]
 fn without_the_request_key_one_order_per_request_is_broken() {
-    let found = found_with(Lie::IgnoresRequests, Tier::Memory, UNLIMITED, 9);
+    let found = found_with(LedgerDefect::IgnoresRequests, Tier::Memory, UNLIMITED, 9);
     assert!(found.contains(&InvariantId::OneOrderPerRequest), "{found:?}");
 }
 
 #[test]
 fn without_the_slot_key_limit_held_is_broken() {
     assert_eq!(
-        found_with(Lie::IgnoresLimit, Tier::Ledger, ONE_PER_BUYER, 9),
+        found_with(LedgerDefect::IgnoresLimit, Tier::Ledger, ONE_PER_BUYER, 9),
         [InvariantId::LimitHeld]
     );
 }
@@ -64,26 +64,29 @@ fn without_the_slot_key_limit_held_is_broken() {
 #[test]
 fn without_the_quota_guard_limit_held_is_broken() {
     let quota = Policy::Quota { limit: 1, max_quantity: 1 };
-    assert_eq!(found_with(Lie::IgnoresLimit, Tier::Ledger, quota, 9), [InvariantId::LimitHeld]);
+    assert_eq!(
+        found_with(LedgerDefect::IgnoresLimit, Tier::Ledger, quota, 9),
+        [InvariantId::LimitHeld]
+    );
 }
 
 #[test]
 fn a_failure_beside_an_order_breaks_nothing_lost() {
     assert_eq!(
-        found_with(Lie::RecordsBoth, Tier::Memory, UNLIMITED, 9),
+        found_with(LedgerDefect::RecordsBoth, Tier::Memory, UNLIMITED, 9),
         [InvariantId::NothingLost]
     );
 }
 
 #[test]
 fn units_that_vanish_break_stock_conserved() {
-    let found = found_with(Lie::LosesStock, Tier::Memory, UNLIMITED, 9);
+    let found = found_with(LedgerDefect::LosesStock, Tier::Memory, UNLIMITED, 9);
     assert!(found.contains(&InvariantId::StockConserved), "{found:?}");
 }
 
 #[test]
 fn a_success_without_an_order_breaks_status_monotone() {
-    let found = found_with(Lie::ForgetsOrders, Tier::Memory, UNLIMITED, 9);
+    let found = found_with(LedgerDefect::ForgetsOrders, Tier::Memory, UNLIMITED, 9);
     assert!(found.contains(&InvariantId::StatusMonotone), "{found:?}");
     assert!(found.contains(&InvariantId::NothingLost), "{found:?}");
 }
@@ -91,63 +94,67 @@ fn a_success_without_an_order_breaks_status_monotone() {
 #[test]
 fn units_that_come_back_without_a_record_break_compensated_once() {
     assert_eq!(
-        found_with(Lie::RefusesSilently, Tier::Memory, ONE_PER_BUYER, 9),
+        found_with(LedgerDefect::RefusesSilently, Tier::Memory, ONE_PER_BUYER, 9),
         [InvariantId::CompensatedOnce]
     );
 }
 
 #[test]
 fn an_order_of_an_older_opening_breaks_fenced() {
-    assert_eq!(found_with(Lie::StampsOldEpoch, Tier::Memory, UNLIMITED, 9), [InvariantId::Fenced]);
+    assert_eq!(
+        found_with(LedgerDefect::StampsOldEpoch, Tier::Memory, UNLIMITED, 9),
+        [InvariantId::Fenced]
+    );
 }
 
-/// A rig over a ledger that never answers, in which request 1 was accepted; and its bucket.
-async fn with_one_accepted(ledger: Arc<LyingLedger>) -> (Rig, BucketKey) {
+/// A harness whose ledger never answers and whose gate has accepted request 1; and its bucket.
+async fn with_one_accepted(ledger: Arc<DefectiveLedger>) -> (Harness, BucketKey) {
     let mut settings = settings(Tier::Memory);
     settings.http.answer_deadline_ms = 10;
     let offer = Offer { policy: UNLIMITED, stock: 9, buckets: 1 };
-    let rig = Rig::open(&settings, ledger, offer).await;
-    let key = BucketKey { sku: rig.ask(1, 1, 1).sku, bucket: BucketNo(0) };
-    rig.gates_begun().await;
-    assert_eq!(rig.buy_as(1, 1, 1).await, BuyAnswer::Unknown);
-    // Who gives up so soon may be gone before the gate decides.
+    let harness = Harness::open(&settings, ledger, offer).await;
+    let key = BucketKey { sku: harness.ask(1, 1, 1).sku, bucket: BucketNo(0) };
+    harness.gates_begun().await;
+    assert_eq!(harness.buy_as(1, 1, 1).await, BuyAnswer::Unknown);
+    // The deadline of 10 ms may pass before the gate decides.
     until("the reservation", async || {
-        let waiting = rig.backends.stock.unsettled(key, i64::MAX).await.unwrap();
+        let waiting = harness.backends.stock.unsettled(key, i64::MAX).await.unwrap();
         (waiting.len() == 1).then_some(())
     })
     .await;
-    (rig, key)
+    (harness, key)
 }
 
 #[test]
 fn a_ledger_that_never_answers_breaks_drains() {
     in_system(async {
-        let (rig, _) = with_one_accepted(Arc::new(LyingLedger::new(Lie::Hangs))).await;
-        assert_eq!(broken(&rig.audit(30_000).await), []);
+        let (harness, _) =
+            with_one_accepted(Arc::new(DefectiveLedger::new(LedgerDefect::Hangs))).await;
+        assert_eq!(broken(&harness.audit(30_000).await), []);
         let found = until("the drain limit", || async {
-            let found = broken(&rig.audit(30_001).await);
+            let found = broken(&harness.audit(30_001).await);
             (!found.is_empty()).then_some(found)
         });
         assert_eq!(found.await, [InvariantId::Drains]);
     });
 }
 
-/// One request is accepted and never gets an answer; the keeper says that it kept it as a dead
-/// letter. What the audit finds so much later, with a pipeline of which nobody holds anything.
-fn found_of_a_dead_request(lie: Lie, later_ms: i64, in_outbox: bool) -> AuditReport {
+/// Audits `later_ms` after a request was accepted without an answer of the ledger and stored as a
+/// dead letter. The pipeline is empty, except for an outbox entry of the request if `in_outbox`.
+fn found_of_a_dead_request(defect: LedgerDefect, later_ms: i64, in_outbox: bool) -> AuditReport {
     in_system(async {
-        let ledger = Arc::new(LyingLedger::new(lie));
-        let (rig, key) = with_one_accepted(ledger.clone()).await;
-        ledger.keep_dead_letters(vec![letter(&[1])], START_MS).await.unwrap();
+        let ledger = Arc::new(DefectiveLedger::new(defect));
+        let (harness, key) = with_one_accepted(ledger.clone()).await;
+        ledger.store_dead_letters(vec![letter(&[1])], START_MS).await.unwrap();
 
-        let office = Office::new();
-        // A queue that nobody consumes is perhaps one that cannot be counted.
-        let consumer = office.broker.subscribe(Source::Orders(0), 1).await.unwrap();
+        let fixture = DeadLetterFixture::new();
+        // An order queue without consumers does not count as empty.
+        let consumer = fixture.broker.subscribe(Source::Orders(0), 1).await.unwrap();
         if in_outbox {
-            office.world.store.put(key, office.body(&[1]));
+            fixture.simulation.store.put(key, fixture.body(&[1]));
         }
-        let pipeline = office.pipeline(&office.broker);
-        let stock = rig.backends.stock.as_ref();
+        let pipeline = fixture.pipeline(&fixture.broker);
+        let stock = harness.backends.stock.as_ref();
         let (stock, pipeline) = (Some(stock), Some(&pipeline));
         let sources = AuditSources { ledger: ledger.as_ref(), stock, pipeline };
         let report = audit_all(sources, None, START_MS + later_ms).await.unwrap();
@@ -158,44 +165,45 @@ fn found_of_a_dead_request(lie: Lie, later_ms: i64, in_outbox: bool) -> AuditRep
 
 #[test]
 fn a_dead_letter_is_an_end_of_its_request() {
-    let report = found_of_a_dead_request(Lie::Hangs, 30_001, false);
+    let report = found_of_a_dead_request(LedgerDefect::Hangs, 30_001, false);
     assert!(report.holds && report.could_tell, "{report:#?}");
     assert_eq!(report.num_dead_letters, 1);
 }
 
 #[test]
 fn a_request_that_is_in_no_store_breaks_nothing_lost() {
-    let report = found_of_a_dead_request(Lie::ForgetsLetters, 30_001, false);
+    let report = found_of_a_dead_request(LedgerDefect::ForgetsDeadLetters, 30_001, false);
     assert_eq!(broken(&report), [InvariantId::NothingLost, InvariantId::Drains]);
     let lost = report.violations.iter().find(|v| v.invariant == InvariantId::NothingLost);
-    let named = &lost.unwrap().detail;
-    assert!(named.contains("request 1: queued for over 30 s"), "{named}");
+    let detail = &lost.unwrap().detail;
+    assert!(detail.contains("request 1: queued for over 30 s"), "{detail}");
     assert_eq!(report.num_dead_letters, 0);
 }
 
 #[test]
 fn a_request_that_is_on_its_way_is_not_lost() {
-    let report = found_of_a_dead_request(Lie::ForgetsLetters, 30_001, true);
+    let report = found_of_a_dead_request(LedgerDefect::ForgetsDeadLetters, 30_001, true);
     assert_eq!(broken(&report), [InvariantId::Drains]);
     assert!(report.notes[0].contains("1 of 1 queued requests are in no store"), "{report:#?}");
-    let young = found_of_a_dead_request(Lie::ForgetsLetters, 30_000, false);
-    assert!(young.holds && !young.could_tell, "it may be in a hand: {young:#?}");
+    let young = found_of_a_dead_request(LedgerDefect::ForgetsDeadLetters, 30_000, false);
+    assert!(young.holds && !young.could_tell, "the request may be in flight: {young:#?}");
     assert!(young.notes[0].contains("1 requests are queued, and none that"), "{young:#?}");
 }
 
-/// The gates of one SKU cannot be read: the ledger is judged all the same, and only a sale that is
-/// still on is left undecided by that.
+/// If the buckets of a SKU cannot be read, the audit still checks the ledger. It leaves a sale
+/// undecided only if the sale is not closed.
 #[test]
 fn gates_that_cannot_be_read_do_not_end_the_audit() {
     in_system(async {
-        for (lie, expected) in
-            [(Lie::Honest, vec![]), (Lie::IgnoresRequests, vec![InvariantId::OneOrderPerRequest])]
-        {
-            let ledger = Arc::new(LyingLedger::new(lie));
+        for (defect, expected) in [
+            (LedgerDefect::None, vec![]),
+            (LedgerDefect::IgnoresRequests, vec![InvariantId::OneOrderPerRequest]),
+        ] {
+            let ledger = Arc::new(DefectiveLedger::new(defect));
             let offer = Offer { policy: UNLIMITED, stock: 9, buckets: 1 };
-            let rig = Rig::open(&settings(Tier::Memory), ledger.clone(), offer).await;
-            rig.buy(1).await;
-            let stock = FaultyStock::new(Arc::clone(&rig.backends.stock));
+            let harness = Harness::open(&settings(Tier::Memory), ledger.clone(), offer).await;
+            harness.buy(1).await;
+            let stock = FaultyStock::new(Arc::clone(&harness.backends.stock));
             stock.set(StockFault::Fenced);
             let audit = async || audit(Some(&stock), &*ledger, None, START_MS).await.unwrap();
 
@@ -206,8 +214,9 @@ fn gates_that_cannot_be_read_do_not_end_the_audit() {
             assert!(open.notes[0].contains("fenced on purpose"), "{open:#?}");
 
             let sale = ledger.sales().await.unwrap().remove(0);
-            let turned = ledger.turn_sale(sale.id, sale.epoch, Phase::Closed, START_MS).await;
-            assert_eq!(turned.unwrap().unwrap().phase, Phase::Closed);
+            let closed_sale =
+                ledger.set_sale_phase(sale.id, sale.epoch, Phase::Closed, START_MS).await;
+            assert_eq!(closed_sale.unwrap().unwrap().phase, Phase::Closed);
             let closed = audit().await;
             assert_eq!(broken(&closed), broken(&open));
             assert!(closed.could_tell, "{closed:#?}");

@@ -1,4 +1,4 @@
-//! A checker that cannot go red proves nothing: for each invariant one guard is taken out, and the
-//! audit must name the invariant.
+//! Proves that the audit detects violations: for each invariant a test disables one guard, and the
+//! audit must report that invariant.
 
 mod guards;

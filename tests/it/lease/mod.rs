@@ -1,4 +1,4 @@
-//! Leases on a real Redis: between processes that are well, frozen, cut off or gone.
+//! Leases on a real Redis, held by processes that run, are delayed, or are cut off from Redis.
 
 use std::time::{Duration, Instant};
 
@@ -7,14 +7,14 @@ use floodgate::redis::transport::ConnectionPool;
 use floodgate::runtime::clock::{SystemClock, now_monotonic};
 
 use crate::support::fault_proxy::{FaultProxy, Mode};
-use crate::support::links::{impatient, links, options, run};
+use crate::support::links::{links, options, run, short_timeout_options};
 use crate::support::servers::redis::Redis;
 use crate::support::wait::until;
 
 const LONG: Duration = Duration::from_secs(3_600);
 const SHORT: Duration = Duration::from_millis(200);
 
-/// What one process has.
+/// The lease client of one process.
 fn process(url: &str) -> RedisLease {
     RedisLease::new(links(url), "shop", SystemClock::shared())
 }
@@ -42,7 +42,11 @@ fn one_of_two_holds_it_until_it_is_released() {
         assert!(one.hold("loader", "one", LONG).await.unwrap().is_held(now_monotonic()));
 
         two.release("loader", "two").await.unwrap();
-        assert_eq!(two.hold("loader", "two", LONG).await.unwrap(), taken("one"), "not its own");
+        assert_eq!(
+            two.hold("loader", "two", LONG).await.unwrap(),
+            taken("one"),
+            "only the holder can release a lease"
+        );
         one.release("loader", "one").await.unwrap();
         assert!(two.hold("loader", "two", LONG).await.unwrap().is_held(now_monotonic()));
         assert_eq!(redis.text(&["GET", "shop:lease:loader"]), "two");
@@ -100,8 +104,9 @@ fn a_renewal_that_arrives_late_takes_nothing_away() {
 fn without_redis_nobody_gets_it() {
     let redis = Redis::start();
     run(async {
-        let impatient = ConnectionPool::new(impatient(&redis.url())).unwrap();
-        let one = RedisLease::new(impatient, "shop", SystemClock::shared());
+        let short_timeout_options =
+            ConnectionPool::new(short_timeout_options(&redis.url())).unwrap();
+        let one = RedisLease::new(short_timeout_options, "shop", SystemClock::shared());
         until_held(&one, "one", LONG).await;
         redis.stop();
         let error = one.hold("loader", "one", LONG).await.unwrap_err().to_string();
@@ -109,7 +114,8 @@ fn without_redis_nobody_gets_it() {
         redis.kill();
         assert!(one.hold("loader", "one", LONG).await.is_err());
         assert!(one.release("loader", "one").await.is_err());
-        // It kept nothing on disk: the lease is free again, and any token of it would be, too.
+        // Redis persists nothing: after the restart the lease is free. A fencing counter in Redis
+        // would be lost, too.
         redis.restart();
         let two = process(&redis.url());
         until_held(&two, "two", LONG).await;

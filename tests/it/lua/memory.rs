@@ -1,11 +1,12 @@
-//! Bytes for each accepted buyer, against the usual pair of a set member and one key per request.
+//! Redis memory per accepted buyer, compared with the usual layout: a set member per buyer and a
+//! key per request.
 
 use std::collections::HashSet;
 
 use floodgate::domain::{Policy, Reservation};
 use floodgate::redis::scripts::{OutboxArgs, ReserveBatch};
 
-use super::rig::{OUTBOXES, Shop, Wire, sku};
+use super::harness::{Fixture, OUTBOXES, ScriptClient, sku};
 use super::scenarios::policies;
 use crate::support::offers::ONE;
 use crate::support::servers::redis::Redis;
@@ -13,13 +14,13 @@ use crate::support::servers::redis::Redis;
 const BUYERS: u32 = 50_000;
 const BATCH: usize = 256;
 
-/// More bytes for each accepted order that waits for the broker fail.
+/// Limit of bytes per accepted order that waits for the broker.
 const BACKLOG_MAX: f64 = 150.0;
 
-/// More than this share of the usual layout fails.
+/// Limit of our bytes as a share of the usual layout's.
 const RATIO_MAX: f64 = 0.40;
 
-/// Random ids of 18 and 19 digits, no two the same.
+/// Distinct random ids of 18 and 19 digits.
 fn ids(count: u32, random: &mut fastrand::Rng) -> Vec<u64> {
     let mut ids = HashSet::new();
     while ids.len() < count as usize {
@@ -28,72 +29,72 @@ fn ids(count: u32, random: &mut fastrand::Rng) -> Vec<u64> {
     ids.into_iter().collect()
 }
 
-/// Bytes that the server uses for `fill`, for each buyer.
-fn bytes_per_buyer(fill: impl FnOnce(&Redis, &mut Wire)) -> f64 {
+/// Bytes per buyer that `fill` adds to the server's `used_memory`.
+fn bytes_per_buyer(fill: impl FnOnce(&Redis, &mut ScriptClient)) -> f64 {
     let redis = Redis::start();
-    let mut wire = Wire::new(&redis);
+    let mut client = ScriptClient::new(&redis);
     let used = || redis.info("used_memory").parse::<f64>().unwrap();
     let before = used();
-    fill(&redis, &mut wire);
+    fill(&redis, &mut client);
     (used() - before) / f64::from(BUYERS)
 }
 
-/// `SADD` and `SET .. EX`: what idempotency and a limit usually cost.
-fn usual(wire: &mut Wire, wishes: &[(u64, u64)]) {
-    for batch in wishes.chunks(BATCH) {
+/// The usual layout: `SADD` for the purchase limit, `SET .. EX` for idempotency.
+fn usual(client: &mut ScriptClient, purchases: &[(u64, u64)]) {
+    for batch in purchases.chunks(BATCH) {
         let mut pipe = redis::pipe();
         for (request, buyer) in batch {
             pipe.cmd("SADD").arg("seckill:users:1").arg(*buyer);
             pipe.cmd("SET").arg(format!("seckill:req:{request}")).arg("1").arg("EX").arg("600");
         }
-        wire.pipe(&pipe);
+        client.pipe(&pipe);
     }
 }
 
-/// A whole sale: reserved and settled.
-fn gate(redis: &Redis, wire: &mut Wire, wishes: &[(u64, u64)]) {
-    let shop = Shop::open(redis, wire, sku(1, ONE, 2 * BUYERS), BUYERS);
-    let asks: Vec<Reservation> =
-        wishes.iter().map(|(request, buyer)| shop.ask(*request, *buyer, 1)).collect();
-    for batch in asks.chunks(BATCH) {
-        shop.reserve(wire, 0, batch);
-        let orders: Vec<_> = batch.iter().map(|ask| shop.order(ask)).collect();
-        shop.settle(wire, 0, &orders);
+/// Reserves and settles every purchase.
+fn gate(redis: &Redis, client: &mut ScriptClient, purchases: &[(u64, u64)]) {
+    let fixture = Fixture::open(redis, client, sku(1, ONE, 2 * BUYERS), BUYERS);
+    let reservations: Vec<Reservation> =
+        purchases.iter().map(|(request, buyer)| fixture.reservation(*request, *buyer, 1)).collect();
+    for batch in reservations.chunks(BATCH) {
+        fixture.reserve(client, 0, batch);
+        let orders: Vec<_> = batch.iter().map(|reservation| fixture.order(reservation)).collect();
+        fixture.settle(client, 0, &orders);
     }
-    let counts = shop.counts(wire, 0);
+    let counts = fixture.counts(client, 0);
     let expected = (u64::from(BUYERS), 0, 0);
-    let seen = (counts.num_requests, counts.num_unsettled(), counts.left.stock);
-    assert_eq!(seen, expected);
+    let found = (counts.num_requests, counts.num_unsettled(), counts.left.stock);
+    assert_eq!(found, expected);
 }
 
 #[test]
 fn a_buyer_takes_two_fifths_of_a_set_member_and_a_key_at_most() {
     let mut random = fastrand::Rng::with_seed(15);
     let (requests, buyers) = (ids(BUYERS, &mut random), ids(BUYERS, &mut random));
-    let wishes: Vec<_> = requests.into_iter().zip(buyers).collect();
-    let usual = bytes_per_buyer(|_, wire| usual(wire, &wishes));
-    let ours = bytes_per_buyer(|redis, wire| gate(redis, wire, &wishes));
+    let purchases: Vec<_> = requests.into_iter().zip(buyers).collect();
+    let usual = bytes_per_buyer(|_, client| usual(client, &purchases));
+    let ours = bytes_per_buyer(|redis, client| gate(redis, client, &purchases));
     let ratio = ours / usual;
     println!("bytes per buyer: {ours:.1} of {usual:.1}, {ratio:.2}");
     assert!(ratio <= RATIO_MAX, "{ours:.1} bytes of {usual:.1}: {ratio:.2}");
 }
 
-/// A sale whose orders all wait in the outbox.
+/// Reserves every purchase; all orders wait in the outbox.
 fn backlog(
     redis: &Redis,
-    wire: &mut Wire,
+    client: &mut ScriptClient,
     policy: Policy,
     outbox: OutboxArgs,
-    wishes: &[(u64, u64)],
+    purchases: &[(u64, u64)],
 ) {
-    let shop = Shop::open(redis, wire, sku(1, policy, 2 * BUYERS), BUYERS);
-    let asks: Vec<Reservation> =
-        wishes.iter().map(|(request, buyer)| shop.ask(*request, *buyer, 1)).collect();
-    for batch in asks.chunks(BATCH) {
-        let door = ReserveBatch { outbox, ..shop.reserving(0, batch) };
-        door.parse(wire.send(&door.call()).unwrap()).unwrap();
+    let fixture = Fixture::open(redis, client, sku(1, policy, 2 * BUYERS), BUYERS);
+    let reservations: Vec<Reservation> =
+        purchases.iter().map(|(request, buyer)| fixture.reservation(*request, *buyer, 1)).collect();
+    for batch in reservations.chunks(BATCH) {
+        let reserve = ReserveBatch { outbox, ..fixture.reserving(0, batch) };
+        reserve.parse(client.send(&reserve.call()).unwrap()).unwrap();
     }
-    let counts = shop.counts(wire, 0);
+    let counts = fixture.counts(client, 0);
     assert_eq!((counts.num_queued, counts.left.stock), (u64::from(BUYERS), 0));
 }
 
@@ -101,11 +102,11 @@ fn backlog(
 fn an_order_that_waits_for_the_broker_takes_150_bytes_at_most() {
     let mut random = fastrand::Rng::with_seed(16);
     let (requests, buyers) = (ids(BUYERS, &mut random), ids(BUYERS, &mut random));
-    let wishes: Vec<_> = requests.into_iter().zip(buyers).collect();
+    let purchases: Vec<_> = requests.into_iter().zip(buyers).collect();
     for policy in policies() {
         for outbox in OUTBOXES {
             let bytes =
-                bytes_per_buyer(|redis, wire| backlog(redis, wire, policy, outbox, &wishes));
+                bytes_per_buyer(|redis, client| backlog(redis, client, policy, outbox, &purchases));
             println!("bytes per waiting order: {bytes:.1}, {policy:?}, {outbox:?}");
             assert!(bytes <= BACKLOG_MAX, "{policy:?}, {outbox:?}: {bytes:.1} bytes");
         }

@@ -1,6 +1,7 @@
-//! The scripts of the Redis gate on a real, private redis-server.
+//! Tests of the Lua scripts on a private redis-server.
 
 mod batches;
+pub mod harness;
 mod loading;
 mod memory;
 mod moving;
@@ -9,7 +10,6 @@ mod queueing;
 mod refusing;
 mod repeating;
 mod reserving;
-pub mod rig;
 mod scenarios;
 mod speed;
 mod turning;

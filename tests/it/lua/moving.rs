@@ -1,27 +1,26 @@
-//! Units that hop between buckets: each counts once, whatever is repeated, late or left undone.
+//! Transfers between buckets: each unit counts once, even when steps are repeated, late or missing.
 
-use floodgate::domain::{BucketNo, Loan};
+use floodgate::domain::{BucketNo, LoaderToken, Loan};
 
-use super::rig::{LOADER, Shop, Wire, sku};
+use super::harness::{Fixture, LOADER, ScriptClient, sku};
 use crate::support::offers::ANY;
 use crate::support::servers::redis::Redis;
-use floodgate::stock::LoaderToken;
 
-fn shop(stock: u32) -> (Redis, Wire, Shop) {
+fn fixture(stock: u32) -> (Redis, ScriptClient, Fixture) {
     let redis = Redis::start();
-    let mut wire = Wire::new(&redis);
-    let shop = Shop::open(&redis, &mut wire, sku(1, ANY, 2 * stock), stock);
-    (redis, wire, shop)
+    let mut client = ScriptClient::new(&redis);
+    let fixture = Fixture::open(&redis, &mut client, sku(1, ANY, 2 * stock), stock);
+    (redis, client, fixture)
 }
 
-/// Units over both buckets and the way between them. A loan that the borrower has counts there.
-fn total(shop: &Shop, wire: &mut Wire) -> u64 {
-    let counts: Vec<_> = (0..2).map(|bucket| shop.counts(wire, bucket)).collect();
+/// Units in both buckets and in transfer. A loan that the borrower has added counts there only.
+fn total(fixture: &Fixture, client: &mut ScriptClient) -> u64 {
+    let counts: Vec<_> = (0..2).map(|bucket| fixture.counts(client, bucket)).collect();
     let mut total = 0;
     for (no, lender) in counts.iter().enumerate() {
         total += u64::from(lender.left.stock);
         let lent: u32 = lender.loans.iter().map(|(_, loan)| loan.units).sum();
-        assert_eq!(lent, lender.left.lent, "the sum of the loans");
+        assert_eq!(lent, lender.left.lent, "`lent` is the sum of the open loans");
         for (to, loan) in &lender.loans {
             let arrived = &counts[usize::from(to.0)].borrowed;
             let lender = BucketNo(u16::try_from(no).unwrap());
@@ -34,28 +33,32 @@ fn total(shop: &Shop, wire: &mut Wire) -> u64 {
 
 #[test]
 fn a_loan_moves_its_units_once_in_three_steps() {
-    let (_redis, mut wire, shop) = shop(10);
-    let loan = shop.lend(&mut wire, 0, 1, 3);
-    assert_eq!(loan, Some(Loan { no: 1, units: 5 }), "half of what is free");
-    assert_eq!(shop.lend(&mut wire, 0, 1, 9), loan, "while it is open, it is the answer");
-    assert_eq!(total(&shop, &mut wire), 20);
+    let (_redis, mut client, fixture) = fixture(10);
+    let loan = fixture.lend(&mut client, 0, 1, 3);
+    assert_eq!(loan, Some(Loan { no: 1, units: 5 }), "half of the free units");
+    assert_eq!(fixture.lend(&mut client, 0, 1, 9), loan, "an open loan is returned again");
+    assert_eq!(total(&fixture, &mut client), 20);
     let loan = loan.unwrap();
-    assert_eq!(shop.borrow(&mut wire, 0, 1, loan), 5);
-    assert_eq!(total(&shop, &mut wire), 20);
-    assert_eq!(shop.borrow(&mut wire, 0, 1, loan), 0);
-    assert!(shop.clear_loan(&mut wire, 0, 1, loan.no));
-    assert!(!shop.clear_loan(&mut wire, 0, 1, loan.no));
-    assert_eq!(shop.borrow(&mut wire, 0, 1, loan), 0, "late");
-    assert_eq!(total(&shop, &mut wire), 20);
-    assert_eq!(shop.lend(&mut wire, 0, 1, 9), Some(Loan { no: 2, units: 5 }), "all that is left");
-    assert!(!shop.clear_loan(&mut wire, 0, 1, loan.no), "another loan is open now");
-    assert_eq!(shop.lend(&mut wire, 0, 5, 1), None, "nothing is free");
-    assert_eq!(total(&shop, &mut wire), 20);
+    assert_eq!(fixture.borrow(&mut client, 0, 1, loan), 5);
+    assert_eq!(total(&fixture, &mut client), 20);
+    assert_eq!(fixture.borrow(&mut client, 0, 1, loan), 0);
+    assert!(fixture.clear_loan(&mut client, 0, 1, loan.no));
+    assert!(!fixture.clear_loan(&mut client, 0, 1, loan.no));
+    assert_eq!(fixture.borrow(&mut client, 0, 1, loan), 0, "a late repeat adds nothing");
+    assert_eq!(total(&fixture, &mut client), 20);
+    assert_eq!(
+        fixture.lend(&mut client, 0, 1, 9),
+        Some(Loan { no: 2, units: 5 }),
+        "all remaining units"
+    );
+    assert!(!fixture.clear_loan(&mut client, 0, 1, loan.no), "loan 2 is open, not loan 1");
+    assert_eq!(fixture.lend(&mut client, 0, 5, 1), None, "no unit is free");
+    assert_eq!(total(&fixture, &mut client), 20);
 }
 
 #[test]
 fn steps_in_any_order_keep_the_sum() {
-    let (_redis, mut wire, shop) = shop(1_000);
+    let (_redis, mut client, fixture) = fixture(1_000);
     let mut random = fastrand::Rng::with_seed(7);
     let mut loans: Vec<(u16, Loan)> = Vec::new();
     for _ in 0..2_000 {
@@ -63,54 +66,58 @@ fn steps_in_any_order_keep_the_sum() {
         let (from, to) = (usize::from(lender), usize::from(1 - lender));
         match random.u8(0..3) {
             0 => {
-                let loan = shop.lend(&mut wire, from, 1 - lender, random.u32(1..20));
+                let loan = fixture.lend(&mut client, from, 1 - lender, random.u32(1..20));
                 loans.extend(loan.map(|loan| (lender, loan)));
             }
-            // Any loan of all time: most are late.
+            // Any earlier loan: most are already cleared.
             step => {
                 let Some((lender, loan)) = random.choice(&loans).copied() else { continue };
                 let (from, to) = if usize::from(lender) == from { (from, to) } else { (to, from) };
-                shop.borrow(&mut wire, lender, to, loan);
+                fixture.borrow(&mut client, lender, to, loan);
                 if step == 2 {
-                    shop.clear_loan(&mut wire, from, 1 - lender, loan.no);
+                    fixture.clear_loan(&mut client, from, 1 - lender, loan.no);
                 }
             }
         }
-        assert_eq!(total(&shop, &mut wire), 2_000);
+        assert_eq!(total(&fixture, &mut client), 2_000);
     }
-    assert!(loans.last().unwrap().1.no > 10, "it was worth it: {loans:?}");
+    assert!(loans.last().unwrap().1.no > 10, "too few loans were made: {loans:?}");
 }
 
 #[test]
 fn whoever_comes_next_finishes_what_is_on_record() {
-    let (_redis, mut wire, shop) = shop(10);
-    shop.lend(&mut wire, 0, 1, 4).unwrap();
-    // The lender's process died: the next one reads the loan from its bucket.
-    for arrives in [5, 0] {
-        let loans = shop.counts(&mut wire, 0).loans;
+    let (_redis, mut client, fixture) = fixture(10);
+    fixture.lend(&mut client, 0, 1, 4).unwrap();
+    // The lender's process crashed: its successor reads the loan from the bucket.
+    for added in [5, 0] {
+        let loans = fixture.counts(&mut client, 0).loans;
         let [(BucketNo(1), loan)] = loans[..] else { panic!("{loans:?}") };
-        assert_eq!(shop.borrow(&mut wire, 0, 1, loan), arrives, "then died before it was cleared");
+        assert_eq!(
+            fixture.borrow(&mut client, 0, 1, loan),
+            added,
+            "the lender crashes before it clears the loan"
+        );
     }
-    assert!(shop.clear_loan(&mut wire, 0, 1, 1));
-    assert_eq!(shop.counts(&mut wire, 0).loans, []);
-    assert_eq!(total(&shop, &mut wire), 20);
+    assert!(fixture.clear_loan(&mut client, 0, 1, 1));
+    assert_eq!(fixture.counts(&mut client, 0).loans, []);
+    assert_eq!(total(&fixture, &mut client), 20);
 }
 
 #[test]
 fn a_loan_from_before_a_load_never_arrives() {
-    let (_redis, mut wire, shop) = shop(10);
-    let old = shop.lend(&mut wire, 0, 1, 5).unwrap();
+    let (_redis, mut client, fixture) = fixture(10);
+    let old = fixture.lend(&mut client, 0, 1, 5).unwrap();
     let next = LoaderToken(LOADER.0 + 1);
     for bucket in 0..2 {
-        shop.load_begin(&mut wire, bucket, next).unwrap();
-        let open = shop.opening(bucket, next, 10);
-        assert_eq!(open.parse(wire.send(&open.call()).unwrap()), Ok(true));
+        fixture.load_begin(&mut client, bucket, next).unwrap();
+        let open = fixture.opening(bucket, next, 10);
+        assert_eq!(open.parse(client.send(&open.call()).unwrap()), Ok(true));
     }
-    assert_eq!(shop.borrow(&mut wire, 0, 1, old), 0);
-    let new = shop.lend(&mut wire, 0, 1, 5).unwrap();
+    assert_eq!(fixture.borrow(&mut client, 0, 1, old), 0);
+    let new = fixture.lend(&mut client, 0, 1, 5).unwrap();
     assert!(new.no > old.no, "{new:?}");
-    assert!(!shop.clear_loan(&mut wire, 0, 1, old.no));
-    assert_eq!(shop.borrow(&mut wire, 0, 1, new), 5);
-    assert_eq!(shop.borrow(&mut wire, 0, 1, old), 0);
-    assert_eq!(total(&shop, &mut wire), 20);
+    assert!(!fixture.clear_loan(&mut client, 0, 1, old.no));
+    assert_eq!(fixture.borrow(&mut client, 0, 1, new), 5);
+    assert_eq!(fixture.borrow(&mut client, 0, 1, old), 0);
+    assert_eq!(total(&fixture, &mut client), 20);
 }

@@ -1,4 +1,4 @@
-//! The reference model against the embedded gate's books, over random sequences of operations.
+//! Random operations on the embedded gate's books, compared with the reference model.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,8 +12,7 @@ use proptest::prelude::*;
 use crate::support::oracle::{Model, Said};
 use crate::support::random::num_cases;
 
-/// One operation: who asks with which request for how many units, and whether the ledger's answer
-/// comes at once.
+/// One purchase: buyer, request, units, and whether the ledger settles it at once.
 type Operation = (u64, u64, u32, bool);
 
 fn policies() -> impl Strategy<Value = Policy> {
@@ -42,7 +41,7 @@ fn sku(policy: Policy, initial: u32) -> Arc<Sku> {
     })
 }
 
-fn ask(request: u64, buyer: u64, quantity: u32) -> Reservation {
+fn reservation(request: u64, buyer: u64, quantity: u32) -> Reservation {
     Reservation {
         request: RequestId::new(request).unwrap(),
         sku: SkuNo(1),
@@ -55,8 +54,8 @@ fn ask(request: u64, buyer: u64, quantity: u32) -> Reservation {
     }
 }
 
-/// What the model says of a gate's verdict; `None`: they cannot be compared.
-fn said(verdict: Verdict) -> Said {
+/// The model's answer that corresponds to a gate's verdict.
+fn answer_of(verdict: Verdict) -> Said {
     match verdict {
         Verdict::Reserved => Said::Yes,
         Verdict::Repeat(RequestStatus::Queued | RequestStatus::Ordered { .. }) => Said::Again,
@@ -64,8 +63,8 @@ fn said(verdict: Verdict) -> Said {
             Said::No(refusal)
         }
         Verdict::Short => Said::No(Refusal::SoldOut),
-        Verdict::StaleEpoch => panic!("one opening only"),
-        Verdict::Full => panic!("no outbox"),
+        Verdict::StaleEpoch => panic!("the test has one epoch only"),
+        Verdict::Full => panic!("the test has no outbox"),
     }
 }
 
@@ -83,24 +82,25 @@ proptest! {
         operations in operations(),
     ) {
         let mut model = Model::new(policy, initial);
-        let mut book = Book::new(sku(policy, initial), Counting::Here);
+        let mut book = Book::new(sku(policy, initial), Counting::InStock);
         book.stock(initial);
-        book.turn(Phase::Open, Epoch(1));
+        book.set_phase(Phase::Open, Epoch(1));
         for (buyer, request, quantity, settles) in operations {
-            // Where each may order once a buyer has one request only.
+            // Under one_per_buyer the request id is derived from the buyer.
             let request = if policy.derives_request_id() { buyer } else { request };
-            let ask = ask(request, buyer, quantity);
-            let verdict = book.reserve(&ask);
-            prop_assert_eq!(said(verdict), model.buy(ask.request, ask.buyer, quantity));
+            let reservation = reservation(request, buyer, quantity);
+            let verdict = book.reserve(&reservation);
+            let expected = model.buy(reservation.request, reservation.buyer, quantity);
+            prop_assert_eq!(answer_of(verdict), expected);
             if settles && verdict == Verdict::Reserved {
-                let order = ask.intent(&sku(policy, initial)).order();
-                prop_assert!(book.settle(&order), "news");
-                prop_assert!(!book.settle(&order), "no news the second time");
+                let order = reservation.intent(&sku(policy, initial)).order();
+                prop_assert!(book.settle(&order), "the first settle is new");
+                prop_assert!(!book.settle(&order), "a repeated settle is not");
             }
             prop_assert_eq!(book.snapshot().available, model.available());
         }
         for (request, buyer, quantity) in model.orders() {
-            let (units, ..) = book.standing(request, Some(buyer)).unwrap();
+            let (units, ..) = book.status(request, Some(buyer)).unwrap();
             prop_assert_eq!(units, quantity);
         }
         let counted = model.orders().filter(|_| policy.quota().is_some());
@@ -115,17 +115,17 @@ proptest! {
         operations in operations(),
     ) {
         let mut book = Book::new(sku(policy, initial), Counting::InLedger);
-        book.turn(Phase::Open, Epoch(1));
+        book.set_phase(Phase::Open, Epoch(1));
         for (buyer, request, quantity, _) in operations {
             let before = book.snapshot();
-            let ask = ask(request, buyer, quantity);
-            if book.reserve(&ask) == Verdict::Reserved {
+            let reservation = reservation(request, buyer, quantity);
+            if book.reserve(&reservation) == Verdict::Reserved {
                 for _ in 0..2 {
-                    prop_assert_eq!(book.release(ask.request, Refusal::SoldOut), 0);
+                    prop_assert_eq!(book.release(reservation.request, Refusal::SoldOut), 0);
                     prop_assert_eq!(book.snapshot(), before);
-                    prop_assert!(!book.knows(ask.request));
+                    prop_assert!(!book.knows(reservation.request));
                 }
-                prop_assert_eq!(book.reserve(&ask), Verdict::Reserved);
+                prop_assert_eq!(book.reserve(&reservation), Verdict::Reserved);
             }
         }
     }

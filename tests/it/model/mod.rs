@@ -1,4 +1,4 @@
-//! The reference model against everything that counts, over random operations.
+//! Random operations on the books, the scripts and the ledgers, compared with a reference model.
 
 mod gate_book;
 mod gate_lua;

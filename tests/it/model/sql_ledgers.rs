@@ -1,13 +1,13 @@
-//! The ledgers against the model, and against each other: the same purchases, one at a time and in
-//! small batches, must get the same answers and leave the same rows.
+//! The ledgers compared with the model and with each other: the same purchases, one at a time and
+//! in small batches, must get the same answers and leave the same rows.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use floodgate::db::conflict_resolution::climb;
+use floodgate::db::conflict_resolution::resolve;
 use floodgate::db::mysql::MysqlLedger;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
-use floodgate::db::{AnomaliesOverAll, Ledger};
+use floodgate::db::{CrossSkuAnomalies, Ledger};
 use floodgate::domain::{OrderIntent, PlaceOutcome, Policy, Sku};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -19,7 +19,7 @@ use crate::support::oracle::{Model, Said};
 use crate::support::random::num_cases;
 use crate::support::servers::mariadb::MariaDb;
 
-/// One purchase; few requests and few buyers, so that they meet.
+/// One purchase; requests and buyers come from small ranges, so that purchases conflict.
 #[derive(Debug, Clone, Copy)]
 struct Buy {
     request: u64,
@@ -34,7 +34,7 @@ struct Sequence {
     batches: Vec<Vec<Buy>>,
 }
 
-/// How long a sequence is, and how much of it meets.
+/// The length of a sequence, and the ranges that decide how often its purchases conflict.
 #[derive(Debug, Clone, Copy)]
 struct Size {
     requests: u64,
@@ -46,8 +46,8 @@ struct Size {
 const SHORT: Size = Size { requests: 40, buyers: 8, batches: 10, batch: 6 };
 const LONG: Size = Size { requests: 120, buyers: 20, batches: 100, batch: 3 };
 
-/// Sequences that are placed side by side, each with an SKU of its own: together they fill the
-/// batches of a database that is asked over a network.
+/// Sequences that run side by side, each with its own SKU: together they fill the batches of a
+/// networked database.
 const SIDE_BY_SIDE: usize = 50;
 
 fn sequence(size: Size) -> impl Strategy<Value = Sequence> {
@@ -65,8 +65,8 @@ fn sequence(size: Size) -> impl Strategy<Value = Sequence> {
     })
 }
 
-/// A sequence on its way.
-struct Course<'a> {
+/// A sequence in progress.
+struct Run<'a> {
     sequence: &'a Sequence,
     sku: Sku,
     model: Model,
@@ -74,8 +74,8 @@ struct Course<'a> {
     base: u64,
 }
 
-impl<'a> Course<'a> {
-    /// Puts what the sequence is about on offer.
+impl<'a> Run<'a> {
+    /// Offers the sequence's SKU on every ledger.
     async fn begin(ledgers: &[&dyn Ledger], sequence: &'a Sequence, number: u64) -> Self {
         let Sequence { policy, initial, .. } = *sequence;
         let mut skus = Vec::new();
@@ -83,20 +83,23 @@ impl<'a> Course<'a> {
             skus.push(offer(*ledger, &format!("sale-{number}"), policy, initial).await);
         }
         let sku = skus.pop().unwrap();
-        assert!(skus.iter().all(|other| *other == sku), "the same number everywhere");
+        assert!(
+            skus.iter().all(|other| *other == sku),
+            "every ledger gives the SKU the same number"
+        );
         Self { sequence, sku, model: Model::new(policy, initial), base: number * 1_000 }
     }
 
     /// The intents of a step.
     fn batch(&self, step: usize) -> Vec<OrderIntent> {
         let batch = self.sequence.batches.get(step).into_iter().flatten();
-        let intents = batch.map(|b| {
-            // Under one_per_buyer no two buyers have a request in common.
+        let intents = batch.map(|buy| {
+            // Under one_per_buyer no two buyers share a request id.
             let request = match self.sequence.policy {
-                Policy::OnePerBuyer { .. } => 2 * b.buyer + b.request % 2,
-                Policy::Unlimited { .. } | Policy::Quota { .. } => b.request,
+                Policy::OnePerBuyer { .. } => 2 * buy.buyer + buy.request % 2,
+                Policy::Unlimited { .. } | Policy::Quota { .. } => buy.request,
             };
-            intent(&self.sku, self.base + request, b.buyer, b.quantity)
+            intent(&self.sku, self.base + request, buy.buyer, buy.quantity)
         });
         intents.collect()
     }
@@ -113,8 +116,8 @@ impl<'a> Course<'a> {
             model.orders().map(|(request, buyer, quantity)| (request, (buyer, quantity))).collect();
         assert_eq!(found, expected);
         if sku.policy.quota().is_some() {
-            let asked = (1..=buyers).map(|number| intent(sku, number, number, 1)).collect();
-            let owned = ledger.examine(asked).await.unwrap().owned;
+            let intents = (1..=buyers).map(|number| intent(sku, number, number, 1)).collect();
+            let owned = ledger.examine(intents).await.unwrap().owned;
             for number in 1..=buyers {
                 let row = owned.get(&(sku.no, buyer(number))).copied().unwrap_or(0);
                 assert_eq!(row, model.owned(buyer(number)));
@@ -126,28 +129,29 @@ impl<'a> Course<'a> {
 }
 
 async fn assert_one_order_per_request(ledger: &dyn Ledger) {
-    assert_eq!(ledger.anomalies_over_all().await.unwrap(), AnomaliesOverAll::default());
+    assert_eq!(ledger.anomalies_across_skus().await.unwrap(), CrossSkuAnomalies::default());
 }
 
-/// Places the next batch of every course in one go, on every ledger.
-async fn step(ledgers: &[&dyn Ledger], courses: &mut [Course<'_>], step: usize) {
+/// Places the next batches of all runs as one batch, on every ledger.
+async fn step(ledgers: &[&dyn Ledger], runs: &mut [Run<'_>], step: usize) {
     let mut batch = Vec::new();
     let mut expected = Vec::new();
-    for course in courses {
-        for intent in course.batch(step) {
-            expected.push(course.model.buy(intent.request, intent.buyer, intent.quantity));
+    for run in runs {
+        for intent in run.batch(step) {
+            expected.push(run.model.buy(intent.request, intent.buyer, intent.quantity));
             batch.push(intent);
         }
     }
     for ledger in ledgers {
         let mut outcomes = vec![None; batch.len()];
-        climb(*ledger, &batch, &mut outcomes).await.unwrap();
-        let said: Vec<_> = outcomes.into_iter().map(said).collect();
-        assert_eq!(said, expected, "{batch:?}");
+        resolve(*ledger, &batch, &mut outcomes).await.unwrap();
+        let answers: Vec<_> = outcomes.into_iter().map(answer_of).collect();
+        assert_eq!(answers, expected, "{batch:?}");
     }
 }
 
-fn said(outcome: Option<PlaceOutcome>) -> Said {
+/// The model's answer that corresponds to a ledger's outcome.
+fn answer_of(outcome: Option<PlaceOutcome>) -> Said {
     match outcome {
         Some(PlaceOutcome::Placed(_)) => Said::Yes,
         Some(PlaceOutcome::Repeat(_)) => Said::Again,
@@ -156,14 +160,14 @@ fn said(outcome: Option<PlaceOutcome>) -> Said {
     }
 }
 
-fn file() -> (TempDir, SqliteLedger) {
+fn sqlite() -> (TempDir, SqliteLedger) {
     let directory = tempfile::tempdir().unwrap();
     let options = OpenOptions::new(directory.path().join("ledger.db"));
     let ledger = SqliteLedger::open(&options).unwrap();
     (directory, ledger)
 }
 
-fn search<S: Strategy>(cases: u32, strategy: &S, test: impl Fn(S::Value)) {
+fn check<S: Strategy>(cases: u32, strategy: &S, test: impl Fn(S::Value)) {
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     TestRunner::new(config)
         .run(strategy, |value| {
@@ -175,16 +179,16 @@ fn search<S: Strategy>(cases: u32, strategy: &S, test: impl Fn(S::Value)) {
 
 #[test]
 fn the_ledger_in_a_file_answers_as_the_model_does() {
-    let (_directory, ledger) = file();
+    let (_directory, ledger) = sqlite();
     let number = AtomicU64::new(0);
-    search(num_cases(), &sequence(SHORT), |sequence| {
+    check(num_cases(), &sequence(SHORT), |sequence| {
         let number = number.fetch_add(1, Ordering::SeqCst) + 1;
         run(async {
             let ledgers = [&ledger as &dyn Ledger];
-            let mut courses = [Course::begin(&ledgers, &sequence, number).await];
+            let mut runs = [Run::begin(&ledgers, &sequence, number).await];
             for at in 0..sequence.batches.len() {
-                step(&ledgers, &mut courses, at).await;
-                courses[0].compare_rows(&ledger, SHORT.buyers).await;
+                step(&ledgers, &mut runs, at).await;
+                runs[0].compare_rows(&ledger, SHORT.buyers).await;
             }
         });
     });
@@ -196,28 +200,28 @@ fn the_ledger_in_a_file_answers_as_the_model_does() {
 
 #[test]
 fn the_ledgers_in_a_file_and_in_mariadb_answer_alike() {
-    let (_directory, file) = file();
-    // The disks are not what is compared.
+    let (_directory, file) = sqlite();
+    // Without a disk sync per commit: the test compares answers, not durability.
     let server = MariaDb::start_with(&["--innodb-flush-log-at-trx-commit=0"]);
     let mariadb = MysqlLedger::open(&server.options()).unwrap();
     let number = AtomicU64::new(0);
     let cases = num_cases().div_ceil(u32::try_from(SIDE_BY_SIDE).unwrap());
-    search(cases, &vec(sequence(LONG), SIDE_BY_SIDE), |sequences| {
+    check(cases, &vec(sequence(LONG), SIDE_BY_SIDE), |sequences| {
         let ledgers = [&file as &dyn Ledger, &mariadb];
         run(async {
-            let mut courses = Vec::new();
+            let mut runs = Vec::new();
             for sequence in &sequences {
                 let number = number.fetch_add(1, Ordering::SeqCst) + 1;
-                courses.push(Course::begin(&ledgers, sequence, number).await);
+                runs.push(Run::begin(&ledgers, sequence, number).await);
             }
             for at in 0..LONG.batches {
-                step(&ledgers, &mut courses, at).await;
+                step(&ledgers, &mut runs, at).await;
             }
-            for course in &courses {
-                let sku = course.sku.no;
+            for run in &runs {
+                let sku = run.sku.no;
                 assert_eq!(orders(&file, sku).await, orders(&mariadb, sku).await);
                 for ledger in ledgers {
-                    course.compare_rows(ledger, LONG.buyers).await;
+                    run.compare_rows(ledger, LONG.buyers).await;
                 }
             }
             for ledger in ledgers {

@@ -1,5 +1,5 @@
-//! What MariaDB says when it cannot, provoked on the server, and what the ledger makes of it. The
-//! client hands errors on as text, so each text is checked here.
+//! Errors of MariaDB, provoked on a real server, and the class that the ledger maps them to. The
+//! client passes errors on as text, so that each text is checked here.
 
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
 use floodgate::db::{BlindInsert, Error, ErrorClass, Ledger};
@@ -28,7 +28,7 @@ impl Store {
         (1..=3).map(|number| intent(&self.sku, number, number, 1)).collect()
     }
 
-    /// The error of the batch, which has left nothing behind.
+    /// Places the batch and returns its error; requires that nothing was written.
     async fn error(&self) -> Error {
         let error = self.ledger.place(self.batch()).await.unwrap_err();
         assert_eq!(orders(&self.ledger, self.sku.no).await, [], "{error:?}");
@@ -36,34 +36,34 @@ impl Store {
         error
     }
 
-    async fn works_again(&self) {
+    async fn assert_batch_is_placed(&self) {
         assert_eq!(self.ledger.place(self.batch()).await.unwrap(), BlindInsert::All);
         assert_eq!(orders(&self.ledger, self.sku.no).await.len(), 3);
     }
 }
 
-/// Holds the row that every writer needs.
-const HOLD_STOCK: &str = "BEGIN; SELECT * FROM skus FOR UPDATE";
+/// Locks the row that every writer needs.
+const LOCK_STOCK: &str = "BEGIN; SELECT * FROM skus FOR UPDATE";
 
-/// The error is of this class and says this.
+/// Requires an error of this class whose message contains `word`.
 #[track_caller]
-fn assert_says(error: &Error, class: ErrorClass, word: &str) {
+fn assert_error(error: &Error, class: ErrorClass, word: &str) {
     let source = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
-    let told = format!("{error}: {source}");
-    assert!(told.contains(word), "{word:?} is not in: {told}");
-    assert_eq!(error.class(), class, "{told}");
+    let message = format!("{error}: {source}");
+    assert!(message.contains(word), "{word:?} is not in: {message}");
+    assert_eq!(error.class(), class, "{message}");
 }
 
 #[test]
 fn a_row_that_somebody_holds_too_long_is_worth_another_try() {
     run(async {
-        // Error 1205 rolls back the statement only: the orders before it must go, too.
+        // Error 1205 rolls back only the statement: the ledger must roll back the transaction.
         let store = Store::with(ANY, |options| options.lock_wait_timeout_s = 1).await;
         let holder = store.server.session();
-        holder.sql(HOLD_STOCK);
-        assert_says(&store.error().await, ErrorClass::Retry, "Lock wait timeout exceeded");
+        holder.sql(LOCK_STOCK);
+        assert_error(&store.error().await, ErrorClass::Retry, "Lock wait timeout exceeded");
         holder.sql("ROLLBACK");
-        store.works_again().await;
+        store.assert_batch_is_placed().await;
     });
 }
 
@@ -72,10 +72,10 @@ fn a_statement_that_takes_too_long_is_worth_another_try() {
     run(async {
         let store = Store::with(ANY, |options| options.statement_timeout_ms = 1_000).await;
         let holder = store.server.session();
-        holder.sql(HOLD_STOCK);
-        assert_says(&store.error().await, ErrorClass::Retry, "max_statement_time exceeded");
+        holder.sql(LOCK_STOCK);
+        assert_error(&store.error().await, ErrorClass::Retry, "max_statement_time exceeded");
         holder.sql("ROLLBACK");
-        store.works_again().await;
+        store.assert_batch_is_placed().await;
     });
 }
 
@@ -84,20 +84,20 @@ fn the_loser_of_a_deadlock_tries_again() {
     run(async {
         let store = Store::with(ANY, |_| {}).await;
         let other = store.server.session();
-        // Who has changed less loses.
+        // InnoDB rolls back the transaction that changed fewer rows.
         other.sql(
             "CREATE TABLE ballast (n INT) ENGINE = InnoDB; BEGIN; \
              INSERT INTO ballast SELECT seq FROM seq_1_to_1000; SELECT * FROM skus FOR UPDATE",
         );
-        let crossing = async {
-            store.server.somebody_waits_for_a_row().await;
+        let conflicting = async {
+            store.server.until_row_lock_wait().await;
             other.sql("SELECT * FROM orders FOR UPDATE");
         };
-        let (placed, ()) = tokio::join!(store.ledger.place(store.batch()), crossing);
-        assert_says(&placed.unwrap_err(), ErrorClass::Retry, "Deadlock found");
+        let (placed, ()) = tokio::join!(store.ledger.place(store.batch()), conflicting);
+        assert_error(&placed.unwrap_err(), ErrorClass::Retry, "Deadlock found");
         other.sql("ROLLBACK");
         assert_eq!(orders(&store.ledger, store.sku.no).await, []);
-        store.works_again().await;
+        store.assert_batch_is_placed().await;
     });
 }
 
@@ -106,19 +106,19 @@ fn a_connection_that_was_killed_before_commit_wrote_nothing() {
     run(async {
         let store = Store::with(ANY, |_| {}).await;
         let holder = store.server.session();
-        holder.sql(HOLD_STOCK);
+        holder.sql(LOCK_STOCK);
         let killing = async {
-            store.server.somebody_waits_for_a_row().await;
-            let who = "SELECT id FROM information_schema.processlist \
+            store.server.until_row_lock_wait().await;
+            let query = "SELECT id FROM information_schema.processlist \
                        WHERE user = 'floodgate' AND info LIKE 'UPDATE skus%'";
-            store.server.sql(&format!("KILL {}", store.server.number(who)));
+            store.server.sql(&format!("KILL {}", store.server.number(query)));
         };
         let (placed, ()) = tokio::join!(store.ledger.place(store.batch()), killing);
         let error = placed.unwrap_err();
         assert_eq!(error.class(), ErrorClass::Down, "{error:?}");
         holder.sql("ROLLBACK");
         assert_eq!(orders(&store.ledger, store.sku.no).await, []);
-        store.works_again().await;
+        store.assert_batch_is_placed().await;
     });
 }
 
@@ -128,14 +128,14 @@ fn a_server_that_takes_no_writes_is_down() {
         let store = Store::with(ANY, |_| {}).await;
         store.server.sql("SET GLOBAL read_only = 1");
         let error = store.ledger.place(store.batch()).await.unwrap_err();
-        assert_says(&error, ErrorClass::Down, "--read-only");
+        assert_error(&error, ErrorClass::Down, "--read-only");
         store.server.sql("SET GLOBAL read_only = 0");
         assert_eq!(orders(&store.ledger, store.sku.no).await, []);
-        store.works_again().await;
+        store.assert_batch_is_placed().await;
     });
 }
 
-/// This is why the ledger reads this refusal of COMMIT as "not written" instead of "unknown".
+/// The ledger therefore maps this error of COMMIT to "not written" instead of "unknown".
 #[test]
 fn a_commit_that_a_read_only_server_refuses_is_rolled_back() {
     run(async {
@@ -143,8 +143,8 @@ fn a_commit_that_a_read_only_server_refuses_is_rolled_back() {
         let writer = MariaDb::session_as(&store.server.url());
         writer.sql("BEGIN; INSERT INTO tokens VALUES ('test', 1)");
         store.server.sql("SET GLOBAL read_only = 1");
-        let said = writer.try_sql("COMMIT").unwrap_err().to_string();
-        assert!(said.contains("--read-only option"), "{said}");
+        let message = writer.try_sql("COMMIT").unwrap_err().to_string();
+        assert!(message.contains("--read-only option"), "{message}");
         store.server.sql("SET GLOBAL read_only = 0");
         assert_eq!(store.server.number("SELECT COUNT(*) FROM tokens WHERE name = 'test'"), 0);
     });
@@ -156,7 +156,7 @@ fn every_unique_key_is_a_conflict_and_no_error() {
         let store = Store::with(ONE, |_| {}).await;
         let (ledger, sku) = (&store.ledger, &store.sku);
         let some = offer(ledger, "quota", quota(2), 100).await;
-        store.works_again().await;
+        store.assert_batch_is_placed().await;
         let place = async |intent| ledger.place(vec![intent]).await.unwrap();
         assert_eq!(place(intent(sku, 10, 1, 1)).await, BlindInsert::Conflict, "sku, buyer, slot");
         assert_eq!(place(intent(sku, 1, 10, 1)).await, BlindInsert::Conflict, "request");
@@ -170,7 +170,7 @@ fn every_unique_key_is_a_conflict_and_no_error() {
 fn the_server_itself_keeps_the_belts() {
     run(async {
         let store = Store::with(quota(2), |_| {}).await;
-        store.works_again().await;
+        store.assert_batch_is_placed().await;
         let root = store.server.session();
         for (statement, constraint) in [
             ("UPDATE skus SET available = -1", "skus_not_oversold"),
@@ -180,11 +180,11 @@ fn the_server_itself_keeps_the_belts() {
             ("UPDATE orders SET quantity = 0", "orders_of_units"),
             ("UPDATE sales SET phase = 4", "sales_phase_known"),
         ] {
-            let said = root.try_sql(statement).unwrap_err().to_string();
-            assert!(said.contains(constraint), "{statement}: {said}");
+            let message = root.try_sql(statement).unwrap_err().to_string();
+            assert!(message.contains(constraint), "{statement}: {message}");
         }
         let error = store.ledger.place(vec![intent(&store.sku, 9, 9, 0)]).await.unwrap_err();
-        assert_says(&error, ErrorClass::Bug, "orders_of_units");
+        assert_error(&error, ErrorClass::Bug, "orders_of_units");
     });
 }
 
@@ -198,11 +198,11 @@ fn a_right_that_was_taken_away_is_named() {
         );
         let refused = MysqlLedger::open(&store.server.options()).unwrap_err().to_string();
         assert!(refused.contains("command denied") && refused.contains("GRANT ALL"), "{refused}");
-        // Enough to open it, and not to sell.
+        // These privileges are enough to open the ledger, but not to sell.
         store.server.sql("GRANT INSERT, UPDATE ON floodgate.tokens TO floodgate@127.0.0.1");
         let ledger = MysqlLedger::open(&store.server.options()).unwrap();
         let error = ledger.place(store.batch()).await.unwrap_err();
-        assert_says(&error, ErrorClass::Down, "INSERT command denied");
+        assert_error(&error, ErrorClass::Down, "INSERT command denied");
         assert_eq!(orders(&ledger, store.sku.no).await, []);
     });
 }

@@ -1,4 +1,4 @@
-//! Which processes may write one database, and what two writers do to each other.
+//! Fencing between exclusive and shared writers, and locking between two writers.
 
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
 use floodgate::db::sql::WriteMode::{self, Exclusive, Shared};
@@ -9,35 +9,35 @@ use crate::support::offers::{ANY, intent, offer, orders, run};
 use crate::support::servers::mariadb::MariaDb;
 use crate::support::wait::until_true;
 
-/// A process opens the ledger; it waits for rows as long as a busy machine may take.
+/// Opens the ledger as one process, with time-outs long enough for a busy machine.
 fn open(server: &MariaDb, writing: WriteMode) -> MysqlLedger {
-    let patient = MysqlOptions {
+    let options = MysqlOptions {
         writing,
         lock_wait_timeout_s: 60,
         statement_timeout_ms: 60_000,
         job_deadline_ms: 60_000,
         ..server.options()
     };
-    MysqlLedger::open(&patient).unwrap()
+    MysqlLedger::open(&options).unwrap()
 }
 
 async fn place(ledger: &MysqlLedger, sku: &Sku, number: u64) -> Result<BlindInsert, Error> {
     ledger.place(vec![intent(sku, number, number, 1)]).await
 }
 
-/// The write is refused, and the message names who opened the ledger since.
+/// Requires that a write is fenced with a message that names the process that opened the ledger.
 async fn assert_fenced(ledger: &MysqlLedger, sku: &Sku, by: &str) {
     let error = place(ledger, sku, 999).await.unwrap_err();
     assert!(matches!(error, Error::Fenced { .. }), "{error}");
     assert_eq!(error.class(), ErrorClass::Down);
-    let told = error.to_string();
-    assert!(told.contains(by) && told.contains("stop one of the two"), "{told}");
+    let message = error.to_string();
+    assert!(message.contains(by) && message.contains("stop one of the two"), "{message}");
 }
 
 #[test]
 fn processes_that_share_a_ledger_and_one_that_writes_alone_end_each_other() {
-    const ALONE: &str = "writes alone (tier memory or ledger)";
-    const SHARES: &str = "shares the ledger (tier gate or pipeline)";
+    const EXCLUSIVE: &str = "writes alone (tier memory or ledger)";
+    const SHARED: &str = "shares the ledger (tier gate or pipeline)";
     run(async {
         let server = MariaDb::start();
         let sharing = [open(&server, Shared), open(&server, Shared)];
@@ -46,25 +46,25 @@ fn processes_that_share_a_ledger_and_one_that_writes_alone_end_each_other() {
             assert_eq!(place(ledger, &sku, number).await.unwrap(), BlindInsert::All);
         }
 
-        let alone = open(&server, Exclusive);
+        let exclusive = open(&server, Exclusive);
         for ledger in &sharing {
-            assert_fenced(ledger, &sku, ALONE).await;
+            assert_fenced(ledger, &sku, EXCLUSIVE).await;
         }
-        assert_eq!(place(&alone, &sku, 3).await.unwrap(), BlindInsert::All);
+        assert_eq!(place(&exclusive, &sku, 3).await.unwrap(), BlindInsert::All);
 
         let later = [open(&server, Shared), open(&server, Shared)];
-        assert_fenced(&alone, &sku, SHARES).await;
+        assert_fenced(&exclusive, &sku, SHARED).await;
         for (number, ledger) in (4..).zip(&later) {
             assert_eq!(place(ledger, &sku, number).await.unwrap(), BlindInsert::All);
         }
-        // The first two missed what the exclusive process did, and stay fenced.
+        // The first two missed the writes of the exclusive process and stay fenced.
         for ledger in &sharing {
-            assert_fenced(ledger, &sku, SHARES).await;
+            assert_fenced(ledger, &sku, SHARED).await;
         }
 
         let first = open(&server, Exclusive);
         let second = open(&server, Exclusive);
-        assert_fenced(&first, &sku, ALONE).await;
+        assert_fenced(&first, &sku, EXCLUSIVE).await;
         assert_eq!(place(&second, &sku, 6).await.unwrap(), BlindInsert::All);
         assert_eq!(orders(&second, sku.no).await.len(), 6);
     });
@@ -76,19 +76,19 @@ fn the_token_does_not_change_between_its_check_and_the_commit() {
         let server = MariaDb::start();
         let first = open(&server, Exclusive);
         let sku = offer(&first, "sale", ANY, 5).await;
-        // The stock's row is the last that a batch needs: the token has been checked by then.
+        // A batch locks the row of the stock last, after the check of the token.
         let other = server.session();
         other.sql(&format!("BEGIN; SELECT * FROM skus WHERE sku_no = {} FOR UPDATE", sku.no));
         let placing = place(&first, &sku, 1);
         let opening = async {
-            server.somebody_waits_for_a_row().await;
+            server.until_row_lock_wait().await;
             std::thread::scope(|scope| {
                 let opening = scope.spawn(|| open(&server, Exclusive));
-                until_true("the opening to wait for the writer, or to end", || {
+                until_true("the opening to wait for the writer or to finish", || {
                     opening.is_finished() || server.status("INNODB_ROW_LOCK_CURRENT_WAITS") == 2
                 });
-                let took = opening.is_finished();
-                assert!(!took, "the token was taken under a transaction that had checked it");
+                let has_opened = opening.is_finished();
+                assert!(!has_opened, "the token changed during a transaction that had checked it");
                 other.sql("ROLLBACK");
                 opening.join().unwrap()
             })
@@ -115,10 +115,13 @@ fn two_writers_of_the_same_orders_in_opposite_order_do_not_deadlock() {
             let reversed = batch.iter().rev().copied().collect();
             let (one, other) = tokio::join!(writers[0].place(batch), writers[1].place(reversed));
             let (one, other) = (one.unwrap(), other.unwrap());
-            assert_ne!(one, other, "each order is written once");
+            assert_ne!(one, other, "exactly one writer places the batch");
         }
         assert_eq!(server.status("INNODB_DEADLOCKS"), 0);
-        assert!(server.status("INNODB_ROW_LOCK_WAITS") > before, "the writers did not meet");
+        assert!(
+            server.status("INNODB_ROW_LOCK_WAITS") > before,
+            "the writers never waited for each other"
+        );
     });
 }
 
@@ -128,10 +131,10 @@ fn rows_of_a_server_that_only_reads_are_not_believed() {
         let server = MariaDb::start();
         let ledger = open(&server, Shared);
         let sku = offer(&ledger, "sale", ANY, 5).await;
-        let asked = vec![intent(&sku, 1, 1, 1)];
+        let intents = vec![intent(&sku, 1, 1, 1)];
         server.sql("SET GLOBAL read_only = 1");
         for error in [
-            ledger.examine(asked.clone()).await.unwrap_err(),
+            ledger.examine(intents.clone()).await.unwrap_err(),
             ledger.scan_orders(sku.no, Box::new(|_| true)).await.unwrap_err(),
             ledger.sales().await.unwrap_err(),
         ] {
@@ -142,6 +145,6 @@ fn rows_of_a_server_that_only_reads_are_not_believed() {
         let reader = MysqlLedger::open_for_reading(&server.options()).unwrap();
         assert_eq!(reader.sales().await.unwrap().len(), 1);
         server.sql("SET GLOBAL read_only = 0");
-        ledger.examine(asked).await.unwrap();
+        ledger.examine(intents).await.unwrap();
     });
 }

@@ -1,5 +1,5 @@
-//! The ledger in MariaDB where it differs from the one in a file: its schema, its errors, its
-//! plans, and several writers at once. What both have in common is in `conformance/`.
+//! Tests of the MariaDB ledger alone: schema, errors, query plans and concurrent writers. The
+//! contract that it shares with the SQLite ledger is tested in `conformance/`.
 
 mod errors;
 mod fencing;

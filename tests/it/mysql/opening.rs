@@ -1,4 +1,4 @@
-//! A ledger that cannot be opened says why and what to do, and never shows the password.
+//! Errors of opening a ledger: each names the cause and the remedy, and none contains the password.
 
 use std::net::SocketAddr;
 
@@ -9,22 +9,22 @@ use crate::support::offers::{ANY, intent, offer, run};
 use crate::support::servers::mariadb::MariaDb;
 use crate::support::servers::ports::Port;
 
-/// Opening is refused with all of these words, and the word "quite-secret" in none of them.
+/// Requires that opening fails with an error that contains all of `words` and no password.
 #[track_caller]
-fn refused(options: &MysqlOptions, words: &[&str]) {
-    for answer in [MysqlLedger::open(options), MysqlLedger::open_for_reading(options)] {
-        let error = answer.unwrap_err();
+fn assert_cannot_open(options: &MysqlOptions, words: &[&str]) {
+    for result in [MysqlLedger::open(options), MysqlLedger::open_for_reading(options)] {
+        let error = result.unwrap_err();
         assert!(matches!(error, Error::CannotOpen { .. }), "{error:?}");
         assert_eq!(error.class(), ErrorClass::Down);
-        let told = error.to_string();
+        let message = error.to_string();
         for word in words {
-            assert!(told.contains(word), "{word:?} is not in: {told}");
+            assert!(message.contains(word), "{word:?} is not in: {message}");
         }
-        assert!(!told.contains("secret"), "{told}");
+        assert!(!message.contains("secret"), "{message}");
     }
 }
 
-fn at(server: &MariaDb, user: &str, database: &str) -> MysqlOptions {
+fn options_for(server: &MariaDb, user: &str, database: &str) -> MysqlOptions {
     MysqlOptions::new(format!("mysql://{user}@{}/{database}", server.addr()))
 }
 
@@ -32,28 +32,37 @@ fn at(server: &MariaDb, user: &str, database: &str) -> MysqlOptions {
 fn a_wrong_password_a_missing_database_and_a_missing_right_are_told_apart() {
     let server = MariaDb::start();
     let address = server.addr().to_string();
-    let right = "floodgate:quite-secret";
-    refused(
-        &at(&server, "floodgate:secret", "floodgate"),
+    let credentials = "floodgate:quite-secret";
+    assert_cannot_open(
+        &options_for(&server, "floodgate:secret", "floodgate"),
         &[&address, "Access denied", "password in ledger.url"],
     );
-    refused(&at(&server, "nobody:secret", "floodgate"), &["Access denied", "the user"]);
-    refused(&at(&server, right, "mysql"), &["to database", "GRANT ALL"]);
+    assert_cannot_open(
+        &options_for(&server, "nobody:secret", "floodgate"),
+        &["Access denied", "the user"],
+    );
+    assert_cannot_open(&options_for(&server, credentials, "mysql"), &["to database", "GRANT ALL"]);
     server.sql("GRANT ALL ON other.* TO floodgate@127.0.0.1");
-    refused(&at(&server, right, "other"), &["Unknown database", "CREATE DATABASE"]);
-    refused(&MysqlOptions::new("sqlite://x"), &["not mysql://"]);
-    refused(&MysqlOptions::new("mysql://"), &["ledger"]);
+    assert_cannot_open(
+        &options_for(&server, credentials, "other"),
+        &["Unknown database", "CREATE DATABASE"],
+    );
+    assert_cannot_open(&MysqlOptions::new("sqlite://x"), &["not mysql://"]);
+    assert_cannot_open(&MysqlOptions::new("mysql://"), &["ledger"]);
 }
 
 #[test]
 fn a_server_that_does_not_answer_is_waited_for_only_so_long() {
-    let (nobody, silent) = (Port::claim(), Port::claim());
+    let (closed, silent) = (Port::claim(), Port::claim());
     let url = |address: SocketAddr| format!("mysql://me:secret@{address}/floodgate");
-    refused(&MysqlOptions::new(url(nobody.addr())), &["refused", "whether the server runs"]);
-    // The kernel takes the connection and nobody ever says a word.
+    assert_cannot_open(
+        &MysqlOptions::new(url(closed.addr())),
+        &["refused", "that the server runs"],
+    );
+    // The kernel accepts the connection; no process reads or writes it.
     let _listener = std::net::TcpListener::bind(silent.addr()).unwrap();
     let options = MysqlOptions { connect_timeout_ms: 100, ..MysqlOptions::new(url(silent.addr())) };
-    refused(&options, &["no answer within 100 ms", "firewall"]);
+    assert_cannot_open(&options, &["no answer within 100 ms", "firewall"]);
 }
 
 #[test]
@@ -63,7 +72,7 @@ fn a_server_without_a_free_connection_says_so() {
     while sessions.last().is_some_and(|session| session.try_sql("DO 1").is_ok()) {
         sessions.push(MariaDb::session_as(&server.url()));
     }
-    refused(&server.options(), &["Too many connections", "max_connections"]);
+    assert_cannot_open(&server.options(), &["Too many connections", "max_connections"]);
 }
 
 #[test]
@@ -73,7 +82,7 @@ fn tables_of_another_program_are_left_alone() {
     let error = MysqlLedger::open(&server.options()).unwrap_err().to_string();
     assert!(error.contains("`orders` of another program"), "{error}");
     let tables = "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = 'floodgate'";
-    assert_eq!(server.number(tables), 1, "nothing was made beside it");
+    assert_eq!(server.number(tables), 1, "no table was created");
 }
 
 #[test]
@@ -92,8 +101,8 @@ fn a_process_that_does_not_finish_its_migration_is_named() {
 fn a_newer_schema_is_refused_and_an_older_one_is_brought_up_to_date() {
     let server = MariaDb::start();
     let options = server.options();
-    let behind = MysqlLedger::open_for_reading(&options).unwrap_err().to_string();
-    assert!(behind.contains("floodgate migrate"), "{behind}");
+    let outdated = MysqlLedger::open_for_reading(&options).unwrap_err().to_string();
+    assert!(outdated.contains("floodgate migrate"), "{outdated}");
     let ledger = MysqlLedger::open(&options).unwrap();
     assert_eq!(ledger.migrated().len(), 8);
     run(ledger.close());
@@ -105,8 +114,8 @@ fn a_newer_schema_is_refused_and_an_older_one_is_brought_up_to_date() {
     assert_eq!(ledger.migrated(), ["0004_create_tokens"]);
     run(ledger.close());
     server.sql("INSERT INTO __diesel_schema_migrations (version) VALUES ('9999')");
-    refused(&options, &["9999", "0008", "newer program"]);
-    assert_eq!(MysqlLedger::schema_standing(&options).unwrap().unknown, ["9999"]);
+    assert_cannot_open(&options, &["9999", "0008", "newer program"]);
+    assert_eq!(MysqlLedger::schema_status(&options).unwrap().unknown, ["9999"]);
 }
 
 #[test]
@@ -114,7 +123,7 @@ fn the_rights_in_the_manual_are_enough() {
     run(async {
         let server = MariaDb::start();
         let rights = "SELECT, INSERT, UPDATE, CREATE, ALTER, REFERENCES";
-        let manual = include_str!("../../../docs/operations.md");
+        let manual = include_str!("../../../docs/operate/security.md");
         assert!(manual.contains(&format!("GRANT {rights} ON floodgate.* TO")));
         for (user, rights) in [("migrates", rights), ("sells", "SELECT, INSERT, UPDATE")] {
             server.sql(&format!(
@@ -123,10 +132,12 @@ fn the_rights_in_the_manual_are_enough() {
             ));
         }
         assert_eq!(
-            MysqlLedger::migrate(&at(&server, "migrates:secret", "floodgate")).unwrap().len(),
+            MysqlLedger::migrate(&options_for(&server, "migrates:secret", "floodgate"))
+                .unwrap()
+                .len(),
             8
         );
-        let ledger = MysqlLedger::open(&at(&server, "sells:secret", "floodgate")).unwrap();
+        let ledger = MysqlLedger::open(&options_for(&server, "sells:secret", "floodgate")).unwrap();
         let sku = offer(&ledger, "sale", ANY, 5).await;
         assert_eq!(ledger.place(vec![intent(&sku, 1, 1, 1)]).await.unwrap(), BlindInsert::All);
     });

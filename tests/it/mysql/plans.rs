@@ -1,5 +1,5 @@
-//! How MariaDB runs what the ledger really sends it: along keys, and without sorting what may be
-//! ten million rows. The statements are read from the server's own log.
+//! Query plans of the ledger's statements: MariaDB must use keys and must not sort, because a table
+//! may have ten million rows. The statements are read from the general log of the server.
 
 use diesel::prelude::*;
 use diesel::sql_types::{Nullable, Text};
@@ -18,7 +18,7 @@ struct Store {
     some: Sku,
 }
 
-/// A table that a statement reads, and how.
+/// One row of EXPLAIN.
 #[derive(Debug, QueryableByName)]
 struct Step {
     #[diesel(sql_type = Nullable<Text>)]
@@ -31,11 +31,11 @@ struct Step {
     extra: Option<String>,
 }
 
-/// A statement with its steps.
+/// A statement and its steps.
 type Plan = (String, Vec<Step>);
 
 impl Store {
-    /// Some thousand orders, quotas and failures in each of two SKUs, and as many elsewhere.
+    /// Three SKUs with 2,000 orders and 1,000 failures each, among 20,000 other rows per table.
     async fn filled() -> Self {
         let server = MariaDb::start_with(&[
             "--innodb-flush-log-at-trx-commit=0",
@@ -63,7 +63,7 @@ impl Store {
             ledger.record_failures((1..=1_000).map(failure).collect()).await.unwrap();
             skus.push(sku);
         }
-        // A SKU is a small part of its tables.
+        // Other rows make a SKU a small part of its tables, so that MariaDB prefers keys.
         server.sql(
             "INSERT INTO failed_requests SELECT 90000000 + seq, 99, seq, 1, 'ended', NULL, NULL, \
                NULL, 1 FROM seq_1_to_20000; \
@@ -76,20 +76,20 @@ impl Store {
         Self { server, ledger, one: skus.swap_remove(0), some }
     }
 
-    /// The plans of everything that `work` makes the ledger send.
+    /// The plans of the statements that the ledger sends during `work`.
     async fn plans<T>(&self, work: impl Future<Output = T>) -> Vec<Plan> {
         self.server.sql("TRUNCATE mysql.general_log");
         work.await;
-        let sent = self.server.texts(
+        let logged = self.server.texts(
             "SELECT CONVERT(argument USING utf8mb4) AS text FROM mysql.general_log \
              WHERE command_type IN ('Query', 'Execute') AND user_host LIKE 'floodgate%' \
              ORDER BY event_time",
         );
         let reads = |text: &String| ["SELECT", "UPDATE"].iter().any(|verb| text.starts_with(verb));
-        let asked: Vec<String> = sent.into_iter().filter(reads).collect();
+        let statements: Vec<String> = logged.into_iter().filter(reads).collect();
         self.server.as_root(async |conn| {
             let mut plans = Vec::new();
-            for text in asked {
+            for text in statements {
                 let explain = diesel::sql_query(format!("EXPLAIN {text}"));
                 plans.push((text, explain.load(conn).await.unwrap()));
             }
@@ -98,9 +98,9 @@ impl Store {
     }
 }
 
-/// Nothing is read from end to end.
+/// Requires that no large table is scanned.
 #[track_caller]
-fn along_keys(plans: &[Plan]) {
+fn assert_uses_keys(plans: &[Plan]) {
     assert!(!plans.is_empty());
     for (text, steps) in plans {
         for step in steps {
@@ -113,8 +113,8 @@ fn along_keys(plans: &[Plan]) {
 }
 
 #[track_caller]
-fn without_sorting(plans: &[Plan]) {
-    along_keys(plans);
+fn assert_does_not_sort(plans: &[Plan]) {
+    assert_uses_keys(plans);
     for (text, steps) in plans {
         for step in steps {
             let extra = step.extra.as_deref().unwrap_or_default();
@@ -124,7 +124,6 @@ fn without_sorting(plans: &[Plan]) {
     }
 }
 
-/// Whether a table is read by this key.
 fn reads_by(plans: &[Plan], table: &str, key: &str) -> bool {
     plans
         .iter()
@@ -138,13 +137,13 @@ fn a_scan_follows_a_key_and_does_not_sort() {
         let store = Store::filled().await;
         let (ledger, sku) = (&store.ledger, store.one.no);
         let plans = store.plans(ledger.scan_orders(sku, Box::new(|_| true))).await;
-        without_sorting(&plans);
+        assert_does_not_sort(&plans);
         assert!(reads_by(&plans, "orders", "PRIMARY"), "{plans:#?}");
         let plans = store.plans(ledger.scan_failures(sku, Box::new(|_| true))).await;
-        without_sorting(&plans);
+        assert_does_not_sort(&plans);
         assert!(reads_by(&plans, "failed_requests", "failed_requests_by_sku"), "{plans:#?}");
-        without_sorting(&store.plans(ledger.tally(sku)).await);
-        along_keys(&store.plans(ledger.scan_audit(sku, Box::new(|_| true))).await);
+        assert_does_not_sort(&store.plans(ledger.ledger_size(sku)).await);
+        assert_uses_keys(&store.plans(ledger.scan_audit(sku, Box::new(|_| true))).await);
     });
 }
 
@@ -156,14 +155,14 @@ fn placing_and_examining_read_only_what_they_are_about() {
         let mut batch: Vec<_> = (1..=200).map(|n| fresh(&store.one, n)).collect();
         batch.extend((201..=400).map(|n| fresh(&store.some, n)));
         let plans = store.plans(store.ledger.place(batch.clone())).await;
-        without_sorting(&plans);
+        assert_does_not_sort(&plans);
         assert!(reads_by(&plans, "quotas", "PRIMARY"), "{plans:#?}");
         assert!(reads_by(&plans, "failed_requests", "PRIMARY"), "{plans:#?}");
-        assert!(plans.len() <= 5, "the token, a quota, two stocks, failures: {plans:#?}");
+        assert!(plans.len() <= 5, "token, quota, two stocks, failures: {plans:#?}");
 
         let plans = store.plans(store.ledger.examine(batch)).await;
-        assert_eq!(plans.len(), 6, "the server's mode, and five tables: {plans:#?}");
-        without_sorting(&plans);
+        assert_eq!(plans.len(), 6, "the read-only mode and five tables: {plans:#?}");
+        assert_does_not_sort(&plans);
         assert!(reads_by(&plans, "orders", "orders_by_request"), "{plans:#?}");
         assert!(reads_by(&plans, "orders", "PRIMARY"), "{plans:#?}");
     });
@@ -174,12 +173,12 @@ fn single_rows_and_pages_are_found_by_key() {
     run(async {
         let store = Store::filled().await;
         let ledger = &store.ledger;
-        without_sorting(&store.plans(ledger.journey(request(1_000_001))).await);
-        without_sorting(&store.plans(ledger.journey(request(1_000_001))).await);
-        without_sorting(&store.plans(ledger.failure(request(1_500_001))).await);
+        assert_does_not_sort(&store.plans(ledger.order_timeline(request(1_000_001))).await);
+        assert_does_not_sort(&store.plans(ledger.order_timeline(request(1_000_001))).await);
+        assert_does_not_sort(&store.plans(ledger.failure(request(1_500_001))).await);
         for cursor in [None, Some(OrderCursor { placed_at_ms: 5, request: request(1) })] {
             let plans = store.plans(ledger.orders_of(buyer(7), cursor, 10)).await;
-            along_keys(&plans);
+            assert_uses_keys(&plans);
             assert!(reads_by(&plans, "orders", "PRIMARY"), "{plans:#?}");
         }
     });
@@ -191,7 +190,7 @@ fn an_audit_reads_one_sku() {
         let store = Store::filled().await;
         let plans = store.plans(store.ledger.anomalies(store.some.no)).await;
         assert_eq!(plans.len(), 2, "{plans:#?}");
-        along_keys(&plans);
+        assert_uses_keys(&plans);
     });
 }
 
@@ -199,11 +198,11 @@ fn an_audit_reads_one_sku() {
 fn an_audit_of_all_skus_counts_requests_without_their_index() {
     run(async {
         let store = Store::filled().await;
-        let plans = store.plans(store.ledger.anomalies_over_all()).await;
+        let plans = store.plans(store.ledger.anomalies_across_skus()).await;
         let (repeated, skus) = plans.split_first().unwrap();
         assert!(repeated.0.contains("GROUP BY request_id"), "{repeated:#?}");
         assert!(!reads_by(&plans, "orders", "orders_by_request"), "{plans:#?}");
-        along_keys(skus);
+        assert_uses_keys(skus);
         assert!(skus.len() < 20, "one step for each SKU that has rows: {skus:#?}");
     });
 }

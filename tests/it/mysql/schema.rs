@@ -1,4 +1,4 @@
-//! Both databases have the same schema, and both ways of a migration work.
+//! Both databases have the same schema, and migrations work up and down.
 
 use std::collections::BTreeSet;
 
@@ -25,10 +25,10 @@ const TABLES: [&str; 9] = [
     "dead_requests",
 ];
 
-/// One line of a schema, in words that both databases can be brought to.
+/// Lines of a schema in a notation common to both databases.
 type Lines = Vec<String>;
 
-/// A migrated ledger in a file.
+/// A migrated SQLite ledger.
 struct File {
     _directory: tempfile::TempDir,
     conn: SqliteConnection,
@@ -81,7 +81,7 @@ impl File {
         keys
     }
 
-    /// The conditions in the text that made the table.
+    /// The CHECK conditions in the CREATE TABLE statement.
     fn checks(&mut self, table: &str) -> BTreeSet<String> {
         let text = &self.texts(&format!(
             "SELECT sql AS text FROM sqlite_master WHERE type = 'table' AND name = '{table}'"
@@ -94,7 +94,7 @@ impl File {
                     depth += i32::from(c == '(') - i32::from(c == ')');
                     depth == 0
                 });
-                plain(&rest[..end.unwrap()])
+                normalized(&rest[..end.unwrap()])
             })
             .collect()
     }
@@ -108,8 +108,8 @@ impl File {
     }
 }
 
-/// A condition without what is a matter of taste.
-fn plain(condition: &str) -> String {
+/// A condition without differences of case, quotes and white space.
+fn normalized(condition: &str) -> String {
     let text = condition.to_lowercase().replace('`', "");
     text.split_whitespace().collect::<Vec<_>>().join(" ").replace(", ", ",")
 }
@@ -149,7 +149,7 @@ fn checks(server: &MariaDb, table: &str) -> BTreeSet<String> {
         "SELECT check_clause AS text FROM information_schema.check_constraints \
          WHERE constraint_schema = 'floodgate' AND table_name = '{table}'"
     );
-    server.texts(&query).iter().map(|clause| plain(clause)).collect()
+    server.texts(&query).iter().map(|clause| normalized(clause)).collect()
 }
 
 fn references(server: &MariaDb, table: &str) -> BTreeSet<String> {
@@ -172,11 +172,11 @@ fn both_databases_have_the_same_schema() {
         assert_eq!(checks(&server, table), file.checks(table), "{table}");
         assert_eq!(references(&server, table), file.references(table), "{table}");
     }
-    assert_eq!(file.checks("skus").len(), 2, "the checks of the file are found at all");
-    assert_eq!(references(&server, "skus").len(), 1, "and the references");
+    assert_eq!(file.checks("skus").len(), 2, "the checks of the SQLite file were not found");
+    assert_eq!(references(&server, "skus").len(), 1, "the references were not found");
 }
 
-/// Every table as the server describes it, with all its keys.
+/// The columns, checks, keys, engine and collation of every table.
 fn description(server: &MariaDb) -> Lines {
     let tables = server.texts(
         "SELECT table_name AS text FROM information_schema.tables \
@@ -189,11 +189,11 @@ fn description(server: &MariaDb) -> Lines {
              FROM information_schema.statistics WHERE table_schema = 'floodgate' \
              AND table_name = '{table}' ORDER BY index_name, seq_in_index"
         ));
-        let made = server.texts(&format!(
+        let engine = server.texts(&format!(
             "SELECT CONCAT(engine, ' ', table_collation) AS text FROM information_schema.tables \
              WHERE table_schema = 'floodgate' AND table_name = '{table}'"
         ));
-        format!("{table}: {all:?} {keys:?} {made:?}")
+        format!("{table}: {all:?} {keys:?} {engine:?}")
     };
     tables.iter().map(describe).collect()
 }
@@ -212,7 +212,7 @@ fn up_down_up_is_the_same_schema() {
         AsyncConnectionWrapper::<AsyncMysqlConnection>::establish(&server.url()).unwrap();
     conn.revert_all_migrations(MYSQL).unwrap();
     assert_eq!(description(&server), Lines::new());
-    assert_eq!(MysqlLedger::schema_standing(&options).unwrap().pending, applied);
+    assert_eq!(MysqlLedger::schema_status(&options).unwrap().pending, applied);
 
     assert_eq!(MysqlLedger::migrate(&options).unwrap(), applied);
     assert_eq!(description(&server), first);

@@ -1,4 +1,4 @@
-//! What the client and the server agree on, on which the ledger's statements depend.
+//! Properties of the client and of its sessions on which the ledger's statements depend.
 
 use diesel_async::{AsyncMysqlConnection, RunQueryDsl, SimpleAsyncConnection};
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
@@ -7,20 +7,20 @@ use floodgate::db::{BlindInsert, ErrorClass, Ledger};
 use crate::support::offers::{ANY, intent, offer, run, sale_draft, sku_draft};
 use crate::support::servers::mariadb::MariaDb;
 
-/// How many rows each statement says it changed.
-async fn counts<const N: usize>(
+/// The number of affected rows that the client returns for each statement.
+async fn affected_rows<const N: usize>(
     conn: &mut AsyncMysqlConnection,
     statements: [&str; N],
 ) -> [usize; N] {
-    let mut counts = [0; N];
-    for (count, statement) in counts.iter_mut().zip(statements) {
+    let mut affected = [0; N];
+    for (count, statement) in affected.iter_mut().zip(statements) {
         *count = diesel::sql_query(statement).execute(conn).await.unwrap();
     }
-    counts
+    affected
 }
 
-/// An upsert that refuses says the same as one that inserts, so the ledger never asks it; a
-/// conditional UPDATE tells exactly.
+/// An upsert that changes nothing returns the same count as one that inserts, so the ledger does
+/// not use its count. The count of a conditional UPDATE is exact.
 #[test]
 fn the_client_counts_the_rows_that_were_found() {
     const UPSERT: &str = "INSERT INTO t VALUES (1, 1) \
@@ -29,14 +29,22 @@ fn the_client_counts_the_rows_that_were_found() {
     let server = MariaDb::start();
     server.as_root(async |conn| {
         conn.batch_execute("CREATE TABLE t (id INT PRIMARY KEY, owned INT)").await.unwrap();
-        assert_eq!(counts(conn, [UPSERT, UPSERT, UPSERT]).await, [1, 2, 1], "1: refused");
-        assert_eq!(counts(conn, [TAKE, TAKE, TAKE]).await, [1, 1, 0]);
+        assert_eq!(
+            affected_rows(conn, [UPSERT, UPSERT, UPSERT]).await,
+            [1, 2, 1],
+            "the last 1 is a refused upsert"
+        );
+        assert_eq!(affected_rows(conn, [TAKE, TAKE, TAKE]).await, [1, 1, 0]);
         let same = "UPDATE t SET owned = owned WHERE id = 1";
-        assert_eq!(counts(conn, [same]).await, [1], "found, though nothing changed");
+        assert_eq!(
+            affected_rows(conn, [same]).await,
+            [1],
+            "the row was found, although nothing changed"
+        );
     });
 }
 
-/// What the sessions of a ledger are set to, as a trigger sees it from inside.
+/// A trigger records the settings of the sessions of a ledger.
 #[test]
 fn every_session_is_set_up() {
     run(async {
@@ -58,13 +66,13 @@ fn every_session_is_set_up() {
                @@innodb_lock_wait_timeout, @@max_statement_time, \
                @@idle_write_transaction_timeout, @@tx_read_only)",
         );
-        // As many at once as there are writers, so that each makes a connection.
+        // As many concurrent batches as writers, so that each writer connects.
         let batches = (1..=4).map(|n| ledger.place(vec![intent(&sku, n, n, 1)]));
         for placed in futures_util::future::join_all(batches).await {
             assert_eq!(placed.unwrap(), BlindInsert::All);
         }
-        let seen = server.texts("SELECT text FROM seen");
-        assert_eq!(seen, vec!["READ-COMMITTED en_US ON 3 4.500000 8 OFF"; 4]);
+        let recorded = server.texts("SELECT text FROM seen");
+        assert_eq!(recorded, vec!["READ-COMMITTED en_US ON 3 4.500000 8 OFF"; 4]);
     });
 }
 

@@ -1,9 +1,9 @@
-//! Several processes on one ledger: two ledgers here stand for two of them.
+//! Several processes on one ledger: each open ledger stands for one process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use floodgate::db::conflict_resolution::climb;
+use floodgate::db::conflict_resolution::resolve;
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
 use floodgate::db::{ErrorClass, Ledger};
 use floodgate::domain::{
@@ -16,15 +16,15 @@ use crate::support::offers::{
 };
 use crate::support::servers::mariadb::MariaDb;
 
-fn two_of(server: &MariaDb) -> [Arc<MysqlLedger>; 2] {
+fn open_two(server: &MariaDb) -> [Arc<MysqlLedger>; 2] {
     let open = || Arc::new(MysqlLedger::open(&server.options()).unwrap());
     [open(), open()]
 }
 
-/// What a consumer does: tries again as long as nothing was written, or nobody knows.
+/// Retries as a consumer does, also after an error that leaves the result unknown.
 async fn place(ledger: &MysqlLedger, batch: &[OrderIntent]) -> Vec<PlaceOutcome> {
     let mut outcomes = vec![None; batch.len()];
-    while let Err(error) = climb(ledger, batch, &mut outcomes).await {
+    while let Err(error) = resolve(ledger, batch, &mut outcomes).await {
         assert_eq!(error.class(), ErrorClass::Retry, "{error:?}");
     }
     outcomes.into_iter().map(Option::unwrap).collect()
@@ -34,8 +34,8 @@ const STOCK: u32 = 500;
 const REQUESTS: u64 = 600;
 const BUYERS: u64 = 100;
 
-/// Sends every request through every ledger, in several tasks, in random batches, in random order.
-async fn stampede(
+/// Sends every request through every ledger, in several tasks, in random batches and random order.
+async fn place_concurrently(
     ledgers: &[Arc<MysqlLedger>],
     sku: &Sku,
     seed: u64,
@@ -46,21 +46,21 @@ async fn stampede(
         (1..=REQUESTS).map(|n| intent(sku, base + n, 1 + n % BUYERS, 1)).collect();
     let mut tasks = Vec::new();
     for ledger in ledgers {
-        let mut mine = all.clone();
-        random.shuffle(&mut mine);
-        for share in mine.chunks(150) {
-            let (mut rest, mut batches) = (share.to_vec(), Vec::new());
-            while !rest.is_empty() {
-                let length = random.usize(1..=64).min(rest.len());
-                batches.push(rest.drain(..length).collect::<Vec<_>>());
+        let mut intents = all.clone();
+        random.shuffle(&mut intents);
+        for chunk in intents.chunks(150) {
+            let (mut remaining, mut batches) = (chunk.to_vec(), Vec::new());
+            while !remaining.is_empty() {
+                let length = random.usize(1..=64).min(remaining.len());
+                batches.push(remaining.drain(..length).collect::<Vec<_>>());
             }
             tasks.push(async move {
-                let mut told = Vec::new();
+                let mut results = Vec::new();
                 for batch in batches {
                     let outcomes = place(ledger, &batch).await;
-                    told.extend(batch.iter().map(|intent| intent.request).zip(outcomes));
+                    results.extend(batch.iter().map(|intent| intent.request).zip(outcomes));
                 }
-                told
+                results
             });
         }
     }
@@ -71,28 +71,31 @@ async fn stampede(
 fn two_processes_sell_exactly_the_stock_and_agree_on_every_request() {
     run(async {
         let server = MariaDb::start();
-        let ledgers = two_of(&server);
+        let ledgers = open_two(&server);
         let seed = fastrand::u64(..);
         println!("seed={seed}");
-        // Six requests of each buyer, one unit each.
+        // Each buyer sends six requests of one unit.
         for (id, policy, sold) in
             [("any", ANY, u64::from(STOCK)), ("one", ONE, BUYERS), ("some", quota(3), 3 * BUYERS)]
         {
             let sku = open_offer(&*ledgers[0], id, policy, STOCK).await;
-            let told = stampede(&ledgers, &sku, seed).await;
+            let results = place_concurrently(&ledgers, &sku, seed).await;
             let found = orders(&*ledgers[1], sku.no).await;
             assert_eq!(found.len() as u64, sold, "{id}");
             let left = ledgers[1].available(sku.no).await.unwrap();
             assert_eq!(u64::from(left), u64::from(STOCK) - sold, "{id}");
 
             let mut placed: BTreeMap<RequestId, u32> = BTreeMap::new();
-            for (request, outcome) in &told {
+            for (request, outcome) in &results {
                 let is_order = found.iter().any(|order| order.request == *request);
                 assert_eq!(outcome.order().is_some(), is_order, "{id} {request:?}: {outcome:?}");
                 *placed.entry(*request).or_default() +=
                     u32::from(matches!(outcome, PlaceOutcome::Placed(_)));
             }
-            assert!(placed.values().all(|times| *times <= 1), "{id}: an order is news once");
+            assert!(
+                placed.values().all(|times| *times <= 1),
+                "{id}: an order was reported as placed twice"
+            );
             assert_eq!(placed.values().map(|times| u64::from(*times)).sum::<u64>(), sold);
         }
         assert_ledger_holds(&*ledgers[0]).await;
@@ -103,8 +106,8 @@ fn two_processes_sell_exactly_the_stock_and_agree_on_every_request() {
 fn a_request_ends_as_an_order_or_as_a_failure_and_never_as_both() {
     run(async {
         let server = MariaDb::start_with(&["--innodb-flush-log-at-trx-commit=0"]);
-        let [places, fails] = two_of(&server);
-        let sku = open_offer(&*places, "sale", ANY, 1_000_000).await;
+        let [placer, recorder] = open_two(&server);
+        let sku = open_offer(&*placer, "sale", ANY, 1_000_000).await;
         let (mut as_orders, mut as_failures) = (0, 0);
         for round in 0..200 {
             let batch: Vec<_> = (1..=10).map(|n| intent(&sku, round * 10 + n, n, 1)).collect();
@@ -120,18 +123,18 @@ fn a_request_ends_as_an_order_or_as_a_failure_and_never_as_both() {
                 })
                 .collect();
             let failing = async {
-                while let Err(error) = fails.record_failures(failed.clone()).await {
+                while let Err(error) = recorder.record_failures(failed.clone()).await {
                     assert_eq!(error.class(), ErrorClass::Retry, "{error:?}");
                 }
             };
-            let (outcomes, ()) = tokio::join!(place(&places, &batch), failing);
+            let (outcomes, ()) = tokio::join!(place(&placer, &batch), failing);
             as_orders += outcomes.iter().filter(|outcome| outcome.order().is_some()).count();
             as_failures += outcomes.iter().filter(|outcome| outcome.order().is_none()).count();
         }
         println!("orders={as_orders} failures={as_failures}");
-        assert_eq!(orders(&*places, sku.no).await.len(), as_orders);
-        assert_eq!(failures(&*places, sku.no).await.len(), as_failures);
-        assert_ledger_holds(&*places).await;
+        assert_eq!(orders(&*placer, sku.no).await.len(), as_orders);
+        assert_eq!(failures(&*placer, sku.no).await.len(), as_failures);
+        assert_ledger_holds(&*placer).await;
     });
 }
 
@@ -139,7 +142,7 @@ fn a_request_ends_as_an_order_or_as_a_failure_and_never_as_both() {
 fn processes_that_start_at_once_agree_on_secrets_and_never_on_a_token() {
     run(async {
         let server = MariaDb::start();
-        let ledgers = two_of(&server);
+        let ledgers = open_two(&server);
         let secrets = ledgers.iter().cycle().take(8).map(|ledger| ledger.secret("request-ids"));
         let secrets: Vec<_> = join_all(secrets).await.into_iter().map(Result::unwrap).collect();
         assert!(secrets.iter().all(|secret| *secret == secrets[0]));
@@ -155,14 +158,15 @@ fn processes_that_start_at_once_agree_on_secrets_and_never_on_a_token() {
 fn openings_of_a_sale_are_counted_once_each() {
     run(async {
         let server = MariaDb::start();
-        let ledgers = two_of(&server);
+        let ledgers = open_two(&server);
         offer(&*ledgers[0], "sale", ANY, 1).await;
         for opening in 1..=20 {
-            let turns = [(Epoch(opening - 1), Phase::Open), (Epoch(opening), Phase::Paused)];
-            for (seen, next) in turns {
-                let turning = ledgers.iter().cycle().take(4);
-                let turning = turning.map(|l| l.turn_sale("sale".parse().unwrap(), seen, next, 1));
-                for sale in join_all(turning).await {
+            let transitions = [(Epoch(opening - 1), Phase::Open), (Epoch(opening), Phase::Paused)];
+            for (seen, next) in transitions {
+                let updates = ledgers.iter().cycle().take(4);
+                let updates =
+                    updates.map(|l| l.set_sale_phase("sale".parse().unwrap(), seen, next, 1));
+                for sale in join_all(updates).await {
                     assert_eq!(sale.unwrap().unwrap().epoch.0, opening);
                 }
             }

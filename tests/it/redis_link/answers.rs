@@ -1,29 +1,29 @@
-//! What real servers say when they refuse, and what it means.
+//! Errors of real servers, and the effect that each implies for the call.
 
 use floodgate::redis::transport::{
     CallEffect, ConnectionPool, ConnectionPurpose, Error, ScriptSource,
 };
 
-use super::{Ask, add, ask, command, until_connected};
-use crate::support::links::{Heard, links, options, run};
+use super::{TestRequest, add, call, command, until_connected};
+use crate::support::links::{CapturedLog, links, options, run};
 use crate::support::servers::redis::{Redis, Replicated};
 use crate::support::wait::until;
 
-/// Asks on a link that is there already, and requires that nothing was begun.
-async fn not_begun(links: &ConnectionPool, key: &str, request: Ask, code: &str) {
-    let error = ask(links, ConnectionPurpose::Hot, key, request).await.unwrap_err();
+/// Requires that the server rejects the request with `code` before it begins.
+async fn assert_not_begun(pool: &ConnectionPool, key: &str, request: TestRequest, code: &str) {
+    let error = call(pool, ConnectionPurpose::Hot, key, request).await.unwrap_err();
     let Error::NotBegun { code: found, .. } = &error else { panic!("{error:?}") };
     assert_eq!(found, code, "{error}");
     assert_eq!(error.class(), CallEffect::NotDone);
 }
 
-async fn refused(links: &ConnectionPool, key: &str, request: Ask, text: &str) {
-    let error = ask(links, ConnectionPurpose::Hot, key, request).await.unwrap_err();
+async fn assert_refused(pool: &ConnectionPool, key: &str, request: TestRequest, text: &str) {
+    let error = call(pool, ConnectionPurpose::Hot, key, request).await.unwrap_err();
     assert_eq!(error.class(), CallEffect::Refused, "{error:?}");
     assert!(error.to_string().contains(text), "{error}");
 }
 
-fn eval(text: &str, key: &str) -> Ask {
+fn eval(text: &str, key: &str) -> TestRequest {
     command(&["EVAL", text, "1", key])
 }
 
@@ -31,22 +31,22 @@ fn eval(text: &str, key: &str) -> Ask {
 fn a_full_server() {
     let redis = Redis::start_with(&["maxmemory-policy noeviction"]);
     run(async {
-        let links = links(&redis.url());
-        ask(&links, ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap();
+        let pool = links(&redis.url());
+        call(&pool, ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap();
         redis.cmd(&["CONFIG", "SET", "maxmemory", "1"]);
-        not_begun(&links, "a", add("a", 1), "OOM").await;
-        not_begun(&links, "a", command(&["SET", "a", "2"]), "OOM").await;
-        // Without the first line, a script begins all the same; this one frees before it needs.
+        assert_not_begun(&pool, "a", add("a", 1), "OOM").await;
+        assert_not_begun(&pool, "a", command(&["SET", "a", "2"]), "OOM").await;
+        // A script without a shebang line begins even at full memory; `late` frees memory first.
         let late = "redis.call('DEL', KEYS[1]) return redis.call('SET', KEYS[1], 'x')";
-        let freed = "redis.call('DEL', KEYS[1]) return 1";
-        ask(&links, ConnectionPurpose::Hot, "a", eval(freed, "b")).await.unwrap();
+        let freeing = "redis.call('DEL', KEYS[1]) return 1";
+        call(&pool, ConnectionPurpose::Hot, "a", eval(freeing, "b")).await.unwrap();
         redis.cmd(&["CONFIG", "SET", "maxmemory", "0"]);
-        ask(&links, ConnectionPurpose::Hot, "a", eval(late, "a")).await.unwrap();
+        call(&pool, ConnectionPurpose::Hot, "a", eval(late, "a")).await.unwrap();
         redis.cmd(&["CONFIG", "SET", "maxmemory", "1"]);
         let stuck = "return redis.call('SET', KEYS[1], 'x')";
-        refused(&links, "a", eval(stuck, "a"), "OOM").await;
+        assert_refused(&pool, "a", eval(stuck, "a"), "OOM").await;
         redis.cmd(&["CONFIG", "SET", "maxmemory", "0"]);
-        ask(&links, ConnectionPurpose::Hot, "a", add("c", 1)).await.unwrap();
+        call(&pool, ConnectionPurpose::Hot, "a", add("c", 1)).await.unwrap();
     });
 }
 
@@ -54,16 +54,16 @@ fn a_full_server() {
 fn a_server_that_cannot_write_its_file() {
     let redis = Redis::start_with(&["save 3600 1", "stop-writes-on-bgsave-error yes"]);
     run(async {
-        let links = links(&redis.url());
-        ask(&links, ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap();
-        // A folder of the file's name: not even root can write a file over it.
+        let pool = links(&redis.url());
+        call(&pool, ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap();
+        // A directory at the path of the file makes the save fail, even for root.
         std::fs::create_dir(redis.folder().join("dump.rdb")).unwrap();
         redis.cmd(&["BGSAVE"]);
-        until("the failure", async || {
+        until("the save to fail", async || {
             (redis.info("rdb_last_bgsave_status") == "err").then_some(())
         })
         .await;
-        not_begun(&links, "a", add("a", 1), "MISCONF").await;
+        assert_not_begun(&pool, "a", add("a", 1), "MISCONF").await;
         assert_eq!(redis.text(&["GET", "a"]), "1");
     });
 }
@@ -72,12 +72,12 @@ fn a_server_that_cannot_write_its_file() {
 fn a_master_with_too_few_replicas() {
     let redis = Redis::start();
     run(async {
-        let links = links(&redis.url());
-        ask(&links, ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap();
+        let pool = links(&redis.url());
+        call(&pool, ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap();
         redis.cmd(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
-        not_begun(&links, "a", add("a", 1), "NOREPLICAS").await;
+        assert_not_begun(&pool, "a", add("a", 1), "NOREPLICAS").await;
         redis.cmd(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
-        ask(&links, ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap();
+        call(&pool, ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap();
     });
 }
 
@@ -85,14 +85,14 @@ fn a_master_with_too_few_replicas() {
 fn a_server_that_runs_a_script_without_end() {
     let redis = Redis::start_with(&["busy-reply-threshold 1"]);
     run(async {
-        let links = links(&redis.url());
-        ask(&links, ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap();
-        let endless = links.link(ConnectionPurpose::Results, "a").await.unwrap();
+        let pool = links(&redis.url());
+        call(&pool, ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap();
+        let endless = pool.connection(ConnectionPurpose::Results, "a").await.unwrap();
         let requests = [eval("while true do end", "a")];
         let running = endless.call(&requests);
         let stopping = async {
             until("the server to be busy", async || {
-                let error = ask(&links, ConnectionPurpose::Hot, "a", add("a", 1)).await.err()?;
+                let error = call(&pool, ConnectionPurpose::Hot, "a", add("a", 1)).await.err()?;
                 assert_eq!(error.class(), CallEffect::NotDone, "{error:?}");
                 assert!(error.to_string().contains("BUSY"), "{error}");
                 Some(())
@@ -102,7 +102,11 @@ fn a_server_that_runs_a_script_without_end() {
         };
         let (ended, ()) = futures_util::future::join(running, stopping).await;
         let error = ended.unwrap()[0].clone().unwrap_err();
-        assert_eq!(error.class(), CallEffect::Refused, "it may have written before: {error}");
+        assert_eq!(
+            error.class(),
+            CallEffect::Refused,
+            "the script may have written before: {error}"
+        );
     });
 }
 
@@ -113,39 +117,39 @@ fn a_server_that_is_still_reading_its_file() {
     let redis = Redis::start_with(&slow);
     redis.cmd(&["DEBUG", "POPULATE", "100000", "key", "10"]);
     redis.cmd(&["BGREWRITEAOF"]);
-    crate::support::wait::until_true("the file", || {
+    crate::support::wait::until_true("the file to be rewritten", || {
         redis.info("aof_rewrite_in_progress") == "0" && redis.info("aof_rewrite_scheduled") == "0"
     });
     redis.kill();
     redis.launch();
     run(async {
-        let links = links(&redis.url());
-        let error = until("the server to read", async || {
-            let error = links.link(ConnectionPurpose::Hot, "a").await.err()?;
+        let pool = links(&redis.url());
+        let error = until("the server to load its file", async || {
+            let error = pool.connection(ConnectionPurpose::Hot, "a").await.err()?;
             assert_eq!(error.class(), CallEffect::NotDone);
             error.to_string().contains("LOADING").then_some(error)
         })
         .await;
         assert_eq!(error.class(), CallEffect::NotDone);
         redis.cmd(&["CONFIG", "SET", "key-load-delay", "0"]);
-        until_connected(&links, "a").await;
+        until_connected(&pool, "a").await;
     });
 }
 
 #[test]
 fn a_master_that_became_a_replica() {
     let set = Replicated::start(1);
-    let heard = Heard::of([set.master.port()]);
+    let logs = CapturedLog::of([set.master.port()]);
     run(async {
-        let links = ConnectionPool::new(options(&set.master.url())).unwrap();
-        ask(&links, ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap();
+        let pool = ConnectionPool::new(options(&set.master.url())).unwrap();
+        call(&pool, ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap();
         let copied = || set.replicas[0].cmd(&["EXISTS", "a"]) == redis::Value::Int(1);
-        until("the copy", async || copied().then_some(())).await;
+        until("the replica to have the key", async || copied().then_some(())).await;
         set.replicas[0].replica_of_no_one();
         set.master.replica_of(&set.replicas[0]);
-        not_begun(&links, "a", add("a", 1), "READONLY").await;
+        assert_not_begun(&pool, "a", add("a", 1), "READONLY").await;
         let error = until("a new attempt", async || {
-            let error = ask(&links, ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap_err();
+            let error = call(&pool, ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap_err();
             error.to_string().contains("it is a replica of").then_some(error)
         })
         .await;
@@ -153,15 +157,15 @@ fn a_master_that_became_a_replica() {
         assert!(error.to_string().contains(&other), "{error}");
         assert_eq!(set.replicas[0].text(&["GET", "a"]), "1");
     });
-    assert_eq!(heard.count("redis connection given up"), 1, "{}", heard.all());
+    assert_eq!(logs.count("redis connection given up"), 1, "{}", logs.all());
 }
 
 #[test]
 fn a_replica_is_not_connected_to() {
     let set = Replicated::start(1);
     run(async {
-        let links = links(&set.replicas[0].url());
-        let error = links.link(ConnectionPurpose::Hot, "a").await.unwrap_err();
+        let pool = links(&set.replicas[0].url());
+        let error = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap_err();
         assert_eq!(error.class(), CallEffect::NotDone);
         assert!(error.to_string().contains("it is a replica of 127.0.0.1"), "{error}");
     });
@@ -172,14 +176,13 @@ fn a_user_who_may_not() {
     let redis = Redis::start();
     redis.cmd(&["ACL", "SETUSER", "gate", "on", ">secret", "~a*", "+@all", "-flushall"]);
     run(async {
-        let links = links(&format!("redis://gate:secret@{}", redis.addr()));
-        ask(&links, ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap();
-        not_begun(&links, "a", command(&["FLUSHALL"]), "NOPERM").await;
-        not_begun(&links, "a", command(&["GET", "b"]), "NOPERM").await;
+        let pool = links(&format!("redis://gate:secret@{}", redis.addr()));
+        call(&pool, ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap();
+        assert_not_begun(&pool, "a", command(&["FLUSHALL"]), "NOPERM").await;
+        assert_not_begun(&pool, "a", command(&["GET", "b"]), "NOPERM").await;
         redis.cmd(&["ACL", "DELUSER", "gate"]);
-        let error = until("the end", async || {
-            links
-                .link(ConnectionPurpose::Hot, "a")
+        let error = until("the connection to end", async || {
+            pool.connection(ConnectionPurpose::Hot, "a")
                 .await
                 .err()
                 .filter(|error| error.to_string().contains("PASS"))
@@ -193,12 +196,12 @@ fn a_user_who_may_not() {
 fn foreign_data_and_defects() {
     let redis = Redis::start();
     run(async {
-        let links = links(&redis.url());
+        let pool = links(&redis.url());
         redis.cmd(&["LPUSH", "list", "x"]);
-        refused(&links, "a", add("list", 1), "WRONGTYPE").await;
-        refused(&links, "a", command(&["GET", "list"]), "WRONGTYPE").await;
-        refused(&links, "a", command(&["NONSENSE"]), "unknown command").await;
-        refused(&links, "a", eval("return nil + 1", "a"), "arithmetic").await;
+        assert_refused(&pool, "a", add("list", 1), "WRONGTYPE").await;
+        assert_refused(&pool, "a", command(&["GET", "list"]), "WRONGTYPE").await;
+        assert_refused(&pool, "a", command(&["NONSENSE"]), "unknown command").await;
+        assert_refused(&pool, "a", eval("return nil + 1", "a"), "arithmetic").await;
     });
 }
 
@@ -208,8 +211,8 @@ fn a_script_that_nobody_gave_is_not_sent() {
     run(async {
         let mut options = options(&redis.url());
         options.scripts = std::sync::Arc::new([]);
-        let links = ConnectionPool::new(options).unwrap();
-        let error = ask(&links, ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap_err();
+        let pool = ConnectionPool::new(options).unwrap();
+        let error = call(&pool, ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap_err();
         assert!(matches!(error, Error::NotSent { .. }), "{error:?}");
     });
 }
@@ -221,8 +224,8 @@ fn a_script_that_does_not_compile_is_named() {
         let mut options = options(&redis.url());
         let text = "#!lua\nreturn (".to_owned();
         options.scripts = [ScriptSource { name: "broken", text }].into();
-        let links = ConnectionPool::new(options).unwrap();
-        let error = links.link(ConnectionPurpose::Hot, "a").await.unwrap_err().to_string();
+        let pool = ConnectionPool::new(options).unwrap();
+        let error = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap_err().to_string();
         assert!(error.contains("script broken: "), "{error}");
     });
 }

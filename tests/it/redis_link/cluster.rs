@@ -1,10 +1,10 @@
-//! A cluster: keys in three places, which change.
+//! Connections to a cluster of three masters, with moving slots and crashing nodes.
 
 use floodgate::redis::transport::{CallEffect, ConnectionPool, ConnectionPurpose, Error};
 use redis::Value;
 
-use super::{Ask, add, ask, command, until_connected};
-use crate::support::links::{Heard, impatient, links, options, run};
+use super::{TestRequest, add, call, command, until_connected};
+use crate::support::links::{CapturedLog, links, options, run, short_timeout_options};
 use crate::support::servers::cluster::Cluster;
 use crate::support::servers::redis::Redis;
 use crate::support::wait::until;
@@ -20,21 +20,21 @@ fn code(error: &Error) -> &str {
 fn each_key_is_asked_for_where_it_is() {
     let cluster = Cluster::start(&[]);
     run(async {
-        // One of the nodes to ask first is gone.
+        // One of the seed nodes does not exist.
         let url = cluster.url(&[1]) + ",127.0.0.1:1";
-        let links = links(&url);
+        let pool = links(&url);
         for node in 0..3 {
             for key in cluster.keys_of(node, 5) {
-                let link = links.link(ConnectionPurpose::Hot, &key).await.unwrap();
-                assert_eq!(link.identity().node.port, cluster.nodes[node].port());
-                assert_eq!(link.call(&[add(&key, 7)]).await.unwrap(), [Ok(Value::Int(7))]);
+                let connection = pool.connection(ConnectionPurpose::Hot, &key).await.unwrap();
+                assert_eq!(connection.identity().node.port, cluster.nodes[node].port());
+                assert_eq!(connection.call(&[add(&key, 7)]).await.unwrap(), [Ok(Value::Int(7))]);
                 assert_eq!(cluster.nodes[node].text(&["GET", &key]), "7");
             }
         }
-        let masters = links.masters().await.unwrap();
+        let masters = pool.masters().await.unwrap();
         assert_eq!(masters.len(), 3);
         for node in &masters {
-            links.link_to(ConnectionPurpose::Results, node).await.unwrap();
+            pool.connection_to(ConnectionPurpose::Results, node).await.unwrap();
         }
         for node in &cluster.nodes {
             until("two connections", async || (node.clients() == 2).then_some(())).await;
@@ -46,10 +46,10 @@ fn each_key_is_asked_for_where_it_is() {
 fn keys_of_two_slots_in_one_command_are_a_defect() {
     let cluster = Cluster::start(&[]);
     run(async {
-        let links = links(&cluster.url(&[0]));
+        let pool = links(&cluster.url(&[0]));
         let keys = [cluster.keys_of(0, 1), cluster.keys_of(1, 1)].concat();
         let both = command(&["MSET", &keys[0], "1", &keys[1], "1"]);
-        let error = ask(&links, ConnectionPurpose::Hot, &keys[0], both).await.unwrap_err();
+        let error = call(&pool, ConnectionPurpose::Hot, &keys[0], both).await.unwrap_err();
         assert_eq!(error.class(), CallEffect::Refused, "{error}");
         assert!(error.to_string().contains("CROSSSLOT"), "{error}");
     });
@@ -58,32 +58,32 @@ fn keys_of_two_slots_in_one_command_are_a_defect() {
 #[test]
 fn a_slot_that_moves_is_refused_and_then_found() {
     let cluster = Cluster::start(&[]);
-    let heard = Heard::of(cluster.nodes.iter().map(Redis::port));
+    let logs = CapturedLog::of(cluster.nodes.iter().map(Redis::port));
     run(async {
-        let links = ConnectionPool::new(options(&cluster.url(&[0, 1, 2]))).unwrap();
+        let pool = ConnectionPool::new(options(&cluster.url(&[0, 1, 2]))).unwrap();
         let key = cluster.keys_of(0, 1).remove(0);
         let slot = cluster.slot(&key);
         let other = format!("{key}:other");
         let on_both = command(&["MGET", &key, &key.replace(":bucket", ":none")]);
-        let link = links.link(ConnectionPurpose::Hot, &key).await.unwrap();
-        link.call(&[add(&key, 1), add(&other, 1)]).await.unwrap();
+        let connection = pool.connection(ConnectionPurpose::Hot, &key).await.unwrap();
+        connection.call(&[add(&key, 1), add(&other, 1)]).await.unwrap();
 
         cluster.begin_move(&slot, 0, 1);
-        let answers = link.call(&[add(&key, 1), on_both.clone()]).await.unwrap();
-        assert_eq!(answers[0], Ok(Value::Int(2)), "what is still here is still answered");
+        let answers = connection.call(&[add(&key, 1), on_both.clone()]).await.unwrap();
+        assert_eq!(answers[0], Ok(Value::Int(2)), "keys that have not moved are still served");
         assert_eq!(code(answers[1].as_ref().unwrap_err()), "TRYAGAIN");
         cluster.move_keys(&slot, 0, 1);
-        let answers = link.call(&[add(&key, 1)]).await.unwrap();
+        let answers = connection.call(&[add(&key, 1)]).await.unwrap();
         assert_eq!(code(answers[0].as_ref().unwrap_err()), "ASK");
         cluster.end_move(&slot, 0, 1);
-        let answers = link.call(&[add(&key, 1)]).await.unwrap();
+        let answers = connection.call(&[add(&key, 1)]).await.unwrap();
         assert_eq!(code(answers[0].as_ref().unwrap_err()), "MOVED");
-        assert!(link.is_alive(), "it still has other slots");
+        assert!(connection.is_alive(), "the node still has other slots");
 
-        until("the new place", async || {
-            match ask(&links, ConnectionPurpose::Hot, &key, add(&key, 1)).await {
+        until("the new node to be found", async || {
+            match call(&pool, ConnectionPurpose::Hot, &key, add(&key, 1)).await {
                 Ok(answer) => {
-                    assert_eq!(answer, Value::Int(3), "each was done once or not at all");
+                    assert_eq!(answer, Value::Int(3), "each call ran once or not at all");
                     Some(())
                 }
                 Err(error) => {
@@ -93,42 +93,47 @@ fn a_slot_that_moves_is_refused_and_then_found() {
             }
         })
         .await;
-        let link = links.link(ConnectionPurpose::Hot, &key).await.unwrap();
-        assert_eq!(link.identity().node.port, cluster.nodes[1].port());
+        let connection = pool.connection(ConnectionPurpose::Hot, &key).await.unwrap();
+        assert_eq!(connection.identity().node.port, cluster.nodes[1].port());
     });
-    assert_eq!(heard.count("redis connection given up"), 0, "{}", heard.all());
+    assert_eq!(logs.count("redis connection given up"), 0, "{}", logs.all());
 }
 
 #[test]
 fn a_node_that_dies_is_found_again_and_the_others_go_on() {
     let cluster = Cluster::start(&["cluster-require-full-coverage no"]);
     run(async {
-        let links = ConnectionPool::new(impatient(&cluster.url(&[0, 1, 2]))).unwrap();
+        let pool = ConnectionPool::new(short_timeout_options(&cluster.url(&[0, 1, 2]))).unwrap();
         let keys: Vec<_> = (0..3).map(|node| cluster.keys_of(node, 1).remove(0)).collect();
         for key in &keys {
-            until_connected(&links, key).await;
+            until_connected(&pool, key).await;
         }
-        let old =
-            links.link(ConnectionPurpose::Hot, &keys[0]).await.unwrap().identity().run_id.clone();
+        let old = pool
+            .connection(ConnectionPurpose::Hot, &keys[0])
+            .await
+            .unwrap()
+            .identity()
+            .run_id
+            .clone();
         cluster.nodes[0].kill();
-        until("the end", async || {
-            links.link(ConnectionPurpose::Hot, &keys[0]).await.is_err().then_some(())
+        until("the connection to end", async || {
+            pool.connection(ConnectionPurpose::Hot, &keys[0]).await.is_err().then_some(())
         })
         .await;
         for key in &keys[1..] {
-            until("the others", async || {
-                ask(&links, ConnectionPurpose::Hot, key, add(key, 1)).await.ok()
+            until("the other nodes to answer", async || {
+                call(&pool, ConnectionPurpose::Hot, key, add(key, 1)).await.ok()
             })
             .await;
         }
         cluster.nodes[0].restart();
-        let one = until("it to come back", async || {
-            let link = links.link(ConnectionPurpose::Hot, &keys[0]).await.ok()?;
-            let answers = link.call::<Ask>(&[add(&keys[0], 1)]).await.ok()?;
-            answers[0].is_ok().then_some(link)
+        let restarted = until("the node to come back", async || {
+            let connection = pool.connection(ConnectionPurpose::Hot, &keys[0]).await.ok()?;
+            let answers = connection.call::<TestRequest>(&[add(&keys[0], 1)]).await.ok()?;
+            answers[0].is_ok().then_some(connection)
         })
         .await;
-        assert_ne!(one.identity().run_id, old);
+        assert_ne!(restarted.identity().run_id, old);
     });
 }
 
@@ -136,12 +141,12 @@ fn a_node_that_dies_is_found_again_and_the_others_go_on() {
 fn a_cluster_that_is_not_whole_is_down() {
     let cluster = Cluster::start(&[]);
     run(async {
-        let links = ConnectionPool::new(impatient(&cluster.url(&[1]))).unwrap();
+        let pool = ConnectionPool::new(short_timeout_options(&cluster.url(&[1]))).unwrap();
         let key = cluster.keys_of(1, 1).remove(0);
-        until_connected(&links, &key).await;
+        until_connected(&pool, &key).await;
         cluster.nodes[0].kill();
-        until("the others to notice", async || {
-            match ask(&links, ConnectionPurpose::Hot, &key, add(&key, 1)).await {
+        until("the other nodes to report the failure", async || {
+            match call(&pool, ConnectionPurpose::Hot, &key, add(&key, 1)).await {
                 Err(error @ Error::NotBegun { .. }) => {
                     (code(&error) == "CLUSTERDOWN").then_some(())
                 }
@@ -150,8 +155,8 @@ fn a_cluster_that_is_not_whole_is_down() {
         })
         .await;
         cluster.nodes[0].restart();
-        until("it to be whole", async || {
-            ask(&links, ConnectionPurpose::Hot, &key, add(&key, 1)).await.ok()
+        until("the cluster to cover all slots", async || {
+            call(&pool, ConnectionPurpose::Hot, &key, add(&key, 1)).await.ok()
         })
         .await;
     });
@@ -161,8 +166,8 @@ fn a_cluster_that_is_not_whole_is_down() {
 fn a_single_server_is_no_cluster() {
     let redis = Redis::start();
     run(async {
-        let links = links(&format!("redis+cluster://{}", redis.addr()));
-        let error = links.link(ConnectionPurpose::Hot, "a").await.unwrap_err();
+        let pool = links(&format!("redis+cluster://{}", redis.addr()));
+        let error = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap_err();
         assert_eq!(error.class(), CallEffect::NotDone);
         assert!(error.to_string().contains("cluster support disabled"), "{error}");
     });

@@ -1,4 +1,4 @@
-//! Connections to real Redis servers, and how they break and come back.
+//! Connections to real Redis servers: failures and reconnection.
 
 use std::sync::Arc;
 
@@ -18,14 +18,14 @@ mod single;
 #[cfg(feature = "tls")]
 mod tls;
 
-/// Calls the script `add`, or is a plain command.
+/// A call of the script `add` or a plain command.
 #[derive(Clone)]
-enum Ask {
+enum TestRequest {
     Add(String, i64),
     Plain(Cmd),
 }
 
-impl PipelineRequest for Ask {
+impl PipelineRequest for TestRequest {
     fn script(&self) -> Option<&'static str> {
         matches!(self, Self::Add(..)).then_some("add")
     }
@@ -42,37 +42,37 @@ impl PipelineRequest for Ask {
     }
 }
 
-fn add(key: &str, number: i64) -> Ask {
-    Ask::Add(key.to_owned(), number)
+fn add(key: &str, number: i64) -> TestRequest {
+    TestRequest::Add(key.to_owned(), number)
 }
 
-fn command(words: &[&str]) -> Ask {
+fn command(words: &[&str]) -> TestRequest {
     let mut command = cmd(words[0]);
     command.arg(&words[1..]);
-    Ask::Plain(command)
+    TestRequest::Plain(command)
 }
 
-/// One request on a link of its own choice.
-async fn ask(
-    links: &ConnectionPool,
-    lane: ConnectionPurpose,
+/// Sends one request on a connection of the pool.
+async fn call(
+    pool: &ConnectionPool,
+    purpose: ConnectionPurpose,
     key: &str,
-    request: Ask,
+    request: TestRequest,
 ) -> Result<Value, Error> {
-    let answers: PipelineAnswers = links.call(lane, key, &[request]).await?;
+    let answers: PipelineAnswers = pool.call(purpose, key, &[request]).await?;
     answers.into_iter().next().unwrap()
 }
 
-/// Waits until calls come through again.
-async fn until_connected(links: &ConnectionPool, key: &str) -> Arc<Connection> {
+/// Waits until calls succeed again.
+async fn until_connected(pool: &ConnectionPool, key: &str) -> Arc<Connection> {
     until("a connection that answers", async || {
-        let link = links.link(ConnectionPurpose::Hot, key).await.ok()?;
-        let answers = link.call(&[command(&["PING"])]).await.ok()?;
-        answers[0].is_ok().then_some(link)
+        let connection = pool.connection(ConnectionPurpose::Hot, key).await.ok()?;
+        let answers = connection.call(&[command(&["PING"])]).await.ok()?;
+        answers[0].is_ok().then_some(connection)
     })
     .await
 }
 
-async fn identity(links: &ConnectionPool) -> ServerIdentity {
-    links.link(ConnectionPurpose::Hot, "key").await.unwrap().identity().clone()
+async fn identity(pool: &ConnectionPool) -> ServerIdentity {
+    pool.connection(ConnectionPurpose::Hot, "key").await.unwrap().identity().clone()
 }

@@ -1,13 +1,13 @@
-//! One server.
+//! Connections to a single server.
 
 use floodgate::redis::transport::{
     CallEffect, ConnectionOptions, ConnectionPool, ConnectionPurpose, Durability, Error,
 };
 use redis::Value;
 
-use super::{add, ask, command, identity, until_connected};
+use super::{add, call, command, identity, until_connected};
 use crate::support::fault_proxy::{FaultProxy, Mode, Way};
-use crate::support::links::{Heard, impatient, links, options, run};
+use crate::support::links::{CapturedLog, links, options, run, short_timeout_options};
 use crate::support::servers::redis::{AOF_ALWAYS, AOF_EVERYSEC, Redis};
 use crate::support::wait::until;
 
@@ -19,9 +19,9 @@ fn url(proxy: &FaultProxy) -> String {
 fn a_pipeline_has_an_answer_for_each_request() {
     let redis = Redis::start();
     run(async {
-        let links = links(&redis.url());
+        let pool = links(&redis.url());
         let requests = [command(&["SET", "text", "x"]), add("a", 2), add("text", 1), add("a", 3)];
-        let answers = links.call(ConnectionPurpose::Hot, "a", &requests).await.unwrap();
+        let answers = pool.call(ConnectionPurpose::Hot, "a", &requests).await.unwrap();
         assert_eq!(answers[0], Ok(Value::Okay));
         assert_eq!((&answers[1], &answers[3]), (&Ok(Value::Int(2)), &Ok(Value::Int(5))));
         let error = answers[2].as_ref().unwrap_err();
@@ -46,15 +46,15 @@ fn the_password_and_the_database_of_the_url_are_used() {
     let redis = Redis::start_with(&["requirepass password"]);
     run(async {
         let url = format!("redis://:p%61ssword@{}/3", redis.addr());
-        ask(&links(&url), ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap();
+        call(&links(&url), ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap();
         assert_eq!(redis.info("db3").split(',').next(), Some("keys=1"));
 
         let wrong = links(&format!("redis://:wrong@{}", redis.addr()));
-        let error = wrong.link(ConnectionPurpose::Hot, "a").await.unwrap_err();
+        let error = wrong.connection(ConnectionPurpose::Hot, "a").await.unwrap_err();
         assert_eq!(error.class(), CallEffect::NotDone);
         assert!(error.to_string().contains("WRONGPASS"), "{error}");
         let none = links(&format!("redis://{}", redis.addr()));
-        let error = none.link(ConnectionPurpose::Hot, "a").await.unwrap_err().to_string();
+        let error = none.connection(ConnectionPurpose::Hot, "a").await.unwrap_err().to_string();
         assert!(error.contains("NOAUTH"), "{error}");
     });
 }
@@ -64,39 +64,40 @@ fn a_server_without_a_file_is_no_place_for_what_must_last() {
     let redis = Redis::start();
     run(async {
         let options = ConnectionOptions { durability: Durability::Aof, ..options(&redis.url()) };
-        let links = ConnectionPool::new(options).unwrap();
-        let error = links.link(ConnectionPurpose::Hot, "a").await.unwrap_err().to_string();
+        let pool = ConnectionPool::new(options).unwrap();
+        let error = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap_err().to_string();
         assert!(error.contains("set appendonly yes"), "{error}");
         redis.cmd(&["CONFIG", "SET", "appendonly", "yes"]);
-        until_connected(&links, "a").await;
+        until_connected(&pool, "a").await;
     });
 }
 
 #[test]
 fn a_killed_server_is_found_again_as_another_one() {
     let redis = Redis::start();
-    let heard = Heard::of([redis.port()]);
+    let logs = CapturedLog::of([redis.port()]);
     run(async {
-        let links = ConnectionPool::new(options(&redis.url())).unwrap();
-        let old = links.link(ConnectionPurpose::Hot, "a").await.unwrap();
+        let pool = ConnectionPool::new(options(&redis.url())).unwrap();
+        let old = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap();
         redis.kill();
-        until("the end", async || (!old.is_alive()).then_some(())).await;
-        until("an attempt", async || {
-            let error = ask(&links, ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap_err();
+        until("the connection to end", async || (!old.is_alive()).then_some(())).await;
+        until("a failed reconnection", async || {
+            let error = call(&pool, ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap_err();
             assert_eq!(error.class(), CallEffect::NotDone, "{error}");
-            (heard.count("redis not connected") > 0).then_some(())
+            (logs.count("redis not connected") > 0).then_some(())
         })
         .await;
         redis.restart();
-        let new = until_connected(&links, "a").await;
+        let new = until_connected(&pool, "a").await;
         assert_eq!(new.identity().run_id, redis.run_id());
         assert_ne!(new.identity().run_id, old.identity().run_id);
         let error = old.call(&[add("a", 1)]).await.unwrap_err();
-        assert_eq!(error.class(), CallEffect::NotDone, "the old one is not revived: {error}");
-        ask(&links, ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap();
+        assert_eq!(error.class(), CallEffect::NotDone, "a closed connection stays closed: {error}");
+        call(&pool, ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap();
     });
-    assert_eq!(heard.count("redis connection given up"), 1, "{}", heard.all());
-    assert_eq!(heard.count("redis connected"), 2, "{}", heard.all());
+    assert_eq!(logs.count("redis connection given up"), 1, "{}", logs.all());
+    assert_eq!(logs.count("redis connected"), 1, "{}", logs.all());
+    assert_eq!(logs.count("redis reconnected"), 1, "{}", logs.all());
 }
 
 #[test]
@@ -104,13 +105,13 @@ fn what_was_answered_survives_a_kill_if_the_file_is_written_first() {
     let redis = Redis::start_with(AOF_ALWAYS);
     run(async {
         let aof = ConnectionOptions { durability: Durability::Aof, ..options(&redis.url()) };
-        let links = ConnectionPool::new(aof).unwrap();
+        let pool = ConnectionPool::new(aof).unwrap();
         let mut answered = 0;
         for round in 1..=5 {
-            let link = until_connected(&links, "a").await;
+            let connection = until_connected(&pool, "a").await;
             let adding = async {
-                // Until the server is killed in the middle of it.
-                while let Ok(answers) = link.call(&[add("a", 1)]).await {
+                // Repeat until the server is killed.
+                while let Ok(answers) = connection.call(&[add("a", 1)]).await {
                     let Ok(Value::Int(number)) = answers[0] else { panic!("{answers:?}") };
                     answered = number;
                 }
@@ -134,26 +135,27 @@ fn what_was_answered_survives_a_kill_if_the_file_is_written_first() {
 #[test]
 fn a_frozen_server_leaves_calls_unknown_and_may_do_them_late() {
     let redis = Redis::start();
-    let heard = Heard::of([redis.port()]);
+    let logs = CapturedLog::of([redis.port()]);
     run(async {
-        let links = ConnectionPool::new(impatient(&redis.url())).unwrap();
-        let link = links.link(ConnectionPurpose::Hot, "a").await.unwrap();
+        let pool = ConnectionPool::new(short_timeout_options(&redis.url())).unwrap();
+        let connection = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap();
         redis.stop();
-        let error = link.call(&[add("a", 1)]).await.unwrap_err();
+        let error = connection.call(&[add("a", 1)]).await.unwrap_err();
         assert_eq!(error.class(), CallEffect::Unknown, "{error}");
-        assert!(link.is_alive(), "one time-out may be chance");
-        while link.is_alive() {
-            link.call(&[command(&["PING"])]).await.unwrap_err();
+        assert!(connection.is_alive(), "one time-out does not close the connection");
+        while connection.is_alive() {
+            connection.call(&[command(&["PING"])]).await.unwrap_err();
         }
         redis.cont();
-        until_connected(&links, "a").await;
-        until("the late write", async || (redis.text(&["GET", "a"]) == "1").then_some(())).await;
+        until_connected(&pool, "a").await;
+        until("the late write to run", async || (redis.text(&["GET", "a"]) == "1").then_some(()))
+            .await;
     });
     assert!(
-        heard.count("redis did not answer in time") >= 3
-            && heard.count("redis connection given up") >= 1,
+        logs.count("redis did not answer in time") >= 3
+            && logs.count("redis connection given up") >= 1,
         "{}",
-        heard.all()
+        logs.all()
     );
 }
 
@@ -162,23 +164,23 @@ fn a_black_hole_is_noticed_and_left_when_it_heals() {
     let redis = Redis::start();
     let proxy = FaultProxy::start(redis.addr());
     run(async {
-        let mut options = impatient(&url(&proxy));
+        let mut options = short_timeout_options(&url(&proxy));
         options.connect_timeout = options.command_timeout;
-        let links = ConnectionPool::new(options).unwrap();
+        let pool = ConnectionPool::new(options).unwrap();
         for mode in [Mode::Lose(None), Mode::Hold(None)] {
-            let link = until_connected(&links, "a").await;
+            let connection = until_connected(&pool, "a").await;
             proxy.set(mode);
-            let error = link.call(&[add("a", 1)]).await.unwrap_err();
+            let error = connection.call(&[add("a", 1)]).await.unwrap_err();
             assert_eq!(error.class(), CallEffect::Unknown, "{error}");
-            until("the end", async || {
-                let asked = ask(&links, ConnectionPurpose::Hot, "a", add("a", 1)).await;
-                let class = asked.unwrap_err().class();
-                (!link.is_alive() && class == CallEffect::NotDone).then_some(())
+            until("the connection to end", async || {
+                let result = call(&pool, ConnectionPurpose::Hot, "a", add("a", 1)).await;
+                let class = result.unwrap_err().class();
+                (!connection.is_alive() && class == CallEffect::NotDone).then_some(())
             })
             .await;
             proxy.heal();
         }
-        until_connected(&links, "a").await;
+        until_connected(&pool, "a").await;
     });
 }
 
@@ -187,28 +189,28 @@ fn a_reply_that_is_cut_off_leaves_the_call_unknown_and_done() {
     let redis = Redis::start();
     let proxy = FaultProxy::start(redis.addr());
     run(async {
-        let links = links(&url(&proxy));
-        let link = links.link(ConnectionPurpose::Hot, "a").await.unwrap();
+        let pool = links(&url(&proxy));
+        let connection = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap();
         proxy.cut_reply("INCRBY");
-        let error = link.call(&[command(&["INCRBY", "a", "7"])]).await.unwrap_err();
+        let error = connection.call(&[command(&["INCRBY", "a", "7"])]).await.unwrap_err();
         assert_eq!(error.class(), CallEffect::Unknown, "{error}");
-        assert!(!link.is_alive());
+        assert!(!connection.is_alive());
         assert_eq!(redis.text(&["GET", "a"]), "7");
 
-        let link = until_connected(&links, "a").await;
+        let connection = until_connected(&pool, "a").await;
         proxy.cut_request("INCRBY");
-        let error = link.call(&[command(&["INCRBY", "a", "7"])]).await.unwrap_err();
+        let error = connection.call(&[command(&["INCRBY", "a", "7"])]).await.unwrap_err();
         assert_eq!(
             error.class(),
             CallEffect::Unknown,
-            "nobody can tell it from the other: {error}"
+            "the client cannot distinguish a lost request from a lost reply: {error}"
         );
         assert_eq!(redis.text(&["GET", "a"]), "7");
 
-        let link = until_connected(&links, "a").await;
+        let connection = until_connected(&pool, "a").await;
         proxy.cut_after(Way::ToClient, 3);
-        let error = link.call(&[command(&["INCRBY", "a", "1000"])]).await.unwrap_err();
-        assert_eq!(error.class(), CallEffect::Unknown, "half a number is none: {error}");
+        let error = connection.call(&[command(&["INCRBY", "a", "1000"])]).await.unwrap_err();
+        assert_eq!(error.class(), CallEffect::Unknown, "a truncated reply is no reply: {error}");
         assert_eq!(redis.text(&["GET", "a"]), "1007");
     });
 }
@@ -217,11 +219,11 @@ fn a_reply_that_is_cut_off_leaves_the_call_unknown_and_done() {
 fn scripts_that_the_server_forgot_are_loaded_again() {
     let redis = Redis::start();
     run(async {
-        let links = links(&redis.url());
-        let link = links.link(ConnectionPurpose::Hot, "a").await.unwrap();
+        let pool = links(&redis.url());
+        let connection = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap();
         redis.cmd(&["SCRIPT", "FLUSH"]);
         let requests = [add("a", 1), command(&["INCR", "b"]), add("a", 10)];
-        let answers = link.call(&requests).await.unwrap();
+        let answers = connection.call(&requests).await.unwrap();
         let numbers = [1, 1, 11].map(|number| Ok(Value::Int(number)));
         assert_eq!(answers, numbers);
     });
@@ -231,14 +233,14 @@ fn scripts_that_the_server_forgot_are_loaded_again() {
 fn a_call_that_nobody_waits_for_harms_no_other() {
     let redis = Redis::start();
     run(async {
-        let links = links(&redis.url());
-        let link = links.link(ConnectionPurpose::Hot, "a").await.unwrap();
+        let pool = links(&redis.url());
+        let connection = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap();
         for number in 1..=50_i64 {
-            // Polled once: sent, perhaps, but not waited for.
+            // Polled once: possibly sent, but not awaited.
             let requests = [add("dropped", 1)];
-            let dropped = link.call(&requests);
+            let dropped = connection.call(&requests);
             futures_util::future::select(Box::pin(dropped), std::future::ready(())).await;
-            let answers = link.call(&[add("a", 1)]).await.unwrap();
+            let answers = connection.call(&[add("a", 1)]).await.unwrap();
             assert_eq!(answers, [Ok(Value::Int(number))]);
         }
     });
@@ -249,72 +251,74 @@ fn no_connection_is_left_behind() {
     let redis = Redis::start();
     let proxy = FaultProxy::start(redis.addr());
     run(async {
-        let links = links(&url(&proxy));
+        let pool = links(&url(&proxy));
         for _ in 0..20 {
-            let hot = until_connected(&links, "a").await;
-            let other =
-                until("results", async || links.link(ConnectionPurpose::Results, "a").await.ok())
-                    .await;
+            let hot = until_connected(&pool, "a").await;
+            let other = until("the results connection", async || {
+                pool.connection(ConnectionPurpose::Results, "a").await.ok()
+            })
+            .await;
             proxy.set(Mode::Reset);
-            until("both ends", async || (!hot.is_alive() && !other.is_alive()).then_some(())).await;
+            until("both connections to end", async || {
+                (!hot.is_alive() && !other.is_alive()).then_some(())
+            })
+            .await;
             proxy.heal();
         }
-        until_connected(&links, "a").await;
-        until("results", async || links.link(ConnectionPurpose::Results, "a").await.ok()).await;
+        until_connected(&pool, "a").await;
+        until("the results connection", async || {
+            pool.connection(ConnectionPurpose::Results, "a").await.ok()
+        })
+        .await;
         until("two connections", async || (redis.clients() == 2).then_some(())).await;
-        drop(links);
-        until("none", async || (redis.clients() == 0).then_some(())).await;
+        drop(pool);
+        until("no connections", async || (redis.clients() == 0).then_some(())).await;
     });
 }
 
 #[test]
 fn many_callers_share_one_connection_per_lane() {
     let redis = Redis::start();
-    let heard = Heard::of([redis.port()]);
+    let logs = CapturedLog::of([redis.port()]);
     run(async {
-        let links = ConnectionPool::new(options(&redis.url())).unwrap();
+        let pool = ConnectionPool::new(options(&redis.url())).unwrap();
         let calls = (0..200).map(|number| {
-            let (links, lane) =
-                (links.clone(), [ConnectionPurpose::Hot, ConnectionPurpose::Results][number % 2]);
-            async move { ask(&links, lane, "a", add("a", 1)).await }
+            let (pool, purpose) =
+                (pool.clone(), [ConnectionPurpose::Hot, ConnectionPurpose::Results][number % 2]);
+            async move { call(&pool, purpose, "a", add("a", 1)).await }
         });
         let answers = futures_util::future::join_all(calls).await;
         assert!(answers.iter().all(Result::is_ok), "{answers:?}");
         assert_eq!(redis.text(&["GET", "a"]), "200");
         until("two connections", async || (redis.clients() == 2).then_some(())).await;
     });
-    assert_eq!(heard.count("redis connected"), 2, "{}", heard.all());
+    assert_eq!(logs.count("redis connected"), 2, "{}", logs.all());
 }
 
 #[test]
 fn in_an_outage_callers_are_refused_at_once() {
     let redis = Redis::start();
     redis.kill();
-    let heard = Heard::of([redis.port()]);
+    let logs = CapturedLog::of([redis.port()]);
     run(async {
         let hour = std::time::Duration::from_secs(3_600);
         let slow =
             ConnectionOptions { reconnect_min: hour, reconnect_max: hour, ..options(&redis.url()) };
-        let links = ConnectionPool::new(slow).unwrap();
+        let pool = ConnectionPool::new(slow).unwrap();
         for _ in 0..1_000 {
-            let error = links.link(ConnectionPurpose::Hot, "a").await.unwrap_err();
+            let error = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap_err();
             assert!(matches!(error, Error::NotSent { .. }), "{error:?}");
         }
     });
-    assert_eq!(
-        heard.count("redis not connected"),
-        1,
-        "one attempt for all of them: {}",
-        heard.all()
-    );
+    assert_eq!(logs.count("redis not connected"), 1, "one attempt for all callers: {}", logs.all());
 }
 
 #[test]
 fn connections_outlive_the_runtime_that_asked_for_them() {
     let redis = Redis::start();
-    let links = links(&redis.url());
-    let link = run(links.link(ConnectionPurpose::Hot, "a")).unwrap();
-    let answers = run(link.call(&[add("a", 1)])).unwrap();
+    let pool = links(&redis.url());
+    let connection = run(pool.connection(ConnectionPurpose::Hot, "a")).unwrap();
+    let answers = run(connection.call(&[add("a", 1)])).unwrap();
     assert_eq!(answers, [Ok(Value::Int(1))]);
 }
 
@@ -322,30 +326,31 @@ fn connections_outlive_the_runtime_that_asked_for_them() {
 fn a_server_that_was_demoted_and_promoted_again_is_another_one() {
     let (redis, other, third) = (Redis::start(), Redis::start(), Redis::start());
     run(async {
-        let links = links(&redis.url());
-        let hot = links.link(ConnectionPurpose::Hot, "a").await.unwrap();
-        let results = links.link(ConnectionPurpose::Results, "a").await.unwrap();
-        // Replicas that come do not make it another one.
+        let pool = links(&redis.url());
+        let hot = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap();
+        let results = pool.connection(ConnectionPurpose::Results, "a").await.unwrap();
+        // A new replica does not change the identity of the master.
         other.replica_of(&redis);
         other.replica_of_no_one();
-        links.verify().await.unwrap();
+        pool.verify().await.unwrap();
         assert!(hot.is_alive() && results.is_alive());
 
         redis.replica_of(&other);
-        let demoted = links.verify().await.unwrap_err();
+        let demoted = pool.verify().await.unwrap_err();
         assert_eq!(demoted.class(), CallEffect::NotDone);
         assert!(demoted.to_string().contains("no longer a master"), "{demoted}");
         assert!(!hot.is_alive() && !results.is_alive());
         redis.replica_of_no_one();
-        let new = until_connected(&links, "a").await;
+        let new = until_connected(&pool, "a").await;
         assert_eq!(new.identity().run_id, hot.identity().run_id);
         assert_ne!(new.identity().server(), hot.identity().server());
 
-        // There and back between two looks. Data that came twice from one server that never had
-        // any from here names no bucket of this one.
+        // Demoted and promoted between two checks, with a third server: a second promotion from the
+        // same server keeps `master_replid2`. That case is harmless, because that server has never
+        // replicated this one and so has none of its buckets.
         redis.replica_of(&third);
         redis.replica_of_no_one();
-        let promoted = links.verify().await.unwrap_err().to_string();
+        let promoted = pool.verify().await.unwrap_err().to_string();
         assert!(promoted.contains("promoted since"), "{promoted}");
         assert!(!new.is_alive());
     });
@@ -355,13 +360,13 @@ fn a_server_that_was_demoted_and_promoted_again_is_another_one() {
 fn a_server_that_may_delete_when_it_is_full_is_refused() {
     let redis = Redis::start_with(&["maxmemory-policy volatile-lru"]);
     run(async {
-        let links = links(&redis.url());
-        let error = links.link(ConnectionPurpose::Hot, "a").await.unwrap_err();
+        let pool = links(&redis.url());
+        let error = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap_err();
         assert_eq!(error.class(), CallEffect::NotDone);
-        let said = error.to_string();
-        assert!(said.contains("maxmemory-policy is volatile-lru"), "{said}");
-        assert!(said.contains("set maxmemory-policy noeviction in redis.conf"), "{said}");
+        let message = error.to_string();
+        assert!(message.contains("maxmemory-policy is volatile-lru"), "{message}");
+        assert!(message.contains("set maxmemory-policy noeviction in redis.conf"), "{message}");
         redis.cmd(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
-        until_connected(&links, "a").await;
+        until_connected(&pool, "a").await;
     });
 }

@@ -1,11 +1,11 @@
-//! `rediss://`, in builds that have it.
+//! `rediss://`, in builds with TLS.
 
 use std::process::Command;
 
 use floodgate::redis::transport::ConnectionPurpose;
 use redis::Value;
 
-use super::{add, ask};
+use super::{add, call};
 use crate::support::links::{links, run};
 use crate::support::random::number_from_env;
 use crate::support::servers::ports::Port;
@@ -28,34 +28,34 @@ fn a_server_is_trusted_by_its_certificate() {
     ];
     let lines: Vec<_> = lines.iter().map(String::as_str).collect();
     let redis = Redis::start_with(&lines);
-    // Whom to trust is read from the environment, which only another process can have.
-    let trusting = |roots: &str| {
+    // The trusted roots are read from the environment, so that a child process is necessary.
+    let connect_with = |roots: &str| {
         let mut child = Command::new(std::env::current_exe().unwrap());
         child.args(["--exact", "redis_link::tls::child", "--ignored"]);
         child.env("SSL_CERT_FILE", roots).env(PORT, port.number().to_string());
         child.output().unwrap()
     };
-    let output = trusting(&file("ca.crt"));
+    let output = connect_with(&file("ca.crt"));
     assert!(output.status.success(), "{output:?}");
     assert_eq!(redis.text(&["GET", "a"]), "1");
 
-    let output = trusting(&file("other.crt"));
-    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("invalid peer certificate"), "{said}");
+    let output = connect_with(&file("other.crt"));
+    let message = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(message.contains("invalid peer certificate"), "{message}");
 }
 
-/// What the other process does.
+/// The child process.
 #[test]
-#[ignore = "run by the test above, with roots of its own"]
+#[ignore = "run by the test above, with its own trusted roots"]
 fn child() {
     let port: u16 = number_from_env(PORT).unwrap();
     run(async {
-        let links = links(&format!("rediss://localhost:{port}"));
-        assert_eq!(ask(&links, ConnectionPurpose::Hot, "a", add("a", 1)).await, Ok(Value::Int(1)));
+        let pool = links(&format!("rediss://localhost:{port}"));
+        assert_eq!(call(&pool, ConnectionPurpose::Hot, "a", add("a", 1)).await, Ok(Value::Int(1)));
     });
 }
 
-/// A server's certificate, the authority that signed it, and one that did not.
+/// Writes a server's certificate, the authority that signed it, and another authority.
 fn certificates(folder: &std::path::Path) {
     let script = "set -e
         new='-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes'
@@ -65,6 +65,6 @@ fn certificates(folder: &std::path::Path) {
         echo subjectAltName=DNS:localhost > names
         openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 \
             -extfile names -out server.crt";
-    let made = Command::new("sh").args(["-c", script]).current_dir(folder).output().unwrap();
-    assert!(made.status.success(), "{made:?}");
+    let output = Command::new("sh").args(["-c", script]).current_dir(folder).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
 }

@@ -14,7 +14,8 @@ pub async fn open_sale(internal: SocketAddr, sale: &str, policy: Json, stock: u3
     call(internal, &format!("/sales/{sale}/open"), json!({})).await;
 }
 
-/// A call that must succeed. A server that says `busy` is asked again, as its answer demands.
+/// Posts to the admin API until the call succeeds. `busy` is retried; any other error fails the
+/// test.
 pub async fn call(internal: SocketAddr, path: &str, body: Json) -> Json {
     let client = reqwest::Client::new();
     let url = format!("http://{internal}/admin/v1{path}");
@@ -25,7 +26,7 @@ pub async fn call(internal: SocketAddr, path: &str, body: Json) -> Json {
     .await
 }
 
-/// The document of an answer that must be a success; `None` for `busy`.
+/// The document of a successful response; `None` for `busy`. Any other error fails the test.
 pub async fn succeeded(path: &str, response: Response) -> Option<Json> {
     let status = response.status();
     let json: Json = response.json().await.unwrap();
@@ -33,21 +34,21 @@ pub async fn succeeded(path: &str, response: Response) -> Option<Json> {
     status.is_success().then_some(json)
 }
 
-/// Panics of all actors of a kind.
+/// How often actors of this kind panicked.
 pub async fn panics(internal: SocketAddr, kind: &str) -> Option<u64> {
     let url = format!("http://{internal}/admin/v1/actors");
     let report: Json = reqwest::get(url).await.ok()?.json().await.ok()?;
-    let actors = report["actors"].as_array()?.iter().filter(|one| one["kind"] == kind);
-    actors.map(|one| one["panics"].as_u64()).sum()
+    let actors = report["actors"].as_array()?.iter().filter(|actor| actor["kind"] == kind);
+    actors.map(|actor| actor["panics"].as_u64()).sum()
 }
 
-/// Requires that every invariant could be judged and holds.
+/// Asserts that the audit evaluated every invariant and found no violation.
 pub async fn assert_audit_holds(internal: SocketAddr) {
     let report = call(internal, "/audit", json!({})).await;
     assert!(report["holds"] == true && report["could_tell"] == true, "{report:#}");
 }
 
-/// A stage of a sale's funnel, once it can be counted.
+/// The count of a funnel stage. Waits until the server can count the stage.
 pub async fn stage(internal: SocketAddr, sale: &str, stage: &str) -> u64 {
     let url = format!("http://{internal}/admin/v1/sales/{sale}/funnel");
     until(stage, async || {
@@ -57,7 +58,7 @@ pub async fn stage(internal: SocketAddr, sale: &str, stage: &str) -> u64 {
     .await
 }
 
-/// How many are at a stage, if that can be told; the stage must be there.
+/// The count of a stage; `None` if the server could not count it. Panics if the stage is missing.
 pub fn count_in(stages: &Json, stage: &str) -> Option<u64> {
     let found = stages.as_array().unwrap().iter().find(|found| found["stage"] == stage);
     found.unwrap_or_else(|| panic!("{stage} in {stages}"))["count"].as_u64()

@@ -1,4 +1,4 @@
-//! A whole server in this process, on free ports and a ledger of its own.
+//! A complete server in the test process, on free ports and with its own ledger.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,53 +16,53 @@ use super::servers::rabbitmq::RabbitMq;
 use super::servers::redis::Redis;
 use super::wait::until;
 
-/// A running server. Ends with the test.
+/// A running server; it stops when the test ends.
 pub struct TestApp {
     pub public: SocketAddr,
     pub internal: SocketAddr,
     pub client: Client,
     pub settings: Settings,
     app: AppThread,
-    ground: Option<Ground>,
+    fixture: Option<Stores>,
 }
 
-/// What a tier stands on; must outlive the server.
-pub struct Ground {
+/// The stores of a tier; they must outlive the server.
+pub struct Stores {
     _folder: TempDir,
-    /// Where the tier counts in Redis.
+    /// The stock, in tiers `gate` and `pipeline`.
     pub redis: Option<Redis>,
-    /// Where its ledger is in MariaDB.
+    /// The ledger, where it is not SQLite.
     pub mariadb: Option<MariaDb>,
-    /// What is between its gates and its ledger.
+    /// The broker, in tier `pipeline`.
     pub rabbit: Option<RabbitMq>,
 }
 
-/// Settings of a tier on fresh stores: SQLite for the tiers of one process, Redis and MariaDB for
-/// those of many.
-pub fn fresh_settings(tier: Tier) -> (Settings, Ground) {
+/// Settings of a tier on fresh stores: SQLite for single-process tiers, Redis and MariaDB for
+/// multi-process tiers.
+pub fn fresh_settings(tier: Tier) -> (Settings, Stores) {
     let folder = tempfile::tempdir().unwrap();
     let mut settings = Settings::for_test(&url_of(folder.path().join("ledger.db")));
     settings.tier = tier;
-    // Whoever wants to see silence sets shorter limits.
+    // Tests that expect time-outs set shorter limits.
     settings.http.answer_deadline_ms = 20_000;
     settings.redis.command_timeout_ms = 10_000;
-    let mut ground = Ground { _folder: folder, redis: None, mariadb: None, rabbit: None };
+    let mut fixture = Stores { _folder: folder, redis: None, mariadb: None, rabbit: None };
     if matches!(tier, Tier::Gate | Tier::Pipeline) {
-        let redis = ground.redis.insert(Redis::start());
+        let redis = fixture.redis.insert(Redis::start());
         settings.redis.url = redis.url();
-        settings.ledger.url = ground.mariadb.insert(MariaDb::start()).url();
+        settings.ledger.url = fixture.mariadb.insert(MariaDb::start()).url();
     }
     if tier == Tier::Pipeline {
-        settings.amqp.url = ground.rabbit.insert(RabbitMq::start()).url();
+        settings.amqp.url = fixture.rabbit.insert(RabbitMq::start()).url();
     }
-    (settings, ground)
+    (settings, fixture)
 }
 
 /// Tier `ledger` on MariaDB.
-pub fn ledger_on_mariadb() -> (Settings, Ground) {
-    let (mut settings, mut ground) = fresh_settings(Tier::Ledger);
-    settings.ledger.url = ground.mariadb.insert(MariaDb::start()).url();
-    (settings, ground)
+pub fn ledger_on_mariadb() -> (Settings, Stores) {
+    let (mut settings, mut fixture) = fresh_settings(Tier::Ledger);
+    settings.ledger.url = fixture.mariadb.insert(MariaDb::start()).url();
+    (settings, fixture)
 }
 
 pub fn url_of(file: PathBuf) -> String {
@@ -75,30 +75,30 @@ impl TestApp {
         Self::on(fresh_settings(tier))
     }
 
-    /// A server that takes its stores along.
-    pub fn on((settings, ground): (Settings, Ground)) -> Self {
+    /// A server that owns its stores.
+    pub fn on((settings, fixture): (Settings, Stores)) -> Self {
         let mut app = Self::start(settings);
-        app.ground = Some(ground);
+        app.fixture = Some(fixture);
         app
     }
 
     /// A server with these settings.
     pub fn start(settings: Settings) -> Self {
         let app = AppThread::start(settings.clone()).unwrap();
-        let at = app.listening();
+        let listening = app.listening();
         let client = Client::builder().pool_max_idle_per_host(256).build().unwrap();
-        // A role that does not sell has no public listener: port 1 answers nobody.
-        let public = at.public.unwrap_or_else(|| ([127, 0, 0, 1], 1).into());
-        let internal = at.internal;
-        Self { public, internal, client, settings, app, ground: None }
+        // A role that does not sell has no public listener: port 1 refuses connections.
+        let public = listening.public.unwrap_or_else(|| ([127, 0, 0, 1], 1).into());
+        let internal = listening.internal;
+        Self { public, internal, client, settings, app, fixture: None }
     }
 
-    /// The Redis that the tier counts in.
+    /// The Redis of the tier's stock.
     pub fn redis(&self) -> &Redis {
-        self.ground.as_ref().and_then(|ground| ground.redis.as_ref()).unwrap()
+        self.fixture.as_ref().and_then(|fixture| fixture.redis.as_ref()).unwrap()
     }
 
-    /// Stops the server in good order.
+    /// Shuts the server down gracefully.
     pub fn stop(self) {
         self.app.stop().unwrap();
     }
@@ -107,7 +107,7 @@ impl TestApp {
         format!("http://{}{path}", self.public)
     }
 
-    /// A call of the admin API that must succeed; as [`admin::call`].
+    /// Calls the admin API until the call succeeds, as [`admin::call`]. Without a body: `GET`.
     pub async fn admin(&self, path: &str, body: Option<Json>) -> Json {
         let url = format!("http://{}/admin/v1{path}", self.internal);
         until(path, || async {
@@ -126,19 +126,20 @@ impl TestApp {
         self.admin(&format!("/sales/{sale}/open"), Some(json!({}))).await;
     }
 
-    /// A purchase, as sent.
+    /// Sends one purchase.
     pub async fn buy(&self, sale: &str, buyer: u64, body: Json) -> Response {
         let call = self.client.post(self.url(&format!("/v1/buy/{sale}")));
         call.header("x-buyer-id", buyer.to_string()).json(&body).send().await.unwrap()
     }
 
-    /// A purchase with its status and document.
+    /// Sends one purchase and returns the response's status and document.
     pub async fn buy_json(&self, sale: &str, buyer: u64, body: Json) -> (StatusCode, Json) {
         let response = self.buy(sale, buyer, body).await;
         (response.status(), response.json().await.unwrap())
     }
 
-    /// A purchase that succeeds, at once or after a while: what its buyer reads in the end.
+    /// Sends one purchase; if it is queued, polls its status until it succeeds. Returns the last
+    /// document.
     pub async fn bought(&self, sale: &str, buyer: u64, body: Json) -> Json {
         let (status, answer) = self.buy_json(sale, buyer, body).await;
         if status == StatusCode::OK {
@@ -155,7 +156,7 @@ impl TestApp {
         .await
     }
 
-    /// A fresh request id.
+    /// Requests a new request id.
     pub async fn request_id(&self, sale: &str, buyer: u64) -> String {
         let call = self.client.post(self.url(&format!("/v1/sales/{sale}/request-ids")));
         let call = call.header("x-buyer-id", buyer.to_string()).json(&json!({"sku_id": "sku"}));
@@ -170,10 +171,10 @@ impl TestApp {
         (response.status(), response.json().await.unwrap())
     }
 
-    /// Audits everything and requires that it holds, at every look, and that all of it could be
-    /// judged in the end: what was accepted last may still be on its way.
+    /// Asserts that no audit finds a violation, and repeats the audit until it can evaluate every
+    /// invariant: the last accepted requests may still be in flight.
     pub async fn assert_audit_holds(&self) -> Json {
-        until("everything to be judged", || async {
+        until("an audit of every invariant", || async {
             let report = self.admin("/audit", Some(json!({}))).await;
             assert!(report["holds"] == true, "{report:#}");
             (report["could_tell"] == true).then_some(report)
@@ -181,13 +182,13 @@ impl TestApp {
         .await
     }
 
-    /// A stage of a sale's funnel, once it can be counted.
+    /// As [`admin::stage`].
     pub async fn stage(&self, sale: &str, stage: &str) -> u64 {
         admin::stage(self.internal, sale, stage).await
     }
 }
 
-/// A sale as an operator describes it.
+/// The document with which an operator creates a sale of one SKU, `sku`.
 pub fn sale_body(sale: &str, policy: Json, stock: u32, buckets: u16) -> Json {
     let at = |ms: i64| chrono::DateTime::from_timestamp_millis(ms).unwrap().to_rfc3339();
     json!({

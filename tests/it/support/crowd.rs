@@ -1,5 +1,5 @@
-//! A crowd with a recorder: buyers send purchases, read what became of them while the faults last,
-//! and every answer is kept with its time for [`super::judge`].
+//! A load of buyers with a recorder: buyers send purchases and poll their status during the faults;
+//! every response is recorded with its time for [`super::judge`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -16,25 +16,25 @@ use serde::Deserialize;
 
 pub use super::judge::{Attempt, Bought, History, RequestKey, Verdict};
 
-/// Reads of the status of accepted requests, beside the purchases.
+/// Rate of the status reads of accepted requests, in parallel to the purchases.
 const READS_PER_SECOND: f64 = 200.0;
 const READ_CONNECTIONS: usize = 4;
 const READ_LATE_LIMIT: Duration = Duration::from_secs(1);
 
-/// The largest purchase of a crowd.
+/// Units in one purchase, at most.
 const QUANTITY_MAX: u32 = 5;
 
-/// One buyer's wish, asked once or several times with the same content.
+/// One buyer's purchase, sent once or several times with the same content.
 #[derive(Debug, Clone)]
-pub struct Wish {
+pub struct Purchase {
     pub buyer: u64,
-    /// As issued; `None` where the policy derives it.
+    /// The issued id; `None` where the policy derives it.
     pub request_id: Option<String>,
     pub quantity: u32,
 }
 
-impl Wish {
-    /// One unit, where the policy derives the request id.
+impl Purchase {
+    /// A purchase of one unit under a policy that derives the request id.
     pub fn of(buyer: u64) -> Self {
         Self { buyer, request_id: None, quantity: 1 }
     }
@@ -45,57 +45,57 @@ impl Wish {
     }
 }
 
-/// Keeps each attempt of one load with its time and its answer.
+/// Records each attempt of one load with its time and its response.
 struct Recorder {
     sale: Arc<str>,
-    wishes: Arc<Vec<Wish>>,
-    kept: Mutex<Kept>,
-    /// Accepted requests as their buyers read them, shared with the load that reads their status.
+    purchases: Arc<Vec<Purchase>>,
+    recording: Mutex<Recording>,
+    /// Purchase index and request id of each accepted request, shared with the load that reads
+    /// their status.
     accepted: Arc<Mutex<Vec<(usize, String)>>>,
 }
 
 #[derive(Default)]
-struct Kept {
-    /// Sent and not ended, by number.
+struct Recording {
+    /// In-flight attempts by sequence number.
     open: HashMap<u64, (usize, Instant)>,
     attempts: Vec<Attempt>,
-    /// Nothing is added any more.
     is_closed: bool,
 }
 
 impl Recorder {
     fn new(
         sale: &str,
-        wishes: Arc<Vec<Wish>>,
+        purchases: Arc<Vec<Purchase>>,
         accepted: Arc<Mutex<Vec<(usize, String)>>>,
     ) -> Arc<Self> {
-        Arc::new(Self { sale: sale.into(), wishes, kept: Mutex::default(), accepted })
+        Arc::new(Self { sale: sale.into(), purchases, recording: Mutex::default(), accepted })
     }
 
-    /// To be called before the first byte is sent.
-    fn begin(&self, seq: u64, wish: usize) {
-        self.kept.lock().open.insert(seq, (wish, now_monotonic()));
+    /// Must be called before the first byte is sent.
+    fn begin(&self, seq: u64, purchase: usize) {
+        self.recording.lock().open.insert(seq, (purchase, now_monotonic()));
     }
 
     fn end(&self, seq: u64, outcome: &Outcome<'_>) {
-        let mut kept = self.kept.lock();
-        let open = kept.open.remove(&seq);
-        let Some((wish, began)) = open.filter(|_| !kept.is_closed) else { return };
-        let attempt = self.attempt(wish, began, outcome);
+        let mut recording = self.recording.lock();
+        let open = recording.open.remove(&seq);
+        let Some((purchase, began)) = open.filter(|_| !recording.is_closed) else { return };
+        let attempt = self.attempt(purchase, began, outcome);
         if attempt.is_promise()
             && let Some(id) = &attempt.request_id
         {
-            self.accepted.lock().push((wish, id.clone()));
+            self.accepted.lock().push((purchase, id.clone()));
         }
-        kept.attempts.push(attempt);
+        recording.attempts.push(attempt);
     }
 
-    fn attempt(&self, wish: usize, began: Instant, outcome: &Outcome<'_>) -> Attempt {
+    fn attempt(&self, purchase: usize, began: Instant, outcome: &Outcome<'_>) -> Attempt {
         let never_sent =
             matches!(outcome, Outcome::Unsent | Outcome::Unknown(TransportError::Connect));
         let mut attempt = Attempt {
-            wish,
-            request: self.wishes[wish].key(&self.sale),
+            purchase,
+            request: self.purchases[purchase].key(&self.sale),
             began,
             ended: now_monotonic(),
             is_sent: !never_sent,
@@ -120,15 +120,15 @@ impl Recorder {
         attempt
     }
 
-    /// Everything so far; what is still under way has no answer, and gets none here.
+    /// Ends the recording and returns all attempts; attempts in flight are recorded as unanswered.
     fn close(&self) -> Vec<Attempt> {
-        let mut kept = self.kept.lock();
-        kept.is_closed = true;
-        let open = std::mem::take(&mut kept.open);
-        let cut = Outcome::Unknown(TransportError::Closed);
-        let cut = open.into_values().map(|(wish, began)| self.attempt(wish, began, &cut));
-        let mut attempts = std::mem::take(&mut kept.attempts);
-        attempts.extend(cut);
+        let mut recording = self.recording.lock();
+        recording.is_closed = true;
+        let open = std::mem::take(&mut recording.open);
+        let lost = Outcome::Unknown(TransportError::Closed);
+        let unanswered = |(purchase, began)| self.attempt(purchase, began, &lost);
+        let mut attempts = std::mem::take(&mut recording.attempts);
+        attempts.extend(open.into_values().map(unanswered));
         attempts
     }
 
@@ -138,7 +138,7 @@ impl Recorder {
     }
 }
 
-/// The order of a success.
+/// The order in the body of a successful response.
 fn order_in(body: &[u8]) -> Bought {
     #[derive(Deserialize)]
     struct View {
@@ -154,38 +154,38 @@ fn order_in(body: &[u8]) -> Bought {
     Bought { quantity: order.quantity, placed_at_ms: placed_at.timestamp_millis() }
 }
 
-/// Sends every attempt (`attempts` names wishes by position) over `connections` connections.
+/// Sends every attempt over `connections` connections; `attempts` holds indexes into `purchases`.
 pub async fn send(
     target: SocketAddr,
     sale: &str,
-    wishes: Arc<Vec<Wish>>,
+    purchases: Arc<Vec<Purchase>>,
     attempts: Arc<Vec<usize>>,
     connections: usize,
 ) -> History {
     let never = std::future::pending::<()>();
-    send_until(target, sale, wishes, attempts, connections, never).await
+    send_until(target, sale, purchases, attempts, connections, never).await
 }
 
-/// The same, but gives up when `end` comes. Meanwhile the status of what was accepted is read, too.
+/// [`send`], ended early when `end` resolves. In parallel, reads the status of accepted requests.
 pub async fn send_until(
     target: SocketAddr,
     sale: &str,
-    wishes: Arc<Vec<Wish>>,
+    purchases: Arc<Vec<Purchase>>,
     attempts: Arc<Vec<usize>>,
     connections: usize,
     end: impl Future<Output = ()>,
 ) -> History {
     let accepted: Arc<Mutex<Vec<(usize, String)>>> = Arc::default();
-    let purchases = Recorder::new(sale, wishes.clone(), accepted.clone());
+    let buys = Recorder::new(sale, purchases.clone(), accepted.clone());
     let count = attempts.len() as u64;
     let buying = Load {
-        observer: Some(purchases.observer()),
+        observer: Some(buys.observer()),
         until: Until::Requests(count),
         connections,
-        ..Load::new(target, purchase_source(target, purchases.clone(), attempts))
+        ..Load::new(target, purchase_source(target, buys.clone(), attempts))
     };
-    // What the readers are promised is known already.
-    let reads = Recorder::new(sale, wishes, Arc::default());
+    // Status reads add no accepted requests: the purchases added them already.
+    let reads = Recorder::new(sale, purchases, Arc::default());
     let reading = Load {
         observer: Some(reads.observer()),
         until: Until::Elapsed(Duration::MAX),
@@ -195,14 +195,14 @@ pub async fn send_until(
     };
     let reading = async {
         run(reading).await.unwrap();
-        unreachable!("it reads for ever");
+        unreachable!("the status reads have no end");
     };
     tokio::select! {
         sent = run(buying) => drop(sent.unwrap()),
         () = end => {}
         () = reading => {}
     }
-    History { heard: purchases.close(), checked: reads.close() }
+    History { heard: buys.close(), checked: reads.close() }
 }
 
 fn purchase_source(
@@ -210,17 +210,21 @@ fn purchase_source(
     recorder: Arc<Recorder>,
     attempts: Arc<Vec<usize>>,
 ) -> RequestSource {
-    let of = |quantity| BuyRequest::new(target, &recorder.sale, "sku", quantity);
-    let buy: Vec<BuyRequest> = (0..=QUANTITY_MAX).map(of).collect();
+    let buy_request = |quantity| BuyRequest::new(target, &recorder.sale, "sku", quantity);
+    let buy: Vec<BuyRequest> = (0..=QUANTITY_MAX).map(buy_request).collect();
     Arc::new(move |seq, buffer| {
-        let place = attempts[usize::try_from(seq).unwrap()];
-        let wish = &recorder.wishes[place];
-        recorder.begin(seq, place);
-        buy[wish.quantity as usize].write(wish.buyer, wish.request_id.as_deref(), buffer);
+        let index = attempts[usize::try_from(seq).unwrap()];
+        let purchase = &recorder.purchases[index];
+        recorder.begin(seq, index);
+        buy[purchase.quantity as usize].write(
+            purchase.buyer,
+            purchase.request_id.as_deref(),
+            buffer,
+        );
     })
 }
 
-/// Reads the newest accepted request, then any, and so on.
+/// Status reads: alternately of the newest accepted request and of a random one.
 fn status_source(
     target: SocketAddr,
     recorder: Arc<Recorder>,
@@ -228,19 +232,19 @@ fn status_source(
 ) -> RequestSource {
     Arc::new(move |seq, buffer| {
         let accepted = accepted.lock();
-        let place = match accepted.len() {
+        let index = match accepted.len() {
             0 => None,
             count if seq.is_multiple_of(2) => Some(count - 1),
             count => Some(fastrand::usize(..count)),
         };
-        let Some(place) = place else {
-            // Nothing to ask for yet: an answer that nobody judges.
+        let Some(index) = index else {
+            // No accepted request yet: this response is not recorded.
             write_get(buffer, target, "/v1/sales", 1);
             return;
         };
-        let (wish, id) = &accepted[place];
-        recorder.begin(seq, *wish);
-        let buyer = recorder.wishes[*wish].buyer;
+        let (purchase, id) = &accepted[index];
+        recorder.begin(seq, *purchase);
+        let buyer = recorder.purchases[*purchase].buyer;
         write_get(buffer, target, &format!("/v1/requests/{id}"), buyer);
     })
 }
@@ -250,31 +254,32 @@ fn write_get(buffer: &mut Vec<u8>, target: SocketAddr, path: &str, buyer: u64) {
     buffer.extend_from_slice(request.as_bytes());
 }
 
-/// Asks once more for everything that was promised something: the purchase again, and its status.
+/// Repeats every promised purchase once and reads its status.
 pub async fn check_promises(
     target: SocketAddr,
     sale: &str,
-    wishes: Arc<Vec<Wish>>,
+    purchases: Arc<Vec<Purchase>>,
     history: &History,
     connections: usize,
 ) -> Vec<Attempt> {
     let promised = history.heard.iter().filter(|attempt| attempt.is_promise());
-    let promised: BTreeMap<usize, String> =
-        promised.filter_map(|attempt| Some((attempt.wish, attempt.request_id.clone()?))).collect();
+    let promised: BTreeMap<usize, String> = promised
+        .filter_map(|attempt| Some((attempt.purchase, attempt.request_id.clone()?)))
+        .collect();
     if promised.is_empty() {
         return Vec::new();
     }
-    let again: Vec<usize> = promised.keys().copied().collect();
-    let repeated = send(target, sale, wishes.clone(), again.into(), connections).await;
+    let repeats: Vec<usize> = promised.keys().copied().collect();
+    let repeated = send(target, sale, purchases.clone(), repeats.into(), connections).await;
     let promised: Vec<(usize, String)> = promised.into_iter().collect();
     let count = promised.len() as u64;
-    let recorder = Recorder::new(sale, wishes, Arc::default());
+    let recorder = Recorder::new(sale, purchases, Arc::default());
     let source = {
         let recorder = recorder.clone();
         Arc::new(move |seq: u64, buffer: &mut Vec<u8>| {
-            let (wish, id) = &promised[usize::try_from(seq).unwrap()];
-            recorder.begin(seq, *wish);
-            let buyer = recorder.wishes[*wish].buyer;
+            let (purchase, id) = &promised[usize::try_from(seq).unwrap()];
+            recorder.begin(seq, *purchase);
+            let buyer = recorder.purchases[*purchase].buyer;
             write_get(buffer, target, &format!("/v1/requests/{id}"), buyer);
         })
     };
@@ -288,7 +293,7 @@ pub async fn check_promises(
     [repeated.heard, repeated.checked, recorder.close()].concat()
 }
 
-/// Request ids for a policy that issues them: one for each buyer named, in that order.
+/// Issues one request id per buyer, in the order of `buyers`, for a policy that requires them.
 pub async fn issue_ids(target: SocketAddr, sale: &str, buyers: Vec<u64>) -> Vec<String> {
     let issued: Arc<Mutex<BTreeMap<u64, String>>> = Arc::default();
     let count = buyers.len();
@@ -303,15 +308,15 @@ pub async fn issue_ids(target: SocketAddr, sale: &str, buyers: Vec<u64>) -> Vec<
         );
         buffer.extend_from_slice(request.as_bytes());
     });
-    let seen = issued.clone();
+    let received = issued.clone();
     let observer: Observer = Arc::new(move |seq, outcome| {
         let Outcome::Answered(answer) = outcome else { return };
         let id = json_string_member(answer.body, b"request_id");
-        seen.lock().extend(id.map(|id| (seq, id.to_owned())));
+        received.lock().extend(id.map(|id| (seq, id.to_owned())));
     });
     let (observer, until) = (Some(observer), Until::Requests(count as u64));
     run(Load { observer, until, ..Load::new(target, source) }).await.unwrap();
     let ids: Vec<String> = std::mem::take(&mut *issued.lock()).into_values().collect();
-    assert_eq!(ids.len(), count, "ids are issued by every process that sells, without a store");
+    assert_eq!(ids.len(), count, "every selling process issues request ids, also without a store");
     ids
 }

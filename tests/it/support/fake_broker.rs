@@ -1,7 +1,7 @@
-//! A broker in memory for one order queue, that watches whoever consumes it.
+//! An in-memory broker of one order queue that checks its consumer.
 //!
-//! It closes its eyes to nothing: an acknowledgement of what was not delivered, or was acknowledged
-//! before, ends the test, as RabbitMQ would end the channel.
+//! An acknowledgement of an undelivered or already acknowledged tag fails the test: RabbitMQ would
+//! close the channel.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use floodgate::broker::{
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// What a broker says to whoever publishes.
+/// How the broker answers a publish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Says {
+pub enum PublishAnswer {
     #[default]
     Yes,
-    /// It is away.
+    /// The broker is down: nothing is stored.
     NotSent,
-    /// It has the message, and nobody hears of it.
+    /// The message is stored, the confirm is lost.
     Unknown,
-    /// It says no.
+    /// A nack: nothing is stored.
     Refused,
 }
 
@@ -33,14 +33,14 @@ struct Stored {
     headers: Headers,
     routing_key: String,
     body: Bytes,
-    num_before: u32,
+    num_previous: u32,
 }
 
 #[derive(Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "faults that are independent of each other")]
 struct State {
     ready: VecDeque<Stored>,
-    /// Counts subscriptions; the last one is the present one, unless it ended.
+    /// Number of subscriptions so far; the last one is current, unless `is_over`.
     subscription: u64,
     is_over: bool,
     last_tag: u64,
@@ -48,13 +48,14 @@ struct State {
     num_deliveries: usize,
     num_unacknowledged_max: usize,
     published: Vec<Message>,
-    num_tried: usize,
-    says: Says,
-    /// Acknowledgements are lost on their way.
-    is_deaf: bool,
+    num_publish_attempts: usize,
+    publish_answer: PublishAnswer,
+    /// Acknowledgements are lost.
+    loses_acks: bool,
+    /// Subscribing fails.
     is_away: bool,
-    /// The present subscription gets nothing more, and does not know it.
-    is_forgotten: bool,
+    /// The current subscription stays open without deliveries.
+    is_dormant: bool,
 }
 
 /// See the module.
@@ -68,16 +69,16 @@ impl FakeBroker {
     /// Puts a message into the queue.
     pub fn put(&self, headers: Headers, routing_key: &str, body: impl Into<Bytes>) {
         let (routing_key, body) = (routing_key.to_owned(), body.into());
-        self.state.lock().ready.push_back(Stored { headers, routing_key, body, num_before: 0 });
+        self.state.lock().ready.push_back(Stored { headers, routing_key, body, num_previous: 0 });
         self.changed.notify_waiters();
     }
 
-    /// Makes the message that waits at this place look as if it had been delivered so often.
-    pub fn set_num_before(&self, at: usize, num_before: u32) {
-        self.state.lock().ready[at].num_before = num_before;
+    /// Sets the delivery count of the ready message at index `at`.
+    pub fn set_num_before(&self, at: usize, num_previous: u32) {
+        self.state.lock().ready[at].num_previous = num_previous;
     }
 
-    /// Brings the dead letters back, as an operator would.
+    /// Replays the dead letters, as an operator would.
     pub fn replay(&self) {
         let dead = std::mem::take(&mut self.state.lock().published);
         for message in dead {
@@ -85,70 +86,69 @@ impl FakeBroker {
         }
     }
 
-    /// What was confirmed, or is there without anybody knowing.
+    /// The stored messages, whether confirmed or not.
     pub fn published(&self) -> Vec<Message> {
         self.state.lock().published.clone()
     }
 
-    /// The dead letters.
+    /// The stored messages, all of which must be dead letters.
     pub fn dead(&self) -> Vec<Message> {
         let dead = self.published();
         assert!(dead.iter().all(|message| message.route == Route::Dead), "{dead:?}");
         dead
     }
 
-    /// How often anybody tried to publish anything.
-    pub fn num_tried(&self) -> usize {
-        self.state.lock().num_tried
+    /// Number of messages that were sent, stored or not.
+    pub fn num_publish_attempts(&self) -> usize {
+        self.state.lock().num_publish_attempts
     }
 
-    /// What publishers hear from now on.
-    pub fn say(&self, says: Says) {
-        self.state.lock().says = says;
+    /// Sets the answer to every following publish.
+    pub fn say(&self, answer: PublishAnswer) {
+        self.state.lock().publish_answer = answer;
     }
 
-    /// Loses acknowledgements, or not.
+    /// Sets whether acknowledgements are lost.
     pub fn lose_acks(&self, lost: bool) {
-        self.state.lock().is_deaf = lost;
+        self.state.lock().loses_acks = lost;
     }
 
-    /// Forgets the present consumer: its subscription lives, and nothing is delivered to it.
+    /// Stops deliveries to the current subscription, which stays open.
     pub fn forget_consumer(&self) {
-        self.state.lock().is_forgotten = true;
+        self.state.lock().is_dormant = true;
     }
 
-    /// Cannot be subscribed to, or can.
-    pub fn go_away(&self, away: bool) {
+    /// Sets whether subscribing fails.
+    pub fn set_unavailable(&self, away: bool) {
         self.state.lock().is_away = away;
     }
 
-    /// Ends the present subscription.
+    /// Ends the current subscription.
     pub fn end_subscription(&self) {
         self.state.lock().give_back();
         self.changed.notify_waiters();
     }
 
-    /// Messages that wait to be delivered.
+    /// Messages ready for delivery.
     pub fn num_ready(&self) -> usize {
         self.state.lock().ready.len()
     }
 
-    /// Messages that were delivered and not acknowledged.
     pub fn num_unacknowledged(&self) -> usize {
         self.state.lock().unacknowledged.len()
     }
 
-    /// The most there ever were.
+    /// Highest [`Self::num_unacknowledged`] so far.
     pub fn num_unacknowledged_max(&self) -> usize {
         self.state.lock().num_unacknowledged_max
     }
 
-    /// Deliveries, the second one of a message counted again.
+    /// Deliveries including redeliveries.
     pub fn num_deliveries(&self) -> usize {
         self.state.lock().num_deliveries
     }
 
-    /// Whether nothing waits and nothing is unacknowledged.
+    /// Whether no message is ready or unacknowledged.
     pub fn is_empty(&self) -> bool {
         let state = self.state.lock();
         state.ready.is_empty() && state.unacknowledged.is_empty()
@@ -159,16 +159,16 @@ impl State {
     fn give_back(&mut self) {
         self.is_over = true;
         for (_, mut stored) in std::mem::take(&mut self.unacknowledged).into_iter().rev() {
-            stored.num_before += 1;
+            stored.num_previous += 1;
             self.ready.push_front(stored);
         }
     }
 
     fn acknowledge(&mut self, subscription: u64, tags: impl Fn(&Self) -> Vec<u64>, tag: u64) {
-        if self.is_deaf || self.is_over || subscription != self.subscription {
+        if self.loses_acks || self.is_over || subscription != self.subscription {
             return;
         }
-        assert!(self.unacknowledged.contains_key(&tag), "{tag} was not to be acknowledged");
+        assert!(self.unacknowledged.contains_key(&tag), "tag {tag} is not unacknowledged");
         for tag in tags(self) {
             self.unacknowledged.remove(&tag);
         }
@@ -186,12 +186,12 @@ impl Subscriber for FakeBroker {
     async fn subscribe(&self, _: Source, prefetch: u16) -> Result<Box<dyn Subscription>, Error> {
         let mut state = self.state.lock();
         if state.is_away {
-            return Err(Error::Unavailable { reason: "away on purpose".to_owned() });
+            return Err(Error::Unavailable { reason: "down on purpose".to_owned() });
         }
         assert!(state.unacknowledged.is_empty(), "the old subscription is still there");
         state.subscription += 1;
         state.is_over = false;
-        state.is_forgotten = false;
+        state.is_dormant = false;
         state.last_tag = 0;
         let (broker, number) = (self.clone(), state.subscription);
         Ok(Box::new(FakeSubscription { broker, number, prefetch: prefetch.into() }))
@@ -211,7 +211,7 @@ impl FakeSubscription {
         if state.is_over || state.subscription != self.number {
             return Some(Err(Error::Ended { reason: "on purpose".to_owned() }));
         }
-        if state.is_forgotten || state.unacknowledged.len() >= self.prefetch {
+        if state.is_dormant || state.unacknowledged.len() >= self.prefetch {
             return None;
         }
         let stored = state.ready.pop_front()?;
@@ -220,8 +220,8 @@ impl FakeSubscription {
         let tag = state.last_tag;
         state.unacknowledged.insert(tag, stored.clone());
         state.num_unacknowledged_max = state.num_unacknowledged_max.max(state.unacknowledged.len());
-        let Stored { headers, routing_key, body, num_before } = stored;
-        Some(Ok(Delivery { tag, headers, routing_key, num_before, body }))
+        let Stored { headers, routing_key, body, num_previous } = stored;
+        Some(Ok(Delivery { tag, headers, routing_key, num_previous, body }))
     }
 }
 
@@ -258,7 +258,7 @@ struct FakeAcks {
 }
 
 impl FakeAcks {
-    fn hear(&self, tag: u64, tags: impl Fn(&State) -> Vec<u64>) {
+    fn acknowledge(&self, tag: u64, tags: impl Fn(&State) -> Vec<u64>) {
         self.broker.state.lock().acknowledge(self.number, tags, tag);
         self.broker.changed.notify_waiters();
     }
@@ -267,15 +267,17 @@ impl FakeAcks {
 #[async_trait]
 impl Acknowledger for FakeAcks {
     async fn up_to(&self, tag: u64) {
-        self.hear(tag, |state| state.unacknowledged.range(..=tag).map(|(tag, _)| *tag).collect());
+        self.acknowledge(tag, |state| {
+            state.unacknowledged.range(..=tag).map(|(tag, _)| *tag).collect()
+        });
     }
 
     async fn one(&self, tag: u64) {
-        self.hear(tag, |_| vec![tag]);
+        self.acknowledge(tag, |_| vec![tag]);
     }
 
     async fn give_back(&self, _: u64) {
-        panic!("an intake gives nothing back while it lives");
+        panic!("a running consumer gives no delivery back");
     }
 }
 
@@ -287,14 +289,14 @@ impl PublishChannel for FakeOutgoing {
         let mut state = self.0.state.lock();
         let reason = || "on purpose".to_owned();
         let sent = messages.into_iter().map(|message| {
-            state.num_tried += 1;
-            match state.says {
-                Says::NotSent => return PublishOutcome::NotSent { reason: reason() },
-                Says::Refused => return PublishOutcome::Refused { reason: reason() },
-                Says::Yes | Says::Unknown => {}
+            state.num_publish_attempts += 1;
+            match state.publish_answer {
+                PublishAnswer::NotSent => return PublishOutcome::NotSent { reason: reason() },
+                PublishAnswer::Refused => return PublishOutcome::Refused { reason: reason() },
+                PublishAnswer::Yes | PublishAnswer::Unknown => {}
             }
             state.published.push(message);
-            if state.says == Says::Yes {
+            if state.publish_answer == PublishAnswer::Yes {
                 PublishOutcome::Confirmed
             } else {
                 PublishOutcome::Unknown { reason: reason() }
@@ -306,11 +308,11 @@ impl PublishChannel for FakeOutgoing {
 
 #[async_trait]
 impl Publisher for FakeBroker {
-    fn outgoing(&self, _: usize) -> Box<dyn PublishChannel> {
+    fn open_channel(&self, _: usize) -> Box<dyn PublishChannel> {
         Box::new(FakeOutgoing(self.clone()))
     }
 
-    fn reach(&self) -> BrokerStatus {
+    fn status(&self) -> BrokerStatus {
         BrokerStatus::Up
     }
 

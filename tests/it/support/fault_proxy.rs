@@ -1,7 +1,7 @@
-//! A TCP link that can be broken in every way a network breaks, while it is in use.
+//! A TCP proxy that injects network faults into open connections.
 //!
-//! One proxy stands for one link. It knows no protocol: it is used between the program and Redis,
-//! and between the program and its database.
+//! One proxy stands for one link. The proxy parses no protocol: tests put it between Floodgate and
+//! Redis, the database or the broker.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -14,48 +14,48 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-/// Which way bytes go.
+/// The direction of a byte stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     ToServer,
     ToClient,
 }
 
-/// What happens to bytes, in connections that are open and in new ones.
+/// What the proxy does with bytes, in open and in new connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     Pass,
-    /// Bytes stay on their way and arrive late, when the mode changes: a partition that heals
-    /// within the patience of TCP. `None`: both ways.
+    /// Bytes are held back until the mode changes: a partition that heals before TCP gives up.
+    /// `None`: both ways.
     Hold(Option<Way>),
-    /// Bytes vanish; what the connection says afterwards makes no sense. `None`: both ways.
+    /// Bytes are dropped, which corrupts the stream. `None`: both ways.
     Lose(Option<Way>),
-    /// Every connection is reset, new ones at once.
+    /// Open and new connections are reset.
     Reset,
-    /// Every piece arrives this much later.
+    /// Every chunk is forwarded this much later.
     Delay(Duration),
-    /// So many bytes in a second.
+    /// Bytes per second.
     Throttle(u32),
 }
 
-/// Resets one connection, once, at an exact point.
+/// Resets one connection once, at an exact point of its byte stream.
 #[derive(Debug)]
 enum Trap {
     After {
         way: Way,
         left: usize,
     },
-    /// The server must not read it.
+    /// Before the server reads this pattern.
     Request(Vec<u8>),
-    /// The server read it and answers; the answer must not be read. With the connection on which it
-    /// was seen.
+    /// After the server read this pattern and before the client reads the reply; with the number of
+    /// the connection that sent the pattern.
     Reply(Vec<u8>, Option<usize>),
 }
 
-/// What is to happen to a piece of bytes.
-enum Fate {
+/// How to handle one chunk.
+enum ChunkAction {
     Forward,
-    /// Forward so many bytes, then reset.
+    /// Forward this many bytes, then reset the connection.
     Cut(usize),
 }
 
@@ -69,7 +69,7 @@ struct Shared {
     open: AtomicUsize,
 }
 
-/// A running proxy; its connections end with it.
+/// A running proxy. Dropping it closes its connections.
 pub struct FaultProxy {
     addr: SocketAddr,
     shared: Arc<Shared>,
@@ -77,7 +77,7 @@ pub struct FaultProxy {
 }
 
 impl FaultProxy {
-    /// A link to `target` that passes everything.
+    /// A proxy that forwards everything to `target`.
     pub fn start(target: SocketAddr) -> Self {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let runtime =
@@ -98,12 +98,12 @@ impl FaultProxy {
         Self { addr, shared, runtime: Some(runtime) }
     }
 
-    /// Where clients connect to.
+    /// The address for clients.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Where new connections lead to from now on.
+    /// Sets the target of new connections.
     pub fn lead_to(&self, target: SocketAddr) {
         *self.shared.target.lock() = target;
     }
@@ -112,13 +112,13 @@ impl FaultProxy {
         self.shared.mode.send_replace(mode);
     }
 
-    /// Passes everything again; a trap that did not close is taken away.
+    /// Forwards everything again and removes a trap that has not fired.
     pub fn heal(&self) {
         self.shared.trap.lock().take();
         self.set(Mode::Pass);
     }
 
-    /// Resets one connection after so many more bytes in one direction, counted over all
+    /// Resets one connection after `bytes` more bytes in one direction, counted over all
     /// connections.
     pub fn cut_after(&self, way: Way, bytes: usize) {
         *self.shared.trap.lock() = Some(Trap::After { way, left: bytes });
@@ -129,28 +129,28 @@ impl FaultProxy {
         *self.shared.trap.lock() = Some(Trap::Request(pattern.as_ref().to_vec()));
     }
 
-    /// Resets the connection whose client next sends `pattern`, when the server has read it and
-    /// begins to answer. Exact if nothing else waits for an answer on that connection.
+    /// Resets the connection whose client next sends `pattern`, after the server has read the
+    /// pattern and begins to reply. Exact if no other request is pending on that connection.
     pub fn cut_reply(&self, pattern: impl AsRef<[u8]>) {
         *self.shared.trap.lock() = Some(Trap::Reply(pattern.as_ref().to_vec(), None));
     }
 
-    /// How many traps have closed.
+    /// Number of traps that fired.
     pub fn cuts(&self) -> usize {
         self.shared.cuts.load(Ordering::SeqCst)
     }
 
-    /// How many bytes have vanished.
+    /// Number of dropped bytes.
     pub fn lost(&self) -> usize {
         self.shared.lost.load(Ordering::SeqCst)
     }
 
-    /// How many connections were ever accepted.
+    /// Number of connections accepted so far.
     pub fn accepted(&self) -> usize {
         self.shared.accepted.load(Ordering::SeqCst)
     }
 
-    /// How many connections are open.
+    /// Number of open connections.
     pub fn open(&self) -> usize {
         self.shared.open.load(Ordering::SeqCst)
     }
@@ -197,12 +197,12 @@ async fn serve(mut client: TcpStream, number: usize, shared: &Shared) {
     }
 }
 
-/// The connection will end with RST instead of FIN.
+/// Makes the connection end with RST instead of FIN.
 fn reset(stream: &TcpStream) {
     drop(stream.set_zero_linger());
 }
 
-/// Copies until the stream ends (`false`) or a trap closes (`true`).
+/// Copies until the stream ends (`false`) or a trap fires (`true`).
 async fn pump(
     mut from: tokio::net::tcp::ReadHalf<'_>,
     mut to: tokio::net::tcp::WriteHalf<'_>,
@@ -212,12 +212,12 @@ async fn pump(
 ) -> bool {
     let mut mode = shared.mode.subscribe();
     let mut buffer = vec![0; 64 * 1024];
-    let mut seen = Vec::new();
+    let mut tail = Vec::new();
     loop {
         let length = from.read(&mut buffer).await.unwrap_or(0);
-        // Whether these bytes, or the news that there are no more, go on.
         let held = |mode: &Mode| matches!(mode, Mode::Hold(on) if on.is_none_or(|on| on == way));
         let lost = |mode: &Mode| matches!(mode, Mode::Lose(on) if on.is_none_or(|on| on == way));
+        // The end of the stream is held back like bytes.
         if length == 0 {
             drop(mode.wait_for(|mode| !held(mode) && !lost(mode)).await);
             return false;
@@ -228,12 +228,11 @@ async fn pump(
             shared.lost.fetch_add(length, Ordering::SeqCst);
             continue;
         }
-        let (fate, pieces) = (shared.fate(way, number, &mut seen, &buffer[..length]), now);
-        let (passed, cut) = match fate {
-            Fate::Forward => (length, false),
-            Fate::Cut(passed) => (passed, true),
+        let (passed, cut) = match shared.check_trap(way, number, &mut tail, &buffer[..length]) {
+            ChunkAction::Forward => (length, false),
+            ChunkAction::Cut(passed) => (passed, true),
         };
-        if forward(&mut to, &buffer[..passed], pieces).await.is_err() {
+        if forward(&mut to, &buffer[..passed], now).await.is_err() {
             return false;
         }
         if cut {
@@ -252,8 +251,8 @@ async fn forward(
         Mode::Delay(by) => tokio::time::sleep(by).await,
         Mode::Throttle(per_second) => {
             let hundredth = usize::try_from(per_second / 100).unwrap().max(1);
-            for piece in bytes.chunks(hundredth) {
-                to.write_all(piece).await?;
+            for chunk in bytes.chunks(hundredth) {
+                to.write_all(chunk).await?;
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
             return Ok(());
@@ -264,9 +263,9 @@ async fn forward(
 }
 
 impl Shared {
-    /// Looks whether a trap closes on these bytes. `seen` is what this pump saw before and may be
-    /// the beginning of a pattern.
-    fn fate(&self, way: Way, number: usize, seen: &mut Vec<u8>, bytes: &[u8]) -> Fate {
+    /// Fires the trap if these bytes reach its point. `tail` holds the preceding bytes that may
+    /// begin a pattern.
+    fn check_trap(&self, way: Way, number: usize, tail: &mut Vec<u8>, bytes: &[u8]) -> ChunkAction {
         let mut trap = self.trap.lock();
         let cut = match trap.as_mut() {
             Some(Trap::After { way: on, left }) if *on == way => {
@@ -275,10 +274,10 @@ impl Shared {
                 cut
             }
             Some(Trap::Request(pattern)) if way == Way::ToServer => {
-                appears(seen, bytes, pattern).then_some(0)
+                find_pattern(tail, bytes, pattern).then_some(0)
             }
             Some(Trap::Reply(pattern, on)) if way == Way::ToServer => {
-                if on.is_none() && appears(seen, bytes, pattern) {
+                if on.is_none() && find_pattern(tail, bytes, pattern) {
                     *on = Some(number);
                 }
                 None
@@ -286,16 +285,16 @@ impl Shared {
             Some(Trap::Reply(_, on)) if *on == Some(number) => Some(0),
             _ => None,
         };
-        let Some(passed) = cut else { return Fate::Forward };
+        let Some(passed) = cut else { return ChunkAction::Forward };
         *trap = None;
-        Fate::Cut(passed)
+        ChunkAction::Cut(passed)
     }
 }
 
-/// Whether `pattern` ends in these bytes; remembers what may be its beginning.
-fn appears(seen: &mut Vec<u8>, bytes: &[u8], pattern: &[u8]) -> bool {
-    seen.extend_from_slice(bytes);
-    let found = seen.windows(pattern.len()).any(|window| window == pattern);
-    seen.drain(..seen.len().saturating_sub(pattern.len() - 1));
+/// Whether `pattern` ends in `bytes`. Keeps in `tail` the last bytes, which may begin the pattern.
+fn find_pattern(tail: &mut Vec<u8>, bytes: &[u8], pattern: &[u8]) -> bool {
+    tail.extend_from_slice(bytes);
+    let found = tail.windows(pattern.len()).any(|window| window == pattern);
+    tail.drain(..tail.len().saturating_sub(pattern.len() - 1));
     found
 }

@@ -1,4 +1,4 @@
-//! The proxy breaks what it says it breaks: proved on a server that echoes.
+//! Every fault of the proxy, tested against an echo server.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -11,35 +11,36 @@ use parking_lot::Mutex;
 use super::fault_proxy::{FaultProxy, Mode, Way};
 use super::wait::until_true;
 
-/// Answers every byte with itself, and remembers all of them.
+/// Sends every byte back and records it.
 struct Echo {
     addr: SocketAddr,
-    heard: Arc<Mutex<Vec<u8>>>,
+    received: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Echo {
     fn start() -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let (addr, heard) = (listener.local_addr().unwrap(), Arc::default());
-        let ear: Arc<Mutex<Vec<u8>>> = Arc::clone(&heard);
+        let addr = listener.local_addr().unwrap();
+        let received = Arc::<Mutex<Vec<u8>>>::default();
+        let log = received.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                let ear = ear.clone();
-                std::thread::spawn(move || answer(stream, &ear));
+                let log = log.clone();
+                std::thread::spawn(move || answer(stream, &log));
             }
         });
-        Self { addr, heard }
+        Self { addr, received }
     }
 
-    fn heard(&self) -> Vec<u8> {
-        self.heard.lock().clone()
+    fn received(&self) -> Vec<u8> {
+        self.received.lock().clone()
     }
 }
 
-fn answer(mut stream: TcpStream, ear: &Mutex<Vec<u8>>) {
+fn answer(mut stream: TcpStream, received: &Mutex<Vec<u8>>) {
     let mut buffer = [0; 4096];
     while let Ok(length @ 1..) = stream.read(&mut buffer) {
-        ear.lock().extend_from_slice(&buffer[..length]);
+        received.lock().extend_from_slice(&buffer[..length]);
         if stream.write_all(&buffer[..length]).is_err() {
             return;
         }
@@ -59,11 +60,11 @@ fn connect(proxy: &FaultProxy) -> TcpStream {
     client
 }
 
-fn round(client: &mut TcpStream, words: &[u8]) {
-    client.write_all(words).unwrap();
-    let mut answer = vec![0; words.len()];
+fn round_trip(client: &mut TcpStream, bytes: &[u8]) {
+    client.write_all(bytes).unwrap();
+    let mut answer = vec![0; bytes.len()];
     client.read_exact(&mut answer).unwrap();
-    assert_eq!(answer, words);
+    assert_eq!(answer, bytes);
 }
 
 fn assert_reset(client: &mut TcpStream) {
@@ -71,8 +72,8 @@ fn assert_reset(client: &mut TcpStream) {
     assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
 }
 
-/// What cannot be proved by waiting: that nothing comes. A moment is enough to find a proxy that
-/// passes everything, and a slow machine cannot make this fail.
+/// Asserts that no byte arrives within 20 ms. That finds a proxy that forwards everything, and a
+/// slow machine cannot make it fail.
 fn assert_silent(client: &mut TcpStream) {
     client.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
     let error = client.read(&mut [0; 16]).unwrap_err();
@@ -83,7 +84,7 @@ fn assert_silent(client: &mut TcpStream) {
 #[test]
 fn everything_passes_and_the_end_is_passed_on() {
     let (_echo, proxy, mut client) = link();
-    round(&mut client, b"hello");
+    round_trip(&mut client, b"hello");
     assert_eq!((proxy.accepted(), proxy.open()), (1, 1));
     drop(client);
     until_true("the end", || proxy.open() == 0);
@@ -93,11 +94,11 @@ fn everything_passes_and_the_end_is_passed_on() {
 fn held_bytes_arrive_late() {
     for way in [None, Some(Way::ToServer), Some(Way::ToClient)] {
         let (echo, proxy, mut client) = link();
-        round(&mut client, b"one");
+        round_trip(&mut client, b"one");
         proxy.set(Mode::Hold(way));
         client.write_all(b"two").unwrap();
         if way == Some(Way::ToClient) {
-            until_true("the request", || echo.heard() == b"onetwo");
+            until_true("the request", || echo.received() == b"onetwo");
         }
         assert_silent(&mut client);
         proxy.heal();
@@ -116,22 +117,22 @@ fn lost_bytes_never_arrive() {
         until_true("the loss", || proxy.lost() == 4);
         assert_silent(&mut client);
         proxy.heal();
-        round(&mut client, b"found");
+        round_trip(&mut client, b"found");
         let all: &[u8] = if way == Some(Way::ToClient) { b"lostfound" } else { b"found" };
-        assert_eq!(echo.heard(), all);
+        assert_eq!(echo.received(), all);
     }
 }
 
 #[test]
 fn a_reset_ends_open_and_new_connections() {
     let (_echo, proxy, mut client) = link();
-    round(&mut client, b"hello");
+    round_trip(&mut client, b"hello");
     proxy.set(Mode::Reset);
     assert_reset(&mut client);
     let mut client = connect(&proxy);
     assert_reset(&mut client);
     proxy.heal();
-    round(&mut connect(&proxy), b"again");
+    round_trip(&mut connect(&proxy), b"again");
 }
 
 #[test]
@@ -140,7 +141,7 @@ fn delay_and_throttle_take_their_time() {
         let (_echo, proxy, mut client) = link();
         proxy.set(mode);
         let begun = now_monotonic();
-        round(&mut client, b"12345");
+        round_trip(&mut client, b"12345");
         assert!(begun.elapsed() >= Duration::from_millis(40), "{mode:?}");
     }
 }
@@ -148,14 +149,14 @@ fn delay_and_throttle_take_their_time() {
 #[test]
 fn a_connection_is_cut_after_so_many_bytes() {
     let (echo, proxy, mut client) = link();
-    round(&mut client, b"12");
+    round_trip(&mut client, b"12");
     proxy.cut_after(Way::ToServer, 3);
     client.write_all(b"34").unwrap();
     client.read_exact(&mut [0; 2]).unwrap();
     client.write_all(b"5678").unwrap();
     until_true("the cut", || proxy.cuts() == 1);
-    until_true("the last byte", || echo.heard() == b"12345");
-    round(&mut connect(&proxy), b"once only");
+    until_true("the last byte", || echo.received() == b"12345");
+    round_trip(&mut connect(&proxy), b"once only");
 
     let mut client = connect(&proxy);
     proxy.cut_after(Way::ToClient, 2);
@@ -170,10 +171,10 @@ fn a_connection_is_cut_after_so_many_bytes() {
 fn a_request_is_cut_before_the_server_reads_it() {
     let (echo, proxy, mut client) = link();
     proxy.cut_request("COMMIT");
-    round(&mut client, b"COMM");
+    round_trip(&mut client, b"COMM");
     client.write_all(b"IT;").unwrap();
     assert_reset(&mut client);
-    assert_eq!(echo.heard(), b"COMM");
+    assert_eq!(echo.received(), b"COMM");
     assert_eq!(proxy.cuts(), 1);
 }
 
@@ -182,11 +183,11 @@ fn a_reply_is_cut_after_the_server_read_the_request() {
     let (echo, proxy, mut client) = link();
     let mut other = connect(&proxy);
     proxy.cut_reply("COMMIT");
-    round(&mut client, b"BEGIN;COM");
+    round_trip(&mut client, b"BEGIN;COM");
     client.write_all(b"MIT;").unwrap();
     assert_reset(&mut client);
-    assert_eq!(echo.heard(), b"BEGIN;COMMIT;");
-    round(&mut other, b"COMMIT");
+    assert_eq!(echo.received(), b"BEGIN;COMMIT;");
+    round_trip(&mut other, b"COMMIT");
     assert_eq!(proxy.cuts(), 1);
 }
 
@@ -194,9 +195,9 @@ fn a_reply_is_cut_after_the_server_read_the_request() {
 fn a_new_target_is_for_new_connections() {
     let (first, proxy, mut client) = link();
     let second = Echo::start();
-    round(&mut client, b"old");
+    round_trip(&mut client, b"old");
     proxy.lead_to(second.addr);
-    round(&mut client, b"er");
-    round(&mut connect(&proxy), b"new");
-    assert_eq!((first.heard(), second.heard()), (b"older".to_vec(), b"new".to_vec()));
+    round_trip(&mut client, b"er");
+    round_trip(&mut connect(&proxy), b"new");
+    assert_eq!((first.received(), second.received()), (b"older".to_vec(), b"new".to_vec()));
 }

@@ -1,50 +1,50 @@
-//! A ledger that fails for a while.
+//! A ledger with injected faults.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use floodgate::db::{
-    Anomalies, AnomaliesOverAll, AuditRow, BlindInsert, Error, ErrorClass, Ledger, LedgerSize,
+    Anomalies, AuditRow, BlindInsert, CrossSkuAnomalies, Error, ErrorClass, Ledger, LedgerSize,
     OrderCursor, Visitor,
 };
 use floodgate::domain::{
     BuyerId, DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
-    DeadLetterTransition, Epoch, Examination, Failure, KeepOutcome, NewDeadLetter, Order,
-    OrderIntent, OrderTimeline, Phase, RequestId, Sale, SaleDraft, SaleId, SkuNo,
+    DeadLetterTransition, Epoch, Examination, Failure, NewDeadLetter, Order, OrderIntent,
+    OrderTimeline, Phase, RequestId, Sale, SaleDraft, SaleId, SkuNo, StoreDeadLetterOutcome,
 };
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-/// How it fails.
+/// How the ledger fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     None,
-    /// It cannot be reached; nothing is written.
+    /// The ledger is unreachable; nothing is written.
     Down,
-    /// It answers when the fault is over.
+    /// Calls wait until the fault ends.
     Frozen,
-    /// It writes, and its answer is lost.
-    Mute,
-    /// It writes, its answer is lost, and it is down from then on.
-    MuteThenDown,
-    /// It never says what became of this one request.
-    NeverSays(RequestId),
-    /// It refuses every batch with this request, with an error that explains nothing.
+    /// The write commits, its answer is lost.
+    AnswerLost,
+    /// The write commits, its answer is lost, and the ledger is down afterwards.
+    AnswerLostThenDown,
+    /// A batch with this request is not written; the outcome is reported as unknown.
+    NeverAnswers(RequestId),
+    /// A batch with this request is refused with an error that does not name the request.
     Refuses(RequestId),
-    /// It can be read, and refuses every write with an error of this class.
+    /// Reads work; every write is refused with an error of this class.
     RefusesAll(ErrorClass),
-    /// Whoever brings this request panics.
+    /// `place` panics on a batch with this request.
     Kills(RequestId),
-    /// It takes orders, and no refusals.
+    /// Orders are written, failures are not.
     RecordsNothing,
-    /// It writes what holds this request, and whoever brought it panics.
-    WritesAndKills(RequestId),
-    /// It refuses every dead letter with this request, as a table that was changed by hand would.
-    RefusesLetter(RequestId),
+    /// `place` writes a batch with this request, then panics.
+    WritesAndPanics(RequestId),
+    /// A dead letter with this request is refused, as by a table that was altered manually.
+    RefusesDeadLetter(RequestId),
 }
 
-/// A ledger in front of another, with a switch.
+/// Wraps a ledger and applies the current [`Fault`].
 pub struct FaultyLedger {
     inner: Arc<dyn Ledger>,
     fault: watch::Sender<Fault>,
@@ -66,30 +66,30 @@ impl FaultyLedger {
         self.fault.send_replace(fault);
     }
 
-    /// The requests of every batch that was brought here.
+    /// The requests of every batch passed to `place`.
     pub fn batches(&self) -> Vec<Vec<u64>> {
         self.batches.lock().clone()
     }
 
-    /// How many calls came while it could not be reached.
+    /// Number of calls that were refused as unreachable, or by [`Fault::RefusesAll`].
     pub fn num_refused(&self) -> usize {
         self.num_refused.load(Ordering::SeqCst)
     }
 
-    /// Before a call.
+    /// Runs before every call.
     async fn begin(&self) -> Result<(), Error> {
         let mut fault = self.fault.subscribe();
         drop(fault.wait_for(|fault| *fault != Fault::Frozen).await);
         let fault = *fault.borrow();
-        if fault == Fault::Down { Err(self.away()) } else { Ok(()) }
+        if fault == Fault::Down { Err(self.refuse()) } else { Ok(()) }
     }
 
-    fn away(&self) -> Error {
+    fn refuse(&self) -> Error {
         self.num_refused.fetch_add(1, Ordering::SeqCst);
-        Error::NoConnection { reason: "it is down on purpose".to_owned() }
+        Error::NoConnection { reason: "down on purpose".to_owned() }
     }
 
-    /// Before a call that writes.
+    /// Runs before every write.
     async fn begin_write(&self) -> Result<(), Error> {
         self.begin().await?;
         let Fault::RefusesAll(class) = *self.fault.borrow() else { return Ok(()) };
@@ -97,19 +97,19 @@ impl FaultyLedger {
         Err(match class {
             ErrorClass::Retry => Error::Full,
             ErrorClass::Down => Error::NoConnection { reason: "no write, on purpose".to_owned() },
-            ErrorClass::Unknown => Error::TimedOut { doing: "anything" },
+            ErrorClass::Unknown => Error::TimedOut { operation: "anything" },
             ErrorClass::Bug => Error::Unstorable { what: "anything, on purpose".to_owned() },
         })
     }
 
-    /// After a call that wrote.
-    fn end(&self, doing: &'static str) -> Result<(), Error> {
+    /// Runs after a committed write.
+    fn end(&self, operation: &'static str) -> Result<(), Error> {
         let fault = *self.fault.borrow();
         match fault {
-            Fault::Mute => Err(Error::TimedOut { doing }),
-            Fault::MuteThenDown => {
+            Fault::AnswerLost => Err(Error::TimedOut { operation }),
+            Fault::AnswerLostThenDown => {
                 self.set(Fault::Down);
-                Err(Error::TimedOut { doing })
+                Err(Error::TimedOut { operation })
             }
             _ => Ok(()),
         }
@@ -124,31 +124,33 @@ impl Ledger for FaultyLedger {
         self.batches.lock().push(batch.iter().map(|intent| intent.request.get()).collect());
         let holds = |request| batch.iter().any(|intent| intent.request == request);
         match fault {
-            Fault::NeverSays(request) if holds(request) => {
-                return Err(Error::TimedOut { doing: "place" });
+            Fault::NeverAnswers(request) if holds(request) => {
+                return Err(Error::TimedOut { operation: "place" });
             }
             Fault::Refuses(request) if holds(request) => {
                 return Err(Error::Unstorable { what: "an order, on purpose".to_owned() });
             }
-            Fault::Kills(request) if holds(request) => panic!("this order kills, on purpose"),
+            Fault::Kills(request) if holds(request) => {
+                panic!("a panic on purpose, before the write")
+            }
             _ => {}
         }
-        let dies = matches!(fault, Fault::WritesAndKills(request) if holds(request));
-        let placing = self.inner.place(batch).await?;
-        assert!(!dies, "the answer kills, on purpose");
-        self.end("place").map(|()| placing)
+        let panics = matches!(fault, Fault::WritesAndPanics(request) if holds(request));
+        let inserted = self.inner.place(batch).await?;
+        assert!(!panics, "a panic on purpose, after the write");
+        self.end("place").map(|()| inserted)
     }
 
     async fn examine(&self, batch: Vec<OrderIntent>) -> Result<Examination, Error> {
         self.begin().await?;
-        let seen = self.inner.examine(batch).await?;
-        self.end("examine").map(|()| seen)
+        let examination = self.inner.examine(batch).await?;
+        self.end("examine").map(|()| examination)
     }
 
     async fn record_failures(&self, failures: Vec<Failure>) -> Result<(), Error> {
         self.begin_write().await?;
         if *self.fault.borrow() == Fault::RecordsNothing {
-            return Err(self.away());
+            return Err(self.refuse());
         }
         self.inner.record_failures(failures).await?;
         self.end("record failures")
@@ -159,7 +161,7 @@ impl Ledger for FaultyLedger {
         self.inner.create_sale(draft, now_ms).await
     }
 
-    async fn turn_sale(
+    async fn set_sale_phase(
         &self,
         id: SaleId,
         epoch: Epoch,
@@ -167,7 +169,7 @@ impl Ledger for FaultyLedger {
         now_ms: i64,
     ) -> Result<Option<Sale>, Error> {
         self.begin_write().await?;
-        self.inner.turn_sale(id, epoch, to, now_ms).await
+        self.inner.set_sale_phase(id, epoch, to, now_ms).await
     }
 
     async fn sales(&self) -> Result<Vec<Sale>, Error> {
@@ -175,9 +177,9 @@ impl Ledger for FaultyLedger {
         self.inner.sales().await
     }
 
-    async fn tally(&self, sku: SkuNo) -> Result<LedgerSize, Error> {
+    async fn ledger_size(&self, sku: SkuNo) -> Result<LedgerSize, Error> {
         self.begin().await?;
-        self.inner.tally(sku).await
+        self.inner.ledger_size(sku).await
     }
 
     async fn available(&self, sku: SkuNo) -> Result<u32, Error> {
@@ -200,9 +202,9 @@ impl Ledger for FaultyLedger {
         self.inner.scan_audit(sku, visit).await
     }
 
-    async fn journey(&self, request: RequestId) -> Result<Option<OrderTimeline>, Error> {
+    async fn order_timeline(&self, request: RequestId) -> Result<Option<OrderTimeline>, Error> {
         self.begin().await?;
-        self.inner.journey(request).await
+        self.inner.order_timeline(request).await
     }
 
     async fn failure(&self, request: RequestId) -> Result<Option<Failure>, Error> {
@@ -225,33 +227,33 @@ impl Ledger for FaultyLedger {
         self.inner.anomalies(sku).await
     }
 
-    async fn anomalies_over_all(&self) -> Result<AnomaliesOverAll, Error> {
+    async fn anomalies_across_skus(&self) -> Result<CrossSkuAnomalies, Error> {
         self.begin().await?;
-        self.inner.anomalies_over_all().await
+        self.inner.anomalies_across_skus().await
     }
 
-    async fn keep_dead_letters(
+    async fn store_dead_letters(
         &self,
-        letters: Vec<NewDeadLetter>,
+        dead_letters: Vec<NewDeadLetter>,
         now_ms: i64,
-    ) -> Result<Vec<KeepOutcome>, Error> {
+    ) -> Result<Vec<StoreDeadLetterOutcome>, Error> {
         self.begin_write().await?;
-        if let Fault::RefusesLetter(request) = *self.fault.borrow()
-            && letters.iter().any(|letter| letter.requests.contains(&request))
+        if let Fault::RefusesDeadLetter(request) = *self.fault.borrow()
+            && dead_letters.iter().any(|dead_letter| dead_letter.requests.contains(&request))
         {
-            return Err(Error::Unstorable { what: "a letter, on purpose".to_owned() });
+            return Err(Error::Unstorable { what: "a dead letter, on purpose".to_owned() });
         }
-        let kept = self.inner.keep_dead_letters(letters, now_ms).await?;
-        self.end("keep dead letters").map(|()| kept)
+        let outcomes = self.inner.store_dead_letters(dead_letters, now_ms).await?;
+        self.end("store dead letters").map(|()| outcomes)
     }
 
     async fn dead_letters(
         &self,
-        of: DeadLetterFilter,
+        filter: DeadLetterFilter,
         limit: u32,
     ) -> Result<Vec<DeadLetter>, Error> {
         self.begin().await?;
-        self.inner.dead_letters(of, limit).await
+        self.inner.dead_letters(filter, limit).await
     }
 
     async fn dead_letter(&self, no: DeadLetterNo) -> Result<Option<DeadLetterContent>, Error> {
@@ -259,19 +261,22 @@ impl Ledger for FaultyLedger {
         self.inner.dead_letter(no).await
     }
 
-    async fn turn_dead_letter(&self, turn: DeadLetterTransition) -> Result<bool, Error> {
+    async fn transition_dead_letter(
+        &self,
+        transition: DeadLetterTransition,
+    ) -> Result<bool, Error> {
         self.begin_write().await?;
-        let turned = self.inner.turn_dead_letter(turn).await?;
-        self.end("turn a dead letter").map(|()| turned)
+        let done = self.inner.transition_dead_letter(transition).await?;
+        self.end("transition a dead letter").map(|()| done)
     }
 
-    async fn ending_letters(
+    async fn final_dead_letters(
         &self,
         after: DeadLetterNo,
         limit: u32,
     ) -> Result<Vec<(DeadLetter, Vec<u8>)>, Error> {
         self.begin().await?;
-        self.inner.ending_letters(after, limit).await
+        self.inner.final_dead_letters(after, limit).await
     }
 
     async fn count_dead_letters(&self) -> Result<DeadLetterCounts, Error> {
@@ -279,9 +284,9 @@ impl Ledger for FaultyLedger {
         self.inner.count_dead_letters().await
     }
 
-    async fn dead_among(&self, requests: Vec<RequestId>) -> Result<Vec<RequestId>, Error> {
+    async fn dead_lettered_among(&self, requests: Vec<RequestId>) -> Result<Vec<RequestId>, Error> {
         self.begin().await?;
-        self.inner.dead_among(requests).await
+        self.inner.dead_lettered_among(requests).await
     }
 
     async fn secret(&self, name: &'static str) -> Result<Vec<u8>, Error> {

@@ -1,4 +1,4 @@
-//! A stock that fails for a while.
+//! A stock with injected faults.
 
 use std::sync::Arc;
 
@@ -6,39 +6,37 @@ use async_trait::async_trait;
 use floodgate::domain::book::BookSnapshot;
 use floodgate::domain::invariants::GateFacts;
 use floodgate::domain::{
-    BucketNo, BuyerId, Epoch, Failure, Loan, Order, OrderIntent, Phase, RequestId, RequestStatus,
-    Reservation, Sku, SkuNo, Verdict,
+    BucketKey, BucketNo, BuyerId, Epoch, Failure, LoaderToken, Loan, Order, OrderIntent, Phase,
+    RequestId, RequestStatus, Reservation, Sku, SkuNo, Verdict,
 };
-use floodgate::stock::{
-    BucketHealth, BucketKey, Error, LoaderToken, Loading, QueuedPage, Stock, StoredRequest,
-};
+use floodgate::stock::{BucketHealth, Error, Loading, QueuedPage, Stock, StoredRequest};
 use tokio::sync::watch;
 
-/// How it fails.
+/// How the stock fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StockFault {
     None,
-    /// It does not take results.
-    Deaf,
-    /// It carries out reservations, and answers when the fault is over.
+    /// `settle`, `release` and `set_phase` fail.
+    RefusesResults,
+    /// Reservations are executed; their answers wait until the fault ends.
     Held,
-    /// It carries out reservations, whoever asked for them panics, and then it is away.
-    KillsAndLeaves,
-    /// It takes no reservations.
-    Away,
-    /// It takes results, and answers when the fault is over.
+    /// `reserve` executes the batch and panics; afterwards the fault is `ReserveFails`.
+    PanicsThenUnavailable,
+    /// `reserve` fails.
+    ReserveFails,
+    /// Results are written; their answers wait until the fault ends.
     ResultsWait,
-    /// It lends, and the answer is lost.
-    MuteLender,
-    /// It does not tell its counts.
+    /// Units are lent, and the answer is lost.
+    LendAnswerLost,
+    /// `facts` fails as fenced.
     Fenced,
-    /// It does not say in which condition it is until the fault is over.
+    /// `health` waits until the fault ends.
     Hangs,
-    /// It does not begin to load this SKU before the fault is over.
+    /// `load` of this SKU waits until the fault ends.
     LoadWaits(SkuNo),
 }
 
-/// A stock in front of another, with a switch.
+/// Wraps a stock and applies the current [`StockFault`].
 pub struct FaultyStock {
     inner: Arc<dyn Stock>,
     fault: watch::Sender<StockFault>,
@@ -50,7 +48,7 @@ impl FaultyStock {
         Self { inner, fault: watch::Sender::new(StockFault::None), waiting: Arc::default() }
     }
 
-    /// How many callers wait for the fault to be over.
+    /// Number of calls that wait for the fault to end.
     pub fn num_waiting(&self) -> usize {
         Arc::strong_count(&self.waiting) - 1
     }
@@ -59,18 +57,18 @@ impl FaultyStock {
         self.fault.send_replace(fault);
     }
 
-    /// Takes neither results nor verbs, or does.
-    pub fn set_deaf(&self, deaf: bool) {
-        self.set(if deaf { StockFault::Deaf } else { StockFault::None });
+    /// Sets or clears [`StockFault::RefusesResults`].
+    pub fn set_refusing(&self, deaf: bool) {
+        self.set(if deaf { StockFault::RefusesResults } else { StockFault::None });
     }
 
     fn is(&self, fault: StockFault) -> bool {
         *self.fault.borrow() == fault
     }
 
-    fn listen(&self) -> Result<(), Error> {
-        if self.is(StockFault::Deaf) {
-            return Err(Error::Unavailable { reason: "deaf on purpose".to_owned() });
+    fn check_write(&self) -> Result<(), Error> {
+        if self.is(StockFault::RefusesResults) {
+            return Err(Error::Unavailable { reason: "no write, on purpose".to_owned() });
         }
         Ok(())
     }
@@ -84,14 +82,14 @@ impl FaultyStock {
 #[async_trait]
 impl Stock for FaultyStock {
     async fn settle(&self, orders: Vec<(BucketNo, Order)>) -> Result<(), Error> {
-        self.listen()?;
+        self.check_write()?;
         let settled = self.inner.settle(orders).await;
         self.until_not(StockFault::ResultsWait).await;
         settled
     }
 
     async fn release(&self, bucket: BucketKey, refused: Vec<Failure>) -> Result<(), Error> {
-        self.listen()?;
+        self.check_write()?;
         self.inner.release(bucket, refused).await
     }
 
@@ -105,19 +103,19 @@ impl Stock for FaultyStock {
         self.inner.load(sku, num_orders, loader).await
     }
 
-    async fn condition(
+    async fn health(
         &self,
         sku: &Arc<Sku>,
         phase: Phase,
         epoch: Epoch,
     ) -> Result<BucketHealth, Error> {
         self.until_not(StockFault::Hangs).await;
-        self.inner.condition(sku, phase, epoch).await
+        self.inner.health(sku, phase, epoch).await
     }
 
-    async fn turn(&self, sku: &Arc<Sku>, phase: Phase, epoch: Epoch) -> Result<(), Error> {
-        self.listen()?;
-        self.inner.turn(sku, phase, epoch).await
+    async fn set_phase(&self, sku: &Arc<Sku>, phase: Phase, epoch: Epoch) -> Result<(), Error> {
+        self.check_write()?;
+        self.inner.set_phase(sku, phase, epoch).await
     }
 
     async fn reserve(
@@ -125,14 +123,14 @@ impl Stock for FaultyStock {
         bucket: BucketKey,
         batch: Vec<Reservation>,
     ) -> Result<Vec<Verdict>, Error> {
-        if self.is(StockFault::Away) {
-            return Err(Error::Unavailable { reason: "away on purpose".to_owned() });
+        if self.is(StockFault::ReserveFails) {
+            return Err(Error::Unavailable { reason: "down on purpose".to_owned() });
         }
         let verdicts = self.inner.reserve(bucket, batch).await;
         self.until_not(StockFault::Held).await;
-        if self.is(StockFault::KillsAndLeaves) {
-            self.set(StockFault::Away);
-            panic!("this batch kills, on purpose");
+        if self.is(StockFault::PanicsThenUnavailable) {
+            self.set(StockFault::ReserveFails);
+            panic!("a panic on purpose, after the reservation");
         }
         verdicts
     }
@@ -151,9 +149,9 @@ impl Stock for FaultyStock {
 
     async fn lend(&self, from: BucketKey, to: BucketNo, want: u32) -> Result<Option<Loan>, Error> {
         let loan = self.inner.lend(from, to, want).await?;
-        if self.is(StockFault::MuteLender) {
+        if self.is(StockFault::LendAnswerLost) {
             let reason = "lost on purpose".to_owned();
-            return Err(Error::Unknown { doing: "lending units", reason });
+            return Err(Error::Unknown { operation: "lending units", reason });
         }
         Ok(loan)
     }
@@ -166,13 +164,13 @@ impl Stock for FaultyStock {
         self.inner.finish_transfers(to).await
     }
 
-    async fn standing(
+    async fn status(
         &self,
         bucket: BucketKey,
         request: RequestId,
         buyer: BuyerId,
     ) -> Result<Option<StoredRequest>, Error> {
-        self.inner.standing(bucket, request, buyer).await
+        self.inner.status(bucket, request, buyer).await
     }
 
     async fn find(
@@ -183,16 +181,16 @@ impl Stock for FaultyStock {
         self.inner.find(bucket, request).await
     }
 
-    async fn standings(
+    async fn statuses(
         &self,
         sku: SkuNo,
-        asked: Vec<(RequestId, BuyerId)>,
+        requests: Vec<(RequestId, BuyerId)>,
     ) -> Result<Vec<Option<RequestStatus>>, Error> {
-        self.inner.standings(sku, asked).await
+        self.inner.statuses(sku, requests).await
     }
 
-    fn may_know(&self, bucket: BucketKey, request: RequestId) -> bool {
-        self.inner.may_know(bucket, request)
+    fn may_have_accepted(&self, bucket: BucketKey, request: RequestId) -> bool {
+        self.inner.may_have_accepted(bucket, request)
     }
 
     fn left(&self, sku: SkuNo) -> u32 {
@@ -203,8 +201,8 @@ impl Stock for FaultyStock {
         self.inner.is_sold_out(sku)
     }
 
-    fn note_left(&self, sku: SkuNo, left: u32) {
-        self.inner.note_left(sku, left);
+    fn cache_left(&self, sku: SkuNo, left: u32) {
+        self.inner.cache_left(sku, left);
     }
 
     async fn refresh(&self, sku: SkuNo) -> Result<(), Error> {

@@ -1,4 +1,4 @@
-//! Tier `gate` on a private Redis, behind a link that can be broken, and a private MariaDB.
+//! Tier `gate` on a private Redis behind a [`FaultProxy`] and on a private MariaDB.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 use tempfile::TempDir;
 
 use super::app::TestApp;
-use super::crowd::{Attempt, History, Verdict, Wish, check_promises, send};
+use super::crowd::{Attempt, History, Purchase, Verdict, check_promises, send};
 use super::fault_proxy::FaultProxy;
 use super::orders::orders_in;
 use super::process::Server;
@@ -19,7 +19,7 @@ use super::servers::redis::Redis;
 use super::servers::redis_users::User;
 use super::wait::{DEADLINE, drains_within, until};
 
-/// Everything that waits for a while in production waits a moment here.
+/// Delays and intervals, much shorter than in production.
 const QUICK: &[(&str, &str)] = &[
     ("tier", "gate"),
     ("http.bind", "127.0.0.1:0"),
@@ -39,23 +39,23 @@ const QUICK: &[(&str, &str)] = &[
     ("consumer.retry_backoff_max_ms", "20"),
 ];
 
-/// Waits long for a slow Redis: for tests in which none is silent.
+/// Long time-outs for a slow Redis, for tests without an unresponsive one.
 pub const PATIENT: [(&str, &str); 3] = [
     ("http.answer_deadline_ms", "20000"),
     ("redis.connect_timeout_ms", "10000"),
     ("redis.command_timeout_ms", "10000"),
 ];
 
-/// The stores of one installation; they outlive its servers.
-pub struct GateGround {
+/// The stores of one installation. They outlive its Floodgate processes.
+pub struct GateFixture {
     folder: TempDir,
     pub redis: Redis,
-    /// Between the servers and Redis.
+    /// Between the Floodgate processes and Redis.
     pub proxy: FaultProxy,
     pub mariadb: MariaDb,
 }
 
-impl GateGround {
+impl GateFixture {
     pub fn new() -> Self {
         Self::on(Redis::start())
     }
@@ -73,7 +73,7 @@ impl GateGround {
         all.map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 
-    /// The quick settings, and more; the last one of a key counts.
+    /// The short delays plus `more`; the last value of a key applies.
     pub fn settings(&self, more: &[(&str, &str)]) -> Settings {
         let set = self.keys(more).iter().map(|(key, value)| format!("{key}={value}")).collect();
         Settings::load(&ConfigSources { set, ..ConfigSources::default() }).unwrap()
@@ -84,7 +84,7 @@ impl GateGround {
         TestApp::start(self.settings(more))
     }
 
-    /// A server in a process of its own.
+    /// A server in a child process.
     pub fn server(&self, more: &[(&str, &str)]) -> Server {
         let variable = |key: &str| format!("FLOODGATE__{}", key.to_uppercase().replace('.', "__"));
         let keys: Vec<_> =
@@ -93,26 +93,25 @@ impl GateGround {
         Server::start(self.folder.path(), &keys)
     }
 
-    /// The keys of this form.
+    /// The Redis keys that match this pattern.
     pub fn names(&self, pattern: &str) -> Vec<String> {
         redis::from_redis_value(self.redis.cmd(&["KEYS", pattern])).unwrap()
     }
 
-    /// A field of a hash.
     pub fn field(&self, key: &str, field: &str) -> Option<String> {
         redis::from_redis_value(self.redis.cmd(&["HGET", key, field])).unwrap()
     }
 
-    /// The words by which a script is called.
+    /// The SHA by which `EVALSHA` calls a script.
     pub fn sha_of(&self, script: Script) -> String {
         self.redis.text(&["SCRIPT", "LOAD", &script.text()])
     }
 
-    /// Waits until everything that was accepted is settled, then requires that the audit holds and
-    /// that ledger and answers agree.
+    /// Waits until every accepted request is settled, then asserts that the audit finds no
+    /// violation and that ledger and answers agree.
     pub async fn judge(&self, internal: SocketAddr, history: &History, stock: u64) -> Verdict {
         let begun = now_monotonic();
-        until("everything to be settled", async || {
+        until("every accepted request to be settled", async || {
             (try_stage(internal, "unsettled").await == Some(0)).then_some(())
         })
         .await;
@@ -127,31 +126,31 @@ impl GateGround {
     }
 }
 
-/// Requires that every invariant holds, and waits until all of them can be judged: sweeps and looks
-/// may still move something after the last answer.
+/// Waits for the first audit that evaluates every invariant, and asserts that it finds no
+/// violation. Background work may still write after the last answer.
 pub async fn assert_holds_at_rest(internal: SocketAddr) {
     let report = audit_at_rest(internal).await;
     assert!(report["holds"] == true, "{report:#}");
 }
 
-/// The first audit that could judge every invariant.
+/// The first audit report that evaluates every invariant.
 pub async fn audit_at_rest(internal: SocketAddr) -> Json {
     until("an audit at rest", async || {
         let call = reqwest::Client::new().post(format!("http://{internal}/admin/v1/audit"));
         let answer = call.json(&json!({})).send().await.ok()?;
-        // While the stores cannot be asked there is none.
+        // There is no report while a store is unreachable.
         let report: Json = answer.error_for_status().ok()?.json().await.ok()?;
         (report["could_tell"] == true).then_some(report)
     })
     .await
 }
 
-/// Buyers with one wish each.
-pub fn wishes(buyers: std::ops::Range<u64>) -> Vec<Wish> {
-    buyers.map(Wish::of).collect()
+/// One purchase for each buyer.
+pub fn purchases(buyers: std::ops::Range<u64>) -> Vec<Purchase> {
+    buyers.map(Purchase::of).collect()
 }
 
-/// A stage of the sale `sale`; `None` while the server cannot say.
+/// The count of a funnel stage of the sale `sale`; `None` if the server could not count it.
 pub async fn try_stage(internal: SocketAddr, stage: &str) -> Option<u64> {
     let url = format!("http://{internal}/admin/v1/sales/sale/funnel");
     let funnel: Json = reqwest::get(url).await.ok()?.json().await.ok()?;
@@ -167,7 +166,8 @@ pub async fn metric(internal: SocketAddr, name: &str, label: &str) -> u64 {
     lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
 }
 
-/// One purchase by a buyer of the SKU whose policy derives request ids: status and document.
+/// Sends one purchase without request id and returns status and document; `None` without a
+/// response.
 pub async fn buy(public: SocketAddr, buyer: u64) -> Option<(u16, Json)> {
     let call = reqwest::Client::new().post(format!("http://{public}/v1/buy/sale"));
     let call = call.header("x-buyer-id", buyer.to_string());
@@ -175,7 +175,7 @@ pub async fn buy(public: SocketAddr, buyer: u64) -> Option<(u16, Json)> {
     Some((answer.status().as_u16(), answer.json().await.ok()?))
 }
 
-/// Buys for one buyer, again and again, until the answer is an order.
+/// Repeats a purchase until the answer is an order.
 pub async fn buy_for_sure(public: SocketAddr, buyer_no: u64) -> Json {
     until("an order", async || {
         let (status, body) = buy(public, buyer_no).await?;
@@ -185,31 +185,41 @@ pub async fn buy_for_sure(public: SocketAddr, buyer_no: u64) -> Json {
     .await
 }
 
-/// Sends every wish until each has heard something final, as a buyer would who reads `busy` or
-/// `unknown`; in a tier that answers when the ledger has answered. Then everybody who was promised
-/// something asks again: the judge compares.
-pub async fn insist(public: SocketAddr, wishes: Arc<Vec<Wish>>, connections: usize) -> History {
-    insist_until(public, wishes, connections, |heard| matches!(heard.status, Some(200 | 409))).await
+/// Repeats every purchase until its answer is final, as a buyer does on `busy` or `unknown`; for
+/// tiers that answer after the ledger. Then repeats the promised ones, for the comparison in
+/// [`super::judge`].
+pub async fn retry_until_answered(
+    public: SocketAddr,
+    purchases: Arc<Vec<Purchase>>,
+    connections: usize,
+) -> History {
+    retry_until(public, purchases, connections, |attempt| matches!(attempt.status, Some(200 | 409)))
+        .await
 }
 
-/// The same, with one's own idea of what is final.
-pub async fn insist_until(
+/// [`retry_until_answered`] with another definition of a final answer.
+pub async fn retry_until(
     public: SocketAddr,
-    wishes: Arc<Vec<Wish>>,
+    purchases: Arc<Vec<Purchase>>,
     connections: usize,
     is_final: impl Fn(&Attempt) -> bool,
 ) -> History {
     let mut history = History::default();
-    let mut open: Vec<usize> = (0..wishes.len()).collect();
+    let mut open: Vec<usize> = (0..purchases.len()).collect();
     let end = now_monotonic() + DEADLINE;
     while !open.is_empty() {
         let last = history.heard.last();
-        assert!(now_monotonic() < end, "{} wishes were never told: {last:?}", open.len());
-        let sent = send(public, "sale", wishes.clone(), open.into(), connections).await;
-        open = sent.heard.iter().filter(|heard| !is_final(heard)).map(|heard| heard.wish).collect();
+        assert!(now_monotonic() < end, "{} purchases without a final answer: {last:?}", open.len());
+        let sent = send(public, "sale", purchases.clone(), open.into(), connections).await;
+        open = sent
+            .heard
+            .iter()
+            .filter(|attempt| !is_final(attempt))
+            .map(|attempt| attempt.purchase)
+            .collect();
         history.absorb(sent);
     }
-    let checked = check_promises(public, "sale", wishes, &history, connections).await;
+    let checked = check_promises(public, "sale", purchases, &history, connections).await;
     history.checked.extend(checked);
     history
 }

@@ -1,4 +1,4 @@
-//! An engine whose orders come from a broker in memory.
+//! A harness whose order consumer reads from an in-memory broker.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -13,42 +13,41 @@ use floodgate::actors::supervisor::supervised::Address;
 use floodgate::broker::Headers;
 use floodgate::config::{Settings, Tier};
 use floodgate::db::Ledger;
-use floodgate::domain::{BucketNo, OrderIntent, RequestStatus, Verdict};
+use floodgate::domain::{BucketKey, BucketNo, OrderIntent, RequestStatus, Verdict};
 use floodgate::messages::Stop;
 use floodgate::messages::envelope;
 use floodgate::observe::metrics::Metrics;
 use floodgate::redis::scripts::intent::pack_into;
 use floodgate::runtime::clock::ManualClock;
 use floodgate::runtime::fault_injection::FaultInjector;
-use floodgate::stock::BucketKey;
 use floodgate::tier::Backends;
 use floodgate::watermark::{self, Watermarks};
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 
+use super::defective_ledger::{DefectiveLedger, LedgerDefect};
 use super::fake_broker::FakeBroker;
 use super::faulty_ledger::FaultyLedger;
 use super::faulty_stock::FaultyStock;
-use super::lying_ledger::{Lie, LyingLedger};
+use super::harness::{Harness, ONE_PER_BUYER, Offer, START_MS, settings};
 use super::offers::{ANY, intent, open_offer};
-use super::rig::{ONE_PER_BUYER, Offer, Rig, START_MS, settings};
 use super::wait::until;
 
-/// Whose messages are ours.
+/// The installation in the headers of this harness's messages.
 pub const INSTALLATION: &str = "0badcafe";
 
-/// What consumers announced, oldest first.
+/// The announced watermarks, oldest first.
 #[derive(Debug, Default)]
-pub struct Announced(Mutex<Vec<i64>>);
+pub struct RecordedWatermarks(Mutex<Vec<i64>>);
 
-impl Announced {
+impl RecordedWatermarks {
     pub fn all(&self) -> Vec<i64> {
         self.0.lock().clone()
     }
 }
 
 #[async_trait]
-impl Watermarks for Announced {
+impl Watermarks for RecordedWatermarks {
     async fn announce(&self, _: u16, _: &str, watermark_ms: i64) -> Result<(), watermark::Error> {
         self.0.lock().push(watermark_ms);
         Ok(())
@@ -60,19 +59,19 @@ impl Watermarks for Announced {
 }
 
 /// See the module.
-pub struct IntakeRig {
-    pub rig: Rig,
+pub struct ConsumerHarness {
+    pub harness: Harness,
     pub broker: FakeBroker,
     pub ledger: Arc<FaultyLedger>,
     pub stock: Arc<FaultyStock>,
     pub metrics: Arc<Metrics>,
-    pub watermarks: Arc<Announced>,
+    pub watermarks: Arc<RecordedWatermarks>,
     pub intake: Address<OrderConsumer>,
-    /// How often the catalog was refreshed.
+    /// Number of catalog refreshes.
     pub refreshed: Arc<AtomicU32>,
 }
 
-/// Settings whose waits are moments.
+/// Settings with short delays.
 pub fn quick() -> Settings {
     let mut settings = settings(Tier::Memory);
     settings.consumer.retry_backoff_min_ms = 1;
@@ -85,13 +84,13 @@ pub fn quick() -> Settings {
     settings
 }
 
-impl IntakeRig {
+impl ConsumerHarness {
     pub async fn open() -> Self {
         Self::open_with(&quick()).await
     }
 
     pub async fn open_with(settings: &Settings) -> Self {
-        Self::open_on(settings, Arc::new(LyingLedger::new(Lie::Honest))).await
+        Self::open_on(settings, Arc::new(DefectiveLedger::new(LedgerDefect::None))).await
     }
 
     /// Opens a sale of 1000 units in 4 buckets, one for each buyer.
@@ -101,52 +100,58 @@ impl IntakeRig {
         let mut backends = Backends::embedded(settings.tier, ledger.clone(), &(clock.clone() as _));
         let stock = Arc::new(FaultyStock::new(backends.stock));
         backends.stock = stock.clone();
-        let rig = Rig::on(settings, backends, clock);
-        rig.create(Offer { policy: ONE_PER_BUYER, stock: 1000, buckets: 4 }, START_MS - 1000).await;
-        rig.turn(floodgate::domain::Phase::Open).await;
-        // A gate that starts submits what it finds; here only the intake may.
-        rig.gates_begun().await;
+        let harness = Harness::on(settings, backends, clock);
+        harness
+            .create(Offer { policy: ONE_PER_BUYER, stock: 1000, buckets: 4 }, START_MS - 1000)
+            .await;
+        harness.set_phase(floodgate::domain::Phase::Open).await;
+        // A starting gate resubmits unsettled requests; in these tests only the consumer submits.
+        harness.gates_begun().await;
         let broker = FakeBroker::default();
         let metrics = Arc::new(Metrics::new());
-        let watermarks = Arc::<Announced>::default();
+        let watermarks = Arc::<RecordedWatermarks>::default();
         let refreshed = Arc::new(AtomicU32::new(0));
-        let parts = ConsumerDeps {
+        let deps = ConsumerDeps {
             queue: 0,
             subscriber: Arc::new(broker.clone()),
             publisher: Arc::new(broker.clone()),
-            orders: rig.actors.orders().clone(),
-            catalog: rig.catalog.clone(),
-            refresh: refresh(&rig, &refreshed),
-            ledger: rig.backends.ledger.clone(),
-            breaker: rig.actors.breaker().clone(),
+            orders: harness.actors.orders().clone(),
+            catalog: harness.catalog.clone(),
+            refresh: refresh(&harness, &refreshed),
+            ledger: harness.backends.ledger.clone(),
+            breaker: harness.actors.breaker().clone(),
             watermarks: watermarks.clone(),
             installation: INSTALLATION.into(),
             limits: ConsumerLimits::of(settings),
-            clock: rig.clock.clone(),
+            clock: harness.clock.clone(),
             metrics: metrics.clone(),
         };
-        let strikes = settings.faults.panic_in.iter().any(|kind| kind == "order_consumer");
-        let intake = rig.actors.supervisor().start(ChildSpec {
+        let injects_panics = settings.faults.panic_in.iter().any(|kind| kind == "order_consumer");
+        let intake = harness.actors.supervisor().start(ChildSpec {
             name: "order_consumer/0".to_owned(),
             kind: "order_consumer",
             arbiter: Arbiter::current(),
             mailbox: 16,
-            drill: FaultInjector::new(if strikes { settings.faults.panic_percent } else { 0.0 }),
-            factory: Arc::new(move |life| OrderConsumer::new(life, parts.clone())),
+            fault_injector: FaultInjector::new(if injects_panics {
+                settings.faults.panic_percent
+            } else {
+                0.0
+            }),
+            factory: Arc::new(move |incarnation| OrderConsumer::new(incarnation, deps.clone())),
         });
-        Self { rig, broker, ledger, stock, metrics, watermarks, intake, refreshed }
+        Self { harness, broker, ledger, stock, metrics, watermarks, intake, refreshed }
     }
 
-    /// An accepted request: units are taken, and nobody has told the ledger.
+    /// Reserves one unit for a request; the ledger has no order of it.
     pub async fn accept(&self, request: u64, buyer: u64) -> OrderIntent {
-        let asked = self.rig.ask(request, buyer, 1);
-        let key = BucketKey { sku: asked.sku, bucket: asked.bucket };
-        let verdicts = self.rig.backends.stock.reserve(key, vec![asked]).await.unwrap();
+        let reservation = self.harness.ask(request, buyer, 1);
+        let key = BucketKey { sku: reservation.sku, bucket: reservation.bucket };
+        let verdicts = self.harness.backends.stock.reserve(key, vec![reservation]).await.unwrap();
         assert_eq!(verdicts, [Verdict::Reserved]);
         self.intent(request, buyer)
     }
 
-    /// Many of them, of buyers with the numbers of their requests.
+    /// [`Self::accept`] for many requests; each buyer id equals the request id.
     pub async fn accept_all(&self, requests: impl IntoIterator<Item = u64>) -> Vec<OrderIntent> {
         let mut intents = Vec::new();
         for request in requests {
@@ -155,10 +160,10 @@ impl IntakeRig {
         intents
     }
 
-    /// An intent that no bucket knows of.
+    /// An intent without a reservation.
     pub fn intent(&self, request: u64, buyer: u64) -> OrderIntent {
-        let listed = self.rig.catalog.sale("sale").unwrap();
-        self.rig.ask(request, buyer, 1).intent(listed.sku("sku").unwrap())
+        let sale = self.harness.catalog.sale("sale").unwrap();
+        self.harness.ask(request, buyer, 1).intent(sale.sku("sku").unwrap())
     }
 
     /// Puts one envelope into the queue.
@@ -167,19 +172,19 @@ impl IntakeRig {
         self.broker.put(headers, "0", body);
     }
 
-    /// Puts each of these requests into the queue, accepted, in an envelope of its own.
+    /// Accepts each of these requests and puts each into the queue in its own envelope.
     pub async fn put_each(&self, requests: impl IntoIterator<Item = u64>) {
         for intent in self.accept_all(requests).await {
             self.put(&[intent]);
         }
     }
 
-    /// Puts a request that was accepted before into the queue once more.
+    /// Puts an already accepted request into the queue again.
     pub fn put_repeat(&self, request: u64) {
         self.put(&[self.intent(request, request)]);
     }
 
-    /// Intents of a sale that another process created, opened and sells from.
+    /// Intents of a sale that another process created and opened.
     pub async fn create_elsewhere(&self, requests: RangeInclusive<u64>) -> Vec<OrderIntent> {
         let ledger = self.ledger.as_ref();
         let sku = open_offer(ledger, "elsewhere", ANY, 100).await;
@@ -194,47 +199,54 @@ impl IntakeRig {
             .collect()
     }
 
-    /// Ends the intake as a crash would: nothing is finished, nobody is told.
+    /// Stops the consumer as a crash does: in-flight work is dropped without answers.
     pub async fn kill(&self) {
         let restarts = self.restarts();
         self.intake.wait_up().await.try_send(Stop).unwrap();
-        until("the end of the intake", || async { (self.restarts() > restarts).then_some(()) })
-            .await;
+        until("the restart of the consumer", || async {
+            (self.restarts() > restarts).then_some(())
+        })
+        .await;
     }
 
     fn restarts(&self) -> u64 {
-        let reports = self.rig.actors.supervisor().report();
+        let reports = self.harness.actors.supervisor().report();
         reports.iter().filter(|r| r.kind == "order_consumer").map(|r| r.restarts).sum()
     }
 
-    /// Waits until everything was acknowledged.
+    /// Waits until every message is acknowledged.
     pub async fn until_empty(&self) {
         until("an empty queue", || async { self.broker.is_empty().then_some(()) }).await;
     }
 
-    /// Whether the stock knows the order of this request, whose buyer has its number.
+    /// Whether the stock has the order of this request, whose buyer id equals the request id.
     pub async fn is_settled(&self, request: u64) -> bool {
-        let asked = self.rig.ask(request, request, 1);
-        let key = BucketKey { sku: asked.sku, bucket: asked.bucket };
-        let found = self.rig.backends.stock.find(key, asked.request).await.unwrap();
-        matches!(found.map(|it| it.standing), Some(RequestStatus::Ordered { .. }))
+        let reservation = self.harness.ask(request, request, 1);
+        let key = BucketKey { sku: reservation.sku, bucket: reservation.bucket };
+        let found = self.harness.backends.stock.find(key, reservation.request).await.unwrap();
+        matches!(found.map(|stored| stored.status), Some(RequestStatus::Ordered { .. }))
     }
 
-    /// Waits until exactly these requests are orders, the stock knows it, and everything holds.
+    /// Waits until exactly these requests are orders, in ledger and stock, then asserts that the
+    /// audit finds no violation.
     pub async fn assert_orders(&self, requests: impl IntoIterator<Item = u64>) {
         let mut expected: Vec<u64> = requests.into_iter().collect();
         expected.sort_unstable();
-        until("orders", || async { (self.rig.num_orders().await == expected.len()).then_some(()) })
-            .await;
+        until("orders", || async {
+            (self.harness.num_orders().await == expected.len()).then_some(())
+        })
+        .await;
         for request in &expected {
             let id = floodgate::domain::RequestId::new(*request).unwrap();
-            let order = self.rig.backends.ledger.journey(id).await.unwrap().map(|it| it.order);
-            assert!(order.is_some(), "{request} is no order");
+            let timeline = self.harness.backends.ledger.order_timeline(id).await.unwrap();
+            assert!(timeline.is_some(), "request {request} has no order");
         }
-        // A row is there before its result is in the stock.
-        until("an audit at rest", || async { self.rig.audit(0).await.could_tell.then_some(()) })
-            .await;
-        self.rig.assert_holds().await;
+        // The ledger row precedes the result in the stock.
+        until("an audit at rest", || async {
+            self.harness.audit(0).await.could_tell.then_some(())
+        })
+        .await;
+        self.harness.assert_holds().await;
     }
 
     /// The value of a counter or gauge, by name and labels.
@@ -245,7 +257,7 @@ impl IntakeRig {
     }
 }
 
-/// An envelope as a relay makes it.
+/// An envelope as a relay builds it.
 pub fn envelope(intents: &[OrderIntent]) -> (Headers, Vec<u8>) {
     let mut body = Vec::new();
     for intent in intents {
@@ -254,11 +266,12 @@ pub fn envelope(intents: &[OrderIntent]) -> (Headers, Vec<u8>) {
     (envelope::headers(&body, INSTALLATION, START_MS).unwrap(), body)
 }
 
-fn refresh(rig: &Rig, refreshed: &Arc<AtomicU32>) -> CatalogSync {
-    let (desk, refreshed) = (rig.desk.clone(), refreshed.clone());
+fn refresh(harness: &Harness, refreshed: &Arc<AtomicU32>) -> CatalogSync {
+    let (sales, refreshed) = (harness.sales.clone(), refreshed.clone());
     Arc::new(move || {
-        let desk = desk.clone();
+        let sales = sales.clone();
         refreshed.fetch_add(1, Ordering::SeqCst);
-        async move { desk.learn().await.map(drop).map_err(|error| error.to_string()) }.boxed()
+        async move { sales.refresh_catalog().await.map(drop).map_err(|error| error.to_string()) }
+            .boxed()
     })
 }

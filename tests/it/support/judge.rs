@@ -1,7 +1,7 @@
-//! Compares the answers that buyers got with what the ledger has in the end.
+//! Compares the responses that buyers received with the final content of the ledger.
 //!
-//! The only witness that shares no code with the engine: it knows what each attempt was told, when
-//! the attempt began and when its answer was there, and nothing of buckets, outboxes or batches.
+//! Shares no code with the engine: its only inputs are the response to each attempt and its start
+//! and end times, nothing about buckets, outboxes or batches.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,38 +10,39 @@ use std::time::Instant;
 
 use super::orders::{Orders, Record, RecordedAs};
 
-/// Findings of one kind that are printed.
+/// Printed findings per rule, at most.
 const FINDINGS_PRINTED: usize = 5;
 
-/// A purchase that is sent once or many times, with the same content: the unit of every rule.
+/// Identifies a request, sent once or many times with the same content. Every rule applies to one
+/// request.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RequestKey {
     pub sale: Arc<str>,
     pub buyer: u64,
-    /// The request id that every attempt names; `None` where it follows from sale and buyer.
+    /// The request id in every attempt; `None` where the server derives it from sale and buyer.
     pub named: Option<Arc<str>>,
 }
 
-/// The order in an answer.
+/// The order in a response or in the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bought {
     pub quantity: u32,
     pub placed_at_ms: i64,
 }
 
-/// One attempt of a request, or one read of its status, and the answer.
+/// One attempt of a request, or one read of its status, and the response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
-    /// Its request, by position in the list that was sent.
-    pub wish: usize,
+    /// Index into the list of purchases.
+    pub purchase: usize,
     pub request: RequestKey,
     /// Before the first byte was sent.
     pub began: Instant,
-    /// After the last byte of the answer, or when it was given up.
+    /// After the last byte of the response, or when the client gave up.
     pub ended: Instant,
-    /// False: no connection, so that no server can have acted on it.
+    /// False: no connection, so that no server can have processed the attempt.
     pub is_sent: bool,
-    /// `None`: no answer.
+    /// HTTP status; `None` without a response.
     pub status: Option<u16>,
     pub replayed: bool,
     pub request_id: Option<String>,
@@ -52,36 +53,35 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// Whether the request was accepted, as far as its buyer was told.
+    /// Whether the response says that the request was accepted.
     pub fn is_promise(&self) -> bool {
         let state = self.state.as_deref();
         matches!(self.status, Some(200 | 202)) && matches!(state, Some("success" | "queued"))
     }
 
-    /// Whether the answer says that nothing was taken: try again later.
+    /// Whether the response says that nothing was reserved and that the buyer may retry.
     fn is_busy(&self) -> bool {
         self.status == Some(503)
     }
 
-    /// Whether the answer is the recorded failure of a request that was accepted.
+    /// Whether the response is the recorded failure of an accepted request.
     fn is_recorded_failure(&self) -> bool {
         let is_repeat = self.replayed && self.status.is_some_and(|status| status >= 400);
         is_repeat || self.state.as_deref() == Some("failed")
     }
 
-    /// Whether the answer denies that the request was ever accepted.
+    /// Whether the response says that the request was never accepted.
     fn is_denial(&self) -> bool {
         !self.replayed && matches!(self.status, Some(403 | 404 | 409 | 410 | 422))
     }
 }
 
-/// What all attempts together were answered.
+/// All attempts and their responses.
 #[derive(Debug, Default)]
 pub struct History {
     /// Attempts of purchases.
     pub heard: Vec<Attempt>,
-    /// What was asked besides about requests that were promised something: reads of the status, and
-    /// repeats.
+    /// Status reads and repeats of promised requests.
     pub checked: Vec<Attempt>,
 }
 
@@ -95,22 +95,22 @@ impl History {
         self.heard.iter().chain(&self.checked)
     }
 
-    /// Request ids that were promised something: answered with 200, or with 202 `queued`.
+    /// Request ids of promised requests: answered with 200, or with 202 `queued`.
     pub fn acknowledged(&self) -> BTreeSet<&str> {
         let promised = self.all().filter(|attempt| attempt.is_promise());
         promised.filter_map(|attempt| attempt.request_id.as_deref()).collect()
     }
 
-    /// For each wish, the different request ids that were promised something.
-    pub fn promised_by_wish(&self) -> BTreeMap<usize, BTreeSet<&str>> {
-        let mut by_wish: BTreeMap<usize, BTreeSet<&str>> = BTreeMap::new();
+    /// For each purchase, the distinct promised request ids.
+    pub fn promised_by_purchase(&self) -> BTreeMap<usize, BTreeSet<&str>> {
+        let mut by_purchase: BTreeMap<usize, BTreeSet<&str>> = BTreeMap::new();
         for attempt in self.heard.iter().filter(|attempt| attempt.is_promise()) {
-            by_wish.entry(attempt.wish).or_default().extend(attempt.request_id.as_deref());
+            by_purchase.entry(attempt.purchase).or_default().extend(attempt.request_id.as_deref());
         }
-        by_wish
+        by_purchase
     }
 
-    /// Compares with what the ledger has, where everything that was accepted has ended.
+    /// Checks every rule. The ledger must hold the outcome of every accepted request.
     pub fn judge(&self, seed: u64, ledger: &Orders, stock: u64) -> Verdict {
         let mut by_request: BTreeMap<&RequestKey, Case<'_>> = BTreeMap::new();
         for attempt in self.all().filter(|attempt| attempt.is_sent) {
@@ -123,7 +123,7 @@ impl History {
             findings.add("lost", case.is_lost(), key, case);
             findings.add("ghost", case.is_ghost(), key, case);
             findings.add("denial", case.is_denied(), key, case);
-            findings.add("ends", case.has_two_ends(), key, case);
+            findings.add("ends", case.has_conflicting_outcomes(), key, case);
         }
         let distinct: BTreeSet<&str> = ledger.request_ids.iter().map(String::as_str).collect();
         Verdict {
@@ -145,7 +145,7 @@ impl History {
     }
 }
 
-/// All that was said about one request.
+/// All attempts of one request and its record in the ledger.
 #[derive(Debug, Default)]
 struct Case<'a> {
     attempts: Vec<&'a Attempt>,
@@ -153,54 +153,57 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// Promised something, and nowhere: neither order nor failure nor dead letter.
+    /// Promised, but neither order nor failure nor dead letter.
     fn is_lost(&self) -> bool {
         self.record.is_none() && self.attempts.iter().any(|attempt| attempt.is_promise())
     }
 
-    /// Only ever told that nothing was taken, and there is an order all the same. A refusal may
+    /// Every response said that nothing was reserved, and the ledger has a record. A refusal may
     /// leave a recorded failure (the ledger's own refusal), `busy` may not.
     fn is_ghost(&self) -> bool {
         let Some(record) = self.record else { return false };
         let only_busy = self.attempts.iter().all(|attempt| attempt.is_busy());
-        let never_taken =
+        let never_accepted =
             self.attempts.iter().all(|attempt| attempt.is_busy() || attempt.is_denial());
-        only_busy || (never_taken && record.end != RecordedAs::Failure)
+        only_busy || (never_accepted && record.outcome != RecordedAs::Failure)
     }
 
-    /// Promised something, and denied to an attempt that began after the promise was read.
+    /// Promised, and denied to an attempt that began after the promise was received.
     fn is_denied(&self) -> bool {
         let promises = self.attempts.iter().filter(|attempt| attempt.is_promise());
         let Some(promised) = promises.map(|attempt| attempt.ended).min() else { return false };
         self.attempts.iter().any(|attempt| attempt.is_denial() && attempt.began > promised)
     }
 
-    /// Told of a recorded failure that is not on record. A repeat may share the decision of an
-    /// attempt that is under way at the same time, which need not be on record.
-    fn is_failure_of_nothing(&self, told: &Attempt) -> bool {
+    /// The response is a recorded failure, and the ledger has none. A repeat may share the refusal
+    /// of a concurrent attempt, which needs no record.
+    fn is_unrecorded_failure(&self, attempt: &Attempt) -> bool {
         let shares = |other: &&Attempt| {
-            other.is_denial() && other.began < told.ended && told.began < other.ended
+            other.is_denial() && other.began < attempt.ended && attempt.began < other.ended
         };
-        let is_shared = told.replayed && self.attempts.iter().any(shares);
-        told.is_recorded_failure() && !is_shared
+        let is_shared = attempt.replayed && self.attempts.iter().any(shares);
+        attempt.is_recorded_failure() && !is_shared
     }
 
-    /// Told of two different ends, or of another one than the ledger's.
-    fn has_two_ends(&self) -> bool {
+    /// The responses report two different outcomes, or another one than the ledger's.
+    fn has_conflicting_outcomes(&self) -> bool {
         let orders = self.attempts.iter().filter_map(|attempt| attempt.order);
         let orders: BTreeSet<Bought> = orders.collect();
-        let is_bought = self.attempts.iter().any(|a| a.state.as_deref() == Some("success"));
+        let is_bought =
+            self.attempts.iter().any(|attempt| attempt.state.as_deref() == Some("success"));
         let is_failed = self.attempts.iter().any(|attempt| attempt.is_recorded_failure());
-        let contradicts = match self.record.map(|record| record.end) {
-            Some(RecordedAs::Order(order)) => is_failed || orders.iter().any(|told| *told != order),
+        let contradicts = match self.record.map(|record| record.outcome) {
+            Some(RecordedAs::Order(order)) => {
+                is_failed || orders.iter().any(|other| *other != order)
+            }
             Some(RecordedAs::Failure | RecordedAs::DeadLetter) => is_bought,
-            None => self.attempts.iter().any(|told| self.is_failure_of_nothing(told)),
+            None => self.attempts.iter().any(|attempt| self.is_unrecorded_failure(attempt)),
         };
         orders.len() > 1 || (is_bought && is_failed) || contradicts
     }
 }
 
-/// What the ledger has, by request id, and by buyer where the id follows from the buyer.
+/// The ledger's records by request id, and by buyer where the id is derived from the buyer.
 struct Records<'a> {
     by_id: BTreeMap<&'a str, &'a Record>,
     by_buyer: BTreeMap<(&'a str, u64), &'a Record>,
@@ -209,7 +212,7 @@ struct Records<'a> {
 impl<'a> Records<'a> {
     fn of(ledger: &'a Orders) -> Self {
         let mut records = Self { by_id: BTreeMap::new(), by_buyer: BTreeMap::new() };
-        // Orders come first: a dead letter beside one is a copy of it.
+        // Orders precede dead letters: a dead letter of an ordered request is a copy.
         for record in &ledger.records {
             records.by_id.entry(&record.request_id).or_insert(record);
             records.by_buyer.entry((&record.sale, record.buyer)).or_insert(record);
@@ -221,17 +224,16 @@ impl<'a> Records<'a> {
         if let Some(id) = &key.named {
             return self.by_id.get(id.as_ref()).copied();
         }
-        // `already-purchased` names another request; it is not among these.
-        let mut told = attempts.iter().filter(|attempt| attempt.is_promise());
-        let told = told.find_map(|attempt| attempt.request_id.as_deref());
-        match told {
+        // Only promises: `already-purchased` names the id of another request.
+        let mut promises = attempts.iter().filter(|attempt| attempt.is_promise());
+        match promises.find_map(|attempt| attempt.request_id.as_deref()) {
             Some(id) => self.by_id.get(id).copied(),
             None => self.by_buyer.get(&(key.sale.as_ref(), key.buyer)).copied(),
         }
     }
 }
 
-/// Requests that broke a rule.
+/// Number of violations by rule.
 #[derive(Debug, Default)]
 struct Findings(BTreeMap<&'static str, usize>);
 
@@ -266,7 +268,7 @@ impl Findings {
     }
 }
 
-/// The line that every load or fault run ends with.
+/// The result of a load or fault run, printed as its last line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Verdict {
     pub seed: u64,
@@ -277,18 +279,19 @@ pub struct Verdict {
     pub units: u64,
     pub failed: usize,
     pub dead: usize,
-    /// Promised something, and nowhere.
+    /// Promised, and without any record.
     pub lost: usize,
-    /// Orders beyond the first of their request.
+    /// Orders after the first of the same request.
     pub duplicated: usize,
     /// Units beyond the stock.
     pub oversold: u64,
-    /// Only ever told `busy`, and there is an order.
+    /// Never accepted by any response, and recorded in the ledger.
     pub ghosts: usize,
     /// Denied after a promise.
     pub denials: usize,
-    /// Told of two ends.
+    /// Conflicting outcomes.
     pub ends: usize,
+    /// Attempts without a response.
     pub unknown: usize,
 }
 
@@ -316,8 +319,8 @@ impl Verdict {
         assert!(self.is_clean(), "{self}");
     }
 
-    /// Where two masters answer for one bucket at once: each is right by what it knows, so that one
-    /// may refuse as sold out what the other accepted. Everything else holds.
+    /// Asserts every rule except denials, for two concurrent Redis masters of one bucket: each
+    /// decides by its own data, so that one may refuse as sold out what the other accepted.
     pub fn assert_clean_among_two_masters(&self) {
         Self { denials: 0, ..*self }.assert_clean();
     }

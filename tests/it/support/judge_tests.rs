@@ -1,4 +1,4 @@
-//! The judge goes red: a planted history for each rule, and the legal ones beside it.
+//! Every rule of the checker finds a planted violation and accepts the similar legal histories.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use super::orders::{Orders, Record, RecordedAs};
 const ORDER: Bought = Bought { quantity: 2, placed_at_ms: 1_000 };
 const STOCK: u64 = 10;
 
-/// The attempts of one request, each of which begins when the one before has ended.
+/// Sequential attempts of one request, and the ledger's records.
 struct Planted {
     named: bool,
     now: Instant,
@@ -25,13 +25,13 @@ impl Planted {
         Self { named, now, history, ledger: Orders::default() }
     }
 
-    /// An attempt that takes a second; each attribute is what the answer says.
+    /// Adds an attempt of one second, with this status.
     fn attempt(&mut self, status: Option<u16>) -> &mut Attempt {
         let (began, ended) = (self.now, self.now + Duration::from_secs(1));
         self.now = ended + Duration::from_secs(1);
         let named = self.named.then(|| Arc::from("7-1-x"));
         self.history.heard.push(Attempt {
-            wish: 0,
+            purchase: 0,
             request: RequestKey { sale: "sale".into(), buyer: 42, named },
             began,
             ended,
@@ -74,7 +74,7 @@ impl Planted {
         self
     }
 
-    /// The last attempt began while the one before was under way.
+    /// Makes the last attempt overlap with the one before.
     fn overlapping(&mut self) -> &mut Self {
         let heard = &mut self.history.heard;
         let before = heard[heard.len() - 2].began;
@@ -82,9 +82,9 @@ impl Planted {
         self
     }
 
-    fn ends_as(&mut self, end: RecordedAs) -> &mut Self {
+    fn recorded_as(&mut self, outcome: RecordedAs) -> &mut Self {
         let request_id = "7-1-x".to_owned();
-        self.ledger.add(Record { sale: "sale".to_owned(), buyer: 42, request_id, end });
+        self.ledger.add(Record { sale: "sale".to_owned(), buyer: 42, request_id, outcome });
         self
     }
 
@@ -98,77 +98,77 @@ impl Planted {
     }
 }
 
-/// Both kinds of requests: with an id of their own, and with one that follows from the buyer.
-fn each(plant: impl Fn(Planted)) {
+/// Runs a test for both kinds of requests: with an issued id, and with one derived from the buyer.
+fn for_both_kinds(test: impl Fn(Planted)) {
     for named in [false, true] {
-        plant(Planted::new(named));
+        test(Planted::new(named));
     }
 }
 
 #[test]
 fn a_promise_without_an_end_is_lost() {
-    each(|mut planted| {
+    for_both_kinds(|mut planted| {
         planted.state(202, "queued");
         assert_eq!(planted.judge().lost, 1);
-        planted.ends_as(RecordedAs::DeadLetter).assert_clean();
+        planted.recorded_as(RecordedAs::DeadLetter).assert_clean();
     });
-    each(|mut planted| {
+    for_both_kinds(|mut planted| {
         planted.bought(ORDER);
         let verdict = planted.judge();
         assert_eq!((verdict.lost, verdict.is_clean()), (1, false));
     });
-    each(|mut planted| planted.state(202, "unknown").assert_clean());
+    for_both_kinds(|mut planted| planted.state(202, "unknown").assert_clean());
 }
 
 #[test]
 fn two_orders_of_one_request_are_duplicated() {
-    each(|mut planted| {
-        planted.bought(ORDER).ends_as(RecordedAs::Order(ORDER)).assert_clean();
-        planted.ends_as(RecordedAs::Order(ORDER));
+    for_both_kinds(|mut planted| {
+        planted.bought(ORDER).recorded_as(RecordedAs::Order(ORDER)).assert_clean();
+        planted.recorded_as(RecordedAs::Order(ORDER));
         assert_eq!(planted.judge().duplicated, 1);
     });
 }
 
 #[test]
 fn units_beyond_the_stock_are_oversold() {
-    each(|mut planted| {
+    for_both_kinds(|mut planted| {
         let many = Bought { quantity: 11, ..ORDER };
-        planted.bought(many).ends_as(RecordedAs::Order(many));
+        planted.bought(many).recorded_as(RecordedAs::Order(many));
         assert_eq!(planted.judge().oversold, 1);
     });
 }
 
 #[test]
 fn an_order_behind_nothing_but_busy_is_a_ghost() {
-    for end in [RecordedAs::Order(ORDER), RecordedAs::Failure, RecordedAs::DeadLetter] {
-        each(|mut planted| {
-            planted.busy().busy().ends_as(end);
+    for outcome in [RecordedAs::Order(ORDER), RecordedAs::Failure, RecordedAs::DeadLetter] {
+        for_both_kinds(|mut planted| {
+            planted.busy().busy().recorded_as(outcome);
             let verdict = planted.judge();
-            assert_eq!((verdict.ghosts, verdict.is_clean()), (1, false), "{end:?}");
+            assert_eq!((verdict.ghosts, verdict.is_clean()), (1, false), "{outcome:?}");
         });
     }
-    // What was refused may have failed in the ledger, and cannot have become an order.
-    each(|mut planted| {
-        planted.busy().refused(409, false).ends_as(RecordedAs::Failure).assert_clean();
+    // A refused request may be a recorded failure, but not an order.
+    for_both_kinds(|mut planted| {
+        planted.busy().refused(409, false).recorded_as(RecordedAs::Failure).assert_clean();
     });
-    each(|mut planted| {
-        planted.busy().refused(409, false).ends_as(RecordedAs::Order(ORDER));
+    for_both_kinds(|mut planted| {
+        planted.busy().refused(409, false).recorded_as(RecordedAs::Order(ORDER));
         assert_eq!(planted.judge().ghosts, 1);
     });
 }
 
 #[test]
 fn an_attempt_without_an_answer_may_have_bought() {
-    each(|mut planted| {
-        planted.busy().unanswered().ends_as(RecordedAs::Order(ORDER)).assert_clean();
+    for_both_kinds(|mut planted| {
+        planted.busy().unanswered().recorded_as(RecordedAs::Order(ORDER)).assert_clean();
     });
-    each(|mut planted| {
-        planted.busy().state(202, "unknown").ends_as(RecordedAs::Order(ORDER)).assert_clean();
+    for_both_kinds(|mut planted| {
+        planted.busy().state(202, "unknown").recorded_as(RecordedAs::Order(ORDER)).assert_clean();
     });
     // Without a connection nothing was sent.
-    each(|mut planted| {
+    for_both_kinds(|mut planted| {
         planted.busy().attempt(None).is_sent = false;
-        planted.ends_as(RecordedAs::Order(ORDER));
+        planted.recorded_as(RecordedAs::Order(ORDER));
         assert_eq!(planted.judge().ghosts, 1);
     });
 }
@@ -176,32 +176,35 @@ fn an_attempt_without_an_answer_may_have_bought() {
 #[test]
 fn a_refusal_after_a_promise_is_a_denial() {
     for status in [403, 404, 409, 410, 422] {
-        each(|mut planted| {
-            planted.state(202, "queued").refused(status, false).ends_as(RecordedAs::Order(ORDER));
+        for_both_kinds(|mut planted| {
+            planted
+                .state(202, "queued")
+                .refused(status, false)
+                .recorded_as(RecordedAs::Order(ORDER));
             let verdict = planted.judge();
             assert_eq!((verdict.denials, verdict.is_clean()), (1, false), "{status}");
         });
-        // It was under way when the promise was made.
-        each(|mut planted| {
+        // The attempt was in flight when the promise was received.
+        for_both_kinds(|mut planted| {
             planted.state(202, "queued").refused(status, false).overlapping();
-            planted.ends_as(RecordedAs::Order(ORDER)).assert_clean();
+            planted.recorded_as(RecordedAs::Order(ORDER)).assert_clean();
         });
-        // A refusal leaves no record: what is refused first may be accepted later.
-        each(|mut planted| {
-            planted.refused(status, false).bought(ORDER).ends_as(RecordedAs::Order(ORDER));
+        // A refusal leaves no record: the request may be accepted later.
+        for_both_kinds(|mut planted| {
+            planted.refused(status, false).bought(ORDER).recorded_as(RecordedAs::Order(ORDER));
             planted.assert_clean();
         });
     }
-    each(|mut planted| {
+    for_both_kinds(|mut planted| {
         planted.bought(ORDER).busy().state(202, "unknown").unanswered().bought(ORDER);
-        planted.ends_as(RecordedAs::Order(ORDER)).assert_clean();
+        planted.recorded_as(RecordedAs::Order(ORDER)).assert_clean();
     });
 }
 
 #[test]
 fn denials_are_found_among_the_later_checks_too() {
-    each(|mut planted| {
-        planted.state(202, "queued").refused(404, false).ends_as(RecordedAs::Order(ORDER));
+    for_both_kinds(|mut planted| {
+        planted.state(202, "queued").refused(404, false).recorded_as(RecordedAs::Order(ORDER));
         let check = planted.history.heard.pop().unwrap();
         planted.history.checked.push(check);
         assert_eq!(planted.judge().denials, 1);
@@ -210,20 +213,19 @@ fn denials_are_found_among_the_later_checks_too() {
 
 #[test]
 fn a_recorded_failure_is_an_end_and_no_denial() {
-    each(|mut planted| {
+    for_both_kinds(|mut planted| {
         planted.state(202, "queued").refused(409, true).state(200, "failed");
-        planted.ends_as(RecordedAs::Failure).assert_clean();
+        planted.recorded_as(RecordedAs::Failure).assert_clean();
     });
 }
 
-/// Where the ledger counts, a refusal is on no record.
+/// In tier `ledger`, a refusal leaves no record.
 #[test]
 fn a_repeat_shares_the_refusal_of_an_attempt_beside_it_and_of_no_other() {
-    each(|mut planted| {
+    for_both_kinds(|mut planted| {
         planted.refused(409, false).refused(409, true);
         assert_eq!(planted.judge().ends, 1);
-        let beside = planted.history.heard[0].began;
-        planted.history.heard[1].began = beside;
+        planted.history.heard[1].began = planted.history.heard[0].began;
         planted.judge().assert_clean();
     });
 }
@@ -242,14 +244,14 @@ fn two_ends_of_one_request_are_found() {
         (|p| p.bought(ORDER), Some(RecordedAs::DeadLetter)),
         (|p| p.state(200, "failed"), None),
     ];
-    for (at, (plant, end)) in wrong.into_iter().enumerate() {
-        each(|mut planted| {
+    for (index, (plant, outcome)) in wrong.into_iter().enumerate() {
+        for_both_kinds(|mut planted| {
             plant(&mut planted);
-            if let Some(end) = end {
-                planted.ends_as(end);
+            if let Some(outcome) = outcome {
+                planted.recorded_as(outcome);
             }
             let verdict = planted.judge();
-            assert_eq!((verdict.ends, verdict.is_clean()), (1, false), "{at}: {verdict}");
+            assert_eq!((verdict.ends, verdict.is_clean()), (1, false), "{index}: {verdict}");
         });
     }
 }
@@ -257,7 +259,7 @@ fn two_ends_of_one_request_are_found() {
 #[test]
 fn requests_of_other_buyers_and_sales_are_judged_apart() {
     let mut planted = Planted::new(false);
-    planted.bought(ORDER).refused(409, false).ends_as(RecordedAs::Order(ORDER));
+    planted.bought(ORDER).refused(409, false).recorded_as(RecordedAs::Order(ORDER));
     assert_eq!(planted.judge().denials, 1);
     let last = planted.history.heard.last_mut().unwrap();
     last.request.buyer = 43;
@@ -271,6 +273,6 @@ fn requests_of_other_buyers_and_sales_are_judged_apart() {
 #[should_panic(expected = "ghosts=1")]
 fn a_verdict_that_is_not_clean_panics() {
     let mut planted = Planted::new(true);
-    planted.busy().ends_as(RecordedAs::Order(ORDER));
+    planted.busy().recorded_as(RecordedAs::Order(ORDER));
     planted.judge().assert_clean();
 }

@@ -1,4 +1,4 @@
-//! Keepers of dead letters over a broker, outboxes and a ledger in memory.
+//! Dead-letter collectors over an in-memory broker, outbox and ledger.
 
 use std::sync::Arc;
 
@@ -23,94 +23,96 @@ use floodgate::stock::MemoryStock;
 use floodgate::tier::Pipeline;
 
 use super::faulty_ledger::FaultyLedger;
+use super::harness::START_MS;
 use super::memory_broker::MemoryBroker;
 use super::reconcilers::watermarks;
-use super::relays::{FakeOutbox, INSTALLATION, Mishaps, World};
-use super::rig::START_MS;
+use super::relays::{FakeOutbox, INSTALLATION, InjectedFaults, Simulation};
 use super::wait::until;
 
-/// Letters in hand at once.
-pub const LETTERS_MAX: u16 = 8;
+/// Limit of unacknowledged dead letters per collector.
+pub const DEAD_LETTERS_MAX: u16 = 8;
 
-/// What all processes share.
-pub struct Office {
-    pub world: World,
+/// The stores that all processes share.
+pub struct DeadLetterFixture {
+    pub simulation: Simulation,
     pub broker: MemoryBroker,
     pub ledger: Arc<FaultyLedger>,
 }
 
-/// One process that keeps letters; killed on drop.
-pub struct Keeper {
+/// One process with a collector; killed on drop.
+pub struct CollectorProcess {
     pub metrics: Arc<Metrics>,
     pub supervisor: Supervisor,
     address: Address<DeadLetterCollector>,
     shutdown: Shutdown,
 }
 
-impl Office {
+impl DeadLetterFixture {
     /// A sale of one SKU in two buckets, and one order queue.
     pub fn new() -> Self {
-        let world = World::new(2);
-        let ledger = Arc::new(FaultyLedger::new(world.ledger.clone()));
+        let simulation = Simulation::new(2);
+        let ledger = Arc::new(FaultyLedger::new(simulation.ledger.clone()));
         let broker = MemoryBroker::new(Topology::new("fg", 1, 5));
-        Self { world, broker, ledger }
+        Self { simulation, broker, ledger }
     }
 
     pub fn pipeline(&self, broker: &MemoryBroker) -> Pipeline {
-        let (store, mishaps) = (self.world.store.clone(), Mishaps::default());
-        let clock = self.world.clock.clone();
+        let (store, clock) = (self.simulation.store.clone(), self.simulation.clock.clone());
+        let faults = InjectedFaults::default();
         Pipeline {
-            outbox: Arc::new(FakeOutbox { store, clock, mishaps }),
+            outbox: Arc::new(FakeOutbox { store, clock, faults }),
             publisher: Arc::new(broker.clone()),
             subscriber: Arc::new(broker.clone()),
-            watermarks: watermarks(&self.world),
+            watermarks: watermarks(&self.simulation),
             installation: INSTALLATION.into(),
         }
     }
 
-    /// Starts a keeper.
-    pub fn keeper(&self) -> Keeper {
-        self.keeper_that_panics(0.0)
+    /// Starts a process with a collector.
+    pub fn keeper(&self) -> CollectorProcess {
+        self.panicking_collector(0.0)
     }
 
-    /// A keeper whose steps panic so often, in percent.
-    pub fn keeper_that_panics(&self, percent: f64) -> Keeper {
+    /// Starts a collector whose steps panic with this probability, in percent.
+    pub fn panicking_collector(&self, percent: f64) -> CollectorProcess {
         let (metrics, shutdown) = (Arc::new(Metrics::new()), Shutdown::default());
         let broker = self.broker.elsewhere();
-        let parts = Arc::new(CollectorDeps {
+        let deps = Arc::new(CollectorDeps {
             ledger: self.ledger.clone(),
             pipeline: self.pipeline(&broker),
-            catalog: self.world.catalog.clone(),
-            letters_max: LETTERS_MAX,
+            catalog: self.simulation.catalog.clone(),
+            dead_letters_max: DEAD_LETTERS_MAX,
             every_ms: 5,
             backoff_min_ms: 1,
             backoff_max_ms: 4,
-            clock: self.world.clock.clone(),
+            clock: self.simulation.clock.clone(),
             metrics: metrics.clone(),
         });
-        let settings = self.world.settings.supervisor.clone();
-        let (clock, home) = (self.world.clock.clone(), Arbiter::current());
-        let supervisor = Supervisor::new(settings, clock, shutdown.clone(), home);
+        let settings = self.simulation.settings.supervisor.clone();
+        let (clock, arbiter) = (self.simulation.clock.clone(), Arbiter::current());
+        let supervisor = Supervisor::new(settings, clock, shutdown.clone(), arbiter);
         let address = supervisor.start(ChildSpec {
             name: "dead_letter_collector".to_owned(),
             kind: "dead_letter_collector",
             arbiter: Arbiter::current(),
             mailbox: 16,
-            drill: FaultInjector::new(percent),
-            factory: Arc::new(move |life| DeadLetterCollector::new(life, parts.clone())),
+            fault_injector: FaultInjector::new(percent),
+            factory: Arc::new(move |incarnation| {
+                DeadLetterCollector::new(incarnation, deps.clone())
+            }),
         });
-        Keeper { metrics, supervisor, address, shutdown }
+        CollectorProcess { metrics, supervisor, address, shutdown }
     }
 
-    /// The operators' desk of one more process.
-    pub fn desk(&self) -> DeadLetterService {
+    /// The operators' service in another process.
+    pub fn sales(&self) -> DeadLetterService {
         let pipeline = self.pipeline(&self.broker.elsewhere());
-        let (ledger, clock) = (self.ledger.clone(), self.world.clock.clone());
-        let stock = Arc::new(MemoryStock::new(Counting::Here));
+        let (ledger, clock) = (self.ledger.clone(), self.simulation.clock.clone());
+        let stock = Arc::new(MemoryStock::new(Counting::InStock));
         DeadLetterService::new(ledger, stock, clock, Some(&pipeline), 1)
     }
 
-    /// An entry of an outbox with these requests.
+    /// The body of an outbox entry with these requests.
     pub fn body(&self, requests: &[u64]) -> Bytes {
         let mut body = Vec::new();
         for request in requests {
@@ -120,17 +122,17 @@ impl Office {
     }
 
     pub fn intent(&self, request: u64) -> OrderIntent {
-        self.world.intent(request)
+        self.simulation.intent(request)
     }
 
-    /// A message as a relay sends it.
+    /// A message as a relay publishes it.
     pub fn message(&self, requests: &[u64], route: Route) -> Message {
         let body = self.body(requests);
         let headers = envelope::headers(&body, INSTALLATION, START_MS).unwrap();
         Message { route, headers, body }
     }
 
-    /// A message as a consumer buries it.
+    /// A message as a consumer dead-letters it.
     pub fn dead(&self, requests: &[u64], reason: &str) -> Message {
         let mut message = self.message(requests, Route::Dead);
         message.headers.reason = Some(reason.to_owned());
@@ -138,13 +140,14 @@ impl Office {
         message
     }
 
-    /// Publishes, and requires that all of it is confirmed.
+    /// Publishes and asserts that every message is confirmed.
     pub async fn publish(&self, messages: Vec<Message>) {
-        let sent = self.broker.elsewhere().outgoing(64).publish(messages).await;
-        assert!(sent.iter().all(|sent| *sent == PublishOutcome::Confirmed), "{sent:?}");
+        let outcomes = self.broker.elsewhere().open_channel(64).publish(messages).await;
+        let all_confirmed = outcomes.iter().all(|outcome| *outcome == PublishOutcome::Confirmed);
+        assert!(all_confirmed, "{outcomes:?}");
     }
 
-    /// Buries an entry in an outbox, as a relay does.
+    /// Dead-letters an outbox entry, as a relay does.
     pub fn bury(&self, requests: &[u64]) {
         let entry = DeadEntry {
             id: Box::new(requests[0].to_be_bytes()),
@@ -153,42 +156,43 @@ impl Office {
             attempts: 10,
             dead_at_ms: START_MS,
         };
-        self.world.store.bury(self.world.bucket_of(requests[0]), entry);
+        self.simulation.store.bury(self.simulation.bucket_of(requests[0]), entry);
     }
 
-    /// Every letter with its body, oldest first; past any fault of the ledger.
+    /// Every dead letter with its body, oldest first, read without the ledger's injected faults.
     pub async fn letters(&self) -> Vec<DeadLetterContent> {
-        let ledger = &self.world.ledger;
+        let ledger = &self.simulation.ledger;
         let mut found = Vec::new();
-        for letter in ledger.dead_letters(DeadLetterFilter::default(), 1000).await.unwrap() {
-            found.extend(ledger.dead_letter(letter.no).await.unwrap());
+        for dead_letter in ledger.dead_letters(DeadLetterFilter::default(), 1000).await.unwrap() {
+            found.extend(ledger.dead_letter(dead_letter.no).await.unwrap());
         }
         found.reverse();
         found
     }
 
-    /// Waits until there are so many letters.
-    pub async fn until_letters(&self, count: usize) -> Vec<DeadLetterContent> {
-        until("letters in the ledger", || async {
-            let letters = self.letters().await;
-            assert!(letters.len() <= count, "{letters:#?}");
-            (letters.len() == count).then_some(letters)
+    /// Waits until the ledger has `count` dead letters.
+    pub async fn until_dead_letters(&self, count: usize) -> Vec<DeadLetterContent> {
+        until("dead letters in the ledger", || async {
+            let dead_letters = self.letters().await;
+            assert!(dead_letters.len() <= count, "{dead_letters:#?}");
+            (dead_letters.len() == count).then_some(dead_letters)
         })
         .await
     }
 }
 
-impl Keeper {
-    /// Ends the process as `kill -9` does: nothing of it moves any more, its connections are gone.
+impl CollectorProcess {
+    /// Ends the process as `kill -9` does: its actors stop and its connections close.
     pub async fn kill(self) {
         self.shutdown.begin();
-        if let Some(keeper) = self.address.get() {
-            keeper.try_send(Stop).unwrap();
-            until("the end of the keeper", || async { (!keeper.connected()).then_some(()) }).await;
+        if let Some(collector) = self.address.get() {
+            collector.try_send(Stop).unwrap();
+            let has_ended = || async { (!collector.connected()).then_some(()) };
+            until("the end of the collector", has_ended).await;
         }
     }
 
-    /// The value of a metric without labels, or with these.
+    /// The value of a metric by name and labels; 0 if there is none.
     pub fn metric(&self, name: &str) -> f64 {
         let text = self.metrics.exposition();
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -196,22 +200,22 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for CollectorProcess {
     fn drop(&mut self) {
         self.shutdown.begin();
     }
 }
 
-/// The numbers of the requests in a letter.
-pub fn numbers(letter: &DeadLetterContent) -> Vec<u64> {
-    letter.requests.iter().map(|request| request.get()).collect()
+/// The request numbers in a dead letter.
+pub fn numbers(dead_letter: &DeadLetterContent) -> Vec<u64> {
+    dead_letter.requests.iter().map(|request| request.get()).collect()
 }
 
-/// A letter by one of its requests.
-pub async fn letter_of(office: &Office, request: u64) -> DeadLetter {
+/// The newest dead letter with this request.
+pub async fn dead_letter_of(fixture: &DeadLetterFixture, request: u64) -> DeadLetter {
     let request = floodgate::domain::RequestId::new(request).unwrap();
-    office
-        .world
+    fixture
+        .simulation
         .ledger
         .dead_letters(DeadLetterFilter::with(request), u32::MAX)
         .await

@@ -1,12 +1,12 @@
-//! Dead letters for tests: some to keep, and a store in memory that shares no code with the SQL
-//! ledgers.
+//! Dead letters for tests, and an in-memory store of them that shares no code with the SQL ledgers.
 
 use floodgate::domain::{
     DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
-    DeadLetterOrigin, DeadLetterState, DeadLetterTransition, KeepOutcome, NewDeadLetter, RequestId,
+    DeadLetterOrigin, DeadLetterState, DeadLetterTransition, NewDeadLetter, RequestId,
+    StoreDeadLetterOutcome,
 };
 
-/// A letter with these requests, whose body is their numbers.
+/// A dead letter with these requests, whose body is their numbers.
 pub fn letter(requests: &[u64]) -> NewDeadLetter {
     let body: Vec<u8> = requests.iter().flat_map(|number| number.to_be_bytes()).collect();
     let mut digest = [0; 32];
@@ -25,26 +25,26 @@ pub fn letter(requests: &[u64]) -> NewDeadLetter {
     }
 }
 
-/// Letters by arrival.
+/// Dead letters in the order of their arrival.
 #[derive(Debug, Default)]
-pub struct MemoryLetters {
-    letters: Vec<([u8; 32], DeadLetterContent)>,
+pub struct MemoryDeadLetters {
+    stored: Vec<([u8; 32], DeadLetterContent)>,
 }
 
-impl MemoryLetters {
-    pub fn keep(&mut self, new: NewDeadLetter, now_ms: i64) -> KeepOutcome {
-        let known = self.letters.iter_mut().find(|(digest, _)| *digest == new.digest);
-        if let Some((_, DeadLetterContent { letter, .. })) = known {
+impl MemoryDeadLetters {
+    pub fn store(&mut self, new: NewDeadLetter, now_ms: i64) -> StoreDeadLetterOutcome {
+        let existing = self.stored.iter_mut().find(|(digest, _)| *digest == new.digest);
+        if let Some((_, DeadLetterContent { dead_letter: letter, .. })) = existing {
             letter.arrivals += 1;
             letter.reason = new.reason;
             if letter.state == DeadLetterState::Replayed {
                 (letter.state, letter.changed_at_ms) = (DeadLetterState::Open, now_ms);
-                return KeepOutcome::Again;
+                return StoreDeadLetterOutcome::Reopened;
             }
-            return KeepOutcome::Known;
+            return StoreDeadLetterOutcome::AlreadyStored;
         }
         let letter = DeadLetter {
-            no: DeadLetterNo(i64::try_from(self.letters.len()).unwrap() + 1),
+            no: DeadLetterNo(i64::try_from(self.stored.len()).unwrap() + 1),
             origin: new.origin,
             reason: new.reason,
             attempts: new.attempts,
@@ -57,42 +57,47 @@ impl MemoryLetters {
             changed_at_ms: now_ms,
             note: None,
         };
-        let whole = DeadLetterContent { letter, body: new.body, requests: new.requests };
-        self.letters.push((new.digest, whole));
-        KeepOutcome::New
+        let content =
+            DeadLetterContent { dead_letter: letter, body: new.body, requests: new.requests };
+        self.stored.push((new.digest, content));
+        StoreDeadLetterOutcome::New
     }
 
     pub fn page(&self, filter: DeadLetterFilter, limit: u32) -> Vec<DeadLetter> {
-        let fits = |letter: &&DeadLetter| {
+        let matches = |letter: &&DeadLetter| {
             filter.state.is_none_or(|state| letter.state == state)
                 && filter.origin.is_none_or(|origin| letter.origin == origin)
                 && filter.before.is_none_or(|before| letter.no < before)
         };
-        let with =
-            |whole: &&DeadLetterContent| filter.request.is_none_or(|r| whole.requests.contains(&r));
-        let newest = self.letters.iter().rev().map(|(_, whole)| whole).filter(with);
-        newest.map(|whole| &whole.letter).filter(fits).take(limit as usize).cloned().collect()
+        let holds_request = |content: &&DeadLetterContent| {
+            filter.request.is_none_or(|request| content.requests.contains(&request))
+        };
+        let newest_first = self.stored.iter().rev().map(|(_, content)| content);
+        let found = newest_first.filter(holds_request).map(|content| &content.dead_letter);
+        found.filter(matches).take(limit as usize).cloned().collect()
     }
 
-    pub fn whole(&self, no: DeadLetterNo) -> Option<DeadLetterContent> {
-        self.letters.iter().map(|(_, whole)| whole).find(|whole| whole.letter.no == no).cloned()
+    pub fn get(&self, no: DeadLetterNo) -> Option<DeadLetterContent> {
+        let mut contents = self.stored.iter().map(|(_, content)| content);
+        contents.find(|content| content.dead_letter.no == no).cloned()
     }
 
-    pub fn turn(&mut self, turn: DeadLetterTransition) -> bool {
-        let letters = self.letters.iter_mut().map(|(_, whole)| &mut whole.letter);
-        let seen = (turn.no, turn.from, turn.arrivals);
-        let Some(letter) = letters.into_iter().find(|l| (l.no, l.state, l.arrivals) == seen) else {
+    pub fn transition(&mut self, transition: DeadLetterTransition) -> bool {
+        let mut letters = self.stored.iter_mut().map(|(_, content)| &mut content.dead_letter);
+        let expected = (transition.no, transition.from, transition.arrivals);
+        let Some(letter) = letters.find(|l| (l.no, l.state, l.arrivals) == expected) else {
             return false;
         };
-        (letter.state, letter.changed_at_ms) = (turn.to, turn.at_ms);
-        letter.note = turn.note.or(letter.note.take());
+        (letter.state, letter.changed_at_ms) = (transition.to, transition.at_ms);
+        letter.note = transition.note.or(letter.note.take());
         true
     }
 
     pub fn counts(&self) -> DeadLetterCounts {
         let count = |state| {
-            let letters = self.letters.iter().filter(|(_, whole)| whole.letter.state == state);
-            letters.count() as u64
+            let found =
+                self.stored.iter().filter(|(_, content)| content.dead_letter.state == state);
+            found.count() as u64
         };
         DeadLetterCounts {
             open: count(DeadLetterState::Open),
@@ -102,19 +107,20 @@ impl MemoryLetters {
         }
     }
 
-    pub fn ending(&self, after: DeadLetterNo, limit: u32) -> Vec<(DeadLetter, Vec<u8>)> {
-        let ends = self.letters.iter().map(|(_, whole)| whole).filter(|whole| {
-            whole.letter.state != DeadLetterState::Replayed && whole.letter.no > after
+    pub fn not_replayed(&self, after: DeadLetterNo, limit: u32) -> Vec<(DeadLetter, Vec<u8>)> {
+        let found = self.stored.iter().map(|(_, content)| content).filter(|content| {
+            content.dead_letter.state != DeadLetterState::Replayed && content.dead_letter.no > after
         });
-        ends.take(limit as usize).map(|l| (l.letter.clone(), l.body.clone())).collect()
+        let found = found.take(limit as usize);
+        found.map(|content| (content.dead_letter.clone(), content.body.clone())).collect()
     }
 
-    pub fn dead_among(&self, mut asked: Vec<RequestId>) -> Vec<RequestId> {
-        asked.retain(|request| {
-            self.letters
-                .iter()
-                .any(|(_, whole)| whole.letter.state.is_end() && whole.requests.contains(request))
+    pub fn dead_lettered_among(&self, mut requests: Vec<RequestId>) -> Vec<RequestId> {
+        requests.retain(|request| {
+            self.stored.iter().any(|(_, content)| {
+                content.dead_letter.state.is_end() && content.requests.contains(request)
+            })
         });
-        asked
+        requests
     }
 }

@@ -1,4 +1,4 @@
-//! Connections to Redis for tests, and what was heard of them.
+//! Connections to Redis for tests, and a capture of their log.
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -12,13 +12,13 @@ use tracing::{Event, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Far more than anything takes; a test that waits for it to pass makes it shorter.
-const PATIENT: Duration = Duration::from_secs(10);
+/// Time-out that no test reaches; tests of time-outs set a shorter one.
+const LONG_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A script that every link of [`options`] has, by the name `add`.
+/// The script `add`, available on every connection of [`options`].
 const ADD: &str = "#!lua\nreturn redis.call('INCRBY', KEYS[1], ARGV[1])";
 
-/// Runs a test that needs timers and sockets but no actors.
+/// Runs a test with timers and sockets, without actors.
 pub fn run<T>(test: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test)
 }
@@ -26,9 +26,9 @@ pub fn run<T>(test: impl Future<Output = T>) -> T {
 pub fn options(url: &str) -> ConnectionOptions {
     ConnectionOptions {
         url: url.parse().unwrap(),
-        connect_timeout: PATIENT,
-        command_timeout: PATIENT,
-        user_timeout: PATIENT,
+        connect_timeout: LONG_TIMEOUT,
+        command_timeout: LONG_TIMEOUT,
+        user_timeout: LONG_TIMEOUT,
         reconnect_min: Duration::from_millis(5),
         reconnect_max: Duration::from_millis(50),
         durability: Durability::Plain,
@@ -36,8 +36,8 @@ pub fn options(url: &str) -> ConnectionOptions {
     }
 }
 
-/// For links that must notice soon that nobody answers.
-pub fn impatient(url: &str) -> ConnectionOptions {
+/// [`options`] with a command time-out of 100 ms.
+pub fn short_timeout_options(url: &str) -> ConnectionOptions {
     ConnectionOptions { command_timeout: Duration::from_millis(100), ..options(url) }
 }
 
@@ -45,19 +45,19 @@ pub fn links(url: &str) -> ConnectionPool {
     ConnectionPool::new(options(url)).unwrap()
 }
 
-/// What the log says of the connections to some servers.
-pub struct Heard(Vec<String>);
+/// The captured log lines about the connections to servers on some ports.
+pub struct CapturedLog(Vec<String>);
 
-impl Heard {
+impl CapturedLog {
     pub fn of(ports: impl IntoIterator<Item = u16>) -> Self {
         static ONCE: Once = Once::new();
-        ONCE.call_once(|| tracing_subscriber::registry().with(Ear).init());
+        ONCE.call_once(|| tracing_subscriber::registry().with(CaptureLayer).init());
         Self(ports.into_iter().map(|port| port.to_string()).collect())
     }
 
-    /// Lines that begin like this.
-    pub fn count(&self, begin: &str) -> usize {
-        self.lines().iter().filter(|line| line.starts_with(begin)).count()
+    /// Number of lines with this prefix.
+    pub fn count(&self, prefix: &str) -> usize {
+        self.lines().iter().filter(|line| line.starts_with(prefix)).count()
     }
 
     pub fn all(&self) -> String {
@@ -65,20 +65,20 @@ impl Heard {
     }
 
     fn lines(&self) -> Vec<String> {
-        let numbers = |line: &&String| {
+        let names_port = |line: &&String| {
             let mut numbers = line.split(|c: char| !c.is_ascii_digit());
             numbers.any(|number| self.0.iter().any(|port| port == number))
         };
-        LOG.lock().iter().filter(|line| numbers(line)).cloned().collect()
+        LOG.lock().iter().filter(names_port).cloned().collect()
     }
 }
 
 static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Writes down what connections log: several tests may do so in one process.
-struct Ear;
+/// Captures the log of Redis connections; shared by all tests of a process.
+struct CaptureLayer;
 
-impl<S: Subscriber> Layer<S> for Ear {
+impl<S: Subscriber> Layer<S> for CaptureLayer {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         if event.metadata().target().starts_with("floodgate::redis::transport") {
             let mut line = String::new();

@@ -1,22 +1,22 @@
-//! What tests share: rigs, stand-ins that lie, and waiting without sleeping.
+//! Shared test support: harnesses, faulty test doubles, and waiting without fixed sleeps.
 
 pub mod admin;
 pub mod app;
 pub mod crowd;
+pub mod defective_ledger;
 pub mod fake_broker;
 pub mod fault_proxy;
 mod fault_proxy_tests;
 pub mod faulty_ledger;
 pub mod faulty_stock;
 pub mod gate;
-pub mod greed;
+pub mod harness;
 pub mod intake;
 pub mod judge;
 mod judge_tests;
 pub mod keepers;
 pub mod letters;
 pub mod links;
-pub mod lying_ledger;
 pub mod memory_broker;
 pub mod offers;
 pub mod oracle;
@@ -24,10 +24,10 @@ pub mod orders;
 pub mod pipeline;
 pub mod poison;
 pub mod process;
+pub mod quota_load;
 pub mod random;
 pub mod reconcilers;
 pub mod relays;
-pub mod rig;
 pub mod servers;
 pub mod shop;
 pub mod wait;

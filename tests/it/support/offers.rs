@@ -1,4 +1,4 @@
-//! Sales and intents for tests that talk to a ledger directly.
+//! Sales and intents for tests that call a ledger directly.
 
 use std::future::Future;
 
@@ -17,7 +17,7 @@ pub fn quota(limit: u32) -> Policy {
     Policy::Quota { limit, max_quantity: limit }
 }
 
-/// Runs a test that needs timers but no actors.
+/// Runs a test with timers, without actors.
 pub fn run<T>(test: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(test)
 }
@@ -53,21 +53,21 @@ pub fn sale_draft(id: &str, skus: Vec<SkuDraft>) -> SaleDraft {
     }
 }
 
-/// A sale with one SKU.
+/// Creates a sale with one SKU.
 pub async fn offer(ledger: &dyn Ledger, id: &str, policy: Policy, initial: u32) -> Sku {
     let draft = sale_draft(id, vec![sku_draft("sku", policy, initial)]);
     let sale: Sale = ledger.create_sale(draft, 1).await.unwrap().expect("a new name");
     sale.skus.into_iter().next().unwrap()
 }
 
-/// A sale with one SKU, and it is open.
+/// Creates and opens a sale with one SKU.
 pub async fn open_offer(ledger: &dyn Ledger, id: &str, policy: Policy, initial: u32) -> Sku {
     let sku = offer(ledger, id, policy, initial).await;
-    ledger.turn_sale(id.parse().unwrap(), Epoch(0), Phase::Open, 1).await.unwrap();
+    ledger.set_sale_phase(id.parse().unwrap(), Epoch(0), Phase::Open, 1).await.unwrap();
     sku
 }
 
-/// Every order of the ledger keeps what the ledger promises.
+/// Asserts that the audit of the ledger finds no violation.
 pub async fn assert_ledger_holds(ledger: &dyn Ledger) {
     let report = audit(None, ledger, None, 1).await.unwrap();
     assert!(report.holds, "{:#?}", report.violations);
@@ -94,21 +94,21 @@ pub fn intent(sku: &Sku, request_no: u64, buyer_no: u64, quantity: u32) -> Order
 
 /// Every order of a SKU, in the order of the scan.
 pub async fn orders(ledger: &dyn Ledger, sku: SkuNo) -> Vec<Order> {
-    let (found, mut rows) = mpsc::unbounded_channel();
-    ledger.scan_orders(sku, Box::new(move |order| found.send(order).is_ok())).await.unwrap();
+    let (send, mut rows) = mpsc::unbounded_channel();
+    ledger.scan_orders(sku, Box::new(move |order| send.send(order).is_ok())).await.unwrap();
     std::iter::from_fn(|| rows.try_recv().ok()).collect()
 }
 
 /// Every recorded failure of a SKU, in the order of the scan.
 pub async fn failures(ledger: &dyn Ledger, sku: SkuNo) -> Vec<Failure> {
-    let (found, mut rows) = mpsc::unbounded_channel();
-    ledger.scan_failures(sku, Box::new(move |failure| found.send(failure).is_ok())).await.unwrap();
+    let (send, mut rows) = mpsc::unbounded_channel();
+    ledger.scan_failures(sku, Box::new(move |failure| send.send(failure).is_ok())).await.unwrap();
     std::iter::from_fn(|| rows.try_recv().ok()).collect()
 }
 
-/// The whole evidence of a SKU.
+/// Every audit row of a SKU.
 pub async fn evidence(ledger: &dyn Ledger, sku: SkuNo) -> Vec<AuditRow> {
-    let (found, mut rows) = mpsc::unbounded_channel();
-    ledger.scan_audit(sku, Box::new(move |row| found.send(row).is_ok())).await.unwrap();
+    let (send, mut rows) = mpsc::unbounded_channel();
+    ledger.scan_audit(sku, Box::new(move |row| send.send(row).is_ok())).await.unwrap();
     std::iter::from_fn(|| rows.try_recv().ok()).collect()
 }

@@ -1,18 +1,17 @@
-//! The reference model: one SKU, as plainly as it can be written.
+//! The reference model of one SKU: the oracle of the property tests.
 //!
-//! It keeps a list of what was accepted and answers every question by reading the list from the
-//! start. It is the oracle of the property tests: book, scripts and SQL must agree with it.
+//! The model keeps a list of accepted purchases and scans the whole list for every decision. Book,
+//! scripts and SQL must agree with it.
 
 use floodgate::domain::{BuyerId, Policy, Refusal, RequestId};
 
-/// What the model answers.
+/// The decision on a purchase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Said {
-    /// Accepted now.
+    /// Newly accepted.
     Yes,
-    /// Accepted before.
+    /// A repeat of an accepted purchase.
     Again,
-    /// Refused.
     No(Refusal),
 }
 
@@ -23,7 +22,7 @@ struct Sold {
     quantity: u32,
 }
 
-/// One SKU.
+/// The model of one SKU.
 #[derive(Debug, Clone)]
 pub struct Model {
     policy: Policy,
@@ -38,36 +37,36 @@ impl Model {
         Self { policy, initial, sold: Vec::new() }
     }
 
-    /// Units nobody has.
+    /// Unsold units.
     #[must_use]
     pub fn available(&self) -> u32 {
         self.initial - self.sold.iter().map(|sold| sold.quantity).sum::<u32>()
     }
 
-    /// Units of one buyer.
+    /// Units that one buyer bought.
     #[must_use]
     pub fn owned(&self, buyer: BuyerId) -> u32 {
         self.sold.iter().filter(|sold| sold.buyer == buyer).map(|sold| sold.quantity).sum()
     }
 
-    /// What was accepted, in order: request, buyer, units.
+    /// The accepted purchases, in order: request, buyer, units.
     pub fn orders(&self) -> impl Iterator<Item = (RequestId, BuyerId, u32)> + '_ {
         self.sold.iter().map(|sold| (sold.request, sold.buyer, sold.quantity))
     }
 
-    /// One purchase.
+    /// Decides on one purchase and records it if accepted.
     pub fn buy(&mut self, request: RequestId, buyer: BuyerId, quantity: u32) -> Said {
-        if let Some(known) = self.sold.iter().find(|sold| sold.request == request) {
-            return if known.buyer == buyer && known.quantity == quantity {
+        if let Some(earlier) = self.sold.iter().find(|sold| sold.request == request) {
+            return if earlier.buyer == buyer && earlier.quantity == quantity {
                 Said::Again
             } else {
                 Said::No(Refusal::RequestIdReused)
             };
         }
         if let Policy::OnePerBuyer { .. } = self.policy
-            && let Some(known) = self.sold.iter().find(|sold| sold.buyer == buyer)
+            && let Some(earlier) = self.sold.iter().find(|sold| sold.buyer == buyer)
         {
-            return Said::No(Refusal::AlreadyPurchased { first: known.request });
+            return Said::No(Refusal::AlreadyPurchased { first: earlier.request });
         }
         if let Policy::Quota { limit, .. } = self.policy {
             let owned = self.owned(buyer);

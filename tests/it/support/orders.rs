@@ -1,4 +1,4 @@
-//! Reads the orders out of a ledger, beside a running server or after it.
+//! Reads the outcome of every request from a ledger, during or after a server's run.
 
 use std::sync::Arc;
 
@@ -13,27 +13,28 @@ use secrecy::ExposeSecret;
 
 use super::judge::Bought;
 
-/// What became of all accepted requests of a ledger. Request ids are as buyers read them.
+/// The outcomes of all accepted requests of a ledger. Request ids are in the form buyers receive.
 #[derive(Debug, Default)]
 pub struct Orders {
-    /// Every end of every request.
+    /// Every outcome of every request.
     pub records: Vec<Record>,
-    /// Of the orders.
+    /// Request ids of the orders.
     pub request_ids: Vec<String>,
+    /// Units of the orders.
     pub units: u64,
-    /// Of the recorded failures.
+    /// Request ids of the recorded failures.
     pub failed: Vec<String>,
-    /// Of the dead letters.
+    /// Request ids of the dead letters.
     pub dead: Vec<String>,
 }
 
-/// How one request ended.
+/// One outcome of one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     pub sale: String,
     pub buyer: u64,
     pub request_id: String,
-    pub end: RecordedAs,
+    pub outcome: RecordedAs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +46,7 @@ pub enum RecordedAs {
 
 impl Orders {
     pub fn add(&mut self, record: Record) {
-        let ids = match record.end {
+        let ids = match record.outcome {
             RecordedAs::Order(order) => {
                 self.units += u64::from(order.quantity);
                 &mut self.request_ids
@@ -58,7 +59,7 @@ impl Orders {
     }
 }
 
-/// Reads the end of every request of every sale.
+/// Reads the outcomes of every request of every sale.
 pub async fn orders_in(settings: &Settings) -> Orders {
     let ledger = open_ledger_for_reading(settings).unwrap();
     let key = match &settings.auth.signing_key {
@@ -70,15 +71,15 @@ pub async fn orders_in(settings: &Settings) -> Orders {
     let dead = all_dead(ledger.as_ref()).await;
     for sale in ledger.sales().await.unwrap() {
         for sku in &sale.skus {
-            let mut add = |request, buyer: BuyerId, end| {
+            let mut add = |request, buyer: BuyerId, outcome| {
                 let request_id = tokens.show(request, &sale.id, sku.no, buyer);
                 let (sale, buyer) = (sale.id.to_string(), buyer.get());
-                orders.add(Record { sale, buyer, request_id, end });
+                orders.add(Record { sale, buyer, request_id, outcome });
             };
             for order in all_orders(ledger.as_ref(), sku.no).await {
                 let (quantity, placed_at_ms) = (order.quantity, order.placed_at_ms);
-                let end = RecordedAs::Order(Bought { quantity, placed_at_ms });
-                add(order.request, order.buyer, end);
+                let outcome = RecordedAs::Order(Bought { quantity, placed_at_ms });
+                add(order.request, order.buyer, outcome);
             }
             for failure in all_failures(ledger.as_ref(), sku.no).await {
                 add(failure.request, failure.buyer, RecordedAs::Failure);
@@ -93,34 +94,35 @@ pub async fn orders_in(settings: &Settings) -> Orders {
 }
 
 async fn all_orders(ledger: &dyn Ledger, sku: SkuNo) -> Vec<Order> {
-    let (visit, rows) = keep_all();
+    let (visit, rows) = collector();
     ledger.scan_orders(sku, visit).await.unwrap();
     std::mem::take(&mut *rows.lock())
 }
 
-/// What can be read of the letters that end a request.
+/// The decodable intents of the dead letters that end their requests.
 async fn all_dead(ledger: &dyn Ledger) -> Vec<OrderIntent> {
-    let letters = ledger.dead_letters(DeadLetterFilter::default(), u32::MAX).await.unwrap();
+    let dead_letters = ledger.dead_letters(DeadLetterFilter::default(), u32::MAX).await.unwrap();
     let mut dead = Vec::new();
-    for letter in letters.iter().filter(|letter| letter.state.is_end()) {
-        let whole = ledger.dead_letter(letter.no).await.unwrap().expect("it was listed");
-        let intents = whole.body.chunks(INTENT_BYTES).filter_map(|bytes| unpack(bytes).ok());
-        dead.extend(intents.filter(|intent| whole.requests.contains(&intent.request)));
+    for dead_letter in dead_letters.iter().filter(|dead_letter| dead_letter.state.is_end()) {
+        let content = ledger.dead_letter(dead_letter.no).await.unwrap().expect("a listed one");
+        let intents = content.body.chunks(INTENT_BYTES).filter_map(|bytes| unpack(bytes).ok());
+        dead.extend(intents.filter(|intent| content.requests.contains(&intent.request)));
     }
     dead
 }
 
 async fn all_failures(ledger: &dyn Ledger, sku: SkuNo) -> Vec<Failure> {
-    let (visit, rows) = keep_all();
+    let (visit, rows) = collector();
     ledger.scan_failures(sku, visit).await.unwrap();
     std::mem::take(&mut *rows.lock())
 }
 
-fn keep_all<T: Send + 'static>() -> (Visitor<T>, Arc<Mutex<Vec<T>>>) {
+/// A visitor, and the rows that it collects.
+fn collector<T: Send + 'static>() -> (Visitor<T>, Arc<Mutex<Vec<T>>>) {
     let rows = Arc::new(Mutex::new(Vec::new()));
-    let seen = rows.clone();
+    let visited = rows.clone();
     let visit = Box::new(move |row| {
-        seen.lock().push(row);
+        visited.lock().push(row);
         true
     });
     (visit, rows)

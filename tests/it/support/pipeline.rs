@@ -1,4 +1,4 @@
-//! Tier `pipeline` on a private Redis, RabbitMQ and MariaDB, in processes of any role.
+//! Tier `pipeline` on a private Redis, RabbitMQ and MariaDB, with child processes of any role.
 
 use std::net::SocketAddr;
 
@@ -17,7 +17,7 @@ use super::servers::redis::Redis;
 use super::servers::redis_users::User;
 use super::wait::{drains_within, until};
 
-/// Everything that waits for a while in production waits a moment here.
+/// Delays and intervals, much shorter than in production.
 const QUICK: &[(&str, &str)] = &[
     ("tier", "pipeline"),
     ("http.bind", "127.0.0.1:0"),
@@ -41,30 +41,30 @@ const QUICK: &[(&str, &str)] = &[
     ("consumer.retry_backoff_max_ms", "50"),
 ];
 
-/// The stages that must be empty before everything has ended.
-const UNDER_WAY: [&str; 4] = ["unsettled", "outbox", "relay", "broker"];
+/// The stages that are empty once every accepted request has its outcome.
+const IN_FLIGHT_STAGES: [&str; 4] = ["unsettled", "outbox", "relay", "broker"];
 
-/// The servers of one installation; they outlive its processes.
-pub struct PipelineGround {
+/// The servers of one installation. They outlive its Floodgate processes.
+pub struct PipelineFixture {
     folder: TempDir,
     pub redis: Redis,
     pub rabbit: RabbitMq,
     pub mariadb: MariaDb,
-    /// What all processes of this installation are told besides.
-    more: Vec<(String, String)>,
+    /// Further settings of all processes of this installation.
+    overrides: Vec<(String, String)>,
 }
 
-impl PipelineGround {
-    /// Waits until the order queue is there, and has the broker write down where its queues are: a
-    /// RabbitMQ that is killed right after it created a queue may lose it for good, which
-    /// `faults/broker_kill.rs` is about and no other test.
+impl PipelineFixture {
+    /// Waits until the order queue is declared, and makes the broker persist its queue directory: a
+    /// RabbitMQ that is killed right after a declare may lose the queue permanently. Only
+    /// `faults/broker_kill.rs` tests that loss.
     pub fn settle_queues(&self) {
         let declared = || self.rabbit.num_ready("fg.orders.0").is_some();
         super::wait::until_true("the order queue", declared);
         self.rabbit.settle();
     }
 
-    /// Fresh servers, and an outbox of this kind.
+    /// Fresh servers and processes with this `outbox.kind`.
     pub fn new(outbox: &str) -> Self {
         Self::on(outbox, Redis::start_with(super::servers::redis::AOF_ALWAYS))
     }
@@ -75,18 +75,18 @@ impl PipelineGround {
             redis,
             rabbit: RabbitMq::start(),
             mariadb: MariaDb::start(),
-            more: vec![("outbox.kind".to_owned(), outbox.to_owned())],
+            overrides: vec![("outbox.kind".to_owned(), outbox.to_owned())],
         }
     }
 
-    /// Waits long for slow servers: for tests in which none is silent.
+    /// Long time-outs for slow servers, for tests without an unresponsive one.
     pub fn patient(self) -> Self {
-        PATIENT.iter().fold(self, |ground, (key, value)| ground.with(key, value))
+        PATIENT.iter().fold(self, |fixture, (key, value)| fixture.with(key, value))
     }
 
-    /// Tells all processes of this installation one thing more.
+    /// Adds a setting of all processes of this installation.
     pub fn with(mut self, key: &str, value: &str) -> Self {
-        self.more.push((key.to_owned(), value.to_owned()));
+        self.overrides.push((key.to_owned(), value.to_owned()));
         self
     }
 
@@ -97,17 +97,17 @@ impl PipelineGround {
             ("amqp.url".to_owned(), self.rabbit.url()),
             ("ledger.url".to_owned(), self.mariadb.url()),
         ];
-        let quick = QUICK.iter().map(owned).chain(servers).chain(self.more.iter().cloned());
+        let quick = QUICK.iter().map(owned).chain(servers).chain(self.overrides.iter().cloned());
         quick.chain(more.iter().map(owned)).collect()
     }
 
-    /// The quick settings, and more; the last one of a key counts.
+    /// The short delays plus `more`; the last value of a key applies.
     pub fn settings(&self, more: &[(&str, &str)]) -> Settings {
         let set = self.keys(more).iter().map(|(key, value)| format!("{key}={value}")).collect();
         Settings::load(&ConfigSources { set, ..ConfigSources::default() }).unwrap()
     }
 
-    /// A server of this role in a process of its own.
+    /// A server of this role in a child process.
     pub fn server(&self, role: &str, more: &[(&str, &str)]) -> Server {
         let variable = |key: &str| format!("FLOODGATE__{}", key.to_uppercase().replace('.', "__"));
         let keys = self.keys(more);
@@ -119,37 +119,37 @@ impl PipelineGround {
         Server::start(self.folder.path(), &keys)
     }
 
-    /// `floodgate dlq` with these words, as an operator of this server: what it prints.
-    pub fn dlq(&self, internal: SocketAddr, words: &[&str]) -> Json {
-        self.ask(internal, &[&["dlq"], words].concat())
+    /// The JSON output of `floodgate dlq` with these arguments against this server.
+    pub fn dlq(&self, internal: SocketAddr, arguments: &[&str]) -> Json {
+        self.ask(internal, &[&["dlq"], arguments].concat())
     }
 
-    /// `floodgate` with these words, as an operator of this server: what it prints.
-    pub fn ask(&self, internal: SocketAddr, words: &[&str]) -> Json {
-        self.ask_and_exit(internal, words, 0)
+    /// The JSON output of `floodgate` with these arguments against this server.
+    pub fn ask(&self, internal: SocketAddr, arguments: &[&str]) -> Json {
+        self.ask_and_exit(internal, arguments, 0)
     }
 
-    /// The same, where the command must end with this exit code.
-    pub fn ask_and_exit(&self, internal: SocketAddr, words: &[&str], exit: i32) -> Json {
+    /// [`Self::ask`] for a command that must exit with this code.
+    pub fn ask_and_exit(&self, internal: SocketAddr, arguments: &[&str], exit: i32) -> Json {
         let url = format!("http://{internal}");
-        let words = [words, &["--internal-url", &url, "--json"]].concat();
-        let output = command(self.folder.path(), &words, &[]).output().unwrap();
-        assert_eq!(output.status.code(), Some(exit), "{words:?}: {output:?}");
+        let arguments = [arguments, &["--internal-url", &url, "--json"]].concat();
+        let output = command(self.folder.path(), &arguments, &[]).output().unwrap();
+        assert_eq!(output.status.code(), Some(exit), "{arguments:?}: {output:?}");
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
     /// The open dead letters, newest first.
-    pub fn open_letters(&self, internal: SocketAddr) -> Vec<Json> {
-        let listed = self.dlq(internal, &["list", "--limit", "500"]);
-        listed["dead_letters"].as_array().unwrap().clone()
+    pub fn open_dead_letters(&self, internal: SocketAddr) -> Vec<Json> {
+        let list = self.dlq(internal, &["list", "--limit", "500"]);
+        list["dead_letters"].as_array().unwrap().clone()
     }
 
-    /// Waits until everything that was accepted has ended.
+    /// Waits until every accepted request has its outcome.
     pub async fn drained(&self, internal: SocketAddr) {
         let mut last = Vec::new();
-        until("everything to have ended", async || {
+        until("every accepted request to have its outcome", async || {
             let mut counts = Vec::new();
-            for stage in UNDER_WAY {
+            for stage in IN_FLIGHT_STAGES {
                 counts.push((stage, try_stage(internal, stage).await?));
             }
             let ended = counts.iter().all(|(_, count)| *count == 0);
@@ -162,8 +162,8 @@ impl PipelineGround {
         .await;
     }
 
-    /// Waits until everything that was accepted has ended, then requires that the audit holds and
-    /// that ledger and answers agree.
+    /// Waits until every accepted request has its outcome, then asserts that the audit finds no
+    /// violation and that ledger and answers agree.
     pub async fn judge(
         &self,
         seed: u64,

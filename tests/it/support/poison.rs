@@ -1,4 +1,4 @@
-//! What does not belong into outbox and order queue, put there by hand, and where it ends.
+//! Writes foreign entries and messages into outbox and broker, and finds their dead letters.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -12,35 +12,34 @@ use floodgate::domain::{
 use floodgate::runtime::clock::wall_ms;
 use serde_json::Value as Json;
 
-use super::pipeline::PipelineGround;
+use super::pipeline::PipelineFixture;
 use super::process::Server;
 use super::wait::until;
 
-/// Somebody who writes where only Floodgate should.
+/// Writes to keys and queues that only Floodgate should write.
 pub struct Intruder {
     outgoing: Box<dyn PublishChannel>,
     _broker: RabbitBroker,
-    /// Of the ledger.
+    /// The installation id of the ledger.
     pub installation: String,
-    /// Of the one SKU.
     sku: SkuNo,
     epoch: Epoch,
     buckets: u16,
 }
 
 impl Intruder {
-    /// Learns the names from the keys of a sale with so many buckets.
-    pub fn new(ground: &PipelineGround, buckets: u16) -> Self {
+    /// Reads SKU, epoch and installation from the Redis keys of a sale with `buckets` buckets.
+    pub fn new(fixture: &PipelineFixture, buckets: u16) -> Self {
         let names: Vec<String> =
-            redis::from_redis_value(ground.redis.cmd(&["KEYS", "fg:*:bucket"])).unwrap();
+            redis::from_redis_value(fixture.redis.cmd(&["KEYS", "fg:*:bucket"])).unwrap();
         let sku = names[0].split(['{', ':', '}']).find_map(|part| part.parse().ok()).unwrap();
-        let opening = ground.redis.text(&["HGET", &names[0], "epoch"]);
+        let opening = fixture.redis.text(&["HGET", &names[0], "epoch"]);
         let (installation, epoch) = opening.split_once('.').unwrap();
-        // As the server under test declares it.
+        // The same topology as the server under test.
         let topology = Topology::new("fg", 1, 100);
-        let broker = RabbitBroker::new(ground.rabbit.options(topology)).unwrap();
+        let broker = RabbitBroker::new(fixture.rabbit.options(topology)).unwrap();
         Self {
-            outgoing: broker.outgoing(64),
+            outgoing: broker.open_channel(64),
             _broker: broker,
             installation: installation.to_owned(),
             sku: SkuNo(sku),
@@ -49,7 +48,7 @@ impl Intruder {
         }
     }
 
-    /// An order that nobody reserved, and that the sale allows.
+    /// A valid intent without a reservation.
     pub fn intent(&self, request: u64, buyer: u64) -> OrderIntent {
         let buyer = BuyerId::new(buyer).unwrap();
         let now = wall_ms();
@@ -74,22 +73,22 @@ impl Intruder {
         format!("fg:{{{}:{bucket}}}:outbox", self.sku)
     }
 
-    /// An entry into the outbox of a bucket.
-    pub fn write(&self, ground: &PipelineGround, outbox: &str, bucket: u16, body: &[u8]) {
+    /// Writes an entry into the outbox of a bucket.
+    pub fn write(&self, fixture: &PipelineFixture, outbox: &str, bucket: u16, body: &[u8]) {
         let key = self.outbox_key(bucket);
         if outbox == "list" {
-            ground.redis.cmd_of_bytes(&[b"RPUSH", key.as_bytes(), body]);
+            fixture.redis.cmd_of_bytes(&[b"RPUSH", key.as_bytes(), body]);
         } else {
-            ground.redis.cmd_of_bytes(&[b"XADD", key.as_bytes(), b"*", b"intents", body]);
+            fixture.redis.cmd_of_bytes(&[b"XADD", key.as_bytes(), b"*", b"intents", body]);
         }
     }
 
-    /// A message into the order queue.
+    /// Publishes a message to the order queue.
     pub async fn publish(&mut self, headers: Headers, body: Bytes) {
         self.publish_to(Route::Orders(0), headers, body).await;
     }
 
-    /// A message among the dead letters of the broker.
+    /// Publishes a message to the dead-letter queue.
     pub async fn publish_dead(&mut self, headers: Headers, body: Bytes) {
         self.publish_to(Route::Dead, headers, body).await;
     }
@@ -97,13 +96,13 @@ impl Intruder {
     async fn publish_to(&mut self, route: Route, headers: Headers, body: Bytes) {
         let message = Message { route, headers, body };
         until("a message in its queue", async || {
-            let sent = self.outgoing.publish(vec![message.clone()]).await;
-            (sent == [PublishOutcome::Confirmed]).then_some(())
+            let outcomes = self.outgoing.publish(vec![message.clone()]).await;
+            (outcomes == [PublishOutcome::Confirmed]).then_some(())
         })
         .await;
     }
 
-    /// A message that is nobody's order.
+    /// Publishes an undecodable message to the order queue and returns its body.
     pub async fn publish_junk(&mut self, number: usize) -> Bytes {
         let body = Bytes::from(format!("junk {number}"));
         let headers = Headers { message_id: format!("junk-{number}"), ..Headers::default() };
@@ -112,22 +111,28 @@ impl Intruder {
     }
 }
 
-/// Waits for an open dead letter with this body, or its beginning, and these words in its reason.
-pub async fn letter_of(ground: &PipelineGround, server: &Server, body: &[u8], why: &str) -> Json {
-    let kept = &body[..body.len().min(dead_letter::BODY_BYTES_MAX)];
+/// Waits for an open dead letter with this body (it may be stored truncated) whose reason contains
+/// `reason`.
+pub async fn dead_letter_of(
+    fixture: &PipelineFixture,
+    server: &Server,
+    body: &[u8],
+    reason: &str,
+) -> Json {
+    let stored = &body[..body.len().min(dead_letter::BODY_BYTES_MAX)];
     let client = reqwest::Client::new();
-    until(&format!("a dead letter because of {why:?}"), async || {
-        for letter in ground.open_letters(server.internal) {
-            let is_like = letter["body_bytes"] == body.len()
-                && letter["reason"].as_str().unwrap().contains(why);
-            if !is_like {
+    until(&format!("a dead letter because of {reason:?}"), async || {
+        for dead_letter in fixture.open_dead_letters(server.internal) {
+            let is_candidate = dead_letter["body_bytes"] == body.len()
+                && dead_letter["reason"].as_str().unwrap().contains(reason);
+            if !is_candidate {
                 continue;
             }
-            let id = letter["id"].as_str().unwrap();
+            let id = dead_letter["id"].as_str().unwrap();
             let url = format!("http://{}/admin/v1/dead-letters/{id}", server.internal);
-            let whole: Json = client.get(url).send().await.ok()?.json().await.ok()?;
-            if STANDARD.decode(whole["body"].as_str()?).unwrap() == kept {
-                return Some(whole);
+            let content: Json = client.get(url).send().await.ok()?.json().await.ok()?;
+            if STANDARD.decode(content["body"].as_str()?).unwrap() == stored {
+                return Some(content);
             }
         }
         None

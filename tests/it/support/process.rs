@@ -1,4 +1,4 @@
-//! The real binary as a child process, so that it can be killed like one.
+//! The real binary as a child process that a test can kill or freeze.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read};
@@ -14,10 +14,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::app::url_of;
 
-/// Lines of the log that are kept.
+/// Log lines kept in memory, at most.
 const LOG_LINES: usize = 10_000;
 
-/// Lines of the log that a failing test prints.
+/// Log lines that a failing test prints, at most.
 const PRINTED_LINES: usize = 200;
 
 /// A `floodgate serve` process; killed when dropped.
@@ -26,14 +26,15 @@ pub struct Server {
     pub public: SocketAddr,
     pub internal: SocketAddr,
     log: Arc<Mutex<VecDeque<String>>>,
-    /// Ends when everything that it logged has been read.
+    /// Ends after the process has closed its log and all of it has been read.
     reader: Option<JoinHandle<()>>,
 }
 
-/// A command on the ledger in `folder`, on free ports, with extra keys.
-pub fn command(folder: &Path, words: &[&str], keys: &[(&str, &str)]) -> Command {
+/// A `floodgate` command on the ledger in `folder`, on free ports; `keys` are further environment
+/// variables.
+pub fn command(folder: &Path, arguments: &[&str], keys: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_floodgate"));
-    command.current_dir(folder).args(words).env_clear();
+    command.current_dir(folder).args(arguments).env_clear();
     command.env("FLOODGATE__HTTP__BIND", "127.0.0.1:0");
     command.env("FLOODGATE__INTERNAL__BIND", "127.0.0.1:0");
     command.env("FLOODGATE__LEDGER__URL", url_of(folder.join("ledger.db")));
@@ -41,7 +42,7 @@ pub fn command(folder: &Path, words: &[&str], keys: &[(&str, &str)]) -> Command 
     command
 }
 
-/// The settings of such a command, to read its ledger.
+/// Settings to read the ledger of a [`command`] in `folder`.
 pub fn settings(folder: &Path) -> Settings {
     Settings::for_test(&url_of(folder.join("ledger.db")))
 }
@@ -52,11 +53,11 @@ impl Server {
         Self::from_command(command(folder, &["serve"], keys))
     }
 
-    /// Starts a server by a command of one's own, and waits until it listens.
+    /// Starts a server with this command and waits until it listens.
     pub fn from_command(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let log = Arc::new(Mutex::new(VecDeque::new()));
-        let reader = Some(keep(child.stderr.take().unwrap(), log.clone()));
+        let reader = Some(collect_log(child.stderr.take().unwrap(), log.clone()));
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address = |name: &str| -> Option<SocketAddr> {
@@ -64,9 +65,9 @@ impl Server {
             rest.split_whitespace().next()?.parse().ok()
         };
         let Some(internal) = address("internal=") else {
-            panic!("the server said {line:?} and logged {:#?}", log.lock());
+            panic!("the server printed {line:?} and logged {:#?}", log.lock());
         };
-        // A role that does not sell has no public listener: port 1 answers nobody.
+        // A role that does not sell has no public listener: port 1 refuses connections.
         let public = address("public=").unwrap_or_else(|| ([127, 0, 0, 1], 1).into());
         Self { child, public, internal, log, reader }
     }
@@ -77,12 +78,12 @@ impl Server {
         self.child.wait().unwrap();
     }
 
-    /// Freezes it; connections stay open and silent.
+    /// `SIGSTOP`: connections stay open without answers.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// Lets it go on.
+    /// `SIGCONT`: resumes a stopped process.
     pub fn cont(&self) {
         self.signal(Signal::CONT);
     }
@@ -92,24 +93,22 @@ impl Server {
         kill_process(pid, signal).unwrap();
     }
 
-    /// Waits until it ends by itself; then its log is whole.
+    /// Waits until the process exits by itself and its log is complete.
     pub fn wait(&mut self) -> ExitStatus {
         let status = self.child.wait().unwrap();
         self.reader.take().map(JoinHandle::join);
         status
     }
 
-    /// Its process number.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Whether it still runs.
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// What it logged last.
+    /// The last 10,000 lines of the log.
     pub fn log(&self) -> String {
         self.log.lock().iter().cloned().collect::<Vec<_>>().join("\n")
     }
@@ -128,7 +127,10 @@ impl Drop for Server {
     }
 }
 
-fn keep(stream: impl Read + Send + 'static, log: Arc<Mutex<VecDeque<String>>>) -> JoinHandle<()> {
+fn collect_log(
+    stream: impl Read + Send + 'static,
+    log: Arc<Mutex<VecDeque<String>>>,
+) -> JoinHandle<()> {
     std::thread::spawn(move || {
         for line in BufReader::new(stream).lines().map_while(Result::ok) {
             let mut log = log.lock();

@@ -1,14 +1,14 @@
-//! How long the tests search: numbers that a longer sweep raises through the environment.
+//! The number of random cases and rounds, which environment variables raise for longer runs.
 
 use std::str::FromStr;
 
-/// `FLOODGATE_TEST_CASES`, or 2,000: random cases of a property test.
+/// Random cases of a property test: `FLOODGATE_TEST_CASES`, by default 2,000.
 pub fn num_cases() -> u32 {
     number_from_env("FLOODGATE_TEST_CASES").unwrap_or(2_000)
 }
 
-/// A number given through the environment.
-#[expect(clippy::disallowed_methods, reason = "how long to search is no setting of the product")]
+/// The number in this environment variable; `None` if unset or not a number.
+#[expect(clippy::disallowed_methods, reason = "test parameters are not settings of the product")]
 pub fn number_from_env<T: FromStr>(name: &str) -> Option<T> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
 }

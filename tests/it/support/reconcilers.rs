@@ -1,4 +1,4 @@
-//! Reconcilers of several processes over the stores of a [`World`], and watermarks in memory.
+//! Reconcilers of several processes over the stores of a [`Simulation`], and in-memory watermarks.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,23 +18,25 @@ use floodgate::watermark::{Error, Watermarks};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::relays::{FakeBroker, FakeLease, FakeOutbox, Holders, INSTALLATION, Mishaps, World};
+use super::relays::{
+    FakeBroker, FakeLease, FakeOutbox, Holders, INSTALLATION, InjectedFaults, Simulation,
+};
 use super::wait::until;
 
 /// What the consumers of one order queue announce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Consumers {
-    /// Nothing in hand, nothing in the queue.
+    /// No in-flight delivery, and an empty queue.
     Idle,
-    /// The oldest delivery in hand was published then.
+    /// The publish time of the oldest in-flight delivery.
     At(i64),
-    /// There are none.
+    /// No consumer announces.
     None,
-    /// Nobody can say.
+    /// Reading the watermark fails.
     Unreadable,
 }
 
-/// Watermarks that a test sets; consumers are idle until then.
+/// Watermarks that a test sets. Consumers are idle by default.
 #[derive(Debug)]
 pub struct FakeWatermarks {
     clock: Arc<ManualClock>,
@@ -64,7 +66,7 @@ impl Watermarks for FakeWatermarks {
     }
 }
 
-/// One process that reconciles.
+/// One process with a reconciler.
 pub struct Process {
     pub metrics: Arc<Metrics>,
     supervisor: Supervisor,
@@ -73,15 +75,15 @@ pub struct Process {
 }
 
 impl Process {
-    /// Waits until so many more passes have ended.
+    /// Waits for `num` more complete passes.
     pub async fn passes(&self, num: u64) {
         let steps = || self.supervisor.report()[0].steps;
         let before = steps();
-        // A tick and its end, and one that may have been under way.
+        // Each pass takes two steps, and the first one may end a pass already in flight.
         until("some passes", || async { (steps() > before + num * 2).then_some(()) }).await;
     }
 
-    /// The way down that an operator asks for.
+    /// Quiets the reconciler, as an operator does.
     pub async fn quiet(&self) {
         let (done, idle) = oneshot::channel();
         self.address.wait_up().await.try_send(Quiet { done }).unwrap();
@@ -95,7 +97,7 @@ impl Process {
         line.unwrap_or_else(|| panic!("no {name}")).parse().unwrap()
     }
 
-    /// Buckets that are blocked for this reason.
+    /// Number of buckets blocked for this reason.
     pub fn blocked(&self, reason: &str) -> u64 {
         self.metric(&format!("floodgate_reconcile_blocked{{reason=\"{reason}\"}}"))
     }
@@ -107,46 +109,49 @@ impl Drop for Process {
     }
 }
 
-/// Watermarks for the reconcilers of a world.
-pub fn watermarks(world: &World) -> Arc<FakeWatermarks> {
-    Arc::new(FakeWatermarks { clock: world.clock.clone(), queues: Mutex::default() })
+/// Watermarks on the clock of a simulation.
+pub fn watermarks(simulation: &Simulation) -> Arc<FakeWatermarks> {
+    Arc::new(FakeWatermarks { clock: simulation.clock.clone(), queues: Mutex::default() })
 }
 
-/// A process that reconciles, if it gets one of these leases.
+/// Starts a process whose reconciler competes for these leases.
 pub fn reconciler_with(
-    world: &World,
+    simulation: &Simulation,
     watermarks: &Arc<FakeWatermarks>,
     holders: &Arc<Holders>,
 ) -> Process {
-    let (mishaps, shutdown) = (Mishaps::default(), Shutdown::default());
+    let (faults, shutdown) = (InjectedFaults::default(), Shutdown::default());
     let metrics = Arc::new(Metrics::new());
-    let settings = &world.settings;
+    let settings = &simulation.settings;
     let supervisor = Supervisor::new(
         settings.supervisor.clone(),
-        world.clock.clone(),
+        simulation.clock.clone(),
         shutdown.clone(),
         Arbiter::current(),
     );
-    let parts = ReconcilerDeps {
+    let deps = ReconcilerDeps {
         outbox: Arc::new(FakeOutbox {
-            store: world.store.clone(),
-            clock: world.clock.clone(),
-            mishaps: mishaps.clone(),
+            store: simulation.store.clone(),
+            clock: simulation.clock.clone(),
+            faults: faults.clone(),
         }),
         watermarks: watermarks.clone(),
-        publisher: Arc::new(FakeBroker { queues: world.queues.clone(), mishaps: mishaps.clone() }),
-        stock: world.stock.clone(),
-        ledger: world.ledger.clone(),
+        publisher: Arc::new(FakeBroker {
+            queues: simulation.queues.clone(),
+            faults: faults.clone(),
+        }),
+        stock: simulation.stock.clone(),
+        ledger: simulation.ledger.clone(),
         lease: Arc::new(FakeLease {
             holders: holders.clone(),
-            clock: world.clock.clone(),
-            mishaps,
+            clock: simulation.clock.clone(),
+            faults,
         }),
-        catalog: world.catalog.clone(),
+        catalog: simulation.catalog.clone(),
         holder: format!("reconciler-{:016x}", fastrand::u64(..)).into(),
         installation: INSTALLATION.into(),
         limits: ReconcilerLimits::of(settings),
-        clock: world.clock.clone(),
+        clock: simulation.clock.clone(),
         metrics: metrics.clone(),
     };
     let address = supervisor.start(ChildSpec {
@@ -154,13 +159,13 @@ pub fn reconciler_with(
         kind: "reconciler",
         arbiter: Arbiter::current(),
         mailbox: 16,
-        drill: FaultInjector::default(),
-        factory: Arc::new(move |life| Reconciler::new(life, parts.clone())),
+        fault_injector: FaultInjector::default(),
+        factory: Arc::new(move |incarnation| Reconciler::new(incarnation, deps.clone())),
     });
     Process { metrics, supervisor, address, shutdown }
 }
 
-/// A process that reconciles.
-pub fn reconciler(world: &World, watermarks: &Arc<FakeWatermarks>) -> Process {
-    reconciler_with(world, watermarks, &world.holders)
+/// Starts a process with a reconciler.
+pub fn reconciler(simulation: &Simulation, watermarks: &Arc<FakeWatermarks>) -> Process {
+    reconciler_with(simulation, watermarks, &simulation.holders)
 }

@@ -1,4 +1,4 @@
-//! A sale in tier `pipeline` with units for all buyers, and what these heard.
+//! A sale in tier `pipeline` with a unit for every buyer, and the responses to its buyers.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,9 +7,9 @@ use serde_json::json;
 use tokio::task::JoinHandle;
 
 use super::admin::open_sale;
-use super::crowd::{Attempt, History, Verdict, Wish, send};
-use super::gate::{insist_until, wishes};
-use super::pipeline::PipelineGround;
+use super::crowd::{Attempt, History, Purchase, Verdict, send};
+use super::gate::{purchases, retry_until};
+use super::pipeline::PipelineFixture;
 
 const CONNECTIONS: usize = 32;
 const BUCKETS: u16 = 4;
@@ -21,9 +21,9 @@ pub struct Shop {
     pub history: History,
 }
 
-/// Buyers under way.
+/// Buyers whose purchases are in flight.
 pub struct Crowd {
-    wishes: Arc<Vec<Wish>>,
+    purchases: Arc<Vec<Purchase>>,
     load: JoinHandle<History>,
 }
 
@@ -33,56 +33,62 @@ impl Shop {
         Self { stock, num_buyers: 0, history: History::default() }
     }
 
-    fn buyers(&mut self, count: u64) -> Arc<Vec<Wish>> {
+    fn buyers(&mut self, count: u64) -> Arc<Vec<Purchase>> {
         let first = self.num_buyers + 1;
         self.num_buyers += count;
-        assert!(self.num_buyers <= u64::from(self.stock), "there is a unit for everybody");
-        Arc::new(wishes(first..first + count))
+        assert!(self.num_buyers <= u64::from(self.stock), "the test has more buyers than units");
+        Arc::new(purchases(first..first + count))
     }
 
-    /// New buyers, until each was promised a unit.
+    /// Sends the purchases of `count` new buyers until each is promised a unit.
     pub async fn sell(&mut self, public: SocketAddr, count: u64) {
         let buyers = self.buyers(count);
-        self.insist(public, buyers).await;
+        self.retry_until_answered(public, buyers).await;
     }
 
-    async fn insist(&mut self, public: SocketAddr, buyers: Arc<Vec<Wish>>) {
-        let told = insist_until(public, buyers, CONNECTIONS, Attempt::is_promise).await;
-        self.history.absorb(told);
+    async fn retry_until_answered(&mut self, public: SocketAddr, buyers: Arc<Vec<Purchase>>) {
+        let sent = retry_until(public, buyers, CONNECTIONS, Attempt::is_promise).await;
+        self.history.absorb(sent);
     }
 
-    /// New buyers who ask twice each, meanwhile.
+    /// Sends two attempts of each of `count` new buyers in the background.
     pub fn crowd(&mut self, public: SocketAddr, count: u64) -> Crowd {
-        let wishes = self.buyers(count);
-        let attempts: Vec<usize> = (0..wishes.len()).chain(0..wishes.len()).collect();
-        let load = send_all(public, wishes.clone(), attempts);
-        Crowd { wishes, load: tokio::runtime::Handle::current().spawn(load) }
+        let purchases = self.buyers(count);
+        let attempts: Vec<usize> = (0..purchases.len()).chain(0..purchases.len()).collect();
+        let load = send_all(public, purchases.clone(), attempts);
+        Crowd { purchases, load: tokio::runtime::Handle::current().spawn(load) }
     }
 
-    /// Whoever of them was not promised a unit asks again, until he was.
+    /// Awaits the background attempts, then repeats each purchase until it is promised.
     pub async fn settle(&mut self, public: SocketAddr, crowd: Crowd) {
         self.history.absorb(crowd.load.await.unwrap());
-        self.insist(public, crowd.wishes).await;
+        self.retry_until_answered(public, crowd.purchases).await;
     }
 
-    /// New buyers who ask once: what they heard. They are nobody's who gives up.
+    /// Sends one attempt of each of `count` new buyers, without retries.
     pub async fn ask_once(&mut self, public: SocketAddr, count: u64) -> Vec<Attempt> {
-        let wishes = self.buyers(count);
-        let sent = send_all(public, wishes, (0..usize::try_from(count).unwrap()).collect()).await;
-        let heard = sent.heard.clone();
+        let purchases = self.buyers(count);
+        let sent =
+            send_all(public, purchases, (0..usize::try_from(count).unwrap()).collect()).await;
+        let attempts = sent.heard.clone();
         self.history.absorb(sent);
-        heard
+        attempts
     }
 
-    /// Waits until everything has ended, and requires an order for whoever was promised one.
-    pub async fn judge(&self, ground: &PipelineGround, internal: SocketAddr) -> Verdict {
-        let verdict = ground.judge(0, internal, &self.history, self.stock.into()).await;
+    /// Waits until every accepted request has its outcome, and asserts that every promise became an
+    /// order.
+    pub async fn judge(&self, fixture: &PipelineFixture, internal: SocketAddr) -> Verdict {
+        let verdict = fixture.judge(0, internal, &self.history, self.stock.into()).await;
         assert_eq!((verdict.failed, verdict.dead), (0, 0), "{verdict}");
         assert!(verdict.ok >= verdict.acknowledged, "{verdict}");
         verdict
     }
 }
 
-async fn send_all(public: SocketAddr, wishes: Arc<Vec<Wish>>, attempts: Vec<usize>) -> History {
-    send(public, "sale", wishes, attempts.into(), CONNECTIONS).await
+async fn send_all(
+    public: SocketAddr,
+    purchases: Arc<Vec<Purchase>>,
+    attempts: Vec<usize>,
+) -> History {
+    send(public, "sale", purchases, attempts.into(), CONNECTIONS).await
 }

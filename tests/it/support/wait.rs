@@ -1,4 +1,4 @@
-//! Waiting for a condition, up to a deadline. No test sleeps for a fixed time.
+//! Polls a condition up to a deadline. No test sleeps for a fixed time.
 
 use std::time::Duration;
 
@@ -6,32 +6,32 @@ use floodgate::runtime::clock::now_monotonic;
 
 use super::random::number_from_env;
 
-/// How long anything may take before the test fails; generous, because machines are shared.
+/// Time limit of every wait; long, because test machines are shared.
 pub const DEADLINE: Duration = Duration::from_secs(90);
 
-/// How long everything may take to be decided after the last fault has healed: 30 s are promised.
+/// Time limit for the outcome of every request after the last fault has healed; 30 s are promised.
 pub fn drains_within() -> Duration {
     promised(Duration::from_secs(30))
 }
 
-/// How long the entries of a dead relay may take to be taken over: its heartbeat (a second, in
-/// tests) and five seconds are promised.
+/// Time limit for the takeover of a crashed relay's entries: the heartbeat (1 s in tests) plus 5 s
+/// are promised.
 pub fn taken_over_within() -> Duration {
     promised(Duration::from_secs(6))
 }
 
-/// The promise itself where the rounds of a run are given, on a machine that has time for it.
-/// Otherwise three times as much: machines are shared, and a broken mechanism needs minutes or for
-/// ever.
+/// The promised limit where `FLOODGATE_CHAOS_ROUNDS` is set, on a dedicated machine. Otherwise
+/// three times the limit: test machines are shared, and a broken mechanism takes minutes or
+/// never ends.
 fn promised(limit: Duration) -> Duration {
     let rounds: Option<u64> = number_from_env("FLOODGATE_CHAOS_ROUNDS");
     if rounds.is_some() { limit } else { 3 * limit }
 }
 
-/// Polls until `condition` gives a value.
+/// Polls until `condition` returns a value.
 ///
 /// # Panics
-/// At the deadline, naming what was waited for.
+/// At the deadline; the message names `what`.
 pub async fn until<T>(what: &str, mut condition: impl AsyncFnMut() -> Option<T>) -> T {
     let end = now_monotonic() + DEADLINE;
     loop {
@@ -43,23 +43,23 @@ pub async fn until<T>(what: &str, mut condition: impl AsyncFnMut() -> Option<T>)
     }
 }
 
-/// [`until`] for conditions that are asked with blocking calls.
+/// [`until`] for conditions that block.
 ///
 /// # Panics
-/// At the deadline, naming what was waited for.
+/// At the deadline; the message names `what`.
 pub fn until_true(what: &str, condition: impl FnMut() -> bool) {
     until_true_within(DEADLINE, what, condition);
 }
 
-/// [`until_true`] for what takes longer on a busy machine.
+/// [`until_true`] with another time limit.
 ///
 /// # Panics
-/// At the deadline, naming what was waited for.
+/// At the deadline; the message names `what`.
 pub fn until_true_within(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) {
     let end = now_monotonic() + limit;
     while !condition() {
         assert!(now_monotonic() < end, "waited {limit:?} for {what}");
-        #[expect(clippy::disallowed_methods, reason = "between two looks at a condition")]
+        #[expect(clippy::disallowed_methods, reason = "the pause between two polls")]
         std::thread::sleep(Duration::from_millis(5));
     }
 }

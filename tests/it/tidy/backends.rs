@@ -1,4 +1,4 @@
-//! Only `src/tier.rs` names concrete backends: everything else sees a port (trait) or a handle.
+//! Only `src/tier.rs` names concrete backends: all other code uses a port (trait) or a handle.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::{keep, rust};
 
 const CHOOSER: &str = "src/tier.rs";
 
-/// Ports (traits) and the folder where their backends live; a folder may still be to come.
+/// Ports (traits) and the folders of their backends; a folder need not exist.
 const PORTS: &[(&str, &str)] = &[
     ("Lease", "src/lease/"),
     ("Ledger", "src/db/"),
@@ -46,8 +46,8 @@ fn named_backends(files: &[File]) -> Vec<Finding> {
     findings
 }
 
-/// Types of a folder that implement its port, and the folder's other names for them. An
-/// implementation for `Arc<T>` makes no backend of `Arc`, because the folder does not declare it.
+/// Types of a folder that implement its port, and their aliases. An implementation for `Arc<T>`
+/// does not make `Arc` a backend, because the folder does not declare `Arc`.
 fn backends(port: &str, folder: &[&str]) -> BTreeSet<String> {
     let clause = format!("{port} for ");
     let mut names = BTreeSet::new();
@@ -64,7 +64,7 @@ fn backends(port: &str, folder: &[&str]) -> BTreeSet<String> {
     names
 }
 
-/// `type A = B<..>`: A and B.
+/// The pairs (A, B) of `type A = B<..>`.
 fn aliases(code: &str) -> impl Iterator<Item = (String, String)> {
     let name = |text: &str| -> String {
         text.trim_start().chars().take_while(|&c| rust::is_word(c)).collect()

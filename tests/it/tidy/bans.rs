@@ -1,15 +1,15 @@
-//! Words that may stand in one place only, or nowhere.
+//! Words that are allowed in few files, or in none.
 //!
-//! Clippy's `disallowed-methods` sees through imports but can be switched off where the call is;
-//! here the place is part of the rule.
+//! Clippy's `disallowed-methods` resolves imports, but an attribute at the call can switch it off.
+//! Here the allowed files are part of the rule.
 
 use super::finding::{Finding, Rule};
 use super::{keep_each, rust, tree};
 
-/// Words of code, the places where they may stand, and what to write elsewhere.
+/// Banned words of code, the files that may use them, and the alternative for other files.
 struct Ban {
     words: &'static [&'static str],
-    /// Paths that begin so may use them.
+    /// Path prefixes of the files that may use the words.
     places: &'static [&'static str],
     instead: &'static str,
 }
@@ -51,7 +51,7 @@ const TASKS: Ban = Ban {
         "tokio::spawn",
     ],
     places: &["src/runtime/shutdown.rs"],
-    instead: "spawn through it, so that the way down waits for the task",
+    instead: "spawn through it, so that the shutdown waits for the task",
 };
 
 const TIME: Ban = Ban {
@@ -67,12 +67,12 @@ const UNSAFE: Ban = Ban {
 };
 
 impl Ban {
-    /// Offences in any code.
+    /// Findings in all code.
     fn anywhere(&self, path: &str, text: &str) -> Vec<Finding> {
         self.findings(path, &rust::code(text))
     }
 
-    /// Offences in code that runs in production.
+    /// Findings in code outside tests.
     fn in_production(&self, path: &str, text: &str) -> Vec<Finding> {
         self.findings(path, &rust::production(path, text))
     }
@@ -93,7 +93,8 @@ impl Ban {
     }
 }
 
-/// Each word must be found in `src/other.rs`, but neither in its place nor in comments or literals.
+/// Each word must be found in `src/other.rs`, but neither in the allowed files nor in comments or
+/// literals.
 fn each_planted_word_is_found(ban: &Ban) {
     for word in ban.words {
         let text = format!("fn f() {{\n    let x = {word}\n();\n}}\n");

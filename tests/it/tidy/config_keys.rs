@@ -1,4 +1,4 @@
-//! Every key of `config/default.toml` says what it means: in the comment above it or at its end.
+//! Every key of `config/default.toml` has a comment, above it or at the end of its line.
 
 use super::finding::{Finding, Rule};
 use super::{keep_each, tree};
@@ -23,7 +23,7 @@ fn config_keys(path: &str, text: &str) -> Vec<Finding> {
     findings
 }
 
-/// The line before and after the `#` that starts a comment.
+/// The parts of a line before and after the `#` that starts a comment.
 fn split_comment(line: &str) -> (&str, &str) {
     let mut quote = None;
     for (at, c) in line.char_indices() {
@@ -37,7 +37,7 @@ fn split_comment(line: &str) -> (&str, &str) {
     (line, "")
 }
 
-/// Opened minus closed brackets, outside section headers.
+/// Opening minus closing brackets; 0 for section headers.
 fn balance(value: &str) -> i32 {
     if value.starts_with('[') {
         return 0;
@@ -75,13 +75,13 @@ fn documented_keys_are_no_finding() {
 
 #[test]
 fn a_planted_silent_key_is_found() {
-    let silent =
+    let undocumented =
         DOCUMENTED.replace("# Address and port.\n", "").replace(" # what the page shows", "");
-    let found = config_keys("config/default.toml", &silent);
-    let silent = [(5, "bind"), (6, "marks")].map(|(line, key)| {
+    let found = config_keys("config/default.toml", &undocumented);
+    let expected = [(5, "bind"), (6, "marks")].map(|(line, key)| {
         Finding::new("config/default.toml", line, format!("`{key}` is not documented"))
     });
-    assert_eq!(found, silent);
+    assert_eq!(found, expected);
 }
 
 #[test]

@@ -1,6 +1,5 @@
-//! Crash points: `// Crash here [name]: what the next start finds, who repairs it`, each named by a
-//! fault test, so that what the comment promises is run. Until there is a first fault test, only
-//! the form is checked.
+//! Crash points: every `// Crash here [name]: what the next start finds, who repairs it` is named
+//! by a fault test that proves the comment. Without any fault test, only the form is checked.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +11,7 @@ const MARK: &str = "Crash here";
 
 fn crash_points(sources: &[File], faults: &[File]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let mut places: BTreeMap<String, &str> = BTreeMap::new();
+    let mut paths: BTreeMap<String, &str> = BTreeMap::new();
     for File { path, text } in sources {
         let comments = rust::comments(text);
         for at in rust::words(&comments, MARK) {
@@ -21,7 +20,7 @@ fn crash_points(sources: &[File], faults: &[File]) -> Vec<Finding> {
                 Some(name) if !is_tested(name, faults) => {
                     format!("no fault test names `{name}` (tests/it/faults/)")
                 }
-                Some(name) => match places.insert(name.to_owned(), path.as_str()) {
+                Some(name) => match paths.insert(name.to_owned(), path.as_str()) {
                     Some(other) => format!("`{name}` is a crash point of {other} already"),
                     None => continue,
                 },
@@ -35,11 +34,11 @@ fn crash_points(sources: &[File], faults: &[File]) -> Vec<Finding> {
 /// The name in ` [name]: text`.
 fn name(rest: &str) -> Option<&str> {
     let (name, text) = rest.strip_prefix(" [")?.split_once("]: ")?;
-    let plain = name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
-    (plain && !name.is_empty() && !text.trim().is_empty()).then_some(name)
+    let is_plain = name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    (is_plain && !name.is_empty() && !text.trim().is_empty()).then_some(name)
 }
 
-/// Whether a fault test names the crash point, alone or as the beginning of the test's own name.
+/// Whether a fault test names the crash point, alone or as the prefix of a test's name.
 fn is_tested(name: &str, faults: &[File]) -> bool {
     let names = |text: &str| {
         text.match_indices(name).any(|(at, _)| {

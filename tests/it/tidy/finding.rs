@@ -1,17 +1,19 @@
-//! What a rule reports, and what the exceptions take off it.
+//! The findings of a rule, and the exceptions that excuse some of them.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The rules by name, as the table in `docs/style.md` gives them.
+/// The rules by their names in `docs/style.md`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
+    Alerts,
     Allow,
     Backends,
     ConfigKeys,
     CrashPoints,
     Environment,
     FileLength,
+    Floors,
     Flow,
     FolderDocs,
     FunctionLength,
@@ -26,6 +28,8 @@ pub enum Rule {
     Panics,
     Printing,
     ProblemCodes,
+    Promises,
+    Runbooks,
     StyleGuide,
     Tasks,
     Time,
@@ -35,7 +39,7 @@ pub enum Rule {
     Vocabulary,
 }
 
-/// One offence.
+/// One offence against a rule.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Finding {
     path: String,
@@ -44,12 +48,12 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// An offence in line `line` (from 1) of `path`.
+    /// A finding in line `line` (from 1) of `path`.
     pub fn new(path: &str, line: usize, what: impl Into<String>) -> Self {
         Self { path: path.to_owned(), line, what: what.into() }
     }
 
-    /// An offence at a byte offset of the text of `path`.
+    /// A finding at a byte offset of the text of `path`.
     pub fn at(path: &str, text: &str, offset: usize, what: impl Into<String>) -> Self {
         Self::new(path, line_of(text, offset), what)
     }
@@ -66,7 +70,7 @@ pub fn line_of(text: &str, offset: usize) -> usize {
     1 + text.bytes().take(offset).filter(|&byte| byte == b'\n').count()
 }
 
-/// Offences that stay, for a reason.
+/// Findings that are excused for a reason.
 pub struct Exception {
     pub rule: Rule,
     pub path: &'static str,
@@ -74,7 +78,7 @@ pub struct Exception {
     pub reason: &'static str,
 }
 
-/// What is wrong after the exceptions: offences beyond them, and exceptions beyond the offences.
+/// The findings that are not excused, and the exceptions whose count does not match.
 pub fn complaints(rule: Rule, findings: Vec<Finding>, exceptions: &[Exception]) -> Vec<String> {
     let mut by_path: BTreeMap<String, Vec<Finding>> = BTreeMap::new();
     for finding in findings {

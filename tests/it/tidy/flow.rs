@@ -1,9 +1,9 @@
-//! The way of one purchase: the picture in `src/lib.rs` and the modules on the way tell the same.
+//! The flow of one purchase: the picture in `src/lib.rs` agrees with the docs of the modules.
 //!
-//! The picture is the fenced block of `src/lib.rs` with one line per step: its number, the modules
-//! on it (`http/`, `actors/stock_gate`, with or without `.rs`), two spaces, what happens. A module
-//! followed by `(later)` is still to come. A module on the way opens its doc with `Flow step 3/12:
-//! from -> to.`
+//! The picture is the fenced block of `src/lib.rs` with one line per step: its number, its modules
+//! (`http/`, `actors/stock_gate`, with or without `.rs`), two spaces, a description. `(later)`
+//! after a module marks one that does not exist yet. The doc of every module in the picture
+//! contains a line `Flow step 3/12: from -> to.`
 
 use super::finding::{Finding, Rule};
 use super::tree::{self, File};
@@ -19,13 +19,13 @@ struct Step {
     modules: Vec<Module>,
 }
 
-/// A module as the picture names it.
+/// A module in the picture.
 struct Module {
     name: String,
-    later: bool,
+    is_later: bool,
 }
 
-/// What a module says of itself.
+/// One `Flow step` line of a module.
 struct Claim<'a> {
     path: &'a str,
     line: usize,
@@ -33,7 +33,7 @@ struct Claim<'a> {
     total: usize,
 }
 
-/// Compares the picture with the modules of `files` (Rust and Lua, the picture among them).
+/// Compares the picture with the modules of `files` (Rust and Lua, including the picture's file).
 pub fn flow(files: &[File]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let steps = files.iter().find(|file| file.path == PICTURE).map_or(Vec::new(), picture);
@@ -43,7 +43,7 @@ pub fn flow(files: &[File]) -> Vec<Finding> {
         if step.number != index + 1 {
             findings.push(Finding::new(PICTURE, step.line, "steps are not numbered from 1"));
         }
-        let unmet = step.modules.iter().filter_map(|module| promise(step, module, files, &claims));
+        let unmet = step.modules.iter().filter_map(|module| unmet(step, module, files, &claims));
         findings.extend(unmet.map(|what| Finding::new(PICTURE, step.line, what)));
     }
     findings.extend(claims.iter().filter_map(|claim| contradiction(claim, &steps)));
@@ -59,20 +59,20 @@ fn picture(file: &File) -> Vec<Step> {
         let words = doc.trim_start().split_once(char::is_whitespace);
         let step = words.and_then(|(number, rest)| Some((number.parse().ok()?, rest)));
         if let Some((number, rest)) = step.filter(|_| fenced) {
-            let place = rest.trim_start().split("  ").next().unwrap_or_default();
-            steps.push(Step { number, line: index + 1, modules: modules(place) });
+            let names = rest.trim_start().split("  ").next().unwrap_or_default();
+            steps.push(Step { number, line: index + 1, modules: modules(names) });
         }
     }
     steps
 }
 
-fn modules(place: &str) -> Vec<Module> {
+fn modules(names: &str) -> Vec<Module> {
     let mut modules: Vec<Module> = Vec::new();
-    for word in place.split_whitespace() {
+    for word in names.split_whitespace() {
         if word.contains('/') || extension(word) == Some("rs") {
-            modules.push(Module { name: word.to_owned(), later: false });
+            modules.push(Module { name: word.to_owned(), is_later: false });
         } else if let ("(later)", Some(module)) = (word, modules.last_mut()) {
-            module.later = true;
+            module.is_later = true;
         }
     }
     modules
@@ -94,23 +94,23 @@ fn claims<'a>(file: &'a File, findings: &mut Vec<Finding>) -> Vec<Claim<'a>> {
     claims
 }
 
-/// `3/12: stock gate -> bucket.`
+/// Step and total of a line such as `3/12: stock gate -> bucket.`
 fn claim(text: &str) -> Option<(usize, usize)> {
-    let (step, way) = text.split_once(": ")?;
+    let (step, route) = text.split_once(": ")?;
     let (number, total) = step.split_once('/')?;
-    let (from, to) = way.split_once(" -> ")?;
-    let told = !from.trim().is_empty() && !to.trim().is_empty();
-    Some((number.parse().ok()?, total.parse().ok()?)).filter(|_| told)
+    let (from, to) = route.split_once(" -> ")?;
+    let is_complete = !from.trim().is_empty() && !to.trim().is_empty();
+    Some((number.parse().ok()?, total.parse().ok()?)).filter(|_| is_complete)
 }
 
-/// What is wrong with the picture's promise that `module` is on this step.
-fn promise(step: &Step, module: &Module, files: &[File], claims: &[Claim<'_>]) -> Option<String> {
-    let (module, later) = (module.name.as_str(), module.later);
+/// The reason why `module` does not match this step of the picture; `None` if it matches.
+fn unmet(step: &Step, module: &Module, files: &[File], claims: &[Claim<'_>]) -> Option<String> {
+    let (module, is_later) = (module.name.as_str(), module.is_later);
     let found = files.iter().any(|file| covers(module, &file.path));
     let claimed =
         claims.iter().any(|claim| claim.number == step.number && covers(module, claim.path));
     let number = step.number;
-    match (found, claimed, later) {
+    match (found, claimed, is_later) {
         (false, _, true) | (true, true, false) => None,
         (false, _, false) => Some(format!("step {number}: there is no {module}")),
         (true, true, true) => Some(format!("step {number}: {module} is there, not (later)")),
@@ -133,7 +133,7 @@ fn contradiction(claim: &Claim<'_>, steps: &[Step]) -> Option<Finding> {
     Some(Finding::new(claim.path, claim.line, what))
 }
 
-/// Whether `module`, as the picture writes it, is or holds the file `path`.
+/// Whether `module`, as written in the picture, is or contains the file `path`.
 fn covers(module: &str, path: &str) -> bool {
     if is_script(module) {
         return path == module;
@@ -146,7 +146,7 @@ fn covers(module: &str, path: &str) -> bool {
     inside == format!("{module}.rs") || inside == format!("{module}/mod.rs")
 }
 
-/// Scripts (`lua/reserve.lua`) are files of the repository, and state no step.
+/// Scripts (`lua/reserve.lua`) are given by their path and need no `Flow step` line.
 fn is_script(module: &str) -> bool {
     extension(module).is_some_and(|extension| extension != "rs")
 }

@@ -1,4 +1,4 @@
-//! What must be found when the picture of the flow and the modules disagree.
+//! Findings of the rule `Flow` when the picture of the flow and the modules disagree.
 
 use super::flow::flow;
 use super::tree::File;
@@ -45,10 +45,10 @@ fn agreement_is_no_finding() {
 #[test]
 fn a_module_that_says_nothing_is_found() {
     let found = found(&[("src/actors/gate.rs", "//! A gate.")]);
-    let silent = [(5, 2), (6, 3)];
-    let silent =
-        silent.map(|(line, n)| format!("src/lib.rs:{line}: step {n}: actors/gate does not say so"));
-    assert_eq!(found, silent);
+    let expected = [(5, 2), (6, 3)];
+    let expected = expected
+        .map(|(line, n)| format!("src/lib.rs:{line}: step {n}: actors/gate does not say so"));
+    assert_eq!(found, expected);
 }
 
 #[test]

@@ -1,9 +1,9 @@
-//! What every folder says of itself, and what no file says: that it is unfinished.
+//! Every folder opens with its documentation, and no file is marked as unfinished.
 
 use super::finding::{Finding, Rule};
 use super::{keep_each, tree};
 
-/// Split, so that this file does not offend itself.
+/// Split, so that this file does not contain the words itself.
 const UNFINISHED: &[&str] = &[concat!("TO", "DO"), concat!("FIX", "ME")];
 
 fn folder_docs(path: &str, text: &str) -> Vec<Finding> {

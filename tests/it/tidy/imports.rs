@@ -1,9 +1,9 @@
-//! What a folder may not know.
+//! Crates and modules that a folder must not import.
 
 use super::finding::{Finding, Rule};
 use super::{keep_each, rust, tree};
 
-/// Crates and modules that must not be named in a folder.
+/// Crates and modules that the code of a folder must not name.
 struct Layer {
     folder: &'static str,
     crates: &'static [&'static str],

@@ -1,4 +1,4 @@
-//! Relative links in the documents lead to files that exist.
+//! The targets of relative links in documents exist.
 
 use super::finding::{Finding, Rule};
 use super::{keep_each, tree};
@@ -23,7 +23,7 @@ fn links(path: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<Finding> 
     findings
 }
 
-/// Targets of `[text](target)` and `[label]: target`, outside `code`.
+/// Targets of `[text](target)` and `[label]: target`, outside inline code.
 fn targets(line: &str) -> Vec<String> {
     let prose: String = line.split('`').step_by(2).collect::<Vec<_>>().join("``");
     let inline = prose.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next());
@@ -34,7 +34,7 @@ fn targets(line: &str) -> Vec<String> {
     targets
 }
 
-/// `target` seen from the folder of `path`, as a path from the root.
+/// `target` relative to the folder of `path`, as a path from the root.
 fn resolved(path: &str, target: &str) -> String {
     let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
     let mut parts: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
@@ -63,9 +63,9 @@ fn a_planted_dead_link_is_found() {
     let text =
         "[api](api.md) and [style](./style.md#rules)\n[up](../README.md)\n\n[ref]: adr/1.md\n";
     let found = links("docs/testing.md", text, exists);
-    let dead = [(1, "./style.md#rules"), (2, "../README.md"), (4, "adr/1.md")]
+    let expected = [(1, "./style.md#rules"), (2, "../README.md"), (4, "adr/1.md")]
         .map(|(line, to)| format!("docs/testing.md:{line}: links to {to}, which does not exist"));
-    assert_eq!(found.iter().map(ToString::to_string).collect::<Vec<_>>(), dead);
+    assert_eq!(found.iter().map(ToString::to_string).collect::<Vec<_>>(), expected);
 }
 
 #[test]

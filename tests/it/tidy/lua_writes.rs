@@ -1,9 +1,9 @@
-//! A script refuses before its first write: Redis keeps what a refusing script has written.
+//! A script refuses only before its first write: Redis does not roll back a script's writes.
 
 use super::finding::{Finding, Rule};
 use super::{keep_each, tree};
 
-/// Commands that change nothing; every other one counts as a write.
+/// Read-only commands; every other command counts as a write.
 const READS: [&str; 19] = [
     "EXISTS",
     "HEXISTS",
@@ -26,7 +26,7 @@ const READS: [&str; 19] = [
     "XREVRANGE",
 ];
 
-/// Functions of the prelude that write.
+/// Functions of the Lua prelude that write.
 const WRITERS: [&str; 3] = ["write(", "enqueue(", "hand_over("];
 
 /// Whether a line of a script writes.
@@ -41,7 +41,7 @@ fn writes(line: &str) -> bool {
         || WRITERS.iter().any(calls_writer)
 }
 
-/// Whether a line ends the script with something else than its result.
+/// Whether a line ends the script with a refusal or an error.
 fn refuses(line: &str) -> bool {
     let ends = line.split("return {").skip(1).any(|rest| !rest.starts_with("OK"));
     ends || line.contains("return bad") || line.contains("error(")
@@ -50,15 +50,15 @@ fn refuses(line: &str) -> bool {
 fn refusals_after_writes(path: &str, text: &str) -> Vec<Finding> {
     let lines: Vec<&str> = text.lines().map(|line| line.split("--").next().unwrap()).collect();
     let Some(first) = lines.iter().position(|line| writes(line)) else { return Vec::new() };
-    let late = lines.iter().enumerate().skip(first).filter(|(_, line)| refuses(line));
+    let refusals = lines.iter().enumerate().skip(first).filter(|(_, line)| refuses(line));
     let what = format!("refuses after the write in line {}", first + 1);
-    late.map(|(at, _)| Finding::new(path, at + 1, what.clone())).collect()
+    refusals.map(|(at, _)| Finding::new(path, at + 1, what.clone())).collect()
 }
 
 #[test]
 fn scripts_refuse_before_they_write() {
     let mut scripts = tree::files(&["lua"], &["lua"]);
-    // Its functions write; it is no script.
+    // The prelude defines the writers and is no script of its own.
     scripts.retain(|file| file.path != "lua/prelude.lua");
     keep_each(Rule::LuaWrites, &scripts, refusals_after_writes);
 }
@@ -73,10 +73,12 @@ fn planted_refusals_after_a_write_are_found() {
         "if bad then return bad end",
         "error('damaged')",
     ];
-    let writes_of = ["call('HDEL', KEYS[1], 'n')", "write(a, b, 1, c, 2)", "call('NEW', KEYS[1])"];
-    for (late, write) in refusals.iter().flat_map(|late| writes_of.map(|write| (late, write))) {
-        for text in [format!("{write}\n{late}\n"), format!("for i = 1, n do {late} {write} end\n")]
-        {
+    let writers = ["call('HDEL', KEYS[1], 'n')", "write(a, b, 1, c, 2)", "call('NEW', KEYS[1])"];
+    for (refusal, write) in
+        refusals.iter().flat_map(|refusal| writers.map(|write| (refusal, write)))
+    {
+        let in_loop = format!("for i = 1, n do {refusal} {write} end\n");
+        for text in [format!("{write}\n{refusal}\n"), in_loop] {
             assert_eq!(refusals_after_writes("lua/a.lua", &text).len(), 1, "{text}");
         }
     }

@@ -1,4 +1,4 @@
-//! The catalogue in `src/messages/mod.rs` lists every message, and nothing else.
+//! The table in `src/messages/mod.rs` lists exactly the messages of that folder.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::{keep, rust};
 
 const CATALOGUE: &str = "src/messages/mod.rs";
 
-/// Names and places of the public types that are sent to actors.
+/// The public message types of a file, with their lines.
 fn messages(file: &File) -> BTreeMap<String, usize> {
     let code = rust::production(&file.path, &file.text);
     let mut messages = BTreeMap::new();
@@ -29,7 +29,7 @@ fn name_at(code: &str, at: usize) -> String {
     code[at..].chars().take_while(|&c| rust::is_word(c)).collect()
 }
 
-/// What stands between the end of the item before and `at`: the attributes of the item at `at`.
+/// The text between the end of the preceding item and `at`: the attributes of the item at `at`.
 fn attributes(code: &str, at: usize) -> &str {
     let start = code[..at].rfind([';', '}']).map_or(0, |end| end + 1);
     &code[start..at]
@@ -43,7 +43,7 @@ fn derives_message(attributes: &str) -> bool {
     derives || attributes.contains("#[rtype")
 }
 
-/// The first column of the table in the catalogue's doc, with lines.
+/// The first column of the table, with lines.
 fn rows(catalogue: &str) -> BTreeMap<String, usize> {
     let lines = catalogue.lines().enumerate();
     let rows = lines.filter_map(|(index, line)| {

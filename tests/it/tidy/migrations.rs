@@ -1,4 +1,4 @@
-//! Migrations are twins: the same steps for every database, each with its way back.
+//! Every database has the same migrations, each with `up.sql` and `down.sql`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -63,9 +63,9 @@ fn one_database_alone_is_no_finding() {
 fn a_planted_step_of_one_database_is_found() {
     let mysql = ["migrations/mysql/2_orders/up.sql", "migrations/mysql/2_orders/down.sql"];
     let paths: Vec<&str> = SQLITE.into_iter().chain(mysql).collect();
-    let lonely = ["mysql/1_sales", "sqlite/2_orders"]
+    let expected = ["mysql/1_sales", "sqlite/2_orders"]
         .map(|step| format!("migrations/{step}:1: only the other database has this step"));
-    assert_eq!(found(&paths), lonely);
+    assert_eq!(found(&paths), expected);
 }
 
 #[test]

@@ -1,15 +1,17 @@
 //! The rules of `docs/style.md` that a program can check.
 //!
-//! A rule is a function from a path and its text to findings. Each has two kinds of tests: one that
-//! the tree keeps the rule, and at least one with a planted offence that must be found, because a
-//! check that cannot fail is a defect. Everything is read as text: the rules also hold for files
-//! that do not compile yet.
+//! A rule is a function from a path and its text to findings. Each rule has two kinds of tests: one
+//! checks that the repository keeps the rule, and at least one plants an offence that the rule must
+//! find, because a check that cannot fail is a defect. All files are read as text, so the rules
+//! also apply to files that do not compile.
 
+mod alerts;
 mod backends;
 mod bans;
 mod config_keys;
 mod crash_points;
 mod finding;
+mod floors;
 mod flow;
 mod flow_tests;
 mod headers;
@@ -18,7 +20,9 @@ mod links;
 mod lua_writes;
 mod messages;
 mod migrations;
+mod promises;
 mod release;
+mod runbooks;
 mod rust;
 mod sizes;
 mod tree;
@@ -28,14 +32,14 @@ mod vocabulary;
 use finding::{Exception, Finding, Rule};
 use tree::File;
 
-/// What is excused, why, and how often: one finding more or less than stated fails the rule, so an
-/// entry can only shrink and goes when its reason goes.
+/// Excused findings, with the reason. One finding more or less than stated fails the rule, so an
+/// entry must be removed with its cause.
 const EXCEPTIONS: &[Exception] = &[
     Exception {
         rule: Rule::Panics,
         path: "src/runtime/fault_injection.rs",
         findings: 1,
-        reason: "a drill is a panic on purpose",
+        reason: "fault injection panics on purpose",
     },
     Exception {
         rule: Rule::Panics,
@@ -51,7 +55,7 @@ fn keep(rule: Rule, findings: Vec<Finding>) {
     assert!(complaints.is_empty(), "docs/style.md, {rule:?}:\n  {}", complaints.join("\n  "));
 }
 
-/// [`keep`] for a rule that looks at one file at a time.
+/// [`keep`] for a rule that checks one file at a time.
 fn keep_each(rule: Rule, files: &[File], check: impl Fn(&str, &str) -> Vec<Finding>) {
     keep(rule, files.iter().flat_map(|file| check(&file.path, &file.text)).collect());
 }

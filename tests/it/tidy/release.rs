@@ -1,5 +1,4 @@
-//! What the release build must not lose: the supervisor restarts a panicking actor only if a panic
-//! unwinds.
+//! The release build unwinds on panic: otherwise the supervisor cannot restart a panicking actor.
 
 use super::finding::{Finding, Rule};
 use super::{keep, tree};
@@ -9,7 +8,7 @@ const MANIFEST: &str = "Cargo.toml";
 fn unwinding(path: &str, text: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut section = "";
-    let mut said = false;
+    let mut is_set = false;
     for (index, line) in text.lines().map(str::trim).enumerate() {
         if line.starts_with('[') {
             section = line;
@@ -17,13 +16,13 @@ fn unwinding(path: &str, text: &str) -> Vec<Finding> {
         let value = line.strip_prefix("panic").map(|rest| rest.trim_start_matches([' ', '=']));
         let Some(value) = value.filter(|_| section.starts_with("[profile.")) else { continue };
         if value.starts_with("\"unwind\"") {
-            said |= section == "[profile.release]";
+            is_set |= section == "[profile.release]";
         } else {
             let what = format!("{section} does not unwind: the supervisor catches panics");
             findings.push(Finding::new(path, index + 1, what));
         }
     }
-    if !said {
+    if !is_set {
         findings.push(Finding::new(path, 1, "[profile.release] does not say panic = \"unwind\""));
     }
     findings

@@ -1,5 +1,5 @@
-//! Just enough of Rust's grammar: which bytes are code, comment or literal, where functions end,
-//! and which items are tests.
+//! A minimal Rust lexer: which bytes are code, comment or literal, where functions end, and which
+//! items are tests.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ enum Kind {
     Literal,
 }
 
-/// A function: where its `fn` and its closing brace are.
+/// A function, from the line of its `fn` to the line of its closing brace.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Function {
     pub name: String,
@@ -20,17 +20,17 @@ pub struct Function {
     pub last_line: usize,
 }
 
-/// The code alone: comments and literals are blanked, lines and offsets stay.
+/// The text with comments and literals blanked; lines and offsets stay.
 pub fn code(text: &str) -> String {
     only(Kind::Code, text)
 }
 
-/// The comments alone, in the same way.
+/// The text with everything but comments blanked; lines and offsets stay.
 pub fn comments(text: &str) -> String {
     only(Kind::Comment, text)
 }
 
-/// The code that can run in production: without tests.
+/// [`code`] without tests.
 pub fn production(path: &str, text: &str) -> String {
     let mut code = code(text);
     if is_test_file(path) || code.contains("#![cfg(test)]") {
@@ -46,7 +46,7 @@ pub fn production(path: &str, text: &str) -> String {
 /// The string literals with the lines they start in, without quotes and prefixes.
 pub fn literals(text: &str) -> Vec<(usize, String)> {
     let mut literals = Vec::new();
-    for (kind, range) in stretches(text) {
+    for (kind, range) in tokens(text) {
         let (start, source) = (range.start, &text[range]);
         let quotes = source.find('"').zip(source.rfind('"'));
         if let (Kind::Literal, Some((open, close))) = (kind, quotes)
@@ -76,7 +76,7 @@ pub fn functions(code: &str) -> Vec<Function> {
     functions
 }
 
-/// Where `word` stands in `code`, not as part of a longer name.
+/// The offsets of `word` in `code`, not counting parts of longer names.
 pub fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     code.match_indices(word).map(|(at, _)| at).filter(move |&at| {
         let before = code[..at].chars().next_back();
@@ -112,7 +112,7 @@ fn is_test_file(path: &str) -> bool {
     !path.starts_with("src/") || path.ends_with("/tests.rs") || path.ends_with("_tests.rs")
 }
 
-/// Where the body of the item that starts at `start` opens, or else its semicolon.
+/// The offset of the brace that opens the body of the item at `start`, or of the item's semicolon.
 fn body_or_end(code: &str, start: usize) -> usize {
     let mut at = start;
     while let Some(found) = code.get(at..).and_then(|rest| rest.find(['(', '[', '{', ';'])) {
@@ -134,7 +134,7 @@ fn item_end(code: &str, start: usize) -> usize {
 
 fn only(wanted: Kind, text: &str) -> String {
     let mut masked = text.to_owned();
-    for (kind, range) in stretches(text) {
+    for (kind, range) in tokens(text) {
         if kind != wanted {
             blank(&mut masked, range);
         }
@@ -149,19 +149,19 @@ fn blank(text: &mut String, range: Range<usize>) {
     text.replace_range(range, &spaces);
 }
 
-fn stretches(text: &str) -> Vec<(Kind, Range<usize>)> {
-    let mut stretches = Vec::new();
+fn tokens(text: &str) -> Vec<(Kind, Range<usize>)> {
+    let mut tokens = Vec::new();
     let mut at = 0;
     while at < text.len() {
-        let (kind, length) = stretch(&text[at..]);
-        stretches.push((kind, at..at + length));
+        let (kind, length) = token(&text[at..]);
+        tokens.push((kind, at..at + length));
         at += length;
     }
-    stretches
+    tokens
 }
 
-/// Kind and length of what `rest` starts with.
-fn stretch(rest: &str) -> (Kind, usize) {
+/// Kind and length of the token at the start of `rest`.
+fn token(rest: &str) -> (Kind, usize) {
     if rest.starts_with("//") {
         return (Kind::Comment, rest.find('\n').unwrap_or(rest.len()));
     }
@@ -172,8 +172,8 @@ fn stretch(rest: &str) -> (Kind, usize) {
         return (Kind::Literal, length);
     }
     let name = rest.chars().take_while(|&c| is_word(c)).map(char::len_utf8).sum();
-    let one = rest.chars().next().map_or(0, char::len_utf8);
-    (Kind::Code, one.max(name))
+    let first = rest.chars().next().map_or(0, char::len_utf8);
+    (Kind::Code, first.max(name))
 }
 
 fn block_comment(rest: &str) -> usize {
@@ -224,7 +224,7 @@ fn string(rest: &str) -> Option<usize> {
     Some(rest.len())
 }
 
-/// The length of a character literal; a lifetime is none.
+/// The length of a character literal; `None` for a lifetime.
 fn character(rest: &str) -> Option<usize> {
     let body = rest.strip_prefix('\'')?;
     let mut chars = body.char_indices();

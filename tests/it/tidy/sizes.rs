@@ -1,4 +1,4 @@
-//! Limits on files, functions and lines: what does not fit on a few screens is not read.
+//! Length limits of files, functions and lines.
 
 use super::finding::{Finding, Rule};
 use super::{keep_each, rust, tree};

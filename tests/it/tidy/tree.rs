@@ -22,17 +22,17 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The text of one file, if there is one.
+/// The text of one file; `None` if the file does not exist.
 pub fn read(path: &str) -> Option<String> {
     fs::read_to_string(root().join(path)).ok()
 }
 
-/// Whether there is a file or folder of this path.
+/// Whether this path exists, as a file or folder.
 pub fn exists(path: &str) -> bool {
     root().join(path).exists()
 }
 
-/// The files below `folders` whose names end in one of `extensions`, by path.
+/// The files below `folders` with one of these extensions, sorted by path.
 pub fn files(folders: &[&str], extensions: &[&str]) -> Vec<File> {
     let mut paths = Vec::new();
     for folder in folders {
@@ -49,6 +49,11 @@ pub fn files(folders: &[&str], extensions: &[&str]) -> Vec<File> {
 /// All Rust files: sources, tests, benches.
 pub fn rust() -> Vec<File> {
     files(&["src", "crates", "bench", "tests", "benches"], &["rs"])
+}
+
+/// The Rust files of the server.
+pub fn server() -> Vec<File> {
+    files(&["src"], &["rs"])
 }
 
 /// The Rust files of the server, the load generator and the bench.

@@ -1,14 +1,14 @@
-//! Lists that are written twice, once for readers and once for the compiler, say the same.
+//! Lists in documents agree with their counterparts in the code: metrics, problem codes, rules.
 
 use std::collections::BTreeMap;
 
 use super::finding::{Finding, Rule};
 use super::{keep, rust, tree};
 
-/// Names with the lines they stand in.
+/// Names with their lines.
 type Names = BTreeMap<String, usize>;
 
-/// One of two lists: its file, and its names once the file exists.
+/// One of two lists: its file and its names; `None` if the file does not exist.
 struct Side {
     path: &'static str,
     names: Option<Names>,
@@ -20,15 +20,15 @@ impl Side {
     }
 }
 
-/// Names of one side that the other lacks. A file that is still to come has no names, but its twin
-/// must not be ahead of it.
+/// Names of one side that the other side lacks. A missing file counts as an empty list, but is not
+/// itself a finding.
 fn twins(one: &Side, other: &Side) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (side, twin) in [(one, other), (other, one)] {
         let Some(names) = &side.names else { continue };
         let known = twin.names.clone().unwrap_or_default();
-        let lonely = names.iter().filter(|(name, _)| !known.contains_key(*name));
-        findings.extend(lonely.map(|(name, line)| {
+        let missing = names.iter().filter(|(name, _)| !known.contains_key(*name));
+        findings.extend(missing.map(|(name, line)| {
             Finding::new(side.path, *line, format!("`{name}` is not in {}", twin.path))
         }));
         if names.is_empty() {
@@ -38,8 +38,8 @@ fn twins(one: &Side, other: &Side) -> Vec<Finding> {
     findings
 }
 
-/// `"floodgate_..."` literals, in full so that a search for an alarm's metric finds the code, but
-/// without the endings that the exposition format adds.
+/// `"floodgate_..."` literals without the suffixes of the exposition format. The code spells names
+/// in full, so that a search for an alert's metric finds them.
 fn metric_literals(source: &str) -> Names {
     let literals = rust::literals(source).into_iter();
     let metrics = literals
@@ -47,7 +47,7 @@ fn metric_literals(source: &str) -> Names {
     metrics.map(|(line, name)| (base(&name).to_owned(), line)).collect()
 }
 
-/// Every `floodgate_...` word of a document; `floodgate_gate_*` speaks of many and counts as none.
+/// Every `floodgate_...` word of a document, without patterns such as `floodgate_gate_*`.
 fn metric_mentions(document: &str) -> Names {
     let mut mentions = Names::new();
     for (index, line) in document.lines().enumerate() {
@@ -61,12 +61,21 @@ fn metric_mentions(document: &str) -> Names {
     mentions
 }
 
+/// Metrics of a document that are not registered.
+fn unregistered(path: &str, document: &str, known: &Names) -> Vec<Finding> {
+    let mentions = metric_mentions(document).into_iter();
+    let unknown = mentions.filter(|(name, _)| !known.contains_key(name));
+    unknown
+        .map(|(name, line)| Finding::new(path, line, format!("`{name}` is not registered")))
+        .collect()
+}
+
 fn base(metric: &str) -> &str {
     let endings = ["_total", "_bucket", "_count", "_sum", "_created", "_info"];
     endings.iter().find_map(|ending| metric.strip_suffix(ending)).unwrap_or(metric)
 }
 
-/// The words in kebab-case among the literals of the table `CODES`, or of the call `codes!`.
+/// The kebab-case literals in the table `CODES` or in the call `codes!`.
 fn problem_literals(source: &str) -> Names {
     let code = rust::code(source);
     let tables = rust::words(&code, "CODES").chain(rust::words(&code, "codes!"));
@@ -82,7 +91,7 @@ fn problem_literals(source: &str) -> Names {
     tables.max_by_key(Names::len).unwrap_or_default()
 }
 
-/// The backticked words in columns headed `code`.
+/// The backticked words in table columns headed `code`.
 fn problem_rows(document: &str) -> Names {
     let mut names = Names::new();
     let mut column = None;
@@ -105,7 +114,7 @@ fn is_kebab(word: &str) -> bool {
     word.split('-').all(is_part)
 }
 
-/// The rules that tidy runs: the variants of `Rule` (one that nothing uses does not compile).
+/// The variants of `Rule`; an unused variant does not compile.
 fn rules(source: &str) -> Names {
     let code = rust::code(source);
     let Some(start) = code.find("enum Rule {") else { return Names::new() };
@@ -116,7 +125,7 @@ fn rules(source: &str) -> Names {
     variants.filter(|(name, _)| !name.is_empty()).map(|(name, l)| (name.to_owned(), l)).collect()
 }
 
-/// The rules that the style guide gives: tidy `Name`.
+/// The rules that the style guide names as: tidy `Name`.
 fn rules_in_the_guide(guide: &str) -> Names {
     let mut rules = Names::new();
     for (index, line) in guide.lines().enumerate() {
@@ -129,8 +138,14 @@ fn rules_in_the_guide(guide: &str) -> Names {
 
 #[test]
 fn metrics_and_their_documentation_agree() {
-    let documented = Side::of("docs/operations.md", metric_mentions);
-    keep(Rule::Metrics, twins(&documented, &Side::of("src/observe/metrics.rs", metric_literals)));
+    let documented = Side::of("docs/operate/metrics.md", metric_mentions);
+    let registered = Side::of("src/observe/metrics.rs", metric_literals);
+    let mut findings = twins(&documented, &registered);
+    let known = registered.names.unwrap_or_default();
+    let files = tree::files(&["deploy", "docs/operate", "docs/runbooks"], &["md", "yml"]);
+    let others = files.iter().filter(|file| file.path != documented.path);
+    findings.extend(others.flat_map(|file| unregistered(&file.path, &file.text, &known)));
+    keep(Rule::Metrics, findings);
 }
 
 #[test]
@@ -189,6 +204,15 @@ All begin with `floodgate_`; see `floodgate_gate_*`.
 rate(floodgate_wait_seconds_bucket[1m])
 ";
     assert_eq!(metric_mentions(document), expected);
+}
+
+#[test]
+fn a_planted_metric_that_is_not_registered_is_found() {
+    let known = names(&[("floodgate_orders", 1)]);
+    let document = "`floodgate_orders_total` grows\n`floodgate_order_total` does not\n";
+    let found = unregistered("docs/runbooks/a.md", document, &known);
+    let expected = "`floodgate_order` is not registered";
+    assert_eq!(found, [Finding::new("docs/runbooks/a.md", 2, expected)]);
 }
 
 #[test]

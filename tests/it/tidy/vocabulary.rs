@@ -1,5 +1,4 @@
-//! One word has one meaning: names that the field does not use stay out, and no two public types
-//! share a name.
+//! One word has one meaning: coined names are banned, and no two public types share a name.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +6,7 @@ use super::finding::{Finding, Rule};
 use super::tree::{self, File};
 use super::{keep, keep_each, rust};
 
-/// Identifiers that need a glossary, and what to write.
+/// Banned identifiers with their replacements.
 const BANNED: &[(&str, &str)] = &[
     ("Caution", "Quarantine"),
     ("Crew", "Pool"),
@@ -44,7 +43,41 @@ const BANNED: &[(&str, &str)] = &[
     ("Wire", "the executor or the transport"),
 ];
 
-/// Type names that many modules may have: `module::Error` is the language's own habit.
+/// Coined words that no identifier may have, alone or between underscores.
+const BANNED_PARTS: &[(&str, &str)] = &[
+    ("caution", "quarantine"),
+    ("crew", "pool"),
+    ("desk", "service"),
+    ("door", "handle"),
+    ("errand", "task"),
+    ("fate", "outcome"),
+    ("fates", "outcomes"),
+    ("guilty", "offending"),
+    ("haul", "transfer"),
+    ("heed", "map_error"),
+    ("journey", "timeline"),
+    ("keeper", "maintenance or collector"),
+    ("lane", "purpose or role"),
+    ("mishap", "fault"),
+    ("parcel", "publish_batch"),
+    ("patience", "timeout"),
+    ("puzzle", "unexplained_conflict"),
+    ("rig", "harness"),
+    ("rung", "segment"),
+    ("shelf", "cache"),
+    ("standing", "status"),
+    ("stray", "lost_request"),
+    ("tally", "counts"),
+    ("teller", "refresher"),
+    ("tray", "bucket_state"),
+    ("vital", "health"),
+    ("wish", "purchase"),
+];
+
+/// Words of comments that hide the subject of a sentence.
+const BANNED_SUBJECTS: &[&str] = &["whoever", "nobody", "somebody"];
+
+/// Type names that many modules may define: `module::Error` is idiomatic Rust.
 const SHARED: &[&str] = &["Error"];
 
 fn banned(path: &str, text: &str) -> Vec<Finding> {
@@ -57,8 +90,36 @@ fn banned(path: &str, text: &str) -> Vec<Finding> {
     BANNED.iter().flat_map(found).collect()
 }
 
+/// Identifiers that are, or contain, a banned part.
+fn banned_parts(path: &str, text: &str) -> Vec<Finding> {
+    let code = rust::code(text);
+    let mut findings = Vec::new();
+    let mut start = 0;
+    for name in code.split(|c: char| !rust::is_word(c)) {
+        let lower = name.to_lowercase();
+        for (part, instead) in BANNED_PARTS {
+            if lower.split('_').any(|word| word == *part) {
+                let what = format!("`{name}`: write `{instead}`");
+                findings.push(Finding::at(path, &code, start, &what));
+            }
+        }
+        start += name.len() + code[start + name.len()..].chars().next().map_or(0, char::len_utf8);
+    }
+    findings
+}
+
+fn banned_subjects(path: &str, text: &str) -> Vec<Finding> {
+    let comments = rust::comments(text).to_lowercase();
+    let found = |word: &&str| {
+        let what = format!("`{word}`: name the subject");
+        let places = rust::words(&comments, word);
+        places.map(|at| Finding::at(path, &comments, at, &what)).collect::<Vec<_>>()
+    };
+    BANNED_SUBJECTS.iter().flat_map(found).collect()
+}
+
 /// Public types of one name in different files.
-fn doubled(files: &[File]) -> Vec<Finding> {
+fn duplicates(files: &[File]) -> Vec<Finding> {
     let mut seen: BTreeMap<String, String> = BTreeMap::new();
     let mut findings = Vec::new();
     for file in files {
@@ -91,7 +152,7 @@ fn public_types(code: &str) -> Vec<(String, usize)> {
         let (kind, rest) = line.trim_start().split_once(' ')?;
         let is_type = ["enum", "struct", "trait", "type"].contains(&kind);
         let name: String = rest.chars().take_while(|&c| rust::is_word(c)).collect();
-        // A macro's `$name` is no name.
+        // `$name` in a macro yields an empty name.
         (is_type && !name.is_empty()).then_some(name)
     };
     let lines = code.lines().enumerate();
@@ -113,15 +174,44 @@ fn a_planted_coined_name_is_found() {
 }
 
 #[test]
+fn no_name_has_a_coined_part() {
+    keep_each(Rule::Vocabulary, &tree::sources(), banned_parts);
+}
+
+#[test]
+fn a_planted_coined_part_is_found() {
+    for (part, _) in BANNED_PARTS {
+        for name in [(*part).to_owned(), format!("num_{part}"), part.to_uppercase()] {
+            let text = format!("let é = {name};\n// {name}\nconst X: &str = \"{name}\";\n");
+            let found = banned_parts("src/other.rs", &text);
+            assert_eq!(found.len(), 1, "{name}");
+            assert!(found[0].to_string().starts_with("src/other.rs:1"), "{:?}", found[0]);
+        }
+        assert!(banned_parts("src/other.rs", &format!("let {part}er = 1;")).is_empty(), "{part}");
+    }
+}
+
+#[test]
+fn every_sentence_names_its_subject() {
+    keep_each(Rule::Vocabulary, &tree::sources(), banned_subjects);
+}
+
+#[test]
+fn a_planted_hidden_subject_is_found() {
+    let text = "// Nobody waits.\nlet x = \"nobody\";\n/// For whoever asks.\n";
+    assert_eq!(banned_subjects("src/other.rs", text).len(), 2);
+}
+
+#[test]
 fn no_two_public_types_share_a_name() {
-    keep(Rule::Vocabulary, doubled(&tree::sources()));
+    keep(Rule::Vocabulary, duplicates(&tree::sources()));
 }
 
 #[test]
 fn a_planted_second_type_of_a_name_is_found() {
     let one = File::planted("src/one.rs", "pub struct Same;\npub enum Error {}\nstruct Own;\n");
     let two = "pub enum Error {}\n/// Too.\npub(crate) type Same = u8;\nstruct Own;\n";
-    let findings = doubled(&[one, File::planted("src/two.rs", two)]);
+    let findings = duplicates(&[one, File::planted("src/two.rs", two)]);
     let expected = "`Same` is a public type of src/one.rs, too";
     assert_eq!(findings, [Finding::new("src/two.rs", 3, expected)]);
 }

@@ -1,4 +1,4 @@
-//! One buying story, told on every tier over real HTTP.
+//! The same purchases on every tier over real HTTP.
 
 mod crowd;
 mod ids;

@@ -1,4 +1,4 @@
-//! One installation in many processes: two of each role, one sale.
+//! One installation of eight processes, two of each role, that sells one sale.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,51 +8,51 @@ use serde_json::{Value as Json, json};
 
 use crate::support::admin::open_sale;
 use crate::support::crowd::{Attempt, History, send};
-use crate::support::gate::{insist_until, wishes};
-use crate::support::pipeline::PipelineGround;
+use crate::support::gate::{purchases, retry_until};
+use crate::support::pipeline::PipelineFixture;
 use crate::support::wait::until;
 
 const STOCK: u32 = 400;
 
 #[test]
 fn two_processes_of_each_role_sell_one_sale() {
-    let ground = PipelineGround::new("list").patient();
+    let fixture = PipelineFixture::new("list").patient();
     let roles =
         ["maintenance", "maintenance", "consumer", "consumer", "relay", "relay", "api", "api"];
-    let servers = roles.map(|role| ground.server(role, &[]));
-    let [keeper, .., one, other] = &servers;
+    let servers = roles.map(|role| fixture.server(role, &[]));
+    let [maintenance, .., one, other] = &servers;
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        // Any process takes an operator's word; here it is one that does not sell.
+        // Every process serves the operator API; this one does not sell.
         let policy = json!({"kind": "one_per_buyer"});
-        open_sale(keeper.internal, "sale", policy, STOCK, 4).await;
+        open_sale(maintenance.internal, "sale", policy, STOCK, 4).await;
         for api in [one, other] {
-            until("the sale to be open here", async || {
+            until("the sale to be open at this server", async || {
                 let call = reqwest::get(format!("http://{}/v1/sales/sale", api.public));
                 let sale: Json = call.await.ok()?.json().await.ok()?;
                 (sale["skus"][0]["stock_left"] == STOCK).then_some(())
             })
             .await;
         }
-        let wishes = Arc::new(wishes(1..601));
+        let purchases = Arc::new(purchases(1..601));
         let attempts: Arc<Vec<usize>> = (0..600).chain(0..600).collect::<Vec<_>>().into();
         let (mut history, more) = tokio::join!(
-            send(one.public, "sale", wishes.clone(), attempts.clone(), 16),
-            send(other.public, "sale", wishes.clone(), attempts, 16),
+            send(one.public, "sale", purchases.clone(), attempts.clone(), 16),
+            send(other.public, "sale", purchases.clone(), attempts, 16),
         );
         history.absorb(more);
-        let verdict = ground.judge(0, keeper.internal, &history, STOCK.into()).await;
+        let verdict = fixture.judge(0, maintenance.internal, &history, STOCK.into()).await;
         assert_eq!(verdict.ok as u64, u64::from(STOCK));
         assert_eq!(history.acknowledged().len() as u64, u64::from(STOCK));
-        each_reads_the_same(&history, one.public, other.public).await;
-        let internal = keeper.internal;
-        a_click_is_told_from_end_to_end(&ground, internal, one.public).await;
+        assert_same_status(&history, one.public, other.public).await;
+        let internal = maintenance.internal;
+        assert_trace_covers_every_stage(&fixture, internal, one.public).await;
     });
 }
 
-/// By one trace id, and with the time of each stage, whichever process is asked.
-async fn a_click_is_told_from_end_to_end(
-    ground: &PipelineGround,
+/// The trace of a purchase has the trace id of the request and the time of each stage.
+async fn assert_trace_covers_every_stage(
+    fixture: &PipelineFixture,
     internal: SocketAddr,
     public: SocketAddr,
 ) {
@@ -67,13 +67,14 @@ async fn a_click_is_told_from_end_to_end(
         (answer["state"] == "success").then(|| answer["order"]["request_id"].clone())
     })
     .await;
-    let trace = ground.ask(internal, &["trace", id.as_str().unwrap()]);
+    let trace = fixture.ask(internal, &["trace", id.as_str().unwrap()]);
     assert_eq!(trace["trace_id"], TRACE_ID, "{trace:#}");
     let stages = trace["stages"].as_array().unwrap();
-    let told: Vec<_> = stages.iter().map(|stage| (&stage["stage"], &stage["state"])).collect();
+    let stage_states: Vec<_> =
+        stages.iter().map(|stage| (&stage["stage"], &stage["state"])).collect();
     let (placed, published) = (json!("pending_payment"), json!("published"));
     let (gate, relay, ledger) = (json!("gate"), json!("relay"), json!("ledger"));
-    assert_eq!(told, [(&gate, &placed), (&relay, &published), (&ledger, &placed)]);
+    assert_eq!(stage_states, [(&gate, &placed), (&relay, &published), (&ledger, &placed)]);
     let at = |stage: &Json| {
         let at = chrono::DateTime::parse_from_rfc3339(stage["at"].as_str().unwrap());
         at.unwrap().timestamp_millis()
@@ -83,10 +84,10 @@ async fn a_click_is_told_from_end_to_end(
     assert_eq!(trace["took_ms"], times[2] - times[0], "{trace:#}");
 }
 
-/// What one process accepted, its buyer reads at the other one, too.
-async fn each_reads_the_same(history: &History, one: SocketAddr, other: SocketAddr) {
-    let heard = history.heard.iter().find(|heard| heard.is_promise()).unwrap();
-    let (buyer, id) = (heard.wish + 1, heard.request_id.as_deref().unwrap());
+/// A request that one API process accepted reads the same at the other.
+async fn assert_same_status(history: &History, one: SocketAddr, other: SocketAddr) {
+    let attempt = history.heard.iter().find(|attempt| attempt.is_promise()).unwrap();
+    let (buyer, id) = (attempt.purchase + 1, attempt.request_id.as_deref().unwrap());
     let client = reqwest::Client::new();
     let mut views = Vec::new();
     for api in [one, other] {
@@ -100,31 +101,31 @@ async fn each_reads_the_same(history: &History, one: SocketAddr, other: SocketAd
 
 #[test]
 fn every_open_stream_tells_its_order_when_a_consumer_comes_at_last() {
-    let ground = PipelineGround::new("list").patient();
-    let [keeper, api, _relay] =
-        ["maintenance", "api", "relay"].map(|role| ground.server(role, &[]));
+    let fixture = PipelineFixture::new("list").patient();
+    let [maintenance, api, _relay] =
+        ["maintenance", "api", "relay"].map(|role| fixture.server(role, &[]));
     tokio::runtime::Runtime::new().unwrap().block_on(async {
-        open_sale(keeper.internal, "sale", json!({"kind": "one_per_buyer"}), STOCK, 4).await;
-        let wishes = Arc::new(wishes(1..201));
-        let promised = insist_until(api.public, wishes, 16, Attempt::is_promise).await;
+        open_sale(maintenance.internal, "sale", json!({"kind": "one_per_buyer"}), STOCK, 4).await;
+        let purchases = Arc::new(purchases(1..201));
+        let promised = retry_until(api.public, purchases, 16, Attempt::is_promise).await;
         let client = reqwest::Client::new();
-        let streams = promised.promised_by_wish().into_iter().map(|(wish, ids)| {
+        let streams = promised.promised_by_purchase().into_iter().map(|(purchase, ids)| {
             let id = ids.first().unwrap();
             let call = client.get(format!("http://{}/v1/requests/{id}/events", api.public));
-            call.header("x-buyer-id", (wish + 1).to_string()).send()
+            call.header("x-buyer-id", (purchase + 1).to_string()).send()
         });
         let streams: Vec<_> = join_all(streams).await.into_iter().map(Result::unwrap).collect();
         assert_eq!(streams.len(), 200);
         assert!(streams.iter().all(|stream| stream.status() == 200));
-        let _consumer = ground.server("consumer", &[]);
-        // A text is whole when its stream is closed.
+        let _consumer = fixture.server("consumer", &[]);
+        // The text is complete when the server closes the stream.
         for text in join_all(streams.into_iter().map(reqwest::Response::text)).await {
             let text = text.unwrap();
-            let told: Vec<_> = text.matches("\"state\":\"queued\"").collect();
-            assert_eq!(told.len(), 1, "it was queued, and is told so once: {text}");
+            let queued: Vec<_> = text.matches("\"state\":\"queued\"").collect();
+            assert_eq!(queued.len(), 1, "`queued` is sent once: {text}");
             assert_eq!(text.matches("\"state\":\"success\"").count(), 1, "{text}");
         }
-        let verdict = ground.judge(0, keeper.internal, &promised, STOCK.into()).await;
+        let verdict = fixture.judge(0, maintenance.internal, &promised, STOCK.into()).await;
         assert_eq!(verdict.ok, 200);
     });
 }

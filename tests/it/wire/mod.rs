@@ -1,8 +1,9 @@
-//! The wire format, in files that were written by hand and never change: what one version sent,
-//! every later one reads, and what nobody can read is refused with a reason that helps.
+//! The wire format, in files that were written by hand and never change. Every later version reads
+//! messages of an earlier one, and an unreadable message is refused with a reason that names the
+//! flaw.
 
 use bytes::Bytes;
-use floodgate::actors::order_consumer::validation::{Validation, judge};
+use floodgate::actors::order_consumer::validation::{Validation, validate};
 use floodgate::broker::{Delivery, Headers};
 use floodgate::domain::{
     BucketNo, BuyerId, Epoch, OrderIntent, Policy, RequestId, Sku, SkuNo, TraceId,
@@ -17,7 +18,7 @@ const V2: &str = include_str!("envelope-v2.json");
 const MALFORMED: &str = include_str!("malformed.json");
 
 /// One malformed message: C20.
-pub struct Beast {
+pub struct MalformedMessage {
     pub what: String,
     pub headers: Headers,
     pub body: Bytes,
@@ -25,25 +26,25 @@ pub struct Beast {
     pub reason: String,
 }
 
-/// The twelve of them.
-pub fn zoo() -> Vec<Beast> {
-    let fine: Json = serde_json::from_str(V1).unwrap();
-    let zoo: Vec<Json> = serde_json::from_str(MALFORMED).unwrap();
-    let beasts = zoo.iter().map(|beast| {
-        let mut given = fine["headers"].clone();
-        for (name, value) in beast["headers"].as_object().unwrap() {
-            given[name] = value.clone();
+/// The twelve malformed messages of `malformed.json`.
+pub fn malformed_messages() -> Vec<MalformedMessage> {
+    let valid: Json = serde_json::from_str(V1).unwrap();
+    let malformed_messages: Vec<Json> = serde_json::from_str(MALFORMED).unwrap();
+    let malformed = malformed_messages.iter().map(|message| {
+        let mut merged = valid["headers"].clone();
+        for (name, value) in message["headers"].as_object().unwrap() {
+            merged[name] = value.clone();
         }
-        let text = |name: &str| beast[name].as_str().unwrap().to_owned();
-        Beast {
+        let text = |name: &str| message[name].as_str().unwrap().to_owned();
+        MalformedMessage {
             what: text("what"),
-            headers: headers(&given),
-            body: bytes(&beast["body"]),
+            headers: headers(&merged),
+            body: bytes(&message["body"]),
             flaw: text("flaw"),
             reason: text("reason"),
         }
     });
-    beasts.collect()
+    malformed.collect()
 }
 
 fn headers(given: &Json) -> Headers {
@@ -63,7 +64,7 @@ fn headers(given: &Json) -> Headers {
     }
 }
 
-/// Lines of hexadecimal digits, or `hex`, `text`, or one `byte` so many `times`.
+/// A body: lines of hexadecimal digits, `hex`, `text`, or `times` copies of one `byte`.
 fn bytes(given: &Json) -> Bytes {
     if let Some(text) = given["text"].as_str() {
         return Bytes::copy_from_slice(text.as_bytes());
@@ -80,7 +81,7 @@ fn bytes(given: &Json) -> Bytes {
     (0..digits.len()).step_by(2).map(pair).collect::<Vec<_>>().into()
 }
 
-/// The SKU that the files sell.
+/// The SKU of the orders in the files.
 fn sku() -> Sku {
     Sku {
         no: SkuNo(7),
@@ -113,10 +114,10 @@ fn intent(request: u64, buyer: u64, quantity: u32, bucket: u16) -> OrderIntent {
     }
 }
 
-fn judged(headers: Headers, body: Bytes) -> Validation {
+fn validation_of(headers: Headers, body: Bytes) -> Validation {
     let routing_key = "0".to_owned();
-    let delivery = Delivery { tag: 1, headers, routing_key, num_before: 0, body };
-    judge(&delivery, INSTALLATION, true, |no| (no == SkuNo(7)).then(|| (sku().into(), Epoch(2))))
+    let delivery = Delivery { tag: 1, headers, routing_key, num_previous: 0, body };
+    validate(&delivery, INSTALLATION, true, |no| (no == SkuNo(7)).then(|| (sku().into(), Epoch(2))))
 }
 
 #[test]
@@ -124,8 +125,8 @@ fn version_1_is_read_and_written_byte_for_byte() {
     let file: Json = serde_json::from_str(V1).unwrap();
     let (expected, body) = (headers(&file["headers"]), bytes(&file["body"]));
     let intents = [intent(1001, 1, 1, 6), intent(1002, 2, 3, 3)];
-    let Validation::Parts { good, poison } = judged(expected.clone(), body.clone()) else {
-        panic!("not read")
+    let Validation::Parts { good, poison } = validation_of(expected.clone(), body.clone()) else {
+        panic!("refused")
     };
     assert!(poison.is_empty(), "{poison:?}");
     let read: Vec<OrderIntent> = good.into_iter().map(|(_, intent)| intent).collect();
@@ -142,16 +143,16 @@ fn version_1_is_read_and_written_byte_for_byte() {
 #[test]
 fn a_newer_version_is_refused_with_what_to_do() {
     let file: Json = serde_json::from_str(V2).unwrap();
-    let refused = envelope::open(&headers(&file["headers"]), &bytes(&file["body"]), INSTALLATION);
+    let refused = envelope::decode(&headers(&file["headers"]), &bytes(&file["body"]), INSTALLATION);
     assert_eq!(refused.unwrap_err().what, file["refused"].as_str().unwrap());
 }
 
 #[test]
 fn every_malformed_message_has_its_flaw_and_its_reason() {
-    let zoo = zoo();
-    assert_eq!(zoo.len(), 12);
-    for Beast { what, headers, body, flaw, reason } in zoo {
-        let malformed = match judged(headers, body) {
+    let malformed_messages = malformed_messages();
+    assert_eq!(malformed_messages.len(), 12);
+    for MalformedMessage { what, headers, body, flaw, reason } in malformed_messages {
+        let malformed = match validation_of(headers, body) {
             Validation::Poison(malformed) => malformed,
             Validation::Parts { good, mut poison } if good.is_empty() => poison.remove(0).1,
             other => panic!("{what}: {other:?}"),
@@ -163,14 +164,14 @@ fn every_malformed_message_has_its_flaw_and_its_reason() {
 #[test]
 fn a_message_without_our_headers_is_nobodys() {
     let file: Json = serde_json::from_str(V1).unwrap();
-    let (fine, body) = (headers(&file["headers"]), bytes(&file["body"]));
-    for (broken, flaw) in [
-        (Headers { content_type: None, ..fine.clone() }, "foreign"),
-        (Headers { version: None, ..fine.clone() }, "version"),
-        (Headers { installation: None, ..fine.clone() }, "installation"),
-        (Headers { installation: Some("00000000".to_owned()), ..fine }, "installation"),
+    let (valid, body) = (headers(&file["headers"]), bytes(&file["body"]));
+    for (invalid, flaw) in [
+        (Headers { content_type: None, ..valid.clone() }, "foreign"),
+        (Headers { version: None, ..valid.clone() }, "version"),
+        (Headers { installation: None, ..valid.clone() }, "installation"),
+        (Headers { installation: Some("00000000".to_owned()), ..valid }, "installation"),
     ] {
-        let refused = envelope::open(&broken, &body, INSTALLATION).unwrap_err();
+        let refused = envelope::decode(&invalid, &body, INSTALLATION).unwrap_err();
         assert_eq!(refused.flaw.as_str(), flaw);
     }
 }
@@ -178,34 +179,35 @@ fn a_message_without_our_headers_is_nobodys() {
 #[test]
 fn a_dead_letter_keeps_what_came_and_says_why() {
     let file: Json = serde_json::from_str(V1).unwrap();
-    let (fine, body) = (headers(&file["headers"]), bytes(&file["body"]));
+    let (valid, body) = (headers(&file["headers"]), bytes(&file["body"]));
     let delivery = |headers: &Headers, key: &str| Delivery {
         tag: 1,
         headers: headers.clone(),
         routing_key: key.to_owned(),
-        num_before: 0,
+        num_previous: 0,
         body: body.clone(),
     };
-    let whole = envelope::dead(&delivery(&fine, "3"), 3, "why");
-    assert_eq!(whole.body, body);
+    let dead_letter = envelope::dead_letter(&delivery(&valid, "3"), 3, "why");
+    assert_eq!(dead_letter.body, body);
     let expected = Headers {
         reason: Some("why".to_owned()),
         origin: Some("orders.3".to_owned()),
-        ..fine.clone()
+        ..valid.clone()
     };
-    assert_eq!(whole.headers, expected);
+    assert_eq!(dead_letter.headers, expected);
 
-    let nameless = Headers::default();
-    let foreign = envelope::dead(&delivery(&nameless, "else"), 3, &"ä".repeat(1000));
+    let without_headers = Headers::default();
+    let foreign = envelope::dead_letter(&delivery(&without_headers, "else"), 3, &"ä".repeat(1000));
     assert_eq!(foreign.headers.origin.as_deref(), Some("orders.3, routing key \"else\""));
     assert_eq!(
         foreign.headers,
-        envelope::dead(&delivery(&nameless, "else"), 3, &"ä".repeat(1000)).headers
+        envelope::dead_letter(&delivery(&without_headers, "else"), 3, &"ä".repeat(1000)).headers
     );
     assert!(foreign.headers.message_id.starts_with("nameless-"));
     assert!(foreign.headers.reason.unwrap().len() <= 1000);
 
-    let part = envelope::dead_part(&delivery(&fine, "3"), body.slice(75..), 3, 2, "why");
+    let part =
+        envelope::dead_letter_of_intent(&delivery(&valid, "3"), body.slice(75..), 3, 2, "why");
     assert_eq!(part.body, body.slice(75..));
     assert_eq!((part.headers.message_id.as_str(), part.headers.attempts), ("1002-1", 2));
     let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00000000000003ea-01";
@@ -217,16 +219,19 @@ fn an_intent_without_a_trace_has_no_trace_context() {
     let traceless = OrderIntent { trace: TraceId(0), ..intent(1002, 2, 3, 3) };
     let mut body = Vec::new();
     pack_into(&traceless, &mut body);
-    let whole = envelope::headers(&body, INSTALLATION, 5).unwrap();
-    assert_eq!(whole.traceparent, None);
+    let without_trace = envelope::headers(&body, INSTALLATION, 5).unwrap();
+    assert_eq!(without_trace.traceparent, None);
     let body = Bytes::from(body);
     let delivery = Delivery {
         tag: 1,
-        // Of another intent of the same message.
-        headers: Headers { traceparent: Some("00-1-2-01".to_owned()), ..whole },
+        // The trace of another intent of the same message.
+        headers: Headers { traceparent: Some("00-1-2-01".to_owned()), ..without_trace },
         routing_key: "3".to_owned(),
-        num_before: 0,
+        num_previous: 0,
         body: body.clone(),
     };
-    assert_eq!(envelope::dead_part(&delivery, body, 3, 2, "why").headers.traceparent, None);
+    assert_eq!(
+        envelope::dead_letter_of_intent(&delivery, body, 3, 2, "why").headers.traceparent,
+        None
+    );
 }

@@ -1,16 +1,16 @@
-//! What a server does when it is full, how full it is, and how much a buyer takes.
+//! Checks of a server's memory: eviction policy, usage, and the memory per buyer.
 
 use super::super::{CheckOutcome, Finding, fail, ok, warn};
 use crate::redis::transport::health::ServerFacts;
 
-/// Percent of the memory that may be used before somebody should look.
+/// Used memory in percent from which to warn.
 const USED_COMFORTABLE: u64 = 80;
-/// Pages of a bucket are made for so many entries, and for values so long.
+/// Listpack limits below which Redis converts a bucket's hash pages to a larger encoding.
 const ENTRIES_MIN: u64 = 512;
 const VALUE_MIN: u64 = 64;
 const MIB: u64 = 1024 * 1024;
 
-pub(super) fn judge(facts: &ServerFacts, cli: &str) -> Vec<Finding> {
+pub(super) fn check(facts: &ServerFacts, cli: &str) -> Vec<Finding> {
     let memory = policy(facts, cli).unwrap_or_else(|| fullness(facts, cli));
     let mut findings = vec![memory.on("redis memory")];
     findings.extend(layout(facts, cli).map(|wrong| wrong.on("redis layout")));
@@ -19,12 +19,12 @@ pub(super) fn judge(facts: &ServerFacts, cli: &str) -> Vec<Finding> {
 
 fn policy(facts: &ServerFacts, cli: &str) -> Option<CheckOutcome> {
     let policy = facts.text("maxmemory_policy");
-    // A server that does not say is left to whoever connects to it.
+    // A server that does not report its policy passes here; each connection checks it again.
     (!matches!(policy, "" | "noeviction")).then(|| {
         fail(
             format!(
-                "maxmemory-policy {policy}: when it is full it deletes units and requests in \
-                 silence; no process connects to it"
+                "maxmemory-policy {policy}: when it is full it silently evicts units and requests; \
+                 no process connects to it"
             ),
             format!(
                 "`{cli} CONFIG SET maxmemory-policy noeviction`, and `maxmemory-policy \
@@ -41,7 +41,7 @@ fn fullness(facts: &ServerFacts, cli: &str) -> CheckOutcome {
         limit => (limit, "maxmemory"),
     };
     let detail = format!("{} of {} MiB used ({of})", used / MIB, limit / MIB);
-    // A server that does not tell how much there is has no share that is used.
+    // Without a reported limit there is no percentage to check.
     if limit == 0 || used.saturating_mul(100) < limit.saturating_mul(USED_COMFORTABLE) {
         return ok(detail);
     }
@@ -75,9 +75,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_deletes_when_full_fails() {
+    fn a_server_that_evicts_when_full_fails() {
         let evicting = "maxmemory:100\nmaxmemory_policy:allkeys-lru\nused_memory:1";
-        let finding = judge(&facts(evicting), "redis-cli").remove(0).verdict;
+        let finding = check(&facts(evicting), "redis-cli").remove(0).verdict;
         assert_eq!(finding.status, Status::Fail);
         assert!(finding.detail.contains("allkeys-lru"), "{finding:?}");
         let unlimited = facts("maxmemory:0\nmaxmemory_policy:volatile-lru\nused_memory:1");
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_nearly_full_is_told() {
+    fn a_server_that_is_nearly_full_is_reported() {
         let used =
             |used: u64, lines: &str| fullness(&facts(&format!("used_memory:{used}\n{lines}")), "c");
         assert_eq!(used(79, "maxmemory:100").status, Status::Ok);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_redis_would_spread_out_are_told() {
+    fn pages_beyond_the_listpack_limits_are_reported() {
         let with = |entries: &str, value: &str| {
             let mut seen = facts("");
             let set = [("hash-max-listpack-entries", entries), ("hash-max-listpack-value", value)];

@@ -1,5 +1,5 @@
-//! Redis, where units are counted: can every server be reached, does it keep what it must keep, and
-//! is it ours?
+//! Checks of Redis, which counts units: access to every server, topology, durability, memory, and
+//! whether its buckets belong to this installation.
 
 use super::{CheckOutcome, Finding, Status, fail, warn};
 use crate::config::{Durability, Settings, Tier};
@@ -7,14 +7,14 @@ use crate::redis::transport::health;
 use crate::redis::transport::health::{RedisHealthError, Server, ServerRole};
 use crate::{db, tier};
 
-mod keeping;
+mod durability;
 mod memory;
-mod place;
 mod server;
+mod topology;
 
-/// What the settings ask of a server.
+/// The settings' requirements on a server.
 #[derive(Debug, Clone)]
-struct Wanted {
+struct Requirements {
     durability: Durability,
     replicas_min: u64,
     is_cluster: bool,
@@ -23,51 +23,51 @@ struct Wanted {
     installation: Installation,
 }
 
-/// Which ledger this one is.
+/// The identity of our ledger.
 #[derive(Debug, Clone)]
 enum Installation {
     Known(String),
-    /// The ledger is still to be made: whatever is there is somebody else's.
+    /// The ledger does not exist yet: every bucket found belongs to another ledger.
     None,
-    /// The ledger did not say.
+    /// The ledger could not be read.
     Unknown,
 }
 
-/// Looks at everything behind `redis.url`, where this tier counts in Redis.
+/// Checks every server behind `redis.url`; no findings for a tier without Redis.
 pub(super) async fn examine(settings: &Settings) -> Vec<Finding> {
     // A missing address is a fault of the configuration.
     if !matches!(settings.tier, Tier::Gate | Tier::Pipeline) || settings.redis.url.is_empty() {
         return Vec::new();
     }
     let mut findings: Vec<Finding> =
-        waits(settings).map(|wrong| wrong.on("redis waits")).into_iter().collect();
-    let options = match tier::link_options(settings) {
+        timeouts(settings).map(|wrong| wrong.on("redis waits")).into_iter().collect();
+    let options = match tier::connection_options(settings) {
         Ok(options) => options,
         Err(error) => {
-            let remedy = "correct redis.url; config/default.toml says how it is written";
+            let remedy = "correct redis.url; see config/default.toml for its format";
             findings.push(fail(error.to_string(), remedy).on("redis"));
             return findings;
         }
     };
-    let health = health::look(&options, &settings.namespace).await;
-    let wanted = Wanted {
+    let health = health::read(&options, &settings.namespace).await;
+    let wanted = Requirements {
         durability: settings.redis.durability,
         replicas_min: u64::from(settings.redis.replicas_min),
         is_cluster: health.cluster.is_some(),
         command_timeout_ms: settings.redis.command_timeout_ms,
         installation: known_installation(settings).await.unwrap_or(Installation::Unknown),
     };
-    let sentinels = place::sentinels(&health.sentinels).into_iter();
-    findings.extend(sentinels.map(|verdict| verdict.on("redis sentinels")));
+    let sentinels = topology::sentinels(&health.sentinels).into_iter();
+    findings.extend(sentinels.map(|outcome| outcome.on("redis sentinels")));
     let cluster = health.cluster.as_ref();
     findings
-        .extend(cluster.map(|slots| place::cluster(slots, &health.servers).on("redis cluster")));
-    let each = health.servers.iter().flat_map(|server| of_server(server, &wanted));
-    findings.extend(gathered(each.collect()));
+        .extend(cluster.map(|slots| topology::cluster(slots, &health.servers).on("redis cluster")));
+    let by_server = health.servers.iter().flat_map(|server| server_findings(server, &wanted));
+    findings.extend(merge_equal(by_server.collect()));
     findings
 }
 
-/// The ledger's own name in buckets.
+/// The installation id that the ledger writes into its buckets.
 async fn known_installation(settings: &Settings) -> Result<Installation, db::Error> {
     if tier::pending_migrations(settings)?.is_none() {
         return Ok(Installation::None);
@@ -82,15 +82,15 @@ async fn known_installation(settings: &Settings) -> Result<Installation, db::Err
     }
 }
 
-fn said(trouble: &RedisHealthError) -> &str {
-    match trouble {
-        RedisHealthError::Unreachable(why) => why,
+fn reason(error: &RedisHealthError) -> &str {
+    match error {
+        RedisHealthError::Unreachable(reason) => reason,
         RedisHealthError::Refused { message, .. } => message,
     }
 }
 
-/// What waits for what.
-fn waits(settings: &Settings) -> Option<CheckOutcome> {
+/// Warns when a Redis command may take longer than a buyer's request.
+fn timeouts(settings: &Settings) -> Option<CheckOutcome> {
     let redis = &settings.redis;
     let confirmed = match redis.durability {
         Durability::Replicated => redis.replicas_wait_ms,
@@ -100,7 +100,7 @@ fn waits(settings: &Settings) -> Option<CheckOutcome> {
     (longest >= settings.http.answer_deadline_ms).then(|| {
         warn(
             format!(
-                "a command may take {longest} ms, and buyers hear `unknown` after \
+                "a command may take {longest} ms, and buyers get `unknown` after \
                  http.answer_deadline_ms = {}",
                 settings.http.answer_deadline_ms
             ),
@@ -109,29 +109,29 @@ fn waits(settings: &Settings) -> Option<CheckOutcome> {
     })
 }
 
-/// What was found about one server.
-fn of_server(server: &Server, wanted: &Wanted) -> Vec<(String, Finding)> {
+/// The findings about one server, each with the server's name.
+fn server_findings(server: &Server, wanted: &Requirements) -> Vec<(String, Finding)> {
     let node = server.node.to_string();
     let (host, port) = (&server.node.host, server.node.port);
     let cli = format!("redis-cli -h {host} -p {port}");
     let mut findings = match &server.seen {
         Ok(facts) => {
-            let mut findings = server::judge(facts, server.part, wanted, &cli);
-            findings.extend(keeping::judge(facts, wanted, &cli));
-            findings.extend(memory::judge(facts, &cli));
+            let mut findings = server::check(facts, server.part, wanted, &cli);
+            findings.extend(durability::check(facts, wanted, &cli));
+            findings.extend(memory::check(facts, &cli));
             let failed = findings.iter().any(|finding| finding.is(Status::Fail));
             let not_ready = facts.not_ready.as_ref().filter(|_| !failed);
-            findings.extend(not_ready.map(|why| {
-                let remedy = "do what the message says; the server cannot work with it before";
-                fail(why, remedy).on("redis connection")
+            findings.extend(not_ready.map(|message| {
+                let remedy = "do what the message says; until then the server cannot be used";
+                fail(message, remedy).on("redis connection")
             }));
             findings
         }
-        Err(trouble) => vec![not_seen(trouble, &cli).on("redis")],
+        Err(error) => vec![inaccessible(error, &cli).on("redis")],
     };
     if server.part == ServerRole::Replica {
         for finding in &mut findings {
-            // It sells nothing, unless it becomes the master.
+            // A replica serves no purchases until it is promoted.
             if finding.is(Status::Fail) {
                 finding.verdict.status = Status::Warn;
             }
@@ -144,11 +144,10 @@ fn of_server(server: &Server, wanted: &Wanted) -> Vec<(String, Finding)> {
     findings.into_iter().map(|finding| (name.clone(), finding)).collect()
 }
 
-/// A server that told nothing.
-fn not_seen(trouble: &RedisHealthError, cli: &str) -> CheckOutcome {
-    match trouble {
-        RedisHealthError::Unreachable(why) => fail(
-            format!("does not answer: {why}"),
+fn inaccessible(error: &RedisHealthError, cli: &str) -> CheckOutcome {
+    match error {
+        RedisHealthError::Unreachable(reason) => fail(
+            format!("does not answer: {reason}"),
             format!("start it, or correct redis.url; `{cli} PING` from this machine must answer"),
         ),
         RedisHealthError::Refused { code, message } if code == "WRONGPASS" || code == "NOAUTH" => {
@@ -159,7 +158,7 @@ fn not_seen(trouble: &RedisHealthError, cli: &str) -> CheckOutcome {
             )
         }
         RedisHealthError::Refused { code, message } if code == "NOPERM" => fail(
-            format!("does not let this user ask: {message}"),
+            format!("denies this user a command of the check: {message}"),
             format!(
                 "`{cli} ACL SETUSER name ~namespace:* +@all -@dangerous +info +role +config|get`"
             ),
@@ -170,8 +169,8 @@ fn not_seen(trouble: &RedisHealthError, cli: &str) -> CheckOutcome {
     }
 }
 
-/// Puts servers about which the same was found into one line.
-fn gathered(findings: Vec<(String, Finding)>) -> Vec<Finding> {
+/// Merges equal findings of several servers into one that names all of them.
+fn merge_equal(findings: Vec<(String, Finding)>) -> Vec<Finding> {
     let mut lines: Vec<(Vec<String>, Finding)> = Vec::new();
     for (name, finding) in findings {
         match lines.iter_mut().find(|(_, line)| *line == finding) {
@@ -179,12 +178,12 @@ fn gathered(findings: Vec<(String, Finding)>) -> Vec<Finding> {
             None => lines.push((vec![name], finding)),
         }
     }
-    // What belongs together stands together, in the order of the first server.
+    // Findings of one check are adjacent, in the order of the first server.
     let order: Vec<&str> = lines.iter().map(|(_, finding)| finding.check).collect();
-    let place = |check: &str| order.iter().position(|first| *first == check);
+    let rank = |check: &str| order.iter().position(|first| *first == check);
     let mut lines: Vec<_> =
-        lines.iter().map(|(names, finding)| (place(finding.check), names, finding)).collect();
-    lines.sort_by_key(|(place, ..)| *place);
+        lines.iter().map(|(names, finding)| (rank(finding.check), names, finding)).collect();
+    lines.sort_by_key(|(rank, ..)| *rank);
     let line = |(_, names, finding): (_, &Vec<String>, &Finding)| {
         let Finding { check, verdict } = finding;
         let detail = format!("{}: {}", names.join(", "), verdict.detail);
@@ -200,7 +199,7 @@ mod tests_support {
     use super::*;
     use crate::redis::transport::health::{FoundBuckets, ServerFacts};
 
-    /// A server that says just this in `INFO`, and no settings.
+    /// A server with this `INFO` text and no settings.
     pub fn facts(info: &str) -> ServerFacts {
         let field =
             |line: &str| line.split_once(':').map(|(name, value)| (name.into(), value.into()));
@@ -215,8 +214,8 @@ mod tests_support {
         }
     }
 
-    pub fn wanted() -> Wanted {
-        Wanted {
+    pub fn wanted() -> Requirements {
+        Requirements {
             durability: Durability::Plain,
             replicas_min: 1,
             is_cluster: false,
@@ -233,13 +232,13 @@ mod tests {
 
     #[test]
     fn servers_with_the_same_finding_share_a_line() {
-        let of = |name: &str, check, detail: &str| (name.to_owned(), ok(detail).on(check));
-        let lines = gathered(vec![
-            of("a", "redis memory", "fine"),
-            of("a", "redis clock", "fine"),
-            of("b", "redis memory", "fine"),
-            of("b", "redis clock", "late"),
-            of("c", "redis memory", "full"),
+        let finding = |name: &str, check, detail: &str| (name.to_owned(), ok(detail).on(check));
+        let lines = merge_equal(vec![
+            finding("a", "redis memory", "fine"),
+            finding("a", "redis clock", "fine"),
+            finding("b", "redis memory", "fine"),
+            finding("b", "redis clock", "late"),
+            finding("c", "redis memory", "full"),
         ]);
         let shown: Vec<String> =
             lines.iter().map(|line| format!("{} {}", line.check, line.verdict.detail)).collect();
@@ -253,26 +252,26 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_longer_than_a_buyers_is_told() {
+    fn a_command_timeout_beyond_the_answer_deadline_is_reported() {
         let mut settings = Settings::for_test("sqlite://x.db");
-        assert_eq!(waits(&settings), None);
+        assert_eq!(timeouts(&settings), None);
         settings.redis.command_timeout_ms = 4_900;
-        assert_eq!(waits(&settings), None);
+        assert_eq!(timeouts(&settings), None);
         settings.redis.durability = Durability::Replicated;
-        assert_eq!(waits(&settings).map(|finding| finding.status), Some(Status::Warn));
+        assert_eq!(timeouts(&settings).map(|finding| finding.status), Some(Status::Warn));
     }
 
     #[test]
     fn each_kind_of_refusal_has_its_own_remedy() {
         let refused = |code: &str| {
             let message = format!("{code}: no");
-            not_seen(&RedisHealthError::Refused { code: code.to_owned(), message }, "redis-cli")
+            inaccessible(&RedisHealthError::Refused { code: code.to_owned(), message }, "redis-cli")
                 .remedy
         };
         assert!(refused("WRONGPASS").contains("password"));
         assert!(refused("NOPERM").contains("ACL SETUSER"));
         assert!(refused("ERR").contains("log"));
-        let silent = not_seen(&RedisHealthError::Unreachable("refused".into()), "redis-cli -p 1");
-        assert!(silent.remedy.contains("redis-cli -p 1 PING"), "{silent:?}");
+        let down = inaccessible(&RedisHealthError::Unreachable("refused".into()), "redis-cli -p 1");
+        assert!(down.remedy.contains("redis-cli -p 1 PING"), "{down:?}");
     }
 }

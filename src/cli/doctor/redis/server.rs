@@ -1,37 +1,37 @@
-//! Who a server is: role, version, speed, clock, and whose buckets it has.
+//! Checks of a server's role, version, round trip, clock, and the owner of its buckets.
 
 use super::super::{CheckOutcome, Finding, fail, machine, ok, warn};
-use super::{Installation, Wanted, said};
+use super::{Installation, Requirements, reason};
 use crate::redis::transport::health::{ServerFacts, ServerRole};
 
-/// Scripts with a first line of flags, which a full server refuses up front, came with it.
+/// The first version with script flags, by which a full server refuses a script before it runs.
 const VERSION_MIN: (u32, u32) = (7, 0);
-/// Above it each batch waits noticeably for the network.
+/// Above this the network noticeably delays each batch.
 const ROUND_TRIP_COMFORTABLE_US: u128 = 5_000;
-/// A server that hangs up on whoever is silent so long does so between two sales.
+/// A server with a shorter idle timeout closes our connections between two sales.
 const IDLE_MIN_S: u64 = 60;
 
-pub(super) fn judge(
+pub(super) fn check(
     facts: &ServerFacts,
-    part: ServerRole,
-    wanted: &Wanted,
+    expected: ServerRole,
+    wanted: &Requirements,
     cli: &str,
 ) -> Vec<Finding> {
     let mut findings = vec![
         answer(facts, wanted).on("redis"),
-        role(facts, part, wanted, cli).on("redis role"),
+        role(facts, expected, wanted, cli).on("redis role"),
         version(facts.text("redis_version")).on("redis version"),
         machine::skew(facts.clock_ahead_ms).on("redis clock"),
     ];
     findings.extend(idle(facts, cli).map(|wrong| wrong.on("redis idle")));
-    findings.extend(untold(facts).map(|wrong| wrong.on("redis settings")));
-    if part == ServerRole::Master {
+    findings.extend(hidden_settings(facts).map(|wrong| wrong.on("redis settings")));
+    if expected == ServerRole::Master {
         findings.push(buckets(facts, wanted).on("redis buckets"));
     }
     findings
 }
 
-fn answer(facts: &ServerFacts, wanted: &Wanted) -> CheckOutcome {
+fn answer(facts: &ServerFacts, wanted: &Requirements) -> CheckOutcome {
     let took = facts.round_trip;
     let detail = format!("answers in {:.2} ms", took.as_secs_f64() * 1000.0);
     if facts.text("loading") == "1" {
@@ -55,29 +55,37 @@ fn answer(facts: &ServerFacts, wanted: &Wanted) -> CheckOutcome {
     ok(detail)
 }
 
-fn role(facts: &ServerFacts, part: ServerRole, wanted: &Wanted, cli: &str) -> CheckOutcome {
+fn role(
+    facts: &ServerFacts,
+    expected: ServerRole,
+    wanted: &Requirements,
+    cli: &str,
+) -> CheckOutcome {
     let in_cluster = facts.text("cluster_enabled") == "1";
-    if part == ServerRole::Master && in_cluster && !wanted.is_cluster {
+    if expected == ServerRole::Master && in_cluster && !wanted.is_cluster {
         let remedy = "write redis.url as redis+cluster://host:port,host:port";
         return fail("is a member of a cluster", remedy);
     }
-    let of = || format!("{}:{}", facts.text("master_host"), facts.text("master_port"));
-    match (part, facts.text("role")) {
+    let master = || format!("{}:{}", facts.text("master_host"), facts.text("master_port"));
+    match (expected, facts.text("role")) {
         (ServerRole::Master, "master") => ok("master"),
         (ServerRole::Master, "slave") => fail(
-            format!("is a replica of {}: it takes no writes", of()),
-            format!("point redis.url to {}, or promote this one: `{cli} REPLICAOF NO ONE`", of()),
+            format!("is a replica of {}: it accepts no writes", master()),
+            format!(
+                "point redis.url to {}, or promote this one: `{cli} REPLICAOF NO ONE`",
+                master()
+            ),
         ),
         (ServerRole::Replica, "slave") if facts.text("master_link_status") == "up" => {
-            ok(format!("copies {}", of()))
+            ok(format!("copies {}", master()))
         }
         (ServerRole::Replica, "slave") => warn(
-            format!("has no connection to its master {}", of()),
+            format!("has no connection to its master {}", master()),
             format!("see its log; `{cli} INFO replication` must say master_link_status:up"),
         ),
         (_, other) => fail(
-            format!("says that its role is {other:?}"),
-            "point redis.url to a redis-server; sentinels stand in redis+sentinel://",
+            format!("reports the role {other:?}"),
+            "point redis.url to a redis-server; sentinels belong in redis+sentinel://",
         ),
     }
 }
@@ -99,31 +107,31 @@ fn idle(facts: &ServerFacts, cli: &str) -> Option<CheckOutcome> {
     let after: u64 = facts.setting("timeout")?.parse().ok()?;
     (1..IDLE_MIN_S).contains(&after).then(|| {
         warn(
-            format!("hangs up on whoever is silent for {after} s (timeout)"),
+            format!("closes connections that are idle for {after} s (timeout)"),
             format!("`{cli} CONFIG SET timeout 0`, and the same in redis.conf"),
         )
     })
 }
 
-/// What a restricted server keeps to itself.
-fn untold(facts: &ServerFacts) -> Option<CheckOutcome> {
-    let why = said(facts.config.as_ref().err()?);
+/// Warns when a managed server refuses `CONFIG GET`.
+fn hidden_settings(facts: &ServerFacts) -> Option<CheckOutcome> {
+    let reason = reason(facts.config.as_ref().err()?);
     Some(warn(
         format!(
-            "does not tell appendfsync, min-replicas-to-write, timeout and \
-             hash-max-listpack-entries: {why}"
+            "does not show appendfsync, min-replicas-to-write, timeout and \
+             hash-max-listpack-entries: {reason}"
         ),
-        "allow this user `+config|get`, or look at them yourself where the server is managed",
+        "allow this user `+config|get`, or check them yourself where the server is managed",
     ))
 }
 
-fn buckets(facts: &ServerFacts, wanted: &Wanted) -> CheckOutcome {
+fn buckets(facts: &ServerFacts, wanted: &Requirements) -> CheckOutcome {
     let found = match &facts.buckets {
         Ok(found) => found,
-        Err(trouble) => {
-            let why = said(trouble);
+        Err(error) => {
+            let reason = reason(error);
             let remedy = "allow this user `+scan +hmget` on keys that begin with the namespace";
-            return warn(format!("cannot be looked for: {why}"), remedy);
+            return warn(format!("cannot be looked for: {reason}"), remedy);
         }
     };
     let total: u64 = found.by_installation.values().sum();
@@ -132,31 +140,31 @@ fn buckets(facts: &ServerFacts, wanted: &Wanted) -> CheckOutcome {
         Installation::None => 0,
         Installation::Unknown => total,
     };
-    let part = if found.all_seen { "" } else { " (not all keys were gone through)" };
+    let partial = if found.is_complete { "" } else { " (not all keys were scanned)" };
     let foreign = total - ours;
     if foreign > 0 {
-        let of = if let Installation::Known(ours) = &wanted.installation {
+        let owner = if let Installation::Known(ours) = &wanted.installation {
             let others = found.by_installation.keys().filter(|name| *name != ours);
             let names: Vec<_> = others.map(|name| format!("{name:?}")).collect();
             format!("another ledger ({}, ours is {ours:?})", names.join(", "))
         } else {
-            "another ledger: ours is still to be made".to_owned()
+            "another ledger: ours does not exist yet".to_owned()
         };
         return fail(
-            format!("{foreign} of {total} under our namespace belong to {of}{part}"),
+            format!("{foreign} of {total} under our namespace belong to {owner}{partial}"),
             "give this installation a `namespace` of its own; delete the keys only if that other \
              ledger is gone for good",
         );
     }
-    let whose = match &wanted.installation {
-        Installation::Unknown => ", whose could not be told without the ledger",
+    let unknown_owner = match &wanted.installation {
+        Installation::Unknown => ", owner unknown without the ledger",
         _ => "",
     };
     let stale = match found.opened_elsewhere {
         0 => String::new(),
-        some => format!("; {some} from before its last start are loaded again from the ledger"),
+        count => format!("; {count} from before its last start are reloaded from the ledger"),
     };
-    ok(format!("{total} under our namespace{whose}{stale}{part}"))
+    ok(format!("{total} under our namespace{unknown_owner}{stale}{partial}"))
 }
 
 #[cfg(test)]
@@ -175,22 +183,22 @@ mod tests {
     }
 
     #[test]
-    fn a_role_that_does_not_fit_names_the_way_out() {
+    fn each_wrong_role_has_its_own_remedy() {
         let wanted = wanted();
-        let judged = |lines: &str, part| role(&facts(lines), part, &wanted, "redis-cli");
-        assert_eq!(judged("role:master", ServerRole::Master).status, Status::Ok);
-        let replica = judged("role:slave\nmaster_host:h\nmaster_port:1", ServerRole::Master);
+        let checked = |lines: &str, expected| role(&facts(lines), expected, &wanted, "redis-cli");
+        assert_eq!(checked("role:master", ServerRole::Master).status, Status::Ok);
+        let replica = checked("role:slave\nmaster_host:h\nmaster_port:1", ServerRole::Master);
         assert_eq!(replica.status, Status::Fail);
         assert!(replica.remedy.contains("h:1"), "{replica:?}");
-        let member = judged("role:master\ncluster_enabled:1", ServerRole::Master);
+        let member = checked("role:master\ncluster_enabled:1", ServerRole::Master);
         assert!(member.remedy.contains("redis+cluster://"), "{member:?}");
-        let cut = judged("role:slave\nmaster_link_status:down", ServerRole::Replica);
+        let cut = checked("role:slave\nmaster_link_status:down", ServerRole::Replica);
         assert_eq!(cut.status, Status::Warn);
-        assert_eq!(judged("role:sentinel", ServerRole::Master).status, Status::Fail);
+        assert_eq!(checked("role:sentinel", ServerRole::Master).status, Status::Fail);
     }
 
     #[test]
-    fn buckets_of_another_ledger_are_told() {
+    fn buckets_of_another_ledger_fail() {
         let mut seen = facts("");
         let Ok(found) = &mut seen.buckets else { panic!("made above") };
         found.by_installation = [("0000000a".to_owned(), 3)].into();
@@ -208,12 +216,12 @@ mod tests {
     }
 
     #[test]
-    fn a_restricted_server_and_a_busy_hang_up_are_told() {
+    fn hidden_settings_and_a_short_idle_timeout_are_reported() {
         let mut seen = facts("");
-        assert_eq!(untold(&seen), None);
+        assert_eq!(hidden_settings(&seen), None);
         seen.config =
             Err(RedisHealthError::Refused { code: "NOPERM".into(), message: "no".into() });
-        assert_eq!(untold(&seen).map(|finding| finding.status), Some(Status::Warn));
+        assert_eq!(hidden_settings(&seen).map(|finding| finding.status), Some(Status::Warn));
         seen.config = Ok([("timeout".to_owned(), "30".to_owned())].into());
         assert_eq!(idle(&seen, "c").map(|finding| finding.status), Some(Status::Warn));
         seen.config = Ok([("timeout".to_owned(), "300".to_owned())].into());

@@ -1,33 +1,29 @@
-//! How a cluster deals out its slots.
+//! The slot assignment of a cluster, for health checks.
 
 use super::{ProbeConnection, RedisHealthError};
 use crate::redis::transport::ConnectionOptions;
+use crate::redis::transport::slot::SLOTS;
 use crate::redis::transport::url::ServerAddress;
 
-/// Slots of every cluster.
-const SLOTS: u16 = 16_384;
-
-/// A cluster as one of its members sees it.
+/// A cluster as one of its members reports it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Slots {
-    /// Which member said so.
+    /// The reporting member.
     pub asked: ServerAddress,
-    /// Members named in the address that did not answer before it did.
+    /// Seed nodes tried before it that did not answer.
     pub silent: Vec<(ServerAddress, RedisHealthError)>,
-    /// All members.
     pub members: Vec<ClusterMember>,
-    /// Slots that nobody has, as first and last of each run.
+    /// Unassigned slots, as first and last of each range.
     pub missing: Vec<(u16, u16)>,
 }
 
-/// One member.
+/// One member of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterMember {
-    /// Where it is.
     pub node: ServerAddress,
-    /// Whether it is a master, with slots or without.
+    /// A master, with or without slots.
     pub is_master: bool,
-    /// Whether the others have given it up, or are about to.
+    /// Flagged `fail` or `fail?`.
     pub is_failing: bool,
 }
 
@@ -38,50 +34,51 @@ impl Slots {
     }
 }
 
-/// Asks the members in order until one answers.
-pub(super) async fn look(
+/// Queries the seed nodes in order until one answers.
+pub(super) async fn read(
     options: &ConnectionOptions,
     seeds: &[ServerAddress],
 ) -> Result<Slots, RedisHealthError> {
     let mut silent = Vec::new();
     for seed in seeds {
-        match ask(options, seed).await {
-            Ok(text) => return Ok(read(&text, seed, silent)),
-            // Whoever answers so is not part of a cluster, or does not know us.
-            Err(trouble @ RedisHealthError::Refused { .. }) => return Err(trouble),
-            Err(trouble) => silent.push((seed.clone(), trouble)),
+        match query(options, seed).await {
+            Ok(text) => return Ok(parse_nodes(&text, seed, silent)),
+            // The node is not part of a cluster, or rejects our credentials.
+            Err(error @ RedisHealthError::Refused { .. }) => return Err(error),
+            Err(error) => silent.push((seed.clone(), error)),
         }
     }
-    let last = silent.pop().map(|(_, trouble)| trouble);
-    Err(last.unwrap_or_else(|| RedisHealthError::Unreachable("no member is named".to_owned())))
+    let last_error = silent.pop().map(|(_, error)| error);
+    let no_seeds = || RedisHealthError::Unreachable("no member is named".to_owned());
+    Err(last_error.unwrap_or_else(no_seeds))
 }
 
-async fn ask(
+async fn query(
     options: &ConnectionOptions,
     node: &ServerAddress,
 ) -> Result<String, RedisHealthError> {
-    let mut line =
+    let mut probe =
         ProbeConnection::open(options, node, options.url.credentials.as_ref(), 0).await?;
-    line.ask(redis::cmd("CLUSTER").arg("NODES")).await
+    probe.query(redis::cmd("CLUSTER").arg("NODES")).await
 }
 
-/// Reads lines of `id host:port@bus,name flags master ping pong epoch state slot-slot ..`.
-fn read(
+/// Parses lines of `id host:port@bus,name flags master ping pong epoch state slot-slot ..`.
+fn parse_nodes(
     text: &str,
     asked: &ServerAddress,
     silent: Vec<(ServerAddress, RedisHealthError)>,
 ) -> Slots {
     let mut members = Vec::new();
-    let mut taken = vec![false; usize::from(SLOTS)];
+    let mut assigned = vec![false; usize::from(SLOTS)];
     for line in text.lines() {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let [_, address, flags, _, _, _, _, _, slots @ ..] = words.as_slice() else { continue };
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        let [_, address, flags, _, _, _, _, _, slots @ ..] = columns.as_slice() else { continue };
         let Some(node) = node(address, asked) else { continue };
-        // Slots on their way from one member to another stand in brackets, behind.
-        for (first, last) in slots.iter().filter_map(|run| run_of(run)) {
+        // Migrating slots follow in brackets and are not counted.
+        for (first, last) in slots.iter().filter_map(|range| parse_range(range)) {
             for slot in first..=last {
-                if let Some(place) = taken.get_mut(usize::from(slot)) {
-                    *place = true;
+                if let Some(is_assigned) = assigned.get_mut(usize::from(slot)) {
+                    *is_assigned = true;
                 }
             }
         }
@@ -93,32 +90,33 @@ fn read(
             is_failing,
         });
     }
-    Slots { asked: asked.clone(), silent, members, missing: missing(&taken) }
+    Slots { asked: asked.clone(), silent, members, missing: missing(&assigned) }
 }
 
-/// A member that never heard its own address gives none: then it is the one that was asked.
+/// Parses `host:port@bus`. A member that has not learned its own address reports none; it is the
+/// queried one then.
 fn node(address: &str, asked: &ServerAddress) -> Option<ServerAddress> {
-    let (place, _bus) = address.split_once('@').unwrap_or((address, ""));
-    let (host, port) = place.rsplit_once(':')?;
+    let (client_address, _bus) = address.split_once('@').unwrap_or((address, ""));
+    let (host, port) = client_address.rsplit_once(':')?;
     let port = port.parse().ok().filter(|port| *port != 0)?;
     let host = if host.is_empty() { asked.host.clone() } else { host.to_owned() };
     Some(ServerAddress { host, port })
 }
 
-fn run_of(run: &str) -> Option<(u16, u16)> {
-    let (first, last) = run.split_once('-').unwrap_or((run, run));
+fn parse_range(range: &str) -> Option<(u16, u16)> {
+    let (first, last) = range.split_once('-').unwrap_or((range, range));
     Some((first.parse().ok()?, last.parse().ok()?))
 }
 
-fn missing(taken: &[bool]) -> Vec<(u16, u16)> {
-    let mut runs: Vec<(u16, u16)> = Vec::new();
-    for (slot, _) in (0..SLOTS).zip(taken).filter(|(_, taken)| !**taken) {
-        match runs.last_mut() {
+fn missing(assigned: &[bool]) -> Vec<(u16, u16)> {
+    let mut ranges: Vec<(u16, u16)> = Vec::new();
+    for (slot, _) in (0..SLOTS).zip(assigned).filter(|(_, assigned)| !**assigned) {
+        match ranges.last_mut() {
             Some((_, last)) if *last + 1 == slot => *last = slot,
-            _ => runs.push((slot, slot)),
+            _ => ranges.push((slot, slot)),
         }
     }
-    runs
+    ranges
 }
 
 #[cfg(test)]
@@ -130,13 +128,13 @@ mod tests {
     }
 
     #[test]
-    fn members_and_missing_slots_are_read() {
+    fn members_and_missing_slots_are_parsed() {
         let text = "a1 10.0.0.1:7000@17000,name myself,master - 0 0 1 connected 0-5460 5462\n\
                     b2 10.0.0.1:7001@17001 master,fail? - 0 5 2 connected 5463-10922 [9->-a1]\n\
                     c3 10.0.0.1:7002@17002 master - 0 5 3 connected 10923-16382\n\
                     d4 10.0.0.1:7003@17003 slave a1 0 5 1 connected\n\
                     e5 :0@0 master,noaddr - 0 5 1 disconnected\n\n";
-        let slots = read(text, &at(7000), Vec::new());
+        let slots = parse_nodes(text, &at(7000), Vec::new());
         assert_eq!(slots.missing, [(5461, 5461), (16383, 16383)]);
         assert_eq!(slots.masters(), [at(7000), at(7001), at(7002)]);
         let failing: Vec<bool> = slots.members.iter().map(|member| member.is_failing).collect();
@@ -144,8 +142,9 @@ mod tests {
     }
 
     #[test]
-    fn a_member_without_a_name_is_the_one_that_was_asked() {
-        let slots = read("a1 :7000@17000 myself,master - 0 0 0 connected\n", &at(7000), Vec::new());
+    fn a_member_without_address_is_the_queried_one() {
+        let slots =
+            parse_nodes("a1 :7000@17000 myself,master - 0 0 0 connected\n", &at(7000), Vec::new());
         assert_eq!(slots.members.first().map(|member| member.node.clone()), Some(at(7000)));
         assert_eq!(slots.missing, [(0, 16383)]);
         assert_eq!(slots.masters(), [at(7000)], "it has no slots");

@@ -1,10 +1,11 @@
-//! What there is to know about the servers before anything is sold: facts, and no judgement.
+//! Facts about the Redis servers, for health checks before a sale. No evaluation.
 //!
-//! Every server is asked on a connection of its own, whatever role it has and whether or not the
-//! program could work with it. Writes nothing but the scripts that every connection loads.
+//! Each server is queried on a connection of its own, regardless of its role and of whether the
+//! program could work with it. Read-only, except that each connection to a master loads the
+//! scripts.
 //!
-//! Limits: the time-outs of the connections for each step, [`SEARCH_MAX`] for counting buckets. On
-//! error: what one server did not tell is part of the facts.
+//! Limits: the connection's time-outs for each step, [`SEARCH_MAX`] for counting buckets. On error:
+//! the failure to read a server is recorded as a fact.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,47 +25,44 @@ pub use cluster::{ClusterMember, Slots};
 pub use sentinel::{Sentinel, SentinelView};
 pub use server::{FoundBuckets, SEARCH_MAX, ServerFacts};
 
-/// Everything that was seen.
+/// Facts about all servers, sentinels and the cluster.
 #[derive(Debug, Default)]
 pub struct Health {
-    /// The sentinels, where there are any.
+    /// Empty unless the topology has sentinels.
     pub sentinels: Vec<Sentinel>,
-    /// How the slots are dealt out, where there is a cluster; or why nobody could tell.
+    /// The slot assignment of a cluster, or why no seed node reported it; `None` without a cluster.
     pub cluster: Option<Result<Slots, RedisHealthError>>,
     /// Masters, then replicas.
     pub servers: Vec<Server>,
 }
 
-/// One server.
+/// Facts about one server.
 #[derive(Debug)]
 pub struct Server {
-    /// Where it is.
     pub node: ServerAddress,
-    /// What it is to be.
+    /// Expected role.
     pub part: ServerRole,
-    /// What it told.
     pub seen: Result<Box<ServerFacts>, RedisHealthError>,
 }
 
-/// What a server is to be, as the address or the others have it.
+/// The role of a server according to the URL, the sentinels or the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerRole {
-    /// Has buckets.
+    /// Holds buckets.
     Master,
-    /// Has a copy, and may become a master.
+    /// Replicates a master and may be promoted.
     Replica,
 }
 
-/// Why a server told nothing.
+/// Why a server could not be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RedisHealthError {
-    /// Nobody answers there.
+    /// No connection or no answer.
     Unreachable(String),
-    /// It answers, and does not let us in or does not let us ask.
+    /// The server rejected the login or the command.
     Refused {
-        /// The first word of the answer, such as `WRONGPASS`.
+        /// The error code, such as `WRONGPASS`.
         code: String,
-        /// The whole answer.
         message: String,
     },
 }
@@ -73,24 +71,25 @@ impl From<RedisError> for RedisHealthError {
     fn from(error: RedisError) -> Self {
         match error.code() {
             Some(code) if !error.is_io_error() => {
-                Self::Refused { code: code.to_owned(), message: connect::said(&error) }
+                Self::Refused { code: code.to_owned(), message: connect::error_message(&error) }
             }
             _ => Self::Unreachable(error.to_string()),
         }
     }
 }
 
-/// Looks at every server that the address leads to. Buckets are looked for under `namespace`.
-pub async fn look(options: &ConnectionOptions, namespace: &str) -> Health {
+/// Reads the facts of all masters and replicas of the topology, and counts the buckets under
+/// `namespace`.
+pub async fn read(options: &ConnectionOptions, namespace: &str) -> Health {
     let mut health = Health::default();
     let masters = match &options.url.topology {
         RedisTopology::Single(node) => vec![node.clone()],
         RedisTopology::Sentinel { sentinels, master } => {
-            health.sentinels = sentinel::look(options, sentinels, master).await;
+            health.sentinels = sentinel::read(options, sentinels, master).await;
             sentinel::masters(&health.sentinels)
         }
         RedisTopology::Cluster(seeds) => {
-            let slots = cluster::look(options, seeds).await;
+            let slots = cluster::read(options, seeds).await;
             let masters = slots.as_ref().map(Slots::masters).unwrap_or_default();
             health.cluster = Some(slots);
             masters
@@ -114,14 +113,14 @@ async fn servers(
     nodes: Vec<ServerAddress>,
     part: ServerRole,
 ) -> Vec<Server> {
-    let looking = nodes.into_iter().map(|node| async move {
-        let seen = server::look(options, namespace, &node, part).await;
+    let reads = nodes.into_iter().map(|node| async move {
+        let seen = server::read(options, namespace, &node, part).await;
         Server { node, part, seen: seen.map(Box::new) }
     });
-    join_all(looking).await
+    join_all(reads).await
 }
 
-/// A connection that is asked one thing at a time, each with a time limit.
+/// A connection for one command at a time, each with a time limit.
 struct ProbeConnection {
     connection: MultiplexedConnection,
     limit: Duration,
@@ -135,26 +134,28 @@ impl ProbeConnection {
         db: i64,
     ) -> Result<Self, RedisHealthError> {
         let limit = options.connect_timeout;
-        let opening = connect::open(options, node, credentials, db, || {});
-        let late = |_| RedisHealthError::Unreachable(format!("not connected within {limit:?}"));
-        let connection = tokio::time::timeout(limit, opening).await.map_err(late)??;
+        let connecting = connect::open(options, node, credentials, db, || {});
+        let timed_out =
+            |_| RedisHealthError::Unreachable(format!("not connected within {limit:?}"));
+        let connection = tokio::time::timeout(limit, connecting).await.map_err(timed_out)??;
         Ok(Self { connection, limit: options.command_timeout })
     }
 
-    async fn ask<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<T, RedisHealthError> {
-        let late = |_| RedisHealthError::Unreachable(format!("no answer within {:?}", self.limit));
-        let asking = command.query_async(&mut self.connection);
-        Ok(tokio::time::timeout(self.limit, asking).await.map_err(late)??)
+    async fn query<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<T, RedisHealthError> {
+        let timed_out =
+            |_| RedisHealthError::Unreachable(format!("no answer within {:?}", self.limit));
+        let query = command.query_async(&mut self.connection);
+        Ok(tokio::time::timeout(self.limit, query).await.map_err(timed_out)??)
     }
 
-    /// An answer of `INFO`, by name.
+    /// The fields of an `INFO` section.
     async fn info(&mut self, section: &str) -> Result<BTreeMap<String, String>, RedisHealthError> {
-        let text: String = self.ask(redis::cmd("INFO").arg(section)).await?;
+        let text: String = self.query(redis::cmd("INFO").arg(section)).await?;
         Ok(fields(&text))
     }
 }
 
-/// Reads `name:value` lines.
+/// Parses `name:value` lines.
 fn fields(text: &str) -> BTreeMap<String, String> {
     let field = |line: &str| line.split_once(':').map(|(name, value)| (name.into(), value.into()));
     text.lines().filter_map(field).collect()

@@ -1,4 +1,4 @@
-//! What the sentinels say.
+//! The sentinels' view of the master, for health checks.
 
 use futures_util::future::join_all;
 
@@ -6,36 +6,34 @@ use super::{ProbeConnection, RedisHealthError};
 use crate::redis::transport::ConnectionOptions;
 use crate::redis::transport::url::ServerAddress;
 
-/// One sentinel.
+/// Facts about one sentinel.
 #[derive(Debug)]
 pub struct Sentinel {
-    /// Where it is.
     pub node: ServerAddress,
-    /// What it told.
     pub seen: Result<SentinelView, RedisHealthError>,
 }
 
-/// What a sentinel says of a master.
+/// A sentinel's view of one master.
 #[derive(Debug)]
 pub struct SentinelView {
-    /// Where the master is; `None`: it watches none of that name.
+    /// Address of the master; `None`: the sentinel monitors none of that name.
     pub master: Option<ServerAddress>,
-    /// Whether enough sentinels reach each other to replace it; or what it says instead.
+    /// Whether enough sentinels are reachable for a fail-over, or the error of `CKQUORUM`.
     pub quorum: Result<(), RedisHealthError>,
 }
 
-pub(super) async fn look(
+pub(super) async fn read(
     options: &ConnectionOptions,
     nodes: &[ServerAddress],
     master: &str,
 ) -> Vec<Sentinel> {
     join_all(nodes.iter().map(|node| async move {
-        Sentinel { node: node.clone(), seen: ask(options, node, master).await }
+        Sentinel { node: node.clone(), seen: query_sentinel(options, node, master).await }
     }))
     .await
 }
 
-/// Every server that a sentinel names as the master.
+/// Every server that at least one sentinel reports as the master.
 pub(super) fn masters(sentinels: &[Sentinel]) -> Vec<ServerAddress> {
     let named = |sentinel: &Sentinel| sentinel.seen.as_ref().ok()?.master.clone();
     let mut masters: Vec<ServerAddress> = sentinels.iter().filter_map(named).collect();
@@ -44,14 +42,14 @@ pub(super) fn masters(sentinels: &[Sentinel]) -> Vec<ServerAddress> {
     masters
 }
 
-async fn ask(
+async fn query_sentinel(
     options: &ConnectionOptions,
     node: &ServerAddress,
     master: &str,
 ) -> Result<SentinelView, RedisHealthError> {
     let credentials = options.url.credentials.as_ref();
-    let mut line = match ProbeConnection::open(options, node, None, 0).await {
-        // It asks who we are.
+    let mut probe = match ProbeConnection::open(options, node, None, 0).await {
+        // The sentinel requires a password.
         Err(RedisHealthError::Refused { .. }) if credentials.is_some() => {
             ProbeConnection::open(options, node, credentials, 0).await?
         }
@@ -59,16 +57,16 @@ async fn ask(
     };
     let mut command = redis::cmd("SENTINEL");
     command.arg("GET-MASTER-ADDR-BY-NAME").arg(master);
-    let address: Option<(String, u16)> = match line.ask(&command).await {
+    let address: Option<(String, u16)> = match probe.query(&command).await {
         Err(RedisHealthError::Refused { code, .. })
             if code == "NOAUTH" && credentials.is_some() =>
         {
-            line = ProbeConnection::open(options, node, credentials, 0).await?;
-            line.ask(&command).await?
+            probe = ProbeConnection::open(options, node, credentials, 0).await?;
+            probe.query(&command).await?
         }
         answer => answer?,
     };
-    let quorum = line.ask::<String>(redis::cmd("SENTINEL").arg("CKQUORUM").arg(master)).await;
+    let quorum = probe.query::<String>(redis::cmd("SENTINEL").arg("CKQUORUM").arg(master)).await;
     let master = address.map(|(host, port)| ServerAddress { host, port });
     Ok(SentinelView { master, quorum: quorum.map(drop) })
 }

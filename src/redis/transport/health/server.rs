@@ -1,4 +1,4 @@
-//! One server: what it says of itself, and what it holds of ours.
+//! Facts about one server: its `INFO`, settings and clock, and the buckets it holds.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use crate::redis::transport::url::ServerAddress;
 use crate::redis::transport::{ConnectionOptions, ConnectionPurpose};
 use crate::runtime::clock::{now_monotonic, wall_ms};
 
-/// How long buckets are looked for on one server, which has to go through all its keys.
+/// Time limit for counting the buckets of one server, which scans all its keys.
 pub const SEARCH_MAX: Duration = Duration::from_secs(5);
 
-/// How often a server is asked for the time: the quickest answer tells most.
-const ASKED: usize = 5;
+/// Samples of the server's clock. The one with the shortest round trip counts.
+const TIME_SAMPLES: usize = 5;
 
-/// Keys that a server goes through in one step.
-const STEP: usize = 1_000;
+/// `COUNT` of each `SCAN`.
+const SCAN_COUNT: usize = 1_000;
 
-/// Settings that no `INFO` has.
+/// Settings that `INFO` does not contain.
 const SETTINGS: [&str; 7] = [
     "appendfsync",
     "save",
@@ -32,56 +32,56 @@ const SETTINGS: [&str; 7] = [
     "hash-max-listpack-value",
 ];
 
-/// What a server told.
+/// What one server reports.
 #[derive(Debug)]
 pub struct ServerFacts {
-    /// From asking to the answer, at its quickest.
+    /// The shortest of several round trips.
     pub round_trip: Duration,
-    /// How far its clock is ahead of ours, in milliseconds.
+    /// How far the server's clock is ahead of this process's, in milliseconds.
     pub clock_ahead_ms: i64,
-    /// What `INFO` says, by name.
+    /// `INFO`, by field name.
     pub info: BTreeMap<String, String>,
-    /// What `CONFIG GET` says of some settings; or why it does not.
+    /// `CONFIG GET` of some settings, or why it failed.
     pub config: Result<BTreeMap<String, String>, RedisHealthError>,
-    /// What `CLUSTER INFO` says, if it is part of one.
+    /// `CLUSTER INFO`, if the server is part of a cluster.
     pub cluster: Option<Result<BTreeMap<String, String>, RedisHealthError>>,
-    /// Why no connection of the kind that sells could be made; replicas are not asked.
+    /// Why a regular connection could not be made; not tried on replicas.
     pub not_ready: Option<String>,
-    /// Buckets under our names; replicas are not asked.
+    /// Buckets in the namespace; not counted on replicas.
     pub buckets: Result<FoundBuckets, RedisHealthError>,
 }
 
-/// Buckets under our names, whoever wrote them.
+/// Buckets in the namespace, of all installations.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct FoundBuckets {
-    /// How many belong to each ledger, by its installation; the empty name where nobody can tell.
+    /// Number of buckets by installation; the empty name counts those without a readable one.
     pub by_installation: BTreeMap<String, u64>,
-    /// How many were opened on another server, or on this one before it was restarted.
+    /// Buckets opened on another server, or on this one before a restart.
     pub opened_elsewhere: u64,
-    /// Whether all keys were gone through.
-    pub all_seen: bool,
+    /// Whether all keys were scanned within [`SEARCH_MAX`].
+    pub is_complete: bool,
 }
 
 impl ServerFacts {
-    /// A field of `INFO`; empty if it is not there.
+    /// A field of `INFO`; empty if missing.
     #[must_use]
     pub fn text(&self, name: &str) -> &str {
         self.info.get(name).map_or("", |value| value.trim())
     }
 
-    /// A number of `INFO`; 0 if it is not there.
+    /// A number of `INFO`; 0 if missing or not a number.
     #[must_use]
     pub fn number(&self, name: &str) -> u64 {
         self.text(name).parse().unwrap_or(0)
     }
 
-    /// A setting; `None` where the server does not tell.
+    /// A setting of [`Self::config`]; `None` if the server does not return it.
     #[must_use]
     pub fn setting(&self, name: &str) -> Option<&str> {
         self.config.as_ref().ok()?.get(name).map(String::as_str)
     }
 
-    /// The replicas that are connected to it.
+    /// The connected replicas.
     #[must_use]
     pub fn replicas(&self) -> Vec<ServerAddress> {
         let is_replica = |name: &str| {
@@ -93,27 +93,27 @@ impl ServerFacts {
     }
 }
 
-/// Reads `ip=10.0.0.1,port=6379,state=online,offset=1,lag=0`.
+/// Parses `ip=10.0.0.1,port=6379,state=online,offset=1,lag=0`.
 fn replica(line: &str) -> Option<ServerAddress> {
     let part = |name: &str| line.split(',').find_map(|part| part.strip_prefix(name));
     let host = part("ip=")?.to_owned();
     Some(ServerAddress { host, port: part("port=")?.parse().ok()? })
 }
 
-pub(super) async fn look(
+pub(super) async fn read(
     options: &ConnectionOptions,
     namespace: &str,
     node: &ServerAddress,
     part: ServerRole,
 ) -> Result<ServerFacts, RedisHealthError> {
     let credentials = options.url.credentials.as_ref();
-    let mut line = ProbeConnection::open(options, node, credentials, options.url.db).await?;
-    let (round_trip, clock_ahead_ms) = time(&mut line).await?;
-    let info = line.info("default").await?;
-    let config = config(&mut line).await;
+    let mut probe = ProbeConnection::open(options, node, credentials, options.url.db).await?;
+    let (round_trip, clock_ahead_ms) = measure_clock(&mut probe).await?;
+    let info = probe.info("default").await?;
+    let config = config(&mut probe).await;
     let cluster = if info.get("cluster_enabled").is_some_and(|enabled| enabled.trim() == "1") {
-        let asked = line.ask::<String>(redis::cmd("CLUSTER").arg("INFO")).await;
-        Some(asked.map(|text| super::fields(&text)))
+        let answer = probe.query::<String>(redis::cmd("CLUSTER").arg("INFO")).await;
+        Some(answer.map(|text| super::fields(&text)))
     } else {
         None
     };
@@ -122,7 +122,7 @@ pub(super) async fn look(
     let (not_ready, buckets) = match part {
         ServerRole::Master => (
             connect::connect(options, node, ConnectionPurpose::Results, || {}).await.err(),
-            search(&mut line, namespace, &server).await,
+            count_buckets(&mut probe, namespace, &server).await,
         ),
         ServerRole::Replica => (None, Ok(FoundBuckets::default())),
     };
@@ -130,63 +130,70 @@ pub(super) async fn look(
     Ok(ServerFacts { round_trip, clock_ahead_ms, info, config, cluster, not_ready, buckets })
 }
 
-/// Asks for the time, which a server tells in every condition.
-async fn time(line: &mut ProbeConnection) -> Result<(Duration, i64), RedisHealthError> {
+/// The shortest round trip and the clock difference in milliseconds. A server answers `TIME` even
+/// while it is loading.
+async fn measure_clock(probe: &mut ProbeConnection) -> Result<(Duration, i64), RedisHealthError> {
     let mut best: Option<(Duration, i64)> = None;
-    for _ in 0..ASKED {
+    for _ in 0..TIME_SAMPLES {
         let (sent, sent_ms) = (now_monotonic(), wall_ms());
-        let (seconds, micros): (i64, i64) = line.ask(&redis::cmd("TIME")).await?;
+        let (seconds, micros): (i64, i64) = probe.query(&redis::cmd("TIME")).await?;
         let took = now_monotonic().duration_since(sent);
         let half_ms = i64::try_from(took.as_millis() / 2).unwrap_or(i64::MAX);
-        let ahead = seconds * 1_000 + micros / 1_000 - sent_ms - half_ms;
-        if best.is_none_or(|(before, _)| took < before) {
-            best = Some((took, ahead));
+        let ahead_ms = seconds * 1_000 + micros / 1_000 - sent_ms - half_ms;
+        if best.is_none_or(|(shortest, _)| took < shortest) {
+            best = Some((took, ahead_ms));
         }
     }
     Ok(best.unwrap_or_default())
 }
 
-async fn config(line: &mut ProbeConnection) -> Result<BTreeMap<String, String>, RedisHealthError> {
+async fn config(probe: &mut ProbeConnection) -> Result<BTreeMap<String, String>, RedisHealthError> {
     let mut settings = BTreeMap::new();
     for name in SETTINGS {
         let answer: BTreeMap<String, String> =
-            line.ask(redis::cmd("CONFIG").arg("GET").arg(name)).await?;
+            probe.query(redis::cmd("CONFIG").arg("GET").arg(name)).await?;
         settings.extend(answer);
     }
     Ok(settings)
 }
 
-/// Finds every bucket under our names and whose it is.
-async fn search(
-    line: &mut ProbeConnection,
+/// Counts the buckets in the namespace by installation.
+async fn count_buckets(
+    probe: &mut ProbeConnection,
     namespace: &str,
     server: &str,
 ) -> Result<FoundBuckets, RedisHealthError> {
-    // The names are those of `scripts::keys`; a namespace has no characters that a pattern reads.
+    // Key names as in `scripts::keys`; a namespace contains no glob characters.
     let pattern = format!("{namespace}:{{*}}:bucket");
-    let end = now_monotonic() + SEARCH_MAX;
+    let deadline = now_monotonic() + SEARCH_MAX;
     let (mut buckets, mut cursor) = (FoundBuckets::default(), "0".to_owned());
     loop {
         let mut scan = redis::cmd("SCAN");
-        scan.arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(STEP).arg("TYPE").arg("hash");
-        let (next, found): (String, Vec<String>) = line.ask(&scan).await?;
+        scan.arg(&cursor)
+            .arg("MATCH")
+            .arg(&pattern)
+            .arg("COUNT")
+            .arg(SCAN_COUNT)
+            .arg("TYPE")
+            .arg("hash");
+        let (next, found): (String, Vec<String>) = probe.query(&scan).await?;
         for key in found {
             let mut read = redis::cmd("HMGET");
             read.arg(key).arg(&["epoch", "loading", "server"]);
-            enter(&mut buckets, &line.ask::<Vec<Value>>(&read).await?, server);
+            count_bucket(&mut buckets, &probe.query::<Vec<Value>>(&read).await?, server);
         }
         if next == "0" {
-            buckets.all_seen = true;
+            buckets.is_complete = true;
             return Ok(buckets);
         }
-        if now_monotonic() > end {
+        if now_monotonic() > deadline {
             return Ok(buckets);
         }
         cursor = next;
     }
 }
 
-fn enter(buckets: &mut FoundBuckets, fields: &[Value], here: &str) {
+fn count_bucket(buckets: &mut FoundBuckets, fields: &[Value], this_server: &str) {
     let text = |index: usize| match fields.get(index) {
         Some(Value::BulkString(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
         _ => String::new(),
@@ -195,7 +202,7 @@ fn enter(buckets: &mut FoundBuckets, fields: &[Value], here: &str) {
     let installation = tag.split_once('.').map_or("", |(installation, _)| installation);
     *buckets.by_installation.entry(installation.to_owned()).or_default() += 1;
     let server = text(2);
-    if !server.is_empty() && server != here {
+    if !server.is_empty() && server != this_server {
         buckets.opened_elsewhere += 1;
     }
 }
@@ -205,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replicas_are_read_from_their_lines() {
+    fn replicas_are_parsed_from_info() {
         let line = "ip=10.0.0.2,port=6380,state=online,offset=14,lag=1";
         let expected = ServerAddress { host: "10.0.0.2".to_owned(), port: 6380 };
         assert_eq!(replica(line), Some(expected));
@@ -216,12 +223,12 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_belongs_to_the_ledger_in_its_tag() {
+    fn a_bucket_counts_for_the_installation_in_its_epoch_tag() {
         let field = |text: &str| Value::BulkString(text.as_bytes().to_vec());
         let mut buckets = FoundBuckets::default();
-        enter(&mut buckets, &[field("f100d6a7.3"), Value::Nil, field("here")], "here");
-        enter(&mut buckets, &[Value::Nil, field("f100d6a7.9"), field("there")], "here");
-        enter(&mut buckets, &[field("nonsense"), Value::Nil, Value::Nil], "here");
+        count_bucket(&mut buckets, &[field("f100d6a7.3"), Value::Nil, field("here")], "here");
+        count_bucket(&mut buckets, &[Value::Nil, field("f100d6a7.9"), field("there")], "here");
+        count_bucket(&mut buckets, &[field("nonsense"), Value::Nil, Value::Nil], "here");
         assert_eq!(buckets.by_installation, [(String::new(), 1), ("f100d6a7".into(), 2)].into());
         assert_eq!(buckets.opened_elsewhere, 1);
     }

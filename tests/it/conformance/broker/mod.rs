@@ -1,5 +1,5 @@
-//! What every broker promises, as one suite. A backend joins by implementing [`Backend`]; no case
-//! knows which backend it runs on.
+//! The contract of every broker, as one suite. A new backend implements [`Backend`]; no case
+//! depends on the backend.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,20 +24,20 @@ mod unreadable;
 const QUEUES: u16 = 3;
 const DELIVERIES_MAX: u32 = 3;
 
-/// Both ports, as one process has them.
+/// Both ports of one process.
 pub struct Process {
     pub publisher: Arc<dyn Publisher>,
     pub subscriber: Arc<dyn Subscriber>,
 }
 
-/// A broker that outlives the processes that use it; an empty one for each case.
+/// A broker that outlives the processes that use it. Each case starts with empty queues.
 #[async_trait(?Send)]
 pub trait Backend {
-    /// Both ports, as another process has them.
+    /// Connects another process.
     fn open(&self) -> Process;
 
-    /// Deletes a queue, by its name without the namespace.
-    fn lose(&self, queue: &str);
+    /// Deletes a queue. The name has no namespace.
+    fn delete_queue(&self, queue: &str);
 }
 
 fn topology(namespace: &str) -> Topology {
@@ -59,12 +59,12 @@ impl Backend for Memory {
         Process { publisher: broker.clone(), subscriber: broker }
     }
 
-    fn lose(&self, queue: &str) {
+    fn delete_queue(&self, queue: &str) {
         self.0.lose_queue(queue);
     }
 }
 
-/// One server for all cases, each under a namespace of its own: it takes its time to start.
+/// One server for all cases, because it starts slowly. Each case has its own namespace.
 struct Rabbit<'a> {
     server: &'a RabbitMq,
     case: &'static str,
@@ -78,12 +78,11 @@ impl Backend for Rabbit<'_> {
         Process { publisher: broker.clone(), subscriber: broker }
     }
 
-    fn lose(&self, queue: &str) {
+    fn delete_queue(&self, queue: &str) {
         self.server.delete_queue(&format!("{}.{queue}", self.case));
     }
 }
 
-/// A message with a number.
 fn message(route: Route, number: usize) -> Message {
     Message {
         route,
@@ -105,21 +104,24 @@ fn expected_ids(numbers: std::ops::Range<usize>) -> Vec<String> {
 }
 
 impl Process {
-    fn outgoing(&self, window: usize) -> Box<dyn PublishChannel> {
-        self.publisher.outgoing(window)
+    fn open_channel(&self, window: usize) -> Box<dyn PublishChannel> {
+        self.publisher.open_channel(window)
     }
 
-    /// Publishes what must be confirmed.
-    async fn put(&self, messages: Vec<Message>) {
-        let results = self.outgoing(64).publish(messages).await;
-        assert!(results.iter().all(|sent| *sent == PublishOutcome::Confirmed), "{results:?}");
+    /// Publishes messages and requires every confirm.
+    async fn publish_confirmed(&self, messages: Vec<Message>) {
+        let outcomes = self.open_channel(64).publish(messages).await;
+        assert!(
+            outcomes.iter().all(|outcome| *outcome == PublishOutcome::Confirmed),
+            "{outcomes:?}"
+        );
     }
 
     async fn subscribe(&self, source: Source, prefetch: u16) -> Box<dyn Subscription> {
         self.subscriber.subscribe(source, prefetch).await.unwrap()
     }
 
-    /// Takes so many messages of a queue for good.
+    /// Receives and acknowledges `count` messages of a queue.
     async fn drain(&self, source: Source, count: usize) -> Vec<Delivery> {
         let mut subscription = self.subscribe(source, 100).await;
         let acks = subscription.acks();
@@ -138,7 +140,7 @@ impl Process {
     }
 }
 
-/// So many deliveries, in order; they must come.
+/// Receives `count` deliveries in order; fails after 30 s without one.
 async fn take(subscription: &mut dyn Subscription, count: usize) -> Vec<Delivery> {
     let mut deliveries = Vec::new();
     for _ in 0..count {

@@ -1,4 +1,4 @@
-//! Where messages go when they do not simply wait for a consumer.
+//! Dead letters, returned messages, deleted queues and queue depths.
 
 use std::time::Duration;
 
@@ -11,59 +11,64 @@ use crate::support::wait::until;
 
 pub async fn dead_letters_wait_with_their_reason(backend: &dyn Backend) {
     let process = backend.open();
-    let mut letter = message(Route::Dead, 1);
-    letter.headers.reason = Some("poison".into());
-    letter.headers.origin = Some("orders.1".into());
-    process.put(vec![letter.clone()]).await;
+    let mut dead_letter = message(Route::Dead, 1);
+    dead_letter.headers.reason = Some("poison".into());
+    dead_letter.headers.origin = Some("orders.1".into());
+    process.publish_confirmed(vec![dead_letter.clone()]).await;
     let found = process.drain(Source::Dead, 1).await;
-    assert_eq!(found[0].headers, letter.headers);
-    assert_eq!(headers::of_dead(&found[0], "0badcafe", 1).origin, DeadLetterOrigin::Consumer);
-    assert_eq!(found[0].body, letter.body);
+    assert_eq!(found[0].headers, dead_letter.headers);
+    assert_eq!(headers::from_delivery(&found[0], "0badcafe", 1).origin, DeadLetterOrigin::Consumer);
+    assert_eq!(found[0].body, dead_letter.body);
 }
 
 pub async fn what_is_delivered_too_often_is_a_dead_letter(backend: &dyn Backend) {
     let process = backend.open();
-    process.put(messages(Route::Orders(0), 0..1)).await;
-    let mut dead = process.subscribe(Source::Dead, 1).await;
-    for num_before in 0..=DELIVERIES_MAX {
+    process.publish_confirmed(messages(Route::Orders(0), 0..1)).await;
+    let mut dead_letters = process.subscribe(Source::Dead, 1).await;
+    for num_previous in 0..=DELIVERIES_MAX {
         let mut subscription = process.subscribe(Source::Orders(0), 1).await;
         let delivery = take(subscription.as_mut(), 1).await.remove(0);
-        assert_eq!(delivery.num_before, num_before);
+        assert_eq!(delivery.num_previous, num_previous);
     }
-    let letter = take(dead.as_mut(), 1).await.remove(0);
-    assert_eq!(letter.headers.message_id, "m0");
-    assert_eq!(letter.headers.reason.as_deref(), Some("the broker: delivery_limit"));
-    assert!(letter.headers.origin.as_deref().unwrap().ends_with(".orders.0"));
-    assert_eq!(headers::of_dead(&letter, "0badcafe", 1).origin, DeadLetterOrigin::Broker);
+    let dead_letter = take(dead_letters.as_mut(), 1).await.remove(0);
+    assert_eq!(dead_letter.headers.message_id, "m0");
+    assert_eq!(dead_letter.headers.reason.as_deref(), Some("the broker: delivery_limit"));
+    assert!(dead_letter.headers.origin.as_deref().unwrap().ends_with(".orders.0"));
+    assert_eq!(
+        headers::from_delivery(&dead_letter, "0badcafe", 1).origin,
+        DeadLetterOrigin::Broker
+    );
     assert_eq!(process.num_ready("orders.0").await, 0);
 }
 
-/// The client library attaches a return to whichever confirmation comes next.
+/// The client library attaches a returned message to the next confirm, whichever message that is.
 pub async fn a_message_that_no_queue_wants_is_refused_and_the_next_one_is_not(
     backend: &dyn Backend,
 ) {
     let process = backend.open();
-    // All of them are under way together: what is missing is declared again before the next window.
-    let mut outgoing = process.outgoing(1000);
+    // All messages are in one window: a missing queue is declared again only before the next one.
+    let mut outgoing = process.open_channel(1000);
     assert_eq!(
         outgoing.publish(messages(Route::Orders(0), 0..1)).await,
         [PublishOutcome::Confirmed]
     );
-    backend.lose("orders.1");
+    backend.delete_queue("orders.1");
     let queue = |number: usize| u16::from(number % 10 == 3);
     let numbers = 1..801_usize;
     let batch = numbers.clone().map(|number| message(Route::Orders(queue(number)), number));
-    let results = outgoing.publish(batch.collect()).await;
-    for (number, result) in numbers.clone().zip(&results) {
+    let outcomes = outgoing.publish(batch.collect()).await;
+    for (number, outcome) in numbers.clone().zip(&outcomes) {
         match queue(number) {
-            0 => assert_eq!(*result, PublishOutcome::Confirmed, "{number}"),
-            _ => assert!(matches!(result, PublishOutcome::Refused { .. }), "{number}: {result:?}"),
+            0 => assert_eq!(*outcome, PublishOutcome::Confirmed, "{number}"),
+            _ => {
+                assert!(matches!(outcome, PublishOutcome::Refused { .. }), "{number}: {outcome:?}");
+            }
         }
     }
     let kept = process.drain(Source::Orders(0), 721).await;
     let expected = numbers.filter(|number| queue(*number) == 0).map(|number| format!("m{number}"));
     assert_eq!(ids(&kept)[1..], expected.collect::<Vec<_>>());
-    // What is missing is declared again before the next message.
+    // The missing queue is declared again before the next window.
     assert_eq!(
         outgoing.publish(messages(Route::Orders(1), 900..901)).await,
         [PublishOutcome::Confirmed]
@@ -77,13 +82,13 @@ pub async fn a_deleted_queue_ends_its_subscription_and_the_next_one_declares_it(
     let process = backend.open();
     let mut subscription = process.subscribe(Source::Orders(1), 10).await;
     let mut other = process.subscribe(Source::Orders(2), 10).await;
-    process.put(messages(Route::Orders(1), 0..3)).await;
+    process.publish_confirmed(messages(Route::Orders(1), 0..3)).await;
     take(subscription.as_mut(), 1).await;
-    backend.lose("orders.1");
+    backend.delete_queue("orders.1");
     let error = loop {
-        // Deliveries that were under way may still come.
+        // Deliveries already in flight may still arrive.
         let next = tokio::time::timeout(Duration::from_secs(30), subscription.next());
-        match next.await.expect("an end") {
+        match next.await.expect("the end of the subscription") {
             Ok(_) => {}
             Err(error) => break error,
         }
@@ -93,21 +98,23 @@ pub async fn a_deleted_queue_ends_its_subscription_and_the_next_one_declares_it(
     drop(subscription);
 
     let mut subscription = process.subscribe(Source::Orders(1), 10).await;
-    process.put(vec![message(Route::Orders(1), 7), message(Route::Orders(2), 8)]).await;
+    process
+        .publish_confirmed(vec![message(Route::Orders(1), 7), message(Route::Orders(2), 8)])
+        .await;
     assert_eq!(ids(&take(subscription.as_mut(), 1).await), ["m7"]);
     assert_eq!(ids(&take(other.as_mut(), 1).await), ["m8"]);
 }
 
 pub async fn declaring_brings_back_what_is_missing(backend: &dyn Backend) {
     let process = backend.open();
-    process.put(messages(Route::Orders(0), 0..1)).await;
+    process.publish_confirmed(messages(Route::Orders(0), 0..1)).await;
     for queue in ["orders.2", "dead"] {
-        backend.lose(queue);
+        backend.delete_queue(queue);
     }
     process.publisher.declare().await.unwrap();
     process.publisher.declare().await.unwrap();
     let routes = [Route::Orders(2), Route::Dead];
-    process.put(routes.map(|route| message(route, 5)).to_vec()).await;
+    process.publish_confirmed(routes.map(|route| message(route, 5)).to_vec()).await;
     assert_eq!(ids(&process.drain(Source::Orders(2), 1).await), ["m5"]);
     assert_eq!(ids(&process.drain(Source::Dead, 1).await), ["m5"]);
 }
@@ -115,11 +122,11 @@ pub async fn declaring_brings_back_what_is_missing(backend: &dyn Backend) {
 pub async fn depths_tell_what_waits_and_who_consumes(backend: &dyn Backend) {
     let process = backend.open();
     let batch = [Route::Orders(0), Route::Orders(0), Route::Dead];
-    process.put(batch.map(|route| message(route, 0)).to_vec()).await;
+    process.publish_confirmed(batch.map(|route| message(route, 0)).to_vec()).await;
     let mut subscription = process.subscribe(Source::Orders(0), 1).await;
     take(subscription.as_mut(), 1).await;
     let _idle = process.subscribe(Source::Orders(1), 1).await;
-    backend.lose("orders.2");
+    backend.delete_queue("orders.2");
     let expected = [("dead", 1, 0), ("orders.0", 1, 1), ("orders.1", 0, 1), ("orders.2", 0, 0)];
     let expected = expected.map(|(queue, ready, consumers)| (queue.to_owned(), ready, consumers));
     until("the depths", async || {
@@ -128,7 +135,7 @@ pub async fn depths_tell_what_waits_and_who_consumes(backend: &dyn Backend) {
         depths.eq(expected.clone()).then_some(())
     })
     .await;
-    // Still of use, although a queue was missing.
+    // Publishing still works after a missing queue.
     let extra = Message { headers: Headers::default(), ..message(Route::Orders(1), 0) };
-    process.put(vec![extra]).await;
+    process.publish_confirmed(vec![extra]).await;
 }

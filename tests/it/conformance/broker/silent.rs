@@ -1,4 +1,4 @@
-//! A broker that stops answering between two questions.
+//! A broker that stops answering on an open connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,14 +23,16 @@ fn a_subscription_that_is_not_had_in_time_ends_its_connection() {
         options.connect_timeout = Duration::from_secs(5);
         let broker = Arc::new(RabbitBroker::new(options).unwrap());
         let process = Process { publisher: broker.clone(), subscriber: broker.clone() };
-        process.put(vec![message(Route::Orders(0), 1)]).await;
+        process.publish_confirmed(vec![message(Route::Orders(0), 1)]).await;
         broker.depths().await.unwrap();
 
         proxy.set(Mode::Hold(None));
-        let asking = broker.subscribe(Source::Orders(0), 1);
-        let asked = timeout(Duration::from_mins(1), asking).await.expect("an answer in time");
-        let error = asked.err().unwrap();
-        assert!(matches!(&error, Error::Unavailable { reason } if reason.contains("within 5s")));
+        let subscribing = broker.subscribe(Source::Orders(0), 1);
+        let result = timeout(Duration::from_mins(1), subscribing).await.expect("an error in time");
+        let error = result.err().unwrap();
+        assert!(
+            matches!(&error, Error::Unavailable { reason } if reason.contains("timed out after 5s"))
+        );
         proxy.heal();
         let mut subscription = loop {
             if let Ok(subscription) = broker.subscribe(Source::Orders(0), 1).await {

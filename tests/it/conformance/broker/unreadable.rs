@@ -1,5 +1,5 @@
-//! A message that the client library cannot read: short text that is not UTF-8. What it may cost
-//! the others, and where it ends.
+//! A message that the client library cannot decode (a short string that is not UTF-8): its effect
+//! on other messages, and the queue it ends in.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -17,28 +17,28 @@ use crate::support::servers::rabbitmq::RabbitMq;
 use crate::support::wait::until;
 
 const NAMESPACE: &str = "unreadable";
-/// What a message is called that becomes unreadable on its way.
-const MARKED: &[u8] = b"to be spoilt";
+/// The message id that the proxy makes invalid UTF-8.
+const MARKED_ID: &[u8] = b"to be corrupted";
 
-/// Hands everything on between one client and the broker, and spoils what is marked.
-fn spoiler(broker: SocketAddr) -> SocketAddr {
+/// A proxy that corrupts [`MARKED_ID`] and forwards everything else unchanged.
+fn corrupting_proxy(broker: SocketAddr) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
         for client in listener.incoming() {
             let (Ok(client), Ok(server)) = (client, TcpStream::connect(broker)) else { return };
             let back = (server.try_clone().unwrap(), client.try_clone().unwrap());
-            thread::spawn(move || pass(back.0, back.1));
-            thread::spawn(move || pass(client, server));
+            thread::spawn(move || forward(back.0, back.1));
+            thread::spawn(move || forward(client, server));
         }
     });
     address
 }
 
-fn pass(mut from: TcpStream, mut to: TcpStream) {
+fn forward(mut from: TcpStream, mut to: TcpStream) {
     let mut buffer = vec![0; 65_536];
     while let Ok(length @ 1..) = from.read(&mut buffer) {
-        let found = buffer[..length].windows(MARKED.len()).position(|bytes| bytes == MARKED);
+        let found = buffer[..length].windows(MARKED_ID.len()).position(|bytes| bytes == MARKED_ID);
         if let Some(at) = found {
             buffer[at] = 0xff;
         }
@@ -46,23 +46,22 @@ fn pass(mut from: TcpStream, mut to: TcpStream) {
             break;
         }
     }
-    let _gone = to.shutdown(Shutdown::Both);
+    let _already_closed = to.shutdown(Shutdown::Both);
 }
 
-/// Publishes a message that nobody can read.
 async fn publish_unreadable(server: &RabbitMq, route: Route) {
-    let url = RabbitMq::url_by(spoiler(server.addr()));
+    let url = RabbitMq::url_by(corrupting_proxy(server.addr()));
     let broker = RabbitBroker::new(RabbitOptions::new(&url, topology(NAMESPACE)).unwrap()).unwrap();
-    let name = String::from_utf8(MARKED.to_vec()).unwrap();
+    let name = String::from_utf8(MARKED_ID.to_vec()).unwrap();
     let headers = Headers { message_id: name, ..Headers::default() };
     let message = Message { route, headers, body: "unreadable".into() };
-    assert_eq!(broker.outgoing(1).publish(vec![message]).await, [PublishOutcome::Confirmed]);
+    assert_eq!(broker.open_channel(1).publish(vec![message]).await, [PublishOutcome::Confirmed]);
 }
 
-/// Takes messages of a queue, through as many connections as it takes, until so many different ones
-/// have come. Returns how often the most often delivered one had come before.
+/// Acknowledges messages of a queue until `count` different ones have arrived, and reconnects as
+/// often as necessary. Returns the highest number of earlier deliveries of one message.
 async fn drain(broker: &RabbitBroker, source: Source, count: usize) -> u32 {
-    let (mut worst, mut seen) = (0, BTreeSet::new());
+    let (mut num_before_max, mut seen) = (0, BTreeSet::new());
     while seen.len() < count {
         let mut subscription = match broker.subscribe(source, 8).await {
             Ok(subscription) => subscription,
@@ -75,12 +74,12 @@ async fn drain(broker: &RabbitBroker, source: Source, count: usize) -> u32 {
         let acks = subscription.acks();
         while seen.len() < count {
             let Ok(delivery) = subscription.next().await else { break };
-            worst = worst.max(delivery.num_before);
+            num_before_max = num_before_max.max(delivery.num_previous);
             acks.one(delivery.tag).await;
             seen.insert(delivery.headers.message_id);
         }
     }
-    worst
+    num_before_max
 }
 
 #[test]
@@ -88,7 +87,7 @@ fn what_cannot_be_read_is_set_aside_and_takes_nobody_with_it() {
     let server = RabbitMq::start();
     run(async {
         let broker = RabbitBroker::new(server.options(topology(NAMESPACE))).unwrap();
-        let mut outgoing = broker.outgoing(64);
+        let mut outgoing = broker.open_channel(64);
         let orders = Route::Orders(0);
         assert_eq!(
             outgoing.publish(messages(orders, 0..5)).await,
@@ -100,21 +99,23 @@ fn what_cannot_be_read_is_set_aside_and_takes_nobody_with_it() {
             vec![PublishOutcome::Confirmed; 20]
         );
 
-        // Three deliveries too many are the end of an order; this one breaks more connections.
-        let worst = drain(&broker, Source::Orders(0), 25).await;
-        assert!(worst <= 2, "one was delivered {worst} times before");
+        // After three failed deliveries an order becomes a dead letter. The unreadable message
+        // breaks more connections than that, and must not count against the orders.
+        let num_before_max = drain(&broker, Source::Orders(0), 25).await;
+        assert!(num_before_max <= 2, "a message had {num_before_max} earlier deliveries");
         assert_eq!(outgoing.publish(messages(orders, 25..26)).await, [PublishOutcome::Confirmed]);
         drain(&broker, Source::Orders(0), 1).await;
 
-        // Among the dead letters it goes on, until it is where nobody reads.
-        let letter = message(Route::Dead, 99);
-        assert_eq!(outgoing.publish(vec![letter]).await, [PublishOutcome::Confirmed]);
+        // The unreadable message also breaks consumers of `dead`, then moves to `unreadable`.
+        let dead_letter = message(Route::Dead, 99);
+        assert_eq!(outgoing.publish(vec![dead_letter]).await, [PublishOutcome::Confirmed]);
         drain(&broker, Source::Dead, 1).await;
         let name = format!("{NAMESPACE}.unreadable");
         while server.num_ready(&name) != Some(1) {
-            let Ok(mut letters) = broker.subscribe(Source::Dead, 8).await else { continue };
-            let next = tokio::time::timeout(std::time::Duration::from_millis(200), letters.next());
-            assert!(!matches!(next.await, Ok(Ok(_))), "a message that nobody published");
+            let Ok(mut dead_letters) = broker.subscribe(Source::Dead, 8).await else { continue };
+            let next =
+                tokio::time::timeout(std::time::Duration::from_millis(200), dead_letters.next());
+            assert!(!matches!(next.await, Ok(Ok(_))), "received a message that was not published");
         }
         assert_eq!(server.num_ready(&format!("{NAMESPACE}.dead")), Some(0));
         let depths = broker.depths().await.unwrap();
@@ -122,34 +123,35 @@ fn what_cannot_be_read_is_set_aside_and_takes_nobody_with_it() {
     });
 }
 
-/// It may end every process that takes it in, and whatever is taken in with it is counted as often.
+/// Such a message may crash every process that receives it, and each crash counts as a delivery of
+/// all prefetched messages. It is therefore received alone.
 #[test]
 fn a_message_that_comes_often_is_taken_alone() {
     let server = RabbitMq::start();
     run(async {
         let broker = RabbitBroker::new(server.options(Topology::new(NAMESPACE, 1, 100))).unwrap();
-        let mut outgoing = broker.outgoing(64);
+        let mut outgoing = broker.open_channel(64);
         let orders = Route::Orders(0);
         assert_eq!(outgoing.publish(messages(orders, 0..1)).await, [PublishOutcome::Confirmed]);
-        let mut many = broker.subscribe(Source::Orders(0), 8).await.unwrap();
-        let acks = many.acks();
-        for num_before in 0..10 {
-            let delivery = many.next().await.unwrap();
-            assert_eq!(delivery.num_before, num_before);
+        let mut prefetching = broker.subscribe(Source::Orders(0), 8).await.unwrap();
+        let acks = prefetching.acks();
+        for num_previous in 0..10 {
+            let delivery = prefetching.next().await.unwrap();
+            assert_eq!(delivery.num_previous, num_previous);
             acks.give_back(delivery.tag).await;
         }
-        let ended = many.next().await.unwrap_err().to_string();
-        assert!(ended.contains("delivered 10 times before"), "{ended}");
-        drop(many);
+        let error = prefetching.next().await.unwrap_err().to_string();
+        assert!(error.contains("delivered 10 times before"), "{error}");
+        drop(prefetching);
 
         assert_eq!(
             outgoing.publish(messages(orders, 1..4)).await,
             vec![PublishOutcome::Confirmed; 3]
         );
-        let mut alone = broker.subscribe(Source::Orders(0), 8).await.unwrap();
-        alone.next().await.unwrap();
+        let mut isolated = broker.subscribe(Source::Orders(0), 8).await.unwrap();
+        isolated.next().await.unwrap();
         let name = format!("{NAMESPACE}.orders.0");
-        until("the others to stay in their queue", async || {
+        until("the other messages to stay in their queue", async || {
             (server.num_ready(&name) == Some(3)).then_some(())
         })
         .await;

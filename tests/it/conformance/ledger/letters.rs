@@ -6,7 +6,8 @@ use floodgate::db::Ledger;
 use floodgate::domain::dead_letter::BODY_BYTES_MAX;
 use floodgate::domain::{
     DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
-    DeadLetterOrigin, DeadLetterState, DeadLetterTransition, KeepOutcome, NewDeadLetter, RequestId,
+    DeadLetterOrigin, DeadLetterState, DeadLetterTransition, NewDeadLetter, RequestId,
+    StoreDeadLetterOutcome,
 };
 
 use super::Backend;
@@ -15,23 +16,26 @@ use crate::support::offers::request;
 
 const NOW: i64 = 1_800_000_000_500;
 
-async fn keep(ledger: &dyn Ledger, letters: Vec<NewDeadLetter>) -> Vec<KeepOutcome> {
-    ledger.keep_dead_letters(letters, NOW).await.unwrap()
+async fn store(
+    ledger: &dyn Ledger,
+    dead_letters: Vec<NewDeadLetter>,
+) -> Vec<StoreDeadLetterOutcome> {
+    ledger.store_dead_letters(dead_letters, NOW).await.unwrap()
 }
 
 async fn all(ledger: &dyn Ledger) -> Vec<DeadLetter> {
     ledger.dead_letters(DeadLetterFilter::default(), 1000).await.unwrap()
 }
 
-/// The turn that an operator wants who sees `letter`.
-fn turn(letter: &DeadLetter, to: DeadLetterState) -> DeadLetterTransition {
-    let (no, from, arrivals) = (letter.no, letter.state, letter.arrivals);
+/// The transition that an operator requests after reading `dead_letter`.
+fn transition(dead_letter: &DeadLetter, to: DeadLetterState) -> DeadLetterTransition {
+    let (no, from, arrivals) = (dead_letter.no, dead_letter.state, dead_letter.arrivals);
     DeadLetterTransition { no, from, arrivals, to, note: None, at_ms: NOW + 1 }
 }
 
-async fn dead(ledger: &dyn Ledger, asked: &[u64]) -> Vec<u64> {
-    let asked = asked.iter().map(|number| request(*number)).collect();
-    ledger.dead_among(asked).await.unwrap().into_iter().map(RequestId::get).collect()
+async fn dead_lettered(ledger: &dyn Ledger, numbers: &[u64]) -> Vec<u64> {
+    let requests = numbers.iter().map(|number| request(*number)).collect();
+    ledger.dead_lettered_among(requests).await.unwrap().into_iter().map(RequestId::get).collect()
 }
 
 pub async fn a_letter_reads_back_as_it_was_kept(backend: &dyn Backend) {
@@ -44,7 +48,7 @@ pub async fn a_letter_reads_back_as_it_was_kept(backend: &dyn Backend) {
         body_bytes: 5_000_000_000,
         ..letter(&[i64::MAX as u64, 7])
     };
-    assert_eq!(keep(&*ledger, vec![new.clone()]).await, [KeepOutcome::New]);
+    assert_eq!(store(&*ledger, vec![new.clone()]).await, [StoreDeadLetterOutcome::New]);
 
     let found = all(&*ledger).await;
     let expected = DeadLetter {
@@ -62,10 +66,13 @@ pub async fn a_letter_reads_back_as_it_was_kept(backend: &dyn Backend) {
         note: None,
     };
     assert_eq!(found, std::slice::from_ref(&expected));
-    let whole = ledger.dead_letter(expected.no).await.unwrap().unwrap();
-    assert!(whole.is_cut());
+    let content = ledger.dead_letter(expected.no).await.unwrap().unwrap();
+    assert!(content.is_cut());
     let requests = vec![request(7), request(i64::MAX as u64)];
-    assert_eq!(whole, DeadLetterContent { letter: expected.clone(), body: new.body, requests });
+    assert_eq!(
+        content,
+        DeadLetterContent { dead_letter: expected.clone(), body: new.body, requests }
+    );
     assert_eq!(
         ledger.dead_letters(DeadLetterFilter::with(request(7)), u32::MAX).await.unwrap(),
         [expected]
@@ -75,17 +82,21 @@ pub async fn a_letter_reads_back_as_it_was_kept(backend: &dyn Backend) {
         []
     );
     assert_eq!(ledger.dead_letter(DeadLetterNo(999)).await.unwrap(), None);
-    assert_eq!(ledger.keep_dead_letters(Vec::new(), NOW).await.unwrap(), []);
+    assert_eq!(ledger.store_dead_letters(Vec::new(), NOW).await.unwrap(), []);
 }
 
 pub async fn copies_of_a_message_are_one_letter(backend: &dyn Backend) {
     let ledger = backend.open().await;
     let batch = vec![letter(&[1]), letter(&[2]), letter(&[1])];
     assert_eq!(
-        keep(&*ledger, batch.clone()).await,
-        [KeepOutcome::New, KeepOutcome::New, KeepOutcome::Known]
+        store(&*ledger, batch.clone()).await,
+        [
+            StoreDeadLetterOutcome::New,
+            StoreDeadLetterOutcome::New,
+            StoreDeadLetterOutcome::AlreadyStored
+        ]
     );
-    assert_eq!(keep(&*ledger, batch).await, [KeepOutcome::Known; 3]);
+    assert_eq!(store(&*ledger, batch).await, [StoreDeadLetterOutcome::AlreadyStored; 3]);
     let found = all(&*ledger).await;
     assert_eq!(found.len(), 2);
     assert_eq!(found.iter().map(|l| l.arrivals).sum::<u32>(), 6);
@@ -99,10 +110,12 @@ pub async fn copies_of_a_message_are_one_letter(backend: &dyn Backend) {
 
 pub async fn a_replayed_letter_that_dies_again_is_open_again(backend: &dyn Backend) {
     let ledger = backend.open().await;
-    keep(&*ledger, vec![letter(&[1])]).await;
+    store(&*ledger, vec![letter(&[1])]).await;
     let seen = all(&*ledger).await.remove(0);
-    assert!(ledger.turn_dead_letter(turn(&seen, DeadLetterState::Replayed)).await.unwrap());
-    assert!(dead(&*ledger, &[1]).await.is_empty());
+    assert!(
+        ledger.transition_dead_letter(transition(&seen, DeadLetterState::Replayed)).await.unwrap()
+    );
+    assert!(dead_lettered(&*ledger, &[1]).await.is_empty());
 
     let again = NewDeadLetter {
         reason: "the ledger refused it".to_owned(),
@@ -110,62 +123,73 @@ pub async fn a_replayed_letter_that_dies_again_is_open_again(backend: &dyn Backe
         attempts: 9,
         ..letter(&[1])
     };
-    assert_eq!(keep(&*ledger, vec![again.clone()]).await, [KeepOutcome::Again]);
+    assert_eq!(store(&*ledger, vec![again.clone()]).await, [StoreDeadLetterOutcome::Reopened]);
     let found = all(&*ledger).await.remove(0);
     assert_eq!(found.no, seen.no);
     assert_eq!((found.state, found.changed_at_ms), (DeadLetterState::Open, NOW));
     assert_eq!((found.reason.as_str(), found.attempts), ("the ledger refused it", 9));
     assert_eq!(found.origin, DeadLetterOrigin::Broker);
-    assert_eq!(dead(&*ledger, &[1]).await, [1]);
-    assert_eq!(keep(&*ledger, vec![again]).await, [KeepOutcome::Known]);
+    assert_eq!(dead_lettered(&*ledger, &[1]).await, [1]);
+    assert_eq!(store(&*ledger, vec![again]).await, [StoreDeadLetterOutcome::AlreadyStored]);
 
-    // Set aside is set aside, however many copies come.
+    // More copies do not reopen a parked dead letter.
     let seen = all(&*ledger).await.remove(0);
-    assert!(ledger.turn_dead_letter(turn(&seen, DeadLetterState::Parked)).await.unwrap());
-    assert_eq!(keep(&*ledger, vec![letter(&[1])]).await, [KeepOutcome::Known]);
+    assert!(
+        ledger.transition_dead_letter(transition(&seen, DeadLetterState::Parked)).await.unwrap()
+    );
+    assert_eq!(store(&*ledger, vec![letter(&[1])]).await, [StoreDeadLetterOutcome::AlreadyStored]);
     assert_eq!(all(&*ledger).await[0].state, DeadLetterState::Parked);
 }
 
 pub async fn a_discarded_letter_stays_so_and_ends_nothing(backend: &dyn Backend) {
     let ledger = backend.open().await;
-    keep(&*ledger, vec![letter(&[1])]).await;
+    store(&*ledger, vec![letter(&[1])]).await;
     let seen = all(&*ledger).await.remove(0);
-    let noted = DeadLetterTransition {
+    let with_note = DeadLetterTransition {
         note: Some("by hand".into()),
-        ..turn(&seen, DeadLetterState::Discarded)
+        ..transition(&seen, DeadLetterState::Discarded)
     };
-    assert!(ledger.turn_dead_letter(noted).await.unwrap());
-    assert!(dead(&*ledger, &[1]).await.is_empty(), "its requests have ended elsewhere");
-    assert_eq!(keep(&*ledger, vec![letter(&[1])]).await, [KeepOutcome::Known]);
+    assert!(ledger.transition_dead_letter(with_note).await.unwrap());
+    assert!(
+        dead_lettered(&*ledger, &[1]).await.is_empty(),
+        "a discarded dead letter settles none of its requests"
+    );
+    assert_eq!(store(&*ledger, vec![letter(&[1])]).await, [StoreDeadLetterOutcome::AlreadyStored]);
     let found = all(&*ledger).await.remove(0);
     assert_eq!((found.state, found.note.as_deref()), (DeadLetterState::Discarded, Some("by hand")));
     let counts = ledger.count_dead_letters().await.unwrap();
     assert_eq!(counts, DeadLetterCounts { discarded: 1, ..DeadLetterCounts::default() });
 }
 
-/// What died again while it was being replayed must not be called replayed.
+/// A dead letter that arrived again during its replay must not become `Replayed`.
 pub async fn a_letter_that_changed_is_not_turned(backend: &dyn Backend) {
     let ledger = backend.open().await;
-    keep(&*ledger, vec![letter(&[1])]).await;
+    store(&*ledger, vec![letter(&[1])]).await;
     let seen = all(&*ledger).await.remove(0);
-    keep(&*ledger, vec![letter(&[1])]).await;
-    assert!(!ledger.turn_dead_letter(turn(&seen, DeadLetterState::Replayed)).await.unwrap());
+    store(&*ledger, vec![letter(&[1])]).await;
+    assert!(
+        !ledger.transition_dead_letter(transition(&seen, DeadLetterState::Replayed)).await.unwrap()
+    );
     assert_eq!(all(&*ledger).await[0].state, DeadLetterState::Open);
 
     let seen = all(&*ledger).await.remove(0);
-    let noted = DeadLetterTransition {
+    let with_note = DeadLetterTransition {
         note: Some("by hand".into()),
-        ..turn(&seen, DeadLetterState::Parked)
+        ..transition(&seen, DeadLetterState::Parked)
     };
-    assert!(ledger.turn_dead_letter(noted.clone()).await.unwrap());
-    assert!(!ledger.turn_dead_letter(noted).await.unwrap(), "it is parked already");
+    assert!(ledger.transition_dead_letter(with_note.clone()).await.unwrap());
+    assert!(!ledger.transition_dead_letter(with_note).await.unwrap(), "already parked");
     let seen = all(&*ledger).await.remove(0);
     assert_eq!((seen.changed_at_ms, seen.note.as_deref()), (NOW + 1, Some("by hand")));
-    assert!(ledger.turn_dead_letter(turn(&seen, DeadLetterState::Replayed)).await.unwrap());
-    assert_eq!(all(&*ledger).await[0].note.as_deref(), Some("by hand"), "a note stays");
-    let nowhere =
-        DeadLetterTransition { no: DeadLetterNo(999), ..turn(&seen, DeadLetterState::Parked) };
-    assert!(!ledger.turn_dead_letter(nowhere).await.unwrap());
+    assert!(
+        ledger.transition_dead_letter(transition(&seen, DeadLetterState::Replayed)).await.unwrap()
+    );
+    assert_eq!(all(&*ledger).await[0].note.as_deref(), Some("by hand"), "the note is kept");
+    let unknown = DeadLetterTransition {
+        no: DeadLetterNo(999),
+        ..transition(&seen, DeadLetterState::Parked)
+    };
+    assert!(!ledger.transition_dead_letter(unknown).await.unwrap());
 }
 
 pub async fn letters_come_newest_first_in_pages(backend: &dyn Backend) {
@@ -173,17 +197,24 @@ pub async fn letters_come_newest_first_in_pages(backend: &dyn Backend) {
     for number in 1..=5 {
         let origin =
             if number % 2 == 0 { DeadLetterOrigin::Relay } else { DeadLetterOrigin::Broker };
-        keep(&*ledger, vec![NewDeadLetter { origin, ..letter(&[number]) }]).await;
+        store(&*ledger, vec![NewDeadLetter { origin, ..letter(&[number]) }]).await;
     }
     let seen = all(&*ledger).await;
     assert!(seen.windows(2).all(|pair| pair[0].no > pair[1].no), "{seen:?}");
-    assert!(ledger.turn_dead_letter(turn(&seen[0], DeadLetterState::Parked)).await.unwrap());
-    assert!(ledger.turn_dead_letter(turn(&seen[1], DeadLetterState::Replayed)).await.unwrap());
+    assert!(
+        ledger.transition_dead_letter(transition(&seen[0], DeadLetterState::Parked)).await.unwrap()
+    );
+    assert!(
+        ledger
+            .transition_dead_letter(transition(&seen[1], DeadLetterState::Replayed))
+            .await
+            .unwrap()
+    );
 
     let page = async |state, origin, before, limit| -> Vec<DeadLetterNo> {
         let filter = DeadLetterFilter { state, origin, before, request: None };
         let found = ledger.dead_letters(filter, limit).await.unwrap();
-        found.into_iter().map(|letter| letter.no).collect()
+        found.into_iter().map(|dead_letter| dead_letter.no).collect()
     };
     let no = |index: usize| seen[index].no;
     assert_eq!(page(None, None, None, 2).await, [no(0), no(1)]);
@@ -199,21 +230,25 @@ pub async fn letters_come_newest_first_in_pages(backend: &dyn Backend) {
 
 pub async fn a_request_is_dead_while_its_letter_is_open_or_parked(backend: &dyn Backend) {
     let ledger = backend.open().await;
-    assert!(dead(&*ledger, &[]).await.is_empty());
-    keep(&*ledger, vec![letter(&[1, 2]), letter(&[2, 3]), letter(&[])]).await;
-    assert_eq!(dead(&*ledger, &[4, 3, 2, 1]).await, [1, 2, 3]);
-    for letter in all(&*ledger).await {
-        let with = ledger.dead_letter(letter.no).await.unwrap().unwrap().requests;
-        let to = if with.contains(&request(1)) {
+    assert!(dead_lettered(&*ledger, &[]).await.is_empty());
+    store(&*ledger, vec![letter(&[1, 2]), letter(&[2, 3]), letter(&[])]).await;
+    assert_eq!(dead_lettered(&*ledger, &[4, 3, 2, 1]).await, [1, 2, 3]);
+    for dead_letter in all(&*ledger).await {
+        let requests = ledger.dead_letter(dead_letter.no).await.unwrap().unwrap().requests;
+        let to = if requests.contains(&request(1)) {
             DeadLetterState::Replayed
         } else {
             DeadLetterState::Parked
         };
-        assert!(ledger.turn_dead_letter(turn(&letter, to)).await.unwrap());
+        assert!(ledger.transition_dead_letter(transition(&dead_letter, to)).await.unwrap());
     }
-    assert_eq!(dead(&*ledger, &[1, 2, 3]).await, [2, 3], "2 is in the parked one, too");
+    assert_eq!(
+        dead_lettered(&*ledger, &[1, 2, 3]).await,
+        [2, 3],
+        "request 2 is also in the parked dead letter"
+    );
     let many: Vec<u64> = (1..=1_500).collect();
-    assert_eq!(dead(&*ledger, &many).await, [2, 3]);
+    assert_eq!(dead_lettered(&*ledger, &many).await, [2, 3]);
 }
 
 pub async fn a_letter_may_hold_a_mebibyte_and_a_thousand_requests(backend: &dyn Backend) {
@@ -222,38 +257,40 @@ pub async fn a_letter_may_hold_a_mebibyte_and_a_thousand_requests(backend: &dyn 
     let body: Vec<u8> = (0..BODY_BYTES_MAX).map(|at| u8::try_from(at % 251).unwrap()).collect();
     let body_bytes = body.len() as u64;
     let large = NewDeadLetter { body: body.clone(), body_bytes, ..letter(&requests) };
-    assert_eq!(keep(&*ledger, vec![large, letter(&[1])]).await, [KeepOutcome::New; 2]);
+    assert_eq!(store(&*ledger, vec![large, letter(&[1])]).await, [StoreDeadLetterOutcome::New; 2]);
     let found = ledger
         .dead_letters(DeadLetterFilter::with(request(1_200)), u32::MAX)
         .await
         .unwrap()
         .remove(0);
-    let whole = ledger.dead_letter(found.no).await.unwrap().unwrap();
-    assert!(whole.body == body && !whole.is_cut());
-    assert_eq!(whole.requests.len(), 1_200);
+    let content = ledger.dead_letter(found.no).await.unwrap().unwrap();
+    assert!(content.body == body && !content.is_cut());
+    assert_eq!(content.requests.len(), 1_200);
 }
 
 pub async fn two_keepers_of_the_same_letters_keep_each_once(backend: &dyn Backend) {
     let ledger: Arc<dyn Ledger> = backend.open().await;
     let numbers: Vec<u64> = (1..=20).collect();
     let batch: Vec<NewDeadLetter> = numbers.iter().map(|number| letter(&[*number])).collect();
-    let mut turned = batch.clone();
-    turned.reverse();
-    let (one, other) =
-        tokio::join!(ledger.keep_dead_letters(batch, NOW), ledger.keep_dead_letters(turned, NOW));
+    let mut reversed = batch.clone();
+    reversed.reverse();
+    let (one, other) = tokio::join!(
+        ledger.store_dead_letters(batch, NOW),
+        ledger.store_dead_letters(reversed, NOW)
+    );
     let new = [one.unwrap(), other.unwrap()].concat();
-    assert_eq!(new.iter().filter(|kept| **kept == KeepOutcome::New).count(), 20);
+    assert_eq!(new.iter().filter(|outcome| **outcome == StoreDeadLetterOutcome::New).count(), 20);
     assert_eq!(all(&*ledger).await.len(), 20);
-    assert_eq!(dead(&*ledger, &numbers).await, numbers);
+    assert_eq!(dead_lettered(&*ledger, &numbers).await, numbers);
 }
 
 pub async fn letters_survive_a_restart(backend: &dyn Backend) {
     let ledger = backend.open().await;
-    keep(&*ledger, vec![letter(&[1])]).await;
+    store(&*ledger, vec![letter(&[1])]).await;
     let before = all(&*ledger).await;
     ledger.close().await;
     let ledger = backend.open().await;
     assert_eq!(all(&*ledger).await, before);
-    keep(&*ledger, vec![letter(&[2])]).await;
-    assert!(all(&*ledger).await[0].no > before[0].no, "a number is never given twice");
+    store(&*ledger, vec![letter(&[2])]).await;
+    assert!(all(&*ledger).await[0].no > before[0].no, "a dead letter number is never reused");
 }

@@ -1,5 +1,5 @@
-//! What every ledger promises, as one suite. A backend joins by implementing [`Backend`] and adding
-//! a line to `backends!`; no case knows which backend it runs on.
+//! The contract of every ledger, as one suite. A new backend implements [`Backend`] and adds a line
+//! to `backends!`; no case depends on the backend.
 
 use std::sync::Arc;
 
@@ -22,20 +22,19 @@ mod reading;
 mod sales;
 mod tokens;
 
-/// The time of every row, epoch milliseconds.
+/// The timestamp of every row, in epoch milliseconds.
 pub const NOW_MS: i64 = 1_800_000_000_123;
 
-/// A store that outlives the ledgers opened on it; a fresh one for each case.
+/// A store that outlives the ledgers opened on it. Each case gets a new one.
 #[async_trait(?Send)]
 pub trait Backend {
-    /// Opens a ledger on the store, as its one writer, whose clock stands at [`NOW_MS`].
+    /// Opens a ledger on the store as its only writer. Its clock is fixed at [`NOW_MS`].
     async fn open(&self) -> Arc<dyn Ledger>;
 
-    /// Does to the open ledger what another process does that becomes the writer.
+    /// Fences the open ledger, as another process does that becomes the writer.
     async fn take_over(&self);
 }
 
-/// One file.
 struct Sqlite {
     directory: TempDir,
 }
@@ -66,7 +65,6 @@ impl Backend for Sqlite {
     }
 }
 
-/// One server.
 struct MariaDb(servers::MariaDb);
 
 impl MariaDb {

@@ -1,4 +1,4 @@
-//! The blind write and the examination after it.
+//! The blind insert and the examination after a conflict.
 
 use futures_util::future::join_all;
 
@@ -13,7 +13,7 @@ use crate::support::offers::{ANY, ONE, buyer, intent, offer, orders, quota, requ
 pub async fn a_clean_batch_becomes_orders(backend: &dyn Backend) {
     let ledger = backend.open().await;
     let sku = offer(&*ledger, "sale", ONE, 10).await;
-    // Large ids, out of order, every field different from its neighbour.
+    // Large ids, out of order, with distinct values in neighbouring fields.
     let batch: Vec<OrderIntent> = [(i64::MAX as u64, 3, 1), (5, i64::MAX as u64, 2), (6, 1, 4)]
         .map(|(request, buyer, quantity)| intent(&sku, request, buyer, quantity))
         .into();
@@ -26,7 +26,7 @@ pub async fn a_clean_batch_becomes_orders(backend: &dyn Backend) {
     assert_eq!(ledger.available(sku.no).await.unwrap(), 3);
 }
 
-/// JavaScript and floats round such numbers; databases must not.
+/// Doubles (and so JavaScript) round such numbers; a ledger must not.
 pub async fn ids_of_nineteen_digits_travel_unchanged(backend: &dyn Backend) {
     const MAX: u64 = i64::MAX as u64;
     let ids: [u64; 10] = [
@@ -56,7 +56,10 @@ pub async fn ids_of_nineteen_digits_travel_unchanged(backend: &dyn Backend) {
     let seen = ledger.examine(batch.clone()).await.unwrap();
     for intent in &batch {
         let order = intent.order();
-        assert_eq!(ledger.journey(intent.request).await.unwrap().map(|it| it.order), Some(order));
+        assert_eq!(
+            ledger.order_timeline(intent.request).await.unwrap().map(|it| it.order),
+            Some(order)
+        );
         assert_eq!(ledger.orders_of(intent.buyer, None, 9).await.unwrap(), [order]);
         assert_eq!(seen.orders.get(&intent.request), Some(&order));
         assert_eq!(seen.owned.get(&(sku.no, intent.buyer)), Some(&1));
@@ -78,41 +81,41 @@ pub async fn one_bad_intent_keeps_the_whole_batch_out(backend: &dyn Backend) {
     let one = offer(&*ledger, "one", ONE, 5).await;
     let any = offer(&*ledger, "any", ANY, 5).await;
     let some = offer(&*ledger, "quota", quota(2), 5).await;
-    let standing = vec![intent(&one, 1, 1, 1), intent(&any, 2, 1, 1), intent(&some, 3, 1, 1)];
-    assert_eq!(ledger.place(standing).await.unwrap(), BlindInsert::All);
-    let nowhere = Sku { no: SkuNo(999), ..any.clone() };
-    let before = everything(&*ledger, &[&one, &any, &some]).await;
+    let existing = vec![intent(&one, 1, 1, 1), intent(&any, 2, 1, 1), intent(&some, 3, 1, 1)];
+    assert_eq!(ledger.place(existing).await.unwrap(), BlindInsert::All);
+    let unknown_sku = Sku { no: SkuNo(999), ..any.clone() };
+    let before = full_state(&*ledger, &[&one, &any, &some]).await;
 
     for (why, bad) in [
-        ("request known, same order", intent(&one, 1, 1, 1)),
-        ("request known, other SKU", intent(&any, 3, 8, 1)),
+        ("same request, same order", intent(&one, 1, 1, 1)),
+        ("same request, other SKU", intent(&any, 3, 8, 1)),
         ("second order of one buyer", intent(&one, 10, 1, 1)),
         ("over the quota", intent(&some, 10, 1, 2)),
-        ("over the quota at once", intent(&some, 10, 9, 3)),
-        ("more than is left", intent(&any, 10, 1, 3)),
-        ("more than there ever was", intent(&any, 10, 1, 1_000_000)),
-        ("unknown SKU", intent(&nowhere, 10, 1, 1)),
+        ("over the quota in one request", intent(&some, 10, 9, 3)),
+        ("more than the free units", intent(&any, 10, 1, 3)),
+        ("more than the initial stock", intent(&any, 10, 1, 1_000_000)),
+        ("unknown SKU", intent(&unknown_sku, 10, 1, 1)),
     ] {
-        for place in 0..3 {
+        for position in 0..3 {
             let mut batch =
                 vec![intent(&any, 20, 2, 1), intent(&some, 21, 2, 1), intent(&any, 22, 4, 1)];
-            batch.insert(place, bad);
+            batch.insert(position, bad);
             assert_eq!(ledger.place(batch).await.unwrap(), BlindInsert::Conflict, "{why}");
-            assert_eq!(everything(&*ledger, &[&one, &any, &some]).await, before, "{why}");
+            assert_eq!(full_state(&*ledger, &[&one, &any, &some]).await, before, "{why}");
         }
     }
     let twice = vec![intent(&any, 30, 2, 1), intent(&any, 30, 2, 1)];
     assert_eq!(ledger.place(twice).await.unwrap(), BlindInsert::Conflict);
-    assert_eq!(everything(&*ledger, &[&one, &any, &some]).await, before);
+    assert_eq!(full_state(&*ledger, &[&one, &any, &some]).await, before);
 
     let error = ledger.place(vec![intent(&any, 40, 2, 0)]).await.unwrap_err();
     assert_eq!(error.class(), ErrorClass::Bug, "no units: {error}");
-    assert_eq!(everything(&*ledger, &[&one, &any, &some]).await, before);
+    assert_eq!(full_state(&*ledger, &[&one, &any, &some]).await, before);
     assert_eq!(ledger.place(vec![intent(&any, 41, 2, 1)]).await.unwrap(), BlindInsert::All);
 }
 
-/// Orders, units left and units owned of some SKUs.
-async fn everything(ledger: &dyn Ledger, skus: &[&Sku]) -> Vec<(Vec<Order>, u32, Examination)> {
+/// The orders, free units and examination of each SKU.
+async fn full_state(ledger: &dyn Ledger, skus: &[&Sku]) -> Vec<(Vec<Order>, u32, Examination)> {
     let mut all = Vec::new();
     for sku in skus {
         let buyers: Vec<_> = (1..10).map(|number| intent(sku, number, number, 1)).collect();
@@ -163,7 +166,7 @@ pub async fn a_failed_request_never_becomes_an_order(backend: &dyn Backend) {
     let ledger = backend.open().await;
     let sku = offer(&*ledger, "sale", ANY, 1_000).await;
     ledger.record_failures(vec![failure(&sku, 700, Refusal::SoldOut)]).await.unwrap();
-    // The failed request stands at the end of a batch of more than one list of ids.
+    // The failed request is last in a batch that needs more than one IN list.
     let batch: Vec<_> = (1..=700).map(|number| intent(&sku, number, number, 1)).collect();
     assert_eq!(ledger.place(batch.clone()).await.unwrap(), BlindInsert::Conflict);
     assert_eq!(orders(&*ledger, sku.no).await, []);
@@ -186,7 +189,7 @@ fn failure(sku: &Sku, number: u64, reason: Refusal) -> Failure {
 pub async fn many_writers_sell_exactly_the_stock(backend: &dyn Backend) {
     let ledger = backend.open().await;
     let sku = offer(&*ledger, "sale", quota(2), 50).await;
-    // 40 batches of 3 buyers at one unit each: 16 fit, and no batch is torn.
+    // 40 batches of three one-unit orders: 16 fit, and no batch is placed in part.
     let batches = (0..40_u64).map(|batch| {
         let intents = (1..=3).map(|n| intent(&sku, batch * 3 + n, batch * 3 + n, 1)).collect();
         ledger.place(intents)
@@ -212,7 +215,7 @@ pub async fn a_large_batch_is_examined_whole(backend: &dyn Backend) {
     let expected = Examination {
         orders: batch.iter().map(|intent| (intent.request, intent.order())).collect(),
         failures: [].into(),
-        firsts: (1..=600).map(|n| ((one.no, buyer(n)), request(n))).collect(),
+        first_requests: (1..=600).map(|n| ((one.no, buyer(n)), request(n))).collect(),
         owned: (601..=1_200).map(|n| ((some.no, buyer(n)), 2)).collect(),
         available: [(one.no, 1_400), (some.no, 800)].into(),
     };
@@ -223,18 +226,18 @@ pub async fn the_examination_says_why(backend: &dyn Backend) {
     let ledger = backend.open().await;
     let one = offer(&*ledger, "one", ONE, 3).await;
     let some = offer(&*ledger, "quota", quota(2), 5).await;
-    let standing = vec![intent(&one, 1, 1, 1), intent(&some, 2, 1, 2)];
-    assert_eq!(ledger.place(standing.clone()).await.unwrap(), BlindInsert::All);
+    let existing = vec![intent(&one, 1, 1, 1), intent(&some, 2, 1, 2)];
+    assert_eq!(ledger.place(existing.clone()).await.unwrap(), BlindInsert::All);
     ledger.record_failures(vec![failure(&one, 3, Refusal::Ended)]).await.unwrap();
 
     let refused = |reason| Some(PlaceOutcome::Refused(reason));
     let first = request(1);
-    let asked = [
-        (standing[0], Some(PlaceOutcome::Repeat(standing[0].order()))),
-        // A repeat may come by another way, with another trace.
+    let cases = [
+        (existing[0], Some(PlaceOutcome::Repeat(existing[0].order()))),
+        // A repeat may carry another trace.
         (
-            OrderIntent { trace: TraceId(0), ..standing[1] },
-            Some(PlaceOutcome::Repeat(standing[1].order())),
+            OrderIntent { trace: TraceId(0), ..existing[1] },
+            Some(PlaceOutcome::Repeat(existing[1].order())),
         ),
         (intent(&one, 1, 1, 2), refused(Refusal::RequestIdReused)),
         (intent(&some, 2, 2, 1), refused(Refusal::RequestIdReused)),
@@ -245,9 +248,9 @@ pub async fn the_examination_says_why(backend: &dyn Backend) {
         (intent(&one, 7, 2, 2), None),
         (intent(&one, 8, 3, 1), refused(Refusal::SoldOut)),
     ];
-    let batch = asked.iter().map(|(intent, _)| *intent).collect();
+    let batch = cases.iter().map(|(intent, _)| *intent).collect();
     let mut seen = ledger.examine(batch).await.unwrap();
-    for (intent, expected) in asked {
+    for (intent, expected) in cases {
         assert_eq!(seen.admit(&intent), expected, "{intent:?}");
     }
 }

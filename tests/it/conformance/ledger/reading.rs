@@ -1,9 +1,9 @@
-//! Scans, pages, failures and what an audit reads.
+//! Scans, pages, failures and the rows of an audit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use floodgate::db::{AnomaliesOverAll, AuditRow, BlindInsert, Ledger, LedgerSize, OrderCursor};
+use floodgate::db::{AuditRow, BlindInsert, CrossSkuAnomalies, Ledger, LedgerSize, OrderCursor};
 use floodgate::domain::{
     Epoch, Failure, OrderIntent, OrderTimeline, Phase, PlaceOutcome, Refusal, Sku, SkuNo, TraceId,
 };
@@ -34,8 +34,8 @@ pub async fn a_scan_is_sorted_and_may_end_early(backend: &dyn Backend) {
     let sku = offer(&*ledger, "sale", ANY, 100).await;
     let after = offer(&*ledger, "after", ANY, 100).await;
     place(&*ledger, vec![intent(&before, 1, 9, 1), intent(&after, 2, 1, 1)]).await;
-    let mine = [(9, 5), (3, 7), (8, 5), (4, 7), (7, 1)];
-    for (request, buyer) in mine {
+    let requests = [(9, 5), (3, 7), (8, 5), (4, 7), (7, 1)];
+    for (request, buyer) in requests {
         place(&*ledger, vec![intent(&sku, request, buyer, 1)]).await;
     }
 
@@ -51,7 +51,7 @@ pub async fn a_scan_is_sorted_and_may_end_early(backend: &dyn Backend) {
     assert_eq!(orders(&*ledger, SkuNo(999)).await, []);
 }
 
-/// Whatever is written while it goes on, also where it needs several pages.
+/// A scan excludes concurrent writes, even if it reads several pages.
 pub async fn a_scan_sees_one_instant(backend: &dyn Backend) {
     let ledger = backend.open().await;
     let sku = offer(&*ledger, "sale", ANY, 10_000).await;
@@ -59,36 +59,36 @@ pub async fn a_scan_sees_one_instant(backend: &dyn Backend) {
     for from in 0..9 {
         place(&*ledger, batch(1_000 * from + 1)).await;
     }
-    for audits in [false, true] {
-        let (begun, wait) = tokio::sync::oneshot::channel();
-        let (go_on, gate) = std::sync::mpsc::channel::<()>();
-        let mut begun = Some(begun);
+    for is_audit in [false, true] {
+        let (started, scan_started) = tokio::sync::oneshot::channel();
+        let (resume_scan, resume) = std::sync::mpsc::channel::<()>();
+        let mut started = Some(started);
         let visited = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&visited);
         let mut visit = move || {
-            // The first row is held until another order has been committed.
-            if let Some(begun) = begun.take() {
-                begun.send(()).unwrap();
-                gate.recv().unwrap();
+            // Block on the first row until another order has been committed.
+            if let Some(started) = started.take() {
+                started.send(()).unwrap();
+                resume.recv().unwrap();
             }
             count.fetch_add(1, Ordering::SeqCst);
             true
         };
         let before = orders(&*ledger, sku.no).await.len();
         let scan = async {
-            if audits {
+            if is_audit {
                 ledger.scan_audit(sku.no, Box::new(move |_| visit())).await.unwrap();
             } else {
                 ledger.scan_orders(sku.no, Box::new(move |_| visit())).await.unwrap();
             }
         };
         let write = async {
-            wait.await.unwrap();
-            place(&*ledger, batch(20_001 + 1_000 * u64::from(audits))).await;
-            go_on.send(()).unwrap();
+            scan_started.await.unwrap();
+            place(&*ledger, batch(20_001 + 1_000 * u64::from(is_audit))).await;
+            resume_scan.send(()).unwrap();
         };
         tokio::join!(scan, write);
-        assert_eq!(visited.load(Ordering::SeqCst), before + usize::from(audits), "{audits}");
+        assert_eq!(visited.load(Ordering::SeqCst), before + usize::from(is_audit), "{is_audit}");
         assert_eq!(orders(&*ledger, sku.no).await.len(), before + 500);
     }
 }
@@ -99,41 +99,41 @@ pub async fn an_order_is_found_by_its_request(backend: &dyn Backend) {
     let placed = intent(&sku, 123_456_789_012_345_678, 4, 2);
     place(&*ledger, vec![placed]).await;
     assert_eq!(
-        ledger.journey(placed.request).await.unwrap().map(|it| it.order),
+        ledger.order_timeline(placed.request).await.unwrap().map(|it| it.order),
         Some(placed.order())
     );
-    assert_eq!(ledger.journey(request(1)).await.unwrap().map(|it| it.order), None);
+    assert_eq!(ledger.order_timeline(request(1)).await.unwrap().map(|it| it.order), None);
     assert_eq!(ledger.failure(placed.request).await.unwrap(), None);
     ledger.ping().await.unwrap();
 }
 
-/// Also after a repeat that came by another way.
+/// A repeat with another trace and publish time does not change the stored timeline.
 pub async fn an_order_tells_its_way(backend: &dyn Backend) {
     let ledger = backend.open().await;
     let sku = offer(&*ledger, "sale", ANY, 100).await;
     let direct = intent(&sku, 1, 4, 2);
     let published_at_ms = Some(NOW_MS - 7);
-    let sent = |number| OrderIntent { published_at_ms, ..intent(&sku, number, 4, 1) };
-    // As many as one statement writes, and some more.
-    let mut batch: Vec<_> = (2..40).map(sent).collect();
+    let published = |number| OrderIntent { published_at_ms, ..intent(&sku, number, 4, 1) };
+    // More rows than one statement writes.
+    let mut batch: Vec<_> = (2..40).map(published).collect();
     batch.push(direct);
     place(&*ledger, batch.clone()).await;
 
-    let again = OrderIntent { published_at_ms: Some(NOW_MS), trace: TraceId(5), ..sent(2) };
+    let again = OrderIntent { published_at_ms: Some(NOW_MS), trace: TraceId(5), ..published(2) };
     assert_eq!(ledger.place(vec![again]).await.unwrap(), BlindInsert::Conflict);
     let seen = ledger.examine(vec![again]).await.unwrap().admit(&again);
-    assert_eq!(seen, Some(PlaceOutcome::Repeat(sent(2).order())));
+    assert_eq!(seen, Some(PlaceOutcome::Repeat(published(2).order())));
 
     for placed in batch {
-        let told = OrderTimeline {
+        let expected = OrderTimeline {
             order: placed.order(),
             trace: placed.trace,
             published_at_ms: placed.published_at_ms,
             recorded_at_ms: Some(NOW_MS),
         };
-        assert_eq!(ledger.journey(placed.request).await.unwrap(), Some(told));
+        assert_eq!(ledger.order_timeline(placed.request).await.unwrap(), Some(expected));
     }
-    assert_eq!(ledger.journey(request(99)).await.unwrap(), None);
+    assert_eq!(ledger.order_timeline(request(99)).await.unwrap(), None);
 }
 
 pub async fn a_buyers_orders_come_newest_first_in_pages(backend: &dyn Backend) {
@@ -143,7 +143,7 @@ pub async fn a_buyers_orders_come_newest_first_in_pages(backend: &dyn Backend) {
         offer(&*ledger, "b", ONE, 100).await,
         offer(&*ledger, "c", quota(9), 100).await,
     ];
-    // Requests 1..=7, of which 2..=5 share an instant; SKU b sells one only.
+    // Requests 2..=5 share a timestamp. SKU b allows one order per buyer.
     let mut batch = Vec::new();
     let plan = [(1, 0, 10), (2, 2, 50), (3, 0, 50), (4, 1, 50), (5, 2, 50), (6, 0, 60), (7, 2, 70)];
     for (number, sku, placed_at_ms) in plan {
@@ -194,8 +194,9 @@ pub async fn every_reason_reads_back(backend: &dyn Backend) {
     for failure in &recorded {
         assert_eq!(ledger.failure(failure.request).await.unwrap(), Some(*failure));
     }
-    let asked = recorded.iter().map(|f| intent(&sku, f.request.get(), f.buyer.get(), 3)).collect();
-    let seen = ledger.examine(asked).await.unwrap();
+    let intents =
+        recorded.iter().map(|f| intent(&sku, f.request.get(), f.buyer.get(), 3)).collect();
+    let seen = ledger.examine(intents).await.unwrap();
     assert_eq!(seen.failures, recorded.iter().map(|f| (f.request, f.reason)).collect());
 
     let visited = Arc::new(AtomicUsize::new(0));
@@ -221,10 +222,10 @@ pub async fn an_order_is_never_recorded_as_a_failure(backend: &dyn Backend) {
     let sku = offer(&*ledger, "sale", ANY, 100).await;
     let one = offer(&*ledger, "one", ONE, 100).await;
     place(&*ledger, vec![intent(&sku, 10, 1, 1), intent(&one, 20, 20, 1)]).await;
-    // Another buyer came with the same request id.
+    // Another buyer reuses the request id.
     let reused = failure(&sku, 10, Refusal::RequestIdReused);
     let other = failure(&sku, 11, Refusal::SoldOut);
-    // The same buyer came with another quantity, and under one_per_buyer that is the same id.
+    // The same buyer changes the quantity: under one_per_buyer the request id is the same.
     let again = failure(&one, 20, Refusal::RequestIdReused);
     ledger.record_failures(vec![reused, other, again]).await.unwrap();
     assert_eq!(failures(&*ledger, sku.no).await, [other]);
@@ -235,7 +236,7 @@ pub async fn an_order_is_never_recorded_as_a_failure(backend: &dyn Backend) {
 pub async fn the_evidence_begins_with_the_facts(backend: &dyn Backend) {
     let ledger = backend.open().await;
     let sku = offer(&*ledger, "sale", quota(7), 100).await;
-    ledger.turn_sale("sale".parse().unwrap(), Epoch(0), Phase::Open, 321).await.unwrap();
+    ledger.set_sale_phase("sale".parse().unwrap(), Epoch(0), Phase::Open, 321).await.unwrap();
     place(&*ledger, vec![intent(&sku, 1, 2, 5), intent(&sku, 2, 1, 7)]).await;
     let recorded = (10..).zip(reasons()).map(|(n, reason)| failure(&sku, n, reason)).collect();
     ledger.record_failures(recorded).await.unwrap();
@@ -248,7 +249,7 @@ pub async fn the_evidence_begins_with_the_facts(backend: &dyn Backend) {
     };
     assert_eq!((facts.sku, facts.initial, facts.available), (sku.no, 100, 88));
     assert_eq!((facts.policy, facts.epoch, facts.opened_at_ms), (sku.policy, Epoch(1), 321));
-    // Seven failures of three units; a ledger that is sold out has none to give back.
+    // Seven failures of three units each. The sold-out one gives back none: the ledger has none.
     assert_eq!(given_back.given_back_units, 18);
     assert_eq!((first.request, second.request), (request(2), request(1)));
 
@@ -275,7 +276,7 @@ pub async fn a_healthy_ledger_has_no_anomalies(backend: &dyn Backend) {
         assert!(anomalies.orders_and_failures.is_empty());
         assert_eq!(anomalies.wrong_quotas, []);
     }
-    assert_eq!(ledger.anomalies_over_all().await.unwrap(), AnomaliesOverAll::default());
+    assert_eq!(ledger.anomalies_across_skus().await.unwrap(), CrossSkuAnomalies::default());
 }
 
 pub async fn the_counts_are_those_of_one_sku(backend: &dyn Backend) {
@@ -283,13 +284,13 @@ pub async fn the_counts_are_those_of_one_sku(backend: &dyn Backend) {
     let sku = offer(&*ledger, "sale", ANY, 100).await;
     let other = offer(&*ledger, "other", ANY, 100).await;
     let fresh = LedgerSize { available: 100, ..LedgerSize::default() };
-    assert_eq!(ledger.tally(sku.no).await.unwrap(), fresh);
-    ledger.turn_sale("sale".parse().unwrap(), Epoch(0), Phase::Open, 1).await.unwrap();
+    assert_eq!(ledger.ledger_size(sku.no).await.unwrap(), fresh);
+    ledger.set_sale_phase("sale".parse().unwrap(), Epoch(0), Phase::Open, 1).await.unwrap();
     place(&*ledger, vec![intent(&sku, 1, 1, 5), intent(&sku, 2, 2, 5), intent(&other, 3, 1, 1)])
         .await;
     ledger.record_failures(vec![failure(&sku, 4, Refusal::Ended)]).await.unwrap();
     let expected =
         LedgerSize { num_orders: 2, num_failures: 1, available: 90, epoch: Some(Epoch(1)) };
-    assert_eq!(ledger.tally(sku.no).await.unwrap(), expected);
-    assert_eq!(ledger.tally(SkuNo(999)).await.unwrap(), LedgerSize::default());
+    assert_eq!(ledger.ledger_size(sku.no).await.unwrap(), expected);
+    assert_eq!(ledger.ledger_size(SkuNo(999)).await.unwrap(), LedgerSize::default());
 }

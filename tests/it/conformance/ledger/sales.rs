@@ -25,13 +25,13 @@ pub async fn a_sale_reads_back_as_it_was_described(backend: &dyn Backend) {
     assert_eq!((sale.starts_at_ms, sale.ends_at_ms), (draft.starts_at_ms, draft.ends_at_ms));
     assert_eq!((sale.phase, sale.epoch), (Phase::Draft, Epoch(0)));
     assert_eq!(sale.skus.len(), draft.skus.len());
-    for (sku, described) in sale.skus.iter().zip(&draft.skus) {
-        assert_eq!((&sku.id, &sku.title), (&described.id, &described.title));
-        assert_eq!((sku.price, sku.initial), (described.price, described.initial));
-        assert_eq!((sku.policy, sku.buckets), (described.policy, described.buckets));
-        assert_eq!(sku.payment_window_s, described.payment_window_s);
-        assert_eq!(sku.bar_lapsed, described.bar_lapsed);
-        assert_eq!(ledger.available(sku.no).await.unwrap(), described.initial);
+    for (sku, draft_sku) in sale.skus.iter().zip(&draft.skus) {
+        assert_eq!((&sku.id, &sku.title), (&draft_sku.id, &draft_sku.title));
+        assert_eq!((sku.price, sku.initial), (draft_sku.price, draft_sku.initial));
+        assert_eq!((sku.policy, sku.buckets), (draft_sku.policy, draft_sku.buckets));
+        assert_eq!(sku.payment_window_s, draft_sku.payment_window_s);
+        assert_eq!(sku.bar_lapsed, draft_sku.bar_lapsed);
+        assert_eq!(ledger.available(sku.no).await.unwrap(), draft_sku.initial);
     }
     assert_eq!(ledger.sales().await.unwrap(), [sale]);
 }
@@ -65,13 +65,13 @@ pub async fn an_opening_takes_the_next_epoch(backend: &dyn Backend) {
     let mut seen = Vec::new();
     for (next, now_ms) in [
         (Phase::Open, 10),
-        (Phase::Open, 20), // The same phase again does no harm.
+        (Phase::Open, 20), // Setting the same phase again has no effect.
         (Phase::Paused, 30),
         (Phase::Open, 40),
         (Phase::Closed, 50),
         (Phase::Closed, 60),
     ] {
-        let sale = turn(&*ledger, next, now_ms).await.unwrap();
+        let sale = set_phase(&*ledger, next, now_ms).await.unwrap();
         assert_eq!(sale.phase, next);
         seen.push(sale.epoch.0);
         assert_eq!(ledger.sales().await.unwrap(), [sale]);
@@ -82,50 +82,55 @@ pub async fn an_opening_takes_the_next_epoch(backend: &dyn Backend) {
 pub async fn a_move_that_is_not_allowed_changes_nothing(backend: &dyn Backend) {
     let ledger = backend.open().await;
     offer(&*ledger, "sale", ONE, 1).await;
-    assert!(turn(&*ledger, Phase::Paused, 1).await.is_none());
-    turn(&*ledger, Phase::Closed, 2).await.unwrap();
+    assert!(set_phase(&*ledger, Phase::Paused, 1).await.is_none());
+    set_phase(&*ledger, Phase::Closed, 2).await.unwrap();
     let before = ledger.sales().await.unwrap();
     for next in [Phase::Draft, Phase::Open, Phase::Paused] {
-        assert!(turn(&*ledger, next, 3).await.is_none());
+        assert!(set_phase(&*ledger, next, 3).await.is_none());
     }
-    let unknown =
-        ledger.turn_sale("nobody".parse().unwrap(), Epoch(0), Phase::Open, 4).await.unwrap();
-    assert_eq!(unknown, None);
+    let unknown_sale =
+        ledger.set_sale_phase("nobody".parse().unwrap(), Epoch(0), Phase::Open, 4).await.unwrap();
+    assert_eq!(unknown_sale, None);
     assert_eq!(ledger.sales().await.unwrap(), before);
 }
 
 pub async fn sales_survive_a_restart(backend: &dyn Backend) {
     let ledger = backend.open().await;
     offer(&*ledger, "sale", quota(3), 8).await;
-    turn(&*ledger, Phase::Open, 2).await.unwrap();
+    set_phase(&*ledger, Phase::Open, 2).await.unwrap();
     let before = ledger.sales().await.unwrap();
     ledger.close().await;
 
     let ledger = backend.open().await;
     assert_eq!(ledger.sales().await.unwrap(), before);
     let next = offer(&*ledger, "next", ONE, 1).await;
-    assert!(next.no > before[0].skus[0].no, "a number is never given twice");
+    assert!(next.no > before[0].skus[0].no, "a SKU number is never reused");
 }
 
-/// Two processes open a paused sale: each has held the buckets at the opening that it saw, and sold
-/// under the next one before the other came.
+/// Two processes change the phase of one sale. A change that names an outdated epoch is rejected,
+/// because another process may already have sold under the next epoch.
 pub async fn an_opening_follows_the_one_that_was_seen(backend: &dyn Backend) {
     let ledger = backend.open().await;
     offer(&*ledger, "sale", ONE, 1).await;
-    let turn = |seen, next| ledger.turn_sale("sale".parse().unwrap(), Epoch(seen), next, 1);
+    let set_phase =
+        |seen, next| ledger.set_sale_phase("sale".parse().unwrap(), Epoch(seen), next, 1);
     for (seen, next) in [(0, Phase::Open), (1, Phase::Paused), (1, Phase::Open), (2, Phase::Paused)]
     {
-        assert!(turn(seen, next).await.unwrap().is_some(), "{seen} {next:?}");
+        assert!(set_phase(seen, next).await.unwrap().is_some(), "{seen} {next:?}");
     }
     let before = ledger.sales().await.unwrap();
-    for late in [Phase::Open, Phase::Closed] {
-        assert_eq!(turn(1, late).await.unwrap(), None);
+    for stale in [Phase::Open, Phase::Closed] {
+        assert_eq!(set_phase(1, stale).await.unwrap(), None);
     }
     assert_eq!(ledger.sales().await.unwrap(), before);
-    assert_eq!(turn(2, Phase::Open).await.unwrap().unwrap().epoch, Epoch(3));
+    assert_eq!(set_phase(2, Phase::Open).await.unwrap().unwrap().epoch, Epoch(3));
 }
 
-async fn turn(ledger: &dyn Ledger, next: Phase, now_ms: i64) -> Option<floodgate::domain::Sale> {
+async fn set_phase(
+    ledger: &dyn Ledger,
+    next: Phase,
+    now_ms: i64,
+) -> Option<floodgate::domain::Sale> {
     let seen = ledger.sales().await.unwrap()[0].epoch;
-    ledger.turn_sale("sale".parse().unwrap(), seen, next, now_ms).await.unwrap()
+    ledger.set_sale_phase("sale".parse().unwrap(), seen, next, now_ms).await.unwrap()
 }

@@ -1,4 +1,4 @@
-//! Tokens, secrets, fencing and the end.
+//! Tokens, secrets, fencing and closing.
 
 use floodgate::db::{Error, ErrorClass};
 use floodgate::domain::{DeadLetterCounts, Epoch, Failure, Phase, Refusal};
@@ -13,7 +13,7 @@ pub async fn a_token_is_never_given_twice(backend: &dyn Backend) {
     for _ in 0..3 {
         seen.push(ledger.next_token("process").await.unwrap());
     }
-    assert_eq!(ledger.next_token("other").await.unwrap(), seen[0], "each name counts alone");
+    assert_eq!(ledger.next_token("other").await.unwrap(), seen[0], "each name has its own counter");
     ledger.close().await;
 
     let ledger = backend.open().await;
@@ -53,8 +53,10 @@ pub async fn a_writer_that_was_replaced_writes_nothing(backend: &dyn Backend) {
         assert_fenced(ledger.record_failures(vec![failure]).await);
         let draft = sale_draft("next", vec![sku_draft("sku", ONE, 1)]);
         assert_fenced(ledger.create_sale(draft, 1).await);
-        assert_fenced(ledger.turn_sale("sale".parse().unwrap(), Epoch(0), Phase::Open, 1).await);
-        assert_fenced(ledger.keep_dead_letters(vec![letter(&[9])], 1).await);
+        assert_fenced(
+            ledger.set_sale_phase("sale".parse().unwrap(), Epoch(0), Phase::Open, 1).await,
+        );
+        assert_fenced(ledger.store_dead_letters(vec![letter(&[9])], 1).await);
         assert_fenced(ledger.next_token("process").await);
         assert_fenced(ledger.secret("tickets").await);
     }
@@ -64,8 +66,8 @@ pub async fn a_writer_that_was_replaced_writes_nothing(backend: &dyn Backend) {
     assert_eq!(ledger.count_dead_letters().await.unwrap(), DeadLetterCounts::default());
 }
 
-fn assert_fenced<T: std::fmt::Debug>(answer: Result<T, Error>) {
-    let error = answer.unwrap_err();
+fn assert_fenced<T: std::fmt::Debug>(result: Result<T, Error>) {
+    let error = result.unwrap_err();
     assert!(matches!(error, Error::Fenced { .. }), "{error}");
     assert_eq!(error.class(), ErrorClass::Down);
 }

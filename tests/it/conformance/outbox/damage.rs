@@ -1,36 +1,38 @@
-//! Keys that hold what no version of this program wrote, and buckets of others.
+//! Keys with a wrong type or content, and buckets of another installation.
 
 use super::*;
 
 const KINDS: [EntryKind; 2] = [EntryKind::List, EntryKind::Stream];
 
 const CALLS: [&str; 8] =
-    ["give up", "acknowledge", "take over", "claim", "standing", "find", "dead", "reclaim"];
+    ["give up", "acknowledge", "take over", "claim", "status", "find", "dead", "reclaim"];
 
 const WORKER: &str = "node/1.1";
 
-/// A bucket with entries that wait, that are claimed and that are dead.
-async fn filled(kind: EntryKind) -> (Ground, Vec<OutboxEntry>) {
-    let ground = Ground::single(kind);
-    ground.accept_requests(bucket(0), 1..7);
-    let mut entries = ground.claim(bucket(0), WORKER, 4).await;
+/// A bucket with waiting, claimed and dead entries.
+async fn filled(kind: EntryKind) -> (Fixture, Vec<OutboxEntry>) {
+    let fixture = Fixture::single(kind);
+    fixture.accept_requests(bucket(0), 1..7);
+    let mut entries = fixture.claim(bucket(0), WORKER, 4).await;
     let last = entries.pop().unwrap();
-    ground.end(bucket(0), WORKER, &[given_up(&last, "why")]).await;
-    (ground, entries)
+    fixture.acknowledge_ended(bucket(0), WORKER, &[given_up(&last, "why")]).await;
+    (fixture, entries)
 }
 
-/// One call of the port.
-async fn ask(call: &str, ground: &Ground, entries: &[OutboxEntry]) -> Option<Error> {
-    let (of, outbox) = (bucket(0), ground.outbox.as_ref());
+/// Makes one call of the port.
+async fn invoke(call: &str, fixture: &Fixture, entries: &[OutboxEntry]) -> Option<Error> {
+    let (of, outbox) = (bucket(0), fixture.outbox.as_ref());
     match call {
-        "give up" => end(outbox, of, WORKER, &[given_up(&entries[1], "why")]).await.err(),
-        // Not the oldest one: it has to be looked for.
+        "give up" => {
+            acknowledge_ended(outbox, of, WORKER, &[given_up(&entries[1], "why")]).await.err()
+        }
+        // The entry is not the oldest, so that the call searches for it.
         "acknowledge" => acknowledge(outbox, of, WORKER, &entries[2..]).await.err(),
         "take over" => {
             only(outbox.take_over("node/1.2", &[WORKER.to_owned()], &[of]).await, of).err()
         }
         "claim" => claim(outbox, of, WORKER, 1).await.err(),
-        "standing" => outbox.standing(of).await.err(),
+        "status" => outbox.status(of).await.err(),
         "find" => outbox.find(of, request(99)).await.err(),
         "dead" => outbox.dead(of, 9).await.err(),
         "reclaim" => outbox.reclaim(of, &[WORKER.to_owned()]).await.err(),
@@ -38,18 +40,18 @@ async fn ask(call: &str, ground: &Ground, entries: &[OutboxEntry]) -> Option<Err
     }
 }
 
-/// The calls that must not go on when this key holds something else.
-fn that_need(key: &str, kind: EntryKind) -> &'static [&'static str] {
+/// The calls that must fail when this key has another type.
+fn calls_that_need(key: &str, kind: EntryKind) -> &'static [&'static str] {
     match (key.rsplit_once("}:").unwrap().1, kind) {
         ("bucket", _) => &CALLS,
-        ("claimants", EntryKind::List) => &["take over", "claim", "standing", "find", "reclaim"],
-        ("outbox", EntryKind::List) => &["claim", "standing", "find", "reclaim"],
+        ("claimants", EntryKind::List) => &["take over", "claim", "status", "find", "reclaim"],
+        ("outbox", EntryKind::List) => &["claim", "status", "find", "reclaim"],
         ("outbox", EntryKind::Stream) => {
-            &["give up", "acknowledge", "take over", "claim", "standing", "find", "reclaim"]
+            &["give up", "acknowledge", "take over", "claim", "status", "find", "reclaim"]
         }
-        ("dead", _) => &["give up", "standing", "find", "dead"],
+        ("dead", _) => &["give up", "status", "find", "dead"],
         (_, EntryKind::List) => {
-            &["give up", "acknowledge", "take over", "claim", "standing", "find", "reclaim"]
+            &["give up", "acknowledge", "take over", "claim", "status", "find", "reclaim"]
         }
         (_, EntryKind::Stream) => &[],
     }
@@ -59,33 +61,33 @@ fn that_need(key: &str, kind: EntryKind) -> &'static [&'static str] {
 fn a_key_of_another_type_is_named_and_nothing_is_changed() {
     run(async {
         for kind in KINDS {
-            let (ground, entries) = filled(kind).await;
-            let keys = ground.keys(bucket(0));
-            let redis = ground.redis();
+            let (fixture, entries) = filled(kind).await;
+            let keys = fixture.keys(bucket(0));
+            let redis = fixture.redis();
             let all =
                 [keys.bucket(), keys.claimants(), keys.outbox(), keys.dead(), keys.claimed(WORKER)];
             for key in &all {
-                let had = redis.text(&["EXISTS", key]) == "1";
-                if had {
+                let existed = redis.text(&["EXISTS", key]) == "1";
+                if existed {
                     redis.cmd(&["RENAME", key, "saved"]);
                 }
                 redis.cmd(&["SET", key, "text"]);
-                for call in that_need(key, kind) {
-                    let before = ground.digest();
-                    let error = ask(call, &ground, &entries).await;
-                    let is_told =
+                for call in calls_that_need(key, kind) {
+                    let before = fixture.digest();
+                    let error = invoke(call, &fixture, &entries).await;
+                    let is_named =
                         matches!(&error, Some(Error::Damaged { what }) if what.contains(key));
-                    assert!(is_told, "{kind:?} {key} {call}: {error:?}");
-                    assert_eq!(ground.digest(), before, "{kind:?} {key} {call}");
+                    assert!(is_named, "{kind:?} {key} {call}: {error:?}");
+                    assert_eq!(fixture.digest(), before, "{kind:?} {key} {call}");
                 }
                 redis.cmd(&["DEL", key]);
-                if had {
+                if existed {
                     redis.cmd(&["RENAME", "saved", key]);
                 }
             }
             for call in CALLS {
-                let error = ask(call, &ground, &entries).await;
-                assert_eq!(error, None, "{kind:?}: {call}, with all as it should be");
+                let error = invoke(call, &fixture, &entries).await;
+                assert_eq!(error, None, "{kind:?}: {call}, with all keys intact");
             }
         }
     });
@@ -97,12 +99,12 @@ fn the_outbox_of_the_other_kind_is_refused() {
         for (kind, other) in
             [(EntryKind::List, EntryKind::Stream), (EntryKind::Stream, EntryKind::List)]
         {
-            let (ground, _) = filled(kind).await;
-            let url = ground.redis().url();
-            let outbox = open(other, &url, &ground.namespace, &ground.clock);
+            let (fixture, _) = filled(kind).await;
+            let url = fixture.redis().url();
+            let outbox = open(other, &url, &fixture.namespace, &fixture.clock);
             let error = claim(outbox.as_ref(), bucket(0), "other/1.1", 1).await.unwrap_err();
-            let line = ground.keys(bucket(0)).outbox();
-            let what = format!("{line} is a {}", format!("{kind:?}").to_lowercase());
+            let outbox_key = fixture.keys(bucket(0)).outbox();
+            let what = format!("{outbox_key} is a {}", format!("{kind:?}").to_lowercase());
             assert!(error.to_string().contains(&what), "{error}");
         }
     });
@@ -112,23 +114,23 @@ fn the_outbox_of_the_other_kind_is_refused() {
 fn the_bucket_of_another_installation_is_refused() {
     run(async {
         for kind in KINDS {
-            let (ground, entries) = filled(kind).await;
-            let key = ground.keys(bucket(0)).bucket();
+            let (fixture, entries) = filled(kind).await;
+            let key = fixture.keys(bucket(0)).bucket();
             for field in ["epoch", "loaded", "loading"] {
                 for own in ["f100d6a7.3", "f100d6a7.0"] {
-                    ground.redis().cmd(&["HSET", &key, field, own]);
-                    assert_eq!(ask("standing", &ground, &entries).await, None);
+                    fixture.redis().cmd(&["HSET", &key, field, own]);
+                    assert_eq!(invoke("status", &fixture, &entries).await, None);
                 }
-                ground.redis().cmd(&["HSET", &key, field, "f100d6a8.3"]);
-                let before = ground.digest();
+                fixture.redis().cmd(&["HSET", &key, field, "f100d6a8.3"]);
+                let before = fixture.digest();
                 for call in CALLS {
-                    let error = ask(call, &ground, &entries).await.unwrap();
+                    let error = invoke(call, &fixture, &entries).await.unwrap();
                     let text = error.to_string();
                     assert!(matches!(error, Error::Damaged { .. }), "{call}: {text}");
                     assert!(text.contains(&key) && text.contains("another installation"), "{text}");
                 }
-                assert_eq!(ground.digest(), before, "{kind:?} {field}");
-                ground.redis().cmd(&["DEL", &key]);
+                assert_eq!(fixture.digest(), before, "{kind:?} {field}");
+                fixture.redis().cmd(&["DEL", &key]);
             }
         }
     });
@@ -138,12 +140,12 @@ fn the_bucket_of_another_installation_is_refused() {
 fn a_fenced_bucket_and_one_that_is_being_loaded_are_drained() {
     run(async {
         for kind in KINDS {
-            let (ground, entries) = filled(kind).await;
-            let key = ground.keys(bucket(0)).bucket();
+            let (fixture, entries) = filled(kind).await;
+            let key = fixture.keys(bucket(0)).bucket();
             let fenced = ["epoch", "f100d6a7.1", "server", "another", "loading", "f100d6a7.9"];
-            ground.redis().cmd(&[&["HSET", &key][..], &fenced].concat());
+            fixture.redis().cmd(&[&["HSET", &key][..], &fenced].concat());
             for call in CALLS {
-                let error = ask(call, &ground, &entries).await;
+                let error = invoke(call, &fixture, &entries).await;
                 assert_eq!(error, None, "{kind:?} {call}");
             }
         }

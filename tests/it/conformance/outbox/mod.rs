@@ -1,19 +1,18 @@
-//! What every outbox promises the relay: one suite over its backends. Plain commands accept.
+//! The contract of every outbox, as one suite. Entries are accepted by plain Redis commands.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use floodgate::config::{Settings, Tier};
-use floodgate::domain::{BucketNo, BuyerId, Epoch, OrderIntent, SkuNo, TraceId};
+use floodgate::domain::{BucketKey, BucketNo, BuyerId, Epoch, OrderIntent, SkuNo, TraceId};
+pub use floodgate::outbox::scripts::EntryKind;
 use floodgate::outbox::{
     DeadEntry, EndedEntry, Error, GivenUpEntry, Outbox, OutboxEntry, OutboxOptions, RedisOutbox,
 };
-pub use floodgate::redis::scripts::outbox::EntryKind;
 use floodgate::redis::scripts::{Installation, OutboxKeys, intent};
 use floodgate::runtime::clock::ManualClock;
-use floodgate::stock::BucketKey;
-use floodgate::tier::links;
+use floodgate::tier::connection_pool;
 use redis::{Cmd, Value};
 
 use crate::support::offers::{request, run};
@@ -31,8 +30,8 @@ mod reading;
 const INSTALLATION: Installation = Installation(0xf100_d6a7);
 const NOW_MS: i64 = 1_790_000_000_000;
 
-/// Redis with nothing in it, and an outbox as one process has it.
-pub struct Ground {
+/// An empty Redis and the outbox of one process.
+pub struct Fixture {
     pub kind: EntryKind,
     servers: Servers,
     pub namespace: String,
@@ -40,7 +39,6 @@ pub struct Ground {
     pub outbox: Arc<dyn Outbox>,
 }
 
-/// Where the buckets are.
 pub enum Servers {
     Single(Redis),
     Cluster(Arc<Cluster>),
@@ -53,39 +51,39 @@ impl Servers {
         }
     }
 
-    /// A plain command on the server that has the key.
+    /// Sends a plain command to the server that has the key.
     fn cmd(&self, key: &str, command: &Cmd) -> Value {
         let client = |redis: &Redis| redis::Client::open(redis.url()).unwrap();
-        let on = |redis: &Redis| command.query(&mut client(redis).get_connection().unwrap());
+        let send = |redis: &Redis| command.query(&mut client(redis).get_connection().unwrap());
         match self {
-            Self::Single(redis) => on(redis).unwrap(),
+            Self::Single(redis) => send(redis).unwrap(),
             Self::Cluster(cluster) => {
                 let has = |redis: &&Redis| redis.try_cmd(&["EXISTS", key]).is_ok();
-                on(cluster.nodes.iter().find(has).unwrap()).unwrap()
+                send(cluster.nodes.iter().find(has).unwrap()).unwrap()
             }
         }
     }
 }
 
-/// An outbox on these servers, as another process has it.
+/// Opens an outbox as another process does, with a command time-out of 10 s.
 pub fn open(kind: EntryKind, url: &str, space: &str, clock: &Arc<ManualClock>) -> Arc<dyn Outbox> {
-    open_patient(kind, url, space, clock, 10_000)
+    open_with_timeout(kind, url, space, clock, 10_000)
 }
 
-/// [`open`] with so many milliseconds for an answer.
-pub fn open_patient(
+/// [`open`] with another command time-out.
+pub fn open_with_timeout(
     kind: EntryKind,
     url: &str,
     namespace: &str,
     clock: &Arc<ManualClock>,
-    patience_ms: u64,
+    command_timeout_ms: u64,
 ) -> Arc<dyn Outbox> {
     let mut settings = Settings::for_test("sqlite://unused.db");
     settings.tier = Tier::Gate;
     url.clone_into(&mut settings.redis.url);
-    settings.redis.command_timeout_ms = patience_ms;
+    settings.redis.command_timeout_ms = command_timeout_ms;
     let options = OutboxOptions {
-        links: links(&settings).unwrap(),
+        pool: connection_pool(&settings).unwrap(),
         namespace: namespace.to_owned(),
         installation: INSTALLATION,
         clock: clock.clone(),
@@ -93,7 +91,7 @@ pub fn open_patient(
     Arc::new(RedisOutbox::new(options, kind))
 }
 
-impl Ground {
+impl Fixture {
     fn on(kind: EntryKind, servers: Servers, namespace: &str) -> Self {
         let clock = Arc::new(ManualClock::new(NOW_MS));
         let outbox = open(kind, &servers.url(), namespace, &clock);
@@ -111,7 +109,7 @@ impl Ground {
     pub fn redis(&self) -> &Redis {
         match &self.servers {
             Servers::Single(redis) => redis,
-            Servers::Cluster(_) => panic!("there are several"),
+            Servers::Cluster(_) => panic!("a cluster has several servers"),
         }
     }
 
@@ -119,8 +117,8 @@ impl Ground {
         self.redis().text(&["DEBUG", "DIGEST"])
     }
 
-    /// The outbox, as another process has it.
-    pub fn elsewhere(&self) -> Arc<dyn Outbox> {
+    /// Opens the same outbox in another process.
+    pub fn open_another(&self) -> Arc<dyn Outbox> {
         open(self.kind, &self.servers.url(), &self.namespace, &self.clock)
     }
 
@@ -128,34 +126,34 @@ impl Ground {
         OutboxKeys::new(&self.namespace, bucket.sku, bucket.bucket)
     }
 
-    /// A plain command; its first argument is the key.
+    /// Sends a plain command whose first argument is the key.
     pub fn cmd<T: redis::FromRedisValue>(&self, name: &str, key: &str, rest: &[&[u8]]) -> T {
         let mut command = redis::cmd(name);
         command.arg(key).arg(rest);
         redis::from_redis_value(self.servers.cmd(key, &command)).unwrap()
     }
 
-    /// Writes entries as the accepting side does.
+    /// Appends entries as the accepting side does.
     pub fn accept(&self, bucket: BucketKey, bodies: &[Vec<u8>]) {
-        let line = self.keys(bucket).outbox();
+        let key = self.keys(bucket).outbox();
         let write = match self.kind {
             EntryKind::List => "redis.call('RPUSH', KEYS[1], ARGV[i])",
             EntryKind::Stream => "redis.call('XADD', KEYS[1], '*', 'intents', ARGV[i])",
         };
-        for some in bodies.chunks(1_000) {
+        for chunk in bodies.chunks(1_000) {
             let mut command = redis::cmd("EVAL");
-            command.arg(format!("for i = 1, #ARGV do {write} end")).arg(1).arg(&line).arg(some);
-            self.servers.cmd(&line, &command);
+            command.arg(format!("for i = 1, #ARGV do {write} end")).arg(1).arg(&key).arg(chunk);
+            self.servers.cmd(&key, &command);
         }
     }
 
-    /// Writes entries with one intent each, of these requests.
+    /// Appends one entry with one intent for each request.
     pub fn accept_requests(&self, bucket: BucketKey, requests: std::ops::Range<u64>) {
         let bodies: Vec<_> = requests.map(|no| body(&[no])).collect();
         self.accept(bucket, &bodies);
     }
 
-    /// Every key of the bucket that is there.
+    /// The existing keys of the bucket.
     pub fn keys_of(&self, bucket: BucketKey) -> Vec<String> {
         let pattern = self.keys(bucket).bucket().replace("bucket", "*");
         let mut found: Vec<String> = match &self.servers {
@@ -172,41 +170,40 @@ impl Ground {
         found
     }
 
-    /// What a worker holds.
+    /// The entries that a worker has claimed.
     pub async fn held(&self, bucket: BucketKey, worker: &str) -> Vec<OutboxEntry> {
         held(self.outbox.as_ref(), bucket, worker).await.unwrap()
     }
 
-    /// Claims in one bucket.
     pub async fn claim(&self, bucket: BucketKey, worker: &str, max: usize) -> Vec<OutboxEntry> {
         claim(self.outbox.as_ref(), bucket, worker, max).await.unwrap()
     }
 
-    /// Acknowledges entries that were published.
+    /// Acknowledges entries as published.
     pub async fn acknowledge(&self, bucket: BucketKey, worker: &str, entries: &[OutboxEntry]) {
         acknowledge(self.outbox.as_ref(), bucket, worker, entries).await.unwrap();
     }
 
-    /// Acknowledges entries.
-    pub async fn end(&self, bucket: BucketKey, worker: &str, ended: &[EndedEntry]) {
-        end(self.outbox.as_ref(), bucket, worker, ended).await.unwrap();
+    pub async fn acknowledge_ended(&self, bucket: BucketKey, worker: &str, ended: &[EndedEntry]) {
+        acknowledge_ended(self.outbox.as_ref(), bucket, worker, ended).await.unwrap();
     }
 
     pub async fn reclaim(&self, bucket: BucketKey, worker: &str) -> u64 {
         self.outbox.reclaim(bucket, &[worker.to_owned()]).await.unwrap()
     }
 
-    /// Fails unless all that the bucket's keys hold is gone; a stream that was emptied stays.
-    pub fn nothing_is_left(&self, bucket: BucketKey) {
+    /// Requires that the bucket has no entries and no keys. An emptied stream remains, with the
+    /// consumer `orphans` at most.
+    pub fn assert_empty(&self, bucket: BucketKey) {
         let mut keys = self.keys_of(bucket);
-        let line = self.keys(bucket).outbox();
+        let outbox_key = self.keys(bucket).outbox();
         if self.kind == EntryKind::Stream {
-            keys.retain(|key| *key != line);
-            assert_eq!(self.cmd::<u64>("XLEN", &line, &[]), 0);
+            keys.retain(|key| *key != outbox_key);
+            assert_eq!(self.cmd::<u64>("XLEN", &outbox_key, &[]), 0);
             let mut command = redis::cmd("XINFO");
-            command.arg("CONSUMERS").arg(&line).arg("relay");
+            command.arg("CONSUMERS").arg(&outbox_key).arg("relay");
             let consumers: Vec<HashMap<String, Value>> =
-                redis::from_redis_value(self.servers.cmd(&line, &command)).unwrap();
+                redis::from_redis_value(self.servers.cmd(&outbox_key, &command)).unwrap();
             let is_orphans = |consumer: &HashMap<String, Value>| {
                 consumer["name"] == Value::BulkString(b"orphans".to_vec())
             };
@@ -220,7 +217,7 @@ impl Ground {
     }
 }
 
-/// The only answer.
+/// The only answer, which must be of `bucket`.
 fn only<T>(mut answers: Vec<(BucketKey, Result<T, Error>)>, bucket: BucketKey) -> Result<T, Error> {
     let (of, answer) = answers.pop().unwrap();
     assert_eq!((of, answers.len()), (bucket, 0));
@@ -245,7 +242,7 @@ pub async fn claim(
     if claimed.is_empty() { Ok(Vec::new()) } else { only(claimed, bucket) }
 }
 
-pub async fn end(
+pub async fn acknowledge_ended(
     outbox: &dyn Outbox,
     bucket: BucketKey,
     worker: &str,
@@ -260,26 +257,27 @@ pub async fn acknowledge(
     worker: &str,
     entries: &[OutboxEntry],
 ) -> Result<(), Error> {
-    end(outbox, bucket, worker, &entries.iter().map(published).collect::<Vec<_>>()).await
+    acknowledge_ended(outbox, bucket, worker, &entries.iter().map(published).collect::<Vec<_>>())
+        .await
 }
 
-/// The broker has it.
+/// The outcome of an entry that the broker confirmed.
 pub fn published(entry: &OutboxEntry) -> EndedEntry {
-    EndedEntry { id: entry.id.clone(), letter: None }
+    EndedEntry { id: entry.id.clone(), dead_letter: None }
 }
 
-/// It becomes a dead letter.
+/// The outcome of an entry that becomes a dead letter.
 pub fn given_up(entry: &OutboxEntry, reason: &str) -> EndedEntry {
-    let letter =
+    let dead_letter =
         GivenUpEntry { bytes: entry.bytes.clone(), reason: reason.to_owned(), attempts: 2 };
-    EndedEntry { id: entry.id.clone(), letter: Some(letter) }
+    EndedEntry { id: entry.id.clone(), dead_letter: Some(dead_letter) }
 }
 
 pub fn bucket(no: u16) -> BucketKey {
     BucketKey { sku: SkuNo(7), bucket: BucketNo(no) }
 }
 
-/// A message with these requests.
+/// The bytes of an entry with these requests.
 pub fn body(requests: &[u64]) -> Vec<u8> {
     let packed = |no: &u64| {
         intent::pack(&OrderIntent {
@@ -301,7 +299,7 @@ pub fn body(requests: &[u64]) -> Vec<u8> {
     requests.iter().flat_map(packed).collect()
 }
 
-/// When the request of [`body`] was accepted.
+/// The time of acceptance of a request of [`body`].
 pub fn placed_at_ms(request_no: u64) -> i64 {
     NOW_MS + i64::try_from(request_no).unwrap()
 }
@@ -311,7 +309,6 @@ pub fn requests(entries: &[OutboxEntry]) -> Vec<u64> {
     entries.iter().map(|one| intent::unpack_entry(&one.bytes).unwrap()[0].request.get()).collect()
 }
 
-/// Every case, by module.
 macro_rules! all_cases {
     ($with:ident! $($arguments:tt)*) => {
         $with! { $($arguments)*
@@ -367,8 +364,8 @@ macro_rules! backends {
 }
 
 backends! {
-    list: super::super::Ground::single(super::super::EntryKind::List);
-    stream: super::super::Ground::single(super::super::EntryKind::Stream);
+    list: super::super::Fixture::single(super::super::EntryKind::List);
+    stream: super::super::Fixture::single(super::super::EntryKind::Stream);
 }
 
 macro_rules! one_by_one {
@@ -376,7 +373,7 @@ macro_rules! one_by_one {
         $($({
             let case = concat!(stringify!($module), "::", stringify!($case));
             println!("{case}");
-            $module::$case(&Ground::on($kind, Servers::Cluster($cluster.clone()), case)).await;
+            $module::$case(&Fixture::on($kind, Servers::Cluster($cluster.clone()), case)).await;
         })+)+
     };
 }

@@ -1,4 +1,4 @@
-//! Answers that get lost, and servers that crash.
+//! Lost answers, late commands and server crashes.
 
 use crate::support::fault_proxy::{FaultProxy, Mode};
 use crate::support::servers::redis::AOF_ALWAYS;
@@ -9,31 +9,31 @@ const KINDS: [EntryKind; 2] = [EntryKind::List, EntryKind::Stream];
 
 const WORKER: &str = "node/1.1";
 
-/// A worker behind a network that breaks.
-struct Broken {
-    ground: Ground,
+/// A worker whose connection passes through a fault proxy.
+struct ProxiedWorker {
+    fixture: Fixture,
     proxy: FaultProxy,
     outbox: Arc<dyn Outbox>,
 }
 
-impl Broken {
-    /// Requests 1 to 6 are accepted, 1 to 3 are claimed.
-    async fn holding(kind: EntryKind) -> (Self, Vec<OutboxEntry>) {
-        let ground = Ground::single(kind);
-        let proxy = FaultProxy::start(ground.redis().addr());
+impl ProxiedWorker {
+    /// Accepts requests 1 to 6 and claims 1 to 3.
+    async fn with_claims(kind: EntryKind) -> (Self, Vec<OutboxEntry>) {
+        let fixture = Fixture::single(kind);
+        let proxy = FaultProxy::start(fixture.redis().addr());
         let url = format!("redis://{}", proxy.addr());
-        let outbox = open(kind, &url, &ground.namespace, &ground.clock);
-        ground.accept_requests(bucket(0), 1..7);
+        let outbox = open(kind, &url, &fixture.namespace, &fixture.clock);
+        fixture.accept_requests(bucket(0), 1..7);
         let entries = claim(outbox.as_ref(), bucket(0), WORKER, 3).await.unwrap();
-        (Self { ground, proxy, outbox }, entries)
+        (Self { fixture, proxy, outbox }, entries)
     }
 
     async fn claim(&self) -> Result<Vec<OutboxEntry>, Error> {
         claim(self.outbox.as_ref(), bucket(0), WORKER, 2).await
     }
 
-    /// What a successor finds.
-    async fn taken_over(&self) -> Vec<u64> {
+    /// Takes the entries over for a successor and returns their requests.
+    async fn take_over(&self) -> Vec<u64> {
         let predecessors = [WORKER.to_owned()];
         let entries = until("an answer", async || {
             let outbox = self.outbox.as_ref();
@@ -52,11 +52,11 @@ fn assert_unknown<T: std::fmt::Debug>(outcome: &Result<T, Error>) {
 fn a_claim_whose_answer_was_lost_is_found_by_the_successor() {
     run(async {
         for kind in KINDS {
-            let (broken, _) = Broken::holding(kind).await;
-            broken.proxy.cut_reply("EVALSHA");
-            assert_unknown(&broken.claim().await);
-            assert_eq!(broken.proxy.cuts(), 1);
-            assert_eq!(broken.taken_over().await, [1, 2, 3, 4, 5], "{kind:?}");
+            let (worker, _) = ProxiedWorker::with_claims(kind).await;
+            worker.proxy.cut_reply("EVALSHA");
+            assert_unknown(&worker.claim().await);
+            assert_eq!(worker.proxy.cuts(), 1);
+            assert_eq!(worker.take_over().await, [1, 2, 3, 4, 5], "{kind:?}");
         }
     });
 }
@@ -65,38 +65,38 @@ fn a_claim_whose_answer_was_lost_is_found_by_the_successor() {
 fn a_claim_that_never_arrived_has_moved_nothing() {
     run(async {
         for kind in KINDS {
-            let (broken, _) = Broken::holding(kind).await;
-            broken.proxy.cut_request("EVALSHA");
-            assert_unknown(&broken.claim().await);
-            assert_eq!(broken.taken_over().await, [1, 2, 3], "{kind:?}");
+            let (worker, _) = ProxiedWorker::with_claims(kind).await;
+            worker.proxy.cut_request("EVALSHA");
+            assert_unknown(&worker.claim().await);
+            assert_eq!(worker.take_over().await, [1, 2, 3], "{kind:?}");
         }
     });
 }
 
-/// What a claim moves after its worker gave up waiting belongs to a name that nobody announces.
+/// A claim that Redis runs after the worker timed out belongs to a worker without heartbeat.
 #[test]
 fn a_claim_that_arrives_late_is_reclaimed() {
     run(async {
         for kind in KINDS {
-            let (broken, _) = Broken::holding(kind).await;
-            let url = format!("redis://{}", broken.proxy.addr());
-            let (namespace, clock) = (&broken.ground.namespace, &broken.ground.clock);
-            let hasty = open_patient(kind, &url, namespace, clock, 300);
-            held(hasty.as_ref(), bucket(0), WORKER).await.unwrap();
-            broken.proxy.set(Mode::Hold(None));
-            assert_unknown(&claim(hasty.as_ref(), bucket(0), WORKER, 2).await);
-            let elsewhere = &broken.ground.outbox;
+            let (worker, _) = ProxiedWorker::with_claims(kind).await;
+            let url = format!("redis://{}", worker.proxy.addr());
+            let (namespace, clock) = (&worker.fixture.namespace, &worker.fixture.clock);
+            let short_timeout_options = open_with_timeout(kind, &url, namespace, clock, 300);
+            held(short_timeout_options.as_ref(), bucket(0), WORKER).await.unwrap();
+            worker.proxy.set(Mode::Hold(None));
+            assert_unknown(&claim(short_timeout_options.as_ref(), bucket(0), WORKER, 2).await);
+            let direct = &worker.fixture.outbox;
             let predecessors = [WORKER.to_owned()];
-            let taken = elsewhere.take_over("node/1.2", &predecessors, &[bucket(0)]).await;
+            let taken = direct.take_over("node/1.2", &predecessors, &[bucket(0)]).await;
             assert_eq!(requests(&only(taken, bucket(0)).unwrap()), [1, 2, 3]);
-            broken.proxy.heal();
-            until("the late claim", async || {
-                let standing = elsewhere.standing(bucket(0)).await.unwrap();
-                standing.in_hand.contains(&(WORKER.to_owned(), 2)).then_some(())
+            worker.proxy.heal();
+            until("the late claim to run", async || {
+                let status = direct.status(bucket(0)).await.unwrap();
+                status.claimed.contains(&(WORKER.to_owned(), 2)).then_some(())
             })
             .await;
-            assert_eq!(broken.ground.reclaim(bucket(0), WORKER).await, 2);
-            let rest = broken.ground.claim(bucket(0), "node/1.2", 9).await;
+            assert_eq!(worker.fixture.reclaim(bucket(0), WORKER).await, 2);
+            let rest = worker.fixture.claim(bucket(0), "node/1.2", 9).await;
             assert_eq!(requests(&rest), [4, 5, 6], "{kind:?}");
         }
     });
@@ -107,19 +107,21 @@ fn an_acknowledgement_without_an_answer_is_repeated_without_harm() {
     run(async {
         for kind in KINDS {
             for arrives in [false, true] {
-                let (broken, entries) = Broken::holding(kind).await;
+                let (worker, entries) = ProxiedWorker::with_claims(kind).await;
                 if arrives {
-                    broken.proxy.cut_reply("EVALSHA");
+                    worker.proxy.cut_reply("EVALSHA");
                 } else {
-                    broken.proxy.cut_request("EVALSHA");
+                    worker.proxy.cut_request("EVALSHA");
                 }
                 let ended = [published(&entries[0]), given_up(&entries[1], "why")];
-                let outbox = broken.outbox.as_ref();
-                assert_unknown(&end(outbox, bucket(0), WORKER, &ended).await);
-                until("an answer", async || end(outbox, bucket(0), WORKER, &ended).await.ok())
-                    .await;
-                assert_eq!(broken.ground.dead(bucket(0)).await.len(), 1, "{kind:?}");
-                assert_eq!(requests(&broken.ground.held(bucket(0), WORKER).await), [3]);
+                let outbox = worker.outbox.as_ref();
+                assert_unknown(&acknowledge_ended(outbox, bucket(0), WORKER, &ended).await);
+                until("an answer", async || {
+                    acknowledge_ended(outbox, bucket(0), WORKER, &ended).await.ok()
+                })
+                .await;
+                assert_eq!(worker.fixture.dead(bucket(0)).await.len(), 1, "{kind:?}");
+                assert_eq!(requests(&worker.fixture.held(bucket(0), WORKER).await), [3]);
             }
         }
     });
@@ -129,23 +131,23 @@ fn an_acknowledgement_without_an_answer_is_repeated_without_harm() {
 fn without_a_connection_nothing_is_claimed_and_nothing_is_in_doubt() {
     run(async {
         for kind in KINDS {
-            let (broken, entries) = Broken::holding(kind).await;
-            broken.proxy.set(Mode::Reset);
+            let (worker, entries) = ProxiedWorker::with_claims(kind).await;
+            worker.proxy.set(Mode::Reset);
             let refused = |error: &Error| matches!(error, Error::Unavailable { .. });
-            until("a certain refusal", async || {
-                broken.claim().await.is_err_and(|error| refused(&error)).then_some(())
+            until("the reset to be noticed", async || {
+                worker.claim().await.is_err_and(|error| refused(&error)).then_some(())
             })
             .await;
-            // The first claim may have been sent before its connection was reset, and have arrived.
-            let claimed = requests(&broken.ground.held(bucket(0), WORKER).await);
-            assert!(broken.claim().await.is_err_and(|error| refused(&error)));
-            let outcome = acknowledge(broken.outbox.as_ref(), bucket(0), WORKER, &entries).await;
+            // The first claim may have reached Redis before the reset.
+            let claimed = requests(&worker.fixture.held(bucket(0), WORKER).await);
+            assert!(worker.claim().await.is_err_and(|error| refused(&error)));
+            let outcome = acknowledge(worker.outbox.as_ref(), bucket(0), WORKER, &entries).await;
             assert!(outcome.is_err_and(|error| refused(&error)));
-            // Whether its worker works cannot be known: it is not called silent.
+            // Without an answer from Redis no worker is reported as silent.
             let names = BTreeSet::from([WORKER.to_owned()]);
-            assert_eq!(broken.outbox.silent(&names).await, BTreeSet::new());
-            broken.proxy.heal();
-            assert_eq!(broken.taken_over().await, claimed);
+            assert_eq!(worker.outbox.silent(&names).await, BTreeSet::new());
+            worker.proxy.heal();
+            assert_eq!(worker.take_over().await, claimed);
         }
     });
 }
@@ -154,24 +156,30 @@ fn without_a_connection_nothing_is_claimed_and_nothing_is_in_doubt() {
 fn a_killed_server_that_keeps_all_it_confirmed_keeps_every_claim() {
     run(async {
         for kind in KINDS {
-            let ground = Ground::with(kind, Redis::start_with(AOF_ALWAYS));
-            ground.accept_requests(bucket(0), 1..9);
-            let first = ground.claim(bucket(0), "node/1.1", 4).await;
-            ground
-                .end(bucket(0), "node/1.1", &[published(&first[1]), given_up(&first[3], "why")])
+            let fixture = Fixture::with(kind, Redis::start_with(AOF_ALWAYS));
+            fixture.accept_requests(bucket(0), 1..9);
+            let first = fixture.claim(bucket(0), "node/1.1", 4).await;
+            fixture
+                .acknowledge_ended(
+                    bucket(0),
+                    "node/1.1",
+                    &[published(&first[1]), given_up(&first[3], "why")],
+                )
                 .await;
-            ground.claim(bucket(0), "node/2.1", 2).await;
-            let standing = ground.outbox.standing(bucket(0)).await.unwrap();
-            let dead = ground.dead(bucket(0)).await;
+            fixture.claim(bucket(0), "node/2.1", 2).await;
+            let status = fixture.outbox.status(bucket(0)).await.unwrap();
+            let dead = fixture.dead(bucket(0)).await;
 
-            ground.redis().kill();
-            ground.redis().restart();
-            let again = until("the server", async || ground.outbox.standing(bucket(0)).await.ok());
-            assert_eq!(again.await, standing, "{kind:?}");
-            assert_eq!(ground.dead(bucket(0)).await, dead);
-            assert_eq!(requests(&ground.claim(bucket(0), "node/1.1", 1).await), [7]);
-            assert_eq!(requests(&ground.held(bucket(0), "node/1.1").await), [1, 3, 7]);
-            assert_eq!(requests(&ground.held(bucket(0), "node/2.1").await), [5, 6]);
+            fixture.redis().kill();
+            fixture.redis().restart();
+            let again = until("the server to restart", async || {
+                fixture.outbox.status(bucket(0)).await.ok()
+            });
+            assert_eq!(again.await, status, "{kind:?}");
+            assert_eq!(fixture.dead(bucket(0)).await, dead);
+            assert_eq!(requests(&fixture.claim(bucket(0), "node/1.1", 1).await), [7]);
+            assert_eq!(requests(&fixture.held(bucket(0), "node/1.1").await), [1, 3, 7]);
+            assert_eq!(requests(&fixture.held(bucket(0), "node/2.1").await), [5, 6]);
         }
     });
 }
@@ -180,15 +188,15 @@ fn a_killed_server_that_keeps_all_it_confirmed_keeps_every_claim() {
 fn a_server_that_comes_back_empty_is_served_as_ever() {
     run(async {
         for kind in KINDS {
-            let ground = Ground::single(kind);
-            ground.accept_requests(bucket(0), 1..4);
-            let entries = ground.claim(bucket(0), WORKER, 9).await;
-            ground.redis().cmd(&["FLUSHALL"]);
+            let fixture = Fixture::single(kind);
+            fixture.accept_requests(bucket(0), 1..4);
+            let entries = fixture.claim(bucket(0), WORKER, 9).await;
+            fixture.redis().cmd(&["FLUSHALL"]);
             let ended = [published(&entries[0]), given_up(&entries[1], "why")];
-            ground.end(bucket(0), WORKER, &ended).await;
-            assert_eq!(ground.dead(bucket(0)).await, [], "there was no such entry");
-            ground.accept_requests(bucket(0), 4..5);
-            assert_eq!(requests(&ground.claim(bucket(0), WORKER, 9).await), [4]);
+            fixture.acknowledge_ended(bucket(0), WORKER, &ended).await;
+            assert_eq!(fixture.dead(bucket(0)).await, [], "the entry did not exist");
+            fixture.accept_requests(bucket(0), 4..5);
+            assert_eq!(requests(&fixture.claim(bucket(0), WORKER, 9).await), [4]);
         }
     });
 }
@@ -197,23 +205,27 @@ fn a_server_that_comes_back_empty_is_served_as_ever() {
 fn a_full_server_is_drained() {
     run(async {
         for kind in KINDS {
-            let ground = Ground::single(kind);
-            ground.accept_requests(bucket(0), 1..9);
-            ground.redis().cmd(&["CONFIG", "SET", "maxmemory", "1mb"]);
-            ground.outbox.announce(WORKER, Duration::from_secs(1)).await.unwrap();
-            let entries = ground.claim(bucket(0), WORKER, 6).await;
+            let fixture = Fixture::single(kind);
+            fixture.accept_requests(bucket(0), 1..9);
+            fixture.redis().cmd(&["CONFIG", "SET", "maxmemory", "1mb"]);
+            fixture.outbox.announce(WORKER, Duration::from_secs(1)).await.unwrap();
+            let entries = fixture.claim(bucket(0), WORKER, 6).await;
             assert_eq!(entries.len(), 6);
-            ground
-                .end(bucket(0), WORKER, &[published(&entries[0]), given_up(&entries[3], "why")])
+            fixture
+                .acknowledge_ended(
+                    bucket(0),
+                    WORKER,
+                    &[published(&entries[0]), given_up(&entries[3], "why")],
+                )
                 .await;
-            let dead = ground.dead(bucket(0)).await;
-            ground.outbox.collect(bucket(0), &dead).await.unwrap();
+            let dead = fixture.dead(bucket(0)).await;
+            fixture.outbox.collect(bucket(0), &dead).await.unwrap();
             let taken =
-                ground.outbox.take_over("node/1.2", &[WORKER.to_owned()], &[bucket(0)]).await;
+                fixture.outbox.take_over("node/1.2", &[WORKER.to_owned()], &[bucket(0)]).await;
             assert_eq!(requests(&only(taken, bucket(0)).unwrap()), [2, 3, 5, 6]);
-            assert_eq!(ground.reclaim(bucket(0), "node/1.2").await, 4);
-            let standing = ground.outbox.standing(bucket(0)).await.unwrap();
-            assert_eq!((standing.num_waiting, standing.num_dead), (6, 0));
+            assert_eq!(fixture.reclaim(bucket(0), "node/1.2").await, 4);
+            let status = fixture.outbox.status(bucket(0)).await.unwrap();
+            assert_eq!((status.num_waiting, status.num_dead), (6, 0));
         }
     });
 }
@@ -222,14 +234,14 @@ fn a_full_server_is_drained() {
 fn forgotten_scripts_are_loaded_again() {
     run(async {
         for kind in KINDS {
-            let ground = Ground::single(kind);
+            let fixture = Fixture::single(kind);
             let wanted: Vec<_> = (0..5).map(|no| (bucket(no), 9)).collect();
             for no in 0..5 {
-                ground.accept_requests(bucket(no), 1..3);
-                ground.held(bucket(no), WORKER).await;
+                fixture.accept_requests(bucket(no), 1..3);
+                fixture.held(bucket(no), WORKER).await;
             }
-            ground.redis().cmd(&["SCRIPT", "FLUSH"]);
-            for (_, entries) in ground.outbox.claim(WORKER, &wanted).await {
+            fixture.redis().cmd(&["SCRIPT", "FLUSH"]);
+            for (_, entries) in fixture.outbox.claim(WORKER, &wanted).await {
                 assert_eq!(requests(&entries.unwrap()), [1, 2]);
             }
         }
@@ -238,25 +250,25 @@ fn forgotten_scripts_are_loaded_again() {
 
 #[test]
 fn a_stream_entry_of_another_form_is_shown_whole_and_a_deleted_one_stops_nothing() {
-    let ground = Ground::single(EntryKind::Stream);
+    let fixture = Fixture::single(EntryKind::Stream);
     run(async {
-        let line = ground.keys(bucket(0)).outbox();
+        let outbox_key = fixture.keys(bucket(0)).outbox();
         let forms: [&[&[u8]]; 3] =
             [&[b"*", b"order", b"1"], &[b"*", b"intents", b"a", b"more", b"b"], &[b"*", b"", b""]];
         for form in forms {
-            ground.cmd::<String>("XADD", &line, form);
+            fixture.cmd::<String>("XADD", &outbox_key, form);
         }
-        let claimed = ground.claim(bucket(0), WORKER, 9).await;
+        let claimed = fixture.claim(bucket(0), WORKER, 9).await;
         let bytes: Vec<_> = claimed.iter().map(|entry| &entry.bytes[..]).collect();
         assert_eq!(bytes, [&b"order 1"[..], b"intents a more b", b" "]);
-        let deleted: u64 = ground.cmd("XDEL", &line, &[&claimed[1].id]);
+        let deleted: u64 = fixture.cmd("XDEL", &outbox_key, &[&claimed[1].id]);
         assert_eq!(deleted, 1);
-        let taken = ground.outbox.take_over("node/1.2", &[WORKER.to_owned()], &[bucket(0)]).await;
+        let taken = fixture.outbox.take_over("node/1.2", &[WORKER.to_owned()], &[bucket(0)]).await;
         assert_eq!(only(taken, bucket(0)).unwrap().len(), 2);
-        assert_eq!(ground.outbox.reclaim(bucket(0), &["node/1.2".to_owned()]).await, Ok(2));
-        ground.cmd::<i64>("DEL", &line, &[]);
-        ground.acknowledge(bucket(0), WORKER, &claimed).await;
-        ground.accept_requests(bucket(0), 3..4);
-        assert_eq!(requests(&ground.claim(bucket(0), WORKER, 9).await), [3]);
+        assert_eq!(fixture.outbox.reclaim(bucket(0), &["node/1.2".to_owned()]).await, Ok(2));
+        fixture.cmd::<i64>("DEL", &outbox_key, &[]);
+        fixture.acknowledge(bucket(0), WORKER, &claimed).await;
+        fixture.accept_requests(bucket(0), 3..4);
+        assert_eq!(requests(&fixture.claim(bucket(0), WORKER, 9).await), [3]);
     });
 }

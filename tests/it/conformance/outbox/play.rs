@@ -1,5 +1,5 @@
-//! Random steps of several workers and rescuers, with calls that arrive late: every entry is in
-//! exactly one place until it is acknowledged, and only what was acknowledged leaves.
+//! Random operations of several workers and rescuers, with late calls: every entry is in exactly
+//! one place until it is acknowledged, and only acknowledged entries leave.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -8,18 +8,19 @@ use crate::support::random::num_cases;
 
 use super::*;
 
-const NAMES: [&str; 3] = ["one/0.1", "one/0.2", "two/0.1"];
+const WORKERS: [&str; 3] = ["one/0.1", "one/0.2", "two/0.1"];
 
-/// How many steps a sequence has.
-const NUM_STEPS: usize = 40;
+/// Operations per sequence.
+const NUM_OPERATIONS: usize = 40;
 
 #[derive(Debug, Clone)]
 enum Operation {
     Accept(u8),
     Claim(usize, usize),
-    /// Acknowledges some of what the worker knows of, the rest of it later: whoever has it by then.
+    /// Acknowledges some of the entries that the worker remembers, even if another worker owns them
+    /// by now.
     Acknowledge(usize, Vec<bool>),
-    /// Gives up the first entry that the worker knows of.
+    /// Gives up the first entry that the worker remembers.
     GiveUp(usize),
     TakeOver(usize, usize),
     Reclaim(usize),
@@ -27,140 +28,147 @@ enum Operation {
 }
 
 fn operations() -> impl Strategy<Value = Operation> {
-    let who = || 0..NAMES.len();
-    let some = prop::collection::vec(any::<bool>(), 8);
+    let worker = || 0..WORKERS.len();
+    let choices = prop::collection::vec(any::<bool>(), 8);
     prop_oneof![
         4 => (1..5_u8).prop_map(Operation::Accept),
-        6 => (who(), 0..5_usize).prop_map(|(who, max)| Operation::Claim(who, max)),
-        6 => (who(), some).prop_map(|(who, some)| Operation::Acknowledge(who, some)),
-        1 => who().prop_map(Operation::GiveUp),
-        2 => (who(), who()).prop_map(|(who, from)| Operation::TakeOver(who, from)),
-        2 => who().prop_map(Operation::Reclaim),
+        6 => (worker(), 0..5_usize).prop_map(|(worker, max)| Operation::Claim(worker, max)),
+        6 => (worker(), choices)
+            .prop_map(|(worker, choices)| Operation::Acknowledge(worker, choices)),
+        1 => worker().prop_map(Operation::GiveUp),
+        2 => (worker(), worker()).prop_map(|(worker, from)| Operation::TakeOver(worker, from)),
+        2 => worker().prop_map(Operation::Reclaim),
         1 => Just(Operation::Collect),
     ]
 }
 
-struct Play<'a> {
-    ground: &'a Ground,
+struct Sequence<'a> {
+    fixture: &'a Fixture,
     bucket: BucketKey,
-    /// What each worker believes to hold.
-    known: [Vec<OutboxEntry>; NAMES.len()],
+    /// The entries that each worker remembers; it may have lost them since.
+    remembered: [Vec<OutboxEntry>; WORKERS.len()],
     num_accepted: u64,
-    /// What was acknowledged by any worker, as published or as given up.
+    /// The requests that any worker acknowledged, as published or as given up.
     ended: BTreeSet<u64>,
     collected: BTreeSet<u64>,
 }
 
-impl<'a> Play<'a> {
-    fn new(ground: &'a Ground, sku: i32) -> Self {
+impl<'a> Sequence<'a> {
+    fn new(fixture: &'a Fixture, sku: i32) -> Self {
         let bucket = BucketKey { sku: SkuNo(sku), bucket: BucketNo(0) };
         let (ended, collected) = (BTreeSet::new(), BTreeSet::new());
-        Self { ground, bucket, known: Default::default(), num_accepted: 0, ended, collected }
+        Self { fixture, bucket, remembered: Default::default(), num_accepted: 0, ended, collected }
     }
 
-    async fn play(&mut self, operation: &Operation) {
-        let (ground, bucket) = (self.ground, self.bucket);
+    async fn run(&mut self, operation: &Operation) {
+        let (fixture, bucket) = (self.fixture, self.bucket);
         match operation {
             Operation::Accept(num) => {
                 let first = self.num_accepted + 1;
                 self.num_accepted += u64::from(*num);
-                ground.accept_requests(bucket, first..self.num_accepted + 1);
+                fixture.accept_requests(bucket, first..self.num_accepted + 1);
             }
-            Operation::Claim(who, max) => {
-                let claimed = ground.claim(bucket, NAMES[*who], *max).await;
+            Operation::Claim(worker, max) => {
+                let claimed = fixture.claim(bucket, WORKERS[*worker], *max).await;
                 assert!(claimed.len() <= *max);
-                self.known[*who].extend(claimed);
+                self.remembered[*worker].extend(claimed);
             }
-            Operation::Acknowledge(who, some) => {
-                let mut chosen = some.iter().cycle();
-                let known = std::mem::take(&mut self.known[*who]);
+            Operation::Acknowledge(worker, choices) => {
+                let mut chosen = choices.iter().cycle();
+                let remembered = std::mem::take(&mut self.remembered[*worker]);
                 let (ended, kept): (Vec<_>, Vec<_>) =
-                    known.into_iter().partition(|_| *chosen.next().unwrap());
-                self.known[*who] = kept;
+                    remembered.into_iter().partition(|_| *chosen.next().unwrap());
+                self.remembered[*worker] = kept;
                 if !ended.is_empty() {
-                    ground.acknowledge(bucket, NAMES[*who], &ended).await;
+                    fixture.acknowledge(bucket, WORKERS[*worker], &ended).await;
                     self.ended.extend(requests(&ended));
                 }
             }
-            Operation::GiveUp(who) => {
-                if let Some(entry) = self.known[*who].first().cloned() {
-                    ground.end(bucket, NAMES[*who], &[given_up(&entry, "why")]).await;
-                    self.known[*who].remove(0);
+            Operation::GiveUp(worker) => {
+                if let Some(entry) = self.remembered[*worker].first().cloned() {
+                    fixture
+                        .acknowledge_ended(bucket, WORKERS[*worker], &[given_up(&entry, "why")])
+                        .await;
+                    self.remembered[*worker].remove(0);
                     self.ended.extend(requests(&[entry]));
                 }
             }
-            Operation::TakeOver(who, from) if who != from => {
-                let predecessors = [NAMES[*from].to_owned()];
-                let taken = ground.outbox.take_over(NAMES[*who], &predecessors, &[bucket]).await;
-                self.known[*who] = only(taken, bucket).unwrap();
+            Operation::TakeOver(worker, from) if worker != from => {
+                let predecessors = [WORKERS[*from].to_owned()];
+                let taken =
+                    fixture.outbox.take_over(WORKERS[*worker], &predecessors, &[bucket]).await;
+                self.remembered[*worker] = only(taken, bucket).unwrap();
             }
             Operation::TakeOver(..) => {}
-            Operation::Reclaim(who) => {
-                ground.reclaim(bucket, NAMES[*who]).await;
+            Operation::Reclaim(worker) => {
+                fixture.reclaim(bucket, WORKERS[*worker]).await;
             }
             Operation::Collect => {
-                let dead = ground.dead(bucket).await;
-                ground.outbox.collect(bucket, &dead).await.unwrap();
-                for letter in dead {
-                    let of = intent::unpack_entry(&letter.bytes).unwrap()[0].request.get();
-                    assert!(self.collected.insert(of), "{of} is a dead letter twice");
+                let dead = fixture.dead(bucket).await;
+                fixture.outbox.collect(bucket, &dead).await.unwrap();
+                for dead_letter in dead {
+                    let of = intent::unpack_entry(&dead_letter.bytes).unwrap()[0].request.get();
+                    assert!(self.collected.insert(of), "request {of} is a dead letter twice");
                 }
             }
         }
     }
 
-    /// Everything that was not acknowledged is still there, once.
-    async fn end(mut self) {
-        let (ground, bucket) = (self.ground, self.bucket);
-        let standing = ground.outbox.standing(bucket).await.unwrap();
-        let held: u64 = standing.in_hand.iter().map(|(_, num)| num).sum();
-        for name in NAMES {
-            ground.reclaim(bucket, name).await;
+    /// Requires that every entry that was not acknowledged still exists exactly once.
+    async fn check(mut self) {
+        let (fixture, bucket) = (self.fixture, self.bucket);
+        let status = fixture.outbox.status(bucket).await.unwrap();
+        let held: u64 = status.claimed.iter().map(|(_, num)| num).sum();
+        for name in WORKERS {
+            fixture.reclaim(bucket, name).await;
         }
-        let rest = ground.claim(bucket, "last/0.1", 1_000).await;
-        assert_eq!(standing.num_waiting + held, rest.len() as u64);
-        let rest: Vec<u64> = requests(&rest);
-        let once: BTreeSet<u64> = rest.iter().copied().collect();
-        assert_eq!(once.len(), rest.len(), "an entry is there twice: {rest:?}");
-        self.play(&Operation::Collect).await;
+        let remaining = fixture.claim(bucket, "last/0.1", 1_000).await;
+        assert_eq!(status.num_waiting + held, remaining.len() as u64);
+        let remaining: Vec<u64> = requests(&remaining);
+        let unique: BTreeSet<u64> = remaining.iter().copied().collect();
+        assert_eq!(unique.len(), remaining.len(), "an entry exists twice: {remaining:?}");
+        self.run(&Operation::Collect).await;
         for no in 1..=self.num_accepted {
-            assert!(once.contains(&no) || self.ended.contains(&no), "{no} is lost");
-            assert!(!(once.contains(&no) && self.collected.contains(&no)), "{no} is also dead");
+            assert!(unique.contains(&no) || self.ended.contains(&no), "request {no} is lost");
+            assert!(
+                !(unique.contains(&no) && self.collected.contains(&no)),
+                "request {no} is in the outbox and dead"
+            );
         }
     }
 }
 
-fn play(kind: EntryKind) {
-    let ground = Ground::single(kind);
+fn run_sequences(kind: EntryKind) {
+    let fixture = Fixture::single(kind);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let config = ProptestConfig {
         cases: num_cases() / 8,
         failure_persistence: None,
         ..ProptestConfig::default()
     };
-    // Its own SKU for each sequence: nothing is left of the one before.
+    // Each sequence has its own SKU, so that it starts with an empty bucket.
     let sku = std::cell::Cell::new(0);
-    let sequences = prop::collection::vec(operations(), NUM_STEPS);
-    let tried = TestRunner::new(config).run(&sequences, |operations| {
+    let sequences = prop::collection::vec(operations(), NUM_OPERATIONS);
+    let result = TestRunner::new(config).run(&sequences, |operations| {
         sku.set(sku.get() + 1);
         runtime.block_on(async {
-            let mut play = Play::new(&ground, sku.get());
+            let mut sequence = Sequence::new(&fixture, sku.get());
             for operation in &operations {
-                play.play(operation).await;
+                sequence.run(operation).await;
             }
-            play.end().await;
+            sequence.check().await;
         });
         Ok(())
     });
-    tried.unwrap_or_else(|error| panic!("{error}"));
+    result.unwrap_or_else(|error| panic!("{error}"));
 }
 
 #[test]
 fn a_list_loses_nothing_and_doubles_nothing() {
-    play(EntryKind::List);
+    run_sequences(EntryKind::List);
 }
 
 #[test]
 fn a_stream_loses_nothing_and_doubles_nothing() {
-    play(EntryKind::Stream);
+    run_sequences(EntryKind::Stream);
 }

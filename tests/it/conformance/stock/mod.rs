@@ -1,5 +1,5 @@
-//! What every stock promises, as one suite. A backend joins by implementing [`Backend`] and adding
-//! a line to `backends!`; no case knows which backend it runs on.
+//! The contract of every stock, as one suite. A new backend implements [`Backend`] and adds a line
+//! to `backends!`; no case depends on the backend.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,13 +7,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use floodgate::config::{Settings, Tier};
 use floodgate::domain::{
-    BookSnapshot, BucketNo, Counting, Epoch, Failure, Order, OrderIntent, Phase, Policy, Refusal,
-    RequestStatus, Reservation, Sku, SkuNo, TraceId, Verdict,
+    BookSnapshot, BucketKey, BucketNo, Counting, Epoch, Failure, LoaderToken, Order, OrderIntent,
+    Phase, Policy, Refusal, RequestStatus, Reservation, Sku, SkuNo, TraceId, Verdict,
 };
 use floodgate::redis::scripts::{Installation, OutboxArgs};
 use floodgate::stock::redis::RedisOptions;
-use floodgate::stock::{BucketKey, LoaderToken, MemoryStock, RedisStock, Stock, StoredRequest};
-use floodgate::tier::links;
+use floodgate::stock::{MemoryStock, RedisStock, Stock, StoredRequest};
+use floodgate::tier::connection_pool;
 
 use crate::support::offers::{buyer, request, run};
 use crate::support::servers::cluster::Cluster;
@@ -27,27 +27,26 @@ mod reserving;
 mod settling;
 mod trust;
 
-/// A store that outlives the stocks opened on it; a fresh one for each case.
+/// A store that outlives the stocks opened on it. Each case gets a new one.
 #[async_trait(?Send)]
 pub trait Backend {
-    /// A stock on the store, as one process has it. Where the store can be shared, each is another
-    /// process's; where it cannot, there is one stock.
+    /// Opens a stock as another process does. A store that processes cannot share returns the same
+    /// stock each time.
     async fn open(&self) -> Arc<dyn Stock>;
 
-    /// How the intent of an accepted request comes back.
-    fn unsettled(&self, ask: &Reservation, sku: &Sku) -> OrderIntent {
-        ask.intent(sku)
+    /// The intent that `Stock::unsettled` returns for an accepted reservation.
+    fn unsettled(&self, reservation: &Reservation, sku: &Sku) -> OrderIntent {
+        reservation.intent(sku)
     }
 }
 
-/// The memory of this process.
 struct Memory {
     stock: Arc<MemoryStock>,
 }
 
 impl Memory {
     fn fresh() -> Self {
-        Self { stock: Arc::new(MemoryStock::new(Counting::Here)) }
+        Self { stock: Arc::new(MemoryStock::new(Counting::InStock)) }
     }
 }
 
@@ -58,7 +57,6 @@ impl Backend for Memory {
     }
 }
 
-/// One server.
 struct SingleRedis {
     redis: Redis,
     outbox: OutboxArgs,
@@ -76,11 +74,11 @@ impl Backend for SingleRedis {
         on_redis(&self.redis.url(), "test", self.outbox)
     }
 
-    fn unsettled(&self, ask: &Reservation, sku: &Sku) -> OrderIntent {
-        let intent = ask.intent(sku);
+    fn unsettled(&self, reservation: &Reservation, sku: &Sku) -> OrderIntent {
+        let intent = reservation.intent(sku);
         match self.outbox {
             OutboxArgs::None => intent,
-            // The trace is in the outbox only.
+            // Only the outbox entry has the trace.
             OutboxArgs::List(_) | OutboxArgs::Stream(_) => {
                 OrderIntent { trace: TraceId(0), ..intent }
             }
@@ -88,8 +86,8 @@ impl Backend for SingleRedis {
     }
 }
 
-/// Three masters that share the slots: the buckets of a SKU are on several of them. They take their
-/// time to find each other, so that all cases run on one cluster, each under a name of its own.
+/// A cluster of three masters, with the buckets of a SKU on several of them. All cases share one
+/// cluster, because it starts slowly; each case has its own namespace.
 struct ClusteredRedis<'a> {
     cluster: &'a Cluster,
     case: &'static str,
@@ -102,19 +100,18 @@ impl Backend for ClusteredRedis<'_> {
     }
 }
 
-/// A stock on Redis, wherever its masters are.
 fn on_redis(url: &str, namespace: &str, outbox: OutboxArgs) -> Arc<dyn Stock> {
     let mut settings = Settings::for_test("sqlite://unused.db");
     settings.tier = Tier::Gate;
     url.clone_into(&mut settings.redis.url);
     settings.redis.command_timeout_ms = 10_000;
     Arc::new(RedisStock::new(RedisOptions {
-        links: links(&settings).unwrap(),
+        pool: connection_pool(&settings).unwrap(),
         namespace: namespace.to_owned(),
         installation: Installation(0xf100_d6a7),
         outbox,
         replicated: false,
-        // Every look is a whole one.
+        // Every poll is a full recount.
         sold_out_refresh: Duration::ZERO,
     }))
 }
@@ -123,7 +120,7 @@ const FIRST_LOAD: LoaderToken = LoaderToken(1);
 const OPENING: Epoch = Epoch(1);
 const ASKED_AT_MS: i64 = 1_790_000_000_000;
 
-/// One SKU, as one process sells it.
+/// One SKU and the stock of one process.
 struct Shop {
     stock: Arc<dyn Stock>,
     sku: Arc<Sku>,
@@ -144,21 +141,20 @@ fn sku(no: i32, policy: Policy, initial: u32, buckets: u16) -> Arc<Sku> {
 }
 
 impl Shop {
-    /// An open SKU of which nothing was sold yet.
+    /// Opens and loads a SKU without orders.
     async fn open(backend: &dyn Backend, policy: Policy, initial: u32, buckets: u16) -> Self {
         let shop = Self { stock: backend.open().await, sku: sku(1, policy, initial, buckets) };
         shop.load(FIRST_LOAD, initial, Vec::new(), Vec::new()).await;
         shop
     }
 
-    /// The same SKU, as another process sells it.
-    async fn elsewhere(&self, backend: &dyn Backend) -> Self {
+    async fn in_other_process(&self, backend: &dyn Backend) -> Self {
         let other = Self { stock: backend.open().await, sku: self.sku.clone() };
-        other.stock.condition(&other.sku, Phase::Open, OPENING).await.unwrap();
+        other.stock.health(&other.sku, Phase::Open, OPENING).await.unwrap();
         other
     }
 
-    /// Loads the rows and opens.
+    /// Loads the buckets from these rows and publishes them as open.
     async fn load(
         &self,
         loader: LoaderToken,
@@ -178,12 +174,11 @@ impl Shop {
         BucketKey { sku: self.sku.no, bucket: BucketNo(bucket) }
     }
 
-    /// The key of a reservation's bucket.
-    fn home(&self, ask: &Reservation) -> BucketKey {
-        self.key(ask.bucket.0)
+    fn key_of(&self, reservation: &Reservation) -> BucketKey {
+        self.key(reservation.bucket.0)
     }
 
-    fn ask(&self, request_no: u64, buyer_no: u64, quantity: u32) -> Reservation {
+    fn reservation(&self, request_no: u64, buyer_no: u64, quantity: u32) -> Reservation {
         let buyer = buyer(buyer_no);
         Reservation {
             request: request(request_no),
@@ -197,46 +192,49 @@ impl Shop {
         }
     }
 
-    /// Decides a batch, all of one bucket.
     async fn decide(&self, batch: &[Reservation]) -> Vec<Verdict> {
-        self.stock.reserve(self.home(&batch[0]), batch.to_vec()).await.unwrap()
+        self.stock.reserve(self.key_of(&batch[0]), batch.to_vec()).await.unwrap()
     }
 
-    /// Decides one reservation.
-    async fn reserve(&self, ask: Reservation) -> Verdict {
-        self.decide(&[ask]).await[0]
+    async fn reserve(&self, reservation: Reservation) -> Verdict {
+        self.decide(&[reservation]).await[0]
     }
 
-    /// Takes units for reservations that must be accepted.
-    async fn take(&self, asks: &[Reservation]) {
-        for ask in asks {
-            assert_eq!(self.reserve(*ask).await, Verdict::Reserved, "{ask:?}");
+    /// Reserves units and requires every reservation to be accepted.
+    async fn take(&self, reservations: &[Reservation]) {
+        for reservation in reservations {
+            assert_eq!(self.reserve(*reservation).await, Verdict::Reserved, "{reservation:?}");
         }
     }
 
-    /// The order that a reservation becomes.
-    fn order(&self, ask: &Reservation) -> Order {
-        ask.intent(&self.sku).order()
+    fn order(&self, reservation: &Reservation) -> Order {
+        reservation.intent(&self.sku).order()
     }
 
-    async fn settle(&self, asks: &[Reservation]) {
-        let orders = asks.iter().map(|ask| (ask.bucket, self.order(ask))).collect();
+    async fn settle(&self, reservations: &[Reservation]) {
+        let orders = reservations
+            .iter()
+            .map(|reservation| (reservation.bucket, self.order(reservation)))
+            .collect();
         self.stock.settle(orders).await.unwrap();
     }
 
-    async fn release(&self, ask: &Reservation, reason: Refusal) {
-        self.stock.release(self.home(ask), vec![failure(ask, reason)]).await.unwrap();
+    async fn release(&self, reservation: &Reservation, reason: Refusal) {
+        self.stock
+            .release(self.key_of(reservation), vec![failure(reservation, reason)])
+            .await
+            .unwrap();
     }
 
-    async fn turn(&self, phase: Phase, epoch: Epoch) {
-        self.stock.turn(&self.sku, phase, epoch).await.unwrap();
+    async fn set_phase(&self, phase: Phase, epoch: Epoch) {
+        self.stock.set_phase(&self.sku, phase, epoch).await.unwrap();
     }
 
     async fn counts(&self, bucket: u16) -> BookSnapshot {
         self.stock.snapshot(self.key(bucket)).await.unwrap()
     }
 
-    /// Free units of each bucket.
+    /// The free units of each bucket.
     async fn free(&self) -> Vec<u32> {
         let mut free = Vec::new();
         for bucket in 0..self.sku.buckets {
@@ -245,9 +243,9 @@ impl Shop {
         free
     }
 
-    /// Units free and under way.
+    /// Free units and units lent between buckets.
     async fn units(&self) -> u64 {
-        self.stock.facts(self.sku.no).await.unwrap().expect("it is loaded").left
+        self.stock.facts(self.sku.no).await.unwrap().expect("a loaded SKU").left
     }
 
     async fn refresh(&self) {
@@ -258,34 +256,36 @@ impl Shop {
         self.stock.is_sold_out(self.sku.no)
     }
 
-    async fn standing(&self, ask: &Reservation) -> Option<RequestStatus> {
-        let found = self.stock.standing(self.home(ask), ask.request, ask.buyer).await.unwrap();
-        found.map(|StoredRequest { standing, .. }| standing)
+    async fn status(&self, reservation: &Reservation) -> Option<RequestStatus> {
+        let found = self
+            .stock
+            .status(self.key_of(reservation), reservation.request, reservation.buyer)
+            .await
+            .unwrap();
+        found.map(|StoredRequest { status, .. }| status)
     }
 }
 
 /// The ledger's refusal of a reservation.
-fn failure(ask: &Reservation, reason: Refusal) -> Failure {
+fn failure(reservation: &Reservation, reason: Refusal) -> Failure {
     Failure {
-        request: ask.request,
-        sku: ask.sku,
-        buyer: ask.buyer,
-        quantity: ask.quantity,
+        request: reservation.request,
+        sku: reservation.sku,
+        buyer: reservation.buyer,
+        quantity: reservation.quantity,
         reason,
-        recorded_at_ms: ask.asked_at_ms + 5,
+        recorded_at_ms: reservation.asked_at_ms + 5,
     }
 }
 
-/// Where a reservation stands when the ledger has its order.
-fn ordered(ask: &Reservation) -> RequestStatus {
+fn ordered(reservation: &Reservation) -> RequestStatus {
     RequestStatus::Ordered {
-        quantity: ask.quantity,
-        placed_at_ms: ask.asked_at_ms,
+        quantity: reservation.quantity,
+        placed_at_ms: reservation.asked_at_ms,
         state: floodgate::domain::OrderState::PendingPayment,
     }
 }
 
-/// Every case, by module.
 macro_rules! all_cases {
     ($with:ident! $($arguments:tt)*) => {
         $with! { $($arguments)*
@@ -376,8 +376,8 @@ macro_rules! backends {
 backends! {
     memory: crate::conformance::stock::Memory::fresh();
     redis: super::super::SingleRedis::fresh(super::super::OutboxArgs::None);
-    redis_with_list: crate::conformance::stock::SingleRedis::fresh(crate::lua::rig::OUTBOXES[0]);
-    redis_with_stream: crate::conformance::stock::SingleRedis::fresh(crate::lua::rig::OUTBOXES[1]);
+    redis_with_list: super::super::SingleRedis::fresh(crate::lua::harness::OUTBOXES[0]);
+    redis_with_stream: super::super::SingleRedis::fresh(crate::lua::harness::OUTBOXES[1]);
 }
 
 macro_rules! one_by_one {

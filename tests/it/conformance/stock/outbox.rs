@@ -1,5 +1,5 @@
-//! What only a stock on Redis does: accepted requests wait for a relay, and are found again without
-//! it, whatever became of the bucket and whichever tier accepted them.
+//! Stocks on Redis with an outbox: accepted requests wait for a relay, and `unsettled` finds them
+//! even in a damaged bucket and after a change of the tier.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use floodgate::stock::{BucketHealth, Error};
 use redis::{Client, Connection};
 
 use super::{Backend, FIRST_LOAD, OPENING, Shop, SingleRedis, on_redis, sku};
-use crate::lua::rig::{KINDS, OUTBOXES};
+use crate::lua::harness::{KINDS, OUTBOXES};
 use crate::support::offers::{ONE, run};
 
-/// Pages for more than one call.
+/// An initial stock with more request pages than one call reads.
 const PLANNED: u32 = 20_000;
 
 fn connect(backend: &SingleRedis) -> Connection {
@@ -33,11 +33,11 @@ async fn unsettled(shop: &Shop) -> Result<Vec<OrderIntent>, Error> {
     Ok(found)
 }
 
-/// Requests `from` to `to`, accepted; as they come back.
+/// Accepts requests `from..to` and returns them as `unsettled` does.
 async fn accept(backend: &SingleRedis, shop: &Shop, from: u64, to: u64) -> Vec<OrderIntent> {
-    let asks: Vec<Reservation> = (from..to).map(|no| shop.ask(no, no, 1)).collect();
-    assert!(shop.decide(&asks).await.iter().all(|verdict| *verdict == Verdict::Reserved));
-    asks.iter().map(|ask| backend.unsettled(ask, &shop.sku)).collect()
+    let reservations: Vec<Reservation> = (from..to).map(|no| shop.reservation(no, no, 1)).collect();
+    assert!(shop.decide(&reservations).await.iter().all(|verdict| *verdict == Verdict::Reserved));
+    reservations.iter().map(|reservation| backend.unsettled(reservation, &shop.sku)).collect()
 }
 
 #[test]
@@ -66,13 +66,13 @@ fn a_bucket_that_is_not_believed_still_tells_what_it_accepted() {
             for (field, damage) in damages {
                 let good = redis::Cmd::hget(&bucket, field).query::<String>(&mut redis).unwrap();
                 command(&mut redis, &["HSET", &bucket, field, damage]);
-                let condition = shop.stock.condition(&shop.sku, Phase::Open, OPENING);
+                let health = shop.stock.health(&shop.sku, Phase::Open, OPENING);
                 drop(shop.stock.refresh(shop.sku.no).await);
-                assert!(matches!(condition.await, Ok(BucketHealth::Distrusted { .. })), "{field}");
+                assert!(matches!(health.await, Ok(BucketHealth::Distrusted { .. })), "{field}");
                 assert_eq!(unsettled(&shop).await.as_ref(), Ok(&expected), "{field}");
                 command(&mut redis, &["HSET", &bucket, field, &good]);
             }
-            // Another ledger's requests are none of ours.
+            // Requests of another installation are rejected.
             command(&mut redis, &["HSET", &bucket, "epoch", "00000000.1"]);
             assert!(matches!(unsettled(&shop).await, Err(Error::Fenced { .. })));
         });
@@ -87,7 +87,7 @@ fn an_opening_that_cannot_be_read_holds_up_no_load() {
         accept(&backend, &shop, 1, 4).await;
         let (mut redis, bucket) = (connect(&backend), keys(&shop).bucket());
         command(&mut redis, &["HSET", &bucket, "epoch", "f100d6a7.first"]);
-        // They are in the outbox.
+        // The requests are still in the outbox.
         assert_eq!(unsettled(&shop).await, Ok(Vec::new()));
         let entries = redis::Cmd::llen(keys(&shop).outbox()).query::<u64>(&mut redis).unwrap();
         assert_eq!(entries, 1);
@@ -113,24 +113,24 @@ fn a_record_that_nobody_wrote_does_not_hide_the_others() {
 fn a_change_of_the_tier_leaves_nothing_behind() {
     for outbox in OUTBOXES {
         run(async {
-            let with = SingleRedis::fresh(outbox);
-            let shop = Shop::open(&with, ONE, 100, 1).await;
-            let waiting = accept(&with, &shop, 1, 3).await;
+            let backend = SingleRedis::fresh(outbox);
+            let shop = Shop::open(&backend, ONE, 100, 1).await;
+            let waiting = accept(&backend, &shop, 1, 3).await;
             // The same buckets, without an outbox.
-            let stock = on_redis(&with.redis.url(), "test", OutboxArgs::None);
-            let without = Shop { stock, sku: Arc::clone(&shop.sku) };
-            without.stock.condition(&without.sku, Phase::Open, OPENING).await.unwrap();
-            assert_eq!(unsettled(&without).await, Ok(waiting.clone()));
-            let kept = shop.ask(3, 3, 1);
-            assert_eq!(without.reserve(kept).await, Verdict::Reserved);
-            let all: Vec<_> = waiting.into_iter().chain([kept.intent(&shop.sku)]).collect();
-            for shop in [&shop, &without] {
+            let stock = on_redis(&backend.redis.url(), "test", OutboxArgs::None);
+            let without_outbox = Shop { stock, sku: Arc::clone(&shop.sku) };
+            without_outbox.stock.health(&without_outbox.sku, Phase::Open, OPENING).await.unwrap();
+            assert_eq!(unsettled(&without_outbox).await, Ok(waiting.clone()));
+            let direct = shop.reservation(3, 3, 1);
+            assert_eq!(without_outbox.reserve(direct).await, Verdict::Reserved);
+            let all: Vec<_> = waiting.into_iter().chain([direct.intent(&shop.sku)]).collect();
+            for shop in [&shop, &without_outbox] {
                 assert_eq!(unsettled(shop).await, Ok(all.clone()));
                 assert_eq!(shop.stock.num_unsettled(shop.sku.no).await, Ok(3));
                 assert_eq!(shop.counts(0).await.num_unsettled, 3);
             }
-            shop.settle(&[kept, shop.ask(1, 1, 1)]).await;
-            for shop in [&shop, &without] {
+            shop.settle(&[direct, shop.reservation(1, 1, 1)]).await;
+            for shop in [&shop, &without_outbox] {
                 assert_eq!(unsettled(shop).await, Ok(vec![all[1]]));
                 assert_eq!(shop.stock.num_unsettled(shop.sku.no).await, Ok(1));
             }
@@ -146,10 +146,10 @@ fn a_full_outbox_takes_nothing_and_answers_what_it_knows() {
         let shop = Shop { stock: backend.open().await, sku: sku(1, ONE, 100, 1) };
         shop.load(FIRST_LOAD, 100, Vec::new(), Vec::new()).await;
         accept(&backend, &shop, 1, 5).await;
-        let ask = shop.ask(5, 5, 1);
-        assert_eq!(shop.reserve(ask).await, Verdict::Full);
+        let reservation = shop.reservation(5, 5, 1);
+        assert_eq!(shop.reserve(reservation).await, Verdict::Full);
         assert_eq!(shop.counts(0).await.available, 96);
         command(&mut connect(&backend), &["LPOP", &keys(&shop).outbox()]);
-        assert_eq!(shop.reserve(ask).await, Verdict::Reserved);
+        assert_eq!(shop.reserve(reservation).await, Verdict::Reserved);
     });
 }

@@ -1,98 +1,116 @@
-//! What can be read of requests and units, and what a process knows without asking.
+//! Reading requests and units, from the store and from the cache of a process.
 
-use floodgate::domain::{Phase, Refusal, RequestStatus, Reservation, Verdict};
-use floodgate::stock::{LoaderToken, StoredRequest};
+use floodgate::domain::{LoaderToken, Phase, Refusal, RequestStatus, Reservation, Verdict};
+use floodgate::stock::StoredRequest;
 
 use super::{Backend, OPENING, Shop, ordered};
 use crate::support::offers::{ANY, ONE, buyer, quota, request};
 
 pub async fn a_request_is_shown_to_its_owner_only(backend: &dyn Backend) {
     let shop = Shop::open(backend, ANY, 10, 1).await;
-    let ask = shop.ask(7, 1, 3);
-    shop.take(&[ask]).await;
+    let reservation = shop.reservation(7, 1, 3);
+    shop.take(&[reservation]).await;
     let found = StoredRequest {
         quantity: 3,
-        asked_at_ms: ask.asked_at_ms,
-        standing: RequestStatus::Queued,
+        asked_at_ms: reservation.asked_at_ms,
+        status: RequestStatus::Queued,
     };
-    let read = |owner| shop.stock.standing(shop.key(0), ask.request, buyer(owner));
+    let read = |owner| shop.stock.status(shop.key(0), reservation.request, buyer(owner));
     assert_eq!(read(1).await.unwrap(), Some(found));
     assert_eq!(read(2).await.unwrap(), None);
-    assert_eq!(shop.stock.find(shop.key(0), ask.request).await.unwrap(), Some(found));
+    assert_eq!(shop.stock.find(shop.key(0), reservation.request).await.unwrap(), Some(found));
     assert_eq!(shop.stock.find(shop.key(0), request(8)).await.unwrap(), None);
-    assert_eq!(shop.stock.standing(shop.key(0), request(8), buyer(1)).await.unwrap(), None);
+    assert_eq!(shop.stock.status(shop.key(0), request(8), buyer(1)).await.unwrap(), None);
 }
 
 pub async fn many_standings_come_in_the_order_of_the_question(backend: &dyn Backend) {
     let shop = Shop::open(backend, ANY, 3_000, 4).await;
-    let asks: Vec<_> = (1..=1_500).map(|no| shop.ask(no, no, 1)).collect();
+    let reservations: Vec<_> = (1..=1_500).map(|no| shop.reservation(no, no, 1)).collect();
     for bucket in 0..4 {
-        let own: Vec<_> = asks.iter().filter(|ask| ask.bucket.0 == bucket).copied().collect();
+        let own: Vec<_> = reservations
+            .iter()
+            .filter(|reservation| reservation.bucket.0 == bucket)
+            .copied()
+            .collect();
         shop.decide(&own).await;
     }
-    shop.settle(&asks[..500]).await;
-    for ask in &asks[500..510] {
-        shop.release(ask, Refusal::Ended).await;
+    shop.settle(&reservations[..500]).await;
+    for reservation in &reservations[500..510] {
+        shop.release(reservation, Refusal::Ended).await;
     }
-    let mut asked: Vec<_> = asks.iter().map(|ask| (ask.request, ask.buyer)).collect();
-    asked.push((request(1), buyer(2)));
-    asked.push((request(9_999), buyer(1)));
-    asked.push(asked[0]);
-    let standings = shop.stock.standings(shop.sku.no, asked).await.unwrap();
-    assert_eq!(standings.len(), 1_503);
-    assert!(asks[..500].iter().zip(&standings).all(|(ask, found)| *found == Some(ordered(ask))));
+    let mut requests: Vec<_> =
+        reservations.iter().map(|reservation| (reservation.request, reservation.buyer)).collect();
+    requests.push((request(1), buyer(2)));
+    requests.push((request(9_999), buyer(1)));
+    requests.push(requests[0]);
+    let statuses = shop.stock.statuses(shop.sku.no, requests).await.unwrap();
+    assert_eq!(statuses.len(), 1_503);
+    assert!(
+        reservations[..500]
+            .iter()
+            .zip(&statuses)
+            .all(|(reservation, found)| *found == Some(ordered(reservation)))
+    );
     let failed = Some(RequestStatus::Failed(Refusal::Ended));
-    assert!(standings[500..510].iter().all(|found| *found == failed));
-    assert!(standings[510..1_500].iter().all(|found| *found == Some(RequestStatus::Queued)));
-    assert_eq!(standings[1_500..], [None, None, Some(ordered(&asks[0]))]);
+    assert!(statuses[500..510].iter().all(|found| *found == failed));
+    assert!(statuses[510..1_500].iter().all(|found| *found == Some(RequestStatus::Queued)));
+    assert_eq!(statuses[1_500..], [None, None, Some(ordered(&reservations[0]))]);
 }
 
-/// Whether a process may say that it never heard of the request.
-fn knows(shop: &Shop, ask: &Reservation) -> bool {
-    shop.stock.may_know(shop.home(ask), ask.request)
+/// Whether the cache of the process cannot rule out that the request was accepted.
+fn may_have_accepted(shop: &Shop, reservation: &Reservation) -> bool {
+    shop.stock.may_have_accepted(shop.key_of(reservation), reservation.request)
 }
 
 pub async fn nobody_denies_a_request_it_could_know_of(backend: &dyn Backend) {
     let here = Shop::open(backend, ONE, 3, 2).await;
-    let there = here.elsewhere(backend).await;
+    let there = here.in_other_process(backend).await;
     for shop in [&here, &there] {
         shop.refresh().await;
     }
-    let asks = (1..1_000).map(|no| here.ask(no, no, 1)).filter(|ask| ask.bucket.0 == 0);
-    let asks: Vec<_> = asks.take(2).chain([last_of_bucket_1(&here)]).collect();
-    for (at, ask) in asks.iter().enumerate() {
-        here.take(&[*ask]).await;
-        assert!(knows(&here, ask), "its own, at once");
+    let reservations = (1..1_000)
+        .map(|no| here.reservation(no, no, 1))
+        .filter(|reservation| reservation.bucket.0 == 0);
+    let reservations: Vec<_> = reservations.take(2).chain([last_of_bucket_1(&here)]).collect();
+    for (at, reservation) in reservations.iter().enumerate() {
+        here.take(&[*reservation]).await;
+        assert!(may_have_accepted(&here, reservation), "a process caches its own requests at once");
         there.refresh().await;
-        for known in &asks[..=at] {
-            assert!(knows(&here, known) && knows(&there, known), "{known:?}");
+        for known in &reservations[..=at] {
+            assert!(
+                may_have_accepted(&here, known) && may_have_accepted(&there, known),
+                "{known:?}"
+            );
         }
     }
     for shop in [&here, &there] {
         shop.refresh().await;
         assert!(shop.is_sold_out());
-        assert!(asks.iter().all(|ask| knows(shop, ask)));
-        shop.settle(&asks[..1]).await;
+        assert!(reservations.iter().all(|reservation| may_have_accepted(shop, reservation)));
+        shop.settle(&reservations[..1]).await;
         shop.refresh().await;
-        assert!(asks.iter().all(|ask| knows(shop, ask)));
+        assert!(reservations.iter().all(|reservation| may_have_accepted(shop, reservation)));
     }
-    // A process that was just started knows nothing, and denies nothing.
-    let late = here.elsewhere(backend).await;
-    assert!(asks.iter().all(|ask| knows(&late, ask)));
-    late.refresh().await;
-    assert!(asks.iter().all(|ask| knows(&late, ask)));
-    late.turn(Phase::Paused, OPENING).await;
-    assert!(asks.iter().all(|ask| knows(&late, ask)));
+    // A process that has just started has an empty cache and rules out no request.
+    let started = here.in_other_process(backend).await;
+    assert!(reservations.iter().all(|reservation| may_have_accepted(&started, reservation)));
+    started.refresh().await;
+    assert!(reservations.iter().all(|reservation| may_have_accepted(&started, reservation)));
+    started.set_phase(Phase::Paused, OPENING).await;
+    assert!(reservations.iter().all(|reservation| may_have_accepted(&started, reservation)));
 }
 
 fn last_of_bucket_1(shop: &Shop) -> Reservation {
-    (1..1_000).map(|no| shop.ask(no, no, 1)).find(|ask| ask.bucket.0 == 1).unwrap()
+    (1..1_000)
+        .map(|no| shop.reservation(no, no, 1))
+        .find(|reservation| reservation.bucket.0 == 1)
+        .unwrap()
 }
 
 pub async fn sold_out_is_known_and_forgotten_when_units_come_back(backend: &dyn Backend) {
     let here = Shop::open(backend, ANY, 4, 1).await;
-    let there = here.elsewhere(backend).await;
-    let [a, b] = [here.ask(1, 1, 3), here.ask(2, 2, 1)];
+    let there = here.in_other_process(backend).await;
+    let [a, b] = [here.reservation(1, 1, 3), here.reservation(2, 2, 1)];
     here.take(&[a]).await;
     for shop in [&here, &there] {
         shop.refresh().await;
@@ -106,19 +124,20 @@ pub async fn sold_out_is_known_and_forgotten_when_units_come_back(backend: &dyn 
         assert_eq!(shop.stock.left(shop.sku.no), 0);
     }
     here.release(&a, Refusal::Ended).await;
-    assert!(!here.is_sold_out(), "at once where it happens");
+    assert!(!here.is_sold_out(), "the releasing process updates its cache at once");
     assert_eq!(here.stock.left(here.sku.no), 3);
     there.refresh().await;
-    assert!(!there.is_sold_out(), "elsewhere at the next look");
-    there.take(&[there.ask(3, 3, 3)]).await;
+    assert!(!there.is_sold_out(), "another process updates its cache at the next poll");
+    there.take(&[there.reservation(3, 3, 3)]).await;
 }
 
-/// A unit comes back and is sold again between two looks of another process: that one sees no unit
-/// at all, and must not tell the buyer that there was none.
+/// A unit is released and sold again between two polls of another process. That process reads zero
+/// units both times, and must not rule out the request that bought the unit.
 pub async fn a_unit_that_was_sold_again_is_not_denied(backend: &dyn Backend) {
     let here = Shop::open(backend, ONE, 2, 1).await;
-    let there = here.elsewhere(backend).await;
-    let [a, b, c] = [here.ask(1, 1, 1), here.ask(2, 2, 1), here.ask(3, 3, 1)];
+    let there = here.in_other_process(backend).await;
+    let [a, b, c] =
+        [here.reservation(1, 1, 1), here.reservation(2, 2, 1), here.reservation(3, 3, 1)];
     here.take(&[a, b]).await;
     here.settle(&[a]).await;
     for shop in [&here, &there] {
@@ -128,24 +147,26 @@ pub async fn a_unit_that_was_sold_again_is_not_denied(backend: &dyn Backend) {
     here.release(&b, Refusal::AlreadyPurchased { first: a.request }).await;
     here.take(&[c]).await;
     there.refresh().await;
-    assert!(knows(&there, &c));
+    assert!(may_have_accepted(&there, &c));
     here.refresh().await;
-    assert!([a, b, c].iter().all(|ask| knows(&here, ask) && knows(&there, ask)));
-    // An order that was on its way to the ledger all the time comes without units.
-    let late = here.ask(4, 4, 1);
+    assert!([a, b, c].iter().all(|reservation| may_have_accepted(&here, reservation)
+        && may_have_accepted(&there, reservation)));
+    // An order arrives for a request that was never reserved here, while no unit is free.
+    let late = here.reservation(4, 4, 1);
     here.settle(&[late]).await;
     there.refresh().await;
-    assert!(knows(&there, &late) && knows(&here, &late));
+    assert!(may_have_accepted(&there, &late) && may_have_accepted(&here, &late));
     assert!(there.is_sold_out());
 }
 
-/// The store loses a request, a load deals its unit out again, and somebody else buys it: as many
-/// requests as before, no unit, and another process must not take them for the same.
+/// The store loses a request, a load returns its unit, and another buyer takes it. The number of
+/// requests is the same as before and no unit is free, but another process must drop its cache.
 pub async fn a_load_that_lost_a_request_ends_what_was_known(backend: &dyn Backend) {
     let here = Shop::open(backend, ONE, 2, 1).await;
-    let there = here.elsewhere(backend).await;
-    let [a, b, c] = [here.ask(1, 1, 1), here.ask(2, 2, 1), here.ask(3, 3, 1)];
-    // Two changes, as there are after the load: its opening, and one that is accepted.
+    let there = here.in_other_process(backend).await;
+    let [a, b, c] =
+        [here.reservation(1, 1, 1), here.reservation(2, 2, 1), here.reservation(3, 3, 1)];
+    // Two changes, as many as after the load: the opening and one accepted request.
     here.take(&[a]).await;
     here.take(&[b]).await;
     for shop in [&here, &there] {
@@ -157,17 +178,17 @@ pub async fn a_load_that_lost_a_request_ends_what_was_known(backend: &dyn Backen
     here.take(&[c]).await;
     there.refresh().await;
     assert!(there.is_sold_out());
-    assert!(knows(&there, &c) && knows(&there, &a));
-    assert_eq!(there.reserve(b).await, Verdict::Short, "nobody has it");
+    assert!(may_have_accepted(&there, &c) && may_have_accepted(&there, &a));
+    assert_eq!(there.reserve(b).await, Verdict::Short, "the lost request is unknown to the store");
 }
 
 pub async fn the_facts_are_the_sum_of_the_buckets(backend: &dyn Backend) {
     let shop = Shop::open(backend, quota(3), 40, 4).await;
-    let asks: Vec<_> = (1..=20).map(|no| shop.ask(no, 1 + no % 10, 1)).collect();
-    shop.take(&asks).await;
-    shop.settle(&asks[..8]).await;
-    shop.release(&asks[8], Refusal::SoldOut).await;
-    shop.release(&asks[9], Refusal::Ended).await;
+    let reservations: Vec<_> = (1..=20).map(|no| shop.reservation(no, 1 + no % 10, 1)).collect();
+    shop.take(&reservations).await;
+    shop.settle(&reservations[..8]).await;
+    shop.release(&reservations[8], Refusal::SoldOut).await;
+    shop.release(&reservations[9], Refusal::Ended).await;
     shop.stock.lend(shop.key(0), floodgate::domain::BucketNo(1), 1).await.unwrap();
 
     let facts = shop.stock.facts(shop.sku.no).await.unwrap().unwrap();
@@ -182,24 +203,29 @@ pub async fn the_facts_are_the_sum_of_the_buckets(backend: &dyn Backend) {
         sum.num_buyers = Some(sum.num_buyers.unwrap_or(0) + counts.num_buyers as u64);
         failed += counts.num_failed;
     }
-    (sum.counts_units, sum.oldest_unsettled_ms) = (true, Some(asks[0].asked_at_ms));
+    (sum.counts_units, sum.oldest_unsettled_ms) = (true, Some(reservations[0].asked_at_ms));
     assert_eq!(facts, sum);
     assert_eq!((facts.left, facts.num_ordered, facts.num_unsettled, failed), (21, 8, 10, 2));
     assert_eq!((facts.released_units, facts.num_buyers), (1, Some(10)));
-    shop.stock.note_left(shop.sku.no, 3);
+    shop.stock.cache_left(shop.sku.no, 3);
     shop.refresh().await;
-    assert_eq!(shop.stock.left(shop.sku.no), 21, "this stock counts by itself");
+    assert_eq!(
+        shop.stock.left(shop.sku.no),
+        21,
+        "this stock ignores the cached count of the ledger"
+    );
 }
 
 pub async fn the_store_answers(backend: &dyn Backend) {
     let shop = Shop::open(backend, ONE, 10, 3).await;
     shop.stock.ping().await.unwrap();
-    let nowhere = shop.stock.snapshot(shop.key(3)).await;
-    assert!(nowhere.is_err(), "there are three buckets: {nowhere:?}");
-    let ask = Reservation { sku: floodgate::domain::SkuNo(99), ..shop.ask(1, 1, 1) };
-    let key = floodgate::stock::BucketKey { sku: ask.sku, bucket: ask.bucket };
-    assert!(shop.stock.reserve(key, vec![ask]).await.is_err());
-    assert_eq!(shop.stock.facts(ask.sku).await.unwrap(), None);
-    assert!(!shop.stock.is_sold_out(ask.sku));
-    assert_eq!(shop.reserve(shop.ask(2, 2, 1)).await, Verdict::Reserved);
+    let missing = shop.stock.snapshot(shop.key(3)).await;
+    assert!(missing.is_err(), "the SKU has three buckets: {missing:?}");
+    let reservation =
+        Reservation { sku: floodgate::domain::SkuNo(99), ..shop.reservation(1, 1, 1) };
+    let key = floodgate::domain::BucketKey { sku: reservation.sku, bucket: reservation.bucket };
+    assert!(shop.stock.reserve(key, vec![reservation]).await.is_err());
+    assert_eq!(shop.stock.facts(reservation.sku).await.unwrap(), None);
+    assert!(!shop.stock.is_sold_out(reservation.sku));
+    assert_eq!(shop.reserve(shop.reservation(2, 2, 1)).await, Verdict::Reserved);
 }

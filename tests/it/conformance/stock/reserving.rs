@@ -1,4 +1,4 @@
-//! Who gets units, and what repeats hear.
+//! Reserving units, and the answers to repeats.
 
 use floodgate::domain::{Epoch, Phase, Policy, Refusal, RequestStatus, Reservation, Verdict};
 use futures_util::future::join_all;
@@ -14,37 +14,40 @@ fn refused(refusal: Refusal) -> Verdict {
 
 pub async fn the_policies_hold(backend: &dyn Backend) {
     let one = Shop::open(backend, ONE, 10, 1).await;
-    one.take(&[one.ask(1, 1, 2)]).await;
-    // A buyer has the one request, so that it is the limit.
-    assert_eq!(one.reserve(one.ask(1, 1, 2)).await, QUEUED);
-    assert_eq!(one.reserve(one.ask(1, 1, 1)).await, refused(Refusal::RequestIdReused));
-    one.take(&[one.ask(3, 2, 1)]).await;
+    one.take(&[one.reservation(1, 1, 2)]).await;
+    // Under one_per_buyer a buyer has one request id, which is the limit.
+    assert_eq!(one.reserve(one.reservation(1, 1, 2)).await, QUEUED);
+    assert_eq!(one.reserve(one.reservation(1, 1, 1)).await, refused(Refusal::RequestIdReused));
+    one.take(&[one.reservation(3, 2, 1)]).await;
     assert_eq!(one.free().await, [7]);
 
     let some = Shop { stock: one.stock.clone(), sku: super::sku(2, quota(5), 10, 1) };
     some.load(super::FIRST_LOAD, 10, Vec::new(), Vec::new()).await;
-    some.take(&[some.ask(1, 1, 2), some.ask(2, 1, 2)]).await;
+    some.take(&[some.reservation(1, 1, 2), some.reservation(2, 1, 2)]).await;
     let over = Refusal::QuotaExceeded { owned: 4, limit: 5 };
-    assert_eq!(some.reserve(some.ask(3, 1, 2)).await, refused(over));
-    some.take(&[some.ask(4, 1, 1), some.ask(5, 2, 5)]).await;
+    assert_eq!(some.reserve(some.reservation(3, 1, 2)).await, refused(over));
+    some.take(&[some.reservation(4, 1, 1), some.reservation(5, 2, 5)]).await;
     assert_eq!(some.free().await, [0]);
 
     let any = Shop { stock: one.stock.clone(), sku: super::sku(3, ANY, 10, 1) };
     any.load(super::FIRST_LOAD, 10, Vec::new(), Vec::new()).await;
-    any.take(&[any.ask(1, 1, 3), any.ask(2, 1, 3), any.ask(3, 1, 3)]).await;
+    any.take(&[any.reservation(1, 1, 3), any.reservation(2, 1, 3), any.reservation(3, 1, 3)]).await;
     assert_eq!(any.free().await, [1]);
-    assert_eq!(one.free().await, [7], "each SKU counts alone");
+    assert_eq!(one.free().await, [7], "each SKU has its own units");
 }
 
 pub async fn a_repeat_reads_where_its_request_stands(backend: &dyn Backend) {
     let shop = Shop::open(backend, ONE, 10, 1).await;
-    let [a, b] = [shop.ask(1, 1, 2), shop.ask(2, 2, 1)];
+    let [a, b] = [shop.reservation(1, 1, 2), shop.reservation(2, 2, 1)];
     shop.take(&[a, b]).await;
     assert_eq!(shop.decide(&[a, b]).await, [QUEUED, QUEUED]);
     shop.settle(&[a]).await;
     shop.release(&b, Refusal::Ended).await;
-    // A repeat may come much later, under another trace.
-    let late = |ask: Reservation| Reservation { asked_at_ms: ask.asked_at_ms + 9_000, ..ask };
+    // A repeat may arrive much later.
+    let late = |reservation: Reservation| Reservation {
+        asked_at_ms: reservation.asked_at_ms + 9_000,
+        ..reservation
+    };
     for _ in 0..2 {
         let failed = Verdict::Repeat(RequestStatus::Failed(Refusal::Ended));
         let expected = [Verdict::Repeat(ordered(&a)), failed];
@@ -55,18 +58,18 @@ pub async fn a_repeat_reads_where_its_request_stands(backend: &dyn Backend) {
 
 pub async fn a_repeat_is_answered_in_every_phase_and_of_every_opening(backend: &dyn Backend) {
     let shop = Shop::open(backend, ONE, 10, 1).await;
-    let known = shop.ask(1, 1, 2);
+    let known = shop.reservation(1, 1, 2);
     shop.take(&[known]).await;
-    let mut fresh = shop.ask(2, 2, 1);
+    let mut fresh = shop.reservation(2, 2, 1);
     for (phase, epoch, answer) in [
         (Phase::Paused, OPENING, refused(Refusal::NotStarted)),
         (Phase::Open, Epoch(2), Verdict::StaleEpoch),
         (Phase::Closed, OPENING, Verdict::StaleEpoch),
     ] {
-        shop.turn(phase, epoch).await;
+        shop.set_phase(phase, epoch).await;
         assert_eq!(shop.decide(&[known, fresh]).await, [QUEUED, answer], "{phase:?}");
     }
-    shop.turn(Phase::Closed, Epoch(2)).await;
+    shop.set_phase(Phase::Closed, Epoch(2)).await;
     fresh.epoch = Epoch(2);
     assert_eq!(shop.decide(&[known]).await, [QUEUED]);
     assert_eq!(shop.reserve(fresh).await, refused(Refusal::Ended));
@@ -75,9 +78,9 @@ pub async fn a_repeat_is_answered_in_every_phase_and_of_every_opening(backend: &
 
 pub async fn a_sold_out_bucket_still_answers_repeats(backend: &dyn Backend) {
     let shop = Shop::open(backend, ONE, 3, 1).await;
-    let [a, b] = [shop.ask(1, 1, 2), shop.ask(2, 2, 1)];
+    let [a, b] = [shop.reservation(1, 1, 2), shop.reservation(2, 2, 1)];
     shop.take(&[a, b]).await;
-    let batch = [shop.ask(3, 3, 1), a, b];
+    let batch = [shop.reservation(3, 3, 1), a, b];
     assert_eq!(shop.decide(&batch).await, [Verdict::Short, QUEUED, QUEUED]);
 }
 
@@ -86,12 +89,12 @@ pub async fn the_same_id_with_other_content_is_refused(backend: &dyn Backend) {
         let shop =
             Shop { stock: backend.open().await, sku: super::sku(policy_no(policy), policy, 9, 1) };
         shop.load(super::FIRST_LOAD, 9, Vec::new(), Vec::new()).await;
-        shop.take(&[shop.ask(1, 1, 2)]).await;
+        shop.take(&[shop.reservation(1, 1, 2)]).await;
         let reused = refused(Refusal::RequestIdReused);
-        assert_eq!(shop.reserve(shop.ask(1, 1, 3)).await, reused, "other units");
-        assert_eq!(shop.reserve(shop.ask(1, 2, 2)).await, reused, "another buyer");
-        shop.settle(&[shop.ask(1, 1, 2)]).await;
-        assert_eq!(shop.reserve(shop.ask(1, 1, 3)).await, reused);
+        assert_eq!(shop.reserve(shop.reservation(1, 1, 3)).await, reused, "another quantity");
+        assert_eq!(shop.reserve(shop.reservation(1, 2, 2)).await, reused, "another buyer");
+        shop.settle(&[shop.reservation(1, 1, 2)]).await;
+        assert_eq!(shop.reserve(shop.reservation(1, 1, 3)).await, reused);
         assert_eq!(shop.free().await, [7], "{policy:?}");
     }
 }
@@ -102,8 +105,9 @@ fn policy_no(policy: Policy) -> i32 {
 
 pub async fn requests_of_one_batch_see_each_other(backend: &dyn Backend) {
     let shop = Shop::open(backend, ONE, 10, 1).await;
-    let a = shop.ask(1, 1, 2);
-    let batch = [a, a, shop.ask(1, 1, 3), shop.ask(3, 2, 8), shop.ask(4, 3, 1)];
+    let a = shop.reservation(1, 1, 2);
+    let batch =
+        [a, a, shop.reservation(1, 1, 3), shop.reservation(3, 2, 8), shop.reservation(4, 3, 1)];
     let expected = [
         Verdict::Reserved,
         QUEUED,
@@ -115,7 +119,12 @@ pub async fn requests_of_one_batch_see_each_other(backend: &dyn Backend) {
 
     let some = Shop { stock: shop.stock.clone(), sku: super::sku(2, quota(5), 10, 1) };
     some.load(super::FIRST_LOAD, 10, Vec::new(), Vec::new()).await;
-    let batch = [some.ask(1, 1, 3), some.ask(2, 1, 3), some.ask(3, 1, 2), some.ask(4, 1, 1)];
+    let batch = [
+        some.reservation(1, 1, 3),
+        some.reservation(2, 1, 3),
+        some.reservation(3, 1, 2),
+        some.reservation(4, 1, 1),
+    ];
     let expected = [
         Verdict::Reserved,
         refused(Refusal::QuotaExceeded { owned: 3, limit: 5 }),
@@ -127,21 +136,21 @@ pub async fn requests_of_one_batch_see_each_other(backend: &dyn Backend) {
 
 pub async fn a_batch_larger_than_one_call_is_decided_in_order(backend: &dyn Backend) {
     let shop = Shop::open(backend, ONE, 2_000, 1).await;
-    let mut batch: Vec<_> = (1..=2_500).map(|no| shop.ask(no, no, 1)).collect();
+    let mut batch: Vec<_> = (1..=2_500).map(|no| shop.reservation(no, no, 1)).collect();
     batch.push(batch[0]);
     let verdicts = shop.decide(&batch).await;
     assert_eq!(verdicts.len(), 2_501);
     assert!(verdicts[..2_000].iter().all(|verdict| *verdict == Verdict::Reserved));
     assert!(verdicts[2_000..2_500].iter().all(|verdict| *verdict == Verdict::Short));
     assert_eq!(verdicts[2_500], QUEUED);
-    let nobody = shop.stock.reserve(shop.key(0), Vec::new()).await;
-    assert_eq!(nobody, Ok(Vec::new()));
+    let empty = shop.stock.reserve(shop.key(0), Vec::new()).await;
+    assert_eq!(empty, Ok(Vec::new()));
 }
 
 pub async fn a_batch_of_several_openings_is_decided_one_by_one(backend: &dyn Backend) {
     let shop = Shop::open(backend, ONE, 10, 1).await;
-    shop.turn(Phase::Open, Epoch(2)).await;
-    let of = |no, epoch| Reservation { epoch: Epoch(epoch), ..shop.ask(no, no, 1) };
+    shop.set_phase(Phase::Open, Epoch(2)).await;
+    let of = |no, epoch| Reservation { epoch: Epoch(epoch), ..shop.reservation(no, no, 1) };
     let batch = [of(1, 1), of(2, 2), of(3, 1), of(4, 3), of(5, 2)];
     let (stale, reserved) = (Verdict::StaleEpoch, Verdict::Reserved);
     assert_eq!(shop.decide(&batch).await, [stale, reserved, stale, stale, reserved]);
@@ -149,44 +158,53 @@ pub async fn a_batch_of_several_openings_is_decided_one_by_one(backend: &dyn Bac
 
 pub async fn what_does_not_fit_takes_nothing(backend: &dyn Backend) {
     let shop = Shop::open(backend, ANY, 5, 1).await;
-    let batch = [shop.ask(1, 1, 6), shop.ask(2, 1, 4), shop.ask(3, 1, 2), shop.ask(4, 1, 1)];
+    let batch = [
+        shop.reservation(1, 1, 6),
+        shop.reservation(2, 1, 4),
+        shop.reservation(3, 1, 2),
+        shop.reservation(4, 1, 1),
+    ];
     let (reserved, short) = (Verdict::Reserved, Verdict::Short);
     assert_eq!(shop.decide(&batch).await, [short, reserved, short, reserved]);
-    assert_eq!(shop.standing(&batch[0]).await, None, "it may come again");
+    assert_eq!(shop.status(&batch[0]).await, None, "a reservation without units is not stored");
     assert_eq!(shop.counts(0).await.num_unsettled, 2);
 }
 
 pub async fn ids_of_nineteen_digits_stay_apart(backend: &dyn Backend) {
     let shop = Shop::open(backend, ONE, 100, 1).await;
     let top = i64::MAX as u64;
-    // Neighbours that a double cannot tell apart.
-    let asks: Vec<_> = (0..8).map(|n| shop.ask(top - n, top - 20 - n, 1)).collect();
-    let asks: Vec<_> =
-        asks.into_iter().chain((0..8).map(|n| shop.ask((1 << 53) + n, (1 << 53) + n, 1))).collect();
-    assert_eq!(shop.decide(&asks).await, vec![Verdict::Reserved; 16]);
-    assert_eq!(shop.decide(&asks).await, vec![QUEUED; 16]);
+    // Neighbours that a double cannot distinguish.
+    let reservations: Vec<_> = (0..8).map(|n| shop.reservation(top - n, top - 20 - n, 1)).collect();
+    let reservations: Vec<_> = reservations
+        .into_iter()
+        .chain((0..8).map(|n| shop.reservation((1 << 53) + n, (1 << 53) + n, 1)))
+        .collect();
+    assert_eq!(shop.decide(&reservations).await, vec![Verdict::Reserved; 16]);
+    assert_eq!(shop.decide(&reservations).await, vec![QUEUED; 16]);
     let mut found = shop.stock.unsettled(shop.key(0), i64::MAX).await.unwrap();
     found.sort_by_key(|intent| intent.request);
-    let mut expected: Vec<_> = asks.iter().map(|ask| backend.unsettled(ask, &shop.sku)).collect();
+    let mut expected: Vec<_> =
+        reservations.iter().map(|reservation| backend.unsettled(reservation, &shop.sku)).collect();
     expected.sort_by_key(|intent| intent.request);
     assert_eq!(found, expected);
-    shop.settle(&asks).await;
-    for ask in &asks {
-        assert_eq!(shop.standing(ask).await, Some(ordered(ask)));
+    shop.settle(&reservations).await;
+    for reservation in &reservations {
+        assert_eq!(shop.status(reservation).await, Some(ordered(reservation)));
     }
     assert_eq!(shop.free().await, [84]);
 }
 
 pub async fn many_at_once_get_exactly_the_stock(backend: &dyn Backend) {
     let here = Shop::open(backend, ONE, 100, 1).await;
-    let there = here.elsewhere(backend).await;
+    let there = here.in_other_process(backend).await;
     let batches = (0..20).map(|no| {
         let shop = if no % 2 == 0 { &here } else { &there };
-        // Every request comes from two sides.
+        // Both processes send every request.
         let first = (no / 2) * 30;
         async move {
-            let asks: Vec<_> = (1..=30).map(|no| shop.ask(first + no, first + no, 1)).collect();
-            shop.decide(&asks).await
+            let reservations: Vec<_> =
+                (1..=30).map(|no| shop.reservation(first + no, first + no, 1)).collect();
+            shop.decide(&reservations).await
         }
     });
     let verdicts: Vec<_> = join_all(batches).await.into_iter().flatten().collect();

@@ -1,4 +1,4 @@
-//! What the ledger did with accepted requests.
+//! Settling orders and releasing refused requests.
 
 use floodgate::domain::{BuyerId, Order, OrderState, Refusal, RequestStatus, Reservation, Verdict};
 
@@ -7,7 +7,7 @@ use crate::support::offers::{ANY, ONE, quota, request};
 
 pub async fn an_order_settles_its_request_once(backend: &dyn Backend) {
     let shop = Shop::open(backend, ONE, 10, 1).await;
-    let [a, b] = [shop.ask(1, 1, 2), shop.ask(2, 2, 1)];
+    let [a, b] = [shop.reservation(1, 1, 2), shop.reservation(2, 2, 1)];
     shop.take(&[a, b]).await;
     for _ in 0..2 {
         shop.settle(&[a]).await;
@@ -19,32 +19,36 @@ pub async fn an_order_settles_its_request_once(backend: &dyn Backend) {
     assert_eq!(waiting, [backend.unsettled(&b, &shop.sku)]);
     shop.settle(&[a, b, b]).await;
     assert_eq!(shop.stock.unsettled(shop.key(0), i64::MAX).await.unwrap(), []);
-    assert_eq!(shop.standing(&b).await, Some(ordered(&b)));
+    assert_eq!(shop.status(&b).await, Some(ordered(&b)));
 }
 
 pub async fn a_refusal_gives_back_once(backend: &dyn Backend) {
     for (no, policy) in [(1, ONE), (2, quota(5)), (3, ANY)] {
         let shop = Shop { stock: backend.open().await, sku: sku(no, policy, 10, 1) };
         shop.load(FIRST_LOAD, 10, Vec::new(), Vec::new()).await;
-        let ask = shop.ask(1, 1, 3);
-        shop.take(&[ask]).await;
+        let reservation = shop.reservation(1, 1, 3);
+        shop.take(&[reservation]).await;
         let refusal = Refusal::QuotaExceeded { owned: 5, limit: 5 };
         for _ in 0..3 {
-            shop.release(&ask, refusal).await;
+            shop.release(&reservation, refusal).await;
             let counts = shop.counts(0).await;
             assert_eq!((counts.available, counts.released_units), (10, 3), "{policy:?}");
             assert_eq!((counts.num_unsettled, counts.num_failed, counts.num_buyers), (0, 1, 0));
         }
         let failed = Verdict::Repeat(RequestStatus::Failed(refusal));
-        assert_eq!(shop.reserve(ask).await, failed);
-        shop.release(&shop.ask(9, 9, 5), refusal).await;
-        assert_eq!(shop.free().await, [10], "it was never accepted");
+        assert_eq!(shop.reserve(reservation).await, failed);
+        shop.release(&shop.reservation(9, 9, 5), refusal).await;
+        assert_eq!(
+            shop.free().await,
+            [10],
+            "a request that was never accepted gives back no units"
+        );
     }
 }
 
 pub async fn a_refusal_gives_back_only_what_the_ledger_still_has(backend: &dyn Backend) {
     let shop = Shop::open(backend, ONE, 10, 1).await;
-    let [a, b] = [shop.ask(1, 1, 3), shop.ask(2, 2, 1)];
+    let [a, b] = [shop.reservation(1, 1, 3), shop.reservation(2, 2, 1)];
     shop.take(&[a, b]).await;
     let both = vec![
         failure(&a, Refusal::SoldOut),
@@ -57,29 +61,32 @@ pub async fn a_refusal_gives_back_only_what_the_ledger_still_has(backend: &dyn B
 
 pub async fn a_refusal_of_a_request_that_was_lost_is_entered(backend: &dyn Backend) {
     let shop = Shop::open(backend, ONE, 10, 2).await;
-    let [ended, sold_out] = [1, 2].map(|no| shop.ask(no, no, 2));
+    let [ended, sold_out] = [1, 2].map(|no| shop.reservation(no, no, 2));
     for _ in 0..2 {
         shop.release(&ended, Refusal::Ended).await;
         shop.release(&sold_out, Refusal::SoldOut).await;
         let facts = shop.stock.facts(shop.sku.no).await.unwrap().unwrap();
         assert_eq!((facts.left, facts.released_units), (10, 2));
-        for (ask, reason) in [(ended, Refusal::Ended), (sold_out, Refusal::SoldOut)] {
-            assert_eq!(shop.standing(&ask).await, Some(RequestStatus::Failed(reason)));
-            assert_eq!(shop.reserve(ask).await, Verdict::Repeat(RequestStatus::Failed(reason)));
+        for (reservation, reason) in [(ended, Refusal::Ended), (sold_out, Refusal::SoldOut)] {
+            assert_eq!(shop.status(&reservation).await, Some(RequestStatus::Failed(reason)));
+            assert_eq!(
+                shop.reserve(reservation).await,
+                Verdict::Repeat(RequestStatus::Failed(reason))
+            );
         }
     }
 }
 
 pub async fn the_first_answer_of_the_ledger_stays(backend: &dyn Backend) {
     let shop = Shop::open(backend, ONE, 10, 1).await;
-    let [sold, failed] = [shop.ask(1, 1, 2), shop.ask(2, 2, 2)];
+    let [sold, failed] = [shop.reservation(1, 1, 2), shop.reservation(2, 2, 2)];
     shop.take(&[sold, failed]).await;
     shop.settle(&[sold]).await;
     shop.release(&failed, Refusal::Ended).await;
     shop.release(&sold, Refusal::Ended).await;
     shop.settle(&[failed]).await;
-    assert_eq!(shop.standing(&sold).await, Some(ordered(&sold)));
-    assert_eq!(shop.standing(&failed).await, Some(RequestStatus::Failed(Refusal::Ended)));
+    assert_eq!(shop.status(&sold).await, Some(ordered(&sold)));
+    assert_eq!(shop.status(&failed).await, Some(RequestStatus::Failed(Refusal::Ended)));
     let counts = shop.counts(0).await;
     assert_eq!((counts.available, counts.num_ordered, counts.num_failed), (8, 1, 1));
 }
@@ -88,7 +95,7 @@ pub async fn an_order_that_was_never_accepted_here_takes_its_units(backend: &dyn
     for (no, policy) in [(1, ONE), (2, quota(5)), (3, ANY)] {
         let shop = Shop { stock: backend.open().await, sku: sku(no, policy, 10, 1) };
         shop.load(FIRST_LOAD, 5, Vec::new(), Vec::new()).await;
-        let [a, b] = [shop.ask(1, 1, 4), shop.ask(2, 2, 3)];
+        let [a, b] = [shop.reservation(1, 1, 4), shop.reservation(2, 2, 3)];
         for _ in 0..2 {
             shop.settle(&[a]).await;
             assert_eq!(shop.free().await, [1], "{policy:?}");
@@ -98,9 +105,13 @@ pub async fn an_order_that_was_never_accepted_here_takes_its_units(backend: &dyn
             ONE | ANY => Refusal::RequestIdReused,
             _ => Refusal::QuotaExceeded { owned: 4, limit: 5 },
         };
-        let again = if policy.quota().is_none() { shop.ask(1, 1, 1) } else { shop.ask(3, 1, 2) };
+        let again = if policy.quota().is_none() {
+            shop.reservation(1, 1, 1)
+        } else {
+            shop.reservation(3, 1, 2)
+        };
         assert_eq!(shop.reserve(again).await, Verdict::Refused(refusal));
-        // More than is free: the units were sold twice, and the ledger will refuse one of them.
+        // More units than are free: they were sold twice, and the ledger will refuse one request.
         shop.settle(&[b]).await;
         assert_eq!(shop.free().await, [0]);
     }
@@ -108,12 +119,12 @@ pub async fn an_order_that_was_never_accepted_here_takes_its_units(backend: &dyn
 
 pub async fn an_order_that_ended_takes_no_units(backend: &dyn Backend) {
     let shop = Shop::open(backend, ONE, 10, 1).await;
-    let ask = shop.ask(1, 1, 4);
-    let order = Order { state: OrderState::Cancelled, ..shop.order(&ask) };
-    shop.stock.settle(vec![(ask.bucket, order)]).await.unwrap();
+    let reservation = shop.reservation(1, 1, 4);
+    let order = Order { state: OrderState::Cancelled, ..shop.order(&reservation) };
+    shop.stock.settle(vec![(reservation.bucket, order)]).await.unwrap();
     let counts = shop.counts(0).await;
     assert_eq!((counts.available, counts.num_ordered), (10, 1));
-    shop.take(&[shop.ask(2, 1, 1)]).await;
+    shop.take(&[shop.reservation(2, 1, 1)]).await;
 }
 
 pub async fn orders_of_many_buckets_and_skus_settle_together(backend: &dyn Backend) {
@@ -122,12 +133,18 @@ pub async fn orders_of_many_buckets_and_skus_settle_together(backend: &dyn Backe
     other.load(FIRST_LOAD, 4_000, Vec::new(), Vec::new()).await;
     let mut orders = Vec::new();
     for shop in [&one, &other] {
-        let asks: Vec<_> = (1..=2_000).map(|no| shop.ask(no, no, 1)).collect();
+        let reservations: Vec<_> = (1..=2_000).map(|no| shop.reservation(no, no, 1)).collect();
         for bucket in 0..shop.sku.buckets {
-            let own: Vec<_> = asks.iter().filter(|ask| ask.bucket.0 == bucket).copied().collect();
+            let own: Vec<_> = reservations
+                .iter()
+                .filter(|reservation| reservation.bucket.0 == bucket)
+                .copied()
+                .collect();
             assert!(shop.decide(&own).await.iter().all(|verdict| *verdict == Verdict::Reserved));
         }
-        orders.extend(asks.iter().map(|ask| (ask.bucket, shop.order(ask))));
+        orders.extend(
+            reservations.iter().map(|reservation| (reservation.bucket, shop.order(reservation))),
+        );
     }
     fastrand::Rng::with_seed(3).shuffle(&mut orders);
     one.stock.settle(orders).await.unwrap();
@@ -140,31 +157,32 @@ pub async fn orders_of_many_buckets_and_skus_settle_together(backend: &dyn Backe
 
 pub async fn a_buyer_who_was_let_go_may_buy_again(backend: &dyn Backend) {
     let some = Shop::open(backend, quota(5), 10, 1).await;
-    let (kept, gone) = (some.ask(1, 1, 2), some.ask(2, 1, 3));
-    some.take(&[kept, gone]).await;
-    some.release(&gone, Refusal::Ended).await;
+    let (kept, released) = (some.reservation(1, 1, 2), some.reservation(2, 1, 3));
+    some.take(&[kept, released]).await;
+    some.release(&released, Refusal::Ended).await;
     let over = Refusal::QuotaExceeded { owned: 2, limit: 5 };
-    assert_eq!(some.reserve(some.ask(3, 1, 4)).await, Verdict::Refused(over));
-    some.take(&[some.ask(4, 1, 3)]).await;
+    assert_eq!(some.reserve(some.reservation(3, 1, 4)).await, Verdict::Refused(over));
+    some.take(&[some.reservation(4, 1, 3)]).await;
 }
 
 pub async fn unsettled_intents_come_back_word_for_word(backend: &dyn Backend) {
     let here = Shop::open(backend, quota(9), 2_000, 2).await;
-    let there = here.elsewhere(backend).await;
-    let asks: Vec<_> = (1..=1_200_u64)
+    let there = here.in_other_process(backend).await;
+    let reservations: Vec<_> = (1..=1_200_u64)
         .map(|no| {
             let quantity = 1 + u32::try_from(no % 3).unwrap();
-            let of = here.ask(no << 40 | 5, no, quantity);
+            let of = here.reservation(no << 40 | 5, no, quantity);
             Reservation { asked_at_ms: ASKED_AT_MS + i64::try_from(no).unwrap(), ..of }
         })
-        .filter(|ask| ask.bucket.0 == 1)
+        .filter(|reservation| reservation.bucket.0 == 1)
         .take(300)
         .collect();
-    let size = asks.len();
-    assert_eq!(here.decide(&asks).await, vec![Verdict::Reserved; size]);
-    let mut expected: Vec<_> = asks.iter().map(|ask| backend.unsettled(ask, &here.sku)).collect();
+    let size = reservations.len();
+    assert_eq!(here.decide(&reservations).await, vec![Verdict::Reserved; size]);
+    let mut expected: Vec<_> =
+        reservations.iter().map(|reservation| backend.unsettled(reservation, &here.sku)).collect();
     expected.sort_by_key(|intent| intent.request);
-    // A process that never sold anything finds them all.
+    // A process without sales of its own also finds all of them.
     for shop in [&here, &there] {
         let mut found = shop.stock.unsettled(shop.key(1), i64::MAX).await.unwrap();
         found.sort_by_key(|intent| intent.request);
@@ -175,22 +193,22 @@ pub async fn unsettled_intents_come_back_word_for_word(backend: &dyn Backend) {
     assert_eq!(there.counts(1).await.oldest_unsettled_ms, Some(expected[0].placed_at_ms));
 }
 
-/// However lately this process has looked, and found nothing.
+/// Even if the last poll of this process found no requests.
 pub async fn what_was_accepted_after_a_look_is_unsettled(backend: &dyn Backend) {
     let here = Shop::open(backend, quota(9), 10, 1).await;
-    let there = here.elsewhere(backend).await;
+    let there = here.in_other_process(backend).await;
     there.stock.refresh(there.sku.no).await.unwrap();
-    let ask = here.ask(1, 1, 1);
-    here.take(&[ask]).await;
+    let reservation = here.reservation(1, 1, 1);
+    here.take(&[reservation]).await;
     let found = there.stock.unsettled(there.key(0), i64::MAX - 1).await.unwrap();
-    assert_eq!(found, [backend.unsettled(&ask, &here.sku)]);
+    assert_eq!(found, [backend.unsettled(&reservation, &here.sku)]);
 }
 
 pub async fn young_intents_are_left_to_their_own_process(backend: &dyn Backend) {
     let shop = Shop::open(backend, ONE, 10, 1).await;
     let at = |no: u64, after_ms| Reservation {
         asked_at_ms: ASKED_AT_MS + after_ms,
-        ..shop.ask(no, no, 1)
+        ..shop.reservation(no, no, 1)
     };
     shop.take(&[at(1, 0), at(2, 10), at(3, 20)]).await;
     shop.refresh().await;
@@ -209,7 +227,7 @@ pub async fn young_intents_are_left_to_their_own_process(backend: &dyn Backend) 
     shop.settle(&[at(2, 10), at(3, 20)]).await;
     shop.refresh().await;
     assert_eq!(buyers(ASKED_AT_MS + 1_000).await, [0; 0]);
-    // Accepted after the last look.
+    // Accepted after the last poll.
     shop.take(&[at(4, 0)]).await;
     assert_eq!(buyers(i64::MAX).await, [4]);
     shop.refresh().await;

@@ -8,10 +8,10 @@ pub const NUM_OPERATIONS: usize = 100;
 const NUM_BUYERS: u64 = 10;
 const REQUESTS_OF_A_BUYER: u64 = 4;
 
-/// Ids that differ only in digits that a double does not have.
+/// Ids from here on differ only in digits that a double cannot represent.
 pub const FIRST_ID: u64 = 9_007_199_254_740_993_000;
 
-/// One operation; picks choose among what was accepted or lent before.
+/// One operation; picks select earlier accepted requests or loans.
 #[derive(Debug, Clone)]
 pub enum Operation {
     Reserve { bucket: usize, batch: Vec<(u64, u64, u32)>, shift: i64 },
@@ -20,24 +20,24 @@ pub enum Operation {
     Release { bucket: usize, picks: Vec<Index>, reason: Refusal },
     Lend { from: usize, want: u32 },
     Borrow { pick: Index, clears: bool },
-    Turn { bucket: usize, phase: Phase, shift: i64 },
+    SetPhase { bucket: usize, phase: Phase, shift: i64 },
 }
 
 pub fn operations() -> impl Strategy<Value = Operation> {
     let bucket = || 0..2_usize;
     let picks = || prop::collection::vec(any::<Index>(), 0..5);
-    // A buyer's own requests with a fixed number of units repeat often; others are mistaken ids.
+    // A buyer's own requests repeat often, with fixed units; the others reuse foreign ids.
     let own = (0..NUM_BUYERS, 0..REQUESTS_OF_A_BUYER).prop_map(|(buyer, no)| {
         let units = [1, 2, 3, 1][usize::try_from(no).unwrap()];
         (buyer, buyer * REQUESTS_OF_A_BUYER + no, units)
     });
-    let any_of_all = (0..NUM_BUYERS, 0..NUM_BUYERS * REQUESTS_OF_A_BUYER, 1..4_u32);
-    let wish = prop_oneof![5 => own, 1 => any_of_all];
-    let batch = prop::collection::vec(wish, 0..9);
-    // Mostly the opening of the bucket.
+    let foreign = (0..NUM_BUYERS, 0..NUM_BUYERS * REQUESTS_OF_A_BUYER, 1..4_u32);
+    let purchase = prop_oneof![5 => own, 1 => foreign];
+    let batch = prop::collection::vec(purchase, 0..9);
+    // Mostly the epoch of the bucket.
     let shift = prop_oneof![8 => Just(0_i64), 1 => Just(-1_i64), 1 => Just(1_i64)];
-    // A bucket that is paused or closed sells again at the next opening only.
-    let opening = prop_oneof![4 => Just(1_i64), 1 => Just(0_i64), 1 => Just(-1_i64)];
+    // A paused or closed bucket opens again at the next epoch only.
+    let epoch_shift = prop_oneof![4 => Just(1_i64), 1 => Just(0_i64), 1 => Just(-1_i64)];
     let phase = prop_oneof![
         4 => Just(Phase::Open),
         1 => prop::sample::select(Phase::ALL.to_vec()),
@@ -63,7 +63,7 @@ pub fn operations() -> impl Strategy<Value = Operation> {
         12 => (bucket(), 0..6_u32).prop_map(|(from, want)| Operation::Lend { from, want }),
         12 => any::<(Index, bool)>()
             .prop_map(|(pick, clears)| Operation::Borrow { pick, clears }),
-        6 => (bucket(), phase, opening)
-            .prop_map(|(bucket, phase, shift)| Operation::Turn { bucket, phase, shift }),
+        6 => (bucket(), phase, epoch_shift)
+            .prop_map(|(bucket, phase, shift)| Operation::SetPhase { bucket, phase, shift }),
     ]
 }

@@ -1,4 +1,4 @@
-//! A random sequence, played on two books; each step keeps what the scripts must answer.
+//! A random sequence, played on two books; each step stores the expected answer of the script.
 
 use std::collections::BTreeMap;
 
@@ -10,42 +10,42 @@ use floodgate::redis::scripts::{BucketLevel, OutboxArgs};
 use proptest::sample::Index;
 
 use super::operations::{FIRST_ID, Operation};
-use super::steps::{Asked, Step};
-use crate::lua::rig::{Shop, refused};
+use super::steps::{Step, StepCall};
+use crate::lua::harness::{Fixture, refused};
 
-/// An accepted request, or an order that was never reserved.
+/// An accepted request, or an adopted order without a reservation.
 #[derive(Debug, Clone, Copy)]
 struct Accepted {
-    ask: Reservation,
-    holds: bool,
+    reservation: Reservation,
+    is_live: bool,
 }
 
-/// Two books in play.
+/// The state of a sequence on two books.
 pub struct Play<'a> {
-    shop: &'a Shop,
+    fixture: &'a Fixture,
     pub books: Vec<Book>,
     pub steps: Vec<Step>,
     openings: [(Epoch, Phase); 2],
     accepted: [Vec<Accepted>; 2],
-    /// What the outbox of each bucket holds, entry by entry.
+    /// The intents of every outbox entry, by bucket.
     pub entries: [Vec<Vec<OrderIntent>>; 2],
     loans: Vec<(usize, Loan)>,
     num_adopted: u64,
-    /// How often each bucket has changed which requests it has accepted.
+    /// Expected `changes` field of each bucket: its changes of the set of accepted requests.
     changes: [u64; 2],
 }
 
 impl<'a> Play<'a> {
-    /// Two open books with so many units each.
-    pub fn new(shop: &'a Shop, stock: u32) -> Self {
+    /// Two open books with `stock` units each.
+    pub fn new(fixture: &'a Fixture, stock: u32) -> Self {
         let book = |_| {
-            let mut book = Book::new(shop.sku.clone(), Counting::Here);
+            let mut book = Book::new(fixture.sku.clone(), Counting::InStock);
             book.stock(stock);
-            book.turn(Phase::Open, Epoch(1));
+            book.set_phase(Phase::Open, Epoch(1));
             book
         };
         Self {
-            shop,
+            fixture,
             books: (0..2).map(book).collect(),
             steps: Vec::new(),
             openings: [(Epoch(1), Phase::Open); 2],
@@ -62,8 +62,9 @@ impl<'a> Play<'a> {
             Operation::Reserve { bucket, batch, shift } => self.reserve(*bucket, batch, *shift),
             Operation::Settle { bucket, picks, state } => {
                 let orders = self.picked(*bucket, picks);
-                let orders =
-                    orders.iter().map(|ask| Order { state: *state, ..self.shop.order(ask) });
+                let orders = orders
+                    .iter()
+                    .map(|reservation| Order { state: *state, ..self.fixture.order(reservation) });
                 self.settle(*bucket, orders.collect());
             }
             Operation::Adopt { bucket, buyer, quantity, state } => {
@@ -72,58 +73,59 @@ impl<'a> Play<'a> {
             Operation::Release { bucket, picks, reason } => self.release(*bucket, picks, *reason),
             Operation::Lend { from, want } => self.lend(*from, *want),
             Operation::Borrow { pick, clears } => self.borrow(*pick, *clears),
-            Operation::Turn { bucket, phase, shift } => self.turn(*bucket, *phase, *shift),
+            Operation::SetPhase { bucket, phase, shift } => self.set_phase(*bucket, *phase, *shift),
         }
     }
 
-    fn step(&mut self, bucket: usize, asked: Asked) {
+    fn step(&mut self, bucket: usize, call: StepCall) {
         let counts = self.books[bucket].snapshot();
         let changes = self.changes[bucket];
         let left = BucketLevel { stock: counts.available, lent: counts.lent_units, changes };
-        self.steps.push(Step { bucket, asked, left });
+        self.steps.push(Step { bucket, call, left });
     }
 
-    /// Where each may order once a buyer has one request only.
-    fn ask(&self, (buyer, request, quantity): (u64, u64, u32)) -> Reservation {
-        let derives = self.shop.sku.policy.derives_request_id();
+    /// Under `one_per_buyer` the request id is derived from the buyer.
+    fn reservation(&self, (buyer, request, quantity): (u64, u64, u32)) -> Reservation {
+        let derives = self.fixture.sku.policy.derives_request_id();
         let request = if derives { buyer } else { request };
-        let mut ask = self.shop.ask(FIRST_ID + request, FIRST_ID + buyer, quantity);
-        ask.asked_at_ms += i64::try_from(self.steps.len()).unwrap();
-        ask
+        let mut reservation =
+            self.fixture.reservation(FIRST_ID + request, FIRST_ID + buyer, quantity);
+        reservation.asked_at_ms += i64::try_from(self.steps.len()).unwrap();
+        reservation
     }
 
     fn reserve(&mut self, bucket: usize, batch: &[(u64, u64, u32)], shift: i64) {
-        let mut batch: Vec<_> = batch.iter().map(|wish| self.ask(*wish)).collect();
+        let mut batch: Vec<_> = batch.iter().map(|purchase| self.reservation(*purchase)).collect();
         let (mut verdicts, mut intents) = (Vec::new(), Vec::new());
         let (envelope_max, room) = self.room(bucket);
-        for ask in &mut batch {
-            ask.epoch = Epoch(self.openings[bucket].0.0 + shift);
-            ask.bucket = BucketNo(u16::try_from(bucket).unwrap());
-            // A book knows no outbox.
+        for reservation in &mut batch {
+            reservation.epoch = Epoch(self.openings[bucket].0.0 + shift);
+            reservation.bucket = BucketNo(u16::try_from(bucket).unwrap());
+            // A book has no outbox: a reservation without room is rolled back here.
             let full = (intents.len() >= room).then(|| self.books[bucket].clone());
-            let mut verdict = self.books[bucket].reserve(ask);
+            let mut verdict = self.books[bucket].reserve(reservation);
             if let (Verdict::Reserved, Some(before)) = (verdict, full) {
                 self.books[bucket] = before;
                 verdict = Verdict::Full;
             }
             if verdict == Verdict::Reserved {
-                self.accepted[bucket].push(Accepted { ask: *ask, holds: true });
-                intents.push(ask.intent(&self.shop.sku));
+                self.accepted[bucket].push(Accepted { reservation: *reservation, is_live: true });
+                intents.push(reservation.intent(&self.fixture.sku));
             }
             verdicts.push(verdict);
         }
         self.changes[bucket] += u64::from(!intents.is_empty());
         self.entries[bucket].extend(intents.chunks(envelope_max).map(<[OrderIntent]>::to_vec));
-        self.step(bucket, Asked::ReserveBatch(batch, verdicts));
+        self.step(bucket, StepCall::ReserveBatch(batch, verdicts));
     }
 
-    /// Intents of one entry, and how many more may wait.
+    /// Intents per entry, and how many more intents fit into the outbox.
     fn room(&self, bucket: usize) -> (usize, usize) {
-        match self.shop.outbox {
+        match self.fixture.outbox {
             OutboxArgs::None => (1, usize::MAX),
             OutboxArgs::List(entries) | OutboxArgs::Stream(entries) => {
-                let most = usize::try_from(entries.entries_max).unwrap();
-                let free = most - self.entries[bucket].len();
+                let max = usize::try_from(entries.entries_max).unwrap();
+                let free = max - self.entries[bucket].len();
                 (entries.envelope_max, free * entries.envelope_max)
             }
         }
@@ -132,55 +134,55 @@ impl<'a> Play<'a> {
     fn picked(&self, bucket: usize, picks: &[Index]) -> Vec<Reservation> {
         let accepted = &self.accepted[bucket];
         let picks = picks.iter().filter(|_| !accepted.is_empty());
-        picks.map(|pick| pick.get(accepted).ask).collect()
+        picks.map(|pick| pick.get(accepted).reservation).collect()
     }
 
     fn settle(&mut self, bucket: usize, orders: Vec<Order>) {
         let book = &mut self.books[bucket];
         self.changes[bucket] += u64::from(orders.iter().any(|order| !book.knows(order.request)));
-        let news = orders.iter().map(|order| book.settle(order)).collect();
-        self.step(bucket, Asked::Settle(orders, news));
+        let is_new = orders.iter().map(|order| book.settle(order)).collect();
+        self.step(bucket, StepCall::Settle(orders, is_new));
     }
 
-    /// An order that was never reserved here, as far as the ledger would have placed it.
+    /// Settles an order without a reservation, if the policy lets the ledger place it.
     fn adopt(&mut self, bucket: usize, buyer: u64, quantity: u32, state: OrderState) {
-        let mut ask = self.ask((buyer, 500 + self.num_adopted, quantity));
-        ask.bucket = BucketNo(u16::try_from(bucket).unwrap());
-        let held = self.buyers(bucket).get(&ask.buyer.get()).copied().unwrap_or(0);
-        let fits = match self.shop.sku.policy {
-            Policy::OnePerBuyer { .. } => !self.books[bucket].knows(ask.request),
+        let mut reservation = self.reservation((buyer, 500 + self.num_adopted, quantity));
+        reservation.bucket = BucketNo(u16::try_from(bucket).unwrap());
+        let held = self.buyers(bucket).get(&reservation.buyer.get()).copied().unwrap_or(0);
+        let fits = match self.fixture.sku.policy {
+            Policy::OnePerBuyer { .. } => !self.books[bucket].knows(reservation.request),
             Policy::Quota { limit, .. } => held + u64::from(quantity) <= limit.into(),
             Policy::Unlimited { .. } => true,
         };
         if fits {
             self.num_adopted += 1;
-            self.accepted[bucket].push(Accepted { ask, holds: state.is_live() });
-            self.settle(bucket, vec![Order { state, ..self.shop.order(&ask) }]);
+            self.accepted[bucket].push(Accepted { reservation, is_live: state.is_live() });
+            self.settle(bucket, vec![Order { state, ..self.fixture.order(&reservation) }]);
         }
     }
 
     fn release(&mut self, bucket: usize, picks: &[Index], reason: Refusal) {
-        let mut news = Vec::new();
-        let asks = self.picked(bucket, picks);
-        for ask in &asks {
+        let mut is_new = Vec::new();
+        let reservations = self.picked(bucket, picks);
+        for reservation in &reservations {
             let book = &mut self.books[bucket];
-            let standing = book.standing(ask.request, None).map(|(.., standing)| standing);
-            news.push(standing == Some(RequestStatus::Queued));
-            book.release(ask.request, reason);
+            let status = book.status(reservation.request, None).map(|(.., status)| status);
+            is_new.push(status == Some(RequestStatus::Queued));
+            book.release(reservation.request, reason);
         }
-        self.changes[bucket] += u64::from(news.contains(&true));
-        let refused = asks.iter().map(|ask| refused(ask, reason)).collect();
-        self.step(bucket, Asked::Release(refused, news));
+        self.changes[bucket] += u64::from(is_new.contains(&true));
+        let refused = reservations.iter().map(|reservation| refused(reservation, reason)).collect();
+        self.step(bucket, StepCall::Release(refused, is_new));
     }
 
     fn lend(&mut self, from: usize, want: u32) {
         let to = BucketNo(u16::try_from(1 - from).unwrap());
         let loan = self.books[from].lend(to, want);
         self.loans.extend(loan.map(|loan| (from, loan)));
-        self.step(from, Asked::Lend(want, loan));
+        self.step(from, StepCall::Lend(want, loan));
     }
 
-    /// Adds a loan of any time to its borrower, and lets the lender forget it.
+    /// Adds any earlier loan to its borrower; with `clears` the lender then clears it.
     fn borrow(&mut self, pick: Index, clears: bool) {
         if self.loans.is_empty() {
             return;
@@ -188,44 +190,46 @@ impl<'a> Play<'a> {
         let (from, loan) = *pick.get(&self.loans);
         let (lender, to) = (BucketNo(u16::try_from(from).unwrap()), 1 - from);
         let added = self.books[to].borrow(lender, loan);
-        self.step(to, Asked::Borrow(loan, added));
+        self.step(to, StepCall::Borrow(loan, added));
         if clears {
             self.books[from].clear_loan(BucketNo(u16::try_from(to).unwrap()), loan.no);
-            self.step(from, Asked::ClearLoan(loan));
+            self.step(from, StepCall::ClearLoan(loan));
         }
     }
 
-    fn turn(&mut self, bucket: usize, phase: Phase, shift: i64) {
+    fn set_phase(&mut self, bucket: usize, phase: Phase, shift: i64) {
         let current = self.openings[bucket];
         let pair = (Epoch(current.0.0 + shift), phase);
-        self.books[bucket].turn(phase, pair.0);
+        self.books[bucket].set_phase(phase, pair.0);
         self.openings[bucket] = current.max(pair);
-        self.step(bucket, Asked::SetPhase(phase, pair.0, pair >= current));
+        self.step(bucket, StepCall::SetPhase(phase, pair.0, pair >= current));
     }
 
-    /// The opening and phase that a bucket is at.
-    pub fn opening(&self, bucket: usize) -> (Epoch, Phase) {
+    pub fn epoch_and_phase(&self, bucket: usize) -> (Epoch, Phase) {
         self.openings[bucket]
     }
 
-    /// What became an order or is to become one, in the order of acceptance.
+    /// Orders and queued requests, in the order of acceptance.
     pub fn live(&self, bucket: usize) -> impl Iterator<Item = (RequestId, BuyerId, u32)> + '_ {
         let book = &self.books[bucket];
         let is_live = move |accepted: &&Accepted| {
-            let standing = book.standing(accepted.ask.request, None);
-            accepted.holds && !matches!(standing, Some((.., RequestStatus::Failed(_))))
+            let status = book.status(accepted.reservation.request, None);
+            accepted.is_live && !matches!(status, Some((.., RequestStatus::Failed(_))))
         };
-        self.accepted[bucket]
-            .iter()
-            .filter(is_live)
-            .map(|accepted| (accepted.ask.request, accepted.ask.buyer, accepted.ask.quantity))
+        self.accepted[bucket].iter().filter(is_live).map(|accepted| {
+            (
+                accepted.reservation.request,
+                accepted.reservation.buyer,
+                accepted.reservation.quantity,
+            )
+        })
     }
 
-    /// The buyers' rows as the policy has them.
+    /// The expected buyer rows: units per buyer under a quota, none under other policies.
     pub fn buyers(&self, bucket: usize) -> BTreeMap<u64, u64> {
         let mut rows = BTreeMap::new();
         for (_, buyer, quantity) in self.live(bucket) {
-            match self.shop.sku.policy {
+            match self.fixture.sku.policy {
                 Policy::Quota { .. } => {
                     *rows.entry(buyer.get()).or_insert(0) += u64::from(quantity);
                 }

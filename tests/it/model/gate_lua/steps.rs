@@ -1,4 +1,4 @@
-//! Steps of a sequence: a call of a script, what books said, and what the script answered.
+//! The steps of a sequence: a script call, the answer of the books, and the script's own answer.
 
 use floodgate::domain::{BucketNo, Epoch, Loan, Order, Phase, Reservation, Verdict};
 use floodgate::redis::scripts::settle::{RefusedRequest, SettleOutcome};
@@ -7,13 +7,13 @@ use floodgate::redis::scripts::{
 };
 use redis::Value;
 
-use crate::lua::rig::Shop;
+use crate::lua::harness::Fixture;
 
-/// What is asked of the scripts, with what the books said.
+/// A script call with the answer of the books.
 #[derive(Debug)]
-pub enum Asked {
+pub enum StepCall {
     ReserveBatch(Vec<Reservation>, Vec<Verdict>),
-    /// The second: which of them were news.
+    /// Orders, and for each whether its result is new.
     Settle(Vec<Order>, Vec<bool>),
     Release(Vec<RefusedRequest>, Vec<bool>),
     Lend(u32, Option<Loan>),
@@ -22,138 +22,139 @@ pub enum Asked {
     SetPhase(Phase, Epoch, bool),
 }
 
-/// One step.
 #[derive(Debug)]
 pub struct Step {
     pub bucket: usize,
-    pub asked: Asked,
-    /// What the bucket has after it.
+    pub call: StepCall,
+    /// The bucket's level after the step.
     pub left: BucketLevel,
 }
 
-/// An answer, of books or of scripts.
+/// An answer of the books or of a script.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum Answer {
     Verdicts(Vec<Verdict>, BucketLevel),
-    News(Vec<bool>, BucketLevel),
+    New(Vec<bool>, BucketLevel),
     Loan(Option<Loan>, BucketLevel),
     Added(u32, BucketLevel),
     BucketLevel(BucketLevel),
-    Turned(bool),
+    PhaseSet(bool),
 }
 
 impl Step {
-    fn doors<'a>(&'a self, shop: &'a Shop) -> Doors<'a> {
-        Doors { shop, bucket: self.bucket }
+    fn calls<'a>(&'a self, fixture: &'a Fixture) -> Calls<'a> {
+        Calls { fixture, bucket: self.bucket }
     }
 
-    pub fn call(&self, shop: &Shop) -> ScriptCall {
-        let doors = self.doors(shop);
-        match &self.asked {
-            Asked::ReserveBatch(batch, _) => doors.reserve(batch).call(),
-            Asked::Settle(orders, _) => doors.settle(orders).call(),
-            Asked::Release(refused, _) => doors.release(refused).call(),
-            Asked::Lend(want, _) => doors.lend(*want).call(),
-            Asked::Borrow(loan, _) => doors.borrow(*loan).call(),
-            Asked::ClearLoan(loan) => doors.clear_loan(*loan).call(),
-            Asked::SetPhase(phase, epoch, _) => doors.turn(*phase, *epoch).call(),
+    pub fn call(&self, fixture: &Fixture) -> ScriptCall {
+        let calls = self.calls(fixture);
+        match &self.call {
+            StepCall::ReserveBatch(batch, _) => calls.reserve(batch).call(),
+            StepCall::Settle(orders, _) => calls.settle(orders).call(),
+            StepCall::Release(refused, _) => calls.release(refused).call(),
+            StepCall::Lend(want, _) => calls.lend(*want).call(),
+            StepCall::Borrow(loan, _) => calls.borrow(*loan).call(),
+            StepCall::ClearLoan(loan) => calls.clear_loan(*loan).call(),
+            StepCall::SetPhase(phase, epoch, _) => calls.set_phase(*phase, *epoch).call(),
         }
     }
 
-    /// What the books said.
-    pub fn said(&self) -> Said {
-        match &self.asked {
-            Asked::ReserveBatch(_, verdicts) => Said::Verdicts(verdicts.clone(), self.left),
-            Asked::Settle(_, news) | Asked::Release(_, news) => Said::News(news.clone(), self.left),
-            Asked::Lend(_, loan) => Said::Loan(*loan, self.left),
-            Asked::Borrow(_, added) => Said::Added(*added, self.left),
-            Asked::ClearLoan(_) => Said::BucketLevel(self.left),
-            Asked::SetPhase(.., turned) => Said::Turned(*turned),
+    /// The answer of the books.
+    pub fn expected(&self) -> Answer {
+        match &self.call {
+            StepCall::ReserveBatch(_, verdicts) => Answer::Verdicts(verdicts.clone(), self.left),
+            StepCall::Settle(_, is_new) | StepCall::Release(_, is_new) => {
+                Answer::New(is_new.clone(), self.left)
+            }
+            StepCall::Lend(_, loan) => Answer::Loan(*loan, self.left),
+            StepCall::Borrow(_, added) => Answer::Added(*added, self.left),
+            StepCall::ClearLoan(_) => Answer::BucketLevel(self.left),
+            StepCall::SetPhase(.., is_set) => Answer::PhaseSet(*is_set),
         }
     }
 
-    /// What the scripts said.
-    pub fn answer(&self, shop: &Shop, answer: Value) -> Said {
-        let doors = self.doors(shop);
-        let news = |items: Vec<SettleOutcome>| -> Vec<bool> {
+    /// Parses the script's answer.
+    pub fn parse(&self, fixture: &Fixture, answer: Value) -> Answer {
+        let calls = self.calls(fixture);
+        let is_new = |items: Vec<SettleOutcome>| -> Vec<bool> {
             items
                 .iter()
-                .map(|noted| matches!(noted, SettleOutcome::Now | SettleOutcome::Adopted))
+                .map(|outcome| matches!(outcome, SettleOutcome::Now | SettleOutcome::Adopted))
                 .collect()
         };
-        match &self.asked {
-            Asked::ReserveBatch(batch, _) => {
-                let decided = doors.reserve(batch).parse(answer).unwrap();
-                Said::Verdicts(decided.verdicts, decided.left)
+        match &self.call {
+            StepCall::ReserveBatch(batch, _) => {
+                let decided = calls.reserve(batch).parse(answer).unwrap();
+                Answer::Verdicts(decided.verdicts, decided.left)
             }
-            Asked::Settle(orders, _) => {
-                let notes = doors.settle(orders).parse(answer).unwrap();
-                Said::News(news(notes.items), notes.left)
+            StepCall::Settle(orders, _) => {
+                let outcomes = calls.settle(orders).parse(answer).unwrap();
+                Answer::New(is_new(outcomes.items), outcomes.left)
             }
-            Asked::Release(refused, _) => {
-                let notes = doors.release(refused).parse(answer).unwrap();
-                Said::News(news(notes.items), notes.left)
+            StepCall::Release(refused, _) => {
+                let outcomes = calls.release(refused).parse(answer).unwrap();
+                Answer::New(is_new(outcomes.items), outcomes.left)
             }
-            Asked::Lend(want, _) => {
-                let (loan, left) = doors.lend(*want).parse(answer).unwrap();
-                Said::Loan(loan, left)
+            StepCall::Lend(want, _) => {
+                let (loan, left) = calls.lend(*want).parse(answer).unwrap();
+                Answer::Loan(loan, left)
             }
-            Asked::Borrow(loan, _) => {
-                let (added, left) = doors.borrow(*loan).parse(answer).unwrap();
-                Said::Added(added, left)
+            StepCall::Borrow(loan, _) => {
+                let (added, left) = calls.borrow(*loan).parse(answer).unwrap();
+                Answer::Added(added, left)
             }
-            Asked::ClearLoan(loan) => {
-                Said::BucketLevel(doors.clear_loan(*loan).parse(answer).unwrap().1)
+            StepCall::ClearLoan(loan) => {
+                Answer::BucketLevel(calls.clear_loan(*loan).parse(answer).unwrap().1)
             }
-            Asked::SetPhase(phase, epoch, _) => {
-                Said::Turned(doors.turn(*phase, *epoch).parse(answer).unwrap())
+            StepCall::SetPhase(phase, epoch, _) => {
+                Answer::PhaseSet(calls.set_phase(*phase, *epoch).parse(answer).unwrap())
             }
         }
     }
 }
 
-/// The doors of one bucket; the other one is its partner in loans.
-struct Doors<'a> {
-    shop: &'a Shop,
+/// The script calls of one bucket; loans go to and come from the other bucket.
+struct Calls<'a> {
+    fixture: &'a Fixture,
     bucket: usize,
 }
 
-impl<'a> Doors<'a> {
+impl<'a> Calls<'a> {
     fn other(&self) -> BucketNo {
         BucketNo(u16::from(self.bucket == 0))
     }
 
     fn reserve(&self, batch: &'a [Reservation]) -> ReserveBatch<'a> {
-        self.shop.reserving(self.bucket, batch)
+        self.fixture.reserving(self.bucket, batch)
     }
 
     fn settle(&self, orders: &'a [Order]) -> Settle<'a> {
-        let (keys, fence) = (&self.shop.buckets[self.bucket], &self.shop.fence);
-        Settle { keys, fence, policy: self.shop.sku.policy, orders }
+        let (keys, fence) = (&self.fixture.buckets[self.bucket], &self.fixture.fence);
+        Settle { keys, fence, policy: self.fixture.sku.policy, orders }
     }
 
     fn release(&self, refused: &'a [RefusedRequest]) -> Release<'a> {
-        let (keys, fence) = (&self.shop.buckets[self.bucket], &self.shop.fence);
-        Release { keys, fence, policy: self.shop.sku.policy, refused }
+        let (keys, fence) = (&self.fixture.buckets[self.bucket], &self.fixture.fence);
+        Release { keys, fence, policy: self.fixture.sku.policy, refused }
     }
 
     fn lend(&self, want: u32) -> Lend<'a> {
-        let (keys, fence) = (&self.shop.buckets[self.bucket], &self.shop.fence);
+        let (keys, fence) = (&self.fixture.buckets[self.bucket], &self.fixture.fence);
         Lend { keys, fence, to: self.other(), want }
     }
 
     fn borrow(&self, loan: Loan) -> Borrow<'a> {
-        let (keys, fence) = (&self.shop.buckets[self.bucket], &self.shop.fence);
+        let (keys, fence) = (&self.fixture.buckets[self.bucket], &self.fixture.fence);
         Borrow { keys, fence, from: self.other(), loan }
     }
 
     fn clear_loan(&self, loan: Loan) -> ClearLoan<'a> {
-        let (keys, fence) = (&self.shop.buckets[self.bucket], &self.shop.fence);
+        let (keys, fence) = (&self.fixture.buckets[self.bucket], &self.fixture.fence);
         ClearLoan { keys, fence, to: self.other(), no: loan.no }
     }
 
-    fn turn(&self, phase: Phase, epoch: Epoch) -> SetPhase<'a> {
-        let (keys, fence) = (&self.shop.buckets[self.bucket], &self.shop.fence);
+    fn set_phase(&self, phase: Phase, epoch: Epoch) -> SetPhase<'a> {
+        let (keys, fence) = (&self.fixture.buckets[self.bucket], &self.fixture.fence);
         SetPhase { keys, fence, epoch, phase }
     }
 }

@@ -1,8 +1,8 @@
-//! The broker is this process: a double that keeps the promises of a real one while the process
-//! lives, and breaks down when it is told to. For tests of whoever publishes or consumes.
+//! An in-memory broker with the promises of a real one and with injected faults, for tests of
+//! publishers and consumers.
 //!
-//! Owns: queues and messages, in memory. Limits: none but the prefetch. On error: as told. On
-//! death: everything is gone. May repeat: every message.
+//! Messages are lost with the process. The only limit is the prefetch. Any message may be delivered
+//! again.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ mod state;
 
 use state::State;
 
-/// The broker as one process has it. Clones are the same process; see [`Self::elsewhere`].
+/// The broker as seen by one process. Clones belong to the same process; see [`Self::elsewhere`].
 #[derive(Clone)]
 pub struct MemoryBroker {
     shared: Arc<Shared>,
@@ -34,7 +34,7 @@ pub struct MemoryBroker {
 struct Shared {
     topology: Topology,
     state: Mutex<State>,
-    /// Something changed.
+    /// Notified after every change of `state`.
     changed: Notify,
 }
 
@@ -47,21 +47,21 @@ impl fmt::Debug for MemoryBroker {
 }
 
 impl Shared {
-    /// Changes something and wakes whoever waits.
+    /// Changes the state and wakes the waiting calls.
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let result = change(&mut self.state.lock());
         self.changed.notify_waiters();
         result
     }
 
-    /// Waits until a look gives a value.
-    async fn until<T>(&self, mut look: impl FnMut(&mut State) -> Option<T>) -> T {
+    /// Polls the state after each change until `poll` returns a value.
+    async fn until<T>(&self, mut poll: impl FnMut(&mut State) -> Option<T>) -> T {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
-            // Before the look, so that no change is missed between look and wait.
+            // Before the poll, so that no change between poll and wait is missed.
             changed.as_mut().enable();
-            if let Some(value) = look(&mut self.state.lock()) {
+            if let Some(value) = poll(&mut self.state.lock()) {
                 return value;
             }
             changed.await;
@@ -69,7 +69,7 @@ impl Shared {
     }
 }
 
-/// What a test does to the broker.
+/// Fault injection and inspection.
 impl MemoryBroker {
     /// An empty broker with this topology, declared.
     #[must_use]
@@ -81,14 +81,14 @@ impl MemoryBroker {
         Self { shared, owner, closed: Arc::default() }
     }
 
-    /// The same broker as another process has it.
+    /// The same broker as seen by another process.
     #[must_use]
     pub fn elsewhere(&self) -> Self {
         let owner = self.shared.state.lock().fresh_id();
         Self { shared: self.shared.clone(), owner, closed: Arc::default() }
     }
 
-    /// It goes away, or comes to accept nothing, or comes back. Going away ends subscriptions.
+    /// Sets whether the broker is up, blocked or down. `Down` ends all subscriptions.
     pub fn set_reach(&self, reach: BrokerStatus) {
         self.shared.change(|state| {
             state.reach = reach;
@@ -103,27 +103,27 @@ impl MemoryBroker {
         self.shared.change(|state| state.end_all("the connection was lost"));
     }
 
-    /// Publishing waits, as for a slow broker, until it is let go on.
+    /// Sets whether publishing waits, as for a slow broker.
     pub fn hold(&self, is_held: bool) {
         self.shared.change(|state| state.is_held = is_held);
     }
 
-    /// The next so many messages are not taken.
+    /// Refuses the next `count` messages.
     pub fn nack_next(&self, count: usize) {
         self.shared.change(|state| state.num_nacks = count);
     }
 
-    /// The next so many messages are taken, and nobody hears of it.
+    /// Stores the next `count` messages and loses their confirms.
     pub fn lose_confirms(&self, count: usize) {
         self.shared.change(|state| state.num_lost_confirms = count);
     }
 
-    /// Deletes a queue, by its name without the namespace.
+    /// Deletes the queue with this name (without namespace).
     pub fn lose_queue(&self, short: &str) {
-        self.shared.change(|state| state.lose(short));
+        self.shared.change(|state| state.delete_queue(short));
     }
 
-    /// What waits in a queue to be delivered, by its name without the namespace.
+    /// The messages ready for delivery in the queue with this name (without namespace).
     #[must_use]
     pub fn waiting(&self, short: &str) -> Vec<(Headers, Bytes)> {
         let waiting = self.shared.state.lock().waiting(short);
@@ -132,14 +132,14 @@ impl MemoryBroker {
 }
 
 impl MemoryBroker {
-    /// Why it cannot be asked.
+    /// Fails while this process cannot reach the broker.
     fn check(&self) -> Result<(), Error> {
         let unavailable = |reason: &str| Err(Error::Unavailable { reason: reason.to_owned() });
         if self.closed.load(Ordering::SeqCst) {
             return unavailable("the connections of this process are closed");
         }
         match self.shared.state.lock().reach {
-            BrokerStatus::Down => unavailable("nobody there"),
+            BrokerStatus::Down => unavailable("the broker is down"),
             BrokerStatus::Up | BrokerStatus::Blocked => Ok(()),
         }
     }
@@ -147,11 +147,11 @@ impl MemoryBroker {
 
 #[async_trait]
 impl Publisher for MemoryBroker {
-    fn outgoing(&self, _window: usize) -> Box<dyn PublishChannel> {
-        Box::new(MemoryOutgoing { broker: self.clone(), doubtful: false })
+    fn open_channel(&self, _window: usize) -> Box<dyn PublishChannel> {
+        Box::new(MemoryOutgoing { broker: self.clone(), must_declare: false })
     }
 
-    fn reach(&self) -> BrokerStatus {
+    fn status(&self) -> BrokerStatus {
         self.shared.state.lock().reach
     }
 
@@ -164,15 +164,15 @@ impl Publisher for MemoryBroker {
 
 struct MemoryOutgoing {
     broker: MemoryBroker,
-    /// A message found no queue.
-    doubtful: bool,
+    /// A message was refused: the next call declares the topology again.
+    must_declare: bool,
 }
 
 #[async_trait]
 impl PublishChannel for MemoryOutgoing {
     async fn publish(&mut self, messages: Vec<Message>) -> Vec<PublishOutcome> {
         let shared = self.broker.shared.clone();
-        if std::mem::take(&mut self.doubtful) {
+        if std::mem::take(&mut self.must_declare) {
             shared.change(State::declare);
         }
         let mut results = Vec::with_capacity(messages.len());
@@ -188,7 +188,7 @@ impl PublishChannel for MemoryOutgoing {
                     }
                 }),
             };
-            self.doubtful |= matches!(result, PublishOutcome::Refused { .. });
+            self.must_declare |= matches!(result, PublishOutcome::Refused { .. });
             results.push(result);
         }
         results
@@ -221,7 +221,7 @@ impl Subscriber for MemoryBroker {
 
     async fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
-        self.shared.change(|state| state.end_those_of(self.owner, "closed by this process"));
+        self.shared.change(|state| state.end_all_of(self.owner, "closed by this process"));
     }
 }
 

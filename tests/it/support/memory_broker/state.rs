@@ -1,4 +1,4 @@
-//! What the broker in memory holds. Plain data under one lock; nothing waits here.
+//! The state of the in-memory broker: plain data under one lock.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,16 +9,14 @@ use floodgate::broker::{
     BrokerStatus, Delivery, Headers, Message, PublishOutcome, QueueDepth, Route, Source,
 };
 
-/// One message in a queue.
 #[derive(Debug, Clone)]
 pub(super) struct Stored {
     pub(super) headers: Headers,
     key: String,
     pub(super) body: Bytes,
-    num_before: u32,
+    num_previous: u32,
 }
 
-/// One subscription.
 #[derive(Debug)]
 struct Consumer {
     owner: u64,
@@ -29,21 +27,20 @@ struct Consumer {
     ended: Option<String>,
 }
 
-/// Everything.
 #[derive(Debug)]
 pub(super) struct State {
     topology: Topology,
     deliveries_max: u32,
-    /// Only queues that are declared.
+    /// The declared queues.
     queues: BTreeMap<String, VecDeque<Stored>>,
     consumers: BTreeMap<u64, Consumer>,
     next_id: u64,
     pub(super) reach: BrokerStatus,
     /// Publishing waits while this is set.
     pub(super) is_held: bool,
-    /// The next so many messages are not taken.
+    /// How many of the next messages are refused.
     pub(super) num_nacks: usize,
-    /// The confirmations of the next so many messages get lost.
+    /// How many of the next confirms are lost.
     pub(super) num_lost_confirms: usize,
 }
 
@@ -75,13 +72,13 @@ impl State {
         }
     }
 
-    pub(super) fn lose(&mut self, short: &str) {
-        let name = self.full(short);
+    pub(super) fn delete_queue(&mut self, short: &str) {
+        let name = self.full_name(short);
         self.queues.remove(&name);
         self.end(|consumer| consumer.queue == name, "the queue was deleted");
     }
 
-    fn full(&self, short: &str) -> String {
+    fn full_name(&self, short: &str) -> String {
         format!("{}{short}", self.topology.prefix())
     }
 
@@ -92,24 +89,24 @@ impl State {
         };
         if self.num_nacks > 0 {
             self.num_nacks -= 1;
-            return PublishOutcome::Refused { reason: "the broker did not take it".to_owned() };
+            return PublishOutcome::Refused { reason: "the broker refused the message".to_owned() };
         }
         let queue = match message.route {
             Route::Orders(number) => self.topology.queue(Source::Orders(number)),
             Route::Dead => self.topology.queue(Source::Dead),
         };
         let Message { headers, body, .. } = message;
-        if !self.enqueue(queue, Stored { headers, key: address.key, body, num_before: 0 }) {
-            return PublishOutcome::Refused { reason: "no queue wants it".to_owned() };
+        if !self.enqueue(queue, Stored { headers, key: address.key, body, num_previous: 0 }) {
+            return PublishOutcome::Refused { reason: "no queue is bound to the route".to_owned() };
         }
         if self.num_lost_confirms > 0 {
             self.num_lost_confirms -= 1;
-            return PublishOutcome::Unknown { reason: "no confirmation came".to_owned() };
+            return PublishOutcome::Unknown { reason: "the confirm was lost".to_owned() };
         }
         PublishOutcome::Confirmed
     }
 
-    /// Puts a message into its queue, if that is there.
+    /// Appends a message to its queue; false if the queue is not declared.
     fn enqueue(&mut self, queue: Option<String>, stored: Stored) -> bool {
         let Some(queue) = queue.and_then(|name| self.queues.get_mut(&name)) else { return false };
         queue.push_back(stored);
@@ -130,25 +127,25 @@ impl State {
         id
     }
 
-    /// The next delivery of a subscription, if there is one; or why it is over.
+    /// The next delivery of a subscription, if any; the reason if the subscription ended.
     pub(super) fn next(&mut self, id: u64) -> Result<Option<Delivery>, String> {
-        let gone = || "it is not there any more".to_owned();
-        let consumer = self.consumers.get_mut(&id).ok_or_else(gone)?;
+        let unknown = || "no such subscription".to_owned();
+        let consumer = self.consumers.get_mut(&id).ok_or_else(unknown)?;
         if let Some(reason) = &consumer.ended {
             return Err(reason.clone());
         }
         if consumer.unacknowledged.len() >= consumer.prefetch {
             return Ok(None);
         }
-        let waiting = self.queues.get_mut(&consumer.queue);
-        let Some(stored) = waiting.and_then(VecDeque::pop_front) else { return Ok(None) };
+        let queue = self.queues.get_mut(&consumer.queue);
+        let Some(stored) = queue.and_then(VecDeque::pop_front) else { return Ok(None) };
         let tag = consumer.next_tag;
         consumer.next_tag += 1;
         let delivery = Delivery {
             tag,
             headers: stored.headers.clone(),
             routing_key: stored.key.clone(),
-            num_before: stored.num_before,
+            num_previous: stored.num_previous,
             body: stored.body.clone(),
         };
         consumer.unacknowledged.insert(tag, stored);
@@ -172,23 +169,23 @@ impl State {
         self.requeue(&queue, returned.into_iter().collect());
     }
 
-    /// Forgets a subscription; what it had comes again.
+    /// Removes a subscription and requeues its unacknowledged messages.
     pub(super) fn unsubscribe(&mut self, id: u64) {
         if let Some(consumer) = self.consumers.remove(&id) {
             self.requeue(&consumer.queue, consumer.unacknowledged.into_values().collect());
         }
     }
 
-    /// Ends subscriptions; what they had comes again.
+    /// Ends the matching subscriptions and requeues their unacknowledged messages.
     fn end(&mut self, which: impl Fn(&Consumer) -> bool, reason: &str) {
         let mut returned = Vec::new();
         for consumer in self.consumers.values_mut().filter(|consumer| which(consumer)) {
             consumer.ended.get_or_insert_with(|| reason.to_owned());
-            let had = std::mem::take(&mut consumer.unacknowledged);
-            returned.push((consumer.queue.clone(), had.into_values().collect()));
+            let unacknowledged = std::mem::take(&mut consumer.unacknowledged);
+            returned.push((consumer.queue.clone(), unacknowledged.into_values().collect()));
         }
-        for (queue, had) in returned {
-            self.requeue(&queue, had);
+        for (queue, messages) in returned {
+            self.requeue(&queue, messages);
         }
     }
 
@@ -196,20 +193,21 @@ impl State {
         self.end(|_| true, reason);
     }
 
-    pub(super) fn end_those_of(&mut self, owner: u64, reason: &str) {
+    pub(super) fn end_all_of(&mut self, owner: u64, reason: &str) {
         self.end(|consumer| consumer.owner == owner, reason);
     }
 
-    /// Back to the front, in order; what was delivered too often is a dead letter.
+    /// Puts messages back to the front, in order. Order messages beyond the delivery limit become
+    /// dead letters.
     fn requeue(&mut self, queue: &str, returned: Vec<Stored>) {
-        let is_limited = queue.starts_with(&self.full("orders."));
+        let is_limited = queue.starts_with(&self.full_name("orders."));
         for mut stored in returned.into_iter().rev() {
-            stored.num_before = stored.num_before.saturating_add(1);
-            if is_limited && stored.num_before > self.deliveries_max {
+            stored.num_previous = stored.num_previous.saturating_add(1);
+            if is_limited && stored.num_previous > self.deliveries_max {
                 stored.headers.reason = Some("the broker: delivery_limit".to_owned());
                 stored.headers.origin = Some(queue.to_owned());
                 stored.headers.by_broker = true;
-                stored.num_before = 0;
+                stored.num_previous = 0;
                 let dead = self.topology.queue(Source::Dead);
                 self.enqueue(dead, stored);
             } else if let Some(queue) = self.queues.get_mut(queue) {
@@ -234,8 +232,8 @@ impl State {
         consumed.map(|queue| depth(queue.name)).collect()
     }
 
-    /// What waits in a queue, in order.
+    /// The messages ready in a queue, in order.
     pub(super) fn waiting(&self, short: &str) -> Vec<Stored> {
-        self.queues.get(&self.full(short)).into_iter().flatten().cloned().collect()
+        self.queues.get(&self.full_name(short)).into_iter().flatten().cloned().collect()
     }
 }

@@ -1,4 +1,5 @@
-//! A broker in memory: keeps what it confirms, and can be away, blocked, deaf or choosy.
+//! An in-memory broker that stores what it confirms and can be down, blocked, or refuse or never
+//! confirm messages.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -9,27 +10,27 @@ use floodgate::domain::RequestId;
 use floodgate::messages::envelope;
 use parking_lot::Mutex;
 
-use super::mishaps::{Call, Mishaps, When};
+use super::injected_faults::{Call, InjectedFaults, When};
 
-/// How the broker is.
 #[derive(Debug)]
 struct State {
     reach: BrokerStatus,
-    /// Nothing is confirmed, nothing kept.
-    is_deaf: bool,
-    /// Says no to messages with these.
+    /// No message is stored or confirmed.
+    confirms_nothing: bool,
+    /// Messages with these requests are refused.
     refused: HashSet<RequestId>,
-    /// Never confirms messages with these.
-    unheard: HashSet<RequestId>,
-    /// Messages are confirmed and come to another queue, until the topology is declared.
+    /// Messages with these requests are never confirmed.
+    unconfirmed: HashSet<RequestId>,
+    /// Messages are confirmed and routed elsewhere, until the topology is declared again.
     is_diverted: bool,
-    kept: Vec<Message>,
-    /// Largest number of messages in one call, and the windows that were asked for.
+    stored: Vec<Message>,
+    /// Most messages in one publish call.
     batch_max: usize,
+    /// The confirm window of each opened publish channel.
     windows: Vec<usize>,
 }
 
-/// What all processes share.
+/// The broker's queues, shared by all processes.
 #[derive(Debug)]
 pub struct Queues(Mutex<State>);
 
@@ -37,11 +38,11 @@ impl Default for Queues {
     fn default() -> Self {
         Self(Mutex::new(State {
             reach: BrokerStatus::Up,
-            is_deaf: false,
+            confirms_nothing: false,
             refused: HashSet::new(),
-            unheard: HashSet::new(),
+            unconfirmed: HashSet::new(),
             is_diverted: false,
-            kept: Vec::new(),
+            stored: Vec::new(),
             batch_max: 0,
             windows: Vec::new(),
         }))
@@ -53,8 +54,8 @@ impl Queues {
         self.0.lock().reach = reach;
     }
 
-    pub fn set_deaf(&self, is_deaf: bool) {
-        self.0.lock().is_deaf = is_deaf;
+    pub fn set_refusing(&self, confirms_nothing: bool) {
+        self.0.lock().confirms_nothing = confirms_nothing;
     }
 
     pub fn refuse(&self, request: u64) {
@@ -62,35 +63,35 @@ impl Queues {
     }
 
     pub fn never_confirm(&self, request: u64) {
-        self.0.lock().unheard.insert(RequestId::new(request).unwrap());
+        self.0.lock().unconfirmed.insert(RequestId::new(request).unwrap());
     }
 
-    /// A binding is gone, and somebody else's is there.
+    /// Replaces the binding by a foreign one: messages are confirmed and not stored.
     pub fn divert(&self) {
         self.0.lock().is_diverted = true;
     }
 
-    /// From here on nothing is refused, and every message confirmed.
+    /// From now on every message is stored and confirmed.
     pub fn accept_all(&self) {
         let mut state = self.0.lock();
-        state.is_deaf = false;
+        state.confirms_nothing = false;
         state.refused.clear();
-        state.unheard.clear();
+        state.unconfirmed.clear();
     }
 
-    /// How often each request was kept.
+    /// How often each request was stored.
     pub fn kept(&self) -> HashMap<u64, usize> {
-        let mut kept = HashMap::new();
-        for message in &self.0.lock().kept {
+        let mut counts = HashMap::new();
+        for message in &self.0.lock().stored {
             for request in envelope::requests_in(&message.body) {
-                *kept.entry(request.get()).or_default() += 1;
+                *counts.entry(request.get()).or_default() += 1;
             }
         }
-        kept
+        counts
     }
 
     pub fn messages(&self) -> Vec<Message> {
-        self.0.lock().kept.clone()
+        self.0.lock().stored.clone()
     }
 
     pub fn batch_max(&self) -> usize {
@@ -101,55 +102,55 @@ impl Queues {
         self.0.lock().windows.clone()
     }
 
-    fn take(&self, message: Message) -> PublishOutcome {
+    fn publish(&self, message: Message) -> PublishOutcome {
         let reason = || "on purpose".to_owned();
         let mut state = self.0.lock();
         let requests = envelope::requests_in(&message.body);
-        let is_among = |some: &HashSet<RequestId>| requests.iter().any(|id| some.contains(id));
+        let holds_any = |ids: &HashSet<RequestId>| requests.iter().any(|id| ids.contains(id));
         if state.reach != BrokerStatus::Up {
             PublishOutcome::NotSent { reason: reason() }
-        } else if state.is_deaf || is_among(&state.unheard) {
+        } else if state.confirms_nothing || holds_any(&state.unconfirmed) {
             PublishOutcome::Unknown { reason: reason() }
-        } else if is_among(&state.refused) {
+        } else if holds_any(&state.refused) {
             PublishOutcome::Refused { reason: reason() }
         } else {
             if !state.is_diverted {
-                state.kept.push(message);
+                state.stored.push(message);
             }
             PublishOutcome::Confirmed
         }
     }
 }
 
-/// The broker as one process reaches it.
+/// The broker as seen by one process.
 #[derive(Debug, Clone)]
 pub struct FakeBroker {
     pub queues: Arc<Queues>,
-    pub mishaps: Mishaps,
+    pub faults: InjectedFaults,
 }
 
 #[async_trait]
 impl PublishChannel for FakeBroker {
     async fn publish(&mut self, messages: Vec<Message>) -> Vec<PublishOutcome> {
-        self.mishaps.meet(Call::Publish, When::Before).await;
+        self.faults.apply(Call::Publish, When::Before).await;
         {
             let mut state = self.queues.0.lock();
             state.batch_max = state.batch_max.max(messages.len());
         }
-        let sent = messages.into_iter().map(|message| self.queues.take(message)).collect();
-        self.mishaps.meet(Call::Publish, When::After).await;
-        sent
+        let outcomes = messages.into_iter().map(|message| self.queues.publish(message)).collect();
+        self.faults.apply(Call::Publish, When::After).await;
+        outcomes
     }
 }
 
 #[async_trait]
 impl Publisher for FakeBroker {
-    fn outgoing(&self, window: usize) -> Box<dyn PublishChannel> {
+    fn open_channel(&self, window: usize) -> Box<dyn PublishChannel> {
         self.queues.0.lock().windows.push(window);
         Box::new(self.clone())
     }
 
-    fn reach(&self) -> BrokerStatus {
+    fn status(&self) -> BrokerStatus {
         self.queues.0.lock().reach
     }
 

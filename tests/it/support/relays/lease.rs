@@ -1,4 +1,4 @@
-//! Leases in memory, which end by a clock that the test moves.
+//! In-memory leases that expire by the test's clock.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,28 +9,28 @@ use floodgate::lease::{Error, Lease, LeaseGrant};
 use floodgate::runtime::clock::SharedClock;
 use parking_lot::Mutex;
 
-use super::mishaps::{Call, Mishaps, When};
+use super::injected_faults::{Call, InjectedFaults, When};
 
-/// Who holds what, until when.
+/// Holder and expiry of each lease by name.
 pub type Holders = Mutex<HashMap<String, (String, Instant)>>;
 
-/// The leases as one process reaches them.
+/// The leases as seen by one process.
 #[derive(Debug, Clone)]
 pub struct FakeLease {
     pub holders: Arc<Holders>,
     pub clock: SharedClock,
-    pub mishaps: Mishaps,
+    pub faults: InjectedFaults,
 }
 
 #[async_trait]
 impl Lease for FakeLease {
     async fn hold(&self, name: &str, holder: &str, ttl: Duration) -> Result<LeaseGrant, Error> {
         let failed = || Error { name: name.to_owned(), reason: "on purpose".to_owned() };
-        if self.mishaps.meet(Call::Hold, When::Before).await.is_some() {
+        if self.faults.apply(Call::Hold, When::Before).await.is_some() {
             return Err(failed());
         }
         let now = self.clock.now();
-        let held = {
+        let grant = {
             let mut holders = self.holders.lock();
             match holders.get(name) {
                 Some((by, until)) if by != holder && now < *until => {
@@ -43,9 +43,9 @@ impl Lease for FakeLease {
                 }
             }
         };
-        match self.mishaps.meet(Call::Hold, When::After).await {
+        match self.faults.apply(Call::Hold, When::After).await {
             Some(_) => Err(failed()),
-            None => Ok(held),
+            None => Ok(grant),
         }
     }
 

@@ -1,5 +1,5 @@
-//! Relays and rescuers of several processes over one outbox, one broker and one clock, all in
-//! memory. A process can be killed or paused between any two steps.
+//! Relays and rescuers of several processes over one in-memory outbox, broker and clock. A test can
+//! kill or pause a process between any two steps.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,93 +8,94 @@ use actix::Arbiter;
 use floodgate::actors::orphan_rescuer::RescuerDeps;
 use floodgate::actors::outbox_relay::RelayDeps;
 use floodgate::actors::supervisor::supervised::Address;
-use floodgate::actors::supervisor::{ChildReport, ChildSpec, Supervisor};
+use floodgate::actors::supervisor::{ChildSpec, Supervisor};
 use floodgate::actors::{OrphanRescuer, RelayHandle, RelayPool};
 use floodgate::config::{Settings, Tier};
 use floodgate::domain::{
-    BucketNo, Counting, Epoch, OrderIntent, Phase, RequestId, Reservation, Sale, Sku, SkuNo,
-    TraceId,
+    BucketKey, BucketNo, Counting, Epoch, LoaderToken, OrderIntent, Phase, RequestId, Reservation,
+    Sale, Sku, SkuNo, TraceId,
 };
 use floodgate::messages::Quiet;
 use floodgate::observe::metrics::Metrics;
 use floodgate::redis::scripts::intent;
+use floodgate::runtime::child_report::ChildReport;
 use floodgate::runtime::clock::{Clock, ManualClock, SharedClock};
 use floodgate::runtime::fault_injection::FaultInjector;
 use floodgate::runtime::process::unique_name;
 use floodgate::runtime::shutdown::Shutdown;
 use floodgate::services::catalog::Catalog;
-use floodgate::stock::{BucketKey, LoaderToken, MemoryStock, Stock};
+use floodgate::stock::{MemoryStock, Stock};
 use tokio::sync::oneshot;
 
-use super::lying_ledger::{Lie, LyingLedger};
+use super::defective_ledger::{DefectiveLedger, LedgerDefect};
+use super::harness::{START_MS, UNLIMITED, settings};
 use super::offers;
-use super::rig::{START_MS, UNLIMITED, settings};
 use super::wait::until;
 
 mod broker;
+mod injected_faults;
 mod lease;
-mod mishaps;
 mod outbox;
 
 pub use broker::{FakeBroker, Queues};
+pub use injected_faults::{Call, InjectedFault, InjectedFaults, When};
 pub use lease::{FakeLease, Holders};
-pub use mishaps::{Call, Mishap, Mishaps, When};
 pub use outbox::{FakeOutbox, Store};
 
 pub const SKU: SkuNo = SkuNo(7);
 pub const INSTALLATION: &str = "0000000a";
 
-/// What all processes share.
-pub struct World {
+/// The stores that all processes share.
+pub struct Simulation {
     pub store: Arc<Store>,
     pub queues: Arc<Queues>,
     pub holders: Arc<Holders>,
     pub clock: Arc<ManualClock>,
     pub catalog: Arc<Catalog>,
     pub stock: Arc<MemoryStock>,
-    pub ledger: Arc<LyingLedger>,
+    pub ledger: Arc<DefectiveLedger>,
     pub settings: Settings,
     buckets: u16,
 }
 
-/// One process: relays, a rescuer, or both.
+/// One process with relays or a rescuer; killed on drop.
 pub struct Process {
-    pub mishaps: Mishaps,
-    /// How the names of its workers begin.
+    pub faults: InjectedFaults,
+    /// Prefix of the process's worker names.
     pub name: Arc<str>,
-    pub door: RelayHandle,
+    pub relay_handle: RelayHandle,
     pub metrics: Arc<Metrics>,
     pub supervisor: Supervisor,
-    crew: Option<RelayPool>,
+    pool: Option<RelayPool>,
     rescuer: Option<Address<OrphanRescuer>>,
     shutdown: Shutdown,
-    drill: f64,
+    fault_injector: f64,
 }
 
-impl World {
-    /// A sale of one SKU with so many buckets; nothing waits.
+impl Simulation {
+    /// An open sale of one SKU with this many buckets, and empty stores.
     pub fn new(buckets: u16) -> Self {
         let mut settings = settings(Tier::Pipeline);
         settings.supervisor.restarts_max = 100_000;
-        // Real time: how often workers announce themselves. Heartbeats end by the test's clock.
+        // Workers announce by real time; heartbeats expire by the test's clock.
         settings.relay.heartbeat_ttl_ms = 60;
         settings.maintenance.rescue_every_ms = 10;
         settings.relay.workers = 2;
         settings.amqp.reconnect_min_ms = 1;
         settings.amqp.reconnect_max_ms = 4;
-        let world = Self {
+        let simulation = Self {
             store: Arc::default(),
             queues: Arc::default(),
             holders: Arc::default(),
             clock: Arc::new(ManualClock::new(START_MS)),
             catalog: Arc::default(),
-            stock: Arc::new(MemoryStock::new(Counting::Here)),
-            ledger: Arc::new(LyingLedger::new(Lie::Honest)),
+            stock: Arc::new(MemoryStock::new(Counting::InStock)),
+            ledger: Arc::new(DefectiveLedger::new(LedgerDefect::None)),
             settings,
             buckets,
         };
-        world.offer(SKU, buckets, Phase::Open);
-        world
+        simulation.offer(SKU, buckets, Phase::Open);
+        simulation
     }
 
     pub fn offer(&self, no: SkuNo, buckets: u16, phase: Phase) -> Sku {
@@ -122,7 +123,7 @@ impl World {
         sku
     }
 
-    /// One accepted request.
+    /// The intent of one unit for a request.
     pub fn intent(&self, request: u64) -> OrderIntent {
         let (_, sku) = self.catalog.of_sku(SKU).unwrap();
         OrderIntent {
@@ -136,7 +137,7 @@ impl World {
         BucketKey { sku: SKU, bucket: BucketNo(bucket) }
     }
 
-    /// Accepts requests; each is one entry, and buckets take turns.
+    /// Puts one outbox entry per request, in the request's bucket.
     pub fn accept(&self, requests: impl IntoIterator<Item = u64>) {
         for request in requests {
             let bytes = intent::pack(&self.intent(request));
@@ -153,15 +154,15 @@ impl World {
             Arbiter::current(),
         );
         Process {
-            mishaps: Mishaps::default(),
+            faults: InjectedFaults::default(),
             name: unique_name(),
-            door: RelayHandle::default(),
+            relay_handle: RelayHandle::default(),
             metrics: Arc::new(Metrics::new()),
             supervisor,
-            crew: None,
+            pool: None,
             rescuer: None,
             shutdown,
-            drill: 0.0,
+            fault_injector: 0.0,
         }
     }
 
@@ -169,57 +170,60 @@ impl World {
         self.clock.clone()
     }
 
-    fn outbox(&self, mishaps: &Mishaps) -> Arc<FakeOutbox> {
+    fn outbox(&self, faults: &InjectedFaults) -> Arc<FakeOutbox> {
         let (store, clock) = (self.store.clone(), self.shared_clock());
-        Arc::new(FakeOutbox { store, clock, mishaps: mishaps.clone() })
+        Arc::new(FakeOutbox { store, clock, faults: faults.clone() })
     }
 
-    fn broker(&self, mishaps: &Mishaps) -> Arc<FakeBroker> {
-        Arc::new(FakeBroker { queues: self.queues.clone(), mishaps: mishaps.clone() })
+    fn broker(&self, faults: &InjectedFaults) -> Arc<FakeBroker> {
+        Arc::new(FakeBroker { queues: self.queues.clone(), faults: faults.clone() })
     }
 
-    /// A process that relays.
+    /// Starts a process with relays.
     pub fn relays(&self) -> Process {
         self.relays_with(|_| {})
     }
 
-    /// The same, after a word with its mishaps.
+    /// [`Self::relays`]; `before` runs before the relays start, to arm faults.
     pub fn relays_with(&self, before: impl FnOnce(&mut Process)) -> Process {
         let mut process = self.process();
         before(&mut process);
-        let retry = |ms| Duration::from_millis(ms);
         let amqp = &self.settings.amqp;
-        let parts = RelayDeps {
-            outbox: self.outbox(&process.mishaps),
-            publisher: self.broker(&process.mishaps),
+        let deps = RelayDeps {
+            outbox: self.outbox(&process.faults),
+            publisher: self.broker(&process.faults),
             catalog: self.catalog.clone(),
             process: process.name.clone(),
-            door: process.door.clone(),
+            relay_handle: process.relay_handle.clone(),
             installation: INSTALLATION.into(),
             queues: 1,
-            retry: (retry(amqp.reconnect_min_ms), retry(amqp.reconnect_max_ms)),
+            retry: (
+                Duration::from_millis(amqp.reconnect_min_ms),
+                Duration::from_millis(amqp.reconnect_max_ms),
+            ),
             settings: self.settings.relay.clone(),
             clock: self.shared_clock(),
             metrics: process.metrics.clone(),
         };
-        let drill = FaultInjector::new(process.drill);
-        let crew = RelayPool::start(&parts, &process.supervisor, &Arbiter::current(), drill);
-        process.crew = Some(crew);
+        let fault_injector = FaultInjector::new(process.fault_injector);
+        let pool =
+            RelayPool::start(&deps, &process.supervisor, &Arbiter::current(), fault_injector);
+        process.pool = Some(pool);
         process
     }
 
-    /// A process that rescues.
+    /// Starts a process with an orphan rescuer.
     pub fn rescuer(&self) -> Process {
         self.rescuer_with(|_| {})
     }
 
-    /// The same, after a word with its mishaps.
+    /// [`Self::rescuer`]; `before` runs before the rescuer starts, to arm faults.
     pub fn rescuer_with(&self, before: impl FnOnce(&mut Process)) -> Process {
         let mut process = self.process();
         before(&mut process);
-        let mishaps = &process.mishaps;
-        let parts = RescuerDeps {
-            outbox: self.outbox(mishaps),
+        let faults = &process.faults;
+        let deps = RescuerDeps {
+            outbox: self.outbox(faults),
             catalog: self.catalog.clone(),
             every: Duration::from_millis(self.settings.maintenance.rescue_every_ms),
             clock: self.shared_clock(),
@@ -230,22 +234,23 @@ impl World {
             kind: "orphan_rescuer",
             arbiter: Arbiter::current(),
             mailbox: 16,
-            drill: FaultInjector::default(),
-            factory: Arc::new(move |life| OrphanRescuer::new(life, parts.clone())),
+            fault_injector: FaultInjector::default(),
+            factory: Arc::new(move |incarnation| OrphanRescuer::new(incarnation, deps.clone())),
         }));
         process
     }
 
-    /// Lets time pass until every heartbeat that is not repeated has ended; `alive` repeat theirs.
-    pub async fn outlive_heartbeats(&self, alive: &[&Process]) {
+    /// Advances the clock until every heartbeat expires except those of the `live` processes, which
+    /// are renewed.
+    pub async fn outlive_heartbeats(&self, live: &[&Process]) {
         let ttl = Duration::from_millis(self.settings.relay.heartbeat_ttl_ms);
         for _ in 0..4 {
             self.clock.advance(ttl / 3);
-            for process in alive {
+            for process in live {
                 until("a heartbeat of each worker", || async {
                     let due = self.clock.now() + ttl;
-                    let beats = self.store.heartbeats().into_iter();
-                    let fresh = beats
+                    let heartbeats = self.store.heartbeats().into_iter();
+                    let fresh = heartbeats
                         .filter(|(name, until)| name.starts_with(&*process.name) && *until >= due);
                     (fresh.count() >= self.settings.relay.workers).then_some(())
                 })
@@ -254,26 +259,26 @@ impl World {
         }
     }
 
-    /// Waits until every one of these requests is in a queue of the broker, or a dead letter, and
-    /// the outbox holds nothing.
-    pub async fn until_out(&self, requests: impl IntoIterator<Item = u64> + Clone) {
+    /// Waits until the outbox is empty, then asserts that each of these requests is in a broker
+    /// queue or a dead letter.
+    pub async fn until_published(&self, requests: impl IntoIterator<Item = u64> + Clone) {
         until("an empty outbox", || async { (self.store.counts() == (0, 0)).then_some(()) }).await;
-        let kept = self.queues.kept();
+        let published = self.queues.kept();
         let dead = self.store.dead();
         let is_dead = |request: &u64| {
-            dead.iter().any(|letter| {
-                let requests = floodgate::messages::envelope::requests_in(&letter.bytes);
+            dead.iter().any(|entry| {
+                let requests = floodgate::messages::envelope::requests_in(&entry.bytes);
                 requests.iter().any(|id| id.get() == *request)
             })
         };
         let lost: Vec<u64> = requests
             .into_iter()
-            .filter(|request| !kept.contains_key(request) && !is_dead(request))
+            .filter(|request| !published.contains_key(request) && !is_dead(request))
             .collect();
         assert!(lost.is_empty(), "lost: {lost:?}");
     }
 
-    /// Opens the stock and reserves there, as if entries or messages had been lost.
+    /// Loads the stock and reserves there only, as if outbox entries or messages had been lost.
     pub async fn lose(&self, requests: impl IntoIterator<Item = u64>) {
         let (_, sku) = self.catalog.of_sku(SKU).unwrap();
         let loading = self.stock.load(sku.clone(), 0, LoaderToken(1)).await.unwrap();
@@ -281,7 +286,7 @@ impl World {
         self.reserve(requests).await;
     }
 
-    /// Reserves in the stock, and nowhere else.
+    /// Reserves in the stock without outbox entries.
     pub async fn reserve(&self, requests: impl IntoIterator<Item = u64>) {
         for request in requests {
             let intent = self.intent(request);
@@ -301,21 +306,21 @@ impl World {
 }
 
 impl Process {
-    /// Makes every step panic so often, in percent.
-    pub fn drill(&mut self, percent: f64) {
-        self.drill = percent;
+    /// Sets the probability of a panic in each step, in percent.
+    pub fn fault_injector(&mut self, percent: f64) {
+        self.fault_injector = percent;
     }
 
-    /// Ends the process as `kill -9` does: nothing of it moves any more.
+    /// Ends the process as `kill -9` does: its actors stop and its calls are suspended.
     pub fn kill(&self) {
         self.shutdown.begin();
-        self.mishaps.freeze();
+        self.faults.freeze();
     }
 
-    /// The way down that an operator asks for.
+    /// Quiets the process, as an operator does.
     pub async fn quiet(&self) {
-        if let Some(crew) = &self.crew {
-            crew.quiet().await;
+        if let Some(pool) = &self.pool {
+            pool.quiet().await;
         }
         if let Some(rescuer) = self.rescuer.as_ref().and_then(Address::get) {
             let (done, idle) = oneshot::channel();
@@ -328,7 +333,7 @@ impl Process {
         self.supervisor.report().into_iter().filter(|report| report.kind == kind).collect()
     }
 
-    /// The value of a metric without labels, or with these.
+    /// The value of a metric by name and labels; 0 if there is none.
     pub fn metric(&self, name: &str) -> f64 {
         let text = self.metrics.exposition();
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));

@@ -1,4 +1,4 @@
-//! An outbox in memory, which promises what the port promises.
+//! An in-memory outbox that keeps the promises of [`Outbox`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -6,17 +6,16 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use floodgate::domain::RequestId;
+use floodgate::domain::{BucketKey, RequestId};
 use floodgate::messages::envelope;
 use floodgate::outbox::{
-    DeadEntry, EndedEntry, EntryPlace, Error, FoundEntry, GivenUpEntry, Outbox, OutboxEntry,
+    DeadEntry, EndedEntry, EntryLocation, Error, FoundEntry, GivenUpEntry, Outbox, OutboxEntry,
     OutboxStatus, PerBucket,
 };
 use floodgate::runtime::clock::SharedClock;
-use floodgate::stock::BucketKey;
 use parking_lot::Mutex;
 
-use super::mishaps::{Call, Mishap, Mishaps, When};
+use super::injected_faults::{Call, InjectedFault, InjectedFaults, When};
 
 #[derive(Debug, Default)]
 struct Bucket {
@@ -25,26 +24,26 @@ struct Bucket {
     dead: Vec<DeadEntry>,
 }
 
-/// What all processes share.
+/// The outbox entries of all processes.
 #[derive(Debug, Default)]
 pub struct Store {
     buckets: Mutex<HashMap<BucketKey, Bucket>>,
-    /// Until when each worker has announced itself.
+    /// Expiry of each worker's heartbeat.
     heartbeats: Mutex<BTreeMap<String, Instant>>,
     facts: Mutex<Facts>,
-    /// Buckets whose outbox cannot be read.
+    /// Buckets whose status fails as damaged.
     damaged: Mutex<HashSet<BucketKey>>,
 }
 
-/// What was seen on the way.
+/// Measurements over all calls.
 #[derive(Debug, Clone, Default)]
 pub struct Facts {
-    /// Most entries that one worker held in one bucket.
+    /// Most claimed entries of one worker in one bucket.
     pub claimed_max: usize,
     pub claims: usize,
-    /// Buckets asked for in one claim, at most.
+    /// Most buckets in one claim.
     pub buckets_per_claim: usize,
-    /// Entries that were acknowledged and belonged to another worker by then.
+    /// Acknowledged entries that belonged to another worker by then.
     pub acknowledged_late: usize,
 }
 
@@ -57,7 +56,7 @@ impl Store {
         bucket.waiting.push_back(OutboxEntry { id: Box::new(id), bytes });
     }
 
-    /// Moves what waits to a worker.
+    /// Claims every waiting entry for a worker.
     pub fn claim_all(&self, worker: &str) {
         for bucket in self.buckets.lock().values_mut() {
             let all = bucket.waiting.drain(..).collect();
@@ -65,7 +64,7 @@ impl Store {
         }
     }
 
-    /// Removes everything, as if it had been published.
+    /// Removes every entry, as if published.
     pub fn clear(&self) {
         for bucket in self.buckets.lock().values_mut() {
             bucket.waiting.clear();
@@ -73,12 +72,12 @@ impl Store {
         }
     }
 
-    /// From here on the outbox of a bucket cannot be read.
+    /// Makes the status of a bucket's outbox fail as damaged.
     pub fn damage(&self, bucket: BucketKey) {
         self.damaged.lock().insert(bucket);
     }
 
-    /// It can be read again.
+    /// Reverts [`Self::damage`].
     pub fn mend(&self, bucket: BucketKey) {
         self.damaged.lock().remove(&bucket);
     }
@@ -87,7 +86,7 @@ impl Store {
         self.facts.lock().clone()
     }
 
-    /// Entries that wait, and that are claimed.
+    /// Number of waiting and of claimed entries.
     pub fn counts(&self) -> (usize, usize) {
         let buckets = self.buckets.lock();
         let waiting = buckets.values().map(|bucket| bucket.waiting.len()).sum();
@@ -96,18 +95,18 @@ impl Store {
         (waiting, claimed)
     }
 
-    /// Workers that are known in any bucket.
+    /// Workers with a claim list in any bucket.
     pub fn workers(&self) -> BTreeSet<String> {
         let buckets = self.buckets.lock();
         buckets.values().flat_map(|bucket| bucket.claimed.keys()).cloned().collect()
     }
 
-    /// Workers that announced themselves, and until when.
+    /// Expiry of each announced worker's heartbeat.
     pub fn heartbeats(&self) -> BTreeMap<String, Instant> {
         self.heartbeats.lock().clone()
     }
 
-    /// Puts an entry among the dead ones of a bucket.
+    /// Dead-letters an entry in a bucket.
     pub fn bury(&self, bucket: BucketKey, entry: DeadEntry) {
         self.buckets.lock().entry(bucket).or_default().dead.push(entry);
     }
@@ -117,36 +116,36 @@ impl Store {
     }
 }
 
-/// The outbox as one process reaches it.
+/// The outbox as seen by one process.
 #[derive(Debug, Clone)]
 pub struct FakeOutbox {
     pub store: Arc<Store>,
     pub clock: SharedClock,
-    pub mishaps: Mishaps,
+    pub faults: InjectedFaults,
 }
 
 type Answer<T> = Result<T, Error>;
 
-fn failed(mishap: Mishap, doing: &'static str) -> Error {
+fn failed(fault: InjectedFault, operation: &'static str) -> Error {
     let reason = "on purpose".to_owned();
-    match mishap {
-        Mishap::Unavailable => Error::Unavailable { reason },
-        _ => Error::Unknown { doing, reason },
+    match fault {
+        InjectedFault::Unavailable => Error::Unavailable { reason },
+        _ => Error::Unknown { operation, reason },
     }
 }
 
 impl Bucket {
     fn acknowledge(&mut self, worker: &str, ended: &EndedEntry) -> bool {
-        let is_it = |entry: &OutboxEntry| entry.id == ended.id;
+        let has_id = |entry: &OutboxEntry| entry.id == ended.id;
         let own = self.claimed.entry(worker.to_owned()).or_default();
-        let found = if let Some(at) = own.iter().position(is_it) {
+        let found = if let Some(at) = own.iter().position(has_id) {
             Some(own.remove(at))
-        } else if let Some(at) = self.waiting.iter().position(is_it) {
+        } else if let Some(at) = self.waiting.iter().position(has_id) {
             self.waiting.remove(at)
         } else {
             None
         };
-        if let (Some(entry), Some(letter)) = (&found, &ended.letter) {
+        if let (Some(entry), Some(letter)) = (&found, &ended.dead_letter) {
             let GivenUpEntry { bytes, reason, attempts } = letter.clone();
             let id = entry.id.clone();
             self.dead.push(DeadEntry { id, bytes, reason, attempts, dead_at_ms: 0 });
@@ -156,25 +155,25 @@ impl Bucket {
 }
 
 impl FakeOutbox {
-    /// One call: `Before` it may fail for certain, `After` it may not be known.
+    /// Runs one call with its faults: `Before`, nothing is written; `After`, the write is done.
     async fn call<T>(
         &self,
         call: Call,
-        doing: &'static str,
-        work: impl FnOnce() -> T,
+        operation: &'static str,
+        run: impl FnOnce() -> T,
     ) -> Answer<T> {
-        if let Some(mishap) = self.mishaps.meet(call, When::Before).await {
-            return Err(failed(mishap, doing));
+        if let Some(fault) = self.faults.apply(call, When::Before).await {
+            return Err(failed(fault, operation));
         }
-        let done = work();
-        match self.mishaps.meet(call, When::After).await {
-            Some(mishap) => Err(failed(mishap, doing)),
-            None => Ok(done),
+        let answer = run();
+        match self.faults.apply(call, When::After).await {
+            Some(fault) => Err(failed(fault, operation)),
+            None => Ok(answer),
         }
     }
 
-    fn with<T>(&self, key: BucketKey, work: impl FnOnce(&mut Bucket) -> T) -> T {
-        work(self.store.buckets.lock().entry(key).or_default())
+    fn with<T>(&self, key: BucketKey, run: impl FnOnce(&mut Bucket) -> T) -> T {
+        run(self.store.buckets.lock().entry(key).or_default())
     }
 
     fn claim_one(&self, worker: &str, key: BucketKey, max: usize) -> Vec<OutboxEntry> {
@@ -197,7 +196,7 @@ fn all_failed<T>(buckets: impl Iterator<Item = BucketKey>, error: &Error) -> Per
     buckets.map(|key| (key, Err(error.clone()))).collect()
 }
 
-/// When the oldest of these entries was accepted.
+/// Acceptance time of the oldest request in these entries.
 fn oldest<'a>(entries: impl Iterator<Item = &'a OutboxEntry>) -> Option<i64> {
     let intents = entries.flat_map(|entry| envelope::intents_in(&entry.bytes));
     intents.map(|intent| intent.placed_at_ms).min()
@@ -258,10 +257,10 @@ impl Outbox for FakeOutbox {
         }
         let claimed = self
             .call(Call::Claim, "a claim", || {
-                let all =
+                let claimed =
                     buckets.iter().map(|(key, max)| (*key, self.claim_one(worker, *key, *max)));
-                let some = all.filter(|(_, entries)| !entries.is_empty());
-                some.map(|(key, entries)| (key, Ok(entries))).collect::<Vec<_>>()
+                let non_empty = claimed.filter(|(_, entries)| !entries.is_empty());
+                non_empty.map(|(key, entries)| (key, Ok(entries))).collect::<Vec<_>>()
             })
             .await;
         claimed.unwrap_or_else(|error| all_failed(buckets.iter().map(|(key, _)| *key), &error))
@@ -303,20 +302,20 @@ impl Outbox for FakeOutbox {
         .await
     }
 
-    async fn standing(&self, bucket: BucketKey) -> Answer<OutboxStatus> {
+    async fn status(&self, bucket: BucketKey) -> Answer<OutboxStatus> {
         if self.store.damaged.lock().contains(&bucket) {
             return Err(Error::Damaged { what: "on purpose".to_owned() });
         }
-        self.call(Call::Standing, "a look", || {
+        self.call(Call::Standing, "a status read", || {
             self.with(bucket, |bucket| OutboxStatus {
                 num_waiting: bucket.waiting.len() as u64,
                 oldest_waiting_ms: oldest(bucket.waiting.iter()),
-                in_hand: bucket
+                claimed: bucket
                     .claimed
                     .iter()
                     .map(|(name, entries)| (name.clone(), entries.len() as u64))
                     .collect(),
-                oldest_in_hand_ms: oldest(bucket.claimed.values().flatten()),
+                oldest_claimed_ms: oldest(bucket.claimed.values().flatten()),
                 num_dead: bucket.dead.len() as u64,
             })
         })
@@ -328,7 +327,7 @@ impl Outbox for FakeOutbox {
         let waiting = buckets.get(&bucket).into_iter().flat_map(|bucket| &bucket.waiting);
         let mut intents = waiting.flat_map(|entry| envelope::intents_in(&entry.bytes));
         let found = intents.find(|intent| intent.request == request);
-        Ok(found.map(|intent| FoundEntry { place: EntryPlace::Waiting, trace: intent.trace }))
+        Ok(found.map(|intent| FoundEntry { place: EntryLocation::Waiting, trace: intent.trace }))
     }
 
     async fn dead(&self, bucket: BucketKey, max: usize) -> Answer<Vec<DeadEntry>> {
@@ -338,7 +337,7 @@ impl Outbox for FakeOutbox {
     }
 
     async fn collect(&self, bucket: BucketKey, dead: &[DeadEntry]) -> Answer<()> {
-        self.with(bucket, |bucket| bucket.dead.retain(|letter| !dead.contains(letter)));
+        self.with(bucket, |bucket| bucket.dead.retain(|entry| !dead.contains(entry)));
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! A process that cannot outlive the test, whatever ends the test.
+//! A child process that never outlives the test, however the test ends.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,19 +10,19 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::wait;
 
-/// Started, frozen and killed by its number only.
+/// A child process, signalled by its process id only.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
 }
 
 impl Process {
-    /// Starts a program without terminal, in a folder that no other server uses: its working
-    /// directory, with a directory for its temporary files. It is killed when this is dropped, and
-    /// by the kernel when the test itself is killed.
+    /// Starts a program without terminal in `folder`, its working directory, which no other server
+    /// uses; `TMPDIR` is inside it. Drop kills the process, and the kernel kills it when the test
+    /// process ends.
     pub fn spawn(program: &str, arguments: &[&str], folder: &Path) -> Self {
-        // The signal comes when the thread that started the child ends: that thread must not be the
-        // test's own, which may hand the server on.
+        // The kernel sends the signal when the thread that spawned the child ends. A test's thread
+        // may end before its server does: therefore `SPAWNER` spawns the child.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", program]).args(arguments);
         command.current_dir(folder).env("TMPDIR", temporary(folder));
@@ -37,7 +37,6 @@ impl Process {
         self.child.id()
     }
 
-    /// Whether it has not ended by itself.
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
@@ -55,19 +54,19 @@ impl Drop for Process {
     }
 }
 
-/// Where a server in this folder keeps its temporary files. Servers that share such a directory
-/// delete each other's: a starting MariaDB removes every `#sql*` that it finds in it.
+/// The directory for temporary files of a server in this folder, created if missing. Servers must
+/// not share one: a starting MariaDB deletes every `#sql*` file in it.
 pub fn temporary(folder: &Path) -> PathBuf {
     let temporary = folder.join("tmp");
     fs::create_dir_all(&temporary).unwrap();
     temporary
 }
 
-type Order = (Command, Sender<std::io::Result<Child>>);
+type SpawnRequest = (Command, Sender<std::io::Result<Child>>);
 
-/// A thread that lives as long as the test process.
-static SPAWNER: LazyLock<Sender<Order>> = LazyLock::new(|| {
-    let (send, receive) = unbounded::<Order>();
+/// Sends to a thread that runs until the test process ends.
+static SPAWNER: LazyLock<Sender<SpawnRequest>> = LazyLock::new(|| {
+    let (send, receive) = unbounded::<SpawnRequest>();
     std::thread::spawn(move || {
         for (mut command, answer) in receive {
             drop(answer.send(command.spawn()));
@@ -79,13 +78,13 @@ static SPAWNER: LazyLock<Sender<Order>> = LazyLock::new(|| {
 #[test]
 fn a_server_works_in_its_own_folder_with_temporary_files_of_its_own() {
     let folder = tempfile::tempdir().unwrap();
-    // The program tells it itself: what the kernel says of a process is empty while it starts.
-    let tell = "{ pwd -P; printenv TMPDIR; } > draft && mv draft told && exec sleep 100";
-    let mut process = Process::spawn("sh", &["-c", tell], folder.path());
-    wait::until_true("word of the program", || folder.path().join("told").exists());
-    let told = fs::read_to_string(folder.path().join("told")).unwrap();
-    let place = folder.path().canonicalize().unwrap();
+    // The program reports its directories itself: `/proc` is empty while a process starts.
+    let script = "{ pwd -P; printenv TMPDIR; } > draft && mv draft report && exec sleep 100";
+    let mut process = Process::spawn("sh", &["-c", script], folder.path());
+    wait::until_true("the report of the program", || folder.path().join("report").exists());
+    let report = fs::read_to_string(folder.path().join("report")).unwrap();
+    let directory = folder.path().canonicalize().unwrap();
     let temporary = folder.path().join("tmp");
-    assert_eq!(told, format!("{}\n{}\n", place.display(), temporary.display()));
+    assert_eq!(report, format!("{}\n{}\n", directory.display(), temporary.display()));
     assert!(process.is_running());
 }

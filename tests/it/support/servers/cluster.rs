@@ -1,4 +1,4 @@
-//! Three masters that share the hash slots.
+//! A Redis Cluster of three masters.
 
 use redis::Value;
 
@@ -6,17 +6,17 @@ use super::ports::Port;
 use super::redis::Redis;
 use crate::support::wait;
 
-/// The slots of each master, as 16384 falls into three.
+/// First and last slot of each master.
 const SLOTS: [(u16, u16); 3] = [(0, 5460), (5461, 10922), (10923, 16383)];
 
 pub struct Cluster {
     pub nodes: Vec<Redis>,
-    /// Where the nodes talk among themselves.
+    /// Ports of the cluster bus.
     buses: Vec<Port>,
 }
 
 impl Cluster {
-    /// Starts three nodes and waits until each knows all slots.
+    /// Starts three nodes with further lines of `redis.conf` and waits until [`Self::is_whole`].
     pub fn start(lines: &[&str]) -> Self {
         let buses: Vec<_> = SLOTS.iter().map(|_| Port::claim()).collect();
         let node = |bus: &Port| {
@@ -42,48 +42,47 @@ impl Cluster {
             let [port, bus] = [node.port(), bus.number()].map(|n| n.to_string());
             self.nodes[0].cmd(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
         }
-        wait::until_true("the cluster to be whole", || self.is_whole());
+        wait::until_true("the cluster to assign every slot", || self.is_whole());
     }
 
-    /// Whether every node knows where every slot is.
+    /// Whether every node reports the state `ok` and three nodes.
     pub fn is_whole(&self) -> bool {
-        let knows_all = |node: &Redis| {
+        let is_complete = |node: &Redis| {
             let info = node.text(&["CLUSTER", "INFO"]);
             info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3\r")
         };
-        self.nodes.iter().all(knows_all)
+        self.nodes.iter().all(is_complete)
     }
 
-    /// `redis+cluster://..` by way of these nodes.
+    /// The `redis+cluster://` URL with these seed nodes.
     pub fn url(&self, nodes: &[usize]) -> String {
         let hosts: Vec<_> = nodes.iter().map(|&node| self.nodes[node].addr().to_string()).collect();
         format!("redis+cluster://{}", hosts.join(","))
     }
 
-    /// The slot of a key.
     pub fn slot(&self, key: &str) -> String {
         self.nodes[0].text(&["CLUSTER", "KEYSLOT", key])
     }
 
-    /// Keys of this form whose slots the node has at the start.
-    pub fn keys_of(&self, node: usize, how_many: usize) -> Vec<String> {
+    /// `count` keys `{n:1}:bucket` whose slots initially belong to the node.
+    pub fn keys_of(&self, node: usize, count: usize) -> Vec<String> {
         let (first, last) = SLOTS[node];
         let keys = (0..).map(|number| format!("{{{number}:1}}:bucket"));
-        let here = |key: &String| (first..=last).contains(&self.slot(key).parse().unwrap());
-        keys.filter(here).take(how_many).collect()
+        let is_on_node = |key: &String| (first..=last).contains(&self.slot(key).parse().unwrap());
+        keys.filter(is_on_node).take(count).collect()
     }
 
     fn id(&self, node: usize) -> String {
         self.nodes[node].text(&["CLUSTER", "MYID"])
     }
 
-    /// Begins to move a slot: from now on, `from` answers ASK for keys that it has no more.
+    /// Starts the migration of a slot: `from` answers ASK for keys that it no longer has.
     pub fn begin_move(&self, slot: &str, from: usize, to: usize) {
         self.nodes[to].cmd(&["CLUSTER", "SETSLOT", slot, "IMPORTING", &self.id(from)]);
         self.nodes[from].cmd(&["CLUSTER", "SETSLOT", slot, "MIGRATING", &self.id(to)]);
     }
 
-    /// Moves the keys of a slot.
+    /// Migrates the keys of a slot.
     pub fn move_keys(&self, slot: &str, from: usize, to: usize) {
         let port = self.nodes[to].port().to_string();
         let keys = self.nodes[from].cmd(&["CLUSTER", "GETKEYSINSLOT", slot, "1000"]);
@@ -93,7 +92,7 @@ impl Cluster {
         }
     }
 
-    /// Ends a move: from now on, `from` answers MOVED.
+    /// Completes the migration: `from` answers MOVED.
     pub fn end_move(&self, slot: &str, from: usize, to: usize) {
         let id = self.id(to);
         for node in [to, from] {

@@ -1,5 +1,5 @@
-//! A MariaDB of its own for each test: a child process on a free port of 127.0.0.1, on a copy of an
-//! empty data folder that is made once. It is ready in a fifth of a second.
+//! A private MariaDB for one test: a child process on a free port of 127.0.0.1, on a copy of an
+//! empty data folder that is created once. Starts in 0.2 s.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ use crate::support::wait::{until, until_true};
 
 const PASSWORD: &str = "quite-secret";
 
-/// Small and quick, and nothing that a name server could hold up.
+/// Small buffers, fast start, no DNS lookups.
 const SETTINGS: [&str; 13] = [
     "--bind-address=127.0.0.1",
     "--skip-name-resolve",
@@ -40,8 +40,8 @@ const SETTINGS: [&str; 13] = [
     "--innodb-flush-log-at-trx-commit=1",
 ];
 
-/// A running server with an empty database `floodgate` and a user of that name who may do anything
-/// with it.
+/// A running server with an empty database `floodgate` and a user of that name with all privileges
+/// on it.
 pub struct MariaDb {
     folder: TempDir,
     settings: Vec<String>,
@@ -51,12 +51,12 @@ pub struct MariaDb {
 }
 
 impl MariaDb {
-    /// Starts a server that keeps what it has committed.
+    /// Starts a server that persists every commit.
     pub fn start() -> Self {
         Self::start_with(&[])
     }
 
-    /// Starts a server with settings of one's own; the last one of a name counts.
+    /// Starts a server with further settings; the last value of a name applies.
     pub fn start_with(settings: &[&str]) -> Self {
         let folder = folder();
         let copy = Command::new("cp")
@@ -73,7 +73,7 @@ impl MariaDb {
         server
     }
 
-    /// Starts it again after [`Self::kill`], on what it had on the disk.
+    /// Restarts the server on its data, after [`Self::kill`].
     pub fn restart(&self) {
         let file = |name: &str| self.folder.path().join(name).display().to_string();
         let log = file("error.log");
@@ -93,24 +93,23 @@ impl MariaDb {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let mut process = Process::spawn("mariadbd", &arguments, self.folder.path());
         until_true("MariaDB to take connections", || {
-            let said = fs::read_to_string(&log).unwrap_or_default();
-            assert!(process.is_running(), "MariaDB ended: {said}");
-            said.contains("ready for connections")
+            let text = fs::read_to_string(&log).unwrap_or_default();
+            assert!(process.is_running(), "MariaDB ended: {text}");
+            text.contains("ready for connections")
         });
         *self.process.lock() = Some(process);
     }
 
-    /// Where it listens.
     pub fn addr(&self) -> SocketAddr {
         self.port.addr()
     }
 
-    /// The address of its database.
+    /// The URL of its database.
     pub fn url(&self) -> String {
         Self::url_by(self.addr())
     }
 
-    /// A further empty database: its address.
+    /// Creates another empty database and returns its URL.
     pub fn new_database(&self) -> String {
         let name = format!("floodgate_{:016x}", fastrand::u64(..));
         self.sql(&format!(
@@ -120,12 +119,12 @@ impl MariaDb {
         format!("mysql://floodgate:{PASSWORD}@{}/{name}", self.addr())
     }
 
-    /// The same by way of another address, which forwards to its own.
+    /// [`Self::url`] through another address that forwards to the server.
     pub fn url_by(address: SocketAddr) -> String {
         format!("mysql://floodgate:{PASSWORD}@{address}/floodgate")
     }
 
-    /// A ledger on it.
+    /// The options of a ledger on this server.
     pub fn options(&self) -> MysqlOptions {
         MysqlOptions::new(self.url())
     }
@@ -135,26 +134,26 @@ impl MariaDb {
         drop(self.process.lock().take());
     }
 
-    /// Stops it in the middle of whatever it does; connections stay open and silent.
+    /// `SIGSTOP`: connections stay open without answers.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// Lets it go on.
+    /// `SIGCONT`: resumes a stopped server.
     pub fn cont(&self) {
         self.signal(Signal::CONT);
     }
 
     fn signal(&self, signal: Signal) {
-        self.process.lock().as_ref().expect("it runs").signal(signal);
+        self.process.lock().as_ref().expect("a running server").signal(signal);
     }
 
-    /// Runs statements as the administrator, in the database of the ledger.
+    /// Runs statements as root in the ledger's database.
     pub fn sql(&self, statements: &str) {
         self.as_root(async |conn| conn.batch_execute(statements).await).unwrap();
     }
 
-    /// The first number of an answer.
+    /// The single number that a query selects.
     pub fn number(&self, query: &str) -> i64 {
         #[derive(QueryableByName)]
         struct Row {
@@ -165,14 +164,14 @@ impl MariaDb {
         self.as_root(async |conn| sql_query(query).get_result::<Row>(conn).await).unwrap().number
     }
 
-    /// Waits until a transaction waits for a row that another one holds.
-    pub async fn somebody_waits_for_a_row(&self) {
-        // Not `innodb_trx`: who reads that more often than every 0.1 s reads the same for ever.
-        let number = || async { (self.status("INNODB_ROW_LOCK_CURRENT_WAITS") > 0).then_some(()) };
-        until("a transaction that waits for a row", number).await;
+    /// Waits until a transaction waits for a row lock.
+    pub async fn until_row_lock_wait(&self) {
+        // Not `innodb_trx`: polled more often than every 0.1 s, it returns its cached rows forever.
+        let waits = || async { (self.status("INNODB_ROW_LOCK_CURRENT_WAITS") > 0).then_some(()) };
+        until("a transaction that waits for a row lock", waits).await;
     }
 
-    /// A status variable that is a number.
+    /// The value of a numeric status variable.
     pub fn status(&self, name: &str) -> i64 {
         self.number(&format!(
             "SELECT variable_value FROM information_schema.global_status \
@@ -180,7 +179,7 @@ impl MariaDb {
         ))
     }
 
-    /// The column `text` of each row of an answer.
+    /// The column `text` of each row that a query selects.
     pub fn texts(&self, query: &str) -> Vec<String> {
         #[derive(QueryableByName)]
         struct Row {
@@ -191,89 +190,89 @@ impl MariaDb {
         rows.into_iter().map(|row| row.text).collect()
     }
 
-    /// An administrator's connection that stays, for transactions that are held open.
+    /// A root connection that stays open, for long transactions.
     pub fn session(&self) -> Session {
         Self::session_as(&self.root_url())
     }
 
-    /// The same for another user.
+    /// [`Self::session`] with another URL.
     pub fn session_as(url: &str) -> Session {
-        let (ask, statements) = mpsc::channel::<String>();
-        let (tell, answers) = mpsc::channel();
+        let (statements, to_run) = mpsc::channel::<String>();
+        let (send_result, results) = mpsc::channel();
         let url = url.to_owned();
         thread::spawn(move || {
-            alone(async {
+            block_on(async {
                 let mut conn = match AsyncMysqlConnection::establish(&url).await {
                     Ok(conn) => conn,
                     Err(error) => {
-                        tell.send(Err(diesel::result::Error::QueryBuilderError(error.into()))).ok();
+                        let error = diesel::result::Error::QueryBuilderError(error.into());
+                        send_result.send(Err(error)).ok();
                         return;
                     }
                 };
-                for text in statements {
-                    tell.send(conn.batch_execute(&text).await).ok();
+                for text in to_run {
+                    send_result.send(conn.batch_execute(&text).await).ok();
                 }
             });
         });
-        Session { ask, answers }
+        Session { statements, results }
     }
 
     fn root_url(&self) -> String {
         format!("mysql://root:{PASSWORD}@{}/floodgate", self.addr())
     }
 
-    /// Works as the administrator, in the database of the ledger, with a client that has no limits
-    /// and no settings.
+    /// Runs a job on a new root connection in the ledger's database, without client-side limits.
     pub fn as_root<T: Send>(
         &self,
         job: impl AsyncFnOnce(&mut AsyncMysqlConnection) -> T + Send,
     ) -> T {
         let url = self.root_url();
-        // On a thread of its own: the test may be inside a runtime already.
+        // On another thread: the calling thread may already run a runtime.
         thread::scope(|scope| {
-            let asked = scope.spawn(|| {
-                alone(async {
+            let worker = scope.spawn(|| {
+                block_on(async {
                     let mut conn = AsyncMysqlConnection::establish(&url).await.unwrap();
                     job(&mut conn).await
                 })
             });
-            asked.join().unwrap()
+            worker.join().unwrap()
         })
     }
 }
 
-/// Runs a future on this thread, which runs nothing else.
-fn alone<T>(work: impl Future<Output = T>) -> T {
+/// Runs a future in a new runtime on this thread.
+fn block_on<T>(work: impl Future<Output = T>) -> T {
     Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
 }
 
-/// Ends with its transaction when it is dropped.
+/// A connection with one transaction at a time; drop closes the connection and rolls back.
 pub struct Session {
-    ask: mpsc::Sender<String>,
-    answers: mpsc::Receiver<QueryResult<()>>,
+    statements: mpsc::Sender<String>,
+    results: mpsc::Receiver<QueryResult<()>>,
 }
 
 impl Session {
-    /// Runs statements and waits for them.
+    /// Runs statements and waits for their end.
     pub fn sql(&self, statements: &str) {
         self.try_sql(statements).unwrap();
     }
 
-    /// The same, where they may fail.
+    /// [`Self::sql`] for statements that may fail.
     pub fn try_sql(&self, statements: &str) -> QueryResult<()> {
-        // Refused when there is no connection; then that is the answer.
-        self.ask.send(statements.to_owned()).ok();
-        self.answers.recv().unwrap()
+        // Without a connection the send fails, and the result is the connection error.
+        self.statements.send(statements.to_owned()).ok();
+        self.results.recv().unwrap()
     }
 }
 
-/// In memory where there is such a folder: what a killed process has written stays all the same.
+/// A folder in memory if possible: data in `/dev/shm` survives a killed process, too.
 fn folder() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
 fn first_statements() -> String {
-    // One statement on each line; they are run at each start.
+    // The init file has one statement per line and runs at each start.
     format!(
         "SET PASSWORD FOR root@127.0.0.1 = PASSWORD('{PASSWORD}');\n\
          CREATE DATABASE IF NOT EXISTS floodgate CHARACTER SET utf8mb4;\n\
@@ -282,7 +281,7 @@ fn first_statements() -> String {
     )
 }
 
-/// An empty data folder, made by whoever needs it first.
+/// The empty data folder, created by the first test that needs it.
 fn empty_data() -> PathBuf {
     let version = Command::new("mariadbd").args(["--no-defaults", "--version"]).output();
     let version = version.expect("mariadbd is missing: scripts/test-deps.sh").stdout;
@@ -297,7 +296,7 @@ fn empty_data() -> PathBuf {
         let fresh = data.with_extension("fresh");
         drop(fs::remove_dir_all(&fresh));
         let temporary = tempfile::tempdir().unwrap();
-        let made = Command::new("mariadb-install-db")
+        let output = Command::new("mariadb-install-db")
             .env("TMPDIR", temporary.path())
             .args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"])
             .args(["--innodb-log-file-size=16M"])
@@ -305,7 +304,7 @@ fn empty_data() -> PathBuf {
             .arg(format!("--datadir={}", fresh.display()))
             .output()
             .expect("mariadb-install-db is missing: scripts/test-deps.sh");
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         fs::rename(&fresh, &data).unwrap();
     }
     data
@@ -321,13 +320,13 @@ fn a_server_that_starts_leaves_the_temporary_tables_of_others_alone() {
     let session = running.session();
     session.sql("CREATE TEMPORARY TABLE kept (n INT) ENGINE=Aria; INSERT INTO kept VALUES (1)");
     let starting = MariaDb::start();
-    // Both tables have closed files, so that each is opened by its name.
+    // The flush closes the table's files, so that the insert opens them by name.
     session.sql("FLUSH TABLES; INSERT INTO kept SELECT n + 1 FROM kept");
     let tmpdir = |server: &MariaDb| server.texts("SELECT @@tmpdir AS text");
     assert_ne!(tmpdir(&running), tmpdir(&starting));
 }
 
-/// Why each has a directory of its own: this is what happens otherwise.
+/// The reason why each server has its own directory.
 #[test]
 fn servers_that_share_a_temporary_directory_delete_each_others_tables() {
     let shared = tempfile::tempdir().unwrap();

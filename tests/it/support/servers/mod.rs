@@ -1,5 +1,4 @@
-//! Servers of other people's making, started for one test: private ports, private folders, gone
-//! with the test.
+//! Third-party servers for one test, with private ports and folders; they end with the test.
 
 pub mod child;
 pub mod cluster;

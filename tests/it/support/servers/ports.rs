@@ -1,24 +1,24 @@
-//! Ports that no other test takes, in this process or another.
+//! Ports that no other test takes, in this process or in others.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
 
-/// Below the range from which the kernel picks ports of outgoing connections, so that a server that
-/// is down for a while finds its port free.
+/// Below the kernel's range of ephemeral ports, so that no outgoing connection takes the port of a
+/// stopped server.
 const RANGE: std::ops::Range<u16> = 12_000..32_000;
 
-/// A port on 127.0.0.1 that is this test's until it is dropped.
+/// A port on 127.0.0.1, reserved for this test until drop.
 #[derive(Debug)]
 pub struct Port {
     number: u16,
-    /// A name of the same network namespace as the port: tests of other processes, users and
-    /// temporary directories see that it is taken, also while nobody listens on the port.
+    /// An abstract socket name in the port's network namespace. It reserves the port among tests of
+    /// all processes, users and temporary directories, even while no server listens.
     _claim: UnixListener,
 }
 
 impl Port {
-    /// Claims a port on which nobody listens.
+    /// Claims a free port.
     pub fn claim() -> Self {
         for _ in 0..1_000 {
             let number = fastrand::u16(RANGE);
@@ -51,7 +51,7 @@ fn a_claimed_port_is_not_given_twice() {
     numbers.dedup();
     assert_eq!(numbers.len(), ports.len());
     let again = UnixListener::bind_addr(&name_of(numbers[0]));
-    assert!(again.is_err(), "the claim is seen by everybody who makes the same one");
+    assert!(again.is_err(), "a second claim of the same port succeeded");
     drop(ports);
     UnixListener::bind_addr(&name_of(numbers[0])).unwrap();
 }

@@ -1,6 +1,6 @@
-//! A RabbitMQ of its own: a node and a port mapper as child processes, on free ports of 127.0.0.1,
-//! on a copy of a data folder that was made once. It is ready in five seconds and takes 100 MB:
-//! few tests start one, and each asks it many things.
+//! A private RabbitMQ: a node and `epmd` as child processes on free ports of 127.0.0.1, on a copy
+//! of a data folder that is created once. Starts in 5 s and takes 100 MB: few tests start one, and
+//! each of those checks many things.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ use super::child::{Process, temporary};
 use super::ports::Port;
 use crate::support::wait::{until_true, until_true_within};
 
-/// The same for every node: each has a port mapper of its own, and data that others can copy.
+/// The same name for every node: each has its own `epmd`, and the data folder contains the name.
 const NODE: &str = "floodgate@localhost";
 const BOOT_MAX: Duration = Duration::from_secs(120);
 
@@ -34,30 +34,30 @@ log.console = false
 log.file.level = info
 ";
 
-/// Dead letters that found no place are tried again soon, instead of after three minutes.
+/// Unconfirmed dead letters are retried after 500 ms instead of three minutes.
 const ADVANCED: &str = "[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 500}]}].\n";
 
-/// What a broker may be short of.
+/// The resource that the broker is short of.
 #[derive(Debug, Clone, Copy)]
 pub enum Alarm {
     Memory,
     Disk,
 }
 
-/// A running node. Port and data outlive its process.
+/// A running node. Ports and data outlive its process.
 pub struct RabbitMq {
     folder: TempDir,
     port: Port,
     node_port: Port,
-    mapper_port: Port,
+    epmd_port: Port,
     /// `None`: killed.
     process: Mutex<Option<Process>>,
     /// Maps the node's name to its port, for `rabbitmqctl`.
-    _mapper: Process,
+    _epmd: Process,
 }
 
 impl RabbitMq {
-    /// An empty broker.
+    /// Starts an empty broker.
     pub fn start() -> Self {
         let server = Self::prepare();
         let copy = Command::new("cp").arg("-a").arg(empty_data()).arg(server.file("data")).status();
@@ -76,29 +76,29 @@ impl RabbitMq {
         fs::write(file("plugins"), "[].").unwrap();
         fs::write(file("rabbitmq.conf"), SETTINGS).unwrap();
         fs::write(file("advanced.config"), ADVANCED).unwrap();
-        let [port, node_port, mapper_port] = [(); 3].map(|()| Port::claim());
-        let number = mapper_port.number().to_string();
-        let words = ["-address", "127.0.0.1", "-port", &number];
-        let mapper = Process::spawn("epmd", &words, folder.path());
-        until_true("the port mapper", || std::net::TcpStream::connect(mapper_port.addr()).is_ok());
+        let [port, node_port, epmd_port] = [(); 3].map(|()| Port::claim());
+        let number = epmd_port.number().to_string();
+        let arguments = ["-address", "127.0.0.1", "-port", &number];
+        let epmd = Process::spawn("epmd", &arguments, folder.path());
+        until_true("epmd", || std::net::TcpStream::connect(epmd_port.addr()).is_ok());
         let process = Mutex::new(None);
-        Self { folder, port, node_port, mapper_port, process, _mapper: mapper }
+        Self { folder, port, node_port, epmd_port, process, _epmd: epmd }
     }
 
     fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// `env` and its arguments, up to the program.
+    /// The arguments of `env` that precede the program.
     fn environment(&self) -> Vec<String> {
         let file = |name: &str| self.file(name).display().to_string();
-        let quiet = "+S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none \
+        let erl_arguments = "+S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none \
                      -kernel inet_dist_use_interface {127,0,0,1}";
         let variables = [
             ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()),
             ("HOME", file("home")),
             ("TMPDIR", temporary(self.folder.path()).display().to_string()),
-            ("ERL_EPMD_PORT", self.mapper_port.number().to_string()),
+            ("ERL_EPMD_PORT", self.epmd_port.number().to_string()),
             ("ERL_EPMD_ADDRESS", "127.0.0.1".to_owned()),
             ("RABBITMQ_NODENAME", NODE.to_owned()),
             ("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1".to_owned()),
@@ -110,23 +110,23 @@ impl RabbitMq {
             ("RABBITMQ_CONFIG_FILE", file("rabbitmq.conf")),
             ("RABBITMQ_ADVANCED_CONFIG_FILE", file("advanced.config")),
             ("RABBITMQ_CONF_ENV_FILE", file("none")),
-            // The script becomes the node, instead of waiting for it.
+            // The script replaces itself by the node instead of waiting for it.
             ("RUNNING_UNDER_SYSTEMD", "1".to_owned()),
-            ("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", quiet.to_owned()),
+            ("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", erl_arguments.to_owned()),
         ];
-        let mut words = vec!["-i".to_owned()];
-        words.extend(variables.map(|(name, value)| format!("{name}={value}")));
-        words
+        let mut arguments = vec!["-i".to_owned()];
+        arguments.extend(variables.map(|(name, value)| format!("{name}={value}")));
+        arguments
     }
 
-    /// Starts it (again) on its ports and its data, and waits until it takes connections.
+    /// Starts or restarts the node on its ports and data, and waits until it accepts connections.
     pub fn restart(&self) {
         self.kill();
         drop(fs::remove_dir_all(self.file("log")));
-        let mut words = self.environment();
-        words.push(program("rabbitmq-server"));
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let mut process = Process::spawn("env", &words, self.folder.path());
+        let mut arguments = self.environment();
+        arguments.push(program("rabbitmq-server"));
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let mut process = Process::spawn("env", &arguments, self.folder.path());
         until_true_within(BOOT_MAX, "RabbitMQ to take connections", || {
             assert!(process.is_running(), "RabbitMQ ended: {}", self.log());
             self.log().contains("Server startup complete")
@@ -142,17 +142,17 @@ impl RabbitMq {
         self.port.addr()
     }
 
-    /// The address of its virtual host `/`.
+    /// The URL of its virtual host `/`.
     pub fn url(&self) -> String {
         Self::url_by(self.addr())
     }
 
-    /// The same by way of another address, which forwards to its own.
+    /// [`Self::url`] through another address that forwards to the node.
     pub fn url_by(address: SocketAddr) -> String {
         format!("amqp://guest:guest@{address}/%2f")
     }
 
-    /// How to reach it, with short waits.
+    /// Options of a client with short reconnect delays.
     pub fn options(&self, topology: Topology) -> RabbitOptions {
         let mut options = RabbitOptions::new(&self.url(), topology).unwrap();
         options.connect_timeout = Duration::from_secs(20);
@@ -166,34 +166,34 @@ impl RabbitMq {
         drop(self.process.lock().take());
     }
 
-    /// Freezes it; connections stay open and silent.
+    /// `SIGSTOP`: connections stay open without answers.
     pub fn stop(&self) {
-        self.process.lock().as_ref().expect("it runs").signal(Signal::STOP);
+        self.process.lock().as_ref().expect("a running node").signal(Signal::STOP);
     }
 
-    /// Lets it go on.
+    /// `SIGCONT`: resumes a stopped node.
     pub fn cont(&self) {
-        self.process.lock().as_ref().expect("it runs").signal(Signal::CONT);
+        self.process.lock().as_ref().expect("a running node").signal(Signal::CONT);
     }
 
-    /// `rabbitmqctl`, as its administrator.
-    pub fn ctl(&self, words: &[&str]) -> String {
+    /// The output of `rabbitmqctl` with these arguments.
+    pub fn ctl(&self, arguments: &[&str]) -> String {
         let mut command = Command::new("env");
         command.args(self.environment()).arg(program("rabbitmqctl"));
-        let output = command.args(["-q", "-n", NODE]).args(words).output().unwrap();
+        let output = command.args(["-q", "-n", NODE]).args(arguments).output().unwrap();
         let [out, err] = [output.stdout, output.stderr]
             .map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        assert!(output.status.success(), "rabbitmqctl {words:?}: {out}{err}");
+        assert!(output.status.success(), "rabbitmqctl {arguments:?}: {out}{err}");
         out
     }
 
-    /// Writes down where new queues are. By itself it does so a second later, and loses those that
-    /// it has not written down when it is killed.
+    /// Persists the directory of queues. The node does so by itself a second after a declare; a
+    /// kill before that loses the queue.
     pub fn settle(&self) {
         assert_eq!(self.ctl(&["eval", "dets:sync(ra_directory_reverse)."]).trim(), "ok");
     }
 
-    /// Raises or ends an alarm: while it lasts, whoever publishes is blocked.
+    /// Raises or clears an alarm. The broker blocks publishers during an alarm.
     pub fn alarm(&self, alarm: Alarm, is_on: bool) {
         let (limit, name) = match (alarm, is_on) {
             (Alarm::Memory, true) => (["set_vm_memory_high_watermark", "0.0000001"], "memory"),
@@ -207,10 +207,10 @@ impl RabbitMq {
         });
     }
 
-    /// Works on a connection of its own, with a client that has no limits.
+    /// Runs a job on a new connection, without client-side limits.
     pub fn with_channel<T: Send>(&self, job: impl AsyncFnOnce(&Channel) -> T + Send) -> T {
         std::thread::scope(|scope| {
-            let asked = scope.spawn(|| {
+            let worker = scope.spawn(|| {
                 let mut builder = tokio::runtime::Builder::new_current_thread();
                 let runtime = builder.enable_all().build().unwrap();
                 runtime.block_on(async {
@@ -222,11 +222,11 @@ impl RabbitMq {
                     result
                 })
             });
-            asked.join().unwrap()
+            worker.join().unwrap()
         })
     }
 
-    /// Deletes a queue with all that is in it.
+    /// Deletes a queue with its messages.
     pub fn delete_queue(&self, name: &str) {
         self.with_channel(async |channel| {
             channel.queue_delete(name.into(), QueueDeleteOptions::default()).await.unwrap();
@@ -240,30 +240,30 @@ impl RabbitMq {
         });
     }
 
-    /// Messages that wait in a queue; `None` if there is no such queue.
+    /// Number of ready messages in a queue; `None` without such a queue.
     pub fn num_ready(&self, name: &str) -> Option<u32> {
         self.with_channel(async |channel| {
             let options = QueueDeclareOptions::durable().passive();
-            let seen = channel.queue_declare(name.into(), options, FieldTable::default()).await;
-            seen.ok().map(|queue| queue.message_count())
+            let declared = channel.queue_declare(name.into(), options, FieldTable::default()).await;
+            declared.ok().map(|queue| queue.message_count())
         })
     }
 }
 
-/// A program of the package itself: those on the path change user.
+/// The path of a program in the package: the wrappers on `PATH` change the user.
 fn program(name: &str) -> String {
     static FILES: LazyLock<String> = LazyLock::new(|| {
-        let listed = Command::new("dpkg").args(["-L", "rabbitmq-server"]).output();
-        let listed = listed.expect("dpkg is missing: where is rabbitmq-server?");
-        assert!(listed.status.success(), "rabbitmq-server is missing: scripts/test-deps.sh");
-        String::from_utf8(listed.stdout).unwrap()
+        let output = Command::new("dpkg").args(["-L", "rabbitmq-server"]).output();
+        let output = output.expect("dpkg is missing: where is rabbitmq-server?");
+        assert!(output.status.success(), "rabbitmq-server is missing: scripts/test-deps.sh");
+        String::from_utf8(output.stdout).unwrap()
     });
     let end = format!("/lib/rabbitmq/bin/{name}");
     let file = FILES.lines().find(|file| file.ends_with(&end));
     file.unwrap_or_else(|| panic!("the package rabbitmq-server has no {end}")).to_owned()
 }
 
-/// The data of a node that was started once, made by whoever needs it first.
+/// The data folder of a node that was started once, created by the first test that needs it.
 fn empty_data() -> PathBuf {
     let version = Command::new("dpkg-query")
         .args(["-W", "-f", "rabbitmq-${Version}", "rabbitmq-server"])
@@ -280,7 +280,7 @@ fn empty_data() -> PathBuf {
         let fresh = data.with_extension("fresh");
         drop(fs::remove_dir_all(&fresh));
         let copy = Command::new("cp").arg("-a").arg(server.file("data")).arg(&fresh).status();
-        assert!(copy.unwrap().success(), "cannot keep an empty data folder");
+        assert!(copy.unwrap().success(), "cannot store the empty data folder");
         fs::rename(&fresh, &data).unwrap();
     }
     data

@@ -14,12 +14,12 @@ use super::ports::Port;
 use super::redis_users::User;
 use crate::support::wait;
 
-/// Every accepted write is in the file at most a second later.
+/// Every write is in the file at most a second later.
 pub const AOF_EVERYSEC: &[&str] = &["appendonly yes", "appendfsync everysec"];
-/// Every accepted write is on the disk before its answer.
+/// Every write is on disk before its answer.
 pub const AOF_ALWAYS: &[&str] = &["appendonly yes", "appendfsync always"];
 
-/// What every server is started with. The last of two lines about the same wins.
+/// Lines of every server's `redis.conf`. The last line of a directive applies.
 const BASE: &[&str] = &[
     "save \"\"",
     "appendonly no",
@@ -30,8 +30,7 @@ const BASE: &[&str] = &[
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// One redis-server (or redis-sentinel, which is the same program): its port and folder outlive its
-/// process.
+/// One redis-server or redis-sentinel (the same program). Port and folder outlive its process.
 pub struct Redis {
     program: &'static str,
     port: Port,
@@ -41,12 +40,12 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// An empty server that keeps nothing on disk.
+    /// Starts an empty server without persistence.
     pub fn start() -> Self {
         Self::start_with(&[])
     }
 
-    /// A server with further lines of `redis.conf`.
+    /// Starts a server with further lines of `redis.conf`.
     pub fn start_with(lines: &[&str]) -> Self {
         let users = [User::Gate, User::Pipeline].map(User::line);
         let users = users.iter().map(String::as_str);
@@ -54,18 +53,19 @@ impl Redis {
         Self::start_program("redis-server", &lines)
     }
 
-    /// A server of either kind, with nothing but these lines.
+    /// Starts either program with only these lines, plus address and folder.
     pub(super) fn start_program(program: &'static str, lines: &[&str]) -> Self {
         let port = Port::claim();
         let folder = tempfile::tempdir().unwrap();
-        let place = [
+        let location = [
             "bind 127.0.0.1".to_owned(),
             "daemonize no".to_owned(),
             format!("port {}", port.number()),
             format!("dir {}", folder.path().display()),
             format!("logfile {}", folder.path().join("log").display()),
         ];
-        let all: Vec<_> = place.iter().map(String::as_str).chain(lines.iter().copied()).collect();
+        let all: Vec<_> =
+            location.iter().map(String::as_str).chain(lines.iter().copied()).collect();
         let password = lines.iter().find_map(|line| line.strip_prefix("requirepass "));
         std::fs::write(folder.path().join("redis.conf"), all.join("\n")).unwrap();
         let password = password.map(str::to_owned);
@@ -90,7 +90,6 @@ impl Redis {
         }
     }
 
-    /// Where its files are.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -104,23 +103,23 @@ impl Redis {
         drop(self.process.lock().take());
     }
 
-    /// Freezes it: connections are accepted by the kernel, nothing is answered.
+    /// `SIGSTOP`: the kernel accepts connections, and no command is answered.
     pub fn stop(&self) {
-        self.process.lock().as_ref().expect("it runs").signal(Signal::STOP);
+        self.process.lock().as_ref().expect("a running server").signal(Signal::STOP);
     }
 
-    /// Lets a frozen server go on.
+    /// `SIGCONT`: resumes a stopped server.
     pub fn cont(&self) {
-        self.process.lock().as_ref().expect("it runs").signal(Signal::CONT);
+        self.process.lock().as_ref().expect("a running server").signal(Signal::CONT);
     }
 
-    /// Starts it (again) on its port and its folder, and waits until it has read its files.
+    /// Starts or restarts the server on its port and folder, and waits until its files are loaded.
     pub fn restart(&self) {
         self.launch();
         wait::until_true(&format!("{} on {}", self.program, self.addr()), || self.answers());
     }
 
-    /// Starts it (again) without waiting for it.
+    /// [`Self::restart`] without waiting.
     pub fn launch(&self) {
         self.kill();
         let config = self.folder().join("redis.conf");
@@ -128,42 +127,42 @@ impl Redis {
         *self.process.lock() = Some(process);
     }
 
-    /// Whether the process that was started, and no other, answers on the port.
+    /// Whether the started process, and no other one, answers on the port.
     fn answers(&self) -> bool {
         let mut process = self.process.lock();
-        let process = process.as_mut().expect("it was started");
+        let process = process.as_mut().expect("a started server");
         assert!(process.is_running(), "{} ended by itself:\n{}", self.program, self.log());
         let Ok(info) = self.try_cmd(&["INFO"]) else { return false };
         let loading = field(&info, "loading").is_some_and(|loading| loading != "0");
         field(&info, "process_id") == Some(process.id().to_string()) && !loading
     }
 
-    /// One command on a connection of its own.
-    pub fn try_cmd(&self, words: &[&str]) -> RedisResult<Value> {
-        self.send(words)
+    /// Runs one command on a new connection.
+    pub fn try_cmd(&self, arguments: &[&str]) -> RedisResult<Value> {
+        self.send(arguments)
     }
 
-    /// The same with words that are no text.
-    pub fn cmd_of_bytes(&self, words: &[&[u8]]) -> Value {
-        self.send(words).unwrap()
+    /// [`Self::cmd`] with binary arguments.
+    pub fn cmd_of_bytes(&self, arguments: &[&[u8]]) -> Value {
+        self.send(arguments).unwrap()
     }
 
-    fn send(&self, words: &[impl redis::ToRedisArgs]) -> RedisResult<Value> {
+    fn send(&self, arguments: &[impl redis::ToRedisArgs]) -> RedisResult<Value> {
         let mut connection = Client::open(self.url())?.get_connection_with_timeout(CALL_TIMEOUT)?;
         connection.set_read_timeout(Some(CALL_TIMEOUT))?;
         let mut command = redis::Cmd::new();
-        command.arg(words);
+        command.arg(arguments);
         command.query(&mut connection)
     }
 
     /// [`Self::try_cmd`] that must succeed.
-    pub fn cmd(&self, words: &[&str]) -> Value {
-        self.try_cmd(words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    pub fn cmd(&self, arguments: &[&str]) -> Value {
+        self.try_cmd(arguments).unwrap_or_else(|error| panic!("{arguments:?}: {error}"))
     }
 
-    /// [`Self::cmd`] with an answer of text or number.
-    pub fn text(&self, words: &[&str]) -> String {
-        redis::from_redis_value(self.cmd(words)).unwrap()
+    /// [`Self::cmd`] with an answer that is a text or a number.
+    pub fn text(&self, arguments: &[&str]) -> String {
+        redis::from_redis_value(self.cmd(arguments)).unwrap()
     }
 
     /// A field of `INFO`.
@@ -172,17 +171,17 @@ impl Redis {
         field(&info, name).unwrap_or_else(|| panic!("INFO has no {name}"))
     }
 
-    /// Which start of which server this is.
+    /// The run id: a new one at each start.
     pub fn run_id(&self) -> String {
         self.info("run_id")
     }
 
-    /// How many clients are connected, apart from replicas and the one that asks.
+    /// Number of connected clients, without replicas and the connection of this call.
     pub fn clients(&self) -> usize {
         self.text(&["CLIENT", "LIST", "TYPE", "normal"]).lines().count() - 1
     }
 
-    /// Makes it a replica and waits until it has all that its master had.
+    /// Makes the server a replica and waits until it has copied the master's data.
     pub fn replica_of(&self, master: &Self) {
         let port = master.port().to_string();
         if let Some(password) = &master.password {
@@ -198,13 +197,13 @@ impl Redis {
         });
     }
 
-    /// Makes it a master.
+    /// Promotes the server to a master.
     pub fn replica_of_no_one(&self) {
         self.cmd(&["REPLICAOF", "NO", "ONE"]);
     }
 }
 
-/// A field of the answer of `INFO`.
+/// A field of an `INFO` answer.
 fn field(info: &Value, name: &str) -> Option<String> {
     let text: String = redis::from_redis_value(info.clone()).ok()?;
     let found = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -222,7 +221,7 @@ impl Replicated {
         Self::of(Redis::start(), replicas)
     }
 
-    /// Replicas of a server that runs.
+    /// Starts replicas of a running server.
     pub fn of(master: Redis, replicas: usize) -> Self {
         let replicas = (0..replicas).map(|_| Redis::start());
         let replicas: Vec<_> = replicas.inspect(|replica| replica.replica_of(&master)).collect();
@@ -242,7 +241,11 @@ mod tests {
         assert!(redis.try_cmd(&["PING"]).is_err());
         redis.restart();
         assert_ne!(redis.run_id(), first);
-        assert_eq!(redis.cmd(&["GET", "key"]), Value::Nil, "nothing was kept on disk");
+        assert_eq!(
+            redis.cmd(&["GET", "key"]),
+            Value::Nil,
+            "a server without persistence kept a key"
+        );
     }
 
     #[test]
@@ -250,7 +253,7 @@ mod tests {
         for aof in [AOF_EVERYSEC, AOF_ALWAYS] {
             let redis = Redis::start_with(aof);
             redis.cmd(&["SET", "key", "value"]);
-            // While the disk is slow, `everysec` answers before it writes.
+            // With `everysec`, a server with a slow disk answers before the write.
             wait::until_true("the write", || redis.info("aof_buffer_length") == "0");
             redis.kill();
             redis.restart();
@@ -271,7 +274,7 @@ mod tests {
             replica.replica_of_no_one();
             replica.cmd(&["SET", "key", "other"]);
         }
-        wait::until_true("nobody", || set.master.clients() == 0);
+        wait::until_true("the end of every connection", || set.master.clients() == 0);
         assert_eq!(set.master.text(&["GET", "key"]), "value");
     }
 

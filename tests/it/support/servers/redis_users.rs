@@ -1,13 +1,13 @@
-//! The users that operators are told to create: what the guide forgets, tests miss.
+//! The Redis users with the rights of the security guide: a right that the guide omits fails tests.
 
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 
-/// In the guide.
+/// The password in the guide.
 const PASSWORD: &str = "change-me";
 
-/// Whose rights suffice for a tier.
+/// The user of a tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum User {
     Gate,
@@ -22,15 +22,15 @@ impl User {
         }
     }
 
-    /// The address of a server, for this user.
+    /// The URL of a server for this user.
     pub fn url(self, addr: SocketAddr) -> String {
         format!("redis://{}:{PASSWORD}@{addr}", self.name())
     }
 
-    /// The line of `redis.conf` that creates the user with the rights of the guide, which has one
-    /// block for all tiers, and one for what tier `pipeline` needs besides.
+    /// The line of `redis.conf` that creates the user with the rights of the guide: the block for
+    /// all tiers, and for tier `pipeline` the block of additional rights.
     pub fn line(self) -> String {
-        let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operations.md");
+        let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operate/security.md");
         let guide = fs::read_to_string(guide).unwrap();
         let (_, section) = guide.split_once("ACL SETUSER floodgate ").expect("the least rights");
         let mut blocks = section.split("```");
@@ -40,7 +40,7 @@ impl User {
             Self::Gate => for_all.to_owned(),
             Self::Pipeline => [for_all, more].join(" "),
         };
-        let words: Vec<_> = rights.split_whitespace().collect();
-        format!("user {} {}", self.name(), words.join(" "))
+        let rules: Vec<_> = rights.split_whitespace().collect();
+        format!("user {} {}", self.name(), rules.join(" "))
     }
 }

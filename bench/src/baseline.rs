@@ -1,0 +1,96 @@
+use std::net::SocketAddr;
+
+use actix_web::{App, HttpResponse, HttpServer, web};
+use anyhow::Context;
+use floodgate::cli::exit::Exit;
+use floodgate::cli::output::Output;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+/// Longest body the yardstick can answer, in bytes.
+const BODY_MAX: usize = 8 * 1024;
+const FILLER: [u8; BODY_MAX] = [b'x'; BODY_MAX];
+
+const EXAMPLES: &str = "\
+Examples:
+  floodgate-bench yardstick --workers 2        what the table compares with
+";
+
+/// Flags of the hidden `floodgate-bench yardstick`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(hide = true, before_help = EXAMPLES)]
+pub struct YardstickArgs {
+    /// Address to listen on; port 0 takes a free one.
+    #[arg(long, default_value = "127.0.0.1:0")]
+    bind: SocketAddr,
+    /// Worker threads; 0 = one per core.
+    #[arg(long, default_value_t = 0)]
+    workers: usize,
+    /// Print the address as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The body of a purchase.
+#[derive(Deserialize)]
+struct Buy {
+    sku_id: String,
+    quantity: u32,
+}
+
+#[derive(Serialize)]
+struct Bought<'a> {
+    sku_id: &'a str,
+    quantity: u32,
+    detail: &'a str,
+}
+
+/// Runs a minimal actix-web server until the process is killed. It parses the body of a purchase
+/// and answers JSON with as many bytes as the last path segment says. It first prints
+/// `listening public=HOST:PORT`.
+pub async fn run(args: YardstickArgs) -> anyhow::Result<Exit> {
+    let workers = if args.workers == 0 { crate::machine::cores() } else { args.workers };
+    let server = HttpServer::new(|| App::new().route("/v1/buy/{bytes}", web::post().to(answer)))
+        .workers(workers)
+        .bind(args.bind)
+        .with_context(|| format!("cannot listen on {}", args.bind))?;
+    for address in server.addrs() {
+        let data = json!({ "listening": { "public": address } });
+        Output::new(args.json).data(&data, || format!("listening public={address}"))?;
+    }
+    server.run().await?;
+    Ok(Exit::Done)
+}
+
+async fn answer(bytes: web::Path<usize>, buy: web::Json<Buy>) -> HttpResponse {
+    let bought = Bought { sku_id: &buy.sku_id, quantity: buy.quantity, detail: "" };
+    let envelope_bytes = r#"{"sku_id":"","quantity":0,"detail":""}"#.len() + bought.sku_id.len();
+    let filler = FILLER.get(..bytes.saturating_sub(envelope_bytes)).unwrap_or(&FILLER);
+    // The filler is ASCII, so the fallback is never used.
+    let detail = std::str::from_utf8(filler).unwrap_or_default();
+    HttpResponse::Ok().json(Bought { detail, ..bought })
+}
+
+#[cfg(test)]
+mod tests {
+    use actix_web::test;
+
+    use super::*;
+
+    #[actix_web::test]
+    async fn the_answer_has_the_wanted_size() {
+        let app = App::new().route("/v1/buy/{bytes}", web::post().to(answer));
+        let app = test::init_service(app).await;
+        let body = r#"{"sku_id":"s","quantity":1}"#;
+        for bytes in [100, 250, 777] {
+            let request = test::TestRequest::post()
+                .uri(&format!("/v1/buy/{bytes}"))
+                .insert_header(("content-type", "application/json"))
+                .set_payload(body)
+                .to_request();
+            let answer = test::call_and_read_body(&app, request).await;
+            assert_eq!(answer.len(), bytes);
+            assert!(serde_json::from_slice::<serde_json::Value>(&answer).is_ok());
+        }
+    }
+}

@@ -1,0 +1,339 @@
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::bail;
+use floodgate::cli::output::Output;
+use loadgen::{BuyRequest, Load, Outcome, Pace, Report, Until, run};
+use tempfile::TempDir;
+
+use crate::admin::{Admin, SKU};
+use crate::args::BenchArgs;
+use crate::meter::{Meter, Metered, Named};
+use crate::process::{ServerChild, scratch};
+use crate::servers::MissingProgram;
+use crate::stats::Sample;
+
+/// Stock that no round can sell out.
+pub(crate) const ENDLESS: u32 = 1_000_000_000;
+/// Connections of an open loop as a multiple of the closed loop's, so that a queue forms in the
+/// server and not in the generator.
+const OPEN_LOOP_CONNECTIONS: usize = 8;
+/// How long a request of an open loop may wait for a connection.
+const LATE_LIMIT: Duration = Duration::from_secs(1);
+pub(crate) const COMMIT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The state that all goals of one table share: the baseline server, ids that are used once, and
+/// the reasons why the table is void.
+#[derive(Debug)]
+pub(crate) struct Harness<'a> {
+    pub(crate) args: &'a BenchArgs,
+    // Dropped first: the process ends before its directory is removed.
+    pub(crate) baseline: ServerChild,
+    pub(crate) scratch: TempDir,
+    next_buyer: Cell<u64>,
+    next_sale: Cell<u64>,
+    /// Reasons why the table is void.
+    pub(crate) void: Vec<String>,
+    /// Goals that cannot be measured on this machine, with the reason.
+    pub(crate) not_measured: Vec<(String, String)>,
+    /// Largest share of the machine's CPU time that the hypervisor gave to others in a measurement.
+    pub(crate) stolen_max: f64,
+    /// Largest share of it that other processes of this machine used.
+    pub(crate) others_max: f64,
+}
+
+/// A server under test with a ledger of its own.
+#[derive(Debug)]
+pub(crate) struct Product {
+    // Dropped in this order: the server ends before its directory is removed.
+    pub(crate) server: ServerChild,
+    pub(crate) admin: Admin,
+    /// Redis, RabbitMQ and MariaDB processes of the server.
+    pub(crate) backends: Vec<Named>,
+    _scratch: TempDir,
+}
+
+/// One load run and its costs.
+#[derive(Debug, Clone)]
+pub(crate) struct Measured {
+    pub(crate) report: Report,
+    pub(crate) metered: Metered,
+    /// Mean batch sizes, by component.
+    pub(crate) batches: Vec<(&'static str, f64)>,
+}
+
+impl<'a> Harness<'a> {
+    pub(crate) async fn new(args: &'a BenchArgs) -> anyhow::Result<Self> {
+        let scratch = scratch(args.directory.as_deref())?;
+        Ok(Self {
+            args,
+            baseline: ServerChild::baseline(scratch.path(), args.workers).await?,
+            scratch,
+            next_buyer: Cell::new(1),
+            next_sale: Cell::new(1),
+            void: Vec::new(),
+            not_measured: Vec::new(),
+            stolen_max: 0.0,
+            others_max: 0.0,
+        })
+    }
+
+    /// Starts a server on an empty ledger, with `changes` to its configuration.
+    pub(crate) async fn product(&self, changes: &[(&str, &str)]) -> anyhow::Result<Product> {
+        let scratch = scratch(self.args.directory.as_deref())?;
+        let mut settings = self.args.settings();
+        settings.extend(changes.iter().map(|(key, value)| ((*key).into(), (*value).into())));
+        let server = ServerChild::serve(scratch.path(), &settings).await?;
+        let admin = server.admin()?;
+        admin.await_ready().await?;
+        Ok(Product { server, admin, backends: Vec::new(), _scratch: scratch })
+    }
+
+    /// Opens a new sale and returns its id.
+    pub(crate) async fn sale(&self, product: &Product, stock: u32) -> anyhow::Result<String> {
+        let sale = format!("bench-{}", self.next_sale.replace(self.next_sale.get() + 1));
+        let (policy, buckets) = (&self.args.policy, self.args.buckets);
+        product.admin.open_bench_sale(&sale, stock, policy, buckets).await?;
+        Ok(sale)
+    }
+
+    /// A closed loop of one round, with buyers that no other request of this table uses. `path_id`
+    /// is the sale, or for the baseline the size of its answers in bytes.
+    pub(crate) fn load(&self, server: &ServerChild, path_id: &str) -> Load {
+        // More ids than one round can use; all stay far below 63 bits.
+        let first = self.next_buyer.replace(self.next_buyer.get() + 1_000_000_000);
+        let source = BuyRequest::new(server.public, path_id, SKU, 1).by_unique_buyers(first);
+        Load {
+            until: Until::Elapsed(self.args.round()),
+            connections: self.args.connections,
+            threads: self.args.threads,
+            ..Load::new(server.public, source)
+        }
+    }
+
+    /// Turns a load into an open loop.
+    pub(crate) fn open(load: Load, per_second: f64) -> Load {
+        Load {
+            pace: Pace::Open { per_second, late_limit: LATE_LIMIT },
+            connections: load.connections * OPEN_LOOP_CONNECTIONS,
+            ..load
+        }
+    }
+
+    /// Sends one purchase. Returns status and body size of the answer, `None` without an answer.
+    pub(crate) async fn try_one(
+        &self,
+        server: &ServerChild,
+        path_id: &str,
+    ) -> anyhow::Result<Option<(u16, usize)>> {
+        let answered = Arc::new(parking_lot::Mutex::new(None));
+        let observed = answered.clone();
+        let load = Load {
+            until: Until::Requests(1),
+            connections: 1,
+            observer: Some(Arc::new(move |_, outcome: &Outcome<'_>| {
+                if let Outcome::Answered(answer) = outcome {
+                    *observed.lock() = Some((answer.status, answer.body.len()));
+                }
+            })),
+            ..self.load(server, path_id)
+        };
+        run(load).await?;
+        let answered = *answered.lock();
+        Ok(answered)
+    }
+
+    /// Runs `load` against the product, or against the baseline.
+    pub(crate) async fn measure(
+        &mut self,
+        product: Option<&Product>,
+        load: Load,
+    ) -> anyhow::Result<Measured> {
+        let processes = product.map_or(vec![("yardstick", self.baseline.id())], Product::all);
+        let admin = product.map(|product| &product.admin);
+        let before = Batches::of(admin).await?;
+        let meter = Meter::start(&processes)?;
+        let report = run(load).await?;
+        let metered = self.stop(meter)?;
+        Ok(Measured { report, metered, batches: Batches::of(admin).await?.since(&before) })
+    }
+
+    /// Ends a measurement and updates the largest disturbances.
+    pub(crate) fn stop(&mut self, meter: Meter) -> anyhow::Result<Metered> {
+        let metered = meter.stop()?;
+        self.stolen_max = self.stolen_max.max(metered.stolen);
+        self.others_max = self.others_max.max(metered.others);
+        Ok(metered)
+    }
+
+    /// Checks a product round: the table is void unless all accepted orders are committed and the
+    /// audit holds. `accepted` is the sale's total so far.
+    pub(crate) async fn check(
+        &mut self,
+        admin: &Admin,
+        sale: &str,
+        accepted: u64,
+        timeout: Duration,
+    ) -> anyhow::Result<()> {
+        let committed = admin.await_committed(sale, accepted, timeout).await?;
+        self.void_unless(committed >= accepted, || {
+            format!("{sale}: {accepted} accepted, only {committed} committed")
+        });
+        let violations = admin.audit(Some(sale)).await?;
+        self.void_on_violations(sale, &violations);
+        Ok(())
+    }
+
+    /// Voids the table for this reason unless the condition holds.
+    pub(crate) fn void_unless(&mut self, holds: bool, why: impl FnOnce() -> String) {
+        if !holds {
+            self.void.push(why());
+        }
+    }
+
+    /// Voids the table if an audit found violations.
+    pub(crate) fn void_on_violations(&mut self, sale: &str, violations: &[String]) {
+        self.void_unless(violations.is_empty(), || {
+            format!("{sale}: audit {}", violations.join("; "))
+        });
+    }
+
+    /// Writes progress to standard error.
+    pub(crate) fn note(&self, message: &str) {
+        Output::new(self.args.json).note(message);
+    }
+
+    /// Records a failure as a reason why the table is void; a missing program only leaves out these
+    /// goals.
+    pub(crate) fn record_failure<T>(
+        &mut self,
+        goals: &str,
+        result: anyhow::Result<T>,
+    ) -> Option<T> {
+        match result {
+            Ok(value) => return Some(value),
+            Err(error) => match error.downcast_ref::<MissingProgram>() {
+                Some(missing) => self.not_measured.push((goals.to_owned(), missing.to_string())),
+                None => self.void.push(format!("{goals}: {error:#}")),
+            },
+        }
+        None
+    }
+
+    /// Whether `--only` selects any of these goals, or is absent.
+    pub(crate) fn is_selected(&self, ids: &[&str]) -> bool {
+        let only = &self.args.only;
+        only.is_empty() || only.iter().any(|wanted| ids.contains(&wanted.as_str()))
+    }
+}
+
+impl Product {
+    /// The server under test, then its backends.
+    pub(crate) fn all(&self) -> Vec<Named> {
+        [vec![("floodgate", self.server.id())], self.backends.clone()].concat()
+    }
+}
+
+impl ServerChild {
+    pub(crate) fn admin(&self) -> anyhow::Result<Admin> {
+        let Some(internal) = self.internal else { bail!("the baseline server has no admin API") };
+        Admin::at(&format!("http://{internal}"), None)
+    }
+}
+
+impl Measured {
+    /// Answers per second.
+    pub(crate) fn rate(&self) -> f64 {
+        self.report.per_second(self.report.answered)
+    }
+
+    /// Successful answers per second.
+    pub(crate) fn goodput(&self) -> f64 {
+        self.report.per_second(self.report.succeeded())
+    }
+
+    /// First-time accepted purchases, without replays.
+    pub(crate) fn accepted(&self) -> u64 {
+        newly_accepted(&self.report)
+    }
+
+    /// Core-microseconds of the server per answer.
+    pub(crate) fn server_us(&self) -> f64 {
+        self.metered.each(self.report.answered).first().map_or(0.0, |(_, us)| *us)
+    }
+
+    /// The sample of a round, with `value` as the compared value.
+    pub(crate) fn sample(&self, value: f64) -> Sample {
+        Sample {
+            incomplete: self.report.unsent + self.report.transport_errors,
+            batches: self.batches.clone(),
+            ..self.metered.sample(value, self.report.answered)
+        }
+    }
+}
+
+pub(crate) fn newly_accepted(report: &Report) -> u64 {
+    report.succeeded().saturating_sub(report.replayed)
+}
+
+/// The value of a metric without labels; 0 if the metric is missing.
+pub(crate) fn number(metrics: &str, name: &str) -> f64 {
+    let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.and_then(|value| value.trim().parse().ok()).unwrap_or(0.0)
+}
+
+/// Requests in batches and number of batches since the server started, per component.
+#[derive(Debug, Default)]
+pub(crate) struct Batches([(f64, f64); 2]);
+
+/// The components that batch, and the histograms of their batch sizes.
+const BATCHES: [(&str, &str); 2] =
+    [("gate", "floodgate_gate_batch_size"), ("ledger", "floodgate_writer_batch_size")];
+
+impl Batches {
+    /// Reads the current values; all 0 without an admin API.
+    pub(crate) async fn of(admin: Option<&Admin>) -> anyhow::Result<Self> {
+        let Some(admin) = admin else { return Ok(Self::default()) };
+        Ok(Self::read(&admin.metrics().await?))
+    }
+
+    fn read(metrics: &str) -> Self {
+        let number = |name: String| number(metrics, &name);
+        Self(
+            BATCHES
+                .map(|(_, name)| (number(format!("{name}_sum")), number(format!("{name}_count")))),
+        )
+    }
+
+    /// The mean batch sizes since an earlier reading.
+    pub(crate) fn since(&self, earlier: &Self) -> Vec<(&'static str, f64)> {
+        let mut means = Vec::new();
+        for ((now, then), (component, _)) in self.0.iter().zip(&earlier.0).zip(BATCHES) {
+            let batches = now.1 - then.1;
+            if batches > 0.0 {
+                means.push((component, (now.0 - then.0) / batches));
+            }
+        }
+        means
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_are_those_of_the_round() {
+        let read = |requests: u32, batches: u32| {
+            Batches::read(&format!(
+                "# TYPE floodgate_gate_batch_size histogram\n\
+                 floodgate_gate_batch_size_sum {requests}.0\n\
+                 floodgate_gate_batch_size_count {batches}\n\
+                 floodgate_gate_batch_size_bucket{{le=\"1.0\"}} 7\n"
+            ))
+        };
+        assert_eq!(read(700, 30).since(&read(100, 10)), [("gate", 30.0)]);
+        assert_eq!(read(100, 10).since(&read(100, 10)), []);
+    }
+}

@@ -1,0 +1,220 @@
+//! A backlog of accepted orders in the outbox, the relay processes that drain it, and the check of
+//! the queue afterwards.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use floodgate::broker::{Source, Topology};
+use floodgate::domain::{BucketNo, SaleId};
+use floodgate::redis::scripts::OutboxKeys;
+use tempfile::TempDir;
+
+use crate::admin::Admin;
+use crate::crowd::{Offer, stock_for};
+use crate::harness::{Harness, number};
+use crate::meter::Meter;
+use crate::pipeline::Servers;
+use crate::process::{ServerChild, poll, scratch};
+use crate::raw;
+use crate::stats::{Sample, whole};
+use crate::stores::{self, Stores, settings};
+
+/// With the defaults of 64 entries per bucket and 4 workers, at most 512 messages are unconfirmed,
+/// as in the baseline.
+pub(crate) const BUCKETS: u16 = 2;
+/// Limit of unconfirmed messages of the baseline, see [`BUCKETS`].
+pub(crate) const WINDOW: usize = 512;
+/// Open purchases per bucket, enough for full batches.
+const CONCURRENCY_PER_BUCKET: usize = 1_024;
+const TIMEOUT: Duration = Duration::from_mins(5);
+const NAMESPACE: &str = "bench";
+
+/// The size of a backlog.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plan {
+    pub(crate) orders: u64,
+    pub(crate) buckets: u16,
+    /// Orders per entry.
+    pub(crate) envelope_max: usize,
+}
+
+/// A sale whose accepted orders all wait in the outbox, on an empty Redis and its own ledger.
+pub(crate) struct Backlog {
+    plan: Plan,
+    keys: Vec<(&'static str, String)>,
+    stores: Stores,
+    offer: Offer,
+    pub(crate) num_entries: u64,
+    scratch: TempDir,
+}
+
+/// The entries in the outbox.
+#[derive(Debug, Default)]
+pub(crate) struct OutboxCounts {
+    /// Entries that no worker has claimed.
+    pub(crate) queued: u64,
+    /// Claimed entries by worker, without workers that have none.
+    pub(crate) claimed: Vec<(String, u64)>,
+}
+
+impl Servers {
+    /// Opens a sale on an empty Redis and a new ledger; nothing is sold.
+    pub(crate) async fn open(&self, harness: &Harness<'_>, plan: Plan) -> anyhow::Result<Backlog> {
+        self.redis.clear()?;
+        let keys = vec![
+            ("tier", "pipeline".to_owned()),
+            ("namespace", NAMESPACE.to_owned()),
+            ("redis.url", self.redis.url()),
+            ("redis.durability", "aof".to_owned()),
+            // The final reads of all orders take long.
+            ("redis.command_timeout_ms", "60000".to_owned()),
+            ("http.answer_deadline_ms", "120000".to_owned()),
+            ("amqp.url", self.rabbit.url()),
+            ("ledger.url", self.maria.database().await?),
+            ("outbox.envelope_max", plan.envelope_max.to_string()),
+            ("outbox.entries_max", plan.orders.to_string()),
+        ];
+        let set: Vec<String> = keys.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let stores = stores::open(&settings(&set)?).await?;
+        let offer = Offer::open(&stores, stock_for(plan.orders)?, plan.buckets).await?;
+        let scratch = scratch(harness.args.directory.as_deref())?;
+        Ok(Backlog { plan, keys, stores, offer, num_entries: 0, scratch })
+    }
+
+    /// Sells all planned orders while no relay runs.
+    pub(crate) async fn fill(&self, backlog: &mut Backlog) -> anyhow::Result<()> {
+        let Plan { orders, buckets, .. } = backlog.plan;
+        let concurrency = CONCURRENCY_PER_BUCKET * usize::from(buckets);
+        let sold = backlog.offer.sell(&backlog.stores, concurrency, orders).await?;
+        if sold.accepted != orders {
+            bail!("{orders} requested, {} accepted", sold.accepted);
+        }
+        let OutboxCounts { queued, claimed } = self.counts(backlog)?;
+        backlog.num_entries = queued + claimed.iter().map(|(_, count)| count).sum::<u64>();
+        Ok(())
+    }
+
+    /// [`Self::open`] and [`Self::fill`].
+    pub(crate) async fn open_filled(
+        &self,
+        harness: &Harness<'_>,
+        plan: Plan,
+    ) -> anyhow::Result<Backlog> {
+        let mut backlog = self.open(harness, plan).await?;
+        self.fill(&mut backlog).await?;
+        Ok(backlog)
+    }
+
+    pub(crate) fn counts(&self, backlog: &Backlog) -> anyhow::Result<OutboxCounts> {
+        let mut connection = self.redis.connect()?;
+        let mut counts = OutboxCounts::default();
+        let mut set_connection = self.redis.connect()?;
+        let mut len = |key: String| redis::cmd("LLEN").arg(key).query::<u64>(&mut connection);
+        for bucket in (0..backlog.plan.buckets).map(BucketNo) {
+            let keys = OutboxKeys::new(NAMESPACE, backlog.offer.sku.no, bucket);
+            counts.queued += len(keys.outbox())?;
+            let names: Vec<String> =
+                redis::cmd("SMEMBERS").arg(keys.claimants()).query(&mut set_connection)?;
+            for name in names {
+                let count = len(keys.claimed(&name))?;
+                if count > 0 {
+                    counts.claimed.push((name, count));
+                }
+            }
+        }
+        Ok(counts)
+    }
+
+    /// Drains a new backlog with one relay process in default configuration, and verifies it.
+    pub(crate) async fn steady(
+        &self,
+        harness: &mut Harness<'_>,
+        plan: Plan,
+    ) -> anyhow::Result<Sample> {
+        let backlog = self.open_filled(harness, plan).await?;
+        let relay = backlog.serve("relay").await?;
+        let drained = self.drain(harness, &backlog, &relay).await?;
+        drop(relay);
+        self.verify(harness, backlog).await?;
+        Ok(drained)
+    }
+
+    /// Waits until a relay process has drained the outbox. Measures orders, from the first observed
+    /// publish until all messages are confirmed.
+    pub(crate) async fn drain(
+        &self,
+        harness: &mut Harness<'_>,
+        backlog: &Backlog,
+        relay: &ServerChild,
+    ) -> anyhow::Result<Sample> {
+        let (admin, all) = (relay.admin()?, backlog.num_entries);
+        let begun = published(&admin, 1).await?;
+        let (redis, rabbit) = (self.redis.pid(), self.rabbit.pid());
+        let meter = Meter::start(&[("relay", relay.id()), ("redis", redis), ("rabbitmq", rabbit)])?;
+        if begun > all / 2 {
+            bail!("{begun} of {all} messages were published before the measurement: too many");
+        }
+        let num_published = published(&admin, all).await? - begun;
+        let metered = harness.stop(meter)?;
+        let orders = num_published * backlog.plan.orders / all.max(1);
+        self.await_empty(backlog).await?;
+        Ok(metered.sample(metered.rate(orders), orders))
+    }
+
+    /// Waits until no entry is queued or claimed.
+    pub(crate) async fn await_empty(&self, backlog: &Backlog) -> anyhow::Result<()> {
+        let check = async || {
+            let counts = self.counts(backlog)?;
+            let is_empty = counts.queued == 0 && counts.claimed.is_empty();
+            Ok((counts, is_empty))
+        };
+        let (counts, is_empty) = poll(TIMEOUT, check).await?;
+        ensure!(is_empty, "the outbox does not become empty: {counts:?}");
+        Ok(())
+    }
+
+    /// The table is void unless the queue has a message for each entry, all orders can be committed
+    /// like a consumer commits them, and the audit holds.
+    pub(crate) async fn verify(
+        &self,
+        harness: &mut Harness<'_>,
+        backlog: Backlog,
+    ) -> anyhow::Result<()> {
+        let Backlog { plan, stores, offer, num_entries, .. } = &backlog;
+        let topology = Topology::new(NAMESPACE, 1, 1);
+        let queue = topology.queue(Source::Orders(0)).context("no order queue")?;
+        let found = raw::purge(&self.rabbit, &queue).await?;
+        harness.void_unless(found >= *num_entries, || {
+            format!("{}: {num_entries} entries published, {found} in the queue", offer.sale)
+        });
+        offer.check(harness, stores, plan.orders, plan.orders).await?;
+        stores.ledger.close().await;
+        Ok(())
+    }
+}
+
+impl Backlog {
+    pub(crate) fn sale(&self) -> &SaleId {
+        &self.offer.sale
+    }
+
+    /// Starts a process of this installation.
+    pub(crate) async fn serve(&self, role: &str) -> anyhow::Result<ServerChild> {
+        let variable = |key: &str| format!("FLOODGATE__{}", key.to_uppercase().replace('.', "__"));
+        let mut settings: Vec<(String, String)> =
+            self.keys.iter().map(|(key, value)| (variable(key), value.clone())).collect();
+        settings.push((variable("role"), role.to_owned()));
+        ServerChild::serve(self.scratch.path(), &settings).await
+    }
+}
+
+/// Waits until a relay process has published at least `min` messages; returns their number.
+pub(crate) async fn published(relay: &Admin, min: u64) -> anyhow::Result<u64> {
+    let check = async || {
+        let published = number(&relay.metrics().await?, "floodgate_relay_published_total");
+        Ok((whole(published), whole(published) >= min))
+    };
+    let (published, is_enough) = poll(TIMEOUT, check).await?;
+    ensure!(is_enough, "a relay published {published} of {min} messages in {TIMEOUT:?}");
+    Ok(published)
+}

@@ -1,0 +1,75 @@
+//! Ledger and stock of a tier, without actors and HTTP.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use floodgate::config::{ConfigSources, Settings};
+use floodgate::db::Ledger;
+use floodgate::domain::{Epoch, Phase, SaleDraft, SaleId, Sku};
+use floodgate::runtime::clock;
+use floodgate::services::audit;
+use floodgate::services::rebuild::load_sku;
+use floodgate::stock::Stock;
+use floodgate::tier;
+use floodgate::tier::Backends;
+
+/// The default settings with these changes.
+pub(crate) fn settings(set: &[String]) -> anyhow::Result<Settings> {
+    Ok(Settings::load(&ConfigSources { set: set.to_vec(), ..ConfigSources::default() })?)
+}
+
+/// Limit of violations that are listed.
+const VIOLATIONS_SHOWN: usize = 5;
+
+pub(crate) struct Stores {
+    pub(crate) ledger: Arc<dyn Ledger>,
+    pub(crate) stock: Arc<dyn Stock>,
+}
+
+/// Opens ledger and stock of a tier, without actors and HTTP.
+pub(crate) async fn open(settings: &Settings) -> Result<Stores, tier::Error> {
+    let Backends { ledger, stock, .. } =
+        tier::open(settings, &clock::SystemClock::shared()).await?;
+    Ok(Stores { ledger, stock })
+}
+
+impl Stores {
+    /// Creates a sale, opens it, and loads the buckets of its first SKU.
+    pub(crate) async fn open_sale(&self, draft: SaleDraft) -> anyhow::Result<(Arc<Sku>, Epoch)> {
+        let (id, now) = (draft.id.clone(), clock::wall_ms());
+        let created = self.ledger.create_sale(draft, now).await?;
+        let created = created.context("a sale of that name exists")?;
+        let opened = self.ledger.set_sale_phase(id, created.epoch, Phase::Open, now).await?;
+        let sale = opened.context("the sale is gone")?;
+        let sku = Arc::new(sale.skus.into_iter().next().context("the sale has no SKU")?);
+        let (ledger, stock) = (self.ledger.as_ref(), self.stock.as_ref());
+        load_sku(ledger, stock, &sku, Vec::new()).await?;
+        Ok((sku, sale.epoch))
+    }
+
+    /// Audits ledger and buckets of a sale. Returns the first violations, and the notes of an
+    /// incomplete audit.
+    pub(crate) async fn violations(&self, sale: &SaleId) -> anyhow::Result<Vec<String>> {
+        self.audited(Some(self.stock.as_ref()), sale).await
+    }
+
+    /// Audits the ledger of a sale without its buckets. Returns the first violations.
+    pub(crate) async fn ledger_violations(&self, sale: &SaleId) -> anyhow::Result<Vec<String>> {
+        self.audited(None, sale).await
+    }
+
+    async fn audited(
+        &self,
+        stock: Option<&dyn Stock>,
+        sale: &SaleId,
+    ) -> anyhow::Result<Vec<String>> {
+        let report =
+            audit::audit(stock, self.ledger.as_ref(), Some(sale), clock::wall_ms()).await?;
+        let shown = report.violations.iter().take(VIOLATIONS_SHOWN);
+        let mut found: Vec<String> = shown.map(|violation| format!("{violation:?}")).collect();
+        if stock.is_some() && !report.could_tell {
+            found.extend(report.notes);
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,36 @@
+#!lua flags=no-writes
+-- Counts waiting and claimed entries at one instant.
+--
+-- KEYS: bucket, outbox, dead
+-- ARGV: installation
+-- Answer: OK, unclaimed entries, oldest, dead letters, then for each worker: name,
+--         entries, oldest. The oldest entry is given as the record of its first intent.
+local outbox, dead, installation = KEYS[2], KEYS[3], ARGV[1]
+local bad = check_installation(installation)
+if bad then return bad end
+local function record(entry)
+  return entry and sub(message_of(entry[2]), 1, RECORD_BYTES) or ''
+end
+local answer, last = {OK, 0, '', call('LLEN', dead)}, '0-0'
+local held, oldest, num_held, num_orphans = {}, {}, 0, 0
+if has_group(outbox) then
+  for _, group in ipairs(call('XINFO', 'GROUPS', outbox)) do
+    if group[2] == GROUP then last = group[8] end
+  end
+  for _, consumer in ipairs(call('XINFO', 'CONSUMERS', outbox, GROUP)) do
+    local name, count = consumer[2], consumer[4]
+    num_held = num_held + count
+    if count > 0 then
+      local id = pending(outbox, name, 1)[1][1]
+      oldest[name] = record(call('XRANGE', outbox, id, id)[1])
+    end
+    if name == ORPHANS then num_orphans = count else held[name] = count end
+  end
+end
+answer[2] = math.max(call('XLEN', outbox) - num_held, 0) + num_orphans
+answer[3] = oldest[ORPHANS] or record(call('XRANGE', outbox, '(' .. last, '+', 'COUNT', 1)[1])
+for name, count in pairs(held) do
+  local at = #answer
+  answer[at + 1], answer[at + 2], answer[at + 3] = name, count, oldest[name] or ''
+end
+return answer

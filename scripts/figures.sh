@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Prints the size of the repository next to its limits. Fails if the imports or names break a rule.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+rust() { git ls-files -z -- "$@" | grep -z '\.rs$'; }
+lines() { rust "$@" | xargs -0 cat | wc -l; }
+lengths() { rust "$@" | xargs -0 -n 1 wc -l | awk '{ print $1 }' | sort -n; }
+
+row() { printf '%-46s %8s   %s\n' "$@"; }
+row 'figure' 'is' 'limit'
+row 'lines in src/' "$(lines src)" 40000
+row 'lines in crates/ and bench/' "$(lines crates bench)" 6000
+row 'lines in tests/' "$(lines tests)" '-'
+row 'words in docs/' "$(git ls-files -z docs | grep -z '\.md$' | xargs -0 cat | wc -w)" 28000
+row 'median lines of a file in src/' \
+  "$(lengths src | awk '{ n[NR] = $1 } END { print n[int((NR + 1) / 2)] }')" 150
+row 'files in src/ below 40 lines' \
+  "$(lengths src | awk '$1 < 40 { few++ } END { printf "%.1f %%", 100 * few / NR }')" '5 %'
+
+# The rules with the limit 0: imports that go up, circles of folders, coined names.
+cargo test --quiet --locked --test it -- tidy::floors tidy::vocabulary >/dev/null
+row 'folder cycles, upward imports, banned words' 0 0

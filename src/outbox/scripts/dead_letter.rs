@@ -1,0 +1,112 @@
+//! The binary format of a dead letter: the given-up part of an entry, with time and reason.
+//!
+//! | bytes | holds |
+//! |---|---|
+//! | 0 | the version of this layout |
+//! | 1..9 | when it was given up, epoch milliseconds |
+//! | 9..13 | publish attempts |
+//! | 13..15 | length of the reason |
+//! | 15.. | the reason, then the unpublished message |
+//!
+//! All numbers are big-endian. Scripts do not parse dead letters.
+
+use crate::outbox::{DeadEntry, GivenUpEntry};
+use crate::redis::scripts::record::{BrokenRecord, Cursor};
+
+const VERSION: u8 = 1;
+
+/// Most bytes of a reason; a longer one is truncated.
+const REASON_MAX: usize = 1_000;
+
+pub fn pack_into(given_up: &GivenUpEntry, dead_at_ms: i64, bytes: &mut Vec<u8>) {
+    let reason = &given_up.reason;
+    let reason = reason.get(..reason.floor_char_boundary(REASON_MAX)).unwrap_or_default();
+    bytes.push(VERSION);
+    bytes.extend(dead_at_ms.to_be_bytes());
+    bytes.extend(given_up.attempts.to_be_bytes());
+    bytes.extend(u16::try_from(reason.len()).unwrap_or_default().to_be_bytes());
+    bytes.extend(reason.as_bytes());
+    bytes.extend(&given_up.bytes);
+}
+
+/// Decodes a dead letter.
+///
+/// # Errors
+/// Names the first invalid part.
+pub fn unpack(bytes: &[u8]) -> Result<DeadEntry, BrokenRecord> {
+    let mut rest = Cursor(bytes);
+    if rest.take()? != [VERSION] {
+        return Err(BrokenRecord("an unknown version"));
+    }
+    let dead_at_ms = i64::from_be_bytes(rest.take()?);
+    let attempts = u32::from_be_bytes(rest.take()?);
+    let length = usize::from(u16::from_be_bytes(rest.take()?));
+    let (reason, body) = rest.0.split_at_checked(length).ok_or(BrokenRecord("too short"))?;
+    let reason =
+        str::from_utf8(reason).map_err(|_no_text| BrokenRecord("a reason that is no text"))?;
+    Ok(DeadEntry {
+        id: bytes.into(),
+        bytes: bytes::Bytes::copy_from_slice(body),
+        reason: reason.to_owned(),
+        attempts,
+        dead_at_ms,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn given_up(bytes: Vec<u8>, reason: &str, attempts: u32) -> GivenUpEntry {
+        GivenUpEntry { bytes: bytes.into(), reason: reason.to_owned(), attempts }
+    }
+
+    proptest! {
+        #[test]
+        fn a_packed_dead_letter_unpacks_to_itself(
+            bytes in prop::collection::vec(any::<u8>(), 0..300),
+            reason in ".{0,40}",
+            attempts: u32,
+            dead_at_ms: i64,
+        ) {
+            let mut packed = Vec::new();
+            pack_into(&given_up(bytes.clone(), &reason, attempts), dead_at_ms, &mut packed);
+            let dead_letter = unpack(&packed).unwrap();
+            let bytes = bytes.into();
+            let expected = DeadEntry { id: packed.into(), bytes, reason, attempts, dead_at_ms };
+            prop_assert_eq!(dead_letter, expected);
+        }
+
+        #[test]
+        fn unpacking_arbitrary_bytes_never_panics(
+            bytes in prop::collection::vec(any::<u8>(), 0..40),
+        ) {
+            drop(unpack(&bytes));
+        }
+    }
+
+    #[test]
+    fn a_long_reason_is_truncated_between_characters() {
+        let mut packed = Vec::new();
+        pack_into(&given_up(b"body".to_vec(), &"ä".repeat(REASON_MAX), 3), 7, &mut packed);
+        let dead_letter = unpack(&packed).unwrap();
+        assert_eq!(dead_letter.reason, "ä".repeat(REASON_MAX / 2));
+        assert_eq!(dead_letter.bytes, b"body"[..]);
+    }
+
+    #[test]
+    fn an_invalid_dead_letter_is_refused() {
+        let mut packed = Vec::new();
+        pack_into(&given_up(Vec::new(), "why", 1), 7, &mut packed);
+        for cut in 0..packed.len() {
+            assert!(unpack(&packed[..cut]).is_err(), "{cut}");
+        }
+        packed[0] = 2;
+        assert_eq!(unpack(&packed), Err(BrokenRecord("an unknown version")));
+        packed[0] = 1;
+        packed[15] = 0xff;
+        assert_eq!(unpack(&packed), Err(BrokenRecord("a reason that is no text")));
+    }
+}

@@ -1,0 +1,148 @@
+//! Operator commands with failures between the ledger and the buckets.
+
+use std::sync::Arc;
+
+use floodgate::config::Tier;
+use floodgate::db::Ledger;
+use floodgate::domain::{Epoch, Phase, Refusal};
+use floodgate::messages::BuyAnswer;
+use floodgate::runtime::clock::{ManualClock, SharedClock};
+use floodgate::services::rebuild::load_sku;
+use floodgate::services::sales::SalesError;
+use floodgate::stock::Stock;
+use floodgate::tier::Backends;
+
+use crate::support::defective_ledger::{DefectiveLedger, LedgerDefect};
+use crate::support::faulty_ledger::{Fault, FaultyLedger};
+use crate::support::faulty_stock::{FaultyStock, StockFault};
+use crate::support::harness::{
+    Harness, Offer, START_MS, UNLIMITED, in_system, is_placed, settings,
+};
+use crate::support::wait::until;
+
+const OFFER: Offer = Offer { policy: UNLIMITED, stock: 5, buckets: 2 };
+
+/// Crash point `turned_not_told`.
+#[test]
+fn turned_not_told_is_told_by_the_next_start() {
+    in_system(async {
+        let ledger: Arc<dyn Ledger> = Arc::new(DefectiveLedger::new(LedgerDefect::None));
+        let settings = settings(Tier::Memory);
+        let crashed = Harness::open(&settings, ledger.clone(), OFFER).await;
+        crashed.sales.set_phase(&"sale".parse().unwrap(), Phase::Paused).await.unwrap();
+        // The ledger opens the sale again, and the buckets are not updated.
+        let sale = "sale".parse().unwrap();
+        ledger.set_sale_phase(sale, Epoch(1), Phase::Open, START_MS).await.unwrap().unwrap();
+        assert!(!is_placed(&crashed.buy_as(1, 1, 1).await));
+
+        let next = Harness::start(&settings, ledger);
+        next.sales.restore().await.unwrap();
+        assert!(is_placed(&next.buy_as(1, 1, 1).await));
+        next.assert_holds().await;
+    });
+}
+
+fn refused(refusal: Refusal) -> BuyAnswer {
+    BuyAnswer::Refused { refusal, replayed: false }
+}
+
+/// A harness whose stock can be made to fail.
+async fn open_in_front_of(ledger: Arc<dyn Ledger>) -> (Harness, Arc<FaultyStock>) {
+    let settings = settings(Tier::Memory);
+    let clock = Arc::new(ManualClock::new(START_MS));
+    let shared: SharedClock = clock.clone();
+    let mut backends = Backends::embedded(settings.tier, ledger, &shared);
+    let stock = Arc::new(FaultyStock::new(backends.stock));
+    backends.stock = stock.clone();
+    let harness = Harness::on(&settings, backends, clock);
+    harness.create(OFFER, START_MS - 1000).await;
+    harness.set_phase(Phase::Open).await;
+    (harness, stock)
+}
+
+async fn phase_in(ledger: &dyn Ledger) -> (Epoch, Phase) {
+    let sales = ledger.sales().await.unwrap();
+    (sales[0].epoch, sales[0].phase)
+}
+
+#[test]
+fn a_pause_that_the_buckets_do_not_hear_holds_in_ledger_and_catalog() {
+    in_system(async {
+        let ledger = Arc::new(DefectiveLedger::new(LedgerDefect::None));
+        let (harness, stock) = open_in_front_of(ledger.clone()).await;
+        let sale = "sale".parse().unwrap();
+        stock.set_refusing(true);
+        let paused = harness.sales.set_phase(&sale, Phase::Paused).await;
+        assert!(matches!(paused, Err(SalesError::Stock(_))), "{paused:?}");
+        assert_eq!(phase_in(&*ledger).await, (Epoch(1), Phase::Paused));
+        assert_eq!(harness.catalog.sale("sale").unwrap().sale.phase, Phase::Paused);
+        // Buckets that may still sell under this epoch block the next epoch.
+        let opened = harness.sales.set_phase(&sale, Phase::Open).await;
+        assert!(matches!(opened, Err(SalesError::Stock(_))), "{opened:?}");
+        assert_eq!(phase_in(&*ledger).await, (Epoch(1), Phase::Paused));
+
+        stock.set_refusing(false);
+        harness.sales.set_phase(&sale, Phase::Paused).await.unwrap();
+        assert_eq!(harness.buy_as(1, 1, 1).await, refused(Refusal::NotStarted));
+        harness.sales.set_phase(&sale, Phase::Open).await.unwrap();
+        assert!(is_placed(&harness.buy_as(1, 1, 1).await));
+        harness.assert_holds().await;
+    });
+}
+
+#[test]
+fn a_verb_that_the_ledger_refuses_leaves_the_buckets_selling() {
+    in_system(async {
+        let ledger =
+            Arc::new(FaultyLedger::new(Arc::new(DefectiveLedger::new(LedgerDefect::None))));
+        let (harness, _) = open_in_front_of(ledger.clone()).await;
+        for phase in [Phase::Paused, Phase::Closed] {
+            ledger.set(Fault::Down);
+            let refused = harness.sales.set_phase(&"sale".parse().unwrap(), phase).await;
+            assert!(matches!(refused, Err(SalesError::Ledger(_))), "{refused:?}");
+            ledger.set(Fault::None);
+            let request = 1 + phase as u64;
+            assert!(is_placed(&harness.buy_as(request, 1, 1).await));
+        }
+        harness.assert_holds().await;
+    });
+}
+
+#[test]
+fn the_first_look_moves_buckets_on_that_another_process_left_behind() {
+    in_system(async {
+        let ledger: Arc<dyn Ledger> = Arc::new(DefectiveLedger::new(LedgerDefect::None));
+        let (harness, _) = open_in_front_of(ledger.clone()).await;
+        let set_phase =
+            |seen, next| ledger.set_sale_phase("sale".parse().unwrap(), seen, next, START_MS);
+        set_phase(Epoch(1), Phase::Closed).await.unwrap().unwrap();
+        harness.sales.sync().await.unwrap();
+        let sku = harness.catalog.sale("sale").unwrap().skus[0].clone();
+        let health = harness.backends.stock.health(&sku, Phase::Closed, Epoch(1)).await;
+        assert_eq!(health, Ok(floodgate::stock::BucketHealth::Ready));
+        assert_eq!(harness.buy_as(1, 1, 1).await, refused(Refusal::Ended));
+    });
+}
+
+#[test]
+fn a_load_publishes_where_the_sale_stands_when_the_buckets_are_held() {
+    in_system(async {
+        let ledger: Arc<dyn Ledger> = Arc::new(DefectiveLedger::new(LedgerDefect::None));
+        let (harness, stock) = open_in_front_of(ledger.clone()).await;
+        let sku = harness.catalog.sale("sale").unwrap().skus[0].clone();
+        stock.set(StockFault::LoadWaits(sku.no));
+        let loading = load_sku(&*ledger, &*stock, &sku, Vec::new());
+        // Another process closes the sale after the loader began, and cannot update the buckets.
+        let closing = async {
+            until("the loader", async || (stock.num_waiting() == 1).then_some(())).await;
+            let set_phase =
+                ledger.set_sale_phase("sale".parse().unwrap(), Epoch(1), Phase::Closed, START_MS);
+            set_phase.await.unwrap().unwrap();
+            stock.set(StockFault::None);
+        };
+        let (loaded, ()) = tokio::join!(loading, closing);
+        loaded.unwrap();
+        let health = stock.health(&sku, Phase::Closed, Epoch(1)).await;
+        assert_eq!(health, Ok(floodgate::stock::BucketHealth::Ready));
+    });
+}

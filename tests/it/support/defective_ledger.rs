@@ -1,0 +1,398 @@
+//! An in-memory ledger with a selectable defect: each defect breaks one promise of [`Ledger`], so
+//! that a test can show that the checker finds it. It shares no code with the other ledgers.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use async_trait::async_trait;
+use floodgate::db::{
+    Anomalies, AuditRow, BlindInsert, CrossSkuAnomalies, Error, Ledger, LedgerSize, OrderCursor,
+    Visitor,
+};
+use floodgate::domain::book::gives_back;
+use floodgate::domain::invariants::{FailureFacts, SkuFacts};
+use floodgate::domain::{
+    BuyerId, DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
+    DeadLetterTransition, Epoch, Examination, Failure, NewDeadLetter, Order, OrderIntent,
+    OrderTimeline, Phase, RequestId, Sale, SaleDraft, SaleId, Sku, SkuNo, StoreDeadLetterOutcome,
+    TraceId,
+};
+use parking_lot::Mutex;
+
+use super::letters::MemoryDeadLetters;
+
+/// The promise of [`Ledger`] to break.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LedgerDefect {
+    /// No defect.
+    None,
+    /// Sells more units than the stock.
+    IgnoresStock,
+    /// Writes a second order for the same request.
+    IgnoresRequests,
+    /// Writes a second order for the same buyer.
+    IgnoresLimit,
+    /// Confirms orders without writing them.
+    ForgetsOrders,
+    /// Records a failure next to the order.
+    RecordsBoth,
+    /// Takes units from the stock without an order.
+    LosesStock,
+    /// Refuses accepted requests without recording the failure.
+    RefusesSilently,
+    /// Writes orders with the epoch of a past opening.
+    StampsOldEpoch,
+    /// `place` never returns.
+    Hangs,
+    /// `place` never returns; dead letters are confirmed and not stored.
+    ForgetsDeadLetters,
+}
+
+#[derive(Debug, Default)]
+struct Rows {
+    sales: Vec<Sale>,
+    opened_at_ms: HashMap<i32, i64>,
+    available: HashMap<SkuNo, i64>,
+    orders: Vec<Order>,
+    failures: Vec<Failure>,
+    dead_letters: MemoryDeadLetters,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct DefectiveLedger {
+    defect: LedgerDefect,
+    rows: Mutex<Rows>,
+    tokens: AtomicI64,
+}
+
+impl DefectiveLedger {
+    pub fn new(defect: LedgerDefect) -> Self {
+        Self { defect, rows: Mutex::default(), tokens: AtomicI64::new(0) }
+    }
+}
+
+impl Rows {
+    fn sku(&self, no: SkuNo) -> Option<(&Sale, &Sku)> {
+        self.sales.iter().find_map(|sale| Some((sale, sale.skus.iter().find(|s| s.no == no)?)))
+    }
+
+    fn examine(&self, batch: &[OrderIntent], defect: LedgerDefect) -> Examination {
+        let mut examination = Examination::default();
+        for intent in batch {
+            for order in &self.orders {
+                if order.request == intent.request && defect != LedgerDefect::IgnoresRequests {
+                    examination.orders.insert(order.request, *order);
+                }
+                let same = order.sku == intent.sku && order.buyer == intent.buyer;
+                if same && order.slot == 0 && defect != LedgerDefect::IgnoresLimit {
+                    examination.first_requests.insert((order.sku, order.buyer), order.request);
+                }
+            }
+            for failure in self.failures.iter().filter(|f| f.request == intent.request) {
+                examination.failures.insert(failure.request, failure.reason);
+            }
+            let key = (intent.sku, intent.buyer);
+            if defect == LedgerDefect::RefusesSilently {
+                examination.first_requests.insert(key, RequestId::new(1).unwrap());
+            }
+            let owned = self.orders.iter().filter(|o| (o.sku, o.buyer) == key);
+            examination.owned.insert(
+                key,
+                match defect {
+                    LedgerDefect::IgnoresLimit => 0,
+                    _ => owned.map(|o| o.quantity).sum(),
+                },
+            );
+            let left = match defect {
+                LedgerDefect::IgnoresStock => u32::MAX,
+                _ => u32::try_from(self.available.get(&intent.sku).copied().unwrap_or(0)).unwrap(),
+            };
+            examination.available.insert(intent.sku, left);
+        }
+        examination
+    }
+
+    fn write(&mut self, batch: &[OrderIntent], defect: LedgerDefect) {
+        for intent in batch {
+            let mut order = intent.order();
+            if defect == LedgerDefect::StampsOldEpoch {
+                order.epoch = Epoch(order.epoch.0 - 1);
+                order.placed_at_ms = i64::MAX;
+            }
+            *self.available.get_mut(&intent.sku).unwrap() -= i64::from(intent.quantity);
+            match defect {
+                LedgerDefect::ForgetsOrders => continue,
+                LedgerDefect::LosesStock => *self.available.get_mut(&intent.sku).unwrap() -= 1,
+                LedgerDefect::RecordsBoth => self.failures.push(Failure {
+                    request: intent.request,
+                    sku: intent.sku,
+                    buyer: intent.buyer,
+                    quantity: intent.quantity,
+                    reason: floodgate::domain::Refusal::SoldOut,
+                    recorded_at_ms: intent.placed_at_ms,
+                }),
+                LedgerDefect::IgnoresRequests => self.orders.push(order),
+                _ => {}
+            }
+            self.orders.push(order);
+        }
+    }
+
+    fn facts(&self, no: SkuNo) -> (SkuFacts, FailureFacts) {
+        let (sale, sku) = self.sku(no).unwrap();
+        let given_back = self.failures.iter().filter(|f| f.sku == no && gives_back(&f.reason));
+        let facts = SkuFacts {
+            sku: no,
+            initial: sku.initial,
+            available: self.available[&no],
+            policy: sku.policy,
+            epoch: sale.epoch,
+            opened_at_ms: self.opened_at_ms.get(&sale.no).copied().unwrap_or(0),
+        };
+        (facts, FailureFacts { given_back_units: given_back.map(|f| u64::from(f.quantity)).sum() })
+    }
+}
+
+#[async_trait]
+impl Ledger for DefectiveLedger {
+    async fn place(&self, batch: Vec<OrderIntent>) -> Result<BlindInsert, Error> {
+        if matches!(self.defect, LedgerDefect::Hangs | LedgerDefect::ForgetsDeadLetters) {
+            std::future::pending::<()>().await;
+        }
+        let mut rows = self.rows.lock();
+        let mut examination = rows.examine(&batch, self.defect);
+        if batch.iter().any(|intent| examination.admit(intent).is_some()) {
+            return Ok(BlindInsert::Conflict);
+        }
+        rows.write(&batch, self.defect);
+        Ok(BlindInsert::All)
+    }
+
+    async fn examine(&self, batch: Vec<OrderIntent>) -> Result<Examination, Error> {
+        Ok(self.rows.lock().examine(&batch, self.defect))
+    }
+
+    async fn record_failures(&self, failures: Vec<Failure>) -> Result<(), Error> {
+        if self.defect == LedgerDefect::RefusesSilently {
+            return Ok(());
+        }
+        let mut rows = self.rows.lock();
+        for failure in failures {
+            let is_order = rows.orders.iter().any(|order| order.request == failure.request);
+            let is_known = rows.failures.iter().any(|other| other.request == failure.request);
+            if !is_order && !is_known {
+                rows.failures.push(failure);
+            }
+        }
+        Ok(())
+    }
+
+    async fn create_sale(&self, draft: SaleDraft, _: i64) -> Result<Option<Sale>, Error> {
+        let mut rows = self.rows.lock();
+        let no = i32::try_from(rows.sales.len()).unwrap() + 1;
+        let skus = draft.skus.iter().zip(0..).map(|(sku, index)| Sku {
+            no: SkuNo(no * 1000 + index),
+            id: sku.id.clone(),
+            title: sku.title.clone(),
+            price: sku.price,
+            initial: sku.initial,
+            policy: sku.policy,
+            buckets: sku.buckets,
+            payment_window_s: sku.payment_window_s,
+            bar_lapsed: sku.bar_lapsed,
+        });
+        let sale = Sale {
+            no,
+            id: draft.id,
+            title: draft.title,
+            starts_at_ms: draft.starts_at_ms,
+            ends_at_ms: draft.ends_at_ms,
+            phase: Phase::Draft,
+            epoch: Epoch(0),
+            skus: skus.collect(),
+        };
+        for sku in &sale.skus {
+            rows.available.insert(sku.no, i64::from(sku.initial));
+        }
+        rows.sales.push(sale.clone());
+        Ok(Some(sale))
+    }
+
+    async fn set_sale_phase(
+        &self,
+        id: SaleId,
+        epoch: Epoch,
+        next: Phase,
+        now: i64,
+    ) -> Result<Option<Sale>, Error> {
+        let mut rows = self.rows.lock();
+        let is_current = |sale: &&mut Sale| sale.id == id && sale.epoch == epoch;
+        let Some(sale) = rows.sales.iter_mut().find(is_current) else { return Ok(None) };
+        sale.phase = next;
+        if next == Phase::Open {
+            sale.epoch = Epoch(sale.epoch.0 + 1);
+        }
+        let sale = sale.clone();
+        if next == Phase::Open {
+            rows.opened_at_ms.insert(sale.no, now);
+        }
+        Ok(Some(sale))
+    }
+
+    async fn sales(&self) -> Result<Vec<Sale>, Error> {
+        Ok(self.rows.lock().sales.clone())
+    }
+
+    async fn ledger_size(&self, sku: SkuNo) -> Result<LedgerSize, Error> {
+        let rows = self.rows.lock();
+        Ok(LedgerSize {
+            num_orders: rows.orders.iter().filter(|o| o.sku == sku).count() as u64,
+            num_failures: rows.failures.iter().filter(|f| f.sku == sku).count() as u64,
+            available: u32::try_from(rows.available[&sku].max(0)).unwrap(),
+            epoch: rows.sku(sku).map(|(sale, _)| sale.epoch),
+        })
+    }
+
+    async fn available(&self, sku: SkuNo) -> Result<u32, Error> {
+        Ok(self.ledger_size(sku).await?.available)
+    }
+
+    async fn scan_orders(&self, sku: SkuNo, mut visit: Visitor<Order>) -> Result<(), Error> {
+        let rows: Vec<_> =
+            self.rows.lock().orders.iter().filter(|o| o.sku == sku).copied().collect();
+        visit_on_thread(move || rows.into_iter().all(&mut visit)).await;
+        Ok(())
+    }
+
+    async fn scan_failures(&self, sku: SkuNo, mut visit: Visitor<Failure>) -> Result<(), Error> {
+        let rows: Vec<_> =
+            self.rows.lock().failures.iter().filter(|f| f.sku == sku).copied().collect();
+        visit_on_thread(move || rows.into_iter().all(&mut visit)).await;
+        Ok(())
+    }
+
+    async fn scan_audit(&self, sku: SkuNo, mut visit: Visitor<AuditRow>) -> Result<(), Error> {
+        let (facts, mut orders) = {
+            let rows = self.rows.lock();
+            let orders: Vec<_> = rows.orders.iter().filter(|o| o.sku == sku).copied().collect();
+            (rows.facts(sku), orders)
+        };
+        orders.sort_by_key(|order| (order.buyer, order.slot));
+        visit_on_thread(move || {
+            visit(AuditRow::Sku(facts.0, facts.1))
+                && orders.into_iter().all(|order| visit(AuditRow::Order(order)))
+        })
+        .await;
+        Ok(())
+    }
+
+    /// Without publish and record times, as for rows of older versions.
+    async fn order_timeline(&self, request: RequestId) -> Result<Option<OrderTimeline>, Error> {
+        let (trace, published_at_ms, recorded_at_ms) = (TraceId(0), None, None);
+        let timeline = |order| OrderTimeline { order, trace, published_at_ms, recorded_at_ms };
+        Ok(self.rows.lock().orders.iter().find(|o| o.request == request).copied().map(timeline))
+    }
+
+    async fn failure(&self, request: RequestId) -> Result<Option<Failure>, Error> {
+        Ok(self.rows.lock().failures.iter().find(|f| f.request == request).copied())
+    }
+
+    async fn orders_of(
+        &self,
+        buyer: BuyerId,
+        _: Option<OrderCursor>,
+        limit: u32,
+    ) -> Result<Vec<Order>, Error> {
+        let rows = self.rows.lock();
+        let own = rows.orders.iter().rev().filter(|o| o.buyer == buyer);
+        Ok(own.take(limit as usize).copied().collect())
+    }
+
+    async fn anomalies(&self, sku: SkuNo) -> Result<Anomalies, Error> {
+        let rows = self.rows.lock();
+        let orders = rows.orders.iter().filter(|order| order.sku == sku);
+        let requests: HashSet<i64> = orders.map(|order| order.request.to_db()).collect();
+        let both = rows.failures.iter().map(|f| f.request.to_db());
+        let orders_and_failures = both.filter(|request| requests.contains(request)).collect();
+        Ok(Anomalies { orders_and_failures, wrong_quotas: Vec::new() })
+    }
+
+    async fn anomalies_across_skus(&self) -> Result<CrossSkuAnomalies, Error> {
+        let mut per_request: HashMap<i64, i64> = HashMap::new();
+        for order in &self.rows.lock().orders {
+            *per_request.entry(order.request.to_db()).or_default() += 1;
+        }
+        let duplicate_requests = per_request.into_iter().filter(|(_, n)| *n > 1).collect();
+        Ok(CrossSkuAnomalies { duplicate_requests, unknown_skus: Vec::new() })
+    }
+
+    async fn store_dead_letters(
+        &self,
+        dead_letters: Vec<NewDeadLetter>,
+        now_ms: i64,
+    ) -> Result<Vec<StoreDeadLetterOutcome>, Error> {
+        if self.defect == LedgerDefect::ForgetsDeadLetters {
+            return Ok(vec![StoreDeadLetterOutcome::New; dead_letters.len()]);
+        }
+        let rows = &mut self.rows.lock().dead_letters;
+        Ok(dead_letters.into_iter().map(|dead_letter| rows.store(dead_letter, now_ms)).collect())
+    }
+
+    async fn dead_letters(
+        &self,
+        filter: DeadLetterFilter,
+        limit: u32,
+    ) -> Result<Vec<DeadLetter>, Error> {
+        Ok(self.rows.lock().dead_letters.page(filter, limit))
+    }
+
+    async fn dead_letter(&self, no: DeadLetterNo) -> Result<Option<DeadLetterContent>, Error> {
+        Ok(self.rows.lock().dead_letters.get(no))
+    }
+
+    async fn transition_dead_letter(
+        &self,
+        transition: DeadLetterTransition,
+    ) -> Result<bool, Error> {
+        Ok(self.rows.lock().dead_letters.transition(transition))
+    }
+
+    async fn final_dead_letters(
+        &self,
+        after: DeadLetterNo,
+        limit: u32,
+    ) -> Result<Vec<(DeadLetter, Vec<u8>)>, Error> {
+        Ok(self.rows.lock().dead_letters.not_replayed(after, limit))
+    }
+
+    async fn count_dead_letters(&self) -> Result<DeadLetterCounts, Error> {
+        Ok(self.rows.lock().dead_letters.counts())
+    }
+
+    async fn dead_lettered_among(&self, requests: Vec<RequestId>) -> Result<Vec<RequestId>, Error> {
+        Ok(self.rows.lock().dead_letters.dead_lettered_among(requests))
+    }
+
+    async fn secret(&self, _: &'static str) -> Result<Vec<u8>, Error> {
+        Ok(vec![7; 32])
+    }
+
+    async fn next_token(&self, _: &'static str) -> Result<i64, Error> {
+        Ok(self.tokens.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    async fn ping(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn close(&self) {}
+}
+
+/// Visits the rows on another thread, because this thread receives them.
+async fn visit_on_thread(visit_rows: impl FnOnce() -> bool + Send + 'static) {
+    let visiting = std::thread::spawn(visit_rows);
+    while !visiting.is_finished() {
+        tokio::task::yield_now().await;
+    }
+}

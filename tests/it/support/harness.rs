@@ -1,0 +1,236 @@
+//! The engine without HTTP: actors, stock and ledger of a tier, driven through the gate handle.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use floodgate::actors::stock_gate::handle::AttemptLimits;
+use floodgate::actors::{ActorSystem, GateHandle};
+use floodgate::config::{Settings, Tier};
+use floodgate::db::Ledger;
+use floodgate::domain::{
+    BucketKey, BucketNo, BuyerId, InvariantId, Phase, Policy, RequestId, Reservation, SaleDraft,
+    SkuDraft, TraceId,
+};
+use floodgate::messages::BuyAnswer;
+use floodgate::observe::metrics::Metrics;
+use floodgate::runtime::clock::{ManualClock, SharedClock};
+use floodgate::runtime::shutdown::Shutdown;
+use floodgate::services::audit::{AuditReport, audit};
+use floodgate::services::catalog::Catalog;
+use floodgate::services::sales::SalesService;
+use floodgate::tier::Backends;
+
+use super::wait::until;
+
+/// The wall-clock time at which every harness starts.
+pub const START_MS: i64 = 1_800_000_000_000;
+
+/// Runs a test inside its own actix system.
+pub fn in_system<T>(test: impl Future<Output = T>) -> T {
+    actix_rt::System::new().block_on(test)
+}
+
+/// A running engine with one open sale of one SKU.
+pub struct Harness {
+    pub catalog: Arc<Catalog>,
+    pub backends: Backends,
+    pub actors: Arc<ActorSystem>,
+    pub sales: SalesService,
+    pub gates: GateHandle,
+    pub clock: Arc<ManualClock>,
+    requests: AtomicU64,
+}
+
+/// The SKU that a harness sells.
+#[derive(Debug, Clone, Copy)]
+pub struct Offer {
+    pub policy: Policy,
+    pub stock: u32,
+    pub buckets: u16,
+}
+
+impl Offer {
+    /// A sale of one SKU, `sku`.
+    pub fn draft(self, sale: &str, starts_at_ms: i64) -> SaleDraft {
+        let sku = SkuDraft {
+            id: "sku".parse().unwrap(),
+            title: "SKU".to_owned(),
+            price: 100,
+            initial: self.stock,
+            policy: self.policy,
+            buckets: self.buckets,
+            payment_window_s: 900,
+            bar_lapsed: false,
+        };
+        SaleDraft {
+            id: sale.parse().unwrap(),
+            title: "Sale".to_owned(),
+            starts_at_ms,
+            ends_at_ms: starts_at_ms + 86_400_000,
+            skus: vec![sku],
+        }
+    }
+}
+
+pub const ONE_PER_BUYER: Policy = Policy::OnePerBuyer { max_quantity: 1 };
+pub const UNLIMITED: Policy = Policy::Unlimited { max_quantity: 10 };
+
+impl Harness {
+    /// Starts the tier on `ledger`, creates the sale and opens it.
+    pub async fn open(settings: &Settings, ledger: Arc<dyn Ledger>, offer: Offer) -> Self {
+        let harness = Self::start(settings, ledger);
+        harness.create(offer, START_MS - 1000).await;
+        harness.set_phase(Phase::Open).await;
+        harness
+    }
+
+    /// Starts the tier on `ledger` with the ledger's sales.
+    pub fn start(settings: &Settings, ledger: Arc<dyn Ledger>) -> Self {
+        let clock = Arc::new(ManualClock::new(START_MS));
+        let shared: SharedClock = clock.clone();
+        Self::on(settings, Backends::embedded(settings.tier, ledger, &shared), clock)
+    }
+
+    /// Starts tier `gate` on `ledger` with the ledger's sales.
+    pub async fn start_on_redis(settings: &Settings, ledger: Arc<dyn Ledger>) -> Self {
+        let clock = Arc::new(ManualClock::new(START_MS));
+        let shared: SharedClock = clock.clone();
+        let backends = Backends::on_redis(settings, ledger, &shared).await.unwrap();
+        Self::on(settings, backends, clock)
+    }
+
+    /// Starts the actors on these backends with the ledger's sales.
+    pub fn on(settings: &Settings, backends: Backends, clock: Arc<ManualClock>) -> Self {
+        let shared: SharedClock = clock.clone();
+        let catalog = Arc::new(Catalog::default());
+        let metrics = Arc::new(Metrics::new());
+        let shutdown = Shutdown::default();
+        let actors = Arc::new(ActorSystem::start(
+            settings, &backends, &catalog, &metrics, &shared, &shutdown,
+        ));
+        let sales = SalesService::new(catalog.clone(), &backends, actors.clone(), shared, settings);
+        let limits = AttemptLimits {
+            deadline: Duration::from_millis(settings.http.answer_deadline_ms),
+            attempts_max: settings.gate.reserve_attempts_max,
+        };
+        let gates = GateHandle::new(
+            catalog.clone(),
+            actors.directory().clone(),
+            backends.stock.clone(),
+            limits,
+        );
+        Self { catalog, backends, actors, sales, gates, clock, requests: AtomicU64::new(1) }
+    }
+
+    /// Creates the sale `sale` of one SKU, `sku`.
+    pub async fn create(&self, offer: Offer, starts_at_ms: i64) {
+        self.sales.create(offer.draft("sale", starts_at_ms)).await.unwrap();
+    }
+
+    pub async fn set_phase(&self, phase: Phase) {
+        self.sales.set_phase(&"sale".parse().unwrap(), phase).await.unwrap();
+    }
+
+    /// Waits until each gate has run its first step: from then on purchases reach the gate at once,
+    /// and the gate has resubmitted the unsettled requests that it found.
+    pub async fn gates_begun(&self) {
+        until("the gates' first step", || async {
+            let reports = self.actors.supervisor().report();
+            reports.iter().filter(|r| r.kind == "stock_gate").all(|r| r.steps > 0).then_some(())
+        })
+        .await;
+    }
+
+    /// A reservation as the HTTP layer builds it.
+    pub fn ask(&self, request: u64, buyer: u64, quantity: u32) -> Reservation {
+        let sale = self.catalog.sale("sale").unwrap();
+        let sku = sale.sku("sku").unwrap();
+        let buyer = BuyerId::new(buyer).unwrap();
+        Reservation {
+            request: RequestId::new(request).unwrap(),
+            sku: sku.no,
+            bucket: BucketNo::home_of(buyer, sku.buckets),
+            epoch: sale.sale.epoch,
+            buyer,
+            quantity,
+            asked_at_ms: START_MS,
+            trace: TraceId(0),
+        }
+    }
+
+    /// Buys with a given request id.
+    pub async fn buy_as(&self, request: u64, buyer: u64, quantity: u32) -> BuyAnswer {
+        self.gates.buy(self.ask(request, buyer, quantity)).await
+    }
+
+    /// Buys one unit with a fresh request id.
+    pub async fn buy(&self, buyer: u64) -> BuyAnswer {
+        let request = self.requests.fetch_add(1, Ordering::Relaxed);
+        self.buy_as(request, buyer, 1).await
+    }
+
+    /// Free units of each bucket.
+    pub async fn free(&self) -> Vec<u32> {
+        let sku = self.ask(1, 1, 1).sku;
+        let sale = self.catalog.sale("sale").unwrap();
+        let buckets = sale.sku("sku").unwrap().buckets;
+        let mut free = Vec::new();
+        for bucket in (0..buckets).map(BucketNo) {
+            let key = BucketKey { sku, bucket };
+            free.push(self.backends.stock.snapshot(key).await.unwrap().available);
+        }
+        free
+    }
+
+    /// Number of orders in the ledger.
+    pub async fn num_orders(&self) -> usize {
+        let sku = self.ask(1, 1, 1).sku;
+        self.backends.ledger.ledger_size(sku).await.unwrap().num_orders.try_into().unwrap()
+    }
+
+    /// Audits stock and ledger, `later_ms` after the start.
+    pub async fn audit(&self, later_ms: i64) -> AuditReport {
+        self.try_audit(later_ms).await.unwrap()
+    }
+
+    /// [`Self::audit`], where ledger or stock may fail.
+    pub async fn try_audit(
+        &self,
+        later_ms: i64,
+    ) -> Result<AuditReport, floodgate::services::audit::Error> {
+        let stock = self.backends.stock.as_ref();
+        let ledger = self.backends.ledger.as_ref();
+        audit(Some(stock), ledger, None, START_MS + later_ms).await
+    }
+
+    /// Asserts that the audit evaluated every invariant and found no violation.
+    pub async fn assert_holds(&self) {
+        let report = self.audit(0).await;
+        assert!(report.holds && report.could_tell, "{report:#?}");
+    }
+}
+
+/// The violated invariants of a report.
+pub fn broken(report: &AuditReport) -> Vec<InvariantId> {
+    let mut broken: Vec<_> = report.violations.iter().map(|v| v.invariant).collect();
+    broken.sort();
+    broken.dedup();
+    broken
+}
+
+/// Settings of a tier with short restart delays.
+pub fn settings(tier: Tier) -> Settings {
+    let mut settings = Settings::for_test("sqlite://unused.db");
+    settings.tier = tier;
+    settings.supervisor.backoff_min_ms = 1;
+    settings.supervisor.backoff_max_ms = 5;
+    settings.gate.resubmit_backoff_min_ms = 1;
+    settings.gate.resubmit_backoff_max_ms = 10;
+    settings
+}
+
+pub fn is_placed(answer: &BuyAnswer) -> bool {
+    matches!(answer, BuyAnswer::Placed { .. })
+}
