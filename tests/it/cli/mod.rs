@@ -7,6 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value as Json;
 
+mod demo;
 mod doctor;
 mod doctor_mysql;
 mod doctor_rabbitmq;
