@@ -76,19 +76,45 @@ struct Running {
 /// # Errors
 /// The server did not start, or a component exhausted its restart budget.
 pub fn run(settings: Settings, ready: impl FnOnce(BoundAddresses)) -> Result<(), Error> {
+    run_until(settings, ready, terminated())
+}
+
+/// Runs the server until `stop` completes or a component is down, which is the error; blocks.
+fn run_until(
+    settings: Settings,
+    ready: impl FnOnce(BoundAddresses),
+    stop: impl Future<Output = Result<(), Error>>,
+) -> Result<(), Error> {
     actix_rt::System::new().block_on(async move {
         let running = start(settings).await?;
         ready(running.listening);
-        let down = running.wait_for_shutdown().await?;
+        let ended = tokio::select! {
+            stopped = stop => Ok(stopped?),
+            down = running.actors.supervisor().component_down() => Err(down.into()),
+        };
         running.stop().await;
-        down.map_or(Ok(()), |down| Err(down.into()))
+        ended
     })
+}
+
+/// Waits for SIGTERM or SIGINT.
+async fn terminated() -> Result<(), Error> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let listen_for =
+        |kind| signal(kind).map_err(|source| Error::System { what: "a signal handler", source });
+    let mut terminate = listen_for(SignalKind::terminate())?;
+    let mut interrupt = listen_for(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
 }
 
 async fn start(settings: Settings) -> Result<Running, Error> {
     let clock: SharedClock = SystemClock::shared();
     let shutdown = Shutdown::default();
-    let metrics = Arc::new(Metrics::new());
+    let metrics = Arc::new(Metrics::default());
     let catalog = Arc::new(Catalog::default());
     let backends = tier::open(&settings, &clock).await?;
     let actors =
@@ -138,22 +164,6 @@ async fn start(settings: Settings) -> Result<Running, Error> {
 }
 
 impl Running {
-    /// Waits for SIGTERM, SIGINT or a component that is down, which is returned.
-    async fn wait_for_shutdown(&self) -> Result<Option<ComponentDown>, Error> {
-        use tokio::signal::unix::{SignalKind, signal};
-        let listen_for = |kind| {
-            signal(kind).map_err(|source| Error::System { what: "a signal handler", source })
-        };
-        let mut terminate = listen_for(SignalKind::terminate())?;
-        let mut interrupt = listen_for(SignalKind::interrupt())?;
-        let down = tokio::select! {
-            _ = terminate.recv() => None,
-            _ = interrupt.recv() => None,
-            down = self.actors.supervisor().component_down() => Some(down),
-        };
-        Ok(down)
-    }
-
     /// Graceful shutdown. The next start continues what did not finish by the deadline.
     async fn stop(self) {
         let deadline = Duration::from_millis(self.settings.shutdown.deadline_ms);
@@ -194,17 +204,11 @@ impl AppThread {
         let thread = std::thread::Builder::new()
             .name("floodgate".to_owned())
             .spawn(move || {
-                actix_rt::System::new().block_on(async move {
-                    let running = start(settings).await?;
-                    // If the caller is gone, `stop_requested` is closed, too.
-                    let _caller_gone = ready.send(running.listening);
-                    let down = tokio::select! {
-                        _ = stop_requested => None,
-                        down = running.actors.supervisor().component_down() => Some(down),
-                    };
-                    running.stop().await;
-                    down.map_or(Ok(()), |down| Err(down.into()))
-                })
+                // If the caller is gone, `stop_requested` is closed, too.
+                let ready = |addresses| {
+                    let _caller_gone = ready.send(addresses);
+                };
+                run_until(settings, ready, stop_requested.map(|_| Ok(())))
             })
             .map_err(|source| Error::System { what: "a thread", source })?;
         match listening.recv() {
@@ -221,12 +225,6 @@ impl AppThread {
         self.listening
     }
 
-    /// Whether the server has stopped by itself.
-    #[must_use]
-    pub fn has_ended(&self) -> bool {
-        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
-    }
-
     /// Stops the server and waits for its thread.
     ///
     /// # Errors
@@ -235,22 +233,10 @@ impl AppThread {
         self.end()
     }
 
-    /// Waits until the server stops by itself.
-    ///
-    /// # Errors
-    /// A component that exhausted its restart budget.
-    pub fn join(mut self) -> Result<(), Error> {
-        self.join_thread()
-    }
-
     fn end(&mut self) -> Result<(), Error> {
         if let Some(stop) = self.stop.take() {
             let _already_stopped = stop.send(());
         }
-        self.join_thread()
-    }
-
-    fn join_thread(&mut self) -> Result<(), Error> {
         let thread = self.thread.take();
         thread.map_or(Ok(()), |thread| thread.join().unwrap_or(Err(Error::ServerThreadPanicked)))
     }

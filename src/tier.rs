@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::broker::{self, Publisher, RabbitBroker, RabbitOptions, Subscriber, Topology};
-use crate::config::{
-    Durability, OutboxKind, OutboxSettings, RedisSettings, Settings, Tier, redact_url,
-};
+use crate::config::{OutboxKind, OutboxSettings, Settings, Tier, redact_url};
 use crate::db::mysql::{self, MysqlLedger, MysqlOptions};
 use crate::db::sql::WriteMode;
 use crate::db::sqlite::{OpenOptions, SqliteLedger};
@@ -16,10 +14,10 @@ use crate::domain::Counting;
 use crate::lease::{Lease, RedisLease, SoleLease};
 use crate::outbox::scripts::EntryKind;
 use crate::outbox::{Outbox, OutboxOptions, RedisOutbox};
-
 use crate::redis::scripts::{EntryLimits, Installation, OutboxArgs, Script};
-use crate::redis::transport;
-use crate::redis::transport::{ConnectionOptions, ConnectionPool, RedisUrl, ScriptSource};
+use crate::redis::transport::{
+    ConnectionOptions, ConnectionPool, Durability, RedisUrl, ScriptSource,
+};
 use crate::runtime::clock::SharedClock;
 use crate::stock::redis::RedisOptions;
 use crate::stock::{MemoryStock, RedisStock, Stock};
@@ -34,18 +32,13 @@ const RECONNECT_MAX: Duration = Duration::from_secs(1);
 pub enum Error {
     #[error("the ledger cannot be used")]
     Ledger(#[from] db::Error),
-    /// The broker's settings are invalid.
-    #[error("amqp.url: {reason}")]
-    Amqp {
-        /// The fault and the valid values.
-        reason: String,
-    },
     /// The broker client did not start.
     #[error(transparent)]
     Broker(#[from] broker::Error),
-    /// The Redis settings are invalid.
-    #[error("redis.url: {reason}")]
-    Redis {
+    /// The settings of the broker or Redis are invalid.
+    #[error("{key}: {reason}")]
+    Setting {
+        key: &'static str,
         /// The fault and the valid values.
         reason: String,
     },
@@ -153,12 +146,12 @@ fn pipeline(
 /// Connection options and topology of RabbitMQ.
 ///
 /// # Errors
-/// [`Error::Amqp`].
+/// [`Error::Setting`].
 pub fn broker_options(settings: &Settings) -> Result<RabbitOptions, Error> {
     let amqp = &settings.amqp;
     let topology = Topology::new(&settings.namespace, amqp.queues, amqp.deliveries_max);
     let options = RabbitOptions::new(&amqp.url, topology);
-    let mut options = options.map_err(|reason| Error::Amqp { reason })?;
+    let mut options = options.map_err(|reason| Error::Setting { key: "amqp.url", reason })?;
     options.connect_timeout = Duration::from_millis(amqp.connect_timeout_ms);
     options.heartbeat_s = amqp.heartbeat_s;
     options.reconnect_min = Duration::from_millis(amqp.reconnect_min_ms);
@@ -208,20 +201,18 @@ fn open_ledger(settings: &Settings, clock: &SharedClock) -> Result<Arc<dyn Ledge
 /// The pool of Redis connections. Connects on first use.
 ///
 /// # Errors
-/// [`Error::Redis`].
+/// [`Error::Setting`].
 pub fn connection_pool(settings: &Settings) -> Result<ConnectionPool, Error> {
-    let invalid = |error: transport::Error| Error::Redis { reason: error.to_string() };
-    ConnectionPool::new(connection_options(settings)?).map_err(invalid)
+    ConnectionPool::new(connection_options(settings)?).map_err(invalid_redis)
 }
 
 /// Options of Redis connections.
 ///
 /// # Errors
-/// [`Error::Redis`].
+/// [`Error::Setting`].
 pub fn connection_options(settings: &Settings) -> Result<ConnectionOptions, Error> {
     let redis = &settings.redis;
-    let invalid = |error: transport::UrlError| Error::Redis { reason: error.to_string() };
-    let url: RedisUrl = redis.url.parse().map_err(invalid)?;
+    let url: RedisUrl = redis.url.parse().map_err(invalid_redis)?;
     let scripts = Script::ALL.iter();
     let scripts = scripts.map(|script| ScriptSource { name: script.name(), text: script.text() });
     Ok(ConnectionOptions {
@@ -231,20 +222,15 @@ pub fn connection_options(settings: &Settings) -> Result<ConnectionOptions, Erro
         user_timeout: Duration::from_millis(redis.user_timeout_ms),
         reconnect_min: RECONNECT_MIN,
         reconnect_max: RECONNECT_MAX,
-        durability: durability(redis),
+        durability: redis.durability,
+        replicas_min: redis.replicas_min,
+        replicas_wait_ms: redis.replicas_wait_ms,
         scripts: scripts.collect(),
     })
 }
 
-fn durability(redis: &RedisSettings) -> transport::Durability {
-    match redis.durability {
-        Durability::Plain => transport::Durability::Plain,
-        Durability::Aof => transport::Durability::Aof,
-        Durability::Replicated => transport::Durability::Replicated {
-            replicas: redis.replicas_min,
-            wait_ms: redis.replicas_wait_ms,
-        },
-    }
+fn invalid_redis(error: impl std::error::Error) -> Error {
+    Error::Setting { key: "redis.url", reason: error.to_string() }
 }
 
 /// Identity of the ledger that the buckets belong to. Random, generated with the ledger, so that
@@ -259,10 +245,10 @@ pub async fn installation(ledger: &dyn Ledger) -> Result<Installation, db::Error
     Ok(Installation(u32::from_be_bytes(first)))
 }
 
-/// Opens the ledger read-only; safe beside a running server. Blocks.
-///
-/// # Errors
-/// [`db::Error::CannotOpen`] with the fault and its remedy.
+// The functions below work on the configured ledger. They block. Their error is
+// [`db::Error::CannotOpen`] with the fault or damage and its remedy.
+
+/// Opens the ledger read-only; safe beside a running server.
 pub fn open_ledger_for_reading(settings: &Settings) -> Result<Arc<dyn Ledger>, db::Error> {
     Ok(match ledger_location(settings, false)? {
         LedgerLocation::File(options) => Arc::new(SqliteLedger::open_for_reading(&options)?),
@@ -270,10 +256,7 @@ pub fn open_ledger_for_reading(settings: &Settings) -> Result<Arc<dyn Ledger>, d
     })
 }
 
-/// Applies pending migrations and returns their names. Blocks.
-///
-/// # Errors
-/// [`db::Error::CannotOpen`] with the fault and its remedy.
+/// Applies pending migrations and returns their names.
 pub fn migrate(settings: &Settings) -> Result<Vec<String>, db::Error> {
     match ledger_location(settings, true)? {
         LedgerLocation::File(options) => SqliteLedger::migrate(&options),
@@ -281,10 +264,7 @@ pub fn migrate(settings: &Settings) -> Result<Vec<String>, db::Error> {
     }
 }
 
-/// The pending migrations; `None` if the ledger file does not exist. Blocks.
-///
-/// # Errors
-/// [`db::Error::CannotOpen`] with the fault and its remedy.
+/// The pending migrations; `None` if the ledger file does not exist.
 pub fn pending_migrations(settings: &Settings) -> Result<Option<Vec<String>>, db::Error> {
     let status = match ledger_location(settings, false)? {
         LedgerLocation::File(options) if !options.path.exists() => return Ok(None),
@@ -296,10 +276,7 @@ pub fn pending_migrations(settings: &Settings) -> Result<Option<Vec<String>>, db
 }
 
 /// Checks every page of a ledger file; safe beside a running server. Does nothing for a database
-/// server, which checks its own pages. Blocks.
-///
-/// # Errors
-/// [`db::Error::CannotOpen`] with the damage and its remedy.
+/// server, which checks its own pages.
 pub fn check_ledger_pages(settings: &Settings) -> Result<(), db::Error> {
     match ledger_location(settings, false)? {
         LedgerLocation::File(options) => SqliteLedger::check_pages(&options),
@@ -307,10 +284,7 @@ pub fn check_ledger_pages(settings: &Settings) -> Result<(), db::Error> {
     }
 }
 
-/// Facts of the ledger's database server; `None` if the ledger is a file. Blocks.
-///
-/// # Errors
-/// [`db::Error::CannotOpen`] with the fault and its remedy.
+/// Facts of the ledger's database server; `None` if the ledger is a file.
 pub fn ledger_health(settings: &Settings) -> Result<Option<mysql::health::MysqlFacts>, db::Error> {
     match ledger_location(settings, false)? {
         LedgerLocation::File(_) => Ok(None),

@@ -19,7 +19,7 @@ use crate::observe::metrics::Metrics;
 use crate::runtime::breaker::Breaker;
 use crate::runtime::clock::SharedClock;
 use crate::runtime::fault_injection::FaultInjector;
-use crate::runtime::process::unique_name;
+use crate::runtime::unique_name;
 use crate::services::catalog::Catalog;
 use crate::tier::{Backends, Pipeline};
 

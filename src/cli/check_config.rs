@@ -22,14 +22,14 @@ pub struct CheckConfigArgs {
     common: Common,
 }
 
-/// Prints the effective configuration; fails with [`Error::Faults`] when it has faults.
+/// Prints the effective configuration; fails with [`Error`] when it has faults.
 pub fn run(args: &CheckConfigArgs) -> anyhow::Result<Exit> {
     let output = args.common.output();
     let loaded = match LoadedSettings::read(&args.common.sources()) {
         Ok(loaded) => loaded,
         Err(error) => {
             if output.is_json() {
-                output.data(&json!({ "faults": error.faults() }), String::new)?;
+                output.data(&json!({ "faults": error.0 }), String::new)?;
             }
             return Err(error.into());
         }
@@ -43,6 +43,6 @@ pub fn run(args: &CheckConfigArgs) -> anyhow::Result<Exit> {
         output.note("the configuration is valid");
         Ok(Exit::Done)
     } else {
-        Err(Error::Faults(loaded.faults).into())
+        Err(Error(loaded.faults).into())
     }
 }

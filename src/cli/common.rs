@@ -44,7 +44,7 @@ impl Common {
             .into_iter()
             .filter(|fault| sections.iter().any(|section| fault.key.starts_with(section)))
             .collect();
-        if relevant.is_empty() { Ok(settings) } else { Err(config::Error::Faults(relevant)) }
+        if relevant.is_empty() { Ok(settings) } else { Err(config::Error(relevant)) }
     }
 }
 
@@ -60,7 +60,7 @@ mod tests {
         };
         assert!(common.settings().is_err());
         assert!(common.settings_for(&["admin.", "internal."]).is_ok());
-        let error = common.settings_for(&["auth."]).unwrap_err();
+        let error = common.settings_for(&["auth."]).err().unwrap();
         assert!(error.to_string().contains("/nowhere/secret"), "{error}");
     }
 }

@@ -64,9 +64,7 @@ impl Exit {
             return Self::Ledger;
         }
         match error.downcast_ref::<app::Error>() {
-            Some(app::Error::Backends(tier::Error::Redis { .. } | tier::Error::Amqp { .. })) => {
-                Self::Configuration
-            }
+            Some(app::Error::Backends(tier::Error::Setting { .. })) => Self::Configuration,
             Some(app::Error::Backends(tier::Error::Broker(_))) => Self::Internal,
             Some(
                 app::Error::Backends(tier::Error::Ledger(_))
@@ -148,7 +146,7 @@ mod tests {
         let failure = CommandFailure::new(Exit::Address, "taken", "free it");
         let error = anyhow::Error::new(failure).context("while starting");
         assert_eq!(Exit::of(&error), Exit::Address);
-        let error = anyhow::Error::new(config::Error::Environment("odd".into()));
+        let error = anyhow::Error::new(config::Error(Vec::new()));
         assert_eq!(Exit::of(&error), Exit::Configuration);
         assert_eq!(Exit::of(&anyhow::anyhow!("who knows")), Exit::Internal);
         let cannot = || db::Error::CannotOpen { reason: "no".into() };

@@ -1,24 +1,39 @@
-//! The effective settings and their origins as TOML and JSON, with secrets hidden.
+//! The effective settings: every key with its documentation, value and origin, as one table that
+//! begins with `config/default.toml` and is printed as TOML and JSON.
 
+use std::error::Error;
 use std::fmt::Write;
 
-use serde_json::{Map, Value as Json};
+use serde_json::{Map, Value as Json, json};
 
-use super::layers::{self, ValueOrigin};
-use super::load::MergedSettings;
+use super::error::ConfigFault;
+use super::load::parse_toml;
+use super::settings::Settings;
+
+/// Every key with its default and its documentation, which are nowhere else.
+const DEFAULT_TOML: &str = include_str!("../../config/default.toml");
 
 /// Replaces the value of a secret that is set.
-pub const HIDDEN: &str = "(hidden)";
+const HIDDEN: &str = "(hidden)";
 
 /// One key with its effective value.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SettingEntry {
-    /// Empty for top-level keys.
-    pub section: &'static str,
-    pub name: &'static str,
-    /// [`HIDDEN`] for a secret.
-    pub value: Json,
-    pub origin: ValueOrigin,
+#[derive(Debug, Clone)]
+struct SettingEntry {
+    /// `section.name`, or only the name.
+    key: String,
+    /// The comment above it.
+    doc: String,
+    default: Json,
+    value: Json,
+    /// The source that set it; `None` at the default.
+    origin: Option<String>,
+}
+
+/// A value as its source has it: with a type, or as text.
+#[derive(Debug)]
+pub(super) enum GivenValue {
+    Typed(Json),
+    Text(String),
 }
 
 /// Every key, in the order of `config/default.toml`.
@@ -27,39 +42,135 @@ pub struct Effective {
     entries: Vec<SettingEntry>,
 }
 
-impl Effective {
-    pub(super) fn new(merged: &MergedSettings) -> Self {
-        let entries = layers::catalogue().into_iter().filter_map(|known| {
-            let key = known.key();
-            merged.get(&key).map(|(value, origin)| SettingEntry {
-                section: known.section,
-                name: known.name,
-                value: hide(&key, value),
-                origin: origin.clone(),
-            })
-        });
-        Self { entries: entries.collect() }
+impl SettingEntry {
+    fn pair(&self) -> (&str, &Json) {
+        (&self.key, &self.value)
     }
 
-    #[must_use]
-    pub fn entries(&self) -> &[SettingEntry] {
-        &self.entries
+    /// Section and name; the section is empty at the top level.
+    fn path(&self) -> (&str, &str) {
+        self.key.split_once('.').unwrap_or(("", &self.key))
+    }
+
+    /// Whether the value must never be shown.
+    fn is_secret(&self) -> bool {
+        self.key == "admin.token"
+    }
+
+    fn hide(&mut self) {
+        match self.value.as_str() {
+            Some("") | None => {}
+            Some(_) if self.is_secret() => self.value = Json::from(HIDDEN),
+            Some(url) if self.path().1 == "url" => self.value = Json::from(redact_url(url)),
+            Some(_) => {}
+        }
+    }
+
+    fn wrong_type(&self, value: &Json, origin: &str) -> ConfigFault {
+        let wanted = match &self.default {
+            Json::Number(number) if number.is_f64() => "a number",
+            Json::Number(_) => "a whole number of fitting size",
+            Json::Array(_) => "a list of strings",
+            _ if self.path().1 == "bind" => "address:port, such as 127.0.0.1:8080 or [::1]:8080",
+            _ if value.is_string() => "one of the known values",
+            _ => "a string in quotes",
+        };
+        let shown = if self.is_secret() { "the value".to_owned() } else { format!("`{value}`") };
+        ConfigFault::new(
+            &self.key,
+            format!("{shown} is not {wanted} ({origin})"),
+            format!("{} Default: {}", self.doc, self.default),
+        )
+    }
+}
+
+impl Effective {
+    /// Every key at its default, and the settings of these values.
+    pub(super) fn defaults() -> Result<(Self, Settings), Box<dyn Error>> {
+        let mut values = parse_toml(DEFAULT_TOML)?;
+        let (mut entries, mut section, mut doc) = (Vec::new(), String::new(), Vec::new());
+        for line in DEFAULT_TOML.lines() {
+            if let Some(comment) = line.strip_prefix("# ") {
+                doc.push(comment);
+                continue;
+            }
+            if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+                section = format!("{name}.");
+            } else if let Some((name, _)) = line.split_once(" = ") {
+                let key = format!("{section}{name}");
+                let value = values.remove(&key).unwrap_or_default();
+                let (doc, default) = (doc.join(" "), value.clone());
+                entries.push(SettingEntry { key, doc, default, value, origin: None });
+            }
+            doc.clear();
+        }
+        let settings = serde_json::from_value(nested(entries.iter().map(SettingEntry::pair)))?;
+        Ok((Self { entries }, settings))
+    }
+
+    /// Sets a key and returns the settings with it. Setting key by key finds every wrong type in
+    /// one run; deserializing all keys together stops at the first.
+    pub(super) fn set(
+        &mut self,
+        key: &str,
+        given: GivenValue,
+        origin: String,
+    ) -> Result<Settings, ConfigFault> {
+        let Some(entry) = self.entries.iter().find(|entry| entry.key == key) else {
+            return Err(self.unknown_key(key, &origin));
+        };
+        let value = match given {
+            GivenValue::Typed(value) => value,
+            GivenValue::Text(text) => typed_text(&text, &entry.default),
+        };
+        let values = self.entries.iter().map(SettingEntry::pair).chain([(key, &value)]);
+        let Ok(settings) = serde_json::from_value(nested(values)) else {
+            return Err(entry.wrong_type(&value, &origin));
+        };
+        if let Some(entry) = self.entries.iter_mut().find(|entry| entry.key == key) {
+            (entry.value, entry.origin) = (value, Some(origin));
+        }
+        Ok(settings)
+    }
+
+    pub(super) fn hide_secrets(&mut self) {
+        self.entries.iter_mut().for_each(SettingEntry::hide);
+    }
+
+    /// Suggests the known key with the least edit distance; a known name in a wrong section has
+    /// distance one.
+    fn unknown_key(&self, key: &str, origin: &str) -> ConfigFault {
+        let name = key.rsplit('.').next().unwrap_or(key);
+        let nearest = self.entries.iter().min_by_key(|known| {
+            let whole = strsim::damerau_levenshtein(key, &known.key);
+            whole.min(strsim::damerau_levenshtein(name, known.path().1) + 1)
+        });
+        let hint = nearest.map_or(String::new(), |near| format!("did you mean `{}`? ", near.key));
+        ConfigFault::new(
+            key,
+            format!("is not a key ({origin})"),
+            format!("{hint}`floodgate check-config` without --config lists every key"),
+        )
     }
 
     /// TOML that loads again to the same values, except for hidden secrets. A comment names the
     /// origin of each key that is not at its default.
     #[must_use]
     pub fn to_toml(&self) -> String {
-        let mut text = String::new();
-        let mut section = "";
+        let (mut text, mut section) = (String::new(), "");
         for entry in &self.entries {
-            if entry.section != section {
-                section = entry.section;
+            let (entry_section, name) = entry.path();
+            if entry_section != section {
+                section = entry_section;
                 let _ = write!(text, "\n[{section}]\n");
             }
-            let _ = write!(text, "{} = {}", entry.name, toml(&entry.value));
-            if entry.origin != ValueOrigin::Default {
-                let _ = write!(text, "  # {}", one_line(&entry.origin.to_string()));
+            // JSON and TOML have the same notation for numbers, booleans, basic strings and arrays
+            // of them, except that TOML requires DEL to be escaped.
+            let value = entry.value.to_string().replace('\u{7f}', "\\u007f");
+            let _ = write!(text, "{name} = {value}");
+            if let Some(origin) = &entry.origin {
+                let origin = origin.replace(|c: char| c.is_control(), "?");
+                let _ = write!(text, "  # {origin}");
             }
             text.push('\n');
         }
@@ -70,38 +181,40 @@ impl Effective {
     /// `origins` names only keys that are not at their default.
     #[must_use]
     pub fn to_json(&self) -> Json {
-        let (mut settings, mut origins) = (Map::new(), Map::new());
-        for entry in &self.entries {
-            let key = if entry.section.is_empty() {
-                settings.insert(entry.name.to_owned(), entry.value.clone());
-                entry.name.to_owned()
-            } else {
-                let table =
-                    settings.entry(entry.section).or_insert_with(|| Json::Object(Map::new()));
-                if let Json::Object(table) = table {
-                    table.insert(entry.name.to_owned(), entry.value.clone());
-                }
-                format!("{}.{}", entry.section, entry.name)
-            };
-            if entry.origin != ValueOrigin::Default {
-                origins.insert(key, Json::from(entry.origin.to_string()));
-            }
-        }
-        serde_json::json!({ "settings": settings, "origins": origins })
+        let origins = self.entries.iter().filter_map(|entry| {
+            let origin = entry.origin.as_deref()?;
+            Some((entry.key.clone(), Json::from(origin)))
+        });
+        json!({
+            "settings": nested(self.entries.iter().map(SettingEntry::pair)),
+            "origins": origins.collect::<Json>(),
+        })
     }
 }
 
-/// Whether the key's value must never be shown.
-pub(super) fn is_secret(key: &str) -> bool {
-    key == "admin.token"
+/// Values by `section.key` as an object with an object for each section. Later values win.
+fn nested<'a>(values: impl Iterator<Item = (&'a str, &'a Json)>) -> Json {
+    let mut root = Map::new();
+    for (key, value) in values {
+        if let Some((section, name)) = key.split_once('.') {
+            if let Json::Object(table) = root.entry(section).or_insert_with(|| json!({})) {
+                table.insert(name.to_owned(), value.clone());
+            }
+        } else {
+            root.insert(key.to_owned(), value.clone());
+        }
+    }
+    Json::Object(root)
 }
 
-fn hide(key: &str, value: &Json) -> Json {
-    match value.as_str() {
-        Some("") | None => value.clone(),
-        Some(_) if is_secret(key) => Json::from(HIDDEN),
-        Some(url) if key.split('.').next_back() == Some("url") => Json::from(redact_url(url)),
-        Some(_) => value.clone(),
+/// Parses text from the environment or a flag as the type of the default; other text stays a
+/// string, which deserialization refuses. A guess from the text alone would take the leading zeros
+/// of a token of digits.
+fn typed_text(text: &str, default: &Json) -> Json {
+    match default {
+        Json::Number(_) => serde_json::from_str(text.trim()).unwrap_or_else(|_| Json::from(text)),
+        Json::Array(_) => text.split(',').map(str::trim).filter(|item| !item.is_empty()).collect(),
+        _ => Json::from(text),
     }
 }
 
@@ -119,21 +232,29 @@ pub fn redact_url(url: &str) -> String {
     }
 }
 
-/// JSON and TOML have the same notation for numbers, booleans, basic strings and arrays of them,
-/// except that TOML requires DEL to be escaped.
-fn toml(value: &Json) -> String {
-    value.to_string().replace('\u{7f}', "\\u007f")
-}
-
-fn one_line(text: &str) -> String {
-    text.replace(|c: char| c.is_control(), "?")
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
-    use crate::config::load::tests::set;
-    use crate::config::{ConfigSources, LoadedSettings};
+    use crate::config::LoadedSettings;
+    use crate::config::load::tests::{set, sources};
+
+    #[test]
+    fn every_key_is_a_field_has_its_only_default_in_the_file_and_its_own_documentation() {
+        // `deny_unknown_fields`: every key is a field. Every field: the settings deserialize.
+        let (Effective { entries }, _) = Effective::defaults().unwrap();
+        let mut seen = HashSet::new();
+        for entry in &entries {
+            let others = entries.iter().filter(|other| other.key != entry.key);
+            let others = nested(others.map(SettingEntry::pair));
+            let is_needed = serde_json::from_value::<Settings>(others).is_err();
+            assert!(is_needed, "{} has a second default outside default.toml", entry.key);
+            assert!(!entry.doc.is_empty(), "{} has no comment", entry.key);
+            let is_own = seen.insert((entry.path().0, &entry.doc));
+            assert!(is_own, "{} has no comment of its own", entry.key);
+        }
+    }
 
     #[test]
     fn passwords_are_redacted_and_paths_are_kept() {
@@ -148,10 +269,7 @@ mod tests {
         let odd = "ledger.url=sqlite://./a \"quoted\" \\ \u{7f}.db";
         let first = LoadedSettings::read(&set(&[odd, "http.workers=3", "faults.panic_in=a,b"]));
         let text = first.unwrap().effective.to_toml();
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), &text).unwrap();
-        let reloaded =
-            ConfigSources { file: Some(file.path().to_owned()), ..ConfigSources::default() };
+        let (_file, reloaded) = sources(&text, &[], &[]);
         let reloaded = LoadedSettings::read(&reloaded).unwrap();
         assert_eq!(reloaded.settings.ledger.url, "sqlite://./a \"quoted\" \\ \u{7f}.db");
         assert_eq!(reloaded.settings.http.workers, 3);
@@ -166,8 +284,8 @@ mod tests {
         let shown = [
             loaded.effective.to_toml(),
             loaded.effective.to_json().to_string(),
-            format!("{loaded:?}"),
-            crate::config::Error::Faults(loaded.faults.clone()).to_string(),
+            format!("{:?}", loaded.effective),
+            crate::config::Error(loaded.faults.clone()).to_string(),
         ];
         for text in shown {
             assert!(!text.contains("s3cret"), "{text}");

@@ -1,19 +1,45 @@
-//! Merges the layers into settings in two stages: unknown keys and wrong types, then secrets and
-//! rules between keys. Each stage reports all of its faults.
+//! Reads the sources and merges them into settings in two stages: unknown keys and wrong types,
+//! then secrets and rules between keys. Each stage reports all of its faults.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
-use serde_json::{Map, Value as Json};
+use secrecy::SecretString;
+use serde_json::Value as Json;
 
-use super::effective::{Effective, is_secret};
+use super::effective::{Effective, GivenValue};
 use super::error::{ConfigFault, Error};
-use super::layers::{self, ConfigSources, Layer, ValueOrigin};
-use super::secrets;
 use super::settings::Settings;
 use super::validate::validate;
 
+const ENV_PREFIX: &str = "floodgate__";
+const ENV_SEPARATOR: &str = "__";
+
+/// The sources of settings besides the built-in defaults.
+///
+/// `ConfigSources::default()` has none and is meant for tests; the command line starts with
+/// [`ConfigSources::process`]. Variables may be secrets: no `Debug`.
+#[derive(Clone, Default)]
+pub struct ConfigSources {
+    /// `--config FILE`.
+    pub file: Option<PathBuf>,
+    /// Environment variables and their values.
+    pub env: Vec<(OsString, OsString)>,
+    /// `--set section.key=value`, in order; the last one of a key wins.
+    pub set: Vec<String>,
+}
+
+impl ConfigSources {
+    /// The given file and flags, and the environment of this process.
+    #[must_use]
+    pub fn process(file: Option<PathBuf>, set: Vec<String>) -> Self {
+        Self { file, env: std::env::vars_os().collect(), set }
+    }
+}
+
 /// Settings that were read, with their origins and faults.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct LoadedSettings {
     /// The settings with secrets read from their files. They must not be used if there are faults.
     pub settings: Settings,
@@ -27,17 +53,23 @@ impl LoadedSettings {
     /// a faulty configuration can still be shown.
     ///
     /// # Errors
-    /// A source cannot be read, a key is unknown, or a value has the wrong type.
+    /// A source is unusable, a key is unknown, or a value has the wrong type.
     pub fn read(sources: &ConfigSources) -> Result<Self, Error> {
-        let defaults = layers::defaults()?;
-        let merged = merge(&defaults, sources)?;
-        let values: Layer =
-            merged.iter().map(|(key, (value, _))| (key.clone(), value.clone())).collect();
-        let mut settings =
-            deserialize(&values).map_err(|error| Error::Defaults(error.to_string()))?;
-        let mut faults = secrets::read_secrets(&mut settings);
+        let (mut effective, mut settings) = defaults();
+        let (given, mut faults) = given(sources);
+        for Given { key, value, origin } in given {
+            match effective.set(&key, value, origin) {
+                Ok(changed) => settings = changed,
+                Err(fault) => faults.push(fault),
+            }
+        }
+        if !faults.is_empty() {
+            return Err(Error(faults));
+        }
+        effective.hide_secrets();
+        faults.extend(read_secrets(&mut settings));
         faults.extend(validate(&settings));
-        Ok(Self { settings, effective: Effective::new(&merged), faults })
+        Ok(Self { settings, effective, faults })
     }
 }
 
@@ -48,24 +80,13 @@ impl Settings {
     /// As [`LoadedSettings::read`], and any fault.
     pub fn load(sources: &ConfigSources) -> Result<Self, Error> {
         let loaded = LoadedSettings::read(sources)?;
-        if loaded.faults.is_empty() {
-            Ok(loaded.settings)
-        } else {
-            Err(Error::Faults(loaded.faults))
-        }
+        if loaded.faults.is_empty() { Ok(loaded.settings) } else { Err(Error(loaded.faults)) }
     }
 
     /// The defaults with this ledger and free ports on loopback, for tests and the demo.
-    ///
-    /// # Panics
-    /// Never in a build whose unit tests pass: they load the compiled-in defaults.
     #[must_use]
-    #[expect(clippy::expect_used, reason = "the defaults are compiled in and loaded by a test")]
     pub fn for_test(ledger_url: &str) -> Self {
-        let defaults = layers::defaults().and_then(|keys| {
-            deserialize(&keys).map_err(|error| Error::Defaults(error.to_string()))
-        });
-        let mut settings = defaults.expect("the built-in defaults are valid settings");
+        let (_, mut settings) = defaults();
         ledger_url.clone_into(&mut settings.ledger.url);
         settings.http.bind.set_port(0);
         settings.internal.bind.set_port(0);
@@ -73,273 +94,133 @@ impl Settings {
     }
 }
 
-/// Each key's effective value and its origin.
-pub(super) type MergedSettings = BTreeMap<String, (Json, ValueOrigin)>;
+#[expect(clippy::expect_used, reason = "the defaults are compiled in and loaded by a test")]
+fn defaults() -> (Effective, Settings) {
+    Effective::defaults().expect("the built-in defaults are valid settings")
+}
 
-fn merge(defaults: &Layer, sources: &ConfigSources) -> Result<MergedSettings, Error> {
-    let file = sources.file.as_deref().map(layers::file).transpose()?.unwrap_or_default();
-    let path = sources.file.clone().unwrap_or_default();
-    let environment = layers::environment(&sources.env)?;
-    let flags = layers::flags(&sources.set)?;
+/// A value that a source gives a key.
+struct Given {
+    key: String,
+    value: GivenValue,
+    /// The source, as faults and `check-config` name it.
+    origin: String,
+}
 
-    let given =
-        (file.into_iter().map(|(key, value)| (key, value, ValueOrigin::File(path.clone()))))
-            .chain(environment.into_iter().map(|(key, value)| {
-                let origin = ValueOrigin::Env(layers::variable_of(&key));
-                (key, value, origin)
-            }))
-            .chain(flags.into_iter().map(|(key, value)| (key, value, ValueOrigin::Flag)));
-
-    let mut merged: MergedSettings = defaults
-        .iter()
-        .map(|(key, value)| (key.clone(), (value.clone(), ValueOrigin::Default)))
-        .collect();
-    let mut faults = Vec::new();
-    for (key, value, origin) in given {
-        let Some(default) = defaults.get(&key) else {
-            faults.push(unknown_key(&key, &origin));
-            continue;
-        };
-        let value = match (&value, &origin) {
-            (Json::String(text), ValueOrigin::Env(_) | ValueOrigin::Flag) => {
-                layers::typed_text(text, default)
-            }
-            _ => value,
-        };
-        if has_valid_type(defaults, &key, &value) {
-            merged.insert(key, (value, origin));
-        } else {
-            faults.push(wrong_type(&key, &value, default, &origin));
+/// What file, environment and flags set, in this order; and their unusable parts.
+fn given(sources: &ConfigSources) -> (Vec<Given>, Vec<ConfigFault>) {
+    let (mut given, mut faults) = (Vec::new(), Vec::new());
+    if let Some(path) = &sources.file {
+        let values = read_file(path).map_err(|fault| faults.push(fault));
+        for (key, value) in values.unwrap_or_default() {
+            let origin = format!("file {}", path.display());
+            given.push(Given { key, value: GivenValue::Typed(value), origin });
         }
     }
-    if faults.is_empty() { Ok(merged) } else { Err(Error::Faults(faults)) }
+    for (key, (name, value)) in environment(&sources.env) {
+        let origin = format!("environment {name}");
+        match value.into_string() {
+            Ok(text) => given.push(Given { key, value: GivenValue::Text(text), origin }),
+            Err(_) => faults.push(ConfigFault::new(
+                &key,
+                format!("is not UTF-8 ({origin})"),
+                "FLOODGATE__ variables must be UTF-8",
+            )),
+        }
+    }
+    for assignment in &sources.set {
+        if let Some((key, text)) = assignment.split_once('=') {
+            let (key, value) = (key.trim().to_owned(), GivenValue::Text(text.to_owned()));
+            given.push(Given { key, value, origin: "flag".to_owned() });
+        } else {
+            // The text may be a secret, so it is not repeated.
+            faults.push(ConfigFault::new(
+                "--set",
+                "has no `=` between key and value",
+                "write --set section.key=value, such as --set http.workers=2",
+            ));
+        }
+    }
+    (given, faults)
 }
 
-/// Whether the settings deserialize when only this key differs from the defaults. Checking key by
-/// key finds every wrong type in one run; deserializing all keys together stops at the first.
-fn has_valid_type(defaults: &Layer, key: &str, value: &Json) -> bool {
-    let mut values = defaults.clone();
-    values.insert(key.to_owned(), value.clone());
-    deserialize(&values).is_ok()
+fn read_file(path: &Path) -> Result<BTreeMap<String, Json>, ConfigFault> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        let remedy = "check the path and that this user may read it";
+        ConfigFault::new("--config", format!("cannot read {shown}: {error}"), remedy)
+    })?;
+    parse_toml(&text).map_err(|error| {
+        let remedy = "`floodgate check-config` without --config prints a complete valid example";
+        ConfigFault::new("--config", format!("{shown} is not valid TOML: {error}"), remedy)
+    })
 }
 
-fn deserialize(values: &Layer) -> Result<Settings, serde_json::Error> {
-    let mut root = Map::new();
-    for (key, value) in values {
-        match key.split_once('.') {
-            None => {
-                root.insert(key.clone(), value.clone());
-            }
-            Some((section, name)) => {
-                let table = root.entry(section).or_insert_with(|| Json::Object(Map::new()));
-                if let Json::Object(table) = table {
-                    table.insert(name.to_owned(), value.clone());
+/// The keys of `FLOODGATE__SECTION__KEY` variables, with name and value. An empty variable counts
+/// as unset: many deployment tools cannot omit a variable.
+fn environment(variables: &[(OsString, OsString)]) -> BTreeMap<String, (&str, OsString)> {
+    let set = variables.iter().filter(|(_, value)| !value.is_empty());
+    let named = set.filter_map(|(name, value)| {
+        let name = name.to_str()?;
+        let key = name.to_lowercase().strip_prefix(ENV_PREFIX)?.replace(ENV_SEPARATOR, ".");
+        Some((key, (name, value.clone())))
+    });
+    named.collect()
+}
+
+/// The values by `section.key`.
+pub(super) fn parse_toml(text: &str) -> Result<BTreeMap<String, Json>, toml::de::Error> {
+    fn flatten(prefix: &str, table: toml::Table, into: &mut BTreeMap<String, Json>) {
+        for (name, value) in table {
+            match value {
+                toml::Value::Table(inner) => flatten(&format!("{prefix}{name}."), inner, into),
+                // TOML has no value that JSON cannot hold, except that `nan` and `inf` become null.
+                leaf => {
+                    let leaf = serde_json::to_value(leaf).unwrap_or_default();
+                    into.insert(format!("{prefix}{name}"), leaf);
                 }
             }
         }
     }
-    serde_json::from_value(Json::Object(root))
+    let mut values = BTreeMap::new();
+    flatten("", text.parse()?, &mut values);
+    Ok(values)
 }
 
-fn unknown_key(key: &str, origin: &ValueOrigin) -> ConfigFault {
-    let hint = nearest(key).map_or(String::new(), |near| format!("did you mean `{near}`? "));
-    ConfigFault::new(
-        key,
-        format!("is not a key ({origin})"),
-        format!("{hint}`floodgate check-config` without --config lists every key"),
-    )
-}
-
-/// The known key with the least edit distance; a known name in a wrong section has distance one.
-fn nearest(key: &str) -> Option<String> {
-    let name = key.rsplit('.').next().unwrap_or(key);
-    layers::catalogue()
-        .into_iter()
-        .min_by_key(|known| {
-            let whole = strsim::damerau_levenshtein(key, &known.key());
-            whole.min(strsim::damerau_levenshtein(name, known.name) + 1)
-        })
-        .map(|known| known.key())
-}
-
-fn wrong_type(key: &str, value: &Json, default: &Json, origin: &ValueOrigin) -> ConfigFault {
-    let wanted = match default {
-        Json::Number(number) if number.is_f64() => "a number",
-        Json::Number(_) => "a whole number of fitting size",
-        Json::Array(items) if items.iter().any(Json::is_number) => "a list of whole numbers",
-        Json::Array(_) => "a list of strings",
-        Json::Bool(_) => "true or false",
-        _ if key.split('.').next_back() == Some("bind") => {
-            "address:port, such as 127.0.0.1:8080 or [::1]:8080"
-        }
-        _ if value.is_string() => "one of the known values",
-        _ => "a string in quotes",
+/// Reads the files named by the `*_file` keys into the settings; one fault per unusable file.
+fn read_secrets(settings: &mut Settings) -> Vec<ConfigFault> {
+    let mut faults = Vec::new();
+    let mut read = |key: &str, path: &Path| {
+        let is_set = !path.as_os_str().is_empty();
+        let secret = is_set.then(|| read_secret(path)).transpose();
+        let remedy = "create it, or let the user that runs floodgate read it";
+        let secret = secret.map_err(|problem| faults.push(ConfigFault::new(key, problem, remedy)));
+        secret.unwrap_or_default()
     };
-    let shown = if is_secret(key) { "the value".to_owned() } else { format!("`{value}`") };
-    let known = layers::catalogue().into_iter().find(|known| known.key() == key);
-    ConfigFault::new(
-        key,
-        format!("{shown} is not {wanted} ({origin})"),
-        format!("{} Default: {default}", known.map_or("", |known| known.doc)),
-    )
+    let token = read("admin.token_file", &settings.admin.token_file);
+    settings.auth.jwt_secret = read("auth.jwt_secret_file", &settings.auth.jwt_secret_file);
+    settings.auth.signing_key = read("auth.signing_key_file", &settings.auth.signing_key_file);
+    match token {
+        Some(_) if settings.admin.bearer().is_some() => faults.push(ConfigFault::new(
+            "admin.token_file",
+            "is set together with admin.token",
+            "keep one of the two; the file is the safer one",
+        )),
+        Some(token) => settings.admin.token = token,
+        None => {}
+    }
+    faults
+}
+
+fn read_secret(path: &Path) -> Result<SecretString, String> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    match text.trim() {
+        "" => Err(format!("{} is empty", path.display())),
+        secret => Ok(SecretString::from(secret)),
+    }
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use std::collections::HashMap;
-    use std::io::Write;
-
-    use secrecy::ExposeSecret;
-
-    use super::super::{EnvSource, Tier};
-    use super::*;
-
-    pub fn set(pairs: &[&str]) -> ConfigSources {
-        ConfigSources {
-            set: pairs.iter().map(|&pair| pair.to_owned()).collect(),
-            ..ConfigSources::default()
-        }
-    }
-
-    fn env(pairs: &[(&str, &str)]) -> EnvSource {
-        let vars: HashMap<_, _> =
-            pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect();
-        EnvSource::Given(vars)
-    }
-
-    pub fn temp(text: &str) -> tempfile::NamedTempFile {
-        let mut file = tempfile::NamedTempFile::new().unwrap();
-        file.write_all(text.as_bytes()).unwrap();
-        file
-    }
-
-    pub fn faults_of(sources: &ConfigSources) -> Vec<ConfigFault> {
-        Settings::load(sources).unwrap_err().faults().to_vec()
-    }
-
-    #[test]
-    fn the_defaults_load_and_have_no_fault() {
-        let settings = Settings::load(&ConfigSources::default()).unwrap();
-        assert_eq!(settings.tier, Tier::Memory);
-        assert_eq!(settings.ledger.url, "sqlite://./floodgate.db");
-        assert_eq!(settings.http.bind.to_string(), "127.0.0.1:8080");
-    }
-
-    #[test]
-    fn every_field_is_in_the_default_file_and_every_key_there_is_a_field() {
-        let defaults = layers::defaults().unwrap();
-        // `deny_unknown_fields`: every key is a field.
-        deserialize(&defaults).unwrap();
-        // Every field needs its key: no field has a default of its own.
-        for key in defaults.keys() {
-            let mut without = defaults.clone();
-            without.remove(key);
-            assert!(
-                deserialize(&without).is_err(),
-                "{key} has a second default outside default.toml"
-            );
-        }
-    }
-
-    #[test]
-    fn later_sources_win() {
-        let file = temp("[http]\nworkers = 1\nbacklog = 1\nconnections_max = 1\n");
-        let mut sources = set(&["http.workers=3"]);
-        sources.file = Some(file.path().to_owned());
-        sources.env = env(&[("FLOODGATE__HTTP__WORKERS", "2"), ("FLOODGATE__HTTP__BACKLOG", "2")]);
-        let http = Settings::load(&sources).unwrap().http;
-        assert_eq!((http.workers, http.backlog, http.connections_max), (3, 2, 1));
-        assert_eq!(http.body_max_bytes, 4096);
-    }
-
-    #[test]
-    fn the_last_flag_of_a_key_wins() {
-        let sources = set(&["http.workers=3", "http.workers=4"]);
-        assert_eq!(Settings::load(&sources).unwrap().http.workers, 4);
-    }
-
-    #[test]
-    fn every_unknown_key_is_named_with_its_source_and_the_nearest_known_one() {
-        let file = temp("[http]\nwrokers = 1\n");
-        let mut sources = set(&["ledger.bind=127.0.0.1:1"]);
-        sources.file = Some(file.path().to_owned());
-        sources.env = env(&[("FLOODGATE__LEGDER__URL", "x")]);
-        let faults = faults_of(&sources);
-        let expected = [
-            ("http.wrokers", "file ", "`http.workers`"),
-            ("legder.url", "environment FLOODGATE__LEGDER__URL", "`ledger.url`"),
-            ("ledger.bind", "flag", ".bind`"),
-        ];
-        assert_eq!(faults.len(), expected.len(), "{faults:?}");
-        for (fault, (key, origin, near)) in faults.iter().zip(expected) {
-            assert_eq!(fault.key, key);
-            assert!(fault.problem.contains(origin), "{fault}");
-            assert!(fault.remedy.contains(near), "{fault}");
-        }
-    }
-
-    #[test]
-    fn every_wrong_type_is_named_at_once() {
-        let file = temp("role = \"king\"\n[http]\nworkers = \"4\"\nbacklog = -1\n");
-        let sources = ConfigSources {
-            file: Some(file.path().to_owned()),
-            env: env(&[("FLOODGATE__HTTP__BIND", "localhost"), ("FLOODGATE__TIER", "gold")]),
-            set: vec!["gate.permits=many".into(), "http.backlog=99999999999".into()],
-        };
-        let faults = faults_of(&sources);
-        let keys: Vec<&str> = faults.iter().map(|fault| fault.key.as_str()).collect();
-        let file_keys = ["http.backlog", "http.workers", "role"];
-        assert_eq!(keys[..3], file_keys);
-        assert_eq!(keys[3..], ["http.bind", "tier", "gate.permits", "http.backlog"]);
-        let tier = faults.iter().find(|fault| fault.key == "tier").unwrap();
-        assert!(tier.remedy.contains("memory | ledger"), "{tier}");
-    }
-
-    #[test]
-    fn a_number_too_large_for_its_field_is_refused_not_truncated() {
-        let faults = faults_of(&set(&["ledger.cache_kib=4294967297"]));
-        assert_eq!(faults[0].key, "ledger.cache_kib");
-    }
-
-    #[test]
-    fn a_token_of_digits_keeps_its_zeros() {
-        let env = env(&[("FLOODGATE__ADMIN__TOKEN", "0012")]);
-        let sources = ConfigSources { env, ..ConfigSources::default() };
-        let settings = Settings::load(&sources).unwrap();
-        assert_eq!(settings.admin.bearer().unwrap().expose_secret(), "0012");
-    }
-
-    #[test]
-    fn a_secret_of_the_wrong_type_is_not_repeated() {
-        let file = temp("[admin]\ntoken = 424242\n");
-        let sources =
-            ConfigSources { file: Some(file.path().to_owned()), ..ConfigSources::default() };
-        let text = Settings::load(&sources).unwrap_err().to_string();
-        assert!(text.contains("admin.token: the value is not a string"), "{text}");
-        assert!(!text.contains("424242"), "{text}");
-    }
-
-    #[test]
-    fn a_missing_or_malformed_file_is_named() {
-        let missing =
-            ConfigSources { file: Some("/nowhere/f.toml".into()), ..ConfigSources::default() };
-        assert!(Settings::load(&missing).unwrap_err().to_string().contains("/nowhere/f.toml"));
-
-        let file = temp("[http\nworkers = 1\n");
-        let malformed =
-            ConfigSources { file: Some(file.path().to_owned()), ..ConfigSources::default() };
-        let text = Settings::load(&malformed).unwrap_err().to_string();
-        assert!(text.contains(&file.path().display().to_string()), "{text}");
-        assert!(text.contains("line 1"), "{text}");
-    }
-
-    #[test]
-    fn settings_for_tests_have_free_loopback_ports() {
-        let settings = Settings::for_test("sqlite:///tmp/x.db");
-        assert_eq!(settings.http.bind.port(), 0);
-        assert!(settings.internal.bind.ip().is_loopback());
-        assert_eq!(settings.ledger.sqlite_path().unwrap().to_str(), Some("/tmp/x.db"));
-        assert_eq!(settings.ledger.lock_path().unwrap().to_str(), Some("/tmp/x.db.lock"));
-        assert_eq!(validate(&settings), []);
-    }
-}
+#[path = "load_tests.rs"]
+pub(super) mod tests;

@@ -6,32 +6,24 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `settings` | the typed settings; each field is named as its key |
-//! | `load` | merging and deserializing the layers |
-//! | `secrets` | secrets in files of their own |
-//! | `layers` | the sources: defaults, file, environment, flags |
-//! | `validate`, `limits`, `store_rules` | rules between keys; all faults at once |
-//! | `effective` | effective values and origins, secrets hidden |
+//! | `settings` | the typed settings with the rules of single numbers |
+//! | `effective` | every key with documentation, value and origin; secrets hidden |
+//! | `load` | the sources: defaults, file, environment, flags, and secrets in files of their own |
+//! | `validate`, `store_rules` | rules between keys; all faults at once |
 //! | `error` | faults and errors |
 
 mod effective;
 mod error;
-mod layers;
-mod limits;
 mod load;
-mod secrets;
 mod settings;
 mod store_rules;
 mod validate;
 
-pub use effective::{Effective, HIDDEN, SettingEntry, redact_url};
+pub use crate::redis::transport::Durability;
+pub use effective::{Effective, redact_url};
 pub use error::{ConfigFault, Error};
-pub use layers::{ConfigSources, DEFAULT_TOML, EnvSource, ValueOrigin};
-pub use load::LoadedSettings;
+pub use load::{ConfigSources, LoadedSettings};
 pub use settings::{
-    AdminSettings, AmqpSettings, AuthMode, AuthSettings, ConsumerSettings, Durability,
-    FaultSettings, GateSettings, HttpSettings, InternalSettings, LedgerSettings, LogFormat,
-    LogSettings, MaintenanceSettings, OutboxKind, OutboxSettings, ReconcilerSettings,
-    RedisSettings, RelaySettings, Role, Settings, ShutdownSettings, SupervisorSettings, Tier,
+    AdminSettings, AuthMode, AuthSettings, GateSettings, InternalSettings, LogFormat, LogSettings,
+    OutboxKind, OutboxSettings, RelaySettings, Role, Settings, SupervisorSettings, Tier,
 };
-pub use validate::validate;

@@ -1,85 +1,75 @@
 //! Rules about the URLs of ledger, Redis and broker.
 
 use super::effective::redact_url;
-use super::limits::RuleCheck;
 use super::settings::{Settings, Tier};
+use super::validate::RuleCheck;
 use crate::redis::transport::RedisUrl;
 
+/// What is wrong with a URL, and the remedy.
+type Problem = Option<(String, &'static str)>;
+
 pub(super) fn check(settings: &Settings, check: &mut RuleCheck) {
-    ledger_url(settings, check);
-    redis_url(settings, check);
-    amqp_url(settings, check);
+    let urls = [
+        ("ledger.url", ledger_url(settings)),
+        ("redis.url", redis_url(settings)),
+        ("amqp.url", amqp_url(settings)),
+    ];
+    for (key, problem) in urls {
+        if let Some((problem, remedy)) = problem {
+            check.require(false, key, &problem, remedy);
+        }
+    }
 }
 
-fn ledger_url(settings: &Settings, check: &mut RuleCheck) {
-    let ledger = &settings.ledger;
-    let shown = redact_url(&ledger.url);
-    match ledger.url.split_once("://") {
-        Some(("sqlite", path)) => check.require(
-            !path.is_empty() && !path.starts_with(":memory:"),
-            "ledger.url",
-            &format!("{shown:?} names no file, and orders must survive the process"),
-            "use sqlite://path, such as sqlite://./floodgate.db",
-        ),
-        Some(("mysql", rest)) => check.require(
-            rest.split_once('/').is_some_and(|(host, name)| !host.is_empty() && !name.is_empty()),
-            "ledger.url",
-            &format!("{shown:?} names no database"),
-            "use mysql://user:password@host:port/database",
-        ),
-        _ => check.require(
-            false,
-            "ledger.url",
-            &format!("{shown:?} is not a ledger"),
+fn ledger_url(settings: &Settings) -> Problem {
+    let url = &settings.ledger.url;
+    let shown = redact_url(url);
+    match url.split_once("://") {
+        Some(("sqlite", path)) => (path.is_empty() || path.starts_with(":memory:")).then(|| {
+            let problem = format!("{shown:?} names no file, and orders must survive the process");
+            (problem, "use sqlite://path, such as sqlite://./floodgate.db")
+        }),
+        Some(("mysql", rest)) => {
+            let named = rest.split_once('/');
+            let is_named = named.is_some_and(|(host, name)| !host.is_empty() && !name.is_empty());
+            let remedy = "use mysql://user:password@host:port/database";
+            (!is_named).then(|| (format!("{shown:?} names no database"), remedy))
+        }
+        _ => Some((
+            format!("{shown:?} is not a ledger"),
             "use sqlite://path, such as sqlite://./floodgate.db, or \
              mysql://user:password@host:port/database (for MariaDB too)",
-        ),
+        )),
     }
 }
 
-fn redis_url(settings: &Settings, check: &mut RuleCheck) {
-    const REMEDY: &str = "use redis://host:port, redis+cluster://h1:p1,h2:p2 or \
-                          redis+sentinel://h1:p1,h2:p2/master-name";
-    let url = &settings.redis.url;
-    if url.is_empty() {
-        check.require(
-            !matches!(settings.tier, Tier::Gate | Tier::Pipeline),
-            "redis.url",
-            &format!("is not set, and tier `{}` counts units in Redis", settings.tier),
-            REMEDY,
-        );
-        return;
-    }
-    if let Err(error) = url.parse::<RedisUrl>() {
-        let shown = redact_url(url);
-        check.require(false, "redis.url", &format!("{shown:?}: {error}"), REMEDY);
-    }
+fn redis_url(settings: &Settings) -> Problem {
+    let (url, tier) = (&settings.redis.url, settings.tier);
+    let problem = if url.is_empty() {
+        matches!(tier, Tier::Gate | Tier::Pipeline)
+            .then(|| format!("is not set, and tier `{tier}` counts units in Redis"))
+    } else {
+        let error = url.parse::<RedisUrl>().err();
+        error.map(|error| format!("{:?}: {error}", redact_url(url)))
+    };
+    let remedy = "use redis://host:port, redis+cluster://h1:p1,h2:p2 or \
+                  redis+sentinel://h1:p1,h2:p2/master-name";
+    problem.map(|problem| (problem, remedy))
 }
 
-fn amqp_url(settings: &Settings, check: &mut RuleCheck) {
-    const REMEDY: &str = "use amqp://user:password@host:port/vhost";
+fn amqp_url(settings: &Settings) -> Problem {
     let url = &settings.amqp.url;
-    if url.is_empty() {
-        check.require(
-            settings.tier != Tier::Pipeline,
-            "amqp.url",
-            "is not set, and tier `pipeline` sends orders through RabbitMQ",
-            REMEDY,
-        );
-        return;
+    let (shown, remedy) = (redact_url(url), "use amqp://user:password@host:port/vhost");
+    match url.split_once("://") {
+        _ if url.is_empty() => (settings.tier == Tier::Pipeline).then(|| {
+            let problem = "is not set, and tier `pipeline` sends orders through RabbitMQ";
+            (problem.to_owned(), remedy)
+        }),
+        Some(("amqps", server)) if !server.is_empty() => (!cfg!(feature = "tls")).then(|| {
+            let problem = format!("{shown:?} needs TLS, which this build does not have");
+            (problem, "build with `--features tls`, or use amqp://")
+        }),
+        Some(("amqp", server)) if !server.is_empty() => None,
+        _ => Some((format!("{shown:?} is not a broker"), remedy)),
     }
-    let shown = redact_url(url);
-    let secured = url.starts_with("amqps://");
-    check.require(
-        (secured || url.starts_with("amqp://")) && !url.ends_with("://"),
-        "amqp.url",
-        &format!("{shown:?} is not a broker"),
-        REMEDY,
-    );
-    check.require(
-        !secured || cfg!(feature = "tls"),
-        "amqp.url",
-        &format!("{shown:?} needs TLS, which this build does not have"),
-        "build with `--features tls`, or use amqp://",
-    );
 }

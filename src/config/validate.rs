@@ -1,13 +1,13 @@
 //! Rules between keys. Every broken rule is reported with its remedy.
 
 use std::net::SocketAddr;
+use std::ops::{RangeBounds, RangeInclusive};
 
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::ExposeSecret;
 use tracing_subscriber::EnvFilter;
 
 use super::error::ConfigFault;
-use super::limits::{self, RuleCheck};
-use super::settings::{AuthMode, Role, Settings, Tier};
+use super::settings::{AuthMode, Role, Settings, Tier, check_numbers};
 use super::store_rules;
 
 /// Shortest key for HMAC-SHA-256: the length of its output (RFC 7518, section 3.2).
@@ -30,15 +30,58 @@ const ACTOR_KINDS: [&str; 9] = [
     "reconciler",
 ];
 
+/// Collects the faults of broken rules.
+#[derive(Default)]
+pub(super) struct RuleCheck {
+    faults: Vec<ConfigFault>,
+}
+
+impl RuleCheck {
+    pub fn require(&mut self, holds: bool, key: &str, problem: &str, remedy: &str) {
+        if !holds {
+            self.faults.push(ConfigFault::new(key, problem, remedy));
+        }
+    }
+
+    pub fn positive(&mut self, key: &str, value: u64) {
+        self.require(value >= 1, key, "is 0", "set 1 or more");
+    }
+
+    pub fn up_to(&mut self, key: &str, value: u64, other_key: &str, most: u64) {
+        let problem = format!("{value} is larger than {other_key} = {most}");
+        self.require(value <= most, key, &problem, &format!("lower it, or raise {other_key}"));
+    }
+
+    pub fn between(&mut self, key: &str, value: u64, range: RangeInclusive<u64>, remedy: &str) {
+        let problem = format!("is not between {} and {}", range.start(), range.end());
+        self.range(key, value, range, &problem, remedy);
+    }
+
+    pub fn range(
+        &mut self,
+        key: &str,
+        value: u64,
+        range: impl RangeBounds<u64>,
+        problem: &str,
+        remedy: &str,
+    ) {
+        self.require(range.contains(&value), key, problem, remedy);
+    }
+}
+
+/// The number of a setting.
+pub(super) fn wide(value: impl TryInto<u64>) -> u64 {
+    value.try_into().unwrap_or(u64::MAX)
+}
+
 /// The faults of these settings; empty if they may be used.
-#[must_use]
-pub fn validate(settings: &Settings) -> Vec<ConfigFault> {
+pub(super) fn validate(settings: &Settings) -> Vec<ConfigFault> {
     let mut check = RuleCheck::default();
     tier_and_names(settings, &mut check);
     listeners(settings, &mut check);
     auth(settings, &mut check);
     store_rules::check(settings, &mut check);
-    limits::check(settings, &mut check);
+    check_numbers(settings, &mut check);
     log(settings, &mut check);
     faults(settings, &mut check);
     check.faults
@@ -103,30 +146,24 @@ fn listeners(settings: &Settings, check: &mut RuleCheck) {
 
 fn auth(settings: &Settings, check: &mut RuleCheck) {
     let auth = &settings.auth;
-    let long_enough = |secret: &Option<SecretString>| {
-        // `secrets` reports a file that cannot be read.
-        secret.as_ref().is_none_or(|key| key.expose_secret().len() >= SECRET_BYTES_MIN)
-    };
-    let remedy = "write 32 bytes or more into it, such as from `openssl rand -hex 32`";
     check.require(
         auth.mode != AuthMode::Jwt || auth.jwt_secret_file != *"" || auth.jwt_secret.is_some(),
         "auth.jwt_secret_file",
         "is not set, but auth.mode = \"jwt\" needs it",
         "name a file with the HS256 secret of your login service, at least 32 bytes",
     );
-    check.require(
-        long_enough(&auth.jwt_secret),
-        "auth.jwt_secret_file",
-        "holds fewer than 32 bytes",
-        remedy,
-    );
-    check.require(
-        long_enough(&auth.signing_key),
-        "auth.signing_key_file",
-        "holds fewer than 32 bytes",
-        remedy,
-    );
-    check.positive("auth.request_id_ttl_s", auth.request_id_ttl_s);
+    let secrets =
+        [("auth.jwt_secret_file", &auth.jwt_secret), ("auth.signing_key_file", &auth.signing_key)];
+    for (key, secret) in secrets {
+        // A file that cannot be read is a fault already.
+        let length = secret.as_ref().map_or(SECRET_BYTES_MIN, |key| key.expose_secret().len());
+        check.require(
+            length >= SECRET_BYTES_MIN,
+            key,
+            "holds fewer than 32 bytes",
+            "write 32 bytes or more into it, such as from `openssl rand -hex 32`",
+        );
+    }
 }
 
 fn log(settings: &Settings, check: &mut RuleCheck) {

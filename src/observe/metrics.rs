@@ -12,227 +12,139 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
-use prometheus_client::registry::{Metric, Registry};
+use prometheus_client::registry::Registry;
 
 use crate::db::ErrorClass;
 use crate::domain::{DeadLetterCounts, DeadLetterOrigin, DeadLetterState, Refusal};
 use crate::messages::envelope::EnvelopeFlaw;
-use crate::runtime::child_report::ChildReport;
+use crate::runtime::progress::ChildReport;
 use crate::stock;
 
 /// The content type of [`Metrics::exposition`].
 pub const EXPOSITION_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Route and status of an HTTP answer.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct RouteStatus {
-    /// Path pattern, such as `/v1/sales/{sale_id}`.
-    pub route: &'static str,
-    pub status: u16,
+/// Defines the labels of families.
+macro_rules! labels {
+    ($($(#[$doc:meta])* $labels:ident { $($name:ident: $type:ty),+ })+) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+        pub struct $labels {
+            $(pub $name: $type,)+
+        }
+    )+};
 }
 
-/// Route of an HTTP request.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct RouteLabel {
-    /// Path pattern.
-    pub route: &'static str,
-}
-
-/// Outcome of a purchase.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct OutcomeLabel {
+labels! {
+    /// The route is a path pattern, such as `/v1/sales/{sale_id}`.
+    RouteStatus { route: &'static str, status: u16 }
+    RouteLabel { route: &'static str }
     /// `placed`, `queued`, `unknown`, `replayed`, or the code of the refusal.
-    pub outcome: &'static str,
+    OutcomeLabel { outcome: &'static str }
+    SaleSku { sale: String, sku: String }
+    ReasonLabel { reason: &'static str }
+    OrderQueue { queue: u16 }
+    OriginLabel { origin: &'static str }
+    StateLabel { state: &'static str }
+    ErrorClassLabel { class: &'static str }
+    KindLabel { kind: &'static str }
+    RestartCause { kind: &'static str, reason: &'static str }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct SaleSku {
-    sale: String,
-    sku: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct ReasonLabel {
-    pub(crate) reason: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OrderQueue {
-    queue: u16,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OriginLabel {
-    origin: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct StateLabel {
-    state: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ErrorClassLabel {
-    class: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct KindLabel {
-    pub(crate) kind: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RestartCause {
-    kind: &'static str,
-    reason: &'static str,
-}
-
-/// Request latency by route.
-pub type RouteDurations = Family<RouteLabel, Histogram, fn() -> Histogram>;
-
-/// All metrics of a process.
-#[derive(Debug)]
-pub struct Metrics {
-    registry: Registry,
-    pub http_requests: Family<RouteStatus, Counter>,
-    /// Seconds from the request's head to the answer's head.
-    pub http_request_duration: RouteDurations,
-    pub buy: Family<OutcomeLabel, Counter>,
-    stock_left: Family<SaleSku, Gauge>,
-    gate_batch_size: Histogram,
-    gate_unsettled: Gauge,
-    consumer_batch_size: Histogram,
-    consumer_queue: Gauge,
-    ledger_commit: Histogram,
-    orders_placed: Counter,
-    ledger_refused: Family<ReasonLabel, Counter>,
-    ledger_errors: Family<ErrorClassLabel, Counter>,
-    ledger_breaker: Gauge,
-    stock_errors: Family<ErrorClassLabel, Counter>,
-    actor_restarts: Family<RestartCause, Counter>,
-    transfers: Counter,
-    pub(crate) relay_published: Counter,
-    pub(crate) relay_confirm: Histogram,
-    pub(crate) relay_failures: Family<KindLabel, Counter>,
-    pub(crate) relay_in_flight: Gauge,
-    pub(crate) outbox_waiting: Gauge,
-    pub(crate) outbox_oldest: Gauge<f64, AtomicU64>,
-    pub(crate) rescued_entries: Counter,
-    pub(crate) reconcile_matched: Counter,
-    pub(crate) reconcile_republished: Counter,
-    pub(crate) reconcile_blocked: Family<ReasonLabel, Gauge>,
-    consumer_deliveries: Counter,
-    consumer_redelivered: Counter,
-    consumer_poison: Family<ReasonLabel, Counter>,
-    consumer_retries: Counter,
-    consumer_dead_letters: Counter,
-    results_not_written: Counter,
-    consumer_in_flight: Family<OrderQueue, Gauge>,
-    placement: Histogram,
-    dead_letters: Family<StateLabel, Gauge>,
-    dead_letters_stored: Family<OriginLabel, Counter>,
-    dead_letters_refused: Counter,
-}
-
-impl Default for Metrics {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-/// Registers a metric under its full name, so that a text search for an alert's metric finds this
+/// Defines [`Metrics`] as a table: each metric with its type, full name and help, and a histogram
+/// with its constructor. Names are full, so that a text search for an alert's metric finds this
 /// file. The exposition format adds `_total` to counters and `_info` to infos.
-fn add_with<M: Metric + Clone>(to: &mut Registry, name: &str, help: &str, metric: M) -> M {
-    to.register(name, help, metric.clone());
-    metric
+macro_rules! metrics {
+    ($(
+        $(#[$doc:meta])* $field:ident: $type:ty = $name:literal, $help:literal $(, $new:expr)?;
+    )+) => {
+        /// All metrics of a process.
+        #[derive(Debug)]
+        pub struct Metrics {
+            registry: Registry,
+            $($(#[$doc])* pub $field: $type,)+
+        }
+
+        impl Default for Metrics {
+            /// Registers every metric.
+            fn default() -> Self {
+                let mut registry = Registry::default();
+                let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+                registry.register("floodgate_build", "The running version", build);
+                $(
+                    let $field: $type = metrics!(@new $($new)?);
+                    registry.register($name, $help, $field.clone());
+                )+
+                Self { registry, $($field,)+ }
+            }
+        }
+    };
+    (@new) => { Default::default() };
+    (@new $new:expr) => { $new };
 }
 
-/// Registers a metric with its default.
-fn add<M: Metric + Clone + Default>(to: &mut Registry, name: &str, help: &str) -> M {
-    add_with(to, name, help, M::default())
+metrics! {
+    http_requests: Family<RouteStatus, Counter> = "floodgate_http_requests", "Answers";
+    /// Seconds from the request's head to the answer's head.
+    http_request_duration: Family<RouteLabel, Histogram, fn() -> Histogram>
+        = "floodgate_http_request_duration_seconds", "Request to answer",
+        Family::new_with_constructor(request_durations);
+    buy: Family<OutcomeLabel, Counter> = "floodgate_buy", "Purchases by outcome";
+    stock_left: Family<SaleSku, Gauge> = "floodgate_stock_left", "Units left";
+    gate_batch_size: Histogram = "floodgate_gate_batch_size", "Reservations per step",
+        batch_sizes();
+    gate_unsettled: Gauge = "floodgate_gate_unsettled", "Requests inside gates";
+    consumer_batch_size: Histogram = "floodgate_writer_batch_size", "Intents per step",
+        batch_sizes();
+    consumer_queue: Gauge = "floodgate_writer_queue", "Intents inside the consumer";
+    ledger_commit: Histogram = "floodgate_ledger_commit_seconds", "From batch to outcomes",
+        commit_durations();
+    orders_placed: Counter = "floodgate_orders_placed", "Orders committed";
+    ledger_refused: Family<ReasonLabel, Counter> = "floodgate_ledger_refused", "Intents refused";
+    ledger_errors: Family<ErrorClassLabel, Counter> = "floodgate_ledger_errors", "Failed calls";
+    ledger_breaker: Gauge = "floodgate_ledger_breaker_open", "1 while it is open";
+    stock_errors: Family<ErrorClassLabel, Counter> = "floodgate_stock_errors", "Failed calls";
+    actor_restarts: Family<RestartCause, Counter> = "floodgate_actor_restarts", "Actors restarted";
+    transfers: Counter = "floodgate_transfers", "Transfers between buckets";
+    relay_published: Counter = "floodgate_relay_published", "Confirmed messages";
+    relay_confirm: Histogram = "floodgate_relay_confirm_seconds", "From batch to confirmations",
+        commit_durations();
+    relay_failures: Family<KindLabel, Counter> = "floodgate_relay_failures", "By kind";
+    relay_in_flight: Gauge = "floodgate_relay_in_flight", "Entries claimed";
+    outbox_waiting: Gauge = "floodgate_outbox_waiting", "Entries not published";
+    outbox_oldest: Gauge<f64, AtomicU64> = "floodgate_outbox_oldest_seconds", "Age of the oldest";
+    rescued_entries: Counter = "floodgate_rescued_entries", "Entries reclaimed";
+    reconcile_matched: Counter = "floodgate_reconcile_matched", "Results written";
+    reconcile_republished: Counter = "floodgate_reconcile_republished", "Lost requests";
+    reconcile_blocked: Family<ReasonLabel, Gauge>
+        = "floodgate_reconcile_blocked", "Buckets skipped";
+    consumer_deliveries: Counter = "floodgate_consumer_deliveries", "Messages delivered";
+    consumer_redelivered: Counter = "floodgate_consumer_redelivered", "Redeliveries";
+    consumer_poison: Family<ReasonLabel, Counter>
+        = "floodgate_consumer_poison", "Poison messages and intents";
+    /// Retries of orders that failed while the ledger committed others.
+    consumer_retries: Counter = "floodgate_consumer_retries", "Retries of single orders";
+    /// Dead letters that the order consumer published and the broker confirmed.
+    consumer_dead_letters: Counter = "floodgate_consumer_dead_letters", "Published";
+    /// Results that were skipped, because the stock is slower than the ledger.
+    results_not_written: Counter = "floodgate_results_not_written", "Not written in time";
+    consumer_in_flight: Family<OrderQueue, Gauge>
+        = "floodgate_consumer_in_flight", "Not acknowledged";
+    placement: Histogram = "floodgate_placement_seconds", "Reservation to commit",
+        Histogram::new([
+            0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
+            1800.0,
+        ]);
+    dead_letters: Family<StateLabel, Gauge> = "floodgate_dead_letters", "In the ledger";
+    dead_letters_stored: Family<OriginLabel, Counter> = "floodgate_dead_letters_stored", "Stored";
+    /// Dead letters that the ledger rejected.
+    dead_letters_refused: Counter = "floodgate_dead_letters_refused", "Rejected";
 }
 
 impl Metrics {
-    /// Registers every metric.
-    #[must_use]
-    pub fn new() -> Self {
-        let to = &mut Registry::default();
-        let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
-        to.register("floodgate_build", "The running version", build);
-        let duration = "floodgate_http_request_duration_seconds";
-        let durations = RouteDurations::new_with_constructor(request_durations);
-        let (gate_batch, consumer_batch) =
-            ("floodgate_gate_batch_size", "floodgate_writer_batch_size");
-        let commit = "floodgate_ledger_commit_seconds";
-        let confirm = "floodgate_relay_confirm_seconds";
-        let placement = "floodgate_placement_seconds";
-        Self {
-            http_requests: add(to, "floodgate_http_requests", "Answers"),
-            http_request_duration: add_with(to, duration, "Request to answer", durations),
-            buy: add(to, "floodgate_buy", "Purchases by outcome"),
-            stock_left: add(to, "floodgate_stock_left", "Units left"),
-            gate_batch_size: add_with(to, gate_batch, "Reservations per step", batch_sizes()),
-            gate_unsettled: add(to, "floodgate_gate_unsettled", "Requests inside gates"),
-            consumer_batch_size: add_with(to, consumer_batch, "Intents per step", batch_sizes()),
-            consumer_queue: add(to, "floodgate_writer_queue", "Intents inside the consumer"),
-            ledger_commit: add_with(to, commit, "From batch to outcomes", commit_durations()),
-            orders_placed: add(to, "floodgate_orders_placed", "Orders committed"),
-            ledger_refused: add(to, "floodgate_ledger_refused", "Intents refused"),
-            ledger_errors: add(to, "floodgate_ledger_errors", "Failed calls"),
-            ledger_breaker: add(to, "floodgate_ledger_breaker_open", "1 while it is open"),
-            stock_errors: add(to, "floodgate_stock_errors", "Failed calls"),
-            actor_restarts: add(to, "floodgate_actor_restarts", "Actors restarted"),
-            transfers: add(to, "floodgate_transfers", "Transfers between buckets"),
-            relay_published: add(to, "floodgate_relay_published", "Confirmed messages"),
-            relay_confirm: add_with(to, confirm, "From batch to confirmations", commit_durations()),
-            relay_failures: add(to, "floodgate_relay_failures", "By kind"),
-            relay_in_flight: add(to, "floodgate_relay_in_flight", "Entries claimed"),
-            outbox_waiting: add(to, "floodgate_outbox_waiting", "Entries not published"),
-            outbox_oldest: add(to, "floodgate_outbox_oldest_seconds", "Age of the oldest"),
-            rescued_entries: add(to, "floodgate_rescued_entries", "Entries reclaimed"),
-            reconcile_matched: add(to, "floodgate_reconcile_matched", "Results written"),
-            reconcile_republished: add(to, "floodgate_reconcile_republished", "Lost requests"),
-            reconcile_blocked: add(to, "floodgate_reconcile_blocked", "Buckets skipped"),
-            consumer_deliveries: add(to, "floodgate_consumer_deliveries", "Messages delivered"),
-            consumer_redelivered: add(to, "floodgate_consumer_redelivered", "Redeliveries"),
-            consumer_poison: add(to, "floodgate_consumer_poison", "Poison messages and intents"),
-            consumer_retries: add(to, "floodgate_consumer_retries", "Retries of single orders"),
-            consumer_dead_letters: add(to, "floodgate_consumer_dead_letters", "Published"),
-            results_not_written: add(to, "floodgate_results_not_written", "Not written in time"),
-            consumer_in_flight: add(to, "floodgate_consumer_in_flight", "Not acknowledged"),
-            placement: add_with(to, placement, "Reservation to commit", placement_durations()),
-            dead_letters: add(to, "floodgate_dead_letters", "In the ledger"),
-            dead_letters_stored: add(to, "floodgate_dead_letters_stored", "Stored"),
-            dead_letters_refused: add(to, "floodgate_dead_letters_refused", "Rejected"),
-            registry: std::mem::take(to),
-        }
-    }
-
-    /// Records a step of a gate that decided `size` reservations.
-    pub fn gate_batch(&self, size: usize) {
-        self.gate_batch_size.observe(size as f64);
-    }
-
     /// Records a batch of `size` intents, and the seconds that the ledger took to write it.
     pub fn consumer_batch(&self, size: usize, seconds: f64) {
         self.consumer_batch_size.observe(size as f64);
         self.ledger_commit.observe(seconds);
-    }
-
-    /// Counts committed orders.
-    pub fn orders_placed(&self, count: usize) {
-        self.orders_placed.inc_by(count as u64);
-    }
-
-    /// Orders committed since the process started.
-    #[must_use]
-    pub fn num_orders_placed(&self) -> u64 {
-        self.orders_placed.get()
-    }
-
-    /// Counts a stock transfer between two buckets.
-    pub fn transfer(&self) {
-        self.transfers.inc();
     }
 
     /// Counts a delivery to the order consumer.
@@ -244,21 +156,6 @@ impl Metrics {
     /// Counts a poison message, or a poison intent of a message.
     pub fn consumer_poison(&self, flaw: EnvelopeFlaw) {
         self.consumer_poison.get_or_create(&ReasonLabel { reason: flaw.as_str() }).inc();
-    }
-
-    /// Counts the retry of an order that failed while the ledger committed others.
-    pub fn consumer_retry(&self) {
-        self.consumer_retries.inc();
-    }
-
-    /// Counts a dead letter that the order consumer published and the broker confirmed.
-    pub fn consumer_dead_letter(&self) {
-        self.consumer_dead_letters.inc();
-    }
-
-    /// Counts results that were skipped, because the stock is slower than the ledger.
-    pub fn results_not_written(&self, count: usize) {
-        self.results_not_written.inc_by(count as u64);
     }
 
     /// Sets the number of unacknowledged deliveries of an order queue.
@@ -275,11 +172,6 @@ impl Metrics {
     /// Counts a dead letter that was stored in the ledger, or opened again.
     pub fn dead_letter(&self, origin: DeadLetterOrigin) {
         self.dead_letters_stored.get_or_create(&OriginLabel { origin: origin.name() }).inc();
-    }
-
-    /// Counts a dead letter that the ledger rejected.
-    pub fn dead_letter_refused(&self) {
-        self.dead_letters_refused.inc();
     }
 
     /// Sets the numbers of dead letters in the ledger. Called by the dead-letter collector.
@@ -323,12 +215,6 @@ impl Metrics {
             stock::Error::Unknown { .. } => "unknown",
         };
         self.stock_errors.get_or_create(&ErrorClassLabel { class }).inc();
-    }
-
-    /// Sets the state of the ledger's circuit breaker: while it is open, new requests are answered
-    /// `busy`. Called at each scrape.
-    pub fn breaker(&self, is_open: bool) {
-        self.ledger_breaker.set(i64::from(is_open));
     }
 
     /// Sets the units left of a SKU. Called at each scrape.
@@ -378,12 +264,6 @@ fn request_durations() -> Histogram {
 
 fn commit_durations() -> Histogram {
     Histogram::new(exponential_buckets(0.000_1, 2.0, 16))
-}
-
-fn placement_durations() -> Histogram {
-    Histogram::new([
-        0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0,
-    ])
 }
 
 fn batch_sizes() -> Histogram {

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::runtime::child_report::ChildState;
+use crate::runtime::progress::ChildState;
 
 /// The names in the first column of the table in `docs/operate/metrics.md`.
 fn documented() -> BTreeSet<&'static str> {
@@ -28,7 +28,7 @@ fn report(kind: &'static str, restarts: u64, panics: u64, stalls: u64) -> ChildR
 
 #[test]
 fn the_table_of_metrics_lists_every_metric_and_no_other() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::default();
     metrics.http_requests.get_or_create(&RouteStatus { route: "/", status: 200 }).inc();
     metrics.http_request_duration.get_or_create(&RouteLabel { route: "/" }).observe(1.0);
     metrics.buy.get_or_create(&OutcomeLabel { outcome: "placed" }).inc();
@@ -61,7 +61,7 @@ fn the_table_of_metrics_lists_every_metric_and_no_other() {
 
 #[test]
 fn restarts_are_counted_by_kind_and_reason() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::default();
     metrics.actors(&[report("stock_gate", 3, 1, 1), report("stock_gate", 2, 2, 0)]);
     let text = metrics.exposition();
     for (reason, total) in [("panicked", 3), ("stalled", 1), ("stopped", 1)] {
@@ -73,8 +73,8 @@ fn restarts_are_counted_by_kind_and_reason() {
 
 #[test]
 fn two_registries_are_independent() {
-    let (one, other) = (Metrics::new(), Metrics::new());
-    one.orders_placed(1);
+    let (one, other) = (Metrics::default(), Metrics::default());
+    one.orders_placed.inc();
     assert!(one.exposition().contains("floodgate_orders_placed_total 1\n"));
     assert!(other.exposition().contains("floodgate_orders_placed_total 0\n"));
 }

@@ -14,8 +14,14 @@ impl Backoff {
     /// The first wait is `min_ms` (at least 1 ms); each wait doubles, up to `max_ms`.
     #[must_use]
     pub fn new(min_ms: u64, max_ms: u64) -> Self {
-        let min = Duration::from_millis(min_ms.max(1));
-        Self { min, max: Duration::from_millis(max_ms).max(min), failures: 0 }
+        Self::between(Duration::from_millis(min_ms), Duration::from_millis(max_ms))
+    }
+
+    /// As [`Self::new`].
+    #[must_use]
+    pub fn between(min: Duration, max: Duration) -> Self {
+        let min = min.max(Duration::from_millis(1));
+        Self { min, max: max.max(min), failures: 0 }
     }
 
     /// The next wait. `spread` is a random number in 0.0..1.0: the wait lies between half of the

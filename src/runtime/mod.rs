@@ -3,11 +3,16 @@
 
 pub mod backoff;
 pub mod breaker;
-pub mod child_report;
 pub mod clock;
 pub mod fault_injection;
 pub mod permits;
-pub mod process;
 pub mod progress;
 pub mod shutdown;
 pub(crate) mod single_flight;
+
+/// A name unique among all processes and process starts: the process id, which containers share,
+/// and a random number.
+#[must_use]
+pub fn unique_name() -> std::sync::Arc<str> {
+    format!("{}-{:016x}", std::process::id(), fastrand::u64(..)).into()
+}

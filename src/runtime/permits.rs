@@ -17,10 +17,7 @@ pub struct Permits {
 }
 
 /// One or more permits, held until drop.
-#[derive(Debug)]
-pub struct Permit {
-    _held: OwnedSemaphorePermit,
-}
+pub type Permit = OwnedSemaphorePermit;
 
 impl Permits {
     /// `total` free permits, at least one.
@@ -33,15 +30,13 @@ impl Permits {
     /// Takes one permit if one is free; never waits.
     #[must_use]
     pub fn try_take(&self) -> Option<Permit> {
-        let held = Arc::clone(&self.semaphore).try_acquire_owned().ok()?;
-        Some(Permit { _held: held })
+        Arc::clone(&self.semaphore).try_acquire_owned().ok()
     }
 
     /// Waits for `amount` permits, at most for all of them.
     pub async fn take(&self, amount: usize) -> Option<Permit> {
         let amount = u32::try_from(amount.clamp(1, self.total)).unwrap_or(1);
-        let held = Arc::clone(&self.semaphore).acquire_many_owned(amount).await.ok()?;
-        Some(Permit { _held: held })
+        Arc::clone(&self.semaphore).acquire_many_owned(amount).await.ok()
     }
 
     #[must_use]

@@ -1,4 +1,5 @@
-//! Progress of an actor's work under way, for stall detection by its supervisor.
+//! Progress of an actor's work under way, for stall detection by its supervisor, and what the
+//! supervisor reports of its children.
 //!
 //! Each unit of work has its own counter, which counts the calls answered within that work.
 //! Messages, timer ticks, lease renewals and other work do not count: they would hide work that
@@ -10,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use serde::Serialize;
 
 tokio::task_local! {
     static ANSWERS: Arc<AtomicU64>;
@@ -80,4 +82,30 @@ impl Drop for WorkGuard {
 pub fn answered() {
     // Outside of an actor there is no counter.
     ANSWERS.try_with(|answers| answers.fetch_add(1, Ordering::Relaxed)).ok();
+}
+
+/// State of a child.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChildState {
+    Up,
+    /// The actor exited and is started again after a backoff.
+    Restarting,
+    /// The restart budget is exhausted.
+    Down,
+}
+
+/// Status of one child.
+#[derive(Debug, Clone, Serialize)]
+pub struct ChildReport {
+    pub name: String,
+    pub kind: &'static str,
+    pub state: ChildState,
+    pub restarts: u64,
+    pub panics: u64,
+    pub stalls: u64,
+    /// Steps completed by all incarnations.
+    pub steps: u64,
+    /// Exit reason of the last incarnation.
+    pub last_exit: Option<String>,
 }

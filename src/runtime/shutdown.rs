@@ -20,20 +20,12 @@ impl Shutdown {
         self.token.cancel();
     }
 
-    /// Waits until the shutdown begins.
-    pub async fn begun(&self) {
-        self.token.cancelled().await;
-    }
-
     /// Runs a background task on the thread of `home` until it ends or the shutdown begins.
     pub fn spawn_on(&self, home: &ArbiterHandle, task: impl Future<Output = ()> + Send + 'static) {
         let token = self.token.clone();
         // False only after the thread has ended, during process exit.
         let _accepted = home.spawn(async move {
-            tokio::select! {
-                () = token.cancelled() => {}
-                () = task => {}
-            }
+            token.run_until_cancelled(task).await;
         });
     }
 }

@@ -1,7 +1,7 @@
 //! Single flight: concurrent callers share one attempt to create a value, such as a connection.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -33,27 +33,14 @@ pub(crate) trait Expirable: Clone + Send + Sync + 'static {
     fn not_attempted(reason: &str) -> Self::Error;
 }
 
-/// First and longest wait between failed attempts.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct RetryPace {
-    pub(crate) min: Duration,
-    pub(crate) max: Duration,
-}
-
-impl RetryPace {
-    fn backoff(self) -> Backoff {
-        let ms = |wait: Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-        Backoff::new(ms(self.min), ms(self.max))
-    }
-}
-
 type Created<T> = Result<T, <T as Expirable>::Error>;
 /// `None` while the attempt runs.
 type Outcome<T> = Option<Created<T>>;
 
 /// Creates a value on demand, one attempt at a time, with a backoff between attempts.
 pub(crate) struct SingleFlight<T: Expirable> {
-    pace: RetryPace,
+    /// The backoff before the first attempt and after a useful value.
+    pace: Backoff,
     state: Mutex<FlightState<T>>,
 }
 
@@ -109,11 +96,12 @@ impl<T: Expirable> FlightState<T> {
 }
 
 impl<T: Expirable> SingleFlight<T> {
-    pub(crate) fn new(pace: RetryPace) -> Arc<Self> {
+    /// Creates nothing yet. Failed attempts wait as long as `pace` says.
+    pub(crate) fn new(pace: Backoff) -> Arc<Self> {
         let state = FlightState {
             value: None,
             running: None,
-            backoff: pace.backoff(),
+            backoff: pace,
             not_before: None,
             last_error: None,
             failures: 0,
@@ -156,7 +144,7 @@ impl<T: Expirable> SingleFlight<T> {
                 }
                 Some(ValueStatus::Expired { proven, why }) => {
                     if proven && state.last_error.is_none() {
-                        state.backoff = self.pace.backoff();
+                        state.backoff = self.pace;
                         state.not_before = None;
                     }
                     state.last_error.get_or_insert(why);
@@ -202,7 +190,7 @@ impl<T: Expirable> SingleFlight<T> {
             match &created {
                 Ok(value) => {
                     if state.was_useful() {
-                        state.backoff = self.pace.backoff();
+                        state.backoff = self.pace;
                     }
                     state.value = Some(value.clone());
                     state.last_error = None;
@@ -224,6 +212,7 @@ impl<T: Expirable> SingleFlight<T> {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+    use std::time::Duration;
 
     use super::*;
 
@@ -261,7 +250,7 @@ mod tests {
     #[test]
     fn concurrent_callers_share_the_first_attempt() {
         run(async {
-            let flight = SingleFlight::<Thing>::new(RetryPace { min: HOUR, max: HOUR });
+            let flight = SingleFlight::<Thing>::new(Backoff::between(HOUR, HOUR));
             let attempts = AtomicU32::new(0);
             let io = Handle::current();
             let call = || {
@@ -282,7 +271,7 @@ mod tests {
     #[test]
     fn after_a_failure_callers_are_refused_until_the_wait_is_over() {
         run(async {
-            let flight = SingleFlight::<Thing>::new(RetryPace { min: HOUR, max: HOUR });
+            let flight = SingleFlight::<Thing>::new(Backoff::between(HOUR, HOUR));
             let error = Error("unreachable".to_owned());
             let fail = |_| std::future::ready(Err(Error("unreachable".to_owned())));
             let io = Handle::current();
@@ -298,7 +287,7 @@ mod tests {
             let io = Handle::current();
             let make = |_| std::future::ready(Ok(Thing::default()));
             for proven in [true, false] {
-                let flight = SingleFlight::new(RetryPace { min: HOUR, max: HOUR });
+                let flight = SingleFlight::new(Backoff::between(HOUR, HOUR));
                 let thing = flight.get(&io, make).await.unwrap();
                 thing.proven.store(proven, Ordering::SeqCst);
                 thing.gone.store(true, Ordering::SeqCst);
@@ -316,7 +305,7 @@ mod tests {
     fn a_failed_renewal_keeps_the_old_value() {
         run(async {
             let io = Handle::current();
-            let flight = SingleFlight::new(RetryPace { min: Duration::ZERO, max: Duration::ZERO });
+            let flight = SingleFlight::new(Backoff::between(Duration::ZERO, Duration::ZERO));
             let old = flight.get(&io, |_| std::future::ready(Ok(Thing::default()))).await.unwrap();
             let (new, never) =
                 (Thing::default(), |_| async { unreachable!("the value is usable") });
@@ -339,7 +328,7 @@ mod tests {
     fn an_attempt_that_panicked_is_replaced() {
         run(async {
             let io = Handle::current();
-            let flight = SingleFlight::<Thing>::new(RetryPace { min: HOUR, max: HOUR });
+            let flight = SingleFlight::<Thing>::new(Backoff::between(HOUR, HOUR));
             let panics = |_| async { panic!("a bug in an attempt") };
             assert!(flight.get(&io, panics).await.is_err());
             let make = |_| std::future::ready(Ok(Thing::default()));

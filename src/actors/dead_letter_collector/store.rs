@@ -113,7 +113,7 @@ fn set_aside<T>(deps: &CollectorDeps, batch: &mut [PendingDeadLetter<T>], error:
     for PendingDeadLetter { dead_letter, failures, aside_until, .. } in batch {
         *failures = 0;
         *aside_until = Some(deps.clock.now() + RETRY_ASIDE_AFTER);
-        deps.metrics.dead_letter_refused();
+        deps.metrics.dead_letters_refused.inc();
         tracing::error!(
             origin = dead_letter.origin.name(),
             reason = dead_letter.reason,

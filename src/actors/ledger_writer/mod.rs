@@ -116,7 +116,7 @@ impl LedgerWriter {
             }
         }
         if self.num_results >= RESULTS_MAX {
-            self.deps.metrics.results_not_written(intents.len());
+            self.deps.metrics.results_not_written.inc_by(intents.len() as u64);
             return settle_all(waiting);
         }
         self.num_results += 1;

@@ -74,7 +74,7 @@ pub async fn write_batch(
         written.extend(place_with_retries(deps, chunk, exclusive).await?);
     }
     let is_placed = |written: &&WriteResult| matches!(written, Ok(PlaceOutcome::Placed(_)));
-    deps.metrics.orders_placed(written.iter().filter(is_placed).count());
+    deps.metrics.orders_placed.inc_by(written.iter().filter(is_placed).count() as u64);
     record_refusals(deps, intents, &mut written).await;
     Ok(written)
 }

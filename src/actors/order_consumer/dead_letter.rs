@@ -124,7 +124,7 @@ impl OrderConsumer {
         for (index, dead_letter) in batch.into_iter().enumerate() {
             match outcomes.get(index) {
                 Some(PublishOutcome::Confirmed) => {
-                    self.deps.metrics.consumer_dead_letter();
+                    self.deps.metrics.consumer_dead_letters.inc();
                     // Delivery tags are valid for their own subscription only.
                     if subscription_no == self.subscription.number {
                         self.subscription.window.complete_part(dead_letter.tag);

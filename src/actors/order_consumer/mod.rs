@@ -33,7 +33,7 @@ use crate::observe::metrics::Metrics;
 use crate::runtime::backoff::Backoff;
 use crate::runtime::breaker::Breaker;
 use crate::runtime::clock::SharedClock;
-use crate::runtime::process::unique_name;
+use crate::runtime::unique_name;
 use crate::services::catalog::Catalog;
 use crate::watermark::Watermarks;
 

@@ -245,7 +245,7 @@ impl OrderConsumer {
         for item in &mut items {
             item.attempts = item.attempts.saturating_add(1);
             attempts = item.attempts;
-            self.deps.metrics.consumer_retry();
+            self.deps.metrics.consumer_retries.inc();
             self.subscription.window.mark_stuck(item.delivery.tag);
             tracing::warn!(
                 queue = self.deps.queue,

@@ -66,7 +66,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::runtime::process::unique_name;
+    use crate::runtime::unique_name;
 
     /// In containers every process has the same process id.
     #[test]

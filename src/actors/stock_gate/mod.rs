@@ -91,7 +91,7 @@ impl StockGate {
         }
         self.in_progress.deciding = true;
         let size = self.pending.len().min(self.deps.settings.batch_max);
-        self.deps.metrics.gate_batch(size);
+        self.deps.metrics.gate_batch_size.observe(size as f64);
         let batch = self.pending.drain(..size).collect();
         let attempts = ReserveAttempts { backoff: self.deps.backoff(), is_unknown: false };
         self.reserve(ctx, batch, attempts);

@@ -145,6 +145,6 @@ async fn borrow_from(
     }
     let Ok(Ok(Some(loan))) = tokio::time::timeout(LEND_TIMEOUT, loan).await else { return Ok(0) };
     let lender = BucketKey { sku: deps.sku.no, bucket: from };
-    deps.metrics.transfer();
+    deps.metrics.transfers.inc();
     deps.stock.borrow(lender, deps.bucket, loan).await
 }

@@ -23,10 +23,10 @@ use crate::actors::supervisor::supervised::{Address, ExitReason, Incarnation, Su
 use crate::config::SupervisorSettings;
 use crate::messages::Stop;
 use crate::runtime::backoff::Backoff;
-use crate::runtime::child_report::{ChildReport, ChildState};
 use crate::runtime::clock::SharedClock;
 use crate::runtime::fault_injection::FaultInjector;
 use crate::runtime::progress::Progress;
+use crate::runtime::progress::{ChildReport, ChildState};
 use crate::runtime::shutdown::Shutdown;
 
 /// How a child is started.

@@ -31,7 +31,8 @@ use super::topology::Topology;
 use super::{
     BrokerStatus, Error, PublishChannel, Publisher, QueueDepth, Source, Subscriber, Subscription,
 };
-use crate::runtime::single_flight::{RetryPace, SingleFlight, ValueStatus};
+use crate::runtime::backoff::Backoff;
+use crate::runtime::single_flight::{SingleFlight, ValueStatus};
 
 mod confirmations;
 mod connection;
@@ -130,7 +131,7 @@ impl RabbitBroker {
         let io = io.map_err(|error| Error::Unavailable {
             reason: format!("no thread for the broker: {error}"),
         })?;
-        let pace = RetryPace { min: options.reconnect_min, max: options.reconnect_max };
+        let pace = Backoff::between(options.reconnect_min, options.reconnect_max);
         Ok(Self {
             inner: Arc::new(Inner {
                 options,

@@ -22,8 +22,9 @@ pub(super) fn examine(settings: &Settings, running: bool) -> Vec<Finding> {
     };
     let mut findings = disk::examine(directory);
     findings.push(check_content(settings, file).on("ledger file"));
-    let lock = settings.ledger.lock_path();
-    findings.extend(lock.map(|lock| check_lock(&lock, running).on("ledger lock")));
+    // The process that owns the ledger locks this file.
+    let lock = file.with_added_extension("lock");
+    findings.push(check_lock(&lock, running).on("ledger lock"));
     findings
 }
 

@@ -13,7 +13,7 @@ use crate::http::operators::trace;
 use crate::http::operators::trace::TraceView;
 use crate::http::state::HttpState;
 use crate::observe::metrics::EXPOSITION_TYPE;
-use crate::runtime::child_report::ChildReport;
+use crate::runtime::progress::ChildReport;
 use crate::services::audit;
 use crate::services::audit::AuditSources;
 
@@ -43,8 +43,8 @@ pub struct AuditBody {
 #[derive(Serialize, ToSchema)]
 pub struct StatsView {
     version: &'static str,
-    tier: &'static str,
-    role: &'static str,
+    tier: String,
+    role: String,
     /// False during shutdown.
     ready: bool,
     uptime_s: u64,
@@ -87,7 +87,7 @@ pub async fn metrics(state: web::Data<HttpState>) -> HttpResponse {
     }
     let num_inside = deps.actors.directory().num_inside();
     deps.metrics.inside(num_inside, deps.actors.num_intents_in_flight());
-    deps.metrics.breaker(deps.actors.breaker().is_open());
+    deps.metrics.ledger_breaker.set(i64::from(deps.actors.breaker().is_open()));
     deps.metrics.actors(&deps.actors.supervisor().report());
     let content_type = (CONTENT_TYPE, HeaderValue::from_static(EXPOSITION_TYPE));
     HttpResponse::Ok().insert_header(content_type).body(deps.metrics.exposition())
@@ -123,12 +123,12 @@ pub async fn stats(state: web::Data<HttpState>) -> HttpResponse {
     }
     HttpResponse::Ok().json(StatsView {
         version: env!("CARGO_PKG_VERSION"),
-        tier: state.settings.tier.as_str(),
-        role: state.settings.role.as_str(),
+        tier: state.settings.tier.to_string(),
+        role: state.settings.role.to_string(),
         ready: state.is_ready(),
         uptime_s: deps.clock.now().duration_since(state.started_at).as_secs(),
         at: rfc3339(deps.clock.wall_ms()),
-        orders_placed: deps.metrics.num_orders_placed(),
+        orders_placed: deps.metrics.orders_placed.get(),
         inside_gates: deps.actors.directory().num_inside(),
         inside_consumer: deps.actors.num_intents_in_flight(),
         skus,

@@ -89,7 +89,8 @@ impl Connection {
         });
         let send_queue = match options.durability {
             Durability::Plain | Durability::Aof => None,
-            Durability::Replicated { replicas, wait_ms } => {
+            Durability::Replicated => {
+                let (replicas, wait_ms) = (options.replicas_min, options.replicas_wait_ms);
                 let (transport, identity) = (transport.clone(), identity.clone());
                 Some(SendQueue::start(&Handle::current(), transport, identity, replicas, wait_ms))
             }

@@ -61,19 +61,16 @@ impl ConnectionPurpose {
     }
 }
 
-/// When a write counts as done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// When a write counts as done: the setting `redis.durability`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Durability {
     /// When the server answers.
     Plain,
     /// When the server answers. Servers without an append-only file are refused at connect.
     Aof,
-    /// When enough replicas have confirmed the write.
-    Replicated {
-        replicas: u32,
-        /// Time limit for the confirmations; not 0.
-        wait_ms: u64,
-    },
+    /// When `replicas_min` replicas have confirmed the write.
+    Replicated,
 }
 
 /// Addresses, time limits, durability and scripts of all connections.
@@ -90,6 +87,9 @@ pub struct ConnectionOptions {
     pub reconnect_min: Duration,
     pub reconnect_max: Duration,
     pub durability: Durability,
+    pub replicas_min: u32,
+    /// Time limit for the replicas' confirmations; not 0.
+    pub replicas_wait_ms: u64,
     /// Scripts loaded on every connection.
     pub scripts: Arc<[ScriptSource]>,
 }

@@ -13,7 +13,8 @@ use super::router::{MasterRouter, SlotMap};
 use super::url::ServerAddress;
 use super::{ConnectionOptions, ConnectionPurpose, Error};
 use crate::redis::transport::connection::{Connection, PipelineAnswers};
-use crate::runtime::single_flight::{RetryPace, SingleFlight};
+use crate::runtime::backoff::Backoff;
+use crate::runtime::single_flight::SingleFlight;
 
 /// Connections to the current masters, made on first use. Cheap to clone; the connections close
 /// when the last clone is dropped.
@@ -106,7 +107,7 @@ impl ConnectionPool {
                 flight.clone()
             } else {
                 let options = &self.inner.options;
-                let pace = RetryPace { min: options.reconnect_min, max: options.reconnect_max };
+                let pace = Backoff::between(options.reconnect_min, options.reconnect_max);
                 let flight = SingleFlight::new(pace);
                 entries.by_node.insert((node.clone(), purpose), flight.clone());
                 flight

@@ -69,6 +69,8 @@ mod tests {
             reconnect_min: short,
             reconnect_max: short,
             durability: super::super::Durability::Plain,
+            replicas_min: 1,
+            replicas_wait_ms: 1,
             scripts: [].into(),
         }
     }

@@ -10,8 +10,9 @@ use super::identity::RefreshRequests;
 use super::slot::slot_of;
 use super::url::{RedisTopology, ServerAddress};
 use super::{ConnectionOptions, Error, cluster, sentinel};
+use crate::runtime::backoff::Backoff;
 use crate::runtime::clock::now_monotonic;
-use crate::runtime::single_flight::{Expirable, RetryPace, SingleFlight, ValueStatus};
+use crate::runtime::single_flight::{Expirable, SingleFlight, ValueStatus};
 
 /// Sentinels are polled this often even without an error: a replaced master still accepts writes
 /// while it is cut off from the sentinels but not from this process.
@@ -91,7 +92,7 @@ pub(super) struct MasterRouter {
 
 impl MasterRouter {
     pub(super) fn new(options: Arc<ConnectionOptions>, refreshes: Arc<RefreshRequests>) -> Self {
-        let pace = RetryPace { min: options.reconnect_min, max: options.reconnect_max };
+        let pace = Backoff::between(options.reconnect_min, options.reconnect_max);
         let reader =
             Arc::new(TopologyReader { options, refreshes, next_version: AtomicU64::new(0) });
         let (masters, flight) = match &reader.options.url.topology {

@@ -16,7 +16,7 @@ use crate::config::Settings;
 use crate::db;
 use crate::domain::{Phase, Sale, SaleDraft, SaleId, Sku, SkuId};
 use crate::runtime::clock::SharedClock;
-use crate::runtime::process::unique_name;
+use crate::runtime::unique_name;
 use crate::services::catalog::Catalog;
 use crate::services::rebuild;
 use crate::stock::{self, BucketHealth};

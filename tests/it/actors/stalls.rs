@@ -7,8 +7,8 @@ use floodgate::config::Tier;
 use floodgate::db::Ledger;
 use floodgate::domain::Phase;
 use floodgate::lease::{Lease, LeaseGrant};
-use floodgate::runtime::child_report::{ChildReport, ChildState};
 use floodgate::runtime::clock::{Clock, ManualClock};
+use floodgate::runtime::progress::{ChildReport, ChildState};
 use floodgate::tier::Backends;
 
 use super::gates_failing::{Failing, OFFER};

@@ -11,9 +11,9 @@ use floodgate::actors::supervisor::supervised::{
 use floodgate::actors::supervisor::{ChildSpec, Supervisor};
 use floodgate::config::{Settings, Tier};
 use floodgate::messages::{BuyAnswer, Stop};
-use floodgate::runtime::child_report::ChildState;
 use floodgate::runtime::clock::{ManualClock, SystemClock, now_monotonic};
 use floodgate::runtime::fault_injection::FaultInjector;
+use floodgate::runtime::progress::ChildState;
 use floodgate::runtime::progress::answered;
 use floodgate::runtime::shutdown::Shutdown;
 use futures_util::future::join_all;

@@ -13,8 +13,8 @@ use crate::support::servers::redis::{Redis, Replicated};
 use crate::support::wait::until;
 
 fn replicated(url: &str, wait_ms: u64) -> ConnectionOptions {
-    let durability = Durability::Replicated { replicas: 1, wait_ms };
-    ConnectionOptions { durability, ..options(url) }
+    let durability = Durability::Replicated;
+    ConnectionOptions { durability, replicas_wait_ms: wait_ms, ..options(url) }
 }
 
 /// The wait in milliseconds for a healthy replica, long enough for a busy machine.

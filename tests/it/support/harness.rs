@@ -105,7 +105,7 @@ impl Harness {
     pub fn on(settings: &Settings, backends: Backends, clock: Arc<ManualClock>) -> Self {
         let shared: SharedClock = clock.clone();
         let catalog = Arc::new(Catalog::default());
-        let metrics = Arc::new(Metrics::new());
+        let metrics = Arc::new(Metrics::default());
         let shutdown = Shutdown::default();
         let actors = Arc::new(ActorSystem::start(
             settings, &backends, &catalog, &metrics, &shared, &shutdown,

@@ -108,7 +108,7 @@ impl ConsumerHarness {
         // A starting gate resubmits unsettled requests; in these tests only the consumer submits.
         harness.gates_begun().await;
         let broker = FakeBroker::default();
-        let metrics = Arc::new(Metrics::new());
+        let metrics = Arc::new(Metrics::default());
         let watermarks = Arc::<RecordedWatermarks>::default();
         let refreshed = Arc::new(AtomicU32::new(0));
         let deps = ConsumerDeps {

@@ -75,7 +75,7 @@ impl DeadLetterFixture {
 
     /// Starts a collector whose steps panic with this probability, in percent.
     pub fn panicking_collector(&self, percent: f64) -> CollectorProcess {
-        let (metrics, shutdown) = (Arc::new(Metrics::new()), Shutdown::default());
+        let (metrics, shutdown) = (Arc::new(Metrics::default()), Shutdown::default());
         let broker = self.broker.elsewhere();
         let deps = Arc::new(CollectorDeps {
             ledger: self.ledger.clone(),

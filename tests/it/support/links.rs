@@ -32,6 +32,8 @@ pub fn options(url: &str) -> ConnectionOptions {
         reconnect_min: Duration::from_millis(5),
         reconnect_max: Duration::from_millis(50),
         durability: Durability::Plain,
+        replicas_min: 1,
+        replicas_wait_ms: 1,
         scripts: Arc::new([ScriptSource { name: "add", text: ADD.to_owned() }]),
     }
 }

@@ -121,7 +121,7 @@ pub fn reconciler_with(
     holders: &Arc<Holders>,
 ) -> Process {
     let (faults, shutdown) = (InjectedFaults::default(), Shutdown::default());
-    let metrics = Arc::new(Metrics::new());
+    let metrics = Arc::new(Metrics::default());
     let settings = &simulation.settings;
     let supervisor = Supervisor::new(
         settings.supervisor.clone(),

@@ -18,11 +18,11 @@ use floodgate::domain::{
 use floodgate::messages::Quiet;
 use floodgate::observe::metrics::Metrics;
 use floodgate::redis::scripts::intent;
-use floodgate::runtime::child_report::ChildReport;
 use floodgate::runtime::clock::{Clock, ManualClock, SharedClock};
 use floodgate::runtime::fault_injection::FaultInjector;
-use floodgate::runtime::process::unique_name;
+use floodgate::runtime::progress::ChildReport;
 use floodgate::runtime::shutdown::Shutdown;
+use floodgate::runtime::unique_name;
 use floodgate::services::catalog::Catalog;
 use floodgate::stock::{MemoryStock, Stock};
 use tokio::sync::oneshot;
@@ -157,7 +157,7 @@ impl Simulation {
             faults: InjectedFaults::default(),
             name: unique_name(),
             relay_handle: RelayHandle::default(),
-            metrics: Arc::new(Metrics::new()),
+            metrics: Arc::new(Metrics::default()),
             supervisor,
             pool: None,
             rescuer: None,
