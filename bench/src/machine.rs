@@ -3,7 +3,7 @@ use std::path::Path;
 use std::thread;
 
 use anyhow::Context;
-use floodgate::cli::doctor::disk;
+use floodgate::cli::doctor::sqlite;
 use serde::Serialize;
 
 /// Timed writes for the minimum cost of one durable commit.
@@ -27,7 +27,7 @@ impl Machine {
         let path = directory.join("fdatasync.probe");
         let file =
             File::create(&path).with_context(|| format!("cannot write to {}", path.display()))?;
-        let fdatasync = disk::median_sync(&file, SYNCS)?;
+        let fdatasync = sqlite::median_sync(&file, SYNCS)?;
         fs::remove_file(&path)?;
         Ok(Self {
             cores: cores(),

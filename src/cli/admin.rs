@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat};
 use clap::Args;
-use reqwest::{Method, StatusCode, Url};
+use reqwest::{Method, RequestBuilder, StatusCode, Url};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value as Json, json};
 
@@ -17,35 +17,27 @@ use crate::runtime::clock;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Long, because opening a sale loads stock into every gate, a replay awaits its confirm, and
+/// finding a request in an outbox reads the whole queue.
+pub(super) const CALL_TIMEOUT: Option<Duration> = Some(Duration::from_secs(30));
+
 /// Configuration sections that a client of the admin API reads.
 pub const SECTIONS: [&str; 2] = ["admin.", "internal."];
 
 /// Address of the running server.
-#[derive(Debug, Clone, Default, Args)]
+#[derive(Debug, Args)]
 pub struct ServerArgs {
     /// Internal listener of the running server, such as `http://127.0.0.1:9090` [default: from
     /// internal.bind]
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", global = true)]
     pub internal_url: Option<String>,
 }
 
-/// Flags of every command that calls the admin API of the running server.
-#[derive(Debug, Args)]
-pub struct AdminArgs {
-    #[command(flatten)]
-    server: ServerArgs,
-    #[command(flatten)]
-    common: Common,
-}
-
-impl AdminArgs {
-    /// A client of the server at `--internal-url`, or at `internal.bind` without that flag.
-    pub fn client(&self) -> anyhow::Result<AdminClient> {
-        Ok(AdminClient::new(&self.server, &self.common.settings_for(&SECTIONS)?)?)
-    }
-
-    pub fn output(&self) -> Output {
-        self.common.output()
+impl ServerArgs {
+    /// A client of the server, and the output for its answers.
+    pub fn connect(&self, common: &Common) -> anyhow::Result<(AdminClient, Output)> {
+        let settings = common.settings_for(&SECTIONS)?;
+        Ok((AdminClient::new(self.internal_url.as_deref(), &settings)?, common.output()))
     }
 }
 
@@ -62,49 +54,39 @@ pub enum Error {
     #[error("{url} does not accept the admin token")]
     Token { url: String },
     /// A 4xx answer with a problem body.
-    #[error("{title}{}", after_colon(detail.as_ref()))]
-    Refused { status: u16, title: String, detail: Option<String> },
+    #[error("{problem}")]
+    Refused { status: u16, problem: String },
     /// A 5xx answer with a problem body.
-    #[error(
-        "the server cannot do it now (status {status}): {title}{}",
-        after_colon(detail.as_ref())
-    )]
-    Unable { status: u16, title: String, detail: Option<String> },
+    #[error("the server cannot do it now (status {status}): {problem}")]
+    Unable { status: u16, problem: String },
     #[error("{url} is not Floodgate's admin API (status {status})")]
     NotFloodgate { url: String, status: u16 },
-}
-
-fn after_colon(detail: Option<&String>) -> String {
-    detail.map_or_else(String::new, |text| format!(": {text}"))
 }
 
 impl Error {
     /// The exit code and the next step for the operator.
     pub fn into_failure(self) -> CommandFailure {
-        let (exit, remedy) = match &self {
-            Self::Address(_) => (Exit::Unclear, "give --internal-url http://HOST:PORT"),
-            Self::NoServer { .. } => (
-                Exit::Unclear,
+        let remedy = match &self {
+            Self::Address(_) => "give --internal-url http://HOST:PORT",
+            Self::NoServer { .. } => {
                 "start it with `floodgate serve`, or name its internal listener with \
-                 --internal-url; `floodgate doctor` checks the rest",
-            ),
-            Self::Unknown { .. } => {
-                (Exit::Unclear, "check `floodgate sale list`, then repeat: repeats do no harm")
+                 --internal-url; `floodgate doctor` checks the rest"
             }
-            Self::Token { .. } => (
-                Exit::Configuration,
-                "give the server's own token: --set admin.token_file=FILE, or its --config FILE",
-            ),
-            Self::Refused { status: 404, .. } => {
-                (Exit::Negative, "`floodgate sale list` shows every sale")
+            Self::Unknown { .. } => "check `floodgate sale list`, then repeat: repeats do no harm",
+            Self::Token { .. } => {
+                "give the server's own token: --set admin.token_file=FILE, or its --config FILE"
             }
-            Self::Refused { .. } => (Exit::Negative, "change the request; nothing was changed"),
-            Self::Unable { .. } => {
-                (Exit::Unclear, "see /readyz of the internal listener and the server's log")
-            }
+            Self::Refused { status: 404, .. } => "`floodgate sale list` shows every sale",
+            Self::Refused { .. } => "change the request; nothing was changed",
+            Self::Unable { .. } => "see /readyz of the internal listener and the server's log",
             Self::NotFloodgate { .. } => {
-                (Exit::Unclear, "name the internal listener (not the public one): --internal-url")
+                "name the internal listener (not the public one): --internal-url"
             }
+        };
+        let exit = match &self {
+            Self::Token { .. } => Exit::Configuration,
+            Self::Refused { .. } => Exit::Negative,
+            _ => Exit::Unclear,
         };
         CommandFailure::new(exit, self.to_string(), remedy)
     }
@@ -119,13 +101,13 @@ pub struct AdminClient {
 }
 
 impl AdminClient {
-    /// A client of the server at `--internal-url`, or at `internal.bind` without that flag.
-    pub fn new(args: &ServerArgs, settings: &Settings) -> Result<Self, Error> {
-        let url = match &args.internal_url {
-            Some(url) => url.clone(),
-            None => format!("http://{}", reachable(settings.internal.bind)?),
-        };
-        Self::at(&url, settings.admin.bearer().cloned())
+    /// A client of the server at `url`, or at `internal.bind` without it.
+    pub fn new(url: Option<&str>, settings: &Settings) -> Result<Self, Error> {
+        let token = settings.admin.bearer().cloned();
+        match url {
+            Some(url) => Self::at(url, token),
+            None => Self::at(&format!("http://{}", reachable(settings.internal.bind)?), token),
+        }
     }
 
     /// A client of the internal listener `url`.
@@ -194,16 +176,21 @@ impl AdminClient {
     pub async fn text(&self, path: &str, within: Duration) -> Option<String> {
         let mut url = self.base.clone();
         url.set_path(path);
-        let mut request = self.http.get(url).timeout(within);
-        if let Some(token) = &self.token {
-            request = request.bearer_auth(token.expose_secret());
-        }
+        let request = self.request(Method::GET, url).timeout(within);
         request.send().await.ok()?.error_for_status().ok()?.text().await.ok()
     }
 
     /// Whether `/livez` answers within two seconds.
     pub async fn is_alive(&self) -> bool {
         self.text("/livez", CONNECT_TIMEOUT).await.is_some()
+    }
+
+    fn request(&self, method: Method, url: Url) -> RequestBuilder {
+        let request = self.http.request(method, url);
+        match &self.token {
+            Some(token) => request.bearer_auth(token.expose_secret()),
+            None => request,
+        }
     }
 
     async fn call(
@@ -225,12 +212,9 @@ impl AdminClient {
         if !query.is_empty() {
             url.query_pairs_mut().extend_pairs(query);
         }
-        let mut request = self.http.request(method, url);
+        let mut request = self.request(method, url);
         if let Some(body) = body {
             request = request.json(body);
-        }
-        if let Some(token) = &self.token {
-            request = request.bearer_auth(token.expose_secret());
         }
         if let Some(limit) = within {
             request = request.timeout(limit);
@@ -238,41 +222,35 @@ impl AdminClient {
         let answer = request.send().await.map_err(|error| self.not_answered(&error))?;
         let status = answer.status();
         let bytes = answer.bytes().await.map_err(|error| self.not_answered(&error))?;
-        let data = serde_json::from_slice(&bytes).ok();
-        self.interpret(status, bytes.is_empty(), data)
+        self.interpret(status, &bytes)
     }
 
-    fn interpret(
-        &self,
-        status: StatusCode,
-        empty: bool,
-        data: Option<Json>,
-    ) -> Result<Json, Error> {
+    fn interpret(&self, status: StatusCode, body: &[u8]) -> Result<Json, Error> {
         if status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN {
             return Err(Error::Token { url: self.base.to_string() });
         }
         let not_floodgate =
             || Error::NotFloodgate { url: self.base.to_string(), status: status.as_u16() };
+        let data: Option<Json> = serde_json::from_slice(body).ok();
         if status.is_success() {
-            return data.or_else(|| empty.then_some(Json::Null)).ok_or_else(not_floodgate);
+            return data
+                .or_else(|| body.is_empty().then_some(Json::Null))
+                .ok_or_else(not_floodgate);
         }
         // RFC 9457: Floodgate's problem bodies always have a title.
-        let text = |name: &str| data.as_ref()?.get(name)?.as_str().map(str::to_owned);
+        let text = |name: &str| data.as_ref()?.get(name)?.as_str();
         let has = |name: &str| data.as_ref().is_some_and(|data| data.get(name).is_some());
-        match text("title") {
-            // `not-found` without `request_id` means an unknown path, hence another server: a
-            // Floodgate server has every path used here, and its 404 names the request.
-            Some(_) if text("code").as_deref() == Some("not-found") && !has("request_id") => {
-                Err(not_floodgate())
-            }
-            Some(title) if status.is_client_error() => {
-                Err(Error::Refused { status: status.as_u16(), title, detail: text("detail") })
-            }
-            Some(title) => {
-                Err(Error::Unable { status: status.as_u16(), title, detail: text("detail") })
-            }
-            None => Err(not_floodgate()),
-        }
+        // `not-found` without `request_id` means an unknown path, hence another server: a Floodgate
+        // server has every path used here, and its 404 names the request.
+        let is_unknown_path = text("code") == Some("not-found") && !has("request_id");
+        let title = text("title").filter(|_| !is_unknown_path).ok_or_else(not_floodgate)?;
+        let detail = text("detail").map_or_else(String::new, |detail| format!(": {detail}"));
+        let (number, problem) = (status.as_u16(), format!("{title}{detail}"));
+        Err(if status.is_client_error() {
+            Error::Refused { status: number, problem }
+        } else {
+            Error::Unable { status: number, problem }
+        })
     }
 
     fn not_answered(&self, error: &reqwest::Error) -> Error {
@@ -309,5 +287,15 @@ fn innermost(error: &reqwest::Error) -> String {
 }
 
 #[cfg(test)]
-#[path = "admin_tests.rs"]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_addresses_are_reached_by_loopback() {
+        let reach = |bind: &str| reachable(bind.parse().unwrap()).unwrap().to_string();
+        assert_eq!(reach("0.0.0.0:9090"), "127.0.0.1:9090");
+        assert_eq!(reach("[::]:9090"), "[::1]:9090");
+        assert_eq!(reach("10.0.0.7:9090"), "10.0.0.7:9090");
+        assert!(reachable("127.0.0.1:0".parse().unwrap()).is_err());
+    }
+}

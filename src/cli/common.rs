@@ -1,23 +1,33 @@
-//! Flags of every command.
+//! The flags of every command, and `floodgate check-config`, which shows what they amount to.
 
 use std::path::PathBuf;
 
 use clap::Args;
+use serde_json::json;
 
+use super::exit::Exit;
 use super::output::Output;
 use crate::config::{self, ConfigSources, LoadedSettings, Settings};
 
+/// Of `check-config`.
+pub const EXAMPLES: &str = "\
+Examples:
+  floodgate check-config                           every key with its default
+  floodgate check-config --config floodgate.toml   exit 3 and every fault if it is wrong
+  floodgate check-config --json | jq .origins      who set what
+";
+
 /// Flags of every command.
-#[derive(Debug, Clone, Default, Args)]
+#[derive(Debug, Default, Args)]
 pub struct Common {
     /// Configuration file (TOML); see `floodgate check-config` for every key
-    #[arg(long, value_name = "FILE", help_heading = "Common options")]
+    #[arg(long, value_name = "FILE", global = true, help_heading = "Common options")]
     pub config: Option<PathBuf>,
     /// Set one key, such as http.workers=2; may be repeated, wins over file and environment
-    #[arg(long, value_name = "SECTION.KEY=VALUE", help_heading = "Common options")]
+    #[arg(long, value_name = "SECTION.KEY=VALUE", global = true, help_heading = "Common options")]
     pub set: Vec<String>,
     /// Print data as JSON on stdout; messages stay on stderr
-    #[arg(long, help_heading = "Common options")]
+    #[arg(long, global = true, help_heading = "Common options")]
     pub json: bool,
 }
 
@@ -46,21 +56,28 @@ impl Common {
             .collect();
         if relevant.is_empty() { Ok(settings) } else { Err(config::Error(relevant)) }
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn faults_of_other_sections_do_not_stop_an_operator() {
-        let common = Common {
-            set: vec!["auth.jwt_secret_file=/nowhere/secret".into()],
-            ..Common::default()
+    /// `floodgate check-config`: prints the effective configuration, the origin of each key, and
+    /// every fault; fails with [`config::Error`] when it has faults.
+    pub fn check(&self) -> anyhow::Result<Exit> {
+        let output = self.output();
+        let loaded = match LoadedSettings::read(&self.sources()) {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                output.data(&json!({ "faults": error.0 }), String::new)?;
+                return Err(error.into());
+            }
         };
-        assert!(common.settings().is_err());
-        assert!(common.settings_for(&["admin.", "internal."]).is_ok());
-        let error = common.settings_for(&["auth."]).err().unwrap();
-        assert!(error.to_string().contains("/nowhere/secret"), "{error}");
+        let mut data = loaded.effective.to_json();
+        if let Some(fields) = data.as_object_mut() {
+            fields.insert("faults".to_owned(), json!(loaded.faults));
+        }
+        output.data(&data, || loaded.effective.to_toml())?;
+        if loaded.faults.is_empty() {
+            output.note("the configuration is valid");
+            Ok(Exit::Done)
+        } else {
+            Err(config::Error(loaded.faults).into())
+        }
     }
 }

@@ -8,11 +8,11 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
-use super::admin::{AdminClient, ServerArgs};
+use super::admin::AdminClient;
 use super::common::Common;
 use super::exit::Exit;
-use super::open_files;
-use super::output::{field, grouped, list};
+use super::output::{Output, field, grouped, list};
+use super::serve::raise_open_files;
 use crate::app::AppThread;
 use crate::config::Settings;
 use crate::observe::telemetry;
@@ -43,8 +43,6 @@ pub struct DemoArgs {
     /// End after the verdict instead of staying up
     #[arg(long)]
     exit: bool,
-    #[command(flatten)]
-    common: Common,
 }
 
 /// The result of one demo sale.
@@ -77,15 +75,15 @@ impl DemoVerdict {
 }
 
 /// Runs the demo; exits with 1 when an invariant is violated or could not be checked.
-pub fn run(args: &DemoArgs) -> anyhow::Result<Exit> {
-    let output = args.common.output();
-    let mut settings = args.common.settings()?;
+pub fn run(args: &DemoArgs, common: &Common) -> anyhow::Result<Exit> {
+    let output = common.output();
+    let mut settings = common.settings()?;
     // Log lines would bury the demo's own output.
     "error".clone_into(&mut settings.log.filter);
     // The crowd uses a few hundred connections; this limit fits every machine's open-file limit.
     settings.http.connections_max = settings.http.connections_max.min(2_000);
     telemetry::init(&settings.log)?;
-    open_files::raise(settings.http.connections_max);
+    raise_open_files(settings.http.connections_max);
     let folder = tempfile::Builder::new().prefix("floodgate-demo-").tempdir();
     let folder = folder.context("cannot create a temporary directory for the ledger")?;
     settings.ledger.url = format!("sqlite://{}", folder.path().join("floodgate.db").display());
@@ -96,7 +94,7 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<Exit> {
     let public = server.listening().public.context("the demo serves buyers: role must be `all`")?;
 
     let runtime = super::runtime()?;
-    let verdict = runtime.block_on(rush(args, &settings, public))?;
+    let verdict = runtime.block_on(rush(args, output, &settings, public))?;
     output.data(&verdict, || show(&verdict))?;
     if !args.exit {
         output.note(&calls_to_try(public, server.listening().internal));
@@ -108,18 +106,17 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<Exit> {
 
 async fn rush(
     args: &DemoArgs,
+    output: Output,
     settings: &Settings,
     public: SocketAddr,
 ) -> anyhow::Result<DemoVerdict> {
-    let server = ServerArgs::default();
-    let admin = AdminClient::new(&server, settings)?;
+    let admin = AdminClient::new(None, settings)?;
     let sku = json!({
         "sku_id": SKU, "title": "A phone", "price": 99_900, "initial_stock": args.stock,
         "policy": {"kind": "one_per_buyer"}, "buckets": 4,
         "payment_window_s": 900, "bar_lapsed": false,
     });
     admin.open_sale(SALE, "Demo sale", &sku).await?;
-    let output = args.common.output();
     output.note(&format!(
         "floodgate demo: {} buyers, {} units, http://{public}",
         grouped(args.buyers),

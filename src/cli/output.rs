@@ -18,10 +18,6 @@ impl Output {
         Self { json }
     }
 
-    pub const fn is_json(self) -> bool {
-        self.json
-    }
-
     /// Prints the command's result to stdout.
     pub fn data<T: Serialize>(
         self,
@@ -104,10 +100,15 @@ pub fn list<'a>(of: &'a Json, name: &str) -> &'a [Json] {
     of.get(name).and_then(Json::as_array).map_or(&[], Vec::as_slice)
 }
 
+/// The fields `names` as the cells of a table's row.
+pub fn cells(of: &Json, names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| field(of, name)).collect()
+}
+
 /// A table with left-aligned columns under a heading. Cells may be untrusted text.
-pub fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
-    let rows: Vec<Vec<String>> =
-        rows.iter().map(|row| row.iter().map(|cell| sanitized(cell)).collect()).collect();
+pub fn table(heading: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let sanitized_row = |row: Vec<String>| row.iter().map(|cell| sanitized(cell)).collect();
+    let rows: Vec<Vec<String>> = rows.into_iter().map(sanitized_row).collect();
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
         let heading = heading.get(column).map_or(0, |cell| cell.chars().count());
@@ -147,7 +148,7 @@ mod tests {
     fn table_columns_are_aligned_and_have_no_trailing_blanks() {
         let rows =
             [vec!["s1".to_owned(), "open".to_owned()], vec!["秒杀".to_owned(), String::new()]];
-        assert_eq!(table(&["ID", "PHASE"], &rows), "ID  PHASE\ns1  open\n秒杀\n");
+        assert_eq!(table(&["ID", "PHASE"], rows), "ID  PHASE\ns1  open\n秒杀\n");
     }
 
     #[test]
@@ -156,7 +157,7 @@ mod tests {
         assert_eq!(on_one_line("秒杀!", 2), "秒杀..");
         assert_eq!(on_one_line("秒杀", 2), "秒杀");
         let rows = [vec!["x\u{7}\n".to_owned(), "y".to_owned()]];
-        assert_eq!(table(&["ID", "SAYS"], &rows), "ID   SAYS\nx..  y\n");
+        assert_eq!(table(&["ID", "SAYS"], rows), "ID   SAYS\nx..  y\n");
     }
 
     #[test]

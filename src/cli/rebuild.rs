@@ -5,7 +5,8 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::{Value as Json, json};
 
-use super::admin::{AdminArgs, Error};
+use super::admin::{Error, ServerArgs};
+use super::common::Common;
 use super::exit::{CommandFailure, Exit};
 use super::output::list;
 
@@ -31,27 +32,21 @@ pub struct RebuildArgs {
     #[arg(long, value_name = "ID")]
     sku: Option<String>,
     #[command(flatten)]
-    admin: AdminArgs,
+    server: ServerArgs,
 }
 
 /// Calls the running server.
-pub async fn run(args: &RebuildArgs) -> anyhow::Result<Exit> {
+pub async fn run(args: &RebuildArgs, common: &Common) -> anyhow::Result<Exit> {
+    let (client, output) = args.server.connect(common)?;
     let body = args.sku.as_ref().map_or_else(|| json!({}), |sku| json!({ "sku_id": sku }));
     let path = ["sales", &args.sale, "rebuild"];
-    let rebuilt = args
-        .admin
-        .client()?
-        .post(&path, &body, Some(REBUILD_TIMEOUT))
-        .await
-        .map_err(with_remedy)?;
-    args.admin.output().data(&rebuilt, || render(&args.sale, &rebuilt))?;
-    args.admin.output().note(&format!("check it: floodgate audit --sale {}", args.sale));
+    let rebuilt = client.post(&path, &body, Some(REBUILD_TIMEOUT)).await.map_err(with_remedy)?;
+    output.data(&rebuilt, || {
+        let names: Vec<_> = list(&rebuilt, "skus").iter().filter_map(Json::as_str).collect();
+        format!("sale {} is rebuilt from the ledger: {}", args.sale, names.join(", "))
+    })?;
+    output.note(&format!("check it: floodgate audit --sale {}", args.sale));
     Ok(Exit::Done)
-}
-
-fn render(sale: &str, rebuilt: &Json) -> String {
-    let names: Vec<_> = list(rebuilt, "skus").iter().filter_map(Json::as_str).collect();
-    format!("sale {sale} is rebuilt from the ledger: {}", names.join(", "))
 }
 
 fn with_remedy(error: Error) -> CommandFailure {
@@ -67,25 +62,4 @@ fn with_remedy(error: Error) -> CommandFailure {
         _ => return error.into_failure(),
     };
     CommandFailure { remedy: remedy.to_owned(), ..error.into_failure() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_rebuilt_skus_are_named() {
-        let text = render("spring", &json!({ "sale_id": "spring", "skus": ["phone", "case"] }));
-        assert_eq!(text, "sale spring is rebuilt from the ledger: phone, case");
-    }
-
-    #[test]
-    fn every_refusal_has_a_remedy() {
-        let refused = |status| Error::Refused { status, title: "no".into(), detail: None };
-        assert_eq!(with_remedy(refused(409)).exit, Exit::Negative);
-        assert!(with_remedy(refused(409)).remedy.contains("restart that process"));
-        assert!(with_remedy(refused(404)).remedy.contains("sale list"));
-        let unable = Error::Unable { status: 503, title: "busy".into(), detail: None };
-        assert_eq!(with_remedy(unable).exit, Exit::Unclear);
-    }
 }

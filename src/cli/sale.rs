@@ -1,17 +1,14 @@
 //! `floodgate sale`: the admin API's operations on sales.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value as Json, json};
 
-use super::admin::AdminArgs;
+use super::admin::{CALL_TIMEOUT, ServerArgs};
+use super::common::Common;
 use super::exit::{CommandFailure, Exit};
-use super::output::{field, grouped, list, table};
-
-/// Long, because opening a sale loads stock into every gate.
-const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+use super::output::{cells, field, grouped, list, table};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,10 +32,12 @@ const CREATE_EXAMPLES: &str = r#"Examples:
 
 /// Create, open, pause, close and show sales on the running server
 #[derive(Debug, Args)]
-#[command(before_help = EXAMPLES)]
+#[command(before_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub struct SaleArgs {
     #[command(subcommand)]
     verb: Verb,
+    #[command(flatten)]
+    server: ServerArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -48,8 +47,6 @@ enum Verb {
     Create {
         /// JSON file, or - for stdin
         file: PathBuf,
-        #[command(flatten)]
-        admin: AdminArgs,
     },
     /// Let a sale sell inside its window
     #[command(before_help = "Examples:\n  floodgate sale open spring\n")]
@@ -65,72 +62,48 @@ enum Verb {
     Show(OneSale),
     /// Show every sale
     #[command(before_help = "Examples:\n  floodgate sale list\n")]
-    List {
-        #[command(flatten)]
-        admin: AdminArgs,
-    },
+    List,
 }
 
 #[derive(Debug, Args)]
 struct OneSale {
     /// The sale's id
     sale_id: String,
-    #[command(flatten)]
-    admin: AdminArgs,
 }
 
 /// Calls the running server.
-pub async fn run(args: &SaleArgs) -> anyhow::Result<Exit> {
-    match &args.verb {
-        Verb::Create { file, admin } => create(file, admin).await,
-        Verb::Open(target) => {
-            set_phase(target, "open", "open", "watch it: floodgate sale show").await
+pub async fn run(args: &SaleArgs, common: &Common) -> anyhow::Result<Exit> {
+    let (client, output) = args.server.connect(common)?;
+    let (OneSale { sale_id }, verb, phase, next) = match &args.verb {
+        Verb::Open(sale) => (sale, "open", "open", "watch it: floodgate sale show"),
+        Verb::Pause(sale) => (sale, "pause", "paused", "go on with: floodgate sale open"),
+        Verb::Close(sale) => (sale, "close", "closed", "check it: floodgate audit --sale"),
+        Verb::Create { file } => {
+            let description = read_description(file)?;
+            let sale = client.post(&["sales"], &description, CALL_TIMEOUT).await?;
+            let id = field(&description, "sale_id");
+            output.data(&sale, || format!("sale {id} is created, and not open yet"))?;
+            output.note(&format!("next: floodgate sale open {id}"));
+            return Ok(Exit::Done);
         }
-        Verb::Pause(target) => {
-            set_phase(target, "pause", "paused", "go on with: floodgate sale open").await
+        Verb::Show(OneSale { sale_id }) => {
+            let mut sale = client.get(&["sales", sale_id], CALL_TIMEOUT).await?;
+            let funnel = client.get(&["sales", sale_id, "funnel"], CALL_TIMEOUT).await?;
+            if let (Some(sale), Some(stages)) = (sale.as_object_mut(), funnel.get("stages")) {
+                sale.insert("funnel".to_owned(), stages.clone());
+            }
+            output.data(&sale, || format!("{}\n{}", render_sale(&sale), render_funnel(&sale)))?;
+            return Ok(Exit::Done);
         }
-        Verb::Close(target) => {
-            set_phase(target, "close", "closed", "check it: floodgate audit --sale").await
+        Verb::List => {
+            let sales = client.get(&["sales"], CALL_TIMEOUT).await?;
+            output.data(&sales, || render_list(&sales))?;
+            return Ok(Exit::Done);
         }
-        Verb::Show(target) => show(target).await,
-        Verb::List { admin } => show_all(admin).await,
-    }
-}
-
-async fn create(file: &Path, admin: &AdminArgs) -> anyhow::Result<Exit> {
-    let description = read_description(file)?;
-    let client = admin.client()?;
-    let sale = client.post(&["sales"], &description, Some(CALL_TIMEOUT)).await?;
-    let id = field(&description, "sale_id");
-    admin.output().data(&sale, || format!("sale {id} is created, and not open yet"))?;
-    admin.output().note(&format!("next: floodgate sale open {id}"));
-    Ok(Exit::Done)
-}
-
-async fn set_phase(target: &OneSale, verb: &str, phase: &str, next: &str) -> anyhow::Result<Exit> {
-    let (id, admin) = (&target.sale_id, &target.admin);
-    let path = ["sales", id, verb];
-    let sale = admin.client()?.post(&path, &json!({}), Some(CALL_TIMEOUT)).await?;
-    admin.output().data(&sale, || format!("sale {id} is {phase}"))?;
-    admin.output().note(&format!("{next} {id}"));
-    Ok(Exit::Done)
-}
-
-async fn show(target: &OneSale) -> anyhow::Result<Exit> {
-    let client = target.admin.client()?;
-    let mut sale = client.get(&["sales", &target.sale_id], Some(CALL_TIMEOUT)).await?;
-    let funnel = client.get(&["sales", &target.sale_id, "funnel"], Some(CALL_TIMEOUT)).await?;
-    if let (Some(sale), Some(stages)) = (sale.as_object_mut(), funnel.get("stages")) {
-        sale.insert("funnel".to_owned(), stages.clone());
-    }
-    let text = || format!("{}\n{}", render_sale(&sale), render_funnel(&sale));
-    target.admin.output().data(&sale, text)?;
-    Ok(Exit::Done)
-}
-
-async fn show_all(admin: &AdminArgs) -> anyhow::Result<Exit> {
-    let answer = admin.client()?.get(&["sales"], Some(CALL_TIMEOUT)).await?;
-    admin.output().data(&answer, || render_list(&answer))?;
+    };
+    let sale = client.post(&["sales", sale_id, verb], &json!({}), CALL_TIMEOUT).await?;
+    output.data(&sale, || format!("sale {sale_id} is {phase}"))?;
+    output.note(&format!("{next} {sale_id}"));
     Ok(Exit::Done)
 }
 
@@ -156,36 +129,28 @@ fn render_list(answer: &Json) -> String {
     if sales.is_empty() {
         return "no sales; create one: floodgate sale create FILE".to_owned();
     }
-    let rows: Vec<Vec<String>> = sales
-        .iter()
-        .map(|sale| {
-            let mut row: Vec<String> = ["sale_id", "phase", "starts_at", "ends_at"]
-                .iter()
-                .map(|name| field(sale, name))
-                .collect();
-            row.push(list(sale, "skus").len().to_string());
-            row.push(field(sale, "title"));
-            row
-        })
-        .collect();
-    table(&["SALE", "PHASE", "STARTS", "ENDS", "SKUS", "TITLE"], &rows)
+    let row = |sale| {
+        let mut row = cells(sale, &["sale_id", "phase", "starts_at", "ends_at"]);
+        row.extend([list(sale, "skus").len().to_string(), field(sale, "title")]);
+        row
+    };
+    table(&["SALE", "PHASE", "STARTS", "ENDS", "SKUS", "TITLE"], sales.iter().map(row))
 }
 
 fn render_sale(sale: &Json) -> String {
-    let rows: Vec<Vec<String>> = list(sale, "skus")
-        .iter()
-        .map(|sku| {
-            let policy = sku.get("policy").map_or_else(
-                || "-".to_owned(),
-                |policy| match policy.get("limit").and_then(Json::as_u64) {
-                    Some(limit) => format!("{} {limit}", field(policy, "kind")),
-                    None => field(policy, "kind"),
-                },
-            );
-            let name = |name| field(sku, name);
-            vec![name("sku_id"), name("stock_left"), name("price"), policy, name("title")]
-        })
-        .collect();
+    let row = |sku: &Json| {
+        let policy = sku.get("policy").map_or_else(
+            || "-".to_owned(),
+            |policy| match policy.get("limit").and_then(Json::as_u64) {
+                Some(limit) => format!("{} {limit}", field(policy, "kind")),
+                None => field(policy, "kind"),
+            },
+        );
+        let mut row = cells(sku, &["sku_id", "stock_left", "price"]);
+        row.extend([policy, field(sku, "title")]);
+        row
+    };
+    let heading = ["SKU", "LEFT", "PRICE", "POLICY", "TITLE"];
     format!(
         "sale {}: {} ({})\nsells from {} to {}\n\n{}",
         field(sale, "sale_id"),
@@ -193,77 +158,19 @@ fn render_sale(sale: &Json) -> String {
         field(sale, "phase"),
         field(sale, "starts_at"),
         field(sale, "ends_at"),
-        table(&["SKU", "LEFT", "PRICE", "POLICY", "TITLE"], &rows),
+        table(&heading, list(sale, "skus").iter().map(row)),
     )
 }
 
 /// The requests in each stage; a question mark where the count is unavailable.
 fn render_funnel(sale: &Json) -> String {
-    let rows: Vec<Vec<String>> = list(sale, "funnel")
-        .iter()
-        .map(|stage| {
-            let count = match stage.get("count").and_then(Json::as_u64) {
-                Some(count) => grouped(count),
-                None => "?".to_owned(),
-            };
-            let age = stage.get("oldest_age_ms").and_then(Json::as_u64);
-            let age = age
-                .map_or_else(|| "-".to_owned(), |ms| format!("{}.{:03} s", ms / 1000, ms % 1000));
-            vec![field(stage, "stage"), count, field(stage, "unit"), age]
-        })
-        .collect();
-    table(&["STAGE", "COUNT", "OF", "OLDEST"], &rows)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_unavailable_count_in_a_funnel_is_a_question_mark() {
-        let text = render_funnel(&json!({ "funnel": [
-            { "stage": "unsettled", "count": 1200, "unit": "requests", "oldest_age_ms": 31_007 },
-            { "stage": "broker", "count": null, "unit": "messages", "oldest_age_ms": null },
-        ] }));
-        assert!(text.contains("\nunsettled  1,200  requests  31.007 s"), "{text}");
-        assert!(text.contains("\nbroker     ?      messages  -"), "{text}");
-    }
-
-    fn sale() -> Json {
-        json!({
-            "sale_id": "spring", "title": "Spring", "phase": "open",
-            "starts_at": "2030-01-01T00:00:00Z", "ends_at": "2030-01-02T00:00:00Z",
-            "skus": [{ "sku_id": "phone", "title": "Phone", "stock_left": 3, "price": 10,
-                       "policy": { "kind": "quota", "limit": 2 } }],
-        })
-    }
-
-    #[test]
-    fn sales_are_shown_as_tables() {
-        let text = render_sale(&sale());
-        assert!(text.starts_with("sale spring: Spring (open)\n"), "{text}");
-        assert!(text.contains("\nphone  3     10     quota 2  Phone\n"), "{text}");
-        for answer in [json!([sale()]), json!({ "sales": [sale()] })] {
-            assert!(render_list(&answer).contains("spring"), "{answer}");
-        }
-        assert!(render_list(&json!([])).contains("floodgate sale create"));
-    }
-
-    #[test]
-    fn the_description_in_the_help_is_json() {
-        let (_, json) = CREATE_EXAMPLES.split_once("sale.json:\n").unwrap();
-        let description: Json = serde_json::from_str(json).unwrap();
-        assert_eq!(description["skus"][0]["initial_stock"], 1000);
-    }
-
-    #[test]
-    fn an_unreadable_description_is_named_in_the_error() {
-        let error = read_description(Path::new("/nowhere/sale.json")).unwrap_err();
-        assert!(error.problem.contains("/nowhere/sale.json"), "{error}");
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), "{\"sale_id\": }").unwrap();
-        let error = read_description(file.path()).unwrap_err();
-        assert_eq!(error.exit, Exit::Unclear);
-        assert!(error.problem.contains("line 1 column 13"), "{error}");
-    }
+    let row = |stage: &Json| {
+        let number = |name: &str| stage.get(name).and_then(Json::as_u64);
+        let count = number("count").map_or_else(|| "?".to_owned(), grouped);
+        let age = number("oldest_age_ms");
+        let age = age.map(|ms| format!("{}.{:03} s", ms / 1000, ms % 1000));
+        let age = age.unwrap_or_else(|| "-".to_owned());
+        vec![field(stage, "stage"), count, field(stage, "unit"), age]
+    };
+    table(&["STAGE", "COUNT", "OF", "OLDEST"], list(sale, "funnel").iter().map(row))
 }

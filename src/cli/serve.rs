@@ -1,16 +1,17 @@
-//! `floodgate serve`: runs the server.
+//! `floodgate serve`: runs the server; `floodgate migrate` prepares its ledger.
 
 use clap::Args;
 use clap::builder::PossibleValue;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 
 use super::common::Common;
 use super::exit::Exit;
-use super::open_files;
 use super::output::Output;
 use crate::app::{self, BoundAddresses};
-use crate::config::{AuthMode, Settings};
+use crate::config::{AuthMode, Settings, redact_url};
 use crate::observe::telemetry;
+use crate::tier;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -19,6 +20,16 @@ Examples:
   floodgate serve --config floodgate.toml --role relay    one part of tier pipeline
   FLOODGATE__HTTP__BIND=127.0.0.1:0 floodgate serve --set log.filter=debug
 ";
+
+/// Of `migrate`.
+pub(super) const MIGRATE_EXAMPLES: &str = "\
+Examples:
+  floodgate migrate --config floodgate.toml    safe to repeat; stop the server first
+  floodgate migrate --set ledger.url=sqlite:///var/lib/floodgate/floodgate.db
+";
+
+/// Files besides the connections: listeners, ledger, event loops, and a reserve.
+const BESIDES_CONNECTIONS: u64 = 256;
 
 /// The names of [`crate::config::Role`].
 fn roles() -> [PossibleValue; 5] {
@@ -34,21 +45,33 @@ pub struct ServeArgs {
     /// Which part of the pipeline this process runs; the same as --set role=ROLE
     #[arg(long, value_parser = roles())]
     role: Option<String>,
-    /// `--json` also makes the log JSON.
-    #[command(flatten)]
-    common: Common,
 }
 
 /// Runs the server until it has stopped.
-pub fn run(args: &ServeArgs) -> anyhow::Result<Exit> {
-    let settings = settings(args)?;
+pub fn run(args: &ServeArgs, common: &Common) -> anyhow::Result<Exit> {
+    let settings = settings(args, common)?;
     telemetry::init(&settings.log)?;
     if settings.role.sells() {
-        open_files::raise(settings.http.connections_max);
+        raise_open_files(settings.http.connections_max);
     }
     warn_of_unsafe_settings(&settings);
-    let output = args.common.output();
+    let output = common.output();
     app::run(settings, |listening| announce(output, listening))?;
+    Ok(Exit::Done)
+}
+
+/// Runs the pending migrations.
+pub fn migrate(common: &Common) -> anyhow::Result<Exit> {
+    let settings = common.settings_for(&["ledger."])?;
+    let ran = tier::migrate(&settings)?;
+    let ledger = redact_url(&settings.ledger.url);
+    common.output().data(&json!({ "ledger": ledger, "migrations_run": ran }), || {
+        if ran.is_empty() {
+            format!("{ledger}: the schema is up to date")
+        } else {
+            format!("{ledger}: ran {}", ran.join(", "))
+        }
+    })?;
     Ok(Exit::Done)
 }
 
@@ -64,9 +87,10 @@ fn announce(output: Output, BoundAddresses { public, internal }: BoundAddresses)
     }
 }
 
-fn settings(args: &ServeArgs) -> Result<Settings, crate::config::Error> {
-    let mut sources = args.common.sources();
-    if args.common.json {
+/// `--json` also makes the log JSON.
+fn settings(args: &ServeArgs, common: &Common) -> Result<Settings, crate::config::Error> {
+    let mut sources = common.sources();
+    if common.json {
         // Inserted first, so that an explicit --set log.format overrides it.
         sources.set.insert(0, "log.format=json".to_owned());
     }
@@ -89,29 +113,70 @@ fn warn_of_unsafe_settings(settings: &Settings) {
     }
 }
 
+/// This process's limits on open files; `u64::MAX` means unlimited.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OpenFiles {
+    /// The limit in effect.
+    pub soft: u64,
+    /// The highest value that this process may set as `soft`.
+    pub hard: u64,
+}
+
+impl OpenFiles {
+    pub fn of_this_process() -> Self {
+        let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+        Self { soft: current.unwrap_or(u64::MAX), hard: maximum.unwrap_or(u64::MAX) }
+    }
+}
+
+/// Open files that `connections_max` connections need: each takes one.
+pub(super) fn open_files_needed(connections_max: usize) -> u64 {
+    u64::try_from(connections_max).unwrap_or(u64::MAX).saturating_add(BESIDES_CONNECTIONS)
+}
+
+/// Raises the soft limit to what `connections_max` connections need, at most to the hard limit;
+/// logs a warning when that is not enough.
+pub(super) fn raise_open_files(connections_max: usize) {
+    let needed = open_files_needed(connections_max);
+    let limits = OpenFiles::of_this_process();
+    if limits.soft >= needed {
+        return;
+    }
+    let target = needed.min(limits.hard);
+    let maximum = (limits.hard != u64::MAX).then_some(limits.hard);
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(target), maximum });
+    let reached = OpenFiles::of_this_process().soft;
+    if raised.is_err() || reached < needed {
+        tracing::warn!(
+            limit = reached,
+            needed,
+            "too few open files for http.connections_max: connections beyond the limit will wait; \
+             raise `ulimit -n` or lower http.connections_max"
+        );
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::{LogFormat, Role};
 
-    fn args(json: bool, set: &[&str], role: Option<&str>) -> ServeArgs {
-        let set = set.iter().map(|&pair| pair.to_owned()).collect();
-        let role = role.map(str::to_owned);
-        ServeArgs { role, common: Common { json, set, config: None } }
+    fn read(json: bool, set: &str, role: Option<&str>) -> Result<Settings, crate::config::Error> {
+        let common = Common { json, set: vec![set.to_owned()], config: None };
+        settings(&ServeArgs { role: role.map(str::to_owned) }, &common)
     }
 
     #[test]
     fn json_makes_the_log_json_unless_log_format_is_set() {
-        assert_eq!(settings(&args(true, &[], None)).unwrap().log.format, LogFormat::Json);
-        let explicit = settings(&args(true, &["log.format=text"], None)).unwrap();
-        assert_eq!(explicit.log.format, LogFormat::Text);
+        assert_eq!(read(true, "role=all", None).unwrap().log.format, LogFormat::Json);
+        assert_eq!(read(true, "log.format=text", None).unwrap().log.format, LogFormat::Text);
     }
 
     #[test]
     fn every_value_of_the_role_flag_is_a_role() {
         let roles = roles();
         for role in roles.iter().flat_map(PossibleValue::get_name_and_aliases) {
-            match settings(&args(false, &["role=all"], Some(role))) {
+            match read(false, "role=all", Some(role)) {
                 Ok(settings) => assert_eq!(settings.role, Role::All),
                 Err(error) => {
                     assert!(error.to_string().contains("role: role `"), "{error}");

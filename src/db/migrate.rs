@@ -17,7 +17,7 @@ pub const SQLITE: EmbeddedMigrations = embed_migrations!("migrations/sqlite");
 pub const MYSQL: EmbeddedMigrations = embed_migrations!("migrations/mysql");
 
 /// The tables of every ledger since its first version.
-pub(super) const TABLES: [&str; 7] =
+pub const TABLES: [&str; 7] =
     ["sales", "skus", "orders", "quotas", "failed_requests", "tokens", "secrets"];
 
 /// How a database's schema compares with this program's.

@@ -4,23 +4,19 @@ use std::collections::HashSet;
 
 use serde_json::{Value as Json, json};
 
-use super::{
-    CALL_TIMEOUT, dead_letters, get_page, next_cursor, note_next_cursor, operation_failure,
-};
-use crate::cli::admin::{AdminArgs, AdminClient, Error};
-use crate::cli::dlq::render::render_results;
+use super::render::render_results;
+use super::{dead_letters, get_page, next_cursor, note_next_cursor, operation_failure};
+use crate::cli::admin::{AdminClient, CALL_TIMEOUT, Error};
 use crate::cli::exit::{CommandFailure, Exit};
-use crate::cli::output::field;
+use crate::cli::output::{Output, field};
 
 /// The results of one run over dead letters.
 #[derive(Debug, Default)]
 pub(super) struct Run {
     num_requested: usize,
     results: Vec<Json>,
-    /// The failure that stopped the run early.
-    pub(super) failed: Option<CommandFailure>,
     /// The cursor for the next run, unless this run reached the last dead letter.
-    pub(super) next_cursor: Option<String>,
+    next_cursor: Option<String>,
 }
 
 impl Run {
@@ -31,10 +27,10 @@ impl Run {
         ids: &[String],
         verb: &str,
         body: &Json,
-    ) {
+    ) -> Result<(), CommandFailure> {
         self.num_requested += ids.len();
         for id in ids {
-            match client.post(&["dead-letters", id, verb], body, Some(CALL_TIMEOUT)).await {
+            match client.post(&["dead-letters", id, verb], body, CALL_TIMEOUT).await {
                 Ok(answer) => self.results.push(json!({
                     "id": id,
                     "done": field(&answer, "done"),
@@ -48,11 +44,11 @@ impl Run {
                         self.results.push(json!({ "id": id, "unknown": error.to_string() }));
                     }
                     // The next call would fail in the same way.
-                    self.failed = Some(operation_failure(error));
-                    return;
+                    return Err(operation_failure(error));
                 }
             }
         }
+        Ok(())
     }
 
     /// Replays open dead letters until `max` of them were published or resolved. A page has no more
@@ -65,31 +61,22 @@ impl Run {
         origin: Option<&str>,
         max: u32,
         from: Option<String>,
-    ) {
+    ) -> Result<(), CommandFailure> {
         self.next_cursor = from;
         let mut seen = HashSet::new();
         loop {
             let room = max.saturating_sub(self.num_replayed());
             if room == 0 {
-                return;
+                return Ok(());
             }
             let cursor = self.next_cursor.take();
-            let page = match get_page(client, "open", origin, room, cursor.as_deref()).await {
-                Ok(page) => page,
-                Err(failure) => {
-                    self.failed = Some(failure);
-                    return;
-                }
-            };
+            let page = get_page(client, "open", origin, room, cursor.as_deref()).await?;
             let ids = dead_letters(&page).iter().rev().map(|it| field(it, "id"));
             let ids: Vec<String> = ids.filter(|id| seen.insert(id.clone())).collect();
-            self.each(client, &ids, "replay", &json!({})).await;
-            if self.failed.is_some() || ids.is_empty() {
-                return;
-            }
-            self.next_cursor = next_cursor(&page).map(str::to_owned);
+            self.each(client, &ids, "replay", &json!({})).await?;
+            self.next_cursor = next_cursor(&page).filter(|_| !ids.is_empty()).map(str::to_owned);
             if self.next_cursor.is_none() {
-                return;
+                return Ok(());
             }
         }
     }
@@ -101,19 +88,21 @@ impl Run {
         u32::try_from(num).unwrap_or(u32::MAX)
     }
 
-    /// Prints each result and the counts; the exit is [`Exit::Negative`] if any was refused.
-    pub(super) fn end(self, admin: &AdminArgs) -> anyhow::Result<Exit> {
+    /// Prints each result and the counts; the exit is [`Exit::Negative`] if any was refused, or
+    /// that of the failure that stopped the run early.
+    pub(super) fn end(
+        self,
+        output: Output,
+        ended: Result<(), CommandFailure>,
+    ) -> anyhow::Result<Exit> {
         let summary = self.summary();
-        admin.output().data(&summary, || render_results(&summary))?;
-        note_next_cursor(admin, self.next_cursor.as_deref());
-        match self.failed {
-            Some(failure) => Err(failure.into()),
-            None if field(&summary, "num_refused") == "0" => Ok(Exit::Done),
-            None => Ok(Exit::Negative),
-        }
+        output.data(&summary, || render_results(&summary))?;
+        note_next_cursor(output, self.next_cursor.as_deref());
+        ended?;
+        Ok(if field(&summary, "num_refused") == "0" { Exit::Done } else { Exit::Negative })
     }
 
-    pub(super) fn summary(&self) -> Json {
+    fn summary(&self) -> Json {
         let results = &self.results;
         let count = |done: &str| results.iter().filter(|one| field(one, "done") == done).count();
         let having = |name: &str| results.iter().filter(|one| one.get(name).is_some()).count();
@@ -137,13 +126,5 @@ impl Run {
 
 /// Whether the server may have carried out the operation despite this error.
 fn may_be_done(error: &Error) -> bool {
-    match error {
-        Error::Unknown { .. } | Error::Unable { .. } | Error::NotFloodgate { .. } => true,
-        Error::Address(_) | Error::NoServer { .. } => false,
-        Error::Token { .. } | Error::Refused { .. } => false,
-    }
+    matches!(error, Error::Unknown { .. } | Error::Unable { .. } | Error::NotFloodgate { .. })
 }
-
-#[cfg(test)]
-#[path = "actions_tests.rs"]
-mod tests;

@@ -1,21 +1,20 @@
 //! `floodgate dlq`: lists, shows, replays, parks and discards dead letters.
 
-use std::time::Duration;
-
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use serde_json::{Value as Json, json};
 
-use super::admin::{AdminArgs, AdminClient, Error};
+use super::admin::{AdminClient, CALL_TIMEOUT, Error, ServerArgs};
+use super::common::Common;
 use super::exit::{CommandFailure, Exit};
-use super::output::list;
+use super::output::{Output, list};
 use crate::domain::{DeadLetterOrigin, DeadLetterState};
+
+mod actions;
+mod render;
 
 use actions::Run;
 use render::{render_dead_letter, render_list};
-
-/// Long enough for the server to publish one dead letter and await its confirm.
-const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Upper limit of `--max`; the next run continues with `--cursor`.
 const REPLAY_MAX: u32 = 500;
@@ -32,10 +31,12 @@ Examples:
 
 /// See, replay, park, discard dead letters: 0 = done, 1 = some were refused, 2 = no answer
 #[derive(Debug, Args)]
-#[command(before_help = EXAMPLES)]
+#[command(before_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub struct DlqArgs {
     #[command(subcommand)]
     verb: Verb,
+    #[command(flatten)]
+    server: ServerArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -56,8 +57,6 @@ enum Verb {
         /// Cursor at the end of the previous page
         #[arg(long, value_name = "CURSOR")]
         cursor: Option<String>,
-        #[command(flatten)]
-        admin: AdminArgs,
     },
     /// Show one dead letter with its bytes, and the orders in it
     #[command(before_help = "Examples:\n  floodgate dlq show 17\n  \
@@ -65,8 +64,6 @@ enum Verb {
     Show {
         /// Its number
         id: String,
-        #[command(flatten)]
-        admin: AdminArgs,
     },
     /// Publish dead letters again; a request that already has an order gets no second one
     #[command(before_help = "Examples:\n  floodgate dlq replay 17 18\n  \
@@ -89,8 +86,6 @@ enum Verb {
         /// With --all: cursor at the end of the previous run
         #[arg(long, value_name = "CURSOR", requires = "all")]
         cursor: Option<String>,
-        #[command(flatten)]
-        admin: AdminArgs,
     },
     /// Set dead letters aside for good; they can still be replayed
     #[command(before_help = "Examples:\n  floodgate dlq park 19 --note 'a test of the shop'\n")]
@@ -101,8 +96,6 @@ enum Verb {
         /// Why, for other operators
         #[arg(long)]
         note: Option<String>,
-        #[command(flatten)]
-        admin: AdminArgs,
     },
     /// Give dead letters up: their buyers read `failed`, the units are on sale again; orders stay
     #[command(before_help = "Examples:\n  \
@@ -115,8 +108,6 @@ enum Verb {
         /// Why, for other operators
         #[arg(long)]
         reason: Option<String>,
-        #[command(flatten)]
-        admin: AdminArgs,
     },
 }
 
@@ -129,49 +120,43 @@ fn states() -> Vec<&'static str> {
 }
 
 /// Calls the running server.
-pub async fn run(args: &DlqArgs) -> anyhow::Result<Exit> {
-    match &args.verb {
-        Verb::List { state, origin, limit, cursor, admin } => {
-            let origin = origin.as_deref();
-            let page = get_page(&admin.client()?, state, origin, *limit, cursor.as_deref()).await?;
-            admin.output().data(&page, || render_list(&page))?;
-            note_next_cursor(admin, next_cursor(&page));
-            Ok(Exit::Done)
+pub async fn run(args: &DlqArgs, common: &Common) -> anyhow::Result<Exit> {
+    let (client, output) = args.server.connect(common)?;
+    let (ids, verb, body) = match &args.verb {
+        Verb::List { state, origin, limit, cursor } => {
+            let page =
+                get_page(&client, state, origin.as_deref(), *limit, cursor.as_deref()).await?;
+            output.data(&page, || render_list(&page))?;
+            note_next_cursor(output, next_cursor(&page));
+            return Ok(Exit::Done);
         }
-        Verb::Show { id, admin } => {
-            let answer = admin.client()?.get(&["dead-letters", id], Some(CALL_TIMEOUT)).await;
+        Verb::Show { id } => {
+            let answer = client.get(&["dead-letters", id], CALL_TIMEOUT).await;
             let dead_letter = answer.map_err(operation_failure)?;
-            admin.output().data(&dead_letter, || render_dead_letter(&dead_letter))?;
-            Ok(Exit::Done)
+            output.data(&dead_letter, || render_dead_letter(&dead_letter))?;
+            return Ok(Exit::Done);
         }
-        Verb::Replay { all: true, origin, max, cursor, admin, .. } => {
-            let (client, mut run) = (admin.client()?, Run::default());
-            run.replay_open(&client, origin.as_deref(), *max, cursor.clone()).await;
-            run.end(admin)
+        Verb::Replay { all: true, origin, max, cursor, .. } => {
+            let mut run = Run::default();
+            let ended = run.replay_open(&client, origin.as_deref(), *max, cursor.clone()).await;
+            return run.end(output, ended);
         }
-        Verb::Replay { ids, admin, .. } => each(admin, ids, "replay", &json!({})).await,
-        Verb::Park { ids, note, admin } => {
-            each(admin, ids, "park", &body("note", note.as_ref())).await
-        }
-        Verb::Discard { ids, reason, admin } => {
-            each(admin, ids, "discard", &body("reason", reason.as_ref())).await
-        }
-    }
-}
-
-async fn each(admin: &AdminArgs, ids: &[String], verb: &str, body: &Json) -> anyhow::Result<Exit> {
-    let (client, mut run) = (admin.client()?, Run::default());
-    run.each(&client, ids, verb, body).await;
-    run.end(admin)
+        Verb::Replay { ids, .. } => (ids, "replay", json!({})),
+        Verb::Park { ids, note } => (ids, "park", body("note", note.as_ref())),
+        Verb::Discard { ids, reason } => (ids, "discard", body("reason", reason.as_ref())),
+    };
+    let mut run = Run::default();
+    let ended = run.each(&client, ids, verb, &body).await;
+    run.end(output, ended)
 }
 
 fn body(name: &str, text: Option<&String>) -> Json {
     text.map_or_else(|| json!({}), |text| json!({ name: text }))
 }
 
-fn note_next_cursor(admin: &AdminArgs, next: Option<&str>) {
+fn note_next_cursor(output: Output, next: Option<&str>) {
     if let Some(next) = next {
-        admin.output().note(&format!("there are more: --cursor {next}"));
+        output.note(&format!("there are more: --cursor {next}"));
     }
 }
 
@@ -192,7 +177,7 @@ async fn get_page(
     .into_iter()
     .filter_map(|(name, value)| Some((name, value?)))
     .collect();
-    client.ask(&["dead-letters"], &query, Some(CALL_TIMEOUT)).await.map_err(operation_failure)
+    client.ask(&["dead-letters"], &query, CALL_TIMEOUT).await.map_err(operation_failure)
 }
 
 /// The exit code and the next step for the operator.
@@ -215,8 +200,3 @@ fn dead_letters(page: &Json) -> &[Json] {
 fn next_cursor(page: &Json) -> Option<&str> {
     page.get("next_cursor").and_then(Json::as_str)
 }
-
-mod actions;
-mod render;
-#[cfg(test)]
-mod tests;

@@ -5,7 +5,7 @@
 use serde_json::Value as Json;
 
 use super::dead_letters;
-use crate::cli::output::{field, list, on_one_line, table};
+use crate::cli::output::{cells, field, list, on_one_line, table};
 
 /// Limit of one table cell, in characters.
 const CELL_CHARS: usize = 60;
@@ -15,28 +15,19 @@ const LINE_CHARS: usize = 2000;
 
 pub(super) fn render_list(page: &Json) -> String {
     let counts = page.get("counts").cloned().unwrap_or_default();
-    let count = |state: &str| field(&counts, state);
-    let total = format!(
-        "{} open, {} replayed, {} parked, {} discarded",
-        count("open"),
-        count("replayed"),
-        count("parked"),
-        count("discarded")
-    );
-    let rows: Vec<Vec<String>> = dead_letters(page)
-        .iter()
-        .map(|dead_letter| {
-            ["id", "state", "origin", "attempts", "dead_at", "message_id", "reason"]
-                .iter()
-                .map(|name| on_one_line(&field(dead_letter, name), CELL_CHARS))
-                .collect()
-        })
-        .collect();
-    if rows.is_empty() {
+    let states = ["open", "replayed", "parked", "discarded"];
+    let total = states.map(|state| format!("{} {state}", field(&counts, state))).join(", ");
+    let dead_letters = dead_letters(page);
+    if dead_letters.is_empty() {
         return format!("none of these ({total})");
     }
+    let names = ["id", "state", "origin", "attempts", "dead_at", "message_id", "reason"];
+    let row = |dead_letter| {
+        let cells = cells(dead_letter, &names);
+        cells.iter().map(|cell| on_one_line(cell, CELL_CHARS)).collect()
+    };
     let heading = ["ID", "STATE", "ORIGIN", "ATTEMPTS", "DEAD AT", "MESSAGE", "REASON"];
-    format!("{}\n{total}\n", table(&heading, &rows))
+    format!("{}\n{total}\n", table(&heading, dead_letters.iter().map(row)))
 }
 
 pub(super) fn render_dead_letter(dead_letter: &Json) -> String {
@@ -59,10 +50,9 @@ pub(super) fn render_dead_letter(dead_letter: &Json) -> String {
     let intents = list(dead_letter, "intents");
     if !intents.is_empty() {
         let names = ["request", "sale_id", "sku_id", "buyer_id", "quantity", "amount", "asked_at"];
-        let row = |intent| names.iter().map(|name| field(intent, name)).collect();
-        let rows: Vec<Vec<String>> = intents.iter().map(row).collect();
+        let rows = intents.iter().map(|intent| cells(intent, &names));
         let heading = ["REQUEST", "SALE", "SKU", "BUYER", "UNITS", "AMOUNT", "ACCEPTED"];
-        shown.push_str(&format!("\n{}", table(&heading, &rows)));
+        shown.push_str(&format!("\n{}", table(&heading, rows)));
     }
     let next = match dead_letter.get("why_not").and_then(Json::as_str) {
         None => format!("next: floodgate dlq replay {}", line("id")),

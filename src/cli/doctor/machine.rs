@@ -1,10 +1,12 @@
-//! Checks of this machine: open files and the clock.
+//! Checks of this machine: open files, the clock, and the listeners' addresses.
 
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
 use std::time::UNIX_EPOCH;
 
-use super::{CheckOutcome, Finding, fail, ok, warn};
-use crate::cli::open_files::{OpenFiles, needed};
-use crate::config::Settings;
+use super::{Check, check};
+use crate::cli::serve::{OpenFiles, open_files_needed};
+use crate::config::{AuthMode, Settings};
 use crate::runtime::clock;
 
 /// 2025-01-01T00:00:00Z: this program is younger.
@@ -16,56 +18,58 @@ const SKEW_MAX_MS: i64 = 60_000;
 /// Tolerated difference between two clocks that are synchronized over the network.
 const SERVER_SKEW_MAX_MS: u64 = 1_000;
 
-pub(super) fn examine(settings: &Settings) -> Vec<Finding> {
+pub(super) fn examine(settings: &Settings, running: bool) -> Vec<Check> {
     vec![
-        open_files(OpenFiles::of_this_process(), settings.http.connections_max).on("open files"),
-        clock(clock::wall_ms(), last_write_ms(settings)).on("clock"),
+        open_files(OpenFiles::of_this_process(), settings.http.connections_max),
+        clock(clock::wall_ms(), last_write_ms(settings)),
+        address("public address", "http.bind", settings.http.bind, running),
+        address("internal address", "internal.bind", settings.internal.bind, running),
+        exposure(settings),
     ]
 }
 
-fn open_files(limits: OpenFiles, connections_max: usize) -> CheckOutcome {
-    let needed = needed(connections_max);
-    if limits.soft >= needed {
-        ok(format!("{} allowed, {needed} needed", limits.soft))
-    } else if limits.hard >= needed {
-        ok(format!("{} allowed; serve raises it to {needed}", limits.soft))
-    } else {
-        warn(
-            format!(
-                "at most {} allowed, {needed} needed for http.connections_max = {connections_max}",
-                limits.hard
-            ),
+fn open_files(OpenFiles { soft, hard }: OpenFiles, connections_max: usize) -> Check {
+    let (check, needed) = (check("open files"), open_files_needed(connections_max));
+    if soft >= needed {
+        return check.ok(format!("{soft} allowed, {needed} needed"));
+    }
+    check
+        .when(hard < needed)
+        .warn(format!(
+            "at most {hard} allowed, {needed} needed for http.connections_max = \
+             {connections_max}"
+        ))
+        .remedy(
             "raise the hard limit (`ulimit -Hn`, LimitNOFILE= in systemd), or lower \
              http.connections_max",
         )
-    }
+        .ok(format!("{soft} allowed; serve raises it to {needed}"))
 }
 
-fn clock(now_ms: i64, last_write_ms: Option<i64>) -> CheckOutcome {
+fn clock(now_ms: i64, last_write_ms: Option<i64>) -> Check {
     let remedy = "set the clock (chronyd or systemd-timesyncd): sales open and close by it";
-    if !(CLOCK_MIN_MS..CLOCK_MAX_MS).contains(&now_ms) {
-        return fail(format!("reads {now_ms} ms since 1970"), remedy);
-    }
-    match last_write_ms {
-        Some(written) if written > now_ms + SKEW_MAX_MS => fail(
-            format!("is {} s behind the ledger's last write", (written - now_ms) / 1000),
-            remedy,
-        ),
-        _ => ok("plausible"),
-    }
+    let behind_ms = last_write_ms.map_or(0, |written_ms| written_ms - now_ms);
+    check("clock")
+        .when(!(CLOCK_MIN_MS..CLOCK_MAX_MS).contains(&now_ms))
+        .fail(format!("reads {now_ms} ms since 1970"))
+        .remedy(remedy)
+        .when(behind_ms > SKEW_MAX_MS)
+        .fail(format!("is {} s behind the ledger's last write", behind_ms / 1000))
+        .remedy(remedy)
+        .ok("plausible")
 }
 
 /// Checks a server's clock against ours: reclaiming goes by time, and operators compare logs.
-pub(super) fn skew(ahead_ms: i64) -> CheckOutcome {
-    if ahead_ms.unsigned_abs() <= SERVER_SKEW_MAX_MS {
-        return ok("as ours");
-    }
+pub(super) fn skew(name: &'static str, ahead_ms: i64) -> Check {
     let seconds = (ahead_ms as f64 / 1000.0).abs();
     let direction = if ahead_ms > 0 { "ahead" } else { "behind" };
-    warn(
-        format!("is {seconds:.1} s {direction} of ours"),
-        "set both clocks by the same source: start chronyd or systemd-timesyncd on both machines",
-    )
+    let remedy =
+        "set both clocks by the same source: start chronyd or systemd-timesyncd on both machines";
+    check(name)
+        .when(ahead_ms.unsigned_abs() > SERVER_SKEW_MAX_MS)
+        .warn(format!("is {seconds:.1} s {direction} of ours"))
+        .remedy(remedy)
+        .ok("as ours")
 }
 
 fn last_write_ms(settings: &Settings) -> Option<i64> {
@@ -73,32 +77,93 @@ fn last_write_ms(settings: &Settings) -> Option<i64> {
     i64::try_from(modified.duration_since(UNIX_EPOCH).ok()?.as_millis()).ok()
 }
 
+fn address(name: &'static str, key: &str, bind: SocketAddr, running: bool) -> Check {
+    let (check, ip, port) = (check(name), bind.ip(), bind.port());
+    let Err(error) = TcpListener::bind(bind) else {
+        return check.ok(format!("{bind} is free"));
+    };
+    match error.kind() {
+        ErrorKind::AddrInUse if running => {
+            check.ok(format!("{bind} is used by the running server"))
+        }
+        ErrorKind::AddrInUse => check
+            .fail(format!("{bind} is used by another program"))
+            .remedy(format!("find it with `ss -ltnp 'sport = :{port}'`, or change {key}")),
+        ErrorKind::AddrNotAvailable => check
+            .fail(format!("{ip} is not an address of this machine"))
+            .remedy(format!("see `ip address`, or change {key}")),
+        ErrorKind::PermissionDenied => check
+            .fail(format!("this user may not listen on port {port}"))
+            .remedy(format!("use a port from 1024 up in {key}")),
+        _ => check.fail(format!("{bind}: {error}")).remedy(format!("change {key}")),
+    }
+}
+
+/// Warns of exposure that is allowed; forbidden exposure is a fault of the configuration.
+fn exposure(settings: &Settings) -> Check {
+    let open: Vec<String> = [("public", settings.http.bind), ("internal", settings.internal.bind)]
+        .iter()
+        .filter(|(_, bind)| !bind.ip().is_loopback())
+        .map(|(name, bind)| format!("{name} {bind}"))
+        .collect();
+    check("exposure")
+        .when(!open.is_empty())
+        .warn(format!("reachable from other machines without TLS: {}", open.join(", ")))
+        .remedy("let only a proxy that speaks TLS, and the operators' network, reach them")
+        .when(settings.auth.mode == AuthMode::Header)
+        .warn("loopback only; X-Buyer-Id is not verified")
+        .remedy("for real buyers set auth.mode = \"jwt\" and auth.jwt_secret_file")
+        .ok("loopback only")
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::Status;
+    use super::super::Status::{Fail, Warn};
+    use super::super::tests::{assert_problem, problems};
     use super::*;
 
     #[test]
     fn too_few_open_files_are_reported_unless_serve_can_raise_them() {
-        let status = |soft, hard| open_files(OpenFiles { soft, hard }, 1000).status;
-        assert_eq!(status(5000, 5000), Status::Ok);
-        assert_eq!(status(1024, 5000), Status::Ok);
-        assert_eq!(status(1024, 1024), Status::Warn);
+        let found = |soft, hard| vec![open_files(OpenFiles { soft, hard }, 1000)];
+        assert_eq!(problems(found(5000, 5000)), []);
+        assert_eq!(problems(found(1024, 5000)), []);
+        assert_problem(found(1024, 1024), "open files", Warn, "at most 1024 allowed, 1256 needed");
     }
 
     #[test]
-    fn a_clock_behind_the_last_write_fails() {
+    fn a_clock_behind_the_last_write_or_off_another_clock_is_reported() {
         let now = 1_900_000_000_000;
-        assert_eq!(clock(now, None).status, Status::Ok);
-        assert_eq!(clock(now, Some(now - 5)).status, Status::Ok);
-        assert_eq!(clock(now, Some(now + 3_600_000)).status, Status::Fail);
-        assert_eq!(clock(0, None).status, Status::Fail);
+        let right = vec![clock(now, None), clock(now, Some(now - 5)), skew("redis clock", 900)];
+        assert_eq!(problems(right), []);
+        let behind = vec![clock(now, Some(now + 3_600_000))];
+        assert_problem(behind, "clock", Fail, "is 3600 s behind the ledger's last write");
+        assert_problem(vec![clock(0, None)], "clock", Fail, "reads 0 ms since 1970");
+        for (ahead_ms, words) in [(2_500, "2.5 s ahead"), (-2_500, "2.5 s behind")] {
+            assert_problem(vec![skew("redis clock", ahead_ms)], "redis clock", Warn, words);
+        }
     }
 
     #[test]
-    fn a_clock_that_differs_by_more_than_a_second_is_reported() {
-        assert_eq!(skew(900).status, Status::Ok);
-        assert!(skew(2_500).detail.contains("2.5 s ahead"));
-        assert!(skew(-2_500).detail.contains("2.5 s behind"));
+    fn an_address_passes_if_it_is_free_or_our_server_uses_it() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let bind = taken.local_addr().unwrap();
+        let found = |bind, running| vec![address("public address", "http.bind", bind, running)];
+        assert_problem(found(bind, false), "public address", Fail, "used by another program");
+        assert_eq!(problems(found(bind, true)), []);
+        drop(taken);
+        assert_eq!(problems(found(bind, false)), []);
+        // TEST-NET-1 (RFC 5737): never assigned.
+        let foreign = found("192.0.2.1:8080".parse().unwrap(), false);
+        assert_problem(foreign, "public address", Fail, "not an address of this machine");
+    }
+
+    #[test]
+    fn exposure_depends_on_mode_and_address() {
+        let mut settings = Settings::for_test("sqlite://./x.db");
+        assert_problem(vec![exposure(&settings)], "exposure", Warn, "X-Buyer-Id is not verified");
+        settings.auth.mode = AuthMode::Jwt;
+        assert_eq!(problems(vec![exposure(&settings)]), []);
+        settings.http.bind = "0.0.0.0:80".parse().unwrap();
+        assert_problem(vec![exposure(&settings)], "exposure", Warn, "public 0.0.0.0:80");
     }
 }

@@ -1,37 +1,32 @@
 //! `floodgate doctor`: checks everything that a sale depends on; every problem has a remedy.
+//!
+//! One file per backend: it reads the facts, then states them as a table of [`Check`]s.
 
 use std::fmt::Write;
+use std::time::Duration;
 
-use clap::Args;
 use serde::Serialize;
 use serde_json::json;
 
-use super::admin::{AdminClient, ServerArgs};
+use super::admin::AdminClient;
 use super::common::Common;
 use super::exit::Exit;
-use crate::config::{LoadedSettings, Settings};
+use crate::config::{ConfigFault, LoadedSettings};
 
-pub mod disk;
-mod ledger;
 mod machine;
 mod mysql;
-mod network;
 mod rabbit;
 mod redis;
+pub mod sqlite;
 
-const EXAMPLES: &str = "\
+pub(super) const EXAMPLES: &str = "\
 Examples:
   floodgate doctor --config floodgate.toml     exit 1 if anything fails; warnings do not count
   floodgate doctor --json | jq '.findings[] | select(.status != \"ok\")'
 ";
 
-/// Check configuration, ledger, disk, limits and ports; every finding comes with its remedy
-#[derive(Debug, Args)]
-#[command(before_help = EXAMPLES)]
-pub struct DoctorArgs {
-    #[command(flatten)]
-    common: Common,
-}
+/// Above this the network noticeably delays each batch of orders.
+const ROUND_TRIP_COMFORTABLE: Duration = Duration::from_millis(5);
 
 /// `Warn`: works, but is slow or unsafe. `Fail`: does not work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -44,97 +39,145 @@ enum Status {
 
 /// The result of one check; `remedy` is empty when the status is [`Status::Ok`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct CheckOutcome {
+struct Finding {
+    check: &'static str,
     status: Status,
     detail: String,
     remedy: String,
 }
 
-/// A [`CheckOutcome`] with the name of its check.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct Finding {
-    check: &'static str,
-    #[serde(flatten)]
-    verdict: CheckOutcome,
+/// One check: the first of its rows that applies is its finding; without one it has none.
+#[derive(Debug)]
+struct Check {
+    name: &'static str,
+    finding: Option<Finding>,
 }
 
-fn ok(detail: impl Into<String>) -> CheckOutcome {
-    CheckOutcome { status: Status::Ok, detail: detail.into(), remedy: String::new() }
+/// A problem that applies or not, before its remedy is stated.
+struct Row {
+    check: Check,
+    applies: bool,
+    status: Status,
+    detail: String,
 }
 
-fn warn(detail: impl Into<String>, remedy: impl Into<String>) -> CheckOutcome {
-    CheckOutcome { status: Status::Warn, detail: detail.into(), remedy: remedy.into() }
+fn check(name: &'static str) -> Check {
+    Check { name, finding: None }
 }
 
-fn fail(detail: impl Into<String>, remedy: impl Into<String>) -> CheckOutcome {
-    CheckOutcome { status: Status::Fail, detail: detail.into(), remedy: remedy.into() }
-}
+impl Check {
+    fn when(self, applies: bool) -> Row {
+        Row { check: self, applies, status: Status::Ok, detail: String::new() }
+    }
 
-impl CheckOutcome {
-    fn on(self, check: &'static str) -> Finding {
-        Finding { check, verdict: self }
+    fn fail(self, detail: impl Into<String>) -> Row {
+        self.when(true).fail(detail)
+    }
+
+    fn warn(self, detail: impl Into<String>) -> Row {
+        self.when(true).warn(detail)
+    }
+
+    /// Fails with an error's message, whose last part may be the remedy.
+    fn fail_as(self, message: &str, remedy: &str) -> Self {
+        let (detail, remedy) = message.rsplit_once("; ").unwrap_or((message, remedy));
+        self.fail(detail).remedy(remedy)
+    }
+
+    fn is_failed(&self) -> bool {
+        self.finding.as_ref().is_some_and(|finding| finding.status == Status::Fail)
+    }
+
+    fn ok(self, detail: impl Into<String>) -> Self {
+        Row { detail: detail.into(), ..self.when(true) }.remedy("")
     }
 }
 
-impl Finding {
-    fn is(&self, status: Status) -> bool {
-        self.verdict.status == status
+impl Row {
+    fn fail(self, detail: impl Into<String>) -> Self {
+        Self { status: Status::Fail, detail: detail.into(), ..self }
+    }
+
+    fn warn(self, detail: impl Into<String>) -> Self {
+        Self { status: Status::Warn, detail: detail.into(), ..self }
+    }
+
+    fn remedy(self, remedy: impl Into<String>) -> Check {
+        let Self { mut check, applies, status, detail } = self;
+        if applies && check.finding.is_none() {
+            let (check_name, remedy) = (check.name, remedy.into());
+            check.finding = Some(Finding { check: check_name, status, detail, remedy });
+        }
+        check
     }
 }
 
 /// Runs every check and reports all findings; exits with 1 if any failed.
-pub async fn run(args: &DoctorArgs) -> anyhow::Result<Exit> {
-    let findings = examine(&args.common).await;
-    let output = args.common.output();
+pub async fn run(common: &Common) -> anyhow::Result<Exit> {
+    let findings = examine(common).await;
+    let output = common.output();
     output.data(&json!({ "findings": findings }), || render(&findings))?;
-    let count = |status| findings.iter().filter(|finding| finding.is(status)).count();
+    let count = |status| findings.iter().filter(|finding| finding.status == status).count();
     let (failed, warned) = (count(Status::Fail), count(Status::Warn));
     output.note(&format!("{failed} failed, {warned} warnings, {} checks", findings.len()));
     Ok(if failed == 0 { Exit::Done } else { Exit::Negative })
 }
 
 async fn examine(common: &Common) -> Vec<Finding> {
-    let loaded = match LoadedSettings::read(&common.sources()) {
-        Ok(loaded) => loaded,
+    let checks = match LoadedSettings::read(&common.sources()) {
+        Ok(LoadedSettings { settings, faults, .. }) => {
+            // Whether a server answers at `internal.bind`; with port 0 that is not known.
+            let running = match AdminClient::new(None, &settings) {
+                Ok(client) => client.is_alive().await,
+                Err(_no_fixed_port) => false,
+            };
+            [
+                configuration(&faults),
+                sqlite::examine(&settings, running),
+                mysql::examine(&settings),
+                redis::examine(&settings).await,
+                rabbit::examine(&settings).await,
+                machine::examine(&settings, running),
+            ]
+            .into_iter()
+            .flatten()
+            .collect()
+        }
         Err(error) => {
             let remedy = "correct it first: the other checks need the settings";
-            return vec![fail(error.to_string(), remedy).on("configuration")];
+            vec![check("configuration").fail(error.to_string()).remedy(remedy)]
         }
     };
-    let mut findings = configuration(&loaded);
-    let settings = &loaded.settings;
-    let running = is_running(settings).await;
-    findings.extend(ledger::examine(settings, running));
-    findings.extend(mysql::examine(settings));
-    findings.extend(redis::examine(settings).await);
-    findings.extend(rabbit::examine(settings).await);
-    findings.extend(machine::examine(settings));
-    findings.extend(network::examine(settings, running));
-    findings
+    checks.into_iter().filter_map(|check| check.finding).collect()
 }
 
-fn configuration(loaded: &LoadedSettings) -> Vec<Finding> {
-    if loaded.faults.is_empty() {
-        return vec![ok("valid").on("configuration")];
+fn configuration(faults: &[ConfigFault]) -> Vec<Check> {
+    if faults.is_empty() {
+        return vec![check("configuration").ok("valid")];
     }
-    let finding = |fault: &crate::config::ConfigFault| {
-        fail(format!("{}: {}", fault.key, fault.problem), &fault.remedy).on("configuration")
+    let fault = |fault: &ConfigFault| {
+        let detail = format!("{}: {}", fault.key, fault.problem);
+        check("configuration").fail(detail).remedy(&fault.remedy)
     };
-    loaded.faults.iter().map(finding).collect()
+    faults.iter().map(fault).collect()
 }
 
-/// Whether a server answers at `internal.bind`.
-async fn is_running(settings: &Settings) -> bool {
-    match AdminClient::new(&ServerArgs::default(), settings) {
-        Ok(client) => client.is_alive().await,
-        Err(_no_fixed_port) => false,
-    }
+/// Compares the first number of a version, such as `RabbitMQ 3.10.8` or `10.11.6-MariaDB`.
+fn is_at_least(version: &str, least: &[u32]) -> bool {
+    let number = version.trim_start_matches(|c: char| !c.is_ascii_digit());
+    let number = number.split(|c: char| !c.is_ascii_digit() && c != '.').next().unwrap_or_default();
+    let seen: Vec<u32> = number.split('.').map(|part| part.parse().unwrap_or(0)).collect();
+    seen.as_slice() >= least
+}
+
+fn ms(took: Duration) -> f64 {
+    took.as_secs_f64() * 1000.0
 }
 
 fn render(findings: &[Finding]) -> String {
     let width = findings.iter().map(|finding| finding.check.len()).max().unwrap_or(0);
     let mut text = String::new();
-    for Finding { check, verdict: CheckOutcome { status, detail, remedy } } in findings {
+    for Finding { check, status, detail, remedy } in findings {
         let status = match status {
             Status::Ok => "ok",
             Status::Warn => "warn",
@@ -152,33 +195,50 @@ fn render(findings: &[Finding]) -> String {
 mod tests {
     use super::*;
 
+    /// The findings that are not ok: check, status, and the text with the remedy.
+    pub(super) fn problems(checks: Vec<Check>) -> Vec<(&'static str, Status, String)> {
+        let findings = checks.into_iter().filter_map(|check| check.finding);
+        findings
+            .inspect(|one| assert_eq!(one.remedy.is_empty(), one.status == Status::Ok, "{one:?}"))
+            .filter(|one| one.status != Status::Ok)
+            .map(|one| (one.check, one.status, format!("{} -> {}", one.detail, one.remedy)))
+            .collect()
+    }
+
+    /// Requires exactly one finding that is not ok: its check, its status, words of its text.
+    #[track_caller]
+    pub(super) fn assert_problem(checks: Vec<Check>, name: &str, status: Status, words: &str) {
+        let problems = problems(checks);
+        let [(seen_name, seen_status, text)] = problems.as_slice() else {
+            panic!("{name} expected: {problems:?}")
+        };
+        assert_eq!((*seen_name, *seen_status), (name, status), "{text}");
+        assert!(text.contains(words), "{words:?} expected: {text}");
+    }
+
     #[test]
-    fn each_finding_that_is_not_ok_has_a_remedy() {
-        let findings = [ok("fine").on("clock"), fail("none", "make some").on("free space")];
+    fn each_finding_that_is_not_ok_is_printed_with_its_remedy() {
+        let checks = [
+            check("clock").when(false).warn("slow").remedy("set it").ok("fine"),
+            check("free space").fail("none").remedy("make some").ok("enough"),
+        ];
+        let findings = checks.map(|check| check.finding.unwrap());
         let expected = "ok    clock       fine\nFAIL  free space  none\n      -> make some\n";
         assert_eq!(render(&findings), expected);
     }
 
-    #[tokio::test]
-    async fn unreadable_settings_are_one_finding() {
-        let common = Common { set: vec!["http.wings=2".into()], ..Common::default() };
-        let findings = examine(&common).await;
-        assert_eq!(findings.len(), 1);
-        assert!(findings[0].is(Status::Fail));
-        assert!(findings[0].verdict.detail.contains("http.wings"), "{findings:?}");
-    }
-
-    #[tokio::test]
-    async fn a_fresh_installation_passes() {
-        let directory = tempfile::tempdir().unwrap();
-        let url = format!("ledger.url=sqlite://{}/new.db", directory.path().display());
-        let set = vec![url, "http.bind=127.0.0.1:0".into(), "internal.bind=127.0.0.1:0".into()];
-        let findings = examine(&Common { set, ..Common::default() }).await;
-        for finding in &findings {
-            assert!(!finding.is(Status::Fail), "{finding:?}");
-            assert_eq!(finding.verdict.remedy.is_empty(), finding.is(Status::Ok), "{finding:?}");
+    #[test]
+    fn versions_are_compared_by_number() {
+        for (version, least, expected) in [
+            ("7.0.15", &[7, 0][..], true),
+            ("6.2.14", &[7, 0], false),
+            ("", &[7, 0], false),
+            ("RabbitMQ 3.10.8", &[3, 10], true),
+            ("RabbitMQ 3.9.29", &[3, 10], false),
+            ("10.11.6-MariaDB-0+deb12u1", &[10, 5, 0], true),
+            ("8.0.11", &[8, 0, 16], false),
+        ] {
+            assert_eq!(is_at_least(version, least), expected, "{version}");
         }
-        let files: Vec<_> = std::fs::read_dir(directory.path()).unwrap().collect();
-        assert!(files.is_empty(), "the doctor leaves no files behind: {files:?}");
     }
 }

@@ -1,15 +1,14 @@
 //! Checks of a MySQL or MariaDB ledger's server: access, schema, durability, limits, and whether
 //! our sessions keep the variables that the ledger sets.
 
-use super::{CheckOutcome, Finding, fail, machine, ok, warn};
+use super::{Check, ROUND_TRIP_COMFORTABLE, check, is_at_least, machine, ms};
 use crate::config::{Settings, Tier};
+use crate::db::migrate::TABLES;
 use crate::db::mysql::health::MysqlFacts;
 use crate::tier;
 
 /// The isolation level that the ledger sets in every session.
 const ISOLATION: &str = "READ-COMMITTED";
-/// Above this a batch of half a dozen round trips is slow, however fast the server is.
-const ROUND_TRIP_COMFORTABLE_US: u128 = 5_000;
 /// Remedy when a session has lost the variables that the ledger set.
 const PROXY_REMEDY: &str = "connect to the server itself, or configure the proxy between to keep \
                             session variables (no multiplexing of connections)";
@@ -21,255 +20,215 @@ const DEAD_LETTER_BYTES: u64 = 2 * 1024 * 1024;
 const MYSQL_MIN: [u32; 3] = [8, 0, 16];
 const MARIADB_MIN: [u32; 3] = [10, 5, 0];
 
-pub(super) fn examine(settings: &Settings) -> Vec<Finding> {
+pub(super) fn examine(settings: &Settings) -> Vec<Check> {
     match tier::ledger_health(settings) {
-        Ok(Some(facts)) => check(&facts, settings),
+        Ok(Some(facts)) => checks(&facts, settings),
         Ok(None) => Vec::new(),
         Err(_) if !settings.ledger.url.starts_with("mysql://") => Vec::new(),
         Err(error) => {
-            let message = error.to_string();
-            // The ledger's message of a failed opening ends with the remedy.
-            let (detail, remedy) = message
-                .rsplit_once("; ")
-                .unwrap_or((&message, "correct ledger.url, and see the server's error log"));
-            vec![fail(detail, remedy).on("ledger server")]
+            let remedy = "correct ledger.url, and see the server's error log";
+            vec![check("ledger server").fail_as(&error.to_string(), remedy)]
         }
     }
 }
 
-fn check(facts: &MysqlFacts, settings: &Settings) -> Vec<Finding> {
-    let mut findings = vec![
-        server(facts).on("ledger server"),
-        version(facts.text("version")).on("ledger version"),
-        schema(facts).on("ledger schema"),
-        isolation(facts).on("ledger isolation"),
-        strictness(facts.text("sql_mode")).on("ledger sql_mode"),
-        durability(facts).on("ledger durability"),
-        connections(facts, settings.ledger.writers + settings.ledger.readers)
-            .on("ledger connections"),
-        lock_wait(facts, settings).on("ledger waits"),
-        machine::skew(facts.clock_ahead_ms).on("ledger clock"),
-    ];
-    findings.extend(engines(facts).map(|wrong| wrong.on("ledger engine")));
-    let binlog = binlog(facts).map(|wrong| wrong.on("ledger binlog"));
-    findings.extend(binlog.or_else(|| Some(writes(facts)?.on("ledger writes"))));
-    let batch_bytes = settings.consumer.batch_max as u64 * ORDER_BYTES;
-    let dead_letter_bytes = if settings.tier == Tier::Pipeline { DEAD_LETTER_BYTES } else { 0 };
-    let packets = packets(facts, batch_bytes.max(dead_letter_bytes));
-    findings.extend(packets.map(|wrong| wrong.on("ledger packets")));
-    findings
+fn checks(facts: &MysqlFacts, settings: &Settings) -> Vec<Check> {
+    let mut checks = server(facts);
+    checks.extend(session(facts, settings));
+    checks.push(durability(facts));
+    checks.push(connections(facts, (settings.ledger.writers + settings.ledger.readers) as u64));
+    checks.extend(writes(facts));
+    checks
 }
 
 fn is_on(value: &str) -> bool {
     value == "ON" || value == "1"
 }
 
-fn server(facts: &MysqlFacts) -> CheckOutcome {
-    let ms = |took: std::time::Duration| took.as_secs_f64() * 1000.0;
-    let detail = format!(
+fn server(facts: &MysqlFacts) -> Vec<Check> {
+    let answers = format!(
         "answers in {:.2} ms, connects in {:.1} ms",
         ms(facts.round_trip),
         ms(facts.connect_time)
     );
-    if facts.round_trip.as_micros() > ROUND_TRIP_COMFORTABLE_US {
-        let remedy = "run it in the same data centre as this program: each order waits for it";
-        return warn(detail, remedy);
-    }
-    ok(detail)
-}
-
-fn version(version: &str) -> CheckOutcome {
+    let version = facts.text("version");
     let least = if version.contains("MariaDB") { MARIADB_MIN } else { MYSQL_MIN };
-    let digits = version.split(|c: char| !c.is_ascii_digit() && c != '.').next();
-    let numbers = digits.unwrap_or_default().split('.').map(|part| part.parse().unwrap_or(0));
-    let seen: Vec<u32> = numbers.take(3).collect();
-    if seen.as_slice() >= &least[..] {
-        return ok(version);
-    }
-    let least = least.map(|number| number.to_string()).join(".");
-    fail(
-        format!("{version} is older than {least}, and may not hold the tables to their rules"),
-        format!("upgrade it to {least} or later"),
-    )
+    let least_shown = least.map(|number| number.to_string()).join(".");
+    let has_engine = |engine: &str| engine == "InnoDB" || engine.is_empty();
+    let others: Vec<_> = facts.tables.iter().filter(|(_, engine)| !has_engine(engine)).collect();
+    let named: Vec<_> = others.iter().map(|(name, engine)| format!("{name} ({engine})")).collect();
+    vec![
+        check("ledger server")
+            .when(facts.round_trip > ROUND_TRIP_COMFORTABLE)
+            .warn(&answers)
+            .remedy("run it in the same data centre as this program: each order waits for it")
+            .ok(answers),
+        check("ledger version")
+            .when(!is_at_least(version, &least))
+            .fail(format!(
+                "{version} is older than {least_shown}, and may not hold the tables to their \
+                 rules"
+            ))
+            .remedy(format!("upgrade it to {least_shown} or later"))
+            .ok(version),
+        schema(facts),
+        check("ledger engine")
+            .when(!others.is_empty())
+            .fail(format!("tables without transactions: {}", named.join(", ")))
+            .remedy(format!(
+                "ALTER TABLE {} ENGINE = InnoDB, and the same for the others",
+                others.first().map_or("", |(name, _)| name)
+            )),
+        machine::skew("ledger clock", facts.clock_ahead_ms),
+    ]
 }
 
-fn schema(facts: &MysqlFacts) -> CheckOutcome {
-    let schema = &facts.status;
+fn schema(facts: &MysqlFacts) -> Check {
+    let (check, schema) = (check("ledger schema"), &facts.status);
     if let Err(error) = schema.check_not_newer() {
-        let message = error.to_string();
-        let (detail, remedy) =
-            message.split_once("; ").unwrap_or((&message, "run the newer program"));
-        return fail(detail, remedy);
+        return check.fail_as(&error.to_string(), "run the newer program");
     }
     if schema.pending.is_empty() {
-        return ok("current");
+        return check.ok("current");
     }
-    if !schema.applied.is_empty() {
-        return fail(
-            format!("lacks migrations: {}", schema.pending.join(", ")),
-            "back the database up, then run `floodgate migrate`",
-        );
-    }
-    let ours = ["sales", "skus", "orders", "quotas", "failed_requests", "tokens", "secrets"];
-    match facts.tables.iter().find(|(name, _)| ours.contains(&name.as_str())) {
-        Some((name, _)) => fail(
-            format!("the database has a table `{name}` of another program"),
-            "give floodgate a database of its own: CREATE DATABASE name CHARACTER SET utf8mb4",
-        ),
-        None => ok("the database has no tables yet; serve creates them"),
-    }
+    let foreign = facts.tables.iter().find(|(name, _)| TABLES.contains(&name.as_str()));
+    check
+        .when(!schema.applied.is_empty())
+        .fail(format!("lacks migrations: {}", schema.pending.join(", ")))
+        .remedy("back the database up, then run `floodgate migrate`")
+        .when(foreign.is_some())
+        .fail(format!(
+            "the database has a table `{}` of another program",
+            foreign.map_or("", |(name, _)| name)
+        ))
+        .remedy("give floodgate a database of its own: CREATE DATABASE name CHARACTER SET utf8mb4")
+        .ok("the database has no tables yet; serve creates them")
 }
 
-/// Reads the isolation level of a session that the ledger has set up.
-fn isolation(facts: &MysqlFacts) -> CheckOutcome {
-    let named = ["transaction_isolation", "tx_isolation"].map(|name| facts.text(name));
-    let seen = named.into_iter().find(|value| !value.is_empty()).unwrap_or("not reported");
-    if seen == ISOLATION {
-        return ok(format!("our sessions are {seen}, whatever the server's default is"));
-    }
-    fail(format!("our sessions are {seen} although they were set to {ISOLATION}"), PROXY_REMEDY)
+/// The variables of a session that the ledger has set up.
+fn session(facts: &MysqlFacts, settings: &Settings) -> [Check; 4] {
+    let isolation = ["transaction_isolation", "tx_isolation"].map(|name| facts.text(name));
+    let isolation = isolation.into_iter().find(|value| !value.is_empty()).unwrap_or("not reported");
+    let mode = facts.text("sql_mode");
+    let lock_s = facts.number("innodb_lock_wait_timeout");
+    let deadline_ms = settings.ledger.job_deadline_ms;
+    let waits = format!("a statement waits up to {lock_s} s for a lock, a job {deadline_ms} ms");
+    let batch_bytes = settings.consumer.batch_max as u64 * ORDER_BYTES;
+    let dead_letter_bytes = if settings.tier == Tier::Pipeline { DEAD_LETTER_BYTES } else { 0 };
+    let packet = facts.number("max_allowed_packet");
+    let needed = batch_bytes.max(dead_letter_bytes);
+    [
+        check("ledger isolation")
+            .when(isolation != ISOLATION)
+            .fail(format!("our sessions are {isolation} although they were set to {ISOLATION}"))
+            .remedy(PROXY_REMEDY)
+            .ok(format!("our sessions are {isolation}, whatever the server's default is")),
+        check("ledger sql_mode")
+            .when(mode.split(',').all(|part| part != "STRICT_ALL_TABLES"))
+            .fail(format!(
+                "our sessions are {mode:?}: values that do not fit are truncated silently"
+            ))
+            .remedy(PROXY_REMEDY)
+            .ok("strict"),
+        check("ledger waits")
+            .when(lock_s.saturating_mul(1000) >= deadline_ms)
+            .warn(format!(
+                "{waits}: a batch that waits for a lock ends as `unknown` instead of `busy`"
+            ))
+            .remedy("lower ledger.busy_timeout_ms well below ledger.job_deadline_ms")
+            .ok(waits),
+        check("ledger packets")
+            .when(packet < needed)
+            .fail(format!("max_allowed_packet = {packet}, a statement may have {needed} bytes"))
+            .remedy(format!(
+                "SET GLOBAL max_allowed_packet = {needed}, and the same in its configuration"
+            )),
+    ]
 }
 
-fn strictness(mode: &str) -> CheckOutcome {
-    if mode.split(',').any(|part| part == "STRICT_ALL_TABLES") {
-        return ok("strict");
-    }
-    fail(
-        format!("our sessions are {mode:?}: values that do not fit are truncated silently"),
-        PROXY_REMEDY,
-    )
-}
-
-fn durability(facts: &MysqlFacts) -> CheckOutcome {
+fn durability(facts: &MysqlFacts) -> Check {
     let flush = facts.text("innodb_flush_log_at_trx_commit");
+    let cause = if flush == "0" { "a crash of the server" } else { "a power cut" };
+    let sync_binlog = facts.text("sync_binlog");
     let in_conf = "and the same in its configuration file";
-    if flush != "1" {
-        let cause = if flush == "0" { "a crash of the server" } else { "a power cut" };
-        return warn(
-            format!(
-                "innodb_flush_log_at_trx_commit = {flush}: {cause} loses the last second of orders \
-                 that were already confirmed to buyers"
-            ),
-            format!("SET GLOBAL innodb_flush_log_at_trx_commit = 1, {in_conf}"),
-        );
-    }
-    if facts.text("innodb_doublewrite") == "OFF" || facts.text("innodb_doublewrite") == "0" {
-        return warn(
-            "innodb_doublewrite = OFF: a power cut may leave half-written pages",
-            format!("start it with innodb_doublewrite = ON, {in_conf}"),
-        );
-    }
-    if is_on(facts.text("log_bin")) && facts.text("sync_binlog") != "1" {
-        return warn(
-            format!(
-                "sync_binlog = {}: after a power cut replicas may have orders that the primary \
-                 lost, or lack some",
-                facts.text("sync_binlog")
-            ),
-            format!("SET GLOBAL sync_binlog = 1, {in_conf}"),
-        );
-    }
-    ok("each commit waits for the disk (innodb_flush_log_at_trx_commit = 1)")
+    check("ledger durability")
+        .when(flush != "1")
+        .warn(format!(
+            "innodb_flush_log_at_trx_commit = {flush}: {cause} loses the last second of orders \
+             that were already confirmed to buyers"
+        ))
+        .remedy(format!("SET GLOBAL innodb_flush_log_at_trx_commit = 1, {in_conf}"))
+        .when(matches!(facts.text("innodb_doublewrite"), "OFF" | "0"))
+        .warn("innodb_doublewrite = OFF: a power cut may leave half-written pages")
+        .remedy(format!("start it with innodb_doublewrite = ON, {in_conf}"))
+        .when(is_on(facts.text("log_bin")) && sync_binlog != "1")
+        .warn(format!(
+            "sync_binlog = {sync_binlog}: after a power cut replicas may have orders that the \
+             primary lost, or lack some"
+        ))
+        .remedy(format!("SET GLOBAL sync_binlog = 1, {in_conf}"))
+        .ok("each commit waits for the disk (innodb_flush_log_at_trx_commit = 1)")
 }
 
-fn connections(facts: &MysqlFacts, ours: usize) -> CheckOutcome {
-    let ours = ours as u64;
+fn connections(facts: &MysqlFacts, ours: u64) -> Check {
     let most = match (facts.number("max_connections"), facts.number("max_user_connections")) {
         (most, 0) => most,
         (most, of_user) => most.min(of_user),
     };
     let detail = format!("{most} allowed, {ours} for each server, {} open", facts.num_connections);
-    if most < ours {
-        let remedy = format!(
-            "SET GLOBAL max_connections = {}, or lower ledger.writers and ledger.readers",
-            ours * 2
-        );
-        return fail(detail, remedy);
-    }
-    // This check's own connection is one of the open ones.
-    if most.saturating_sub(facts.num_connections.saturating_sub(1)) < ours {
-        let remedy = "raise max_connections (SET GLOBAL), or find the clients that hold so many: \
-                      SHOW PROCESSLIST";
-        return warn(detail, remedy);
-    }
-    ok(detail)
+    let raised = ours * 2;
+    check("ledger connections")
+        .when(most < ours)
+        .fail(&detail)
+        .remedy(format!(
+            "SET GLOBAL max_connections = {raised}, or lower ledger.writers and ledger.readers"
+        ))
+        .when(
+            // This check's own connection is one of the open ones.
+            most.saturating_sub(facts.num_connections.saturating_sub(1)) < ours,
+        )
+        .warn(&detail)
+        .remedy(
+            "raise max_connections (SET GLOBAL), or find the clients that hold so many: \
+             SHOW PROCESSLIST",
+        )
+        .ok(detail)
 }
 
-fn lock_wait(facts: &MysqlFacts, settings: &Settings) -> CheckOutcome {
-    let seconds = facts.number("innodb_lock_wait_timeout");
-    let deadline_ms = settings.ledger.job_deadline_ms;
-    let detail = format!("a statement waits up to {seconds} s for a lock, a job {deadline_ms} ms");
-    if seconds.saturating_mul(1000) < deadline_ms {
-        return ok(detail);
-    }
-    warn(
-        format!("{detail}: a batch that waits for a lock ends as `unknown` instead of `busy`"),
-        "lower ledger.busy_timeout_ms well below ledger.job_deadline_ms",
-    )
-}
-
-fn engines(facts: &MysqlFacts) -> Option<CheckOutcome> {
-    let others: Vec<_> = facts
-        .tables
-        .iter()
-        .filter(|(_, engine)| engine != "InnoDB" && !engine.is_empty())
-        .collect();
-    let (name, _) = others.first()?;
-    let named: Vec<_> = others.iter().map(|(name, engine)| format!("{name} ({engine})")).collect();
-    Some(fail(
-        format!("tables without transactions: {}", named.join(", ")),
-        format!("ALTER TABLE {name} ENGINE = InnoDB, and the same for the others"),
-    ))
-}
-
-fn writes(facts: &MysqlFacts) -> Option<CheckOutcome> {
+/// One finding at most: a binary log of statements is one more reason to refuse a write.
+fn writes(facts: &MysqlFacts) -> [Check; 2] {
     let read_only = ["read_only", "super_read_only", "innodb_read_only"];
-    if let Some(name) = read_only.iter().find(|name| is_on(facts.text(name))) {
-        return Some(fail(
-            format!("the server accepts none: {name} is ON, as on a replica"),
-            format!("point ledger.url to the primary, or there: SET GLOBAL {name} = OFF"),
-        ));
-    }
-    let message = facts.refuses_writes.as_ref()?;
-    Some(fail(
-        format!("the server refuses them: {message}"),
-        "grant this user all rights on the database: GRANT ALL ON database.* TO user",
-    ))
-}
-
-fn binlog(facts: &MysqlFacts) -> Option<CheckOutcome> {
-    let refuses = is_on(facts.text("log_bin")) && facts.text("binlog_format") == "STATEMENT";
-    refuses.then(|| {
-        fail(
-            format!("binlog_format = STATEMENT refuses writes at isolation {ISOLATION}"),
-            "SET GLOBAL binlog_format = 'ROW', and the same in its configuration file",
-        )
-    })
-}
-
-fn packets(facts: &MysqlFacts, needed: u64) -> Option<CheckOutcome> {
-    let most = facts.number("max_allowed_packet");
-    (most < needed).then(|| {
-        fail(
-            format!("max_allowed_packet = {most}, a statement may have {needed} bytes"),
-            format!("SET GLOBAL max_allowed_packet = {needed}, and the same in its configuration"),
-        )
-    })
+    let read_only = read_only.into_iter().find(|name| is_on(facts.text(name)));
+    let name = read_only.unwrap_or_default();
+    let refusal = facts.refuses_writes.as_deref();
+    let logs_statements =
+        is_on(facts.text("log_bin")) && facts.text("binlog_format") == "STATEMENT";
+    [
+        check("ledger binlog")
+            .when(logs_statements)
+            .fail(format!("binlog_format = STATEMENT refuses writes at isolation {ISOLATION}"))
+            .remedy("SET GLOBAL binlog_format = 'ROW', and the same in its configuration file"),
+        check("ledger writes")
+            .when(!logs_statements && read_only.is_some())
+            .fail(format!("the server accepts none: {name} is ON, as on a replica"))
+            .remedy(format!("point ledger.url to the primary, or there: SET GLOBAL {name} = OFF"))
+            .when(!logs_statements && refusal.is_some())
+            .fail(format!("the server refuses them: {}", refusal.unwrap_or_default()))
+            .remedy("grant this user all rights on the database: GRANT ALL ON database.* TO user"),
+    ]
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use super::super::Status;
+    use super::super::Status::{Fail, Warn};
+    use super::super::tests::{assert_problem, problems};
     use super::*;
     use crate::db::migrate::SchemaStatus;
 
-    type Changes<'a> = &'a [(&'a str, &'a str)];
-
-    /// A healthy server with these variables changed.
-    fn facts(changes: Changes<'_>) -> MysqlFacts {
-        let healthy = [
+    fn healthy() -> MysqlFacts {
+        let variables = [
             ("version", "10.11.6-MariaDB-0+deb12u1"),
             ("tx_isolation", "READ-COMMITTED"),
             ("sql_mode", "STRICT_ALL_TABLES,NO_ZERO_DATE"),
@@ -283,12 +242,11 @@ mod tests {
             ("max_allowed_packet", "16777216"),
             ("read_only", "OFF"),
         ];
-        let variables = healthy.iter().chain(changes);
         MysqlFacts {
             connect_time: Duration::from_millis(1),
             round_trip: Duration::from_micros(100),
             clock_ahead_ms: 0,
-            variables: variables.map(|(name, value)| ((*name).into(), (*value).into())).collect(),
+            variables: variables.map(|(name, value)| (name.into(), value.into())).into(),
             num_connections: 1,
             status: SchemaStatus { applied: vec!["0001".to_owned()], ..SchemaStatus::default() },
             tables: vec![("sales".to_owned(), "InnoDB".to_owned())],
@@ -296,72 +254,45 @@ mod tests {
         }
     }
 
-    fn wrong(facts: &MysqlFacts) -> Vec<(&'static str, Status)> {
-        let settings = Settings::for_test("mysql://db/floodgate");
-        let findings = check(facts, &settings);
-        for finding in &findings {
-            assert_eq!(finding.verdict.remedy.is_empty(), finding.is(Status::Ok), "{finding:?}");
-        }
-        let wrong = findings.into_iter().filter(|finding| !finding.is(Status::Ok));
-        wrong.map(|finding| (finding.check, finding.verdict.status)).collect()
+    fn checked(change: impl FnOnce(&mut MysqlFacts)) -> Vec<Check> {
+        let mut facts = healthy();
+        change(&mut facts);
+        checks(&facts, &Settings::for_test("mysql://db/floodgate"))
     }
 
     #[test]
     fn each_wrong_variable_is_one_finding() {
-        assert_eq!(wrong(&facts(&[])), []);
-        let table: [(Changes<'_>, &str, Status); 14] = [
-            (&[("version", "8.0.11")], "ledger version", Status::Fail),
-            (&[("version", "10.3.39-MariaDB")], "ledger version", Status::Fail),
-            (&[("tx_isolation", "REPEATABLE-READ")], "ledger isolation", Status::Fail),
-            (&[("sql_mode", "")], "ledger sql_mode", Status::Fail),
-            (&[("innodb_flush_log_at_trx_commit", "2")], "ledger durability", Status::Warn),
-            (&[("innodb_doublewrite", "OFF")], "ledger durability", Status::Warn),
-            (&[("log_bin", "ON")], "ledger durability", Status::Warn),
-            (&[("max_connections", "3")], "ledger connections", Status::Fail),
-            (&[("max_user_connections", "3")], "ledger connections", Status::Fail),
-            (&[("innodb_lock_wait_timeout", "50")], "ledger waits", Status::Warn),
-            (&[("read_only", "ON")], "ledger writes", Status::Fail),
-            (&[("super_read_only", "ON")], "ledger writes", Status::Fail),
-            (&[("max_allowed_packet", "1024")], "ledger packets", Status::Fail),
-            (
-                &[("log_bin", "ON"), ("sync_binlog", "1"), ("binlog_format", "STATEMENT")],
-                "ledger binlog",
-                Status::Fail,
-            ),
-        ];
-        for (changes, check, status) in table {
-            assert_eq!(wrong(&facts(changes)), [(check, status)], "{changes:?}");
-        }
+        let with = |changes: &[(&str, &str)]| {
+            let changes = changes.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+            checked(|facts| facts.variables.extend(changes))
+        };
         let mysql =
             [("version", "8.4.2"), ("tx_isolation", ""), ("transaction_isolation", ISOLATION)];
-        assert_eq!(wrong(&facts(&mysql)), []);
+        assert_eq!(problems(with(&mysql)), []);
+        for (name, value, check, status) in [
+            ("version", "8.0.11", "ledger version", Fail),
+            ("version", "10.3.39-MariaDB", "ledger version", Fail),
+            ("sql_mode", "", "ledger sql_mode", Fail),
+            ("innodb_flush_log_at_trx_commit", "0", "ledger durability", Warn),
+            ("innodb_doublewrite", "OFF", "ledger durability", Warn),
+            ("max_user_connections", "3", "ledger connections", Fail),
+            ("innodb_lock_wait_timeout", "50", "ledger waits", Warn),
+            ("super_read_only", "ON", "ledger writes", Fail),
+            ("max_allowed_packet", "1024", "ledger packets", Fail),
+        ] {
+            let words = if name == "super_read_only" { name } else { value };
+            assert_problem(with(&[(name, value)]), check, status, words);
+        }
     }
 
     #[test]
     fn facts_besides_variables_are_checked_too() {
-        let checked = |change: fn(&mut MysqlFacts)| {
-            let mut facts = facts(&[]);
-            change(&mut facts);
-            wrong(&facts)
-        };
-        let late = |facts: &mut MysqlFacts| facts.clock_ahead_ms = -1_500;
-        assert_eq!(checked(late), [("ledger clock", Status::Warn)]);
-        let far = |facts: &mut MysqlFacts| facts.round_trip = Duration::from_millis(30);
-        assert_eq!(checked(far), [("ledger server", Status::Warn)]);
-        let crowded = |facts: &mut MysqlFacts| facts.num_connections = 150;
-        assert_eq!(checked(crowded), [("ledger connections", Status::Warn)]);
-        let old = |facts: &mut MysqlFacts| facts.tables[0].1 = "MyISAM".to_owned();
-        assert_eq!(checked(old), [("ledger engine", Status::Fail)]);
-        let denied = |facts: &mut MysqlFacts| facts.refuses_writes = Some("denied".to_owned());
-        assert_eq!(checked(denied), [("ledger writes", Status::Fail)]);
-        let behind = |facts: &mut MysqlFacts| facts.status.pending.push("0002_x".to_owned());
-        assert_eq!(checked(behind), [("ledger schema", Status::Fail)]);
-        let newer = |facts: &mut MysqlFacts| facts.status.unknown.push("9999".to_owned());
-        assert_eq!(checked(newer), [("ledger schema", Status::Fail)]);
-        let foreign = |facts: &mut MysqlFacts| {
-            facts.status =
-                SchemaStatus { pending: vec!["0001_x".to_owned()], ..SchemaStatus::default() };
-        };
-        assert_eq!(checked(foreign), [("ledger schema", Status::Fail)]);
+        assert_eq!(problems(checked(|_| {})), []);
+        let late = checked(|facts| facts.clock_ahead_ms = -1_500);
+        assert_problem(late, "ledger clock", Warn, "1.5 s behind");
+        let far = checked(|facts| facts.round_trip *= 300);
+        assert_problem(far, "ledger server", Warn, "answers in 30.00 ms");
+        let crowded = checked(|facts| facts.num_connections = 150);
+        assert_problem(crowded, "ledger connections", Warn, "150 open");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{CheckOutcome, Finding, Status, fail, ok, warn};
+use super::{Check, check, is_at_least, ms};
 use crate::broker::rabbit::health::{
     self, BrokerFacts, BrokerHealthError, PartStatus, SelfTest, TopologyPart,
 };
@@ -18,183 +18,178 @@ const ACCESS_REFUSED: u16 = 403;
 const NOT_ALLOWED: u16 = 530;
 
 /// Checks the broker at `amqp.url`; no findings for a tier without a broker.
-pub(super) async fn examine(settings: &Settings) -> Vec<Finding> {
+pub(super) async fn examine(settings: &Settings) -> Vec<Check> {
     // A missing address is a fault of the configuration.
     if settings.tier != Tier::Pipeline || settings.amqp.url.is_empty() {
         return Vec::new();
     }
-    let options = match tier::broker_options(settings) {
-        Ok(options) => options,
+    match tier::broker_options(settings) {
+        Ok(options) => {
+            let facts = health::read(&options).await;
+            facts.map_or_else(|error| vec![inaccessible(&error)], |facts| checks(&facts))
+        }
         Err(error) => {
             let remedy = "correct amqp.url; see config/default.toml for its format";
-            return vec![fail(error.to_string(), remedy).on("broker")];
+            vec![check("broker").fail(error.to_string()).remedy(remedy)]
         }
-    };
-    match health::read(&options).await {
-        Ok(facts) => check(&facts),
-        Err(error) => vec![inaccessible(&error).on("broker")],
     }
 }
 
-fn inaccessible(error: &BrokerHealthError) -> CheckOutcome {
-    let reason = &error.reason;
-    match error.code {
-        Some(ACCESS_REFUSED) => fail(
-            format!("does not let us in: {reason}"),
-            "put the right user and password into amqp.url; the user `guest` may connect from \
-             the broker's own machine only",
-        ),
-        Some(NOT_ALLOWED) => fail(
-            format!("does not let us into the virtual host: {reason}"),
+fn inaccessible(BrokerHealthError { code, reason }: &BrokerHealthError) -> Check {
+    check("broker")
+        .when(*code == Some(ACCESS_REFUSED))
+        .fail(format!("does not let us in: {reason}"))
+        .remedy(
+            "put the right user and password into amqp.url; the user `guest` may connect from the \
+             broker's own machine only",
+        )
+        .when(*code == Some(NOT_ALLOWED))
+        .fail(format!("does not let us into the virtual host: {reason}"))
+        .remedy(
             "`rabbitmqctl add_vhost VHOST` and `rabbitmqctl set_permissions -p VHOST USER '.*' \
              '.*' '.*'`, or name another one in amqp.url (`/` is written %2f)",
-        ),
-        _ => fail(
-            format!("does not answer: {reason}"),
+        )
+        .fail(format!("does not answer: {reason}"))
+        .remedy(
             "start it, or correct amqp.url; `rabbitmq-diagnostics listeners` on its machine names \
              its ports",
-        ),
-    }
+        )
 }
 
-fn check(facts: &BrokerFacts) -> Vec<Finding> {
-    let ms = facts.connect_time.as_secs_f64() * 1000.0;
-    let mut findings = vec![
-        ok(format!("connects in {ms:.1} ms")).on("broker"),
-        version(facts.version.as_deref()).on("broker version"),
-        topology(facts).on("broker topology"),
+fn checks(facts: &BrokerFacts) -> Vec<Check> {
+    let version = facts.version.as_deref();
+    let shown = version.unwrap_or("not reported");
+    let topology = topology(facts);
+    let mut checks = vec![
+        check("broker").ok(format!("connects in {:.1} ms", ms(facts.connect_time))),
+        check("broker version")
+            .when(version.is_some_and(|version| !is_at_least(version, &VERSION_MIN)))
+            .fail(format!("{shown} may lose dead letters in transit"))
+            .remedy("upgrade it to 3.10 or later")
+            .ok(shown),
     ];
-    let is_wrong = findings.iter().any(|finding| finding.is(Status::Fail));
     // A user who may not declare may not publish either: report one finding, not two.
+    let is_wrong = checks.iter().chain([&topology]).any(Check::is_failed);
+    let publishing = publishing(&facts.self_test);
+    checks.push(topology);
     if !(is_wrong && matches!(facts.self_test, SelfTest::Refused(_))) {
-        findings.push(publishing(&facts.self_test).on("broker publishing"));
+        checks.push(publishing);
     }
-    findings.push(consumers(&facts.queues).on("broker consumers"));
-    let dead_letters = dead_letters(&facts.queues).into_iter();
-    findings.extend(dead_letters.map(|outcome| outcome.on("broker dead letters")));
-    findings
+    checks.push(consumers(&facts.queues));
+    checks.extend(dead_letters(&facts.queues));
+    checks
 }
 
-fn version(version: Option<&str>) -> CheckOutcome {
-    let Some(version) = version else {
-        return ok("not reported");
-    };
-    let numbers = version.rsplit(' ').next().unwrap_or_default().split('.');
-    let seen: Vec<u32> = numbers.take(2).map(|part| part.parse().unwrap_or(0)).collect();
-    if seen.as_slice() >= &VERSION_MIN[..] {
-        return ok(version);
-    }
-    fail(format!("{version} may lose dead letters in transit"), "upgrade it to 3.10 or later")
-}
-
-fn topology(facts: &BrokerFacts) -> CheckOutcome {
+fn topology(facts: &BrokerFacts) -> Check {
+    let check = check("broker topology");
     let parts = || facts.exchanges.iter().chain(&facts.queues);
     let mismatch = parts().find_map(|part| match &part.status {
         PartStatus::Differs(message) => Some(message),
         PartStatus::Matches | PartStatus::Missing => None,
     });
     if let Some(message) = mismatch {
-        let (detail, remedy) =
-            message.split_once("; ").unwrap_or((message, "see the broker's log"));
-        return fail(detail, remedy);
+        return check.fail_as(message, "see the broker's log");
     }
     let is_missing = |part: &&TopologyPart| part.status == PartStatus::Missing;
     let missing: Vec<&str> = parts().filter(is_missing).map(|part| part.name.as_str()).collect();
     let (exchanges, queues) = (facts.exchanges.len(), facts.queues.len());
-    if missing.is_empty() {
-        return ok(format!("{exchanges} exchanges and {queues} queues are declared correctly"));
-    }
     if missing.len() == exchanges + queues {
-        return ok("nothing is declared yet; serve declares it");
+        return check.ok("nothing is declared yet; serve declares it");
     }
-    warn(
-        format!("missing: {}", missing.join(", ")),
-        "start the server, which declares missing parts whenever it connects; if they disappear \
-         again, find the client that deletes them",
-    )
+    check
+        .when(!missing.is_empty())
+        .warn(format!("missing: {}", missing.join(", ")))
+        .remedy(
+            "start the server, which declares missing parts whenever it connects; if they \
+             disappear again, find the client that deletes them",
+        )
+        .ok(format!("{exchanges} exchanges and {queues} queues are declared correctly"))
 }
 
-fn publishing(self_test: &SelfTest) -> CheckOutcome {
+fn publishing(self_test: &SelfTest) -> Check {
+    let check = check("broker publishing");
     match self_test {
         SelfTest::Works(took) => {
-            let detail = format!("a message is confirmed in {:.1} ms", took.as_secs_f64() * 1000.0);
-            if *took <= CONFIRM_COMFORTABLE {
-                return ok(detail);
-            }
-            let remedy = "run it in the same data centre as this program, on a disk of its own";
-            warn(detail, remedy)
+            let detail = format!("a message is confirmed in {:.1} ms", ms(*took));
+            check
+                .when(*took > CONFIRM_COMFORTABLE)
+                .warn(&detail)
+                .remedy("run it in the same data centre as this program, on a disk of its own")
+                .ok(detail)
         }
-        SelfTest::Blocked(reason) => fail(
-            format!("it accepts no messages: {reason}"),
-            "free memory or disk on its machine: `rabbitmq-diagnostics alarms` names which; \
-             accepted orders wait in Redis meanwhile",
-        ),
-        SelfTest::Refused(reason) => fail(
-            format!("it refuses the server's operations: {reason}"),
-            "let the user configure, write and read names that begin with the namespace: \
-             `rabbitmqctl set_permissions -p VHOST USER '^NAMESPACE\\.' '^NAMESPACE\\.' \
-             '^NAMESPACE\\.'`",
-        ),
+        SelfTest::Blocked(reason) => {
+            check.fail(format!("it accepts no messages: {reason}")).remedy(
+                "free memory or disk on its machine: `rabbitmq-diagnostics alarms` names which; \
+                 accepted orders wait in Redis meanwhile",
+            )
+        }
+        SelfTest::Refused(reason) => {
+            check.fail(format!("it refuses the server's operations: {reason}")).remedy(
+                "let the user configure, write and read names that begin with the namespace: \
+                 `rabbitmqctl set_permissions -p VHOST USER '^NAMESPACE\\.' '^NAMESPACE\\.' \
+                 '^NAMESPACE\\.'`",
+            )
+        }
     }
 }
 
-fn consumers(queues: &[TopologyPart]) -> CheckOutcome {
+fn consumers(queues: &[TopologyPart]) -> Check {
     let orders = || queues.iter().filter(|queue| queue.name.starts_with("orders."));
-    let unconsumed: Vec<&TopologyPart> =
-        orders().filter(|queue| queue.num_consumers == 0 && queue.num_ready > 0).collect();
-    if unconsumed.is_empty() {
-        let consumers: u64 = orders().map(|queue| queue.num_consumers).sum();
-        let ready: u64 = orders().map(|queue| queue.num_ready).sum();
-        return ok(format!("{consumers}; {ready} messages wait for them"));
-    }
-    let ready: u64 = unconsumed.iter().map(|queue| queue.num_ready).sum();
+    let is_unconsumed = |queue: &&TopologyPart| queue.num_consumers == 0 && queue.num_ready > 0;
+    let unconsumed: Vec<_> = orders().filter(is_unconsumed).collect();
     let names: Vec<&str> = unconsumed.iter().map(|queue| queue.name.as_str()).collect();
-    warn(
-        format!("{ready} messages wait in {} and no process consumes them", names.join(", ")),
-        "start a process with role = \"consumer\" or \"all\"",
-    )
+    let consumers: u64 = orders().map(|queue| queue.num_consumers).sum();
+    let ready: u64 = orders().map(|queue| queue.num_ready).sum();
+    let stuck: u64 = unconsumed.iter().map(|queue| queue.num_ready).sum();
+    check("broker consumers")
+        .when(!unconsumed.is_empty())
+        .warn(format!("{stuck} messages wait in {} and no process consumes them", names.join(", ")))
+        .remedy("start a process with role = \"consumer\" or \"all\"")
+        .ok(format!("{consumers}; {ready} messages wait for them"))
 }
 
 /// Messages in the queues that should be empty: `dead` and `unreadable`.
-fn dead_letters(queues: &[TopologyPart]) -> Vec<CheckOutcome> {
+fn dead_letters(queues: &[TopologyPart]) -> [Check; 2] {
     let ready = |name: &str| {
         let queue = queues.iter().find(|queue| queue.name == name);
         queue.map_or((0, 0), |queue| (queue.num_ready, queue.num_consumers))
     };
-    let remedy = "start a process with role = \"maintenance\" or \"all\", which moves them to the \
-                  ledger; then `floodgate dlq list`";
-    let mut findings = Vec::new();
-    match ready("dead") {
-        (0, _) => {}
-        (count, 0) => findings
-            .push(warn(format!("{count} dead letters wait, and no process consumes them"), remedy)),
-        (count, _) => findings.push(warn(
-            format!("{count} dead letters wait"),
-            "check again in a minute; if they do not become fewer, see the log of role maintenance",
-        )),
-    }
-    if let (count @ 1.., _) = ready("unreadable") {
-        findings.push(warn(
-            format!("{count} messages wait in `unreadable`: they could not be stored"),
+    let ((dead, consumers), (unreadable, _)) = (ready("dead"), ready("unreadable"));
+    let name = "broker dead letters";
+    let second = check(name)
+        .when(unreadable > 0)
+        .warn(format!("{unreadable} messages wait in `unreadable`: they could not be stored"))
+        .remedy(
             "inspect them in the management interface, find out who published them, and purge the \
              queue; accepted requests that are still queued are resubmitted by their gate",
-        ));
-    }
-    if findings.is_empty() {
-        findings.push(ok("none wait in the broker"));
-    }
-    findings
+        );
+    let first = check(name)
+        .when(dead > 0 && consumers == 0)
+        .warn(format!("{dead} dead letters wait, and no process consumes them"))
+        .remedy(
+            "start a process with role = \"maintenance\" or \"all\", which moves them to the \
+             ledger; then `floodgate dlq list`",
+        )
+        .when(dead > 0)
+        .warn(format!("{dead} dead letters wait"))
+        .remedy(
+            "check again in a minute; if they do not become fewer, see the log of role maintenance",
+        );
+    let first = if unreadable == 0 { first.ok("none wait in the broker") } else { first };
+    [first, second]
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Status::{Fail, Warn};
+    use super::super::tests::{assert_problem, problems};
     use super::*;
 
     fn part(name: &str, status: PartStatus, num_ready: u64, num_consumers: u64) -> TopologyPart {
         TopologyPart { name: name.to_owned(), status, num_ready, num_consumers }
     }
 
-    fn facts() -> BrokerFacts {
+    fn healthy() -> BrokerFacts {
         let fits = |name| part(name, PartStatus::Matches, 0, 1);
         BrokerFacts {
             connect_time: Duration::from_millis(2),
@@ -205,64 +200,30 @@ mod tests {
         }
     }
 
-    /// The only finding that is not ok after `change`.
-    fn wrong(change: impl FnOnce(&mut BrokerFacts)) -> CheckOutcome {
-        let mut facts = facts();
-        change(&mut facts);
-        let wrong = check(&facts).into_iter().filter(|finding| !finding.is(Status::Ok));
-        let mut wrong: Vec<_> = wrong.collect();
-        assert_eq!(wrong.len(), 1, "{wrong:?}");
-        let finding = wrong.remove(0).verdict;
-        assert!(!finding.remedy.is_empty(), "{finding:?}");
-        finding
-    }
-
-    #[test]
-    fn a_healthy_broker_passes() {
-        for finding in check(&facts()) {
-            assert!(finding.is(Status::Ok), "{finding:?}");
-        }
-    }
-
     #[test]
     fn each_problem_is_exactly_one_finding() {
-        assert!(wrong(|f| f.version = Some("RabbitMQ 3.9.29".into())).detail.contains("3.9.29"));
-        let missing = wrong(|f| f.queues[1].status = PartStatus::Missing);
-        assert!(missing.detail.contains("orders.1"), "{missing:?}");
-        let other = PartStatus::Differs("queue x is there with other arguments; delete it".into());
-        assert_eq!(wrong(|f| f.queues[0].status = other).remedy, "delete it");
-        assert!(
-            wrong(|f| f.self_test = SelfTest::Blocked("low on disk".into()))
-                .detail
-                .contains("disk")
-        );
-        assert!(
-            wrong(|f| f.self_test = SelfTest::Refused("no (403)".into())).detail.contains("403")
-        );
-        let slow = wrong(|f| f.self_test = SelfTest::Works(Duration::from_secs(1)));
-        assert_eq!(slow.status, Status::Warn);
-        let unconsumed = wrong(|f| f.queues[0] = part("orders.0", PartStatus::Matches, 5, 0));
-        assert!(unconsumed.detail.starts_with("5 messages wait in orders.0"), "{unconsumed:?}");
-        assert!(wrong(|f| f.queues[2].num_ready = 2).detail.starts_with("2 dead letters"));
-        let unreadable = wrong(|f| f.queues.push(part("unreadable", PartStatus::Matches, 2, 0)));
-        assert!(unreadable.detail.contains("2 messages wait in `unreadable`"), "{unreadable:?}");
-    }
-
-    #[test]
-    fn a_broker_without_topology_passes() {
-        let mut facts = facts();
-        for part in facts.exchanges.iter_mut().chain(&mut facts.queues) {
-            part.status = PartStatus::Missing;
-            part.num_consumers = 0;
-        }
-        assert!(check(&facts).iter().all(|finding| finding.is(Status::Ok)));
-    }
-
-    #[test]
-    fn each_refused_connection_has_its_own_remedy() {
-        for (code, word) in [(Some(403), "password"), (Some(530), "vhost"), (None, "start it")] {
-            let finding = inaccessible(&BrokerHealthError { code, reason: "no".to_owned() });
-            assert!(finding.remedy.contains(word), "{finding:?}");
-        }
+        assert_eq!(problems(checks(&healthy())), []);
+        let with = |change: fn(&mut BrokerFacts)| {
+            let mut facts = healthy();
+            change(&mut facts);
+            checks(&facts)
+        };
+        let old = with(|facts| facts.version = Some("RabbitMQ 3.9.29".into()));
+        assert_problem(old, "broker version", Fail, "3.9.29");
+        let refused = with(|facts| facts.self_test = SelfTest::Refused("no (403)".into()));
+        assert_problem(refused, "broker publishing", Fail, "403");
+        let slow = with(|facts| facts.self_test = SelfTest::Works(Duration::from_secs(1)));
+        assert_problem(slow, "broker publishing", Warn, "1000.0 ms");
+        let dead = with(|facts| facts.queues[2].num_ready = 2);
+        assert_problem(dead, "broker dead letters", Warn, "2 dead letters wait ->");
+        let unreadable =
+            with(|facts| facts.queues.push(part("unreadable", PartStatus::Matches, 2, 0)));
+        assert_problem(unreadable, "broker dead letters", Warn, "2 messages wait in `unreadable`");
+        // A user who may not declare may not publish either: one finding.
+        let denied = with(|facts| {
+            facts.queues[0].status = PartStatus::Differs("it differs; delete it".into());
+            facts.self_test = SelfTest::Refused("no".into());
+        });
+        assert_problem(denied, "broker topology", Fail, "it differs -> delete it");
     }
 }

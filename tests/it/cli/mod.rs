@@ -8,10 +8,12 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value as Json;
 
 mod demo;
+mod dlq;
 mod doctor;
 mod doctor_mysql;
 mod doctor_rabbitmq;
 mod doctor_redis;
+mod scripted;
 
 const SALE: &str = r#"{"sale_id": "spring", "title": "Spring sale",
     "starts_at": "2020-01-01T00:00:00Z", "ends_at": "2099-01-01T00:00:00Z",
@@ -142,6 +144,11 @@ fn a_taken_address_and_a_wrong_key_have_their_exits() {
     assert!(wrong.stdout.is_empty());
     let stderr = String::from_utf8(wrong.stderr).unwrap();
     assert!(stderr.contains("did you mean `http.workers`?"), "{stderr}");
+
+    let doctor = run(directory.path(), &["doctor", "--json", "--set", "http.wrokers=1"]);
+    let findings = json(&doctor)["findings"].clone();
+    assert_eq!((code(&doctor), findings.as_array().map(Vec::len)), (1, Some(1)), "{findings}");
+    assert!(findings[0]["detail"].as_str().unwrap().contains("http.wrokers"), "{findings}");
 }
 
 #[test]
@@ -159,4 +166,5 @@ fn the_environment_is_read_and_secrets_stay_hidden() {
     let doctor = run(directory.path(), &["doctor", "--json"]);
     assert_eq!(code(&doctor), 0, "{doctor:?}");
     assert!(json(&doctor)["findings"].as_array().is_some_and(|list| list.len() > 8));
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "it leaves files behind");
 }

@@ -1,277 +1,356 @@
 //! Checks of Redis, which counts units: access to every server, topology, durability, memory, and
 //! whether its buckets belong to this installation.
 
-use super::{CheckOutcome, Finding, Status, fail, warn};
-use crate::config::{Durability, Settings, Tier};
-use crate::redis::transport::health;
-use crate::redis::transport::health::{RedisHealthError, Server, ServerRole};
+use std::collections::BTreeSet;
+
+use super::{Check, Finding, Status, check};
+use crate::config::{Durability, RedisSettings, Settings, Tier};
+use crate::redis::transport::health::{
+    self, RedisHealthError, Sentinel, Server, ServerRole, Slots,
+};
 use crate::{db, tier};
 
-mod durability;
-mod memory;
 mod server;
-mod topology;
 
-/// The settings' requirements on a server.
-#[derive(Debug, Clone)]
-struct Requirements {
-    durability: Durability,
-    replicas_min: u64,
+/// Ranges of missing slots that a finding lists.
+const RANGES_LISTED: usize = 4;
+
+/// The requirements on the servers.
+struct Expected<'a> {
+    settings: &'a RedisSettings,
     is_cluster: bool,
-    command_timeout_ms: u64,
-    /// The ledger that the buckets must belong to.
-    installation: Installation,
-}
-
-/// The identity of our ledger.
-#[derive(Debug, Clone)]
-enum Installation {
-    Known(String),
-    /// The ledger does not exist yet: every bucket found belongs to another ledger.
-    None,
-    /// The ledger could not be read.
-    Unknown,
+    /// The id that our ledger writes into its buckets; `None` if the ledger does not exist yet.
+    installation: Result<Option<String>, db::Error>,
 }
 
 /// Checks every server behind `redis.url`; no findings for a tier without Redis.
-pub(super) async fn examine(settings: &Settings) -> Vec<Finding> {
+pub(super) async fn examine(settings: &Settings) -> Vec<Check> {
     // A missing address is a fault of the configuration.
     if !matches!(settings.tier, Tier::Gate | Tier::Pipeline) || settings.redis.url.is_empty() {
         return Vec::new();
     }
-    let mut findings: Vec<Finding> =
-        timeouts(settings).map(|wrong| wrong.on("redis waits")).into_iter().collect();
-    let options = match tier::connection_options(settings) {
-        Ok(options) => options,
+    let mut checks = vec![waits(settings)];
+    match tier::connection_options(settings) {
+        Ok(options) => {
+            let health = health::read(&options, &settings.namespace).await;
+            let expected = Expected {
+                settings: &settings.redis,
+                is_cluster: health.cluster.is_some(),
+                installation: installation(settings).await,
+            };
+            checks.extend(sentinels(&health.sentinels));
+            checks.extend(health.cluster.iter().map(|slots| cluster(slots, &health.servers)));
+            checks.extend(servers(&health.servers, &expected));
+        }
         Err(error) => {
             let remedy = "correct redis.url; see config/default.toml for its format";
-            findings.push(fail(error.to_string(), remedy).on("redis"));
-            return findings;
+            checks.push(check("redis").fail(error.to_string()).remedy(remedy));
         }
-    };
-    let health = health::read(&options, &settings.namespace).await;
-    let wanted = Requirements {
-        durability: settings.redis.durability,
-        replicas_min: u64::from(settings.redis.replicas_min),
-        is_cluster: health.cluster.is_some(),
-        command_timeout_ms: settings.redis.command_timeout_ms,
-        installation: known_installation(settings).await.unwrap_or(Installation::Unknown),
-    };
-    let sentinels = topology::sentinels(&health.sentinels).into_iter();
-    findings.extend(sentinels.map(|outcome| outcome.on("redis sentinels")));
-    let cluster = health.cluster.as_ref();
-    findings
-        .extend(cluster.map(|slots| topology::cluster(slots, &health.servers).on("redis cluster")));
-    let by_server = health.servers.iter().flat_map(|server| server_findings(server, &wanted));
-    findings.extend(merge_equal(by_server.collect()));
-    findings
+    }
+    checks
 }
 
-/// The installation id that the ledger writes into its buckets.
-async fn known_installation(settings: &Settings) -> Result<Installation, db::Error> {
+async fn installation(settings: &Settings) -> Result<Option<String>, db::Error> {
     if tier::pending_migrations(settings)?.is_none() {
-        return Ok(Installation::None);
+        return Ok(None);
     }
     let ledger = tier::open_ledger_for_reading(settings)?;
     let installation = tier::installation(ledger.as_ref()).await;
     ledger.close().await;
     match installation {
-        Ok(installation) => Ok(Installation::Known(installation.to_string())),
-        Err(db::Error::ReadOnly { .. }) => Ok(Installation::None),
+        Ok(installation) => Ok(Some(installation.to_string())),
+        Err(db::Error::ReadOnly { .. }) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-fn reason(error: &RedisHealthError) -> &str {
+/// Warns when a Redis command may take longer than a buyer's request.
+fn waits(settings: &Settings) -> Check {
+    let (redis, deadline_ms) = (&settings.redis, settings.http.answer_deadline_ms);
+    let is_replicated = redis.durability == Durability::Replicated;
+    let confirmed_ms = if is_replicated { redis.replicas_wait_ms } else { 0 };
+    let longest_ms = redis.command_timeout_ms.saturating_add(confirmed_ms);
+    check("redis waits")
+        .when(longest_ms >= deadline_ms)
+        .warn(format!(
+            "a command may take {longest_ms} ms, and buyers get `unknown` after \
+             http.answer_deadline_ms = {deadline_ms}"
+        ))
+        .remedy("lower redis.command_timeout_ms, or raise http.answer_deadline_ms")
+}
+
+/// The error code of a refusal, and why the server could not be read.
+fn code_and_reason(error: &RedisHealthError) -> (Option<&str>, &str) {
     match error {
-        RedisHealthError::Unreachable(reason) => reason,
-        RedisHealthError::Refused { message, .. } => message,
+        RedisHealthError::Unreachable(reason) => (None, reason),
+        RedisHealthError::Refused { code, message } => (Some(code), message),
     }
 }
 
-/// Warns when a Redis command may take longer than a buyer's request.
-fn timeouts(settings: &Settings) -> Option<CheckOutcome> {
-    let redis = &settings.redis;
-    let confirmed = match redis.durability {
-        Durability::Replicated => redis.replicas_wait_ms,
-        Durability::Plain | Durability::Aof => 0,
-    };
-    let longest = redis.command_timeout_ms.saturating_add(confirmed);
-    (longest >= settings.http.answer_deadline_ms).then(|| {
-        warn(
-            format!(
-                "a command may take {longest} ms, and buyers get `unknown` after \
-                 http.answer_deadline_ms = {}",
-                settings.http.answer_deadline_ms
-            ),
-            "lower redis.command_timeout_ms, or raise http.answer_deadline_ms",
-        )
-    })
+fn reason(error: &RedisHealthError) -> &str {
+    code_and_reason(error).1
 }
 
-/// The findings about one server, each with the server's name.
-fn server_findings(server: &Server, wanted: &Requirements) -> Vec<(String, Finding)> {
-    let node = server.node.to_string();
-    let (host, port) = (&server.node.host, server.node.port);
-    let cli = format!("redis-cli -h {host} -p {port}");
-    let mut findings = match &server.seen {
-        Ok(facts) => {
-            let mut findings = server::check(facts, server.part, wanted, &cli);
-            findings.extend(durability::check(facts, wanted, &cli));
-            findings.extend(memory::check(facts, &cli));
-            let failed = findings.iter().any(|finding| finding.is(Status::Fail));
-            let not_ready = facts.not_ready.as_ref().filter(|_| !failed);
-            findings.extend(not_ready.map(|message| {
-                let remedy = "do what the message says; until then the server cannot be used";
-                fail(message, remedy).on("redis connection")
-            }));
-            findings
-        }
-        Err(error) => vec![inaccessible(error, &cli).on("redis")],
-    };
-    if server.part == ServerRole::Replica {
-        for finding in &mut findings {
-            // A replica serves no purchases until it is promoted.
-            if finding.is(Status::Fail) {
-                finding.verdict.status = Status::Warn;
+fn is_login_refused(code: Option<&str>) -> bool {
+    matches!(code, Some("WRONGPASS" | "NOAUTH"))
+}
+
+fn inaccessible(error: &RedisHealthError, cli: &str) -> Check {
+    let (code, reason) = code_and_reason(error);
+    check("redis")
+        .when(code.is_none())
+        .fail(format!("does not answer: {reason}"))
+        .remedy(format!(
+            "start it, or correct redis.url; `{cli} PING` from this machine must answer"
+        ))
+        .when(is_login_refused(code))
+        .fail(format!("does not let us in: {reason}"))
+        .remedy(
+            "put the right user and password into redis.url, as in redis://user:password@host:port",
+        )
+        .when(code == Some("NOPERM"))
+        .fail(format!("denies this user a command of the check: {reason}"))
+        .remedy(format!(
+            "`{cli} ACL SETUSER name ~namespace:* +@all -@dangerous +info +role +config|get`"
+        ))
+        .fail(format!("refuses: {reason}"))
+        .remedy(format!("see its log, and `{cli} INFO`"))
+}
+
+/// The findings about all servers. Equal findings are one that names its servers, and those of one
+/// check are adjacent.
+fn servers(servers: &[Server], expected: &Expected<'_>) -> Vec<Check> {
+    let mut lines: Vec<(Vec<String>, Finding)> = Vec::new();
+    for server in servers {
+        for (name, finding) in server_findings(server, expected) {
+            let same_check = |(_, line): &(_, Finding)| line.check == finding.check;
+            if let Some((names, _)) = lines.iter_mut().find(|(_, line)| *line == finding) {
+                names.push(name);
+            } else {
+                let last = lines.iter().rposition(same_check);
+                lines.insert(last.map_or(lines.len(), |at| at + 1), (vec![name], finding));
             }
         }
     }
-    let name = match server.part {
-        ServerRole::Master => node,
-        ServerRole::Replica => format!("replica {node}"),
-    };
-    findings.into_iter().map(|finding| (name.clone(), finding)).collect()
-}
-
-fn inaccessible(error: &RedisHealthError, cli: &str) -> CheckOutcome {
-    match error {
-        RedisHealthError::Unreachable(reason) => fail(
-            format!("does not answer: {reason}"),
-            format!("start it, or correct redis.url; `{cli} PING` from this machine must answer"),
-        ),
-        RedisHealthError::Refused { code, message } if code == "WRONGPASS" || code == "NOAUTH" => {
-            fail(
-                format!("does not let us in: {message}"),
-                "put the right user and password into redis.url, as in \
-                 redis://user:password@host:port",
-            )
-        }
-        RedisHealthError::Refused { code, message } if code == "NOPERM" => fail(
-            format!("denies this user a command of the check: {message}"),
-            format!(
-                "`{cli} ACL SETUSER name ~namespace:* +@all -@dangerous +info +role +config|get`"
-            ),
-        ),
-        RedisHealthError::Refused { message, .. } => {
-            fail(format!("refuses: {message}"), format!("see its log, and `{cli} INFO`"))
-        }
-    }
-}
-
-/// Merges equal findings of several servers into one that names all of them.
-fn merge_equal(findings: Vec<(String, Finding)>) -> Vec<Finding> {
-    let mut lines: Vec<(Vec<String>, Finding)> = Vec::new();
-    for (name, finding) in findings {
-        match lines.iter_mut().find(|(_, line)| *line == finding) {
-            Some((names, _)) => names.push(name),
-            None => lines.push((vec![name], finding)),
-        }
-    }
-    // Findings of one check are adjacent, in the order of the first server.
-    let order: Vec<&str> = lines.iter().map(|(_, finding)| finding.check).collect();
-    let rank = |check: &str| order.iter().position(|first| *first == check);
-    let mut lines: Vec<_> =
-        lines.iter().map(|(names, finding)| (rank(finding.check), names, finding)).collect();
-    lines.sort_by_key(|(rank, ..)| *rank);
-    let line = |(_, names, finding): (_, &Vec<String>, &Finding)| {
-        let Finding { check, verdict } = finding;
-        let detail = format!("{}: {}", names.join(", "), verdict.detail);
-        CheckOutcome { detail, ..verdict.clone() }.on(check)
+    let line = |(names, finding): (Vec<String>, Finding)| {
+        let detail = format!("{}: {}", names.join(", "), finding.detail);
+        Check { name: finding.check, finding: Some(Finding { detail, ..finding }) }
     };
     lines.into_iter().map(line).collect()
 }
 
-#[cfg(test)]
-mod tests_support {
-    use std::time::Duration;
-
-    use super::*;
-    use crate::redis::transport::health::{FoundBuckets, ServerFacts};
-
-    /// A server with this `INFO` text and no settings.
-    pub fn facts(info: &str) -> ServerFacts {
-        let field =
-            |line: &str| line.split_once(':').map(|(name, value)| (name.into(), value.into()));
-        ServerFacts {
-            round_trip: Duration::from_micros(100),
-            clock_ahead_ms: 0,
-            info: info.lines().filter_map(field).collect(),
-            config: Ok([].into()),
-            cluster: None,
-            not_ready: None,
-            buckets: Ok(FoundBuckets::default()),
+/// The findings about one server, each with the server's name.
+fn server_findings(server: &Server, expected: &Expected<'_>) -> Vec<(String, Finding)> {
+    let node = &server.node;
+    let cli = format!("redis-cli -h {} -p {}", node.host, node.port);
+    let is_replica = server.part == ServerRole::Replica;
+    let name = if is_replica { format!("replica {node}") } else { node.to_string() };
+    let checks = match &server.seen {
+        Ok(facts) => server::checks(facts, server.part, expected, &cli),
+        Err(error) => vec![inaccessible(error, &cli)],
+    };
+    let findings = checks.into_iter().filter_map(|check| check.finding);
+    let named = findings.map(|mut finding| {
+        // A replica serves no purchases until it is promoted.
+        if is_replica && finding.status == Status::Fail {
+            finding.status = Status::Warn;
         }
-    }
+        (name.clone(), finding)
+    });
+    named.collect()
+}
 
-    pub fn wanted() -> Requirements {
-        Requirements {
-            durability: Durability::Plain,
-            replicas_min: 1,
-            is_cluster: false,
-            command_timeout_ms: 1_000,
-            installation: Installation::Unknown,
+/// One finding about each sentinel that is wrong, and one about the master that they name.
+fn sentinels(sentinels: &[Sentinel]) -> Vec<Check> {
+    let about = |Sentinel { node, seen }: &Sentinel| {
+        let check = check("redis sentinels");
+        match seen {
+            Err(error) => check
+                .warn(format!("{node} does not answer: {}", reason(error)))
+                .remedy(format!("start it, or take {node} out of redis.url")),
+            Ok(view) => {
+                // A sentinel that does not watch the name cannot check its quorum either.
+                let quorum = view.quorum.as_ref().map_or_else(reason, |()| "");
+                check
+                    .when(view.master.is_none())
+                    .fail(format!("{node} watches no master of the name in redis.url"))
+                    .remedy(format!(
+                        "take a name from `redis-cli -p {} SENTINEL MASTERS`",
+                        node.port
+                    ))
+                    .when(view.quorum.is_err())
+                    .warn(format!("{node}: {quorum}"))
+                    .remedy("start the missing sentinels: without a majority no master is replaced")
+            }
         }
+    };
+    let named =
+        |sentinel: &Sentinel| Some(sentinel.seen.as_ref().ok()?.master.as_ref()?.to_string());
+    let masters: BTreeSet<String> = sentinels.iter().filter_map(named).collect();
+    let names = masters.iter().cloned().collect::<Vec<_>>().join(", ");
+    let common = check("redis sentinels")
+        .when(masters.is_empty())
+        .fail("no sentinel names a master")
+        .remedy("start the sentinels, or correct redis.url")
+        .when(masters.len() > 1)
+        .fail(format!("they name different masters: {names}"))
+        .remedy("wait a minute for a fail-over to end; if it stays, `SENTINEL RESET name` on each")
+        .ok(format!("the master is {names}"));
+    let common = (!sentinels.is_empty()).then_some(common);
+    sentinels.iter().map(about).chain(common).collect()
+}
+
+fn cluster(seen: &Result<Slots, RedisHealthError>, servers: &[Server]) -> Check {
+    let check = check("redis cluster");
+    let slots = match seen {
+        Ok(slots) => slots,
+        Err(error) => {
+            let (code, reason) = code_and_reason(error);
+            return check
+                .when(code.is_none())
+                .fail(format!("no member answers: {reason}"))
+                .remedy("start it, or correct the members in redis.url")
+                .when(is_login_refused(code))
+                .fail(format!("does not let us in: {reason}"))
+                .remedy("put the right user and password into redis.url")
+                .fail(format!("does not report its slots: {reason}"))
+                .remedy("if it is a single server, write redis.url as redis://host:port");
+        }
+    };
+    let fix = format!("`redis-cli --cluster fix {}`", slots.asked);
+    let in_state_fail = servers.iter().find(|server| !has_cluster_state_ok(server));
+    let in_state_fail = in_state_fail.map(|server| server.node.to_string());
+    let failing = slots.members.iter().filter(|member| member.is_failing);
+    let failing: Vec<_> = failing.map(|member| member.node.to_string()).collect();
+    let masters = slots.members.iter().filter(|member| member.is_master).count();
+    let check = check
+        .when(!slots.missing.is_empty())
+        .fail(format!("no node has the slots {}", ranges(&slots.missing)))
+        .remedy(format!("start the master that had them, or reassign them: {fix}"))
+        .when(in_state_fail.is_some())
+        .fail(format!(
+            "{} says cluster_state:fail, and refuses all commands",
+            in_state_fail.unwrap_or_default()
+        ))
+        .remedy(format!("start the missing masters, or remove them: {fix}"))
+        .when(!failing.is_empty())
+        .warn(format!("members that the others cannot reach: {}", failing.join(", ")))
+        .remedy(format!("start them, or remove them: {fix}"));
+    match slots.silent.first() {
+        Some((node, error)) => check
+            .warn(format!("{node} does not answer: {}", reason(error)))
+            .remedy(format!("start it, or take {node} out of redis.url")),
+        None => check.ok(format!("all slots on {masters} masters")),
     }
+}
+
+/// Whether the member reports `cluster_state:ok`; true if it does not report a state.
+fn has_cluster_state_ok(server: &Server) -> bool {
+    let Ok(facts) = &server.seen else { return true };
+    let Some(Ok(cluster_info)) = &facts.cluster else { return true };
+    cluster_info.get("cluster_state").is_none_or(|state| state.trim() == "ok")
+}
+
+fn ranges(missing: &[(u16, u16)]) -> String {
+    let range = |&(first, last): &(u16, u16)| {
+        if first == last { first.to_string() } else { format!("{first} to {last}") }
+    };
+    let mut named: Vec<String> = missing.iter().take(RANGES_LISTED).map(range).collect();
+    if missing.len() > RANGES_LISTED {
+        named.push(format!("and {} more ranges", missing.len() - RANGES_LISTED));
+    }
+    named.join(", ")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::ok;
+    use super::super::Status::{Fail, Warn};
+    use super::super::tests::{assert_problem, problems};
+    use super::server::tests::facts;
     use super::*;
+    use crate::redis::transport::ServerAddress;
+    use crate::redis::transport::health::{ClusterMember, SentinelView, ServerFacts};
+
+    fn node(port: u16) -> ServerAddress {
+        ServerAddress { host: "h".to_owned(), port }
+    }
+
+    fn server(port: u16, part: ServerRole, facts: ServerFacts) -> Server {
+        Server { node: node(port), part, seen: Ok(Box::new(facts)) }
+    }
 
     #[test]
-    fn servers_with_the_same_finding_share_a_line() {
-        let finding = |name: &str, check, detail: &str| (name.to_owned(), ok(detail).on(check));
-        let lines = merge_equal(vec![
-            finding("a", "redis memory", "fine"),
-            finding("a", "redis clock", "fine"),
-            finding("b", "redis memory", "fine"),
-            finding("b", "redis clock", "late"),
-            finding("c", "redis memory", "full"),
-        ]);
-        let shown: Vec<String> =
-            lines.iter().map(|line| format!("{} {}", line.check, line.verdict.detail)).collect();
-        let expected = [
-            "redis memory a, b: fine",
-            "redis memory c: full",
-            "redis clock a: fine",
-            "redis clock b: late",
+    fn servers_with_the_same_finding_share_a_line_and_a_replica_only_warns() {
+        let ahead = ServerFacts { clock_ahead_ms: 2_500, ..facts(&[], &[]) };
+        let old = [("role", "slave"), ("master_link_status", "down"), ("redis_version", "")];
+        let all = [
+            server(1, ServerRole::Master, facts(&[], &[])),
+            server(2, ServerRole::Master, ahead),
+            server(3, ServerRole::Replica, facts(&old, &[])),
         ];
-        assert_eq!(shown, expected);
+        let settings = Settings::for_test("sqlite://x.db").redis;
+        let expected = Expected { settings: &settings, is_cluster: false, installation: Ok(None) };
+        let findings: Vec<_> =
+            servers(&all, &expected).into_iter().filter_map(|c| c.finding).collect();
+        let line = |index: usize| {
+            let Finding { check, status, detail, .. } = &findings[index];
+            format!("{check} {status:?} {detail}")
+        };
+        let expected = [
+            "redis Ok h:1, h:2, replica h:3: answers in 0.10 ms",
+            "redis role Ok h:1, h:2: master",
+            "redis role Warn replica h:3: has no connection to its master :",
+            "redis version Ok h:1, h:2: 7.0.15",
+            "redis version Warn replica h:3: \"\" is older than 7.0, which scripts with flags need",
+            "redis clock Ok h:1, replica h:3: as ours",
+            "redis clock Warn h:2: is 2.5 s ahead of ours",
+        ];
+        assert_eq!([0, 1, 2, 3, 4, 5, 6].map(line), expected);
+    }
+
+    #[test]
+    fn an_unknown_refusal_leads_to_the_log() {
+        let error = RedisHealthError::Refused { code: "ERR".into(), message: "ERR: no".into() };
+        assert_problem(vec![inaccessible(&error, "cli")], "redis", Fail, "see its log");
     }
 
     #[test]
     fn a_command_timeout_beyond_the_answer_deadline_is_reported() {
         let mut settings = Settings::for_test("sqlite://x.db");
-        assert_eq!(timeouts(&settings), None);
         settings.redis.command_timeout_ms = 4_900;
-        assert_eq!(timeouts(&settings), None);
+        assert_eq!(problems(vec![waits(&settings)]), []);
         settings.redis.durability = Durability::Replicated;
-        assert_eq!(timeouts(&settings).map(|finding| finding.status), Some(Status::Warn));
+        assert_problem(vec![waits(&settings)], "redis waits", Warn, "http.answer_deadline_ms");
     }
 
     #[test]
-    fn each_kind_of_refusal_has_its_own_remedy() {
-        let refused = |code: &str| {
-            let message = format!("{code}: no");
-            inaccessible(&RedisHealthError::Refused { code: code.to_owned(), message }, "redis-cli")
-                .remedy
+    fn a_cluster_must_have_all_slots_and_members() {
+        let found = |missing, is_failing, info: &[(&str, &str)]| {
+            let member = ClusterMember { node: node(1), is_master: true, is_failing };
+            let slots =
+                Slots { asked: node(1), silent: Vec::new(), members: vec![member], missing };
+            let info = info.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+            let facts = ServerFacts { cluster: Some(Ok(info.collect())), ..facts(&[], &[]) };
+            vec![cluster(&Ok(slots), &[server(1, ServerRole::Master, facts)])]
         };
-        assert!(refused("WRONGPASS").contains("password"));
-        assert!(refused("NOPERM").contains("ACL SETUSER"));
-        assert!(refused("ERR").contains("log"));
-        let down = inaccessible(&RedisHealthError::Unreachable("refused".into()), "redis-cli -p 1");
-        assert!(down.remedy.contains("redis-cli -p 1 PING"), "{down:?}");
+        assert_eq!(problems(found(Vec::new(), false, &[])), []);
+        let failing = found(Vec::new(), true, &[]);
+        assert_problem(failing, "redis cluster", Warn, "the others cannot reach: h:1");
+        let missing = found(vec![(0, 0), (5, 9)], false, &[]);
+        assert_problem(missing, "redis cluster", Fail, "0, 5 to 9");
+        let state = found(Vec::new(), true, &[("cluster_state", "fail")]);
+        assert_problem(state, "redis cluster", Fail, "h:1 says cluster_state:fail");
+    }
+
+    #[test]
+    fn sentinels_must_agree_on_one_master() {
+        let sentinel = |port| Sentinel {
+            node: node(26_379),
+            seen: Ok(SentinelView { master: Some(node(port)), quorum: Ok(()) }),
+        };
+        assert!(sentinels(&[]).is_empty());
+        assert_eq!(problems(sentinels(&[sentinel(1), sentinel(1)])), []);
+        let two = sentinels(&[sentinel(1), sentinel(2)]);
+        assert_problem(two, "redis sentinels", Fail, "different masters: h:1, h:2");
     }
 }

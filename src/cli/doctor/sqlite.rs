@@ -1,0 +1,248 @@
+//! Checks of a SQLite ledger: its directory and disk, its file, its lock.
+
+use std::fs::{File, TryLockError};
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use super::{Check, check, ms};
+use crate::config::Settings;
+use crate::runtime::clock::now_monotonic;
+use crate::tier;
+
+const MIB: u64 = 1024 * 1024;
+/// Below this the write-ahead log of a busy sale may not fit: a failure.
+const FREE_MIN: u64 = 100 * MIB;
+/// Below this: a warning.
+const FREE_COMFORTABLE: u64 = 1024 * MIB;
+
+/// Measured writes: enough for a stable median, few enough for a slow disk.
+const SYNCS: usize = 20;
+/// One page of the ledger.
+const BLOCK: [u8; 4096] = [0; 4096];
+/// Above this the disk noticeably delays each group commit.
+const SYNC_COMFORTABLE: Duration = Duration::from_millis(10);
+
+/// The first bytes of every SQLite file (SQLite file format, section 1.3.1).
+const MAGIC: &[u8; 16] = b"SQLite format 3\0";
+
+const NOT_ALLOWED: &str = "let the user that runs floodgate read and write it";
+
+pub(super) fn examine(settings: &Settings, running: bool) -> Vec<Check> {
+    let Some(file) = settings.ledger.sqlite_path() else {
+        // Another kind of ledger has its own checks; a bad URL is a fault of the configuration.
+        return Vec::new();
+    };
+    let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let mut checks = disk(directory.unwrap_or(Path::new(".")));
+    checks.push(content(settings, file));
+    // The process that owns the ledger locks this file.
+    checks.push(lock(&file.with_added_extension("lock"), running));
+    checks
+}
+
+fn disk(directory: &Path) -> Vec<Check> {
+    let shown = directory.display();
+    let access = check("ledger directory");
+    let probe = tempfile::Builder::new().prefix(".floodgate-doctor-").tempfile_in(directory);
+    match probe {
+        Ok(probe) => {
+            let disk = rustix::fs::statvfs(directory).map_err(io::Error::from);
+            vec![
+                access.ok(format!("{shown} is writable")),
+                free_space(disk.map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize))),
+                commit_latency(median_sync(probe.as_file(), SYNCS)),
+            ]
+        }
+        Err(error) => vec![
+            access
+                .when(error.kind() == ErrorKind::NotFound)
+                .fail(format!("{shown} does not exist"))
+                .remedy(format!("mkdir -p {shown}, or change ledger.url"))
+                .fail(format!("cannot write into {shown}: {error}"))
+                .remedy("let the user that runs floodgate write there, or change ledger.url"),
+        ],
+    }
+}
+
+fn free_space(free: io::Result<u64>) -> Check {
+    let check = check("free space");
+    let free = match free {
+        Ok(free) => free,
+        Err(error) => {
+            let remedy = "check the ledger's directory with `df`";
+            return check.when(true).warn(format!("cannot be read: {error}")).remedy(remedy);
+        }
+    };
+    let detail = format!("{} MiB", free / MIB);
+    let remedy = "free space on the ledger's disk, or move the ledger (ledger.url)";
+    check
+        .when(free < FREE_MIN)
+        .fail(&detail)
+        .remedy(remedy)
+        .when(free < FREE_COMFORTABLE)
+        .warn(&detail)
+        .remedy(remedy)
+        .ok(detail)
+}
+
+fn commit_latency(median: io::Result<Duration>) -> Check {
+    let check = check("commit latency");
+    let median = match median {
+        Ok(median) => median,
+        Err(error) => {
+            let remedy = "check the disk and its file system (dmesg)";
+            return check.fail(format!("writing and syncing failed: {error}")).remedy(remedy);
+        }
+    };
+    let detail = format!("fdatasync takes {:.2} ms (median)", ms(median));
+    let remedy = "buyers wait for it at each commit: use a local SSD for the ledger";
+    check.when(median > SYNC_COMFORTABLE).warn(&detail).remedy(remedy).ok(detail)
+}
+
+/// Median time of `syncs` appends of one page, each with `fdatasync`.
+pub fn median_sync(mut file: &File, syncs: usize) -> io::Result<Duration> {
+    let mut taken = Vec::with_capacity(syncs);
+    for _ in 0..syncs {
+        let start = now_monotonic();
+        file.write_all(&BLOCK)?;
+        file.sync_data()?;
+        taken.push(now_monotonic().saturating_duration_since(start));
+    }
+    taken.sort_unstable();
+    taken.get(syncs / 2).copied().ok_or_else(|| io::Error::other("nothing was measured"))
+}
+
+fn content(settings: &Settings, file: &Path) -> Check {
+    let (check, shown) = (check("ledger file"), file.display());
+    let mut head = Vec::new();
+    match File::open(file).and_then(|open| open.take(16).read_to_end(&mut head)) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return check.ok(format!("{shown} does not exist yet; serve creates it"));
+        }
+        Err(error) => {
+            return check.fail(format!("{shown} cannot be read: {error}")).remedy(NOT_ALLOWED);
+        }
+        Ok(_) => {}
+    }
+    let check = check
+        // `serve` never leaves an empty file: a new ledger is renamed to its path when complete.
+        .when(head.is_empty())
+        .fail(format!("{shown} is empty: it lost its contents"))
+        .remedy("restore it from a backup, or delete it if it never held a sale")
+        .when(head != MAGIC)
+        .fail(format!("{shown} is not a SQLite database"))
+        .remedy("point ledger.url to the ledger, or restore the file from a backup");
+    if check.finding.is_some() {
+        return check;
+    }
+    let read = tier::pending_migrations(settings).and_then(|pending| match pending {
+        // A corrupt page would otherwise be found during the sale.
+        Some(pending) if pending.is_empty() => {
+            tier::check_ledger_pages(settings).map(|()| Some(pending))
+        }
+        pending => Ok(pending),
+    });
+    match read {
+        Ok(None) => check.ok(format!("{shown} has no tables yet; serve creates them")),
+        Ok(Some(pending)) => check
+            .when(!pending.is_empty())
+            .fail(format!("{shown} lacks migrations: {}", pending.join(", ")))
+            .remedy("back the file up, then run `floodgate migrate`")
+            .ok(format!("{shown} opens, its schema is current, and every page can be read")),
+        Err(error) => {
+            let remedy = "do what the message says; copy the file before any repair";
+            check.fail(error.to_string()).remedy(remedy)
+        }
+    }
+}
+
+fn lock(path: &Path, running: bool) -> Check {
+    let (check, shown) = (check("ledger lock"), path.display());
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return check.ok("no process has ever held it");
+        }
+        Err(error) => {
+            return check.fail(format!("{shown} cannot be opened: {error}")).remedy(NOT_ALLOWED);
+        }
+    };
+    // A lock that this acquires is released when `file` is dropped.
+    match file.try_lock() {
+        Ok(()) => check.ok("no process holds it"),
+        Err(TryLockError::WouldBlock) => check
+            .when(!running)
+            .fail(format!("another process holds {shown}, and no server answers at internal.bind"))
+            .remedy(format!("find it with `fuser {shown}`; one ledger has one server"))
+            .ok("held by the running server"),
+        Err(TryLockError::Error(error)) => {
+            check.fail(format!("{shown} cannot be locked: {error}")).remedy(
+                "keep the ledger on a local disk: locks do not work on every network file system",
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Status::{Fail, Warn};
+    use super::super::tests::{assert_problem, problems};
+    use super::*;
+
+    #[test]
+    fn a_directory_is_probed_and_left_as_it_was() {
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(disk(directory.path()).len(), 3);
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+        let missing = disk(Path::new("/nowhere/at/all"));
+        assert_problem(missing, "ledger directory", Fail, "-> mkdir -p /nowhere/at/all");
+    }
+
+    #[test]
+    fn little_space_and_a_slow_disk_are_reported() {
+        let took = Duration::from_millis;
+        let broken = || io::Error::other("bad");
+        let fine = vec![free_space(Ok(5000 * MIB)), commit_latency(Ok(took(1)))];
+        assert_eq!(problems(fine), []);
+        assert_problem(vec![free_space(Ok(10 * MIB))], "free space", Fail, "10 MiB");
+        assert_problem(vec![free_space(Ok(500 * MIB))], "free space", Warn, "500 MiB");
+        assert_problem(vec![free_space(Err(broken()))], "free space", Warn, "`df`");
+        assert_problem(vec![commit_latency(Ok(took(40)))], "commit latency", Warn, "40.00 ms");
+        assert_problem(vec![commit_latency(Err(broken()))], "commit latency", Fail, "dmesg");
+    }
+
+    #[test]
+    fn a_file_that_is_not_a_readable_ledger_fails() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("l.db");
+        let settings = Settings::for_test(&format!("sqlite://{}", path.display()));
+        std::fs::write(&path, "these are notes, not orders").unwrap();
+        let foreign = vec![content(&settings, &path)];
+        assert_problem(foreign, "ledger file", Fail, "not a SQLite database");
+        std::fs::remove_file(&path).unwrap();
+
+        tier::migrate(&settings).unwrap();
+        assert_eq!(problems(vec![content(&settings, &path)]), []);
+        let mut bytes = std::fs::read(&path).unwrap();
+        let last_page = bytes.len() - 4096;
+        bytes[last_page..].fill(0xa5);
+        std::fs::write(&path, bytes).unwrap();
+        let corrupt = vec![content(&settings, &path)];
+        assert_problem(corrupt, "ledger file", Fail, "restore it from a backup");
+    }
+
+    #[test]
+    fn a_held_lock_passes_only_when_our_server_runs() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let found = |running| vec![lock(file.path(), running)];
+        assert_eq!(problems(found(false)), []);
+        let held = File::open(file.path()).unwrap();
+        held.lock().unwrap();
+        assert_problem(found(false), "ledger lock", Fail, "no server answers");
+        assert_eq!(problems(found(true)), []);
+        drop(held);
+        assert_eq!(problems(found(false)), []);
+        assert_eq!(problems(vec![lock(Path::new("/nowhere/x.lock"), false)]), []);
+    }
+}
