@@ -10,7 +10,7 @@
 //!
 //! On crash: each segment is one transaction; a repeat of the whole batch finds the written orders.
 
-use super::{BlindInsert, Error, Ledger};
+use super::{BlindInsert, Error, OrderWriter};
 use crate::domain::{OrderIntent, PlaceOutcome};
 
 /// How often a single intent may conflict without a reason before it is reported as unavailable.
@@ -32,7 +32,7 @@ struct Segment {
 /// The ledger's error of the segment that failed. Intents with an outcome are committed or refused;
 /// unless the error's class is `Unknown`, those without one were certainly not written.
 pub async fn resolve(
-    ledger: &dyn Ledger,
+    ledger: &dyn OrderWriter,
     batch: &[OrderIntent],
     outcomes: &mut [Option<PlaceOutcome>],
 ) -> Result<(), Error> {
@@ -61,7 +61,7 @@ struct SegmentDecision {
 
 /// Writes a decision in one transaction; on a conflict all its intents form a segment again.
 async fn try_write(
-    ledger: &dyn Ledger,
+    ledger: &dyn OrderWriter,
     batch: &[OrderIntent],
     decision: SegmentDecision,
     outcomes: &mut [Option<PlaceOutcome>],
@@ -93,7 +93,7 @@ async fn try_write(
 
 /// Examines a segment, sets the outcomes that the ledger's rows determine, and returns the rest.
 async fn examine(
-    ledger: &dyn Ledger,
+    ledger: &dyn OrderWriter,
     batch: &[OrderIntent],
     segment: Segment,
     outcomes: &mut [Option<PlaceOutcome>],
@@ -146,7 +146,3 @@ fn set(outcomes: &mut [Option<PlaceOutcome>], position: usize, outcome: PlaceOut
         *element = Some(outcome);
     }
 }
-
-#[cfg(test)]
-#[path = "conflict_resolution_tests.rs"]
-mod tests;

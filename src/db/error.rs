@@ -1,5 +1,7 @@
 //! The ledger's errors, and the classification of driver errors.
 
+use std::fmt::Display;
+
 use diesel::result::{DatabaseErrorKind, Error as Diesel};
 
 use super::sql::WriteMode;
@@ -34,13 +36,11 @@ pub enum Error {
         #[source]
         source: Diesel,
     },
-    /// The ledger cannot be opened.
     #[error("{reason}")]
     CannotOpen {
         /// The cause and the remedy.
         reason: String,
     },
-    /// Every worker is busy and the queue is full.
     #[error("ledger queue is full")]
     Full,
     /// The job did not finish in time; it may still finish.
@@ -65,10 +65,8 @@ pub enum Error {
         /// The token in the ledger.
         found: i64,
     },
-    /// The ledger was closed.
     #[error("ledger is closed")]
     Closed,
-    /// This process opened the ledger for reading only.
     #[error("ledger is open for reading only: cannot do {operation}")]
     ReadOnly { operation: &'static str },
     /// The value is out of the range of its column.
@@ -137,6 +135,24 @@ fn opener(token: i64) -> &'static str {
         WriteMode::Exclusive => "a process that writes alone (tier memory or ledger)",
         WriteMode::Shared => "a process that shares the ledger (tier gate or pipeline)",
     }
+}
+
+/// Fails to open the ledger.
+pub(super) fn cannot_open<T>(reason: impl Into<String>) -> Result<T, Error> {
+    Err(Error::CannotOpen { reason: reason.into() })
+}
+
+/// `CannotOpen` with the message of a driver and, if there is one, the first remedy for a text in
+/// it.
+pub(super) fn explained(
+    ledger: impl Display,
+    message: &str,
+    remedies: &[(&[&str], &str)],
+) -> Error {
+    let matching = |(texts, _): &&(&[&str], &str)| texts.iter().any(|text| message.contains(text));
+    let remedy = remedies.iter().find(matching).map(|(_, remedy)| format!("; {remedy}"));
+    let remedy = remedy.unwrap_or_default();
+    Error::CannotOpen { reason: format!("the ledger {ledger}: {message}{remedy}") }
 }
 
 /// Driver errors that are identified by their text only, by class; the first match counts. `SQLite`

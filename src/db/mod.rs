@@ -19,7 +19,6 @@ use crate::domain::{
 };
 
 pub mod conflict_resolution;
-mod dead_letter_rows;
 pub mod error;
 pub mod migrate;
 pub mod mysql;
@@ -99,12 +98,13 @@ pub struct UnknownSku {
     pub num_failures: u64,
 }
 
-/// The durable record of sales, orders, failures and dead letters.
+/// Writes orders and failures.
 ///
-/// A method that returns `Ok` is committed and durable. An error's [`ErrorClass`] tells whether
-/// nothing was written (`Retry`, `Down`, `Bug`) or the result is unknown (`Unknown`).
+/// A method of this and the following ports that returns `Ok` is committed and durable. An error's
+/// [`ErrorClass`] tells whether nothing was written (`Retry`, `Down`, `Bug`) or the result is
+/// unknown (`Unknown`).
 #[async_trait]
-pub trait Ledger: Send + Sync {
+pub trait OrderWriter: Send + Sync {
     /// Writes all intents as orders in one transaction, or none of them. Conditional updates take
     /// stock and quota, unique keys guard request and slot, and the same transaction checks the
     /// writer's fencing token. The other columns of a row (trace, times) are not compared: a repeat
@@ -117,29 +117,13 @@ pub trait Ledger: Send + Sync {
     /// Records refused intents. A request with a record keeps its first one; a request with an
     /// order (another buyer sent its id) gets none, so that each request has one final state.
     async fn record_failures(&self, failures: Vec<Failure>) -> Result<(), Error>;
+}
 
-    /// Creates a sale in phase draft. `Ok(None)`: the sale id exists.
-    async fn create_sale(&self, draft: SaleDraft, now_ms: i64) -> Result<Option<Sale>, Error>;
-
-    /// Sets the phase of a sale whose epoch is `epoch`. Opening increments the epoch; setting the
-    /// present phase changes nothing. Returns the sale after the change; `Ok(None)`: unknown sale,
-    /// another epoch, or a change that [`Phase::may_become`] does not allow.
-    async fn set_sale_phase(
-        &self,
-        sale: SaleId,
-        epoch: Epoch,
-        next: Phase,
-        now_ms: i64,
-    ) -> Result<Option<Sale>, Error>;
-
-    /// Every sale with its SKUs, oldest first.
-    async fn sales(&self) -> Result<Vec<Sale>, Error>;
-
+/// Reads orders and failures.
+#[async_trait]
+pub trait OrderReader: Send + Sync {
     /// The number of orders and failures of a SKU, and its available units.
     async fn ledger_size(&self, sku: SkuNo) -> Result<LedgerSize, Error>;
-
-    /// The available units of a SKU.
-    async fn available(&self, sku: SkuNo) -> Result<u32, Error>;
 
     /// Visits the orders of a SKU by buyer and slot, in one snapshot.
     async fn scan_orders(&self, sku: SkuNo, visit: Visitor<Order>) -> Result<(), Error>;
@@ -149,7 +133,7 @@ pub trait Ledger: Send + Sync {
 
     /// One order by its request, with its timeline; for operators. In SQLite an order in slot 0
     /// requires a scan of all orders in slot 0, because the index of request ids omits them; a
-    /// caller that has the buyer uses [`Self::examine`].
+    /// caller that has the buyer uses [`OrderWriter::examine`].
     async fn order_timeline(&self, request: RequestId) -> Result<Option<OrderTimeline>, Error>;
 
     /// One recorded failure by its request.
@@ -171,7 +155,35 @@ pub trait Ledger: Send + Sync {
 
     /// Finds the inconsistencies over all SKUs.
     async fn anomalies_across_skus(&self) -> Result<CrossSkuAnomalies, Error>;
+}
 
+/// The sales, their phases and their available units.
+#[async_trait]
+pub trait SaleStore: Send + Sync {
+    /// Creates a sale in phase draft. `Ok(None)`: the sale id exists.
+    async fn create_sale(&self, draft: SaleDraft, now_ms: i64) -> Result<Option<Sale>, Error>;
+
+    /// Sets the phase of a sale whose epoch is `epoch`. Opening increments the epoch; setting the
+    /// present phase changes nothing. Returns the sale after the change; `Ok(None)`: unknown sale,
+    /// another epoch, or a change that [`Phase::may_become`] does not allow.
+    async fn set_sale_phase(
+        &self,
+        sale: SaleId,
+        epoch: Epoch,
+        next: Phase,
+        now_ms: i64,
+    ) -> Result<Option<Sale>, Error>;
+
+    /// Every sale with its SKUs, oldest first.
+    async fn sales(&self) -> Result<Vec<Sale>, Error>;
+
+    /// The available units of a SKU.
+    async fn available(&self, sku: SkuNo) -> Result<u32, Error>;
+}
+
+/// The undeliverable messages.
+#[async_trait]
+pub trait DeadLetterStore: Send + Sync {
     /// Stores dead letters, all of them or none; one outcome for each. A message that is stored
     /// already is the same dead letter: its reason is updated, and a replayed one is reopened.
     async fn store_dead_letters(
@@ -208,7 +220,11 @@ pub trait Ledger: Send + Sync {
 
     /// The requests among these that are in an open or parked dead letter.
     async fn dead_lettered_among(&self, requests: Vec<RequestId>) -> Result<Vec<RequestId>, Error>;
+}
 
+/// The durable record of sales, orders, failures and dead letters.
+#[async_trait]
+pub trait Ledger: OrderWriter + OrderReader + SaleStore + DeadLetterStore {
     /// The named secret of this installation, 32 bytes; generated from the operating system's
     /// randomness at the first call.
     async fn secret(&self, name: &'static str) -> Result<Vec<u8>, Error>;

@@ -44,26 +44,15 @@ pub(super) fn units(row: impl FnOnce() -> String, column: &str, value: i32) -> R
 #[diesel(table_name = orders)]
 pub struct OrderRow {
     sku_no: i32,
-    buyer_id: i64,
-    slot: i64,
-    request_id: i64,
+    pub(super) buyer_id: i64,
+    pub(super) slot: i64,
+    pub(super) request_id: i64,
     epoch: i64,
     quantity: i32,
     amount: i64,
     state: i16,
     placed_at_ms: i64,
     pay_by_ms: i64,
-}
-
-impl OrderRow {
-    /// The sort key of a scan: buyer and slot.
-    pub(super) fn scan_key(&self) -> (i64, i64) {
-        (self.buyer_id, self.slot)
-    }
-
-    pub(super) fn request(&self) -> i64 {
-        self.request_id
-    }
 }
 
 impl TryFrom<OrderRow> for Order {
@@ -116,19 +105,14 @@ impl TryFrom<OrderTimelineRow> for OrderTimeline {
     }
 }
 
+/// The columns of [`NewOrder`], in the order of its fields.
+pub(super) const NEW_ORDER_COLUMNS: &str = "sku_no, buyer_id, slot, request_id, epoch, quantity, \
+     amount, state, placed_at_ms, pay_by_ms, trace_id, published_at_ms, recorded_at_ms";
+
 /// A row to be inserted into `orders`.
 #[derive(Debug, Clone, Copy)]
 pub struct NewOrder {
-    pub(super) sku_no: i32,
-    pub(super) buyer_id: i64,
-    pub(super) slot: i64,
-    pub(super) request_id: i64,
-    pub(super) epoch: i64,
-    pub(super) quantity: i32,
-    pub(super) amount: i64,
-    pub(super) state: i16,
-    pub(super) placed_at_ms: i64,
-    pub(super) pay_by_ms: i64,
+    pub(super) numbers: [i64; 10],
     pub(super) trace_id: [u8; 16],
     pub(super) published_at_ms: Option<i64>,
     pub(super) recorded_at_ms: i64,
@@ -138,16 +122,18 @@ impl NewOrder {
     /// The row of the order that an intent writes at `now_ms`.
     pub(super) fn of(intent: &OrderIntent, now_ms: i64) -> Result<Self, Error> {
         Ok(Self {
-            sku_no: intent.sku.0,
-            buyer_id: intent.buyer.to_db(),
-            slot: intent.slot,
-            request_id: intent.request.to_db(),
-            epoch: intent.epoch.0,
-            quantity: narrow("quantity", intent.quantity)?,
-            amount: intent.amount,
-            state: OrderState::PendingPayment.to_db(),
-            placed_at_ms: intent.placed_at_ms,
-            pay_by_ms: intent.pay_by_ms,
+            numbers: [
+                intent.sku.0.into(),
+                intent.buyer.to_db(),
+                intent.slot,
+                intent.request.to_db(),
+                intent.epoch.0,
+                narrow("quantity", intent.quantity)?.into(),
+                intent.amount,
+                OrderState::PendingPayment.to_db().into(),
+                intent.placed_at_ms,
+                intent.pay_by_ms,
+            ],
             trace_id: intent.trace.0.to_be_bytes(),
             published_at_ms: intent.published_at_ms,
             recorded_at_ms: now_ms,
@@ -159,7 +145,7 @@ impl NewOrder {
 #[derive(Debug, Clone, Queryable, Selectable, Insertable)]
 #[diesel(table_name = failed_requests, treat_none_as_default_value = false)]
 pub struct FailureRow {
-    request_id: i64,
+    pub(super) request_id: i64,
     sku_no: i32,
     buyer_id: i64,
     quantity: i32,
@@ -202,11 +188,6 @@ impl TryFrom<&Failure> for FailureRow {
 }
 
 impl FailureRow {
-    /// The sort key of a scan: the request.
-    pub(super) fn scan_key(&self) -> i64 {
-        self.request_id
-    }
-
     fn name(&self) -> String {
         format!("failed request {}", self.request_id)
     }
@@ -303,9 +284,11 @@ impl SaleRow {
 }
 
 /// A row of `skus`.
-#[derive(Debug, Clone, Queryable, Selectable)]
-#[diesel(table_name = skus)]
+#[derive(Debug, Clone, Queryable, Selectable, Insertable)]
+#[diesel(table_name = skus, treat_none_as_default_value = false)]
 pub struct SkuRow {
+    /// Numbered by the database.
+    #[diesel(skip_insertion)]
     pub(super) sku_no: i32,
     pub(super) sale_no: i32,
     sku_id: String,
@@ -319,6 +302,28 @@ pub struct SkuRow {
     buckets: i16,
     payment_window_s: i32,
     bar_lapsed: i16,
+}
+
+impl SkuRow {
+    /// The row of a new SKU: all units are available.
+    pub(super) fn new(sale_no: i32, sku: SkuDraft) -> Result<Self, Error> {
+        let initial = narrow("initial_stock", sku.initial)?;
+        Ok(Self {
+            sku_no: 0,
+            sale_no,
+            sku_id: sku.id.as_str().to_owned(),
+            title: sku.title,
+            price: sku.price,
+            initial_stock: initial,
+            available: initial,
+            policy_kind: sku.policy.kind().to_owned(),
+            policy_limit: sku.policy.quota().map(|limit| narrow("limit", limit)).transpose()?,
+            max_quantity: narrow("max_quantity", sku.policy.max_quantity())?,
+            buckets: i16::try_from(sku.buckets).or_else(|_| unstorable("buckets", sku.buckets))?,
+            payment_window_s: sku.payment_window_s,
+            bar_lapsed: i16::from(sku.bar_lapsed),
+        })
+    }
 }
 
 impl TryFrom<SkuRow> for Sku {
@@ -340,45 +345,6 @@ impl TryFrom<SkuRow> for Sku {
             payment_window_s: row.payment_window_s,
             bar_lapsed: row.bar_lapsed != 0,
             title: row.title,
-        })
-    }
-}
-
-/// A row to be inserted into `skus`.
-#[derive(Debug, Clone, Insertable)]
-#[diesel(table_name = skus, treat_none_as_default_value = false)]
-pub struct NewSku<'a> {
-    sale_no: i32,
-    sku_id: &'a str,
-    title: &'a str,
-    price: i64,
-    initial_stock: i32,
-    available: i32,
-    policy_kind: &'static str,
-    policy_limit: Option<i32>,
-    max_quantity: i32,
-    buckets: i16,
-    payment_window_s: i32,
-    bar_lapsed: i16,
-}
-
-impl<'a> NewSku<'a> {
-    /// The row of a new SKU: all units are available.
-    pub(super) fn of(sale_no: i32, sku: &'a SkuDraft) -> Result<Self, Error> {
-        let initial = narrow("initial_stock", sku.initial)?;
-        Ok(Self {
-            sale_no,
-            sku_id: sku.id.as_str(),
-            title: &sku.title,
-            price: sku.price,
-            initial_stock: initial,
-            available: initial,
-            policy_kind: sku.policy.kind(),
-            policy_limit: sku.policy.quota().map(|limit| narrow("limit", limit)).transpose()?,
-            max_quantity: narrow("max_quantity", sku.policy.max_quantity())?,
-            buckets: i16::try_from(sku.buckets).or_else(|_| unstorable("buckets", sku.buckets))?,
-            payment_window_s: sku.payment_window_s,
-            bar_lapsed: i16::from(sku.bar_lapsed),
         })
     }
 }

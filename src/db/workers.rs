@@ -2,8 +2,8 @@
 //!
 //! A job receives a connection. Its caller receives an exact outcome: the result, *not begun*
 //! (nothing was written), or *unknown* (the job had begun and did not finish in time, or it
-//! panicked). Dropping the caller's future cancels the job unless it has begun. A job that panics
-//! closes its connection, not its thread; a thread that panics nevertheless is replaced.
+//! panicked). Dropping the caller's future cancels the job unless it has begun. A panic, in a job or
+//! while a connection is closed, ends the connection, not the thread.
 
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,76 +12,63 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded};
 use parking_lot::RwLock;
-use r2d2::{ManageConnection, Pool};
-use tokio::sync::oneshot::error::RecvError;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::Error;
 use crate::runtime::progress::answered;
 
-/// Opens a connection; called again after a connection was closed.
-pub type Connect<C> = Arc<dyn Fn() -> Result<C, Error> + Send + Sync>;
-
 /// Sends the result to its caller and returns whether its connection can be used again.
 type Job<C> = Box<dyn FnOnce(Result<&mut C, Error>) -> bool + Send>;
 
-/// The source of the threads' connections.
-pub enum ConnectionSource<M: ManageConnection> {
-    /// A single thread owns its connection.
-    Own {
-        /// The connection to start with; `None`: `connect` opens one.
-        first: Option<M::Connection>,
-        connect: Connect<M::Connection>,
-    },
-    /// Each job borrows a connection.
-    Pool(Pool<M>),
+/// Opens the connections of the threads: each owns one, and opens it when a job needs it.
+pub struct Connector<C> {
+    pub connect: Box<dyn Fn() -> Result<C, Error> + Send + Sync>,
+    /// Whether an open connection can run a job; otherwise another is opened.
+    pub is_valid: fn(&mut C) -> bool,
+    /// An unused connection is closed after this time.
+    pub idle_max: Duration,
 }
 
-impl<M: ManageConnection> ConnectionSource<M> {
-    /// The source of a further or a replacing thread, without an open connection.
-    fn without_connection(&self) -> Self {
-        match self {
-            Self::Own { connect, .. } => Self::Own { first: None, connect: Arc::clone(connect) },
-            Self::Pool(pool) => Self::Pool(pool.clone()),
-        }
-    }
-
-    fn run(&mut self, job: Job<M::Connection>) {
-        match self {
-            Self::Own { first, connect } => {
-                let mut connection = match first.take().map_or_else(|| connect(), Ok) {
-                    Ok(connection) => connection,
-                    Err(error) => {
-                        job(Err(error));
-                        return;
-                    }
-                };
+impl<C> Connector<C> {
+    /// Runs jobs until the queue is closed and empty.
+    fn serve(&self, jobs: &Receiver<Job<C>>, first: Option<C>) {
+        let mut connection = first;
+        loop {
+            let job = match jobs.recv_timeout(self.idle_max) {
+                Ok(job) => job,
+                Err(RecvTimeoutError::Timeout) => {
+                    connection = None;
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            let open = connection.take();
+            let open = open.and_then(|mut open| (self.is_valid)(&mut open).then_some(open));
+            match open.map_or_else(&self.connect, Ok) {
                 // After any error the connection is replaced: this takes a millisecond and leaves
                 // no open transaction.
-                if run_catching(|| job(Ok(&mut connection))) {
-                    *first = Some(connection);
-                }
-            }
-            Self::Pool(pool) => match pool.get() {
-                // A panic unwinds through the borrowed connection, which the pool then closes.
-                Ok(mut connection) => {
-                    run_catching(move || job(Ok(&mut *connection)));
+                Ok(mut open) => {
+                    if run_catching("ledger job panicked", || job(Ok(&mut open))) {
+                        connection = Some(open);
+                    }
                 }
                 Err(error) => {
-                    job(Err(Error::NoConnection { reason: error.to_string() }));
+                    job(Err(error));
                 }
-            },
+            }
         }
     }
 }
 
 /// Runs a job; after a panic its connection cannot be used again.
-fn run_catching(job: impl FnOnce() -> bool) -> bool {
-    catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|_payload| {
-        tracing::error!(thread = thread::current().name(), "ledger job panicked");
+fn run_catching(message: &str, job: impl FnOnce() -> bool) -> bool {
+    catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|payload| {
+        tracing::error!(thread = thread::current().name(), "{message}");
+        // Dropping it may panic.
+        std::mem::forget(payload);
         false
     })
 }
@@ -95,22 +82,32 @@ pub struct Workers<C> {
 }
 
 impl<C: Send + 'static> Workers<C> {
-    /// Starts one thread per name. At most `queue_max` jobs wait; the caller of a job waits at most
-    /// `deadline`.
-    pub fn start<M: ManageConnection<Connection = C>>(
+    /// Starts one thread per name, the first with an open connection. At most `queue_max` jobs wait;
+    /// the caller of a job waits at most `deadline`.
+    pub fn start(
         names: Vec<String>,
-        source: ConnectionSource<M>,
+        mut first: Option<C>,
+        connector: Connector<C>,
         queue_max: usize,
         deadline: Duration,
     ) -> Result<Self, Error> {
         let (queue, jobs) = bounded(queue_max.max(1));
         let (running, ended) = mpsc::channel(1);
-        let further = source.without_connection();
-        let mut first = Some(source);
+        let connector = Arc::new(connector);
         for name in names {
-            let source = first.take().unwrap_or_else(|| further.without_connection());
-            let worker = Worker { name, source, jobs: jobs.clone(), running: running.clone() };
-            worker.spawn().map_err(|error| Error::CannotOpen {
+            let (mut first, connector) = (first.take(), Arc::clone(&connector));
+            let (jobs, running) = (jobs.clone(), running.clone());
+            let work = move || {
+                let mut serve = || {
+                    connector.serve(&jobs, first.take());
+                    true
+                };
+                while !run_catching("ledger thread: panicked and goes on", &mut serve) {}
+                // By `running`, `close` sees that the thread holds nothing any more.
+                drop(connector);
+                drop(running);
+            };
+            thread::Builder::new().name(name).spawn(work).map_err(|error| Error::CannotOpen {
                 reason: format!("cannot start a ledger thread: {error}; raise the thread limit"),
             })?;
         }
@@ -127,21 +124,7 @@ impl<C: Send + 'static> Workers<C> {
         T: Send + 'static,
         F: FnOnce(&mut C) -> Result<T, Error> + Send + 'static,
     {
-        self.wait_for(operation, self.submit(job)?).await
-    }
-
-    async fn wait_for<T>(
-        &self,
-        operation: &'static str,
-        mut submitted: SubmittedJob<T>,
-    ) -> Result<T, Error> {
-        let reply = timeout(self.deadline, &mut submitted.reply).await;
-        answered();
-        match reply {
-            Ok(reply) => result_of(reply, operation),
-            Err(_) if submitted.cancel() => Err(Error::NotBegun { operation }),
-            Err(_) => Err(Error::TimedOut { operation }),
-        }
+        self.wait_for(operation, self.submit(job)?, self.deadline).await
     }
 
     /// Runs a job without a time limit, such as a scan that its visitor ends.
@@ -150,10 +133,23 @@ impl<C: Send + 'static> Workers<C> {
         T: Send + 'static,
         F: FnOnce(&mut C) -> Result<T, Error> + Send + 'static,
     {
-        let mut submitted = self.submit(job)?;
-        let reply = (&mut submitted.reply).await;
+        self.wait_for(operation, self.submit(job)?, Duration::MAX).await
+    }
+
+    async fn wait_for<T>(
+        &self,
+        operation: &'static str,
+        mut submitted: SubmittedJob<T>,
+        limit: Duration,
+    ) -> Result<T, Error> {
+        let reply = timeout(limit, &mut submitted.reply).await;
         answered();
-        result_of(reply, operation)
+        match reply {
+            Ok(Ok(result)) => result.map_err(|error| error.during(operation)),
+            Ok(Err(_panicked)) => Err(Error::WorkerCrashed { operation }),
+            Err(_) if submitted.cancel() => Err(Error::NotBegun { operation }),
+            Err(_) => Err(Error::TimedOut { operation }),
+        }
     }
 
     fn submit<T, F>(&self, job: F) -> Result<SubmittedJob<T>, Error>
@@ -181,29 +177,10 @@ impl<C: Send + 'static> Workers<C> {
         }
     }
 
-    /// Number of running threads: as many as were started, unless the operating system refused to
-    /// replace one. 0 during and after [`Self::close`].
-    #[must_use]
-    pub fn num_threads(&self) -> usize {
-        // Each thread holds one sender; only `close` holds the lock.
-        self.ended.try_lock().map_or(0, |ended| ended.sender_strong_count())
-    }
-
     /// Rejects new jobs, finishes the queued ones, and ends the threads and their connections.
     pub async fn close(&self) {
         self.queue.write().take();
         while self.ended.lock().await.recv().await.is_some() {}
-    }
-}
-
-/// The job's result; `WorkerCrashed` if the job panicked.
-fn result_of<T>(
-    reply: Result<Result<T, Error>, RecvError>,
-    operation: &'static str,
-) -> Result<T, Error> {
-    match reply {
-        Ok(result) => result.map_err(|error| error.during(operation)),
-        Err(_closed) => Err(Error::WorkerCrashed { operation }),
     }
 }
 
@@ -225,53 +202,6 @@ impl<T> SubmittedJob<T> {
 impl<T> Drop for SubmittedJob<T> {
     fn drop(&mut self) {
         self.cancel();
-    }
-}
-
-struct Worker<M: ManageConnection> {
-    name: String,
-    source: ConnectionSource<M>,
-    jobs: Receiver<Job<M::Connection>>,
-    running: mpsc::Sender<Infallible>,
-}
-
-impl<M: ManageConnection> Worker<M> {
-    fn spawn(self) -> std::io::Result<()> {
-        let name = self.name.clone();
-        thread::Builder::new().name(name).spawn(move || self.work()).map(drop)
-    }
-
-    fn work(self) {
-        let Self { name, mut source, jobs, running } = self;
-        // Declared after `source`: a panic starts the replacement before it closes the old
-        // connection, which may panic too.
-        let replacement = RespawnGuard(Some(Self {
-            name,
-            source: source.without_connection(),
-            jobs: jobs.clone(),
-            running,
-        }));
-        while let Ok(job) = jobs.recv() {
-            source.run(job);
-        }
-        drop(source);
-        drop(replacement);
-    }
-}
-
-/// Starts a replacement when the thread of this worker unwinds.
-struct RespawnGuard<M: ManageConnection>(Option<Worker<M>>);
-
-impl<M: ManageConnection> Drop for RespawnGuard<M> {
-    fn drop(&mut self) {
-        let Some(worker) = self.0.take().filter(|_| thread::panicking()) else { return };
-        let name = worker.name.clone();
-        match worker.spawn() {
-            Ok(()) => tracing::error!(thread = name, "ledger thread: panicked and was replaced"),
-            Err(error) => {
-                tracing::error!(thread = name, %error, "ledger thread: panicked, not replaced");
-            }
-        }
     }
 }
 

@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use diesel::prelude::*;
-use diesel::r2d2::ConnectionManager;
 
 use super::*;
 
@@ -17,14 +16,23 @@ const AT_ONCE: Duration = Duration::from_millis(1);
 fn one_writer(queue_max: usize, deadline: Duration) -> (Workers<SqliteConnection>, Arc<AtomicU32>) {
     let opened = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&opened);
-    let connect: Connect<SqliteConnection> = Arc::new(move || {
+    let connect = move || {
         count.fetch_add(1, Ordering::SeqCst);
         SqliteConnection::establish(":memory:")
             .map_err(|error| Error::CannotOpen { reason: error.to_string() })
-    });
+    };
+    (started(connect, |_| true, queue_max, deadline), opened)
+}
+
+fn started<C: Send + 'static>(
+    connect: impl Fn() -> Result<C, Error> + Send + Sync + 'static,
+    is_valid: fn(&mut C) -> bool,
+    queue_max: usize,
+    deadline: Duration,
+) -> Workers<C> {
+    let connector = Connector { connect: Box::new(connect), is_valid, idle_max: NEVER };
     let names = vec!["ledger-writer".to_owned()];
-    let source = ConnectionSource::<ConnectionManager<_>>::Own { first: None, connect };
-    (Workers::start(names, source, queue_max, deadline).unwrap(), opened)
+    Workers::start(names, None, connector, queue_max, deadline).unwrap()
 }
 
 impl<C> Workers<C> {
@@ -91,25 +99,25 @@ async fn a_panic_closes_the_connection_and_not_the_thread() {
     assert_eq!(opened.load(Ordering::SeqCst), 2);
 }
 
-/// A panic payload that panics again when it is dropped, outside of every `catch_unwind`.
-struct PanicsOnDrop;
+/// A connection that panics when it is closed.
+struct PanicsOnClose;
 
-impl Drop for PanicsOnDrop {
+impl Drop for PanicsOnClose {
     fn drop(&mut self) {
         assert!(thread::panicking(), "on purpose, in the thread of the worker");
     }
 }
 
 #[tokio::test]
-async fn a_thread_that_panics_outside_of_a_job_is_replaced() {
-    let (workers, opened) = one_writer(4, NEVER);
-    let crashed = workers
-        .run("dying", |_| -> Result<(), Error> { std::panic::panic_any(PanicsOnDrop) })
-        .await;
-    assert!(matches!(crashed.unwrap_err(), Error::WorkerCrashed { .. }));
+async fn a_panic_outside_of_a_job_closes_the_connection_and_not_the_thread() {
+    let workers = started(|| Ok(PanicsOnClose), |_| true, 4, NEVER);
+    for _ in 0..2 {
+        // After the error the connection is closed.
+        let failed = workers.run("failing", |_| Err::<(), _>(Error::Full)).await;
+        assert!(matches!(failed.unwrap_err(), Error::Full));
+    }
     let name = workers.run("asking", |_| Ok(thread_name())).await.unwrap();
     assert_eq!(name, "ledger-writer");
-    assert_eq!(opened.load(Ordering::SeqCst), 2);
     workers.close().await;
 }
 
@@ -117,7 +125,7 @@ async fn a_thread_that_panics_outside_of_a_job_is_replaced() {
 async fn a_job_that_began_and_is_late_has_an_unknown_outcome() {
     let (workers, _) = one_writer(4, AT_ONCE);
     let (blocked, submitted) = occupy(&workers);
-    let error = workers.wait_for("writing", submitted).await.unwrap_err();
+    let error = workers.wait_for("writing", submitted, AT_ONCE).await.unwrap_err();
     assert!(matches!(error, Error::TimedOut { operation: "writing" }), "{error:?}");
     blocked.end.send(()).unwrap();
 }
@@ -172,14 +180,6 @@ async fn a_job_of_a_dropped_caller_does_not_run_later() {
 }
 
 #[tokio::test]
-async fn a_job_that_has_begun_cannot_be_cancelled() {
-    let (workers, _) = one_writer(4, NEVER);
-    let (blocked, submitted) = occupy(&workers);
-    assert!(!submitted.cancel(), "it may write");
-    blocked.end.send(()).unwrap();
-}
-
-#[tokio::test]
 async fn a_full_queue_rejects_jobs_and_a_closed_one_finishes_its_jobs() {
     let (workers, _) = one_writer(1, NEVER);
     let (blocked, running) = occupy(&workers);
@@ -189,20 +189,16 @@ async fn a_full_queue_rejects_jobs_and_a_closed_one_finishes_its_jobs() {
 
     blocked.end.send(()).unwrap();
     workers.close().await;
-    assert!(workers.wait_for("running", running).await.is_ok());
-    assert_eq!(workers.wait_for("waiting", waiting).await.unwrap(), 7);
+    assert!(workers.wait_for("running", running, NEVER).await.is_ok());
+    assert_eq!(workers.wait_for("waiting", waiting, NEVER).await.unwrap(), 7);
     assert!(matches!(workers.run("writing", |_| Ok(())).await, Err(Error::Closed)));
     workers.close().await;
 }
 
 #[tokio::test]
 async fn a_failure_to_connect_is_returned_to_the_caller() {
-    let source = ConnectionSource::<ConnectionManager<_>>::Own {
-        first: None,
-        connect: Arc::new(|| Err(Error::CannotOpen { reason: "no".to_owned() })),
-    };
-    let workers: Workers<SqliteConnection> =
-        Workers::start(vec!["ledger-writer".to_owned()], source, 1, NEVER).unwrap();
+    let refuse = || Err::<SqliteConnection, _>(Error::CannotOpen { reason: "no".to_owned() });
+    let workers = started(refuse, |_| true, 1, NEVER);
     for _ in 0..2 {
         let error = workers.run("asking", |_| Ok(())).await.unwrap_err();
         assert!(matches!(error, Error::CannotOpen { .. }), "{error:?}");
@@ -210,15 +206,13 @@ async fn a_failure_to_connect_is_returned_to_the_caller() {
 }
 
 #[tokio::test]
-async fn a_pool_replaces_the_connection_of_a_panicked_job() {
-    let pool = Pool::builder().max_size(1).build(ConnectionManager::new(":memory:")).unwrap();
-    let names = vec!["ledger-reader-0".to_owned(), "ledger-reader-1".to_owned()];
-    let workers: Workers<SqliteConnection> =
-        Workers::start(names, ConnectionSource::Pool(pool), 4, NEVER).unwrap();
+async fn a_connection_that_is_not_valid_any_more_is_replaced_before_the_job() {
+    let connect = || Ok(SqliteConnection::establish(":memory:").unwrap());
+    let is_valid: fn(&mut _) -> bool =
+        |conn| diesel::sql_query("SELECT * FROM mark").execute(conn).is_err();
+    let workers = started(connect, is_valid, 4, NEVER);
     let create =
         |conn: &mut SqliteConnection| Ok(diesel::sql_query("CREATE TABLE mark (x)").execute(conn)?);
     workers.run("creating a table", create).await.unwrap();
-    let crashed = workers.run("dying", |_| -> Result<(), Error> { panic!("on purpose") }).await;
-    assert!(matches!(crashed, Err(Error::WorkerCrashed { .. })));
     workers.run("creating a table", create).await.expect("a new connection has no such table");
 }

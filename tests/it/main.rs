@@ -12,6 +12,7 @@ mod lua;
 mod model;
 mod mysql;
 mod redis_link;
+mod sqlite;
 mod support;
 mod tidy;
 mod tiers;

@@ -92,7 +92,6 @@ pub struct Client {
     session: Arc<Session>,
     limit: WaitLimit,
     answered_at: Instant,
-    is_broken: bool,
 }
 
 impl Client {
@@ -108,7 +107,6 @@ impl Client {
             session: Arc::clone(session),
             limit: WaitLimit::At(end),
             answered_at: end,
-            is_broken: false,
         };
         let answered = client.batch_execute(&session.set_up).await;
         answered.map_err(ConnectionError::CouldntSetupConfiguration)?;
@@ -129,49 +127,32 @@ impl Client {
         self.limit = WaitLimit::Each(allowed);
     }
 
-    /// The pool closes the connection instead of lending it again.
-    pub(super) fn mark_broken(&mut self) {
-        self.is_broken = true;
-    }
-
-    pub(super) fn is_broken(&self) -> bool {
-        self.is_broken
-    }
-
     /// The time of the server's last response.
     pub(super) fn answered_at(&self) -> Instant {
         self.answered_at
     }
-
-    /// Borrows the driver and the limit of one wait.
-    fn wait(&mut self) -> (&mut AsyncMysqlConnection, Wait<'_>) {
-        let wait = Wait { end: self.limit.end(), answered_at: &mut self.answered_at };
-        (&mut self.inner, wait)
-    }
 }
 
-struct Wait<'a> {
+/// Waits for an answer until `end` and records when it came.
+async fn wait_until<T>(
     end: Instant,
-    answered_at: &'a mut Instant,
-}
-
-impl Wait<'_> {
-    async fn until<T>(self, answer: impl Future<Output = QueryResult<T>>) -> QueryResult<T> {
-        let Ok(answer) = timeout_at(self.end.into(), answer).await else {
-            let message = Box::new("the server did not answer in time".to_owned());
-            return Err(Diesel::DatabaseError(DatabaseErrorKind::ClosedConnection, message));
-        };
-        *self.answered_at = now_monotonic();
-        answer
-    }
+    answered_at: &mut Instant,
+    answer: impl Future<Output = QueryResult<T>>,
+) -> QueryResult<T> {
+    let Ok(answer) = timeout_at(end.into(), answer).await else {
+        let message = Box::new("the server did not answer in time".to_owned());
+        return Err(Diesel::DatabaseError(DatabaseErrorKind::ClosedConnection, message));
+    };
+    *answered_at = now_monotonic();
+    answer
 }
 
 type Row<'conn, 'query> = <AsyncMysqlConnection as AsyncConnectionCore>::Row<'conn, 'query>;
 
 impl SimpleAsyncConnection for Client {
     async fn batch_execute(&mut self, query: &str) -> QueryResult<()> {
-        let (inner, wait) = self.wait();
-        wait.until(inner.batch_execute(query)).await
+        let answer = self.inner.batch_execute(query);
+        wait_until(self.limit.end(), &mut self.answered_at, answer).await
     }
 }
 
@@ -188,11 +169,11 @@ impl AsyncConnectionCore for Client {
         T: AsQuery + 'query,
         T::Query: QueryFragment<Mysql> + QueryId + 'query,
     {
-        let (inner, wait) = self.wait();
-        let answer = inner.load(source);
+        let Self { inner, answered_at, limit, .. } = self;
+        let (end, answer) = (limit.end(), inner.load(source));
         Box::pin(async move {
             let rows = async { answer.await?.map_ok(Ok).try_collect::<Vec<_>>().await };
-            wait.until(rows).await.map(stream::iter)
+            wait_until(end, answered_at, rows).await.map(stream::iter)
         })
     }
 
@@ -203,9 +184,8 @@ impl AsyncConnectionCore for Client {
     where
         T: QueryFragment<Mysql> + QueryId + 'query,
     {
-        let (inner, wait) = self.wait();
-        let answer = inner.execute_returning_count(source);
-        Box::pin(wait.until(answer))
+        let answer = self.inner.execute_returning_count(source);
+        Box::pin(wait_until(self.limit.end(), &mut self.answered_at, answer))
     }
 }
 

@@ -4,38 +4,31 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use diesel::connection::SimpleConnection;
+use diesel::dsl::sql;
 use diesel::prelude::*;
 use diesel::result::Error as Diesel;
-use diesel::sql_types::{BigInt, Text};
+use diesel::sql_types::BigInt;
 use diesel_migrations::EmbeddedMigrations;
 
 use super::client::MysqlConnection;
 use super::session::{SessionAccess, statement_limit};
 use super::statements;
-use crate::db::error::is_rolled_back_commit;
+use crate::db::error::{cannot_open, is_rolled_back_commit};
 use crate::db::rows::{FailureRow, NewOrder, OrderRow};
-use crate::db::schema::{failed_requests, orders, tokens};
-use crate::db::sql::{
-    Database, IN_LIST_MAX, Queries, QuotaClaim, RowVisitor, TimeoutClass, WRITER,
-};
+use crate::db::schema::{failed_requests, orders};
+use crate::db::sql::{Database, IN_LIST_MAX, Queries, QuotaClaim, RowVisitor, WRITER};
 use crate::db::{Error, migrate};
 use crate::domain::{Failure, Order, SkuNo};
 
-#[derive(QueryableByName)]
-struct NumberRow {
-    #[diesel(sql_type = BigInt)]
-    cell: i64,
-}
-
-/// Reads one number; `sql` names its column `cell`.
-pub(super) fn number(conn: &mut MysqlConnection, sql: &str) -> QueryResult<i64> {
-    diesel::sql_query(sql).get_result::<NumberRow>(conn).map(|row| row.cell)
+/// Reads one number.
+pub(super) fn number(conn: &mut MysqlConnection, query: &str) -> QueryResult<i64> {
+    sql::<BigInt>(query).get_result(conn)
 }
 
 /// Rejects a read-only server, in the transaction that reads from it: a proxy that sends reads to a
 /// replica would return outdated rows.
 fn reject_replica(conn: &mut MysqlConnection) -> Result<(), Error> {
-    let sql = "SELECT CAST(@@global.read_only OR @@global.innodb_read_only AS SIGNED) AS cell";
+    let sql = "SELECT CAST(@@global.read_only OR @@global.innodb_read_only AS SIGNED)";
     if number(conn, sql)? == 0 {
         return Ok(());
     }
@@ -78,25 +71,23 @@ impl Database for MysqlConnection {
     const BEGIN: &'static str = "BEGIN";
     const INDEXED_REQUESTS: &'static str = "TRUE";
     const UNINDEXED_REQUESTS: Option<&'static str> = None;
+    // Takes the exclusive lock at once: two processes that first read the row with a shared lock
+    // would deadlock.
+    const INSERT_TOKEN: &'static str =
+        "INSERT INTO tokens (name, token) VALUES (?, 0) ON DUPLICATE KEY UPDATE token = token";
+    const TABLES_NAMED: &'static str = "SELECT COUNT(*) FROM information_schema.tables \
+         WHERE table_schema = DATABASE() AND table_name = ";
     const REPEATED_REQUESTS: &'static str = "SELECT request_id, COUNT(*) AS num_orders \
-         FROM orders FORCE INDEX (PRIMARY) GROUP BY request_id HAVING COUNT(*) > 1 LIMIT ?";
+         FROM orders FORCE INDEX (PRIMARY) GROUP BY request_id HAVING COUNT(*) > 1 LIMIT ";
 
-    fn run_limited<T>(
-        &mut self,
-        timeout_class: TimeoutClass,
-        job: impl FnOnce(&mut Self) -> Result<T, Error>,
-    ) -> Result<T, Error> {
+    fn limit_job(&mut self) {
         let limit = self.session().job_limit;
-        match timeout_class {
-            TimeoutClass::Caller => self.limit_total(limit),
-            TimeoutClass::Scan => self.limit_each(limit),
-        }
-        let result = job(self);
-        // A new connection takes a millisecond or two and has no open transaction.
-        if result.is_err() {
-            self.mark_broken();
-        }
-        result
+        self.limit_total(limit);
+    }
+
+    fn limit_statements(&mut self) {
+        let limit = self.session().job_limit;
+        self.limit_each(limit);
     }
 
     fn with_audit_limit<T>(
@@ -104,10 +95,10 @@ impl Database for MysqlConnection {
         statement: impl FnOnce(&mut Self) -> QueryResult<T>,
     ) -> QueryResult<T> {
         let session = Arc::clone(self.session());
-        self.limit_each(session.audit_timeout);
-        self.batch_execute(&session.audit_limit)?;
+        self.limit_each(Duration::from_millis(session.audit_timeout_ms.max(1)));
+        self.batch_execute(&statement_limit(session.audit_timeout_ms))?;
         let answer = statement(self)?;
-        self.batch_execute(&session.usual_limit)?;
+        self.batch_execute(&statement_limit(session.statement_timeout_ms))?;
         self.limit_each(session.job_limit);
         Ok(answer)
     }
@@ -135,55 +126,32 @@ impl Database for MysqlConnection {
     ) -> Result<T, Error> {
         // GET_LOCK locks are global to the server: the name contains the database.
         const NAME: &str = "LEFT(CONCAT('floodgate migrates ', DATABASE()), 64)";
-        let wait_s = self.session().audit_timeout.as_secs().max(1);
+        let wait_s = (self.session().audit_timeout_ms / 1000).max(1);
         // Practically unlimited: a large table takes long, and the operator can abort.
         self.limit_each(MIGRATION_TIMEOUT);
         self.batch_execute(&statement_limit(0))?;
-        let lock = format!("SELECT GET_LOCK({NAME}, {wait_s}) AS cell");
+        let lock = format!("SELECT GET_LOCK({NAME}, {wait_s})");
         if number(self, &lock)? != 1 {
-            let reason = format!(
+            return cannot_open(format!(
                 "another process has been migrating this ledger for {wait_s} s: wait for it, or \
                  find out what blocks it (SHOW PROCESSLIST)"
-            );
-            return Err(Error::CannotOpen { reason });
+            ));
         }
         let result = job(self)?;
         // After an error the end of the connection releases the lock.
-        let release = format!("SELECT RELEASE_LOCK({NAME}) AS cell");
+        let release = format!("SELECT RELEASE_LOCK({NAME})");
         number(self, &release)?;
-        let usual = self.session().usual_limit.clone();
+        let usual = statement_limit(self.session().statement_timeout_ms);
         self.batch_execute(&usual)?;
         Ok(result)
     }
 
-    fn has_table(&mut self, name: &str) -> QueryResult<bool> {
-        let sql = format!(
-            "SELECT COUNT(*) AS cell FROM information_schema.tables \
-             WHERE table_schema = DATABASE() AND table_name = '{name}'"
-        );
-        number(self, &sql).map(|tables| tables > 0)
-    }
-
     fn writer_token(&mut self) -> QueryResult<i64> {
         // A shared lock: a change of the token waits for all transactions that read it.
-        let sql =
-            format!("SELECT token AS cell FROM tokens WHERE name = '{WRITER}' LOCK IN SHARE MODE");
-        number(self, &sql)
-    }
-
-    fn raise_token(&mut self, name: &str, next: &'static str) -> QueryResult<i64> {
-        // Takes the exclusive lock at once: two processes that first read the row with a shared
-        // lock would deadlock.
-        diesel::sql_query(
-            "INSERT INTO tokens (name, token) VALUES (?, 0) \
-             ON DUPLICATE KEY UPDATE token = token",
+        number(
+            self,
+            &format!("SELECT token FROM tokens WHERE name = '{WRITER}' LOCK IN SHARE MODE"),
         )
-        .bind::<Text, _>(name)
-        .execute(self)?;
-        diesel::sql_query(format!("UPDATE tokens SET token = {next} WHERE name = ?"))
-            .bind::<Text, _>(name)
-            .execute(self)?;
-        tokens::table.find(name).select(tokens::token).first(self)
     }
 
     fn insert_orders(&mut self, orders: &[NewOrder]) -> QueryResult<()> {
@@ -192,7 +160,7 @@ impl Database for MysqlConnection {
 
     fn any_failed(&mut self, requests: &[i64]) -> QueryResult<bool> {
         for chunk in requests.chunks(IN_LIST_MAX) {
-            if !statements::failed_among(chunk).load::<statements::RequestRow>(self)?.is_empty() {
+            if !statements::failed_among(chunk).load::<i64>(self)?.is_empty() {
                 return Ok(true);
             }
         }
@@ -201,8 +169,7 @@ impl Database for MysqlConnection {
 
     fn ordered_among(&mut self, failures: &[Failure]) -> QueryResult<Vec<i64>> {
         let requests = failures.iter().map(|failure| failure.request.to_db());
-        let rows = statements::ordered_among(requests).load::<statements::RequestRow>(self)?;
-        Ok(rows.into_iter().map(|row| row.request_id).collect())
+        statements::ordered_among(requests).load(self)
     }
 
     fn take_quotas(&mut self, claims: &[QuotaClaim]) -> QueryResult<bool> {
@@ -234,7 +201,8 @@ impl Database for MysqlConnection {
     }
 
     fn each_order(&mut self, sku: SkuNo, visit: RowVisitor<'_, Order>) -> Result<(), Error> {
-        by_page((i64::MIN, i64::MIN), OrderRow::scan_key, visit, |(buyer, slot)| {
+        let key = |row: &OrderRow| (row.buyer_id, row.slot);
+        by_page((i64::MIN, i64::MIN), key, visit, |(buyer, slot)| {
             let next_slot = orders::buyer_id.eq(buyer).and(orders::slot.gt(slot));
             orders::table
                 .filter(orders::sku_no.eq(sku.0))
@@ -247,14 +215,19 @@ impl Database for MysqlConnection {
     }
 
     fn each_failure(&mut self, sku: SkuNo, visit: RowVisitor<'_, Failure>) -> Result<(), Error> {
-        by_page(i64::MIN, FailureRow::scan_key, visit, |request| {
-            failed_requests::table
-                .filter(failed_requests::sku_no.eq(sku.0))
-                .filter(failed_requests::request_id.gt(request))
-                .order(failed_requests::request_id)
-                .limit(PAGE)
-                .select(FailureRow::as_select())
-                .load(self)
-        })
+        by_page(
+            i64::MIN,
+            |row: &FailureRow| row.request_id,
+            visit,
+            |request| {
+                failed_requests::table
+                    .filter(failed_requests::sku_no.eq(sku.0))
+                    .filter(failed_requests::request_id.gt(request))
+                    .order(failed_requests::request_id)
+                    .limit(PAGE)
+                    .select(FailureRow::as_select())
+                    .load(self)
+            },
+        )
     }
 }

@@ -7,17 +7,17 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use diesel::connection::SimpleConnection;
+use diesel::dsl::sql;
 use diesel::prelude::*;
-use diesel::sql_query;
 use diesel::sql_types::Text;
 
 use super::client::{MysqlConnection, connect};
 use super::database::number;
-use super::open::{MysqlOptions, on_own_thread};
 use super::session::{Session, SessionAccess};
+use super::{MysqlOptions, on_own_thread};
 use crate::db::Error;
 use crate::db::migrate::{self, SchemaStatus};
-use crate::db::sql::{Database, TimeoutClass};
+use crate::db::sql::Database;
 use crate::runtime::clock::{now_monotonic, wall_ms};
 
 /// How often the time of the server is read; the fastest response is the most precise.
@@ -58,22 +58,6 @@ impl MysqlFacts {
     }
 }
 
-#[derive(QueryableByName)]
-struct Variable {
-    #[diesel(sql_type = Text, column_name = "Variable_name")]
-    name: String,
-    #[diesel(sql_type = Text, column_name = "Value")]
-    value: String,
-}
-
-#[derive(QueryableByName)]
-struct Table {
-    #[diesel(sql_type = Text)]
-    name: String,
-    #[diesel(sql_type = Text)]
-    engine: String,
-}
-
 /// Connects and reads all facts. Blocks.
 pub fn read(options: &MysqlOptions) -> Result<MysqlFacts, Error> {
     let session = Session::new(options, SessionAccess::Write)?;
@@ -81,8 +65,8 @@ pub fn read(options: &MysqlOptions) -> Result<MysqlFacts, Error> {
         let begun = now_monotonic();
         let mut conn = connect(&session)?;
         let connect_time = now_monotonic().duration_since(begun);
-        let mut facts =
-            conn.run_limited(TimeoutClass::Caller, |conn| read_facts(conn, connect_time))?;
+        conn.limit_job();
+        let mut facts = read_facts(&mut conn, connect_time)?;
         if facts.tables.iter().any(|(name, _)| name == "tokens") {
             facts.refuses_writes = try_write(&mut conn);
         }
@@ -92,31 +76,29 @@ pub fn read(options: &MysqlOptions) -> Result<MysqlFacts, Error> {
 
 fn read_facts(conn: &mut MysqlConnection, connect_time: Duration) -> Result<MysqlFacts, Error> {
     let (round_trip, clock_ahead_ms) = measure_clock(conn)?;
-    let variables = sql_query("SHOW SESSION VARIABLES").load::<Variable>(conn);
-    let variables = variables?.into_iter();
-    let connected = sql_query("SHOW GLOBAL STATUS LIKE 'Threads_connected'");
-    let connected = connected.load::<Variable>(conn)?;
-    let tables = sql_query(
-        "SELECT CAST(table_name AS CHAR) AS name, CAST(COALESCE(engine, '') AS CHAR) AS engine \
+    let pairs = |conn: &mut MysqlConnection, query| sql::<(Text, Text)>(query).load(conn);
+    let variables: Vec<(String, String)> = pairs(conn, "SHOW SESSION VARIABLES")?;
+    let connected = pairs(conn, "SHOW GLOBAL STATUS LIKE 'Threads_connected'")?;
+    let tables = pairs(
+        conn,
+        "SELECT CAST(table_name AS CHAR), CAST(COALESCE(engine, '') AS CHAR) \
          FROM information_schema.tables WHERE table_schema = DATABASE() ORDER BY 1",
-    );
-    let tables = tables.load::<Table>(conn)?.into_iter();
+    )?;
     Ok(MysqlFacts {
         connect_time,
         round_trip,
         clock_ahead_ms,
-        variables: variables.map(|variable| (variable.name, variable.value)).collect(),
-        num_connections: connected.first().and_then(|one| one.value.parse().ok()).unwrap_or(0),
+        variables: variables.into_iter().collect(),
+        num_connections: connected.first().and_then(|(_, n)| n.parse().ok()).unwrap_or(0),
         status: migrate::schema_status(conn)?,
-        tables: tables.map(|table| (table.name, table.engine)).collect(),
+        tables,
         refuses_writes: None,
     })
 }
 
 /// The fastest round trip, and the server clock minus the local clock in milliseconds.
 fn measure_clock(conn: &mut MysqlConnection) -> QueryResult<(Duration, i64)> {
-    const SERVER_TIME: &str =
-        "SELECT CAST(FLOOR(UNIX_TIMESTAMP(SYSDATE(6)) * 1000) AS SIGNED) AS cell";
+    const SERVER_TIME: &str = "SELECT CAST(FLOOR(UNIX_TIMESTAMP(SYSDATE(6)) * 1000) AS SIGNED)";
     let mut fastest: Option<(Duration, i64)> = None;
     for _ in 0..TIME_READS {
         let (sent, sent_ms) = (now_monotonic(), wall_ms());
@@ -132,13 +114,7 @@ fn measure_clock(conn: &mut MysqlConnection) -> QueryResult<(Duration, i64)> {
 
 /// Updates a row that does not exist, and rolls back. Returns the error of the server.
 fn try_write(conn: &mut MysqlConnection) -> Option<String> {
-    let result = conn.run_limited(TimeoutClass::Caller, |conn| {
-        let sql = "START TRANSACTION; UPDATE tokens SET token = token WHERE name = ''; ROLLBACK";
-        Ok(conn.batch_execute(sql)?)
-    });
-    match result {
-        Ok(()) => None,
-        Err(Error::Refused { source, .. }) => Some(source.to_string()),
-        Err(error) => Some(error.to_string()),
-    }
+    conn.limit_job();
+    let sql = "START TRANSACTION; UPDATE tokens SET token = token WHERE name = ''; ROLLBACK";
+    conn.batch_execute(sql).err().map(|error| error.to_string())
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::MysqlOptions;
 use crate::db::Error;
+use crate::db::error::cannot_open;
 
 /// The access mode of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,18 +28,16 @@ pub(super) struct Session {
     pub(super) connect_timeout: Duration,
     /// Limit of a job. Its caller waits a little longer and therefore receives the result.
     pub(super) job_limit: Duration,
-    pub(super) audit_timeout: Duration,
-    /// The statement that sets the usual limit of statements.
-    pub(super) usual_limit: String,
-    /// The statement that sets the limit of an audit's statements.
-    pub(super) audit_limit: String,
+    /// Limit of an audit's statement.
+    pub(super) audit_timeout_ms: u64,
+    /// Limit of a statement on the server.
+    pub(super) statement_timeout_ms: u64,
 }
 
 impl Session {
     pub(super) fn new(options: &MysqlOptions, access: SessionAccess) -> Result<Arc<Self>, Error> {
         let Some(rest) = options.url.strip_prefix("mysql://") else {
-            let reason = "ledger.url is not mysql://user:password@host:port/database".to_owned();
-            return Err(Error::CannotOpen { reason });
+            return cannot_open("ledger.url is not mysql://user:password@host:port/database");
         };
         // A password may contain @: the address begins after the last one.
         let address = rest.rsplit_once('@').map_or(rest, |(_, address)| address);
@@ -49,9 +48,8 @@ impl Session {
             set_up: set_up(options, access),
             connect_timeout: Duration::from_millis(options.connect_timeout_ms.max(1)),
             job_limit: Duration::from_millis(options.job_deadline_ms.max(1)).mul_f64(0.9),
-            audit_timeout: Duration::from_millis(options.audit_timeout_ms.max(1)),
-            usual_limit: statement_limit(options.statement_timeout_ms),
-            audit_limit: statement_limit(options.audit_timeout_ms),
+            audit_timeout_ms: options.audit_timeout_ms,
+            statement_timeout_ms: options.statement_timeout_ms,
         }))
     }
 }

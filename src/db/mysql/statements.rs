@@ -7,48 +7,29 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use diesel::dsl::sql;
+use diesel::expression::SqlLiteral;
 use diesel::query_builder::SqlQuery;
+use diesel::sql_query;
 use diesel::sql_types::BigInt;
-use diesel::{QueryableByName, sql_query};
 
-use crate::db::rows::NewOrder;
+use crate::db::rows::{NEW_ORDER_COLUMNS, NewOrder};
 use crate::db::sql::statements::{list, of_buyers};
 use crate::db::sql::{QuotaClaim, SkuAndBuyer};
-
-#[derive(QueryableByName)]
-pub(super) struct RequestRow {
-    #[diesel(sql_type = BigInt)]
-    pub(super) request_id: i64,
-}
 
 /// Inserts all orders, or none on a unique violation.
 pub(super) fn insert_orders(orders: &[NewOrder]) -> String {
     let mut text = String::with_capacity(200 + 230 * orders.len());
-    text.push_str(
-        "INSERT INTO orders (sku_no, buyer_id, slot, request_id, epoch, quantity, amount, state, \
-         placed_at_ms, pay_by_ms, trace_id, published_at_ms, recorded_at_ms) VALUES ",
-    );
+    let _written = write!(text, "INSERT INTO orders ({NEW_ORDER_COLUMNS}) VALUES ");
     let mut before = "(";
-    for order in orders {
-        let numbers = list([
-            i64::from(order.sku_no),
-            order.buyer_id,
-            order.slot,
-            order.request_id,
-            order.epoch,
-            i64::from(order.quantity),
-            order.amount,
-            i64::from(order.state),
-            order.placed_at_ms,
-            order.pay_by_ms,
-        ]);
-        let trace = u128::from_be_bytes(order.trace_id);
+    for NewOrder { numbers, trace_id, published_at_ms, recorded_at_ms } in orders {
+        let (numbers, trace) = (list(*numbers), u128::from_be_bytes(*trace_id));
         let _written = write!(text, "{before}{numbers},x'{trace:032x}',");
-        let _written = match order.published_at_ms {
+        let _written = match published_at_ms {
             Some(published_at_ms) => write!(text, "{published_at_ms}"),
             None => write!(text, "NULL"),
         };
-        let _written = write!(text, ",{}", order.recorded_at_ms);
+        let _written = write!(text, ",{recorded_at_ms}");
         before = "),(";
     }
     text.push(')');
@@ -57,8 +38,8 @@ pub(super) fn insert_orders(orders: &[NewOrder]) -> String {
 
 /// A recorded failure of these requests, if any. A locking read of the latest committed rows, so
 /// that the result stays valid; the primary key restricts the locks to these requests.
-pub(super) fn failed_among(requests: &[i64]) -> SqlQuery {
-    sql_query(format!(
+pub(super) fn failed_among(requests: &[i64]) -> SqlLiteral<BigInt> {
+    sql(&format!(
         "SELECT request_id FROM failed_requests FORCE INDEX (PRIMARY) WHERE request_id IN ({}) \
          LIMIT 1 LOCK IN SHARE MODE",
         list(requests.iter().copied())
@@ -66,8 +47,8 @@ pub(super) fn failed_among(requests: &[i64]) -> SqlQuery {
 }
 
 /// The requests among these that have orders; a locking read as in [`failed_among`].
-pub(super) fn ordered_among(requests: impl Iterator<Item = i64>) -> SqlQuery {
-    sql_query(format!(
+pub(super) fn ordered_among(requests: impl Iterator<Item = i64>) -> SqlLiteral<BigInt> {
+    sql(&format!(
         "SELECT request_id FROM orders FORCE INDEX (orders_by_request) WHERE request_id IN ({}) \
          LOCK IN SHARE MODE",
         list(requests)

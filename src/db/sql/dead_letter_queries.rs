@@ -1,31 +1,101 @@
-//! The queries about dead letters; see `queries`.
+//! The rows of dead letters and the queries about them; see `rows` and `queries`.
 
 use diesel::dsl::{count_star, insert_into, update};
 use diesel::prelude::*;
 
 use super::queries::queries;
-use crate::db::dead_letter_rows::{DeadLetterRow, NewDeadLetterRow};
+use crate::db::Error;
 use crate::db::mysql::MysqlConnection;
+use crate::db::rows::{narrow, readable, units, unstorable};
 use crate::db::schema::{dead_letters, dead_requests};
-use crate::domain::{DeadLetterFilter, DeadLetterState, DeadLetterTransition};
+use crate::domain::{
+    DeadLetter, DeadLetterFilter, DeadLetterNo, DeadLetterOrigin, DeadLetterState,
+    DeadLetterTransition, NewDeadLetter,
+};
 
-/// The states for which [`DeadLetterState::is_end`] holds.
-const FINAL_STATES: [i16; 2] = [0, 2];
+/// A row of `dead_letters`, without digest and body.
+#[derive(Debug, Clone, Queryable, Selectable, Insertable)]
+#[diesel(table_name = dead_letters, treat_none_as_default_value = false)]
+pub struct DeadLetterRow {
+    pub(super) letter_no: i64,
+    pub(super) origin: String,
+    pub(super) reason: String,
+    pub(super) attempts: i32,
+    message_id: String,
+    pub(super) headers: String,
+    body_bytes: i64,
+    pub(super) dead_at_ms: i64,
+    arrivals: i32,
+    state: i16,
+    changed_at_ms: i64,
+    note: Option<String>,
+}
+
+impl DeadLetterRow {
+    /// The row of a first arrival at `now_ms`, without a number.
+    pub(super) fn first_arrival(letter: &NewDeadLetter, now_ms: i64) -> Result<Self, Error> {
+        let body_bytes = i64::try_from(letter.body_bytes);
+        Ok(Self {
+            letter_no: 0,
+            origin: letter.origin.name().to_owned(),
+            reason: letter.reason.clone(),
+            attempts: narrow("attempts", letter.attempts)?,
+            message_id: letter.message_id.clone(),
+            headers: letter.headers.clone(),
+            body_bytes: body_bytes.or_else(|_| unstorable("body_bytes", letter.body_bytes))?,
+            dead_at_ms: letter.dead_at_ms,
+            arrivals: 1,
+            state: DeadLetterState::Open.to_db(),
+            changed_at_ms: now_ms,
+            note: None,
+        })
+    }
+}
+
+impl TryFrom<DeadLetterRow> for DeadLetter {
+    type Error = Error;
+
+    fn try_from(row: DeadLetterRow) -> Result<Self, Error> {
+        let name = || format!("dead letter {}", row.letter_no);
+        let body_bytes = u64::try_from(row.body_bytes).ok();
+        let origin = DeadLetterOrigin::from_name(&row.origin);
+        Ok(Self {
+            no: DeadLetterNo(row.letter_no),
+            origin: readable(origin, name, "origin", &row.origin)?,
+            attempts: units(name, "attempts", row.attempts)?,
+            body_bytes: readable(body_bytes, name, "body_bytes", row.body_bytes)?,
+            dead_at_ms: row.dead_at_ms,
+            arrivals: units(name, "arrivals", row.arrivals)?,
+            state: readable(DeadLetterState::from_db(row.state), name, "state", row.state)?,
+            changed_at_ms: row.changed_at_ms,
+            reason: row.reason,
+            message_id: row.message_id,
+            headers: row.headers,
+            note: row.note,
+        })
+    }
+}
+
+/// The numbers of the states for which [`DeadLetterState::is_end`] holds.
+fn final_states() -> impl Iterator<Item = i16> {
+    let states = DeadLetterState::ALL.into_iter().filter(|state| state.is_end());
+    states.map(DeadLetterState::to_db)
+}
 
 queries! {
 /// The queries about dead letters.
 trait DeadLetterQueries {
     /// Records one more arrival of a stored dead letter; returns 1, or 0 if it is not stored.
-    fn record_arrival(&mut self, row: &NewDeadLetterRow<'_>) -> QueryResult<usize> {
+    fn record_arrival(&mut self, digest: &[u8], row: &DeadLetterRow) -> QueryResult<usize> {
         let values = (
             dead_letters::arrivals.eq(dead_letters::arrivals + 1),
-            dead_letters::origin.eq(row.origin),
-            dead_letters::reason.eq(row.reason),
+            dead_letters::origin.eq(&row.origin),
+            dead_letters::reason.eq(&row.reason),
             dead_letters::attempts.eq(row.attempts),
-            dead_letters::headers.eq(row.headers),
+            dead_letters::headers.eq(&row.headers),
             dead_letters::dead_at_ms.eq(row.dead_at_ms),
         );
-        let stored = dead_letters::table.filter(dead_letters::digest.eq(row.digest));
+        let stored = dead_letters::table.filter(dead_letters::digest.eq(digest));
         update(stored).set(values).execute(self)
     }
 
@@ -41,7 +111,11 @@ trait DeadLetterQueries {
         update(replayed).set(values).execute(self)
     }
 
-    fn insert_dead_letter(&mut self, row: &NewDeadLetterRow<'_>) -> QueryResult<()> {
+    fn insert_dead_letter(
+        &mut self, letter: &NewDeadLetter, row: &DeadLetterRow
+    ) -> QueryResult<()> {
+        let digest = dead_letters::digest.eq(&letter.digest[..]);
+        let row = (row, digest, dead_letters::body.eq(&letter.body));
         insert_into(dead_letters::table).values(row).execute(self).map(drop)
     }
 
@@ -85,7 +159,7 @@ trait DeadLetterQueries {
         &mut self, after: i64, limit: u32
     ) -> QueryResult<Vec<(DeadLetterRow, Vec<u8>)>> {
         dead_letters::table
-            .filter(dead_letters::state.eq_any(FINAL_STATES))
+            .filter(dead_letters::state.eq_any(final_states()))
             .filter(dead_letters::letter_no.gt(after))
             .order(dead_letters::letter_no)
             .limit(i64::from(limit))
@@ -133,20 +207,9 @@ trait DeadLetterQueries {
         dead_requests::table
             .inner_join(dead_letters::table.on(same_no))
             .filter(dead_requests::request_id.eq_any(requests))
-            .filter(dead_letters::state.eq_any(FINAL_STATES))
+            .filter(dead_letters::state.eq_any(final_states()))
             .select(dead_requests::request_id)
             .load(self)
     }
 }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_final_states_are_open_and_parked() {
-        let states = DeadLetterState::ALL.into_iter().filter(|state| state.is_end());
-        assert_eq!(FINAL_STATES.to_vec(), states.map(DeadLetterState::to_db).collect::<Vec<_>>());
-    }
 }

@@ -1,136 +1,169 @@
-//! The write and read transactions of dead letters.
+//! Dead letters.
 
 use std::collections::BTreeSet;
 
+use async_trait::async_trait;
+
+use super::dead_letter_queries::DeadLetterRow;
 use super::queries::IN_LIST_MAX;
-use super::tokens::increment;
+use super::tokens::INCREMENT;
 use super::transaction::{inserted, retry_concurrent};
-use super::{Database, TransactionEnd, WriterFence, write};
-use crate::db::Error;
-use crate::db::dead_letter_rows::NewDeadLetterRow;
+use super::{Database, SqlLedger, TransactionEnd, convert_rows, write};
+use crate::db::{DeadLetterStore, Error};
 use crate::domain::{
-    DeadLetterContent, DeadLetterCounts, DeadLetterNo, DeadLetterState, DeadLetterTransition,
-    NewDeadLetter, RequestId, StoreDeadLetterOutcome,
+    DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
+    DeadLetterState, DeadLetterTransition, NewDeadLetter, RequestId, StoreDeadLetterOutcome,
 };
 
 /// The name of the token that numbers dead letters.
 const NUMBER_TOKEN: &str = "dead-letter";
 
-/// Stores dead letters, all of them or none; a message that is stored already is the same one.
-pub(super) fn store<D: Database>(
-    conn: &mut D,
-    fence: WriterFence,
-    dead_letters: &[NewDeadLetter],
-    now_ms: i64,
-) -> Result<Vec<StoreDeadLetterOutcome>, Error> {
-    if dead_letters.is_empty() {
-        return Ok(Vec::new());
-    }
-    // In the order of their key, so that concurrent writers do not deadlock.
-    let mut sorted: Vec<(usize, &NewDeadLetter)> = dead_letters.iter().enumerate().collect();
-    sorted.sort_unstable_by_key(|(_, dead_letter)| dead_letter.digest);
-    retry_concurrent("copies of the same dead letters", || {
-        write(conn, fence, |conn| {
-            let mut outcomes = Vec::with_capacity(sorted.len());
-            for (index, dead_letter) in &sorted {
-                match store_one(conn, dead_letter, now_ms)? {
-                    Some(outcome) => outcomes.push((*index, outcome)),
-                    None => return Ok(TransactionEnd::RollBack(None)),
-                }
+#[async_trait]
+impl<D: Database> DeadLetterStore for SqlLedger<D> {
+    async fn store_dead_letters(
+        &self,
+        letters: Vec<NewDeadLetter>,
+        now_ms: i64,
+    ) -> Result<Vec<StoreDeadLetterOutcome>, Error> {
+        self.write("storing dead letters", move |conn, fence| {
+            if letters.is_empty() {
+                return Ok(Vec::new());
             }
-            outcomes.sort_unstable_by_key(|(index, _)| *index);
-            let outcomes = outcomes.into_iter().map(|(_, outcome)| outcome).collect();
-            Ok(TransactionEnd::Commit(Some(outcomes)))
+            // In the order of their key, so that concurrent writers do not deadlock.
+            let mut sorted: Vec<(usize, &NewDeadLetter)> = letters.iter().enumerate().collect();
+            sorted.sort_unstable_by_key(|(_, letter)| letter.digest);
+            retry_concurrent("copies of the same dead letters", || {
+                write(conn, fence, |conn| store(conn, &sorted, now_ms))
+            })
         })
-    })
+        .await
+    }
+
+    async fn dead_letters(
+        &self,
+        filter: DeadLetterFilter,
+        limit: u32,
+    ) -> Result<Vec<DeadLetter>, Error> {
+        self.read("reading dead letters", move |conn| {
+            convert_rows(conn.dead_letter_page(filter, limit)?)
+        })
+        .await
+    }
+
+    async fn dead_letter(&self, no: DeadLetterNo) -> Result<Option<DeadLetterContent>, Error> {
+        self.read("reading a dead letter", move |conn| {
+            conn.snapshot(|conn| {
+                let Some((row, body)) = conn.dead_letter_row(no.0)? else { return Ok(None) };
+                let requests = request_ids(conn.requests_of_dead_letter(no.0)?)?;
+                Ok(Some(DeadLetterContent { dead_letter: row.try_into()?, body, requests }))
+            })
+        })
+        .await
+    }
+
+    async fn transition_dead_letter(
+        &self,
+        transition: DeadLetterTransition,
+    ) -> Result<bool, Error> {
+        self.write("changing a dead letter", move |conn, fence| {
+            write(conn, fence, |conn| {
+                let changed = conn.update_dead_letter(&transition)? == 1;
+                Ok(TransactionEnd::commit_if(changed))
+            })
+        })
+        .await
+    }
+
+    async fn final_dead_letters(
+        &self,
+        after: DeadLetterNo,
+        limit: u32,
+    ) -> Result<Vec<(DeadLetter, Vec<u8>)>, Error> {
+        self.read("reading dead letters", move |conn| {
+            let rows = conn.final_dead_letters(after.0, limit)?;
+            rows.into_iter().map(|(row, body)| Ok((row.try_into()?, body))).collect()
+        })
+        .await
+    }
+
+    async fn count_dead_letters(&self) -> Result<DeadLetterCounts, Error> {
+        self.read("counting dead letters", |conn| {
+            let mut counts = DeadLetterCounts::default();
+            for (state, number) in conn.dead_letter_counts()? {
+                let count = match DeadLetterState::from_db(state) {
+                    Some(DeadLetterState::Open) => &mut counts.open,
+                    Some(DeadLetterState::Replayed) => &mut counts.replayed,
+                    Some(DeadLetterState::Parked) => &mut counts.parked,
+                    Some(DeadLetterState::Discarded) => &mut counts.discarded,
+                    None => {
+                        let what = format!("{number} dead letters: state is {state}");
+                        return Err(Error::Unreadable { what });
+                    }
+                };
+                *count = number.unsigned_abs();
+            }
+            Ok(counts)
+        })
+        .await
+    }
+
+    async fn dead_lettered_among(&self, requests: Vec<RequestId>) -> Result<Vec<RequestId>, Error> {
+        self.read("reading dead letters", move |conn| {
+            let ids: Vec<i64> = requests.iter().map(|request| request.to_db()).collect();
+            let mut dead = BTreeSet::new();
+            for chunk in ids.chunks(IN_LIST_MAX) {
+                dead.extend(conn.dead_lettered_among(chunk)?);
+            }
+            request_ids(dead)
+        })
+        .await
+    }
+}
+
+/// Stores these dead letters, sorted by their key; the outcomes are in the order of the indices.
+/// `None`: another process stored one of them concurrently.
+fn store<D: Database>(
+    conn: &mut D,
+    sorted: &[(usize, &NewDeadLetter)],
+    now_ms: i64,
+) -> Result<TransactionEnd<Option<Vec<StoreDeadLetterOutcome>>>, Error> {
+    let mut outcomes = Vec::with_capacity(sorted.len());
+    for (index, letter) in sorted {
+        match store_one(conn, letter, now_ms)? {
+            Some(outcome) => outcomes.push((*index, outcome)),
+            None => return Ok(TransactionEnd::RollBack(None)),
+        }
+    }
+    outcomes.sort_unstable_by_key(|(index, _)| *index);
+    Ok(TransactionEnd::Commit(Some(outcomes.into_iter().map(|(_, outcome)| outcome).collect())))
 }
 
 /// `None`: another process stored the same dead letter concurrently.
 fn store_one<D: Database>(
     conn: &mut D,
-    dead_letter: &NewDeadLetter,
+    letter: &NewDeadLetter,
     now_ms: i64,
 ) -> Result<Option<StoreDeadLetterOutcome>, Error> {
-    let mut row = NewDeadLetterRow::of(dead_letter, now_ms)?;
+    let mut row = DeadLetterRow::first_arrival(letter, now_ms)?;
     // The first UPDATE locks the row: a concurrent replay waits and then reads the new arrival.
-    if conn.record_arrival(&row)? > 0 {
-        let reopened = conn.reopen_dead_letter(&dead_letter.digest, now_ms)? > 0;
+    if conn.record_arrival(&letter.digest, &row)? > 0 {
+        let reopened = conn.reopen_dead_letter(&letter.digest, now_ms)? > 0;
         return Ok(Some(if reopened {
             StoreDeadLetterOutcome::Reopened
         } else {
             StoreDeadLetterOutcome::AlreadyStored
         }));
     }
-    row.letter_no = increment(conn, NUMBER_TOKEN)?;
-    if !inserted(conn.insert_dead_letter(&row))? {
+    row.letter_no = conn.raise_token(NUMBER_TOKEN, INCREMENT)?;
+    if !inserted(conn.insert_dead_letter(letter, &row))? {
         return Ok(None);
     }
-    let requests: BTreeSet<i64> = dead_letter.requests.iter().map(|id| id.to_db()).collect();
+    let requests: BTreeSet<i64> = letter.requests.iter().map(|id| id.to_db()).collect();
     let rows: Vec<(i64, i64)> = requests.into_iter().map(|id| (id, row.letter_no)).collect();
     for chunk in rows.chunks(IN_LIST_MAX) {
         conn.insert_dead_requests(chunk)?;
     }
     Ok(Some(StoreDeadLetterOutcome::New))
-}
-
-/// One dead letter with its body and requests, in one snapshot.
-pub(super) fn content<D: Database>(
-    conn: &mut D,
-    no: DeadLetterNo,
-) -> Result<Option<DeadLetterContent>, Error> {
-    conn.snapshot(|conn| {
-        let Some((row, body)) = conn.dead_letter_row(no.0)? else { return Ok(None) };
-        let ids = conn.requests_of_dead_letter(no.0)?;
-        Ok(Some(DeadLetterContent {
-            dead_letter: row.try_into()?,
-            body,
-            requests: request_ids(ids)?,
-        }))
-    })
-}
-
-/// Changes the state of a dead letter; `false`: its state or arrivals changed since the read.
-pub(super) fn apply<D: Database>(
-    conn: &mut D,
-    fence: WriterFence,
-    transition: &DeadLetterTransition,
-) -> Result<bool, Error> {
-    write(conn, fence, |conn| {
-        let changed = conn.update_dead_letter(transition)? == 1;
-        Ok(if changed { TransactionEnd::Commit(true) } else { TransactionEnd::RollBack(false) })
-    })
-}
-
-/// The number of dead letters by state.
-pub(super) fn counts<D: Database>(conn: &mut D) -> Result<DeadLetterCounts, Error> {
-    let mut counts = DeadLetterCounts::default();
-    for (state, number) in conn.dead_letter_counts()? {
-        let number = number.unsigned_abs();
-        match DeadLetterState::from_db(state) {
-            Some(DeadLetterState::Open) => counts.open = number,
-            Some(DeadLetterState::Replayed) => counts.replayed = number,
-            Some(DeadLetterState::Parked) => counts.parked = number,
-            Some(DeadLetterState::Discarded) => counts.discarded = number,
-            None => {
-                let what = format!("{number} dead letters: state is {state}");
-                return Err(Error::Unreadable { what });
-            }
-        }
-    }
-    Ok(counts)
-}
-
-/// The requests among these that are in an open or parked dead letter.
-pub(super) fn dead_lettered_among<D: Database>(
-    conn: &mut D,
-    requests: &[RequestId],
-) -> Result<Vec<RequestId>, Error> {
-    let ids: Vec<i64> = requests.iter().map(|request| request.to_db()).collect();
-    let mut dead = BTreeSet::new();
-    for chunk in ids.chunks(IN_LIST_MAX) {
-        dead.extend(conn.dead_lettered_among(chunk)?);
-    }
-    request_ids(dead)
 }
 
 fn request_ids(ids: impl IntoIterator<Item = i64>) -> Result<Vec<RequestId>, Error> {

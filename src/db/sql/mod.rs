@@ -14,13 +14,10 @@ use super::workers::Workers;
 use crate::domain::{Failure, Order, SkuNo};
 use crate::runtime::clock::SharedClock;
 
-pub(super) mod audit;
 mod dead_letter_queries;
 mod dead_letters;
-pub(super) mod examine;
-mod failures;
-mod ledger;
-mod place;
+mod order_reader;
+mod order_writer;
 mod queries;
 mod sales;
 pub(super) mod statements;
@@ -28,7 +25,7 @@ mod tokens;
 mod transaction;
 
 pub use dead_letter_queries::DeadLetterQueries;
-pub use place::QuotaClaim;
+pub use order_writer::QuotaClaim;
 pub use queries::{IN_LIST_MAX, Queries, SkuAndBuyer};
 pub use tokens::{WRITER, WriteMode, WriterFence};
 pub use transaction::{TransactionEnd, write};
@@ -36,26 +33,63 @@ pub use transaction::{TransactionEnd, write};
 /// A ledger in an SQL database.
 pub struct SqlLedger<D> {
     pub(super) readers: Workers<D>,
-    /// `None`: opened for reading only.
-    pub(super) writers: Option<WriterThreads<D>>,
-    pub(super) migrated: Vec<String>,
+    /// With their fencing token; `None`: opened for reading only.
+    pub(super) writers: Option<(Workers<D>, WriterFence)>,
     /// Timestamps the rows.
     pub(super) clock: SharedClock,
 }
 
-/// The writer threads with their fencing token.
-pub(super) struct WriterThreads<D> {
-    pub(super) workers: Workers<D>,
-    pub(super) fence: WriterFence,
+impl<D: Database> SqlLedger<D> {
+    async fn read<T, F>(&self, operation: &'static str, job: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut D) -> Result<T, Error> + Send + 'static,
+    {
+        let job = move |conn: &mut D| {
+            conn.limit_job();
+            job(conn)
+        };
+        self.readers.run(operation, job).await
+    }
+
+    /// Reads all rows of a SKU, without a limit for the whole job; the visitor may end it early.
+    async fn read_all<T, F>(&self, operation: &'static str, job: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut D) -> Result<T, Error> + Send + 'static,
+    {
+        let job = move |conn: &mut D| {
+            conn.limit_statements();
+            job(conn)
+        };
+        self.readers.run_long(operation, job).await
+    }
+
+    async fn write<T, F>(&self, operation: &'static str, job: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut D, WriterFence) -> Result<T, Error> + Send + 'static,
+    {
+        let Some((writers, fence)) = &self.writers else {
+            return Err(Error::ReadOnly { operation });
+        };
+        let fence = *fence;
+        let job = move |conn: &mut D| {
+            conn.limit_job();
+            job(conn, fence)
+        };
+        writers.run(operation, job).await
+    }
 }
 
-/// The time limit of a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TimeoutClass {
-    /// The job is limited to the time that its caller waits.
-    Caller,
-    /// Only each statement is limited: the job reads all rows of a SKU.
-    Scan,
+impl<D> std::fmt::Debug for SqlLedger<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SqlLedger").field("writes", &self.writers.is_some()).finish_non_exhaustive()
+    }
+}
+
+fn convert_rows<R, T: TryFrom<R, Error = Error>>(rows: Vec<R>) -> Result<Vec<T>, Error> {
+    rows.into_iter().map(T::try_from).collect()
 }
 
 /// Receives rows one at a time; returning `false` ends the scan early.
@@ -73,19 +107,20 @@ pub trait Database: SimpleConnection + Queries + DeadLetterQueries + Send + 'sta
     const INDEXED_REQUESTS: &'static str;
     /// The SQL condition of the orders that the index omits; `None`: the index is complete.
     const UNINDEXED_REQUESTS: Option<&'static str>;
+    /// Inserts a token with value 0 unless it exists. Parameter: the name.
+    const INSERT_TOKEN: &'static str;
+    /// The number of tables of one name. Parameter: the name.
+    const TABLES_NAMED: &'static str;
     /// Finds request ids with several orders. Does not use the index of request ids, which may be
-    /// corrupt and may omit slot 0. Parameter: the maximum number of rows.
+    /// corrupt and may omit slot 0. The maximum number of rows follows.
     const REPEATED_REQUESTS: &'static str;
 
-    /// Runs a job with the time limit of its class, and marks the connection for closing after an
-    /// error. By default, for a database whose connections cannot hang, only runs the job.
-    fn run_limited<T>(
-        &mut self,
-        _timeout_class: TimeoutClass,
-        job: impl FnOnce(&mut Self) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        job(self)
-    }
+    /// Limits all further statements together to the time that the caller of a job waits. By
+    /// default, and in the next method, for a database whose connections cannot hang, no limit.
+    fn limit_job(&mut self) {}
+
+    /// Limits each further statement: the job reads all rows of a SKU.
+    fn limit_statements(&mut self) {}
 
     /// Runs one statement of a scan with the longer limit of audits: the statement reads a whole
     /// SKU before it returns the first row.
@@ -112,14 +147,8 @@ pub trait Database: SimpleConnection + Queries + DeadLetterQueries + Send + 'sta
         job(self)
     }
 
-    fn has_table(&mut self, name: &str) -> QueryResult<bool>;
-
     /// The writer's token, which cannot change before the transaction ends.
     fn writer_token(&mut self) -> QueryResult<i64>;
-
-    /// Sets a token to `next`, an SQL expression of its present value (0 for a new token), and
-    /// returns it; part of a transaction.
-    fn raise_token(&mut self, name: &str, next: &'static str) -> QueryResult<i64>;
 
     /// Writes orders, sorted by their key. A unique violation is an error and may leave some orders
     /// written: the transaction must be rolled back then.

@@ -5,6 +5,7 @@
 
 use diesel::dsl::{exists, insert_into, insert_or_ignore_into, sql, sum, update};
 use diesel::prelude::*;
+use diesel::sql_query;
 use diesel::sql_types::{BigInt, Bool, Integer, Text};
 use diesel_migrations::{EmbeddedMigrations, MigrationHarness};
 
@@ -12,62 +13,14 @@ use super::Database;
 use super::statements::{TakeStock, of_buyers};
 use crate::db::OrderCursor;
 use crate::db::mysql::MysqlConnection;
-use crate::db::rows::{FailureRow, NewSku, OrderRow, OrderTimelineRow, SaleRow, SkuRow};
-use crate::db::schema::{failed_requests, orders, sales, secrets, skus};
+use crate::db::rows::{FailureRow, OrderRow, OrderTimelineRow, SaleRow, SkuRow};
+use crate::db::schema::{failed_requests, orders, quotas, sales, secrets, skus, tokens};
 use crate::domain::{Phase, SaleDraft};
 
 /// The maximum number of values in one `IN` list.
 pub const IN_LIST_MAX: usize = 500;
 
 pub type SkuAndBuyer = (i32, i64);
-
-#[derive(QueryableByName)]
-struct Version {
-    #[diesel(sql_type = Text)]
-    version: String,
-}
-
-#[derive(QueryableByName)]
-struct RepeatedRequest {
-    #[diesel(sql_type = BigInt)]
-    request_id: i64,
-    #[diesel(sql_type = BigInt)]
-    num_orders: i64,
-}
-
-#[derive(QueryableByName)]
-struct OwnedUnits {
-    #[diesel(sql_type = Integer)]
-    sku_no: i32,
-    #[diesel(sql_type = BigInt)]
-    buyer_id: i64,
-    #[diesel(sql_type = Integer)]
-    owned: i32,
-}
-
-#[derive(QueryableByName)]
-struct Quota {
-    #[diesel(sql_type = BigInt)]
-    buyer_id: i64,
-    #[diesel(sql_type = BigInt)]
-    owned: i64,
-    #[diesel(sql_type = BigInt)]
-    live: i64,
-}
-
-/// Reads both tables along their primary keys. States 0 and 1 are live.
-const WRONG_QUOTAS: &str = "SELECT buyer_id, owned, live FROM ( \
-       SELECT q.buyer_id AS buyer_id, q.owned AS owned, COALESCE((SELECT SUM(o.quantity) \
-         FROM orders o WHERE o.sku_no = q.sku_no AND o.buyer_id = q.buyer_id \
-         AND o.state IN (0, 1)), 0) AS live FROM quotas q WHERE q.sku_no = ? \
-     ) AS each_quota WHERE owned <> live \
-     UNION ALL \
-     SELECT o.buyer_id, 0, SUM(o.quantity) FROM orders o \
-       WHERE o.sku_no = ? AND o.state IN (0, 1) \
-       AND (SELECT policy_limit FROM skus WHERE sku_no = ?) IS NOT NULL \
-       AND NOT EXISTS (SELECT 1 FROM quotas q WHERE q.sku_no = ? AND q.buyer_id = o.buyer_id) \
-       GROUP BY o.buyer_id \
-     LIMIT ?";
 
 /// Declares a trait of queries and implements it for the connection of every database.
 macro_rules! queries {
@@ -99,9 +52,7 @@ queries! {
 trait Queries {
     /// The versions of the applied migrations, oldest first.
     fn applied_versions(&mut self) -> QueryResult<Vec<String>> {
-        let sql = "SELECT version FROM __diesel_schema_migrations ORDER BY version";
-        let rows: Vec<Version> = diesel::sql_query(sql).load(self)?;
-        Ok(rows.into_iter().map(|row| row.version).collect())
+        sql::<Text>("SELECT version FROM __diesel_schema_migrations ORDER BY version").load(self)
     }
 
     /// Applies the missing migrations; the error is diesel's text.
@@ -137,10 +88,10 @@ trait Queries {
 
     /// SKU, buyer and units of the quota rows of these buyers.
     fn owned_units(&mut self, buyers: &[SkuAndBuyer]) -> QueryResult<Vec<(i32, i64, i32)>> {
-        let of_buyers = of_buyers(buyers);
-        let sql = format!("SELECT sku_no, buyer_id, owned FROM quotas WHERE {of_buyers}");
-        let rows: Vec<OwnedUnits> = diesel::sql_query(sql).load(self)?;
-        Ok(rows.into_iter().map(|row| (row.sku_no, row.buyer_id, row.owned)).collect())
+        quotas::table
+            .filter(sql::<Bool>(&of_buyers(buyers)))
+            .select((quotas::sku_no, quotas::buyer_id, quotas::owned))
+            .load(self)
     }
 
     /// The available units of these SKUs, by SKU.
@@ -156,11 +107,6 @@ trait Queries {
         let row = orders::table.filter(orders::request_id.eq(request));
         let row = row.filter(sql::<Bool>(condition));
         row.select(OrderTimelineRow::as_select()).first(self).optional()
-    }
-
-    fn failure_row(&mut self, request: i64) -> QueryResult<Option<FailureRow>> {
-        let row = failed_requests::table.find(request);
-        row.select(FailureRow::as_select()).first(self).optional()
     }
 
     /// A page of a buyer's orders, newest first. Searches the buyer in each SKU along the primary
@@ -208,7 +154,7 @@ trait Queries {
         insert_into(sales::table).values(row).execute(self).map(drop)
     }
 
-    fn insert_sku(&mut self, sku: &NewSku<'_>) -> QueryResult<()> {
+    fn insert_sku(&mut self, sku: &SkuRow) -> QueryResult<()> {
         insert_into(skus::table).values(sku).execute(self).map(drop)
     }
 
@@ -279,9 +225,7 @@ trait Queries {
 
     /// Request ids with several orders, each with the number of its orders.
     fn repeated_requests(&mut self, limit: i32) -> QueryResult<Vec<(i64, i64)>> {
-        let query = diesel::sql_query(Self::REPEATED_REQUESTS).bind::<Integer, _>(limit);
-        let rows: Vec<RepeatedRequest> = query.load(self)?;
-        Ok(rows.into_iter().map(|row| (row.request_id, row.num_orders)).collect())
+        sql::<(BigInt, BigInt)>(Self::REPEATED_REQUESTS).bind::<Integer, _>(limit).load(self)
     }
 
     /// The failures of a SKU whose request also has an order.
@@ -315,15 +259,38 @@ trait Queries {
     }
 
     /// Quota rows that differ from the live orders: buyer, units in the row, units of the orders.
+    /// Reads both tables along their primary keys. States 0 and 1 are live.
     fn wrong_quotas(&mut self, sku: i32, limit: i32) -> QueryResult<Vec<(i64, i64, i64)>> {
-        let query = diesel::sql_query(WRONG_QUOTAS)
-            .bind::<Integer, _>(sku)
-            .bind::<Integer, _>(sku)
-            .bind::<Integer, _>(sku)
-            .bind::<Integer, _>(sku)
-            .bind::<Integer, _>(limit);
-        let rows: Vec<Quota> = query.load(self)?;
-        Ok(rows.into_iter().map(|row| (row.buyer_id, row.owned, row.live)).collect())
+        let query = format!(
+            "SELECT buyer_id, owned, live FROM ( \
+               SELECT q.buyer_id AS buyer_id, q.owned AS owned, COALESCE((SELECT SUM(o.quantity) \
+                 FROM orders o WHERE o.sku_no = q.sku_no AND o.buyer_id = q.buyer_id \
+                 AND o.state IN (0, 1)), 0) AS live FROM quotas q WHERE q.sku_no = {sku} \
+             ) AS each_quota WHERE owned <> live \
+             UNION ALL \
+             SELECT o.buyer_id, 0, SUM(o.quantity) FROM orders o \
+               WHERE o.sku_no = {sku} AND o.state IN (0, 1) \
+               AND (SELECT policy_limit FROM skus WHERE sku_no = {sku}) IS NOT NULL \
+               AND NOT EXISTS \
+                 (SELECT 1 FROM quotas q WHERE q.sku_no = {sku} AND q.buyer_id = o.buyer_id) \
+               GROUP BY o.buyer_id \
+             LIMIT {limit}"
+        );
+        sql::<(BigInt, BigInt, BigInt)>(&query).load(self)
+    }
+
+    /// Sets a token to `next`, an SQL expression of its present value (0 for a new token), and
+    /// returns it; part of a transaction.
+    fn raise_token(&mut self, name: &str, next: &'static str) -> QueryResult<i64> {
+        sql_query(Self::INSERT_TOKEN).bind::<Text, _>(name).execute(self)?;
+        let token = sql_query(format!("UPDATE tokens SET token = {next} WHERE name = ?"));
+        token.bind::<Text, _>(name).execute(self)?;
+        tokens::table.find(name).select(tokens::token).first(self)
+    }
+
+    fn has_table(&mut self, name: &str) -> QueryResult<bool> {
+        let named = sql::<BigInt>(Self::TABLES_NAMED).bind::<Text, _>(name);
+        named.get_result::<i64>(self).map(|tables| tables > 0)
     }
 
     fn secret_value(&mut self, name: &str) -> QueryResult<Option<Vec<u8>>> {

@@ -1,16 +1,16 @@
 //! Fencing tokens and secrets.
 
-use diesel::QueryResult;
+use async_trait::async_trait;
 
 use super::transaction::inserted;
-use super::{Database, TransactionEnd, write};
-use crate::db::Error;
+use super::{Database, SqlLedger, TransactionEnd, write};
+use crate::db::{Error, Ledger};
 
 /// The name of the token that every write checks.
 pub const WRITER: &str = "writer";
 
 /// The next value of a counter, in SQL.
-const INCREMENT: &str = "token + 1";
+pub(super) const INCREMENT: &str = "token + 1";
 
 /// Which other processes may write a ledger that this process opens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,14 +44,15 @@ pub struct WriterFence(Option<i64>);
 
 impl WriterFence {
     /// Disables the check, for the transaction that takes the token.
-    pub(in crate::db) const OPEN: Self = Self(None);
+    const OPEN: Self = Self(None);
 
     /// Takes the writer's token and fences every process with another one.
     pub fn take<D: Database>(conn: &mut D, mode: WriteMode) -> Result<Self, Error> {
-        let token = raise(conn, Self::OPEN, WRITER, mode.next_token());
-        token
-            .map(|token| Self(Some(token)))
-            .map_err(|error| error.during("taking the writer's token"))
+        let raise = |conn: &mut D| {
+            Ok(TransactionEnd::Commit(Self(Some(conn.raise_token(WRITER, mode.next_token())?))))
+        };
+        let taken = write(conn, Self::OPEN, raise);
+        taken.map_err(|error| error.during("taking the writer's token"))
     }
 
     /// `Fenced` when another process changed the token; part of the transaction that writes.
@@ -64,31 +65,45 @@ impl WriterFence {
     }
 }
 
-/// Increments a token in its own transaction and returns it.
-pub(super) fn next_token<D: Database>(
-    conn: &mut D,
-    fence: WriterFence,
-    name: &'static str,
-) -> Result<i64, Error> {
-    raise(conn, fence, name, INCREMENT)
+#[async_trait]
+impl<D: Database> Ledger for SqlLedger<D> {
+    async fn secret(&self, name: &'static str) -> Result<Vec<u8>, Error> {
+        if self.writers.is_none() {
+            let stored = self.read("reading a secret", |conn| Ok(conn.secret_value(name)?)).await?;
+            return stored.ok_or(Error::ReadOnly { operation: "creating a secret" });
+        }
+        self.write("creating a secret", move |conn, fence| secret(conn, fence, name)).await
+    }
+
+    async fn next_token(&self, name: &'static str) -> Result<i64, Error> {
+        self.write("incrementing a token", move |conn, fence| {
+            write(conn, fence, |conn| {
+                Ok(TransactionEnd::Commit(conn.raise_token(name, INCREMENT)?))
+            })
+        })
+        .await
+    }
+
+    async fn ping(&self) -> Result<(), Error> {
+        self.read("pinging the ledger", |conn| Ok(conn.ping()?)).await
+    }
+
+    async fn close(&self) {
+        // Readers first: an open reader prevents the checkpoint of the write-ahead log.
+        self.readers.close().await;
+        if let Some((writers, _)) = &self.writers {
+            let cleanup = writers.run_long("closing", |conn| {
+                conn.before_close();
+                Ok(())
+            });
+            // Fails only when the ledger is closed already, or the clean-up panicked.
+            cleanup.await.ok();
+            writers.close().await;
+        }
+    }
 }
 
-fn raise<D: Database>(
-    conn: &mut D,
-    fence: WriterFence,
-    name: &str,
-    next: &'static str,
-) -> Result<i64, Error> {
-    write(conn, fence, |conn| Ok(TransactionEnd::Commit(conn.raise_token(name, next)?)))
-}
-
-/// Increments a token and returns it; part of a transaction.
-pub(super) fn increment<D: Database>(conn: &mut D, name: &str) -> QueryResult<i64> {
-    conn.raise_token(name, INCREMENT)
-}
-
-/// The secret of this name, generated at the first call.
-pub(super) fn secret<D: Database>(
+fn secret<D: Database>(
     conn: &mut D,
     fence: WriterFence,
     name: &'static str,
@@ -100,11 +115,10 @@ pub(super) fn secret<D: Database>(
     getrandom::fill(&mut generated).map_err(|error| Error::Unstorable {
         what: format!("a secret: no randomness from the operating system ({error})"),
     })?;
-    let is_stored = write(conn, fence, |conn| {
-        let is_new = inserted(conn.insert_secret(name, &generated))?;
-        Ok(if is_new { TransactionEnd::Commit(true) } else { TransactionEnd::RollBack(false) })
-    })?;
-    if is_stored {
+    let store = |conn: &mut D| {
+        Ok(TransactionEnd::commit_if(inserted(conn.insert_secret(name, &generated))?))
+    };
+    if write(conn, fence, store)? {
         return Ok(generated);
     }
     // Another process stored its secret first: that one is valid.

@@ -17,6 +17,13 @@ pub enum TransactionEnd<T> {
     RollBack(T),
 }
 
+impl TransactionEnd<bool> {
+    /// Ends with whether a row changed; without one there is nothing to commit.
+    pub(super) fn commit_if(is_changed: bool) -> Self {
+        if is_changed { Self::Commit(true) } else { Self::RollBack(false) }
+    }
+}
+
 /// Runs `job` in one write transaction, after the check of the fencing token.
 ///
 /// Does not use diesel's transactions: they roll back when COMMIT fails and report only the first

@@ -1,13 +1,13 @@
 //! Opens and configures connections to one file.
 
 use std::path::Path;
-use std::time::Duration;
 
 use diesel::connection::SimpleConnection;
+use diesel::dsl::sql;
 use diesel::prelude::*;
-use diesel::r2d2::{CustomizeConnection, Error as PoolError};
 use diesel::sql_types::{BigInt, Text};
 
+use super::OpenOptions;
 use super::file::explain;
 use crate::db::Error;
 
@@ -24,20 +24,11 @@ pub(super) enum ConnectionAccess {
     ReadOnly,
 }
 
-/// The settings of a connection.
-#[derive(Debug, Clone)]
-pub(super) struct Tuning {
-    pub(super) busy_timeout: Duration,
-    pub(super) cache_kib: u32,
-    /// Maximum size of the file, KiB; 0: no limit.
-    pub(super) size_max_kib: u64,
-}
-
 /// The page size of a ledger created by this program.
-pub(super) const PAGE_BYTES: u64 = 4096;
+const PAGE_BYTES: u64 = 4096;
 
 /// The `SQLite` URI of a file; escapes `%`, `?` and `#`.
-pub(super) fn uri(path: &Path, access: ConnectionAccess) -> Result<String, Error> {
+fn uri(path: &Path, access: ConnectionAccess) -> Result<String, Error> {
     let Some(text) = path.to_str() else {
         let reason = format!("the path {} is not UTF-8: choose another", path.display());
         return Err(Error::CannotOpen { reason });
@@ -55,27 +46,27 @@ pub(super) fn uri(path: &Path, access: ConnectionAccess) -> Result<String, Error
 pub(super) fn connect(
     path: &Path,
     access: ConnectionAccess,
-    tuning: &Tuning,
+    options: &OpenOptions,
 ) -> Result<SqliteConnection, Error> {
     let mut conn = SqliteConnection::establish(&uri(path, access)?)
         .map_err(|error| explain(path, &error.to_string()))?;
-    set_up(&mut conn, access, tuning).map_err(|error| explain(path, &error.to_string()))?;
+    set_up(&mut conn, access, options).map_err(|error| explain(path, &error.to_string()))?;
     Ok(conn)
 }
 
 fn set_up(
     conn: &mut SqliteConnection,
     access: ConnectionAccess,
-    tuning: &Tuning,
+    options: &OpenOptions,
 ) -> QueryResult<()> {
-    let busy_timeout_ms = tuning.busy_timeout.as_millis();
+    let busy_timeout_ms = options.busy_timeout_ms;
     // First, so that the following statements wait for locks.
     conn.batch_execute(&format!("PRAGMA busy_timeout = {busy_timeout_ms}"))?;
     // temp_store = FILE: the memory for sorting the orders of a SKU must not grow with them.
     conn.batch_execute(&format!(
         "PRAGMA foreign_keys = ON; PRAGMA cache_size = -{}; PRAGMA temp_store = FILE; \
          PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON;",
-        tuning.cache_kib
+        options.cache_kib
     ))?;
     match access {
         ConnectionAccess::Read | ConnectionAccess::ReadOnly => {
@@ -91,8 +82,8 @@ fn set_up(
                 "PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 16000; \
                  PRAGMA journal_size_limit = 67108864;",
             )?;
-            if tuning.size_max_kib > 0 {
-                let pages = tuning.size_max_kib.saturating_mul(1024) / PAGE_BYTES;
+            if options.size_max_kib > 0 {
+                let pages = options.size_max_kib.saturating_mul(1024) / PAGE_BYTES;
                 conn.batch_execute(&format!("PRAGMA max_page_count = {}", pages.max(1)))?;
             }
             Ok(())
@@ -100,67 +91,18 @@ fn set_up(
     }
 }
 
-/// Sets up the connections that a pool opens.
-#[derive(Debug)]
-pub(super) struct ReaderSetup(pub(super) ConnectionAccess, pub(super) Tuning);
-
-impl CustomizeConnection<SqliteConnection, PoolError> for ReaderSetup {
-    fn on_acquire(&self, conn: &mut SqliteConnection) -> Result<(), PoolError> {
-        set_up(conn, self.0, &self.1).map_err(PoolError::QueryError)
-    }
+/// Reads one text.
+pub(super) fn text_cell(conn: &mut SqliteConnection, query: &str) -> QueryResult<String> {
+    sql::<Text>(query).get_result(conn)
 }
 
-#[derive(QueryableByName)]
-struct TextCell {
-    #[diesel(sql_type = Text)]
-    cell: String,
-}
-
-#[derive(QueryableByName)]
-struct NumberCell {
-    #[diesel(sql_type = BigInt)]
-    cell: i64,
-}
-
-/// Reads one text; `sql` names its column `cell`.
-pub(super) fn text_cell(conn: &mut SqliteConnection, sql: &str) -> QueryResult<String> {
-    diesel::sql_query(sql).get_result::<TextCell>(conn).map(|row| row.cell)
-}
-
-/// Reads one number; `sql` names its column `cell`.
-pub(super) fn number_cell(conn: &mut SqliteConnection, sql: &str) -> QueryResult<i64> {
-    diesel::sql_query(sql).get_result::<NumberCell>(conn).map(|row| row.cell)
+/// Reads one number.
+pub(super) fn number_cell(conn: &mut SqliteConnection, query: &str) -> QueryResult<i64> {
+    sql::<BigInt>(query).get_result(conn)
 }
 
 /// Checkpoints the write-ahead log into the file and truncates it. False: a reader prevents this.
 pub(super) fn checkpoint(conn: &mut SqliteConnection) -> QueryResult<bool> {
-    #[derive(QueryableByName)]
-    struct Row {
-        #[diesel(sql_type = BigInt)]
-        busy: i64,
-    }
-    let row: Row = diesel::sql_query("PRAGMA wal_checkpoint(TRUNCATE)").get_result(conn)?;
-    Ok(row.busy == 0)
-}
-
-/// Checks every page; `ok`, or the first damage found.
-pub(super) fn quick_check(conn: &mut SqliteConnection) -> QueryResult<String> {
-    #[derive(QueryableByName)]
-    struct Row {
-        #[diesel(sql_type = Text)]
-        quick_check: String,
-    }
-    let row: Row = diesel::sql_query("PRAGMA quick_check(1)").get_result(conn)?;
-    Ok(row.quick_check)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn special_characters_of_a_path_are_escaped_in_its_uri() {
-        let uri = uri(Path::new("/a b/50%?x#1.db"), ConnectionAccess::ReadOnly).unwrap();
-        assert_eq!(uri, "file:/a b/50%25%3fx%231.db?mode=ro");
-    }
+    // The first column, `busy`.
+    number_cell(conn, "PRAGMA wal_checkpoint(TRUNCATE)").map(|busy| busy == 0)
 }

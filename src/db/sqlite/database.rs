@@ -3,13 +3,11 @@
 use std::collections::BTreeSet;
 
 use diesel::connection::{DefaultLoadingMode, SimpleConnection};
-use diesel::dsl::sql;
 use diesel::prelude::*;
 use diesel::result::Error as Diesel;
-use diesel::sql_types::BigInt;
 use diesel_migrations::EmbeddedMigrations;
 
-use super::connection::{checkpoint, number_cell};
+use super::connection::checkpoint;
 use super::statements::{InsertOrders, OpenQuota, TakeQuota};
 use crate::db::rows::{FailureRow, NewOrder, OrderRow};
 use crate::db::schema::{failed_requests, orders, tokens};
@@ -40,8 +38,11 @@ impl Database for SqliteConnection {
     const BEGIN: &'static str = "BEGIN IMMEDIATE";
     const INDEXED_REQUESTS: &'static str = "slot <> 0";
     const UNINDEXED_REQUESTS: Option<&'static str> = Some("slot = 0");
+    const INSERT_TOKEN: &'static str = "INSERT OR IGNORE INTO tokens (name, token) VALUES (?, 0)";
+    const TABLES_NAMED: &'static str =
+        "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = ";
     const REPEATED_REQUESTS: &'static str = "SELECT request_id, COUNT(*) AS num_orders \
-         FROM orders NOT INDEXED GROUP BY request_id HAVING COUNT(*) > 1 LIMIT ?";
+         FROM orders NOT INDEXED GROUP BY request_id HAVING COUNT(*) > 1 LIMIT ";
 
     fn snapshot<T>(&mut self, job: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
         // Two levels of errors: those of the transaction, and inside those of the job.
@@ -56,25 +57,8 @@ impl Database for SqliteConnection {
         }
     }
 
-    fn has_table(&mut self, name: &str) -> QueryResult<bool> {
-        let sql = format!(
-            "SELECT COUNT(*) AS cell FROM sqlite_master WHERE type = 'table' AND name = '{name}'"
-        );
-        number_cell(self, &sql).map(|tables| tables > 0)
-    }
-
     fn writer_token(&mut self) -> QueryResult<i64> {
         tokens::table.find(WRITER).select(tokens::token).first(self)
-    }
-
-    fn raise_token(&mut self, name: &str, next: &'static str) -> QueryResult<i64> {
-        diesel::insert_or_ignore_into(tokens::table)
-            .values((tokens::name.eq(name), tokens::token.eq(0)))
-            .execute(self)?;
-        diesel::update(tokens::table.find(name))
-            .set(tokens::token.eq(sql::<BigInt>(next)))
-            .execute(self)?;
-        tokens::table.find(name).select(tokens::token).first(self)
     }
 
     fn insert_orders(&mut self, orders: &[NewOrder]) -> QueryResult<()> {
@@ -117,7 +101,7 @@ impl Database for SqliteConnection {
         if !buyers.is_empty() {
             rows.extend(self.first_orders(&Vec::from_iter(buyers))?);
         }
-        let ordered = rows.iter().map(OrderRow::request);
+        let ordered = rows.iter().map(|row| row.request_id);
         Ok(ordered.filter(|request| ids.contains(request)).collect())
     }
 
@@ -154,50 +138,5 @@ impl Database for SqliteConnection {
         if let Err(error) = checkpoint(self) {
             tracing::warn!(%error, "ledger file: checkpoint failed, the next start repeats it");
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::db::ErrorClass;
-    use crate::db::sql::{TransactionEnd, WriterFence, write};
-
-    fn with_parents_and_children() -> SqliteConnection {
-        let mut conn = SqliteConnection::establish(":memory:").unwrap();
-        conn.batch_execute(
-            "PRAGMA foreign_keys = ON; CREATE TABLE parents (no INTEGER PRIMARY KEY); \
-             CREATE TABLE children \
-               (parent INTEGER REFERENCES parents DEFERRABLE INITIALLY DEFERRED)",
-        )
-        .unwrap();
-        conn
-    }
-
-    /// The error of a transaction that executes these statements and commits.
-    fn commit(conn: &mut SqliteConnection, sql: &str) -> Error {
-        let job = |conn: &mut SqliteConnection| {
-            conn.batch_execute(sql).unwrap();
-            Ok(TransactionEnd::Commit(()))
-        };
-        write(conn, WriterFence::OPEN, job).unwrap_err()
-    }
-
-    #[test]
-    fn a_commit_that_fails_and_can_be_rolled_back_wrote_nothing() {
-        let mut conn = with_parents_and_children();
-        // COMMIT checks the deferred key, fails, and leaves the transaction open.
-        let error = commit(&mut conn, "INSERT INTO children VALUES (1)");
-        assert!(matches!(error, Error::Refused { .. }), "{error:?}");
-        assert_eq!(number_cell(&mut conn, "SELECT COUNT(*) AS cell FROM children").unwrap(), 0);
-        conn.batch_execute("BEGIN IMMEDIATE; ROLLBACK").unwrap();
-    }
-
-    #[test]
-    fn a_commit_that_fails_without_an_open_transaction_is_unknown() {
-        let mut conn = with_parents_and_children();
-        let error = commit(&mut conn, "ROLLBACK");
-        assert!(matches!(error, Error::NotConfirmed { .. }), "{error:?}");
-        assert_eq!(error.class(), ErrorClass::Unknown);
     }
 }

@@ -12,13 +12,13 @@ const FULL: i64 = 2;
 
 /// Reads the settings of the connection that writes orders.
 async fn writer_settings(ledger: &SqliteLedger) -> (i64, String, i64) {
-    let workers = &ledger.writers.as_ref().unwrap().workers;
+    let workers = &ledger.writers.as_ref().unwrap().0;
     let read = |conn: &mut _| {
         let number = |conn: &mut _, name: &str| {
-            let sql = format!("SELECT {name} AS cell FROM pragma_{name}");
+            let sql = format!("SELECT {name} FROM pragma_{name}");
             number_cell(conn, &sql)
         };
-        let mode = text_cell(conn, "SELECT journal_mode AS cell FROM pragma_journal_mode");
+        let mode = text_cell(conn, "SELECT journal_mode FROM pragma_journal_mode");
         Ok((number(conn, "synchronous")?, mode?, number(conn, "foreign_keys")?))
     };
     workers.run("reading settings", read).await.unwrap()
@@ -32,7 +32,7 @@ async fn a_commit_is_flushed_on_the_first_connection_and_on_later_ones() {
     assert_eq!(writer_settings(&ledger).await, expected);
 
     // A failed job closes the connection; the next job opens another.
-    let workers = &ledger.writers.as_ref().unwrap().workers;
+    let workers = &ledger.writers.as_ref().unwrap().0;
     let failed = workers.run::<(), _>("failing", |conn| {
         conn.batch_execute("PRAGMA synchronous = OFF")?;
         Err(Error::Full)

@@ -2,31 +2,39 @@
 //!
 //! Every error contains the cause and the remedy, for the operator on call.
 
+use std::fmt::Display;
 use std::fs::{self, File, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
-use super::connection::{ConnectionAccess, Tuning, connect};
+use super::OpenOptions;
+use super::connection::{ConnectionAccess, connect};
+use crate::db::error::{cannot_open, explained};
 use crate::db::{Error, migrate};
 
-pub(super) fn cannot_open<T>(reason: String) -> Result<T, Error> {
-    Err(Error::CannotOpen { reason })
-}
+/// Remedies of errors of the database while opening; the last one always matches.
+const REMEDIES: &[(&[&str], &str)] = &[
+    (&["locked"], "another program holds a lock on it (a backup, a database shell?): end that one"),
+    (
+        &["malformed", "not a database"],
+        "it is damaged: restore it from a backup, and look for a failing disk",
+    ),
+    (
+        &["readonly"],
+        "it or its log beside it (-wal, -shm) is not writable for this user: change their owner",
+    ),
+    (&["full"], "the disk is full: make room; nothing was lost"),
+    (&[""], "look at its owner and for a failing disk, or restore it from a backup"),
+];
 
 /// Adds the path and the remedy to an error of the database while opening.
 pub(super) fn explain(path: &Path, message: &str) -> Error {
-    let remedy = if message.contains("locked") {
-        "another program holds a lock on it (a backup, a database shell?): end that one"
-    } else if message.contains("malformed") || message.contains("not a database") {
-        "it is damaged: restore it from a backup, and look for a failing disk"
-    } else if message.contains("readonly") {
-        "it or its log beside it (-wal, -shm) is not writable for this user: change their owner"
-    } else if message.contains("full") {
-        "the disk is full: make room; nothing was lost"
-    } else {
-        "look at its owner and for a failing disk, or restore it from a backup"
-    };
-    Error::CannotOpen { reason: format!("the ledger {}: {message}; {remedy}", path.display()) }
+    explained(path.display(), message, REMEDIES)
+}
+
+/// `CannotOpen` of the ledger at `path`; `what` is the rest of the sentence, with the remedy.
+fn refuse<T>(path: &Path, what: impl Display) -> Result<T, Error> {
+    cannot_open(format!("the ledger {} {what}", path.display()))
 }
 
 /// `path` with a suffix appended to its file name.
@@ -89,10 +97,10 @@ impl InstanceLock {
                 file.read_to_string(&mut holder).ok();
                 let holder = holder.trim();
                 let process_id = if holder.is_empty() { "unknown" } else { holder };
+                let path = path.display();
                 return cannot_open(format!(
-                    "another floodgate process (number {process_id}) has the ledger {} open; stop \
-                     that one first, or give this one a ledger.url of its own",
-                    path.display()
+                    "another floodgate process (number {process_id}) has the ledger {path} open; \
+                     stop that one first, or give this one a ledger.url of its own"
                 ));
             }
             Err(TryLockError::Error(error)) => {
@@ -121,9 +129,7 @@ pub(super) fn has_log(path: &Path) -> bool {
 pub(super) fn exists(path: &Path) -> Result<bool, Error> {
     match fs::metadata(path) {
         Ok(metadata) if metadata.is_file() => Ok(true),
-        Ok(_) => {
-            cannot_open(format!("the ledger {} is not a file: correct ledger.url", path.display()))
-        }
+        Ok(_) => refuse(path, "is not a file: correct ledger.url"),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             if has_log(path) {
                 return cannot_open(format!(
@@ -134,17 +140,14 @@ pub(super) fn exists(path: &Path) -> Result<bool, Error> {
             }
             Ok(false)
         }
-        Err(error) => cannot_open(format!("the ledger {} cannot be read: {error}", path.display())),
+        Err(error) => refuse(path, format_args!("cannot be read: {error}")),
     }
 }
 
 /// Rejects a read-only file, even if this user could write it.
 pub(super) fn check_writable(path: &Path) -> Result<(), Error> {
     if fs::metadata(path).is_ok_and(|metadata| metadata.permissions().readonly()) {
-        return cannot_open(format!(
-            "the ledger {} is read-only: make it writable for this user",
-            path.display()
-        ));
+        return refuse(path, "is read-only: make it writable for this user");
     }
     Ok(())
 }
@@ -159,15 +162,14 @@ pub(super) fn check_complete(path: &Path) -> Result<(), Error> {
         file.take(HEADER_BYTES as u64).read_to_end(&mut header)?;
         Ok((bytes, header))
     };
-    let (bytes, header) = read().or_else(|error| {
-        cannot_open(format!("the ledger {} cannot be read: {error}", path.display()))
-    })?;
+    let (bytes, header) =
+        read().or_else(|error| refuse(path, format_args!("cannot be read: {error}")))?;
     if bytes == 0 {
-        return cannot_open(format!(
-            "the ledger {} is empty: it lost its contents (a new ledger is never empty); restore \
-             it from a backup, or delete it if it never held a sale",
-            path.display()
-        ));
+        return refuse(
+            path,
+            "is empty: it lost its contents (a new ledger is never empty); restore it from a \
+             backup, or delete it if it never held a sale",
+        );
     }
     if !header.starts_with(MAGIC) {
         return cannot_open(format!(
@@ -178,15 +180,14 @@ pub(super) fn check_complete(path: &Path) -> Result<(), Error> {
     }
     match expected_bytes(&header) {
         Some(expected) if expected <= bytes => Ok(()),
-        Some(expected) => cannot_open(format!(
-            "the ledger {} is cut off: it has {bytes} bytes and should have {expected}; restore it \
-             from a backup, and look for a full or failing disk",
-            path.display()
-        )),
-        None => cannot_open(format!(
-            "the ledger {} has a damaged header: restore it from a backup",
-            path.display()
-        )),
+        Some(expected) => refuse(
+            path,
+            format_args!(
+                "is cut off: it has {bytes} bytes and should have {expected}; restore it from a \
+                 backup, and look for a full or failing disk"
+            ),
+        ),
+        None => refuse(path, "has a damaged header: restore it from a backup"),
     }
 }
 
@@ -213,14 +214,14 @@ fn expected_bytes(header: &[u8]) -> Option<u64> {
 
 /// Creates a ledger under a temporary name and renames it when it is complete, so that a file at
 /// `path` is never incomplete. Returns the applied migrations.
-pub(super) fn create(path: &Path, tuning: &Tuning) -> Result<Vec<String>, Error> {
+pub(super) fn create(path: &Path, options: &OpenOptions) -> Result<Vec<String>, Error> {
     let temporary = with_suffix(path, ".new");
     let (journal, log) = (with_suffix(&temporary, "-journal"), with_suffix(&temporary, "-wal"));
     for leftover in [&temporary, &journal, &log] {
         // Left by a start that crashed here; if the removal fails, the next step reports it.
         fs::remove_file(leftover).ok();
     }
-    let mut conn = connect(&temporary, ConnectionAccess::Create, tuning)?;
+    let mut conn = connect(&temporary, ConnectionAccess::Create, options)?;
     let migrated = migrate::run(&mut conn)?;
     drop(conn);
     // Crash here [creating]: only the file under the temporary name exists; the next start creates

@@ -2,10 +2,10 @@
 
 use diesel::prelude::*;
 use diesel::query_builder::{AstPass, QueryFragment, QueryId};
-use diesel::sql_types::{BigInt, Binary, Integer, Nullable, SmallInt};
+use diesel::sql_types::{BigInt, Binary, Integer, Nullable};
 use diesel::sqlite::Sqlite;
 
-use crate::db::rows::NewOrder;
+use crate::db::rows::{NEW_ORDER_COLUMNS, NewOrder};
 use crate::db::sql::statements::statement;
 
 /// Inserts several orders.
@@ -23,35 +23,20 @@ impl<const ROWS: usize> RunQueryDsl<SqliteConnection> for InsertOrders<'_, ROWS>
 
 impl<const ROWS: usize> QueryFragment<Sqlite> for InsertOrders<'_, ROWS> {
     fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Sqlite>) -> QueryResult<()> {
-        out.push_sql(
-            "INSERT OR FAIL INTO orders (sku_no, buyer_id, slot, request_id, epoch, quantity, \
-             amount, state, placed_at_ms, pay_by_ms, trace_id, published_at_ms, recorded_at_ms) \
-             VALUES ",
-        );
-        let mut before = "(";
-        for row in self.0 {
+        out.push_sql("INSERT OR FAIL INTO orders (");
+        out.push_sql(NEW_ORDER_COLUMNS);
+        let mut before = ") VALUES (";
+        for NewOrder { numbers, trace_id, published_at_ms, recorded_at_ms } in self.0 {
             out.push_sql(before);
-            out.push_bind_param::<Integer, _>(&row.sku_no)?;
-            for number in [&row.buyer_id, &row.slot, &row.request_id, &row.epoch] {
-                out.push_sql(", ");
+            for number in numbers {
                 out.push_bind_param::<BigInt, _>(number)?;
-            }
-            out.push_sql(", ");
-            out.push_bind_param::<Integer, _>(&row.quantity)?;
-            out.push_sql(", ");
-            out.push_bind_param::<BigInt, _>(&row.amount)?;
-            out.push_sql(", ");
-            out.push_bind_param::<SmallInt, _>(&row.state)?;
-            for instant in [&row.placed_at_ms, &row.pay_by_ms] {
                 out.push_sql(", ");
-                out.push_bind_param::<BigInt, _>(instant)?;
             }
+            out.push_bind_param::<Binary, _>(trace_id)?;
             out.push_sql(", ");
-            out.push_bind_param::<Binary, _>(&row.trace_id)?;
+            out.push_bind_param::<Nullable<BigInt>, _>(published_at_ms)?;
             out.push_sql(", ");
-            out.push_bind_param::<Nullable<BigInt>, _>(&row.published_at_ms)?;
-            out.push_sql(", ");
-            out.push_bind_param::<BigInt, _>(&row.recorded_at_ms)?;
+            out.push_bind_param::<BigInt, _>(recorded_at_ms)?;
             before = "), (";
         }
         out.push_sql(")");

@@ -9,7 +9,7 @@ use floodgate::actors::GateHandle;
 use floodgate::actors::stock_gate::directory::GateDirectory;
 use floodgate::actors::stock_gate::handle::AttemptLimits;
 use floodgate::config::Tier;
-use floodgate::db::Ledger;
+use floodgate::db::{OrderReader, OrderWriter};
 use floodgate::domain::{
     BucketKey, BucketNo, BuyerId, Counting, Phase, PlaceOutcome, Refusal, RequestId, RequestStatus,
     Reservation, Sale,

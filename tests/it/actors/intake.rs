@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use diesel::connection::SimpleConnection;
 use diesel::prelude::*;
-use floodgate::db::Ledger;
+use floodgate::db::OrderWriter;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::domain::{OrderIntent, Refusal, RequestId, TraceId};
 use floodgate::messages::Quiet;

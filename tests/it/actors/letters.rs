@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use floodgate::broker::{BrokerStatus, Headers, Message, Route};
-use floodgate::db::Ledger;
+use floodgate::db::{DeadLetterStore, Ledger, OrderWriter};
 use floodgate::domain::{Counting, DeadLetterNo, DeadLetterOrigin, DeadLetterState, RequestId};
 use floodgate::services::dead_letters::{DeadLetterError, DeadLetterOutcome, DeadLetterService};
 use floodgate::stock::MemoryStock;

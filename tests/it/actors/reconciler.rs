@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use floodgate::broker::{BrokerStatus, Route};
-use floodgate::db::{BlindInsert, Ledger};
+use floodgate::db::{BlindInsert, DeadLetterStore, OrderWriter};
 use floodgate::domain::{
     BucketKey, BucketNo, Epoch, Failure, LoaderToken, OrderIntent, Phase, Refusal, RequestId,
     RequestStatus, Reservation, Sale, Sku, TraceId,

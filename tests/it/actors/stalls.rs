@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use floodgate::config::Tier;
-use floodgate::db::Ledger;
+use floodgate::db::SaleStore;
 use floodgate::domain::Phase;
 use floodgate::lease::{Lease, LeaseGrant};
 use floodgate::runtime::clock::{Clock, ManualClock};

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use floodgate::broker::Delivery;
 use floodgate::config::Tier;
-use floodgate::db::Ledger;
+use floodgate::db::{DeadLetterStore, OrderReader, OrderWriter};
 use floodgate::domain::{
     DeadLetterFilter, DeadLetterNo, DeadLetterState, Failure, OrderIntent, PlaceOutcome, Refusal,
     RequestStatus,

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use floodgate::db::Ledger;
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
+use floodgate::db::{Ledger, OrderReader};
 use floodgate::domain::{BucketKey, Phase, Refusal, Reservation, Verdict};
 use floodgate::messages::BuyAnswer;
 use floodgate::runtime::clock::SharedClock;

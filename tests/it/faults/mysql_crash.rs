@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use floodgate::db::conflict_resolution::resolve;
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
-use floodgate::db::{BlindInsert, ErrorClass, Ledger};
+use floodgate::db::{BlindInsert, ErrorClass, Ledger, OrderWriter, SaleStore};
 use floodgate::domain::{OrderIntent, PlaceOutcome, Sku};
 
 use crate::support::fault_proxy::FaultProxy;

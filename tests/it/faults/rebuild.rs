@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use floodgate::db::Ledger;
+use floodgate::db::{DeadLetterStore, OrderWriter};
 use floodgate::domain::{
     BucketKey, BucketNo, Failure, Phase, Refusal, RequestStatus, Reservation, SaleDraft, Sku,
     SkuDraft, Verdict,

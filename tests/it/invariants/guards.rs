@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use floodgate::broker::{Source, Subscriber};
 use floodgate::config::Tier;
-use floodgate::db::Ledger;
+use floodgate::db::{DeadLetterStore, SaleStore};
 use floodgate::domain::{BucketKey, BucketNo, InvariantId, Phase, Policy};
 use floodgate::messages::BuyAnswer;
 use floodgate::services::audit::{AuditReport, AuditSources, EVIDENCE, audit, audit_all};

@@ -1,5 +1,6 @@
 //! Random operations on the books, the scripts and the ledgers, compared with a reference model.
 
+mod conflict_resolution;
 mod gate_book;
 mod gate_lua;
 mod sql_ledgers;

@@ -2,7 +2,7 @@
 //! client passes errors on as text, so that each text is checked here.
 
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
-use floodgate::db::{BlindInsert, Error, ErrorClass, Ledger};
+use floodgate::db::{BlindInsert, Error, ErrorClass, OrderWriter, SaleStore};
 use floodgate::domain::{OrderIntent, Policy, Sku};
 
 use crate::support::offers::{ANY, ONE, intent, offer, orders, quota, run};

@@ -2,7 +2,7 @@
 
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
 use floodgate::db::sql::WriteMode::{self, Exclusive, Shared};
-use floodgate::db::{BlindInsert, Error, ErrorClass, Ledger};
+use floodgate::db::{BlindInsert, Error, ErrorClass, OrderReader, OrderWriter, SaleStore};
 use floodgate::domain::{OrderIntent, Sku};
 
 use crate::support::offers::{ANY, intent, offer, orders, run};

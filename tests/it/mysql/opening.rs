@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
-use floodgate::db::{BlindInsert, Error, ErrorClass, Ledger};
+use floodgate::db::{BlindInsert, Error, ErrorClass, Ledger, OrderWriter, SaleStore};
 
 use crate::support::offers::{ANY, intent, offer, run};
 use crate::support::servers::mariadb::MariaDb;
@@ -94,7 +94,8 @@ fn a_process_that_does_not_finish_its_migration_is_named() {
     let error = MysqlLedger::open(&options).unwrap_err().to_string();
     assert!(error.contains("another process has been migrating"), "{error}");
     drop(other);
-    assert_eq!(MysqlLedger::open(&server.options()).unwrap().migrated().len(), 8);
+    MysqlLedger::open(&server.options()).unwrap();
+    assert_eq!(MysqlLedger::schema_status(&server.options()).unwrap().applied.len(), 8);
 }
 
 #[test]
@@ -104,14 +105,16 @@ fn a_newer_schema_is_refused_and_an_older_one_is_brought_up_to_date() {
     let outdated = MysqlLedger::open_for_reading(&options).unwrap_err().to_string();
     assert!(outdated.contains("floodgate migrate"), "{outdated}");
     let ledger = MysqlLedger::open(&options).unwrap();
-    assert_eq!(ledger.migrated().len(), 8);
+    assert_eq!(MysqlLedger::schema_status(&options).unwrap().applied.len(), 8);
     run(ledger.close());
     server.sql(
         "DROP TABLE tokens; DROP TABLE secrets; \
          DELETE FROM __diesel_schema_migrations WHERE version = '0004'",
     );
+    let status = MysqlLedger::schema_status(&options).unwrap();
+    assert_eq!(status.pending, ["0004_create_tokens"]);
     let ledger = MysqlLedger::open(&options).unwrap();
-    assert_eq!(ledger.migrated(), ["0004_create_tokens"]);
+    assert_eq!(MysqlLedger::schema_status(&options).unwrap().pending, Vec::<String>::new());
     run(ledger.close());
     server.sql("INSERT INTO __diesel_schema_migrations (version) VALUES ('9999')");
     assert_cannot_open(&options, &["9999", "0008", "newer program"]);

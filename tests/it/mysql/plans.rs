@@ -5,7 +5,7 @@ use diesel::prelude::*;
 use diesel::sql_types::{Nullable, Text};
 use diesel_async::RunQueryDsl;
 use floodgate::db::mysql::MysqlLedger;
-use floodgate::db::{BlindInsert, Ledger, OrderCursor};
+use floodgate::db::{BlindInsert, OrderCursor, OrderReader, OrderWriter};
 use floodgate::domain::{Failure, Refusal, Sku};
 
 use crate::support::offers::{ANY, ONE, buyer, intent, offer, quota, request, run};

@@ -2,7 +2,7 @@
 
 use diesel_async::{AsyncMysqlConnection, RunQueryDsl, SimpleAsyncConnection};
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
-use floodgate::db::{BlindInsert, ErrorClass, Ledger};
+use floodgate::db::{BlindInsert, ErrorClass, OrderWriter, SaleStore};
 
 use crate::support::offers::{ANY, intent, offer, run, sale_draft, sku_draft};
 use crate::support::servers::mariadb::MariaDb;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use floodgate::db::conflict_resolution::resolve;
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
-use floodgate::db::{ErrorClass, Ledger};
+use floodgate::db::{ErrorClass, Ledger, OrderWriter, SaleStore};
 use floodgate::domain::{
     Epoch, Failure, OrderIntent, Phase, PlaceOutcome, Refusal, RequestId, Sku,
 };

@@ -7,15 +7,13 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use async_trait::async_trait;
 use floodgate::db::{
     Anomalies, AuditRow, BlindInsert, CrossSkuAnomalies, Error, Ledger, LedgerSize, OrderCursor,
-    Visitor,
+    OrderReader, OrderWriter, SaleStore, Visitor,
 };
 use floodgate::domain::book::gives_back;
 use floodgate::domain::invariants::{FailureFacts, SkuFacts};
 use floodgate::domain::{
-    BuyerId, DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
-    DeadLetterTransition, Epoch, Examination, Failure, NewDeadLetter, Order, OrderIntent,
-    OrderTimeline, Phase, RequestId, Sale, SaleDraft, SaleId, Sku, SkuNo, StoreDeadLetterOutcome,
-    TraceId,
+    BuyerId, Epoch, Examination, Failure, Order, OrderIntent, OrderTimeline, Phase, RequestId,
+    Sale, SaleDraft, SaleId, Sku, SkuNo, TraceId,
 };
 use parking_lot::Mutex;
 
@@ -49,20 +47,20 @@ pub enum LedgerDefect {
 }
 
 #[derive(Debug, Default)]
-struct Rows {
+pub(super) struct Rows {
     sales: Vec<Sale>,
     opened_at_ms: HashMap<i32, i64>,
     available: HashMap<SkuNo, i64>,
     orders: Vec<Order>,
     failures: Vec<Failure>,
-    dead_letters: MemoryDeadLetters,
+    pub(super) dead_letters: MemoryDeadLetters,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub struct DefectiveLedger {
-    defect: LedgerDefect,
-    rows: Mutex<Rows>,
+    pub(super) defect: LedgerDefect,
+    pub(super) rows: Mutex<Rows>,
     tokens: AtomicI64,
 }
 
@@ -139,6 +137,10 @@ impl Rows {
         }
     }
 
+    fn orders_of_sku(&self, no: SkuNo) -> Vec<Order> {
+        self.orders.iter().filter(|order| order.sku == no).copied().collect()
+    }
+
     fn facts(&self, no: SkuNo) -> (SkuFacts, FailureFacts) {
         let (sale, sku) = self.sku(no).unwrap();
         let given_back = self.failures.iter().filter(|f| f.sku == no && gives_back(&f.reason));
@@ -155,7 +157,7 @@ impl Rows {
 }
 
 #[async_trait]
-impl Ledger for DefectiveLedger {
+impl OrderWriter for DefectiveLedger {
     async fn place(&self, batch: Vec<OrderIntent>) -> Result<BlindInsert, Error> {
         if matches!(self.defect, LedgerDefect::Hangs | LedgerDefect::ForgetsDeadLetters) {
             std::future::pending::<()>().await;
@@ -187,7 +189,88 @@ impl Ledger for DefectiveLedger {
         }
         Ok(())
     }
+}
 
+#[async_trait]
+impl OrderReader for DefectiveLedger {
+    async fn ledger_size(&self, sku: SkuNo) -> Result<LedgerSize, Error> {
+        let rows = self.rows.lock();
+        Ok(LedgerSize {
+            num_orders: rows.orders_of_sku(sku).len() as u64,
+            num_failures: rows.failures.iter().filter(|f| f.sku == sku).count() as u64,
+            available: u32::try_from(rows.available[&sku].max(0)).unwrap(),
+            epoch: rows.sku(sku).map(|(sale, _)| sale.epoch),
+        })
+    }
+
+    async fn scan_orders(&self, sku: SkuNo, mut visit: Visitor<Order>) -> Result<(), Error> {
+        let rows = self.rows.lock().orders_of_sku(sku);
+        visit_on_thread(move || rows.into_iter().all(&mut visit)).await;
+        Ok(())
+    }
+
+    async fn scan_failures(&self, sku: SkuNo, mut visit: Visitor<Failure>) -> Result<(), Error> {
+        let rows: Vec<_> =
+            self.rows.lock().failures.iter().filter(|f| f.sku == sku).copied().collect();
+        visit_on_thread(move || rows.into_iter().all(&mut visit)).await;
+        Ok(())
+    }
+
+    /// Without publish and record times, as for rows of older versions.
+    async fn order_timeline(&self, request: RequestId) -> Result<Option<OrderTimeline>, Error> {
+        let (trace, published_at_ms, recorded_at_ms) = (TraceId(0), None, None);
+        let timeline = |order| OrderTimeline { order, trace, published_at_ms, recorded_at_ms };
+        Ok(self.rows.lock().orders.iter().find(|o| o.request == request).copied().map(timeline))
+    }
+
+    async fn failure(&self, request: RequestId) -> Result<Option<Failure>, Error> {
+        Ok(self.rows.lock().failures.iter().find(|f| f.request == request).copied())
+    }
+
+    async fn orders_of(
+        &self,
+        buyer: BuyerId,
+        _: Option<OrderCursor>,
+        limit: u32,
+    ) -> Result<Vec<Order>, Error> {
+        let rows = self.rows.lock();
+        let own = rows.orders.iter().rev().filter(|o| o.buyer == buyer);
+        Ok(own.take(limit as usize).copied().collect())
+    }
+
+    async fn scan_audit(&self, sku: SkuNo, mut visit: Visitor<AuditRow>) -> Result<(), Error> {
+        let ((of_sku, of_failures), mut orders) = {
+            let rows = self.rows.lock();
+            (rows.facts(sku), rows.orders_of_sku(sku))
+        };
+        orders.sort_by_key(|order| (order.buyer, order.slot));
+        let facts = [AuditRow::Sku(of_sku, of_failures)].into_iter();
+        let mut rows = facts.chain(orders.into_iter().map(AuditRow::Order));
+        visit_on_thread(move || rows.all(&mut visit)).await;
+        Ok(())
+    }
+
+    async fn anomalies(&self, sku: SkuNo) -> Result<Anomalies, Error> {
+        let rows = self.rows.lock();
+        let orders = rows.orders_of_sku(sku).into_iter();
+        let requests: HashSet<i64> = orders.map(|order| order.request.to_db()).collect();
+        let both = rows.failures.iter().map(|f| f.request.to_db());
+        let orders_and_failures = both.filter(|request| requests.contains(request)).collect();
+        Ok(Anomalies { orders_and_failures, wrong_quotas: Vec::new() })
+    }
+
+    async fn anomalies_across_skus(&self) -> Result<CrossSkuAnomalies, Error> {
+        let mut per_request: HashMap<i64, i64> = HashMap::new();
+        for order in &self.rows.lock().orders {
+            *per_request.entry(order.request.to_db()).or_default() += 1;
+        }
+        let duplicate_requests = per_request.into_iter().filter(|(_, n)| *n > 1).collect();
+        Ok(CrossSkuAnomalies { duplicate_requests, unknown_skus: Vec::new() })
+    }
+}
+
+#[async_trait]
+impl SaleStore for DefectiveLedger {
     async fn create_sale(&self, draft: SaleDraft, _: i64) -> Result<Option<Sale>, Error> {
         let mut rows = self.rows.lock();
         let no = i32::try_from(rows.sales.len()).unwrap() + 1;
@@ -244,136 +327,13 @@ impl Ledger for DefectiveLedger {
         Ok(self.rows.lock().sales.clone())
     }
 
-    async fn ledger_size(&self, sku: SkuNo) -> Result<LedgerSize, Error> {
-        let rows = self.rows.lock();
-        Ok(LedgerSize {
-            num_orders: rows.orders.iter().filter(|o| o.sku == sku).count() as u64,
-            num_failures: rows.failures.iter().filter(|f| f.sku == sku).count() as u64,
-            available: u32::try_from(rows.available[&sku].max(0)).unwrap(),
-            epoch: rows.sku(sku).map(|(sale, _)| sale.epoch),
-        })
-    }
-
     async fn available(&self, sku: SkuNo) -> Result<u32, Error> {
         Ok(self.ledger_size(sku).await?.available)
     }
+}
 
-    async fn scan_orders(&self, sku: SkuNo, mut visit: Visitor<Order>) -> Result<(), Error> {
-        let rows: Vec<_> =
-            self.rows.lock().orders.iter().filter(|o| o.sku == sku).copied().collect();
-        visit_on_thread(move || rows.into_iter().all(&mut visit)).await;
-        Ok(())
-    }
-
-    async fn scan_failures(&self, sku: SkuNo, mut visit: Visitor<Failure>) -> Result<(), Error> {
-        let rows: Vec<_> =
-            self.rows.lock().failures.iter().filter(|f| f.sku == sku).copied().collect();
-        visit_on_thread(move || rows.into_iter().all(&mut visit)).await;
-        Ok(())
-    }
-
-    async fn scan_audit(&self, sku: SkuNo, mut visit: Visitor<AuditRow>) -> Result<(), Error> {
-        let (facts, mut orders) = {
-            let rows = self.rows.lock();
-            let orders: Vec<_> = rows.orders.iter().filter(|o| o.sku == sku).copied().collect();
-            (rows.facts(sku), orders)
-        };
-        orders.sort_by_key(|order| (order.buyer, order.slot));
-        visit_on_thread(move || {
-            visit(AuditRow::Sku(facts.0, facts.1))
-                && orders.into_iter().all(|order| visit(AuditRow::Order(order)))
-        })
-        .await;
-        Ok(())
-    }
-
-    /// Without publish and record times, as for rows of older versions.
-    async fn order_timeline(&self, request: RequestId) -> Result<Option<OrderTimeline>, Error> {
-        let (trace, published_at_ms, recorded_at_ms) = (TraceId(0), None, None);
-        let timeline = |order| OrderTimeline { order, trace, published_at_ms, recorded_at_ms };
-        Ok(self.rows.lock().orders.iter().find(|o| o.request == request).copied().map(timeline))
-    }
-
-    async fn failure(&self, request: RequestId) -> Result<Option<Failure>, Error> {
-        Ok(self.rows.lock().failures.iter().find(|f| f.request == request).copied())
-    }
-
-    async fn orders_of(
-        &self,
-        buyer: BuyerId,
-        _: Option<OrderCursor>,
-        limit: u32,
-    ) -> Result<Vec<Order>, Error> {
-        let rows = self.rows.lock();
-        let own = rows.orders.iter().rev().filter(|o| o.buyer == buyer);
-        Ok(own.take(limit as usize).copied().collect())
-    }
-
-    async fn anomalies(&self, sku: SkuNo) -> Result<Anomalies, Error> {
-        let rows = self.rows.lock();
-        let orders = rows.orders.iter().filter(|order| order.sku == sku);
-        let requests: HashSet<i64> = orders.map(|order| order.request.to_db()).collect();
-        let both = rows.failures.iter().map(|f| f.request.to_db());
-        let orders_and_failures = both.filter(|request| requests.contains(request)).collect();
-        Ok(Anomalies { orders_and_failures, wrong_quotas: Vec::new() })
-    }
-
-    async fn anomalies_across_skus(&self) -> Result<CrossSkuAnomalies, Error> {
-        let mut per_request: HashMap<i64, i64> = HashMap::new();
-        for order in &self.rows.lock().orders {
-            *per_request.entry(order.request.to_db()).or_default() += 1;
-        }
-        let duplicate_requests = per_request.into_iter().filter(|(_, n)| *n > 1).collect();
-        Ok(CrossSkuAnomalies { duplicate_requests, unknown_skus: Vec::new() })
-    }
-
-    async fn store_dead_letters(
-        &self,
-        dead_letters: Vec<NewDeadLetter>,
-        now_ms: i64,
-    ) -> Result<Vec<StoreDeadLetterOutcome>, Error> {
-        if self.defect == LedgerDefect::ForgetsDeadLetters {
-            return Ok(vec![StoreDeadLetterOutcome::New; dead_letters.len()]);
-        }
-        let rows = &mut self.rows.lock().dead_letters;
-        Ok(dead_letters.into_iter().map(|dead_letter| rows.store(dead_letter, now_ms)).collect())
-    }
-
-    async fn dead_letters(
-        &self,
-        filter: DeadLetterFilter,
-        limit: u32,
-    ) -> Result<Vec<DeadLetter>, Error> {
-        Ok(self.rows.lock().dead_letters.page(filter, limit))
-    }
-
-    async fn dead_letter(&self, no: DeadLetterNo) -> Result<Option<DeadLetterContent>, Error> {
-        Ok(self.rows.lock().dead_letters.get(no))
-    }
-
-    async fn transition_dead_letter(
-        &self,
-        transition: DeadLetterTransition,
-    ) -> Result<bool, Error> {
-        Ok(self.rows.lock().dead_letters.transition(transition))
-    }
-
-    async fn final_dead_letters(
-        &self,
-        after: DeadLetterNo,
-        limit: u32,
-    ) -> Result<Vec<(DeadLetter, Vec<u8>)>, Error> {
-        Ok(self.rows.lock().dead_letters.not_replayed(after, limit))
-    }
-
-    async fn count_dead_letters(&self) -> Result<DeadLetterCounts, Error> {
-        Ok(self.rows.lock().dead_letters.counts())
-    }
-
-    async fn dead_lettered_among(&self, requests: Vec<RequestId>) -> Result<Vec<RequestId>, Error> {
-        Ok(self.rows.lock().dead_letters.dead_lettered_among(requests))
-    }
-
+#[async_trait]
+impl Ledger for DefectiveLedger {
     async fn secret(&self, _: &'static str) -> Result<Vec<u8>, Error> {
         Ok(vec![7; 32])
     }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use floodgate::db::{
-    Anomalies, AuditRow, BlindInsert, CrossSkuAnomalies, Error, ErrorClass, Ledger, LedgerSize,
-    OrderCursor, Visitor,
+    Anomalies, AuditRow, BlindInsert, CrossSkuAnomalies, DeadLetterStore, Error, ErrorClass,
+    Ledger, LedgerSize, OrderCursor, OrderReader, OrderWriter, SaleStore, Visitor,
 };
 use floodgate::domain::{
     BuyerId, DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
@@ -117,7 +117,7 @@ impl FaultyLedger {
 }
 
 #[async_trait]
-impl Ledger for FaultyLedger {
+impl OrderWriter for FaultyLedger {
     async fn place(&self, batch: Vec<OrderIntent>) -> Result<BlindInsert, Error> {
         self.begin_write().await?;
         let fault = *self.fault.borrow();
@@ -155,36 +155,13 @@ impl Ledger for FaultyLedger {
         self.inner.record_failures(failures).await?;
         self.end("record failures")
     }
+}
 
-    async fn create_sale(&self, draft: SaleDraft, now_ms: i64) -> Result<Option<Sale>, Error> {
-        self.begin_write().await?;
-        self.inner.create_sale(draft, now_ms).await
-    }
-
-    async fn set_sale_phase(
-        &self,
-        id: SaleId,
-        epoch: Epoch,
-        to: Phase,
-        now_ms: i64,
-    ) -> Result<Option<Sale>, Error> {
-        self.begin_write().await?;
-        self.inner.set_sale_phase(id, epoch, to, now_ms).await
-    }
-
-    async fn sales(&self) -> Result<Vec<Sale>, Error> {
-        self.begin().await?;
-        self.inner.sales().await
-    }
-
+#[async_trait]
+impl OrderReader for FaultyLedger {
     async fn ledger_size(&self, sku: SkuNo) -> Result<LedgerSize, Error> {
         self.begin().await?;
         self.inner.ledger_size(sku).await
-    }
-
-    async fn available(&self, sku: SkuNo) -> Result<u32, Error> {
-        self.begin().await?;
-        self.inner.available(sku).await
     }
 
     async fn scan_orders(&self, sku: SkuNo, visit: Visitor<Order>) -> Result<(), Error> {
@@ -195,11 +172,6 @@ impl Ledger for FaultyLedger {
     async fn scan_failures(&self, sku: SkuNo, visit: Visitor<Failure>) -> Result<(), Error> {
         self.begin().await?;
         self.inner.scan_failures(sku, visit).await
-    }
-
-    async fn scan_audit(&self, sku: SkuNo, visit: Visitor<AuditRow>) -> Result<(), Error> {
-        self.begin().await?;
-        self.inner.scan_audit(sku, visit).await
     }
 
     async fn order_timeline(&self, request: RequestId) -> Result<Option<OrderTimeline>, Error> {
@@ -222,6 +194,11 @@ impl Ledger for FaultyLedger {
         self.inner.orders_of(buyer, cursor, limit).await
     }
 
+    async fn scan_audit(&self, sku: SkuNo, visit: Visitor<AuditRow>) -> Result<(), Error> {
+        self.begin().await?;
+        self.inner.scan_audit(sku, visit).await
+    }
+
     async fn anomalies(&self, sku: SkuNo) -> Result<Anomalies, Error> {
         self.begin().await?;
         self.inner.anomalies(sku).await
@@ -231,7 +208,39 @@ impl Ledger for FaultyLedger {
         self.begin().await?;
         self.inner.anomalies_across_skus().await
     }
+}
 
+#[async_trait]
+impl SaleStore for FaultyLedger {
+    async fn create_sale(&self, draft: SaleDraft, now_ms: i64) -> Result<Option<Sale>, Error> {
+        self.begin_write().await?;
+        self.inner.create_sale(draft, now_ms).await
+    }
+
+    async fn set_sale_phase(
+        &self,
+        id: SaleId,
+        epoch: Epoch,
+        to: Phase,
+        now_ms: i64,
+    ) -> Result<Option<Sale>, Error> {
+        self.begin_write().await?;
+        self.inner.set_sale_phase(id, epoch, to, now_ms).await
+    }
+
+    async fn sales(&self) -> Result<Vec<Sale>, Error> {
+        self.begin().await?;
+        self.inner.sales().await
+    }
+
+    async fn available(&self, sku: SkuNo) -> Result<u32, Error> {
+        self.begin().await?;
+        self.inner.available(sku).await
+    }
+}
+
+#[async_trait]
+impl DeadLetterStore for FaultyLedger {
     async fn store_dead_letters(
         &self,
         dead_letters: Vec<NewDeadLetter>,
@@ -288,7 +297,10 @@ impl Ledger for FaultyLedger {
         self.begin().await?;
         self.inner.dead_lettered_among(requests).await
     }
+}
 
+#[async_trait]
+impl Ledger for FaultyLedger {
     async fn secret(&self, name: &'static str) -> Result<Vec<u8>, Error> {
         self.begin().await?;
         self.inner.secret(name).await

@@ -9,7 +9,7 @@ use floodgate::actors::dead_letter_collector::CollectorDeps;
 use floodgate::actors::supervisor::supervised::Address;
 use floodgate::actors::supervisor::{ChildSpec, Supervisor};
 use floodgate::broker::{Message, PublishOutcome, Publisher, Route, Topology};
-use floodgate::db::Ledger;
+use floodgate::db::DeadLetterStore;
 use floodgate::domain::{Counting, DeadLetter, DeadLetterContent, DeadLetterFilter, OrderIntent};
 use floodgate::messages::Stop;
 use floodgate::messages::envelope;

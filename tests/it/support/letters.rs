@@ -1,10 +1,14 @@
 //! Dead letters for tests, and an in-memory store of them that shares no code with the SQL ledgers.
 
+use async_trait::async_trait;
+use floodgate::db::{DeadLetterStore, Error};
 use floodgate::domain::{
     DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
     DeadLetterOrigin, DeadLetterState, DeadLetterTransition, NewDeadLetter, RequestId,
     StoreDeadLetterOutcome,
 };
+
+use super::defective_ledger::{DefectiveLedger, LedgerDefect};
 
 /// A dead letter with these requests, whose body is their numbers.
 pub fn letter(requests: &[u64]) -> NewDeadLetter {
@@ -122,5 +126,55 @@ impl MemoryDeadLetters {
             })
         });
         requests
+    }
+}
+
+#[async_trait]
+impl DeadLetterStore for DefectiveLedger {
+    async fn store_dead_letters(
+        &self,
+        dead_letters: Vec<NewDeadLetter>,
+        now_ms: i64,
+    ) -> Result<Vec<StoreDeadLetterOutcome>, Error> {
+        if self.defect == LedgerDefect::ForgetsDeadLetters {
+            return Ok(vec![StoreDeadLetterOutcome::New; dead_letters.len()]);
+        }
+        let rows = &mut self.rows.lock().dead_letters;
+        Ok(dead_letters.into_iter().map(|dead_letter| rows.store(dead_letter, now_ms)).collect())
+    }
+
+    async fn dead_letters(
+        &self,
+        filter: DeadLetterFilter,
+        limit: u32,
+    ) -> Result<Vec<DeadLetter>, Error> {
+        Ok(self.rows.lock().dead_letters.page(filter, limit))
+    }
+
+    async fn dead_letter(&self, no: DeadLetterNo) -> Result<Option<DeadLetterContent>, Error> {
+        Ok(self.rows.lock().dead_letters.get(no))
+    }
+
+    async fn transition_dead_letter(
+        &self,
+        transition: DeadLetterTransition,
+    ) -> Result<bool, Error> {
+        Ok(self.rows.lock().dead_letters.transition(transition))
+    }
+
+    async fn final_dead_letters(
+        &self,
+        after: DeadLetterNo,
+        limit: u32,
+    ) -> Result<Vec<(DeadLetter, Vec<u8>)>, Error> {
+        Ok(self.rows.lock().dead_letters.not_replayed(after, limit))
+    }
+
+    async fn count_dead_letters(&self) -> Result<DeadLetterCounts, Error> {
+        Ok(self.rows.lock().dead_letters.counts())
+    }
+
+    async fn dead_lettered_among(&self, requests: Vec<RequestId>) -> Result<Vec<RequestId>, Error> {
+        Ok(self.rows.lock().dead_letters.dead_lettered_among(requests))
     }
 }

@@ -32,8 +32,8 @@ fn migrations(files: &[File]) -> Vec<Finding> {
             for name in FILES {
                 let path = format!("{FOLDER}{database}/{step}/{name}");
                 let file = files.iter().find(|file| file.path == path);
-                if file.is_none_or(|file| file.text.trim().is_empty()) {
-                    findings.push(Finding::new(&path, 1, "missing or empty"));
+                if !file.is_some_and(|file| file.text.starts_with("-- ")) {
+                    findings.push(Finding::new(&path, 1, "missing, or not begun by its purpose"));
                 }
             }
         }
@@ -70,7 +70,7 @@ fn a_planted_step_of_one_database_is_found() {
 
 #[test]
 fn a_planted_step_without_a_way_back_is_found() {
-    let gone = "migrations/sqlite/1_sales/down.sql:1: missing or empty";
+    let gone = "migrations/sqlite/1_sales/down.sql:1: missing, or not begun by its purpose";
     assert_eq!(found(&SQLITE[..1]), [gone]);
 }
 

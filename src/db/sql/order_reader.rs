@@ -1,0 +1,168 @@
+//! Reads orders and failures, for buyers, operators and audits. The memory of a scan does not grow
+//! with the number of orders.
+
+use std::collections::BTreeSet;
+
+use async_trait::async_trait;
+
+use super::{Database, SqlLedger, convert_rows};
+use crate::db::rows::{refusal_without_details, units};
+use crate::db::{
+    Anomalies, AuditRow, CrossSkuAnomalies, Error, LedgerSize, OrderCursor, OrderReader,
+    UnknownSku, Visitor,
+};
+use crate::domain::book::gives_back;
+use crate::domain::invariants::{FailureFacts, SkuFacts};
+use crate::domain::{BuyerId, Epoch, Failure, Order, OrderTimeline, RequestId, Sku, SkuNo};
+
+/// The maximum number of anomalies of one kind that are read; an audit lists fewer.
+const ANOMALIES_MAX: i32 = 1000;
+
+#[async_trait]
+impl<D: Database> OrderReader for SqlLedger<D> {
+    async fn ledger_size(&self, sku: SkuNo) -> Result<LedgerSize, Error> {
+        self.read_all("counting orders", move |conn| {
+            let Some((row, sale)) = conn.sku_and_sale(sku.0)? else {
+                return Ok(LedgerSize::default());
+            };
+            let num_orders = conn.with_audit_limit(|conn| conn.num_orders(sku.0))?;
+            let num_failures = conn.with_audit_limit(|conn| conn.num_failures(sku.0))?;
+            Ok(LedgerSize {
+                num_orders: num_orders.unsigned_abs(),
+                num_failures: num_failures.unsigned_abs(),
+                available: units(|| format!("sku {sku}"), "available", row.available)?,
+                epoch: (sale.epoch > 0).then_some(Epoch(sale.epoch)),
+            })
+        })
+        .await
+    }
+
+    async fn scan_orders(&self, sku: SkuNo, mut visit: Visitor<Order>) -> Result<(), Error> {
+        self.read_all("scanning orders", move |conn| {
+            conn.snapshot(|conn| conn.each_order(sku, &mut visit))
+        })
+        .await
+    }
+
+    async fn scan_failures(&self, sku: SkuNo, mut visit: Visitor<Failure>) -> Result<(), Error> {
+        self.read_all("scanning failures", move |conn| {
+            conn.snapshot(|conn| conn.each_failure(sku, &mut visit))
+        })
+        .await
+    }
+
+    async fn order_timeline(&self, request: RequestId) -> Result<Option<OrderTimeline>, Error> {
+        self.read_all("reading an order", move |conn| {
+            let request = request.to_db();
+            let indexed = conn.timeline_row(request, D::INDEXED_REQUESTS)?;
+            let row = match D::UNINDEXED_REQUESTS {
+                Some(unindexed) if indexed.is_none() => {
+                    conn.with_audit_limit(|conn| conn.timeline_row(request, unindexed))?
+                }
+                _ => indexed,
+            };
+            row.map(OrderTimeline::try_from).transpose()
+        })
+        .await
+    }
+
+    async fn failure(&self, request: RequestId) -> Result<Option<Failure>, Error> {
+        self.read("reading a failure", move |conn| {
+            let row = conn.failures_by_request(&[request.to_db()])?.pop();
+            row.map(Failure::try_from).transpose()
+        })
+        .await
+    }
+
+    async fn orders_of(
+        &self,
+        buyer: BuyerId,
+        cursor: Option<OrderCursor>,
+        limit: u32,
+    ) -> Result<Vec<Order>, Error> {
+        self.read("reading a buyer's orders", move |conn| {
+            convert_rows(conn.order_page(buyer.to_db(), cursor, limit)?)
+        })
+        .await
+    }
+
+    async fn scan_audit(&self, sku: SkuNo, mut visit: Visitor<AuditRow>) -> Result<(), Error> {
+        self.read_all("auditing", move |conn| {
+            conn.snapshot(|conn| {
+                let Some((of_sku, of_failures)) = facts(conn, sku)? else { return Ok(()) };
+                if !visit(AuditRow::Sku(of_sku, of_failures)) {
+                    return Ok(());
+                }
+                conn.each_order(sku, &mut |order| visit(AuditRow::Order(order)))
+            })
+        })
+        .await
+    }
+
+    async fn anomalies(&self, sku: SkuNo) -> Result<Anomalies, Error> {
+        self.read_all("auditing", move |conn| {
+            let orders_and_failures =
+                conn.with_audit_limit(|conn| conn.ordered_and_failed(sku.0, ANOMALIES_MAX))?;
+            let wrong_quotas =
+                conn.with_audit_limit(|conn| conn.wrong_quotas(sku.0, ANOMALIES_MAX))?;
+            Ok(Anomalies { orders_and_failures, wrong_quotas })
+        })
+        .await
+    }
+
+    async fn anomalies_across_skus(&self) -> Result<CrossSkuAnomalies, Error> {
+        self.read_all("auditing", |conn| {
+            let duplicate_requests =
+                conn.with_audit_limit(|conn| conn.repeated_requests(ANOMALIES_MAX))?;
+            let mut used = BTreeSet::new();
+            let mut after = i32::MIN;
+            while let Some(sku) = conn.sku_with_orders(after)? {
+                used.insert(sku);
+                after = sku;
+            }
+            after = i32::MIN;
+            while let Some(sku) = conn.sku_with_failures(after)? {
+                used.insert(sku);
+                after = sku;
+            }
+            // Read last, because the row of a SKU is written before its first order.
+            let sold: BTreeSet<i32> = conn.sku_rows()?.into_iter().map(|row| row.sku_no).collect();
+            let mut unknown_skus = Vec::new();
+            for sku in used.difference(&sold).take(usize::try_from(ANOMALIES_MAX).unwrap_or(0)) {
+                let num_orders = conn.with_audit_limit(|conn| conn.num_orders(*sku))?;
+                let num_failures = conn.with_audit_limit(|conn| conn.num_failures(*sku))?;
+                unknown_skus.push(UnknownSku {
+                    sku: SkuNo(*sku),
+                    num_orders: num_orders.unsigned_abs(),
+                    num_failures: num_failures.unsigned_abs(),
+                });
+            }
+            Ok(CrossSkuAnomalies { duplicate_requests, unknown_skus })
+        })
+        .await
+    }
+}
+
+fn facts<D: Database>(conn: &mut D, sku: SkuNo) -> Result<Option<(SkuFacts, FailureFacts)>, Error> {
+    let Some((row, sale)) = conn.sku_and_sale(sku.0)? else { return Ok(None) };
+    let available = i64::from(row.available);
+    let Sku { initial, policy, .. } = row.try_into()?;
+    let by_reason = conn.with_audit_limit(|conn| conn.failed_units(sku.0))?;
+    let given_back_units = by_reason
+        .iter()
+        // Every refusal with details gives units back.
+        .filter(|(reason, _)| {
+            refusal_without_details(reason).is_none_or(|refusal| gives_back(&refusal))
+        })
+        .map(|(_, units)| units.unwrap_or(0).unsigned_abs())
+        .sum();
+    let facts = SkuFacts {
+        sku,
+        initial,
+        available,
+        policy,
+        epoch: Epoch(sale.epoch),
+        opened_at_ms: sale.opened_at_ms,
+    };
+    Ok(Some((facts, FailureFacts { given_back_units })))
+}

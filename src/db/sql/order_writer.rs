@@ -1,0 +1,194 @@
+//! Writes batches of orders and recorded failures, and reads what conflicts with a batch.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::queries::IN_LIST_MAX;
+use super::transaction::{inserted, retry_concurrent};
+use super::{Database, SqlLedger, TransactionEnd, WriterFence, write};
+use crate::db::rows::{FailureRow, NewOrder, narrow, readable, units};
+use crate::db::{BlindInsert, Error, OrderWriter};
+use crate::domain::{BuyerId, Examination, Failure, Order, OrderIntent, SkuNo};
+
+/// Units that a batch takes from a buyer's quota.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QuotaClaim {
+    pub sku_no: i32,
+    pub buyer_id: i64,
+    /// The units of all orders of the buyer in the batch.
+    pub units: i32,
+    /// The buyer's limit of units.
+    pub quota: i32,
+}
+
+#[async_trait]
+impl<D: Database> OrderWriter for SqlLedger<D> {
+    async fn place(&self, batch: Vec<OrderIntent>) -> Result<BlindInsert, Error> {
+        let clock = Arc::clone(&self.clock);
+        // The time is read in the job, because the job may have waited in the queue.
+        let job = move |conn: &mut D, fence| place(conn, fence, batch, clock.wall_ms());
+        self.write("placing orders", job).await
+    }
+
+    async fn examine(&self, batch: Vec<OrderIntent>) -> Result<Examination, Error> {
+        self.read("examining a batch", move |conn| examine(conn, &batch)).await
+    }
+
+    async fn record_failures(&self, failures: Vec<Failure>) -> Result<(), Error> {
+        self.write("recording failures", move |conn, fence| {
+            if failures.is_empty() {
+                return Ok(());
+            }
+            retry_concurrent("orders of the same requests", || {
+                write(conn, fence, |conn| record(conn, &failures))
+            })
+        })
+        .await
+    }
+}
+
+/// Writes all intents as orders or none, with the time `now_ms`.
+fn place<D: Database>(
+    conn: &mut D,
+    fence: WriterFence,
+    mut batch: Vec<OrderIntent>,
+    now_ms: i64,
+) -> Result<BlindInsert, Error> {
+    if batch.is_empty() {
+        return Ok(BlindInsert::All);
+    }
+    // In the order of the primary key: neighbouring rows share pages, and concurrent writers do not
+    // deadlock.
+    batch.sort_unstable_by_key(|intent| (intent.sku, intent.buyer, intent.slot));
+    let orders = batch.iter().map(|intent| NewOrder::of(intent, now_ms));
+    let orders = orders.collect::<Result<Vec<_>, _>>()?;
+    let requests: Vec<i64> = batch.iter().map(|intent| intent.request.to_db()).collect();
+    let (Some(claims), Some(sums)) = (claims(&batch)?, sums(&batch)) else {
+        // A sum that exceeds its column also exceeds the stock or the quota.
+        return Ok(BlindInsert::Conflict);
+    };
+    write(conn, fence, |conn| {
+        // Writes orders and then reads failures, whereas `record_failures` writes failures and then
+        // reads orders, so that one of two concurrent transactions reads the other's row. The stock
+        // is last: its row is the one that every writer waits for.
+        let is_clean = inserted(conn.insert_orders(&orders))?
+            && !conn.any_failed(&requests)?
+            && conn.take_quotas(&claims)?
+            && conn.take_stocks(&sums)?;
+        Ok(if is_clean {
+            TransactionEnd::Commit(BlindInsert::All)
+        } else {
+            TransactionEnd::RollBack(BlindInsert::Conflict)
+        })
+    })
+}
+
+/// One claim for each buyer of a SKU with a quota; `None`: a sum exceeds its column.
+fn claims(batch: &[OrderIntent]) -> Result<Option<Vec<QuotaClaim>>, Error> {
+    let mut by_buyer: BTreeMap<(SkuNo, BuyerId), QuotaClaim> = BTreeMap::new();
+    for intent in batch {
+        let Some(quota) = intent.quota else { continue };
+        let (units, quota) = (narrow("quantity", intent.quantity)?, narrow("quota", quota)?);
+        let (sku_no, buyer_id) = (intent.sku.0, intent.buyer.to_db());
+        let claim = by_buyer.entry((intent.sku, intent.buyer)).or_insert(QuotaClaim {
+            sku_no,
+            buyer_id,
+            units: 0,
+            quota,
+        });
+        let Some(sum) = claim.units.checked_add(units) else { return Ok(None) };
+        claim.units = sum;
+    }
+    Ok(Some(by_buyer.into_values().collect()))
+}
+
+/// The units of each SKU; `None`: a sum exceeds its column.
+fn sums(batch: &[OrderIntent]) -> Option<Vec<(i32, i32)>> {
+    let mut sums: BTreeMap<i32, i32> = BTreeMap::new();
+    for intent in batch {
+        let sum = sums.entry(intent.sku.0).or_default();
+        *sum = sum.checked_add(i32::try_from(intent.quantity).ok()?)?;
+    }
+    Some(sums.into_iter().collect())
+}
+
+/// Writes failures and then reads orders, whereas `place` writes orders and then reads failures:
+/// one of two concurrent transactions reads the other's row. `None`: a concurrent order was
+/// written.
+fn record<D: Database>(
+    conn: &mut D,
+    failures: &[Failure],
+) -> Result<TransactionEnd<Option<()>>, Error> {
+    let ordered = ordered_among(conn, failures)?;
+    let recorded = failures.iter().filter(|failure| !ordered.contains(&failure.request.to_db()));
+    let recorded: Vec<Failure> = recorded.copied().collect();
+    let rows = recorded.iter().map(FailureRow::try_from).collect::<Result<Vec<_>, _>>()?;
+    for chunk in rows.chunks(IN_LIST_MAX) {
+        conn.insert_failures(chunk)?;
+    }
+    if ordered_among(conn, &recorded)?.is_empty() {
+        Ok(TransactionEnd::Commit(Some(())))
+    } else {
+        Ok(TransactionEnd::RollBack(None))
+    }
+}
+
+/// The requests of these failures that have orders.
+fn ordered_among<D: Database>(conn: &mut D, failures: &[Failure]) -> Result<HashSet<i64>, Error> {
+    let mut ordered = HashSet::new();
+    for chunk in failures.chunks(IN_LIST_MAX) {
+        ordered.extend(conn.ordered_among(chunk)?);
+    }
+    Ok(ordered)
+}
+
+/// All reads see one snapshot.
+fn examine<D: Database>(conn: &mut D, batch: &[OrderIntent]) -> Result<Examination, Error> {
+    let of_buyer = |intent: &OrderIntent| (intent.sku.0, intent.buyer.to_db());
+    let slots = sorted(batch.iter().filter(|intent| intent.slot == 0).map(of_buyer));
+    let quotas = sorted(batch.iter().filter(|intent| intent.quota.is_some()).map(of_buyer));
+    let skus = sorted(batch.iter().map(|intent| intent.sku.0));
+    conn.snapshot(|conn| {
+        let mut examination = Examination::default();
+        for chunk in batch.chunks(IN_LIST_MAX) {
+            let ids: Vec<i64> = chunk.iter().map(|intent| intent.request.to_db()).collect();
+            for row in conn.orders_by_request(&ids)? {
+                let order = Order::try_from(row)?;
+                examination.orders.insert(order.request, order);
+            }
+            for row in conn.failures_by_request(&ids)? {
+                let failure = Failure::try_from(row)?;
+                examination.failures.insert(failure.request, failure.reason);
+            }
+        }
+        for chunk in slots.chunks(IN_LIST_MAX) {
+            for row in conn.first_orders(chunk)? {
+                let order = Order::try_from(row)?;
+                examination.first_requests.insert((order.sku, order.buyer), order.request);
+                // `orders_by_request` may omit slot 0.
+                examination.orders.insert(order.request, order);
+            }
+        }
+        for chunk in quotas.chunks(IN_LIST_MAX) {
+            for (sku, buyer, owned) in conn.owned_units(chunk)? {
+                let name = || format!("quota of sku {sku} buyer {buyer}");
+                let id = readable(BuyerId::from_db(buyer), name, "buyer_id", buyer)?;
+                examination.owned.insert((SkuNo(sku), id), units(name, "owned", owned)?);
+            }
+        }
+        for chunk in skus.chunks(IN_LIST_MAX) {
+            for (sku, available) in conn.units_left(chunk)? {
+                let available = units(|| format!("sku {sku}"), "available", available)?;
+                examination.available.insert(SkuNo(sku), available);
+            }
+        }
+        Ok(examination)
+    })
+}
+
+/// Sorted and without duplicates.
+fn sorted<T: Ord>(items: impl Iterator<Item = T>) -> Vec<T> {
+    items.collect::<BTreeSet<T>>().into_iter().collect()
+}

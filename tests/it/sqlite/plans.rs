@@ -1,0 +1,207 @@
+//! Query plans of the ledger's statements: SQLite must use keys and must not sort, because a table
+//! may have ten million rows. The statements are read from diesel's events.
+
+use diesel::connection::{
+    Instrumentation, InstrumentationEvent, SimpleConnection, set_default_instrumentation,
+};
+use diesel::prelude::*;
+use diesel::sql_types::Text;
+use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
+use floodgate::db::{BlindInsert, OrderCursor, OrderReader, OrderWriter};
+use floodgate::domain::{Failure, OrderIntent, Refusal, Sku};
+use parking_lot::Mutex;
+use tempfile::TempDir;
+
+use crate::support::offers::{ANY, ONE, buyer, intent, offer, quota, request, run};
+
+/// The statements of all connections of this process, each with the file.
+static STATEMENTS: Mutex<Vec<(String, String)>> = Mutex::new(Vec::new());
+
+/// Records the statements of one connection.
+#[derive(Default)]
+struct Recorder {
+    file: String,
+}
+
+impl Instrumentation for Recorder {
+    fn on_connection_event(&mut self, event: InstrumentationEvent<'_>) {
+        match event {
+            InstrumentationEvent::StartEstablishConnection { url, .. } => {
+                url.clone_into(&mut self.file);
+            }
+            InstrumentationEvent::StartQuery { query, .. } => {
+                STATEMENTS.lock().push((self.file.clone(), query.to_string()));
+            }
+            _ => {}
+        }
+    }
+}
+
+#[derive(QueryableByName)]
+struct Step {
+    #[diesel(sql_type = Text)]
+    detail: String,
+}
+
+struct Store {
+    directory: TempDir,
+    ledger: SqliteLedger,
+    sku: Sku,
+}
+
+impl Store {
+    async fn open() -> Self {
+        set_default_instrumentation(|| Some(Box::new(Recorder::default()))).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let options = OpenOptions::new(directory.path().join("ledger.db"));
+        let ledger = SqliteLedger::open(&options).unwrap();
+        let sku = offer(&ledger, "sale", ANY, 10).await;
+        Self { directory, ledger, sku }
+    }
+
+    fn conn(&self) -> SqliteConnection {
+        let file = self.directory.path().join("ledger.db");
+        SqliteConnection::establish(file.to_str().unwrap()).unwrap()
+    }
+
+    /// The plan of each query that the ledger runs during `work`.
+    async fn plans<T>(&self, work: impl Future<Output = T>) -> Vec<String> {
+        let file = self.directory.path().to_str().unwrap();
+        STATEMENTS.lock().retain(|(of, _)| !of.contains(file));
+        work.await;
+        let statements = STATEMENTS.lock().clone();
+        let mut conn = self.conn();
+        let queries = statements
+            .iter()
+            .filter(|(of, text)| of.contains(file) && text.contains("SELECT"))
+            .map(|(_, text)| text.split(" -- binds").next().unwrap());
+        let explain = |sql: &str| {
+            let explain = diesel::sql_query(format!("EXPLAIN QUERY PLAN {sql}"));
+            let steps: Vec<Step> = explain.load(&mut conn).unwrap();
+            steps.into_iter().map(|step| step.detail).collect::<Vec<_>>().join("; ")
+        };
+        queries.map(explain).collect()
+    }
+}
+
+/// Asserts that no plan contains a full table scan.
+#[track_caller]
+fn along_keys(plans: &[String]) {
+    assert!(!plans.is_empty());
+    for plan in plans {
+        for table in ["orders", "quotas", "failed_requests"] {
+            assert!(!plan.contains(&format!("SCAN {table}")), "{plans:#?}");
+        }
+    }
+}
+
+#[track_caller]
+fn without_sorting(plans: &[String]) {
+    along_keys(plans);
+    assert!(!plans.iter().any(|plan| plan.contains("TEMP B-TREE")), "{plans:#?}");
+}
+
+#[test]
+fn a_scan_follows_a_key_and_does_not_sort() {
+    run(async {
+        let store = Store::open().await;
+        let (ledger, sku) = (&store.ledger, store.sku.no);
+        without_sorting(&store.plans(ledger.scan_orders(sku, Box::new(|_| true))).await);
+        without_sorting(&store.plans(ledger.scan_failures(sku, Box::new(|_| true))).await);
+        without_sorting(&store.plans(ledger.ledger_size(sku)).await);
+    });
+}
+
+#[test]
+fn an_examination_reads_only_the_rows_of_its_batch() {
+    run(async {
+        let store = Store::open().await;
+        let slot_0 = Sku { policy: ONE, ..store.sku.clone() };
+        let counted = Sku { policy: quota(3), ..store.sku.clone() };
+        let batch: Vec<OrderIntent> = vec![intent(&slot_0, 1, 1, 1), intent(&counted, 2, 2, 1)];
+        let plans = store.plans(store.ledger.examine(batch)).await;
+        assert!(plans.len() >= 5, "{plans:#?}");
+        without_sorting(&plans);
+    });
+}
+
+#[test]
+fn single_rows_are_found_by_key() {
+    run(async {
+        let store = Store::open().await;
+        let placed = store.ledger.place(vec![intent(&store.sku, 1, 1, 1)]).await.unwrap();
+        assert_eq!(placed, BlindInsert::All);
+        let plans = store.plans(store.ledger.order_timeline(request(1))).await;
+        assert_eq!(plans.len(), 1, "found by the index: {plans:#?}");
+        without_sorting(&plans);
+        without_sorting(&store.plans(store.ledger.failure(request(1))).await);
+    });
+}
+
+#[test]
+fn requests_are_found_by_their_index_and_in_slot_0_by_their_buyer() {
+    run(async {
+        let store = Store::open().await;
+        let failure = Failure {
+            request: request(1),
+            sku: store.sku.no,
+            buyer: buyer(1),
+            quantity: 1,
+            reason: Refusal::SoldOut,
+            recorded_at_ms: 1,
+        };
+        let plans = store.plans(store.ledger.record_failures(vec![failure])).await;
+        without_sorting(&plans);
+        let plans: Vec<String> = plans.into_iter().filter(|plan| plan.contains("orders")).collect();
+        // Before and after the failures are written.
+        let [by_request, by_buyer, again, _] = &plans[..] else { panic!("{plans:#?}") };
+        assert_eq!(by_request, again);
+        let index = "USING INDEX orders_by_request (request_id=?)";
+        assert!(by_request.contains(index), "{by_request}");
+        let key = "PRIMARY KEY (sku_no=? AND buyer_id=? AND slot=?)";
+        assert!(by_buyer.contains(key), "{by_buyer}");
+    });
+}
+
+#[test]
+fn the_index_of_requests_omits_slot_0() {
+    run(async {
+        let mut conn = Store::open().await.conn();
+        let insert = |slot: i64, buyer: i64, request: i64| {
+            format!(
+                "INSERT INTO orders (sku_no, buyer_id, slot, request_id, epoch, quantity, amount, \
+                 state, placed_at_ms, pay_by_ms, trace_id) \
+                 VALUES (1, {buyer}, {slot}, {request}, 1, 1, 1, 0, 1, 1, x'00')"
+            )
+        };
+        for row in [insert(0, 1, 7), insert(0, 2, 7), insert(8, 1, 8)] {
+            conn.batch_execute(&row).unwrap();
+        }
+        conn.batch_execute(&insert(9, 2, 8)).unwrap_err();
+        conn.batch_execute(&insert(0, 1, 9)).unwrap_err();
+    });
+}
+
+#[test]
+fn a_buyers_page_sorts_only_the_buyers_orders() {
+    run(async {
+        let store = Store::open().await;
+        for cursor in [None, Some(OrderCursor { placed_at_ms: 5, request: request(1) })] {
+            let plans = store.plans(store.ledger.orders_of(buyer(1), cursor, 10)).await;
+            along_keys(&plans);
+            assert!(plans[0].contains("PRIMARY KEY (sku_no=? AND buyer_id=?)"), "{plans:#?}");
+        }
+    });
+}
+
+#[test]
+fn an_audit_reads_one_sku() {
+    run(async {
+        let store = Store::open().await;
+        along_keys(&store.plans(store.ledger.anomalies(store.sku.no)).await);
+        let plans = store.plans(store.ledger.anomalies_across_skus()).await;
+        let (repeated, others) = plans.split_first().unwrap();
+        assert!(repeated.starts_with("SCAN orders;"), "without the index: {repeated}");
+        along_keys(others);
+    });
+}
