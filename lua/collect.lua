@@ -3,13 +3,13 @@
 -- block the others.
 --
 -- KEYS: bucket, dead
--- ARGV: installation, dead letters..
+-- ARGV: server, installation, dead letters..
 -- Answer: OK, number of removed dead letters.
-local dead, installation = KEYS[2], ARGV[1]
+local dead, installation = KEYS[2], ARGV[2]
 local bad = check_installation(installation)
 if bad then return bad end
 local removed = 0
-for n = 2, #ARGV do
+for n = 3, #ARGV do
   removed = removed + call('LREM', dead, 1, ARGV[n])
 end
 return {OK, removed}

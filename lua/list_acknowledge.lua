@@ -4,13 +4,13 @@
 -- which publishes it again.
 --
 -- KEYS: bucket, outbox, claimed, dead
--- ARGV: installation, outcomes, identities.., dead letters..
+-- ARGV: server, installation, outcomes, identities.., dead letters..
 -- `outcomes` has a byte for each identity: P published, D given up. Each D has a dead letter, which
 -- is written only if its entry is removed.
 -- Answer: OK, number of removed entries.
 local outbox, claimed, dead = KEYS[2], KEYS[3], KEYS[4]
-local installation, outcomes = ARGV[1], ARGV[2]
-local size, identities_at = #outcomes, 2
+local installation, outcomes = ARGV[2], ARGV[3]
+local size, identities_at = #outcomes, 3
 local bad = check_installation(installation)
 if bad then return bad end
 if size > CLAIM_MAX then return {TOO_MANY} end

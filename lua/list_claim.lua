@@ -2,10 +2,10 @@
 -- Moves the oldest entries of the outbox to the end of a worker's private list.
 --
 -- KEYS: bucket, outbox, claimants, claimed
--- ARGV: installation, worker, most entries to move
+-- ARGV: server, installation, worker, most entries to move
 -- Answer: OK, the moved entries.
 local outbox, claimants, claimed = KEYS[2], KEYS[3], KEYS[4]
-local installation, worker, max = ARGV[1], ARGV[2], math.min(tonumber(ARGV[3]), CLAIM_MAX)
+local installation, worker, max = ARGV[2], ARGV[3], math.min(tonumber(ARGV[4]), CLAIM_MAX)
 local bad = check_installation(installation)
 if bad then return bad end
 local moved = call('LRANGE', outbox, 0, max - 1)

@@ -2,9 +2,9 @@
 -- Reads elements of one of the outbox's lists.
 --
 -- KEYS: bucket, list
--- ARGV: installation, first, last
+-- ARGV: server, installation, first, last
 -- Answer: OK, the elements.
-local list, installation, first, last = KEYS[2], ARGV[1], ARGV[2], ARGV[3]
+local list, installation, first, last = KEYS[2], ARGV[2], ARGV[3], ARGV[4]
 local bad = check_installation(installation)
 if bad then return bad end
 local answer = call('LRANGE', list, first, last)

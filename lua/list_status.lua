@@ -2,10 +2,10 @@
 -- Counts waiting and claimed entries at one instant.
 --
 -- KEYS: bucket, outbox, dead, claimed..
--- ARGV: installation
+-- ARGV: server, installation
 -- Answer: OK, entries in the outbox, oldest, dead letters, then for each private list: entries,
 --         oldest. The oldest entry is given as the record of its first intent.
-local outbox, dead, installation = KEYS[2], KEYS[3], ARGV[1]
+local outbox, dead, installation = KEYS[2], KEYS[3], ARGV[2]
 local bad = check_installation(installation)
 if bad then return bad end
 local function oldest(list)

@@ -2,12 +2,12 @@
 -- Removes published and given-up entries, also those that another worker holds.
 --
 -- KEYS: bucket, outbox, dead
--- ARGV: installation, outcomes, ids.., dead letters..
+-- ARGV: server, installation, outcomes, ids.., dead letters..
 -- `outcomes` has a byte for each id: P published, D given up. Each D has a dead letter, which is
 -- written only if its entry is removed.
 -- Answer: OK, number of removed entries.
-local outbox, dead, installation, outcomes = KEYS[2], KEYS[3], ARGV[1], ARGV[2]
-local size, ids_at = #outcomes, 2
+local outbox, dead, installation, outcomes = KEYS[2], KEYS[3], ARGV[2], ARGV[3]
+local size, ids_at = #outcomes, 3
 local bad = check_installation(installation)
 if bad then return bad end
 if size > CLAIM_MAX then return {TOO_MANY} end

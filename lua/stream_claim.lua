@@ -2,10 +2,10 @@
 -- Assigns entries to a worker: reclaimed ones first, then the oldest of the stream.
 --
 -- KEYS: bucket, outbox
--- ARGV: installation, worker, most entries to assign
+-- ARGV: server, installation, worker, most entries to assign
 -- Answer: OK, for each entry: id, message.
-local outbox, installation, worker = KEYS[2], ARGV[1], ARGV[2]
-local max, answer = math.min(tonumber(ARGV[3]), CLAIM_MAX), {OK}
+local outbox, installation, worker = KEYS[2], ARGV[2], ARGV[3]
+local max, answer = math.min(tonumber(ARGV[4]), CLAIM_MAX), {OK}
 local bad = check_installation(installation)
 if bad then return bad end
 local reclaimed = redis.pcall('XPENDING', outbox, GROUP, '-', '+', max, ORPHANS)

@@ -2,9 +2,9 @@
 -- Reads entries of the stream, waiting and claimed.
 --
 -- KEYS: bucket, outbox
--- ARGV: installation, start, most entries
+-- ARGV: server, installation, start, most entries
 -- Answer: OK, for each entry: id, holder ('' while it waits), message.
-local outbox, installation, start, max = KEYS[2], ARGV[1], ARGV[2], ARGV[3]
+local outbox, installation, start, max = KEYS[2], ARGV[2], ARGV[3], ARGV[4]
 local bad = check_installation(installation)
 if bad then return bad end
 local answer = {OK}

@@ -2,11 +2,11 @@
 -- Returns the entries of expired workers, where the next claims take them first.
 --
 -- KEYS: bucket, outbox
--- ARGV: installation, workers..
+-- ARGV: server, installation, workers..
 -- Answer: OK, number of returned entries.
-local outbox, installation, moved = KEYS[2], ARGV[1], 0
+local outbox, installation, moved = KEYS[2], ARGV[2], 0
 local bad = check_installation(installation)
 if bad then return bad end
 if not has_group(outbox) then return {OK, 0} end
-for i = 2, #ARGV do moved = moved + move_all(outbox, ARGV[i], ORPHANS) end
+for i = 3, #ARGV do moved = moved + move_all(outbox, ARGV[i], ORPHANS) end
 return {OK, moved}

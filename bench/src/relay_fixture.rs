@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use floodgate::broker::{Source, Topology};
 use floodgate::domain::{BucketNo, SaleId};
-use floodgate::redis::scripts::OutboxKeys;
+use floodgate::redis::scripts::BucketKeys;
 use tempfile::TempDir;
 
 use crate::admin::Admin;
@@ -111,7 +111,7 @@ impl Servers {
         let mut set_connection = self.redis.connect()?;
         let mut len = |key: String| redis::cmd("LLEN").arg(key).query::<u64>(&mut connection);
         for bucket in (0..backlog.plan.buckets).map(BucketNo) {
-            let keys = OutboxKeys::new(NAMESPACE, backlog.offer.sku.no, bucket);
+            let keys = BucketKeys::new(NAMESPACE, backlog.offer.sku.no, bucket);
             counts.queued += len(keys.outbox())?;
             let names: Vec<String> =
                 redis::cmd("SMEMBERS").arg(keys.claimants()).query(&mut set_connection)?;

@@ -25,8 +25,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::domain::{BucketKey, RequestId, TraceId};
+use crate::redis::executor::CallError;
+use crate::redis::scripts::Error as ScriptError;
 
-mod executor;
 mod heartbeats;
 mod redis;
 pub mod scripts;
@@ -45,6 +46,28 @@ pub enum Error {
     /// The store holds data that is not an outbox of this installation.
     #[error("the outbox is damaged: {what}")]
     Damaged { what: String },
+}
+
+impl From<CallError> for Error {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::Unavailable { reason } => Self::Unavailable { reason },
+            CallError::Unknown { operation, reason } => Self::Unknown { operation, reason },
+            CallError::Damaged { what } => Self::Damaged { what },
+            CallError::Rejected { operation, key, error, .. } => match error {
+                ScriptError::Foreign | ScriptError::Corrupt { .. } | ScriptError::TooMany => {
+                    Self::Damaged { what: format!("{key}: {error}") }
+                }
+                // Nothing was written, or the effect is unknown: the caller must read again.
+                ScriptError::Unexpected { .. }
+                | ScriptError::NotReady
+                | ScriptError::Fenced
+                | ScriptError::OldLoader => {
+                    Self::Unknown { operation, reason: format!("{key}: {error}") }
+                }
+            },
+        }
+    }
 }
 
 /// One entry: the packed intents of one message ([`crate::redis::scripts::intent`]), or arbitrary

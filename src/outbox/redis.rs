@@ -9,7 +9,6 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use redis::Value;
 
 use super::heartbeats::Heartbeats;
 use super::{
@@ -18,15 +17,13 @@ use super::{
 };
 use crate::domain::{BucketKey, RequestId, TraceId};
 use crate::messages::envelope::intents_in;
-use crate::outbox::executor::{OutboxExecutor, damaged, script_error};
-use crate::outbox::scripts::dead_letter;
 use crate::outbox::scripts::{
-    Acknowledge, ClaimEntries, Collect, CountEntries, EntryKind, OutboxTarget, ReadList,
-    ReadStream, Reclaim, TakeOver,
+    EntryKind, acknowledge, claim, collect, count_entries, dead_letter, read_list, read_stream,
+    reclaim, take_over,
 };
-use crate::redis::scripts;
-use crate::redis::scripts::{Installation, OutboxKeys, ScriptCall};
-use crate::redis::transport::ConnectionPool;
+use crate::redis::executor::ScriptExecutor;
+use crate::redis::scripts::{BucketKeys, Installation, ScriptCall};
+use crate::redis::transport::{ConnectionPool, ConnectionPurpose};
 use crate::runtime::clock::SharedClock;
 
 /// Elements that a search reads by one call.
@@ -49,7 +46,7 @@ pub struct OutboxOptions {
 /// The outboxes of all buckets in Redis, of one kind.
 #[derive(Debug)]
 pub struct RedisOutbox {
-    executor: OutboxExecutor,
+    executor: ScriptExecutor,
     heartbeats: Heartbeats,
     clock: SharedClock,
     kind: EntryKind,
@@ -57,59 +54,32 @@ pub struct RedisOutbox {
 
 impl RedisOutbox {
     /// Connects on the first call.
-    #[must_use]
     pub fn new(options: OutboxOptions, kind: EntryKind) -> Self {
         let OutboxOptions { pool, namespace, installation, clock } = options;
-        let heartbeats = Heartbeats::new(pool.clone(), namespace.clone());
-        Self {
-            executor: OutboxExecutor::new(pool, namespace, installation),
-            heartbeats,
-            clock,
-            kind,
-        }
+        let purpose = ConnectionPurpose::Relay;
+        let executor = ScriptExecutor::new(pool, purpose, &namespace, installation);
+        Self { heartbeats: Heartbeats::new(executor.clone()), executor, clock, kind }
     }
 
-    fn target<'a>(&self, keys: &'a OutboxKeys) -> OutboxTarget<'a> {
-        OutboxTarget { keys, installation: self.executor.installation, kind: self.kind }
+    fn keys(&self, bucket: BucketKey) -> BucketKeys {
+        self.executor.keys(bucket.sku, bucket.bucket)
     }
 
-    /// Sends the call of each bucket, in one round trip to each server, and parses the answers.
-    async fn call_each<'a, T, R>(
+    async fn call<A>(&self, call: ScriptCall<A>, operation: &'static str) -> Result<A, Error> {
+        Ok(self.executor.run(&call, operation).await?)
+    }
+
+    /// Calls a script on each bucket, in one round trip to each server.
+    async fn call_each<A, T>(
         &self,
+        inputs: impl Iterator<Item = (BucketKey, T)>,
+        call: impl Fn(&BucketKeys, T) -> ScriptCall<A>,
         operation: &'static str,
-        inputs: impl IntoIterator<Item = (BucketKey, &'a T)>,
-        call: impl Fn(OutboxTarget<'_>, &'a T) -> ScriptCall,
-        parse: impl Fn(OutboxTarget<'_>, &'a T, Value) -> Result<R, scripts::Error>,
-    ) -> PerBucket<R>
-    where
-        T: ?Sized + 'a,
-    {
-        let inputs = inputs.into_iter();
-        let inputs: Vec<_> =
-            inputs.map(|(bucket, input)| (bucket, input, self.executor.keys(bucket))).collect();
-        let calls = inputs.iter().map(|(_, input, keys)| call(self.target(keys), input)).collect();
-        let answers = self.executor.call_all(calls, operation).await;
-        let results = inputs.iter().zip(answers).map(|((bucket, input, keys), answer)| {
-            let result = answer.and_then(|answer| {
-                parse(self.target(keys), input, answer)
-                    .map_err(|error| script_error(keys, operation, &error))
-            });
-            (*bucket, result)
-        });
-        results.collect()
-    }
-
-    async fn read_list(
-        &self,
-        keys: &OutboxKeys,
-        list: &str,
-        range: (i64, i64),
-        operation: &'static str,
-    ) -> Result<Vec<Vec<u8>>, Error> {
-        let installation = self.executor.installation;
-        let read = ReadList { keys, installation, list, places: range };
-        let answer = self.executor.call(read.call(), operation).await?;
-        read.parse(answer).map_err(|error| script_error(keys, operation, &error))
+    ) -> PerBucket<A> {
+        let calls = inputs.map(|(bucket, input)| (bucket, call(&self.keys(bucket), input)));
+        let (buckets, calls): (Vec<_>, Vec<_>) = calls.unzip();
+        let results = self.executor.run_each(&calls, operation).await;
+        buckets.into_iter().zip(results.into_iter().map(|result| Ok(result?))).collect()
     }
 
     /// Returns the first result of `find` among a list's elements. The list is read page by page
@@ -117,13 +87,14 @@ impl RedisOutbox {
     /// twice instead of not at all.
     async fn search<T>(
         &self,
-        keys: &OutboxKeys,
+        keys: &BucketKeys,
         list: &str,
         find: impl Fn(&[u8]) -> Option<T>,
     ) -> Result<Option<T>, Error> {
         for page in 0.. {
-            let range = (-PAGE * (page + 1), -PAGE * page - 1);
-            let elements = self.read_list(keys, list, range, "finding a request").await?;
+            let places = (-PAGE * (page + 1), -PAGE * page - 1);
+            let call = read_list(keys, list, places);
+            let elements = self.call(call, "finding a request").await?;
             if elements.is_empty() {
                 break;
             }
@@ -139,7 +110,7 @@ impl RedisOutbox {
         bucket: BucketKey,
         request: RequestId,
     ) -> Result<Option<FoundEntry>, Error> {
-        let keys = self.executor.keys(bucket);
+        let keys = self.keys(bucket);
         let find = |bytes: &[u8]| {
             let DeadEntry { bytes, reason, .. } = decode_dead_letter(bytes);
             Some(FoundEntry {
@@ -151,22 +122,20 @@ impl RedisOutbox {
     }
 
     /// The workers that may have a private list in a bucket; empty for a stream.
-    async fn claimants(&self, keys: &OutboxKeys) -> Result<Vec<String>, Error> {
+    async fn claimants(&self, keys: &BucketKeys) -> Result<Vec<String>, Error> {
         if self.kind == EntryKind::Stream {
             return Ok(Vec::new());
         }
         let (key, operation) = (keys.claimants(), "reading the claimants");
         let command = redis::cmd("SMEMBERS").arg(&key).to_owned();
-        let answer = self.executor.read(&key, command, operation).await?;
-        let names: Result<Vec<String>, _> = redis::from_redis_value(answer);
-        let mut names = names.map_err(|error| damaged(&key, &error))?;
+        let mut names: Vec<String> = self.executor.read(&key, command, operation).await?;
         names.sort_unstable();
         Ok(names)
     }
 
     async fn find_in_lists(
         &self,
-        keys: &OutboxKeys,
+        keys: &BucketKeys,
         request: RequestId,
     ) -> Result<Option<FoundEntry>, Error> {
         let find = |bytes: &[u8]| trace_in(bytes, request);
@@ -183,17 +152,13 @@ impl RedisOutbox {
 
     async fn find_in_stream(
         &self,
-        keys: &OutboxKeys,
+        keys: &BucketKeys,
         request: RequestId,
     ) -> Result<Option<FoundEntry>, Error> {
-        let operation = "finding a request";
-        let (installation, max) = (self.executor.installation, usize::try_from(PAGE).unwrap_or(1));
+        let max = usize::try_from(PAGE).unwrap_or(1);
         let mut from = FIRST_ID.to_owned();
         loop {
-            let page = ReadStream { keys, installation, from: &from, max };
-            let answer = self.executor.call(page.call(), operation).await?;
-            let read =
-                ReadStream::parse(answer).map_err(|error| script_error(keys, operation, &error))?;
+            let read = self.call(read_stream(keys, &from, max), "finding a request").await?;
             let Some(last) = read.last() else { return Ok(None) };
             from = format!("({}", last.id);
             let found = read.into_iter().find_map(|entry| {
@@ -235,13 +200,8 @@ impl Outbox for RedisOutbox {
         predecessors: &[String],
         buckets: &[BucketKey],
     ) -> PerBucket<Vec<OutboxEntry>> {
-        self.call_each(
-            "taking over",
-            buckets.iter().map(|bucket| (*bucket, &())),
-            |target, ()| TakeOver { target, worker, predecessors }.call(),
-            |target, (), answer| TakeOver { target, worker, predecessors }.parse(answer),
-        )
-        .await
+        let call = |keys: &BucketKeys, ()| take_over(keys, self.kind, worker, predecessors);
+        self.call_each(buckets.iter().map(|bucket| (*bucket, ())), call, "taking over").await
     }
 
     async fn claim(
@@ -249,15 +209,9 @@ impl Outbox for RedisOutbox {
         worker: &str,
         buckets: &[(BucketKey, usize)],
     ) -> PerBucket<Vec<OutboxEntry>> {
-        let requested = buckets.iter().filter(|(_, max)| *max > 0);
-        let mut claimed = self
-            .call_each(
-                "claiming",
-                requested.map(|(bucket, max)| (*bucket, max)),
-                |target, max| ClaimEntries { target, worker, max: *max }.call(),
-                |target, max, answer| ClaimEntries { target, worker, max: *max }.parse(answer),
-            )
-            .await;
+        let requested = buckets.iter().copied().filter(|(_, max)| *max > 0);
+        let call = |keys: &BucketKeys, max| claim(keys, self.kind, worker, max);
+        let mut claimed = self.call_each(requested, call, "claiming").await;
         claimed.retain(|(_, entries)| !matches!(entries, Ok(entries) if entries.is_empty()));
         claimed
     }
@@ -268,66 +222,55 @@ impl Outbox for RedisOutbox {
         ended: &[(BucketKey, Vec<EndedEntry>)],
     ) -> PerBucket<()> {
         let now_ms = self.clock.wall_ms();
-        let non_empty = ended.iter().filter(|(_, ended)| !ended.is_empty());
-        self.call_each(
-            "acknowledging",
-            non_empty.map(|(bucket, ended)| (*bucket, ended)),
-            |target, ended| Acknowledge { target, worker, ended, now_ms }.call(),
-            |target, ended, answer| {
-                let removed = Acknowledge { target, worker, ended, now_ms }.parse(answer)?;
-                let num_others = (ended.len() as u64).saturating_sub(removed);
-                if num_others > 0 {
-                    let key = target.keys.outbox();
-                    tracing::info!(
-                        key,
-                        num_others,
-                        "acknowledged entries: not removed, other workers hold them"
-                    );
-                }
-                Ok(())
-            },
-        )
-        .await
+        let non_empty = || ended.iter().filter(|(_, ended)| !ended.is_empty());
+        let call =
+            |keys: &BucketKeys, ended: &Vec<_>| acknowledge(keys, self.kind, worker, ended, now_ms);
+        let inputs = non_empty().map(|(bucket, ended)| (*bucket, ended));
+        let removed = self.call_each(inputs, call, "acknowledging").await;
+        for ((bucket, removed), (_, ended)) in removed.iter().zip(non_empty()) {
+            let Ok(removed) = removed else { continue };
+            let num_others = (ended.len() as u64).saturating_sub(*removed);
+            if num_others > 0 {
+                let key = self.keys(*bucket).outbox();
+                tracing::info!(
+                    key,
+                    num_others,
+                    "acknowledged entries: not removed, other workers hold them"
+                );
+            }
+        }
+        removed.into_iter().map(|(bucket, removed)| (bucket, removed.map(drop))).collect()
     }
 
     async fn reclaim(&self, bucket: BucketKey, workers: &[String]) -> Result<u64, Error> {
         if workers.is_empty() {
             return Ok(0);
         }
-        let operation = "reclaiming";
-        let keys = self.executor.keys(bucket);
-        let reclaim = Reclaim { target: self.target(&keys), workers };
-        let answer = self.executor.call(reclaim.call(), operation).await?;
-        reclaim.parse(answer).map_err(|error| script_error(&keys, operation, &error))
+        self.call(reclaim(&self.keys(bucket), self.kind, workers), "reclaiming").await
     }
 
     async fn dead(&self, bucket: BucketKey, max: usize) -> Result<Vec<DeadEntry>, Error> {
-        let keys = self.executor.keys(bucket);
+        let keys = self.keys(bucket);
         let Some(last) = max.checked_sub(1) else { return Ok(Vec::new()) };
-        let range = (0, i64::try_from(last).unwrap_or(i64::MAX));
-        let elements = self.read_list(&keys, &keys.dead(), range, "reading dead letters").await?;
+        let places = (0, i64::try_from(last).unwrap_or(i64::MAX));
+        let call = read_list(&keys, &keys.dead(), places);
+        let elements = self.call(call, "reading dead letters").await?;
         Ok(elements.iter().map(|bytes| decode_dead_letter(bytes)).collect())
     }
 
     async fn collect(&self, bucket: BucketKey, dead: &[DeadEntry]) -> Result<(), Error> {
-        let operation = "collecting dead letters";
         if dead.is_empty() {
             return Ok(());
         }
-        let (keys, installation) = (self.executor.keys(bucket), self.executor.installation);
-        let collect = Collect { keys: &keys, installation, letters: dead };
-        let answer = self.executor.call(collect.call(), operation).await?;
+        let call = collect(&self.keys(bucket), dead);
         // The count is ignored: missing dead letters were collected before.
-        collect.parse(answer).map(drop).map_err(|error| script_error(&keys, operation, &error))
+        self.call(call, "collecting dead letters").await.map(drop)
     }
 
     async fn status(&self, bucket: BucketKey) -> Result<OutboxStatus, Error> {
-        let operation = "counting entries";
-        let keys = self.executor.keys(bucket);
-        let workers = &self.claimants(&keys).await?;
-        let count = CountEntries { target: self.target(&keys), workers };
-        let answer = self.executor.call(count.call(), operation).await?;
-        count.parse(answer).map_err(|error| script_error(&keys, operation, &error))
+        let keys = self.keys(bucket);
+        let workers = self.claimants(&keys).await?;
+        self.call(count_entries(&keys, self.kind, workers), "counting entries").await
     }
 
     async fn find(
@@ -335,7 +278,7 @@ impl Outbox for RedisOutbox {
         bucket: BucketKey,
         request: RequestId,
     ) -> Result<Option<FoundEntry>, Error> {
-        let keys = self.executor.keys(bucket);
+        let keys = self.keys(bucket);
         let found = match self.kind {
             EntryKind::List => self.find_in_lists(&keys, request).await?,
             EntryKind::Stream => self.find_in_stream(&keys, request).await?,

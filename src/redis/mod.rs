@@ -1,4 +1,5 @@
 //! Redis access for stock, outbox, lease and watermarks: connections and typed script calls.
 
+pub mod executor;
 pub mod scripts;
 pub mod transport;

@@ -7,15 +7,19 @@
 //! to the ledger; the bucket's next gate submits them again. May repeat: every call, by request id
 //! or loan number.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use async_trait::async_trait;
 
 use crate::domain::invariants::GateFacts;
 use crate::domain::{
     BookSnapshot, BucketKey, BucketNo, BuyerId, Epoch, Failure, LoaderToken, Loan, Order,
-    OrderIntent, Phase, RequestId, RequestStatus, Reservation, Sku, SkuNo, Verdict,
+    OrderIntent, Phase, Policy, RequestId, RequestStatus, Reservation, Sku, SkuNo, Verdict,
 };
+use crate::redis::executor::CallError;
+use crate::redis::scripts::Error as ScriptError;
 
 pub mod memory;
 pub mod redis;
@@ -50,9 +54,31 @@ pub enum Error {
 
 impl Error {
     /// Whether the call certainly changed nothing.
-    #[must_use]
     pub fn is_certain(&self) -> bool {
         !matches!(self, Self::Unknown { .. })
+    }
+}
+
+impl From<CallError> for Error {
+    fn from(error: CallError) -> Self {
+        let (sku, key, error) = match error {
+            CallError::Unavailable { reason } => return Self::Unavailable { reason },
+            CallError::Unknown { operation, reason } => return Self::Unknown { operation, reason },
+            CallError::Damaged { what } => return Self::Damaged { what },
+            CallError::Rejected { sku, key, error, .. } => (sku, key, error),
+        };
+        let reason = format!("{key}: {error}");
+        match error {
+            ScriptError::NotReady => Self::NotLoaded(sku),
+            ScriptError::Fenced | ScriptError::OldLoader | ScriptError::Foreign => {
+                Self::Fenced { sku, reason }
+            }
+            ScriptError::Corrupt { .. } | ScriptError::TooMany => Self::Damaged { what: reason },
+            // The script has run; one of its answers cannot be parsed.
+            ScriptError::Unexpected { .. } => {
+                Self::Unknown { operation: "reading an answer", reason }
+            }
+        }
     }
 }
 
@@ -186,19 +212,13 @@ pub trait Stock: Send + Sync {
     /// Finishes every interrupted transfer to this bucket. Returns the units added.
     async fn finish_transfers(&self, to: BucketKey) -> Result<u32, Error>;
 
-    /// A request's status; `None` if it belongs to another buyer.
+    /// A request's status; `None` if it belongs to another buyer. Without a buyer, for operators:
+    /// the request of any buyer.
     async fn status(
         &self,
         bucket: BucketKey,
         request: RequestId,
-        buyer: BuyerId,
-    ) -> Result<Option<StoredRequest>, Error>;
-
-    /// A request's status, for any buyer; for operators.
-    async fn find(
-        &self,
-        bucket: BucketKey,
-        request: RequestId,
+        buyer: Option<BuyerId>,
     ) -> Result<Option<StoredRequest>, Error>;
 
     /// The statuses of many requests of one SKU; for audits.
@@ -219,15 +239,19 @@ pub trait Stock: Send + Sync {
     fn is_sold_out(&self, sku: SkuNo) -> bool;
 
     /// Stores the units left in the ledger, if the ledger counts units; otherwise does nothing.
-    fn cache_left(&self, sku: SkuNo, left: u32);
+    fn cache_left(&self, _sku: SkuNo, _left: u32) {}
 
     /// Reads again what other processes may have changed: units left, sold out, and the accepted
-    /// requests.
-    async fn refresh(&self, sku: SkuNo) -> Result<(), Error>;
+    /// requests. Nothing, if there are no other processes.
+    async fn refresh(&self, _sku: SkuNo) -> Result<(), Error> {
+        Ok(())
+    }
 
     /// Checks that the store answers and is still the server that was connected to; otherwise its
-    /// connections are closed.
-    async fn ping(&self) -> Result<(), Error>;
+    /// connections are closed. Nothing, if there is no server.
+    async fn ping(&self) -> Result<(), Error> {
+        Ok(())
+    }
 
     /// The counts of one bucket.
     async fn snapshot(&self, bucket: BucketKey) -> Result<BookSnapshot, Error>;
@@ -238,4 +262,45 @@ pub trait Stock: Send + Sync {
     /// The sums of all buckets of a SKU: at one instant in memory, read bucket by bucket in Redis.
     /// Reads every unsettled request: for audits.
     async fn facts(&self, sku: SkuNo) -> Result<Option<GateFacts>, Error>;
+}
+
+/// What is stored of each SKU; read without a lock.
+#[derive(Debug)]
+struct SkuIndex<T>(ArcSwap<HashMap<SkuNo, Arc<T>>>);
+
+impl<T> Default for SkuIndex<T> {
+    fn default() -> Self {
+        Self(ArcSwap::default())
+    }
+}
+
+impl<T> SkuIndex<T> {
+    fn get(&self, sku: SkuNo) -> Result<Arc<T>, Error> {
+        self.0.load().get(&sku).cloned().ok_or(Error::NotLoaded(sku))
+    }
+
+    fn change(&self, change: impl Fn(&mut HashMap<SkuNo, Arc<T>>)) {
+        self.0.rcu(|old| {
+            let mut new = HashMap::clone(old);
+            change(&mut new);
+            new
+        });
+    }
+}
+
+/// The sums of all buckets.
+fn sum_facts(policy: Policy, counts_units: bool, all: &[BookSnapshot]) -> GateFacts {
+    let mut facts = GateFacts { counts_units, ..GateFacts::default() };
+    if policy.quota().is_some() {
+        facts.num_buyers = Some(all.iter().map(|counts| counts.num_buyers as u64).sum());
+    }
+    for counts in all {
+        facts.left += u64::from(counts.available) + u64::from(counts.lent_units);
+        facts.num_unsettled += counts.num_unsettled as u64;
+        facts.num_ordered += counts.num_ordered as u64;
+        facts.released_units += counts.released_units;
+        facts.oldest_unsettled_ms =
+            [facts.oldest_unsettled_ms, counts.oldest_unsettled_ms].into_iter().flatten().min();
+    }
+    facts
 }

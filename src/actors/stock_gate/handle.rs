@@ -156,7 +156,7 @@ impl GateHandle {
             return Ok(None);
         }
         let bucket = BucketNo::home_of(buyer, sku.buckets);
-        self.stock.status(BucketKey { sku: sku.no, bucket }, request, buyer).await
+        self.stock.status(BucketKey { sku: sku.no, bucket }, request, Some(buyer)).await
     }
 
     /// Whether no process has sold a SKU without gates here: a draft in this process's catalog, and

@@ -274,7 +274,7 @@ async fn read_gates(
     let (mut is_found, mut not_loaded) = (false, None);
     while !is_found && let Some(sku) = candidates.next() {
         for key in BucketKey::all_of(sku) {
-            let found = match deps.stock.find(key, request).await {
+            let found = match deps.stock.status(key, request, None).await {
                 Err(error @ stock::Error::NotLoaded(_)) => {
                     not_loaded = not_loaded.or(Some(error));
                     continue;

@@ -5,19 +5,15 @@
 //! each call serves both.
 
 use bytes::Bytes;
-use redis::Value;
 
-use crate::outbox::{EndedEntry, OutboxEntry};
-
+use crate::outbox::{DeadEntry, EndedEntry, OutboxEntry};
 use crate::redis::scripts::reply::Reply;
-use crate::redis::scripts::{Error, Installation, OutboxKeys, Script, ScriptCall, codes};
+use crate::redis::scripts::{BucketKeys, Error, Script, ScriptCall, codes};
 
-pub mod dead;
 pub mod dead_letter;
 pub mod read;
 
-pub use dead::Collect;
-pub use read::{CountEntries, ReadList, ReadStream};
+pub use read::{count_entries, read_list, read_stream};
 
 /// The Redis type of an outbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,67 +24,23 @@ pub enum EntryKind {
     Stream,
 }
 
-/// The bucket of a call.
-#[derive(Debug, Clone, Copy)]
-pub struct OutboxTarget<'a> {
-    pub keys: &'a OutboxKeys,
-    pub installation: Installation,
-    pub kind: EntryKind,
-}
-
-/// Moves entries from the outbox to a worker.
-#[derive(Debug, Clone, Copy)]
-pub struct ClaimEntries<'a> {
-    pub target: OutboxTarget<'a>,
-    pub worker: &'a str,
-    pub max: usize,
-}
-
-/// Moves all entries of a worker's predecessors to the worker.
-#[derive(Debug, Clone, Copy)]
-pub struct TakeOver<'a> {
-    pub target: OutboxTarget<'a>,
-    pub worker: &'a str,
-    pub predecessors: &'a [String],
-}
-
-/// Removes published and given-up entries.
-#[derive(Debug, Clone, Copy)]
-pub struct Acknowledge<'a> {
-    pub target: OutboxTarget<'a>,
-    pub worker: &'a str,
-    /// The entries, at most [`codes::CLAIM_MAX`].
-    pub ended: &'a [EndedEntry],
-    /// Now, epoch milliseconds.
-    pub now_ms: i64,
-}
-
-/// Returns all entries of these workers to the outbox.
-#[derive(Debug, Clone, Copy)]
-pub struct Reclaim<'a> {
-    pub target: OutboxTarget<'a>,
-    pub workers: &'a [String],
-}
-
-impl OutboxTarget<'_> {
-    fn script(&self, list: Script, stream: Script) -> Script {
-        match self.kind {
-            EntryKind::List => list,
-            EntryKind::Stream => stream,
+impl EntryKind {
+    fn pick(self, list: Script, stream: Script) -> Script {
+        match self {
+            Self::List => list,
+            Self::Stream => stream,
         }
     }
 
-    fn begin(&self, script: Script) -> ScriptCall {
-        ScriptCall::new(script).key(&self.keys.bucket())
+    /// Keys that only the scripts of lists have.
+    fn lists(self, keys: impl IntoIterator<Item = String>) -> impl Iterator<Item = String> {
+        keys.into_iter().filter(move |_| self == Self::List)
     }
 
     /// Parses claimed entries.
-    fn entries(&self, script: Script, answer: Value) -> Result<Vec<OutboxEntry>, Error> {
-        let mut reply = Reply::open(script, answer)?;
-        if self.kind == EntryKind::List {
-            let elements = reply.byte_strings()?;
-            reply.end()?;
-            return Ok(elements.into_iter().map(element).collect());
+    fn entries(self, reply: &mut Reply) -> Result<Vec<OutboxEntry>, Error> {
+        if self == Self::List {
+            return Ok(reply.byte_strings()?.into_iter().map(element).collect());
         }
         let mut entries = Vec::new();
         while !reply.is_empty() {
@@ -99,13 +51,6 @@ impl OutboxTarget<'_> {
     }
 }
 
-/// Parses an answer of one number.
-fn number(script: Script, answer: Value) -> Result<u64, Error> {
-    let mut reply = Reply::open(script, answer)?;
-    let number = reply.count()?;
-    reply.end().map(|()| number)
-}
-
 /// An element of a list as an entry. Its identity is that of `identity` in `lua/prelude.lua`.
 fn element(bytes: Vec<u8>) -> OutboxEntry {
     let head = usize::try_from(codes::IDENTITY_BYTES).ok().and_then(|end| bytes.get(..end));
@@ -113,105 +58,79 @@ fn element(bytes: Vec<u8>) -> OutboxEntry {
     OutboxEntry { id: id.into(), bytes: Bytes::from(bytes) }
 }
 
-impl ClaimEntries<'_> {
-    fn script(&self) -> Script {
-        self.target.script(Script::ListClaim, Script::StreamClaim)
-    }
-
-    #[must_use]
-    pub fn call(&self) -> ScriptCall {
-        let OutboxTarget { keys, installation, kind } = self.target;
-        let call = self.target.begin(self.script()).key(&keys.outbox());
-        let call = match kind {
-            EntryKind::List => call.key(&keys.claimants()).key(&keys.claimed(self.worker)),
-            EntryKind::Stream => call,
-        };
-        call.arg(installation).arg(self.worker).arg(self.max)
-    }
-
-    /// The claimed entries.
-    pub fn parse(&self, answer: Value) -> Result<Vec<OutboxEntry>, Error> {
-        self.target.entries(self.script(), answer)
-    }
+/// Moves up to `max` entries from the outbox to a worker. Answers the claimed entries.
+pub fn claim(
+    keys: &BucketKeys,
+    kind: EntryKind,
+    worker: &str,
+    max: usize,
+) -> ScriptCall<Vec<OutboxEntry>> {
+    let script = kind.pick(Script::ListClaim, Script::StreamClaim);
+    let call = ScriptCall::new(script, keys, move |reply| kind.entries(reply));
+    let lists = kind.lists([keys.claimants(), keys.claimed(worker)]);
+    call.key(&keys.outbox()).keys(lists).arg(worker).arg(max)
 }
 
-impl TakeOver<'_> {
-    fn script(&self) -> Script {
-        self.target.script(Script::ListTakeOver, Script::StreamTakeOver)
-    }
-
-    #[must_use]
-    pub fn call(&self) -> ScriptCall {
-        let OutboxTarget { keys, installation, kind } = self.target;
-        let call = self.target.begin(self.script());
-        let call = match kind {
-            EntryKind::List => {
-                let call = call.key(&keys.claimants()).key(&keys.claimed(self.worker));
-                let lists = self.predecessors.iter().map(|worker| keys.claimed(worker));
-                lists.fold(call, |call, list| call.key(&list))
-            }
-            EntryKind::Stream => call.key(&keys.outbox()),
-        };
-        let call = call.arg(installation).arg(self.worker);
-        self.predecessors.iter().fold(call, ScriptCall::arg)
-    }
-
-    /// All entries that the worker holds now.
-    pub fn parse(&self, answer: Value) -> Result<Vec<OutboxEntry>, Error> {
-        self.target.entries(self.script(), answer)
-    }
+/// Moves all entries of a worker's predecessors to the worker. Answers all entries that the worker
+/// holds then.
+pub fn take_over(
+    keys: &BucketKeys,
+    kind: EntryKind,
+    worker: &str,
+    predecessors: &[String],
+) -> ScriptCall<Vec<OutboxEntry>> {
+    let script = kind.pick(Script::ListTakeOver, Script::StreamTakeOver);
+    let call = ScriptCall::new(script, keys, move |reply| kind.entries(reply));
+    let call = match kind {
+        EntryKind::List => call
+            .keys([keys.claimants(), keys.claimed(worker)])
+            .keys(predecessors.iter().map(|worker| keys.claimed(worker))),
+        EntryKind::Stream => call.key(&keys.outbox()),
+    };
+    call.arg(worker).args(predecessors)
 }
 
-impl Acknowledge<'_> {
-    fn script(&self) -> Script {
-        self.target.script(Script::ListAcknowledge, Script::StreamAcknowledge)
+/// Removes published and given-up entries, at most [`codes::CLAIM_MAX`]. `now_ms` is epoch
+/// milliseconds. Answers the number of removed entries; the others belong to other workers.
+pub fn acknowledge(
+    keys: &BucketKeys,
+    kind: EntryKind,
+    worker: &str,
+    ended: &[EndedEntry],
+    now_ms: i64,
+) -> ScriptCall<u64> {
+    let outcome = |ended: &EndedEntry| if ended.dead_letter.is_some() { b'D' } else { b'P' };
+    let script = kind.pick(Script::ListAcknowledge, Script::StreamAcknowledge);
+    let mut call = ScriptCall::new(script, keys, Reply::count)
+        .key(&keys.outbox())
+        .keys(kind.lists([keys.claimed(worker)]))
+        .key(&keys.dead())
+        .packed(|bytes| bytes.extend(ended.iter().map(outcome)));
+    for ended in ended {
+        call = call.packed(|bytes| bytes.extend(&ended.id));
     }
-
-    #[must_use]
-    pub fn call(&self) -> ScriptCall {
-        let OutboxTarget { keys, installation, kind } = self.target;
-        let call = self.target.begin(self.script()).key(&keys.outbox());
-        let call = match kind {
-            EntryKind::List => call.key(&keys.claimed(self.worker)),
-            EntryKind::Stream => call,
-        };
-        let outcome = |ended: &EndedEntry| if ended.dead_letter.is_some() { b'D' } else { b'P' };
-        let outcomes: Vec<u8> = self.ended.iter().map(outcome).collect();
-        let call = call.key(&keys.dead()).arg(installation).bytes(&outcomes);
-        let mut call = self.ended.iter().fold(call, |call, ended| call.bytes(&ended.id));
-        for given_up in self.ended.iter().filter_map(|ended| ended.dead_letter.as_ref()) {
-            call.push_packed(|bytes| dead_letter::pack_into(given_up, self.now_ms, bytes));
-        }
-        call
+    for given_up in ended.iter().filter_map(|ended| ended.dead_letter.as_ref()) {
+        call = call.packed(|bytes| dead_letter::pack_into(given_up, now_ms, bytes));
     }
-
-    /// The number of removed entries. The others belong to other workers.
-    pub fn parse(&self, answer: Value) -> Result<u64, Error> {
-        number(self.script(), answer)
-    }
+    call
 }
 
-impl Reclaim<'_> {
-    fn script(&self) -> Script {
-        self.target.script(Script::ListReclaim, Script::StreamReclaim)
-    }
+/// Returns all entries of these workers to the outbox. Answers their number.
+pub fn reclaim(keys: &BucketKeys, kind: EntryKind, workers: &[String]) -> ScriptCall<u64> {
+    let script = kind.pick(Script::ListReclaim, Script::StreamReclaim);
+    let lists = workers.iter().map(|worker| keys.claimed(worker));
+    ScriptCall::new(script, keys, Reply::count)
+        .key(&keys.outbox())
+        .keys(kind.lists([keys.claimants()].into_iter().chain(lists)))
+        .args(workers)
+}
 
-    #[must_use]
-    pub fn call(&self) -> ScriptCall {
-        let OutboxTarget { keys, installation, kind } = self.target;
-        let call = self.target.begin(self.script()).key(&keys.outbox());
-        let call = match kind {
-            EntryKind::List => {
-                let lists = self.workers.iter().map(|worker| keys.claimed(worker));
-                lists.fold(call.key(&keys.claimants()), |call, list| call.key(&list))
-            }
-            EntryKind::Stream => call,
-        };
-        self.workers.iter().fold(call.arg(installation), ScriptCall::arg)
+/// Removes dead letters that are stored elsewhere now. They are passed as they were read: removal
+/// compares all bytes. Answers the number of removed ones.
+pub fn collect(keys: &BucketKeys, letters: &[DeadEntry]) -> ScriptCall<u64> {
+    let mut call = ScriptCall::new(Script::Collect, keys, Reply::count).key(&keys.dead());
+    for dead_letter in letters {
+        call = call.packed(|bytes| bytes.extend(&dead_letter.id));
     }
-
-    /// The number of returned entries.
-    pub fn parse(&self, answer: Value) -> Result<u64, Error> {
-        number(self.script(), answer)
-    }
+    call
 }

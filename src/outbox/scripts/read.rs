@@ -1,40 +1,10 @@
-//! The read-only calls: `*_standing.lua`, `list_read.lua` and `stream_read.lua`.
+//! The read-only calls: `*_status.lua`, `list_read.lua` and `stream_read.lua`.
 
-use redis::Value;
-
-use super::{EntryKind, OutboxTarget};
+use super::EntryKind;
 use crate::outbox::OutboxStatus;
 use crate::redis::scripts::record::RequestRecord;
 use crate::redis::scripts::reply::Reply;
-use crate::redis::scripts::{Error, Installation, OutboxKeys, Script, ScriptCall};
-
-/// Counts waiting and claimed entries.
-#[derive(Debug, Clone, Copy)]
-pub struct CountEntries<'a> {
-    pub target: OutboxTarget<'a>,
-    /// The workers whose private lists are counted; unused for a stream, whose group lists them.
-    pub workers: &'a [String],
-}
-
-/// Reads a part of the outbox, of a private list or of the dead letters.
-#[derive(Debug, Clone, Copy)]
-pub struct ReadList<'a> {
-    pub keys: &'a OutboxKeys,
-    pub installation: Installation,
-    pub list: &'a str,
-    /// First and last index, as of `LRANGE`.
-    pub places: (i64, i64),
-}
-
-/// Reads entries of a stream, waiting and claimed.
-#[derive(Debug, Clone, Copy)]
-pub struct ReadStream<'a> {
-    pub keys: &'a OutboxKeys,
-    pub installation: Installation,
-    /// Start as of `XRANGE`: an id, or `(` and an id to exclude it.
-    pub from: &'a str,
-    pub max: usize,
-}
+use crate::redis::scripts::{BucketKeys, Script, ScriptCall};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamEntry {
@@ -44,31 +14,24 @@ pub struct StreamEntry {
     pub bytes: Vec<u8>,
 }
 
-impl CountEntries<'_> {
-    fn script(&self) -> Script {
-        self.target.script(Script::ListStatus, Script::StreamStatus)
-    }
-
-    #[must_use]
-    pub fn call(&self) -> ScriptCall {
-        let OutboxTarget { keys, installation, kind } = self.target;
-        let call = self.target.begin(self.script()).key(&keys.outbox()).key(&keys.dead());
-        let workers = if kind == EntryKind::List { self.workers } else { &[] };
-        let lists = workers.iter().map(|worker| keys.claimed(worker));
-        lists.fold(call, |call, list| call.key(&list)).arg(installation)
-    }
-
-    pub fn parse(&self, answer: Value) -> Result<OutboxStatus, Error> {
-        let mut reply = Reply::open(self.script(), answer)?;
+/// Counts waiting and claimed entries. `workers` are those whose private lists are counted; unused
+/// for a stream, whose group lists them.
+pub fn count_entries(
+    keys: &BucketKeys,
+    kind: EntryKind,
+    workers: Vec<String>,
+) -> ScriptCall<OutboxStatus> {
+    let lists: Vec<String> = workers.iter().map(|worker| keys.claimed(worker)).collect();
+    let read = move |reply: &mut Reply| {
         let mut status = OutboxStatus {
             num_waiting: reply.count()?,
             oldest_waiting_ms: accepted_at(&reply.bytes()?),
             num_dead: reply.count()?,
             ..OutboxStatus::default()
         };
-        let mut names = self.workers.iter();
+        let mut names = workers.iter();
         while !reply.is_empty() {
-            let worker = match self.target.kind {
+            let worker = match kind {
                 EntryKind::List => names.next().cloned().unwrap_or_default(),
                 EntryKind::Stream => reply.text()?,
             };
@@ -80,27 +43,10 @@ impl CountEntries<'_> {
         }
         status.claimed.sort_unstable();
         Ok(status)
-    }
-}
-
-impl ReadStream<'_> {
-    #[must_use]
-    pub fn call(&self) -> ScriptCall {
-        let call =
-            ScriptCall::new(Script::StreamRead).key(&self.keys.bucket()).key(&self.keys.outbox());
-        call.arg(self.installation).arg(self.from).arg(self.max)
-    }
-
-    pub fn parse(answer: Value) -> Result<Vec<StreamEntry>, Error> {
-        let mut reply = Reply::open(Script::StreamRead, answer)?;
-        let mut entries = Vec::new();
-        while !reply.is_empty() {
-            let id = reply.text()?;
-            let holder = Some(reply.text()?).filter(|holder| !holder.is_empty());
-            entries.push(StreamEntry { id, holder, bytes: reply.bytes()? });
-        }
-        Ok(entries)
-    }
+    };
+    ScriptCall::new(kind.pick(Script::ListStatus, Script::StreamStatus), keys, read)
+        .keys([keys.outbox(), keys.dead()])
+        .keys(kind.lists(lists))
 }
 
 /// The request time of a record; `None` if the bytes are no record.
@@ -108,19 +54,34 @@ fn accepted_at(record: &[u8]) -> Option<i64> {
     RequestRecord::unpack(record).ok().map(|record| record.placed_at_ms)
 }
 
-impl ReadList<'_> {
-    #[must_use]
-    pub fn call(&self) -> ScriptCall {
-        let call = ScriptCall::new(Script::ListRead).key(&self.keys.bucket()).key(self.list);
-        call.arg(self.installation).arg(self.places.0).arg(self.places.1)
-    }
+/// Reads up to `max` entries of a stream, waiting and claimed, from a start as of `XRANGE`: an id,
+/// or `(` and an id to exclude it.
+pub fn read_stream(keys: &BucketKeys, from: &str, max: usize) -> ScriptCall<Vec<StreamEntry>> {
+    let read = |reply: &mut Reply| {
+        let mut entries = Vec::new();
+        while !reply.is_empty() {
+            let id = reply.text()?;
+            let holder = Some(reply.text()?).filter(|holder| !holder.is_empty());
+            entries.push(StreamEntry { id, holder, bytes: reply.bytes()? });
+        }
+        Ok(entries)
+    };
+    ScriptCall::new(Script::StreamRead, keys, read).key(&keys.outbox()).arg(from).arg(max)
+}
 
-    pub fn parse(&self, answer: Value) -> Result<Vec<Vec<u8>>, Error> {
-        let mut reply = Reply::open(Script::ListRead, answer)?;
+/// Reads a part of the outbox, of a private list or of the dead letters, between two indices as of
+/// `LRANGE`.
+pub fn read_list(
+    keys: &BucketKeys,
+    list: &str,
+    (first, last): (i64, i64),
+) -> ScriptCall<Vec<Vec<u8>>> {
+    let read = |reply: &mut Reply| {
         let mut elements = Vec::new();
         while !reply.is_empty() {
             elements.push(reply.bytes()?);
         }
         Ok(elements)
-    }
+    };
+    ScriptCall::new(Script::ListRead, keys, read).key(list).arg(first).arg(last)
 }

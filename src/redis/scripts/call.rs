@@ -1,97 +1,119 @@
 //! One call of a script, for any connection.
 
-use std::fmt::{Display, Write};
+use std::fmt::{Debug, Display, Formatter, Write};
 
-use redis::Cmd;
+use redis::{Cmd, Value};
 
-use super::Script;
+use super::reply::Reply;
+use super::{BucketFence, BucketKeys, Error, Script};
 
-/// A script with its keys and arguments.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ScriptCall {
+/// A call of a script on one bucket: keys, arguments, and how the items of an answer `OK` are read.
+/// Every script has the bucket's hash as its first key, and server and installation of the fence as
+/// its first arguments.
+pub struct ScriptCall<A> {
     script: Script,
-    num_keys: usize,
-    strings: ByteStrings,
+    target: BucketKeys,
+    keys: ByteStrings,
+    args: ByteStrings,
+    read: Reader<A>,
 }
 
+type Reader<A> = Box<dyn Fn(&mut Reply) -> Result<A, Error> + Send + Sync>;
+
 /// Byte strings in one allocation: a batch has hundreds.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 struct ByteStrings {
     bytes: Vec<u8>,
     ends: Vec<usize>,
 }
 
-impl ScriptCall {
-    pub(crate) fn new(script: Script) -> Self {
-        Self { script, num_keys: 0, strings: ByteStrings::default() }
+impl<A> ScriptCall<A> {
+    /// A call without further keys and arguments.
+    pub(crate) fn new(
+        script: Script,
+        keys: &BucketKeys,
+        read: impl Fn(&mut Reply) -> Result<A, Error> + Send + Sync + 'static,
+    ) -> Self {
+        let (target, read) = (keys.clone(), Box::new(read));
+        let (none, args) = Default::default();
+        Self { script, target, keys: none, args, read }.key(&keys.bucket())
     }
 
-    /// Adds a key. All keys come before the first argument.
-    pub(crate) fn key(mut self, key: &str) -> Self {
-        debug_assert_eq!(self.num_keys, self.strings.ends.len(), "keys come first");
-        self.num_keys += 1;
-        self.strings.push(key.as_bytes());
+    pub(crate) fn key(self, key: &str) -> Self {
+        self.keys([key])
+    }
+
+    pub(crate) fn keys(mut self, keys: impl IntoIterator<Item: AsRef<str>>) -> Self {
+        for key in keys {
+            self.keys.push(|bytes| bytes.extend(key.as_ref().as_bytes()));
+        }
         self
     }
 
     /// Adds a text or number as an argument.
-    pub(crate) fn arg(mut self, string: impl Display) -> Self {
-        self.push(string);
-        self
+    pub(crate) fn arg(self, string: impl Display) -> Self {
+        self.args([string])
     }
 
-    /// Adds bytes as an argument.
-    pub(crate) fn bytes(mut self, string: &[u8]) -> Self {
-        self.strings.push(string);
+    pub(crate) fn args(mut self, strings: impl IntoIterator<Item: Display>) -> Self {
+        for string in strings {
+            // Writing to memory cannot fail.
+            let _ = write!(self.args, "{string}");
+            self.args.push(|_| {});
+        }
         self
-    }
-
-    /// [`Self::arg`] by reference, for loops.
-    pub(crate) fn push(&mut self, string: impl Display) {
-        // Writing to memory cannot fail.
-        let _ = write!(self.strings, "{string}");
-        self.strings.ends.push(self.strings.bytes.len());
     }
 
     /// Adds an argument that `pack` appends.
-    pub(crate) fn push_packed(&mut self, pack: impl FnOnce(&mut Vec<u8>)) {
-        pack(&mut self.strings.bytes);
-        self.strings.ends.push(self.strings.bytes.len());
+    pub(crate) fn packed(mut self, pack: impl FnOnce(&mut Vec<u8>)) -> Self {
+        self.args.push(pack);
+        self
     }
 
-    #[must_use]
     pub fn script(&self) -> Script {
         self.script
     }
 
+    pub fn target(&self) -> &BucketKeys {
+        &self.target
+    }
+
     /// The keys; all are in one cluster slot.
-    pub fn keys(&self) -> impl ExactSizeIterator<Item = &[u8]> {
-        self.strings.iter().take(self.num_keys)
+    pub fn iter_keys(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        self.keys.iter()
     }
 
-    pub fn args(&self) -> impl ExactSizeIterator<Item = &[u8]> {
-        self.strings.iter().skip(self.num_keys)
-    }
-
-    /// The `EVALSHA` command; `sha` is the answer of `SCRIPT LOAD`.
-    #[must_use]
-    pub fn evalsha(&self, sha: &str) -> Cmd {
-        let name = "EVALSHA";
-        let mut command = Cmd::with_capacity(
-            self.strings.ends.len() + 3,
-            self.strings.bytes.len() + name.len() + sha.len() + 8,
-        );
-        command.arg(name).arg(sha).arg(self.num_keys);
-        for string in self.strings.iter() {
-            command.arg(string);
+    /// The command `EVALSHA` or `EVAL` with the script's digest or text.
+    pub fn command(&self, name: &str, script: &str, fence: &BucketFence) -> Cmd {
+        let size = self.keys.bytes.len() + self.args.bytes.len() + script.len() + 64;
+        let mut command = Cmd::with_capacity(self.keys.ends.len() + self.args.ends.len() + 5, size);
+        command.arg(name).arg(script).arg(self.keys.ends.len());
+        for key in self.keys.iter() {
+            command.arg(key);
+        }
+        command.arg(&*fence.server).arg(fence.installation.to_string());
+        for arg in self.args.iter() {
+            command.arg(arg);
         }
         command
+    }
+
+    pub fn parse(&self, answer: Value) -> Result<A, Error> {
+        let mut reply = Reply::open(self.script, answer)?;
+        let answer = (self.read)(&mut reply)?;
+        reply.end().map(|()| answer)
+    }
+}
+
+impl<A> Debug for ScriptCall<A> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ScriptCall").field("script", &self.script).finish_non_exhaustive()
     }
 }
 
 impl ByteStrings {
-    fn push(&mut self, string: &[u8]) {
-        self.bytes.extend_from_slice(string);
+    fn push(&mut self, pack: impl FnOnce(&mut Vec<u8>)) {
+        pack(&mut self.bytes);
         self.ends.push(self.bytes.len());
     }
 
@@ -109,24 +131,5 @@ impl Write for ByteStrings {
     fn write_str(&mut self, text: &str) -> std::fmt::Result {
         self.bytes.extend_from_slice(text.as_bytes());
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_and_arguments_keep_their_order_and_bytes() {
-        let mut call = ScriptCall::new(Script::SetPhase).key("a").key("b").arg(7).bytes(b"\0\xff");
-        call.push("");
-        call.push_packed(|bytes| bytes.extend([1, 2]));
-        assert_eq!(call.keys().collect::<Vec<_>>(), [b"a", b"b"]);
-        let args: Vec<&[u8]> = vec![b"7", b"\0\xff", b"", &[1, 2]];
-        assert_eq!(call.args().collect::<Vec<_>>(), args);
-        let packed = call.evalsha("sha").get_packed_command();
-        let expected = b"*9\r\n$7\r\nEVALSHA\r\n$3\r\nsha\r\n$1\r\n2\r\n$1\r\na\r\n$1\r\nb\r\n\
-            $1\r\n7\r\n$2\r\n\0\xff\r\n$0\r\n\r\n$2\r\n\x01\x02\r\n";
-        assert_eq!(packed, expected);
     }
 }

@@ -92,7 +92,6 @@ codes! {
 }
 
 /// The codes as Lua locals.
-#[must_use]
 pub fn prelude() -> String {
     let mut text = String::new();
     for (name, number) in ALL {

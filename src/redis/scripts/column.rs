@@ -1,10 +1,12 @@
-//! A column of a batch: its distinct ids, sorted by page.
+//! The columns of a batch: its distinct requests and buyers, each sorted by page.
 //!
 //! A script reads and writes a page with one command on adjacent arguments. Two items with the same
 //! id share a position, so the second item reads what the first one wrote.
 
+use crate::domain::{BuyerId, RequestId, Sku};
+
 use super::call::ScriptCall;
-use super::keys::BucketKeys;
+use super::keys::{BucketKeys, Pages};
 
 #[derive(Debug, Default)]
 pub(super) struct IdColumn {
@@ -19,9 +21,9 @@ pub(super) struct IdColumn {
 impl IdColumn {
     /// Sorts the ids of a batch. Positions beyond `u16::MAX` saturate: the script rejects such a
     /// batch by the length of its plan.
-    pub(super) fn new(keys: &BucketKeys, ids: impl Iterator<Item = u64>) -> Self {
+    pub(super) fn new(pages: Pages, ids: impl Iterator<Item = u64>) -> Self {
         let mut sorted: Vec<(u16, u64, usize)> =
-            ids.enumerate().map(|(item, id)| (keys.page_of(id), id, item)).collect();
+            ids.enumerate().map(|(item, id)| (pages.page_of(id), id, item)).collect();
         sorted.sort_unstable();
         let mut column = Self { positions: vec![0; sorted.len()], ..Self::default() };
         let mut last = None;
@@ -50,95 +52,82 @@ impl IdColumn {
         self.ids.len()
     }
 
-    /// The pages used, in the order of the ids.
-    pub(super) fn pages(&self) -> impl Iterator<Item = u16> + '_ {
-        self.pages.iter().map(|(page, _)| *page)
-    }
-
-    /// Adds an argument with one byte for each page used: its number of ids.
-    pub(super) fn push_counts(&self, call: &mut ScriptCall) {
-        call.push_packed(|bytes| {
-            bytes.extend(self.pages.iter().map(|(_, size)| size));
-        });
-    }
-
-    /// Adds the ids as arguments.
-    pub(super) fn push_ids(&self, call: &mut ScriptCall) {
-        for id in &self.ids {
-            call.push(id);
-        }
-    }
-
     /// For each item of the batch the position of its id, from 1.
     pub(super) fn positions(&self) -> impl Iterator<Item = u16> + '_ {
         self.positions.iter().copied()
     }
+
+    /// Adds the keys of the pages used, in the order of the ids, and an argument with one byte for
+    /// each of them: its number of ids.
+    pub(super) fn add_pages<A>(
+        &self,
+        call: ScriptCall<A>,
+        key: impl Fn(u16) -> String,
+    ) -> ScriptCall<A> {
+        let call = call.keys(self.pages.iter().map(|(page, _)| key(*page)));
+        call.packed(|bytes| bytes.extend(self.pages.iter().map(|(_, size)| size)))
+    }
+
+    /// Adds the ids as arguments.
+    pub(super) fn add_ids<A>(&self, call: ScriptCall<A>) -> ScriptCall<A> {
+        call.args(&self.ids)
+    }
 }
 
-/// Adds the plan of a batch as an argument: 8 bytes for each item, its positions and its number.
-pub(super) fn push_plan(
-    call: &mut ScriptCall,
-    requests: &IdColumn,
-    buyers: &IdColumn,
-    numbers: impl Iterator<Item = u32>,
-) {
+/// Adds a batch: its pages, its plan, and its requests, values and buyers in this order. The plan
+/// has 8 bytes for each item: the positions of its ids, and its number. `value` packs an item's
+/// value.
+pub(super) fn add_batch<A, T>(
+    call: ScriptCall<A>,
+    keys: &BucketKeys,
+    sku: &Sku,
+    items: &[T],
+    plan: impl Fn(&T) -> (RequestId, BuyerId, u32),
+    value: impl Fn(&T, &mut Vec<u8>),
+) -> ScriptCall<A> {
+    let pages = Pages::of_sku(sku);
+    let requests = IdColumn::new(pages, items.iter().map(|item| plan(item).0.get()));
     // Without a quota the column of buyers is empty.
-    let buyers = buyers.positions().chain(std::iter::repeat(0));
-    call.push_packed(|bytes| {
-        for ((request, buyer), number) in requests.positions().zip(buyers).zip(numbers) {
+    let limited = items.iter().filter(|_| sku.policy.quota().is_some());
+    let buyers = IdColumn::new(pages, limited.map(|item| plan(item).1.get()));
+    let call = requests.add_pages(call, |page| keys.requests(page));
+    let call = buyers.add_pages(call, |page| keys.buyers(page));
+    let positions = requests.positions().zip(buyers.positions().chain(std::iter::repeat(0)));
+    let call = call.packed(|bytes| {
+        for (item, (request, buyer)) in items.iter().zip(positions) {
             bytes.extend(request.to_be_bytes());
             bytes.extend(buyer.to_be_bytes());
-            bytes.extend(number.to_be_bytes());
+            bytes.extend(plan(item).2.to_be_bytes());
         }
     });
+    let mut call = requests.add_ids(call);
+    for item in items {
+        call = call.packed(|bytes| value(item, bytes));
+    }
+    buyers.add_ids(call)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Script;
-    use super::super::keys::tests::keys;
     use super::*;
 
     #[test]
     fn ids_are_distinct_and_sorted_by_page() {
-        let keys = keys(8);
+        let pages = Pages(8);
         let ids: Vec<u64> = (1..200).chain(50..60).collect();
-        let column = IdColumn::new(&keys, ids.iter().copied());
+        let column = IdColumn::new(pages, ids.iter().copied());
         assert_eq!(column.ids.len(), 199);
-        let pages: Vec<u16> = column.ids.iter().map(|id| keys.page_of(*id)).collect();
-        assert!(pages.is_sorted());
+        assert!(column.ids.iter().map(|id| pages.page_of(*id)).is_sorted());
         for (item, position) in ids.iter().zip(column.positions()) {
             assert_eq!(column.ids[usize::from(position) - 1], *item);
         }
         let sizes: usize = column.pages.iter().map(|(_, size)| usize::from(*size)).sum();
-        assert_eq!(sizes, 199);
-        assert_eq!(column.pages().count(), 8);
-    }
-
-    #[test]
-    fn a_plan_has_eight_bytes_for_each_item() {
-        let keys = keys(1);
-        let requests = IdColumn::new(&keys, [9, 9, 4].into_iter());
-        let mut call = ScriptCall::new(Script::Reserve);
-        push_plan(&mut call, &requests, &IdColumn::default(), [1, 2, 3].into_iter());
-        let plan = call.args().next().unwrap();
-        let expected: &[u8] =
-            &[0, 2, 0, 0, 0, 0, 0, 1, 0, 2, 0, 0, 0, 0, 0, 2, 0, 1, 0, 0, 0, 0, 0, 3];
-        assert_eq!(plan, expected);
+        assert_eq!((sizes, column.pages.len()), (199, 8));
     }
 
     #[test]
     fn a_page_with_more_than_255_ids_is_repeated() {
-        let column = IdColumn::new(&keys(1), 1..=600);
+        let column = IdColumn::new(Pages(1), 1..=600);
         assert_eq!(column.pages, [(0, 255), (0, 255), (0, 90)]);
-    }
-
-    #[test]
-    fn a_column_without_ids_is_empty() {
-        let column = IdColumn::new(&keys(4), std::iter::empty());
-        assert_eq!(
-            (column.ids.len(), column.pages().count(), column.positions().count()),
-            (0, 0, 0)
-        );
     }
 }

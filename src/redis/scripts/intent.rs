@@ -45,7 +45,6 @@ fn payment_window_s(intent: &OrderIntent) -> i32 {
     i32::try_from(seconds).unwrap_or(i32::MAX)
 }
 
-#[must_use]
 pub fn pack(intent: &OrderIntent) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(INTENT_BYTES);
     pack_into(intent, &mut bytes);

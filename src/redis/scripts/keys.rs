@@ -19,6 +19,7 @@
 //! stores a hash as a listpack: a number of 19 digits takes 10 bytes, and a field no pointers.
 
 use std::fmt;
+use std::ops::Range;
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -31,114 +32,57 @@ const UNITS_PER_PAGE: u32 = 96;
 /// Most pages of one kind in a bucket: a snapshot counts them all in one step.
 const PAGES_MAX: u32 = 4_096;
 
-/// The key names of one bucket, and the page of an id.
+/// The key names of one bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketKeys {
+    sku: SkuNo,
     prefix: String,
-    pages: u16,
 }
 
 impl BucketKeys {
-    /// The number of pages follows from the SKU alone, so that every process uses the same page for
-    /// an id.
-    #[must_use]
-    pub fn new(namespace: &str, sku: &Sku, bucket: BucketNo) -> Self {
-        let pages = pages_of(sku.initial, sku.buckets);
-        Self { prefix: prefix(namespace, sku.no, bucket), pages }
+    pub fn new(namespace: &str, sku: SkuNo, bucket: BucketNo) -> Self {
+        Self { sku, prefix: format!("{namespace}:{{{sku}:{bucket}}}:") }
     }
 
-    /// The number of pages of requests, and of buyers; a power of two.
-    #[must_use]
-    pub fn pages(&self) -> u16 {
-        self.pages
+    pub fn sku(&self) -> SkuNo {
+        self.sku
     }
 
-    /// The page of a request or buyer.
-    #[must_use]
-    pub fn page_of(&self, id: u64) -> u16 {
-        // The upper bits: the lower ones select the bucket, so they are similar for all its buyers.
-        let hash = xxh3_64(&id.to_le_bytes()) >> 48;
-        u16::try_from(hash).unwrap_or_default() & (self.pages - 1)
-    }
-
-    #[must_use]
     pub fn bucket(&self) -> String {
         self.key("bucket")
     }
 
     /// Stored intents without a ledger decision.
-    #[must_use]
     pub fn unsettled(&self) -> String {
         self.key("unsettled")
     }
 
-    #[must_use]
-    pub fn outbox(&self) -> String {
-        self.key("outbox")
-    }
-
-    #[must_use]
     pub fn moves(&self) -> String {
         self.key("moves")
     }
 
-    #[must_use]
     pub fn requests(&self, page: u16) -> String {
         self.key(format_args!("requests:{page}"))
     }
 
-    /// Dead letters of the outbox.
-    #[must_use]
-    pub fn dead(&self) -> String {
-        self.key("dead")
-    }
-
-    #[must_use]
     pub fn buyers(&self, page: u16) -> String {
         self.key(format_args!("buyers:{page}"))
     }
 
-    fn key(&self, kind: impl fmt::Display) -> String {
-        format!("{}{kind}", self.prefix)
-    }
-}
-
-/// The key names of one bucket's outbox. They follow from the bucket alone: a relay does not need
-/// the SKU.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OutboxKeys {
-    prefix: String,
-}
-
-impl OutboxKeys {
-    #[must_use]
-    pub fn new(namespace: &str, sku: SkuNo, bucket: BucketNo) -> Self {
-        Self { prefix: prefix(namespace, sku, bucket) }
-    }
-
-    /// The bucket's hash, which names its installation.
-    #[must_use]
-    pub fn bucket(&self) -> String {
-        self.key("bucket")
-    }
-
-    #[must_use]
     pub fn outbox(&self) -> String {
         self.key("outbox")
     }
 
     /// The workers that may have a private list.
-    #[must_use]
     pub fn claimants(&self) -> String {
         self.key("claimants")
     }
 
-    #[must_use]
     pub fn claimed(&self, worker: &str) -> String {
         self.key(format_args!("claimed:{worker}"))
     }
 
-    #[must_use]
+    /// Dead letters of the outbox.
     pub fn dead(&self) -> String {
         self.key("dead")
     }
@@ -148,14 +92,28 @@ impl OutboxKeys {
     }
 }
 
-fn prefix(namespace: &str, sku: SkuNo, bucket: BucketNo) -> String {
-    format!("{namespace}:{{{sku}:{bucket}}}:")
-}
+/// The number of pages of requests, and of buyers, in each bucket of a SKU; a power of two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pages(pub(super) u16);
 
-fn pages_of(initial: u32, buckets: u16) -> u16 {
-    let units = initial / u32::from(buckets.max(1));
-    let pages = units.div_ceil(UNITS_PER_PAGE).next_power_of_two().clamp(1, PAGES_MAX);
-    u16::try_from(pages).unwrap_or(1)
+impl Pages {
+    /// Follows from the SKU alone, so that every process uses the same page for an id.
+    pub fn of_sku(sku: &Sku) -> Self {
+        let units = sku.initial / u32::from(sku.buckets.max(1));
+        let pages = units.div_ceil(UNITS_PER_PAGE).next_power_of_two().clamp(1, PAGES_MAX);
+        Self(u16::try_from(pages).unwrap_or(1))
+    }
+
+    pub fn all(self) -> Range<u16> {
+        0..self.0
+    }
+
+    /// The page of a request or buyer.
+    pub fn page_of(self, id: u64) -> u16 {
+        // The upper bits: the lower ones select the bucket, so they are similar for all its buyers.
+        let hash = xxh3_64(&id.to_le_bytes()) >> 48;
+        u16::try_from(hash).unwrap_or_default() & (self.0 - 1)
+    }
 }
 
 /// The ledger that a bucket belongs to: a random number from the creation of the ledger, displayed
@@ -170,33 +128,27 @@ impl fmt::Display for Installation {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
-    use crate::domain::BuyerId;
-
-    pub fn keys(pages: u16) -> BucketKeys {
-        BucketKeys { prefix: prefix("fg", SkuNo(12), BucketNo(3)), pages }
-    }
+    use crate::domain::{BuyerId, samples};
 
     #[test]
     fn all_keys_of_a_bucket_share_one_hash_tag() {
-        let keys = keys(4);
+        let keys = BucketKeys::new("fg", SkuNo(12), BucketNo(3));
         assert_eq!(keys.bucket(), "fg:{12:3}:bucket");
         assert_eq!(keys.requests(2), "fg:{12:3}:requests:2");
         assert_eq!(keys.buyers(3), "fg:{12:3}:buyers:3");
-        for key in [keys.unsettled(), keys.outbox(), keys.moves()] {
-            assert!(key.starts_with("fg:{12:3}:"), "{key}");
-        }
-        let outbox = OutboxKeys::new("fg", SkuNo(12), BucketNo(3));
-        assert_eq!((outbox.bucket(), outbox.outbox()), (keys.bucket(), keys.outbox()));
-        assert_eq!(outbox.claimed("node/1"), "fg:{12:3}:claimed:node/1");
-        for key in [outbox.claimants(), outbox.dead()] {
+        assert_eq!(keys.claimed("node/1"), "fg:{12:3}:claimed:node/1");
+        let others = [keys.unsettled(), keys.outbox(), keys.moves(), keys.claimants(), keys.dead()];
+        for key in others {
             assert!(key.starts_with("fg:{12:3}:"), "{key}");
         }
     }
 
     #[test]
     fn the_number_of_pages_is_a_power_of_two() {
+        let pages_of =
+            |initial, buckets| Pages::of_sku(&Sku { initial, buckets, ..samples::sku() }).all().end;
         let table = [(1, 1, 1), (96, 1, 1), (97, 1, 2), (1_000, 8, 2), (100_000, 8, 256)];
         for (initial, buckets, pages) in table {
             assert_eq!(pages_of(initial, buckets), pages, "{initial} in {buckets}");
@@ -207,21 +159,19 @@ pub(super) mod tests {
 
     #[test]
     fn the_page_of_an_id_never_changes() {
-        let keys = keys(64);
-        let pages = [1, 2, 3, 1 << 62].map(|id| keys.page_of(id));
+        let pages = [1, 2, 3, 1 << 62].map(|id| Pages(64).page_of(id));
         assert_eq!(pages, [60, 6, 18, 29]);
     }
 
     #[test]
     fn the_buyers_of_one_bucket_use_all_its_pages_evenly() {
         for buckets in [1, 7, 8, 64] {
-            let keys = keys(32);
             let mut sizes = [0_u32; 32];
             let at_home = (1..)
                 .filter(|id| BucketNo::home_of(BuyerId::new(*id).unwrap(), buckets).0 == 0)
                 .take(32 * 96);
             for buyer in at_home {
-                sizes[usize::from(keys.page_of(buyer))] += 1;
+                sizes[usize::from(Pages(32).page_of(buyer))] += 1;
             }
             let (least, most) = (sizes.iter().min().unwrap(), sizes.iter().max().unwrap());
             assert!(*least > 48 && *most < 160, "{buckets} buckets: {least} to {most}");

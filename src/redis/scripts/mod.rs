@@ -2,9 +2,9 @@
 //!
 //! The Lua scripts of the Redis stock and outbox, with one typed call for each.
 //!
-//! A script is one atomic step on one bucket; its text is in `lua/`. Its typed call builds the
-//! [`ScriptCall`] and parses the answer; it does no I/O, so that any connection can send it. Key
-//! names, argument order and value layouts are defined in this module alone.
+//! A script is one atomic step on one bucket; its text is in `lua/`. Its typed call is a
+//! [`ScriptCall`], which also parses the answer; it does no I/O, so that any connection can send
+//! it. Key names, argument order and value layouts are defined here; the outbox's in `outbox`.
 //!
 //! Limits: at most [`codes::ITEMS_MAX`] items in a call. On error: unless a script answers `OK`, it
 //! has written nothing. May repeat: every call, by request id, loan number or loader token.
@@ -12,39 +12,33 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-pub(crate) mod call;
+mod call;
 pub mod codes;
 mod column;
-pub mod find;
 pub mod intent;
-pub mod keys;
+mod keys;
 pub mod load;
+pub mod lookup;
 pub mod moves;
-pub mod queued;
 pub mod record;
 pub(crate) mod reply;
 pub mod reserve;
-pub mod set_phase;
 pub mod settle;
 pub mod snapshot;
 
+use reply::Reply;
+
 pub use call::ScriptCall;
-pub use find::Find;
-pub use keys::{BucketKeys, Installation, OutboxKeys};
-pub use load::{ClearBucket, HoldBucket, LoadRows, OpenBucket};
-pub use moves::{Borrow, ClearLoan, Lend};
-pub use queued::ReadQueued;
+pub use keys::{BucketKeys, Installation, Pages};
+pub use load::OpenBucket;
 pub use reserve::{EntryLimits, OutboxArgs, ReserveBatch};
-pub use set_phase::SetPhase;
-pub use settle::{Release, Settle};
-pub use snapshot::Snapshot;
 
 macro_rules! scripts {
-    ($($(#[$doc:meta])* $name:ident = $file:literal;)*) => {
-        /// A Lua script of the folder `lua/`.
+    ($($name:ident = $file:literal;)*) => {
+        /// A Lua script of the folder `lua/`, whose head describes it.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Script {
-            $($(#[$doc])* $name),*
+            $($name),*
         }
 
         impl Script {
@@ -52,7 +46,6 @@ macro_rules! scripts {
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
             /// The name in logs and metrics.
-            #[must_use]
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => $file),*
@@ -69,59 +62,32 @@ macro_rules! scripts {
 }
 
 scripts! {
-    /// Decides a batch of reservations.
     Reserve = "reserve";
-    /// Records orders.
     Settle = "settle";
-    /// Records refusals and gives units back.
     Release = "release";
-    /// Opens, pauses or closes the bucket.
     SetPhase = "set_phase";
-    /// Takes units out for another bucket.
     Lend = "lend";
-    /// Adds units of another bucket.
     Borrow = "borrow";
-    /// Clears a loan that the borrower has added.
     ClearLoan = "clear_loan";
-    /// Holds the bucket for a loader.
     Hold = "hold";
-    /// Empties pages for a loader.
     Clear = "clear";
-    /// Writes a loader's rows.
     LoadRows = "load_rows";
-    /// Publishes a loaded bucket.
     Open = "open";
-    /// Counts a bucket's units, requests and buyers.
     Snapshot = "snapshot";
-    /// Reads the records of requests.
     Find = "find";
-    /// Reads queued requests.
     Queued = "queued";
-    /// Moves entries of an outbox list to a worker.
     ListClaim = "list_claim";
-    /// Moves the predecessors' entries to a worker.
     ListTakeOver = "list_take_over";
-    /// Removes published and given-up entries.
     ListAcknowledge = "list_acknowledge";
-    /// Returns workers' entries to the outbox.
     ListReclaim = "list_reclaim";
-    /// Counts an outbox list and the private lists.
     ListStatus = "list_status";
-    /// Reads a part of a list.
     ListRead = "list_read";
-    /// Assigns entries of an outbox stream to a worker.
     StreamClaim = "stream_claim";
-    /// Assigns the predecessors' entries to a worker.
     StreamTakeOver = "stream_take_over";
-    /// Removes published and given-up entries.
     StreamAcknowledge = "stream_acknowledge";
-    /// Returns workers' entries to the outbox.
     StreamReclaim = "stream_reclaim";
-    /// Counts an outbox stream and its consumers' entries.
     StreamStatus = "stream_status";
-    /// Reads a part of a stream.
     StreamRead = "stream_read";
-    /// Removes dead letters.
     Collect = "collect";
 }
 
@@ -131,7 +97,6 @@ impl Script {
     /// The whole text: the script's first line (the `#!lua` line must be the first), then the codes
     /// and the parts of the prelude that the script uses, then the rest. Unused parts are left out
     /// because each call executes the whole text.
-    #[must_use]
     pub fn text(self) -> String {
         let (first, rest) = self.body().split_once('\n').unwrap_or_default();
         let codes = codes::prelude();
@@ -182,7 +147,9 @@ pub enum Error {
     #[error("the bucket was opened on another server")]
     Fenced,
     /// Another ledger uses the same key names on the same server.
-    #[error("the bucket belongs to another installation")]
+    #[error(
+        "the bucket belongs to another installation; set another `namespace`, or use another Redis"
+    )]
     Foreign,
     /// A value was not written by any script.
     #[error("the bucket is damaged: {what}")]
@@ -212,20 +179,26 @@ pub struct BucketLevel {
 
 impl BucketLevel {
     /// Whether the bucket has never accepted a request.
-    #[must_use]
     pub fn is_new(&self) -> bool {
         self.changes.is_multiple_of(codes::NUMBERS_PER_LOAD.cast_unsigned())
     }
 
-    fn read(reply: &mut reply::Reply) -> Result<Self, Error> {
+    fn read(reply: &mut Reply) -> Result<Self, Error> {
         Ok(Self { stock: reply.count()?, lent: reply.count()?, changes: reply.count()? })
     }
 }
 
-/// Begins a call with its keys and the arguments of its fence.
-fn begin(script: Script, keys: &[String], fence: &BucketFence) -> ScriptCall {
-    let call = keys.iter().fold(ScriptCall::new(script), |call, key| call.key(key));
-    call.arg(&fence.server).arg(fence.installation)
+/// An answer with the bucket's level after the call.
+pub type Leveled<T> = (T, BucketLevel);
+
+/// Reads the bucket's level and then the rest of the answer.
+fn leveled<T>(
+    read: impl Fn(&mut Reply) -> Result<T, Error>,
+) -> impl Fn(&mut Reply) -> Result<Leveled<T>, Error> {
+    move |reply| {
+        let left = BucketLevel::read(reply)?;
+        Ok((read(reply)?, left))
+    }
 }
 
 #[cfg(test)]

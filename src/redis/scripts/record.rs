@@ -10,7 +10,9 @@
 //!
 //! Scripts compare the first 12 bytes and read the 13th; they never decode an id.
 
-use crate::domain::{BuyerId, Order, OrderIntent, OrderState, Refusal, RequestId, RequestStatus};
+use crate::domain::{
+    BuyerId, Failure, Order, OrderIntent, OrderState, Refusal, RequestId, RequestStatus,
+};
 
 /// Bytes of buyer and units, which must be equal in a repeat of the request.
 pub const CONTENT_BYTES: usize = 12;
@@ -47,7 +49,6 @@ pub struct RequestRecord {
 
 impl RequestRecord {
     /// The record of a newly accepted request.
-    #[must_use]
     pub fn queued(intent: &OrderIntent) -> Self {
         Self {
             buyer: intent.buyer,
@@ -57,7 +58,6 @@ impl RequestRecord {
         }
     }
 
-    #[must_use]
     pub fn ordered(order: &Order) -> Self {
         Self {
             buyer: order.buyer,
@@ -67,7 +67,15 @@ impl RequestRecord {
         }
     }
 
-    #[must_use]
+    pub fn failed(failure: &Failure) -> Self {
+        Self {
+            buyer: failure.buyer,
+            quantity: failure.quantity,
+            placed_at_ms: failure.recorded_at_ms,
+            stage: RequestStage::Failed(failure.reason),
+        }
+    }
+
     pub fn status(&self) -> RequestStatus {
         match self.stage {
             RequestStage::Queued => RequestStatus::Queued,
@@ -78,13 +86,6 @@ impl RequestRecord {
             },
             RequestStage::Failed(reason) => RequestStatus::Failed(reason),
         }
-    }
-
-    #[must_use]
-    pub fn pack(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(RECORD_BYTES + 9);
-        self.pack_into(&mut bytes);
-        bytes
     }
 
     pub fn pack_into(&self, bytes: &mut Vec<u8>) {
@@ -205,6 +206,14 @@ pub(super) mod tests {
     /// Ids of any length, half of them of 18 and 19 digits.
     pub fn numbers() -> impl Strategy<Value = u64> {
         prop_oneof![1..=ID_MAX, 100_000_000_000_000_000..=ID_MAX]
+    }
+
+    impl RequestRecord {
+        pub fn pack(&self) -> Vec<u8> {
+            let mut bytes = Vec::new();
+            self.pack_into(&mut bytes);
+            bytes
+        }
     }
 
     fn refusals() -> impl Strategy<Value = Refusal> {

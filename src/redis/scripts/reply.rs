@@ -11,6 +11,7 @@ use super::{Error, Script, codes};
 const QUOTED_CHARS: usize = 200;
 
 /// The items of an answer after the code `OK`.
+#[derive(Debug)]
 pub(crate) struct Reply {
     script: Script,
     items: IntoIter<Value>,
@@ -19,9 +20,10 @@ pub(crate) struct Reply {
 impl Reply {
     /// Parses the code; every other than `OK` is an error.
     pub(crate) fn open(script: Script, value: Value) -> Result<Self, Error> {
-        let Value::Array(items) = value else { return Err(unexpected(script, &value)) };
-        let mut reply = Self { script, items: items.into_iter() };
-        match reply.int()? {
+        let mut reply = Self { script, items: IntoIter::default() };
+        let Value::Array(items) = value else { return Err(reply.unexpected(&value)) };
+        reply.items = items.into_iter();
+        match reply.count()? {
             codes::OK => Ok(reply),
             codes::NOT_READY => Err(Error::NotReady),
             codes::FENCED => Err(Error::Fenced),
@@ -29,24 +31,12 @@ impl Reply {
             codes::CORRUPT => Err(Error::Corrupt { what: reply.text()? }),
             codes::TOO_MANY => Err(Error::TooMany),
             codes::OLD_LOADER => Err(Error::OldLoader),
-            code => Err(unexpected(script, &Value::Int(code))),
+            code => Err(reply.unexpected(&code)),
         }
     }
 
     pub(crate) fn next(&mut self) -> Result<Value, Error> {
-        self.items.next().ok_or_else(|| unexpected(self.script, &"it ends too early"))
-    }
-
-    /// The next item; `None` at the end.
-    pub(crate) fn next_if_any(&mut self) -> Option<Value> {
-        self.items.next()
-    }
-
-    fn int(&mut self) -> Result<i64, Error> {
-        match self.next()? {
-            Value::Int(number) => Ok(number),
-            other => Err(self.unexpected(&other)),
-        }
+        self.items.next().ok_or_else(|| self.unexpected(&"it ends too early"))
     }
 
     /// Text; invalid UTF-8 is replaced.
@@ -74,46 +64,44 @@ impl Reply {
 
     /// A count that fits its type.
     pub(crate) fn count<T: TryFrom<i64>>(&mut self) -> Result<T, Error> {
-        let number = self.int()?;
-        T::try_from(number).ok().ok_or_else(|| self.unexpected(&number))
+        match self.next()? {
+            Value::Int(number) => T::try_from(number).map_err(|_range| self.unexpected(&number)),
+            other => Err(self.unexpected(&other)),
+        }
     }
 
     /// 1 or 0.
     pub(crate) fn flag(&mut self) -> Result<bool, Error> {
-        match self.int()? {
-            0 => Ok(false),
+        match self.count()? {
+            0_i64 => Ok(false),
             1 => Ok(true),
             other => Err(self.unexpected(&other)),
         }
     }
 
-    /// The remaining items, exactly `size`.
-    pub(crate) fn items(self, size: usize) -> Result<impl Iterator<Item = Value>, Error> {
+    /// Takes the remaining items, exactly `size`.
+    pub(crate) fn items(&mut self, size: usize) -> Result<IntoIter<Value>, Error> {
         if self.items.len() == size {
-            Ok(self.items)
+            Ok(std::mem::take(&mut self.items))
         } else {
             Err(self.unexpected(&format!("{} items instead of {size}", self.items.len())))
         }
     }
 
     /// Checks that no item is left.
-    pub(crate) fn end(self) -> Result<(), Error> {
+    pub(crate) fn end(&mut self) -> Result<(), Error> {
         self.items(0).map(drop)
     }
 
-    pub(crate) fn unexpected(&self, what: &impl std::fmt::Debug) -> Error {
-        unexpected(self.script, what)
+    pub(crate) fn record(&self, bytes: &[u8]) -> Result<RequestRecord, Error> {
+        RequestRecord::unpack(bytes).map_err(|broken| self.unexpected(&broken))
     }
-}
 
-/// The error of an unexpected answer.
-pub(crate) fn unexpected(script: Script, what: &impl std::fmt::Debug) -> Error {
-    let reply = format!("{what:?}").chars().take(QUOTED_CHARS).collect();
-    Error::Unexpected { script: script.name(), reply }
-}
-
-pub(crate) fn record(script: Script, bytes: &[u8]) -> Result<RequestRecord, Error> {
-    RequestRecord::unpack(bytes).map_err(|broken| unexpected(script, &broken))
+    /// The error of an unexpected answer.
+    pub(crate) fn unexpected(&self, what: &impl std::fmt::Debug) -> Error {
+        let reply = format!("{what:?}").chars().take(QUOTED_CHARS).collect();
+        Error::Unexpected { script: self.script.name(), reply }
+    }
 }
 
 #[cfg(test)]
@@ -122,24 +110,6 @@ mod tests {
 
     fn open(items: Vec<Value>) -> Result<Reply, Error> {
         Reply::open(Script::SetPhase, Value::Array(items))
-    }
-
-    #[test]
-    fn every_code_has_an_error_of_its_own() {
-        assert!(open(vec![Value::Int(codes::OK)]).is_ok());
-        let table = [
-            (codes::NOT_READY, Error::NotReady),
-            (codes::FENCED, Error::Fenced),
-            (codes::FOREIGN, Error::Foreign),
-            (codes::TOO_MANY, Error::TooMany),
-            (codes::OLD_LOADER, Error::OldLoader),
-        ];
-        for (code, error) in table {
-            assert_eq!(open(vec![Value::Int(code)]).err(), Some(error));
-        }
-        let stock = Value::BulkString(b"stock".to_vec());
-        let corrupt = open(vec![Value::Int(codes::CORRUPT), stock]).err();
-        assert_eq!(corrupt, Some(Error::Corrupt { what: "stock".to_owned() }));
     }
 
     #[test]
@@ -154,7 +124,7 @@ mod tests {
         let mut reply = open(vec![Value::Int(0), Value::Int(-1), Value::Int(2)]).unwrap();
         assert!(reply.count::<u32>().is_err(), "negative");
         assert!(reply.flag().is_err(), "neither yes nor no");
-        let reply = open(vec![Value::Int(0), Value::Int(1)]).unwrap();
+        let mut reply = open(vec![Value::Int(0), Value::Int(1)]).unwrap();
         assert!(reply.end().unwrap_err().to_string().contains("1 items instead of 0"));
     }
 }

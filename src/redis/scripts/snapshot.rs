@@ -1,21 +1,14 @@
 //! The call of `snapshot.lua`: the counts of a bucket at one instant.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use redis::Value;
 
 use crate::domain::{BucketNo, Epoch, Loan, Phase};
 
-use super::reply::{Reply, unexpected};
-use super::{BucketFence, BucketKeys, BucketLevel, Error, Script, ScriptCall, begin};
-
-#[derive(Debug, Clone, Copy)]
-pub struct Snapshot<'a> {
-    pub keys: &'a BucketKeys,
-    pub fence: &'a BucketFence,
-    /// Whether requests and buyers are counted, too: one command for each page.
-    pub pages: bool,
-}
+use super::reply::Reply;
+use super::{BucketKeys, BucketLevel, Error, Script, ScriptCall};
 
 /// The counts of a bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,9 +24,9 @@ pub struct BucketCounts {
     /// Intents stored by request id until the ledger has decided: without an outbox as many as are
     /// queued, or more if some are left from before the bucket was loaded.
     pub num_kept: u64,
-    /// All requests; 0 unless `pages` is set.
+    /// Requests on the counted pages.
     pub num_requests: u64,
-    /// Buyers with units; 0 unless `pages` is set and the policy has a quota.
+    /// Buyers with units on the counted pages; 0 unless the policy has a quota.
     pub num_buyers: u64,
     /// Open loans, with their borrowers.
     pub loans: Vec<(BucketNo, Loan)>,
@@ -41,25 +34,27 @@ pub struct BucketCounts {
     pub borrowed: Vec<(BucketNo, u64)>,
 }
 
-impl Snapshot<'_> {
-    #[must_use]
-    pub fn call(&self) -> ScriptCall {
-        let pages = 0..if self.pages { self.keys.pages() } else { 0 };
-        let mut keys = vec![self.keys.bucket(), self.keys.unsettled(), self.keys.moves()];
-        keys.extend(pages.clone().map(|page| self.keys.requests(page)));
-        keys.extend(pages.map(|page| self.keys.buyers(page)));
-        begin(Script::Snapshot, &keys, self.fence)
+/// Counts a bucket, and the requests and buyers on some pages: one command for each page.
+pub fn snapshot(keys: &BucketKeys, pages: Range<u16>) -> ScriptCall<BucketCounts> {
+    ScriptCall::new(Script::Snapshot, keys, BucketCounts::read)
+        .keys([keys.unsettled(), keys.moves()])
+        .keys(pages.clone().map(|page| keys.requests(page)))
+        .keys(pages.map(|page| keys.buyers(page)))
+}
+
+impl BucketCounts {
+    /// Requests to submit to the ledger.
+    pub fn num_unsettled(&self) -> u64 {
+        self.num_queued.max(self.num_kept)
     }
 
-    pub fn parse(&self, answer: Value) -> Result<BucketCounts, Error> {
-        let mut reply = Reply::open(Script::Snapshot, answer)?;
+    fn read(reply: &mut Reply) -> Result<Self, Error> {
         let epoch = Epoch(reply.count()?);
         let phase = reply.count()?;
-        let phase = Phase::from_db(phase).ok_or_else(|| reply.unexpected(&phase))?;
-        let mut counts = BucketCounts {
+        let mut counts = Self {
             epoch,
-            phase,
-            left: BucketLevel::read(&mut reply)?,
+            phase: Phase::from_db(phase).ok_or_else(|| reply.unexpected(&phase))?,
+            left: BucketLevel::read(reply)?,
             released_units: reply.count()?,
             num_failed: reply.count()?,
             num_queued: reply.count()?,
@@ -70,72 +65,33 @@ impl Snapshot<'_> {
             borrowed: Vec::new(),
         };
         let moves = reply.next()?;
-        reply.end()?;
-        counts.add_moves(moves)?;
+        let what = format!("moves: {moves:?}");
+        counts.add_moves(moves).ok_or(Error::Corrupt { what })?;
         Ok(counts)
     }
-}
 
-impl BucketCounts {
-    /// Requests to submit to the ledger.
-    #[must_use]
-    pub fn num_unsettled(&self) -> u64 {
-        self.num_queued.max(self.num_kept)
-    }
-
-    fn add_moves(&mut self, moves: Value) -> Result<(), Error> {
-        let Value::Array(values) = moves else { return Err(unexpected(Script::Snapshot, &moves)) };
-        let (fields, rest) = values.as_chunks::<2>();
-        if !rest.is_empty() {
-            return Err(unexpected(Script::Snapshot, &values));
-        }
-        let mut units = BTreeMap::new();
-        for field in fields {
-            let corrupt = || Error::Corrupt { what: format!("moves: {field:?}") };
-            match transfer_field(field).ok_or_else(corrupt)? {
-                TransferField::Next => {}
-                TransferField::In(from, no) => self.borrowed.push((from, no)),
-                TransferField::No(to, no) => self.loans.push((to, Loan { no, units: 0 })),
-                TransferField::Out(to, lent) => drop(units.insert(to, lent)),
+    /// Parses the fields of `moves`: `next`, `in:<from>`, and a pair `no:<to>`, `out:<to>` for each
+    /// open loan.
+    fn add_moves(&mut self, moves: Value) -> Option<()> {
+        let moves: BTreeMap<String, u64> = redis::from_redis_value(moves).ok()?;
+        for (field, number) in &moves {
+            let Some((kind, bucket)) = field.split_once(':') else {
+                (field == "next").then_some(())?;
+                continue;
+            };
+            let no = BucketNo(bucket.parse().ok()?);
+            match kind {
+                "in" => self.borrowed.push((no, *number)),
+                "no" => {
+                    let units = u32::try_from(*moves.get(&format!("out:{bucket}"))?).ok()?;
+                    self.loans.push((no, Loan { no: *number, units }));
+                }
+                "out" if moves.contains_key(&format!("no:{bucket}")) => {}
+                _ => return None,
             }
-        }
-        for (to, loan) in &mut self.loans {
-            let incomplete = || Error::Corrupt { what: format!("moves: no:{to} without out:{to}") };
-            loan.units = units.remove(to).ok_or_else(incomplete)?;
-        }
-        if let Some((to, _)) = units.first_key_value() {
-            return Err(Error::Corrupt { what: format!("moves: out:{to} without no:{to}") });
         }
         self.loans.sort_unstable_by_key(|(to, _)| *to);
         self.borrowed.sort_unstable_by_key(|(from, _)| *from);
-        Ok(())
+        Some(())
     }
-}
-
-/// One field of `moves`.
-enum TransferField {
-    Next,
-    In(BucketNo, u64),
-    No(BucketNo, u64),
-    Out(BucketNo, u32),
-}
-
-fn transfer_field([field, value]: &[Value; 2]) -> Option<TransferField> {
-    let (field, value) = (text(field)?, text(value)?);
-    let number: u64 = value.parse().ok()?;
-    let Some((kind, bucket)) = field.split_once(':') else {
-        return Some(TransferField::Next).filter(|_| field == "next");
-    };
-    let bucket = BucketNo(bucket.parse().ok()?);
-    match kind {
-        "in" => Some(TransferField::In(bucket, number)),
-        "no" => Some(TransferField::No(bucket, number)),
-        "out" => u32::try_from(number).ok().map(|units| TransferField::Out(bucket, units)),
-        _ => None,
-    }
-}
-
-fn text(value: &Value) -> Option<&str> {
-    let Value::BulkString(bytes) = value else { return None };
-    std::str::from_utf8(bytes).ok()
 }

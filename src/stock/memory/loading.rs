@@ -1,26 +1,23 @@
 //! Loads books from the ledger; see [`Loading`].
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 
 use super::super::{Error, Loading};
-use super::{Loaders, MemoryStock, SkuBooks, SkuIndex};
+use super::{MemoryStock, SkuBooks};
 use crate::domain::{
     Book, BucketNo, BuyerId, Counting, Epoch, Failure, LoaderToken, Order, OrderIntent, Phase, Sku,
     SkuNo,
 };
 
 pub(super) struct MemoryLoader {
-    counting: Counting,
+    stock: MemoryStock,
     sku: Arc<Sku>,
     books: Vec<Book>,
     queued: Vec<OrderIntent>,
-    index: SkuIndex,
     token: LoaderToken,
-    loaders: Loaders,
 }
 
 fn fenced(sku: SkuNo) -> Error {
@@ -51,9 +48,7 @@ impl MemoryLoader {
                 book
             })
             .collect();
-        let (index, loaders) = (Arc::clone(&stock.index), Arc::clone(&stock.loaders));
-        let (counting, queued) = (stock.counting, Vec::new());
-        Ok(Self { counting, sku, books, queued, index, token, loaders })
+        Ok(Self { stock: stock.clone(), sku, books, queued: Vec::new(), token })
     }
 
     fn home(&mut self, buyer: BuyerId) -> Option<&mut Book> {
@@ -66,7 +61,7 @@ impl MemoryLoader {
 impl Loading for MemoryLoader {
     /// New books are filled beside the ones in use and take over their unsettled requests.
     async fn clear(&mut self) -> Result<(), Error> {
-        let Some(sku_books) = self.index.load().get(&self.sku.no).cloned() else { return Ok(()) };
+        let Ok(sku_books) = self.stock.books(self.sku.no) else { return Ok(()) };
         for bucket in (0..sku_books.sku.buckets).map(BucketNo) {
             self.queued.extend(sku_books.lock(bucket)?.unsettled());
         }
@@ -109,15 +104,15 @@ impl Loading for MemoryLoader {
             }
         }
         let available = available.saturating_sub(held);
-        let Self { counting, sku, mut books, index, token, loaders, .. } = *self;
+        let Self { stock, sku, mut books, token, .. } = *self;
         // Locked until the books are published, so that no other loader begins in between.
-        let last = loaders.lock();
+        let last = stock.loaders.lock();
         if last.get(&sku.no) != Some(&token) {
             return Err(fenced(sku.no));
         }
-        let old = index.load().get(&sku.no).cloned();
+        let old = stock.books(sku.no).ok();
         for (number, book) in (0..).zip(books.iter_mut()) {
-            if counting == Counting::InStock {
+            if stock.counting == Counting::InStock {
                 book.stock(sku.share(available, number));
             }
             book.set_phase(phase, epoch);
@@ -133,11 +128,7 @@ impl Loading for MemoryLoader {
             sold_out: AtomicBool::new(available == 0),
             sku,
         });
-        index.rcu(|current| {
-            let mut new = HashMap::clone(current);
-            new.insert(sku_books.sku.no, Arc::clone(&sku_books));
-            new
-        });
+        stock.index.change(|skus| drop(skus.insert(sku_books.sku.no, Arc::clone(&sku_books))));
         Ok(())
     }
 }

@@ -14,22 +14,16 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use arc_swap::ArcSwap;
 use async_trait::async_trait;
 
 use loading::MemoryLoader;
 
-use super::{BucketHealth, Error, Loading, QueuedPage, Stock, StoredRequest};
+use super::{BucketHealth, Error, Loading, QueuedPage, SkuIndex, Stock, StoredRequest, sum_facts};
 use crate::domain::invariants::GateFacts;
 use crate::domain::{
     Book, BookSnapshot, BucketKey, BucketNo, BuyerId, Counting, Epoch, Failure, LoaderToken, Loan,
     Order, OrderIntent, Phase, RequestId, RequestStatus, Reservation, Sku, SkuNo, Verdict,
 };
-
-type SkuIndex = Arc<ArcSwap<HashMap<SkuNo, Arc<SkuBooks>>>>;
-
-/// The token of each SKU's latest loader.
-type Loaders = Arc<parking_lot::Mutex<HashMap<SkuNo, LoaderToken>>>;
 
 #[derive(Debug)]
 struct SkuBooks {
@@ -70,22 +64,22 @@ impl SkuBooks {
 }
 
 /// Buckets in the memory of this process.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct MemoryStock {
     counting: Counting,
-    index: SkuIndex,
-    loaders: Loaders,
+    index: Arc<SkuIndex<SkuBooks>>,
+    /// The token of each SKU's latest loader.
+    loaders: Arc<parking_lot::Mutex<HashMap<SkuNo, LoaderToken>>>,
 }
 
 impl MemoryStock {
     /// A stock without any SKU.
-    #[must_use]
     pub fn new(counting: Counting) -> Self {
         Self { counting, index: Arc::default(), loaders: Arc::default() }
     }
 
     fn books(&self, sku: SkuNo) -> Result<Arc<SkuBooks>, Error> {
-        self.index.load().get(&sku).cloned().ok_or(Error::NotLoaded(sku))
+        self.index.get(sku)
     }
 }
 
@@ -211,21 +205,11 @@ impl Stock for MemoryStock {
         &self,
         bucket: BucketKey,
         request: RequestId,
-        buyer: BuyerId,
+        buyer: Option<BuyerId>,
     ) -> Result<Option<StoredRequest>, Error> {
         let sku_books = self.books(bucket.sku)?;
         let book = sku_books.lock(bucket.bucket)?;
-        Ok(book.status(request, Some(buyer)).map(StoredRequest::from))
-    }
-
-    async fn find(
-        &self,
-        bucket: BucketKey,
-        request: RequestId,
-    ) -> Result<Option<StoredRequest>, Error> {
-        let sku_books = self.books(bucket.sku)?;
-        let book = sku_books.lock(bucket.bucket)?;
-        Ok(book.status(request, None).map(StoredRequest::from))
+        Ok(book.status(request, buyer).map(StoredRequest::from))
     }
 
     async fn statuses(
@@ -252,10 +236,7 @@ impl Stock for MemoryStock {
     }
 
     fn is_sold_out(&self, sku: SkuNo) -> bool {
-        self.index
-            .load()
-            .get(&sku)
-            .is_some_and(|sku_books| sku_books.sold_out.load(Ordering::Acquire))
+        self.books(sku).is_ok_and(|sku_books| sku_books.sold_out.load(Ordering::Acquire))
     }
 
     fn cache_left(&self, sku: SkuNo, left: u32) {
@@ -263,14 +244,6 @@ impl Stock for MemoryStock {
             sku_books.left.store(i64::from(left), Ordering::Release);
             sku_books.sold_out.store(left == 0, Ordering::Release);
         }
-    }
-
-    async fn refresh(&self, _sku: SkuNo) -> Result<(), Error> {
-        Ok(())
-    }
-
-    async fn ping(&self) -> Result<(), Error> {
-        Ok(())
     }
 
     async fn snapshot(&self, bucket: BucketKey) -> Result<BookSnapshot, Error> {
@@ -292,20 +265,8 @@ impl Stock for MemoryStock {
         let books = (0..sku_books.sku.buckets)
             .map(|bucket| sku_books.lock(BucketNo(bucket)))
             .collect::<Result<Vec<_>, Error>>()?;
-        let mut facts =
-            GateFacts { counts_units: self.counting == Counting::InStock, ..GateFacts::default() };
-        let mut num_buyers = 0;
-        for book in &books {
-            let counts = book.snapshot();
-            facts.left += book.left();
-            facts.num_unsettled += counts.num_unsettled as u64;
-            facts.num_ordered += counts.num_ordered as u64;
-            num_buyers += counts.num_buyers as u64;
-            facts.released_units += counts.released_units;
-            facts.oldest_unsettled_ms =
-                [facts.oldest_unsettled_ms, counts.oldest_unsettled_ms].into_iter().flatten().min();
-        }
-        facts.num_buyers = sku_books.sku.policy.quota().map(|_| num_buyers);
-        Ok(Some(facts))
+        let counts: Vec<BookSnapshot> = books.iter().map(|book| book.snapshot()).collect();
+        let counts_units = self.counting == Counting::InStock;
+        Ok(Some(sum_facts(sku_books.sku.policy, counts_units, &counts)))
     }
 }

@@ -7,27 +7,25 @@ use async_trait::async_trait;
 use futures_util::future::try_join_all;
 
 use super::super::{Error, Loading};
+use super::sku_buckets::SkuBuckets;
 use super::unsettled::{log_unreadable, pages_at_once};
 use crate::domain::book::gives_back;
 use crate::domain::{
     BucketNo, BuyerId, Epoch, Failure, LoaderToken, Order, OrderIntent, Phase, Policy, RequestId,
 };
-use crate::redis::scripts::load::LoadRow;
-use crate::redis::scripts::record::{RequestRecord, RequestStage};
-use crate::redis::scripts::{BucketKeys, ClearBucket, HoldBucket, LoadRows, OpenBucket, codes};
-use crate::redis::transport::ConnectionPurpose;
-use crate::stock::redis::executor::StockExecutor;
-use crate::stock::redis::sku_cache::SkuCache;
+use crate::redis::scripts::load::{self, LoadRow};
+use crate::redis::scripts::record::RequestRecord;
+use crate::redis::scripts::{BucketKeys, OpenBucket, codes};
 
 /// Buckets whose pages are cleared at once; bounds the memory for their queued requests.
 const CLEARED_AT_ONCE: usize = 8;
 
 /// Fills every bucket of a SKU.
 pub(super) struct RedisLoader {
-    executor: StockExecutor,
-    cache: Arc<SkuCache>,
+    buckets: Arc<SkuBuckets>,
     token: LoaderToken,
-    buckets: Vec<BucketFill>,
+    /// One for each bucket.
+    fills: Vec<BucketFill>,
     /// Accepted requests without an order or a failure so far.
     queued: HashMap<RequestId, (BuyerId, u32)>,
 }
@@ -62,21 +60,20 @@ impl BucketFill {
 
 impl RedisLoader {
     /// Holds every bucket of the SKU: from here on the buckets accept nothing.
-    pub(super) async fn hold(
-        executor: StockExecutor,
-        cache: Arc<SkuCache>,
-        token: LoaderToken,
-    ) -> Result<Self, Error> {
-        cache.forget_polls();
-        cache.forget_accepted();
-        let holds = cache.keys.iter().map(|keys| hold(&executor, &cache, keys, token));
+    pub(super) async fn hold(buckets: Arc<SkuBuckets>, token: LoaderToken) -> Result<Self, Error> {
+        buckets.forget_polls();
+        buckets.forget_accepted();
+        let holds = buckets
+            .keys
+            .iter()
+            .map(|keys| buckets.run(load::hold(keys, token), "holding a bucket"));
         try_join_all(holds).await?;
         // A poll may have begun before the hold.
-        cache.forget_polls();
+        buckets.forget_polls();
         // Crash here [held]: the buckets refuse every request and are otherwise unchanged; the next
         // loader holds them with a larger token.
-        let buckets = cache.keys.iter().map(|_| BucketFill::default()).collect();
-        Ok(Self { executor, cache, token, buckets, queued: HashMap::new() })
+        let fills = buckets.keys.iter().map(|_| BucketFill::default()).collect();
+        Ok(Self { buckets, token, fills, queued: HashMap::new() })
     }
 
     /// Empties a bucket. Returns its accepted requests without a ledger decision.
@@ -85,15 +82,12 @@ impl RedisLoader {
         keys: &BucketKeys,
     ) -> Result<Vec<(RequestId, RequestRecord)>, Error> {
         let mut queued = Vec::new();
-        let step = pages_at_once(&self.cache.sku, keys.pages());
-        for first in (0..keys.pages()).step_by(usize::from(step)) {
-            let pages = first..first.saturating_add(step).min(keys.pages());
-            let connection = self.executor.connection(ConnectionPurpose::Results, keys).await?;
-            let fence = self.executor.fence(&connection);
-            let script = ClearBucket { keys, fence: &fence, loader: self.token, pages };
-            let answer = self.executor.call(&connection, script.call(), "clearing pages").await?;
-            let found = script.parse(answer);
-            for request in found.map_err(|error| self.cache.invalidate_on(&keys.bucket(), error))? {
+        let pages = self.buckets.pages().all();
+        let step = pages_at_once(&self.buckets.sku, pages.end);
+        for first in pages.clone().step_by(usize::from(step)) {
+            let pages = first..first.saturating_add(step).min(pages.end);
+            let call = load::clear(keys, self.token, pages);
+            for request in self.buckets.run(call, "clearing pages").await? {
                 match request {
                     Ok(request) => queued.push(request),
                     Err(error) => log_unreadable(&keys.bucket(), error),
@@ -104,13 +98,13 @@ impl RedisLoader {
     }
 
     fn home(&mut self, buyer: BuyerId) -> Option<&mut BucketFill> {
-        let home = BucketNo::home_of(buyer, self.cache.sku.buckets);
-        self.buckets.get_mut(usize::from(home.0))
+        let home = BucketNo::home_of(buyer, self.buckets.sku.buckets);
+        self.fills.get_mut(usize::from(home.0))
     }
 
     /// Adds the buyers of the requests that are still queued. Returns their units.
     fn add_queued(&mut self) -> u32 {
-        let policy = self.cache.sku.policy;
+        let policy = self.buckets.sku.policy;
         let mut units = 0_u32;
         for (buyer, quantity) in std::mem::take(&mut self.queued).into_values() {
             let Some(home) = self.home(buyer) else { continue };
@@ -123,17 +117,14 @@ impl RedisLoader {
 
     /// Sends the rows of each bucket that has `at_least` rows.
     async fn send(&mut self, at_least: usize) -> Result<(), Error> {
-        let (executor, cache, loader) = (&self.executor, &self.cache, self.token);
-        let sending = cache.keys.iter().zip(&mut self.buckets).map(|(keys, fill)| async move {
+        let (buckets, loader) = (&self.buckets, self.token);
+        let sending = buckets.keys.iter().zip(&mut self.fills).map(|(keys, fill)| async move {
             if fill.rows.len() < at_least {
                 return Ok::<(), Error>(());
             }
-            let connection = executor.connection(ConnectionPurpose::Results, keys).await?;
-            let fence = executor.fence(&connection);
             for rows in fill.rows.chunks(codes::ITEMS_MAX_USIZE) {
-                let script = LoadRows { keys, fence: &fence, loader, rows };
-                let answer = executor.call(&connection, script.call(), "loading rows").await?;
-                script.parse(answer).map_err(|error| cache.invalidate_on(&keys.bucket(), error))?;
+                let call = load::load_rows(keys, &buckets.sku, loader, rows);
+                buckets.run(call, "loading rows").await?;
             }
             fill.rows.clear();
             Ok(())
@@ -142,24 +133,11 @@ impl RedisLoader {
     }
 }
 
-async fn hold(
-    executor: &StockExecutor,
-    cache: &SkuCache,
-    keys: &BucketKeys,
-    loader: LoaderToken,
-) -> Result<(), Error> {
-    let connection = executor.connection(ConnectionPurpose::Results, keys).await?;
-    let fence = executor.fence(&connection);
-    let script = HoldBucket { keys, fence: &fence, loader };
-    let answer = executor.call(&connection, script.call(), "holding a bucket").await?;
-    script.parse(answer).map(drop).map_err(|error| cache.invalidate_on(&keys.bucket(), error))
-}
-
 #[async_trait]
 impl Loading for RedisLoader {
     async fn clear(&mut self) -> Result<(), Error> {
-        let cache = Arc::clone(&self.cache);
-        for group in cache.keys.chunks(CLEARED_AT_ONCE) {
+        let buckets = Arc::clone(&self.buckets);
+        for group in buckets.keys.chunks(CLEARED_AT_ONCE) {
             let clearing = group.iter().map(|keys| self.clear_bucket(keys));
             for (request, record) in try_join_all(clearing).await?.into_iter().flatten() {
                 self.queued.insert(request, (record.buyer, record.quantity));
@@ -183,7 +161,7 @@ impl Loading for RedisLoader {
     }
 
     async fn orders(&mut self, rows: Vec<Order>) -> Result<(), Error> {
-        let policy = self.cache.sku.policy;
+        let policy = self.buckets.sku.policy;
         for order in rows {
             self.queued.remove(&order.request);
             let Some(home) = self.home(order.buyer) else { continue };
@@ -203,13 +181,7 @@ impl Loading for RedisLoader {
             if gives_back(&failure.reason) {
                 home.released_units += u64::from(failure.quantity);
             }
-            let record = RequestRecord {
-                buyer: failure.buyer,
-                quantity: failure.quantity,
-                placed_at_ms: failure.recorded_at_ms,
-                stage: RequestStage::Failed(failure.reason),
-            };
-            home.request(failure.request, record);
+            home.request(failure.request, RequestRecord::failed(&failure));
         }
         self.send(codes::ITEMS_MAX_USIZE).await
     }
@@ -223,25 +195,18 @@ impl Loading for RedisLoader {
         let available = available.saturating_sub(self.add_queued());
         self.send(1).await?;
         // Crash here [rows_entered]: as in `cleared`; here and between opening two buckets.
-        for (number, (keys, fill)) in (0..).zip(self.cache.keys.iter().zip(&self.buckets)) {
-            let connection = self.executor.connection(ConnectionPurpose::Results, keys).await?;
-            let fence = self.executor.fence(&connection);
-            let script = OpenBucket {
-                keys,
-                fence: &fence,
+        for (number, (keys, fill)) in (0..).zip(self.buckets.keys.iter().zip(&self.fills)) {
+            let open = OpenBucket {
                 loader: self.token,
                 epoch,
                 phase,
-                stock: self.cache.sku.share(available, number),
+                stock: self.buckets.sku.share(available, number),
                 released_units: fill.released_units,
                 num_failed: fill.num_failed,
                 num_queued: fill.num_queued,
                 is_new: !fill.has_requests && fill.num_queued == 0,
             };
-            let answer = self.executor.call(&connection, script.call(), "opening a bucket").await?;
-            script
-                .parse(answer)
-                .map_err(|error| self.cache.invalidate_on(&keys.bucket(), error))?;
+            self.buckets.run(open.call(keys), "opening a bucket").await?;
         }
         Ok(())
     }

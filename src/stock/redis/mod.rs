@@ -1,6 +1,6 @@
 //! Buckets in Redis, shared by every process of the installation.
 //!
-//! Every change is one script on one bucket; the process's own cache (`sku_cache`) only saves
+//! Every change is one script on one bucket; the process's own cache (`sku_buckets`) only saves
 //! calls. A bucket is fenced on any server but the one that it was opened on.
 //!
 //! If the process crashes: requests that it accepted and did not submit to the ledger are in the
@@ -14,26 +14,24 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::{join_all, try_join_all};
 
-use self::executor::StockExecutor;
-use self::sku_cache::{SkuCache, SkuCaches};
-use super::{BucketHealth, Error, Loading, QueuedPage, Stock, StoredRequest};
+use self::sku_buckets::SkuBuckets;
+use super::{BucketHealth, Error, Loading, QueuedPage, SkuIndex, Stock, StoredRequest, sum_facts};
 use crate::domain::invariants::GateFacts;
 use crate::domain::{
     BookSnapshot, BucketKey, BucketNo, BuyerId, Epoch, Failure, LoaderToken, Loan, Order,
     OrderIntent, Phase, RequestId, RequestStatus, Reservation, Sku, SkuNo, Verdict,
 };
+use crate::redis::executor::ScriptExecutor;
 use crate::redis::scripts::record::RequestRecord;
+use crate::redis::scripts::settle::{SettleOutcome, release, settle};
 use crate::redis::scripts::{
-    Borrow, BucketKeys, ClearLoan, Find, Installation, Lend, OutboxArgs, ReserveBatch, SetPhase,
-    codes,
+    Installation, Leveled, OutboxArgs, ReserveBatch, ScriptCall, codes, load, lookup, moves,
 };
 use crate::redis::transport::{ConnectionPool, ConnectionPurpose};
 
-mod executor;
 mod loading;
 mod poll;
-mod results;
-mod sku_cache;
+mod sku_buckets;
 mod unsettled;
 
 /// Connections, key names and limits of [`RedisStock`].
@@ -54,8 +52,10 @@ pub struct RedisOptions {
 /// Buckets in Redis.
 #[derive(Debug)]
 pub struct RedisStock {
-    executor: StockExecutor,
-    caches: SkuCaches,
+    executor: ScriptExecutor,
+    /// For reservations.
+    hot: ScriptExecutor,
+    skus: SkuIndex<SkuBuckets>,
     outbox: OutboxArgs,
     replicated: bool,
     sold_out_refresh: Duration,
@@ -63,68 +63,54 @@ pub struct RedisStock {
 
 impl RedisStock {
     /// A stock without any SKU; connects on the first call.
-    #[must_use]
     pub fn new(options: RedisOptions) -> Self {
+        let RedisOptions { pool, namespace, installation, outbox, replicated, .. } = options;
+        let executor =
+            |purpose| ScriptExecutor::new(pool.clone(), purpose, &namespace, installation);
         Self {
-            executor: StockExecutor::new(options.pool, options.namespace, options.installation),
-            caches: SkuCaches::default(),
-            outbox: options.outbox,
-            replicated: options.replicated,
+            executor: executor(ConnectionPurpose::Results),
+            hot: executor(ConnectionPurpose::Hot),
+            skus: SkuIndex::default(),
+            outbox,
+            replicated,
             sold_out_refresh: options.sold_out_refresh,
         }
     }
 
-    fn cache(&self, sku: SkuNo) -> Result<Arc<SkuCache>, Error> {
-        self.caches.get(sku).ok_or(Error::NotLoaded(sku))
+    fn buckets(&self, sku: SkuNo) -> Result<Arc<SkuBuckets>, Error> {
+        self.skus.get(sku)
     }
 
-    fn cache_or_new(&self, sku: &Arc<Sku>) -> Arc<SkuCache> {
-        self.caches.get_or_insert(sku.no, || {
-            SkuCache::new(Arc::clone(sku), self.executor.keys_of(sku), self.outbox)
+    fn register(&self, sku: &Arc<Sku>) -> Arc<SkuBuckets> {
+        self.skus.get(sku.no).unwrap_or_else(|_unknown| {
+            let new = SkuBuckets::new(self.executor.clone(), Arc::clone(sku), self.outbox);
+            let new = Arc::new(new);
+            self.skus.change(|skus| {
+                skus.entry(sku.no).or_insert_with(|| Arc::clone(&new));
+            });
+            self.skus.get(sku.no).unwrap_or(new)
         })
     }
 
     /// Reserves a run of reservations of one epoch.
     async fn reserve_run(
         &self,
-        cache: &SkuCache,
+        buckets: &SkuBuckets,
         bucket: BucketNo,
-        run: &[Reservation],
+        batch: &[Reservation],
     ) -> Result<Vec<Verdict>, Error> {
-        let keys = cache.keys(bucket)?;
-        let connection = self.executor.connection(ConnectionPurpose::Hot, keys).await?;
-        let fence = self.executor.fence(&connection);
-        let Some(epoch) = run.first().map(|reservation| reservation.epoch) else {
-            return Ok(Vec::new());
-        };
-        let script = ReserveBatch {
-            keys,
-            fence: &fence,
-            sku: &cache.sku,
-            epoch,
-            outbox: cache.outbox,
+        let Some(first) = batch.first() else { return Ok(Vec::new()) };
+        let call = ReserveBatch {
+            sku: &buckets.sku,
+            epoch: first.epoch,
+            outbox: buckets.outbox,
             touch: self.replicated,
-            batch: run,
+            batch,
         };
-        let answer = self.executor.call_and_wait(&connection, script.call(), "reserving").await?;
-        let decided =
-            script.parse(answer).map_err(|error| cache.invalidate_on(&keys.bucket(), error))?;
-        cache.record_level(bucket, decided.left);
-        Ok(decided.verdicts)
-    }
-
-    async fn set_bucket_phase(
-        &self,
-        cache: &SkuCache,
-        keys: &BucketKeys,
-        phase: Phase,
-        epoch: Epoch,
-    ) -> Result<(), Error> {
-        let connection = self.executor.connection(ConnectionPurpose::Results, keys).await?;
-        let fence = self.executor.fence(&connection);
-        let script = SetPhase { keys, fence: &fence, epoch, phase };
-        let answer = self.executor.call(&connection, script.call(), "setting a phase").await?;
-        script.parse(answer).map(drop).map_err(|error| cache.invalidate_on(&keys.bucket(), error))
+        let decided = self.hot.run(&call.call(buckets.keys(bucket)?), "reserving").await;
+        let (verdicts, left) = decided.map_err(|error| buckets.error(error))?;
+        buckets.record_level(bucket, left);
+        Ok(verdicts)
     }
 
     async fn find_in(
@@ -132,28 +118,34 @@ impl RedisStock {
         bucket: BucketKey,
         requests: &[RequestId],
     ) -> Result<Vec<Option<RequestRecord>>, Error> {
-        let cache = self.cache(bucket.sku)?;
-        let keys = cache.keys(bucket.bucket)?;
-        let connection = self.executor.connection(ConnectionPurpose::Results, keys).await?;
-        let fence = self.executor.fence(&connection);
+        let buckets = self.buckets(bucket.sku)?;
+        let keys = buckets.keys(bucket.bucket)?;
         let mut found = Vec::with_capacity(requests.len());
         for requests in requests.chunks(codes::ITEMS_MAX_USIZE) {
-            let script = Find { keys, fence: &fence, requests };
-            let answer = self.executor.call(&connection, script.call(), "finding requests").await?;
-            found.extend(
-                script.parse(answer).map_err(|error| cache.invalidate_on(&keys.bucket(), error))?,
-            );
+            let call = lookup::find(keys, &buckets.sku, requests);
+            found.extend(buckets.run(call, "finding requests").await?);
         }
         Ok(found)
     }
 }
 
-fn stored_request(record: &RequestRecord) -> StoredRequest {
-    StoredRequest {
-        quantity: record.quantity,
-        asked_at_ms: record.placed_at_ms,
-        status: record.status(),
+/// Records the ledger's decisions of these requests. A contradiction between ledger and bucket is a
+/// bug or tampering; the bucket keeps its first result.
+async fn record(
+    buckets: &SkuBuckets,
+    bucket: BucketNo,
+    requests: impl Iterator<Item = RequestId>,
+    call: ScriptCall<Leveled<Vec<SettleOutcome>>>,
+    operation: &'static str,
+) -> Result<(), Error> {
+    let outcomes = buckets.change(bucket, call, operation).await?;
+    for (request, outcome) in requests.zip(outcomes) {
+        if matches!(outcome, SettleOutcome::Contradicts | SettleOutcome::Mismatch) {
+            let (sku, request) = (buckets.sku.no, request.get());
+            tracing::error!(%sku, %bucket, request, ?outcome, "ledger and bucket contradict");
+        }
     }
+    Ok(())
 }
 
 #[async_trait]
@@ -164,8 +156,7 @@ impl Stock for RedisStock {
         _num_orders: u64,
         loader: LoaderToken,
     ) -> Result<Box<dyn Loading>, Error> {
-        let cache = self.cache_or_new(&sku);
-        Ok(Box::new(loading::RedisLoader::hold(self.executor.clone(), cache, loader).await?))
+        Ok(Box::new(loading::RedisLoader::hold(self.register(&sku), loader).await?))
     }
 
     async fn health(
@@ -174,14 +165,17 @@ impl Stock for RedisStock {
         phase: Phase,
         epoch: Epoch,
     ) -> Result<BucketHealth, Error> {
-        poll::health(&self.executor, &self.cache_or_new(sku), phase, epoch).await
+        poll::health(&self.register(sku), phase, epoch).await
     }
 
     async fn set_phase(&self, sku: &Arc<Sku>, phase: Phase, epoch: Epoch) -> Result<(), Error> {
-        let cache = self.cache_or_new(sku);
-        cache.forget_polls();
+        let buckets = self.register(sku);
+        buckets.forget_polls();
         // A bucket that fails does not keep the call from the others.
-        let calls = cache.keys.iter().map(|keys| self.set_bucket_phase(&cache, keys, phase, epoch));
+        let calls = buckets
+            .keys
+            .iter()
+            .map(|keys| buckets.run(load::set_phase(keys, epoch, phase), "setting a phase"));
         let results = join_all(calls).await;
         // Returns the error that may have left a bucket open, if there is one.
         let (harmless, worst): (Vec<_>, Vec<_>) = results
@@ -196,11 +190,11 @@ impl Stock for RedisStock {
         bucket: BucketKey,
         batch: Vec<Reservation>,
     ) -> Result<Vec<Verdict>, Error> {
-        let cache = self.cache(bucket.sku)?;
+        let buckets = self.buckets(bucket.sku)?;
         let mut verdicts = Vec::with_capacity(batch.len());
         for same_epoch in batch.chunk_by(|a, b| a.epoch == b.epoch) {
             for run in same_epoch.chunks(codes::ITEMS_MAX_USIZE) {
-                let decided = self.reserve_run(&cache, bucket.bucket, run).await;
+                let decided = self.reserve_run(&buckets, bucket.bucket, run).await;
                 verdicts.extend(match decided {
                     // Earlier runs of the batch were decided, so the batch as a whole is unknown.
                     Err(error) if error.is_certain() && !verdicts.is_empty() => {
@@ -220,14 +214,28 @@ impl Stock for RedisStock {
         let settling = by_bucket.filter_map(|group| {
             let (bucket, first) = *group.first()?;
             let orders: Vec<Order> = group.iter().map(|(_, order)| *order).collect();
-            Some(async move { self.settle_bucket(first.sku, bucket, &orders).await })
+            Some(async move {
+                let buckets = self.buckets(first.sku)?;
+                for orders in orders.chunks(codes::ITEMS_MAX_USIZE) {
+                    let call = settle(buckets.keys(bucket)?, &buckets.sku, orders);
+                    let requests = orders.iter().map(|order| order.request);
+                    record(&buckets, bucket, requests, call, "recording orders").await?;
+                }
+                Ok(())
+            })
         });
         // A bucket that fails does not keep the call from the others.
         join_all(settling).await.into_iter().collect()
     }
 
     async fn release(&self, bucket: BucketKey, refused: Vec<Failure>) -> Result<(), Error> {
-        self.release_bucket(bucket, &refused).await
+        let buckets = self.buckets(bucket.sku)?;
+        for refused in refused.chunks(codes::ITEMS_MAX_USIZE) {
+            let call = release(buckets.keys(bucket.bucket)?, &buckets.sku, refused);
+            let requests = refused.iter().map(|failure| failure.request);
+            record(&buckets, bucket.bucket, requests, call, "recording refusals").await?;
+        }
+        Ok(())
     }
 
     async fn unsettled(
@@ -235,55 +243,34 @@ impl Stock for RedisStock {
         bucket: BucketKey,
         asked_before_ms: i64,
     ) -> Result<Vec<OrderIntent>, Error> {
-        let cache = self.cache(bucket.sku)?;
-        let mut intents = unsettled::all(&self.executor, &cache, bucket.bucket).await?;
+        let mut intents = unsettled::all(&*self.buckets(bucket.sku)?, bucket.bucket).await?;
         intents.retain(|intent| intent.placed_at_ms < asked_before_ms);
         Ok(intents)
     }
 
     async fn queued(&self, bucket: BucketKey, page: u16) -> Result<QueuedPage, Error> {
-        unsettled::page(&self.executor, &*self.cache(bucket.sku)?, bucket.bucket, page).await
+        unsettled::page(&*self.buckets(bucket.sku)?, bucket.bucket, page).await
     }
 
     async fn lend(&self, from: BucketKey, to: BucketNo, want: u32) -> Result<Option<Loan>, Error> {
-        let cache = self.cache(from.sku)?;
-        let keys = cache.keys(from.bucket)?;
-        let connection = self.executor.connection(ConnectionPurpose::Results, keys).await?;
-        let fence = self.executor.fence(&connection);
-        let script = Lend { keys, fence: &fence, to, want };
-        let answer = self.executor.call(&connection, script.call(), "lending units").await?;
-        let (loan, left) =
-            script.parse(answer).map_err(|error| cache.invalidate_on(&keys.bucket(), error))?;
-        cache.record_level(from.bucket, left);
-        Ok(loan)
+        let buckets = self.buckets(from.sku)?;
+        let call = moves::lend(buckets.keys(from.bucket)?, to, want);
+        buckets.change(from.bucket, call, "lending units").await
     }
 
     async fn borrow(&self, from: BucketKey, to: BucketNo, loan: Loan) -> Result<u32, Error> {
-        let cache = self.cache(from.sku)?;
-        let keys = cache.keys(to)?;
-        let connection = self.executor.connection(ConnectionPurpose::Results, keys).await?;
-        let fence = self.executor.fence(&connection);
-        let script = Borrow { keys, fence: &fence, from: from.bucket, loan };
-        let answer = self.executor.call(&connection, script.call(), "borrowing units").await?;
-        let (units, left) =
-            script.parse(answer).map_err(|error| cache.invalidate_on(&keys.bucket(), error))?;
-        cache.record_level(to, left);
+        let buckets = self.buckets(from.sku)?;
+        let call = moves::borrow(buckets.keys(to)?, from.bucket, loan);
+        let units = buckets.change(to, call, "borrowing units").await?;
         // Crash here [borrowed_not_cleared]: the lender still records the loan, and the borrower
         // has its number: the next transfer or refresh clears it and adds nothing.
-        let keys = cache.keys(from.bucket)?;
-        let connection = self.executor.connection(ConnectionPurpose::Results, keys).await?;
-        let fence = self.executor.fence(&connection);
-        let script = ClearLoan { keys, fence: &fence, to, no: loan.no };
-        let answer = self.executor.call(&connection, script.call(), "clearing a loan").await?;
-        let (_, left) =
-            script.parse(answer).map_err(|error| cache.invalidate_on(&keys.bucket(), error))?;
-        cache.record_level(from.bucket, left);
+        let call = moves::clear_loan(buckets.keys(from.bucket)?, to, loan.no);
+        buckets.change(from.bucket, call, "clearing a loan").await?;
         Ok(units)
     }
 
     async fn finish_transfers(&self, to: BucketKey) -> Result<u32, Error> {
-        let cache = self.cache(to.sku)?;
-        let counts = poll::all(&self.executor, &cache).await?;
+        let counts = poll::all(&*self.buckets(to.sku)?).await?;
         let mut total = 0;
         for (from, counts) in (0..).map(BucketNo).zip(&counts) {
             for (_, loan) in counts.loans.iter().filter(|(borrower, _)| *borrower == to.bucket) {
@@ -298,19 +285,11 @@ impl Stock for RedisStock {
         &self,
         bucket: BucketKey,
         request: RequestId,
-        buyer: BuyerId,
+        buyer: Option<BuyerId>,
     ) -> Result<Option<StoredRequest>, Error> {
         let found = self.find_in(bucket, &[request]).await?.pop().flatten();
-        Ok(found.filter(|record| record.buyer == buyer).as_ref().map(stored_request))
-    }
-
-    async fn find(
-        &self,
-        bucket: BucketKey,
-        request: RequestId,
-    ) -> Result<Option<StoredRequest>, Error> {
-        let found = self.find_in(bucket, &[request]).await?.pop().flatten();
-        Ok(found.as_ref().map(stored_request))
+        let found = found.filter(|record| buyer.is_none_or(|buyer| record.buyer == buyer));
+        Ok(found.map(|record| (record.quantity, record.placed_at_ms, record.status()).into()))
     }
 
     async fn statuses(
@@ -318,10 +297,10 @@ impl Stock for RedisStock {
         sku: SkuNo,
         requests: Vec<(RequestId, BuyerId)>,
     ) -> Result<Vec<Option<RequestStatus>>, Error> {
-        let cache = self.cache(sku)?;
-        let mut by_bucket = vec![Vec::new(); cache.keys.len()];
+        let buckets = self.buckets(sku)?;
+        let mut by_bucket = vec![Vec::new(); buckets.keys.len()];
         for (at, (request, buyer)) in requests.iter().enumerate() {
-            let home = BucketNo::home_of(*buyer, cache.sku.buckets);
+            let home = BucketNo::home_of(*buyer, buckets.sku.buckets);
             if let Some(group) = by_bucket.get_mut(usize::from(home.0)) {
                 group.push((at, *request, *buyer));
             }
@@ -341,23 +320,20 @@ impl Stock for RedisStock {
     }
 
     fn may_have_accepted(&self, bucket: BucketKey, request: RequestId) -> bool {
-        self.caches.get(bucket.sku).is_none_or(|cache| cache.may_have_accepted(request))
+        self.skus.get(bucket.sku).map_or(true, |buckets| buckets.may_have_accepted(request))
     }
 
     fn left(&self, sku: SkuNo) -> u32 {
-        self.caches.get(sku).map_or(0, |cache| cache.left())
+        self.skus.get(sku).map_or(0, |buckets| buckets.left())
     }
 
     fn is_sold_out(&self, sku: SkuNo) -> bool {
-        self.caches.get(sku).is_some_and(|cache| cache.is_sold_out())
+        self.skus.get(sku).is_ok_and(|buckets| buckets.is_sold_out())
     }
 
-    fn cache_left(&self, _sku: SkuNo, _left: u32) {}
-
     async fn refresh(&self, sku: SkuNo) -> Result<(), Error> {
-        let cache = self.cache(sku)?;
-        for (from, to, loan) in poll::refresh(&self.executor, &cache, self.sold_out_refresh).await?
-        {
+        let buckets = self.buckets(sku)?;
+        for (from, to, loan) in poll::refresh(&buckets, self.sold_out_refresh).await? {
             let from = BucketKey { sku, bucket: from };
             let units = loan.units;
             tracing::warn!(%sku, from = %from.bucket, %to, units, "transfer: resuming");
@@ -369,25 +345,24 @@ impl Stock for RedisStock {
     async fn ping(&self) -> Result<(), Error> {
         let result = self.executor.ping().await;
         if result.is_err() {
-            self.caches.forget_polls();
+            self.skus.0.load().values().for_each(|buckets| buckets.forget_polls());
         }
-        result
+        result.map_err(Error::from)
     }
 
     async fn snapshot(&self, bucket: BucketKey) -> Result<BookSnapshot, Error> {
-        poll::snapshot(&self.executor, &*self.cache(bucket.sku)?, bucket.bucket).await
+        poll::snapshot(&*self.buckets(bucket.sku)?, bucket.bucket).await
     }
 
     async fn num_unsettled(&self, sku: SkuNo) -> Result<u64, Error> {
-        poll::num_unsettled(&self.executor, &*self.cache(sku)?).await
+        poll::num_unsettled(&*self.buckets(sku)?).await
     }
 
     async fn facts(&self, sku: SkuNo) -> Result<Option<GateFacts>, Error> {
-        let Ok(cache) = self.cache(sku) else { return Ok(None) };
-        let buckets = (0..cache.sku.buckets).map(BucketNo);
-        let reading = buckets.map(|bucket| poll::snapshot(&self.executor, &cache, bucket));
-        match try_join_all(reading).await {
-            Ok(all) => Ok(Some(poll::facts(cache.sku.policy, &all))),
+        let Ok(buckets) = self.buckets(sku) else { return Ok(None) };
+        let numbers = (0..buckets.sku.buckets).map(BucketNo);
+        match try_join_all(numbers.map(|bucket| poll::snapshot(&buckets, bucket))).await {
+            Ok(all) => Ok(Some(sum_facts(buckets.sku.policy, true, &all))),
             Err(Error::NotLoaded(_)) => Ok(None),
             Err(error) => Err(error),
         }

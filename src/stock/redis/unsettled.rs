@@ -11,15 +11,14 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use super::super::{Error, QueuedPage};
-use crate::domain::{BucketNo, Epoch, OrderIntent, RequestId, Reservation, Sku, TraceId};
-use crate::redis::scripts;
-use crate::redis::scripts::record::RequestRecord;
+use super::poll::{count, is_distrusted};
+use super::sku_buckets::SkuBuckets;
+use crate::domain::{BucketNo, OrderIntent, RequestId, Reservation, Sku, TraceId};
+use crate::redis::executor::CallError;
+use crate::redis::scripts::lookup::read_queued;
+use crate::redis::scripts::record::BrokenRecord;
 use crate::redis::scripts::snapshot::BucketCounts;
-use crate::redis::scripts::{BucketKeys, OutboxArgs, ReadQueued, intent};
-use crate::redis::transport::ConnectionPurpose;
-use crate::stock::redis::executor::StockExecutor;
-use crate::stock::redis::poll::{PollError, at, count, damaged};
-use crate::stock::redis::sku_cache::SkuCache;
+use crate::redis::scripts::{BucketKeys, OutboxArgs, intent};
 
 /// Most pages that one call reads.
 const PAGES_AT_ONCE: u16 = 64;
@@ -28,55 +27,45 @@ const PAGES_AT_ONCE: u16 = 64;
 const REQUESTS_AT_ONCE: u32 = 6_000;
 
 /// Every unsettled intent of a bucket.
-pub(super) async fn all(
-    executor: &StockExecutor,
-    cache: &SkuCache,
-    bucket: BucketNo,
-) -> Result<Vec<OrderIntent>, Error> {
-    match count(executor, cache.keys(bucket)?, false).await {
-        Ok(counts) => of_counted(executor, cache, bucket, &counts).await,
-        Err(PollError::Script(_, scripts::Error::Fenced | scripts::Error::Corrupt { .. })) => {
-            let kept = kept(executor, cache.keys(bucket)?).await?;
-            with_queued(executor, cache, bucket, kept).await
+pub(super) async fn all(buckets: &SkuBuckets, bucket: BucketNo) -> Result<Vec<OrderIntent>, Error> {
+    let keys = buckets.keys(bucket)?;
+    match count(buckets, keys, 0..0).await {
+        Ok(counts) => of_counted(buckets, bucket, &counts).await,
+        Err(CallError::Rejected { error, .. }) if is_distrusted(&error) => {
+            with_queued(buckets, bucket, kept(buckets, keys).await?).await
         }
-        Err(error) => Err(error.into_error(cache)),
+        Err(error) => Err(buckets.error(error)),
     }
 }
 
 /// Every unsettled intent of a bucket with these counts.
 pub(super) async fn of_counted(
-    executor: &StockExecutor,
-    cache: &SkuCache,
+    buckets: &SkuBuckets,
     bucket: BucketNo,
     counts: &BucketCounts,
 ) -> Result<Vec<OrderIntent>, Error> {
     let mut intents = Vec::new();
     if counts.num_kept > 0 {
-        intents = kept(executor, cache.keys(bucket)?).await?;
+        intents = kept(buckets, buckets.keys(bucket)?).await?;
     }
     // The stored intents are complete, unless the installation had another tier before.
-    let is_complete = match cache.outbox {
+    let is_complete = match buckets.outbox {
         OutboxArgs::None => counts.num_queued <= intents.len() as u64,
         OutboxArgs::List(_) | OutboxArgs::Stream(_) => counts.num_queued == 0,
     };
-    if is_complete { Ok(intents) } else { with_queued(executor, cache, bucket, intents).await }
+    if is_complete { Ok(intents) } else { with_queued(buckets, bucket, intents).await }
 }
 
 /// The intents that are stored by request id.
-async fn kept(executor: &StockExecutor, keys: &BucketKeys) -> Result<Vec<OrderIntent>, Error> {
-    let connection = executor.connection(ConnectionPurpose::Results, keys).await?;
-    let request = redis::cmd("HVALS").arg(keys.unsettled()).to_owned();
-    let answers = executor.send(&connection, &[request], "reading unsettled requests").await;
-    let answers = answers.map_err(|error| at(&keys.unsettled(), error))?;
+async fn kept(buckets: &SkuBuckets, keys: &BucketKeys) -> Result<Vec<OrderIntent>, Error> {
+    let key = keys.unsettled();
+    let read = redis::cmd("HVALS").arg(&key).to_owned();
+    let values = buckets.executor.read(&key, read, "reading unsettled requests").await?;
     let mut intents = Vec::new();
-    for answer in answers {
-        let values: Vec<Vec<u8>> =
-            redis::from_redis_value(answer).map_err(|error| damaged(&keys.unsettled(), &error))?;
-        for value in values {
-            match intent::unpack(&value) {
-                Ok(intent) => intents.push(intent),
-                Err(error) => log_unreadable(&keys.unsettled(), error),
-            }
+    for value in Vec::<Vec<u8>>::into_iter(values) {
+        match intent::unpack(&value) {
+            Ok(intent) => intents.push(intent),
+            Err(error) => log_unreadable(&key, error),
         }
     }
     Ok(intents)
@@ -84,15 +73,14 @@ async fn kept(executor: &StockExecutor, keys: &BucketKeys) -> Result<Vec<OrderIn
 
 /// Adds the queued requests that are not among these intents.
 async fn with_queued(
-    executor: &StockExecutor,
-    cache: &SkuCache,
+    buckets: &SkuBuckets,
     bucket: BucketNo,
     mut intents: Vec<OrderIntent>,
 ) -> Result<Vec<OrderIntent>, Error> {
     let stored: HashSet<RequestId> = intents.iter().map(|intent| intent.request).collect();
     let mut next = Some(0);
     while let Some(first) = next {
-        let page = page(executor, cache, bucket, first).await?;
+        let page = page(buckets, bucket, first).await?;
         // The requests are in the outbox, too; reloading the bucket matters more.
         if let Some(damage) = page.damage {
             tracing::error!(damage, "queued requests: unreadable, skipped");
@@ -105,24 +93,21 @@ async fn with_queued(
 
 /// The queued requests on the pages from `first` on. Damaged pages are skipped.
 pub(super) async fn page(
-    executor: &StockExecutor,
-    cache: &SkuCache,
+    buckets: &SkuBuckets,
     bucket: BucketNo,
     first: u16,
 ) -> Result<QueuedPage, Error> {
-    let num_all = cache.keys(bucket)?.pages();
-    let end = first.saturating_add(pages_at_once(&cache.sku, num_all)).min(num_all);
+    let num_all = buckets.pages().all().end;
+    let end = first.saturating_add(pages_at_once(&buckets.sku, num_all)).min(num_all);
     let mut page = QueuedPage {
         num_pages: end.saturating_sub(first),
         next: (end < num_all).then_some(end),
         ..QueuedPage::default()
     };
-    if let Err(Error::Damaged { .. }) = read(executor, cache, bucket, first..end, &mut page).await?
-    {
+    if read(buckets, bucket, first..end, &mut page).await?.is_err() {
         for number in first..end {
-            if let Err(error) = read(executor, cache, bucket, number..number + 1, &mut page).await?
-            {
-                page.damage.get_or_insert(error.to_string());
+            if let Err(damage) = read(buckets, bucket, number..number + 1, &mut page).await? {
+                page.damage.get_or_insert(damage);
             }
         }
     }
@@ -131,29 +116,33 @@ pub(super) async fn page(
 
 /// Adds the queued requests on these pages, or none if one of the pages is damaged (inner error).
 async fn read(
-    executor: &StockExecutor,
-    cache: &SkuCache,
+    buckets: &SkuBuckets,
     bucket: BucketNo,
     pages: Range<u16>,
     to: &mut QueuedPage,
-) -> Result<Result<(), Error>, Error> {
-    let keys = cache.keys(bucket)?;
-    let connection = executor.connection(ConnectionPurpose::Results, keys).await?;
-    let fence = executor.fence(&connection);
-    let script = ReadQueued { keys, fence: &fence, pages };
-    let answer = executor.call(&connection, script.call(), "reading queued requests").await;
-    let found = answer.and_then(|answer| {
-        script.parse(answer).map_err(|error| cache.invalidate_on(&keys.bucket(), error))
-    });
-    let found = match found {
+) -> Result<Result<(), String>, Error> {
+    let keys = buckets.keys(bucket)?;
+    let found = buckets.run(read_queued(keys, pages), "reading queued requests").await;
+    let (epoch, requests) = match found {
         Ok(found) => found,
-        Err(error @ Error::Damaged { .. }) => return Ok(Err(error)),
+        Err(error @ Error::Damaged { .. }) => return Ok(Err(error.to_string())),
         Err(error) => return Err(error),
     };
-    for request in found.requests {
-        match request {
+    for queued in requests {
+        match queued {
             Ok((request, record)) => {
-                to.intents.push(rebuild_intent(&cache.sku, bucket, found.epoch, request, &record));
+                // As the gate built it when the request was accepted, without the trace.
+                let reservation = Reservation {
+                    request,
+                    sku: buckets.sku.no,
+                    bucket,
+                    epoch,
+                    buyer: record.buyer,
+                    quantity: record.quantity,
+                    asked_at_ms: record.placed_at_ms,
+                    trace: TraceId(0),
+                };
+                to.intents.push(reservation.intent(&buckets.sku));
             }
             Err(error) => {
                 to.damage.get_or_insert(format!("{}: {error}", keys.bucket()));
@@ -170,29 +159,8 @@ pub(super) fn pages_at_once(sku: &Sku, pages: u16) -> u16 {
     u16::try_from(REQUESTS_AT_ONCE / on_each).unwrap_or(u16::MAX).clamp(1, PAGES_AT_ONCE)
 }
 
-/// The intent of a request, as the gate built it when the request was accepted; without the trace.
-fn rebuild_intent(
-    sku: &Sku,
-    bucket: BucketNo,
-    epoch: Epoch,
-    request: RequestId,
-    record: &RequestRecord,
-) -> OrderIntent {
-    let reservation = Reservation {
-        request,
-        sku: sku.no,
-        bucket,
-        epoch,
-        buyer: record.buyer,
-        quantity: record.quantity,
-        asked_at_ms: record.placed_at_ms,
-        trace: TraceId(0),
-    };
-    reservation.intent(sku)
-}
-
 /// Logs a request that stays in Redis for a version that can read it; it must not block the others.
-pub(super) fn log_unreadable(key: &str, error: scripts::record::BrokenRecord) {
+pub(super) fn log_unreadable(key: &str, error: BrokenRecord) {
     tracing::error!(
         key,
         %error,

@@ -73,7 +73,8 @@ impl Failing {
     }
 
     pub async fn find(&self, reservation: &Reservation) -> Option<RequestStatus> {
-        let found = self.stock.find(key_of(reservation), reservation.request).await.unwrap();
+        let found =
+            self.stock.status(key_of(reservation), reservation.request, None).await.unwrap();
         found.map(|request| request.status)
     }
 

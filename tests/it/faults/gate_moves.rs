@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use floodgate::domain::{BucketNo, BuyerId, Sku};
-use floodgate::redis::scripts::{BucketKeys, Script};
+use floodgate::redis::scripts::{BucketKeys, Pages, Script};
 use floodgate::tier::open_ledger_for_reading;
 use redis::Client;
 use serde_json::json;
@@ -39,14 +39,15 @@ fn at_home(bucket: u16, buckets: u16) -> impl Iterator<Item = u64> {
 struct Sampler {
     connection: redis::Connection,
     keys: Vec<BucketKeys>,
+    pages: Pages,
 }
 
 impl Sampler {
     fn new(fixture: &GateFixture, sku: &Sku) -> Self {
         let connection = Client::open(fixture.redis.url()).unwrap().get_connection().unwrap();
         let buckets = (0..sku.buckets).map(BucketNo);
-        let keys = buckets.map(|bucket| BucketKeys::new("fg", sku, bucket)).collect();
-        Self { connection, keys }
+        let keys = buckets.map(|bucket| BucketKeys::new("fg", sku.no, bucket)).collect();
+        Self { connection, keys, pages: Pages::of_sku(sku) }
     }
 
     /// The sum of free, in-transit and reserved units, and whether any unit is in transit.
@@ -56,18 +57,20 @@ impl Sampler {
         for keys in &self.keys {
             all.cmd("HGET").arg(keys.bucket()).arg("stock");
             all.cmd("HGETALL").arg(keys.moves());
-            for page in 0..keys.pages() {
+            for page in self.pages.all() {
                 all.cmd("HLEN").arg(keys.requests(page));
             }
         }
         let answers: Vec<redis::Value> = all.query(&mut self.connection).unwrap();
         let mut answers = answers.into_iter();
         let (mut sum, mut moves) = (0, Vec::new());
-        for keys in &self.keys {
+        for _ in &self.keys {
             let stock: u64 = redis::from_redis_value(answers.next().unwrap()).unwrap();
             let own: std::collections::HashMap<String, u64> =
                 redis::from_redis_value(answers.next().unwrap()).unwrap();
-            let taken = (0..keys.pages())
+            let taken = self
+                .pages
+                .all()
                 .map(|_| redis::from_redis_value::<u64>(answers.next().unwrap()).unwrap());
             sum += stock + taken.sum::<u64>();
             moves.push(own);
@@ -150,7 +153,7 @@ fn killed_before(script: Script) {
     let mut sampler = Sampler::new(&fixture, &sku);
     let arrived = script == Script::ClearLoan;
     assert_eq!(sampler.sample(), (2, !arrived), "the transfer is half done");
-    let lender = BucketKeys::new("fg", &sku, BucketNo(1));
+    let lender = BucketKeys::new("fg", sku.no, BucketNo(1));
     assert!(fixture.field(&lender.moves(), "no:0").is_some());
 
     let second = fixture.server(&slow);
@@ -189,12 +192,12 @@ fn a_transfer_that_its_process_gave_up_is_finished_by_a_look() {
             buy_for_sure(app.public, buyers[0]).await;
             fixture.proxy.cut_request(fixture.sha_of(script));
             assert_eq!(buy(app.public, buyers[1]).await.unwrap().0, 503);
-            let lender = BucketKeys::new("fg", &sku, BucketNo(1));
+            let lender = BucketKeys::new("fg", sku.no, BucketNo(1));
             until("a refresh", async || {
                 fixture.field(&lender.moves(), "no:0").is_none().then_some(())
             })
             .await;
-            let borrower = BucketKeys::new("fg", &sku, BucketNo(0));
+            let borrower = BucketKeys::new("fg", sku.no, BucketNo(0));
             assert_eq!(fixture.field(&borrower.bucket(), "stock").as_deref(), Some("1"));
             buy_for_sure(app.public, buyers[1]).await;
             assert_sold_out(&app, buyers[2]).await;

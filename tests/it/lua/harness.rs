@@ -4,19 +4,21 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use floodgate::domain::{
-    BucketNo, Epoch, LoaderToken, Loan, Order, Phase, Policy, Refusal, Reservation, Sku, SkuNo,
-    TraceId, Verdict,
+    BucketNo, Epoch, Failure, LoaderToken, Loan, Order, Phase, Policy, Refusal, Reservation, Sku,
+    SkuNo, TraceId, Verdict,
 };
-use floodgate::redis::scripts::load::LoadRow;
-use floodgate::redis::scripts::settle::{RefusedRequest, SettleOutcome, SettleOutcomes};
-use floodgate::redis::scripts::snapshot::BucketCounts;
+use floodgate::redis::scripts::load::{LoadRow, clear, hold, load_rows, set_phase};
+use floodgate::redis::scripts::lookup::{QueuedRecord, read_queued};
+use floodgate::redis::scripts::moves::{borrow, clear_loan, lend};
+use floodgate::redis::scripts::settle::{SettleOutcome, release, settle};
+use floodgate::redis::scripts::snapshot::{BucketCounts, snapshot};
 use floodgate::redis::scripts::{
-    Borrow, BucketFence, BucketKeys, ClearBucket, ClearLoan, EntryLimits, Error, Find, HoldBucket,
-    Installation, Lend, LoadRows, OpenBucket, OutboxArgs, ReadQueued, Release, ReserveBatch,
-    Script, ScriptCall, SetPhase, Settle, Snapshot,
+    BucketFence, BucketKeys, EntryLimits, Error, Installation, Leveled, OpenBucket, OutboxArgs,
+    Pages, ReserveBatch, Script, ScriptCall,
 };
 use redis::{Client, Connection, RedisResult, Value};
 
+use super::fenced_call::FencedCall;
 use crate::support::offers::{buyer, request};
 use crate::support::servers::redis::Redis;
 
@@ -70,12 +72,12 @@ impl ScriptClient {
         }
     }
 
-    pub fn send(&mut self, call: &ScriptCall) -> RedisResult<Value> {
+    pub fn send(&mut self, call: &FencedCall) -> RedisResult<Value> {
         call.evalsha(&self.shas[&call.script()]).query(&mut self.connection)
     }
 
     /// Sends the calls as one pipeline.
-    pub fn send_all(&mut self, calls: &[ScriptCall]) -> Vec<Value> {
+    pub fn send_all(&mut self, calls: &[FencedCall]) -> Vec<Value> {
         let mut pipe = redis::pipe();
         for call in calls {
             pipe.add_command(call.evalsha(&self.shas[&call.script()]));
@@ -125,11 +127,11 @@ pub struct Fixture {
 impl Fixture {
     pub fn new(redis: &Redis, sku: Sku) -> Self {
         let fence = BucketFence { installation: INSTALLATION, server: redis.run_id().into() };
-        Self::fenced(fence, sku)
+        Self::with_fence(fence, sku)
     }
 
-    pub fn fenced(fence: BucketFence, sku: Sku) -> Self {
-        let buckets = (0..sku.buckets).map(|no| BucketKeys::new("test", &sku, BucketNo(no)));
+    fn with_fence(fence: BucketFence, sku: Sku) -> Self {
+        let buckets = (0..sku.buckets).map(|no| BucketKeys::new("test", sku.no, BucketNo(no)));
         Self { buckets: buckets.collect(), sku: Arc::new(sku), fence, outbox: OutboxArgs::None }
     }
 
@@ -143,15 +145,29 @@ impl Fixture {
     pub fn publish(&self, client: &mut ScriptClient, stock: u32) {
         for bucket in 0..self.buckets.len() {
             self.load_begin(client, bucket, LOADER).unwrap();
-            let open = self.opening(bucket, LOADER, stock);
-            assert_eq!(open.parse(client.send(&open.call()).unwrap()), Ok(true));
+            assert_eq!(
+                self.run(client, &self.opening(LOADER, stock).call(&self.buckets[bucket])),
+                Ok(true)
+            );
         }
     }
 
-    pub fn opening(&self, bucket: usize, loader: LoaderToken, stock: u32) -> OpenBucket<'_> {
+    pub fn fenced<A: 'static>(&self, call: ScriptCall<A>) -> FencedCall {
+        FencedCall::new(call, &self.fence)
+    }
+
+    pub fn run<A>(&self, client: &mut ScriptClient, call: &ScriptCall<A>) -> Result<A, Error> {
+        let sha = &client.shas[&call.script()];
+        let command = call.command("EVALSHA", sha, &self.fence);
+        call.parse(client.query(&command))
+    }
+
+    pub fn pages(&self) -> Pages {
+        Pages::of_sku(&self.sku)
+    }
+
+    pub fn opening(&self, loader: LoaderToken, stock: u32) -> OpenBucket {
         OpenBucket {
-            keys: &self.buckets[bucket],
-            fence: &self.fence,
             loader,
             epoch: Epoch(1),
             phase: Phase::Open,
@@ -169,8 +185,7 @@ impl Fixture {
         bucket: usize,
         loader: LoaderToken,
     ) -> Result<bool, Error> {
-        let hold = HoldBucket { keys: &self.buckets[bucket], fence: &self.fence, loader };
-        hold.parse(client.send(&hold.call()).unwrap())
+        self.run(client, &hold(&self.buckets[bucket], loader))
     }
 
     /// Clears all pages and returns the numbers of the requests that stay queued.
@@ -180,9 +195,8 @@ impl Fixture {
         bucket: usize,
         loader: LoaderToken,
     ) -> Result<Vec<u64>, Error> {
-        let keys = &self.buckets[bucket];
-        let clear = ClearBucket { keys, fence: &self.fence, loader, pages: 0..keys.pages() };
-        let queued = clear.parse(client.send(&clear.call()).unwrap())?;
+        let clear = clear(&self.buckets[bucket], loader, self.pages().all());
+        let queued = self.run(client, &clear)?;
         let mut numbers: Vec<_> =
             queued.into_iter().map(|request| request.unwrap().0.get()).collect();
         numbers.sort_unstable();
@@ -206,14 +220,11 @@ impl Fixture {
         loader: LoaderToken,
         rows: &[LoadRow],
     ) -> Result<(), Error> {
-        let load = LoadRows { keys: &self.buckets[bucket], fence: &self.fence, loader, rows };
-        load.parse(client.send(&load.call()).unwrap())
+        self.run(client, &load_rows(&self.buckets[bucket], &self.sku, loader, rows))
     }
 
-    pub fn reserving<'a>(&'a self, bucket: usize, batch: &'a [Reservation]) -> ReserveBatch<'a> {
+    pub fn reserving<'a>(&'a self, batch: &'a [Reservation]) -> ReserveBatch<'a> {
         ReserveBatch {
-            keys: &self.buckets[bucket],
-            fence: &self.fence,
             sku: &self.sku,
             epoch: batch.first().map_or(Epoch(1), |reservation| reservation.epoch),
             outbox: self.outbox,
@@ -229,8 +240,7 @@ impl Fixture {
         bucket: usize,
         batch: &[Reservation],
     ) -> Vec<Verdict> {
-        let reserve = self.reserving(bucket, batch);
-        reserve.parse(client.send(&reserve.call()).unwrap()).unwrap().verdicts
+        self.run(client, &self.reserving(batch).call(&self.buckets[bucket])).unwrap().0
     }
 
     /// [`Self::reserve`] on bucket 0 with this outbox.
@@ -240,8 +250,8 @@ impl Fixture {
         outbox: OutboxArgs,
         batch: &[Reservation],
     ) -> Vec<Verdict> {
-        let reserve = ReserveBatch { outbox, ..self.reserving(0, batch) };
-        reserve.parse(client.send(&reserve.call()).unwrap()).unwrap().verdicts
+        let reserve = ReserveBatch { outbox, ..self.reserving(batch) };
+        self.run(client, &reserve.call(&self.buckets[0])).unwrap().0
     }
 
     /// The packed intents of every entry in an outbox, oldest first.
@@ -277,20 +287,16 @@ impl Fixture {
         bucket: usize,
         orders: &[Order],
     ) -> Vec<SettleOutcome> {
-        let (keys, policy) = (&self.buckets[bucket], self.sku.policy);
-        let settle = Settle { keys, fence: &self.fence, policy, orders };
-        settle.parse(client.send(&settle.call()).unwrap()).unwrap().items
+        self.run(client, &settle(&self.buckets[bucket], &self.sku, orders)).unwrap().0
     }
 
     pub fn release(
         &self,
         client: &mut ScriptClient,
         bucket: usize,
-        refused: &[RefusedRequest],
-    ) -> SettleOutcomes {
-        let (keys, policy) = (&self.buckets[bucket], self.sku.policy);
-        let release = Release { keys, fence: &self.fence, policy, refused };
-        release.parse(client.send(&release.call()).unwrap()).unwrap()
+        refused: &[Failure],
+    ) -> Leveled<Vec<SettleOutcome>> {
+        self.run(client, &release(&self.buckets[bucket], &self.sku, refused)).unwrap()
     }
 
     pub fn set_phase(
@@ -300,42 +306,27 @@ impl Fixture {
         phase: Phase,
         epoch: Epoch,
     ) -> bool {
-        let (keys, fence) = (&self.buckets[bucket], &self.fence);
-        let set_phase = SetPhase { keys, fence, epoch, phase };
-        set_phase.parse(client.send(&set_phase.call()).unwrap()).unwrap()
+        self.run(client, &set_phase(&self.buckets[bucket], epoch, phase)).unwrap()
     }
 
     pub fn lend(&self, client: &mut ScriptClient, from: usize, to: u16, want: u32) -> Option<Loan> {
-        let (keys, to) = (&self.buckets[from], BucketNo(to));
-        let lend = Lend { keys, fence: &self.fence, to, want };
-        lend.parse(client.send(&lend.call()).unwrap()).unwrap().0
+        self.run(client, &lend(&self.buckets[from], BucketNo(to), want)).unwrap().0
     }
 
     pub fn borrow(&self, client: &mut ScriptClient, from: u16, to: usize, loan: Loan) -> u32 {
-        let (keys, from) = (&self.buckets[to], BucketNo(from));
-        let borrow = Borrow { keys, fence: &self.fence, from, loan };
-        borrow.parse(client.send(&borrow.call()).unwrap()).unwrap().0
+        self.run(client, &borrow(&self.buckets[to], BucketNo(from), loan)).unwrap().0
     }
 
     pub fn clear_loan(&self, client: &mut ScriptClient, from: usize, to: u16, no: u64) -> bool {
-        let (keys, to) = (&self.buckets[from], BucketNo(to));
-        let clear = ClearLoan { keys, fence: &self.fence, to, no };
-        clear.parse(client.send(&clear.call()).unwrap()).unwrap().0
+        self.run(client, &clear_loan(&self.buckets[from], BucketNo(to), no)).unwrap().0
     }
 
-    pub fn find(&self, bucket: usize) -> Find<'_> {
-        Find { keys: &self.buckets[bucket], fence: &self.fence, requests: &[] }
-    }
-
-    pub fn queued(&self, bucket: usize) -> ReadQueued<'_> {
-        let keys = &self.buckets[bucket];
-        ReadQueued { keys, fence: &self.fence, pages: 0..keys.pages() }
+    pub fn queued(&self, bucket: usize) -> ScriptCall<(Epoch, Vec<QueuedRecord>)> {
+        read_queued(&self.buckets[bucket], self.pages().all())
     }
 
     pub fn counts(&self, client: &mut ScriptClient, bucket: usize) -> BucketCounts {
-        let keys = &self.buckets[bucket];
-        let snapshot = Snapshot { keys, fence: &self.fence, pages: true };
-        snapshot.parse(client.send(&snapshot.call()).unwrap()).unwrap()
+        self.run(client, &snapshot(&self.buckets[bucket], self.pages().all())).unwrap()
     }
 
     pub fn reservation(&self, request_no: u64, buyer_no: u64, quantity: u32) -> Reservation {
@@ -357,7 +348,7 @@ impl Fixture {
 }
 
 /// A ledger refusal of this reservation, recorded 5 ms after the request.
-pub fn refused(reservation: &Reservation, reason: Refusal) -> RefusedRequest {
-    let (request, buyer, quantity) = (reservation.request, reservation.buyer, reservation.quantity);
-    RefusedRequest { request, buyer, quantity, reason, recorded_at_ms: reservation.asked_at_ms + 5 }
+pub fn refused(reservation: &Reservation, reason: Refusal) -> Failure {
+    let Reservation { request, sku, buyer, quantity, asked_at_ms, .. } = *reservation;
+    Failure { request, sku, buyer, quantity, reason, recorded_at_ms: asked_at_ms + 5 }
 }

@@ -1,8 +1,8 @@
 //! Loaders build a bucket from the ledger, one loader at a time.
 
 use floodgate::domain::{Epoch, LoaderToken, OrderState, Phase, Refusal, RequestStatus, Verdict};
-use floodgate::redis::scripts::find::Find;
 use floodgate::redis::scripts::load::LoadRow;
+use floodgate::redis::scripts::lookup;
 use floodgate::redis::scripts::record::{RequestRecord, RequestStage};
 use floodgate::redis::scripts::settle::SettleOutcome;
 use floodgate::redis::scripts::{BucketFence, Error, OpenBucket};
@@ -29,8 +29,8 @@ fn open(
     loader: LoaderToken,
     stock: u32,
 ) -> Result<bool, Error> {
-    let open = fixture.opening(0, loader, stock);
-    open.parse(client.send(&open.call()).unwrap())
+    let open = fixture.opening(loader, stock);
+    fixture.run(client, &open.call(&fixture.buckets[0]))
 }
 
 #[test]
@@ -60,8 +60,8 @@ fn what_was_loaded_is_what_is_answered() {
         Verdict::Repeat(RequestStatus::Failed(Refusal::QuotaExceeded { owned: 4, limit: 5 }));
     assert_eq!(answers, [known, over, Verdict::Reserved]);
     let wanted = [request(601), request(999), request(1), request(601)];
-    let find = Find { requests: &wanted, ..fixture.find(0) };
-    let found = find.parse(client.send(&find.call()).unwrap()).unwrap();
+    let find = lookup::find(&fixture.buckets[0], &fixture.sku, &wanted);
+    let found = fixture.run(&mut client, &find).unwrap();
     let stages: Vec<_> = found.iter().map(|record| record.map(|record| record.stage)).collect();
     let paid = Some(RequestStage::Ordered(OrderState::Paid));
     assert_eq!(stages, [Some(RequestStage::Queued), None, paid, Some(RequestStage::Queued)]);
@@ -73,9 +73,9 @@ fn nobody_is_sold_anything_while_a_bucket_is_loaded() {
     let mut client = ScriptClient::new(&redis);
     let fixture = Fixture::open(&redis, &mut client, sku(1, ONE, 20), 10);
     let batch = [fixture.reservation(1, 1, 1)];
-    let reserve = fixture.reserving(0, &batch);
+    let reserve = fixture.reserving(&batch);
     let refused = |client: &mut ScriptClient| {
-        assert_eq!(reserve.parse(client.send(&reserve.call()).unwrap()), Err(Error::NotReady));
+        assert_eq!(fixture.run(client, &reserve.call(&fixture.buckets[0])), Err(Error::NotReady));
     };
     fixture.hold(&mut client, 0, FIRST).unwrap();
     refused(&mut client);
@@ -152,8 +152,8 @@ fn what_was_accepted_outlives_every_load_that_ends_early() {
         fixture.hold(&mut client, 0, LoaderToken(4)).unwrap();
         assert_eq!(fixture.clear(&mut client, 0, LoaderToken(4)), Ok(vec![1, 2]));
         fixture.load_rows(&mut client, 0, LoaderToken(4), &rows).unwrap();
-        let opening = OpenBucket { num_queued: 2, ..fixture.opening(0, LoaderToken(4), 4) };
-        assert_eq!(opening.parse(client.send(&opening.call()).unwrap()), Ok(true));
+        let opening = OpenBucket { num_queued: 2, ..fixture.opening(LoaderToken(4), 4) };
+        assert_eq!(fixture.run(&mut client, &opening.call(&fixture.buckets[0])), Ok(true));
 
         let counts = fixture.counts(&mut client, 0);
         assert_eq!((counts.num_queued, counts.num_requests), (2, 3));
@@ -162,7 +162,7 @@ fn what_was_accepted_outlives_every_load_that_ends_early() {
         // The ledger commits one order and refuses the other.
         assert_eq!(fixture.settle(&mut client, 0, &[fixture.order(&a)]), [SettleOutcome::Now]);
         let outcomes = fixture.release(&mut client, 0, &[refused(&b, Refusal::Ended)]);
-        assert_eq!((outcomes.items, outcomes.left.stock), (vec![SettleOutcome::Now], 6));
+        assert_eq!((outcomes.0, outcomes.1.stock), (vec![SettleOutcome::Now], 6));
         let counts = fixture.counts(&mut client, 0);
         assert_eq!(counts.num_unsettled(), 0);
     }
@@ -177,7 +177,7 @@ fn what_the_ledger_decided_of_requests_that_were_lost_is_entered() {
     assert_eq!(fixture.settle(&mut client, 0, &[fixture.order(&a)]), [SettleOutcome::Adopted]);
     let refusals = [refused(&b, Refusal::Ended), refused(&c, Refusal::SoldOut)];
     for outcome in [SettleOutcome::Unknown, SettleOutcome::Repeat] {
-        assert_eq!(fixture.release(&mut client, 0, &refusals).items, [outcome; 2]);
+        assert_eq!(fixture.release(&mut client, 0, &refusals).0, [outcome; 2]);
         let counts = fixture.counts(&mut client, 0);
         assert_eq!((counts.left.stock, counts.num_queued), (8, 0));
         // A refusal as sold out releases no units: the ledger never had them.
@@ -186,8 +186,8 @@ fn what_the_ledger_decided_of_requests_that_were_lost_is_entered() {
     let answers = fixture.reserve(&mut client, 0, &[b, c]);
     let failed = |reason| Verdict::Repeat(RequestStatus::Failed(reason));
     assert_eq!(answers, [failed(Refusal::Ended), failed(Refusal::SoldOut)]);
-    let find = Find { requests: &[b.request], ..fixture.find(0) };
-    let found = find.parse(client.send(&find.call()).unwrap()).unwrap();
+    let find = lookup::find(&fixture.buckets[0], &fixture.sku, &[b.request]);
+    let found = fixture.run(&mut client, &find).unwrap();
     assert_eq!(
         found[0].unwrap().placed_at_ms,
         b.asked_at_ms + 5,
@@ -244,8 +244,8 @@ fn a_load_on_another_server_keeps_what_was_accepted_and_the_opening() {
     let pair: Vec<Option<String>> = redis::from_redis_value(client.cmd(&fields)).unwrap();
     assert_eq!(pair, [Some("f100d6a7.3".to_owned()), Some("2".to_owned()), None]);
     // A bucket that is not held cannot be cleared.
-    let opening = replaced.opening(0, FIRST, 8);
-    assert_eq!(opening.parse(client.send(&opening.call()).unwrap()), Ok(true));
+    let opening = replaced.opening(FIRST, 8);
+    assert_eq!(replaced.run(&mut client, &opening.call(&fixture.buckets[0])), Ok(true));
     client.cmd(&["DEL", &fixture.buckets[0].bucket()]);
     assert_eq!(replaced.clear(&mut client, 0, FIRST), Err(Error::NotReady));
 }
@@ -269,7 +269,7 @@ fn an_intent_whose_answer_was_loaded_goes_with_its_repeat() {
     assert_eq!(fixture.counts(&mut client, 0).num_unsettled(), 2);
     assert_eq!(fixture.settle(&mut client, 0, &[fixture.order(&a)]), [SettleOutcome::Repeat]);
     assert_eq!(
-        fixture.release(&mut client, 0, &[refused(&b, Refusal::Ended)]).items,
+        fixture.release(&mut client, 0, &[refused(&b, Refusal::Ended)]).0,
         [SettleOutcome::Repeat]
     );
     let counts = fixture.counts(&mut client, 0);
@@ -286,18 +286,18 @@ fn a_bucket_that_is_held_sells_nothing_and_tells_what_it_accepted() {
     let bucket = fixture.buckets[0].bucket();
     client.cmd(&["HSET", &bucket, "loading", "f100d6a7.7"]);
     let batch = [fixture.reservation(3, 3, 1)];
-    let reserve = fixture.reserving(0, &batch);
-    assert_eq!(reserve.parse(client.send(&reserve.call()).unwrap()), Err(Error::NotReady));
+    let reserve = fixture.reserving(&batch);
+    assert_eq!(fixture.run(&mut client, &reserve.call(&fixture.buckets[0])), Err(Error::NotReady));
     assert_eq!(fixture.settle(&mut client, 0, &[fixture.order(&a)]), [SettleOutcome::Now]);
     assert_eq!(
-        fixture.release(&mut client, 0, &[refused(&b, Refusal::Ended)]).items,
+        fixture.release(&mut client, 0, &[refused(&b, Refusal::Ended)]).0,
         [SettleOutcome::Now]
     );
     let wanted = [a.request];
-    let find = Find { requests: &wanted, ..fixture.find(0) };
-    let found = find.parse(client.send(&find.call()).unwrap()).unwrap();
+    let find = lookup::find(&fixture.buckets[0], &fixture.sku, &wanted);
+    let found = fixture.run(&mut client, &find).unwrap();
     assert_eq!(found, [Some(RequestRecord::ordered(&fixture.order(&a)))]);
     // After a clear the script must not answer "not found".
     client.cmd(&["HDEL", &bucket, "loaded"]);
-    assert_eq!(find.parse(client.send(&find.call()).unwrap()), Err(Error::NotReady));
+    assert_eq!(fixture.run(&mut client, &find), Err(Error::NotReady));
 }

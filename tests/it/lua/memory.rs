@@ -91,8 +91,8 @@ fn backlog(
     let reservations: Vec<Reservation> =
         purchases.iter().map(|(request, buyer)| fixture.reservation(*request, *buyer, 1)).collect();
     for batch in reservations.chunks(BATCH) {
-        let reserve = ReserveBatch { outbox, ..fixture.reserving(0, batch) };
-        reserve.parse(client.send(&reserve.call()).unwrap()).unwrap();
+        let reserve = ReserveBatch { outbox, ..fixture.reserving(batch) };
+        fixture.run(client, &reserve.call(&fixture.buckets[0])).unwrap();
     }
     let counts = fixture.counts(client, 0);
     assert_eq!((counts.num_queued, counts.left.stock), (u64::from(BUYERS), 0));

@@ -1,6 +1,7 @@
 //! Tests of the Lua scripts on a private redis-server.
 
 mod batches;
+pub mod fenced_call;
 pub mod harness;
 mod loading;
 mod memory;

@@ -110,8 +110,8 @@ fn a_loan_from_before_a_load_never_arrives() {
     let next = LoaderToken(LOADER.0 + 1);
     for bucket in 0..2 {
         fixture.load_begin(&mut client, bucket, next).unwrap();
-        let open = fixture.opening(bucket, next, 10);
-        assert_eq!(open.parse(client.send(&open.call()).unwrap()), Ok(true));
+        let open = fixture.opening(next, 10);
+        assert_eq!(fixture.run(&mut client, &open.call(&fixture.buckets[bucket])), Ok(true));
     }
     assert_eq!(fixture.borrow(&mut client, 0, 1, old), 0);
     let new = fixture.lend(&mut client, 0, 1, 5).unwrap();

@@ -2,27 +2,22 @@
 
 use floodgate::domain::{BucketNo, SkuNo};
 use floodgate::outbox::scripts::{
-    Acknowledge, ClaimEntries, Collect, CountEntries, EntryKind, OutboxTarget, ReadList,
-    ReadStream, Reclaim, TakeOver,
+    EntryKind, acknowledge, claim, collect, count_entries, read_list, read_stream, reclaim,
+    take_over,
 };
 use floodgate::outbox::{DeadEntry, EndedEntry, GivenUpEntry, OutboxEntry};
-use floodgate::redis::scripts::{Error, Installation, OutboxKeys, Script, ScriptCall};
-use redis::Value;
+use floodgate::redis::scripts::{BucketFence, BucketKeys, Error, Installation, Script, ScriptCall};
 
+use super::fenced_call::FencedCall;
 use super::harness::{INSTALLATION, ScriptClient};
 use crate::support::servers::redis::Redis;
 
 const KINDS: [EntryKind; 2] = [EntryKind::List, EntryKind::Stream];
 const NAME: &str = "node/1.1";
 
-/// Parses an answer; `Ok` when the script accepted the call.
-type Parse = Box<dyn Fn(Value) -> Result<(), Error>>;
-
-/// One call with the parser of its answer.
 struct Case {
     name: &'static str,
-    call: ScriptCall,
-    parse: Parse,
+    call: FencedCall,
 }
 
 /// The calling installation and the kind of its outbox.
@@ -32,8 +27,16 @@ struct Caller {
     installation: Installation,
 }
 
-fn keys() -> OutboxKeys {
-    OutboxKeys::new("test", SkuNo(3), BucketNo(1))
+impl Caller {
+    fn case<A: 'static>(self, name: &'static str, call: ScriptCall<A>) -> Case {
+        // The outbox is kept over restarts of the server.
+        let fence = BucketFence { installation: self.installation, server: "any".into() };
+        Case { name, call: FencedCall::new(call, &fence) }
+    }
+}
+
+fn keys() -> BucketKeys {
+    BucketKeys::new("test", SkuNo(3), BucketNo(1))
 }
 
 /// Flushes the server and fills the outbox: six entries, three of them claimed by the worker, and
@@ -50,70 +53,32 @@ fn enter(client: &mut ScriptClient, kind: EntryKind) -> Vec<OutboxEntry> {
             EntryKind::Stream => drop(client.cmd(&["XADD", &keys.outbox(), "*", "intents", &body])),
         }
     }
-    let target = OutboxTarget { keys: &keys, installation: INSTALLATION, kind };
-    let claim = ClaimEntries { target, worker: NAME, max: 3 };
-    let claimed = claim.parse(client.send(&claim.call()).unwrap()).unwrap();
+    let case = right_caller(kind).case("claim", claim(&keys, kind, NAME, 3));
+    let claimed = claim(&keys, kind, NAME, 3).parse(client.send(&case.call).unwrap()).unwrap();
     assert_eq!(claimed.len(), 3);
     claimed
 }
 
 /// One call per script of this kind; the right caller's calls are accepted.
 fn all(caller: Caller, entries: &[OutboxEntry]) -> Vec<Case> {
-    let Caller { kind, installation } = caller;
-    let keys = &keys();
-    let target = OutboxTarget { keys, installation, kind };
+    let kind = caller.kind;
     let ended = |entry: &OutboxEntry, dead_letter| EndedEntry { id: entry.id.clone(), dead_letter };
     let given_up_entry =
         || GivenUpEntry { bytes: b"entry"[..].into(), reason: "why".to_owned(), attempts: 1 };
     let published: Vec<EndedEntry> = entries.iter().map(|entry| ended(entry, None)).collect();
     let given_up: Vec<EndedEntry> =
         entries.iter().skip(1).map(|entry| ended(entry, Some(given_up_entry()))).collect();
-    let acknowledge = |ended| Acknowledge { target, worker: NAME, ended, now_ms: 1 }.call();
     let names = &[NAME.to_owned()];
-    // The parser does not depend on the arguments of the call.
-    macro_rules! parse {
-        ($kind:ident, $target:ident, $read:expr) => {
-            Box::new(move |value| {
-                let keys = &self::keys();
-                let $target = OutboxTarget { keys, installation, kind: $kind };
-                $read.parse(value).map(drop)
-            })
-        };
-    }
-    let mut all = vec![
-        Case {
-            name: "claim",
-            call: ClaimEntries { target, worker: NAME, max: 2 }.call(),
-            parse: parse!(kind, target, ClaimEntries { target, worker: NAME, max: 2 }),
-        },
-        Case {
-            name: "take over",
-            call: TakeOver { target, worker: "node/1.2", predecessors: names }.call(),
-            parse: parse!(kind, target, TakeOver { target, worker: NAME, predecessors: &[] }),
-        },
-        Case {
-            name: "reclaim",
-            call: Reclaim { target, workers: names }.call(),
-            parse: parse!(kind, target, Reclaim { target, workers: &[] }),
-        },
-        Case {
-            name: "count",
-            call: CountEntries { target, workers: names }.call(),
-            parse: parse!(kind, target, CountEntries { target, workers: &[] }),
-        },
-    ];
-    for (name, ended) in [("acknowledge", &published), ("give up", &given_up)] {
-        let read =
-            parse!(kind, target, Acknowledge { target, worker: NAME, ended: &[], now_ms: 1 });
-        all.push(Case { name, call: acknowledge(ended), parse: read });
-    }
-    all.extend(others(caller));
-    all
-}
-
-/// The scripts that no relay worker calls.
-fn others(Caller { kind, installation }: Caller) -> Vec<Case> {
     let keys = &keys();
+    let mut all = vec![
+        caller.case("claim", claim(keys, kind, NAME, 2)),
+        caller.case("take over", take_over(keys, kind, "node/1.2", names)),
+        caller.case("reclaim", reclaim(keys, kind, names)),
+        caller.case("count", count_entries(keys, kind, names.to_vec())),
+        caller.case("acknowledge", acknowledge(keys, kind, NAME, &published, 1)),
+        caller.case("give up", acknowledge(keys, kind, NAME, &given_up, 1)),
+    ];
+    // The scripts that no relay worker calls.
     let dead_entry = DeadEntry {
         id: b"letter"[..].into(),
         bytes: Vec::new().into(),
@@ -121,32 +86,12 @@ fn others(Caller { kind, installation }: Caller) -> Vec<Case> {
         attempts: 0,
         dead_at_ms: 0,
     };
-    let letters = &[dead_entry];
-    let collect = Case {
-        name: "collect",
-        call: Collect { keys, installation, letters }.call(),
-        parse: Box::new(|value| {
-            let keys = &self::keys();
-            Collect { keys, installation: INSTALLATION, letters: &[] }.parse(value).map(drop)
-        }),
-    };
-    let list = &keys.outbox();
-    let read = match kind {
-        EntryKind::List => Case {
-            name: "read",
-            call: ReadList { keys, installation, list, places: (0, 9) }.call(),
-            parse: Box::new(|value| {
-                let (keys, installation) = (&self::keys(), INSTALLATION);
-                ReadList { keys, installation, list: "", places: (0, 9) }.parse(value).map(drop)
-            }),
-        },
-        EntryKind::Stream => Case {
-            name: "read",
-            call: ReadStream { keys, installation, from: "0-0", max: 9 }.call(),
-            parse: Box::new(|value| ReadStream::parse(value).map(drop)),
-        },
-    };
-    vec![collect, read]
+    all.push(caller.case("collect", collect(keys, &[dead_entry])));
+    all.push(match kind {
+        EntryKind::List => caller.case("read", read_list(keys, &keys.outbox(), (0, 9))),
+        EntryKind::Stream => caller.case("read", read_stream(keys, "0-0", 9)),
+    });
+    all
 }
 
 fn right_caller(kind: EntryKind) -> Caller {
@@ -156,7 +101,7 @@ fn right_caller(kind: EntryKind) -> Caller {
 /// The script's answer; `Err`: the code of an error of Redis itself.
 fn ended(client: &mut ScriptClient, case: &Case) -> Result<Result<(), Error>, String> {
     match client.send(&case.call) {
-        Ok(value) => Ok((case.parse)(value)),
+        Ok(value) => Ok(case.call.parse(value)),
         Err(error) => Err(error.code().unwrap_or_default().to_owned()),
     }
 }
@@ -176,10 +121,7 @@ fn every_script_accepts_what_is_right_also_when_redis_is_full() {
                 client.cmd(&["CONFIG", "SET", "maxmemory", memory]);
                 let ended = ended(&mut client, &case);
                 client.cmd(&["CONFIG", "SET", "maxmemory", "0"]);
-                // The answer of a list's count has one value per worker: the parser above has none.
-                if case.name != "count" || kind == EntryKind::Stream {
-                    assert_eq!(ended, Ok(Ok(())), "{kind:?} {} {full}", case.name);
-                }
+                assert_eq!(ended, Ok(Ok(())), "{kind:?} {} {full}", case.name);
                 seen.push(case.call.script());
             }
         }
@@ -219,7 +161,7 @@ fn a_key_of_another_type_is_refused_before_anything_is_written() {
                 for other in [&["SET", "text"][..], &["HSET", "1", "1"], &["ZADD", "1", "member"]] {
                     let entries = enter(&mut client, kind);
                     let case = all(right_caller(kind), &entries).swap_remove(index);
-                    let key = case.call.keys().nth(key).unwrap().to_vec();
+                    let key = case.call.keys().swap_remove(key);
                     let key = String::from_utf8(key).unwrap();
                     if !always_reads(&case, &key) || (key.ends_with("bucket") && other[0] == "HSET")
                     {

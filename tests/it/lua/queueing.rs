@@ -4,11 +4,11 @@ use floodgate::domain::{
     Epoch, LoaderToken, Order, OrderIntent, OrderState, Phase, Refusal, RequestStatus, Reservation,
     Verdict,
 };
+use floodgate::redis::scripts::lookup::read_queued;
 use floodgate::redis::scripts::record::RequestRecord;
-use floodgate::redis::scripts::settle::SettleOutcome;
+use floodgate::redis::scripts::settle::{SettleOutcome, release, settle};
 use floodgate::redis::scripts::{
-    BucketFence, EntryLimits, Error, OpenBucket, OutboxArgs, ReadQueued, Release, ReserveBatch,
-    Settle, intent,
+    BucketFence, EntryLimits, Error, OpenBucket, OutboxArgs, ReserveBatch, intent,
 };
 
 use super::harness::{Fixture, KINDS, LOADER, OUTBOXES, ScriptClient, refused, sku};
@@ -175,8 +175,8 @@ fn a_stream_without_another_id_takes_nothing() {
         client.cmd(&["XADD", &fixture.buckets[0].outbox(), &last, "intents", "x"]);
         let before = client.digest();
         let batch = reservations(fixture, 1..6);
-        let reserve = ReserveBatch { outbox, ..fixture.reserving(0, &batch) };
-        assert!(client.send(&reserve.call()).is_err());
+        let reserve = ReserveBatch { outbox, ..fixture.reserving(&batch) };
+        assert!(client.send(&fixture.fenced(reserve.call(&fixture.buckets[0]))).is_err());
         assert_eq!(client.digest(), before);
     });
 }
@@ -208,7 +208,7 @@ fn what_is_queued_is_counted_on_every_path() {
         assert_eq!(queued(client), 5, "an adopted order was never queued");
         let twice = [refused(&all[2], Refusal::Ended), refused(&all[2], Refusal::Ended)];
         assert_eq!(
-            fixture.release(client, 0, &twice).items,
+            fixture.release(client, 0, &twice).0,
             [SettleOutcome::Now, SettleOutcome::Repeat]
         );
         fixture.release(client, 0, &[refused(&all[3], Refusal::SoldOut)]);
@@ -217,7 +217,7 @@ fn what_is_queued_is_counted_on_every_path() {
             refused(&all[0], Refusal::Ended),
             refused(&fixture.reservation(40, 40, 1), Refusal::Ended),
         ];
-        let outcomes = fixture.release(client, 0, &others).items;
+        let outcomes = fixture.release(client, 0, &others).0;
         assert_eq!(outcomes, [SettleOutcome::Contradicts, SettleOutcome::Unknown]);
         assert_eq!(fixture.settle(client, 0, &[order(&all[2])]), [SettleOutcome::Contradicts]);
         let mistaken = Order { quantity: 9, ..order(&all[4]) };
@@ -229,8 +229,8 @@ fn what_is_queued_is_counted_on_every_path() {
         fixture.reserve_into(client, outbox, &reservations(&fixture, 50..52));
         // A load keeps the queued requests; the loader passes their count.
         assert_eq!(fixture.load_begin(client, 0, LoaderToken(1)), Ok(vec![50, 51]));
-        let open = OpenBucket { num_queued: 2, ..fixture.opening(0, LoaderToken(1), 98) };
-        assert_eq!(open.parse(client.send(&open.call()).unwrap()), Ok(true));
+        let open = OpenBucket { num_queued: 2, ..fixture.opening(LoaderToken(1), 98) };
+        assert_eq!(fixture.run(client, &open.call(&fixture.buckets[0])), Ok(true));
         assert_eq!(queued(client), 2);
         assert_eq!(
             fixture.settle(client, 0, &[order(&fixture.reservation(50, 50, 1))]),
@@ -242,10 +242,8 @@ fn what_is_queued_is_counted_on_every_path() {
 
 /// The numbers of the queued requests.
 fn requests(client: &mut ScriptClient, fixture: &Fixture) -> Vec<u64> {
-    let queued = fixture.queued(0);
-    let found = queued.parse(client.send(&queued.call()).unwrap()).unwrap();
-    let mut numbers: Vec<_> =
-        found.requests.into_iter().map(|request| request.unwrap().0.get()).collect();
+    let found = fixture.run(client, &fixture.queued(0)).unwrap();
+    let mut numbers: Vec<_> = found.1.into_iter().map(|request| request.unwrap().0.get()).collect();
     numbers.sort_unstable();
     numbers
 }
@@ -260,14 +258,13 @@ fn a_count_that_cannot_be_is_refused() {
     client.cmd(&["HSET", &fixture.buckets[0].bucket(), "queued", "1"]);
     let before = client.digest();
     let corrupt = Err(Error::Corrupt { what: "queued".to_owned() });
-    let (keys, fence, policy) = (&fixture.buckets[0], &fixture.fence, ANY);
     let orders: Vec<_> = all.iter().map(|reservation| fixture.order(reservation)).collect();
-    let settle = Settle { keys, fence, policy, orders: &orders };
-    assert_eq!(settle.parse(client.send(&settle.call()).unwrap()), corrupt);
+    let settle = settle(&fixture.buckets[0], &fixture.sku, &orders);
+    assert_eq!(fixture.run(&mut client, &settle), corrupt);
     let refused: Vec<_> =
         all.iter().map(|reservation| refused(reservation, Refusal::Ended)).collect();
-    let release = Release { keys, fence, policy, refused: &refused };
-    assert_eq!(release.parse(client.send(&release.call()).unwrap()), corrupt);
+    let release = release(&fixture.buckets[0], &fixture.sku, &refused);
+    assert_eq!(fixture.run(&mut client, &release), corrupt);
     assert_eq!(client.digest(), before);
 }
 
@@ -286,11 +283,11 @@ fn queued_requests_are_read_page_by_page_whatever_the_server() {
         let elsewhere = BucketFence { server: "elsewhere".into(), ..fixture.fence.clone() };
         for fixture in [fixture, &Fixture { fence: elsewhere, ..fixture.clone() }] {
             let mut found = Vec::new();
-            for page in 0..fixture.buckets[0].pages() {
-                let read = ReadQueued { pages: page..page + 1, ..fixture.queued(0) };
-                let pages = read.parse(client.send(&read.call()).unwrap()).unwrap();
-                assert_eq!(pages.epoch.0, 1);
-                found.extend(pages.requests.into_iter().map(Result::unwrap));
+            for page in fixture.pages().all() {
+                let read = read_queued(&fixture.buckets[0], page..page + 1);
+                let (epoch, requests) = fixture.run(client, &read).unwrap();
+                assert_eq!(epoch.0, 1);
+                found.extend(requests.into_iter().map(Result::unwrap));
             }
             found.sort_by_key(|(request, _)| *request);
             let expected =

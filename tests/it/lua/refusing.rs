@@ -92,8 +92,8 @@ impl Fault {
         let bucket = fixture.buckets[0].bucket();
         match self {
             Self::WrongType { key, write } => {
-                let key = scenario.call.keys().nth(*key).unwrap();
-                client.replace(std::str::from_utf8(key).unwrap(), write);
+                let key = String::from_utf8(scenario.call.keys().swap_remove(*key)).unwrap();
+                client.replace(&key, write);
             }
             Self::Missing => drop(client.cmd(&["DEL", &bucket])),
             Self::Field(field, None) => drop(client.cmd(&["HDEL", &bucket, field])),
@@ -182,7 +182,7 @@ fn complaints(
             fault.inject(&mut fixture, &mut client, &scenario);
             let before = client.digest();
             let answer = send(&mut client, &scenario, &fixture);
-            let ended = scenario.ended(&fixture, answer);
+            let ended = scenario.ended(answer);
             let after = client.digest();
             let wrote = refused_and_wrote(&ended, &before, &after);
             let missed = fault.must_refuse(&scenario) && !fault.explains(&ended);
@@ -225,12 +225,7 @@ fn a_planted_script_that_writes_first_is_found() {
     let found = complaints(&redis, ONE, only, |client, scenario, fixture| {
         let same = scenarios::all(fixture).into_iter().find(|same| same.name == scenario.name);
         let call = same.unwrap().call;
-        let mut eval = redis::cmd("EVAL");
-        eval.arg(&planted).arg(call.keys().len());
-        for argument in call.keys().chain(call.args()) {
-            eval.arg(argument);
-        }
-        client.try_query(&eval)
+        client.try_query(&call.eval(&planted))
     });
     let wrote = found.iter().filter(|found| found.contains("refused, and wrote")).count();
     assert!(wrote > 100, "{wrote} of:\n{}", found.join("\n"));
@@ -249,11 +244,11 @@ fn an_outbox_of_another_type_is_refused_before_anything_is_taken() {
     for (outbox, write) in fills {
         let scenario = scenarios::reserve(&fixture, outbox);
         enter(&fixture, &mut client, State::Selling);
-        let key = String::from_utf8(scenario.call.keys().nth(1).unwrap().to_vec()).unwrap();
+        let key = String::from_utf8(scenario.call.keys().swap_remove(1)).unwrap();
         client.replace(&key, write);
         let before = client.digest();
         let answer = client.send(&scenario.call);
-        let ended = scenario.ended(&fixture, answer);
+        let ended = scenario.ended(answer);
         assert!(matches!(&ended, Ended::Failed(code) if code == "WRONGTYPE"), "{ended:?}");
         assert_eq!(client.digest(), before);
     }
@@ -268,7 +263,8 @@ fn a_page_with_values_nobody_wrote_is_refused() {
     for policy in policies() {
         let fixture = scenarios::fixture(&redis, policy);
         let keys = &fixture.buckets[0];
-        let (requests, buyers) = (keys.requests(keys.page_of(1)), keys.buyers(keys.page_of(10)));
+        let (requests, buyers) =
+            (keys.requests(fixture.pages().page_of(1)), keys.buyers(fixture.pages().page_of(10)));
         let mut planted: Vec<_> = records.map(|value| (&requests, "1", value)).to_vec();
         if policy.quota().is_some() {
             planted.extend(units.map(|value| (&buyers, "10", value)));
@@ -285,7 +281,7 @@ fn a_page_with_values_nobody_wrote_is_refused() {
                 client.cmd(&["HSET", key, field, value]);
                 let before = client.digest();
                 let answer = client.send(&scenario.call);
-                let ended = scenario.ended(&fixture, answer);
+                let ended = scenario.ended(answer);
                 let is_corrupt = matches!(ended, Ended::Refused(Error::Corrupt { .. }));
                 assert!(is_corrupt, "{}: {key} {field} {value:?}: {ended:?}", scenario.name);
                 assert_eq!(client.digest(), before);
@@ -316,7 +312,7 @@ fn moves_that_nobody_wrote_are_refused() {
             client.cmd(&["HSET", &moves, field, value]);
             let before = client.digest();
             let answer = client.send(&scenario.call);
-            let ended = scenario.ended(&fixture, answer);
+            let ended = scenario.ended(answer);
             let corrupt = Error::Corrupt { what: "moves".to_owned() };
             assert!(matches!(&ended, Ended::Refused(error) if *error == corrupt), "{ended:?}");
             assert_eq!(client.digest(), before, "{name} {field} {value}");
@@ -335,7 +331,7 @@ fn a_full_redis_refuses_what_grows_and_finishes_what_was_promised() {
             client.cmd(&["CONFIG", "SET", "maxmemory", "1mb"]);
             let before = client.digest();
             let answer = client.send(&scenario.call);
-            let ended = scenario.ended(&fixture, answer);
+            let ended = scenario.ended(answer);
             client.cmd(&["CONFIG", "SET", "maxmemory", "0"]);
             let first = scenario.script().text().lines().next().unwrap().to_owned();
             if first == "#!lua" {
@@ -358,12 +354,12 @@ fn a_flushed_script_cache_is_an_error_that_changed_nothing() {
         client.cmd(&["SCRIPT", "FLUSH"]);
         let before = client.digest();
         let answer = client.send(&scenario.call);
-        let ended = scenario.ended(&fixture, answer);
+        let ended = scenario.ended(answer);
         assert!(matches!(&ended, Ended::Failed(code) if code == "NOSCRIPT"), "{ended:?}");
         assert_eq!(client.digest(), before);
         client.load_scripts();
         let answer = client.send(&scenario.call);
-        assert!(matches!(scenario.ended(&fixture, answer), Ended::Accepted));
+        assert!(matches!(scenario.ended(answer), Ended::Accepted));
     }
 }
 
@@ -382,12 +378,12 @@ fn a_batch_has_a_largest_size() {
                 let batch: Vec<_> = (0..size)
                     .map(|no| fixture.reservation(100 + no * spread, 100 + no * spread, 1))
                     .collect();
-                let reserve = fixture.reserving(0, &batch);
-                let answer = reserve.parse(client.send(&reserve.call()).unwrap());
+                let reserve = fixture.reserving(&batch);
+                let answer = fixture.run(&mut client, &reserve.call(&fixture.buckets[0]));
                 let orders: Vec<_> =
                     batch.iter().map(|reservation| fixture.order(reservation)).collect();
                 if fits {
-                    assert_eq!(answer.unwrap().verdicts.len(), batch.len());
+                    assert_eq!(answer.unwrap().0.len(), batch.len());
                     assert_eq!(fixture.settle(&mut client, 0, &orders).len(), batch.len());
                 } else {
                     assert_eq!(answer, Err(Error::TooMany));

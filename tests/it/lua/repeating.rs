@@ -27,7 +27,7 @@ fn every_script_twice_is_every_script_once() {
             let mut digests = Vec::new();
             for _ in 0..3 {
                 let answer = client.send(&scenario.call);
-                let ended = scenario.ended(&fixture, answer);
+                let ended = scenario.ended(answer);
                 // The repeat of `open` has another answer, which also counts as accepted.
                 let accepted = matches!(ended, Ended::Accepted);
                 assert!(accepted, "{}: {ended:?}", scenario.name);
@@ -50,9 +50,9 @@ fn only_a_touch_writes_when_nothing_is_accepted() {
     // `WAIT` waits for the replication of writes, which the server counts as changes.
     let changes = |redis: &Redis| redis.info("rdb_changes_since_last_save").parse::<u64>().unwrap();
     for (touch, writes) in [(false, true), (false, false), (true, true), (true, true)] {
-        let reserve = ReserveBatch { touch, ..fixture.reserving(0, &batch) };
+        let reserve = ReserveBatch { touch, ..fixture.reserving(&batch) };
         let before = changes(&redis);
-        reserve.parse(client.send(&reserve.call()).unwrap()).unwrap();
+        fixture.run(&mut client, &reserve.call(&fixture.buckets[0])).unwrap();
         assert_eq!(changes(&redis) > before, writes, "touch {touch}");
     }
 }
@@ -95,7 +95,7 @@ fn a_request_belongs_to_one_buyer_and_one_number_of_units() {
             [SettleOutcome::Mismatch]
         );
         let refusal = refused(&reuse, Refusal::Ended);
-        assert_eq!(fixture.release(&mut client, 0, &[refusal]).items, [SettleOutcome::Mismatch]);
+        assert_eq!(fixture.release(&mut client, 0, &[refusal]).0, [SettleOutcome::Mismatch]);
     }
     assert_eq!(client.digest(), before);
 }
@@ -127,7 +127,7 @@ fn ids_of_eighteen_and_nineteen_digits_are_not_changed() {
     );
     let keys = &fixture.buckets[0];
     let mut stored: Vec<String> = Vec::new();
-    for page in 0..keys.pages() {
+    for page in fixture.pages().all() {
         let fields = client.cmd(&["HKEYS", &keys.requests(page)]);
         stored.extend(from_redis_value::<Vec<String>>(fields).unwrap());
     }
@@ -141,7 +141,7 @@ fn ids_of_eighteen_and_nineteen_digits_are_not_changed() {
     assert_eq!(intents, reservations.map(|reservation| reservation.intent(&fixture.sku)));
     let refusals: Vec<_> =
         reservations[5..].iter().map(|reservation| refused(reservation, Refusal::Ended)).collect();
-    assert_eq!(fixture.release(&mut client, 0, &refusals).items, [SettleOutcome::Now; 5]);
+    assert_eq!(fixture.release(&mut client, 0, &refusals).0, [SettleOutcome::Now; 5]);
     let orders: Vec<_> =
         reservations[..5].iter().map(|reservation| fixture.order(reservation)).collect();
     assert_eq!(fixture.settle(&mut client, 0, &orders), [SettleOutcome::Now; 5]);
@@ -174,9 +174,9 @@ fn an_answer_that_takes_no_units_writes_nothing() {
                 }
                 assert!(fixture.set_phase(&mut client, 0, phase, Epoch(2)));
                 let before = client.digest();
-                let reserve = ReserveBatch { outbox, epoch, ..fixture.reserving(0, &batch) };
-                let decided = reserve.parse(client.send(&reserve.call()).unwrap()).unwrap();
-                assert!(!decided.verdicts.contains(&Verdict::Reserved), "{decided:?}");
+                let reserve = ReserveBatch { outbox, epoch, ..fixture.reserving(&batch) };
+                let decided = fixture.run(&mut client, &reserve.call(&fixture.buckets[0])).unwrap();
+                assert!(!decided.0.contains(&Verdict::Reserved), "{decided:?}");
                 assert_eq!(client.digest(), before, "{policy:?} {phase:?} {decided:?}");
             }
         }

@@ -53,7 +53,7 @@ fn a_quota_counts_over_batches_and_comes_back_with_a_refusal() {
         [Verdict::Reserved, Verdict::Reserved, over(5)]
     );
     let outcomes = fixture.release(&mut client, 0, &[refused(&a, Refusal::RequestIdReused)]);
-    assert_eq!((outcomes.items, outcomes.left.stock), (vec![SettleOutcome::Now], 8));
+    assert_eq!((outcomes.0, outcomes.1.stock), (vec![SettleOutcome::Now], 8));
     assert_eq!(
         fixture.reserve(&mut client, 0, &[c, fixture.reservation(4, 7, 3)]),
         [Verdict::Reserved, over(3)]
@@ -73,7 +73,7 @@ fn an_order_is_settled_once_and_never_goes_back() {
         [SettleOutcome::Now, SettleOutcome::Repeat]
     );
     let outcomes = fixture.release(&mut client, 0, &[refused(&reservation, Refusal::SoldOut)]);
-    assert_eq!((outcomes.items, outcomes.left.stock), (vec![SettleOutcome::Contradicts], 8));
+    assert_eq!((outcomes.0, outcomes.1.stock), (vec![SettleOutcome::Contradicts], 8));
     let repeat = ordered(2, OrderState::PendingPayment);
     assert_eq!(fixture.reserve(&mut client, 0, &[reservation]), [repeat]);
     assert_eq!(fixture.counts(&mut client, 0).num_unsettled(), 0);
@@ -90,7 +90,7 @@ fn a_refusal_gives_back_once_and_only_what_the_ledger_still_has() {
         let refusal = refused(&reservation, reason);
         let outcomes = fixture.release(&mut client, 0, &[refusal, refusal]);
         assert_eq!(
-            (outcomes.items, outcomes.left.stock),
+            (outcomes.0, outcomes.1.stock),
             (vec![SettleOutcome::Now, SettleOutcome::Repeat], stock)
         );
         let counts = fixture.counts(&mut client, 0);

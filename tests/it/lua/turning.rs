@@ -1,7 +1,8 @@
 //! Epoch and phase form one ordered pair that only grows, in whatever order writes arrive.
 
 use floodgate::domain::{Epoch, LoaderToken, Phase, Verdict};
-use floodgate::redis::scripts::{BucketFence, Error, SetPhase};
+use floodgate::redis::scripts::load::set_phase;
+use floodgate::redis::scripts::{BucketFence, Error};
 
 use super::harness::{Fixture, ScriptClient, sku};
 use crate::support::offers::ONE;
@@ -64,9 +65,9 @@ fn what_is_set_while_a_bucket_is_loaded_is_published_with_it() {
             let fixture = Fixture::new(&redis, sku(1, ONE, 20));
             fixture.load_begin(&mut client, 0, LoaderToken(1)).unwrap();
             assert!(fixture.set_phase(&mut client, 0, phase, epoch));
-            let mut open = fixture.opening(0, LoaderToken(1), 10);
+            let mut open = fixture.opening(LoaderToken(1), 10);
             (open.epoch, open.phase) = known;
-            assert_eq!(open.parse(client.send(&open.call()).unwrap()), Ok(true));
+            assert_eq!(fixture.run(&mut client, &open.call(&fixture.buckets[0])), Ok(true));
             assert_eq!(epoch_and_phase(&fixture, &mut client), known.max((epoch, phase)));
         }
     }
@@ -78,9 +79,9 @@ fn a_bucket_of_another_server_keeps_the_pair_for_its_loader() {
     let mut client = ScriptClient::new(&redis);
     let fixture = Fixture::open(&redis, &mut client, sku(1, ONE, 20), 10);
     let fence = BucketFence { server: "0".repeat(40).into(), ..fixture.fence.clone() };
-    let keys = &fixture.buckets[0];
-    let set_phase = SetPhase { keys, fence: &fence, epoch: Epoch(1), phase: Phase::Closed };
-    assert_eq!(set_phase.parse(client.send(&set_phase.call()).unwrap()), Ok(true));
+    let replaced = Fixture { fence, ..fixture.clone() };
+    let set_phase = set_phase(&fixture.buckets[0], Epoch(1), Phase::Closed);
+    assert_eq!(replaced.run(&mut client, &set_phase), Ok(true));
     assert_eq!(epoch_and_phase(&fixture, &mut client), (Epoch(1), Phase::Closed));
 }
 
@@ -93,16 +94,14 @@ fn a_pair_that_nobody_wrote_stops_a_verb_and_no_loader() {
         let fixture = Fixture::open(&redis, &mut client, sku(1, ONE, 20), 10);
         let bucket = fixture.buckets[0].bucket();
         client.cmd(&["HSET", &bucket, field, value]);
-        let fence = &fixture.fence;
-        let set_phase =
-            SetPhase { keys: &fixture.buckets[0], fence, epoch: Epoch(9), phase: Phase::Open };
+        let set_phase = set_phase(&fixture.buckets[0], Epoch(9), Phase::Open);
         let corrupt = Err(Error::Corrupt { what: field.to_owned() });
-        assert_eq!(set_phase.parse(client.send(&set_phase.call()).unwrap()), corrupt);
+        assert_eq!(fixture.run(&mut client, &set_phase), corrupt);
 
         fixture.load_begin(&mut client, 0, LoaderToken(1)).unwrap();
         client.cmd(&["HSET", &bucket, "epoch", "f100d6a7.1", "phase", "1", field, value]);
-        let open = fixture.opening(0, LoaderToken(1), 10);
-        assert_eq!(open.parse(client.send(&open.call()).unwrap()), Ok(true));
+        let open = fixture.opening(LoaderToken(1), 10);
+        assert_eq!(fixture.run(&mut client, &open.call(&fixture.buckets[0])), Ok(true));
         assert_eq!(epoch_and_phase(&fixture, &mut client), (Epoch(1), Phase::Open));
         assert_eq!(
             fixture.reserve(&mut client, 0, &[fixture.reservation(1, 1, 1)]),
@@ -116,9 +115,8 @@ fn nothing_is_kept_of_a_bucket_that_is_not_there() {
     let redis = Redis::start();
     let mut client = ScriptClient::new(&redis);
     let fixture = Fixture::new(&redis, sku(1, ONE, 20));
-    let (keys, fence) = (&fixture.buckets[0], &fixture.fence);
-    let set_phase = SetPhase { keys, fence, epoch: Epoch(1), phase: Phase::Open };
+    let set_phase = set_phase(&fixture.buckets[0], Epoch(1), Phase::Open);
     let before = client.digest();
-    assert_eq!(set_phase.parse(client.send(&set_phase.call()).unwrap()), Err(Error::NotReady));
+    assert_eq!(fixture.run(&mut client, &set_phase), Err(Error::NotReady));
     assert_eq!(client.digest(), before);
 }

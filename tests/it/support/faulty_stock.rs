@@ -168,17 +168,9 @@ impl Stock for FaultyStock {
         &self,
         bucket: BucketKey,
         request: RequestId,
-        buyer: BuyerId,
+        buyer: Option<BuyerId>,
     ) -> Result<Option<StoredRequest>, Error> {
         self.inner.status(bucket, request, buyer).await
-    }
-
-    async fn find(
-        &self,
-        bucket: BucketKey,
-        request: RequestId,
-    ) -> Result<Option<StoredRequest>, Error> {
-        self.inner.find(bucket, request).await
     }
 
     async fn statuses(

@@ -223,7 +223,8 @@ impl ConsumerHarness {
     pub async fn is_settled(&self, request: u64) -> bool {
         let reservation = self.harness.ask(request, request, 1);
         let key = BucketKey { sku: reservation.sku, bucket: reservation.bucket };
-        let found = self.harness.backends.stock.find(key, reservation.request).await.unwrap();
+        let found =
+            self.harness.backends.stock.status(key, reservation.request, None).await.unwrap();
         matches!(found.map(|stored| stored.status), Some(RequestStatus::Ordered { .. }))
     }
 

@@ -10,7 +10,7 @@ pub use floodgate::outbox::scripts::EntryKind;
 use floodgate::outbox::{
     DeadEntry, EndedEntry, Error, GivenUpEntry, Outbox, OutboxEntry, OutboxOptions, RedisOutbox,
 };
-use floodgate::redis::scripts::{Installation, OutboxKeys, intent};
+use floodgate::redis::scripts::{BucketKeys, Installation, intent};
 use floodgate::runtime::clock::ManualClock;
 use floodgate::tier::connection_pool;
 use redis::{Cmd, Value};
@@ -122,8 +122,8 @@ impl Fixture {
         open(self.kind, &self.servers.url(), &self.namespace, &self.clock)
     }
 
-    pub fn keys(&self, bucket: BucketKey) -> OutboxKeys {
-        OutboxKeys::new(&self.namespace, bucket.sku, bucket.bucket)
+    pub fn keys(&self, bucket: BucketKey) -> BucketKeys {
+        BucketKeys::new(&self.namespace, bucket.sku, bucket.bucket)
     }
 
     /// Sends a plain command whose first argument is the key.

@@ -259,7 +259,7 @@ impl Shop {
     async fn status(&self, reservation: &Reservation) -> Option<RequestStatus> {
         let found = self
             .stock
-            .status(self.key_of(reservation), reservation.request, reservation.buyer)
+            .status(self.key_of(reservation), reservation.request, Some(reservation.buyer))
             .await
             .unwrap();
         found.map(|StoredRequest { status, .. }| status)

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use floodgate::domain::{OrderIntent, Phase, Reservation, Verdict};
-use floodgate::redis::scripts::{BucketKeys, EntryLimits, OutboxArgs};
+use floodgate::redis::scripts::{BucketKeys, EntryLimits, OutboxArgs, Pages};
 use floodgate::stock::{BucketHealth, Error};
 use redis::{Client, Connection};
 
@@ -24,7 +24,7 @@ fn command(connection: &mut Connection, words: &[&str]) -> redis::Value {
 }
 
 fn keys(shop: &Shop) -> BucketKeys {
-    BucketKeys::new("test", &shop.sku, floodgate::domain::BucketNo(0))
+    BucketKeys::new("test", shop.sku.no, floodgate::domain::BucketNo(0))
 }
 
 async fn unsettled(shop: &Shop) -> Result<Vec<OrderIntent>, Error> {
@@ -46,7 +46,7 @@ fn what_is_queued_is_found_on_every_page() {
         run(async {
             let backend = SingleRedis::fresh(outbox);
             let shop = Shop::open(&backend, ONE, PLANNED, 1).await;
-            assert!(keys(&shop).pages() > 128);
+            assert!(Pages::of_sku(&shop.sku).all().end > 128);
             let expected = accept(&backend, &shop, 1, 1_500).await;
             assert_eq!(unsettled(&shop).await, Ok(expected));
         });

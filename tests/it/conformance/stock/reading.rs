@@ -15,12 +15,15 @@ pub async fn a_request_is_shown_to_its_owner_only(backend: &dyn Backend) {
         asked_at_ms: reservation.asked_at_ms,
         status: RequestStatus::Queued,
     };
-    let read = |owner| shop.stock.status(shop.key(0), reservation.request, buyer(owner));
+    let read = |owner| shop.stock.status(shop.key(0), reservation.request, Some(buyer(owner)));
     assert_eq!(read(1).await.unwrap(), Some(found));
     assert_eq!(read(2).await.unwrap(), None);
-    assert_eq!(shop.stock.find(shop.key(0), reservation.request).await.unwrap(), Some(found));
-    assert_eq!(shop.stock.find(shop.key(0), request(8)).await.unwrap(), None);
-    assert_eq!(shop.stock.status(shop.key(0), request(8), buyer(1)).await.unwrap(), None);
+    assert_eq!(
+        shop.stock.status(shop.key(0), reservation.request, None).await.unwrap(),
+        Some(found)
+    );
+    assert_eq!(shop.stock.status(shop.key(0), request(8), None).await.unwrap(), None);
+    assert_eq!(shop.stock.status(shop.key(0), request(8), Some(buyer(1))).await.unwrap(), None);
 }
 
 pub async fn many_standings_come_in_the_order_of_the_question(backend: &dyn Backend) {

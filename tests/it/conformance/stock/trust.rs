@@ -1,7 +1,7 @@
 //! Errors without a certain outcome, and when a stock on Redis drops its cache.
 
 use floodgate::domain::{Epoch, LoaderToken, Phase};
-use floodgate::redis::scripts::{BucketKeys, OutboxArgs};
+use floodgate::redis::scripts::{BucketKeys, OutboxArgs, Pages};
 use floodgate::stock::{BucketHealth, Error};
 use redis::{Client, Connection};
 
@@ -13,7 +13,7 @@ fn connect(backend: &SingleRedis) -> Connection {
 }
 
 fn keys(shop: &Shop) -> BucketKeys {
-    BucketKeys::new("test", &shop.sku, floodgate::domain::BucketNo(0))
+    BucketKeys::new("test", shop.sku.no, floodgate::domain::BucketNo(0))
 }
 
 #[test]
@@ -24,7 +24,7 @@ fn a_batch_of_which_a_part_was_accepted_has_no_certain_end() {
         let (first, mut second) = (shop.reservation(1, 1, 1), shop.reservation(2, 2, 1));
         second.epoch = Epoch(2);
         // The second script call finds a damaged record.
-        let page = keys(&shop).requests(keys(&shop).page_of(2));
+        let page = keys(&shop).requests(Pages::of_sku(&shop.sku).page_of(2));
         let mut redis = connect(&backend);
         redis::Cmd::hset(&page, 2, "damaged").query::<()>(&mut redis).unwrap();
         let alone = shop.stock.reserve(shop.key(0), vec![second]).await;

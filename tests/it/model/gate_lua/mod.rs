@@ -103,7 +103,7 @@ fn agree_on_rows(
     let (book, keys) = (&play.books[bucket], &fixture.buckets[bucket]);
     let mut requests: Vec<(u64, Vec<u8>)> = Vec::new();
     let mut buyers: BTreeMap<u64, u64> = BTreeMap::new();
-    for page in 0..keys.pages() {
+    for page in fixture.pages().all() {
         let rows = client.cmd(&["HGETALL", &keys.requests(page)]);
         requests.extend(from_redis_value::<Vec<(u64, Vec<u8>)>>(rows).unwrap());
         let rows = client.cmd(&["HGETALL", &keys.buyers(page)]);
@@ -145,8 +145,7 @@ fn agree_on_intents(
 ) -> Result<(), TestCaseError> {
     let mut intents = play.books[bucket].unsettled();
     intents.sort_by_key(|intent| intent.request);
-    let read = fixture.queued(bucket);
-    let queued = read.parse(client.send(&read.call()).unwrap()).unwrap().requests;
+    let queued = fixture.run(client, &fixture.queued(bucket)).unwrap().1;
     let mut queued: Vec<_> = queued.into_iter().map(Result::unwrap).collect();
     queued.sort_by_key(|(request, _)| *request);
     let records: Vec<_> =

@@ -1,12 +1,13 @@
 //! The steps of a sequence: a script call, the answer of the books, and the script's own answer.
 
-use floodgate::domain::{BucketNo, Epoch, Loan, Order, Phase, Reservation, Verdict};
-use floodgate::redis::scripts::settle::{RefusedRequest, SettleOutcome};
-use floodgate::redis::scripts::{
-    Borrow, BucketLevel, ClearLoan, Lend, Release, ReserveBatch, ScriptCall, SetPhase, Settle,
-};
+use floodgate::domain::{BucketNo, Epoch, Failure, Loan, Order, Phase, Reservation, Verdict};
+use floodgate::redis::scripts::load::set_phase;
+use floodgate::redis::scripts::moves::{borrow, clear_loan, lend};
+use floodgate::redis::scripts::settle::{SettleOutcome, release, settle};
+use floodgate::redis::scripts::{BucketKeys, BucketLevel};
 use redis::Value;
 
+use crate::lua::fenced_call::FencedCall;
 use crate::lua::harness::Fixture;
 
 /// A script call with the answer of the books.
@@ -15,7 +16,7 @@ pub enum StepCall {
     ReserveBatch(Vec<Reservation>, Vec<Verdict>),
     /// Orders, and for each whether its result is new.
     Settle(Vec<Order>, Vec<bool>),
-    Release(Vec<RefusedRequest>, Vec<bool>),
+    Release(Vec<Failure>, Vec<bool>),
     Lend(u32, Option<Loan>),
     Borrow(Loan, u32),
     ClearLoan(Loan),
@@ -42,20 +43,25 @@ pub enum Answer {
 }
 
 impl Step {
-    fn calls<'a>(&'a self, fixture: &'a Fixture) -> Calls<'a> {
-        Calls { fixture, bucket: self.bucket }
+    /// Loans go to and come from the other bucket.
+    fn other(&self) -> BucketNo {
+        BucketNo(u16::from(self.bucket == 0))
     }
 
-    pub fn call(&self, fixture: &Fixture) -> ScriptCall {
-        let calls = self.calls(fixture);
+    fn keys<'a>(&self, fixture: &'a Fixture) -> &'a BucketKeys {
+        &fixture.buckets[self.bucket]
+    }
+
+    pub fn call(&self, fixture: &Fixture) -> FencedCall {
+        let (keys, sku, other) = (self.keys(fixture), &fixture.sku, self.other());
         match &self.call {
-            StepCall::ReserveBatch(batch, _) => calls.reserve(batch).call(),
-            StepCall::Settle(orders, _) => calls.settle(orders).call(),
-            StepCall::Release(refused, _) => calls.release(refused).call(),
-            StepCall::Lend(want, _) => calls.lend(*want).call(),
-            StepCall::Borrow(loan, _) => calls.borrow(*loan).call(),
-            StepCall::ClearLoan(loan) => calls.clear_loan(*loan).call(),
-            StepCall::SetPhase(phase, epoch, _) => calls.set_phase(*phase, *epoch).call(),
+            StepCall::ReserveBatch(batch, _) => fixture.fenced(fixture.reserving(batch).call(keys)),
+            StepCall::Settle(orders, _) => fixture.fenced(settle(keys, sku, orders)),
+            StepCall::Release(refused, _) => fixture.fenced(release(keys, sku, refused)),
+            StepCall::Lend(want, _) => fixture.fenced(lend(keys, other, *want)),
+            StepCall::Borrow(loan, _) => fixture.fenced(borrow(keys, other, *loan)),
+            StepCall::ClearLoan(loan) => fixture.fenced(clear_loan(keys, other, loan.no)),
+            StepCall::SetPhase(phase, epoch, _) => fixture.fenced(set_phase(keys, *epoch, *phase)),
         }
     }
 
@@ -75,7 +81,7 @@ impl Step {
 
     /// Parses the script's answer.
     pub fn parse(&self, fixture: &Fixture, answer: Value) -> Answer {
-        let calls = self.calls(fixture);
+        let (keys, sku, other) = (self.keys(fixture), &fixture.sku, self.other());
         let is_new = |items: Vec<SettleOutcome>| -> Vec<bool> {
             items
                 .iter()
@@ -84,77 +90,33 @@ impl Step {
         };
         match &self.call {
             StepCall::ReserveBatch(batch, _) => {
-                let decided = calls.reserve(batch).parse(answer).unwrap();
-                Answer::Verdicts(decided.verdicts, decided.left)
+                let (verdicts, left) = fixture.reserving(batch).call(keys).parse(answer).unwrap();
+                Answer::Verdicts(verdicts, left)
             }
             StepCall::Settle(orders, _) => {
-                let outcomes = calls.settle(orders).parse(answer).unwrap();
-                Answer::New(is_new(outcomes.items), outcomes.left)
+                let (outcomes, left) = settle(keys, sku, orders).parse(answer).unwrap();
+                Answer::New(is_new(outcomes), left)
             }
             StepCall::Release(refused, _) => {
-                let outcomes = calls.release(refused).parse(answer).unwrap();
-                Answer::New(is_new(outcomes.items), outcomes.left)
+                let (outcomes, left) = release(keys, sku, refused).parse(answer).unwrap();
+                Answer::New(is_new(outcomes), left)
             }
             StepCall::Lend(want, _) => {
-                let (loan, left) = calls.lend(*want).parse(answer).unwrap();
+                let (loan, left) = lend(keys, other, *want).parse(answer).unwrap();
                 Answer::Loan(loan, left)
             }
             StepCall::Borrow(loan, _) => {
-                let (added, left) = calls.borrow(*loan).parse(answer).unwrap();
+                let (added, left) = borrow(keys, other, *loan).parse(answer).unwrap();
                 Answer::Added(added, left)
             }
             StepCall::ClearLoan(loan) => {
-                Answer::BucketLevel(calls.clear_loan(*loan).parse(answer).unwrap().1)
+                let clear = clear_loan(keys, other, loan.no);
+                Answer::BucketLevel(clear.parse(answer).unwrap().1)
             }
             StepCall::SetPhase(phase, epoch, _) => {
-                Answer::PhaseSet(calls.set_phase(*phase, *epoch).parse(answer).unwrap())
+                let set_phase = set_phase(keys, *epoch, *phase);
+                Answer::PhaseSet(set_phase.parse(answer).unwrap())
             }
         }
-    }
-}
-
-/// The script calls of one bucket; loans go to and come from the other bucket.
-struct Calls<'a> {
-    fixture: &'a Fixture,
-    bucket: usize,
-}
-
-impl<'a> Calls<'a> {
-    fn other(&self) -> BucketNo {
-        BucketNo(u16::from(self.bucket == 0))
-    }
-
-    fn reserve(&self, batch: &'a [Reservation]) -> ReserveBatch<'a> {
-        self.fixture.reserving(self.bucket, batch)
-    }
-
-    fn settle(&self, orders: &'a [Order]) -> Settle<'a> {
-        let (keys, fence) = (&self.fixture.buckets[self.bucket], &self.fixture.fence);
-        Settle { keys, fence, policy: self.fixture.sku.policy, orders }
-    }
-
-    fn release(&self, refused: &'a [RefusedRequest]) -> Release<'a> {
-        let (keys, fence) = (&self.fixture.buckets[self.bucket], &self.fixture.fence);
-        Release { keys, fence, policy: self.fixture.sku.policy, refused }
-    }
-
-    fn lend(&self, want: u32) -> Lend<'a> {
-        let (keys, fence) = (&self.fixture.buckets[self.bucket], &self.fixture.fence);
-        Lend { keys, fence, to: self.other(), want }
-    }
-
-    fn borrow(&self, loan: Loan) -> Borrow<'a> {
-        let (keys, fence) = (&self.fixture.buckets[self.bucket], &self.fixture.fence);
-        Borrow { keys, fence, from: self.other(), loan }
-    }
-
-    fn clear_loan(&self, loan: Loan) -> ClearLoan<'a> {
-        let (keys, fence) = (&self.fixture.buckets[self.bucket], &self.fixture.fence);
-        ClearLoan { keys, fence, to: self.other(), no: loan.no }
-    }
-
-    fn set_phase(&self, phase: Phase, epoch: Epoch) -> SetPhase<'a> {
-        let (keys, fence) = (&self.fixture.buckets[self.bucket], &self.fixture.fence);
-        SetPhase { keys, fence, epoch, phase }
     }
 }

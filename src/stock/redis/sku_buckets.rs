@@ -1,5 +1,5 @@
-//! This process's cache of buckets that other processes write, too: enough to refuse requests
-//! without a call.
+//! The buckets of one SKU: the calls to them, and this process's cache of what other processes
+//! write, too: enough to refuse requests without a call.
 //!
 //! The cache may be stale in one direction only: units that other processes gave back appear with
 //! the next poll. The set of accepted requests is valid while no bucket has counted a change since;
@@ -10,49 +10,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use arc_swap::{ArcSwap, ArcSwapOption};
+use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 
 use super::super::Error;
-use crate::domain::{BucketNo, Loan, RequestId, Sku, SkuNo};
-use crate::redis::scripts;
+use crate::domain::{BucketNo, Loan, RequestId, Sku};
+use crate::redis::executor::{CallError, ScriptExecutor};
 use crate::redis::scripts::snapshot::BucketCounts;
-use crate::redis::scripts::{BucketKeys, BucketLevel, OutboxArgs};
+use crate::redis::scripts::{BucketKeys, BucketLevel, Leveled, OutboxArgs, Pages, ScriptCall};
 
 /// A transfer takes milliseconds; one that is open for longer was interrupted.
 const STUCK_AFTER: Duration = Duration::from_secs(1);
-
-/// The caches of all registered SKUs; read without a lock.
-#[derive(Debug, Default)]
-pub(super) struct SkuCaches {
-    by_sku: ArcSwap<HashMap<SkuNo, Arc<SkuCache>>>,
-}
-
-impl SkuCaches {
-    pub(super) fn get(&self, sku: SkuNo) -> Option<Arc<SkuCache>> {
-        self.by_sku.load().get(&sku).cloned()
-    }
-
-    pub(super) fn forget_polls(&self) {
-        self.by_sku.load().values().for_each(|cache| cache.forget_polls());
-    }
-
-    pub(super) fn get_or_insert(
-        &self,
-        sku: SkuNo,
-        new_cache: impl Fn() -> SkuCache,
-    ) -> Arc<SkuCache> {
-        if let Some(cache) = self.get(sku) {
-            return cache;
-        }
-        self.by_sku.rcu(|old| {
-            let mut new = HashMap::clone(old);
-            new.entry(sku).or_insert_with(|| Arc::new(new_cache()));
-            new
-        });
-        self.get(sku).unwrap_or_else(|| Arc::new(new_cache()))
-    }
-}
 
 /// The counts of all buckets at one poll.
 #[derive(Debug)]
@@ -71,7 +39,8 @@ pub(super) struct AcceptedRequests {
 
 /// One SKU.
 #[derive(Debug)]
-pub(super) struct SkuCache {
+pub(super) struct SkuBuckets {
+    pub(super) executor: ScriptExecutor,
     pub(super) sku: Arc<Sku>,
     /// One for each bucket.
     pub(super) keys: Vec<BucketKeys>,
@@ -89,14 +58,16 @@ pub(super) struct SkuCache {
     loans: Mutex<HashMap<(BucketNo, BucketNo), (u64, Instant)>>,
 }
 
-impl SkuCache {
-    pub(super) fn new(sku: Arc<Sku>, keys: Vec<BucketKeys>, outbox: OutboxArgs) -> Self {
-        let left = (0..).zip(&keys).map(|(bucket, _)| sku.share(sku.initial, bucket));
+impl SkuBuckets {
+    pub(super) fn new(executor: ScriptExecutor, sku: Arc<Sku>, outbox: OutboxArgs) -> Self {
+        let buckets = 0..sku.buckets.max(1);
+        let left = |bucket| AtomicU64::new(u64::from(sku.share(sku.initial, bucket)));
         Self {
-            left: left.map(|units| AtomicU64::new(u64::from(units))).collect(),
-            changes: keys.iter().map(|_| AtomicU64::new(0)).collect(),
+            keys: buckets.clone().map(|bucket| executor.keys(sku.no, BucketNo(bucket))).collect(),
+            left: buckets.clone().map(left).collect(),
+            changes: buckets.map(|_| AtomicU64::new(0)).collect(),
+            executor,
             sku,
-            keys,
             outbox,
             accepted: ArcSwapOption::empty(),
             polled_at: Mutex::new(None),
@@ -109,29 +80,39 @@ impl SkuCache {
         self.keys.get(usize::from(bucket.0)).ok_or(Error::NotLoaded(self.sku.no))
     }
 
-    /// Discards the cached poll and the accepted requests, and maps a script's rejection of the
-    /// bucket with this key.
-    pub(super) fn invalidate_on(&self, key: &str, error: scripts::Error) -> Error {
-        self.forget_polls();
-        self.forget_accepted();
-        let sku = self.sku.no;
-        match error {
-            scripts::Error::NotReady => Error::NotLoaded(sku),
-            scripts::Error::Fenced | scripts::Error::OldLoader => {
-                Error::Fenced { sku, reason: format!("{key}: {error}") }
-            }
-            scripts::Error::Foreign => {
-                let remedy = "set another `namespace`, or use another Redis";
-                Error::Fenced { sku, reason: format!("{key}: {error}; {remedy}") }
-            }
-            scripts::Error::Corrupt { .. } | scripts::Error::TooMany => {
-                Error::Damaged { what: format!("{key}: {error}") }
-            }
-            // The script has run; one of its answers cannot be parsed.
-            scripts::Error::Unexpected { .. } => {
-                Error::Unknown { operation: "reading an answer", reason: format!("{key}: {error}") }
-            }
+    pub(super) fn pages(&self) -> Pages {
+        Pages::of_sku(&self.sku)
+    }
+
+    /// Calls a script on one bucket.
+    pub(super) async fn run<A>(
+        &self,
+        call: ScriptCall<A>,
+        operation: &'static str,
+    ) -> Result<A, Error> {
+        self.executor.run(&call, operation).await.map_err(|error| self.error(error))
+    }
+
+    /// [`Self::run`] of a call that returns the bucket's level, which it stores.
+    pub(super) async fn change<T>(
+        &self,
+        bucket: BucketNo,
+        call: ScriptCall<Leveled<T>>,
+        operation: &'static str,
+    ) -> Result<T, Error> {
+        let (answer, left) = self.run(call, operation).await?;
+        self.record_level(bucket, left);
+        Ok(answer)
+    }
+
+    /// Maps a failed call. If a script rejected the bucket, discards the cached poll and the
+    /// accepted requests.
+    pub(super) fn error(&self, error: CallError) -> Error {
+        if matches!(error, CallError::Rejected { .. }) {
+            self.forget_polls();
+            self.forget_accepted();
         }
+        error.into()
     }
 
     /// Stores a bucket's level after a call. Answers may arrive out of order.

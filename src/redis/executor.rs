@@ -1,0 +1,278 @@
+//! Sends script calls and plain commands to the servers that have the buckets.
+
+use std::fmt::Display;
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use redis::{Cmd, FromRedisValue, Value};
+
+use super::scripts;
+use super::scripts::{BucketFence, BucketKeys, Installation, ScriptCall};
+use super::transport::{
+    CallEffect, Connection, ConnectionPool, ConnectionPurpose, Error as TransportError,
+    PipelineRequest, ServerAddress,
+};
+use crate::domain::{BucketNo, SkuNo};
+use crate::runtime::progress::answered;
+
+/// Why a call has no result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CallError {
+    /// The server could not be reached, or rejected the call. Nothing was changed.
+    Unavailable { reason: String },
+    /// The server did not answer: the call may still take effect, at any later time.
+    Unknown { operation: &'static str, reason: String },
+    /// Redis reported a bug or foreign data.
+    Damaged { what: String },
+    /// The script rejected the bucket with this key, or its answer cannot be parsed.
+    Rejected { operation: &'static str, sku: SkuNo, key: String, error: scripts::Error },
+}
+
+/// Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct ScriptExecutor {
+    pool: ConnectionPool,
+    purpose: ConnectionPurpose,
+    namespace: Arc<str>,
+    installation: Installation,
+}
+
+impl ScriptExecutor {
+    /// Connects on the first call, for this purpose.
+    pub fn new(
+        pool: ConnectionPool,
+        purpose: ConnectionPurpose,
+        namespace: &str,
+        installation: Installation,
+    ) -> Self {
+        Self { pool, purpose, namespace: namespace.into(), installation }
+    }
+
+    /// First part of every key.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    pub fn keys(&self, sku: SkuNo, bucket: BucketNo) -> BucketKeys {
+        BucketKeys::new(&self.namespace, sku, bucket)
+    }
+
+    /// Calls a script on one bucket. For the purpose `Hot` it waits for the configured replicas.
+    pub async fn run<A>(
+        &self,
+        call: &ScriptCall<A>,
+        operation: &'static str,
+    ) -> Result<A, CallError> {
+        let connection = self.connection(&call.target().bucket()).await?;
+        let answers = self.run_on(&connection, &[call], operation).await;
+        answers.into_iter().next().unwrap_or_else(|| Err(no_answer(operation)))
+    }
+
+    /// Calls scripts on many buckets, as one pipeline to each server. Returns one result for each
+    /// call, in order.
+    pub async fn run_each<A>(
+        &self,
+        calls: &[ScriptCall<A>],
+        operation: &'static str,
+    ) -> Vec<Result<A, CallError>> {
+        // Concurrently, so that one unreachable server does not delay the others.
+        let connections =
+            calls.iter().map(|call| async { self.connection(&call.target().bucket()).await });
+        let connections = join_all(connections).await;
+        let mut results = Vec::with_capacity(calls.len());
+        let mut groups: Vec<(Arc<Connection>, Vec<_>, Vec<_>)> = Vec::new();
+        for ((position, call), connected) in calls.iter().enumerate().zip(connections) {
+            match connected {
+                Ok(connection) => {
+                    let same =
+                        groups.iter_mut().find(|(other, ..)| Arc::ptr_eq(other, &connection));
+                    if let Some((_, positions, calls)) = same {
+                        positions.push(position);
+                        calls.push(call);
+                    } else {
+                        groups.push((connection, vec![position], vec![call]));
+                    }
+                }
+                Err(error) => results.push((position, Err(error))),
+            }
+        }
+        let sent = groups.iter().map(|(connection, positions, calls)| async move {
+            positions.iter().copied().zip(self.run_on(connection, calls, operation).await)
+        });
+        results.extend(join_all(sent).await.into_iter().flatten());
+        results.sort_unstable_by_key(|(position, _)| *position);
+        results.into_iter().map(|(_, result)| result).collect()
+    }
+
+    /// Sends the calls of one server as one pipeline. Returns one result for each.
+    async fn run_on<A>(
+        &self,
+        connection: &Connection,
+        calls: &[&ScriptCall<A>],
+        operation: &'static str,
+    ) -> Vec<Result<A, CallError>> {
+        // The installation and server that a bucket must have on this connection.
+        let server = connection.identity().server().into();
+        let fence = BucketFence { installation: self.installation, server };
+        let fenced = calls.iter().map(|call| FencedCall { call, fence: &fence });
+        let fenced: Vec<_> = fenced.collect();
+        let called = match self.purpose {
+            ConnectionPurpose::Hot => connection.call_and_wait(&fenced).await,
+            _ => connection.call(&fenced).await,
+        };
+        answered();
+        let answers = called.unwrap_or_else(|error| vec![Err(error); calls.len()]);
+        let mut answers = answers.into_iter();
+        let mut results = Vec::with_capacity(calls.len());
+        for call in calls {
+            let answer = answers.next().map_or_else(
+                || Err(no_answer(operation)),
+                |answer| answer.map_err(|error| CallError::new(error, operation)),
+            );
+            results.push(match answer {
+                Ok(answer) => call.parse(answer).map_err(|error| {
+                    let (sku, key) = (call.target().sku(), call.target().bucket());
+                    CallError::Rejected { operation, sku, key, error }
+                }),
+                Err(error @ CallError::Damaged { .. }) => {
+                    Err(error.on(&mistyped_keys(connection, call).await))
+                }
+                Err(error) => Err(error),
+            });
+        }
+        results
+    }
+
+    /// Sends plain commands on one key as one pipeline. Returns the first error, if there is one.
+    pub async fn send(
+        &self,
+        key: &str,
+        commands: &[Cmd],
+        operation: &'static str,
+    ) -> Result<Vec<Value>, CallError> {
+        let connection = self.connection(key).await?;
+        send_on(&connection, key, commands, operation).await
+    }
+
+    /// Sends one plain command on a key.
+    pub async fn read<T: FromRedisValue>(
+        &self,
+        key: &str,
+        command: Cmd,
+        operation: &'static str,
+    ) -> Result<T, CallError> {
+        let answer = self.send(key, &[command], operation).await?.pop();
+        decode(key, answer.ok_or_else(|| no_answer(operation))?)
+    }
+
+    /// Every master of the current topology.
+    pub async fn masters(&self, operation: &'static str) -> Result<Vec<ServerAddress>, CallError> {
+        self.pool.masters().await.map_err(|error| CallError::new(error, operation))
+    }
+
+    /// A connection to one of the [`Self::masters`].
+    pub async fn connection_to(
+        &self,
+        node: &ServerAddress,
+        operation: &'static str,
+    ) -> Result<Arc<Connection>, CallError> {
+        let connection = self.pool.connection_to(self.purpose, node).await;
+        connection.map_err(|error| CallError::new(error, operation))
+    }
+
+    /// Verifies that every master is still the server that was connected to.
+    pub async fn ping(&self) -> Result<(), CallError> {
+        let verified = self.pool.verify().await;
+        verified.map_err(|error| CallError::new(error, "verifying the masters"))
+    }
+
+    async fn connection(&self, key: &str) -> Result<Arc<Connection>, CallError> {
+        let connection = self.pool.connection(self.purpose, key).await;
+        connection.map_err(|error| CallError::new(error, "connecting"))
+    }
+}
+
+impl CallError {
+    pub fn new(error: TransportError, operation: &'static str) -> Self {
+        match error.class() {
+            CallEffect::NotDone => Self::Unavailable { reason: error.to_string() },
+            CallEffect::Unknown => Self::Unknown { operation, reason: error.to_string() },
+            CallEffect::Refused => Self::Damaged { what: format!("{operation}: {error}") },
+        }
+    }
+
+    /// Adds the key to the error of a key of another type: Redis does not name it.
+    fn on(self, key: &str) -> Self {
+        match self {
+            Self::Damaged { what } => damaged(key, &what),
+            other => other,
+        }
+    }
+}
+
+fn no_answer(operation: &'static str) -> CallError {
+    CallError::Unknown { operation, reason: "no answer".to_owned() }
+}
+
+/// Sends plain commands about one key, or one pattern of keys, as one pipeline.
+pub async fn send_on(
+    connection: &Connection,
+    key: &str,
+    commands: &[Cmd],
+    operation: &'static str,
+) -> Result<Vec<Value>, CallError> {
+    let answers = connection.call(commands).await;
+    answered();
+    let answers = answers.and_then(|answers| answers.into_iter().collect());
+    answers.map_err(|error| CallError::new(error, operation).on(key))
+}
+
+/// Decodes the answer to a plain command on this key.
+pub fn decode<T: FromRedisValue>(key: &str, answer: Value) -> Result<T, CallError> {
+    redis::from_redis_value(answer).map_err(|error| damaged(key, &error))
+}
+
+pub fn damaged(key: &str, what: &dyn Display) -> CallError {
+    CallError::Damaged { what: format!("{key}: {what}") }
+}
+
+/// The keys of a call with a wrong type, for the error message: Redis does not name them.
+async fn mistyped_keys<A>(connection: &Connection, call: &ScriptCall<A>) -> String {
+    let keys: Vec<_> = call.iter_keys().map(String::from_utf8_lossy).collect();
+    let types: Vec<_> = keys.iter().map(|key| redis::cmd("TYPE").arg(&**key).to_owned()).collect();
+    let types = connection.call(&types).await.unwrap_or_default();
+    let script = call.script().name();
+    let mistyped = keys.iter().zip(&types).filter_map(|(key, kind)| {
+        let Ok(Value::SimpleString(kind)) = kind else { return None };
+        let name = key.rsplit_once("}:").map_or("", |(_, name)| name);
+        let expected = match name.split(':').next() {
+            Some("claimants") => "set",
+            Some("claimed" | "dead") => "list",
+            Some("outbox") if script.starts_with("list") => "list",
+            Some("outbox") if script.starts_with("stream") => "stream",
+            _ => "hash",
+        };
+        (kind != expected && kind != "none").then(|| format!("{key} is a {kind}"))
+    });
+    let mistyped: Vec<_> = mistyped.collect();
+    if mistyped.is_empty() {
+        keys.first().cloned().unwrap_or_default().into()
+    } else {
+        mistyped.join(", ")
+    }
+}
+
+struct FencedCall<'a, A> {
+    call: &'a ScriptCall<A>,
+    fence: &'a BucketFence,
+}
+
+impl<A> PipelineRequest for FencedCall<'_, A> {
+    fn script(&self) -> Option<&'static str> {
+        Some(self.call.script().name())
+    }
+
+    fn command(&self, sha: &str) -> Cmd {
+        self.call.command("EVALSHA", sha, self.fence)
+    }
+}

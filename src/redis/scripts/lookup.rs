@@ -1,0 +1,64 @@
+//! The calls of `find.lua` and `queued.lua`: read the records of requests.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use redis::Value;
+
+use crate::domain::{Epoch, RequestId, Sku};
+
+use super::column::IdColumn;
+use super::record::{BrokenRecord, RequestRecord};
+use super::reply::Reply;
+use super::{BucketKeys, Error, Pages, Script, ScriptCall};
+
+/// A queued request and its record, or why its record is invalid.
+pub type QueuedRecord = Result<(RequestId, RequestRecord), BrokenRecord>;
+
+/// Reads the records of requests, at most [`super::codes::ITEMS_MAX`]. Answers one item for each,
+/// in order; `None` if this bucket never accepted the request.
+pub fn find(
+    keys: &BucketKeys,
+    sku: &Sku,
+    requests: &[RequestId],
+) -> ScriptCall<Vec<Option<RequestRecord>>> {
+    let ids = requests.iter().map(|request| request.get());
+    let column = Arc::new(IdColumn::new(Pages::of_sku(sku), ids));
+    let of_answer = Arc::clone(&column);
+    let call = ScriptCall::new(Script::Find, keys, move |reply| {
+        let records = reply.items(of_answer.size())?.map(|item| match item {
+            Value::Nil => Ok(None),
+            Value::BulkString(bytes) => reply.record(&bytes).map(Some),
+            other => Err(reply.unexpected(&other)),
+        });
+        let records = records.collect::<Result<Vec<_>, Error>>()?;
+        let record = |at: u16| records.get(usize::from(at) - 1).copied().flatten();
+        Ok(of_answer.positions().map(record).collect())
+    });
+    column.add_ids(column.add_pages(call, |page| keys.requests(page)))
+}
+
+/// Reads the queued requests on some pages. With an outbox, intents are not stored by request id,
+/// so the queued requests are found by their records, which takes a scan of the pages. Only the
+/// installation is checked, not the server. Answers the bucket's epoch, too.
+pub fn read_queued(keys: &BucketKeys, pages: Range<u16>) -> ScriptCall<(Epoch, Vec<QueuedRecord>)> {
+    let read = |reply: &mut Reply| Ok((Epoch(reply.count()?), queued(reply)?));
+    ScriptCall::new(Script::Queued, keys, read).keys(pages.map(|page| keys.requests(page)))
+}
+
+/// Parses the remaining items: request and record in turn.
+pub(super) fn queued(reply: &mut Reply) -> Result<Vec<QueuedRecord>, Error> {
+    let mut requests = Vec::new();
+    while !reply.is_empty() {
+        requests.push(parse_pair(&reply.next()?, &reply.next()?));
+    }
+    Ok(requests)
+}
+
+fn parse_pair(request: &Value, record: &Value) -> QueuedRecord {
+    let (Value::BulkString(request), Value::BulkString(record)) = (request, record) else {
+        return Err(BrokenRecord("no bytes"));
+    };
+    let request = std::str::from_utf8(request).ok().and_then(|digits| digits.parse().ok());
+    Ok((request.ok_or(BrokenRecord("no request id"))?, RequestRecord::unpack(record)?))
+}
