@@ -33,28 +33,25 @@ const X_DEATH: &str = "x-death";
 /// Encodes the headers. `number` identifies the message among all of its channel, copies included:
 /// the broker sends it back with a returned message.
 pub(super) fn pack(headers: &Headers, number: u64) -> BasicProperties {
+    let number_value = |value: Option<i64>| value.map(AMQPValue::LongLongInt);
+    let text_value = |value: &Option<String>| {
+        let text = value.as_deref().map(|value| truncate(value, TEXT_BYTES_MAX));
+        text.map(|text| AMQPValue::LongString(text.into()))
+    };
+    let values = [
+        (VERSION, number_value(headers.version)),
+        (EPOCH, number_value(headers.epoch)),
+        (ATTEMPTS, number_value(Some(headers.attempts.into()))),
+        (SENT_AT_MS, number_value(headers.sent_at_ms)),
+        (INSTALLATION, text_value(&headers.installation)),
+        (TRACEPARENT, text_value(&headers.traceparent)),
+        (REASON, text_value(&headers.reason)),
+        (ORIGIN, text_value(&headers.origin)),
+    ];
     let mut table = FieldTable::default();
-    let numbers = [
-        (VERSION, headers.version),
-        (EPOCH, headers.epoch),
-        (ATTEMPTS, Some(i64::from(headers.attempts))),
-        (SENT_AT_MS, headers.sent_at_ms),
-    ];
-    for (name, value) in numbers {
+    for (name, value) in values {
         if let Some(value) = value {
-            table.insert(name.into(), AMQPValue::LongLongInt(value));
-        }
-    }
-    let texts = [
-        (INSTALLATION, &headers.installation),
-        (TRACEPARENT, &headers.traceparent),
-        (REASON, &headers.reason),
-        (ORIGIN, &headers.origin),
-    ];
-    for (name, value) in texts {
-        if let Some(value) = value {
-            let text = truncate(value, TEXT_BYTES_MAX);
-            table.insert(name.into(), AMQPValue::LongString(text.into()));
+            table.insert(name.into(), value);
         }
     }
     let mut properties = BasicProperties::default()
@@ -155,8 +152,7 @@ fn short(value: &str) -> ShortString {
 
 /// The longest valid UTF-8 prefix of at most `bytes_max` bytes.
 fn truncate(value: &str, bytes_max: usize) -> &str {
-    let end = (0..=bytes_max.min(value.len())).rev().find(|&end| value.is_char_boundary(end));
-    end.and_then(|end| value.get(..end)).unwrap_or_default()
+    value.split_at(value.floor_char_boundary(bytes_max)).0
 }
 
 #[cfg(test)]

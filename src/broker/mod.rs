@@ -29,10 +29,7 @@ pub use topology::Topology;
 pub enum Error {
     /// The broker cannot be reached or gave no answer in time. The caller retries.
     #[error("the broker is not available: {reason}")]
-    Unavailable {
-        /// Text for operators.
-        reason: String,
-    },
+    Unavailable { reason: String },
     /// The topology declared in the broker differs from the required one.
     #[error("the broker's topology does not fit: {what}")]
     Topology {
@@ -45,14 +42,18 @@ pub enum Error {
     Ended { reason: String },
 }
 
+impl Error {
+    fn unavailable(reason: impl Into<String>) -> Self {
+        Self::Unavailable { reason: reason.into() }
+    }
+}
+
 /// Whether the broker accepts messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BrokerStatus {
-    /// The broker accepts messages.
     Up,
     /// The broker is connected and blocks publishers: memory or disk alarm.
     Blocked,
-    /// The broker cannot be reached.
     Down,
 }
 
@@ -61,13 +62,11 @@ pub enum BrokerStatus {
 pub enum Route {
     /// The order queue of this number.
     Orders(u16),
-    /// The dead letter queue.
     Dead,
 }
 
 impl Route {
     /// The order queue of a bucket: constant per bucket, and different for neighbouring buckets.
-    #[must_use]
     pub fn orders_of(bucket: BucketKey, queues: u16) -> Self {
         let hash = i64::from(bucket.sku.0) + i64::from(bucket.bucket.0);
         Self::Orders(u16::try_from(hash.rem_euclid(i64::from(queues.max(1)))).unwrap_or(0))
@@ -116,10 +115,7 @@ pub enum PublishOutcome {
     /// The message is in a queue, on disk.
     Confirmed,
     /// The message is certainly in no queue: the broker rejected or returned it.
-    Refused {
-        /// The broker's reason.
-        reason: String,
-    },
+    Refused { reason: String },
     /// The message is certainly in no queue: it was not sent, because the broker is down or
     /// blocked.
     NotSent { reason: String },
@@ -152,14 +148,8 @@ pub trait Publisher: Send + Sync {
     async fn declare(&self) -> Result<(), Error>;
 }
 
-/// A queue to consume.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Source {
-    /// The order queue of this number.
-    Orders(u16),
-    /// The dead letter queue.
-    Dead,
-}
+/// The queue of a route, to be consumed.
+pub type Source = Route;
 
 /// A delivered message, to be acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -215,13 +205,11 @@ impl QueueDepth {
     ///
     /// RabbitMQ reports 0 messages and 0 consumers for a quorum queue without majority. An order
     /// queue without consumers may be such a queue, and does not count as empty.
-    #[must_use]
     pub fn is_certainly_empty(&self) -> bool {
         self.num_ready == 0 && (self.num_consumers > 0 || self.family() != "orders")
     }
 
     /// The part of the name before the first dot, the same for every order queue.
-    #[must_use]
     pub fn family(&self) -> &str {
         self.queue.split_once('.').map_or(&*self.queue, |(family, _)| family)
     }

@@ -24,6 +24,7 @@ pub use effective::{Effective, redact_url};
 pub use error::{ConfigFault, Error};
 pub use load::{ConfigSources, LoadedSettings};
 pub use settings::{
-    AdminSettings, AuthMode, AuthSettings, GateSettings, InternalSettings, LogFormat, LogSettings,
-    OutboxKind, OutboxSettings, RelaySettings, Role, Settings, SupervisorSettings, Tier,
+    AdminSettings, AuthMode, AuthSettings, ConsumerSettings, GateSettings, InternalSettings,
+    LogFormat, LogSettings, OutboxKind, OutboxSettings, RedisSettings, RelaySettings, Role,
+    Settings, SupervisorSettings, Tier,
 };

@@ -10,12 +10,26 @@
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use redis::Value;
 
-mod redis;
-mod sole;
+use crate::redis::transport::{ConnectionPool, ConnectionPurpose};
+use crate::runtime::clock::SharedClock;
 
-pub use redis::RedisLease;
-pub use sole::SoleLease;
+/// `allow-oom`: leases must work on a full Redis.
+const HOLD: &str = "#!lua flags=allow-oom
+local key, caller, ttl_ms = KEYS[1], ARGV[1], ARGV[2]
+local holder = redis.call('GET', key)
+if holder and holder ~= caller then return holder end
+redis.call('SET', key, caller, 'PX', ttl_ms)
+return 0";
+
+const RELEASE: &str = "#!lua flags=allow-oom
+local key, caller = KEYS[1], ARGV[1]
+if redis.call('GET', key) == caller then redis.call('DEL', key) end
+return 0";
+
+/// The caller's lease is shorter than the key's by one part in `MARGIN`, for clock drift.
+const MARGIN: u32 = 10;
 
 /// The result of [`Lease::hold`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +45,6 @@ pub enum LeaseGrant {
 
 impl LeaseGrant {
     /// Whether the caller holds the lease at this time.
-    #[must_use]
     pub fn is_held(&self, now: Instant) -> bool {
         matches!(self, Self::Held { until } if now < *until)
     }
@@ -54,4 +67,76 @@ pub trait Lease: Send + Sync {
 
     /// Ends a lease early, if the holder still has it.
     async fn release(&self, name: &str, holder: &str) -> Result<(), Error>;
+}
+
+/// Grants every lease, in an installation with one process: its ledger admits no second one.
+#[derive(Debug)]
+pub struct SoleLease {
+    clock: SharedClock,
+}
+
+impl SoleLease {
+    pub fn new(clock: SharedClock) -> Self {
+        Self { clock }
+    }
+}
+
+#[async_trait]
+impl Lease for SoleLease {
+    async fn hold(&self, _name: &str, _holder: &str, ttl: Duration) -> Result<LeaseGrant, Error> {
+        Ok(LeaseGrant::Held { until: self.clock.now() + ttl })
+    }
+
+    async fn release(&self, _name: &str, _holder: &str) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+/// Leases in Redis: a key that expires, changed only by the holder that it names.
+///
+/// Redis expires the key by its own clock. If that clock jumps, or a failover loses the key, a
+/// second holder gets the lease early; see [`Lease`] for the consequences.
+#[derive(Debug)]
+pub struct RedisLease {
+    pool: ConnectionPool,
+    namespace: String,
+    clock: SharedClock,
+}
+
+impl RedisLease {
+    /// Leases under keys that begin with `namespace`.
+    pub fn new(pool: ConnectionPool, namespace: &str, clock: SharedClock) -> Self {
+        Self { pool, namespace: namespace.to_owned(), clock }
+    }
+
+    async fn run(&self, script: &str, name: &str, args: &[&str]) -> Result<Value, Error> {
+        let key = format!("{}:lease:{name}", self.namespace);
+        let mut command = redis::cmd("EVAL");
+        command.arg(script).arg(1).arg(&key).arg(args);
+        let answers = self.pool.call(ConnectionPurpose::Results, &key, &[command]).await;
+        let failed = |reason| Error { name: name.to_owned(), reason };
+        let answer = answers.map_err(|error| failed(error.to_string()))?.pop();
+        let answer = answer.ok_or_else(|| failed("no answer".to_owned()))?;
+        answer.map_err(|error| failed(error.to_string()))
+    }
+}
+
+#[async_trait]
+impl Lease for RedisLease {
+    async fn hold(&self, name: &str, holder: &str, ttl: Duration) -> Result<LeaseGrant, Error> {
+        // Measured before the call: the key expires later than this.
+        let until = self.clock.now() + ttl / MARGIN * (MARGIN - 1);
+        let ttl_ms = ttl.as_millis().max(1).to_string();
+        match self.run(HOLD, name, &[holder, &ttl_ms]).await? {
+            Value::Int(0) => Ok(LeaseGrant::Held { until }),
+            Value::BulkString(by) => {
+                Ok(LeaseGrant::Taken { by: String::from_utf8_lossy(&by).into_owned() })
+            }
+            other => Err(Error { name: name.to_owned(), reason: format!("answer {other:?}") }),
+        }
+    }
+
+    async fn release(&self, name: &str, holder: &str) -> Result<(), Error> {
+        self.run(RELEASE, name, &[holder]).await.map(drop)
+    }
 }

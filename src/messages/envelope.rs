@@ -45,18 +45,7 @@ pub enum EnvelopeFlaw {
 }
 
 impl EnvelopeFlaw {
-    pub const ALL: [Self; 7] = [
-        Self::Foreign,
-        Self::Version,
-        Self::Installation,
-        Self::Body,
-        Self::Intent,
-        Self::Sku,
-        Self::Content,
-    ];
-
     /// The label value in metrics.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Foreign => "foreign",
@@ -80,7 +69,6 @@ pub struct MalformedEnvelope {
 }
 
 impl MalformedEnvelope {
-    #[must_use]
     pub fn new(flaw: EnvelopeFlaw, what: impl Into<String>) -> Self {
         Self { flaw, what: what.into() }
     }
@@ -91,7 +79,6 @@ impl MalformedEnvelope {
 pub struct EnvelopePart {
     /// The received bytes.
     pub bytes: Bytes,
-    /// The decoded intent.
     pub read: Result<OrderIntent, MalformedEnvelope>,
 }
 
@@ -104,10 +91,11 @@ pub fn headers(
     installation: &str,
     sent_at_ms: i64,
 ) -> Result<Headers, MalformedEnvelope> {
-    let broken = |error| MalformedEnvelope::new(EnvelopeFlaw::Body, format!("an entry: {error}"));
-    let intents = intent::unpack_entry(body).map_err(broken)?;
-    headers_of_all(&intents, installation, sent_at_ms)
-        .ok_or_else(|| MalformedEnvelope::new(EnvelopeFlaw::Body, "an entry: empty"))
+    let encoded = encode(&Bytes::copy_from_slice(body), installation, sent_at_ms);
+    match (encoded.message, encoded.unreadable) {
+        (_, Some((_, malformed))) => Err(malformed),
+        (message, None) => Ok(message.unwrap_or_default().0),
+    }
 }
 
 /// The message of one outbox entry.
@@ -121,7 +109,6 @@ pub struct EncodedEntry {
 
 /// Encodes an outbox entry as an envelope. Unreadable intents are separated, so that the others can
 /// be published.
-#[must_use]
 pub fn encode(entry: &Bytes, installation: &str, sent_at_ms: i64) -> EncodedEntry {
     let (mut intents, mut readable, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());
     let mut error_text = entry.is_empty().then_some("empty".to_owned());
@@ -138,36 +125,25 @@ pub fn encode(entry: &Bytes, installation: &str, sent_at_ms: i64) -> EncodedEntr
         }
     }
     let body = || if error_text.is_none() { entry.clone() } else { readable.concat().into() };
-    let headers = headers_of_all(&intents, installation, sent_at_ms);
-    let message = headers.map(|headers| (headers, body()));
+    let message = headers_of(&intents, installation, sent_at_ms).map(|headers| (headers, body()));
     let malformed = |what| MalformedEnvelope::new(EnvelopeFlaw::Body, format!("an entry: {what}"));
     let unreadable = error_text.map(|what| (unreadable.concat().into(), malformed(what)));
     EncodedEntry { message, unreadable }
 }
 
 /// The headers of an envelope of these intents; `None`: no intents.
-fn headers_of_all(intents: &[OrderIntent], installation: &str, sent_at_ms: i64) -> Option<Headers> {
+fn headers_of(intents: &[OrderIntent], installation: &str, sent_at_ms: i64) -> Option<Headers> {
     let first = intents.first()?;
     Some(Headers {
-        epoch: intents.iter().map(|intent| intent.epoch.0).max(),
-        ..headers_of(first, intents.len(), installation, sent_at_ms)
-    })
-}
-
-fn headers_of(first: &OrderIntent, num: usize, installation: &str, sent_at_ms: i64) -> Headers {
-    Headers {
-        message_id: format!("{}-{num}", first.request),
+        message_id: format!("{}-{}", first.request, intents.len()),
         content_type: Some(CONTENT_TYPE.to_owned()),
         version: Some(VERSION),
         installation: Some(installation.to_owned()),
-        epoch: Some(first.epoch.0),
+        epoch: intents.iter().map(|intent| intent.epoch.0).max(),
         traceparent: traceparent(first),
-        attempts: 0,
         sent_at_ms: Some(sent_at_ms),
-        reason: None,
-        origin: None,
-        by_broker: false,
-    }
+        ..Headers::default()
+    })
 }
 
 /// The trace of the buyer's request, with the same parent id in every copy of the message. `None`
@@ -187,52 +163,10 @@ pub fn decode(
     body: &Bytes,
     installation: &str,
 ) -> Result<Vec<EnvelopePart>, MalformedEnvelope> {
-    let fail = |flaw, what: String| Err(MalformedEnvelope::new(flaw, what));
-    match headers.content_type.as_deref() {
-        Some(CONTENT_TYPE) => {}
-        Some(other) => {
-            return fail(
-                EnvelopeFlaw::Foreign,
-                format!("content type {other:?}, not {CONTENT_TYPE}"),
-            );
-        }
-        None => {
-            return fail(
-                EnvelopeFlaw::Foreign,
-                format!("no content type; {CONTENT_TYPE} was expected"),
-            );
-        }
+    if let Some((flaw, what)) = flaw_of(headers, body.len(), installation) {
+        return Err(MalformedEnvelope::new(flaw, what));
     }
-    match headers.version {
-        Some(VERSION) => {}
-        Some(newer) if newer > VERSION => {
-            let what = format!(
-                "version {newer} is newer than {VERSION}: upgrade the consumers, then replay"
-            );
-            return fail(EnvelopeFlaw::Version, what);
-        }
-        Some(unknown) => return fail(EnvelopeFlaw::Version, format!("unknown version {unknown}")),
-        None => return fail(EnvelopeFlaw::Version, "no version".to_owned()),
-    }
-    match headers.installation.as_deref() {
-        Some(own) if own == installation => {}
-        Some(other) => {
-            return fail(
-                EnvelopeFlaw::Installation,
-                format!("it belongs to installation {other:?}"),
-            );
-        }
-        None => return fail(EnvelopeFlaw::Installation, "no installation".to_owned()),
-    }
-    let length = body.len();
-    if length > BODY_BYTES_MAX {
-        let what = format!("{length} bytes are more than the {BODY_BYTES_MAX} of any envelope");
-        return fail(EnvelopeFlaw::Body, what);
-    }
-    if body.is_empty() || !length.is_multiple_of(INTENT_BYTES) {
-        return fail(EnvelopeFlaw::Body, format!("{length} bytes are no whole number of intents"));
-    }
-    let parts = (0..length).step_by(INTENT_BYTES).map(|at| {
+    let parts = (0..body.len()).step_by(INTENT_BYTES).map(|at| {
         let bytes = body.slice(at..at + INTENT_BYTES);
         let broken =
             |error| MalformedEnvelope::new(EnvelopeFlaw::Intent, format!("an intent: {error}"));
@@ -242,9 +176,41 @@ pub fn decode(
     Ok(parts.collect())
 }
 
+/// Why a whole message cannot be used; `None`: its intents can be decoded.
+fn flaw_of(headers: &Headers, length: usize, installation: &str) -> Option<(EnvelopeFlaw, String)> {
+    let Headers { content_type, version, installation: owner, .. } = headers;
+    Some(match (content_type.as_deref(), *version, owner.as_deref()) {
+        (None, ..) => {
+            (EnvelopeFlaw::Foreign, format!("no content type; {CONTENT_TYPE} was expected"))
+        }
+        (Some(other), ..) if other != CONTENT_TYPE => {
+            (EnvelopeFlaw::Foreign, format!("content type {other:?}, not {CONTENT_TYPE}"))
+        }
+        (_, None, _) => (EnvelopeFlaw::Version, "no version".to_owned()),
+        (_, Some(newer), _) if newer > VERSION => {
+            let remedy = "upgrade the consumers, then replay";
+            (EnvelopeFlaw::Version, format!("version {newer} is newer than {VERSION}: {remedy}"))
+        }
+        (_, Some(unknown), _) if unknown != VERSION => {
+            (EnvelopeFlaw::Version, format!("unknown version {unknown}"))
+        }
+        (.., None) => (EnvelopeFlaw::Installation, "no installation".to_owned()),
+        (.., Some(other)) if other != installation => {
+            (EnvelopeFlaw::Installation, format!("it belongs to installation {other:?}"))
+        }
+        _ if length > BODY_BYTES_MAX => {
+            let what = format!("{length} bytes are more than the {BODY_BYTES_MAX} of any envelope");
+            (EnvelopeFlaw::Body, what)
+        }
+        _ if length == 0 || !length.is_multiple_of(INTENT_BYTES) => {
+            (EnvelopeFlaw::Body, format!("{length} bytes are no whole number of intents"))
+        }
+        _ => return None,
+    })
+}
+
 /// The dead letter of a whole message: its body and headers. A missing message id is replaced by a
 /// hash of the body.
-#[must_use]
 pub fn dead_letter(delivery: &Delivery, queue: u16, reason: &str) -> Message {
     let mut headers = dead_letter_headers(delivery, queue, reason);
     if headers.message_id.is_empty() {
@@ -255,7 +221,6 @@ pub fn dead_letter(delivery: &Delivery, queue: u16, reason: &str) -> Message {
 
 /// The dead letter of one intent of a message: its bytes, and the headers of the message with the
 /// intent's own message id, epoch, trace and attempts.
-#[must_use]
 pub fn dead_letter_of_intent(
     delivery: &Delivery,
     bytes: Bytes,
@@ -278,9 +243,9 @@ pub fn dead_letter_of_intent(
 }
 
 fn dead_letter_headers(delivery: &Delivery, queue: u16, reason: &str) -> Headers {
-    let end = reason.floor_char_boundary(REASON_BYTES_MAX);
+    let (reason, _) = reason.split_at(reason.floor_char_boundary(REASON_BYTES_MAX));
     Headers {
-        reason: Some(reason.get(..end).unwrap_or_default().to_owned()),
+        reason: Some(reason.to_owned()),
         origin: Some(origin(queue, &delivery.routing_key)),
         by_broker: false,
         ..delivery.headers.clone()
@@ -297,13 +262,11 @@ fn origin(queue: u16, routing_key: &str) -> String {
 }
 
 /// The request ids of the readable intents of a body, for logs and searches; unchecked.
-#[must_use]
 pub fn requests_in(body: &[u8]) -> Vec<RequestId> {
     intents_in(body).into_iter().map(|intent| intent.request).collect()
 }
 
 /// The readable intents of a body, for display and logs; unchecked.
-#[must_use]
 pub fn intents_in(body: &[u8]) -> Vec<OrderIntent> {
     let whole = body.chunks_exact(INTENT_BYTES);
     whole.filter_map(|bytes| intent::unpack(bytes).ok()).collect()

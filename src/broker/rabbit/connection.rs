@@ -1,20 +1,24 @@
 //! One connection to RabbitMQ.
 
-use std::fmt;
-use std::sync::Arc;
-use std::sync::Weak;
+use std::io;
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use lapin::options::ConfirmSelectOptions;
-use lapin::{Channel, Connection, Event};
+use lapin::tcp::{AsyncTcpStream, OwnedTLSConfig};
+use lapin::types::LongString;
+use lapin::uri::{AMQPScheme, AMQPUri};
+use lapin::{Channel, Connection, ConnectionProperties, ErrorKind, Event};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 use super::super::Error;
+use super::health::BrokerHealthError;
 use super::new_queues::NewQueues;
-use super::socket::{self, ShutdownGuard};
 use super::{RabbitOptions, declare, error_message};
 use crate::runtime::single_flight::{Expirable, ValueStatus};
 
@@ -45,11 +49,13 @@ impl ConnectionRole {
 /// A connection that is never repaired: after an error the next user makes another.
 pub(super) struct RabbitConnection {
     role: ConnectionRole,
+    /// Drives the connection.
+    pub(super) io: Handle,
     inner: Connection,
     shutdown_guard: ShutdownGuard,
     limit: Duration,
     /// Set once the connection is closed or known to be broken.
-    close_reason: Mutex<Option<String>>,
+    close_reason: OnceLock<String>,
     /// Set while the broker blocks publishing (`connection.blocked`).
     blocked_reason: Mutex<Option<String>>,
     /// At least one operation succeeded after the handshake.
@@ -57,17 +63,11 @@ pub(super) struct RabbitConnection {
     abandoned_batches: AtomicUsize,
 }
 
-impl fmt::Debug for RabbitConnection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RabbitConnection").field("role", &self.role).finish_non_exhaustive()
-    }
-}
-
 impl Expirable for Arc<RabbitConnection> {
     type Error = Error;
 
     fn not_attempted(reason: &str) -> Error {
-        Error::Unavailable { reason: reason.to_owned() }
+        Error::unavailable(reason)
     }
 
     fn status(&self) -> ValueStatus<Error> {
@@ -75,7 +75,7 @@ impl Expirable for Arc<RabbitConnection> {
             None => ValueStatus::Usable,
             Some(reason) => ValueStatus::Expired {
                 proven: self.proven.load(Ordering::SeqCst),
-                why: Error::Unavailable { reason },
+                why: Error::unavailable(reason),
             },
         }
     }
@@ -91,22 +91,23 @@ impl RabbitConnection {
         let limit = options.connect_timeout;
         let mut uri = options.uri.clone();
         uri.query.heartbeat.get_or_insert(options.heartbeat_s);
-        let connected = socket::connect(&uri, role.client_name(), limit).await;
+        let connected = open(&uri, role.client_name(), limit).await;
         let (inner, shutdown_guard) =
-            connected.map_err(|error| Error::Unavailable { reason: error.reason })?;
+            connected.map_err(|error| Error::unavailable(error.reason))?;
         let connection = Arc::new(Self {
             role,
+            io: Handle::current(),
             inner,
             shutdown_guard,
             limit,
-            close_reason: Mutex::default(),
+            close_reason: OnceLock::new(),
             blocked_reason: Mutex::default(),
             proven: AtomicBool::new(false),
             abandoned_batches: AtomicUsize::new(0),
         });
         let events = connection.inner.events_listener();
         // The task ends with the connection.
-        drop(Handle::current().spawn(handle_events(Arc::downgrade(&connection), events)));
+        drop(connection.io.spawn(handle_events(Arc::downgrade(&connection), events)));
         connection.declare(options, new_queues).await?;
         Ok(connection)
     }
@@ -123,17 +124,11 @@ impl RabbitConnection {
         new_queues.delete_lost(self, self.limit).await?;
         let on_create = |name: &str| new_queues.track(name, self);
         let declaring = declare::declare(&self.inner, &options.topology, on_create);
-        let declared = tokio::time::timeout(self.limit, declaring).await;
+        let declared = self.within_limit("declaring the topology", declaring).await;
         let (connection, new_queues) = (self.clone(), new_queues.clone());
-        drop(
-            Handle::current()
-                .spawn(async move { new_queues.forget_when_settled(&connection).await }),
-        );
-        declared.unwrap_or_else(|_| {
-            let reason = format!("the topology was not declared within {:?}", self.limit);
-            self.abort(&reason);
-            Err(Error::Unavailable { reason })
-        })
+        let forgetting = async move { new_queues.forget_when_settled(&connection).await };
+        drop(self.io.spawn(forgetting));
+        declared?
     }
 
     /// A new channel, which closes with its last clone. On failure the connection is aborted.
@@ -161,13 +156,25 @@ impl RabbitConnection {
         what: &str,
         request: impl Future<Output = lapin::Result<T>>,
     ) -> Result<T, Error> {
-        let reason = match tokio::time::timeout(self.limit, request).await {
-            Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(error)) => format!("{what} could not be opened: {}", error_message(&error)),
-            Err(_) => format!("{what} was not opened within {:?}", self.limit),
-        };
+        self.within_limit(what, request).await?.map_err(|error| {
+            self.failed(format!("{what} could not be opened: {}", error_message(&error)))
+        })
+    }
+
+    /// Awaits an answer of the broker, and aborts the connection on a time-out. Errors of the
+    /// broker are returned for the caller to classify.
+    pub(super) async fn within_limit<T>(
+        &self,
+        what: &str,
+        request: impl Future<Output = T>,
+    ) -> Result<T, Error> {
+        let timed_out = |_| self.failed(format!("{what} timed out after {:?}", self.limit));
+        tokio::time::timeout(self.limit, request).await.map_err(timed_out)
+    }
+
+    fn failed(&self, reason: String) -> Error {
         self.abort(&reason);
-        Err(Error::Unavailable { reason })
+        Error::unavailable(reason)
     }
 
     /// Marks the connection as useful: after its end the next attempt starts without waiting.
@@ -177,24 +184,22 @@ impl RabbitConnection {
 
     /// Why the connection is closed; `None` while it is open.
     pub(super) fn close_reason(&self) -> Option<String> {
-        if let Some(reason) = self.close_reason.lock().clone() {
-            return Some(reason);
-        }
-        let is_connected = self.inner.status().connected();
-        (!is_connected).then(|| "the connection was lost".to_owned())
+        let lost = || "the connection was lost".to_owned();
+        let close_reason = self.close_reason.get().cloned();
+        close_reason.or_else(|| (!self.inner.status().connected()).then(lost))
     }
 
     /// Why the broker blocks publishing; `None` if it does not.
     pub(super) fn blocked_reason(&self) -> Option<String> {
-        self.blocked_reason.lock().clone()
+        let reason = self.blocked_reason.lock();
+        reason.as_ref().map(|reason| format!("the broker accepts no messages: {reason}"))
     }
 
     /// Closes the connection at once, without the AMQP close handshake.
     pub(super) fn abort(&self, reason: &str) {
-        self.close_reason.lock().get_or_insert_with(|| {
+        if self.close_reason.set(reason.to_owned()).is_ok() {
             tracing::warn!(role = ?self.role, reason, "broker connection aborted");
-            reason.to_owned()
-        });
+        }
         self.shutdown_guard.shutdown();
     }
 
@@ -214,7 +219,7 @@ impl RabbitConnection {
 
     /// Closes the connection with the AMQP handshake, within `connect_timeout`.
     pub(super) async fn close(&self) {
-        self.close_reason.lock().get_or_insert_with(|| "closed by this process".to_owned());
+        drop(self.close_reason.set("closed by this process".to_owned()));
         let closing = self.inner.close(200, "good-bye".into());
         if !matches!(tokio::time::timeout(self.limit, closing).await, Ok(Ok(()))) {
             tracing::debug!(role = ?self.role, "broker connection closed without handshake");
@@ -223,7 +228,6 @@ impl RabbitConnection {
     }
 }
 
-/// Handles the connection's events: blocked, unblocked, errors.
 async fn handle_events(
     connection: Weak<RabbitConnection>,
     mut events: impl futures_util::Stream<Item = Event> + Unpin,
@@ -244,6 +248,86 @@ async fn handle_events(
                 connection.abort(&error_message(&error));
             }
             _ => {}
+        }
+    }
+}
+
+/// Shuts the socket down when dropped.
+///
+/// The library runs each connection on a thread of its own, which ends with the socket. A
+/// connection that hangs in its handshake, or that the broker blocks, would otherwise hold thread
+/// and socket without limit.
+#[derive(Debug, Default)]
+pub(super) struct ShutdownGuard(Arc<Mutex<Option<TcpStream>>>);
+
+impl ShutdownGuard {
+    /// Shuts the socket down, which ends the connection and the library's thread.
+    pub(super) fn shutdown(&self) {
+        if let Some(socket) = self.0.lock().take() {
+            // Fails if the peer has already closed the socket.
+            drop(socket.shutdown(Shutdown::Both));
+        }
+    }
+}
+
+impl Drop for ShutdownGuard {
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}
+
+/// Connects within `limit`. `name` is the connection name that the broker lists. Must run on the
+/// runtime that drives the connection.
+pub(super) async fn open(
+    uri: &AMQPUri,
+    name: &str,
+    limit: Duration,
+) -> Result<(Connection, ShutdownGuard), BrokerHealthError> {
+    let health_error = |error: &lapin::Error| {
+        let code = match error.kind() {
+            ErrorKind::ProtocolError(answer) => Some(answer.get_id()),
+            _ => None,
+        };
+        BrokerHealthError { code, reason: error_message(error) }
+    };
+    let guard = ShutdownGuard::default();
+    let socket_cell = guard.0.clone();
+    let runtime = lapin::runtime::default_runtime().map_err(|error| health_error(&error))?;
+    let properties = ConnectionProperties::default()
+        .with_connection_name(LongString::from(name))
+        .with_client_property("product".into(), "floodgate".into())
+        .with_client_property("version".into(), env!("CARGO_PKG_VERSION").into());
+    let connecting = Connection::connector(
+        uri.clone(),
+        runtime,
+        async move |uri, runtime| {
+            let (host, port) = (uri.authority.host, uri.authority.port);
+            let dial = async {
+                let addresses: Vec<_> =
+                    tokio::net::lookup_host((host.as_str(), port)).await?.collect();
+                AsyncTcpStream::connect(&runtime, addresses).await
+            };
+            let stream = tokio::time::timeout(limit, dial)
+                .await
+                .map_err(|_elapsed| io::Error::from(io::ErrorKind::TimedOut))??;
+            if let AsyncTcpStream::Plain(plain) = &stream {
+                let socket: OwnedFd = plain.get_ref().as_fd().try_clone_to_owned()?;
+                *socket_cell.lock() = Some(socket.into());
+            }
+            Ok(match uri.scheme {
+                AMQPScheme::AMQP => stream,
+                AMQPScheme::AMQPS => {
+                    stream.into_tls(&host, OwnedTLSConfig::default().as_ref()).await?
+                }
+            })
+        },
+        properties,
+    );
+    match tokio::time::timeout(limit, connecting).await {
+        Ok(Ok(connection)) => Ok((connection, guard)),
+        Ok(Err(error)) => Err(health_error(&error)),
+        Err(_) => {
+            Err(BrokerHealthError { code: None, reason: format!("no connection within {limit:?}") })
         }
     }
 }

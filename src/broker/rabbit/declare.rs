@@ -5,13 +5,12 @@
 
 use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
 use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
-use lapin::types::{AMQPValue, FieldTable};
+use lapin::types::FieldTable;
 use lapin::{Channel, Connection, ErrorKind};
 
 use super::super::Error;
-use super::super::topology::{Argument, Exchange, ExchangeKind, Queue, Topology};
+use super::super::topology::{Exchange, PublishAddress, Queue, Topology};
 use super::error_message;
-use super::subscriber::is_missing;
 
 /// Declares all exchanges, queues and bindings, on channels of its own. Calls `on_create` with the
 /// name of each missing queue before creating it.
@@ -20,75 +19,74 @@ pub(super) async fn declare(
     topology: &Topology,
     on_create: impl Fn(&str),
 ) -> Result<(), Error> {
-    let mut channel = open(connection).await?;
+    let open = async || {
+        let opened = connection.create_channel().await;
+        opened.map_err(|error| Error::unavailable(error_message(&error)))
+    };
+    let mut channel = open().await?;
     for wanted in topology.exchanges() {
         let failed = |error| explain(&error, "exchange", &wanted.name);
-        exchange(&channel, &wanted).await.map_err(failed)?;
+        exchange(&channel, &wanted, false).await.map_err(failed)?;
     }
     for wanted in topology.queues() {
         let failed = |error| explain(&error, "queue", &wanted.name);
-        if is_absent(&channel, &wanted).await {
+        if queue(&channel, &wanted, true).await.is_err_and(|error| is_missing(&error)) {
             on_create(&wanted.name);
-            channel = open(connection).await?;
+            // With this answer the broker has closed the channel.
+            channel = open().await?;
         }
-        queue(&channel, &wanted).await.map_err(failed)?;
-        bind(&channel, &wanted).await.map_err(failed)?;
+        queue(&channel, &wanted, false).await.map_err(failed)?;
+        let PublishAddress { exchange, key } = &wanted.binding;
+        let (name, exchange) = (wanted.name.as_str().into(), exchange.as_str().into());
+        let (key, options) = (key.as_str().into(), QueueBindOptions::default());
+        let bound = channel.queue_bind(name, exchange, key, options, FieldTable::default()).await;
+        bound.map_err(failed)?;
     }
     Ok(())
 }
 
-async fn open(connection: &Connection) -> Result<Channel, Error> {
-    let opened = connection.create_channel().await;
-    opened.map_err(|error| Error::Unavailable { reason: error_message(&error) })
+/// Declares the exchange; if `passive`, only finds it.
+pub(super) async fn exchange(
+    channel: &Channel,
+    exchange: &Exchange,
+    passive: bool,
+) -> lapin::Result<()> {
+    let (name, kind) = (exchange.name.as_str().into(), exchange.kind.clone());
+    let options =
+        ExchangeDeclareOptions { durable: true, passive, ..ExchangeDeclareOptions::default() };
+    channel.exchange_declare(name, kind, options, FieldTable::default()).await
 }
 
-/// Whether the queue does not exist. If so, the broker has closed the channel.
-async fn is_absent(channel: &Channel, queue: &Queue) -> bool {
-    let options = QueueDeclareOptions::durable().passive();
-    let name = queue.name.as_str().into();
-    let declared = channel.queue_declare(name, options, FieldTable::default()).await;
-    declared.is_err_and(|error| is_missing(&error))
+/// Declares the queue; if `passive`, only finds it.
+pub(super) async fn queue(
+    channel: &Channel,
+    queue: &Queue,
+    passive: bool,
+) -> lapin::Result<lapin::Queue> {
+    let options = QueueDeclareOptions { passive, ..QueueDeclareOptions::durable() };
+    let arguments = if passive { FieldTable::default() } else { queue.arguments() };
+    channel.queue_declare(queue.name.as_str().into(), options, arguments).await
 }
 
-pub(super) async fn exchange(channel: &Channel, exchange: &Exchange) -> lapin::Result<()> {
-    let kind = match exchange.kind {
-        ExchangeKind::Direct => lapin::ExchangeKind::Direct,
-        ExchangeKind::Fanout => lapin::ExchangeKind::Fanout,
-    };
-    let arguments = FieldTable::default();
-    let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
-    channel.exchange_declare(exchange.name.as_str().into(), kind, options, arguments).await
+/// Whether the broker answered that an exchange or queue does not exist.
+pub(super) fn is_missing(error: &lapin::Error) -> bool {
+    has_code(error, AMQPSoftError::NOTFOUND.get_id())
 }
 
-pub(super) async fn queue(channel: &Channel, queue: &Queue) -> lapin::Result<()> {
-    let mut arguments = FieldTable::default();
-    for (name, value) in &queue.arguments {
-        let value = match value {
-            Argument::Text(text) => AMQPValue::LongString(text.as_str().into()),
-            Argument::Number(number) => AMQPValue::LongLongInt(*number),
-        };
-        arguments.insert((*name).into(), value);
-    }
-    let options = QueueDeclareOptions::durable();
-    channel.queue_declare(queue.name.as_str().into(), options, arguments).await.map(drop)
-}
-
-async fn bind(channel: &Channel, queue: &Queue) -> lapin::Result<()> {
-    let (exchange, key) = (queue.exchange.as_str().into(), queue.key.as_str().into());
-    let options = QueueBindOptions::default();
-    let name = queue.name.as_str().into();
-    channel.queue_bind(name, exchange, key, options, FieldTable::default()).await
+/// Whether the broker answered with this AMQP reply code.
+pub(super) fn has_code(error: &lapin::Error, code: u16) -> bool {
+    matches!(error.kind(), ErrorKind::ProtocolError(answer) if answer.get_id() == code)
 }
 
 /// Maps an error of a declaration to its meaning and remedy.
 pub(super) fn explain(error: &lapin::Error, what: &str, name: &str) -> Error {
     let ErrorKind::ProtocolError(answer) = error.kind() else {
-        return Error::Unavailable { reason: error_message(error) };
+        return Error::unavailable(error_message(error));
     };
     let message = answer.get_message().as_str();
     let is = |kind: AMQPSoftError| answer.get_id() == kind.get_id();
     let vhost = vhost_in(message);
-    if is(AMQPSoftError::PRECONDITIONFAILED) {
+    let what = if is(AMQPSoftError::PRECONDITIONFAILED) {
         let delete = match what {
             // A quorum queue rejects `--if-empty`, and all queues of the topology are quorum
             // queues.
@@ -99,26 +97,22 @@ pub(super) fn explain(error: &lapin::Error, what: &str, name: &str) -> Error {
             ),
             _ => format!("delete the exchange {name} in the management interface"),
         };
-        let what = format!(
+        format!(
             "{what} {name} is there with other arguments ({message}); {delete}, and it is declared \
              anew, or set the configuration back to what it was, or use another `namespace`"
-        );
-        return Error::Topology { what };
-    }
-    if is(AMQPSoftError::ACCESSREFUSED) {
-        let what = format!(
+        )
+    } else if is(AMQPSoftError::ACCESSREFUSED) {
+        format!(
             "the user may not declare {what} {name} ({message}); allow it to configure, write and \
              read what begins with the namespace: `rabbitmqctl set_permissions -p {vhost} USER \
              '^NAMESPACE\\.' '^NAMESPACE\\.' '^NAMESPACE\\.'`"
-        );
-        return Error::Topology { what };
-    }
-    match answer.kind() {
-        AMQPErrorKind::Hard(kind) if !is_declaration_error(kind) => {
-            Error::Unavailable { reason: error_message(error) }
-        }
-        _ => Error::Topology { what: format!("{what} {name} cannot be declared: {message}") },
-    }
+        )
+    } else if matches!(answer.kind(), AMQPErrorKind::Hard(kind) if !is_declaration_error(kind)) {
+        return Error::unavailable(error_message(error));
+    } else {
+        format!("{what} {name} cannot be declared: {message}")
+    };
+    Error::Topology { what }
 }
 
 /// Whether the broker closed the connection because of the declaration. Other codes report a state

@@ -6,39 +6,45 @@
 //! Limits: `connect_timeout` for each step. On error: the failure is recorded as a fact, or
 //! returned if nothing could be read.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use lapin::options::{ExchangeDeclareOptions, QueueDeclareOptions};
-use lapin::types::FieldTable;
-use lapin::uri::AMQPScheme;
-use lapin::{Channel, Connection, Event, ExchangeKind};
+use lapin::options::{
+    BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions,
+    ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions,
+};
+use lapin::protocol::connection::AMQPMethod;
+use lapin::protocol::{AMQPClass, parse_class};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::uri::{AMQPScheme, AMQPUri};
+use lapin::{BasicProperties, Channel, Confirmation, Connection, Event, ExchangeKind};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::super::Error;
-use super::subscriber::is_missing;
-use super::{RabbitOptions, declare, error_message, socket};
-use crate::broker::rabbit::{self_test, server_banner};
+use super::super::{Error, Topology};
+use super::{RabbitOptions, connection, declare, error_message};
 use crate::runtime::clock::now_monotonic;
 
-pub use crate::broker::rabbit::self_test::SelfTest;
+/// The protocol header of AMQP 0-9-1.
+const PROTOCOL_HEADER: &[u8; 8] = b"AMQP\x00\x00\x09\x01";
+/// Type, channel, length.
+const FRAME_HEAD_BYTES: usize = 7;
+/// Sanity limit; the first frame, `connection.start`, has some hundred bytes.
+const START_BYTES_MAX: usize = 64 * 1024;
 
-/// Facts about the broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokerFacts {
     pub connect_time: Duration,
     /// Product and version, such as `RabbitMQ 3.10.8`; `None` with TLS, or if the broker does not
     /// report them.
     pub version: Option<String>,
-    /// Every exchange of the topology.
     pub exchanges: Vec<TopologyPart>,
-    /// Every queue of the topology.
     pub queues: Vec<TopologyPart>,
-    /// Result of publishing and consuming a test message.
     pub self_test: SelfTest,
 }
 
-/// State of one exchange or queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopologyPart {
     /// Name without the namespace.
@@ -53,12 +59,19 @@ pub struct TopologyPart {
 /// Whether an exchange or queue is declared as required.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PartStatus {
-    /// Declared as required.
     Matches,
-    /// Not declared.
     Missing,
     /// The difference and, after a semicolon, the remedy.
     Differs(String),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SelfTest {
+    /// All operations succeeded. The duration is that of publish and confirm.
+    Works(Duration),
+    /// The broker blocks publishing, for this reason.
+    Blocked(String),
+    Refused(String),
 }
 
 /// Why the broker could not be read.
@@ -77,16 +90,15 @@ pub async fn read(options: &RabbitOptions) -> Result<BrokerFacts, BrokerHealthEr
     let limit = options.connect_timeout;
     let started_at = now_monotonic();
     let (connection, shutdown_guard) =
-        socket::connect(&options.uri, "floodgate-doctor", limit).await?;
+        connection::open(&options.uri, "floodgate-doctor", limit).await?;
     let connect_time = now_monotonic().duration_since(started_at);
     let version = match options.uri.scheme {
-        AMQPScheme::AMQP => server_banner::read(&options.uri, limit).await,
+        AMQPScheme::AMQP => timeout(limit, server_version(&options.uri)).await.ok().flatten(),
         AMQPScheme::AMQPS => None,
     };
-    let parts = timeout(limit, parts(&connection, options)).await;
-    let no_answer =
-        |_| BrokerHealthError { code: None, reason: format!("no answer within {limit:?}") };
-    let (exchanges, queues) = parts.map_err(no_answer)??;
+    let parts = timeout(limit, parts(&connection, &options.topology)).await;
+    let (exchanges, queues) =
+        parts.map_err(|_elapsed| unreadable(format!("no answer within {limit:?}")))??;
     // Last, because a blocked connection cannot be used any further.
     let self_test = run_self_test(&connection, options).await;
     if matches!(self_test, SelfTest::Works(_)) {
@@ -97,120 +109,135 @@ pub async fn read(options: &RabbitOptions) -> Result<BrokerFacts, BrokerHealthEr
     Ok(BrokerFacts { connect_time, version, exchanges, queues, self_test })
 }
 
+/// Product and version from the broker's first frame, which the client library does not expose;
+/// `None` if the broker does not send them.
+async fn server_version(uri: &AMQPUri) -> Option<String> {
+    let mut socket = TcpStream::connect((&*uri.authority.host, uri.authority.port)).await.ok()?;
+    socket.write_all(PROTOCOL_HEADER).await.ok()?;
+    let mut head = [0; FRAME_HEAD_BYTES];
+    socket.read_exact(&mut head).await.ok()?;
+    let length = u32::from_be_bytes(*head.last_chunk::<4>()?);
+    let length = usize::try_from(length).ok().filter(|length| *length <= START_BYTES_MAX)?;
+    let mut frame = vec![0; length];
+    socket.read_exact(&mut frame).await.ok()?;
+    let (_, AMQPClass::Connection(AMQPMethod::Start(start))) =
+        parse_class(frame.as_slice()).ok()?
+    else {
+        return None;
+    };
+    let property = |name: &str| match start.server_properties.inner().get(name) {
+        Some(AMQPValue::LongString(text)) => Some(text.to_string()),
+        _ => None,
+    };
+    Some(format!("{} {}", property("product")?, property("version")?))
+}
+
 /// Runs the self-test. A blocking broker reports that only after a publish.
 async fn run_self_test(connection: &Connection, options: &RabbitOptions) -> SelfTest {
-    let mut events = connection.events_listener();
-    let blocked = async {
-        loop {
-            match events.next().await {
-                Some(Event::ConnectionBlocked(reason)) => return SelfTest::Blocked(reason),
-                Some(_) => {}
-                None => std::future::pending::<()>().await,
-            }
-        }
-    };
-    let prefix = options.topology.prefix();
-    let timed_out =
-        |_| SelfTest::Refused(format!("no confirmation within {:?}", options.connect_timeout));
-    let test = timeout(options.connect_timeout, self_test::run(connection, &prefix));
+    let mut blocked = pin!(connection.events_listener().filter_map(async |event| match event {
+        Event::ConnectionBlocked(reason) => Some(reason),
+        _ => None,
+    }));
+    // Exchange and queue are deleted at the latest with the connection.
+    let name = format!("{}doctor.{:016x}", options.topology.prefix(), fastrand::u64(..));
+    let test = timeout(options.connect_timeout, self_test(connection, &name));
     tokio::select! {
         biased;
-        outcome = blocked => outcome,
-        outcome = test => outcome.unwrap_or_else(timed_out),
+        Some(reason) = blocked.next() => SelfTest::Blocked(reason),
+        outcome = test => match outcome {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(error)) => SelfTest::Refused(error_message(&error)),
+            Err(_) => {
+                SelfTest::Refused(format!("no confirmation within {:?}", options.connect_timeout))
+            }
+        },
     }
 }
 
-type Parts = (Vec<TopologyPart>, Vec<TopologyPart>);
+/// Exercises the operations of every process: declare, bind, publish, confirm, consume.
+async fn self_test(connection: &Connection, name: &str) -> lapin::Result<SelfTest> {
+    let channel = connection.create_channel().await?;
+    channel.confirm_select(ConfirmSelectOptions::default()).await?;
+    let short_name = || name.into();
+    let no_arguments = FieldTable::default;
+    // The exchange is deleted with its last queue, the queue with the connection.
+    let options = ExchangeDeclareOptions { auto_delete: true, ..ExchangeDeclareOptions::default() };
+    channel.exchange_declare(short_name(), ExchangeKind::Fanout, options, no_arguments()).await?;
+    let options = QueueDeclareOptions::exclusive().auto_delete();
+    channel.queue_declare(short_name(), options, no_arguments()).await?;
+    let options = QueueBindOptions::default();
+    channel.queue_bind(short_name(), short_name(), "".into(), options, no_arguments()).await?;
+    let started_at = now_monotonic();
+    let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+    let properties = BasicProperties::default();
+    let confirm =
+        channel.basic_publish(short_name(), "".into(), options, b"trial", properties).await?;
+    let confirmed = confirm.await?;
+    let took = now_monotonic().duration_since(started_at);
+    if confirmed != Confirmation::Ack(None) {
+        return Ok(SelfTest::Refused("a message was not taken".to_owned()));
+    }
+    let got = channel.basic_get(short_name(), BasicGetOptions { no_ack: true }).await?;
+    channel.exchange_delete(short_name(), ExchangeDeleteOptions::default()).await?;
+    Ok(match got {
+        Some(_) => SelfTest::Works(took),
+        None => SelfTest::Refused("a message was confirmed and is not in its queue".to_owned()),
+    })
+}
 
 async fn parts(
     connection: &Connection,
-    options: &RabbitOptions,
-) -> Result<Parts, BrokerHealthError> {
-    let topology = &options.topology;
-    let mut probe = ProbeChannel { connection, channel: open(connection).await? };
+    topology: &Topology,
+) -> Result<(Vec<TopologyPart>, Vec<TopologyPart>), BrokerHealthError> {
+    let part = |full_name: &str, status, found: Option<lapin::Queue>| TopologyPart {
+        name: topology.short(full_name).to_owned(),
+        status,
+        num_ready: found.as_ref().map_or(0, |found| found.message_count().into()),
+        num_consumers: found.map_or(0, |found| found.consumer_count().into()),
+    };
     let (mut exchanges, mut queues) = (Vec::new(), Vec::new());
     for exchange in topology.exchanges() {
-        let name = topology.short(&exchange.name).to_owned();
-        let kind = ExchangeKind::default();
-        let passive = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
-        let full_name = exchange.name.as_str();
-        let arguments = FieldTable::default();
-        let answer =
-            probe.channel.exchange_declare(full_name.into(), kind, passive, arguments).await;
-        let status = if let Err(status) = probe.classify("exchange", full_name, answer).await? {
-            status
-        } else {
-            let answer = declare::exchange(&probe.channel, &exchange).await;
-            probe
-                .classify("exchange", full_name, answer)
-                .await?
-                .err()
-                .unwrap_or(PartStatus::Matches)
-        };
-        exchanges.push(TopologyPart { name, status, num_ready: 0, num_consumers: 0 });
+        let declare =
+            async |channel: &Channel, passive| declare::exchange(channel, &exchange, passive).await;
+        let (status, _) = examine(connection, "exchange", &exchange.name, declare).await?;
+        exchanges.push(part(&exchange.name, status, None));
     }
     for queue in topology.queues() {
-        let name = topology.short(&queue.name).to_owned();
-        let passive = QueueDeclareOptions::durable().passive();
-        let full_name = queue.name.as_str();
-        let arguments = FieldTable::default();
-        let answer = probe.channel.queue_declare(full_name.into(), passive, arguments).await;
-        let (mut num_ready, mut num_consumers) = (0, 0);
-        let status = match probe.classify("queue", full_name, answer).await? {
-            Err(status) => status,
-            Ok(found) => {
-                num_ready = found.message_count().into();
-                num_consumers = found.consumer_count().into();
-                let answer = declare::queue(&probe.channel, &queue).await;
-                probe
-                    .classify("queue", full_name, answer)
-                    .await?
-                    .err()
-                    .unwrap_or(PartStatus::Matches)
-            }
-        };
-        queues.push(TopologyPart { name, status, num_ready, num_consumers });
+        let declare =
+            async |channel: &Channel, passive| declare::queue(channel, &queue, passive).await;
+        let (status, found) = examine(connection, "queue", &queue.name, declare).await?;
+        queues.push(part(&queue.name, status, found));
     }
     Ok((exchanges, queues))
 }
 
-/// A channel that is opened again after each refusal, which closes it.
-struct ProbeChannel<'a> {
-    connection: &'a Connection,
-    channel: Channel,
-}
-
-impl ProbeChannel<'_> {
-    /// The answer, or the status that its error means.
-    ///
-    /// # Errors
-    /// The error says nothing about the exchange or queue.
-    async fn classify<T>(
-        &mut self,
-        what: &str,
-        name: &str,
-        answer: lapin::Result<T>,
-    ) -> Result<Result<T, PartStatus>, BrokerHealthError> {
-        let error = match answer {
-            Ok(answer) => return Ok(Ok(answer)),
-            Err(error) => error,
-        };
-        let status = if is_missing(&error) {
-            PartStatus::Missing
-        } else {
-            match declare::explain(&error, what, name) {
-                Error::Topology { what } => PartStatus::Differs(what),
-                Error::Unavailable { reason } | Error::Ended { reason } => {
-                    return Err(BrokerHealthError { code: None, reason });
-                }
-            }
-        };
-        self.channel = open(self.connection).await?;
-        Ok(Err(status))
-    }
-}
-
-async fn open(connection: &Connection) -> Result<Channel, BrokerHealthError> {
+/// Finds an exchange or queue with a passive declaration, then compares it with an active one, on a
+/// channel of its own, because a refusal closes the channel.
+async fn examine<T>(
+    connection: &Connection,
+    what: &str,
+    name: &str,
+    declare: impl AsyncFn(&Channel, bool) -> lapin::Result<T>,
+) -> Result<(PartStatus, Option<T>), BrokerHealthError> {
     let opened = connection.create_channel().await;
-    opened.map_err(|error| BrokerHealthError { code: None, reason: error_message(&error) })
+    let channel = opened.map_err(|error| unreadable(error_message(&error)))?;
+    let (found, compared) = match declare(&channel, true).await {
+        Ok(found) => (Some(found), declare(&channel, false).await.map(drop)),
+        Err(error) => (None, Err(error)),
+    };
+    let status = match compared {
+        Ok(()) => PartStatus::Matches,
+        Err(error) if declare::is_missing(&error) => PartStatus::Missing,
+        Err(error) => match declare::explain(&error, what, name) {
+            Error::Topology { what } => PartStatus::Differs(what),
+            Error::Unavailable { reason } | Error::Ended { reason } => {
+                return Err(unreadable(reason));
+            }
+        },
+    };
+    Ok((status, found))
+}
+
+fn unreadable(reason: String) -> BrokerHealthError {
+    BrokerHealthError { code: None, reason }
 }

@@ -8,8 +8,7 @@
 //! subscription. On error: a broken connection is never repaired; the next user makes another,
 //! which declares and verifies the topology first; calls during an outage fail at once. A sign of a
 //! missing queue (a returned message, an ended subscription) makes the next user verify the
-//! topology first. On crash: the outcome of unconfirmed messages is unknown, unacknowledged
-//! deliveries are delivered again. May repeat: every message.
+//! topology first.
 //!
 //! The client library cannot parse a message whose properties contain short strings that are not
 //! UTF-8: its delivery closes the connection. At the delivery limit the broker moves the message
@@ -18,21 +17,16 @@
 //! at a time for a while (`quarantine`), so that only the deliveries of that message are counted.
 //! This program never publishes such strings.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use lapin::uri::AMQPUri;
 use tokio::runtime::{Builder, Handle, Runtime};
 
-use super::topology::Topology;
-use super::{
-    BrokerStatus, Error, PublishChannel, Publisher, QueueDepth, Source, Subscriber, Subscription,
-};
+use super::{Error, Topology};
 use crate::runtime::backoff::Backoff;
-use crate::runtime::single_flight::{SingleFlight, ValueStatus};
+use crate::runtime::single_flight::SingleFlight;
 
 mod confirmations;
 mod connection;
@@ -42,9 +36,6 @@ mod new_queues;
 mod publish_batch;
 mod publisher;
 mod quarantine;
-mod self_test;
-mod server_banner;
-mod socket;
 mod subscriber;
 
 use connection::{ConnectionRole, RabbitConnection};
@@ -65,16 +56,6 @@ pub struct RabbitOptions {
     pub reconnect_max: Duration,
     /// Time limit from sending a message to its confirmation.
     pub confirm_timeout: Duration,
-}
-
-impl fmt::Debug for RabbitOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let address = format!("{}:{}", self.uri.authority.host, self.uri.authority.port);
-        f.debug_struct("RabbitOptions")
-            .field("address", &address)
-            .field("topology", &self.topology)
-            .finish_non_exhaustive()
-    }
 }
 
 impl RabbitOptions {
@@ -101,17 +82,11 @@ pub struct RabbitBroker {
     inner: Arc<Inner>,
 }
 
-impl fmt::Debug for RabbitBroker {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RabbitBroker").field("options", &self.inner.options).finish()
-    }
-}
-
 struct Inner {
     options: RabbitOptions,
     publishing: Arc<SingleFlight<Arc<RabbitConnection>>>,
     consuming: Arc<SingleFlight<Arc<RabbitConnection>>>,
-    quarantine: Arc<Quarantine>,
+    quarantine: Quarantine,
     new_queues: Arc<NewQueues>,
     /// A queue or exchange may be missing.
     needs_verify: AtomicBool,
@@ -128,16 +103,15 @@ impl RabbitBroker {
     pub fn new(options: RabbitOptions) -> Result<Self, Error> {
         let mut builder = Builder::new_multi_thread();
         let io = builder.worker_threads(1).thread_name("broker-io").enable_all().build();
-        let io = io.map_err(|error| Error::Unavailable {
-            reason: format!("no thread for the broker: {error}"),
-        })?;
+        let io =
+            io.map_err(|error| Error::unavailable(format!("no thread for the broker: {error}")))?;
         let pace = Backoff::between(options.reconnect_min, options.reconnect_max);
         Ok(Self {
             inner: Arc::new(Inner {
                 options,
                 publishing: SingleFlight::new(pace),
                 consuming: SingleFlight::new(pace),
-                quarantine: Arc::default(),
+                quarantine: Quarantine::default(),
                 new_queues: Arc::default(),
                 needs_verify: AtomicBool::new(false),
                 closed: AtomicBool::new(false),
@@ -151,9 +125,7 @@ impl Inner {
     fn io(&self) -> Result<&Handle, Error> {
         let closed = self.closed.load(Ordering::SeqCst);
         let io = self.io.as_ref().filter(|_| !closed).map(Runtime::handle);
-        io.ok_or_else(|| Error::Unavailable {
-            reason: "the connections of this process are closed".to_owned(),
-        })
+        io.ok_or_else(|| Error::unavailable("the connections of this process are closed"))
     }
 
     async fn publishing(&self) -> Result<Arc<RabbitConnection>, Error> {
@@ -212,72 +184,6 @@ impl Drop for Inner {
         if let Some(io) = self.io.take() {
             io.shutdown_background();
         }
-    }
-}
-
-#[async_trait]
-impl Publisher for RabbitBroker {
-    fn open_channel(&self, window: usize) -> Box<dyn PublishChannel> {
-        Box::new(publisher::RabbitOutgoing::new(self.inner.clone(), window))
-    }
-
-    fn status(&self) -> BrokerStatus {
-        match self.inner.publishing.status() {
-            Some(ValueStatus::Expired { .. }) => BrokerStatus::Down,
-            // Not used yet: assumed up.
-            None => BrokerStatus::Up,
-            Some(ValueStatus::Usable) => {
-                let connection = self.inner.publishing.last();
-                let blocked =
-                    connection.is_some_and(|connection| connection.blocked_reason().is_some());
-                if blocked { BrokerStatus::Blocked } else { BrokerStatus::Up }
-            }
-        }
-    }
-
-    async fn declare(&self) -> Result<(), Error> {
-        let (options, new_queues) = (self.inner.options.clone(), self.inner.new_queues.clone());
-        // Connections must be made on the runtime that drives them.
-        let declaring = self.inner.io()?.spawn(async move {
-            let connection =
-                RabbitConnection::connect(&options, ConnectionRole::OneOff, &new_queues).await?;
-            // In the background: the caller does not wait for the close.
-            drop(Handle::current().spawn(async move {
-                new_queues.forget_when_settled(&connection).await;
-                connection.close().await;
-            }));
-            Ok(())
-        });
-        declaring.await.unwrap_or_else(|error| {
-            Err(Error::Unavailable { reason: format!("the declare task failed: {error}") })
-        })
-    }
-}
-
-#[async_trait]
-impl Subscriber for RabbitBroker {
-    async fn subscribe(
-        &self,
-        source: Source,
-        prefetch: u16,
-    ) -> Result<Box<dyn Subscription>, Error> {
-        subscriber::subscribe(&self.inner, source, prefetch).await
-    }
-
-    async fn depths(&self) -> Result<Vec<QueueDepth>, Error> {
-        subscriber::depths(&self.inner).await
-    }
-
-    async fn close(&self) {
-        if self.inner.closed.swap(true, Ordering::SeqCst) {
-            return;
-        }
-        let connections = [self.inner.publishing.last(), self.inner.consuming.last()];
-        let closing = connections
-            .into_iter()
-            .flatten()
-            .map(|connection| async move { connection.close().await });
-        futures_util::future::join_all(closing).await;
     }
 }
 

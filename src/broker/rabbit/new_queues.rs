@@ -16,15 +16,14 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lapin::ErrorKind;
 use lapin::options::{BasicGetOptions, QueueDeleteOptions};
 use lapin::protocol::AMQPHardError;
 use parking_lot::Mutex;
 use tokio::time::timeout;
 
 use super::super::Error;
+use super::declare::{has_code, is_missing};
 use super::error_message;
-use super::subscriber::is_missing;
 use crate::broker::rabbit::connection::RabbitConnection;
 
 /// Age from which a queue survives a kill of the broker: ten times the usual second, because
@@ -118,17 +117,10 @@ async fn has_leader(
         Ok(Err(error)) if is_missing(&error) => Ok(true),
         // The queue has no process. This answer closes the connection, so the next one deletes the
         // queue.
-        Ok(Err(error)) if is_internal(&error) => Ok(false),
-        Ok(Err(error)) => {
-            Err(Error::Unavailable { reason: format!("{name}: {}", error_message(&error)) })
-        }
+        Ok(Err(error)) if has_code(&error, AMQPHardError::INTERNALERROR.get_id()) => Ok(false),
+        Ok(Err(error)) => Err(Error::unavailable(format!("{name}: {}", error_message(&error)))),
         Err(_) => Ok(false),
     }
-}
-
-fn is_internal(error: &lapin::Error) -> bool {
-    let internal = AMQPHardError::INTERNALERROR.get_id();
-    matches!(error.kind(), ErrorKind::ProtocolError(answer) if answer.get_id() == internal)
 }
 
 async fn delete(connection: &RabbitConnection, name: &str) -> Result<(), Error> {
@@ -140,5 +132,5 @@ async fn delete(connection: &RabbitConnection, name: &str) -> Result<(), Error> 
         Ok(Err(error)) => error_message(&error),
         Err(_) => format!("no answer within {DELETE_TIMEOUT:?}"),
     };
-    Err(Error::Unavailable { reason: format!("{name} was not deleted: {reason}") })
+    Err(Error::unavailable(format!("{name} was not deleted: {reason}")))
 }

@@ -8,15 +8,6 @@ use std::collections::VecDeque;
 
 use super::super::{Message, PublishOutcome, Route};
 
-/// Messages that are sent and confirmed together.
-#[derive(Debug, Default)]
-pub(super) struct PublishBatch {
-    /// Index of each message in the call.
-    pub(super) indices: Vec<usize>,
-    pub(super) routes: Vec<Route>,
-    pub(super) messages: Vec<Message>,
-}
-
 /// The windows of one publisher's queues.
 #[derive(Debug)]
 pub(super) struct QueueHistory {
@@ -26,37 +17,38 @@ pub(super) struct QueueHistory {
     doubtful: VecDeque<(Route, usize)>,
 }
 
-/// The unsent messages of one call: those of all confirming queues, then those of each queue in
-/// doubt.
-#[derive(Debug)]
-pub(super) struct Remainder(VecDeque<QueueMessages>);
-
-/// The messages of one queue in doubt, or of all confirming queues (`None`), with their indices.
-type QueueMessages = (Option<Route>, VecDeque<(usize, Message)>);
-
 impl QueueHistory {
     pub(super) fn new(window: usize) -> Self {
         Self { window_max: window.max(1), doubtful: VecDeque::new() }
     }
 
-    /// Splits the messages of a call by queue in doubt.
-    pub(super) fn split(&self, messages: Vec<Message>) -> Remainder {
-        let queues = self.doubtful.iter().map(|(route, _)| (Some(*route), VecDeque::new()));
-        let mut groups: VecDeque<_> =
-            std::iter::once((None, VecDeque::new())).chain(queues).collect();
-        for (index, message) in messages.into_iter().enumerate() {
-            let has_route = |(route, _): &QueueMessages| *route == Some(message.route);
-            let at = groups.iter().position(has_route).unwrap_or(0);
-            if let Some((_, group)) = groups.get_mut(at) {
-                group.push_back((index, message));
-            }
-        }
-        groups.retain(|(_, group)| !group.is_empty());
-        Remainder(groups)
+    /// The messages of a call with their indices: those of all confirming queues, then those of
+    /// each queue in doubt.
+    pub(super) fn ordered(&self, messages: Vec<Message>) -> VecDeque<(usize, Message)> {
+        let mut unsent: Vec<_> = messages.into_iter().enumerate().collect();
+        unsent.sort_by_key(|(_, message)| self.place(message.route));
+        unsent.into()
     }
 
-    fn window(&self, route: Option<Route>) -> usize {
-        let doubtful = self.doubtful.iter().find(|(doubtful, _)| Some(*doubtful) == route);
+    /// Takes the messages that are sent and confirmed together next, with their indices.
+    pub(super) fn next_batch(
+        &self,
+        unsent: &mut VecDeque<(usize, Message)>,
+    ) -> (Vec<usize>, Vec<Message>) {
+        let Some((_, first)) = unsent.front() else { return (Vec::new(), Vec::new()) };
+        let place = self.place(first.route);
+        let is_same = |(_, message): &&(usize, Message)| self.place(message.route) == place;
+        let num = unsent.iter().take(self.window(first.route)).take_while(is_same).count();
+        unsent.drain(..num).unzip()
+    }
+
+    /// The place of the queue among those in doubt; `None` if it confirms.
+    fn place(&self, route: Route) -> Option<usize> {
+        self.doubtful.iter().position(|(doubtful, _)| *doubtful == route)
+    }
+
+    fn window(&self, route: Route) -> usize {
+        let doubtful = self.place(route).and_then(|place| self.doubtful.get(place));
         doubtful.map_or(self.window_max, |(_, window)| *window)
     }
 
@@ -68,15 +60,12 @@ impl QueueHistory {
         if !is_doubtful && any(|outcome| matches!(outcome, PublishOutcome::NotSent { .. })) {
             return false;
         }
-        let mut counts: Vec<(Route, usize)> = Vec::new();
-        for route in routes {
-            match counts.iter_mut().find(|(other, _)| other == route) {
-                Some((_, num)) => *num += 1,
-                None => counts.push((*route, 1)),
+        for (index, route) in routes.iter().enumerate() {
+            let is_same = |other: &&Route| *other == route;
+            if !routes.iter().take(index).any(|other| other == route) {
+                let num = routes.iter().filter(is_same).count();
+                self.record_queue(*route, is_doubtful.then_some(num));
             }
-        }
-        for (route, num) in counts {
-            self.record_queue(route, is_doubtful.then_some(num));
         }
         !is_doubtful
     }
@@ -84,31 +73,13 @@ impl QueueHistory {
     /// Records one queue of a batch. `unconfirmed`: the number of its messages in a batch that was
     /// not confirmed; `None` if the batch was.
     fn record_queue(&mut self, route: Route, unconfirmed: Option<usize>) {
-        let window = self.window(Some(route));
+        let window = self.window(route);
         self.doubtful.retain(|(other, _)| *other != route);
         if let Some(num) = unconfirmed {
             self.doubtful.push_back((route, (window.min(num) / 2).max(1)));
         } else if window.saturating_mul(2) < self.window_max {
             self.doubtful.push_back((route, window * 2));
         }
-    }
-}
-
-impl Remainder {
-    /// The next batch; `None` if no message is left.
-    pub(super) fn next(&mut self, history: &QueueHistory) -> Option<PublishBatch> {
-        let (route, group) = self.0.front_mut()?;
-        let num = history.window(*route).min(group.len());
-        let mut batch = PublishBatch::default();
-        for (index, message) in group.drain(..num) {
-            batch.indices.push(index);
-            batch.routes.push(message.route);
-            batch.messages.push(message);
-        }
-        if group.is_empty() {
-            self.0.pop_front();
-        }
-        Some(batch)
     }
 }
 
@@ -136,10 +107,12 @@ mod tests {
         routes: &[Route],
         stalled: Option<Route>,
     ) -> Vec<Vec<usize>> {
-        let mut remainder = history.split(routes.iter().copied().map(message).collect());
+        let mut unsent = history.ordered(routes.iter().copied().map(message).collect());
         let mut batches = Vec::new();
-        while let Some(PublishBatch { indices, routes, messages }) = remainder.next(history) {
-            assert_eq!((indices.len(), routes.len()), (messages.len(), messages.len()));
+        while !unsent.is_empty() {
+            let (indices, messages) = history.next_batch(&mut unsent);
+            assert_eq!(indices.len(), messages.len());
+            let routes: Vec<_> = messages.iter().map(|message| message.route).collect();
             let is_stalled = routes.iter().any(|route| Some(*route) == stalled);
             let outcome = if is_stalled { unknown() } else { PublishOutcome::Confirmed };
             batches.push(indices);
@@ -192,6 +165,6 @@ mod tests {
         let mut history = QueueHistory::new(8);
         let not_sent = PublishOutcome::NotSent { reason: String::new() };
         assert!(!history.record(&[ONE], &[not_sent]));
-        assert_eq!(history.window(Some(ONE)), 8);
+        assert_eq!(history.window(ONE), 8);
     }
 }

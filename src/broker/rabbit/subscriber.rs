@@ -2,22 +2,22 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
-use lapin::options::{
-    BasicAckOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions, QueueDeclareOptions,
-};
-use lapin::protocol::AMQPSoftError;
+use futures_util::future::join_all;
+use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions};
 use lapin::types::FieldTable;
 use lapin::{Channel, Consumer, ErrorKind};
 use parking_lot::Mutex;
-use tokio::runtime::Handle;
 
-use super::super::{Acknowledger, Delivery, Error, QueueDepth, Source, Subscription, headers};
-use super::{Inner, error_message};
+use super::super::{
+    Acknowledger, Delivery, Error, QueueDepth, Source, Subscriber, Subscription, headers,
+};
+use super::declare::is_missing;
+use super::{Inner, RabbitBroker, declare, error_message};
 use crate::broker::rabbit::connection::RabbitConnection;
-use crate::broker::rabbit::quarantine::Quarantine;
 use crate::runtime::clock::now_monotonic;
 
 /// Earlier deliveries from which an order message may be the one that crashes its consumers. With a
@@ -26,77 +26,106 @@ const DELIVERIES_BEFORE_QUARANTINE: u32 = 10;
 
 /// A consumer on a channel of its own.
 struct RabbitSubscription {
-    inner: Arc<Inner>,
     consumer: Consumer,
     shared: Arc<SharedSubscription>,
-    io: Handle,
     /// The requested prefetch; 1 applies during a quarantine.
     prefetch: u16,
 }
 
 /// State shared by the subscription and its acknowledgers.
 struct SharedSubscription {
+    inner: Arc<Inner>,
     channel: Channel,
     connection: Arc<RabbitConnection>,
     source: Source,
-    /// Set if one message at a time is read.
-    quarantine: Option<Arc<Quarantine>>,
+    /// Whether one message at a time is read.
+    is_quarantined: bool,
     /// Unacknowledged delivery tags; `None` once the subscription has ended.
     unacknowledged: Mutex<Option<BTreeSet<u64>>>,
 }
 
-struct RabbitAcks(Arc<SharedSubscription>);
-
-pub(super) async fn subscribe(
-    inner: &Arc<Inner>,
-    source: Source,
-    prefetch: u16,
-) -> Result<Box<dyn Subscription>, Error> {
-    let queue = inner.options.topology.queue(source);
-    let queue = queue.ok_or_else(|| Error::Topology {
-        what: format!("there is no queue for {source:?}; see amqp.queues"),
-    })?;
-    let connection = inner.consuming().await?;
-    inner.verify(&connection).await?;
-    let is_quarantined = inner.quarantine.is_active(source, now_monotonic());
-    let prefetch_now = if is_quarantined { 1 } else { prefetch };
-    let consuming =
-        || or_abort(inner, &connection, &queue, consume(&connection, &queue, prefetch_now));
-    let (channel, consumer) = match consuming().await? {
-        // The queue was deleted since the topology was verified.
-        Err(error) if is_missing(&error) => {
-            inner.request_verify();
-            inner.verify(&connection).await?;
-            consuming().await?
+#[async_trait]
+impl Subscriber for RabbitBroker {
+    async fn subscribe(
+        &self,
+        source: Source,
+        prefetch: u16,
+    ) -> Result<Box<dyn Subscription>, Error> {
+        let inner = &self.inner;
+        let queue = inner.options.topology.queue(source);
+        let queue = queue.ok_or_else(|| Error::Topology {
+            what: format!("there is no queue for {source:?}; see amqp.queues"),
+        })?;
+        let connection = inner.consuming().await?;
+        inner.verify(&connection).await?;
+        let is_quarantined = inner.quarantine.is_active(source, now_monotonic());
+        let prefetch_now = if is_quarantined { 1 } else { prefetch };
+        let subscribe = format!("{queue}: subscribe");
+        let consuming =
+            || connection.within_limit(&subscribe, consume(&connection, &queue, prefetch_now));
+        let (channel, consumer) = match consuming().await? {
+            // The queue was deleted since the topology was verified.
+            Err(error) if is_missing(&error) => {
+                inner.request_verify();
+                inner.verify(&connection).await?;
+                consuming().await?
+            }
+            other => other,
         }
-        other => other,
+        .map_err(|error| Error::unavailable(format!("{queue}: {}", error_message(&error))))?;
+        connection.mark_proven();
+        let inner = inner.clone();
+        let unacknowledged = Mutex::new(Some(BTreeSet::new()));
+        let shared = SharedSubscription {
+            inner,
+            channel,
+            connection,
+            source,
+            is_quarantined,
+            unacknowledged,
+        };
+        Ok(Box::new(RabbitSubscription { consumer, shared: Arc::new(shared), prefetch }))
     }
-    .map_err(|error| Error::Unavailable {
-        reason: format!("{queue}: {}", error_message(&error)),
-    })?;
-    connection.mark_proven();
-    let unacknowledged = Mutex::new(Some(BTreeSet::new()));
-    let quarantine = is_quarantined.then(|| Arc::clone(&inner.quarantine));
-    let shared =
-        Arc::new(SharedSubscription { channel, connection, source, quarantine, unacknowledged });
-    let io = inner.io()?.clone();
-    Ok(Box::new(RabbitSubscription { inner: inner.clone(), consumer, shared, io, prefetch }))
-}
 
-/// Awaits an answer of the broker, and aborts the connection on a time-out. Errors of the broker
-/// are returned for the caller to classify.
-async fn or_abort<T>(
-    inner: &Inner,
-    connection: &RabbitConnection,
-    queue: &str,
-    request: impl Future<Output = lapin::Result<T>>,
-) -> Result<lapin::Result<T>, Error> {
-    let limit = inner.options.connect_timeout;
-    tokio::time::timeout(limit, request).await.map_err(|_elapsed| {
-        let reason = format!("{queue}: subscribe timed out after {limit:?}");
-        connection.abort(&reason);
-        Error::Unavailable { reason }
-    })
+    /// All queues but `unreadable`. A missing queue counts as empty.
+    async fn depths(&self) -> Result<Vec<QueueDepth>, Error> {
+        let inner = &self.inner;
+        let connection = inner.consuming().await?;
+        let topology = &inner.options.topology;
+        let mut depths = Vec::new();
+        let mut channel = connection.channel().await?;
+        for queue in topology.queues().iter().filter(|queue| queue.dead_letters_to.is_some()) {
+            let name = topology.short(&queue.name).to_owned();
+            let request = declare::queue(&channel, queue, true);
+            let answer = tokio::time::timeout(inner.options.connect_timeout, request).await;
+            let answer = match answer.map_err(|_elapsed| "no answer in time".to_owned()) {
+                Ok(Ok(answer)) => Ok(Some(answer)),
+                Ok(Err(error)) if is_missing(&error) => {
+                    inner.request_verify();
+                    channel = connection.channel().await?;
+                    Ok(None)
+                }
+                Ok(Err(error)) => Err(error_message(&error)),
+                Err(reason) => Err(reason),
+            }
+            .map_err(|reason| Error::unavailable(format!("{name}: {reason}")))?;
+            depths.push(QueueDepth {
+                queue: name,
+                num_ready: answer.as_ref().map_or(0, |answer| answer.message_count().into()),
+                num_consumers: answer.map_or(0, |answer| answer.consumer_count().into()),
+            });
+        }
+        connection.mark_proven();
+        Ok(depths)
+    }
+
+    async fn close(&self) {
+        if self.inner.closed.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let connections = [self.inner.publishing.last(), self.inner.consuming.last()];
+        join_all(connections.iter().flatten().map(|connection| connection.close())).await;
+    }
 }
 
 async fn consume(
@@ -112,29 +141,16 @@ async fn consume(
     Ok((channel, consumer))
 }
 
-/// Whether the broker answered `NOT_FOUND`.
-pub(super) fn is_missing(error: &lapin::Error) -> bool {
-    let missing = AMQPSoftError::NOTFOUND.get_id();
-    matches!(error.kind(), ErrorKind::ProtocolError(answer) if answer.get_id() == missing)
-}
-
 impl RabbitSubscription {
-    /// Whether the subscription was made in a quarantine that has ended.
-    fn is_quarantine_over(&self) -> bool {
-        let quarantine = self.shared.quarantine.as_ref();
-        quarantine
-            .is_some_and(|quarantine| !quarantine.is_active(self.shared.source, now_monotonic()))
-    }
-
     /// Starts a quarantine because of a frequently delivered order message. Returns false if the
     /// delivery can be processed now. Dead letters are exempt: those that the ledger refuses are
     /// delivered often without crashing their consumer.
     fn start_quarantine(&self) -> bool {
-        let SharedSubscription { source, quarantine, .. } = self.shared.as_ref();
-        if !matches!(source, Source::Orders(_)) || quarantine.is_some() || self.prefetch == 1 {
+        let SharedSubscription { inner, source, is_quarantined, .. } = self.shared.as_ref();
+        if !matches!(source, Source::Orders(_)) || *is_quarantined || self.prefetch == 1 {
             return false;
         }
-        let started = self.inner.quarantine.start_once(*source, self.prefetch, now_monotonic());
+        let started = inner.quarantine.start_once(*source, self.prefetch, now_monotonic());
         if started {
             tracing::warn!(
                 ?source,
@@ -143,49 +159,41 @@ impl RabbitSubscription {
         }
         started
     }
-
-    /// Ends the subscription and requests a topology check.
-    fn end(&self, reason: String) -> Error {
-        *self.shared.unacknowledged.lock() = None;
-        self.inner.request_verify();
-        Error::Ended { reason }
-    }
 }
 
 #[async_trait]
 impl Subscription for RabbitSubscription {
     async fn next(&mut self) -> Result<Delivery, Error> {
-        if self.is_quarantine_over() {
-            *self.shared.unacknowledged.lock() = None;
-            let reason = "the quarantine is over, subscribe with the full prefetch".to_owned();
-            return Err(Error::Ended { reason });
+        let SharedSubscription { inner, connection, source, is_quarantined, .. } = &*self.shared;
+        if *is_quarantined && !inner.quarantine.is_active(*source, now_monotonic()) {
+            let reason = "the quarantine is over, subscribe with the full prefetch";
+            return Err(self.shared.end(reason.to_owned()));
         }
         let delivery = match self.consumer.next().await {
             Some(Ok(delivery)) => delivery,
             Some(Err(error)) => {
                 if matches!(error.kind(), ErrorKind::ParsingError(_)) {
-                    let (source, prefetch) = (self.shared.source, self.prefetch);
-                    self.inner.quarantine.start(source, prefetch, now_monotonic());
+                    inner.quarantine.start(*source, self.prefetch, now_monotonic());
                     tracing::error!(
                         ?source,
                         "broker queue: a message is not parsable, reading one at a time"
                     );
                 }
-                return Err(self.end(error_message(&error)));
+                inner.request_verify();
+                return Err(self.shared.end(error_message(&error)));
             }
             None => {
-                let close_reason = self.shared.connection.close_reason();
-                let reason = close_reason.unwrap_or_else(|| {
+                inner.request_verify();
+                let reason = connection.close_reason().unwrap_or_else(|| {
                     format!("the broker cancelled it: was {} deleted?", self.consumer.queue())
                 });
-                return Err(self.end(reason));
+                return Err(self.shared.end(reason));
             }
         };
         let num_previous = headers::num_previous(&delivery.properties, delivery.redelivered);
         if num_previous >= DELIVERIES_BEFORE_QUARANTINE && self.start_quarantine() {
-            *self.shared.unacknowledged.lock() = None;
             let reason = format!("a message was delivered {num_previous} times before");
-            return Err(Error::Ended { reason });
+            return Err(self.shared.end(reason));
         }
         let tag = delivery.delivery_tag;
         if let Some(tags) = self.shared.unacknowledged.lock().as_mut() {
@@ -201,7 +209,7 @@ impl Subscription for RabbitSubscription {
     }
 
     fn acks(&self) -> Box<dyn Acknowledger> {
-        Box::new(RabbitAcks(self.shared.clone()))
+        Box::new(self.shared.clone())
     }
 }
 
@@ -210,13 +218,19 @@ impl Drop for RabbitSubscription {
         *self.shared.unacknowledged.lock() = None;
         let channel = self.shared.channel.clone();
         // Closing returns all unacknowledged deliveries at once, even while acknowledgers exist.
-        drop(self.io.spawn(async move {
+        drop(self.shared.connection.io.spawn(async move {
             drop(channel.close(200, "unsubscribed".into()).await);
         }));
     }
 }
 
 impl SharedSubscription {
+    /// Ends the subscription: its deliveries can no longer be acknowledged.
+    fn end(&self, reason: String) -> Error {
+        *self.unacknowledged.lock() = None;
+        Error::Ended { reason }
+    }
+
     /// Removes unacknowledged tags, so that none is acknowledged twice: the broker would close the
     /// channel.
     fn take(&self, remove: impl FnOnce(&mut BTreeSet<u64>) -> Option<u64>) -> Option<u64> {
@@ -225,10 +239,10 @@ impl SharedSubscription {
 
     /// Counts an acknowledgement for the quarantine. After an error the broker delivers again.
     fn record_result(&self, outcome: lapin::Result<()>) {
-        match (outcome, &self.quarantine) {
-            (Ok(()), Some(quarantine)) => quarantine.count_acknowledged(self.source),
-            (Ok(()), None) => {}
-            (Err(error), _) => {
+        match outcome {
+            Ok(()) if self.is_quarantined => self.inner.quarantine.count_acknowledged(self.source),
+            Ok(()) => {}
+            Err(error) => {
                 tracing::debug!(error = error_message(&error), "acknowledgement not sent");
             }
         }
@@ -236,64 +250,29 @@ impl SharedSubscription {
 }
 
 #[async_trait]
-impl Acknowledger for RabbitAcks {
+impl Acknowledger for Arc<SharedSubscription> {
     async fn up_to(&self, tag: u64) {
-        let last = self.0.take(|tags| {
+        let last = self.take(|tags| {
             let later = tags.split_off(&tag.saturating_add(1));
             std::mem::replace(tags, later).pop_last()
         });
         if let Some(last) = last {
             let options = BasicAckOptions { multiple: true };
-            self.0.record_result(self.0.channel.basic_ack(last, options).await);
+            self.record_result(self.channel.basic_ack(last, options).await);
         }
     }
 
     async fn one(&self, tag: u64) {
-        if let Some(tag) = self.0.take(|tags| tags.take(&tag)) {
+        if let Some(tag) = self.take(|tags| tags.take(&tag)) {
             let options = BasicAckOptions { multiple: false };
-            self.0.record_result(self.0.channel.basic_ack(tag, options).await);
+            self.record_result(self.channel.basic_ack(tag, options).await);
         }
     }
 
     async fn give_back(&self, tag: u64) {
-        if let Some(tag) = self.0.take(|tags| tags.take(&tag)) {
+        if let Some(tag) = self.take(|tags| tags.take(&tag)) {
             let options = BasicNackOptions { multiple: false, requeue: true };
-            self.0.record_result(self.0.channel.basic_nack(tag, options).await);
+            self.record_result(self.channel.basic_nack(tag, options).await);
         }
     }
-}
-
-/// The depth of every queue with consumers, that is all but `unreadable`. A missing queue counts as
-/// empty.
-pub(super) async fn depths(inner: &Inner) -> Result<Vec<QueueDepth>, Error> {
-    let connection = inner.consuming().await?;
-    let topology = &inner.options.topology;
-    let mut depths = Vec::new();
-    let mut channel = connection.channel().await?;
-    for queue in topology.queues().into_iter().filter(|queue| !topology.is_end(queue)) {
-        let name = topology.short(&queue.name).to_owned();
-        let options = QueueDeclareOptions::durable().passive();
-        let request = channel.queue_declare(queue.name.into(), options, FieldTable::default());
-        let (num_ready, num_consumers) =
-            match tokio::time::timeout(inner.options.connect_timeout, request).await {
-                Ok(Ok(answer)) => (answer.message_count().into(), answer.consumer_count().into()),
-                Ok(Err(error)) if is_missing(&error) => {
-                    inner.request_verify();
-                    channel = connection.channel().await?;
-                    (0, 0)
-                }
-                Ok(Err(error)) => {
-                    return Err(Error::Unavailable {
-                        reason: format!("{name}: {}", error_message(&error)),
-                    });
-                }
-                Err(_) => {
-                    let reason = format!("{name}: no answer in time");
-                    return Err(Error::Unavailable { reason });
-                }
-            };
-        depths.push(QueueDepth { queue: name, num_ready, num_consumers });
-    }
-    connection.mark_proven();
-    Ok(depths)
 }

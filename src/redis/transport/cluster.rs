@@ -1,54 +1,76 @@
-//! Reads the slot assignment of a cluster.
+//! Reads the slot assignment of a cluster: to route calls, and for health checks.
 
-use redis::{Pipeline, Value};
+use redis::Value;
 
 use super::ConnectionOptions;
-use super::connect::{error_message, open};
-use super::quorum_read::read_newest;
-use super::router::SlotRange;
+use super::probe::{ProbeConnection, RedisHealthError, read_newest};
+use super::router::{SLOTS, SlotRange};
 use super::url::ServerAddress;
+
+/// A cluster as one of its members reports it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Slots {
+    /// The reporting member.
+    pub asked: ServerAddress,
+    /// Seed nodes tried before it that did not answer.
+    pub silent: Vec<(ServerAddress, RedisHealthError)>,
+    pub members: Vec<ClusterMember>,
+    /// Unassigned slots, as first and last of each range.
+    pub missing: Vec<(u16, u16)>,
+}
+
+/// One member of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterMember {
+    pub node: ServerAddress,
+    /// A master, with or without slots.
+    pub is_master: bool,
+    /// Flagged `fail` or `fail?`.
+    pub is_failing: bool,
+}
+
+impl Slots {
+    pub(super) fn masters(&self) -> Vec<ServerAddress> {
+        let masters = self.members.iter().filter(|member| member.is_master);
+        masters.map(|member| member.node.clone()).collect()
+    }
+}
 
 /// The slots of every master. Queries the known masters and the seed nodes, and takes the answer
 /// with the highest cluster epoch, preferring nodes whose cluster state is `ok`.
 pub(super) async fn find_masters(
     options: &ConnectionOptions,
     seeds: &[ServerAddress],
-    known: Vec<ServerAddress>,
+    known: &[ServerAddress],
 ) -> Result<Vec<SlotRange>, String> {
-    let mut nodes = known;
-    nodes.extend(seeds.iter().cloned());
+    let mut nodes = [known, seeds].concat();
     nodes.sort();
     nodes.dedup();
-    let found = read_newest(options, &nodes, |node| query(options, node)).await;
+    let query = async |node: ServerAddress| {
+        let (version, slots) =
+            query_slots(options, &node).await.map_err(|error| error.to_string())?;
+        match parse_slots(&slots, &node) {
+            None => Err("its list of slots is not readable".to_owned()),
+            Some(ranges) if ranges.is_empty() => Err("its list of slots is empty".to_owned()),
+            Some(ranges) => Ok((version, ranges)),
+        }
+    };
+    let found = read_newest(options.connect_timeout, &nodes, query).await;
     found.map_err(|reasons| format!("no node tells which server has which slots: {reasons}"))
 }
 
 /// The cluster state and epoch as this node reports them, and the slots.
-async fn query(
+async fn query_slots(
     options: &ConnectionOptions,
-    node: ServerAddress,
-) -> Result<((bool, u64), Vec<SlotRange>), String> {
-    let credentials = options.url.credentials.as_ref();
-    let connection = open(options, &node, credentials, 0, || {}).await;
-    let mut connection = connection.map_err(|error| error_message(&error))?;
-    let mut pipeline = Pipeline::new();
-    pipeline.cmd("CLUSTER").arg("INFO").cmd("CLUSTER").arg("SLOTS");
-    let answers = connection.send_packed_commands(&pipeline, 0, 2).await;
-    let mut answers = answers.map_err(|error| error_message(&error))?.into_iter();
-    let mut next = || {
-        let answer = answers.next().ok_or_else(|| "too few answers".to_owned())?;
-        answer.extract_error().map_err(|error| error_message(&error))
-    };
-    let info: String = redis::from_redis_value(next()?).map_err(|error| error.to_string())?;
-    let field =
-        |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    let is_ok = field("cluster_state") == Some("ok");
-    let epoch = field("cluster_current_epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
-    let ranges = parse_slots(&next()?, &node).ok_or("its list of slots is not readable")?;
-    if ranges.is_empty() {
-        return Err("its list of slots is empty".to_owned());
-    }
-    Ok(((is_ok, epoch), ranges))
+    node: &ServerAddress,
+) -> Result<((bool, u64), Value), RedisHealthError> {
+    let (credentials, limit) = (options.url.credentials.as_ref(), options.connect_timeout);
+    let mut probe = ProbeConnection::open(options, node, credentials, 0, limit).await?;
+    let info = probe.fields(redis::cmd("CLUSTER").arg("INFO")).await?;
+    let is_ok = info.get("cluster_state").is_some_and(|state| state == "ok");
+    let epoch = info.get("cluster_current_epoch").and_then(|epoch| epoch.parse().ok());
+    let slots = probe.query(redis::cmd("CLUSTER").arg("SLOTS")).await?;
+    Ok(((is_ok, epoch.unwrap_or(0)), slots))
 }
 
 /// Parses `CLUSTER SLOTS`: first slot, last slot, master, replicas. A master without address is the
@@ -74,11 +96,94 @@ fn parse_slots(answer: &Value, queried: &ServerAddress) -> Option<Vec<SlotRange>
     Some(ranges)
 }
 
+/// Queries the seed nodes in order until one answers, for health checks.
+pub(super) async fn read(
+    options: &ConnectionOptions,
+    seeds: &[ServerAddress],
+) -> Result<Slots, RedisHealthError> {
+    let mut silent = Vec::new();
+    for seed in seeds {
+        match query_nodes(options, seed).await {
+            Ok(text) => return Ok(parse_nodes(&text, seed, silent)),
+            // The node is not part of a cluster, or rejects our credentials.
+            Err(error @ RedisHealthError::Refused { .. }) => return Err(error),
+            Err(error) => silent.push((seed.clone(), error)),
+        }
+    }
+    let no_seeds = || RedisHealthError::Unreachable("no member is named".to_owned());
+    Err(silent.pop().map_or_else(no_seeds, |(_, error)| error))
+}
+
+async fn query_nodes(
+    options: &ConnectionOptions,
+    node: &ServerAddress,
+) -> Result<String, RedisHealthError> {
+    let (credentials, limit) = (options.url.credentials.as_ref(), options.command_timeout);
+    let mut probe = ProbeConnection::open(options, node, credentials, 0, limit).await?;
+    probe.query(redis::cmd("CLUSTER").arg("NODES")).await
+}
+
+/// Parses lines of `id host:port@bus,name flags master ping pong epoch state slot-slot ..`.
+fn parse_nodes(
+    text: &str,
+    asked: &ServerAddress,
+    silent: Vec<(ServerAddress, RedisHealthError)>,
+) -> Slots {
+    let mut members = Vec::new();
+    let mut assigned = Vec::new();
+    for line in text.lines() {
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        let [_, address, flags, _, _, _, _, _, slots @ ..] = columns.as_slice() else { continue };
+        let Some(node) = node(address, asked) else { continue };
+        // Migrating slots follow in brackets and are not counted.
+        assigned.extend(slots.iter().filter_map(|range| parse_range(range)));
+        let mut flags = flags.split(',');
+        let is_failing = flags.clone().any(|flag| flag == "fail" || flag == "fail?");
+        members.push(ClusterMember {
+            node,
+            is_master: flags.any(|flag| flag == "master"),
+            is_failing,
+        });
+    }
+    Slots { asked: asked.clone(), silent, members, missing: missing(assigned) }
+}
+
+/// Parses `host:port@bus`. A member that has not learned its own address reports none; it is the
+/// queried one then.
+fn node(address: &str, asked: &ServerAddress) -> Option<ServerAddress> {
+    let (client_address, _bus) = address.split_once('@').unwrap_or((address, ""));
+    let (host, port) = client_address.rsplit_once(':')?;
+    let port = port.parse().ok().filter(|port| *port != 0)?;
+    let host = if host.is_empty() { asked.host.clone() } else { host.to_owned() };
+    Some(ServerAddress { host, port })
+}
+
+fn parse_range(range: &str) -> Option<(u16, u16)> {
+    let (first, last) = range.split_once('-').unwrap_or((range, range));
+    Some((first.parse().ok()?, last.parse().ok()?))
+}
+
+/// The ranges of slots between the assigned ones.
+fn missing(mut assigned: Vec<(u16, u16)>) -> Vec<(u16, u16)> {
+    assigned.sort_unstable();
+    let (mut missing, mut next) = (Vec::new(), 0);
+    for (first, last) in assigned {
+        if next < first {
+            missing.push((next, first - 1));
+        }
+        next = next.max(last.saturating_add(1));
+    }
+    if next < SLOTS {
+        missing.push((next, SLOTS - 1));
+    }
+    missing
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn node(host: &str, port: u16) -> ServerAddress {
+    fn at(host: &str, port: u16) -> ServerAddress {
         ServerAddress { host: host.to_owned(), port }
     }
 
@@ -95,13 +200,44 @@ mod tests {
             range(0, 98, &master(Value::Nil, 1)),
             range(99, 99, &master(text(""), 1)),
         ]);
-        let expected =
-            vec![(0, 98, node("a", 1)), (99, 99, node("a", 1)), (100, 16_383, node("b", 2))];
-        assert_eq!(parse_slots(&answer, &node("a", 7)), Some(expected));
+        let expected = vec![(0, 98, at("a", 1)), (99, 99, at("a", 1)), (100, 16_383, at("b", 2))];
+        assert_eq!(parse_slots(&answer, &at("a", 7)), Some(expected));
 
         let out_of_range = Value::Array(vec![range(0, 70_000, &master(text("b"), 2))]);
         for invalid in [Value::Int(1), Value::Array(vec![Value::Int(1)]), out_of_range] {
-            assert_eq!(parse_slots(&invalid, &node("a", 7)), None, "{invalid:?}");
+            assert_eq!(parse_slots(&invalid, &at("a", 7)), None, "{invalid:?}");
         }
+    }
+
+    #[test]
+    fn members_and_missing_slots_are_parsed() {
+        let text = "a1 10.0.0.1:7000@17000,name myself,master - 0 0 1 connected 0-5460 5462\n\
+                    b2 10.0.0.1:7001@17001 master,fail? - 0 5 2 connected 5463-10922 [9->-a1]\n\
+                    c3 10.0.0.1:7002@17002 master - 0 5 3 connected 10923-16382\n\
+                    d4 10.0.0.1:7003@17003 slave a1 0 5 1 connected\n\
+                    e5 :0@0 master,noaddr - 0 5 1 disconnected\n\n";
+        let slots = parse_nodes(text, &at("10.0.0.1", 7000), Vec::new());
+        assert_eq!(slots.missing, [(5461, 5461), (16383, 16383)]);
+        assert_eq!(
+            slots.masters(),
+            [at("10.0.0.1", 7000), at("10.0.0.1", 7001), at("10.0.0.1", 7002)]
+        );
+        let failing: Vec<bool> = slots.members.iter().map(|member| member.is_failing).collect();
+        assert_eq!(failing, [false, true, false, false]);
+    }
+
+    #[test]
+    fn a_member_without_address_is_the_queried_one() {
+        let slots = parse_nodes(
+            "a1 :7000@17000 myself,master - 0 0 0 connected\n",
+            &at("10.0.0.1", 7000),
+            Vec::new(),
+        );
+        assert_eq!(
+            slots.members.first().map(|member| member.node.clone()),
+            Some(at("10.0.0.1", 7000))
+        );
+        assert_eq!(slots.missing, [(0, 16383)]);
+        assert_eq!(slots.masters(), [at("10.0.0.1", 7000)], "it has no slots");
     }
 }

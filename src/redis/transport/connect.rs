@@ -1,5 +1,6 @@
-//! Opens one connection and identifies the server.
+//! Opens one connection, identifies the server and loads the scripts.
 
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -9,40 +10,62 @@ use redis::{
     Pipeline, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, RedisError, Value,
 };
 
-use super::identity::{ServerIdentity, server_name};
-use super::request::{LoadedScripts, ScriptSource};
+use super::probe::fields;
 use super::url::{Credentials, ServerAddress};
 use super::{ConnectionOptions, ConnectionPurpose, Durability, Error};
 
 /// Commands queued in this process for one connection.
 const PIPELINE_BUFFER: usize = 256;
 
-/// A connection to a master with all scripts loaded.
-pub(super) struct NewConnection {
-    pub(super) connection: MultiplexedConnection,
-    pub(super) identity: ServerIdentity,
-    pub(super) loaded: LoadedScripts,
+/// One start of one server. Constant for a connection: if the server reports another identity, the
+/// connection is closed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerIdentity {
+    pub node: ServerAddress,
+    /// Redis `run_id`, new at each start: 40 hexadecimal digits.
+    pub run_id: String,
+    /// Redis `master_replid2`: the replication id of the master whose data the server had when it
+    /// was last promoted; zeros if it was never a replica. It reveals a demotion and promotion in
+    /// between, which keep the `run_id` but may lose writes.
+    pub promoted_from: String,
 }
 
-/// Connects to a master within `connect_timeout`. `on_disconnect` is called when the server
-/// closes the connection.
+/// Prefix of `master_replid2` that distinguishes promotions.
+const PROMOTION_CHARS: usize = 16;
+
+impl ServerIdentity {
+    /// The server name stored in buckets. It changes whenever the server may have lost writes.
+    pub fn server(&self) -> String {
+        server_name(&self.run_id, &self.promoted_from)
+    }
+}
+
+/// The server name stored in buckets, from these two fields of `INFO`.
+pub(super) fn server_name(run_id: &str, master_replid2: &str) -> String {
+    let promotion: String = master_replid2.chars().take(PROMOTION_CHARS).collect();
+    format!("{run_id}-{promotion}")
+}
+
+/// Connects to a master within `connect_timeout`, and loads all scripts. `on_disconnect` is called
+/// when the server closes the connection.
 pub(super) async fn connect(
     options: &ConnectionOptions,
     node: &ServerAddress,
     purpose: ConnectionPurpose,
     on_disconnect: impl Fn() + Send + Sync + 'static,
-) -> Result<NewConnection, Error> {
-    let failed = |reason: String| Error::not_sent(format!("no connection to {node}: {reason}"));
+) -> Result<(MultiplexedConnection, ServerIdentity, LoadedScripts), Error> {
     let connecting = async {
         let credentials = options.url.credentials.as_ref();
         let connection = open(options, node, credentials, options.url.db, on_disconnect).await;
-        let mut connection = connection.map_err(|error| failed(error_message(&error)))?;
-        let (identity, loaded) =
-            handshake(options, node, purpose, &mut connection).await.map_err(failed)?;
-        Ok(NewConnection { connection, identity, loaded })
+        let mut connection = connection.map_err(|error| error_message(&error))?;
+        let (identity, loaded) = handshake(options, node, purpose, &mut connection).await?;
+        Ok((connection, identity, loaded))
     };
-    let timed_out = |_| failed(format!("not ready within {:?}", options.connect_timeout));
-    tokio::time::timeout(options.connect_timeout, connecting).await.map_err(timed_out)?
+    let timed_out = |_| Err(format!("not ready within {:?}", options.connect_timeout));
+    let connected = tokio::time::timeout(options.connect_timeout, connecting).await;
+    connected
+        .unwrap_or_else(timed_out)
+        .map_err(|reason| Error::not_sent(format!("no connection to {node}: {reason}")))
 }
 
 /// Opens a connection to a Redis server or sentinel. The caller sets the time limit.
@@ -109,9 +132,9 @@ async fn handshake(
 ) -> Result<(ServerIdentity, LoadedScripts), String> {
     let mut pipeline = Pipeline::new();
     pipeline.cmd("CLIENT").arg("SETNAME").arg(purpose.client_name());
-    pipeline.cmd("ROLE").add_command(info(&["server", "replication", "persistence", "memory"]));
+    pipeline.add_command(info(&["server", "replication", "persistence", "memory"]));
     add_scripts(&mut pipeline, &options.scripts);
-    let count = 3 + options.scripts.len();
+    let count = 2 + options.scripts.len();
     let answers = connection.send_packed_commands(&pipeline, 0, count).await;
     let mut answers = answers.map_err(|error| error_message(&error))?.into_iter();
     let mut next = || {
@@ -119,28 +142,32 @@ async fn handshake(
         answer.extract_error().map_err(|error| error_message(&error))
     };
     next()?;
-    check_is_master(&next()?)?;
-    let info = Info::read(next()?)?;
+    let info = read_info(next()?)?;
+    match field(&info, "role")?.as_str() {
+        "master" => {}
+        "slave" => {
+            let (host, port) = (field(&info, "master_host")?, field(&info, "master_port")?);
+            return Err(format!("it is a replica of {host}:{port}"));
+        }
+        other => return Err(format!("it is a {other}")),
+    }
     let loaded = LoadedScripts::read(&options.scripts, next)?;
-    let policy = info.field("maxmemory_policy")?;
+    let policy = field(&info, "maxmemory_policy")?;
     if policy != "noeviction" {
         return Err(format!(
             "its maxmemory-policy is {policy}, by which a full server deletes units and requests \
              in silence: set maxmemory-policy noeviction in redis.conf"
         ));
     }
-    let aof = info.field("aof_enabled")? == "1";
-    if options.durability == Durability::Aof && !aof {
+    if options.durability == Durability::Aof && field(&info, "aof_enabled")? != "1" {
         return Err("it keeps no append-only file, which durability aof needs: \
              set appendonly yes in redis.conf"
             .to_owned());
     }
     let identity = ServerIdentity {
         node: node.clone(),
-        run_id: info.field("run_id")?,
-        promoted_from: info.field("master_replid2")?,
-        version: info.field("redis_version")?,
-        aof,
+        run_id: field(&info, "run_id")?,
+        promoted_from: field(&info, "master_replid2")?,
     };
     Ok((identity, loaded))
 }
@@ -157,12 +184,69 @@ pub(super) fn identity_query() -> Cmd {
 /// Checks an answer to [`identity_query`]. Fails if the server is another one, is no longer a
 /// master, or was demoted and promoted again since the connection was made.
 pub(super) fn check_identity(identity: &ServerIdentity, answer: Value) -> Result<(), String> {
-    let info = Info::read(answer)?;
-    if info.field("role")? != "master" {
+    let info = read_info(answer)?;
+    if field(&info, "role")? != "master" {
         return Err("it is no longer a master".to_owned());
     }
-    let now = server_name(&info.field("run_id")?, &info.field("master_replid2")?);
+    let now = server_name(&field(&info, "run_id")?, &field(&info, "master_replid2")?);
     if now == identity.server() { Ok(()) } else { Err("it was promoted since".to_owned()) }
+}
+
+/// A Lua script that is loaded on every connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScriptSource {
+    /// The name by which requests call it.
+    pub name: &'static str,
+    pub text: String,
+}
+
+/// One command of a pipeline.
+pub trait PipelineRequest {
+    /// The name of the called script; `None` for a plain command.
+    fn script(&self) -> Option<&'static str>;
+
+    /// The command to send. `sha` is the digest that the server returned for the script; plain
+    /// commands ignore it.
+    fn command(&self, sha: &str) -> Cmd;
+}
+
+impl PipelineRequest for Cmd {
+    fn script(&self) -> Option<&'static str> {
+        None
+    }
+
+    fn command(&self, _sha: &str) -> Cmd {
+        self.clone()
+    }
+}
+
+/// The digests that `SCRIPT LOAD` returned, by script name.
+#[derive(Debug, Default)]
+pub(super) struct LoadedScripts(HashMap<&'static str, String>);
+
+impl LoadedScripts {
+    /// Reads the answers to [`add_scripts`], in the order of `scripts`.
+    pub(super) fn read(
+        scripts: &[ScriptSource],
+        mut next: impl FnMut() -> Result<Value, String>,
+    ) -> Result<Self, String> {
+        let entry = |script: &ScriptSource| {
+            let answer = next().and_then(|answer| {
+                redis::from_redis_value(answer).map_err(|error| error.to_string())
+            });
+            let sha = answer.map_err(|error| format!("script {}: {error}", script.name))?;
+            Ok((script.name, sha))
+        };
+        scripts.iter().map(entry).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// # Errors
+    /// The request names a script that was not loaded.
+    pub(super) fn encode(&self, request: &impl PipelineRequest) -> Result<Cmd, Error> {
+        let Some(name) = request.script() else { return Ok(request.command("")) };
+        let unknown = || Error::not_sent(format!("script {name} is not loaded"));
+        Ok(request.command(self.0.get(name).ok_or_else(unknown)?))
+    }
 }
 
 /// Appends a `SCRIPT LOAD` for every script, in order.
@@ -180,32 +264,11 @@ pub(super) fn error_message(error: &RedisError) -> String {
     }
 }
 
-/// Checks the answer to `ROLE`.
-fn check_is_master(role: &Value) -> Result<(), String> {
-    let fields = role.as_sequence().unwrap_or_default();
-    let text = |field: &Value| redis::from_redis_value_ref::<String>(field).ok();
-    match fields.first().and_then(text).as_deref() {
-        Some("master") => Ok(()),
-        Some("slave") => {
-            let field = |index| fields.get(index).and_then(text).unwrap_or_default();
-            Err(format!("it is a replica of {}:{}", field(1), field(2)))
-        }
-        Some(other) => Err(format!("it is a {other}")),
-        None => Err("its ROLE answer is not readable".to_owned()),
-    }
+fn read_info(answer: Value) -> Result<BTreeMap<String, String>, String> {
+    let text = redis::from_redis_value::<String>(answer).map_err(|error| error.to_string())?;
+    Ok(fields(&text))
 }
 
-/// An answer to `INFO`.
-struct Info(String);
-
-impl Info {
-    fn read(answer: Value) -> Result<Self, String> {
-        redis::from_redis_value(answer).map(Self).map_err(|error| error.to_string())
-    }
-
-    fn field(&self, name: &str) -> Result<String, String> {
-        let mut lines = self.0.lines();
-        let found = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        found.map(str::to_owned).ok_or_else(|| format!("its INFO has no {name}"))
-    }
+fn field(info: &BTreeMap<String, String>, name: &str) -> Result<String, String> {
+    info.get(name).cloned().ok_or_else(|| format!("its INFO has no {name}"))
 }

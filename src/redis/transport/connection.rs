@@ -1,19 +1,16 @@
 //! One connection to one server.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, Pipeline, Value};
-use tokio::runtime::Handle;
+use redis::{Pipeline, Value};
 
-use super::connect::{self, NewConnection, add_scripts};
+use super::connect::{self, LoadedScripts, PipelineRequest, ServerIdentity, add_scripts};
 use super::connection_health::ConnectionHealth;
 use super::error::Remedy;
-use super::identity::{RefreshRequests, ServerIdentity};
-use super::request::{LoadedScripts, PipelineRequest, ScriptSource};
+use super::router::RefreshRequests;
 use super::send_queue::SendQueue;
 use super::url::ServerAddress;
 use super::{ConnectionOptions, ConnectionPurpose, Durability, Error};
@@ -25,6 +22,7 @@ pub type PipelineAnswers = Vec<Result<Value, Error>>;
 
 /// One connection to one start of one server. A broken connection is never repaired: the next call
 /// of [`super::ConnectionPool::connection`] makes another.
+#[derive(Debug)]
 pub struct Connection {
     transport: Arc<Transport>,
     identity: ServerIdentity,
@@ -34,22 +32,14 @@ pub struct Connection {
 }
 
 /// The socket with its state and time limit, shared with the task of the [`SendQueue`].
+#[derive(Debug)]
 pub(super) struct Transport {
+    pub(super) node: ServerAddress,
+    pub(super) options: Arc<ConnectionOptions>,
     /// Taken when the connection is closed, which closes the socket.
     connection: Mutex<Option<MultiplexedConnection>>,
-    pub(super) health: Arc<ConnectionHealth>,
-    pub(super) refreshes: Arc<RefreshRequests>,
-    scripts: Arc<[ScriptSource]>,
-    pub(super) command_timeout: Duration,
-}
-
-impl fmt::Debug for Connection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection")
-            .field("identity", &self.identity)
-            .field("health", &self.transport.health)
-            .finish_non_exhaustive()
-    }
+    health: Arc<ConnectionHealth>,
+    refreshes: Arc<RefreshRequests>,
 }
 
 impl Expirable for Arc<Connection> {
@@ -67,7 +57,7 @@ impl Expirable for Arc<Connection> {
 impl Connection {
     /// Connects to a master. Must run on the runtime that drives the connection.
     pub(super) async fn connect(
-        options: &ConnectionOptions,
+        options: &Arc<ConnectionOptions>,
         node: &ServerAddress,
         purpose: ConnectionPurpose,
         refreshes: Arc<RefreshRequests>,
@@ -77,35 +67,32 @@ impl Connection {
             let health = health.clone();
             move || health.close("the server closed the connection", true)
         };
-        let NewConnection { connection, identity, loaded } =
+        let (connection, identity, loaded) =
             connect::connect(options, node, purpose, on_disconnect).await?;
         health.set_identity(identity.clone());
         let transport = Arc::new(Transport {
+            node: node.clone(),
+            options: options.clone(),
             connection: Mutex::new(Some(connection)),
             health,
             refreshes,
-            scripts: options.scripts.clone(),
-            command_timeout: options.command_timeout,
         });
         let send_queue = match options.durability {
             Durability::Plain | Durability::Aof => None,
             Durability::Replicated => {
                 let (replicas, wait_ms) = (options.replicas_min, options.replicas_wait_ms);
-                let (transport, identity) = (transport.clone(), identity.clone());
-                Some(SendQueue::start(&Handle::current(), transport, identity, replicas, wait_ms))
+                Some(SendQueue::start(transport.clone(), replicas, wait_ms))
             }
         };
         Ok(Self { transport, identity, loaded, send_queue })
     }
 
     /// The connected server; constant.
-    #[must_use]
     pub fn identity(&self) -> &ServerIdentity {
         &self.identity
     }
 
     /// Whether the connection is open as far as known.
-    #[must_use]
     pub fn is_alive(&self) -> bool {
         self.transport.health.check().is_ok()
     }
@@ -123,7 +110,7 @@ impl Connection {
         for request in requests {
             pipeline.add_command(self.loaded.encode(request)?);
         }
-        self.transport.exchange(&pipeline, false, self.transport.command_timeout).await
+        self.transport.call(&pipeline).await
     }
 
     /// [`Self::call`]; with durability `Replicated` it also waits until enough replicas confirm
@@ -144,8 +131,7 @@ impl Connection {
     pub(super) async fn verify(&self) -> Result<(), Error> {
         let mut pipeline = Pipeline::new();
         pipeline.add_command(connect::identity_query());
-        let answers =
-            self.transport.exchange(&pipeline, false, self.transport.command_timeout).await?;
+        let answers = self.transport.call(&pipeline).await?;
         let answer = answers.into_iter().next().unwrap_or(Ok(Value::Nil))?;
         connect::check_identity(&self.identity, answer).map_err(|reason| {
             self.transport.close(&reason, true);
@@ -160,6 +146,11 @@ impl Connection {
 }
 
 impl Transport {
+    /// [`Self::exchange`] within `command_timeout`.
+    async fn call(&self, pipeline: &Pipeline) -> Result<PipelineAnswers, Error> {
+        self.exchange(pipeline, false, self.options.command_timeout).await
+    }
+
     /// Sends a pipeline and reads the answers. Scripts that the server does not have are loaded and
     /// called again, with the final `WAIT` if `ends_with_wait`.
     pub(super) async fn exchange(
@@ -169,43 +160,29 @@ impl Transport {
         limit: Duration,
     ) -> Result<PipelineAnswers, Error> {
         let mut answers = self.send(pipeline, limit).await?;
-        let mut indices: Vec<usize> = answers
-            .iter()
-            .enumerate()
-            .filter(|(_, answer)| remedy(answer) == Some(Remedy::Reload))
-            .map(|(index, _)| index)
-            .collect();
-        if indices.is_empty() {
+        let needs_reload = |answer: &Result<Value, Error>| {
+            answer.as_ref().is_err_and(|error| error.remedy() == Remedy::Reload)
+        };
+        if !answers.iter().any(needs_reload) {
             return Ok(answers);
         }
-        if ends_with_wait {
-            indices.extend(answers.len().checked_sub(1));
-        }
-        for (index, answer) in indices.iter().zip(self.resend(pipeline, &indices, limit).await) {
-            if let Some(old) = answers.get_mut(*index) {
-                *old = answer;
+        let (mut repeated, mut places) = (Pipeline::new(), Vec::new());
+        for (number, (command, answer)) in (1..).zip(pipeline.cmd_iter().zip(&mut answers)) {
+            if needs_reload(answer) || (ends_with_wait && number == pipeline.len()) {
+                repeated.add_command(command.clone());
+                places.push(answer);
             }
-        }
-        Ok(answers)
-    }
-
-    /// Loads the scripts and repeats the commands at these indices.
-    async fn resend(
-        &self,
-        pipeline: &Pipeline,
-        indices: &[usize],
-        limit: Duration,
-    ) -> PipelineAnswers {
-        let mut repeated = Pipeline::new();
-        let listed = |(index, _): &(usize, &Cmd)| indices.binary_search(index).is_ok();
-        for (_, command) in pipeline.cmd_iter().enumerate().filter(listed) {
-            repeated.add_command(command.clone());
         }
         let repeated_answers = match self.reload().await {
             Ok(()) => self.send(&repeated, limit).await,
             Err(error) => Err(error),
         };
-        repeated_answers.unwrap_or_else(|error| vec![Err(error); indices.len()])
+        let repeated_answers =
+            repeated_answers.unwrap_or_else(|error| vec![Err(error); places.len()]);
+        for (place, answer) in places.into_iter().zip(repeated_answers) {
+            *place = answer;
+        }
+        Ok(answers)
     }
 
     async fn send(&self, pipeline: &Pipeline, limit: Duration) -> Result<PipelineAnswers, Error> {
@@ -218,11 +195,7 @@ impl Transport {
         let sent = connection.send_packed_commands(pipeline, 0, count);
         let values = match tokio::time::timeout(limit, sent).await {
             Ok(Ok(values)) if values.len() == count => values,
-            Ok(Ok(_)) => {
-                return Err(
-                    self.close_broken("the number of answers differs from the number of calls")
-                );
-            }
+            Ok(Ok(_)) => return Err(self.close_broken("it answered another number of calls")),
             Ok(Err(error)) => return Err(self.close_broken(&connect::error_message(&error))),
             Err(_) => {
                 self.health.timed_out(started_at);
@@ -231,6 +204,10 @@ impl Transport {
             }
         };
         self.health.answered();
+        let to_result = |value| match value {
+            Value::ServerError(error) => Err(Error::from_server(&error)),
+            value => Ok(value),
+        };
         let answers: PipelineAnswers = values.into_iter().map(to_result).collect();
         self.react_to_errors(&answers);
         Ok(answers)
@@ -262,9 +239,9 @@ impl Transport {
     /// Loads the scripts. On failure the calls that need them were certainly not executed.
     async fn reload(&self) -> Result<(), Error> {
         let mut pipeline = Pipeline::new();
-        add_scripts(&mut pipeline, &self.scripts);
+        add_scripts(&mut pipeline, &self.options.scripts);
         let failed = |error: Error| Error::not_sent(format!("scripts not loaded: {error}"));
-        self.send(&pipeline, self.command_timeout).await.map_err(failed).map(drop)
+        self.send(&pipeline, self.options.command_timeout).await.map_err(failed).map(drop)
     }
 
     fn close(&self, reason: &str, refresh_topology: bool) {
@@ -277,15 +254,4 @@ impl Transport {
             self.connection.lock().take();
         }
     }
-}
-
-fn to_result(value: Value) -> Result<Value, Error> {
-    match value {
-        Value::ServerError(error) => Err(Error::from_server(&error)),
-        value => Ok(value),
-    }
-}
-
-fn remedy(answer: &Result<Value, Error>) -> Option<Remedy> {
-    answer.as_ref().err().map(Error::remedy)
 }

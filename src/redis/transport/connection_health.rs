@@ -1,14 +1,13 @@
 //! The state of one connection: open, or closed with a reason.
 
-use std::fmt;
-use std::sync::Arc;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use parking_lot::Mutex;
 
-use super::identity::{RefreshRequests, ServerIdentity};
+use super::connect::ServerIdentity;
+use super::router::RefreshRequests;
 use super::{ConnectionPurpose, Error};
 use crate::runtime::clock::now_monotonic;
 use crate::runtime::single_flight::ValueStatus;
@@ -18,6 +17,7 @@ use crate::runtime::single_flight::ValueStatus;
 const TIMEOUTS_MAX: u32 = 3;
 
 /// Tracks whether one connection is usable. Closing is final; the first reason is kept.
+#[derive(Debug)]
 pub(super) struct ConnectionHealth {
     purpose: ConnectionPurpose,
     refreshes: Arc<RefreshRequests>,
@@ -30,19 +30,11 @@ pub(super) struct ConnectionHealth {
 }
 
 /// Consecutive calls without an answer.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct MissedAnswers {
     timeouts: u32,
     /// When the last time-out was counted. Calls started before it are not counted again.
     counted_at: Option<Instant>,
-}
-
-impl fmt::Debug for ConnectionHealth {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ConnectionHealth")
-            .field("close_reason", &self.close_reason)
-            .finish_non_exhaustive()
-    }
 }
 
 impl ConnectionHealth {

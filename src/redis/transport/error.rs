@@ -35,8 +35,6 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the failed call took effect.
-    #[must_use]
     pub fn class(&self) -> CallEffect {
         match self {
             Self::NotSent { .. } | Self::NotBegun { .. } => CallEffect::NotDone,
@@ -111,25 +109,6 @@ mod tests {
         let value = redis::parse_redis_value(line.as_bytes()).unwrap();
         let redis::Value::ServerError(error) = value else { panic!("{value:?}") };
         Error::from_server(&error)
-    }
-
-    #[test]
-    fn a_rejection_before_execution_is_distinguished_from_a_bug() {
-        let oom = read("OOM command not allowed when used memory > 'maxmemory'.");
-        assert_eq!(oom.class(), CallEffect::NotDone);
-        assert_eq!(oom.remedy(), Remedy::Wait);
-        let code = "OOM".to_owned();
-        let message = "command not allowed when used memory > 'maxmemory'.".to_owned();
-        assert_eq!(oom, Error::NotBegun { code, message });
-        assert_eq!(read("MOVED 3999 127.0.0.1:6381").remedy(), Remedy::RefreshTopology);
-        assert_eq!(read("READONLY You can't write.").remedy(), Remedy::Close);
-
-        for defect in ["WRONGTYPE Operation against a key", "ERR unknown command", "CROSSSLOT Keys"]
-        {
-            let error = read(defect);
-            assert_eq!(error, Error::Refused { message: defect.to_owned() });
-            assert_eq!(error.class(), CallEffect::Refused);
-        }
     }
 
     #[test]

@@ -21,21 +21,17 @@ mod connection;
 mod connection_health;
 mod error;
 pub mod health;
-mod identity;
 mod pool;
-mod quorum_read;
-mod request;
+mod probe;
 mod router;
 mod send_queue;
 mod sentinel;
-mod slot;
 mod url;
 
+pub use connect::{PipelineRequest, ScriptSource, ServerIdentity};
 pub use connection::{Connection, PipelineAnswers};
 pub use error::{CallEffect, Error};
-pub use identity::ServerIdentity;
 pub use pool::ConnectionPool;
-pub use request::{PipelineRequest, ScriptSource};
 pub use url::{Credentials, RedisTopology, RedisUrl, ServerAddress, UrlError};
 
 /// What a connection is for. Each server has one connection per purpose, so that a blocked one does

@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle, Runtime};
 
-use super::identity::RefreshRequests;
-use super::request::PipelineRequest;
-use super::router::{MasterRouter, SlotMap};
+use super::connect::PipelineRequest;
+use super::router::{MasterRouter, RefreshRequests, SlotMap};
 use super::url::ServerAddress;
 use super::{ConnectionOptions, ConnectionPurpose, Error};
 use crate::redis::transport::connection::{Connection, PipelineAnswers};
@@ -26,7 +26,7 @@ pub struct ConnectionPool {
 struct Inner {
     options: Arc<ConnectionOptions>,
     refreshes: Arc<RefreshRequests>,
-    router: MasterRouter,
+    router: Arc<MasterRouter>,
     entries: Mutex<PoolEntries>,
     /// Drives every connection, so that none ends with the thread of its first caller.
     io: Option<Runtime>,
@@ -35,15 +35,13 @@ struct Inner {
 #[derive(Default)]
 struct PoolEntries {
     by_node: HashMap<(ServerAddress, ConnectionPurpose), Arc<SingleFlight<Arc<Connection>>>>,
-    /// Topology version at the last prune.
-    pruned_version: Option<u64>,
+    /// When the topology of the last prune was read.
+    pruned_at: Option<Instant>,
 }
 
 impl fmt::Debug for ConnectionPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ConnectionPool")
-            .field("options", &self.inner.options)
-            .finish_non_exhaustive()
+        f.debug_struct("ConnectionPool").finish_non_exhaustive()
     }
 }
 
@@ -61,11 +59,6 @@ impl ConnectionPool {
         let router = MasterRouter::new(options.clone(), refreshes.clone());
         let entries = Mutex::default();
         Ok(Self { inner: Arc::new(Inner { options, refreshes, router, entries, io: Some(io) }) })
-    }
-
-    #[must_use]
-    pub fn options(&self) -> &ConnectionOptions {
-        &self.inner.options
     }
 
     /// A connection to the master of this key. Returns at once with an open connection, or with an
@@ -92,7 +85,7 @@ impl ConnectionPool {
 
     /// Every master of the current topology.
     pub async fn masters(&self) -> Result<Vec<ServerAddress>, Error> {
-        Ok(self.map().await?.masters().to_vec())
+        Ok(self.map().await?.masters.clone())
     }
 
     /// A connection to one of the [`Self::masters`].
@@ -102,19 +95,18 @@ impl ConnectionPool {
         node: &ServerAddress,
     ) -> Result<Arc<Connection>, Error> {
         let flight = {
+            let ConnectionOptions { reconnect_min: min, reconnect_max: max, .. } =
+                *self.inner.options;
             let mut entries = self.inner.entries.lock();
-            if let Some(flight) = entries.by_node.get(&(node.clone(), purpose)) {
-                flight.clone()
-            } else {
-                let options = &self.inner.options;
-                let pace = Backoff::between(options.reconnect_min, options.reconnect_max);
-                let flight = SingleFlight::new(pace);
-                entries.by_node.insert((node.clone(), purpose), flight.clone());
-                flight
-            }
+            let entry = entries.by_node.entry((node.clone(), purpose));
+            entry.or_insert_with(|| SingleFlight::new(Backoff::between(min, max))).clone()
         };
         let is_reconnect = flight.last().is_some();
-        flight.get(self.io()?, |failures| self.connect(purpose, node, is_reconnect, failures)).await
+        let make = |failures| {
+            let (options, refreshes) = (self.inner.options.clone(), self.inner.refreshes.clone());
+            connect(options, refreshes, purpose, node.clone(), is_reconnect, failures)
+        };
+        flight.get(self.io()?, make).await
     }
 
     /// Verifies the identity of every master, on each connection to it: a server that was demoted
@@ -139,41 +131,6 @@ impl ConnectionPool {
         verified
     }
 
-    fn connect(
-        &self,
-        purpose: ConnectionPurpose,
-        node: &ServerAddress,
-        is_reconnect: bool,
-        failures: u32,
-    ) -> impl Future<Output = Result<Arc<Connection>, Error>> + Send + use<> {
-        let (options, refreshes) = (self.inner.options.clone(), self.inner.refreshes.clone());
-        let node = node.clone();
-        async move {
-            let made = Connection::connect(&options, &node, purpose, refreshes.clone()).await;
-            match &made {
-                Ok(connection) => {
-                    let run_id = &connection.identity().run_id;
-                    if is_reconnect {
-                        tracing::warn!(%node, run_id, ?purpose, "redis reconnected");
-                    } else {
-                        tracing::info!(%node, run_id, ?purpose, "redis connected");
-                    }
-                }
-                Err(error) => {
-                    let reason = error.to_string();
-                    if failures == 0 {
-                        tracing::warn!(%node, ?purpose, reason,
-                            "redis not connected, retrying");
-                    } else {
-                        tracing::debug!(%node, ?purpose, reason, failures, "redis not connected");
-                    }
-                    refreshes.request();
-                }
-            }
-            made.map(Arc::new)
-        }
-    }
-
     async fn map(&self) -> Result<Arc<SlotMap>, Error> {
         let map = self.inner.router.map(self.io()?).await?;
         self.prune(&map);
@@ -183,12 +140,12 @@ impl ConnectionPool {
     /// Closes connections to servers that are no longer masters.
     fn prune(&self, map: &SlotMap) {
         let mut entries = self.inner.entries.lock();
-        if entries.pruned_version >= Some(map.version) {
+        if entries.pruned_at >= Some(map.made_at) {
             return;
         }
-        entries.pruned_version = Some(map.version);
+        entries.pruned_at = Some(map.made_at);
         entries.by_node.retain(|(node, _), flight| {
-            let is_master = map.masters().contains(node);
+            let is_master = map.masters.contains(node);
             if let Some(connection) = flight.last().filter(|_| !is_master) {
                 connection.close("it is no longer a master");
             }
@@ -200,6 +157,38 @@ impl ConnectionPool {
         let closed = || Error::not_sent("the connections of this process are closed");
         self.inner.io.as_ref().map(Runtime::handle).ok_or_else(closed)
     }
+}
+
+/// Connects to a master, and logs the result. `failures`: the number of failed attempts before.
+async fn connect(
+    options: Arc<ConnectionOptions>,
+    refreshes: Arc<RefreshRequests>,
+    purpose: ConnectionPurpose,
+    node: ServerAddress,
+    is_reconnect: bool,
+    failures: u32,
+) -> Result<Arc<Connection>, Error> {
+    let made = Connection::connect(&options, &node, purpose, refreshes.clone()).await;
+    match &made {
+        Ok(connection) => {
+            let run_id = &connection.identity().run_id;
+            if is_reconnect {
+                tracing::warn!(%node, run_id, ?purpose, "redis reconnected");
+            } else {
+                tracing::info!(%node, run_id, ?purpose, "redis connected");
+            }
+        }
+        Err(error) => {
+            let reason = error.to_string();
+            if failures == 0 {
+                tracing::warn!(%node, ?purpose, reason, "redis not connected, retrying");
+            } else {
+                tracing::debug!(%node, ?purpose, reason, failures, "redis not connected");
+            }
+            refreshes.request();
+        }
+    }
+    made.map(Arc::new)
 }
 
 impl Drop for Inner {

@@ -12,7 +12,6 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 use super::Error;
-use super::identity::ServerIdentity;
 use crate::redis::transport::connection::{PipelineAnswers, Transport};
 
 /// Queued batches; further callers wait for a free place.
@@ -21,6 +20,7 @@ const QUEUE_MAX: usize = 1_024;
 const JOBS_PER_BATCH_MAX: usize = 256;
 
 /// Handle to the task that sends the pipelines.
+#[derive(Debug)]
 pub(super) struct SendQueue {
     jobs: mpsc::Sender<SendJob>,
 }
@@ -31,18 +31,21 @@ struct SendJob {
 }
 
 impl SendQueue {
-    /// Starts the task, which ends when the handle is dropped.
-    pub(super) fn start(
-        io: &Handle,
-        transport: Arc<Transport>,
-        identity: ServerIdentity,
-        replicas: u32,
-        wait_ms: u64,
-    ) -> Self {
-        let (jobs, queue) = mpsc::channel(QUEUE_MAX);
+    /// Starts the task on this runtime; it ends when the handle is dropped.
+    pub(super) fn start(transport: Arc<Transport>, replicas: u32, wait_ms: u64) -> Self {
+        let (jobs, mut queue) = mpsc::channel(QUEUE_MAX);
         // `WAIT` with time-out 0 blocks without limit.
-        let sender = SendTask { transport, identity, replicas, wait_ms: wait_ms.max(1) };
-        io.spawn(sender.run(queue));
+        let wait_ms = wait_ms.max(1);
+        Handle::current().spawn(async move {
+            let mut batch: Vec<SendJob> = Vec::new();
+            while queue.recv_many(&mut batch, JOBS_PER_BATCH_MAX).await > 0 {
+                // Abandoned by its caller, and not sent.
+                batch.retain(|job| !job.answer.is_closed());
+                if !batch.is_empty() {
+                    send(&transport, replicas, wait_ms, std::mem::take(&mut batch)).await;
+                }
+            }
+        });
         Self { jobs }
     }
 
@@ -56,71 +59,43 @@ impl SendQueue {
     }
 }
 
-struct SendTask {
-    transport: Arc<Transport>,
-    identity: ServerIdentity,
-    replicas: u32,
-    wait_ms: u64,
+async fn send(transport: &Transport, replicas: u32, wait_ms: u64, mut jobs: Vec<SendJob>) {
+    let mut pipeline = Pipeline::new();
+    let mut sizes = Vec::with_capacity(jobs.len());
+    for job in &mut jobs {
+        sizes.push(job.commands.len());
+        for command in job.commands.drain(..) {
+            pipeline.add_command(command);
+        }
+    }
+    pipeline.cmd("WAIT").arg(replicas).arg(wait_ms);
+    let limit = transport.options.command_timeout + Duration::from_millis(wait_ms);
+    let outcome = transport.exchange(&pipeline, true, limit).await;
+    let outcome = outcome.and_then(|answers| check_wait(transport, replicas, wait_ms, answers));
+    let mut outcome = outcome.map(Vec::into_iter);
+    for (job, size) in jobs.into_iter().zip(sizes) {
+        let answers = outcome.as_mut().map(|all| all.take(size).collect());
+        drop(job.answer.send(answers.map_err(|error| error.clone())));
+    }
 }
 
-impl SendTask {
-    async fn run(self, mut queue: mpsc::Receiver<SendJob>) {
-        while let Some(first) = queue.recv().await {
-            let mut jobs = vec![first];
-            while jobs.len() < JOBS_PER_BATCH_MAX {
-                let Ok(job) = queue.try_recv() else { break };
-                jobs.push(job);
-            }
-            // Abandoned by its caller, and not sent.
-            jobs.retain(|job| !job.answer.is_closed());
-            if !jobs.is_empty() {
-                self.send(jobs).await;
-            }
-        }
+/// Removes the answer to `WAIT`, and fails if too few replicas confirmed.
+fn check_wait(
+    transport: &Transport,
+    wanted: u32,
+    wait_ms: u64,
+    mut answers: PipelineAnswers,
+) -> Result<PipelineAnswers, Error> {
+    let confirmed = match answers.pop() {
+        Some(Ok(Value::Int(confirmed))) => u32::try_from(confirmed).unwrap_or(0),
+        Some(Err(error)) => return Err(Error::unknown(format!("WAIT: {error}"))),
+        Some(Ok(_)) | None => return Err(Error::unknown("WAIT answered no number")),
+    };
+    if confirmed >= wanted {
+        return Ok(answers);
     }
-
-    async fn send(&self, mut jobs: Vec<SendJob>) {
-        let mut pipeline = Pipeline::new();
-        let mut sizes = Vec::with_capacity(jobs.len());
-        for job in &mut jobs {
-            sizes.push(job.commands.len());
-            for command in job.commands.drain(..) {
-                pipeline.add_command(command);
-            }
-        }
-        pipeline.cmd("WAIT").arg(self.replicas).arg(self.wait_ms);
-        let limit = self.transport.command_timeout + Duration::from_millis(self.wait_ms);
-        let outcome = self.transport.exchange(&pipeline, true, limit).await;
-        let outcome = outcome.and_then(|answers| self.check_wait(answers));
-        let mut answers = match outcome {
-            Ok(all) => all.into_iter(),
-            Err(error) => {
-                for job in jobs {
-                    drop(job.answer.send(Err(error.clone())));
-                }
-                return;
-            }
-        };
-        for (job, size) in jobs.into_iter().zip(sizes) {
-            drop(job.answer.send(Ok(answers.by_ref().take(size).collect())));
-        }
-    }
-
-    /// Removes the answer to `WAIT`, and fails if too few replicas confirmed.
-    fn check_wait(&self, mut answers: PipelineAnswers) -> Result<PipelineAnswers, Error> {
-        let wanted = self.replicas;
-        let confirmed = match answers.pop() {
-            Some(Ok(Value::Int(confirmed))) => u32::try_from(confirmed).unwrap_or(0),
-            Some(Err(error)) => return Err(Error::unknown(format!("WAIT: {error}"))),
-            Some(Ok(_)) | None => return Err(Error::unknown("WAIT answered no number")),
-        };
-        if confirmed >= wanted {
-            return Ok(answers);
-        }
-        tracing::debug!(node = %self.identity.node, wanted, confirmed, "redis replicas are late");
-        let wait_ms = self.wait_ms;
-        Err(Error::unknown(format!(
-            "{confirmed} of {wanted} replicas confirmed it within {wait_ms} ms"
-        )))
-    }
+    tracing::debug!(node = %transport.node, wanted, confirmed, "redis replicas are late");
+    Err(Error::unknown(format!(
+        "{confirmed} of {wanted} replicas confirmed it within {wait_ms} ms"
+    )))
 }

@@ -145,3 +145,12 @@ fn foreign_data_under_the_key_is_nobodys_lease() {
         assert!(error.reason.contains("WRONGTYPE"), "{error}");
     });
 }
+
+#[test]
+fn a_lease_is_held_until_its_ttl_is_over() {
+    let start = now_monotonic();
+    let until = start + SHORT;
+    let held = LeaseGrant::Held { until };
+    assert!(held.is_held(start) && !held.is_held(until));
+    assert!(!taken("two").is_held(start));
+}

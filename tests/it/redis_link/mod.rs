@@ -17,6 +17,7 @@ mod sentinel;
 mod single;
 #[cfg(feature = "tls")]
 mod tls;
+mod url;
 
 /// A call of the script `add` or a plain command.
 #[derive(Clone)]

@@ -37,7 +37,6 @@ fn a_link_knows_where_it_leads() {
         let found = identity(&links(&redis.url())).await;
         assert_eq!(found.run_id, redis.run_id());
         assert_eq!(found.node.port, redis.port());
-        assert!(found.aof && found.version.starts_with("7."), "{found:?}");
     });
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use floodgate::broker::{Error, Headers, Message, PublishOutcome, Route, Source};
+use floodgate::broker::{Error, Headers, Message, PublishOutcome, Route, Source, Topology};
 use floodgate::domain::DeadLetterOrigin;
 use floodgate::services::dead_letters::headers;
 
@@ -138,4 +138,11 @@ pub async fn depths_tell_what_waits_and_who_consumes(backend: &dyn Backend) {
     // Publishing still works after a missing queue.
     let extra = Message { headers: Headers::default(), ..message(Route::Orders(1), 0) };
     process.publish_confirmed(vec![extra]).await;
+}
+
+#[test]
+fn short_names_have_no_namespace() {
+    let topology = Topology::new("shop", 2, 100);
+    assert_eq!(topology.short("shop.orders.1"), "orders.1");
+    assert_eq!(topology.short("shopping.orders.1"), "shopping.orders.1");
 }

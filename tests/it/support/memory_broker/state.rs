@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use floodgate::broker::topology::Topology;
 use floodgate::broker::{
-    BrokerStatus, Delivery, Headers, Message, PublishOutcome, QueueDepth, Route, Source,
+    BrokerStatus, Delivery, Headers, Message, PublishOutcome, QueueDepth, Source,
 };
 
 #[derive(Debug, Clone)]
@@ -30,7 +30,8 @@ struct Consumer {
 #[derive(Debug)]
 pub(super) struct State {
     topology: Topology,
-    deliveries_max: u32,
+    /// Of an order queue.
+    deliveries_max: i64,
     /// The declared queues.
     queues: BTreeMap<String, VecDeque<Stored>>,
     consumers: BTreeMap<u64, Consumer>,
@@ -47,7 +48,7 @@ pub(super) struct State {
 impl State {
     pub(super) fn new(topology: Topology) -> Self {
         let mut state = Self {
-            deliveries_max: topology.deliveries_max(),
+            deliveries_max: topology.queues().last().unwrap().deliveries_max,
             topology,
             queues: BTreeMap::new(),
             consumers: BTreeMap::new(),
@@ -91,10 +92,7 @@ impl State {
             self.num_nacks -= 1;
             return PublishOutcome::Refused { reason: "the broker refused the message".to_owned() };
         }
-        let queue = match message.route {
-            Route::Orders(number) => self.topology.queue(Source::Orders(number)),
-            Route::Dead => self.topology.queue(Source::Dead),
-        };
+        let queue = self.topology.queue(message.route);
         let Message { headers, body, .. } = message;
         if !self.enqueue(queue, Stored { headers, key: address.key, body, num_previous: 0 }) {
             return PublishOutcome::Refused { reason: "no queue is bound to the route".to_owned() };
@@ -203,7 +201,7 @@ impl State {
         let is_limited = queue.starts_with(&self.full_name("orders."));
         for mut stored in returned.into_iter().rev() {
             stored.num_previous = stored.num_previous.saturating_add(1);
-            if is_limited && stored.num_previous > self.deliveries_max {
+            if is_limited && i64::from(stored.num_previous) > self.deliveries_max {
                 stored.headers.reason = Some("the broker: delivery_limit".to_owned());
                 stored.headers.origin = Some(queue.to_owned());
                 stored.headers.by_broker = true;
@@ -228,7 +226,7 @@ impl State {
             }
         };
         let queues = self.topology.queues().into_iter();
-        let consumed = queues.filter(|queue| !self.topology.is_end(queue));
+        let consumed = queues.filter(|queue| queue.dead_letters_to.is_some());
         consumed.map(|queue| depth(queue.name)).collect()
     }
 

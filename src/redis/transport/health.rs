@@ -1,16 +1,27 @@
-//! Facts about one server: its `INFO`, settings and clock, and the buckets it holds.
+//! Facts about the Redis servers, for health checks before a sale. No evaluation.
+//!
+//! Each server is queried on a connection of its own, regardless of its role and of whether the
+//! program could work with it. Read-only, except that each connection to a master loads the
+//! scripts.
+//!
+//! Limits: the connection's time-outs for each step, [`SEARCH_MAX`] for counting buckets. On error:
+//! the failure to read a server is recorded as a fact.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use redis::Value;
 
-use super::{ProbeConnection, RedisHealthError, ServerRole};
-use crate::redis::transport::connect;
-use crate::redis::transport::identity::server_name;
-use crate::redis::transport::url::ServerAddress;
-use crate::redis::transport::{ConnectionOptions, ConnectionPurpose};
+use super::connect::{self, server_name};
+use super::probe::ProbeConnection;
+use super::url::{RedisTopology, ServerAddress};
+use super::{ConnectionOptions, ConnectionPurpose, cluster, sentinel};
 use crate::runtime::clock::{now_monotonic, wall_ms};
+
+pub use super::cluster::{ClusterMember, Slots};
+pub use super::probe::RedisHealthError;
+pub use super::sentinel::{Sentinel, SentinelView};
 
 /// Time limit for counting the buckets of one server, which scans all its keys.
 pub const SEARCH_MAX: Duration = Duration::from_secs(5);
@@ -31,6 +42,35 @@ const SETTINGS: [&str; 7] = [
     "hash-max-listpack-entries",
     "hash-max-listpack-value",
 ];
+
+/// Facts about all servers, sentinels and the cluster.
+#[derive(Debug, Default)]
+pub struct Health {
+    /// Empty unless the topology has sentinels.
+    pub sentinels: Vec<Sentinel>,
+    /// The slot assignment of a cluster, or why no seed node reported it; `None` without a cluster.
+    pub cluster: Option<Result<Slots, RedisHealthError>>,
+    /// Masters, then replicas.
+    pub servers: Vec<Server>,
+}
+
+/// Facts about one server.
+#[derive(Debug)]
+pub struct Server {
+    pub node: ServerAddress,
+    /// Expected role.
+    pub part: ServerRole,
+    pub seen: Result<Box<ServerFacts>, RedisHealthError>,
+}
+
+/// The role of a server according to the URL, the sentinels or the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerRole {
+    /// Holds buckets.
+    Master,
+    /// Replicates a master and may be promoted.
+    Replica,
+}
 
 /// What one server reports.
 #[derive(Debug)]
@@ -64,25 +104,21 @@ pub struct FoundBuckets {
 
 impl ServerFacts {
     /// A field of `INFO`; empty if missing.
-    #[must_use]
     pub fn text(&self, name: &str) -> &str {
         self.info.get(name).map_or("", |value| value.trim())
     }
 
     /// A number of `INFO`; 0 if missing or not a number.
-    #[must_use]
     pub fn number(&self, name: &str) -> u64 {
         self.text(name).parse().unwrap_or(0)
     }
 
     /// A setting of [`Self::config`]; `None` if the server does not return it.
-    #[must_use]
     pub fn setting(&self, name: &str) -> Option<&str> {
         self.config.as_ref().ok()?.get(name).map(String::as_str)
     }
 
     /// The connected replicas.
-    #[must_use]
     pub fn replicas(&self) -> Vec<ServerAddress> {
         let is_replica = |name: &str| {
             let number = name.strip_prefix("slave").unwrap_or_default();
@@ -100,20 +136,58 @@ fn replica(line: &str) -> Option<ServerAddress> {
     Some(ServerAddress { host, port: part("port=")?.parse().ok()? })
 }
 
-pub(super) async fn read(
+/// Reads the facts of all masters and replicas of the topology, and counts the buckets under
+/// `namespace`.
+pub async fn read(options: &ConnectionOptions, namespace: &str) -> Health {
+    let mut health = Health::default();
+    let masters = match &options.url.topology {
+        RedisTopology::Single(node) => vec![node.clone()],
+        RedisTopology::Sentinel { sentinels, master } => {
+            health.sentinels = sentinel::read(options, sentinels, master).await;
+            sentinel::masters(&health.sentinels)
+        }
+        RedisTopology::Cluster(seeds) => {
+            let slots = cluster::read(options, seeds).await;
+            let masters = slots.as_ref().map(Slots::masters).unwrap_or_default();
+            health.cluster = Some(slots);
+            masters
+        }
+    };
+    health.servers = servers(options, namespace, masters, ServerRole::Master).await;
+    let facts = health.servers.iter().filter_map(|server| server.seen.as_ref().ok());
+    let mut replicas: BTreeSet<_> = facts.flat_map(|facts| facts.replicas()).collect();
+    replicas.retain(|node| health.servers.iter().all(|server| server.node != *node));
+    health.servers.extend(servers(options, namespace, replicas, ServerRole::Replica).await);
+    health
+}
+
+async fn servers(
+    options: &ConnectionOptions,
+    namespace: &str,
+    nodes: impl IntoIterator<Item = ServerAddress>,
+    part: ServerRole,
+) -> Vec<Server> {
+    let reads = nodes.into_iter().map(|node| async move {
+        let seen = read_server(options, namespace, &node, part).await;
+        Server { node, part, seen: seen.map(Box::new) }
+    });
+    join_all(reads).await
+}
+
+async fn read_server(
     options: &ConnectionOptions,
     namespace: &str,
     node: &ServerAddress,
     part: ServerRole,
 ) -> Result<ServerFacts, RedisHealthError> {
-    let credentials = options.url.credentials.as_ref();
-    let mut probe = ProbeConnection::open(options, node, credentials, options.url.db).await?;
+    let (credentials, limit) = (options.url.credentials.as_ref(), options.command_timeout);
+    let mut probe =
+        ProbeConnection::open(options, node, credentials, options.url.db, limit).await?;
     let (round_trip, clock_ahead_ms) = measure_clock(&mut probe).await?;
-    let info = probe.info("default").await?;
-    let config = config(&mut probe).await;
+    let info = probe.fields(redis::cmd("INFO").arg("default")).await?;
+    let config = probe.query(redis::cmd("CONFIG").arg("GET").arg(&SETTINGS)).await;
     let cluster = if info.get("cluster_enabled").is_some_and(|enabled| enabled.trim() == "1") {
-        let answer = probe.query::<String>(redis::cmd("CLUSTER").arg("INFO")).await;
-        Some(answer.map(|text| super::fields(&text)))
+        Some(probe.fields(redis::cmd("CLUSTER").arg("INFO")).await)
     } else {
         None
     };
@@ -133,28 +207,16 @@ pub(super) async fn read(
 /// The shortest round trip and the clock difference in milliseconds. A server answers `TIME` even
 /// while it is loading.
 async fn measure_clock(probe: &mut ProbeConnection) -> Result<(Duration, i64), RedisHealthError> {
-    let mut best: Option<(Duration, i64)> = None;
+    let mut best = (Duration::MAX, 0);
     for _ in 0..TIME_SAMPLES {
         let (sent, sent_ms) = (now_monotonic(), wall_ms());
         let (seconds, micros): (i64, i64) = probe.query(&redis::cmd("TIME")).await?;
         let took = now_monotonic().duration_since(sent);
         let half_ms = i64::try_from(took.as_millis() / 2).unwrap_or(i64::MAX);
         let ahead_ms = seconds * 1_000 + micros / 1_000 - sent_ms - half_ms;
-        if best.is_none_or(|(shortest, _)| took < shortest) {
-            best = Some((took, ahead_ms));
-        }
+        best = best.min((took, ahead_ms));
     }
-    Ok(best.unwrap_or_default())
-}
-
-async fn config(probe: &mut ProbeConnection) -> Result<BTreeMap<String, String>, RedisHealthError> {
-    let mut settings = BTreeMap::new();
-    for name in SETTINGS {
-        let answer: BTreeMap<String, String> =
-            probe.query(redis::cmd("CONFIG").arg("GET").arg(name)).await?;
-        settings.extend(answer);
-    }
-    Ok(settings)
+    Ok(best)
 }
 
 /// Counts the buckets in the namespace by installation.
@@ -217,9 +279,6 @@ mod tests {
         let expected = ServerAddress { host: "10.0.0.2".to_owned(), port: 6380 };
         assert_eq!(replica(line), Some(expected));
         assert_eq!(replica("ip=10.0.0.2,state=online"), None);
-        let info = super::super::fields("connected_slaves:1\r\nslave0:ip=::1,port=1\r\nslave_x:1");
-        assert_eq!(info.get("connected_slaves").map(String::as_str), Some("1"));
-        assert_eq!(info.len(), 3);
     }
 
     #[test]
