@@ -22,7 +22,7 @@ pub use dead_letter_collector::DeadLetterCollector;
 pub use ledger_writer::{LedgerWriter, LedgerWriterHandle};
 pub use order_consumer::OrderConsumer;
 pub use orphan_rescuer::OrphanRescuer;
-pub use outbox_relay::{OutboxRelay, RelayHandle, RelayPool};
+pub use outbox_relay::{OutboxRelay, RelayHandle};
 pub use reconciler::Reconciler;
 pub use sale_loader::SaleLoader;
 pub use stock_gate::{GateDirectory, GateHandle, StockGate};

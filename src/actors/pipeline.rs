@@ -5,17 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix_rt::{Arbiter, ArbiterHandle};
+use futures_util::future::join_all;
 
 use super::orphan_rescuer::{OrphanRescuer, RescuerDeps};
-use super::outbox_relay::{RelayDeps, RelayHandle, RelayPool};
+use super::outbox_relay::{OutboxRelay, RelayDeps, RelayHandle};
 use super::reconciler::{Reconciler, ReconcilerDeps, ReconcilerLimits};
 use super::supervisor::{ChildSpec, Supervisor};
 use crate::actors::dead_letter_collector::{CollectorDeps, DeadLetterCollector};
 use crate::actors::ledger_writer::handle::LedgerWriterHandle;
-use crate::actors::order_consumer::{CatalogSync, ConsumerDeps, ConsumerLimits, OrderConsumer};
+use crate::actors::order_consumer::{CatalogSync, ConsumerDeps, OrderConsumer};
 use crate::actors::supervisor::supervised::{Address, quiet_one};
 use crate::config::Settings;
 use crate::observe::metrics::Metrics;
+use crate::runtime::backoff::Backoff;
 use crate::runtime::breaker::Breaker;
 use crate::runtime::clock::SharedClock;
 use crate::runtime::fault_injection::FaultInjector;
@@ -46,7 +48,7 @@ pub(super) struct PipelineDeps<'a> {
 
 /// The running pipeline actors.
 pub(super) struct PipelineActors {
-    relays: Option<RelayPool>,
+    relays: Vec<Address<OutboxRelay>>,
     consumers: Vec<Address<OrderConsumer>>,
     rescuer: Option<Address<OrphanRescuer>>,
     reconciler: Option<Address<Reconciler>>,
@@ -59,7 +61,7 @@ impl PipelineActors {
         // A thread of their own: publishing must not delay the gates.
         let needs_thread = role.relays() || role.maintains();
         let arbiter = if needs_thread { Arbiter::new().handle() } else { Arbiter::current() };
-        let relays = role.relays().then(|| deps.start_relays(&arbiter));
+        let relays = if role.relays() { deps.start_relays(&arbiter) } else { Vec::new() };
         let queues = if role.consumes() { 0..deps.settings.amqp.queues } else { 0..0 };
         let consumers = queues.map(|queue| deps.start_consumer(queue)).collect();
         let rescuer = role.maintains().then(|| {
@@ -80,9 +82,8 @@ impl PipelineActors {
         if let Some(reconciler) = &self.reconciler {
             quiet_one(reconciler).await;
         }
-        if let Some(relays) = &self.relays {
-            relays.quiet().await;
-        }
+        // A rescuer reclaims the entries of a relay that crashes now.
+        join_all(self.relays.iter().map(quiet_one)).await;
         for consumer in &self.consumers {
             quiet_one(consumer).await;
         }
@@ -90,9 +91,8 @@ impl PipelineActors {
 }
 
 impl PipelineDeps<'_> {
-    fn start_relays(&self, arbiter: &ArbiterHandle) -> RelayPool {
+    fn start_relays(&self, arbiter: &ArbiterHandle) -> Vec<Address<OutboxRelay>> {
         let amqp = &self.settings.amqp;
-        let retry = [amqp.reconnect_min_ms, amqp.reconnect_max_ms].map(Duration::from_millis);
         let deps = RelayDeps {
             outbox: Arc::clone(&self.pipeline.outbox),
             publisher: Arc::clone(&self.pipeline.publisher),
@@ -101,16 +101,17 @@ impl PipelineDeps<'_> {
             relay_handle: self.relay_handle.clone(),
             installation: Arc::clone(&self.pipeline.installation),
             queues: amqp.queues,
-            retry: retry.into(),
+            backoff: Backoff::new(amqp.reconnect_min_ms, amqp.reconnect_max_ms),
             settings: self.settings.relay.clone(),
             clock: Arc::clone(self.clock),
             metrics: Arc::clone(self.metrics),
         };
         let fault_injector = (self.fault_injector)(self.settings, "outbox_relay");
-        RelayPool::start(&deps, self.supervisor, arbiter, fault_injector)
+        deps.start_workers(self.supervisor, arbiter, fault_injector)
     }
 
     fn start_consumer(&self, queue: u16) -> Address<OrderConsumer> {
+        let amqp = &self.settings.amqp;
         let deps = ConsumerDeps {
             queue,
             subscriber: Arc::clone(&self.pipeline.subscriber),
@@ -122,7 +123,9 @@ impl PipelineDeps<'_> {
             breaker: self.breaker.clone(),
             watermarks: Arc::clone(&self.pipeline.watermarks),
             installation: Arc::clone(&self.pipeline.installation),
-            limits: ConsumerLimits::of(self.settings),
+            settings: self.settings.consumer.clone(),
+            confirm_window: self.settings.relay.confirm_window,
+            reconnect: Backoff::new(amqp.reconnect_min_ms, amqp.reconnect_max_ms),
             clock: Arc::clone(self.clock),
             metrics: Arc::clone(self.metrics),
         };

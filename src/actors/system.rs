@@ -20,6 +20,7 @@ use crate::actors::supervisor::supervised::quiet_one;
 use crate::config::Settings;
 use crate::domain::{BucketNo, Counting, Sku};
 use crate::observe::metrics::Metrics;
+use crate::runtime::backoff::Backoff;
 use crate::runtime::breaker::Breaker;
 use crate::runtime::clock::SharedClock;
 use crate::runtime::fault_injection::FaultInjector;
@@ -69,14 +70,14 @@ impl ActorSystem {
         );
         let engine = Arbiter::new().handle();
         let breaker = Breaker::new(Arc::clone(clock));
+        let consumer = &settings.consumer;
         let deps = Arc::new(WriterDeps {
             ledger: Arc::clone(&backends.ledger),
             stock: Arc::clone(&backends.stock),
             counting: backends.counting,
-            batch_max: settings.consumer.batch_max,
-            attempts_max: settings.consumer.attempts_max,
-            backoff_min_ms: settings.consumer.retry_backoff_min_ms,
-            backoff_max_ms: settings.consumer.retry_backoff_max_ms,
+            batch_max: consumer.batch_max,
+            attempts_max: consumer.attempts_max,
+            backoff: Backoff::new(consumer.retry_backoff_min_ms, consumer.retry_backoff_max_ms),
             breaker: breaker.clone(),
             clock: Arc::clone(clock),
             metrics: Arc::clone(metrics),

@@ -14,7 +14,7 @@
 //! | [`Stop`] | command | supervisor | any actor | none | never full |
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use actix::Message;
 use tokio::sync::oneshot;
@@ -81,88 +81,40 @@ pub struct PlaceOrders {
     pub intents: Vec<OrderIntent>,
     /// Whether the submission gets transactions of its own, so that a failure has no other cause.
     pub exclusive: bool,
-    pub settlement: Settlement,
-    /// One permit per intent, held until the submission is settled.
+    /// Whether the sender is answered at COMMIT, or after the results are written to the stock.
+    pub at_commit: bool,
+    /// Receives one result per intent, in order. Dropped without a result: the outcome of every
+    /// intent is unknown, and the sender submits the same intents again, as it does after a restart
+    /// of its own, or after the broker redelivered them.
+    pub reply: oneshot::Sender<Vec<WriteResult>>,
+    /// Set when the writer starts the submission. A writer that crashes drops its whole queue, and
+    /// only a started submission can be the cause.
+    pub begun: Arc<AtomicBool>,
+    /// One permit per intent, held until the submission is committed.
     pub permit: Permit,
 }
 
 /// The committed outcome of one intent, or why it has none.
 pub type WriteResult = Result<PlaceOutcome, WriteError>;
 
-/// Why an intent has no outcome.
+/// An intent without an outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WriteError {
-    /// `Unknown` if any attempt may have been committed, else the class of the last error.
-    pub class: ErrorClass,
+    pub cause: NoOutcome,
+    /// The error message of the ledger, for operators.
     pub text: Arc<str>,
 }
 
-/// The ledger writer exited before it settled a submission.
+/// Why an intent, or a submission, has no outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WriterExited {
-    /// The submission had not been started.
-    BeforeWrite,
-    /// The submission was being written, and may be the cause.
-    DuringWrite,
-}
-
-/// Receiver of the results of a submission. The ledger writer calls [`Settlement::settle`]; if it
-/// exits before, the drop means that the outcome of every intent is unknown.
-#[derive(Debug)]
-pub enum Settlement {
-    /// Replies to a gate, after the results were written to the stock; `None`: the outcome is
-    /// unknown.
-    Reply(oneshot::Sender<Vec<Option<PlaceOutcome>>>),
-    /// Replies to a consumer at COMMIT, with the error of each intent that was not committed.
-    AtCommit {
-        to: oneshot::Sender<Vec<WriteResult>>,
-        /// Set when the writer starts the submission. A writer that crashes drops its whole queue,
-        /// and only a started submission can be the cause.
-        begun: Arc<AtomicBool>,
-    },
-}
-
-impl Settlement {
-    /// Marks the submission as started.
-    pub fn begin(&self) {
-        if let Self::AtCommit { begun, .. } = self {
-            begun.store(true, Ordering::Release);
-        }
-    }
-
-    /// Whether the sender has closed the channel. A gate or consumer that restarted, or a consumer
-    /// that lost its subscription, submits the same intents again: writing an abandoned submission
-    /// would only delay others.
-    pub fn is_abandoned(&self) -> bool {
-        match self {
-            Self::Reply(to) => to.is_closed(),
-            Self::AtCommit { to, .. } => to.is_closed(),
-        }
-    }
-
-    /// Whether the submission is settled at COMMIT, before the results are written to the stock.
-    pub fn is_at_commit(&self) -> bool {
-        matches!(self, Self::AtCommit { .. })
-    }
-
-    /// Sends one result per intent, in the order of the intents.
-    pub fn settle(self, written: Vec<WriteResult>) {
-        match self {
-            // A restarted gate finds its unsettled intents and resubmits them.
-            Self::Reply(to) => reply(to, written.into_iter().map(certain_outcome).collect()),
-            // The broker redelivers the unacknowledged deliveries of a restarted consumer.
-            Self::AtCommit { to, .. } => reply(to, written),
-        }
-    }
-}
-
-/// The outcome of an intent, or `Unavailable` if it was certainly not written; `None`: unknown.
-fn certain_outcome(written: WriteResult) -> Option<PlaceOutcome> {
-    match written {
-        Ok(outcome) => Some(outcome),
-        Err(WriteError { class: ErrorClass::Unknown, .. }) => None,
-        Err(_) => Some(PlaceOutcome::Unavailable),
-    }
+pub enum NoOutcome {
+    /// The ledger writer crashed before it began the submission.
+    NotTried,
+    /// The ledger failed: `Unknown` if any attempt may have been committed, else the class of the
+    /// last error.
+    Ledger(ErrorClass),
+    /// The ledger writer crashed while it was writing the submission, which may be the cause.
+    Crashed,
 }
 
 /// Accept no new work, finish the work in flight, then reply.

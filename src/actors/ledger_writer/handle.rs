@@ -8,8 +8,9 @@ use tokio::sync::oneshot;
 
 use crate::actors::ledger_writer::LedgerWriter;
 use crate::actors::supervisor::supervised::Address;
+use crate::db::ErrorClass;
 use crate::domain::{OrderIntent, PlaceOutcome};
-use crate::messages::{PlaceOrders, Settlement, WriteResult, WriterExited};
+use crate::messages::{NoOutcome, PlaceOrders, WriteError, WriteResult};
 use crate::runtime::permits::Permits;
 
 /// Submits intents. Cheap to clone.
@@ -22,50 +23,49 @@ pub struct LedgerWriterHandle {
 
 impl LedgerWriterHandle {
     /// Submits for a gate, answered when the results are written to the stock. Returns one outcome
-    /// per intent, in order; `None`: the outcome is unknown.
+    /// per intent, in order: `Unavailable` if it was certainly not written; `None`: unknown.
     pub async fn place(&self, intents: Vec<OrderIntent>) -> Vec<Option<PlaceOutcome>> {
-        let expected = intents.len();
-        let (reply, outcomes) = oneshot::channel();
-        let outcomes = match self.submit(intents, false, Settlement::Reply(reply)).await {
-            Some(()) => outcomes.await.ok().filter(|outcomes| outcomes.len() == expected),
-            None => None,
+        let certain_outcome = |written: WriteResult| match written.map_err(|error| error.cause) {
+            Ok(outcome) => Some(outcome),
+            Err(NoOutcome::Ledger(class)) if class != ErrorClass::Unknown => {
+                Some(PlaceOutcome::Unavailable)
+            }
+            Err(_) => None,
         };
-        outcomes.unwrap_or_else(|| vec![None; expected])
+        let written = self.submit(intents, false, false).await;
+        written.into_iter().map(certain_outcome).collect()
     }
 
     /// Submits for an order consumer, answered at COMMIT. Returns one result per intent, in order.
-    ///
-    /// # Errors
-    /// The ledger writer exited before it answered; every intent may have been written.
-    pub async fn write(
-        &self,
-        intents: Vec<OrderIntent>,
-        exclusive: bool,
-    ) -> Result<Vec<WriteResult>, WriterExited> {
-        let expected = intents.len();
-        let (to, written) = oneshot::channel();
-        let begun = Arc::new(AtomicBool::new(false));
-        let settlement = Settlement::AtCommit { to, begun: Arc::clone(&begun) };
-        let written = match self.submit(intents, exclusive, settlement).await {
-            Some(()) => written.await.ok().filter(|written| written.len() == expected),
-            None => None,
-        };
-        let exited = if begun.load(Ordering::Acquire) {
-            WriterExited::DuringWrite
-        } else {
-            WriterExited::BeforeWrite
-        };
-        written.ok_or(exited)
+    pub async fn write(&self, intents: Vec<OrderIntent>, exclusive: bool) -> Vec<WriteResult> {
+        self.submit(intents, exclusive, true).await
     }
 
     async fn submit(
         &self,
         intents: Vec<OrderIntent>,
         exclusive: bool,
-        settlement: Settlement,
-    ) -> Option<()> {
-        let permit = self.permits.take(intents.len()).await?;
-        let writer = self.address.wait_up().await;
-        writer.try_send(PlaceOrders { intents, exclusive, settlement, permit }).ok()
+        at_commit: bool,
+    ) -> Vec<WriteResult> {
+        let expected = intents.len();
+        let (reply, written) = oneshot::channel();
+        let begun = Arc::<AtomicBool>::default();
+        let sent = async {
+            let permit = self.permits.take(expected).await?;
+            let writer = self.address.wait_up().await;
+            let begun = Arc::clone(&begun);
+            let orders = PlaceOrders { intents, exclusive, at_commit, reply, begun, permit };
+            writer.try_send(orders).ok()
+        };
+        let written = match sent.await {
+            Some(()) => written.await.ok().filter(|written| written.len() == expected),
+            None => None,
+        };
+        written.unwrap_or_else(|| {
+            let is_begun = begun.load(Ordering::Acquire);
+            let cause = if is_begun { NoOutcome::Crashed } else { NoOutcome::NotTried };
+            let text = "the ledger writer crashed while writing it".into();
+            vec![Err(WriteError { cause, text }); expected]
+        })
     }
 }

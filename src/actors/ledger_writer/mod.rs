@@ -17,18 +17,17 @@ pub mod placing;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use actix::{Actor, Context, Handler};
 use tokio::sync::oneshot;
 
-use crate::actors::ledger_writer::placing::{
-    WriterDeps, WriterFailure, write_batch, write_results,
-};
+use crate::actors::ledger_writer::placing::{WriterDeps, write_batch, write_results};
 use crate::actors::supervisor::supervised::{
     ExitReason, Incarnation, Supervised, end, spawn_step, step,
 };
 use crate::domain::OrderIntent;
-use crate::messages::{PlaceOrders, Quiet, Settlement, Stop, WriteResult, reply};
+use crate::messages::{PlaceOrders, Quiet, Stop, WriteResult, reply};
 
 pub use handle::LedgerWriterHandle;
 
@@ -71,7 +70,7 @@ impl LedgerWriter {
         }
         self.writing = true;
         for submission in &batch {
-            submission.settlement.begin();
+            submission.begun.store(true, Ordering::Release);
         }
         let exclusive = batch.iter().any(|submission| submission.exclusive);
         let intents: Vec<OrderIntent> =
@@ -88,7 +87,7 @@ impl LedgerWriter {
             writer.writing = false;
             match written {
                 Ok(written) => writer.committed(ctx, batch, intents, written),
-                Err(error) => return writer.fail(ctx, &error),
+                Err(error) => return end(writer, ctx, ExitReason::Failed(error.to_string())),
             }
             writer.write(ctx);
         });
@@ -105,19 +104,20 @@ impl LedgerWriter {
     ) {
         // Crash here [committed_not_answered]: the orders are committed; a sender without an answer
         // resubmits, and the ledger answers `Repeat`.
-        let mut waiting: Vec<(Settlement, Vec<WriteResult>)> = Vec::new();
+        let mut waiting: Vec<(oneshot::Sender<Vec<WriteResult>>, Vec<WriteResult>)> = Vec::new();
         let mut results = written.iter();
         for submission in batch {
             let own = results.by_ref().take(submission.intents.len()).cloned().collect();
-            if submission.settlement.is_at_commit() {
-                submission.settlement.settle(own);
+            if submission.at_commit {
+                reply(submission.reply, own);
             } else {
-                waiting.push((submission.settlement, own));
+                waiting.push((submission.reply, own));
             }
         }
+        let answer = || waiting.into_iter().for_each(|(to, own)| reply(to, own));
         if self.num_results >= RESULTS_MAX {
             self.deps.metrics.results_not_written.inc_by(intents.len() as u64);
-            return settle_all(waiting);
+            return answer();
         }
         self.num_results += 1;
         let deps = Arc::clone(&self.deps);
@@ -125,8 +125,8 @@ impl LedgerWriter {
         spawn_step(self, ctx, work, move |writer, ctx, result| {
             writer.num_results -= 1;
             match result {
-                Ok(()) => settle_all(waiting),
-                Err(error) => return writer.fail(ctx, &error),
+                Ok(()) => answer(),
+                Err(error) => return end(writer, ctx, ExitReason::Failed(error.to_string())),
             }
             writer.report_if_idle();
         });
@@ -139,12 +139,13 @@ impl LedgerWriter {
     }
 
     /// Takes whole submissions up to `batch_max` intents, at least one. An exclusive submission
-    /// forms its own batch. Abandoned submissions are skipped: their sender resubmits.
+    /// forms its own batch. Submissions whose sender has closed the channel are skipped: it submits
+    /// the same intents again, and writing these would only delay others.
     fn next_batch(&mut self) -> Vec<PlaceOrders> {
         let mut batch = Vec::new();
         let mut size = 0;
         while let Some(next) = self.queue.front() {
-            if next.settlement.is_abandoned() {
+            if next.reply.is_closed() {
                 self.queue.pop_front();
                 continue;
             }
@@ -159,16 +160,6 @@ impl LedgerWriter {
             }
         }
         batch
-    }
-
-    fn fail(&mut self, ctx: &mut Context<Self>, error: &WriterFailure) {
-        end(self, ctx, ExitReason::Failed(error.to_string()));
-    }
-}
-
-fn settle_all(waiting: Vec<(Settlement, Vec<WriteResult>)>) {
-    for (settlement, results) in waiting {
-        settlement.settle(results);
     }
 }
 

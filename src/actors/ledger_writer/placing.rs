@@ -16,7 +16,7 @@ use crate::db::{self, ErrorClass, Ledger};
 use crate::domain::{
     BucketKey, BucketNo, Counting, Failure, Order, OrderIntent, PlaceOutcome, Refusal,
 };
-use crate::messages::{WriteError, WriteResult};
+use crate::messages::{NoOutcome, WriteError, WriteResult};
 use crate::observe::metrics::Metrics;
 use crate::runtime::backoff::Backoff;
 use crate::runtime::breaker::Breaker;
@@ -38,10 +38,8 @@ pub struct WriterDeps {
     pub batch_max: usize,
     /// Attempts at one batch.
     pub attempts_max: u32,
-    /// First wait between attempts, milliseconds.
-    pub backoff_min_ms: u64,
-    /// Longest wait between attempts, milliseconds.
-    pub backoff_max_ms: u64,
+    /// Waits between attempts.
+    pub backoff: Backoff,
     /// Opened when the ledger fails.
     pub breaker: Breaker,
     pub clock: SharedClock,
@@ -91,7 +89,7 @@ pub async fn write_results(
     // Crash here [committed_not_settled]: the orders and refusals are in the ledger, and unsettled
     // in the stock; the next submission of the intents, or the reconciler, settles them.
     let settled = settle_orders(deps, intents, written).await;
-    let refused = refusals(intents, written);
+    let refused = refusals(deps, intents, written);
     for result in [settled, release(deps, &refused).await] {
         match result {
             Err(error @ stock::Error::HalfWritten { .. }) => return Err(error.into()),
@@ -118,7 +116,7 @@ async fn place_with_retries(
     exclusive: bool,
 ) -> Result<Vec<WriteResult>, WriterFailure> {
     let mut outcomes = vec![None; intents.len()];
-    let mut backoff = Backoff::new(deps.backoff_min_ms, deps.backoff_max_ms);
+    let mut backoff = deps.backoff;
     let mut last_error: Option<WriteError> = None;
     let mut num_placed = 0;
     for attempt in 1..=deps.attempts_max.max(1) {
@@ -148,8 +146,9 @@ async fn place_with_retries(
             return Err(WriterFailure::Fenced(error));
         }
         // An unknown outcome stays unknown, whatever later attempts return.
-        if !last_error.as_ref().is_some_and(|last| last.class == ErrorClass::Unknown) {
-            last_error = Some(WriteError { class, text: full_text(&error) });
+        let unknown = NoOutcome::Ledger(ErrorClass::Unknown);
+        if !last_error.as_ref().is_some_and(|last| last.cause == unknown) {
+            last_error = Some(no_outcome(class, full_text(&error)));
         }
         if matches!(class, ErrorClass::Down | ErrorClass::Unknown) {
             open_breaker(deps);
@@ -178,7 +177,7 @@ fn count_failure(deps: &WriterDeps, intents: &[OrderIntent]) {
 fn result_of(outcome: Option<PlaceOutcome>, last_error: Option<&WriteError>) -> WriteResult {
     let unexplained = || {
         let text = "unexplained conflict: the ledger does not say with which row";
-        WriteError { class: ErrorClass::Bug, text: text.into() }
+        no_outcome(ErrorClass::Bug, text.into())
     };
     match outcome {
         Some(PlaceOutcome::Unavailable) => Err(unexplained()),
@@ -187,15 +186,15 @@ fn result_of(outcome: Option<PlaceOutcome>, last_error: Option<&WriteError>) -> 
     }
 }
 
+fn no_outcome(class: ErrorClass, text: Arc<str>) -> WriteError {
+    WriteError { cause: NoOutcome::Ledger(class), text }
+}
+
 /// An error with its causes.
 fn full_text(error: &db::Error) -> Arc<str> {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text.into()
+    let first: &dyn std::error::Error = error;
+    let causes = std::iter::successors(Some(first), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ").into()
 }
 
 /// Resolves conflicts, and opens the breaker after [`SLOW_AFTER`]: a frozen or unreachable ledger
@@ -235,10 +234,17 @@ async fn settle_orders(
     if orders.is_empty() { Ok(()) } else { deps.stock.settle(orders).await }
 }
 
-fn refusals(intents: &[OrderIntent], written: &[WriteResult]) -> Vec<(OrderIntent, Refusal)> {
-    let refusal = |(intent, written): (&OrderIntent, &WriteResult)| match written {
-        Ok(PlaceOutcome::Refused(reason)) => Some((*intent, *reason)),
-        _ => None,
+/// The refusals among the results, each with its bucket.
+fn refusals(
+    deps: &WriterDeps,
+    intents: &[OrderIntent],
+    written: &[WriteResult],
+) -> Vec<(BucketNo, Failure)> {
+    let recorded_at_ms = deps.clock.wall_ms();
+    let refusal = |(intent, written): (&OrderIntent, &WriteResult)| {
+        let Ok(PlaceOutcome::Refused(reason)) = *written else { return None };
+        let OrderIntent { request, sku, buyer, quantity, bucket, .. } = *intent;
+        Some((bucket, Failure { request, sku, buyer, quantity, reason, recorded_at_ms }))
     };
     intents.iter().zip(written).filter_map(refusal).collect()
 }
@@ -246,53 +252,36 @@ fn refusals(intents: &[OrderIntent], written: &[WriteResult]) -> Vec<(OrderInten
 /// Records the refusals of intents that a gate had accepted, before any unit is released. Where the
 /// ledger counts, its refusal is the answer and is not recorded.
 async fn record_refusals(deps: &WriterDeps, intents: &[OrderIntent], written: &mut [WriteResult]) {
-    let refused = refusals(intents, written);
-    for (_, reason) in &refused {
-        deps.metrics.ledger_refused(reason);
+    let refused = refusals(deps, intents, written);
+    for (_, failure) in &refused {
+        deps.metrics.ledger_refused(&failure.reason);
     }
     if refused.is_empty() || deps.counting == Counting::InLedger {
         return;
     }
-    let now_ms = deps.clock.wall_ms();
-    let records = refused.iter().map(|(intent, reason)| failure(intent, *reason, now_ms));
-    match deps.ledger.record_failures(records.collect()).await {
+    let records = refused.into_iter().map(|(_, failure)| failure).collect();
+    match deps.ledger.record_failures(records).await {
         Ok(()) => deps.breaker.committed(),
         Err(error) => {
             deps.metrics.ledger_error(error.class());
             tracing::error!(error = &error as &dyn std::error::Error, "refusals not recorded");
             count_failure(deps, intents);
             // Without a record no unit is released: the outcome is unknown to the sender.
-            let unrecorded = WriteError { class: ErrorClass::Unknown, text: full_text(&error) };
+            let unrecorded = no_outcome(ErrorClass::Unknown, full_text(&error));
             let is_refused = |it: &&mut WriteResult| matches!(it, Ok(PlaceOutcome::Refused(_)));
             written.iter_mut().filter(is_refused).for_each(|it| *it = Err(unrecorded.clone()));
         }
     }
 }
 
-fn failure(intent: &OrderIntent, reason: Refusal, recorded_at_ms: i64) -> Failure {
-    Failure {
-        request: intent.request,
-        sku: intent.sku,
-        buyer: intent.buyer,
-        quantity: intent.quantity,
-        reason,
-        recorded_at_ms,
-    }
-}
-
 /// Releases the units of recorded refusals. The buckets are released concurrently: one that fails
 /// does not block the others.
-async fn release(
-    deps: &WriterDeps,
-    refused: &[(OrderIntent, Refusal)],
-) -> Result<(), stock::Error> {
+async fn release(deps: &WriterDeps, refused: &[(BucketNo, Failure)]) -> Result<(), stock::Error> {
     // Crash here [recorded_not_released]: the next submission of the intent, or the reconciler,
     // finds the record and releases.
-    let now_ms = deps.clock.wall_ms();
     let mut by_bucket: BTreeMap<_, Vec<Failure>> = BTreeMap::new();
-    for (intent, reason) in refused {
-        let of_bucket = by_bucket.entry((intent.sku, intent.bucket)).or_default();
-        of_bucket.push(failure(intent, *reason, now_ms));
+    for (bucket, failure) in refused {
+        by_bucket.entry((failure.sku, *bucket)).or_default().push(*failure);
     }
     let releasing = by_bucket
         .into_iter()
@@ -302,12 +291,12 @@ async fn release(
 
 /// Caches the units left of SKUs that the ledger has just refused as sold out, so that further
 /// requests are refused without a query per batch.
-async fn cache_sold_out(deps: &WriterDeps, refused: &[(OrderIntent, Refusal)]) {
-    let is_new = |(intent, reason): &&(OrderIntent, Refusal)| {
-        *reason == Refusal::SoldOut && !deps.stock.is_sold_out(intent.sku)
+async fn cache_sold_out(deps: &WriterDeps, refused: &[(BucketNo, Failure)]) {
+    let is_new = |failure: &&Failure| {
+        failure.reason == Refusal::SoldOut && !deps.stock.is_sold_out(failure.sku)
     };
-    let sold_out = refused.iter().filter(is_new);
-    for sku in sold_out.map(|(intent, _)| intent.sku).collect::<BTreeSet<_>>() {
+    let sold_out = refused.iter().map(|(_, failure)| failure).filter(is_new);
+    for sku in sold_out.map(|failure| failure.sku).collect::<BTreeSet<_>>() {
         match deps.ledger.available(sku).await {
             Ok(left) => deps.stock.cache_left(sku, left),
             Err(error) => {

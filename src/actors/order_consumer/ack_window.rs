@@ -20,18 +20,24 @@ struct UnackedDelivery {
     /// Parts that are not completed.
     num_open: usize,
     is_stuck: bool,
+    /// Publish time, epoch milliseconds; `None`: a foreign message.
+    sent_at_ms: Option<i64>,
 }
 
 /// Unacknowledged deliveries, by delivery tag.
 #[derive(Debug, Default)]
 pub struct AckWindow {
     deliveries: BTreeMap<u64, UnackedDelivery>,
+    /// Publish time of the last delivery that has one.
+    last_sent_ms: Option<i64>,
 }
 
 impl AckWindow {
     /// Adds a delivery of one part; [`Self::split`] changes the number of parts.
-    pub fn add(&mut self, tag: u64) {
-        self.deliveries.insert(tag, UnackedDelivery { num_open: 1, is_stuck: false });
+    pub fn add(&mut self, tag: u64, sent_at_ms: Option<i64>) {
+        let delivery = UnackedDelivery { num_open: 1, is_stuck: false, sent_at_ms };
+        self.deliveries.insert(tag, delivery);
+        self.last_sent_ms = sent_at_ms.or(self.last_sent_ms);
     }
 
     /// Sets the number of parts of a delivery, none of which may be completed yet. Each part is
@@ -80,18 +86,15 @@ impl AckWindow {
         acks
     }
 
-    /// Whether this delivery is unacknowledged.
-    #[must_use]
-    pub fn contains(&self, tag: u64) -> bool {
-        self.deliveries.contains_key(&tag)
+    /// Publish time of the oldest unacknowledged delivery, or of the last delivery.
+    pub fn watermark(&self) -> Option<i64> {
+        self.deliveries.values().filter_map(|it| it.sent_at_ms).min().or(self.last_sent_ms)
     }
 
-    #[must_use]
     pub fn len(&self) -> usize {
         self.deliveries.len()
     }
 
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.deliveries.is_empty()
     }
@@ -170,7 +173,7 @@ mod tests {
                 match event {
                     Event::Deliver { parts } => {
                         last += 1;
-                        window.add(last);
+                        window.add(last, None);
                         window.split(last, parts);
                         broker.open.push((last, parts));
                         broker.unacknowledged.insert(last);
@@ -196,32 +199,33 @@ mod tests {
     }
 
     #[test]
-    fn a_completed_prefix_is_one_acknowledgement() {
-        let mut window = AckWindow::default();
-        for tag in 1..=4 {
-            window.add(tag);
-        }
-        for tag in [1, 2, 4] {
-            window.complete_part(tag);
-        }
-        assert_eq!(window.take_acks(), [Ack::UpTo(2)]);
-        assert_eq!((window.take_acks(), window.len()), (vec![], 2));
-    }
-
-    #[test]
     fn deliveries_behind_a_stuck_one_are_acknowledged_one_by_one() {
         let mut window = AckWindow::default();
-        for tag in 1..=4 {
-            window.add(tag);
+        for tag in 1..=5 {
+            window.add(tag, None);
         }
-        window.mark_stuck(1);
+        for tag in [1, 3, 5] {
+            window.complete_part(tag);
+        }
+        assert_eq!(window.take_acks(), [Ack::UpTo(1)], "the completed prefix");
+        window.mark_stuck(2);
+        assert_eq!(window.take_acks(), [Ack::One(3), Ack::One(5)]);
         for tag in [2, 4] {
             window.complete_part(tag);
         }
-        assert_eq!(window.take_acks(), [Ack::One(2), Ack::One(4)]);
-        for tag in [1, 3] {
-            window.complete_part(tag);
+        assert_eq!(window.take_acks(), [Ack::UpTo(4)]);
+    }
+
+    #[test]
+    fn the_watermark_is_the_oldest_unacknowledged_delivery_then_the_last_one() {
+        let mut window = AckWindow::default();
+        assert_eq!(window.watermark(), None, "no delivery yet");
+        for (tag, sent_at_ms) in [(1, Some(30)), (2, Some(10)), (3, Some(40)), (4, None)] {
+            window.add(tag, sent_at_ms);
         }
-        assert_eq!(window.take_acks(), [Ack::UpTo(3)]);
+        assert_eq!(window.watermark(), Some(10), "a redelivery after a newer one");
+        (1..=4).for_each(|tag| window.complete_part(tag));
+        assert_eq!(window.take_acks(), [Ack::UpTo(4)]);
+        assert_eq!(window.watermark(), Some(40), "all acknowledged");
     }
 }

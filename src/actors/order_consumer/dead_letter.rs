@@ -3,170 +3,89 @@
 //! A delivery is acknowledged once its dead letter is confirmed; an unconfirmed dead letter is
 //! published again.
 
-use actix::{AsyncContext, Context};
-use bytes::Bytes;
+use actix::Context;
 
-use super::submission::InFlightIntent;
-use super::{Delivery, OrderConsumer, PublishChannel};
-use crate::actors::supervisor::supervised::spawn_step;
+use super::{Arc, Operation, OrderConsumer};
 use crate::broker::{Message, PublishOutcome};
-use crate::messages::envelope;
-use crate::messages::envelope::MalformedEnvelope;
-
-/// A dead letter that is not confirmed.
-#[derive(Debug, Clone)]
-pub(super) struct OutgoingDeadLetter {
-    /// The delivery that it completes a part of.
-    tag: u64,
-    message: Message,
-}
 
 impl OrderConsumer {
-    /// Dead-letters a whole delivery.
-    pub(super) fn dead_letter_whole(&mut self, delivery: &Delivery, malformed: &MalformedEnvelope) {
-        let queue = self.deps.queue;
-        self.deps.metrics.consumer_poison(malformed.flaw);
-        let message = envelope::dead_letter(delivery, queue, &malformed.what);
+    /// Queues the dead letter of a delivery, or of one intent of it.
+    pub(super) fn dead_letter(&mut self, tag: u64, message: Message, flaw: &'static str) {
+        let headers = &message.headers;
         tracing::error!(
-            queue,
-            message_id = message.headers.message_id,
-            routing_key = delivery.routing_key,
-            bytes = delivery.body.len(),
-            flaw = malformed.flaw.as_str(),
-            reason = malformed.what,
+            queue = self.deps.queue,
+            message_id = headers.message_id,
+            origin = headers.origin,
+            traceparent = headers.traceparent,
+            bytes = message.body.len(),
+            attempts = headers.attempts,
+            flaw,
+            reason = headers.reason,
             "message dead-lettered"
         );
-        self.enqueue_dead_letter(delivery, message);
-    }
-
-    /// Dead-letters one malformed intent of a delivery.
-    pub(super) fn dead_letter_part(
-        &mut self,
-        delivery: &Delivery,
-        bytes: Bytes,
-        malformed: &MalformedEnvelope,
-    ) {
-        self.deps.metrics.consumer_poison(malformed.flaw);
-        self.dead_letter(delivery, bytes, 0, malformed.flaw.as_str(), &malformed.what);
-    }
-
-    /// Dead-letters an intent that has used up its attempts at the ledger.
-    pub(super) fn dead_letter_failed(&mut self, item: &InFlightIntent, last_error: &str) {
-        let attempts = item.attempts.saturating_add(1);
-        let reason = format!("it failed {attempts} times, the last time: {last_error}");
-        self.dead_letter(&item.delivery, item.bytes.clone(), attempts, "failed", &reason);
-    }
-
-    fn dead_letter(
-        &mut self,
-        delivery: &Delivery,
-        bytes: Bytes,
-        attempts: u32,
-        flaw: &'static str,
-        reason: &str,
-    ) {
-        let queue = self.deps.queue;
-        let message = envelope::dead_letter_of_intent(delivery, bytes, queue, attempts, reason);
-        tracing::error!(
-            queue,
-            message_id = message.headers.message_id,
-            traceparent = message.headers.traceparent,
-            attempts,
-            flaw,
-            reason,
-            "intent dead-lettered"
-        );
-        self.enqueue_dead_letter(delivery, message);
-    }
-
-    fn enqueue_dead_letter(&mut self, delivery: &Delivery, message: Message) {
-        let dead_letter = OutgoingDeadLetter { tag: delivery.tag, message };
-        self.subscription.dead_letters.push_back(dead_letter);
+        self.subscription.dead_letters.push_back((tag, message));
     }
 
     /// Publishes the queued dead letters, one confirm window at a time.
     pub(super) fn publish(&mut self, ctx: &mut Context<Self>) {
-        if self.in_progress.publishing || self.subscription.dead_letters.is_empty() {
+        let subscription = &mut self.subscription;
+        if subscription.is_running(Operation::Publish) || subscription.dead_letters.is_empty() {
             return;
         }
-        self.in_progress.publishing = true;
-        let window = self.deps.limits.confirm_window.max(1);
+        let window = self.deps.confirm_window.max(1);
         let publisher = &self.deps.publisher;
         let mut channel =
             self.publish_channel.take().unwrap_or_else(|| publisher.open_channel(window));
-        let size = self.subscription.dead_letters.len().min(window);
-        let batch: Vec<OutgoingDeadLetter> = self.subscription.dead_letters.drain(..size).collect();
-        let messages = batch.iter().map(|dead_letter| dead_letter.message.clone()).collect();
-        let subscription_no = self.subscription.number;
+        let size = subscription.dead_letters.len().min(window);
+        let batch: Vec<(u64, Message)> = subscription.dead_letters.drain(..size).collect();
+        let messages = batch.iter().map(|(_, message)| message.clone()).collect();
+        let metrics = Arc::clone(&self.deps.metrics);
         let work = async move {
             let outcomes = channel.publish(messages).await;
+            let confirmed = outcomes.iter().filter(|it| **it == PublishOutcome::Confirmed);
+            confirmed.for_each(|_| { metrics.consumer_dead_letters.inc(); });
             (channel, outcomes)
         };
-        spawn_step(self, ctx, work, move |consumer, ctx, (channel, outcomes)| {
-            consumer.in_progress.publishing = false;
+        self.spawn(ctx, Operation::Publish, work, move |consumer, ctx, (channel, outcomes)| {
             // Crash here [dead_lettered_not_acknowledged]: the dead letter is in its queue and the
             // original is redelivered; both have the same request id, and become one dead letter.
-            consumer.published(ctx, channel, (subscription_no, batch), &outcomes);
+            if consumer.published(batch, &outcomes) {
+                consumer.publish_channel = Some(channel);
+                consumer.subscription.publish_backoff = consumer.deps.reconnect;
+                consumer.publish(ctx);
+            } else if !consumer.is_quiet {
+                let wait = consumer.subscription.publish_backoff.next_wait(fastrand::f64());
+                consumer.retry_later(ctx, Operation::Publish, wait, Self::publish);
+            }
             consumer.acknowledge(ctx);
-            consumer.report_if_idle();
         });
     }
 
-    fn published(
-        &mut self,
-        ctx: &mut Context<Self>,
-        channel: Box<dyn PublishChannel>,
-        (subscription_no, batch): (u64, Vec<OutgoingDeadLetter>),
-        outcomes: &[PublishOutcome],
-    ) {
+    /// Completes the confirmed dead letters, and queues the others again. Returns whether all were
+    /// confirmed.
+    fn published(&mut self, batch: Vec<(u64, Message)>, outcomes: &[PublishOutcome]) -> bool {
+        let subscription = &mut self.subscription;
         let mut unconfirmed = Vec::new();
-        let mut last_outcome = None;
-        for (index, dead_letter) in batch.into_iter().enumerate() {
-            match outcomes.get(index) {
-                Some(PublishOutcome::Confirmed) => {
-                    self.deps.metrics.consumer_dead_letters.inc();
-                    // Delivery tags are valid for their own subscription only.
-                    if subscription_no == self.subscription.number {
-                        self.subscription.window.complete_part(dead_letter.tag);
-                    }
-                }
-                outcome => {
-                    last_outcome = outcome.cloned();
-                    unconfirmed.push(dead_letter);
-                }
+        for (index, (tag, message)) in batch.into_iter().enumerate().rev() {
+            let outcome = outcomes.get(index);
+            if outcome == Some(&PublishOutcome::Confirmed) {
+                subscription.window.complete_part(tag);
+            } else {
+                subscription.window.mark_stuck(tag);
+                subscription.dead_letters.push_front((tag, message));
+                unconfirmed.push(outcome);
             }
         }
-        if unconfirmed.is_empty() {
-            self.publish_channel = Some(channel);
-            self.backoffs.publish = self.deps.reconnect_backoff();
-            return self.publish(ctx);
-        }
-        if subscription_no == self.subscription.number {
-            for dead_letter in unconfirmed.into_iter().rev() {
-                self.subscription.window.mark_stuck(dead_letter.tag);
-                self.subscription.dead_letters.push_front(dead_letter);
-            }
-        }
-        if self.backoffs.publish.failures() == 0 {
+        if let Some(last_outcome) = unconfirmed.first()
+            && subscription.publish_backoff.failures() == 0
+        {
             tracing::warn!(
                 queue = self.deps.queue,
-                waiting = self.subscription.dead_letters.len(),
+                waiting = subscription.dead_letters.len(),
                 ?last_outcome,
                 "dead letters wait for the broker"
             );
         }
-        if self.is_quiet {
-            return;
-        }
-        self.in_progress.publishing = true;
-        let wait = self.backoffs.publish.next_wait(fastrand::f64());
-        ctx.run_later(wait, |consumer, ctx| {
-            consumer.in_progress.publishing = false;
-            if consumer.is_quiet {
-                consumer.report_if_idle();
-            } else {
-                consumer.publish(ctx);
-            }
-        });
+        unconfirmed.is_empty()
     }
 }

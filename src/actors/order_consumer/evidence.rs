@@ -7,38 +7,10 @@
 //! one that the ledger commits.
 
 use crate::db::ErrorClass;
+use crate::messages::NoOutcome;
 
 /// Parts of a split submission: two levels isolate one order of `batch_max`, three at most.
 const SPLIT_PARTS: usize = 8;
-
-/// Why a submission, or some intents of it, have no outcome.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NoOutcome {
-    /// The ledger writer crashed before it began the submission.
-    NotTried,
-    /// The ledger failed.
-    Ledger(ErrorClass),
-    /// The ledger writer crashed while it was writing the submission.
-    Crashed,
-}
-
-impl NoOutcome {
-    /// Combined with another failure of the ledger. `Down` takes precedence, because a ledger that
-    /// is down proves nothing about an order.
-    #[must_use]
-    pub fn combined_with(self, class: ErrorClass) -> Self {
-        match self {
-            Self::Ledger(ErrorClass::Down) => self,
-            _ => Self::Ledger(class),
-        }
-    }
-
-    /// Whether a submitted order may have caused the failure.
-    #[must_use]
-    pub fn may_be_caused_by_order(self) -> bool {
-        !matches!(self, Self::NotTried | Self::Ledger(ErrorClass::Down))
-    }
-}
 
 /// One attempt at a submission that left intents without an outcome.
 #[derive(Debug, Clone, Copy)]
@@ -74,7 +46,6 @@ pub enum RetryDecision {
 }
 
 /// Decides what to do after a failed attempt.
-#[must_use]
 pub fn decide(failed: &FailedAttempt) -> RetryDecision {
     let is_single = failed.num_submitted == 1;
     let has_evidence =

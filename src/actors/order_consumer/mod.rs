@@ -15,17 +15,22 @@
 //! letter. On crash: the broker redelivers what was not acknowledged. May repeat: every delivery;
 //! the ledger answers `Repeat`, which is a success.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use actix::{Actor, Context, Handler};
+use actix::{Actor, AsyncContext, Context, Handler};
 use futures_util::future::BoxFuture;
 use tokio::sync::{oneshot, watch};
 
 use crate::actors::ledger_writer::handle::LedgerWriterHandle;
-use crate::actors::supervisor::supervised::{ExitReason, Incarnation, Supervised, end, step};
-use crate::broker::{Acknowledger, Delivery, PublishChannel, Publisher, Subscriber, Subscription};
-use crate::config::Settings;
+use crate::actors::supervisor::supervised::{
+    ExitReason, Incarnation, Supervised, end, spawn_step, spawn_wait, step,
+};
+use crate::broker::{
+    Acknowledger, Delivery, Message, PublishChannel, Publisher, Subscriber, Subscription,
+};
+use crate::config::ConsumerSettings;
 use crate::db::Ledger;
 use crate::domain::OrderIntent;
 use crate::messages::{Quiet, Stop, reply};
@@ -35,59 +40,23 @@ use crate::runtime::breaker::Breaker;
 use crate::runtime::clock::SharedClock;
 use crate::runtime::unique_name;
 use crate::services::catalog::Catalog;
-use crate::watermark::Watermarks;
+use crate::watermark::{ANNOUNCED_EVERY, Watermarks};
 
-pub mod ack_window;
+mod ack_window;
 mod dead_letter;
-pub mod evidence;
-mod idle_watch;
+mod evidence;
 mod receiving;
-pub mod retry_queue;
+mod retry_queue;
 mod submission;
 pub mod validation;
 mod watermark;
 
 use ack_window::AckWindow;
-use dead_letter::OutgoingDeadLetter;
-use idle_watch::IdleWatch;
 use retry_queue::RetryQueue;
 use submission::Submission;
-use watermark::PublishTimes;
 
 /// Brings the catalog up to date with the ledger. The error is a text for operators.
 pub type CatalogSync = Arc<dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
-
-/// Limits and backoffs of an order consumer.
-#[derive(Debug, Clone)]
-pub struct ConsumerLimits {
-    /// Unacknowledged deliveries.
-    pub prefetch: u16,
-    /// Intents in one submission.
-    pub batch_max: usize,
-    /// Dead letters published and not confirmed.
-    pub confirm_window: usize,
-    /// Counted failures of one order that make it a dead letter.
-    pub attempts_max: u32,
-    /// First and longest wait before a retry at ledger or catalog, milliseconds.
-    pub retry_backoff_ms: (u64, u64),
-    /// First and longest wait before a retry at the broker, milliseconds.
-    pub reconnect_backoff_ms: (u64, u64),
-}
-
-impl ConsumerLimits {
-    #[must_use]
-    pub fn of(settings: &Settings) -> Self {
-        let (consumer, amqp) = (&settings.consumer, &settings.amqp);
-        Self {
-            prefetch: consumer.prefetch,
-            batch_max: consumer.batch_max,
-            confirm_window: settings.relay.confirm_window,
-            attempts_max: consumer.attempts_max,
-            retry_backoff_ms: (consumer.retry_backoff_min_ms, consumer.retry_backoff_max_ms),
-            reconnect_backoff_ms: (amqp.reconnect_min_ms, amqp.reconnect_max_ms),
-        }
-    }
-}
 
 /// Dependencies of an order consumer; shared by all its incarnations.
 #[derive(Clone)]
@@ -109,18 +78,19 @@ pub struct ConsumerDeps {
     pub watermarks: Arc<dyn Watermarks>,
     /// Messages of other installations are poison.
     pub installation: Arc<str>,
-    pub limits: ConsumerLimits,
+    pub settings: ConsumerSettings,
+    /// Dead letters published and not confirmed.
+    pub confirm_window: usize,
+    /// Waits before a retry at the broker.
+    pub reconnect: Backoff,
     pub clock: SharedClock,
     pub metrics: Arc<Metrics>,
 }
 
 impl ConsumerDeps {
+    /// Waits before a retry at ledger or catalog.
     fn retry_backoff(&self) -> Backoff {
-        Backoff::new(self.limits.retry_backoff_ms.0, self.limits.retry_backoff_ms.1)
-    }
-
-    fn reconnect_backoff(&self) -> Backoff {
-        Backoff::new(self.limits.reconnect_backoff_ms.0, self.limits.reconnect_backoff_ms.1)
+        Backoff::new(self.settings.retry_backoff_min_ms, self.settings.retry_backoff_max_ms)
     }
 }
 
@@ -131,15 +101,29 @@ pub struct OrderConsumer {
     /// Name of this incarnation among the consumers of its queue.
     name: Arc<str>,
     subscription: SubscriptionState,
+    /// Whether the consumer is subscribing or waits for deliveries.
+    is_reading: bool,
+    subscribe_backoff: Backoff,
     /// During shutdown: kept open until the last submissions are acknowledged, then closed.
     closing_subscription: Option<Box<dyn Subscription>>,
     publish_channel: Option<Box<dyn PublishChannel>>,
-    in_progress: InProgress,
-    backoffs: Backoffs,
     /// An intent whose order is committed; the canary places it again.
     committed_intent: Option<OrderIntent>,
+    /// Whether the last watermark could not be written.
+    watermark_failed: bool,
     quiet: Vec<oneshot::Sender<()>>,
     is_quiet: bool,
+}
+
+/// An operation of a subscription beside the mailbox, or the wait before its retry. At most one of
+/// each kind is running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Operation {
+    Refresh,
+    Retry,
+    Acknowledge,
+    Publish,
+    Announce,
 }
 
 /// State of the present subscription. Delivery tags are valid for one subscription only, so all of
@@ -151,15 +135,21 @@ struct SubscriptionState {
     /// Closed with the state: its unfinished submissions are abandoned, because the broker
     /// redelivers them.
     closed: watch::Sender<()>,
+    running: BTreeSet<Operation>,
+    /// Submissions inside the ledger writer.
+    num_submitted: usize,
     window: AckWindow,
     /// Deliveries with a SKU or an epoch that the catalog lacks.
     awaiting_catalog: Vec<Arc<Delivery>>,
+    refresh_backoff: Backoff,
     /// Submissions that the ledger did not write.
     retries: RetryQueue<Submission>,
-    /// Dead letters to publish.
-    dead_letters: VecDeque<OutgoingDeadLetter>,
-    idle: IdleWatch,
-    publish_times: PublishTimes,
+    /// Dead letters to publish, each with the tag of the delivery that it completes a part of.
+    dead_letters: VecDeque<(u64, Message)>,
+    publish_backoff: Backoff,
+    /// While nothing is delivered: since when the queue has had ready messages.
+    ready_since: Option<Instant>,
+    is_stalled: bool,
 }
 
 impl SubscriptionState {
@@ -168,70 +158,100 @@ impl SubscriptionState {
             number,
             acks,
             closed: watch::Sender::new(()),
+            running: BTreeSet::new(),
+            num_submitted: 0,
             window: AckWindow::default(),
             awaiting_catalog: Vec::new(),
+            refresh_backoff: deps.retry_backoff(),
             retries: RetryQueue::new(deps.retry_backoff()),
             dead_letters: VecDeque::new(),
-            idle: IdleWatch::default(),
-            publish_times: PublishTimes::default(),
+            publish_backoff: deps.reconnect,
+            ready_since: None,
+            is_stalled: false,
         }
     }
-}
 
-/// Operations that run beside the mailbox.
-#[expect(clippy::struct_excessive_bools, reason = "independent operations, no combined state")]
-#[derive(Debug, Clone, Copy, Default)]
-struct InProgress {
-    reading: bool,
-    refreshing: bool,
-    acknowledging: bool,
-    publishing: bool,
-    checking_depth: bool,
-    /// Whether a retry of held submissions is scheduled.
-    retrying: bool,
-    announcing: bool,
-    /// Whether the last watermark could not be written.
-    watermark_failed: bool,
-    /// Submissions inside the ledger writer.
-    num_submitted: usize,
-}
-
-/// Each is reset when its operation succeeds.
-struct Backoffs {
-    subscribe: Backoff,
-    refresh: Backoff,
-    publish: Backoff,
+    fn is_running(&self, operation: Operation) -> bool {
+        self.running.contains(&operation)
+    }
 }
 
 impl OrderConsumer {
     /// A consumer without a subscription; subscribes when started.
     #[must_use]
     pub fn new(incarnation: Incarnation, deps: ConsumerDeps) -> Self {
-        let backoffs = Backoffs {
-            subscribe: deps.reconnect_backoff(),
-            refresh: deps.retry_backoff(),
-            publish: deps.reconnect_backoff(),
-        };
         Self {
             incarnation,
             name: unique_name(),
             subscription: SubscriptionState::new(0, None, &deps),
+            is_reading: false,
+            subscribe_backoff: deps.reconnect,
             deps,
             closing_subscription: None,
             publish_channel: None,
-            in_progress: InProgress::default(),
-            backoffs,
             committed_intent: None,
+            watermark_failed: false,
             quiet: Vec::new(),
             is_quiet: false,
         }
     }
 
+    /// A completion for the present subscription only; a late one does nothing.
+    fn scoped<T, F>(&self, then: F) -> impl FnOnce(&mut Self, &mut Context<Self>, T) + use<T, F>
+    where
+        F: FnOnce(&mut Self, &mut Context<Self>, T),
+    {
+        let number = self.subscription.number;
+        move |consumer: &mut Self, ctx: &mut Context<Self>, done| {
+            if number == consumer.subscription.number {
+                then(consumer, ctx, done);
+            }
+            consumer.report_if_idle();
+        }
+    }
+
+    /// Runs an operation of the present subscription, then `then`.
+    fn spawn<T: 'static>(
+        &mut self,
+        ctx: &mut Context<Self>,
+        operation: Operation,
+        work: impl Future<Output = T> + 'static,
+        then: impl FnOnce(&mut Self, &mut Context<Self>, T) + 'static,
+    ) {
+        self.subscription.running.insert(operation);
+        let then = self.scoped(move |consumer, ctx, done| {
+            consumer.subscription.running.remove(&operation);
+            then(consumer, ctx, done);
+        });
+        spawn_step(self, ctx, work, then);
+    }
+
+    /// Retries an operation after a wait, unless the consumer is quiet by then.
+    fn retry_later(
+        &mut self,
+        ctx: &mut Context<Self>,
+        operation: Operation,
+        wait: Duration,
+        retry: impl FnOnce(&mut Self, &mut Context<Self>) + 'static,
+    ) {
+        self.subscription.running.insert(operation);
+        let then = self.scoped(move |consumer, ctx, ()| {
+            consumer.subscription.running.remove(&operation);
+            if !consumer.is_quiet {
+                retry(consumer, ctx);
+            }
+        });
+        spawn_wait(self, ctx, tokio::time::sleep(wait), then);
+    }
+
     /// Once quiet and idle: closes the subscription, which returns the remaining deliveries to the
     /// queue, and answers [`Quiet`].
     fn report_if_idle(&mut self) {
-        let InProgress { reading, acknowledging, publishing, num_submitted, .. } = self.in_progress;
-        if self.is_quiet && !reading && !acknowledging && !publishing && num_submitted == 0 {
+        let subscription = &self.subscription;
+        let is_settling = subscription.num_submitted > 0
+            || subscription.is_running(Operation::Acknowledge)
+            || subscription.is_running(Operation::Publish);
+        if self.is_quiet && !self.is_reading && !is_settling {
             self.closing_subscription = None;
             self.quiet.drain(..).for_each(|done| reply(done, ()));
         }
@@ -249,7 +269,7 @@ impl Actor for OrderConsumer {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         step(self, ctx, Self::subscribe);
-        Self::announce_watermark(ctx);
+        ctx.run_interval(ANNOUNCED_EVERY, |consumer, ctx| step(consumer, ctx, Self::announce));
     }
 }
 

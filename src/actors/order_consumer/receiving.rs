@@ -6,11 +6,12 @@ use actix::{AsyncContext, Context};
 use futures_util::FutureExt;
 
 use super::submission::{InFlightIntent, Submission};
-use super::{Arc, Delivery, OrderConsumer, Subscription, SubscriptionState};
-use crate::actors::order_consumer::idle_watch::IdleWatch;
+use super::{Arc, Delivery, Operation, OrderConsumer, Subscription, SubscriptionState};
 use crate::actors::order_consumer::validation::{Validation, validate};
 use crate::actors::supervisor::supervised::spawn_step;
-use crate::broker::{Error, Source};
+use crate::broker::{Acknowledger, Error, Source};
+use crate::messages::envelope;
+use crate::messages::envelope::MalformedEnvelope;
 
 /// Longest wait for a delivery; the end of the read shows progress to the supervisor.
 const READ_TIMEOUT: Duration = Duration::from_millis(200);
@@ -25,63 +26,63 @@ impl OrderConsumer {
         if self.is_quiet {
             return;
         }
-        self.in_progress.reading = true;
+        self.is_reading = true;
         let subscriber = Arc::clone(&self.deps.subscriber);
-        let (source, prefetch) = (Source::Orders(self.deps.queue), self.deps.limits.prefetch);
+        let (source, prefetch) = (Source::Orders(self.deps.queue), self.deps.settings.prefetch);
         let work = async move { subscriber.subscribe(source, prefetch).await };
         spawn_step(self, ctx, work, |consumer, ctx, subscribed| match subscribed {
             Ok(subscription) => {
-                if consumer.backoffs.subscribe.failures() > 0 {
+                if consumer.subscribe_backoff.failures() > 0 {
                     tracing::info!(queue = consumer.deps.queue, "orders are delivered again");
                 }
-                let acks = Arc::from(subscription.acks());
-                let number = consumer.subscription.number + 1;
-                consumer.subscription = SubscriptionState::new(number, Some(acks), &consumer.deps);
+                let acks = Some(Arc::from(subscription.acks()));
+                consumer.replace_subscription(acks);
                 consumer.read(ctx, subscription);
             }
             Err(error) => consumer.subscription_lost(ctx, &error),
         });
     }
 
+    fn replace_subscription(&mut self, acks: Option<Arc<dyn Acknowledger>>) {
+        let number = self.subscription.number + 1;
+        self.subscription = SubscriptionState::new(number, acks, &self.deps);
+        self.report_unacknowledged();
+    }
+
     /// Drops the state of the subscription and subscribes again: the broker redelivers all
     /// unacknowledged deliveries to the consumers of the queue.
     fn subscription_lost(&mut self, ctx: &mut Context<Self>, error: &Error) {
-        self.in_progress.reading = false;
-        let number = self.subscription.number + 1;
-        self.subscription = SubscriptionState::new(number, None, &self.deps);
-        self.report_unacknowledged();
+        self.is_reading = false;
+        self.replace_subscription(None);
         let queue = self.deps.queue;
-        if self.backoffs.subscribe.failures() == 0 {
+        if self.subscribe_backoff.failures() == 0 {
             tracing::warn!(queue, error = error as &dyn std::error::Error, "no orders delivered");
         }
-        let wait = self.backoffs.subscribe.next_wait(fastrand::f64());
+        let wait = self.subscribe_backoff.next_wait(fastrand::f64());
         ctx.run_later(wait, Self::subscribe);
         self.report_if_idle();
     }
 
     fn read(&mut self, ctx: &mut Context<Self>, mut subscription: Box<dyn Subscription>) {
-        let max = usize::from(self.deps.limits.prefetch);
+        let max = usize::from(self.deps.settings.prefetch);
         let work = async move {
-            let (deliveries, error) = next_deliveries(subscription.as_mut(), max).await;
-            (subscription, deliveries, error)
+            let deliveries = next_deliveries(subscription.as_mut(), max).await;
+            (subscription, deliveries)
         };
-        spawn_step(self, ctx, work, |consumer, ctx, (subscription, deliveries, error)| {
-            if consumer.is_quiet {
+        spawn_step(self, ctx, work, |consumer, ctx, (subscription, deliveries)| match deliveries {
+            _ if consumer.is_quiet => {
                 // The deliveries just read return to the queue when the subscription is closed.
-                consumer.in_progress.reading = false;
+                consumer.is_reading = false;
                 consumer.closing_subscription = Some(subscription);
                 consumer.report_if_idle();
-            } else if let Some(error) = error {
-                drop(subscription);
-                consumer.subscription_lost(ctx, &error);
-            } else if deliveries.is_empty() && consumer.observe_idle(ctx) {
-                drop(subscription);
+            }
+            Err(error) => consumer.subscription_lost(ctx, &error),
+            Ok(deliveries) if deliveries.is_empty() && consumer.subscription.is_stalled => {
                 let reason = "messages are ready and none is delivered".to_owned();
                 consumer.subscription_lost(ctx, &Error::Ended { reason });
-            } else {
+            }
+            Ok(deliveries) => {
                 if !deliveries.is_empty() {
-                    consumer.backoffs.subscribe = consumer.deps.reconnect_backoff();
-                    consumer.subscription.idle = IdleWatch::default();
                     consumer.receive(ctx, deliveries);
                 }
                 consumer.read(ctx, subscription);
@@ -90,11 +91,12 @@ impl OrderConsumer {
     }
 
     fn receive(&mut self, ctx: &mut Context<Self>, deliveries: Vec<Delivery>) {
+        self.subscribe_backoff = self.deps.reconnect;
+        (self.subscription.ready_since, self.subscription.is_stalled) = (None, false);
         let mut batch = Vec::new();
         for delivery in deliveries {
             self.deps.metrics.consumer_delivery(delivery.num_previous > 0);
-            self.subscription.window.add(delivery.tag);
-            self.subscription.publish_times.record(&delivery);
+            self.subscription.window.add(delivery.tag, delivery.headers.sent_at_ms);
             self.admit(ctx, Arc::new(delivery), false, &mut batch);
         }
         self.report_unacknowledged();
@@ -116,20 +118,30 @@ impl OrderConsumer {
         let validation = validate(&delivery, &self.deps.installation, is_fresh, |no| {
             catalog.of_sku(no).map(|(listed, sku)| (sku, listed.sale.epoch))
         });
+        let (queue, metrics) = (self.deps.queue, Arc::clone(&self.deps.metrics));
         match validation {
-            Validation::Poison(malformed) => self.dead_letter_whole(&delivery, &malformed),
+            Validation::Poison(MalformedEnvelope { flaw, what }) => {
+                metrics.consumer_poison(flaw);
+                let message = envelope::dead_letter(&delivery, queue, &what);
+                self.dead_letter(delivery.tag, message, flaw.as_str());
+            }
             Validation::UnknownSku => self.subscription.awaiting_catalog.push(delivery),
             Validation::Parts { good, poison } => {
                 self.subscription.window.split(delivery.tag, good.len() + poison.len());
-                for (bytes, malformed) in poison {
-                    self.dead_letter_part(&delivery, bytes, &malformed);
+                for (bytes, MalformedEnvelope { flaw, what }) in poison {
+                    metrics.consumer_poison(flaw);
+                    let message =
+                        envelope::dead_letter_of_intent(&delivery, bytes, queue, 0, &what);
+                    self.dead_letter(delivery.tag, message, flaw.as_str());
                 }
-                let items = good.into_iter().map(|(bytes, intent)| {
-                    InFlightIntent::new(Arc::clone(&delivery), bytes, intent)
+                let items = good.into_iter().map(|(bytes, intent)| InFlightIntent {
+                    delivery: Arc::clone(&delivery),
+                    bytes,
+                    intent,
+                    attempts: 0,
                 });
                 if delivery.num_previous >= SUSPECT_AFTER {
-                    let number = self.subscription.number;
-                    self.submit(ctx, Submission::exclusive(number, items.collect()));
+                    self.submit(ctx, Submission::exclusive(items.collect()));
                 } else {
                     batch.extend(items);
                 }
@@ -139,21 +151,16 @@ impl OrderConsumer {
 
     /// Refreshes the catalog for the deliveries that wait for it, one refresh at a time.
     fn refresh(&mut self, ctx: &mut Context<Self>) {
-        let is_needed = !self.subscription.awaiting_catalog.is_empty();
-        if self.in_progress.refreshing || !is_needed || self.is_quiet {
+        let subscription = &mut self.subscription;
+        let is_needed = !subscription.awaiting_catalog.is_empty() && !self.is_quiet;
+        if subscription.is_running(Operation::Refresh) || !is_needed {
             return;
         }
-        self.in_progress.refreshing = true;
-        let deliveries = std::mem::take(&mut self.subscription.awaiting_catalog);
-        let subscription_no = self.subscription.number;
+        let deliveries = std::mem::take(&mut subscription.awaiting_catalog);
         let work = (self.deps.refresh)();
-        spawn_step(self, ctx, work, move |consumer, ctx, refreshed| {
-            consumer.in_progress.refreshing = false;
-            if subscription_no != consumer.subscription.number {
-                return consumer.refresh(ctx);
-            }
+        self.spawn(ctx, Operation::Refresh, work, move |consumer, ctx, refreshed| {
             let Err(error) = refreshed else {
-                consumer.backoffs.refresh = consumer.deps.retry_backoff();
+                consumer.subscription.refresh_backoff = consumer.deps.retry_backoff();
                 let mut batch = Vec::new();
                 for delivery in deliveries {
                     consumer.admit(ctx, delivery, true, &mut batch);
@@ -163,19 +170,16 @@ impl OrderConsumer {
                 return consumer.refresh(ctx);
             };
             let queue = consumer.deps.queue;
-            if consumer.backoffs.refresh.failures() == 0 {
+            let subscription = &mut consumer.subscription;
+            if subscription.refresh_backoff.failures() == 0 {
                 tracing::warn!(queue, error, "catalog not refreshed, deliveries wait");
             }
             for delivery in deliveries {
-                consumer.subscription.window.mark_stuck(delivery.tag);
-                consumer.subscription.awaiting_catalog.push(delivery);
+                subscription.window.mark_stuck(delivery.tag);
+                subscription.awaiting_catalog.push(delivery);
             }
-            consumer.in_progress.refreshing = true;
-            let wait = consumer.backoffs.refresh.next_wait(fastrand::f64());
-            ctx.run_later(wait, |consumer, ctx| {
-                consumer.in_progress.refreshing = false;
-                consumer.refresh(ctx);
-            });
+            let wait = subscription.refresh_backoff.next_wait(fastrand::f64());
+            consumer.retry_later(ctx, Operation::Refresh, wait, Self::refresh);
             consumer.acknowledge(ctx);
         });
     }
@@ -186,19 +190,15 @@ impl OrderConsumer {
 async fn next_deliveries(
     subscription: &mut dyn Subscription,
     max: usize,
-) -> (Vec<Delivery>, Option<Error>) {
-    let mut deliveries = Vec::new();
-    match tokio::time::timeout(READ_TIMEOUT, subscription.next()).await {
-        Ok(Ok(delivery)) => deliveries.push(delivery),
-        Ok(Err(error)) => return (deliveries, Some(error)),
-        Err(_elapsed) => return (deliveries, None),
+) -> Result<Vec<Delivery>, Error> {
+    let Ok(first) = tokio::time::timeout(READ_TIMEOUT, subscription.next()).await else {
+        return Ok(Vec::new());
+    };
+    let mut deliveries = vec![first?];
+    while deliveries.len() < max
+        && let Some(next) = subscription.next().now_or_never()
+    {
+        deliveries.push(next?);
     }
-    while deliveries.len() < max {
-        match subscription.next().now_or_never() {
-            Some(Ok(delivery)) => deliveries.push(delivery),
-            Some(Err(error)) => return (deliveries, Some(error)),
-            None => break,
-        }
-    }
-    (deliveries, None)
+    Ok(deliveries)
 }

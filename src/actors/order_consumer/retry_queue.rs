@@ -24,7 +24,6 @@ pub struct RetryQueue<T> {
 }
 
 impl<T> RetryQueue<T> {
-    #[must_use]
     pub fn new(backoff: Backoff) -> Self {
         Self {
             waiting: VecDeque::new(),
@@ -41,13 +40,11 @@ impl<T> RetryQueue<T> {
     }
 
     /// Number of waiting submissions that match.
-    #[must_use]
     pub fn count(&self, matches: impl Fn(&T) -> bool) -> usize {
         self.waiting.iter().filter(|waiting| matches(waiting)).count()
     }
 
     /// Whether no submission waits or is in flight.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.num_in_flight == 0
     }
@@ -61,11 +58,9 @@ impl<T> RetryQueue<T> {
         Some(if self.round_size > 1 { Duration::ZERO } else { self.backoff.next_wait(spread) })
     }
 
-    /// Starts a round: the submissions to retry now. Each must be reported to [`Self::complete`].
+    /// After [`Self::next_wait`], starts a round: the submissions to retry now. Each must be
+    /// reported to [`Self::complete`].
     pub fn take(&mut self) -> Vec<T> {
-        if self.num_in_flight > 0 {
-            return Vec::new();
-        }
         let size = self.round_size.min(self.waiting.len());
         self.num_in_flight = size;
         self.has_failed = false;
@@ -112,7 +107,6 @@ mod tests {
             waits.push(queue.next_wait(1.0).unwrap().as_millis());
             assert_eq!(queue.take(), [round % 3]);
             assert_eq!(queue.next_wait(1.0), None, "one is in flight");
-            assert!(queue.take().is_empty());
             queue.push(round % 3);
             queue.complete(false);
         }
@@ -120,8 +114,8 @@ mod tests {
     }
 
     #[test]
-    fn success_doubles_the_next_round() {
-        let mut queue = queue_of(8);
+    fn success_doubles_the_next_round_and_a_failure_resets_it() {
+        let mut queue = queue_of(11);
         queue.next_wait(1.0).unwrap();
         for expected in [1, 2, 4] {
             let round = queue.take();
@@ -131,22 +125,16 @@ mod tests {
             }
             assert_eq!(queue.next_wait(1.0), Some(Duration::ZERO));
         }
-        assert_eq!(queue.take(), [7]);
+        assert_eq!(queue.take(), [7, 8, 9, 10]);
+        queue.push(9);
+        for is_success in [true, true, false, true] {
+            assert!(queue.next_wait(1.0).is_none(), "some are in flight");
+            queue.complete(is_success);
+        }
+        assert_eq!(queue.next_wait(1.0).unwrap().as_millis(), 10);
+        assert_eq!(queue.take(), [9]);
         assert!(!queue.is_empty(), "one is in flight");
         queue.complete(true);
         assert!(queue.is_empty() && queue.next_wait(1.0).is_none());
-    }
-
-    #[test]
-    fn one_failure_in_a_round_resets_its_size() {
-        let mut queue = queue_of(4);
-        assert_eq!(queue.take(), [0]);
-        queue.complete(true);
-        assert_eq!(queue.take(), [1, 2]);
-        queue.push(2);
-        queue.complete(false);
-        queue.complete(true);
-        assert_eq!(queue.next_wait(1.0).unwrap().as_millis(), 10);
-        assert_eq!(queue.take(), [3]);
     }
 }

@@ -3,15 +3,17 @@
 
 use std::time::Duration;
 
-use actix::{AsyncContext, Context};
+use actix::Context;
 use bytes::Bytes;
 
-use super::evidence::{FailedAttempt, NoOutcome, RetryDecision, decide};
-use super::{Arc, ConsumerDeps, Delivery, OrderConsumer};
+use super::evidence::{FailedAttempt, RetryDecision, decide};
+use super::{Arc, ConsumerDeps, Delivery, Operation, OrderConsumer};
 use crate::actors::order_consumer::ack_window::Ack;
-use crate::actors::supervisor::supervised::{spawn_step, spawn_wait};
+use crate::actors::supervisor::supervised::spawn_wait;
+use crate::db::ErrorClass;
 use crate::domain::{OrderIntent, PlaceOutcome};
-use crate::messages::{WriteResult, WriterExited};
+use crate::messages::envelope::dead_letter_of_intent;
+use crate::messages::{NoOutcome, WriteResult};
 
 /// Name of the ledger token that the canary increments.
 const CANARY: &str = "canary";
@@ -30,17 +32,9 @@ pub(super) struct InFlightIntent {
     pub(super) attempts: u32,
 }
 
-impl InFlightIntent {
-    pub(super) fn new(delivery: Arc<Delivery>, bytes: Bytes, intent: OrderIntent) -> Self {
-        Self { delivery, bytes, intent, attempts: 0 }
-    }
-}
-
 /// Intents that are submitted to the ledger writer in one message.
 #[derive(Debug)]
 pub(super) struct Submission {
-    /// Number of the subscription that its deliveries belong to.
-    subscription_no: u64,
     items: Vec<InFlightIntent>,
     /// Shares its transactions with no other submission: it failed, or its delivery is suspect.
     is_exclusive: bool,
@@ -51,20 +45,9 @@ pub(super) struct Submission {
 }
 
 impl Submission {
-    /// A submission that may share its transactions.
-    pub(super) fn batched(subscription_no: u64, items: Vec<InFlightIntent>) -> Self {
-        Self { subscription_no, items, is_exclusive: false, failed_at: None, is_retry: false }
-    }
-
     /// A submission in transactions of its own.
-    pub(super) fn exclusive(subscription_no: u64, items: Vec<InFlightIntent>) -> Self {
-        Self { is_exclusive: true, ..Self::batched(subscription_no, items) }
-    }
-
-    /// Whether a single order failed in a transaction of its own and the ledger has committed
-    /// nothing since: the order or the ledger may be the cause.
-    fn lacks_evidence(&self, num_commits: u64) -> bool {
-        self.is_exclusive && self.items.len() == 1 && self.failed_at == Some(num_commits)
+    pub(super) fn exclusive(items: Vec<InFlightIntent>) -> Self {
+        Self { items, is_exclusive: true, failed_at: None, is_retry: false }
     }
 }
 
@@ -73,8 +56,9 @@ impl OrderConsumer {
     /// held behind the submissions that failed before.
     pub(super) fn submit_batched(&mut self, ctx: &mut Context<Self>, items: Vec<InFlightIntent>) {
         let is_held = self.deps.breaker.is_open() && !self.subscription.retries.is_empty();
-        for chunk in items.chunks(self.deps.limits.batch_max.max(1)) {
-            let submission = Submission::batched(self.subscription.number, chunk.to_vec());
+        for chunk in items.chunks(self.deps.settings.batch_max.max(1)) {
+            let submission =
+                Submission { is_exclusive: false, ..Submission::exclusive(chunk.to_vec()) };
             if is_held {
                 self.hold(submission);
             } else {
@@ -90,18 +74,20 @@ impl OrderConsumer {
         }
         // Crash here [delivered_not_submitted]: nothing is written and nothing acknowledged; the
         // broker redelivers.
-        self.in_progress.num_submitted += 1;
+        self.subscription.num_submitted += 1;
         let deps = self.deps.clone();
         let committed_intent = self.committed_intent;
         let intents: Vec<OrderIntent> = submission.items.iter().map(|item| item.intent).collect();
-        let is_exclusive = submission.is_exclusive;
-        let lacks_evidence = submission.lacks_evidence(deps.breaker.num_commits());
+        let Submission { is_exclusive, failed_at, .. } = submission;
+        // A single order failed in a transaction of its own and the ledger has committed nothing
+        // since: the order or the ledger may be the cause.
+        let lacks_evidence =
+            is_exclusive && intents.len() == 1 && failed_at == Some(deps.breaker.num_commits());
         let mut subscription_closed = self.subscription.closed.subscribe();
         let work = async move {
             let writing = async {
                 let written = deps.orders.write(intents, is_exclusive).await;
-                let failed = written.as_ref().map_or(true, |all| all.iter().any(Result::is_err));
-                if failed && lacks_evidence {
+                if lacks_evidence && written.iter().any(Result::is_err) {
                     commit_canary(&deps, committed_intent).await;
                 }
                 written
@@ -112,64 +98,57 @@ impl OrderConsumer {
                 _closed = subscription_closed.changed() => None,
             }
         };
-        spawn_wait(self, ctx, work, move |consumer, ctx, written| {
-            consumer.in_progress.num_submitted -= 1;
-            // Delivery tags are valid for their own subscription only.
-            if let Some(written) = written
-                && submission.subscription_no == consumer.subscription.number
-            {
+        let then = self.scoped(move |consumer, ctx, written| {
+            consumer.subscription.num_submitted -= 1;
+            if let Some(written) = written {
                 consumer.submitted(ctx, submission, written);
             }
-            consumer.report_if_idle();
         });
+        spawn_wait(self, ctx, work, then);
     }
 
-    /// Handles the results of a submission, or the crash of the ledger writer.
+    /// Handles the results of a submission.
     fn submitted(
         &mut self,
         ctx: &mut Context<Self>,
         submission: Submission,
-        written: Result<Vec<WriteResult>, WriterExited>,
+        written: Vec<WriteResult>,
     ) {
-        let Submission { subscription_no, items, is_exclusive, failed_at, is_retry } = submission;
+        let Submission { items, is_exclusive, failed_at, is_retry } = submission;
         let num_submitted = items.len();
-        let (mut failed, mut last_error) = (Vec::new(), None);
-        let (results, mut cause) = match written {
-            Ok(results) => (results, NoOutcome::NotTried),
-            Err(WriterExited::BeforeWrite) => (Vec::new(), NoOutcome::NotTried),
-            Err(WriterExited::DuringWrite) => (Vec::new(), NoOutcome::Crashed),
-        };
-        let mut results = results.into_iter();
-        for item in items {
-            match results.next() {
-                Some(Ok(outcome)) => self.complete(&item, &outcome),
-                Some(Err(error)) => {
-                    cause = cause.combined_with(error.class);
+        let mut failed = Vec::new();
+        let (mut cause, mut last_error) = (NoOutcome::NotTried, None);
+        for (item, written) in items.into_iter().zip(written) {
+            match written {
+                Ok(outcome) => self.complete(&item, &outcome),
+                Err(error) => {
+                    // A ledger that is down proves nothing about the other orders.
+                    if cause != NoOutcome::Ledger(ErrorClass::Down) {
+                        cause = error.cause;
+                    }
                     last_error = Some(error.text);
                     failed.push(item);
                 }
-                None => failed.push(item),
             }
         }
-        let num_commits = self.deps.breaker.num_commits();
-        let decision = decide(&FailedAttempt {
-            cause,
-            num_submitted,
-            was_exclusive: is_exclusive,
-            failed_at,
-            num_commits,
-            attempts: failed.first().map_or(0, |item| item.attempts),
-            attempts_max: self.deps.limits.attempts_max,
-        });
-        let is_held =
-            !failed.is_empty() && matches!(decision, RetryDecision::Hold | RetryDecision::Probe);
-        if !failed.is_empty() {
-            let last_error =
-                last_error.unwrap_or_else(|| "the ledger writer crashed while writing it".into());
+        let mut is_held = false;
+        if let Some(last_error) = last_error {
+            let num_commits = self.deps.breaker.num_commits();
+            let decision = decide(&FailedAttempt {
+                cause,
+                num_submitted,
+                was_exclusive: is_exclusive,
+                failed_at,
+                num_commits,
+                attempts: failed.first().map_or(0, |item| item.attempts),
+                attempts_max: self.deps.settings.attempts_max,
+            });
+            is_held = matches!(decision, RetryDecision::Hold | RetryDecision::Probe);
             // The commit count of the first failure is kept: evidence is a commit after it.
-            let is_failure = is_exclusive && cause.may_be_caused_by_order();
-            let failed_at = failed_at.or(is_failure.then_some(num_commits));
-            let failed = Submission { failed_at, ..Submission::exclusive(subscription_no, failed) };
+            let is_innocent =
+                matches!(cause, NoOutcome::NotTried | NoOutcome::Ledger(ErrorClass::Down));
+            let failed_at = failed_at.or((is_exclusive && !is_innocent).then_some(num_commits));
+            let failed = Submission { failed_at, ..Submission::exclusive(failed) };
             self.apply(ctx, decision, failed, &last_error);
         }
         if is_retry {
@@ -188,27 +167,34 @@ impl OrderConsumer {
         failed: Submission,
         last_error: &str,
     ) {
-        let exclusive = |items| Submission::exclusive(failed.subscription_no, items);
+        let num_single = self.subscription.retries.count(|held| held.items.len() == 1);
         match decision {
-            RetryDecision::Probe
-                if failed.items.len() > 1 && self.num_single_orders() < PROBES_MAX =>
-            {
+            RetryDecision::Probe if failed.items.len() > 1 && num_single < PROBES_MAX => {
                 let mut first = failed.items;
                 let remainder = first.split_off(1);
-                self.hold(Submission { failed_at: failed.failed_at, ..exclusive(remainder) });
-                self.hold(exclusive(first));
+                let failed_at = failed.failed_at;
+                self.hold(Submission { failed_at, ..Submission::exclusive(remainder) });
+                self.hold(Submission::exclusive(first));
             }
             RetryDecision::Hold | RetryDecision::Probe => self.hold(failed),
             RetryDecision::Split(parts) => {
                 let size = failed.items.len().div_ceil(parts.max(1)).max(1);
                 for part in failed.items.chunks(size) {
-                    self.hold(exclusive(part.to_vec()));
+                    self.hold(Submission::exclusive(part.to_vec()));
                 }
             }
-            RetryDecision::Count => self.count_failure(ctx, failed.items, last_error),
-            RetryDecision::DeadLetter => {
+            RetryDecision::Count => {
                 for item in failed.items {
-                    self.dead_letter_failed(&item, last_error);
+                    self.count_failure(ctx, item, last_error);
+                }
+            }
+            RetryDecision::DeadLetter => {
+                for InFlightIntent { delivery, bytes, attempts, .. } in failed.items {
+                    let attempts = attempts.saturating_add(1);
+                    let reason = format!("it failed {attempts} times, the last time: {last_error}");
+                    let queue = self.deps.queue;
+                    let message = dead_letter_of_intent(&delivery, bytes, queue, attempts, &reason);
+                    self.dead_letter(delivery.tag, message, "failed");
                 }
             }
         }
@@ -238,40 +224,30 @@ impl OrderConsumer {
     fn count_failure(
         &mut self,
         ctx: &mut Context<Self>,
-        mut items: Vec<InFlightIntent>,
+        mut item: InFlightIntent,
         last_error: &str,
     ) {
-        let mut attempts = 0;
-        for item in &mut items {
-            item.attempts = item.attempts.saturating_add(1);
-            attempts = item.attempts;
-            self.deps.metrics.consumer_retries.inc();
-            self.subscription.window.mark_stuck(item.delivery.tag);
-            tracing::warn!(
-                queue = self.deps.queue,
-                request = %item.intent.request,
-                trace_id = %item.intent.trace,
-                attempts,
-                error = last_error,
-                "order failed while the ledger commits others, retrying"
-            );
-        }
-        let retry = Submission {
-            failed_at: Some(self.deps.breaker.num_commits()),
-            ..Submission::exclusive(self.subscription.number, items)
-        };
-        let base = Duration::from_millis(self.deps.limits.retry_backoff_ms.1);
-        ctx.run_later(base.saturating_mul(1 << attempts.min(16)), move |consumer, ctx| {
-            if retry.subscription_no == consumer.subscription.number {
-                consumer.hold(retry);
-                consumer.schedule_retry(ctx);
-            }
+        item.attempts = item.attempts.saturating_add(1);
+        let attempts = item.attempts;
+        self.deps.metrics.consumer_retries.inc();
+        self.subscription.window.mark_stuck(item.delivery.tag);
+        tracing::warn!(
+            queue = self.deps.queue,
+            request = %item.intent.request,
+            trace_id = %item.intent.trace,
+            attempts,
+            error = last_error,
+            "order failed while the ledger commits others, retrying"
+        );
+        let failed_at = Some(self.deps.breaker.num_commits());
+        let retry = Submission { failed_at, ..Submission::exclusive(vec![item]) };
+        let base = Duration::from_millis(self.deps.settings.retry_backoff_max_ms);
+        let wait = base.saturating_mul(1 << attempts.min(16));
+        let then = self.scoped(move |consumer, ctx, ()| {
+            consumer.hold(retry);
+            consumer.schedule_retry(ctx);
         });
-    }
-
-    /// Held submissions of one order.
-    fn num_single_orders(&self) -> usize {
-        self.subscription.retries.count(|waiting| waiting.items.len() == 1)
+        spawn_wait(self, ctx, tokio::time::sleep(wait), then);
     }
 
     /// Holds a submission for a retry in a transaction of its own.
@@ -285,16 +261,11 @@ impl OrderConsumer {
 
     /// Schedules the next round of retries, unless one is scheduled or in flight.
     fn schedule_retry(&mut self, ctx: &mut Context<Self>) {
-        if self.in_progress.retrying || self.is_quiet {
+        if self.subscription.is_running(Operation::Retry) || self.is_quiet {
             return;
         }
         let Some(wait) = self.subscription.retries.next_wait(fastrand::f64()) else { return };
-        self.in_progress.retrying = true;
-        ctx.run_later(wait, |consumer, ctx| {
-            consumer.in_progress.retrying = false;
-            if consumer.is_quiet {
-                return;
-            }
+        self.retry_later(ctx, Operation::Retry, wait, |consumer, ctx| {
             for submission in consumer.subscription.retries.take() {
                 consumer.submit(ctx, submission);
             }
@@ -305,7 +276,7 @@ impl OrderConsumer {
     /// Acknowledges the completed deliveries. One call at a time, so that the broker receives each
     /// acknowledgement once and in order.
     pub(super) fn acknowledge(&mut self, ctx: &mut Context<Self>) {
-        if self.in_progress.acknowledging {
+        if self.subscription.is_running(Operation::Acknowledge) {
             return;
         }
         let Some(acknowledger) = self.subscription.acks.clone() else { return };
@@ -314,7 +285,6 @@ impl OrderConsumer {
             return;
         }
         self.report_unacknowledged();
-        self.in_progress.acknowledging = true;
         // Crash here [committed_not_acknowledged]: the orders are committed; a redelivered intent
         // is a repeat, and acknowledged as a success.
         let work = async move {
@@ -325,10 +295,8 @@ impl OrderConsumer {
                 }
             }
         };
-        spawn_step(self, ctx, work, |consumer, ctx, ()| {
-            consumer.in_progress.acknowledging = false;
+        self.spawn(ctx, Operation::Acknowledge, work, |consumer, ctx, ()| {
             consumer.acknowledge(ctx);
-            consumer.report_if_idle();
         });
     }
 
@@ -344,8 +312,7 @@ impl OrderConsumer {
 async fn commit_canary(deps: &ConsumerDeps, committed_intent: Option<OrderIntent>) {
     let Some(intent) = committed_intent else { return };
     let repeated = deps.orders.write(vec![intent], true).await;
-    let is_repeat = repeated.is_ok_and(|all| all.iter().all(Result::is_ok));
-    if is_repeat && deps.ledger.next_token(CANARY).await.is_ok() {
+    if repeated.iter().all(Result::is_ok) && deps.ledger.next_token(CANARY).await.is_ok() {
         deps.breaker.committed();
     }
 }

@@ -24,16 +24,14 @@ pub enum Validation {
     Parts { good: Vec<(Bytes, OrderIntent)>, poison: Vec<(Bytes, MalformedEnvelope)> },
 }
 
-/// A SKU of the catalog, and the latest epoch of its sale.
-pub type KnownSku = (Arc<Sku>, Epoch);
-
-/// Validates one delivery; `lookup` reads the catalog. `is_fresh`: the catalog was read from the
-/// ledger after the delivery arrived, so that a SKU or epoch it lacks does not exist.
+/// Validates one delivery; `lookup` returns a SKU of the catalog and the latest epoch of its sale.
+/// `is_fresh`: the catalog was read from the ledger after the delivery arrived, so that a SKU or
+/// epoch it lacks does not exist.
 pub fn validate(
     delivery: &Delivery,
     installation: &str,
     is_fresh: bool,
-    lookup: impl Fn(SkuNo) -> Option<KnownSku>,
+    lookup: impl Fn(SkuNo) -> Option<(Arc<Sku>, Epoch)>,
 ) -> Validation {
     let parts = match envelope::decode(&delivery.headers, &delivery.body, installation) {
         Ok(parts) => parts,
@@ -61,42 +59,36 @@ pub fn validate(
 }
 
 /// Compares an intent with the one that the gate makes for its SKU.
-fn check(intent: &OrderIntent, found: Option<KnownSku>) -> Result<(), MalformedEnvelope> {
+fn check(intent: &OrderIntent, found: Option<(Arc<Sku>, Epoch)>) -> Result<(), MalformedEnvelope> {
     let Some((sku, latest)) = found else {
         return Err(MalformedEnvelope::new(
             EnvelopeFlaw::Sku,
             format!("no sale has sku {}", intent.sku),
         ));
     };
-    let mismatch = |what: String| Err(MalformedEnvelope::new(EnvelopeFlaw::Content, what));
-    let max = sku.policy.max_quantity();
-    if intent.quantity > max {
-        return mismatch(format!("quantity {} is more than {max}", intent.quantity));
-    }
-    if intent.epoch < Epoch(1) || intent.epoch > latest {
-        return mismatch(format!("epoch {} is none of 1 to {}", intent.epoch.0, latest.0));
-    }
+    let (max, quota) = (sku.policy.max_quantity(), sku.policy.quota());
     let home = BucketNo::home_of(intent.buyer, sku.buckets);
-    if intent.bucket != home {
-        return mismatch(format!("bucket {}, the buyer's is {home}", intent.bucket));
-    }
     let slot = sku.policy.slot(intent.request);
-    if intent.slot != slot {
-        return mismatch(format!("slot {}, the policy's is {slot}", intent.slot));
-    }
-    if intent.quota != sku.policy.quota() {
-        let (actual, expected) = (intent.quota, sku.policy.quota());
-        return mismatch(format!("quota {actual:?}, the policy's is {expected:?}"));
-    }
     let amount = sku.price.saturating_mul(i64::from(intent.quantity));
-    if intent.amount != amount {
-        return mismatch(format!("amount {}, price times quantity is {amount}", intent.amount));
-    }
     let pay_by_ms = sku.pay_by_ms(intent.placed_at_ms);
-    if intent.pay_by_ms != pay_by_ms {
-        return mismatch(format!("payment by {}, the SKU says {pay_by_ms}", intent.pay_by_ms));
-    }
-    Ok(())
+    let what = if intent.quantity > max {
+        format!("quantity {} is more than {max}", intent.quantity)
+    } else if intent.epoch < Epoch(1) || intent.epoch > latest {
+        format!("epoch {} is none of 1 to {}", intent.epoch.0, latest.0)
+    } else if intent.bucket != home {
+        format!("bucket {}, the buyer's is {home}", intent.bucket)
+    } else if intent.slot != slot {
+        format!("slot {}, the policy's is {slot}", intent.slot)
+    } else if intent.quota != quota {
+        format!("quota {:?}, the policy's is {quota:?}", intent.quota)
+    } else if intent.amount != amount {
+        format!("amount {}, price times quantity is {amount}", intent.amount)
+    } else if intent.pay_by_ms != pay_by_ms {
+        format!("payment by {}, the SKU says {pay_by_ms}", intent.pay_by_ms)
+    } else {
+        return Ok(());
+    };
+    Err(MalformedEnvelope::new(EnvelopeFlaw::Content, what))
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::broker::Headers;
 use crate::domain::{BuyerId, Policy, RequestId, Reservation, TraceId, samples};
 use crate::redis::scripts::intent::{INTENT_BYTES, pack_into};
 
@@ -115,15 +114,4 @@ fn an_unknown_sku_or_epoch_is_poison_only_after_a_catalog_refresh() {
         assert_eq!(&good[0].0[..], &both.body[..INTENT_BYTES]);
         assert_eq!(&poison[0].0[..], &both.body[INTENT_BYTES..]);
     }
-}
-
-#[test]
-fn a_foreign_message_is_poison_as_a_whole() {
-    let sku = sku(Policy::Unlimited { max_quantity: 5 }, 4);
-    let mut foreign = delivery(&[intent(&sku, 1, 2, 3)]);
-    foreign.headers = Headers::default();
-    let Validation::Poison(malformed) = validated(&sku, &foreign, false) else {
-        panic!("accepted")
-    };
-    assert_eq!(malformed.flaw, EnvelopeFlaw::Foreign);
 }

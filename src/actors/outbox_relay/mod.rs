@@ -13,46 +13,43 @@
 //! successor, the orphan rescuer reclaims the entries of names whose heartbeat expired. May repeat:
 //! publishing; the ledger deduplicates by request id.
 
-use std::future::pending;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, SpawnHandle, fut};
-use tokio::sync::oneshot;
+use actix::{Actor, AsyncContext, Context, Handler};
+use actix_rt::ArbiterHandle;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, oneshot};
 
 use crate::actors::supervisor::supervised::{
-    ExitReason, Incarnation, Supervised, end, spawn_step, step,
+    Address, ExitReason, Incarnation, Supervised, end, spawn_step, spawn_wait, step,
 };
-use crate::broker::{Message, Publisher, Route};
+use crate::actors::supervisor::{ChildSpec, Supervisor};
+use crate::broker::Publisher;
 use crate::config::RelaySettings;
 use crate::domain::BucketKey;
-use crate::messages::envelope;
 use crate::messages::{Quiet, Stop, reply};
 use crate::observe::metrics::Metrics;
-use crate::outbox::{GivenUpEntry, Outbox, OutboxEntry};
+use crate::outbox::Outbox;
+use crate::runtime::backoff::Backoff;
 use crate::runtime::clock::SharedClock;
+use crate::runtime::fault_injection::FaultInjector;
 use crate::services::catalog::Catalog;
 
-mod failure_log;
-pub mod handle;
-pub mod plan;
-#[cfg(test)]
-mod plan_model_tests;
+mod plan;
 #[cfg(test)]
 mod plan_tests;
-pub mod pool;
 mod relay;
 mod relay_metrics;
-pub mod round_outcome;
-pub mod worker_names;
+mod round_outcome;
+mod worker_names;
 
-pub use handle::RelayHandle;
-pub use pool::RelayPool;
-pub use worker_names::WorkerNames;
-
-use plan::PlanLimits;
 use relay::Relay;
-use round_outcome::PackedEntry;
+use worker_names::WorkerNames;
+
+/// Mailbox slots: room for `Quiet` and `Stop`.
+const MAILBOX: usize = 16;
 
 /// Interval at which the catalog is read for new buckets; a notification adds a bucket at once.
 const CATALOG_EVERY: Duration = Duration::from_millis(100);
@@ -62,6 +59,28 @@ const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Heartbeats within the TTL of one heartbeat.
 const HEARTBEATS_PER_TTL: u32 = 3;
+
+/// Wakes the relay workers of the same process; cheap to clone and to call, never waits.
+/// Notifications of one bucket are merged until a worker takes them. A lost notification delays its
+/// entries until the next poll.
+#[derive(Debug, Clone, Default)]
+pub struct RelayHandle {
+    /// Buckets that have entries, until a worker takes them; bounded by the number of buckets.
+    buckets: Arc<Mutex<HashSet<BucketKey>>>,
+    notified: Arc<Notify>,
+    /// Wakes the workers that wait for the broker: a publish has succeeded.
+    recovered: Arc<Notify>,
+}
+
+impl RelayHandle {
+    /// Tells the workers that the outbox of this bucket has entries.
+    pub fn notify(&self, bucket: BucketKey) {
+        let is_new = self.buckets.lock().insert(bucket);
+        if is_new {
+            self.notified.notify_one();
+        }
+    }
+}
 
 /// Dependencies of the relay workers; the same for every worker of a process.
 #[derive(Clone)]
@@ -77,8 +96,8 @@ pub struct RelayDeps {
     pub installation: Arc<str>,
     /// Number of order queues.
     pub queues: u16,
-    /// First and longest wait after a failure.
-    pub retry: (Duration, Duration),
+    /// Waits after failures.
+    pub backoff: Backoff,
     pub settings: RelaySettings,
     /// Source of message timestamps; waits use real time.
     pub clock: SharedClock,
@@ -90,34 +109,34 @@ impl RelayDeps {
         Duration::from_millis(self.settings.heartbeat_ttl_ms)
     }
 
-    fn limits(&self) -> PlanLimits {
-        let settings = &self.settings;
-        PlanLimits {
-            claim_max: settings.claim_max,
-            window: settings.confirm_window,
-            attempts_max: settings.attempts_max,
-            workers: settings.workers,
-            poll_min: Duration::from_millis(settings.poll_min_ms),
-            poll_max: Duration::from_millis(settings.poll_max_ms),
-            retry_min: self.retry.0,
-            retry_max: self.retry.1,
-        }
-    }
-
-    /// Encodes the readable intents of an entry as a message, the others as a dead letter.
-    fn encode(&self, bucket: BucketKey, entry: &OutboxEntry, sent_at_ms: i64) -> PackedEntry {
-        let envelope::EncodedEntry { message, unreadable } =
-            envelope::encode(&entry.bytes, &self.installation, sent_at_ms);
-        let route = Route::orders_of(bucket, self.queues);
-        let dead_letter = |(bytes, malformed): (_, envelope::MalformedEnvelope)| GivenUpEntry {
-            bytes,
-            reason: malformed.to_string(),
-            attempts: 0,
+    /// Starts `relay.workers` supervised workers. A restarted worker gets a new name, and the names
+    /// of its predecessors.
+    pub fn start_workers(
+        &self,
+        supervisor: &Supervisor,
+        arbiter: &ArbiterHandle,
+        fault_injector: FaultInjector,
+    ) -> Vec<Address<OutboxRelay>> {
+        let start = |index| {
+            let (deps, names) = (self.clone(), WorkerNames::new(&self.process, index));
+            supervisor.start(ChildSpec {
+                name: format!("outbox_relay/{index}"),
+                kind: "outbox_relay",
+                arbiter: arbiter.clone(),
+                mailbox: MAILBOX,
+                fault_injector,
+                factory: Arc::new(move |incarnation| OutboxRelay {
+                    incarnation,
+                    deps: deps.clone(),
+                    names: names.clone(),
+                    quieted: Arc::default(),
+                    quiet: Vec::new(),
+                    is_quiet: false,
+                    has_given_back: false,
+                }),
+            })
         };
-        PackedEntry {
-            message: message.map(|(headers, body)| Message { route, headers, body }),
-            dead_letter: unreadable.map(dead_letter),
-        }
+        (0..self.settings.workers).map(start).collect()
     }
 }
 
@@ -126,10 +145,8 @@ pub struct OutboxRelay {
     incarnation: Incarnation,
     deps: RelayDeps,
     names: WorkerNames,
-    /// `None` during a round.
-    relay: Option<Box<Relay>>,
-    waiting: Option<SpawnHandle>,
-    is_announcing: bool,
+    /// Ends the wait between two rounds.
+    quieted: Arc<Notify>,
     quiet: Vec<oneshot::Sender<()>>,
     is_quiet: bool,
     /// Whether the claimed entries were given back; final.
@@ -137,31 +154,13 @@ pub struct OutboxRelay {
 }
 
 impl OutboxRelay {
-    /// A worker with a new name; `names` holds the names of its predecessors.
-    #[must_use]
-    pub fn new(incarnation: Incarnation, deps: RelayDeps, names: WorkerNames) -> Self {
-        let relay = Some(Box::new(Relay::new(deps.clone(), names.clone())));
-        Self {
-            incarnation,
-            deps,
-            names,
-            relay,
-            waiting: None,
-            is_announcing: false,
-            quiet: Vec::new(),
-            is_quiet: false,
-            has_given_back: false,
-        }
-    }
-
     /// Starts the next round, or gives the entries back when the worker is quiet.
-    fn start_round(&mut self, ctx: &mut Context<Self>) {
-        let Some(mut relay) = self.relay.take() else { return };
+    fn start_round(&mut self, ctx: &mut Context<Self>, mut relay: Box<Relay>) {
         if self.is_quiet {
             let work = async move { relay.give_back().await };
             spawn_step(self, ctx, work, |actor, _, ()| {
                 actor.has_given_back = true;
-                actor.quiet.drain(..).for_each(|done| reply(done, ()));
+                actor.report_if_given_back();
             });
             return;
         }
@@ -169,59 +168,38 @@ impl OutboxRelay {
             relay.round().await;
             relay
         };
-        spawn_step(self, ctx, work, |actor, ctx, relay| {
-            actor.relay = Some(relay);
-            actor.wait_for_work(ctx);
-        });
+        spawn_step(self, ctx, work, Self::wait_for_work);
     }
 
-    /// Waits until the next round is due, or a notification arrives.
-    fn wait_for_work(&mut self, ctx: &mut Context<Self>) {
-        let Some(relay) = &self.relay else { return };
-        let pause = relay.pause().map_or(WAIT_MAX, |pause| pause.min(WAIT_MAX));
-        if self.is_quiet || pause.is_zero() {
-            self.start_round(ctx);
-            return;
-        }
-        // A worker whose broker is unavailable claims nothing: notifications are for the others.
-        let (handle, is_down) = (self.deps.relay_handle.clone(), relay.is_broker_unavailable());
+    fn wait_for_work(&mut self, ctx: &mut Context<Self>, mut relay: Box<Relay>) {
+        let quieted = Arc::clone(&self.quieted);
         let waited = async move {
-            let notified =
-                async { if is_down { pending().await } else { handle.notified().await } };
-            let recovered =
-                async { if is_down { handle.recovered().await } else { pending().await } };
-            tokio::select! {
-                () = tokio::time::sleep(pause) => false,
-                () = notified => false,
-                () = recovered => true,
-            }
+            relay.wait(&quieted).await;
+            relay
         };
-        let then = fut::wrap_future::<_, Self>(waited).map(|recovered, actor, ctx| {
-            actor.waiting = None;
-            step(actor, ctx, |actor, ctx| {
-                if let Some(relay) = actor.relay.as_mut().filter(|_| recovered) {
-                    relay.retry_broker_now();
-                }
-                actor.start_round(ctx);
-            });
-        });
-        self.waiting = Some(ctx.spawn(then));
+        spawn_wait(self, ctx, waited, Self::start_round);
+    }
+
+    fn report_if_given_back(&mut self) {
+        if self.has_given_back {
+            self.quiet.drain(..).for_each(|done| reply(done, ()));
+        }
     }
 
     /// Renews the heartbeat independently of the rounds: a round may wait long for the broker.
     fn announce(&mut self, ctx: &mut Context<Self>) {
-        if self.is_announcing || self.is_quiet {
+        if self.is_quiet {
             return;
         }
-        self.is_announcing = true;
         let (outbox, heartbeat) = (Arc::clone(&self.deps.outbox), self.deps.heartbeat());
         let name = self.names.current();
         let work = async move { outbox.announce(&name, heartbeat).await };
-        spawn_step(self, ctx, work, |actor, _, announced| {
-            actor.is_announcing = false;
+        spawn_step(self, ctx, work, move |actor, ctx, announced| {
             if let Err(error) = announced {
                 actor.deps.metrics.outbox_error(&error);
             }
+            let wait = (heartbeat / HEARTBEATS_PER_TTL).max(Duration::from_millis(1));
+            ctx.run_later(wait, |actor, ctx| step(actor, ctx, Self::announce));
         });
     }
 }
@@ -236,9 +214,11 @@ impl Actor for OutboxRelay {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        let every = (self.deps.heartbeat() / HEARTBEATS_PER_TTL).max(Duration::from_millis(1));
-        ctx.run_interval(every, |actor, ctx| step(actor, ctx, Self::announce));
-        step(self, ctx, Self::start_round);
+        step(self, ctx, |actor, ctx| {
+            let relay = Relay::new(actor.deps.clone(), actor.names.clone());
+            actor.start_round(ctx, Box::new(relay));
+            actor.announce(ctx);
+        });
     }
 }
 
@@ -247,15 +227,11 @@ impl Handler<Quiet> for OutboxRelay {
 
     /// Finishes the round, gives the claimed entries back, and replies.
     fn handle(&mut self, quiet: Quiet, ctx: &mut Self::Context) {
-        step(self, ctx, |actor, ctx| {
+        step(self, ctx, |actor, _| {
             actor.quiet.push(quiet.done);
             actor.is_quiet = true;
-            if let Some(waiting) = actor.waiting.take() {
-                ctx.cancel_future(waiting);
-                actor.start_round(ctx);
-            } else if actor.has_given_back {
-                actor.quiet.drain(..).for_each(|done| reply(done, ()));
-            }
+            actor.quieted.notify_one();
+            actor.report_if_given_back();
         });
     }
 }

@@ -3,14 +3,16 @@
 //!
 //! Each bucket backs off by itself: a failing bucket does not delay the others.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::broker::Route;
+use crate::config::RelaySettings;
 use crate::domain::BucketKey;
 use crate::outbox::{EndedEntry, OutboxEntry};
 use crate::redis::scripts::codes;
-use crate::runtime::backoff::doubled;
+use crate::runtime::backoff::{Backoff, doubled};
 
 /// Most polls of empty buckets per second, over all workers of a process: the more buckets, the
 /// longer the interval.
@@ -21,6 +23,9 @@ const IDLE_POLL_MAX: Duration = Duration::from_secs(1);
 
 /// Poll interval of a bucket whose sale is archived.
 const ARCHIVED_POLL_MAX: Duration = Duration::from_secs(60);
+
+/// Retries of one worker are not spread: each wait is the whole step of its backoff.
+pub(super) const LONGEST: f64 = 1.0;
 
 /// How often a bucket is polled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,41 +38,14 @@ pub enum PollInterest {
     Dormant,
 }
 
-/// Limits of one worker.
-#[derive(Debug, Clone, Copy)]
-pub struct PlanLimits {
-    /// Most claimed entries of one bucket.
-    pub claim_max: usize,
-    /// Entries to claim in one round, over all buckets.
-    pub window: usize,
-    /// Counted refusals after which an entry becomes a dead letter.
-    pub attempts_max: u32,
-    /// Workers that poll the same buckets.
-    pub workers: usize,
-    /// First wait after an empty claim.
-    pub poll_min: Duration,
-    /// Longest wait after empty claims.
-    pub poll_max: Duration,
-    /// First wait after a failure.
-    pub retry_min: Duration,
-    /// Longest wait after failures.
-    pub retry_max: Duration,
-}
-
-impl PlanLimits {
-    pub(super) fn retry_delay(&self, failures: u32) -> Duration {
-        doubled(self.retry_min, self.retry_max, failures.saturating_sub(1))
-    }
-}
-
 /// A claimed entry without a confirm.
 #[derive(Debug)]
 pub(super) struct InFlight {
     pub(super) entry: OutboxEntry,
     /// Earliest time of the next publish.
     pub(super) due: Instant,
-    /// Rounds that ended without a confirm.
-    pub(super) failures: u32,
+    /// Counts the rounds that ended without a confirm.
+    pub(super) backoff: Backoff,
     /// Counted refusals.
     pub(super) attempts: u32,
     /// Confirms of its queue before its last counted attempt; `None`: never sent.
@@ -75,23 +53,23 @@ pub(super) struct InFlight {
 }
 
 impl InFlight {
-    fn new(entry: OutboxEntry, due: Instant) -> Self {
-        Self { entry, due, failures: 0, attempts: 0, confirmed_before: None }
+    fn new(entry: OutboxEntry, due: Instant, backoff: Backoff) -> Self {
+        Self { entry, due, backoff, attempts: 0, confirmed_before: None }
     }
 }
 
 /// The state of one bucket in one worker.
 #[derive(Debug)]
 pub(super) struct BucketState {
-    pub(super) in_flight: VecDeque<InFlight>,
+    pub(super) in_flight: Vec<InFlight>,
     /// Confirmed or given up, to be acknowledged.
     pub(super) ended: Vec<EndedEntry>,
     /// Whether an earlier name may hold entries that are not in `in_flight`.
     takeover_pending: bool,
     /// Earliest time of the next outbox call.
     next_at: Instant,
-    /// Consecutive failed outbox calls.
-    failures: u32,
+    /// Counts the consecutive failed outbox calls.
+    backoff: Backoff,
     /// Consecutive empty claims.
     empty_claims: u32,
     interest: PollInterest,
@@ -109,24 +87,31 @@ impl BucketState {
     }
 }
 
-/// The buckets of one worker and its view of the broker.
-#[derive(Debug)]
+/// The buckets of one worker.
 pub struct RelayPlan {
-    pub(super) limits: PlanLimits,
+    pub(super) settings: RelaySettings,
+    /// Installation id that messages carry.
+    pub(super) installation: Arc<str>,
+    /// Number of order queues.
+    pub(super) queues: u16,
+    /// Of a bucket, an entry or the broker before its first failure.
+    backoff: Backoff,
     pub(super) buckets: HashMap<BucketKey, BucketState>,
     /// Whether predecessors may hold entries in buckets that are added later.
     has_predecessors: bool,
     /// Confirms of each queue.
     pub(super) confirmed: HashMap<Route, u64>,
-    /// While the broker is unavailable: consecutive failed rounds, and the time of the next try.
-    broker_retry: Option<(u32, Instant)>,
 }
 
 impl RelayPlan {
-    #[must_use]
-    pub fn new(limits: PlanLimits, has_predecessors: bool) -> Self {
+    pub fn new(
+        settings: RelaySettings,
+        (installation, queues): (Arc<str>, u16),
+        backoff: Backoff,
+        has_predecessors: bool,
+    ) -> Self {
         let (buckets, confirmed) = (HashMap::new(), HashMap::new());
-        Self { limits, buckets, has_predecessors, confirmed, broker_retry: None }
+        Self { settings, installation, queues, backoff, buckets, has_predecessors, confirmed }
     }
 
     fn bucket(
@@ -136,11 +121,11 @@ impl RelayPlan {
         next_at: Instant,
     ) -> &mut BucketState {
         self.buckets.entry(key).or_insert_with(|| BucketState {
-            in_flight: VecDeque::new(),
+            in_flight: Vec::new(),
             ended: Vec::new(),
             takeover_pending: self.has_predecessors,
             next_at,
-            failures: 0,
+            backoff: self.backoff,
             empty_claims: 0,
             interest,
         })
@@ -160,7 +145,7 @@ impl RelayPlan {
     pub fn notify(&mut self, key: BucketKey, now: Instant) {
         let bucket = self.bucket(key, PollInterest::Selling, now);
         bucket.empty_claims = 0;
-        if bucket.failures == 0 {
+        if bucket.backoff.failures() == 0 {
             bucket.next_at = bucket.next_at.min(now);
         }
     }
@@ -174,7 +159,6 @@ impl RelayPlan {
     }
 
     /// Claimed entries that are not acknowledged.
-    #[must_use]
     pub fn num_claimed(&self) -> usize {
         self.buckets.values().map(|bucket| bucket.in_flight.len() + bucket.ended.len()).sum()
     }
@@ -186,19 +170,22 @@ impl RelayPlan {
             let has_claimed = !bucket.in_flight.is_empty() || !bucket.ended.is_empty();
             if has_claimed || uncertain.contains(key) {
                 bucket.takeover_pending = true;
-                bucket.next_at = if bucket.failures == 0 { now } else { bucket.next_at };
+                bucket.next_at = if bucket.backoff.failures() == 0 { now } else { bucket.next_at };
             }
         }
     }
 
+    /// Whether an outbox call of any bucket has failed since its last success.
+    pub fn has_failures(&self) -> bool {
+        self.buckets.values().any(|bucket| bucket.backoff.failures() > 0)
+    }
+
     /// Whether earlier names may still hold entries.
-    #[must_use]
     pub fn has_pending_takeover(&self) -> bool {
         self.has_predecessors || self.buckets.values().any(|bucket| bucket.takeover_pending)
     }
 
     /// Buckets with a takeover that is due; they are not claimed from before it.
-    #[must_use]
     pub fn takeover_due(&self, now: Instant) -> Vec<BucketKey> {
         let due = |bucket: &BucketState| bucket.takeover_pending && bucket.next_at <= now;
         self.buckets.iter().filter(|(_, bucket)| due(bucket)).map(|(key, _)| *key).collect()
@@ -213,45 +200,45 @@ impl RelayPlan {
             former.map(|former| (former.entry.id.clone(), former)).collect();
         let ended: HashSet<_> = bucket.ended.iter().map(|ended| &ended.id).collect();
         let entries = entries.into_iter().filter(|entry| !ended.contains(&entry.id));
-        let in_flight = entries
-            .map(|entry| former.remove(&entry.id).unwrap_or_else(|| InFlight::new(entry, now)));
+        let in_flight = entries.map(|entry| {
+            former.remove(&entry.id).unwrap_or_else(|| InFlight::new(entry, now, self.backoff))
+        });
         bucket.in_flight = in_flight.collect();
-        (bucket.takeover_pending, bucket.failures, bucket.next_at) = (false, 0, now);
+        (bucket.takeover_pending, bucket.backoff, bucket.next_at) = (false, self.backoff, now);
         self.has_predecessors &= self.buckets.values().any(|bucket| bucket.takeover_pending);
     }
 
     /// Backs off after a failed outbox call for this bucket.
     pub fn record_failure(&mut self, key: BucketKey, now: Instant) {
         let Some(bucket) = self.buckets.get_mut(&key) else { return };
-        bucket.failures = bucket.failures.saturating_add(1);
-        bucket.next_at = now + self.limits.retry_delay(bucket.failures);
+        bucket.next_at = now + bucket.backoff.next_wait(LONGEST);
     }
 
     /// Buckets to claim from, each with its largest number of entries. Buckets whose last claim
     /// returned entries share one window, the others a second one.
-    #[must_use]
     pub fn claims_due(&self, now: Instant) -> Vec<(BucketKey, usize)> {
         let is_due = |bucket: &BucketState, at| {
-            bucket.next_at <= at && bucket.capacity(self.limits.claim_max) > 0
+            bucket.next_at <= at && bucket.capacity(self.settings.claim_max) > 0
         };
         if !self.buckets.values().any(|bucket| is_due(bucket, now)) {
             return Vec::new();
         }
         // Buckets that are due soon are included: one round trip is cheaper than two.
-        let soon = now + self.limits.poll_max / 4;
+        let soon = now + Duration::from_millis(self.settings.poll_max_ms) / 4;
         let due = || {
             let is_included = move |bucket: &BucketState| {
-                is_due(bucket, now) || (bucket.failures == 0 && is_due(bucket, soon))
+                is_due(bucket, now) || (bucket.backoff.failures() == 0 && is_due(bucket, soon))
             };
             self.buckets.iter().filter(move |(_, bucket)| is_included(bucket))
         };
         let num_busy = due().filter(|(_, bucket)| bucket.empty_claims == 0).count();
         let num_idle = due().count() - num_busy;
-        let share = |num_buckets: usize| (self.limits.window / num_buckets.max(1)).max(1);
+        let window = self.settings.confirm_window;
+        let share = |num_buckets: usize| (window / num_buckets.max(1)).max(1);
         due()
             .map(|(key, bucket)| {
                 let share = share(if bucket.empty_claims == 0 { num_busy } else { num_idle });
-                (*key, share.min(bucket.capacity(self.limits.claim_max)))
+                (*key, share.min(bucket.capacity(self.settings.claim_max)))
             })
             .collect()
     }
@@ -265,17 +252,18 @@ impl RelayPlan {
         entries: Vec<OutboxEntry>,
         now: Instant,
     ) -> bool {
-        let (limits, longest) = (self.limits, self.longest_wait());
+        let (first, longest) = (self.settings.poll_min_ms, self.longest_wait());
         let Some(bucket) = self.buckets.get_mut(&key) else { return false };
         let (is_full, is_empty) = (entries.len() >= asked, entries.is_empty());
-        bucket.in_flight.extend(entries.into_iter().map(|entry| InFlight::new(entry, now)));
-        bucket.failures = 0;
+        let entries = entries.into_iter();
+        bucket.in_flight.extend(entries.map(|entry| InFlight::new(entry, now, self.backoff)));
+        bucket.backoff = self.backoff;
         let longest = match bucket.interest {
             PollInterest::Selling => longest,
             PollInterest::Idle => longest.max(IDLE_POLL_MAX),
             PollInterest::Dormant => longest.max(ARCHIVED_POLL_MAX),
         };
-        let wait = doubled(limits.poll_min, longest, bucket.empty_claims);
+        let wait = doubled(Duration::from_millis(first), longest, bucket.empty_claims);
         bucket.empty_claims = if is_empty { bucket.empty_claims.saturating_add(1) } else { 0 };
         bucket.next_at = if is_full { now } else { now + wait };
         is_full
@@ -285,16 +273,17 @@ impl RelayPlan {
     fn longest_wait(&self) -> Duration {
         let selling =
             self.buckets.values().filter(|bucket| bucket.interest == PollInterest::Selling);
-        let polls = selling.count().saturating_mul(self.limits.workers);
+        let polls = selling.count().saturating_mul(self.settings.workers);
         let polls = u32::try_from(polls).unwrap_or(u32::MAX);
-        self.limits.poll_max.max(Duration::from_secs(1).saturating_mul(polls) / POLLS_PER_S)
+        Duration::from_millis(self.settings.poll_max_ms)
+            .max(Duration::from_secs(1).saturating_mul(polls) / POLLS_PER_S)
     }
 
     /// Takes the entries to acknowledge now; per bucket at most as many as one outbox call accepts.
     pub fn take_ended(&mut self, now: Instant) -> Vec<(BucketKey, Vec<EndedEntry>)> {
         let max = usize::try_from(codes::CLAIM_MAX).unwrap_or(1);
         let due = |bucket: &BucketState| {
-            let is_due = bucket.failures == 0 || bucket.next_at <= now;
+            let is_due = bucket.backoff.failures() == 0 || bucket.next_at <= now;
             !bucket.ended.is_empty() && !bucket.takeover_pending && is_due
         };
         let due = self.buckets.iter_mut().filter(|(_, bucket)| due(bucket));
@@ -308,7 +297,7 @@ impl RelayPlan {
     /// Ends the backoff of this bucket.
     pub fn record_acknowledged(&mut self, key: BucketKey) {
         if let Some(bucket) = self.buckets.get_mut(&key) {
-            bucket.failures = 0;
+            bucket.backoff = self.backoff;
         }
     }
 
@@ -320,48 +309,14 @@ impl RelayPlan {
         }
     }
 
-    /// Pauses claiming and publishing, longer after each call. Returns whether the broker was
-    /// available before.
-    pub fn set_broker_unavailable(&mut self, now: Instant) -> bool {
-        let before = self.broker_retry.map(|(rounds, _)| rounds);
-        let rounds = before.unwrap_or(0).saturating_add(1);
-        self.broker_retry = Some((rounds, now + self.limits.retry_delay(rounds)));
-        before.is_none()
-    }
-
-    /// Ends the pause: another worker published successfully. The broker counts as unavailable
-    /// until this worker has published too.
-    pub fn retry_broker_now(&mut self, now: Instant) {
-        if let Some((_, at)) = &mut self.broker_retry {
-            *at = now;
-        }
-    }
-
-    /// Returns whether the broker was unavailable before.
-    pub fn set_broker_available(&mut self) -> bool {
-        self.broker_retry.take().is_some()
-    }
-
-    #[must_use]
-    pub fn is_broker_unavailable(&self) -> bool {
-        self.broker_retry.is_some()
-    }
-
-    /// Whether a publish may be tried.
-    #[must_use]
-    pub fn is_broker_due(&self, now: Instant) -> bool {
-        self.broker_retry.is_none_or(|(_, at)| at <= now)
-    }
-
     /// Time of the next step if no notification arrives; `None`: no bucket and no retry is pending.
-    #[must_use]
-    pub fn next_at(&self) -> Option<Instant> {
-        let broker_at = self.broker_retry.map(|(_, at)| at);
+    /// `broker_at`: nothing is claimed or published before, because the broker is unavailable.
+    pub fn next_at(&self, broker_at: Option<Instant>) -> Option<Instant> {
         let next_of = |bucket: &BucketState| {
             if !bucket.can_claim() {
                 return Some(bucket.next_at);
             }
-            let claim = (bucket.capacity(self.limits.claim_max) > 0).then_some(bucket.next_at);
+            let claim = (bucket.capacity(self.settings.claim_max) > 0).then_some(bucket.next_at);
             let publish = bucket.in_flight.iter().map(|in_flight| in_flight.due).min();
             let next = [claim, publish].into_iter().flatten().min()?;
             Some(broker_at.map_or(next, |at| next.max(at)))

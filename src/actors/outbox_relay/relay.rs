@@ -1,19 +1,21 @@
 //! The rounds of one relay worker: take over, claim, publish, confirm, acknowledge.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
+use tokio::sync::Notify;
 
-use super::plan::{PollInterest, RelayPlan};
-use super::{CATALOG_EVERY, RelayDeps};
-use crate::actors::outbox_relay::failure_log::{FailureLog, log_dead_letters};
-use crate::actors::outbox_relay::relay_metrics::InFlightGauge;
+use super::plan::{LONGEST, PollInterest, RelayPlan};
+use super::{CATALOG_EVERY, RelayDeps, WAIT_MAX};
+use crate::actors::outbox_relay::round_outcome::RoundOutcome;
 use crate::actors::outbox_relay::worker_names::WorkerNames;
 use crate::broker::{BrokerStatus, PublishChannel};
 use crate::domain::{BucketKey, Phase};
+use crate::messages::envelope;
 use crate::outbox::{EndedEntry, Error, OutboxEntry, PerBucket};
+use crate::runtime::backoff::Backoff;
 use crate::runtime::clock::now_monotonic;
 
 /// Buckets to which entries are given back in parallel.
@@ -29,8 +31,14 @@ pub(super) struct Relay {
     outgoing: Box<dyn PublishChannel>,
     /// Next read of the catalog.
     watch_at: Instant,
-    in_flight: InFlightGauge,
-    failure_log: FailureLog,
+    /// This worker's share of the gauge of claimed entries.
+    num_reported: i64,
+    /// The errors of the outbox calls, until every bucket's calls succeed.
+    outbox_errors: BTreeSet<String>,
+    /// Whether a queue confirmed no message of the last round.
+    is_queue_stalled: bool,
+    /// While the broker is unavailable: the time of the next try, and the backoff after it.
+    broker_retry: Option<(Instant, Backoff)>,
 }
 
 impl Relay {
@@ -38,11 +46,18 @@ impl Relay {
     pub(super) fn new(deps: RelayDeps, names: WorkerNames) -> Self {
         let name = names.renew();
         Self {
-            plan: RelayPlan::new(deps.limits(), !names.predecessors().is_empty()),
+            plan: RelayPlan::new(
+                deps.settings.clone(),
+                (Arc::clone(&deps.installation), deps.queues),
+                deps.backoff,
+                !names.predecessors().is_empty(),
+            ),
             outgoing: deps.publisher.open_channel(deps.settings.confirm_window),
             watch_at: now_monotonic(),
-            in_flight: InFlightGauge::new(&deps.metrics),
-            failure_log: FailureLog::new(&name),
+            num_reported: 0,
+            outbox_errors: BTreeSet::new(),
+            is_queue_stalled: false,
+            broker_retry: None,
             has_heartbeat: false,
             name,
             names,
@@ -66,7 +81,13 @@ impl Relay {
             let taken = outbox.take_over(&self.name, &predecessors, &inherited).await;
             // Crash here [taken_over_not_published]: the entries are on this worker's list; its
             // successor takes them over.
-            self.record_takeover(taken);
+            let now = now_monotonic();
+            self.record_moved(taken, |worker, bucket, entries| {
+                worker.plan.record_takeover(bucket, entries, now);
+            });
+            if !self.plan.has_pending_takeover() {
+                self.names.forget_predecessors();
+            }
         }
 
         let asked = if self.is_broker_up() { self.plan.claims_due(now) } else { Vec::new() };
@@ -76,25 +97,20 @@ impl Relay {
             // successor takes them over, or the orphan rescuer returns them to the outbox.
             self.record_claims(asked, claimed);
         }
-        self.in_flight.set(self.plan.num_claimed());
+        self.report_in_flight(self.plan.num_claimed());
 
         let begun = now_monotonic();
-        if self.plan.is_broker_due(begun) {
-            let sent_at_ms = self.deps.clock.wall_ms();
-            let encode = |bucket, entry: &OutboxEntry| self.deps.encode(bucket, entry, sent_at_ms);
-            let (messages, batch) = self.plan.pack(begun, encode);
+        if self.broker_retry.is_none_or(|(at, _)| at <= begun) {
+            let (messages, batch) = self.plan.pack(begun, self.deps.clock.wall_ms());
             // While the broker is unavailable, an empty publish probes the connection.
             if !batch.is_empty() || !self.is_broker_up() {
                 let sent = self.outgoing.publish(messages).await;
                 // Crash here [confirmed_not_acknowledged]: the broker has the messages and this
                 // worker's list still has the entries; the successor publishes them again.
                 let now = now_monotonic();
+                self.deps.metrics.relayed(&sent, now.duration_since(begun));
                 let outcome = self.plan.apply_outcomes(batch, sent, now);
-                self.deps.metrics.relayed(&outcome.counts, now.duration_since(begun));
-                let status = self.deps.publisher.status();
-                if self.failure_log.record_broker(&mut self.plan, outcome, status, now) {
-                    self.deps.relay_handle.notify_recovered();
-                }
+                self.record_broker(outcome, now);
             }
         }
 
@@ -103,25 +119,39 @@ impl Relay {
             let acknowledged = outbox.acknowledge(&self.name, &ended).await;
             self.record_acknowledged(ended, acknowledged);
         }
-        self.in_flight.set(self.plan.num_claimed());
+        if !self.outbox_errors.is_empty() && !self.plan.has_failures() {
+            self.outbox_errors.clear();
+            tracing::info!(worker = self.name, "outbox: available again");
+        }
+        self.report_in_flight(self.plan.num_claimed());
     }
 
     /// Whether entries may be claimed and published.
     fn is_broker_up(&self) -> bool {
-        !self.plan.is_broker_unavailable() && self.deps.publisher.status() == BrokerStatus::Up
+        self.broker_retry.is_none() && self.deps.publisher.status() == BrokerStatus::Up
     }
 
-    pub(super) fn is_broker_unavailable(&self) -> bool {
-        self.plan.is_broker_unavailable()
-    }
-
-    pub(super) fn retry_broker_now(&mut self) {
-        self.plan.retry_broker_now(now_monotonic());
-    }
-
-    /// Time until the next step if no notification arrives; `None`: no step is scheduled.
-    pub(super) fn pause(&self) -> Option<Duration> {
-        self.plan.next_at().map(|at| at.saturating_duration_since(now_monotonic()))
+    /// Waits until the next round is due, a notification arrives or `quieted` ends the wait.
+    pub(super) async fn wait(&mut self, quieted: &Notify) {
+        let now = now_monotonic();
+        let broker_at = self.broker_retry.map(|(at, _)| at);
+        let pause = self.plan.next_at(broker_at).map(|at| at.saturating_duration_since(now));
+        let pause = pause.map_or(WAIT_MAX, |pause| pause.min(WAIT_MAX));
+        if pause.is_zero() {
+            return;
+        }
+        // A worker whose broker is unavailable claims nothing: notifications are for the others.
+        let handle = &self.deps.relay_handle;
+        let recovered = tokio::select! {
+            () = tokio::time::sleep(pause) => false,
+            () = quieted.notified() => false,
+            () = handle.notified.notified(), if broker_at.is_none() => false,
+            () = handle.recovered.notified(), if broker_at.is_some() => true,
+        };
+        // The broker counts as unavailable until this worker has published too.
+        if let Some((at, _)) = self.broker_retry.as_mut().filter(|_| recovered) {
+            *at = now_monotonic();
+        }
     }
 
     /// Adds the buckets of every sale to the plan, and takes the notifications.
@@ -142,24 +172,10 @@ impl Relay {
                 }
             }
         }
-        for bucket in self.deps.relay_handle.take_poked() {
+        let notified = std::mem::take(&mut *self.deps.relay_handle.buckets.lock());
+        for bucket in notified {
             self.plan.notify(bucket, now);
         }
-    }
-
-    fn record_takeover(&mut self, taken: PerBucket<Vec<OutboxEntry>>) {
-        let now = now_monotonic();
-        let mut uncertain = Vec::new();
-        for (bucket, entries) in taken {
-            match self.failure_log.record_outbox(&self.deps.metrics, bucket, entries) {
-                Ok(entries) => self.plan.record_takeover(bucket, entries, now),
-                Err(error) => self.record_failure(bucket, &error, now, &mut uncertain),
-            }
-        }
-        if !self.plan.has_pending_takeover() {
-            self.names.forget_predecessors();
-        }
-        self.rename(&uncertain, now);
     }
 
     fn record_claims(
@@ -168,45 +184,47 @@ impl Relay {
         claimed: PerBucket<Vec<OutboxEntry>>,
     ) {
         let now = now_monotonic();
+        let most: HashMap<_, _> = asked.iter().copied().collect();
         let mut claimed: HashMap<_, _> = claimed.into_iter().collect();
+        let asked = asked.into_iter().map(|(bucket, _)| bucket);
+        let answers = asked.map(|key| (key, claimed.remove(&key).unwrap_or(Ok(Vec::new()))));
+        self.record_moved(answers.collect(), |worker, bucket, entries| {
+            let max = most.get(&bucket).copied().unwrap_or(0);
+            if worker.plan.record_claim(bucket, max, entries, now) {
+                // The outbox may have more entries: wake another worker.
+                worker.deps.relay_handle.notify(bucket);
+            }
+        });
+    }
+
+    /// Records the answers to a call that moves entries to this worker; a failed one backs off.
+    ///
+    /// An unanswered call may still move entries to the worker's name at any later time, so the
+    /// worker is renamed. It takes over the entries of the old name; entries that arrive there
+    /// later are reclaimed by a rescuer, because the old name has no heartbeat.
+    fn record_moved(
+        &mut self,
+        answers: PerBucket<Vec<OutboxEntry>>,
+        mut record: impl FnMut(&mut Self, BucketKey, Vec<OutboxEntry>),
+    ) {
+        let now = now_monotonic();
         let mut uncertain = Vec::new();
-        for (bucket, max) in asked {
-            let entries = claimed.remove(&bucket).unwrap_or(Ok(Vec::new()));
-            match self.failure_log.record_outbox(&self.deps.metrics, bucket, entries) {
-                Ok(entries) => {
-                    if self.plan.record_claim(bucket, max, entries, now) {
-                        // The outbox may have more entries: wake another worker.
-                        self.deps.relay_handle.notify(bucket);
+        for (bucket, answer) in answers {
+            match answer {
+                Ok(entries) => record(self, bucket, entries),
+                Err(error) => {
+                    self.record_outbox_error(&error);
+                    self.plan.record_failure(bucket, now);
+                    if matches!(error, Error::Unknown { .. }) {
+                        uncertain.push(bucket);
                     }
                 }
-                Err(error) => self.record_failure(bucket, &error, now, &mut uncertain),
             }
         }
-        self.rename(&uncertain, now);
-    }
-
-    /// Backs off after a failed call that moves entries to this worker.
-    fn record_failure(
-        &mut self,
-        key: BucketKey,
-        error: &Error,
-        now: Instant,
-        uncertain: &mut Vec<BucketKey>,
-    ) {
-        self.plan.record_failure(key, now);
-        if matches!(error, Error::Unknown { .. }) {
-            uncertain.push(key);
-        }
-    }
-
-    /// Renames the worker after an unanswered call, which may still move entries to the old name at
-    /// any later time. The worker takes over the entries of the old name; entries that arrive there
-    /// later are reclaimed by a rescuer, because the old name has no heartbeat.
-    fn rename(&mut self, uncertain: &[BucketKey], now: Instant) {
         if !uncertain.is_empty() {
             self.name = self.names.renew();
             self.has_heartbeat = false;
-            self.plan.begin_takeover(uncertain, now);
+            self.plan.begin_takeover(&uncertain, now);
         }
     }
 
@@ -218,15 +236,63 @@ impl Relay {
         let now = now_monotonic();
         let mut answers: HashMap<_, _> = answers.into_iter().collect();
         for (bucket, ended) in ended {
-            let answer = answers.remove(&bucket).unwrap_or(Ok(()));
-            match self.failure_log.record_outbox(&self.deps.metrics, bucket, answer) {
+            match answers.remove(&bucket).unwrap_or(Ok(())) {
                 Ok(()) => {
                     log_dead_letters(bucket, &ended);
                     self.plan.record_acknowledged(bucket);
                 }
-                Err(_) => self.plan.retry_acknowledgement(bucket, ended, now),
+                Err(error) => {
+                    self.record_outbox_error(&error);
+                    self.plan.retry_acknowledgement(bucket, ended, now);
+                }
             }
         }
+    }
+
+    /// Logs and counts a failed outbox call: one line per error text, however many buckets have it.
+    fn record_outbox_error(&mut self, error: &Error) {
+        self.deps.metrics.outbox_error(error);
+        let text = error.to_string();
+        if !self.outbox_errors.contains(&text) {
+            tracing::warn!(worker = self.name, error = text, "outbox failed, retrying");
+            self.outbox_errors.insert(text);
+        }
+    }
+
+    /// Counts the dead letters of a round, updates the broker state and logs its changes.
+    fn record_broker(&mut self, outcome: RoundOutcome, now: Instant) {
+        let worker = &*self.name;
+        let RoundOutcome { num_dead, unavailable, stalled_queue } = outcome;
+        self.deps.metrics.relay_failed("dead", num_dead);
+        // Claiming goes on: the entries of this worker may be the cause.
+        if let Some(reason) = stalled_queue.as_ref().filter(|_| !self.is_queue_stalled) {
+            tracing::warn!(worker, reason, "broker queue confirms nothing, retrying");
+        }
+        self.is_queue_stalled = stalled_queue.is_some();
+        let unavailable = unavailable.or_else(|| match self.deps.publisher.status() {
+            BrokerStatus::Up => None,
+            BrokerStatus::Blocked => {
+                Some("it accepts no messages for now: memory or disk".to_owned())
+            }
+            BrokerStatus::Down => Some("it cannot be reached".to_owned()),
+        });
+        if let Some(reason) = unavailable {
+            let mut backoff = self.broker_retry.map_or(self.deps.backoff, |(_, backoff)| backoff);
+            if backoff.failures() == 0 {
+                tracing::warn!(worker, reason, "broker unavailable, publishing paused");
+            }
+            // Claiming and publishing pause, longer after each failed round.
+            self.broker_retry = Some((now + backoff.next_wait(LONGEST), backoff));
+        } else if self.broker_retry.take().is_some() {
+            tracing::info!(worker, "broker available, publishing resumed");
+            self.deps.relay_handle.recovered.notify_waiters();
+        }
+    }
+
+    fn report_in_flight(&mut self, count: usize) {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        self.deps.metrics.relay_in_flight.inc_by(count - self.num_reported);
+        self.num_reported = count;
     }
 
     /// Gives the claimed entries of every bucket back and ends the heartbeat. A rescuer reclaims
@@ -246,6 +312,20 @@ impl Relay {
         if let Some(error) = failed {
             tracing::warn!(%error, "outbox entries not given back, a rescuer reclaims them");
         }
-        self.in_flight.set(0);
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.report_in_flight(0);
+    }
+}
+
+/// Logs each dead letter, after the outbox has stored it.
+fn log_dead_letters(bucket: BucketKey, ended: &[EndedEntry]) {
+    let BucketKey { sku, bucket } = bucket;
+    for dead_letter in ended.iter().filter_map(|ended| ended.dead_letter.as_ref()) {
+        let (reason, requests) = (&dead_letter.reason, envelope::requests_in(&dead_letter.bytes));
+        tracing::error!(%sku, %bucket, reason, ?requests, "outbox entry given up: dead letter");
     }
 }

@@ -1,23 +1,32 @@
 //! Metrics of the relay workers and the outbox.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::actors::outbox_relay::round_outcome::RoundCounts;
+use crate::broker::PublishOutcome;
 use crate::observe::metrics::{KindLabel, Metrics};
 use crate::outbox;
 
 impl Metrics {
     /// Counts the entries of a round by outcome; `took` is the time until the confirms.
-    pub fn relayed(&self, counts: &RoundCounts, took: Duration) {
-        self.relay_published.inc_by(counts.published as u64);
-        if counts.published > 0 {
+    pub fn relayed(&self, sent: &[PublishOutcome], took: Duration) {
+        let mut num_confirmed = 0;
+        for outcome in sent {
+            match outcome {
+                PublishOutcome::Confirmed => num_confirmed += 1,
+                PublishOutcome::Refused { .. } => self.relay_failed("refused", 1),
+                PublishOutcome::Unknown { .. } => self.relay_failed("unknown", 1),
+                PublishOutcome::NotSent { .. } => self.relay_failed("not_sent", 1),
+            }
+        }
+        self.relay_published.inc_by(num_confirmed);
+        if num_confirmed > 0 {
             self.relay_confirm.observe(took.as_secs_f64());
         }
-        let RoundCounts { refused, unknown, not_sent, dead, .. } = *counts;
-        let kinds =
-            [("refused", refused), ("unknown", unknown), ("not_sent", not_sent), ("dead", dead)];
-        for (kind, count) in kinds.into_iter().filter(|(_, count)| *count > 0) {
+    }
+
+    /// Counts entries of one kind of failure.
+    pub fn relay_failed(&self, kind: &'static str, count: usize) {
+        if count > 0 {
             self.relay_failures.get_or_create(&KindLabel { kind }).inc_by(count as u64);
         }
     }
@@ -29,7 +38,7 @@ impl Metrics {
             outbox::Error::Unknown { .. } => "outbox_unknown",
             outbox::Error::Damaged { .. } => "outbox_damaged",
         };
-        self.relay_failures.get_or_create(&KindLabel { kind }).inc();
+        self.relay_failed(kind, 1);
     }
 
     /// Sets the number of entries in all outboxes, waiting or claimed, and the age of the oldest.
@@ -41,32 +50,5 @@ impl Metrics {
     /// Counts reclaimed entries.
     pub fn rescued(&self, num_entries: u64) {
         self.rescued_entries.inc_by(num_entries);
-    }
-}
-
-/// One worker's share of the gauge of claimed entries; zero after drop.
-#[derive(Debug)]
-pub struct InFlightGauge {
-    metrics: Arc<Metrics>,
-    count: i64,
-}
-
-impl InFlightGauge {
-    #[must_use]
-    pub fn new(metrics: &Arc<Metrics>) -> Self {
-        Self { metrics: Arc::clone(metrics), count: 0 }
-    }
-
-    /// Sets the worker's share.
-    pub fn set(&mut self, count: usize) {
-        let count = i64::try_from(count).unwrap_or(i64::MAX);
-        self.metrics.relay_in_flight.inc_by(count - self.count);
-        self.count = count;
-    }
-}
-
-impl Drop for InFlightGauge {
-    fn drop(&mut self) {
-        self.set(0);
     }
 }

@@ -98,6 +98,32 @@ fn a_process_that_crashes_at_any_edge_leaves_its_entries_to_a_rescuer() {
     });
 }
 
+/// Outbox and broker give every answer that they can give, and some claims take effect late.
+/// Every entry is removed once, and none without a confirm or a dead letter.
+#[test]
+fn every_entry_is_removed_once_and_none_without_a_confirm() {
+    for seed in 0..20 {
+        in_system(async {
+            let simulation = Simulation::new(3);
+            simulation.queues.disturb(seed);
+            let process = simulation.relays_with(|process| process.faults.disturb(seed));
+            let _rescuer = simulation.rescuer();
+            let mut next = 0;
+            until("many rounds", || {
+                next += 1;
+                simulation.accept([next]);
+                async move { (next == 60).then_some(()) }
+            })
+            .await;
+            process.faults.calm();
+            simulation.queues.accept_all();
+            simulation.outlive_heartbeats(&[&process]).await;
+            simulation.until_published(1..=60).await;
+            assert!(process.reports("outbox_relay").iter().all(|r| r.restarts == 0), "{seed}");
+        });
+    }
+}
+
 /// C22 for relays: each kind of actor loses one step in twenty.
 #[test]
 fn panics_in_one_step_of_twenty_lose_nothing() {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use actix::Arbiter;
 use async_trait::async_trait;
 use floodgate::actors::OrderConsumer;
-use floodgate::actors::order_consumer::{CatalogSync, ConsumerDeps, ConsumerLimits};
+use floodgate::actors::order_consumer::{CatalogSync, ConsumerDeps};
 use floodgate::actors::supervisor::ChildSpec;
 use floodgate::actors::supervisor::supervised::Address;
 use floodgate::broker::Headers;
@@ -18,6 +18,7 @@ use floodgate::messages::Stop;
 use floodgate::messages::envelope;
 use floodgate::observe::metrics::Metrics;
 use floodgate::redis::scripts::intent::pack_into;
+use floodgate::runtime::backoff::Backoff;
 use floodgate::runtime::clock::ManualClock;
 use floodgate::runtime::fault_injection::FaultInjector;
 use floodgate::tier::Backends;
@@ -122,7 +123,9 @@ impl ConsumerHarness {
             breaker: harness.actors.breaker().clone(),
             watermarks: watermarks.clone(),
             installation: INSTALLATION.into(),
-            limits: ConsumerLimits::of(settings),
+            settings: settings.consumer.clone(),
+            confirm_window: settings.relay.confirm_window,
+            reconnect: Backoff::new(settings.amqp.reconnect_min_ms, settings.amqp.reconnect_max_ms),
             clock: harness.clock.clone(),
             metrics: metrics.clone(),
         };

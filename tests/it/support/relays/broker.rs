@@ -21,6 +21,8 @@ struct State {
     refused: HashSet<RequestId>,
     /// Messages with these requests are never confirmed.
     unconfirmed: HashSet<RequestId>,
+    /// While set, outcomes are random.
+    random: Option<fastrand::Rng>,
     /// Messages are confirmed and routed elsewhere, until the topology is declared again.
     is_diverted: bool,
     stored: Vec<Message>,
@@ -41,6 +43,7 @@ impl Default for Queues {
             confirms_nothing: false,
             refused: HashSet::new(),
             unconfirmed: HashSet::new(),
+            random: None,
             is_diverted: false,
             stored: Vec::new(),
             batch_max: 0,
@@ -71,9 +74,15 @@ impl Queues {
         self.0.lock().is_diverted = true;
     }
 
+    /// Refuses, does not confirm or does not take messages at random, until [`Self::accept_all`].
+    pub fn disturb(&self, seed: u64) {
+        self.0.lock().random = Some(fastrand::Rng::with_seed(seed));
+    }
+
     /// From now on every message is stored and confirmed.
     pub fn accept_all(&self) {
         let mut state = self.0.lock();
+        state.random = None;
         state.confirms_nothing = false;
         state.refused.clear();
         state.unconfirmed.clear();
@@ -107,11 +116,12 @@ impl Queues {
         let mut state = self.0.lock();
         let requests = envelope::requests_in(&message.body);
         let holds_any = |ids: &HashSet<RequestId>| requests.iter().any(|id| ids.contains(id));
-        if state.reach != BrokerStatus::Up {
+        let chosen = state.random.as_mut().map_or(7, |random| random.u8(..7));
+        if state.reach != BrokerStatus::Up || chosen == 0 {
             PublishOutcome::NotSent { reason: reason() }
-        } else if state.confirms_nothing || holds_any(&state.unconfirmed) {
+        } else if state.confirms_nothing || holds_any(&state.unconfirmed) || chosen == 1 {
             PublishOutcome::Unknown { reason: reason() }
-        } else if holds_any(&state.refused) {
+        } else if holds_any(&state.refused) || chosen == 2 {
             PublishOutcome::Refused { reason: reason() }
         } else {
             if !state.is_diverted {

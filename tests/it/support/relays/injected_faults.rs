@@ -44,12 +44,15 @@ pub enum InjectedFault {
 #[derive(Debug, Clone)]
 pub struct InjectedFaults {
     armed: Arc<Mutex<Vec<(Call, When, InjectedFault)>>>,
+    /// While set, one edge in five fails at random.
+    random: Arc<Mutex<Option<fastrand::Rng>>>,
     frozen: Arc<watch::Sender<bool>>,
 }
 
 impl Default for InjectedFaults {
     fn default() -> Self {
-        Self { armed: Arc::default(), frozen: Arc::new(watch::Sender::new(false)) }
+        let frozen = Arc::new(watch::Sender::new(false));
+        Self { armed: Arc::default(), random: Arc::default(), frozen }
     }
 }
 
@@ -61,6 +64,30 @@ impl InjectedFaults {
     /// Whether every armed fault has fired.
     pub fn all_fired(&self) -> bool {
         self.armed.lock().is_empty()
+    }
+
+    /// Makes calls fail at random, until [`Self::calm`].
+    pub fn disturb(&self, seed: u64) {
+        *self.random.lock() = Some(fastrand::Rng::with_seed(seed));
+    }
+
+    pub fn calm(&self) {
+        *self.random.lock() = None;
+    }
+
+    /// Whether a failed call takes effect later; at random.
+    pub fn is_late(&self) -> bool {
+        self.random.lock().as_mut().is_some_and(fastrand::Rng::bool)
+    }
+
+    fn random_fault(&self, when: When) -> Option<InjectedFault> {
+        let mut random = self.random.lock();
+        let random = random.as_mut()?;
+        if random.u8(..5) > 0 {
+            return None;
+        }
+        let is_unavailable = when == When::Before && random.bool();
+        Some(if is_unavailable { InjectedFault::Unavailable } else { InjectedFault::Unknown })
     }
 
     /// Suspends every call of this process until [`Self::thaw`].
@@ -85,7 +112,7 @@ impl InjectedFaults {
             let found = armed.iter().position(|(c, w, _)| (*c, *w) == (call, when));
             found.map(|at| armed.remove(at).2)
         };
-        match fired? {
+        match fired.or_else(|| self.random_fault(when))? {
             InjectedFault::Panic => panic!("on purpose, {when:?} {call:?}"),
             InjectedFault::Freeze => {
                 self.freeze();

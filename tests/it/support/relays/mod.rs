@@ -9,7 +9,7 @@ use floodgate::actors::orphan_rescuer::RescuerDeps;
 use floodgate::actors::outbox_relay::RelayDeps;
 use floodgate::actors::supervisor::supervised::Address;
 use floodgate::actors::supervisor::{ChildSpec, Supervisor};
-use floodgate::actors::{OrphanRescuer, RelayHandle, RelayPool};
+use floodgate::actors::{OrphanRescuer, OutboxRelay, RelayHandle};
 use floodgate::config::{Settings, Tier};
 use floodgate::domain::{
     BucketKey, BucketNo, Counting, Epoch, LoaderToken, OrderIntent, Phase, RequestId, Reservation,
@@ -18,6 +18,7 @@ use floodgate::domain::{
 use floodgate::messages::Quiet;
 use floodgate::observe::metrics::Metrics;
 use floodgate::redis::scripts::intent;
+use floodgate::runtime::backoff::Backoff;
 use floodgate::runtime::clock::{Clock, ManualClock, SharedClock};
 use floodgate::runtime::fault_injection::FaultInjector;
 use floodgate::runtime::progress::ChildReport;
@@ -66,7 +67,7 @@ pub struct Process {
     pub relay_handle: RelayHandle,
     pub metrics: Arc<Metrics>,
     pub supervisor: Supervisor,
-    pool: Option<RelayPool>,
+    workers: Vec<Address<OutboxRelay>>,
     rescuer: Option<Address<OrphanRescuer>>,
     shutdown: Shutdown,
     fault_injector: f64,
@@ -159,7 +160,7 @@ impl Simulation {
             relay_handle: RelayHandle::default(),
             metrics: Arc::new(Metrics::default()),
             supervisor,
-            pool: None,
+            workers: Vec::new(),
             rescuer: None,
             shutdown,
             fault_injector: 0.0,
@@ -197,18 +198,14 @@ impl Simulation {
             relay_handle: process.relay_handle.clone(),
             installation: INSTALLATION.into(),
             queues: 1,
-            retry: (
-                Duration::from_millis(amqp.reconnect_min_ms),
-                Duration::from_millis(amqp.reconnect_max_ms),
-            ),
+            backoff: Backoff::new(amqp.reconnect_min_ms, amqp.reconnect_max_ms),
             settings: self.settings.relay.clone(),
             clock: self.shared_clock(),
             metrics: process.metrics.clone(),
         };
         let fault_injector = FaultInjector::new(process.fault_injector);
-        let pool =
-            RelayPool::start(&deps, &process.supervisor, &Arbiter::current(), fault_injector);
-        process.pool = Some(pool);
+        process.workers =
+            deps.start_workers(&process.supervisor, &Arbiter::current(), fault_injector);
         process
     }
 
@@ -319,9 +316,14 @@ impl Process {
 
     /// Quiets the process, as an operator does.
     pub async fn quiet(&self) {
-        if let Some(pool) = &self.pool {
-            pool.quiet().await;
-        }
+        let relays = self.workers.iter().filter_map(Address::get).map(async |relay| {
+            let (done, idle) = oneshot::channel();
+            // A relay that crashes is quiet.
+            if relay.try_send(Quiet { done }).is_ok() {
+                drop(idle.await);
+            }
+        });
+        futures_util::future::join_all(relays).await;
         if let Some(rescuer) = self.rescuer.as_ref().and_then(Address::get) {
             let (done, idle) = oneshot::channel();
             rescuer.try_send(Quiet { done }).unwrap();

@@ -33,7 +33,12 @@ pub struct Store {
     facts: Mutex<Facts>,
     /// Buckets whose status fails as damaged.
     damaged: Mutex<HashSet<BucketKey>>,
+    /// Unanswered claims that have not taken effect yet.
+    late_claims: Mutex<Vec<LateClaim>>,
 }
+
+/// A worker's claim: the buckets, each with its largest number of entries.
+type LateClaim = (String, Vec<(BucketKey, usize)>);
 
 /// Measurements over all calls.
 #[derive(Debug, Clone, Default)]
@@ -263,6 +268,14 @@ impl Outbox for FakeOutbox {
                 non_empty.map(|(key, entries)| (key, Ok(entries))).collect::<Vec<_>>()
             })
             .await;
+        for (worker, buckets) in std::mem::take(&mut *self.store.late_claims.lock()) {
+            for (key, max) in buckets {
+                self.claim_one(&worker, key, max);
+            }
+        }
+        if matches!(claimed, Err(Error::Unknown { .. })) && self.faults.is_late() {
+            self.store.late_claims.lock().push((worker.to_owned(), buckets.to_vec()));
+        }
         claimed.unwrap_or_else(|error| all_failed(buckets.iter().map(|(key, _)| *key), &error))
     }
 
