@@ -13,9 +13,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::sync::oneshot;
 
-use crate::actors::stock_gate::handle::AttemptLimits;
+use crate::actors::ActorSystem;
 use crate::actors::supervisor::ComponentDown;
-use crate::actors::{ActorSystem, GateHandle};
 use crate::config::Settings;
 use crate::http;
 use crate::observe::metrics::Metrics;
@@ -90,7 +89,7 @@ fn run_until(
         ready(running.listening);
         let ended = tokio::select! {
             stopped = stop => Ok(stopped?),
-            down = running.actors.supervisor().component_down() => Err(down.into()),
+            down = running.actors.supervisor.component_down() => Err(down.into()),
         };
         running.stop().await;
         ended
@@ -137,19 +136,10 @@ async fn start(settings: Settings) -> Result<Running, Error> {
         async move { sales.refresh_catalog().await.map(drop).map_err(|error| error.to_string()) }
             .boxed()
     };
-    actors.start_pipeline(&catalog, Arc::new(refresh));
-    let gates = GateHandle::new(
-        Arc::clone(&catalog),
-        Arc::clone(actors.directory()),
-        Arc::clone(&backends.stock),
-        AttemptLimits {
-            deadline: Duration::from_millis(settings.http.answer_deadline_ms),
-            attempts_max: settings.gate.reserve_attempts_max,
-        },
-    );
+    actors.start_pipeline(&(Arc::new(refresh) as _));
     let state = http::state::HttpDeps {
         catalog,
-        gates,
+        gates: actors.gates(),
         sales,
         ledger: Arc::clone(&backends.ledger),
         stock: Arc::clone(&backends.stock),

@@ -1,121 +1,53 @@
 //! Synchronizes this process with the ledger: sales that other processes created or changed, and
 //! buckets that must be loaded before a sale starts or after their store lost them.
 //!
-//! Ticks on a timer and takes no input. Reading the sales waits for no bucket. A long pass over the
-//! buckets, because it loads one, delays no other SKU: the next pass skips the bucket that is being
-//! loaded. Limits: `PASSES_MAX` concurrent passes. A lease selects the process that loads, fenced
-//! by a token from the ledger. On error: the next tick retries. On crash: no state is lost; the
-//! lease expires.
+//! Reading the sales waits for no bucket. A long pass over the buckets, because it loads one,
+//! delays no other SKU: the next pass skips the bucket that is being loaded. Limits: `PASSES_MAX`
+//! concurrent passes. A lease selects the process that loads, fenced by a token from the ledger. On
+//! error: the next tick retries. On crash: no state is lost; the lease expires.
 
-use std::time::Duration;
+use std::cell::Cell;
 
-use actix::{Actor, AsyncContext, Context, Handler};
-
-use crate::actors::supervisor::supervised::{
-    ExitReason, Incarnation, Supervised, end, spawn_step, step,
-};
-use crate::domain::Sale;
-use crate::messages::Stop;
+use super::periodic::Task;
 use crate::services::sales::{SalesError, SalesService};
 
 /// Most concurrent passes over the buckets; all but one may be loading.
 const PASSES_MAX: usize = 8;
 
-/// Dependencies of the sale loader.
-#[derive(Clone)]
-pub struct SaleLoaderDeps {
-    pub sales: SalesService,
-    /// Tick interval, milliseconds.
-    pub every_ms: u64,
-}
-
 /// Synchronizes sales and loads buckets.
 pub struct SaleLoader {
-    incarnation: Incarnation,
-    deps: SaleLoaderDeps,
-    is_reading: bool,
-    num_passes: usize,
-    /// The last error, until a pass succeeds; one log line per change.
-    last_error: Option<String>,
+    pub sales: SalesService,
 }
 
-impl SaleLoader {
-    #[must_use]
-    pub fn new(incarnation: Incarnation, deps: SaleLoaderDeps) -> Self {
-        Self { incarnation, deps, is_reading: false, num_passes: 0, last_error: None }
+/// The runs under way.
+#[derive(Default)]
+pub struct LoaderState {
+    is_reading: Cell<bool>,
+    num_passes: Cell<usize>,
+}
+
+impl Task for SaleLoader {
+    type State = LoaderState;
+    type Error = SalesError;
+
+    const FAILURE: &'static str = "sale sync failed, retrying";
+
+    fn can_begin(state: &LoaderState, _: usize) -> bool {
+        !state.is_reading.get()
     }
 
-    /// Reads the sales, then starts a pass over their buckets.
-    fn read_sales(&mut self, ctx: &mut Context<Self>) {
-        if self.is_reading {
-            return;
+    /// Reads the sales, then makes a pass over their buckets.
+    async fn run(&self, state: &LoaderState) -> Result<(), SalesError> {
+        state.is_reading.set(true);
+        let read = self.sales.refresh_catalog().await;
+        state.is_reading.set(false);
+        let (sales, num_passes) = (read?, state.num_passes.get());
+        if num_passes >= PASSES_MAX {
+            return Ok(());
         }
-        self.is_reading = true;
-        let service = self.deps.sales.clone();
-        spawn_step(
-            self,
-            ctx,
-            async move { service.refresh_catalog().await },
-            |loader, ctx, read| {
-                loader.is_reading = false;
-                match read {
-                    Ok(sales) => loader.start_pass(ctx, sales),
-                    Err(error) => loader.record(Err(error)),
-                }
-            },
-        );
-    }
-
-    fn start_pass(&mut self, ctx: &mut Context<Self>, sales: Vec<Sale>) {
-        if self.num_passes >= PASSES_MAX {
-            return;
-        }
-        self.num_passes += 1;
-        let service = self.deps.sales.clone();
-        spawn_step(
-            self,
-            ctx,
-            async move { service.sync_sales(&sales).await },
-            |loader, _, ended| {
-                loader.num_passes -= 1;
-                loader.record(ended);
-            },
-        );
-    }
-
-    fn record(&mut self, outcome: Result<(), SalesError>) {
-        let Err(error) = outcome else {
-            self.last_error = None;
-            return;
-        };
-        let message = error.to_string();
-        if self.last_error.as_ref() != Some(&message) {
-            let error = &error as &dyn std::error::Error;
-            tracing::warn!(error, "sale sync failed, retrying");
-            self.last_error = Some(message);
-        }
-    }
-}
-
-impl Supervised for SaleLoader {
-    fn incarnation(&mut self) -> &mut Incarnation {
-        &mut self.incarnation
-    }
-}
-
-impl Actor for SaleLoader {
-    type Context = Context<Self>;
-
-    fn started(&mut self, ctx: &mut Self::Context) {
-        let every = Duration::from_millis(self.deps.every_ms.max(10));
-        ctx.run_interval(every, |loader, ctx| step(loader, ctx, Self::read_sales));
-    }
-}
-
-impl Handler<Stop> for SaleLoader {
-    type Result = ();
-
-    fn handle(&mut self, _: Stop, ctx: &mut Self::Context) {
-        end(self, ctx, ExitReason::Stopped);
+        state.num_passes.set(num_passes + 1);
+        let synced = self.sales.sync_sales(&sales).await;
+        state.num_passes.set(state.num_passes.get() - 1);
+        synced
     }
 }

@@ -3,22 +3,25 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use actix::Handler;
 use actix_rt::{Arbiter, ArbiterHandle};
 
 use super::outbox_relay::RelayHandle;
-use super::pipeline::{PipelineActors, PipelineDeps};
-use super::stock_gate::{Dispatch, GateDeps, StockGate};
+use super::periodic::{Periodic, Task};
+use super::pipeline::PipelineActors;
+use super::stock_gate::{Dispatch, GateDeps, GateDirectory, GateHandle, StockGate};
 use super::supervisor::{ChildSpec, Supervisor};
 use crate::actors::ledger_writer::LedgerWriter;
 use crate::actors::ledger_writer::handle::LedgerWriterHandle;
 use crate::actors::ledger_writer::placing::WriterDeps;
 use crate::actors::order_consumer::CatalogSync;
-use crate::actors::sale_loader::{SaleLoader, SaleLoaderDeps};
-use crate::actors::stock_gate::directory::{GateAddress, GateDirectory};
-use crate::actors::stock_refresher::{RefresherDeps, StockRefresher};
-use crate::actors::supervisor::supervised::quiet_one;
+use crate::actors::sale_loader::SaleLoader;
+use crate::actors::stock_gate::handle::GateAddress;
+use crate::actors::stock_refresher::StockRefresher;
+use crate::actors::supervisor::supervised::{Address, Incarnation, Supervised, quiet_one};
 use crate::config::Settings;
 use crate::domain::{BucketNo, Counting, Sku};
+use crate::messages::Stop;
 use crate::observe::metrics::Metrics;
 use crate::runtime::backoff::Backoff;
 use crate::runtime::breaker::Breaker;
@@ -30,24 +33,26 @@ use crate::services::catalog::Catalog;
 use crate::services::sales::{Gates, SalesService};
 use crate::tier::Backends;
 
-/// Mailbox slots beyond the permits, for messages without a permit, which are few.
+/// Mailbox slots beyond the permits: room for messages without a permit, which are few.
 const MAILBOX_SPARE: usize = 1024;
 
 /// The running actors.
 pub struct ActorSystem {
-    settings: Settings,
-    backends: Backends,
-    clock: SharedClock,
-    breaker: Breaker,
-    metrics: Arc<Metrics>,
-    supervisor: Supervisor,
-    directory: Arc<GateDirectory>,
-    orders: LedgerWriterHandle,
+    pub(super) settings: Arc<Settings>,
+    pub(super) backends: Backends,
+    pub(super) catalog: Arc<Catalog>,
+    pub(super) clock: SharedClock,
+    /// The circuit breaker of the ledger.
+    pub breaker: Breaker,
+    pub(super) metrics: Arc<Metrics>,
+    pub supervisor: Supervisor,
+    pub directory: Arc<GateDirectory>,
+    pub orders: LedgerWriterHandle,
     /// The gates notify the relays through this handle.
-    relay_handle: RelayHandle,
+    pub(super) relay_handle: RelayHandle,
     pipeline: OnceLock<PipelineActors>,
     /// One thread for gates and ledger writer: a submission is then a push to a local queue.
-    engine: ArbiterHandle,
+    pub(super) engine: ArbiterHandle,
 }
 
 impl ActorSystem {
@@ -82,42 +87,87 @@ impl ActorSystem {
             clock: Arc::clone(clock),
             metrics: Arc::clone(metrics),
         });
-        let orders = start_ledger_writer(settings, deps, &supervisor, engine.clone());
-        if backends.counting == Counting::InLedger || backends.is_shared {
-            start_stock_refresher(settings, backends, catalog, clock, &supervisor, engine.clone());
-        }
-        Self {
-            settings: settings.clone(),
+        let permits = Permits::new(settings.consumer.permits);
+        let address = supervisor.start(ChildSpec {
+            name: "ledger_writer".to_owned(),
+            kind: "ledger_writer",
+            arbiter: engine.clone(),
+            mailbox: permits.total() + MAILBOX_SPARE,
+            fault_injector: fault_injector(settings, "ledger_writer"),
+            factory: Arc::new(move |incarnation| LedgerWriter::new(incarnation, Arc::clone(&deps))),
+        });
+        let system = Self {
+            settings: Arc::new(settings.clone()),
             backends: backends.clone(),
+            catalog: Arc::clone(catalog),
             clock: Arc::clone(clock),
             breaker,
             metrics: Arc::clone(metrics),
             supervisor,
             directory: Arc::default(),
-            orders,
+            orders: LedgerWriterHandle { permits, address },
             relay_handle: RelayHandle::default(),
             pipeline: OnceLock::new(),
             engine,
+        };
+        if backends.counting == Counting::InLedger || backends.is_shared {
+            let refresher = StockRefresher {
+                catalog: Arc::clone(catalog),
+                ledger: Arc::clone(&backends.ledger),
+                stock: Arc::clone(&backends.stock),
+                counting: backends.counting,
+                clock: Arc::clone(clock),
+            };
+            let every_ms = settings.http.sales_refresh_ms;
+            system.start_periodic("stock_refresher", &system.engine, every_ms, refresher);
         }
+        system
     }
 
-    fn dispatch(&self) -> Dispatch {
-        match self.backends.pipeline {
-            Some(_) => {
-                let relays = self.settings.role.relays();
-                Dispatch::Outbox(relays.then(|| self.relay_handle.clone()))
-            }
-            None => Dispatch::LedgerWriter(self.orders.clone()),
-        }
+    /// Starts an actor; `num_permits` bounds the requests in its mailbox.
+    pub(super) fn start_actor<A: Supervised + Handler<Stop>>(
+        &self,
+        name: &str,
+        kind: &'static str,
+        arbiter: &ArbiterHandle,
+        num_permits: usize,
+        factory: impl Fn(Incarnation) -> A + Send + Sync + 'static,
+    ) -> Address<A> {
+        self.supervisor.start(ChildSpec {
+            name: name.to_owned(),
+            kind,
+            arbiter: arbiter.clone(),
+            mailbox: num_permits + MAILBOX_SPARE,
+            fault_injector: fault_injector(&self.settings, kind),
+            factory: Arc::new(factory),
+        })
+    }
+
+    /// Starts an actor that repeats a task, and is named by it.
+    pub(super) fn start_periodic<T: Task>(
+        &self,
+        name: &'static str,
+        arbiter: &ArbiterHandle,
+        every_ms: u64,
+        task: T,
+    ) -> Address<Periodic<T>> {
+        let task = Arc::new(task);
+        self.start_actor(name, name, arbiter, 0, move |incarnation| {
+            Periodic::new(incarnation, every_ms, Arc::clone(&task))
+        })
     }
 
     fn start_gate(&self, sku: &Arc<Sku>, bucket: BucketNo) -> GateAddress {
+        let relays = self.settings.role.relays().then(|| self.relay_handle.clone());
         let deps = GateDeps {
             sku: Arc::clone(sku),
             bucket,
             stock: Arc::clone(&self.backends.stock),
             counting: self.backends.counting,
-            dispatch: self.dispatch(),
+            dispatch: match self.backends.pipeline {
+                Some(_) => Dispatch::Outbox(relays),
+                None => Dispatch::LedgerWriter(self.orders.clone()),
+            },
             directory: Arc::clone(&self.directory),
             settings: self.settings.gate.clone(),
             breaker: self.breaker.clone(),
@@ -125,78 +175,31 @@ impl ActorSystem {
             metrics: Arc::clone(&self.metrics),
         };
         let permits = Permits::new(self.settings.gate.permits);
-        let address = self.supervisor.start(ChildSpec {
-            name: format!("stock_gate/{}/{bucket}", sku.no),
-            kind: "stock_gate",
-            arbiter: self.engine.clone(),
-            mailbox: permits.total() + MAILBOX_SPARE,
-            fault_injector: fault_injector(&self.settings, "stock_gate"),
-            factory: Arc::new(move |incarnation| StockGate::new(incarnation, deps.clone())),
-        });
+        let name = format!("stock_gate/{}/{bucket}", sku.no);
+        let factory = move |incarnation| StockGate::new(incarnation, deps.clone());
+        let address = self.start_actor(&name, "stock_gate", &self.engine, permits.total(), factory);
         GateAddress { permits, address }
     }
 
+    /// A handle that sends purchases to the gates.
     #[must_use]
-    pub fn directory(&self) -> &Arc<GateDirectory> {
-        &self.directory
-    }
-
-    #[must_use]
-    pub fn supervisor(&self) -> &Supervisor {
-        &self.supervisor
-    }
-
-    #[must_use]
-    pub fn orders(&self) -> &LedgerWriterHandle {
-        &self.orders
+    pub fn gates(&self) -> GateHandle {
+        let (catalog, directory) = (Arc::clone(&self.catalog), Arc::clone(&self.directory));
+        GateHandle::new(catalog, directory, Arc::clone(&self.backends.stock), &self.settings)
     }
 
     /// Starts the sale loader, which follows the changes of other processes.
     pub fn start_sale_loader(&self, sales: SalesService) {
-        let deps = SaleLoaderDeps { sales, every_ms: self.settings.maintenance.every_ms };
-        let _address = self.supervisor.start(ChildSpec {
-            name: "sale_loader".to_owned(),
-            kind: "sale_loader",
-            arbiter: self.engine.clone(),
-            mailbox: MAILBOX_SPARE,
-            fault_injector: fault_injector(&self.settings, "sale_loader"),
-            factory: Arc::new(move |incarnation| SaleLoader::new(incarnation, deps.clone())),
-        });
+        let every_ms = self.settings.maintenance.every_ms;
+        self.start_periodic("sale_loader", &self.engine, every_ms, SaleLoader { sales });
     }
 
     /// Starts the pipeline actors of the role; idempotent, and without effect in a tier without a
     /// broker. `refresh` reads the catalog again.
-    pub fn start_pipeline(&self, catalog: &Arc<Catalog>, refresh: CatalogSync) {
-        let Some(pipeline) = &self.backends.pipeline else { return };
-        self.pipeline.get_or_init(|| {
-            PipelineActors::start(&PipelineDeps {
-                settings: &self.settings,
-                backends: &self.backends,
-                pipeline,
-                catalog,
-                metrics: &self.metrics,
-                clock: &self.clock,
-                supervisor: &self.supervisor,
-                engine: &self.engine,
-                breaker: &self.breaker,
-                orders: &self.orders,
-                relay_handle: &self.relay_handle,
-                refresh,
-                fault_injector,
-            })
-        });
-    }
-
-    /// The circuit breaker of the ledger.
-    #[must_use]
-    pub fn breaker(&self) -> &Breaker {
-        &self.breaker
-    }
-
-    /// Intents in flight in the ledger writer.
-    #[must_use]
-    pub fn num_intents_in_flight(&self) -> usize {
-        self.orders.permits.num_taken()
+    pub fn start_pipeline(&self, refresh: &CatalogSync) {
+        if let Some(pipeline) = &self.backends.pipeline {
+            self.pipeline.get_or_init(|| PipelineActors::start(self, pipeline, refresh));
+        }
     }
 
     /// Quiets gates, then the pipeline actors, then the ledger writer: each group accepts no new
@@ -233,51 +236,7 @@ impl Gates for ActorSystem {
     }
 }
 
-fn fault_injector(settings: &Settings, kind: &str) -> FaultInjector {
+pub(super) fn fault_injector(settings: &Settings, kind: &str) -> FaultInjector {
     let chosen = settings.faults.panic_in.iter().any(|name| name == kind);
     FaultInjector::new(if chosen { settings.faults.panic_percent } else { 0.0 })
-}
-
-fn start_ledger_writer(
-    settings: &Settings,
-    deps: Arc<WriterDeps>,
-    supervisor: &Supervisor,
-    arbiter: ArbiterHandle,
-) -> LedgerWriterHandle {
-    let permits = Permits::new(settings.consumer.permits);
-    let address = supervisor.start(ChildSpec {
-        name: "ledger_writer".to_owned(),
-        kind: "ledger_writer",
-        arbiter,
-        mailbox: permits.total() + MAILBOX_SPARE,
-        fault_injector: fault_injector(settings, "ledger_writer"),
-        factory: Arc::new(move |incarnation| LedgerWriter::new(incarnation, Arc::clone(&deps))),
-    });
-    LedgerWriterHandle { permits, address }
-}
-
-fn start_stock_refresher(
-    settings: &Settings,
-    backends: &Backends,
-    catalog: &Arc<Catalog>,
-    clock: &SharedClock,
-    supervisor: &Supervisor,
-    arbiter: ArbiterHandle,
-) {
-    let deps = RefresherDeps {
-        catalog: Arc::clone(catalog),
-        ledger: Arc::clone(&backends.ledger),
-        stock: Arc::clone(&backends.stock),
-        counting: backends.counting,
-        clock: Arc::clone(clock),
-        every_ms: settings.http.sales_refresh_ms,
-    };
-    let _address = supervisor.start(ChildSpec {
-        name: "stock_refresher".to_owned(),
-        kind: "stock_refresher",
-        arbiter,
-        mailbox: MAILBOX_SPARE,
-        fault_injector: fault_injector(settings, "stock_refresher"),
-        factory: Arc::new(move |incarnation| StockRefresher::new(incarnation, deps.clone())),
-    });
 }

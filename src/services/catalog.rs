@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
-use crate::domain::{Epoch, Phase, Sale, SaleId, Sku, SkuNo};
+use crate::domain::{Sale, SaleId, Sku, SkuNo};
 
 /// A sale with shared SKUs.
 #[derive(Debug, Clone)]
@@ -23,11 +23,6 @@ impl CatalogSale {
     #[must_use]
     pub fn sku(&self, id: &str) -> Option<&Arc<Sku>> {
         self.skus.iter().find(|sku| sku.id.as_str() == id)
-    }
-
-    /// Orders the versions of a sale: epoch and phase only grow.
-    fn version(&self) -> (Epoch, Phase) {
-        (self.sale.epoch, self.sale.phase)
     }
 }
 
@@ -72,10 +67,12 @@ impl Catalog {
             sale: sale.clone(),
             skus: sale.skus.iter().cloned().map(Arc::new).collect(),
         });
+        // Epoch and phase only grow.
+        let version = |sale: &Sale| (sale.epoch, sale.phase);
         self.index.rcu(|old| {
             let mut in_order = old.in_order.clone();
             match in_order.iter_mut().find(|entry| entry.sale.no == sale.no) {
-                Some(entry) if entry.version() > listed.version() => return Arc::clone(old),
+                Some(entry) if version(&entry.sale) > version(sale) => return Arc::clone(old),
                 Some(entry) => *entry = Arc::clone(&listed),
                 None => in_order.push(Arc::clone(&listed)),
             }
@@ -97,7 +94,7 @@ impl Catalog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::samples;
+    use crate::domain::{Epoch, Phase, samples};
 
     fn sale(epoch: i64, phase: Phase) -> Sale {
         Sale {

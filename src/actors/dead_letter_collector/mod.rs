@@ -14,22 +14,24 @@ use std::time::Duration;
 
 use actix::{Actor, AsyncContext, Context, Handler};
 
-use self::outbox_collector::OutboxCollector;
-use self::queue_collector::QueueCollector;
+use self::collection::{Collection, DeadLetterSource};
+use self::outbox_source::OutboxSource;
+use self::queue_source::QueueSource;
 use crate::actors::supervisor::supervised::{
     ExitReason, Incarnation, Supervised, end, spawn_step, step,
 };
+use crate::config::Settings;
 use crate::db::Ledger;
 use crate::messages::Stop;
 use crate::observe::metrics::Metrics;
+use crate::runtime::backoff::Backoff;
 use crate::runtime::clock::SharedClock;
 use crate::services::catalog::Catalog;
 use crate::tier::Pipeline;
 
-mod failure_policy;
-mod outbox_collector;
-mod queue_collector;
-mod store;
+mod collection;
+mod outbox_source;
+mod queue_source;
 
 /// Dependencies of the collector; shared by all its incarnations.
 #[derive(Clone)]
@@ -39,16 +41,31 @@ pub struct CollectorDeps {
     pub pipeline: Pipeline,
     /// The sales whose outboxes are read.
     pub catalog: Arc<Catalog>,
-    /// Unacknowledged dead letters of one source.
-    pub dead_letters_max: u16,
-    /// Interval between reads of the outboxes, and longest wait for a delivery, milliseconds.
-    pub every_ms: u64,
-    /// First wait after an error, milliseconds.
-    pub backoff_min_ms: u64,
-    /// Longest wait after an error, milliseconds.
-    pub backoff_max_ms: u64,
+    pub settings: Arc<Settings>,
     pub clock: SharedClock,
     pub metrics: Arc<Metrics>,
+}
+
+impl CollectorDeps {
+    /// Interval between reads of the outboxes, and longest wait for a delivery.
+    fn every(&self) -> Duration {
+        Duration::from_millis(self.settings.maintenance.rescue_every_ms.max(1))
+    }
+
+    fn backoff(&self) -> Backoff {
+        let amqp = &self.settings.amqp;
+        Backoff::new(amqp.reconnect_min_ms, amqp.reconnect_max_ms)
+    }
+
+    /// Most unacknowledged dead letters of one source.
+    fn dead_letters_max(&self) -> u16 {
+        self.settings.maintenance.dead_letters_max
+    }
+
+    /// Number of dead letters of one source that may be added to `pending` others.
+    fn capacity(&self, num_pending: usize) -> usize {
+        usize::from(self.dead_letters_max()).saturating_sub(num_pending)
+    }
 }
 
 /// Stores dead letters. Each source is collected by itself, so that neither waits for the other.
@@ -63,41 +80,22 @@ impl DeadLetterCollector {
         Self { incarnation, deps }
     }
 
-    /// Collects from the broker's queue, one round after the other, with a pause after an error.
-    fn collect_queue(&mut self, ctx: &mut Context<Self>, mut queue: QueueCollector) {
-        let deps = Arc::clone(&self.deps);
+    /// Collects from one source, one round after the other.
+    fn collect<S: DeadLetterSource>(&mut self, ctx: &mut Context<Self>, mut from: Collection<S>) {
         let work = async move {
-            let pause = queue.round(&deps).await;
-            (queue, pause)
+            let pause = from.round().await;
+            (from, pause)
         };
-        spawn_step(self, ctx, work, |collector, ctx, (queue, pause)| match pause {
-            None => collector.collect_queue(ctx, queue),
-            Some(pause) => step_after(ctx, pause, |collector, ctx| {
-                collector.collect_queue(ctx, queue);
-            }),
+        spawn_step(self, ctx, work, |collector, ctx, (from, pause)| {
+            if pause.is_zero() {
+                return collector.collect(ctx, from);
+            }
+            // The pause is outside of a step: it must not count as a stall.
+            ctx.run_later(pause, |collector, ctx| {
+                step(collector, ctx, |collector, ctx| collector.collect(ctx, from));
+            });
         });
     }
-
-    /// Collects from the outboxes, with a pause after each round.
-    fn collect_outboxes(&mut self, ctx: &mut Context<Self>, mut outboxes: OutboxCollector) {
-        let deps = Arc::clone(&self.deps);
-        let work = async move {
-            let pause = outboxes.round(&deps).await;
-            (outboxes, pause)
-        };
-        spawn_step(self, ctx, work, |_, ctx, (outboxes, pause)| {
-            step_after(ctx, pause, |collector, ctx| collector.collect_outboxes(ctx, outboxes));
-        });
-    }
-}
-
-/// Runs a step after a pause. The pause is outside of the step: it must not count as a stall.
-fn step_after(
-    ctx: &mut Context<DeadLetterCollector>,
-    pause: Duration,
-    then: impl FnOnce(&mut DeadLetterCollector, &mut Context<DeadLetterCollector>) + 'static,
-) {
-    ctx.run_later(pause, move |collector, ctx| step(collector, ctx, then));
 }
 
 impl Supervised for DeadLetterCollector {
@@ -110,8 +108,11 @@ impl Actor for DeadLetterCollector {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        self.collect_queue(ctx, QueueCollector::new(&self.deps));
-        self.collect_outboxes(ctx, OutboxCollector::new(&self.deps));
+        let deps = || Arc::clone(&self.deps);
+        let (queue, outboxes) = (QueueSource::new(deps()), OutboxSource::new(deps()));
+        let (queue, outboxes) = (Collection::new(queue, deps()), Collection::new(outboxes, deps()));
+        self.collect(ctx, queue);
+        self.collect(ctx, outboxes);
     }
 }
 

@@ -24,7 +24,7 @@ const BEHIND_AFTER_MS: i64 = 30_000;
 
 /// The oldest queued request of a page or a walk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum OldestQueued {
+pub(super) enum OldestQueued {
     /// No request has been queued for `reconciler.after_ms`.
     #[default]
     Recent,
@@ -36,7 +36,7 @@ pub enum OldestQueued {
 
 /// The progress of the reconciler in one bucket.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct BucketWalk {
+pub(super) struct BucketWalk {
     /// The next page; between walks the first one.
     page: u16,
     checkpoint: Option<Checkpoint>,
@@ -49,27 +49,19 @@ pub struct BucketWalk {
 }
 
 impl BucketWalk {
-    /// The page to read next.
-    #[must_use]
-    pub fn page(&self) -> u16 {
+    /// The page to read next; 0 begins a walk.
+    pub(super) fn page(&self) -> u16 {
         self.page
     }
 
     /// Whether a walk is under way or may begin.
-    #[must_use]
-    pub fn is_due(&self, now_ms: i64) -> bool {
+    pub(super) fn is_due(&self, now_ms: i64) -> bool {
         self.page > 0 || now_ms >= self.begins_at_ms
-    }
-
-    /// Whether the next page is the first of a walk.
-    #[must_use]
-    pub fn is_at_start(&self) -> bool {
-        self.page == 0
     }
 
     /// Begins a walk with the present watermark of the order queue. Returns whether a new
     /// checkpoint must be taken.
-    pub fn begin(&mut self, watermark_ms: Option<i64>) -> bool {
+    pub(super) fn begin(&mut self, watermark_ms: Option<i64>) -> bool {
         self.oldest = OldestQueued::Recent;
         let is_passed = |at: &Checkpoint| watermark_ms.is_some_and(|mark| mark > at.taken_at_ms);
         self.lost_before_ms = self.checkpoint.filter(is_passed).map(|at| at.left_before_ms);
@@ -82,54 +74,45 @@ impl BucketWalk {
     /// Takes a checkpoint: `now_ms` is a time after the outbox was read, `oldest_ms` the acceptance
     /// time of its oldest entry. A request accepted less than `after_ms` ago may not have reached
     /// the outbox yet.
-    pub fn take_checkpoint(&mut self, now_ms: i64, oldest_ms: Option<i64>, after_ms: i64) {
+    pub(super) fn take_checkpoint(&mut self, now_ms: i64, oldest_ms: Option<i64>, after_ms: i64) {
         let aged_ms = now_ms.saturating_sub(after_ms);
         let left_before_ms = oldest_ms.map_or(aged_ms, |oldest| oldest.min(aged_ms));
         self.checkpoint = Some(Checkpoint { taken_at_ms: now_ms, left_before_ms });
     }
 
     /// Whether a request without a result in the ledger, accepted at this time, is lost.
-    #[must_use]
-    pub fn is_lost(&self, accepted_at_ms: i64) -> bool {
+    pub(super) fn is_lost(&self, accepted_at_ms: i64) -> bool {
         self.lost_before_ms.is_some_and(|before_ms| accepted_at_ms < before_ms)
     }
 
     /// Whether the walk could decide every request that it has read.
-    #[must_use]
-    pub fn is_conclusive(&self) -> bool {
+    pub(super) fn is_conclusive(&self) -> bool {
         self.lost_before_ms.is_some() || self.oldest < OldestQueued::Due
     }
 
     /// Whether the watermark has been behind the checkpoint for more than 30 seconds.
-    #[must_use]
-    pub fn is_behind(&self, now_ms: i64) -> bool {
+    pub(super) fn is_behind(&self, now_ms: i64) -> bool {
         let is_late = |at: Checkpoint| now_ms.saturating_sub(at.taken_at_ms) > BEHIND_AFTER_MS;
         self.checkpoint.is_some_and(is_late)
     }
 
     /// Records the oldest queued request of a page.
-    pub fn record_oldest(&mut self, of_page: OldestQueued) {
+    pub(super) fn record_oldest(&mut self, of_page: OldestQueued) {
         self.oldest = self.oldest.max(of_page);
     }
 
     /// Moves on to the next page, or ends the walk. The next walk begins at once if this one found
     /// a request that is due, else after `after_ms`.
-    pub fn advance(&mut self, next: Option<u16>, now_ms: i64, after_ms: i64) {
-        let later_ms = now_ms.saturating_add(after_ms);
-        match (next, self.oldest) {
-            (Some(page), _) => self.page = page,
-            (None, OldestQueued::Due) => {
-                *self = Self { checkpoint: self.checkpoint, ..Self::default() }
-            }
-            (None, OldestQueued::Waiting) => {
-                *self =
-                    Self { checkpoint: self.checkpoint, begins_at_ms: later_ms, ..Self::default() };
-            }
-            // The checkpoint says nothing about requests that are accepted later.
-            (None, OldestQueued::Recent) => {
-                *self = Self { begins_at_ms: later_ms, ..Self::default() }
-            }
+    pub(super) fn advance(&mut self, next: Option<u16>, now_ms: i64, after_ms: i64) {
+        if let Some(page) = next {
+            self.page = page;
+            return;
         }
+        // Without an old request, the checkpoint says nothing about requests accepted later.
+        let checkpoint = self.checkpoint.filter(|_| self.oldest > OldestQueued::Recent);
+        let later_ms = now_ms.saturating_add(after_ms);
+        let begins_at_ms = if self.oldest == OldestQueued::Due { 0 } else { later_ms };
+        *self = Self { checkpoint, begins_at_ms, ..Self::default() };
     }
 }
 

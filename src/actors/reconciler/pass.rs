@@ -1,17 +1,16 @@
 //! One pass over the buckets: compares requests that have been queued for long with the ledger,
 //! writes missing results, publishes lost requests again.
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
 
-use super::ReconcilerDeps;
 use super::bucket_walk::{BucketWalk, OldestQueued};
 use super::copies::RecentCopies;
 use super::republishing::republish;
-use crate::actors::reconciler::reconcile_metrics::Blocked;
+use super::{Blocked, Reconciler};
 use crate::broker::Route;
-use crate::db;
-use crate::domain::{BucketKey, BucketNo, Failure, Order, OrderIntent, RequestId, SkuNo};
+use crate::domain::{BucketKey, Failure, OrderIntent, RequestId, SkuNo};
 use crate::stock;
 use crate::watermark;
 
@@ -46,7 +45,7 @@ struct BucketProgress {
 }
 
 /// The remaining budget of one pass, and the counts of its work.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct PassBudget {
     pages: usize,
     lookups: usize,
@@ -56,24 +55,13 @@ struct PassBudget {
 }
 
 impl PassBudget {
-    fn new() -> Self {
-        let (pages, lookups) = (PAGES_MAX, LOOKUPS_MAX);
-        Self { pages, lookups, matched: 0, republished: 0, topology_declared: false }
-    }
-
     fn is_spent(&self) -> bool {
         self.pages == 0 || self.lookups == 0
     }
 }
 
-/// Why a bucket is not reconciled completely in this pass.
-struct Obstacle {
-    reason: Blocked,
-    error: String,
-}
-
-/// The watermarks read in this pass, by order queue.
-type WatermarksRead = BTreeMap<u16, Result<Option<i64>, watermark::Error>>;
+/// The watermark of an order queue; `None`: no consumer runs.
+type WatermarkRead = Result<Option<i64>, watermark::Error>;
 
 impl Pass {
     /// The reason of each blocked bucket.
@@ -82,11 +70,12 @@ impl Pass {
     }
 
     /// Reconciles each bucket at most once, beginning where the last pass used up its budget.
-    pub(super) async fn run(&mut self, deps: &ReconcilerDeps, buckets: &[BucketKey]) {
-        let mut budget = PassBudget::new();
+    pub(super) async fn run(&mut self, deps: &Reconciler, buckets: &[BucketKey]) {
+        let (pages, lookups) = (PAGES_MAX, LOOKUPS_MAX);
+        let mut budget = PassBudget { pages, lookups, ..PassBudget::default() };
         let first = self.resume_at.take().and_then(|at| buckets.iter().position(|b| *b == at));
         let (before, after) = buckets.split_at(first.unwrap_or_default());
-        let mut watermarks = WatermarksRead::new();
+        let mut watermarks: HashMap<u16, WatermarkRead> = HashMap::new();
         let mut idle: HashMap<SkuNo, bool> = HashMap::new();
         for bucket in after.iter().chain(before) {
             if budget.is_spent() {
@@ -97,7 +86,7 @@ impl Pass {
                 Entry::Occupied(known) => *known.get(),
                 Entry::Vacant(unknown) => {
                     // A SKU that cannot be counted is walked: only one of its buckets may fail.
-                    let queued = deps.stock.num_unsettled(bucket.sku).await;
+                    let queued = deps.backends.stock.num_unsettled(bucket.sku).await;
                     *unknown.insert(matches!(queued, Ok(0)))
                 }
             };
@@ -106,14 +95,25 @@ impl Pass {
                 continue;
             }
             let progress = self.walks.entry(*bucket).or_default();
-            if progress.walk.is_due(deps.clock.wall_ms()) {
-                let watermark = watermark_of(deps, *bucket, &mut watermarks).await;
-                walk(deps, *bucket, progress, &watermark, &mut self.copies, &mut budget).await;
+            if !progress.walk.is_due(deps.clock.wall_ms()) {
+                continue;
             }
+            let watermark = match Route::orders_of(*bucket, deps.settings.amqp.queues) {
+                Route::Orders(queue) => match watermarks.entry(queue) {
+                    Entry::Occupied(known) => known.get().clone(),
+                    Entry::Vacant(unknown) => {
+                        unknown.insert(deps.pipeline.watermarks.of_queue(queue).await).clone()
+                    }
+                },
+                Route::Dead => Ok(None),
+            };
+            let (bucket, copies, budget) = (*bucket, &mut self.copies, &mut budget);
+            let pass = BucketPass { deps, bucket, watermark, copies, budget, obstacle: None };
+            pass.run(progress).await;
         }
         self.copies.prune(deps.clock.wall_ms());
-        deps.metrics.reconcile_matched(budget.matched);
-        deps.metrics.reconcile_republished(budget.republished);
+        deps.metrics.reconcile_matched.inc_by(budget.matched as u64);
+        deps.metrics.reconcile_republished.inc_by(budget.republished as u64);
         if budget.matched > 0 {
             tracing::info!(num = budget.matched, "results of the ledger written to their buckets");
         }
@@ -123,227 +123,192 @@ impl Pass {
     }
 }
 
-/// The watermark of the bucket's order queue, read once per pass; `None`: no consumer runs.
-async fn watermark_of(
-    deps: &ReconcilerDeps,
+/// The work of one pass in one bucket.
+struct BucketPass<'a> {
+    deps: &'a Reconciler,
     bucket: BucketKey,
-    known: &mut WatermarksRead,
-) -> Result<Option<i64>, watermark::Error> {
-    let Route::Orders(queue) = Route::orders_of(bucket, deps.limits.queues) else {
-        return Ok(None);
-    };
-    if let Some(watermark) = known.get(&queue) {
-        return watermark.clone();
-    }
-    let read = deps.watermarks.of_queue(queue).await;
-    known.insert(queue, read.clone());
-    read
+    watermark: WatermarkRead,
+    copies: &'a mut RecentCopies,
+    budget: &'a mut PassBudget,
+    /// Why the bucket is not reconciled completely: the first reason, with the error.
+    obstacle: Option<(Blocked, String)>,
 }
 
-/// Continues the walk of one bucket to its end, or until the budget is spent.
-async fn walk(
-    deps: &ReconcilerDeps,
-    bucket: BucketKey,
-    progress: &mut BucketProgress,
-    watermark: &Result<Option<i64>, watermark::Error>,
-    copies: &mut RecentCopies,
-    budget: &mut PassBudget,
-) {
-    let before = progress.blocked;
-    let mut obstacles = Vec::new();
-    if progress.walk.is_at_start() {
-        progress.walk_blocked = None;
-        obstacles.extend(begin(deps, bucket, &mut progress.walk, watermark).await);
+impl BucketPass<'_> {
+    fn block(&mut self, reason: Blocked, error: impl fmt::Display) {
+        self.obstacle.get_or_insert_with(|| (reason, error.to_string()));
     }
-    while !budget.is_spent() {
-        let page = match deps.stock.queued(bucket, progress.walk.page()).await {
-            Ok(page) => page,
-            // Its queued requests are read again once the bucket is loaded.
-            Err(stock::Error::NotLoaded(_) | stock::Error::Fenced { .. }) => {
-                *progress = BucketProgress::default();
-                progress.walk.advance(None, deps.clock.wall_ms(), deps.limits.after_ms);
-                return;
+
+    /// Continues the walk to its end, or until the budget is spent.
+    async fn run(mut self, progress: &mut BucketProgress) {
+        let (deps, before) = (self.deps, progress.blocked);
+        if progress.walk.page() == 0 {
+            progress.walk_blocked = None;
+            self.begin(&mut progress.walk).await;
+        }
+        while !self.budget.is_spent() {
+            let page = match deps.backends.stock.queued(self.bucket, progress.walk.page()).await {
+                Ok(page) => page,
+                // Its queued requests are read again once the bucket is loaded.
+                Err(stock::Error::NotLoaded(_) | stock::Error::Fenced { .. }) => {
+                    *progress = BucketProgress::default();
+                    progress.walk.advance(None, deps.clock.wall_ms(), deps.after_ms());
+                    return;
+                }
+                Err(error) => {
+                    self.block(Blocked::Records, error);
+                    break;
+                }
+            };
+            let num_pages = usize::from(page.num_pages) + PAGES_PER_CALL;
+            self.budget.pages = self.budget.pages.saturating_sub(num_pages);
+            if let Some(error) = page.damage {
+                self.block(Blocked::Records, error);
             }
-            Err(error) => {
-                obstacles.push(Obstacle { reason: Blocked::Records, error: error.to_string() });
+            let (oldest, due) = self.due(page.intents);
+            progress.walk.record_oldest(oldest);
+            if oldest > OldestQueued::Recent {
+                self.check_consumer(&progress.walk);
+            }
+            self.budget.lookups = self.budget.lookups.saturating_sub(due.len());
+            for batch in due.chunks(LOOKUP_BATCH) {
+                self.resolve(&progress.walk, batch).await;
+            }
+            let is_conclusive = page.next.is_none() && progress.walk.is_conclusive();
+            progress.walk.advance(page.next, deps.clock.wall_ms(), deps.after_ms());
+            if is_conclusive && progress.walk_blocked.is_none() && self.obstacle.is_none() {
+                progress.blocked = None;
+            }
+            if page.next.is_none() {
                 break;
             }
-        };
-        budget.pages = budget.pages.saturating_sub(usize::from(page.num_pages) + PAGES_PER_CALL);
-        if let Some(error) = page.damage {
-            obstacles.push(Obstacle { reason: Blocked::Records, error });
         }
-        let (oldest, due) = due(deps, page.intents, watermark);
-        progress.walk.record_oldest(oldest);
-        if oldest > OldestQueued::Recent {
-            obstacles.extend(consumer_obstacle(&progress.walk, watermark, deps.clock.wall_ms()));
-        }
-        budget.lookups = budget.lookups.saturating_sub(due.len());
-        for batch in due.chunks(LOOKUP_BATCH) {
-            obstacles.extend(resolve(deps, bucket, &progress.walk, batch, copies, budget).await);
-        }
-        let is_conclusive = page.next.is_none() && progress.walk.is_conclusive();
-        progress.walk.advance(page.next, deps.clock.wall_ms(), deps.limits.after_ms);
-        if is_conclusive && progress.walk_blocked.is_none() && obstacles.is_empty() {
-            progress.blocked = None;
-        }
-        if page.next.is_none() {
-            break;
+        let Some((reason, error)) = self.obstacle else { return };
+        progress.walk_blocked.get_or_insert(reason);
+        progress.blocked = Some(reason);
+        if before != Some(reason) {
+            let (sku, bucket, reason) = (self.bucket.sku, self.bucket.bucket, reason.label());
+            tracing::warn!(%sku, %bucket, reason, error, "bucket not reconciled, retrying");
         }
     }
-    let Some(Obstacle { reason, error }) = obstacles.into_iter().next() else { return };
-    progress.walk_blocked.get_or_insert(reason);
-    progress.blocked = Some(reason);
-    if before != Some(reason) {
-        let (sku, bucket, reason) = (bucket.sku, bucket.bucket, reason.as_str());
-        tracing::warn!(%sku, %bucket, reason, error, "bucket not reconciled, retrying");
-    }
-}
 
-/// Begins a walk, and takes a new checkpoint if needed. Without a checkpoint no request counts as
-/// lost.
-async fn begin(
-    deps: &ReconcilerDeps,
-    bucket: BucketKey,
-    walk: &mut BucketWalk,
-    watermark: &Result<Option<i64>, watermark::Error>,
-) -> Option<Obstacle> {
-    if !walk.begin(watermark.as_ref().ok().copied().flatten()) {
-        return None;
-    }
-    match deps.outbox.status(bucket).await {
-        Ok(status) => {
-            let oldest = [status.oldest_waiting_ms, status.oldest_claimed_ms];
-            let oldest_ms = oldest.into_iter().flatten().min();
-            walk.take_checkpoint(deps.clock.wall_ms(), oldest_ms, deps.limits.after_ms);
-            None
+    /// Begins a walk, and takes a new checkpoint if needed. Without a checkpoint no request counts
+    /// as lost.
+    async fn begin(&mut self, walk: &mut BucketWalk) {
+        if !walk.begin(self.watermark.as_ref().ok().copied().flatten()) {
+            return;
         }
-        Err(error) => Some(Obstacle { reason: Blocked::Outbox, error: error.to_string() }),
-    }
-}
-
-/// The requests to look up: queued for more than `reconciler.after_ms` and accepted before the
-/// watermark. Requests accepted at or after the watermark were published after it, so the consumers
-/// have not reached them.
-fn due(
-    deps: &ReconcilerDeps,
-    mut queued: Vec<OrderIntent>,
-    watermark: &Result<Option<i64>, watermark::Error>,
-) -> (OldestQueued, Vec<OrderIntent>) {
-    let aged_ms = deps.clock.wall_ms().saturating_sub(deps.limits.after_ms);
-    queued.retain(|intent| intent.placed_at_ms < aged_ms);
-    let has_aged = !queued.is_empty();
-    if let Ok(Some(watermark_ms)) = watermark {
-        queued.retain(|intent| intent.placed_at_ms < *watermark_ms);
-    }
-    let oldest = match (has_aged, queued.is_empty()) {
-        (false, _) => OldestQueued::Recent,
-        (true, true) => OldestQueued::Waiting,
-        (true, false) => OldestQueued::Due,
-    };
-    (oldest, queued)
-}
-
-/// Why no request of this bucket can count as lost for now: the watermark is missing or behind.
-fn consumer_obstacle(
-    walk: &BucketWalk,
-    watermark: &Result<Option<i64>, watermark::Error>,
-    now_ms: i64,
-) -> Option<Obstacle> {
-    let (reason, error) = match watermark {
-        Err(error) => (Blocked::Watermark, error.to_string()),
-        Ok(None) => (Blocked::NoConsumer, "its order queue has no running consumer".into()),
-        Ok(Some(_)) if walk.is_behind(now_ms) => {
-            let error = "the consumers are far behind, or a delivery is unacknowledged for long";
-            (Blocked::ConsumersBehind, error.into())
-        }
-        Ok(Some(_)) => return None,
-    };
-    Some(Obstacle { reason, error })
-}
-
-/// Reads the results of requests from the ledger, writes them to the bucket, and publishes the lost
-/// requests again.
-async fn resolve(
-    deps: &ReconcilerDeps,
-    bucket: BucketKey,
-    walk: &BucketWalk,
-    intents: &[OrderIntent],
-    copies: &mut RecentCopies,
-    budget: &mut PassBudget,
-) -> Vec<Obstacle> {
-    let mut obstacles = Vec::new();
-    let ledger_obstacle =
-        |error: db::Error| Obstacle { reason: Blocked::Ledger, error: error.to_string() };
-    let found = match deps.ledger.examine(intents.to_vec()).await {
-        Ok(found) => found,
-        Err(error) => return vec![ledger_obstacle(error)],
-    };
-    let recorded_at_ms = deps.clock.wall_ms();
-    let (mut orders, mut failures, mut lost) = (Vec::new(), Vec::new(), Vec::new());
-    for intent in intents {
-        let request = intent.request;
-        match (found.failures.get(&request), found.orders.get(&request)) {
-            (Some(reason), _) => failures.push(Failure {
-                request,
-                sku: intent.sku,
-                buyer: intent.buyer,
-                quantity: intent.quantity,
-                reason: *reason,
-                recorded_at_ms,
-            }),
-            (None, Some(order)) if order.answers(intent) => orders.push((intent.bucket, *order)),
-            // An order of another buyer under this request id: the consumer rejects the copy.
-            (None, _)
-                if walk.is_lost(intent.placed_at_ms)
-                    && copies.can_republish(request, recorded_at_ms) =>
-            {
-                lost.push(*intent);
+        match self.deps.pipeline.outbox.status(self.bucket).await {
+            Ok(status) => {
+                let oldest = [status.oldest_waiting_ms, status.oldest_claimed_ms];
+                let oldest_ms = oldest.into_iter().flatten().min();
+                let now_ms = self.deps.clock.wall_ms();
+                walk.take_checkpoint(now_ms, oldest_ms, self.deps.after_ms());
             }
-            (None, _) => {}
+            Err(error) => self.block(Blocked::Outbox, error),
         }
     }
-    let num = orders.len() + failures.len();
-    match write_results(deps, bucket, orders, failures).await {
-        Ok(()) => budget.matched += num,
-        // Results are written after the bucket is loaded.
-        Err(stock::Error::NotLoaded(_) | stock::Error::Fenced { .. }) => {}
-        Err(error) => {
-            obstacles.push(Obstacle { reason: Blocked::Results, error: error.to_string() });
-        }
-    }
-    if lost.is_empty() {
-        return obstacles;
-    }
-    let requests: Vec<RequestId> = lost.iter().map(|intent| intent.request).collect();
-    match deps.ledger.dead_lettered_among(requests).await {
-        Ok(dead) => {
-            let dead: HashSet<RequestId> = dead.into_iter().collect();
-            lost.retain(|intent| !dead.contains(&intent.request));
-        }
-        Err(error) => {
-            obstacles.push(ledger_obstacle(error));
-            return obstacles;
-        }
-    }
-    let (confirmed, failure) = republish(deps, bucket, &lost, &mut budget.topology_declared).await;
-    if confirmed > 0 {
-        copies.record(lost.iter().map(|intent| intent.request), deps.clock.wall_ms());
-    }
-    budget.republished += confirmed;
-    obstacles.extend(failure.map(|error| Obstacle { reason: Blocked::Broker, error }));
-    obstacles
-}
 
-async fn write_results(
-    deps: &ReconcilerDeps,
-    bucket: BucketKey,
-    orders: Vec<(BucketNo, Order)>,
-    failures: Vec<Failure>,
-) -> Result<(), stock::Error> {
-    let settled = write_batch_or_each(orders, |orders| deps.stock.settle(orders)).await;
-    let released = write_batch_or_each(failures, |failures| deps.stock.release(bucket, failures));
-    settled.and(released.await)
+    /// The requests to look up: queued for more than `reconciler.after_ms` and accepted before the
+    /// watermark. Requests accepted at or after the watermark were published after it, so the
+    /// consumers have not reached them.
+    fn due(&self, mut queued: Vec<OrderIntent>) -> (OldestQueued, Vec<OrderIntent>) {
+        let aged_ms = self.deps.clock.wall_ms().saturating_sub(self.deps.after_ms());
+        queued.retain(|intent| intent.placed_at_ms < aged_ms);
+        let has_aged = !queued.is_empty();
+        if let Ok(Some(watermark_ms)) = self.watermark {
+            queued.retain(|intent| intent.placed_at_ms < watermark_ms);
+        }
+        let oldest = match (has_aged, queued.is_empty()) {
+            (false, _) => OldestQueued::Recent,
+            (true, true) => OldestQueued::Waiting,
+            (true, false) => OldestQueued::Due,
+        };
+        (oldest, queued)
+    }
+
+    /// While the watermark is missing or behind, no request of this bucket can count as lost.
+    fn check_consumer(&mut self, walk: &BucketWalk) {
+        match &self.watermark {
+            Err(error) => self.block(Blocked::Watermark, error.to_string()),
+            Ok(None) => {
+                self.block(Blocked::NoConsumer, "its order queue has no running consumer");
+            }
+            Ok(Some(_)) if walk.is_behind(self.deps.clock.wall_ms()) => self.block(
+                Blocked::ConsumersBehind,
+                "the consumers are far behind, or a delivery is unacknowledged for long",
+            ),
+            Ok(Some(_)) => {}
+        }
+    }
+
+    /// Reads the results of requests from the ledger, writes them to the bucket, and publishes the
+    /// lost requests again.
+    async fn resolve(&mut self, walk: &BucketWalk, intents: &[OrderIntent]) {
+        let deps = self.deps;
+        let found = match deps.backends.ledger.examine(intents.to_vec()).await {
+            Ok(found) => found,
+            Err(error) => return self.block(Blocked::Ledger, error),
+        };
+        let recorded_at_ms = deps.clock.wall_ms();
+        let (mut orders, mut failures, mut lost) = (Vec::new(), Vec::new(), Vec::new());
+        for intent in intents {
+            let request = intent.request;
+            match (found.failures.get(&request), found.orders.get(&request)) {
+                (Some(reason), _) => failures.push(Failure {
+                    request,
+                    sku: intent.sku,
+                    buyer: intent.buyer,
+                    quantity: intent.quantity,
+                    reason: *reason,
+                    recorded_at_ms,
+                }),
+                (None, Some(order)) if order.answers(intent) => {
+                    orders.push((intent.bucket, *order));
+                }
+                // An order of another buyer under this request id: the consumer rejects the copy.
+                (None, _)
+                    if walk.is_lost(intent.placed_at_ms)
+                        && self.copies.can_republish(request, recorded_at_ms) =>
+                {
+                    lost.push(*intent);
+                }
+                (None, _) => {}
+            }
+        }
+        let num = orders.len() + failures.len();
+        let settled =
+            write_batch_or_each(orders, |orders| deps.backends.stock.settle(orders)).await;
+        let release = |failures| deps.backends.stock.release(self.bucket, failures);
+        match settled.and(write_batch_or_each(failures, release).await) {
+            Ok(()) => self.budget.matched += num,
+            // Results are written after the bucket is loaded.
+            Err(stock::Error::NotLoaded(_) | stock::Error::Fenced { .. }) => {}
+            Err(error) => self.block(Blocked::Results, error),
+        }
+        if !lost.is_empty() {
+            self.publish_again(lost).await;
+        }
+    }
+
+    /// Publishes lost requests again, except those whose end state is a dead letter.
+    async fn publish_again(&mut self, mut lost: Vec<OrderIntent>) {
+        let requests: Vec<RequestId> = lost.iter().map(|intent| intent.request).collect();
+        match self.deps.backends.ledger.dead_lettered_among(requests).await {
+            Ok(dead) => lost.retain(|intent| !dead.contains(&intent.request)),
+            Err(error) => return self.block(Blocked::Ledger, error),
+        }
+        let is_declared = &mut self.budget.topology_declared;
+        let (confirmed, failure) = republish(self.deps, self.bucket, &lost, is_declared).await;
+        if confirmed > 0 {
+            let requests = lost.iter().map(|intent| intent.request);
+            self.copies.record(requests, self.deps.clock.wall_ms());
+        }
+        self.budget.republished += confirmed;
+        if let Some(error) = failure {
+            self.block(Blocked::Broker, error);
+        }
+    }
 }
 
 /// Writes results in one call; if a damaged page makes the call fail, one call per result. Returns

@@ -1,6 +1,6 @@
 //! Publishing lost requests again.
 
-use super::ReconcilerDeps;
+use super::Reconciler;
 use crate::broker::{Message, PublishOutcome, Route};
 use crate::domain::{BucketKey, OrderIntent};
 use crate::messages::envelope;
@@ -11,14 +11,14 @@ use crate::redis::scripts::intent;
 /// confirms. Returns the number of confirmed requests, and the first error of the others. Declares
 /// the topology once per pass and sets `topology_declared`.
 pub(super) async fn republish(
-    deps: &ReconcilerDeps,
+    deps: &Reconciler,
     bucket: BucketKey,
     lost: &[OrderIntent],
     topology_declared: &mut bool,
 ) -> (usize, Option<String>) {
     let (mut messages, mut sizes) = (Vec::new(), Vec::new());
     let (mut confirmed, mut failure) = (0, None);
-    for envelope in lost.chunks(deps.limits.envelope_max.max(1)) {
+    for envelope in lost.chunks(deps.settings.outbox.envelope_max.max(1)) {
         match message(deps, bucket, envelope) {
             Ok(message) => {
                 messages.push(message);
@@ -32,12 +32,17 @@ pub(super) async fn republish(
     }
     // A missing binding may have lost the requests, and would lose the copies too.
     if !*topology_declared {
-        if let Err(error) = deps.publisher.declare().await {
+        if let Err(error) = deps.pipeline.publisher.declare().await {
             return (0, Some(error.to_string()));
         }
         *topology_declared = true;
     }
-    let sent = deps.publisher.open_channel(deps.limits.window).publish(messages).await;
+    let sent = deps
+        .pipeline
+        .publisher
+        .open_channel(deps.settings.relay.confirm_window)
+        .publish(messages)
+        .await;
     for (outcome, size) in sent.into_iter().zip(sizes) {
         match outcome {
             PublishOutcome::Confirmed => confirmed += size,
@@ -52,7 +57,7 @@ pub(super) async fn republish(
 }
 
 fn message(
-    deps: &ReconcilerDeps,
+    deps: &Reconciler,
     bucket: BucketKey,
     envelope: &[OrderIntent],
 ) -> Result<Message, MalformedEnvelope> {
@@ -61,8 +66,8 @@ fn message(
         intent::pack_into(lost_intent, &mut body);
     }
     Ok(Message {
-        route: Route::orders_of(bucket, deps.limits.queues),
-        headers: envelope::headers(&body, &deps.installation, deps.clock.wall_ms())?,
+        route: Route::orders_of(bucket, deps.settings.amqp.queues),
+        headers: envelope::headers(&body, &deps.pipeline.installation, deps.clock.wall_ms())?,
         body: body.into(),
     })
 }

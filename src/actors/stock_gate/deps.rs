@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::actors::ledger_writer::LedgerWriterHandle;
 use crate::actors::outbox_relay::RelayHandle;
-use crate::actors::stock_gate::directory::GateDirectory;
+use crate::actors::stock_gate::GateDirectory;
 use crate::config::GateSettings;
 use crate::domain::{BucketKey, BucketNo, Counting, Sku};
 use crate::observe::metrics::Metrics;

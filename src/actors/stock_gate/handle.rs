@@ -1,20 +1,74 @@
-//! Sends a purchase from the buy handler to its gate: refuses locally what needs no gate, finds the
-//! buyer's home bucket, takes a permit, sends, and awaits the answer up to a deadline. If the gate
-//! crashes, the request is sent again with the same request id. A request without an answer at the
-//! deadline is `unknown`.
+//! The gates of this process, and the handle that sends a purchase from the buy handler to its
+//! gate: refuses locally what needs no gate, finds the buyer's home bucket, takes a permit, sends,
+//! and awaits the answer up to a deadline. If the gate crashes, the request is sent again with the
+//! same request id. A request without an answer at the deadline is `unknown`.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use tokio::sync::oneshot;
 
-use crate::actors::stock_gate::directory::{GateAddress, GateDirectory};
+use super::StockGate;
+use crate::actors::supervisor::supervised::Address;
+use crate::config::Settings;
 use crate::domain::{
     BucketKey, BucketNo, BuyerId, Phase, Refusal, RequestId, Reservation, Sku, SkuNo,
 };
 use crate::messages::{BuyAnswer, GateReply, Reserve};
+use crate::runtime::permits::Permits;
 use crate::services::catalog::{Catalog, CatalogSale};
 use crate::stock::{self, BucketHealth, Stock, StoredRequest};
+
+/// Address of one gate, and the permits to send it requests.
+#[derive(Debug, Clone)]
+pub struct GateAddress {
+    /// Bound the requests inside the gate.
+    pub permits: Permits,
+    pub address: Address<StockGate>,
+}
+
+/// All gates of this process; read without a lock.
+#[derive(Debug, Default)]
+pub struct GateDirectory {
+    gates: ArcSwap<HashMap<SkuNo, Arc<[GateAddress]>>>,
+}
+
+impl GateDirectory {
+    fn gate(&self, sku: SkuNo, bucket: BucketNo) -> Option<GateAddress> {
+        self.of_sku(sku)?.get(usize::from(bucket.0)).cloned()
+    }
+
+    /// Whether the SKU has gates in this process.
+    pub(crate) fn has(&self, sku: SkuNo) -> bool {
+        self.of_sku(sku).is_some()
+    }
+
+    /// The gates of one SKU, in bucket order.
+    pub(super) fn of_sku(&self, sku: SkuNo) -> Option<Arc<[GateAddress]>> {
+        self.gates.load().get(&sku).cloned()
+    }
+
+    pub(crate) fn all(&self) -> Vec<GateAddress> {
+        self.gates.load().values().flat_map(|gates| gates.iter().cloned()).collect()
+    }
+
+    /// Inserts the gates of one SKU, in bucket order.
+    pub fn put(&self, sku: SkuNo, gates: Vec<GateAddress>) {
+        let gates: Arc<[GateAddress]> = gates.into();
+        self.gates.rcu(|old| {
+            let mut new = HashMap::clone(old);
+            new.insert(sku, Arc::clone(&gates));
+            new
+        });
+    }
+
+    /// Requests inside all gates.
+    pub(crate) fn num_inside(&self) -> usize {
+        self.all().iter().map(|gate| gate.permits.num_taken()).sum()
+    }
+}
 
 /// Sends purchases to the gates. Cheap to clone.
 #[derive(Clone)]
@@ -22,24 +76,10 @@ pub struct GateHandle {
     catalog: Arc<Catalog>,
     directory: Arc<GateDirectory>,
     stock: Arc<dyn Stock>,
-    limits: AttemptLimits,
-}
-
-/// Limits of one purchase.
-#[derive(Debug, Clone, Copy)]
-pub struct AttemptLimits {
     /// After this the answer is [`BuyAnswer::Unknown`].
-    pub deadline: Duration,
+    deadline: Duration,
     /// Attempts, each after the gate crashed with the request.
-    pub attempts_max: u32,
-}
-
-enum Attempt {
-    Answered(GateReply),
-    /// No permit: the request did not reach the gate.
-    NotSent,
-    /// The gate crashed with the request.
-    Lost,
+    attempts_max: u32,
 }
 
 impl GateHandle {
@@ -48,9 +88,11 @@ impl GateHandle {
         catalog: Arc<Catalog>,
         directory: Arc<GateDirectory>,
         stock: Arc<dyn Stock>,
-        limits: AttemptLimits,
+        settings: &Settings,
     ) -> Self {
-        Self { catalog, directory, stock, limits }
+        let deadline = Duration::from_millis(settings.http.answer_deadline_ms);
+        let attempts_max = settings.gate.reserve_attempts_max;
+        Self { catalog, directory, stock, deadline, attempts_max }
     }
 
     /// The refusal that applies to the whole sale: outside the window, paused, sold out. `None`: a
@@ -104,7 +146,7 @@ impl GateHandle {
         let Some(gate) = self.directory.gate(request.sku, request.bucket) else {
             return BuyAnswer::Busy;
         };
-        match tokio::time::timeout(self.limits.deadline, self.buy_at(&gate, request)).await {
+        match tokio::time::timeout(self.deadline, self.buy_at(&gate, request)).await {
             Ok(answer) => answer,
             // The gate may still accept; a repeat of the request id reads the outcome.
             Err(_elapsed) => BuyAnswer::Unknown,
@@ -113,32 +155,29 @@ impl GateHandle {
 
     async fn buy_at(&self, gate: &GateAddress, mut request: Reservation) -> BuyAnswer {
         let mut may_be_accepted = false;
-        for _ in 0..self.limits.attempts_max {
-            match Self::send(gate, request).await {
+        for _ in 0..self.attempts_max {
+            // Without a permit the request does not reach the gate.
+            let Some(permit) = gate.permits.try_take() else { break };
+            let address = gate.address.wait_up().await;
+            let (reply, answer) = oneshot::channel();
+            let answer = match address.try_send(Reserve { reservation: request, reply, permit }) {
+                Ok(()) => answer.await.ok(),
+                Err(_) => None,
+            };
+            match answer {
                 // The gate that crashed with the request may have accepted it.
-                Attempt::Answered(GateReply::Final(BuyAnswer::Busy)) if may_be_accepted => break,
-                Attempt::Answered(GateReply::Final(answer)) => return answer,
-                Attempt::Answered(GateReply::StaleEpoch) => {
+                Some(GateReply::Final(BuyAnswer::Busy)) if may_be_accepted => break,
+                Some(GateReply::Final(answer)) => return answer,
+                Some(GateReply::StaleEpoch) => {
                     if let Some((listed, _)) = self.catalog.of_sku(request.sku) {
                         request.epoch = listed.sale.epoch;
                     }
                     tokio::task::yield_now().await;
                 }
-                Attempt::NotSent => break,
-                Attempt::Lost => may_be_accepted = true,
+                None => may_be_accepted = true,
             }
         }
         if may_be_accepted { BuyAnswer::Unknown } else { BuyAnswer::Busy }
-    }
-
-    async fn send(gate: &GateAddress, reservation: Reservation) -> Attempt {
-        let Some(permit) = gate.permits.try_take() else { return Attempt::NotSent };
-        let address = gate.address.wait_up().await;
-        let (reply, answer) = oneshot::channel();
-        if address.try_send(Reserve { reservation, reply, permit }).is_err() {
-            return Attempt::Lost;
-        }
-        answer.await.map_or(Attempt::Lost, Attempt::Answered)
     }
 
     /// The status of a request of `buyer`; `None`: it was not accepted.

@@ -21,6 +21,7 @@ use actix::{Actor, AsyncContext, Context, Handler};
 use tokio::sync::oneshot;
 
 use crate::actors::ledger_writer::handle::LedgerWriterHandle;
+use crate::actors::periodic::LastError;
 use crate::actors::supervisor::supervised::{
     ExitReason, Incarnation, Supervised, end, spawn_step, spawn_wait, step,
 };
@@ -31,11 +32,9 @@ use crate::runtime::permits::Permit;
 use crate::stock;
 
 pub use deps::{Dispatch, GateDeps};
-pub use directory::GateDirectory;
-pub use handle::GateHandle;
+pub use handle::{GateDirectory, GateHandle};
 
 mod deps;
-pub mod directory;
 pub mod handle;
 mod submission;
 mod transfer;
@@ -61,8 +60,8 @@ pub struct StockGate {
     /// Accepted requests that this gate has submitted to the ledger writer.
     submitting: HashSet<RequestId>,
     in_progress: InProgress,
-    /// The last error of the stock, until it succeeds again. Logged when it changes.
-    last_error: Option<String>,
+    /// The last error of the stock, until it succeeds again.
+    last_error: LastError,
     quiet: Vec<oneshot::Sender<()>>,
     is_quiet: bool,
 }
@@ -78,7 +77,7 @@ impl StockGate {
             waiting: HashMap::new(),
             submitting: HashSet::new(),
             in_progress: InProgress::default(),
-            last_error: None,
+            last_error: LastError::default(),
             quiet: Vec::new(),
             is_quiet: false,
         }
@@ -104,7 +103,10 @@ impl StockGate {
         spawn_step(self, ctx, work, move |gate, ctx, verdicts| match verdicts {
             Ok(verdicts) => {
                 gate.in_progress.deciding = false;
-                gate.stock_recovered();
+                if gate.last_error.clear() {
+                    let (sku, bucket) = (gate.deps.sku.no, gate.deps.bucket);
+                    tracing::info!(%sku, %bucket, "the gate decides again");
+                }
                 gate.decided(ctx, batch, verdicts);
             }
             Err(error) => gate.not_decided(ctx, batch, &error, attempts),
@@ -165,7 +167,9 @@ impl StockGate {
                 if self.submitting.insert(request.reservation.request) {
                     intents.push(request.reservation.intent(&self.deps.sku));
                 }
-                self.add_waiter(request, replayed);
+                let Reserve { reservation, reply, permit } = request;
+                let waiter = Waiter { reply, replayed, _permit: permit };
+                self.waiting.entry(reservation.request).or_default().push(waiter);
             }
             Dispatch::Outbox(relays) => {
                 if let Some(relays) = relays {
@@ -217,26 +221,11 @@ impl StockGate {
             end(self, ctx, ExitReason::Failed(error.to_string()));
             return true;
         }
-        let error = error.to_string();
-        if self.last_error.as_ref() != Some(&error) {
+        if let Some(error) = self.last_error.changed(Err(error)) {
             let (sku, bucket) = (self.deps.sku.no, self.deps.bucket);
-            tracing::warn!(%sku, %bucket, error, "the gate cannot decide");
-            self.last_error = Some(error);
+            tracing::warn!(%sku, %bucket, %error, "the gate cannot decide");
         }
         false
-    }
-
-    fn stock_recovered(&mut self) {
-        if self.last_error.take().is_some() {
-            let (sku, bucket) = (self.deps.sku.no, self.deps.bucket);
-            tracing::info!(%sku, %bucket, "the gate decides again");
-        }
-    }
-
-    fn add_waiter(&mut self, request: Reserve, replayed: bool) {
-        let Reserve { reservation, reply, permit } = request;
-        let waiter = Waiter { reply, replayed, _permit: permit };
-        self.waiting.entry(reservation.request).or_default().push(waiter);
     }
 
     fn report_if_idle(&mut self) {

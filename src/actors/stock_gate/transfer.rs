@@ -12,7 +12,6 @@ use actix::Context;
 use tokio::sync::oneshot;
 
 use super::{GateDeps, StockGate, answer};
-use crate::actors::stock_gate::directory::GateAddress;
 use crate::actors::supervisor::supervised::spawn_step;
 use crate::domain::{BucketKey, BucketNo, Refusal};
 use crate::messages::{BuyAnswer, LendStock};
@@ -118,33 +117,24 @@ async fn transfer(
 /// Borrows from each sibling once, the next higher bucket first, until there is enough. Returns the
 /// units received.
 async fn borrow_round(deps: &GateDeps, needed: u32) -> Result<u32, stock::Error> {
-    let gates = deps.directory.of_sku(deps.sku.no);
+    let Some(gates) = deps.directory.of_sku(deps.sku.no) else { return Ok(0) };
     let buckets = deps.sku.buckets;
     let mut total: u32 = 0;
     for distance in 1..buckets {
         let from = BucketNo((deps.bucket.0 + distance) % buckets);
-        let Some(gate) = gates.get(usize::from(from.0)) else { continue };
-        total = total.saturating_add(borrow_from(deps, gate, from, needed - total).await?);
+        let gate = gates.get(usize::from(from.0)).and_then(|gate| gate.address.get());
+        let Some(gate) = gate else { continue };
+        let (reply, loan) = oneshot::channel();
+        if gate.try_send(LendStock { to: deps.bucket, want: needed - total, reply }).is_err() {
+            continue;
+        }
+        let Ok(Ok(Some(loan))) = tokio::time::timeout(LEND_TIMEOUT, loan).await else { continue };
+        let lender = BucketKey { sku: deps.sku.no, bucket: from };
+        deps.metrics.transfers.inc();
+        total = total.saturating_add(deps.stock.borrow(lender, deps.bucket, loan).await?);
         if total >= needed {
             break;
         }
     }
     Ok(total)
-}
-
-async fn borrow_from(
-    deps: &GateDeps,
-    gate: &GateAddress,
-    from: BucketNo,
-    needed: u32,
-) -> Result<u32, stock::Error> {
-    let Some(gate) = gate.address.get() else { return Ok(0) };
-    let (reply, loan) = oneshot::channel();
-    if gate.try_send(LendStock { to: deps.bucket, want: needed, reply }).is_err() {
-        return Ok(0);
-    }
-    let Ok(Ok(Some(loan))) = tokio::time::timeout(LEND_TIMEOUT, loan).await else { return Ok(0) };
-    let lender = BucketKey { sku: deps.sku.no, bucket: from };
-    deps.metrics.transfers.inc();
-    deps.stock.borrow(lender, deps.bucket, loan).await
 }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use actix::{Addr, Context, Handler};
 use actix_rt::ArbiterHandle;
 use parking_lot::Mutex;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 
 use crate::actors::supervisor::supervised::{Address, ExitReason, Incarnation, Supervised};
 use crate::config::SupervisorSettings;
@@ -59,8 +59,21 @@ pub struct ComponentDown {
 
 #[derive(Debug)]
 struct Child {
-    report: ChildReport,
+    report: Mutex<ChildReport>,
     progress: Arc<Progress>,
+}
+
+impl Child {
+    fn record_exit(&self, reason: &ExitReason, restarts: bool) {
+        let mut report = self.report.lock();
+        report.state = if restarts { ChildState::Restarting } else { ChildState::Down };
+        report.restarts += u64::from(restarts);
+        report.panics += u64::from(matches!(reason, ExitReason::Panicked(_)));
+        report.stalls += u64::from(*reason == ExitReason::Stalled);
+        report.last_exit = Some(reason.to_string());
+        let (name, restarts) = (&report.name, report.restarts);
+        tracing::warn!(actor.name = name, actor.restarts = restarts, %reason, "actor ended");
+    }
 }
 
 /// Starts children and restarts them when they exit or stall. Clones share the children.
@@ -70,7 +83,7 @@ pub struct Supervisor {
     clock: SharedClock,
     shutdown: Shutdown,
     home: ArbiterHandle,
-    children: Arc<Mutex<Vec<Child>>>,
+    children: Arc<Mutex<Vec<Arc<Child>>>>,
     down: watch::Sender<Option<ComponentDown>>,
 }
 
@@ -92,51 +105,48 @@ impl Supervisor {
     where
         A: Supervised + Handler<Stop>,
     {
-        let progress = Arc::new(Progress::default());
-        let index = {
-            let mut children = self.children.lock();
-            children.push(Child {
-                report: ChildReport {
-                    name: spec.name.clone(),
-                    kind: spec.kind,
-                    state: ChildState::Restarting,
-                    restarts: 0,
-                    panics: 0,
-                    stalls: 0,
-                    steps: 0,
-                    last_exit: None,
-                },
-                progress: Arc::clone(&progress),
-            });
-            children.len() - 1
+        let report = ChildReport {
+            name: spec.name.clone(),
+            kind: spec.kind,
+            state: ChildState::Restarting,
+            restarts: 0,
+            panics: 0,
+            stalls: 0,
+            steps: 0,
+            last_exit: None,
         };
+        let child = Arc::new(Child { report: Mutex::new(report), progress: Arc::default() });
+        self.children.lock().push(Arc::clone(&child));
         let (address, current) = watch::channel(None);
-        let supervisor = self.clone();
-        self.shutdown.spawn_on(&self.home, async move {
-            supervisor.monitor(spec, index, progress, address).await;
-        });
-        Address::new(current)
+        let monitor = self.clone().monitor(spec, child, address);
+        self.shutdown.spawn_on(&self.home, monitor);
+        Address { current }
     }
 
     async fn monitor<A>(
         self,
         spec: ChildSpec<A>,
-        index: usize,
-        progress: Arc<Progress>,
+        child: Arc<Child>,
         address: watch::Sender<Option<Addr<A>>>,
     ) where
         A: Supervised + Handler<Stop>,
     {
-        let mut budget = Budget::new(&self.settings);
+        let mut spent = VecDeque::new();
         let mut backoff = self.new_backoff();
         loop {
-            let (addr, exit) = Self::spawn(&spec, &progress);
+            let (incarnation, exit) =
+                Incarnation::new(Arc::clone(&child.progress), spec.fault_injector);
+            let (factory, mailbox) = (Arc::clone(&spec.factory), spec.mailbox);
+            let addr = A::start_in_arbiter(&spec.arbiter, move |ctx: &mut Context<A>| {
+                ctx.set_mailbox_capacity(mailbox);
+                factory(incarnation)
+            });
             address.send_replace(Some(addr.clone()));
-            self.update(index, |report| report.state = ChildState::Up);
+            child.report.lock().state = ChildState::Up;
             let started_at = self.clock.now();
             let reason = tokio::select! {
                 exit = exit => exit.unwrap_or(ExitReason::Stopped),
-                () = self.stalled(&progress) => ExitReason::Stalled,
+                () = self.stalled(&child.progress) => ExitReason::Stalled,
             };
             address.send_replace(None);
             if reason == ExitReason::Stalled {
@@ -149,31 +159,14 @@ impl Supervisor {
             {
                 backoff = self.new_backoff();
             }
-            let allowed = budget.spend(now);
-            self.record_exit(index, &reason, allowed);
+            let allowed = self.spend(&mut spent, now);
+            child.record_exit(&reason, allowed);
             if !allowed {
                 self.give_up(&spec.name, &reason);
                 return;
             }
             tokio::time::sleep(backoff.next_wait(fastrand::f64())).await;
         }
-    }
-
-    fn spawn<A>(
-        spec: &ChildSpec<A>,
-        progress: &Arc<Progress>,
-    ) -> (Addr<A>, oneshot::Receiver<ExitReason>)
-    where
-        A: Supervised,
-    {
-        let (incarnation, exit) = Incarnation::new(Arc::clone(progress), spec.fault_injector);
-        let factory = Arc::clone(&spec.factory);
-        let mailbox = spec.mailbox;
-        let addr = A::start_in_arbiter(&spec.arbiter, move |ctx: &mut Context<A>| {
-            ctx.set_mailbox_capacity(mailbox);
-            factory(incarnation)
-        });
-        (addr, exit)
     }
 
     /// Returns when work of the child has made no progress for `stalled_after_ms`.
@@ -200,26 +193,15 @@ impl Supervisor {
         Backoff::new(self.settings.backoff_min_ms, self.settings.backoff_max_ms)
     }
 
-    fn update(&self, index: usize, change: impl FnOnce(&mut ChildReport)) {
-        if let Some(child) = self.children.lock().get_mut(index) {
-            change(&mut child.report);
+    /// Adds a restart at `now` to `spent`, the restarts of the sliding window. Returns whether the
+    /// budget allows it.
+    fn spend(&self, spent: &mut VecDeque<Instant>, now: Instant) -> bool {
+        let window = Duration::from_millis(self.settings.restart_window_ms);
+        while spent.front().is_some_and(|then| now.duration_since(*then) > window) {
+            spent.pop_front();
         }
-    }
-
-    fn record_exit(&self, index: usize, reason: &ExitReason, restarts: bool) {
-        self.update(index, |report| {
-            report.state = if restarts { ChildState::Restarting } else { ChildState::Down };
-            report.restarts += u64::from(restarts);
-            report.panics += u64::from(matches!(reason, ExitReason::Panicked(_)));
-            report.stalls += u64::from(*reason == ExitReason::Stalled);
-            report.last_exit = Some(reason.to_string());
-            tracing::warn!(
-                actor.name = report.name,
-                actor.restarts = report.restarts,
-                %reason,
-                "actor ended"
-            );
-        });
+        spent.push_back(now);
+        spent.len() <= self.settings.restarts_max as usize
     }
 
     fn give_up(&self, name: &str, reason: &ExitReason) {
@@ -232,9 +214,7 @@ impl Supervisor {
         tracing::error!(actor.name = name, %reason, "restart budget exhausted, the process exits");
         self.down.send_if_modified(|first| {
             let is_first = first.is_none();
-            if is_first {
-                *first = Some(down);
-            }
+            first.get_or_insert(down);
             is_first
         });
     }
@@ -243,54 +223,26 @@ impl Supervisor {
     #[must_use]
     pub fn report(&self) -> Vec<ChildReport> {
         let children = self.children.lock();
-        children
-            .iter()
-            .map(|child| ChildReport { steps: child.progress.steps(), ..child.report.clone() })
-            .collect()
+        let report = |child: &Arc<Child>| ChildReport {
+            steps: child.progress.steps(),
+            ..child.report.lock().clone()
+        };
+        children.iter().map(report).collect()
     }
 
     /// Whether every child is up.
     #[must_use]
     pub fn all_up(&self) -> bool {
-        self.children.lock().iter().all(|child| child.report.state == ChildState::Up)
+        self.children.lock().iter().all(|child| child.report.lock().state == ChildState::Up)
     }
 
     /// Waits until a component has exhausted its restart budget.
     pub async fn component_down(&self) -> ComponentDown {
         let mut down = self.down.subscribe();
-        loop {
-            if let Some(down) = down.borrow_and_update().clone() {
-                return down;
-            }
-            if down.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
+        let found = down.wait_for(Option::is_some).await.ok().and_then(|down| down.clone());
+        match found {
+            Some(down) => down,
+            None => std::future::pending().await,
         }
-    }
-}
-
-/// Restarts allowed in a sliding window.
-struct Budget {
-    spent: VecDeque<Instant>,
-    restarts_max: usize,
-    window: Duration,
-}
-
-impl Budget {
-    fn new(settings: &SupervisorSettings) -> Self {
-        Self {
-            spent: VecDeque::new(),
-            restarts_max: settings.restarts_max as usize,
-            window: Duration::from_millis(settings.restart_window_ms),
-        }
-    }
-
-    /// Counts a restart at `now` and returns whether the budget allows it.
-    fn spend(&mut self, now: Instant) -> bool {
-        while self.spent.front().is_some_and(|then| now.duration_since(*then) > self.window) {
-            self.spent.pop_front();
-        }
-        self.spent.push_back(now);
-        self.spent.len() <= self.restarts_max
     }
 }

@@ -20,27 +20,19 @@ use crate::runtime::fault_injection::{FaultInjector, FaultPoint, panic_if_chosen
 use crate::runtime::progress::Progress;
 
 /// Why an actor exited.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExitReason {
     /// The actor received [`crate::messages::Stop`], or was dropped.
+    #[error("stopped")]
     Stopped,
     /// A step panicked with this message.
+    #[error("panicked: {0}")]
     Panicked(String),
     /// The actor ended itself with this error.
+    #[error("failed: {0}")]
     Failed(String),
-    /// Work under way made no progress.
+    #[error("stalled: it had work and made no progress")]
     Stalled,
-}
-
-impl fmt::Display for ExitReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Stopped => f.write_str("stopped"),
-            Self::Panicked(message) => write!(f, "panicked: {message}"),
-            Self::Failed(error) => write!(f, "failed: {error}"),
-            Self::Stalled => f.write_str("stalled: it had work and made no progress"),
-        }
-    }
 }
 
 /// The connection of one supervised actor to its supervisor.
@@ -73,11 +65,11 @@ impl Incarnation {
 
 impl Drop for Incarnation {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.end(ExitReason::Panicked("outside of a guarded step".to_owned()));
+        self.end(if std::thread::panicking() {
+            ExitReason::Panicked("outside of a guarded step".to_owned())
         } else {
-            self.end(ExitReason::Stopped);
-        }
+            ExitReason::Stopped
+        });
     }
 }
 
@@ -175,7 +167,7 @@ fn text_of(panic: &(dyn Any + Send)) -> String {
 /// The current address of a supervised actor. Read it for every message: the supervisor replaces an
 /// actor that exits.
 pub struct Address<A: Actor> {
-    current: watch::Receiver<Option<Addr<A>>>,
+    pub(super) current: watch::Receiver<Option<Addr<A>>>,
 }
 
 impl<A: Actor> fmt::Debug for Address<A> {
@@ -191,10 +183,6 @@ impl<A: Actor> Clone for Address<A> {
 }
 
 impl<A: Actor> Address<A> {
-    pub(super) fn new(current: watch::Receiver<Option<Addr<A>>>) -> Self {
-        Self { current }
-    }
-
     /// The address of the running actor; `None` while it is restarted or down.
     #[must_use]
     pub fn get(&self) -> Option<Addr<A>> {
@@ -205,13 +193,11 @@ impl<A: Actor> Address<A> {
     /// deadline.
     pub async fn wait_up(&self) -> Addr<A> {
         let mut current = self.current.clone();
-        loop {
-            if let Some(addr) = self.get() {
-                return addr;
-            }
-            if current.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
+        let is_up = |addr: &Option<Addr<A>>| addr.as_ref().is_some_and(Addr::connected);
+        let found = current.wait_for(is_up).await.ok().and_then(|addr| addr.clone());
+        match found {
+            Some(addr) => addr,
+            None => std::future::pending().await,
         }
     }
 }

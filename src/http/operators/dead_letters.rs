@@ -316,11 +316,7 @@ fn parse_id(id: &str) -> Result<DeadLetterNo, Problem> {
 }
 
 fn view_of(state: &HttpState, content: DeadLetterContent) -> DeadLetterContentView {
-    let why_not = match state.dead_letters.check_replay(&content) {
-        None => Some(DeadLetterError::NoBroker.to_string()),
-        Some(Err(why)) => Some(why),
-        Some(Ok(_)) => None,
-    };
+    let why_not = state.dead_letters.why_not_replayable(&content);
     let intents = envelope::intents_in(&content.body);
     let preview = content.body.get(..PREVIEW_BYTES).unwrap_or(&content.body);
     DeadLetterContentView {

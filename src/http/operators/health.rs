@@ -65,7 +65,7 @@ pub async fn ready(
     let check = |name, ok| CheckView { name, ok, required: true };
     let checks = vec![
         check("accepting", state.is_ready()),
-        check("actors", state.deps.actors.supervisor().all_up()),
+        check("actors", state.deps.actors.supervisor.all_up()),
         CheckView {
             required: needs_ledger(&state),
             ..check("ledger", matches!(ledger, Ok(Ok(()))))

@@ -85,10 +85,10 @@ pub async fn metrics(state: web::Data<HttpState>) -> HttpResponse {
             deps.metrics.stock_left(sale, sku_id, stock_left(&state, listed.sale.phase, sku));
         }
     }
-    let num_inside = deps.actors.directory().num_inside();
-    deps.metrics.inside(num_inside, deps.actors.num_intents_in_flight());
-    deps.metrics.ledger_breaker.set(i64::from(deps.actors.breaker().is_open()));
-    deps.metrics.actors(&deps.actors.supervisor().report());
+    let num_inside = deps.actors.directory.num_inside();
+    deps.metrics.inside(num_inside, deps.actors.orders.permits.num_taken());
+    deps.metrics.ledger_breaker.set(i64::from(deps.actors.breaker.is_open()));
+    deps.metrics.actors(&deps.actors.supervisor.report());
     let content_type = (CONTENT_TYPE, HeaderValue::from_static(EXPOSITION_TYPE));
     HttpResponse::Ok().insert_header(content_type).body(deps.metrics.exposition())
 }
@@ -99,7 +99,7 @@ pub async fn metrics(state: web::Data<HttpState>) -> HttpResponse {
     responses((status = 200, description = "every actor", body = ActorsView)),
 )]
 pub async fn actors(state: web::Data<HttpState>) -> HttpResponse {
-    let supervisor = state.deps.actors.supervisor();
+    let supervisor = &state.deps.actors.supervisor;
     HttpResponse::Ok().json(ActorsView { all_up: supervisor.all_up(), actors: supervisor.report() })
 }
 
@@ -129,8 +129,8 @@ pub async fn stats(state: web::Data<HttpState>) -> HttpResponse {
         uptime_s: deps.clock.now().duration_since(state.started_at).as_secs(),
         at: rfc3339(deps.clock.wall_ms()),
         orders_placed: deps.metrics.orders_placed.get(),
-        inside_gates: deps.actors.directory().num_inside(),
-        inside_consumer: deps.actors.num_intents_in_flight(),
+        inside_gates: deps.actors.directory.num_inside(),
+        inside_consumer: deps.actors.orders.permits.num_taken(),
         skus,
     })
 }

@@ -9,16 +9,14 @@
 //! change during the reading; otherwise a note names them.
 
 use serde::Serialize;
-use tokio::sync::mpsc;
 
 use crate::db::{self, AuditRow, Ledger};
 use crate::domain::invariants::{Checker, FailureFacts, GateFacts, GateView, Violation};
 use crate::domain::{InvariantId, Order, Phase, RequestStatus, Sale, SaleId, Sku, SkuNo};
 use crate::outbox;
+use crate::services::rebuild::for_each_chunk;
 use crate::stock::{self, Stock};
 use crate::tier::Pipeline;
-
-use self::queued::QueuedRequests;
 
 mod queued;
 
@@ -141,30 +139,31 @@ pub async fn audit_all(
     sale: Option<&SaleId>,
     now_ms: i64,
 ) -> Result<AuditReport, Error> {
-    let AuditSources { ledger, stock, pipeline } = sources;
-    let sales: Vec<Sale> = ledger
-        .sales()
-        .await?
-        .into_iter()
-        .filter(|stored| sale.is_none_or(|wanted| stored.id == *wanted))
-        .collect();
-    if let (Some(wanted), true) = (sale, sales.is_empty()) {
-        return Err(Error::UnknownSale(wanted.clone()));
+    let mut sales = sources.ledger.sales().await?;
+    if let Some(wanted) = sale {
+        sales.retain(|stored| stored.id == *wanted);
+        if sales.is_empty() {
+            return Err(Error::UnknownSale(wanted.clone()));
+        }
     }
-    let (checker, notes, could_tell) = (Checker::default(), Vec::new(), stock.is_some());
-    let mut run = AuditRun { stock, pipeline, ledger, now_ms, checker, notes, could_tell };
+    let (checker, notes, could_tell) = (Checker::default(), Vec::new(), sources.stock.is_some());
+    let mut run = AuditRun { sources, now_ms, checker, notes, could_tell };
     for (sale, sku) in sales.iter().flat_map(|sale| sale.skus.iter().map(move |sku| (sale, sku))) {
         run.audit_sku(sale, sku).await?;
     }
-    run.check_across_skus().await?;
-    let dead_letters = ledger.count_dead_letters().await?;
+    let found = sources.ledger.anomalies_across_skus().await?;
+    for (request, num_orders) in found.duplicate_requests {
+        run.checker.duplicate_request(request, num_orders);
+    }
+    for unknown in found.unknown_skus {
+        run.checker.unknown_sku(unknown.sku, unknown.num_orders, unknown.num_failures);
+    }
+    let dead_letters = sources.ledger.count_dead_letters().await?;
     Ok(run.report(dead_letters.open + dead_letters.parked))
 }
 
 struct AuditRun<'a> {
-    stock: Option<&'a dyn Stock>,
-    pipeline: Option<&'a Pipeline>,
-    ledger: &'a dyn Ledger,
+    sources: AuditSources<'a>,
     now_ms: i64,
     checker: Checker,
     notes: Vec<String>,
@@ -176,7 +175,13 @@ impl AuditRun<'_> {
     /// continues with the other SKUs.
     async fn audit_sku(&mut self, sale: &Sale, sku: &Sku) -> Result<(), Error> {
         let error = match self.check_sku(sku).await {
-            Err(Error::Stock(error)) if is_of_one_sku(&error) => error,
+            // Other SKUs may be readable.
+            Err(Error::Stock(
+                error @ (stock::Error::NotLoaded(_)
+                | stock::Error::HalfWritten { .. }
+                | stock::Error::Fenced { .. }
+                | stock::Error::Damaged { .. }),
+            )) => error,
             checked => return checked,
         };
         let note = format!("sku {}: {error}; its orders were not compared with its gates", sku.no);
@@ -186,9 +191,9 @@ impl AuditRun<'_> {
         } else {
             self.note_unchecked(note);
         }
-        let stock = self.stock.take();
+        let stock = self.sources.stock.take();
         let checked = self.check_sku(sku).await;
-        self.stock = stock;
+        self.sources.stock = stock;
         checked
     }
 
@@ -196,18 +201,6 @@ impl AuditRun<'_> {
     fn note_unchecked(&mut self, note: String) {
         self.could_tell = false;
         self.notes.push(note);
-    }
-
-    /// Checks that span SKUs, and rows of SKUs that belong to no sale.
-    async fn check_across_skus(&mut self) -> Result<(), Error> {
-        let found = self.ledger.anomalies_across_skus().await?;
-        for (request, num_orders) in found.duplicate_requests {
-            self.checker.duplicate_request(request, num_orders);
-        }
-        for unknown in found.unknown_skus {
-            self.checker.unknown_sku(unknown.sku, unknown.num_orders, unknown.num_failures);
-        }
-        Ok(())
     }
 
     async fn check_sku(&mut self, sku: &Sku) -> Result<(), Error> {
@@ -220,7 +213,7 @@ impl AuditRun<'_> {
             if before != after && !is_last {
                 continue;
             }
-            let queued = self.read_queued(sku, after).await?;
+            let queued = self.queued_requests(sku, after).await?;
             let is_stable = before == after && after == self.gate_facts(sku.no).await?;
             let gates = after.map(|gates| queued.without_dead_letters(gates));
             let is_quiescent = is_stable && gates.is_none_or(|gates| gates.num_unsettled == 0);
@@ -241,34 +234,29 @@ impl AuditRun<'_> {
                     sku.no
                 ));
             }
-            checker.end(
-                gates.map(|gates| skip_sums_unless(is_quiescent, gates)),
-                failures,
-                self.now_ms,
-            );
-            self.check_anomalies(sku, &mut checker).await?;
+            // Gates that changed during the reading are checked only for what holds at any instant:
+            // with an unsettled request the checker skips the sums.
+            let num_min = u64::from(!is_quiescent);
+            let gates = gates.map(|gates| {
+                let num_unsettled = gates.num_unsettled.max(num_min);
+                GateFacts { num_unsettled, ..gates }
+            });
+            checker.end(gates, failures, self.now_ms);
+            let found = self.sources.ledger.anomalies(sku.no).await?;
+            for request in found.orders_and_failures {
+                checker.order_and_failure(request);
+            }
+            for (buyer, owned, live) in found.wrong_quotas {
+                checker.wrong_quota(sku.no, buyer, owned, live);
+            }
             self.checker.absorb(checker);
             return Ok(());
         }
         Ok(())
     }
 
-    /// The queued requests; not read if the gates have none.
-    async fn read_queued(
-        &self,
-        sku: &Sku,
-        gates: Option<GateFacts>,
-    ) -> Result<QueuedRequests, Error> {
-        match (self.stock, gates) {
-            (Some(stock), Some(gates)) if gates.num_unsettled > 0 => {
-                self.queued_requests(stock, sku).await
-            }
-            _ => Ok(QueuedRequests::default()),
-        }
-    }
-
     async fn gate_facts(&self, sku: SkuNo) -> Result<Option<GateFacts>, Error> {
-        Ok(match self.stock {
+        Ok(match self.sources.stock {
             Some(stock) => stock.facts(sku).await?,
             None => None,
         })
@@ -281,30 +269,26 @@ impl AuditRun<'_> {
         with_gates: bool,
         checker: &mut Checker,
     ) -> Result<FailureFacts, Error> {
-        let (sender, mut rows) = mpsc::channel::<AuditRow>(4 * CHUNK);
-        let visit = Box::new(move |row| sender.blocking_send(row).is_ok());
-        let scan = self.ledger.scan_audit(sku.no, visit);
-        let check = async {
-            let mut failures = FailureFacts::default();
-            let mut chunk = Vec::with_capacity(CHUNK);
-            while rows.recv_many(&mut chunk, CHUNK).await > 0 {
-                let mut orders = Vec::with_capacity(chunk.len());
-                for row in chunk.drain(..) {
-                    match row {
-                        AuditRow::Sku(facts, of_failures) => {
-                            failures = of_failures;
-                            checker.begin(facts);
-                        }
-                        AuditRow::Order(order) => orders.push(order),
+        let mut failures = FailureFacts::default();
+        let scan = |visit| self.sources.ledger.scan_audit(sku.no, visit);
+        for_each_chunk(scan, async |rows| {
+            let mut orders = Vec::with_capacity(rows.len());
+            for row in rows {
+                match row {
+                    AuditRow::Sku(facts, of_failures) => {
+                        failures = of_failures;
+                        checker.begin(facts);
                     }
+                    AuditRow::Order(order) => orders.push(order),
                 }
-                self.check_orders(sku.no, with_gates, &orders, checker).await?;
             }
-            Ok::<_, Error>(failures)
-        };
-        let (scanned, failures) = tokio::join!(scan, check);
-        scanned?;
-        failures
+            for orders in orders.chunks(CHUNK) {
+                self.check_orders(sku.no, with_gates, orders, checker).await?;
+            }
+            Ok::<_, Error>(())
+        })
+        .await?;
+        Ok(failures)
     }
 
     async fn check_orders(
@@ -314,7 +298,7 @@ impl AuditRun<'_> {
         orders: &[Order],
         checker: &mut Checker,
     ) -> Result<(), Error> {
-        let Some(stock) = self.stock.filter(|_| with_gates) else {
+        let Some(stock) = self.sources.stock.filter(|_| with_gates) else {
             for order in orders {
                 checker.order(order, None);
             }
@@ -334,19 +318,8 @@ impl AuditRun<'_> {
         Ok(())
     }
 
-    async fn check_anomalies(&self, sku: &Sku, checker: &mut Checker) -> Result<(), Error> {
-        let found = self.ledger.anomalies(sku.no).await?;
-        for request in found.orders_and_failures {
-            checker.order_and_failure(request);
-        }
-        for (buyer, owned, live) in found.wrong_quotas {
-            checker.wrong_quota(sku.no, buyer, owned, live);
-        }
-        Ok(())
-    }
-
     fn report(mut self, num_dead_letters: u64) -> AuditReport {
-        if self.stock.is_none() {
+        if self.sources.stock.is_none() {
             self.notes.push(
                 "no server was asked: StockConserved, StatusMonotone, CompensatedOnce and Drains \
                  compare the ledger with running gates and were not judged"
@@ -355,7 +328,7 @@ impl AuditRun<'_> {
         }
         let judged = EVIDENCE
             .into_iter()
-            .filter(|(id, _)| self.stock.is_some() || !NEED_GATES.contains(id))
+            .filter(|(id, _)| self.sources.stock.is_some() || !NEED_GATES.contains(id))
             .map(|(invariant, evidence)| AuditBasis { invariant, evidence })
             .collect();
         let num_orders = self.checker.num_orders();
@@ -372,24 +345,4 @@ impl AuditRun<'_> {
             notes: self.notes,
         }
     }
-}
-
-/// Whether the error concerns one SKU only, so that other SKUs may be readable.
-fn is_of_one_sku(error: &stock::Error) -> bool {
-    match error {
-        stock::Error::NotLoaded(_)
-        | stock::Error::HalfWritten { .. }
-        | stock::Error::Fenced { .. }
-        | stock::Error::Damaged { .. } => true,
-        stock::Error::Unavailable { .. } | stock::Error::Unknown { .. } => false,
-    }
-}
-
-/// Gates that changed during the reading are checked only for what holds at any instant: with an
-/// unsettled request the checker skips the sums.
-fn skip_sums_unless(is_quiescent: bool, mut gates: GateFacts) -> GateFacts {
-    if !is_quiescent {
-        gates.num_unsettled = gates.num_unsettled.max(1);
-    }
-    gates
 }

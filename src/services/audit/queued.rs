@@ -9,7 +9,6 @@ use super::{AuditRun, CHUNK, Error};
 use crate::broker::QueueDepth;
 use crate::domain::invariants::{Checker, DETAILS_MAX, DRAIN_LIMIT_MS, GateFacts};
 use crate::domain::{BucketKey, InvariantId, OrderIntent, RequestId, Sku};
-use crate::stock::Stock;
 
 /// The queued requests of one SKU.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -106,24 +105,25 @@ enum RequestEnd {
 }
 
 impl AuditRun<'_> {
-    /// Reads the queued requests of a SKU and looks each of them up in the ledger.
+    /// Reads the queued requests of a SKU, if the gates have any, and looks each of them up in the
+    /// ledger.
     pub(super) async fn queued_requests(
         &self,
-        stock: &dyn Stock,
         sku: &Sku,
+        gates: Option<GateFacts>,
     ) -> Result<QueuedRequests, Error> {
         let mut queued = QueuedRequests::default();
+        let has_queued = gates.is_some_and(|gates| gates.num_unsettled > 0);
+        let Some(stock) = self.sources.stock.filter(|_| has_queued) else { return Ok(queued) };
         for key in BucketKey::all_of(sku) {
             for chunk in stock.unsettled(key, i64::MAX).await?.chunks(CHUNK) {
-                let ended = self.ledger.examine(chunk.to_vec()).await?;
+                let ended = self.sources.ledger.examine(chunk.to_vec()).await?;
                 let has_ended = |request: &RequestId| {
                     ended.orders.contains_key(request) || ended.failures.contains_key(request)
                 };
-                let open = chunk.iter().map(|intent| intent.request);
-                let dead = self
-                    .ledger
-                    .dead_lettered_among(open.filter(|r| !has_ended(r)).collect())
-                    .await?;
+                let requests = chunk.iter().map(|intent| intent.request);
+                let open = requests.filter(|request| !has_ended(request)).collect();
+                let dead = self.sources.ledger.dead_lettered_among(open).await?;
                 for intent in chunk {
                     let end = match intent.request {
                         request if has_ended(&request) => RequestEnd::Ledger,
@@ -140,7 +140,7 @@ impl AuditRun<'_> {
     /// Whether outbox and queues could be read and hold nothing. Adds a note if the broker's queues
     /// cannot be read. False without a pipeline.
     pub(super) async fn check_pipeline_empty(&mut self, sku: &Sku) -> Result<bool, Error> {
-        let Some(pipeline) = self.pipeline else { return Ok(false) };
+        let Some(pipeline) = self.sources.pipeline else { return Ok(false) };
         for key in BucketKey::all_of(sku) {
             let entries = pipeline.outbox.status(key).await?;
             let is_claimed = entries.claimed.iter().any(|(_, count)| *count > 0);
@@ -164,7 +164,7 @@ impl AuditRun<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::services::dead_letters::replay::tests::intent;
+    use crate::domain::samples::intent;
 
     const NOW: i64 = 1_800_000_000_000 + DRAIN_LIMIT_MS + 1;
 

@@ -120,16 +120,25 @@ impl DeadLetterService {
         self.ledger.dead_letter(no).await?.ok_or(DeadLetterError::Unknown(no))
     }
 
-    /// The message of a replay, or why it cannot be replayed; `None` without a broker.
+    /// Why a dead letter cannot be replayed; `None` if it can.
     #[must_use]
-    pub fn check_replay(
+    pub fn why_not_replayable(&self, content: &DeadLetterContent) -> Option<String> {
+        match self.prepare(content) {
+            Ok(_) => None,
+            Err(DeadLetterError::NotReplayable { why }) => Some(why),
+            Err(error) => Some(error.to_string()),
+        }
+    }
+
+    fn prepare(
         &self,
         content: &DeadLetterContent,
-    ) -> Option<Result<ReplayableDeadLetter, String>> {
-        let broker = self.broker.as_ref()?;
+    ) -> Result<(&Broker, ReplayableDeadLetter), DeadLetterError> {
+        let broker = self.broker.as_ref().ok_or(DeadLetterError::NoBroker)?;
         let now_ms = self.clock.wall_ms();
-        let replay = replay::prepare(content, &broker.installation, broker.queues, now_ms);
-        Some(replay.map_err(|malformed| malformed.what))
+        replay::prepare(content, &broker.installation, broker.queues, now_ms)
+            .map(|dead_letter| (&**broker, dead_letter))
+            .map_err(|malformed| DeadLetterError::NotReplayable { why: malformed.what })
     }
 
     /// Replays a dead letter. Idempotent.
@@ -146,11 +155,13 @@ impl DeadLetterService {
             DeadLetterState::Discarded => return Err(DeadLetterError::Changed),
             DeadLetterState::Open | DeadLetterState::Parked => {}
         }
-        let broker = self.broker.as_ref().ok_or(DeadLetterError::NoBroker)?;
-        let now_ms = self.clock.wall_ms();
-        let replay = replay::prepare(&content, &broker.installation, broker.queues, now_ms)
-            .map_err(|malformed| DeadLetterError::NotReplayable { why: malformed.what })?;
-        let outcome = if self.have_ended(&replay.intents).await? {
+        let (broker, replay) = self.prepare(&content)?;
+        let ended = self.ledger.examine(replay.intents.clone()).await?;
+        let has_ended = |intent: &OrderIntent| {
+            ended.orders.contains_key(&intent.request)
+                || ended.failures.contains_key(&intent.request)
+        };
+        let outcome = if replay.intents.iter().all(has_ended) {
             DeadLetterOutcome::Resolved
         } else {
             publish(broker, replay.message).await?;
@@ -267,15 +278,6 @@ impl DeadLetterService {
         let at_ms = self.clock.wall_ms();
         let transition = DeadLetterTransition { no, from, arrivals, to, note, at_ms };
         Ok(self.ledger.transition_dead_letter(transition).await?)
-    }
-
-    /// Whether each of these requests is an order or a recorded failure.
-    async fn have_ended(&self, intents: &[OrderIntent]) -> Result<bool, DeadLetterError> {
-        let examined = self.ledger.examine(intents.to_vec()).await?;
-        Ok(intents.iter().all(|intent| {
-            let request = &intent.request;
-            examined.orders.contains_key(request) || examined.failures.contains_key(request)
-        }))
     }
 }
 

@@ -17,15 +17,9 @@ use crate::domain::{Sku, SkuNo};
 /// reaches its bucket within milliseconds.
 const COMPARE_EVERY: Duration = Duration::from_secs(10);
 
-/// Last comparison of each SKU: its time, and the units if they differed.
-pub(super) type DriftHistory = Mutex<HashMap<SkuNo, (Instant, Option<UnitCounts>)>>;
-
-/// Free units of one SKU in its buckets and in the ledger.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct UnitCounts {
-    buckets: u32,
-    ledger: u32,
-}
+/// Last comparison of each SKU: its time, and the free units in buckets and ledger if they
+/// differed.
+pub(super) type DriftHistory = Mutex<HashMap<SkuNo, (Instant, Option<(u32, u32)>)>>;
 
 impl SalesService {
     /// Compares the units of a SKU, at most every [`COMPARE_EVERY`]. Holds its buckets, so that the
@@ -38,29 +32,20 @@ impl SalesService {
         if !self.backends.is_shared || !self.may_load || last.is_some_and(is_recent) {
             return Ok(());
         }
-        let difference = self.unit_difference(sku).await?;
-        self.compared.lock().insert(sku.no, (now, difference));
-        let Some(units) =
-            difference.filter(|units| last.and_then(|(_, last)| last) == Some(*units))
-        else {
-            return Ok(());
+        let stock = &self.backends.stock;
+        let difference = if stock.num_unsettled(sku.no).await? > 0 {
+            None
+        } else {
+            let units = (stock.left(sku.no), self.backends.ledger.available(sku.no).await?);
+            Some(units).filter(|(buckets, ledger)| buckets != ledger)
         };
+        self.compared.lock().insert(sku.no, (now, difference));
+        let is_same = |units: &(u32, u32)| last.and_then(|(_, last)| last) == Some(*units);
+        let Some((buckets, ledger)) = difference.filter(is_same) else { return Ok(()) };
         if self.acquire_lease().await {
-            let UnitCounts { buckets, ledger } = units;
             tracing::error!(sku = %sku.id, buckets, ledger, "free units differ: loading buckets");
             self.hold_buckets(sku).await?;
         }
         Ok(())
-    }
-
-    /// The units if they differ; `None` while a request of the SKU is unsettled.
-    async fn unit_difference(&self, sku: &Sku) -> Result<Option<UnitCounts>, SalesError> {
-        let stock = &self.backends.stock;
-        if stock.num_unsettled(sku.no).await? > 0 {
-            return Ok(None);
-        }
-        let buckets = stock.left(sku.no);
-        let ledger = self.backends.ledger.available(sku.no).await?;
-        Ok((buckets != ledger).then_some(UnitCounts { buckets, ledger }))
     }
 }

@@ -58,14 +58,10 @@ impl SalesService {
         let mut stages = vec![FunnelStage { unit: "units", ..left }, unsettled];
         if let Some(pipeline) = &self.backends.pipeline {
             let in_outbox = in_outbox(pipeline, skus).await;
-            stages.extend(stages_of(
-                ["outbox", "relay", "relay_dead"],
-                "entries",
-                in_outbox,
-                now_ms,
-            ));
+            let names = ["outbox", "relay", "relay_dead"];
+            stages.extend(stages_of(names, "entries", in_outbox, now_ms));
             let in_broker = in_broker(pipeline).await;
-            stages.extend(stages_of(QUEUES, "messages", in_broker, now_ms));
+            stages.extend(stages_of(["broker", "dead"], "messages", in_broker, now_ms));
         }
         stages.extend([ordered, failed]);
         Ok(stages)
@@ -137,21 +133,15 @@ async fn in_outbox(
     Ok([waiting, claimed, dead])
 }
 
-/// The stages of the broker, by the family of their queues.
-const QUEUES: [&str; 2] = ["broker", "dead"];
-
-/// Ready messages in the broker's queues.
+/// Ready messages in the broker's queues: orders, dead letters.
 async fn in_broker(pipeline: &Pipeline) -> Result<[StageCount; 2], broker::Error> {
-    let mut counts = [StageCount::default(); 2];
+    let [mut orders, mut dead] = [StageCount::default(); 2];
     for depth in pipeline.subscriber.depths().await? {
-        let stage = match depth.family() {
-            "orders" => "broker",
-            family => family,
-        };
-        let mut stages = QUEUES.iter().zip(&mut counts);
-        if let Some((_, count)) = stages.find(|(name, _)| **name == stage) {
-            count.add(depth.num_ready, None);
+        match depth.family() {
+            "orders" => orders.add(depth.num_ready, None),
+            "dead" => dead.add(depth.num_ready, None),
+            _ => {}
         }
     }
-    Ok(counts)
+    Ok([orders, dead])
 }

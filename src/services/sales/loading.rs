@@ -1,14 +1,16 @@
-//! Loads missing or distrusted buckets of a SKU, under the loader lease.
+//! Loads missing or distrusted buckets of a SKU, under the loader lease. On an operator's request
+//! the buckets are held, and the process with the lease loads them as it loads lost buckets.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::sync::{Mutex, OwnedMutexGuard, Semaphore};
+use tokio::sync::{Mutex, Semaphore};
 
 use super::{SalesError, SalesService};
-use crate::domain::{DeadLetterNo, OrderIntent, Sale, Sku, SkuNo};
+use crate::domain::{DeadLetterNo, OrderIntent, Sale, SaleId, Sku, SkuId, SkuNo};
 use crate::services::dead_letters::replay;
-use crate::services::rebuild::{RebuildCounts, load_sku, next_loader_token};
+use crate::services::rebuild::{load_sku, next_loader_token};
 use crate::stock::{self, BucketHealth};
 
 /// Concurrent loads of a process. Each load buffers rows in memory and occupies a ledger
@@ -20,6 +22,12 @@ const DEAD_LETTERS_PER_READ: u32 = 32;
 
 /// Name of the lease of the process that loads buckets.
 const LOADER_LEASE: &str = "loader";
+
+/// Longest wait of a rebuild for one SKU. The maintenance processes continue afterwards.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// Interval of the checks whether the buckets are loaded.
+const POLL_EVERY: Duration = Duration::from_millis(50);
 
 /// Locks per SKU, and permits for concurrent loads, in this process.
 #[derive(Debug)]
@@ -35,18 +43,9 @@ impl Default for BucketLoads {
 }
 
 impl BucketLoads {
-    fn lock_of(&self, sku: SkuNo) -> Arc<Mutex<()>> {
+    /// The lock of a SKU.
+    pub(super) fn lock_of(&self, sku: SkuNo) -> Arc<Mutex<()>> {
         Arc::clone(self.by_sku.lock().entry(sku).or_default())
-    }
-
-    /// Waits for the lock of a SKU.
-    pub(super) async fn lock(&self, sku: SkuNo) -> OwnedMutexGuard<()> {
-        self.lock_of(sku).lock_owned().await
-    }
-
-    /// The lock of a SKU; `None` if another task of this process has it.
-    pub(super) fn try_lock(&self, sku: SkuNo) -> Option<OwnedMutexGuard<()>> {
-        self.lock_of(sku).try_lock_owned().ok()
     }
 }
 
@@ -56,54 +55,42 @@ impl SalesService {
     pub(super) async fn load(&self, sale: &Sale, sku: &Arc<Sku>) -> Result<u64, SalesError> {
         let _permit = self.loads.permits.acquire().await;
         // Another process may have loaded it while this one waited.
-        let stock = self.backends.stock.as_ref();
+        let (ledger, stock) = (self.backends.ledger.as_ref(), self.backends.stock.as_ref());
         let reason = match stock.health(sku, sale.phase, sale.epoch).await? {
             BucketHealth::Ready | BucketHealth::OtherPhase => return Ok(0),
             BucketHealth::Missing => "missing, or held by a loader".to_owned(),
             BucketHealth::Distrusted { reason } => reason,
         };
         if !self.backends.is_shared {
-            let ledger = self.backends.ledger.as_ref();
-            let loaded = load_sku(ledger, stock, sku, Vec::new()).await?;
-            return Ok(loaded.num_orders);
+            return Ok(load_sku(ledger, stock, sku, Vec::new()).await?.num_orders);
         }
         if !self.may_load || !self.is_due(sale) || !self.acquire_lease().await {
             return Ok(0);
         }
         tracing::info!(sale = %sale.id, sku = %sku.id, reason, "loading buckets");
+        let load = async {
+            let queued = self.queued_in_dead_letters(sku).await?;
+            load_sku(ledger, stock, sku, queued).await
+        };
         let loaded = tokio::select! {
-            loaded = self.load_shared(sku) => loaded?,
+            loaded = load => loaded?,
             () = self.lease_lost() => {
                 let reason = "another process took over the loading".to_owned();
                 return Err(stock::Error::Fenced { sku: sku.no, reason }.into());
             }
         };
-        let late = self.catch_up(sku, &loaded).await?;
+        // Crash here [opened]: results that the ledger committed during the load, of requests that
+        // the buckets had lost, are settled by the next load.
+        let late = match loaded.catch_up(ledger, stock, sku).await {
+            Ok(late) => late,
+            Err(error) => {
+                self.hold_buckets(sku).await?;
+                return Err(error);
+            }
+        };
         let orders = loaded.num_orders;
         tracing::info!(sale = %sale.id, sku = %sku.id, orders, late, "buckets loaded");
         Ok(orders)
-    }
-
-    /// Loads buckets that other processes share.
-    async fn load_shared(&self, sku: &Arc<Sku>) -> Result<RebuildCounts, SalesError> {
-        let queued = self.queued_in_dead_letters(sku).await?;
-        let (ledger, stock) = (self.backends.ledger.as_ref(), self.backends.stock.as_ref());
-        Ok(load_sku(ledger, stock, sku, queued).await?)
-    }
-
-    /// Settles what the ledger decided during the load. On error the buckets are held again, for
-    /// the next load.
-    async fn catch_up(&self, sku: &Arc<Sku>, loaded: &RebuildCounts) -> Result<usize, SalesError> {
-        let (ledger, stock) = (self.backends.ledger.as_ref(), self.backends.stock.as_ref());
-        // Crash here [opened]: results that the ledger committed during the load, of requests that
-        // the buckets had lost, are settled by the next load.
-        match loaded.catch_up(ledger, stock, sku).await {
-            Ok(late) => Ok(late),
-            Err(error) => {
-                stock.load(Arc::clone(sku), 0, next_loader_token(ledger).await?).await?;
-                Err(error.into())
-            }
-        }
     }
 
     /// Requests of a SKU whose end state is a dead letter: accepted, undecided, and possibly lost
@@ -155,5 +142,58 @@ impl SalesService {
     /// Whether the preload time of a sale has come.
     pub(super) fn is_due(&self, sale: &Sale) -> bool {
         self.clock.wall_ms() >= sale.starts_at_ms.saturating_sub(self.preload_ms)
+    }
+
+    /// Reloads the buckets of a sale, or of one SKU of it. Idempotent. If the caller stops waiting,
+    /// the maintenance processes still load the held buckets.
+    ///
+    /// # Errors
+    /// [`SalesError::Unknown`], [`SalesError::NoBuckets`], [`SalesError::NotRebuilt`], or the error
+    /// of the ledger or the stock.
+    pub async fn rebuild(
+        &self,
+        id: &SaleId,
+        only: Option<&SkuId>,
+    ) -> Result<Vec<Arc<Sku>>, SalesError> {
+        let sale = self.current_sale(id).await?;
+        if !self.backends.is_shared || !self.has_buckets(&sale) || !self.is_due(&sale) {
+            return Err(SalesError::NoBuckets);
+        }
+        let skus = sale.skus.iter().filter(|sku| only.is_none_or(|id| sku.id == *id));
+        let skus: Vec<_> = skus.cloned().map(Arc::new).collect();
+        if skus.is_empty() {
+            return Err(SalesError::Unknown);
+        }
+        for sku in &skus {
+            self.hold_buckets(sku).await?;
+            tracing::warn!(sale = %sale.id, sku = %sku.id, "buckets held: an operator rebuilds");
+            // Crash here [held_by_operator]: a maintenance process loads the held buckets.
+            self.wait_until_loaded(&sale, sku).await?;
+            tracing::info!(sale = %sale.id, sku = %sku.id, "buckets rebuilt");
+        }
+        Ok(skus)
+    }
+
+    /// Waits until any process, including this one, has loaded the held buckets.
+    async fn wait_until_loaded(&self, sale: &Sale, sku: &Arc<Sku>) -> Result<(), SalesError> {
+        let started = self.clock.now();
+        loop {
+            let synced = {
+                let _lock = self.loads.lock_of(sku.no).lock_owned().await;
+                self.sync_sku(sale, sku).await.map(drop)
+            };
+            let health = self.backends.stock.health(sku, sale.phase, sale.epoch).await;
+            if matches!(health, Ok(BucketHealth::Ready | BucketHealth::OtherPhase)) {
+                return Ok(());
+            }
+            if self.clock.now().duration_since(started) >= WAIT_MAX {
+                // Fenced by another loader: not an error of the rebuild.
+                let is_fenced =
+                    |e: &SalesError| matches!(e, SalesError::Stock(stock::Error::Fenced { .. }));
+                synced.or_else(|error| if is_fenced(&error) { Ok(()) } else { Err(error) })?;
+                return Err(SalesError::NotRebuilt { sku: sku.id.clone() });
+            }
+            tokio::time::sleep(POLL_EVERY).await;
+        }
     }
 }

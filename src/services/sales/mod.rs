@@ -18,14 +18,12 @@ use crate::domain::{Phase, Sale, SaleDraft, SaleId, Sku, SkuId};
 use crate::runtime::clock::SharedClock;
 use crate::runtime::unique_name;
 use crate::services::catalog::Catalog;
-use crate::services::rebuild;
 use crate::stock::{self, BucketHealth};
 use crate::tier::Backends;
 
 mod drift;
 mod funnel;
 mod loading;
-mod rebuild_sku;
 
 pub use funnel::FunnelStage;
 
@@ -57,15 +55,6 @@ pub enum SalesError {
     Ledger(#[from] db::Error),
     #[error("the stock is not available")]
     Stock(#[from] stock::Error),
-}
-
-impl From<rebuild::Error> for SalesError {
-    fn from(error: rebuild::Error) -> Self {
-        match error {
-            rebuild::Error::Ledger(error) => Self::Ledger(error),
-            rebuild::Error::Stock(error) => Self::Stock(error),
-        }
-    }
 }
 
 /// The gates of this process, as the sales service sees them.
@@ -156,16 +145,8 @@ impl SalesService {
         Ok(sales)
     }
 
-    /// Syncs with the changes of other processes: new sales, phase changes, and buckets to load.
-    ///
-    /// # Errors
-    /// The first error; the other SKUs are synced nevertheless.
-    pub async fn sync(&self) -> Result<(), SalesError> {
-        self.sync_sales(&self.refresh_catalog().await?).await
-    }
-
-    /// Syncs the buckets of these sales, several concurrently. Skips SKUs that another task of this
-    /// process is syncing. Called by the sale loader.
+    /// Syncs the buckets of these sales with the changes of other processes, several concurrently.
+    /// Skips SKUs that another task of this process is syncing.
     ///
     /// # Errors
     /// The first error; the other SKUs are synced nevertheless.
@@ -176,7 +157,7 @@ impl SalesService {
         let skus = loadable.flat_map(|sale| sale.skus.iter().map(move |sku| (sale, sku)));
         let syncs = skus.map(|(sale, sku)| async move {
             let sku = Arc::new(sku.clone());
-            let Some(_lock) = self.loads.try_lock(sku.no) else { return Ok(()) };
+            let Ok(_lock) = self.loads.lock_of(sku.no).try_lock_owned() else { return Ok(()) };
             self.sync_sku(sale, &sku).await.map(drop)
         });
         let results = stream::iter(syncs).buffer_unordered(SYNCS_MAX);
@@ -263,12 +244,8 @@ impl SalesService {
     /// they are not loaded or fenced: [`Self::sync_sale`] loads them.
     async fn set_bucket_phases(&self, sale: &Sale) -> Result<(), SalesError> {
         for sku in &sale.skus {
-            match self
-                .backends
-                .stock
-                .set_phase(&Arc::new(sku.clone()), sale.phase, sale.epoch)
-                .await
-            {
+            let sku = Arc::new(sku.clone());
+            match self.backends.stock.set_phase(&sku, sale.phase, sale.epoch).await {
                 Ok(()) | Err(stock::Error::NotLoaded(_) | stock::Error::Fenced { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -291,7 +268,7 @@ impl SalesService {
         let mut num_orders = Ok(0);
         for sku in sale.skus.iter().filter(|_| self.has_buckets(sale)) {
             let sku = Arc::new(sku.clone());
-            let _lock = self.loads.lock(sku.no).await;
+            let _lock = self.loads.lock_of(sku.no).lock_owned().await;
             let loaded = self.sync_sku(sale, &sku).await;
             num_orders = num_orders.and_then(|sum: u64| Ok(sum + loaded?));
         }

@@ -6,8 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use floodgate::actors::GateHandle;
-use floodgate::actors::stock_gate::directory::GateDirectory;
-use floodgate::actors::stock_gate::handle::AttemptLimits;
 use floodgate::config::Tier;
 use floodgate::db::{OrderReader, OrderWriter};
 use floodgate::domain::{
@@ -167,7 +165,7 @@ fn a_doubt_stays_one_whatever_the_ledger_says_next() {
         let fixture = Failing::open(Tier::Memory, OFFER).await;
         let intent = fixture.ask(1, 1, 1).intent(&fixture.catalog.sale("sale").unwrap().skus[0]);
         fixture.ledger.set(Fault::AnswerLostThenDown);
-        let outcomes = fixture.actors.orders().place(vec![intent]).await;
+        let outcomes = fixture.actors.orders.place(vec![intent]).await;
         assert_eq!(fixture.ledger.num_refused(), 1, "the next attempt was certainly not written");
         assert_eq!(outcomes, [None]);
     });
@@ -181,7 +179,7 @@ fn an_undecided_request_withholds_no_outcome_of_its_submission() {
         fixture.ledger.place(vec![fixture.ask(99, 1, 1).intent(&sku)]).await.unwrap();
         fixture.ledger.set(Fault::RecordsNothing);
         let intents = [1, 2, 3].map(|no| fixture.ask(no, no, 1).intent(&sku));
-        let outcomes = fixture.actors.orders().place(intents.to_vec()).await;
+        let outcomes = fixture.actors.orders.place(intents.to_vec()).await;
         let is_placed =
             |outcome: &Option<PlaceOutcome>| matches!(outcome, Some(PlaceOutcome::Placed(_)));
         assert_eq!(outcomes[0], None, "the refusal is not recorded");
@@ -235,7 +233,7 @@ fn a_repeat_reads_where_its_request_stands_while_the_ledger_is_down() {
             assert!(is_placed(&fixture.buy_as(1, 1, 1).await));
             fixture.ledger.set(Fault::Down);
             assert_eq!(fixture.buy_as(2, 2, 1).await, undecided(tier, false));
-            assert!(fixture.actors.breaker().is_open());
+            assert!(fixture.actors.breaker.is_open());
 
             let ordered = fixture.buy_as(1, 1, 1).await;
             assert!(matches!(ordered, BuyAnswer::Placed { replayed: true, .. }), "{ordered:?}");
@@ -263,7 +261,7 @@ fn what_a_ledger_that_counts_did_not_decide_was_not_promised() {
         // Another buyer gets the last unit. The clock is stopped, so the gate does not resubmit.
         let sku = &fixture.catalog.sale("sale").unwrap().skus[0];
         let last = fixture.ask(9, 9, 1).intent(sku);
-        let outcomes = fixture.actors.orders().place(vec![last]).await;
+        let outcomes = fixture.actors.orders.place(vec![last]).await;
         assert!(matches!(outcomes[..], [Some(PlaceOutcome::Placed(_))]), "{outcomes:?}");
         let refused = BuyAnswer::Refused { refusal: Refusal::SoldOut, replayed: false };
         assert_eq!(fixture.buy_as(1, 1, 1).await, refused, "a first answer, not a replayed one");
@@ -342,8 +340,9 @@ fn home_of(buyer: u64) -> BucketNo {
 fn without_gates(sale: &Sale, phase: Phase, stock: Arc<dyn Stock>) -> (GateHandle, Arc<Catalog>) {
     let catalog = Arc::new(Catalog::default());
     catalog.put(&Sale { phase, ..sale.clone() });
-    let limits = AttemptLimits { deadline: Duration::from_secs(60), attempts_max: 3 };
-    let gates = GateHandle::new(catalog.clone(), Arc::new(GateDirectory::default()), stock, limits);
+    let mut settings = settings(Tier::Memory);
+    settings.http.answer_deadline_ms = 60_000;
+    let gates = GateHandle::new(catalog.clone(), Arc::default(), stock, &settings);
     (gates, catalog)
 }
 

@@ -72,7 +72,7 @@ fn a_consumer_that_crashed_after_its_commit_is_a_doubt() {
         let harness = ConsumerHarness::open().await;
         let intent = harness.accept(1, 1).await;
         harness.ledger.set(Fault::WritesAndPanics(intent.request));
-        let orders = harness.harness.actors.orders().clone();
+        let orders = harness.harness.actors.orders.clone();
         assert_eq!(orders.place(vec![intent]).await, [None]);
         harness.put(&harness.accept_all(2..=3).await);
         harness.ledger.set(Fault::None);
@@ -187,7 +187,7 @@ fn a_sale_that_cannot_be_loaded_keeps_no_other_sale_unknown() {
 
         let harness = ConsumerHarness::open_on(&quick(), ledger).await;
         let intents = harness.create_elsewhere(1..=3).await;
-        harness.harness.sales.sync().await.unwrap_err();
+        harness.harness.sync().await.unwrap_err();
         assert!(
             harness.harness.catalog.sale("elsewhere").is_some(),
             "the failed sync still adds the sale"
@@ -328,7 +328,7 @@ fn quiet_does_not_wait_for_a_ledger_that_is_away() {
         harness.ledger.set(Fault::Down);
         harness.put_each(1..=3).await;
         until("an open breaker", || async {
-            harness.harness.actors.breaker().is_open().then_some(())
+            harness.harness.actors.breaker.is_open().then_some(())
         })
         .await;
         let (done, idle) = oneshot::channel();

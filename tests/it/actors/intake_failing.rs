@@ -25,7 +25,7 @@ fn while_the_ledger_is_down_everything_stays_in_hand() {
         harness.ledger.set(Fault::Down);
         harness.put_each(1..=40).await;
         until("an open breaker", || async {
-            harness.harness.actors.breaker().is_open().then_some(())
+            harness.harness.actors.breaker.is_open().then_some(())
         })
         .await;
         let errors = harness.ledger.num_refused();
@@ -73,7 +73,7 @@ fn a_ledger_that_refuses_every_write_costs_no_order_an_attempt() {
             harness.put(&harness.accept_all(2..=9).await);
             harness.put_each(10..=60).await;
             until("an open breaker", || async {
-                harness.harness.actors.breaker().is_open().then_some(())
+                harness.harness.actors.breaker.is_open().then_some(())
             })
             .await;
             let refused = harness.ledger.num_refused();
@@ -238,7 +238,7 @@ fn an_order_that_kills_the_consumer_is_found_and_the_others_are_written() {
         assert_eq!(harness.harness.num_orders().await, 8);
         let dead = harness.broker.dead();
         assert_eq!((dead.len(), dead[0].headers.message_id.as_str()), (1, "3-1"));
-        let reports = harness.harness.actors.supervisor().report();
+        let reports = harness.harness.actors.supervisor.report();
         let consumer = reports.iter().find(|report| report.kind == "ledger_writer").unwrap();
         assert!(consumer.panics <= 5, "{} panics, the restart budget is 5", consumer.panics);
     });
@@ -323,7 +323,7 @@ fn panics_lose_nothing_and_double_nothing() {
             settings.faults.panic_percent = 5.0;
             let harness = ConsumerHarness::open_with(&settings).await;
             let num_panics = || {
-                let reports = harness.harness.actors.supervisor().report();
+                let reports = harness.harness.actors.supervisor.report();
                 reports.iter().map(|report| report.panics).sum::<u64>()
             };
             // A single crowd has few steps, and may pass without a panic.

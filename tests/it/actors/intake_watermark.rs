@@ -66,7 +66,7 @@ fn without_a_subscription_nothing_is_announced() {
         harness.broker.set_unavailable(true);
         harness.broker.end_subscription();
         let steps = || {
-            let reports = harness.harness.actors.supervisor().report();
+            let reports = harness.harness.actors.supervisor.report();
             reports.iter().filter(|r| r.kind == "order_consumer").map(|r| r.steps).sum::<u64>()
         };
         let before = steps();

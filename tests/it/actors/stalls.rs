@@ -21,7 +21,7 @@ use crate::support::wait::until;
 
 impl Failing {
     fn report_of(&self, kind: &str) -> ChildReport {
-        let reports = self.harness.actors.supervisor().report();
+        let reports = self.harness.actors.supervisor.report();
         reports.into_iter().find(|report| report.kind == kind).unwrap()
     }
 
@@ -107,7 +107,7 @@ fn the_lease_of_a_keeper_whose_load_hangs_passes_on() {
 
         until("the loader to be down", async || {
             clock.advance(Duration::from_secs(1));
-            let reports = harness.actors.supervisor().report();
+            let reports = harness.actors.supervisor.report();
             let loader = reports.into_iter().find(|report| report.kind == "sale_loader").unwrap();
             (loader.state == ChildState::Down).then_some(())
         })

@@ -219,7 +219,7 @@ fn panics_in_one_step_of_a_hundred_lose_nothing_and_double_nothing() {
             assert_eq!(answers.iter().filter(|answer| is_placed(answer)).count(), 1_000);
             until("quiescence", || async { harness.audit(0).await.could_tell.then_some(()) }).await;
             harness.assert_holds().await;
-            let panics: u64 = harness.actors.supervisor().report().iter().map(|r| r.panics).sum();
+            let panics: u64 = harness.actors.supervisor.report().iter().map(|r| r.panics).sum();
             assert!(panics > 0, "no panic was injected into {kind}");
         });
     }
@@ -245,7 +245,7 @@ fn panics_in_every_step_use_up_the_budget() {
             };
             let down = tokio::select! {
                 () = buying => unreachable!(),
-                down = harness.actors.supervisor().component_down() => down,
+                down = harness.actors.supervisor.component_down() => down,
             };
             assert!(down.name.starts_with(kind), "{down}");
             assert!(down.last_exit.contains("drill"), "{down}");

@@ -39,7 +39,7 @@ async fn accept_without_ledger(
     tokio::join!(buying, failing);
     fixture.ledger.set(Fault::None);
     // The tests repeat requests at once, so the breaker must be closed.
-    fixture.harness.actors.breaker().close();
+    fixture.harness.actors.breaker.close();
     let service = service(&fixture);
     (fixture, service)
 }
@@ -99,7 +99,7 @@ fn a_discarded_request_is_a_failure_and_its_unit_comes_back_once() {
             assert_eq!(service.discard(no, None).await.unwrap().0, DeadLetterOutcome::Already);
         }
         // A copy of the message arrives later.
-        let late = fixture.harness.actors.orders().place(vec![fixture.intent(1)]).await;
+        let late = fixture.harness.actors.orders.place(vec![fixture.intent(1)]).await;
         assert_eq!(late, [Some(PlaceOutcome::Refused(Refusal::Discarded))]);
         assert_eq!((fixture.drained().await, fixture.left().await), (0, 100));
     });
@@ -111,7 +111,7 @@ fn an_order_stays_and_the_others_of_its_letter_are_discarded() {
         let (fixture, service) = accept_without_ledger(1..=2).await;
         let (single, both) =
             (fixture.store_dead_letter(&[1]).await, fixture.store_dead_letter(&[2, 1]).await);
-        fixture.harness.actors.orders().place(vec![fixture.intent(1)]).await;
+        fixture.harness.actors.orders.place(vec![fixture.intent(1)]).await;
         assert!(matches!(service.discard(single, None).await, Err(DeadLetterError::Ordered)));
         assert_eq!(service.show(single).await.unwrap().dead_letter.state, DeadLetterState::Open);
         assert_eq!(service.discard(both, None).await.unwrap().0, DeadLetterOutcome::Discarded);
@@ -173,7 +173,7 @@ fn every_request_ends_once_whoever_is_first() {
             let (by_one, by_other, placed) = tokio::join!(
                 service.discard(*no, None),
                 other.discard(*no, None),
-                fixture.harness.actors.orders().place(vec![fixture.intent(*request)]),
+                fixture.harness.actors.orders.place(vec![fixture.intent(*request)]),
             );
             let is_order = matches!(placed[0], Some(PlaceOutcome::Placed(_)));
             let is_refused = placed[0] == Some(PlaceOutcome::Refused(Refusal::Discarded));

@@ -94,7 +94,7 @@ async fn accepted_while_failing(harness: &Harness) -> u32 {
     assert!(answers.iter().flatten().all(is_unsettled), "{answers:?}");
     let taken = OFFER.stock - free_units(harness).await;
     assert!(taken > 0);
-    until("an open breaker", async || harness.actors.breaker().is_open().then_some(())).await;
+    until("an open breaker", async || harness.actors.breaker.is_open().then_some(())).await;
     // The clock stands still, so the breaker permits no probe.
     let late = buy_all(harness, 41..=60).await;
     assert_eq!(late, [BuyAnswer::Busy; 20]);
@@ -109,7 +109,7 @@ async fn accepted_while_failing(harness: &Harness) -> u32 {
 async fn healed(harness: &Harness, taken: u32) {
     let report = drained(harness).await;
     assert_eq!(report.num_orders, u64::from(taken), "one order for each accepted request");
-    until("a closed breaker", async || (!harness.actors.breaker().is_open()).then_some(())).await;
+    until("a closed breaker", async || (!harness.actors.breaker.is_open()).then_some(())).await;
     drop(buy_all(harness, 1..=100).await);
     for buyer in 1..=100 {
         buy_for_sure(harness, buyer).await;
@@ -166,7 +166,7 @@ fn a_probe_closes_the_breaker_when_nothing_else_is_under_way() {
         let ledger =
             Arc::new(FaultyLedger::new(Arc::new(DefectiveLedger::new(LedgerDefect::None))));
         let harness = open(&fixture, ledger, &[]).await;
-        harness.actors.breaker().open();
+        harness.actors.breaker.open();
         assert_eq!(harness.buy_as(1, 1, 1).await, BuyAnswer::Busy);
         harness.clock.advance(Duration::from_secs(1));
         assert!(is_placed(&harness.buy_as(2, 2, 1).await), "the breaker permits a probe");

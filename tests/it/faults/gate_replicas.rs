@@ -127,7 +127,7 @@ fn a_master_that_was_demoted_and_promoted_again_is_filled_from_the_ledger() {
         let key = BucketKey { sku: reservation.sku, bucket: reservation.bucket };
         let request = RequestId::new(7).unwrap();
         until("the order in its bucket", async || {
-            drop(harness.sales.sync().await);
+            drop(harness.sync().await);
             harness.backends.stock.status(key, request, None).await.ok().flatten().map(drop)
         })
         .await;

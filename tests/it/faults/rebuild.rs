@@ -143,7 +143,7 @@ fn requests_in_dead_letters_are_entered_where_redis_lost_them() {
             } else {
                 harness.sales.rebuild(&"sale".parse().unwrap(), None).await.unwrap();
             }
-            harness.sales.sync().await.unwrap();
+            harness.sync().await.unwrap();
             assert_eq!(harness.free().await.iter().sum::<u32>(), 8, "{loss} was lost");
             let answers = stock.reserve(home(&dead[0]), vec![dead[0]]).await;
             assert_eq!(
@@ -169,7 +169,7 @@ fn what_an_operator_holds_is_loaded_by_whoever_looks() {
         let token = next_loader_token(ledger).await.unwrap();
         drop(stock.load(sku.clone(), 0, token).await.unwrap());
         assert_eq!(harness.buy_as(2, 2, 1).await, BuyAnswer::Busy);
-        harness.sales.sync().await.unwrap();
+        harness.sync().await.unwrap();
         assert!(is_placed(&harness.buy_as(2, 2, 1).await));
         // The loss of a page is not detected; the rebuild command restores it.
         for name in fixture.names("fg:{*requests:*") {
@@ -194,7 +194,7 @@ fn what_an_operator_holds_is_loaded_by_whoever_looks() {
         let bucket = &fixture.names("fg:{*:bucket")[0];
         fixture.redis.cmd(&["DEL", bucket]);
         fixture.redis.cmd(&["SET", bucket, "text"]);
-        assert!(harness.sales.sync().await.is_err());
+        assert!(harness.sync().await.is_err());
         harness.sales.rebuild(&sale, None).await.unwrap();
         assert!(is_placed(&harness.buy_as(3, 3, 1).await));
         harness.assert_holds().await;
@@ -241,7 +241,7 @@ fn one_sku_that_is_loaded_or_damaged_holds_up_no_other() {
         fixture.redis.cmd(&["FLUSHALL"]);
         fixture.redis.cmd(&["SET", &bucket("damaged"), "text"]);
         faulty.set(StockFault::LoadWaits(no_of("slow")));
-        let stuck = harness.sales.sync();
+        let stuck = harness.sync();
         tokio::pin!(stuck);
         let third = until("the third SKU", async || {
             is_placed(&harness.buy_as(1, 1, 1).await).then_some(())
@@ -263,7 +263,7 @@ fn one_sku_that_is_loaded_or_damaged_holds_up_no_other() {
         assert_eq!(harness.buy_as(2, 2, 1).await, BuyAnswer::Busy);
         let synced = tokio::select! {
             ended = &mut stuck => panic!("{ended:?}"),
-            synced = harness.sales.sync() => synced,
+            synced = harness.sync() => synced,
         };
         assert!(matches!(synced, Err(SalesError::Stock(Error::Damaged { .. }))), "{synced:?}");
         assert!(harness.catalog.sale("later").is_some());
@@ -298,7 +298,7 @@ fn units_that_an_over_dealt_gate_lost_are_sold_in_the_end() {
         // The difference is detected, confirmed under hold, and the bucket loaded. A stock refresh
         // that began before the hold makes one sync fail.
         until("the last unit to be sold", async || {
-            drop(harness.sales.sync().await);
+            drop(harness.sync().await);
             harness.clock.advance(Duration::from_secs(10));
             is_placed(&harness.buy_as(4, 4, 1).await).then_some(())
         })

@@ -69,7 +69,7 @@ fn after_a_loader_that_died_the_next_one_begins_anew() {
             "an incomplete load sells nothing"
         );
 
-        harness.sales.sync().await.unwrap();
+        harness.sync().await.unwrap();
         assert!(is_placed(&harness.buy_as(8, 2, 1).await));
         assert!(
             is_placed(&harness.buy_as(99, 99, 1).await),
@@ -110,10 +110,10 @@ fn two_keepers_at_once_load_what_the_ledger_has_while_both_sell() {
                     bought.await;
                 }
             };
-            let (a, b, ()) = tokio::join!(first.sales.sync(), second.sales.sync(), buying);
+            let (a, b, ()) = tokio::join!(first.sync(), second.sync(), buying);
             assert!(a.is_ok() || b.is_ok(), "{a:?} {b:?}");
             until("buckets that both sell from", async || {
-                drop(first.sales.sync().await);
+                drop(first.sync().await);
                 let report = first.audit(0).await;
                 (report.holds && report.could_tell).then_some(())
             })
@@ -155,19 +155,19 @@ fn a_sale_is_loaded_some_time_before_it_starts_and_not_earlier() {
         harness.set_phase(Phase::Open).await;
         for wait_ms in [0, 29_999] {
             harness.clock.advance(Duration::from_millis(wait_ms));
-            harness.sales.sync().await.unwrap();
+            harness.sync().await.unwrap();
             assert_eq!(fixture.names("fg:{*"), [""; 0]);
             assert_eq!(harness.buy_as(1, 1, 1).await, BuyAnswer::Busy);
         }
         harness.clock.advance(Duration::from_millis(1));
-        harness.sales.sync().await.unwrap();
+        harness.sync().await.unwrap();
         assert_eq!(harness.free().await, [5, 5]);
 
         // The sale starts while Redis is empty: without data nothing is sold.
         fixture.redis.cmd(&["FLUSHALL"]);
         harness.clock.advance(Duration::from_secs(60));
         assert_eq!(harness.buy_as(1, 1, 1).await, BuyAnswer::Busy);
-        harness.sales.sync().await.unwrap();
+        harness.sync().await.unwrap();
         assert!(is_placed(&harness.buy_as(1, 1, 1).await));
         harness.assert_holds().await;
     });
@@ -191,7 +191,7 @@ fn a_load_needs_no_answer_of_the_ledger_to_what_the_buckets_hold() {
             let name = format!("fg:{{{}:{bucket}}}:bucket", key.sku);
             fixture.redis.cmd(&["HSET", &name, "stock", "many"]);
         }
-        until("a load", async || harness.sales.sync().await.ok()).await;
+        until("a load", async || harness.sync().await.ok()).await;
         assert_eq!(harness.free().await.iter().sum::<u32>(), 9, "its unit is not offered again");
         let repeated = harness.buy_as(7, 1, 1).await;
         // The ledger has the order by now, or still fails.
@@ -258,7 +258,7 @@ fn what_healthy_siblings_accept_outlives_every_load() {
                 "no accepted request is refused"
             );
 
-            harness.sales.sync().await.unwrap();
+            harness.sync().await.unwrap();
             let left = 10 - u32::try_from(accepted.len()).unwrap();
             assert_eq!(harness.free().await.iter().sum::<u32>(), left, "no unit is offered twice");
             for reservation in &accepted {

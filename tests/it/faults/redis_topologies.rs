@@ -109,13 +109,13 @@ fn a_load_that_cannot_hold_every_bucket_holds_none() {
         missing.cmd(&["DEL", &missing_bucket]);
         // The ping detects the failure.
         harness.backends.stock.ping().await.ok();
-        let synced = harness.sales.sync().await;
+        let synced = harness.sync().await;
         assert!(matches!(synced, Err(SalesError::Stock(_))), "{synced:?}");
         let held = healthy.cmd(&["HEXISTS", &healthy_bucket, "loading"]);
         assert_eq!(held, redis::Value::Int(0), "the healthy bucket still sells");
 
         cluster.nodes[2].cont();
-        until("a load", async || harness.sales.sync().await.ok()).await;
+        until("a load", async || harness.sync().await.ok()).await;
         assert_eq!(harness.free().await.iter().sum::<u32>(), 80);
     });
 }

@@ -116,7 +116,7 @@ fn the_first_look_moves_buckets_on_that_another_process_left_behind() {
         let set_phase =
             |seen, next| ledger.set_sale_phase("sale".parse().unwrap(), seen, next, START_MS);
         set_phase(Epoch(1), Phase::Closed).await.unwrap().unwrap();
-        harness.sales.sync().await.unwrap();
+        harness.sync().await.unwrap();
         let sku = harness.catalog.sale("sale").unwrap().skus[0].clone();
         let health = harness.backends.stock.health(&sku, Phase::Closed, Epoch(1)).await;
         assert_eq!(health, Ok(floodgate::stock::BucketHealth::Ready));

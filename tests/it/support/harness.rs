@@ -3,9 +3,7 @@
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-use floodgate::actors::stock_gate::handle::AttemptLimits;
 use floodgate::actors::{ActorSystem, GateHandle};
 use floodgate::config::{Settings, Tier};
 use floodgate::db::Ledger;
@@ -19,7 +17,7 @@ use floodgate::runtime::clock::{ManualClock, SharedClock};
 use floodgate::runtime::shutdown::Shutdown;
 use floodgate::services::audit::{AuditReport, audit};
 use floodgate::services::catalog::Catalog;
-use floodgate::services::sales::SalesService;
+use floodgate::services::sales::{SalesError, SalesService};
 use floodgate::tier::Backends;
 
 use super::wait::until;
@@ -111,16 +109,7 @@ impl Harness {
             settings, &backends, &catalog, &metrics, &shared, &shutdown,
         ));
         let sales = SalesService::new(catalog.clone(), &backends, actors.clone(), shared, settings);
-        let limits = AttemptLimits {
-            deadline: Duration::from_millis(settings.http.answer_deadline_ms),
-            attempts_max: settings.gate.reserve_attempts_max,
-        };
-        let gates = GateHandle::new(
-            catalog.clone(),
-            actors.directory().clone(),
-            backends.stock.clone(),
-            limits,
-        );
+        let gates = actors.gates();
         Self { catalog, backends, actors, sales, gates, clock, requests: AtomicU64::new(1) }
     }
 
@@ -133,11 +122,16 @@ impl Harness {
         self.sales.set_phase(&"sale".parse().unwrap(), phase).await.unwrap();
     }
 
+    /// Syncs with the changes of other processes, as the sale loader does.
+    pub async fn sync(&self) -> Result<(), SalesError> {
+        self.sales.sync_sales(&self.sales.refresh_catalog().await?).await
+    }
+
     /// Waits until each gate has run its first step: from then on purchases reach the gate at once,
     /// and the gate has resubmitted the unsettled requests that it found.
     pub async fn gates_begun(&self) {
         until("the gates' first step", || async {
-            let reports = self.actors.supervisor().report();
+            let reports = self.actors.supervisor.report();
             reports.iter().filter(|r| r.kind == "stock_gate").all(|r| r.steps > 0).then_some(())
         })
         .await;

@@ -116,11 +116,11 @@ impl ConsumerHarness {
             queue: 0,
             subscriber: Arc::new(broker.clone()),
             publisher: Arc::new(broker.clone()),
-            orders: harness.actors.orders().clone(),
+            orders: harness.actors.orders.clone(),
             catalog: harness.catalog.clone(),
             refresh: refresh(&harness, &refreshed),
             ledger: harness.backends.ledger.clone(),
-            breaker: harness.actors.breaker().clone(),
+            breaker: harness.actors.breaker.clone(),
             watermarks: watermarks.clone(),
             installation: INSTALLATION.into(),
             settings: settings.consumer.clone(),
@@ -130,7 +130,7 @@ impl ConsumerHarness {
             metrics: metrics.clone(),
         };
         let injects_panics = settings.faults.panic_in.iter().any(|kind| kind == "order_consumer");
-        let intake = harness.actors.supervisor().start(ChildSpec {
+        let intake = harness.actors.supervisor.start(ChildSpec {
             name: "order_consumer/0".to_owned(),
             kind: "order_consumer",
             arbiter: Arbiter::current(),
@@ -213,7 +213,7 @@ impl ConsumerHarness {
     }
 
     fn restarts(&self) -> u64 {
-        let reports = self.harness.actors.supervisor().report();
+        let reports = self.harness.actors.supervisor.report();
         reports.iter().filter(|r| r.kind == "order_consumer").map(|r| r.restarts).sum()
     }
 

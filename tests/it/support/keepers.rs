@@ -77,14 +77,14 @@ impl DeadLetterFixture {
     pub fn panicking_collector(&self, percent: f64) -> CollectorProcess {
         let (metrics, shutdown) = (Arc::new(Metrics::default()), Shutdown::default());
         let broker = self.broker.elsewhere();
+        let mut settings = self.simulation.settings.clone();
+        settings.maintenance.dead_letters_max = DEAD_LETTERS_MAX;
+        settings.maintenance.rescue_every_ms = 5;
         let deps = Arc::new(CollectorDeps {
             ledger: self.ledger.clone(),
             pipeline: self.pipeline(&broker),
             catalog: self.simulation.catalog.clone(),
-            dead_letters_max: DEAD_LETTERS_MAX,
-            every_ms: 5,
-            backoff_min_ms: 1,
-            backoff_max_ms: 4,
+            settings: Arc::new(settings),
             clock: self.simulation.clock.clone(),
             metrics: metrics.clone(),
         });

@@ -5,19 +5,22 @@ use std::sync::Arc;
 
 use actix::Arbiter;
 use async_trait::async_trait;
-use floodgate::actors::Reconciler;
-use floodgate::actors::reconciler::{ReconcilerDeps, ReconcilerLimits};
 use floodgate::actors::supervisor::supervised::Address;
 use floodgate::actors::supervisor::{ChildSpec, Supervisor};
+use floodgate::actors::{Periodic, Reconciler};
+use floodgate::broker::Topology;
+use floodgate::domain::Counting;
 use floodgate::messages::Quiet;
 use floodgate::observe::metrics::Metrics;
 use floodgate::runtime::clock::{Clock, ManualClock};
 use floodgate::runtime::fault_injection::FaultInjector;
 use floodgate::runtime::shutdown::Shutdown;
+use floodgate::tier::{Backends, Pipeline};
 use floodgate::watermark::{Error, Watermarks};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
+use super::memory_broker::MemoryBroker;
 use super::relays::{
     FakeBroker, FakeLease, FakeOutbox, Holders, INSTALLATION, InjectedFaults, Simulation,
 };
@@ -70,7 +73,7 @@ impl Watermarks for FakeWatermarks {
 pub struct Process {
     pub metrics: Arc<Metrics>,
     supervisor: Supervisor,
-    address: Address<Reconciler>,
+    address: Address<Periodic<Reconciler>>,
     shutdown: Shutdown,
 }
 
@@ -129,38 +132,45 @@ pub fn reconciler_with(
         shutdown.clone(),
         Arbiter::current(),
     );
-    let deps = ReconcilerDeps {
-        outbox: Arc::new(FakeOutbox {
-            store: simulation.store.clone(),
-            clock: simulation.clock.clone(),
-            faults: faults.clone(),
-        }),
-        watermarks: watermarks.clone(),
-        publisher: Arc::new(FakeBroker {
-            queues: simulation.queues.clone(),
-            faults: faults.clone(),
-        }),
-        stock: simulation.stock.clone(),
-        ledger: simulation.ledger.clone(),
-        lease: Arc::new(FakeLease {
-            holders: holders.clone(),
-            clock: simulation.clock.clone(),
-            faults,
-        }),
+    let every_ms = settings.maintenance.rescue_every_ms;
+    let outbox = FakeOutbox {
+        store: simulation.store.clone(),
+        clock: simulation.clock.clone(),
+        faults: faults.clone(),
+    };
+    let publisher = FakeBroker { queues: simulation.queues.clone(), faults: faults.clone() };
+    let lease = FakeLease { holders: holders.clone(), clock: simulation.clock.clone(), faults };
+    let reconciler = Arc::new(Reconciler {
+        backends: Backends {
+            ledger: simulation.ledger.clone(),
+            stock: simulation.stock.clone(),
+            counting: Counting::InStock,
+            lease: Arc::new(lease),
+            is_shared: true,
+            pipeline: None,
+        },
+        pipeline: Pipeline {
+            outbox: Arc::new(outbox),
+            publisher: Arc::new(publisher),
+            subscriber: Arc::new(MemoryBroker::new(Topology::new("fg", 1, 5))),
+            watermarks: watermarks.clone(),
+            installation: INSTALLATION.into(),
+        },
         catalog: simulation.catalog.clone(),
         holder: format!("reconciler-{:016x}", fastrand::u64(..)).into(),
-        installation: INSTALLATION.into(),
-        limits: ReconcilerLimits::of(settings),
+        settings: Arc::new(settings.clone()),
         clock: simulation.clock.clone(),
         metrics: metrics.clone(),
-    };
+    });
     let address = supervisor.start(ChildSpec {
         name: "reconciler".to_owned(),
         kind: "reconciler",
         arbiter: Arbiter::current(),
         mailbox: 16,
         fault_injector: FaultInjector::default(),
-        factory: Arc::new(move |incarnation| Reconciler::new(incarnation, deps.clone())),
+        factory: Arc::new(move |incarnation| {
+            Periodic::new(incarnation, every_ms, reconciler.clone())
+        }),
     });
     Process { metrics, supervisor, address, shutdown }
 }

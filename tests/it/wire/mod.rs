@@ -12,6 +12,8 @@ use floodgate::messages::envelope;
 use floodgate::redis::scripts::intent::pack_into;
 use serde_json::Value as Json;
 
+mod dead_letters;
+
 const INSTALLATION: &str = "0badcafe";
 const V1: &str = include_str!("envelope-v1.json");
 const V2: &str = include_str!("envelope-v2.json");

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::Arbiter;
-use floodgate::actors::orphan_rescuer::RescuerDeps;
 use floodgate::actors::outbox_relay::RelayDeps;
 use floodgate::actors::supervisor::supervised::Address;
 use floodgate::actors::supervisor::{ChildSpec, Supervisor};
-use floodgate::actors::{OrphanRescuer, OutboxRelay, RelayHandle};
+use floodgate::actors::{OrphanRescuer, OutboxRelay, Periodic, RelayHandle};
 use floodgate::config::{Settings, Tier};
 use floodgate::domain::{
     BucketKey, BucketNo, Counting, Epoch, LoaderToken, OrderIntent, Phase, RequestId, Reservation,
@@ -68,7 +67,7 @@ pub struct Process {
     pub metrics: Arc<Metrics>,
     pub supervisor: Supervisor,
     workers: Vec<Address<OutboxRelay>>,
-    rescuer: Option<Address<OrphanRescuer>>,
+    rescuer: Option<Address<Periodic<OrphanRescuer>>>,
     shutdown: Shutdown,
     fault_injector: f64,
 }
@@ -219,20 +218,22 @@ impl Simulation {
         let mut process = self.process();
         before(&mut process);
         let faults = &process.faults;
-        let deps = RescuerDeps {
+        let every_ms = self.settings.maintenance.rescue_every_ms;
+        let rescuer = Arc::new(OrphanRescuer {
             outbox: self.outbox(faults),
             catalog: self.catalog.clone(),
-            every: Duration::from_millis(self.settings.maintenance.rescue_every_ms),
             clock: self.shared_clock(),
             metrics: process.metrics.clone(),
-        };
+        });
         process.rescuer = Some(process.supervisor.start(ChildSpec {
             name: "orphan_rescuer".to_owned(),
             kind: "orphan_rescuer",
             arbiter: Arbiter::current(),
             mailbox: 16,
             fault_injector: FaultInjector::default(),
-            factory: Arc::new(move |incarnation| OrphanRescuer::new(incarnation, deps.clone())),
+            factory: Arc::new(move |incarnation| {
+                Periodic::new(incarnation, every_ms, rescuer.clone())
+            }),
         }));
         process
     }

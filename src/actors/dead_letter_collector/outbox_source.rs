@@ -1,0 +1,101 @@
+//! The dead entries of the outboxes, which relays gave up.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::CollectorDeps;
+use super::collection::{DeadLetterSource, PendingDeadLetter};
+use crate::actors::periodic::BucketRotation;
+use crate::domain::BucketKey;
+use crate::outbox::{self, DeadEntry};
+use crate::services::dead_letters::headers;
+use crate::tier::Pipeline;
+
+/// Rounds between two counts of the dead letters in the ledger.
+const ROUNDS_PER_COUNT: u32 = 10;
+
+/// All outboxes.
+pub(super) struct OutboxSource {
+    deps: Arc<CollectorDeps>,
+    rounds: u32,
+    buckets: BucketRotation,
+}
+
+type Key = (BucketKey, DeadEntry);
+
+impl DeadLetterSource for OutboxSource {
+    type Key = Key;
+
+    const FAILURE: &'static str = "dead entries not stored, retrying";
+    const IS_POLLED: bool = true;
+
+    /// Reads every outbox; returns the last error.
+    async fn receive(&mut self, pending: &mut Vec<PendingDeadLetter<Key>>) -> Result<(), String> {
+        let deps = &self.deps;
+        let mut result = Ok(());
+        for key in self.buckets.next(&deps.catalog, deps.clock.wall_ms()) {
+            if let Err(error) = self.read(key, pending).await {
+                result = Err(error.to_string());
+            }
+        }
+        result
+    }
+
+    /// Removes the entries of every outbox, then reports the dead letters.
+    async fn remove(&mut self, stored: Vec<Key>, _: usize) -> Result<(), String> {
+        let mut by_bucket: HashMap<BucketKey, Vec<DeadEntry>> = HashMap::new();
+        for (key, entry) in stored {
+            by_bucket.entry(key).or_default().push(entry);
+        }
+        let mut result = Ok(());
+        for (key, entries) in by_bucket {
+            if let Err(error) = self.deps.pipeline.outbox.collect(key, &entries).await {
+                result = Err(error.to_string());
+            }
+        }
+        self.report_counts().await;
+        result
+    }
+}
+
+impl OutboxSource {
+    pub(super) fn new(deps: Arc<CollectorDeps>) -> Self {
+        Self { deps, rounds: 0, buckets: BucketRotation::default() }
+    }
+
+    /// Sets the gauges of dead letters every [`ROUNDS_PER_COUNT`] rounds, because the query counts
+    /// all rows.
+    async fn report_counts(&mut self) {
+        if self.rounds.is_multiple_of(ROUNDS_PER_COUNT)
+            && let Ok(counts) = self.deps.ledger.count_dead_letters().await
+        {
+            self.deps.metrics.dead_letters(counts);
+        }
+        self.rounds = self.rounds.wrapping_add(1);
+    }
+
+    /// Adds the dead entries of one outbox that are not pending yet.
+    async fn read(
+        &self,
+        key: BucketKey,
+        pending: &mut Vec<PendingDeadLetter<Key>>,
+    ) -> Result<(), outbox::Error> {
+        let Pipeline { outbox, installation, .. } = &self.deps.pipeline;
+        let mut capacity = self.deps.capacity(pending.len());
+        if capacity == 0 {
+            return Ok(());
+        }
+        for entry in outbox.dead(key, usize::from(self.deps.dead_letters_max())).await? {
+            let is_same = |pending: &PendingDeadLetter<Key>| {
+                let (bucket, other) = &pending.key;
+                *bucket == key && other.id == entry.id && other.bytes == entry.bytes
+            };
+            if capacity > 0 && !pending.iter().any(is_same) {
+                capacity -= 1;
+                let dead_letter = headers::from_outbox_entry(&entry, installation);
+                pending.push(PendingDeadLetter::new(dead_letter, (key, entry)));
+            }
+        }
+        Ok(())
+    }
+}

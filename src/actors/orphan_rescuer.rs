@@ -1,0 +1,101 @@
+//! Flow step 10/12: abandoned claims -> outbox.
+//!
+//! Returns the claimed entries of relay workers without a heartbeat to the outbox, so that running
+//! workers publish them.
+//!
+//! Any number of processes may run it at once: each entry is moved by one of them. On error: the
+//! next pass retries. On crash: the next rescuer, here or in another process. May repeat:
+//! everything; the entries of a worker that was only slow are published twice, and the ledger
+//! deduplicates by request id.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::stream::{self, StreamExt};
+
+use super::periodic::{BucketRotation, Task};
+use crate::domain::BucketKey;
+use crate::observe::metrics::Metrics;
+use crate::outbox::{Error, Outbox};
+use crate::runtime::clock::SharedClock;
+use crate::services::catalog::Catalog;
+
+/// Buckets that are read or reclaimed in parallel.
+const BUCKETS_IN_PARALLEL: usize = 32;
+
+/// Reclaims abandoned outbox entries.
+pub struct OrphanRescuer {
+    pub outbox: Arc<dyn Outbox>,
+    pub catalog: Arc<Catalog>,
+    pub clock: SharedClock,
+    pub metrics: Arc<Metrics>,
+}
+
+impl Task for OrphanRescuer {
+    type State = BucketRotation;
+    type Error = Error;
+
+    const FAILURE: &'static str = "orphan rescue failed, retrying";
+
+    /// Rescues every bucket that answers; returns the first error.
+    async fn run(&self, rotation: &BucketRotation) -> Result<(), Error> {
+        let buckets = rotation.next(&self.catalog, self.clock.wall_ms());
+        let mut outcome = self.outbox.restore_claimants().await;
+        let reads =
+            buckets.into_iter().map(|key| async move { (key, self.outbox.status(key).await) });
+        let mut reads = stream::iter(reads).buffered(BUCKETS_IN_PARALLEL);
+        let (mut num_entries, mut oldest_ms, mut claimants) = (0, None, Vec::new());
+        while let Some((bucket, status)) = reads.next().await {
+            match status {
+                Ok(status) => {
+                    let num_claimed: u64 = status.claimed.iter().map(|(_, num)| num).sum();
+                    num_entries += status.num_waiting + num_claimed;
+                    let oldest = [oldest_ms, status.oldest_waiting_ms, status.oldest_claimed_ms];
+                    oldest_ms = oldest.into_iter().flatten().min();
+                    let workers = status.claimed.into_iter().map(|(worker, _)| (bucket, worker));
+                    claimants.extend(workers);
+                }
+                Err(error) => outcome = outcome.and(Err(error)),
+            }
+        }
+        let names = claimants.iter().map(|(_, worker)| worker.clone()).collect();
+        let silent = self.outbox.silent(&names).await;
+        claimants.retain(|(_, worker)| silent.contains(worker));
+        outcome = outcome.and(self.reclaim(&claimants, &silent).await);
+        let age_ms = oldest_ms.map_or(0, |oldest| self.clock.wall_ms().saturating_sub(oldest));
+        let age = Duration::from_millis(u64::try_from(age_ms).unwrap_or(0));
+        self.metrics.set_outbox_backlog(num_entries, age);
+        outcome
+    }
+}
+
+impl OrphanRescuer {
+    /// Reclaims the entries of these workers, bucket by bucket; `workers` is logged.
+    async fn reclaim(
+        &self,
+        orphans: &[(BucketKey, String)],
+        workers: &BTreeSet<String>,
+    ) -> Result<(), Error> {
+        let reclaims =
+            orphans.chunk_by(|(one, _), (other, _)| one == other).map(|of_bucket| async move {
+                let Some((bucket, _)) = of_bucket.first() else { return Ok(0) };
+                let workers: Vec<String> =
+                    of_bucket.iter().map(|(_, worker)| worker.clone()).collect();
+                self.outbox.reclaim(*bucket, &workers).await
+            });
+        let mut reclaims = stream::iter(reclaims).buffer_unordered(BUCKETS_IN_PARALLEL);
+        let (mut outcome, mut num_entries) = (Ok(()), 0);
+        while let Some(reclaimed) = reclaims.next().await {
+            match reclaimed {
+                Ok(num) => num_entries += num,
+                Err(error) => outcome = outcome.and(Err(error)),
+            }
+        }
+        self.metrics.rescued(num_entries);
+        if num_entries > 0 {
+            tracing::warn!(num_entries, ?workers, "entries of silent workers reclaimed");
+        }
+        outcome
+    }
+}

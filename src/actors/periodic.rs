@@ -1,0 +1,180 @@
+//! The shell of the actors that repeat a task at an interval, and what maintenance work shares: the
+//! buckets to visit, and the error that was logged last.
+//!
+//! Takes no input but its timer. On error: the next run retries. On crash: the next incarnation
+//! begins with an empty state.
+
+use std::cell::Cell;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::{Actor, AsyncContext, Context, Handler};
+use tokio::sync::oneshot;
+
+use crate::actors::supervisor::supervised::{
+    ExitReason, Incarnation, Supervised, end, spawn_step, step,
+};
+use crate::domain::{BucketKey, Phase};
+use crate::messages::{Quiet, Stop, reply};
+use crate::services::catalog::Catalog;
+
+/// Passes per pass that includes the sales closed for long.
+const PASSES_PER_FULL_PASS: u32 = 60;
+
+/// Work that an actor repeats; shared by its incarnations.
+pub trait Task: Send + Sync + 'static {
+    /// What one incarnation keeps from run to run.
+    type State: Default + 'static;
+    type Error: std::error::Error + 'static;
+
+    /// The log message of a failed run.
+    const FAILURE: &'static str;
+
+    /// Whether a run may begin beside `num_runs` others.
+    fn can_begin(_state: &Self::State, num_runs: usize) -> bool {
+        num_runs == 0
+    }
+
+    /// One run. Without an answered call for `supervisor.stalled_after_ms` it is a stall.
+    fn run(&self, state: &Self::State) -> impl Future<Output = Result<(), Self::Error>>;
+
+    /// Gives up what the task holds, once the actor is quiet and its last run has ended.
+    fn release(&self) -> impl Future<Output = ()> {
+        async {}
+    }
+}
+
+/// Repeats a [`Task`].
+pub struct Periodic<T: Task> {
+    incarnation: Incarnation,
+    task: Arc<T>,
+    state: Rc<T::State>,
+    every: Duration,
+    num_runs: usize,
+    last_error: LastError,
+    quiet: Vec<oneshot::Sender<()>>,
+    is_quiet: bool,
+}
+
+impl<T: Task> Periodic<T> {
+    /// Runs `task` every `every_ms` milliseconds, at least 10.
+    #[must_use]
+    pub fn new(incarnation: Incarnation, every_ms: u64, task: Arc<T>) -> Self {
+        Self {
+            incarnation,
+            task,
+            state: Rc::default(),
+            every: Duration::from_millis(every_ms.max(10)),
+            num_runs: 0,
+            last_error: LastError::default(),
+            quiet: Vec::new(),
+            is_quiet: false,
+        }
+    }
+
+    fn begin_run(&mut self, ctx: &mut Context<Self>) {
+        if self.is_quiet || !T::can_begin(&self.state, self.num_runs) {
+            return;
+        }
+        self.num_runs += 1;
+        let (task, state) = (Arc::clone(&self.task), Rc::clone(&self.state));
+        let run = async move { task.run(&state).await };
+        spawn_step(self, ctx, run, |actor, ctx, ended| {
+            actor.num_runs -= 1;
+            if let Some(error) = actor.last_error.changed(ended) {
+                tracing::warn!(error = &error as &dyn std::error::Error, "{}", T::FAILURE);
+            }
+            actor.release_if_quiet(ctx);
+        });
+    }
+
+    fn release_if_quiet(&mut self, ctx: &mut Context<Self>) {
+        if !self.is_quiet || self.num_runs > 0 {
+            return;
+        }
+        let task = Arc::clone(&self.task);
+        spawn_step(self, ctx, async move { task.release().await }, |actor, _, ()| {
+            actor.quiet.drain(..).for_each(|done| reply(done, ()));
+        });
+    }
+}
+
+impl<T: Task> Supervised for Periodic<T> {
+    fn incarnation(&mut self) -> &mut Incarnation {
+        &mut self.incarnation
+    }
+}
+
+impl<T: Task> Actor for Periodic<T> {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.run_interval(self.every, |actor, ctx| step(actor, ctx, Self::begin_run));
+    }
+}
+
+impl<T: Task> Handler<Quiet> for Periodic<T> {
+    type Result = ();
+
+    fn handle(&mut self, quiet: Quiet, ctx: &mut Self::Context) {
+        step(self, ctx, |actor, ctx| {
+            actor.is_quiet = true;
+            actor.quiet.push(quiet.done);
+            actor.release_if_quiet(ctx);
+        });
+    }
+}
+
+impl<T: Task> Handler<Stop> for Periodic<T> {
+    type Result = ();
+
+    fn handle(&mut self, _: Stop, ctx: &mut Self::Context) {
+        end(self, ctx, ExitReason::Stopped);
+    }
+}
+
+/// The last error of repeated work: each change is logged once.
+#[derive(Debug, Default)]
+pub(super) struct LastError(Option<String>);
+
+impl LastError {
+    /// Records how the work ended. Returns an error that is not the last one, to be logged.
+    pub(super) fn changed<E: fmt::Display>(&mut self, ended: Result<(), E>) -> Option<E> {
+        let error = ended.err();
+        let text = error.as_ref().map(E::to_string);
+        let is_same = self.0 == text;
+        self.0 = text;
+        error.filter(|_| !is_same)
+    }
+
+    /// Records a success. Returns whether the work had failed before.
+    pub(super) fn clear(&mut self) -> bool {
+        self.0.take().is_some()
+    }
+
+    /// Whether the work failed the last time.
+    pub(super) fn is_some(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+/// Selects the buckets of consecutive maintenance passes.
+#[derive(Debug, Default)]
+pub struct BucketRotation(Cell<u32>);
+
+impl BucketRotation {
+    /// The buckets of the next pass: those of every sale except drafts. Sales closed for long are
+    /// included in the first pass and every 60th after it.
+    pub(super) fn next(&self, catalog: &Catalog, wall_ms: i64) -> Vec<BucketKey> {
+        let is_full = self.0.get().is_multiple_of(PASSES_PER_FULL_PASS);
+        self.0.set(self.0.get().wrapping_add(1));
+        let sales = catalog.all();
+        let sales = sales.iter().filter(|listed| {
+            let is_published = listed.sale.phase != Phase::Draft;
+            is_published && (is_full || !listed.sale.is_dormant(wall_ms))
+        });
+        sales.flat_map(|listed| &listed.skus).flat_map(|sku| BucketKey::all_of(sku)).collect()
+    }
+}
