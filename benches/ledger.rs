@@ -95,6 +95,7 @@ fn draft(id: &str, policy: Policy) -> anyhow::Result<SaleDraft> {
         starts_at_ms: 0,
         ends_at_ms: 1,
         skus: vec![SkuDraft {
+            no: (),
             id: "sku".parse()?,
             title: "SKU".to_owned(),
             price: 100,

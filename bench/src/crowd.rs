@@ -118,6 +118,7 @@ impl Offer {
             starts_at_ms: now - 60_000,
             ends_at_ms: now + 86_400_000,
             skus: vec![SkuDraft {
+                no: (),
                 id: "bench".parse()?,
                 title: "Bench".to_owned(),
                 price: 9_900,

@@ -6,9 +6,11 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::ids::RequestId;
+use super::named::{ledger_numbers, named_enum};
 
 /// Maximum stored bytes of a body; a longer body is truncated, and its length is stored.
 pub const BODY_BYTES_MAX: usize = 1024 * 1024;
@@ -29,82 +31,37 @@ impl fmt::Display for DeadLetterNo {
     }
 }
 
-/// The component that dead-lettered a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum DeadLetterOrigin {
-    /// The relay: the message could not be published.
-    Relay,
-    /// The consumer: the message could not be decoded, or its order not be written.
-    Consumer,
-    /// The broker: the delivery limit was exceeded.
-    Broker,
-}
-
-impl DeadLetterOrigin {
-    /// In the order of the flow.
-    pub const ALL: [Self; 3] = [Self::Relay, Self::Consumer, Self::Broker];
-
-    /// The name in the HTTP API and in the ledger.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Relay => "relay",
-            Self::Consumer => "consumer",
-            Self::Broker => "broker",
-        }
-    }
-
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|origin| origin.name() == name)
+named_enum! {
+    /// The component that dead-lettered a message, in the order of the flow.
+    DeadLetterOrigin {
+        /// The relay: the message could not be published.
+        Relay => "relay",
+        /// The consumer: the message could not be decoded, or its order not be written.
+        Consumer => "consumer",
+        /// The broker: the delivery limit was exceeded.
+        Broker => "broker",
     }
 }
 
-/// The state of a dead letter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum DeadLetterState {
-    /// Waits for an operator.
-    Open = 0,
-    /// Published again, or its requests had reached a final state already.
-    Replayed = 1,
-    /// Set aside by an operator; can be replayed or discarded later.
-    Parked = 2,
-    /// Discarded by an operator: its requests are recorded failures.
-    Discarded = 3,
+named_enum! {
+    /// The state of a dead letter, with its number in the ledger and its name in the HTTP API.
+    DeadLetterState {
+        /// Waits for an operator.
+        Open = 0 => "open",
+        /// Published again, or its requests had reached a final state already.
+        Replayed = 1 => "replayed",
+        /// Set aside by an operator; can be replayed or discarded later.
+        Parked = 2 => "parked",
+        /// Discarded by an operator: its requests are recorded failures.
+        Discarded = 3 => "discarded",
+    }
 }
+ledger_numbers! { DeadLetterState }
 
 impl DeadLetterState {
-    /// In the order of the ledger's numbers.
-    pub const ALL: [Self; 4] = [Self::Open, Self::Replayed, Self::Parked, Self::Discarded];
-
-    /// The name in the HTTP API.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Open => "open",
-            Self::Replayed => "replayed",
-            Self::Parked => "parked",
-            Self::Discarded => "discarded",
-        }
-    }
-
-    #[must_use]
-    pub fn to_db(self) -> i16 {
-        self as i16
-    }
-
     /// Whether a dead letter in this state is the final state of its requests.
-    #[must_use]
     pub fn is_end(self) -> bool {
         matches!(self, Self::Open | Self::Parked)
-    }
-
-    /// Converts from the ledger's column; `None`: unknown number.
-    #[must_use]
-    pub fn from_db(number: i16) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.to_db() == number)
     }
 }
 
@@ -133,20 +90,16 @@ pub struct NewDeadLetter {
 }
 
 /// A stored dead letter without its body. Origin, reason, attempts, headers and `dead_at_ms` are
-/// those of the latest arrival.
+/// those of the latest arrival, each as in [`NewDeadLetter`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetter {
     pub no: DeadLetterNo,
     pub origin: DeadLetterOrigin,
     pub reason: String,
-    /// Failed attempts.
     pub attempts: u32,
     pub message_id: String,
-    /// A JSON object.
     pub headers: String,
-    /// The length of the whole body.
     pub body_bytes: u64,
-    /// When the message was dead-lettered, epoch milliseconds.
     pub dead_at_ms: i64,
     /// How often the message arrived in the ledger, copies included.
     pub arrivals: u32,
@@ -199,7 +152,6 @@ pub struct DeadLetterFilter {
 
 impl DeadLetterFilter {
     /// The dead letters that contain `request`.
-    #[must_use]
     pub fn with(request: RequestId) -> Self {
         Self { request: Some(request), ..Self::default() }
     }
@@ -222,7 +174,7 @@ pub struct DeadLetterTransition {
 }
 
 /// The number of dead letters by state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, ToSchema)]
 pub struct DeadLetterCounts {
     pub open: u64,
     pub replayed: u64,
@@ -231,7 +183,6 @@ pub struct DeadLetterCounts {
 }
 
 /// The first `max` characters of a text.
-#[must_use]
 pub fn clip(text: &str, max: usize) -> String {
     text.chars().take(max).collect()
 }
@@ -239,18 +190,6 @@ pub fn clip(text: &str, max: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_and_numbers_read_back() {
-        for origin in DeadLetterOrigin::ALL {
-            assert_eq!(DeadLetterOrigin::from_name(origin.name()), Some(origin));
-        }
-        for state in DeadLetterState::ALL {
-            assert_eq!(DeadLetterState::from_db(state.to_db()), Some(state));
-        }
-        assert_eq!(DeadLetterOrigin::from_name("moon"), None);
-        assert_eq!(DeadLetterState::from_db(4), None);
-    }
 
     #[test]
     fn a_text_is_truncated_between_characters() {

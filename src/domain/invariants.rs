@@ -36,20 +36,6 @@ pub enum InvariantId {
     Fenced,
 }
 
-impl InvariantId {
-    pub const ALL: [Self; 9] = [
-        Self::NoOversell,
-        Self::OneOrderPerRequest,
-        Self::LimitHeld,
-        Self::NothingLost,
-        Self::StockConserved,
-        Self::StatusMonotone,
-        Self::CompensatedOnce,
-        Self::Drains,
-        Self::Fenced,
-    ];
-}
-
 impl fmt::Display for InvariantId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
@@ -59,7 +45,6 @@ impl fmt::Display for InvariantId {
 /// How long an accepted request may stay unsettled before `Drains` is violated, milliseconds.
 pub const DRAIN_LIMIT_MS: i64 = 30_000;
 
-/// One violated invariant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Violation {
     pub invariant: InvariantId,
@@ -91,7 +76,6 @@ pub struct GateFacts {
     pub num_unsettled: u64,
     /// When the oldest of them arrived, epoch milliseconds.
     pub oldest_unsettled_ms: Option<i64>,
-    /// Requests with an order.
     pub num_ordered: u64,
     /// Buyers with units; `None` when the policy does not require the gates to store buyers.
     pub num_buyers: Option<u64>,
@@ -132,7 +116,6 @@ pub struct Checker {
 struct SkuTotals {
     facts: SkuFacts,
     live_units: i64,
-    num_orders: u64,
     num_live_buyers: u64,
     num_gate_ordered: u64,
     buyer: Option<BuyerTotals>,
@@ -147,7 +130,6 @@ struct BuyerTotals {
 }
 
 impl Checker {
-    /// Adds one violation.
     pub fn report(&mut self, invariant: InvariantId, detail: String) {
         self.num_violations += 1;
         if self.violations.len() < DETAILS_MAX {
@@ -164,7 +146,6 @@ impl Checker {
         self.sku = Some(SkuTotals {
             facts,
             live_units: 0,
-            num_orders: 0,
             num_live_buyers: 0,
             num_gate_ordered: 0,
             buyer: None,
@@ -176,7 +157,6 @@ impl Checker {
     pub fn order(&mut self, order: &Order, gate: Option<GateView>) {
         let Some(mut sku) = self.sku.take() else { return };
         self.num_orders += 1;
-        sku.num_orders += 1;
         if sku.buyer.as_ref().is_none_or(|buyer| buyer.id != order.buyer) {
             self.end_buyer(&mut sku);
             sku.buyer = Some(BuyerTotals {
@@ -351,14 +331,11 @@ impl Checker {
         self.violations.extend(other.violations.into_iter().take(max));
     }
 
-    /// Number of orders checked.
-    #[must_use]
     pub fn num_orders(&self) -> u64 {
         self.num_orders
     }
 
     /// The first [`DETAILS_MAX`] violations, and the number of all.
-    #[must_use]
     pub fn finish(self) -> (Vec<Violation>, u64) {
         (self.violations, self.num_violations)
     }

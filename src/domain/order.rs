@@ -1,54 +1,70 @@
-//! Orders, order intents and recorded failures.
+//! Reservations, order intents, orders and recorded failures.
 
 use super::ids::{BucketNo, BuyerId, Epoch, RequestId, SkuNo, TraceId};
+use super::named::{ledger_numbers, named_enum};
+use super::sale::Sku;
 use super::verdict::Refusal;
 
-/// The state of an order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(i16)]
-pub enum OrderState {
-    /// Placed; the payment is due until `pay_by_ms`.
-    PendingPayment = 0,
-    Paid = 1,
-    /// Not paid in time; its units are free again.
-    TimedOut = 2,
-    /// Cancelled by the buyer before payment; its units are free again.
-    Cancelled = 3,
-    /// Paid and refunded; its units are free again.
-    Refunded = 4,
+named_enum! {
+    /// The state of an order, with its number in the ledger and its name in the HTTP API.
+    OrderState {
+        /// Placed; the payment is due until `pay_by_ms`.
+        PendingPayment = 0 => "pending_payment",
+        Paid = 1 => "paid",
+        /// Not paid in time; its units are free again.
+        TimedOut = 2 => "timed_out",
+        /// Cancelled by the buyer before payment; its units are free again.
+        Cancelled = 3 => "cancelled",
+        /// Paid and refunded; its units are free again.
+        Refunded = 4 => "refunded",
+    }
 }
+ledger_numbers! { OrderState }
 
 impl OrderState {
-    /// In the order of the ledger's numbers.
-    pub const ALL: [Self; 5] =
-        [Self::PendingPayment, Self::Paid, Self::TimedOut, Self::Cancelled, Self::Refunded];
-
-    #[must_use]
-    pub fn to_db(self) -> i16 {
-        self as i16
-    }
-
-    /// Converts from the ledger's column; `None`: unknown number.
-    #[must_use]
-    pub fn from_db(number: i16) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.to_db() == number)
-    }
-
     /// Whether the order still holds its units.
-    #[must_use]
     pub fn is_live(self) -> bool {
         matches!(self, Self::PendingPayment | Self::Paid)
     }
+}
 
-    /// The name in the HTTP API.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::PendingPayment => "pending_payment",
-            Self::Paid => "paid",
-            Self::TimedOut => "timed_out",
-            Self::Cancelled => "cancelled",
-            Self::Refunded => "refunded",
+/// One request for units, with all that a gate backend needs to decide it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reservation {
+    /// A repeat carries the same id.
+    pub request: RequestId,
+    pub sku: SkuNo,
+    /// The buyer's home bucket.
+    pub bucket: BucketNo,
+    /// The opening of the sale in the sender's catalog; a gate with another epoch answers
+    /// [`super::Verdict::StaleEpoch`].
+    pub epoch: Epoch,
+    pub buyer: BuyerId,
+    /// Units, at least 1.
+    pub quantity: u32,
+    /// When the request arrived, epoch milliseconds.
+    pub asked_at_ms: i64,
+    /// The trace of the HTTP request.
+    pub trace: TraceId,
+}
+
+impl Reservation {
+    /// The order intent of this reservation, once the units are reserved.
+    pub fn intent(&self, sku: &Sku) -> OrderIntent {
+        OrderIntent {
+            request: self.request,
+            sku: self.sku,
+            bucket: self.bucket,
+            epoch: self.epoch,
+            buyer: self.buyer,
+            quantity: self.quantity,
+            slot: sku.policy.slot(self.request),
+            quota: sku.policy.quota(),
+            amount: sku.price.saturating_mul(i64::from(self.quantity)),
+            placed_at_ms: self.asked_at_ms,
+            pay_by_ms: sku.pay_by_ms(self.asked_at_ms),
+            trace: self.trace,
+            published_at_ms: None,
         }
     }
 }
@@ -86,7 +102,6 @@ pub struct OrderIntent {
 
 impl OrderIntent {
     /// The order row that this intent writes.
-    #[must_use]
     pub fn order(&self) -> Order {
         Order {
             request: self.request,
@@ -103,23 +118,18 @@ impl OrderIntent {
     }
 }
 
-/// An order row of the ledger.
+/// An order row of the ledger, with the values of the intent that wrote it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Order {
     pub request: RequestId,
     pub sku: SkuNo,
-    /// The opening of the sale under which the units were reserved.
     pub epoch: Epoch,
     pub buyer: BuyerId,
     pub quantity: u32,
-    /// Unique with `(sku, buyer)`.
     pub slot: i64,
-    /// Price times quantity, in the currency's smallest unit.
     pub amount: i64,
     pub state: OrderState,
-    /// When the units were reserved, epoch milliseconds.
     pub placed_at_ms: i64,
-    /// When the order times out unless paid, epoch milliseconds.
     pub pay_by_ms: i64,
 }
 
@@ -157,17 +167,4 @@ pub struct Failure {
     pub reason: Refusal,
     /// Epoch milliseconds.
     pub recorded_at_ms: i64,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_state_is_read_back_from_its_number() {
-        for state in OrderState::ALL {
-            assert_eq!(OrderState::from_db(state.to_db()), Some(state));
-        }
-        assert_eq!(OrderState::from_db(5), None);
-    }
 }

@@ -13,7 +13,6 @@ use super::verdict::Refusal;
 /// The ledger's outcome of one intent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlaceOutcome {
-    /// The order was written.
     Placed(Order),
     /// The request already had this order: success.
     Repeat(Order),
@@ -25,7 +24,6 @@ pub enum PlaceOutcome {
 
 impl PlaceOutcome {
     /// The order of `Placed` and `Repeat`.
-    #[must_use]
     pub fn order(&self) -> Option<&Order> {
         match self {
             Self::Placed(order) | Self::Repeat(order) => Some(order),
@@ -103,44 +101,5 @@ impl Examination {
 
     fn available(&self, intent: &OrderIntent) -> u32 {
         self.available.get(&intent.sku).copied().unwrap_or(0)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::domain::samples;
-
-    fn intent(request: u64, buyer: u64, quantity: u32) -> OrderIntent {
-        let buyer = BuyerId::new(buyer).unwrap();
-        OrderIntent { buyer, quantity, ..samples::intent(request) }
-    }
-
-    fn with_stock(units: u32) -> Examination {
-        Examination { available: HashMap::from([(SkuNo(1), units)]), ..Examination::default() }
-    }
-
-    #[test]
-    fn the_same_request_twice_in_a_batch_is_written_once() {
-        let mut examination = with_stock(5);
-        assert_eq!(examination.admit(&intent(1, 1, 1)), None);
-        assert!(matches!(examination.admit(&intent(1, 1, 1)), Some(PlaceOutcome::Repeat(_))));
-        let reused = Some(PlaceOutcome::Refused(Refusal::RequestIdReused));
-        assert_eq!(examination.admit(&intent(1, 1, 2)), reused);
-        assert_eq!(examination.admit(&intent(1, 2, 1)), reused);
-    }
-
-    #[test]
-    fn the_last_unit_goes_to_the_first_intent_that_fits() {
-        let mut examination = with_stock(1);
-        assert_eq!(
-            examination.admit(&intent(1, 1, 2)),
-            Some(PlaceOutcome::Refused(Refusal::SoldOut))
-        );
-        assert_eq!(examination.admit(&intent(2, 2, 1)), None);
-        assert_eq!(
-            examination.admit(&intent(3, 3, 1)),
-            Some(PlaceOutcome::Refused(Refusal::SoldOut))
-        );
     }
 }

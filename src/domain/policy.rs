@@ -1,35 +1,28 @@
 //! The three purchase policies.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::ids::RequestId;
 
 /// How many units of one SKU a buyer may order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Policy {
     /// One order per buyer; the request id is derived from sale, SKU and buyer.
-    OnePerBuyer {
-        /// Maximum units of that order.
-        max_quantity: u32,
-    },
+    OnePerBuyer { max_quantity: u32 },
     /// Any number of orders; each carries a pre-issued request id.
-    Unlimited {
-        /// Maximum units of one order.
-        max_quantity: u32,
-    },
+    Unlimited { max_quantity: u32 },
     /// Any number of orders up to a cumulative limit of units.
     Quota {
         /// Maximum units over all orders of the buyer.
         limit: u32,
-        /// Maximum units of one order.
         max_quantity: u32,
     },
 }
 
 impl Policy {
     /// Maximum units of one order.
-    #[must_use]
     pub fn max_quantity(self) -> u32 {
         match self {
             Self::OnePerBuyer { max_quantity }
@@ -40,7 +33,6 @@ impl Policy {
 
     /// The slot of an order, unique together with `(sku, buyer)`, so that the ledger's primary key
     /// enforces the limit. 0 for `one_per_buyer`, the request id otherwise.
-    #[must_use]
     pub fn slot(self, request: RequestId) -> i64 {
         match self {
             Self::OnePerBuyer { .. } => 0,
@@ -49,7 +41,6 @@ impl Policy {
     }
 
     /// The limit of units over all orders of a buyer; `None` when the policy counts no units.
-    #[must_use]
     pub fn quota(self) -> Option<u32> {
         match self {
             Self::Quota { limit, .. } => Some(limit),
@@ -58,13 +49,11 @@ impl Policy {
     }
 
     /// Whether the request id is derived from sale, SKU and buyer.
-    #[must_use]
     pub fn derives_request_id(self) -> bool {
         matches!(self, Self::OnePerBuyer { .. })
     }
 
     /// The name in the HTTP API and in the ledger.
-    #[must_use]
     pub fn kind(self) -> &'static str {
         match self {
             Self::OnePerBuyer { .. } => "one_per_buyer",
@@ -103,26 +92,3 @@ impl Policy {
 
 /// The maximum units of one order: keeps every sum far below 32 bits.
 pub const QUANTITY_MAX: u32 = 1_000_000;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_invalid_policy_names_the_invalid_part() {
-        assert!(Policy::from_parts("quota", Some(5), None).is_ok());
-        assert!(Policy::from_parts("quota", None, None).unwrap_err().contains("limit"));
-        assert!(Policy::from_parts("unlimited", Some(5), None).unwrap_err().contains("quota"));
-        assert!(Policy::from_parts("one_per_buyer", None, Some(0)).is_err());
-        assert!(Policy::from_parts("first_come", None, None).unwrap_err().contains("kind"));
-    }
-
-    #[test]
-    fn one_per_buyer_has_a_single_slot_per_buyer() {
-        let (a, b) = (RequestId::new(7).unwrap(), RequestId::new(8).unwrap());
-        let one = Policy::OnePerBuyer { max_quantity: 1 };
-        assert_eq!(one.slot(a), one.slot(b));
-        let any = Policy::Unlimited { max_quantity: 1 };
-        assert_ne!(any.slot(a), any.slot(b));
-    }
-}

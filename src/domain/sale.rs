@@ -1,8 +1,7 @@
 //! A sale and the SKUs on offer.
 
-use serde::Serialize;
-
 use super::ids::{BucketNo, Epoch, SaleId, SkuId, SkuNo};
+use super::named::{ledger_numbers, named_enum};
 use super::policy::Policy;
 
 /// The maximum number of buckets of one SKU.
@@ -14,38 +13,26 @@ pub const STOCK_MAX: u32 = 1_000_000_000;
 /// The maximum number of SKUs in one sale.
 pub const SKUS_MAX: usize = 200;
 
-/// The phase of a sale as set by an operator. The window additionally limits the selling time.
-///
-/// The pair (epoch, phase) only increases: an opening increments the epoch, and within one epoch
-/// the phases only advance.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Phase {
-    /// Created, never opened.
-    Draft = 0,
-    /// Sells inside its window.
-    Open = 1,
-    /// Stopped; may be opened again.
-    Paused = 2,
-    /// Final.
-    Closed = 3,
+named_enum! {
+    /// The phase of a sale as set by an operator, with its number in the ledger. The window
+    /// additionally limits the selling time.
+    ///
+    /// The pair (epoch, phase) only increases: an opening increments the epoch, and within one
+    /// epoch the phases only advance.
+    Phase {
+        /// Created, never opened.
+        Draft = 0 => "draft",
+        /// Sells inside its window.
+        Open = 1 => "open",
+        /// Stopped; may be opened again.
+        Paused = 2 => "paused",
+        /// Final.
+        Closed = 3 => "closed",
+    }
 }
+ledger_numbers! { Phase }
 
 impl Phase {
-    /// In the order of the ledger's numbers.
-    pub const ALL: [Self; 4] = [Self::Draft, Self::Open, Self::Paused, Self::Closed];
-
-    #[must_use]
-    pub fn to_db(self) -> i16 {
-        self as i16
-    }
-
-    /// Converts from the ledger's column; `None`: unknown number.
-    #[must_use]
-    pub fn from_db(number: i16) -> Option<Self> {
-        Self::ALL.into_iter().find(|phase| phase.to_db() == number)
-    }
-
     /// Whether an operator may change the phase to `next`. The same phase is allowed, so that a
     /// command can be repeated.
     #[must_use]
@@ -80,13 +67,10 @@ const RETENTION_MS: i64 = 86_400_000;
 
 impl Sale {
     /// Whether the sale closed so long ago that its buckets are no longer maintained.
-    #[must_use]
     pub fn is_dormant(&self, now_ms: i64) -> bool {
         self.phase == Phase::Closed && now_ms > self.ends_at_ms.saturating_add(RETENTION_MS)
     }
 
-    /// The SKU with this public name.
-    #[must_use]
     pub fn sku(&self, id: &str) -> Option<&Sku> {
         self.skus.iter().find(|sku| sku.id.as_str() == id)
     }
@@ -94,9 +78,9 @@ impl Sale {
 
 /// One article of a sale.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sku {
-    /// Unique over all sales.
-    pub no: SkuNo,
+pub struct Sku<No = SkuNo> {
+    /// The number in the ledger, unique over all sales.
+    pub no: No,
     /// Unique within the sale.
     pub id: SkuId,
     pub title: String,
@@ -114,14 +98,12 @@ pub struct Sku {
 
 impl Sku {
     /// The payment deadline of an order placed at `placed_at_ms`, epoch milliseconds.
-    #[must_use]
     pub fn pay_by_ms(&self, placed_at_ms: i64) -> i64 {
         placed_at_ms.saturating_add(i64::from(self.payment_window_s).saturating_mul(1000))
     }
 
     /// The units of one bucket when `total` units are distributed evenly; the first buckets get the
     /// remainder.
-    #[must_use]
     pub fn share(&self, total: u32, bucket: u16) -> u32 {
         let buckets = u32::from(self.buckets.max(1));
         total / buckets + u32::from(u32::from(bucket) < total % buckets)
@@ -140,22 +122,8 @@ pub struct SaleDraft {
     pub skus: Vec<SkuDraft>,
 }
 
-/// A SKU as an operator describes it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SkuDraft {
-    pub id: SkuId,
-    pub title: String,
-    /// Price of one unit, in the currency's smallest unit.
-    pub price: i64,
-    pub initial: u32,
-    pub policy: Policy,
-    /// Number of buckets that share the stock; each has its own gate.
-    pub buckets: u16,
-    /// How long an order may stay unpaid, seconds.
-    pub payment_window_s: i32,
-    /// Whether a buyer whose order timed out is barred from the sale.
-    pub bar_lapsed: bool,
-}
+/// A SKU as an operator describes it, before the ledger assigns its number.
+pub type SkuDraft = Sku<()>;
 
 impl SaleDraft {
     /// Every validation error, each with the accepted range; empty when the draft is valid.
@@ -204,7 +172,7 @@ impl SkuDraft {
 }
 
 /// One bucket of one SKU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BucketKey {
     pub sku: SkuNo,
     pub bucket: BucketNo,

@@ -24,26 +24,13 @@ pub enum Refusal {
     RequestIdReused,
     /// The sale is not open: before its window, or paused.
     NotStarted,
-    /// The sale has ended.
     Ended,
     /// An operator discarded the dead letter that contained the request.
     Discarded,
 }
 
 impl Refusal {
-    /// The code of every refusal, for metrics and tables.
-    pub const KINDS: [&'static str; 7] = [
-        "sold-out",
-        "already-purchased",
-        "quota-exceeded",
-        "request-id-reused",
-        "not-started",
-        "ended",
-        "discarded",
-    ];
-
     /// The stable code of the HTTP API.
-    #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
             Self::SoldOut => "sold-out",

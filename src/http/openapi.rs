@@ -18,7 +18,7 @@ use utoipa::openapi::{ContentBuilder, OpenApi as Document, Ref, ResponseBuilder}
 use utoipa_swagger_ui::Config;
 
 use super::routes::{Described, INTERNAL, PUBLIC, RouteAccess, RouteEntry};
-use crate::http::middleware::problem::{Problem, ProblemCode};
+use crate::http::middleware::problem::{Handled, ProblemCode};
 
 static TEXT: LazyLock<web::Bytes> = LazyLock::new(|| {
     let text = serde_json::to_vec(&described()).unwrap_or_default();
@@ -29,7 +29,6 @@ static PAGE: LazyLock<Arc<Config<'static>>> =
     LazyLock::new(|| Arc::new(Config::from("/openapi.json").try_it_out_enabled(true)));
 
 /// The complete document.
-#[must_use]
 pub fn described() -> Document {
     let mut document = Described::openapi();
     for entry in PUBLIC.iter().chain(INTERNAL) {
@@ -48,14 +47,9 @@ pub fn described() -> Document {
 }
 
 fn operation<'d>(document: &'d mut Document, entry: &RouteEntry) -> Option<&'d mut Operation> {
-    let item = document.paths.paths.get_mut(&documented_path(entry.path))?;
+    // Without the regular expressions of actix-web patterns.
+    let item = document.paths.paths.get_mut(&entry.path.replace(":.*}", "}"))?;
     if entry.method == "GET" { item.get.as_mut() } else { item.post.as_mut() }
-}
-
-/// The path without the regular expressions of actix-web patterns.
-#[must_use]
-pub fn documented_path(path: &str) -> String {
-    path.replace(":.*}", "}")
 }
 
 fn add_security(operation: &mut Operation, access: RouteAccess) {
@@ -114,7 +108,7 @@ pub async fn to_page() -> HttpResponse {
     params(("file" = String, Path, description = "empty for the page itself")),
     responses((status = 200, description = "the page", body = String, content_type = "text/html")),
 )]
-pub async fn page(file: web::Path<String>) -> Result<HttpResponse, Problem> {
+pub async fn page(file: web::Path<String>) -> Handled {
     let found = utoipa_swagger_ui::serve(&file, Arc::clone(&PAGE)).map_err(|error| {
         tracing::error!(%error, "openapi page: not rendered");
         ProblemCode::Internal
@@ -126,22 +120,4 @@ pub async fn page(file: web::Path<String>) -> Result<HttpResponse, Problem> {
         answer.insert_header((CONTENT_ENCODING, HeaderValue::from_static("gzip")));
     }
     Ok(answer.body(file.bytes.into_owned()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn refusals_of_one_status_share_a_description() {
-        let document = serde_json::to_value(described()).unwrap();
-        let buy = &document["paths"]["/v1/buy/{path_id}"]["post"];
-        let refused = &buy["responses"]["409"];
-        assert_eq!(
-            refused["description"],
-            "sold-out, already-purchased, quota-exceeded, discarded"
-        );
-        assert!(refused["content"]["application/problem+json"].is_object());
-        assert_eq!(buy["security"][0]["buyer"], serde_json::json!([]));
-    }
 }

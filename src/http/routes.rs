@@ -7,10 +7,10 @@ use utoipa::OpenApi;
 
 use super::openapi;
 use crate::http::buyers::views::ProblemView;
-use crate::http::buyers::{buy, orders, request_ids, requests, sales};
+use crate::http::buyers::{buy, orders, requests, sales};
 use crate::http::middleware::problem::{Problem, ProblemCode};
 use crate::http::middleware::watch::{trace_of, watch};
-use crate::http::operators::{dead_letters, health, ops, rebuild, sales as admin_sales};
+use crate::http::operators::{dead_letters, health, ops, sales as admin_sales};
 
 /// The buy route.
 pub const BUY: &str = "/v1/buy/{path_id}";
@@ -80,7 +80,7 @@ tables! {
         ];
         "GET" "/v1/sales", Open => sales::list, [];
         "GET" "/v1/sales/{sale_id}", Open => sales::show, [UnknownSku];
-        "POST" "/v1/sales/{sale_id}/request-ids", Buyer => request_ids::create, [
+        "POST" "/v1/sales/{sale_id}/request-ids", Buyer => requests::create, [
             InvalidRequest UnknownSku
         ];
         "GET" "/v1/requests/{request_id}", Buyer => requests::show, [NotFound Busy];
@@ -108,7 +108,7 @@ tables! {
         "POST" "/admin/v1/sales/{sale_id}/close", Admin => admin_sales::close, [
             UnknownSku PhaseConflict Busy
         ];
-        "POST" "/admin/v1/sales/{sale_id}/rebuild", Admin => rebuild::rebuild, [
+        "POST" "/admin/v1/sales/{sale_id}/rebuild", Admin => admin_sales::rebuild, [
             InvalidRequest UnknownSku NoBuckets Busy
         ];
         "GET" "/admin/v1/sales/{sale_id}/funnel", Admin => admin_sales::funnel, [UnknownSku];

@@ -84,15 +84,6 @@ impl Listeners {
     }
 }
 
-/// The differences between the two listeners.
-struct ListenerPlan {
-    table: &'static [RouteEntry],
-    address: SocketAddr,
-    key: &'static str,
-    workers: usize,
-    connections_max: usize,
-}
-
 /// Starts the listeners of the role; they serve until [`Listeners::stop`], which waits for running
 /// requests up to `shutdown.deadline_ms`. Installs no signal handlers.
 ///
@@ -100,24 +91,13 @@ struct ListenerPlan {
 /// See [`Error`]; no listener is running then.
 pub async fn start(settings: &Settings, deps: HttpDeps) -> Result<Listeners, Error> {
     let state = Data::new(HttpState::new(settings, deps).await?);
-    let public = ListenerPlan {
-        table: PUBLIC,
-        address: settings.http.bind,
-        key: "http.bind",
-        workers: settings.http.workers_effective(),
-        connections_max: settings.http.connections_max,
-    };
-    let internal = ListenerPlan {
-        table: INTERNAL,
-        address: settings.internal.bind,
-        key: "internal.bind",
-        workers: 1,
-        connections_max: INTERNAL_CONNECTIONS_MAX,
-    };
-    let buyers = settings.role.sells().then(|| bind(&state, &public)).transpose()?;
-    let (internal, operators) = bind(&state, &internal)?;
-    let public = buyers.as_ref().map(|(address, _)| *address);
-    let buyers = buyers.map(|(_, server)| server);
+    let workers = settings.http.workers_effective();
+    let public = ("http.bind", settings.http.bind);
+    let buyers = || bind(&state, PUBLIC, public, workers, settings.http.connections_max);
+    let buyers = settings.role.sells().then(buyers).transpose()?;
+    let internal = ("internal.bind", settings.internal.bind);
+    let (internal, operators) = bind(&state, INTERNAL, internal, 1, INTERNAL_CONNECTIONS_MAX)?;
+    let (public, buyers) = buyers.unzip();
     let servers: Vec<Server> = buyers.into_iter().chain([operators]).collect();
     let handles = servers.iter().map(Server::handle).collect();
     servers.into_iter().for_each(spawn_server);
@@ -125,9 +105,14 @@ pub async fn start(settings: &Settings, deps: HttpDeps) -> Result<Listeners, Err
 }
 
 /// Binds without serving, so that no request is served if the other address cannot be bound.
-fn bind(state: &Data<HttpState>, plan: &ListenerPlan) -> Result<(SocketAddr, Server), Error> {
-    let settings = &state.settings;
-    let (table, shared) = (plan.table, state.clone());
+fn bind(
+    state: &Data<HttpState>,
+    table: &'static [RouteEntry],
+    (key, address): (&'static str, SocketAddr),
+    workers: usize,
+    connections_max: usize,
+) -> Result<(SocketAddr, Server), Error> {
+    let (settings, shared) = (&state.settings, state.clone());
     let app = move || {
         App::new()
             .app_data(shared.clone())
@@ -143,16 +128,16 @@ fn bind(state: &Data<HttpState>, plan: &ListenerPlan) -> Result<(SocketAddr, Ser
             .default_service(web::route().to(no_such_path))
     };
     let server = HttpServer::new(app)
-        .workers(plan.workers)
+        .workers(workers)
         .backlog(settings.http.backlog)
-        .max_connections(plan.connections_max.div_ceil(plan.workers.max(1)))
+        .max_connections(connections_max.div_ceil(workers.max(1)))
         .keep_alive(Duration::from_millis(settings.http.keep_alive_ms))
         .client_request_timeout(HEAD_DEADLINE)
         .shutdown_timeout(settings.shutdown.deadline_ms.div_ceil(1000))
         .disable_signals()
-        .bind(plan.address)
-        .map_err(|source| Error::Bind { address: plan.address, key: plan.key, source })?;
-    let address = server.addrs().first().copied().unwrap_or(plan.address);
+        .bind(address)
+        .map_err(|source| Error::Bind { address, key, source })?;
+    let address = server.addrs().first().copied().unwrap_or(address);
     Ok((address, server.run()))
 }
 

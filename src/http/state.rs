@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use actix_web::web::Data;
 use secrecy::ExposeSecret;
 
 use super::server::Error;
@@ -37,6 +38,9 @@ pub struct HttpDeps {
     pub metrics: Arc<Metrics>,
     pub clock: SharedClock,
 }
+
+/// State of the HTTP interface, as handlers receive it.
+pub type State = Data<HttpState>;
 
 /// State of the HTTP interface, one per process.
 pub struct HttpState {
@@ -80,7 +84,6 @@ impl HttpState {
     }
 
     /// Whether this process accepts purchases: false during shutdown.
-    #[must_use]
     pub fn is_ready(&self) -> bool {
         self.ready.load(Ordering::Acquire)
     }

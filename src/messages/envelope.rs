@@ -9,6 +9,7 @@ use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::broker::{Delivery, Headers, Message, Route};
+use crate::domain::named::named_enum;
 use crate::domain::{OrderIntent, RequestId};
 use crate::redis::scripts::intent;
 use crate::redis::scripts::intent::INTENT_BYTES;
@@ -25,37 +26,23 @@ pub const BODY_BYTES_MAX: usize = 1 << 20;
 /// The longest reason in the headers of a dead letter; longer ones are cut.
 const REASON_BYTES_MAX: usize = 1000;
 
-/// Why a message, or one intent of it, cannot be used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum EnvelopeFlaw {
-    /// The content type is another one.
-    Foreign,
-    /// The version is unsupported.
-    Version,
-    /// The message belongs to another installation.
-    Installation,
-    /// The body is not a sequence of intents.
-    Body,
-    /// The bytes of one intent cannot be decoded.
-    Intent,
-    /// No sale has the SKU.
-    Sku,
-    /// The intent contradicts the sale, or itself.
-    Content,
-}
-
-impl EnvelopeFlaw {
-    /// The label value in metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Foreign => "foreign",
-            Self::Version => "version",
-            Self::Installation => "installation",
-            Self::Body => "body",
-            Self::Intent => "intent",
-            Self::Sku => "sku",
-            Self::Content => "content",
-        }
+named_enum! {
+    /// Why a message, or one intent of it, cannot be used; with its label value in metrics.
+    EnvelopeFlaw {
+        /// The content type is another one.
+        Foreign => "foreign",
+        /// The version is unsupported.
+        Version => "version",
+        /// The message belongs to another installation.
+        Installation => "installation",
+        /// The body is not a sequence of intents.
+        Body => "body",
+        /// The bytes of one intent cannot be decoded.
+        Intent => "intent",
+        /// No sale has the SKU.
+        Sku => "sku",
+        /// The intent contradicts the sale, or itself.
+        Content => "content",
     }
 }
 

@@ -20,7 +20,7 @@ use actix::Message;
 use tokio::sync::oneshot;
 
 use crate::db::ErrorClass;
-use crate::domain::{BucketNo, Loan, OrderIntent, OrderState, PlaceOutcome, Refusal, Reservation};
+use crate::domain::{BucketNo, Loan, OrderIntent, PlaceOutcome, RequestStatus, Reservation};
 use crate::runtime::permits::Permit;
 
 pub mod envelope;
@@ -52,25 +52,27 @@ pub enum GateReply {
     StaleEpoch,
 }
 
-/// The answer to a buyer's request. `replayed`: whether it repeats an earlier answer.
+/// The answer to a buyer's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BuyAnswer {
-    /// The order is committed.
-    Placed {
-        quantity: u32,
-        /// Time of the reservation, epoch milliseconds.
-        placed_at_ms: i64,
-        state: OrderState,
+    /// The request is queued, an order, or refused for good.
+    Known {
+        status: RequestStatus,
+        /// Whether this repeats an earlier answer.
         replayed: bool,
     },
-    /// Units are reserved, the order is not committed yet.
-    Queued { replayed: bool },
-    /// The final refusal.
-    Refused { refusal: Refusal, replayed: bool },
     /// The outcome is unknown: the buyer repeats the request with the same id.
     Unknown,
     /// Nothing was reserved: the buyer retries later.
     Busy,
+}
+
+impl BuyAnswer {
+    /// The first answer to a request.
+    #[must_use]
+    pub fn first(status: RequestStatus) -> Self {
+        Self::Known { status, replayed: false }
+    }
 }
 
 /// A submission: the intents that a gate or consumer hands over in one step, to be written as

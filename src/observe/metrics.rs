@@ -155,7 +155,7 @@ impl Metrics {
 
     /// Counts a poison message, or a poison intent of a message.
     pub fn consumer_poison(&self, flaw: EnvelopeFlaw) {
-        self.consumer_poison.get_or_create(&ReasonLabel { reason: flaw.as_str() }).inc();
+        self.consumer_poison.get_or_create(&ReasonLabel { reason: flaw.name() }).inc();
     }
 
     /// Sets the number of unacknowledged deliveries of an order queue.

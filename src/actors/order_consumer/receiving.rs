@@ -123,7 +123,7 @@ impl OrderConsumer {
             Validation::Poison(MalformedEnvelope { flaw, what }) => {
                 metrics.consumer_poison(flaw);
                 let message = envelope::dead_letter(&delivery, queue, &what);
-                self.dead_letter(delivery.tag, message, flaw.as_str());
+                self.dead_letter(delivery.tag, message, flaw.name());
             }
             Validation::UnknownSku => self.subscription.awaiting_catalog.push(delivery),
             Validation::Parts { good, poison } => {
@@ -132,7 +132,7 @@ impl OrderConsumer {
                     metrics.consumer_poison(flaw);
                     let message =
                         envelope::dead_letter_of_intent(&delivery, bytes, queue, 0, &what);
-                    self.dead_letter(delivery.tag, message, flaw.as_str());
+                    self.dead_letter(delivery.tag, message, flaw.name());
                 }
                 let items = good.into_iter().map(|(bytes, intent)| InFlightIntent {
                     delivery: Arc::clone(&delivery),

@@ -129,17 +129,11 @@ impl StockGate {
                 Verdict::Repeat(RequestStatus::Queued) => {
                     self.dispatch(request, true, &mut intents);
                 }
-                Verdict::Repeat(RequestStatus::Ordered { quantity, placed_at_ms, state }) => {
-                    answer(
-                        request,
-                        BuyAnswer::Placed { quantity, placed_at_ms, state, replayed: true },
-                    );
-                }
-                Verdict::Repeat(RequestStatus::Failed(refusal)) => {
-                    answer(request, BuyAnswer::Refused { refusal, replayed: true });
+                Verdict::Repeat(status) => {
+                    answer(request, BuyAnswer::Known { status, replayed: true });
                 }
                 Verdict::Refused(refusal) => {
-                    answer(request, BuyAnswer::Refused { refusal, replayed: false });
+                    answer(request, BuyAnswer::first(RequestStatus::Failed(refusal)));
                 }
                 Verdict::StaleEpoch if !is_repeat_only(&request) => {
                     reply(request.reply, GateReply::StaleEpoch);
@@ -175,7 +169,7 @@ impl StockGate {
                 if let Some(relays) = relays {
                     relays.notify(self.deps.key());
                 }
-                answer(request, BuyAnswer::Queued { replayed });
+                answer(request, BuyAnswer::Known { status: RequestStatus::Queued, replayed });
             }
         }
     }

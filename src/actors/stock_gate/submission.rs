@@ -5,7 +5,7 @@ use actix::{AsyncContext, Context};
 use super::{
     Arc, Backoff, Dispatch, LedgerWriterHandle, StockGate, reply, spawn_step, spawn_wait, stock,
 };
-use crate::domain::{Counting, Order, OrderIntent, PlaceOutcome, RequestId};
+use crate::domain::{Counting, Order, OrderIntent, PlaceOutcome, RequestId, RequestStatus};
 use crate::messages::{BuyAnswer, GateReply};
 
 /// Resubmission passes in a row that a busy gate may skip.
@@ -115,11 +115,12 @@ fn answer_of(outcome: &PlaceOutcome, counting: Counting, replayed: bool) -> BuyA
     match outcome {
         PlaceOutcome::Placed(order) | PlaceOutcome::Repeat(order) => {
             let Order { quantity, placed_at_ms, state, .. } = *order;
-            BuyAnswer::Placed { quantity, placed_at_ms, state, replayed }
+            let status = RequestStatus::Ordered { quantity, placed_at_ms, state };
+            BuyAnswer::Known { status, replayed }
         }
         PlaceOutcome::Refused(refusal) => {
             let replayed = replayed && counting == Counting::InStock;
-            BuyAnswer::Refused { refusal: *refusal, replayed }
+            BuyAnswer::Known { status: RequestStatus::Failed(*refusal), replayed }
         }
         // The next resubmission pass submits it again.
         PlaceOutcome::Unavailable => pending_answer(counting, replayed),
@@ -130,7 +131,7 @@ fn answer_of(outcome: &PlaceOutcome, counting: Counting, replayed: bool) -> BuyA
 /// its COMMIT accepts a request: until then the answer is `Unknown`.
 pub(super) fn pending_answer(counting: Counting, replayed: bool) -> BuyAnswer {
     match counting {
-        Counting::InStock => BuyAnswer::Queued { replayed },
+        Counting::InStock => BuyAnswer::Known { status: RequestStatus::Queued, replayed },
         Counting::InLedger => BuyAnswer::Unknown,
     }
 }

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use super::{GateDeps, StockGate, answer};
 use crate::actors::supervisor::supervised::spawn_step;
-use crate::domain::{BucketKey, BucketNo, Refusal};
+use crate::domain::{BucketKey, BucketNo, Refusal, RequestStatus};
 use crate::messages::{BuyAnswer, LendStock};
 use crate::stock;
 
@@ -71,7 +71,7 @@ impl StockGate {
                 TransferOutcome::Received => self.pending.push_front(request),
                 TransferOutcome::NothingLent { left } if left < quantity => {
                     let refusal = Refusal::SoldOut;
-                    answer(request, BuyAnswer::Refused { refusal, replayed: false });
+                    answer(request, BuyAnswer::first(RequestStatus::Failed(refusal)));
                 }
                 TransferOutcome::NothingLent { .. } => answer(request, BuyAnswer::Busy),
             }

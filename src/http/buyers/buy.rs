@@ -10,19 +10,21 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use actix_web::http::header::{CACHE_CONTROL, HeaderValue, LOCATION, RETRY_AFTER};
+use actix_web::http::header::{HeaderValue, LOCATION, RETRY_AFTER};
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::meter::BuyOutcome;
-use super::views::{OrderView, RequestView, rfc3339};
-use crate::domain::{BucketNo, BuyerId, Phase, Refusal, RequestId, Reservation, Sku};
+use super::requests::BuyerRequest;
+use super::views::{RequestView, no_store, rfc3339};
+use crate::domain::{
+    BucketNo, BuyerId, Phase, Refusal, RequestId, RequestStatus, Reservation, Sale, Sku,
+};
 use crate::http::buyers::request_tokens::RequestTokens;
 use crate::http::middleware::body;
 use crate::http::middleware::problem::{IDEMPOTENT_REPLAYED, Problem, ProblemCode};
 use crate::http::middleware::trace_context::{TRACEPARENT, TraceContext};
-use crate::http::state::HttpState;
+use crate::http::state::{HttpState, State};
 use crate::messages::BuyAnswer;
 use crate::services::catalog::CatalogSale;
 
@@ -42,16 +44,6 @@ pub struct PurchaseRequest<'b> {
     request_id: Option<Cow<'b, str>>,
 }
 
-/// A purchase whose buyer, sale, SKU and request id were checked.
-struct CheckedPurchase<'b> {
-    listed: Arc<CatalogSale>,
-    sku: Arc<Sku>,
-    buyer: BuyerId,
-    request: RequestId,
-    /// The request id as the buyer sent it.
-    sent_id: Option<Cow<'b, str>>,
-}
-
 /// Buys units of a SKU.
 #[utoipa::path(
     post, path = "/v1/buy/{path_id}", tag = "buyers",
@@ -62,28 +54,25 @@ struct CheckedPurchase<'b> {
         (status = 202, description = "`queued`, or `unknown`: ask again", body = RequestView),
     ),
 )]
-pub async fn buy(
-    request: HttpRequest,
-    payload: web::Payload,
-    state: web::Data<HttpState>,
-) -> HttpResponse {
+pub async fn buy(request: HttpRequest, payload: web::Payload, state: State) -> HttpResponse {
     let started = state.deps.clock.now();
     let trace = TraceContext::of(request.headers());
     let (answer, outcome) = match decide(&request, payload, &state, &trace).await {
         Ok(decided) => decided,
-        Err(problem) => (problem.respond(&trace), BuyOutcome::Problem(problem.code())),
+        Err(problem) => (problem.respond(&trace), problem.outcome()),
     };
     let took = state.deps.clock.now().duration_since(started);
     state.buy_meter.record(outcome, answer.status().as_u16(), took);
     answer
 }
 
+/// The answer and its outcome in the metrics.
 async fn decide(
     request: &HttpRequest,
     payload: web::Payload,
     state: &HttpState,
     trace: &TraceContext,
-) -> Result<(HttpResponse, BuyOutcome), Problem> {
+) -> Result<(HttpResponse, &'static str), Problem> {
     let deps = &state.deps;
     let now_ms = deps.clock.wall_ms();
     let buyer = state.buyer_auth.buyer(request.headers(), now_ms)?;
@@ -92,34 +81,47 @@ async fn decide(
     let bytes = body::read(payload, state.settings.http.body_max_bytes).await?;
     let purchase: PurchaseRequest<'_> = body::parse(request.headers(), &bytes)?;
     let sku = Arc::clone(listed.sku(&purchase.sku_id).ok_or(ProblemCode::UnknownSku)?);
-    check_quantity(purchase.quantity, &sku)?;
-    let bucket = BucketNo::home_of(buyer, sku.buckets);
-    let request_id = identify(state, &purchase, &listed, &sku, buyer, now_ms).await?;
+    let max = sku.policy.max_quantity();
+    if !(1..=max).contains(&purchase.quantity) {
+        return Err(Problem::invalid(format!("quantity must be from 1 to {max}")));
+    }
+    let number = identify(state, &purchase, &listed, &sku, buyer, now_ms).await?;
     let reservation = Reservation {
-        request: request_id,
+        request: number,
         sku: sku.no,
-        bucket,
+        bucket: BucketNo::home_of(buyer, sku.buckets),
         epoch: listed.sale.epoch,
         buyer,
         quantity: purchase.quantity,
         asked_at_ms: now_ms,
         trace: trace.trace,
     };
-    let refusal = deps.gates.refuse(&listed, &reservation, now_ms).await?;
-    let checked =
-        CheckedPurchase { listed, sku, buyer, request: request_id, sent_id: purchase.request_id };
-    match refusal {
-        Some(refusal) => Err(checked.refusal(state, &refusal)),
-        None => checked.response(state, deps.gates.buy(reservation).await, trace),
+    let answer = match deps.gates.refuse(&listed, &reservation, now_ms).await? {
+        Some(refusal) => BuyAnswer::first(RequestStatus::Failed(refusal)),
+        None => deps.gates.buy(reservation).await,
+    };
+    if let BuyAnswer::Known { status: RequestStatus::Failed(refusal), replayed } = answer {
+        let first_id = |first| state.tokens.show(first, &listed.sale.id, sku.no, buyer);
+        return Err(refused(&refusal, &listed.sale, first_id).replayed(replayed));
     }
-}
-
-fn check_quantity(quantity: u32, sku: &Sku) -> Result<(), Problem> {
-    let max = sku.policy.max_quantity();
-    if (1..=max).contains(&quantity) {
-        return Ok(());
-    }
-    Err(Problem::invalid(format!("quantity must be from 1 to {max}")))
+    let id = match purchase.request_id {
+        Some(sent_id) => sent_id.into_owned(),
+        None => state.tokens.show(number, &listed.sale.id, sku.no, buyer),
+    };
+    let (view, replayed) = match answer {
+        BuyAnswer::Known { status, replayed } => {
+            let request = BuyerRequest { id, number, listed, sku, buyer };
+            (RequestView::new(&request, status), replayed)
+        }
+        BuyAnswer::Unknown => (RequestView::pending(id, "unknown"), false),
+        BuyAnswer::Busy => return Err(ProblemCode::Busy.into()),
+    };
+    let outcome = match view.state {
+        _ if replayed => "replayed",
+        "success" => "placed",
+        pending => pending,
+    };
+    Ok((accepted(&view, replayed, trace), outcome))
 }
 
 /// The number of the request. An expired id is accepted as long as its bucket has a record of it,
@@ -154,73 +156,25 @@ async fn identify(
     if is_valid { Ok(id.number) } else { Err(ProblemCode::RequestIdInvalid.into()) }
 }
 
-impl CheckedPurchase<'_> {
-    /// The signed request id.
-    fn request_id(&self, state: &HttpState) -> String {
-        if let Some(sent_id) = &self.sent_id {
-            return sent_id.clone().into_owned();
+/// The problem of a refusal. `show` signs the id of another request of the buyer.
+fn refused(refusal: &Refusal, sale: &Sale, show: impl FnOnce(RequestId) -> String) -> Problem {
+    let problem = Problem::from(ProblemCode::from(refusal));
+    match *refusal {
+        Refusal::AlreadyPurchased { first } => problem.with("request_id", show(first)),
+        Refusal::QuotaExceeded { owned, limit } => {
+            problem.with("owned", owned).with("limit", limit)
         }
-        state.tokens.show(self.request, &self.listed.sale.id, self.sku.no, self.buyer)
-    }
-
-    fn refusal(&self, state: &HttpState, refusal: &Refusal) -> Problem {
-        let problem = Problem::from(ProblemCode::from(refusal));
-        let sale = &self.listed.sale;
-        match *refusal {
-            Refusal::AlreadyPurchased { first } => {
-                let id = state.tokens.show(first, &sale.id, self.sku.no, self.buyer);
-                problem.with("request_id", id)
+        Refusal::NotStarted => {
+            let problem = problem.with("starts_at", rfc3339(sale.starts_at_ms));
+            if sale.phase == Phase::Paused {
+                return problem.with_detail("The sale is paused.");
             }
-            Refusal::QuotaExceeded { owned, limit } => {
-                problem.with("owned", owned).with("limit", limit)
-            }
-            Refusal::NotStarted => {
-                let problem = problem.with("starts_at", rfc3339(sale.starts_at_ms));
-                if sale.phase == Phase::Paused {
-                    return problem.with_detail("The sale is paused.");
-                }
-                problem
-            }
-            Refusal::SoldOut | Refusal::RequestIdReused | Refusal::Ended | Refusal::Discarded => {
-                problem
-            }
+            problem
+        }
+        Refusal::SoldOut | Refusal::RequestIdReused | Refusal::Ended | Refusal::Discarded => {
+            problem
         }
     }
-
-    fn response(
-        &self,
-        state: &HttpState,
-        answer: BuyAnswer,
-        trace: &TraceContext,
-    ) -> Result<(HttpResponse, BuyOutcome), Problem> {
-        match answer {
-            BuyAnswer::Placed { quantity, placed_at_ms, state: order_state, replayed } => {
-                let id = self.request_id(state);
-                let placed = (quantity, placed_at_ms, order_state);
-                let order = OrderView::from_gate(&id, &self.listed, &self.sku, self.buyer, placed);
-                let view = RequestView::success(id, order);
-                Ok((accepted(&view, replayed, trace), outcome_of(BuyOutcome::Placed, replayed)))
-            }
-            BuyAnswer::Queued { replayed } => {
-                let view = RequestView::pending(self.request_id(state), "queued");
-                Ok((accepted(&view, replayed, trace), outcome_of(BuyOutcome::Queued, replayed)))
-            }
-            BuyAnswer::Unknown => {
-                let view = RequestView::pending(self.request_id(state), "unknown");
-                Ok((accepted(&view, false, trace), BuyOutcome::Unknown))
-            }
-            BuyAnswer::Refused { refusal, replayed: false } => Err(self.refusal(state, &refusal)),
-            BuyAnswer::Refused { refusal, replayed: true } => {
-                let problem = self.refusal(state, &refusal).replayed(true);
-                Ok((problem.respond(trace), BuyOutcome::Replayed))
-            }
-            BuyAnswer::Busy => Err(ProblemCode::Busy.into()),
-        }
-    }
-}
-
-fn outcome_of(first: BuyOutcome, replayed: bool) -> BuyOutcome {
-    if replayed { BuyOutcome::Replayed } else { first }
 }
 
 /// 200 for an order, 202 for a request without a final result.
@@ -228,7 +182,7 @@ fn accepted(view: &RequestView, replayed: bool, trace: &TraceContext) -> HttpRes
     let mut answer =
         if view.order.is_some() { HttpResponse::Ok() } else { HttpResponse::Accepted() };
     answer
-        .insert_header((CACHE_CONTROL, HeaderValue::from_static("no-store")))
+        .insert_header(no_store())
         .insert_header((LOCATION, format!("/v1/requests/{}", view.request_id)))
         .insert_header((TRACEPARENT, trace.header()));
     if view.order.is_none() {

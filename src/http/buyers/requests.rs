@@ -1,22 +1,25 @@
-//! Status of a request, polled or as an event stream. Read from the stock, never from the ledger.
+//! Request ids, which distinguish a repeat of a purchase from a second purchase, and the status of
+//! their requests: polled, or as an event stream. Read from the stock, never from the ledger.
 
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use actix_web::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use actix_web::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use actix_web::web::Bytes;
 use actix_web::{HttpRequest, HttpResponse, web};
-use futures_util::stream::{self, Stream};
+use futures_util::stream;
+use serde::Deserialize;
+use utoipa::ToSchema;
 
-use super::views::{OrderView, RequestView};
-use crate::domain::{BuyerId, RequestId, RequestStatus, Sku};
+use super::views::{RequestIdView, RequestView, no_store, no_store_json, rfc3339};
+use crate::domain::{BuyerId, RequestId, Sku};
 use crate::http::buyers::request_tokens::RequestTokens;
-use crate::http::middleware::problem::{Problem, ProblemCode};
-use crate::http::state::HttpState;
+use crate::http::middleware::body;
+use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
+use crate::http::state::{HttpState, State};
 use crate::services::catalog::CatalogSale;
-
-const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 /// First and longest wait between two polls of an event stream.
 const POLL_WAIT_MIN: Duration = Duration::from_millis(100);
@@ -28,49 +31,77 @@ const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
 /// Longest duration of one stream; the client reconnects afterwards.
 const STREAM_MAX: Duration = Duration::from_mins(5);
 
-/// A request id that was verified for the authenticated buyer.
-struct OwnedRequest {
-    sent_id: String,
-    number: RequestId,
-    listed: Arc<CatalogSale>,
-    sku: Arc<Sku>,
-    buyer: BuyerId,
+/// The SKU that the request id is for.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RequestIdQuery<'b> {
+    #[serde(borrow)]
+    #[schema(value_type = String)]
+    sku_id: Cow<'b, str>,
 }
 
-impl OwnedRequest {
+/// Issues a request id. For `one_per_buyer` it is the same at every call and is valid until the
+/// sale ends.
+#[utoipa::path(
+    post, path = "/v1/sales/{sale_id}/request-ids", tag = "buyers",
+    request_body = RequestIdQuery<'_>,
+    responses((status = 200, description = "for one purchase", body = RequestIdView)),
+)]
+pub async fn create(
+    request: HttpRequest,
+    sale_id: web::Path<String>,
+    payload: web::Payload,
+    state: State,
+) -> Handled {
+    let deps = &state.deps;
+    let now_ms = deps.clock.wall_ms();
+    let buyer = state.buyer_auth.buyer(request.headers(), now_ms)?;
+    let listed = deps.catalog.sale(&sale_id).ok_or(ProblemCode::UnknownSku)?;
+    let bytes = body::read(payload, state.settings.http.body_max_bytes).await?;
+    let query: RequestIdQuery<'_> = body::parse(request.headers(), &bytes)?;
+    let sku = listed.sku(&query.sku_id).ok_or(ProblemCode::UnknownSku)?;
+    let sale = &listed.sale;
+    let (number, expires_at_ms) = if sku.policy.derives_request_id() {
+        (state.tokens.derive(&sale.id, sku.no, buyer), sale.ends_at_ms)
+    } else {
+        let number = state.tokens.issue(now_ms);
+        (number, state.tokens.expires_at_ms(number))
+    };
+    Ok(no_store_json(RequestIdView {
+        request_id: state.tokens.show(number, &sale.id, sku.no, buyer),
+        expires_at: rfc3339(expires_at_ms),
+    }))
+}
+
+/// A request of the authenticated buyer.
+pub struct BuyerRequest {
+    /// The signed request id.
+    pub id: String,
+    pub number: RequestId,
+    pub listed: Arc<CatalogSale>,
+    pub sku: Arc<Sku>,
+    pub buyer: BuyerId,
+}
+
+impl BuyerRequest {
     /// Verifies that `sent_id` was issued to the authenticated buyer. Every fault of it is reported
     /// as `not-found`.
-    fn new(sent_id: &str, request: &HttpRequest, state: &HttpState) -> Result<Self, Problem> {
+    fn verified(sent_id: &str, request: &HttpRequest, state: &HttpState) -> Result<Self, Problem> {
         let deps = &state.deps;
         let buyer = state.buyer_auth.buyer(request.headers(), deps.clock.wall_ms())?;
         let found = || {
             let id = RequestTokens::read(sent_id)?;
             let (listed, sku) = deps.catalog.of_sku(id.sku_no)?;
             let ours = state.tokens.verify(&id, &listed.sale.id, sku.no, buyer);
-            ours.then(|| Self {
-                sent_id: sent_id.to_owned(),
-                number: id.number,
-                listed,
-                sku,
-                buyer,
-            })
+            ours.then(|| Self { id: sent_id.to_owned(), number: id.number, listed, sku, buyer })
         };
         found().ok_or_else(|| not_found(sent_id))
     }
 
     async fn poll(&self, state: &HttpState) -> Result<RequestView, Problem> {
         let stored = state.deps.gates.status(&self.sku, self.number, self.buyer).await?;
-        let Some(stored) = stored else { return Err(not_found(&self.sent_id)) };
-        let id = self.sent_id.clone();
-        Ok(match stored.status {
-            RequestStatus::Queued => RequestView::pending(id, "queued"),
-            RequestStatus::Failed(refusal) => RequestView::failed(id, refusal.code()),
-            RequestStatus::Ordered { quantity, placed_at_ms, state } => {
-                let placed = (quantity, placed_at_ms, state);
-                let order = OrderView::from_gate(&id, &self.listed, &self.sku, self.buyer, placed);
-                RequestView::success(id, order)
-            }
-        })
+        let stored = stored.ok_or_else(|| not_found(&self.id))?;
+        Ok(RequestView::new(self, stored.status))
     }
 }
 
@@ -84,17 +115,12 @@ fn not_found(sent_id: &str) -> Problem {
 /// Status of a request.
 #[utoipa::path(
     get, path = "/v1/requests/{request_id}", tag = "buyers",
-    params(("request_id" = String, Path)),
     responses((status = 200, description = "`queued`, `success` or `failed`", body = RequestView)),
 )]
-pub async fn show(
-    request: HttpRequest,
-    request_id: web::Path<String>,
-    state: web::Data<HttpState>,
-) -> Result<HttpResponse, Problem> {
-    let view = OwnedRequest::new(&request_id, &request, &state)?.poll(&state).await?;
+pub async fn show(request: HttpRequest, request_id: web::Path<String>, state: State) -> Handled {
+    let view = BuyerRequest::verified(&request_id, &request, &state)?.poll(&state).await?;
     let mut answer = HttpResponse::Ok();
-    answer.insert_header((CACHE_CONTROL, NO_STORE));
+    answer.insert_header(no_store());
     if view.poll_after_ms > 0 {
         answer.insert_header((RETRY_AFTER, view.poll_after_ms.div_ceil(1000)));
     }
@@ -104,53 +130,39 @@ pub async fn show(
 /// Status of a request as server-sent events: one per change, until the end state.
 #[utoipa::path(
     get, path = "/v1/requests/{request_id}/events", tag = "buyers",
-    params(("request_id" = String, Path)),
     responses((status = 200, description = "events named `state`; closed at the end state",
         body = RequestView, content_type = "text/event-stream")),
 )]
-pub async fn events(
-    request: HttpRequest,
-    request_id: web::Path<String>,
-    state: web::Data<HttpState>,
-) -> Result<HttpResponse, Problem> {
-    let owned = OwnedRequest::new(&request_id, &request, &state)?;
+pub async fn events(request: HttpRequest, request_id: web::Path<String>, state: State) -> Handled {
+    let owned = BuyerRequest::verified(&request_id, &request, &state)?;
     let first = owned.poll(&state).await?;
+    let now = state.deps.clock.now();
+    let events = EventStream {
+        request: owned,
+        state,
+        next_event: Some(first),
+        last_state: "",
+        wait: POLL_WAIT_MIN,
+        ends: now + STREAM_MAX,
+        last_sent: now,
+    };
+    let chunks = stream::unfold(Some(events), |events| async {
+        let (chunk, next) = events?.next().await?;
+        Some((Ok::<_, Infallible>(chunk), next))
+    });
     let event_stream = (CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    Ok(HttpResponse::Ok()
-        .insert_header(event_stream)
-        .insert_header((CACHE_CONTROL, NO_STORE))
-        .streaming(follow(owned, first, state)))
+    Ok(HttpResponse::Ok().insert_header(event_stream).insert_header(no_store()).streaming(chunks))
 }
 
 struct EventStream {
-    owned: OwnedRequest,
-    state: web::Data<HttpState>,
+    request: BuyerRequest,
+    state: State,
     /// Event to send before the next poll.
     next_event: Option<RequestView>,
     last_state: &'static str,
     wait: Duration,
     ends: Instant,
     last_sent: Instant,
-}
-
-fn follow(
-    owned: OwnedRequest,
-    first: RequestView,
-    state: web::Data<HttpState>,
-) -> impl Stream<Item = Result<Bytes, Infallible>> {
-    let now = state.deps.clock.now();
-    let events = EventStream {
-        owned,
-        last_state: "",
-        next_event: Some(first),
-        wait: POLL_WAIT_MIN,
-        ends: now + STREAM_MAX,
-        last_sent: now,
-        state,
-    };
-    stream::unfold(Some(events), |events| async {
-        events?.next().await.map(|(part, next)| (Ok(part), next))
-    })
 }
 
 impl EventStream {
@@ -172,7 +184,7 @@ impl EventStream {
                 return None;
             }
             // The gate has no record any more, or cannot be read: the client falls back to polling.
-            let view = self.owned.poll(&self.state).await.ok()?;
+            let view = self.request.poll(&self.state).await.ok()?;
             if view.state != self.last_state {
                 self.next_event = Some(view);
             } else if now.duration_since(self.last_sent) >= KEEP_ALIVE_EVERY {

@@ -12,8 +12,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::views::{SalePage, SaleView, SalesPage, rfc3339};
 use crate::domain::SaleId;
-use crate::http::middleware::problem::{Problem, ProblemCode};
-use crate::http::state::HttpState;
+use crate::http::middleware::problem::{Handled, ProblemCode};
+use crate::http::state::{HttpState, State};
 use crate::services::catalog::CatalogSale;
 
 /// Upper limit of the refresh interval, whatever is configured (milliseconds).
@@ -39,7 +39,6 @@ pub struct SalePages {
 
 impl SalePages {
     /// Starts empty. A page is rendered again after `refresh_ms`, at most [`AGE_MAX_MS`].
-    #[must_use]
     pub fn new(refresh_ms: u64) -> Self {
         let age_max = Duration::from_millis(refresh_ms.min(AGE_MAX_MS));
         Self { pages: ArcSwap::default(), age_max }
@@ -72,7 +71,7 @@ impl SalePages {
     get, path = "/v1/sales", tag = "buyers",
     responses((status = 200, description = "all sales, oldest first", body = SalesPage)),
 )]
-pub async fn list(request: HttpRequest, state: web::Data<HttpState>) -> HttpResponse {
+pub async fn list(request: HttpRequest, state: State) -> HttpResponse {
     let deps = &state.deps;
     let now = deps.clock.now();
     let pages: Vec<_> = deps
@@ -92,14 +91,9 @@ pub async fn list(request: HttpRequest, state: web::Data<HttpState>) -> HttpResp
 /// One sale.
 #[utoipa::path(
     get, path = "/v1/sales/{sale_id}", tag = "buyers",
-    params(("sale_id" = String, Path)),
     responses((status = 200, description = "the sale", body = SalePage)),
 )]
-pub async fn show(
-    request: HttpRequest,
-    sale_id: web::Path<String>,
-    state: web::Data<HttpState>,
-) -> Result<HttpResponse, Problem> {
+pub async fn show(request: HttpRequest, sale_id: web::Path<String>, state: State) -> Handled {
     let deps = &state.deps;
     let listed = deps.catalog.sale(&sale_id).ok_or(ProblemCode::UnknownSku)?;
     let page = state.sale_pages.page(&listed, &state, deps.clock.now());

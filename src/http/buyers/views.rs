@@ -7,31 +7,63 @@ use chrono::{DateTime, SecondsFormat};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::domain::{BuyerId, Order, OrderState, Phase, Policy, Sku};
+use super::requests::BuyerRequest;
+use crate::domain::{BuyerId, Order, OrderState, Phase, Policy, RequestStatus, Sku};
+use crate::http::middleware::problem::Problem;
 use crate::http::state::HttpState;
 use crate::services::catalog::CatalogSale;
 
 /// The time in RFC 3339, UTC, with milliseconds.
-#[must_use]
 pub fn rfc3339(epoch_ms: i64) -> String {
     let time = DateTime::from_timestamp_millis(epoch_ms).unwrap_or(DateTime::UNIX_EPOCH);
     time.to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
 /// 200 with this JSON, not cacheable.
-#[must_use]
 pub fn no_store_json(view: impl Serialize) -> HttpResponse {
     HttpResponse::Ok().insert_header(no_store()).json(view)
 }
 
 /// `Cache-Control: no-store`.
-#[must_use]
 pub fn no_store() -> (HeaderName, HeaderValue) {
     (CACHE_CONTROL, HeaderValue::from_static("no-store"))
 }
 
+/// The requested page size, or `default`.
+///
+/// # Errors
+/// `invalid-request` outside of 1 to `max`.
+pub fn page_limit(requested: Option<u32>, default: u32, max: u32) -> Result<u32, Problem> {
+    let limit = requested.unwrap_or(default);
+    let invalid = || Problem::invalid(format!("limit must be from 1 to {max}"));
+    (1..=max).contains(&limit).then_some(limit).ok_or_else(invalid)
+}
+
+/// The cursor of the request, if it has one.
+///
+/// # Errors
+/// `invalid-request` if `read` rejects it.
+pub fn page_cursor<T>(
+    sent: Option<&str>,
+    read: impl FnOnce(&str) -> Option<T>,
+) -> Result<Option<T>, Problem> {
+    let invalid = || Problem::invalid("cursor must be a next_cursor of this list");
+    sent.map(|text| read(text).ok_or_else(invalid)).transpose()
+}
+
+/// Truncates `rows` to a page and returns the cursor of the next page. The caller reads `limit + 1`
+/// rows, so that an extra row proves a next page.
+pub fn page_cut<T>(
+    rows: &mut Vec<T>,
+    limit: u32,
+    encode: impl FnOnce(&T) -> String,
+) -> Option<String> {
+    let has_more = rows.len() > limit as usize;
+    rows.truncate(limit as usize);
+    rows.last().filter(|_| has_more).map(encode)
+}
+
 /// Units left of a SKU. Before the first opening the buckets are not loaded: all units are left.
-#[must_use]
 pub fn stock_left(state: &HttpState, phase: Phase, sku: &Sku) -> u32 {
     if phase == Phase::Draft { sku.initial } else { state.deps.stock.left(sku.no) }
 }
@@ -56,24 +88,6 @@ pub struct ProblemView {
     trace_id: String,
 }
 
-/// Purchase limit of a buyer.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct PolicyView {
-    /// `one_per_buyer`, `unlimited` or `quota`.
-    pub kind: &'static str,
-    /// Most units over all orders of the buyer; only for `quota`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub limit: Option<u32>,
-    /// Most units in one order.
-    pub max_quantity: u32,
-}
-
-impl From<Policy> for PolicyView {
-    fn from(policy: Policy) -> Self {
-        Self { kind: policy.kind(), limit: policy.quota(), max_quantity: policy.max_quantity() }
-    }
-}
-
 /// A SKU of a sale.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct SkuView {
@@ -82,18 +96,19 @@ pub struct SkuView {
     pub title: String,
     /// Price of one unit.
     pub price: i64,
-    pub policy: PolicyView,
+    pub policy: Policy,
     /// Units left; at most one second old.
     pub stock_left: u32,
 }
 
 impl SkuView {
-    fn new(sku: &Sku, stock_left: u32) -> Self {
+    /// Uses the units left that the caller has read.
+    pub fn new(sku: &Sku, stock_left: u32) -> Self {
         Self {
             sku_id: sku.id.to_string(),
             title: sku.title.clone(),
             price: sku.price,
-            policy: sku.policy.into(),
+            policy: sku.policy,
             stock_left,
         }
     }
@@ -106,8 +121,7 @@ pub struct SaleView {
     pub title: String,
     /// Set by the operator: `draft`, `open`, `paused` or `closed`. An open sale sells inside its
     /// window only.
-    #[schema(value_type = String)]
-    pub phase: Phase,
+    pub phase: &'static str,
     /// First instant of the window.
     pub starts_at: String,
     /// First instant after the window.
@@ -119,14 +133,13 @@ pub struct SaleView {
 
 impl SaleView {
     /// Uses the units left at the time of the call.
-    #[must_use]
     pub fn new(listed: &CatalogSale, state: &HttpState) -> Self {
         let sale = &listed.sale;
         let left = |sku: &Sku| stock_left(state, sale.phase, sku);
         Self {
             sale_id: sale.id.to_string(),
             title: sale.title.clone(),
-            phase: sale.phase,
+            phase: sale.phase.name(),
             starts_at: rfc3339(sale.starts_at_ms),
             ends_at: rfc3339(sale.ends_at_ms),
             ticket_required: false,
@@ -158,8 +171,7 @@ pub struct OrderView {
     pub request_id: String,
     pub sale_id: String,
     pub sku_id: String,
-    #[schema(value_type = String)]
-    pub buyer_id: BuyerId,
+    pub buyer_id: String,
     pub quantity: u32,
     /// Price times quantity.
     pub amount: i64,
@@ -173,7 +185,6 @@ pub struct OrderView {
 
 impl OrderView {
     /// An order from its gate's record: quantity, `placed_at_ms` (epoch milliseconds) and state.
-    #[must_use]
     pub fn from_gate(
         request_id: &str,
         listed: &CatalogSale,
@@ -185,7 +196,7 @@ impl OrderView {
             request_id: request_id.to_owned(),
             sale_id: listed.sale.id.to_string(),
             sku_id: sku.id.to_string(),
-            buyer_id: buyer,
+            buyer_id: buyer.to_string(),
             quantity,
             amount: sku.price.saturating_mul(i64::from(quantity)),
             state: state.name(),
@@ -195,7 +206,6 @@ impl OrderView {
     }
 
     /// An order from its row in the ledger.
-    #[must_use]
     pub fn from_ledger(request_id: &str, listed: &CatalogSale, sku: &Sku, order: &Order) -> Self {
         let placed = (order.quantity, order.placed_at_ms, order.state);
         let (amount, pay_by) = (order.amount, rfc3339(order.pay_by_ms));
@@ -231,24 +241,27 @@ pub struct RequestView {
 
 impl RequestView {
     /// A request without a final state: `queued` or `unknown`.
-    #[must_use]
     pub fn pending(request_id: String, state: &'static str) -> Self {
         let poll_after_ms = POLL_AFTER_MS;
         Self { request_id, state, reason: None, order: None, poll_after_ms }
     }
 
-    /// A request that became an order.
-    #[must_use]
-    pub fn success(request_id: String, order: OrderView) -> Self {
-        let order = Some(order);
-        Self { request_id, state: "success", reason: None, order, poll_after_ms: 0 }
-    }
-
-    /// A request that was accepted and then refused by the ledger or discarded.
-    #[must_use]
-    pub fn failed(request_id: String, reason: &'static str) -> Self {
-        let reason = Some(reason);
-        Self { request_id, state: "failed", reason, order: None, poll_after_ms: 0 }
+    /// A request with this status.
+    pub fn new(request: &BuyerRequest, status: RequestStatus) -> Self {
+        let pending = Self::pending(request.id.clone(), "queued");
+        match status {
+            RequestStatus::Queued => pending,
+            RequestStatus::Failed(refusal) => {
+                let reason = Some(refusal.code());
+                Self { state: "failed", reason, poll_after_ms: 0, ..pending }
+            }
+            RequestStatus::Ordered { quantity, placed_at_ms, state } => {
+                let BuyerRequest { id, listed, sku, buyer, .. } = request;
+                let placed = (quantity, placed_at_ms, state);
+                let order = Some(OrderView::from_gate(id, listed, sku, *buyer, placed));
+                Self { state: "success", order, poll_after_ms: 0, ..pending }
+            }
+        }
     }
 }
 

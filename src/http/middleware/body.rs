@@ -34,14 +34,14 @@ pub async fn read(mut payload: Payload, max: usize) -> Result<Bytes, Problem> {
     Ok(whole.freeze())
 }
 
-/// Reads and parses a body that may be empty.
-pub async fn optional<T: DeserializeOwned>(
+/// Reads and parses a body; the default for an empty one.
+pub async fn optional<T: DeserializeOwned + Default>(
     request: &HttpRequest,
     payload: Payload,
     max: usize,
-) -> Result<Option<T>, Problem> {
+) -> Result<T, Problem> {
     let bytes = read(payload, max).await?;
-    if bytes.is_empty() { Ok(None) } else { parse(request.headers(), &bytes).map(Some) }
+    if bytes.is_empty() { Ok(T::default()) } else { parse(request.headers(), &bytes) }
 }
 
 fn check_length(len: usize, max: usize) -> Result<(), Problem> {

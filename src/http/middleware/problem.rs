@@ -11,7 +11,7 @@ use actix_web::http::header::{
     ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
 };
 use actix_web::{HttpResponse, ResponseError};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::trace_context::TraceContext;
 use crate::domain::Refusal;
@@ -39,35 +39,25 @@ macro_rules! codes {
             /// Every code, in the order of the table.
             pub const ALL: &[Self] = &[$(Self::$variant,)+];
 
-            #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $code,)+ }
             }
 
-            #[must_use]
             pub const fn status(self) -> u16 {
                 match self { $(Self::$variant => $status,)+ }
             }
 
-            /// Constant summary of the problem type.
-            #[must_use]
-            pub const fn title(self) -> &'static str {
-                match self { $(Self::$variant => $title,)+ }
-            }
-
             /// Default explanation, used if the answer has no more specific one.
-            #[must_use]
             pub const fn detail(self) -> &'static str {
                 match self { $(Self::$variant => $detail,)+ }
             }
 
-            /// The body up to the value of `trace_id`; `"}` completes it.
+            /// The body up to the value of `detail`.
             const fn body_head(self) -> &'static str {
                 match self {
                     $(Self::$variant => concat!(
                         "{\"type\":\"/problems/", $code, "\",\"title\":\"", $title,
-                        "\",\"status\":", $status, ",\"code\":\"", $code,
-                        "\",\"detail\":\"", $detail, "\",\"trace_id\":\"",
+                        "\",\"status\":", $status, ",\"code\":\"", $code, "\",\"detail\":",
                     ),)+
                 }
             }
@@ -76,82 +66,57 @@ macro_rules! codes {
 }
 
 codes! {
-    /// Malformed, or outside the limits of the sale.
     InvalidRequest => 400, "invalid-request", "Invalid request",
         "The request is malformed or outside the limits of the sale.";
-    /// Missing or invalid credentials.
     Unauthenticated => 401, "unauthenticated", "Unauthenticated",
         "Valid credentials are needed.";
-    /// The request id was not issued for this buyer and SKU, or it has expired.
     RequestIdInvalid => 403, "request-id-invalid", "Request id not valid",
         "This request id was not issued for this buyer and SKU, or it has expired. Get a new one.";
-    /// Before the window, or paused.
     NotStarted => 403, "not-started", "Not started",
         "The sale is not open now.";
-    /// A page of another origin called the internal listener.
     Forbidden => 403, "forbidden", "Forbidden",
         "Requests from pages of other sites are refused here.";
-    /// Unknown sale or SKU.
     UnknownSku => 404, "unknown-sku", "No such sale or SKU",
         "There is no such sale, or it does not offer this SKU.";
-    /// Unknown request, or another buyer's.
+    /// Also the answer for a request of another buyer.
     NotFound => 404, "not-found", "Not found",
         "There is nothing here.";
-    /// Operators: no dead letter has this number.
     UnknownLetter => 404, "unknown-letter", "No such dead letter",
         "No dead letter has this number. See /admin/v1/dead-letters.";
-    /// The path exists, the method does not.
     MethodNotAllowed => 405, "method-not-allowed", "Method not allowed",
         "This path does not answer to this method. See the Allow header.";
-    /// No units left.
     SoldOut => 409, "sold-out", "Sold out",
         "Fewer units are left than were asked for.";
-    /// `one_per_buyer`: the buyer has an order already.
     AlreadyPurchased => 409, "already-purchased", "Already purchased",
         "This buyer has an order for this SKU. See request_id.";
-    /// `quota`: the order would exceed it.
     QuotaExceeded => 409, "quota-exceeded", "Quota exceeded",
         "The order would exceed what one buyer may have. See owned and limit.";
-    /// An operator discarded the request.
     Discarded => 409, "discarded", "Discarded",
         "This request could not be carried out. Nothing was bought; buy anew.";
-    /// Operators: the sale id is taken.
     SaleExists => 409, "sale-exists", "Sale exists",
         "A sale of this name exists. Choose another name.";
-    /// Operators: the transition is not allowed from the sale's phase.
     PhaseConflict => 409, "phase-conflict", "Phase conflict",
         "The sale cannot move to this phase from where it stands.";
-    /// Operators: the dead letter is truncated, foreign or malformed.
     LetterNotReplayable => 409, "letter-not-replayable", "Dead letter not replayable",
         "The dead letter cannot be replayed. Show it, then park it.";
-    /// Operators: the dead letter changed concurrently.
     LetterConflict => 409, "letter-conflict", "Dead letter changed",
         "The dead letter was replayed, or changed meanwhile. Show it again.";
-    /// Operators: nothing to discard, every request is an order.
     LetterOrdered => 409, "letter-ordered", "Requests are orders",
         "Every request of the dead letter is an order. Replay marks it as resolved.";
-    /// Operators: this process has no broker connection.
     NoBroker => 409, "no-broker", "No broker",
         "Dead letters are replayed by processes of tier pipeline only.";
-    /// Operators: the sale has no buckets in Redis.
     NoBuckets => 409, "no-buckets", "Nothing to rebuild",
         "The sale is a draft, not prepared yet or long over, or its tier has no buckets in Redis.";
-    /// After the window, or closed.
     Ended => 410, "ended", "Ended",
         "The sale is over.";
-    /// The same request id was sent with other content.
     RequestIdReused => 422, "request-id-reused", "Request id used before",
         "This request id was used with other content. Use a new one for another purchase.";
-    /// A bug in this program.
     Internal => 500, "internal", "Internal error",
         "Something went wrong here. Ask again with the same request id.";
-    /// Nothing was reserved; retry later.
     Busy => 503, "busy", "Busy",
         "Nothing was taken. Ask again with the same request id after Retry-After.";
-    /// Operators: the broker refused or did not confirm the message.
     BrokerAway => 503, "broker-away", "Broker away",
         "The broker did not confirm it. Nothing was changed; try again, repeats do no harm.";
-    /// Health: a required dependency of this role is unavailable.
     NotReady => 503, "not-ready", "Not ready",
         "This process cannot do its work now. See checks.";
 }
@@ -170,89 +135,71 @@ impl From<&Refusal> for ProblemCode {
     }
 }
 
-/// Everything beyond the code: the specific detail, extension members and one header.
-#[derive(Debug, Default)]
-struct ProblemDetails {
-    detail: Option<Cow<'static, str>>,
-    members: Map<String, Value>,
-    header: Option<(HeaderName, HeaderValue)>,
-}
+/// What a handler returns.
+pub type Handled = Result<HttpResponse, Problem>;
 
 /// One refusal or failure, to be sent as an answer.
+#[must_use]
 #[derive(Debug)]
 pub struct Problem {
     code: ProblemCode,
     replayed: bool,
-    more: Option<Box<ProblemDetails>>,
+    /// Instead of the code's detail.
+    detail: Option<Cow<'static, str>>,
+    /// Extension members.
+    members: Vec<(&'static str, Value)>,
+    header: Option<Box<(HeaderName, HeaderValue)>>,
 }
 
 impl From<ProblemCode> for Problem {
     fn from(code: ProblemCode) -> Self {
-        Self { code, replayed: false, more: None }
+        Self { code, replayed: false, detail: None, members: Vec::new(), header: None }
     }
 }
 
 impl Problem {
     /// `invalid-request`. `detail` names the fault and the valid values.
-    #[must_use]
     pub fn invalid(detail: impl Into<Cow<'static, str>>) -> Self {
         Self::from(ProblemCode::InvalidRequest).with_detail(detail)
     }
 
     /// `unauthenticated`. `challenge` becomes `WWW-Authenticate`.
-    #[must_use]
     pub fn unauthenticated(detail: impl Into<Cow<'static, str>>, challenge: &'static str) -> Self {
         let header = (WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
-        Self::from(ProblemCode::Unauthenticated).with_detail(detail).with_header(header)
+        let problem = Self::from(ProblemCode::Unauthenticated).with_detail(detail);
+        Self { header: Some(Box::new(header)), ..problem }
     }
 
     /// `method-not-allowed`. `allow` becomes the header of that name.
-    #[must_use]
     pub fn method_not_allowed(allow: &str) -> Self {
-        let problem = Self::from(ProblemCode::MethodNotAllowed);
-        match HeaderValue::try_from(allow) {
-            Ok(allow) => problem.with_header((ALLOW, allow)),
-            Err(_) => problem,
-        }
+        let header = HeaderValue::try_from(allow).ok().map(|allow| Box::new((ALLOW, allow)));
+        Self { header, ..ProblemCode::MethodNotAllowed.into() }
     }
 
     /// Replaces the default detail of the code.
-    #[must_use]
     pub fn with_detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
-        self.more().detail = Some(detail.into());
+        self.detail = Some(detail.into());
         self
     }
 
     /// Adds an extension member.
-    #[must_use]
     pub fn with(mut self, name: &'static str, value: impl Into<Value>) -> Self {
-        self.more().members.insert(name.to_owned(), value.into());
+        self.members.push((name, value.into()));
         self
     }
 
     /// Sets `Idempotent-Replayed` on the answer.
-    #[must_use]
     pub fn replayed(mut self, replayed: bool) -> Self {
         self.replayed = replayed;
         self
     }
 
-    #[must_use]
-    pub fn code(&self) -> ProblemCode {
-        self.code
-    }
-
-    fn with_header(mut self, header: (HeaderName, HeaderValue)) -> Self {
-        self.more().header = Some(header);
-        self
-    }
-
-    fn more(&mut self) -> &mut ProblemDetails {
-        self.more.get_or_insert_default()
+    /// The outcome of a purchase with this problem, in metrics.
+    pub fn outcome(&self) -> &'static str {
+        if self.replayed { "replayed" } else { self.code.as_str() }
     }
 
     /// Builds the answer with status, headers and body.
-    #[must_use]
     pub fn respond(&self, trace: &TraceContext) -> HttpResponse {
         let mut answer = HttpResponse::build(self.status_code());
         answer.insert_header((CONTENT_TYPE, PROBLEM_JSON)).insert_header((CACHE_CONTROL, NO_STORE));
@@ -262,51 +209,33 @@ impl Problem {
         if self.code.status() == 503 {
             answer.insert_header((RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S)));
         }
-        match &self.more {
-            None => answer.body(constant_body(self.code, trace)),
-            Some(more) => {
-                if let Some((name, value)) = &more.header {
-                    answer.insert_header((name.clone(), value.clone()));
-                }
-                answer.body(self.body(more, trace))
-            }
+        if let Some(header) = &self.header {
+            answer.insert_header((**header).clone());
         }
+        answer.body(self.body(trace))
     }
 
-    fn body(&self, more: &ProblemDetails, trace: &TraceContext) -> String {
-        let code = self.code;
-        let detail = more.detail.as_deref().unwrap_or(code.detail());
-        let mut members = Map::from_iter(
-            [
-                ("type", Value::from(format!("/problems/{}", code.as_str()))),
-                ("title", Value::from(code.title())),
-                ("status", Value::from(code.status())),
-                ("code", Value::from(code.as_str())),
-                ("detail", Value::from(detail)),
-                ("trace_id", Value::from(trace.trace.to_string())),
-            ]
-            .map(|(name, value)| (name.to_owned(), value)),
-        );
-        members.extend(more.members.clone());
-        Value::Object(members).to_string()
+    fn body(&self, trace: &TraceContext) -> String {
+        let mut body = String::with_capacity(512);
+        body.push_str(self.code.body_head());
+        // Writing into a string does not fail.
+        let _ = match &self.detail {
+            None => write!(body, "\"{}\"", self.code.detail()),
+            Some(detail) => write!(body, "{}", Value::from(detail.as_ref())),
+        };
+        let _ = write!(body, ",\"trace_id\":\"{}\"", trace.trace);
+        for (name, value) in &self.members {
+            let _ = write!(body, ",\"{name}\":{value}");
+        }
+        body.push('}');
+        body
     }
-}
-
-/// The body of a code without details.
-fn constant_body(code: ProblemCode, trace: &TraceContext) -> String {
-    let head = code.body_head();
-    let mut body = String::with_capacity(head.len() + 34);
-    body.push_str(head);
-    // Writing into a string does not fail.
-    let _ = write!(body, "{}", trace.trace);
-    body.push_str("\"}");
-    body
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let detail = self.more.as_ref().and_then(|more| more.detail.as_deref());
-        write!(f, "{}: {}", self.code.as_str(), detail.unwrap_or(self.code.detail()))
+        let detail = self.detail.as_deref().unwrap_or(self.code.detail());
+        write!(f, "{}: {detail}", self.code.as_str())
     }
 }
 
@@ -357,5 +286,56 @@ fn unavailable(store: &str, error: &(dyn std::error::Error + 'static)) -> Proble
 }
 
 #[cfg(test)]
-#[path = "problem_tests.rs"]
-mod tests;
+mod tests {
+    use super::*;
+    use crate::domain::{RequestId, TraceId};
+
+    /// A trace id with leading zeros.
+    fn parsed(problem: &Problem) -> Value {
+        let trace = TraceContext { trace: TraceId(1), ..TraceContext::new_root() };
+        serde_json::from_str(&problem.body(&trace)).unwrap()
+    }
+
+    #[test]
+    fn the_body_of_every_code_is_complete() {
+        for code in ProblemCode::ALL {
+            let body = parsed(&Problem::from(*code));
+            assert_eq!(body["type"], format!("/problems/{}", code.as_str()));
+            assert!(!body["title"].as_str().unwrap().is_empty());
+            assert_eq!(body["status"], code.status());
+            assert_eq!(body["code"], code.as_str());
+            assert_eq!(body["detail"], code.detail());
+            assert_eq!(body["trace_id"], "00000000000000000000000000000001");
+            assert!(StatusCode::from_u16(code.status()).is_ok());
+        }
+    }
+
+    #[test]
+    fn codes_are_unique_and_cover_the_refusals_of_the_domain() {
+        let mut names: Vec<_> = ProblemCode::ALL.iter().map(|code| code.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), ProblemCode::ALL.len());
+        let first = RequestId::new(1).unwrap();
+        let refusals = [
+            Refusal::SoldOut,
+            Refusal::AlreadyPurchased { first },
+            Refusal::QuotaExceeded { owned: 0, limit: 0 },
+            Refusal::RequestIdReused,
+            Refusal::NotStarted,
+            Refusal::Ended,
+            Refusal::Discarded,
+        ];
+        for refusal in &refusals {
+            assert_eq!(ProblemCode::from(refusal).as_str(), refusal.code());
+        }
+    }
+
+    #[test]
+    fn client_input_in_the_detail_is_escaped() {
+        let problem = Problem::invalid("unknown field `\"},{\n\u{0}`").with("faults", vec!["a\"b"]);
+        let body = parsed(&problem);
+        assert_eq!(body["detail"], "unknown field `\"},{\n\u{0}`");
+        assert_eq!(body["faults"][0], "a\"b");
+    }
+}

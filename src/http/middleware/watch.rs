@@ -4,19 +4,18 @@
 use actix_web::body::{BoxBody, MessageBody};
 use actix_web::dev::{ServiceRequest, ServiceResponse};
 use actix_web::middleware::Next;
-use actix_web::{Error, HttpMessage, HttpRequest, HttpResponse, web};
+use actix_web::{Error, HttpMessage, HttpRequest, HttpResponse};
 
 use super::problem::{Problem, ProblemCode};
 use super::trace_context::{TRACEPARENT, TraceContext};
 use crate::http::routes::RouteAccess;
-use crate::http::state::HttpState;
+use crate::http::state::State;
 use crate::observe::metrics::{RouteLabel, RouteStatus};
 
 /// The route label of paths without a route.
 const UNMATCHED: &str = "unmatched";
 
 /// The trace that [`watch`] stored, or the one in the headers.
-#[must_use]
 pub fn trace_of(request: &HttpRequest) -> TraceContext {
     let stored = request.extensions().get::<TraceContext>().copied();
     stored.unwrap_or_else(|| TraceContext::of(request.headers()))
@@ -31,7 +30,7 @@ pub async fn watch(
 ) -> Result<ServiceResponse<BoxBody>, Error> {
     let trace = TraceContext::of(request.headers());
     request.extensions_mut().insert(trace);
-    let Some(state) = request.app_data::<web::Data<HttpState>>().cloned() else {
+    let Some(state) = request.app_data::<State>().cloned() else {
         return Ok(request.into_response(Problem::from(ProblemCode::Internal).respond(&trace)));
     };
     let started = state.deps.clock.now();
@@ -73,7 +72,7 @@ fn problem_of(error: &Error) -> Problem {
 }
 
 /// 404 for paths without a route.
-pub async fn no_such_path(request: HttpRequest, state: web::Data<HttpState>) -> HttpResponse {
+pub async fn no_such_path(request: HttpRequest, state: State) -> HttpResponse {
     let problem = Problem::from(ProblemCode::NotFound)
         .with_detail("There is no such path. See /openapi.json.");
     let label = RouteStatus { route: UNMATCHED, status: ProblemCode::NotFound.status() };

@@ -28,7 +28,6 @@ pub enum AdminAuth {
 }
 
 impl AdminAuth {
-    #[must_use]
     pub fn new(admin: &AdminSettings, internal: &InternalSettings) -> Self {
         let Some(token) = admin.bearer() else {
             let local = internal.bind.ip().is_loopback();

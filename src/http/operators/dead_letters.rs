@@ -1,7 +1,5 @@
 //! Operators' routes for dead letters: list, show, replay, park, discard.
 
-use std::fmt::Write as _;
-
 use actix_web::{HttpRequest, HttpResponse, web};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -11,14 +9,13 @@ use utoipa::ToSchema;
 
 use crate::domain::dead_letter::TEXT_CHARS_MAX;
 use crate::domain::{
-    BuyerId, DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
+    DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
     DeadLetterOrigin, DeadLetterState, OrderIntent, RequestId,
 };
-use crate::http::buyers::views::rfc3339;
+use crate::http::buyers::views::{page_cursor, page_cut, page_limit, rfc3339};
 use crate::http::middleware::body;
-use crate::http::middleware::problem::{Problem, ProblemCode};
-use crate::http::page;
-use crate::http::state::HttpState;
+use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
+use crate::http::state::{HttpState, State};
 use crate::messages::envelope;
 use crate::services::dead_letters::{DeadLetterError, DeadLetterOutcome, DeadLetterResult};
 
@@ -88,20 +85,11 @@ impl From<DeadLetter> for DeadLetterView {
     }
 }
 
-/// Number of dead letters by state.
-#[derive(Serialize, ToSchema)]
-pub struct DeadLetterCountsView {
-    open: u64,
-    replayed: u64,
-    parked: u64,
-    discarded: u64,
-}
-
 /// A page of dead letters.
 #[derive(Serialize, ToSchema)]
 pub struct DeadLettersView {
     /// Of all dead letters, independent of the filter.
-    counts: DeadLetterCountsView,
+    counts: DeadLetterCounts,
     /// Newest first.
     dead_letters: Vec<DeadLetterView>,
     /// Cursor of the next page; absent on the last page.
@@ -112,15 +100,13 @@ pub struct DeadLettersView {
 /// An order intent in the body.
 #[derive(Serialize, ToSchema)]
 pub struct IntentView {
-    #[schema(value_type = String)]
-    request: RequestId,
+    request: String,
     sku_no: i32,
     /// Null if the SKU is not in this process's catalog; `sku_id` likewise.
     sale_id: Option<String>,
     sku_id: Option<String>,
     bucket: u16,
-    #[schema(value_type = String)]
-    buyer_id: BuyerId,
+    buyer_id: String,
     quantity: u32,
     amount: i64,
     /// When the request was accepted.
@@ -137,8 +123,7 @@ pub struct DeadLetterContentView {
     #[schema(value_type = Object)]
     headers: Value,
     /// Accepted requests for which this dead letter is the end state, while it is open or parked.
-    #[schema(value_type = Vec<String>)]
-    requests: Vec<RequestId>,
+    requests: Vec<String>,
     /// The readable intents of the body.
     intents: Vec<IntentView>,
     /// Whether it can be replayed unchanged.
@@ -165,7 +150,7 @@ pub struct DoneView {
 }
 
 /// Body of `park`.
-#[derive(Deserialize, ToSchema)]
+#[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ParkBody {
     /// Note for other operators; at most 1000 characters.
@@ -173,7 +158,7 @@ pub struct ParkBody {
 }
 
 /// Body of `discard`.
-#[derive(Deserialize, ToSchema)]
+#[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DiscardBody {
     /// Stored as the note; at most 1000 characters.
@@ -185,21 +170,17 @@ pub struct DiscardBody {
     get, path = "/admin/v1/dead-letters", tag = "operators", params(DeadLettersQuery),
     responses((status = 200, description = "newest first", body = DeadLettersView)),
 )]
-pub async fn list(
-    state: web::Data<HttpState>,
-    query: web::Query<DeadLettersQuery>,
-) -> Result<HttpResponse, Problem> {
-    let limit = page::limit(query.limit, LIMIT_DEFAULT, LIMIT_MAX)?;
-    let before = page::cursor(query.cursor.as_deref(), parse_number)?;
+pub async fn list(state: State, query: web::Query<DeadLettersQuery>) -> Handled {
+    let limit = page_limit(query.limit, LIMIT_DEFAULT, LIMIT_MAX)?;
+    let before = page_cursor(query.cursor.as_deref(), parse_number)?;
     let filter =
         DeadLetterFilter { state: query.state, origin: query.origin, before, request: None };
     let ledger = &state.deps.ledger;
-    let DeadLetterCounts { open, replayed, parked, discarded } =
-        ledger.count_dead_letters().await?;
+    let counts = ledger.count_dead_letters().await?;
     let mut rows = ledger.dead_letters(filter, limit + 1).await?;
-    let next_cursor = page::cut(&mut rows, limit, |last| last.no.to_string());
+    let next_cursor = page_cut(&mut rows, limit, |last| last.no.to_string());
     Ok(HttpResponse::Ok().json(DeadLettersView {
-        counts: DeadLetterCountsView { open, replayed, parked, discarded },
+        counts,
         dead_letters: rows.into_iter().map(DeadLetterView::from).collect(),
         next_cursor,
     }))
@@ -211,10 +192,7 @@ pub async fn list(
     params(("letter_id" = String, Path, description = "`id` of the list")),
     responses((status = 200, description = "with its body", body = DeadLetterContentView)),
 )]
-pub async fn show(
-    letter_id: web::Path<String>,
-    state: web::Data<HttpState>,
-) -> Result<HttpResponse, Problem> {
+pub async fn show(letter_id: web::Path<String>, state: State) -> Handled {
     let content = state.dead_letters.show(parse_id(&letter_id)?).await?;
     Ok(HttpResponse::Ok().json(view_of(&state, content)))
 }
@@ -225,10 +203,7 @@ pub async fn show(
     params(("letter_id" = String, Path, description = "`id` of the list")),
     responses((status = 200, description = "what was done", body = DoneView)),
 )]
-pub async fn put_back(
-    letter_id: web::Path<String>,
-    state: web::Data<HttpState>,
-) -> Result<HttpResponse, Problem> {
+pub async fn put_back(letter_id: web::Path<String>, state: State) -> Handled {
     respond(state.dead_letters.replay(parse_id(&letter_id)?).await)
 }
 
@@ -244,12 +219,12 @@ pub async fn park(
     request: HttpRequest,
     letter_id: web::Path<String>,
     payload: web::Payload,
-    state: web::Data<HttpState>,
-) -> Result<HttpResponse, Problem> {
+    state: State,
+) -> Handled {
     let max = state.settings.http.body_max_bytes;
-    let body = body::optional::<ParkBody>(&request, payload, max).await?;
-    let note = check_length("note", body.and_then(|body| body.note))?;
-    respond(state.dead_letters.park(parse_id(&letter_id)?, note.as_deref()).await)
+    let body: ParkBody = body::optional(&request, payload, max).await?;
+    let note = check_length("note", body.note.as_deref())?;
+    respond(state.dead_letters.park(parse_id(&letter_id)?, note).await)
 }
 
 /// Discards a dead letter: its requests without an order become recorded failures, their units are
@@ -264,23 +239,23 @@ pub async fn discard(
     request: HttpRequest,
     letter_id: web::Path<String>,
     payload: web::Payload,
-    state: web::Data<HttpState>,
-) -> Result<HttpResponse, Problem> {
+    state: State,
+) -> Handled {
     let max = state.settings.http.body_max_bytes;
-    let body = body::optional::<DiscardBody>(&request, payload, max).await?;
-    let reason = check_length("reason", body.and_then(|body| body.reason))?;
-    respond(state.dead_letters.discard(parse_id(&letter_id)?, reason.as_deref()).await)
+    let body: DiscardBody = body::optional(&request, payload, max).await?;
+    let reason = check_length("reason", body.reason.as_deref())?;
+    respond(state.dead_letters.discard(parse_id(&letter_id)?, reason).await)
 }
 
-fn check_length(name: &str, text: Option<String>) -> Result<Option<String>, Problem> {
-    if text.as_ref().is_some_and(|text| text.chars().count() > TEXT_CHARS_MAX) {
+fn check_length<'t>(name: &str, text: Option<&'t str>) -> Result<Option<&'t str>, Problem> {
+    if text.is_some_and(|text| text.chars().count() > TEXT_CHARS_MAX) {
         let detail = format!("{name} must have at most {TEXT_CHARS_MAX} characters");
         return Err(Problem::invalid(detail));
     }
     Ok(text)
 }
 
-fn respond(result: DeadLetterResult) -> Result<HttpResponse, Problem> {
+fn respond(result: DeadLetterResult) -> Handled {
     let (done, dead_letter) = result?;
     Ok(HttpResponse::Ok().json(DoneView { done, dead_letter: dead_letter.into() }))
 }
@@ -318,54 +293,34 @@ fn parse_id(id: &str) -> Result<DeadLetterNo, Problem> {
 fn view_of(state: &HttpState, content: DeadLetterContent) -> DeadLetterContentView {
     let why_not = state.dead_letters.why_not_replayable(&content);
     let intents = envelope::intents_in(&content.body);
-    let preview = content.body.get(..PREVIEW_BYTES).unwrap_or(&content.body);
+    let head = content.body.iter().take(PREVIEW_BYTES);
     DeadLetterContentView {
         headers: serde_json::from_str(&content.dead_letter.headers).unwrap_or_default(),
         intents: intents.iter().map(|intent| view_of_intent(state, intent)).collect(),
         replayable: why_not.is_none(),
         why_not,
         cut: content.is_cut(),
-        preview: hex(preview),
+        preview: head.fold(String::new(), |text, byte| format!("{text}{byte:02x}")),
         body: STANDARD.encode(&content.body),
-        requests: content.requests,
+        requests: content.requests.iter().map(RequestId::to_string).collect(),
         letter: content.dead_letter.into(),
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(2 * bytes.len());
-    for byte in bytes {
-        // Writing into a string does not fail.
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
-}
-
 fn view_of_intent(state: &HttpState, intent: &OrderIntent) -> IntentView {
     let listed_sku = state.deps.catalog.of_sku(intent.sku);
+    let ids = listed_sku.map(|(listed, sku)| (listed.sale.id.to_string(), sku.id.to_string()));
+    let (sale_id, sku_id) = ids.unzip();
     IntentView {
-        request: intent.request,
+        request: intent.request.to_string(),
         sku_no: intent.sku.0,
-        sale_id: listed_sku.as_ref().map(|(listed, _)| listed.sale.id.to_string()),
-        sku_id: listed_sku.as_ref().map(|(_, sku)| sku.id.to_string()),
+        sale_id,
+        sku_id,
         bucket: intent.bucket.0,
-        buyer_id: intent.buyer,
+        buyer_id: intent.buyer.to_string(),
         quantity: intent.quantity,
         amount: intent.amount,
         asked_at: rfc3339(intent.placed_at_ms),
         trace_id: intent.trace.to_string(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_dead_letter_number_has_one_spelling() {
-        assert_eq!(parse_number("17"), Some(DeadLetterNo(17)));
-        for text in ["", "x", "-1", "+1", "1.0", "9223372036854775808", "１"] {
-            assert_eq!(parse_number(text), None, "{text:?}");
-        }
     }
 }

@@ -6,8 +6,8 @@ use actix_web::{HttpResponse, web};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::http::middleware::problem::{Problem, ProblemCode};
-use crate::http::state::HttpState;
+use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
+use crate::http::state::State;
 
 /// Time-out of the ping of the ledger and of the stock.
 const PING_DEADLINE: Duration = Duration::from_secs(2);
@@ -55,21 +55,18 @@ pub async fn live() -> HttpResponse {
     get, path = "/readyz", tag = "probes", params(Detail),
     responses((status = 200, description = "ready", body = HealthView)),
 )]
-pub async fn ready(
-    query: web::Query<Detail>,
-    state: web::Data<HttpState>,
-) -> Result<HttpResponse, Problem> {
+pub async fn ready(query: web::Query<Detail>, state: State) -> Handled {
     let ledger = tokio::time::timeout(PING_DEADLINE, state.deps.ledger.ping());
     let stock = tokio::time::timeout(PING_DEADLINE, state.deps.stock.ping());
     let (ledger, stock) = tokio::join!(ledger, stock);
+    // With an outbox, a process that sells or relays works without the ledger.
+    let role = state.settings.role;
+    let required = state.deps.pipeline.is_none() || !(role.sells() || role.relays());
     let check = |name, ok| CheckView { name, ok, required: true };
     let checks = vec![
         check("accepting", state.is_ready()),
         check("actors", state.deps.actors.supervisor.all_up()),
-        CheckView {
-            required: needs_ledger(&state),
-            ..check("ledger", matches!(ledger, Ok(Ok(()))))
-        },
+        CheckView { required, ..check("ledger", matches!(ledger, Ok(Ok(())))) },
         check("stock", matches!(stock, Ok(Ok(())))),
     ];
     if checks.iter().all(|check| check.ok || !check.required) {
@@ -80,21 +77,11 @@ pub async fn ready(
     Err(Problem::from(ProblemCode::NotReady).with("checks", checks))
 }
 
-/// Whether readiness requires the ledger. With an outbox, a process that sells or relays works
-/// without it.
-fn needs_ledger(state: &HttpState) -> bool {
-    let role = state.settings.role;
-    state.deps.pipeline.is_none() || !(role.sells() || role.relays())
-}
-
 /// Alias of `/readyz`.
 #[utoipa::path(
     get, path = "/healthz", tag = "probes", params(Detail),
     responses((status = 200, description = "ready", body = HealthView)),
 )]
-pub async fn healthz(
-    query: web::Query<Detail>,
-    state: web::Data<HttpState>,
-) -> Result<HttpResponse, Problem> {
+pub async fn healthz(query: web::Query<Detail>, state: State) -> Handled {
     ready(query, state).await
 }

@@ -4,6 +4,5 @@ pub(super) mod auth;
 pub(super) mod dead_letters;
 pub(super) mod health;
 pub(super) mod ops;
-pub(super) mod rebuild;
 pub(super) mod sales;
 pub(super) mod trace;

@@ -5,17 +5,15 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::domain::{Phase, SaleId};
+use crate::domain::SaleId;
 use crate::http::buyers::views::{rfc3339, stock_left};
 use crate::http::middleware::body;
-use crate::http::middleware::problem::{Problem, ProblemCode};
-use crate::http::operators::trace;
-use crate::http::operators::trace::TraceView;
-use crate::http::state::HttpState;
+use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
+use crate::http::operators::trace::{self, TraceView};
+use crate::http::state::State;
 use crate::observe::metrics::EXPOSITION_TYPE;
 use crate::runtime::progress::ChildReport;
-use crate::services::audit;
-use crate::services::audit::AuditSources;
+use crate::services::audit::{self, AuditSources};
 
 /// The supervised actors of this process.
 #[derive(Serialize, ToSchema)]
@@ -64,8 +62,7 @@ pub struct SkuStats {
     sale_id: String,
     sku_id: String,
     /// `draft`, `open`, `paused` or `closed`.
-    #[schema(value_type = String)]
-    phase: Phase,
+    phase: &'static str,
     initial_stock: u32,
     stock_left: u32,
     sold_out: bool,
@@ -77,7 +74,7 @@ pub struct SkuStats {
     responses((status = 200, description = "see docs/operate/metrics.md", body = String,
         content_type = "application/openmetrics-text")),
 )]
-pub async fn metrics(state: web::Data<HttpState>) -> HttpResponse {
+pub async fn metrics(state: State) -> HttpResponse {
     let deps = &state.deps;
     for listed in deps.catalog.all() {
         for sku in &listed.skus {
@@ -98,7 +95,7 @@ pub async fn metrics(state: web::Data<HttpState>) -> HttpResponse {
     get, path = "/admin/v1/actors", tag = "operators",
     responses((status = 200, description = "every actor", body = ActorsView)),
 )]
-pub async fn actors(state: web::Data<HttpState>) -> HttpResponse {
+pub async fn actors(state: State) -> HttpResponse {
     let supervisor = &state.deps.actors.supervisor;
     HttpResponse::Ok().json(ActorsView { all_up: supervisor.all_up(), actors: supervisor.report() })
 }
@@ -108,14 +105,14 @@ pub async fn actors(state: web::Data<HttpState>) -> HttpResponse {
     get, path = "/admin/v1/stats", tag = "operators",
     responses((status = 200, description = "as of now", body = StatsView)),
 )]
-pub async fn stats(state: web::Data<HttpState>) -> HttpResponse {
+pub async fn stats(state: State) -> HttpResponse {
     let deps = &state.deps;
     let mut skus = Vec::new();
     for listed in deps.catalog.all() {
         skus.extend(listed.skus.iter().map(|sku| SkuStats {
             sale_id: listed.sale.id.to_string(),
             sku_id: sku.id.to_string(),
-            phase: listed.sale.phase,
+            phase: listed.sale.phase.name(),
             initial_stock: sku.initial,
             stock_left: stock_left(&state, listed.sale.phase, sku),
             sold_out: deps.stock.is_sold_out(sku.no),
@@ -141,14 +138,10 @@ pub async fn stats(state: web::Data<HttpState>) -> HttpResponse {
     responses((status = 200, description = "`holds`, `could_tell`, and every violation",
         body = Object)),
 )]
-pub async fn check(
-    request: HttpRequest,
-    payload: web::Payload,
-    state: web::Data<HttpState>,
-) -> Result<HttpResponse, Problem> {
+pub async fn check(request: HttpRequest, payload: web::Payload, state: State) -> Handled {
     let deps = &state.deps;
     let max = state.settings.http.body_max_bytes;
-    let audit_body: AuditBody = body::optional(&request, payload, max).await?.unwrap_or_default();
+    let audit_body: AuditBody = body::optional(&request, payload, max).await?;
     if audit_body.repair {
         return Err(Problem::invalid("repair must be false: this version does not repair"));
     }
@@ -178,10 +171,6 @@ impl From<audit::Error> for Problem {
     params(("request_id" = String, Path, description = "as the buyer has it, or its number")),
     responses((status = 200, description = "in the order of the flow", body = TraceView)),
 )]
-pub async fn trace(
-    request_id: web::Path<String>,
-    state: web::Data<HttpState>,
-) -> Result<HttpResponse, Problem> {
-    let view = trace::trace(&state.deps, &request_id).await?;
-    Ok(HttpResponse::Ok().json(view))
+pub async fn trace(request_id: web::Path<String>, state: State) -> Handled {
+    Ok(HttpResponse::Ok().json(trace::trace(&state.deps, &request_id).await?))
 }

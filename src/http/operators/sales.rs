@@ -1,4 +1,4 @@
-//! Operators' routes for sales: list, show, create, open, pause, close, funnel.
+//! Operators' routes for sales: list, show, create, open, pause, close, funnel, rebuild.
 
 use actix_web::http::header::LOCATION;
 use actix_web::{HttpRequest, HttpResponse, web};
@@ -7,14 +7,17 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::domain::{Phase, Policy, Sale, SaleDraft, SaleId, Sku, SkuDraft, SkuId};
-use crate::http::buyers::views::{PolicyView, no_store, no_store_json, rfc3339, stock_left};
+use crate::http::buyers::views::{SkuView, no_store, no_store_json, rfc3339, stock_left};
 use crate::http::middleware::body;
-use crate::http::middleware::problem::{Problem, ProblemCode};
-use crate::http::state::HttpState;
+use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
+use crate::http::state::{HttpState, State};
 use crate::services::sales::{FunnelStage, SalesError};
 
 /// Ample for a sale with 200 SKUs.
-const BODY_MAX_BYTES: usize = 256 * 1024;
+const SALE_BYTES_MAX: usize = 256 * 1024;
+
+/// The body of a rebuild has one short member.
+const REBUILD_BYTES_MAX: usize = 4 * 1024;
 
 /// Default of `payment_window_s`, seconds.
 const PAYMENT_WINDOW_S: i32 = 900;
@@ -90,12 +93,10 @@ fn payment_window_s() -> i32 {
 /// Operators' view of a sale.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct AdminSaleView {
-    #[schema(value_type = String)]
-    sale_id: SaleId,
+    sale_id: String,
     title: String,
     /// `draft`, `open`, `paused` or `closed`.
-    #[schema(value_type = String)]
-    phase: Phase,
+    phase: &'static str,
     /// Number of the latest opening; 0: never opened.
     epoch: i64,
     starts_at: String,
@@ -107,15 +108,11 @@ pub struct AdminSaleView {
 /// Operators' view of a SKU.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct AdminSkuView {
-    #[schema(value_type = String)]
-    sku_id: SkuId,
+    #[serde(flatten)]
+    sku: SkuView,
     /// Number of the SKU in the ledger: the middle part of its request ids.
     sku_no: i32,
-    title: String,
-    price: i64,
     initial_stock: u32,
-    stock_left: u32,
-    policy: PolicyView,
     buckets: u16,
     payment_window_s: i32,
     bar_lapsed: bool,
@@ -131,13 +128,29 @@ pub struct AdminSalesView {
 /// Accepted requests of a sale, counted by stage.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct FunnelView {
-    #[schema(value_type = String)]
-    sale_id: SaleId,
+    sale_id: String,
     /// Time of the count.
     at: String,
     /// `{stage, count, oldest_age_ms}`, in the order of the flow.
     #[schema(value_type = Vec<Object>)]
     stages: Vec<FunnelStage>,
+}
+
+/// Scope of a rebuild.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RebuildBody {
+    /// Only this SKU; default: all SKUs of the sale.
+    #[schema(value_type = Option<String>)]
+    sku_id: Option<SkuId>,
+}
+
+/// Result of a rebuild.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct RebuiltView {
+    sale_id: String,
+    /// The SKUs whose buckets were loaded from the ledger.
+    skus: Vec<String>,
 }
 
 impl SaleBody {
@@ -164,6 +177,7 @@ impl SkuBody {
         let policy = Policy::from_parts(&kind, limit, max_quantity)
             .map_err(|fault| Problem::invalid(format!("sku {}: {fault}", self.sku_id)))?;
         Ok(SkuDraft {
+            no: (),
             id: self.sku_id,
             title: self.title,
             price: self.price,
@@ -179,21 +193,17 @@ impl SkuBody {
 impl AdminSaleView {
     fn new(sale: &Sale, state: &HttpState) -> Self {
         let sku_view = |sku: &Sku| AdminSkuView {
-            sku_id: sku.id.clone(),
+            sku: SkuView::new(sku, stock_left(state, sale.phase, sku)),
             sku_no: sku.no.0,
-            title: sku.title.clone(),
-            price: sku.price,
             initial_stock: sku.initial,
-            stock_left: stock_left(state, sale.phase, sku),
-            policy: sku.policy.into(),
             buckets: sku.buckets,
             payment_window_s: sku.payment_window_s,
             bar_lapsed: sku.bar_lapsed,
         };
         Self {
-            sale_id: sale.id.clone(),
+            sale_id: sale.id.to_string(),
             title: sale.title.clone(),
-            phase: sale.phase,
+            phase: sale.phase.name(),
             epoch: sale.epoch.0,
             starts_at: rfc3339(sale.starts_at_ms),
             ends_at: rfc3339(sale.ends_at_ms),
@@ -209,8 +219,8 @@ impl From<SalesError> for Problem {
             SalesError::Exists => ProblemCode::SaleExists.into(),
             SalesError::Unknown => ProblemCode::UnknownSku.into(),
             SalesError::NotAllowed { from, to } => Self::from(ProblemCode::PhaseConflict)
-                .with("from", name_of(from))
-                .with("to", name_of(to)),
+                .with("from", from.name())
+                .with("to", to.name()),
             SalesError::NoBuckets => ProblemCode::NoBuckets.into(),
             SalesError::NotRebuilt { .. } => {
                 Self::from(ProblemCode::Busy).with_detail(error.to_string())
@@ -222,16 +232,12 @@ impl From<SalesError> for Problem {
     }
 }
 
-fn name_of(phase: Phase) -> serde_json::Value {
-    serde_json::to_value(phase).unwrap_or_default()
-}
-
 /// All sales with their configuration.
 #[utoipa::path(
     get, path = "/admin/v1/sales", tag = "operators",
     responses((status = 200, description = "oldest first", body = AdminSalesView)),
 )]
-pub async fn list(state: web::Data<HttpState>) -> HttpResponse {
+pub async fn list(state: State) -> HttpResponse {
     let all = state.deps.catalog.all();
     let sales = all.iter().map(|listed| AdminSaleView::new(&listed.sale, &state)).collect();
     no_store_json(AdminSalesView { sales })
@@ -240,13 +246,9 @@ pub async fn list(state: web::Data<HttpState>) -> HttpResponse {
 /// One sale with its configuration.
 #[utoipa::path(
     get, path = "/admin/v1/sales/{sale_id}", tag = "operators",
-    params(("sale_id" = String, Path)),
     responses((status = 200, description = "the sale", body = AdminSaleView)),
 )]
-pub async fn show(
-    sale_id: web::Path<String>,
-    state: web::Data<HttpState>,
-) -> Result<HttpResponse, Problem> {
+pub async fn show(sale_id: web::Path<String>, state: State) -> Handled {
     let listed = state.deps.catalog.sale(&sale_id).ok_or(ProblemCode::UnknownSku)?;
     Ok(no_store_json(AdminSaleView::new(&listed.sale, &state)))
 }
@@ -256,12 +258,8 @@ pub async fn show(
     post, path = "/admin/v1/sales", tag = "operators", request_body = SaleBody,
     responses((status = 201, description = "created, in phase draft", body = AdminSaleView)),
 )]
-pub async fn create(
-    request: HttpRequest,
-    payload: web::Payload,
-    state: web::Data<HttpState>,
-) -> Result<HttpResponse, Problem> {
-    let bytes = body::read(payload, BODY_MAX_BYTES).await?;
+pub async fn create(request: HttpRequest, payload: web::Payload, state: State) -> Handled {
+    let bytes = body::read(payload, SALE_BYTES_MAX).await?;
     let draft = body::parse::<SaleBody>(request.headers(), &bytes)?.into_draft()?;
     let sale = state.deps.sales.create(draft).await?;
     let location = (LOCATION, format!("/admin/v1/sales/{}", sale.id));
@@ -274,13 +272,13 @@ macro_rules! phase_handlers {
     ($($(#[$doc:meta])* $verb:ident $path:literal => $phase:ident;)+) => {$(
         $(#[$doc])*
         #[utoipa::path(
-            post, path = $path, tag = "operators", params(("sale_id" = String, Path)),
+            post, path = $path, tag = "operators",
             responses((status = 200, description = "the sale afterwards", body = AdminSaleView)),
         )]
         pub async fn $verb(
             sale_id: web::Path<String>,
-            state: web::Data<HttpState>,
-        ) -> Result<HttpResponse, Problem> {
+            state: State,
+        ) -> Handled {
             set_phase(&sale_id, Phase::$phase, &state).await
         }
     )+};
@@ -295,7 +293,7 @@ phase_handlers! {
     close "/admin/v1/sales/{sale_id}/close" => Closed;
 }
 
-async fn set_phase(sale_id: &str, next: Phase, state: &HttpState) -> Result<HttpResponse, Problem> {
+async fn set_phase(sale_id: &str, next: Phase, state: &HttpState) -> Handled {
     let sale = state.deps.sales.set_phase(&parse_sale_id(sale_id)?, next).await?;
     Ok(no_store_json(AdminSaleView::new(&sale, state)))
 }
@@ -303,21 +301,36 @@ async fn set_phase(sale_id: &str, next: Phase, state: &HttpState) -> Result<Http
 /// Count and oldest age of each stage. The count of an unavailable store is null.
 #[utoipa::path(
     get, path = "/admin/v1/sales/{sale_id}/funnel", tag = "operators",
-    params(("sale_id" = String, Path)),
     responses((status = 200, description = "in the order of the flow", body = FunnelView)),
 )]
-pub async fn funnel(
-    sale_id: web::Path<String>,
-    state: web::Data<HttpState>,
-) -> Result<HttpResponse, Problem> {
-    let sale_id = parse_sale_id(&sale_id)?;
-    let stages = state.deps.sales.funnel(&sale_id).await?;
-    let at = rfc3339(state.deps.clock.wall_ms());
+pub async fn funnel(sale_id: web::Path<String>, state: State) -> Handled {
+    let stages = state.deps.sales.funnel(&parse_sale_id(&sale_id)?).await?;
+    let (sale_id, at) = (sale_id.into_inner(), rfc3339(state.deps.clock.wall_ms()));
     Ok(no_store_json(FunnelView { sale_id, at, stages }))
+}
+
+/// Reloads the buckets of a sale from the ledger while the sale runs. Purchases are answered `busy`
+/// meanwhile; accepted requests stay accepted. Idempotent.
+#[utoipa::path(
+    post, path = "/admin/v1/sales/{sale_id}/rebuild", tag = "operators",
+    request_body = Option<RebuildBody>,
+    responses((status = 200, description = "the buckets are loaded and open", body = RebuiltView)),
+)]
+pub async fn rebuild(
+    sale_id: web::Path<String>,
+    request: HttpRequest,
+    payload: web::Payload,
+    state: State,
+) -> Handled {
+    let id = parse_sale_id(&sale_id)?;
+    let scope: RebuildBody = body::optional(&request, payload, REBUILD_BYTES_MAX).await?;
+    let rebuilt = state.deps.sales.rebuild(&id, scope.sku_id.as_ref()).await?;
+    let skus = rebuilt.iter().map(|sku| sku.id.to_string()).collect();
+    Ok(no_store_json(RebuiltView { sale_id: sale_id.into_inner(), skus }))
 }
 
 /// # Errors
 /// `unknown-sku`: an invalid sale id matches no sale.
-pub(super) fn parse_sale_id(sale_id: &str) -> Result<SaleId, Problem> {
+fn parse_sale_id(sale_id: &str) -> Result<SaleId, Problem> {
     sale_id.parse().map_err(|_invalid| ProblemCode::UnknownSku.into())
 }

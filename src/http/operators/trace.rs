@@ -21,13 +21,11 @@ use crate::tier::Pipeline;
 #[derive(Debug, Serialize, ToSchema)]
 pub struct TraceView {
     /// Number of the request.
-    #[schema(value_type = String)]
-    request: RequestId,
+    request: String,
     /// Null if the SKU is not known; `sku_id` likewise.
     sale_id: Option<String>,
     sku_id: Option<String>,
-    #[schema(value_type = Option<String>)]
-    buyer_id: Option<BuyerId>,
+    buyer_id: Option<String>,
     /// Trace id of the purchase, if a stage has it.
     trace_id: Option<String>,
     /// Milliseconds from the purchase to the row in the ledger, if both times are known. The times
@@ -68,19 +66,14 @@ impl StageView {
         Self { stage, says, state, reason: None, holder: None, quantity: None, at: None }
     }
 
-    fn with_quantity(mut self, quantity: u32) -> Self {
-        self.quantity = Some(quantity);
-        self
+    /// With its reason.
+    fn with_reason(self, reason: impl Into<String>) -> Self {
+        Self { reason: Some(reason.into()), ..self }
     }
 
-    fn with_time(mut self, at_ms: i64) -> Self {
-        self.at = Some(rfc3339(at_ms));
-        self
-    }
-
-    fn with_reason(mut self, reason: impl Into<String>) -> Self {
-        self.reason = Some(reason.into());
-        self
+    /// With its units and its time, epoch milliseconds.
+    fn with_units_at(self, quantity: u32, at_ms: i64) -> Self {
+        Self { quantity: Some(quantity), at: Some(rfc3339(at_ms)), ..self }
     }
 
     /// A stage whose store cannot be read now.
@@ -118,12 +111,16 @@ impl TraceFindings {
         // Replaced by the gate's own record if it has one. An order proves a purchase even if its
         // bucket was emptied or cannot be read.
         let gate = StageView::new("gate", "accepted the request", state);
-        self.gate = Some(gate.with_quantity(order.quantity).with_time(order.placed_at_ms));
-        let published =
-            |at_ms| StageView::new("relay", "published it", "published").with_time(at_ms);
-        self.pipeline.extend(published_at_ms.map(published));
-        let ledger = StageView::new("ledger", "order", state).with_quantity(order.quantity);
-        self.ledger = Some(StageView { at: recorded_at_ms.map(rfc3339), ..ledger });
+        self.gate = Some(gate.with_units_at(order.quantity, order.placed_at_ms));
+        self.pipeline.extend(published_at_ms.map(|at_ms| StageView {
+            at: Some(rfc3339(at_ms)),
+            ..StageView::new("relay", "published it", "published")
+        }));
+        self.ledger = Some(StageView {
+            quantity: Some(order.quantity),
+            at: recorded_at_ms.map(rfc3339),
+            ..StageView::new("ledger", "order", state)
+        });
     }
 
     /// Adds the recorded failure of the ledger.
@@ -131,8 +128,8 @@ impl TraceFindings {
         (self.sku, self.buyer) = (Some(failure.sku), Some(failure.buyer));
         self.recorded_at_ms = Some(failure.recorded_at_ms);
         let ledger = StageView::new("ledger", "recorded failure", "failed");
-        let ledger = ledger.with_quantity(failure.quantity).with_time(failure.recorded_at_ms);
-        self.ledger = Some(ledger.with_reason(failure.reason.code()));
+        let ledger = ledger.with_reason(failure.reason.code());
+        self.ledger = Some(ledger.with_units_at(failure.quantity, failure.recorded_at_ms));
     }
 
     /// Adds the record of a gate.
@@ -146,7 +143,7 @@ impl TraceFindings {
                 StageView::new("gate", "failed", "failed").with_reason(refusal.code())
             }
         };
-        self.gate = Some(stage.with_quantity(stored.quantity).with_time(stored.asked_at_ms));
+        self.gate = Some(stage.with_units_at(stored.quantity, stored.asked_at_ms));
         self.accepted_at_ms = Some(stored.asked_at_ms);
     }
 
@@ -166,12 +163,6 @@ impl TraceFindings {
     /// From the purchase to the row. `None` also if clock skew makes the duration negative.
     fn took_ms(&self) -> Option<u64> {
         u64::try_from(self.recorded_at_ms?.checked_sub(self.accepted_at_ms?)?).ok()
-    }
-
-    /// Whether no stage has a record and all stages could be read.
-    fn is_empty(&self) -> bool {
-        let ends = [&self.gate, &self.ledger].into_iter().flatten();
-        ends.chain(&self.pipeline).chain(&self.unavailable).next().is_none()
     }
 
     fn stages(self) -> Vec<StageView> {
@@ -213,21 +204,24 @@ pub async fn trace(deps: &HttpDeps, id: &str) -> Result<TraceView, Problem> {
     if let Err(error) = &ledger {
         findings.unavailable.push(StageView::unavailable("ledger", error));
     }
-    if findings.is_empty() {
-        let detail = "No gate, no row of the ledger and no dead letter has this request.";
-        let problem = Problem::from(ProblemCode::NotFound).with_detail(detail);
-        return Err(problem.with("request_id", request.to_string()));
-    }
     let listed_sku = findings.sku.and_then(|sku| deps.catalog.of_sku(sku));
-    Ok(TraceView {
-        request,
-        sale_id: listed_sku.as_ref().map(|(listed, _)| listed.sale.id.to_string()),
-        sku_id: listed_sku.as_ref().map(|(_, sku)| sku.id.to_string()),
-        buyer_id: findings.buyer,
+    let ids = listed_sku.map(|(listed, sku)| (listed.sale.id.to_string(), sku.id.to_string()));
+    let (sale_id, sku_id) = ids.unzip();
+    let view = TraceView {
+        request: request.to_string(),
+        sale_id,
+        sku_id,
+        buyer_id: findings.buyer.map(|buyer| buyer.to_string()),
         trace_id: findings.trace.map(|trace| trace.to_string()),
         took_ms: findings.took_ms(),
         stages: findings.stages(),
-    })
+    };
+    if view.stages.is_empty() {
+        let detail = "No gate, no row of the ledger and no dead letter has this request.";
+        let problem = Problem::from(ProblemCode::NotFound).with_detail(detail);
+        return Err(problem.with("request_id", view.request));
+    }
+    Ok(view)
 }
 
 /// Adds the order or the recorded failure.
@@ -349,9 +343,8 @@ fn dead_letter_stage(dead_letter: &DeadLetter) -> StageView {
     };
     StageView {
         holder: Some(format!("dead letter {}", dead_letter.no)),
-        ..StageView::new("dead_letter", says, state)
-            .with_reason(&dead_letter.reason)
-            .with_time(dead_letter.dead_at_ms)
+        at: Some(rfc3339(dead_letter.dead_at_ms)),
+        ..StageView::new("dead_letter", says, state).with_reason(&dead_letter.reason)
     }
 }
 

@@ -193,7 +193,6 @@ pub(super) async fn snapshot(
         available: counts.left.stock,
         lent_units: counts.left.lent.saturating_sub(arrived),
         num_unsettled: narrow(counts.num_unsettled()).max(unsettled.len()),
-        unsettled_units: unsettled.iter().map(|intent| u64::from(intent.quantity)).sum(),
         oldest_unsettled_ms: unsettled.iter().map(|intent| intent.placed_at_ms).min(),
         num_ordered: narrow(num_settled.saturating_sub(counts.num_failed)),
         num_failed: narrow(counts.num_failed),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use floodgate::config::{Settings, Tier};
 use floodgate::db::Ledger;
 use floodgate::domain::{
-    BucketKey, BucketNo, BuyerId, OrderState, Phase, Policy, Refusal, RequestId,
+    BucketKey, BucketNo, BuyerId, OrderState, Phase, Policy, Refusal, RequestId, RequestStatus,
 };
 use floodgate::messages::BuyAnswer;
 use futures_util::future::join_all;
@@ -67,11 +67,12 @@ fn where_gates_count(test: impl AsyncFn(Tier)) {
 
 fn placed(quantity: u32, replayed: bool) -> BuyAnswer {
     let state = OrderState::PendingPayment;
-    BuyAnswer::Placed { quantity, placed_at_ms: START_MS, state, replayed }
+    let status = RequestStatus::Ordered { quantity, placed_at_ms: START_MS, state };
+    BuyAnswer::Known { status, replayed }
 }
 
 fn refused(refusal: Refusal) -> BuyAnswer {
-    BuyAnswer::Refused { refusal, replayed: false }
+    BuyAnswer::first(RequestStatus::Failed(refusal))
 }
 
 #[test]
@@ -228,7 +229,10 @@ fn a_refusal_of_the_ledger_is_recorded_and_the_units_come_back_once() {
         let first = RequestId::new(99).unwrap();
         let refusal = Refusal::AlreadyPurchased { first };
         assert_eq!(harness.buy_as(7, 1, 1).await, refused(refusal));
-        assert_eq!(harness.buy_as(7, 1, 1).await, BuyAnswer::Refused { refusal, replayed: true });
+        assert_eq!(
+            harness.buy_as(7, 1, 1).await,
+            BuyAnswer::Known { status: RequestStatus::Failed(refusal), replayed: true }
+        );
         assert_eq!(harness.free().await, [5]);
         let failure = harness.backends.ledger.failure(RequestId::new(7).unwrap()).await.unwrap();
         assert_eq!(failure.unwrap().reason, refusal);

@@ -23,7 +23,8 @@ use crate::support::defective_ledger::{DefectiveLedger, LedgerDefect};
 use crate::support::faulty_ledger::{Fault, FaultyLedger};
 use crate::support::faulty_stock::{FaultyStock, StockFault};
 use crate::support::harness::{
-    Harness, ONE_PER_BUYER, Offer, START_MS, UNLIMITED, in_system, is_placed, settings,
+    Harness, ONE_PER_BUYER, Offer, START_MS, UNLIMITED, in_system, is_placed, is_repeated_order,
+    settings,
 };
 use crate::support::wait::until;
 
@@ -31,7 +32,11 @@ pub const OFFER: Offer = Offer { policy: ONE_PER_BUYER, stock: 100, buckets: 2 }
 
 /// The answer to a buyer while the ledger has not decided.
 fn undecided(tier: Tier, replayed: bool) -> BuyAnswer {
-    if tier == Tier::Ledger { BuyAnswer::Unknown } else { BuyAnswer::Queued { replayed } }
+    if tier == Tier::Ledger {
+        BuyAnswer::Unknown
+    } else {
+        BuyAnswer::Known { status: RequestStatus::Queued, replayed }
+    }
 }
 
 /// A harness whose ledger and stock can be made to fail.
@@ -155,7 +160,7 @@ async fn accepted_stays_accepted(tier: Tier, in_doubt: bool) {
     assert_eq!(fixture.drained().await, 20, "one order per buyer");
     for buyer in buyers {
         let again = fixture.buy_as(buyer, buyer, 1).await;
-        assert!(matches!(again, BuyAnswer::Placed { replayed: true, .. }), "{again:?}");
+        assert!(is_repeated_order(&again), "{again:?}");
     }
 }
 
@@ -219,9 +224,12 @@ fn a_refusal_that_cannot_be_recorded_gives_nothing_back() {
 
         fixture.ledger.set(Fault::None);
         let refusal = Refusal::AlreadyPurchased { first: RequestId::new(99).unwrap() };
-        assert_eq!(first.await, BuyAnswer::Refused { refusal, replayed: false });
+        assert_eq!(first.await, BuyAnswer::first(RequestStatus::Failed(refusal)));
         assert_eq!(fixture.left().await, 98, "the unit is returned once");
-        assert_eq!(fixture.buy_as(1, 1, 1).await, BuyAnswer::Refused { refusal, replayed: true });
+        assert_eq!(
+            fixture.buy_as(1, 1, 1).await,
+            BuyAnswer::Known { status: RequestStatus::Failed(refusal), replayed: true }
+        );
     });
 }
 
@@ -236,7 +244,7 @@ fn a_repeat_reads_where_its_request_stands_while_the_ledger_is_down() {
             assert!(fixture.actors.breaker.is_open());
 
             let ordered = fixture.buy_as(1, 1, 1).await;
-            assert!(matches!(ordered, BuyAnswer::Placed { replayed: true, .. }), "{ordered:?}");
+            assert!(is_repeated_order(&ordered), "{ordered:?}");
             assert_eq!(fixture.buy_as(2, 2, 1).await, undecided(tier, true), "{tier:?}");
             assert_eq!(
                 fixture.buy_as(3, 3, 1).await,
@@ -263,7 +271,7 @@ fn what_a_ledger_that_counts_did_not_decide_was_not_promised() {
         let last = fixture.ask(9, 9, 1).intent(sku);
         let outcomes = fixture.actors.orders.place(vec![last]).await;
         assert!(matches!(outcomes[..], [Some(PlaceOutcome::Placed(_))]), "{outcomes:?}");
-        let refused = BuyAnswer::Refused { refusal: Refusal::SoldOut, replayed: false };
+        let refused = BuyAnswer::first(RequestStatus::Failed(Refusal::SoldOut));
         assert_eq!(fixture.buy_as(1, 1, 1).await, refused, "a first answer, not a replayed one");
         assert_eq!(fixture.find(&fixture.ask(1, 1, 1)).await, None);
     });
@@ -326,7 +334,7 @@ fn units_of_a_loan_whose_answer_was_lost_are_sold() {
             assert!(is_placed(&answer), "units in transfer are not sold out: {answer:?}");
         }
         assert_eq!(fixture.free().await, [0, 0]);
-        let none = BuyAnswer::Refused { refusal: Refusal::SoldOut, replayed: false };
+        let none = BuyAnswer::first(RequestStatus::Failed(Refusal::SoldOut));
         assert_eq!(fixture.buy_as(11, borrower, 1).await, none);
         fixture.assert_holds().await;
     });

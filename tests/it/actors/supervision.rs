@@ -258,7 +258,7 @@ async fn buy_until_answered(harness: &Harness, buyer: u64) -> BuyAnswer {
     loop {
         match harness.buy_as(buyer, buyer, 1).await {
             BuyAnswer::Busy | BuyAnswer::Unknown => tokio::task::yield_now().await,
-            answer => return answer,
+            answer @ BuyAnswer::Known { .. } => return answer,
         }
     }
 }

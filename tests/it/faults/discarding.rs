@@ -22,7 +22,8 @@ use crate::support::harness::{START_MS, in_system};
 
 const INSTALLATION: &str = "0badcafe";
 
-const DISCARDED: BuyAnswer = BuyAnswer::Refused { refusal: Refusal::Discarded, replayed: true };
+const DISCARDED: BuyAnswer =
+    BuyAnswer::Known { status: RequestStatus::Failed(Refusal::Discarded), replayed: true };
 
 /// Accepted requests that never reached the ledger; each has the number of its buyer.
 async fn accept_without_ledger(

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
 use floodgate::db::{Ledger, OrderReader};
-use floodgate::domain::{BucketKey, Phase, Refusal, Reservation, Verdict};
+use floodgate::domain::{BucketKey, Phase, Refusal, RequestStatus, Reservation, Verdict};
 use floodgate::messages::BuyAnswer;
 use floodgate::runtime::clock::SharedClock;
 use floodgate::services::audit::AuditReport;
@@ -58,7 +58,10 @@ async fn buy_until_decided(harness: &Harness, buyer: u64) -> Option<BuyAnswer> {
 async fn buy_for_sure(harness: &Harness, buyer: u64) {
     until("an order", async || {
         let answer = harness.buy_as(buyer, buyer, 1).await;
-        assert!(!matches!(answer, BuyAnswer::Refused { .. }), "{answer:?}");
+        assert!(
+            !matches!(answer, BuyAnswer::Known { status: RequestStatus::Failed(_), .. }),
+            "{answer:?}"
+        );
         if is_placed(&answer) {
             return Some(());
         }
@@ -89,7 +92,12 @@ async fn drained(harness: &Harness) -> AuditReport {
 async fn accepted_while_failing(harness: &Harness) -> u32 {
     let answers = join_all((1..=40).map(|buyer| buy_until_decided(harness, buyer))).await;
     let is_unsettled = |answer: &BuyAnswer| {
-        matches!(answer, BuyAnswer::Queued { .. } | BuyAnswer::Unknown | BuyAnswer::Busy)
+        matches!(
+            answer,
+            BuyAnswer::Known { status: RequestStatus::Queued, .. }
+                | BuyAnswer::Unknown
+                | BuyAnswer::Busy
+        )
     };
     assert!(answers.iter().flatten().all(is_unsettled), "{answers:?}");
     let taken = OFFER.stock - free_units(harness).await;
@@ -114,7 +122,7 @@ async fn healed(harness: &Harness, taken: u32) {
     for buyer in 1..=100 {
         buy_for_sure(harness, buyer).await;
     }
-    let sold_out = BuyAnswer::Refused { refusal: Refusal::SoldOut, replayed: false };
+    let sold_out = BuyAnswer::first(RequestStatus::Failed(Refusal::SoldOut));
     until("sold out", async || {
         let answer = harness.buy_as(101, 101, 1).await;
         let is_retryable = matches!(answer, BuyAnswer::Busy | BuyAnswer::Unknown);

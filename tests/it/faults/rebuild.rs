@@ -218,6 +218,7 @@ fn one_sku_that_is_loaded_or_damaged_holds_up_no_other() {
         backends.stock = faulty.clone();
         let harness = Harness::on(&settings, backends, Arc::new(ManualClock::new(START_MS)));
         let sku = |id: &str| SkuDraft {
+            no: (),
             id: id.parse().unwrap(),
             title: "SKU".to_owned(),
             price: 100,
@@ -289,7 +290,10 @@ fn units_that_an_over_dealt_gate_lost_are_sold_in_the_end() {
         // The ledger has one unit left, the bucket two.
         let refused = harness.buy_as(2, 2, 2).await;
         assert!(
-            matches!(refused, BuyAnswer::Refused { refusal: Refusal::SoldOut, .. }),
+            matches!(
+                refused,
+                BuyAnswer::Known { status: RequestStatus::Failed(Refusal::SoldOut), .. }
+            ),
             "{refused:?}"
         );
         let stock = &harness.backends.stock;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use floodgate::config::Settings;
 use floodgate::db::Ledger;
 use floodgate::domain::{
-    BucketKey, BucketNo, LoaderToken, Order, Phase, Reservation, Sku, Verdict,
+    BucketKey, BucketNo, LoaderToken, Order, Phase, RequestStatus, Reservation, Sku, Verdict,
 };
 use floodgate::lease::SoleLease;
 use floodgate::messages::BuyAnswer;
@@ -198,15 +198,21 @@ fn a_load_needs_no_answer_of_the_ledger_to_what_the_buckets_hold() {
         let is_known = matches!(
             repeated,
             BuyAnswer::Unknown
-                | BuyAnswer::Queued { replayed: true }
-                | BuyAnswer::Placed { replayed: true, .. }
+                | BuyAnswer::Known {
+                    status: RequestStatus::Queued | RequestStatus::Ordered { .. },
+                    replayed: true,
+                }
         );
         assert!(is_known, "{repeated:?}");
 
         ledger.set(Fault::None);
         until("the order", async || {
             let answer = harness.buy_as(7, 1, 1).await;
-            assert!(!matches!(answer, BuyAnswer::Placed { replayed: false, .. }), "{answer:?}");
+            let is_new_order = matches!(
+                answer,
+                BuyAnswer::Known { status: RequestStatus::Ordered { .. }, replayed: false }
+            );
+            assert!(!is_new_order, "{answer:?}");
             is_placed(&answer).then_some(())
         })
         .await;

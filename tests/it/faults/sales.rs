@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use floodgate::config::Tier;
 use floodgate::db::Ledger;
-use floodgate::domain::{Epoch, Phase, Refusal};
+use floodgate::domain::{Epoch, Phase, Refusal, RequestStatus};
 use floodgate::messages::BuyAnswer;
 use floodgate::runtime::clock::{ManualClock, SharedClock};
 use floodgate::services::rebuild::load_sku;
@@ -43,7 +43,7 @@ fn turned_not_told_is_told_by_the_next_start() {
 }
 
 fn refused(refusal: Refusal) -> BuyAnswer {
-    BuyAnswer::Refused { refusal, replayed: false }
+    BuyAnswer::first(RequestStatus::Failed(refusal))
 }
 
 /// A harness whose stock can be made to fail.

@@ -25,13 +25,13 @@ fn token(secret: &str, header: &Json, claims: &Json) -> String {
 #[tokio::test]
 async fn the_buyer_header_must_be_one_number() {
     let app = selling(one_per_buyer(), 5).await;
-    for sent in [None, Some(""), Some("0"), Some("x"), Some("-1"), Some("9223372036854775808")] {
-        let mut call = app.client.get(app.url("/v1/orders"));
-        if let Some(sent) = sent {
-            call = call.header("x-buyer-id", sent);
-        }
+    let too_large = "9223372036854775808";
+    let invalid = ["", "0", "x", "-1", "+1", "042", "1e3", too_large].map(|sent| vec![sent]);
+    for sent in invalid.into_iter().chain([vec![], vec!["1", "2"]]) {
+        let call = app.client.get(app.url("/v1/orders"));
+        let call = sent.iter().fold(call, |call, one| call.header("x-buyer-id", *one));
         let answer = call.send().await.unwrap();
-        assert_eq!(answer.headers()["www-authenticate"], "X-Buyer-Id");
+        assert_eq!(answer.headers()["www-authenticate"], "X-Buyer-Id", "{sent:?}");
         problem(answer, 401, "unauthenticated").await;
     }
 }
@@ -58,26 +58,44 @@ async fn bearer_tokens_name_the_buyer_and_the_header_is_not_believed() {
     });
     assert_eq!(bought.await["buyer_id"], "42");
 
-    let bad = [
-        String::new(),
-        "Bearer".to_owned(),
-        format!("Basic {good}"),
-        format!("Bearer {good}x"),
-        format!(
-            "Bearer {}",
-            token("another secret, long enough: 32b", &hs256, &json!({"sub": "1"}))
-        ),
-        format!("Bearer {}", token(SECRET, &json!({"alg": "none"}), &json!({"sub": "1"}))),
-        format!("Bearer {}", token(SECRET, &json!({"alg": "HS512"}), &json!({"sub": "1"}))),
-        format!("Bearer {}", token(SECRET, &hs256, &json!({"sub": "1", "exp": 1_000_000_000}))),
-        format!("Bearer {}", token(SECRET, &hs256, &json!({"sub": 1}))),
-        format!("Bearer {}", token(SECRET, &hs256, &json!({}))),
+    let again = buy(format!("bearer  {good}")).await.unwrap();
+    assert!(again.status().is_success(), "the scheme has no case: {again:?}");
+
+    let (rest, mac) = good.rsplit_once('.').unwrap();
+    let other_secret = token("another secret, long enough: 32b", &hs256, &json!({"sub": "1"}));
+    let not_ours = [
+        format!("{good}x"),
+        "a.b".to_owned(),
+        "a.b.c".to_owned(),
+        rest.to_owned(),
+        format!("{rest}."),
+        format!("{rest}.{}", &mac[..20]),
+        good.replacen("ey", "ez", 1),
+        other_secret,
     ];
-    for authorization in bad {
+    let missing = [String::new(), "Bearer".to_owned(), format!("Basic {good}")];
+    let mut bad = missing.map(|sent| (sent, "a bearer token is needed")).to_vec();
+    let bearer = |token: &str| format!("Bearer {token}");
+    bad.extend(not_ours.map(|forged| (bearer(&forged), "signed with HS256")));
+    for algorithm in ["none", "None", "HS384", "HS512", "RS256", "ES256"] {
+        let signed = token(SECRET, &json!({"alg": algorithm}), &json!({"sub": "1"}));
+        let (unsigned, _) = signed.rsplit_once('.').unwrap();
+        bad.push((bearer(&format!("{unsigned}.")), "signed with HS256"));
+        bad.push((bearer(&signed), "signed with HS256"));
+    }
+    let expired = token(SECRET, &hs256, &json!({"sub": "1", "exp": 1_000_000_000}));
+    bad.push((bearer(&expired), "expired"));
+    for sub in [json!("0"), json!("042"), json!("-1"), json!("x"), json!(1), json!(null)] {
+        let token = token(SECRET, &hs256, &json!({"sub": sub}));
+        bad.push((bearer(&token), "sub must be"));
+    }
+    bad.push((bearer(&token(SECRET, &hs256, &json!({}))), "sub must be"));
+    for (authorization, expected) in bad {
         let answer = buy(authorization.clone()).await.unwrap();
         let challenge = answer.headers()["www-authenticate"].to_str().unwrap().to_owned();
         assert!(challenge.starts_with("Bearer realm=\"floodgate\""), "{challenge}");
-        problem(answer, 401, "unauthenticated").await;
+        let refused = problem(answer, 401, "unauthenticated").await;
+        assert!(refused["detail"].as_str().unwrap().contains(expected), "{authorization}");
     }
 }
 

@@ -145,7 +145,7 @@ async fn a_letter_is_shown_with_all_that_is_kept() {
     assert_eq!(dead_letter["replayable"], false);
     let reason = dead_letter["why_not"].as_str().unwrap();
     assert!(reason.contains("no broker"), "{reason}");
-    for unknown in ["/2", "/x", "/-1", "/99999999999999999999"] {
+    for unknown in ["/2", "/x", "/-1", "/+1", "/1.0", "/9223372036854775808", "/%EF%BC%91"] {
         problem(get(&app, unknown).await, 404, "unknown-letter").await;
     }
 }

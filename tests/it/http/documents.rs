@@ -22,6 +22,11 @@ async fn the_openapi_document_lists_every_route_of_both_listeners() {
             assert!(text.split(", ").any(|named| named == code.as_str()), "{path}: {text}");
         }
     }
+    let buy = &document["paths"]["/v1/buy/{path_id}"]["post"];
+    let conflicts = "sold-out, already-purchased, quota-exceeded, discarded";
+    assert_eq!(buy["responses"]["409"]["description"], conflicts);
+    assert!(buy["responses"]["409"]["content"]["application/problem+json"].is_object());
+    assert_eq!(buy["security"][0]["buyer"], json!([]));
     let described = document["paths"].as_object().unwrap().values();
     let num_described: usize = described.map(|path| path.as_object().unwrap().len()).sum();
     assert_eq!(num_described, PUBLIC.len() + INTERNAL.len(), "no other route");

@@ -46,16 +46,20 @@ async fn faults_of_a_description_are_all_named() {
     let problem_body = problem(post(&app, "/sales", &body).await, 400, "invalid-request").await;
     assert_eq!(problem_body["faults"].as_array().unwrap().len(), 3, "{problem_body}");
 
-    let changes: [(&str, Json, &str); 8] = [
-        ("/sale_id", json!("a b"), "64 characters out of"),
+    let mut changes = vec![
         ("/starts_at", json!("tomorrow"), "body"),
         ("/ticket_required", json!(true), "tickets"),
         ("/skus", json!([]), "skus"),
         ("/skus/0/policy", json!({"kind": "first_come"}), "policy.kind"),
         ("/skus/0/policy", json!({"kind": "quota"}), "policy.limit"),
+        ("/skus/0/policy", json!({"kind": "unlimited", "limit": 5}), "the policy quota"),
+        ("/skus/0/policy", json!({"kind": "unlimited", "max_quantity": 0}), "policy.max_quantity"),
         ("/skus/0/initial_stock", json!(-1), "body"),
         ("/skus/0/price", json!(1.5), "body"),
     ];
+    for id in ["", "a b", "a/b", "a:b", "{a}", "ä", &"x".repeat(65)] {
+        changes.push(("/sale_id", json!(id), "64 characters out of"));
+    }
     for (pointer, value, expected) in changes {
         let mut body = sale_body("sale", one_per_buyer(), 1, 1);
         *body.pointer_mut(pointer).unwrap() = value;

@@ -1,6 +1,9 @@
 //! Every error is a problem document, and every response belongs to a trace.
 
+use std::collections::HashSet;
+
 use reqwest::Method;
+use reqwest::header::HeaderValue;
 use serde_json::json;
 
 use super::{Case, cases, one_per_buyer, problem, selling};
@@ -66,7 +69,9 @@ async fn a_trace_goes_on_in_answers_and_problems() {
     let read =
         |path: &str| app.client.get(app.url(path)).header("traceparent", &traceparent).send();
     let sales = read("/v1/sales").await.unwrap();
-    assert!(sales.headers()["traceparent"].to_str().unwrap().contains(TRACE));
+    let continued = sales.headers()["traceparent"].to_str().unwrap();
+    assert_eq!((&continued[..36], &continued[52..]), (&traceparent[..36], &traceparent[52..]));
+    assert_ne!(&continued[36..52], &traceparent[36..52], "the span is ours");
     for (path, status, code) in
         [("/v1/orders", 401, "unauthenticated"), ("/nowhere", 404, "not-found")]
     {
@@ -76,6 +81,41 @@ async fn a_trace_goes_on_in_answers_and_problems() {
     let fresh = app.client.post(app.url("/v1/buy/sale")).header("traceparent", "00-0-0-00");
     let fresh = problem(fresh.send().await.unwrap(), 401, "unauthenticated").await;
     assert_ne!(fresh["trace_id"], TRACE);
+}
+
+/// The header as W3C Trace Context specifies it.
+#[tokio::test]
+async fn an_invalid_trace_is_replaced_and_a_later_version_is_read() {
+    const VALID: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let app = selling(one_per_buyer(), 1).await;
+    let answered = async |sent: &str| {
+        let sent = HeaderValue::from_bytes(sent.as_bytes()).unwrap();
+        let call = app.client.get(app.url("/v1/sales")).header("traceparent", sent);
+        let answer = call.send().await.unwrap();
+        answer.headers()["traceparent"].to_str().unwrap()[3..35].to_owned()
+    };
+    let invalid = [
+        "",
+        "00",
+        "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        "00-00000000000000000000000000000000-b7ad6b7169203331-01",
+        "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
+        "00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01",
+        "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0x",
+        "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-more",
+        "00_0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        "01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01more",
+        "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-é",
+    ];
+    let mut traces = HashSet::from([VALID[3..35].to_owned(), "0".repeat(32)]);
+    for sent in invalid {
+        assert!(traces.insert(answered(sent).await.to_lowercase()), "{sent:?}");
+    }
+    for version in ["00", "01", "cc"] {
+        let more = if version == "00" { "" } else { "-more" };
+        let sent = format!("{version}{}{more}", &VALID[2..]);
+        assert_eq!(answered(&sent).await, &VALID[3..35], "{sent}");
+    }
 }
 
 /// Cases that hold in every tier.

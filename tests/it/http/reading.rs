@@ -111,7 +111,10 @@ async fn my_orders_come_page_by_page_newest_first() {
     ids.sort();
     assert_eq!(read, ids, "each order is listed once");
     assert_eq!(app.get("/v1/orders", 2).await.1, json!({"orders": []}));
-    for query in ["limit=0", "limit=101", "limit=x", "limit=-1", "cursor=x", "page=2"] {
+    let cursors = ["", "x", "AAAA", "AAAAAAAAAAAAAAAAAAAAAA", "AAAAAAAAAAAAAAAAAAAAAAE", "%C3%A9"];
+    let cursors = cursors.map(|cursor| format!("cursor={cursor}"));
+    let others = ["limit=0", "limit=101", "limit=x", "limit=-1", "page=2"].map(str::to_owned);
+    for query in others.into_iter().chain(cursors) {
         let call = app.client.get(app.url(&format!("/v1/orders?{query}")));
         let answer = call.header("x-buyer-id", "1").send().await.unwrap();
         problem(answer, 400, "invalid-request").await;

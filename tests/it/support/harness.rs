@@ -8,8 +8,8 @@ use floodgate::actors::{ActorSystem, GateHandle};
 use floodgate::config::{Settings, Tier};
 use floodgate::db::Ledger;
 use floodgate::domain::{
-    BucketKey, BucketNo, BuyerId, InvariantId, Phase, Policy, RequestId, Reservation, SaleDraft,
-    SkuDraft, TraceId,
+    BucketKey, BucketNo, BuyerId, InvariantId, Phase, Policy, RequestId, RequestStatus,
+    Reservation, SaleDraft, SkuDraft, TraceId,
 };
 use floodgate::messages::BuyAnswer;
 use floodgate::observe::metrics::Metrics;
@@ -53,6 +53,7 @@ impl Offer {
     /// A sale of one SKU, `sku`.
     pub fn draft(self, sale: &str, starts_at_ms: i64) -> SaleDraft {
         let sku = SkuDraft {
+            no: (),
             id: "sku".parse().unwrap(),
             title: "SKU".to_owned(),
             price: 100,
@@ -225,6 +226,10 @@ pub fn settings(tier: Tier) -> Settings {
     settings
 }
 
+pub fn is_repeated_order(answer: &BuyAnswer) -> bool {
+    matches!(answer, BuyAnswer::Known { replayed: true, .. }) && is_placed(answer)
+}
+
 pub fn is_placed(answer: &BuyAnswer) -> bool {
-    matches!(answer, BuyAnswer::Placed { .. })
+    matches!(answer, BuyAnswer::Known { status: RequestStatus::Ordered { .. }, .. })
 }

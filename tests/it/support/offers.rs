@@ -32,6 +32,7 @@ pub fn buyer(number: u64) -> BuyerId {
 
 pub fn sku_draft(id: &str, policy: Policy, initial: u32) -> SkuDraft {
     SkuDraft {
+        no: (),
         id: id.parse().unwrap(),
         title: format!("SKU {id}"),
         price: 250,

@@ -3,15 +3,12 @@
 //! The book is the state of the embedded gate. It has one writer at a time and no clock. Every
 //! change is idempotent by request id or loan number, and every check precedes the first write.
 
-mod loading;
-
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::ids::{BucketNo, BuyerId, Epoch, RequestId};
 use super::loans::{Loan, Loans};
-use super::order::{Order, OrderIntent, OrderState};
-use super::reservation::Reservation;
+use super::order::{Failure, Order, OrderIntent, OrderState, Reservation};
 use super::sale::{Phase, Sku};
 use super::verdict::{Refusal, RequestStatus, Verdict};
 
@@ -30,15 +27,8 @@ struct BookRecord {
     buyer: BuyerId,
     placed_at_ms: i64,
     quantity: u32,
-    stage: BookStage,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum BookStage {
-    Queued,
-    Ordered(OrderState),
-    /// The reason is in `Book::failures`.
-    Failed,
+    /// `None`: no order; the request is in `Book::unsettled` or in `Book::failures`.
+    state: Option<OrderState>,
 }
 
 /// Units, buyers and requests of one bucket.
@@ -62,16 +52,13 @@ pub struct Book {
 /// The counts of a book at one instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BookSnapshot {
-    /// Free units.
     pub available: u32,
     /// Units of open loans: lent and not yet confirmed by the borrower.
     pub lent_units: u32,
     /// Accepted requests without a result of the ledger.
     pub num_unsettled: usize,
-    pub unsettled_units: u64,
     /// When the oldest unsettled request arrived, epoch milliseconds.
     pub oldest_unsettled_ms: Option<i64>,
-    /// Requests with an order.
     pub num_ordered: usize,
     pub num_failed: usize,
     /// Buyers with units, under a quota.
@@ -82,7 +69,6 @@ pub struct BookSnapshot {
 
 impl Book {
     /// An empty, closed book with no units.
-    #[must_use]
     pub fn new(sku: Arc<Sku>, counting: Counting) -> Self {
         Self {
             sku,
@@ -106,12 +92,10 @@ impl Book {
     }
 
     /// Phase and epoch.
-    #[must_use]
     pub fn stands(&self) -> (Phase, Epoch) {
         (self.phase, self.epoch)
     }
 
-    /// Decides one reservation.
     pub fn reserve(&mut self, reservation: &Reservation) -> Verdict {
         if let Some(repeat) = self.repeat(reservation) {
             return repeat;
@@ -132,19 +116,18 @@ impl Book {
                 return Verdict::Short;
             }
             self.available -= reservation.quantity;
-            self.add_owned(reservation.buyer, reservation.quantity);
         }
-        self.requests.insert(
-            reservation.request,
-            BookRecord {
-                buyer: reservation.buyer,
-                placed_at_ms: reservation.asked_at_ms,
-                quantity: reservation.quantity,
-                stage: BookStage::Queued,
-            },
-        );
-        self.unsettled.insert(reservation.request, reservation.intent(&self.sku));
+        self.accept(reservation.intent(&self.sku));
         Verdict::Reserved
+    }
+
+    /// Records an accepted request, and counts its units as the buyer's.
+    fn accept(&mut self, intent: OrderIntent) {
+        let OrderIntent { request, buyer, quantity, placed_at_ms, .. } = intent;
+        let record = BookRecord { buyer, placed_at_ms, quantity, state: None };
+        self.requests.insert(request, record);
+        self.unsettled.insert(request, intent);
+        self.add_owned(buyer, quantity);
     }
 
     /// The answer to a request that was accepted before.
@@ -175,10 +158,9 @@ impl Book {
             }
             return true;
         };
-        let is_new = record.stage == BookStage::Queued;
+        let is_new = self.unsettled.remove(&order.request).is_some();
         if is_new {
-            record.stage = BookStage::Ordered(order.state);
-            self.unsettled.remove(&order.request);
+            record.state = Some(order.state);
         }
         is_new
     }
@@ -191,9 +173,6 @@ impl Book {
         if self.counting == Counting::InLedger {
             self.requests.remove(&request);
             return 0;
-        }
-        if let Some(record) = self.requests.get_mut(&request) {
-            record.stage = BookStage::Failed;
         }
         self.failures.insert(request, reason);
         self.subtract_owned(intent.buyer, intent.quantity);
@@ -255,67 +234,54 @@ impl Book {
     }
 
     /// Free units plus the units of open loans.
-    #[must_use]
     pub fn left(&self) -> u64 {
         u64::from(self.available) + u64::from(self.loans.units())
     }
 
     /// Whether the book has a record of this request, in any status.
-    #[must_use]
     pub fn knows(&self, request: RequestId) -> bool {
         self.requests.contains_key(&request)
     }
 
     /// Quantity, time of the request (epoch milliseconds) and status. With an `owner`, `None` for
     /// the request of another buyer.
-    #[must_use]
     pub fn status(
         &self,
         request: RequestId,
         owner: Option<BuyerId>,
     ) -> Option<(u32, i64, RequestStatus)> {
         let record = self.requests.get(&request)?;
-        if owner.is_some_and(|owner| owner != record.buyer) {
-            return None;
-        }
-        Some((record.quantity, record.placed_at_ms, self.status_of(request, record)))
+        let is_visible = owner.is_none_or(|owner| owner == record.buyer);
+        is_visible.then(|| (record.quantity, record.placed_at_ms, self.status_of(request, record)))
     }
 
     fn status_of(&self, request: RequestId, record: &BookRecord) -> RequestStatus {
-        match record.stage {
-            BookStage::Queued => RequestStatus::Queued,
-            BookStage::Ordered(state) => RequestStatus::Ordered {
-                quantity: record.quantity,
-                placed_at_ms: record.placed_at_ms,
-                state,
-            },
-            BookStage::Failed => RequestStatus::Failed(
-                self.failures.get(&request).copied().unwrap_or(Refusal::RequestIdReused),
-            ),
+        match (record.state, self.failures.get(&request)) {
+            (Some(state), _) => {
+                let BookRecord { quantity, placed_at_ms, .. } = *record;
+                RequestStatus::Ordered { quantity, placed_at_ms, state }
+            }
+            (None, Some(reason)) => RequestStatus::Failed(*reason),
+            (None, None) => RequestStatus::Queued,
         }
     }
 
     /// The intents without a result of the ledger.
-    #[must_use]
     pub fn unsettled(&self) -> Vec<OrderIntent> {
         self.unsettled.values().copied().collect()
     }
 
-    #[must_use]
     pub fn num_unsettled(&self) -> usize {
         self.unsettled.len()
     }
 
     /// The present counts. Iterates over all requests: for audits, not for the hot path.
-    #[must_use]
     pub fn snapshot(&self) -> BookSnapshot {
-        let ordered =
-            self.requests.values().filter(|record| matches!(record.stage, BookStage::Ordered(_)));
+        let ordered = self.requests.values().filter(|record| record.state.is_some());
         BookSnapshot {
             available: self.available,
             lent_units: self.loans.units(),
             num_unsettled: self.unsettled.len(),
-            unsettled_units: self.unsettled.values().map(|i| u64::from(i.quantity)).sum(),
             oldest_unsettled_ms: self.unsettled.values().map(|i| i.placed_at_ms).min(),
             num_ordered: ordered.count(),
             num_failed: self.failures.len(),
@@ -325,9 +291,65 @@ impl Book {
     }
 }
 
+/// Rebuilds a book from the ledger, before it accepts reservations.
+impl Book {
+    /// Reserves capacity for `orders` requests, so that the maps do not grow while a large ledger
+    /// is loaded.
+    pub fn reserve_capacity(&mut self, orders: usize) {
+        self.requests.reserve(orders);
+        if self.counts_buyers() {
+            self.buyers.reserve(orders);
+        }
+    }
+
+    /// Adds an order of the ledger. Idempotent.
+    pub fn load_order(&mut self, order: &Order) {
+        let record = BookRecord {
+            buyer: order.buyer,
+            placed_at_ms: order.placed_at_ms,
+            quantity: order.quantity,
+            state: Some(order.state),
+        };
+        let previous = self.requests.insert(order.request, record);
+        if previous.is_none() && order.state.is_live() {
+            self.add_owned(order.buyer, order.quantity);
+        }
+    }
+
+    /// Adds a recorded failure of the ledger. Idempotent.
+    pub fn load_failure(&mut self, failure: &Failure) {
+        let record = BookRecord {
+            buyer: failure.buyer,
+            placed_at_ms: failure.recorded_at_ms,
+            quantity: failure.quantity,
+            state: None,
+        };
+        let is_new = self.requests.insert(failure.request, record).is_none();
+        self.failures.insert(failure.request, failure.reason);
+        if is_new && gives_back(&failure.reason) {
+            self.released_units += u64::from(failure.quantity);
+        }
+    }
+
+    /// Adds a request that was accepted before the rebuild and has no result in the ledger. Returns
+    /// its units, which are not free; 0 if the request is present already. Call it after all orders
+    /// and failures: the request may be among them.
+    pub fn load_queued(&mut self, intent: &OrderIntent) -> u32 {
+        if self.requests.contains_key(&intent.request) {
+            return 0;
+        }
+        self.accept(*intent);
+        intent.quantity
+    }
+
+    /// Sets the free units, once, at the end of the rebuild.
+    pub fn stock(&mut self, units: u32) {
+        self.available = units;
+    }
+}
+
 /// Whether a bucket gives the units back when the ledger refuses for this reason. Not when the
 /// ledger is sold out: its stock no longer contains them.
-#[must_use]
 pub fn gives_back(reason: &Refusal) -> bool {
     !matches!(reason, Refusal::SoldOut)
 }
