@@ -35,11 +35,30 @@ pub mod domain;
 pub mod http;
 pub mod lease;
 pub mod messages;
-pub mod observe;
 pub mod outbox;
-pub mod redis;
 pub mod runtime;
-pub mod services;
 pub mod stock;
 pub mod tier;
 pub mod watermark;
+
+/// Metrics and logs.
+pub mod observe {
+    pub mod metrics;
+    pub mod telemetry;
+}
+
+/// Redis access for stock, outbox, lease and watermarks: connections and typed script calls.
+pub mod redis {
+    pub mod executor;
+    pub mod scripts;
+    pub mod transport;
+}
+
+/// Operator services: sales and bucket loading, catalog, dead letters, audit, funnel, rebuild.
+pub mod services {
+    pub mod audit;
+    pub mod catalog;
+    pub mod dead_letters;
+    pub mod rebuild;
+    pub mod sales;
+}

@@ -2,8 +2,8 @@
 //!
 //! A job receives a connection. Its caller receives an exact outcome: the result, *not begun*
 //! (nothing was written), or *unknown* (the job had begun and did not finish in time, or it
-//! panicked). Dropping the caller's future cancels the job unless it has begun. A panic, in a job or
-//! while a connection is closed, ends the connection, not the thread.
+//! panicked). Dropping the caller's future cancels the job unless it has begun. A panic, in a job
+//! or while a connection is closed, ends the connection, not the thread.
 
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -65,10 +65,8 @@ impl<C> Connector<C> {
 
 /// Runs a job; after a panic its connection cannot be used again.
 fn run_catching(message: &str, job: impl FnOnce() -> bool) -> bool {
-    catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|payload| {
+    catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|_payload| {
         tracing::error!(thread = thread::current().name(), "{message}");
-        // Dropping it may panic.
-        std::mem::forget(payload);
         false
     })
 }
@@ -82,8 +80,8 @@ pub struct Workers<C> {
 }
 
 impl<C: Send + 'static> Workers<C> {
-    /// Starts one thread per name, the first with an open connection. At most `queue_max` jobs wait;
-    /// the caller of a job waits at most `deadline`.
+    /// Starts one thread per name; `first` is the connection of the first. At most `queue_max` jobs
+    /// wait; the caller of a job waits at most `deadline`.
     pub fn start(
         names: Vec<String>,
         mut first: Option<C>,

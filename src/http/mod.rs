@@ -1,12 +1,41 @@
 //! The HTTP interface for buyers, operators and probes.
 
-pub mod buyers;
-mod middleware;
 mod openapi;
-mod operators;
 mod routes;
 pub mod server;
 pub mod state;
+
+/// Buyers' routes, on the public listener.
+pub mod buyers {
+    pub(super) mod auth;
+    pub(super) mod buy;
+    pub(super) mod jwt;
+    pub(super) mod meter;
+    pub(super) mod orders;
+    pub mod request_tokens;
+    pub(super) mod requests;
+    pub(super) mod sales;
+    pub(super) mod views;
+}
+
+/// Shared by the routes of both listeners: request bodies, problem documents, trace context,
+/// metrics.
+mod middleware {
+    pub(super) mod body;
+    pub(super) mod problem;
+    pub(super) mod trace_context;
+    pub(super) mod watch;
+}
+
+/// Routes of operators and probes, on the internal listener.
+mod operators {
+    pub(super) mod auth;
+    pub(super) mod dead_letters;
+    pub(super) mod health;
+    pub(super) mod ops;
+    pub(super) mod sales;
+    pub(super) mod trace;
+}
 
 pub use middleware::problem::ProblemCode;
 pub use routes::{INTERNAL, PUBLIC, RouteAccess, RouteEntry};

@@ -124,4 +124,5 @@ pub const CASES: &[Case] = &cases![
     wrong_methods_are_told_the_right_ones,
     head_is_answered_like_get_without_a_body,
     a_trace_goes_on_in_answers_and_problems,
+    an_invalid_trace_is_replaced_and_a_later_version_is_read,
 ];

@@ -146,7 +146,7 @@ impl Fixture {
         for bucket in 0..self.buckets.len() {
             self.load_begin(client, bucket, LOADER).unwrap();
             assert_eq!(
-                self.run(client, &self.opening(LOADER, stock).call(&self.buckets[bucket])),
+                self.run(client, &opening(LOADER, stock).call(&self.buckets[bucket])),
                 Ok(true)
             );
         }
@@ -164,19 +164,6 @@ impl Fixture {
 
     pub fn pages(&self) -> Pages {
         Pages::of_sku(&self.sku)
-    }
-
-    pub fn opening(&self, loader: LoaderToken, stock: u32) -> OpenBucket {
-        OpenBucket {
-            loader,
-            epoch: Epoch(1),
-            phase: Phase::Open,
-            stock,
-            released_units: 0,
-            num_failed: 0,
-            num_queued: 0,
-            is_new: true,
-        }
     }
 
     pub fn hold(
@@ -344,6 +331,20 @@ impl Fixture {
 
     pub fn order(&self, reservation: &Reservation) -> Order {
         reservation.intent(&self.sku).order()
+    }
+}
+
+/// Opens a bucket that was loaded without rows.
+pub fn opening(loader: LoaderToken, stock: u32) -> OpenBucket {
+    OpenBucket {
+        loader,
+        epoch: Epoch(1),
+        phase: Phase::Open,
+        stock,
+        released_units: 0,
+        num_failed: 0,
+        num_queued: 0,
+        is_new: true,
     }
 }
 

@@ -7,7 +7,7 @@ use floodgate::redis::scripts::record::{RequestRecord, RequestStage};
 use floodgate::redis::scripts::settle::SettleOutcome;
 use floodgate::redis::scripts::{BucketFence, Error, OpenBucket};
 
-use super::harness::{Fixture, KINDS, ScriptClient, refused, sku};
+use super::harness::{Fixture, KINDS, ScriptClient, opening, refused, sku};
 use crate::support::offers::{ONE, buyer, quota, request};
 use crate::support::servers::redis::Redis;
 
@@ -29,7 +29,7 @@ fn open(
     loader: LoaderToken,
     stock: u32,
 ) -> Result<bool, Error> {
-    let open = fixture.opening(loader, stock);
+    let open = opening(loader, stock);
     fixture.run(client, &open.call(&fixture.buckets[0]))
 }
 
@@ -152,7 +152,7 @@ fn what_was_accepted_outlives_every_load_that_ends_early() {
         fixture.hold(&mut client, 0, LoaderToken(4)).unwrap();
         assert_eq!(fixture.clear(&mut client, 0, LoaderToken(4)), Ok(vec![1, 2]));
         fixture.load_rows(&mut client, 0, LoaderToken(4), &rows).unwrap();
-        let opening = OpenBucket { num_queued: 2, ..fixture.opening(LoaderToken(4), 4) };
+        let opening = OpenBucket { num_queued: 2, ..opening(LoaderToken(4), 4) };
         assert_eq!(fixture.run(&mut client, &opening.call(&fixture.buckets[0])), Ok(true));
 
         let counts = fixture.counts(&mut client, 0);
@@ -244,7 +244,7 @@ fn a_load_on_another_server_keeps_what_was_accepted_and_the_opening() {
     let pair: Vec<Option<String>> = redis::from_redis_value(client.cmd(&fields)).unwrap();
     assert_eq!(pair, [Some("f100d6a7.3".to_owned()), Some("2".to_owned()), None]);
     // A bucket that is not held cannot be cleared.
-    let opening = replaced.opening(FIRST, 8);
+    let opening = opening(FIRST, 8);
     assert_eq!(replaced.run(&mut client, &opening.call(&fixture.buckets[0])), Ok(true));
     client.cmd(&["DEL", &fixture.buckets[0].bucket()]);
     assert_eq!(replaced.clear(&mut client, 0, FIRST), Err(Error::NotReady));

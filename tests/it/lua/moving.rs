@@ -2,7 +2,7 @@
 
 use floodgate::domain::{BucketNo, LoaderToken, Loan};
 
-use super::harness::{Fixture, LOADER, ScriptClient, sku};
+use super::harness::{Fixture, LOADER, ScriptClient, opening, sku};
 use crate::support::offers::ANY;
 use crate::support::servers::redis::Redis;
 
@@ -110,7 +110,7 @@ fn a_loan_from_before_a_load_never_arrives() {
     let next = LoaderToken(LOADER.0 + 1);
     for bucket in 0..2 {
         fixture.load_begin(&mut client, bucket, next).unwrap();
-        let open = fixture.opening(next, 10);
+        let open = opening(next, 10);
         assert_eq!(fixture.run(&mut client, &open.call(&fixture.buckets[bucket])), Ok(true));
     }
     assert_eq!(fixture.borrow(&mut client, 0, 1, old), 0);

@@ -11,7 +11,7 @@ use floodgate::redis::scripts::{
     BucketFence, EntryLimits, Error, OpenBucket, OutboxArgs, ReserveBatch, intent,
 };
 
-use super::harness::{Fixture, KINDS, LOADER, OUTBOXES, ScriptClient, refused, sku};
+use super::harness::{Fixture, KINDS, LOADER, OUTBOXES, ScriptClient, opening, refused, sku};
 use super::scenarios::policies;
 use crate::support::offers::{ANY, ONE};
 use crate::support::servers::redis::Redis;
@@ -229,7 +229,7 @@ fn what_is_queued_is_counted_on_every_path() {
         fixture.reserve_into(client, outbox, &reservations(&fixture, 50..52));
         // A load keeps the queued requests; the loader passes their count.
         assert_eq!(fixture.load_begin(client, 0, LoaderToken(1)), Ok(vec![50, 51]));
-        let open = OpenBucket { num_queued: 2, ..fixture.opening(LoaderToken(1), 98) };
+        let open = OpenBucket { num_queued: 2, ..opening(LoaderToken(1), 98) };
         assert_eq!(fixture.run(client, &open.call(&fixture.buckets[0])), Ok(true));
         assert_eq!(queued(client), 2);
         assert_eq!(

@@ -12,7 +12,7 @@ use floodgate::redis::scripts::{load, settle, snapshot};
 use redis::{RedisResult, Value};
 
 use super::fenced_call::FencedCall;
-use super::harness::{Fixture, KINDS, ScriptClient, refused, sku};
+use super::harness::{Fixture, KINDS, ScriptClient, opening, refused, sku};
 use crate::support::offers::{ANY, ONE, buyer, quota, request};
 use crate::support::servers::redis::Redis;
 
@@ -73,10 +73,7 @@ pub fn enter(fixture: &Fixture, client: &mut ScriptClient, state: State) {
     fixture.load_begin(client, 0, token).unwrap();
     let rows = [LoadRow::Request(request(50), paid(50))];
     assert_eq!(fixture.load_rows(client, 0, token, &rows), Ok(()));
-    assert_eq!(
-        fixture.run(client, &fixture.opening(token, 500).call(&fixture.buckets[0])),
-        Ok(true)
-    );
+    assert_eq!(fixture.run(client, &opening(token, 500).call(&fixture.buckets[0])), Ok(true));
     fixture.reserve(client, 0, &[fixture.reservation(1, 1, 2), fixture.reservation(2, 2, 1)]);
     assert_eq!(fixture.lend(client, 0, 1, 7), Some(loan(1)));
     if state == State::Loading {
@@ -120,7 +117,7 @@ pub fn all(fixture: &Fixture) -> Vec<Scenario> {
     let loads = [
         scenario(fixture, "clear", clear(keys, LOADER, pages)),
         scenario(fixture, "load_rows", load_rows(keys, sku, LOADER, &rows)),
-        scenario(fixture, "open", fixture.opening(LOADER, 400).call(keys)),
+        scenario(fixture, "open", opening(LOADER, 400).call(keys)),
     ];
     all.extend(loads.map(|scenario| Scenario { state: State::Loading, ..scenario }));
     all

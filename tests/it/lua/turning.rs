@@ -4,7 +4,7 @@ use floodgate::domain::{Epoch, LoaderToken, Phase, Verdict};
 use floodgate::redis::scripts::load::set_phase;
 use floodgate::redis::scripts::{BucketFence, Error};
 
-use super::harness::{Fixture, ScriptClient, sku};
+use super::harness::{Fixture, ScriptClient, opening, sku};
 use crate::support::offers::ONE;
 use crate::support::servers::redis::Redis;
 
@@ -65,7 +65,7 @@ fn what_is_set_while_a_bucket_is_loaded_is_published_with_it() {
             let fixture = Fixture::new(&redis, sku(1, ONE, 20));
             fixture.load_begin(&mut client, 0, LoaderToken(1)).unwrap();
             assert!(fixture.set_phase(&mut client, 0, phase, epoch));
-            let mut open = fixture.opening(LoaderToken(1), 10);
+            let mut open = opening(LoaderToken(1), 10);
             (open.epoch, open.phase) = known;
             assert_eq!(fixture.run(&mut client, &open.call(&fixture.buckets[0])), Ok(true));
             assert_eq!(epoch_and_phase(&fixture, &mut client), known.max((epoch, phase)));
@@ -100,7 +100,7 @@ fn a_pair_that_nobody_wrote_stops_a_verb_and_no_loader() {
 
         fixture.load_begin(&mut client, 0, LoaderToken(1)).unwrap();
         client.cmd(&["HSET", &bucket, "epoch", "f100d6a7.1", "phase", "1", field, value]);
-        let open = fixture.opening(LoaderToken(1), 10);
+        let open = opening(LoaderToken(1), 10);
         assert_eq!(fixture.run(&mut client, &open.call(&fixture.buckets[0])), Ok(true));
         assert_eq!(epoch_and_phase(&fixture, &mut client), (Epoch(1), Phase::Open));
         assert_eq!(

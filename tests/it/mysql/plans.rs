@@ -76,14 +76,15 @@ impl Store {
         Self { server, ledger, one: skus.swap_remove(0), some }
     }
 
-    /// The plans of the statements that the ledger sends during `work`.
+    /// The plans of the statements that the ledger sends during `work`, without the one that the
+    /// driver sends when it connects.
     async fn plans<T>(&self, work: impl Future<Output = T>) -> Vec<Plan> {
         self.server.sql("TRUNCATE mysql.general_log");
         work.await;
         let logged = self.server.texts(
             "SELECT CONVERT(argument USING utf8mb4) AS text FROM mysql.general_log \
              WHERE command_type IN ('Query', 'Execute') AND user_host LIKE 'floodgate%' \
-             ORDER BY event_time",
+             AND argument NOT LIKE 'SELECT @@max_allowed_packet%' ORDER BY event_time",
         );
         let reads = |text: &String| ["SELECT", "UPDATE"].iter().any(|verb| text.starts_with(verb));
         let statements: Vec<String> = logged.into_iter().filter(reads).collect();

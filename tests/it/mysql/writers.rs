@@ -179,9 +179,15 @@ fn processes_that_start_at_once_migrate_once() {
     let server = MariaDb::start();
     let options = server.options();
     let migrated: Vec<_> = std::thread::scope(|scope| {
-        let open = |options: MysqlOptions| move || MysqlLedger::open(&options).unwrap();
-        let starts: Vec<_> = (0..4).map(|_| scope.spawn(open(options.clone()))).collect();
-        starts.into_iter().map(|start| start.join().unwrap().migrated().len()).collect()
+        let start = |options: MysqlOptions| {
+            move || {
+                let applied = MysqlLedger::migrate(&options).unwrap();
+                MysqlLedger::open(&options).unwrap();
+                applied.len()
+            }
+        };
+        let starts: Vec<_> = (0..4).map(|_| scope.spawn(start(options.clone()))).collect();
+        starts.into_iter().map(|start| start.join().unwrap()).collect()
     });
     assert_eq!(migrated.iter().filter(|steps| **steps == 8).count(), 1, "{migrated:?}");
     assert_eq!(migrated.iter().sum::<usize>(), 8, "{migrated:?}");

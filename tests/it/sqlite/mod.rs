@@ -1,5 +1,5 @@
-//! Tests of the SQLite ledger alone: query plans, migrations and failed commits. The contract that it shares with
-//! the MariaDB ledger is tested in `conformance/`.
+//! Tests of the SQLite ledger alone: query plans, migrations and failed commits. The contract that
+//! it shares with the MariaDB ledger is tested in `conformance/`.
 
 mod commit;
 mod plans;

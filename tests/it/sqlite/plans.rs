@@ -166,7 +166,8 @@ fn requests_are_found_by_their_index_and_in_slot_0_by_their_buyer() {
 #[test]
 fn the_index_of_requests_omits_slot_0() {
     run(async {
-        let mut conn = Store::open().await.conn();
+        let store = Store::open().await;
+        let mut conn = store.conn();
         let insert = |slot: i64, buyer: i64, request: i64| {
             format!(
                 "INSERT INTO orders (sku_no, buyer_id, slot, request_id, epoch, quantity, amount, \

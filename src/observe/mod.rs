@@ -1,4 +1,0 @@
-//! Metrics and logs.
-
-pub mod metrics;
-pub mod telemetry;
