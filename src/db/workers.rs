@@ -8,7 +8,7 @@
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use parking_lot::RwLock;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::timeout;
 
-use super::Error;
+use super::{Error, ErrorClass};
 use crate::runtime::progress::answered;
 
 /// Sends the result to its caller and returns whether its connection can be used again.
@@ -30,12 +30,15 @@ pub struct Connector<C> {
     pub is_valid: fn(&mut C) -> bool,
     /// An unused connection is closed after this time.
     pub idle_max: Duration,
+    /// Counts the jobs that found the database away, for all threads of one database: after such a
+    /// job each thread opens another connection, because its own may be lost as well.
+    pub outages: Arc<AtomicU64>,
 }
 
 impl<C> Connector<C> {
     /// Runs jobs until the queue is closed and empty.
     fn serve(&self, jobs: &Receiver<Job<C>>, first: Option<C>) {
-        let mut connection = first;
+        let (mut connection, mut outages) = (first, self.outages.load(Ordering::Acquire));
         loop {
             let job = match jobs.recv_timeout(self.idle_max) {
                 Ok(job) => job,
@@ -45,7 +48,8 @@ impl<C> Connector<C> {
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
             };
-            let open = connection.take();
+            let known = std::mem::replace(&mut outages, self.outages.load(Ordering::Acquire));
+            let open = connection.take().filter(|_| known == outages);
             let open = open.and_then(|mut open| (self.is_valid)(&mut open).then_some(open));
             match open.map_or_else(&self.connect, Ok) {
                 // After any error the connection is replaced: this takes a millisecond and leaves
@@ -74,6 +78,7 @@ fn run_catching(message: &str, job: impl FnOnce() -> bool) -> bool {
 /// A set of threads that run jobs.
 pub struct Workers<C> {
     queue: RwLock<Option<Sender<Job<C>>>>,
+    outages: Arc<AtomicU64>,
     /// Receives `None` once every thread has ended.
     ended: Mutex<mpsc::Receiver<Infallible>>,
     deadline: Duration,
@@ -91,6 +96,7 @@ impl<C: Send + 'static> Workers<C> {
     ) -> Result<Self, Error> {
         let (queue, jobs) = bounded(queue_max.max(1));
         let (running, ended) = mpsc::channel(1);
+        let outages = Arc::clone(&connector.outages);
         let connector = Arc::new(connector);
         for name in names {
             let (mut first, connector) = (first.take(), Arc::clone(&connector));
@@ -109,7 +115,7 @@ impl<C: Send + 'static> Workers<C> {
                 reason: format!("cannot start a ledger thread: {error}; raise the thread limit"),
             })?;
         }
-        Ok(Self { queue: RwLock::new(Some(queue)), ended: Mutex::new(ended), deadline })
+        Ok(Self { queue: RwLock::new(Some(queue)), outages, ended: Mutex::new(ended), deadline })
     }
 
     /// Runs a job and waits for its result, up to the deadline.
@@ -157,13 +163,17 @@ impl<C: Send + 'static> Workers<C> {
     {
         let begun = Arc::new(AtomicBool::new(false));
         let (sender, reply) = oneshot::channel();
-        let begun_or_cancelled = Arc::clone(&begun);
+        let (begun_or_cancelled, outages) = (Arc::clone(&begun), Arc::clone(&self.outages));
         let run: Job<C> = Box::new(move |connection| {
             if begun_or_cancelled.swap(true, Ordering::AcqRel) {
                 return true;
             }
             let result = connection.and_then(job);
             let is_usable = result.is_ok();
+            let class = result.as_ref().err().map(Error::class);
+            if matches!(class, Some(ErrorClass::Down | ErrorClass::Unknown)) {
+                outages.fetch_add(1, Ordering::AcqRel);
+            }
             // Without a waiting caller the result is dropped; the job is done all the same.
             sender.send(result).ok();
             is_usable

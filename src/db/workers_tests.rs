@@ -21,7 +21,7 @@ fn one_writer(queue_max: usize, deadline: Duration) -> (Workers<SqliteConnection
         SqliteConnection::establish(":memory:")
             .map_err(|error| Error::CannotOpen { reason: error.to_string() })
     };
-    (started(connect, |_| true, queue_max, deadline), opened)
+    (started(connect, |_| true, queue_max, deadline, &Arc::default()), opened)
 }
 
 fn started<C: Send + 'static>(
@@ -29,8 +29,10 @@ fn started<C: Send + 'static>(
     is_valid: fn(&mut C) -> bool,
     queue_max: usize,
     deadline: Duration,
+    outages: &Arc<AtomicU64>,
 ) -> Workers<C> {
-    let connector = Connector { connect: Box::new(connect), is_valid, idle_max: NEVER };
+    let (connect, outages) = (Box::new(connect), Arc::clone(outages));
+    let connector = Connector { connect, is_valid, idle_max: NEVER, outages };
     let names = vec!["ledger-writer".to_owned()];
     Workers::start(names, None, connector, queue_max, deadline).unwrap()
 }
@@ -94,9 +96,25 @@ async fn a_panic_closes_the_connection_and_not_the_thread() {
         .await
         .unwrap_err();
     assert!(matches!(error, Error::WorkerCrashed { operation: "panicking" }), "{error:?}");
-    assert_eq!(error.class(), crate::db::ErrorClass::Unknown);
+    assert_eq!(error.class(), ErrorClass::Unknown);
     workers.run("asking", |_| Ok(())).await.unwrap();
     assert_eq!(opened.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn an_outage_on_one_thread_replaces_the_connections_of_the_others() {
+    let (outages, opened) = (Arc::default(), Arc::new(AtomicU32::new(0)));
+    let thread_set = || {
+        let count = Arc::clone(&opened);
+        let connect = move || Ok(count.fetch_add(1, Ordering::SeqCst));
+        started(connect, |_| true, 4, NEVER, &outages)
+    };
+    let (readers, writers) = (thread_set(), thread_set());
+    let connection = async || readers.run("reading", |number| Ok(*number)).await.unwrap();
+    assert_eq!((connection().await, connection().await), (0, 0));
+    let away = || Err::<(), _>(Error::NoConnection { reason: "away".to_owned() });
+    writers.run("writing", move |_| away()).await.unwrap_err();
+    assert_eq!((connection().await, connection().await), (2, 2));
 }
 
 /// A connection that panics when it is closed.
@@ -110,7 +128,7 @@ impl Drop for PanicsOnClose {
 
 #[tokio::test]
 async fn a_panic_outside_of_a_job_closes_the_connection_and_not_the_thread() {
-    let workers = started(|| Ok(PanicsOnClose), |_| true, 4, NEVER);
+    let workers = started(|| Ok(PanicsOnClose), |_| true, 4, NEVER, &Arc::default());
     for _ in 0..2 {
         // After the error the connection is closed.
         let failed = workers.run("failing", |_| Err::<(), _>(Error::Full)).await;
@@ -142,7 +160,7 @@ async fn a_job_that_did_not_begin_in_time_is_cancelled() {
     });
     let error = late.await.unwrap_err();
     assert!(matches!(error, Error::NotBegun { operation: "writing" }), "{error:?}");
-    assert_eq!(error.class(), crate::db::ErrorClass::Retry);
+    assert_eq!(error.class(), ErrorClass::Retry);
 
     blocked.end.send(()).unwrap();
     drop(first);
@@ -198,7 +216,7 @@ async fn a_full_queue_rejects_jobs_and_a_closed_one_finishes_its_jobs() {
 #[tokio::test]
 async fn a_failure_to_connect_is_returned_to_the_caller() {
     let refuse = || Err::<SqliteConnection, _>(Error::CannotOpen { reason: "no".to_owned() });
-    let workers = started(refuse, |_| true, 1, NEVER);
+    let workers = started(refuse, |_| true, 1, NEVER, &Arc::default());
     for _ in 0..2 {
         let error = workers.run("asking", |_| Ok(())).await.unwrap_err();
         assert!(matches!(error, Error::CannotOpen { .. }), "{error:?}");
@@ -210,7 +228,7 @@ async fn a_connection_that_is_not_valid_any_more_is_replaced_before_the_job() {
     let connect = || Ok(SqliteConnection::establish(":memory:").unwrap());
     let is_valid: fn(&mut _) -> bool =
         |conn| diesel::sql_query("SELECT * FROM mark").execute(conn).is_err();
-    let workers = started(connect, is_valid, 4, NEVER);
+    let workers = started(connect, is_valid, 4, NEVER, &Arc::default());
     let create =
         |conn: &mut SqliteConnection| Ok(diesel::sql_query("CREATE TABLE mark (x)").execute(conn)?);
     workers.run("creating a table", create).await.unwrap();

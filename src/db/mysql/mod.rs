@@ -188,9 +188,9 @@ fn start(
     session: &Arc<Session>,
 ) -> Result<Workers<MysqlConnection>, Error> {
     let names = (0..threads.max(1)).map(|number| format!("{name}-{number}")).collect();
-    let session = Arc::clone(session);
+    let (session, outages) = (Arc::clone(session), Arc::clone(&session.outages));
     let connect = Box::new(move || connect(&session));
-    let connector = Connector { connect, is_valid, idle_max: IDLE_MAX };
+    let connector = Connector { connect, is_valid, idle_max: IDLE_MAX, outages };
     let deadline = Duration::from_millis(options.job_deadline_ms);
     Workers::start(names, None, connector, options.job_queue_max, deadline)
 }

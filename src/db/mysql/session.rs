@@ -1,6 +1,7 @@
 //! The settings of a connection.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use super::MysqlOptions;
@@ -32,6 +33,8 @@ pub(super) struct Session {
     pub(super) audit_timeout_ms: u64,
     /// Limit of a statement on the server.
     pub(super) statement_timeout_ms: u64,
+    /// See [`Connector::outages`](crate::db::workers::Connector::outages).
+    pub(super) outages: Arc<AtomicU64>,
 }
 
 impl Session {
@@ -50,6 +53,7 @@ impl Session {
             job_limit: Duration::from_millis(options.job_deadline_ms.max(1)).mul_f64(0.9),
             audit_timeout_ms: options.audit_timeout_ms,
             statement_timeout_ms: options.statement_timeout_ms,
+            outages: Arc::default(),
         }))
     }
 }

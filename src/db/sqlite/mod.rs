@@ -207,7 +207,8 @@ fn start(
         connect(&connected.path, access, &connected)
     });
     // A connection to a file stays valid: a test would cost a statement per job.
-    let connector = Connector { connect, is_valid: |_| true, idle_max: Duration::MAX };
+    let (is_valid, idle_max, outages) = (|_: &mut _| true, Duration::MAX, Arc::default());
+    let connector = Connector { connect, is_valid, idle_max, outages };
     let deadline = Duration::from_millis(options.job_deadline_ms);
     Workers::start(names, Some(first), connector, options.job_queue_max, deadline)
 }

@@ -166,8 +166,7 @@ fn whenever_the_server_is_killed_the_answer_was_true() {
         }
         println!("seed={seed} placed={placed} unknown={unknown} refused={refused} lost={lost}");
         assert_eq!(lost, 0, "seed={seed}");
-        // A reader of the old ledger may still have a connection from before the last kill.
-        assert_ledger_holds(&MysqlLedger::open(&options).unwrap()).await;
+        assert_ledger_holds(&ledger).await;
     });
 }
 
