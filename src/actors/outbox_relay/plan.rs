@@ -175,9 +175,9 @@ impl RelayPlan {
         }
     }
 
-    /// Whether an outbox call of any bucket has failed since its last success.
-    pub fn has_failures(&self) -> bool {
-        self.buckets.values().any(|bucket| bucket.backoff.failures() > 0)
+    /// Whether an outbox call for this bucket has failed since its last success.
+    pub fn is_failing(&self, key: BucketKey) -> bool {
+        self.buckets.get(&key).is_some_and(|bucket| bucket.backoff.failures() > 0)
     }
 
     /// Whether earlier names may still hold entries.

@@ -1,6 +1,6 @@
 //! The rounds of one relay worker: take over, claim, publish, confirm, acknowledge.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,8 +33,8 @@ pub(super) struct Relay {
     watch_at: Instant,
     /// This worker's share of the gauge of claimed entries.
     num_reported: i64,
-    /// The errors of the outbox calls, until every bucket's calls succeed.
-    outbox_errors: BTreeSet<String>,
+    /// The last error of each bucket's outbox calls, until one succeeds.
+    outbox_errors: HashMap<BucketKey, String>,
     /// Whether a queue confirmed no message of the last round.
     is_queue_stalled: bool,
     /// While the broker is unavailable: the time of the next try, and the backoff after it.
@@ -55,7 +55,7 @@ impl Relay {
             outgoing: deps.publisher.open_channel(deps.settings.confirm_window),
             watch_at: now_monotonic(),
             num_reported: 0,
-            outbox_errors: BTreeSet::new(),
+            outbox_errors: HashMap::new(),
             is_queue_stalled: false,
             broker_retry: None,
             has_heartbeat: false,
@@ -119,8 +119,9 @@ impl Relay {
             let acknowledged = outbox.acknowledge(&self.name, &ended).await;
             self.record_acknowledged(ended, acknowledged);
         }
-        if !self.outbox_errors.is_empty() && !self.plan.has_failures() {
-            self.outbox_errors.clear();
+        let had_errors = !self.outbox_errors.is_empty();
+        self.outbox_errors.retain(|bucket, _| self.plan.is_failing(*bucket));
+        if had_errors && self.outbox_errors.is_empty() {
             tracing::info!(worker = self.name, "outbox: available again");
         }
         self.report_in_flight(self.plan.num_claimed());
@@ -213,7 +214,7 @@ impl Relay {
             match answer {
                 Ok(entries) => record(self, bucket, entries),
                 Err(error) => {
-                    self.record_outbox_error(&error);
+                    self.record_outbox_error(bucket, &error);
                     self.plan.record_failure(bucket, now);
                     if matches!(error, Error::Unknown { .. }) {
                         uncertain.push(bucket);
@@ -242,7 +243,7 @@ impl Relay {
                     self.plan.record_acknowledged(bucket);
                 }
                 Err(error) => {
-                    self.record_outbox_error(&error);
+                    self.record_outbox_error(bucket, &error);
                     self.plan.retry_acknowledgement(bucket, ended, now);
                 }
             }
@@ -250,13 +251,13 @@ impl Relay {
     }
 
     /// Logs and counts a failed outbox call: one line per error text, however many buckets have it.
-    fn record_outbox_error(&mut self, error: &Error) {
+    fn record_outbox_error(&mut self, bucket: BucketKey, error: &Error) {
         self.deps.metrics.outbox_error(error);
         let text = error.to_string();
-        if !self.outbox_errors.contains(&text) {
+        if self.outbox_errors.values().all(|known| *known != text) {
             tracing::warn!(worker = self.name, error = text, "outbox failed, retrying");
-            self.outbox_errors.insert(text);
         }
+        self.outbox_errors.insert(bucket, text);
     }
 
     /// Counts the dead letters of a round, updates the broker state and logs its changes.
