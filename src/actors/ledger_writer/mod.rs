@@ -9,7 +9,7 @@
 //! Owns: nothing that is not in the ledger or, as unsettled, in the stock. Limits: permits inside,
 //! `consumer.batch_max` per transaction, eight batches whose results are being written. On error:
 //! bounded retries, then `Unavailable` for intents that were certainly not written, and no outcome
-//! for those that may have been. On crash: settlements are dropped; gates and order consumers
+//! for those that may have been. On crash: replies are dropped; gates and order consumers
 //! resubmit. May repeat: every intent.
 
 pub mod handle;
@@ -93,7 +93,7 @@ impl LedgerWriter {
         });
     }
 
-    /// Settles the submissions that wait for COMMIT only, and the others after the results are
+    /// Answers the submissions that wait for COMMIT only, and the others after the results are
     /// written to the stock.
     fn committed(
         &mut self,
