@@ -19,10 +19,9 @@ pub struct SaleLoader {
     pub sales: SalesService,
 }
 
-/// The runs under way.
+/// The runs that have read the sales and make a pass over their buckets.
 #[derive(Default)]
 pub struct LoaderState {
-    is_reading: Cell<bool>,
     num_passes: Cell<usize>,
 }
 
@@ -32,16 +31,15 @@ impl Task for SaleLoader {
 
     const FAILURE: &'static str = "sale sync failed, retrying";
 
-    fn can_begin(state: &LoaderState, _: usize) -> bool {
-        !state.is_reading.get()
+    /// Not while another run reads the sales.
+    fn can_begin(state: &LoaderState, num_runs: usize) -> bool {
+        num_runs == state.num_passes.get()
     }
 
     /// Reads the sales, then makes a pass over their buckets.
     async fn run(&self, state: &LoaderState) -> Result<(), SalesError> {
-        state.is_reading.set(true);
-        let read = self.sales.refresh_catalog().await;
-        state.is_reading.set(false);
-        let (sales, num_passes) = (read?, state.num_passes.get());
+        let sales = self.sales.refresh_catalog().await?;
+        let num_passes = state.num_passes.get();
         if num_passes >= PASSES_MAX {
             return Ok(());
         }
