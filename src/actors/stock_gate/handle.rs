@@ -37,12 +37,12 @@ pub struct GateDirectory {
 
 impl GateDirectory {
     fn gate(&self, sku: SkuNo, bucket: BucketNo) -> Option<GateAddress> {
-        self.of_sku(sku)?.get(usize::from(bucket.0)).cloned()
+        self.gates.load().get(&sku)?.get(usize::from(bucket.0)).cloned()
     }
 
     /// Whether the SKU has gates in this process.
     pub(crate) fn has(&self, sku: SkuNo) -> bool {
-        self.of_sku(sku).is_some()
+        self.gates.load().contains_key(&sku)
     }
 
     /// The gates of one SKU, in bucket order.
