@@ -62,8 +62,14 @@ pub(super) fn connect(session: &Arc<Session>) -> Result<MysqlConnection, Error> 
         reason: format!("no event queue from the operating system ({error})"),
     };
     let runtime = Builder::new_current_thread().enable_all().build().map_err(no_runtime)?;
-    let client = runtime.block_on(Client::open(session));
-    let client = client.map_err(|error| Error::NoConnection { reason: error.to_string() })?;
+    let client = match runtime.block_on(Client::open(session)) {
+        Ok(client) => client,
+        Err(error) => {
+            // Dropping the runtime would wait for a look-up of the host name, beyond the limit.
+            runtime.shutdown_background();
+            return Err(Error::NoConnection { reason: error.to_string() });
+        }
+    };
     NEXT.set(Some(runtime));
     Ok(MysqlConnection::from(client))
 }
