@@ -49,7 +49,7 @@ pub enum Error {
     /// No worker was free in time; the job was cancelled before it began.
     #[error("ledger had no time to begin {operation}")]
     NotBegun { operation: &'static str },
-    /// The pool has no free connection, or cannot open one.
+    /// The worker of the job cannot open a connection; the job did not begin.
     #[error("ledger has no connection: {reason}")]
     NoConnection { reason: String },
     /// The job panicked on its worker thread.
