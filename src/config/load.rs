@@ -151,8 +151,12 @@ fn read_file(path: &Path) -> Result<BTreeMap<String, Json>, ConfigFault> {
         ConfigFault::new("--config", format!("cannot read {shown}: {error}"), remedy)
     })?;
     parse_toml(&text).map_err(|error| {
+        // Without the line itself, which the parser would quote: it may hold a secret.
+        let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+        let (line, message) = (before.matches('\n').count() + 1, error.message());
+        let problem = format!("{shown} is not valid TOML: line {line}: {message}");
         let remedy = "`floodgate check-config` without --config prints a complete valid example";
-        ConfigFault::new("--config", format!("{shown} is not valid TOML: {error}"), remedy)
+        ConfigFault::new("--config", problem, remedy)
     })
 }
 

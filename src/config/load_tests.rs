@@ -147,6 +147,9 @@ fn a_missing_or_malformed_file_is_named() {
     let text = Settings::load(&malformed).err().unwrap().to_string();
     assert!(text.contains(&file.path().display().to_string()), "{text}");
     assert!(text.contains("line 1"), "{text}");
+    let (_file, malformed) = sources("[admin]\ntoken = \"top-secret\n", &[], &[]);
+    let text = Settings::load(&malformed).err().unwrap().to_string();
+    assert!(text.contains("line 2") && !text.contains("top-secret"), "{text}");
 }
 
 #[test]
