@@ -99,7 +99,12 @@ impl Topology {
 
     /// The publish address of a route; `None` for an order queue outside the topology.
     pub fn address(&self, route: Route) -> Option<PublishAddress> {
-        self.queue_of(route).map(|queue| queue.binding)
+        let (exchange, key) = match route {
+            Route::Orders(number) if number < self.num_queues => (INTENTS, number.to_string()),
+            Route::Orders(_) => return None,
+            Route::Dead => (DEAD, String::new()),
+        };
+        Some(PublishAddress { exchange: self.full_name(exchange), key })
     }
 
     /// Full name of the queue; `None` for an order queue outside the topology.
@@ -108,19 +113,16 @@ impl Topology {
     }
 
     fn queue_of(&self, route: Route) -> Option<Queue> {
-        let (name, exchange, key, target, deliveries_max) = match route {
-            Route::Orders(number) if number < self.num_queues => {
-                let name = format!("orders.{number}");
-                (name, INTENTS, number.to_string(), DEAD, self.deliveries_max.into())
+        let binding = self.address(route)?;
+        let (name, target, deliveries_max) = match route {
+            Route::Orders(number) => {
+                (format!("orders.{number}"), DEAD, i64::from(self.deliveries_max))
             }
-            Route::Orders(_) => return None,
-            Route::Dead => {
-                (DEAD.to_owned(), DEAD, String::new(), UNREADABLE, DEAD_LETTER_DELIVERIES_MAX)
-            }
+            Route::Dead => (DEAD.to_owned(), UNREADABLE, DEAD_LETTER_DELIVERIES_MAX),
         };
         Some(Queue {
             name: self.full_name(&name),
-            binding: PublishAddress { exchange: self.full_name(exchange), key },
+            binding,
             dead_letters_to: Some(self.full_name(target)),
             deliveries_max,
         })
