@@ -65,15 +65,15 @@ impl BucketCounts {
             borrowed: Vec::new(),
         };
         let moves = reply.next()?;
-        let what = format!("moves: {moves:?}");
-        counts.add_moves(moves).ok_or(Error::Corrupt { what })?;
+        let corrupt = || Error::Corrupt { what: format!("moves: {moves:?}") };
+        counts.add_moves(&moves).ok_or_else(corrupt)?;
         Ok(counts)
     }
 
     /// Parses the fields of `moves`: `next`, `in:<from>`, and a pair `no:<to>`, `out:<to>` for each
     /// open loan.
-    fn add_moves(&mut self, moves: Value) -> Option<()> {
-        let moves: BTreeMap<String, u64> = redis::from_redis_value(moves).ok()?;
+    fn add_moves(&mut self, moves: &Value) -> Option<()> {
+        let moves: BTreeMap<String, u64> = redis::from_redis_value_ref(moves).ok()?;
         for (field, number) in &moves {
             let Some((kind, bucket)) = field.split_once(':') else {
                 (field == "next").then_some(())?;
