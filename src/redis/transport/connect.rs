@@ -143,7 +143,8 @@ async fn handshake(
     };
     next()?;
     let info = read_info(next()?)?;
-    match field(&info, "role")?.as_str() {
+    // A sentinel reports its mode and no role.
+    match field(&info, "role").or_else(|_| field(&info, "redis_mode"))?.as_str() {
         "master" => {}
         "slave" => {
             let (host, port) = (field(&info, "master_host")?, field(&info, "master_port")?);
