@@ -111,7 +111,7 @@ fn inaccessible(error: &RedisHealthError, cli: &str) -> Check {
         .when(code == Some("NOPERM"))
         .fail(format!("denies this user a command of the check: {reason}"))
         .remedy(format!(
-            "`{cli} ACL SETUSER name ~namespace:* +@all -@dangerous +info +role +config|get`"
+            "`{cli} ACL SETUSER name ~namespace:* +@all -@dangerous +info +config|get`"
         ))
         .fail(format!("refuses: {reason}"))
         .remedy(format!("see its log, and `{cli} INFO`"))
