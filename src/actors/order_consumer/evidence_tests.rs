@@ -39,6 +39,17 @@ fn a_failure_counts_once_the_ledger_has_committed_something_else() {
     }
 }
 
+#[test]
+fn a_crash_over_many_orders_splits_them_and_the_second_crash_over_one_dead_letters_it() {
+    let crashed = FailedAttempt { cause: NoOutcome::Crashed, ..WITH_EVIDENCE };
+    assert_eq!(decide(&crashed), RetryDecision::DeadLetter);
+    assert_eq!(decide(&FailedAttempt { failed_at: None, ..crashed }), RetryDecision::Hold);
+    assert_eq!(decide(&FailedAttempt { num_commits: 7, ..crashed }), RetryDecision::Hold);
+    let many = FailedAttempt { num_submitted: 40, failed_at: None, ..crashed };
+    assert_eq!(decide(&many), RetryDecision::Split(40));
+    assert_eq!(decide(&FailedAttempt { was_exclusive: false, ..many }), RetryDecision::Hold);
+}
+
 fn causes() -> impl Strategy<Value = NoOutcome> {
     prop_oneof![
         Just(NoOutcome::NotTried),

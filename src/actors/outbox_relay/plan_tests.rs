@@ -1,5 +1,6 @@
 //! The plan of one worker, case by case.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::plan::{PollInterest, RelayPlan};
@@ -23,6 +24,10 @@ const POLL_MAX: Duration = Duration::from_millis(16);
 
 /// A plan without buckets and predecessors.
 fn empty_plan() -> RelayPlan {
+    new_plan(false)
+}
+
+fn new_plan(has_predecessors: bool) -> RelayPlan {
     let settings = RelaySettings {
         workers: 2,
         claim_max: 5,
@@ -33,7 +38,7 @@ fn empty_plan() -> RelayPlan {
         poll_max_ms: 16,
         heartbeat_ttl_ms: 0,
     };
-    RelayPlan::new(settings, ("0badcafe".into(), 2), Backoff::new(10, 40), false)
+    RelayPlan::new(settings, ("0badcafe".into(), 2), Backoff::new(10, 40), has_predecessors)
 }
 
 fn bucket(no: u16) -> BucketKey {
@@ -106,6 +111,28 @@ fn a_renamed_worker_keeps_the_retry_state_of_its_entries() {
 }
 
 #[test]
+fn a_successor_takes_over_before_anything_is_claimed() {
+    let now = now_monotonic();
+    let mut plan = new_plan(true);
+    plan.watch(bucket(0), PollInterest::Selling, now);
+    assert_eq!((plan.takeover_due(now), plan.claims_due(now)), (vec![bucket(0)], vec![]));
+    plan.record_failure(bucket(0), now);
+    assert_eq!((plan.takeover_due(now), plan.claims_due(now)), (vec![], vec![]), "it backs off");
+    let later = now + RETRY_MIN;
+    assert!(plan.takeover_due(later) == [bucket(0)] && plan.has_pending_takeover());
+    plan.record_takeover(bucket(0), entries(1..3), later);
+    assert_eq!((plan.takeover_due(later), plan.claims_due(later)), (vec![], vec![(bucket(0), 3)]));
+    assert!(!plan.has_pending_takeover() && plan.num_claimed() == 2);
+    plan.record_failure(bucket(0), later);
+    assert_eq!((plan.num_claimed(), plan.claims_due(later)), (2, vec![]), "it backs off again");
+    assert_eq!(plan.claims_due(later + RETRY_MIN), [(bucket(0), 3)]);
+    // Two entries are due, but the broker is unavailable.
+    let broker_at = later + RETRY_MAX;
+    assert_eq!(plan.next_at(None), Some(later));
+    assert_eq!(plan.next_at(Some(broker_at)), Some(broker_at), "no busy loop");
+}
+
+#[test]
 fn the_poll_interval_of_an_empty_bucket_grows() {
     let mut now = now_monotonic();
     let mut plan = empty_plan();
@@ -125,6 +152,24 @@ fn the_poll_interval_of_an_empty_bucket_grows() {
         plan.record_claim(bucket(0), 5, Vec::new(), now);
     }
     assert_eq!(plan.next_at(None).unwrap().duration_since(now), Duration::from_secs(1));
+}
+
+#[test]
+fn busy_buckets_share_one_window_and_idle_ones_another() {
+    let now = now_monotonic();
+    let mut plan = empty_plan();
+    (0..10).for_each(|no| plan.watch(bucket(no), PollInterest::Selling, now));
+    let first = plan.claims_due(now);
+    assert!(first.len() == 10 && first.iter().all(|(_, max)| *max == 1), "{first:?}");
+    for (key, max) in first {
+        let claimed = if key == bucket(0) { entries(1..2) } else { Vec::new() };
+        assert_eq!(plan.record_claim(key, max, claimed, now), key == bucket(0));
+    }
+    publish(&mut plan, vec![PublishOutcome::Confirmed], now);
+    assert_eq!(take_ended(&mut plan, now), [1]);
+    let second: HashMap<_, _> = plan.claims_due(now).into_iter().collect();
+    assert_eq!(second[&bucket(0)], 5, "the limit of the bucket, below the window");
+    assert_eq!(second[&bucket(1)], 1, "a ninth of the window, at least one");
 }
 
 #[test]
@@ -189,6 +234,11 @@ fn a_stalled_queue_is_distinguished_from_an_unavailable_broker() {
     let (_, batch) = plan.pack(later, 0);
     let outcome = plan.apply_outcomes(batch, Vec::new(), later);
     assert_eq!((outcome.num_dead, plan.num_claimed()), (0, 3));
+
+    // The queue confirms one message of the round, and has no answer for the other one.
+    let mut plan = plan_with(entries(1..3), now);
+    let outcome = publish(&mut plan, vec![unknown(), PublishOutcome::Confirmed], now);
+    assert_eq!((outcome.stalled_queue, outcome.num_dead, plan.num_claimed()), (None, 0, 2));
 }
 
 #[test]

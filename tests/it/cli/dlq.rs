@@ -101,6 +101,8 @@ fn an_unknown_outcome_is_not_counted_as_not_tried() {
     assert_eq!(counts, [1, 1, 1].map(|count| json!(count)));
     let text = breaks_off().text(&["dlq", "replay", "1", "2", "3"], 2);
     assert!(text.contains("\ndead letter 2: may have been done: http"), "{text}");
+    let counts = "\n1 were so already, 1 may have been done, 1 not tried\n";
+    assert!(text.ends_with(counts), "{text}");
 
     let away = ScriptedApi::always(503, json!({ "title": "Broker away", "code": "broker-away" }));
     let output = away.run(&["dlq", "replay", "1", "--json"]);

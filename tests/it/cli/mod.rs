@@ -152,6 +152,19 @@ fn a_taken_address_and_a_wrong_key_have_their_exits() {
 }
 
 #[test]
+fn the_help_and_the_manual_list_every_exit_code() {
+    let help = String::from_utf8(run(Path::new("/"), &["--help"]).stdout).unwrap();
+    let (_, listed) = help.split_once("Exit codes:\n").unwrap();
+    let listed: Vec<_> = listed.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(listed, ["0", "1", "2", "3", "4", "5", "6", "70"]);
+    let (_, manual) =
+        include_str!("../../../docs/operate/install.md").split_once("## Exit codes\n").unwrap();
+    for exit in listed {
+        assert!(manual.contains(&format!("\n| {exit} |")), "{exit}");
+    }
+}
+
+#[test]
 fn the_environment_is_read_and_secrets_stay_hidden() {
     let directory = tempfile::tempdir().unwrap();
     let shown = floodgate(directory.path(), &["check-config", "--json"])

@@ -315,6 +315,14 @@ fn an_audit_without_server_and_ledger_cannot_tell() {
     assert_eq!(code(&run(directory.path(), &["audit"])), 2, "no ledger");
     assert_eq!(code(&run(directory.path(), &["migrate"])), 0);
     assert_eq!(code(&run(directory.path(), &["audit"])), 2, "the gates are not judged");
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let own = format!("internal.bind={closed}");
+    let own = run(directory.path(), &["audit", "--set", &own]);
+    assert!(stderr(&own).contains("reading the ledger itself"), "{own:?}");
+    let named = format!("http://{closed}");
+    let named = run(directory.path(), &["audit", "--internal-url", &named]);
+    assert_eq!(code(&named), 2);
+    assert!(named.stdout.is_empty(), "the ledger may be another server's: {named:?}");
     let unknown = run(directory.path(), &["audit", "--sale", "spring"]);
     assert_eq!(code(&unknown), 2);
     assert!(stderr(&unknown).contains("spring"), "{unknown:?}");

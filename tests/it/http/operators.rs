@@ -69,6 +69,10 @@ async fn faults_of_a_description_are_all_named() {
             "{pointer}: {problem_body}"
         );
     }
+    for id in ["sale-2026.11_21", &"x".repeat(64)] {
+        let created = post(&app, "/sales", &sale_body(id, one_per_buyer(), 1, 1)).await;
+        assert_eq!(created.status(), 201, "{id}");
+    }
     let mut body = sale_body("sale", one_per_buyer(), 1, 1);
     body["colour"] = json!("red");
     let problem_body = problem(post(&app, "/sales", &body).await, 400, "invalid-request").await;

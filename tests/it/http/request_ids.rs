@@ -58,6 +58,7 @@ async fn ids_of_other_buyers_sales_and_nobody_are_refused() {
         format!("{own}A"),
         format!("0{own}"),
         format!("+{own}"),
+        format!(" {own}"),
         format!("{number}-0{rest}"),
         format!("{number}--{rest}"),
         format!("{number}-0-{mac}"),

@@ -5,6 +5,7 @@ use std::time::Duration;
 use floodgate::broker::{Error, Headers, Message, PublishOutcome, Route, Source, Topology};
 use floodgate::domain::DeadLetterOrigin;
 use floodgate::services::dead_letters::headers;
+use lapin::types::{AMQPValue, FieldTable};
 
 use super::{Backend, DELIVERIES_MAX, ids, message, messages, take};
 use crate::support::wait::until;
@@ -138,6 +139,40 @@ pub async fn depths_tell_what_waits_and_who_consumes(backend: &dyn Backend) {
     // Publishing still works after a missing queue.
     let extra = Message { headers: Headers::default(), ..message(Route::Orders(1), 0) };
     process.publish_confirmed(vec![extra]).await;
+}
+
+/// Without these arguments a broker may lose a message that it dead-letters, or redeliver one for
+/// ever.
+#[test]
+fn every_queue_is_replicated_and_dead_letters_at_least_once() {
+    let topology = Topology::new("shop", 2, 100);
+    let exchanges: Vec<_> = topology.exchanges().into_iter().map(|one| one.name).collect();
+    assert_eq!(exchanges, ["shop.unreadable", "shop.dead", "shop.intents"]);
+    let expected = [
+        ("shop.unreadable", None, i64::from(i32::MAX)),
+        ("shop.dead", Some("shop.unreadable"), 50),
+        ("shop.orders.0", Some("shop.dead"), 100),
+        ("shop.orders.1", Some("shop.dead"), 100),
+    ];
+    let queues = topology.queues();
+    assert_eq!(queues.len(), expected.len());
+    for (queue, (name, target, limit)) in queues.iter().zip(expected) {
+        let mut arguments = FieldTable::default();
+        let text = |value: &str| AMQPValue::LongString(value.into());
+        arguments.insert("x-queue-type".into(), text("quorum"));
+        arguments.insert("x-delivery-limit".into(), AMQPValue::LongLongInt(limit));
+        if let Some(target) = target {
+            arguments.insert("x-dead-letter-exchange".into(), text(target));
+            arguments.insert("x-dead-letter-strategy".into(), text("at-least-once"));
+            arguments.insert("x-overflow".into(), text("reject-publish"));
+        }
+        assert_eq!((queue.name.as_str(), queue.arguments()), (name, arguments));
+        assert!(exchanges.contains(&queue.binding.exchange), "{queue:?}");
+    }
+    let last = topology.address(Route::Orders(1)).unwrap();
+    assert_eq!((last.exchange.as_str(), last.key.as_str()), ("shop.intents", "1"));
+    assert_eq!(topology.address(Route::Orders(2)), None);
+    assert_eq!(topology.queue(Source::Orders(2)), None);
 }
 
 #[test]
