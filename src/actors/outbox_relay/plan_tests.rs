@@ -243,18 +243,23 @@ fn a_stalled_queue_is_distinguished_from_an_unavailable_broker() {
 
 #[test]
 fn a_failed_acknowledgement_is_retried_without_publishing_again() {
-    let now = now_monotonic();
+    let mut now = now_monotonic();
     let mut plan = plan_with(entries(1..3), now);
     publish(&mut plan, vec![PublishOutcome::Confirmed; 2], now);
-    for (key, ended) in plan.take_ended(now) {
-        plan.retry_acknowledgement(key, ended, now);
+    let mut waits = Vec::new();
+    for _ in 0..4 {
+        for (key, ended) in plan.take_ended(now) {
+            plan.retry_acknowledgement(key, ended, now);
+        }
+        assert!(plan.take_ended(now).is_empty());
+        let later = plan.next_at(None).unwrap();
+        waits.push(later.duration_since(now).as_millis());
+        assert!(plan.pack(later, 0).0.is_empty(), "already confirmed");
+        assert!(plan.claims_due(later).is_empty(), "no claim before the acknowledgement");
+        now = later;
     }
-    assert!(plan.take_ended(now).is_empty());
-    let later = plan.next_at(None).unwrap();
-    assert_eq!(later.duration_since(now), RETRY_MIN);
-    assert!(plan.pack(later, 0).0.is_empty(), "already confirmed");
-    assert!(plan.claims_due(later).is_empty(), "no claim before the acknowledgement");
-    assert_eq!(take_ended(&mut plan, later), [1, 2]);
+    assert_eq!(waits, [10, 20, 40, 40]);
+    assert_eq!(take_ended(&mut plan, now), [1, 2]);
     plan.record_acknowledged(bucket(0));
-    assert_eq!(plan.claims_due(later).len(), 1);
+    assert_eq!(plan.claims_due(now).len(), 1);
 }
