@@ -85,7 +85,7 @@ pub fn stderr(output: &Output) -> String {
 
 #[test]
 fn each_answer_maps_to_its_exit_code() {
-    let problem = || json!({ "title": "no such sale", "detail": "s9" });
+    let problem = || json!({ "title": "no such sale", "detail": "s9\u{1b}[2J" });
     let cases = [
         (200, Json::Null, 0),
         (401, problem(), 3),
@@ -103,7 +103,7 @@ fn each_answer_maps_to_its_exit_code() {
         assert_eq!(code(&output), exit, "{status}: {output:?}");
     }
     let output = ScriptedApi::always(404, problem()).run(&["sale", "open", "s9"]);
-    assert!(stderr(&output).contains("no such sale: s9\n    -> "), "{output:?}");
+    assert!(stderr(&output).contains("no such sale: s9.[2J\n    -> "), "{output:?}");
 }
 
 #[test]
