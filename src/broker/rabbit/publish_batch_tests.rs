@@ -1,0 +1,78 @@
+use bytes::Bytes;
+
+use super::*;
+use crate::broker::Headers;
+
+const ONE: Route = Route::Orders(1);
+const TWO: Route = Route::Orders(2);
+
+fn message(route: Route) -> Message {
+    Message { route, headers: Headers::default(), body: Bytes::new() }
+}
+
+fn unknown() -> PublishOutcome {
+    PublishOutcome::Unknown { reason: String::new() }
+}
+
+/// The indices of each batch of one call. The queue `stalled` confirms nothing.
+fn call(history: &mut QueueHistory, routes: &[Route], stalled: Option<Route>) -> Vec<Vec<usize>> {
+    let mut unsent = history.ordered(routes.iter().copied().map(message).collect());
+    let mut batches = Vec::new();
+    while !unsent.is_empty() {
+        let (indices, messages) = history.next_batch(&mut unsent);
+        assert_eq!(indices.len(), messages.len());
+        let routes: Vec<_> = messages.iter().map(|message| message.route).collect();
+        let is_stalled = routes.iter().any(|route| Some(*route) == stalled);
+        let outcome = if is_stalled { unknown() } else { PublishOutcome::Confirmed };
+        batches.push(indices);
+        if !history.record(&routes, &vec![outcome; routes.len()]) {
+            break;
+        }
+    }
+    batches
+}
+
+#[test]
+fn all_queues_share_a_batch_up_to_the_window() {
+    let mut history = QueueHistory::new(2);
+    assert_eq!(call(&mut history, &[ONE, TWO, ONE], None), [vec![0, 1], vec![2]]);
+    assert_eq!(call(&mut history, &[], None), [[0; 0]; 0]);
+}
+
+#[test]
+fn a_queue_that_confirms_nothing_is_soon_alone_and_last() {
+    let mut history = QueueHistory::new(4);
+    let routes = [ONE, TWO, ONE, TWO];
+    assert_eq!(
+        call(&mut history, &routes, Some(ONE)),
+        [[0, 1, 2, 3]],
+        "the stalled queue is not known yet"
+    );
+    // From here on each queue has its own batches; the stalled one ends its call and moves
+    // last.
+    assert_eq!(call(&mut history, &routes, Some(ONE)), [[0]]);
+    assert_eq!(call(&mut history, &routes, Some(ONE)), [vec![1], vec![3], vec![0]]);
+    assert_eq!(call(&mut history, &routes, Some(ONE)), [vec![1, 3], vec![0]]);
+    // Once it confirms, its window grows back.
+    assert_eq!(call(&mut history, &routes, None), [vec![1, 3], vec![0], vec![2]]);
+    assert_eq!(call(&mut history, &routes, None), [[0, 1, 2, 3]]);
+}
+
+#[test]
+fn a_broker_that_is_slow_is_sent_less_at_once() {
+    let mut history = QueueHistory::new(8);
+    let mut sizes = Vec::new();
+    for _ in 0..5 {
+        let batches = call(&mut history, &[ONE; 8], Some(ONE));
+        sizes.push(batches[0].len());
+    }
+    assert_eq!(sizes, [8, 4, 2, 1, 1], "at least one");
+}
+
+#[test]
+fn an_unsent_message_does_not_change_the_window() {
+    let mut history = QueueHistory::new(8);
+    let not_sent = PublishOutcome::NotSent { reason: String::new() };
+    assert!(!history.record(&[ONE], &[not_sent]));
+    assert_eq!(history.window(ONE), 8);
+}
