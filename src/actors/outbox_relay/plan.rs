@@ -21,11 +21,11 @@ const POLLS_PER_S: u32 = 10_000;
 /// Poll interval of a bucket whose sale is not open: only reclaimed entries can appear there.
 const IDLE_POLL_MAX: Duration = Duration::from_secs(1);
 
-/// Poll interval of a bucket whose sale is archived.
-const ARCHIVED_POLL_MAX: Duration = Duration::from_secs(60);
+/// Poll interval of a bucket whose sale is dormant.
+const DORMANT_POLL_MAX: Duration = Duration::from_secs(60);
 
-/// Retries of one worker are not spread: each wait is the whole step of its backoff.
-pub(super) const LONGEST: f64 = 1.0;
+/// The `spread` of [`Backoff::next_wait`] for retries without jitter: few workers retry at once.
+pub(super) const NO_JITTER: f64 = 1.0;
 
 /// How often a bucket is polled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,7 +133,7 @@ impl RelayPlan {
 
     /// Adds a bucket, or updates how often it is polled.
     pub fn watch(&mut self, key: BucketKey, interest: PollInterest, now: Instant) {
-        let first = if interest == PollInterest::Dormant { now + ARCHIVED_POLL_MAX } else { now };
+        let first = if interest == PollInterest::Dormant { now + DORMANT_POLL_MAX } else { now };
         let bucket = self.bucket(key, interest, first);
         if bucket.interest == PollInterest::Dormant && interest != PollInterest::Dormant {
             bucket.next_at = bucket.next_at.min(now);
@@ -150,7 +150,7 @@ impl RelayPlan {
         }
     }
 
-    /// The buckets that are not archived, or have claimed entries.
+    /// The buckets that are not dormant, or have claimed entries.
     pub fn active(&self) -> impl Iterator<Item = BucketKey> {
         let active = self.buckets.iter().filter(|(_, bucket)| {
             bucket.interest != PollInterest::Dormant || !bucket.in_flight.is_empty()
@@ -211,7 +211,7 @@ impl RelayPlan {
     /// Backs off after a failed outbox call for this bucket.
     pub fn record_failure(&mut self, key: BucketKey, now: Instant) {
         let Some(bucket) = self.buckets.get_mut(&key) else { return };
-        bucket.next_at = now + bucket.backoff.next_wait(LONGEST);
+        bucket.next_at = now + bucket.backoff.next_wait(NO_JITTER);
     }
 
     /// Buckets to claim from, each with its largest number of entries. Buckets whose last claim
@@ -261,7 +261,7 @@ impl RelayPlan {
         let longest = match bucket.interest {
             PollInterest::Selling => longest,
             PollInterest::Idle => longest.max(IDLE_POLL_MAX),
-            PollInterest::Dormant => longest.max(ARCHIVED_POLL_MAX),
+            PollInterest::Dormant => longest.max(DORMANT_POLL_MAX),
         };
         let wait = doubled(Duration::from_millis(first), longest, bucket.empty_claims);
         bucket.empty_claims = if is_empty { bucket.empty_claims.saturating_add(1) } else { 0 };

@@ -79,7 +79,7 @@ fn plan_with(entries: Vec<OutboxEntry>, now: Instant) -> RelayPlan {
 
 /// Runs one round of publishing.
 fn publish(plan: &mut RelayPlan, sent: Vec<PublishOutcome>, now: Instant) -> RoundOutcome {
-    let (messages, batch) = plan.pack(now, 0);
+    let (messages, batch) = plan.take_due(now, 0);
     assert_eq!(messages.len(), sent.len());
     plan.apply_outcomes(batch, sent, now)
 }
@@ -102,10 +102,10 @@ fn a_renamed_worker_keeps_the_retry_state_of_its_entries() {
     // The unanswered claim moved entry 5; a rescuer reclaimed entry 3 meanwhile.
     plan.record_takeover(bucket(0), [1, 2, 5].map(entry).to_vec(), later);
     assert_eq!(take_ended(&mut plan, later), [2], "it is not published again");
-    let (messages, batch) = plan.pack(later + RETRY_MIN, 0);
+    let (messages, batch) = plan.take_due(later + RETRY_MIN, 0);
     assert_eq!(messages.iter().map(number).collect::<Vec<_>>(), [1, 5]);
     plan.apply_outcomes(batch, vec![refused(), PublishOutcome::Confirmed], later);
-    let (_, batch) = plan.pack(later + RETRY_MAX, 0);
+    let (_, batch) = plan.take_due(later + RETRY_MAX, 0);
     let outcome = plan.apply_outcomes(batch, vec![refused()], later);
     assert_eq!(outcome.num_dead, 0, "two counted attempts; the third had no new confirm");
 }
@@ -173,7 +173,7 @@ fn busy_buckets_share_one_window_and_idle_ones_another() {
 }
 
 #[test]
-fn archived_sales_are_polled_rarely_and_do_not_delay_others() {
+fn dormant_sales_are_polled_rarely_and_do_not_delay_others() {
     let now = now_monotonic();
     let mut plan = empty_plan();
     for no in 1..2_000 {
@@ -207,12 +207,12 @@ fn a_refused_entry_backs_off_and_delays_no_other() {
     let first = now_monotonic();
     let mut plan = plan_with(entries(1..2), first);
     publish(&mut plan, vec![refused()], first);
-    assert!(plan.pack(first + MS, 0).0.is_empty());
+    assert!(plan.take_due(first + MS, 0).0.is_empty());
     assert_eq!(plan.claims_due(first + POLL_MAX).len(), 1, "other entries are claimed");
     let second = first + RETRY_MIN;
     publish(&mut plan, vec![refused()], second);
-    assert!(plan.pack(second + RETRY_MIN, 0).0.is_empty(), "the wait doubles");
-    assert_eq!(plan.pack(second + 2 * RETRY_MIN, 0).0.len(), 1);
+    assert!(plan.take_due(second + RETRY_MIN, 0).0.is_empty(), "the wait doubles");
+    assert_eq!(plan.take_due(second + 2 * RETRY_MIN, 0).0.len(), 1);
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn a_stalled_queue_is_distinguished_from_an_unavailable_broker() {
     let mut plan = plan_with(entries(1..2), now);
     plan.watch(bucket(1), PollInterest::Selling, now);
     plan.record_claim(bucket(1), 9, entries(2..4), now);
-    let (messages, batch) = plan.pack(now, 0);
+    let (messages, batch) = plan.take_due(now, 0);
     let outcome_of = |message| match number(message) {
         1 => unknown(),
         2 => PublishOutcome::Confirmed,
@@ -231,7 +231,7 @@ fn a_stalled_queue_is_distinguished_from_an_unavailable_broker() {
     assert_eq!((outcome.unavailable, outcome.stalled_queue), (None, Some("no confirm".to_owned())));
     // Messages without an outcome are unknown.
     let later = now + RETRY_MAX;
-    let (_, batch) = plan.pack(later, 0);
+    let (_, batch) = plan.take_due(later, 0);
     let outcome = plan.apply_outcomes(batch, Vec::new(), later);
     assert_eq!((outcome.num_dead, plan.num_claimed()), (0, 3));
 
@@ -254,7 +254,7 @@ fn a_failed_acknowledgement_is_retried_without_publishing_again() {
         assert!(plan.take_ended(now).is_empty());
         let later = plan.next_at(None).unwrap();
         waits.push(later.duration_since(now).as_millis());
-        assert!(plan.pack(later, 0).0.is_empty(), "already confirmed");
+        assert!(plan.take_due(later, 0).0.is_empty(), "already confirmed");
         assert!(plan.claims_due(later).is_empty(), "no claim before the acknowledgement");
         now = later;
     }

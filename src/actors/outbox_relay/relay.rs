@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use tokio::sync::Notify;
 
-use super::plan::{LONGEST, PollInterest, RelayPlan};
+use super::plan::{NO_JITTER, PollInterest, RelayPlan};
 use super::{CATALOG_EVERY, RelayDeps, WAIT_MAX};
 use crate::actors::outbox_relay::round_outcome::RoundOutcome;
 use crate::actors::outbox_relay::worker_names::WorkerNames;
@@ -28,7 +28,7 @@ pub(super) struct Relay {
     name: String,
     has_heartbeat: bool,
     plan: RelayPlan,
-    outgoing: Box<dyn PublishChannel>,
+    publish_channel: Box<dyn PublishChannel>,
     /// Next read of the catalog.
     watch_at: Instant,
     /// This worker's share of the gauge of claimed entries.
@@ -52,7 +52,7 @@ impl Relay {
                 deps.backoff,
                 !names.predecessors().is_empty(),
             ),
-            outgoing: deps.publisher.open_channel(deps.settings.confirm_window),
+            publish_channel: deps.publisher.open_channel(deps.settings.confirm_window),
             watch_at: now_monotonic(),
             num_reported: 0,
             outbox_errors: HashMap::new(),
@@ -101,16 +101,16 @@ impl Relay {
 
         let begun = now_monotonic();
         if self.broker_retry.is_none_or(|(at, _)| at <= begun) {
-            let (messages, batch) = self.plan.pack(begun, self.deps.clock.wall_ms());
+            let (messages, batch) = self.plan.take_due(begun, self.deps.clock.wall_ms());
             // While the broker is unavailable, an empty publish probes the connection.
             if !batch.is_empty() || !self.is_broker_up() {
-                let sent = self.outgoing.publish(messages).await;
+                let outcomes = self.publish_channel.publish(messages).await;
                 // Crash here [confirmed_not_acknowledged]: the broker has the messages and this
                 // worker's list still has the entries; the successor publishes them again.
                 let now = now_monotonic();
-                self.deps.metrics.relayed(&sent, now.duration_since(begun));
-                let outcome = self.plan.apply_outcomes(batch, sent, now);
-                self.record_broker(outcome, now);
+                self.deps.metrics.relayed(&outcomes, now.duration_since(begun));
+                let round = self.plan.apply_outcomes(batch, outcomes, now);
+                self.record_broker(round, now);
             }
         }
 
@@ -261,9 +261,9 @@ impl Relay {
     }
 
     /// Counts the dead letters of a round, updates the broker state and logs its changes.
-    fn record_broker(&mut self, outcome: RoundOutcome, now: Instant) {
+    fn record_broker(&mut self, round: RoundOutcome, now: Instant) {
         let worker = &*self.name;
-        let RoundOutcome { num_dead, unavailable, stalled_queue } = outcome;
+        let RoundOutcome { num_dead, unavailable, stalled_queue } = round;
         self.deps.metrics.relay_failed("dead", num_dead);
         // Claiming goes on: the entries of this worker may be the cause.
         if let Some(reason) = stalled_queue.as_ref().filter(|_| !self.is_queue_stalled) {
@@ -283,7 +283,7 @@ impl Relay {
                 tracing::warn!(worker, reason, "broker unavailable, publishing paused");
             }
             // Claiming and publishing pause, longer after each failed round.
-            self.broker_retry = Some((now + backoff.next_wait(LONGEST), backoff));
+            self.broker_retry = Some((now + backoff.next_wait(NO_JITTER), backoff));
         } else if self.broker_retry.take().is_some() {
             tracing::info!(worker, "broker available, publishing resumed");
             self.deps.relay_handle.recovered.notify_waiters();

@@ -8,9 +8,9 @@ use crate::outbox;
 
 impl Metrics {
     /// Counts the entries of a round by outcome; `took` is the time until the confirms.
-    pub fn relayed(&self, sent: &[PublishOutcome], took: Duration) {
+    pub fn relayed(&self, outcomes: &[PublishOutcome], took: Duration) {
         let mut num_confirmed = 0;
-        for outcome in sent {
+        for outcome in outcomes {
             match outcome {
                 PublishOutcome::Confirmed => num_confirmed += 1,
                 PublishOutcome::Refused { .. } => self.relay_failed("refused", 1),

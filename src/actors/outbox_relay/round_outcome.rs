@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::iter::repeat_with;
 use std::time::Instant;
 
-use super::plan::{InFlight, LONGEST, RelayPlan};
+use super::plan::{InFlight, NO_JITTER, RelayPlan};
 use crate::broker::{Message, PublishOutcome, Route};
 use crate::domain::BucketKey;
 use crate::messages::envelope;
@@ -35,7 +35,11 @@ pub struct RoundOutcome {
 impl RelayPlan {
     /// Takes the entries that are due, encoded as messages, until [`Self::apply_outcomes`]. An
     /// entry without a readable intent ends here.
-    pub fn pack(&mut self, now: Instant, sent_at_ms: i64) -> (Vec<Message>, Vec<PublishedEntry>) {
+    pub fn take_due(
+        &mut self,
+        now: Instant,
+        sent_at_ms: i64,
+    ) -> (Vec<Message>, Vec<PublishedEntry>) {
         let (mut messages, mut batch) = (Vec::new(), Vec::new());
         for (key, bucket) in &mut self.buckets {
             let route = Route::orders_of(*key, self.queues);
@@ -69,26 +73,26 @@ impl RelayPlan {
     pub fn apply_outcomes(
         &mut self,
         batch: Vec<PublishedEntry>,
-        sent: Vec<PublishOutcome>,
+        outcomes: Vec<PublishOutcome>,
         now: Instant,
     ) -> RoundOutcome {
         let missing = || PublishOutcome::Unknown { reason: "there was no result".to_owned() };
-        let sent: Vec<(PublishedEntry, PublishOutcome)> =
-            batch.into_iter().zip(sent.into_iter().chain(repeat_with(missing))).collect();
+        let published: Vec<(PublishedEntry, PublishOutcome)> =
+            batch.into_iter().zip(outcomes.into_iter().chain(repeat_with(missing))).collect();
         let mut answering = HashSet::new();
-        for (entry, sent) in &sent {
-            if *sent == PublishOutcome::Confirmed {
+        for (entry, outcome) in &published {
+            if *outcome == PublishOutcome::Confirmed {
                 *self.confirmed.entry(entry.route).or_default() += 1;
             }
-            if matches!(sent, PublishOutcome::Confirmed | PublishOutcome::Refused { .. }) {
+            if matches!(outcome, PublishOutcome::Confirmed | PublishOutcome::Refused { .. }) {
                 answering.insert(entry.route);
             }
         }
-        let mut outcome = RoundOutcome::default();
-        for (entry, sent) in sent {
+        let mut round = RoundOutcome::default();
+        for (entry, outcome) in published {
             let PublishedEntry { bucket, mut in_flight, route, dead_letter } = entry;
             let Some(bucket) = self.buckets.get_mut(&bucket) else { continue };
-            match sent {
+            match outcome {
                 PublishOutcome::Confirmed => {
                     bucket.ended.push(EndedEntry { id: in_flight.entry.id, dead_letter });
                     continue;
@@ -100,30 +104,30 @@ impl RelayPlan {
                         in_flight.attempts += 1;
                     }
                     if in_flight.attempts >= self.settings.attempts_max {
-                        outcome.num_dead += 1;
+                        round.num_dead += 1;
                         let InFlight { entry: OutboxEntry { id, bytes }, attempts, .. } = in_flight;
                         let reason = format!("refused in {attempts} attempts, last: {reason}");
                         let dead_letter = Some(GivenUpEntry { bytes, reason, attempts });
                         bucket.ended.push(EndedEntry { id, dead_letter });
                         continue;
                     }
-                    in_flight.due = now + in_flight.backoff.next_wait(LONGEST);
+                    in_flight.due = now + in_flight.backoff.next_wait(NO_JITTER);
                 }
                 PublishOutcome::Unknown { reason } => {
                     if !answering.contains(&route) {
-                        outcome.stalled_queue.get_or_insert(reason);
+                        round.stalled_queue.get_or_insert(reason);
                     }
-                    in_flight.due = now + in_flight.backoff.next_wait(LONGEST);
+                    in_flight.due = now + in_flight.backoff.next_wait(NO_JITTER);
                 }
                 PublishOutcome::NotSent { reason } => {
-                    outcome.unavailable.get_or_insert(reason);
+                    round.unavailable.get_or_insert(reason);
                 }
             }
             bucket.in_flight.push(in_flight);
         }
         if !answering.is_empty() {
-            outcome.unavailable = None;
+            round.unavailable = None;
         }
-        outcome
+        round
     }
 }
