@@ -26,7 +26,7 @@ impl QueueHistory {
     /// each queue in doubt.
     pub(super) fn ordered(&self, messages: Vec<Message>) -> VecDeque<(usize, Message)> {
         let mut unsent: Vec<_> = messages.into_iter().enumerate().collect();
-        unsent.sort_by_key(|(_, message)| self.place(message.route));
+        unsent.sort_by_key(|(_, message)| self.position(message.route));
         unsent.into()
     }
 
@@ -36,19 +36,19 @@ impl QueueHistory {
         unsent: &mut VecDeque<(usize, Message)>,
     ) -> (Vec<usize>, Vec<Message>) {
         let Some((_, first)) = unsent.front() else { return (Vec::new(), Vec::new()) };
-        let place = self.place(first.route);
-        let is_same = |(_, message): &&(usize, Message)| self.place(message.route) == place;
+        let position = self.position(first.route);
+        let is_same = |(_, message): &&(usize, Message)| self.position(message.route) == position;
         let num = unsent.iter().take(self.window(first.route)).take_while(is_same).count();
         unsent.drain(..num).unzip()
     }
 
-    /// The place of the queue among those in doubt; `None` if it confirms.
-    fn place(&self, route: Route) -> Option<usize> {
+    /// The position of the queue among those in doubt; `None` if it confirms.
+    fn position(&self, route: Route) -> Option<usize> {
         self.doubtful.iter().position(|(doubtful, _)| *doubtful == route)
     }
 
     fn window(&self, route: Route) -> usize {
-        let doubtful = self.place(route).and_then(|place| self.doubtful.get(place));
+        let doubtful = self.position(route).and_then(|position| self.doubtful.get(position));
         doubtful.map_or(self.window_max, |(_, window)| *window)
     }
 

@@ -26,7 +26,7 @@ use crate::runtime::clock::now_monotonic;
 use crate::runtime::single_flight::ValueStatus;
 
 /// A [`PublishChannel`] that opens its AMQP channel on first use and after failures.
-struct RabbitOutgoing {
+struct RabbitPublishChannel {
     inner: Arc<Inner>,
     history: QueueHistory,
     confirm_channel: Option<ConfirmChannel>,
@@ -45,7 +45,7 @@ type BatchResult = (Vec<PublishOutcome>, Option<ConfirmChannel>);
 #[async_trait]
 impl Publisher for RabbitBroker {
     fn open_channel(&self, window: usize) -> Box<dyn PublishChannel> {
-        Box::new(RabbitOutgoing {
+        Box::new(RabbitPublishChannel {
             inner: self.inner.clone(),
             history: QueueHistory::new(window),
             confirm_channel: None,
@@ -84,7 +84,7 @@ impl Publisher for RabbitBroker {
     }
 }
 
-impl RabbitOutgoing {
+impl RabbitPublishChannel {
     /// The channel, or a new one if it is not usable; verifies the topology first if requested.
     async fn take_channel(&mut self) -> Result<ConfirmChannel, String> {
         let connection = self.inner.publishing().await.map_err(|error| error.to_string())?;
@@ -124,7 +124,7 @@ impl RabbitOutgoing {
 }
 
 #[async_trait]
-impl PublishChannel for RabbitOutgoing {
+impl PublishChannel for RabbitPublishChannel {
     async fn publish(&mut self, messages: Vec<Message>) -> Vec<PublishOutcome> {
         if messages.is_empty()
             && let Ok(confirm_channel) = self.take_channel().await
@@ -137,11 +137,11 @@ impl PublishChannel for RabbitOutgoing {
         while !unsent.is_empty() {
             let (indices, messages) = self.history.next_batch(&mut unsent);
             let routes: Vec<_> = messages.iter().map(|message| message.route).collect();
-            let sent = self.send(messages).await;
-            let may_continue = self.history.record(&routes, &sent);
-            for (index, sent) in indices.into_iter().zip(sent) {
+            let batch_outcomes = self.send(messages).await;
+            let may_continue = self.history.record(&routes, &batch_outcomes);
+            for (index, batch_outcome) in indices.into_iter().zip(batch_outcomes) {
                 if let Some(outcome) = outcomes.get_mut(index) {
-                    *outcome = sent;
+                    *outcome = batch_outcome;
                 }
             }
             if !may_continue {
