@@ -116,7 +116,7 @@ fn start_consumer(
         queue,
         subscriber: Arc::clone(&pipeline.subscriber),
         publisher: Arc::clone(&pipeline.publisher),
-        orders: system.orders.clone(),
+        ledger_writer: system.orders.clone(),
         catalog: Arc::clone(&system.catalog),
         refresh: Arc::clone(refresh),
         ledger: Arc::clone(&system.backends.ledger),

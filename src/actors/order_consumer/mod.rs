@@ -66,7 +66,7 @@ pub struct ConsumerDeps {
     pub subscriber: Arc<dyn Subscriber>,
     /// Publishes dead letters.
     pub publisher: Arc<dyn Publisher>,
-    pub orders: LedgerWriterHandle,
+    pub ledger_writer: LedgerWriterHandle,
     pub catalog: Arc<Catalog>,
     /// Called when the catalog lacks a SKU or an epoch.
     pub refresh: CatalogSync,
@@ -131,13 +131,13 @@ enum Operation {
 struct SubscriptionState {
     /// Counts subscriptions: a late completion carries the number that it belongs to.
     number: u64,
-    acks: Option<Arc<dyn Acknowledger>>,
+    acknowledger: Option<Arc<dyn Acknowledger>>,
     /// Closed with the state: its unfinished submissions are abandoned, because the broker
     /// redelivers them.
     closed: watch::Sender<()>,
     running: BTreeSet<Operation>,
     /// Submissions inside the ledger writer.
-    num_submitted: usize,
+    num_submissions: usize,
     window: AckWindow,
     /// Deliveries with a SKU or an epoch that the catalog lacks.
     awaiting_catalog: Vec<Arc<Delivery>>,
@@ -153,13 +153,13 @@ struct SubscriptionState {
 }
 
 impl SubscriptionState {
-    fn new(number: u64, acks: Option<Arc<dyn Acknowledger>>, deps: &ConsumerDeps) -> Self {
+    fn new(number: u64, acknowledger: Option<Arc<dyn Acknowledger>>, deps: &ConsumerDeps) -> Self {
         Self {
             number,
-            acks,
+            acknowledger,
             closed: watch::Sender::new(()),
             running: BTreeSet::new(),
-            num_submitted: 0,
+            num_submissions: 0,
             window: AckWindow::default(),
             awaiting_catalog: Vec::new(),
             refresh_backoff: deps.retry_backoff(),
@@ -248,7 +248,7 @@ impl OrderConsumer {
     /// queue, and answers [`Quiet`].
     fn report_if_idle(&mut self) {
         let subscription = &self.subscription;
-        let is_settling = subscription.num_submitted > 0
+        let is_settling = subscription.num_submissions > 0
             || subscription.is_running(Operation::Acknowledge)
             || subscription.is_running(Operation::Publish);
         if self.is_quiet && !self.is_reading && !is_settling {

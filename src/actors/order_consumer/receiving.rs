@@ -35,17 +35,17 @@ impl OrderConsumer {
                 if consumer.subscribe_backoff.failures() > 0 {
                     tracing::info!(queue = consumer.deps.queue, "orders are delivered again");
                 }
-                let acks = Some(Arc::from(subscription.acks()));
-                consumer.replace_subscription(acks);
+                let acknowledger = Some(Arc::from(subscription.acks()));
+                consumer.replace_subscription(acknowledger);
                 consumer.read(ctx, subscription);
             }
             Err(error) => consumer.subscription_lost(ctx, &error),
         });
     }
 
-    fn replace_subscription(&mut self, acks: Option<Arc<dyn Acknowledger>>) {
+    fn replace_subscription(&mut self, acknowledger: Option<Arc<dyn Acknowledger>>) {
         let number = self.subscription.number + 1;
-        self.subscription = SubscriptionState::new(number, acks, &self.deps);
+        self.subscription = SubscriptionState::new(number, acknowledger, &self.deps);
         self.report_unacknowledged();
     }
 

@@ -45,6 +45,11 @@ pub(super) struct Submission {
 }
 
 impl Submission {
+    /// A submission that may share its transactions with others.
+    fn shared(items: Vec<InFlightIntent>) -> Self {
+        Self { is_exclusive: false, ..Self::exclusive(items) }
+    }
+
     /// A submission in transactions of its own.
     pub(super) fn exclusive(items: Vec<InFlightIntent>) -> Self {
         Self { items, is_exclusive: true, failed_at: None, is_retry: false }
@@ -57,8 +62,7 @@ impl OrderConsumer {
     pub(super) fn submit_batched(&mut self, ctx: &mut Context<Self>, items: Vec<InFlightIntent>) {
         let is_held = self.deps.breaker.is_open() && !self.subscription.retries.is_empty();
         for chunk in items.chunks(self.deps.settings.batch_max.max(1)) {
-            let submission =
-                Submission { is_exclusive: false, ..Submission::exclusive(chunk.to_vec()) };
+            let submission = Submission::shared(chunk.to_vec());
             if is_held {
                 self.hold(submission);
             } else {
@@ -74,7 +78,7 @@ impl OrderConsumer {
         }
         // Crash here [delivered_not_submitted]: nothing is written and nothing acknowledged; the
         // broker redelivers.
-        self.subscription.num_submitted += 1;
+        self.subscription.num_submissions += 1;
         let deps = self.deps.clone();
         let committed_intent = self.committed_intent;
         let intents: Vec<OrderIntent> = submission.items.iter().map(|item| item.intent).collect();
@@ -86,7 +90,7 @@ impl OrderConsumer {
         let mut subscription_closed = self.subscription.closed.subscribe();
         let work = async move {
             let writing = async {
-                let written = deps.orders.write(intents, is_exclusive).await;
+                let written = deps.ledger_writer.write(intents, is_exclusive).await;
                 if lacks_evidence && written.iter().any(Result::is_err) {
                     commit_canary(&deps, committed_intent).await;
                 }
@@ -99,7 +103,7 @@ impl OrderConsumer {
             }
         };
         let then = self.scoped(move |consumer, ctx, written| {
-            consumer.subscription.num_submitted -= 1;
+            consumer.subscription.num_submissions -= 1;
             if let Some(written) = written {
                 consumer.submitted(ctx, submission, written);
             }
@@ -279,7 +283,7 @@ impl OrderConsumer {
         if self.subscription.is_running(Operation::Acknowledge) {
             return;
         }
-        let Some(acknowledger) = self.subscription.acks.clone() else { return };
+        let Some(acknowledger) = self.subscription.acknowledger.clone() else { return };
         let acks = self.subscription.window.take_acks();
         if acks.is_empty() {
             return;
@@ -311,7 +315,7 @@ impl OrderConsumer {
 /// or has lost its table of orders passes neither.
 async fn commit_canary(deps: &ConsumerDeps, committed_intent: Option<OrderIntent>) {
     let Some(intent) = committed_intent else { return };
-    let repeated = deps.orders.write(vec![intent], true).await;
+    let repeated = deps.ledger_writer.write(vec![intent], true).await;
     if repeated.iter().all(Result::is_ok) && deps.ledger.next_token(CANARY).await.is_ok() {
         deps.breaker.committed();
     }

@@ -18,7 +18,7 @@ impl OrderConsumer {
     /// consumes nothing.
     pub(super) fn announce(&mut self, ctx: &mut Context<Self>) {
         let subscription = &self.subscription;
-        if subscription.acks.is_none() || subscription.is_running(Operation::Announce) {
+        if subscription.acknowledger.is_none() || subscription.is_running(Operation::Announce) {
             return;
         }
         let (now, now_ms) = (self.deps.clock.now(), self.deps.clock.wall_ms());
