@@ -66,7 +66,8 @@ impl MalformedEnvelope {
 pub struct EnvelopePart {
     /// The received bytes.
     pub bytes: Bytes,
-    pub read: Result<OrderIntent, MalformedEnvelope>,
+    /// The intent, or why the bytes cannot be decoded.
+    pub decoded: Result<OrderIntent, MalformedEnvelope>,
 }
 
 /// The headers of an envelope with this body.
@@ -157,8 +158,8 @@ pub fn decode(
         let bytes = body.slice(at..at + INTENT_BYTES);
         let broken =
             |error| MalformedEnvelope::new(EnvelopeFlaw::Intent, format!("an intent: {error}"));
-        let read = intent::unpack(&bytes).map_err(broken);
-        EnvelopePart { bytes, read }
+        let decoded = intent::unpack(&bytes).map_err(broken);
+        EnvelopePart { bytes, decoded }
     });
     Ok(parts.collect())
 }

@@ -1,9 +1,9 @@
 //! The messages between actors: plain data.
 //!
-//! Commands are imperatives, facts past participles, questions begin with `Observe`. A message of
-//! the order path carries its permit: the number of permits bounds the receiver, not the size of
-//! its mailbox. Replies are sent through a one-shot channel inside the message; a channel that
-//! closes without a reply means that the receiver exited, and the outcome is unknown.
+//! All are commands, named by an imperative. A message of the order path carries its permit: the
+//! number of permits bounds the receiver, not the size of its mailbox. Replies are sent through a
+//! one-shot channel inside the message; a channel that closes without a reply means that the
+//! receiver exited, and the outcome is unknown.
 //!
 //! | message | kind | from | to | reply | when full |
 //! |---|---|---|---|---|---|

@@ -39,7 +39,7 @@ pub fn validate(
     };
     let (mut good, mut poison) = (Vec::with_capacity(parts.len()), Vec::new());
     for part in parts {
-        let intent = match part.read {
+        let intent = match part.decoded {
             Ok(intent) => OrderIntent { published_at_ms: delivery.headers.sent_at_ms, ..intent },
             Err(malformed) => {
                 poison.push((part.bytes, malformed));

@@ -55,7 +55,7 @@ pub fn intents_of(
 ) -> Result<Vec<OrderIntent>, MalformedEnvelope> {
     let parts = envelope::decode(headers, body, installation)?;
     let num_parts = parts.len();
-    let read: Vec<_> = parts.into_iter().map(|part| part.read).collect();
+    let read: Vec<_> = parts.into_iter().map(|part| part.decoded).collect();
     let num_broken = read.iter().filter(|read| read.is_err()).count();
     read.into_iter().collect::<Result<_, _>>().map_err(|why: MalformedEnvelope| {
         let what = format!("{num_broken} of its {num_parts} intents cannot be read: {why}");
