@@ -25,8 +25,8 @@ struct Segment {
     unexplained_conflicts: u32,
 }
 
-/// Determines the outcome of every intent that has none; `outcomes` has one element per intent of
-/// `batch`.
+/// Writes every intent that has no outcome, and determines its outcome; `outcomes` has one element
+/// per intent of `batch`.
 ///
 /// # Errors
 /// The ledger's error of the segment that failed. Intents with an outcome are committed or refused;

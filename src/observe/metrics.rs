@@ -93,9 +93,9 @@ metrics! {
     gate_batch_size: Histogram = "floodgate_gate_batch_size", "Reservations per step",
         batch_sizes();
     gate_unsettled: Gauge = "floodgate_gate_unsettled", "Requests inside gates";
-    consumer_batch_size: Histogram = "floodgate_writer_batch_size", "Intents per step",
+    writer_batch_size: Histogram = "floodgate_writer_batch_size", "Intents per step",
         batch_sizes();
-    consumer_queue: Gauge = "floodgate_writer_queue", "Intents inside the consumer";
+    writer_queue: Gauge = "floodgate_writer_queue", "Intents inside the ledger writer";
     ledger_commit: Histogram = "floodgate_ledger_commit_seconds", "From batch to outcomes",
         commit_durations();
     orders_placed: Counter = "floodgate_orders_placed", "Orders committed";
@@ -142,8 +142,8 @@ metrics! {
 
 impl Metrics {
     /// Records a batch of `size` intents, and the seconds that the ledger took to write it.
-    pub fn consumer_batch(&self, size: usize, seconds: f64) {
-        self.consumer_batch_size.observe(size as f64);
+    pub fn writer_batch(&self, size: usize, seconds: f64) {
+        self.writer_batch_size.observe(size as f64);
         self.ledger_commit.observe(seconds);
     }
 
@@ -222,11 +222,11 @@ impl Metrics {
         self.stock_left.get_or_create(&SaleSku { sale, sku }).set(i64::from(left));
     }
 
-    /// Sets the numbers of requests inside gates and of intents inside the consumer. Called at each
-    /// scrape.
-    pub fn inside(&self, gates: usize, consumer: usize) {
+    /// Sets the numbers of requests inside gates and of intents inside the ledger writer. Called at
+    /// each scrape.
+    pub fn inside(&self, gates: usize, writer: usize) {
         self.gate_unsettled.set(i64::try_from(gates).unwrap_or(i64::MAX));
-        self.consumer_queue.set(i64::try_from(consumer).unwrap_or(i64::MAX));
+        self.writer_queue.set(i64::try_from(writer).unwrap_or(i64::MAX));
     }
 
     /// Sets the restart counters from the supervisor's reports. Called at each scrape.

@@ -63,9 +63,12 @@ impl LedgerWriterHandle {
         };
         written.unwrap_or_else(|| {
             let is_begun = begun.load(Ordering::Acquire);
-            let cause = if is_begun { NoOutcome::Crashed } else { NoOutcome::NotTried };
-            let text = "the ledger writer crashed while writing it".into();
-            vec![Err(WriteError { cause, text }); expected]
+            let (cause, text) = if is_begun {
+                (NoOutcome::Crashed, "the ledger writer crashed while writing it")
+            } else {
+                (NoOutcome::NotTried, "the ledger writer crashed before it began")
+            };
+            vec![Err(WriteError { cause, text: text.into() }); expected]
         })
     }
 }

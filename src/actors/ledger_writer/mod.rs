@@ -1,4 +1,4 @@
-//! Flow step 7/12: stock gate or order consumer -> ledger.
+//! Flow step 7/12: stock gate or order consumer -> ledger writer.
 //!
 //! The single writer of orders. While one batch is being committed, the next one gathers (natural
 //! batching), and every intent gets its own outcome. Order consumers are answered at COMMIT. Gates
@@ -80,7 +80,7 @@ impl LedgerWriter {
             let begun = deps.clock.now();
             let written = write_batch(&deps, &intents, exclusive).await;
             let took = deps.clock.now().duration_since(begun);
-            deps.metrics.consumer_batch(intents.len(), took.as_secs_f64());
+            deps.metrics.writer_batch(intents.len(), took.as_secs_f64());
             (intents, written)
         };
         spawn_step(self, ctx, work, |writer, ctx, (intents, written)| {

@@ -109,7 +109,8 @@ pub async fn write_results(
     Ok(())
 }
 
-/// Resolves conflicts until every intent has an outcome or the attempts are used up.
+/// Writes the intents, and retries after errors until every intent has an outcome or the attempts
+/// are used up.
 async fn place_with_retries(
     deps: &WriterDeps,
     intents: &[OrderIntent],
@@ -197,8 +198,9 @@ fn full_text(error: &db::Error) -> Arc<str> {
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ").into()
 }
 
-/// Resolves conflicts, and opens the breaker after [`SLOW_AFTER`]: a frozen or unreachable ledger
-/// returns no error, and new requests must not wait for the time-out.
+/// Makes one attempt to write the intents without an outcome. Opens the breaker after
+/// [`SLOW_AFTER`]: a frozen or unreachable ledger returns no error, and new requests must not wait
+/// for the time-out.
 async fn place_watched(
     deps: &WriterDeps,
     intents: &[OrderIntent],
