@@ -8,7 +8,7 @@ use super::dead_letter_queries::DeadLetterRow;
 use super::queries::IN_LIST_MAX;
 use super::tokens::INCREMENT;
 use super::transaction::{inserted, retry_concurrent};
-use super::{Database, SqlLedger, TransactionEnd, convert_rows, write};
+use super::{Database, SqlLedger, TransactionEnd, convert_rows, in_transaction};
 use crate::db::{DeadLetterStore, Error};
 use crate::domain::{
     DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
@@ -33,7 +33,7 @@ impl<D: Database> DeadLetterStore for SqlLedger<D> {
             let mut sorted: Vec<(usize, &NewDeadLetter)> = letters.iter().enumerate().collect();
             sorted.sort_unstable_by_key(|(_, letter)| letter.digest);
             retry_concurrent("copies of the same dead letters", || {
-                write(conn, fence, |conn| store(conn, &sorted, now_ms))
+                in_transaction(conn, fence, |conn| store(conn, &sorted, now_ms))
             })
         })
         .await
@@ -66,7 +66,7 @@ impl<D: Database> DeadLetterStore for SqlLedger<D> {
         transition: DeadLetterTransition,
     ) -> Result<bool, Error> {
         self.write("changing a dead letter", move |conn, fence| {
-            write(conn, fence, |conn| {
+            in_transaction(conn, fence, |conn| {
                 let changed = conn.update_dead_letter(&transition)? == 1;
                 Ok(TransactionEnd::commit_if(changed))
             })

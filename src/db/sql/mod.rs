@@ -28,7 +28,7 @@ pub use dead_letter_queries::DeadLetterQueries;
 pub use order_writer::QuotaClaim;
 pub use queries::{IN_LIST_MAX, Queries, SkuAndBuyer};
 pub use tokens::{WRITER, WriteMode, WriterFence};
-pub use transaction::{TransactionEnd, write};
+pub use transaction::{TransactionEnd, in_transaction};
 
 /// A ledger in an SQL database.
 pub struct SqlLedger<D> {

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 
 use super::queries::IN_LIST_MAX;
 use super::transaction::{inserted, retry_concurrent};
-use super::{Database, SqlLedger, TransactionEnd, WriterFence, write};
+use super::{Database, SqlLedger, TransactionEnd, WriterFence, in_transaction};
 use crate::db::rows::{FailureRow, NewOrder, narrow, readable, units};
 use crate::db::{BlindInsert, Error, OrderWriter};
 use crate::domain::{BuyerId, Examination, Failure, Order, OrderIntent, SkuNo};
@@ -42,7 +42,7 @@ impl<D: Database> OrderWriter for SqlLedger<D> {
                 return Ok(());
             }
             retry_concurrent("orders of the same requests", || {
-                write(conn, fence, |conn| record(conn, &failures))
+                in_transaction(conn, fence, |conn| record(conn, &failures))
             })
         })
         .await
@@ -69,7 +69,7 @@ fn place<D: Database>(
         // A sum that exceeds its column also exceeds the stock or the quota.
         return Ok(BlindInsert::Conflict);
     };
-    write(conn, fence, |conn| {
+    in_transaction(conn, fence, |conn| {
         // Writes orders and then reads failures, whereas `record_failures` writes failures and then
         // reads orders, so that one of two concurrent transactions reads the other's row. The stock
         // is last: its row is the one that every writer waits for.

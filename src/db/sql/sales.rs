@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use async_trait::async_trait;
 
 use super::transaction::inserted;
-use super::{Database, SqlLedger, TransactionEnd, write};
+use super::{Database, SqlLedger, TransactionEnd, in_transaction};
 use crate::db::rows::{SaleRow, SkuRow, units};
 use crate::db::{Error, SaleStore};
 use crate::domain::{Epoch, Phase, Sale, SaleDraft, SaleId, SkuNo};
@@ -19,7 +19,7 @@ impl<D: Database> SaleStore for SqlLedger<D> {
             return Err(Error::Unstorable { what });
         }
         self.write("creating a sale", move |conn, fence| {
-            write(conn, fence, |conn| {
+            in_transaction(conn, fence, |conn| {
                 if !inserted(conn.insert_sale(&draft, now_ms))? {
                     return Ok(TransactionEnd::RollBack(None));
                 }
@@ -43,7 +43,7 @@ impl<D: Database> SaleStore for SqlLedger<D> {
     ) -> Result<Option<Sale>, Error> {
         self.write("setting a sale's phase", move |conn, fence| {
             let id = sale.as_str();
-            write(conn, fence, |conn| set_phase(conn, id, epoch, next, now_ms))
+            in_transaction(conn, fence, |conn| set_phase(conn, id, epoch, next, now_ms))
         })
         .await
     }

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 
 use super::transaction::inserted;
-use super::{Database, SqlLedger, TransactionEnd, write};
+use super::{Database, SqlLedger, TransactionEnd, in_transaction};
 use crate::db::{Error, Ledger};
 
 /// The name of the token that every write checks.
@@ -51,7 +51,7 @@ impl WriterFence {
         let raise = |conn: &mut D| {
             Ok(TransactionEnd::Commit(Self(Some(conn.raise_token(WRITER, mode.next_token())?))))
         };
-        let taken = write(conn, Self::OPEN, raise);
+        let taken = in_transaction(conn, Self::OPEN, raise);
         taken.map_err(|error| error.during("taking the writer's token"))
     }
 
@@ -77,7 +77,7 @@ impl<D: Database> Ledger for SqlLedger<D> {
 
     async fn next_token(&self, name: &'static str) -> Result<i64, Error> {
         self.write("incrementing a token", move |conn, fence| {
-            write(conn, fence, |conn| {
+            in_transaction(conn, fence, |conn| {
                 Ok(TransactionEnd::Commit(conn.raise_token(name, INCREMENT)?))
             })
         })
@@ -118,7 +118,7 @@ fn secret<D: Database>(
     let store = |conn: &mut D| {
         Ok(TransactionEnd::commit_if(inserted(conn.insert_secret(name, &generated))?))
     };
-    if write(conn, fence, store)? {
+    if in_transaction(conn, fence, store)? {
         return Ok(generated);
     }
     // Another process stored its secret first: that one is valid.

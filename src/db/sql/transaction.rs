@@ -31,7 +31,7 @@ impl TransactionEnd<bool> {
 ///
 /// # Errors
 /// `Refused`, `Fenced` and those of the job: nothing was written. `NotConfirmed`: unknown.
-pub fn write<D: Database, T>(
+pub fn in_transaction<D: Database, T>(
     conn: &mut D,
     fence: WriterFence,
     job: impl FnOnce(&mut D) -> Result<TransactionEnd<T>, Error>,

@@ -4,7 +4,7 @@ use diesel::connection::SimpleConnection;
 use diesel::dsl::sql;
 use diesel::prelude::*;
 use diesel::sql_types::BigInt;
-use floodgate::db::sql::{TransactionEnd, WriteMode, WriterFence, write};
+use floodgate::db::sql::{TransactionEnd, WriteMode, WriterFence, in_transaction};
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::db::{Error, ErrorClass};
 use tempfile::TempDir;
@@ -38,7 +38,7 @@ impl Store {
             conn.batch_execute(statements).unwrap();
             Ok(TransactionEnd::Commit(()))
         };
-        write(&mut self.conn, self.fence, job).unwrap_err()
+        in_transaction(&mut self.conn, self.fence, job).unwrap_err()
     }
 }
 
