@@ -1,7 +1,7 @@
 #!lua
 -- Decides a batch of reservations in order.
 --
--- KEYS: bucket, outbox, pages of requests.., pages of buyers.., dead if the outbox has a kind
+-- KEYS: bucket, outbox, pages of requests.., pages of buyers.., dead unless the kind is none
 -- ARGV: server, installation, epoch, quota or 0, outbox kind, intents of an entry, most entries,
 --       touch, counts of requests, counts of buyers, plan, requests.., intents.., buyers..
 -- Buyers are passed under a quota only. If each buyer may order once, the request id follows from
@@ -21,6 +21,7 @@ local is_current, is_quota, size = opened == tonumber(epoch), quota > 0, #plan /
 if size > ITEMS_MAX then return {TOO_MANY} end
 
 local accepted_max = free_capacity(kind, outbox, dead, envelope_max, entries_max)
+-- The positions in ARGV and KEYS before the first request and its page.
 local requests_at, request_pages_at = 11, 2
 local records, num_requests = read_column(request_pages_at, request_counts, requests_at)
 local intents_at = requests_at + num_requests

@@ -15,8 +15,9 @@ if bad then return bad end
 local is_quota, size = #buyer_counts > 0, #plan / 8
 if size > ITEMS_MAX then return {TOO_MANY} end
 
--- 0 with an outbox, which has the intents then.
+-- Stored intents of this bucket; 0 with an outbox, which stores them instead.
 local num_kept = call('HLEN', unsettled)
+-- The positions in ARGV and KEYS before the first request and its page.
 local requests_at, request_pages_at = 5, 2
 local records, num_requests = read_column(request_pages_at, request_counts, requests_at)
 local records_at = requests_at + num_requests

@@ -18,7 +18,7 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::{Error, ErrorClass};
-use crate::runtime::progress::answered;
+use crate::runtime::progress;
 
 /// Sends the result to its caller and returns whether its connection can be used again.
 type Job<C> = Box<dyn FnOnce(Result<&mut C, Error>) -> bool + Send>;
@@ -147,7 +147,7 @@ impl<C: Send + 'static> Workers<C> {
         limit: Duration,
     ) -> Result<T, Error> {
         let reply = timeout(limit, &mut submitted.reply).await;
-        answered();
+        progress::answered();
         match reply {
             Ok(Ok(result)) => result.map_err(|error| error.during(operation)),
             Ok(Err(_panicked)) => Err(Error::WorkerCrashed { operation }),

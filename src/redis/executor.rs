@@ -13,7 +13,7 @@ use super::transport::{
     PipelineRequest, ServerAddress,
 };
 use crate::domain::{BucketNo, SkuNo};
-use crate::runtime::progress::answered;
+use crate::runtime::progress;
 
 /// Why a call has no result.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,7 +120,7 @@ impl ScriptExecutor {
             ConnectionPurpose::Hot => connection.call_and_wait(&fenced).await,
             _ => connection.call(&fenced).await,
         };
-        answered();
+        progress::answered();
         let answers = called.unwrap_or_else(|error| vec![Err(error); calls.len()]);
         let mut answers = answers.into_iter();
         let mut results = Vec::with_capacity(calls.len());
@@ -222,7 +222,7 @@ pub async fn send_on(
     operation: &'static str,
 ) -> Result<Vec<Value>, CallError> {
     let answers = connection.call(commands).await;
-    answered();
+    progress::answered();
     let answers = answers.and_then(|answers| answers.into_iter().collect());
     answers.map_err(|error| CallError::new(error, operation).on(key))
 }

@@ -196,8 +196,8 @@ fn leveled<T>(
     read: impl Fn(&mut Reply) -> Result<T, Error>,
 ) -> impl Fn(&mut Reply) -> Result<Leveled<T>, Error> {
     move |reply| {
-        let left = BucketLevel::read(reply)?;
-        Ok((read(reply)?, left))
+        let level = BucketLevel::read(reply)?;
+        Ok((read(reply)?, level))
     }
 }
 

@@ -13,6 +13,7 @@ use super::{BucketKeys, Leveled, Script, ScriptCall, codes, leveled};
 /// The result of recording one order or refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SettleOutcome {
+    /// Recorded by this call.
     Now,
     /// An order of a request that the bucket never accepted: recorded now, its units taken.
     Adopted,

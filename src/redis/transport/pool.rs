@@ -68,7 +68,7 @@ impl ConnectionPool {
         purpose: ConnectionPurpose,
         key: impl AsRef<[u8]>,
     ) -> Result<Arc<Connection>, Error> {
-        let map = self.map().await?;
+        let map = self.slot_map().await?;
         let node = map.master_of(key.as_ref())?;
         self.connection_to(purpose, node).await
     }
@@ -85,7 +85,7 @@ impl ConnectionPool {
 
     /// Every master of the current topology.
     pub async fn masters(&self) -> Result<Vec<ServerAddress>, Error> {
-        Ok(self.map().await?.masters.clone())
+        Ok(self.slot_map().await?.masters.clone())
     }
 
     /// A connection to one of the [`Self::masters`].
@@ -131,8 +131,8 @@ impl ConnectionPool {
         verified
     }
 
-    async fn map(&self) -> Result<Arc<SlotMap>, Error> {
-        let map = self.inner.router.map(self.io()?).await?;
+    async fn slot_map(&self) -> Result<Arc<SlotMap>, Error> {
+        let map = self.inner.router.slot_map(self.io()?).await?;
         self.prune(&map);
         Ok(map)
     }

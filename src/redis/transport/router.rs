@@ -103,7 +103,7 @@ impl MasterRouter {
 
     /// The current map, cheap enough for each call. If the topology cannot be read again, the last
     /// known map.
-    pub(super) async fn map(self: &Arc<Self>, io: &Handle) -> Result<Arc<SlotMap>, Error> {
+    pub(super) async fn slot_map(self: &Arc<Self>, io: &Handle) -> Result<Arc<SlotMap>, Error> {
         let read = |failures| self.clone().read(failures);
         match self.flight.get(io, read).await {
             Ok(map) => {

@@ -92,8 +92,8 @@ impl RedisStock {
         })
     }
 
-    /// Reserves a run of reservations of one epoch.
-    async fn reserve_run(
+    /// Calls the script for reservations of one epoch, at most [`codes::ITEMS_MAX`].
+    async fn reserve_same_epoch(
         &self,
         buckets: &SkuBuckets,
         bucket: BucketNo,
@@ -108,8 +108,8 @@ impl RedisStock {
             batch,
         };
         let decided = self.hot.run(&call.call(buckets.keys(bucket)?), "reserving").await;
-        let (verdicts, left) = decided.map_err(|error| buckets.error(error))?;
-        buckets.record_level(bucket, left);
+        let (verdicts, level) = decided.map_err(|error| buckets.error(error))?;
+        buckets.record_level(bucket, level);
         Ok(verdicts)
     }
 
@@ -193,10 +193,10 @@ impl Stock for RedisStock {
         let buckets = self.buckets(bucket.sku)?;
         let mut verdicts = Vec::with_capacity(batch.len());
         for same_epoch in batch.chunk_by(|a, b| a.epoch == b.epoch) {
-            for run in same_epoch.chunks(codes::ITEMS_MAX_USIZE) {
-                let decided = self.reserve_run(&buckets, bucket.bucket, run).await;
+            for chunk in same_epoch.chunks(codes::ITEMS_MAX_USIZE) {
+                let decided = self.reserve_same_epoch(&buckets, bucket.bucket, chunk).await;
                 verdicts.extend(match decided {
-                    // Earlier runs of the batch were decided, so the batch as a whole is unknown.
+                    // Earlier chunks of the batch were decided, so the batch as a whole is unknown.
                     Err(error) if error.is_certain() && !verdicts.is_empty() => {
                         let reason = error.to_string();
                         return Err(Error::Unknown { operation: "reserving", reason });

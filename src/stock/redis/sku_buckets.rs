@@ -100,8 +100,8 @@ impl SkuBuckets {
         call: ScriptCall<Leveled<T>>,
         operation: &'static str,
     ) -> Result<T, Error> {
-        let (answer, left) = self.run(call, operation).await?;
-        self.record_level(bucket, left);
+        let (answer, level) = self.run(call, operation).await?;
+        self.record_level(bucket, level);
         Ok(answer)
     }
 
