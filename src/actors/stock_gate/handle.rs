@@ -104,24 +104,27 @@ impl GateHandle {
     pub async fn refuse(
         &self,
         listed: &CatalogSale,
-        request: &Reservation,
+        reservation: &Reservation,
         now_ms: i64,
     ) -> Result<Option<Refusal>, stock::Error> {
-        let Some(refusal) = self.sale_refusal(listed, request.sku, now_ms) else { return Ok(None) };
-        let Some(sku) = listed.skus.iter().find(|sku| sku.no == request.sku) else {
+        let Some(refusal) = self.sale_refusal(listed, reservation.sku, now_ms) else {
+            return Ok(None);
+        };
+        let Some(sku) = listed.skus.iter().find(|sku| sku.no == reservation.sku) else {
             return Ok(Some(refusal));
         };
-        let key = BucketKey { sku: request.sku, bucket: request.bucket };
+        let key = BucketKey { sku: reservation.sku, bucket: reservation.bucket };
         // The cached ids of accepted requests are as old as the last poll. They exclude a repeat
         // only if nothing can have been accepted since: sold out, or before the window.
         let is_cache_valid =
-            self.stock.is_sold_out(request.sku) || now_ms < listed.sale.starts_at_ms;
-        let is_new = is_cache_valid && !self.stock.may_have_accepted(key, request.request);
-        if self.directory.has(request.sku) && is_new {
+            self.stock.is_sold_out(reservation.sku) || now_ms < listed.sale.starts_at_ms;
+        let is_new = is_cache_valid && !self.stock.may_have_accepted(key, reservation.request);
+        if self.directory.has(reservation.sku) && is_new {
             return Ok(Some(refusal));
         }
-        // The gate does not check the window, and would sell: the request must be read here.
-        let accepted = match self.status(sku, request.request, request.buyer).await {
+        // A gate does not check the window, and would sell to a new request. So the stock is read
+        // here, and a request that it does not have is refused.
+        let accepted = match self.status(sku, reservation.request, reservation.buyer).await {
             // Before the first opening nothing was accepted. Later, buckets that are being loaded
             // do not tell what was accepted.
             Err(stock::Error::NotLoaded(_)) if now_ms < listed.sale.starts_at_ms => None,
@@ -142,25 +145,25 @@ impl GateHandle {
     }
 
     /// Sends the request to the buyer's home gate, and awaits the answer up to the deadline.
-    pub async fn buy(&self, request: Reservation) -> BuyAnswer {
-        let Some(gate) = self.directory.gate(request.sku, request.bucket) else {
+    pub async fn buy(&self, reservation: Reservation) -> BuyAnswer {
+        let Some(gate) = self.directory.gate(reservation.sku, reservation.bucket) else {
             return BuyAnswer::Busy;
         };
-        match tokio::time::timeout(self.deadline, self.buy_at(&gate, request)).await {
+        match tokio::time::timeout(self.deadline, self.buy_at(&gate, reservation)).await {
             Ok(answer) => answer,
             // The gate may still accept; a repeat of the request id reads the outcome.
             Err(_elapsed) => BuyAnswer::Unknown,
         }
     }
 
-    async fn buy_at(&self, gate: &GateAddress, mut request: Reservation) -> BuyAnswer {
+    async fn buy_at(&self, gate: &GateAddress, mut reservation: Reservation) -> BuyAnswer {
         let mut may_be_accepted = false;
         for _ in 0..self.attempts_max {
             // Without a permit the request does not reach the gate.
             let Some(permit) = gate.permits.try_take() else { break };
             let address = gate.address.wait_up().await;
             let (reply, answer) = oneshot::channel();
-            let answer = match address.try_send(Reserve { reservation: request, reply, permit }) {
+            let answer = match address.try_send(Reserve { reservation, reply, permit }) {
                 Ok(()) => answer.await.ok(),
                 Err(_) => None,
             };
@@ -169,8 +172,8 @@ impl GateHandle {
                 Some(GateReply::Final(BuyAnswer::Busy)) if may_be_accepted => break,
                 Some(GateReply::Final(answer)) => return answer,
                 Some(GateReply::StaleEpoch) => {
-                    if let Some((listed, _)) = self.catalog.of_sku(request.sku) {
-                        request.epoch = listed.sale.epoch;
+                    if let Some((listed, _)) = self.catalog.of_sku(reservation.sku) {
+                        reservation.epoch = listed.sale.epoch;
                     }
                     tokio::task::yield_now().await;
                 }

@@ -252,7 +252,7 @@ struct ReserveAttempts {
     is_unknown: bool,
 }
 
-/// Whether the stock may answer the request only as a repeat.
+/// Whether the stock may answer the request only as a repeat, because the breaker is open.
 fn is_repeat_only(request: &Reserve) -> bool {
     request.reservation.epoch == NO_OPENING
 }
