@@ -86,7 +86,8 @@ number_id! {
     BuyerId
 }
 number_id! {
-    /// One purchase request. A repeat of the request carries the same id.
+    /// The number of one purchase request; a repeat has the same. Buyers send it signed, as a text
+    /// that `http/buyers/request_tokens.rs` defines.
     RequestId
 }
 

@@ -89,7 +89,7 @@ pub struct OrderIntent {
     pub quota: Option<u32>,
     /// Price times quantity, in the currency's smallest unit.
     pub amount: i64,
-    /// When the units were reserved, epoch milliseconds.
+    /// When the request arrived, epoch milliseconds; `asked_at_ms` of the reservation.
     pub placed_at_ms: i64,
     /// When an unpaid order times out, epoch milliseconds.
     pub pay_by_ms: i64,

@@ -52,7 +52,7 @@ pub enum RequestStatus {
     /// The order is committed in the ledger.
     Ordered {
         quantity: u32,
-        /// When the units were reserved, epoch milliseconds.
+        /// When the request arrived, epoch milliseconds.
         placed_at_ms: i64,
         state: OrderState,
     },

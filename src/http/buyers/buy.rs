@@ -101,12 +101,12 @@ async fn decide(
         None => deps.gates.buy(reservation).await,
     };
     if let BuyAnswer::Known { status: RequestStatus::Failed(refusal), replayed } = answer {
-        let first_id = |first| state.tokens.show(first, &listed.sale.id, sku.no, buyer);
+        let first_id = |first| state.tokens.sign(first, &listed.sale.id, sku.no, buyer);
         return Err(refused(&refusal, &listed.sale, first_id).replayed(replayed));
     }
     let id = match purchase.request_id {
         Some(sent_id) => sent_id.into_owned(),
-        None => state.tokens.show(number, &listed.sale.id, sku.no, buyer),
+        None => state.tokens.sign(number, &listed.sale.id, sku.no, buyer),
     };
     let (view, replayed) = match answer {
         BuyAnswer::Known { status, replayed } => {
@@ -156,11 +156,11 @@ async fn identify(
     if is_valid { Ok(id.number) } else { Err(ProblemCode::RequestIdInvalid.into()) }
 }
 
-/// The problem of a refusal. `show` signs the id of another request of the buyer.
-fn refused(refusal: &Refusal, sale: &Sale, show: impl FnOnce(RequestId) -> String) -> Problem {
+/// The problem of a refusal. `sign` signs the id of another request of the buyer.
+fn refused(refusal: &Refusal, sale: &Sale, sign: impl FnOnce(RequestId) -> String) -> Problem {
     let problem = Problem::from(ProblemCode::from(refusal));
     match *refusal {
-        Refusal::AlreadyPurchased { first } => problem.with("request_id", show(first)),
+        Refusal::AlreadyPurchased { first } => problem.with("request_id", sign(first)),
         Refusal::QuotaExceeded { owned, limit } => {
             problem.with("owned", owned).with("limit", limit)
         }

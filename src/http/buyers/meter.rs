@@ -10,8 +10,8 @@ use crate::http::middleware::problem::ProblemCode;
 use crate::http::routes::BUY;
 use crate::observe::metrics::{Metrics, OutcomeLabel, RouteLabel, RouteStatus};
 
-/// Outcomes of `floodgate_buy` besides the problem codes: in the ledger, accepted, accepted or not,
-/// and a repeat of an earlier answer.
+/// Outcomes of `floodgate_buy` besides the problem codes: an order in the ledger; accepted; perhaps
+/// accepted; the answer to a repeat.
 const OUTCOMES: [&str; 4] = ["placed", "queued", "unknown", "replayed"];
 
 /// Counters and the latency histogram of the buy route.

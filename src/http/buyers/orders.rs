@@ -44,7 +44,7 @@ pub async fn mine(request: HttpRequest, query: web::Query<OrdersQuery>, state: S
 /// `None` for an order of a sale that is not in this process's catalog yet.
 fn view_of(state: &HttpState, order: &Order) -> Option<OrderView> {
     let (listed, sku) = state.deps.catalog.of_sku(order.sku)?;
-    let id = state.tokens.show(order.request, &listed.sale.id, sku.no, order.buyer);
+    let id = state.tokens.sign(order.request, &listed.sale.id, sku.no, order.buyer);
     Some(OrderView::from_ledger(&id, &listed, &sku, order))
 }
 

@@ -107,7 +107,7 @@ impl RequestTokens {
     }
 
     /// The signed request id of `number`.
-    pub fn show(&self, number: RequestId, sale: &SaleId, sku: SkuNo, buyer: BuyerId) -> String {
+    pub fn sign(&self, number: RequestId, sale: &SaleId, sku: SkuNo, buyer: BuyerId) -> String {
         let mac = self.mac("request-id", sale, sku, buyer, number.get()).finalize().into_bytes();
         let mut text = format!("{number}-{sku}-");
         URL_SAFE_NO_PAD.encode_string(mac.get(..MAC_BYTES).unwrap_or_default(), &mut text);
@@ -213,7 +213,7 @@ mod tests {
     fn a_signed_id_is_valid_for_its_buyer_sale_sku_number_and_key_only() {
         let tokens = tokens();
         let number = tokens.issue(NOW_MS);
-        let text = tokens.show(number, &sale("s1"), SkuNo(7), buyer(42));
+        let text = tokens.sign(number, &sale("s1"), SkuNo(7), buyer(42));
         let read = RequestTokens::read(&text).unwrap();
         assert_eq!((read.number, read.sku_no), (number, SkuNo(7)));
         let is_own = |id: UnverifiedRequestId| tokens.verify(&id, &sale("s1"), SkuNo(7), buyer(42));
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(
             (
                 tokens.derive(&sale("sale-1"), SkuNo(1), buyer(42)).get(),
-                tokens.show(number, &sale("sale-1"), SkuNo(1), buyer(42)).as_str(),
+                tokens.sign(number, &sale("sale-1"), SkuNo(1), buyer(42)).as_str(),
             ),
             (5_934_081_836_311_088_237, "123456789-1-s3vwthWAITUgiRRS")
         );

@@ -68,7 +68,7 @@ pub async fn create(
         (number, state.tokens.expires_at_ms(number))
     };
     Ok(no_store_json(RequestIdView {
-        request_id: state.tokens.show(number, &sale.id, sku.no, buyer),
+        request_id: state.tokens.sign(number, &sale.id, sku.no, buyer),
         expires_at: rfc3339(expires_at_ms),
     }))
 }

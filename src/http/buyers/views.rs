@@ -177,7 +177,7 @@ pub struct OrderView {
     pub amount: i64,
     /// `pending_payment`, `paid`, `timed_out`, `cancelled` or `refunded`.
     pub state: &'static str,
-    /// When the units were reserved.
+    /// When the request arrived.
     pub placed_at: String,
     /// Payment deadline.
     pub pay_by: String,

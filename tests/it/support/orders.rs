@@ -72,7 +72,7 @@ pub async fn orders_in(settings: &Settings) -> Orders {
     for sale in ledger.sales().await.unwrap() {
         for sku in &sale.skus {
             let mut add = |request, buyer: BuyerId, outcome| {
-                let request_id = tokens.show(request, &sale.id, sku.no, buyer);
+                let request_id = tokens.sign(request, &sale.id, sku.no, buyer);
                 let (sale, buyer) = (sale.id.to_string(), buyer.get());
                 orders.add(Record { sale, buyer, request_id, outcome });
             };
