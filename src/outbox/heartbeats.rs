@@ -39,8 +39,8 @@ impl Heartbeats {
         format!("{}:relay:{worker}", self.executor.namespace())
     }
 
-    pub(super) async fn announce(&self, worker: &str, heartbeat: Duration) -> Result<(), Error> {
-        let (key, ttl_ms) = (self.key(worker), heartbeat.as_millis().max(1).to_string());
+    pub(super) async fn renew(&self, worker: &str, ttl: Duration) -> Result<(), Error> {
+        let (key, ttl_ms) = (self.key(worker), ttl.as_millis().max(1).to_string());
         let set = redis::cmd("EVAL").arg(ANNOUNCE).arg(1).arg(&key).arg(ttl_ms).to_owned();
         Ok(self.executor.send(&key, &[set], "renewing a heartbeat").await.map(drop)?)
     }

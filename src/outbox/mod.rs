@@ -133,8 +133,8 @@ pub struct DeadEntry {
 /// Stores accepted intents until the broker has confirmed them.
 #[async_trait]
 pub trait Outbox: Send + Sync {
-    /// Renews a worker's heartbeat; it expires after `heartbeat`.
-    async fn announce(&self, worker: &str, heartbeat: Duration) -> Result<(), Error>;
+    /// Renews a worker's heartbeat; it expires after `ttl`.
+    async fn renew_heartbeat(&self, worker: &str, ttl: Duration) -> Result<(), Error>;
 
     /// The workers whose heartbeat has expired. A worker whose heartbeat cannot be read is not
     /// among them.

@@ -178,8 +178,8 @@ impl RedisOutbox {
 
 #[async_trait]
 impl Outbox for RedisOutbox {
-    async fn announce(&self, worker: &str, heartbeat: Duration) -> Result<(), Error> {
-        self.heartbeats.announce(worker, heartbeat).await
+    async fn renew_heartbeat(&self, worker: &str, ttl: Duration) -> Result<(), Error> {
+        self.heartbeats.renew(worker, ttl).await
     }
 
     async fn silent(&self, workers: &BTreeSet<String>) -> BTreeSet<String> {

@@ -105,7 +105,7 @@ pub struct RelayDeps {
 }
 
 impl RelayDeps {
-    fn heartbeat(&self) -> Duration {
+    fn heartbeat_ttl(&self) -> Duration {
         Duration::from_millis(self.settings.heartbeat_ttl_ms)
     }
 
@@ -187,19 +187,19 @@ impl OutboxRelay {
     }
 
     /// Renews the heartbeat independently of the rounds: a round may wait long for the broker.
-    fn announce(&mut self, ctx: &mut Context<Self>) {
+    fn renew_heartbeat(&mut self, ctx: &mut Context<Self>) {
         if self.is_quiet {
             return;
         }
-        let (outbox, heartbeat) = (Arc::clone(&self.deps.outbox), self.deps.heartbeat());
+        let (outbox, ttl) = (Arc::clone(&self.deps.outbox), self.deps.heartbeat_ttl());
         let name = self.names.current();
-        let work = async move { outbox.announce(&name, heartbeat).await };
-        spawn_step(self, ctx, work, move |actor, ctx, announced| {
-            if let Err(error) = announced {
+        let work = async move { outbox.renew_heartbeat(&name, ttl).await };
+        spawn_step(self, ctx, work, move |actor, ctx, renewed| {
+            if let Err(error) = renewed {
                 actor.deps.metrics.outbox_error(&error);
             }
-            let wait = (heartbeat / HEARTBEATS_PER_TTL).max(Duration::from_millis(1));
-            ctx.run_later(wait, |actor, ctx| step(actor, ctx, Self::announce));
+            let wait = (ttl / HEARTBEATS_PER_TTL).max(Duration::from_millis(1));
+            ctx.run_later(wait, |actor, ctx| step(actor, ctx, Self::renew_heartbeat));
         });
     }
 }
@@ -217,7 +217,7 @@ impl Actor for OutboxRelay {
         step(self, ctx, |actor, ctx| {
             let relay = Relay::new(actor.deps.clone(), actor.names.clone());
             actor.start_round(ctx, Box::new(relay));
-            actor.announce(ctx);
+            actor.renew_heartbeat(ctx);
         });
     }
 }

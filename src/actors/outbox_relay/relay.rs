@@ -72,7 +72,8 @@ impl Relay {
         self.watch(now);
         if !self.has_heartbeat {
             // The round goes on without a heartbeat: at worst a rescuer reclaims its entries.
-            self.has_heartbeat = outbox.announce(&self.name, self.deps.heartbeat()).await.is_ok();
+            let renewed = outbox.renew_heartbeat(&self.name, self.deps.heartbeat_ttl()).await;
+            self.has_heartbeat = renewed.is_ok();
         }
 
         let inherited = self.plan.takeover_due(now);
@@ -308,7 +309,7 @@ impl Relay {
         });
         let reclaims = futures_util::stream::iter(reclaims.collect::<Vec<_>>());
         let reclaimed: Vec<_> = reclaims.buffer_unordered(RECLAIMS_IN_PARALLEL).collect().await;
-        let expired = outbox.announce(&self.name, Duration::ZERO).await;
+        let expired = outbox.renew_heartbeat(&self.name, Duration::ZERO).await;
         let failed = reclaimed.into_iter().find_map(Result::err).or(expired.err());
         if let Some(error) = failed {
             tracing::warn!(%error, "outbox entries not given back, a rescuer reclaims them");

@@ -163,14 +163,14 @@ pub async fn only_who_announced_itself_lately_is_not_silent(fixture: &Fixture) {
     let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
     let workers: BTreeSet<String> = names(&["a/1.1", "b/1.1", "c/1.1"]);
     assert_eq!(fixture.outbox.silent(&workers).await, workers);
-    fixture.outbox.announce("a/1.1", Duration::from_hours(1)).await.unwrap();
-    fixture.outbox.announce("b/1.1", Duration::from_millis(1)).await.unwrap();
+    fixture.outbox.renew_heartbeat("a/1.1", Duration::from_hours(1)).await.unwrap();
+    fixture.outbox.renew_heartbeat("b/1.1", Duration::from_millis(1)).await.unwrap();
     let expected: BTreeSet<String> = names(&["b/1.1", "c/1.1"]);
     until("one heartbeat to expire", async || {
         (fixture.open_another().silent(&workers).await == expected).then_some(())
     })
     .await;
-    fixture.outbox.announce("a/1.1", Duration::ZERO).await.unwrap();
+    fixture.outbox.renew_heartbeat("a/1.1", Duration::ZERO).await.unwrap();
     until("the other heartbeat to expire", async || {
         (fixture.outbox.silent(&workers).await == workers).then_some(())
     })

@@ -208,7 +208,7 @@ fn a_full_server_is_drained() {
             let fixture = Fixture::single(kind);
             fixture.accept_requests(bucket(0), 1..9);
             fixture.redis().cmd(&["CONFIG", "SET", "maxmemory", "1mb"]);
-            fixture.outbox.announce(WORKER, Duration::from_secs(1)).await.unwrap();
+            fixture.outbox.renew_heartbeat(WORKER, Duration::from_secs(1)).await.unwrap();
             let entries = fixture.claim(bucket(0), WORKER, 6).await;
             assert_eq!(entries.len(), 6);
             fixture

@@ -209,9 +209,9 @@ fn oldest<'a>(entries: impl Iterator<Item = &'a OutboxEntry>) -> Option<i64> {
 
 #[async_trait]
 impl Outbox for FakeOutbox {
-    async fn announce(&self, worker: &str, heartbeat: Duration) -> Answer<()> {
+    async fn renew_heartbeat(&self, worker: &str, ttl: Duration) -> Answer<()> {
         self.call(Call::Announce, "announcing", || {
-            let until = self.clock.now() + heartbeat;
+            let until = self.clock.now() + ttl;
             self.store.heartbeats.lock().insert(worker.to_owned(), until);
         })
         .await
