@@ -22,8 +22,9 @@
 //! 12 actors/supervisor                                      restarts failed actors
 //! ```
 //!
-//! [`tier`] selects the steps. Without a broker, gates submit their intents directly to the ledger
-//! writer, through the same messages.
+//! After step 8 the ledger writer records the results in the buckets (`lua/settle.lua`), where
+//! buyers read them. [`tier`] selects the steps. Without a broker, gates submit their intents
+//! directly to the ledger writer, through the same messages.
 
 pub mod actors;
 pub mod app;

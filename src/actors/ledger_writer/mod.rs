@@ -12,8 +12,8 @@
 //! for those that may have been. On crash: replies are dropped; gates and order consumers
 //! resubmit. May repeat: every intent.
 
+pub mod batch;
 pub mod handle;
-pub mod placing;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering;
 use actix::{Actor, Context, Handler};
 use tokio::sync::oneshot;
 
-use crate::actors::ledger_writer::placing::{WriterDeps, write_batch, write_results};
+use crate::actors::ledger_writer::batch::{WriterDeps, write_batch, write_results};
 use crate::actors::supervisor::supervised::{
     ExitReason, Incarnation, Supervised, end, spawn_step, step,
 };
