@@ -75,7 +75,7 @@ impl BuyAnswer {
     }
 }
 
-/// A submission: the intents that a gate or consumer hands over in one step, to be written as
+/// A submission: the intents that a gate or consumer submits in one message, to be written as
 /// orders.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]

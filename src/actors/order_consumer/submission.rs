@@ -26,6 +26,7 @@ const PROBES_MAX: usize = 64;
 #[derive(Debug, Clone)]
 pub(super) struct InFlightIntent {
     pub(super) delivery: Arc<Delivery>,
+    /// The intent as received, for its dead letter.
     pub(super) bytes: Bytes,
     pub(super) intent: OrderIntent,
     /// Failures counted against the order.
