@@ -1,8 +1,8 @@
 //! Flow step 7/12: broker -> order consumer.
 //!
-//! One consumer per order queue of a process: receives, validates (`validation`), submits to the
-//! ledger writer (`submission`), acknowledges (`ack_window`). Up to the prefetch, many submissions
-//! are in progress at once; the ledger writer gathers them into transactions.
+//! One consumer per order queue of a process: receives (`deliveries`), validates (`validation`),
+//! submits to the ledger writer (`submission`), acknowledges (`ack_window`). Up to the prefetch,
+//! many submissions are in progress at once; the ledger writer gathers them into transactions.
 //!
 //! A delivery is acknowledged when each of its intents is an order or a recorded refusal in the
 //! ledger, or a confirmed dead letter. The ledger writer writes the results to the stock; the
@@ -44,8 +44,8 @@ use crate::watermark::{ANNOUNCED_EVERY, Watermarks};
 
 mod ack_window;
 mod dead_letter;
+mod deliveries;
 mod evidence;
-mod receiving;
 mod retry_queue;
 mod submission;
 pub mod validation;
