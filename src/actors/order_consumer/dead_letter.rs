@@ -9,7 +9,8 @@ use super::{Arc, Operation, OrderConsumer};
 use crate::broker::{Message, PublishOutcome};
 
 impl OrderConsumer {
-    /// Queues the dead letter of a delivery, or of one intent of it.
+    /// Queues the dead letter of a delivery, or of one intent of it, for [`Self::publish`]. `flaw`
+    /// is logged: the name of an `EnvelopeFlaw`, or `failed` if the ledger did not write the order.
     pub(super) fn dead_letter(&mut self, tag: u64, message: Message, flaw: &'static str) {
         let headers = &message.headers;
         tracing::error!(
@@ -51,7 +52,7 @@ impl OrderConsumer {
         self.spawn(ctx, Operation::Publish, work, move |consumer, ctx, (channel, outcomes)| {
             // Crash here [dead_lettered_not_acknowledged]: the dead letter is in its queue and the
             // original is redelivered; both have the same request id, and become one dead letter.
-            if consumer.published(batch, &outcomes) {
+            if consumer.handle_outcomes(batch, &outcomes) {
                 consumer.publish_channel = Some(channel);
                 consumer.subscription.publish_backoff = consumer.deps.reconnect;
                 consumer.publish(ctx);
@@ -65,7 +66,7 @@ impl OrderConsumer {
 
     /// Completes the confirmed dead letters, and queues the others again. Returns whether all were
     /// confirmed.
-    fn published(&mut self, batch: Vec<(u64, Message)>, outcomes: &[PublishOutcome]) -> bool {
+    fn handle_outcomes(&mut self, batch: Vec<(u64, Message)>, outcomes: &[PublishOutcome]) -> bool {
         let subscription = &mut self.subscription;
         let mut unconfirmed = Vec::new();
         for (index, (tag, message)) in batch.into_iter().enumerate().rev() {

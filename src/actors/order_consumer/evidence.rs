@@ -9,7 +9,7 @@
 use crate::db::ErrorClass;
 use crate::messages::NoOutcome;
 
-/// Parts of a split submission: two levels isolate one order of `batch_max`, three at most.
+/// Parts of a split submission: two splits isolate one order of 64, three one of 512.
 const SPLIT_PARTS: usize = 8;
 
 /// One attempt at a submission that left intents without an outcome.
@@ -20,7 +20,8 @@ pub struct FailedAttempt {
     pub num_submitted: usize,
     /// Whether no other submission shared its transactions.
     pub was_exclusive: bool,
-    /// Commits of the ledger at its earlier failure in a transaction of its own.
+    /// Commits of the ledger at its last counted failure, or else at its first failure in a
+    /// transaction of its own; `None`: neither happened.
     pub failed_at: Option<u64>,
     /// Commits of the ledger now.
     pub num_commits: u64,
@@ -52,8 +53,9 @@ pub fn decide(failed: &FailedAttempt) -> RetryDecision {
         failed.was_exclusive && failed.failed_at.is_some_and(|before| failed.num_commits > before);
     match failed.cause {
         NoOutcome::NotTried | NoOutcome::Ledger(ErrorClass::Down) => RetryDecision::Hold,
-        // An actor has few restarts: after one crash the orders are split into singles at once, and
-        // the second crash over a single order makes it a dead letter.
+        // Each crash costs one of the ledger writer's few restarts: an exclusive submission is
+        // split into singles at once, and a single order that crashes the writer twice, with a
+        // commit between, becomes a dead letter.
         NoOutcome::Crashed if failed.was_exclusive && !is_single => {
             RetryDecision::Split(failed.num_submitted)
         }

@@ -11,9 +11,9 @@
 //! Owns: unacknowledged deliveries. Limits: `consumer.prefetch` unacknowledged deliveries, and the
 //! permits of the ledger writer. On error: while the ledger fails, deliveries stay unacknowledged
 //! and are retried with backoff (`retry_queue`), so that the prefetch stops the broker; an order
-//! that fails by itself (`evidence`) is tried `consumer.attempts_max` times and becomes a dead
-//! letter. On crash: the broker redelivers what was not acknowledged. May repeat: every delivery;
-//! the ledger answers `Repeat`, which is a success.
+//! that fails by itself becomes a dead letter after `consumer.attempts_max` counted failures
+//! (`evidence`). On crash: the broker redelivers what was not acknowledged. May repeat: every
+//! delivery; the ledger answers `Repeat`, which is a success.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -115,8 +115,11 @@ pub struct OrderConsumer {
     is_quiet: bool,
 }
 
-/// An operation of a subscription beside the mailbox, or the wait before its retry. At most one of
-/// each kind is running.
+/// An asynchronous operation of a subscription, or the wait before its retry. At most one of each
+/// kind is running.
+///
+/// `Retry` resubmits held submissions; `Publish` publishes dead letters; `Announce` writes the
+/// watermark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Operation {
     Refresh,
@@ -131,6 +134,7 @@ enum Operation {
 struct SubscriptionState {
     /// Counts subscriptions: a late completion carries the number that it belongs to.
     number: u64,
+    /// `None` while not subscribed.
     acknowledger: Option<Arc<dyn Acknowledger>>,
     /// Closed with the state: its unfinished submissions are abandoned, because the broker
     /// redelivers them.

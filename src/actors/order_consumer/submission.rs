@@ -18,8 +18,8 @@ use crate::messages::{NoOutcome, WriteResult};
 /// Name of the ledger token that the canary increments.
 const CANARY: &str = "canary";
 
-/// Single orders that probes may take off submissions without evidence. One that the ledger commits
-/// is enough, and each is a transaction of its own once the ledger is back.
+/// Most single orders that probes split off larger submissions. One commit among them is evidence
+/// enough; more would delay the recovery, because each is a transaction of its own.
 const PROBES_MAX: usize = 64;
 
 /// One intent of an unacknowledged delivery.
@@ -39,7 +39,8 @@ pub(super) struct Submission {
     items: Vec<InFlightIntent>,
     /// Shares its transactions with no other submission: it failed, or its delivery is suspect.
     is_exclusive: bool,
-    /// Commits of the ledger when it failed in a transaction of its own.
+    /// Commits of the ledger at its last counted failure, or else at its first failure in a
+    /// transaction of its own.
     failed_at: Option<u64>,
     /// Whether it comes from the retry queue.
     is_retry: bool,
@@ -106,14 +107,14 @@ impl OrderConsumer {
         let then = self.scoped(move |consumer, ctx, written| {
             consumer.subscription.num_submissions -= 1;
             if let Some(written) = written {
-                consumer.submitted(ctx, submission, written);
+                consumer.handle_results(ctx, submission, written);
             }
         });
         spawn_wait(self, ctx, work, then);
     }
 
-    /// Handles the results of a submission.
-    fn submitted(
+    /// Handles the results of a submission, one for each intent.
+    fn handle_results(
         &mut self,
         ctx: &mut Context<Self>,
         submission: Submission,
@@ -150,9 +151,9 @@ impl OrderConsumer {
             });
             is_held = matches!(decision, RetryDecision::Hold | RetryDecision::Probe);
             // The commit count of the first failure is kept: evidence is a commit after it.
-            let is_innocent =
-                matches!(cause, NoOutcome::NotTried | NoOutcome::Ledger(ErrorClass::Down));
-            let failed_at = failed_at.or((is_exclusive && !is_innocent).then_some(num_commits));
+            let may_be_cause =
+                !matches!(cause, NoOutcome::NotTried | NoOutcome::Ledger(ErrorClass::Down));
+            let failed_at = failed_at.or((is_exclusive && may_be_cause).then_some(num_commits));
             let failed = Submission { failed_at, ..Submission::exclusive(failed) };
             self.apply(ctx, decision, failed, &last_error);
         }
@@ -225,7 +226,8 @@ impl OrderConsumer {
         self.subscription.window.complete_part(delivery.tag);
     }
 
-    /// Counts a failure against an order, and retries it after a wait that doubles with each.
+    /// Counts a failure against an order, and retries it after `consumer.retry_backoff_max_ms`
+    /// times two to the power of its counted failures.
     fn count_failure(
         &mut self,
         ctx: &mut Context<Self>,
