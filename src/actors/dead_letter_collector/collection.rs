@@ -28,7 +28,8 @@ pub(super) trait DeadLetterSource: 'static {
 
     /// The log message of a failed round.
     const FAILURE: &'static str;
-    /// Whether a pause of `every_ms` follows a successful round.
+    /// Whether a pause of `maintenance.rescue_every_ms` follows a successful round; otherwise
+    /// [`Self::receive`] itself waits.
     const IS_POLLED: bool;
 
     /// Adds dead letters that are not pending yet.
@@ -115,12 +116,12 @@ impl<S: DeadLetterSource> Collection<S> {
             .into_iter()
             .partition(|it| it.aside_until.is_none_or(|until| until <= begun));
         self.pending = aside;
-        let (mut outcome, mut one_by_one) = (Ok(()), 0_usize);
+        let (mut outcome, mut num_singles) = (Ok(()), 0_usize);
         while !due.is_empty() && deps.clock.now().duration_since(begun) < ROUND_MAX {
             let sizes = due.iter().map(|it| it.dead_letter.body.len());
-            let len = if one_by_one > 0 { 1 } else { batch_len(sizes) };
+            let len = if num_singles > 0 { 1 } else { batch_len(sizes) };
             let mut batch: Vec<_> = due.drain(..len).collect();
-            one_by_one = one_by_one.saturating_sub(1);
+            num_singles = num_singles.saturating_sub(1);
             let dead_letters = batch.iter().map(|it| it.dead_letter.clone()).collect();
             match deps.ledger.store_dead_letters(dead_letters, deps.clock.wall_ms()).await {
                 Ok(outcomes) => {
@@ -139,7 +140,7 @@ impl<S: DeadLetterSource> Collection<S> {
                     let failures = batch.first().map_or(0, |it| it.failures);
                     match after_failure(error.class(), ledger_answers, size, failures) {
                         AfterFailure::OneByOne => {
-                            one_by_one = size;
+                            num_singles = size;
                             due.splice(0..0, batch);
                         }
                         AfterFailure::SetAside => {

@@ -81,18 +81,22 @@ impl DeadLetterCollector {
     }
 
     /// Collects from one source, one round after the other.
-    fn collect<S: DeadLetterSource>(&mut self, ctx: &mut Context<Self>, mut from: Collection<S>) {
+    fn collect<S: DeadLetterSource>(
+        &mut self,
+        ctx: &mut Context<Self>,
+        mut collection: Collection<S>,
+    ) {
         let work = async move {
-            let pause = from.round().await;
-            (from, pause)
+            let pause = collection.round().await;
+            (collection, pause)
         };
-        spawn_step(self, ctx, work, |collector, ctx, (from, pause)| {
+        spawn_step(self, ctx, work, |collector, ctx, (collection, pause)| {
             if pause.is_zero() {
-                return collector.collect(ctx, from);
+                return collector.collect(ctx, collection);
             }
             // The pause is outside of a step: it must not count as a stall.
             ctx.run_later(pause, |collector, ctx| {
-                step(collector, ctx, |collector, ctx| collector.collect(ctx, from));
+                step(collector, ctx, |collector, ctx| collector.collect(ctx, collection));
             });
         });
     }

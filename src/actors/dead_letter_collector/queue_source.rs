@@ -55,8 +55,8 @@ impl QueueSource {
         Self { deps, open: None }
     }
 
-    /// Subscribes if necessary, waits up to `every_ms` for a delivery, and takes those that are
-    /// already there.
+    /// Subscribes if necessary, waits up to [`CollectorDeps::every`] for a delivery, and takes
+    /// those that are already there.
     async fn take_deliveries(
         &mut self,
         pending: &mut Vec<PendingDeadLetter<u64>>,
