@@ -38,7 +38,8 @@ named_enum! {
         Relay => "relay",
         /// The consumer: the message could not be decoded, or its order not be written.
         Consumer => "consumer",
-        /// The broker: the delivery limit was exceeded.
+        /// The broker: the delivery limit was exceeded. Also the origin of a message that another
+        /// application published to the queue `dead`.
         Broker => "broker",
     }
 }

@@ -122,7 +122,7 @@ tables! {
         "GET" "/admin/v1/dead-letters/{letter_id}", Admin => dead_letters::show, [
             UnknownLetter Busy
         ];
-        "POST" "/admin/v1/dead-letters/{letter_id}/replay", Admin => dead_letters::put_back, [
+        "POST" "/admin/v1/dead-letters/{letter_id}/replay", Admin => dead_letters::replay, [
             UnknownLetter LetterNotReplayable LetterConflict NoBroker BrokerAway Busy
         ];
         "POST" "/admin/v1/dead-letters/{letter_id}/park", Admin => dead_letters::park, [

@@ -118,7 +118,7 @@ pub struct IntentView {
 #[derive(Serialize, ToSchema)]
 pub struct DeadLetterContentView {
     #[serde(flatten)]
-    letter: DeadLetterView,
+    dead_letter: DeadLetterView,
     /// Headers of the message.
     #[schema(value_type = Object)]
     headers: Value,
@@ -203,7 +203,7 @@ pub async fn show(letter_id: web::Path<String>, state: State) -> Handled {
     params(("letter_id" = String, Path, description = "`id` of the list")),
     responses((status = 200, description = "what was done", body = DoneView)),
 )]
-pub async fn put_back(letter_id: web::Path<String>, state: State) -> Handled {
+pub async fn replay(letter_id: web::Path<String>, state: State) -> Handled {
     respond(state.dead_letters.replay(parse_id(&letter_id)?).await)
 }
 
@@ -269,7 +269,9 @@ impl From<DeadLetterError> for Problem {
                 ProblemCode::LetterNotReplayable
             }
             DeadLetterError::Ordered => ProblemCode::LetterOrdered,
-            DeadLetterError::Replayed | DeadLetterError::Changed => ProblemCode::LetterConflict,
+            DeadLetterError::Replayed | DeadLetterError::Discarded | DeadLetterError::Changed => {
+                ProblemCode::LetterConflict
+            }
             DeadLetterError::NoBroker => ProblemCode::NoBroker,
             DeadLetterError::PublishRefused { .. } | DeadLetterError::NotConfirmed { .. } => {
                 tracing::warn!(%error, "dead letter: not replayed");
@@ -303,7 +305,7 @@ fn view_of(state: &HttpState, content: DeadLetterContent) -> DeadLetterContentVi
         preview: head.fold(String::new(), |text, byte| format!("{text}{byte:02x}")),
         body: STANDARD.encode(&content.body),
         requests: content.requests.iter().map(RequestId::to_string).collect(),
-        letter: content.dead_letter.into(),
+        dead_letter: content.dead_letter.into(),
     }
 }
 

@@ -86,13 +86,13 @@ impl DeadLetterHeaders {
     }
 }
 
-/// A dead letter from the dead-letter queue. Consumers and the broker state in the headers where
-/// they dead-lettered it; without such a header the origin is the broker.
+/// A dead letter from the queue `dead`. A consumer states its order queue in the headers, such as
+/// `orders.3`, and so does the broker. Without such a header the origin is the broker.
 #[must_use]
 pub fn from_delivery(delivery: &Delivery, installation: &str, now_ms: i64) -> NewDeadLetter {
     let origin = match delivery.headers.origin.as_deref() {
-        Some(place) if !delivery.headers.by_broker => {
-            DeadLetterOrigin::from_name(place).unwrap_or(DeadLetterOrigin::Consumer)
+        Some(origin) if !delivery.headers.by_broker => {
+            DeadLetterOrigin::from_name(origin).unwrap_or(DeadLetterOrigin::Consumer)
         }
         _ => DeadLetterOrigin::Broker,
     };
@@ -145,8 +145,8 @@ fn new_dead_letter(
 }
 
 /// The requests whose end state is this dead letter: all requests of the message if it can be
-/// replayed, otherwise none. A request must not end where it cannot be replayed; its gate resubmits
-/// it.
+/// replayed, otherwise none. A request must not end where it cannot be replayed: the reconciler
+/// publishes it again.
 fn requests_in(headers: &Headers, body: &Bytes, installation: &str) -> Vec<RequestId> {
     let intents = replay::intents_of(headers, body, installation).unwrap_or_default();
     let mut requests: Vec<RequestId> = intents.iter().map(|intent| intent.request).collect();

@@ -36,6 +36,9 @@ pub enum DeadLetterError {
     /// Replayed already: it cannot be parked or discarded.
     #[error("it was replayed: it is on its way, or has ended")]
     Replayed,
+    /// Discarded already: it cannot be replayed or parked.
+    #[error("it was discarded: its requests are recorded failures, or orders")]
+    Discarded,
     /// Changed concurrently, by another operator or by a new arrival.
     #[error("it changed meanwhile: look at it, then try again")]
     Changed,
@@ -152,14 +155,14 @@ impl DeadLetterService {
             DeadLetterState::Replayed => {
                 return Ok((DeadLetterOutcome::Already, content.dead_letter));
             }
-            DeadLetterState::Discarded => return Err(DeadLetterError::Changed),
+            DeadLetterState::Discarded => return Err(DeadLetterError::Discarded),
             DeadLetterState::Open | DeadLetterState::Parked => {}
         }
         let (broker, replay) = self.prepare(&content)?;
-        let ended = self.ledger.examine(replay.intents.clone()).await?;
+        let examined = self.ledger.examine(replay.intents.clone()).await?;
         let has_ended = |intent: &OrderIntent| {
-            ended.orders.contains_key(&intent.request)
-                || ended.failures.contains_key(&intent.request)
+            examined.orders.contains_key(&intent.request)
+                || examined.failures.contains_key(&intent.request)
         };
         let outcome = if replay.intents.iter().all(has_ended) {
             DeadLetterOutcome::Resolved
@@ -171,7 +174,7 @@ impl DeadLetterService {
         // still open; the next replay publishes it again or finds that its requests have ended.
         if !self.transition(&content.dead_letter, DeadLetterState::Replayed, None).await? {
             // A new arrival or another operator changed it. The answer has the state in the ledger.
-            tracing::info!(letter = no.0, "dead letter: changed during the replay");
+            tracing::info!(dead_letter = no.0, "dead letter: changed during the replay");
         }
         Ok((outcome, self.show(no).await?.dead_letter))
     }
@@ -185,7 +188,7 @@ impl DeadLetterService {
         let note = note.map(|note| clip(note, TEXT_CHARS_MAX));
         match current.state {
             DeadLetterState::Replayed => return Err(DeadLetterError::Replayed),
-            DeadLetterState::Discarded => return Err(DeadLetterError::Changed),
+            DeadLetterState::Discarded => return Err(DeadLetterError::Discarded),
             DeadLetterState::Parked if note.is_none() || note == current.note => {
                 return Ok((DeadLetterOutcome::Already, current));
             }
@@ -220,7 +223,8 @@ impl DeadLetterService {
         if !self.transition(&content.dead_letter, DeadLetterState::Discarded, note).await? {
             return Err(DeadLetterError::Changed);
         }
-        tracing::info!(letter = no.0, requests = failed.len(), reason, "dead letter: discarded");
+        let requests = failed.len();
+        tracing::info!(dead_letter = no.0, requests, reason, "dead letter: discarded");
         Ok((DeadLetterOutcome::Discarded, self.show(no).await?.dead_letter))
     }
 
