@@ -103,7 +103,7 @@ fn remedy(trace: &Json) -> String {
     if let Some(dead) = dead {
         let holder = on_one_line(&field(dead, "holder"), TEXT_CHARS);
         return match holder.strip_prefix("dead letter ") {
-            Some(no) => format!("next: floodgate dlq show {no}, then replay or park it"),
+            Some(no) => format!("next: floodgate dlq show {no}, then replay, park or discard it"),
             None => {
                 "wait: it becomes a dead letter within seconds; see `floodgate dlq list`".to_owned()
             }
@@ -116,6 +116,7 @@ fn remedy(trace: &Json) -> String {
         }
         Some("relay") => "wait: its relay publishes it; if it stays: is the broker up?",
         Some("broker") => "wait: a consumer takes it; if it stays: is a consumer running?",
+        Some("dead_letter") => "wait: it was replayed; if it stays: is a consumer running?",
         Some("gate") => "wait: the ledger has not answered; if it stays: is the ledger up?",
         _ => "see docs/runbooks/order-stuck.md",
     }

@@ -21,9 +21,9 @@ const REPLAY_MAX: u32 = 500;
 
 const EXAMPLES: &str = "\
 Examples:
-  floodgate dlq list                           what waits for you, newest first
-  floodgate dlq show 17                        why, with its bytes and orders
-  floodgate dlq replay 17 18                   put them on their way again
+  floodgate dlq list                           open dead letters, newest first
+  floodgate dlq show 17                        its reason, bytes and orders
+  floodgate dlq replay 17 18                   publish them again
   floodgate dlq replay --all --origin relay --max 100
   floodgate dlq park 19 --note 'another party, see mail of 3 May'
   floodgate dlq discard 20 --reason 'the shop cancelled the event'
@@ -62,7 +62,7 @@ enum Verb {
     #[command(before_help = "Examples:\n  floodgate dlq show 17\n  \
                              floodgate dlq show 17 --json | jq -r .body | base64 -d\n")]
     Show {
-        /// Its number
+        /// Its number, as in `dlq list`
         id: String,
     },
     /// Publish dead letters again; a request that already has an order gets no second one
@@ -87,7 +87,7 @@ enum Verb {
         #[arg(long, value_name = "CURSOR", requires = "all")]
         cursor: Option<String>,
     },
-    /// Set dead letters aside for good; they can still be replayed
+    /// Set dead letters aside; they can still be replayed or discarded
     #[command(before_help = "Examples:\n  floodgate dlq park 19 --note 'a test of the shop'\n")]
     Park {
         /// Their numbers
@@ -97,7 +97,7 @@ enum Verb {
         #[arg(long)]
         note: Option<String>,
     },
-    /// Give dead letters up: their buyers read `failed`, the units are on sale again; orders stay
+    /// End requests as failed: their buyers read `failed`, the units are on sale again; orders stay
     #[command(before_help = "Examples:\n  \
                              floodgate dlq discard 20 --reason 'the shop cancelled the event'\n  \
                              floodgate dlq discard 20 21 --json\n")]

@@ -161,7 +161,7 @@ fn dead_letters(queues: &[TopologyPart]) -> [Check; 2] {
         .warn(format!("{unreadable} messages wait in `unreadable`: they could not be stored"))
         .remedy(
             "inspect them in the management interface, find out who published them, and purge the \
-             queue; accepted requests that are still queued are resubmitted by their gate",
+             queue; the reconciler publishes accepted requests that are still queued again",
         );
     let first = check(name)
         .when(dead > 0 && consumers == 0)

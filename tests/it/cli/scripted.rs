@@ -271,7 +271,7 @@ fn the_next_step_is_that_of_the_furthest_stage() {
         (vec![ledger("failed")], "done: it was refused", 0),
         (vec![dead.clone()], "next: floodgate dlq show 17", 0),
         (vec![dead_at_relay], "wait: it becomes a dead letter", 0),
-        (vec![replayed], "see docs/runbooks/order-stuck.md", 0),
+        (vec![replayed], "wait: it was replayed", 0),
         (vec![dead, ledger("paid")], "done: it is an order", 0),
         (vec![ledger("unknown")], "next: `floodgate doctor` says why the ledger cannot be read", 2),
     ] {
