@@ -9,8 +9,9 @@
 //! ```
 //!
 //! Every message is published `mandatory`: an unroutable message is returned and stays with its
-//! publisher. A message in `unreadable` repeatedly closed the connection of its consumer. The queue
-//! has no consumers: operators inspect it in the broker.
+//! publisher. A message in `unreadable` closed the connection of its consumer each time, or was
+//! delivered 50 times and not stored. The queue has no consumers: operators inspect it in the
+//! broker.
 //!
 //! Every queue is a quorum queue: replicated on clusters, written to disk before it confirms, and
 //! able to dead-letter at least once. That requires the overflow setting `reject-publish`, although
@@ -32,7 +33,7 @@ const INTENTS: &str = "intents";
 /// Queue and exchange of the dead letters.
 const DEAD: &str = "dead";
 
-/// Terminal queue for messages that can never become an order.
+/// Terminal queue for dead letters that could not be received or stored.
 const UNREADABLE: &str = "unreadable";
 
 /// Delivery limit of `unreadable`. Newer brokers default to 20, after which they drop a message of
