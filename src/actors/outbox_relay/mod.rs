@@ -3,8 +3,8 @@
 //! A relay worker takes over the entries of its predecessors, claims entries of every bucket,
 //! publishes them on a channel of its own, waits for the confirms, and acknowledges the entries
 //! that were confirmed or given up. A worker runs these steps one after the other (`relay.rs`);
-//! throughput comes from large rounds and several workers. [`plan`] decides the next step,
-//! [`round_outcome`] interprets the publish outcomes.
+//! throughput comes from large rounds and several workers. `plan` decides the next step,
+//! `round_outcome` interprets the publish outcomes.
 //!
 //! Owns: a broker channel, and the claimed entries. Limits: `relay.claim_max` entries of a bucket,
 //! `relay.confirm_window` unconfirmed messages. On error: a failed acknowledgement is retried

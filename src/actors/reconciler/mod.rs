@@ -1,7 +1,7 @@
 //! Flow step 11/12: Redis, broker, ledger -> the same again.
 //!
 //! Compares the requests that buckets call `queued` with the ledger and repairs differences: writes
-//! missing results to the bucket, and publishes lost requests again ([`bucket_walk`] defines when a
+//! missing results to the bucket, and publishes lost requests again (`bucket_walk` defines when a
 //! request is lost). Consumer and ledger decide a copy like every other delivery, even if its sale
 //! is closed.
 //!

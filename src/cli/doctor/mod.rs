@@ -1,6 +1,6 @@
 //! `floodgate doctor`: checks everything that a sale depends on; every problem has a remedy.
 //!
-//! One file per backend: it reads the facts, then states them as a table of [`Check`]s.
+//! One file per backend: it reads the facts, then states them as a table of `Check`s.
 
 use std::fmt::Write;
 use std::time::Duration;
