@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use floodgate::domain::{
-    BucketNo, Epoch, Failure, LoaderToken, Loan, Order, Phase, Policy, Refusal, Reservation, Sku,
-    SkuNo, TraceId, Verdict,
+    BucketNo, Epoch, Failure, LoaderToken, Loan, Order, Phase, Refusal, Reservation, Sku, TraceId,
+    Verdict,
 };
 use floodgate::redis::scripts::load::{LoadRow, clear, hold, load_rows, set_phase};
 use floodgate::redis::scripts::lookup::{QueuedRecord, read_queued};
@@ -19,6 +19,7 @@ use floodgate::redis::scripts::{
 use redis::{Client, Connection, RedisResult, Value};
 
 use super::fenced_call::FencedCall;
+pub use crate::support::offers::sku;
 use crate::support::offers::{buyer, request};
 use crate::support::servers::redis::Redis;
 
@@ -35,21 +36,6 @@ pub const OUTBOXES: [OutboxArgs; 2] = [OutboxArgs::List(ENTRIES), OutboxArgs::St
 
 /// All places where accepted intents can wait: the bucket itself, a list, a stream.
 pub const KINDS: [OutboxArgs; 3] = [OutboxArgs::None, OUTBOXES[0], OUTBOXES[1]];
-
-/// A SKU with two buckets.
-pub fn sku(no: i32, policy: Policy, initial: u32) -> Sku {
-    Sku {
-        no: SkuNo(no),
-        id: "sku".parse().unwrap(),
-        title: "SKU".to_owned(),
-        price: 250,
-        initial,
-        policy,
-        buckets: 2,
-        payment_window_s: 900,
-        bar_lapsed: false,
-    }
-}
 
 /// A connection with all scripts loaded; calls are sent as `EVALSHA`.
 pub struct ScriptClient {

@@ -30,6 +30,21 @@ pub fn buyer(number: u64) -> BuyerId {
     BuyerId::new(number).unwrap()
 }
 
+/// A SKU with two buckets.
+pub fn sku(no: i32, policy: Policy, initial: u32) -> Sku {
+    Sku {
+        no: SkuNo(no),
+        id: "sku".parse().unwrap(),
+        title: "SKU".to_owned(),
+        price: 250,
+        initial,
+        policy,
+        buckets: 2,
+        payment_window_s: 900,
+        bar_lapsed: false,
+    }
+}
+
 pub fn sku_draft(id: &str, policy: Policy, initial: u32) -> SkuDraft {
     SkuDraft {
         no: (),

@@ -8,14 +8,14 @@ use async_trait::async_trait;
 use floodgate::config::{Settings, Tier};
 use floodgate::domain::{
     BookSnapshot, BucketKey, BucketNo, Counting, Epoch, Failure, LoaderToken, Order, OrderIntent,
-    Phase, Policy, Refusal, RequestStatus, Reservation, Sku, SkuNo, TraceId, Verdict,
+    Phase, Policy, Refusal, RequestStatus, Reservation, Sku, TraceId, Verdict,
 };
 use floodgate::redis::scripts::{Installation, OutboxArgs};
 use floodgate::stock::redis::RedisOptions;
 use floodgate::stock::{MemoryStock, RedisStock, Stock, StoredRequest};
 use floodgate::tier::connection_pool;
 
-use crate::support::offers::{buyer, request, run};
+use crate::support::offers::{self, buyer, request, run};
 use crate::support::servers::cluster::Cluster;
 use crate::support::servers::redis::Redis;
 
@@ -127,17 +127,7 @@ struct Shop {
 }
 
 fn sku(no: i32, policy: Policy, initial: u32, buckets: u16) -> Arc<Sku> {
-    Arc::new(Sku {
-        no: SkuNo(no),
-        id: "sku".parse().unwrap(),
-        title: "SKU".to_owned(),
-        price: 250,
-        initial,
-        policy,
-        buckets,
-        payment_window_s: 900,
-        bar_lapsed: false,
-    })
+    Arc::new(Sku { buckets, ..offers::sku(no, policy, initial) })
 }
 
 impl Shop {
