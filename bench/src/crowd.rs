@@ -7,8 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
-use floodgate::db::BlindInsert;
+use anyhow::Context;
 use floodgate::domain::{
     BucketKey, BucketNo, BuyerId, Epoch, OrderIntent, Policy, RequestId, Reservation, SaleDraft,
     SaleId, Sku, SkuDraft, TraceId, Verdict,
@@ -210,10 +209,11 @@ impl Offer {
 
 /// Places a batch without conflicts; a conflict is an error.
 pub(crate) async fn place(stores: &Stores, batch: Vec<OrderIntent>) -> anyhow::Result<()> {
-    match stores.ledger.place(batch).await? {
-        BlindInsert::All => Ok(()),
-        BlindInsert::Conflict => bail!("the ledger refuses a batch without conflicts"),
-    }
+    anyhow::ensure!(
+        stores.ledger.place(batch).await?,
+        "the ledger refuses a batch without conflicts"
+    );
+    Ok(())
 }
 
 #[cfg(test)]

@@ -10,17 +10,20 @@
 //!
 //! On crash: each segment is one transaction; a repeat of the whole batch finds the written orders.
 
-use super::{BlindInsert, Error, OrderWriter};
+use super::{Error, OrderWriter};
 use crate::domain::{OrderIntent, PlaceOutcome};
 
 /// How often a single intent may conflict without a reason before it is reported as unavailable.
 /// Each further examination may show the rows that another writer committed meanwhile.
 const UNEXPLAINED_CONFLICTS_MAX: u32 = 3;
 
-/// A part of the batch.
+/// A part of the batch, by positions in it.
+#[derive(Default)]
 struct Segment {
-    /// Positions in the batch.
-    positions: Vec<usize>,
+    /// The intents to be written.
+    write: Vec<usize>,
+    /// Outcomes that become final once those intents are written.
+    then: Vec<(usize, PlaceOutcome)>,
     /// How often it conflicted since it last became smaller.
     unexplained_conflicts: u32,
 }
@@ -36,57 +39,40 @@ pub async fn resolve(
     batch: &[OrderIntent],
     outcomes: &mut [Option<PlaceOutcome>],
 ) -> Result<(), Error> {
-    let open: Vec<usize> = (0..batch.len())
+    let write = (0..batch.len())
         .filter(|position| outcomes.get(*position).is_some_and(Option::is_none))
         .collect();
     let mut segments = Vec::new();
-    let decision = SegmentDecision { write: open, ..SegmentDecision::default() };
-    try_write(ledger, batch, decision, outcomes, &mut segments).await?;
+    let whole = Segment { write, ..Segment::default() };
+    try_write(ledger, batch, whole, outcomes, &mut segments).await?;
     while let Some(segment) = segments.pop() {
-        let decision = examine(ledger, batch, segment, outcomes).await?;
-        try_write(ledger, batch, decision, outcomes, &mut segments).await?;
+        let examined = examine(ledger, batch, segment, outcomes).await?;
+        try_write(ledger, batch, examined, outcomes, &mut segments).await?;
     }
     Ok(())
 }
 
-/// The result of the examination of a segment.
-#[derive(Default)]
-struct SegmentDecision {
-    /// The intents to be written, by position.
-    write: Vec<usize>,
-    /// Outcomes that become final once those intents are written.
-    then: Vec<(usize, PlaceOutcome)>,
-    unexplained_conflicts: u32,
-}
-
-/// Writes a decision in one transaction; on a conflict all its intents form a segment again.
+/// Writes a segment in one transaction; on a conflict it is examined as a whole or in halves.
 async fn try_write(
     ledger: &dyn OrderWriter,
     batch: &[OrderIntent],
-    decision: SegmentDecision,
+    segment: Segment,
     outcomes: &mut [Option<PlaceOutcome>],
     segments: &mut Vec<Segment>,
 ) -> Result<(), Error> {
-    let intents = pick(batch, &decision.write);
+    let intents = pick(batch, &segment.write);
     if intents.is_empty() {
         return Ok(());
     }
-    match ledger.place(intents.clone()).await? {
-        BlindInsert::All => {
-            for (position, intent) in decision.write.iter().zip(&intents) {
-                set(outcomes, *position, PlaceOutcome::Placed(intent.order()));
-            }
-            for (position, outcome) in decision.then {
-                set(outcomes, position, outcome);
-            }
+    if ledger.place(intents.clone()).await? {
+        for (position, intent) in segment.write.iter().zip(&intents) {
+            set(outcomes, *position, PlaceOutcome::Placed(intent.order()));
         }
-        BlindInsert::Conflict => {
-            let mut positions = decision.write;
-            positions.extend(decision.then.iter().map(|(position, _)| *position));
-            positions.sort_unstable();
-            let unexplained_conflicts = decision.unexplained_conflicts;
-            split_or_retry(Segment { positions, unexplained_conflicts }, segments, outcomes);
+        for (position, outcome) in segment.then {
+            set(outcomes, position, outcome);
         }
+    } else {
+        split_or_retry(segment, segments, outcomes);
     }
     Ok(())
 }
@@ -97,42 +83,47 @@ async fn examine(
     batch: &[OrderIntent],
     segment: Segment,
     outcomes: &mut [Option<PlaceOutcome>],
-) -> Result<SegmentDecision, Error> {
-    let present = ledger.examine(pick(batch, &segment.positions)).await?;
+) -> Result<Segment, Error> {
+    let present = ledger.examine(pick(batch, &segment.write)).await?;
     let mut with_batch = present.clone();
     let unexplained_conflicts = segment.unexplained_conflicts;
-    let mut decision = SegmentDecision { unexplained_conflicts, ..SegmentDecision::default() };
-    for position in segment.positions {
+    let mut examined = Segment { unexplained_conflicts, ..Segment::default() };
+    for position in segment.write {
         let Some(intent) = batch.get(position) else { continue };
         match with_batch.admit(intent) {
-            None => decision.write.push(position),
+            None => examined.write.push(position),
             // An earlier intent of the batch causes this outcome. If another writer prevents that
             // intent, this one has another outcome.
             Some(outcome) if present.outcome_of(intent) != Some(outcome) => {
-                decision.then.push((position, outcome));
+                examined.then.push((position, outcome));
             }
             Some(outcome) => set(outcomes, position, outcome),
         }
     }
-    Ok(decision)
+    Ok(examined)
 }
 
-/// A segment that conflicts for the first time is examined whole, after that in halves. A single
-/// intent without further attempts is unavailable.
+/// After a conflict, all intents of the segment are examined again: whole for the first time, then
+/// in halves. A single intent without further attempts is unavailable.
 fn split_or_retry(
     segment: Segment,
     segments: &mut Vec<Segment>,
     outcomes: &mut [Option<PlaceOutcome>],
 ) {
-    let Segment { mut positions, unexplained_conflicts: conflicts } = segment;
-    if conflicts == 0 || (positions.len() == 1 && conflicts < UNEXPLAINED_CONFLICTS_MAX) {
-        segments.push(Segment { positions, unexplained_conflicts: conflicts + 1 });
-    } else if positions.len() > 1 {
-        let second = positions.split_off(positions.len() / 2);
+    let Segment { mut write, then, unexplained_conflicts: conflicts } = segment;
+    write.extend(then.into_iter().map(|(position, _)| position));
+    write.sort_unstable();
+    let mut push = |write, unexplained_conflicts| {
+        segments.push(Segment { write, then: Vec::new(), unexplained_conflicts });
+    };
+    if conflicts == 0 || (write.len() == 1 && conflicts < UNEXPLAINED_CONFLICTS_MAX) {
+        push(write, conflicts + 1);
+    } else if write.len() > 1 {
+        let second = write.split_off(write.len() / 2);
         // The first half is pushed last and popped first, so that intents keep their order.
-        segments.push(Segment { positions: second, unexplained_conflicts: conflicts });
-        segments.push(Segment { positions, unexplained_conflicts: conflicts });
-    } else if let Some(position) = positions.first() {
+        push(second, conflicts);
+        push(write, conflicts);
+    } else if let Some(position) = write.first() {
         set(outcomes, *position, PlaceOutcome::Unavailable);
     }
 }

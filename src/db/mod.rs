@@ -20,24 +20,17 @@ use crate::domain::{
 
 pub mod conflict_resolution;
 pub mod error;
+mod failure_rows;
 pub mod migrate;
 pub mod mysql;
 mod rows;
+mod sale_rows;
 mod schema;
 pub mod sql;
 pub mod sqlite;
 mod workers;
 
 pub use error::{Error, ErrorClass};
-
-/// The outcome of a blind write of a batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BlindInsert {
-    /// Every intent was written as an order, committed and durable.
-    All,
-    /// A unique key, a quota or the stock rejected the batch: nothing was written.
-    Conflict,
-}
 
 /// The last order of the previous page of a buyer's orders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,11 +98,11 @@ pub struct UnknownSku {
 /// unknown (`Unknown`).
 #[async_trait]
 pub trait OrderWriter: Send + Sync {
-    /// Writes all intents as orders in one transaction, or none of them. Conditional updates take
-    /// stock and quota, unique keys guard request and slot, and the same transaction checks the
-    /// writer's fencing token. The other columns of a row (trace, times) are not compared: a repeat
-    /// may arrive by another path.
-    async fn place(&self, batch: Vec<OrderIntent>) -> Result<BlindInsert, Error>;
+    /// Writes all intents as orders in one transaction, or none of them: `false` if a unique key, a
+    /// quota or the stock rejected the batch. Conditional updates take stock and quota, unique keys
+    /// guard request and slot, and the same transaction checks the writer's fencing token. The
+    /// other columns of a row (trace, times) are not compared: a repeat may arrive by another path.
+    async fn place(&self, batch: Vec<OrderIntent>) -> Result<bool, Error>;
 
     /// Reads the rows that are relevant to the batch.
     async fn examine(&self, batch: Vec<OrderIntent>) -> Result<Examination, Error>;

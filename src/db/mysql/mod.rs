@@ -12,30 +12,28 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use diesel::connection::SimpleConnection;
-
 use self::client::connect;
+use self::database::is_valid;
+use self::migration::check_and_migrate;
 use self::session::{Session, SessionAccess};
 use super::Error;
 use super::error::{cannot_open, explained};
 use super::migrate::{self, SchemaStatus};
-use super::sql::{Database, Queries, SqlLedger, WriteMode, WriterFence};
+use super::sql::{Database, SqlLedger, WriteMode, WriterFence};
 use super::workers::{Connector, Workers};
 use crate::runtime::clock::{SharedClock, SystemClock};
 
 mod client;
 mod database;
 pub mod health;
+mod migration;
+mod scan;
 mod session;
-mod statements;
 
 pub use self::client::MysqlConnection;
 
 /// A ledger in MySQL or MariaDB.
 pub type MysqlLedger = SqlLedger<MysqlConnection>;
-
-/// A connection without a response for this long is tested before a job.
-const VALID_FOR: Duration = Duration::from_secs(1);
 
 /// An unused connection is closed after this time, earlier than servers and firewalls close it.
 const IDLE_MAX: Duration = Duration::from_secs(30);
@@ -109,29 +107,6 @@ impl MysqlOptions {
     }
 }
 
-fn check_and_migrate(session: &Arc<Session>) -> Result<(MysqlConnection, Vec<String>), Error> {
-    let mut conn = connect(session)?;
-    conn.limit_statements();
-    reject_foreign_tables(&mut conn)?;
-    let migrated = migrate::run(&mut conn)?;
-    Ok((conn, migrated))
-}
-
-/// Rejects a database in which another program created tables with our names.
-fn reject_foreign_tables(conn: &mut MysqlConnection) -> Result<(), Error> {
-    for table in migrate::TABLES {
-        // In this order, because another process may be migrating: the table of the migrations is
-        // created before every other table.
-        if conn.has_table(table)? && !conn.has_table("__diesel_schema_migrations")? {
-            return cannot_open(format!(
-                "the database has a table `{table}` of another program: give floodgate a database \
-                 of its own"
-            ));
-        }
-    }
-    Ok(())
-}
-
 impl SqlLedger<MysqlConnection> {
     /// Opens the ledger for writing and brings its schema up to date. Blocks.
     ///
@@ -193,15 +168,6 @@ fn start(
     let connector = Connector { connect, is_valid, idle_max: IDLE_MAX, outages };
     let deadline = Duration::from_millis(options.job_deadline_ms);
     Workers::start(names, None, connector, options.job_queue_max, deadline)
-}
-
-fn is_valid(conn: &mut MysqlConnection) -> bool {
-    if conn.answered_at().elapsed() < VALID_FOR {
-        return true;
-    }
-    let allowed = conn.session().connect_timeout;
-    conn.limit_total(allowed);
-    conn.batch_execute("DO 1").is_ok()
 }
 
 /// Runs a job on its own thread, because a connection cannot be used on a thread of an asynchronous

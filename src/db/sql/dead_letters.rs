@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use async_trait::async_trait;
 
 use super::dead_letter_queries::DeadLetterRow;
-use super::queries::IN_LIST_MAX;
+use super::statements::IN_LIST_MAX;
 use super::tokens::INCREMENT;
 use super::transaction::{inserted, retry_concurrent};
 use super::{Database, SqlLedger, TransactionEnd, convert_rows, in_transaction};

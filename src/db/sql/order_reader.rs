@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use async_trait::async_trait;
 
 use super::{Database, SqlLedger, convert_rows};
-use crate::db::rows::{refusal_without_details, units};
+use crate::db::failure_rows::refusal_without_details;
+use crate::db::rows::units;
 use crate::db::{
     Anomalies, AuditRow, CrossSkuAnomalies, Error, LedgerSize, OrderCursor, OrderReader,
     UnknownSku, Visitor,

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::queries::IN_LIST_MAX;
+use super::statements::IN_LIST_MAX;
 use super::transaction::{inserted, retry_concurrent};
 use super::{Database, SqlLedger, TransactionEnd, WriterFence, in_transaction};
-use crate::db::rows::{FailureRow, NewOrder, narrow, readable, units};
-use crate::db::{BlindInsert, Error, OrderWriter};
+use crate::db::failure_rows::FailureRow;
+use crate::db::rows::{NewOrder, narrow, readable, units};
+use crate::db::{Error, OrderWriter};
 use crate::domain::{BuyerId, Examination, Failure, Order, OrderIntent, SkuNo};
 
 /// Units that a batch takes from a buyer's quota.
@@ -25,7 +26,7 @@ pub struct QuotaClaim {
 
 #[async_trait]
 impl<D: Database> OrderWriter for SqlLedger<D> {
-    async fn place(&self, batch: Vec<OrderIntent>) -> Result<BlindInsert, Error> {
+    async fn place(&self, batch: Vec<OrderIntent>) -> Result<bool, Error> {
         let clock = Arc::clone(&self.clock);
         // The time is read in the job, because the job may have waited in the queue.
         let job = move |conn: &mut D, fence| place(conn, fence, batch, clock.wall_ms());
@@ -49,15 +50,15 @@ impl<D: Database> OrderWriter for SqlLedger<D> {
     }
 }
 
-/// Writes all intents as orders or none, with the time `now_ms`.
+/// Writes all intents as orders or none, with the time `now_ms`; `false`: none.
 fn place<D: Database>(
     conn: &mut D,
     fence: WriterFence,
     mut batch: Vec<OrderIntent>,
     now_ms: i64,
-) -> Result<BlindInsert, Error> {
+) -> Result<bool, Error> {
     if batch.is_empty() {
-        return Ok(BlindInsert::All);
+        return Ok(true);
     }
     // In the order of the primary key: neighbouring rows share pages, and concurrent writers do not
     // deadlock.
@@ -67,7 +68,7 @@ fn place<D: Database>(
     let requests: Vec<i64> = batch.iter().map(|intent| intent.request.to_db()).collect();
     let (Some(claims), Some(sums)) = (claims(&batch)?, sums(&batch)) else {
         // A sum that exceeds its column also exceeds the stock or the quota.
-        return Ok(BlindInsert::Conflict);
+        return Ok(false);
     };
     in_transaction(conn, fence, |conn| {
         // Writes orders and then reads failures, whereas `record_failures` writes failures and then
@@ -77,11 +78,7 @@ fn place<D: Database>(
             && !conn.any_failed(&requests)?
             && conn.take_quotas(&claims)?
             && conn.take_stocks(&sums)?;
-        Ok(if is_clean {
-            TransactionEnd::Commit(BlindInsert::All)
-        } else {
-            TransactionEnd::RollBack(BlindInsert::Conflict)
-        })
+        Ok(TransactionEnd::commit_if(is_clean))
     })
 }
 

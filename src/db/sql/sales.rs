@@ -6,7 +6,8 @@ use async_trait::async_trait;
 
 use super::transaction::inserted;
 use super::{Database, SqlLedger, TransactionEnd, in_transaction};
-use crate::db::rows::{SaleRow, SkuRow, units};
+use crate::db::rows::units;
+use crate::db::sale_rows::{SaleRow, SkuRow};
 use crate::db::{Error, SaleStore};
 use crate::domain::{Epoch, Phase, Sale, SaleDraft, SaleId, SkuNo};
 

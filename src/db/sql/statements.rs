@@ -4,7 +4,10 @@ use std::fmt::Write;
 
 use diesel::sql_types::{BigInt, Integer};
 
-use super::SkuAndBuyer;
+/// The maximum number of values in one `IN` list.
+pub(in crate::db) const IN_LIST_MAX: usize = 500;
+
+pub type SkuAndBuyer = (i32, i64);
 
 /// Comma-separated numbers.
 pub(in crate::db) fn list(numbers: impl IntoIterator<Item = i64>) -> String {

@@ -1,48 +1,32 @@
-//! The database-specific part of the ledger for SQLite.
+//! The transactions of the ledger in `SQLite`, and the statements of the hot path.
 
 use std::collections::BTreeSet;
 
-use diesel::connection::{DefaultLoadingMode, SimpleConnection};
+use diesel::connection::SimpleConnection;
 use diesel::prelude::*;
+use diesel::query_builder::{AstPass, QueryFragment, QueryId};
 use diesel::result::Error as Diesel;
+use diesel::sql_types::{BigInt, Binary, Integer, Nullable};
+use diesel::sqlite::Sqlite;
 use diesel_migrations::EmbeddedMigrations;
 
 use super::connection::checkpoint;
-use super::statements::{InsertOrders, OpenQuota, TakeQuota};
-use crate::db::rows::{FailureRow, NewOrder, OrderRow};
-use crate::db::schema::{failed_requests, orders, tokens};
-use crate::db::sql::{Database, IN_LIST_MAX, Queries, QuotaClaim, RowVisitor, SkuAndBuyer, WRITER};
+use crate::db::migrate::MigratedDatabase;
+use crate::db::rows::{NEW_ORDER_COLUMNS, NewOrder};
+use crate::db::schema::{failed_requests, tokens};
+use crate::db::sql::statements::{IN_LIST_MAX, SkuAndBuyer, TakeStock, statement};
+use crate::db::sql::{Database, OrderQueries, QuotaClaim, WRITER};
 use crate::db::{Error, migrate};
-use crate::domain::{Failure, Order, SkuNo};
+use crate::domain::Failure;
 
 /// Orders per multi-row INSERT; a remainder is inserted row by row.
 const ROWS_PER_INSERT: usize = 16;
 
-/// Visits the rows of a scan, which is one statement and therefore reads one snapshot. While it
-/// runs, the log cannot be checkpointed beyond that snapshot and grows with every write.
-fn visit_each<R, T: TryFrom<R, Error = Error>>(
-    rows: impl Iterator<Item = QueryResult<R>>,
-    visit: RowVisitor<'_, T>,
-) -> Result<(), Error> {
-    for row in rows {
-        if !visit(row?.try_into()?) {
-            break;
-        }
-    }
-    Ok(())
-}
-
 impl Database for SqliteConnection {
-    const MIGRATIONS: EmbeddedMigrations = migrate::SQLITE;
-    const AFTER_FAILED_MIGRATION: &'static str = "nothing of the failed migration was kept";
     const BEGIN: &'static str = "BEGIN IMMEDIATE";
     const INDEXED_REQUESTS: &'static str = "slot <> 0";
     const UNINDEXED_REQUESTS: Option<&'static str> = Some("slot = 0");
     const INSERT_TOKEN: &'static str = "INSERT OR IGNORE INTO tokens (name, token) VALUES (?, 0)";
-    const TABLES_NAMED: &'static str =
-        "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = ";
-    const REPEATED_REQUESTS: &'static str = "SELECT request_id, COUNT(*) AS num_orders \
-         FROM orders NOT INDEXED GROUP BY request_id HAVING COUNT(*) > 1 LIMIT ";
 
     fn snapshot<T>(&mut self, job: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
         // Two levels of errors: those of the transaction, and inside those of the job.
@@ -116,22 +100,13 @@ impl Database for SqliteConnection {
         Ok(true)
     }
 
-    fn each_order(&mut self, sku: SkuNo, visit: RowVisitor<'_, Order>) -> Result<(), Error> {
-        let rows = orders::table
-            .filter(orders::sku_no.eq(sku.0))
-            .order((orders::buyer_id, orders::slot))
-            .select(OrderRow::as_select())
-            .load_iter::<OrderRow, DefaultLoadingMode>(self)?;
-        visit_each(rows, visit)
-    }
-
-    fn each_failure(&mut self, sku: SkuNo, visit: RowVisitor<'_, Failure>) -> Result<(), Error> {
-        let rows = failed_requests::table
-            .filter(failed_requests::sku_no.eq(sku.0))
-            .order(failed_requests::request_id)
-            .select(FailureRow::as_select())
-            .load_iter::<FailureRow, DefaultLoadingMode>(self)?;
-        visit_each(rows, visit)
+    fn take_stocks(&mut self, units: &[(i32, i32)]) -> QueryResult<bool> {
+        for (sku_no, units) in units.iter().copied() {
+            if (TakeStock { sku_no, units }).execute(self)? == 0 {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn before_close(&mut self) {
@@ -139,4 +114,62 @@ impl Database for SqliteConnection {
             tracing::warn!(%error, "ledger file: checkpoint failed, the next start repeats it");
         }
     }
+}
+
+impl MigratedDatabase for SqliteConnection {
+    const MIGRATIONS: EmbeddedMigrations = migrate::SQLITE;
+    const AFTER_FAILED_MIGRATION: &'static str = "nothing of the failed migration was kept";
+    const TABLES_NAMED: &'static str =
+        "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = ";
+}
+
+/// Inserts several orders.
+///
+/// `OR FAIL` keeps the rows before a conflicting one, so that the transaction must be rolled back;
+/// in return the database does not keep a statement journal.
+struct InsertOrders<'a, const ROWS: usize>(&'a [NewOrder; ROWS]);
+
+impl<const ROWS: usize> QueryId for InsertOrders<'_, ROWS> {
+    type QueryId = InsertOrders<'static, ROWS>;
+    const HAS_STATIC_QUERY_ID: bool = true;
+}
+
+impl<const ROWS: usize> RunQueryDsl<SqliteConnection> for InsertOrders<'_, ROWS> {}
+
+impl<const ROWS: usize> QueryFragment<Sqlite> for InsertOrders<'_, ROWS> {
+    fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Sqlite>) -> QueryResult<()> {
+        out.push_sql("INSERT OR FAIL INTO orders (");
+        out.push_sql(NEW_ORDER_COLUMNS);
+        let mut before = ") VALUES (";
+        for NewOrder { numbers, trace_id, published_at_ms, recorded_at_ms } in self.0 {
+            out.push_sql(before);
+            for number in numbers {
+                out.push_bind_param::<BigInt, _>(number)?;
+                out.push_sql(", ");
+            }
+            out.push_bind_param::<Binary, _>(trace_id)?;
+            out.push_sql(", ");
+            out.push_bind_param::<Nullable<BigInt>, _>(published_at_ms)?;
+            out.push_sql(", ");
+            out.push_bind_param::<BigInt, _>(recorded_at_ms)?;
+            before = "), (";
+        }
+        out.push_sql(")");
+        Ok(())
+    }
+}
+
+statement! {
+    /// Inserts a quota row with 0 units for a buyer without one.
+    OpenQuota { sku_no: i32, buyer_id: i64, quota: i32 }
+    "INSERT OR IGNORE INTO quotas (sku_no, buyer_id, owned, quota) VALUES (" sku_no: Integer
+    ", " buyer_id: BigInt ", 0, " quota: Integer ")"
+}
+
+statement! {
+    /// Adds units to a buyer's quota row if the quota allows it; otherwise changes no row.
+    TakeQuota { sku_no: i32, buyer_id: i64, units: i32 }
+    "UPDATE quotas SET owned = owned + " units: Integer
+    " WHERE sku_no = " sku_no: Integer " AND buyer_id = " buyer_id: BigInt
+    " AND owned + " units: Integer " <= quota"
 }

@@ -27,7 +27,7 @@ use crate::runtime::clock::{SharedClock, SystemClock};
 mod connection;
 mod database;
 mod file;
-mod statements;
+mod scan;
 
 /// A ledger in one `SQLite` file.
 pub type SqliteLedger = SqlLedger<SqliteConnection>;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use floodgate::broker::{BrokerStatus, Route};
-use floodgate::db::{BlindInsert, DeadLetterStore, OrderWriter};
+use floodgate::db::{DeadLetterStore, OrderWriter};
 use floodgate::domain::{
     BucketKey, BucketNo, Epoch, Failure, LoaderToken, OrderIntent, Phase, Refusal, RequestId,
     RequestStatus, Reservation, Sale, Sku, TraceId,
@@ -281,7 +281,7 @@ fn what_has_ended_in_the_ledger_is_written_to_its_bucket_without_any_consumer() 
         let sku = sku_of_both(&simulation).await;
         let (ordered, refused) =
             (reserve(&simulation, &sku, 1).await, reserve(&simulation, &sku, 2).await);
-        assert_eq!(simulation.ledger.place(vec![ordered]).await.unwrap(), BlindInsert::All);
+        assert!(simulation.ledger.place(vec![ordered]).await.unwrap());
         let failure = Failure {
             request: refused.request,
             sku: sku.no,
@@ -321,7 +321,7 @@ fn an_order_of_another_buyer_with_the_same_id_is_no_result() {
         let sku = sku_of_both(&simulation).await;
         let own = reserve(&simulation, &sku, 1).await;
         let foreign = OrderIntent { buyer: offers::buyer(77), ..own };
-        assert_eq!(simulation.ledger.place(vec![foreign]).await.unwrap(), BlindInsert::All);
+        assert!(simulation.ledger.place(vec![foreign]).await.unwrap());
         let process = reconciler(&simulation, &watermarks);
         // A consumer decides the copy.
         until_republished(&simulation, &process, 1).await;

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 
 use async_trait::async_trait;
-use floodgate::db::BlindInsert::{self, All, Conflict};
 use floodgate::db::conflict_resolution::resolve;
 use floodgate::db::{Error, OrderWriter};
 use floodgate::domain::{
@@ -14,9 +13,12 @@ use parking_lot::Mutex;
 
 use crate::support::offers::{buyer, request, run};
 
+const WRITTEN: bool = true;
+const CONFLICT: bool = false;
+
 /// A ledger with scripted results, used in order.
 struct ScriptedLedger {
-    placings: Mutex<VecDeque<BlindInsert>>,
+    placings: Mutex<VecDeque<bool>>,
     /// Available units at each examination.
     available: Mutex<VecDeque<u32>>,
     placed: Mutex<Vec<Vec<u64>>>,
@@ -24,7 +26,7 @@ struct ScriptedLedger {
 
 #[async_trait]
 impl OrderWriter for ScriptedLedger {
-    async fn place(&self, batch: Vec<OrderIntent>) -> Result<BlindInsert, Error> {
+    async fn place(&self, batch: Vec<OrderIntent>) -> Result<bool, Error> {
         let requests = batch.iter().map(|intent| intent.request.get()).collect();
         self.placed.lock().push(requests);
         self.placings.lock().pop_front().ok_or(Error::Closed)
@@ -42,7 +44,7 @@ impl OrderWriter for ScriptedLedger {
 }
 
 impl ScriptedLedger {
-    fn new(placings: &[BlindInsert], available: &[u32]) -> Self {
+    fn new(placings: &[bool], available: &[u32]) -> Self {
         Self {
             placings: Mutex::new(placings.iter().copied().collect()),
             available: Mutex::new(available.iter().copied().collect()),
@@ -82,7 +84,7 @@ fn a_refusal_caused_by_an_unwritten_intent_is_not_final() {
     // The first intent causes the refusal of the second. Another writer then takes a unit, so that
     // the first intent does not fit any more and the second one does.
     let batch = [intent(1, 2), intent(2, 1)];
-    let ledger = ScriptedLedger::new(&[Conflict, Conflict, All], &[2, 1, 1]);
+    let ledger = ScriptedLedger::new(&[CONFLICT, CONFLICT, WRITTEN], &[2, 1, 1]);
     assert_eq!(
         ledger.resolve(&batch),
         [
@@ -96,7 +98,7 @@ fn a_refusal_caused_by_an_unwritten_intent_is_not_final() {
 #[test]
 fn a_refusal_caused_by_another_intent_is_final_once_that_one_is_written() {
     let batch = [intent(1, 2), intent(2, 1), intent(1, 2), intent(1, 1)];
-    let ledger = ScriptedLedger::new(&[Conflict, All], &[9]);
+    let ledger = ScriptedLedger::new(&[CONFLICT, WRITTEN], &[9]);
     let first = batch[0].request;
     assert_eq!(
         ledger.resolve(&batch),
@@ -112,14 +114,14 @@ fn a_refusal_caused_by_another_intent_is_final_once_that_one_is_written() {
 #[test]
 fn a_refusal_by_the_ledgers_own_rows_is_final_at_once() {
     let batch = [intent(1, 2), intent(2, 1)];
-    let ledger = ScriptedLedger::new(&[Conflict], &[0]);
+    let ledger = ScriptedLedger::new(&[CONFLICT], &[0]);
     assert_eq!(ledger.resolve(&batch), [Some(PlaceOutcome::Refused(Refusal::SoldOut)); 2]);
 }
 
 #[test]
 fn an_unexplained_conflict_is_reported_as_unavailable() {
     let batch = [intent(1, 1)];
-    let ledger = ScriptedLedger::new(&[Conflict; 4], &[9; 3]);
+    let ledger = ScriptedLedger::new(&[CONFLICT; 4], &[9; 3]);
     assert_eq!(ledger.resolve(&batch), [Some(PlaceOutcome::Unavailable)]);
     assert_eq!(ledger.placed.lock().len(), 4);
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
-use floodgate::db::{BlindInsert, Error, ErrorClass, Ledger, OrderWriter, SaleStore};
+use floodgate::db::{Error, ErrorClass, Ledger, OrderWriter, SaleStore};
 
 use crate::support::offers::{ANY, intent, offer, run};
 use crate::support::servers::mariadb::MariaDb;
@@ -142,7 +142,7 @@ fn the_rights_in_the_manual_are_enough() {
         );
         let ledger = MysqlLedger::open(&options_for(&server, "sells:secret", "floodgate")).unwrap();
         let sku = offer(&ledger, "sale", ANY, 5).await;
-        assert_eq!(ledger.place(vec![intent(&sku, 1, 1, 1)]).await.unwrap(), BlindInsert::All);
+        assert!(ledger.place(vec![intent(&sku, 1, 1, 1)]).await.unwrap());
     });
 }
 

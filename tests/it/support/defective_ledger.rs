@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use async_trait::async_trait;
 use floodgate::db::{
-    Anomalies, AuditRow, BlindInsert, CrossSkuAnomalies, Error, Ledger, LedgerSize, OrderCursor,
-    OrderReader, OrderWriter, SaleStore, Visitor,
+    Anomalies, AuditRow, CrossSkuAnomalies, Error, Ledger, LedgerSize, OrderCursor, OrderReader,
+    OrderWriter, SaleStore, Visitor,
 };
 use floodgate::domain::book::gives_back;
 use floodgate::domain::invariants::{FailureFacts, SkuFacts};
@@ -158,17 +158,17 @@ impl Rows {
 
 #[async_trait]
 impl OrderWriter for DefectiveLedger {
-    async fn place(&self, batch: Vec<OrderIntent>) -> Result<BlindInsert, Error> {
+    async fn place(&self, batch: Vec<OrderIntent>) -> Result<bool, Error> {
         if matches!(self.defect, LedgerDefect::Hangs | LedgerDefect::ForgetsDeadLetters) {
             std::future::pending::<()>().await;
         }
         let mut rows = self.rows.lock();
         let mut examination = rows.examine(&batch, self.defect);
         if batch.iter().any(|intent| examination.admit(intent).is_some()) {
-            return Ok(BlindInsert::Conflict);
+            return Ok(false);
         }
         rows.write(&batch, self.defect);
-        Ok(BlindInsert::All)
+        Ok(true)
     }
 
     async fn examine(&self, batch: Vec<OrderIntent>) -> Result<Examination, Error> {

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use floodgate::db::{
-    Anomalies, AuditRow, BlindInsert, CrossSkuAnomalies, DeadLetterStore, Error, ErrorClass,
-    Ledger, LedgerSize, OrderCursor, OrderReader, OrderWriter, SaleStore, Visitor,
+    Anomalies, AuditRow, CrossSkuAnomalies, DeadLetterStore, Error, ErrorClass, Ledger, LedgerSize,
+    OrderCursor, OrderReader, OrderWriter, SaleStore, Visitor,
 };
 use floodgate::domain::{
     BuyerId, DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
@@ -118,7 +118,7 @@ impl FaultyLedger {
 
 #[async_trait]
 impl OrderWriter for FaultyLedger {
-    async fn place(&self, batch: Vec<OrderIntent>) -> Result<BlindInsert, Error> {
+    async fn place(&self, batch: Vec<OrderIntent>) -> Result<bool, Error> {
         self.begin_write().await?;
         let fault = *self.fault.borrow();
         self.batches.lock().push(batch.iter().map(|intent| intent.request.get()).collect());

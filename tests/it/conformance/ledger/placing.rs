@@ -2,7 +2,7 @@
 
 use futures_util::future::join_all;
 
-use floodgate::db::{BlindInsert, ErrorClass, Ledger};
+use floodgate::db::{ErrorClass, Ledger};
 use floodgate::domain::{
     Examination, Failure, Order, OrderIntent, PlaceOutcome, Refusal, Sku, SkuNo, TraceId,
 };
@@ -18,7 +18,7 @@ pub async fn a_clean_batch_becomes_orders(backend: &dyn Backend) {
         .map(|(request, buyer, quantity)| intent(&sku, request, buyer, quantity))
         .into();
 
-    assert_eq!(ledger.place(batch.clone()).await.unwrap(), BlindInsert::All);
+    assert!(ledger.place(batch.clone()).await.unwrap());
 
     let mut expected: Vec<Order> = batch.iter().map(OrderIntent::order).collect();
     expected.sort_by_key(|order| order.buyer);
@@ -48,7 +48,7 @@ pub async fn ids_of_nineteen_digits_travel_unchanged(backend: &dyn Backend) {
     for (at, request) in ids.into_iter().enumerate() {
         batch.push(intent(&sku, request, ids[(at + 3) % ids.len()], 1));
     }
-    assert_eq!(ledger.place(batch.clone()).await.unwrap(), BlindInsert::All);
+    assert!(ledger.place(batch.clone()).await.unwrap());
 
     let mut expected: Vec<Order> = batch.iter().map(OrderIntent::order).collect();
     expected.sort_by_key(|order| order.buyer);
@@ -72,7 +72,7 @@ pub async fn ids_of_nineteen_digits_travel_unchanged(backend: &dyn Backend) {
 
 pub async fn nothing_to_place_is_no_conflict(backend: &dyn Backend) {
     let ledger = backend.open().await;
-    assert_eq!(ledger.place(Vec::new()).await.unwrap(), BlindInsert::All);
+    assert!(ledger.place(Vec::new()).await.unwrap());
     assert_eq!(ledger.examine(Vec::new()).await.unwrap(), Examination::default());
 }
 
@@ -82,7 +82,7 @@ pub async fn one_bad_intent_keeps_the_whole_batch_out(backend: &dyn Backend) {
     let any = offer(&*ledger, "any", ANY, 5).await;
     let some = offer(&*ledger, "quota", quota(2), 5).await;
     let existing = vec![intent(&one, 1, 1, 1), intent(&any, 2, 1, 1), intent(&some, 3, 1, 1)];
-    assert_eq!(ledger.place(existing).await.unwrap(), BlindInsert::All);
+    assert!(ledger.place(existing).await.unwrap());
     let unknown_sku = Sku { no: SkuNo(999), ..any.clone() };
     let before = full_state(&*ledger, &[&one, &any, &some]).await;
 
@@ -100,18 +100,18 @@ pub async fn one_bad_intent_keeps_the_whole_batch_out(backend: &dyn Backend) {
             let mut batch =
                 vec![intent(&any, 20, 2, 1), intent(&some, 21, 2, 1), intent(&any, 22, 4, 1)];
             batch.insert(position, bad);
-            assert_eq!(ledger.place(batch).await.unwrap(), BlindInsert::Conflict, "{why}");
+            assert!(!ledger.place(batch).await.unwrap(), "{why}");
             assert_eq!(full_state(&*ledger, &[&one, &any, &some]).await, before, "{why}");
         }
     }
     let twice = vec![intent(&any, 30, 2, 1), intent(&any, 30, 2, 1)];
-    assert_eq!(ledger.place(twice).await.unwrap(), BlindInsert::Conflict);
+    assert!(!ledger.place(twice).await.unwrap());
     assert_eq!(full_state(&*ledger, &[&one, &any, &some]).await, before);
 
     let error = ledger.place(vec![intent(&any, 40, 2, 0)]).await.unwrap_err();
     assert_eq!(error.class(), ErrorClass::Bug, "no units: {error}");
     assert_eq!(full_state(&*ledger, &[&one, &any, &some]).await, before);
-    assert_eq!(ledger.place(vec![intent(&any, 41, 2, 1)]).await.unwrap(), BlindInsert::All);
+    assert!(ledger.place(vec![intent(&any, 41, 2, 1)]).await.unwrap());
 }
 
 /// The orders, free units and examination of each SKU.
@@ -135,7 +135,7 @@ pub async fn a_batch_of_several_skus_takes_from_each(backend: &dyn Backend) {
         intent(&any, 3, 1, 3),
         intent(&one, 4, 2, 1),
     ];
-    assert_eq!(ledger.place(batch).await.unwrap(), BlindInsert::All);
+    assert!(ledger.place(batch).await.unwrap());
     assert_eq!(ledger.available(any.no).await.unwrap(), 0);
     assert_eq!(ledger.available(one.no).await.unwrap(), 3);
 }
@@ -144,10 +144,10 @@ pub async fn a_quota_counts_over_batches_and_within_one(backend: &dyn Backend) {
     let ledger = backend.open().await;
     let sku = offer(&*ledger, "sale", quota(5), 100).await;
     let both = vec![intent(&sku, 1, 1, 2), intent(&sku, 2, 1, 2), intent(&sku, 3, 2, 5)];
-    assert_eq!(ledger.place(both).await.unwrap(), BlindInsert::All);
-    assert_eq!(ledger.place(vec![intent(&sku, 4, 1, 2)]).await.unwrap(), BlindInsert::Conflict);
-    assert_eq!(ledger.place(vec![intent(&sku, 5, 1, 1)]).await.unwrap(), BlindInsert::All);
-    assert_eq!(ledger.place(vec![intent(&sku, 6, 1, 1)]).await.unwrap(), BlindInsert::Conflict);
+    assert!(ledger.place(both).await.unwrap());
+    assert!(!ledger.place(vec![intent(&sku, 4, 1, 2)]).await.unwrap());
+    assert!(ledger.place(vec![intent(&sku, 5, 1, 1)]).await.unwrap());
+    assert!(!ledger.place(vec![intent(&sku, 6, 1, 1)]).await.unwrap());
     let seen = ledger.examine(vec![intent(&sku, 6, 1, 1), intent(&sku, 7, 3, 1)]).await.unwrap();
     assert_eq!(seen.owned.get(&(sku.no, buyer(1))), Some(&5));
     assert_eq!(seen.owned.get(&(sku.no, buyer(3))), None);
@@ -156,8 +156,8 @@ pub async fn a_quota_counts_over_batches_and_within_one(backend: &dyn Backend) {
 pub async fn the_last_unit_is_sold_and_no_more(backend: &dyn Backend) {
     let ledger = backend.open().await;
     let sku = offer(&*ledger, "sale", ANY, 3).await;
-    assert_eq!(ledger.place(vec![intent(&sku, 1, 1, 3)]).await.unwrap(), BlindInsert::All);
-    assert_eq!(ledger.place(vec![intent(&sku, 2, 2, 1)]).await.unwrap(), BlindInsert::Conflict);
+    assert!(ledger.place(vec![intent(&sku, 1, 1, 3)]).await.unwrap());
+    assert!(!ledger.place(vec![intent(&sku, 2, 2, 1)]).await.unwrap());
     assert_eq!(ledger.available(sku.no).await.unwrap(), 0);
     assert_eq!(orders(&*ledger, sku.no).await.len(), 1);
 }
@@ -168,11 +168,11 @@ pub async fn a_failed_request_never_becomes_an_order(backend: &dyn Backend) {
     ledger.record_failures(vec![failure(&sku, 700, Refusal::SoldOut)]).await.unwrap();
     // The failed request is last in a batch that needs more than one IN list.
     let batch: Vec<_> = (1..=700).map(|number| intent(&sku, number, number, 1)).collect();
-    assert_eq!(ledger.place(batch.clone()).await.unwrap(), BlindInsert::Conflict);
+    assert!(!ledger.place(batch.clone()).await.unwrap());
     assert_eq!(orders(&*ledger, sku.no).await, []);
     let seen = ledger.examine(batch.clone()).await.unwrap();
     assert_eq!(seen.failures, [(request(700), Refusal::SoldOut)].into());
-    assert_eq!(ledger.place(batch[..699].to_vec()).await.unwrap(), BlindInsert::All);
+    assert!(ledger.place(batch[..699].to_vec()).await.unwrap());
 }
 
 fn failure(sku: &Sku, number: u64, reason: Refusal) -> Failure {
@@ -195,7 +195,7 @@ pub async fn many_writers_sell_exactly_the_stock(backend: &dyn Backend) {
         ledger.place(intents)
     });
     let placed = join_all(batches).await;
-    let all = placed.into_iter().filter(|placed| *placed.as_ref().unwrap() == BlindInsert::All);
+    let all = placed.into_iter().filter(|placed| *placed.as_ref().unwrap());
     assert_eq!(all.count(), 16);
     assert_eq!(orders(&*ledger, sku.no).await.len(), 48);
     assert_eq!(ledger.available(sku.no).await.unwrap(), 2);
@@ -209,7 +209,7 @@ pub async fn a_large_batch_is_examined_whole(backend: &dyn Backend) {
         .map(|number| intent(&one, number, number, 1))
         .chain((601..=1_200).map(|number| intent(&some, number, number, 2)))
         .collect();
-    assert_eq!(ledger.place(batch.clone()).await.unwrap(), BlindInsert::All);
+    assert!(ledger.place(batch.clone()).await.unwrap());
 
     let seen = ledger.examine(batch.clone()).await.unwrap();
     let expected = Examination {
@@ -227,7 +227,7 @@ pub async fn the_examination_says_why(backend: &dyn Backend) {
     let one = offer(&*ledger, "one", ONE, 3).await;
     let some = offer(&*ledger, "quota", quota(2), 5).await;
     let existing = vec![intent(&one, 1, 1, 1), intent(&some, 2, 1, 2)];
-    assert_eq!(ledger.place(existing.clone()).await.unwrap(), BlindInsert::All);
+    assert!(ledger.place(existing.clone()).await.unwrap());
     ledger.record_failures(vec![failure(&one, 3, Refusal::Ended)]).await.unwrap();
 
     let refused = |reason| Some(PlaceOutcome::Refused(reason));
@@ -259,12 +259,12 @@ pub async fn orders_survive_a_restart(backend: &dyn Backend) {
     let ledger = backend.open().await;
     let sku = offer(&*ledger, "sale", quota(2), 9).await;
     let batch = vec![intent(&sku, 1, 1, 2), intent(&sku, 2, 2, 1)];
-    assert_eq!(ledger.place(batch.clone()).await.unwrap(), BlindInsert::All);
+    assert!(ledger.place(batch.clone()).await.unwrap());
     ledger.close().await;
 
     let ledger = backend.open().await;
-    assert_eq!(ledger.place(batch).await.unwrap(), BlindInsert::Conflict);
-    assert_eq!(ledger.place(vec![intent(&sku, 3, 1, 1)]).await.unwrap(), BlindInsert::Conflict);
-    assert_eq!(ledger.place(vec![intent(&sku, 4, 2, 1)]).await.unwrap(), BlindInsert::All);
+    assert!(!ledger.place(batch).await.unwrap());
+    assert!(!ledger.place(vec![intent(&sku, 3, 1, 1)]).await.unwrap());
+    assert!(ledger.place(vec![intent(&sku, 4, 2, 1)]).await.unwrap());
     assert_eq!(ledger.available(sku.no).await.unwrap(), 5);
 }

@@ -1,0 +1,88 @@
+//! The queries of audits; see `queries`.
+
+use diesel::dsl::{exists, sql, sum};
+use diesel::prelude::*;
+use diesel::sql_types::{BigInt, Bool, Integer};
+
+use super::queries::queries;
+use super::{Database, ScannedDatabase};
+use crate::db::mysql::MysqlConnection;
+use crate::db::schema::{failed_requests, orders};
+
+queries! {
+/// The queries of audits.
+trait AuditQueries {
+    fn num_orders(&mut self, sku: i32) -> QueryResult<i64> {
+        orders::table.filter(orders::sku_no.eq(sku)).count().get_result(self)
+    }
+
+    fn num_failures(&mut self, sku: i32) -> QueryResult<i64> {
+        failed_requests::table.filter(failed_requests::sku_no.eq(sku)).count().get_result(self)
+    }
+
+    /// The units of the failures of a SKU, by reason.
+    fn failed_units(&mut self, sku: i32) -> QueryResult<Vec<(String, Option<i64>)>> {
+        failed_requests::table
+            .filter(failed_requests::sku_no.eq(sku))
+            .group_by(failed_requests::reason)
+            .select((failed_requests::reason, sum(failed_requests::quantity)))
+            .load(self)
+    }
+
+    /// Request ids with several orders, each with the number of its orders.
+    fn repeated_requests(&mut self, limit: i32) -> QueryResult<Vec<(i64, i64)>> {
+        sql::<(BigInt, BigInt)>(Self::REPEATED_REQUESTS).bind::<Integer, _>(limit).load(self)
+    }
+
+    /// The failures of a SKU whose request also has an order.
+    fn ordered_and_failed(&mut self, sku: i32, limit: i32) -> QueryResult<Vec<i64>> {
+        let of_request =
+            || orders::table.filter(orders::request_id.eq(failed_requests::request_id));
+        let indexed = of_request().filter(sql::<Bool>(Self::INDEXED_REQUESTS));
+        let in_slot_0 = of_request()
+            .filter(orders::sku_no.eq(failed_requests::sku_no))
+            .filter(orders::buyer_id.eq(failed_requests::buyer_id))
+            .filter(orders::slot.eq(0));
+        failed_requests::table
+            .filter(failed_requests::sku_no.eq(sku))
+            .filter(exists(indexed).or(exists(in_slot_0)))
+            .select(failed_requests::request_id)
+            .limit(i64::from(limit))
+            .load(self)
+    }
+
+    /// The first SKU after this one that has orders, with or without a row in `skus`.
+    fn sku_with_orders(&mut self, after: i32) -> QueryResult<Option<i32>> {
+        let later = orders::table.filter(orders::sku_no.gt(after));
+        later.order(orders::sku_no).select(orders::sku_no).first(self).optional()
+    }
+
+    /// The first SKU after this one that has failures.
+    fn sku_with_failures(&mut self, after: i32) -> QueryResult<Option<i32>> {
+        let later = failed_requests::table.filter(failed_requests::sku_no.gt(after));
+        let first = later.order(failed_requests::sku_no);
+        first.select(failed_requests::sku_no).first(self).optional()
+    }
+
+    /// Quota rows that differ from the live orders: buyer, units in the row, units of the orders.
+    /// Reads both tables along their primary keys. States 0 and 1 are live.
+    fn wrong_quotas(&mut self, sku: i32, limit: i32) -> QueryResult<Vec<(i64, i64, i64)>> {
+        let query = format!(
+            "SELECT buyer_id, owned, live FROM ( \
+               SELECT q.buyer_id AS buyer_id, q.owned AS owned, COALESCE((SELECT SUM(o.quantity) \
+                 FROM orders o WHERE o.sku_no = q.sku_no AND o.buyer_id = q.buyer_id \
+                 AND o.state IN (0, 1)), 0) AS live FROM quotas q WHERE q.sku_no = {sku} \
+             ) AS each_quota WHERE owned <> live \
+             UNION ALL \
+             SELECT o.buyer_id, 0, SUM(o.quantity) FROM orders o \
+               WHERE o.sku_no = {sku} AND o.state IN (0, 1) \
+               AND (SELECT policy_limit FROM skus WHERE sku_no = {sku}) IS NOT NULL \
+               AND NOT EXISTS \
+                 (SELECT 1 FROM quotas q WHERE q.sku_no = {sku} AND q.buyer_id = o.buyer_id) \
+               GROUP BY o.buyer_id \
+             LIMIT {limit}"
+        );
+        sql::<(BigInt, BigInt, BigInt)>(&query).load(self)
+    }
+}
+}

@@ -1,0 +1,101 @@
+//! The database-specific parts of the ledger, implemented by the connection of each database.
+
+use diesel::QueryResult;
+use diesel::connection::SimpleConnection;
+use diesel::result::Error as Diesel;
+
+use super::{AuditQueries, DeadLetterQueries, OrderQueries, Queries, QuotaClaim, SaleQueries};
+use crate::db::Error;
+use crate::db::migrate::MigratedDatabase;
+use crate::db::rows::NewOrder;
+use crate::domain::{Failure, Order, SkuNo};
+
+/// The transactions of a database, and the statements that write orders.
+pub trait Database:
+    SimpleConnection
+    + Queries
+    + OrderQueries
+    + SaleQueries
+    + AuditQueries
+    + DeadLetterQueries
+    + MigratedDatabase
+    + ScannedDatabase
+    + Send
+    + 'static
+{
+    /// Begins a write transaction.
+    const BEGIN: &'static str;
+    /// The SQL condition of the unique index of request ids; lets the database use the index.
+    /// Orders that the index omits are in slot 0 and are found by their buyer.
+    const INDEXED_REQUESTS: &'static str;
+    /// The SQL condition of the orders that the index omits; `None`: the index is complete.
+    const UNINDEXED_REQUESTS: Option<&'static str>;
+    /// Inserts a token with value 0 unless it exists. Parameter: the name.
+    const INSERT_TOKEN: &'static str;
+
+    /// Limits all further statements together to the time that the caller of a job waits. By
+    /// default, for a database whose connections cannot hang, no limit.
+    fn limit_job(&mut self) {}
+
+    /// Runs a job whose reads see one snapshot.
+    fn snapshot<T>(&mut self, job: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error>;
+
+    /// Classifies a failed COMMIT: `Refused`, nothing was written; `NotConfirmed`, the outcome is
+    /// unknown.
+    fn failed_commit(&mut self, error: Diesel) -> Error;
+
+    /// The writer's token, which cannot change before the transaction ends.
+    fn writer_token(&mut self) -> QueryResult<i64>;
+
+    /// Writes orders, sorted by their key. A unique violation is an error and may leave some orders
+    /// written: the transaction must be rolled back then.
+    fn insert_orders(&mut self, orders: &[NewOrder]) -> QueryResult<()>;
+
+    /// Whether any of these requests has a recorded failure of any process. A concurrent
+    /// transaction whose failure is not found here finds the orders of this one.
+    fn any_failed(&mut self, requests: &[i64]) -> QueryResult<bool>;
+
+    /// The requests of these failures that have orders of any process. The result stays valid until
+    /// the transaction ends.
+    fn ordered_among(&mut self, failures: &[Failure]) -> QueryResult<Vec<i64>>;
+
+    /// Adds units to the buyers' quotas, sorted by their key; `false`: a quota is exceeded, and the
+    /// transaction must be rolled back.
+    fn take_quotas(&mut self, claims: &[QuotaClaim]) -> QueryResult<bool>;
+
+    /// Takes units from several SKUs, sorted by their key; `false`: a SKU has fewer units, and the
+    /// transaction must be rolled back.
+    fn take_stocks(&mut self, units: &[(i32, i32)]) -> QueryResult<bool>;
+
+    /// Cleans up before the last writer closes.
+    fn before_close(&mut self) {}
+}
+
+/// Receives rows one at a time; returning `false` ends the scan early.
+pub type RowVisitor<'a, T> = &'a mut dyn FnMut(T) -> bool;
+
+/// Reads all rows of a SKU.
+pub trait ScannedDatabase {
+    /// Finds request ids with several orders. Does not use the index of request ids, which may be
+    /// corrupt and may omit slot 0. The maximum number of rows follows.
+    const REPEATED_REQUESTS: &'static str;
+
+    /// Limits each further statement: the job reads all rows of a SKU. By default, for a database
+    /// whose connections cannot hang, no limit.
+    fn limit_statements(&mut self) {}
+
+    /// Runs one statement of a scan with the longer limit of audits: the statement reads a whole
+    /// SKU before it returns the first row.
+    fn with_audit_limit<T>(
+        &mut self,
+        statement: impl FnOnce(&mut Self) -> QueryResult<T>,
+    ) -> QueryResult<T> {
+        statement(self)
+    }
+
+    /// Visits the orders of a SKU by buyer and slot; part of a snapshot.
+    fn each_order(&mut self, sku: SkuNo, visit: RowVisitor<'_, Order>) -> Result<(), Error>;
+
+    /// Visits the recorded failures of a SKU by request; part of a snapshot.
+    fn each_failure(&mut self, sku: SkuNo, visit: RowVisitor<'_, Failure>) -> Result<(), Error>;
+}
