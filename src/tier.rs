@@ -12,7 +12,6 @@ use crate::db::sqlite::{OpenOptions, SqliteLedger};
 use crate::db::{self, Ledger};
 use crate::domain::Counting;
 use crate::lease::{Lease, RedisLease, SoleLease};
-use crate::outbox::scripts::EntryKind;
 use crate::outbox::{Outbox, OutboxOptions, RedisOutbox};
 use crate::redis::scripts::{EntryLimits, Installation, OutboxArgs, Script};
 use crate::redis::transport::{
@@ -128,11 +127,7 @@ fn pipeline(
     let namespace = settings.namespace.clone();
     let watermarks = Arc::new(RedisWatermarks::new(pool.clone(), &namespace));
     let options = OutboxOptions { pool, namespace, installation, clock: Arc::clone(clock) };
-    let kind = match settings.outbox.kind {
-        OutboxKind::List => EntryKind::List,
-        OutboxKind::Stream => EntryKind::Stream,
-    };
-    let outbox = Arc::new(RedisOutbox::new(options, kind));
+    let outbox = Arc::new(RedisOutbox::new(options, settings.outbox.kind));
     let broker = Arc::new(RabbitBroker::new(broker_options(settings)?)?);
     Ok(Pipeline {
         outbox,

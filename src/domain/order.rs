@@ -116,6 +116,33 @@ impl OrderIntent {
             pay_by_ms: self.pay_by_ms,
         }
     }
+
+    /// How this intent differs from the one that a gate makes for its SKU; `None`: not at all.
+    /// `latest` is the latest epoch of the sale.
+    pub fn contradiction(&self, sku: &Sku, latest: Epoch) -> Option<String> {
+        let (max, quota) = (sku.policy.max_quantity(), sku.policy.quota());
+        let home = BucketNo::home_of(self.buyer, sku.buckets);
+        let slot = sku.policy.slot(self.request);
+        let amount = sku.price.saturating_mul(i64::from(self.quantity));
+        let pay_by_ms = sku.pay_by_ms(self.placed_at_ms);
+        Some(if self.quantity > max {
+            format!("quantity {} is more than {max}", self.quantity)
+        } else if self.epoch < Epoch(1) || self.epoch > latest {
+            format!("epoch {} is none of 1 to {}", self.epoch.0, latest.0)
+        } else if self.bucket != home {
+            format!("bucket {}, the buyer's is {home}", self.bucket)
+        } else if self.slot != slot {
+            format!("slot {}, the policy's is {slot}", self.slot)
+        } else if self.quota != quota {
+            format!("quota {:?}, the policy's is {quota:?}", self.quota)
+        } else if self.amount != amount {
+            format!("amount {}, price times quantity is {amount}", self.amount)
+        } else if self.pay_by_ms != pay_by_ms {
+            format!("payment by {}, the SKU says {pay_by_ms}", self.pay_by_ms)
+        } else {
+            return None;
+        })
+    }
 }
 
 /// An order row of the ledger, with the values of the intent that wrote it.

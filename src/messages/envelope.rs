@@ -61,14 +61,11 @@ impl MalformedEnvelope {
     }
 }
 
-/// One intent of a message.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EnvelopePart {
-    /// The received bytes.
-    pub bytes: Bytes,
-    /// The intent, or why the bytes cannot be decoded.
-    pub decoded: Result<OrderIntent, MalformedEnvelope>,
-}
+/// The intents of a message, in order, each with its error if it cannot be used.
+pub type DecodedIntents = Vec<Result<OrderIntent, MalformedEnvelope>>;
+
+/// The bytes of the unreadable intents of an outbox entry, and the first error.
+pub type UnreadableIntents = (Bytes, MalformedEnvelope);
 
 /// The headers of an envelope with this body.
 ///
@@ -79,25 +76,19 @@ pub fn headers(
     installation: &str,
     sent_at_ms: i64,
 ) -> Result<Headers, MalformedEnvelope> {
-    let encoded = encode(&Bytes::copy_from_slice(body), installation, sent_at_ms);
-    match (encoded.message, encoded.unreadable) {
+    match encode(&Bytes::copy_from_slice(body), installation, sent_at_ms) {
         (_, Some((_, malformed))) => Err(malformed),
         (message, None) => Ok(message.unwrap_or_default().0),
     }
 }
 
-/// The message of one outbox entry.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EncodedEntry {
-    /// Headers and body of the readable intents; `None`: no intent is readable.
-    pub message: Option<(Headers, Bytes)>,
-    /// The bytes of the unreadable intents, and the first error; `None`: every intent is readable.
-    pub unreadable: Option<(Bytes, MalformedEnvelope)>,
-}
-
-/// Encodes an outbox entry as an envelope. Unreadable intents are separated, so that the others can
-/// be published.
-pub fn encode(entry: &Bytes, installation: &str, sent_at_ms: i64) -> EncodedEntry {
+/// Encodes an outbox entry as an envelope: headers and body of its readable intents. Unreadable
+/// intents are separated, so that the others can be published.
+pub fn encode(
+    entry: &Bytes,
+    installation: &str,
+    sent_at_ms: i64,
+) -> (Option<(Headers, Bytes)>, Option<UnreadableIntents>) {
     let (mut intents, mut readable, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());
     let mut error_text = entry.is_empty().then_some("empty".to_owned());
     for bytes in entry.chunks(INTENT_BYTES) {
@@ -116,7 +107,7 @@ pub fn encode(entry: &Bytes, installation: &str, sent_at_ms: i64) -> EncodedEntr
     let message = headers_of(&intents, installation, sent_at_ms).map(|headers| (headers, body()));
     let malformed = |what| MalformedEnvelope::new(EnvelopeFlaw::Body, format!("an entry: {what}"));
     let unreadable = error_text.map(|what| (unreadable.concat().into(), malformed(what)));
-    EncodedEntry { message, unreadable }
+    (message, unreadable)
 }
 
 /// The headers of an envelope of these intents; `None`: no intents.
@@ -141,7 +132,7 @@ fn traceparent(first: &OrderIntent) -> Option<String> {
     Some(format!("00-{trace}-{:016x}-01", first.request.get()))
 }
 
-/// Decodes a message: its intents, in order, each decoded or with its error.
+/// Decodes the intents of a message.
 ///
 /// # Errors
 /// The whole message cannot be used: foreign content type, other installation, unsupported version,
@@ -150,18 +141,13 @@ pub fn decode(
     headers: &Headers,
     body: &Bytes,
     installation: &str,
-) -> Result<Vec<EnvelopePart>, MalformedEnvelope> {
+) -> Result<DecodedIntents, MalformedEnvelope> {
     if let Some((flaw, what)) = flaw_of(headers, body.len(), installation) {
         return Err(MalformedEnvelope::new(flaw, what));
     }
-    let parts = (0..body.len()).step_by(INTENT_BYTES).map(|at| {
-        let bytes = body.slice(at..at + INTENT_BYTES);
-        let broken =
-            |error| MalformedEnvelope::new(EnvelopeFlaw::Intent, format!("an intent: {error}"));
-        let decoded = intent::unpack(&bytes).map_err(broken);
-        EnvelopePart { bytes, decoded }
-    });
-    Ok(parts.collect())
+    let broken =
+        |error| MalformedEnvelope::new(EnvelopeFlaw::Intent, format!("an intent: {error}"));
+    Ok(body.chunks(INTENT_BYTES).map(|bytes| intent::unpack(bytes).map_err(broken)).collect())
 }
 
 /// Why a whole message cannot be used; `None`: its intents can be decoded.
@@ -207,15 +193,17 @@ pub fn dead_letter(delivery: &Delivery, queue: u16, reason: &str) -> Message {
     Message { route: Route::Dead, headers, body: delivery.body.clone() }
 }
 
-/// The dead letter of one intent of a message: its bytes, and the headers of the message with the
-/// intent's own message id, epoch, trace and attempts.
+/// The dead letter of the intent at this position of a message: its bytes, and the headers of the
+/// message with the intent's own message id, epoch, trace and attempts.
 pub fn dead_letter_of_intent(
     delivery: &Delivery,
-    bytes: Bytes,
+    position: usize,
     queue: u16,
     attempts: u32,
     reason: &str,
 ) -> Message {
+    let bytes = delivery.body.chunks(INTENT_BYTES).nth(position).unwrap_or_default();
+    let bytes = delivery.body.slice_ref(bytes);
     let mut headers = dead_letter_headers(delivery, queue, reason);
     headers.attempts = attempts;
     if let Ok(intent) = intent::unpack(&bytes) {

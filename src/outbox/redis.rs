@@ -15,11 +15,12 @@ use super::{
     DeadEntry, EndedEntry, EntryLocation, Error, FoundEntry, Outbox, OutboxEntry, OutboxStatus,
     PerBucket,
 };
+use crate::config::OutboxKind;
 use crate::domain::{BucketKey, RequestId, TraceId};
 use crate::messages::envelope::intents_in;
 use crate::outbox::scripts::{
-    EntryKind, acknowledge, claim, collect, count_entries, dead_letter, read_list, read_stream,
-    reclaim, take_over,
+    acknowledge, claim, collect, count_entries, dead_letter, read_list, read_stream, reclaim,
+    take_over,
 };
 use crate::redis::executor::ScriptExecutor;
 use crate::redis::scripts::{BucketKeys, Installation, ScriptCall};
@@ -49,12 +50,12 @@ pub struct RedisOutbox {
     executor: ScriptExecutor,
     heartbeats: Heartbeats,
     clock: SharedClock,
-    kind: EntryKind,
+    kind: OutboxKind,
 }
 
 impl RedisOutbox {
     /// Connects on the first call.
-    pub fn new(options: OutboxOptions, kind: EntryKind) -> Self {
+    pub fn new(options: OutboxOptions, kind: OutboxKind) -> Self {
         let OutboxOptions { pool, namespace, installation, clock } = options;
         let purpose = ConnectionPurpose::Relay;
         let executor = ScriptExecutor::new(pool, purpose, &namespace, installation);
@@ -123,7 +124,7 @@ impl RedisOutbox {
 
     /// The workers that may have a private list in a bucket; empty for a stream.
     async fn claimants(&self, keys: &BucketKeys) -> Result<Vec<String>, Error> {
-        if self.kind == EntryKind::Stream {
+        if self.kind == OutboxKind::Stream {
             return Ok(Vec::new());
         }
         let (key, operation) = (keys.claimants(), "reading the claimants");
@@ -188,9 +189,9 @@ impl Outbox for RedisOutbox {
 
     async fn restore_claimants(&self) -> Result<(), Error> {
         match self.kind {
-            EntryKind::List => self.heartbeats.restore_claimants().await,
+            OutboxKind::List => self.heartbeats.restore_claimants().await,
             // The stream's group lists its consumers.
-            EntryKind::Stream => Ok(()),
+            OutboxKind::Stream => Ok(()),
         }
     }
 
@@ -280,8 +281,8 @@ impl Outbox for RedisOutbox {
     ) -> Result<Option<FoundEntry>, Error> {
         let keys = self.keys(bucket);
         let found = match self.kind {
-            EntryKind::List => self.find_in_lists(&keys, request).await?,
-            EntryKind::Stream => self.find_in_stream(&keys, request).await?,
+            OutboxKind::List => self.find_in_lists(&keys, request).await?,
+            OutboxKind::Stream => self.find_in_stream(&keys, request).await?,
         };
         match found {
             None => self.find_dead(bucket, request).await,

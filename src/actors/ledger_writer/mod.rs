@@ -13,27 +13,86 @@
 //! resubmit. May repeat: every intent.
 
 pub mod batch;
-pub mod handle;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use actix::{Actor, Context, Handler};
 use tokio::sync::oneshot;
 
 use crate::actors::ledger_writer::batch::{WriterDeps, write_batch, write_results};
 use crate::actors::supervisor::supervised::{
-    ExitReason, Incarnation, Supervised, end, spawn_step, step,
+    Address, ExitReason, Incarnation, Supervised, end, spawn_step, step,
 };
-use crate::domain::OrderIntent;
-use crate::messages::{PlaceOrders, Quiet, Stop, WriteResult, reply};
-
-pub use handle::LedgerWriterHandle;
+use crate::db::ErrorClass;
+use crate::domain::{OrderIntent, PlaceOutcome};
+use crate::messages::{NoOutcome, PlaceOrders, Quiet, Stop, WriteError, WriteResult, reply};
+use crate::runtime::permits::Permits;
 
 /// Batches whose results are being written to the stock. Beyond this limit the stock is failing:
 /// the results of further batches are left to the next submission or the reconciler.
 const RESULTS_MAX: usize = 8;
+
+/// Submits intents to the ledger writer, and awaits their outcomes. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct LedgerWriterHandle {
+    /// Bound the intents inside the ledger writer.
+    pub permits: Permits,
+    pub address: Address<LedgerWriter>,
+}
+
+impl LedgerWriterHandle {
+    /// Submits for a gate, answered when the results are written to the stock. Returns one outcome
+    /// per intent, in order: `Unavailable` if it was certainly not written; `None`: unknown.
+    pub async fn place(&self, intents: Vec<OrderIntent>) -> Vec<Option<PlaceOutcome>> {
+        let certain_outcome = |written: WriteResult| match written.map_err(|error| error.cause) {
+            Ok(outcome) => Some(outcome),
+            Err(NoOutcome::Ledger(class)) if class != ErrorClass::Unknown => {
+                Some(PlaceOutcome::Unavailable)
+            }
+            Err(_) => None,
+        };
+        let written = self.submit(intents, false, false).await;
+        written.into_iter().map(certain_outcome).collect()
+    }
+
+    /// Submits for an order consumer, answered at COMMIT. Returns one result per intent, in order.
+    pub async fn write(&self, intents: Vec<OrderIntent>, exclusive: bool) -> Vec<WriteResult> {
+        self.submit(intents, exclusive, true).await
+    }
+
+    async fn submit(
+        &self,
+        intents: Vec<OrderIntent>,
+        exclusive: bool,
+        at_commit: bool,
+    ) -> Vec<WriteResult> {
+        let expected = intents.len();
+        let (reply, written) = oneshot::channel();
+        let begun = Arc::<AtomicBool>::default();
+        let sent = async {
+            let permit = self.permits.take(expected).await?;
+            let writer = self.address.wait_up().await;
+            let begun = Arc::clone(&begun);
+            let orders = PlaceOrders { intents, exclusive, at_commit, reply, begun, permit };
+            writer.try_send(orders).ok()
+        };
+        let written = match sent.await {
+            Some(()) => written.await.ok().filter(|written| written.len() == expected),
+            None => None,
+        };
+        written.unwrap_or_else(|| {
+            let is_begun = begun.load(Ordering::Acquire);
+            let (cause, text) = if is_begun {
+                (NoOutcome::Crashed, "the ledger writer crashed while writing it")
+            } else {
+                (NoOutcome::NotTried, "the ledger writer crashed before it began")
+            };
+            vec![Err(WriteError { cause, text: text.into() }); expected]
+        })
+    }
+}
 
 /// Writes orders to the ledger.
 pub struct LedgerWriter {

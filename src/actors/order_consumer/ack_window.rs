@@ -6,15 +6,6 @@
 
 use std::collections::BTreeMap;
 
-/// One acknowledgement. The caller must send acknowledgements in the order returned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ack {
-    /// This delivery and all before it (`multiple`).
-    UpTo(u64),
-    /// This delivery alone.
-    One(u64),
-}
-
 #[derive(Debug, Clone, Copy)]
 struct UnackedDelivery {
     /// Parts that are not completed.
@@ -62,28 +53,27 @@ impl AckWindow {
         }
     }
 
-    /// Removes the deliveries that can be acknowledged now, and returns their acknowledgements in
-    /// the order to send.
-    pub fn take_acks(&mut self) -> Vec<Ack> {
-        let mut acks = Vec::new();
-        let mut up_to = None;
+    /// Removes the deliveries that can be acknowledged now. Returns the last of the completed ones
+    /// at the front, to be acknowledged first and with all before it, then those to be acknowledged
+    /// one by one.
+    pub fn take_acks(&mut self) -> (Option<u64>, Vec<u64>) {
+        let (mut up_to, mut singly) = (None, Vec::new());
         while let Some(first) = self.deliveries.first_entry() {
             if first.get().num_open > 0 {
                 break;
             }
             up_to = Some(first.remove_entry().0);
         }
-        acks.extend(up_to.map(Ack::UpTo));
         if self.deliveries.first_key_value().is_some_and(|(_, oldest)| oldest.is_stuck) {
             self.deliveries.retain(|tag, delivery| {
                 let is_open = delivery.num_open > 0;
                 if !is_open {
-                    acks.push(Ack::One(*tag));
+                    singly.push(*tag);
                 }
                 is_open
             });
         }
-        acks
+        (up_to, singly)
     }
 
     /// Publish time of the oldest unacknowledged delivery, or of the last delivery.

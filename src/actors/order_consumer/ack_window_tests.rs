@@ -32,18 +32,15 @@ struct Broker {
 }
 
 impl Broker {
-    fn receive(&mut self, acks: Vec<Ack>) {
-        for ack in acks {
-            let covered: Vec<u64> = match ack {
-                Ack::UpTo(tag) => self.unacknowledged.range(..=tag).copied().collect(),
-                Ack::One(tag) => vec![tag],
-            };
+    fn receive(&mut self, (up_to, singly): (Option<u64>, Vec<u64>)) {
+        let at_front = up_to.map(|tag| self.unacknowledged.range(..=tag).copied().collect());
+        let singly = singly.into_iter().map(|tag| (tag, vec![tag]));
+        for (tag, covered) in up_to.zip(at_front).into_iter().chain(singly) {
             // RabbitMQ closes the channel on an unknown delivery tag.
-            let (Ack::UpTo(tag) | Ack::One(tag)) = ack;
-            assert!(self.unacknowledged.contains(&tag), "{ack:?} is unknown");
-            for tag in covered {
-                assert!(self.completed.contains(&tag), "{ack:?} covers {tag}, which is open");
-                self.unacknowledged.remove(&tag);
+            assert!(self.unacknowledged.contains(&tag), "{tag} is unknown");
+            for each in covered {
+                assert!(self.completed.contains(&each), "{tag} covers {each}, which is open");
+                self.unacknowledged.remove(&each);
             }
         }
     }
@@ -103,13 +100,13 @@ fn deliveries_behind_a_stuck_one_are_acknowledged_one_by_one() {
     for tag in [1, 3, 5] {
         window.complete_part(tag);
     }
-    assert_eq!(window.take_acks(), [Ack::UpTo(1)], "the completed prefix");
+    assert_eq!(window.take_acks(), (Some(1), vec![]), "the completed prefix");
     window.mark_stuck(2);
-    assert_eq!(window.take_acks(), [Ack::One(3), Ack::One(5)]);
+    assert_eq!(window.take_acks(), (None, vec![3, 5]));
     for tag in [2, 4] {
         window.complete_part(tag);
     }
-    assert_eq!(window.take_acks(), [Ack::UpTo(4)]);
+    assert_eq!(window.take_acks(), (Some(4), vec![]));
 }
 
 #[test]
@@ -121,6 +118,6 @@ fn the_watermark_is_the_oldest_unacknowledged_delivery_then_the_last_one() {
     }
     assert_eq!(window.watermark(), Some(10), "a redelivery after a newer one");
     (1..=4).for_each(|tag| window.complete_part(tag));
-    assert_eq!(window.take_acks(), [Ack::UpTo(4)]);
+    assert_eq!(window.take_acks(), (Some(4), vec![]));
     assert_eq!(window.watermark(), Some(40), "all acknowledged");
 }

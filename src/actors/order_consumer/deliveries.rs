@@ -7,11 +7,11 @@ use futures_util::FutureExt;
 
 use super::submission::{InFlightIntent, Submission};
 use super::{Arc, Delivery, Operation, OrderConsumer, Subscription, SubscriptionState};
-use crate::actors::order_consumer::validation::{Validation, validate};
 use crate::actors::supervisor::supervised::spawn_step;
 use crate::broker::{Acknowledger, Error, Source};
+use crate::domain::{Epoch, Sku, SkuNo};
 use crate::messages::envelope;
-use crate::messages::envelope::MalformedEnvelope;
+use crate::messages::envelope::{DecodedIntents, EnvelopeFlaw, MalformedEnvelope};
 
 /// Longest wait for a delivery; the end of the read shows progress to the supervisor.
 const READ_TIMEOUT: Duration = Duration::from_millis(200);
@@ -120,28 +120,34 @@ impl OrderConsumer {
         });
         let (queue, metrics) = (self.deps.queue, Arc::clone(&self.deps.metrics));
         match validation {
-            Validation::Poison(MalformedEnvelope { flaw, what }) => {
+            Err(MalformedEnvelope { flaw, what }) => {
                 metrics.consumer_poison(flaw);
                 let message = envelope::dead_letter(&delivery, queue, &what);
                 self.dead_letter(delivery.tag, message, flaw.name());
             }
-            Validation::UnknownSku => self.subscription.awaiting_catalog.push(delivery),
-            Validation::Parts { good, poison } => {
-                self.subscription.window.split(delivery.tag, good.len() + poison.len());
-                for (bytes, MalformedEnvelope { flaw, what }) in poison {
-                    metrics.consumer_poison(flaw);
-                    let message =
-                        envelope::dead_letter_of_intent(&delivery, bytes, queue, 0, &what);
-                    self.dead_letter(delivery.tag, message, flaw.name());
+            Ok(None) => self.subscription.awaiting_catalog.push(delivery),
+            Ok(Some(intents)) => {
+                self.subscription.window.split(delivery.tag, intents.len());
+                let mut items = Vec::with_capacity(intents.len());
+                for (position, decoded) in intents.into_iter().enumerate() {
+                    match decoded {
+                        Ok(intent) => items.push(InFlightIntent {
+                            delivery: Arc::clone(&delivery),
+                            position,
+                            intent,
+                            attempts: 0,
+                        }),
+                        Err(MalformedEnvelope { flaw, what }) => {
+                            metrics.consumer_poison(flaw);
+                            let message = envelope::dead_letter_of_intent(
+                                &delivery, position, queue, 0, &what,
+                            );
+                            self.dead_letter(delivery.tag, message, flaw.name());
+                        }
+                    }
                 }
-                let items = good.into_iter().map(|(bytes, intent)| InFlightIntent {
-                    delivery: Arc::clone(&delivery),
-                    bytes,
-                    intent,
-                    attempts: 0,
-                });
                 if delivery.num_previous >= SUSPECT_AFTER {
-                    self.submit(ctx, Submission::exclusive(items.collect()));
+                    self.submit(ctx, Submission::exclusive(items));
                 } else {
                     batch.extend(items);
                 }
@@ -202,3 +208,42 @@ async fn next_deliveries(
     }
     Ok(deliveries)
 }
+
+/// Validates the intents of one delivery against the catalog, because the ledger trusts the price,
+/// slot and quota of an intent: a lookup for every row would be too expensive. `lookup` returns a
+/// SKU of the catalog and the latest epoch of its sale. `is_fresh`: the catalog was read from the
+/// ledger after the delivery arrived, so that a SKU or epoch it lacks does not exist. `None`: an
+/// intent has a SKU or an epoch that the catalog lacks: refresh the catalog and validate again.
+///
+/// # Errors
+/// The whole delivery is malformed.
+pub fn validate(
+    delivery: &Delivery,
+    installation: &str,
+    is_fresh: bool,
+    lookup: impl Fn(SkuNo) -> Option<(Arc<Sku>, Epoch)>,
+) -> Result<Option<DecodedIntents>, MalformedEnvelope> {
+    let mut intents = envelope::decode(&delivery.headers, &delivery.body, installation)?;
+    for decoded in &mut intents {
+        let Ok(intent) = decoded else { continue };
+        intent.published_at_ms = delivery.headers.sent_at_ms;
+        let found = lookup(intent.sku);
+        if !is_fresh && found.as_ref().is_none_or(|(_, epoch)| intent.epoch > *epoch) {
+            return Ok(None);
+        }
+        let flaw = match found {
+            None => Some((EnvelopeFlaw::Sku, format!("no sale has sku {}", intent.sku))),
+            Some((sku, epoch)) => {
+                intent.contradiction(&sku, epoch).map(|what| (EnvelopeFlaw::Content, what))
+            }
+        };
+        if let Some((flaw, what)) = flaw {
+            *decoded = Err(MalformedEnvelope::new(flaw, what));
+        }
+    }
+    Ok(Some(intents))
+}
+
+#[cfg(test)]
+#[path = "deliveries_tests.rs"]
+mod tests;

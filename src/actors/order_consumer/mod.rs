@@ -1,7 +1,7 @@
 //! Flow step 7/12: broker -> order consumer.
 //!
-//! One consumer per order queue of a process: receives (`deliveries`), validates (`validation`),
-//! submits to the ledger writer (`submission`), acknowledges (`ack_window`). Up to the prefetch,
+//! One consumer per order queue of a process: receives and validates (`deliveries`), submits to the
+//! ledger writer (`submission`), acknowledges (`ack_window`). Up to the prefetch,
 //! many submissions are in progress at once; the ledger writer gathers them into transactions.
 //!
 //! A delivery is acknowledged when each of its intents is an order or a recorded refusal in the
@@ -23,7 +23,7 @@ use actix::{Actor, AsyncContext, Context, Handler};
 use futures_util::future::BoxFuture;
 use tokio::sync::{oneshot, watch};
 
-use crate::actors::ledger_writer::handle::LedgerWriterHandle;
+use crate::actors::ledger_writer::LedgerWriterHandle;
 use crate::actors::supervisor::supervised::{
     ExitReason, Incarnation, Supervised, end, spawn_step, spawn_wait, step,
 };
@@ -48,10 +48,10 @@ mod deliveries;
 mod evidence;
 mod retry_queue;
 mod submission;
-pub mod validation;
 mod watermark;
 
 use ack_window::AckWindow;
+pub use deliveries::validate;
 use retry_queue::RetryQueue;
 use submission::Submission;
 

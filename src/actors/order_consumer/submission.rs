@@ -4,11 +4,9 @@
 use std::time::Duration;
 
 use actix::Context;
-use bytes::Bytes;
 
 use super::evidence::{FailedAttempt, RetryDecision, decide};
 use super::{Arc, ConsumerDeps, Delivery, Operation, OrderConsumer};
-use crate::actors::order_consumer::ack_window::Ack;
 use crate::actors::supervisor::supervised::spawn_wait;
 use crate::db::ErrorClass;
 use crate::domain::{OrderIntent, PlaceOutcome};
@@ -26,8 +24,8 @@ const PROBES_MAX: usize = 64;
 #[derive(Debug, Clone)]
 pub(super) struct InFlightIntent {
     pub(super) delivery: Arc<Delivery>,
-    /// The intent as received, for its dead letter.
-    pub(super) bytes: Bytes,
+    /// Position in the delivery.
+    pub(super) position: usize,
     pub(super) intent: OrderIntent,
     /// Failures counted against the order.
     pub(super) attempts: u32,
@@ -195,11 +193,12 @@ impl OrderConsumer {
                 }
             }
             RetryDecision::DeadLetter => {
-                for InFlightIntent { delivery, bytes, attempts, .. } in failed.items {
+                for InFlightIntent { delivery, position, attempts, .. } in failed.items {
                     let attempts = attempts.saturating_add(1);
                     let reason = format!("it failed {attempts} times, the last time: {last_error}");
                     let queue = self.deps.queue;
-                    let message = dead_letter_of_intent(&delivery, bytes, queue, attempts, &reason);
+                    let message =
+                        dead_letter_of_intent(&delivery, position, queue, attempts, &reason);
                     self.dead_letter(delivery.tag, message, "failed");
                 }
             }
@@ -287,19 +286,19 @@ impl OrderConsumer {
             return;
         }
         let Some(acknowledger) = self.subscription.acknowledger.clone() else { return };
-        let acks = self.subscription.window.take_acks();
-        if acks.is_empty() {
+        let (up_to, singly) = self.subscription.window.take_acks();
+        if up_to.is_none() && singly.is_empty() {
             return;
         }
         self.report_unacknowledged();
         // Crash here [committed_not_acknowledged]: the orders are committed; a redelivered intent
         // is a repeat, and acknowledged as a success.
         let work = async move {
-            for ack in acks {
-                match ack {
-                    Ack::UpTo(tag) => acknowledger.up_to(tag).await,
-                    Ack::One(tag) => acknowledger.one(tag).await,
-                }
+            if let Some(tag) = up_to {
+                acknowledger.up_to(tag).await;
+            }
+            for tag in singly {
+                acknowledger.one(tag).await;
             }
         };
         self.spawn(ctx, Operation::Acknowledge, work, |consumer, ctx, ()| {

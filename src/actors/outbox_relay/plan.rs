@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::broker::Route;
 use crate::config::RelaySettings;
 use crate::domain::BucketKey;
-use crate::outbox::{EndedEntry, OutboxEntry};
+use crate::outbox::{EndedEntry, GivenUpEntry, OutboxEntry};
 use crate::redis::scripts::codes;
 use crate::runtime::backoff::{Backoff, doubled};
 
@@ -50,11 +50,18 @@ pub(super) struct InFlight {
     pub(super) attempts: u32,
     /// Confirms of its queue before its last counted attempt; `None`: never sent.
     pub(super) confirmed_before: Option<u64>,
+    /// Its unreadable intents, which are not published.
+    pub(super) unreadable: Option<GivenUpEntry>,
 }
 
 impl InFlight {
     fn new(entry: OutboxEntry, due: Instant, backoff: Backoff) -> Self {
-        Self { entry, due, backoff, attempts: 0, confirmed_before: None }
+        Self { entry, due, backoff, attempts: 0, confirmed_before: None, unreadable: None }
+    }
+
+    /// Ends an entry whose readable intents are published.
+    pub(super) fn published(self) -> EndedEntry {
+        EndedEntry { id: self.entry.id, dead_letter: self.unreadable }
     }
 }
 

@@ -8,18 +8,7 @@ use super::plan::{InFlight, NO_JITTER, RelayPlan};
 use crate::broker::{Message, PublishOutcome, Route};
 use crate::domain::BucketKey;
 use crate::messages::envelope;
-use crate::messages::envelope::EncodedEntry;
 use crate::outbox::{EndedEntry, GivenUpEntry, OutboxEntry};
-
-/// An entry whose message is being published.
-#[derive(Debug)]
-pub struct PublishedEntry {
-    bucket: BucketKey,
-    in_flight: InFlight,
-    route: Route,
-    /// The unreadable intents of the entry.
-    dead_letter: Option<GivenUpEntry>,
-}
 
 /// The result of one round.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -39,26 +28,25 @@ impl RelayPlan {
         &mut self,
         now: Instant,
         sent_at_ms: i64,
-    ) -> (Vec<Message>, Vec<PublishedEntry>) {
+    ) -> (Vec<Message>, Vec<(BucketKey, InFlight)>) {
         let (mut messages, mut batch) = (Vec::new(), Vec::new());
         for (key, bucket) in &mut self.buckets {
             let route = Route::orders_of(*key, self.queues);
             let confirmed = self.confirmed.get(&route).copied().unwrap_or(0);
             for mut in_flight in bucket.in_flight.extract_if(.., |entry| entry.due <= now) {
-                let OutboxEntry { id, bytes } = &in_flight.entry;
-                let EncodedEntry { message, unreadable } =
-                    envelope::encode(bytes, &self.installation, sent_at_ms);
-                let dead_letter = unreadable.map(|(bytes, malformed)| GivenUpEntry {
+                let (message, unreadable) =
+                    envelope::encode(&in_flight.entry.bytes, &self.installation, sent_at_ms);
+                in_flight.unreadable = unreadable.map(|(bytes, malformed)| GivenUpEntry {
                     bytes,
                     reason: malformed.to_string(),
                     attempts: 0,
                 });
                 let Some((headers, body)) = message else {
-                    bucket.ended.push(EndedEntry { id: id.clone(), dead_letter });
+                    bucket.ended.push(in_flight.published());
                     continue;
                 };
                 in_flight.confirmed_before.get_or_insert(confirmed);
-                batch.push(PublishedEntry { bucket: *key, in_flight, route, dead_letter });
+                batch.push((*key, in_flight));
                 messages.push(Message { route, headers, body });
             }
         }
@@ -72,29 +60,31 @@ impl RelayPlan {
     /// never counts as an attempt.
     pub fn apply_outcomes(
         &mut self,
-        batch: Vec<PublishedEntry>,
+        batch: Vec<(BucketKey, InFlight)>,
         outcomes: Vec<PublishOutcome>,
         now: Instant,
     ) -> RoundOutcome {
         let missing = || PublishOutcome::Unknown { reason: "there was no result".to_owned() };
-        let published: Vec<(PublishedEntry, PublishOutcome)> =
+        let published: Vec<_> =
             batch.into_iter().zip(outcomes.into_iter().chain(repeat_with(missing))).collect();
+        let queues = self.queues;
+        let route_of = |key: &BucketKey| Route::orders_of(*key, queues);
         let mut answering = HashSet::new();
-        for (entry, outcome) in &published {
+        for ((key, _), outcome) in &published {
             if *outcome == PublishOutcome::Confirmed {
-                *self.confirmed.entry(entry.route).or_default() += 1;
+                *self.confirmed.entry(route_of(key)).or_default() += 1;
             }
             if matches!(outcome, PublishOutcome::Confirmed | PublishOutcome::Refused { .. }) {
-                answering.insert(entry.route);
+                answering.insert(route_of(key));
             }
         }
         let mut round = RoundOutcome::default();
-        for (entry, outcome) in published {
-            let PublishedEntry { bucket, mut in_flight, route, dead_letter } = entry;
-            let Some(bucket) = self.buckets.get_mut(&bucket) else { continue };
+        for ((key, mut in_flight), outcome) in published {
+            let route = route_of(&key);
+            let Some(bucket) = self.buckets.get_mut(&key) else { continue };
             match outcome {
                 PublishOutcome::Confirmed => {
-                    bucket.ended.push(EndedEntry { id: in_flight.entry.id, dead_letter });
+                    bucket.ended.push(in_flight.published());
                     continue;
                 }
                 PublishOutcome::Refused { reason } => {

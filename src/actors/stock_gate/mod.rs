@@ -20,7 +20,7 @@ use std::time::Duration;
 use actix::{Actor, AsyncContext, Context, Handler};
 use tokio::sync::oneshot;
 
-use crate::actors::ledger_writer::handle::LedgerWriterHandle;
+use crate::actors::ledger_writer::LedgerWriterHandle;
 use crate::actors::periodic::LastError;
 use crate::actors::supervisor::supervised::{
     ExitReason, Incarnation, Supervised, end, spawn_step, spawn_wait, step,

@@ -24,7 +24,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::super::{Error, Topology};
-use super::{RabbitOptions, connection, declare, error_message};
+use super::{RabbitOptions, declare, dial, error_message};
 use crate::runtime::clock::now_monotonic;
 
 /// The protocol header of AMQP 0-9-1.
@@ -89,8 +89,7 @@ pub struct BrokerHealthError {
 pub async fn read(options: &RabbitOptions) -> Result<BrokerFacts, BrokerHealthError> {
     let limit = options.connect_timeout;
     let started_at = now_monotonic();
-    let (connection, shutdown_guard) =
-        connection::open(&options.uri, "floodgate-doctor", limit).await?;
+    let (connection, shutdown_guard) = dial::open(&options.uri, "floodgate-doctor", limit).await?;
     let connect_time = now_monotonic().duration_since(started_at);
     let version = match options.uri.scheme {
         AMQPScheme::AMQP => timeout(limit, server_version(&options.uri)).await.ok().flatten(),

@@ -28,9 +28,9 @@ use super::{Error, Topology};
 use crate::runtime::backoff::Backoff;
 use crate::runtime::single_flight::SingleFlight;
 
-mod confirmations;
 mod connection;
 mod declare;
+mod dial;
 pub mod health;
 mod new_queues;
 mod publish_batch;

@@ -76,3 +76,71 @@ fn an_unsent_message_does_not_change_the_window() {
     assert!(!history.record(&[ONE], &[not_sent]));
     assert_eq!(history.window(ONE), 8);
 }
+
+fn all_sent(count: usize) -> Confirmations {
+    let mut confirmations = Confirmations::new(100, count);
+    (0..count).for_each(|index| confirmations.unknown(index, "in flight"));
+    confirmations
+}
+
+fn codes(confirmations: Confirmations) -> String {
+    let code = |outcome: &PublishOutcome| match outcome {
+        PublishOutcome::Confirmed => 'c',
+        PublishOutcome::Refused { .. } => 'r',
+        PublishOutcome::NotSent { .. } => 'n',
+        PublishOutcome::Unknown { .. } => 'u',
+    };
+    confirmations.into_outcomes().iter().map(code).collect()
+}
+
+#[test]
+fn a_return_counts_for_its_own_message_whichever_confirmation_brings_it() {
+    let mut early = all_sent(3);
+    early.returned(Some(102), "NO_ROUTE");
+    (0..3).for_each(|index| early.acknowledged(index));
+    assert_eq!(codes(early), "ccr");
+
+    let mut late = all_sent(3);
+    (0..3).for_each(|index| late.acknowledged(index));
+    late.returned(Some(100), "NO_ROUTE");
+    assert_eq!(codes(late), "rcc");
+}
+
+#[test]
+fn while_a_confirmation_is_missing_nothing_is_confirmed() {
+    for miss in 0..3 {
+        let mut confirmations = all_sent(3);
+        (0..3).filter(|index| *index != miss).for_each(|index| confirmations.acknowledged(index));
+        assert_eq!(codes(confirmations), "uuu");
+    }
+}
+
+#[test]
+fn a_refusal_is_certain_despite_missing_confirmations() {
+    let mut confirmations = all_sent(3);
+    confirmations.refused(0, "nack");
+    confirmations.returned(Some(101), "NO_ROUTE");
+    confirmations.unknown(1, "the channel closed");
+    assert_eq!(codes(confirmations), "rru");
+}
+
+#[test]
+fn a_return_that_nobody_knows_makes_all_confirmations_doubtful() {
+    for number in [None, Some(99), Some(102), Some(u64::MAX)] {
+        let mut confirmations = all_sent(2);
+        confirmations.returned(number, "NO_ROUTE");
+        (0..2).for_each(|index| confirmations.acknowledged(index));
+        assert_eq!(codes(confirmations), "uu", "{number:?}");
+    }
+}
+
+#[test]
+fn an_unsent_message_is_certainly_in_no_queue() {
+    let mut confirmations = Confirmations::new(1, 3);
+    confirmations.unknown(0, "in flight");
+    confirmations.acknowledged(0);
+    confirmations.halt("blocked");
+    let outcomes = confirmations.into_outcomes();
+    assert_eq!(outcomes[0], PublishOutcome::Confirmed);
+    assert_eq!(outcomes[2], PublishOutcome::NotSent { reason: "blocked".into() });
+}

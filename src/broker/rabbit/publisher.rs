@@ -1,8 +1,8 @@
 //! Publishes to RabbitMQ, pipelined, with publisher confirms.
 //!
-//! A missing confirmation makes the outcome of its whole batch unknown (see
-//! [`crate::broker::rabbit::confirmations`]). So a batch is limited to the window, and a queue that
-//! confirms nothing gets batches of its own (see [`crate::broker::rabbit::publish_batch`]).
+//! A missing confirmation makes the outcome of its whole batch unknown. So a batch is limited to
+//! the window, and a queue that confirms nothing gets batches of its own (see
+//! [`crate::broker::rabbit::publish_batch`]).
 
 use std::sync::Arc;
 use std::task::Poll;
@@ -19,9 +19,8 @@ use super::super::{
     BrokerStatus, Error, Message, PublishChannel, PublishOutcome, Publisher, headers,
 };
 use super::{Inner, RabbitBroker, error_message};
-use crate::broker::rabbit::confirmations::Confirmations;
 use crate::broker::rabbit::connection::{ConnectionRole, RabbitConnection};
-use crate::broker::rabbit::publish_batch::QueueHistory;
+use crate::broker::rabbit::publish_batch::{Confirmations, QueueHistory};
 use crate::runtime::clock::now_monotonic;
 use crate::runtime::single_flight::ValueStatus;
 

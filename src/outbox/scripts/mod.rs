@@ -6,6 +6,7 @@
 
 use bytes::Bytes;
 
+use crate::config::OutboxKind;
 use crate::outbox::{DeadEntry, EndedEntry, OutboxEntry};
 use crate::redis::scripts::reply::Reply;
 use crate::redis::scripts::{BucketKeys, Error, Script, ScriptCall, codes};
@@ -15,16 +16,7 @@ pub mod read;
 
 pub use read::{count_entries, read_list, read_stream};
 
-/// The Redis type of an outbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EntryKind {
-    /// A list, and a private list for each worker.
-    List,
-    /// A stream with one consumer group.
-    Stream,
-}
-
-impl EntryKind {
+impl OutboxKind {
     fn pick(self, list: Script, stream: Script) -> Script {
         match self {
             Self::List => list,
@@ -61,7 +53,7 @@ fn element(bytes: Vec<u8>) -> OutboxEntry {
 /// Moves up to `max` entries from the outbox to a worker. Answers the claimed entries.
 pub fn claim(
     keys: &BucketKeys,
-    kind: EntryKind,
+    kind: OutboxKind,
     worker: &str,
     max: usize,
 ) -> ScriptCall<Vec<OutboxEntry>> {
@@ -75,17 +67,17 @@ pub fn claim(
 /// holds then.
 pub fn take_over(
     keys: &BucketKeys,
-    kind: EntryKind,
+    kind: OutboxKind,
     worker: &str,
     predecessors: &[String],
 ) -> ScriptCall<Vec<OutboxEntry>> {
     let script = kind.pick(Script::ListTakeOver, Script::StreamTakeOver);
     let call = ScriptCall::new(script, keys, move |reply| kind.entries(reply));
     let call = match kind {
-        EntryKind::List => call
+        OutboxKind::List => call
             .keys([keys.claimants(), keys.claimed(worker)])
             .keys(predecessors.iter().map(|worker| keys.claimed(worker))),
-        EntryKind::Stream => call.key(&keys.outbox()),
+        OutboxKind::Stream => call.key(&keys.outbox()),
     };
     call.arg(worker).args(predecessors)
 }
@@ -94,7 +86,7 @@ pub fn take_over(
 /// milliseconds. Answers the number of removed entries; the others belong to other workers.
 pub fn acknowledge(
     keys: &BucketKeys,
-    kind: EntryKind,
+    kind: OutboxKind,
     worker: &str,
     ended: &[EndedEntry],
     now_ms: i64,
@@ -116,7 +108,7 @@ pub fn acknowledge(
 }
 
 /// Returns all entries of these workers to the outbox. Answers their number.
-pub fn reclaim(keys: &BucketKeys, kind: EntryKind, workers: &[String]) -> ScriptCall<u64> {
+pub fn reclaim(keys: &BucketKeys, kind: OutboxKind, workers: &[String]) -> ScriptCall<u64> {
     let script = kind.pick(Script::ListReclaim, Script::StreamReclaim);
     let lists = workers.iter().map(|worker| keys.claimed(worker));
     ScriptCall::new(script, keys, Reply::count)

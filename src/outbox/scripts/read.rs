@@ -1,6 +1,6 @@
 //! The read-only calls: `*_status.lua`, `list_read.lua` and `stream_read.lua`.
 
-use super::EntryKind;
+use crate::config::OutboxKind;
 use crate::outbox::OutboxStatus;
 use crate::redis::scripts::record::RequestRecord;
 use crate::redis::scripts::reply::Reply;
@@ -18,7 +18,7 @@ pub struct StreamEntry {
 /// for a stream, whose group lists them.
 pub fn count_entries(
     keys: &BucketKeys,
-    kind: EntryKind,
+    kind: OutboxKind,
     workers: Vec<String>,
 ) -> ScriptCall<OutboxStatus> {
     let lists: Vec<String> = workers.iter().map(|worker| keys.claimed(worker)).collect();
@@ -32,8 +32,8 @@ pub fn count_entries(
         let mut names = workers.iter();
         while !reply.is_empty() {
             let worker = match kind {
-                EntryKind::List => names.next().cloned().unwrap_or_default(),
-                EntryKind::Stream => reply.text()?,
+                OutboxKind::List => names.next().cloned().unwrap_or_default(),
+                OutboxKind::Stream => reply.text()?,
             };
             let count = reply.count()?;
             let oldest = accepted_at(&reply.bytes()?);

@@ -53,9 +53,8 @@ pub fn intents_of(
     body: &Bytes,
     installation: &str,
 ) -> Result<Vec<OrderIntent>, MalformedEnvelope> {
-    let parts = envelope::decode(headers, body, installation)?;
-    let num_parts = parts.len();
-    let read: Vec<_> = parts.into_iter().map(|part| part.decoded).collect();
+    let read = envelope::decode(headers, body, installation)?;
+    let num_parts = read.len();
     let num_broken = read.iter().filter(|read| read.is_err()).count();
     read.into_iter().collect::<Result<_, _>>().map_err(|why: MalformedEnvelope| {
         let what = format!("{num_broken} of its {num_parts} intents cannot be read: {why}");

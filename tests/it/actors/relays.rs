@@ -39,8 +39,8 @@ fn every_entry_becomes_one_message_with_its_bytes() {
             "no message was published twice"
         );
         for message in simulation.queues.messages() {
-            let parts = envelope::decode(&message.headers, &message.body, INSTALLATION).unwrap();
-            let request = parts[0].decoded.as_ref().unwrap().request.get();
+            let intents = envelope::decode(&message.headers, &message.body, INSTALLATION).unwrap();
+            let request = intents[0].as_ref().unwrap().request.get();
             assert_eq!(message.body, intent::pack(&simulation.intent(request)));
         }
         assert!((process.metric("floodgate_relay_published_total") - 500.0).abs() < 0.5);
@@ -244,9 +244,9 @@ fn an_intent_that_cannot_be_read_is_a_dead_letter_without_its_neighbours() {
         let _process = simulation.relays();
         simulation.until_published([1, 2, 4]).await;
         let messages = simulation.queues.messages();
-        let parts =
+        let intents =
             envelope::decode(&messages[0].headers, &messages[0].body, INSTALLATION).unwrap();
-        let requests = parts.iter().map(|part| part.decoded.as_ref().unwrap().request.get());
+        let requests = intents.iter().map(|intent| intent.as_ref().unwrap().request.get());
         assert_eq!((requests.collect::<Vec<_>>(), messages.len()), (vec![1, 2, 4], 1));
         let dead = simulation.store.dead();
         assert_eq!((dead.len(), &dead[0].bytes[..]), (1, &[broken, torn].concat()[..]));

@@ -1,9 +1,9 @@
 //! An outbox script that does not accept a call leaves the keyspace unchanged, to the byte.
 
+use floodgate::config::OutboxKind;
 use floodgate::domain::{BucketNo, SkuNo};
 use floodgate::outbox::scripts::{
-    EntryKind, acknowledge, claim, collect, count_entries, read_list, read_stream, reclaim,
-    take_over,
+    acknowledge, claim, collect, count_entries, read_list, read_stream, reclaim, take_over,
 };
 use floodgate::outbox::{DeadEntry, EndedEntry, GivenUpEntry, OutboxEntry};
 use floodgate::redis::scripts::{BucketFence, BucketKeys, Error, Installation, Script, ScriptCall};
@@ -12,7 +12,7 @@ use super::fenced_call::FencedCall;
 use super::harness::{INSTALLATION, ScriptClient};
 use crate::support::servers::redis::Redis;
 
-const KINDS: [EntryKind; 2] = [EntryKind::List, EntryKind::Stream];
+const KINDS: [OutboxKind; 2] = [OutboxKind::List, OutboxKind::Stream];
 const NAME: &str = "node/1.1";
 
 struct Case {
@@ -23,7 +23,7 @@ struct Case {
 /// The calling installation and the kind of its outbox.
 #[derive(Clone, Copy)]
 struct Caller {
-    kind: EntryKind,
+    kind: OutboxKind,
     installation: Installation,
 }
 
@@ -41,7 +41,7 @@ fn keys() -> BucketKeys {
 
 /// Flushes the server and fills the outbox: six entries, three of them claimed by the worker, and
 /// one dead letter. Returns the claimed entries.
-fn enter(client: &mut ScriptClient, kind: EntryKind) -> Vec<OutboxEntry> {
+fn enter(client: &mut ScriptClient, kind: OutboxKind) -> Vec<OutboxEntry> {
     client.cmd(&["FLUSHALL"]);
     let keys = keys();
     client.cmd(&["HSET", &keys.bucket(), "epoch", "f100d6a7.1", "loaded", "f100d6a7.1"]);
@@ -49,8 +49,10 @@ fn enter(client: &mut ScriptClient, kind: EntryKind) -> Vec<OutboxEntry> {
     for no in 0..6 {
         let body = format!("entry {no}");
         match kind {
-            EntryKind::List => drop(client.cmd(&["RPUSH", &keys.outbox(), &body])),
-            EntryKind::Stream => drop(client.cmd(&["XADD", &keys.outbox(), "*", "intents", &body])),
+            OutboxKind::List => drop(client.cmd(&["RPUSH", &keys.outbox(), &body])),
+            OutboxKind::Stream => {
+                drop(client.cmd(&["XADD", &keys.outbox(), "*", "intents", &body]))
+            }
         }
     }
     let case = right_caller(kind).case("claim", claim(&keys, kind, NAME, 3));
@@ -88,13 +90,13 @@ fn all(caller: Caller, entries: &[OutboxEntry]) -> Vec<Case> {
     };
     all.push(caller.case("collect", collect(keys, &[dead_entry])));
     all.push(match kind {
-        EntryKind::List => caller.case("read", read_list(keys, &keys.outbox(), (0, 9))),
-        EntryKind::Stream => caller.case("read", read_stream(keys, "0-0", 9)),
+        OutboxKind::List => caller.case("read", read_list(keys, &keys.outbox(), (0, 9))),
+        OutboxKind::Stream => caller.case("read", read_stream(keys, "0-0", 9)),
     });
     all
 }
 
-fn right_caller(kind: EntryKind) -> Caller {
+fn right_caller(kind: OutboxKind) -> Caller {
     Caller { kind, installation: INSTALLATION }
 }
 

@@ -3,12 +3,13 @@
 //! flaw.
 
 use bytes::Bytes;
-use floodgate::actors::order_consumer::validation::{Validation, validate};
+use floodgate::actors::order_consumer::validate;
 use floodgate::broker::{Delivery, Headers};
 use floodgate::domain::{
     BucketNo, BuyerId, Epoch, OrderIntent, Policy, RequestId, Sku, SkuNo, TraceId,
 };
 use floodgate::messages::envelope;
+use floodgate::messages::envelope::{DecodedIntents, MalformedEnvelope};
 use floodgate::redis::scripts::intent::pack_into;
 use serde_json::Value as Json;
 
@@ -116,7 +117,7 @@ fn intent(request: u64, buyer: u64, quantity: u32, bucket: u16) -> OrderIntent {
     }
 }
 
-fn validation_of(headers: Headers, body: Bytes) -> Validation {
+fn validated(headers: Headers, body: Bytes) -> Result<Option<DecodedIntents>, MalformedEnvelope> {
     let routing_key = "0".to_owned();
     let delivery = Delivery { tag: 1, headers, routing_key, num_previous: 0, body };
     validate(&delivery, INSTALLATION, true, |no| (no == SkuNo(7)).then(|| (sku().into(), Epoch(2))))
@@ -127,13 +128,9 @@ fn version_1_is_read_and_written_byte_for_byte() {
     let file: Json = serde_json::from_str(V1).unwrap();
     let (expected, body) = (headers(&file["headers"]), bytes(&file["body"]));
     let intents = [intent(1001, 1, 1, 6), intent(1002, 2, 3, 3)];
-    let Validation::Parts { good, poison } = validation_of(expected.clone(), body.clone()) else {
-        panic!("refused")
-    };
-    assert!(poison.is_empty(), "{poison:?}");
-    let read: Vec<OrderIntent> = good.into_iter().map(|(_, intent)| intent).collect();
+    let read = validated(expected.clone(), body.clone()).unwrap().unwrap();
     let published_at_ms = Some(1_800_000_000_123);
-    assert_eq!(read, intents.map(|intent| OrderIntent { published_at_ms, ..intent }));
+    assert_eq!(read, intents.map(|intent| Ok(OrderIntent { published_at_ms, ..intent })));
     let mut written = Vec::new();
     for intent in &intents {
         pack_into(intent, &mut written);
@@ -154,10 +151,9 @@ fn every_malformed_message_has_its_flaw_and_its_reason() {
     let malformed_messages = malformed_messages();
     assert_eq!(malformed_messages.len(), 12);
     for MalformedMessage { what, headers, body, flaw, reason } in malformed_messages {
-        let malformed = match validation_of(headers, body) {
-            Validation::Poison(malformed) => malformed,
-            Validation::Parts { good, mut poison } if good.is_empty() => poison.remove(0).1,
-            other => panic!("{what}: {other:?}"),
+        let malformed = match validated(headers, body) {
+            Err(malformed) => malformed,
+            Ok(intents) => intents.unwrap().remove(0).expect_err(&what),
         };
         assert_eq!((malformed.flaw.name(), malformed.what), (&flaw[..], reason), "{what}");
     }
@@ -208,8 +204,7 @@ fn a_dead_letter_keeps_what_came_and_says_why() {
     assert!(foreign.headers.message_id.starts_with("nameless-"));
     assert!(foreign.headers.reason.unwrap().len() <= 1000);
 
-    let part =
-        envelope::dead_letter_of_intent(&delivery(&valid, "3"), body.slice(75..), 3, 2, "why");
+    let part = envelope::dead_letter_of_intent(&delivery(&valid, "3"), 1, 3, 2, "why");
     assert_eq!(part.body, body.slice(75..));
     assert_eq!((part.headers.message_id.as_str(), part.headers.attempts), ("1002-1", 2));
     let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00000000000003ea-01";
@@ -233,7 +228,7 @@ fn an_intent_without_a_trace_has_no_trace_context() {
         body: body.clone(),
     };
     assert_eq!(
-        envelope::dead_letter_of_intent(&delivery, body, 3, 2, "why").headers.traceparent,
+        envelope::dead_letter_of_intent(&delivery, 0, 3, 2, "why").headers.traceparent,
         None
     );
 }

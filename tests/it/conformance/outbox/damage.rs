@@ -2,7 +2,7 @@
 
 use super::*;
 
-const KINDS: [EntryKind; 2] = [EntryKind::List, EntryKind::Stream];
+const KINDS: [OutboxKind; 2] = [OutboxKind::List, OutboxKind::Stream];
 
 const CALLS: [&str; 8] =
     ["give up", "acknowledge", "take over", "claim", "status", "find", "dead", "reclaim"];
@@ -10,7 +10,7 @@ const CALLS: [&str; 8] =
 const WORKER: &str = "node/1.1";
 
 /// A bucket with waiting, claimed and dead entries.
-async fn filled(kind: EntryKind) -> (Fixture, Vec<OutboxEntry>) {
+async fn filled(kind: OutboxKind) -> (Fixture, Vec<OutboxEntry>) {
     let fixture = Fixture::single(kind);
     fixture.accept_requests(bucket(0), 1..7);
     let mut entries = fixture.claim(bucket(0), WORKER, 4).await;
@@ -41,19 +41,19 @@ async fn invoke(call: &str, fixture: &Fixture, entries: &[OutboxEntry]) -> Optio
 }
 
 /// The calls that must fail when this key has another type.
-fn calls_that_need(key: &str, kind: EntryKind) -> &'static [&'static str] {
+fn calls_that_need(key: &str, kind: OutboxKind) -> &'static [&'static str] {
     match (key.rsplit_once("}:").unwrap().1, kind) {
         ("bucket", _) => &CALLS,
-        ("claimants", EntryKind::List) => &["take over", "claim", "status", "find", "reclaim"],
-        ("outbox", EntryKind::List) => &["claim", "status", "find", "reclaim"],
-        ("outbox", EntryKind::Stream) => {
+        ("claimants", OutboxKind::List) => &["take over", "claim", "status", "find", "reclaim"],
+        ("outbox", OutboxKind::List) => &["claim", "status", "find", "reclaim"],
+        ("outbox", OutboxKind::Stream) => {
             &["give up", "acknowledge", "take over", "claim", "status", "find", "reclaim"]
         }
         ("dead", _) => &["give up", "status", "find", "dead"],
-        (_, EntryKind::List) => {
+        (_, OutboxKind::List) => {
             &["give up", "acknowledge", "take over", "claim", "status", "find", "reclaim"]
         }
-        (_, EntryKind::Stream) => &[],
+        (_, OutboxKind::Stream) => &[],
     }
 }
 
@@ -97,7 +97,7 @@ fn a_key_of_another_type_is_named_and_nothing_is_changed() {
 fn the_outbox_of_the_other_kind_is_refused() {
     run(async {
         for (kind, other) in
-            [(EntryKind::List, EntryKind::Stream), (EntryKind::Stream, EntryKind::List)]
+            [(OutboxKind::List, OutboxKind::Stream), (OutboxKind::Stream, OutboxKind::List)]
         {
             let (fixture, _) = filled(kind).await;
             let url = fixture.redis().url();

@@ -4,9 +4,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use floodgate::config::OutboxKind;
 use floodgate::config::{Settings, Tier};
 use floodgate::domain::{BucketKey, BucketNo, BuyerId, Epoch, OrderIntent, SkuNo, TraceId};
-pub use floodgate::outbox::scripts::EntryKind;
 use floodgate::outbox::{
     DeadEntry, EndedEntry, Error, GivenUpEntry, Outbox, OutboxEntry, OutboxOptions, RedisOutbox,
 };
@@ -32,7 +32,7 @@ const NOW_MS: i64 = 1_790_000_000_000;
 
 /// An empty Redis and the outbox of one process.
 pub struct Fixture {
-    pub kind: EntryKind,
+    pub kind: OutboxKind,
     servers: Servers,
     pub namespace: String,
     pub clock: Arc<ManualClock>,
@@ -66,13 +66,13 @@ impl Servers {
 }
 
 /// Opens an outbox as another process does, with a command time-out of 10 s.
-pub fn open(kind: EntryKind, url: &str, space: &str, clock: &Arc<ManualClock>) -> Arc<dyn Outbox> {
+pub fn open(kind: OutboxKind, url: &str, space: &str, clock: &Arc<ManualClock>) -> Arc<dyn Outbox> {
     open_with_timeout(kind, url, space, clock, 10_000)
 }
 
 /// [`open`] with another command time-out.
 pub fn open_with_timeout(
-    kind: EntryKind,
+    kind: OutboxKind,
     url: &str,
     namespace: &str,
     clock: &Arc<ManualClock>,
@@ -92,17 +92,17 @@ pub fn open_with_timeout(
 }
 
 impl Fixture {
-    fn on(kind: EntryKind, servers: Servers, namespace: &str) -> Self {
+    fn on(kind: OutboxKind, servers: Servers, namespace: &str) -> Self {
         let clock = Arc::new(ManualClock::new(NOW_MS));
         let outbox = open(kind, &servers.url(), namespace, &clock);
         Self { kind, servers, namespace: namespace.to_owned(), clock, outbox }
     }
 
-    pub fn single(kind: EntryKind) -> Self {
+    pub fn single(kind: OutboxKind) -> Self {
         Self::with(kind, Redis::start())
     }
 
-    pub fn with(kind: EntryKind, redis: Redis) -> Self {
+    pub fn with(kind: OutboxKind, redis: Redis) -> Self {
         Self::on(kind, Servers::Single(redis), "test")
     }
 
@@ -137,8 +137,8 @@ impl Fixture {
     pub fn accept(&self, bucket: BucketKey, bodies: &[Vec<u8>]) {
         let key = self.keys(bucket).outbox();
         let write = match self.kind {
-            EntryKind::List => "redis.call('RPUSH', KEYS[1], ARGV[i])",
-            EntryKind::Stream => "redis.call('XADD', KEYS[1], '*', 'intents', ARGV[i])",
+            OutboxKind::List => "redis.call('RPUSH', KEYS[1], ARGV[i])",
+            OutboxKind::Stream => "redis.call('XADD', KEYS[1], '*', 'intents', ARGV[i])",
         };
         for chunk in bodies.chunks(1_000) {
             let mut command = redis::cmd("EVAL");
@@ -197,7 +197,7 @@ impl Fixture {
     pub fn assert_empty(&self, bucket: BucketKey) {
         let mut keys = self.keys_of(bucket);
         let outbox_key = self.keys(bucket).outbox();
-        if self.kind == EntryKind::Stream {
+        if self.kind == OutboxKind::Stream {
             keys.retain(|key| *key != outbox_key);
             assert_eq!(self.cmd::<u64>("XLEN", &outbox_key, &[]), 0);
             let mut command = redis::cmd("XINFO");
@@ -364,8 +364,8 @@ macro_rules! backends {
 }
 
 backends! {
-    list: super::super::Fixture::single(super::super::EntryKind::List);
-    stream: super::super::Fixture::single(super::super::EntryKind::Stream);
+    list: super::super::Fixture::single(super::super::OutboxKind::List);
+    stream: super::super::Fixture::single(super::super::OutboxKind::Stream);
 }
 
 macro_rules! one_by_one {
@@ -378,7 +378,7 @@ macro_rules! one_by_one {
     };
 }
 
-fn on_a_cluster(kind: EntryKind) {
+fn on_a_cluster(kind: OutboxKind) {
     let cluster = Arc::new(Cluster::start(&[]));
     run(async {
         all_cases! { one_by_one! cluster, kind; }
@@ -387,10 +387,10 @@ fn on_a_cluster(kind: EntryKind) {
 
 #[test]
 fn a_cluster_keeps_every_promise_of_a_list() {
-    on_a_cluster(EntryKind::List);
+    on_a_cluster(OutboxKind::List);
 }
 
 #[test]
 fn a_cluster_keeps_every_promise_of_a_stream() {
-    on_a_cluster(EntryKind::Stream);
+    on_a_cluster(OutboxKind::Stream);
 }

@@ -5,7 +5,7 @@ use crate::support::servers::redis::AOF_ALWAYS;
 
 use super::*;
 
-const KINDS: [EntryKind; 2] = [EntryKind::List, EntryKind::Stream];
+const KINDS: [OutboxKind; 2] = [OutboxKind::List, OutboxKind::Stream];
 
 const WORKER: &str = "node/1.1";
 
@@ -18,7 +18,7 @@ struct ProxiedWorker {
 
 impl ProxiedWorker {
     /// Accepts requests 1 to 6 and claims 1 to 3.
-    async fn with_claims(kind: EntryKind) -> (Self, Vec<OutboxEntry>) {
+    async fn with_claims(kind: OutboxKind) -> (Self, Vec<OutboxEntry>) {
         let fixture = Fixture::single(kind);
         let proxy = FaultProxy::start(fixture.redis().addr());
         let url = format!("redis://{}", proxy.addr());
@@ -250,7 +250,7 @@ fn forgotten_scripts_are_loaded_again() {
 
 #[test]
 fn a_stream_entry_of_another_form_is_shown_whole_and_a_deleted_one_stops_nothing() {
-    let fixture = Fixture::single(EntryKind::Stream);
+    let fixture = Fixture::single(OutboxKind::Stream);
     run(async {
         let outbox_key = fixture.keys(bucket(0)).outbox();
         let forms: [&[&[u8]]; 3] =

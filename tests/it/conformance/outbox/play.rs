@@ -138,7 +138,7 @@ impl<'a> Sequence<'a> {
     }
 }
 
-fn run_sequences(kind: EntryKind) {
+fn run_sequences(kind: OutboxKind) {
     let fixture = Fixture::single(kind);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let config = ProptestConfig {
@@ -165,10 +165,10 @@ fn run_sequences(kind: EntryKind) {
 
 #[test]
 fn a_list_loses_nothing_and_doubles_nothing() {
-    run_sequences(EntryKind::List);
+    run_sequences(OutboxKind::List);
 }
 
 #[test]
 fn a_stream_loses_nothing_and_doubles_nothing() {
-    run_sequences(EntryKind::Stream);
+    run_sequences(OutboxKind::Stream);
 }

@@ -1,8 +1,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::domain::{BuyerId, Policy, RequestId, Reservation, TraceId, samples};
-use crate::redis::scripts::intent::{INTENT_BYTES, pack_into};
+use crate::domain::{
+    BucketNo, BuyerId, OrderIntent, Policy, RequestId, Reservation, TraceId, samples,
+};
+use crate::redis::scripts::intent::pack_into;
 
 const OURS: &str = "0badcafe";
 const SENT_AT_MS: i64 = 1_800_000_000_020;
@@ -37,16 +39,16 @@ fn delivery(intents: &[OrderIntent]) -> Delivery {
 }
 
 /// Validates with a catalog that has this SKU, in epoch 3.
-fn validated(sku: &Arc<Sku>, delivery: &Delivery, is_fresh: bool) -> Validation {
-    validate(delivery, OURS, is_fresh, |no| (no == sku.no).then(|| (Arc::clone(sku), Epoch(3))))
+fn validated(sku: &Arc<Sku>, delivery: &Delivery, is_fresh: bool) -> Option<DecodedIntents> {
+    let lookup = |no| (no == sku.no).then(|| (Arc::clone(sku), Epoch(3)));
+    validate(delivery, OURS, is_fresh, lookup).expect("no intent of it is decoded")
 }
 
 /// The flaw of a delivery of this intent alone.
 fn flaw(sku: &Arc<Sku>, intent: &OrderIntent) -> MalformedEnvelope {
-    match validated(sku, &delivery(&[*intent]), true) {
-        Validation::Parts { good, mut poison } if good.is_empty() => poison.remove(0).1,
-        other => panic!("{other:?}"),
-    }
+    let mut intents = validated(sku, &delivery(&[*intent]), true).unwrap();
+    assert_eq!(intents.len(), 1);
+    intents.remove(0).unwrap_err()
 }
 
 proptest! {
@@ -63,12 +65,8 @@ proptest! {
     ) {
         let sku = sku(policy, buckets);
         let intent = intent(&sku, request, buyer, quantity);
-        let Validation::Parts { good, poison } = validated(&sku, &delivery(&[intent]), false) else {
-            panic!("rejected as a whole")
-        };
-        let sent = OrderIntent { published_at_ms: Some(SENT_AT_MS), ..intent };
-        prop_assert_eq!(good.into_iter().map(|(_, intent)| intent).collect::<Vec<_>>(), [sent]);
-        prop_assert!(poison.is_empty());
+        let intents = validated(&sku, &delivery(&[intent]), false).unwrap();
+        prop_assert_eq!(intents, [Ok(OrderIntent { published_at_ms: Some(SENT_AT_MS), ..intent })]);
     }
 }
 
@@ -106,12 +104,8 @@ fn an_unknown_sku_or_epoch_is_poison_only_after_a_catalog_refresh() {
         [OrderIntent { sku: SkuNo(8), ..valid }, OrderIntent { epoch: Epoch(4), ..valid }]
     {
         let both = delivery(&[valid, unknown]);
-        assert_eq!(validated(&sku, &both, false), Validation::UnknownSku);
-        let Validation::Parts { good, poison } = validated(&sku, &both, true) else {
-            panic!("rejected as a whole")
-        };
-        assert_eq!((good.len(), poison.len()), (1, 1));
-        assert_eq!(&good[0].0[..], &both.body[..INTENT_BYTES]);
-        assert_eq!(&poison[0].0[..], &both.body[INTENT_BYTES..]);
+        assert_eq!(validated(&sku, &both, false), None);
+        let intents = validated(&sku, &both, true).unwrap();
+        assert!(matches!(&intents[..], [Ok(_), Err(_)]), "{intents:?}");
     }
 }

@@ -1,0 +1,76 @@
+//! The report of an audit, and what the check of each invariant is based on.
+
+use serde::Serialize;
+
+use crate::domain::InvariantId;
+use crate::domain::invariants::Violation;
+
+/// Result of an audit.
+#[derive(Debug, Clone, Serialize)]
+pub struct AuditReport {
+    /// Whether every checked invariant holds.
+    pub holds: bool,
+    /// Whether every invariant could be checked.
+    pub could_tell: bool,
+    /// Time of the audit, epoch milliseconds.
+    pub checked_at_ms: i64,
+    pub num_orders: u64,
+    /// Open and parked dead letters of the whole ledger. They are end states of their requests.
+    pub num_dead_letters: u64,
+    pub num_violations: u64,
+    /// The first violations, in detail.
+    pub violations: Vec<Violation>,
+    /// The checked invariants with their evidence.
+    pub judged: Vec<AuditBasis>,
+    /// Checks that were skipped, each with the reason.
+    pub notes: Vec<String>,
+}
+
+/// Evidence for an invariant.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct AuditBasis {
+    pub invariant: InvariantId,
+    /// The data that was read and compared.
+    pub evidence: &'static str,
+}
+
+/// The evidence for each invariant.
+pub const EVIDENCE: [(InvariantId, &str); 9] = [
+    (
+        InvariantId::NoOversell,
+        "units left + units of live orders = initial stock, per SKU, in one read transaction; no \
+         order of a SKU that no sale has",
+    ),
+    (
+        InvariantId::OneOrderPerRequest,
+        "request ids of all orders of the ledger, grouped and counted without their index",
+    ),
+    (InvariantId::LimitHeld, "live orders and units per buyer against the policy and quota rows"),
+    (
+        InvariantId::NothingLost,
+        "every success of the gates against the ledger; request ids both ordered and failed; in \
+         tier pipeline every overdue request against outbox, queues and dead letters",
+    ),
+    (
+        InvariantId::StockConserved,
+        "units and buyers of the gates against the ledger; every order looked up at its gate",
+    ),
+    (
+        InvariantId::StatusMonotone,
+        "every success that the gates report against the ledger's orders",
+    ),
+    (
+        InvariantId::CompensatedOnce,
+        "units that the gates gave back against the ledger's recorded failures",
+    ),
+    (InvariantId::Drains, "age of the oldest unsettled request that is no dead letter"),
+    (InvariantId::Fenced, "opening of every order against the openings of its sale"),
+];
+
+/// Invariants that cannot be checked without the gates.
+pub(super) const NEED_GATES: [InvariantId; 4] = [
+    InvariantId::StockConserved,
+    InvariantId::StatusMonotone,
+    InvariantId::CompensatedOnce,
+    InvariantId::Drains,
+];
