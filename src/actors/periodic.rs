@@ -1,11 +1,10 @@
-//! The shell of the actors that repeat a task at an interval, and what maintenance work shares: the
-//! buckets to visit, and the error that was logged last.
+//! The shell of the actors that repeat a task at an interval, and the buckets that maintenance work
+//! visits.
 //!
 //! Takes no input but its timer. On error: the next run retries. On crash: the next incarnation
 //! begins with an empty state.
 
 use std::cell::Cell;
-use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +13,7 @@ use actix::{Actor, AsyncContext, Context, Handler};
 use tokio::sync::oneshot;
 
 use crate::actors::supervisor::supervised::{
-    ExitReason, Incarnation, Supervised, end, spawn_step, step,
+    ExitReason, Incarnation, LastError, Supervised, end, spawn_step, step,
 };
 use crate::domain::{BucketKey, Phase};
 use crate::messages::{Quiet, Stop, reply};
@@ -132,31 +131,6 @@ impl<T: Task> Handler<Stop> for Periodic<T> {
 
     fn handle(&mut self, _: Stop, ctx: &mut Self::Context) {
         end(self, ctx, ExitReason::Stopped);
-    }
-}
-
-/// The last error of repeated work: each change is logged once.
-#[derive(Debug, Default)]
-pub(super) struct LastError(Option<String>);
-
-impl LastError {
-    /// Records how the work ended. Returns an error that is not the last one, to be logged.
-    pub(super) fn changed<E: fmt::Display>(&mut self, ended: Result<(), E>) -> Option<E> {
-        let error = ended.err();
-        let text = error.as_ref().map(E::to_string);
-        let is_same = self.0 == text;
-        self.0 = text;
-        error.filter(|_| !is_same)
-    }
-
-    /// Records a success. Returns whether the work had failed before.
-    pub(super) fn clear(&mut self) -> bool {
-        self.0.take().is_some()
-    }
-
-    /// Whether the work failed the last time.
-    pub(super) fn is_some(&self) -> bool {
-        self.0.is_some()
     }
 }
 

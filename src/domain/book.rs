@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use super::ids::{BucketNo, BuyerId, Epoch, RequestId};
 use super::loans::{Loan, Loans};
-use super::order::{Failure, Order, OrderIntent, OrderState, Reservation};
+use super::order::{
+    Failure, Order, OrderIntent, OrderState, Refusal, RequestStatus, Reservation, Verdict,
+};
 use super::sale::{Phase, Sku};
-use super::verdict::{Refusal, RequestStatus, Verdict};
 
 /// Which component counts the units and the buyers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

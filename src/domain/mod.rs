@@ -15,7 +15,6 @@ pub mod placing;
 pub mod policy;
 pub mod sale;
 pub(crate) mod samples;
-pub mod verdict;
 
 pub use book::{Book, BookSnapshot, Counting};
 pub use dead_letter::{
@@ -25,8 +24,10 @@ pub use dead_letter::{
 pub use ids::{BucketNo, BuyerId, Epoch, LoaderToken, RequestId, SaleId, SkuId, SkuNo, TraceId};
 pub use invariants::InvariantId;
 pub use loans::Loan;
-pub use order::{Failure, Order, OrderIntent, OrderState, OrderTimeline, Reservation};
-pub use placing::{Examination, PlaceOutcome};
+pub use order::{
+    Failure, Order, OrderIntent, OrderState, OrderTimeline, PlaceOutcome, Refusal, RequestStatus,
+    Reservation, Verdict,
+};
+pub use placing::Examination;
 pub use policy::Policy;
 pub use sale::{BucketKey, Phase, Sale, SaleDraft, Sku, SkuDraft};
-pub use verdict::{Refusal, RequestStatus, Verdict};

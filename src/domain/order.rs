@@ -1,32 +1,10 @@
-//! Reservations, order intents, orders and recorded failures.
+//! What a purchase is at each stage: a reservation, the gate's verdict, an order intent, the ledger's
+//! outcome, and an order or a recorded failure. Refusals are values: counted, never logged as
+//! errors.
 
 use super::ids::{BucketNo, BuyerId, Epoch, RequestId, SkuNo, TraceId};
 use super::named::{ledger_numbers, named_enum};
 use super::sale::Sku;
-use super::verdict::Refusal;
-
-named_enum! {
-    /// The state of an order, with its number in the ledger and its name in the HTTP API.
-    OrderState {
-        /// Placed; the payment is due until `pay_by_ms`.
-        PendingPayment = 0 => "pending_payment",
-        Paid = 1 => "paid",
-        /// Not paid in time; its units are free again.
-        TimedOut = 2 => "timed_out",
-        /// Cancelled by the buyer before payment; its units are free again.
-        Cancelled = 3 => "cancelled",
-        /// Paid and refunded; its units are free again.
-        Refunded = 4 => "refunded",
-    }
-}
-ledger_numbers! { OrderState }
-
-impl OrderState {
-    /// Whether the order still holds its units.
-    pub fn is_live(self) -> bool {
-        matches!(self, Self::PendingPayment | Self::Paid)
-    }
-}
 
 /// One request for units, with all that a gate backend needs to decide it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +15,7 @@ pub struct Reservation {
     /// The buyer's home bucket.
     pub bucket: BucketNo,
     /// The opening of the sale in the sender's catalog; a gate with another epoch answers
-    /// [`super::Verdict::StaleEpoch`].
+    /// [`Verdict::StaleEpoch`].
     pub epoch: Epoch,
     pub buyer: BuyerId,
     /// Units, at least 1.
@@ -65,6 +43,64 @@ impl Reservation {
             pay_by_ms: sku.pay_by_ms(self.asked_at_ms),
             trace: self.trace,
             published_at_ms: None,
+        }
+    }
+}
+
+/// A gate's answer to one reservation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Units are reserved for this request.
+    Reserved,
+    /// The request was accepted before; no further units were reserved.
+    Repeat(RequestStatus),
+    /// Final.
+    Refused(Refusal),
+    /// The epochs of the reservation and of the bucket differ; nothing was decided.
+    StaleEpoch,
+    /// This bucket has fewer units than requested; other buckets may have them.
+    Short,
+    /// Too many accepted requests wait for the broker; nothing was reserved. Retry later.
+    Full,
+}
+
+/// Why a request is refused. Final: a refused request holds no units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Refusal {
+    /// Fewer units than requested are left in all buckets and transfers together.
+    SoldOut,
+    /// The buyer already has an order, and the policy allows one.
+    AlreadyPurchased {
+        /// The request of the existing order.
+        first: RequestId,
+    },
+    /// The order would exceed the buyer's quota.
+    QuotaExceeded {
+        /// Units of the buyer's live orders.
+        owned: u32,
+        /// The buyer's quota of units.
+        limit: u32,
+    },
+    /// The request id was used with another SKU or quantity, or by another buyer.
+    RequestIdReused,
+    /// The sale is not open: before its window, or paused.
+    NotStarted,
+    Ended,
+    /// An operator discarded the dead letter that contained the request.
+    Discarded,
+}
+
+impl Refusal {
+    /// The stable code of the HTTP API.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::SoldOut => "sold-out",
+            Self::AlreadyPurchased { .. } => "already-purchased",
+            Self::QuotaExceeded { .. } => "quota-exceeded",
+            Self::RequestIdReused => "request-id-reused",
+            Self::NotStarted => "not-started",
+            Self::Ended => "ended",
+            Self::Discarded => "discarded",
         }
     }
 }
@@ -145,6 +181,28 @@ impl OrderIntent {
     }
 }
 
+/// The ledger's outcome of one intent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlaceOutcome {
+    Placed(Order),
+    /// The request already had this order: success.
+    Repeat(Order),
+    /// Final.
+    Refused(Refusal),
+    /// The order was certainly not written; a retry may succeed.
+    Unavailable,
+}
+
+impl PlaceOutcome {
+    /// The order of `Placed` and `Repeat`.
+    pub fn order(&self) -> Option<&Order> {
+        match self {
+            Self::Placed(order) | Self::Repeat(order) => Some(order),
+            Self::Refused(_) | Self::Unavailable => None,
+        }
+    }
+}
+
 /// An order row of the ledger, with the values of the intent that wrote it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Order {
@@ -160,19 +218,6 @@ pub struct Order {
     pub pay_by_ms: i64,
 }
 
-/// An order with the times of its stages from the HTTP request to the ledger.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OrderTimeline {
-    /// `placed_at_ms` is the start of the timeline.
-    pub order: Order,
-    /// The trace of the HTTP request.
-    pub trace: TraceId,
-    /// When the message with the intent was published, epoch milliseconds; `None` without a broker.
-    pub published_at_ms: Option<i64>,
-    /// When the row was written, epoch milliseconds; `None` in rows of older versions.
-    pub recorded_at_ms: Option<i64>,
-}
-
 impl Order {
     /// Whether `intent` has the same request, SKU, buyer and quantity.
     #[must_use]
@@ -181,6 +226,29 @@ impl Order {
             && self.sku == intent.sku
             && self.buyer == intent.buyer
             && self.quantity == intent.quantity
+    }
+}
+
+named_enum! {
+    /// The state of an order, with its number in the ledger and its name in the HTTP API.
+    OrderState {
+        /// Placed; the payment is due until `pay_by_ms`.
+        PendingPayment = 0 => "pending_payment",
+        Paid = 1 => "paid",
+        /// Not paid in time; its units are free again.
+        TimedOut = 2 => "timed_out",
+        /// Cancelled by the buyer before payment; its units are free again.
+        Cancelled = 3 => "cancelled",
+        /// Paid and refunded; its units are free again.
+        Refunded = 4 => "refunded",
+    }
+}
+ledger_numbers! { OrderState }
+
+impl OrderState {
+    /// Whether the order still holds its units.
+    pub fn is_live(self) -> bool {
+        matches!(self, Self::PendingPayment | Self::Paid)
     }
 }
 
@@ -194,4 +262,33 @@ pub struct Failure {
     pub reason: Refusal,
     /// Epoch milliseconds.
     pub recorded_at_ms: i64,
+}
+
+/// The status of an accepted request, as its gate stores it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestStatus {
+    /// Units are reserved; the result of the ledger is pending.
+    Queued,
+    /// The order is committed in the ledger.
+    Ordered {
+        quantity: u32,
+        /// When the request arrived, epoch milliseconds.
+        placed_at_ms: i64,
+        state: OrderState,
+    },
+    /// The ledger refused. The bucket gave the units back, unless the ledger was sold out.
+    Failed(Refusal),
+}
+
+/// An order with the times of its stages from the HTTP request to the ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OrderTimeline {
+    /// `placed_at_ms` is the start of the timeline.
+    pub order: Order,
+    /// The trace of the HTTP request.
+    pub trace: TraceId,
+    /// When the message with the intent was published, epoch milliseconds; `None` without a broker.
+    pub published_at_ms: Option<i64>,
+    /// When the row was written, epoch milliseconds; `None` in rows of older versions.
+    pub recorded_at_ms: Option<i64>,
 }

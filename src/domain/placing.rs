@@ -7,30 +7,7 @@
 use std::collections::HashMap;
 
 use super::ids::{BuyerId, RequestId, SkuNo};
-use super::order::{Order, OrderIntent};
-use super::verdict::Refusal;
-
-/// The ledger's outcome of one intent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PlaceOutcome {
-    Placed(Order),
-    /// The request already had this order: success.
-    Repeat(Order),
-    /// Final.
-    Refused(Refusal),
-    /// The order was certainly not written; a retry may succeed.
-    Unavailable,
-}
-
-impl PlaceOutcome {
-    /// The order of `Placed` and `Repeat`.
-    pub fn order(&self) -> Option<&Order> {
-        match self {
-            Self::Placed(order) | Self::Repeat(order) => Some(order),
-            Self::Refused(_) | Self::Unavailable => None,
-        }
-    }
-}
+use super::order::{Order, OrderIntent, PlaceOutcome, Refusal};
 
 /// The ledger's rows that are relevant to a batch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -23,6 +23,7 @@ pub mod buyers {
 mod middleware {
     pub(super) mod body;
     pub(super) mod problem;
+    mod problem_code;
     pub(super) mod trace_context;
     pub(super) mod watch;
 }
@@ -30,11 +31,14 @@ mod middleware {
 /// Routes of operators and probes, on the internal listener.
 mod operators {
     pub(super) mod auth;
+    mod dead_letter_views;
     pub(super) mod dead_letters;
     pub(super) mod health;
     pub(super) mod ops;
+    mod sale_views;
     pub(super) mod sales;
     pub(super) mod trace;
+    pub(super) mod trace_stages;
 }
 
 pub use middleware::problem::ProblemCode;

@@ -7,7 +7,7 @@
 //!
 //! | message | kind | from | to | reply | when full |
 //! |---|---|---|---|---|---|
-//! | [`Reserve`] | command | gate handle | stock gate | [`GateReply`] | no permit: `busy` |
+//! | [`Reserve`] | command | gate handle | stock gate | [`BuyAnswer`] | no permit: `busy` |
 //! | [`LendStock`] | command | stock gate | sibling gate | units lent | one per gate |
 //! | [`PlaceOrders`] | command | gate, consumer | writer | [`PlaceOutcome`] each | sender waits |
 //! | [`Quiet`] | command | system | actors with work in flight | when idle | never full |
@@ -30,7 +30,9 @@ pub mod envelope;
 #[rtype(result = "()")]
 pub struct Reserve {
     pub reservation: Reservation,
-    pub reply: oneshot::Sender<GateReply>,
+    /// Receives the answer; `None` if the reservation names another epoch of the sale: the sender
+    /// reads the sale and retries.
+    pub reply: oneshot::Sender<Option<BuyAnswer>>,
     /// Held until the reply.
     pub permit: Permit,
 }
@@ -43,13 +45,6 @@ pub struct LendStock {
     pub want: u32,
     /// Receives the loan; `None` if the bucket has nothing to lend.
     pub reply: oneshot::Sender<Option<Loan>>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GateReply {
-    Final(BuyAnswer),
-    /// The reservation names another epoch of the sale; the caller reads the sale and retries.
-    StaleEpoch,
 }
 
 /// The answer to a buyer's request.

@@ -112,10 +112,9 @@ impl ScriptExecutor {
         operation: &'static str,
     ) -> Vec<Result<A, CallError>> {
         // The installation and server that a bucket must have on this connection.
-        let server = connection.identity().server().into();
+        let server = Arc::clone(connection.server());
         let fence = BucketFence { installation: self.installation, server };
-        let fenced = calls.iter().map(|call| FencedCall { call, fence: &fence });
-        let fenced: Vec<_> = fenced.collect();
+        let fenced: Vec<_> = calls.iter().map(|call| (*call, &fence)).collect();
         let called = match self.purpose {
             ConnectionPurpose::Hot => connection.call_and_wait(&fenced).await,
             _ => connection.call(&fenced).await,
@@ -262,17 +261,12 @@ async fn mistyped_keys<A>(connection: &Connection, call: &ScriptCall<A>) -> Stri
     }
 }
 
-struct FencedCall<'a, A> {
-    call: &'a ScriptCall<A>,
-    fence: &'a BucketFence,
-}
-
-impl<A> PipelineRequest for FencedCall<'_, A> {
+impl<A> PipelineRequest for (&ScriptCall<A>, &BucketFence) {
     fn script(&self) -> Option<&'static str> {
-        Some(self.call.script().name())
+        Some(self.0.script().name())
     }
 
     fn command(&self, sha: &str) -> Cmd {
-        self.call.command("EVALSHA", sha, self.fence)
+        self.0.command("EVALSHA", sha, self.1)
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::CollectorDeps;
-use crate::actors::periodic::LastError;
+use crate::actors::supervisor::supervised::LastError;
 use crate::db::{self, ErrorClass};
 use crate::domain::{NewDeadLetter, StoreDeadLetterOutcome};
 use crate::runtime::backoff::Backoff;

@@ -16,7 +16,7 @@ use crate::config::Settings;
 use crate::domain::{
     BucketKey, BucketNo, BuyerId, Phase, Refusal, RequestId, Reservation, Sku, SkuNo,
 };
-use crate::messages::{BuyAnswer, GateReply, Reserve};
+use crate::messages::{BuyAnswer, Reserve};
 use crate::runtime::permits::Permits;
 use crate::services::catalog::{Catalog, CatalogSale};
 use crate::stock::{self, BucketHealth, Stock, StoredRequest};
@@ -163,21 +163,22 @@ impl GateHandle {
             let Some(permit) = gate.permits.try_take() else { break };
             let address = gate.address.wait_up().await;
             let (reply, answer) = oneshot::channel();
-            let answer = match address.try_send(Reserve { reservation, reply, permit }) {
-                Ok(()) => answer.await.ok(),
-                Err(_) => None,
+            let answered = match address.try_send(Reserve { reservation, reply, permit }) {
+                Ok(()) => answer.await.map_err(|_exited| ()),
+                Err(_) => Err(()),
             };
-            match answer {
+            match answered {
                 // The gate that crashed with the request may have accepted it.
-                Some(GateReply::Final(BuyAnswer::Busy)) if may_be_accepted => break,
-                Some(GateReply::Final(answer)) => return answer,
-                Some(GateReply::StaleEpoch) => {
+                Ok(Some(BuyAnswer::Busy)) if may_be_accepted => break,
+                Ok(Some(answer)) => return answer,
+                // The sale has another epoch.
+                Ok(None) => {
                     if let Some((listed, _)) = self.catalog.of_sku(reservation.sku) {
                         reservation.epoch = listed.sale.epoch;
                     }
                     tokio::task::yield_now().await;
                 }
-                None => may_be_accepted = true,
+                Err(()) => may_be_accepted = true,
             }
         }
         if may_be_accepted { BuyAnswer::Unknown } else { BuyAnswer::Busy }

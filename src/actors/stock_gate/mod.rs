@@ -21,32 +21,69 @@ use actix::{Actor, AsyncContext, Context, Handler};
 use tokio::sync::oneshot;
 
 use crate::actors::ledger_writer::LedgerWriterHandle;
-use crate::actors::periodic::LastError;
+use crate::actors::outbox_relay::RelayHandle;
 use crate::actors::supervisor::supervised::{
-    ExitReason, Incarnation, Supervised, end, spawn_step, spawn_wait, step,
+    ExitReason, Incarnation, LastError, Supervised, end, spawn_step, step,
 };
-use crate::domain::{Epoch, OrderIntent, RequestId, RequestStatus, Verdict};
-use crate::messages::{BuyAnswer, GateReply, LendStock, Quiet, Reserve, Stop, reply};
+use crate::config::GateSettings;
+use crate::domain::{
+    BucketKey, BucketNo, Counting, Epoch, OrderIntent, RequestId, RequestStatus, Sku, Verdict,
+};
+use crate::messages::{BuyAnswer, Quiet, Reserve, Stop, reply};
+use crate::observe::metrics::Metrics;
 use crate::runtime::backoff::Backoff;
-use crate::runtime::permits::Permit;
-use crate::stock;
+use crate::runtime::breaker::Breaker;
+use crate::runtime::clock::SharedClock;
+use crate::stock::{self, Stock};
 
-pub use deps::{Dispatch, GateDeps};
 pub use handle::{GateDirectory, GateHandle};
 
-mod deps;
 pub mod handle;
 mod submission;
 mod transfer;
 
+use submission::Waiter;
+
 /// The epoch before the first opening of a sale: the stock answers repeats and accepts nothing new.
 const NO_OPENING: Epoch = Epoch(0);
 
-/// A buyer whose request is at the ledger.
-struct Waiter {
-    reply: oneshot::Sender<GateReply>,
-    replayed: bool,
-    _permit: Permit,
+/// Where a gate sends the requests that its stock accepted.
+#[derive(Clone)]
+pub enum Dispatch {
+    /// To the ledger writer; the buyers wait for the ledger.
+    LedgerWriter(LedgerWriterHandle),
+    /// The stock writes them to the outbox in the same atomic step. The buyers are answered
+    /// `queued`, and the relays of this process, if any, are notified.
+    Outbox(Option<RelayHandle>),
+}
+
+/// Dependencies of a gate; shared by all incarnations of the gate of a bucket.
+#[derive(Clone)]
+pub struct GateDeps {
+    pub sku: Arc<Sku>,
+    pub bucket: BucketNo,
+    pub stock: Arc<dyn Stock>,
+    /// Whether the stock counts the units, or the ledger.
+    pub counting: Counting,
+    pub dispatch: Dispatch,
+    /// The sibling gates.
+    pub directory: Arc<GateDirectory>,
+    pub settings: GateSettings,
+    /// Open while the ledger fails.
+    pub breaker: Breaker,
+    pub clock: SharedClock,
+    pub metrics: Arc<Metrics>,
+}
+
+impl GateDeps {
+    pub fn key(&self) -> BucketKey {
+        BucketKey { sku: self.sku.no, bucket: self.bucket }
+    }
+
+    fn backoff(&self) -> Backoff {
+        let settings = &self.settings;
+        Backoff::new(settings.resubmit_backoff_min_ms, settings.resubmit_backoff_max_ms)
+    }
 }
 
 /// The gate of one bucket.
@@ -92,11 +129,15 @@ impl StockGate {
         let size = self.pending.len().min(self.deps.settings.batch_max);
         self.deps.metrics.gate_batch_size.observe(size as f64);
         let batch = self.pending.drain(..size).collect();
-        let attempts = ReserveAttempts { backoff: self.deps.backoff(), is_unknown: false };
-        self.reserve(ctx, batch, attempts);
+        self.reserve(ctx, batch, None);
     }
 
-    fn reserve(&mut self, ctx: &mut Context<Self>, batch: Vec<Reserve>, attempts: ReserveAttempts) {
+    fn reserve(
+        &mut self,
+        ctx: &mut Context<Self>,
+        batch: Vec<Reserve>,
+        failed: Option<FailedAttempts>,
+    ) {
         let reservations = batch.iter().map(|request| request.reservation).collect();
         let (stock, key) = (Arc::clone(&self.deps.stock), self.deps.key());
         let work = async move { stock.reserve(key, reservations).await };
@@ -109,7 +150,7 @@ impl StockGate {
                 }
                 gate.decided(ctx, batch, verdicts);
             }
-            Err(error) => gate.not_decided(ctx, batch, &error, attempts),
+            Err(error) => gate.not_decided(ctx, batch, &error, failed),
         });
     }
 
@@ -136,14 +177,18 @@ impl StockGate {
                     answer(request, BuyAnswer::first(RequestStatus::Failed(refusal)));
                 }
                 Verdict::StaleEpoch if !is_repeat_only(&request) => {
-                    reply(request.reply, GateReply::StaleEpoch);
+                    reply(request.reply, None);
                 }
                 Verdict::StaleEpoch | Verdict::Full => answer(request, BuyAnswer::Busy),
                 Verdict::Short => self.starved.push_back(request),
             }
         }
-        self.submit(ctx, intents);
-        self.start_transfer(ctx);
+        if !intents.is_empty() {
+            self.submit(ctx, intents);
+        }
+        if !self.starved.is_empty() {
+            self.start_transfer(ctx);
+        }
         self.decide(ctx);
         self.report_if_idle();
     }
@@ -161,9 +206,8 @@ impl StockGate {
                 if self.submitting.insert(request.reservation.request) {
                     intents.push(request.reservation.intent(&self.deps.sku));
                 }
-                let Reserve { reservation, reply, permit } = request;
-                let waiter = Waiter { reply, replayed, _permit: permit };
-                self.waiting.entry(reservation.request).or_default().push(waiter);
+                let id = request.reservation.request;
+                self.waiting.entry(id).or_default().push(Waiter { request, replayed });
             }
             Dispatch::Outbox(relays) => {
                 if let Some(relays) = relays {
@@ -182,7 +226,7 @@ impl StockGate {
         ctx: &mut Context<Self>,
         batch: Vec<Reserve>,
         error: &stock::Error,
-        mut attempts: ReserveAttempts,
+        failed: Option<FailedAttempts>,
     ) {
         if self.handle_stock_error(ctx, error) {
             for request in batch {
@@ -192,14 +236,16 @@ impl StockGate {
         }
         let is_transient =
             matches!(error, stock::Error::Unavailable { .. } | stock::Error::Unknown { .. });
-        attempts.is_unknown |= !error.is_certain();
-        let wait = attempts.backoff.next_wait(fastrand::f64());
-        if is_transient && attempts.backoff.failures() < self.deps.settings.reserve_attempts_max {
-            ctx.run_later(wait, move |gate, ctx| gate.reserve(ctx, batch, attempts));
+        let first = FailedAttempts { backoff: self.deps.backoff(), is_unknown: false };
+        let mut failed = failed.unwrap_or(first);
+        failed.is_unknown |= !error.is_certain();
+        let wait = failed.backoff.next_wait(fastrand::f64());
+        if is_transient && failed.backoff.failures() < self.deps.settings.reserve_attempts_max {
+            ctx.run_later(wait, move |gate, ctx| gate.reserve(ctx, batch, Some(failed)));
             return;
         }
         self.in_progress.deciding = false;
-        let undecided = if attempts.is_unknown { BuyAnswer::Unknown } else { BuyAnswer::Busy };
+        let undecided = if failed.is_unknown { BuyAnswer::Unknown } else { BuyAnswer::Busy };
         for request in batch {
             answer(request, undecided);
         }
@@ -246,7 +292,7 @@ struct InProgress {
 
 /// Failed attempts to reserve one batch.
 #[derive(Debug, Clone, Copy)]
-struct ReserveAttempts {
+struct FailedAttempts {
     backoff: Backoff,
     /// Whether the stock may have accepted the batch.
     is_unknown: bool,
@@ -259,7 +305,7 @@ fn is_repeat_only(request: &Reserve) -> bool {
 
 /// Answers one buyer; a buyer who has disconnected reads the result later.
 fn answer(request: Reserve, answer: BuyAnswer) {
-    reply(request.reply, GateReply::Final(answer));
+    reply(request.reply, Some(answer));
 }
 
 impl Supervised for StockGate {
@@ -299,26 +345,6 @@ impl Handler<Reserve> for StockGate {
             }
             gate.pending.push_back(request);
             gate.decide(ctx);
-        });
-    }
-}
-
-impl Handler<LendStock> for StockGate {
-    type Result = ();
-
-    fn handle(&mut self, request: LendStock, ctx: &mut Self::Context) {
-        step(self, ctx, |gate, ctx| {
-            let (stock, key) = (Arc::clone(&gate.deps.stock), gate.deps.key());
-            let work = async move { stock.lend(key, request.to, request.want).await };
-            spawn_step(gate, ctx, work, move |gate, ctx, loan| match loan {
-                // Crash here [lent_not_borrowed]: the loan is on record; the borrower's
-                // `finish_transfers` adds it.
-                Ok(loan) => reply(request.reply, loan),
-                Err(error) => {
-                    gate.handle_stock_error(ctx, &error);
-                    reply(request.reply, None);
-                }
-            });
         });
     }
 }

@@ -1,15 +1,25 @@
 //! Submits accepted intents to the ledger writer, and resubmits those that have no outcome.
 
+use std::sync::Arc;
+
 use actix::{AsyncContext, Context};
 
-use super::{
-    Arc, Backoff, Dispatch, LedgerWriterHandle, StockGate, reply, spawn_step, spawn_wait, stock,
-};
+use super::{Dispatch, StockGate, answer};
+use crate::actors::ledger_writer::LedgerWriterHandle;
+use crate::actors::supervisor::supervised::{spawn_step, spawn_wait};
 use crate::domain::{Counting, Order, OrderIntent, PlaceOutcome, RequestId, RequestStatus};
-use crate::messages::{BuyAnswer, GateReply};
+use crate::messages::{BuyAnswer, Reserve};
+use crate::runtime::backoff::Backoff;
+use crate::stock;
 
 /// Resubmission passes in a row that a busy gate may skip.
 const SKIPS_MAX: u32 = 4;
+
+/// A buyer whose request is at the ledger.
+pub(super) struct Waiter {
+    pub(super) request: Reserve,
+    pub(super) replayed: bool,
+}
 
 impl StockGate {
     /// Submits accepted intents to the ledger writer, in chunks that fit one transaction, so that
@@ -61,8 +71,7 @@ impl StockGate {
     fn answer_waiters(&mut self, request: RequestId, outcome: &PlaceOutcome) {
         self.submitting.remove(&request);
         for waiter in self.waiting.remove(&request).unwrap_or_default() {
-            let answer = answer_of(outcome, self.deps.counting, waiter.replayed);
-            reply(waiter.reply, GateReply::Final(answer));
+            answer(waiter.request, answer_of(outcome, self.deps.counting, waiter.replayed));
         }
     }
 

@@ -6,15 +6,16 @@
 //! next gate finishes the transfer. A request is refused as sold out only when all buckets and all
 //! transfers hold too few units.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use actix::Context;
+use actix::{Context, Handler};
 use tokio::sync::oneshot;
 
 use super::{GateDeps, StockGate, answer};
-use crate::actors::supervisor::supervised::spawn_step;
+use crate::actors::supervisor::supervised::{spawn_step, step};
 use crate::domain::{BucketKey, BucketNo, Refusal, RequestStatus};
-use crate::messages::{BuyAnswer, LendStock};
+use crate::messages::{BuyAnswer, LendStock, reply};
 use crate::stock;
 
 /// Longest wait for the answer of a sibling gate.
@@ -41,7 +42,7 @@ impl StockGate {
     /// Starts a transfer for the reservations that this bucket cannot serve, unless one is in
     /// progress.
     pub(super) fn start_transfer(&mut self, ctx: &mut Context<Self>) {
-        if self.in_progress.transferring || self.starved.is_empty() {
+        if self.in_progress.transferring {
             return;
         }
         self.in_progress.transferring = true;
@@ -78,6 +79,26 @@ impl StockGate {
         }
         self.decide(ctx);
         self.report_if_idle();
+    }
+}
+
+impl Handler<LendStock> for StockGate {
+    type Result = ();
+
+    fn handle(&mut self, request: LendStock, ctx: &mut Self::Context) {
+        step(self, ctx, |gate, ctx| {
+            let (stock, key) = (Arc::clone(&gate.deps.stock), gate.deps.key());
+            let work = async move { stock.lend(key, request.to, request.want).await };
+            spawn_step(gate, ctx, work, move |gate, ctx, loan| match loan {
+                // Crash here [lent_not_borrowed]: the loan is on record; the borrower's
+                // `finish_transfers` adds it.
+                Ok(loan) => reply(request.reply, loan),
+                Err(error) => {
+                    gate.handle_stock_error(ctx, &error);
+                    reply(request.reply, None);
+                }
+            });
+        });
     }
 }
 

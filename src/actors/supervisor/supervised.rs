@@ -1,4 +1,4 @@
-//! One incarnation of a supervised actor: panic guard, progress, exit reason.
+//! One incarnation of a supervised actor: panic guard, progress, last error, exit reason.
 //!
 //! actix does not restart an actor that panicked, and drops its mailbox silently. Here every
 //! handler catches panics: the panic is reported to the supervisor with its message, the actor is
@@ -144,6 +144,34 @@ pub fn end<A: Supervised>(actor: &mut A, ctx: &mut Context<A>, reason: ExitReaso
     // `terminate` and not `stop`: a stopping actor would still be polled while it is dropped, and
     // a second panic there would abort the process.
     ctx.terminate();
+}
+
+/// The last error of repeated work: each change is logged once.
+#[derive(Debug, Default)]
+pub(in crate::actors) struct LastError(Option<String>);
+
+impl LastError {
+    /// Records how the work ended. Returns an error that is not the last one, to be logged.
+    pub(in crate::actors) fn changed<E: fmt::Display>(
+        &mut self,
+        ended: Result<(), E>,
+    ) -> Option<E> {
+        let error = ended.err();
+        let text = error.as_ref().map(E::to_string);
+        let is_same = self.0 == text;
+        self.0 = text;
+        error.filter(|_| !is_same)
+    }
+
+    /// Records a success. Returns whether the work had failed before.
+    pub(in crate::actors) fn clear(&mut self) -> bool {
+        self.0.take().is_some()
+    }
+
+    /// Whether the work failed the last time.
+    pub(in crate::actors) fn is_some(&self) -> bool {
+        self.0.is_some()
+    }
 }
 
 /// Sends [`Quiet`] to one actor and waits until the actor is quiet or has exited.

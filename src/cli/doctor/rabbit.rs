@@ -180,50 +180,5 @@ fn dead_letters(queues: &[TopologyPart]) -> [Check; 2] {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::Status::{Fail, Warn};
-    use super::super::tests::{assert_problem, problems};
-    use super::*;
-
-    fn part(name: &str, status: PartStatus, num_ready: u64, num_consumers: u64) -> TopologyPart {
-        TopologyPart { name: name.to_owned(), status, num_ready, num_consumers }
-    }
-
-    fn healthy() -> BrokerFacts {
-        let fits = |name| part(name, PartStatus::Matches, 0, 1);
-        BrokerFacts {
-            connect_time: Duration::from_millis(2),
-            version: Some("RabbitMQ 3.10.8".to_owned()),
-            exchanges: vec![fits("intents")],
-            queues: ["orders.0", "orders.1", "dead"].map(fits).to_vec(),
-            self_test: SelfTest::Works(Duration::from_millis(1)),
-        }
-    }
-
-    #[test]
-    fn each_problem_is_exactly_one_finding() {
-        assert_eq!(problems(checks(&healthy())), []);
-        let with = |change: fn(&mut BrokerFacts)| {
-            let mut facts = healthy();
-            change(&mut facts);
-            checks(&facts)
-        };
-        let old = with(|facts| facts.version = Some("RabbitMQ 3.9.29".into()));
-        assert_problem(old, "broker version", Fail, "3.9.29");
-        let refused = with(|facts| facts.self_test = SelfTest::Refused("no (403)".into()));
-        assert_problem(refused, "broker publishing", Fail, "403");
-        let slow = with(|facts| facts.self_test = SelfTest::Works(Duration::from_secs(1)));
-        assert_problem(slow, "broker publishing", Warn, "1000.0 ms");
-        let dead = with(|facts| facts.queues[2].num_ready = 2);
-        assert_problem(dead, "broker dead letters", Warn, "2 dead letters wait ->");
-        let unreadable =
-            with(|facts| facts.queues.push(part("unreadable", PartStatus::Matches, 2, 0)));
-        assert_problem(unreadable, "broker dead letters", Warn, "2 messages wait in `unreadable`");
-        // A user who may not declare may not publish either: one finding.
-        let denied = with(|facts| {
-            facts.queues[0].status = PartStatus::Differs("it differs; delete it".into());
-            facts.self_test = SelfTest::Refused("no".into());
-        });
-        assert_problem(denied, "broker topology", Fail, "it differs -> delete it");
-    }
-}
+#[path = "rabbit_tests.rs"]
+mod tests;

@@ -15,7 +15,6 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::requests::BuyerRequest;
 use super::views::{RequestView, no_store, rfc3339};
 use crate::domain::{
     BucketNo, BuyerId, Phase, Refusal, RequestId, RequestStatus, Reservation, Sale, Sku,
@@ -110,8 +109,7 @@ async fn decide(
     };
     let (view, replayed) = match answer {
         BuyAnswer::Known { status, replayed } => {
-            let request = BuyerRequest { id, number, listed, sku, buyer };
-            (RequestView::new(&request, status), replayed)
+            (RequestView::new(id, &listed, &sku, buyer, status), replayed)
         }
         BuyAnswer::Unknown => (RequestView::pending(id, "unknown"), false),
         BuyAnswer::Busy => return Err(ProblemCode::Busy.into()),

@@ -74,13 +74,13 @@ pub async fn create(
 }
 
 /// A request of the authenticated buyer.
-pub struct BuyerRequest {
+struct BuyerRequest {
     /// The signed request id.
-    pub id: String,
-    pub number: RequestId,
-    pub listed: Arc<CatalogSale>,
-    pub sku: Arc<Sku>,
-    pub buyer: BuyerId,
+    id: String,
+    number: RequestId,
+    listed: Arc<CatalogSale>,
+    sku: Arc<Sku>,
+    buyer: BuyerId,
 }
 
 impl BuyerRequest {
@@ -101,7 +101,8 @@ impl BuyerRequest {
     async fn poll(&self, state: &HttpState) -> Result<RequestView, Problem> {
         let stored = state.deps.gates.status(&self.sku, self.number, self.buyer).await?;
         let stored = stored.ok_or_else(|| not_found(&self.id))?;
-        Ok(RequestView::new(self, stored.status))
+        let Self { id, listed, sku, buyer, .. } = self;
+        Ok(RequestView::new(id.clone(), listed, sku, *buyer, stored.status))
     }
 }
 

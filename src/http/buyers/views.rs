@@ -7,7 +7,6 @@ use chrono::{DateTime, SecondsFormat};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::requests::BuyerRequest;
 use crate::domain::{BuyerId, Order, OrderState, Phase, Policy, RequestStatus, Sku};
 use crate::http::middleware::problem::Problem;
 use crate::http::state::HttpState;
@@ -247,8 +246,14 @@ impl RequestView {
     }
 
     /// A request with this status.
-    pub fn new(request: &BuyerRequest, status: RequestStatus) -> Self {
-        let pending = Self::pending(request.id.clone(), "queued");
+    pub fn new(
+        request_id: String,
+        listed: &CatalogSale,
+        sku: &Sku,
+        buyer: BuyerId,
+        status: RequestStatus,
+    ) -> Self {
+        let pending = Self::pending(request_id, "queued");
         match status {
             RequestStatus::Queued => pending,
             RequestStatus::Failed(refusal) => {
@@ -256,9 +261,8 @@ impl RequestView {
                 Self { state: "failed", reason, poll_after_ms: 0, ..pending }
             }
             RequestStatus::Ordered { quantity, placed_at_ms, state } => {
-                let BuyerRequest { id, listed, sku, buyer, .. } = request;
-                let placed = (quantity, placed_at_ms, state);
-                let order = Some(OrderView::from_gate(id, listed, sku, *buyer, placed));
+                let (id, placed) = (&pending.request_id, (quantity, placed_at_ms, state));
+                let order = Some(OrderView::from_gate(id, listed, sku, buyer, placed));
                 Self { state: "success", order, poll_after_ms: 0, ..pending }
             }
         }

@@ -1,7 +1,4 @@
 //! Every refusal and failure of the HTTP interface, as RFC 9457 problem details.
-//!
-//! One table holds the codes. The constant part of each body is built at compile time: a sold-out
-//! answer formats only its trace id.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
@@ -13,8 +10,8 @@ use actix_web::http::header::{
 use actix_web::{HttpResponse, ResponseError};
 use serde_json::Value;
 
+pub use super::problem_code::ProblemCode;
 use super::trace_context::TraceContext;
-use crate::domain::Refusal;
 use crate::{db, outbox, stock};
 
 /// Set on every answer that repeats an earlier one.
@@ -25,115 +22,6 @@ const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 /// Value of `Retry-After` in answers with status 503, seconds.
 const RETRY_AFTER_S: u32 = 1;
-
-macro_rules! codes {
-    ($($(#[$doc:meta])* $variant:ident => $status:literal, $code:literal, $title:literal,
-        $detail:literal;)+) => {
-        /// The stable problem codes.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub enum ProblemCode {
-            $($(#[$doc])* $variant,)+
-        }
-
-        impl ProblemCode {
-            /// Every code, in the order of the table.
-            pub const ALL: &[Self] = &[$(Self::$variant,)+];
-
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $code,)+ }
-            }
-
-            pub const fn status(self) -> u16 {
-                match self { $(Self::$variant => $status,)+ }
-            }
-
-            /// Default explanation, used if the answer has no more specific one.
-            pub const fn detail(self) -> &'static str {
-                match self { $(Self::$variant => $detail,)+ }
-            }
-
-            /// The body up to the value of `detail`.
-            const fn body_head(self) -> &'static str {
-                match self {
-                    $(Self::$variant => concat!(
-                        "{\"type\":\"/problems/", $code, "\",\"title\":\"", $title,
-                        "\",\"status\":", $status, ",\"code\":\"", $code, "\",\"detail\":",
-                    ),)+
-                }
-            }
-        }
-    };
-}
-
-codes! {
-    InvalidRequest => 400, "invalid-request", "Invalid request",
-        "The request is malformed or outside the limits of the sale.";
-    Unauthenticated => 401, "unauthenticated", "Unauthenticated",
-        "Valid credentials are needed.";
-    RequestIdInvalid => 403, "request-id-invalid", "Request id not valid",
-        "This request id was not issued for this buyer and SKU, or it has expired. Get a new one.";
-    NotStarted => 403, "not-started", "Not started",
-        "The sale is not open now.";
-    Forbidden => 403, "forbidden", "Forbidden",
-        "Requests from pages of other sites are refused here.";
-    UnknownSku => 404, "unknown-sku", "No such sale or SKU",
-        "There is no such sale, or it does not offer this SKU.";
-    /// Also the answer for a request of another buyer.
-    NotFound => 404, "not-found", "Not found",
-        "There is nothing here.";
-    UnknownLetter => 404, "unknown-letter", "No such dead letter",
-        "No dead letter has this number. See /admin/v1/dead-letters.";
-    MethodNotAllowed => 405, "method-not-allowed", "Method not allowed",
-        "This path does not answer to this method. See the Allow header.";
-    SoldOut => 409, "sold-out", "Sold out",
-        "Fewer units are left than were asked for.";
-    AlreadyPurchased => 409, "already-purchased", "Already purchased",
-        "This buyer has an order for this SKU. See request_id.";
-    QuotaExceeded => 409, "quota-exceeded", "Quota exceeded",
-        "The order would exceed what one buyer may have. See owned and limit.";
-    Discarded => 409, "discarded", "Discarded",
-        "This request could not be carried out. Nothing was bought; buy anew.";
-    SaleExists => 409, "sale-exists", "Sale exists",
-        "A sale of this name exists. Choose another name.";
-    PhaseConflict => 409, "phase-conflict", "Phase conflict",
-        "The sale cannot move to this phase from where it stands.";
-    LetterNotReplayable => 409, "letter-not-replayable", "Dead letter not replayable",
-        "The dead letter cannot be replayed. Show it, then park it.";
-    LetterConflict => 409, "letter-conflict", "Dead letter changed",
-        "The dead letter was replayed, or changed meanwhile. Show it again.";
-    LetterOrdered => 409, "letter-ordered", "Requests are orders",
-        "Every request of the dead letter is an order. Replay marks it as resolved.";
-    NoBroker => 409, "no-broker", "No broker",
-        "Dead letters are replayed by processes of tier pipeline only.";
-    NoBuckets => 409, "no-buckets", "Nothing to rebuild",
-        "The sale is a draft, not prepared yet or long over, or its tier has no buckets in Redis.";
-    Ended => 410, "ended", "Ended",
-        "The sale is over.";
-    RequestIdReused => 422, "request-id-reused", "Request id used before",
-        "This request id was used with other content. Use a new one for another purchase.";
-    Internal => 500, "internal", "Internal error",
-        "Something went wrong here. Ask again with the same request id.";
-    Busy => 503, "busy", "Busy",
-        "Nothing was taken. Ask again with the same request id after Retry-After.";
-    BrokerAway => 503, "broker-away", "Broker away",
-        "The broker did not confirm it. Nothing was changed; try again, repeats do no harm.";
-    NotReady => 503, "not-ready", "Not ready",
-        "This process cannot do its work now. See checks.";
-}
-
-impl From<&Refusal> for ProblemCode {
-    fn from(refusal: &Refusal) -> Self {
-        match refusal {
-            Refusal::SoldOut => Self::SoldOut,
-            Refusal::AlreadyPurchased { .. } => Self::AlreadyPurchased,
-            Refusal::QuotaExceeded { .. } => Self::QuotaExceeded,
-            Refusal::RequestIdReused => Self::RequestIdReused,
-            Refusal::NotStarted => Self::NotStarted,
-            Refusal::Ended => Self::Ended,
-            Refusal::Discarded => Self::Discarded,
-        }
-    }
-}
 
 /// What a handler returns.
 pub type Handled = Result<HttpResponse, Problem>;
@@ -288,7 +176,7 @@ fn unavailable(store: &str, error: &(dyn std::error::Error + 'static)) -> Proble
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{RequestId, TraceId};
+    use crate::domain::TraceId;
 
     /// A trace id with leading zeros.
     fn parsed(problem: &Problem) -> Value {
@@ -307,27 +195,6 @@ mod tests {
             assert_eq!(body["detail"], code.detail());
             assert_eq!(body["trace_id"], "00000000000000000000000000000001");
             assert!(StatusCode::from_u16(code.status()).is_ok());
-        }
-    }
-
-    #[test]
-    fn codes_are_unique_and_cover_the_refusals_of_the_domain() {
-        let mut names: Vec<_> = ProblemCode::ALL.iter().map(|code| code.as_str()).collect();
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), ProblemCode::ALL.len());
-        let first = RequestId::new(1).unwrap();
-        let refusals = [
-            Refusal::SoldOut,
-            Refusal::AlreadyPurchased { first },
-            Refusal::QuotaExceeded { owned: 0, limit: 0 },
-            Refusal::RequestIdReused,
-            Refusal::NotStarted,
-            Refusal::Ended,
-            Refusal::Discarded,
-        ];
-        for refusal in &refusals {
-            assert_eq!(ProblemCode::from(refusal).as_str(), refusal.code());
         }
     }
 

@@ -1,175 +1,17 @@
 //! Trace of one request for operators: every stage between gate and ledger that has a record of it.
 
-use serde::Serialize;
-use utoipa::ToSchema;
-
+use super::trace_stages::{StageView, TraceFindings, TraceView};
 use crate::db;
 use crate::domain::{
-    BucketKey, BuyerId, DeadLetter, DeadLetterFilter, DeadLetterNo, DeadLetterState, Failure,
-    OrderTimeline, Phase, RequestId, RequestStatus, SkuNo, TraceId,
+    BucketKey, DeadLetterFilter, DeadLetterNo, Phase, RequestId, RequestStatus, TraceId,
 };
 use crate::http::buyers::request_tokens::RequestTokens;
-use crate::http::buyers::views::rfc3339;
 use crate::http::middleware::problem::{Problem, ProblemCode};
 use crate::http::state::HttpDeps;
 use crate::messages::envelope;
 use crate::outbox::{self, EntryLocation};
-use crate::stock::{self, StoredRequest};
+use crate::stock;
 use crate::tier::Pipeline;
-
-/// Stages of one request.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct TraceView {
-    /// Number of the request.
-    request: String,
-    /// Null if the SKU is not known; `sku_id` likewise.
-    sale_id: Option<String>,
-    sku_id: Option<String>,
-    buyer_id: Option<String>,
-    /// Trace id of the purchase, if a stage has it.
-    trace_id: Option<String>,
-    /// Milliseconds from the purchase to the row in the ledger, if both times are known. The times
-    /// may come from different machines.
-    took_ms: Option<u64>,
-    /// In the order of the flow.
-    stages: Vec<StageView>,
-}
-
-/// Record of one stage.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct StageView {
-    /// `gate`, `outbox`, `relay`, `broker`, `dead_letter` or `ledger`.
-    stage: &'static str,
-    /// Explanation, for people.
-    says: &'static str,
-    /// `queued`, `published`, `failed`, `dead`, `replayed`, `discarded`, or the state of the order;
-    /// `unknown` if the stage is unavailable.
-    state: &'static str,
-    /// Reason of a failure or of the unavailability.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
-    /// The relay worker or the dead letter that has it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    holder: Option<String>,
-    /// Units, if the stage has them.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    quantity: Option<u32>,
-    /// `gate`: time of the purchase, which is the order's `placed_at`; `relay`: time of the
-    /// publish; `dead_letter`: when the message was dead-lettered; `ledger`: when the order or the
-    /// failure was written.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    at: Option<String>,
-}
-
-impl StageView {
-    fn new(stage: &'static str, says: &'static str, state: &'static str) -> Self {
-        Self { stage, says, state, reason: None, holder: None, quantity: None, at: None }
-    }
-
-    /// With its reason.
-    fn with_reason(self, reason: impl Into<String>) -> Self {
-        Self { reason: Some(reason.into()), ..self }
-    }
-
-    /// With its units and its time, epoch milliseconds.
-    fn with_units_at(self, quantity: u32, at_ms: i64) -> Self {
-        Self { quantity: Some(quantity), at: Some(rfc3339(at_ms)), ..self }
-    }
-
-    /// A stage whose store cannot be read now.
-    fn unavailable(stage: &'static str, error: &impl std::error::Error) -> Self {
-        Self::new(stage, "is not available", "unknown").with_reason(error.to_string())
-    }
-}
-
-/// Findings of all stages.
-#[derive(Debug, Default)]
-struct TraceFindings {
-    sku: Option<SkuNo>,
-    buyer: Option<BuyerId>,
-    trace: Option<TraceId>,
-    gate: Option<StageView>,
-    accepted_at_ms: Option<i64>,
-    /// The bucket that has the request as queued, while the ledger has no result.
-    queued_in: Option<BucketKey>,
-    /// Stages between gate and ledger.
-    pipeline: Vec<StageView>,
-    ledger: Option<StageView>,
-    recorded_at_ms: Option<i64>,
-    /// Stages whose store cannot be read.
-    unavailable: Vec<StageView>,
-}
-
-impl TraceFindings {
-    /// Adds the stages that the ledger has of an order.
-    fn add_order(&mut self, timeline: &OrderTimeline) {
-        let OrderTimeline { order, trace, published_at_ms, recorded_at_ms } = *timeline;
-        (self.sku, self.buyer) = (Some(order.sku), Some(order.buyer));
-        self.trace = trace.known();
-        (self.accepted_at_ms, self.recorded_at_ms) = (Some(order.placed_at_ms), recorded_at_ms);
-        let state = order.state.name();
-        // Replaced by the gate's own record if it has one. An order proves a purchase even if its
-        // bucket was emptied or cannot be read.
-        let gate = StageView::new("gate", "accepted the request", state);
-        self.gate = Some(gate.with_units_at(order.quantity, order.placed_at_ms));
-        self.pipeline.extend(published_at_ms.map(|at_ms| StageView {
-            at: Some(rfc3339(at_ms)),
-            ..StageView::new("relay", "published it", "published")
-        }));
-        self.ledger = Some(StageView {
-            quantity: Some(order.quantity),
-            at: recorded_at_ms.map(rfc3339),
-            ..StageView::new("ledger", "order", state)
-        });
-    }
-
-    /// Adds the recorded failure of the ledger.
-    fn add_failure(&mut self, failure: &Failure) {
-        (self.sku, self.buyer) = (Some(failure.sku), Some(failure.buyer));
-        self.recorded_at_ms = Some(failure.recorded_at_ms);
-        let ledger = StageView::new("ledger", "recorded failure", "failed");
-        let ledger = ledger.with_reason(failure.reason.code());
-        self.ledger = Some(ledger.with_units_at(failure.quantity, failure.recorded_at_ms));
-    }
-
-    /// Adds the record of a gate.
-    fn add_gate_record(&mut self, stored: &StoredRequest) {
-        let stage = match stored.status {
-            RequestStatus::Queued => StageView::new("gate", "waits for the ledger", "queued"),
-            RequestStatus::Ordered { state, .. } => {
-                StageView::new("gate", "has the order", state.name())
-            }
-            RequestStatus::Failed(refusal) => {
-                StageView::new("gate", "failed", "failed").with_reason(refusal.code())
-            }
-        };
-        self.gate = Some(stage.with_units_at(stored.quantity, stored.asked_at_ms));
-        self.accepted_at_ms = Some(stored.asked_at_ms);
-    }
-
-    /// Adds the dead letters of the request. `dead_letters` is sorted newest first.
-    fn add_dead_letters(&mut self, dead_letters: &[DeadLetter]) {
-        if dead_letters.iter().any(|dead_letter| dead_letter.state.is_end()) {
-            // The request ends in a dead letter, so it is in no queue.
-            self.pipeline.retain(|stage| stage.stage != "broker");
-        }
-        self.pipeline.extend(dead_letters.iter().rev().map(dead_letter_stage));
-        if self.ledger.is_some() {
-            // The request is finished: these stages are history, in the order of time.
-            self.pipeline.sort_by(|one, other| one.at.cmp(&other.at));
-        }
-    }
-
-    /// From the purchase to the row. `None` also if clock skew makes the duration negative.
-    fn took_ms(&self) -> Option<u64> {
-        u64::try_from(self.recorded_at_ms?.checked_sub(self.accepted_at_ms?)?).ok()
-    }
-
-    fn stages(self) -> Vec<StageView> {
-        let found = self.gate.into_iter().chain(self.pipeline).chain(self.ledger);
-        found.chain(self.unavailable).collect()
-    }
-}
 
 /// Finds a request by its request id or by its number. The signature is not verified: operators may
 /// read every request. A store that cannot be read becomes a stage with state `unknown`.
@@ -332,22 +174,3 @@ async fn trace_in(
     let intent = intents.iter().find(|intent| intent.request == request);
     Ok(intent.and_then(|intent| intent.trace.known()))
 }
-
-/// Replayed dead letters are included: they explain a long duration.
-fn dead_letter_stage(dead_letter: &DeadLetter) -> StageView {
-    let (says, state) = match dead_letter.state {
-        DeadLetterState::Open => ("waits for an operator", "dead"),
-        DeadLetterState::Parked => ("parked by an operator", "dead"),
-        DeadLetterState::Replayed => ("replayed by an operator", "replayed"),
-        DeadLetterState::Discarded => ("discarded by an operator", "discarded"),
-    };
-    StageView {
-        holder: Some(format!("dead letter {}", dead_letter.no)),
-        at: Some(rfc3339(dead_letter.dead_at_ms)),
-        ..StageView::new("dead_letter", says, state).with_reason(&dead_letter.reason)
-    }
-}
-
-#[cfg(test)]
-#[path = "trace_tests.rs"]
-mod tests;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use crate::config::OutboxKind;
 use crate::outbox::{DeadEntry, EndedEntry, OutboxEntry};
-use crate::redis::scripts::reply::Reply;
+use crate::redis::scripts::call::Reply;
 use crate::redis::scripts::{BucketKeys, Error, Script, ScriptCall, codes};
 
 pub mod dead_letter;

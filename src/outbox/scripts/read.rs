@@ -2,8 +2,8 @@
 
 use crate::config::OutboxKind;
 use crate::outbox::OutboxStatus;
+use crate::redis::scripts::call::Reply;
 use crate::redis::scripts::record::RequestRecord;
-use crate::redis::scripts::reply::Reply;
 use crate::redis::scripts::{BucketKeys, Script, ScriptCall};
 
 #[derive(Debug, Clone, PartialEq, Eq)]

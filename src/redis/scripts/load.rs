@@ -9,9 +9,9 @@ use std::ops::Range;
 
 use crate::domain::{BuyerId, Epoch, LoaderToken, Phase, RequestId, Sku};
 
+use super::call::Reply;
 use super::lookup::{QueuedRecord, queued};
 use super::record::RequestRecord;
-use super::reply::Reply;
 use super::{BucketKeys, Pages, Script, ScriptCall};
 
 /// One field of a page.

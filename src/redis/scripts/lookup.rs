@@ -7,9 +7,9 @@ use redis::Value;
 
 use crate::domain::{Epoch, RequestId, Sku};
 
+use super::call::Reply;
 use super::column::IdColumn;
 use super::record::{BrokenRecord, RequestRecord};
-use super::reply::Reply;
 use super::{BucketKeys, Error, Pages, Script, ScriptCall};
 
 /// A queued request and its record, or why its record is invalid.

@@ -12,26 +12,24 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-mod call;
+pub(crate) mod call;
 pub mod codes;
 mod column;
+pub mod decisions;
 pub mod intent;
 mod keys;
 pub mod load;
 pub mod lookup;
 pub mod moves;
 pub mod record;
-pub(crate) mod reply;
-pub mod reserve;
-pub mod settle;
 pub mod snapshot;
 
-use reply::Reply;
+use call::Reply;
 
 pub use call::ScriptCall;
+pub use decisions::{EntryLimits, OutboxArgs};
 pub use keys::{BucketKeys, Installation, Pages};
 pub use load::OpenBucket;
-pub use reserve::{EntryLimits, OutboxArgs, ReserveBatch};
 
 macro_rules! scripts {
     ($($name:ident = $file:literal;)*) => {

@@ -6,7 +6,7 @@
 
 use crate::domain::{BucketNo, Loan};
 
-use super::reply::Reply;
+use super::call::Reply;
 use super::{BucketKeys, Leveled, Script, ScriptCall, leveled};
 
 /// Takes at least `want` units out of the bucket for the bucket `to`, if as many are free. Answers

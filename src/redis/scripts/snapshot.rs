@@ -7,7 +7,7 @@ use redis::Value;
 
 use crate::domain::{BucketNo, Epoch, Loan, Phase};
 
-use super::reply::Reply;
+use super::call::Reply;
 use super::{BucketKeys, BucketLevel, Error, Script, ScriptCall};
 
 /// The counts of a bucket.

@@ -12,7 +12,7 @@ use redis::{
 
 use super::probe::fields;
 use super::url::{Credentials, ServerAddress};
-use super::{ConnectionOptions, ConnectionPurpose, Durability, Error};
+use super::{ConnectionOptions, ConnectionPurpose, Durability, Error, ScriptSource};
 
 /// Commands queued in this process for one connection.
 const PIPELINE_BUFFER: usize = 256;
@@ -53,13 +53,13 @@ pub(super) async fn connect(
     node: &ServerAddress,
     purpose: ConnectionPurpose,
     on_disconnect: impl Fn() + Send + Sync + 'static,
-) -> Result<(MultiplexedConnection, ServerIdentity, LoadedScripts), Error> {
+) -> Result<(MultiplexedConnection, ServerIdentity, ScriptDigests), Error> {
     let connecting = async {
         let credentials = options.url.credentials.as_ref();
         let connection = open(options, node, credentials, options.url.db, on_disconnect).await;
         let mut connection = connection.map_err(|error| error_message(&error))?;
-        let (identity, loaded) = handshake(options, node, purpose, &mut connection).await?;
-        Ok((connection, identity, loaded))
+        let (identity, digests) = handshake(options, node, purpose, &mut connection).await?;
+        Ok((connection, identity, digests))
     };
     let timed_out = |_| Err(format!("not ready within {:?}", options.connect_timeout));
     let connected = tokio::time::timeout(options.connect_timeout, connecting).await;
@@ -129,7 +129,7 @@ async fn handshake(
     node: &ServerAddress,
     purpose: ConnectionPurpose,
     connection: &mut MultiplexedConnection,
-) -> Result<(ServerIdentity, LoadedScripts), String> {
+) -> Result<(ServerIdentity, ScriptDigests), String> {
     let mut pipeline = Pipeline::new();
     pipeline.cmd("CLIENT").arg("SETNAME").arg(purpose.client_name());
     pipeline.add_command(info(&["server", "replication", "persistence", "memory"]));
@@ -152,7 +152,7 @@ async fn handshake(
         }
         other => return Err(format!("it is a {other}")),
     }
-    let loaded = LoadedScripts::read(&options.scripts, next)?;
+    let digests = read_digests(&options.scripts, next)?;
     let policy = field(&info, "maxmemory_policy")?;
     if policy != "noeviction" {
         return Err(format!(
@@ -170,7 +170,7 @@ async fn handshake(
         run_id: field(&info, "run_id")?,
         promoted_from: field(&info, "master_replid2")?,
     };
-    Ok((identity, loaded))
+    Ok((identity, digests))
 }
 
 fn info(sections: &[&str]) -> Cmd {
@@ -193,68 +193,28 @@ pub(super) fn check_identity(identity: &ServerIdentity, answer: Value) -> Result
     if now == identity.server() { Ok(()) } else { Err("it was promoted since".to_owned()) }
 }
 
-/// A Lua script that is loaded on every connection.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ScriptSource {
-    /// The name by which requests call it.
-    pub name: &'static str,
-    pub text: String,
-}
-
-/// One command of a pipeline.
-pub trait PipelineRequest {
-    /// The name of the called script; `None` for a plain command.
-    fn script(&self) -> Option<&'static str>;
-
-    /// The command to send. `sha` is the digest that the server returned for the script; plain
-    /// commands ignore it.
-    fn command(&self, sha: &str) -> Cmd;
-}
-
-impl PipelineRequest for Cmd {
-    fn script(&self) -> Option<&'static str> {
-        None
-    }
-
-    fn command(&self, _sha: &str) -> Cmd {
-        self.clone()
-    }
-}
-
 /// The digests that `SCRIPT LOAD` returned, by script name.
-#[derive(Debug, Default)]
-pub(super) struct LoadedScripts(HashMap<&'static str, String>);
-
-impl LoadedScripts {
-    /// Reads the answers to [`add_scripts`], in the order of `scripts`.
-    pub(super) fn read(
-        scripts: &[ScriptSource],
-        mut next: impl FnMut() -> Result<Value, String>,
-    ) -> Result<Self, String> {
-        let entry = |script: &ScriptSource| {
-            let answer = next().and_then(|answer| {
-                redis::from_redis_value(answer).map_err(|error| error.to_string())
-            });
-            let sha = answer.map_err(|error| format!("script {}: {error}", script.name))?;
-            Ok((script.name, sha))
-        };
-        scripts.iter().map(entry).collect::<Result<_, _>>().map(Self)
-    }
-
-    /// # Errors
-    /// The request names a script that was not loaded.
-    pub(super) fn encode(&self, request: &impl PipelineRequest) -> Result<Cmd, Error> {
-        let Some(name) = request.script() else { return Ok(request.command("")) };
-        let unknown = || Error::not_sent(format!("script {name} is not loaded"));
-        Ok(request.command(self.0.get(name).ok_or_else(unknown)?))
-    }
-}
+pub(super) type ScriptDigests = HashMap<&'static str, String>;
 
 /// Appends a `SCRIPT LOAD` for every script, in order.
 pub(super) fn add_scripts(pipeline: &mut Pipeline, scripts: &[ScriptSource]) {
     for script in scripts {
         pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.text);
     }
+}
+
+/// Reads the answers to [`add_scripts`], in the order of `scripts`.
+fn read_digests(
+    scripts: &[ScriptSource],
+    mut next: impl FnMut() -> Result<Value, String>,
+) -> Result<ScriptDigests, String> {
+    let entry = |script: &ScriptSource| {
+        let answer = next()
+            .and_then(|answer| redis::from_redis_value(answer).map_err(|error| error.to_string()));
+        let digest = answer.map_err(|error| format!("script {}: {error}", script.name))?;
+        Ok((script.name, digest))
+    };
+    scripts.iter().map(entry).collect()
 }
 
 /// The server's code and detail for a server error, otherwise the driver's message.

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
-use redis::{Pipeline, Value};
+use redis::{Cmd, Pipeline, Value};
 
-use super::connect::{self, LoadedScripts, PipelineRequest, ServerIdentity, add_scripts};
+use super::connect::{self, ScriptDigests, ServerIdentity, add_scripts};
 use super::connection_health::ConnectionHealth;
 use super::error::Remedy;
 use super::router::RefreshRequests;
@@ -20,13 +20,35 @@ use crate::runtime::single_flight::{Expirable, ValueStatus};
 /// The answer or error of each request of a pipeline, in order.
 pub type PipelineAnswers = Vec<Result<Value, Error>>;
 
+/// One command of a pipeline.
+pub trait PipelineRequest {
+    /// The name of the called script; `None` for a plain command.
+    fn script(&self) -> Option<&'static str>;
+
+    /// The command to send. `sha` is the digest that the server returned for the script; plain
+    /// commands ignore it.
+    fn command(&self, sha: &str) -> Cmd;
+}
+
+impl PipelineRequest for Cmd {
+    fn script(&self) -> Option<&'static str> {
+        None
+    }
+
+    fn command(&self, _sha: &str) -> Cmd {
+        self.clone()
+    }
+}
+
 /// One connection to one start of one server. A broken connection is never repaired: the next call
 /// of [`super::ConnectionPool::connection`] makes another.
 #[derive(Debug)]
 pub struct Connection {
     transport: Arc<Transport>,
     identity: ServerIdentity,
-    loaded: LoadedScripts,
+    /// [`ServerIdentity::server`].
+    server: Arc<str>,
+    digests: ScriptDigests,
     /// With durability `Replicated`: groups batches that wait for replicas.
     send_queue: Option<SendQueue>,
 }
@@ -67,7 +89,7 @@ impl Connection {
             let health = health.clone();
             move || health.close("the server closed the connection", true)
         };
-        let (connection, identity, loaded) =
+        let (connection, identity, digests) =
             connect::connect(options, node, purpose, on_disconnect).await?;
         health.set_identity(identity.clone());
         let transport = Arc::new(Transport {
@@ -84,12 +106,18 @@ impl Connection {
                 Some(SendQueue::start(transport.clone(), replicas, wait_ms))
             }
         };
-        Ok(Self { transport, identity, loaded, send_queue })
+        let server = identity.server().into();
+        Ok(Self { transport, identity, server, digests, send_queue })
     }
 
     /// The connected server; constant.
     pub fn identity(&self) -> &ServerIdentity {
         &self.identity
+    }
+
+    /// The server name that buckets on this server must have.
+    pub fn server(&self) -> &Arc<str> {
+        &self.server
     }
 
     /// Whether the connection is open as far as known.
@@ -108,7 +136,7 @@ impl Connection {
     pub async fn call<R: PipelineRequest>(&self, requests: &[R]) -> Result<PipelineAnswers, Error> {
         let mut pipeline = Pipeline::with_capacity(requests.len());
         for request in requests {
-            pipeline.add_command(self.loaded.encode(request)?);
+            pipeline.add_command(self.encode(request)?);
         }
         self.transport.call(&pipeline).await
     }
@@ -123,8 +151,15 @@ impl Connection {
         requests: &[R],
     ) -> Result<PipelineAnswers, Error> {
         let Some(send_queue) = &self.send_queue else { return self.call(requests).await };
-        let commands = requests.iter().map(|request| self.loaded.encode(request));
+        let commands = requests.iter().map(|request| self.encode(request));
         send_queue.call(commands.collect::<Result<_, _>>()?).await
+    }
+
+    /// Fails if the request names a script that was not loaded.
+    fn encode(&self, request: &impl PipelineRequest) -> Result<Cmd, Error> {
+        let Some(name) = request.script() else { return Ok(request.command("")) };
+        let unknown = || Error::not_sent(format!("script {name} is not loaded"));
+        Ok(request.command(self.digests.get(name).ok_or_else(unknown)?))
     }
 
     /// Closes the connection if the server's identity has changed.

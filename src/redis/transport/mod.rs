@@ -28,8 +28,8 @@ mod send_queue;
 mod sentinel;
 mod url;
 
-pub use connect::{PipelineRequest, ScriptSource, ServerIdentity};
-pub use connection::{Connection, PipelineAnswers};
+pub use connect::ServerIdentity;
+pub use connection::{Connection, PipelineAnswers, PipelineRequest};
 pub use error::{CallEffect, Error};
 pub use pool::ConnectionPool;
 pub use url::{Credentials, RedisTopology, RedisUrl, ServerAddress, UrlError};
@@ -67,6 +67,14 @@ pub enum Durability {
     Aof,
     /// When `replicas_min` replicas have confirmed the write.
     Replicated,
+}
+
+/// A Lua script that is loaded on every connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScriptSource {
+    /// The name by which requests call it.
+    pub name: &'static str,
+    pub text: String,
 }
 
 /// Addresses, time limits, durability and scripts of all connections.

@@ -8,11 +8,10 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle, Runtime};
 
-use super::connect::PipelineRequest;
 use super::router::{MasterRouter, RefreshRequests, SlotMap};
 use super::url::ServerAddress;
 use super::{ConnectionOptions, ConnectionPurpose, Error};
-use crate::redis::transport::connection::{Connection, PipelineAnswers};
+use crate::redis::transport::connection::{Connection, PipelineAnswers, PipelineRequest};
 use crate::runtime::backoff::Backoff;
 use crate::runtime::single_flight::SingleFlight;
 

@@ -22,16 +22,15 @@ use crate::domain::{
     OrderIntent, Phase, RequestId, RequestStatus, Reservation, Sku, SkuNo, Verdict,
 };
 use crate::redis::executor::ScriptExecutor;
-use crate::redis::scripts::record::RequestRecord;
-use crate::redis::scripts::settle::{SettleOutcome, release, settle};
-use crate::redis::scripts::{
-    Installation, Leveled, OutboxArgs, ReserveBatch, ScriptCall, codes, load, lookup, moves,
-};
+use crate::redis::scripts::decisions::{SettleOutcome, release, reserve, settle};
+use crate::redis::scripts::{Installation, Leveled, OutboxArgs, ScriptCall, codes, load};
 use crate::redis::transport::{ConnectionPool, ConnectionPurpose};
 
 mod loading;
 mod poll;
+mod records;
 mod sku_buckets;
+mod transfers;
 mod unsettled;
 
 /// Connections, key names and limits of [`RedisStock`].
@@ -99,33 +98,12 @@ impl RedisStock {
         bucket: BucketNo,
         batch: &[Reservation],
     ) -> Result<Vec<Verdict>, Error> {
-        let Some(first) = batch.first() else { return Ok(Vec::new()) };
-        let call = ReserveBatch {
-            sku: &buckets.sku,
-            epoch: first.epoch,
-            outbox: buckets.outbox,
-            touch: self.replicated,
-            batch,
-        };
-        let decided = self.hot.run(&call.call(buckets.keys(bucket)?), "reserving").await;
+        let keys = buckets.keys(bucket)?;
+        let call = reserve(keys, &buckets.sku, buckets.outbox, self.replicated, batch);
+        let decided = self.hot.run(&call, "reserving").await;
         let (verdicts, level) = decided.map_err(|error| buckets.error(error))?;
         buckets.record_level(bucket, level);
         Ok(verdicts)
-    }
-
-    async fn find_in(
-        &self,
-        bucket: BucketKey,
-        requests: &[RequestId],
-    ) -> Result<Vec<Option<RequestRecord>>, Error> {
-        let buckets = self.buckets(bucket.sku)?;
-        let keys = buckets.keys(bucket.bucket)?;
-        let mut found = Vec::with_capacity(requests.len());
-        for requests in requests.chunks(codes::ITEMS_MAX_USIZE) {
-            let call = lookup::find(keys, &buckets.sku, requests);
-            found.extend(buckets.run(call, "finding requests").await?);
-        }
-        Ok(found)
     }
 }
 
@@ -253,32 +231,15 @@ impl Stock for RedisStock {
     }
 
     async fn lend(&self, from: BucketKey, to: BucketNo, want: u32) -> Result<Option<Loan>, Error> {
-        let buckets = self.buckets(from.sku)?;
-        let call = moves::lend(buckets.keys(from.bucket)?, to, want);
-        buckets.change(from.bucket, call, "lending units").await
+        transfers::lend(&*self.buckets(from.sku)?, from.bucket, to, want).await
     }
 
     async fn borrow(&self, from: BucketKey, to: BucketNo, loan: Loan) -> Result<u32, Error> {
-        let buckets = self.buckets(from.sku)?;
-        let call = moves::borrow(buckets.keys(to)?, from.bucket, loan);
-        let units = buckets.change(to, call, "borrowing units").await?;
-        // Crash here [borrowed_not_cleared]: the lender still records the loan, and the borrower
-        // has its number: the next transfer or refresh clears it and adds nothing.
-        let call = moves::clear_loan(buckets.keys(from.bucket)?, to, loan.no);
-        buckets.change(from.bucket, call, "clearing a loan").await?;
-        Ok(units)
+        transfers::borrow(&*self.buckets(from.sku)?, from.bucket, to, loan).await
     }
 
     async fn finish_transfers(&self, to: BucketKey) -> Result<u32, Error> {
-        let counts = poll::all(&*self.buckets(to.sku)?).await?;
-        let mut total = 0;
-        for (from, counts) in (0..).map(BucketNo).zip(&counts) {
-            for (_, loan) in counts.loans.iter().filter(|(borrower, _)| *borrower == to.bucket) {
-                let from = BucketKey { sku: to.sku, bucket: from };
-                total += self.borrow(from, to.bucket, *loan).await?;
-            }
-        }
-        Ok(total)
+        transfers::finish(&*self.buckets(to.sku)?, to.bucket).await
     }
 
     async fn status(
@@ -287,9 +248,7 @@ impl Stock for RedisStock {
         request: RequestId,
         buyer: Option<BuyerId>,
     ) -> Result<Option<StoredRequest>, Error> {
-        let found = self.find_in(bucket, &[request]).await?.pop().flatten();
-        let found = found.filter(|record| buyer.is_none_or(|buyer| record.buyer == buyer));
-        Ok(found.map(|record| (record.quantity, record.placed_at_ms, record.status()).into()))
+        records::status(&*self.buckets(bucket.sku)?, bucket.bucket, request, buyer).await
     }
 
     async fn statuses(
@@ -297,26 +256,7 @@ impl Stock for RedisStock {
         sku: SkuNo,
         requests: Vec<(RequestId, BuyerId)>,
     ) -> Result<Vec<Option<RequestStatus>>, Error> {
-        let buckets = self.buckets(sku)?;
-        let mut by_bucket = vec![Vec::new(); buckets.keys.len()];
-        for (at, (request, buyer)) in requests.iter().enumerate() {
-            let home = BucketNo::home_of(*buyer, buckets.sku.buckets);
-            if let Some(group) = by_bucket.get_mut(usize::from(home.0)) {
-                group.push((at, *request, *buyer));
-            }
-        }
-        let mut statuses = vec![None; requests.len()];
-        for (bucket, group) in (0..).map(BucketNo).zip(by_bucket) {
-            let requests: Vec<RequestId> = group.iter().map(|(_, request, _)| *request).collect();
-            let found = self.find_in(BucketKey { sku, bucket }, &requests).await?;
-            for ((at, _, buyer), record) in group.into_iter().zip(found) {
-                let own = record.filter(|record| record.buyer == buyer);
-                if let (Some(status), Some(record)) = (statuses.get_mut(at), own) {
-                    *status = Some(record.status());
-                }
-            }
-        }
-        Ok(statuses)
+        records::statuses(&*self.buckets(sku)?, &requests).await
     }
 
     fn may_have_accepted(&self, bucket: BucketKey, request: RequestId) -> bool {
@@ -333,13 +273,8 @@ impl Stock for RedisStock {
 
     async fn refresh(&self, sku: SkuNo) -> Result<(), Error> {
         let buckets = self.buckets(sku)?;
-        for (from, to, loan) in poll::refresh(&buckets, self.sold_out_refresh).await? {
-            let from = BucketKey { sku, bucket: from };
-            let units = loan.units;
-            tracing::warn!(%sku, from = %from.bucket, %to, units, "transfer: resuming");
-            self.borrow(from, to, loan).await?;
-        }
-        Ok(())
+        let stuck = poll::refresh(&buckets, self.sold_out_refresh).await?;
+        transfers::resume(&buckets, stuck).await
     }
 
     async fn ping(&self) -> Result<(), Error> {

@@ -3,8 +3,8 @@
 //! write.)
 
 use floodgate::domain::{Policy, Refusal};
-use floodgate::redis::scripts::settle::{release, settle};
-use floodgate::redis::scripts::{Error, ReserveBatch};
+use floodgate::redis::scripts::Error;
+use floodgate::redis::scripts::decisions::{release, settle};
 
 use super::fenced_call::FencedCall;
 use super::harness::{Fixture, KINDS, ScriptClient, refused};
@@ -23,7 +23,7 @@ fn batches(fixture: &Fixture) -> Vec<(String, FencedCall)> {
     let mut batches: Vec<(String, FencedCall)> = Vec::new();
     let reservations = [fixture.reservation(10, 10, 1), new, last];
     for outbox in KINDS {
-        let call = ReserveBatch { outbox, ..fixture.reserving(&reservations) }.call(keys);
+        let call = fixture.reserving(0, outbox, &reservations);
         batches.push((format!("reserve {outbox:?}"), fixture.fenced(call)));
     }
     for first in [known, new] {

@@ -7,14 +7,14 @@ use floodgate::domain::{
     BucketNo, Epoch, Failure, LoaderToken, Loan, Order, Phase, Refusal, Reservation, Sku, TraceId,
     Verdict,
 };
+use floodgate::redis::scripts::decisions::{SettleOutcome, release, reserve, settle};
 use floodgate::redis::scripts::load::{LoadRow, clear, hold, load_rows, set_phase};
 use floodgate::redis::scripts::lookup::{QueuedRecord, read_queued};
 use floodgate::redis::scripts::moves::{borrow, clear_loan, lend};
-use floodgate::redis::scripts::settle::{SettleOutcome, release, settle};
 use floodgate::redis::scripts::snapshot::{BucketCounts, snapshot};
 use floodgate::redis::scripts::{
     BucketFence, BucketKeys, EntryLimits, Error, Installation, Leveled, OpenBucket, OutboxArgs,
-    Pages, ReserveBatch, Script, ScriptCall,
+    Pages, Script, ScriptCall,
 };
 use redis::{Client, Connection, RedisResult, Value};
 
@@ -196,14 +196,14 @@ impl Fixture {
         self.run(client, &load_rows(&self.buckets[bucket], &self.sku, loader, rows))
     }
 
-    pub fn reserving<'a>(&'a self, batch: &'a [Reservation]) -> ReserveBatch<'a> {
-        ReserveBatch {
-            sku: &self.sku,
-            epoch: batch.first().map_or(Epoch(1), |reservation| reservation.epoch),
-            outbox: self.outbox,
-            touch: false,
-            batch,
-        }
+    /// The call that reserves a batch, whose items share one epoch, in one bucket.
+    pub fn reserving(
+        &self,
+        bucket: usize,
+        outbox: OutboxArgs,
+        batch: &[Reservation],
+    ) -> ScriptCall<Leveled<Vec<Verdict>>> {
+        reserve(&self.buckets[bucket], &self.sku, outbox, false, batch)
     }
 
     /// Reserves a batch whose items share one epoch.
@@ -213,7 +213,7 @@ impl Fixture {
         bucket: usize,
         batch: &[Reservation],
     ) -> Vec<Verdict> {
-        self.run(client, &self.reserving(batch).call(&self.buckets[bucket])).unwrap().0
+        self.run(client, &self.reserving(bucket, self.outbox, batch)).unwrap().0
     }
 
     /// [`Self::reserve`] on bucket 0 with this outbox.
@@ -223,8 +223,7 @@ impl Fixture {
         outbox: OutboxArgs,
         batch: &[Reservation],
     ) -> Vec<Verdict> {
-        let reserve = ReserveBatch { outbox, ..self.reserving(batch) };
-        self.run(client, &reserve.call(&self.buckets[0])).unwrap().0
+        self.run(client, &self.reserving(0, outbox, batch)).unwrap().0
     }
 
     /// The packed intents of every entry in an outbox, oldest first.

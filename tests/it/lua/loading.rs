@@ -1,10 +1,10 @@
 //! Loaders build a bucket from the ledger, one loader at a time.
 
 use floodgate::domain::{Epoch, LoaderToken, OrderState, Phase, Refusal, RequestStatus, Verdict};
+use floodgate::redis::scripts::decisions::SettleOutcome;
 use floodgate::redis::scripts::load::LoadRow;
 use floodgate::redis::scripts::lookup;
 use floodgate::redis::scripts::record::{RequestRecord, RequestStage};
-use floodgate::redis::scripts::settle::SettleOutcome;
 use floodgate::redis::scripts::{BucketFence, Error, OpenBucket};
 
 use super::harness::{Fixture, KINDS, ScriptClient, opening, refused, sku};
@@ -73,9 +73,9 @@ fn nobody_is_sold_anything_while_a_bucket_is_loaded() {
     let mut client = ScriptClient::new(&redis);
     let fixture = Fixture::open(&redis, &mut client, sku(1, ONE, 20), 10);
     let batch = [fixture.reservation(1, 1, 1)];
-    let reserve = fixture.reserving(&batch);
+    let call = fixture.reserving(0, fixture.outbox, &batch);
     let refused = |client: &mut ScriptClient| {
-        assert_eq!(fixture.run(client, &reserve.call(&fixture.buckets[0])), Err(Error::NotReady));
+        assert_eq!(fixture.run(client, &call), Err(Error::NotReady));
     };
     fixture.hold(&mut client, 0, FIRST).unwrap();
     refused(&mut client);
@@ -286,8 +286,8 @@ fn a_bucket_that_is_held_sells_nothing_and_tells_what_it_accepted() {
     let bucket = fixture.buckets[0].bucket();
     client.cmd(&["HSET", &bucket, "loading", "f100d6a7.7"]);
     let batch = [fixture.reservation(3, 3, 1)];
-    let reserve = fixture.reserving(&batch);
-    assert_eq!(fixture.run(&mut client, &reserve.call(&fixture.buckets[0])), Err(Error::NotReady));
+    let call = fixture.reserving(0, fixture.outbox, &batch);
+    assert_eq!(fixture.run(&mut client, &call), Err(Error::NotReady));
     assert_eq!(fixture.settle(&mut client, 0, &[fixture.order(&a)]), [SettleOutcome::Now]);
     assert_eq!(
         fixture.release(&mut client, 0, &[refused(&b, Refusal::Ended)]).0,

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use floodgate::domain::{Policy, Reservation};
-use floodgate::redis::scripts::{OutboxArgs, ReserveBatch};
+use floodgate::redis::scripts::OutboxArgs;
 
 use super::harness::{Fixture, OUTBOXES, ScriptClient, sku};
 use super::scenarios::policies;
@@ -91,8 +91,7 @@ fn backlog(
     let reservations: Vec<Reservation> =
         purchases.iter().map(|(request, buyer)| fixture.reservation(*request, *buyer, 1)).collect();
     for batch in reservations.chunks(BATCH) {
-        let reserve = ReserveBatch { outbox, ..fixture.reserving(batch) };
-        fixture.run(client, &reserve.call(&fixture.buckets[0])).unwrap();
+        fixture.run(client, &fixture.reserving(0, outbox, batch)).unwrap();
     }
     let counts = fixture.counts(client, 0);
     assert_eq!((counts.num_queued, counts.left.stock), (u64::from(BUYERS), 0));

@@ -4,12 +4,10 @@ use floodgate::domain::{
     Epoch, LoaderToken, Order, OrderIntent, OrderState, Phase, Refusal, RequestStatus, Reservation,
     Verdict,
 };
+use floodgate::redis::scripts::decisions::{SettleOutcome, release, settle};
 use floodgate::redis::scripts::lookup::read_queued;
 use floodgate::redis::scripts::record::RequestRecord;
-use floodgate::redis::scripts::settle::{SettleOutcome, release, settle};
-use floodgate::redis::scripts::{
-    BucketFence, EntryLimits, Error, OpenBucket, OutboxArgs, ReserveBatch, intent,
-};
+use floodgate::redis::scripts::{BucketFence, EntryLimits, Error, OpenBucket, OutboxArgs, intent};
 
 use super::harness::{Fixture, KINDS, LOADER, OUTBOXES, ScriptClient, opening, refused, sku};
 use super::scenarios::policies;
@@ -175,8 +173,8 @@ fn a_stream_without_another_id_takes_nothing() {
         client.cmd(&["XADD", &fixture.buckets[0].outbox(), &last, "intents", "x"]);
         let before = client.digest();
         let batch = reservations(fixture, 1..6);
-        let reserve = ReserveBatch { outbox, ..fixture.reserving(&batch) };
-        assert!(client.send(&fixture.fenced(reserve.call(&fixture.buckets[0]))).is_err());
+        let call = fixture.reserving(0, outbox, &batch);
+        assert!(client.send(&fixture.fenced(call)).is_err());
         assert_eq!(client.digest(), before);
     });
 }

@@ -378,8 +378,8 @@ fn a_batch_has_a_largest_size() {
                 let batch: Vec<_> = (0..size)
                     .map(|no| fixture.reservation(100 + no * spread, 100 + no * spread, 1))
                     .collect();
-                let reserve = fixture.reserving(&batch);
-                let answer = fixture.run(&mut client, &reserve.call(&fixture.buckets[0]));
+                let answer =
+                    fixture.run(&mut client, &fixture.reserving(0, fixture.outbox, &batch));
                 let orders: Vec<_> =
                     batch.iter().map(|reservation| fixture.order(reservation)).collect();
                 if fits {

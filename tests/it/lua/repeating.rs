@@ -2,8 +2,8 @@
 
 use floodgate::domain::ids::ID_MAX;
 use floodgate::domain::{Epoch, Phase, Refusal, Verdict};
-use floodgate::redis::scripts::settle::SettleOutcome;
-use floodgate::redis::scripts::{ReserveBatch, intent};
+use floodgate::redis::scripts::decisions::{SettleOutcome, reserve};
+use floodgate::redis::scripts::intent;
 use redis::{Value, from_redis_value};
 
 use super::harness::{Fixture, KINDS, ScriptClient, refused, sku};
@@ -50,9 +50,9 @@ fn only_a_touch_writes_when_nothing_is_accepted() {
     // `WAIT` waits for the replication of writes, which the server counts as changes.
     let changes = |redis: &Redis| redis.info("rdb_changes_since_last_save").parse::<u64>().unwrap();
     for (touch, writes) in [(false, true), (false, false), (true, true), (true, true)] {
-        let reserve = ReserveBatch { touch, ..fixture.reserving(&batch) };
+        let call = reserve(&fixture.buckets[0], &fixture.sku, fixture.outbox, touch, &batch);
         let before = changes(&redis);
-        fixture.run(&mut client, &reserve.call(&fixture.buckets[0])).unwrap();
+        fixture.run(&mut client, &call).unwrap();
         assert_eq!(changes(&redis) > before, writes, "touch {touch}");
     }
 }
@@ -174,8 +174,9 @@ fn an_answer_that_takes_no_units_writes_nothing() {
                 }
                 assert!(fixture.set_phase(&mut client, 0, phase, Epoch(2)));
                 let before = client.digest();
-                let reserve = ReserveBatch { outbox, epoch, ..fixture.reserving(&batch) };
-                let decided = fixture.run(&mut client, &reserve.call(&fixture.buckets[0])).unwrap();
+                batch.iter_mut().for_each(|reservation| reservation.epoch = epoch);
+                let decided =
+                    fixture.run(&mut client, &fixture.reserving(0, outbox, &batch)).unwrap();
                 assert!(!decided.0.contains(&Verdict::Reserved), "{decided:?}");
                 assert_eq!(client.digest(), before, "{policy:?} {phase:?} {decided:?}");
             }

@@ -7,8 +7,7 @@ use floodgate::redis::scripts::load::{LoadRow, clear, hold, load_rows};
 use floodgate::redis::scripts::lookup;
 use floodgate::redis::scripts::moves::{borrow, clear_loan, lend};
 use floodgate::redis::scripts::record::{RequestRecord, RequestStage};
-use floodgate::redis::scripts::{Error, OutboxArgs, ReserveBatch, Script, ScriptCall};
-use floodgate::redis::scripts::{load, settle, snapshot};
+use floodgate::redis::scripts::{Error, OutboxArgs, Script, ScriptCall, decisions, load, snapshot};
 use redis::{RedisResult, Value};
 
 use super::fenced_call::FencedCall;
@@ -100,8 +99,8 @@ pub fn all(fixture: &Fixture) -> Vec<Scenario> {
     ];
     let refused = refused(&fixture.reservation(1, 1, 2), Refusal::RequestIdReused);
     let mut all = vec![
-        scenario(fixture, "settle", settle::settle(keys, sku, &orders)),
-        scenario(fixture, "release", settle::release(keys, sku, &[refused])),
+        scenario(fixture, "settle", decisions::settle(keys, sku, &orders)),
+        scenario(fixture, "release", decisions::release(keys, sku, &[refused])),
         scenario(fixture, "set_phase", load::set_phase(keys, Epoch(2), Phase::Paused)),
         scenario(fixture, "snapshot", snapshot::snapshot(keys, pages.clone())),
         scenario(fixture, "find", lookup::find(keys, sku, &[request(1), request(99)])),
@@ -134,11 +133,11 @@ fn scenario<A: 'static>(fixture: &Fixture, name: &str, call: ScriptCall<A>) -> S
 
 pub fn reserve(fixture: &Fixture, outbox: OutboxArgs) -> Scenario {
     let batch: Vec<_> = (10..20).map(|no| fixture.reservation(no, no, 1)).collect();
-    let call = ReserveBatch { outbox, ..fixture.reserving(&batch) };
-    scenario(fixture, &format!("reserve {outbox:?}"), call.call(&fixture.buckets[0]))
+    let call = fixture.reserving(0, outbox, &batch);
+    scenario(fixture, &format!("reserve {outbox:?}"), call)
 }
 
 /// `reserve` of this batch, without an outbox.
 pub fn reserving(fixture: &Fixture, batch: &[Reservation]) -> Scenario {
-    scenario(fixture, "reserve", fixture.reserving(batch).call(&fixture.buckets[0]))
+    scenario(fixture, "reserve", fixture.reserving(0, fixture.outbox, batch))
 }

@@ -153,7 +153,7 @@ fn problem_codes_and_their_documentation_agree() {
     let documented = Side::of("docs/api.md", problem_rows);
     keep(
         Rule::ProblemCodes,
-        twins(&documented, &Side::of("src/http/middleware/problem.rs", problem_literals)),
+        twins(&documented, &Side::of("src/http/middleware/problem_code.rs", problem_literals)),
     );
 }
 

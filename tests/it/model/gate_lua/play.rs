@@ -116,7 +116,7 @@ impl<'a> Play<'a> {
         }
         self.changes[bucket] += u64::from(!intents.is_empty());
         self.entries[bucket].extend(intents.chunks(envelope_max).map(<[OrderIntent]>::to_vec));
-        self.step(bucket, StepCall::ReserveBatch(batch, verdicts));
+        self.step(bucket, StepCall::Reserve(batch, verdicts));
     }
 
     /// Intents per entry, and how many more intents fit into the outbox.

@@ -1,9 +1,9 @@
 //! The steps of a sequence: a script call, the answer of the books, and the script's own answer.
 
 use floodgate::domain::{BucketNo, Epoch, Failure, Loan, Order, Phase, Reservation, Verdict};
+use floodgate::redis::scripts::decisions::{SettleOutcome, release, reserve, settle};
 use floodgate::redis::scripts::load::set_phase;
 use floodgate::redis::scripts::moves::{borrow, clear_loan, lend};
-use floodgate::redis::scripts::settle::{SettleOutcome, release, settle};
 use floodgate::redis::scripts::{BucketKeys, BucketLevel};
 use redis::Value;
 
@@ -13,7 +13,7 @@ use crate::lua::harness::Fixture;
 /// A script call with the answer of the books.
 #[derive(Debug)]
 pub enum StepCall {
-    ReserveBatch(Vec<Reservation>, Vec<Verdict>),
+    Reserve(Vec<Reservation>, Vec<Verdict>),
     /// Orders, and for each whether its result is new.
     Settle(Vec<Order>, Vec<bool>),
     Release(Vec<Failure>, Vec<bool>),
@@ -55,7 +55,9 @@ impl Step {
     pub fn call(&self, fixture: &Fixture) -> FencedCall {
         let (keys, sku, other) = (self.keys(fixture), &fixture.sku, self.other());
         match &self.call {
-            StepCall::ReserveBatch(batch, _) => fixture.fenced(fixture.reserving(batch).call(keys)),
+            StepCall::Reserve(batch, _) => {
+                fixture.fenced(reserve(keys, sku, fixture.outbox, false, batch))
+            }
             StepCall::Settle(orders, _) => fixture.fenced(settle(keys, sku, orders)),
             StepCall::Release(refused, _) => fixture.fenced(release(keys, sku, refused)),
             StepCall::Lend(want, _) => fixture.fenced(lend(keys, other, *want)),
@@ -68,7 +70,7 @@ impl Step {
     /// The answer of the books.
     pub fn expected(&self) -> Answer {
         match &self.call {
-            StepCall::ReserveBatch(_, verdicts) => Answer::Verdicts(verdicts.clone(), self.left),
+            StepCall::Reserve(_, verdicts) => Answer::Verdicts(verdicts.clone(), self.left),
             StepCall::Settle(_, is_new) | StepCall::Release(_, is_new) => {
                 Answer::New(is_new.clone(), self.left)
             }
@@ -89,8 +91,9 @@ impl Step {
                 .collect()
         };
         match &self.call {
-            StepCall::ReserveBatch(batch, _) => {
-                let (verdicts, left) = fixture.reserving(batch).call(keys).parse(answer).unwrap();
+            StepCall::Reserve(batch, _) => {
+                let call = reserve(keys, sku, fixture.outbox, false, batch);
+                let (verdicts, left) = call.parse(answer).unwrap();
                 Answer::Verdicts(verdicts, left)
             }
             StepCall::Settle(orders, _) => {

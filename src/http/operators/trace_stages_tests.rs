@@ -1,7 +1,9 @@
 use serde_json::{Value as Json, json};
 
 use super::*;
-use crate::domain::{DeadLetterOrigin, Order, OrderState, Refusal, samples};
+use crate::domain::{
+    DeadLetterNo, DeadLetterOrigin, Order, OrderState, Refusal, RequestId, samples,
+};
 
 const ACCEPTED_MS: i64 = 1_800_000_000_000;
 

@@ -1,0 +1,205 @@
+//! JSON shapes of the operators' routes for sales.
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::domain::{Policy, Sale, SaleDraft, SaleId, Sku, SkuDraft, SkuId};
+use crate::http::buyers::views::{SkuView, rfc3339, stock_left};
+use crate::http::middleware::problem::Problem;
+use crate::http::state::HttpState;
+use crate::services::sales::FunnelStage;
+
+/// Default of `payment_window_s`, seconds.
+const PAYMENT_WINDOW_S: i32 = 900;
+
+/// Body of a new sale.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SaleBody {
+    /// 1 to 64 characters out of `A-Z a-z 0-9 . _ -`.
+    #[schema(value_type = String)]
+    sale_id: SaleId,
+    /// Shown to buyers.
+    title: String,
+    /// First instant of the window.
+    #[schema(value_type = String, format = DateTime)]
+    starts_at: DateTime<Utc>,
+    /// First instant after the window.
+    #[schema(value_type = String, format = DateTime)]
+    ends_at: DateTime<Utc>,
+    /// Must be `false`: this version has no tickets.
+    #[serde(default)]
+    ticket_required: bool,
+    /// 1 to 200 SKUs.
+    skus: Vec<SkuBody>,
+}
+
+/// A SKU of a new sale.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SkuBody {
+    /// Unique within the sale; the same characters as `sale_id`.
+    #[schema(value_type = String)]
+    sku_id: SkuId,
+    /// Shown to buyers.
+    title: String,
+    /// Price of one unit, in the currency's smallest unit.
+    price: i64,
+    /// Units for sale.
+    initial_stock: u32,
+    /// Purchase limit of a buyer.
+    policy: PolicyBody,
+    /// Number of buckets that share the stock: 1 to 256, default 1.
+    #[serde(default = "one")]
+    buckets: u16,
+    /// How long an order may stay unpaid, seconds; default 900.
+    #[serde(default = "payment_window_s")]
+    payment_window_s: i32,
+    /// Whether a buyer who lets an order time out is barred from the sale.
+    #[serde(default)]
+    bar_lapsed: bool,
+}
+
+/// Purchase policy of a new SKU.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyBody {
+    /// `one_per_buyer`, `unlimited` or `quota`.
+    kind: String,
+    /// Most units over all orders of a buyer; required for `quota`, not allowed otherwise.
+    limit: Option<u32>,
+    /// Most units in one order; default 1.
+    max_quantity: Option<u32>,
+}
+
+fn one() -> u16 {
+    1
+}
+
+fn payment_window_s() -> i32 {
+    PAYMENT_WINDOW_S
+}
+
+/// Operators' view of a sale.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct AdminSaleView {
+    sale_id: String,
+    title: String,
+    /// `draft`, `open`, `paused` or `closed`.
+    phase: &'static str,
+    /// Number of the latest opening; 0: never opened.
+    epoch: i64,
+    starts_at: String,
+    ends_at: String,
+    ticket_required: bool,
+    skus: Vec<AdminSkuView>,
+}
+
+/// Operators' view of a SKU.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct AdminSkuView {
+    #[serde(flatten)]
+    sku: SkuView,
+    /// Number of the SKU in the ledger: the middle part of its request ids.
+    sku_no: i32,
+    initial_stock: u32,
+    buckets: u16,
+    payment_window_s: i32,
+    bar_lapsed: bool,
+}
+
+/// All sales.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct AdminSalesView {
+    /// Oldest first.
+    pub(super) sales: Vec<AdminSaleView>,
+}
+
+/// Accepted requests of a sale, counted by stage.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct FunnelView {
+    pub(super) sale_id: String,
+    /// Time of the count.
+    pub(super) at: String,
+    /// `{stage, count, oldest_age_ms}`, in the order of the flow.
+    #[schema(value_type = Vec<Object>)]
+    pub(super) stages: Vec<FunnelStage>,
+}
+
+/// Scope of a rebuild.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RebuildBody {
+    /// Only this SKU; default: all SKUs of the sale.
+    #[schema(value_type = Option<String>)]
+    pub(super) sku_id: Option<SkuId>,
+}
+
+/// Result of a rebuild.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct RebuiltView {
+    pub(super) sale_id: String,
+    /// The SKUs whose buckets were loaded from the ledger.
+    pub(super) skus: Vec<String>,
+}
+
+impl SaleBody {
+    pub(super) fn into_draft(self) -> Result<SaleDraft, Problem> {
+        if self.ticket_required {
+            return Err(Problem::invalid(
+                "ticket_required must be false: this version has no tickets",
+            ));
+        }
+        let skus = self.skus.into_iter().map(SkuBody::into_draft);
+        Ok(SaleDraft {
+            id: self.sale_id,
+            title: self.title,
+            starts_at_ms: self.starts_at.timestamp_millis(),
+            ends_at_ms: self.ends_at.timestamp_millis(),
+            skus: skus.collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+impl SkuBody {
+    fn into_draft(self) -> Result<SkuDraft, Problem> {
+        let PolicyBody { kind, limit, max_quantity } = self.policy;
+        let policy = Policy::from_parts(&kind, limit, max_quantity)
+            .map_err(|fault| Problem::invalid(format!("sku {}: {fault}", self.sku_id)))?;
+        Ok(SkuDraft {
+            no: (),
+            id: self.sku_id,
+            title: self.title,
+            price: self.price,
+            initial: self.initial_stock,
+            policy,
+            buckets: self.buckets,
+            payment_window_s: self.payment_window_s,
+            bar_lapsed: self.bar_lapsed,
+        })
+    }
+}
+
+impl AdminSaleView {
+    pub(super) fn new(sale: &Sale, state: &HttpState) -> Self {
+        let sku_view = |sku: &Sku| AdminSkuView {
+            sku: SkuView::new(sku, stock_left(state, sale.phase, sku)),
+            sku_no: sku.no.0,
+            initial_stock: sku.initial,
+            buckets: sku.buckets,
+            payment_window_s: sku.payment_window_s,
+            bar_lapsed: sku.bar_lapsed,
+        };
+        Self {
+            sale_id: sale.id.to_string(),
+            title: sale.title.clone(),
+            phase: sale.phase.name(),
+            epoch: sale.epoch.0,
+            starts_at: rfc3339(sale.starts_at_ms),
+            ends_at: rfc3339(sale.ends_at_ms),
+            ticket_required: false,
+            skus: sale.skus.iter().map(sku_view).collect(),
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! The statuses of requests, read from their records.
+
+use super::super::{Error, StoredRequest};
+use super::sku_buckets::SkuBuckets;
+use crate::domain::{BucketNo, BuyerId, RequestId, RequestStatus};
+use crate::redis::scripts::record::RequestRecord;
+use crate::redis::scripts::{codes, lookup};
+
+/// A request's status; `None` if it belongs to another buyer than the given one.
+pub(super) async fn status(
+    buckets: &SkuBuckets,
+    bucket: BucketNo,
+    request: RequestId,
+    buyer: Option<BuyerId>,
+) -> Result<Option<StoredRequest>, Error> {
+    let found = find(buckets, bucket, &[request]).await?.pop().flatten();
+    let found = found.filter(|record| buyer.is_none_or(|buyer| record.buyer == buyer));
+    Ok(found.map(|record| (record.quantity, record.placed_at_ms, record.status()).into()))
+}
+
+/// The statuses of requests of any buckets, in order; `None` if a request belongs to another buyer.
+pub(super) async fn statuses(
+    buckets: &SkuBuckets,
+    requests: &[(RequestId, BuyerId)],
+) -> Result<Vec<Option<RequestStatus>>, Error> {
+    let mut by_bucket = vec![Vec::new(); buckets.keys.len()];
+    for (at, (request, buyer)) in requests.iter().enumerate() {
+        let home = BucketNo::home_of(*buyer, buckets.sku.buckets);
+        if let Some(group) = by_bucket.get_mut(usize::from(home.0)) {
+            group.push((at, *request, *buyer));
+        }
+    }
+    let mut statuses = vec![None; requests.len()];
+    for (bucket, group) in (0..).map(BucketNo).zip(by_bucket) {
+        let requests: Vec<RequestId> = group.iter().map(|(_, request, _)| *request).collect();
+        let found = find(buckets, bucket, &requests).await?;
+        for ((at, _, buyer), record) in group.into_iter().zip(found) {
+            let own = record.filter(|record| record.buyer == buyer);
+            if let (Some(status), Some(record)) = (statuses.get_mut(at), own) {
+                *status = Some(record.status());
+            }
+        }
+    }
+    Ok(statuses)
+}
+
+/// The records of requests of one bucket, in order.
+async fn find(
+    buckets: &SkuBuckets,
+    bucket: BucketNo,
+    requests: &[RequestId],
+) -> Result<Vec<Option<RequestRecord>>, Error> {
+    let keys = buckets.keys(bucket)?;
+    let mut found = Vec::with_capacity(requests.len());
+    for requests in requests.chunks(codes::ITEMS_MAX_USIZE) {
+        let call = lookup::find(keys, &buckets.sku, requests);
+        found.extend(buckets.run(call, "finding requests").await?);
+    }
+    Ok(found)
+}
