@@ -55,10 +55,10 @@ pub enum Error {
     Token { url: String },
     /// A 4xx answer with a problem body.
     #[error("{problem}")]
-    Refused { status: u16, problem: String },
+    Refused { status: u16, code: String, problem: String },
     /// A 5xx answer with a problem body.
     #[error("the server cannot do it now (status {status}): {problem}")]
-    Unable { status: u16, problem: String },
+    Unable { status: u16, code: String, problem: String },
     #[error("{url} is not Floodgate's admin API (status {status})")]
     NotFloodgate { url: String, status: u16 },
 }
@@ -246,10 +246,11 @@ impl AdminClient {
         let title = text("title").filter(|_| !is_unknown_path).ok_or_else(not_floodgate)?;
         let detail = text("detail").map_or_else(String::new, |detail| format!(": {detail}"));
         let (number, problem) = (status.as_u16(), format!("{title}{detail}"));
+        let code = text("code").unwrap_or_default().to_owned();
         Err(if status.is_client_error() {
-            Error::Refused { status: number, problem }
+            Error::Refused { status: number, code, problem }
         } else {
-            Error::Unable { status: number, problem }
+            Error::Unable { status: number, code, problem }
         })
     }
 

@@ -20,8 +20,8 @@ Examples:
 ";
 
 /// Reload the buckets of a sale in Redis from the ledger, without a restart: buyers get `busy` for
-/// a moment, and accepted requests stay accepted. 0 = loaded and open, 1 = no such sale, or it has
-/// no buckets, 2 = outcome unknown: the maintenance role goes on with it
+/// a moment, and accepted requests stay accepted. 0 = loaded and open, 1 = no such sale, it has no
+/// buckets, or the ledger is behind them, 2 = outcome unknown: the maintenance role goes on with it
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES)]
 pub struct RebuildArgs {
@@ -40,7 +40,8 @@ pub async fn run(args: &RebuildArgs, common: &Common) -> anyhow::Result<Exit> {
     let (client, output) = args.server.connect(common)?;
     let body = args.sku.as_ref().map_or_else(|| json!({}), |sku| json!({ "sku_id": sku }));
     let path = ["sales", &args.sale, "rebuild"];
-    let rebuilt = client.post(&path, &body, Some(REBUILD_TIMEOUT)).await.map_err(with_remedy)?;
+    let rebuilt = client.post(&path, &body, Some(REBUILD_TIMEOUT)).await;
+    let rebuilt = rebuilt.map_err(|error| with_remedy(error, &args.sale))?;
     output.data(&rebuilt, || {
         let names: Vec<_> = list(&rebuilt, "skus").iter().filter_map(Json::as_str).collect();
         format!("sale {} is rebuilt from the ledger: {}", args.sale, names.join(", "))
@@ -49,8 +50,11 @@ pub async fn run(args: &RebuildArgs, common: &Common) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn with_remedy(error: Error) -> CommandFailure {
+fn with_remedy(error: Error, sale: &str) -> CommandFailure {
+    let later_opening =
+        format!("`floodgate sale open {sale}` takes a later opening and loads the buckets");
     let remedy = match &error {
+        Error::Refused { code, .. } if code == "ledger-behind" => later_opening.as_str(),
         Error::Refused { status: 409, .. } => {
             "there is nothing to rebuild: the sale is a draft, not prepared yet or long over, or \
              its tier keeps its counts inside the process (restart that process)"

@@ -167,6 +167,16 @@ pub trait SaleStore: Send + Sync {
         now_ms: i64,
     ) -> Result<Option<Sale>, Error>;
 
+    /// Pauses a sale whose epoch is `epoch` under the epoch after `above`, for a ledger that is
+    /// older than its buckets. Returns the sale after the change; `Ok(None)`: unknown sale, another
+    /// epoch, or closed.
+    async fn pause_above(
+        &self,
+        sale: SaleId,
+        epoch: Epoch,
+        above: Epoch,
+    ) -> Result<Option<Sale>, Error>;
+
     /// Every sale with its SKUs, oldest first.
     async fn sales(&self) -> Result<Vec<Sale>, Error>;
 

@@ -100,16 +100,16 @@ tables! {
         "POST" "/admin/v1/sales", Admin => admin_sales::create, [InvalidRequest SaleExists Busy];
         "GET" "/admin/v1/sales/{sale_id}", Admin => admin_sales::show, [UnknownSku];
         "POST" "/admin/v1/sales/{sale_id}/open", Admin => admin_sales::open, [
-            UnknownSku PhaseConflict Busy
+            UnknownSku PhaseConflict LedgerBehind Busy
         ];
         "POST" "/admin/v1/sales/{sale_id}/pause", Admin => admin_sales::pause, [
-            UnknownSku PhaseConflict Busy
+            UnknownSku PhaseConflict LedgerBehind Busy
         ];
         "POST" "/admin/v1/sales/{sale_id}/close", Admin => admin_sales::close, [
-            UnknownSku PhaseConflict Busy
+            UnknownSku PhaseConflict LedgerBehind Busy
         ];
         "POST" "/admin/v1/sales/{sale_id}/rebuild", Admin => admin_sales::rebuild, [
-            InvalidRequest UnknownSku NoBuckets Busy
+            InvalidRequest UnknownSku NoBuckets LedgerBehind Busy
         ];
         "GET" "/admin/v1/sales/{sale_id}/funnel", Admin => admin_sales::funnel, [UnknownSku];
         "GET" "/admin/v1/actors", Admin => ops::actors, [];
@@ -123,7 +123,8 @@ tables! {
             UnknownLetter Busy
         ];
         "POST" "/admin/v1/dead-letters/{letter_id}/replay", Admin => dead_letters::replay, [
-            UnknownLetter LetterNotReplayable LetterConflict NoBroker BrokerAway Busy
+            UnknownLetter LetterNotReplayable LetterConflict NoBroker BrokerAway
+            NotConfirmed Busy
         ];
         "POST" "/admin/v1/dead-letters/{letter_id}/park", Admin => dead_letters::park, [
             InvalidRequest UnknownLetter LetterConflict Busy

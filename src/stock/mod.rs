@@ -87,8 +87,9 @@ impl From<CallError> for Error {
 pub enum BucketHealth {
     /// All buckets are in the sale's phase and opening.
     Ready,
-    /// At least one intact bucket is in another phase or opening.
-    OtherPhase,
+    /// At least one intact bucket is in another phase or opening; `latest` is the latest pair of
+    /// all buckets.
+    OtherPhase { latest: (Epoch, Phase) },
     /// At least one bucket is not loaded.
     Missing,
     /// At least one bucket must not be used: it belongs to another server or ledger, or is damaged.

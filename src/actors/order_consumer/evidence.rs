@@ -42,8 +42,9 @@ pub enum RetryDecision {
     Split(usize),
     /// Count the failure against the order, and retry it later.
     Count,
-    /// The order has failed for the last time: it becomes a dead letter.
-    DeadLetter,
+    /// The order has failed for the last time: it becomes a dead letter with this number of
+    /// failures.
+    DeadLetter { failures: u32 },
 }
 
 /// Decides what to do after a failed attempt.
@@ -59,11 +60,15 @@ pub fn decide(failed: &FailedAttempt) -> RetryDecision {
         NoOutcome::Crashed if failed.was_exclusive && !is_single => {
             RetryDecision::Split(failed.num_submitted)
         }
-        NoOutcome::Crashed if has_evidence => RetryDecision::DeadLetter,
+        // The first crash was not counted.
+        NoOutcome::Crashed if has_evidence => {
+            RetryDecision::DeadLetter { failures: failed.attempts.saturating_add(2) }
+        }
         NoOutcome::Ledger(_) if has_evidence && !is_single => RetryDecision::Split(SPLIT_PARTS),
         NoOutcome::Ledger(_) if has_evidence => {
-            if failed.attempts.saturating_add(1) >= failed.attempts_max {
-                RetryDecision::DeadLetter
+            let failures = failed.attempts.saturating_add(1);
+            if failures >= failed.attempts_max {
+                RetryDecision::DeadLetter { failures }
             } else {
                 RetryDecision::Count
             }

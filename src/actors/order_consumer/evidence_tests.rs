@@ -13,13 +13,15 @@ const WITH_EVIDENCE: FailedAttempt = FailedAttempt {
     attempts_max: 3,
 };
 
+const DEAD_LETTER: RetryDecision = RetryDecision::DeadLetter { failures: 3 };
+
 #[test]
 fn a_failure_counts_once_the_ledger_has_committed_something_else() {
     for class in [ErrorClass::Retry, ErrorClass::Bug, ErrorClass::Unknown] {
         let offending = FailedAttempt { cause: NoOutcome::Ledger(class), ..WITH_EVIDENCE };
         assert_eq!(decide(&offending), RetryDecision::Count);
         assert_eq!(decide(&FailedAttempt { attempts: 1, ..offending }), RetryDecision::Count);
-        assert_eq!(decide(&FailedAttempt { attempts: 2, ..offending }), RetryDecision::DeadLetter);
+        assert_eq!(decide(&FailedAttempt { attempts: 2, ..offending }), DEAD_LETTER);
         assert_eq!(
             decide(&FailedAttempt { num_submitted: 512, ..offending }),
             RetryDecision::Split(8)
@@ -42,7 +44,7 @@ fn a_failure_counts_once_the_ledger_has_committed_something_else() {
 #[test]
 fn a_crash_over_many_orders_splits_them_and_the_second_crash_over_one_dead_letters_it() {
     let crashed = FailedAttempt { cause: NoOutcome::Crashed, ..WITH_EVIDENCE };
-    assert_eq!(decide(&crashed), RetryDecision::DeadLetter);
+    assert_eq!(decide(&crashed), RetryDecision::DeadLetter { failures: 2 }, "both crashes");
     assert_eq!(decide(&FailedAttempt { failed_at: None, ..crashed }), RetryDecision::Hold);
     assert_eq!(decide(&FailedAttempt { num_commits: 7, ..crashed }), RetryDecision::Hold);
     let many = FailedAttempt { num_submitted: 40, failed_at: None, ..crashed };
@@ -81,7 +83,7 @@ proptest! {
             cause, num_submitted, was_exclusive, failed_at, num_commits, attempts, attempts_max,
         };
         let decision = decide(&failed);
-        if matches!(decision, RetryDecision::Count | RetryDecision::DeadLetter) {
+        if matches!(decision, RetryDecision::Count | RetryDecision::DeadLetter { .. }) {
             prop_assert!(num_submitted == 1 && was_exclusive);
             prop_assert!(failed_at.is_some_and(|before| num_commits > before));
         }
@@ -93,7 +95,7 @@ proptest! {
                 prop_assert!(was_exclusive && num_submitted > 1 && parts > 1);
             }
             RetryDecision::Probe => prop_assert!(was_exclusive && num_submitted > 1),
-            RetryDecision::Hold | RetryDecision::Count | RetryDecision::DeadLetter => {}
+            RetryDecision::Hold | RetryDecision::Count | RetryDecision::DeadLetter { .. } => {}
         }
     }
 }

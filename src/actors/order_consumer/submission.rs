@@ -192,13 +192,12 @@ impl OrderConsumer {
                     self.count_failure(ctx, item, last_error);
                 }
             }
-            RetryDecision::DeadLetter => {
-                for InFlightIntent { delivery, position, attempts, .. } in failed.items {
-                    let attempts = attempts.saturating_add(1);
-                    let reason = format!("it failed {attempts} times, the last time: {last_error}");
+            RetryDecision::DeadLetter { failures } => {
+                for InFlightIntent { delivery, position, .. } in failed.items {
+                    let reason = format!("it failed {failures} times, the last time: {last_error}");
                     let queue = self.deps.queue;
                     let message =
-                        dead_letter_of_intent(&delivery, position, queue, attempts, &reason);
+                        dead_letter_of_intent(&delivery, position, queue, failures, &reason);
                     self.dead_letter(delivery.tag, message, "failed");
                 }
             }

@@ -211,7 +211,7 @@ impl GateHandle {
         match self.stock.health(sku, phase, epoch).await? {
             BucketHealth::Missing if phase == Phase::Draft => Ok(true),
             BucketHealth::Missing | BucketHealth::Distrusted { .. } => Err(not_loaded),
-            BucketHealth::Ready | BucketHealth::OtherPhase => Ok(false),
+            BucketHealth::Ready | BucketHealth::OtherPhase { .. } => Ok(false),
         }
     }
 }

@@ -40,7 +40,9 @@ impl Run {
                     self.results.push(json!({ "id": id, "refused": error.to_string() }));
                 }
                 Err(error) => {
-                    if may_be_done(&error) {
+                    if is_broker_away(&error) {
+                        self.results.push(json!({ "id": id, "refused": error.to_string() }));
+                    } else if may_be_done(&error) {
                         self.results.push(json!({ "id": id, "unknown": error.to_string() }));
                     }
                     // The next call would fail in the same way.
@@ -122,6 +124,11 @@ impl Run {
         }
         summary
     }
+}
+
+/// Whether the broker certainly did not take the message.
+fn is_broker_away(error: &Error) -> bool {
+    matches!(error, Error::Unable { code, .. } if code == "broker-away")
 }
 
 /// Whether the server may have carried out the operation despite this error.

@@ -13,6 +13,7 @@ use super::common::Common;
 use super::exit::Exit;
 use crate::config::{ConfigFault, LoadedSettings};
 
+mod ledger;
 mod machine;
 mod mysql;
 mod rabbit;

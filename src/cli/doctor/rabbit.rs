@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::ledger::LedgerFacts;
 use super::{Check, check, is_at_least, ms};
 use crate::broker::rabbit::health::{
     self, BrokerFacts, BrokerHealthError, PartStatus, SelfTest, TopologyPart,
@@ -26,7 +27,9 @@ pub(super) async fn examine(settings: &Settings) -> Vec<Check> {
     match tier::broker_options(settings) {
         Ok(options) => {
             let facts = health::read(&options).await;
-            facts.map_or_else(|error| vec![inaccessible(&error)], |facts| checks(&facts))
+            let ledger = LedgerFacts::read(settings).await.ok().flatten().unwrap_or_default();
+            let open = ledger.open_sale().map(|sale| sale.id.as_str());
+            facts.map_or_else(|error| vec![inaccessible(&error)], |facts| checks(&facts, open))
         }
         Err(error) => {
             let remedy = "correct amqp.url; see config/default.toml for its format";
@@ -56,7 +59,8 @@ fn inaccessible(BrokerHealthError { code, reason }: &BrokerHealthError) -> Check
         )
 }
 
-fn checks(facts: &BrokerFacts) -> Vec<Check> {
+/// `open` is the id of a sale that is open.
+fn checks(facts: &BrokerFacts, open: Option<&str>) -> Vec<Check> {
     let version = facts.version.as_deref();
     let shown = version.unwrap_or("not reported");
     let topology = topology(facts);
@@ -75,7 +79,7 @@ fn checks(facts: &BrokerFacts) -> Vec<Check> {
     if !(is_wrong && matches!(facts.self_test, SelfTest::Refused(_))) {
         checks.push(publishing);
     }
-    checks.push(consumers(&facts.queues));
+    checks.push(consumers(&facts.queues, open));
     checks.extend(dead_letters(&facts.queues));
     checks
 }
@@ -133,18 +137,26 @@ fn publishing(self_test: &SelfTest) -> Check {
     }
 }
 
-fn consumers(queues: &[TopologyPart]) -> Check {
+fn consumers(queues: &[TopologyPart], open: Option<&str>) -> Check {
     let orders = || queues.iter().filter(|queue| queue.name.starts_with("orders."));
-    let is_unconsumed = |queue: &&TopologyPart| queue.num_consumers == 0 && queue.num_ready > 0;
-    let unconsumed: Vec<_> = orders().filter(is_unconsumed).collect();
+    let has_work = |queue: &TopologyPart| {
+        queue.num_ready > 0 || open.is_some() && queue.status == PartStatus::Matches
+    };
+    let unconsumed: Vec<_> =
+        orders().filter(|queue| queue.num_consumers == 0 && has_work(queue)).collect();
     let names: Vec<&str> = unconsumed.iter().map(|queue| queue.name.as_str()).collect();
+    let names = names.join(", ");
     let consumers: u64 = orders().map(|queue| queue.num_consumers).sum();
     let ready: u64 = orders().map(|queue| queue.num_ready).sum();
     let stuck: u64 = unconsumed.iter().map(|queue| queue.num_ready).sum();
+    let remedy = "start a process with role = \"consumer\" or \"all\"";
     check("broker consumers")
+        .when(stuck > 0)
+        .warn(format!("{stuck} messages wait in {names} and no process consumes them"))
+        .remedy(remedy)
         .when(!unconsumed.is_empty())
-        .warn(format!("{stuck} messages wait in {} and no process consumes them", names.join(", ")))
-        .remedy("start a process with role = \"consumer\" or \"all\"")
+        .warn(format!("sale {} is open and no process consumes {names}", open.unwrap_or_default()))
+        .remedy(remedy)
         .ok(format!("{consumers}; {ready} messages wait for them"))
 }
 

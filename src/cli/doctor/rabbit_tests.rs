@@ -19,11 +19,11 @@ fn healthy() -> BrokerFacts {
 
 #[test]
 fn each_problem_is_exactly_one_finding() {
-    assert_eq!(problems(checks(&healthy())), []);
+    assert_eq!(problems(checks(&healthy(), Some("spring"))), []);
     let with = |change: fn(&mut BrokerFacts)| {
         let mut facts = healthy();
         change(&mut facts);
-        checks(&facts)
+        checks(&facts, Some("spring"))
     };
     let old = with(|facts| facts.version = Some("RabbitMQ 3.9.29".into()));
     assert_problem(old, "broker version", Fail, "3.9.29");
@@ -33,6 +33,8 @@ fn each_problem_is_exactly_one_finding() {
     assert_problem(slow, "broker publishing", Warn, "1000.0 ms");
     let dead = with(|facts| facts.queues[2].num_ready = 2);
     assert_problem(dead, "broker dead letters", Warn, "2 dead letters wait ->");
+    let idle = with(|facts| facts.queues[1].num_consumers = 0);
+    assert_problem(idle, "broker consumers", Warn, "no process consumes orders.1 ->");
     let unreadable = with(|facts| facts.queues.push(part("unreadable", PartStatus::Matches, 2, 0)));
     assert_problem(unreadable, "broker dead letters", Warn, "2 messages wait in `unreadable`");
     // A user who may not declare may not publish either: one finding.

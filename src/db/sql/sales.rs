@@ -49,6 +49,19 @@ impl<D: Database> SaleStore for SqlLedger<D> {
         .await
     }
 
+    async fn pause_above(
+        &self,
+        sale: SaleId,
+        epoch: Epoch,
+        above: Epoch,
+    ) -> Result<Option<Sale>, Error> {
+        self.write("raising a sale's epoch", move |conn, fence| {
+            let id = sale.as_str();
+            in_transaction(conn, fence, |conn| pause_above(conn, id, epoch, above))
+        })
+        .await
+    }
+
     async fn sales(&self) -> Result<Vec<Sale>, Error> {
         self.read("reading sales", |conn| {
             let (sales, skus) = conn.snapshot(|conn| Ok((conn.sale_rows()?, conn.sku_rows()?)))?;
@@ -101,6 +114,24 @@ fn set_phase<D: Database>(
         sale.opened_at_ms = now_ms;
     }
     conn.set_phase(&sale, next.to_db())?;
+    let Some(sale) = conn.sale_row(id)? else { return Ok(TransactionEnd::RollBack(None)) };
+    load(conn, sale).map(|sale| TransactionEnd::Commit(Some(sale)))
+}
+
+/// `None`: unknown sale, another epoch, or closed.
+fn pause_above<D: Database>(
+    conn: &mut D,
+    id: &str,
+    epoch: Epoch,
+    above: Epoch,
+) -> Result<TransactionEnd<Option<Sale>>, Error> {
+    conn.lock_sale(id)?;
+    let Some(mut sale) = conn.sale_row(id)? else { return Ok(TransactionEnd::RollBack(None)) };
+    if sale.epoch != epoch.0 || sale.phase()? == Phase::Closed {
+        return Ok(TransactionEnd::RollBack(None));
+    }
+    sale.epoch = sale.epoch.max(above.0.saturating_add(1));
+    conn.set_phase(&sale, Phase::Paused.to_db())?;
     let Some(sale) = conn.sale_row(id)? else { return Ok(TransactionEnd::RollBack(None)) };
     load(conn, sale).map(|sale| TransactionEnd::Commit(Some(sale)))
 }

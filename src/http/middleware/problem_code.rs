@@ -84,6 +84,8 @@ codes! {
         "Dead letters are replayed by processes of tier pipeline only.";
     NoBuckets => 409, "no-buckets", "Nothing to rebuild",
         "The sale is a draft, not prepared yet or long over, or its tier has no buckets in Redis.";
+    LedgerBehind => 409, "ledger-behind", "Ledger behind its buckets",
+        "The ledger was restored from an older backup. Open the sale.";
     Ended => 410, "ended", "Ended",
         "The sale is over.";
     RequestIdReused => 422, "request-id-reused", "Request id used before",
@@ -93,7 +95,9 @@ codes! {
     Busy => 503, "busy", "Busy",
         "Nothing was taken. Ask again with the same request id after Retry-After.";
     BrokerAway => 503, "broker-away", "Broker away",
-        "The broker did not confirm it. Nothing was changed; try again, repeats do no harm.";
+        "The broker did not take it. Nothing was published; try again.";
+    NotConfirmed => 503, "not-confirmed", "Not confirmed",
+        "The broker did not confirm it: it may be published. Repeats do no harm.";
     NotReady => 503, "not-ready", "Not ready",
         "This process cannot do its work now. See checks.";
 }

@@ -143,9 +143,13 @@ impl From<DeadLetterError> for Problem {
                 ProblemCode::LetterConflict
             }
             DeadLetterError::NoBroker => ProblemCode::NoBroker,
-            DeadLetterError::PublishRefused { .. } | DeadLetterError::NotConfirmed { .. } => {
+            DeadLetterError::PublishRefused { .. } => {
                 tracing::warn!(%error, "dead letter: not replayed");
                 ProblemCode::BrokerAway
+            }
+            DeadLetterError::NotConfirmed { .. } => {
+                tracing::warn!(%error, "dead letter: replay not confirmed");
+                ProblemCode::NotConfirmed
             }
         };
         Self::from(code).with_detail(error.to_string())

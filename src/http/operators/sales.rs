@@ -31,6 +31,9 @@ impl From<SalesError> for Problem {
             SalesError::NotRebuilt { .. } => {
                 Self::from(ProblemCode::Busy).with_detail(error.to_string())
             }
+            SalesError::LedgerBehind { .. } => {
+                Self::from(ProblemCode::LedgerBehind).with_detail(error.to_string())
+            }
             SalesError::Faults(faults) => Self::invalid(faults.join("; ")).with("faults", faults),
             SalesError::Ledger(error) => error.into(),
             SalesError::Stock(error) => error.into(),

@@ -89,17 +89,29 @@ pub struct ServerFacts {
     pub not_ready: Option<String>,
     /// Buckets in the namespace; not counted on replicas.
     pub buckets: Result<FoundBuckets, RedisHealthError>,
+    /// Heartbeats of relay workers in the namespace; not counted on replicas.
+    pub num_relays: Result<u64, RedisHealthError>,
 }
 
 /// Buckets in the namespace, of all installations.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct FoundBuckets {
-    /// Number of buckets by installation; the empty name counts those without a readable one.
-    pub by_installation: BTreeMap<String, u64>,
+    /// Buckets by installation; the empty name has those without a readable one.
+    pub by_installation: BTreeMap<String, InstallationBuckets>,
     /// Buckets opened on another server, or on this one before a restart.
     pub opened_elsewhere: u64,
     /// Whether all keys were scanned within [`SEARCH_MAX`].
     pub is_complete: bool,
+}
+
+/// The buckets of one installation.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct InstallationBuckets {
+    pub count: u64,
+    /// The key of one of them.
+    pub key: String,
+    /// The latest pair of epoch and phase, by SKU number.
+    pub latest: BTreeMap<i32, (i64, i64)>,
 }
 
 impl ServerFacts {
@@ -193,15 +205,25 @@ async fn read_server(
     };
     let field = |name: &str| info.get(name).map(|value| value.trim()).unwrap_or_default();
     let server = server_name(field("run_id"), field("master_replid2"));
-    let (not_ready, buckets) = match part {
+    let (not_ready, buckets, num_relays) = match part {
         ServerRole::Master => (
             connect::connect(options, node, ConnectionPurpose::Results, || {}).await.err(),
             count_buckets(&mut probe, namespace, &server).await,
+            count_relays(&mut probe, namespace).await,
         ),
-        ServerRole::Replica => (None, Ok(FoundBuckets::default())),
+        ServerRole::Replica => (None, Ok(FoundBuckets::default()), Ok(0)),
     };
     let not_ready = not_ready.map(|error| error.to_string());
-    Ok(ServerFacts { round_trip, clock_ahead_ms, info, config, cluster, not_ready, buckets })
+    Ok(ServerFacts {
+        round_trip,
+        clock_ahead_ms,
+        info,
+        config,
+        cluster,
+        not_ready,
+        buckets,
+        num_relays,
+    })
 }
 
 /// The shortest round trip and the clock difference in milliseconds. A server answers `TIME` even
@@ -227,46 +249,77 @@ async fn count_buckets(
 ) -> Result<FoundBuckets, RedisHealthError> {
     // Key names as in `scripts::keys`; a namespace contains no glob characters.
     let pattern = format!("{namespace}:{{*}}:bucket");
+    let (keys, is_complete) = scan(probe, &pattern, "hash").await?;
+    let mut buckets = FoundBuckets { is_complete, ..FoundBuckets::default() };
+    for key in keys {
+        let mut read = redis::cmd("HMGET");
+        read.arg(&key).arg(&["epoch", "loading", "server", "phase"]);
+        count_bucket(&mut buckets, &key, &probe.query::<Vec<Value>>(&read).await?, server);
+    }
+    Ok(buckets)
+}
+
+/// Counts the heartbeats of relay workers; the key names are those of `outbox::heartbeats`.
+async fn count_relays(
+    probe: &mut ProbeConnection,
+    namespace: &str,
+) -> Result<u64, RedisHealthError> {
+    let (keys, _) = scan(probe, &format!("{namespace}:relay:*"), "string").await?;
+    Ok(keys.len() as u64)
+}
+
+/// The keys of this type that match the pattern, and whether all keys were scanned within
+/// [`SEARCH_MAX`].
+async fn scan(
+    probe: &mut ProbeConnection,
+    pattern: &str,
+    kind: &str,
+) -> Result<(BTreeSet<String>, bool), RedisHealthError> {
     let deadline = now_monotonic() + SEARCH_MAX;
-    let (mut buckets, mut cursor) = (FoundBuckets::default(), "0".to_owned());
+    let (mut keys, mut cursor) = (BTreeSet::new(), "0".to_owned());
     loop {
         let mut scan = redis::cmd("SCAN");
-        scan.arg(&cursor)
-            .arg("MATCH")
-            .arg(&pattern)
-            .arg("COUNT")
-            .arg(SCAN_COUNT)
-            .arg("TYPE")
-            .arg("hash");
-        let (next, found): (String, Vec<String>) = probe.query(&scan).await?;
-        for key in found {
-            let mut read = redis::cmd("HMGET");
-            read.arg(key).arg(&["epoch", "loading", "server"]);
-            count_bucket(&mut buckets, &probe.query::<Vec<Value>>(&read).await?, server);
-        }
-        if next == "0" {
-            buckets.is_complete = true;
-            return Ok(buckets);
-        }
-        if now_monotonic() > deadline {
-            return Ok(buckets);
+        scan.arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCAN_COUNT);
+        let (next, found): (String, Vec<String>) = probe.query(scan.arg("TYPE").arg(kind)).await?;
+        keys.extend(found);
+        if next == "0" || now_monotonic() > deadline {
+            return Ok((keys, next == "0"));
         }
         cursor = next;
     }
 }
 
-fn count_bucket(buckets: &mut FoundBuckets, fields: &[Value], this_server: &str) {
+fn count_bucket(buckets: &mut FoundBuckets, key: &str, fields: &[Value], this_server: &str) {
     let text = |index: usize| match fields.get(index) {
         Some(Value::BulkString(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
         _ => String::new(),
     };
     let tag = if text(0).is_empty() { text(1) } else { text(0) };
-    let installation = tag.split_once('.').map_or("", |(installation, _)| installation);
-    *buckets.by_installation.entry(installation.to_owned()).or_default() += 1;
+    let (installation, _) = tag.split_once('.').unwrap_or_default();
+    let of_installation = buckets.by_installation.entry(installation.to_owned()).or_default();
+    of_installation.count += 1;
+    if of_installation.key.is_empty() {
+        key.clone_into(&mut of_installation.key);
+    }
+    if let (Some(sku), Some(pair)) = (sku_of(key), pair_of(&text(0), &text(3))) {
+        let latest = of_installation.latest.entry(sku).or_insert(pair);
+        *latest = pair.max(*latest);
+    }
     let server = text(2);
     if !server.is_empty() && server != this_server {
         buckets.opened_elsewhere += 1;
     }
+}
+
+/// The SKU number in the key of a bucket.
+fn sku_of(key: &str) -> Option<i32> {
+    let (_, tag) = key.split_once('{')?;
+    tag.split_once(':')?.0.parse().ok()
+}
+
+/// Epoch and phase of a bucket.
+fn pair_of(epoch: &str, phase: &str) -> Option<(i64, i64)> {
+    Some((epoch.split_once('.')?.1.parse().ok()?, phase.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -285,10 +338,23 @@ mod tests {
     fn a_bucket_counts_for_the_installation_in_its_epoch_tag() {
         let field = |text: &str| Value::BulkString(text.as_bytes().to_vec());
         let mut buckets = FoundBuckets::default();
-        count_bucket(&mut buckets, &[field("f100d6a7.3"), Value::Nil, field("here")], "here");
-        count_bucket(&mut buckets, &[Value::Nil, field("f100d6a7.9"), field("there")], "here");
-        count_bucket(&mut buckets, &[field("nonsense"), Value::Nil, Value::Nil], "here");
-        assert_eq!(buckets.by_installation, [(String::new(), 1), ("f100d6a7".into(), 2)].into());
+        let mut count = |key: &str, fields: &[Value]| {
+            count_bucket(&mut buckets, key, fields, "here");
+        };
+        count("fg:{7:0}:bucket", &[field("f100d6a7.3"), Value::Nil, field("here"), field("2")]);
+        count("fg:{7:1}:bucket", &[field("f100d6a7.2"), Value::Nil, field("here"), field("3")]);
+        count("fg:{8:0}:bucket", &[Value::Nil, field("f100d6a7.9"), field("there")]);
+        count("fg:{9:0}:bucket", &[field("nonsense"), Value::Nil, Value::Nil]);
+        let of = |count, key: &str, latest: &[(i32, (i64, i64))]| InstallationBuckets {
+            count,
+            key: key.to_owned(),
+            latest: latest.iter().copied().collect(),
+        };
+        let expected = [
+            (String::new(), of(1, "fg:{9:0}:bucket", &[])),
+            ("f100d6a7".into(), of(3, "fg:{7:0}:bucket", &[(7, (3, 2))])),
+        ];
+        assert_eq!(buckets.by_installation, expected.into());
         assert_eq!(buckets.opened_elsewhere, 1);
     }
 }

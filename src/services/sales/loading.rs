@@ -57,7 +57,7 @@ impl SalesService {
         // Another process may have loaded it while this one waited.
         let (ledger, stock) = (self.backends.ledger.as_ref(), self.backends.stock.as_ref());
         let reason = match stock.health(sku, sale.phase, sale.epoch).await? {
-            BucketHealth::Ready | BucketHealth::OtherPhase => return Ok(0),
+            BucketHealth::Ready | BucketHealth::OtherPhase { .. } => return Ok(0),
             BucketHealth::Missing => "missing, or held by a loader".to_owned(),
             BucketHealth::Distrusted { reason } => reason,
         };
@@ -148,8 +148,8 @@ impl SalesService {
     /// the maintenance processes still load the held buckets.
     ///
     /// # Errors
-    /// [`SalesError::Unknown`], [`SalesError::NoBuckets`], [`SalesError::NotRebuilt`], or the error
-    /// of the ledger or the stock.
+    /// [`SalesError::Unknown`], [`SalesError::NoBuckets`], [`SalesError::NotRebuilt`],
+    /// [`SalesError::LedgerBehind`], or the error of the ledger or the stock.
     pub async fn rebuild(
         &self,
         id: &SaleId,
@@ -165,6 +165,10 @@ impl SalesService {
             return Err(SalesError::Unknown);
         }
         for sku in &skus {
+            let health = self.backends.stock.health(sku, sale.phase, sale.epoch).await;
+            if let Ok(BucketHealth::OtherPhase { latest }) = health {
+                self.check_not_behind(&sale, latest).await?;
+            }
             self.hold_buckets(sku).await?;
             tracing::warn!(sale = %sale.id, sku = %sku.id, "buckets held: an operator rebuilds");
             // Crash here [held_by_operator]: a maintenance process loads the held buckets.
@@ -183,8 +187,12 @@ impl SalesService {
                 self.sync_sku(sale, sku).await.map(drop)
             };
             let health = self.backends.stock.health(sku, sale.phase, sale.epoch).await;
-            if matches!(health, Ok(BucketHealth::Ready | BucketHealth::OtherPhase)) {
-                return Ok(());
+            match health {
+                Ok(BucketHealth::Ready) => return Ok(()),
+                Ok(BucketHealth::OtherPhase { latest }) => {
+                    return self.check_not_behind(sale, latest).await;
+                }
+                _ => {}
             }
             if self.clock.now().duration_since(started) >= WAIT_MAX {
                 // Fenced by another loader: not an error of the rebuild.

@@ -24,6 +24,7 @@ use crate::tier::Backends;
 mod drift;
 mod funnel;
 mod loading;
+mod restored;
 
 pub use funnel::FunnelStage;
 
@@ -48,6 +49,13 @@ pub enum SalesError {
     /// The rebuild timed out: the buckets are held and not loaded yet.
     #[error("the buckets of sku {sku} are held, and no process has loaded them yet")]
     NotRebuilt { sku: SkuId },
+    /// The buckets are in a later opening or phase than the ledger, which is read after them and
+    /// written before them: the ledger was restored from an older backup, or replaced.
+    #[error(
+        "the buckets of sale {sale} are in opening {buckets}, the ledger in {ledger}: it was \
+         restored from an older backup; `floodgate sale open {sale}` continues above both"
+    )]
+    LedgerBehind { sale: SaleId, buckets: i64, ledger: i64 },
     /// All faults of the description.
     #[error("{}", .0.join("; "))]
     Faults(Vec<String>),
@@ -123,6 +131,8 @@ impl SalesService {
                     tracing::warn!(sale = %sale.id, %error, "sale: not loaded, retried later");
                     0
                 }
+                // Reported by the first sync.
+                Err(SalesError::LedgerBehind { .. }) => 0,
                 synced => synced?,
             };
             self.catalog.put(&sale);
@@ -207,6 +217,10 @@ impl SalesService {
             if !sale.phase.may_become(next) {
                 break;
             }
+            if let Some(above) = self.epoch_behind(&sale).await? {
+                sale = self.catch_up(sale, above).await?;
+                continue;
+            }
             if next == Phase::Open && sale.phase == Phase::Paused {
                 // The pause may have missed a bucket: it must not sell under the old epoch.
                 self.set_bucket_phases(&sale).await?;
@@ -281,9 +295,11 @@ impl SalesService {
         let loaded = match stock.health(sku, sale.phase, sale.epoch).await {
             Ok(BucketHealth::Ready) => self.compare_units(sku).await.map(|()| 0),
             // Behind the ledger, or ahead of this read of it.
-            Ok(BucketHealth::OtherPhase) => {
-                let changed = stock.set_phase(sku, sale.phase, sale.epoch).await;
-                changed.map(|()| 0).map_err(SalesError::from)
+            Ok(BucketHealth::OtherPhase { latest }) => {
+                match stock.set_phase(sku, sale.phase, sale.epoch).await {
+                    Ok(()) => self.check_not_behind(sale, latest).await.map(|()| 0),
+                    Err(error) => Err(error.into()),
+                }
             }
             Ok(BucketHealth::Missing | BucketHealth::Distrusted { .. }) => {
                 self.load(sale, sku).await

@@ -101,12 +101,13 @@ impl Stock for MemoryStock {
         epoch: Epoch,
     ) -> Result<BucketHealth, Error> {
         let Ok(sku_books) = self.books(sku.no) else { return Ok(BucketHealth::Missing) };
+        let (mut is_ready, mut latest) = (true, (Epoch(0), Phase::Draft));
         for bucket in 0..sku_books.sku.buckets {
-            if sku_books.lock(BucketNo(bucket))?.stands() != (phase, epoch) {
-                return Ok(BucketHealth::OtherPhase);
-            }
+            let found = sku_books.lock(BucketNo(bucket))?.stands();
+            is_ready &= found == (phase, epoch);
+            latest = latest.max((found.1, found.0));
         }
-        Ok(BucketHealth::Ready)
+        Ok(if is_ready { BucketHealth::Ready } else { BucketHealth::OtherPhase { latest } })
     }
 
     async fn set_phase(&self, sku: &Arc<Sku>, phase: Phase, epoch: Epoch) -> Result<(), Error> {

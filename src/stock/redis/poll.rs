@@ -41,9 +41,13 @@ pub(super) async fn health(
     match count_all(buckets).await {
         Ok(counts) => {
             let is_ready = counts.iter().all(is_current);
+            let latest = counts.iter().map(|counts| (counts.epoch, counts.phase)).max();
             // The next refresh handles stuck loans.
             buckets.store_poll(Arc::new(StockPoll { at: now_monotonic(), counts }));
-            Ok(if is_ready { BucketHealth::Ready } else { BucketHealth::OtherPhase })
+            Ok(match latest {
+                Some(latest) if !is_ready => BucketHealth::OtherPhase { latest },
+                _ => BucketHealth::Ready,
+            })
         }
         Err(error) => match (buckets.error(error.clone()), error) {
             (_, CallError::Rejected { error: scripts::Error::NotReady, .. }) => {

@@ -104,10 +104,19 @@ fn an_unknown_outcome_is_not_counted_as_not_tried() {
     let counts = "\n1 were so already, 1 may have been done, 1 not tried\n";
     assert!(text.ends_with(counts), "{text}");
 
+    // Certain: the broker did not take it. Uncertain: it did not confirm.
     let away = ScriptedApi::always(503, json!({ "title": "Broker away", "code": "broker-away" }));
-    let output = away.run(&["dlq", "replay", "1", "--json"]);
-    assert_eq!((code(&output), &parsed(&output)["num_unknown"]), (2, &json!(1)));
-    assert!(stderr(&output).contains("`floodgate doctor`"), "{output:?}");
+    let unconfirmed =
+        ScriptedApi::always(503, json!({ "title": "Not confirmed", "code": "not-confirmed" }));
+    for (api, num_refused, num_unknown) in [(&away, 1, 0), (&unconfirmed, 0, 1)] {
+        let output = api.run(&["dlq", "replay", "1", "2", "--json"]);
+        let summary = parsed(&output);
+        let counts =
+            ["num_refused", "num_unknown", "num_not_tried"].map(|name| summary[name].clone());
+        assert_eq!(counts, [num_refused, num_unknown, 1].map(|count| json!(count)), "{summary}");
+        assert_eq!(code(&output), 2);
+        assert!(stderr(&output).contains("`floodgate doctor`"), "{output:?}");
+    }
     let output = away.run(&["dlq", "replay", "..", "--json"]);
     assert_eq!(parsed(&output)["num_unknown"], 0, "nothing was sent: {output:?}");
 }

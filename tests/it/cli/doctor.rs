@@ -42,6 +42,12 @@ impl Stack {
         Self { folder: tempfile::tempdir().unwrap(), keys: keys.collect() }
     }
 
+    /// With another value of a configuration key.
+    pub fn with(mut self, key: &str, value: &str) -> Self {
+        self.keys.push((key.to_owned(), value.to_owned()));
+        self
+    }
+
     pub fn path(&self) -> &Path {
         self.folder.path()
     }

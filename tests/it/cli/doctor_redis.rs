@@ -275,9 +275,8 @@ fn buckets_of_another_ledger_are_told() {
     assert!(finding.remedy.contains("namespace"), "{finding:#?}");
 }
 
-#[test]
-fn our_own_buckets_are_known() {
-    let redis = persistent(&[]);
+/// A stack of tier `gate` whose server has opened the sale `spring`.
+fn with_open_sale(redis: &Redis) -> (Stack, Server) {
     let stack = Stack::new(&[GATE, (URL, &redis.url()), (DURABILITY, "aof")]);
     std::fs::write(stack.path().join("sale.json"), super::SALE).unwrap();
     let server = Server::start(stack.path(), &stack.keys());
@@ -286,6 +285,55 @@ fn our_own_buckets_are_known() {
         let output = stack.run(&[&words[..], &["--internal-url", &internal_url]].concat());
         assert!(output.status.success(), "{output:?}");
     }
+    (stack, server)
+}
+
+#[test]
+fn buckets_ahead_of_the_ledger_are_told() {
+    let redis = persistent(&[]);
+    let (stack, server) = with_open_sale(&redis);
+    server.kill();
+    let epoch = redis.text(&["HGET", "fg:{1:0}:bucket", "epoch"]);
+    let (installation, _) = epoch.split_once('.').unwrap();
+    redis.cmd(&["HSET", "fg:{1:0}:bucket", "epoch", &format!("{installation}.9")]);
+    let diagnosis = stack.examine();
+    let finding = diagnosis.only_problem("redis", "fail");
+    assert_eq!(finding.check, "redis openings");
+    assert!(finding.detail.contains("sale spring"), "{finding:#?}");
+    assert!(finding.remedy.contains("floodgate sale open spring"), "{finding:#?}");
+}
+
+#[test]
+fn a_bucket_without_a_readable_epoch_is_told() {
+    let redis = persistent(&[]);
+    let (stack, server) = with_open_sale(&redis);
+    server.kill();
+    redis.cmd(&["HSET", "fg:{1:0}:bucket", "epoch", "99"]);
+    let diagnosis = stack.examine();
+    let finding = diagnosis.only_problem("redis", "fail");
+    assert_eq!(finding.check, "redis buckets");
+    assert!(finding.remedy.contains("UNLINK 'fg:{1:0}:bucket'"), "{finding:#?}");
+}
+
+#[test]
+fn an_open_sale_without_relays_is_told() {
+    let redis = persistent(&[]);
+    let (stack, _server) = with_open_sale(&redis);
+    assert!(stack.examine().about("relays").is_empty(), "tier `gate` has no relays");
+    // The same stores, examined for the tier that publishes what the buckets accept.
+    let stack = stack.with("FLOODGATE__TIER", "pipeline");
+    let finding = &stack.examine().about("relays")[0].clone();
+    assert_eq!(finding.status, "warn");
+    assert!(finding.detail.contains("sale spring"), "{finding:#?}");
+    assert!(finding.remedy.contains("role = \"relay\""), "{finding:#?}");
+    redis.cmd(&["SET", "fg:relay:1-ab/0.1", "1"]);
+    assert_eq!(stack.examine().about("relays")[0].status, "ok");
+}
+
+#[test]
+fn our_own_buckets_are_known() {
+    let redis = persistent(&[]);
+    let (stack, server) = with_open_sale(&redis);
     server.kill();
     let diagnosis = stack.examine();
     diagnosis.assert_ok("redis");

@@ -200,12 +200,14 @@ fn a_rebuild_names_its_skus_and_each_refusal_has_its_remedy() {
     let rebuilt = json!({ "sale_id": "spring", "skus": ["phone", "case"] });
     let text = ScriptedApi::always(200, rebuilt).text(&words, 0);
     assert_eq!(text, "sale spring is rebuilt from the ledger: phone, case\n");
-    for (status, exit, remedy) in [
-        (409, 1, "restart that process"),
-        (404, 1, "sale list"),
-        (503, 2, "the maintenance role goes on with it"),
+    for (status, problem, exit, remedy) in [
+        (409, "no-buckets", 1, "restart that process"),
+        (409, "ledger-behind", 1, "`floodgate sale open spring`"),
+        (404, "unknown-sku", 1, "sale list"),
+        (503, "busy", 2, "the maintenance role goes on with it"),
     ] {
-        let output = ScriptedApi::always(status, json!({ "title": "no" })).run(&words);
+        let output =
+            ScriptedApi::always(status, json!({ "title": "no", "code": problem })).run(&words);
         assert_eq!(code(&output), exit, "{output:?}");
         assert!(stderr(&output).contains(remedy), "{output:?}");
     }

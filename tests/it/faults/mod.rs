@@ -16,6 +16,7 @@ mod intake_crash;
 mod kill;
 mod ledger_crash;
 mod ledger_file;
+mod ledger_restored;
 mod ledger_rows;
 mod letters;
 mod mysql_crash;

@@ -323,6 +323,20 @@ impl SaleStore for DefectiveLedger {
         Ok(Some(sale))
     }
 
+    async fn pause_above(
+        &self,
+        id: SaleId,
+        epoch: Epoch,
+        above: Epoch,
+    ) -> Result<Option<Sale>, Error> {
+        let mut rows = self.rows.lock();
+        let may_pause =
+            |sale: &&mut Sale| sale.id == id && sale.epoch == epoch && sale.phase != Phase::Closed;
+        let Some(sale) = rows.sales.iter_mut().find(may_pause) else { return Ok(None) };
+        (sale.epoch, sale.phase) = (sale.epoch.max(Epoch(above.0 + 1)), Phase::Paused);
+        Ok(Some(sale.clone()))
+    }
+
     async fn sales(&self) -> Result<Vec<Sale>, Error> {
         Ok(self.rows.lock().sales.clone())
     }

@@ -228,6 +228,16 @@ impl SaleStore for FaultyLedger {
         self.inner.set_sale_phase(id, epoch, to, now_ms).await
     }
 
+    async fn pause_above(
+        &self,
+        id: SaleId,
+        epoch: Epoch,
+        above: Epoch,
+    ) -> Result<Option<Sale>, Error> {
+        self.begin_write().await?;
+        self.inner.pause_above(id, epoch, above).await
+    }
+
     async fn sales(&self) -> Result<Vec<Sale>, Error> {
         self.begin().await?;
         self.inner.sales().await

@@ -1,11 +1,13 @@
 //! Checks of Redis, which counts units: access to every server, topology, durability, memory, and
 //! whether its buckets belong to this installation.
 
+use super::ledger::LedgerFacts;
 use super::{Check, Finding, Status, check};
 use crate::config::{Durability, RedisSettings, Settings, Tier};
 use crate::redis::transport::health::{self, RedisHealthError, Server, ServerRole};
 use crate::{db, tier};
 
+mod buckets;
 mod server;
 mod storage;
 mod topology;
@@ -14,8 +16,8 @@ mod topology;
 struct Expected<'a> {
     settings: &'a RedisSettings,
     is_cluster: bool,
-    /// The id that our ledger writes into its buckets; `None` if the ledger does not exist yet.
-    installation: Result<Option<String>, db::Error>,
+    /// Read after the buckets; `None` if the ledger does not exist yet.
+    ledger: Result<Option<LedgerFacts>, db::Error>,
 }
 
 /// Checks every server behind `redis.url`; no findings for a tier without Redis.
@@ -31,13 +33,16 @@ pub(super) async fn examine(settings: &Settings) -> Vec<Check> {
             let expected = Expected {
                 settings: &settings.redis,
                 is_cluster: health.cluster.is_some(),
-                installation: installation(settings).await,
+                ledger: LedgerFacts::read(settings).await,
             };
             checks.extend(topology::sentinels(&health.sentinels));
             checks.extend(
                 health.cluster.iter().map(|slots| topology::cluster(slots, &health.servers)),
             );
             checks.extend(servers(&health.servers, &expected));
+            if settings.tier == Tier::Pipeline {
+                checks.push(relays(&health.servers, &expected));
+            }
         }
         Err(error) => {
             let remedy = "correct redis.url; see config/default.toml for its format";
@@ -47,18 +52,23 @@ pub(super) async fn examine(settings: &Settings) -> Vec<Check> {
     checks
 }
 
-async fn installation(settings: &Settings) -> Result<Option<String>, db::Error> {
-    if tier::pending_migrations(settings)?.is_none() {
-        return Ok(None);
-    }
-    let ledger = tier::open_ledger_for_reading(settings)?;
-    let installation = tier::installation(ledger.as_ref()).await;
-    ledger.close().await;
-    match installation {
-        Ok(installation) => Ok(Some(installation.to_string())),
-        Err(db::Error::ReadOnly { .. }) => Ok(None),
-        Err(error) => Err(error),
-    }
+/// Warns when a sale is open and no relay worker publishes what its buckets accept. No finding if a
+/// server could not be read.
+fn relays(servers: &[Server], expected: &Expected<'_>) -> Check {
+    let check = check("relays");
+    let counted = servers.iter().map(|server| {
+        let facts = server.seen.as_ref().ok()?;
+        facts.num_relays.as_ref().ok().copied()
+    });
+    let counted = counted.sum::<Option<u64>>().filter(|_| !servers.is_empty());
+    let (Some(num_workers), Ok(ledger)) = (counted, &expected.ledger) else { return check };
+    let open = ledger.as_ref().and_then(LedgerFacts::open_sale);
+    let id = open.map_or_else(String::new, |sale| sale.id.to_string());
+    check
+        .when(num_workers == 0 && open.is_some())
+        .warn(format!("none runs, and sale {id} is open: its orders wait in the outbox"))
+        .remedy("start a process with role = \"relay\" or \"all\"")
+        .ok(format!("{num_workers} workers"))
 }
 
 /// Warns when a Redis command may take longer than a buyer's request.
@@ -184,7 +194,7 @@ mod tests {
             server(3, ServerRole::Replica, facts(&old, &[])),
         ];
         let settings = Settings::for_test("sqlite://x.db").redis;
-        let expected = Expected { settings: &settings, is_cluster: false, installation: Ok(None) };
+        let expected = Expected { settings: &settings, is_cluster: false, ledger: Ok(None) };
         let findings: Vec<_> =
             servers(&all, &expected).into_iter().filter_map(|c| c.finding).collect();
         let line = |index: usize| {

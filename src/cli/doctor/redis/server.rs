@@ -2,7 +2,7 @@
 
 use super::super::{Check, ROUND_TRIP_COMFORTABLE, check, is_at_least, machine, ms};
 use super::storage::{durability, files, memory};
-use super::{Expected, reason};
+use super::{Expected, buckets, reason};
 use crate::config::Durability;
 use crate::redis::transport::health::{ServerFacts, ServerRole};
 
@@ -25,7 +25,8 @@ pub(super) fn checks(
     ];
     checks.extend(settings(facts, cli));
     if part == ServerRole::Master {
-        checks.push(buckets(facts, expected));
+        checks.push(buckets::buckets(facts, expected, cli));
+        checks.push(buckets::openings(facts, expected));
     }
     checks.push(durability(facts, expected.settings.durability, cli));
     checks.extend(files(facts, cli));
@@ -110,42 +111,6 @@ fn settings(facts: &ServerFacts, cli: &str) -> [Check; 2] {
                 "allow this user `+config|get`, or check them yourself where the server is managed",
             ),
     ]
-}
-
-fn buckets(facts: &ServerFacts, expected: &Expected<'_>) -> Check {
-    let check = check("redis buckets");
-    let found = match &facts.buckets {
-        Ok(found) => found,
-        Err(error) => {
-            let remedy = "allow this user `+scan +hmget` on keys that begin with the namespace";
-            return check.warn(format!("cannot be looked for: {}", reason(error))).remedy(remedy);
-        }
-    };
-    let by_installation = &found.by_installation;
-    let total: u64 = by_installation.values().sum();
-    let (ours, owner, unknown_owner) = match &expected.installation {
-        Ok(Some(ours)) => {
-            let others = by_installation.keys().filter(|name| *name != ours);
-            let names: Vec<_> = others.map(|name| format!("{name:?}")).collect();
-            let owner = format!("another ledger ({}, ours is {ours:?})", names.join(", "));
-            (by_installation.get(ours).copied().unwrap_or(0), owner, "")
-        }
-        Ok(None) => (0, "another ledger: ours does not exist yet".to_owned(), ""),
-        Err(_) => (total, String::new(), ", owner unknown without the ledger"),
-    };
-    let partial = if found.is_complete { "" } else { " (not all keys were scanned)" };
-    let stale = match found.opened_elsewhere {
-        0 => String::new(),
-        count => format!("; {count} from before its last start are reloaded from the ledger"),
-    };
-    check
-        .when(total > ours)
-        .fail(format!("{} of {total} under our namespace belong to {owner}{partial}", total - ours))
-        .remedy(
-            "give this installation a `namespace` of its own; delete the keys only if that other \
-             ledger is gone for good",
-        )
-        .ok(format!("{total} under our namespace{unknown_owner}{stale}{partial}"))
 }
 
 fn replicas(facts: &ServerFacts, expected: &Expected<'_>, cli: &str) -> Check {

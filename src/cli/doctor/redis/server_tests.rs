@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use super::super::super::Status::{self, Fail, Warn};
+use super::super::super::ledger::LedgerFacts;
 use super::super::super::tests::{assert_problem, problems};
 use super::*;
 use crate::config::Settings;
@@ -23,15 +24,17 @@ pub fn facts(info: &[(&str, &str)], config: &[(&str, &str)]) -> ServerFacts {
         cluster: None,
         not_ready: None,
         buckets: Ok(FoundBuckets::default()),
+        num_relays: Ok(0),
     }
 }
 
 /// The checks of one master; the ledger has the installation id `0000000a`.
 fn checked(facts: &ServerFacts, durability: Durability) -> Vec<Check> {
-    let installation = Ok(Some("0000000a".to_owned()));
+    let installation = "0000000a".to_owned();
+    let ledger = Ok(Some(LedgerFacts { installation, sales: Vec::new() }));
     let mut settings = Settings::for_test("sqlite://x.db").redis;
     settings.durability = durability;
-    let expected = Expected { settings: &settings, is_cluster: false, installation };
+    let expected = Expected { settings: &settings, is_cluster: false, ledger };
     checks(facts, ServerRole::Master, &expected, "redis-cli")
 }
 
@@ -94,21 +97,4 @@ fn replicas_are_needed_where_they_confirm() {
     let confirmed = [("min-replicas-to-write", "1")];
     let no_file = found(&[("aof_enabled", "0"), one], &confirmed);
     assert_problem(no_file, "redis durability", Warn, "empties its replicas");
-}
-
-#[test]
-fn buckets_belong_to_the_ledger() {
-    let mut seen = facts(&[], &[]);
-    seen.buckets = Ok(FoundBuckets {
-        by_installation: [("0000000a".to_owned(), 3)].into(),
-        ..FoundBuckets::default()
-    });
-    let settings = Settings::for_test("sqlite://x.db").redis;
-    let found = |installation| {
-        vec![buckets(&seen, &Expected { settings: &settings, is_cluster: false, installation })]
-    };
-    assert_eq!(problems(found(Ok(Some("0000000a".to_owned())))), []);
-    assert_problem(found(Ok(None)), "redis buckets", Fail, "3 of 3 under our namespace");
-    let unreadable = crate::db::Error::CannotOpen { reason: "no".to_owned() };
-    assert_eq!(problems(found(Err(unreadable))), []);
 }

@@ -111,7 +111,8 @@ macro_rules! backends {
                     a_name_is_taken_once
                     a_draft_that_does_not_fit_is_not_stored
                     an_opening_takes_the_next_epoch
-                an_opening_follows_the_one_that_was_seen
+                    an_opening_follows_the_one_that_was_seen
+                    a_sale_is_paused_above_a_later_epoch
                     a_move_that_is_not_allowed_changes_nothing
                     sales_survive_a_restart;
                 placing:

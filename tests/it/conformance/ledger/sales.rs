@@ -126,6 +126,25 @@ pub async fn an_opening_follows_the_one_that_was_seen(backend: &dyn Backend) {
     assert_eq!(set_phase(2, Phase::Open).await.unwrap().unwrap().epoch, Epoch(3));
 }
 
+/// A ledger that was restored from a backup continues above the buckets.
+pub async fn a_sale_is_paused_above_a_later_epoch(backend: &dyn Backend) {
+    let ledger = backend.open().await;
+    offer(&*ledger, "sale", ONE, 1).await;
+    let pause_above =
+        |epoch, above| ledger.pause_above("sale".parse().unwrap(), Epoch(epoch), Epoch(above));
+    for (epoch, above, raised) in [(0, 0, 1), (1, 8, 9), (9, 3, 9)] {
+        let sale = pause_above(epoch, above).await.unwrap().unwrap();
+        assert_eq!((sale.phase, sale.epoch), (Phase::Paused, Epoch(raised)));
+        assert_eq!(ledger.sales().await.unwrap(), [sale]);
+    }
+    assert_eq!(pause_above(1, 20).await.unwrap(), None, "another epoch");
+    let unknown = ledger.pause_above("nobody".parse().unwrap(), Epoch(0), Epoch(1)).await;
+    assert_eq!(unknown.unwrap(), None);
+    assert_eq!(set_phase(&*ledger, Phase::Open, 2).await.unwrap().epoch, Epoch(10));
+    set_phase(&*ledger, Phase::Closed, 3).await.unwrap();
+    assert_eq!(pause_above(10, 20).await.unwrap(), None, "closed");
+}
+
 async fn set_phase(
     ledger: &dyn Ledger,
     next: Phase,

@@ -1,0 +1,104 @@
+//! Checks of the buckets on one server: whose they are, and whether the ledger is behind them.
+
+use super::super::{Check, check};
+use super::{Expected, reason};
+use crate::domain::{Epoch, Phase};
+use crate::redis::transport::health::ServerFacts;
+
+pub(super) fn buckets(facts: &ServerFacts, expected: &Expected<'_>, cli: &str) -> Check {
+    let check = check("redis buckets");
+    let found = match &facts.buckets {
+        Ok(found) => found,
+        Err(error) => {
+            let remedy = "allow this user `+scan +hmget` on keys that begin with the namespace";
+            return check.warn(format!("cannot be looked for: {}", reason(error))).remedy(remedy);
+        }
+    };
+    let by_installation = &found.by_installation;
+    let total: u64 = by_installation.values().map(|buckets| buckets.count).sum();
+    let ours = expected.ledger.as_ref().map(Option::as_ref);
+    let ours = ours.map(|ledger| ledger.map_or("", |ledger| &*ledger.installation));
+    let foreign = |name: &&String| ours.is_ok_and(|ours| ours != name.as_str() || name.is_empty());
+    let others: Vec<_> = by_installation.keys().filter(foreign).collect();
+    let of = |name: &&String| by_installation.get(*name);
+    let num_foreign: u64 = others.iter().filter_map(of).map(|buckets| buckets.count).sum();
+    let unreadable = by_installation.get("").map(|buckets| buckets.key.as_str());
+    let names: Vec<_> = others.iter().map(|name| format!("{name:?}")).collect();
+    let owner = match ours {
+        Ok("") => "another ledger: ours does not exist yet".to_owned(),
+        ours => format!("another ledger ({}, ours is {:?})", names.join(", "), ours.unwrap_or("")),
+    };
+    let unknown_owner = if ours.is_err() { ", owner unknown without the ledger" } else { "" };
+    let partial = if found.is_complete { "" } else { " (not all keys were scanned)" };
+    let stale = match found.opened_elsewhere {
+        0 => String::new(),
+        count => format!("; {count} from before its last start are reloaded from the ledger"),
+    };
+    check
+        .when(unreadable.is_some() && others.len() == 1 && !matches!(ours, Ok("")))
+        .fail(format!(
+            "{num_foreign} of {total} under our namespace have no readable epoch{partial}"
+        ))
+        .remedy(format!(
+            "`{cli} UNLINK '{}'`, and the like for each: the ledger has what is in it",
+            unreadable.unwrap_or_default()
+        ))
+        .when(num_foreign > 0)
+        .fail(format!("{num_foreign} of {total} under our namespace belong to {owner}{partial}"))
+        .remedy(
+            "give this installation a `namespace` of its own; delete the keys only if that other \
+             ledger is gone for good",
+        )
+        .ok(format!("{total} under our namespace{unknown_owner}{stale}{partial}"))
+}
+
+/// Fails when buckets of ours are in a later opening than the ledger, which refuses all buyers.
+pub(super) fn openings(facts: &ServerFacts, expected: &Expected<'_>) -> Check {
+    let check = check("redis openings");
+    let (Ok(found), Ok(Some(ledger))) = (&facts.buckets, &expected.ledger) else { return check };
+    let Some(ours) = found.by_installation.get(&ledger.installation) else { return check };
+    let latest = |sku: i32| {
+        let (epoch, phase) = ours.latest.get(&sku)?;
+        Some((Epoch(*epoch), Phase::from_db(i16::try_from(*phase).ok()?)?))
+    };
+    let Some((sale, epoch)) = ledger.behind(latest) else { return check };
+    let (id, epoch, ours) = (&sale.id, epoch.0, sale.epoch.0);
+    check
+        .fail(format!(
+            "buckets of sale {id} are in opening {epoch}, the ledger in {ours}: it was restored \
+             from an older backup, and all buyers read `busy`"
+        ))
+        .remedy(format!("`floodgate sale open {id}` continues above both"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::Status::Fail;
+    use super::super::super::ledger::LedgerFacts;
+    use super::super::super::tests::{assert_problem, problems};
+    use super::super::server::tests::facts;
+    use super::*;
+    use crate::config::Settings;
+    use crate::redis::transport::health::{FoundBuckets, InstallationBuckets};
+
+    #[test]
+    fn buckets_belong_to_the_ledger() {
+        let mut seen = facts(&[], &[]);
+        let three = InstallationBuckets { count: 3, ..InstallationBuckets::default() };
+        seen.buckets = Ok(FoundBuckets {
+            by_installation: [("0000000a".to_owned(), three)].into(),
+            ..FoundBuckets::default()
+        });
+        let settings = Settings::for_test("sqlite://x.db").redis;
+        let found = |ledger| {
+            let expected = Expected { settings: &settings, is_cluster: false, ledger };
+            vec![buckets(&seen, &expected, "redis-cli")]
+        };
+        let installation = "0000000a".to_owned();
+        let ours = LedgerFacts { installation, sales: Vec::new() };
+        assert_eq!(problems(found(Ok(Some(ours)))), []);
+        assert_problem(found(Ok(None)), "redis buckets", Fail, "3 of 3 under our namespace");
+        let unreadable = crate::db::Error::CannotOpen { reason: "no".to_owned() };
+        assert_eq!(problems(found(Err(unreadable))), []);
+    }
+}
