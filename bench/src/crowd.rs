@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_crowd_is_decided_in_batches_and_all_of_it_lands() {
+    async fn many_purchases_are_decided_in_batches_and_committed() {
         let folder = tempfile::tempdir().unwrap();
         let stores = stores(&folder).await;
         let offer = Offer::open(&stores, 500, 2).await.unwrap();

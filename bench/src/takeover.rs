@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hands_belong_to_the_process_that_their_names_begin_with() {
+    fn claims_belong_to_the_process_that_their_names_begin_with() {
         let claimed = [("12-ab/0", 3), ("12-ab/1", 4), ("123-ab/0", 9)];
         let claimed = claimed.map(|(name, count)| (name.to_owned(), count)).to_vec();
         assert_eq!(orphans(&OutboxCounts { queued: 1, claimed }, "12-"), 7);

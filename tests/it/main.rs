@@ -1,4 +1,4 @@
-//! The one integration binary: it links once, and its folders say what is tested where.
+//! The one integration binary: it is linked once, and its folders state what is tested where.
 #![cfg(test)]
 
 mod actors;
@@ -11,7 +11,7 @@ mod lease;
 mod lua;
 mod model;
 mod mysql;
-mod redis_link;
+mod redis_transport;
 mod sqlite;
 mod support;
 mod tidy;

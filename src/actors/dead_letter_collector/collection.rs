@@ -93,9 +93,9 @@ impl<S: DeadLetterSource> Collection<S> {
         let received = self.source.receive(&mut self.pending).await;
         let mut stored = Vec::new();
         let outcome = self.store(&mut stored).await;
-        // Crash here [letter_kept_not_acked]: the dead letter is in the ledger and in its queue; it
-        // is redelivered, and recognized by its digest.
-        // Crash here [entry_kept_not_collected]: the dead letter is in the ledger and the entry in
+        // Crash here [stored_not_acknowledged]: the dead letter is in the ledger and in its queue;
+        // it is redelivered, and recognized by its digest.
+        // Crash here [stored_not_removed]: the dead letter is in the ledger and the entry in
         // its outbox; the next round reads it again, and the ledger recognizes its digest.
         let removed = self.source.remove(stored, self.pending.len()).await;
         match outcome {

@@ -199,8 +199,8 @@ impl SalesService {
     pub async fn set_phase(&self, id: &SaleId, next: Phase) -> Result<Sale, SalesError> {
         let _guard = self.operation.lock().await;
         let sale = self.set_ledger_phase(id, next).await?;
-        // Crash here [turned_not_told]: the phase is in the ledger and not in the buckets; the next
-        // start, or the sync of another process, writes it to them.
+        // Crash here [phase_set_not_applied]: the phase is in the ledger and not in the buckets;
+        // the next start, or the sync of another process, writes it to them.
         let synced = match self.set_bucket_phases(&sale).await {
             Ok(()) => self.sync_sale(&sale).await.map(drop),
             error => error,

@@ -144,7 +144,7 @@ fn a_crowd_gets_exactly_the_stock() {
 }
 
 #[test]
-fn a_buyer_with_a_dry_home_bucket_gets_the_last_unit_of_another() {
+fn a_buyer_with_an_empty_home_bucket_gets_the_last_unit_of_another() {
     where_gates_count(async |tier| {
         let harness = harness(tier, ONE_PER_BUYER, 8, 8).await;
         // All buyers share one home bucket, which holds 1 of the 8 units.
@@ -161,7 +161,7 @@ fn a_buyer_with_a_dry_home_bucket_gets_the_last_unit_of_another() {
 }
 
 #[test]
-fn a_wish_larger_than_what_is_left_does_not_end_the_sale() {
+fn a_purchase_larger_than_the_stock_left_does_not_end_the_sale() {
     where_gates_count(async |tier| {
         let harness = harness(tier, UNLIMITED, 5, 4).await;
         assert_eq!(harness.buy_as(1, 1, 6).await, refused(Refusal::SoldOut));
@@ -240,7 +240,7 @@ fn a_refusal_of_the_ledger_is_recorded_and_the_units_come_back_once() {
 }
 
 #[test]
-fn a_gate_without_a_free_permit_says_busy_and_takes_nothing() {
+fn a_gate_without_a_free_permit_answers_busy_and_takes_nothing() {
     where_gates_count(async |tier| {
         let mut settings = settings(tier);
         settings.gate.permits = 2;

@@ -113,7 +113,7 @@ fn key_of(reservation: &Reservation) -> BucketKey {
 }
 
 #[test]
-fn what_was_accepted_stays_accepted_whatever_the_ledger_says_last() {
+fn an_accepted_request_stays_accepted_whatever_the_ledger_answers_last() {
     for tier in [Tier::Memory, Tier::Ledger] {
         for in_doubt in [false, true] {
             in_system(accepted_stays_accepted(tier, in_doubt));
@@ -165,7 +165,7 @@ async fn accepted_stays_accepted(tier: Tier, in_doubt: bool) {
 }
 
 #[test]
-fn a_doubt_stays_one_whatever_the_ledger_says_next() {
+fn an_unknown_outcome_stays_unknown_whatever_the_ledger_answers_next() {
     in_system(async {
         let fixture = Failing::open(Tier::Memory, OFFER).await;
         let intent = fixture.ask(1, 1, 1).intent(&fixture.catalog.sale("sale").unwrap().skus[0]);
@@ -234,7 +234,7 @@ fn a_refusal_that_cannot_be_recorded_gives_nothing_back() {
 }
 
 #[test]
-fn a_repeat_reads_where_its_request_stands_while_the_ledger_is_down() {
+fn a_repeat_reads_the_status_of_its_request_while_the_ledger_is_down() {
     for tier in [Tier::Memory, Tier::Ledger] {
         in_system(async {
             let fixture = Failing::open(tier, OFFER).await;
@@ -258,7 +258,7 @@ fn a_repeat_reads_where_its_request_stands_while_the_ledger_is_down() {
 
 /// In tier `ledger` only the COMMIT accepts a request, and the ledger records no refusal.
 #[test]
-fn what_a_ledger_that_counts_did_not_decide_was_not_promised() {
+fn a_counting_ledger_promises_nothing_that_it_did_not_decide() {
     in_system(async {
         let fixture = Failing::open(Tier::Ledger, Offer { stock: 1, ..OFFER }).await;
         fixture.ledger.set(Fault::Down);
@@ -278,7 +278,7 @@ fn what_a_ledger_that_counts_did_not_decide_was_not_promised() {
 }
 
 #[test]
-fn an_accepted_request_goes_on_without_its_buyer() {
+fn an_accepted_request_is_processed_without_its_buyer() {
     for tier in [Tier::Memory, Tier::Ledger] {
         in_system(async {
             let fixture = Failing::open(tier, OFFER).await;
@@ -304,7 +304,7 @@ fn an_accepted_request_goes_on_without_its_buyer() {
 }
 
 #[test]
-fn nobody_hears_busy_of_a_question_that_a_gate_crashed_with() {
+fn a_request_inside_a_crashed_gate_is_never_answered_busy() {
     in_system(async {
         let fixture = Failing::open(Tier::Memory, OFFER).await;
         fixture.stock.set(StockFault::Held);

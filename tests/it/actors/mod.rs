@@ -1,14 +1,14 @@
 //! The actors, without HTTP.
 
 mod actix_facts;
+mod dead_letters;
 mod gates;
 pub mod gates_failing;
-mod intake;
-mod intake_failing;
-mod intake_watermark;
-mod letters;
+mod order_consumer;
+mod order_consumer_failing;
+mod order_consumer_watermark;
+mod orphan_rescuer;
 mod reconciler;
 mod relays;
-mod rescuer;
 mod stalls;
 mod supervision;

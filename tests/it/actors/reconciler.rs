@@ -15,8 +15,8 @@ use floodgate::redis::scripts::intent;
 use floodgate::runtime::clock::Clock;
 use floodgate::stock::Stock;
 
+use crate::support::dead_letters::new_dead_letter;
 use crate::support::harness::{UNLIMITED, in_system};
-use crate::support::letters::letter;
 use crate::support::offers;
 use crate::support::reconcilers::{
     Consumers, FakeWatermarks, Process, reconciler, reconciler_with, watermarks,
@@ -68,7 +68,7 @@ async fn until_republished(simulation: &Simulation, process: &Process, num: usiz
 fn what_is_lost_is_published_again_once() {
     in_system(async {
         let (simulation, watermarks) = simulation_with_lost_requests().await;
-        simulation.ledger.store_dead_letters(vec![letter(&[4])], 1).await.unwrap();
+        simulation.ledger.store_dead_letters(vec![new_dead_letter(&[4])], 1).await.unwrap();
         let process = reconciler(&simulation, &watermarks);
         run_passes(&simulation, &process, 4, SECOND).await;
         assert!(simulation.queues.kept().is_empty(), "too early");
@@ -95,7 +95,7 @@ fn what_is_lost_is_published_again_once() {
 }
 
 #[test]
-fn what_is_lost_again_and_again_is_published_more_and_more_seldom() {
+fn repeatedly_lost_requests_are_published_with_a_growing_delay() {
     in_system(async {
         let (simulation, watermarks) = simulation_with_lost_requests().await;
         let process = reconciler(&simulation, &watermarks);
@@ -132,7 +132,7 @@ fn what_is_on_its_way_is_not_published_again() {
 }
 
 #[test]
-fn a_consumer_that_stays_behind_is_told() {
+fn a_consumer_that_stays_behind_is_reported() {
     in_system(async {
         let (simulation, watermarks) = simulation_with_lost_requests().await;
         let process = reconciler(&simulation, &watermarks);
@@ -162,7 +162,7 @@ async fn with_damaged_bucket(damaged: u64) {
     let healthy = 3 - damaged;
     let bucket = simulation.bucket_of(damaged);
     simulation.store.damage(bucket);
-    simulation.store.bury(
+    simulation.store.dead_letter(
         simulation.bucket_of(healthy),
         DeadEntry {
             id: Box::new([1]),
@@ -213,7 +213,7 @@ fn an_order_queue_without_a_consumer_stops_its_own_buckets_only() {
 }
 
 #[test]
-fn a_broker_that_is_away_is_told_and_gets_everything_later() {
+fn an_unavailable_broker_is_reported_and_gets_everything_later() {
     in_system(async {
         let (simulation, watermarks) = simulation_with_lost_requests().await;
         simulation.queues.set_reach(BrokerStatus::Down);

@@ -68,7 +68,7 @@ fn a_worker_holds_no_more_than_it_may() {
 }
 
 #[test]
-fn a_poke_is_heard_before_the_next_look() {
+fn a_notified_worker_polls_at_once() {
     in_system(async {
         let mut simulation = Simulation::new(2);
         // No worker polls on its own within the time of this test.
@@ -134,7 +134,7 @@ fn while_the_broker_takes_nothing_nothing_is_claimed_and_no_attempt_counts() {
 }
 
 #[test]
-fn a_broker_that_goes_away_leaves_what_is_in_hand_there() {
+fn a_lost_broker_leaves_claimed_entries_claimed() {
     in_system(async {
         let mut simulation = Simulation::new(1);
         simulation.settings.relay.attempts_max = 1;
@@ -159,7 +159,7 @@ fn a_broker_that_goes_away_leaves_what_is_in_hand_there() {
 }
 
 #[test]
-fn what_the_broker_refuses_again_and_again_becomes_a_dead_letter_and_blocks_nobody() {
+fn a_message_refused_repeatedly_becomes_a_dead_letter_and_blocks_no_other() {
     in_system(async {
         let mut simulation = Simulation::new(1);
         simulation.settings.relay.attempts_max = 3;
@@ -232,7 +232,7 @@ fn an_entry_without_an_answer_is_no_attempt_although_its_queue_confirms_others()
 }
 
 #[test]
-fn an_intent_that_cannot_be_read_is_a_dead_letter_without_its_neighbours() {
+fn an_unreadable_intent_becomes_a_dead_letter_without_its_neighbours() {
     in_system(async {
         let simulation = Simulation::new(1);
         let packed = |no| intent::pack(&simulation.intent(no));
@@ -255,7 +255,7 @@ fn an_intent_that_cannot_be_read_is_a_dead_letter_without_its_neighbours() {
 }
 
 #[test]
-fn an_entry_that_is_none_becomes_a_dead_letter_at_once() {
+fn a_foreign_entry_becomes_a_dead_letter_at_once() {
     in_system(async {
         let simulation = Simulation::new(1);
         simulation.accept(1..=10);
@@ -271,7 +271,7 @@ fn an_entry_that_is_none_becomes_a_dead_letter_at_once() {
 }
 
 #[test]
-fn an_outbox_that_fails_is_asked_again_and_loses_nothing() {
+fn an_outbox_that_fails_is_retried_and_loses_nothing() {
     in_system(async {
         for call in [Call::Announce, Call::Claim, Call::TakeOver, Call::Acknowledge] {
             for (when, fault) in [

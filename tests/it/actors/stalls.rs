@@ -36,7 +36,7 @@ impl Failing {
 }
 
 #[test]
-fn a_keeper_whose_poll_hangs_is_replaced_and_its_poll_is_given_up() {
+fn a_collector_whose_poll_hangs_is_replaced_and_its_poll_abandoned() {
     in_system(async {
         let fixture = Failing::open(Tier::Memory, OFFER).await;
         fixture.stock.set(StockFault::Hangs);
@@ -59,7 +59,7 @@ fn a_keeper_whose_poll_hangs_is_replaced_and_its_poll_is_given_up() {
 }
 
 #[test]
-fn a_look_that_hangs_keeps_no_sale_unknown() {
+fn a_poll_that_hangs_keeps_no_sale_unknown() {
     in_system(async {
         let fixture = Failing::open(Tier::Memory, OFFER).await;
         fixture.stock.set(StockFault::Hangs);
@@ -77,7 +77,7 @@ fn a_look_that_hangs_keeps_no_sale_unknown() {
 /// The loader hangs in a load and its restart budget is 0. Until its process exits, no remaining
 /// task of the loader may renew the lease.
 #[test]
-fn the_lease_of_a_keeper_whose_load_hangs_passes_on() {
+fn the_lease_of_a_loader_that_hangs_passes_on() {
     const TTL: Duration = Duration::from_millis(60);
     in_system(async {
         let mut settings = settings(Tier::Memory);
@@ -121,7 +121,7 @@ fn the_lease_of_a_keeper_whose_load_hangs_passes_on() {
 }
 
 #[test]
-fn a_teller_whose_reading_hangs_is_replaced() {
+fn a_stock_refresher_whose_read_hangs_is_replaced() {
     in_system(async {
         let fixture = Failing::open(Tier::Ledger, OFFER).await;
         fixture.ledger.set(Fault::Frozen);

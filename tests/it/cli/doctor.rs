@@ -127,7 +127,7 @@ fn an_empty_ledger_file_is_refused_as_serve_refuses_it() {
 }
 
 #[test]
-fn a_ledger_file_without_its_last_migration_is_told() {
+fn a_ledger_file_without_its_last_migration_is_reported() {
     let stack = Stack::new(&[]);
     forget_last_migration(&stack.path().join("ledger.db"));
     let diagnosis = stack.examine();

@@ -38,7 +38,7 @@ fn a_right_server_passes_before_and_after_the_first_migration() {
 }
 
 #[test]
-fn a_missing_migration_is_told() {
+fn a_missing_migration_is_reported() {
     let server = migrated(&[]);
     server.sql(
         "DROP TABLE tokens; DROP TABLE secrets; \
@@ -70,7 +70,7 @@ fn no_default_of_the_server_changes_what_our_sessions_are() {
 }
 
 #[test]
-fn a_proxy_that_forgets_what_a_session_is_set_to_is_told() {
+fn a_proxy_that_loses_session_settings_is_reported() {
     let server = migrated(&[]);
     // The replacement has the same length, so that the packet stays valid.
     let proxy = rewriting(server.addr(), b"LEVEL READ COMMITTED,", b"LEVEL SERIALIZABLE  ,");
@@ -86,7 +86,7 @@ fn a_proxy_that_forgets_what_a_session_is_set_to_is_told() {
 }
 
 #[test]
-fn a_server_that_takes_no_writes_is_told() {
+fn a_read_only_server_is_reported() {
     let server = migrated(&[]);
     server.sql("SET GLOBAL read_only = ON");
     let diagnosis = examine(&server.url());
@@ -107,7 +107,7 @@ fn a_server_that_takes_no_writes_is_told() {
 }
 
 #[test]
-fn commits_that_do_not_wait_for_the_disk_are_told() {
+fn commits_that_do_not_wait_for_the_disk_are_reported() {
     let server = migrated(&["--innodb-flush-log-at-trx-commit=2"]);
     let diagnosis = examine(&server.url());
     let finding = diagnosis.only_problem("ledger", "warn");
@@ -119,7 +119,7 @@ fn commits_that_do_not_wait_for_the_disk_are_told() {
 }
 
 #[test]
-fn a_table_without_transactions_is_told() {
+fn a_table_without_transactions_is_reported() {
     let server = migrated(&[]);
     server.sql("ALTER TABLE secrets ENGINE = Aria");
     let diagnosis = examine(&server.url());
@@ -129,7 +129,7 @@ fn a_table_without_transactions_is_told() {
 }
 
 #[test]
-fn a_log_of_statements_is_told() {
+fn statement_based_logging_is_reported() {
     let server = migrated(&["--log-bin", "--binlog-format=ROW", "--sync-binlog=1"]);
     examine(&server.url()).assert_ok("ledger");
     server.sql("SET GLOBAL binlog_format = 'STATEMENT'");
@@ -144,7 +144,7 @@ fn a_log_of_statements_is_told() {
 }
 
 #[test]
-fn too_few_connections_are_told() {
+fn too_few_connections_are_reported() {
     let server = migrated(&[]);
     server.sql("SET GLOBAL max_connections = 10");
     let keys = [(URL, server.url()), ("FLOODGATE__LEDGER__WRITERS", "20".to_owned())];
@@ -156,7 +156,7 @@ fn too_few_connections_are_told() {
 }
 
 #[test]
-fn a_wrong_password_or_database_or_address_is_told() {
+fn a_wrong_password_or_database_or_address_is_reported() {
     let server = MariaDb::start();
     let (url, closed) = (server.url(), Port::claim());
     let unreachable = MariaDb::url_by(closed.addr());

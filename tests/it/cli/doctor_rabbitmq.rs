@@ -47,7 +47,7 @@ fn publish(server: &RabbitMq, queue: &str) {
 }
 
 #[test]
-fn each_thing_that_is_wrong_with_a_broker_is_told_with_its_remedy() {
+fn each_defect_of_a_broker_is_reported_with_its_remedy() {
     let (server, redis) = (RabbitMq::start(), Redis::start_with(AOF_ALWAYS));
     let examine_broker = || examine(&redis, &server.url());
 

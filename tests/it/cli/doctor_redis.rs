@@ -52,7 +52,7 @@ fn other_tiers_are_not_asked_about_redis() {
 }
 
 #[test]
-fn a_redis_without_append_only_file_is_told() {
+fn a_redis_without_append_only_file_is_reported() {
     let redis = Redis::start();
     for (durability, status) in [("aof", "fail"), ("plain", "warn")] {
         let diagnosis = examine(&redis.url(), durability);
@@ -67,7 +67,7 @@ fn a_redis_without_append_only_file_is_told() {
 }
 
 #[test]
-fn a_redis_that_deletes_when_full_is_told() {
+fn a_redis_that_evicts_when_full_is_reported() {
     let redis = persistent(&["maxmemory 100mb", "maxmemory-policy allkeys-lru"]);
     let diagnosis = examine(&redis.url(), "aof");
     let finding = diagnosis.only_problem("redis", "fail");
@@ -78,7 +78,7 @@ fn a_redis_that_deletes_when_full_is_told() {
 }
 
 #[test]
-fn a_redis_that_is_nearly_full_is_told() {
+fn a_redis_that_is_nearly_full_is_reported() {
     let redis = persistent(&[]);
     redis.cmd(&["SETRANGE", "other", "8000000", "x"]);
     redis.cmd(&["CONFIG", "SET", "maxmemory", "10mb"]);
@@ -88,7 +88,7 @@ fn a_redis_that_is_nearly_full_is_told() {
 }
 
 #[test]
-fn too_few_replicas_are_told() {
+fn too_few_replicas_are_reported() {
     let set = Replicated::of(persistent(&["min-replicas-to-write 1"]), 0);
     let url = set.master.url();
     let diagnosis = examine(&url, "replicated");
@@ -126,7 +126,7 @@ fn an_address_that_leads_to_a_replica_names_its_master() {
 }
 
 #[test]
-fn a_cluster_with_a_missing_slot_is_told() {
+fn a_cluster_with_a_missing_slot_is_reported() {
     let cluster = Cluster::start(AOF_EVERYSEC);
     // One seed is enough to find all three.
     let diagnosis = examine(&cluster.url(&[1]), "aof");
@@ -175,7 +175,7 @@ fn a_cluster_and_a_single_server_are_not_taken_for_each_other() {
 }
 
 #[test]
-fn sentinels_that_do_not_know_the_name_are_told() {
+fn sentinels_that_do_not_know_the_name_are_reported() {
     let set = SentinelSet::start(AOF_EVERYSEC);
     let diagnosis = examine(&set.url(), "plain");
     let about = diagnosis.about("redis sentinels");
@@ -191,7 +191,7 @@ fn sentinels_that_do_not_know_the_name_are_told() {
 }
 
 #[test]
-fn a_sentinel_that_is_gone_is_told() {
+fn an_unreachable_sentinel_is_reported() {
     let set = SentinelSet::start(AOF_EVERYSEC);
     let gone = set.sentinels[2].addr();
     set.sentinels[2].kill();
@@ -202,7 +202,7 @@ fn a_sentinel_that_is_gone_is_told() {
 }
 
 #[test]
-fn a_wrong_password_and_a_missing_one_are_told() {
+fn a_wrong_password_and_a_missing_one_are_reported() {
     let redis = persistent(&["requirepass right"]);
     examine(&redis.url(), "aof").assert_ok("redis");
     for url in [redis.url().replace("right", "wr0ng"), format!("redis://{}", redis.addr())] {
@@ -215,7 +215,7 @@ fn a_wrong_password_and_a_missing_one_are_told() {
 }
 
 #[test]
-fn nobody_listening_and_nobody_answering_are_told() {
+fn a_closed_port_and_a_silent_server_are_reported() {
     let port = Port::claim();
     let diagnosis = examine(&format!("redis://{}", port.addr()), "plain");
     let finding = diagnosis.only_problem("redis", "fail");
@@ -230,14 +230,14 @@ fn nobody_listening_and_nobody_answering_are_told() {
 }
 
 #[test]
-fn an_address_without_sense_is_told() {
+fn an_invalid_address_is_reported() {
     let diagnosis = examine("redis://127.0.0.1:1/no-number", "plain");
     let finding = diagnosis.only_problem("redis", "fail");
     assert!(finding.detail.contains("not the number of a database"), "{finding:#?}");
 }
 
 #[test]
-fn pages_that_are_too_small_are_told() {
+fn pages_that_are_too_small_are_reported() {
     let redis = persistent(&["hash-max-listpack-entries 128"]);
     let diagnosis = examine(&redis.url(), "aof");
     let finding = diagnosis.only_problem("redis", "warn");
@@ -246,7 +246,7 @@ fn pages_that_are_too_small_are_told() {
 }
 
 #[test]
-fn a_restricted_server_is_judged_by_what_it_tells() {
+fn a_restricted_server_is_checked_by_what_it_reports() {
     let redis = persistent(&[]);
     let user = ["ACL", "SETUSER", "fg", "on", ">secret", "~fg:*", "+@all", "-config"];
     redis.cmd(&user);
@@ -264,7 +264,7 @@ fn a_restricted_server_is_judged_by_what_it_tells() {
 }
 
 #[test]
-fn buckets_of_another_ledger_are_told() {
+fn buckets_of_another_ledger_are_reported() {
     let redis = persistent(&[]);
     redis.cmd(&["HSET", "fg:{7:0}:bucket", "epoch", "0badcafe.3", "server", "elsewhere"]);
     redis.cmd(&["HSET", "other:{7:0}:bucket", "epoch", "0badcafe.3"]);

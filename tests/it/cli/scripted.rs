@@ -107,7 +107,7 @@ fn each_answer_maps_to_its_exit_code() {
 }
 
 #[test]
-fn a_server_without_an_answer_is_told_from_none() {
+fn a_server_without_an_answer_differs_from_no_server() {
     let output = ScriptedApi::start(|_| None).run(&["sale", "list"]);
     assert_eq!(code(&output), 2);
     assert!(stderr(&output).contains("the outcome is not known"), "{output:?}");
@@ -312,7 +312,7 @@ fn the_exit_code_of_an_audit_is_never_better_than_the_report() {
 }
 
 #[test]
-fn an_audit_without_server_and_ledger_cannot_tell() {
+fn an_audit_without_server_and_ledger_is_undecided() {
     let directory = tempfile::tempdir().unwrap();
     assert_eq!(code(&run(directory.path(), &["audit"])), 2, "no ledger");
     assert_eq!(code(&run(directory.path(), &["migrate"])), 0);

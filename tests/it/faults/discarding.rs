@@ -107,7 +107,7 @@ fn a_discarded_request_is_a_failure_and_its_unit_comes_back_once() {
 }
 
 #[test]
-fn an_order_stays_and_the_others_of_its_letter_are_discarded() {
+fn an_order_stays_and_the_others_of_its_dead_letter_are_discarded() {
     in_system(async {
         let (fixture, service) = accept_without_ledger(1..=2).await;
         let (single, both) =
@@ -123,7 +123,7 @@ fn an_order_stays_and_the_others_of_its_letter_are_discarded() {
 }
 
 #[test]
-fn a_stock_that_takes_no_results_hears_of_the_failure_with_a_repeat() {
+fn a_stock_that_takes_no_results_gets_the_failure_with_a_repeat() {
     in_system(async {
         let (fixture, service) = accept_without_ledger(1..=1).await;
         let no = fixture.store_dead_letter(&[1]).await;
@@ -162,7 +162,7 @@ fn failed_not_discarded_goes_on_with_a_repeat() {
 
 /// Two operators discard a dead letter while its message is delivered again.
 #[test]
-fn every_request_ends_once_whoever_is_first() {
+fn discard_and_order_at_once_end_each_request_once() {
     in_system(async {
         let (fixture, service) = accept_without_ledger(1..=40).await;
         let other = self::service(&fixture);

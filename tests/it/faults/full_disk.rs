@@ -37,11 +37,11 @@ async fn buy(server: &Server, first: u64) -> History {
 }
 
 fn all_placed(history: &History) -> bool {
-    history.heard.iter().all(|attempt| attempt.status == Some(200))
+    history.purchases.iter().all(|attempt| attempt.status == Some(200))
 }
 
 #[test]
-fn a_full_disk_is_said_and_loses_nothing() {
+fn a_full_disk_is_reported_and_loses_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::from_command(confined(folder.path()));
     tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -55,7 +55,7 @@ fn a_full_disk_is_said_and_loses_nothing() {
                 // Full during COMMIT: outcome unknown (202). Full before it: busy (503).
                 let is_expected = |status| matches!(status, Some(200 | 202 | 503));
                 assert!(
-                    history.heard.iter().all(|attempt| is_expected(attempt.status)),
+                    history.purchases.iter().all(|attempt| is_expected(attempt.status)),
                     "{}",
                     server.log()
                 );

@@ -2,7 +2,7 @@
 //! running, or is killed too and restarts with its file or empty.
 //!
 //! Covers the crash points `reserved_not_submitted`, `committed_not_settled`,
-//! `committed_not_answered`, `recorded_not_released`, `turned_not_told` and `loading`.
+//! `committed_not_answered`, `recorded_not_released`, `phase_set_not_applied` and `loading`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,13 +77,13 @@ fn kill_rounds(redis: Redis, also_killed: AlsoKilled) {
             history.absorb(retry_until(server.public, purchases, 64, is_final).await);
         }
         quota_load::sell_rest(server.public, server.internal, &mut history).await;
-        let verdict = fixture.judge(server.internal, &history, stock).await;
+        let verdict = fixture.check(server.internal, &history, stock).await;
         assert_eq!(verdict.units, stock, "{}", server.log());
     });
 }
 
 #[test]
-fn what_was_only_accepted_outlives_the_server_redis_and_the_database() {
+fn accepted_requests_survive_the_server_redis_and_the_database() {
     let fixture = GateFixture::on(Redis::start_with(AOF_ALWAYS));
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let server = fixture.server(&[("http.answer_deadline_ms", "100")]);
@@ -110,13 +110,13 @@ fn what_was_only_accepted_outlives_the_server_redis_and_the_database() {
         // No buyer retries.
         until("an order", async || (try_stage(server.internal, "landed").await? > 0).then_some(()))
             .await;
-        fixture.judge(server.internal, &History::default(), 10).await;
+        fixture.check(server.internal, &History::default(), 10).await;
         assert_eq!(buy_for_sure(server.public, 1).await["order"]["buyer_id"], "1");
     });
 }
 
 #[test]
-fn a_server_that_dies_leaves_its_work_to_the_other() {
+fn a_killed_server_leaves_its_work_to_the_other() {
     let fixture = GateFixture::new();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let survivor = fixture.server(&[]);
@@ -141,15 +141,15 @@ fn a_server_that_dies_leaves_its_work_to_the_other() {
             let (survivor_history, victim_history) = tokio::join!(survivor_load, victim_load);
             history.absorb(survivor_history);
             history.absorb(victim_history);
-            fixture.judge(survivor.internal, &history, 600).await;
+            fixture.check(survivor.internal, &history, 600).await;
         }
         history.absorb(retry_until_answered(survivor.public, purchases(1..901).into(), 32).await);
-        assert_eq!(fixture.judge(survivor.internal, &history, 600).await.ok, 600);
+        assert_eq!(fixture.check(survivor.internal, &history, 600).await.ok, 600);
     });
 }
 
 #[test]
-fn a_server_killed_while_redis_lives_on_loses_nothing() {
+fn a_server_killed_without_its_redis_loses_nothing() {
     kill_rounds(Redis::start(), AlsoKilled::Nothing);
 }
 

@@ -134,7 +134,7 @@ async fn healed(harness: &Harness, taken: u32) {
 }
 
 #[test]
-fn what_was_accepted_before_the_ledger_failed_becomes_orders() {
+fn requests_accepted_before_the_ledger_failed_become_orders() {
     for fault in [Fault::Down, Fault::AnswerLost] {
         let fixture = GateFixture::new();
         in_system(async {
@@ -150,7 +150,7 @@ fn what_was_accepted_before_the_ledger_failed_becomes_orders() {
 }
 
 #[test]
-fn a_ledger_that_hangs_leaves_buyers_in_doubt_and_gives_nothing_back() {
+fn a_ledger_that_hangs_leaves_outcomes_unknown_and_gives_nothing_back() {
     let fixture = GateFixture::new();
     in_system(async {
         let ledger =
@@ -183,7 +183,7 @@ fn a_probe_closes_the_breaker_when_nothing_else_is_under_way() {
 }
 
 #[test]
-fn a_gate_that_waits_for_an_answer_still_finds_what_a_dead_process_left() {
+fn a_gate_that_waits_for_an_answer_still_resubmits_for_a_crashed_process() {
     let fixture = GateFixture::new();
     in_system(async {
         let ledger =
@@ -258,7 +258,7 @@ fn a_database_that_hangs_takes_what_was_accepted_when_it_goes_on() {
 }
 
 #[test]
-fn a_database_in_a_black_hole_takes_what_was_accepted_when_it_is_found_again() {
+fn a_database_in_a_black_hole_takes_what_was_accepted_when_it_is_reachable() {
     let heal = |_: &MariaDb, proxy: &FaultProxy| {
         proxy.set(Mode::Reset);
         until_true("all connections to be closed", || proxy.open() == 0);

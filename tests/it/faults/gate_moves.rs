@@ -121,9 +121,10 @@ fn units_are_all_there_at_every_instant_while_buckets_run_dry() {
     });
     runtime.block_on(async {
         assert!(metric(app.internal, "floodgate_transfers_total", "").await > 0);
-        let verdict = fixture.judge(app.internal, &history, STOCK.into()).await;
+        let verdict = fixture.check(app.internal, &history, STOCK.into()).await;
         assert_eq!(verdict.ok, STOCK as usize, "the last unit of every bucket");
-        let refused = history.heard.iter().filter(|attempt| attempt.status == Some(409)).count();
+        let refused =
+            history.purchases.iter().filter(|attempt| attempt.status == Some(409)).count();
         assert_eq!(refused, 60);
     });
 }
@@ -181,7 +182,7 @@ fn borrowed_not_cleared_is_cleared_by_the_next_process_and_adds_nothing() {
 }
 
 #[test]
-fn a_transfer_that_its_process_gave_up_is_finished_by_a_look() {
+fn a_transfer_that_its_process_gave_up_is_finished_by_a_poll() {
     for script in [Script::Borrow, Script::ClearLoan] {
         let fixture = GateFixture::new();
         let app = fixture.app(&[]);

@@ -87,7 +87,7 @@ fn a_replica_that_becomes_master_is_filled_from_the_ledger_before_it_sells() {
         let second = Redis::start();
         second.replica_of(&replicas[0]);
         history.absorb(retry_until_answered(app.public, purchases, 32).await);
-        let verdict = fixture.judge(app.internal, &history, 10_000).await;
+        let verdict = fixture.check(app.internal, &history, 10_000).await;
         assert!(
             (599..=600).contains(&verdict.ok),
             "{verdict}: one order each, and perhaps the unknown one"

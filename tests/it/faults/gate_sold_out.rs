@@ -64,10 +64,10 @@ fn two_thousand_refusals_cost_redis_next_to_nothing_and_repeats_read_their_order
         let attempts: Vec<_> = (0..late.len()).collect();
         let history = send(app.public, "sale", Arc::new(late), attempts.into(), 16).await;
         let commands = commands_since(&fixture.redis);
-        assert_eq!(history.heard.len(), 2_000);
+        assert_eq!(history.purchases.len(), 2_000);
         let is_sold_out =
             |attempt: &crate::support::crowd::Attempt| attempt.code.as_deref() == Some("sold-out");
-        assert!(history.heard.iter().all(is_sold_out));
+        assert!(history.purchases.iter().all(is_sold_out));
         println!("commands={commands}");
         assert!(commands < 200, "{commands} commands for 2000 refusals");
         for (buyer, order) in (1..).zip(&orders) {
@@ -80,7 +80,7 @@ fn two_thousand_refusals_cost_redis_next_to_nothing_and_repeats_read_their_order
 
 /// A process cached an unsold sale, and the sale ends before the next refresh.
 #[test]
-fn a_closed_sale_is_denied_to_nobody_whom_another_process_accepted() {
+fn a_closed_sale_denies_no_request_that_another_process_accepted() {
     let fixture = GateFixture::new();
     // No refresh comes in between.
     let settings = fixture.settings(&[&PATIENT[..], &[("http.sales_refresh_ms", "1000")]].concat());

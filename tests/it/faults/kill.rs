@@ -80,13 +80,13 @@ fn kill_rounds(tier: &str, rounds: u64) {
     });
     drop(server);
     let orders = runtime.block_on(orders_in(&settings(folder.path())));
-    let verdict = history.judge(seed, &orders, stock);
+    let verdict = history.check(seed, &orders, stock);
     verdict.assert_clean();
     assert_eq!(verdict.units, stock, "every unit was sold");
 }
 
 #[test]
-fn a_server_told_to_stop_under_load_answers_what_it_accepted() {
+fn a_server_stopped_under_load_answers_what_it_accepted() {
     let folder = tempfile::tempdir().unwrap();
     let mut server = Server::start(folder.path(), &[]);
     let runtime = tokio::runtime::Runtime::new().unwrap();

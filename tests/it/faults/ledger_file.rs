@@ -84,7 +84,7 @@ fn a_missing_file_is_made_only_when_asked_for() {
 }
 
 #[test]
-fn a_name_that_reads_like_an_address_is_a_name() {
+fn a_file_name_like_a_url_is_a_file_name() {
     let directory = tempfile::tempdir().unwrap();
     let options = OpenOptions::new(directory.path().join("50%?mode=memory#1 ä.db"));
     let ledger = SqliteLedger::open(&options).unwrap();
@@ -102,7 +102,7 @@ fn a_directory_in_the_place_of_the_file_is_refused() {
 }
 
 #[test]
-fn a_second_process_is_refused_while_the_first_lives() {
+fn a_second_process_is_refused_while_the_first_runs() {
     let (_directory, options) = closed_ledger();
     let first = SqliteLedger::open(&options).unwrap();
     let number = std::process::id().to_string();
@@ -224,7 +224,7 @@ fn another_program_that_holds_a_lock_is_named() {
 }
 
 #[test]
-fn a_busy_file_is_worth_another_try() {
+fn a_busy_file_is_retried() {
     let (_directory, mut options) = closed_ledger();
     options.busy_timeout_ms = 20;
     run(async {

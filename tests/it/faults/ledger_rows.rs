@@ -88,7 +88,7 @@ fn a_quota_row_that_differs_from_the_orders_is_found() {
 }
 
 #[test]
-fn only_live_orders_count_for_a_quota() {
+fn only_current_orders_count_for_a_quota() {
     run(async {
         for store in Store::each_with(quota(5)).await {
             for (state, live) in [(0, true), (1, true), (2, false), (3, false), (4, false)] {
@@ -192,7 +192,7 @@ fn rows_of_a_sku_that_no_sale_has_are_found() {
 }
 
 #[test]
-fn an_order_that_nobody_wrote_is_named_and_not_guessed() {
+fn an_invalid_order_row_is_named_and_not_guessed() {
     run(async {
         for (sql, word) in [
             ("UPDATE orders SET buyer_id = -5 WHERE request_id = 1", "buyer_id is -5"),
@@ -212,7 +212,7 @@ fn an_order_that_nobody_wrote_is_named_and_not_guessed() {
 }
 
 #[test]
-fn a_failure_that_nobody_wrote_is_named_and_not_guessed() {
+fn an_invalid_failure_row_is_named_and_not_guessed() {
     run(async {
         for (sql, word) in [
             ("UPDATE failed_requests SET reason = 'whim'", "reason is whim"),
@@ -230,7 +230,7 @@ fn a_failure_that_nobody_wrote_is_named_and_not_guessed() {
 }
 
 #[test]
-fn a_sale_that_nobody_wrote_is_named_and_not_guessed() {
+fn an_invalid_sale_row_is_named_and_not_guessed() {
     run(async {
         for (sql, word) in [
             ("UPDATE skus SET policy_kind = 'first_come'", "policy.kind"),
@@ -246,7 +246,7 @@ fn a_sale_that_nobody_wrote_is_named_and_not_guessed() {
 }
 
 #[test]
-fn a_way_that_nobody_wrote_is_not_guessed() {
+fn an_invalid_timeline_is_not_guessed() {
     run(async {
         for store in Store::each_with(ANY).await {
             let order_timeline = async || store.ledger.order_timeline(request(1)).await;

@@ -64,7 +64,7 @@ impl Store {
 
 /// Crash point `after_commit`, as the client of the database sees it.
 #[test]
-fn a_commit_whose_answer_was_lost_is_unknown_and_the_keys_tell() {
+fn a_commit_without_an_answer_is_unknown_and_the_keys_decide() {
     run(async {
         let store = Store::start().await;
         store.proxy.cut_reply(COMMIT);
@@ -91,7 +91,7 @@ fn a_commit_that_never_arrived_is_unknown_too() {
 }
 
 #[test]
-fn a_link_that_breaks_before_commit_has_written_nothing() {
+fn a_connection_that_breaks_before_commit_has_written_nothing() {
     run(async {
         let store = Store::start().await;
         for statement in ["INSERT INTO orders", "INSERT INTO quotas", "UPDATE quotas"] {

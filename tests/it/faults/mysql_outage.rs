@@ -97,7 +97,7 @@ impl Store {
         assert_eq!(num_threads(), 5, "no thread was added or lost");
         heal();
         outcomes.extend(join_all((half..BATCHES).map(|number| self.place_all(number))).await);
-        self.judge(outcomes.concat()).await;
+        self.check(outcomes.concat()).await;
     }
 
     async fn try_once(&self, number: u64) -> Result<(), Error> {
@@ -117,7 +117,7 @@ impl Store {
         outcomes.await
     }
 
-    async fn judge(&self, outcomes: Vec<PlaceOutcome>) {
+    async fn check(&self, outcomes: Vec<PlaceOutcome>) {
         let ledger = opened(&few_connections(self.server.options())).await;
         let found = orders(&ledger, self.sku.no).await;
         let distinct: BTreeSet<_> = found.iter().map(|order| order.request).collect();
@@ -183,7 +183,7 @@ fn a_server_that_hangs() {
 
 /// Requests sent during the fault arrive after their callers timed out.
 #[test]
-fn a_link_that_holds_everything_back() {
+fn a_connection_that_delays_everything() {
     run(async {
         let store = Store::start().await;
         let Store { proxy, .. } = &store;
@@ -193,7 +193,7 @@ fn a_link_that_holds_everything_back() {
 }
 
 #[test]
-fn a_link_that_holds_the_answers_back() {
+fn a_connection_that_delays_the_answers() {
     run(async {
         let store = Store::start().await;
         let Store { proxy, .. } = &store;
@@ -204,7 +204,7 @@ fn a_link_that_holds_the_answers_back() {
 
 /// Neither side is notified that the connections are gone.
 #[test]
-fn a_link_that_loses_everything() {
+fn a_connection_that_loses_everything() {
     run(async {
         let store = Store::start().await;
         let Store { proxy, .. } = &store;
@@ -214,7 +214,7 @@ fn a_link_that_loses_everything() {
 }
 
 #[test]
-fn a_link_that_resets_every_connection() {
+fn a_proxy_that_resets_every_connection() {
     run(async {
         let store = Store::start().await;
         let Store { proxy, .. } = &store;
@@ -264,7 +264,7 @@ fn a_server_without_a_free_connection() {
 /// Without a limit the server would keep the row locks of a vanished client for hours, until TCP
 /// times out.
 #[test]
-fn the_rows_of_a_client_that_vanished_are_free_soon() {
+fn row_locks_of_a_lost_client_are_released() {
     run(async {
         // Limits so long that the row is still locked when the test checks it.
         let store = Store::on(MariaDb::start(), |options| {

@@ -125,7 +125,7 @@ fn broker_fails(outbox: &str) {
         rejecting_queue(&fixture, &mut shop, at).await;
         consumer = fixture.server("consumer", &[]);
         assert_drains(&fixture, maintenance.internal, shop.sell(api.public, 40)).await;
-        shop.judge(&fixture, maintenance.internal).await;
+        shop.check(&fixture, maintenance.internal).await;
         drop(consumer);
     });
 }

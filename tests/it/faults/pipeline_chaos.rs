@@ -155,7 +155,7 @@ fn chaos(outbox: &str) {
         let (public, internal) =
             (installation.at("api").public, installation.at("maintenance").internal);
         quota_load::sell_rest(public, internal, &mut history).await;
-        let verdict = installation.fixture.judge(seed, internal, &history, stock).await;
+        let verdict = installation.fixture.check(seed, internal, &history, stock).await;
         assert_eq!(verdict.units, stock, "every unit was sold: {verdict}");
     });
 }

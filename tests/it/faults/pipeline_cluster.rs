@@ -102,7 +102,7 @@ fn nodes_are_killed(outbox: &str) {
                 history.absorb(sent.await);
             }
         }
-        let verdict = fixture.judge(seed, maintenance.internal, &history, STOCK.into()).await;
+        let verdict = fixture.check(seed, maintenance.internal, &history, STOCK.into()).await;
         assert_eq!((verdict.failed, verdict.dead), (0, 0), "{verdict}");
         assert!(verdict.ok >= verdict.acknowledged, "{verdict}");
         drop(relay);

@@ -63,7 +63,7 @@ fn things_are_deleted(outbox: &str) {
         for deleted in [Deleted::Queue, Deleted::Binding, Deleted::Exchange] {
             deleted_under_load(&fixture, &mut shop, &server, deleted).await;
         }
-        let verdict = shop.judge(&fixture, server.internal).await;
+        let verdict = shop.check(&fixture, server.internal).await;
         assert_eq!(verdict.acknowledged, 3 * BUYERS as usize, "{verdict}");
     });
 }

@@ -50,7 +50,7 @@ fn discarded_while_its_message_waits(outbox: &str) {
         // The entry of the outbox reaches the ledger and becomes no order.
         let _relay = fixture.server("relay", &[]);
         let _consumer = fixture.server("consumer", &[]);
-        let verdict = fixture.judge(0, maintenance.internal, &shop.history, 10).await;
+        let verdict = fixture.check(0, maintenance.internal, &shop.history, 10).await;
         assert_eq!((verdict.ok, verdict.failed, verdict.dead), (0, 1, 0), "{verdict}");
         assert_eq!(discard()["num_already"], 1);
     });

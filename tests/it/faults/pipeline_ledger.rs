@@ -45,7 +45,7 @@ fn a_ledger_without_its_table_of_orders_makes_no_dead_letter() {
         assert_no_order_failed(&fixture, server.internal).await;
         fixture.mariadb.sql("RENAME TABLE orders_away TO orders");
         shop.sell(server.public, 200).await;
-        let verdict = shop.judge(&fixture, server.internal).await;
+        let verdict = shop.check(&fixture, server.internal).await;
         assert_eq!((verdict.acknowledged, verdict.ok), (2_000, 2_000));
         assert_no_order_failed(&fixture, server.internal).await;
     });
@@ -76,7 +76,7 @@ fn a_redis_restart_with_a_backlog_costs_no_order_an_attempt() {
         let took = now_monotonic().duration_since(begun);
         println!("selling again after {took:?}");
         assert!(took < SELLING_AGAIN, "selling again after {took:?}");
-        let verdict = shop.judge(&fixture, server.internal).await;
+        let verdict = shop.check(&fixture, server.internal).await;
         assert_eq!((verdict.acknowledged, verdict.ok), (20_150, 20_150));
         assert_no_order_failed(&fixture, server.internal).await;
     });

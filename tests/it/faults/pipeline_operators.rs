@@ -44,7 +44,7 @@ fn operators_see_the_rest_while_a_part_is_away() {
         let mut shop = Shop::open(at, 100).await;
         shop.sell(server.public, 20).await;
         fixture.drained(at).await;
-        let last = |shop: &Shop| shop.history.heard.last().unwrap().request_id.clone().unwrap();
+        let last = |shop: &Shop| shop.history.purchases.last().unwrap().request_id.clone().unwrap();
         let placed = last(&shop);
 
         fixture.mariadb.kill();
@@ -89,6 +89,6 @@ fn operators_see_the_rest_while_a_part_is_away() {
         let trace = fixture.ask_and_exit(at, &["trace", "4611686018427387905"], 2);
         assert_eq!(stages(&trace), [("gate", "unknown")]);
         fixture.redis.restart();
-        shop.judge(&fixture, at).await;
+        shop.check(&fixture, at).await;
     });
 }

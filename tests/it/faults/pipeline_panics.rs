@@ -47,7 +47,7 @@ async fn storm(
         Some(())
     })
     .await;
-    shop.judge(fixture, server.internal).await;
+    shop.check(fixture, server.internal).await;
 }
 
 /// The process exits and names the actor that failed.
@@ -79,7 +79,7 @@ fn panic_storm(outbox: &str) {
         let server = fixture.server("all", &[]);
         let mut shop = shop.unwrap();
         shop.sell(server.public, 100).await;
-        shop.judge(&fixture, server.internal).await;
+        shop.check(&fixture, server.internal).await;
     });
 }
 

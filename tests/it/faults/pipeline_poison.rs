@@ -103,18 +103,18 @@ fn poisoned(outbox: &str) {
         let crowd = shop.crowd(server.public, 1_000);
         in_order_queue(&fixture, &server, &mut intruder).await;
         shop.settle(server.public, crowd).await;
-        let verdict = fixture.judge(0, server.internal, &shop.history, 5_000).await;
+        let verdict = fixture.check(0, server.internal, &shop.history, 5_000).await;
         // All orders of both crowds, and the two valid ones of the mixed envelope.
         assert_eq!((verdict.acknowledged, verdict.ok, verdict.failed), (2_000, 2_002, 0));
     });
 }
 
 #[test]
-fn poison_ends_among_the_dead_letters_with_a_list() {
+fn poison_messages_become_dead_letters_with_a_list() {
     poisoned("list");
 }
 
 #[test]
-fn poison_ends_among_the_dead_letters_with_a_stream() {
+fn poison_messages_become_dead_letters_with_a_stream() {
     poisoned("stream");
 }

@@ -192,16 +192,16 @@ fn relays_crash(outbox: &str) {
         installation.frozen_and_back().await;
         installation.many_orphans().await;
         installation.keys_deleted_one_by_one().await;
-        installation.shop.judge(&installation.fixture, installation.api.internal).await;
+        installation.shop.check(&installation.fixture, installation.api.internal).await;
     });
 }
 
 #[test]
-fn relays_that_die_or_freeze_lose_nothing_from_a_list() {
+fn killed_or_frozen_relays_lose_nothing_from_a_list() {
     relays_crash("list");
 }
 
 #[test]
-fn relays_that_die_or_freeze_lose_nothing_from_a_stream() {
+fn killed_or_frozen_relays_lose_nothing_from_a_stream() {
     relays_crash("stream");
 }

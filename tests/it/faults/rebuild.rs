@@ -21,13 +21,13 @@ use floodgate::tier::Backends;
 use serde_json::json;
 
 use crate::support::crowd::send_until;
+use crate::support::dead_letter_collectors::DeadLetterFixture;
 use crate::support::defective_ledger::{DefectiveLedger, LedgerDefect};
 use crate::support::faulty_stock::{FaultyStock, StockFault};
 use crate::support::gate::{GateFixture, PATIENT, metric, purchases, retry_until_answered};
 use crate::support::harness::{
     Harness, ONE_PER_BUYER, Offer, START_MS, UNLIMITED, in_system, is_placed,
 };
-use crate::support::keepers::DeadLetterFixture;
 use crate::support::relays::INSTALLATION;
 use crate::support::wait::until;
 
@@ -159,7 +159,7 @@ fn requests_in_dead_letters_are_entered_where_redis_lost_them() {
 
 /// Crash point `held_by_operator`.
 #[test]
-fn what_an_operator_holds_is_loaded_by_whoever_looks() {
+fn a_sku_held_by_an_operator_is_loaded_by_any_process() {
     let fixture = GateFixture::new();
     in_system(async {
         let harness = harness(&fixture).await;
@@ -278,7 +278,7 @@ fn one_sku_that_is_loaded_or_damaged_holds_up_no_other() {
 
 /// A bucket was loaded with a unit too many, because Redis lost a request whose order came later.
 #[test]
-fn units_that_an_over_dealt_gate_lost_are_sold_in_the_end() {
+fn a_bucket_with_more_units_than_the_ledger_sells_what_is_left() {
     let fixture = GateFixture::new();
     in_system(async {
         let ledger = Arc::new(DefectiveLedger::new(LedgerDefect::None));
@@ -314,7 +314,7 @@ fn units_that_an_over_dealt_gate_lost_are_sold_in_the_end() {
 const STOCK: u32 = 300;
 
 #[test]
-fn a_crowd_hears_nothing_wrong_while_its_sale_is_rebuilt() {
+fn buyers_get_no_wrong_answer_while_their_sale_is_rebuilt() {
     let fixture = GateFixture::new();
     let app = fixture.app(&[]);
     tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -335,7 +335,7 @@ fn a_crowd_hears_nothing_wrong_while_its_sale_is_rebuilt() {
             send_until(app.public, "sale", purchases.clone(), attempts.into(), 16, rebuilding)
                 .await;
         history.absorb(retry_until_answered(app.public, purchases, 16).await);
-        assert_eq!(fixture.judge(app.internal, &history, STOCK.into()).await.ok, 300);
+        assert_eq!(fixture.check(app.internal, &history, STOCK.into()).await.ok, 300);
     });
 }
 
@@ -368,12 +368,12 @@ fn keys_that_were_deleted_one_by_one_are_rebuilt_under_running_processes() {
         app.admin("/sales/sale/rebuild", Some(json!({}))).await;
         let second = Arc::new(purchases(200..400));
         history.absorb(retry_until_answered(other.public, second, 16).await);
-        assert_eq!(fixture.judge(app.internal, &history, STOCK.into()).await.ok, 300);
+        assert_eq!(fixture.check(app.internal, &history, STOCK.into()).await.ok, 300);
     });
 }
 
 #[test]
-fn a_rebuild_that_no_process_can_carry_out_says_so() {
+fn a_rebuild_that_no_process_can_carry_out_is_refused() {
     let fixture = GateFixture::new();
     in_system(async {
         let settings =

@@ -31,7 +31,7 @@ async fn sell_steadily(public: SocketAddr, end: Arc<AtomicBool>) -> u64 {
         }
         let buyers = Arc::new(purchases(first..first + 4));
         let history = send(public, "other", buyers, vec![0, 1, 2, 3].into(), 4).await;
-        promised += history.heard.iter().filter(|attempt| attempt.is_promise()).count() as u64;
+        promised += history.purchases.iter().filter(|attempt| attempt.is_promise()).count() as u64;
     }
     promised
 }
@@ -131,13 +131,13 @@ fn results_that_were_not_written_are_written_by_another_process() {
         all_settled(maintenance.internal).await;
         assert_eq!(matched().await - before, 99);
         proxy.heal();
-        shop.judge(&fixture, maintenance.internal).await;
+        shop.check(&fixture, maintenance.internal).await;
     });
 }
 
 /// A queue without a consumer blocks the reconciler for its own buckets, and a metric reports it.
 #[test]
-fn an_order_queue_without_a_consumer_is_told() {
+fn an_order_queue_without_a_consumer_is_reported() {
     let fixture = PipelineFixture::new("list").with("outbox.envelope_max", "1");
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let two = [("amqp.queues", "2")];
@@ -154,7 +154,7 @@ fn an_order_queue_without_a_consumer_is_told() {
         .await;
         drop(consumer);
         let consumer = fixture.server("consumer", &two);
-        shop.judge(&fixture, maintenance.internal).await;
+        shop.check(&fixture, maintenance.internal).await;
         until("the metric to return to 0", async || {
             (metric(maintenance.internal, blocked, "no_consumer").await == 0).then_some(())
         })
@@ -165,15 +165,15 @@ fn an_order_queue_without_a_consumer_is_told() {
 
 /// Announcements expire, and the names of consumers without one are removed.
 #[test]
-fn a_watermark_is_the_least_of_the_living_and_expires() {
+fn a_watermark_is_the_least_of_running_consumers_and_expires() {
     use floodgate::watermark::{EXPIRES_AFTER, RedisWatermarks, Watermarks};
 
-    use crate::support::links::{links, run};
+    use crate::support::redis_connections::{connection_pool, run};
     use crate::support::servers::redis::Redis;
 
     let redis = Redis::start();
     run(async {
-        let watermarks = RedisWatermarks::new(links(&redis.url()), "fg");
+        let watermarks = RedisWatermarks::new(connection_pool(&redis.url()), "fg");
         assert_eq!(watermarks.of_queue(0).await, Ok(None));
         watermarks.announce(0, "early", 1_700).await.unwrap();
         watermarks.announce(0, "late", 1_900).await.unwrap();

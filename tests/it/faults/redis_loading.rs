@@ -52,7 +52,7 @@ async fn unsettled_in(harness: &Harness, key: BucketKey) -> Option<()> {
 }
 
 #[test]
-fn after_a_loader_that_died_the_next_one_begins_anew() {
+fn after_a_loader_crash_the_next_one_starts_over() {
     let fixture = GateFixture::new();
     let settings = fixture.settings(&PATIENT);
     in_system(async {
@@ -91,7 +91,7 @@ fn order(harness: &Harness, request: u64, buyer: u64) -> Order {
 }
 
 #[test]
-fn two_keepers_at_once_load_what_the_ledger_has_while_both_sell() {
+fn two_processes_at_once_load_what_the_ledger_has_while_both_sell() {
     let fixture = GateFixture::new();
     let settings = fixture.settings(&PATIENT);
     in_system(async {
@@ -174,7 +174,7 @@ fn a_sale_is_loaded_some_time_before_it_starts_and_not_earlier() {
 }
 
 #[test]
-fn a_load_needs_no_answer_of_the_ledger_to_what_the_buckets_hold() {
+fn a_load_waits_for_no_answer_of_the_ledger() {
     let fixture = GateFixture::new();
     let settings =
         fixture.settings(&[&PATIENT[..], &[("http.answer_deadline_ms", "100")]].concat());
@@ -228,7 +228,7 @@ fn a_load_needs_no_answer_of_the_ledger_to_what_the_buckets_hold() {
 /// A healthy bucket accepts while its sibling is damaged, until a loader holds both. Then the
 /// loader crashes: crash points `held`, `cleared` and `rows_entered`.
 #[test]
-fn what_healthy_siblings_accept_outlives_every_load() {
+fn requests_that_healthy_buckets_accept_survive_every_load() {
     let fixture = GateFixture::new();
     let settings = fixture.settings(&PATIENT);
     in_system(async {

@@ -36,7 +36,7 @@ fn run_outage(fail: impl Fn(&GateFixture), heal: impl Fn(&GateFixture)) {
         let mut history =
             send_until(app.public, "sale", purchases.clone(), attempts.into(), 32, fault).await;
         history.absorb(retry_until_answered(app.public, purchases, 32).await);
-        let verdict = fixture.judge(app.internal, &history, STOCK.into()).await;
+        let verdict = fixture.check(app.internal, &history, STOCK.into()).await;
         assert_eq!(verdict.ok, BUYERS, "one order for each buyer");
     });
 }
@@ -117,9 +117,10 @@ fn a_slow_redis_only_takes_longer() {
         app.open_sale("sale", json!({"kind": "one_per_buyer"}), 30, 4).await;
         fixture.proxy.set(Mode::Delay(Duration::from_millis(5)));
         let history = retry_until_answered(app.public, Arc::new(purchases(1..60)), 8).await;
-        let num_with = |status| history.heard.iter().filter(|h| h.status == Some(status)).count();
+        let num_with =
+            |status| history.purchases.iter().filter(|h| h.status == Some(status)).count();
         assert_eq!((num_with(200), num_with(409)), (30, 29), "every buyer has a final answer");
         fixture.proxy.heal();
-        fixture.judge(app.internal, &history, 30).await;
+        fixture.check(app.internal, &history, 30).await;
     });
 }

@@ -49,7 +49,7 @@ fn killed_and_started_again(redis: Redis) {
             fixture.redis.restart();
         };
         let history = load_and(&app, fault).await;
-        let verdict = fixture.judge(app.internal, &history, STOCK.into()).await;
+        let verdict = fixture.check(app.internal, &history, STOCK.into()).await;
         assert_eq!(verdict.units, u64::from(STOCK), "every unit was sold");
         assert!(metric(app.internal, "floodgate_stock_errors_total", "").await > 0);
     });
@@ -71,7 +71,7 @@ fn a_redis_that_comes_back_empty_is_filled_from_the_ledger() {
 }
 
 #[test]
-fn a_redis_that_dies_again_while_it_is_being_loaded_loses_no_order() {
+fn a_redis_killed_again_during_its_load_loses_no_order() {
     let fixture = GateFixture::on(Redis::start());
     let app = fixture.app(&[]);
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -88,7 +88,7 @@ fn a_redis_that_dies_again_while_it_is_being_loaded_loses_no_order() {
             }
         };
         let history = load_and(&app, fault).await;
-        let verdict = fixture.judge(app.internal, &history, STOCK.into()).await;
+        let verdict = fixture.check(app.internal, &history, STOCK.into()).await;
         assert_eq!(verdict.units, u64::from(STOCK), "every unit was sold");
     });
 }

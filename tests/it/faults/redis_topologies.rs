@@ -63,7 +63,7 @@ fn a_sale_goes_on_at_the_master_that_the_sentinels_chose() {
             set.until_demoted(old);
         })
         .await;
-        assert_eq!(fixture.judge(app.internal, &history, STOCK.into()).await.ok, 300);
+        assert_eq!(fixture.check(app.internal, &history, STOCK.into()).await.ok, 300);
     });
 }
 
@@ -81,7 +81,7 @@ fn a_cluster_that_lost_the_data_of_a_third_sells_on() {
             cluster.nodes[1].restart();
         })
         .await;
-        assert_eq!(fixture.judge(app.internal, &history, STOCK.into()).await.ok, 300);
+        assert_eq!(fixture.check(app.internal, &history, STOCK.into()).await.ok, 300);
     });
 }
 
@@ -137,7 +137,7 @@ fn a_stale_replica_that_becomes_master_sells_nothing_twice() {
             fixture.proxy.lead_to(replicas[0].addr());
         })
         .await;
-        assert_eq!(fixture.judge(app.internal, &history, STOCK.into()).await.ok, 300);
+        assert_eq!(fixture.check(app.internal, &history, STOCK.into()).await.ok, 300);
     });
 }
 
@@ -169,7 +169,7 @@ fn two_masters_at_once_and_the_ledger_decides() {
         );
         history.absorb(more);
         let orders = orders_in(&fixture.settings(&[])).await;
-        history.judge(0, &orders, STOCK.into()).assert_clean_among_two_masters();
+        history.check(0, &orders, STOCK.into()).assert_clean_among_two_masters();
         assert_eq!(orders.units, u64::from(STOCK));
 
         // The old master is gone. The new one lacks its sales: the audit reports exactly that.

@@ -22,9 +22,9 @@ use crate::support::wait::until;
 
 const OFFER: Offer = Offer { policy: UNLIMITED, stock: 5, buckets: 2 };
 
-/// Crash point `turned_not_told`.
+/// Crash point `phase_set_not_applied`.
 #[test]
-fn turned_not_told_is_told_by_the_next_start() {
+fn phase_set_not_applied_is_applied_by_the_next_start() {
     in_system(async {
         let ledger: Arc<dyn Ledger> = Arc::new(DefectiveLedger::new(LedgerDefect::None));
         let settings = settings(Tier::Memory);
@@ -66,7 +66,7 @@ async fn phase_in(ledger: &dyn Ledger) -> (Epoch, Phase) {
 }
 
 #[test]
-fn a_pause_that_the_buckets_do_not_hear_holds_in_ledger_and_catalog() {
+fn a_pause_that_misses_the_buckets_holds_in_ledger_and_catalog() {
     in_system(async {
         let ledger = Arc::new(DefectiveLedger::new(LedgerDefect::None));
         let (harness, stock) = open_in_front_of(ledger.clone()).await;
@@ -109,7 +109,7 @@ fn a_verb_that_the_ledger_refuses_leaves_the_buckets_selling() {
 }
 
 #[test]
-fn the_first_look_moves_buckets_on_that_another_process_left_behind() {
+fn the_first_poll_sets_the_phase_that_another_process_left_unset() {
     in_system(async {
         let ledger: Arc<dyn Ledger> = Arc::new(DefectiveLedger::new(LedgerDefect::None));
         let (harness, _) = open_in_front_of(ledger.clone()).await;
@@ -125,7 +125,7 @@ fn the_first_look_moves_buckets_on_that_another_process_left_behind() {
 }
 
 #[test]
-fn a_load_publishes_where_the_sale_stands_when_the_buckets_are_held() {
+fn a_load_publishes_the_phase_of_the_sale_when_the_buckets_are_held() {
     in_system(async {
         let ledger: Arc<dyn Ledger> = Arc::new(DefectiveLedger::new(LedgerDefect::None));
         let (harness, stock) = open_in_front_of(ledger.clone()).await;

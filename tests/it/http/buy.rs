@@ -97,7 +97,7 @@ async fn sold_out_is_final_and_repeats_of_the_winners_still_count() {
 }
 
 #[tokio::test]
-async fn a_quota_says_what_the_buyer_has() {
+async fn a_quota_refusal_states_what_the_buyer_has() {
     let app = selling(json!({"kind": "quota", "limit": 3, "max_quantity": 2}), 9).await;
     let first = app.request_id("sale", 1).await;
     app.bought("sale", 1, purchase(2, &first)).await;
@@ -108,7 +108,7 @@ async fn a_quota_says_what_the_buyer_has() {
 }
 
 #[tokio::test]
-async fn a_sale_that_is_not_open_says_when() {
+async fn a_refusal_before_the_opening_states_the_time() {
     let app = fresh();
     app.admin("/sales", Some(sale_body("sale", one_per_buyer(), 5, 1))).await;
     let body = json!({"sku_id": "sku", "quantity": 1});
@@ -222,8 +222,8 @@ pub const CASES: &[Case] = &cases![
     the_same_request_again_reads_the_first_answer,
     the_same_request_with_other_content_is_refused,
     sold_out_is_final_and_repeats_of_the_winners_still_count,
-    a_quota_says_what_the_buyer_has,
-    a_sale_that_is_not_open_says_when,
+    a_quota_refusal_states_what_the_buyer_has,
+    a_refusal_before_the_opening_states_the_time,
     the_window_counts_by_the_servers_clock,
     unknown_sales_and_skus_are_refused_locally,
     a_full_gate_is_busy_and_takes_nothing,

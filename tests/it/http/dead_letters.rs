@@ -1,5 +1,5 @@
-//! The dead letter endpoints of operators, in a process without a broker. `actors/letters.rs` tests
-//! replays.
+//! The dead letter endpoints of operators, in a process without a broker. Replays are tested in
+//! `actors/dead_letters.rs`.
 
 use std::fmt::Write as _;
 
@@ -87,7 +87,7 @@ fn ids(page: &Json) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn letters_are_listed_newest_first_in_pages() {
+async fn dead_letters_are_listed_newest_first_in_pages() {
     let app = selling(unlimited(), 5).await;
     let none: Json = get(&app, "").await.json().await.unwrap();
     assert_eq!(none["counts"], json!({"open": 0, "replayed": 0, "parked": 0, "discarded": 0}));
@@ -131,7 +131,7 @@ async fn letters_are_listed_newest_first_in_pages() {
 }
 
 #[tokio::test]
-async fn a_letter_is_shown_with_all_that_is_kept() {
+async fn a_dead_letter_is_shown_with_all_that_is_stored() {
     let app = selling(unlimited(), 5).await;
     store(&app, &[(1, 0, "consumer", "ff00682069", 5_000_000)]);
     let dead_letter: Json = get(&app, "/1").await.json().await.unwrap();
@@ -151,7 +151,7 @@ async fn a_letter_is_shown_with_all_that_is_kept() {
 }
 
 #[tokio::test]
-async fn a_letter_is_set_aside_with_a_note_and_stays_so() {
+async fn a_dead_letter_is_parked_with_a_note_and_stays_parked() {
     let app = selling(unlimited(), 5).await;
     store(&app, &[(1, 0, "consumer", "00", 1), (2, 1, "consumer", "00", 1)]);
     let too_long = json!({"note": "x".repeat(1001)});
@@ -173,7 +173,7 @@ async fn a_letter_is_set_aside_with_a_note_and_stays_so() {
 }
 
 #[tokio::test]
-async fn a_letter_is_discarded_unless_its_requests_are_orders() {
+async fn a_dead_letter_is_discarded_unless_its_requests_are_orders() {
     let app = selling(unlimited(), 5).await;
     let id = app.request_id("sale", 7).await;
     let purchase = json!({"sku_id": "sku", "quantity": 1, "request_id": id});
@@ -222,7 +222,7 @@ async fn a_letter_is_discarded_unless_its_requests_are_orders() {
 }
 
 #[tokio::test]
-async fn without_a_broker_nothing_is_replayed_and_the_answer_says_so() {
+async fn without_a_broker_a_replay_is_refused() {
     let app = selling(unlimited(), 5).await;
     store(&app, &[(1, 0, "consumer", "00", 1), (2, 1, "consumer", "00", 1)]);
     problem(post(&app, "/1/replay", None).await, 409, "no-broker").await;
@@ -232,7 +232,7 @@ async fn without_a_broker_nothing_is_replayed_and_the_answer_says_so() {
 }
 
 #[tokio::test]
-async fn a_trace_and_an_audit_tell_of_letters() {
+async fn a_trace_and_an_audit_show_dead_letters() {
     let app = selling(unlimited(), 5).await;
     let (body, trace_id) = (packed(100), format!("{:032x}", TRACE_ID.0));
     store(&app, &[(1, 0, "consumer", &body, 75)]);

@@ -54,7 +54,7 @@ async fn the_page_is_served_from_here() {
 }
 
 #[tokio::test]
-async fn every_exposed_metric_stands_in_the_table_of_metrics() {
+async fn every_exposed_metric_is_in_the_table_of_metrics() {
     let app = selling(one_per_buyer(), 1).await;
     for buyer in [1, 2] {
         app.buy("sale", buyer, json!({"sku_id": "sku", "quantity": 1})).await;
@@ -87,7 +87,7 @@ async fn every_exposed_metric_stands_in_the_table_of_metrics() {
 }
 
 #[test]
-fn the_table_of_codes_stands_in_the_manual_of_the_interface() {
+fn the_table_of_codes_is_in_the_api_document() {
     let manual = include_str!("../../../docs/api.md");
     for code in floodgate::http::ProblemCode::ALL {
         let row = format!("| `{}` | {} |", code.as_str(), code.status());

@@ -5,7 +5,7 @@ use serde_json::{Value as Json, json};
 use super::{Case, cases, problem, selling, unlimited};
 
 #[tokio::test]
-async fn a_stream_tells_the_end_state_and_closes() {
+async fn a_stream_sends_the_end_state_and_closes() {
     let app = selling(unlimited(), 5).await;
     let id = app.request_id("sale", 1).await;
     let url = app.url(&format!("/v1/requests/{id}/events"));
@@ -28,4 +28,4 @@ async fn a_stream_tells_the_end_state_and_closes() {
 }
 
 /// Cases that hold in every tier.
-pub const CASES: &[Case] = &cases![a_stream_tells_the_end_state_and_closes,];
+pub const CASES: &[Case] = &cases![a_stream_sends_the_end_state_and_closes,];

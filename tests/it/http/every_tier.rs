@@ -39,8 +39,8 @@ thread_local! {
 
 /// Settings of the tier of this thread, on unused stores.
 pub fn settings() -> (Settings, Stores) {
-    let (mut settings, ground) = fresh_settings(Tier::Memory);
-    let Some(servers) = SERVERS.with_borrow(Option::clone) else { return (settings, ground) };
+    let (mut settings, stores) = fresh_settings(Tier::Memory);
+    let Some(servers) = SERVERS.with_borrow(Option::clone) else { return (settings, stores) };
     settings.tier = servers.tier;
     settings.namespace = format!("t{:08x}", fastrand::u32(..));
     (settings.maintenance.every_ms, settings.http.sales_refresh_ms) = (50, 50);
@@ -53,7 +53,7 @@ pub fn settings() -> (Settings, Stores) {
     if let Some(rabbit) = &servers.rabbit {
         settings.amqp.url = rabbit.url();
     }
-    (settings, ground)
+    (settings, stores)
 }
 
 fn all_cases_on(servers: SharedServers) {

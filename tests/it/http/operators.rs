@@ -125,7 +125,7 @@ async fn operators_see_actors_numbers_funnel_and_audit() {
 }
 
 #[tokio::test]
-async fn an_audit_without_a_body_looks_at_everything() {
+async fn an_audit_without_a_body_covers_everything() {
     let app = selling(one_per_buyer(), 5).await;
     let url = format!("http://{}/admin/v1/audit", app.internal);
     let audited: Json = app.client.post(url).send().await.unwrap().json().await.unwrap();
@@ -192,7 +192,7 @@ pub const CASES: &[Case] = &cases![
     faults_of_a_description_are_all_named,
     verbs_are_repeat_safe_and_know_the_phases,
     operators_see_actors_numbers_funnel_and_audit,
-    an_audit_without_a_body_looks_at_everything,
+    an_audit_without_a_body_covers_everything,
     the_way_of_one_request_is_found_by_id_and_by_number,
     probes_are_answered,
 ];

@@ -20,7 +20,7 @@ async fn unknown_paths_are_problems_on_both_listeners() {
 }
 
 #[tokio::test]
-async fn wrong_methods_are_told_the_right_ones() {
+async fn a_wrong_method_is_answered_with_the_allowed_ones() {
     let app = selling(one_per_buyer(), 5).await;
     let cases = [
         (app.public, "/v1/buy/sale", Method::GET, "POST"),
@@ -121,7 +121,7 @@ async fn an_invalid_trace_is_replaced_and_a_later_version_is_read() {
 /// Cases that hold in every tier.
 pub const CASES: &[Case] = &cases![
     unknown_paths_are_problems_on_both_listeners,
-    wrong_methods_are_told_the_right_ones,
+    a_wrong_method_is_answered_with_the_allowed_ones,
     head_is_answered_like_get_without_a_body,
     a_trace_goes_on_in_answers_and_problems,
     an_invalid_trace_is_replaced_and_a_later_version_is_read,

@@ -48,7 +48,7 @@ async fn a_reader_who_has_the_page_gets_no_second_copy() {
 }
 
 #[tokio::test]
-async fn a_phase_is_shown_as_soon_as_it_is_turned() {
+async fn a_phase_is_shown_as_soon_as_it_is_set() {
     let app = selling(unlimited(), 5).await;
     for (verb, phase) in [("pause", "paused"), ("open", "open"), ("close", "closed")] {
         app.admin(&format!("/sales/sale/{verb}"), Some(json!({}))).await;
@@ -124,7 +124,7 @@ async fn my_orders_come_page_by_page_newest_first() {
 /// Cases that hold in every tier.
 pub const CASES: &[Case] = &cases![
     sales_are_listed_with_server_time_and_stock,
-    a_phase_is_shown_as_soon_as_it_is_turned,
+    a_phase_is_shown_as_soon_as_it_is_set,
     a_request_is_shown_to_its_owner_only,
     my_orders_come_page_by_page_newest_first,
 ];

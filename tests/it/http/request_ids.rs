@@ -23,7 +23,7 @@ async fn issued_ids_differ_and_derived_ids_do_not() {
 }
 
 #[tokio::test]
-async fn an_id_says_when_it_ends() {
+async fn an_id_carries_its_expiry() {
     let app = selling(unlimited(), 5).await;
     let call = app.client.post(app.url("/v1/sales/sale/request-ids"));
     let call = call.header("x-buyer-id", "1").json(&json!({"sku_id": "sku"}));
@@ -37,7 +37,7 @@ async fn an_id_says_when_it_ends() {
 }
 
 #[tokio::test]
-async fn ids_of_other_buyers_sales_and_nobody_are_refused() {
+async fn ids_of_other_buyers_and_sales_are_refused() {
     let app = selling(unlimited(), 5).await;
     app.open_sale("other", unlimited(), 5, 2).await;
     let own = app.request_id("sale", 1).await;
@@ -120,8 +120,8 @@ async fn ids_are_for_known_skus() {
 /// Cases that hold in every tier.
 pub const CASES: &[Case] = &cases![
     issued_ids_differ_and_derived_ids_do_not,
-    an_id_says_when_it_ends,
-    ids_of_other_buyers_sales_and_nobody_are_refused,
+    an_id_carries_its_expiry,
+    ids_of_other_buyers_and_sales_are_refused,
     a_derived_id_cannot_be_replaced_by_another_signed_one,
     an_expired_id_buys_nothing_new_but_reads_its_first_answer,
     ids_are_for_known_skus,

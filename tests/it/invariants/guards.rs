@@ -9,13 +9,13 @@ use floodgate::domain::{BucketKey, BucketNo, InvariantId, Phase, Policy};
 use floodgate::messages::BuyAnswer;
 use floodgate::services::audit::{AuditReport, AuditSources, EVIDENCE, audit, audit_all};
 
+use crate::support::dead_letter_collectors::DeadLetterFixture;
+use crate::support::dead_letters::new_dead_letter;
 use crate::support::defective_ledger::{DefectiveLedger, LedgerDefect};
 use crate::support::faulty_stock::{FaultyStock, StockFault};
 use crate::support::harness::{
     Harness, ONE_PER_BUYER, Offer, START_MS, UNLIMITED, broken, in_system, settings,
 };
-use crate::support::keepers::DeadLetterFixture;
-use crate::support::letters::letter;
 use crate::support::wait::until;
 
 /// Sells to three buyers, one of them twice, over a ledger with this defect. Returns the invariants
@@ -141,11 +141,15 @@ fn a_ledger_that_never_answers_breaks_drains() {
 
 /// Audits `later_ms` after a request was accepted without an answer of the ledger and stored as a
 /// dead letter. The pipeline is empty, except for an outbox entry of the request if `in_outbox`.
-fn found_of_a_dead_request(defect: LedgerDefect, later_ms: i64, in_outbox: bool) -> AuditReport {
+fn found_of_a_dead_lettered_request(
+    defect: LedgerDefect,
+    later_ms: i64,
+    in_outbox: bool,
+) -> AuditReport {
     in_system(async {
         let ledger = Arc::new(DefectiveLedger::new(defect));
         let (harness, key) = with_one_accepted(ledger.clone()).await;
-        ledger.store_dead_letters(vec![letter(&[1])], START_MS).await.unwrap();
+        ledger.store_dead_letters(vec![new_dead_letter(&[1])], START_MS).await.unwrap();
 
         let fixture = DeadLetterFixture::new();
         // An order queue without consumers does not count as empty.
@@ -165,14 +169,14 @@ fn found_of_a_dead_request(defect: LedgerDefect, later_ms: i64, in_outbox: bool)
 
 #[test]
 fn a_dead_letter_is_an_end_of_its_request() {
-    let report = found_of_a_dead_request(LedgerDefect::Hangs, 30_001, false);
+    let report = found_of_a_dead_lettered_request(LedgerDefect::Hangs, 30_001, false);
     assert!(report.holds && report.could_tell, "{report:#?}");
     assert_eq!(report.num_dead_letters, 1);
 }
 
 #[test]
 fn a_request_that_is_in_no_store_breaks_nothing_lost() {
-    let report = found_of_a_dead_request(LedgerDefect::ForgetsDeadLetters, 30_001, false);
+    let report = found_of_a_dead_lettered_request(LedgerDefect::ForgetsDeadLetters, 30_001, false);
     assert_eq!(broken(&report), [InvariantId::NothingLost, InvariantId::Drains]);
     let lost = report.violations.iter().find(|v| v.invariant == InvariantId::NothingLost);
     let detail = &lost.unwrap().detail;
@@ -181,11 +185,11 @@ fn a_request_that_is_in_no_store_breaks_nothing_lost() {
 }
 
 #[test]
-fn a_request_that_is_on_its_way_is_not_lost() {
-    let report = found_of_a_dead_request(LedgerDefect::ForgetsDeadLetters, 30_001, true);
+fn a_request_in_flight_is_not_lost() {
+    let report = found_of_a_dead_lettered_request(LedgerDefect::ForgetsDeadLetters, 30_001, true);
     assert_eq!(broken(&report), [InvariantId::Drains]);
     assert!(report.notes[0].contains("1 of 1 queued requests are in no store"), "{report:#?}");
-    let young = found_of_a_dead_request(LedgerDefect::ForgetsDeadLetters, 30_000, false);
+    let young = found_of_a_dead_lettered_request(LedgerDefect::ForgetsDeadLetters, 30_000, false);
     assert!(young.holds && !young.could_tell, "the request may be in flight: {young:#?}");
     assert!(young.notes[0].contains("1 requests are queued, and none that"), "{young:#?}");
 }

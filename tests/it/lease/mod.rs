@@ -7,7 +7,7 @@ use floodgate::redis::transport::ConnectionPool;
 use floodgate::runtime::clock::{SystemClock, now_monotonic};
 
 use crate::support::fault_proxy::{FaultProxy, Mode};
-use crate::support::links::{links, options, run, short_timeout_options};
+use crate::support::redis_connections::{connection_pool, options, run, short_timeout_options};
 use crate::support::servers::redis::Redis;
 use crate::support::wait::until;
 
@@ -16,7 +16,7 @@ const SHORT: Duration = Duration::from_millis(200);
 
 /// The lease client of one process.
 fn process(url: &str) -> RedisLease {
-    RedisLease::new(links(url), "shop", SystemClock::shared())
+    RedisLease::new(connection_pool(url), "shop", SystemClock::shared())
 }
 
 fn taken(by: &str) -> LeaseGrant {
@@ -101,7 +101,7 @@ fn a_renewal_that_arrives_late_takes_nothing_away() {
 }
 
 #[test]
-fn without_redis_nobody_gets_it() {
+fn without_redis_no_lease_is_granted() {
     let redis = Redis::start();
     run(async {
         let short_timeout_options =
@@ -125,7 +125,7 @@ fn without_redis_nobody_gets_it() {
 }
 
 #[test]
-fn a_full_redis_can_still_change_hands() {
+fn a_full_redis_still_passes_a_lease_on() {
     let redis = Redis::start();
     run(async {
         let (one, two) = (process(&redis.url()), process(&redis.url()));
@@ -137,7 +137,7 @@ fn a_full_redis_can_still_change_hands() {
 }
 
 #[test]
-fn foreign_data_under_the_key_is_nobodys_lease() {
+fn foreign_data_under_the_key_is_no_lease() {
     let redis = Redis::start();
     run(async {
         redis.cmd(&["LPUSH", "shop:lease:loader", "x"]);

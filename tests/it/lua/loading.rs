@@ -68,7 +68,7 @@ fn what_was_loaded_is_what_is_answered() {
 }
 
 #[test]
-fn nobody_is_sold_anything_while_a_bucket_is_loaded() {
+fn a_bucket_sells_nothing_while_it_is_loaded() {
     let redis = Redis::start();
     let mut client = ScriptClient::new(&redis);
     let fixture = Fixture::open(&redis, &mut client, sku(1, ONE, 20), 10);
@@ -133,7 +133,7 @@ fn a_step_that_comes_after_the_opening_changes_nothing() {
 }
 
 #[test]
-fn what_was_accepted_outlives_every_load_that_ends_early() {
+fn an_accepted_request_survives_every_load_that_ends_early() {
     for outbox in KINDS {
         let redis = Redis::start();
         let mut client = ScriptClient::new(&redis);
@@ -196,7 +196,7 @@ fn what_the_ledger_decided_of_requests_that_were_lost_is_entered() {
 }
 
 #[test]
-fn a_load_replaces_what_nobody_wrote() {
+fn a_load_replaces_invalid_values() {
     let redis = Redis::start();
     let mut client = ScriptClient::new(&redis);
     let fixture = Fixture::open(&redis, &mut client, sku(1, ONE, 20), 10);
@@ -277,7 +277,7 @@ fn an_intent_whose_answer_was_loaded_goes_with_its_repeat() {
 }
 
 #[test]
-fn a_bucket_that_is_held_sells_nothing_and_tells_what_it_accepted() {
+fn a_held_bucket_sells_nothing_and_lists_what_it_accepted() {
     let redis = Redis::start();
     let mut client = ScriptClient::new(&redis);
     let fixture = Fixture::open(&redis, &mut client, sku(1, ONE, 20), 10);

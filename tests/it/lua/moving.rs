@@ -85,7 +85,7 @@ fn steps_in_any_order_keep_the_sum() {
 }
 
 #[test]
-fn whoever_comes_next_finishes_what_is_on_record() {
+fn the_next_process_finishes_a_recorded_transfer() {
     let (_redis, mut client, fixture) = fixture(10);
     fixture.lend(&mut client, 0, 1, 4).unwrap();
     // The lender's process crashed: its successor reads the loan from the bucket.

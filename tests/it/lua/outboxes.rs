@@ -109,7 +109,7 @@ fn ended(client: &mut ScriptClient, case: &Case) -> Result<Result<(), Error>, St
 }
 
 #[test]
-fn every_script_accepts_what_is_right_also_when_redis_is_full() {
+fn every_script_accepts_valid_keys_also_when_redis_is_full() {
     let redis = Redis::start();
     let mut client = ScriptClient::new(&redis);
     let mut seen = Vec::new();

@@ -296,7 +296,7 @@ fn queued_requests_are_read_page_by_page_whatever_the_server() {
 }
 
 #[test]
-fn a_bucket_that_is_being_loaded_tells_what_is_queued() {
+fn a_bucket_that_is_being_loaded_lists_what_is_queued() {
     each(OUTBOXES, |client, fixture, outbox| {
         let all = reservations(fixture, 1..9);
         fixture.reserve_into(client, outbox, &all);

@@ -255,7 +255,7 @@ fn an_outbox_of_another_type_is_refused_before_anything_is_taken() {
 }
 
 #[test]
-fn a_page_with_values_nobody_wrote_is_refused() {
+fn a_page_with_invalid_values_is_refused() {
     let redis = Redis::start();
     let mut client = ScriptClient::new(&redis);
     let records = ["", "short", "twelve bytes5 and so", "twelve bytesQ but longer", "1234567890.."];
@@ -291,7 +291,7 @@ fn a_page_with_values_nobody_wrote_is_refused() {
 }
 
 #[test]
-fn moves_that_nobody_wrote_are_refused() {
+fn invalid_transfers_are_refused() {
     let redis = Redis::start();
     let mut client = ScriptClient::new(&redis);
     let fixture = scenarios::fixture(&redis, ONE);

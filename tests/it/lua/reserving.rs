@@ -109,7 +109,7 @@ fn a_refusal_gives_back_once_and_only_what_the_ledger_still_has() {
 }
 
 #[test]
-fn an_order_nobody_reserved_takes_its_units_and_its_buyer() {
+fn an_order_without_a_reservation_takes_its_units_and_its_buyer() {
     let (_redis, mut client, fixture) = fixture(quota(2), 3);
     let [a, b] = [fixture.reservation(1, 1, 2), fixture.reservation(2, 2, 2)];
     let mut cancelled = fixture.order(&fixture.reservation(3, 3, 1));

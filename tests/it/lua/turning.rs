@@ -86,7 +86,7 @@ fn a_bucket_of_another_server_keeps_the_pair_for_its_loader() {
 }
 
 #[test]
-fn a_pair_that_nobody_wrote_stops_a_verb_and_no_loader() {
+fn an_invalid_epoch_and_phase_stops_a_verb_and_no_loader() {
     let redis = Redis::start();
     let mut client = ScriptClient::new(&redis);
     for (field, value) in [("epoch", "f100d6a7.x"), ("phase", "many"), ("phase", "4")] {

@@ -9,7 +9,7 @@ use floodgate::domain::{
 };
 use proptest::prelude::*;
 
-use crate::support::oracle::{Model, Said};
+use crate::support::oracle::{Model, ModelAnswer};
 use crate::support::random::num_cases;
 
 /// One purchase: buyer, request, units, and whether the ledger settles it at once.
@@ -55,14 +55,16 @@ fn reservation(request: u64, buyer: u64, quantity: u32) -> Reservation {
 }
 
 /// The model's answer that corresponds to a gate's verdict.
-fn answer_of(verdict: Verdict) -> Said {
+fn answer_of(verdict: Verdict) -> ModelAnswer {
     match verdict {
-        Verdict::Reserved => Said::Yes,
-        Verdict::Repeat(RequestStatus::Queued | RequestStatus::Ordered { .. }) => Said::Again,
-        Verdict::Repeat(RequestStatus::Failed(refusal)) | Verdict::Refused(refusal) => {
-            Said::No(refusal)
+        Verdict::Reserved => ModelAnswer::Yes,
+        Verdict::Repeat(RequestStatus::Queued | RequestStatus::Ordered { .. }) => {
+            ModelAnswer::Again
         }
-        Verdict::Short => Said::No(Refusal::SoldOut),
+        Verdict::Repeat(RequestStatus::Failed(refusal)) | Verdict::Refused(refusal) => {
+            ModelAnswer::No(refusal)
+        }
+        Verdict::Short => ModelAnswer::No(Refusal::SoldOut),
         Verdict::StaleEpoch => panic!("the test has one epoch only"),
         Verdict::Full => panic!("the test has no outbox"),
     }

@@ -15,7 +15,7 @@ use proptest::test_runner::{Config, TestRunner};
 use tempfile::TempDir;
 
 use crate::support::offers::{ANY, ONE, buyer, intent, offer, orders, quota, run};
-use crate::support::oracle::{Model, Said};
+use crate::support::oracle::{Model, ModelAnswer};
 use crate::support::random::num_cases;
 use crate::support::servers::mariadb::MariaDb;
 
@@ -151,11 +151,11 @@ async fn step(ledgers: &[&dyn Ledger], runs: &mut [Run<'_>], step: usize) {
 }
 
 /// The model's answer that corresponds to a ledger's outcome.
-fn answer_of(outcome: Option<PlaceOutcome>) -> Said {
+fn answer_of(outcome: Option<PlaceOutcome>) -> ModelAnswer {
     match outcome {
-        Some(PlaceOutcome::Placed(_)) => Said::Yes,
-        Some(PlaceOutcome::Repeat(_)) => Said::Again,
-        Some(PlaceOutcome::Refused(refusal)) => Said::No(refusal),
+        Some(PlaceOutcome::Placed(_)) => ModelAnswer::Yes,
+        Some(PlaceOutcome::Repeat(_)) => ModelAnswer::Again,
+        Some(PlaceOutcome::Refused(refusal)) => ModelAnswer::No(refusal),
         other => panic!("{other:?}"),
     }
 }

@@ -55,7 +55,7 @@ fn assert_error(error: &Error, class: ErrorClass, word: &str) {
 }
 
 #[test]
-fn a_row_that_somebody_holds_too_long_is_worth_another_try() {
+fn a_row_locked_too_long_is_retried() {
     run(async {
         // Error 1205 rolls back only the statement: the ledger must roll back the transaction.
         let store = Store::with(ANY, |options| options.lock_wait_timeout_s = 1).await;
@@ -68,7 +68,7 @@ fn a_row_that_somebody_holds_too_long_is_worth_another_try() {
 }
 
 #[test]
-fn a_statement_that_takes_too_long_is_worth_another_try() {
+fn a_statement_that_takes_too_long_is_retried() {
     run(async {
         let store = Store::with(ANY, |options| options.statement_timeout_ms = 1_000).await;
         let holder = store.server.session();
@@ -167,7 +167,7 @@ fn every_unique_key_is_a_conflict_and_no_error() {
 }
 
 #[test]
-fn the_server_itself_keeps_the_belts() {
+fn the_schema_itself_enforces_the_constraints() {
     run(async {
         let store = Store::with(quota(2), |_| {}).await;
         store.assert_batch_is_placed().await;

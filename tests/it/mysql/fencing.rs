@@ -126,7 +126,7 @@ fn two_writers_of_the_same_orders_in_opposite_order_do_not_deadlock() {
 }
 
 #[test]
-fn rows_of_a_server_that_only_reads_are_not_believed() {
+fn rows_of_a_read_only_server_are_not_trusted() {
     run(async {
         let server = MariaDb::start();
         let ledger = open(&server, Shared);

@@ -29,7 +29,7 @@ fn options_for(server: &MariaDb, user: &str, database: &str) -> MysqlOptions {
 }
 
 #[test]
-fn a_wrong_password_a_missing_database_and_a_missing_right_are_told_apart() {
+fn a_wrong_password_a_missing_database_and_a_missing_right_differ() {
     let server = MariaDb::start();
     let address = server.addr().to_string();
     let credentials = "floodgate:quite-secret";
@@ -52,7 +52,7 @@ fn a_wrong_password_a_missing_database_and_a_missing_right_are_told_apart() {
 }
 
 #[test]
-fn a_server_that_does_not_answer_is_waited_for_only_so_long() {
+fn a_server_that_does_not_answer_is_a_time_out() {
     let (closed, silent) = (Port::claim(), Port::claim());
     let url = |address: SocketAddr| format!("mysql://me:secret@{address}/floodgate");
     assert_cannot_open(
@@ -66,7 +66,7 @@ fn a_server_that_does_not_answer_is_waited_for_only_so_long() {
 }
 
 #[test]
-fn a_server_without_a_free_connection_says_so() {
+fn a_server_without_a_free_connection_is_named() {
     let server = MariaDb::start_with(&["--max-connections=10"]);
     let mut sessions = vec![MariaDb::session_as(&server.url())];
     while sessions.last().is_some_and(|session| session.try_sql("DO 1").is_ok()) {

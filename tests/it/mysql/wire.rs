@@ -77,7 +77,7 @@ fn every_session_is_set_up() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_and_not_cut() {
+fn too_long_values_are_refused_and_not_truncated() {
     run(async {
         let server = MariaDb::start_with(&["--sql-mode="]);
         let ledger = MysqlLedger::open(&server.options()).unwrap();

@@ -1,5 +1,5 @@
 //! A load of buyers with a recorder: buyers send purchases and poll their status during the faults;
-//! every response is recorded with its time for [`super::judge`].
+//! every response is recorded with its time for [`super::checker`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use loadgen::{
 use parking_lot::Mutex;
 use serde::Deserialize;
 
-pub use super::judge::{Attempt, Bought, History, RequestKey, Verdict};
+pub use super::checker::{Attempt, Bought, History, RequestKey, Verdict};
 
 /// Rate of the status reads of accepted requests, in parallel to the purchases.
 const READS_PER_SECOND: f64 = 200.0;
@@ -202,7 +202,7 @@ pub async fn send_until(
         () = end => {}
         () = reading => {}
     }
-    History { heard: buys.close(), checked: reads.close() }
+    History { purchases: buys.close(), checked: reads.close() }
 }
 
 fn purchase_source(
@@ -262,7 +262,7 @@ pub async fn check_promises(
     history: &History,
     connections: usize,
 ) -> Vec<Attempt> {
-    let promised = history.heard.iter().filter(|attempt| attempt.is_promise());
+    let promised = history.purchases.iter().filter(|attempt| attempt.is_promise());
     let promised: BTreeMap<usize, String> = promised
         .filter_map(|attempt| Some((attempt.purchase, attempt.request_id.clone()?)))
         .collect();
@@ -290,7 +290,7 @@ pub async fn check_promises(
         ..Load::new(target, source)
     };
     run(reading).await.unwrap();
-    [repeated.heard, repeated.checked, recorder.close()].concat()
+    [repeated.purchases, repeated.checked, recorder.close()].concat()
 }
 
 /// Issues one request id per buyer, in the order of `buyers`, for a policy that requires them.

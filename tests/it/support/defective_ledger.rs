@@ -17,7 +17,7 @@ use floodgate::domain::{
 };
 use parking_lot::Mutex;
 
-use super::letters::MemoryDeadLetters;
+use super::dead_letters::MemoryDeadLetters;
 
 /// The promise of [`Ledger`] to break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! A TCP proxy that injects network faults into open connections.
 //!
-//! One proxy stands for one link. The proxy parses no protocol: tests put it between Floodgate and
+//! One proxy is one network path. The proxy parses no protocol: tests put it between Floodgate and
 //! Redis, the database or the broker.
 
 use std::net::{Ipv4Addr, SocketAddr};

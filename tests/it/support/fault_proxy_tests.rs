@@ -47,7 +47,7 @@ fn answer(mut stream: TcpStream, received: &Mutex<Vec<u8>>) {
     }
 }
 
-fn link() -> (Echo, FaultProxy, TcpStream) {
+fn proxied_echo() -> (Echo, FaultProxy, TcpStream) {
     let echo = Echo::start();
     let proxy = FaultProxy::start(echo.addr);
     let client = connect(&proxy);
@@ -83,7 +83,7 @@ fn assert_silent(client: &mut TcpStream) {
 
 #[test]
 fn everything_passes_and_the_end_is_passed_on() {
-    let (_echo, proxy, mut client) = link();
+    let (_echo, proxy, mut client) = proxied_echo();
     round_trip(&mut client, b"hello");
     assert_eq!((proxy.accepted(), proxy.open()), (1, 1));
     drop(client);
@@ -93,7 +93,7 @@ fn everything_passes_and_the_end_is_passed_on() {
 #[test]
 fn held_bytes_arrive_late() {
     for way in [None, Some(Way::ToServer), Some(Way::ToClient)] {
-        let (echo, proxy, mut client) = link();
+        let (echo, proxy, mut client) = proxied_echo();
         round_trip(&mut client, b"one");
         proxy.set(Mode::Hold(way));
         client.write_all(b"two").unwrap();
@@ -111,7 +111,7 @@ fn held_bytes_arrive_late() {
 #[test]
 fn lost_bytes_never_arrive() {
     for way in [None, Some(Way::ToServer), Some(Way::ToClient)] {
-        let (echo, proxy, mut client) = link();
+        let (echo, proxy, mut client) = proxied_echo();
         proxy.set(Mode::Lose(way));
         client.write_all(b"lost").unwrap();
         until_true("the loss", || proxy.lost() == 4);
@@ -125,7 +125,7 @@ fn lost_bytes_never_arrive() {
 
 #[test]
 fn a_reset_ends_open_and_new_connections() {
-    let (_echo, proxy, mut client) = link();
+    let (_echo, proxy, mut client) = proxied_echo();
     round_trip(&mut client, b"hello");
     proxy.set(Mode::Reset);
     assert_reset(&mut client);
@@ -138,7 +138,7 @@ fn a_reset_ends_open_and_new_connections() {
 #[test]
 fn delay_and_throttle_take_their_time() {
     for mode in [Mode::Delay(Duration::from_millis(30)), Mode::Throttle(100)] {
-        let (_echo, proxy, mut client) = link();
+        let (_echo, proxy, mut client) = proxied_echo();
         proxy.set(mode);
         let begun = now_monotonic();
         round_trip(&mut client, b"12345");
@@ -148,7 +148,7 @@ fn delay_and_throttle_take_their_time() {
 
 #[test]
 fn a_connection_is_cut_after_so_many_bytes() {
-    let (echo, proxy, mut client) = link();
+    let (echo, proxy, mut client) = proxied_echo();
     round_trip(&mut client, b"12");
     proxy.cut_after(Way::ToServer, 3);
     client.write_all(b"34").unwrap();
@@ -169,7 +169,7 @@ fn a_connection_is_cut_after_so_many_bytes() {
 
 #[test]
 fn a_request_is_cut_before_the_server_reads_it() {
-    let (echo, proxy, mut client) = link();
+    let (echo, proxy, mut client) = proxied_echo();
     proxy.cut_request("COMMIT");
     round_trip(&mut client, b"COMM");
     client.write_all(b"IT;").unwrap();
@@ -180,7 +180,7 @@ fn a_request_is_cut_before_the_server_reads_it() {
 
 #[test]
 fn a_reply_is_cut_after_the_server_read_the_request() {
-    let (echo, proxy, mut client) = link();
+    let (echo, proxy, mut client) = proxied_echo();
     let mut other = connect(&proxy);
     proxy.cut_reply("COMMIT");
     round_trip(&mut client, b"BEGIN;COM");
@@ -193,7 +193,7 @@ fn a_reply_is_cut_after_the_server_read_the_request() {
 
 #[test]
 fn a_new_target_is_for_new_connections() {
-    let (first, proxy, mut client) = link();
+    let (first, proxy, mut client) = proxied_echo();
     let second = Echo::start();
     round_trip(&mut client, b"old");
     proxy.lead_to(second.addr);

@@ -109,7 +109,7 @@ impl GateFixture {
 
     /// Waits until every accepted request is settled, then asserts that the audit finds no
     /// violation and that ledger and answers agree.
-    pub async fn judge(&self, internal: SocketAddr, history: &History, stock: u64) -> Verdict {
+    pub async fn check(&self, internal: SocketAddr, history: &History, stock: u64) -> Verdict {
         let begun = now_monotonic();
         until("every accepted request to be settled", async || {
             (try_stage(internal, "unsettled").await == Some(0)).then_some(())
@@ -118,7 +118,7 @@ impl GateFixture {
         let drain = now_monotonic().duration_since(begun);
         assert_holds_at_rest(internal).await;
         let orders = orders_in(&self.settings(&[])).await;
-        let verdict = history.judge(0, &orders, stock);
+        let verdict = history.check(0, &orders, stock);
         println!("drain_ms={}", drain.as_millis());
         verdict.assert_clean();
         assert!(drain < drains_within(), "drained after {drain:?}");
@@ -187,7 +187,7 @@ pub async fn buy_for_sure(public: SocketAddr, buyer_no: u64) -> Json {
 
 /// Repeats every purchase until its answer is final, as a buyer does on `busy` or `unknown`; for
 /// tiers that answer after the ledger. Then repeats the promised ones, for the comparison in
-/// [`super::judge`].
+/// [`super::checker`].
 pub async fn retry_until_answered(
     public: SocketAddr,
     purchases: Arc<Vec<Purchase>>,
@@ -208,11 +208,11 @@ pub async fn retry_until(
     let mut open: Vec<usize> = (0..purchases.len()).collect();
     let end = now_monotonic() + DEADLINE;
     while !open.is_empty() {
-        let last = history.heard.last();
+        let last = history.purchases.last();
         assert!(now_monotonic() < end, "{} purchases without a final answer: {last:?}", open.len());
         let sent = send(public, "sale", purchases.clone(), open.into(), connections).await;
         open = sent
-            .heard
+            .purchases
             .iter()
             .filter(|attempt| !is_final(attempt))
             .map(|attempt| attempt.purchase)

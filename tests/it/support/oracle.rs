@@ -7,7 +7,7 @@ use floodgate::domain::{BuyerId, Policy, Refusal, RequestId};
 
 /// The decision on a purchase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Said {
+pub enum ModelAnswer {
     /// Newly accepted.
     Yes,
     /// A repeat of an accepted purchase.
@@ -55,29 +55,29 @@ impl Model {
     }
 
     /// Decides on one purchase and records it if accepted.
-    pub fn buy(&mut self, request: RequestId, buyer: BuyerId, quantity: u32) -> Said {
+    pub fn buy(&mut self, request: RequestId, buyer: BuyerId, quantity: u32) -> ModelAnswer {
         if let Some(earlier) = self.sold.iter().find(|sold| sold.request == request) {
             return if earlier.buyer == buyer && earlier.quantity == quantity {
-                Said::Again
+                ModelAnswer::Again
             } else {
-                Said::No(Refusal::RequestIdReused)
+                ModelAnswer::No(Refusal::RequestIdReused)
             };
         }
         if let Policy::OnePerBuyer { .. } = self.policy
             && let Some(earlier) = self.sold.iter().find(|sold| sold.buyer == buyer)
         {
-            return Said::No(Refusal::AlreadyPurchased { first: earlier.request });
+            return ModelAnswer::No(Refusal::AlreadyPurchased { first: earlier.request });
         }
         if let Policy::Quota { limit, .. } = self.policy {
             let owned = self.owned(buyer);
             if owned + quantity > limit {
-                return Said::No(Refusal::QuotaExceeded { owned, limit });
+                return ModelAnswer::No(Refusal::QuotaExceeded { owned, limit });
             }
         }
         if quantity > self.available() {
-            return Said::No(Refusal::SoldOut);
+            return ModelAnswer::No(Refusal::SoldOut);
         }
         self.sold.push(Sold { request, buyer, quantity });
-        Said::Yes
+        ModelAnswer::Yes
     }
 }

@@ -11,7 +11,7 @@ use floodgate::tier::open_ledger_for_reading;
 use parking_lot::Mutex;
 use secrecy::ExposeSecret;
 
-use super::judge::Bought;
+use super::checker::Bought;
 
 /// The outcomes of all accepted requests of a ledger. Request ids are in the form buyers receive.
 #[derive(Debug, Default)]

@@ -164,7 +164,7 @@ impl PipelineFixture {
 
     /// Waits until every accepted request has its outcome, then asserts that the audit finds no
     /// violation and that ledger and answers agree.
-    pub async fn judge(
+    pub async fn check(
         &self,
         seed: u64,
         internal: SocketAddr,
@@ -176,7 +176,7 @@ impl PipelineFixture {
         let drain = now_monotonic().duration_since(begun);
         assert_holds_at_rest(internal).await;
         let ledger = orders_in(&self.settings(&[])).await;
-        let verdict = history.judge(seed, &ledger, stock);
+        let verdict = history.check(seed, &ledger, stock);
         println!("drain_ms={}", drain.as_millis());
         verdict.assert_clean();
         assert!(drain < drains_within(), "drained after {drain:?}");

@@ -70,15 +70,15 @@ impl Shop {
         let purchases = self.buyers(count);
         let sent =
             send_all(public, purchases, (0..usize::try_from(count).unwrap()).collect()).await;
-        let attempts = sent.heard.clone();
+        let attempts = sent.purchases.clone();
         self.history.absorb(sent);
         attempts
     }
 
     /// Waits until every accepted request has its outcome, and asserts that every promise became an
     /// order.
-    pub async fn judge(&self, fixture: &PipelineFixture, internal: SocketAddr) -> Verdict {
-        let verdict = fixture.judge(0, internal, &self.history, self.stock.into()).await;
+    pub async fn check(&self, fixture: &PipelineFixture, internal: SocketAddr) -> Verdict {
+        let verdict = fixture.check(0, internal, &self.history, self.stock.into()).await;
         assert_eq!((verdict.failed, verdict.dead), (0, 0), "{verdict}");
         assert!(verdict.ok >= verdict.acknowledged, "{verdict}");
         verdict

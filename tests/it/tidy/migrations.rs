@@ -75,6 +75,6 @@ fn a_planted_step_without_a_way_back_is_found() {
 }
 
 #[test]
-fn a_planted_stray_file_is_found() {
+fn a_planted_foreign_file_is_found() {
     assert_eq!(found(&["migrations/orders.sql"]).len(), 1);
 }

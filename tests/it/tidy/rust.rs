@@ -239,7 +239,7 @@ fn character(rest: &str) -> Option<usize> {
 }
 
 #[test]
-fn comments_literals_and_code_are_told_apart() {
+fn comments_literals_and_code_are_separated() {
     let text =
         "let a = \"/* no */ \\\" //\"; // yes \"\nlet b = 1; /* a /* b */ c */ let d = r#\"\"{\"#;";
     assert_eq!(code(text).split_whitespace().collect::<String>(), "leta=;letb=1;letd=;");

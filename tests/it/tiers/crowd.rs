@@ -57,18 +57,18 @@ fn sell_to_crowd(tier: Tier, policy: Json) {
     let settings = app.settings.clone();
     let orders = runtime.block_on(orders_in(&settings));
     assert_answers_fit(&history, &policy);
-    history.judge(seed, &orders, u64::from(STOCK)).assert_clean();
+    history.check(seed, &orders, u64::from(STOCK)).assert_clean();
     assert_eq!(orders.units, u64::from(STOCK));
 }
 
 /// Every request is accepted or gets a final refusal; every repeat gets the first answer.
 fn assert_answers_fit(history: &History, policy: &Json) {
-    assert_eq!(history.heard.len(), REQUESTS);
+    assert_eq!(history.purchases.len(), REQUESTS);
     let allowed: &[&str] = match policy["kind"].as_str().unwrap() {
         "quota" => &["sold-out", "quota-exceeded"],
         _ => &["sold-out"],
     };
-    for attempt in &history.heard {
+    for attempt in &history.purchases {
         match attempt.status {
             _ if attempt.is_promise() => {}
             Some(409) => {
@@ -82,7 +82,7 @@ fn assert_answers_fit(history: &History, policy: &Json) {
     assert!(by_purchase.values().all(|ids| ids.len() == 1), "one request id per purchase");
     let ids: BTreeSet<_> = by_purchase.values().flatten().collect();
     assert_eq!(ids.len(), STOCK as usize);
-    let fresh = history.heard.iter().filter(|h| h.is_promise() && !h.replayed).count();
+    let fresh = history.purchases.iter().filter(|h| h.is_promise() && !h.replayed).count();
     assert_eq!(fresh, STOCK as usize, "every other success is marked as a repeat");
 }
 

@@ -45,10 +45,10 @@ fn ten_long_ids_travel_through_lua_sql_and_json_unchanged() {
 /// With `one_per_buyer` the derived request id enforces the limit. A new signing key derives other
 /// ids, and the ledger still refuses buyers that have an order.
 #[test]
-fn a_new_signing_key_gives_nobody_a_second_order() {
+fn a_new_signing_key_permits_no_second_order() {
     let key = |letter: &str| Some(letter.repeat(32).into());
     for tier in [Tier::Memory, Tier::Ledger, Tier::Gate] {
-        let (mut settings, _ground) = fresh_settings(tier);
+        let (mut settings, _stores) = fresh_settings(tier);
         let purchase = || json!({"sku_id": "sku", "quantity": 1});
         tokio::runtime::Runtime::new().unwrap().block_on(async {
             settings.auth.signing_key = key("a");

@@ -40,10 +40,10 @@ fn exhaust_limit(tier: Tier, servers: usize) {
         until("quiescence", async || (first.stage("sale", "unsettled").await == 0).then_some(()))
             .await;
         assert_holds_at_rest(first.internal).await;
-        let verdict = history.judge(0, &orders_in(&settings).await, LIMIT);
+        let verdict = history.check(0, &orders_in(&settings).await, LIMIT);
         verdict.assert_clean();
         assert_eq!(verdict.units, LIMIT, "the buyer gets exactly the limit");
-        let refused = history.heard.iter().filter(|attempt| attempt.status == Some(409));
+        let refused = history.purchases.iter().filter(|attempt| attempt.status == Some(409));
         assert!(refused.clone().count() > 0);
         assert!(refused.clone().all(|attempt| attempt.code.as_deref() == Some("quota-exceeded")));
     });

@@ -53,11 +53,11 @@ fn check_phases_under_load(tier: Tier, servers: usize) {
             .await;
         assert_holds_at_rest(first.internal).await;
         let orders = orders_in(&settings).await;
-        let verdict = history.judge(0, &orders, STOCK.into());
+        let verdict = history.check(0, &orders, STOCK.into());
         verdict.assert_clean();
         assert!(verdict.ok > 20 * CYCLES, "{verdict}");
         assert!(
-            history.heard.iter().any(|attempt| attempt.status == Some(403)),
+            history.purchases.iter().any(|attempt| attempt.status == Some(403)),
             "a purchase was refused while the sale was paused"
         );
     });

@@ -8,7 +8,7 @@ use crate::support::app::{TestApp, fresh_settings};
 #[test]
 fn a_restarted_server_answers_repeats_and_sells_the_rest() {
     for tier in [Tier::Memory, Tier::Ledger, Tier::Gate] {
-        let (settings, _ground) = fresh_settings(tier);
+        let (settings, _stores) = fresh_settings(tier);
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let body = json!({"sku_id": "sku", "quantity": 1});
         let first = TestApp::start(settings.clone());

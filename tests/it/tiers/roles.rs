@@ -41,7 +41,7 @@ fn two_processes_of_each_role_sell_one_sale() {
             send(other.public, "sale", purchases.clone(), attempts, 16),
         );
         history.absorb(more);
-        let verdict = fixture.judge(0, maintenance.internal, &history, STOCK.into()).await;
+        let verdict = fixture.check(0, maintenance.internal, &history, STOCK.into()).await;
         assert_eq!(verdict.ok as u64, u64::from(STOCK));
         assert_eq!(history.acknowledged().len() as u64, u64::from(STOCK));
         assert_same_status(&history, one.public, other.public).await;
@@ -86,7 +86,7 @@ async fn assert_trace_covers_every_stage(
 
 /// A request that one API process accepted reads the same at the other.
 async fn assert_same_status(history: &History, one: SocketAddr, other: SocketAddr) {
-    let attempt = history.heard.iter().find(|attempt| attempt.is_promise()).unwrap();
+    let attempt = history.purchases.iter().find(|attempt| attempt.is_promise()).unwrap();
     let (buyer, id) = (attempt.purchase + 1, attempt.request_id.as_deref().unwrap());
     let client = reqwest::Client::new();
     let mut views = Vec::new();
@@ -100,7 +100,7 @@ async fn assert_same_status(history: &History, one: SocketAddr, other: SocketAdd
 }
 
 #[test]
-fn every_open_stream_tells_its_order_when_a_consumer_comes_at_last() {
+fn every_open_stream_sends_its_order_when_a_consumer_starts_at_last() {
     let fixture = PipelineFixture::new("list").patient();
     let [maintenance, api, _relay] =
         ["maintenance", "api", "relay"].map(|role| fixture.server(role, &[]));
@@ -125,7 +125,7 @@ fn every_open_stream_tells_its_order_when_a_consumer_comes_at_last() {
             assert_eq!(queued.len(), 1, "`queued` is sent once: {text}");
             assert_eq!(text.matches("\"state\":\"success\"").count(), 1, "{text}");
         }
-        let verdict = fixture.judge(0, maintenance.internal, &promised, STOCK.into()).await;
+        let verdict = fixture.check(0, maintenance.internal, &promised, STOCK.into()).await;
         assert_eq!(verdict.ok, 200);
     });
 }

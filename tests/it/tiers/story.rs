@@ -15,7 +15,7 @@ fn a_sale_from_draft_to_close() {
 }
 
 #[test]
-fn the_same_story_through_the_pipeline() {
+fn the_same_sale_through_the_pipeline() {
     for kind in [OutboxKind::List, OutboxKind::Stream] {
         let (mut settings, fixture) = fresh_settings(Tier::Pipeline);
         settings.outbox.kind = kind;

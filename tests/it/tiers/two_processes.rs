@@ -18,7 +18,7 @@ const REQUESTS: usize = 6_000;
 
 /// Every purchase is sent about four times, to either server.
 fn sell_to_crowd(policy: serde_json::Value) {
-    let (mut settings, _ground) = fresh_settings(Tier::Gate);
+    let (mut settings, _stores) = fresh_settings(Tier::Gate);
     settings.maintenance.every_ms = 50;
     let apps = [TestApp::start(settings.clone()), TestApp::start(settings.clone())];
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -57,9 +57,9 @@ fn sell_to_crowd(policy: serde_json::Value) {
         each_order_is_read_everywhere(&apps, &history, &purchases).await;
     });
     let orders = runtime.block_on(orders_in(&settings));
-    history.judge(seed, &orders, u64::from(STOCK)).assert_clean();
+    history.check(seed, &orders, u64::from(STOCK)).assert_clean();
     assert_eq!(orders.units, u64::from(STOCK));
-    let fresh = history.heard.iter().filter(|h| h.status == Some(200) && !h.replayed).count();
+    let fresh = history.purchases.iter().filter(|h| h.status == Some(200) && !h.replayed).count();
     assert_eq!(fresh, STOCK as usize, "every other success is marked as a repeat");
 }
 
@@ -77,7 +77,7 @@ async fn each_order_is_read_everywhere(
     purchases: &[Purchase],
 ) {
     let refusals = ["sold-out", "quota-exceeded"];
-    for attempt in &history.heard {
+    for attempt in &history.purchases {
         let code = attempt.code.as_deref();
         let is_allowed =
             attempt.status == Some(200) || code.is_some_and(|code| refusals.contains(&code));
@@ -116,7 +116,7 @@ fn a_quota_by_two_servers() {
 
 #[test]
 fn a_verb_that_one_server_carries_out_reaches_the_other() {
-    let (mut settings, _ground) = fresh_settings(Tier::Gate);
+    let (mut settings, _stores) = fresh_settings(Tier::Gate);
     (settings.maintenance.every_ms, settings.http.sales_refresh_ms) = (20, 20);
     let apps = [TestApp::start(settings.clone()), TestApp::start(settings)];
     tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -173,8 +173,8 @@ async fn send_verb(app: &TestApp, verb: &str) -> u16 {
 const VERBS: usize = 25;
 
 #[test]
-fn two_operators_at_two_servers_end_where_the_ledger_stands() {
-    let (mut settings, _ground) = fresh_settings(Tier::Gate);
+fn two_operators_at_two_servers_end_at_the_phase_of_the_ledger() {
+    let (mut settings, _stores) = fresh_settings(Tier::Gate);
     (settings.maintenance.every_ms, settings.http.sales_refresh_ms) = (20, 20);
     let apps = [TestApp::start(settings.clone()), TestApp::start(settings)];
     let seed = fastrand::u64(..);

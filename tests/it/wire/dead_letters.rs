@@ -33,7 +33,7 @@ fn envelope(intents: &[OrderIntent]) -> (Headers, Bytes) {
 }
 
 fn content(headers: &DeadLetterHeaders, body: &[u8]) -> DeadLetterContent {
-    let letter = DeadLetter {
+    let dead_letter = DeadLetter {
         no: DeadLetterNo(1),
         origin: DeadLetterOrigin::Consumer,
         reason: String::new(),
@@ -47,7 +47,7 @@ fn content(headers: &DeadLetterHeaders, body: &[u8]) -> DeadLetterContent {
         changed_at_ms: 0,
         note: None,
     };
-    DeadLetterContent { dead_letter: letter, body: body.to_vec(), requests: Vec::new() }
+    DeadLetterContent { dead_letter, body: body.to_vec(), requests: Vec::new() }
 }
 
 fn ours() -> DeadLetterHeaders {

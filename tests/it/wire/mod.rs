@@ -160,7 +160,7 @@ fn every_malformed_message_has_its_flaw_and_its_reason() {
 }
 
 #[test]
-fn a_message_without_our_headers_is_nobodys() {
+fn a_message_without_our_headers_is_foreign() {
     let file: Json = serde_json::from_str(V1).unwrap();
     let (valid, body) = (headers(&file["headers"]), bytes(&file["body"]));
     for (invalid, flaw) in [
@@ -175,7 +175,7 @@ fn a_message_without_our_headers_is_nobodys() {
 }
 
 #[test]
-fn a_dead_letter_keeps_what_came_and_says_why() {
+fn a_dead_letter_keeps_the_message_and_the_reason() {
     let file: Json = serde_json::from_str(V1).unwrap();
     let (valid, body) = (headers(&file["headers"]), bytes(&file["body"]));
     let delivery = |headers: &Headers, key: &str| Delivery {

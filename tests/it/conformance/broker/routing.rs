@@ -120,7 +120,7 @@ pub async fn declaring_brings_back_what_is_missing(backend: &dyn Backend) {
     assert_eq!(ids(&process.drain(Source::Dead, 1).await), ["m5"]);
 }
 
-pub async fn depths_tell_what_waits_and_who_consumes(backend: &dyn Backend) {
+pub async fn depths_count_messages_and_consumers(backend: &dyn Backend) {
     let process = backend.open();
     let batch = [Route::Orders(0), Route::Orders(0), Route::Dead];
     process.publish_confirmed(batch.map(|route| message(route, 0)).to_vec()).await;

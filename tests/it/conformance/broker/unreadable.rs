@@ -83,7 +83,7 @@ async fn drain(broker: &RabbitBroker, source: Source, count: usize) -> u32 {
 }
 
 #[test]
-fn what_cannot_be_read_is_set_aside_and_takes_nobody_with_it() {
+fn an_unreadable_message_is_quarantined_without_its_neighbours() {
     let server = RabbitMq::start();
     run(async {
         let broker = RabbitBroker::new(server.options(topology(NAMESPACE))).unwrap();
@@ -126,7 +126,7 @@ fn what_cannot_be_read_is_set_aside_and_takes_nobody_with_it() {
 /// Such a message may crash every process that receives it, and each crash counts as a delivery of
 /// all prefetched messages. It is therefore received alone.
 #[test]
-fn a_message_that_comes_often_is_taken_alone() {
+fn a_message_redelivered_often_is_taken_alone() {
     let server = RabbitMq::start();
     run(async {
         let broker = RabbitBroker::new(server.options(Topology::new(NAMESPACE, 1, 100))).unwrap();

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use crate::support::offers::run;
 use crate::support::servers::mariadb as servers;
 
-mod letters;
+mod dead_letters;
 mod placing;
 mod reading;
 mod sales;
@@ -132,7 +132,7 @@ macro_rules! backends {
                     a_scan_is_sorted_and_may_end_early
                     a_scan_sees_one_instant
                     an_order_is_found_by_its_request
-                    an_order_tells_its_way
+                    the_timeline_of_an_order_is_stored
                     a_buyers_orders_come_newest_first_in_pages
                     every_reason_reads_back
                     the_first_record_of_a_failure_stays
@@ -140,22 +140,22 @@ macro_rules! backends {
                     the_evidence_begins_with_the_facts
                     a_healthy_ledger_has_no_anomalies
                     the_counts_are_those_of_one_sku;
-                letters:
-                    a_letter_reads_back_as_it_was_kept
-                    copies_of_a_message_are_one_letter
-                    a_replayed_letter_that_dies_again_is_open_again
-                    a_discarded_letter_stays_so_and_ends_nothing
-                    a_letter_that_changed_is_not_turned
-                    letters_come_newest_first_in_pages
-                    a_request_is_dead_while_its_letter_is_open_or_parked
-                    a_letter_may_hold_a_mebibyte_and_a_thousand_requests
-                    two_keepers_of_the_same_letters_keep_each_once
-                    letters_survive_a_restart;
+                dead_letters:
+                    a_dead_letter_reads_back_as_it_was_stored
+                    copies_of_a_message_are_one_dead_letter
+                    a_replayed_message_that_fails_again_is_open_again
+                    a_discarded_dead_letter_stays_discarded_and_ends_nothing
+                    a_dead_letter_that_changed_meanwhile_keeps_its_state
+                    dead_letters_come_newest_first_in_pages
+                    a_request_is_dead_lettered_while_its_dead_letter_is_open_or_parked
+                    a_dead_letter_may_hold_a_mebibyte_and_a_thousand_requests
+                    two_collectors_store_each_dead_letter_once
+                    dead_letters_survive_a_restart;
                 tokens:
                     a_token_is_never_given_twice
                     a_secret_is_made_once
                     a_writer_that_was_replaced_writes_nothing
-                    a_closed_ledger_says_so;
+                    a_closed_ledger_refuses_calls;
             }
         })+
     };

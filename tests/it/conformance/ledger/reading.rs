@@ -108,7 +108,7 @@ pub async fn an_order_is_found_by_its_request(backend: &dyn Backend) {
 }
 
 /// A repeat with another trace and publish time does not change the stored timeline.
-pub async fn an_order_tells_its_way(backend: &dyn Backend) {
+pub async fn the_timeline_of_an_order_is_stored(backend: &dyn Backend) {
     let ledger = backend.open().await;
     let sku = offer(&*ledger, "sale", ANY, 100).await;
     let direct = intent(&sku, 1, 4, 2);

@@ -4,7 +4,7 @@ use floodgate::db::{Error, ErrorClass};
 use floodgate::domain::{DeadLetterCounts, Epoch, Failure, Phase, Refusal};
 
 use super::Backend;
-use crate::support::letters::letter;
+use crate::support::dead_letters::new_dead_letter;
 use crate::support::offers::{ONE, buyer, intent, offer, orders, request, sale_draft, sku_draft};
 
 pub async fn a_token_is_never_given_twice(backend: &dyn Backend) {
@@ -56,7 +56,7 @@ pub async fn a_writer_that_was_replaced_writes_nothing(backend: &dyn Backend) {
         assert_fenced(
             ledger.set_sale_phase("sale".parse().unwrap(), Epoch(0), Phase::Open, 1).await,
         );
-        assert_fenced(ledger.store_dead_letters(vec![letter(&[9])], 1).await);
+        assert_fenced(ledger.store_dead_letters(vec![new_dead_letter(&[9])], 1).await);
         assert_fenced(ledger.next_token("process").await);
         assert_fenced(ledger.secret("tickets").await);
     }
@@ -72,7 +72,7 @@ fn assert_fenced<T: std::fmt::Debug>(result: Result<T, Error>) {
     assert_eq!(error.class(), ErrorClass::Down);
 }
 
-pub async fn a_closed_ledger_says_so(backend: &dyn Backend) {
+pub async fn a_closed_ledger_refuses_calls(backend: &dyn Backend) {
     let ledger = backend.open().await;
     let sku = offer(&*ledger, "sale", ONE, 5).await;
     ledger.close().await;

@@ -159,7 +159,7 @@ pub async fn nothing_is_left_of_workers_that_are_gone(fixture: &Fixture) {
     fixture.assert_empty(bucket(0));
 }
 
-pub async fn only_who_announced_itself_lately_is_not_silent(fixture: &Fixture) {
+pub async fn only_a_worker_with_a_recent_heartbeat_is_alive(fixture: &Fixture) {
     let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
     let workers: BTreeSet<String> = names(&["a/1.1", "b/1.1", "c/1.1"]);
     assert_eq!(fixture.outbox.silent(&workers).await, workers);

@@ -331,14 +331,14 @@ macro_rules! all_cases {
                 a_slow_worker_does_no_harm_to_another_that_has_its_entries
                 two_rescuers_at_once_lose_nothing_and_double_nothing
                 nothing_is_left_of_workers_that_are_gone
-                only_who_announced_itself_lately_is_not_silent
+                only_a_worker_with_a_recent_heartbeat_is_alive
                 claims_are_found_although_their_register_was_deleted;
             reading:
-                the_standing_tells_what_waits_and_where
+                the_status_counts_entries_by_place
                 a_request_is_found_wherever_it_is
-                dead_letters_tell_all_that_is_known
+                dead_letters_carry_all_that_is_known
                 only_what_was_read_is_collected
-                what_cannot_be_read_passes_through_to_the_dead;
+                unreadable_entries_become_dead_letters;
         }
     };
 }

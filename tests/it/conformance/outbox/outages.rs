@@ -128,7 +128,7 @@ fn an_acknowledgement_without_an_answer_is_repeated_without_harm() {
 }
 
 #[test]
-fn without_a_connection_nothing_is_claimed_and_nothing_is_in_doubt() {
+fn without_a_connection_nothing_is_claimed_and_nothing_is_unknown() {
     run(async {
         for kind in KINDS {
             let (worker, entries) = ProxiedWorker::with_claims(kind).await;
@@ -185,7 +185,7 @@ fn a_killed_server_that_keeps_all_it_confirmed_keeps_every_claim() {
 }
 
 #[test]
-fn a_server_that_comes_back_empty_is_served_as_ever() {
+fn a_server_that_comes_back_empty_is_served() {
     run(async {
         for kind in KINDS {
             let fixture = Fixture::single(kind);
@@ -249,7 +249,7 @@ fn forgotten_scripts_are_loaded_again() {
 }
 
 #[test]
-fn a_stream_entry_of_another_form_is_shown_whole_and_a_deleted_one_stops_nothing() {
+fn a_foreign_stream_entry_is_shown_whole_and_a_deleted_one_stops_nothing() {
     let fixture = Fixture::single(OutboxKind::Stream);
     run(async {
         let outbox_key = fixture.keys(bucket(0)).outbox();

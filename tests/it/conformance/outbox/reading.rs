@@ -8,7 +8,7 @@ async fn status(fixture: &Fixture) -> OutboxStatus {
     fixture.outbox.status(bucket(0)).await.unwrap()
 }
 
-pub async fn the_standing_tells_what_waits_and_where(fixture: &Fixture) {
+pub async fn the_status_counts_entries_by_place(fixture: &Fixture) {
     assert_eq!(status(fixture).await, OutboxStatus::default());
     fixture.accept(bucket(0), &[body(&[1, 2]), body(&[3]), body(&[4]), body(&[5, 6])]);
     let waiting = |num_waiting, first| OutboxStatus {
@@ -74,7 +74,7 @@ pub async fn a_request_is_found_wherever_it_is(fixture: &Fixture) {
     assert_eq!(find(4).await, Some(EntryLocation::Waiting));
 }
 
-pub async fn dead_letters_tell_all_that_is_known(fixture: &Fixture) {
+pub async fn dead_letters_carry_all_that_is_known(fixture: &Fixture) {
     assert_eq!(fixture.dead(bucket(0)).await, []);
     fixture.accept_requests(bucket(0), 1..4);
     let entries = fixture.claim(bucket(0), "node/1.1", 9).await;
@@ -132,7 +132,7 @@ pub async fn only_what_was_read_is_collected(fixture: &Fixture) {
     assert_eq!(collect(&dead).await, []);
 }
 
-pub async fn what_cannot_be_read_passes_through_to_the_dead(fixture: &Fixture) {
+pub async fn unreadable_entries_become_dead_letters(fixture: &Fixture) {
     let undecodable: Vec<Vec<u8>> = vec![
         Vec::new(),
         vec![0],

@@ -8,7 +8,7 @@ use floodgate::stock::{BucketHealth, Error};
 use super::{Backend, FIRST_LOAD, OPENING, Shop, failure, ordered, sku};
 use crate::support::offers::{ANY, ONE, quota};
 
-pub async fn what_nobody_loaded_is_not_sold(backend: &dyn Backend) {
+pub async fn a_bucket_that_was_not_loaded_sells_nothing(backend: &dyn Backend) {
     let shop = Shop { stock: backend.open().await, sku: sku(1, ONE, 10, 2) };
     let health = || shop.stock.health(&shop.sku, Phase::Open, OPENING);
     assert_eq!(health().await.unwrap(), BucketHealth::Missing);
@@ -145,7 +145,7 @@ pub async fn what_waits_for_an_operator_counts_for_a_quota(backend: &dyn Backend
     assert_eq!(shop.units().await, 5);
 }
 
-pub async fn what_was_accepted_stays_queued_through_a_load(backend: &dyn Backend) {
+pub async fn an_accepted_request_stays_queued_through_a_load(backend: &dyn Backend) {
     let shop = Shop::open(backend, ONE, 10, 2).await;
     let [waiting, committed, failed, settled] = [1, 2, 3, 4].map(|no| shop.reservation(no, no, 2));
     shop.take(&[waiting, committed, failed, settled]).await;
@@ -266,7 +266,7 @@ pub async fn a_loader_with_a_smaller_token_changes_nothing(backend: &dyn Backend
     shop.take(&[shop.reservation(2, 1, 1)]).await;
 }
 
-pub async fn buckets_that_stand_elsewhere_are_told_and_turned(backend: &dyn Backend) {
+pub async fn buckets_in_another_phase_are_reported_and_set(backend: &dyn Backend) {
     let shop = Shop::open(backend, ONE, 10, 2).await;
     let health = |phase, epoch| shop.stock.health(&shop.sku, phase, epoch);
     assert_eq!(health(Phase::Open, OPENING).await, Ok(BucketHealth::Ready));
@@ -299,7 +299,7 @@ pub async fn an_older_opening_is_ignored(backend: &dyn Backend) {
     );
 }
 
-pub async fn late_and_crossed_turns_take_nothing_back(backend: &dyn Backend) {
+pub async fn late_and_crossed_phase_changes_take_nothing_back(backend: &dyn Backend) {
     let shop = Shop::open(backend, ONE, 10, 2).await;
     let there = shop.in_other_process(backend).await;
     // One process reopens and closes; older changes of another process arrive afterwards.
@@ -322,7 +322,7 @@ pub async fn late_and_crossed_turns_take_nothing_back(backend: &dyn Backend) {
     assert_eq!(shop.free().await, [5, 5]);
 }
 
-pub async fn what_is_turned_during_a_load_is_published_with_it(backend: &dyn Backend) {
+pub async fn a_phase_set_during_a_load_is_published_with_it(backend: &dyn Backend) {
     let shop = Shop::open(backend, ONE, 10, 2).await;
     let there = shop.in_other_process(backend).await;
     // The loader read the sale while it was open.

@@ -280,25 +280,25 @@ macro_rules! all_cases {
     ($with:ident! $($arguments:tt)*) => {
         $with! { $($arguments)*
             loading:
-                what_nobody_loaded_is_not_sold
+                a_bucket_that_was_not_loaded_sells_nothing
                 units_are_dealt_out_evenly
                 orders_and_failures_are_remembered
                 units_of_a_quota_add_up
                 what_waits_for_an_operator_keeps_its_units
                 what_waits_for_an_operator_counts_for_a_quota
-                what_was_accepted_stays_queued_through_a_load
+                an_accepted_request_stays_queued_through_a_load
                 loaders_that_end_early_lose_nothing
                 a_load_without_units_is_sold_out
                 another_process_finds_what_was_loaded
                 a_later_load_replaces_the_one_before
                 a_loader_with_a_smaller_token_changes_nothing
-                buckets_that_stand_elsewhere_are_told_and_turned
+                buckets_in_another_phase_are_reported_and_set
                 an_older_opening_is_ignored
-                late_and_crossed_turns_take_nothing_back
-                what_is_turned_during_a_load_is_published_with_it;
+                late_and_crossed_phase_changes_take_nothing_back
+                a_phase_set_during_a_load_is_published_with_it;
             reserving:
                 the_policies_hold
-                a_repeat_reads_where_its_request_stands
+                a_repeat_reads_the_status_of_its_request
                 a_repeat_is_answered_in_every_phase_and_of_every_opening
                 a_sold_out_bucket_still_answers_repeats
                 the_same_id_with_other_content_is_refused
@@ -319,7 +319,7 @@ macro_rules! all_cases {
                 orders_of_many_buckets_and_skus_settle_together
                 a_buyer_who_was_let_go_may_buy_again
                 unsettled_intents_come_back_word_for_word
-                what_was_accepted_after_a_look_is_unsettled
+                a_request_accepted_after_a_read_is_unsettled
                 young_intents_are_left_to_their_own_process;
             moving:
                 a_loan_moves_its_units_once
@@ -331,11 +331,11 @@ macro_rules! all_cases {
                 many_movers_at_once_keep_the_sum;
             reading:
                 a_request_is_shown_to_its_owner_only
-                many_standings_come_in_the_order_of_the_question
-                nobody_denies_a_request_it_could_know_of
+                many_statuses_come_in_the_order_of_the_requests
+                a_request_that_a_bucket_may_hold_is_never_denied
                 sold_out_is_known_and_forgotten_when_units_come_back
                 a_unit_that_was_sold_again_is_not_denied
-                a_load_that_lost_a_request_ends_what_was_known
+                a_load_that_lost_a_request_invalidates_the_cache
                 the_facts_are_the_sum_of_the_buckets
                 the_store_answers;
         }

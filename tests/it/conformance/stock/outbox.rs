@@ -54,7 +54,7 @@ fn what_is_queued_is_found_on_every_page() {
 }
 
 #[test]
-fn a_bucket_that_is_not_believed_still_tells_what_it_accepted() {
+fn an_untrusted_bucket_still_lists_what_it_accepted() {
     for outbox in KINDS {
         run(async {
             let backend = SingleRedis::fresh(outbox);
@@ -95,7 +95,7 @@ fn an_opening_that_cannot_be_read_holds_up_no_load() {
 }
 
 #[test]
-fn a_record_that_nobody_wrote_does_not_hide_the_others() {
+fn a_foreign_record_does_not_hide_the_others() {
     run(async {
         let backend = SingleRedis::fresh(OUTBOXES[1]);
         let shop = Shop::open(&backend, ONE, 100, 1).await;
@@ -139,7 +139,7 @@ fn a_change_of_the_tier_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_full_outbox_takes_nothing_and_answers_what_it_knows() {
+fn a_full_outbox_takes_nothing_and_answers_repeats() {
     run(async {
         let entries = EntryLimits { envelope_max: 2, entries_max: 2 };
         let backend = SingleRedis::fresh(OutboxArgs::List(entries));

@@ -26,7 +26,7 @@ pub async fn a_request_is_shown_to_its_owner_only(backend: &dyn Backend) {
     assert_eq!(shop.stock.status(shop.key(0), request(8), Some(buyer(1))).await.unwrap(), None);
 }
 
-pub async fn many_standings_come_in_the_order_of_the_question(backend: &dyn Backend) {
+pub async fn many_statuses_come_in_the_order_of_the_requests(backend: &dyn Backend) {
     let shop = Shop::open(backend, ANY, 3_000, 4).await;
     let reservations: Vec<_> = (1..=1_500).map(|no| shop.reservation(no, no, 1)).collect();
     for bucket in 0..4 {
@@ -65,7 +65,7 @@ fn may_have_accepted(shop: &Shop, reservation: &Reservation) -> bool {
     shop.stock.may_have_accepted(shop.key_of(reservation), reservation.request)
 }
 
-pub async fn nobody_denies_a_request_it_could_know_of(backend: &dyn Backend) {
+pub async fn a_request_that_a_bucket_may_hold_is_never_denied(backend: &dyn Backend) {
     let here = Shop::open(backend, ONE, 3, 2).await;
     let there = here.in_other_process(backend).await;
     for shop in [&here, &there] {
@@ -164,7 +164,7 @@ pub async fn a_unit_that_was_sold_again_is_not_denied(backend: &dyn Backend) {
 
 /// The store loses a request, a load returns its unit, and another buyer takes it. The number of
 /// requests is the same as before and no unit is free, but another process must drop its cache.
-pub async fn a_load_that_lost_a_request_ends_what_was_known(backend: &dyn Backend) {
+pub async fn a_load_that_lost_a_request_invalidates_the_cache(backend: &dyn Backend) {
     let here = Shop::open(backend, ONE, 2, 1).await;
     let there = here.in_other_process(backend).await;
     let [a, b, c] =

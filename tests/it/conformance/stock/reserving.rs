@@ -36,7 +36,7 @@ pub async fn the_policies_hold(backend: &dyn Backend) {
     assert_eq!(one.free().await, [7], "each SKU has its own units");
 }
 
-pub async fn a_repeat_reads_where_its_request_stands(backend: &dyn Backend) {
+pub async fn a_repeat_reads_the_status_of_its_request(backend: &dyn Backend) {
     let shop = Shop::open(backend, ONE, 10, 1).await;
     let [a, b] = [shop.reservation(1, 1, 2), shop.reservation(2, 2, 1)];
     shop.take(&[a, b]).await;

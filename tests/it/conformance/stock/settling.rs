@@ -193,7 +193,7 @@ pub async fn unsettled_intents_come_back_word_for_word(backend: &dyn Backend) {
 }
 
 /// Even if the last poll of this process found no requests.
-pub async fn what_was_accepted_after_a_look_is_unsettled(backend: &dyn Backend) {
+pub async fn a_request_accepted_after_a_read_is_unsettled(backend: &dyn Backend) {
     let here = Shop::open(backend, quota(9), 10, 1).await;
     let there = here.in_other_process(backend).await;
     there.stock.refresh(there.sku.no).await.unwrap();

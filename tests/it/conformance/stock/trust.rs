@@ -17,7 +17,7 @@ fn keys(shop: &Shop) -> BucketKeys {
 }
 
 #[test]
-fn a_batch_of_which_a_part_was_accepted_has_no_certain_end() {
+fn a_partly_accepted_batch_has_an_unknown_outcome() {
     run(async {
         let backend = SingleRedis::fresh(OutboxArgs::None);
         let shop = Shop::open(&backend, ANY, 10, 1).await;
@@ -37,7 +37,7 @@ fn a_batch_of_which_a_part_was_accepted_has_no_certain_end() {
 }
 
 #[test]
-fn a_bucket_that_is_not_ready_ends_what_was_known() {
+fn a_bucket_that_is_not_ready_invalidates_the_cache() {
     run(async {
         let backend = SingleRedis::fresh(OutboxArgs::None);
         let here = Shop::open(&backend, ONE, 1, 1).await;

@@ -18,7 +18,7 @@ use redis::from_redis_value;
 use self::operations::{NUM_OPERATIONS, Operation};
 use self::play::Play;
 use crate::lua::harness::{Fixture, ScriptClient, sku};
-use crate::support::oracle::{Model, Said};
+use crate::support::oracle::{Model, ModelAnswer};
 use crate::support::random::num_cases;
 use crate::support::servers::redis::Redis;
 
@@ -174,7 +174,7 @@ fn agree_on_limits(fixture: &Fixture, play: &Play<'_>) -> Result<(), TestCaseErr
     for bucket in 0..2 {
         let mut model = Model::new(fixture.sku.policy, u32::MAX);
         for (request, buyer, quantity) in play.live(bucket) {
-            prop_assert_eq!(model.buy(request, buyer, quantity), Said::Yes);
+            prop_assert_eq!(model.buy(request, buyer, quantity), ModelAnswer::Yes);
         }
     }
     Ok(())

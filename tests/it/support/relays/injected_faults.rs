@@ -15,7 +15,7 @@ pub enum Call {
     Publish,
     Acknowledge,
     Reclaim,
-    Standing,
+    Status,
     Hold,
 }
 

@@ -112,7 +112,7 @@ impl Store {
     }
 
     /// Dead-letters an entry in a bucket.
-    pub fn bury(&self, bucket: BucketKey, entry: DeadEntry) {
+    pub fn dead_letter(&self, bucket: BucketKey, entry: DeadEntry) {
         self.buckets.lock().entry(bucket).or_default().dead.push(entry);
     }
 
@@ -150,8 +150,8 @@ impl Bucket {
         } else {
             None
         };
-        if let (Some(entry), Some(letter)) = (&found, &ended.dead_letter) {
-            let GivenUpEntry { bytes, reason, attempts } = letter.clone();
+        if let (Some(entry), Some(given_up)) = (&found, &ended.dead_letter) {
+            let GivenUpEntry { bytes, reason, attempts } = given_up.clone();
             let id = entry.id.clone();
             self.dead.push(DeadEntry { id, bytes, reason, attempts, dead_at_ms: 0 });
         }
@@ -319,7 +319,7 @@ impl Outbox for FakeOutbox {
         if self.store.damaged.lock().contains(&bucket) {
             return Err(Error::Damaged { what: "on purpose".to_owned() });
         }
-        self.call(Call::Standing, "a status read", || {
+        self.call(Call::Status, "a status read", || {
             self.with(bucket, |bucket| OutboxStatus {
                 num_waiting: bucket.waiting.len() as u64,
                 oldest_waiting_ms: oldest(bucket.waiting.iter()),

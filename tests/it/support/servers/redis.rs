@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_gone_with_its_value() {
+    fn a_server_ends_with_its_value() {
         let redis = Redis::start();
         let addr = redis.addr();
         redis.stop();

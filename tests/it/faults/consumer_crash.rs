@@ -7,7 +7,7 @@ use crate::support::fake_broker::PublishAnswer;
 use crate::support::faulty_ledger::Fault;
 use crate::support::faulty_stock::StockFault;
 use crate::support::harness::in_system;
-use crate::support::intake::ConsumerHarness;
+use crate::support::order_consumer::ConsumerHarness;
 use crate::support::wait::until;
 
 async fn until_unacknowledged(harness: &ConsumerHarness, count: usize) {
@@ -37,7 +37,7 @@ fn delivered_not_submitted_comes_again() {
 /// Before the transaction: the consumer crashes while the ledger writer has its submission. The
 /// submission and the redeliveries place the same orders.
 #[test]
-fn an_intake_that_dies_over_a_transaction_doubles_nothing() {
+fn a_consumer_crash_during_a_transaction_duplicates_nothing() {
     in_system(async {
         let harness = ConsumerHarness::open().await;
         harness.ledger.set(Fault::Frozen);
@@ -105,7 +105,7 @@ fn dead_lettered_not_acknowledged_is_one_order_and_one_dead_letter() {
 /// A failing stock delays no order: the order is committed and its delivery acknowledged. The
 /// result is written when stock and ledger are reconciled, or when a gate resubmits the request.
 #[test]
-fn orders_are_acknowledged_at_commit_whatever_the_stock_says() {
+fn orders_are_acknowledged_at_commit_whatever_the_stock_answers() {
     in_system(async {
         let harness = ConsumerHarness::open().await;
         harness.stock.set_refusing(true);
@@ -164,7 +164,7 @@ fn a_consumer_that_crashes_over_one_order_costs_no_other_an_attempt() {
 
 /// The consumer crashes while the broker is unavailable and a copy waits for its confirm.
 #[test]
-fn an_intake_that_dies_while_copies_wait_publishes_them_again() {
+fn a_consumer_crash_while_copies_wait_publishes_them_again() {
     in_system(async {
         let harness = ConsumerHarness::open().await;
         harness.broker.say(PublishAnswer::NotSent);

@@ -6,8 +6,8 @@ use floodgate::redis::transport::ConnectionPurpose;
 use redis::Value;
 
 use super::{add, call};
-use crate::support::links::{links, run};
 use crate::support::random::number_from_env;
+use crate::support::redis_connections::{connection_pool, run};
 use crate::support::servers::ports::Port;
 use crate::support::servers::redis::Redis;
 
@@ -31,7 +31,7 @@ fn a_server_is_trusted_by_its_certificate() {
     // The trusted roots are read from the environment, so that a child process is necessary.
     let connect_with = |roots: &str| {
         let mut child = Command::new(std::env::current_exe().unwrap());
-        child.args(["--exact", "redis_link::tls::child", "--ignored"]);
+        child.args(["--exact", "redis_transport::tls::child", "--ignored"]);
         child.env("SSL_CERT_FILE", roots).env(PORT, port.number().to_string());
         child.output().unwrap()
     };
@@ -50,7 +50,7 @@ fn a_server_is_trusted_by_its_certificate() {
 fn child() {
     let port: u16 = number_from_env(PORT).unwrap();
     run(async {
-        let pool = links(&format!("rediss://localhost:{port}"));
+        let pool = connection_pool(&format!("rediss://localhost:{port}"));
         assert_eq!(call(&pool, ConnectionPurpose::Hot, "a", add("a", 1)).await, Ok(Value::Int(1)));
     });
 }

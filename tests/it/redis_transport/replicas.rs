@@ -8,7 +8,7 @@ use redis::Value;
 
 use super::{TestRequest, add, call, command, until_connected};
 use crate::support::fault_proxy::FaultProxy;
-use crate::support::links::{CapturedLog, options, run};
+use crate::support::redis_connections::{CapturedLog, options, run};
 use crate::support::servers::redis::{Redis, Replicated};
 use crate::support::wait::until;
 
@@ -104,7 +104,7 @@ fn many_batches_wait_together() {
 }
 
 #[test]
-fn the_master_dies_while_its_replica_is_waited_for() {
+fn the_master_is_killed_while_its_replica_is_awaited() {
     let set = Replicated::start(1);
     run(async {
         let pool = ConnectionPool::new(replicated(&set.master.url(), HEALTHY_MS)).unwrap();
@@ -127,7 +127,7 @@ fn the_master_dies_while_its_replica_is_waited_for() {
 }
 
 #[test]
-fn waiting_on_one_lane_does_not_hold_up_the_other() {
+fn waiting_on_one_connection_does_not_delay_the_other() {
     let set = Replicated::start(1);
     run(async {
         let pool = ConnectionPool::new(replicated(&set.master.url(), HEALTHY_MS)).unwrap();

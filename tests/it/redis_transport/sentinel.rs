@@ -4,7 +4,7 @@ use floodgate::redis::transport::{CallEffect, ConnectionPool, ConnectionPurpose,
 use redis::Value;
 
 use super::{add, call, until_connected};
-use crate::support::links::{CapturedLog, links, run, short_timeout_options};
+use crate::support::redis_connections::{CapturedLog, connection_pool, run, short_timeout_options};
 use crate::support::servers::redis::Redis;
 use crate::support::servers::sentinel::SentinelSet;
 use crate::support::wait::until;
@@ -39,7 +39,7 @@ fn a_master_that_is_killed_is_replaced_by_what_the_sentinels_chose() {
 fn a_master_that_is_demoted_is_left_although_it_answers() {
     let set = SentinelSet::start(&[]);
     run(async {
-        let pool = links(&set.url());
+        let pool = connection_pool(&set.url());
         let old = until_connected(&pool, "a").await;
         until("the fail-over to begin", async || {
             set.sentinels[0].try_cmd(&["SENTINEL", "FAILOVER", "shop"]).ok()
@@ -68,7 +68,7 @@ fn a_master_that_was_replaced_without_its_knowledge_is_left_although_it_writes()
     let not_demotable = ["rename-command SLAVEOF \"\"", "rename-command REPLICAOF \"\""];
     let set = SentinelSet::start(&not_demotable);
     run(async {
-        let pool = links(&set.url());
+        let pool = connection_pool(&set.url());
         let old = until_connected(&pool, "a").await;
         until("the fail-over to begin", async || {
             set.sentinels[0].try_cmd(&["SENTINEL", "FAILOVER", "shop"]).ok()
@@ -89,15 +89,15 @@ fn a_master_that_was_replaced_without_its_knowledge_is_left_although_it_writes()
 }
 
 #[test]
-fn sentinels_are_believed_by_their_news_and_only_needed_to_find_the_master() {
+fn sentinels_are_needed_only_to_find_the_master() {
     let set = SentinelSet::start(&[]);
     run(async {
-        let other = links(&set.url().replace("/shop", "/other"));
+        let other = connection_pool(&set.url().replace("/shop", "/other"));
         let error = other.connection(ConnectionPurpose::Hot, "a").await.unwrap_err();
         assert_eq!(error.class(), CallEffect::NotDone);
         assert!(error.to_string().contains("No such master with that name"), "{error}");
 
-        let pool = links(&set.url());
+        let pool = connection_pool(&set.url());
         let connection = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap();
         assert_eq!(pool.masters().await.unwrap(), [connection.identity().node.clone()]);
 
@@ -105,9 +105,10 @@ fn sentinels_are_believed_by_their_news_and_only_needed_to_find_the_master() {
         for sentinel in &set.sentinels {
             sentinel.cmd(&["ACL", "SETUSER", "default", "resetpass", ">secret"]);
         }
-        let error = links(&set.url()).connection(ConnectionPurpose::Hot, "a").await.unwrap_err();
+        let error =
+            connection_pool(&set.url()).connection(ConnectionPurpose::Hot, "a").await.unwrap_err();
         assert!(error.to_string().contains("NOAUTH"), "{error}");
-        let with_password = links(&set.url().replace("://", "://:secret@"));
+        let with_password = connection_pool(&set.url().replace("://", "://:secret@"));
         until("a connection with the password", async || {
             with_password.connection(ConnectionPurpose::Hot, "a").await.ok()
         })
@@ -120,7 +121,7 @@ fn sentinels_are_believed_by_their_news_and_only_needed_to_find_the_master() {
         set.servers[0].cmd(&["CLIENT", "KILL", "TYPE", "normal"]);
         until("the connection to end", async || (!connection.is_alive()).then_some(())).await;
         until_connected(&pool, "a").await;
-        let error = links(&set.url())
+        let error = connection_pool(&set.url())
             .connection(ConnectionPurpose::Hot, "a")
             .await
             .unwrap_err()

@@ -24,7 +24,7 @@ async fn frozen_claimer(simulation: &Simulation) -> Process {
 }
 
 #[test]
-fn what_workers_hold_that_announce_themselves_is_left_alone() {
+fn entries_of_workers_with_a_heartbeat_are_not_reclaimed() {
     in_system(async {
         let simulation = Simulation::new(2);
         simulation.queues.set_refusing(true);
@@ -65,7 +65,7 @@ fn two_rescuers_at_once_lose_nothing() {
 }
 
 #[test]
-fn what_could_not_be_reclaimed_is_reclaimed_at_the_next_look() {
+fn a_failed_reclaim_is_repeated_at_the_next_poll() {
     in_system(async {
         let simulation = Simulation::new(3);
         simulation.accept(1..=30);
@@ -73,7 +73,7 @@ fn what_could_not_be_reclaimed_is_reclaimed_at_the_next_look() {
         victim.kill();
         simulation.outlive_heartbeats(&[]).await;
         let rescuer = simulation.rescuer_with(|process| {
-            process.faults.arm(Call::Standing, When::Before, InjectedFault::Unavailable);
+            process.faults.arm(Call::Status, When::Before, InjectedFault::Unavailable);
             process.faults.arm(Call::Reclaim, When::Before, InjectedFault::Unavailable);
             process.faults.arm(Call::Reclaim, When::After, InjectedFault::Unknown);
         });
@@ -90,13 +90,13 @@ fn what_could_not_be_reclaimed_is_reclaimed_at_the_next_look() {
 }
 
 #[test]
-fn a_rescuer_whose_look_hangs_is_replaced() {
+fn a_rescuer_whose_poll_hangs_is_replaced() {
     in_system(async {
         let simulation = Simulation::new(1);
         simulation.accept(1..=5);
         simulation.store.claim_all("gone/0");
         let rescuer = simulation.rescuer_with(|process| {
-            process.faults.arm(Call::Standing, When::Before, InjectedFault::Freeze);
+            process.faults.arm(Call::Status, When::Before, InjectedFault::Freeze);
         });
         until("a hanging poll", || async { rescuer.faults.is_frozen().then_some(()) }).await;
         until("a stall", || async {
@@ -113,11 +113,11 @@ fn a_rescuer_whose_look_hangs_is_replaced() {
 }
 
 #[test]
-fn a_clean_stop_waits_for_the_look_under_way() {
+fn a_clean_stop_waits_for_the_current_poll() {
     in_system(async {
         let simulation = Simulation::new(1);
         let rescuer = simulation.rescuer_with(|process| {
-            process.faults.arm(Call::Standing, When::Before, InjectedFault::Freeze);
+            process.faults.arm(Call::Status, When::Before, InjectedFault::Freeze);
         });
         until("a poll", || async { rescuer.faults.is_frozen().then_some(()) }).await;
         let thaw = async {

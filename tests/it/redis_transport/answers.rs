@@ -5,7 +5,7 @@ use floodgate::redis::transport::{
 };
 
 use super::{TestRequest, add, call, command, until_connected};
-use crate::support::links::{CapturedLog, links, options, run};
+use crate::support::redis_connections::{CapturedLog, connection_pool, options, run};
 use crate::support::servers::redis::{Redis, Replicated};
 use crate::support::wait::until;
 
@@ -31,7 +31,7 @@ fn eval(text: &str, key: &str) -> TestRequest {
 fn a_full_server() {
     let redis = Redis::start_with(&["maxmemory-policy noeviction"]);
     run(async {
-        let pool = links(&redis.url());
+        let pool = connection_pool(&redis.url());
         call(&pool, ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap();
         redis.cmd(&["CONFIG", "SET", "maxmemory", "1"]);
         assert_not_begun(&pool, "a", add("a", 1), "OOM").await;
@@ -54,7 +54,7 @@ fn a_full_server() {
 fn a_server_that_cannot_write_its_file() {
     let redis = Redis::start_with(&["save 3600 1", "stop-writes-on-bgsave-error yes"]);
     run(async {
-        let pool = links(&redis.url());
+        let pool = connection_pool(&redis.url());
         call(&pool, ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap();
         // A directory at the path of the file makes the save fail, even for root.
         std::fs::create_dir(redis.folder().join("dump.rdb")).unwrap();
@@ -72,7 +72,7 @@ fn a_server_that_cannot_write_its_file() {
 fn a_master_with_too_few_replicas() {
     let redis = Redis::start();
     run(async {
-        let pool = links(&redis.url());
+        let pool = connection_pool(&redis.url());
         call(&pool, ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap();
         redis.cmd(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
         assert_not_begun(&pool, "a", add("a", 1), "NOREPLICAS").await;
@@ -85,7 +85,7 @@ fn a_master_with_too_few_replicas() {
 fn a_server_that_runs_a_script_without_end() {
     let redis = Redis::start_with(&["busy-reply-threshold 1"]);
     run(async {
-        let pool = links(&redis.url());
+        let pool = connection_pool(&redis.url());
         call(&pool, ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap();
         let endless = pool.connection(ConnectionPurpose::Results, "a").await.unwrap();
         let requests = [eval("while true do end", "a")];
@@ -123,7 +123,7 @@ fn a_server_that_is_still_reading_its_file() {
     redis.kill();
     redis.launch();
     run(async {
-        let pool = links(&redis.url());
+        let pool = connection_pool(&redis.url());
         let error = until("the server to load its file", async || {
             let error = pool.connection(ConnectionPurpose::Hot, "a").await.err()?;
             assert_eq!(error.class(), CallEffect::NotDone);
@@ -164,7 +164,7 @@ fn a_master_that_became_a_replica() {
 fn a_replica_is_not_connected_to() {
     let set = Replicated::start(1);
     run(async {
-        let pool = links(&set.replicas[0].url());
+        let pool = connection_pool(&set.replicas[0].url());
         let error = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap_err();
         assert_eq!(error.class(), CallEffect::NotDone);
         assert!(error.to_string().contains("it is a replica of 127.0.0.1"), "{error}");
@@ -176,7 +176,7 @@ fn a_user_who_may_not() {
     let redis = Redis::start();
     redis.cmd(&["ACL", "SETUSER", "gate", "on", ">secret", "~a*", "+@all", "-flushall"]);
     run(async {
-        let pool = links(&format!("redis://gate:secret@{}", redis.addr()));
+        let pool = connection_pool(&format!("redis://gate:secret@{}", redis.addr()));
         call(&pool, ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap();
         assert_not_begun(&pool, "a", command(&["FLUSHALL"]), "NOPERM").await;
         assert_not_begun(&pool, "a", command(&["GET", "b"]), "NOPERM").await;
@@ -196,7 +196,7 @@ fn a_user_who_may_not() {
 fn foreign_data_and_defects() {
     let redis = Redis::start();
     run(async {
-        let pool = links(&redis.url());
+        let pool = connection_pool(&redis.url());
         redis.cmd(&["LPUSH", "list", "x"]);
         assert_refused(&pool, "a", add("list", 1), "WRONGTYPE").await;
         assert_refused(&pool, "a", command(&["GET", "list"]), "WRONGTYPE").await;
@@ -206,7 +206,7 @@ fn foreign_data_and_defects() {
 }
 
 #[test]
-fn a_script_that_nobody_gave_is_not_sent() {
+fn a_script_without_source_is_not_sent() {
     let redis = Redis::start();
     run(async {
         let mut options = options(&redis.url());

@@ -67,7 +67,7 @@ pub struct ConsumerHarness {
     pub stock: Arc<FaultyStock>,
     pub metrics: Arc<Metrics>,
     pub watermarks: Arc<RecordedWatermarks>,
-    pub intake: Address<OrderConsumer>,
+    pub consumer: Address<OrderConsumer>,
     /// Number of catalog refreshes.
     pub refreshed: Arc<AtomicU32>,
 }
@@ -130,7 +130,7 @@ impl ConsumerHarness {
             metrics: metrics.clone(),
         };
         let injects_panics = settings.faults.panic_in.iter().any(|kind| kind == "order_consumer");
-        let intake = harness.actors.supervisor.start(ChildSpec {
+        let consumer = harness.actors.supervisor.start(ChildSpec {
             name: "order_consumer/0".to_owned(),
             kind: "order_consumer",
             arbiter: Arbiter::current(),
@@ -142,7 +142,7 @@ impl ConsumerHarness {
             }),
             factory: Arc::new(move |incarnation| OrderConsumer::new(incarnation, deps.clone())),
         });
-        Self { harness, broker, ledger, stock, metrics, watermarks, intake, refreshed }
+        Self { harness, broker, ledger, stock, metrics, watermarks, consumer, refreshed }
     }
 
     /// Reserves one unit for a request; the ledger has no order of it.
@@ -205,7 +205,7 @@ impl ConsumerHarness {
     /// Stops the consumer as a crash does: in-flight work is dropped without answers.
     pub async fn kill(&self) {
         let restarts = self.restarts();
-        self.intake.wait_up().await.try_send(Stop).unwrap();
+        self.consumer.wait_up().await.try_send(Stop).unwrap();
         until("the restart of the consumer", || async {
             (self.restarts() > restarts).then_some(())
         })

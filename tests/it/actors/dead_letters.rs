@@ -11,12 +11,12 @@ use floodgate::domain::{Counting, DeadLetterNo, DeadLetterOrigin, DeadLetterStat
 use floodgate::services::dead_letters::{DeadLetterError, DeadLetterOutcome, DeadLetterService};
 use floodgate::stock::MemoryStock;
 
-use crate::support::faulty_ledger::Fault;
-use crate::support::harness::in_system;
-use crate::support::keepers::{
+use crate::support::dead_letter_collectors::{
     CollectorProcess, DEAD_LETTERS_MAX, DeadLetterFixture, dead_letter_of, numbers,
 };
-use crate::support::letters::letter;
+use crate::support::dead_letters::new_dead_letter;
+use crate::support::faulty_ledger::Fault;
+use crate::support::harness::in_system;
 use crate::support::offers::{ANY, offer};
 use crate::support::wait::until;
 
@@ -32,10 +32,10 @@ async fn until_empty(fixture: &DeadLetterFixture, queue: &str) {
 }
 
 #[test]
-fn what_dies_in_the_broker_is_kept_with_its_bytes_and_why() {
+fn dead_letters_of_the_broker_are_stored_with_bytes_and_reason() {
     in_system(async {
         let fixture = DeadLetterFixture::new();
-        let collector = fixture.keeper();
+        let collector = fixture.collector();
         let foreign = Message {
             route: Route::Dead,
             headers: Headers { origin: Some("orders.0".to_owned()), ..Headers::default() },
@@ -66,13 +66,13 @@ fn what_dies_in_the_broker_is_kept_with_its_bytes_and_why() {
 }
 
 #[test]
-fn what_relays_gave_up_is_collected_from_every_bucket() {
+fn dead_letters_of_relays_are_collected_from_every_bucket() {
     in_system(async {
         let fixture = DeadLetterFixture::new();
         // More than one batch in each of the two buckets.
         let many = u64::from(DEAD_LETTERS_MAX) * 3;
-        (1..=many).for_each(|request| fixture.bury(&[request]));
-        let _collector = fixture.keeper();
+        (1..=many).for_each(|request| fixture.dead_letter(&[request]));
+        let _collector = fixture.collector();
         let dead_letters = fixture.until_dead_letters(usize::try_from(many).unwrap()).await;
         assert!(
             dead_letters
@@ -90,12 +90,12 @@ fn steps(collector: &CollectorProcess) -> u64 {
 }
 
 #[test]
-fn while_the_ledger_is_down_letters_are_held_and_none_is_lost() {
+fn while_the_ledger_is_down_dead_letters_are_held_and_none_is_lost() {
     in_system(async {
         let fixture = DeadLetterFixture::new();
         fixture.ledger.set(Fault::Down);
-        let collector = fixture.keeper();
-        fixture.bury(&[100]);
+        let collector = fixture.collector();
+        fixture.dead_letter(&[100]);
         let dead = (1..=20).map(|request| fixture.dead(&[request], "why")).collect();
         fixture.publish(dead).await;
         until("a full prefetch window", || async {
@@ -110,7 +110,7 @@ fn while_the_ledger_is_down_letters_are_held_and_none_is_lost() {
 
         // Unacknowledged messages are redelivered to the next process.
         collector.kill().await;
-        let collector = fixture.keeper();
+        let collector = fixture.collector();
         fixture.ledger.set(Fault::None);
         let dead_letters = fixture.until_dead_letters(21).await;
         assert_eq!(
@@ -123,11 +123,11 @@ fn while_the_ledger_is_down_letters_are_held_and_none_is_lost() {
 }
 
 #[test]
-fn a_letter_that_the_ledger_refuses_stays_in_its_queue_and_others_go_on() {
+fn a_dead_letter_that_the_ledger_refuses_stays_queued_and_others_go_on() {
     in_system(async {
         let fixture = DeadLetterFixture::new();
         fixture.ledger.set(Fault::RefusesDeadLetter(RequestId::new(3).unwrap()));
-        let collector = fixture.keeper();
+        let collector = fixture.collector();
         let dead = (1..=6).map(|request| fixture.dead(&[request], "why")).collect();
         fixture.publish(dead).await;
         let dead_letters = fixture.until_dead_letters(5).await;
@@ -137,11 +137,11 @@ fn a_letter_that_the_ledger_refuses_stays_in_its_queue_and_others_go_on() {
             .await;
         fixture.publish(vec![fixture.dead(&[7], "why")]).await;
         fixture.until_dead_letters(6).await;
-        assert!(collector.metric(refused) < 1.5, "a refused letter is retried after a delay");
+        assert!(collector.metric(refused) < 1.5, "a refused dead letter is retried after a delay");
 
         // The same for an outbox.
-        fixture.bury(&[3]);
-        fixture.bury(&[5]);
+        fixture.dead_letter(&[3]);
+        fixture.dead_letter(&[5]);
         until("the stored entry to be removed", || async {
             (fixture.simulation.store.dead().len() == 1).then_some(())
         })
@@ -159,7 +159,7 @@ fn a_letter_that_the_ledger_refuses_stays_in_its_queue_and_others_go_on() {
 }
 
 #[test]
-fn panics_lose_no_letter() {
+fn panics_lose_no_dead_letter() {
     in_system(async {
         let fixture = DeadLetterFixture::new();
         let collector = fixture.panicking_collector(10.0);
@@ -167,7 +167,7 @@ fn panics_lose_no_letter() {
             let first = 1 + round * 10;
             let dead = (first..first + 5).map(|request| fixture.dead(&[request], "why")).collect();
             fixture.publish(dead).await;
-            (first + 5..first + 10).for_each(|request| fixture.bury(&[request]));
+            (first + 5..first + 10).for_each(|request| fixture.dead_letter(&[request]));
         }
         let mut stored: Vec<u64> =
             fixture.until_dead_letters(100).await.iter().flat_map(numbers).collect();
@@ -183,7 +183,7 @@ async fn with_dead_letter(
     requests: &[u64],
 ) -> (DeadLetterFixture, DeadLetterService, DeadLetterNo) {
     let fixture = DeadLetterFixture::new();
-    let collector = fixture.keeper();
+    let collector = fixture.collector();
     fixture.publish(vec![fixture.dead(requests, "why")]).await;
     let dead_letters = fixture.until_dead_letters(1).await;
     until_empty(&fixture, "dead").await;
@@ -193,7 +193,7 @@ async fn with_dead_letter(
 }
 
 #[test]
-fn a_replayed_letter_is_in_its_order_queue_and_marked() {
+fn a_replayed_dead_letter_is_in_its_order_queue_and_marked() {
     in_system(async {
         let (fixture, service, no) = with_dead_letter(&[1, 2]).await;
         let (outcome, dead_letter) = service.replay(no).await.unwrap();
@@ -216,7 +216,7 @@ fn a_replayed_letter_is_in_its_order_queue_and_marked() {
 }
 
 #[test]
-fn a_letter_is_marked_only_after_the_broker_confirmed_it() {
+fn a_dead_letter_is_marked_only_after_the_broker_confirmed_it() {
     in_system(async {
         let (fixture, service, no) = with_dead_letter(&[1]).await;
         fixture.broker.nack_next(1);
@@ -232,7 +232,7 @@ fn a_letter_is_marked_only_after_the_broker_confirmed_it() {
 }
 
 #[test]
-fn a_letter_whose_requests_have_ended_is_resolved_without_publishing() {
+fn a_dead_letter_whose_requests_ended_is_resolved_unpublished() {
     in_system(async {
         let (fixture, service, no) = with_dead_letter(&[1, 2]).await;
         let ledger = &fixture.simulation.ledger;
@@ -242,13 +242,13 @@ fn a_letter_whose_requests_have_ended_is_resolved_without_publishing() {
             ledger.place(vec![intent]).await.unwrap();
         };
         place(1).await;
-        // Request 2 has no outcome yet, so the letter is published; a second copy of request 1 is
+        // Request 2 has no outcome yet, so the message is published; a second copy of request 1 is
         // harmless.
         let (outcome, _) = service.replay(no).await.unwrap();
         assert_eq!(outcome, DeadLetterOutcome::Published);
         place(2).await;
         ledger.store_dead_letters(vec![], 0).await.unwrap();
-        let collector = fixture.keeper();
+        let collector = fixture.collector();
         fixture.publish(vec![fixture.dead(&[1, 2], "again")]).await;
         until("the dead letter to be open again", || async {
             (dead_letter_of(&fixture, 1).await.state == DeadLetterState::Open).then_some(())
@@ -267,14 +267,14 @@ fn a_letter_whose_requests_have_ended_is_resolved_without_publishing() {
 
 /// The consumer may dead-letter the message again before the service marks it as replayed.
 #[test]
-fn a_letter_that_dies_again_while_it_is_replayed_stays_open() {
+fn a_dead_letter_that_fails_again_during_its_replay_stays_open() {
     in_system(async {
         let (fixture, service, no) = with_dead_letter(&[1]).await;
-        let collector = fixture.keeper();
+        let collector = fixture.collector();
         fixture.broker.hold(true);
         let replay = async { service.replay(no).await.unwrap() };
         let dead_letter_again = async {
-            // The service has read the letter and awaits the confirm. The message is dead-lettered
+            // The service has read it and awaits the confirm. The message is dead-lettered
             // again before the service receives the confirm.
             let again = second_arrival(&fixture).await;
             fixture.simulation.ledger.store_dead_letters(vec![again], 0).await.unwrap();
@@ -308,12 +308,13 @@ async fn second_arrival(fixture: &DeadLetterFixture) -> floodgate::domain::NewDe
 }
 
 #[test]
-fn a_letter_that_is_cut_or_foreign_cannot_be_replayed_and_can_be_parked() {
+fn a_cut_or_foreign_dead_letter_can_be_parked_and_not_replayed() {
     in_system(async {
         let fixture = DeadLetterFixture::new();
-        let cut = floodgate::domain::NewDeadLetter { body_bytes: 5_000_000, ..letter(&[1]) };
+        let cut =
+            floodgate::domain::NewDeadLetter { body_bytes: 5_000_000, ..new_dead_letter(&[1]) };
         let ledger: Arc<dyn Ledger> = fixture.simulation.ledger.clone();
-        ledger.store_dead_letters(vec![cut, letter(&[2])], 0).await.unwrap();
+        ledger.store_dead_letters(vec![cut, new_dead_letter(&[2])], 0).await.unwrap();
         let service = fixture.sales();
         for (request, reason) in [(1, "only the first 8 of its 5000000"), (2, "no content type")] {
             let no = dead_letter_of(&fixture, request).await.no;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use floodgate::runtime::clock::now_monotonic;
 
-use super::judge::{Attempt, Bought, History, RequestKey, Verdict};
+use super::checker::{Attempt, Bought, History, RequestKey, Verdict};
 use super::orders::{Orders, Record, RecordedAs};
 
 const ORDER: Bought = Bought { quantity: 2, placed_at_ms: 1_000 };
@@ -30,7 +30,7 @@ impl Planted {
         let (began, ended) = (self.now, self.now + Duration::from_secs(1));
         self.now = ended + Duration::from_secs(1);
         let named = self.named.then(|| Arc::from("7-1-x"));
-        self.history.heard.push(Attempt {
+        self.history.purchases.push(Attempt {
             purchase: 0,
             request: RequestKey { sale: "sale".into(), buyer: 42, named },
             began,
@@ -43,7 +43,7 @@ impl Planted {
             code: None,
             order: None,
         });
-        self.history.heard.last_mut().unwrap()
+        self.history.purchases.last_mut().unwrap()
     }
 
     fn busy(&mut self) -> &mut Self {
@@ -70,15 +70,15 @@ impl Planted {
 
     fn bought(&mut self, order: Bought) -> &mut Self {
         self.state(200, "success");
-        self.history.heard.last_mut().unwrap().order = Some(order);
+        self.history.purchases.last_mut().unwrap().order = Some(order);
         self
     }
 
     /// Makes the last attempt overlap with the one before.
     fn overlapping(&mut self) -> &mut Self {
-        let heard = &mut self.history.heard;
-        let before = heard[heard.len() - 2].began;
-        heard.last_mut().unwrap().began = before;
+        let purchases = &mut self.history.purchases;
+        let before = purchases[purchases.len() - 2].began;
+        purchases.last_mut().unwrap().began = before;
         self
     }
 
@@ -88,12 +88,12 @@ impl Planted {
         self
     }
 
-    fn judge(&self) -> Verdict {
-        self.history.judge(0, &self.ledger, STOCK)
+    fn check(&self) -> Verdict {
+        self.history.check(0, &self.ledger, STOCK)
     }
 
     fn assert_clean(&self) {
-        let verdict = self.judge();
+        let verdict = self.check();
         assert!(verdict.is_clean(), "{verdict}");
     }
 }
@@ -109,12 +109,12 @@ fn for_both_kinds(test: impl Fn(Planted)) {
 fn a_promise_without_an_end_is_lost() {
     for_both_kinds(|mut planted| {
         planted.state(202, "queued");
-        assert_eq!(planted.judge().lost, 1);
+        assert_eq!(planted.check().lost, 1);
         planted.recorded_as(RecordedAs::DeadLetter).assert_clean();
     });
     for_both_kinds(|mut planted| {
         planted.bought(ORDER);
-        let verdict = planted.judge();
+        let verdict = planted.check();
         assert_eq!((verdict.lost, verdict.is_clean()), (1, false));
     });
     for_both_kinds(|mut planted| planted.state(202, "unknown").assert_clean());
@@ -125,7 +125,7 @@ fn two_orders_of_one_request_are_duplicated() {
     for_both_kinds(|mut planted| {
         planted.bought(ORDER).recorded_as(RecordedAs::Order(ORDER)).assert_clean();
         planted.recorded_as(RecordedAs::Order(ORDER));
-        assert_eq!(planted.judge().duplicated, 1);
+        assert_eq!(planted.check().duplicated, 1);
     });
 }
 
@@ -134,16 +134,16 @@ fn units_beyond_the_stock_are_oversold() {
     for_both_kinds(|mut planted| {
         let many = Bought { quantity: 11, ..ORDER };
         planted.bought(many).recorded_as(RecordedAs::Order(many));
-        assert_eq!(planted.judge().oversold, 1);
+        assert_eq!(planted.check().oversold, 1);
     });
 }
 
 #[test]
-fn an_order_behind_nothing_but_busy_is_a_ghost() {
+fn an_order_behind_only_busy_answers_is_a_ghost() {
     for outcome in [RecordedAs::Order(ORDER), RecordedAs::Failure, RecordedAs::DeadLetter] {
         for_both_kinds(|mut planted| {
             planted.busy().busy().recorded_as(outcome);
-            let verdict = planted.judge();
+            let verdict = planted.check();
             assert_eq!((verdict.ghosts, verdict.is_clean()), (1, false), "{outcome:?}");
         });
     }
@@ -153,7 +153,7 @@ fn an_order_behind_nothing_but_busy_is_a_ghost() {
     });
     for_both_kinds(|mut planted| {
         planted.busy().refused(409, false).recorded_as(RecordedAs::Order(ORDER));
-        assert_eq!(planted.judge().ghosts, 1);
+        assert_eq!(planted.check().ghosts, 1);
     });
 }
 
@@ -169,7 +169,7 @@ fn an_attempt_without_an_answer_may_have_bought() {
     for_both_kinds(|mut planted| {
         planted.busy().attempt(None).is_sent = false;
         planted.recorded_as(RecordedAs::Order(ORDER));
-        assert_eq!(planted.judge().ghosts, 1);
+        assert_eq!(planted.check().ghosts, 1);
     });
 }
 
@@ -181,7 +181,7 @@ fn a_refusal_after_a_promise_is_a_denial() {
                 .state(202, "queued")
                 .refused(status, false)
                 .recorded_as(RecordedAs::Order(ORDER));
-            let verdict = planted.judge();
+            let verdict = planted.check();
             assert_eq!((verdict.denials, verdict.is_clean()), (1, false), "{status}");
         });
         // The attempt was in flight when the promise was received.
@@ -205,9 +205,9 @@ fn a_refusal_after_a_promise_is_a_denial() {
 fn denials_are_found_among_the_later_checks_too() {
     for_both_kinds(|mut planted| {
         planted.state(202, "queued").refused(404, false).recorded_as(RecordedAs::Order(ORDER));
-        let check = planted.history.heard.pop().unwrap();
+        let check = planted.history.purchases.pop().unwrap();
         planted.history.checked.push(check);
-        assert_eq!(planted.judge().denials, 1);
+        assert_eq!(planted.check().denials, 1);
     });
 }
 
@@ -224,9 +224,9 @@ fn a_recorded_failure_is_an_end_and_no_denial() {
 fn a_repeat_shares_the_refusal_of_an_attempt_beside_it_and_of_no_other() {
     for_both_kinds(|mut planted| {
         planted.refused(409, false).refused(409, true);
-        assert_eq!(planted.judge().ends, 1);
-        planted.history.heard[1].began = planted.history.heard[0].began;
-        planted.judge().assert_clean();
+        assert_eq!(planted.check().ends, 1);
+        planted.history.purchases[1].began = planted.history.purchases[0].began;
+        planted.check().assert_clean();
     });
 }
 
@@ -250,21 +250,21 @@ fn two_ends_of_one_request_are_found() {
             if let Some(outcome) = outcome {
                 planted.recorded_as(outcome);
             }
-            let verdict = planted.judge();
+            let verdict = planted.check();
             assert_eq!((verdict.ends, verdict.is_clean()), (1, false), "{index}: {verdict}");
         });
     }
 }
 
 #[test]
-fn requests_of_other_buyers_and_sales_are_judged_apart() {
+fn requests_of_other_buyers_and_sales_are_checked_separately() {
     let mut planted = Planted::new(false);
     planted.bought(ORDER).refused(409, false).recorded_as(RecordedAs::Order(ORDER));
-    assert_eq!(planted.judge().denials, 1);
-    let last = planted.history.heard.last_mut().unwrap();
+    assert_eq!(planted.check().denials, 1);
+    let last = planted.history.purchases.last_mut().unwrap();
     last.request.buyer = 43;
     planted.assert_clean();
-    let last = planted.history.heard.last_mut().unwrap();
+    let last = planted.history.purchases.last_mut().unwrap();
     (last.request.buyer, last.request.sale) = (42, "other".into());
     planted.assert_clean();
 }
@@ -274,5 +274,5 @@ fn requests_of_other_buyers_and_sales_are_judged_apart() {
 fn a_verdict_that_is_not_clean_panics() {
     let mut planted = Planted::new(true);
     planted.busy().recorded_as(RecordedAs::Order(ORDER));
-    planted.judge().assert_clean();
+    planted.check().assert_clean();
 }

@@ -80,19 +80,19 @@ impl Attempt {
 #[derive(Debug, Default)]
 pub struct History {
     /// Attempts of purchases.
-    pub heard: Vec<Attempt>,
+    pub purchases: Vec<Attempt>,
     /// Status reads and repeats of promised requests.
     pub checked: Vec<Attempt>,
 }
 
 impl History {
     pub fn absorb(&mut self, other: Self) {
-        self.heard.extend(other.heard);
+        self.purchases.extend(other.purchases);
         self.checked.extend(other.checked);
     }
 
     fn all(&self) -> impl Iterator<Item = &Attempt> {
-        self.heard.iter().chain(&self.checked)
+        self.purchases.iter().chain(&self.checked)
     }
 
     /// Request ids of promised requests: answered with 200, or with 202 `queued`.
@@ -104,14 +104,14 @@ impl History {
     /// For each purchase, the distinct promised request ids.
     pub fn promised_by_purchase(&self) -> BTreeMap<usize, BTreeSet<&str>> {
         let mut by_purchase: BTreeMap<usize, BTreeSet<&str>> = BTreeMap::new();
-        for attempt in self.heard.iter().filter(|attempt| attempt.is_promise()) {
+        for attempt in self.purchases.iter().filter(|attempt| attempt.is_promise()) {
             by_purchase.entry(attempt.purchase).or_default().extend(attempt.request_id.as_deref());
         }
         by_purchase
     }
 
     /// Checks every rule. The ledger must hold the outcome of every accepted request.
-    pub fn judge(&self, seed: u64, ledger: &Orders, stock: u64) -> Verdict {
+    pub fn check(&self, seed: u64, ledger: &Orders, stock: u64) -> Verdict {
         let mut by_request: BTreeMap<&RequestKey, Case<'_>> = BTreeMap::new();
         for attempt in self.all().filter(|attempt| attempt.is_sent) {
             by_request.entry(&attempt.request).or_default().attempts.push(attempt);
@@ -128,7 +128,7 @@ impl History {
         let distinct: BTreeSet<&str> = ledger.request_ids.iter().map(String::as_str).collect();
         Verdict {
             seed,
-            attempted: self.heard.len(),
+            attempted: self.purchases.len(),
             acknowledged: self.acknowledged().len(),
             ok: ledger.request_ids.len(),
             units: ledger.units,

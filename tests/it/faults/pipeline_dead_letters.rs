@@ -46,16 +46,16 @@ fn dead_letters_are_rejected(outbox: &str) {
         });
         dead_letter_of(&fixture, &server, &third, "").await;
         dead_letter_of(&fixture, &server, b"no entry", "").await;
-        shop.judge(&fixture, server.internal).await;
+        shop.check(&fixture, server.internal).await;
     });
 }
 
 #[test]
-fn letters_that_find_no_place_wait_with_a_list() {
+fn dead_letters_without_room_wait_with_a_list() {
     dead_letters_are_rejected("list");
 }
 
 #[test]
-fn letters_that_find_no_place_wait_with_a_stream() {
+fn dead_letters_without_room_wait_with_a_stream() {
     dead_letters_are_rejected("stream");
 }

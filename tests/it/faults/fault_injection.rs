@@ -50,7 +50,7 @@ fn one_step_in_a_hundred_panics_and_nothing_is_lost_or_doubled() {
             assert_audit_holds(server.internal).await;
         });
         let orders = runtime.block_on(orders_in(&settings(folder.path())));
-        history.judge(0, &orders, sold).assert_clean();
+        history.check(0, &orders, sold).assert_clean();
         assert_eq!(orders.units, sold);
     }
 }
@@ -66,7 +66,7 @@ async fn send_until_final(server: &Server, sale: &str) -> History {
         let attempts = pending.clone().into();
         let sent = send(server.public, sale, purchases.clone(), attempts, 64).await;
         pending = sent
-            .heard
+            .purchases
             .iter()
             .filter(|attempt| !matches!(attempt.status, Some(200 | 409)))
             .map(|attempt| attempt.purchase)

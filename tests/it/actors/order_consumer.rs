@@ -14,8 +14,8 @@ use tokio::sync::oneshot;
 use crate::support::fake_broker::PublishAnswer;
 use crate::support::faulty_ledger::Fault;
 use crate::support::harness::in_system;
-use crate::support::intake::{ConsumerHarness, envelope, quick};
 use crate::support::offers::{self, ANY, open_offer};
+use crate::support::order_consumer::{ConsumerHarness, envelope, quick};
 use crate::support::wait::until;
 use crate::wire::{MalformedMessage, malformed_messages};
 
@@ -67,7 +67,7 @@ fn many_messages_are_gathered_into_few_transactions() {
 
 /// A submission without an outcome may have been committed: the handle must not report a failure.
 #[test]
-fn a_consumer_that_crashed_after_its_commit_is_a_doubt() {
+fn a_consumer_crash_after_its_commit_is_an_unknown_outcome() {
     in_system(async {
         let harness = ConsumerHarness::open().await;
         let intent = harness.accept(1, 1).await;
@@ -83,7 +83,7 @@ fn a_consumer_that_crashed_after_its_commit_is_a_doubt() {
 }
 
 #[test]
-fn a_message_that_comes_again_is_a_success() {
+fn a_redelivered_message_is_a_success() {
     in_system(async {
         let harness = ConsumerHarness::open().await;
         let intents = harness.accept_all(1..=3).await;
@@ -98,7 +98,7 @@ fn a_message_that_comes_again_is_a_success() {
 }
 
 #[test]
-fn one_bad_order_among_good_ones_is_a_dead_letter_alone() {
+fn only_the_bad_order_of_a_batch_becomes_a_dead_letter() {
     in_system(async {
         let harness = ConsumerHarness::open().await;
         let mut intents = harness.accept_all(1..=4).await;
@@ -147,7 +147,7 @@ fn an_unknown_sku_is_looked_up_once_before_it_is_poison() {
 }
 
 #[test]
-fn a_sale_that_was_created_elsewhere_is_learned_of() {
+fn a_sale_that_another_process_created_is_loaded() {
     in_system(async {
         let harness = ConsumerHarness::open().await;
         let intents = harness.create_elsewhere(1..=3).await;
@@ -257,7 +257,7 @@ fn an_old_subscription_acknowledges_nothing_of_the_next_one() {
 /// Redeliveries must not queue behind abandoned submissions: if the consumer restarts faster than
 /// the ledger answers, none of its own submissions would ever complete.
 #[test]
-fn submissions_of_a_lost_hand_are_withdrawn() {
+fn submissions_of_a_lost_subscription_are_withdrawn() {
     in_system(async {
         let harness = ConsumerHarness::open().await;
         harness.ledger.set(Fault::Frozen);
@@ -299,7 +299,7 @@ fn a_broker_that_comes_back_is_subscribed_to_again() {
 }
 
 #[test]
-fn quiet_finishes_what_is_inside_and_gives_the_rest_back() {
+fn quiet_finishes_in_flight_orders_and_gives_the_rest_back() {
     in_system(async {
         let harness = ConsumerHarness::open().await;
         harness.ledger.set(Fault::Frozen);
@@ -309,7 +309,7 @@ fn quiet_finishes_what_is_inside_and_gives_the_rest_back() {
         })
         .await;
         let (done, mut idle) = oneshot::channel();
-        harness.intake.get().unwrap().try_send(Quiet { done }).unwrap();
+        harness.consumer.get().unwrap().try_send(Quiet { done }).unwrap();
         tokio::task::yield_now().await;
         assert!(idle.try_recv().is_err(), "submissions are in flight");
         harness.ledger.set(Fault::None);
@@ -332,7 +332,7 @@ fn quiet_does_not_wait_for_a_ledger_that_is_away() {
         })
         .await;
         let (done, idle) = oneshot::channel();
-        harness.intake.get().unwrap().try_send(Quiet { done }).unwrap();
+        harness.consumer.get().unwrap().try_send(Quiet { done }).unwrap();
         idle.await.unwrap();
         assert_eq!((harness.broker.num_ready(), harness.broker.num_unacknowledged()), (3, 0));
     });
@@ -340,7 +340,7 @@ fn quiet_does_not_wait_for_a_ledger_that_is_away() {
 
 /// C20: every malformed message becomes a dead letter with its own bytes and delays no other.
 #[test]
-fn the_poison_zoo_ends_among_the_dead_letters_and_good_orders_go_on() {
+fn poison_messages_become_dead_letters_and_good_orders_go_on() {
     in_system(async {
         let harness = ConsumerHarness::open().await;
         let malformed_messages = malformed_messages();

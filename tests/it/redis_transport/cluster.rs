@@ -4,7 +4,9 @@ use floodgate::redis::transport::{CallEffect, ConnectionPool, ConnectionPurpose,
 use redis::Value;
 
 use super::{TestRequest, add, call, command, until_connected};
-use crate::support::links::{CapturedLog, links, options, run, short_timeout_options};
+use crate::support::redis_connections::{
+    CapturedLog, connection_pool, options, run, short_timeout_options,
+};
 use crate::support::servers::cluster::Cluster;
 use crate::support::servers::redis::Redis;
 use crate::support::wait::until;
@@ -22,7 +24,7 @@ fn each_key_is_asked_for_where_it_is() {
     run(async {
         // One of the seed nodes does not exist.
         let url = cluster.url(&[1]) + ",127.0.0.1:1";
-        let pool = links(&url);
+        let pool = connection_pool(&url);
         for node in 0..3 {
             for key in cluster.keys_of(node, 5) {
                 let connection = pool.connection(ConnectionPurpose::Hot, &key).await.unwrap();
@@ -46,7 +48,7 @@ fn each_key_is_asked_for_where_it_is() {
 fn keys_of_two_slots_in_one_command_are_a_defect() {
     let cluster = Cluster::start(&[]);
     run(async {
-        let pool = links(&cluster.url(&[0]));
+        let pool = connection_pool(&cluster.url(&[0]));
         let keys = [cluster.keys_of(0, 1), cluster.keys_of(1, 1)].concat();
         let both = command(&["MSET", &keys[0], "1", &keys[1], "1"]);
         let error = call(&pool, ConnectionPurpose::Hot, &keys[0], both).await.unwrap_err();
@@ -100,7 +102,7 @@ fn a_slot_that_moves_is_refused_and_then_found() {
 }
 
 #[test]
-fn a_node_that_dies_is_found_again_and_the_others_go_on() {
+fn a_killed_node_is_reconnected_and_the_others_go_on() {
     let cluster = Cluster::start(&["cluster-require-full-coverage no"]);
     run(async {
         let pool = ConnectionPool::new(short_timeout_options(&cluster.url(&[0, 1, 2]))).unwrap();
@@ -166,7 +168,7 @@ fn a_cluster_that_is_not_whole_is_down() {
 fn a_single_server_is_no_cluster() {
     let redis = Redis::start();
     run(async {
-        let pool = links(&format!("redis+cluster://{}", redis.addr()));
+        let pool = connection_pool(&format!("redis+cluster://{}", redis.addr()));
         let error = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap_err();
         assert_eq!(error.class(), CallEffect::NotDone);
         assert!(error.to_string().contains("cluster support disabled"), "{error}");

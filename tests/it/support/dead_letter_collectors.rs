@@ -69,7 +69,7 @@ impl DeadLetterFixture {
     }
 
     /// Starts a process with a collector.
-    pub fn keeper(&self) -> CollectorProcess {
+    pub fn collector(&self) -> CollectorProcess {
         self.panicking_collector(0.0)
     }
 
@@ -148,7 +148,7 @@ impl DeadLetterFixture {
     }
 
     /// Dead-letters an outbox entry, as a relay does.
-    pub fn bury(&self, requests: &[u64]) {
+    pub fn dead_letter(&self, requests: &[u64]) {
         let entry = DeadEntry {
             id: Box::new(requests[0].to_be_bytes()),
             bytes: self.body(requests),
@@ -156,11 +156,11 @@ impl DeadLetterFixture {
             attempts: 10,
             dead_at_ms: START_MS,
         };
-        self.simulation.store.bury(self.simulation.bucket_of(requests[0]), entry);
+        self.simulation.store.dead_letter(self.simulation.bucket_of(requests[0]), entry);
     }
 
     /// Every dead letter with its body, oldest first, read without the ledger's injected faults.
-    pub async fn letters(&self) -> Vec<DeadLetterContent> {
+    pub async fn dead_letters(&self) -> Vec<DeadLetterContent> {
         let ledger = &self.simulation.ledger;
         let mut found = Vec::new();
         for dead_letter in ledger.dead_letters(DeadLetterFilter::default(), 1000).await.unwrap() {
@@ -173,7 +173,7 @@ impl DeadLetterFixture {
     /// Waits until the ledger has `count` dead letters.
     pub async fn until_dead_letters(&self, count: usize) -> Vec<DeadLetterContent> {
         until("dead letters in the ledger", || async {
-            let dead_letters = self.letters().await;
+            let dead_letters = self.dead_letters().await;
             assert!(dead_letters.len() <= count, "{dead_letters:#?}");
             (dead_letters.len() == count).then_some(dead_letters)
         })

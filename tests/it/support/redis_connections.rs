@@ -43,7 +43,7 @@ pub fn short_timeout_options(url: &str) -> ConnectionOptions {
     ConnectionOptions { command_timeout: Duration::from_millis(100), ..options(url) }
 }
 
-pub fn links(url: &str) -> ConnectionPool {
+pub fn connection_pool(url: &str) -> ConnectionPool {
     ConnectionPool::new(options(url)).unwrap()
 }
 

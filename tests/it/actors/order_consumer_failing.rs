@@ -11,7 +11,7 @@ use floodgate::redis::scripts::intent::pack;
 use crate::support::fake_broker::PublishAnswer;
 use crate::support::faulty_ledger::Fault;
 use crate::support::harness::in_system;
-use crate::support::intake::{ConsumerHarness, quick};
+use crate::support::order_consumer::{ConsumerHarness, quick};
 use crate::support::wait::until;
 
 fn request(number: u64) -> RequestId {
@@ -19,7 +19,7 @@ fn request(number: u64) -> RequestId {
 }
 
 #[test]
-fn while_the_ledger_is_down_everything_stays_in_hand() {
+fn while_the_ledger_is_down_all_deliveries_stay_in_flight() {
     in_system(async {
         let harness = ConsumerHarness::open().await;
         harness.ledger.set(Fault::Down);
@@ -46,7 +46,7 @@ fn while_the_ledger_is_down_everything_stays_in_hand() {
 }
 
 #[test]
-fn an_answer_that_is_lost_is_asked_for_again() {
+fn a_submission_whose_answer_was_lost_is_resubmitted() {
     in_system(async {
         let harness = ConsumerHarness::open().await;
         harness.ledger.set(Fault::AnswerLost);
@@ -119,7 +119,7 @@ fn a_single_order_is_held_while_the_ledger_refuses_every_write() {
 }
 
 #[test]
-fn an_order_that_fails_while_the_ledger_commits_others_is_tried_again_and_dies() {
+fn an_order_that_fails_while_others_commit_is_retried_and_dead_lettered() {
     in_system(async {
         let harness = ConsumerHarness::open().await;
         let intents = harness.accept_all(1..=5).await;
@@ -165,7 +165,7 @@ fn an_order_that_is_repaired_in_time_is_written() {
 }
 
 #[test]
-fn an_order_of_which_nothing_is_heard_holds_up_nobody_and_dies() {
+fn an_order_without_an_answer_delays_no_other_and_is_dead_lettered() {
     in_system(async {
         let harness = ConsumerHarness::open().await;
         harness.ledger.set(Fault::NeverAnswers(request(3)));
@@ -187,7 +187,7 @@ fn an_order_of_which_nothing_is_heard_holds_up_nobody_and_dies() {
 /// The canary gives evidence without other traffic: the consumer resubmits an order that the ledger
 /// has; the ledger rejects the duplicate and commits a token.
 #[test]
-fn an_order_of_which_nothing_is_heard_dies_though_nobody_else_comes() {
+fn a_single_order_without_an_answer_is_dead_lettered() {
     in_system(async {
         let harness = ConsumerHarness::open().await;
         harness.put_each(1..=1).await;
@@ -228,7 +228,7 @@ fn without_any_order_that_the_ledger_has_a_failing_one_is_held() {
 }
 
 #[test]
-fn an_order_that_kills_the_consumer_is_found_and_the_others_are_written() {
+fn an_order_that_crashes_the_consumer_is_found_and_the_others_are_written() {
     in_system(async {
         let harness = ConsumerHarness::open().await;
         harness.ledger.set(Fault::Kills(request(3)));
@@ -245,7 +245,7 @@ fn an_order_that_kills_the_consumer_is_found_and_the_others_are_written() {
 }
 
 #[test]
-fn what_came_often_is_alone_in_its_transaction() {
+fn a_message_redelivered_often_has_its_own_transaction() {
     in_system(async {
         let harness = ConsumerHarness::open().await;
         harness.ledger.set(Fault::Frozen);

@@ -6,7 +6,7 @@ use floodgate::runtime::clock::Clock;
 
 use crate::support::faulty_ledger::Fault;
 use crate::support::harness::{START_MS, in_system};
-use crate::support::intake::{ConsumerHarness, quick};
+use crate::support::order_consumer::{ConsumerHarness, quick};
 use crate::support::wait::until;
 
 /// Skips one announcement, which may have been in flight, and returns the next.
@@ -16,7 +16,7 @@ async fn next(harness: &ConsumerHarness) -> i64 {
 }
 
 #[test]
-fn with_nothing_in_hand_and_an_empty_queue_it_is_the_present_time() {
+fn with_nothing_in_flight_and_an_empty_queue_it_is_the_present_time() {
     in_system(async {
         let harness = ConsumerHarness::open().await;
         assert_eq!(next(&harness).await, harness.harness.clock.wall_ms());
@@ -26,7 +26,7 @@ fn with_nothing_in_hand_and_an_empty_queue_it_is_the_present_time() {
 }
 
 #[test]
-fn with_something_in_hand_it_is_when_the_oldest_was_published() {
+fn with_deliveries_in_flight_it_is_when_the_oldest_was_published() {
     in_system(async {
         let harness = ConsumerHarness::open().await;
         harness.ledger.set(Fault::Down);
@@ -42,7 +42,7 @@ fn with_something_in_hand_it_is_when_the_oldest_was_published() {
 }
 
 #[test]
-fn with_messages_in_the_queue_that_nobody_is_given_it_stays_behind() {
+fn with_messages_that_are_not_delivered_it_stays_behind() {
     in_system(async {
         let harness = ConsumerHarness::open().await;
         harness.put_each([1]).await;

@@ -60,7 +60,7 @@ fn memory_alarm(outbox: &str) {
         let resident = resident_kib(&server);
         assert!(resident < RESIDENT_KIB_MAX, "{resident} KiB");
         fixture.rabbit.alarm(Alarm::Memory, false);
-        let verdict = shop.judge(&fixture, server.internal).await;
+        let verdict = shop.check(&fixture, server.internal).await;
         assert_eq!((verdict.acknowledged, verdict.ok), (3_000, 3_000));
         assert!(fixture.open_dead_letters(server.internal).is_empty());
     });
@@ -111,7 +111,7 @@ fn consumers_crash(outbox: &str) {
         consumer.kill();
         fixture.mariadb.cont();
         consumer = fixture.server("consumer", &[]);
-        let verdict = shop.judge(&fixture, maintenance.internal).await;
+        let verdict = shop.check(&fixture, maintenance.internal).await;
         assert_eq!(verdict.acknowledged, verdict.ok);
         let num_redelivered = metric(consumer.internal, "floodgate_consumer_redelivered", "").await;
         assert!(num_redelivered > 0, "unacknowledged deliveries were redelivered");
@@ -120,11 +120,11 @@ fn consumers_crash(outbox: &str) {
 }
 
 #[test]
-fn consumers_that_die_lose_nothing_from_a_list() {
+fn killed_consumers_lose_nothing_from_a_list() {
     consumers_crash("list");
 }
 
 #[test]
-fn consumers_that_die_lose_nothing_from_a_stream() {
+fn killed_consumers_lose_nothing_from_a_stream() {
     consumers_crash("stream");
 }

@@ -3,25 +3,25 @@
 use floodgate::domain::DeadLetterState;
 use floodgate::services::dead_letters::{DeadLetterError, DeadLetterOutcome};
 
+use crate::support::dead_letter_collectors::{DeadLetterFixture, dead_letter_of, numbers};
 use crate::support::faulty_ledger::Fault;
 use crate::support::harness::in_system;
-use crate::support::keepers::{DeadLetterFixture, dead_letter_of, numbers};
 use crate::support::wait::until;
 
 #[test]
-fn letter_kept_not_acked_is_delivered_again_and_known() {
+fn stored_not_acknowledged_is_redelivered_and_recognised() {
     in_system(async {
         let fixture = DeadLetterFixture::new();
         // The ledger commits, and its answer is lost.
         fixture.ledger.set(Fault::AnswerLost);
-        let first = fixture.keeper();
+        let first = fixture.collector();
         fixture.publish(vec![fixture.dead(&[1, 2], "why")]).await;
         fixture.until_dead_letters(1).await;
         first.kill().await;
         assert_eq!(fixture.broker.waiting("dead").len(), 1, "the message was not acknowledged");
 
         fixture.ledger.set(Fault::None);
-        let second = fixture.keeper();
+        let second = fixture.collector();
         until("an empty queue", || async {
             let dead_letter = dead_letter_of(&fixture, 1).await;
             (dead_letter.arrivals > 1 && fixture.broker.waiting("dead").is_empty()).then_some(())
@@ -38,18 +38,18 @@ fn letter_kept_not_acked_is_delivered_again_and_known() {
 }
 
 #[test]
-fn entry_kept_not_collected_is_found_again_and_known() {
+fn stored_not_removed_is_read_again_and_recognised() {
     in_system(async {
         let fixture = DeadLetterFixture::new();
         fixture.ledger.set(Fault::AnswerLost);
-        let first = fixture.keeper();
-        fixture.bury(&[1]);
+        let first = fixture.collector();
+        fixture.dead_letter(&[1]);
         fixture.until_dead_letters(1).await;
         first.kill().await;
         assert_eq!(fixture.simulation.store.dead().len(), 1, "the entry was not collected");
 
         fixture.ledger.set(Fault::None);
-        let _second = fixture.keeper();
+        let _second = fixture.collector();
         let store = &fixture.simulation.store;
         until("the entry to be collected", || async { store.dead().is_empty().then_some(()) })
             .await;
@@ -62,7 +62,7 @@ fn entry_kept_not_collected_is_found_again_and_known() {
 fn replayed_not_marked_is_still_open_and_may_be_replayed_again() {
     in_system(async {
         let fixture = DeadLetterFixture::new();
-        let collector = fixture.keeper();
+        let collector = fixture.collector();
         fixture.publish(vec![fixture.dead(&[1], "why")]).await;
         let no = fixture.until_dead_letters(1).await[0].dead_letter.no;
         collector.kill().await;

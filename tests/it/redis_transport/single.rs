@@ -7,7 +7,9 @@ use redis::Value;
 
 use super::{add, call, command, identity, until_connected};
 use crate::support::fault_proxy::{FaultProxy, Mode, Way};
-use crate::support::links::{CapturedLog, links, options, run, short_timeout_options};
+use crate::support::redis_connections::{
+    CapturedLog, connection_pool, options, run, short_timeout_options,
+};
 use crate::support::servers::redis::{AOF_ALWAYS, AOF_EVERYSEC, Redis};
 use crate::support::wait::until;
 
@@ -19,7 +21,7 @@ fn url(proxy: &FaultProxy) -> String {
 fn a_pipeline_has_an_answer_for_each_request() {
     let redis = Redis::start();
     run(async {
-        let pool = links(&redis.url());
+        let pool = connection_pool(&redis.url());
         let requests = [command(&["SET", "text", "x"]), add("a", 2), add("text", 1), add("a", 3)];
         let answers = pool.call(ConnectionPurpose::Hot, "a", &requests).await.unwrap();
         assert_eq!(answers[0], Ok(Value::Okay));
@@ -31,10 +33,10 @@ fn a_pipeline_has_an_answer_for_each_request() {
 }
 
 #[test]
-fn a_link_knows_where_it_leads() {
+fn a_connection_knows_its_server() {
     let redis = Redis::start_with(AOF_EVERYSEC);
     run(async {
-        let found = identity(&links(&redis.url())).await;
+        let found = identity(&connection_pool(&redis.url())).await;
         assert_eq!(found.run_id, redis.run_id());
         assert_eq!(found.node.port, redis.port());
     });
@@ -45,14 +47,14 @@ fn the_password_and_the_database_of_the_url_are_used() {
     let redis = Redis::start_with(&["requirepass password"]);
     run(async {
         let url = format!("redis://:p%61ssword@{}/3", redis.addr());
-        call(&links(&url), ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap();
+        call(&connection_pool(&url), ConnectionPurpose::Hot, "a", add("a", 1)).await.unwrap();
         assert_eq!(redis.info("db3").split(',').next(), Some("keys=1"));
 
-        let wrong = links(&format!("redis://:wrong@{}", redis.addr()));
+        let wrong = connection_pool(&format!("redis://:wrong@{}", redis.addr()));
         let error = wrong.connection(ConnectionPurpose::Hot, "a").await.unwrap_err();
         assert_eq!(error.class(), CallEffect::NotDone);
         assert!(error.to_string().contains("WRONGPASS"), "{error}");
-        let none = links(&format!("redis://{}", redis.addr()));
+        let none = connection_pool(&format!("redis://{}", redis.addr()));
         let error = none.connection(ConnectionPurpose::Hot, "a").await.unwrap_err().to_string();
         assert!(error.contains("NOAUTH"), "{error}");
     });
@@ -188,7 +190,7 @@ fn a_reply_that_is_cut_off_leaves_the_call_unknown_and_done() {
     let redis = Redis::start();
     let proxy = FaultProxy::start(redis.addr());
     run(async {
-        let pool = links(&url(&proxy));
+        let pool = connection_pool(&url(&proxy));
         let connection = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap();
         proxy.cut_reply("INCRBY");
         let error = connection.call(&[command(&["INCRBY", "a", "7"])]).await.unwrap_err();
@@ -218,7 +220,7 @@ fn a_reply_that_is_cut_off_leaves_the_call_unknown_and_done() {
 fn scripts_that_the_server_forgot_are_loaded_again() {
     let redis = Redis::start();
     run(async {
-        let pool = links(&redis.url());
+        let pool = connection_pool(&redis.url());
         let connection = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap();
         redis.cmd(&["SCRIPT", "FLUSH"]);
         let requests = [add("a", 1), command(&["INCR", "b"]), add("a", 10)];
@@ -229,10 +231,10 @@ fn scripts_that_the_server_forgot_are_loaded_again() {
 }
 
 #[test]
-fn a_call_that_nobody_waits_for_harms_no_other() {
+fn an_abandoned_call_harms_no_other() {
     let redis = Redis::start();
     run(async {
-        let pool = links(&redis.url());
+        let pool = connection_pool(&redis.url());
         let connection = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap();
         for number in 1..=50_i64 {
             // Polled once: possibly sent, but not awaited.
@@ -250,7 +252,7 @@ fn no_connection_is_left_behind() {
     let redis = Redis::start();
     let proxy = FaultProxy::start(redis.addr());
     run(async {
-        let pool = links(&url(&proxy));
+        let pool = connection_pool(&url(&proxy));
         for _ in 0..20 {
             let hot = until_connected(&pool, "a").await;
             let other = until("the results connection", async || {
@@ -276,7 +278,7 @@ fn no_connection_is_left_behind() {
 }
 
 #[test]
-fn many_callers_share_one_connection_per_lane() {
+fn many_callers_share_one_connection_per_role() {
     let redis = Redis::start();
     let logs = CapturedLog::of([redis.port()]);
     run(async {
@@ -315,7 +317,7 @@ fn in_an_outage_callers_are_refused_at_once() {
 #[test]
 fn connections_outlive_the_runtime_that_asked_for_them() {
     let redis = Redis::start();
-    let pool = links(&redis.url());
+    let pool = connection_pool(&redis.url());
     let connection = run(pool.connection(ConnectionPurpose::Hot, "a")).unwrap();
     let answers = run(connection.call(&[add("a", 1)])).unwrap();
     assert_eq!(answers, [Ok(Value::Int(1))]);
@@ -325,7 +327,7 @@ fn connections_outlive_the_runtime_that_asked_for_them() {
 fn a_server_that_was_demoted_and_promoted_again_is_another_one() {
     let (redis, other, third) = (Redis::start(), Redis::start(), Redis::start());
     run(async {
-        let pool = links(&redis.url());
+        let pool = connection_pool(&redis.url());
         let hot = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap();
         let results = pool.connection(ConnectionPurpose::Results, "a").await.unwrap();
         // A new replica does not change the identity of the master.
@@ -359,7 +361,7 @@ fn a_server_that_was_demoted_and_promoted_again_is_another_one() {
 fn a_server_that_may_delete_when_it_is_full_is_refused() {
     let redis = Redis::start_with(&["maxmemory-policy volatile-lru"]);
     run(async {
-        let pool = links(&redis.url());
+        let pool = connection_pool(&redis.url());
         let error = pool.connection(ConnectionPurpose::Hot, "a").await.unwrap_err();
         assert_eq!(error.class(), CallEffect::NotDone);
         let message = error.to_string();

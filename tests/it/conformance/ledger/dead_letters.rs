@@ -11,7 +11,7 @@ use floodgate::domain::{
 };
 
 use super::Backend;
-use crate::support::letters::letter;
+use crate::support::dead_letters::new_dead_letter;
 use crate::support::offers::request;
 
 const NOW: i64 = 1_800_000_000_500;
@@ -38,7 +38,7 @@ async fn dead_lettered(ledger: &dyn Ledger, numbers: &[u64]) -> Vec<u64> {
     ledger.dead_lettered_among(requests).await.unwrap().into_iter().map(RequestId::get).collect()
 }
 
-pub async fn a_letter_reads_back_as_it_was_kept(backend: &dyn Backend) {
+pub async fn a_dead_letter_reads_back_as_it_was_stored(backend: &dyn Backend) {
     let ledger = backend.open().await;
     let new = NewDeadLetter {
         origin: DeadLetterOrigin::Relay,
@@ -46,7 +46,7 @@ pub async fn a_letter_reads_back_as_it_was_kept(backend: &dyn Backend) {
         message_id: "é\"\\".to_owned(),
         body: vec![0, 255, b'\'', 26, 10],
         body_bytes: 5_000_000_000,
-        ..letter(&[i64::MAX as u64, 7])
+        ..new_dead_letter(&[i64::MAX as u64, 7])
     };
     assert_eq!(store(&*ledger, vec![new.clone()]).await, [StoreDeadLetterOutcome::New]);
 
@@ -85,9 +85,9 @@ pub async fn a_letter_reads_back_as_it_was_kept(backend: &dyn Backend) {
     assert_eq!(ledger.store_dead_letters(Vec::new(), NOW).await.unwrap(), []);
 }
 
-pub async fn copies_of_a_message_are_one_letter(backend: &dyn Backend) {
+pub async fn copies_of_a_message_are_one_dead_letter(backend: &dyn Backend) {
     let ledger = backend.open().await;
-    let batch = vec![letter(&[1]), letter(&[2]), letter(&[1])];
+    let batch = vec![new_dead_letter(&[1]), new_dead_letter(&[2]), new_dead_letter(&[1])];
     assert_eq!(
         store(&*ledger, batch.clone()).await,
         [
@@ -108,9 +108,9 @@ pub async fn copies_of_a_message_are_one_letter(backend: &dyn Backend) {
     );
 }
 
-pub async fn a_replayed_letter_that_dies_again_is_open_again(backend: &dyn Backend) {
+pub async fn a_replayed_message_that_fails_again_is_open_again(backend: &dyn Backend) {
     let ledger = backend.open().await;
-    store(&*ledger, vec![letter(&[1])]).await;
+    store(&*ledger, vec![new_dead_letter(&[1])]).await;
     let seen = all(&*ledger).await.remove(0);
     assert!(
         ledger.transition_dead_letter(transition(&seen, DeadLetterState::Replayed)).await.unwrap()
@@ -121,7 +121,7 @@ pub async fn a_replayed_letter_that_dies_again_is_open_again(backend: &dyn Backe
         reason: "the ledger refused it".to_owned(),
         origin: DeadLetterOrigin::Broker,
         attempts: 9,
-        ..letter(&[1])
+        ..new_dead_letter(&[1])
     };
     assert_eq!(store(&*ledger, vec![again.clone()]).await, [StoreDeadLetterOutcome::Reopened]);
     let found = all(&*ledger).await.remove(0);
@@ -137,13 +137,16 @@ pub async fn a_replayed_letter_that_dies_again_is_open_again(backend: &dyn Backe
     assert!(
         ledger.transition_dead_letter(transition(&seen, DeadLetterState::Parked)).await.unwrap()
     );
-    assert_eq!(store(&*ledger, vec![letter(&[1])]).await, [StoreDeadLetterOutcome::AlreadyStored]);
+    assert_eq!(
+        store(&*ledger, vec![new_dead_letter(&[1])]).await,
+        [StoreDeadLetterOutcome::AlreadyStored]
+    );
     assert_eq!(all(&*ledger).await[0].state, DeadLetterState::Parked);
 }
 
-pub async fn a_discarded_letter_stays_so_and_ends_nothing(backend: &dyn Backend) {
+pub async fn a_discarded_dead_letter_stays_discarded_and_ends_nothing(backend: &dyn Backend) {
     let ledger = backend.open().await;
-    store(&*ledger, vec![letter(&[1])]).await;
+    store(&*ledger, vec![new_dead_letter(&[1])]).await;
     let seen = all(&*ledger).await.remove(0);
     let with_note = DeadLetterTransition {
         note: Some("by hand".into()),
@@ -154,7 +157,10 @@ pub async fn a_discarded_letter_stays_so_and_ends_nothing(backend: &dyn Backend)
         dead_lettered(&*ledger, &[1]).await.is_empty(),
         "a discarded dead letter settles none of its requests"
     );
-    assert_eq!(store(&*ledger, vec![letter(&[1])]).await, [StoreDeadLetterOutcome::AlreadyStored]);
+    assert_eq!(
+        store(&*ledger, vec![new_dead_letter(&[1])]).await,
+        [StoreDeadLetterOutcome::AlreadyStored]
+    );
     let found = all(&*ledger).await.remove(0);
     assert_eq!((found.state, found.note.as_deref()), (DeadLetterState::Discarded, Some("by hand")));
     let counts = ledger.count_dead_letters().await.unwrap();
@@ -162,11 +168,11 @@ pub async fn a_discarded_letter_stays_so_and_ends_nothing(backend: &dyn Backend)
 }
 
 /// A dead letter that arrived again during its replay must not become `Replayed`.
-pub async fn a_letter_that_changed_is_not_turned(backend: &dyn Backend) {
+pub async fn a_dead_letter_that_changed_meanwhile_keeps_its_state(backend: &dyn Backend) {
     let ledger = backend.open().await;
-    store(&*ledger, vec![letter(&[1])]).await;
+    store(&*ledger, vec![new_dead_letter(&[1])]).await;
     let seen = all(&*ledger).await.remove(0);
-    store(&*ledger, vec![letter(&[1])]).await;
+    store(&*ledger, vec![new_dead_letter(&[1])]).await;
     assert!(
         !ledger.transition_dead_letter(transition(&seen, DeadLetterState::Replayed)).await.unwrap()
     );
@@ -192,12 +198,12 @@ pub async fn a_letter_that_changed_is_not_turned(backend: &dyn Backend) {
     assert!(!ledger.transition_dead_letter(unknown).await.unwrap());
 }
 
-pub async fn letters_come_newest_first_in_pages(backend: &dyn Backend) {
+pub async fn dead_letters_come_newest_first_in_pages(backend: &dyn Backend) {
     let ledger = backend.open().await;
     for number in 1..=5 {
         let origin =
             if number % 2 == 0 { DeadLetterOrigin::Relay } else { DeadLetterOrigin::Broker };
-        store(&*ledger, vec![NewDeadLetter { origin, ..letter(&[number]) }]).await;
+        store(&*ledger, vec![NewDeadLetter { origin, ..new_dead_letter(&[number]) }]).await;
     }
     let seen = all(&*ledger).await;
     assert!(seen.windows(2).all(|pair| pair[0].no > pair[1].no), "{seen:?}");
@@ -228,10 +234,13 @@ pub async fn letters_come_newest_first_in_pages(backend: &dyn Backend) {
     assert_eq!(counts, DeadLetterCounts { open: 3, replayed: 1, parked: 1, discarded: 0 });
 }
 
-pub async fn a_request_is_dead_while_its_letter_is_open_or_parked(backend: &dyn Backend) {
+pub async fn a_request_is_dead_lettered_while_its_dead_letter_is_open_or_parked(
+    backend: &dyn Backend,
+) {
     let ledger = backend.open().await;
     assert!(dead_lettered(&*ledger, &[]).await.is_empty());
-    store(&*ledger, vec![letter(&[1, 2]), letter(&[2, 3]), letter(&[])]).await;
+    store(&*ledger, vec![new_dead_letter(&[1, 2]), new_dead_letter(&[2, 3]), new_dead_letter(&[])])
+        .await;
     assert_eq!(dead_lettered(&*ledger, &[4, 3, 2, 1]).await, [1, 2, 3]);
     for dead_letter in all(&*ledger).await {
         let requests = ledger.dead_letter(dead_letter.no).await.unwrap().unwrap().requests;
@@ -251,13 +260,16 @@ pub async fn a_request_is_dead_while_its_letter_is_open_or_parked(backend: &dyn 
     assert_eq!(dead_lettered(&*ledger, &many).await, [2, 3]);
 }
 
-pub async fn a_letter_may_hold_a_mebibyte_and_a_thousand_requests(backend: &dyn Backend) {
+pub async fn a_dead_letter_may_hold_a_mebibyte_and_a_thousand_requests(backend: &dyn Backend) {
     let ledger = backend.open().await;
     let requests: Vec<u64> = (1..=1_200).collect();
     let body: Vec<u8> = (0..BODY_BYTES_MAX).map(|at| u8::try_from(at % 251).unwrap()).collect();
     let body_bytes = body.len() as u64;
-    let large = NewDeadLetter { body: body.clone(), body_bytes, ..letter(&requests) };
-    assert_eq!(store(&*ledger, vec![large, letter(&[1])]).await, [StoreDeadLetterOutcome::New; 2]);
+    let large = NewDeadLetter { body: body.clone(), body_bytes, ..new_dead_letter(&requests) };
+    assert_eq!(
+        store(&*ledger, vec![large, new_dead_letter(&[1])]).await,
+        [StoreDeadLetterOutcome::New; 2]
+    );
     let found = ledger
         .dead_letters(DeadLetterFilter::with(request(1_200)), u32::MAX)
         .await
@@ -268,10 +280,11 @@ pub async fn a_letter_may_hold_a_mebibyte_and_a_thousand_requests(backend: &dyn 
     assert_eq!(content.requests.len(), 1_200);
 }
 
-pub async fn two_keepers_of_the_same_letters_keep_each_once(backend: &dyn Backend) {
+pub async fn two_collectors_store_each_dead_letter_once(backend: &dyn Backend) {
     let ledger: Arc<dyn Ledger> = backend.open().await;
     let numbers: Vec<u64> = (1..=20).collect();
-    let batch: Vec<NewDeadLetter> = numbers.iter().map(|number| letter(&[*number])).collect();
+    let batch: Vec<NewDeadLetter> =
+        numbers.iter().map(|number| new_dead_letter(&[*number])).collect();
     let mut reversed = batch.clone();
     reversed.reverse();
     let (one, other) = tokio::join!(
@@ -284,13 +297,13 @@ pub async fn two_keepers_of_the_same_letters_keep_each_once(backend: &dyn Backen
     assert_eq!(dead_lettered(&*ledger, &numbers).await, numbers);
 }
 
-pub async fn letters_survive_a_restart(backend: &dyn Backend) {
+pub async fn dead_letters_survive_a_restart(backend: &dyn Backend) {
     let ledger = backend.open().await;
-    store(&*ledger, vec![letter(&[1])]).await;
+    store(&*ledger, vec![new_dead_letter(&[1])]).await;
     let before = all(&*ledger).await;
     ledger.close().await;
     let ledger = backend.open().await;
     assert_eq!(all(&*ledger).await, before);
-    store(&*ledger, vec![letter(&[2])]).await;
+    store(&*ledger, vec![new_dead_letter(&[2])]).await;
     assert!(all(&*ledger).await[0].no > before[0].no, "a dead letter number is never reused");
 }

@@ -11,7 +11,7 @@ use floodgate::domain::{
 use super::defective_ledger::{DefectiveLedger, LedgerDefect};
 
 /// A dead letter with these requests, whose body is their numbers.
-pub fn letter(requests: &[u64]) -> NewDeadLetter {
+pub fn new_dead_letter(requests: &[u64]) -> NewDeadLetter {
     let body: Vec<u8> = requests.iter().flat_map(|number| number.to_be_bytes()).collect();
     let mut digest = [0; 32];
     digest.iter_mut().zip(&body).for_each(|(to, from)| *to = *from);
@@ -38,16 +38,16 @@ pub struct MemoryDeadLetters {
 impl MemoryDeadLetters {
     pub fn store(&mut self, new: NewDeadLetter, now_ms: i64) -> StoreDeadLetterOutcome {
         let existing = self.stored.iter_mut().find(|(digest, _)| *digest == new.digest);
-        if let Some((_, DeadLetterContent { dead_letter: letter, .. })) = existing {
-            letter.arrivals += 1;
-            letter.reason = new.reason;
-            if letter.state == DeadLetterState::Replayed {
-                (letter.state, letter.changed_at_ms) = (DeadLetterState::Open, now_ms);
+        if let Some((_, DeadLetterContent { dead_letter, .. })) = existing {
+            dead_letter.arrivals += 1;
+            dead_letter.reason = new.reason;
+            if dead_letter.state == DeadLetterState::Replayed {
+                (dead_letter.state, dead_letter.changed_at_ms) = (DeadLetterState::Open, now_ms);
                 return StoreDeadLetterOutcome::Reopened;
             }
             return StoreDeadLetterOutcome::AlreadyStored;
         }
-        let letter = DeadLetter {
+        let dead_letter = DeadLetter {
             no: DeadLetterNo(i64::try_from(self.stored.len()).unwrap() + 1),
             origin: new.origin,
             reason: new.reason,
@@ -61,17 +61,16 @@ impl MemoryDeadLetters {
             changed_at_ms: now_ms,
             note: None,
         };
-        let content =
-            DeadLetterContent { dead_letter: letter, body: new.body, requests: new.requests };
+        let content = DeadLetterContent { dead_letter, body: new.body, requests: new.requests };
         self.stored.push((new.digest, content));
         StoreDeadLetterOutcome::New
     }
 
     pub fn page(&self, filter: DeadLetterFilter, limit: u32) -> Vec<DeadLetter> {
-        let matches = |letter: &&DeadLetter| {
-            filter.state.is_none_or(|state| letter.state == state)
-                && filter.origin.is_none_or(|origin| letter.origin == origin)
-                && filter.before.is_none_or(|before| letter.no < before)
+        let matches = |dead_letter: &&DeadLetter| {
+            filter.state.is_none_or(|state| dead_letter.state == state)
+                && filter.origin.is_none_or(|origin| dead_letter.origin == origin)
+                && filter.before.is_none_or(|before| dead_letter.no < before)
         };
         let holds_request = |content: &&DeadLetterContent| {
             filter.request.is_none_or(|request| content.requests.contains(&request))
@@ -87,13 +86,14 @@ impl MemoryDeadLetters {
     }
 
     pub fn transition(&mut self, transition: DeadLetterTransition) -> bool {
-        let mut letters = self.stored.iter_mut().map(|(_, content)| &mut content.dead_letter);
+        let mut dead_letters = self.stored.iter_mut().map(|(_, content)| &mut content.dead_letter);
         let expected = (transition.no, transition.from, transition.arrivals);
-        let Some(letter) = letters.find(|l| (l.no, l.state, l.arrivals) == expected) else {
+        let Some(dead_letter) = dead_letters.find(|l| (l.no, l.state, l.arrivals) == expected)
+        else {
             return false;
         };
-        (letter.state, letter.changed_at_ms) = (transition.to, transition.at_ms);
-        letter.note = transition.note.or(letter.note.take());
+        (dead_letter.state, dead_letter.changed_at_ms) = (transition.to, transition.at_ms);
+        dead_letter.note = transition.note.or(dead_letter.note.take());
         true
     }
 
