@@ -32,7 +32,6 @@ impl Admin {
         &self,
         sale: &str,
         stock: u32,
-        policy: &Json,
         buckets: u16,
     ) -> anyhow::Result<()> {
         let sku = json!({
@@ -40,7 +39,7 @@ impl Admin {
             "title": "Bench",
             "price": 9900,
             "initial_stock": stock,
-            "policy": policy,
+            "policy": { "kind": "one_per_buyer" },
             "buckets": buckets,
             "payment_window_s": 86_400,
             "bar_lapsed": false,

@@ -7,7 +7,6 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::builder::PossibleValuesParser;
 use secrecy::SecretString;
-use serde_json::{Value, json};
 
 const EXAMPLES: &str = "Examples:
   floodgate-bench --duration 10                    own server, as fast as 64 connections go
@@ -47,15 +46,12 @@ pub(crate) struct BenchArgs {
     /// Connections; with --rate the most that are opened.
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub(crate) connections: usize,
-    /// Generator threads that read answers.
+    /// Generator threads, which share the connections.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) threads: usize,
     /// Requests per second, sent whether or not answers come (open loop).
     #[arg(long, value_name = "N")]
     pub(crate) rate: Option<f64>,
-    /// What a buyer may buy: `one_per_buyer`, `unlimited` or `quota:LIMIT`.
-    #[arg(long, default_value = "one_per_buyer", value_parser = policy)]
-    pub(crate) policy: Value,
     /// Buckets the stock is split into.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) buckets: u16,
@@ -90,19 +86,6 @@ pub(crate) struct BenchArgs {
     pub(crate) json: bool,
 }
 
-/// Reads `one_per_buyer`, `unlimited` or `quota:LIMIT`.
-fn policy(text: &str) -> Result<Value, String> {
-    match text.split_once(':') {
-        None if text == "one_per_buyer" => Ok(json!({ "kind": text })),
-        None if text == "unlimited" => Ok(json!({ "kind": text, "max_quantity": 1 })),
-        Some(("quota", limit)) => {
-            let limit: u32 = limit.parse().map_err(|error| format!("quota: {error}"))?;
-            Ok(json!({ "kind": "quota", "limit": limit, "max_quantity": 1 }))
-        }
-        _ => Err("expected one_per_buyer, unlimited or quota:LIMIT".to_owned()),
-    }
-}
-
 impl BenchArgs {
     pub(crate) fn duration(&self) -> Duration {
         Duration::from_secs(self.duration.unwrap_or(10))
@@ -117,12 +100,14 @@ impl BenchArgs {
         self.url.as_deref().zip(self.internal_url.as_deref())
     }
 
-    /// Environment variables of a private server, beyond addresses and ledger.
-    pub(crate) fn settings(&self) -> Vec<(String, String)> {
-        vec![
-            ("FLOODGATE__TIER".to_owned(), self.tier.clone()),
-            ("FLOODGATE__HTTP__WORKERS".to_owned(), self.workers.to_string()),
-        ]
+    /// Where own servers keep their files.
+    pub(crate) fn parent(&self) -> PathBuf {
+        self.directory.clone().unwrap_or_else(std::env::temp_dir)
+    }
+
+    /// Settings of a private server, beyond addresses and ledger.
+    pub(crate) fn settings(&self) -> Vec<String> {
+        vec![format!("tier={}", self.tier), format!("http.workers={}", self.workers)]
     }
 
     pub(crate) fn admin_token(&self) -> anyhow::Result<Option<SecretString>> {
@@ -162,14 +147,6 @@ mod tests {
         assert!(Command::try_parse_from(["x", "--requests", "1", "--duration", "1"]).is_err());
         let bench = Command::try_parse_from(["x", "--table"]).unwrap().bench;
         assert!(bench.table && bench.rounds == 5 && bench.seconds == 4);
-    }
-
-    #[test]
-    pub(crate) fn policies_are_read() {
-        assert_eq!(policy("quota:3").unwrap()["limit"], 3);
-        assert_eq!(policy("unlimited").unwrap()["kind"], "unlimited");
-        assert!(policy("quota").is_err());
-        assert!(policy("quota:x").is_err());
     }
 
     #[tokio::test]

@@ -3,6 +3,7 @@
 
 use crate::harness::Harness;
 use crate::pipeline::Servers;
+use crate::process::relaunch;
 use crate::relay_fixture::Plan;
 use crate::stats::{Round, Sample, grouped, row, shown};
 use crate::table::Row;
@@ -19,7 +20,7 @@ const WARM_UP_SHARE: u64 = 5;
 pub(crate) async fn backlog(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
     let orders = (PER_SECOND * harness.args.seconds).min(ORDERS_MAX);
     let all = Plan { orders, buckets: BUCKETS, envelope_max: ENVELOPE };
-    let mut servers = Servers::start(harness).await?;
+    let servers = Servers::start(harness)?;
     servers.steady(harness, Plan { orders: orders / WARM_UP_SHARE, ..all }).await?;
     let before = servers.steady(harness, all).await?;
     servers.rabbit.kill();
@@ -29,7 +30,7 @@ pub(crate) async fn backlog(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row
     servers.fill(&mut backlog).await?;
     let bytes = (servers.redis.used_memory()? - empty) / orders as f64;
     harness.note(&format!("{} orders wait, {bytes:.1} bytes each", grouped(orders as f64)));
-    servers.rabbit.launch().await?;
+    relaunch(&servers.rabbit).await?;
     let sample = servers.drain(harness, &backlog, &relay).await?;
     drop(relay);
     servers.verify(harness, backlog).await?;

@@ -1,34 +1,21 @@
-use std::net::SocketAddr;
+use std::net::Ipv4Addr;
 
 use actix_web::{App, HttpResponse, HttpServer, web};
 use anyhow::Context;
 use floodgate::cli::exit::Exit;
 use floodgate::cli::output::Output;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
 /// Longest body the yardstick can answer, in bytes.
 const BODY_MAX: usize = 8 * 1024;
 const FILLER: [u8; BODY_MAX] = [b'x'; BODY_MAX];
 
-const EXAMPLES: &str = "\
-Examples:
-  floodgate-bench yardstick --workers 2        what the table compares with
-";
-
 /// Flags of the hidden `floodgate-bench yardstick`.
 #[derive(Debug, Clone, clap::Args)]
-#[command(hide = true, before_help = EXAMPLES)]
 pub struct YardstickArgs {
-    /// Address to listen on; port 0 takes a free one.
-    #[arg(long, default_value = "127.0.0.1:0")]
-    bind: SocketAddr,
     /// Worker threads; 0 = one per core.
     #[arg(long, default_value_t = 0)]
     workers: usize,
-    /// Print the address as JSON.
-    #[arg(long)]
-    json: bool,
 }
 
 /// The body of a purchase.
@@ -52,11 +39,10 @@ pub async fn run(args: YardstickArgs) -> anyhow::Result<Exit> {
     let workers = if args.workers == 0 { crate::machine::cores() } else { args.workers };
     let server = HttpServer::new(|| App::new().route("/v1/buy/{bytes}", web::post().to(answer)))
         .workers(workers)
-        .bind(args.bind)
-        .with_context(|| format!("cannot listen on {}", args.bind))?;
+        .bind((Ipv4Addr::LOCALHOST, 0))
+        .context("cannot listen")?;
     for address in server.addrs() {
-        let data = json!({ "listening": { "public": address } });
-        Output::new(args.json).data(&data, || format!("listening public={address}"))?;
+        Output::new(false).data(&(), || format!("listening public={address}"))?;
     }
     server.run().await?;
     Ok(Exit::Done)

@@ -3,11 +3,11 @@
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
+use testkit::find_program;
 
 use crate::crowd::{CALIBRATION_ORDERS, GateFixture, Offer, PER_BUCKET_MAX, stock_for};
 use crate::harness::Harness;
 use crate::meter::Meter;
-use crate::servers::find_program;
 use crate::stats::{Round, Sample, for_seconds, grouped, row};
 use crate::table::Row;
 
@@ -40,7 +40,7 @@ impl GateFixture {
     ) -> anyhow::Result<Sample> {
         self.redis.clear()?;
         let offer = Offer::open(&self.stores, stock_for(wanted)?, harness.args.buckets).await?;
-        let meter = Meter::start(&[("redis", self.redis.pid())])?;
+        let meter = Meter::start(&[("redis", self.redis.id())])?;
         let sold = offer.sell(&self.stores, concurrency, wanted).await?;
         let metered = harness.stop(meter)?;
         offer.check(harness, &self.stores, sold.accepted, wanted).await?;
@@ -60,9 +60,9 @@ impl GateFixture {
         let mut connection = self.redis.connect()?;
         let sha: String = redis::cmd("SCRIPT").arg("LOAD").arg(USUAL).query(&mut connection)?;
         redis::cmd("SET").arg("stock").arg(i64::MAX).exec(&mut connection)?;
-        let meter = Meter::start(&[("redis", self.redis.pid())])?;
+        let meter = Meter::start(&[("redis", self.redis.id())])?;
         let output = Command::new("redis-benchmark")
-            .args(["-p", &self.redis.address.port().to_string()])
+            .args(["-p", &self.redis.port().to_string()])
             .args(["-c", &clients.to_string(), "-P", &pipeline.to_string()])
             .args(["-n", &wanted.to_string(), "-r", RANDOM_BELOW, "--csv"])
             .args(["EVALSHA", &sha, "4", "stock", "buyers", "request:__rand_int__", "outbox"])

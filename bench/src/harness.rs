@@ -2,16 +2,16 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::Context;
 use floodgate::cli::output::Output;
 use loadgen::{BuyRequest, Load, Outcome, Pace, Report, Until, run};
 use tempfile::TempDir;
+use testkit::MissingProgram;
 
 use crate::admin::{Admin, SKU};
 use crate::args::BenchArgs;
 use crate::meter::{Meter, Metered, Named};
 use crate::process::{ServerChild, scratch};
-use crate::servers::MissingProgram;
 use crate::stats::Sample;
 
 /// Stock that no round can sell out.
@@ -65,7 +65,7 @@ pub(crate) struct Measured {
 
 impl<'a> Harness<'a> {
     pub(crate) async fn new(args: &'a BenchArgs) -> anyhow::Result<Self> {
-        let scratch = scratch(args.directory.as_deref())?;
+        let scratch = scratch(&args.parent())?;
         Ok(Self {
             args,
             baseline: ServerChild::baseline(scratch.path(), args.workers).await?,
@@ -80,21 +80,18 @@ impl<'a> Harness<'a> {
     }
 
     /// Starts a server on an empty ledger, with `changes` to its configuration.
-    pub(crate) async fn product(&self, changes: &[(&str, &str)]) -> anyhow::Result<Product> {
-        let scratch = scratch(self.args.directory.as_deref())?;
-        let mut settings = self.args.settings();
-        settings.extend(changes.iter().map(|(key, value)| ((*key).into(), (*value).into())));
+    pub(crate) async fn product(&self, changes: &[String]) -> anyhow::Result<Product> {
+        let scratch = scratch(&self.args.parent())?;
+        let settings = [&self.args.settings(), changes].concat();
         let server = ServerChild::serve(scratch.path(), &settings).await?;
-        let admin = server.admin()?;
-        admin.await_ready().await?;
+        let admin = server.ready().await?;
         Ok(Product { server, admin, backends: Vec::new(), _scratch: scratch })
     }
 
     /// Opens a new sale and returns its id.
     pub(crate) async fn sale(&self, product: &Product, stock: u32) -> anyhow::Result<String> {
         let sale = format!("bench-{}", self.next_sale.replace(self.next_sale.get() + 1));
-        let (policy, buckets) = (&self.args.policy, self.args.buckets);
-        product.admin.open_bench_sale(&sale, stock, policy, buckets).await?;
+        product.admin.open_bench_sale(&sale, stock, self.args.buckets).await?;
         Ok(sale)
     }
 
@@ -174,9 +171,8 @@ impl<'a> Harness<'a> {
         admin: &Admin,
         sale: &str,
         accepted: u64,
-        timeout: Duration,
     ) -> anyhow::Result<()> {
-        let committed = admin.await_committed(sale, accepted, timeout).await?;
+        let committed = admin.await_committed(sale, accepted, COMMIT_TIMEOUT).await?;
         self.void_unless(committed >= accepted, || {
             format!("{sale}: {accepted} accepted, only {committed} committed")
         });
@@ -221,10 +217,10 @@ impl<'a> Harness<'a> {
         None
     }
 
-    /// Whether `--only` selects any of these goals, or is absent.
-    pub(crate) fn is_selected(&self, ids: &[&str]) -> bool {
+    /// Whether `--only` selects this goal, or is absent.
+    pub(crate) fn is_selected(&self, goal: &str) -> bool {
         let only = &self.args.only;
-        only.is_empty() || only.iter().any(|wanted| ids.contains(&wanted.as_str()))
+        only.is_empty() || only.iter().any(|wanted| wanted == goal)
     }
 }
 
@@ -237,8 +233,15 @@ impl Product {
 
 impl ServerChild {
     pub(crate) fn admin(&self) -> anyhow::Result<Admin> {
-        let Some(internal) = self.internal else { bail!("the baseline server has no admin API") };
+        let internal = self.internal.context("the baseline server has no admin API")?;
         Admin::at(&format!("http://{internal}"), None)
+    }
+
+    /// Waits until the server is ready.
+    pub(crate) async fn ready(&self) -> anyhow::Result<Admin> {
+        let admin = self.admin()?;
+        admin.await_ready().await?;
+        Ok(admin)
     }
 }
 

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use loadgen::{Load, Until, run};
+use testkit::mariadb;
 
-use crate::harness::{COMMIT_TIMEOUT, ENDLESS, Harness, Measured, Product};
-use crate::servers::{MariaServer, RedisServer};
+use crate::harness::{ENDLESS, Harness, Measured, Product};
+use crate::servers::{APPEND_ONLY, RedisServer, maria};
 use crate::stats::{self, Round, Spread, grouped, medians, shown};
 use crate::table::Row;
 
@@ -22,59 +23,54 @@ const ANSWERS: u64 = 100_000;
 /// Product and baseline, measured one after the other.
 type Pair = [Measured; 2];
 
-/// The target of one side of a pair.
-enum Side<'a> {
-    /// A minimal handler that answers this many bytes.
-    Baseline(usize),
-    /// A server with a new sale for each round.
-    Selling(&'a Product),
-    /// A server and a sale whose only unit is sold.
-    SoldOut(&'a Product, &'a str),
+/// One side of a pair.
+struct Target<'a> {
+    /// `None`: the baseline, a minimal handler.
+    product: Option<&'a Product>,
+    /// A sale whose only unit is sold, or the size of the baseline's answers; `None`: a new sale
+    /// for each round.
+    path_id: Option<String>,
+    /// Requests per second; `None`: a closed loop.
+    rate: Option<f64>,
 }
 
-/// A side, and its requests per second; `None`: a closed loop.
-struct Target<'a>(Side<'a>, Option<f64>);
-
 impl<'a> Target<'a> {
-    fn product(&self) -> Option<&'a Product> {
-        match self.0 {
-            Side::Baseline(_) => None,
-            Side::Selling(product) | Side::SoldOut(product, _) => Some(product),
-        }
+    fn selling(product: &'a Product, rate: Option<f64>) -> Self {
+        Self { product: Some(product), path_id: None, rate }
     }
 
-    /// The load of one round, and the sale opened for it.
-    async fn load(&self, harness: &Harness<'_>) -> anyhow::Result<(Load, Option<String>)> {
-        let (load, sale) = match self.0 {
-            Side::Baseline(bytes) => (harness.load(&harness.baseline, &bytes.to_string()), None),
-            Side::SoldOut(product, sale) => (harness.load(&product.server, sale), None),
-            Side::Selling(product) => {
-                let sale = harness.sale(product, ENDLESS).await?;
-                (harness.load(&product.server, &sale), Some(sale))
-            }
+    fn baseline(bytes: usize, rate: Option<f64>) -> Self {
+        Self { product: None, path_id: Some(bytes.to_string()), rate }
+    }
+
+    /// The load of one round, and its sale.
+    async fn load(&self, harness: &Harness<'_>) -> anyhow::Result<(Load, String)> {
+        let path_id = match (&self.path_id, self.product) {
+            (None, Some(product)) => harness.sale(product, ENDLESS).await?,
+            (path_id, _) => path_id.clone().unwrap_or_default(),
         };
-        let load = match self.1 {
-            Some(rate) => Harness::open(load, rate),
-            None => load,
-        };
-        Ok((load, sale))
+        let server = self.product.map_or(&harness.baseline, |product| &product.server);
+        let load = harness.load(server, &path_id);
+        let load = self.rate.map_or(load.clone(), |rate| Harness::open(load, rate));
+        Ok((load, path_id))
     }
 
     /// Checks ledger and audit after a round, and closes the sale of the round.
     async fn check(
         &self,
         harness: &mut Harness<'_>,
-        sale: Option<String>,
-        measured: &Measured,
+        sale: &str,
+        accepted: u64,
     ) -> anyhow::Result<()> {
-        match (&self.0, sale) {
-            (Side::SoldOut(product, sale), _) => {
-                harness.check(&product.admin, sale, 1, COMMIT_TIMEOUT).await
-            }
-            (Side::Selling(product), Some(sale)) => {
-                harness.check(&product.admin, &sale, measured.accepted(), COMMIT_TIMEOUT).await?;
-                product.admin.close_sale(&sale).await
-            }
+        let Some(product) = self.product else { return Ok(()) };
+        let accepted = if self.path_id.is_some() { 1 } else { accepted };
+        harness.check(&product.admin, sale, accepted).await?;
+        self.close(sale).await
+    }
+
+    async fn close(&self, sale: &str) -> anyhow::Result<()> {
+        match (self.product, &self.path_id) {
+            (Some(product), None) => product.admin.close_sale(sale).await,
             _ => Ok(()),
         }
     }
@@ -88,22 +84,20 @@ async fn warm_up(load: Load) -> anyhow::Result<()> {
 
 /// Warms up both sides, then measures them alternately.
 async fn pairs(harness: &mut Harness<'_>, sides: [Target<'_>; 2]) -> anyhow::Result<Vec<Pair>> {
-    let [product, baseline] = &sides;
     for side in &sides {
         let (load, sale) = side.load(harness).await?;
         warm_up(load).await?;
-        if let (Some(product), Some(sale)) = (side.product(), sale) {
-            product.admin.close_sale(&sale).await?;
-        }
+        side.close(&sale).await?;
     }
+    let [product, baseline] = &sides;
     let mut pairs = Vec::new();
     for number in 1..=harness.args.rounds {
         let (load, sale) = product.load(harness).await?;
         let (baseline_load, baseline_sale) = baseline.load(harness).await?;
-        let measured = harness.measure(product.product(), load).await?;
-        let reference = harness.measure(baseline.product(), baseline_load).await?;
-        product.check(harness, sale, &measured).await?;
-        baseline.check(harness, baseline_sale, &reference).await?;
+        let measured = harness.measure(product.product, load).await?;
+        let reference = harness.measure(baseline.product, baseline_load).await?;
+        product.check(harness, &sale, measured.accepted()).await?;
+        baseline.check(harness, &baseline_sale, reference.accepted()).await?;
         report_side(harness, number, "product", &measured);
         report_side(harness, number, "yardstick", &reference);
         pairs.push([measured, reference]);
@@ -160,24 +154,23 @@ async fn baseline<'a>(
     let answer = harness.try_one(&product.server, &sale).await?;
     let (_, bytes) = answer.context("the server does not answer a purchase")?;
     product.admin.close_sale(&sale).await?;
-    Ok(Target(Side::Baseline(bytes), rate))
+    Ok(Target::baseline(bytes, rate))
 }
 
 /// S1: sold-out answers per second.
 pub(crate) async fn sold_out(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
     let product = harness.product(&[]).await?;
     let (sale, bytes) = sold_out_sale(harness, &product).await?;
-    let sides = [Side::SoldOut(&product, &sale), Side::Baseline(bytes)];
-    let pairs = pairs(harness, sides.map(|side| Target(side, None))).await?;
+    let product = Target { path_id: Some(sale), ..Target::selling(&product, None) };
+    let pairs = pairs(harness, [product, Target::baseline(bytes, None)]).await?;
     Ok(vec![row("S1", &pairs, Measured::rate)?, row("S1 cpu", &pairs, Measured::server_us)?])
 }
 
 /// S2: Redis commands during sold-out answers, including those of scripts and background work.
 pub(crate) async fn commands(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
-    let redis = RedisServer::start(harness.args.directory.as_deref(), &[]).await?;
-    let url = redis.url();
-    let product =
-        harness.product(&[("FLOODGATE__TIER", "gate"), ("FLOODGATE__REDIS__URL", &url)]).await?;
+    let redis = RedisServer::start(harness, &[])?;
+    let settings = ["tier=gate".to_owned(), format!("redis.url={}", redis.url())];
+    let product = harness.product(&settings).await?;
     let (sale, _) = sold_out_sale(harness, &product).await?;
     warm_up(harness.load(&product.server, &sale)).await?;
     let mut connection = redis.connect()?;
@@ -189,7 +182,7 @@ pub(crate) async fn commands(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Ro
         let measured = harness.measure(Some(&product), load).await?;
         // The second reading includes the INFO of the first.
         let commands = num_commands(&mut connection)?.saturating_sub(before + 1);
-        harness.check(&product.admin, &sale, 1, COMMIT_TIMEOUT).await?;
+        harness.check(&product.admin, &sale, 1).await?;
         let answered = measured.report.answered.max(1);
         let scaled = commands as f64 * ANSWERS as f64 / answered as f64;
         harness
@@ -216,19 +209,16 @@ fn sum_of_calls(stats: &str) -> u64 {
 /// S5: purchases per second that become orders in MariaDB, with gates in Redis. The answer follows
 /// both; Redis keeps an append-only file (everysec), each commit waits for the disk.
 pub(crate) async fn purchases(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
-    let parent = harness.args.directory.as_deref();
-    let redis = RedisServer::start(parent, &["--appendonly", "yes"]).await?;
-    let maria = MariaServer::start(parent).await?;
-    let (redis_url, ledger_url) = (redis.url(), maria.url());
+    let (redis, maria) = (RedisServer::start(harness, APPEND_ONLY)?, maria(harness)?);
     let settings = [
-        ("FLOODGATE__TIER", "gate"),
-        ("FLOODGATE__REDIS__URL", &redis_url),
-        ("FLOODGATE__REDIS__DURABILITY", "aof"),
-        ("FLOODGATE__LEDGER__URL", &ledger_url),
+        "tier=gate".to_owned(),
+        "redis.durability=aof".to_owned(),
+        format!("redis.url={}", redis.url()),
+        format!("ledger.url={}", mariadb::url("floodgate", maria.addr(), "floodgate")),
     ];
     let mut product = harness.product(&settings).await?;
-    product.backends = vec![("redis", redis.pid()), ("mariadb", maria.pid())];
-    let sides = [Target(Side::Selling(&product), None), baseline(harness, &product, None).await?];
+    product.backends = vec![("redis", redis.id()), ("mariadb", maria.id())];
+    let sides = [Target::selling(&product, None), baseline(harness, &product, None).await?];
     let pairs = pairs(harness, sides).await?;
     let rounds = rounds(&pairs, Measured::goodput);
     let costs = medians(&rounds, |side| side.costs.get(1..).unwrap_or_default());
@@ -239,27 +229,23 @@ pub(crate) async fn purchases(harness: &mut Harness<'_>) -> anyhow::Result<Vec<R
 /// S11: durable purchases per second, and the goals relative to this maximum.
 pub(crate) async fn durable(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
     let product = harness.product(&[]).await?;
-    let sides = [Target(Side::Selling(&product), None), baseline(harness, &product, None).await?];
+    let sides = [Target::selling(&product, None), baseline(harness, &product, None).await?];
     let pairs = pairs(harness, sides).await?;
     drop(product);
     let mut rows = vec![row("S11", &pairs, Measured::goodput)?];
     let maximum = Spread::of(pairs.iter().map(|[product, _]| product.goodput()));
     let maximum = maximum.map_or(0.0, |maximum| maximum.median);
     ensure!(maximum > 0.0, "no purchase was accepted");
-    if harness.is_selected(&["S12"]) {
-        harness.note("S12 light load");
-        let measured = light_load(harness, maximum).await;
-        rows.extend(harness.record_failure("S12", measured));
-    }
-    if harness.is_selected(&["S13"]) {
-        harness.note("S13 heavy load");
-        let measured = heavy_load(harness, maximum).await;
-        rows.extend(harness.record_failure("S13", measured));
-    }
-    if harness.is_selected(&["S14"]) {
-        harness.note("S14 overload");
-        let measured = overload(harness, maximum).await;
-        rows.extend(harness.record_failure("S14", measured));
+    for (goal, title) in [("S12", "light load"), ("S13", "heavy load"), ("S14", "overload")] {
+        if harness.is_selected(goal) {
+            harness.note(&format!("{goal} {title}"));
+            let measured = match goal {
+                "S12" => light_load(harness, maximum).await,
+                "S13" => heavy_load(harness, maximum).await,
+                _ => overload(harness, maximum).await,
+            };
+            rows.extend(harness.record_failure(goal, measured));
+        }
     }
     Ok(rows)
 }
@@ -267,10 +253,10 @@ pub(crate) async fn durable(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row
 /// S12: whether batching delays a purchase at low load.
 async fn light_load(harness: &mut Harness<'_>, maximum: f64) -> anyhow::Result<Row> {
     let batching = harness.product(&[]).await?;
-    let one_by_one = [("FLOODGATE__GATE__BATCH_MAX", "1"), ("FLOODGATE__CONSUMER__BATCH_MAX", "1")];
+    let one_by_one = ["gate.batch_max=1", "consumer.batch_max=1"].map(str::to_owned);
     let one_by_one = harness.product(&one_by_one).await?;
-    let sides = [&batching, &one_by_one];
-    let sides = sides.map(|product| Target(Side::Selling(product), Some(maximum * LIGHT_LOAD)));
+    let rate = Some(maximum * LIGHT_LOAD);
+    let sides = [&batching, &one_by_one].map(|product| Target::selling(product, rate));
     let pairs = pairs(harness, sides).await?;
     row("S12", &pairs, |side| side.report.latency.p50_us() as f64)
 }
@@ -279,7 +265,7 @@ async fn light_load(harness: &mut Harness<'_>, maximum: f64) -> anyhow::Result<R
 async fn heavy_load(harness: &mut Harness<'_>, maximum: f64) -> anyhow::Result<Row> {
     let product = harness.product(&[]).await?;
     let rate = Some(maximum * HEAVY_LOAD);
-    let sides = [Target(Side::Selling(&product), rate), baseline(harness, &product, rate).await?];
+    let sides = [Target::selling(&product, rate), baseline(harness, &product, rate).await?];
     let pairs = pairs(harness, sides).await?;
     row("S13", &pairs, |side| side.report.latency.p99_us() as f64)
 }
@@ -288,8 +274,8 @@ async fn heavy_load(harness: &mut Harness<'_>, maximum: f64) -> anyhow::Result<R
 /// peak on the same server.
 async fn overload(harness: &mut Harness<'_>, maximum: f64) -> anyhow::Result<Row> {
     let product = harness.product(&[]).await?;
-    let overloaded = Target(Side::Selling(&product), Some(maximum * OVERLOAD));
-    let pairs = pairs(harness, [overloaded, Target(Side::Selling(&product), None)]).await?;
+    let overloaded = Target::selling(&product, Some(maximum * OVERLOAD));
+    let pairs = pairs(harness, [overloaded, Target::selling(&product, None)]).await?;
     // Growth of resident memory per accepted order, in bytes.
     let growth = |side: fn(&Pair) -> &Measured| {
         let growths = pairs.iter().map(side).map(|side| {

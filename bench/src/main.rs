@@ -34,7 +34,6 @@ mod million;
 mod orders;
 mod pipeline;
 mod process;
-mod rabbit;
 mod raw;
 mod relay;
 mod relay_fixture;

@@ -39,7 +39,7 @@ async fn product(harness: &mut Harness<'_>) -> anyhow::Result<Sample> {
 }
 
 async fn usual(harness: &Harness<'_>) -> anyhow::Result<f64> {
-    let redis = RedisServer::start(harness.args.directory.as_deref(), &[]).await?;
+    let redis = RedisServer::start(harness, &[])?;
     let mut connection = redis.connect()?;
     let before = redis.used_memory()?;
     let id = || fastrand::u64(1 << 60..1 << 63);

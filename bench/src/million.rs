@@ -45,11 +45,10 @@ impl LargeStart {
 /// Fills a ledger over HTTP, kills the server, and measures the next start.
 pub(crate) async fn start(harness: &mut Harness<'_>) -> anyhow::Result<LargeStart> {
     let args = harness.args;
-    let scratch = scratch(args.directory.as_deref())?;
+    let scratch = scratch(&args.parent())?;
     let server = ServerChild::serve(scratch.path(), &args.settings()).await?;
-    let admin = server.admin()?;
-    admin.await_ready().await?;
-    admin.open_bench_sale(SALE, ENDLESS, &args.policy, args.buckets).await?;
+    let admin = server.ready().await?;
+    admin.open_bench_sale(SALE, ENDLESS, args.buckets).await?;
     let report = run(Load {
         until: Until::Requests(ORDERS),
         progress: terminal_progress("filling"),
@@ -63,8 +62,7 @@ pub(crate) async fn start(harness: &mut Harness<'_>) -> anyhow::Result<LargeStar
 
     let begin = clock::now_monotonic();
     let server = ServerChild::serve(scratch.path(), &args.settings()).await?;
-    let admin = server.admin()?;
-    admin.await_ready().await?;
+    let admin = server.ready().await?;
     let ready = clock::now_monotonic().duration_since(begin);
     let resident_started_bytes = resident(server.id())?;
     let committed = admin.committed(SALE).await?;

@@ -9,11 +9,12 @@ use diesel_async::{AsyncConnection, AsyncMysqlConnection, SimpleAsyncConnection}
 use floodgate::domain::{OrderIntent, OrderState, SkuNo};
 use floodgate::runtime::clock::now_monotonic;
 use futures_util::future::try_join_all;
+use testkit::{Server, mariadb};
 
 use crate::crowd::{BATCH_MAX, Offer, place, purchase};
 use crate::harness::{ENDLESS, Harness};
 use crate::meter::Meter;
-use crate::servers::MariaServer;
+use crate::servers::maria;
 use crate::stats::{Round, Sample, grouped, row};
 use crate::stores::{self, Stores, settings};
 use crate::table::Row;
@@ -21,7 +22,7 @@ use crate::table::Row;
 /// The fixture of both goals.
 struct LedgerFixture {
     stores: Stores,
-    maria: MariaServer,
+    maria: Server,
     raw: AsyncMysqlConnection,
     /// Writer connections of the ledger.
     writers: usize,
@@ -29,11 +30,12 @@ struct LedgerFixture {
 
 /// Measures both goals with the same rounds of the product.
 pub(crate) async fn ledger(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
-    let maria = MariaServer::start(harness.args.directory.as_deref()).await?;
-    let set = ["tier=ledger".to_owned(), format!("ledger.url={}", maria.url())];
+    let maria = maria(harness)?;
+    let url = mariadb::url("floodgate", maria.addr(), "floodgate");
+    let set = ["tier=ledger".to_owned(), format!("ledger.url={url}")];
     let settings = settings(&set)?;
     let stores = stores::open(&settings).await?;
-    let raw = AsyncMysqlConnection::establish(&maria.url()).await?;
+    let raw = AsyncMysqlConnection::establish(&url).await?;
     let mut fixture = LedgerFixture { stores, maria, raw, writers: settings.ledger.writers };
     let (mut one_by_one, mut loader) = (Vec::new(), Vec::new());
     // Round 0 is the warm-up.
@@ -70,7 +72,7 @@ impl LedgerFixture {
     ) -> anyhow::Result<Sample> {
         let offer = Offer::open(&self.stores, ENDLESS, 1).await?;
         let (end, placed) = (now_monotonic() + harness.args.round(), AtomicU64::new(0));
-        let meter = Meter::start(&[("mariadb", self.maria.pid())])?;
+        let meter = Meter::start(&[("mariadb", self.maria.id())])?;
         try_join_all((0..concurrency).map(|_| async {
             while now_monotonic() < end {
                 place(&self.stores, intents(&offer, batch)?).await?;
@@ -86,7 +88,7 @@ impl LedgerFixture {
         harness.void_unless(committed == placed, || {
             format!("{sale}: {placed} placed, {committed} committed")
         });
-        harness.void_on_violations(sale.as_str(), &self.stores.ledger_violations(sale).await?);
+        harness.void_on_violations(sale.as_str(), &self.stores.violations(sale, false).await?);
         let sample = metered.sample(metered.rate(placed), placed);
         Ok(Sample { batches: vec![("ledger", batch as f64)], ..sample })
     }
@@ -97,7 +99,7 @@ impl LedgerFixture {
         // An audit requires the sale of each order.
         let offer = Offer::open(&self.stores, 1, 1).await?;
         let (end, mut loaded) = (now_monotonic() + harness.args.round(), 0);
-        let meter = Meter::start(&[("mariadb", self.maria.pid())])?;
+        let meter = Meter::start(&[("mariadb", self.maria.id())])?;
         while now_monotonic() < end {
             let rows = insert(offer.sku.no, &intents(&offer, BATCH_MAX)?);
             self.raw.batch_execute(&rows).await.context("loading raw rows")?;

@@ -7,27 +7,27 @@ use anyhow::{Context, bail};
 use floodgate::broker::{Route, Topology};
 use floodgate::runtime::clock::now_monotonic;
 use loadgen::{Load, Until};
+use testkit::{Server, rabbitmq};
 use tokio::sync::oneshot;
 
 use crate::crowd::CALIBRATION_ORDERS;
-use crate::harness::{Batches, COMMIT_TIMEOUT, ENDLESS, Harness, Product, newly_accepted, number};
+use crate::harness::{Batches, ENDLESS, Harness, Product, newly_accepted, number};
 use crate::meter::{Meter, Metered};
 use crate::process::poll;
-use crate::rabbit::RabbitServer;
 use crate::raw::{self, MALFORMED_EVERY};
-use crate::servers::{MariaServer, RedisServer};
+use crate::servers::{APPEND_ONLY, RedisServer, maria, new_database, rabbit};
 use crate::stats::{Round, Sample, for_seconds, grouped, row, shown, whole};
 use crate::table::Row;
 
 /// Every batch and window is 1; twenty relay workers compensate.
-const ONE_BY_ONE: [(&str, &str); 7] = [
-    ("FLOODGATE__GATE__BATCH_MAX", "1"),
-    ("FLOODGATE__OUTBOX__ENVELOPE_MAX", "1"),
-    ("FLOODGATE__RELAY__CLAIM_MAX", "1"),
-    ("FLOODGATE__RELAY__CONFIRM_WINDOW", "1"),
-    ("FLOODGATE__RELAY__WORKERS", "20"),
-    ("FLOODGATE__CONSUMER__BATCH_MAX", "1"),
-    ("FLOODGATE__CONSUMER__PREFETCH", "1"),
+const ONE_BY_ONE: [&str; 7] = [
+    "gate.batch_max=1",
+    "outbox.envelope_max=1",
+    "relay.claim_max=1",
+    "relay.confirm_window=1",
+    "relay.workers=20",
+    "consumer.batch_max=1",
+    "consumer.prefetch=1",
 ];
 /// Purchases that calibrate the rate without batches.
 const SINGLE_CALIBRATION_ORDERS: u64 = 500;
@@ -41,8 +41,8 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Empty Redis, RabbitMQ and MariaDB servers; several installations can share them.
 pub(crate) struct Servers {
     pub(crate) redis: RedisServer,
-    pub(crate) rabbit: RabbitServer,
-    pub(crate) maria: MariaServer,
+    pub(crate) rabbit: Server,
+    pub(crate) maria: Server,
 }
 
 /// The result of one round.
@@ -58,12 +58,21 @@ struct Flow {
 }
 
 impl Servers {
-    pub(crate) async fn start(harness: &Harness<'_>) -> anyhow::Result<Self> {
-        let parent = harness.args.directory.as_deref();
-        let redis = RedisServer::start(parent, &["--appendonly", "yes"]).await?;
-        let maria = MariaServer::start(parent).await?;
-        let rabbit = RabbitServer::start(parent).await?;
-        Ok(Self { redis, rabbit, maria })
+    pub(crate) fn start(harness: &Harness<'_>) -> anyhow::Result<Self> {
+        let redis = RedisServer::start(harness, APPEND_ONLY)?;
+        Ok(Self { redis, maria: maria(harness)?, rabbit: rabbit(harness)? })
+    }
+
+    /// The settings of an installation with a ledger of its own.
+    pub(crate) async fn settings(&self, namespace: &str) -> anyhow::Result<Vec<String>> {
+        Ok(vec![
+            "tier=pipeline".to_owned(),
+            format!("namespace={namespace}"),
+            "redis.durability=aof".to_owned(),
+            format!("redis.url={}", self.redis.url()),
+            format!("amqp.url={}", rabbitmq::url(self.rabbit.addr())),
+            format!("ledger.url={}", new_database(&self.maria).await?),
+        ])
     }
 
     /// One process with every role, in its own installation.
@@ -71,23 +80,14 @@ impl Servers {
         &self,
         harness: &Harness<'_>,
         namespace: &str,
-        more: &[(&str, &str)],
+        more: &[&str],
     ) -> anyhow::Result<Product> {
-        let (redis, rabbit) = (self.redis.url(), self.rabbit.url());
-        let ledger = self.maria.database().await?;
-        let mut settings = vec![
-            ("FLOODGATE__TIER", "pipeline"),
-            ("FLOODGATE__NAMESPACE", namespace),
-            ("FLOODGATE__REDIS__URL", redis.as_str()),
-            ("FLOODGATE__REDIS__DURABILITY", "aof"),
-            ("FLOODGATE__AMQP__URL", rabbit.as_str()),
-            ("FLOODGATE__LEDGER__URL", ledger.as_str()),
-        ];
-        settings.extend(more);
+        let mut settings = self.settings(namespace).await?;
+        settings.extend(more.iter().map(|&setting| setting.to_owned()));
         let mut product = harness.product(&settings).await?;
-        let (redis, rabbit) = (self.redis.pid(), self.rabbit.pid());
+        let Self { redis, rabbit, maria } = self;
         product.backends =
-            vec![("redis", redis), ("rabbitmq", rabbit), ("mariadb", self.maria.pid())];
+            vec![("redis", redis.id()), ("rabbitmq", rabbit.id()), ("mariadb", maria.id())];
         Ok(product)
     }
 }
@@ -117,7 +117,7 @@ async fn flow(harness: &mut Harness<'_>, product: &Product, until: Until) -> any
     let committed = await_placed(product, placed, accepted).await?;
     let metered = harness.stop(meter)?;
     let batches = Batches::of(Some(&product.admin)).await?.since(&before);
-    harness.check(&product.admin, &sale, accepted, COMMIT_TIMEOUT).await?;
+    harness.check(&product.admin, &sale, accepted).await?;
     product.admin.close_sale(&sale).await?;
     let rejected = report.answered.saturating_sub(report.succeeded());
     Ok(Flow { accepted, rejected, committed, accepting: report.elapsed, metered, batches })
@@ -171,7 +171,7 @@ impl Flow {
 /// S10 and S20: with batches, and without. A round has as many purchases as are committed in its
 /// time, so that both sides are measured from the first purchase to the last row.
 pub(crate) async fn end_to_end(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
-    let servers = Servers::start(harness).await?;
+    let servers = Servers::start(harness)?;
     let batching = servers.product(harness, "batching", &[]).await?;
     let single = servers.product(harness, "single", &ONE_BY_ONE).await?;
     let wanted = for_round(harness, &batching, CALIBRATION_ORDERS).await?;
@@ -194,7 +194,7 @@ pub(crate) async fn end_to_end(harness: &mut Harness<'_>) -> anyhow::Result<Vec<
 
 /// The rate of one process from HTTP to the ledger, over a minute.
 pub(crate) async fn sustained(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
-    let servers = Servers::start(harness).await?;
+    let servers = Servers::start(harness)?;
     let product = servers.product(harness, "sustained", &[]).await?;
     flow(harness, &product, Until::Elapsed(Duration::from_secs(1))).await?;
     let flow =
@@ -207,7 +207,7 @@ pub(crate) async fn sustained(harness: &mut Harness<'_>) -> anyhow::Result<Vec<R
 /// to its order queue.
 pub(crate) async fn poison(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
     const NAMESPACE: &str = "poison";
-    let servers = Servers::start(harness).await?;
+    let servers = Servers::start(harness)?;
     let product = servers.product(harness, NAMESPACE, &[]).await?;
     let wanted = for_round(harness, &product, CALIBRATION_ORDERS).await?;
     let address =

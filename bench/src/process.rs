@@ -1,24 +1,22 @@
-//! Child processes of the bench: their output goes to a file, and they are killed when dropped.
+//! The server processes of the bench: this executable in its other roles.
 
-use std::fs::{self, File};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use floodgate::runtime::clock::now_monotonic;
-use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+use testkit::{Process, Server, Signal};
 
 /// Limit of a server's start, which may have to read a large ledger.
 const START_TIMEOUT: Duration = Duration::from_mins(2);
 const POLL_PERIOD: Duration = Duration::from_millis(10);
 
-/// A fresh temporary directory, in `parent` or else in the system's temporary directory.
-pub(crate) fn scratch(parent: Option<&Path>) -> anyhow::Result<TempDir> {
-    let parent = parent.map_or_else(std::env::temp_dir, Path::to_path_buf);
-    let scratch = tempfile::Builder::new().prefix("floodgate-bench-").tempdir_in(&parent);
+/// A fresh temporary directory.
+pub(crate) fn scratch(parent: &Path) -> anyhow::Result<TempDir> {
+    let scratch = tempfile::Builder::new().prefix("floodgate-bench-").tempdir_in(parent);
     scratch.with_context(|| format!("cannot create a directory in {}", parent.display()))
 }
 
@@ -37,52 +35,12 @@ pub(crate) async fn poll<T>(
     }
 }
 
-/// A process, killed when dropped.
-#[derive(Debug)]
-pub(crate) struct Process {
-    child: Child,
-    output: PathBuf,
-}
-
-impl Process {
-    /// Starts a program whose output goes to a new file in `folder`.
-    pub(crate) fn start(command: &mut Command, folder: &Path) -> anyhow::Result<Self> {
-        let output = folder.join(format!("output-{:016x}", fastrand::u64(..)));
-        let file = File::create(&output)?;
-        command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
-        let child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
-        Ok(Self { child, output })
-    }
-
-    pub(crate) fn id(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// Polls until `answer`, called with the output so far, returns a value. Fails when the process
-    /// ends first or does not start in time.
-    pub(crate) async fn until<T>(
-        &mut self,
-        mut answer: impl AsyncFnMut(&str) -> Option<T>,
-    ) -> anyhow::Result<T> {
-        let (child, output) = (&mut self.child, &self.output);
-        let check = async || {
-            let has_ended = child.try_wait()?.is_some();
-            let written = fs::read_to_string(output).unwrap_or_default();
-            let answer = answer(&written).await;
-            let is_done = answer.is_some();
-            Ok(((answer, written), has_ended || is_done))
-        };
-        let ((answer, written), _) = poll(START_TIMEOUT, check).await?;
-        answer.with_context(|| format!("a server does not start; its output:\n{written}"))
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // Both fail only if the process has already ended.
-        drop(self.child.kill());
-        drop(self.child.wait());
-    }
+/// Kills a server if it runs, starts it on its existing data, and waits until it is ready.
+pub(crate) async fn relaunch(server: &Server) -> anyhow::Result<()> {
+    server.launch()?;
+    let ((), is_ready) = poll(START_TIMEOUT, async || Ok(((), server.is_ready()?))).await?;
+    ensure!(is_ready, "a server does not start:\n{}", server.log());
+    Ok(())
 }
 
 /// A server process of this executable.
@@ -96,20 +54,16 @@ pub(crate) struct ServerChild {
 }
 
 impl ServerChild {
-    /// Starts `floodgate serve` on free ports with its ledger in `folder`. `settings` are further
-    /// environment variables.
-    pub(crate) async fn serve(
-        folder: &Path,
-        settings: &[(String, String)],
-    ) -> anyhow::Result<Self> {
+    /// Starts `floodgate serve` on free ports with its ledger in `folder`. `set` are further
+    /// settings, `key=value`; the last one of a key applies.
+    pub(crate) async fn serve(folder: &Path, set: &[String]) -> anyhow::Result<Self> {
+        let ledger = format!("ledger.url=sqlite://{}", folder.join("bench.db").display());
+        let first = ["http.bind=127.0.0.1:0", "internal.bind=127.0.0.1:0", "auth.mode=header"];
         let mut command = own_command()?;
-        let ledger = format!("sqlite://{}", folder.join("bench.db").display());
-        command.current_dir(folder).args(["floodgate", "serve"]);
-        command.env("FLOODGATE__HTTP__BIND", "127.0.0.1:0");
-        command.env("FLOODGATE__INTERNAL__BIND", "127.0.0.1:0");
-        command.env("FLOODGATE__AUTH__MODE", "header");
-        command.env("FLOODGATE__LEDGER__URL", ledger);
-        command.envs(settings.iter().map(|(key, value)| (key, value)));
+        command.args(["floodgate", "serve"]);
+        for setting in first.into_iter().chain([&*ledger]).chain(set.iter().map(String::as_str)) {
+            command.args(["--set", setting]);
+        }
         let server = Self::start(command, folder).await?;
         if server.internal.is_none() {
             bail!("the server did not print its internal address");
@@ -124,10 +78,17 @@ impl ServerChild {
         Self::start(command, folder).await
     }
 
-    async fn start(mut command: Command, folder: &Path) -> anyhow::Result<Self> {
-        let mut process = Process::start(&mut command, folder)?;
-        let find = async |output: &str| output.lines().find_map(parse_listening);
-        let (public, internal) = process.until(find).await?;
+    async fn start(command: Command, folder: &Path) -> anyhow::Result<Self> {
+        let mut process = Process::spawn(command, folder)?;
+        let check = async || {
+            let is_running = process.is_running()?;
+            let found = process.output().lines().find_map(parse_listening);
+            Ok((found, found.is_some() || !is_running))
+        };
+        let (found, _) = poll(START_TIMEOUT, check).await?;
+        let found =
+            found.with_context(|| format!("a server does not start:\n{}", process.output()));
+        let (public, internal) = found?;
         Ok(Self { process, public, internal })
     }
 
@@ -137,8 +98,7 @@ impl ServerChild {
 
     /// Sends a signal, such as `STOP` or `CONT`.
     pub(crate) fn signal(&self, signal: Signal) -> anyhow::Result<()> {
-        let pid = Pid::from_raw(i32::try_from(self.id())?);
-        Ok(kill_process(pid.context("no process")?, signal)?)
+        self.process.signal(signal)
     }
 }
 

@@ -12,9 +12,8 @@ use lapin::options::{
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties};
+use testkit::{Server, rabbitmq};
 use tokio::sync::oneshot;
-
-use crate::rabbit::RabbitServer;
 
 /// The queue of the publish loop.
 const QUEUE: &str = "bench.raw";
@@ -32,7 +31,7 @@ pub(crate) struct PublishLoop {
 
 /// Publishes to a quorum queue through the default exchange with a full window of unconfirmed
 /// messages. Returns the time without connecting.
-pub(crate) async fn publish(server: &RabbitServer, job: PublishLoop) -> anyhow::Result<Duration> {
+pub(crate) async fn publish(server: &Server, job: PublishLoop) -> anyhow::Result<Duration> {
     let (connection, channel) = connect(server).await?;
     let mut arguments = FieldTable::default();
     arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
@@ -82,7 +81,7 @@ pub(crate) const MALFORMED_EVERY: Duration = Duration::from_millis(100);
 
 /// Publishes distinct malformed messages until `stopped`; returns their number.
 pub(crate) async fn publish_malformed(
-    server: &RabbitServer,
+    server: &Server,
     address: &PublishAddress,
     first: u64,
     mut stopped: oneshot::Receiver<()>,
@@ -107,15 +106,16 @@ pub(crate) async fn publish_malformed(
 }
 
 /// Purges a queue; returns the number of its messages.
-pub(crate) async fn purge(server: &RabbitServer, queue: &str) -> anyhow::Result<u64> {
+pub(crate) async fn purge(server: &Server, queue: &str) -> anyhow::Result<u64> {
     let (connection, channel) = connect(server).await?;
     let purged = channel.queue_purge(queue.into(), QueuePurgeOptions::default()).await?;
     connection.close(200, "done".into()).await?;
     Ok(purged.into())
 }
 
-async fn connect(server: &RabbitServer) -> anyhow::Result<(Connection, Channel)> {
-    let connection = Connection::connect(&server.url(), ConnectionProperties::default()).await?;
+async fn connect(server: &Server) -> anyhow::Result<(Connection, Channel)> {
+    let connection =
+        Connection::connect(&rabbitmq::url(server.addr()), ConnectionProperties::default()).await?;
     let channel = connection.create_channel().await?;
     Ok((connection, channel))
 }

@@ -15,74 +15,45 @@ use crate::table::Row;
 /// The goals and their orders per message.
 const GOALS: [(&str, usize); 2] = [("S6", 1), ("S7", 64)];
 
-/// One goal and its rounds so far.
-struct Side {
-    id: &'static str,
-    plan: Plan,
-    rounds: Vec<Round>,
-}
-
-impl Side {
-    async fn calibrate(
-        servers: &Servers,
-        harness: &mut Harness<'_>,
-        (id, envelope_max): (&'static str, usize),
-    ) -> anyhow::Result<Self> {
-        let max = PER_BUCKET_MAX * u64::from(BUCKETS);
-        let orders = (CALIBRATION_ORDERS * envelope_max as u64).min(max / 4);
-        let plan = Plan { orders, buckets: BUCKETS, envelope_max };
-        let rate = servers.steady(harness, plan).await?.value;
-        let orders = for_seconds(rate, harness.args.seconds, (orders, max));
-        Ok(Self { id, plan: Plan { orders, ..plan }, rounds: Vec::new() })
-    }
-
-    async fn round(
-        &mut self,
-        servers: &Servers,
-        harness: &mut Harness<'_>,
-        raw: &Sample,
-    ) -> anyhow::Result<()> {
-        let sample = servers.steady(harness, self.plan).await?;
-        let (size, rate) = (self.plan.envelope_max, grouped(sample.value));
-        let costs = shown(&sample.costs);
-        harness.note(&format!("{rate} orders/s in messages of {size}; core-µs: {costs}"));
-        self.rounds.push(Round::pair(sample, raw.clone()));
-        Ok(())
-    }
-
-    fn row(&self) -> anyhow::Result<Row> {
-        let last = self.rounds.last();
-        let costs = last.map_or_else(String::new, |round| shown(&round.product.costs));
-        let raw = last.and_then(|round| round.baseline.as_ref()?.costs.get(1..));
-        let remark = format!(
-            "at most {WINDOW} messages unconfirmed on both sides; core-µs for each order in the \
-             last round: {costs}; raw loop: {}",
-            shown(raw.unwrap_or_default())
-        );
-        row(self.id, &self.rounds, Some(remark))
-    }
-}
-
 /// Measures both goals; the raw publish loop of a round is the baseline of both.
 pub(crate) async fn relay(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
-    let servers = Servers::start(harness).await?;
+    let servers = Servers::start(harness)?;
+    let max = PER_BUCKET_MAX * u64::from(BUCKETS);
     let mut sides = Vec::new();
-    for goal in GOALS {
-        if harness.is_selected(&[goal.0]) {
-            sides.push(Side::calibrate(&servers, harness, goal).await?);
+    for (id, envelope_max) in GOALS {
+        if harness.is_selected(id) {
+            let orders = (CALIBRATION_ORDERS * envelope_max as u64).min(max / 4);
+            let plan = Plan { orders, buckets: BUCKETS, envelope_max };
+            let rate = servers.steady(harness, plan).await?.value;
+            let orders = for_seconds(rate, harness.args.seconds, (orders, max));
+            sides.push((id, Plan { orders, ..plan }, Vec::new()));
         }
     }
     let calibration = raw_loop(&servers, harness, CALIBRATION_ORDERS).await?;
     let messages =
         for_seconds(calibration.value, harness.args.seconds, (CALIBRATION_ORDERS, u64::MAX));
+    let mut remark = String::new();
     for number in 1..=harness.args.rounds {
         let raw = raw_loop(&servers, harness, messages).await?;
+        remark = format!(
+            "at most {WINDOW} messages unconfirmed on both sides; core-µs of the raw loop in the \
+             last round: {}",
+            shown(raw.costs.get(1..).unwrap_or_default())
+        );
         harness.note(&format!("round {number}: {}/s by a raw publish loop", grouped(raw.value)));
-        for side in &mut sides {
-            side.round(&servers, harness, &raw).await?;
+        for (_, plan, rounds) in &mut sides {
+            let sample = servers.steady(harness, *plan).await?;
+            let (rate, costs) = (grouped(sample.value), shown(&sample.costs));
+            let size = plan.envelope_max;
+            harness.note(&format!("{rate} orders/s in messages of {size}; core-µs: {costs}"));
+            rounds.push(Round::pair(sample, raw.clone()));
         }
     }
-    sides.iter().map(Side::row).collect()
+    let row = |(id, _, rounds): &(&'static str, Plan, Vec<Round>)| {
+        let costs = rounds.last().map_or_else(String::new, |round| shown(&round.product.costs));
+        row(id, rounds, Some(format!("{remark}; for each order: {costs}")))
+    };
+    sides.iter().map(row).collect()
 }
 
 /// A round of the baseline.
@@ -92,7 +63,7 @@ async fn raw_loop(
     messages: u64,
 ) -> anyhow::Result<Sample> {
     let job = PublishLoop { messages, window: WINDOW, body_bytes: INTENT_BYTES };
-    let meter = Meter::start(&[("rabbitmq", servers.rabbit.pid())])?;
+    let meter = Meter::start(&[("rabbitmq", servers.rabbit.id())])?;
     let elapsed = raw::publish(&servers.rabbit, job).await?;
     let metered = harness.stop(meter)?;
     let rate = messages as f64 / elapsed.as_secs_f64().max(1e-9);

@@ -41,7 +41,7 @@ pub(crate) struct Plan {
 /// A sale whose accepted orders all wait in the outbox, on an empty Redis and its own ledger.
 pub(crate) struct Backlog {
     plan: Plan,
-    keys: Vec<(&'static str, String)>,
+    set: Vec<String>,
     stores: Stores,
     offer: Offer,
     pub(crate) num_entries: u64,
@@ -61,24 +61,18 @@ impl Servers {
     /// Opens a sale on an empty Redis and a new ledger; nothing is sold.
     pub(crate) async fn open(&self, harness: &Harness<'_>, plan: Plan) -> anyhow::Result<Backlog> {
         self.redis.clear()?;
-        let keys = vec![
-            ("tier", "pipeline".to_owned()),
-            ("namespace", NAMESPACE.to_owned()),
-            ("redis.url", self.redis.url()),
-            ("redis.durability", "aof".to_owned()),
+        let mut set = self.settings(NAMESPACE).await?;
+        set.extend([
             // The final reads of all orders take long.
-            ("redis.command_timeout_ms", "60000".to_owned()),
-            ("http.answer_deadline_ms", "120000".to_owned()),
-            ("amqp.url", self.rabbit.url()),
-            ("ledger.url", self.maria.database().await?),
-            ("outbox.envelope_max", plan.envelope_max.to_string()),
-            ("outbox.entries_max", plan.orders.to_string()),
-        ];
-        let set: Vec<String> = keys.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            "redis.command_timeout_ms=60000".to_owned(),
+            "http.answer_deadline_ms=120000".to_owned(),
+            format!("outbox.envelope_max={}", plan.envelope_max),
+            format!("outbox.entries_max={}", plan.orders),
+        ]);
         let stores = stores::open(&settings(&set)?).await?;
         let offer = Offer::open(&stores, stock_for(plan.orders)?, plan.buckets).await?;
-        let scratch = scratch(harness.args.directory.as_deref())?;
-        Ok(Backlog { plan, keys, stores, offer, num_entries: 0, scratch })
+        let scratch = scratch(&harness.args.parent())?;
+        Ok(Backlog { plan, set, stores, offer, num_entries: 0, scratch })
     }
 
     /// Sells all planned orders while no relay runs.
@@ -149,7 +143,7 @@ impl Servers {
     ) -> anyhow::Result<Sample> {
         let (admin, all) = (relay.admin()?, backlog.num_entries);
         let begun = published(&admin, 1).await?;
-        let (redis, rabbit) = (self.redis.pid(), self.rabbit.pid());
+        let (redis, rabbit) = (self.redis.id(), self.rabbit.id());
         let meter = Meter::start(&[("relay", relay.id()), ("redis", redis), ("rabbitmq", rabbit)])?;
         if begun > all / 2 {
             bail!("{begun} of {all} messages were published before the measurement: too many");
@@ -200,10 +194,7 @@ impl Backlog {
 
     /// Starts a process of this installation.
     pub(crate) async fn serve(&self, role: &str) -> anyhow::Result<ServerChild> {
-        let variable = |key: &str| format!("FLOODGATE__{}", key.to_uppercase().replace('.', "__"));
-        let mut settings: Vec<(String, String)> =
-            self.keys.iter().map(|(key, value)| (variable(key), value.clone())).collect();
-        settings.push((variable("role"), role.to_owned()));
+        let settings = [&self.set[..], &[format!("role={role}")]].concat();
         ServerChild::serve(self.scratch.path(), &settings).await
     }
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::ensure;
 use floodgate::runtime::clock::now_monotonic;
 
-use crate::harness::{COMMIT_TIMEOUT, Harness};
+use crate::harness::Harness;
 use crate::pipeline::Servers;
-use crate::process::poll;
+use crate::process::{poll, relaunch};
 use crate::relay_fixture::Plan;
 use crate::stats::{Round, Sample, grouped, row};
 use crate::table::Row;
@@ -25,10 +25,10 @@ const COMMIT_LIMIT: Duration = Duration::from_mins(10);
 pub(crate) async fn restart(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
     let orders = (PER_SECOND * harness.args.seconds).min(ORDERS_MAX);
     let plan = Plan { orders, buckets: BUCKETS, envelope_max: ENVELOPE };
-    let mut servers = Servers::start(harness).await?;
+    let servers = Servers::start(harness)?;
     let (mut rounds, mut last) = (Vec::new(), None);
     for number in 1..=harness.args.rounds {
-        let (busy_s, remark) = round(&mut servers, harness, plan).await?;
+        let (busy_s, remark) = round(&servers, harness, plan).await?;
         harness.note(&format!("round {number}: selling again after {busy_s:.2} s; {remark}"));
         rounds.push(Round::number(Sample::of(busy_s)));
         last = Some(remark);
@@ -38,7 +38,7 @@ pub(crate) async fn restart(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row
 
 /// Seconds from the kill to the next accepted purchase, and a remark on the round.
 async fn round(
-    servers: &mut Servers,
+    servers: &Servers,
     harness: &mut Harness<'_>,
     plan: Plan,
 ) -> anyhow::Result<(f64, String)> {
@@ -47,14 +47,11 @@ async fn round(
     servers.await_empty(&backlog).await?;
     drop(relay);
     let all = backlog.serve("all").await?;
-    let admin = all.admin()?;
-    let sale = backlog.sale().to_string();
-    admin.await_ready().await?;
+    let (admin, sale) = (all.ready().await?, backlog.sale().to_string());
     let committed = admin.committed(&sale).await?;
     let killed = now_monotonic();
     let since_s = || now_monotonic().duration_since(killed).as_secs_f64();
-    servers.redis.kill();
-    servers.redis.launch().await?;
+    relaunch(&servers.redis).await?;
     let restarted_s = since_s();
     let mut tries = 0_u64;
     let is_selling = async || {
@@ -67,7 +64,7 @@ async fn round(
     let busy_s = since_s();
     admin.await_committed(&sale, plan.orders + 1, COMMIT_LIMIT).await?;
     let committed_s = since_s();
-    harness.check(&admin, &sale, plan.orders + 1, COMMIT_TIMEOUT).await?;
+    harness.check(&admin, &sale, plan.orders + 1).await?;
     let queued = grouped(plan.orders.saturating_sub(committed) as f64);
     Ok((
         busy_s,

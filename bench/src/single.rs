@@ -1,15 +1,9 @@
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::bail;
 use floodgate::cli::output::Output;
 use floodgate::runtime::clock;
-use loadgen::{
-    BuyRequest, Load, Outcome, Pace, Report, RequestSource, Until, json_string_member,
-    run as run_load, terminal_progress,
-};
-use parking_lot::Mutex;
+use loadgen::{BuyRequest, Load, Pace, Report, Until, run as run_load, terminal_progress};
 use serde::Serialize;
 use serde_json::json;
 
@@ -18,7 +12,6 @@ use crate::args::{BenchArgs, resolve};
 use crate::harness::{COMMIT_TIMEOUT, newly_accepted};
 use crate::meter::Meter;
 use crate::process::{ServerChild, scratch};
-use crate::stats::grouped;
 
 /// How long a request of the open loop may wait for a connection.
 const LATE_LIMIT: Duration = Duration::from_secs(2);
@@ -47,14 +40,17 @@ pub(crate) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
     let (server, target, admin) = if let Some((url, internal)) = args.running_server() {
         (None, resolve(url).await?, Admin::at(internal, args.admin_token()?)?)
     } else {
-        folder = scratch(args.directory.as_deref())?;
+        folder = scratch(&args.parent())?;
         let server = ServerChild::serve(folder.path(), &args.settings()).await?;
         let (target, admin) = (server.public, server.admin()?);
         (Some(server), target, admin)
     };
     admin.await_ready().await?;
     let sale_id = format!("bench-{}", clock::wall_ms());
-    admin.open_bench_sale(&sale_id, args.stock, &args.policy, args.buckets).await?;
+    admin.open_bench_sale(&sale_id, args.stock, args.buckets).await?;
+    let buyers = args.buyers.unwrap_or(u64::MAX).max(1);
+    let buy = BuyRequest::new(target, &sale_id, SKU, 1);
+    let source = move |seq, buffer: &mut _| buy.write(1 + seq % buyers, None, buffer);
     let load = Load {
         pace: args
             .rate
@@ -63,7 +59,7 @@ pub(crate) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
         connections: args.connections,
         threads: args.threads,
         progress: terminal_progress("buying"),
-        ..Load::new(target, source(args, target, &sale_id).await?)
+        ..Load::new(target, Arc::new(source))
     };
     let processes: Vec<_> = server.iter().map(|server| ("server", server.id())).collect();
     let (meter, begin) = (Meter::start(&processes)?, clock::now_monotonic());
@@ -100,111 +96,11 @@ fn is_valid(violations: &[String], accepted: u64, committed: u64) -> bool {
     violations.is_empty() && committed >= accepted
 }
 
-async fn source(
-    args: &BenchArgs,
-    target: SocketAddr,
-    sale_id: &str,
-) -> anyhow::Result<RequestSource> {
-    let buyers = args.buyers.unwrap_or(u64::MAX).max(1);
-    let buyer = move |seq: u64| 1 + seq % buyers;
-    let buy = BuyRequest::new(target, sale_id, SKU, 1);
-    // The other policies require request ids issued by the server.
-    if args.policy.get("kind").is_some_and(|kind| kind == "one_per_buyer") {
-        return Ok(Arc::new(move |seq, buffer| buy.write(buyer(seq), None, buffer)));
-    }
-    let Some(wanted) = args.requests else {
-        bail!("this policy needs issued request ids: give their number with --requests");
-    };
-    let ids = issue(target, sale_id, wanted, buyer).await?;
-    Ok(Arc::new(move |seq, buffer| {
-        let id = usize::try_from(seq).ok().and_then(|index| ids.get(index));
-        buy.write(buyer(seq), id.map(String::as_str), buffer);
-    }))
-}
-
-/// Fetches `wanted` request ids before the run, number `i` for the buyer `buyer(i)`, as a
-/// storefront does before it shows the button.
-async fn issue(
-    target: SocketAddr,
-    sale_id: &str,
-    wanted: u64,
-    buyer: impl Fn(u64) -> u64 + Send + Sync + 'static,
-) -> anyhow::Result<Vec<String>> {
-    let body = json!({ "sku_id": SKU }).to_string();
-    let path = format!("/v1/sales/{sale_id}/request-ids");
-    let source = move |seq, buffer: &mut Vec<u8>| {
-        let (buyer, length) = (buyer(seq), body.len());
-        let request = format!(
-            "POST {path} HTTP/1.1\r\nhost: {target}\r\ncontent-type: application/json\r\n\
-             x-buyer-id: {buyer}\r\ncontent-length: {length}\r\n\r\n{body}"
-        );
-        buffer.extend_from_slice(request.as_bytes());
-    };
-    let ids = Arc::new(Mutex::new(vec![String::new(); usize::try_from(wanted)?]));
-    let observed = ids.clone();
-    let observer = move |seq, outcome: &Outcome<'_>| {
-        let Outcome::Answered(answer) = outcome else { return };
-        let id = json_string_member(answer.body, b"request_id").unwrap_or_default();
-        let index = usize::try_from(seq).unwrap_or(usize::MAX);
-        if let Some(slot) = observed.lock().get_mut(index) {
-            id.clone_into(slot);
-        }
-    };
-    let load = Load {
-        until: Until::Requests(wanted),
-        observer: Some(Arc::new(observer)),
-        ..Load::new(target, Arc::new(source))
-    };
-    let report = run_load(load).await?;
-    let ids = std::mem::take(&mut *ids.lock());
-    let missing = ids.iter().filter(|id| id.is_empty()).count();
-    if missing > 0 {
-        bail!("{missing} of {wanted} request ids were not issued: {:?}", report.by_code);
-    }
-    Ok(ids)
-}
-
+/// One line for each finding.
 fn render(findings: &Findings) -> String {
-    let Findings { sale_id, accepted, landed, report, .. } = findings;
-    let latency = &report.latency;
-    let mut lines = vec![
-        format!("sale        {sale_id}"),
-        format!("accepted    {}/s", grouped(findings.accepted_per_second)),
-        format!("rejected    {}/s", grouped(findings.rejected_per_second)),
-        format!("landed      {}/s", grouped(findings.landed_per_second)),
-        format!(
-            "latency     p50 {} µs, p90 {} µs, p99 {} µs, p99.9 {} µs, max {} µs",
-            latency.p50_us(),
-            latency.p90_us(),
-            latency.p99_us(),
-            latency.p999_us(),
-            latency.max_us()
-        ),
-        format!(
-            "requests    {} attempted, {} answered, {accepted} accepted, {landed} landed, \
-             {} replayed, {} unknown, {} unsent",
-            report.attempted,
-            report.answered,
-            report.replayed,
-            report.transport_errors,
-            report.unsent
-        ),
-        format!("answers     {}", json!(report.by_status)),
-    ];
-    if !report.by_code.is_empty() {
-        lines.push(format!("refusals    {}", json!(report.by_code)));
-    }
-    if let (Some(us), Some(bytes)) = (findings.server_us_per_answer, findings.server_resident_bytes)
-    {
-        let mib = bytes / (1 << 20);
-        lines.push(format!("server      {us:.1} core-µs per answer, {mib} MiB resident"));
-    }
-    lines.push(format!("generator   {:.1} core-µs per answer", findings.generator_us_per_answer));
-    lines.push(format!("audit       {}", findings.audit));
-    if !findings.valid {
-        lines.push("VOID        the run does not count".to_owned());
-    }
-    lines.join("\n")
+    let findings = json!(findings);
+    let members = findings.as_object().into_iter().flatten();
+    members.map(|(name, value)| format!("{name:<26}{value}")).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]

@@ -46,33 +46,36 @@ pub(crate) enum Goal {
 }
 
 impl Goal {
+    fn limits(self) -> [f64; 2] {
+        match self {
+            Self::AtLeast { floor, aim }
+            | Self::AtMost { floor, aim }
+            | Self::Count { floor, aim }
+            | Self::Number { floor, aim } => [floor, aim],
+        }
+    }
+
     /// The verdict on a measured ratio or number.
     pub(crate) fn verdict(self, ratio: f64) -> &'static str {
-        let (floor, aim) = match self {
-            Self::AtLeast { floor, aim } | Self::Number { floor, aim } => {
-                (ratio >= floor, ratio >= aim)
-            }
-            Self::AtMost { floor, aim } | Self::Count { floor, aim } => {
-                (ratio <= floor, ratio <= aim)
-            }
+        let is_met = |limit| match self {
+            Self::AtLeast { .. } | Self::Number { .. } => ratio >= limit,
+            Self::AtMost { .. } | Self::Count { .. } => ratio <= limit,
         };
-        match (floor, aim) {
-            (_, true) => "aim met",
-            (true, false) => "floor met",
-            (false, false) => "below floor",
+        match self.limits().map(is_met) {
+            [_, true] => "aim met",
+            [true, false] => "floor met",
+            [false, false] => "below floor",
         }
     }
 
     /// Floor and aim as shown in the table.
     pub(crate) fn columns(self) -> [String; 2] {
-        match self {
-            Self::AtLeast { floor, aim } => [floor, aim].map(|limit| format!("≥ {limit:.2}x")),
-            Self::AtMost { floor, aim } => [floor, aim].map(|limit| format!("≤ {limit:.2}x")),
-            Self::Count { floor, aim } => [floor, aim].map(|limit| format!("≤ {limit:.0}")),
-            Self::Number { floor, aim } => {
-                [floor, aim].map(|limit| format!("≥ {}", grouped(limit)))
-            }
-        }
+        self.limits().map(|limit| match self {
+            Self::AtLeast { .. } => format!("≥ {limit:.2}x"),
+            Self::AtMost { .. } => format!("≤ {limit:.2}x"),
+            Self::Count { .. } => format!("≤ {limit:.0}"),
+            Self::Number { .. } => format!("≥ {}", grouped(limit)),
+        })
     }
 }
 

@@ -47,27 +47,19 @@ impl Stores {
         Ok((sku, sale.epoch))
     }
 
-    /// Audits ledger and buckets of a sale. Returns the first violations, and the notes of an
-    /// incomplete audit.
-    pub(crate) async fn violations(&self, sale: &SaleId) -> anyhow::Result<Vec<String>> {
-        self.audited(Some(self.stock.as_ref()), sale).await
-    }
-
-    /// Audits the ledger of a sale without its buckets. Returns the first violations.
-    pub(crate) async fn ledger_violations(&self, sale: &SaleId) -> anyhow::Result<Vec<String>> {
-        self.audited(None, sale).await
-    }
-
-    async fn audited(
+    /// Audits the ledger of a sale, and its buckets if wanted. Returns the first violations, and
+    /// the notes of an incomplete audit.
+    pub(crate) async fn violations(
         &self,
-        stock: Option<&dyn Stock>,
         sale: &SaleId,
+        with_stock: bool,
     ) -> anyhow::Result<Vec<String>> {
+        let stock = with_stock.then_some(self.stock.as_ref());
         let report =
             audit::audit(stock, self.ledger.as_ref(), Some(sale), clock::wall_ms()).await?;
         let shown = report.violations.iter().take(VIOLATIONS_SHOWN);
         let mut found: Vec<String> = shown.map(|violation| format!("{violation:?}")).collect();
-        if stock.is_some() && !report.could_tell {
+        if with_stock && !report.could_tell {
             found.extend(report.notes);
         }
         Ok(found)

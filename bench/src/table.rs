@@ -10,46 +10,97 @@ use crate::million::{self, LargeStart};
 use crate::stats::{Goal, Spread, grouped, shown};
 
 macro_rules! goals {
-    ($($id:literal $kind:ident $floor:literal $aim:literal $unit:literal $what:literal;)+) => {
-        &[$(($id, $what, Goal::$kind { floor: $floor, aim: $aim }, $unit)),+]
+    ($($measure:path, $title:literal, {
+        $($id:literal $kind:ident $floor:literal $aim:literal $unit:literal $what:literal;)+
+    })+) => {
+        /// Every row: id, description, limits (floor and aim) and unit. The first word of a row's
+        /// id is its goal.
+        const ROWS: &[(&str, &str, Goal, &str)] =
+            &[$($(($id, $what, Goal::$kind { floor: $floor, aim: $aim }, $unit)),+),+];
+
+        /// Measures the selected goals; a failure does not stop the others.
+        async fn measure_goals(harness: &mut Harness<'_>) -> Vec<Row> {
+            let mut rows: Vec<Row> = Vec::new();
+            $(
+                let mut goals = [$(goal_of($id)),+].to_vec();
+                goals.retain(|goal| harness.is_selected(goal));
+                goals.dedup();
+                let goals = goals.join(", ");
+                if !goals.is_empty() {
+                    harness.note(&format!("{goals}: {}", $title));
+                    let measured = $measure(harness).await;
+                    rows.extend(harness.record_failure(&goals, measured).unwrap_or_default());
+                }
+            )+
+            rows.retain(|row| harness.is_selected(goal_of(row.id)));
+            rows
+        }
     };
 }
 
-/// Every row: id, limits (floor and aim), unit and description. The first word of a row's id is its
-/// goal.
-const ROWS: &[(&str, &str, Goal, &str)] = goals! {
-    "S1" AtLeast 0.80 0.92 "/s" "sold-out answers per second";
-    "S1 cpu" AtMost 1.3 1.1 " µs" "core-µs per sold-out answer";
-    "S2" Count 10.0 0.0 "" "Redis commands per 100,000 sold-out answers";
-    "S3" AtLeast 2.0 6.0 "/s" "gate decisions per second against one EVALSHA each";
-    "S4" AtLeast 1.5 4.0 "/s" "the same against a pipeline of 16";
-    "S5" AtLeast 0.50 0.70 "/s" "purchases per second, tier gate, orders in MariaDB";
-    "S6" AtLeast 0.90 1.0 "/s" "relay, one order in each message, against a raw publish loop";
-    "S7" AtLeast 5.0 15.0 "/s" "relay, orders in messages of 64, against the same";
-    "S8" AtLeast 20.0 60.0 "/s" "orders per second in MariaDB, against one transaction each";
-    "S9" AtLeast 0.60 0.85 "/s" "the same against a raw multi-row loader";
-    "S10" AtLeast 6.0 12.0 "/s"
-        "orders landed per second, tier pipeline, against everything one by one";
-    "S11" AtLeast 0.55 0.75 "/s" "durable purchases per second";
-    "S12" AtMost 1.1 1.0 " µs" "p50 at 5 % load, batching against batch = 1";
-    "S13" AtMost 5.0 2.0 " µs" "p99 at 70 % of the maximum, open loop";
-    "S14" AtLeast 0.90 0.98 "/s" "purchases per second at 3x overload against the peak";
-    "S15" AtMost 0.40 0.20 " B" "Redis bytes per accepted buyer";
-    "S17" Count 5.0 1.0 " s"
-        "seconds beyond the heartbeat until what a killed relay held is published";
-    "S17 recovery" AtLeast 0.90 1.0 "/s" "relay that survives another, against a relay alone";
-    "S20" Count 80.0 50.0 " µs" "core-µs of one landed order, all server processes together";
-    "S23" Count 10.0 3.0 " s"
-        "seconds from a kill of Redis until a purchase is accepted again, orders waiting";
-    "poison" AtLeast 0.90 0.98 "/s"
-        "orders landed per second among malformed messages, against none of these";
-    "sustained" Number 10_000.0 20_000.0 "/s"
-        "orders landed per second, tier pipeline, without a break";
-    "backlog" Count 150.0 150.0 " B"
-        "Redis bytes for each order that waits, request and limit included";
-    "backlog drain" AtLeast 0.9 1.0 "/s"
-        "the same, drained by one relay, against its steady rate";
-};
+goals! {
+    http::sold_out, "sold-out answers", {
+        "S1" AtLeast 0.80 0.92 "/s" "sold-out answers per second";
+        "S1 cpu" AtMost 1.3 1.1 " µs" "core-µs per sold-out answer";
+    }
+    http::commands, "commands for sold-out answers", {
+        "S2" Count 10.0 0.0 "" "Redis commands per 100,000 sold-out answers";
+    }
+    decide::one_by_one, "gate decisions", {
+        "S3" AtLeast 2.0 6.0 "/s" "gate decisions per second against one EVALSHA each";
+    }
+    decide::pipelined, "gate decisions, pipelined", {
+        "S4" AtLeast 1.5 4.0 "/s" "the same against a pipeline of 16";
+    }
+    http::purchases, "purchases, tier gate", {
+        "S5" AtLeast 0.50 0.70 "/s" "purchases per second, tier gate, orders in MariaDB";
+    }
+    relay::relay, "outbox to broker", {
+        "S6" AtLeast 0.90 1.0 "/s" "relay, one order in each message, against a raw publish loop";
+        "S7" AtLeast 5.0 15.0 "/s" "relay, orders in messages of 64, against the same";
+    }
+    orders::ledger, "orders in MariaDB", {
+        "S8" AtLeast 20.0 60.0 "/s" "orders per second in MariaDB, against one transaction each";
+        "S9" AtLeast 0.60 0.85 "/s" "the same against a raw multi-row loader";
+    }
+    pipeline::end_to_end, "HTTP to ledger", {
+        "S10" AtLeast 6.0 12.0 "/s"
+            "orders landed per second, tier pipeline, against everything one by one";
+        "S20" Count 80.0 50.0 " µs" "core-µs of one landed order, all server processes together";
+    }
+    http::durable, "durable purchases", {
+        "S11" AtLeast 0.55 0.75 "/s" "durable purchases per second";
+        "S12" AtMost 1.1 1.0 " µs" "p50 at 5 % load, batching against batch = 1";
+        "S13" AtMost 5.0 2.0 " µs" "p99 at 70 % of the maximum, open loop";
+        "S14" AtLeast 0.90 0.98 "/s" "purchases per second at 3x overload against the peak";
+    }
+    memory::bytes, "memory of Redis", {
+        "S15" AtMost 0.40 0.20 " B" "Redis bytes per accepted buyer";
+    }
+    takeover::takeover, "crash of a relay", {
+        "S17" Count 5.0 1.0 " s"
+            "seconds beyond the heartbeat until what a killed relay held is published";
+        "S17 recovery" AtLeast 0.90 1.0 "/s" "relay that survives another, against a relay alone";
+    }
+    restart::restart, "restart of Redis", {
+        "S23" Count 10.0 3.0 " s"
+            "seconds from a kill of Redis until a purchase is accepted again, orders waiting";
+    }
+    pipeline::poison, "malformed messages", {
+        "poison" AtLeast 0.90 0.98 "/s"
+            "orders landed per second among malformed messages, against none of these";
+    }
+    pipeline::sustained, "HTTP to ledger, without a break", {
+        "sustained" Number 10_000.0 20_000.0 "/s"
+            "orders landed per second, tier pipeline, without a break";
+    }
+    backlog::backlog, "a broker that was down", {
+        "backlog" Count 150.0 150.0 " B"
+            "Redis bytes for each order that waits, request and limit included";
+        "backlog drain" AtLeast 0.9 1.0 "/s"
+            "the same, drained by one relay, against its steady rate";
+    }
+}
 
 /// A wider range of ratios than this share of the median gets a remark.
 const WIDE: f64 = 0.15;
@@ -145,39 +196,6 @@ pub(crate) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
     Ok(table.void.is_empty())
 }
 
-/// Measures the selected goals. A goal that fails voids the table; the others are still shown.
-async fn measure_goals(harness: &mut Harness<'_>) -> Vec<Row> {
-    let mut rows: Vec<Row> = Vec::new();
-    macro_rules! measure {
-        ($($id:literal),+; $what:literal, $goal:path) => {
-            if harness.is_selected(&[$($id),+]) {
-                harness.note(concat!($($id, " "),+, $what));
-                let measured = $goal(harness).await;
-                let ids = [$($id),+].into_iter().filter(|id| harness.is_selected(&[id]));
-                let ids: Vec<&str> = ids.collect();
-                rows.extend(harness.record_failure(&ids.join(", "), measured).unwrap_or_default());
-            }
-        };
-    }
-    measure!("S1"; "sold-out answers", http::sold_out);
-    measure!("S2"; "commands for sold-out answers", http::commands);
-    measure!("S3"; "gate decisions", decide::one_by_one);
-    measure!("S4"; "gate decisions, pipelined", decide::pipelined);
-    measure!("S5"; "purchases, tier gate", http::purchases);
-    measure!("S6", "S7"; "outbox to broker", relay::relay);
-    measure!("S8", "S9"; "orders in MariaDB", orders::ledger);
-    measure!("S10", "S20"; "HTTP to ledger", pipeline::end_to_end);
-    measure!("S11", "S12", "S13", "S14"; "durable purchases", http::durable);
-    measure!("S15"; "memory of Redis", memory::bytes);
-    measure!("S17"; "crash of a relay", takeover::takeover);
-    measure!("S23"; "restart of Redis", restart::restart);
-    measure!("poison"; "malformed messages", pipeline::poison);
-    measure!("sustained"; "HTTP to ledger, without a break", pipeline::sustained);
-    measure!("backlog"; "a broker that was down", backlog::backlog);
-    rows.retain(|row| harness.is_selected(&[goal_of(row.id)]));
-    rows
-}
-
 impl Table {
     fn markdown(&self) -> String {
         let mut lines = vec![
@@ -209,9 +227,6 @@ impl Table {
         if self.others_max > OTHERS {
             let percent = self.others_max * 100.0;
             lines.push(format!("* other processes took up to {percent:.0} % of a measurement."));
-        }
-        for (id, why) in &self.not_measured {
-            lines.push(format!("* **NOT MEASURED**: {id}: {why}."));
         }
         match self.void.as_slice() {
             [] => lines.push("* every audit holds.".to_owned()),
@@ -273,31 +288,24 @@ fn amount(number: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::stats::{self, Round, Sample};
 
     #[test]
     fn a_row_has_as_many_columns_as_the_header() {
-        let spread = Spread { median: 0.85, min: 0.7, max: 0.9 };
-        let row = Row {
-            id: "S1",
-            what: "answers",
-            product: Spread { median: 34_000.0, ..spread },
-            yardstick: Some(Spread { median: 40_000.0, ..spread }),
-            unit: "/s",
-            ratio: Some(spread),
-            goal: Goal::AtLeast { floor: 0.8, aim: 0.92 },
+        let side = |value, server_us| Sample {
+            value,
+            costs: vec![("floodgate", server_us)],
+            incomplete: 1,
             batches: vec![("gate", 31.25), ("ledger", 60.0)],
-            product_us: 21.0,
-            yardstick_us: Some(19.0),
-            generator_cores: 0.4,
-            generator_us: 6.0,
-            incomplete: (2, 0),
-            remark: Some("remark".to_owned()),
+            ..Sample::default()
         };
+        let rounds = [28_000.0, 34_000.0, 36_000.0]
+            .map(|value| Round::pair(side(value, 21.0), side(40_000.0, 19.0)));
+        let row = stats::row("S1", &rounds, Some("remark".to_owned())).unwrap();
         let line = row.markdown();
         assert_eq!(line.matches('|').count(), 12);
         assert!(line.contains("34,000/s") && line.contains("floor met"), "{line}");
-        assert!(line.contains("| gate 31.2, ledger 60.0 |"), "{line}");
+        assert!(line.contains("| gate 31.2, ledger 60.0 | 21.0 / 19.0 |"), "{line}");
         assert_eq!(row.remarks().len(), 3);
     }
 }

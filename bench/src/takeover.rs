@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use floodgate::runtime::clock::now_monotonic;
-use rustix::process::Signal;
+use testkit::Signal;
 
 use crate::crowd::{CALIBRATION_ORDERS, PER_BUCKET_MAX};
 use crate::harness::Harness;
@@ -38,7 +38,7 @@ fn plan(orders: u64) -> Plan {
 }
 
 pub(crate) async fn takeover(harness: &mut Harness<'_>) -> anyhow::Result<Vec<Row>> {
-    let servers = Servers::start(harness).await?;
+    let servers = Servers::start(harness)?;
     let heartbeat_s = settings(&[])?.relay.heartbeat_ttl_ms as f64 / 1_000.0;
     let rate = servers.steady(harness, plan(CALIBRATION_ORDERS)).await?.value;
     let most = PER_BUCKET_MAX * u64::from(BUCKETS);

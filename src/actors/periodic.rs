@@ -77,12 +77,15 @@ impl<T: Task> Periodic<T> {
         if self.is_quiet || !T::can_begin(&self.state, self.num_runs) {
             return;
         }
+        let is_alone = self.num_runs == 0;
         self.num_runs += 1;
         let (task, state) = (Arc::clone(&self.task), Rc::clone(&self.state));
         let run = async move { task.run(&state).await };
-        spawn_step(self, ctx, run, |actor, ctx, ended| {
+        spawn_step(self, ctx, run, move |actor, ctx, ended| {
             actor.num_runs -= 1;
-            if let Some(error) = actor.last_error.changed(ended) {
+            // A run beside another one skips what that one does: its success ends no error.
+            let is_proof = is_alone || ended.is_err();
+            if is_proof && let Some(error) = actor.last_error.changed(ended) {
                 tracing::warn!(error = &error as &dyn std::error::Error, "{}", T::FAILURE);
             }
             actor.release_if_quiet(ctx);

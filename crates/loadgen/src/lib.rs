@@ -11,17 +11,15 @@
 pub mod crowd;
 
 mod clock;
-mod connection;
+mod generator;
 mod pacer;
 mod plan;
-mod pool;
 mod progress;
 mod recorder;
 mod report;
 mod request;
 mod response;
 mod run;
-mod timer;
 
 #[cfg(test)]
 mod tests;

@@ -1,10 +1,17 @@
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use rustix::io::Errno;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+use tokio::io::unix::AsyncFd;
+
+use super::generator::{Due, Generator};
 use super::plan::{LoadError, Until};
-use super::pool::{Due, Pool};
-use super::recorder::Recorder;
-use super::run::pause;
 use crate::clock;
 
 /// Shortest sleep. At rates above its inverse a few requests leave together, at most this late:
@@ -15,53 +22,49 @@ const DRAIN_PERIOD: Duration = Duration::from_millis(2);
 /// Longest wait for the connections before the run begins, so that it begins without a backlog.
 const WARM_UP: Duration = Duration::from_secs(5);
 
-/// Plans and sends requests at a constant rate until the run is over, then waits until each has
-/// ended.
-pub(super) fn run(pool: &Pool, recorder: &Recorder, per_second: f64) -> Result<(), LoadError> {
-    reduce_timer_slack();
-    await_connections(pool);
-    let begin = pool.shared.begin();
-    let mut buffer = Vec::with_capacity(512);
+/// Plans every request of thread `thread` at a constant rate until the run is over, then waits
+/// until each has ended. `per_second` is the rate of all threads, which take turns.
+pub(super) async fn run(
+    generator: &Generator,
+    thread: usize,
+    per_second: f64,
+    late_limit: Duration,
+) -> Result<(), LoadError> {
+    let (shared, timer) = (&generator.shared, Timer::new().map_err(LoadError::Start)?);
+    await_connections(generator, shared.load.connections_of(thread)).await;
+    let begin = shared.begin();
     let mut now = begin;
-    for seq in 0.. {
-        let planned = begin + Duration::from_secs_f64(seq as f64 / per_second);
-        if is_over(pool.shared.load.until, seq, planned.duration_since(begin)) {
+    for seq in (thread as u64..).step_by(shared.load.threads) {
+        let offset = Duration::from_secs_f64(seq as f64 / per_second);
+        let (planned, is_over) = (begin + offset, is_over(shared.load.until, seq, offset));
+        if is_over || shared.is_stopped() {
             break;
         }
         if planned > now {
             let early = planned.saturating_duration_since(clock::now_monotonic());
             if !early.is_zero() {
-                pause(early.max(SLEEP_MIN));
+                timer.sleep(early.max(SLEEP_MIN)).await.map_err(LoadError::Start)?;
             }
             now = clock::now_monotonic();
         }
-        if pool.shared.is_stopped() {
-            break;
-        }
-        pool.open.fetch_add(1, Ordering::AcqRel);
-        pool.expire(now, recorder);
-        let due = Due { seq, planned };
-        if pool.is_late(due, now) {
-            pool.end_unsent(due, recorder);
-        } else {
-            pool.dispatch(due, now, recorder, &mut buffer);
-        }
+        generator.expire(now, late_limit);
+        generator.plan(Due { seq, planned });
     }
-    drain(pool, recorder)
+    drain(generator, late_limit).await
 }
 
 /// Waits until every request has ended. A request expires or times out by then; if one is still
-/// open well after that, its reader thread has panicked.
-fn drain(pool: &Pool, recorder: &Recorder) -> Result<(), LoadError> {
-    let timeout = pool.late_limit + 2 * pool.shared.load.answer_timeout;
+/// open well after that, its task has panicked.
+async fn drain(generator: &Generator, late_limit: Duration) -> Result<(), LoadError> {
+    let timeout = late_limit + 2 * generator.shared.load.answer_timeout;
     let begin = clock::now_monotonic();
-    while pool.open.load(Ordering::Acquire) > 0 {
+    while generator.open.load(Ordering::Relaxed) > 0 {
         let now = clock::now_monotonic();
         if now.saturating_duration_since(begin) > timeout {
             return Err(LoadError::Panicked);
         }
-        pool.expire(now, recorder);
-        pause(DRAIN_PERIOD);
+        generator.expire(now, late_limit);
+        tokio::time::sleep(DRAIN_PERIOD).await;
     }
     Ok(())
 }
@@ -74,21 +77,37 @@ fn is_over(until: Until, seq: u64, offset: Duration) -> bool {
     }
 }
 
-fn await_connections(pool: &Pool) {
-    let begin = clock::now_monotonic();
-    let wanted = pool.shared.load.connections;
-    while pool.idle() < wanted && clock::now_monotonic().duration_since(begin) < WARM_UP {
-        pause(DRAIN_PERIOD);
-    }
+async fn await_connections(generator: &Generator, wanted: usize) {
+    let all = async {
+        while generator.connected.load(Ordering::Relaxed) < wanted {
+            tokio::time::sleep(DRAIN_PERIOD).await;
+        }
+    };
+    drop(tokio::time::timeout(WARM_UP, all).await);
 }
 
-/// Reduces this thread's timer slack, by which Linux delays a sleep up to 50 µs. A failure only
-/// makes the pace a little less even, so it is ignored.
-fn reduce_timer_slack() {
-    if let Ok(link) = std::fs::read_link("/proc/thread-self")
-        && let Some(thread) = link.file_name()
-    {
-        let path = std::path::Path::new("/proc").join(thread).join("timerslack_ns");
-        drop(std::fs::write(path, "1"));
+/// A timer of the kernel: tokio's own has a resolution of one millisecond.
+struct Timer(AsyncFd<OwnedFd>);
+
+impl Timer {
+    fn new() -> io::Result<Self> {
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK)?;
+        #[expect(deprecated, reason = "its successor is unsafe; an `OwnedFd` keeps its descriptor")]
+        AsyncFd::new(timer).map(Self)
+    }
+
+    async fn sleep(&self, duration: Duration) -> io::Result<()> {
+        let it_value = Timespec::try_from(duration).map_err(io::Error::other)?;
+        let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let times = Itimerspec { it_interval, it_value };
+        timerfd_settime(self.0.get_ref(), TimerfdTimerFlags::empty(), &times)?;
+        loop {
+            self.0.readable().await?.clear_ready();
+            match rustix::io::read(self.0.get_ref(), &mut [0_u8; 8]) {
+                Ok(_) => return Ok(()),
+                Err(Errno::AGAIN) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 }

@@ -90,7 +90,7 @@ pub struct Load {
     pub until: Until,
     /// Connections in total; open loop: the maximum of the pool.
     pub connections: usize,
-    /// Generator threads that read answers (the open loop has one more, which sends).
+    /// Generator threads, which share the connections.
     pub threads: usize,
     /// How long to retry connecting before a request ends with [`TransportError::Connect`].
     pub connect_timeout: Duration,

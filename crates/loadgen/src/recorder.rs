@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::plan::{Answer, Observer, Outcome, TransportError};
+use super::plan::{Observer, Outcome};
 use super::report::Report;
 use super::request::json_string_member;
 
@@ -17,12 +17,18 @@ impl Recorder {
         Self { observer, report: Mutex::default() }
     }
 
-    pub(super) fn answered(&self, seq: u64, answer: Answer<'_>, latency: Duration) {
+    /// Counts the end of a request; `latency` is that of an answer.
+    pub(super) fn record(&self, seq: u64, outcome: &Outcome<'_>, latency: Duration) {
         if let Some(observer) = &self.observer {
-            observer(seq, &Outcome::Answered(answer));
+            observer(seq, outcome);
         }
         let mut report = self.report.lock();
         report.attempted += 1;
+        let answer = match outcome {
+            Outcome::Answered(answer) => answer,
+            Outcome::Unknown(_) => return report.transport_errors += 1,
+            Outcome::Unsent => return report.unsent += 1,
+        };
         report.answered += 1;
         report.replayed += u64::from(answer.replayed);
         report.latency.record(latency);
@@ -35,24 +41,6 @@ impl Recorder {
                 None => _ = report.by_code.insert(code.to_owned(), 1),
             }
         }
-    }
-
-    pub(super) fn unknown(&self, seq: u64, error: TransportError) {
-        if let Some(observer) = &self.observer {
-            observer(seq, &Outcome::Unknown(error));
-        }
-        let mut report = self.report.lock();
-        report.attempted += 1;
-        report.transport_errors += 1;
-    }
-
-    pub(super) fn unsent(&self, seq: u64) {
-        if let Some(observer) = &self.observer {
-            observer(seq, &Outcome::Unsent);
-        }
-        let mut report = self.report.lock();
-        report.attempted += 1;
-        report.unsent += 1;
     }
 
     /// The number of ended requests, and of those without an answer.

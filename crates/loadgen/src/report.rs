@@ -2,8 +2,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
+use serde_json::json;
 
 /// Longest recorded latency, in microseconds; longer ones are recorded as this.
 const LATENCY_MAX_US: u64 = 10 * 60 * 1_000_000;
@@ -120,38 +120,27 @@ impl Latency {
         self.quantile_us(0.5)
     }
 
-    pub fn p90_us(&self) -> u64 {
-        self.quantile_us(0.9)
-    }
-
     pub fn p99_us(&self) -> u64 {
         self.quantile_us(0.99)
-    }
-
-    pub fn p999_us(&self) -> u64 {
-        self.quantile_us(0.999)
     }
 
     pub fn max_us(&self) -> u64 {
         self.0.as_ref().map_or(0, Histogram::max)
     }
-
-    pub fn mean_us(&self) -> f64 {
-        self.0.as_ref().map_or(0.0, Histogram::mean)
-    }
 }
 
 impl Serialize for Latency {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut latency = serializer.serialize_struct("Latency", 7)?;
-        latency.serialize_field("count", &self.count())?;
-        latency.serialize_field("mean_us", &self.mean_us())?;
-        latency.serialize_field("p50_us", &self.p50_us())?;
-        latency.serialize_field("p90_us", &self.p90_us())?;
-        latency.serialize_field("p99_us", &self.p99_us())?;
-        latency.serialize_field("p999_us", &self.p999_us())?;
-        latency.serialize_field("max_us", &self.max_us())?;
-        latency.end()
+        let latency = json!({
+            "count": self.count(),
+            "mean_us": self.0.as_ref().map_or(0.0, Histogram::mean),
+            "p50_us": self.p50_us(),
+            "p90_us": self.quantile_us(0.9),
+            "p99_us": self.p99_us(),
+            "p999_us": self.quantile_us(0.999),
+            "max_us": self.max_us(),
+        });
+        latency.serialize(serializer)
     }
 }
 
@@ -166,8 +155,11 @@ mod tests {
         for us in 1..=1_000 {
             latency.record(Duration::from_micros(us));
         }
-        assert_eq!((latency.p50_us(), latency.p90_us(), latency.p99_us()), (500, 900, 990));
-        assert_eq!((latency.p999_us(), latency.max_us(), latency.count()), (999, 1_000, 1_000));
+        assert_eq!((latency.p50_us(), latency.quantile_us(0.9), latency.p99_us()), (500, 900, 990));
+        assert_eq!(
+            (latency.quantile_us(0.999), latency.max_us(), latency.count()),
+            (999, 1_000, 1_000)
+        );
     }
 
     #[test]

@@ -35,9 +35,9 @@ impl BuyRequest {
         let id_length = request_id.map_or(0, |id| r#","request_id":"""#.len() + id.len());
         let length = self.members.len() + id_length + 1;
         buffer.extend_from_slice(&self.head);
-        push_number(buffer, buyer_id);
+        buffer.extend_from_slice(itoa::Buffer::new().format(buyer_id).as_bytes());
         buffer.extend_from_slice(b"\r\ncontent-length: ");
-        push_number(buffer, length as u64);
+        buffer.extend_from_slice(itoa::Buffer::new().format(length).as_bytes());
         buffer.extend_from_slice(b"\r\n\r\n");
         buffer.extend_from_slice(&self.members);
         if let Some(id) = request_id {
@@ -52,21 +52,6 @@ impl BuyRequest {
     /// without request ids.
     pub fn by_unique_buyers(self, first_buyer: u64) -> RequestSource {
         Arc::new(move |seq, buffer| self.write(first_buyer + seq, None, buffer))
-    }
-}
-
-/// Appends a number in decimal; `write!` would cost more than the rest of the request.
-fn push_number(buffer: &mut Vec<u8>, mut number: u64) {
-    let from = buffer.len();
-    loop {
-        buffer.push(b'0' + (number % 10) as u8);
-        number /= 10;
-        if number == 0 {
-            break;
-        }
-    }
-    if let Some(digits) = buffer.get_mut(from..) {
-        digits.reverse();
     }
 }
 
@@ -114,15 +99,6 @@ mod tests {
             let json: serde_json::Value = serde_json::from_str(body).unwrap();
             assert_eq!((&json["sku_id"], &json["quantity"]), (&"7".into(), &2.into()));
             assert_eq!(json.get("request_id").and_then(|id| id.as_str()), request_id);
-        }
-    }
-
-    #[test]
-    fn numbers_are_decimal() {
-        for number in [0, 9, 10, 1_234_567_890, u64::MAX] {
-            let mut buffer = b"x".to_vec();
-            push_number(&mut buffer, number);
-            assert_eq!(buffer, format!("x{number}").into_bytes());
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::plan::{Load, LoadError, Until};
 use super::recorder::Recorder;
 use super::report::Report;
-use super::{pool, progress};
+use super::{generator, progress};
 use crate::clock;
 
 const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
@@ -82,12 +82,14 @@ impl Shared {
 fn run_until(load: Load, stop: Arc<AtomicBool>) -> Result<Report, LoadError> {
     load.check()?;
     let recorder = |_| Arc::new(Recorder::new(load.observer.clone()));
-    let (mut recorders, extra): (Vec<_>, _) =
-        ((0..load.threads).map(recorder).collect(), recorder(0));
+    let recorders: Vec<_> = (0..load.threads).map(recorder).collect();
     let (started, next) = (clock::now_monotonic(), AtomicU64::new(0));
     let shared = Arc::new(Shared { load, started, began: OnceLock::new(), next, stop });
-    let running = pool::start(&shared, &recorders, &extra)?;
-    recorders.push(extra);
+    let mut running = Vec::with_capacity(recorders.len());
+    for (thread, recorder) in recorders.iter().enumerate() {
+        let (shared, recorder) = (shared.clone(), recorder.clone());
+        running.push(spawn("load-thread", move || generator::run(shared, recorder, thread))?);
+    }
     show_progress(&shared, &recorders, &running);
     for thread in running {
         thread.join().map_err(|_panic| LoadError::Panicked)??;
@@ -100,23 +102,13 @@ fn run_until(load: Load, stop: Arc<AtomicBool>) -> Result<Report, LoadError> {
     Ok(report)
 }
 
-pub(super) type Running = JoinHandle<Result<(), LoadError>>;
+type Running = JoinHandle<Result<(), LoadError>>;
 
-pub(super) fn spawn<T: Send + 'static>(
+fn spawn<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<JoinHandle<T>, LoadError> {
     thread::Builder::new().name(name.to_owned()).spawn(work).map_err(LoadError::Start)
-}
-
-pub(super) fn runtime() -> Result<tokio::runtime::Runtime, LoadError> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(LoadError::Start)
-}
-
-/// Blocks this generator thread.
-#[expect(clippy::disallowed_methods, reason = "the thread has no executor that this could block")]
-pub(super) fn pause(duration: Duration) {
-    thread::sleep(duration);
 }
 
 fn show_progress(shared: &Shared, recorders: &[Arc<Recorder>], running: &[Running]) {
@@ -125,7 +117,8 @@ fn show_progress(shared: &Shared, recorders: &[Arc<Recorder>], running: &[Runnin
         let counts = recorders.iter().map(|recorder| recorder.ended());
         let counts = counts.fold((0, 0), |(ended, failed), (e, f)| (ended + e, failed + f));
         progress::show(bar, counts, shared.elapsed(), shared.load.until);
-        pause(PROGRESS_PERIOD);
+        #[expect(clippy::disallowed_methods, reason = "the thread has no executor to block")]
+        thread::sleep(PROGRESS_PERIOD);
     }
     bar.finish_and_clear();
 }

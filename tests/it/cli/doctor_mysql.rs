@@ -5,8 +5,8 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
 use super::doctor::{Diagnosis, Stack};
+use crate::support::servers::Port;
 use crate::support::servers::mariadb::MariaDb;
-use crate::support::servers::ports::Port;
 
 const URL: &str = "FLOODGATE__LEDGER__URL";
 
@@ -158,7 +158,7 @@ fn too_few_connections_are_reported() {
 #[test]
 fn a_wrong_password_or_database_or_address_is_reported() {
     let server = MariaDb::start();
-    let (url, closed) = (server.url(), Port::claim());
+    let (url, closed) = (server.url(), Port::claim().unwrap());
     let unreachable = MariaDb::url_by(closed.addr());
     for (url, detail, remedy) in [
         (url.replace("quite-secret", "wr0ng"), "Access denied", "password in ledger.url"),

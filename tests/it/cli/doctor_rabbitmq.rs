@@ -6,7 +6,7 @@ use lapin::types::FieldTable;
 
 use super::doctor::{Diagnosis, Stack};
 use crate::support::offers::run;
-use crate::support::servers::ports::Port;
+use crate::support::servers::Port;
 use crate::support::servers::rabbitmq::{Alarm, RabbitMq};
 use crate::support::servers::redis::{AOF_ALWAYS, Redis};
 use crate::support::wait::until_true;
@@ -121,6 +121,6 @@ fn assert_access_errors(server: &RabbitMq, redis: &Redis) {
     assert_remedy(&format!("amqp://clerk:clerk@{addr}/%2f"), "set_permissions");
     server.ctl(&["set_permissions", "clerk", "^fg\\.", "^fg\\.", "^fg\\."]);
     examine(redis, &format!("amqp://clerk:clerk@{addr}/%2f")).assert_ok("broker");
-    let closed = Port::claim();
+    let closed = Port::claim().unwrap();
     assert_remedy(&format!("amqp://guest:guest@{}/%2f", closed.addr()), "start it");
 }

@@ -2,8 +2,8 @@
 
 use super::doctor::{Diagnosis, Stack};
 use crate::support::process::Server;
+use crate::support::servers::Port;
 use crate::support::servers::cluster::Cluster;
-use crate::support::servers::ports::Port;
 use crate::support::servers::redis::{AOF_ALWAYS, AOF_EVERYSEC, Redis, Replicated};
 use crate::support::servers::sentinel::SentinelSet;
 use crate::support::wait::until_true;
@@ -216,7 +216,7 @@ fn a_wrong_password_and_a_missing_one_are_reported() {
 
 #[test]
 fn a_closed_port_and_a_silent_server_are_reported() {
-    let port = Port::claim();
+    let port = Port::claim().unwrap();
     let diagnosis = examine(&format!("redis://{}", port.addr()), "plain");
     let finding = diagnosis.only_problem("redis", "fail");
     assert!(finding.detail.contains("does not answer"), "{finding:#?}");

@@ -51,7 +51,7 @@ fn enter(client: &mut ScriptClient, kind: OutboxKind) -> Vec<OutboxEntry> {
         match kind {
             OutboxKind::List => drop(client.cmd(&["RPUSH", &keys.outbox(), &body])),
             OutboxKind::Stream => {
-                drop(client.cmd(&["XADD", &keys.outbox(), "*", "intents", &body]))
+                drop(client.cmd(&["XADD", &keys.outbox(), "*", "intents", &body]));
             }
         }
     }

@@ -174,7 +174,9 @@ fn an_answer_that_takes_no_units_writes_nothing() {
                 }
                 assert!(fixture.set_phase(&mut client, 0, phase, Epoch(2)));
                 let before = client.digest();
-                batch.iter_mut().for_each(|reservation| reservation.epoch = epoch);
+                for reservation in &mut batch {
+                    reservation.epoch = epoch;
+                }
                 let decided =
                     fixture.run(&mut client, &fixture.reserving(0, outbox, &batch)).unwrap();
                 assert!(!decided.0.contains(&Verdict::Reserved), "{decided:?}");

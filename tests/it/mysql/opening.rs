@@ -6,8 +6,8 @@ use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
 use floodgate::db::{Error, ErrorClass, Ledger, OrderWriter, SaleStore};
 
 use crate::support::offers::{ANY, intent, offer, run};
+use crate::support::servers::Port;
 use crate::support::servers::mariadb::MariaDb;
-use crate::support::servers::ports::Port;
 
 /// Requires that opening fails with an error that contains all of `words` and no password.
 #[track_caller]
@@ -53,7 +53,7 @@ fn a_wrong_password_a_missing_database_and_a_missing_right_differ() {
 
 #[test]
 fn a_server_that_does_not_answer_is_a_time_out() {
-    let (closed, silent) = (Port::claim(), Port::claim());
+    let (closed, silent) = (Port::claim().unwrap(), Port::claim().unwrap());
     let url = |address: SocketAddr| format!("mysql://me:secret@{address}/floodgate");
     assert_cannot_open(
         &MysqlOptions::new(url(closed.addr())),

@@ -60,7 +60,7 @@ fn keys_of_two_slots_in_one_command_are_a_defect() {
 #[test]
 fn a_slot_that_moves_is_refused_and_then_found() {
     let cluster = Cluster::start(&[]);
-    let logs = CapturedLog::of(cluster.nodes.iter().map(Redis::port));
+    let logs = CapturedLog::of(cluster.nodes.iter().map(|redis| redis.port()));
     run(async {
         let pool = ConnectionPool::new(options(&cluster.url(&[0, 1, 2]))).unwrap();
         let key = cluster.keys_of(0, 1).remove(0);

@@ -5,14 +5,13 @@ use redis::Value;
 
 use super::{add, call, until_connected};
 use crate::support::redis_connections::{CapturedLog, connection_pool, run, short_timeout_options};
-use crate::support::servers::redis::Redis;
 use crate::support::servers::sentinel::SentinelSet;
 use crate::support::wait::until;
 
 #[test]
 fn a_master_that_is_killed_is_replaced_by_what_the_sentinels_chose() {
     let set = SentinelSet::start(&[]);
-    let logs = CapturedLog::of(set.servers.iter().map(Redis::port));
+    let logs = CapturedLog::of(set.servers.iter().map(|redis| redis.port()));
     run(async {
         let pool = ConnectionPool::new(short_timeout_options(&set.url())).unwrap();
         let old = until_connected(&pool, "a").await;

@@ -8,7 +8,7 @@ use redis::Value;
 use super::{add, call};
 use crate::support::random::number_from_env;
 use crate::support::redis_connections::{connection_pool, run};
-use crate::support::servers::ports::Port;
+use crate::support::servers::Port;
 use crate::support::servers::redis::Redis;
 
 const PORT: &str = "FLOODGATE_TEST_TLS_PORT";
@@ -18,7 +18,7 @@ fn a_server_is_trusted_by_its_certificate() {
     let folder = tempfile::tempdir().unwrap();
     certificates(folder.path());
     let file = |name: &str| folder.path().join(name).display().to_string();
-    let port = Port::claim();
+    let port = Port::claim().unwrap();
     let lines = [
         format!("tls-port {}", port.number()),
         format!("tls-cert-file {}", file("server.crt")),

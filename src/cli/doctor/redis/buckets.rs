@@ -66,7 +66,7 @@ pub(super) fn openings(facts: &ServerFacts, expected: &Expected<'_>) -> Check {
     check
         .fail(format!(
             "buckets of sale {id} are in opening {epoch}, the ledger in {ours}: it was restored \
-             from an older backup, and all buyers read `busy`"
+             from an older backup, and their buyers read `busy`"
         ))
         .remedy(format!("`floodgate sale open {id}` continues above both"))
 }

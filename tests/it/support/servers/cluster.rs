@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use super::ports::Port;
+use super::Port;
 use super::redis::Redis;
 use crate::support::wait;
 
@@ -18,7 +18,7 @@ pub struct Cluster {
 impl Cluster {
     /// Starts three nodes with further lines of `redis.conf` and waits until [`Self::is_whole`].
     pub fn start(lines: &[&str]) -> Self {
-        let buses: Vec<_> = SLOTS.iter().map(|_| Port::claim()).collect();
+        let buses: Vec<_> = SLOTS.iter().map(|_| Port::claim().unwrap()).collect();
         let node = |bus: &Port| {
             let port = format!("cluster-port {}", bus.number());
             let own = ["cluster-enabled yes", "cluster-node-timeout 2000", &port];

@@ -1,10 +1,8 @@
-//! A private MariaDB for one test: a child process on a free port of 127.0.0.1, on a copy of an
-//! empty data folder that is created once. Starts in 0.2 s.
+//! A private MariaDB for one test.
 
-use std::fs::{self, File};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::ops::Deref;
+use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
 
@@ -12,21 +10,14 @@ use diesel::sql_types::{BigInt, Text};
 use diesel::{QueryResult, QueryableByName, sql_query};
 use diesel_async::{AsyncConnection, AsyncMysqlConnection, RunQueryDsl, SimpleAsyncConnection};
 use floodgate::db::mysql::MysqlOptions;
-use parking_lot::Mutex;
-use rustix::process::{Signal, geteuid};
-use tempfile::TempDir;
+use testkit::mariadb;
 use tokio::runtime::Builder;
 
-use super::child::{Process, temporary};
-use super::ports::Port;
-use crate::support::wait::{until, until_true};
+use super::{Server, cache};
+use crate::support::wait::until;
 
-const PASSWORD: &str = "quite-secret";
-
-/// Small buffers, fast start, no DNS lookups.
-const SETTINGS: [&str; 13] = [
-    "--bind-address=127.0.0.1",
-    "--skip-name-resolve",
+/// Small buffers, fast start.
+const SETTINGS: [&str; 11] = [
     "--skip-external-locking",
     "--skip-log-bin",
     "--performance-schema=OFF",
@@ -42,12 +33,14 @@ const SETTINGS: [&str; 13] = [
 
 /// A running server with an empty database `floodgate` and a user of that name with all privileges
 /// on it.
-pub struct MariaDb {
-    folder: TempDir,
-    settings: Vec<String>,
-    port: Port,
-    /// `None`: killed.
-    process: Mutex<Option<Process>>,
+pub struct MariaDb(Server);
+
+impl Deref for MariaDb {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.0
+    }
 }
 
 impl MariaDb {
@@ -58,50 +51,11 @@ impl MariaDb {
 
     /// Starts a server with further settings; the last value of a name applies.
     pub fn start_with(settings: &[&str]) -> Self {
-        let folder = folder();
-        let copy = Command::new("cp")
-            .args(["-a", "--reflink=auto"])
-            .arg(empty_data())
-            .arg(folder.path().join("data"))
-            .status();
-        assert!(copy.unwrap().success(), "cannot copy an empty data folder");
-        fs::write(folder.path().join("init.sql"), first_statements()).unwrap();
-        let settings = SETTINGS.iter().chain(settings).map(|&setting| setting.to_owned());
-        let settings = settings.collect();
-        let server = Self { folder, settings, port: Port::claim(), process: Mutex::new(None) };
-        server.restart();
-        server
-    }
-
-    /// Restarts the server on its data, after [`Self::kill`].
-    pub fn restart(&self) {
-        let file = |name: &str| self.folder.path().join(name).display().to_string();
-        let log = file("error.log");
-        drop(fs::remove_file(&log));
-        let mut arguments = vec![
-            "--no-defaults".to_owned(),
-            format!("--datadir={}", file("data")),
-            format!("--socket={}", file("socket")),
-            format!("--pid-file={}", file("pid")),
-            format!("--init-file={}", file("init.sql")),
-            format!("--log-error={log}"),
-            format!("--tmpdir={}", temporary(self.folder.path()).display()),
-            format!("--port={}", self.port.number()),
-        ];
-        arguments.extend(as_user().map(str::to_owned));
-        arguments.extend(self.settings.iter().cloned());
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        let mut process = Process::spawn("mariadbd", &arguments, self.folder.path());
-        until_true("MariaDB to take connections", || {
-            let text = fs::read_to_string(&log).unwrap_or_default();
-            assert!(process.is_running(), "MariaDB ended: {text}");
-            text.contains("ready for connections")
-        });
-        *self.process.lock() = Some(process);
-    }
-
-    pub fn addr(&self) -> SocketAddr {
-        self.port.addr()
+        // In memory if possible: data in `/dev/shm` survives a killed process, too.
+        let memory = Path::new("/dev/shm");
+        let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+        let settings = [&SETTINGS[..], settings].concat();
+        Self(Server::of(mariadb::start(&parent, cache(), &settings)))
     }
 
     /// The URL of its database.
@@ -111,41 +65,19 @@ impl MariaDb {
 
     /// Creates another empty database and returns its URL.
     pub fn new_database(&self) -> String {
-        let name = format!("floodgate_{:016x}", fastrand::u64(..));
-        self.sql(&format!(
-            "CREATE DATABASE {name} CHARACTER SET utf8mb4;\
-             GRANT ALL ON {name}.* TO floodgate@127.0.0.1"
-        ));
-        format!("mysql://floodgate:{PASSWORD}@{}/{name}", self.addr())
+        let (name, statements) = mariadb::new_database();
+        self.sql(&statements);
+        mariadb::url("floodgate", self.addr(), &name)
     }
 
     /// [`Self::url`] through another address that forwards to the server.
     pub fn url_by(address: SocketAddr) -> String {
-        format!("mysql://floodgate:{PASSWORD}@{address}/floodgate")
+        mariadb::url("floodgate", address, "floodgate")
     }
 
     /// The options of a ledger on this server.
     pub fn options(&self) -> MysqlOptions {
         MysqlOptions::new(self.url())
-    }
-
-    /// `kill -9`.
-    pub fn kill(&self) {
-        drop(self.process.lock().take());
-    }
-
-    /// `SIGSTOP`: connections stay open without answers.
-    pub fn stop(&self) {
-        self.signal(Signal::STOP);
-    }
-
-    /// `SIGCONT`: resumes a stopped server.
-    pub fn cont(&self) {
-        self.signal(Signal::CONT);
-    }
-
-    fn signal(&self, signal: Signal) {
-        self.process.lock().as_ref().expect("a running server").signal(signal);
     }
 
     /// Runs statements as root in the ledger's database.
@@ -219,7 +151,7 @@ impl MariaDb {
     }
 
     fn root_url(&self) -> String {
-        format!("mysql://root:{PASSWORD}@{}/floodgate", self.addr())
+        mariadb::url("root", self.addr(), "floodgate")
     }
 
     /// Runs a job on a new root connection in the ledger's database, without client-side limits.
@@ -264,54 +196,6 @@ impl Session {
         self.statements.send(statements.to_owned()).ok();
         self.results.recv().unwrap()
     }
-}
-
-/// A folder in memory if possible: data in `/dev/shm` survives a killed process, too.
-fn folder() -> TempDir {
-    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
-}
-
-fn first_statements() -> String {
-    // The init file has one statement per line and runs at each start.
-    format!(
-        "SET PASSWORD FOR root@127.0.0.1 = PASSWORD('{PASSWORD}');\n\
-         CREATE DATABASE IF NOT EXISTS floodgate CHARACTER SET utf8mb4;\n\
-         CREATE USER IF NOT EXISTS floodgate@127.0.0.1 IDENTIFIED BY '{PASSWORD}';\n\
-         GRANT ALL ON floodgate.* TO floodgate@127.0.0.1;\n"
-    )
-}
-
-/// The empty data folder, created by the first test that needs it.
-fn empty_data() -> PathBuf {
-    let version = Command::new("mariadbd").args(["--no-defaults", "--version"]).output();
-    let version = version.expect("mariadbd is missing: scripts/test-deps.sh").stdout;
-    let name: String = String::from_utf8_lossy(&version)
-        .chars()
-        .map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' })
-        .collect();
-    let data = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name.trim_end_matches('-'));
-    let lock = File::create(data.with_extension("lock")).unwrap();
-    lock.lock().unwrap();
-    if !data.exists() {
-        let fresh = data.with_extension("fresh");
-        drop(fs::remove_dir_all(&fresh));
-        let temporary = tempfile::tempdir().unwrap();
-        let output = Command::new("mariadb-install-db")
-            .env("TMPDIR", temporary.path())
-            .args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"])
-            .args(["--innodb-log-file-size=16M"])
-            .args(as_user())
-            .arg(format!("--datadir={}", fresh.display()))
-            .output()
-            .expect("mariadb-install-db is missing: scripts/test-deps.sh");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        fs::rename(&fresh, &data).unwrap();
-    }
-    data
-}
-
-fn as_user() -> Option<&'static str> {
-    geteuid().is_root().then_some("--user=root")
 }
 
 #[test]

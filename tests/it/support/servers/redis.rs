@@ -1,16 +1,12 @@
 //! A private redis-server.
 
-use std::net::SocketAddr;
-use std::path::Path;
+use std::ops::Deref;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use redis::{Client, RedisResult, Value};
-use rustix::process::Signal;
-use tempfile::TempDir;
+use testkit::redis::Role;
 
-use super::child::Process;
-use super::ports::Port;
+use super::Server;
 use super::redis_users::User;
 use crate::support::wait;
 
@@ -21,7 +17,6 @@ pub const AOF_ALWAYS: &[&str] = &["appendonly yes", "appendfsync always"];
 
 /// Lines of every server's `redis.conf`. The last line of a directive applies.
 const BASE: &[&str] = &[
-    "save \"\"",
     "appendonly no",
     "enable-debug-command yes",
     "repl-diskless-sync-delay 0",
@@ -30,13 +25,18 @@ const BASE: &[&str] = &[
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// One redis-server or redis-sentinel (the same program). Port and folder outlive its process.
+/// One redis-server or redis-sentinel.
 pub struct Redis {
-    program: &'static str,
-    port: Port,
-    folder: TempDir,
+    server: Server,
     password: Option<String>,
-    process: Mutex<Option<Process>>,
+}
+
+impl Deref for Redis {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
+    }
 }
 
 impl Redis {
@@ -50,36 +50,14 @@ impl Redis {
         let users = [User::Gate, User::Pipeline].map(User::line);
         let users = users.iter().map(String::as_str);
         let lines: Vec<_> = BASE.iter().chain(lines).copied().chain(users).collect();
-        Self::start_program("redis-server", &lines)
+        Self::start_as(Role::Server, &lines)
     }
 
     /// Starts either program with only these lines, plus address and folder.
-    pub(super) fn start_program(program: &'static str, lines: &[&str]) -> Self {
-        let port = Port::claim();
-        let folder = tempfile::tempdir().unwrap();
-        let location = [
-            "bind 127.0.0.1".to_owned(),
-            "daemonize no".to_owned(),
-            format!("port {}", port.number()),
-            format!("dir {}", folder.path().display()),
-            format!("logfile {}", folder.path().join("log").display()),
-        ];
-        let all: Vec<_> =
-            location.iter().map(String::as_str).chain(lines.iter().copied()).collect();
+    pub(super) fn start_as(role: Role, lines: &[&str]) -> Self {
         let password = lines.iter().find_map(|line| line.strip_prefix("requirepass "));
-        std::fs::write(folder.path().join("redis.conf"), all.join("\n")).unwrap();
-        let password = password.map(str::to_owned);
-        let server = Self { program, port, folder, password, process: Mutex::new(None) };
-        server.restart();
-        server
-    }
-
-    pub fn port(&self) -> u16 {
-        self.port.number()
-    }
-
-    pub fn addr(&self) -> SocketAddr {
-        self.port.addr()
+        let server = testkit::redis::start(role, &std::env::temp_dir(), lines);
+        Self { server: Server::of(server), password: password.map(str::to_owned) }
     }
 
     /// `redis://127.0.0.1:port`, with the password if there is one.
@@ -88,53 +66,6 @@ impl Redis {
             Some(password) => format!("redis://:{password}@{}", self.addr()),
             None => format!("redis://{}", self.addr()),
         }
-    }
-
-    pub fn folder(&self) -> &Path {
-        self.folder.path()
-    }
-
-    pub fn log(&self) -> String {
-        std::fs::read_to_string(self.folder().join("log")).unwrap_or_default()
-    }
-
-    /// `kill -9`.
-    pub fn kill(&self) {
-        drop(self.process.lock().take());
-    }
-
-    /// `SIGSTOP`: the kernel accepts connections, and no command is answered.
-    pub fn stop(&self) {
-        self.process.lock().as_ref().expect("a running server").signal(Signal::STOP);
-    }
-
-    /// `SIGCONT`: resumes a stopped server.
-    pub fn cont(&self) {
-        self.process.lock().as_ref().expect("a running server").signal(Signal::CONT);
-    }
-
-    /// Starts or restarts the server on its port and folder, and waits until its files are loaded.
-    pub fn restart(&self) {
-        self.launch();
-        wait::until_true(&format!("{} on {}", self.program, self.addr()), || self.answers());
-    }
-
-    /// [`Self::restart`] without waiting.
-    pub fn launch(&self) {
-        self.kill();
-        let config = self.folder().join("redis.conf");
-        let process = Process::spawn(self.program, &[config.to_str().unwrap()], self.folder());
-        *self.process.lock() = Some(process);
-    }
-
-    /// Whether the started process, and no other one, answers on the port.
-    fn answers(&self) -> bool {
-        let mut process = self.process.lock();
-        let process = process.as_mut().expect("a started server");
-        assert!(process.is_running(), "{} ended by itself:\n{}", self.program, self.log());
-        let Ok(info) = self.try_cmd(&["INFO"]) else { return false };
-        let loading = field(&info, "loading").is_some_and(|loading| loading != "0");
-        field(&info, "process_id") == Some(process.id().to_string()) && !loading
     }
 
     /// Runs one command on a new connection.

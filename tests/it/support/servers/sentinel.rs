@@ -1,5 +1,7 @@
 //! A master, two replicas, and three sentinels that monitor them.
 
+use testkit::redis::Role;
+
 use super::redis::{Redis, Replicated};
 use crate::support::wait;
 
@@ -24,7 +26,7 @@ impl SentinelSet {
             format!("sentinel failover-timeout {NAME} 3000"),
         ];
         let monitor: Vec<_> = monitor.iter().map(String::as_str).collect();
-        let sentinel = || Redis::start_program("redis-sentinel", &monitor);
+        let sentinel = || Redis::start_as(Role::Sentinel, &monitor);
         let sentinels: Vec<_> = (0..3).map(|_| sentinel()).collect();
         let mut servers = vec![master];
         servers.extend(replicas);
