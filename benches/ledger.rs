@@ -12,7 +12,8 @@ use floodgate::db::Ledger;
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::domain::{
-    BucketNo, BuyerId, Epoch, OrderIntent, Policy, RequestId, SaleDraft, SkuDraft, SkuNo, TraceId,
+    BucketNo, BuyerId, Currency, Epoch, OrderIntent, Policy, RequestId, SaleDraft, SkuDraft, SkuNo,
+    SlotReturns, TraceId,
 };
 use floodgate::runtime::clock::{now_monotonic, wall_ms};
 
@@ -69,7 +70,7 @@ async fn measure(ledger: &dyn Ledger, policy: Policy, batch: u64) -> anyhow::Res
             .collect::<anyhow::Result<_>>()?;
         next += batch;
         let begun = now_monotonic();
-        anyhow::ensure!(ledger.place(intents).await?, "a conflict");
+        anyhow::ensure!(ledger.place(intents).await?.is_some(), "a conflict");
         times_ms.push(begun.elapsed().as_secs_f64() * 1_000.0);
     }
     let seconds = start.elapsed().as_secs_f64();
@@ -94,6 +95,7 @@ fn draft(id: &str, policy: Policy) -> anyhow::Result<SaleDraft> {
         title: "Sale".to_owned(),
         starts_at_ms: 0,
         ends_at_ms: 1,
+        currency: Currency::default(),
         skus: vec![SkuDraft {
             no: (),
             id: "sku".parse()?,
@@ -104,6 +106,8 @@ fn draft(id: &str, policy: Policy) -> anyhow::Result<SaleDraft> {
             buckets: 1,
             payment_window_s: 900,
             bar_lapsed: false,
+            slot_returns: SlotReturns::default(),
+            ends_max: 3,
         }],
     })
 }
@@ -123,7 +127,7 @@ fn intent(sku: SkuNo, policy: Policy, number: u64) -> anyhow::Result<OrderIntent
         quota: policy.quota(),
         amount: 100,
         placed_at_ms: 1_800_000_000_000,
-        pay_by_ms: 1_800_000_900_000,
+        payment_window_s: 900,
         trace: TraceId(u128::from(number) << 64),
         published_at_ms: None,
     })

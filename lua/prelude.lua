@@ -133,8 +133,14 @@ end
 -- Whether a value on a page of requests has the form of a record.
 local function is_record(value)
   local stage = sub(value, STAGE_AT, STAGE_AT)
+  if stage == 'Q' then return #value == RECORD_BYTES end
   if stage == 'F' then return #value > RECORD_BYTES end
-  return #value == RECORD_BYTES and find(stage, '[Q0-4]')
+  return #value == ORDERED_BYTES and find(stage, '[0-5]')
+end
+
+-- Whether an order in this state holds its units.
+local function is_live(stage)
+  return stage and find(stage, '[015]')
 end
 
 -- The number of intents that the outbox can still take. Dead letters that are not collected yet

@@ -3,16 +3,17 @@
 --
 -- KEYS: bucket, unsettled, moves, pages of requests.., pages of buyers..
 -- ARGV: server, installation
--- Answer: OK, epoch, phase, stock, lent, changes, released, failed, queued, intents kept, requests,
---         buyers, moves (field and value in turn).
+-- Answer: OK, epoch, phase, stock, lent, changes, released, returned, failed, queued, intents kept,
+--         requests, buyers, moves (field and value in turn).
 local unsettled, moves, server, installation = KEYS[2], KEYS[3], ARGV[1], ARGV[2]
-local bad, tag, _, phase, stock, lent, changes, released, failed, queued = read_bucket(false,
-  server, installation, 'phase', 'stock', 'lent', 'changes', 'released', 'failed', 'queued')
+local bad, tag, _, phase, stock, lent, changes, released, returned, failed, queued = read_bucket(
+  false, server, installation, 'phase', 'stock', 'lent', 'changes', 'released', 'returned',
+  'failed', 'queued')
 if bad then return bad end
 local opened = tag_number(tag)
 if not opened then return {CORRUPT, 'epoch'} end
 local pages, requests, buyers = (#KEYS - 3) / 2, 0, 0
 for i = 4, 3 + pages do requests = requests + call('HLEN', KEYS[i]) end
 for i = 4 + pages, #KEYS do buyers = buyers + call('HLEN', KEYS[i]) end
-return {OK, opened, phase, stock, lent, changes, released, failed, queued, call('HLEN', unsettled),
-  requests, buyers, call('HGETALL', moves)}
+return {OK, opened, phase, stock, lent, changes, released, returned, failed, queued,
+  call('HLEN', unsettled), requests, buyers, call('HGETALL', moves)}

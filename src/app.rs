@@ -10,6 +10,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use actix_rt::Arbiter;
 use futures_util::FutureExt;
 use tokio::sync::oneshot;
 
@@ -21,6 +22,7 @@ use crate::observe::metrics::Metrics;
 use crate::runtime::clock::{SharedClock, SystemClock};
 use crate::runtime::shutdown::Shutdown;
 use crate::services::catalog::Catalog;
+use crate::services::orders::{OrderService, OrdersChanged};
 use crate::services::sales::{SalesError, SalesService};
 use crate::tier::{self, Backends};
 
@@ -130,6 +132,7 @@ async fn start(settings: Settings) -> Result<Running, Error> {
     if backends.is_shared {
         actors.start_sale_loader(sales.clone());
     }
+    actors.start_stock_returner();
     let refreshed_sales = sales.clone();
     let refresh = move || {
         let sales = refreshed_sales.clone();
@@ -137,10 +140,18 @@ async fn start(settings: Settings) -> Result<Running, Error> {
             .boxed()
     };
     actors.start_pipeline(&(Arc::new(refresh) as _));
+    let payments = tier::payments(&settings, backends.ledger.as_ref(), &clock).await?;
+    let returning = Arc::clone(&actors);
+    let changed: OrdersChanged = Arc::new(move || returning.return_stock());
+    let ledger = Arc::clone(&backends.ledger);
+    let orders = OrderService::new(ledger, payments.clone(), &settings.payment, changed);
+    let demo = payments.as_ref().and_then(|payments| payments.demo.clone());
     let state = http::state::HttpDeps {
         catalog,
         gates: actors.gates(),
         sales,
+        orders,
+        payments,
         ledger: Arc::clone(&backends.ledger),
         stock: Arc::clone(&backends.stock),
         pipeline: backends.pipeline.clone(),
@@ -149,6 +160,9 @@ async fn start(settings: Settings) -> Result<Running, Error> {
         clock,
     };
     let servers = http::server::start(&settings, state).await?;
+    if let (Some(demo), Some(public)) = (demo, servers.public) {
+        shutdown.spawn_on(&Arbiter::current(), demo.send_webhooks(public));
+    }
     let listening = BoundAddresses { public: servers.public, internal: servers.internal };
     Ok(Running { settings, listening, shutdown, servers, actors, backends })
 }

@@ -37,6 +37,7 @@ pub mod http;
 pub mod lease;
 pub mod messages;
 pub mod outbox;
+pub mod payment;
 pub mod runtime;
 pub mod stock;
 pub mod tier;
@@ -55,11 +56,13 @@ pub mod redis {
     pub mod transport;
 }
 
-/// Operator services: sales and bucket loading, catalog, dead letters, audit, funnel, rebuild.
+/// Services: sales and bucket loading, catalog, payment and cancellation of orders, dead letters,
+/// audit, funnel, rebuild.
 pub mod services {
     pub mod audit;
     pub mod catalog;
     pub mod dead_letters;
+    pub mod orders;
     pub mod rebuild;
     pub mod sales;
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::broker::{self, Publisher, RabbitBroker, RabbitOptions, Subscriber, Topology};
-use crate::config::{OutboxKind, OutboxSettings, Settings, Tier, redact_url};
+use crate::config::{OutboxKind, OutboxSettings, PaymentBackend, Settings, Tier, redact_url};
 use crate::db::mysql::{self, MysqlLedger, MysqlOptions};
 use crate::db::sql::WriteMode;
 use crate::db::sqlite::{OpenOptions, SqliteLedger};
@@ -13,6 +13,7 @@ use crate::db::{self, Ledger};
 use crate::domain::Counting;
 use crate::lease::{Lease, RedisLease, SoleLease};
 use crate::outbox::{Outbox, OutboxOptions, RedisOutbox};
+use crate::payment::{BoundedProvider, DemoProvider, Payments, WebhookReader, WebhookVerifier};
 use crate::redis::scripts::{EntryLimits, Installation, OutboxArgs, Script};
 use crate::redis::transport::{
     ConnectionOptions, ConnectionPool, Durability, RedisUrl, ScriptSource,
@@ -175,6 +176,28 @@ pub async fn open(settings: &Settings, clock: &SharedClock) -> Result<Backends, 
         Tier::Memory | Tier::Ledger => Ok(Backends::embedded(settings.tier, ledger, clock)),
         Tier::Gate | Tier::Pipeline => Backends::on_redis(settings, ledger, clock).await,
     }
+}
+
+/// The configured payment provider.
+///
+/// # Errors
+/// The ledger's: it stores the key of webhooks.
+pub async fn payments(
+    settings: &Settings,
+    ledger: &dyn Ledger,
+    clock: &SharedClock,
+) -> Result<Option<Payments>, Error> {
+    let payment = &settings.payment;
+    if payment.provider == PaymentBackend::None {
+        return Ok(None);
+    }
+    let verifier = WebhookVerifier::new(payment, &ledger.secret("payment-webhooks").await?);
+    let verifier = Arc::new(verifier);
+    let demo = Arc::new(DemoProvider::new(Arc::clone(&verifier), Arc::clone(clock)));
+    let timeout = Duration::from_millis(payment.timeout_ms);
+    let provider = BoundedProvider::new(Arc::clone(&demo) as _, payment.calls_max, timeout);
+    let webhooks = Arc::new(WebhookReader::new(verifier, DemoProvider::NAME));
+    Ok(Some(Payments { provider: Arc::new(provider), webhooks, demo: Some(demo) }))
 }
 
 fn open_ledger(settings: &Settings, clock: &SharedClock) -> Result<Arc<dyn Ledger>, db::Error> {

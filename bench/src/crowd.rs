@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use floodgate::domain::{
-    BucketKey, BucketNo, BuyerId, Epoch, OrderIntent, Policy, RequestId, Reservation, SaleDraft,
-    SaleId, Sku, SkuDraft, TraceId, Verdict,
+    BucketKey, BucketNo, BuyerId, Currency, Epoch, OrderIntent, Policy, RequestId, Reservation,
+    SaleDraft, SaleId, Sku, SkuDraft, SlotReturns, TraceId, Verdict,
 };
 use floodgate::runtime::clock;
 use futures_util::future::try_join_all;
@@ -104,6 +104,7 @@ impl Offer {
             title: "Bench".to_owned(),
             starts_at_ms: now - 60_000,
             ends_at_ms: now + 86_400_000,
+            currency: Currency::default(),
             skus: vec![SkuDraft {
                 no: (),
                 id: "bench".parse()?,
@@ -114,6 +115,8 @@ impl Offer {
                 buckets,
                 payment_window_s: 86_400,
                 bar_lapsed: false,
+                slot_returns: SlotReturns::default(),
+                ends_max: 3,
             }],
         };
         let (sku, epoch) = stores.open_sale(draft).await?;
@@ -173,8 +176,8 @@ impl Offer {
             let key = BucketKey { sku: self.sku.no, bucket };
             let intents = stores.stock.unsettled(key, i64::MAX).await?;
             for batch in intents.chunks(BATCH_MAX) {
-                place(stores, batch.to_vec()).await?;
-                let orders = batch.iter().map(|intent| (bucket, intent.order())).collect();
+                let at_ms = place(stores, batch.to_vec()).await?;
+                let orders = batch.iter().map(|intent| (bucket, intent.order(at_ms))).collect();
                 stores.stock.settle(orders).await?;
                 committed += batch.len() as u64;
             }
@@ -200,13 +203,10 @@ impl Offer {
     }
 }
 
-/// Places a batch without conflicts; a conflict is an error.
-pub(crate) async fn place(stores: &Stores, batch: Vec<OrderIntent>) -> anyhow::Result<()> {
-    anyhow::ensure!(
-        stores.ledger.place(batch).await?,
-        "the ledger refuses a batch without conflicts"
-    );
-    Ok(())
+/// Places a batch without conflicts and returns the time of its rows; a conflict is an error.
+pub(crate) async fn place(stores: &Stores, batch: Vec<OrderIntent>) -> anyhow::Result<i64> {
+    let placed = stores.ledger.place(batch).await?;
+    placed.context("the ledger refuses a batch without conflicts")
 }
 
 #[cfg(test)]

@@ -134,7 +134,7 @@ fn insert(sku: SkuNo, intents: &[OrderIntent]) -> String {
             order.quantity,
             order.amount,
             order.placed_at_ms,
-            order.pay_by_ms,
+            order.placed_at_ms + i64::from(order.payment_window_s) * 1_000,
             order.trace.0
         );
         separator = ",";

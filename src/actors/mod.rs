@@ -15,6 +15,7 @@ pub mod reconciler;
 pub mod sale_loader;
 pub mod stock_gate;
 pub mod stock_refresher;
+pub mod stock_returner;
 pub mod supervisor;
 pub mod system;
 
@@ -28,5 +29,6 @@ pub use reconciler::Reconciler;
 pub use sale_loader::SaleLoader;
 pub use stock_gate::{GateDirectory, GateHandle, StockGate};
 pub use stock_refresher::StockRefresher;
+pub use stock_returner::StockReturner;
 pub use supervisor::Supervisor;
 pub use system::ActorSystem;

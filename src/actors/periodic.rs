@@ -1,8 +1,8 @@
 //! The shell of the actors that repeat a task at an interval, and the buckets that maintenance work
 //! visits.
 //!
-//! Takes no input but its timer. On error: the next run retries. On crash: the next incarnation
-//! begins with an empty state.
+//! Takes no input but its timer, and [`RunNow`]. On error: the next run retries. On crash: the next
+//! incarnation begins with an empty state.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use crate::actors::supervisor::supervised::{
     ExitReason, Incarnation, LastError, Supervised, end, spawn_step, step,
 };
 use crate::domain::{BucketKey, Phase};
-use crate::messages::{Quiet, Stop, reply};
+use crate::messages::{Quiet, RunNow, Stop, reply};
 use crate::services::catalog::Catalog;
 
 /// Passes per pass that includes the sales closed for long.
@@ -52,6 +52,8 @@ pub struct Periodic<T: Task> {
     state: Rc<T::State>,
     every: Duration,
     num_runs: usize,
+    /// Asked to run while it could not begin.
+    runs_again: bool,
     last_error: LastError,
     quiet: Vec<oneshot::Sender<()>>,
     is_quiet: bool,
@@ -67,6 +69,7 @@ impl<T: Task> Periodic<T> {
             state: Rc::default(),
             every: Duration::from_millis(every_ms.max(10)),
             num_runs: 0,
+            runs_again: false,
             last_error: LastError::default(),
             quiet: Vec::new(),
             is_quiet: false,
@@ -89,6 +92,9 @@ impl<T: Task> Periodic<T> {
                 tracing::warn!(error = &error as &dyn std::error::Error, "{}", T::FAILURE);
             }
             actor.release_if_quiet(ctx);
+            if std::mem::take(&mut actor.runs_again) {
+                actor.begin_run(ctx);
+            }
         });
     }
 
@@ -114,6 +120,20 @@ impl<T: Task> Actor for Periodic<T> {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.run_interval(self.every, |actor, ctx| step(actor, ctx, Self::begin_run));
+    }
+}
+
+impl<T: Task> Handler<RunNow> for Periodic<T> {
+    type Result = ();
+
+    fn handle(&mut self, _: RunNow, ctx: &mut Self::Context) {
+        step(self, ctx, |actor, ctx| {
+            if T::can_begin(&actor.state, actor.num_runs) {
+                actor.begin_run(ctx);
+            } else {
+                actor.runs_again = true;
+            }
+        });
     }
 }
 

@@ -18,10 +18,11 @@ use crate::actors::order_consumer::CatalogSync;
 use crate::actors::sale_loader::SaleLoader;
 use crate::actors::stock_gate::handle::GateAddress;
 use crate::actors::stock_refresher::StockRefresher;
+use crate::actors::stock_returner::StockReturner;
 use crate::actors::supervisor::supervised::{Address, Incarnation, Supervised, quiet_one};
 use crate::config::Settings;
 use crate::domain::{BucketNo, Counting, Sku};
-use crate::messages::Stop;
+use crate::messages::{RunNow, Stop};
 use crate::observe::metrics::Metrics;
 use crate::runtime::backoff::Backoff;
 use crate::runtime::breaker::Breaker;
@@ -51,6 +52,7 @@ pub struct ActorSystem {
     /// The gates notify the relays through this handle.
     pub(super) relay_handle: RelayHandle,
     pipeline: OnceLock<PipelineActors>,
+    stock_returner: OnceLock<Address<Periodic<StockReturner>>>,
     /// One thread for gates and ledger writer: a submission is then a push to a local queue.
     pub(super) engine: ArbiterHandle,
 }
@@ -108,6 +110,7 @@ impl ActorSystem {
             orders: LedgerWriterHandle { permits, address },
             relay_handle: RelayHandle::default(),
             pipeline: OnceLock::new(),
+            stock_returner: OnceLock::new(),
             engine,
         };
         if backends.counting == Counting::InLedger || backends.is_shared {
@@ -192,6 +195,34 @@ impl ActorSystem {
     pub fn start_sale_loader(&self, sales: SalesService) {
         let every_ms = self.settings.maintenance.every_ms;
         self.start_periodic("sale_loader", &self.engine, every_ms, SaleLoader { sales });
+    }
+
+    /// Starts the actor that brings changes of orders to their buckets, in processes that maintain.
+    /// The buckets in memory must be loaded before. Idempotent.
+    pub fn start_stock_returner(&self) {
+        if !self.settings.role.maintains() {
+            return;
+        }
+        self.stock_returner.get_or_init(|| {
+            let returner = StockReturner {
+                ledger: Arc::clone(&self.backends.ledger),
+                stock: Arc::clone(&self.backends.stock),
+                catalog: Arc::clone(&self.catalog),
+                clock: Arc::clone(&self.clock),
+                metrics: Arc::clone(&self.metrics),
+            };
+            let every_ms = self.settings.maintenance.every_ms;
+            self.start_periodic("stock_returner", &self.engine, every_ms, returner)
+        });
+    }
+
+    /// Orders have changed in this process: their buckets learn it now. Elsewhere, and without this
+    /// call, at the next interval of a process that maintains.
+    pub fn return_stock(&self) {
+        if let Some(returner) = self.stock_returner.get().and_then(Address::get) {
+            // Crashed, or full of the same message: the next run reads the same events.
+            drop(returner.try_send(RunNow));
+        }
     }
 
     /// Starts the pipeline actors of the role; idempotent, and without effect in a tier without a

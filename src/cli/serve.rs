@@ -9,7 +9,7 @@ use super::common::Common;
 use super::exit::Exit;
 use super::output::Output;
 use crate::app::{self, BoundAddresses};
-use crate::config::{AuthMode, Settings, redact_url};
+use crate::config::{AuthMode, PaymentBackend, Settings, redact_url};
 use crate::observe::telemetry;
 use crate::tier;
 
@@ -102,6 +102,11 @@ fn warn_of_unsafe_settings(settings: &Settings) {
     if settings.role.sells() && settings.auth.mode == AuthMode::Header {
         tracing::warn!(
             "auth.mode is \"header\": X-Buyer-Id is not verified; for development and tests only"
+        );
+    }
+    if settings.role.sells() && settings.payment.provider == PaymentBackend::Demo {
+        tracing::warn!(
+            "payment.provider is \"demo\": visitors of its pages decide what is paid; no money moves"
         );
     }
     if settings.faults.panic_percent > 0.0 {

@@ -9,6 +9,7 @@ use serde_json::{Map, Value as Json, json};
 use super::error::ConfigFault;
 use super::load::parse_toml;
 use super::settings::Settings;
+use super::webhook_secret::WebhookSecret;
 
 /// Every key with its default and its documentation, which are nowhere else.
 const DEFAULT_TOML: &str = include_str!("../../config/default.toml");
@@ -54,10 +55,20 @@ impl SettingEntry {
 
     /// Whether the value must never be shown.
     fn is_secret(&self) -> bool {
-        self.key == "admin.token"
+        self.key == "admin.token" || self.is_secret_list()
+    }
+
+    /// Whether each item of the value is a secret or the path of one.
+    fn is_secret_list(&self) -> bool {
+        self.key == "payment.webhook_secrets"
     }
 
     fn hide(&mut self) {
+        if self.is_secret_list() {
+            let items = self.value.as_array().into_iter().flatten().filter_map(Json::as_str);
+            self.value = items.map(|item| WebhookSecret::redacted(item, HIDDEN)).collect();
+            return;
+        }
         match self.value.as_str() {
             Some("") | None => {}
             Some(_) if self.is_secret() => self.value = Json::from(HIDDEN),
@@ -71,6 +82,7 @@ impl SettingEntry {
             Json::Number(number) if number.is_f64() => "a number",
             Json::Number(_) => "a whole number of fitting size",
             Json::Array(_) => "a list of strings",
+            Json::Bool(_) => "true or false",
             _ if self.path().1 == "bind" => "address:port, such as 127.0.0.1:8080 or [::1]:8080",
             _ if value.is_string() => "one of the known values",
             _ => "a string in quotes",
@@ -212,7 +224,9 @@ fn nested<'a>(values: impl Iterator<Item = (&'a str, &'a Json)>) -> Json {
 /// of a token of digits.
 fn typed_text(text: &str, default: &Json) -> Json {
     match default {
-        Json::Number(_) => serde_json::from_str(text.trim()).unwrap_or_else(|_| Json::from(text)),
+        Json::Number(_) | Json::Bool(_) => {
+            serde_json::from_str(text.trim()).unwrap_or_else(|_| Json::from(text))
+        }
         Json::Array(_) => text.split(',').map(str::trim).filter(|item| !item.is_empty()).collect(),
         _ => Json::from(text),
     }
@@ -279,7 +293,8 @@ mod tests {
 
     #[test]
     fn no_output_contains_a_secret() {
-        let secrets = ["admin.token=s3cret", "ledger.url=mysql://u:s3cret@db/x"];
+        let webhook = "payment.webhook_secrets=whsec_s3cret until 2030-01-01T00:00:00Z,/run/file";
+        let secrets = ["admin.token=s3cret", "ledger.url=mysql://u:s3cret@db/x", webhook];
         let loaded = LoadedSettings::read(&set(&secrets)).unwrap();
         let shown = [
             loaded.effective.to_toml(),
@@ -290,7 +305,9 @@ mod tests {
         for text in shown {
             assert!(!text.contains("s3cret"), "{text}");
         }
-        assert!(loaded.effective.to_toml().contains("token = \"(hidden)\""));
+        let toml = loaded.effective.to_toml();
+        assert!(toml.contains("token = \"(hidden)\""));
+        assert!(toml.contains("[\"(hidden) until 2030-01-01T00:00:00Z\",\"/run/file\"]"), "{toml}");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use super::effective::{Effective, GivenValue};
 use super::error::{ConfigFault, Error};
 use super::settings::Settings;
 use super::validate::validate;
+use super::webhook_secret::WebhookSecret;
 
 const ENV_PREFIX: &str = "floodgate__";
 const ENV_SEPARATOR: &str = "__";
@@ -191,7 +192,8 @@ pub(super) fn parse_toml(text: &str) -> Result<BTreeMap<String, Json>, toml::de:
     Ok(values)
 }
 
-/// Reads the files named by the `*_file` keys into the settings; one fault per unusable file.
+/// Reads the files named by the `*_file` keys, and the secrets of webhooks, into the settings; one
+/// fault per unusable file or secret.
 fn read_secrets(settings: &mut Settings) -> Vec<ConfigFault> {
     let mut faults = Vec::new();
     let mut read = |key: &str, path: &Path| {
@@ -212,6 +214,16 @@ fn read_secrets(settings: &mut Settings) -> Vec<ConfigFault> {
         )),
         Some(token) => settings.admin.token = token,
         None => {}
+    }
+    for entry in &settings.payment.webhook_secrets {
+        match WebhookSecret::read(entry, read_secret) {
+            Ok(secret) => settings.payment.webhook_keys.push(secret),
+            Err(problem) => faults.push(ConfigFault::new(
+                "payment.webhook_secrets",
+                problem,
+                "name `whsec_<base64>` or a file with it, either with ` until <RFC 3339 time>`",
+            )),
+        }
     }
     faults
 }

@@ -11,6 +11,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 
 use super::validate::{RuleCheck, wide};
+use super::webhook_secret::{WebhookProfile, WebhookSecret};
 use crate::redis::scripts::codes::ITEMS_MAX_USIZE;
 use crate::redis::transport::Durability;
 
@@ -188,6 +189,21 @@ sections! { all;
             up_to("consumer.retry_backoff_max_ms", all.consumer.retry_backoff_max_ms);
         retry_backoff_max_ms: u64;
     }
+    /// Payments of orders.
+    payment: PaymentSettings {
+        provider: PaymentBackend;
+        demo_public: bool;
+        webhook_profile: WebhookProfile;
+        webhook_secrets: Vec<String>;
+        webhook_tolerance_s: u32, between(1..=3600, "the default, 300, suits most");
+        paying_window_s: u32, between(1..=86_400, "the default, 300, suits most");
+        extension_max_s: u32, between(1..=604_800, "the default, 900, suits most");
+        calls_max: usize, positive();
+        timeout_ms: u64, positive();
+        /// The secrets of `webhook_secrets`. Not a key.
+        #[serde(skip)]
+        webhook_keys: Vec<WebhookSecret>;
+    }
     /// Restarts of components that panic or stall.
     #[derive(Debug)]
     supervisor: SupervisorSettings {
@@ -297,6 +313,16 @@ pub enum AuthMode {
     Header,
     /// HS256 bearer token.
     Jwt,
+}
+
+/// The payment provider.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PaymentBackend {
+    /// Orders cannot be paid here.
+    None,
+    /// The provider of this process, for demonstrations and tests.
+    Demo,
 }
 
 /// The Redis structure that queues accepted intents.

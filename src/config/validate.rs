@@ -8,7 +8,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::error::ConfigFault;
 use super::settings::{AuthMode, Role, Settings, Tier, check_numbers};
-use super::store_rules;
+use super::{payment_rules, store_rules};
 
 /// Shortest key for HMAC-SHA-256: the length of its output (RFC 7518, section 3.2).
 const SECRET_BYTES_MIN: usize = 32;
@@ -18,10 +18,11 @@ const TOKEN_CHARS_MIN: usize = 16;
 const NAMESPACE_CHARS_MAX: usize = 32;
 
 /// Kinds of supervised actor that fault injection can make panic.
-const ACTOR_KINDS: [&str; 9] = [
+const ACTOR_KINDS: [&str; 10] = [
     "stock_gate",
     "ledger_writer",
     "stock_refresher",
+    "stock_returner",
     "sale_loader",
     "outbox_relay",
     "orphan_rescuer",
@@ -82,6 +83,7 @@ pub(super) fn validate(settings: &Settings) -> Vec<ConfigFault> {
     auth(settings, &mut check);
     store_rules::check(settings, &mut check);
     check_numbers(settings, &mut check);
+    payment_rules::check(settings, &mut check);
     log(settings, &mut check);
     faults(settings, &mut check);
     check.faults

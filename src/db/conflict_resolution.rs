@@ -64,11 +64,17 @@ async fn try_write(
     if intents.is_empty() {
         return Ok(());
     }
-    if ledger.place(intents.clone()).await? {
+    if let Some(recorded_at_ms) = ledger.place(intents.clone()).await? {
         for (position, intent) in segment.write.iter().zip(&intents) {
-            set(outcomes, *position, PlaceOutcome::Placed(intent.order()));
+            set(outcomes, *position, PlaceOutcome::Placed(intent.order(recorded_at_ms)));
         }
-        for (position, outcome) in segment.then {
+        for (position, mut outcome) in segment.then {
+            // The examination did not know when the order would be written.
+            if let PlaceOutcome::Repeat(order) = &mut outcome
+                && let Some(intent) = intents.iter().find(|it| it.request == order.request)
+            {
+                *order = intent.order(recorded_at_ms);
+            }
             set(outcomes, position, outcome);
         }
     } else {

@@ -37,7 +37,8 @@ impl TryFrom<&Failure> for FailureRow {
             | Refusal::RequestIdReused
             | Refusal::NotStarted
             | Refusal::Ended
-            | Refusal::Discarded => {}
+            | Refusal::Discarded
+            | Refusal::Barred => {}
         }
         Ok(Self {
             request_id: failure.request.to_db(),
@@ -88,6 +89,7 @@ pub(super) fn refusal_without_details(code: &str) -> Option<Refusal> {
         Refusal::NotStarted,
         Refusal::Ended,
         Refusal::Discarded,
+        Refusal::Barred,
     ];
     refusals.into_iter().find(|refusal| refusal.code() == code)
 }

@@ -13,14 +13,17 @@ use async_trait::async_trait;
 
 use crate::domain::invariants::{FailureFacts, SkuFacts};
 use crate::domain::{
-    BuyerId, DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
-    DeadLetterTransition, Epoch, Examination, Failure, NewDeadLetter, Order, OrderIntent,
-    OrderTimeline, Phase, RequestId, Sale, SaleDraft, SaleId, SkuNo, StoreDeadLetterOutcome,
+    Actor, AttemptKey, BuyerId, CancelOutcome, DeadLetter, DeadLetterContent, DeadLetterCounts,
+    DeadLetterFilter, DeadLetterNo, DeadLetterTransition, DueOrder, DueRefund, Epoch, Examination,
+    Failure, NewDeadLetter, OpenPayment, Order, OrderEvent, OrderIntent, OrderKey, OrderTimeline,
+    Payment, PaymentEvent, PaymentRecorded, PaymentTerms, Phase, RefundResult, RequestId, Sale,
+    SaleDraft, SaleId, SkuNo, StartedPayment, StoreDeadLetterOutcome,
 };
 
 pub mod conflict_resolution;
 pub mod error;
 mod failure_rows;
+mod life_rows;
 pub mod migrate;
 pub mod mysql;
 mod rows;
@@ -70,8 +73,11 @@ pub enum AuditRow {
 pub struct Anomalies {
     /// Request ids with both an order and a recorded failure.
     pub orders_and_failures: Vec<i64>,
-    /// Quota rows that differ from the live orders: buyer, units in the row, units of the orders.
+    /// Quota rows that differ from the orders that count: buyer, units in the row, units of the
+    /// orders.
     pub wrong_quotas: Vec<(i64, i64, i64)>,
+    /// Requests of orders that contradict their payments.
+    pub wrong_money: Vec<i64>,
 }
 
 /// The inconsistencies over all SKUs.
@@ -98,11 +104,13 @@ pub struct UnknownSku {
 /// unknown (`Unknown`).
 #[async_trait]
 pub trait OrderWriter: Send + Sync {
-    /// Writes all intents as orders in one transaction, or none of them: `false` if a unique key, a
-    /// quota or the stock rejected the batch. Conditional updates take stock and quota, unique keys
-    /// guard request and slot, and the same transaction checks the writer's fencing token. The
-    /// other columns of a row (trace, times) are not compared: a repeat may arrive by another path.
-    async fn place(&self, batch: Vec<OrderIntent>) -> Result<bool, Error>;
+    /// Writes all intents as orders in one transaction and returns the time of the rows, epoch
+    /// milliseconds, with which the payment windows begin; `None` if a unique key, a quota, the
+    /// stock or a bar rejected the batch, and nothing was written. Conditional updates take stock
+    /// and quota, unique keys guard request and slot, and the same transaction checks the writer's
+    /// fencing token. The other columns of a row (trace, times) are not compared: a repeat may
+    /// arrive by another path.
+    async fn place(&self, batch: Vec<OrderIntent>) -> Result<Option<i64>, Error>;
 
     /// Reads the rows that are relevant to the batch.
     async fn examine(&self, batch: Vec<OrderIntent>) -> Result<Examination, Error>;
@@ -140,6 +148,9 @@ pub trait OrderReader: Send + Sync {
         limit: u32,
     ) -> Result<Vec<Order>, Error>;
 
+    /// The payment attempts of these orders; those of one order oldest first.
+    async fn payments_of(&self, orders: Vec<OrderKey>) -> Result<Vec<Payment>, Error>;
+
     /// Visits the facts of a SKU, then its orders by buyer and slot, in one snapshot.
     async fn scan_audit(&self, sku: SkuNo, visit: Visitor<AuditRow>) -> Result<(), Error>;
 
@@ -148,6 +159,80 @@ pub trait OrderReader: Send + Sync {
 
     /// Finds the inconsistencies over all SKUs.
     async fn anomalies_across_skus(&self) -> Result<CrossSkuAnomalies, Error>;
+}
+
+/// Changes orders after their placement, as [`crate::domain::lifecycle`] decides.
+///
+/// A change is one transaction with its event, and returns units and limits. It compares the
+/// order's version under a lock, so that of two concurrent changes one decides with the result of
+/// the other. Deadlines are compared with the writer's clock.
+#[async_trait]
+pub trait OrderChanges: Send + Sync {
+    /// Opens a payment attempt, or returns the open one. Committed before the provider is called;
+    /// a repeat calls the provider with the same attempt.
+    async fn open_payment(
+        &self,
+        order: OrderKey,
+        terms: PaymentTerms,
+    ) -> Result<OpenPayment, Error>;
+
+    /// Stores the provider's answer to the start of an attempt.
+    ///
+    /// # Errors
+    /// `Unstorable` for an unknown attempt, and for one with another payment id.
+    async fn payment_started(
+        &self,
+        attempt: AttemptKey,
+        started: StartedPayment,
+    ) -> Result<(), Error>;
+
+    /// Records a report of a payment, and changes its order accordingly. Money is never refused; an
+    /// event of no known attempt is stored as it is. Also records the provider's answer to a stop.
+    async fn record_payment(&self, event: PaymentEvent) -> Result<PaymentRecorded, Error>;
+
+    /// Ends those of these orders that are due, in transactions of a bounded size, and returns them.
+    /// An order that is `paying` is due `extension_max_ms` after `pay_by`; earlier, the provider
+    /// must stop the attempt, and its answer be recorded.
+    async fn end_due(
+        &self,
+        orders: Vec<OrderKey>,
+        extension_max_ms: i64,
+    ) -> Result<Vec<Order>, Error>;
+
+    /// Cancels an unpaid order.
+    async fn cancel(
+        &self,
+        order: OrderKey,
+        by: Actor,
+        reason: Option<String>,
+    ) -> Result<CancelOutcome, Error>;
+
+    /// Orders whose deadline is at or before `until_ms`, oldest first.
+    async fn due_orders(&self, until_ms: i64, limit: u32) -> Result<Vec<DueOrder>, Error>;
+
+    /// Gives feed numbers to committed events without one; returns how many rows got one. Numbers
+    /// become visible in ascending order without gaps, also with several callers.
+    async fn number_events(&self, limit: u32) -> Result<u32, Error>;
+
+    /// Events after a feed number, in ascending order. An event of an order that no longer exists
+    /// is left out.
+    async fn events_after(&self, feed_no: i64, limit: u32) -> Result<Vec<OrderEvent>, Error>;
+
+    /// The feed number that a reader of the feed has completed; 0 for a new reader.
+    async fn cursor(&self, reader: &'static str) -> Result<i64, Error>;
+
+    /// Moves a reader's cursor forward; never back.
+    async fn move_cursor(&self, reader: &'static str, feed_no: i64) -> Result<(), Error>;
+}
+
+/// Refunds of money that was received and not applied to an order.
+#[async_trait]
+pub trait Refunds: Send + Sync {
+    /// Refunds to be tried at or before `until_ms`, oldest first.
+    async fn due_refunds(&self, until_ms: i64, limit: u32) -> Result<Vec<DueRefund>, Error>;
+
+    /// Stores the provider's answer to a refund; repeat-safe.
+    async fn refund_result(&self, refund: AttemptKey, result: RefundResult) -> Result<(), Error>;
 }
 
 /// The sales, their phases and their available units.
@@ -227,7 +312,9 @@ pub trait DeadLetterStore: Send + Sync {
 
 /// The durable record of sales, orders, failures and dead letters.
 #[async_trait]
-pub trait Ledger: OrderWriter + OrderReader + SaleStore + DeadLetterStore {
+pub trait Ledger:
+    OrderWriter + OrderReader + OrderChanges + Refunds + SaleStore + DeadLetterStore
+{
     /// The named secret of this installation, 32 bytes; generated from the operating system's
     /// randomness at the first call.
     async fn secret(&self, name: &'static str) -> Result<Vec<u8>, Error>;

@@ -6,6 +6,7 @@
 use std::fmt::Display;
 
 use diesel::prelude::*;
+use diesel::sqlite::Sqlite;
 
 use super::Error;
 use super::schema::orders;
@@ -52,7 +53,16 @@ pub struct OrderRow {
     state: i16,
     placed_at_ms: i64,
     pay_by_ms: i64,
+    version: i32,
+    due_ms: Option<i64>,
+    counts_for_limit: i16,
 }
+
+/// The columns of [`OrderRow`], and their types, for statements that diesel cannot express.
+pub(super) const ORDER_COLUMNS: &str = "sku_no, buyer_id, slot, request_id, epoch, quantity, \
+     amount, state, placed_at_ms, pay_by_ms, version, due_ms, counts_for_limit";
+pub(super) type OrderColumns =
+    <<OrderRow as Selectable<Sqlite>>::SelectExpression as Expression>::SqlType;
 
 impl TryFrom<OrderRow> for Order {
     type Error = Error;
@@ -71,7 +81,10 @@ impl TryFrom<OrderRow> for Order {
             amount: row.amount,
             state: readable(OrderState::from_db(row.state), name, "state", row.state)?,
             placed_at_ms: row.placed_at_ms,
-            pay_by_ms: row.pay_by_ms,
+            pay_by_ms: (row.pay_by_ms > 0).then_some(row.pay_by_ms),
+            version: readable(u16::try_from(row.version).ok(), name, "version", row.version)?,
+            due_ms: row.due_ms,
+            counts_for_limit: row.counts_for_limit != 0,
         })
     }
 }
@@ -106,7 +119,7 @@ impl TryFrom<OrderTimelineRow> for OrderTimeline {
 
 /// The columns of [`NewOrder`], in the order of its fields.
 pub(super) const NEW_ORDER_COLUMNS: &str = "sku_no, buyer_id, slot, request_id, epoch, quantity, \
-     amount, state, placed_at_ms, pay_by_ms, trace_id, published_at_ms, recorded_at_ms";
+     amount, state, placed_at_ms, pay_by_ms, trace_id, published_at_ms, recorded_at_ms, due_ms";
 
 /// A row to be inserted into `orders`.
 #[derive(Debug, Clone, Copy)]
@@ -115,11 +128,13 @@ pub struct NewOrder {
     pub(super) trace_id: [u8; 16],
     pub(super) published_at_ms: Option<i64>,
     pub(super) recorded_at_ms: i64,
+    pub(super) due_ms: Option<i64>,
 }
 
 impl NewOrder {
     /// The row of the order that an intent writes at `now_ms`.
     pub(super) fn of(intent: &OrderIntent, now_ms: i64) -> Result<Self, Error> {
+        let Order { pay_by_ms, due_ms, .. } = intent.order(now_ms);
         Ok(Self {
             numbers: [
                 intent.sku.0.into(),
@@ -131,11 +146,24 @@ impl NewOrder {
                 intent.amount,
                 OrderState::PendingPayment.to_db().into(),
                 intent.placed_at_ms,
-                intent.pay_by_ms,
+                pay_by_ms.unwrap_or(0),
             ],
             trace_id: intent.trace.0.to_be_bytes(),
             published_at_ms: intent.published_at_ms,
             recorded_at_ms: now_ms,
+            due_ms,
         })
+    }
+
+    pub(super) fn slot(&self) -> i64 {
+        let [_, _, slot, ..] = self.numbers;
+        slot
+    }
+
+    /// SKU, buyer and request.
+    pub(super) fn key(&self) -> (i32, i64, i64) {
+        let [sku_no, buyer_id, _, request_id, ..] = self.numbers;
+        // Made from 32 bits.
+        (i32::try_from(sku_no).unwrap_or_default(), buyer_id, request_id)
     }
 }

@@ -5,7 +5,7 @@ use diesel::prelude::*;
 use super::Error;
 use super::rows::{narrow, readable, units, unstorable};
 use super::schema::{sales, skus};
-use crate::domain::{Epoch, Phase, Policy, Sale, Sku, SkuDraft, SkuNo};
+use crate::domain::{Currency, Epoch, Phase, Policy, Sale, Sku, SkuDraft, SkuNo, SlotReturns};
 
 /// A row of `sales`.
 #[derive(Debug, Clone, Queryable, Selectable)]
@@ -19,6 +19,7 @@ pub struct SaleRow {
     phase: i16,
     pub(super) epoch: i64,
     pub(super) opened_at_ms: i64,
+    currency: String,
 }
 
 impl SaleRow {
@@ -37,6 +38,7 @@ impl SaleRow {
             no: self.sale_no,
             id: readable(id, || self.name(), "sale_id", &self.sale_id)?,
             phase: self.phase()?,
+            currency: currency(&self.currency, || self.name())?,
             title: self.title,
             starts_at_ms: self.starts_at_ms,
             ends_at_ms: self.ends_at_ms,
@@ -44,6 +46,11 @@ impl SaleRow {
             skus: rows.into_iter().map(Sku::try_from).collect::<Result<_, _>>()?,
         })
     }
+}
+
+/// The currency of a column.
+pub(super) fn currency(code: &str, row: impl FnOnce() -> String) -> Result<Currency, Error> {
+    readable(code.parse().ok(), row, "currency", code)
 }
 
 /// A row of `skus`.
@@ -65,6 +72,8 @@ pub struct SkuRow {
     buckets: i16,
     payment_window_s: i32,
     bar_lapsed: i16,
+    slot_returns: i16,
+    ends_max: i16,
 }
 
 impl SkuRow {
@@ -85,6 +94,9 @@ impl SkuRow {
             buckets: i16::try_from(sku.buckets).or_else(|_| unstorable("buckets", sku.buckets))?,
             payment_window_s: sku.payment_window_s,
             bar_lapsed: i16::from(sku.bar_lapsed),
+            slot_returns: sku.slot_returns.to_db(),
+            ends_max: i16::try_from(sku.ends_max)
+                .or_else(|_| unstorable("ends_max", sku.ends_max))?,
         })
     }
 }
@@ -98,6 +110,7 @@ impl TryFrom<SkuRow> for Sku {
         let max_quantity = units(name, "max_quantity", row.max_quantity)?;
         let policy = Policy::from_parts(&row.policy_kind, limit, Some(max_quantity))
             .or_else(|fault| readable(None, name, "policy", fault))?;
+        let returns = SlotReturns::from_db(row.slot_returns);
         Ok(Self {
             no: SkuNo(row.sku_no),
             id: readable(row.sku_id.parse().ok(), name, "sku_id", &row.sku_id)?,
@@ -107,6 +120,8 @@ impl TryFrom<SkuRow> for Sku {
             buckets: readable(u16::try_from(row.buckets).ok(), name, "buckets", row.buckets)?,
             payment_window_s: row.payment_window_s,
             bar_lapsed: row.bar_lapsed != 0,
+            slot_returns: readable(returns, name, "slot_returns", row.slot_returns)?,
+            ends_max: readable(u16::try_from(row.ends_max).ok(), name, "ends_max", row.ends_max)?,
             title: row.title,
         })
     }

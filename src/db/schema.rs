@@ -18,6 +18,8 @@ diesel::table! {
         /// The time of the latest opening; 0: never opened.
         opened_at_ms -> BigInt,
         created_at_ms -> BigInt,
+        /// ISO 4217.
+        currency -> Text,
     }
 }
 
@@ -40,6 +42,9 @@ diesel::table! {
         payment_window_s -> Integer,
         /// 1: a buyer whose order timed out is barred from the sale.
         bar_lapsed -> SmallInt,
+        /// [`crate::domain::SlotReturns`].
+        slot_returns -> SmallInt,
+        ends_max -> SmallInt,
     }
 }
 
@@ -48,7 +53,7 @@ diesel::table! {
     orders (sku_no, buyer_id, slot) {
         sku_no -> Integer,
         buyer_id -> BigInt,
-        /// [`crate::domain::Policy::slot`].
+        /// [`crate::domain::Policy::slot`]; the request id after an end that returned the limit.
         slot -> BigInt,
         request_id -> BigInt,
         /// The opening of the sale under which the units were reserved.
@@ -59,6 +64,7 @@ diesel::table! {
         /// [`crate::domain::OrderState`] by number.
         state -> SmallInt,
         placed_at_ms -> BigInt,
+        /// 0: no deadline.
         pay_by_ms -> BigInt,
         /// The trace of the HTTP request, 16 bytes.
         trace_id -> Binary,
@@ -66,6 +72,10 @@ diesel::table! {
         published_at_ms -> Nullable<BigInt>,
         /// When the row was written; null in rows of older versions.
         recorded_at_ms -> Nullable<BigInt>,
+        version -> Integer,
+        /// Null: paid, ended or without a deadline.
+        due_ms -> Nullable<BigInt>,
+        counts_for_limit -> SmallInt,
     }
 }
 
@@ -74,10 +84,96 @@ diesel::table! {
     quotas (sku_no, buyer_id) {
         sku_no -> Integer,
         buyer_id -> BigInt,
-        /// Units of the buyer's live orders.
+        /// Units of the buyer's orders that count for the limit.
         owned -> Integer,
         /// The buyer's limit of units.
         quota -> Integer,
+    }
+}
+
+diesel::table! {
+    /// One row per change of an order, and one per transaction that placed orders.
+    order_events (request_id, version) {
+        request_id -> BigInt,
+        version -> Integer,
+        sku_no -> Integer,
+        buyer_id -> BigInt,
+        /// [`crate::domain::OrderState`] by number.
+        kind -> SmallInt,
+        at_ms -> BigInt,
+        due_ms -> Nullable<BigInt>,
+        /// [`crate::domain::Actor`].
+        actor -> Text,
+        reason -> Nullable<Text>,
+        payment_id -> Nullable<Text>,
+        /// 1: the order stopped counting for its buyer's limit.
+        limit_back -> SmallInt,
+        num_orders -> Integer,
+        /// The keys of placed orders, 20 bytes each; null: any other change.
+        placed -> Nullable<Binary>,
+        /// Given after the commit; the last one of several orders.
+        feed_no -> Nullable<BigInt>,
+    }
+}
+
+diesel::table! {
+    /// Payment attempts.
+    payments (sku_no, buyer_id, request_id, attempt_no) {
+        sku_no -> Integer,
+        buyer_id -> BigInt,
+        request_id -> BigInt,
+        attempt_no -> Integer,
+        provider -> Text,
+        payment_id -> Nullable<Text>,
+        url -> Nullable<Text>,
+        price -> BigInt,
+        currency -> Text,
+        /// [`crate::domain::PaymentState`] by number.
+        state -> SmallInt,
+        received -> Nullable<BigInt>,
+        received_currency -> Nullable<Text>,
+        refunded_total -> BigInt,
+        refund_attempts -> Integer,
+        /// When to try the refund next; null: no refund is due.
+        refund_due_ms -> Nullable<BigInt>,
+        /// Why the provider refused the refund.
+        reason -> Nullable<Text>,
+    }
+}
+
+diesel::table! {
+    /// The reports of payment providers.
+    payment_events (provider, event_id) {
+        provider -> Text,
+        event_id -> Text,
+        payment_id -> Text,
+        /// Null: no attempt has this payment id.
+        request_id -> Nullable<BigInt>,
+        /// [`crate::domain::PaymentOutcome`] by number.
+        outcome -> SmallInt,
+        received -> Nullable<BigInt>,
+        currency -> Nullable<Text>,
+        refunded_total -> BigInt,
+        at_ms -> BigInt,
+    }
+}
+
+diesel::table! {
+    /// Buyers who may not order a SKU any more.
+    bars (sku_no, buyer_id) {
+        sku_no -> Integer,
+        buyer_id -> BigInt,
+        /// The order that timed out.
+        request_id -> BigInt,
+        at_ms -> BigInt,
+    }
+}
+
+diesel::table! {
+    /// How far each reader of the feed of order events has come.
+    cursors (name) {
+        name -> Text,
+        feed_no -> BigInt,
     }
 }
 

@@ -8,10 +8,9 @@ use std::sync::Arc;
 
 use super::ids::{BucketNo, BuyerId, Epoch, RequestId};
 use super::loans::{Loan, Loans};
-use super::order::{
-    Failure, Order, OrderIntent, OrderState, Refusal, RequestStatus, Reservation, Verdict,
-};
+use super::order::{Failure, Order, OrderIntent, Refusal, RequestStatus, Reservation, Verdict};
 use super::sale::{Phase, Sku};
+use super::stage::BookRecord;
 
 /// Which component counts the units and the buyers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,16 +19,6 @@ pub enum Counting {
     InStock,
     /// The ledger (tier `ledger`); the book only stores requests and their results.
     InLedger,
-}
-
-/// One accepted request. Kept small: the book has one for each order of the sale.
-#[derive(Debug, Clone, Copy)]
-struct BookRecord {
-    buyer: BuyerId,
-    placed_at_ms: i64,
-    quantity: u32,
-    /// `None`: no order; the request is in `Book::unsettled` or in `Book::failures`.
-    state: Option<OrderState>,
 }
 
 /// Units, buyers and requests of one bucket.
@@ -41,6 +30,7 @@ pub struct Book {
     epoch: Epoch,
     available: u32,
     released_units: u64,
+    returned_units: u64,
     requests: HashMap<RequestId, BookRecord>,
     failures: HashMap<RequestId, Refusal>,
     /// The units of each buyer under a quota. `one_per_buyer` does not require them: the request id
@@ -66,6 +56,8 @@ pub struct BookSnapshot {
     pub num_buyers: usize,
     /// Units given back after a refusal of the ledger, since the sale was created.
     pub released_units: u64,
+    /// Units given back by orders that ended, since the sale was created.
+    pub returned_units: u64,
 }
 
 impl Book {
@@ -78,6 +70,7 @@ impl Book {
             epoch: Epoch(0),
             available: 0,
             released_units: 0,
+            returned_units: 0,
             requests: HashMap::new(),
             failures: HashMap::new(),
             buyers: HashMap::new(),
@@ -125,7 +118,8 @@ impl Book {
     /// Records an accepted request, and counts its units as the buyer's.
     fn accept(&mut self, intent: OrderIntent) {
         let OrderIntent { request, buyer, quantity, placed_at_ms, .. } = intent;
-        let record = BookRecord { buyer, placed_at_ms, quantity, state: None };
+        let record =
+            BookRecord { buyer, placed_at_ms, quantity, order: None, counts_for_limit: true };
         self.requests.insert(request, record);
         self.unsettled.insert(request, intent);
         self.add_owned(buyer, quantity);
@@ -147,23 +141,40 @@ impl Book {
             .then_some(Refusal::QuotaExceeded { owned, limit })
     }
 
-    /// Records that the order is committed. True when the result is new. Idempotent.
+    /// Records that the order is committed, and each later change of it. True when the result is
+    /// new. Idempotent, in any order: a larger version replaces a smaller one.
     ///
-    /// An order without a request in this book was committed while the book was rebuilt from the
-    /// ledger: its units are subtracted.
+    /// Units that an order took, and that its change no longer takes, are given back; an order that
+    /// has ended moves nothing any more. An order without a request in this book was committed
+    /// while the book was rebuilt from the ledger: its units are subtracted.
     pub fn settle(&mut self, order: &Order) -> bool {
-        let Some(record) = self.requests.get_mut(&order.request) else {
+        let new = BookRecord::from(order);
+        let Some(stored) = self.requests.get(&order.request).copied() else {
             self.load_order(order);
-            if order.state.is_live() && self.counting == Counting::InStock {
-                self.available = self.available.saturating_sub(order.quantity);
+            if self.counting == Counting::InStock {
+                self.available = self.available.saturating_sub(new.units());
             }
             return true;
         };
-        let is_new = self.unsettled.remove(&order.request).is_some();
-        if is_new {
-            record.state = Some(order.state);
+        if self.failures.contains_key(&order.request) || !new.replaces(&stored) {
+            return false;
         }
-        is_new
+        self.unsettled.remove(&order.request);
+        self.requests.insert(order.request, new);
+        if stored.units() > 0 {
+            if new.units() == 0 {
+                self.give_back(new.quantity);
+                self.returned_units += u64::from(new.quantity);
+            }
+            self.subtract_owned(new.buyer, new.quantity - new.counted());
+        }
+        true
+    }
+
+    fn give_back(&mut self, units: u32) {
+        if self.counting == Counting::InStock {
+            self.available = self.available.saturating_add(units);
+        }
     }
 
     /// Records that the ledger refused, and gives the units back unless the ledger is sold out.
@@ -181,12 +192,12 @@ impl Book {
             return 0;
         }
         self.released_units += u64::from(intent.quantity);
-        self.available = self.available.saturating_add(intent.quantity);
+        self.give_back(intent.quantity);
         intent.quantity
     }
 
     fn add_owned(&mut self, buyer: BuyerId, units: u32) {
-        if self.counts_buyers() {
+        if units > 0 && self.counts_buyers() {
             let owned = self.buyers.entry(buyer).or_default();
             *owned = owned.saturating_add(units);
         }
@@ -257,11 +268,8 @@ impl Book {
     }
 
     fn status_of(&self, request: RequestId, record: &BookRecord) -> RequestStatus {
-        match (record.state, self.failures.get(&request)) {
-            (Some(state), _) => {
-                let BookRecord { quantity, placed_at_ms, .. } = *record;
-                RequestStatus::Ordered { quantity, placed_at_ms, state }
-            }
+        match (record.order, self.failures.get(&request)) {
+            (Some(stage), _) => RequestStatus::ordered(record.quantity, record.placed_at_ms, stage),
             (None, Some(reason)) => RequestStatus::Failed(*reason),
             (None, None) => RequestStatus::Queued,
         }
@@ -278,7 +286,7 @@ impl Book {
 
     /// The present counts. Iterates over all requests: for audits, not for the hot path.
     pub fn snapshot(&self) -> BookSnapshot {
-        let ordered = self.requests.values().filter(|record| record.state.is_some());
+        let ordered = self.requests.values().filter(|record| record.order.is_some());
         BookSnapshot {
             available: self.available,
             lent_units: self.loans.units(),
@@ -288,6 +296,7 @@ impl Book {
             num_failed: self.failures.len(),
             num_buyers: self.buyers.len(),
             released_units: self.released_units,
+            returned_units: self.returned_units,
         }
     }
 }
@@ -303,17 +312,13 @@ impl Book {
         }
     }
 
-    /// Adds an order of the ledger. Idempotent.
+    /// Adds an order of the ledger, without moving units: those of an ended order are free already.
+    /// Idempotent.
     pub fn load_order(&mut self, order: &Order) {
-        let record = BookRecord {
-            buyer: order.buyer,
-            placed_at_ms: order.placed_at_ms,
-            quantity: order.quantity,
-            state: Some(order.state),
-        };
-        let previous = self.requests.insert(order.request, record);
-        if previous.is_none() && order.state.is_live() {
-            self.add_owned(order.buyer, order.quantity);
+        let record = BookRecord::from(order);
+        if self.requests.insert(order.request, record).is_none() {
+            self.add_owned(record.buyer, record.counted());
+            self.returned_units += u64::from(record.quantity - record.units());
         }
     }
 
@@ -323,7 +328,8 @@ impl Book {
             buyer: failure.buyer,
             placed_at_ms: failure.recorded_at_ms,
             quantity: failure.quantity,
-            state: None,
+            order: None,
+            counts_for_limit: false,
         };
         let is_new = self.requests.insert(failure.request, record).is_none();
         self.failures.insert(failure.request, failure.reason);

@@ -20,11 +20,12 @@ pub enum InvariantId {
     NoOversell,
     /// At most one order has a given request id.
     OneOrderPerRequest,
-    /// A buyer has at most one order, or at most the quota of units.
+    /// A buyer has at most one order that counts, or at most the quota of units.
     LimitHeld,
     /// Each accepted request is exactly one of order, recorded failure, dead letter.
     NothingLost,
-    /// Without unsettled requests, the gates' free units equal the ledger's available units.
+    /// Without unsettled requests, the gates' free units, and those that ended orders are about to
+    /// give back, equal the ledger's available units.
     StockConserved,
     /// A final status never changes; a success has an order.
     StatusMonotone,
@@ -34,6 +35,9 @@ pub enum InvariantId {
     Drains,
     /// No request is accepted under an older opening than the sale's.
     Fenced,
+    /// Received money is applied to one order, refunded, or due back; a paid order has exactly one
+    /// applied payment.
+    MoneyAccounted,
 }
 
 impl fmt::Display for InvariantId {
@@ -81,6 +85,8 @@ pub struct GateFacts {
     pub num_buyers: Option<u64>,
     /// Units given back after a refusal.
     pub released_units: u64,
+    /// Units given back by orders that ended.
+    pub returned_units: u64,
 }
 
 /// The sums over the ledger's recorded failures of one SKU.
@@ -93,11 +99,19 @@ pub struct FailureFacts {
 /// A gate's status of a request that has an order in the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GateView {
-    Ordered,
+    Ordered {
+        /// Whether the order holds its units there: an order that has ended may still do so, until
+        /// its bucket reads the change.
+        is_live: bool,
+    },
     Queued,
     Failed,
     /// The gate has no record of the request.
     Unknown,
+}
+
+impl GateView {
+    const LIVE: Self = Self::Ordered { is_live: true };
 }
 
 /// Maximum number of violations kept with their detail; further ones are only counted.
@@ -116,7 +130,11 @@ pub struct Checker {
 struct SkuTotals {
     facts: SkuFacts,
     live_units: i64,
-    num_live_buyers: u64,
+    ended_units: u64,
+    /// Units of ended orders that their gates have not given back yet.
+    returning_units: u64,
+    /// Buyers with orders that count for their limit, as the gates know them.
+    num_counted_buyers: u64,
     num_gate_ordered: u64,
     buyer: Option<BuyerTotals>,
 }
@@ -125,8 +143,11 @@ struct SkuTotals {
 struct BuyerTotals {
     id: BuyerId,
     last_slot: i64,
-    live_orders: u64,
-    live_units: u64,
+    /// Orders that count for the limit.
+    counted_orders: u64,
+    counted_units: u64,
+    /// Whether its gate counts an order of the buyer.
+    is_counted: bool,
 }
 
 impl Checker {
@@ -146,7 +167,9 @@ impl Checker {
         self.sku = Some(SkuTotals {
             facts,
             live_units: 0,
-            num_live_buyers: 0,
+            ended_units: 0,
+            returning_units: 0,
+            num_counted_buyers: 0,
             num_gate_ordered: 0,
             buyer: None,
         });
@@ -162,8 +185,9 @@ impl Checker {
             sku.buyer = Some(BuyerTotals {
                 id: order.buyer,
                 last_slot: i64::MIN,
-                live_orders: 0,
-                live_units: 0,
+                counted_orders: 0,
+                counted_units: 0,
+                is_counted: false,
             });
         }
         if let Some(buyer) = sku.buyer.as_mut() {
@@ -173,10 +197,18 @@ impl Checker {
                 self.report(InvariantId::LimitHeld, detail);
             }
             buyer.last_slot = order.slot;
+            let units = u64::from(order.quantity);
+            let is_returning = !order.state.is_live() && gate == Some(GateView::LIVE);
+            buyer.is_counted |= order.counts_for_limit || is_returning;
+            if order.counts_for_limit {
+                buyer.counted_orders += 1;
+                buyer.counted_units += units;
+            }
             if order.state.is_live() {
-                buyer.live_orders += 1;
-                buyer.live_units += u64::from(order.quantity);
                 sku.live_units += i64::from(order.quantity);
+            } else {
+                sku.ended_units += units;
+                sku.returning_units += if is_returning { units } else { 0 };
             }
         }
         self.check_fence(&sku.facts, order);
@@ -198,7 +230,7 @@ impl Checker {
     fn check_gate(&mut self, sku: &mut SkuTotals, order: &Order, gate: Option<GateView>) {
         match gate {
             None | Some(GateView::Queued) => {}
-            Some(GateView::Ordered) => sku.num_gate_ordered += 1,
+            Some(GateView::Ordered { .. }) => sku.num_gate_ordered += 1,
             Some(GateView::Failed) => self.report(
                 InvariantId::StatusMonotone,
                 format!("request {}: an order that its gate reports as failed", order.request),
@@ -233,11 +265,17 @@ impl Checker {
         self.report(InvariantId::NothingLost, detail);
     }
 
-    /// Reports a quota row that differs from the units of the buyer's live orders.
-    pub fn wrong_quota(&mut self, sku: SkuNo, buyer: i64, owned: i64, live: i64) {
+    /// Reports a quota row that differs from the units of the buyer's orders that count.
+    pub fn wrong_quota(&mut self, sku: SkuNo, buyer: i64, owned: i64, counted: i64) {
         let detail =
-            format!("sku {sku} buyer {buyer}: quota row says {owned}, live orders say {live}");
+            format!("sku {sku} buyer {buyer}: quota row says {owned}, orders say {counted}");
         self.report(InvariantId::LimitHeld, detail);
+    }
+
+    /// Reports an order whose state and money contradict each other.
+    pub fn wrong_money(&mut self, sku: SkuNo, request: i64) {
+        let detail = format!("sku {sku} request {request}: the order contradicts its payments");
+        self.report(InvariantId::MoneyAccounted, detail);
     }
 
     /// Ends the rows of the SKU and compares the sums, also with those of the gates if given.
@@ -261,18 +299,16 @@ impl Checker {
 
     fn end_buyer(&mut self, sku: &mut SkuTotals) {
         let Some(buyer) = sku.buyer.take() else { return };
-        if buyer.live_orders > 0 {
-            sku.num_live_buyers += 1;
-        }
+        sku.num_counted_buyers += u64::from(buyer.is_counted);
         let over = match sku.facts.policy {
-            Policy::OnePerBuyer { .. } => buyer.live_orders > 1,
-            Policy::Quota { limit, .. } => buyer.live_units > u64::from(limit),
+            Policy::OnePerBuyer { .. } => buyer.counted_orders > 1,
+            Policy::Quota { limit, .. } => buyer.counted_units > u64::from(limit),
             Policy::Unlimited { .. } => false,
         };
         if over {
             let detail = format!(
                 "sku {} buyer {}: {} orders, {} units",
-                sku.facts.sku, buyer.id, buyer.live_orders, buyer.live_units
+                sku.facts.sku, buyer.id, buyer.counted_orders, buyer.counted_units
             );
             self.report(InvariantId::LimitHeld, detail);
         }
@@ -309,16 +345,25 @@ impl Checker {
             );
             self.report(InvariantId::CompensatedOnce, detail);
         }
-        let left = i64::try_from(gates.left).unwrap_or(i64::MAX);
+        let returning = sku.returning_units;
+        if gates.returned_units + returning != sku.ended_units {
+            let detail = format!(
+                "sku {name}: of {} units of ended orders, gates gave back {} and have to give back \
+                 {returning}",
+                sku.ended_units, gates.returned_units
+            );
+            self.report(InvariantId::CompensatedOnce, detail);
+        }
+        let left = i64::try_from(gates.left + returning).unwrap_or(i64::MAX);
         if gates.counts_units && left != sku.facts.available {
             let detail =
                 format!("sku {name}: gates hold {left} units, the ledger {}", sku.facts.available);
             self.report(InvariantId::StockConserved, detail);
         }
         let num_buyers = gates.num_buyers.filter(|_| gates.counts_units);
-        if let Some(stored) = num_buyers.filter(|stored| *stored != sku.num_live_buyers) {
-            let live = sku.num_live_buyers;
-            let detail = format!("sku {name}: gates have {stored} buyers, the ledger {live}");
+        if let Some(stored) = num_buyers.filter(|stored| *stored != sku.num_counted_buyers) {
+            let counted = sku.num_counted_buyers;
+            let detail = format!("sku {name}: gates have {stored} buyers, the ledger {counted}");
             self.report(InvariantId::StockConserved, detail);
         }
     }

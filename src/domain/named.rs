@@ -58,6 +58,6 @@ mod tests {
         for state in OrderState::ALL {
             assert_eq!(OrderState::from_db(state.to_db()), Some(state));
         }
-        assert_eq!(OrderState::from_db(5), None);
+        assert_eq!(OrderState::from_db(6), None);
     }
 }

@@ -5,6 +5,7 @@
 use super::ids::{BucketNo, BuyerId, Epoch, RequestId, SkuNo, TraceId};
 use super::named::{ledger_numbers, named_enum};
 use super::sale::Sku;
+use super::stage::OrderStage;
 
 /// One request for units, with all that a gate backend needs to decide it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +41,7 @@ impl Reservation {
             quota: sku.policy.quota(),
             amount: sku.price.saturating_mul(i64::from(self.quantity)),
             placed_at_ms: self.asked_at_ms,
-            pay_by_ms: sku.pay_by_ms(self.asked_at_ms),
+            payment_window_s: sku.payment_window_s,
             trace: self.trace,
             published_at_ms: None,
         }
@@ -88,6 +89,8 @@ pub enum Refusal {
     Ended,
     /// An operator discarded the dead letter that contained the request.
     Discarded,
+    /// An order of the buyer timed out, and the sale bars such buyers.
+    Barred,
 }
 
 impl Refusal {
@@ -101,6 +104,7 @@ impl Refusal {
             Self::NotStarted => "not-started",
             Self::Ended => "ended",
             Self::Discarded => "discarded",
+            Self::Barred => "barred",
         }
     }
 }
@@ -127,8 +131,8 @@ pub struct OrderIntent {
     pub amount: i64,
     /// When the request arrived, epoch milliseconds; `asked_at_ms` of the reservation.
     pub placed_at_ms: i64,
-    /// When an unpaid order times out, epoch milliseconds.
-    pub pay_by_ms: i64,
+    /// How long the order may stay unpaid, seconds from its commit; 0: no limit.
+    pub payment_window_s: i32,
     /// The trace of the HTTP request.
     pub trace: TraceId,
     /// When the message with this intent was published, epoch milliseconds; `None` without a
@@ -137,8 +141,9 @@ pub struct OrderIntent {
 }
 
 impl OrderIntent {
-    /// The order row that this intent writes.
-    pub fn order(&self) -> Order {
+    /// The order row that this intent writes at `recorded_at_ms`.
+    pub fn order(&self, recorded_at_ms: i64) -> Order {
+        let pay_by_ms = deadline_ms(recorded_at_ms, self.payment_window_s);
         Order {
             request: self.request,
             sku: self.sku,
@@ -149,7 +154,10 @@ impl OrderIntent {
             amount: self.amount,
             state: OrderState::PendingPayment,
             placed_at_ms: self.placed_at_ms,
-            pay_by_ms: self.pay_by_ms,
+            pay_by_ms,
+            version: 0,
+            due_ms: pay_by_ms,
+            counts_for_limit: true,
         }
     }
 
@@ -160,7 +168,7 @@ impl OrderIntent {
         let home = BucketNo::home_of(self.buyer, sku.buckets);
         let slot = sku.policy.slot(self.request);
         let amount = sku.price.saturating_mul(i64::from(self.quantity));
-        let pay_by_ms = sku.pay_by_ms(self.placed_at_ms);
+        let window_s = sku.payment_window_s;
         Some(if self.quantity > max {
             format!("quantity {} is more than {max}", self.quantity)
         } else if self.epoch < Epoch(1) || self.epoch > latest {
@@ -173,8 +181,8 @@ impl OrderIntent {
             format!("quota {:?}, the policy's is {quota:?}", self.quota)
         } else if self.amount != amount {
             format!("amount {}, price times quantity is {amount}", self.amount)
-        } else if self.pay_by_ms != pay_by_ms {
-            format!("payment by {}, the SKU says {pay_by_ms}", self.pay_by_ms)
+        } else if self.payment_window_s != window_s {
+            format!("payment within {} s, the SKU says {window_s} s", self.payment_window_s)
         } else {
             return None;
         })
@@ -203,7 +211,13 @@ impl PlaceOutcome {
     }
 }
 
-/// An order row of the ledger, with the values of the intent that wrote it.
+/// The end of a payment window that begins at `from_ms`; `None` for a window of 0.
+pub fn deadline_ms(from_ms: i64, payment_window_s: i32) -> Option<i64> {
+    let window_ms = i64::from(payment_window_s) * 1_000;
+    (window_ms > 0).then(|| from_ms.saturating_add(window_ms))
+}
+
+/// An order row of the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Order {
     pub request: RequestId,
@@ -215,10 +229,30 @@ pub struct Order {
     pub amount: i64,
     pub state: OrderState,
     pub placed_at_ms: i64,
-    pub pay_by_ms: i64,
+    /// The payment deadline that the buyer sees, epoch milliseconds; `None`: no deadline.
+    pub pay_by_ms: Option<i64>,
+    /// The number of changes since the order was placed.
+    pub version: u16,
+    /// When the order ends unless it is paid, epoch milliseconds; an open payment extends it beyond
+    /// `pay_by_ms`. `None`: paid, ended, or without a deadline.
+    pub due_ms: Option<i64>,
+    /// Whether the order counts for its buyer's limit; an ended order may still count.
+    pub counts_for_limit: bool,
+}
+
+/// What finds an order along the ledger's primary key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OrderKey {
+    pub sku: SkuNo,
+    pub buyer: BuyerId,
+    pub request: RequestId,
 }
 
 impl Order {
+    pub fn key(&self) -> OrderKey {
+        OrderKey { sku: self.sku, buyer: self.buyer, request: self.request }
+    }
+
     /// Whether `intent` has the same request, SKU, buyer and quantity.
     #[must_use]
     pub fn answers(&self, intent: &OrderIntent) -> bool {
@@ -241,6 +275,8 @@ named_enum! {
         Cancelled = 3 => "cancelled",
         /// Paid and refunded; its units are free again.
         Refunded = 4 => "refunded",
+        /// A payment attempt is open.
+        Paying = 5 => "paying",
     }
 }
 ledger_numbers! { OrderState }
@@ -248,7 +284,7 @@ ledger_numbers! { OrderState }
 impl OrderState {
     /// Whether the order still holds its units.
     pub fn is_live(self) -> bool {
-        matches!(self, Self::PendingPayment | Self::Paid)
+        matches!(self, Self::PendingPayment | Self::Paying | Self::Paid)
     }
 }
 
@@ -275,9 +311,25 @@ pub enum RequestStatus {
         /// When the request arrived, epoch milliseconds.
         placed_at_ms: i64,
         state: OrderState,
+        /// When an unpaid order times out, epoch milliseconds in whole seconds; `None` if never.
+        pay_by_ms: Option<i64>,
     },
     /// The ledger refused. The bucket gave the units back, unless the ledger was sold out.
     Failed(Refusal),
+}
+
+impl RequestStatus {
+    /// The status of an order in this stage.
+    pub fn ordered(quantity: u32, placed_at_ms: i64, stage: OrderStage) -> Self {
+        let (state, pay_by_ms) = (stage.state, stage.pay_by.ms());
+        Self::Ordered { quantity, placed_at_ms, state, pay_by_ms }
+    }
+}
+
+impl From<&Order> for RequestStatus {
+    fn from(order: &Order) -> Self {
+        Self::ordered(order.quantity, order.placed_at_ms, order.into())
+    }
 }
 
 /// An order with the times of its stages from the HTTP request to the ledger.

@@ -4,7 +4,7 @@
 //! unique key, a quota or the stock rejects the batch, it is rolled back and examined: the present
 //! rows decide for each intent whether it is a repeat or a refusal; the remaining ones are written.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::ids::{BuyerId, RequestId, SkuNo};
 use super::order::{Order, OrderIntent, PlaceOutcome, Refusal};
@@ -20,6 +20,8 @@ pub struct Examination {
     pub first_requests: HashMap<(SkuNo, BuyerId), RequestId>,
     /// Units of each buyer of the batch, for SKUs with a quota.
     pub owned: HashMap<(SkuNo, BuyerId), u32>,
+    /// The buyers of the batch who may not order in the SKU's sale any more.
+    pub barred: HashSet<(SkuNo, BuyerId)>,
     /// Units left of each SKU of the batch.
     pub available: HashMap<SkuNo, u32>,
 }
@@ -39,6 +41,9 @@ impl Examination {
             });
         }
         let buyer = (intent.sku, intent.buyer);
+        if self.barred.contains(&buyer) {
+            return Some(PlaceOutcome::Refused(Refusal::Barred));
+        }
         if let (0, Some(first)) = (intent.slot, self.first_requests.get(&buyer)) {
             return Some(PlaceOutcome::Refused(Refusal::AlreadyPurchased { first: *first }));
         }
@@ -61,7 +66,8 @@ impl Examination {
             let available = self.available(intent).saturating_sub(intent.quantity);
             let owned = self.owned(intent).saturating_add(intent.quantity);
             self.available.insert(intent.sku, available);
-            self.orders.insert(intent.request, intent.order());
+            // The caller corrects the time once the order is written.
+            self.orders.insert(intent.request, intent.order(intent.placed_at_ms));
             if intent.slot == 0 {
                 self.first_requests.insert(buyer, intent.request);
             }

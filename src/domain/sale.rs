@@ -1,7 +1,10 @@
 //! A sale and the SKUs on offer.
 
 use super::ids::{BucketNo, Epoch, SaleId, SkuId, SkuNo};
+use super::lifecycle::SlotReturns;
 use super::named::{ledger_numbers, named_enum};
+use super::order::deadline_ms;
+use super::payment::Currency;
 use super::policy::Policy;
 
 /// The maximum number of buckets of one SKU.
@@ -9,6 +12,9 @@ pub const BUCKETS_MAX: u16 = 256;
 
 /// The maximum initial stock of one SKU: sums stay exact in every backend.
 pub const STOCK_MAX: u32 = 1_000_000_000;
+
+/// The maximum of `ends_max`.
+const ENDS_MAX_MAX: u16 = 1_000;
 
 /// The maximum number of SKUs in one sale.
 pub const SKUS_MAX: usize = 200;
@@ -58,6 +64,8 @@ pub struct Sale {
     pub phase: Phase,
     /// The latest opening.
     pub epoch: Epoch,
+    /// Of every price and amount.
+    pub currency: Currency,
     pub skus: Vec<Sku>,
 }
 
@@ -90,16 +98,20 @@ pub struct Sku<No = SkuNo> {
     pub policy: Policy,
     /// Number of buckets that share the stock; each has its own gate.
     pub buckets: u16,
-    /// How long an order may stay unpaid, seconds.
+    /// How long an order may stay unpaid, seconds from its commit; 0: no limit.
     pub payment_window_s: i32,
     /// Whether a buyer whose order timed out is barred from the sale.
     pub bar_lapsed: bool,
+    /// The ends after which an order no longer counts for its buyer's limit.
+    pub slot_returns: SlotReturns,
+    /// After this number of a buyer's ended orders the limit does not return any more.
+    pub ends_max: u16,
 }
 
 impl Sku {
-    /// The payment deadline of an order placed at `placed_at_ms`, epoch milliseconds.
-    pub fn pay_by_ms(&self, placed_at_ms: i64) -> i64 {
-        placed_at_ms.saturating_add(i64::from(self.payment_window_s).saturating_mul(1000))
+    /// The payment deadline of an order written at `recorded_at_ms`, epoch milliseconds.
+    pub fn pay_by_ms(&self, recorded_at_ms: i64) -> Option<i64> {
+        deadline_ms(recorded_at_ms, self.payment_window_s)
     }
 
     /// The units of one bucket when `total` units are distributed evenly; the first buckets get the
@@ -119,6 +131,7 @@ pub struct SaleDraft {
     pub starts_at_ms: i64,
     /// First instant after the window, epoch milliseconds.
     pub ends_at_ms: i64,
+    pub currency: Currency,
     pub skus: Vec<SkuDraft>,
 }
 
@@ -163,9 +176,10 @@ impl SkuDraft {
             ),
             (!(1..=BUCKETS_MAX).contains(&self.buckets), "buckets must be from 1 to 256"),
             (
-                !(1..=2_592_000).contains(&self.payment_window_s),
-                "payment_window_s must be from 1 to 2592000 (30 days)",
+                !(0..=2_592_000).contains(&self.payment_window_s),
+                "payment_window_s must be from 0 (no limit) to 2592000 (30 days)",
             ),
+            (self.ends_max > ENDS_MAX_MAX, "ends_max must be from 0 to 1000"),
         ];
         checks.iter().filter(|(bad, _)| *bad).map(|(_, text)| (*text).to_owned()).collect()
     }

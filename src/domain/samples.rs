@@ -3,7 +3,9 @@
 
 #![cfg(test)]
 
-use super::{BucketNo, BuyerId, Epoch, OrderIntent, Policy, RequestId, Sku, SkuNo, TraceId};
+use super::{
+    BucketNo, BuyerId, Epoch, OrderIntent, Policy, RequestId, Sku, SkuNo, SlotReturns, TraceId,
+};
 
 /// An intent for one unit of [`sku`]; the buyer has the number of the request.
 pub(crate) fn intent(request: u64) -> OrderIntent {
@@ -18,7 +20,7 @@ pub(crate) fn intent(request: u64) -> OrderIntent {
         quota: None,
         amount: 100,
         placed_at_ms: 1_800_000_000_000,
-        pay_by_ms: 1_800_000_900_000,
+        payment_window_s: 900,
         trace: TraceId(9),
         published_at_ms: None,
     }
@@ -36,5 +38,7 @@ pub(crate) fn sku() -> Sku {
         buckets: 1,
         payment_window_s: 900,
         bar_lapsed: false,
+        slot_returns: SlotReturns::default(),
+        ends_max: 3,
     }
 }

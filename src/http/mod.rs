@@ -9,9 +9,11 @@ pub mod state;
 pub mod buyers {
     pub(super) mod auth;
     pub(super) mod buy;
+    pub(super) mod demo_page;
     pub(super) mod jwt;
     pub(super) mod meter;
     pub(super) mod orders;
+    pub(super) mod payments;
     pub mod request_tokens;
     pub(super) mod requests;
     pub(super) mod sales;

@@ -49,7 +49,11 @@ pub fn described() -> Document {
 fn operation<'d>(document: &'d mut Document, entry: &RouteEntry) -> Option<&'d mut Operation> {
     // Without the regular expressions of actix-web patterns.
     let item = document.paths.paths.get_mut(&entry.path.replace(":.*}", "}"))?;
-    if entry.method == "GET" { item.get.as_mut() } else { item.post.as_mut() }
+    match entry.method {
+        "GET" => item.get.as_mut(),
+        "DELETE" => item.delete.as_mut(),
+        _ => item.post.as_mut(),
+    }
 }
 
 fn add_security(operation: &mut Operation, access: RouteAccess) {

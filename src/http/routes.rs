@@ -7,7 +7,7 @@ use utoipa::OpenApi;
 
 use super::openapi;
 use crate::http::buyers::views::ProblemView;
-use crate::http::buyers::{buy, orders, requests, sales};
+use crate::http::buyers::{buy, demo_page, orders, payments, requests, sales};
 use crate::http::middleware::problem::{Problem, ProblemCode};
 use crate::http::middleware::watch::{trace_of, watch};
 use crate::http::operators::{dead_letters, health, ops, sales as admin_sales};
@@ -76,7 +76,7 @@ tables! {
     PUBLIC {
         "POST" BUY, Buyer => buy::buy, [
             InvalidRequest RequestIdInvalid NotStarted UnknownSku SoldOut AlreadyPurchased
-            QuotaExceeded Discarded Ended RequestIdReused Busy
+            QuotaExceeded Barred Discarded Ended RequestIdReused Busy
         ];
         "GET" "/v1/sales", Open => sales::list, [];
         "GET" "/v1/sales/{sale_id}", Open => sales::show, [UnknownSku];
@@ -86,6 +86,17 @@ tables! {
         "GET" "/v1/requests/{request_id}", Buyer => requests::show, [NotFound Busy];
         "GET" "/v1/requests/{request_id}/events", Buyer => requests::events, [NotFound Busy];
         "GET" "/v1/orders", Buyer => orders::mine, [InvalidRequest Busy];
+        "DELETE" "/v1/orders/{request_id}", Buyer => payments::cancel, [NotFound NotPayable Busy];
+        "POST" "/v1/orders/{request_id}/payment", Buyer => payments::pay, [
+            NotFound NotPayable Busy
+        ];
+        "POST" "/v1/payments/events", Open => payments::event, [
+            InvalidRequest Unauthenticated BodyTooLarge Busy
+        ];
+        "GET" "/demo-pay/{payment_id}", Open => demo_page::show, [NotFound];
+        "POST" "/demo-pay/{payment_id}", Open => demo_page::press, [
+            InvalidRequest NotFound NotPayable Busy
+        ];
         "GET" "/openapi.json", Open => openapi::document, [];
         "GET" "/docs", Open => openapi::to_page, [];
         "GET" "/docs/{file:.*}", Open => openapi::page, [NotFound];
@@ -162,6 +173,8 @@ fn resource(table: &'static [RouteEntry], path: &'static str) -> Resource {
         let route = if entry.method == "GET" {
             methods.push("HEAD");
             web::route().guard(guard::Any(guard::Get()).or(guard::Head()))
+        } else if entry.method == "DELETE" {
+            web::route().guard(guard::Delete())
         } else {
             web::route().guard(guard::Post())
         };
@@ -181,7 +194,8 @@ mod tests {
     #[test]
     fn mount_supports_every_method_of_the_tables() {
         for entry in PUBLIC.iter().chain(INTERNAL) {
-            assert!(matches!(entry.method, "GET" | "POST"), "{} {}", entry.method, entry.path);
+            let known = ["GET", "POST", "DELETE"];
+            assert!(known.contains(&entry.method), "{} {}", entry.method, entry.path);
         }
     }
 

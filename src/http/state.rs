@@ -17,9 +17,11 @@ use crate::http::buyers::request_tokens::RequestTokens;
 use crate::http::buyers::sales::SalePages;
 use crate::http::operators::auth::AdminAuth;
 use crate::observe::metrics::Metrics;
+use crate::payment::Payments;
 use crate::runtime::clock::SharedClock;
 use crate::services::catalog::Catalog;
 use crate::services::dead_letters::DeadLetterService;
+use crate::services::orders::OrderService;
 use crate::services::sales::SalesService;
 use crate::stock::Stock;
 use crate::tier::Pipeline;
@@ -29,6 +31,9 @@ pub struct HttpDeps {
     pub catalog: Arc<Catalog>,
     pub gates: GateHandle,
     pub sales: SalesService,
+    pub orders: OrderService,
+    /// The payment provider, if there is one.
+    pub payments: Option<Payments>,
     /// Not read on the path of a purchase.
     pub ledger: Arc<dyn Ledger>,
     pub stock: Arc<dyn Stock>,

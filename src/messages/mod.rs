@@ -10,6 +10,7 @@
 //! | [`Reserve`] | command | gate handle | stock gate | [`BuyAnswer`] | no permit: `busy` |
 //! | [`LendStock`] | command | stock gate | sibling gate | units lent | one per gate |
 //! | [`PlaceOrders`] | command | gate, consumer | writer | [`PlaceOutcome`] each | sender waits |
+//! | [`RunNow`] | command | who changed orders | periodic actor | none | dropped: a run follows |
 //! | [`Quiet`] | command | system | actors with work in flight | when idle | never full |
 //! | [`Stop`] | command | supervisor | any actor | none | never full |
 
@@ -113,6 +114,11 @@ pub enum NoOutcome {
     /// The ledger writer crashed while it was writing the submission, which may be the cause.
     Crashed,
 }
+
+/// Run now instead of at the end of the interval, or once more after the present run.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct RunNow;
 
 /// Accept no new work, finish the work in flight, then reply.
 #[derive(Debug, Message)]

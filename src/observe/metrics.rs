@@ -4,6 +4,7 @@
 //! ids of buyers or requests, so that the cardinality stays bounded.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -117,6 +118,10 @@ metrics! {
     reconcile_republished: Counter = "floodgate_reconcile_republished", "Lost requests";
     reconcile_blocked: Family<ReasonLabel, Gauge>
         = "floodgate_reconcile_blocked", "Buckets skipped";
+    order_changes_settled: Counter = "floodgate_order_changes_settled", "Changes of orders";
+    order_changes_waiting: Gauge = "floodgate_order_changes_waiting", "Changes not settled";
+    order_changes_oldest: Gauge<f64, AtomicU64>
+        = "floodgate_order_changes_oldest_seconds", "Age of the oldest";
     consumer_deliveries: Counter = "floodgate_consumer_deliveries", "Messages delivered";
     consumer_redelivered: Counter = "floodgate_consumer_redelivered", "Redeliveries";
     consumer_poison: Family<ReasonLabel, Counter>
@@ -215,6 +220,18 @@ impl Metrics {
             stock::Error::Unknown { .. } => "unknown",
         };
         self.stock_errors.get_or_create(&ErrorClassLabel { class }).inc();
+    }
+
+    /// Counts changes of orders that were brought to their buckets.
+    pub fn order_changes_settled(&self, count: usize) {
+        self.order_changes_settled.inc_by(count as u64);
+    }
+
+    /// Sets the number of changes that could not be brought to their buckets, and the age of the
+    /// oldest.
+    pub fn set_order_changes_waiting(&self, count: usize, oldest: Duration) {
+        self.order_changes_waiting.set(i64::try_from(count).unwrap_or(i64::MAX));
+        self.order_changes_oldest.set(oldest.as_secs_f64());
     }
 
     /// Sets the units left of a SKU. Called at each scrape.

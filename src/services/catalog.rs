@@ -94,7 +94,7 @@ impl Catalog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Epoch, Phase, samples};
+    use crate::domain::{Currency, Epoch, Phase, samples};
 
     fn sale(epoch: i64, phase: Phase) -> Sale {
         Sale {
@@ -105,6 +105,7 @@ mod tests {
             ends_at_ms: 1,
             phase,
             epoch: Epoch(epoch),
+            currency: Currency::default(),
             skus: vec![samples::sku()],
         }
     }

@@ -181,13 +181,15 @@ pub trait Stock: Send + Sync {
         batch: Vec<Reservation>,
     ) -> Result<Vec<Verdict>, Error>;
 
-    /// Records committed orders.
+    /// Records committed orders, and each later change of an order: a larger version replaces a
+    /// smaller one, so that changes may arrive late, repeated or reordered. The units of an order
+    /// that ended return to the bucket, once. Waiting buyers see them with the next read.
     async fn settle(&self, orders: Vec<(BucketNo, Order)>) -> Result<(), Error>;
 
     /// Records refusals of the ledger. The units return to the bucket, once, if the ledger still
-    /// has them. A refusal of a request unknown to the bucket is recorded without moving units.
-    /// This is the only way to give units back: an accepted request stays unsettled until the
-    /// ledger has decided it. If the ledger counts units, the refused requests are deleted.
+    /// has them. A refusal of a request unknown to the bucket is recorded without moving units. An
+    /// accepted request stays unsettled until the ledger has decided it. If the ledger counts
+    /// units, the refused requests are deleted.
     async fn release(&self, bucket: BucketKey, refused: Vec<Failure>) -> Result<(), Error>;
 
     /// Intents requested before `asked_before_ms` without a ledger decision, accepted by any
@@ -300,6 +302,7 @@ fn sum_facts(policy: Policy, counts_units: bool, all: &[BookSnapshot]) -> GateFa
         facts.num_unsettled += counts.num_unsettled as u64;
         facts.num_ordered += counts.num_ordered as u64;
         facts.released_units += counts.released_units;
+        facts.returned_units += counts.returned_units;
         facts.oldest_unsettled_ms =
             [facts.oldest_unsettled_ms, counts.oldest_unsettled_ms].into_iter().flatten().min();
     }

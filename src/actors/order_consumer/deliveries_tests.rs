@@ -86,7 +86,7 @@ fn an_intent_that_contradicts_its_sale_is_poison_with_the_reason() {
         (OrderIntent { quota: None, ..valid }, "quota None, the policy's is Some(6)"),
         (OrderIntent { quota: Some(7), ..valid }, "quota Some(7), the policy's is Some(6)"),
         (OrderIntent { amount: -750, ..valid }, "amount -750, price times quantity is 750"),
-        (OrderIntent { pay_by_ms: 0, ..valid }, "payment by 0"),
+        (OrderIntent { payment_window_s: 1, ..valid }, "payment within 1 s"),
     ] {
         let malformed = flaw(&sku, &bad);
         assert_eq!(malformed.flaw, EnvelopeFlaw::Content, "{malformed}");

@@ -7,7 +7,7 @@ use actix::{AsyncContext, Context};
 use super::{Dispatch, StockGate, answer};
 use crate::actors::ledger_writer::LedgerWriterHandle;
 use crate::actors::supervisor::supervised::{spawn_step, spawn_wait};
-use crate::domain::{Counting, Order, OrderIntent, PlaceOutcome, RequestId, RequestStatus};
+use crate::domain::{Counting, OrderIntent, PlaceOutcome, RequestId, RequestStatus};
 use crate::messages::{BuyAnswer, Reserve};
 use crate::runtime::backoff::Backoff;
 use crate::stock;
@@ -123,9 +123,7 @@ impl StockGate {
 fn answer_of(outcome: &PlaceOutcome, counting: Counting, replayed: bool) -> BuyAnswer {
     match outcome {
         PlaceOutcome::Placed(order) | PlaceOutcome::Repeat(order) => {
-            let Order { quantity, placed_at_ms, state, .. } = *order;
-            let status = RequestStatus::Ordered { quantity, placed_at_ms, state };
-            BuyAnswer::Known { status, replayed }
+            BuyAnswer::Known { status: RequestStatus::from(order), replayed }
         }
         PlaceOutcome::Refused(refusal) => {
             let replayed = replayed && counting == Counting::InStock;

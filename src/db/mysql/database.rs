@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::iter;
 use std::time::Duration;
 
 use diesel::connection::SimpleConnection;
@@ -19,10 +20,11 @@ use super::client::MysqlConnection;
 use super::session::SessionAccess;
 use crate::db::Error;
 use crate::db::error::is_rolled_back_commit;
+use crate::db::life_rows::placed_bytes;
 use crate::db::rows::{NEW_ORDER_COLUMNS, NewOrder};
 use crate::db::sql::statements::{IN_LIST_MAX, SkuAndBuyer, TakeStock, list, of_buyers};
 use crate::db::sql::{Database, QuotaClaim, WRITER};
-use crate::domain::Failure;
+use crate::domain::{Actor, Failure};
 
 /// A connection without a response for this long is tested before a job.
 const VALID_FOR: Duration = Duration::from_secs(1);
@@ -60,6 +62,8 @@ impl Database for MysqlConnection {
     const UNINDEXED_REQUESTS: Option<&'static str> = None;
     // Takes the exclusive lock at once: two processes that first read the row with a shared lock
     // would deadlock.
+    const BY_PRIMARY_KEY: &'static str = "FORCE INDEX (PRIMARY)";
+    const FOR_UPDATE: &'static str = "FOR UPDATE";
     const INSERT_TOKEN: &'static str =
         "INSERT INTO tokens (name, token) VALUES (?, 0) ON DUPLICATE KEY UPDATE token = token";
 
@@ -98,37 +102,58 @@ impl Database for MysqlConnection {
         // Writing to a string does not fail.
         let _written = write!(text, "INSERT INTO orders ({NEW_ORDER_COLUMNS}) VALUES ");
         let mut before = "(";
-        for NewOrder { numbers, trace_id, published_at_ms, recorded_at_ms } in orders {
+        for order in orders {
+            let NewOrder { numbers, trace_id, published_at_ms, recorded_at_ms, due_ms } = order;
             let (numbers, trace) = (list(*numbers), u128::from_be_bytes(*trace_id));
             let _written = write!(text, "{before}{numbers},x'{trace:032x}',");
-            let _written = match published_at_ms {
-                Some(published_at_ms) => write!(text, "{published_at_ms}"),
-                None => write!(text, "NULL"),
-            };
-            let _written = write!(text, ",{recorded_at_ms}");
+            let (published_at_ms, due_ms) = (or_null(*published_at_ms), or_null(*due_ms));
+            let _written = write!(text, "{published_at_ms},{recorded_at_ms},{due_ms}");
             before = "),(";
         }
         text.push(')');
+        let keys: Vec<_> = orders.iter().map(NewOrder::key).collect();
+        if let (Some(first), [(sku_no, buyer_id, request_id), ..]) = (orders.first(), &*keys) {
+            // In the same round trip.
+            let _written = write!(
+                text,
+                "; INSERT INTO order_events (request_id, version, sku_no, buyer_id, kind, at_ms, \
+                 actor, limit_back, num_orders, placed) VALUES \
+                 ({request_id},0,{sku_no},{buyer_id},0,{},'{}',0,{},x'",
+                first.recorded_at_ms,
+                Actor::Buyer,
+                keys.len()
+            );
+            for byte in placed_bytes(&keys) {
+                let _written = write!(text, "{byte:02x}");
+            }
+            text.push_str("')");
+        }
         self.batch_execute(&text)
     }
 
-    /// A locking read of the latest committed rows, so that the result stays valid; the primary key
-    /// restricts the locks to these requests.
-    fn any_failed(&mut self, requests: &[i64]) -> QueryResult<bool> {
-        for chunk in requests.chunks(IN_LIST_MAX) {
-            let failed = sql::<BigInt>(&format!(
+    /// The failures by a locking read of the latest committed rows, so that the result stays valid;
+    /// the primary key restricts the locks to these requests.
+    fn any_refused(&mut self, requests: &[i64], buyers: &[SkuAndBuyer]) -> QueryResult<bool> {
+        // A batch has at most one buyer per request.
+        let buyers = buyers.chunks(IN_LIST_MAX).map(Some).chain(iter::repeat(None));
+        for (requests, buyers) in requests.chunks(IN_LIST_MAX).zip(buyers) {
+            let mut text = format!(
                 "SELECT request_id FROM failed_requests FORCE INDEX (PRIMARY) \
                  WHERE request_id IN ({}) LIMIT 1 LOCK IN SHARE MODE",
-                list(chunk.iter().copied())
-            ));
-            if !failed.load::<i64>(self)?.is_empty() {
+                list(requests.iter().copied())
+            );
+            if let Some(buyers) = buyers {
+                let barred = of_buyers(buyers);
+                text = format!("SELECT request_id FROM bars WHERE {barred} UNION ALL ({text})");
+            }
+            if !sql::<BigInt>(&text).load::<i64>(self)?.is_empty() {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// A locking read as in [`Self::any_failed`].
+    /// A locking read as in [`Self::any_refused`].
     fn ordered_among(&mut self, failures: &[Failure]) -> QueryResult<Vec<i64>> {
         let requests = failures.iter().map(|failure| failure.request.to_db());
         let ordered = sql::<BigInt>(&format!(
@@ -185,6 +210,11 @@ impl Database for MysqlConnection {
         }
         Ok(true)
     }
+}
+
+/// A number in SQL.
+fn or_null(number: Option<i64>) -> String {
+    number.map_or_else(|| "NULL".to_owned(), |number| number.to_string())
 }
 
 /// Inserts a quota row with 0 units for each buyer without one, and locks all these rows

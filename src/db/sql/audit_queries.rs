@@ -64,18 +64,18 @@ trait AuditQueries {
         first.select(failed_requests::sku_no).first(self).optional()
     }
 
-    /// Quota rows that differ from the live orders: buyer, units in the row, units of the orders.
-    /// Reads both tables along their primary keys. States 0 and 1 are live.
+    /// Quota rows that differ from the orders that count: buyer, units in the row, units of the
+    /// orders. Reads both tables along their primary keys.
     fn wrong_quotas(&mut self, sku: i32, limit: i32) -> QueryResult<Vec<(i64, i64, i64)>> {
         let query = format!(
-            "SELECT buyer_id, owned, live FROM ( \
+            "SELECT buyer_id, owned, counted FROM ( \
                SELECT q.buyer_id AS buyer_id, q.owned AS owned, COALESCE((SELECT SUM(o.quantity) \
                  FROM orders o WHERE o.sku_no = q.sku_no AND o.buyer_id = q.buyer_id \
-                 AND o.state IN (0, 1)), 0) AS live FROM quotas q WHERE q.sku_no = {sku} \
-             ) AS each_quota WHERE owned <> live \
+                 AND o.counts_for_limit = 1), 0) AS counted FROM quotas q WHERE q.sku_no = {sku} \
+             ) AS each_quota WHERE owned <> counted \
              UNION ALL \
              SELECT o.buyer_id, 0, SUM(o.quantity) FROM orders o \
-               WHERE o.sku_no = {sku} AND o.state IN (0, 1) \
+               WHERE o.sku_no = {sku} AND o.counts_for_limit = 1 \
                AND (SELECT policy_limit FROM skus WHERE sku_no = {sku}) IS NOT NULL \
                AND NOT EXISTS \
                  (SELECT 1 FROM quotas q WHERE q.sku_no = {sku} AND q.buyer_id = o.buyer_id) \
@@ -83,6 +83,28 @@ trait AuditQueries {
              LIMIT {limit}"
         );
         sql::<(BigInt, BigInt, BigInt)>(&query).load(self)
+    }
+
+    /// The requests of orders that contradict their payments. Reads both tables along their primary
+    /// keys. Order state 1 is paid; the states of payments are numbered as in
+    /// [`crate::domain::PaymentState`].
+    fn wrong_money(&mut self, sku: i32, limit: i32) -> QueryResult<Vec<i64>> {
+        let of_order = "p.sku_no = o.sku_no AND p.buyer_id = o.buyer_id \
+                        AND p.request_id = o.request_id";
+        let query = format!(
+            "SELECT o.request_id FROM orders o WHERE o.sku_no = {sku} AND o.state = 1 AND \
+               (SELECT COUNT(*) FROM payments p WHERE {of_order} AND p.state = 2) <> 1 \
+             UNION ALL \
+             SELECT p.request_id FROM payments p WHERE p.sku_no = {sku} AND NOT CASE p.state \
+               WHEN 0 THEN p.received IS NULL WHEN 1 THEN p.received IS NULL \
+               WHEN 2 THEN COALESCE(p.received, -1) = p.price \
+                 AND COALESCE(p.received_currency, '') = p.currency AND EXISTS \
+                   (SELECT 1 FROM orders o WHERE {of_order} AND o.state = 1) \
+               WHEN 5 THEN p.refunded_total = COALESCE(p.received, -1) \
+               ELSE p.refunded_total < COALESCE(p.received, -1) END \
+             LIMIT {limit}"
+        );
+        sql::<BigInt>(&query).load(self)
     }
 }
 }

@@ -4,7 +4,10 @@ use diesel::QueryResult;
 use diesel::connection::SimpleConnection;
 use diesel::result::Error as Diesel;
 
-use super::{AuditQueries, DeadLetterQueries, OrderQueries, Queries, QuotaClaim, SaleQueries};
+use super::statements::SkuAndBuyer;
+use super::{
+    AuditQueries, DeadLetterQueries, LifeQueries, OrderQueries, Queries, QuotaClaim, SaleQueries,
+};
 use crate::db::Error;
 use crate::db::migrate::MigratedDatabase;
 use crate::db::rows::NewOrder;
@@ -15,6 +18,7 @@ pub trait Database:
     SimpleConnection
     + Queries
     + OrderQueries
+    + LifeQueries
     + SaleQueries
     + AuditQueries
     + DeadLetterQueries
@@ -30,6 +34,11 @@ pub trait Database:
     const INDEXED_REQUESTS: &'static str;
     /// The SQL condition of the orders that the index omits; `None`: the index is complete.
     const UNINDEXED_REQUESTS: Option<&'static str>;
+    /// Follows the table in a statement that searches along the primary key, if the database would
+    /// choose another index.
+    const BY_PRIMARY_KEY: &'static str;
+    /// Follows a SELECT that locks its rows until the transaction ends.
+    const FOR_UPDATE: &'static str;
     /// Inserts a token with value 0 unless it exists. Parameter: the name.
     const INSERT_TOKEN: &'static str;
 
@@ -47,13 +56,14 @@ pub trait Database:
     /// The writer's token, which cannot change before the transaction ends.
     fn writer_token(&mut self) -> QueryResult<i64>;
 
-    /// Writes orders, sorted by their key. A unique violation is an error and may leave some orders
-    /// written: the transaction must be rolled back then.
+    /// Writes orders, sorted by their key, and the event of their placement. A unique violation is
+    /// an error and may leave some orders written: the transaction must be rolled back then.
     fn insert_orders(&mut self, orders: &[NewOrder]) -> QueryResult<()>;
 
-    /// Whether any of these requests has a recorded failure of any process. A concurrent
-    /// transaction whose failure is not found here finds the orders of this one.
-    fn any_failed(&mut self, requests: &[i64]) -> QueryResult<bool>;
+    /// Whether any of these requests has a recorded failure of any process, or any of these buyers is
+    /// barred. A concurrent transaction whose failure is not found here finds the orders of this
+    /// one.
+    fn any_refused(&mut self, requests: &[i64], buyers: &[SkuAndBuyer]) -> QueryResult<bool>;
 
     /// The requests of these failures that have orders of any process. The result stays valid until
     /// the transaction ends.

@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 
 use async_trait::async_trait;
 
+use super::order_changes::condition;
+use super::statements::IN_LIST_MAX;
 use super::{Database, SqlLedger, convert_rows};
 use crate::db::failure_rows::refusal_without_details;
 use crate::db::rows::units;
@@ -14,7 +16,9 @@ use crate::db::{
 };
 use crate::domain::book::gives_back;
 use crate::domain::invariants::{FailureFacts, SkuFacts};
-use crate::domain::{BuyerId, Epoch, Failure, Order, OrderTimeline, RequestId, Sku, SkuNo};
+use crate::domain::{
+    BuyerId, Epoch, Failure, Order, OrderKey, OrderTimeline, Payment, RequestId, Sku, SkuNo,
+};
 
 /// The maximum number of anomalies of one kind that are read; an audit lists fewer.
 const ANOMALIES_MAX: i32 = 1000;
@@ -87,6 +91,18 @@ impl<D: Database> OrderReader for SqlLedger<D> {
         .await
     }
 
+    async fn payments_of(&self, orders: Vec<OrderKey>) -> Result<Vec<Payment>, Error> {
+        self.read("reading payments", move |conn| {
+            let mut payments = Vec::new();
+            for chunk in orders.chunks(IN_LIST_MAX) {
+                let (buyers, requests) = condition(chunk.iter().copied());
+                payments.extend(conn.payments_of(&buyers, &requests)?);
+            }
+            payments.iter().map(Payment::try_from).collect()
+        })
+        .await
+    }
+
     async fn scan_audit(&self, sku: SkuNo, mut visit: Visitor<AuditRow>) -> Result<(), Error> {
         self.read_all("auditing", move |conn| {
             conn.snapshot(|conn| {
@@ -106,7 +122,9 @@ impl<D: Database> OrderReader for SqlLedger<D> {
                 conn.with_audit_limit(|conn| conn.ordered_and_failed(sku.0, ANOMALIES_MAX))?;
             let wrong_quotas =
                 conn.with_audit_limit(|conn| conn.wrong_quotas(sku.0, ANOMALIES_MAX))?;
-            Ok(Anomalies { orders_and_failures, wrong_quotas })
+            let wrong_money =
+                conn.with_audit_limit(|conn| conn.wrong_money(sku.0, ANOMALIES_MAX))?;
+            Ok(Anomalies { orders_and_failures, wrong_quotas, wrong_money })
         })
         .await
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::statements::IN_LIST_MAX;
+use super::statements::{IN_LIST_MAX, SkuAndBuyer};
 use super::transaction::{inserted, retry_concurrent};
 use super::{Database, SqlLedger, TransactionEnd, WriterFence, in_transaction};
 use crate::db::failure_rows::FailureRow;
@@ -26,7 +26,7 @@ pub struct QuotaClaim {
 
 #[async_trait]
 impl<D: Database> OrderWriter for SqlLedger<D> {
-    async fn place(&self, batch: Vec<OrderIntent>) -> Result<bool, Error> {
+    async fn place(&self, batch: Vec<OrderIntent>) -> Result<Option<i64>, Error> {
         let clock = Arc::clone(&self.clock);
         // The time is read in the job, because the job may have waited in the queue.
         let job = move |conn: &mut D, fence| place(conn, fence, batch, clock.wall_ms());
@@ -50,15 +50,15 @@ impl<D: Database> OrderWriter for SqlLedger<D> {
     }
 }
 
-/// Writes all intents as orders or none, with the time `now_ms`; `false`: none.
+/// Writes all intents as orders with the time `now_ms`, which it returns; `None`: none.
 fn place<D: Database>(
     conn: &mut D,
     fence: WriterFence,
     mut batch: Vec<OrderIntent>,
     now_ms: i64,
-) -> Result<bool, Error> {
+) -> Result<Option<i64>, Error> {
     if batch.is_empty() {
-        return Ok(true);
+        return Ok(Some(now_ms));
     }
     // In the order of the primary key: neighbouring rows share pages, and concurrent writers do not
     // deadlock.
@@ -68,18 +68,24 @@ fn place<D: Database>(
     let requests: Vec<i64> = batch.iter().map(|intent| intent.request.to_db()).collect();
     let (Some(claims), Some(sums)) = (claims(&batch)?, sums(&batch)) else {
         // A sum that exceeds its column also exceeds the stock or the quota.
-        return Ok(false);
+        return Ok(None);
     };
-    in_transaction(conn, fence, |conn| {
+    let buyers = sorted(batch.iter().map(of_buyer));
+    let placed = in_transaction(conn, fence, |conn| {
         // Writes orders and then reads failures, whereas `record_failures` writes failures and then
         // reads orders, so that one of two concurrent transactions reads the other's row. The stock
         // is last: its row is the one that every writer waits for.
         let is_clean = inserted(conn.insert_orders(&orders))?
-            && !conn.any_failed(&requests)?
+            && !conn.any_refused(&requests, &buyers)?
             && conn.take_quotas(&claims)?
             && conn.take_stocks(&sums)?;
         Ok(TransactionEnd::commit_if(is_clean))
-    })
+    })?;
+    Ok(placed.then_some(now_ms))
+}
+
+fn of_buyer(intent: &OrderIntent) -> SkuAndBuyer {
+    (intent.sku.0, intent.buyer.to_db())
 }
 
 /// One claim for each buyer of a SKU with a quota; `None`: a sum exceeds its column.
@@ -143,7 +149,7 @@ fn ordered_among<D: Database>(conn: &mut D, failures: &[Failure]) -> Result<Hash
 
 /// All reads see one snapshot.
 fn examine<D: Database>(conn: &mut D, batch: &[OrderIntent]) -> Result<Examination, Error> {
-    let of_buyer = |intent: &OrderIntent| (intent.sku.0, intent.buyer.to_db());
+    let buyers = sorted(batch.iter().map(of_buyer));
     let slots = sorted(batch.iter().filter(|intent| intent.slot == 0).map(of_buyer));
     let quotas = sorted(batch.iter().filter(|intent| intent.quota.is_some()).map(of_buyer));
     let skus = sorted(batch.iter().map(|intent| intent.sku.0));
@@ -166,6 +172,13 @@ fn examine<D: Database>(conn: &mut D, batch: &[OrderIntent]) -> Result<Examinati
                 examination.first_requests.insert((order.sku, order.buyer), order.request);
                 // `orders_by_request` may omit slot 0.
                 examination.orders.insert(order.request, order);
+            }
+        }
+        for chunk in buyers.chunks(IN_LIST_MAX) {
+            for (sku, buyer) in conn.barred(chunk)? {
+                let name = || format!("bar of sku {sku}");
+                let id = readable(BuyerId::from_db(buyer), name, "buyer_id", buyer)?;
+                examination.barred.insert((SkuNo(sku), id));
             }
         }
         for chunk in quotas.chunks(IN_LIST_MAX) {

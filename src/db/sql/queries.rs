@@ -64,7 +64,7 @@ trait Queries {
 
     /// Sets a token to `next`, an SQL expression of its present value (0 for a new token), and
     /// returns it; part of a transaction.
-    fn raise_token(&mut self, name: &str, next: &'static str) -> QueryResult<i64> {
+    fn raise_token(&mut self, name: &str, next: &str) -> QueryResult<i64> {
         sql_query(Self::INSERT_TOKEN).bind::<Text, _>(name).execute(self)?;
         let token = sql_query(format!("UPDATE tokens SET token = {next} WHERE name = ?"));
         token.bind::<Text, _>(name).execute(self)?;

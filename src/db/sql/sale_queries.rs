@@ -23,6 +23,7 @@ trait SaleQueries {
             sales::epoch.eq(0),
             sales::opened_at_ms.eq(0),
             sales::created_at_ms.eq(now_ms),
+            sales::currency.eq(draft.currency.to_string()),
         );
         insert_into(sales::table).values(row).execute(self).map(drop)
     }

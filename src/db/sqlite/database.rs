@@ -3,19 +3,21 @@
 use std::collections::BTreeSet;
 
 use diesel::connection::SimpleConnection;
+use diesel::dsl::sql;
 use diesel::prelude::*;
 use diesel::query_builder::{AstPass, QueryFragment, QueryId};
-use diesel::result::Error as Diesel;
+use diesel::result::{DatabaseErrorKind, Error as Diesel};
 use diesel::sql_types::{BigInt, Binary, Integer, Nullable};
 use diesel::sqlite::Sqlite;
 use diesel_migrations::EmbeddedMigrations;
 
 use super::connection::checkpoint;
+use crate::db::life_rows::OrderEventRow;
 use crate::db::migrate::MigratedDatabase;
 use crate::db::rows::{NEW_ORDER_COLUMNS, NewOrder};
-use crate::db::schema::{failed_requests, tokens};
-use crate::db::sql::statements::{IN_LIST_MAX, SkuAndBuyer, TakeStock, statement};
-use crate::db::sql::{Database, OrderQueries, QuotaClaim, WRITER};
+use crate::db::schema::{bars, failed_requests, tokens};
+use crate::db::sql::statements::{IN_LIST_MAX, SkuAndBuyer, TakeStock, list, of_buyers, statement};
+use crate::db::sql::{Database, LifeQueries, OrderQueries, QuotaClaim, WRITER};
 use crate::db::{Error, migrate};
 use crate::domain::Failure;
 
@@ -26,6 +28,8 @@ impl Database for SqliteConnection {
     const BEGIN: &'static str = "BEGIN IMMEDIATE";
     const INDEXED_REQUESTS: &'static str = "slot <> 0";
     const UNINDEXED_REQUESTS: Option<&'static str> = Some("slot = 0");
+    const BY_PRIMARY_KEY: &'static str = "";
+    const FOR_UPDATE: &'static str = "";
     const INSERT_TOKEN: &'static str = "INSERT OR IGNORE INTO tokens (name, token) VALUES (?, 0)";
 
     fn snapshot<T>(&mut self, job: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
@@ -54,10 +58,23 @@ impl Database for SqliteConnection {
         for row in remainder.as_chunks::<1>().0 {
             InsertOrders(row).execute(self)?;
         }
-        Ok(())
+        reject_ended_requests(self, orders)?;
+        let keys: Vec<_> = orders.iter().map(NewOrder::key).collect();
+        match OrderEventRow::placed(&keys, orders.first().map_or(0, |order| order.recorded_at_ms)) {
+            Some(event) => self.insert_events(&[event]),
+            None => Ok(()),
+        }
     }
 
-    fn any_failed(&mut self, requests: &[i64]) -> QueryResult<bool> {
+    fn any_refused(&mut self, requests: &[i64], buyers: &[SkuAndBuyer]) -> QueryResult<bool> {
+        let any = bars::table.select(bars::buyer_id);
+        if diesel::select(diesel::dsl::exists(any)).get_result::<bool>(self)? {
+            for chunk in buyers.chunks(IN_LIST_MAX) {
+                if !self.barred(chunk)?.is_empty() {
+                    return Ok(true);
+                }
+            }
+        }
         let any = failed_requests::table.select(failed_requests::request_id);
         if !diesel::select(diesel::dsl::exists(any)).get_result::<bool>(self)? {
             return Ok(false);
@@ -116,6 +133,27 @@ impl Database for SqliteConnection {
     }
 }
 
+/// The index of request ids omits slot 0: a request whose order ended and left slot 0 would become
+/// an order a second time. A unique violation, as where the index is complete.
+fn reject_ended_requests(conn: &mut SqliteConnection, orders: &[NewOrder]) -> QueryResult<()> {
+    let in_slot_0: Vec<_> =
+        orders.iter().filter(|order| order.slot() == 0).map(NewOrder::key).collect();
+    for chunk in in_slot_0.chunks(IN_LIST_MAX) {
+        let buyers: Vec<SkuAndBuyer> = chunk.iter().map(|(sku, buyer, _)| (*sku, *buyer)).collect();
+        let requests = list(chunk.iter().map(|(.., request)| *request));
+        let ended = sql::<BigInt>(&format!(
+            "SELECT request_id FROM orders WHERE ({}) AND request_id IN ({requests}) \
+             AND slot <> 0 LIMIT 1",
+            of_buyers(&buyers)
+        ));
+        if !ended.load::<i64>(conn)?.is_empty() {
+            let key = Box::new("orders_by_request".to_owned());
+            return Err(Diesel::DatabaseError(DatabaseErrorKind::UniqueViolation, key));
+        }
+    }
+    Ok(())
+}
+
 impl MigratedDatabase for SqliteConnection {
     const MIGRATIONS: EmbeddedMigrations = migrate::SQLITE;
     const AFTER_FAILED_MIGRATION: &'static str = "nothing of the failed migration was kept";
@@ -141,7 +179,7 @@ impl<const ROWS: usize> QueryFragment<Sqlite> for InsertOrders<'_, ROWS> {
         out.push_sql("INSERT OR FAIL INTO orders (");
         out.push_sql(NEW_ORDER_COLUMNS);
         let mut before = ") VALUES (";
-        for NewOrder { numbers, trace_id, published_at_ms, recorded_at_ms } in self.0 {
+        for NewOrder { numbers, trace_id, published_at_ms, recorded_at_ms, due_ms } in self.0 {
             out.push_sql(before);
             for number in numbers {
                 out.push_bind_param::<BigInt, _>(number)?;
@@ -152,6 +190,8 @@ impl<const ROWS: usize> QueryFragment<Sqlite> for InsertOrders<'_, ROWS> {
             out.push_bind_param::<Nullable<BigInt>, _>(published_at_ms)?;
             out.push_sql(", ");
             out.push_bind_param::<BigInt, _>(recorded_at_ms)?;
+            out.push_sql(", ");
+            out.push_bind_param::<Nullable<BigInt>, _>(due_ms)?;
             before = "), (";
         }
         out.push_sql(")");

@@ -74,7 +74,7 @@ pub fn bearer(headers: &HeaderMap) -> Option<&str> {
 }
 
 /// The header's value. A request with two such headers is ambiguous and has none.
-fn single<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
+pub fn single<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     let mut values = headers.get_all(name);
     let value = values.next()?;
     if values.next().is_some() {

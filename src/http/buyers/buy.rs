@@ -145,12 +145,10 @@ async fn identify(
     if !state.tokens.verify(&id, sale, sku.no, buyer) {
         return Err(ProblemCode::RequestIdInvalid.into());
     }
-    let is_valid = if derives {
-        id.number == state.tokens.derive(sale, sku.no, buyer)
-    } else {
-        now_ms < state.tokens.expires_at_ms(id.number)
-            || deps.gates.status(sku, id.number, buyer).await?.is_some()
-    };
+    // A derived number is signed only for a buyer who may use it, and never expires.
+    let is_valid = derives
+        || now_ms < state.tokens.expires_at_ms(id.number)
+        || deps.gates.status(sku, id.number, buyer).await?.is_some();
     if is_valid { Ok(id.number) } else { Err(ProblemCode::RequestIdInvalid.into()) }
 }
 
@@ -169,9 +167,11 @@ fn refused(refusal: &Refusal, sale: &Sale, sign: impl FnOnce(RequestId) -> Strin
             }
             problem
         }
-        Refusal::SoldOut | Refusal::RequestIdReused | Refusal::Ended | Refusal::Discarded => {
-            problem
-        }
+        Refusal::SoldOut
+        | Refusal::RequestIdReused
+        | Refusal::Ended
+        | Refusal::Discarded
+        | Refusal::Barred => problem,
     }
 }
 

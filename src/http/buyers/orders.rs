@@ -1,5 +1,7 @@
 //! A buyer's orders, read from the ledger.
 
+use std::collections::HashMap;
+
 use actix_web::{HttpRequest, web};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -7,8 +9,8 @@ use serde::Deserialize;
 
 use super::views::{OrderView, OrdersView, no_store_json, page_cursor, page_cut, page_limit};
 use crate::db::OrderCursor;
-use crate::domain::{Order, RequestId};
-use crate::http::middleware::problem::Handled;
+use crate::domain::{Order, OrderKey, Payment, RequestId};
+use crate::http::middleware::problem::{Handled, Problem};
 use crate::http::state::{HttpState, State};
 
 const LIMIT_DEFAULT: u32 = 20;
@@ -37,15 +39,37 @@ pub async fn mine(request: HttpRequest, query: web::Query<OrdersQuery>, state: S
     let cursor = page_cursor(query.cursor.as_deref(), decode_cursor)?;
     let mut rows = deps.ledger.orders_of(buyer, cursor, limit + 1).await?;
     let next_cursor = page_cut(&mut rows, limit, encode_cursor);
-    let orders = rows.iter().filter_map(|order| view_of(&state, order)).collect();
+    let orders = views_of(&state, &rows).await?;
     Ok(no_store_json(OrdersView { orders, next_cursor }))
 }
 
-/// `None` for an order of a sale that is not in this process's catalog yet.
+/// The orders with their payments, without those of sales that are not in this process's catalog
+/// yet.
+pub async fn views_of(state: &HttpState, orders: &[Order]) -> Result<Vec<OrderView>, Problem> {
+    let keys = orders.iter().map(Order::key).collect();
+    let mut payments: HashMap<OrderKey, Vec<Payment>> = HashMap::new();
+    for payment in state.deps.ledger.payments_of(keys).await? {
+        payments.entry(payment.key.order).or_default().push(payment);
+    }
+    let views = orders.iter().filter_map(|order| {
+        let mut view = view_of(state, order)?;
+        let own = payments.get(&order.key()).map(Vec::as_slice);
+        view.set_payments(order, own.unwrap_or_default());
+        Some(view)
+    });
+    Ok(views.collect())
+}
+
 fn view_of(state: &HttpState, order: &Order) -> Option<OrderView> {
     let (listed, sku) = state.deps.catalog.of_sku(order.sku)?;
-    let id = state.tokens.sign(order.request, &listed.sale.id, sku.no, order.buyer);
-    Some(OrderView::from_ledger(&id, &listed, &sku, order))
+    let sign = |request| state.tokens.sign(request, &listed.sale.id, sku.no, order.buyer);
+    let mut view = OrderView::from_ledger(&sign(order.request), &listed, &sku, order);
+    // Where ids are issued, a new one buys again.
+    if sku.policy.derives_request_id() && !order.counts_for_limit {
+        let next = state.tokens.next(order.request, &listed.sale.id, sku.no, order.buyer);
+        view.again = Some(sign(next));
+    }
+    Some(view)
 }
 
 fn encode_cursor(last: &Order) -> String {

@@ -7,6 +7,7 @@
 //! | policy | number |
 //! |---|---|
 //! | `one_per_buyer` | 63 bits of HMAC-SHA-256 over sale, SKU and buyer: always the same |
+//! | `one_per_buyer`, again | 63 bits of HMAC-SHA-256 over these and the ended order's number |
 //! | others | 41 bits of milliseconds since 2025-01-01, 16 bits process, 6 bits sequence |
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -93,16 +94,32 @@ impl RequestTokens {
 
     /// The number of a buyer for a SKU, for policies that derive it: always the same, never 0.
     pub fn derive(&self, sale: &SaleId, sku: SkuNo, buyer: BuyerId) -> RequestId {
-        let mut attempt = 0;
+        self.derived("one-per-buyer", sale, sku, buyer, 0)
+    }
+
+    /// The number with which a buyer buys again, after the order of `ended` has ended and the limit
+    /// has returned: always the same, so that a double click is one purchase.
+    pub fn next(&self, ended: RequestId, sale: &SaleId, sku: SkuNo, buyer: BuyerId) -> RequestId {
+        self.derived("again", sale, sku, buyer, ended.get())
+    }
+
+    fn derived(
+        &self,
+        purpose: &str,
+        sale: &SaleId,
+        sku: SkuNo,
+        buyer: BuyerId,
+        mut from: u64,
+    ) -> RequestId {
         loop {
-            let mac = self.mac("one-per-buyer", sale, sku, buyer, attempt).finalize();
+            let mac = self.mac(purpose, sale, sku, buyer, from).finalize();
             let mut head = [0; 8];
             head.iter_mut().zip(mac.into_bytes()).for_each(|(to, from)| *to = from);
-            // One buyer in 2^63 gets 0, which is not a valid id.
+            // One number in 2^63 is 0, which is not a valid id.
             if let Some(id) = RequestId::new(u64::from_be_bytes(head) >> 1) {
                 return id;
             }
-            attempt += 1;
+            from = from.wrapping_add(1);
         }
     }
 

@@ -52,6 +52,23 @@ fn a_derived_number_is_constant_per_buyer_sku_and_sale() {
 }
 
 #[test]
+fn the_next_number_depends_on_the_ended_order_and_its_buyer() {
+    let tokens = tokens();
+    let first = tokens.derive(&sale("s1"), SkuNo(7), buyer(42));
+    let second = tokens.next(first, &sale("s1"), SkuNo(7), buyer(42));
+    let third = tokens.next(second, &sale("s1"), SkuNo(7), buyer(42));
+    let others = [
+        tokens.next(first, &sale("s1"), SkuNo(7), buyer(43)),
+        tokens.next(first, &sale("s1"), SkuNo(8), buyer(42)),
+        tokens.next(first, &sale("s2"), SkuNo(7), buyer(42)),
+    ];
+    let distinct: HashSet<_> = others.into_iter().chain([first, second, third]).collect();
+    assert_eq!(distinct.len(), 6);
+    let elsewhere = RequestTokens::new(KEY, 9, 1);
+    assert_eq!(elsewhere.next(first, &sale("s1"), SkuNo(7), buyer(42)), second);
+}
+
+#[test]
 fn numbers_and_signatures_do_not_change_between_versions() {
     // Computed with Python's hmac.
     let tokens = tokens();
@@ -60,8 +77,9 @@ fn numbers_and_signatures_do_not_change_between_versions() {
         (
             tokens.derive(&sale("sale-1"), SkuNo(1), buyer(42)).get(),
             tokens.sign(number, &sale("sale-1"), SkuNo(1), buyer(42)).as_str(),
+            tokens.next(number, &sale("sale-1"), SkuNo(1), buyer(42)).get(),
         ),
-        (5_934_081_836_311_088_237, "123456789-1-s3vwthWAITUgiRRS")
+        (5_934_081_836_311_088_237, "123456789-1-s3vwthWAITUgiRRS", 9_200_057_914_138_289_474)
     );
 }
 

@@ -74,19 +74,23 @@ pub async fn create(
 }
 
 /// A request of the authenticated buyer.
-struct BuyerRequest {
+pub struct BuyerRequest {
     /// The signed request id.
-    id: String,
-    number: RequestId,
+    pub id: String,
+    pub number: RequestId,
     listed: Arc<CatalogSale>,
-    sku: Arc<Sku>,
-    buyer: BuyerId,
+    pub sku: Arc<Sku>,
+    pub buyer: BuyerId,
 }
 
 impl BuyerRequest {
     /// Verifies that `sent_id` was issued to the authenticated buyer. Every fault of it is reported
     /// as `not-found`.
-    fn verified(sent_id: &str, request: &HttpRequest, state: &HttpState) -> Result<Self, Problem> {
+    pub fn verified(
+        sent_id: &str,
+        request: &HttpRequest,
+        state: &HttpState,
+    ) -> Result<Self, Problem> {
         let deps = &state.deps;
         let buyer = state.buyer_auth.buyer(request.headers(), deps.clock.wall_ms())?;
         let found = || {

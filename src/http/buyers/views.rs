@@ -7,7 +7,9 @@ use chrono::{DateTime, SecondsFormat};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::domain::{BuyerId, Order, OrderState, Phase, Policy, RequestStatus, Sku};
+use crate::domain::{
+    BuyerId, Order, OrderState, PayBy, Payment, PaymentState, Phase, Policy, RequestStatus, Sku,
+};
 use crate::http::middleware::problem::Problem;
 use crate::http::state::HttpState;
 use crate::services::catalog::CatalogSale;
@@ -125,6 +127,8 @@ pub struct SaleView {
     pub starts_at: String,
     /// First instant after the window.
     pub ends_at: String,
+    /// Of all prices, ISO 4217.
+    pub currency: String,
     /// Whether `POST /v1/buy` requires a ticket's path instead of the sale's id.
     pub ticket_required: bool,
     pub skus: Vec<SkuView>,
@@ -141,6 +145,7 @@ impl SaleView {
             phase: sale.phase.name(),
             starts_at: rfc3339(sale.starts_at_ms),
             ends_at: rfc3339(sale.ends_at_ms),
+            currency: sale.currency.to_string(),
             ticket_required: false,
             skus: listed.skus.iter().map(|sku| SkuView::new(sku, left(sku))).collect(),
         }
@@ -174,22 +179,35 @@ pub struct OrderView {
     pub quantity: u32,
     /// Price times quantity.
     pub amount: i64,
-    /// `pending_payment`, `paid`, `timed_out`, `cancelled` or `refunded`.
+    /// `pending_payment`, `paying`, `paid`, `timed_out`, `cancelled` or `refunded`.
     pub state: &'static str,
     /// When the request arrived.
     pub placed_at: String,
-    /// Payment deadline.
-    pub pay_by: String,
+    /// Payment deadline; absent without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pay_by: Option<String>,
+    /// With this request id the buyer buys the SKU again; only if the order has ended and no longer
+    /// counts for the limit of `one_per_buyer`, in `GET /v1/orders` and after a cancellation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub again: Option<String>,
+    /// The payment that paid the order; without one, that whose money is due back, or the last one.
+    /// Only in `GET /v1/orders` and after a cancellation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub payment: Option<PaymentView>,
+    /// `true` for an order that ended although money was received, until the money is paid back.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub paid_unfulfilled: bool,
 }
 
 impl OrderView {
-    /// An order from its gate's record: quantity, `placed_at_ms` (epoch milliseconds) and state.
+    /// An order from its gate's record: quantity, `placed_at_ms`, `pay_by_ms` and state. Times are in
+    /// epoch milliseconds.
     pub fn from_gate(
         request_id: &str,
         listed: &CatalogSale,
         sku: &Sku,
         buyer: BuyerId,
-        (quantity, placed_at_ms, state): (u32, i64, OrderState),
+        (quantity, placed_at_ms, pay_by_ms, state): (u32, i64, Option<i64>, OrderState),
     ) -> Self {
         Self {
             request_id: request_id.to_owned(),
@@ -200,16 +218,67 @@ impl OrderView {
             amount: sku.price.saturating_mul(i64::from(quantity)),
             state: state.name(),
             placed_at: rfc3339(placed_at_ms),
-            pay_by: rfc3339(sku.pay_by_ms(placed_at_ms)),
+            pay_by: pay_by_ms.map(rfc3339),
+            again: None,
+            payment: None,
+            paid_unfulfilled: false,
         }
     }
 
     /// An order from its row in the ledger.
     pub fn from_ledger(request_id: &str, listed: &CatalogSale, sku: &Sku, order: &Order) -> Self {
-        let placed = (order.quantity, order.placed_at_ms, order.state);
-        let (amount, pay_by) = (order.amount, rfc3339(order.pay_by_ms));
-        Self { amount, pay_by, ..Self::from_gate(request_id, listed, sku, order.buyer, placed) }
+        // To the second, as the gate's record has it.
+        let pay_by_ms = PayBy::from_ms(order.pay_by_ms).ms();
+        let placed = (order.quantity, order.placed_at_ms, pay_by_ms, order.state);
+        let amount = order.amount;
+        Self { amount, ..Self::from_gate(request_id, listed, sku, order.buyer, placed) }
     }
+
+    /// Adds the attempts of the order, oldest first.
+    pub fn set_payments(&mut self, order: &Order, payments: &[Payment]) {
+        let in_state = |states: &[PaymentState]| {
+            payments.iter().find(|payment| states.contains(&payment.state))
+        };
+        let applied = in_state(&[PaymentState::Applied]);
+        let owed = in_state(&[PaymentState::RefundDue, PaymentState::RefundFailed]);
+        self.payment = applied.or(owed).or(payments.last()).map(|payment| PaymentView {
+            payment_id: payment.started.as_ref().map(|started| started.payment_id.clone()),
+            state: payment.state.name(),
+            refunded_total: payment.refunded_total,
+        });
+        self.paid_unfulfilled = !order.state.is_live() && owed.is_some();
+    }
+}
+
+/// A payment of an order.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct PaymentView {
+    /// The provider's id; absent until the provider has answered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub payment_id: Option<String>,
+    /// `started`, `closed`, `applied`, `refund_due`, `refund_failed` or `refunded`.
+    pub state: &'static str,
+    /// Of the received money.
+    pub refunded_total: i64,
+}
+
+/// An open payment.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct PaymentStartView {
+    /// The provider's id.
+    pub payment_id: String,
+    /// The provider's page, where the buyer pays.
+    pub url: String,
+    /// When the order ends unless it is paid; absent without a deadline.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<String>,
+}
+
+/// A committed webhook.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct PaymentEventView {
+    /// Its effect; `known`: it was committed before; `ignored`: its type has no meaning here.
+    pub outcome: &'static str,
 }
 
 /// A page of the buyer's orders, newest first.
@@ -260,8 +329,9 @@ impl RequestView {
                 let reason = Some(refusal.code());
                 Self { state: "failed", reason, poll_after_ms: 0, ..pending }
             }
-            RequestStatus::Ordered { quantity, placed_at_ms, state } => {
-                let (id, placed) = (&pending.request_id, (quantity, placed_at_ms, state));
+            RequestStatus::Ordered { quantity, placed_at_ms, state, pay_by_ms } => {
+                let placed = (quantity, placed_at_ms, pay_by_ms, state);
+                let id = &pending.request_id;
                 let order = Some(OrderView::from_gate(id, listed, sku, buyer, placed));
                 Self { state: "success", order, poll_after_ms: 0, ..pending }
             }

@@ -10,7 +10,7 @@ use futures_util::{FutureExt, StreamExt};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::problem::Problem;
+use super::problem::{Problem, ProblemCode};
 
 /// Longest wait for the next chunk of a body.
 const CHUNK_DEADLINE: Duration = Duration::from_secs(10);
@@ -20,14 +20,24 @@ const CHUNK_DEADLINE: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// `invalid-request` if the body is too large, too slow or incomplete.
-pub async fn read(mut payload: Payload, max: usize) -> Result<Bytes, Problem> {
+pub async fn read(payload: Payload, max: usize) -> Result<Bytes, Problem> {
+    read_or(ProblemCode::InvalidRequest, payload, max).await
+}
+
+/// As [`read`], but a body that is too large is `too_large`.
+pub async fn read_or(
+    too_large: ProblemCode,
+    mut payload: Payload,
+    max: usize,
+) -> Result<Bytes, Problem> {
+    let check_length = |len| if len <= max { Ok(()) } else { Err(oversize(too_large, max)) };
     let Some(first) = next_chunk(&mut payload).await? else { return Ok(Bytes::new()) };
-    check_length(first.len(), max)?;
+    check_length(first.len())?;
     let Some(second) = next_chunk(&mut payload).await? else { return Ok(first) };
     let mut whole = BytesMut::from(first);
     let mut chunk = Some(second);
     while let Some(bytes) = chunk {
-        check_length(whole.len().saturating_add(bytes.len()), max)?;
+        check_length(whole.len().saturating_add(bytes.len()))?;
         whole.extend_from_slice(&bytes);
         chunk = next_chunk(&mut payload).await?;
     }
@@ -44,11 +54,8 @@ pub async fn optional<T: DeserializeOwned + Default>(
     if bytes.is_empty() { Ok(T::default()) } else { parse(request.headers(), &bytes) }
 }
 
-fn check_length(len: usize, max: usize) -> Result<(), Problem> {
-    if len > max {
-        return Err(Problem::invalid(format!("the body is larger than {max} bytes")));
-    }
-    Ok(())
+fn oversize(code: ProblemCode, max: usize) -> Problem {
+    Problem::from(code).with_detail(format!("the body is larger than {max} bytes"))
 }
 
 async fn next_chunk(payload: &mut Payload) -> Result<Option<Bytes>, Problem> {

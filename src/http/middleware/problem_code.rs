@@ -68,6 +68,8 @@ codes! {
         "This buyer has an order for this SKU. See request_id.";
     QuotaExceeded => 409, "quota-exceeded", "Quota exceeded",
         "The order would exceed what one buyer may have. See owned and limit.";
+    Barred => 403, "barred", "Barred",
+        "An order of this buyer was not paid in time. The sale is closed to this buyer.";
     Discarded => 409, "discarded", "Discarded",
         "This request could not be carried out. Nothing was bought; buy anew.";
     SaleExists => 409, "sale-exists", "Sale exists",
@@ -86,8 +88,12 @@ codes! {
         "The sale is a draft, not prepared yet or long over, or its tier has no buckets in Redis.";
     LedgerBehind => 409, "ledger-behind", "Ledger behind its buckets",
         "The ledger was restored from an older backup. Open the sale.";
+    NotPayable => 409, "not-payable", "Not payable",
+        "The order cannot be paid, or its payment cannot be stopped any more. Read the order.";
     Ended => 410, "ended", "Ended",
         "The sale is over.";
+    BodyTooLarge => 413, "body-too-large", "Body too large",
+        "The body is larger than is read here.";
     RequestIdReused => 422, "request-id-reused", "Request id used before",
         "This request id was used with other content. Use a new one for another purchase.";
     Internal => 500, "internal", "Internal error",
@@ -112,6 +118,7 @@ impl From<&Refusal> for ProblemCode {
             Refusal::NotStarted => Self::NotStarted,
             Refusal::Ended => Self::Ended,
             Refusal::Discarded => Self::Discarded,
+            Refusal::Barred => Self::Barred,
         }
     }
 }
@@ -136,6 +143,7 @@ mod tests {
             Refusal::NotStarted,
             Refusal::Ended,
             Refusal::Discarded,
+            Refusal::Barred,
         ];
         for refusal in &refusals {
             assert_eq!(ProblemCode::from(refusal).as_str(), refusal.code());

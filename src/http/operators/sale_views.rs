@@ -4,7 +4,9 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::domain::{Policy, Sale, SaleDraft, SaleId, Sku, SkuDraft, SkuId};
+use crate::domain::{
+    Currency, OrderState, Policy, Sale, SaleDraft, SaleId, Sku, SkuDraft, SkuId, SlotReturns,
+};
 use crate::http::buyers::views::{SkuView, rfc3339, stock_left};
 use crate::http::middleware::problem::Problem;
 use crate::http::state::HttpState;
@@ -12,6 +14,9 @@ use crate::services::sales::FunnelStage;
 
 /// Default of `payment_window_s`, seconds.
 const PAYMENT_WINDOW_S: i32 = 900;
+
+/// Default of `ends_max`.
+const ENDS_MAX: u16 = 3;
 
 /// Body of a new sale.
 #[derive(Deserialize, ToSchema)]
@@ -28,6 +33,9 @@ pub struct SaleBody {
     /// First instant after the window.
     #[schema(value_type = String, format = DateTime)]
     ends_at: DateTime<Utc>,
+    /// Of all prices, ISO 4217; default `CNY`.
+    #[serde(default)]
+    currency: Option<String>,
     /// Must be `false`: this version has no tickets.
     #[serde(default)]
     ticket_required: bool,
@@ -53,12 +61,18 @@ pub struct SkuBody {
     /// Number of buckets that share the stock: 1 to 256, default 1.
     #[serde(default = "one")]
     buckets: u16,
-    /// How long an order may stay unpaid, seconds; default 900.
+    /// How long an order may stay unpaid, seconds; 0: for ever; default 900.
     #[serde(default = "payment_window_s")]
     payment_window_s: i32,
     /// Whether a buyer who lets an order time out is barred from the sale.
     #[serde(default)]
     bar_lapsed: bool,
+    /// The ends after which an order no longer counts for its buyer's limit: a subset of
+    /// `cancelled`, `timed_out` and `refunded`; default the first two.
+    slot_returns: Option<Vec<String>>,
+    /// After so many ended orders of a buyer the limit does not return any more; default 3.
+    #[serde(default = "ends_max")]
+    ends_max: u16,
 }
 
 /// Purchase policy of a new SKU.
@@ -77,6 +91,10 @@ fn one() -> u16 {
     1
 }
 
+fn ends_max() -> u16 {
+    ENDS_MAX
+}
+
 fn payment_window_s() -> i32 {
     PAYMENT_WINDOW_S
 }
@@ -92,6 +110,7 @@ pub struct AdminSaleView {
     epoch: i64,
     starts_at: String,
     ends_at: String,
+    currency: String,
     ticket_required: bool,
     skus: Vec<AdminSkuView>,
 }
@@ -107,6 +126,8 @@ pub struct AdminSkuView {
     buckets: u16,
     payment_window_s: i32,
     bar_lapsed: bool,
+    slot_returns: Vec<&'static str>,
+    ends_max: u16,
 }
 
 /// All sales.
@@ -144,6 +165,19 @@ pub struct RebuiltView {
     pub(super) skus: Vec<String>,
 }
 
+fn currency_of(sent: Option<&str>) -> Result<Currency, Problem> {
+    sent.map_or(Ok(Currency::default()), |text| text.parse().map_err(Problem::invalid))
+}
+
+/// The default, or the named ends; the error names the accepted ones.
+fn slot_returns_of(sent: Option<&[String]>) -> Result<SlotReturns, &'static str> {
+    let Some(names) = sent else { return Ok(SlotReturns::default()) };
+    let states = names.iter().map(|name| OrderState::from_name(name)).collect::<Option<Vec<_>>>();
+    states
+        .and_then(|states| SlotReturns::of(&states))
+        .ok_or("slot_returns may contain cancelled, timed_out and refunded")
+}
+
 impl SaleBody {
     pub(super) fn into_draft(self) -> Result<SaleDraft, Problem> {
         if self.ticket_required {
@@ -157,6 +191,7 @@ impl SaleBody {
             title: self.title,
             starts_at_ms: self.starts_at.timestamp_millis(),
             ends_at_ms: self.ends_at.timestamp_millis(),
+            currency: currency_of(self.currency.as_deref())?,
             skus: skus.collect::<Result<_, _>>()?,
         })
     }
@@ -166,6 +201,8 @@ impl SkuBody {
     fn into_draft(self) -> Result<SkuDraft, Problem> {
         let PolicyBody { kind, limit, max_quantity } = self.policy;
         let policy = Policy::from_parts(&kind, limit, max_quantity)
+            .map_err(|fault| Problem::invalid(format!("sku {}: {fault}", self.sku_id)))?;
+        let slot_returns = slot_returns_of(self.slot_returns.as_deref())
             .map_err(|fault| Problem::invalid(format!("sku {}: {fault}", self.sku_id)))?;
         Ok(SkuDraft {
             no: (),
@@ -177,6 +214,8 @@ impl SkuBody {
             buckets: self.buckets,
             payment_window_s: self.payment_window_s,
             bar_lapsed: self.bar_lapsed,
+            slot_returns,
+            ends_max: self.ends_max,
         })
     }
 }
@@ -190,6 +229,8 @@ impl AdminSaleView {
             buckets: sku.buckets,
             payment_window_s: sku.payment_window_s,
             bar_lapsed: sku.bar_lapsed,
+            slot_returns: sku.slot_returns.ends().map(OrderState::name).collect(),
+            ends_max: sku.ends_max,
         };
         Self {
             sale_id: sale.id.to_string(),
@@ -198,6 +239,7 @@ impl AdminSaleView {
             epoch: sale.epoch.0,
             starts_at: rfc3339(sale.starts_at_ms),
             ends_at: rfc3339(sale.ends_at_ms),
+            currency: sale.currency.to_string(),
             ticket_required: false,
             skus: sale.skus.iter().map(sku_view).collect(),
         }

@@ -8,7 +8,7 @@ use crate::domain::{
 const ACCEPTED_MS: i64 = 1_800_000_000_000;
 
 fn timeline(published_at_ms: Option<i64>, recorded_at_ms: Option<i64>) -> OrderTimeline {
-    let order = Order { state: OrderState::Paid, ..samples::intent(9).order() };
+    let order = Order { state: OrderState::Paid, ..samples::intent(9).order(1_800_000_000_000) };
     OrderTimeline { order, trace: TraceId(5), published_at_ms, recorded_at_ms }
 }
 

@@ -60,6 +60,8 @@ codes! {
     IS_ORDERED = 26;
     /// The request has failed, and stays so.
     IS_FAILED = 27;
+    /// The order's record is replaced by one of a larger version.
+    ADVANCED = 28;
 
     /// Most items of one call. Lua passes at most 8,000 values to a command; a field and its value
     /// are two.
@@ -87,8 +89,12 @@ codes! {
     QUANTITY_AT = 9;
     /// Position of the stage in a record, from 1.
     STAGE_AT = CONTENT_BYTES + 1;
-    /// Bytes of a record that is not a failure.
+    /// Bytes of the record of a queued request.
     RECORD_BYTES = 19;
+    /// Position of the version in the record of an order, from 1.
+    VERSION_AT = RECORD_BYTES + 1;
+    /// Bytes of the record of an order.
+    ORDERED_BYTES = RECORD_BYTES + 6;
 }
 
 /// The codes as Lua locals.
@@ -119,6 +125,7 @@ mod tests {
     fn record_lengths_are_equal_in_lua_and_rust() {
         assert_eq!(usize::try_from(RECORD_BYTES), Ok(record::RECORD_BYTES));
         assert_eq!(usize::try_from(CONTENT_BYTES), Ok(record::CONTENT_BYTES));
+        assert_eq!(usize::try_from(ORDERED_BYTES), Ok(record::ORDERED_BYTES));
     }
 
     #[test]

@@ -76,7 +76,7 @@ impl IdColumn {
 
 /// Adds a batch: its pages, its plan, and its requests, values and buyers in this order. The plan
 /// has 8 bytes for each item: the positions of its ids, and its number. `plan` returns an item's
-/// ids and its number (units; for `release` 1 if they return), `value` packs an item's value.
+/// ids and its number, as the script defines it, `value` packs an item's value.
 pub(super) fn add_batch<A, T>(
     call: ScriptCall<A>,
     keys: &BucketKeys,

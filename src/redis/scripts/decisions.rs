@@ -108,6 +108,9 @@ pub enum SettleOutcome {
     Now,
     /// An order of a request that the bucket never accepted: recorded now, its units taken.
     Adopted,
+    /// A later change of the order: it replaces the record, and returns the units that the order
+    /// no longer holds.
+    Advanced,
     /// Recorded before; nothing was changed.
     Repeat,
     /// A refusal of a request that the bucket never accepted: recorded now, without moving units.
@@ -118,14 +121,17 @@ pub enum SettleOutcome {
     Mismatch,
 }
 
-/// Records committed orders of one bucket, at most [`codes::ITEMS_MAX`]. Answers one outcome for
-/// each, in order.
+/// Records committed orders of one bucket and later changes of them, at most [`codes::ITEMS_MAX`].
+/// Answers one outcome for each, in order.
 pub fn settle(
     keys: &BucketKeys,
     sku: &Sku,
     orders: &[Order],
 ) -> ScriptCall<Leveled<Vec<SettleOutcome>>> {
-    let item = |order: &Order| (order.request, RequestRecord::ordered(order), order.quantity);
+    let item = |order: &Order| {
+        let counted = if order.counts_for_limit { order.quantity } else { 0 };
+        (order.request, RequestRecord::ordered(order), counted)
+    };
     record(Script::Settle, keys, sku, orders.iter().map(item).collect())
 }
 
@@ -156,6 +162,7 @@ fn record(
             Ok(match (script, &item) {
                 (Script::Settle, Value::Int(codes::SETTLED)) => SettleOutcome::Now,
                 (Script::Settle, Value::Int(codes::ADOPTED)) => SettleOutcome::Adopted,
+                (Script::Settle, Value::Int(codes::ADVANCED)) => SettleOutcome::Advanced,
                 (Script::Settle, Value::Int(codes::IS_FAILED)) => SettleOutcome::Contradicts,
                 (Script::Release, Value::Int(codes::RELEASED)) => SettleOutcome::Now,
                 (Script::Release, Value::Int(codes::UNKNOWN)) => SettleOutcome::Unknown,

@@ -11,7 +11,7 @@
 //! | 42 | slot: 0 for slot 0, 1 for the request's own number |
 //! | 43..47 | quota, 0 for none |
 //! | 47..55 | amount |
-//! | 55..59 | payment window, seconds from the time of the request |
+//! | 55..59 | payment window, seconds |
 //! | 59..75 | trace |
 //!
 //! All numbers are big-endian. An outbox entry is a sequence of intents. 64 of them with the
@@ -36,13 +36,8 @@ pub fn pack_into(intent: &OrderIntent, bytes: &mut Vec<u8>) {
     bytes.push(u8::from(intent.slot != 0));
     bytes.extend(intent.quota.unwrap_or(0).to_be_bytes());
     bytes.extend(intent.amount.to_be_bytes());
-    bytes.extend(payment_window_s(intent).to_be_bytes());
+    bytes.extend(intent.payment_window_s.to_be_bytes());
     bytes.extend(intent.trace.0.to_be_bytes());
-}
-
-fn payment_window_s(intent: &OrderIntent) -> i32 {
-    let seconds = intent.pay_by_ms.saturating_sub(intent.placed_at_ms) / 1_000;
-    i32::try_from(seconds).unwrap_or(i32::MAX)
 }
 
 pub fn pack(intent: &OrderIntent) -> Vec<u8> {
@@ -82,7 +77,7 @@ pub fn unpack(bytes: &[u8]) -> Result<OrderIntent, BrokenRecord> {
         quota: Some(u32::from_be_bytes(rest.take()?)).filter(|limit| *limit > 0),
         amount: i64::from_be_bytes(rest.take()?),
         placed_at_ms: record.placed_at_ms,
-        pay_by_ms: record.placed_at_ms + i64::from(i32::from_be_bytes(rest.take()?)) * 1_000,
+        payment_window_s: i32::from_be_bytes(rest.take()?),
         trace: TraceId(u128::from_be_bytes(rest.take()?)),
         published_at_ms: None,
     };

@@ -25,7 +25,7 @@ prop_compose! {
             quota,
             amount,
             placed_at_ms,
-            pay_by_ms: placed_at_ms + i64::from(payment_window_s) * 1_000,
+            payment_window_s,
             trace: TraceId(trace),
             published_at_ms: None,
         }

@@ -32,6 +32,8 @@ pub struct OpenBucket {
     pub stock: u32,
     /// Units returned after refusals, among the loaded rows.
     pub released_units: u64,
+    /// Units of the ended orders among the loaded rows.
+    pub returned_units: u64,
     /// Failures among the loaded rows.
     pub num_failed: u64,
     /// Requests without a ledger decision among the loaded rows.
@@ -109,6 +111,7 @@ impl OpenBucket {
             .arg(self.phase.to_db())
             .arg(self.stock)
             .arg(self.released_units)
+            .arg(self.returned_units)
             .arg(self.num_failed)
             .arg(self.num_queued)
             .arg(u8::from(self.is_new))

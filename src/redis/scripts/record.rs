@@ -1,24 +1,30 @@
-//! The record of an accepted request in its bucket: 19 bytes, a few more for a failure.
+//! The record of an accepted request in its bucket: 19 bytes, and a few more of its decision.
 //!
 //! | bytes | holds |
 //! |---|---|
 //! | 0..8 | buyer, big-endian |
 //! | 8..12 | units, big-endian |
-//! | 12 | stage: `Q` queued, `0` to `4` the order's state, `F` failed |
+//! | 12 | stage: `Q` queued, `0` to `5` the order's state, `F` failed |
 //! | 13..19 | time of the request, epoch milliseconds, big-endian |
+//! | 19..21 | order only: its version, big-endian |
+//! | 21..25 | order only: its payment deadline, [`PayBy`], big-endian |
 //! | 19.. | failed only: one byte for the reason, and its details |
 //!
-//! Scripts compare the first 12 bytes and read the 13th; they never decode an id.
+//! Scripts compare the first 12 bytes, and read stage and version; they never decode an id.
 
 use crate::domain::{
-    BuyerId, Failure, Order, OrderIntent, OrderState, Refusal, RequestId, RequestStatus,
+    BuyerId, Failure, Order, OrderIntent, OrderStage, OrderState, PayBy, Refusal, RequestId,
+    RequestStatus,
 };
 
 /// Bytes of buyer and units, which must be equal in a repeat of the request.
 pub const CONTENT_BYTES: usize = 12;
 
-/// Bytes of a record that is not a failure.
+/// Bytes of the record of a queued request.
 pub const RECORD_BYTES: usize = 19;
+
+/// Bytes of the record of an order.
+pub const ORDERED_BYTES: usize = RECORD_BYTES + 6;
 
 /// The latest time that fits: far beyond the year 10000.
 const PLACED_AT_MS_MAX: i64 = (1 << 48) - 1;
@@ -33,7 +39,7 @@ pub struct BrokenRecord(pub &'static str);
 pub enum RequestStage {
     /// The ledger has not decided.
     Queued,
-    Ordered(OrderState),
+    Ordered(OrderStage),
     Failed(Refusal),
 }
 
@@ -63,7 +69,7 @@ impl RequestRecord {
             buyer: order.buyer,
             quantity: order.quantity,
             placed_at_ms: order.placed_at_ms,
-            stage: RequestStage::Ordered(order.state),
+            stage: RequestStage::Ordered(order.into()),
         }
     }
 
@@ -79,11 +85,9 @@ impl RequestRecord {
     pub fn status(&self) -> RequestStatus {
         match self.stage {
             RequestStage::Queued => RequestStatus::Queued,
-            RequestStage::Ordered(state) => RequestStatus::Ordered {
-                quantity: self.quantity,
-                placed_at_ms: self.placed_at_ms,
-                state,
-            },
+            RequestStage::Ordered(stage) => {
+                RequestStatus::ordered(self.quantity, self.placed_at_ms, stage)
+            }
             RequestStage::Failed(reason) => RequestStatus::Failed(reason),
         }
     }
@@ -93,13 +97,18 @@ impl RequestRecord {
         bytes.extend(self.quantity.to_be_bytes());
         bytes.push(match self.stage {
             RequestStage::Queued => b'Q',
-            RequestStage::Ordered(state) => code_of(state),
+            RequestStage::Ordered(stage) => code_of(stage.state),
             RequestStage::Failed(_) => b'F',
         });
         let [_, _, placed_at @ ..] = self.placed_at_ms.clamp(0, PLACED_AT_MS_MAX).to_be_bytes();
         bytes.extend(placed_at);
-        if let RequestStage::Failed(reason) = self.stage {
-            pack_reason(reason, bytes);
+        match self.stage {
+            RequestStage::Queued => {}
+            RequestStage::Ordered(OrderStage { version, pay_by, .. }) => {
+                bytes.extend(version.to_be_bytes());
+                bytes.extend(pay_by.0.to_be_bytes());
+            }
+            RequestStage::Failed(reason) => pack_reason(reason, bytes),
         }
     }
 
@@ -121,7 +130,11 @@ impl RequestRecord {
         let stage = match code {
             b'Q' => RequestStage::Queued,
             b'F' => RequestStage::Failed(unpack_reason(&mut rest)?),
-            _ => RequestStage::Ordered(state_of(code).ok_or(BrokenRecord("an unknown stage"))?),
+            _ => RequestStage::Ordered(OrderStage {
+                state: state_of(code).ok_or(BrokenRecord("an unknown stage"))?,
+                version: u16::from_be_bytes(rest.take()?),
+                pay_by: PayBy(u32::from_be_bytes(rest.take()?)),
+            }),
         };
         rest.end()?;
         Ok(Self { buyer, quantity, placed_at_ms, stage })
@@ -135,6 +148,7 @@ fn code_of(state: OrderState) -> u8 {
         OrderState::TimedOut => b'2',
         OrderState::Cancelled => b'3',
         OrderState::Refunded => b'4',
+        OrderState::Paying => b'5',
     }
 }
 
@@ -158,6 +172,7 @@ fn pack_reason(reason: Refusal, bytes: &mut Vec<u8>) {
         Refusal::NotStarted => bytes.push(b'N'),
         Refusal::Ended => bytes.push(b'E'),
         Refusal::Discarded => bytes.push(b'D'),
+        Refusal::Barred => bytes.push(b'B'),
     }
 }
 
@@ -177,6 +192,7 @@ fn unpack_reason(rest: &mut Cursor<'_>) -> Result<Refusal, BrokenRecord> {
         b'N' => Refusal::NotStarted,
         b'E' => Refusal::Ended,
         b'D' => Refusal::Discarded,
+        b'B' => Refusal::Barred,
         _ => return Err(BrokenRecord("an unknown reason")),
     })
 }
@@ -227,13 +243,18 @@ pub(super) mod tests {
             Just(Refusal::NotStarted),
             Just(Refusal::Ended),
             Just(Refusal::Discarded),
+            Just(Refusal::Barred),
         ]
     }
 
     fn stages() -> impl Strategy<Value = RequestStage> {
         prop_oneof![
             Just(RequestStage::Queued),
-            prop::sample::select(OrderState::ALL.to_vec()).prop_map(RequestStage::Ordered),
+            (prop::sample::select(OrderState::ALL.to_vec()), any::<(u16, u32)>()).prop_map(
+                |(state, (version, pay_by))| {
+                    RequestStage::Ordered(OrderStage { state, version, pay_by: PayBy(pay_by) })
+                }
+            ),
             refusals().prop_map(RequestStage::Failed),
         ]
     }
@@ -253,8 +274,11 @@ pub(super) mod tests {
         #[test]
         fn a_packed_record_unpacks_to_itself(record in records()) {
             let bytes = record.pack();
-            let is_failure = matches!(record.stage, RequestStage::Failed(_));
-            prop_assert_eq!(is_failure, bytes.len() > RECORD_BYTES);
+            match record.stage {
+                RequestStage::Queued => prop_assert_eq!(bytes.len(), RECORD_BYTES),
+                RequestStage::Ordered(_) => prop_assert_eq!(bytes.len(), ORDERED_BYTES),
+                RequestStage::Failed(_) => prop_assert!(bytes.len() > RECORD_BYTES),
+            }
             prop_assert_eq!(RequestRecord::unpack(&bytes), Ok(record));
         }
 
@@ -293,7 +317,8 @@ pub(super) mod tests {
         assert_eq!(with(7, 0), "no buyer");
         assert_eq!(with(0, 0x80), "no buyer");
         assert_eq!(with(11, 0), "no units");
-        assert_eq!(with(12, b'5'), "an unknown stage");
+        assert_eq!(with(12, b'6'), "an unknown stage");
+        assert_eq!(with(12, b'5'), "too short");
         assert_eq!(with(12, b'F'), "too short");
     }
 

@@ -18,6 +18,8 @@ pub struct BucketCounts {
     pub left: BucketLevel,
     /// Units returned after refusals.
     pub released_units: u64,
+    /// Units returned by orders that ended.
+    pub returned_units: u64,
     pub num_failed: u64,
     /// Requests without a ledger decision.
     pub num_queued: u64,
@@ -56,6 +58,7 @@ impl BucketCounts {
             phase: Phase::from_db(phase).ok_or_else(|| reply.unexpected(&phase))?,
             left: BucketLevel::read(reply)?,
             released_units: reply.count()?,
+            returned_units: reply.count()?,
             num_failed: reply.count()?,
             num_queued: reply.count()?,
             num_kept: reply.count()?,

@@ -178,8 +178,11 @@ impl AuditRun<'_> {
             for request in found.orders_and_failures {
                 checker.order_and_failure(request);
             }
-            for (buyer, owned, live) in found.wrong_quotas {
-                checker.wrong_quota(sku.no, buyer, owned, live);
+            for (buyer, owned, counted) in found.wrong_quotas {
+                checker.wrong_quota(sku.no, buyer, owned, counted);
+            }
+            for request in found.wrong_money {
+                checker.wrong_money(sku.no, request);
             }
             self.checker.absorb(checker);
             return Ok(());
@@ -240,7 +243,9 @@ impl AuditRun<'_> {
         let statuses = stock.statuses(sku, requests).await?;
         for (order, status) in orders.iter().zip(statuses) {
             let view = match status {
-                Some(RequestStatus::Ordered { .. }) => GateView::Ordered,
+                Some(RequestStatus::Ordered { state, .. }) => {
+                    GateView::Ordered { is_live: state.is_live() }
+                }
                 Some(RequestStatus::Queued) => GateView::Queued,
                 Some(RequestStatus::Failed(_)) => GateView::Failed,
                 None => GateView::Unknown,

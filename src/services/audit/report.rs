@@ -35,7 +35,7 @@ pub struct AuditBasis {
 }
 
 /// The evidence for each invariant.
-pub const EVIDENCE: [(InvariantId, &str); 9] = [
+pub const EVIDENCE: [(InvariantId, &str); 10] = [
     (
         InvariantId::NoOversell,
         "units left + units of live orders = initial stock, per SKU, in one read transaction; no \
@@ -45,7 +45,10 @@ pub const EVIDENCE: [(InvariantId, &str); 9] = [
         InvariantId::OneOrderPerRequest,
         "request ids of all orders of the ledger, grouped and counted without their index",
     ),
-    (InvariantId::LimitHeld, "live orders and units per buyer against the policy and quota rows"),
+    (
+        InvariantId::LimitHeld,
+        "orders that count and units per buyer against the policy and quota rows",
+    ),
     (
         InvariantId::NothingLost,
         "every success of the gates against the ledger; request ids both ordered and failed; in \
@@ -61,10 +64,11 @@ pub const EVIDENCE: [(InvariantId, &str); 9] = [
     ),
     (
         InvariantId::CompensatedOnce,
-        "units that the gates gave back against the ledger's recorded failures",
+        "units that the gates gave back against the ledger's recorded failures and ended orders",
     ),
     (InvariantId::Drains, "age of the oldest unsettled request that is no dead letter"),
     (InvariantId::Fenced, "opening of every order against the openings of its sale"),
+    (InvariantId::MoneyAccounted, "state of every order against its payments, and the reverse"),
 ];
 
 /// Invariants that cannot be checked without the gates.

@@ -14,7 +14,7 @@ use super::{SalesError, SalesService};
 use crate::domain::{Sku, SkuNo};
 
 /// Interval of the comparisons: the same difference must last this long. A committed order usually
-/// reaches its bucket within milliseconds.
+/// reaches its bucket within milliseconds, and a change of it within a second.
 const COMPARE_EVERY: Duration = Duration::from_secs(10);
 
 /// Last comparison of each SKU: its time, and the free units in buckets and ledger if they

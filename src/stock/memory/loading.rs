@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 
 use super::super::{Error, Loading};
-use super::{MemoryStock, SkuBooks};
+use super::{LatestLoad, MemoryStock, SkuBooks};
 use crate::domain::{
     Book, BucketNo, BuyerId, Counting, Epoch, Failure, LoaderToken, Order, OrderIntent, Phase, Sku,
     SkuNo,
@@ -18,6 +18,17 @@ pub(super) struct MemoryLoader {
     books: Vec<Book>,
     queued: Vec<OrderIntent>,
     token: LoaderToken,
+}
+
+impl Drop for MemoryLoader {
+    /// From here on settled orders are not stored for this load.
+    fn drop(&mut self) {
+        if let Some(load) = self.stock.loaders.lock().get_mut(&self.sku.no)
+            && load.token == self.token
+        {
+            load.settled = None;
+        }
+    }
 }
 
 fn fenced(sku: SkuNo) -> Error {
@@ -33,10 +44,10 @@ impl MemoryLoader {
     ) -> Result<Self, Error> {
         {
             let mut loaders = stock.loaders.lock();
-            if loaders.get(&sku.no).is_some_and(|last| *last >= token) {
+            if loaders.get(&sku.no).is_some_and(|last| last.token >= token) {
                 return Err(fenced(sku.no));
             }
-            loaders.insert(sku.no, token);
+            loaders.insert(sku.no, LatestLoad { token, settled: Some(Vec::new()) });
         }
         let buckets = sku.buckets.max(1);
         // Buyers are distributed by a hash: 1/32 above the even share is enough room.
@@ -104,12 +115,12 @@ impl Loading for MemoryLoader {
             }
         }
         let available = available.saturating_sub(held);
-        let Self { stock, sku, mut books, token, .. } = *self;
+        let (stock, sku, mut books) =
+            (self.stock.clone(), Arc::clone(&self.sku), std::mem::take(&mut self.books));
         // Locked until the books are published, so that no other loader begins in between.
-        let last = stock.loaders.lock();
-        if last.get(&sku.no) != Some(&token) {
-            return Err(fenced(sku.no));
-        }
+        let mut loaders = stock.loaders.lock();
+        let load = loaders.get_mut(&sku.no).filter(|last| last.token == self.token);
+        let settled = load.ok_or_else(|| fenced(sku.no))?.settled.take();
         let old = stock.books(sku.no).ok();
         for (number, book) in (0..).zip(books.iter_mut()) {
             if stock.counting == Counting::InStock {
@@ -117,15 +128,25 @@ impl Loading for MemoryLoader {
             }
             book.set_phase(phase, epoch);
             // The replaced book may have advanced during the load.
-            let replaced = old.as_ref().and_then(|old| old.lock(BucketNo(number)).ok());
-            if let Some((phase, epoch)) = replaced.map(|book| book.stands()) {
+            if let Some(replaced) = old.as_ref().and_then(|old| old.lock(BucketNo(number)).ok()) {
+                let (phase, epoch) = replaced.stands();
                 book.set_phase(phase, epoch);
             }
         }
+        for order in settled.into_iter().flatten() {
+            let home = BucketNo::home_of(order.buyer, sku.buckets);
+            if let Some(book) = books.get_mut(usize::from(home.0)) {
+                book.settle(&order);
+            }
+        }
+        let left = match stock.counting {
+            Counting::InStock => books.iter().map(Book::left).sum::<u64>(),
+            Counting::InLedger => u64::from(available),
+        };
         let sku_books = Arc::new(SkuBooks {
             books: books.into_iter().map(Mutex::new).collect(),
-            left: AtomicI64::new(i64::from(available)),
-            sold_out: AtomicBool::new(available == 0),
+            left: AtomicI64::new(i64::try_from(left).unwrap_or(i64::MAX)),
+            sold_out: AtomicBool::new(left == 0),
             sku,
         });
         stock.index.change(|skus| drop(skus.insert(sku_books.sku.no, Arc::clone(&sku_books))));

@@ -68,8 +68,17 @@ impl SkuBooks {
 pub struct MemoryStock {
     counting: Counting,
     index: Arc<SkuIndex<SkuBooks>>,
-    /// The token of each SKU's latest loader.
-    loaders: Arc<parking_lot::Mutex<HashMap<SkuNo, LoaderToken>>>,
+    /// Each SKU's latest load.
+    loaders: Arc<parking_lot::Mutex<HashMap<SkuNo, LatestLoad>>>,
+}
+
+/// The latest load of a SKU.
+#[derive(Debug)]
+struct LatestLoad {
+    token: LoaderToken,
+    /// Orders that were settled since it began: the ledger may have changed them after their rows
+    /// were read. `None` once the load has ended.
+    settled: Option<Vec<Order>>,
 }
 
 impl MemoryStock {
@@ -132,8 +141,14 @@ impl Stock for MemoryStock {
     }
 
     async fn settle(&self, orders: Vec<(BucketNo, Order)>) -> Result<(), Error> {
+        // No load can publish meanwhile: it settles these orders in the books that it publishes.
+        let mut loaders = self.loaders.lock();
         for (bucket, order) in orders {
-            self.books(order.sku)?.lock(bucket)?.settle(&order);
+            self.books(order.sku)?.change(bucket, |book| book.settle(&order))?;
+            let load = loaders.get_mut(&order.sku);
+            load.and_then(|load| load.settled.as_mut()).into_iter().for_each(|settled| {
+                settled.push(order);
+            });
         }
         Ok(())
     }

@@ -37,6 +37,7 @@ struct BucketFill {
     /// Units by buyer, under a quota; a buyer's orders are passed one at a time.
     units: HashMap<BuyerId, u32>,
     released_units: u64,
+    returned_units: u64,
     num_failed: u64,
     num_queued: u64,
     has_requests: bool,
@@ -166,8 +167,11 @@ impl Loading for RedisLoader {
             self.queued.remove(&order.request);
             let Some(home) = self.home(order.buyer) else { continue };
             home.request(order.request, RequestRecord::ordered(&order));
-            if order.state.is_live() {
+            if order.counts_for_limit {
                 home.add_units(policy, order.buyer, order.quantity);
+            }
+            if !order.state.is_live() {
+                home.returned_units += u64::from(order.quantity);
             }
         }
         self.send(codes::ITEMS_MAX_USIZE).await
@@ -202,6 +206,7 @@ impl Loading for RedisLoader {
                 phase,
                 stock: self.buckets.sku.share(available, number),
                 released_units: fill.released_units,
+                returned_units: fill.returned_units,
                 num_failed: fill.num_failed,
                 num_queued: fill.num_queued,
                 is_new: !fill.has_requests && fill.num_queued == 0,

@@ -202,6 +202,7 @@ pub(super) async fn snapshot(
         num_failed: narrow(counts.num_failed),
         num_buyers: narrow(counts.num_buyers),
         released_units: counts.released_units,
+        returned_units: counts.returned_units,
     })
 }
 

@@ -67,7 +67,8 @@ fn where_gates_count(test: impl AsyncFn(Tier)) {
 
 fn placed(quantity: u32, replayed: bool) -> BuyAnswer {
     let state = OrderState::PendingPayment;
-    let status = RequestStatus::Ordered { quantity, placed_at_ms: START_MS, state };
+    let pay_by_ms = Some(START_MS + 900_000);
+    let status = RequestStatus::Ordered { quantity, placed_at_ms: START_MS, state, pay_by_ms };
     BuyAnswer::Known { status, replayed }
 }
 

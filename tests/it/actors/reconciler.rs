@@ -6,8 +6,8 @@ use std::time::Duration;
 use floodgate::broker::{BrokerStatus, Route};
 use floodgate::db::{DeadLetterStore, OrderWriter};
 use floodgate::domain::{
-    BucketKey, BucketNo, Epoch, Failure, LoaderToken, OrderIntent, Phase, Refusal, RequestId,
-    RequestStatus, Reservation, Sale, Sku, TraceId,
+    BucketKey, BucketNo, Currency, Epoch, Failure, LoaderToken, OrderIntent, Phase, Refusal,
+    RequestId, RequestStatus, Reservation, Sale, Sku, TraceId,
 };
 use floodgate::messages::envelope;
 use floodgate::outbox::DeadEntry;
@@ -248,6 +248,7 @@ async fn sku_of_both(simulation: &Simulation) -> Arc<Sku> {
         ends_at_ms: i64::MAX,
         phase: Phase::Open,
         epoch: Epoch(1),
+        currency: Currency::default(),
         skus: vec![sku.clone()],
     });
     let sku = Arc::new(sku);
@@ -281,7 +282,7 @@ fn what_has_ended_in_the_ledger_is_written_to_its_bucket_without_any_consumer() 
         let sku = sku_of_both(&simulation).await;
         let (ordered, refused) =
             (reserve(&simulation, &sku, 1).await, reserve(&simulation, &sku, 2).await);
-        assert!(simulation.ledger.place(vec![ordered]).await.unwrap());
+        assert!(simulation.ledger.place(vec![ordered]).await.unwrap().is_some());
         let failure = Failure {
             request: refused.request,
             sku: sku.no,
@@ -321,7 +322,7 @@ fn an_order_of_another_buyer_with_the_same_id_is_no_result() {
         let sku = sku_of_both(&simulation).await;
         let own = reserve(&simulation, &sku, 1).await;
         let foreign = OrderIntent { buyer: offers::buyer(77), ..own };
-        assert!(simulation.ledger.place(vec![foreign]).await.unwrap());
+        assert!(simulation.ledger.place(vec![foreign]).await.unwrap().is_some());
         let process = reconciler(&simulation, &watermarks);
         // A consumer decides the copy.
         until_republished(&simulation, &process, 1).await;

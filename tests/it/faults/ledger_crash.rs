@@ -78,7 +78,7 @@ fn before_commit_nothing_of_the_batch_is_there() {
         let next = SqliteLedger::open(&files).unwrap();
         assert_eq!(orders(&next, running.sku.no).await.len(), 50);
         assert_eq!(next.available(running.sku.no).await.unwrap(), 9_950);
-        assert!(next.place(running.batch(1_001, 1_005)).await.unwrap());
+        assert!(next.place(running.batch(1_001, 1_005)).await.unwrap().is_some());
     });
 }
 
@@ -97,7 +97,7 @@ fn after_commit_the_whole_batch_is_there_and_a_repeat_finds_it() {
         let next = SqliteLedger::open(&files).unwrap();
         assert_eq!(orders(&next, running.sku.no).await.len(), 700);
         assert_eq!(next.available(running.sku.no).await.unwrap(), 9_300);
-        assert!(!next.place(running.batch(1, 700)).await.unwrap());
+        assert!(next.place(running.batch(1, 700)).await.unwrap().is_none());
         let examined = next.examine(running.batch(1, 700)).await.unwrap();
         assert_eq!(examined.orders.len(), 700);
     });

@@ -7,7 +7,9 @@ use floodgate::db::mysql::MysqlLedger;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::db::{CrossSkuAnomalies, Error, ErrorClass, Ledger, UnknownSku};
 use floodgate::domain::invariants::Violation;
-use floodgate::domain::{Failure, InvariantId, OrderTimeline, Policy, Refusal, Sku, SkuNo};
+use floodgate::domain::{
+    Failure, InvariantId, OrderState, OrderTimeline, Policy, Refusal, Sku, SkuNo,
+};
 use floodgate::services::audit::audit;
 use tempfile::TempDir;
 
@@ -78,7 +80,7 @@ fn a_quota_row_that_differs_from_the_orders_is_found() {
             store.tamper(
                 "UPDATE quotas SET owned = 3 WHERE buyer_id = 1; \
                  DELETE FROM quotas WHERE buyer_id = 2; \
-                 UPDATE orders SET state = 2 WHERE buyer_id = 3; \
+                 UPDATE orders SET counts_for_limit = 0 WHERE buyer_id = 3; \
                  INSERT INTO quotas VALUES (1, 4, 0, 5)",
             );
             let found = store.ledger.anomalies(store.sku.no).await.unwrap().wrong_quotas;
@@ -88,16 +90,56 @@ fn a_quota_row_that_differs_from_the_orders_is_found() {
 }
 
 #[test]
-fn only_current_orders_count_for_a_quota() {
+fn orders_count_for_a_quota_in_every_state_until_the_limit_returns() {
     run(async {
         for store in Store::each_with(quota(5)).await {
-            for (state, live) in [(0, true), (1, true), (2, false), (3, false), (4, false)] {
-                store.tamper(&format!("UPDATE orders SET state = {state}"));
-                let found = store.ledger.anomalies(store.sku.no).await.unwrap().wrong_quotas;
-                assert_eq!(found.is_empty(), live, "state {state}: {found:?}");
-                let state = floodgate::domain::OrderState::from_db(state).unwrap();
-                assert_eq!(state.is_live(), live);
+            for counts in [1, 0] {
+                for state in OrderState::ALL.map(OrderState::to_db) {
+                    store.tamper(&format!(
+                        "UPDATE orders SET state = {state}, counts_for_limit = {counts}"
+                    ));
+                    let found = store.ledger.anomalies(store.sku.no).await.unwrap().wrong_quotas;
+                    assert_eq!(found.is_empty(), counts == 1, "state {state}: {found:?}");
+                }
             }
+        }
+    });
+}
+
+#[test]
+fn an_order_that_contradicts_its_payments_is_found() {
+    let paid = "UPDATE orders SET state = 1 WHERE request_id < 3; \
+                INSERT INTO payments (sku_no, buyer_id, request_id, attempt_no, provider, \
+                price, currency, state, received, received_currency, refunded_total, refund_attempts) \
+                SELECT sku_no, buyer_id, request_id, 1, 'demo', amount, 'CNY', 2, amount, 'CNY', \
+                0, 0 FROM orders WHERE request_id < 3";
+    run(async {
+        for store in Store::each_with(ANY).await {
+            let found = async |sql: &str| {
+                store.tamper(sql);
+                let mut found = store.ledger.anomalies(store.sku.no).await.unwrap().wrong_money;
+                found.sort_unstable();
+                found
+            };
+            assert_eq!(found(paid).await, [0; 0]);
+            let of_two = |columns| format!("UPDATE payments SET {columns} WHERE request_id = 2");
+            for (columns, both) in [
+                ("state = 1", true),
+                ("state = 3", false),
+                ("received = received - 1", false),
+                ("received_currency = 'EUR'", false),
+                ("received = NULL, received_currency = NULL", false),
+                ("state = 5", true),
+            ] {
+                let expected: &[i64] = if both { &[2, 2] } else { &[2] };
+                assert_eq!(found(&of_two(columns)).await, expected, "{columns}");
+                let healthy = "state = 2, received = price, received_currency = 'CNY'";
+                assert_eq!(found(&of_two(healthy)).await, [0; 0], "{columns}");
+            }
+            assert_eq!(found("UPDATE orders SET state = 2 WHERE request_id = 2").await, [2]);
+            let report = audit(None, &*store.ledger, None, 1).await.unwrap();
+            let broken = report.violations.iter().map(|violation| violation.invariant);
+            assert!(broken.clone().any(|id| id == InvariantId::MoneyAccounted), "{report:?}");
         }
     });
 }
@@ -118,7 +160,8 @@ fn a_request_that_is_order_and_failure_is_found() {
 #[test]
 fn a_request_with_two_orders_is_found_even_without_its_index() {
     const TWICE: &str = "SELECT sku_no, 50, slot, request_id, epoch, quantity, amount, state, \
-                         placed_at_ms, pay_by_ms, trace_id, NULL, NULL FROM orders \
+                         placed_at_ms, pay_by_ms, trace_id, NULL, NULL, 0, NULL, 1 \
+                         FROM orders \
                          WHERE request_id = 3";
     run(async {
         for store in Store::each_with(ANY).await {
@@ -146,9 +189,9 @@ fn a_request_with_orders_of_two_skus_is_found() {
             // No process derives the same id for two SKUs.
             let written = ledger.place(vec![intent(&other, 3, 3, 1)]).await.unwrap();
             let expected: &[(i64, i64)] = match (&store.storage, written) {
-                (Storage::File(_), true) => &[(3, 2)],
-                (Storage::Server(_), false) => &[],
-                (_, written) => panic!("{written}"),
+                (Storage::File(_), Some(_)) => &[(3, 2)],
+                (Storage::Server(_), None) => &[],
+                (_, written) => panic!("{written:?}"),
             };
             let found = ledger.anomalies_across_skus().await.unwrap();
             assert_eq!(found.duplicate_requests, expected);

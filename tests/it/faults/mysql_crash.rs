@@ -2,12 +2,14 @@
 //!
 //! Covers the crash points `before_commit`, `after_commit` and `migrating` in MariaDB.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use floodgate::db::conflict_resolution::resolve;
 use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
 use floodgate::db::{ErrorClass, Ledger, OrderWriter, SaleStore};
 use floodgate::domain::{OrderIntent, PlaceOutcome, Sku};
+use floodgate::runtime::clock::ManualClock;
 
 use crate::support::fault_proxy::FaultProxy;
 use crate::support::offers::{ANY, assert_ledger_holds, intent, open_offer, orders, quota, run};
@@ -26,6 +28,9 @@ struct Store {
 
 const STOCK: u32 = 1_000;
 
+/// The time of the ledger's rows.
+const NOW_MS: i64 = 1_800_000_000_000;
+
 /// The whole packet, because the server also receives READ COMMITTED.
 const COMMIT: &[u8] = b"\x07\0\0\0\x03COMMIT";
 
@@ -34,7 +39,8 @@ impl Store {
         let server = MariaDb::start();
         let proxy = FaultProxy::start(server.addr());
         let url = MariaDb::url_by(proxy.addr());
-        let options = MysqlOptions { connect_timeout_ms: 500, ..MysqlOptions::new(url) };
+        let clock = Arc::new(ManualClock::new(NOW_MS));
+        let options = MysqlOptions { connect_timeout_ms: 500, clock, ..MysqlOptions::new(url) };
         let ledger = MysqlLedger::open(&options).unwrap();
         let direct = MysqlLedger::open(&server.options()).unwrap();
         let sku = open_offer(&direct, "sale", quota(5), STOCK).await;
@@ -72,7 +78,7 @@ fn a_commit_without_an_answer_is_unknown_and_the_keys_decide() {
         assert_eq!(error.class(), ErrorClass::Unknown, "{error:?}");
         assert_eq!(store.proxy.cuts(), 1);
         assert_eq!(store.num_orders().await, 100, "the batch was committed");
-        store.assert_resolved(|intent| PlaceOutcome::Repeat(intent.order())).await;
+        store.assert_resolved(|intent| PlaceOutcome::Repeat(intent.order(NOW_MS))).await;
     });
 }
 
@@ -86,7 +92,7 @@ fn a_commit_that_never_arrived_is_unknown_too() {
         assert_eq!(error.class(), ErrorClass::Unknown, "{error:?}");
         assert_eq!(store.proxy.cuts(), 1);
         assert_eq!(store.num_orders().await, 0);
-        store.assert_resolved(|intent| PlaceOutcome::Placed(intent.order())).await;
+        store.assert_resolved(|intent| PlaceOutcome::Placed(intent.order(NOW_MS))).await;
     });
 }
 
@@ -101,7 +107,7 @@ fn a_connection_that_breaks_before_commit_has_written_nothing() {
             assert_eq!(store.num_orders().await, 0, "{statement}");
         }
         assert_eq!(store.proxy.cuts(), 3);
-        store.assert_resolved(|intent| PlaceOutcome::Placed(intent.order())).await;
+        store.assert_resolved(|intent| PlaceOutcome::Placed(intent.order(NOW_MS))).await;
     });
 }
 
@@ -116,7 +122,7 @@ fn a_server_that_is_killed_with_the_answer_on_its_way_has_kept_the_orders() {
         let error = store.ledger.place(store.batch()).await.unwrap_err();
         assert_eq!(error.class(), ErrorClass::Down, "{error:?}");
         store.server.restart();
-        store.assert_resolved(|intent| PlaceOutcome::Repeat(intent.order())).await;
+        store.assert_resolved(|intent| PlaceOutcome::Repeat(intent.order(NOW_MS))).await;
     });
 }
 
@@ -146,11 +152,11 @@ fn whenever_the_server_is_killed_the_answer_was_true() {
                 until("the ledger", || async { ledger.examine(batch.clone()).await.ok() });
             let num_found = examined.await.orders.len();
             match answer {
-                Ok(true) => {
+                Ok(Some(_)) => {
                     placed += 1;
                     lost += batch.len() - num_found;
                 }
-                Ok(false) => panic!("seed={seed}: no other process writes"),
+                Ok(None) => panic!("seed={seed}: no other process writes"),
                 Err(error) if error.class() == ErrorClass::Unknown => {
                     unknown += 1;
                     assert!(

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use floodgate::db::{DeadLetterStore, OrderWriter};
 use floodgate::domain::{
-    BucketKey, BucketNo, Failure, Phase, Refusal, RequestStatus, Reservation, SaleDraft, Sku,
-    SkuDraft, Verdict,
+    BucketKey, BucketNo, Currency, Failure, Phase, Refusal, RequestStatus, Reservation, SaleDraft,
+    Sku, SkuDraft, SlotReturns, Verdict,
 };
 use floodgate::messages::BuyAnswer;
 use floodgate::outbox::DeadEntry;
@@ -227,12 +227,15 @@ fn one_sku_that_is_loaded_or_damaged_holds_up_no_other() {
             buckets: 1,
             payment_window_s: 900,
             bar_lapsed: false,
+            slot_returns: SlotReturns::default(),
+            ends_max: 3,
         };
         let draft = SaleDraft {
             id: "sale".parse().unwrap(),
             title: "Sale".to_owned(),
             starts_at_ms: START_MS - 1000,
             ends_at_ms: START_MS + 86_400_000,
+            currency: Currency::default(),
             skus: ["damaged", "slow", "sku"].map(sku).to_vec(),
         };
         harness.sales.create(draft).await.unwrap();
@@ -257,6 +260,7 @@ fn one_sku_that_is_loaded_or_damaged_holds_up_no_other() {
             title: "Later".to_owned(),
             starts_at_ms: START_MS - 1000,
             ends_at_ms: START_MS + 86_400_000,
+            currency: Currency::default(),
             skus: vec![sku("sku")],
         };
         harness.backends.ledger.create_sale(later, START_MS).await.unwrap().unwrap();
@@ -297,7 +301,10 @@ fn a_bucket_with_more_units_than_the_ledger_sells_what_is_left() {
             "{refused:?}"
         );
         let stock = &harness.backends.stock;
-        stock.settle(vec![(lost.bucket, lost.intent(&sku_of(&harness)).order())]).await.unwrap();
+        stock
+            .settle(vec![(lost.bucket, lost.intent(&sku_of(&harness)).order(lost.asked_at_ms))])
+            .await
+            .unwrap();
         assert_eq!(harness.free().await, [0], "the bucket is empty, the ledger has one unit");
         // The difference is detected, confirmed under hold, and the bucket loaded. A stock refresh
         // that began before the hold makes one sync fail.

@@ -87,7 +87,8 @@ fn after_a_loader_crash_the_next_one_starts_over() {
 }
 
 fn order(harness: &Harness, request: u64, buyer: u64) -> Order {
-    harness.ask(request, buyer, 1).intent(&sku_of(harness)).order()
+    let reservation = harness.ask(request, buyer, 1);
+    reservation.intent(&sku_of(harness)).order(reservation.asked_at_ms)
 }
 
 #[test]

@@ -59,7 +59,7 @@ fn packed(request_no: u64) -> String {
         quota: None,
         amount: 100,
         placed_at_ms: 1_800_000_000_000,
-        pay_by_ms: 1_800_000_900_000,
+        payment_window_s: 900,
         trace: TRACE_ID,
         published_at_ms: None,
     });

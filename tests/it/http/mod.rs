@@ -8,9 +8,11 @@ mod events;
 mod every_tier;
 mod malformed;
 mod operators;
+mod payments;
 mod problems;
 mod reading;
 mod request_ids;
+mod webhooks;
 
 use floodgate::config::Settings;
 use reqwest::{Response, StatusCode};

@@ -31,11 +31,35 @@ async fn a_sale_is_created_once_and_shown_as_it_was_described() {
     assert_eq!((&sku["initial_stock"], &sku["stock_left"]), (&json!(7), &json!(7)));
     assert_eq!(sku["buckets"], 4);
     assert_eq!(sku["policy"], json!({"kind": "quota", "limit": 3, "max_quantity": 1}));
+    assert_eq!(created["currency"], "CNY");
+    assert_eq!(sku["slot_returns"], json!(["cancelled", "timed_out"]));
+    assert_eq!(sku["ends_max"], 3);
     problem(post(&app, "/sales", &body).await, 409, "sale-exists").await;
 
     let shown = app.admin("/sales/sale", None).await;
     assert_eq!(shown, created);
     assert_eq!(app.admin("/sales", None).await["sales"], json!([created]));
+}
+
+#[tokio::test]
+async fn a_sale_keeps_its_currency_and_what_its_ended_orders_free() {
+    let app = fresh();
+    let mut body = sale_body("sale", one_per_buyer(), 1, 1);
+    body["currency"] = json!("EUR");
+    for (name, value) in [
+        ("slot_returns", json!(["refunded"])),
+        ("ends_max", json!(0)),
+        ("payment_window_s", json!(0)),
+        ("bar_lapsed", json!(true)),
+    ] {
+        body["skus"][0][name] = value;
+    }
+    assert_eq!(post(&app, "/sales", &body).await.status(), 201);
+    let shown = app.admin("/sales/sale", None).await;
+    assert_eq!(shown["currency"], "EUR");
+    let sku = &shown["skus"][0];
+    assert_eq!((&sku["slot_returns"], &sku["ends_max"]), (&json!(["refunded"]), &json!(0)));
+    assert_eq!((&sku["payment_window_s"], &sku["bar_lapsed"]), (&json!(0), &json!(true)));
 }
 
 #[tokio::test]
@@ -72,6 +96,23 @@ async fn faults_of_a_description_are_all_named() {
     for id in ["sale-2026.11_21", &"x".repeat(64)] {
         let created = post(&app, "/sales", &sale_body(id, one_per_buyer(), 1, 1)).await;
         assert_eq!(created.status(), 201, "{id}");
+    }
+    for (name, value) in [
+        ("slot_returns", json!(["paid"])),
+        ("slot_returns", json!(["cancelled", "lost"])),
+        ("ends_max", json!(1_001)),
+        ("payment_window_s", json!(-1)),
+    ] {
+        let mut body = sale_body("sale", one_per_buyer(), 1, 1);
+        body["skus"][0][name] = value;
+        let found = problem(post(&app, "/sales", &body).await, 400, "invalid-request").await;
+        assert!(found.to_string().contains(name), "{found}");
+    }
+    for currency in ["eur", "EURO", ""] {
+        let mut body = sale_body("sale", one_per_buyer(), 1, 1);
+        body["currency"] = json!(currency);
+        let found = problem(post(&app, "/sales", &body).await, 400, "invalid-request").await;
+        assert!(found.to_string().contains("ISO 4217"), "{found}");
     }
     let mut body = sale_body("sale", one_per_buyer(), 1, 1);
     body["colour"] = json!("red");

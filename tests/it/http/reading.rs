@@ -23,6 +23,7 @@ async fn sales_are_listed_with_server_time_and_stock() {
     assert!(one["server_time"].is_string());
     assert_eq!(one["phase"], "open");
     assert_eq!(one["ticket_required"], false);
+    assert_eq!(one["currency"], "CNY");
     let sku = &one["skus"][0];
     assert_eq!(sku["policy"], json!({"kind": "one_per_buyer", "max_quantity": 2}));
     assert_eq!((&sku["price"], &sku["stock_left"]), (&json!(100), &json!(7)));

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use floodgate::broker::{Source, Subscriber};
 use floodgate::config::Tier;
 use floodgate::db::{DeadLetterStore, SaleStore};
-use floodgate::domain::{BucketKey, BucketNo, InvariantId, Phase, Policy};
+use floodgate::domain::invariants::{Checker, FailureFacts, GateFacts, GateView, SkuFacts};
+use floodgate::domain::{BucketKey, BucketNo, InvariantId, Order, OrderState, Phase, Policy};
 use floodgate::messages::BuyAnswer;
 use floodgate::services::audit::{AuditReport, AuditSources, EVIDENCE, audit, audit_all};
 
@@ -16,6 +17,7 @@ use crate::support::faulty_stock::{FaultyStock, StockFault};
 use crate::support::harness::{
     Harness, ONE_PER_BUYER, Offer, START_MS, UNLIMITED, broken, in_system, settings,
 };
+use crate::support::offers::{self, intent};
 use crate::support::wait::until;
 
 /// Sells to three buyers, one of them twice, over a ledger with this defect. Returns the invariants
@@ -242,6 +244,51 @@ fn every_invariant_states_its_evidence() {
         InvariantId::CompensatedOnce,
         InvariantId::Drains,
         InvariantId::Fenced,
+        InvariantId::MoneyAccounted,
     ];
     assert_eq!(stated, all);
+}
+
+/// An ended order of two units: in its gate live or not, and what the gate has and gave back.
+#[test]
+fn units_of_an_ended_order_that_come_back_twice_or_never_break_compensated_once() {
+    use InvariantId::{CompensatedOnce, StockConserved};
+    let sku = offers::sku(1, UNLIMITED, 10);
+    let ended = Order {
+        state: OrderState::TimedOut,
+        version: 1,
+        counts_for_limit: false,
+        ..intent(&sku, 1, 1, 2).order(START_MS)
+    };
+    let cases = [
+        ((true, 8, 0), vec![]),
+        ((false, 10, 2), vec![]),
+        ((false, 12, 4), vec![StockConserved, CompensatedOnce]),
+        ((false, 8, 0), vec![StockConserved, CompensatedOnce]),
+        ((false, 10, 0), vec![CompensatedOnce]),
+        ((true, 10, 2), vec![StockConserved, CompensatedOnce]),
+    ];
+    for ((is_live, left, returned_units), expected) in cases {
+        let mut checker = Checker::default();
+        checker.begin(SkuFacts {
+            sku: sku.no,
+            initial: 10,
+            available: 10,
+            policy: sku.policy,
+            epoch: ended.epoch,
+            opened_at_ms: START_MS,
+        });
+        checker.order(&ended, Some(GateView::Ordered { is_live }));
+        let gates = GateFacts {
+            counts_units: true,
+            left,
+            num_ordered: 1,
+            returned_units,
+            ..GateFacts::default()
+        };
+        checker.end(Some(gates), FailureFacts::default(), START_MS);
+        let mut found: Vec<_> = checker.finish().0.iter().map(|v| v.invariant).collect();
+        found.sort();
+        assert_eq!(found, expected, "{is_live} {left} {returned_units}");
+    }
 }

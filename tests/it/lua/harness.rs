@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use floodgate::domain::{
-    BucketNo, Epoch, Failure, LoaderToken, Loan, Order, Phase, Refusal, Reservation, Sku, TraceId,
-    Verdict,
+    BucketNo, Epoch, Failure, LoaderToken, Loan, Order, OrderStage, OrderState, PayBy, Phase,
+    Refusal, Reservation, Sku, TraceId, Verdict,
 };
 use floodgate::redis::scripts::decisions::{SettleOutcome, release, reserve, settle};
 use floodgate::redis::scripts::load::{LoadRow, clear, hold, load_rows, set_phase};
@@ -315,9 +315,13 @@ impl Fixture {
     }
 
     pub fn order(&self, reservation: &Reservation) -> Order {
-        reservation.intent(&self.sku).order()
+        reservation.intent(&self.sku).order(reservation.asked_at_ms)
     }
 }
+
+/// A paid order without changes before.
+pub const PAID: OrderStage =
+    OrderStage { state: OrderState::Paid, version: 0, pay_by: PayBy::NONE };
 
 /// Opens a bucket that was loaded without rows.
 pub fn opening(loader: LoaderToken, stock: u32) -> OpenBucket {
@@ -327,6 +331,7 @@ pub fn opening(loader: LoaderToken, stock: u32) -> OpenBucket {
         phase: Phase::Open,
         stock,
         released_units: 0,
+        returned_units: 0,
         num_failed: 0,
         num_queued: 0,
         is_new: true,

@@ -1,13 +1,13 @@
 //! Loaders build a bucket from the ledger, one loader at a time.
 
-use floodgate::domain::{Epoch, LoaderToken, OrderState, Phase, Refusal, RequestStatus, Verdict};
+use floodgate::domain::{Epoch, LoaderToken, Phase, Refusal, RequestStatus, Verdict};
 use floodgate::redis::scripts::decisions::SettleOutcome;
 use floodgate::redis::scripts::load::LoadRow;
 use floodgate::redis::scripts::lookup;
 use floodgate::redis::scripts::record::{RequestRecord, RequestStage};
 use floodgate::redis::scripts::{BucketFence, Error, OpenBucket};
 
-use super::harness::{Fixture, KINDS, ScriptClient, opening, refused, sku};
+use super::harness::{Fixture, KINDS, PAID, ScriptClient, opening, refused, sku};
 use crate::support::offers::{ONE, buyer, quota, request};
 use crate::support::servers::redis::Redis;
 
@@ -19,7 +19,7 @@ fn record(buyer_no: u64, stage: RequestStage) -> RequestRecord {
 }
 
 fn ordered(request_no: u64, buyer_no: u64) -> LoadRow {
-    LoadRow::Request(request(request_no), record(buyer_no, RequestStage::Ordered(OrderState::Paid)))
+    LoadRow::Request(request(request_no), record(buyer_no, RequestStage::Ordered(PAID)))
 }
 
 /// Opens bucket 0.
@@ -63,7 +63,7 @@ fn what_was_loaded_is_what_is_answered() {
     let find = lookup::find(&fixture.buckets[0], &fixture.sku, &wanted);
     let found = fixture.run(&mut client, &find).unwrap();
     let stages: Vec<_> = found.iter().map(|record| record.map(|record| record.stage)).collect();
-    let paid = Some(RequestStage::Ordered(OrderState::Paid));
+    let paid = Some(RequestStage::Ordered(PAID));
     assert_eq!(stages, [Some(RequestStage::Queued), None, paid, Some(RequestStage::Queued)]);
 }
 

@@ -44,22 +44,23 @@ const NOT_A_NUMBER: [Option<&str>; 10] = [
 ];
 
 /// The mandatory fields of a bucket.
-const FIELDS: [&str; 10] = [
-    "epoch", "server", "phase", "stock", "lent", "released", "failed", "loaded", "queued",
-    "changes",
+const FIELDS: [&str; 11] = [
+    "epoch", "server", "phase", "stock", "lent", "released", "returned", "failed", "loaded",
+    "queued", "changes",
 ];
 
 /// Whether a script reads this field of the bucket as a number.
 fn parses(script: Script, field: &str) -> bool {
     let fields: &[&str] = match script {
         Script::Reserve => &["epoch", "phase", "stock", "lent", "queued", "changes"],
-        Script::Settle => &["stock", "lent", "queued", "changes"],
+        Script::Settle => &["stock", "lent", "queued", "changes", "returned"],
         Script::Release => &["stock", "lent", "queued", "changes", "released", "failed"],
         Script::Lend | Script::Borrow => &["stock", "lent", "changes", "loaded"],
         Script::ClearLoan => &["stock", "lent", "changes"],
-        Script::Snapshot => {
-            &["epoch", "phase", "stock", "lent", "changes", "released", "failed", "queued"]
-        }
+        Script::Snapshot => &[
+            "epoch", "phase", "stock", "lent", "changes", "released", "returned", "failed",
+            "queued",
+        ],
         Script::SetPhase => &["epoch", "phase"],
         _ => &[],
     };

@@ -16,7 +16,8 @@ fn fixture(policy: Policy, stock: u32) -> (Redis, ScriptClient, Fixture) {
 
 fn ordered(quantity: u32, state: OrderState) -> Verdict {
     let placed_at_ms = 1_790_000_000_000;
-    Verdict::Repeat(RequestStatus::Ordered { quantity, placed_at_ms, state })
+    let pay_by_ms = Some(placed_at_ms + 900_000);
+    Verdict::Repeat(RequestStatus::Ordered { quantity, placed_at_ms, state, pay_by_ms })
 }
 
 const QUEUED: Verdict = Verdict::Repeat(RequestStatus::Queued);

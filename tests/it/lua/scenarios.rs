@@ -11,7 +11,7 @@ use floodgate::redis::scripts::{Error, OutboxArgs, Script, ScriptCall, decisions
 use redis::{RedisResult, Value};
 
 use super::fenced_call::FencedCall;
-use super::harness::{Fixture, KINDS, ScriptClient, opening, refused, sku};
+use super::harness::{Fixture, KINDS, PAID, ScriptClient, opening, refused, sku};
 use crate::support::offers::{ANY, ONE, buyer, quota, request};
 use crate::support::servers::redis::Redis;
 
@@ -85,7 +85,7 @@ fn loan(no: u64) -> Loan {
 }
 
 fn paid(buyer_no: u64) -> RequestRecord {
-    let stage = RequestStage::Ordered(OrderState::Paid);
+    let stage = RequestStage::Ordered(PAID);
     RequestRecord { buyer: buyer(buyer_no), quantity: 1, placed_at_ms: 1, stage }
 }
 
@@ -97,9 +97,12 @@ pub fn all(fixture: &Fixture) -> Vec<Scenario> {
         fixture.order(&fixture.reservation(1, 1, 2)),
         fixture.order(&fixture.reservation(30, 30, 1)),
     ];
+    let (state, counts_for_limit) = (OrderState::TimedOut, false);
+    let ended = Order { state, version: 1, counts_for_limit, ..orders[0] };
     let refused = refused(&fixture.reservation(1, 1, 2), Refusal::RequestIdReused);
     let mut all = vec![
         scenario(fixture, "settle", decisions::settle(keys, sku, &orders)),
+        scenario(fixture, "settle an end", decisions::settle(keys, sku, &[ended])),
         scenario(fixture, "release", decisions::release(keys, sku, &[refused])),
         scenario(fixture, "set_phase", load::set_phase(keys, Epoch(2), Phase::Paused)),
         scenario(fixture, "snapshot", snapshot::snapshot(keys, pages.clone())),

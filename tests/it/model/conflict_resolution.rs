@@ -13,12 +13,14 @@ use parking_lot::Mutex;
 
 use crate::support::offers::{buyer, request, run};
 
-const WRITTEN: bool = true;
-const CONFLICT: bool = false;
+/// The time of the rows.
+const NOW_MS: i64 = 1_800_000_000_500;
+const WRITTEN: Option<i64> = Some(NOW_MS);
+const CONFLICT: Option<i64> = None;
 
 /// A ledger with scripted results, used in order.
 struct ScriptedLedger {
-    placings: Mutex<VecDeque<bool>>,
+    placings: Mutex<VecDeque<Option<i64>>>,
     /// Available units at each examination.
     available: Mutex<VecDeque<u32>>,
     placed: Mutex<Vec<Vec<u64>>>,
@@ -26,7 +28,7 @@ struct ScriptedLedger {
 
 #[async_trait]
 impl OrderWriter for ScriptedLedger {
-    async fn place(&self, batch: Vec<OrderIntent>) -> Result<bool, Error> {
+    async fn place(&self, batch: Vec<OrderIntent>) -> Result<Option<i64>, Error> {
         let requests = batch.iter().map(|intent| intent.request.get()).collect();
         self.placed.lock().push(requests);
         self.placings.lock().pop_front().ok_or(Error::Closed)
@@ -44,7 +46,7 @@ impl OrderWriter for ScriptedLedger {
 }
 
 impl ScriptedLedger {
-    fn new(placings: &[bool], available: &[u32]) -> Self {
+    fn new(placings: &[Option<i64>], available: &[u32]) -> Self {
         Self {
             placings: Mutex::new(placings.iter().copied().collect()),
             available: Mutex::new(available.iter().copied().collect()),
@@ -73,7 +75,7 @@ fn intent(request_no: u64, quantity: u32) -> OrderIntent {
         quota: None,
         amount: 100,
         placed_at_ms: 1_800_000_000_000,
-        pay_by_ms: 1_800_000_900_000,
+        payment_window_s: 900,
         trace: TraceId(9),
         published_at_ms: None,
     }
@@ -89,7 +91,7 @@ fn a_refusal_caused_by_an_unwritten_intent_is_not_final() {
         ledger.resolve(&batch),
         [
             Some(PlaceOutcome::Refused(Refusal::SoldOut)),
-            Some(PlaceOutcome::Placed(batch[1].order()))
+            Some(PlaceOutcome::Placed(batch[1].order(NOW_MS)))
         ]
     );
     assert_eq!(*ledger.placed.lock(), [vec![1, 2], vec![1], vec![2]]);
@@ -103,9 +105,9 @@ fn a_refusal_caused_by_another_intent_is_final_once_that_one_is_written() {
     assert_eq!(
         ledger.resolve(&batch),
         [
-            Some(PlaceOutcome::Placed(batch[0].order())),
+            Some(PlaceOutcome::Placed(batch[0].order(NOW_MS))),
             Some(PlaceOutcome::Refused(Refusal::AlreadyPurchased { first })),
-            Some(PlaceOutcome::Repeat(batch[0].order())),
+            Some(PlaceOutcome::Repeat(batch[0].order(NOW_MS))),
             Some(PlaceOutcome::Refused(Refusal::RequestIdReused)),
         ]
     );

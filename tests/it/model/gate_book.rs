@@ -4,16 +4,17 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use floodgate::domain::{
-    Book, BucketNo, BuyerId, Counting, Epoch, Phase, Policy, Refusal, RequestId, RequestStatus,
-    Reservation, Sku, SkuNo, TraceId, Verdict,
+    Book, BucketNo, BuyerId, Counting, Epoch, Order, OrderState, Phase, Policy, Refusal, RequestId,
+    RequestStatus, Reservation, Sku, SkuNo, SlotReturns, TraceId, Verdict,
 };
 use proptest::prelude::*;
 
 use crate::support::oracle::{Model, ModelAnswer};
 use crate::support::random::num_cases;
 
-/// One purchase: buyer, request, units, and whether the ledger settles it at once.
-type Operation = (u64, u64, u32, bool);
+/// One purchase: buyer, request, units, and how many changes its order has at once; the last of
+/// three ends it.
+type Operation = (u64, u64, u32, u16);
 
 fn policies() -> impl Strategy<Value = Policy> {
     prop_oneof![
@@ -24,7 +25,7 @@ fn policies() -> impl Strategy<Value = Policy> {
 }
 
 fn operations() -> impl Strategy<Value = Vec<Operation>> {
-    prop::collection::vec((1..12_u64, 1..30_u64, 1..4_u32, any::<bool>()), 1..60)
+    prop::collection::vec((1..12_u64, 1..30_u64, 1..4_u32, 0..4_u16), 1..60)
 }
 
 fn sku(policy: Policy, initial: u32) -> Arc<Sku> {
@@ -38,6 +39,8 @@ fn sku(policy: Policy, initial: u32) -> Arc<Sku> {
         buckets: 1,
         payment_window_s: 1,
         bar_lapsed: false,
+        slot_returns: SlotReturns::default(),
+        ends_max: 3,
     })
 }
 
@@ -87,17 +90,40 @@ proptest! {
         let mut book = Book::new(sku(policy, initial), Counting::InStock);
         book.stock(initial);
         book.set_phase(Phase::Open, Epoch(1));
-        for (buyer, request, quantity, settles) in operations {
+        let mut ended = HashSet::new();
+        for (buyer, request, quantity, num_versions) in operations {
             // Under one_per_buyer the request id is derived from the buyer.
             let request = if policy.derives_request_id() { buyer } else { request };
             let reservation = reservation(request, buyer, quantity);
+            // A repeat of an ended request reads its order.
+            if ended.contains(&reservation.request) {
+                let answers_end = matches!(
+                    book.reserve(&reservation),
+                    Verdict::Repeat(RequestStatus::Ordered { state: OrderState::TimedOut, .. })
+                        | Verdict::Refused(Refusal::RequestIdReused)
+                );
+                prop_assert!(answers_end);
+                continue;
+            }
             let verdict = book.reserve(&reservation);
             let expected = model.buy(reservation.request, reservation.buyer, quantity);
             prop_assert_eq!(answer_of(verdict), expected);
-            if settles && verdict == Verdict::Reserved {
-                let order = reservation.intent(&sku(policy, initial)).order();
-                prop_assert!(book.settle(&order), "the first settle is new");
-                prop_assert!(!book.settle(&order), "a repeated settle is not");
+            if num_versions > 0 && verdict == Verdict::Reserved {
+                let intent = reservation.intent(&sku(policy, initial));
+                let order = intent.order(reservation.asked_at_ms);
+                for version in 0..num_versions {
+                    let is_end = version == 2;
+                    let (state, counts_for_limit) =
+                        if is_end { (OrderState::TimedOut, false) } else { (order.state, true) };
+                    let order = Order { state, version, counts_for_limit, ..order };
+                    prop_assert!(book.settle(&order), "the first settle is new");
+                    prop_assert!(!book.settle(&order), "a repeated settle is not");
+                    if is_end {
+                        model.end(reservation.request);
+                        ended.insert(reservation.request);
+                    }
+                }
+                prop_assert!(!book.settle(&order), "a late settle is not");
             }
             prop_assert_eq!(book.snapshot().available, model.available());
         }

@@ -3,4 +3,5 @@
 mod conflict_resolution;
 mod gate_book;
 mod gate_lua;
+mod order_life;
 mod sql_ledgers;

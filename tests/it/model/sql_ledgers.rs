@@ -2,13 +2,15 @@
 //! in small batches, must get the same answers and leave the same rows.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use floodgate::db::conflict_resolution::resolve;
-use floodgate::db::mysql::MysqlLedger;
+use floodgate::db::mysql::{MysqlLedger, MysqlOptions};
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::db::{CrossSkuAnomalies, Ledger};
 use floodgate::domain::{OrderIntent, PlaceOutcome, Policy, Sku};
+use floodgate::runtime::clock::{ManualClock, SharedClock};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -160,10 +162,15 @@ fn answer_of(outcome: Option<PlaceOutcome>) -> ModelAnswer {
     }
 }
 
+/// The same time on every ledger: an order's deadline begins with its row.
+fn clock() -> SharedClock {
+    Arc::new(ManualClock::new(1_800_000_000_000))
+}
+
 fn sqlite() -> (TempDir, SqliteLedger) {
     let directory = tempfile::tempdir().unwrap();
     let options = OpenOptions::new(directory.path().join("ledger.db"));
-    let ledger = SqliteLedger::open(&options).unwrap();
+    let ledger = SqliteLedger::open(&OpenOptions { clock: clock(), ..options }).unwrap();
     (directory, ledger)
 }
 
@@ -203,7 +210,8 @@ fn the_ledgers_in_a_file_and_in_mariadb_answer_alike() {
     let (_directory, file) = sqlite();
     // Without a disk sync per commit: the test compares answers, not durability.
     let server = MariaDb::start_with(&["--innodb-flush-log-at-trx-commit=0"]);
-    let mariadb = MysqlLedger::open(&server.options()).unwrap();
+    let options = MysqlOptions { clock: clock(), ..server.options() };
+    let mariadb = MysqlLedger::open(&options).unwrap();
     let number = AtomicU64::new(0);
     let cases = num_cases().div_ceil(u32::try_from(SIDE_BY_SIDE).unwrap());
     check(cases, &vec(sequence(LONG), SIDE_BY_SIDE), |sequences| {

@@ -142,7 +142,7 @@ fn the_rights_in_the_manual_are_enough() {
         );
         let ledger = MysqlLedger::open(&options_for(&server, "sells:secret", "floodgate")).unwrap();
         let sku = offer(&ledger, "sale", ANY, 5).await;
-        assert!(ledger.place(vec![intent(&sku, 1, 1, 1)]).await.unwrap());
+        assert!(ledger.place(vec![intent(&sku, 1, 1, 1)]).await.unwrap().is_some());
     });
 }
 

@@ -13,7 +13,7 @@ use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 
 use crate::support::servers::mariadb::MariaDb;
 
-const TABLES: [&str; 9] = [
+const TABLES: [&str; 14] = [
     "sales",
     "skus",
     "orders",
@@ -23,6 +23,11 @@ const TABLES: [&str; 9] = [
     "secrets",
     "dead_letters",
     "dead_requests",
+    "order_events",
+    "payments",
+    "payment_events",
+    "bars",
+    "cursors",
 ];
 
 /// Lines of a schema in a notation common to both databases.
@@ -165,7 +170,7 @@ fn references(server: &MariaDb, table: &str) -> BTreeSet<String> {
 fn both_databases_have_the_same_schema() {
     let mut file = File::migrated();
     let server = MariaDb::start();
-    assert_eq!(MysqlLedger::migrate(&server.options()).unwrap().len(), 8);
+    assert_eq!(MysqlLedger::migrate(&server.options()).unwrap().len(), 9);
     for table in TABLES {
         assert_eq!(columns(&server, table), file.columns(table), "{table}");
         assert_eq!(unique_keys(&server, table), file.unique_keys(table), "{table}");

@@ -1,14 +1,19 @@
 //! Query plans of the ledger's statements: SQLite must use keys and must not sort, because a table
 //! may have ten million rows. The statements are read from diesel's events.
 
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
 use diesel::connection::{
     Instrumentation, InstrumentationEvent, SimpleConnection, set_default_instrumentation,
 };
 use diesel::prelude::*;
 use diesel::sql_types::Text;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
-use floodgate::db::{OrderCursor, OrderReader, OrderWriter};
-use floodgate::domain::{Failure, OrderIntent, Refusal, Sku};
+use floodgate::db::{OrderChanges, OrderCursor, OrderReader, OrderWriter, SaleStore};
+use floodgate::domain::{Failure, OrderIntent, OrderKey, Refusal, Sku};
+use floodgate::runtime::clock::{ManualClock, SharedClock};
 use parking_lot::Mutex;
 use tempfile::TempDir;
 
@@ -46,6 +51,7 @@ struct Step {
 struct Store {
     directory: TempDir,
     ledger: SqliteLedger,
+    clock: Arc<ManualClock>,
     sku: Sku,
 }
 
@@ -53,10 +59,12 @@ impl Store {
     async fn open() -> Self {
         set_default_instrumentation(|| Some(Box::new(Recorder::default()))).unwrap();
         let directory = tempfile::tempdir().unwrap();
+        let clock = Arc::new(ManualClock::new(1_800_000_000_000));
         let options = OpenOptions::new(directory.path().join("ledger.db"));
+        let options = OpenOptions { clock: Arc::clone(&clock) as SharedClock, ..options };
         let ledger = SqliteLedger::open(&options).unwrap();
-        let sku = offer(&ledger, "sale", ANY, 10).await;
-        Self { directory, ledger, sku }
+        let sku = offer(&ledger, "sale", ANY, 1_000).await;
+        Self { directory, ledger, clock, sku }
     }
 
     fn conn(&self) -> SqliteConnection {
@@ -73,7 +81,10 @@ impl Store {
         let mut conn = self.conn();
         let queries = statements
             .iter()
-            .filter(|(of, text)| of.contains(file) && text.contains("SELECT"))
+            .filter(|(of, text)| {
+                let is_query = ["SELECT", "UPDATE"].iter().any(|verb| text.contains(verb));
+                of.contains(file) && is_query
+            })
             .map(|(_, text)| text.split(" -- binds").next().unwrap());
         let explain = |sql: &str| {
             let explain = diesel::sql_query(format!("EXPLAIN QUERY PLAN {sql}"));
@@ -82,6 +93,31 @@ impl Store {
         };
         queries.map(explain).collect()
     }
+}
+
+/// The orders of these requests, placed and due.
+async fn due(store: &Store, requests: RangeInclusive<u64>) -> Vec<OrderKey> {
+    let batch: Vec<_> = requests.map(|n| intent(&store.sku, n, n, 1)).collect();
+    let keys =
+        batch.iter().map(|it| OrderKey { sku: it.sku, buyer: it.buyer, request: it.request });
+    let keys = keys.collect();
+    assert!(store.ledger.place(batch).await.unwrap().is_some());
+    store.clock.advance(Duration::from_secs(900));
+    keys
+}
+
+#[test]
+fn a_batch_of_due_orders_ends_by_the_statements_of_one() {
+    run(async {
+        let store = Store::open().await;
+        let (one, many) = (due(&store, 1..=1).await, due(&store, 2..=500).await);
+        let of_one = store.plans(store.ledger.end_due(one, 0)).await;
+        along_keys(&of_one);
+        let of_many = store.plans(store.ledger.end_due(many, 0)).await;
+        assert_eq!(of_one.len(), of_many.len());
+        assert_eq!(store.ledger.available(store.sku.no).await.unwrap(), 1_000);
+        along_keys(&store.plans(store.ledger.due_orders(i64::MAX, 10)).await);
+    });
 }
 
 /// Asserts that no plan contains a full table scan.
@@ -130,7 +166,7 @@ fn single_rows_are_found_by_key() {
     run(async {
         let store = Store::open().await;
         let placed = store.ledger.place(vec![intent(&store.sku, 1, 1, 1)]).await.unwrap();
-        assert!(placed);
+        assert!(placed.is_some());
         let plans = store.plans(store.ledger.order_timeline(request(1))).await;
         assert_eq!(plans.len(), 1, "found by the index: {plans:#?}");
         without_sorting(&plans);

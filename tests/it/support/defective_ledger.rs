@@ -12,8 +12,8 @@ use floodgate::db::{
 use floodgate::domain::book::gives_back;
 use floodgate::domain::invariants::{FailureFacts, SkuFacts};
 use floodgate::domain::{
-    BuyerId, Epoch, Examination, Failure, Order, OrderIntent, OrderTimeline, Phase, RequestId,
-    Sale, SaleDraft, SaleId, Sku, SkuNo, TraceId,
+    BuyerId, Epoch, Examination, Failure, Order, OrderIntent, OrderKey, OrderTimeline, Payment,
+    Phase, RequestId, Sale, SaleDraft, SaleId, Sku, SkuNo, TraceId,
 };
 use parking_lot::Mutex;
 
@@ -113,7 +113,7 @@ impl Rows {
 
     fn write(&mut self, batch: &[OrderIntent], defect: LedgerDefect) {
         for intent in batch {
-            let mut order = intent.order();
+            let mut order = intent.order(0);
             if defect == LedgerDefect::StampsOldEpoch {
                 order.epoch = Epoch(order.epoch.0 - 1);
                 order.placed_at_ms = i64::MAX;
@@ -158,17 +158,17 @@ impl Rows {
 
 #[async_trait]
 impl OrderWriter for DefectiveLedger {
-    async fn place(&self, batch: Vec<OrderIntent>) -> Result<bool, Error> {
+    async fn place(&self, batch: Vec<OrderIntent>) -> Result<Option<i64>, Error> {
         if matches!(self.defect, LedgerDefect::Hangs | LedgerDefect::ForgetsDeadLetters) {
             std::future::pending::<()>().await;
         }
         let mut rows = self.rows.lock();
         let mut examination = rows.examine(&batch, self.defect);
         if batch.iter().any(|intent| examination.admit(intent).is_some()) {
-            return Ok(false);
+            return Ok(None);
         }
         rows.write(&batch, self.defect);
-        Ok(true)
+        Ok(Some(0))
     }
 
     async fn examine(&self, batch: Vec<OrderIntent>) -> Result<Examination, Error> {
@@ -238,6 +238,11 @@ impl OrderReader for DefectiveLedger {
         Ok(own.take(limit as usize).copied().collect())
     }
 
+    /// Orders are placed here and never paid.
+    async fn payments_of(&self, _: Vec<OrderKey>) -> Result<Vec<Payment>, Error> {
+        Ok(Vec::new())
+    }
+
     async fn scan_audit(&self, sku: SkuNo, mut visit: Visitor<AuditRow>) -> Result<(), Error> {
         let ((of_sku, of_failures), mut orders) = {
             let rows = self.rows.lock();
@@ -256,7 +261,7 @@ impl OrderReader for DefectiveLedger {
         let requests: HashSet<i64> = orders.map(|order| order.request.to_db()).collect();
         let both = rows.failures.iter().map(|f| f.request.to_db());
         let orders_and_failures = both.filter(|request| requests.contains(request)).collect();
-        Ok(Anomalies { orders_and_failures, wrong_quotas: Vec::new() })
+        Ok(Anomalies { orders_and_failures, ..Anomalies::default() })
     }
 
     async fn anomalies_across_skus(&self) -> Result<CrossSkuAnomalies, Error> {
@@ -284,6 +289,8 @@ impl SaleStore for DefectiveLedger {
             buckets: sku.buckets,
             payment_window_s: sku.payment_window_s,
             bar_lapsed: sku.bar_lapsed,
+            slot_returns: sku.slot_returns,
+            ends_max: sku.ends_max,
         });
         let sale = Sale {
             no,
@@ -293,6 +300,7 @@ impl SaleStore for DefectiveLedger {
             ends_at_ms: draft.ends_at_ms,
             phase: Phase::Draft,
             epoch: Epoch(0),
+            currency: draft.currency,
             skus: skus.collect(),
         };
         for sku in &sale.skus {

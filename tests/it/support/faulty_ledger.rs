@@ -10,8 +10,9 @@ use floodgate::db::{
 };
 use floodgate::domain::{
     BuyerId, DeadLetter, DeadLetterContent, DeadLetterCounts, DeadLetterFilter, DeadLetterNo,
-    DeadLetterTransition, Epoch, Examination, Failure, NewDeadLetter, Order, OrderIntent,
-    OrderTimeline, Phase, RequestId, Sale, SaleDraft, SaleId, SkuNo, StoreDeadLetterOutcome,
+    DeadLetterTransition, Epoch, Examination, Failure, NewDeadLetter, Order, OrderIntent, OrderKey,
+    OrderTimeline, Payment, Phase, RequestId, Sale, SaleDraft, SaleId, SkuNo,
+    StoreDeadLetterOutcome,
 };
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -46,7 +47,7 @@ pub enum Fault {
 
 /// Wraps a ledger and applies the current [`Fault`].
 pub struct FaultyLedger {
-    inner: Arc<dyn Ledger>,
+    pub(super) inner: Arc<dyn Ledger>,
     fault: watch::Sender<Fault>,
     batches: Mutex<Vec<Vec<u64>>>,
     num_refused: AtomicUsize,
@@ -77,7 +78,7 @@ impl FaultyLedger {
     }
 
     /// Runs before every call.
-    async fn begin(&self) -> Result<(), Error> {
+    pub(super) async fn begin(&self) -> Result<(), Error> {
         let mut fault = self.fault.subscribe();
         drop(fault.wait_for(|fault| *fault != Fault::Frozen).await);
         let fault = *fault.borrow();
@@ -90,7 +91,7 @@ impl FaultyLedger {
     }
 
     /// Runs before every write.
-    async fn begin_write(&self) -> Result<(), Error> {
+    pub(super) async fn begin_write(&self) -> Result<(), Error> {
         self.begin().await?;
         let Fault::RefusesAll(class) = *self.fault.borrow() else { return Ok(()) };
         self.num_refused.fetch_add(1, Ordering::SeqCst);
@@ -103,7 +104,7 @@ impl FaultyLedger {
     }
 
     /// Runs after a committed write.
-    fn end(&self, operation: &'static str) -> Result<(), Error> {
+    pub(super) fn end(&self, operation: &'static str) -> Result<(), Error> {
         let fault = *self.fault.borrow();
         match fault {
             Fault::AnswerLost => Err(Error::TimedOut { operation }),
@@ -118,7 +119,7 @@ impl FaultyLedger {
 
 #[async_trait]
 impl OrderWriter for FaultyLedger {
-    async fn place(&self, batch: Vec<OrderIntent>) -> Result<bool, Error> {
+    async fn place(&self, batch: Vec<OrderIntent>) -> Result<Option<i64>, Error> {
         self.begin_write().await?;
         let fault = *self.fault.borrow();
         self.batches.lock().push(batch.iter().map(|intent| intent.request.get()).collect());
@@ -192,6 +193,10 @@ impl OrderReader for FaultyLedger {
     ) -> Result<Vec<Order>, Error> {
         self.begin().await?;
         self.inner.orders_of(buyer, cursor, limit).await
+    }
+
+    async fn payments_of(&self, orders: Vec<OrderKey>) -> Result<Vec<Payment>, Error> {
+        self.inner.payments_of(orders).await
     }
 
     async fn scan_audit(&self, sku: SkuNo, visit: Visitor<AuditRow>) -> Result<(), Error> {

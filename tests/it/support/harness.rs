@@ -8,8 +8,8 @@ use floodgate::actors::{ActorSystem, GateHandle};
 use floodgate::config::{Settings, Tier};
 use floodgate::db::Ledger;
 use floodgate::domain::{
-    BucketKey, BucketNo, BuyerId, InvariantId, Phase, Policy, RequestId, RequestStatus,
-    Reservation, SaleDraft, SkuDraft, TraceId,
+    BucketKey, BucketNo, BuyerId, Currency, InvariantId, Phase, Policy, RequestId, RequestStatus,
+    Reservation, SaleDraft, SkuDraft, SlotReturns, TraceId,
 };
 use floodgate::messages::BuyAnswer;
 use floodgate::observe::metrics::Metrics;
@@ -62,12 +62,15 @@ impl Offer {
             buckets: self.buckets,
             payment_window_s: 900,
             bar_lapsed: false,
+            slot_returns: SlotReturns::default(),
+            ends_max: 3,
         };
         SaleDraft {
             id: sale.parse().unwrap(),
             title: "Sale".to_owned(),
             starts_at_ms,
             ends_at_ms: starts_at_ms + 86_400_000,
+            currency: Currency::default(),
             skus: vec![sku],
         }
     }

@@ -18,6 +18,7 @@ pub mod harness;
 pub mod memory_broker;
 pub mod offers;
 pub mod oracle;
+mod order_changes;
 pub mod order_consumer;
 pub mod orders;
 pub mod pipeline;

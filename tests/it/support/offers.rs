@@ -4,8 +4,8 @@ use std::future::Future;
 
 use floodgate::db::{AuditRow, Ledger};
 use floodgate::domain::{
-    BucketNo, BuyerId, Epoch, Failure, Order, OrderIntent, Phase, Policy, RequestId, Sale,
-    SaleDraft, Sku, SkuDraft, SkuNo, TraceId,
+    BucketNo, BuyerId, Currency, Epoch, Failure, Order, OrderIntent, Phase, Policy, RequestId,
+    Sale, SaleDraft, Sku, SkuDraft, SkuNo, SlotReturns, TraceId,
 };
 use floodgate::services::audit::audit;
 use tokio::sync::mpsc;
@@ -42,6 +42,8 @@ pub fn sku(no: i32, policy: Policy, initial: u32) -> Sku {
         buckets: 2,
         payment_window_s: 900,
         bar_lapsed: false,
+        slot_returns: SlotReturns::default(),
+        ends_max: 3,
     }
 }
 
@@ -56,6 +58,8 @@ pub fn sku_draft(id: &str, policy: Policy, initial: u32) -> SkuDraft {
         buckets: 4,
         payment_window_s: 900,
         bar_lapsed: true,
+        slot_returns: SlotReturns::default(),
+        ends_max: 3,
     }
 }
 
@@ -65,6 +69,7 @@ pub fn sale_draft(id: &str, skus: Vec<SkuDraft>) -> SaleDraft {
         title: format!("Sale {id} 秒杀"),
         starts_at_ms: 1_000,
         ends_at_ms: 2_000,
+        currency: Currency::default(),
         skus,
     }
 }
@@ -102,7 +107,7 @@ pub fn intent(sku: &Sku, request_no: u64, buyer_no: u64, quantity: u32) -> Order
         quota: sku.policy.quota(),
         amount: sku.price * i64::from(quantity),
         placed_at_ms: 1_500 + i64::try_from(request_no % 1_000).unwrap(),
-        pay_by_ms: 901_500,
+        payment_window_s: 900,
         trace: TraceId(u128::from(request_no) << 64 | 7),
         published_at_ms: None,
     }

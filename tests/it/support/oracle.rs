@@ -54,6 +54,11 @@ impl Model {
         self.sold.iter().map(|sold| (sold.request, sold.buyer, sold.quantity))
     }
 
+    /// Ends an accepted purchase: its units are unsold again, and no longer the buyer's.
+    pub fn end(&mut self, request: RequestId) {
+        self.sold.retain(|sold| sold.request != request);
+    }
+
     /// Decides on one purchase and records it if accepted.
     pub fn buy(&mut self, request: RequestId, buyer: BuyerId, quantity: u32) -> ModelAnswer {
         if let Some(earlier) = self.sold.iter().find(|sold| sold.request == request) {

@@ -196,7 +196,7 @@ impl ConsumerHarness {
         intents
             .map(|intent| OrderIntent {
                 bucket: home(intent.buyer),
-                pay_by_ms: sku.pay_by_ms(intent.placed_at_ms),
+                payment_window_s: sku.payment_window_s,
                 ..intent
             })
             .collect()

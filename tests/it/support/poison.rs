@@ -63,7 +63,7 @@ impl Intruder {
             quota: None,
             amount: 100,
             placed_at_ms: now,
-            pay_by_ms: now + 900_000,
+            payment_window_s: 900,
             trace: TraceId(1),
             published_at_ms: None,
         }

@@ -13,6 +13,7 @@ const PORTS: &[(&str, &str)] = &[
     ("Lease", "src/lease/"),
     ("Ledger", "src/db/"),
     ("Outbox", "src/outbox/"),
+    ("PaymentProvider", "src/payment/"),
     ("Publisher", "src/broker/"),
     ("Stock", "src/stock/"),
     ("Subscriber", "src/broker/"),

@@ -12,7 +12,7 @@ const FLOORS: &[&[&str]] = &[
     &["runtime"],
     &["redis"],
     &["config"],
-    &["broker", "db", "lease", "stock", "watermark"],
+    &["broker", "db", "lease", "payment", "stock", "watermark"],
     &["messages"],
     &["outbox"],
     &["observe"],

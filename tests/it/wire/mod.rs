@@ -6,7 +6,7 @@ use bytes::Bytes;
 use floodgate::actors::order_consumer::validate;
 use floodgate::broker::{Delivery, Headers};
 use floodgate::domain::{
-    BucketNo, BuyerId, Epoch, OrderIntent, Policy, RequestId, Sku, SkuNo, TraceId,
+    BucketNo, BuyerId, Epoch, OrderIntent, Policy, RequestId, Sku, SkuNo, SlotReturns, TraceId,
 };
 use floodgate::messages::envelope;
 use floodgate::messages::envelope::{DecodedIntents, MalformedEnvelope};
@@ -96,6 +96,8 @@ fn sku() -> Sku {
         buckets: 8,
         payment_window_s: 900,
         bar_lapsed: false,
+        slot_returns: SlotReturns::default(),
+        ends_max: 3,
     }
 }
 
@@ -111,7 +113,7 @@ fn intent(request: u64, buyer: u64, quantity: u32, bucket: u16) -> OrderIntent {
         quota: Some(5),
         amount: 250 * i64::from(quantity),
         placed_at_ms: 1_800_000_000_000,
-        pay_by_ms: 1_800_000_900_000,
+        payment_window_s: 900,
         trace: TraceId(0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736),
         published_at_ms: None,
     }

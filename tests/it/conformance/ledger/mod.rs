@@ -17,6 +17,9 @@ use crate::support::offers::run;
 use crate::support::servers::mariadb as servers;
 
 mod dead_letters;
+mod feed;
+mod life;
+mod money;
 mod placing;
 mod reading;
 mod sales;
@@ -28,8 +31,13 @@ pub const NOW_MS: i64 = 1_800_000_000_123;
 /// A store that outlives the ledgers opened on it. Each case gets a new one.
 #[async_trait(?Send)]
 pub trait Backend {
+    /// Opens a ledger on the store as its only writer, with this clock.
+    async fn open_with(&self, clock: Arc<ManualClock>) -> Arc<dyn Ledger>;
+
     /// Opens a ledger on the store as its only writer. Its clock is fixed at [`NOW_MS`].
-    async fn open(&self) -> Arc<dyn Ledger>;
+    async fn open(&self) -> Arc<dyn Ledger> {
+        self.open_with(Arc::new(ManualClock::new(NOW_MS))).await
+    }
 
     /// Fences the open ledger, as another process does that becomes the writer.
     async fn take_over(&self);
@@ -47,8 +55,7 @@ impl Sqlite {
 
 #[async_trait(?Send)]
 impl Backend for Sqlite {
-    async fn open(&self) -> Arc<dyn Ledger> {
-        let clock = Arc::new(ManualClock::new(NOW_MS));
+    async fn open_with(&self, clock: Arc<ManualClock>) -> Arc<dyn Ledger> {
         let options = OpenOptions::new(self.directory.path().join("ledger.db"));
         let options = OpenOptions { clock, ..options };
         Arc::new(SqliteLedger::open(&options).unwrap())
@@ -72,20 +79,20 @@ impl MariaDb {
         Self(servers::MariaDb::start())
     }
 
-    fn options(&self) -> MysqlOptions {
-        let clock = Arc::new(ManualClock::new(NOW_MS));
+    fn options(&self, clock: Arc<ManualClock>) -> MysqlOptions {
         MysqlOptions { writing: WriteMode::Exclusive, clock, ..self.0.options() }
     }
 }
 
 #[async_trait(?Send)]
 impl Backend for MariaDb {
-    async fn open(&self) -> Arc<dyn Ledger> {
-        Arc::new(MysqlLedger::open(&self.options()).unwrap())
+    async fn open_with(&self, clock: Arc<ManualClock>) -> Arc<dyn Ledger> {
+        Arc::new(MysqlLedger::open(&self.options(clock)).unwrap())
     }
 
     async fn take_over(&self) {
-        MysqlLedger::open(&self.options()).unwrap().close().await;
+        let clock = Arc::new(ManualClock::new(NOW_MS));
+        MysqlLedger::open(&self.options(clock)).unwrap().close().await;
     }
 }
 
@@ -140,6 +147,32 @@ macro_rules! backends {
                     the_evidence_begins_with_the_facts
                     a_healthy_ledger_has_no_anomalies
                     the_counts_are_those_of_one_sku;
+                life:
+                    a_deadline_begins_at_the_commit
+                    an_unpaid_order_times_out_once
+                    an_order_without_a_deadline_stays
+                    a_paying_order_ends_after_the_limit_of_extensions
+                    an_unpaid_order_is_cancelled_once
+                    a_paying_order_is_not_cancelled_before_its_attempt_closed
+                    a_limit_that_returned_lets_the_buyer_order_again
+                    a_limit_that_does_not_return_keeps_counting
+                    a_limit_returns_only_so_often
+                    a_lapsed_buyer_is_barred_from_the_whole_sale
+                    many_orders_end_at_once
+                    of_payment_and_time_out_one_wins
+                    of_payment_and_cancellation_one_wins;
+                money:
+                    an_order_is_paid_once
+                    an_attempt_is_opened_once
+                    a_closed_attempt_lets_the_buyer_try_again
+                    money_that_is_not_applied_is_due_back
+                    a_refund_is_tried_until_it_is_decided
+                    a_refund_ends_a_paid_order
+                    a_report_of_no_attempt_is_stored;
+                feed:
+                    events_come_in_order_each_with_its_order
+                    several_sequencers_leave_no_gap
+                    a_cursor_moves_forward;
                 dead_letters:
                     a_dead_letter_reads_back_as_it_was_stored
                     copies_of_a_message_are_one_dead_letter

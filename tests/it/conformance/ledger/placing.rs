@@ -7,7 +7,7 @@ use floodgate::domain::{
     Examination, Failure, Order, OrderIntent, PlaceOutcome, Refusal, Sku, SkuNo, TraceId,
 };
 
-use super::Backend;
+use super::{Backend, NOW_MS};
 use crate::support::offers::{ANY, ONE, buyer, intent, offer, orders, quota, request};
 
 pub async fn a_clean_batch_becomes_orders(backend: &dyn Backend) {
@@ -18,9 +18,9 @@ pub async fn a_clean_batch_becomes_orders(backend: &dyn Backend) {
         .map(|(request, buyer, quantity)| intent(&sku, request, buyer, quantity))
         .into();
 
-    assert!(ledger.place(batch.clone()).await.unwrap());
+    assert!(ledger.place(batch.clone()).await.unwrap().is_some());
 
-    let mut expected: Vec<Order> = batch.iter().map(OrderIntent::order).collect();
+    let mut expected: Vec<Order> = batch.iter().map(|intent| intent.order(NOW_MS)).collect();
     expected.sort_by_key(|order| order.buyer);
     assert_eq!(orders(&*ledger, sku.no).await, expected);
     assert_eq!(ledger.available(sku.no).await.unwrap(), 3);
@@ -48,14 +48,14 @@ pub async fn ids_of_nineteen_digits_travel_unchanged(backend: &dyn Backend) {
     for (at, request) in ids.into_iter().enumerate() {
         batch.push(intent(&sku, request, ids[(at + 3) % ids.len()], 1));
     }
-    assert!(ledger.place(batch.clone()).await.unwrap());
+    assert!(ledger.place(batch.clone()).await.unwrap().is_some());
 
-    let mut expected: Vec<Order> = batch.iter().map(OrderIntent::order).collect();
+    let mut expected: Vec<Order> = batch.iter().map(|intent| intent.order(NOW_MS)).collect();
     expected.sort_by_key(|order| order.buyer);
     assert_eq!(orders(&*ledger, sku.no).await, expected);
     let seen = ledger.examine(batch.clone()).await.unwrap();
     for intent in &batch {
-        let order = intent.order();
+        let order = intent.order(NOW_MS);
         assert_eq!(
             ledger.order_timeline(intent.request).await.unwrap().map(|it| it.order),
             Some(order)
@@ -72,7 +72,7 @@ pub async fn ids_of_nineteen_digits_travel_unchanged(backend: &dyn Backend) {
 
 pub async fn nothing_to_place_is_no_conflict(backend: &dyn Backend) {
     let ledger = backend.open().await;
-    assert!(ledger.place(Vec::new()).await.unwrap());
+    assert!(ledger.place(Vec::new()).await.unwrap().is_some());
     assert_eq!(ledger.examine(Vec::new()).await.unwrap(), Examination::default());
 }
 
@@ -82,7 +82,7 @@ pub async fn one_bad_intent_keeps_the_whole_batch_out(backend: &dyn Backend) {
     let any = offer(&*ledger, "any", ANY, 5).await;
     let some = offer(&*ledger, "quota", quota(2), 5).await;
     let existing = vec![intent(&one, 1, 1, 1), intent(&any, 2, 1, 1), intent(&some, 3, 1, 1)];
-    assert!(ledger.place(existing).await.unwrap());
+    assert!(ledger.place(existing).await.unwrap().is_some());
     let unknown_sku = Sku { no: SkuNo(999), ..any.clone() };
     let before = full_state(&*ledger, &[&one, &any, &some]).await;
 
@@ -100,18 +100,18 @@ pub async fn one_bad_intent_keeps_the_whole_batch_out(backend: &dyn Backend) {
             let mut batch =
                 vec![intent(&any, 20, 2, 1), intent(&some, 21, 2, 1), intent(&any, 22, 4, 1)];
             batch.insert(position, bad);
-            assert!(!ledger.place(batch).await.unwrap(), "{why}");
+            assert!(ledger.place(batch).await.unwrap().is_none(), "{why}");
             assert_eq!(full_state(&*ledger, &[&one, &any, &some]).await, before, "{why}");
         }
     }
     let twice = vec![intent(&any, 30, 2, 1), intent(&any, 30, 2, 1)];
-    assert!(!ledger.place(twice).await.unwrap());
+    assert!(ledger.place(twice).await.unwrap().is_none());
     assert_eq!(full_state(&*ledger, &[&one, &any, &some]).await, before);
 
     let error = ledger.place(vec![intent(&any, 40, 2, 0)]).await.unwrap_err();
     assert_eq!(error.class(), ErrorClass::Bug, "no units: {error}");
     assert_eq!(full_state(&*ledger, &[&one, &any, &some]).await, before);
-    assert!(ledger.place(vec![intent(&any, 41, 2, 1)]).await.unwrap());
+    assert!(ledger.place(vec![intent(&any, 41, 2, 1)]).await.unwrap().is_some());
 }
 
 /// The orders, free units and examination of each SKU.
@@ -135,7 +135,7 @@ pub async fn a_batch_of_several_skus_takes_from_each(backend: &dyn Backend) {
         intent(&any, 3, 1, 3),
         intent(&one, 4, 2, 1),
     ];
-    assert!(ledger.place(batch).await.unwrap());
+    assert!(ledger.place(batch).await.unwrap().is_some());
     assert_eq!(ledger.available(any.no).await.unwrap(), 0);
     assert_eq!(ledger.available(one.no).await.unwrap(), 3);
 }
@@ -144,10 +144,10 @@ pub async fn a_quota_counts_over_batches_and_within_one(backend: &dyn Backend) {
     let ledger = backend.open().await;
     let sku = offer(&*ledger, "sale", quota(5), 100).await;
     let both = vec![intent(&sku, 1, 1, 2), intent(&sku, 2, 1, 2), intent(&sku, 3, 2, 5)];
-    assert!(ledger.place(both).await.unwrap());
-    assert!(!ledger.place(vec![intent(&sku, 4, 1, 2)]).await.unwrap());
-    assert!(ledger.place(vec![intent(&sku, 5, 1, 1)]).await.unwrap());
-    assert!(!ledger.place(vec![intent(&sku, 6, 1, 1)]).await.unwrap());
+    assert!(ledger.place(both).await.unwrap().is_some());
+    assert!(ledger.place(vec![intent(&sku, 4, 1, 2)]).await.unwrap().is_none());
+    assert!(ledger.place(vec![intent(&sku, 5, 1, 1)]).await.unwrap().is_some());
+    assert!(ledger.place(vec![intent(&sku, 6, 1, 1)]).await.unwrap().is_none());
     let seen = ledger.examine(vec![intent(&sku, 6, 1, 1), intent(&sku, 7, 3, 1)]).await.unwrap();
     assert_eq!(seen.owned.get(&(sku.no, buyer(1))), Some(&5));
     assert_eq!(seen.owned.get(&(sku.no, buyer(3))), None);
@@ -156,8 +156,8 @@ pub async fn a_quota_counts_over_batches_and_within_one(backend: &dyn Backend) {
 pub async fn the_last_unit_is_sold_and_no_more(backend: &dyn Backend) {
     let ledger = backend.open().await;
     let sku = offer(&*ledger, "sale", ANY, 3).await;
-    assert!(ledger.place(vec![intent(&sku, 1, 1, 3)]).await.unwrap());
-    assert!(!ledger.place(vec![intent(&sku, 2, 2, 1)]).await.unwrap());
+    assert!(ledger.place(vec![intent(&sku, 1, 1, 3)]).await.unwrap().is_some());
+    assert!(ledger.place(vec![intent(&sku, 2, 2, 1)]).await.unwrap().is_none());
     assert_eq!(ledger.available(sku.no).await.unwrap(), 0);
     assert_eq!(orders(&*ledger, sku.no).await.len(), 1);
 }
@@ -168,11 +168,11 @@ pub async fn a_failed_request_never_becomes_an_order(backend: &dyn Backend) {
     ledger.record_failures(vec![failure(&sku, 700, Refusal::SoldOut)]).await.unwrap();
     // The failed request is last in a batch that needs more than one IN list.
     let batch: Vec<_> = (1..=700).map(|number| intent(&sku, number, number, 1)).collect();
-    assert!(!ledger.place(batch.clone()).await.unwrap());
+    assert!(ledger.place(batch.clone()).await.unwrap().is_none());
     assert_eq!(orders(&*ledger, sku.no).await, []);
     let seen = ledger.examine(batch.clone()).await.unwrap();
     assert_eq!(seen.failures, [(request(700), Refusal::SoldOut)].into());
-    assert!(ledger.place(batch[..699].to_vec()).await.unwrap());
+    assert!(ledger.place(batch[..699].to_vec()).await.unwrap().is_some());
 }
 
 fn failure(sku: &Sku, number: u64, reason: Refusal) -> Failure {
@@ -195,7 +195,7 @@ pub async fn many_writers_sell_exactly_the_stock(backend: &dyn Backend) {
         ledger.place(intents)
     });
     let placed = join_all(batches).await;
-    let all = placed.into_iter().filter(|placed| *placed.as_ref().unwrap());
+    let all = placed.into_iter().filter(|placed| placed.as_ref().unwrap().is_some());
     assert_eq!(all.count(), 16);
     assert_eq!(orders(&*ledger, sku.no).await.len(), 48);
     assert_eq!(ledger.available(sku.no).await.unwrap(), 2);
@@ -209,15 +209,16 @@ pub async fn a_large_batch_is_examined_whole(backend: &dyn Backend) {
         .map(|number| intent(&one, number, number, 1))
         .chain((601..=1_200).map(|number| intent(&some, number, number, 2)))
         .collect();
-    assert!(ledger.place(batch.clone()).await.unwrap());
+    assert!(ledger.place(batch.clone()).await.unwrap().is_some());
 
     let seen = ledger.examine(batch.clone()).await.unwrap();
     let expected = Examination {
-        orders: batch.iter().map(|intent| (intent.request, intent.order())).collect(),
+        orders: batch.iter().map(|intent| (intent.request, intent.order(NOW_MS))).collect(),
         failures: [].into(),
         first_requests: (1..=600).map(|n| ((one.no, buyer(n)), request(n))).collect(),
         owned: (601..=1_200).map(|n| ((some.no, buyer(n)), 2)).collect(),
         available: [(one.no, 1_400), (some.no, 800)].into(),
+        barred: [].into(),
     };
     assert_eq!(seen, expected);
 }
@@ -227,17 +228,17 @@ pub async fn the_examination_says_why(backend: &dyn Backend) {
     let one = offer(&*ledger, "one", ONE, 3).await;
     let some = offer(&*ledger, "quota", quota(2), 5).await;
     let existing = vec![intent(&one, 1, 1, 1), intent(&some, 2, 1, 2)];
-    assert!(ledger.place(existing.clone()).await.unwrap());
+    assert!(ledger.place(existing.clone()).await.unwrap().is_some());
     ledger.record_failures(vec![failure(&one, 3, Refusal::Ended)]).await.unwrap();
 
     let refused = |reason| Some(PlaceOutcome::Refused(reason));
     let first = request(1);
     let cases = [
-        (existing[0], Some(PlaceOutcome::Repeat(existing[0].order()))),
+        (existing[0], Some(PlaceOutcome::Repeat(existing[0].order(NOW_MS)))),
         // A repeat may carry another trace.
         (
             OrderIntent { trace: TraceId(0), ..existing[1] },
-            Some(PlaceOutcome::Repeat(existing[1].order())),
+            Some(PlaceOutcome::Repeat(existing[1].order(NOW_MS))),
         ),
         (intent(&one, 1, 1, 2), refused(Refusal::RequestIdReused)),
         (intent(&some, 2, 2, 1), refused(Refusal::RequestIdReused)),
@@ -259,12 +260,12 @@ pub async fn orders_survive_a_restart(backend: &dyn Backend) {
     let ledger = backend.open().await;
     let sku = offer(&*ledger, "sale", quota(2), 9).await;
     let batch = vec![intent(&sku, 1, 1, 2), intent(&sku, 2, 2, 1)];
-    assert!(ledger.place(batch.clone()).await.unwrap());
+    assert!(ledger.place(batch.clone()).await.unwrap().is_some());
     ledger.close().await;
 
     let ledger = backend.open().await;
-    assert!(!ledger.place(batch).await.unwrap());
-    assert!(!ledger.place(vec![intent(&sku, 3, 1, 1)]).await.unwrap());
-    assert!(ledger.place(vec![intent(&sku, 4, 2, 1)]).await.unwrap());
+    assert!(ledger.place(batch).await.unwrap().is_none());
+    assert!(ledger.place(vec![intent(&sku, 3, 1, 1)]).await.unwrap().is_none());
+    assert!(ledger.place(vec![intent(&sku, 4, 2, 1)]).await.unwrap().is_some());
     assert_eq!(ledger.available(sku.no).await.unwrap(), 5);
 }

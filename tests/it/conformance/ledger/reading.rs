@@ -14,7 +14,7 @@ use crate::support::offers::{
 };
 
 async fn place(ledger: &dyn Ledger, batch: Vec<OrderIntent>) {
-    assert!(ledger.place(batch).await.unwrap());
+    assert!(ledger.place(batch).await.unwrap().is_some());
 }
 
 fn failure(sku: &Sku, number: u64, reason: Refusal) -> Failure {
@@ -100,7 +100,7 @@ pub async fn an_order_is_found_by_its_request(backend: &dyn Backend) {
     place(&*ledger, vec![placed]).await;
     assert_eq!(
         ledger.order_timeline(placed.request).await.unwrap().map(|it| it.order),
-        Some(placed.order())
+        Some(placed.order(NOW_MS))
     );
     assert_eq!(ledger.order_timeline(request(1)).await.unwrap().map(|it| it.order), None);
     assert_eq!(ledger.failure(placed.request).await.unwrap(), None);
@@ -120,13 +120,13 @@ pub async fn the_timeline_of_an_order_is_stored(backend: &dyn Backend) {
     place(&*ledger, batch.clone()).await;
 
     let again = OrderIntent { published_at_ms: Some(NOW_MS), trace: TraceId(5), ..published(2) };
-    assert!(!ledger.place(vec![again]).await.unwrap());
+    assert!(ledger.place(vec![again]).await.unwrap().is_none());
     let seen = ledger.examine(vec![again]).await.unwrap().admit(&again);
-    assert_eq!(seen, Some(PlaceOutcome::Repeat(published(2).order())));
+    assert_eq!(seen, Some(PlaceOutcome::Repeat(published(2).order(NOW_MS))));
 
     for placed in batch {
         let expected = OrderTimeline {
-            order: placed.order(),
+            order: placed.order(NOW_MS),
             trace: placed.trace,
             published_at_ms: placed.published_at_ms,
             recorded_at_ms: Some(NOW_MS),

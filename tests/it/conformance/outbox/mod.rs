@@ -291,7 +291,7 @@ pub fn body(requests: &[u64]) -> Vec<u8> {
             quota: None,
             amount: 250,
             placed_at_ms: placed_at_ms(*no),
-            pay_by_ms: NOW_MS + 900_000,
+            payment_window_s: 900,
             trace: TraceId(u128::from(*no)),
             published_at_ms: None,
         })

@@ -58,8 +58,7 @@ pub async fn orders_and_failures_are_remembered(backend: &dyn Backend) {
     for (reservation, state) in
         reservations.iter().zip([OrderState::PendingPayment, OrderState::Paid])
     {
-        let status =
-            RequestStatus::Ordered { quantity: 2, placed_at_ms: reservation.asked_at_ms, state };
+        let status = RequestStatus::from(&Order { state, ..shop.order(reservation) });
         assert_eq!(shop.reserve(*reservation).await, Verdict::Repeat(status));
         let other = shop.reservation(reservation.request.get(), reservation.buyer.get(), 1);
         assert_eq!(shop.reserve(other).await, Verdict::Refused(Refusal::RequestIdReused));
@@ -234,12 +233,7 @@ pub async fn a_later_load_replaces_the_one_before(backend: &dyn Backend) {
 
     assert_eq!(shop.units().await, 7);
     assert_eq!(shop.status(&lost).await, None);
-    let status = RequestStatus::Ordered {
-        quantity: 2,
-        placed_at_ms: kept.asked_at_ms,
-        state: OrderState::Paid,
-    };
-    assert_eq!(shop.status(&kept).await, Some(status));
+    assert_eq!(shop.status(&kept).await, Some(RequestStatus::from(&paid)));
     assert_eq!(shop.reserve(lost).await, Verdict::Reserved, "the load released the buyer");
     assert_eq!(shop.units().await, 5);
 }

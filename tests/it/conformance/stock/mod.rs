@@ -19,6 +19,7 @@ use crate::support::offers::{self, buyer, request, run};
 use crate::support::servers::cluster::Cluster;
 use crate::support::servers::redis::Redis;
 
+mod ending;
 mod loading;
 mod moving;
 mod outbox;
@@ -198,7 +199,7 @@ impl Shop {
     }
 
     fn order(&self, reservation: &Reservation) -> Order {
-        reservation.intent(&self.sku).order()
+        reservation.intent(&self.sku).order(reservation.asked_at_ms)
     }
 
     async fn settle(&self, reservations: &[Reservation]) {
@@ -273,6 +274,7 @@ fn ordered(reservation: &Reservation) -> RequestStatus {
         quantity: reservation.quantity,
         placed_at_ms: reservation.asked_at_ms,
         state: floodgate::domain::OrderState::PendingPayment,
+        pay_by_ms: Some(reservation.asked_at_ms + 900_000),
     }
 }
 
@@ -321,6 +323,15 @@ macro_rules! all_cases {
                 unsettled_intents_come_back_word_for_word
                 a_request_accepted_after_a_read_is_unsettled
                 young_intents_are_left_to_their_own_process;
+            ending:
+                an_order_that_ends_gives_its_units_back_once
+                an_order_that_ended_before_it_was_settled_gives_back_too
+                an_ended_order_of_an_unknown_request_moves_nothing
+                a_limit_that_does_not_return_stays_used
+                ended_orders_are_loaded_without_their_units
+                a_change_during_a_load_is_not_lost
+                a_unit_of_an_ended_order_is_on_sale_everywhere
+                a_change_that_contradicts_moves_nothing;
             moving:
                 a_loan_moves_its_units_once
                 an_open_loan_is_the_answer_again

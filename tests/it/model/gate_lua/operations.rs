@@ -14,13 +14,47 @@ pub const FIRST_ID: u64 = 9_007_199_254_740_993_000;
 /// One operation; picks select earlier accepted requests or loans.
 #[derive(Debug, Clone)]
 pub enum Operation {
-    Reserve { bucket: usize, batch: Vec<(u64, u64, u32)>, shift: i64 },
-    Settle { bucket: usize, picks: Vec<Index>, state: OrderState },
-    Adopt { bucket: usize, buyer: u64, quantity: u32, state: OrderState },
-    Release { bucket: usize, picks: Vec<Index>, reason: Refusal },
-    Lend { from: usize, want: u32 },
-    Borrow { pick: Index, clears: bool },
-    SetPhase { bucket: usize, phase: Phase, shift: i64 },
+    Reserve {
+        bucket: usize,
+        batch: Vec<(u64, u64, u32)>,
+        shift: i64,
+    },
+    /// The ledger places a request, or changes its order.
+    Change {
+        bucket: usize,
+        pick: Index,
+        state: OrderState,
+        counts_for_limit: bool,
+    },
+    /// The bucket learns orders, each in one of the versions that it had in the ledger.
+    Settle {
+        bucket: usize,
+        picks: Vec<(Index, Index)>,
+    },
+    Adopt {
+        bucket: usize,
+        buyer: u64,
+        quantity: u32,
+        state: OrderState,
+    },
+    Release {
+        bucket: usize,
+        picks: Vec<Index>,
+        reason: Refusal,
+    },
+    Lend {
+        from: usize,
+        want: u32,
+    },
+    Borrow {
+        pick: Index,
+        clears: bool,
+    },
+    SetPhase {
+        bucket: usize,
+        phase: Phase,
+        shift: i64,
+    },
 }
 
 pub fn operations() -> impl Strategy<Value = Operation> {
@@ -53,8 +87,13 @@ pub fn operations() -> impl Strategy<Value = Operation> {
     prop_oneof![
         40 => (bucket(), batch, shift)
             .prop_map(|(bucket, batch, shift)| Operation::Reserve { bucket, batch, shift }),
-        15 => (bucket(), picks(), states())
-            .prop_map(|(bucket, picks, state)| Operation::Settle { bucket, picks, state }),
+        15 => (bucket(), any::<(Index, bool)>(), states()).prop_map(
+            |(bucket, (pick, counts_for_limit), state)| {
+                Operation::Change { bucket, pick, state, counts_for_limit }
+            }
+        ),
+        15 => (bucket(), prop::collection::vec(any::<(Index, Index)>(), 0..7))
+            .prop_map(|(bucket, picks)| Operation::Settle { bucket, picks }),
         3 => (bucket(), 0..NUM_BUYERS, 1..4_u32, states()).prop_map(
             |(bucket, buyer, quantity, state)| Operation::Adopt { bucket, buyer, quantity, state }
         ),

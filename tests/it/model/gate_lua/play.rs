@@ -14,10 +14,33 @@ use super::steps::{Step, StepCall};
 use crate::lua::harness::{Fixture, refused};
 
 /// An accepted request, or an adopted order without a reservation.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Accepted {
     reservation: Reservation,
-    is_live: bool,
+    /// The versions of its order in the ledger.
+    versions: Vec<Order>,
+    /// The latest of them that the bucket has learned.
+    learned: Option<Order>,
+}
+
+impl Accepted {
+    fn new(reservation: Reservation) -> Self {
+        Self { reservation, versions: Vec::new(), learned: None }
+    }
+
+    /// Adds a version to the ledger: an order that ended never changes.
+    fn change(&mut self, mut order: Order) {
+        if let Some(last) = self.versions.last() {
+            order.version = last.version + 1;
+            if !last.state.is_live() {
+                return;
+            }
+        } else {
+            order.state = OrderState::PendingPayment;
+        }
+        order.counts_for_limit |= order.state.is_live();
+        self.versions.push(order);
+    }
 }
 
 /// The state of a sequence on two books.
@@ -60,13 +83,10 @@ impl<'a> Play<'a> {
     pub fn play(&mut self, operation: &Operation) {
         match operation {
             Operation::Reserve { bucket, batch, shift } => self.reserve(*bucket, batch, *shift),
-            Operation::Settle { bucket, picks, state } => {
-                let orders = self.picked(*bucket, picks);
-                let orders = orders
-                    .iter()
-                    .map(|reservation| Order { state: *state, ..self.fixture.order(reservation) });
-                self.settle(*bucket, orders.collect());
+            Operation::Change { bucket, pick, state, counts_for_limit } => {
+                self.change(*bucket, *pick, *state, *counts_for_limit);
             }
+            Operation::Settle { bucket, picks } => self.settle_picked(*bucket, picks),
             Operation::Adopt { bucket, buyer, quantity, state } => {
                 self.adopt(*bucket, *buyer, *quantity, *state);
             }
@@ -109,7 +129,7 @@ impl<'a> Play<'a> {
                 verdict = Verdict::Full;
             }
             if verdict == Verdict::Reserved {
-                self.accepted[bucket].push(Accepted { reservation: *reservation, is_live: true });
+                self.accepted[bucket].push(Accepted::new(*reservation));
                 intents.push(reservation.intent(&self.fixture.sku));
             }
             verdicts.push(verdict);
@@ -137,10 +157,40 @@ impl<'a> Play<'a> {
         picks.map(|pick| pick.get(accepted).reservation).collect()
     }
 
+    fn change(&mut self, bucket: usize, pick: Index, state: OrderState, counts_for_limit: bool) {
+        if self.accepted[bucket].is_empty() {
+            return;
+        }
+        let accepted = &mut self.accepted[bucket];
+        let at = pick.index(accepted.len());
+        let order = self.fixture.order(&accepted[at].reservation);
+        accepted[at].change(Order { state, counts_for_limit, ..order });
+    }
+
+    fn settle_picked(&mut self, bucket: usize, picks: &[(Index, Index)]) {
+        let accepted = &self.accepted[bucket];
+        let picks = picks.iter().filter(|_| !accepted.is_empty());
+        let orders = picks.filter_map(|(request, version)| {
+            let versions = &request.get(accepted).versions;
+            (!versions.is_empty()).then(|| *version.get(versions))
+        });
+        self.settle(bucket, orders.collect());
+    }
+
     fn settle(&mut self, bucket: usize, orders: Vec<Order>) {
         let book = &mut self.books[bucket];
-        self.changes[bucket] += u64::from(orders.iter().any(|order| !book.knows(order.request)));
+        let returned_units = book.snapshot().returned_units;
+        let is_adopted = orders.iter().any(|order| !book.knows(order.request));
         let is_new = orders.iter().map(|order| book.settle(order)).collect();
+        let is_returned = book.snapshot().returned_units > returned_units;
+        self.changes[bucket] += u64::from(is_adopted || is_returned);
+        for order in &orders {
+            let accepted = self.accepted[bucket].iter_mut();
+            for accepted in accepted.filter(|one| one.reservation.request == order.request) {
+                let learned = accepted.learned.filter(|learned| learned.version >= order.version);
+                accepted.learned = Some(learned.unwrap_or(*order));
+            }
+        }
         self.step(bucket, StepCall::Settle(orders, is_new));
     }
 
@@ -156,8 +206,15 @@ impl<'a> Play<'a> {
         };
         if fits {
             self.num_adopted += 1;
-            self.accepted[bucket].push(Accepted { reservation, is_live: state.is_live() });
-            self.settle(bucket, vec![Order { state, ..self.fixture.order(&reservation) }]);
+            let mut accepted = Accepted::new(reservation);
+            let order = self.fixture.order(&reservation);
+            accepted.change(order);
+            if !state.is_live() {
+                accepted.change(Order { state, counts_for_limit: false, ..order });
+            }
+            let orders = accepted.versions.last().copied().into_iter().collect();
+            self.accepted[bucket].push(accepted);
+            self.settle(bucket, orders);
         }
     }
 
@@ -209,14 +266,16 @@ impl<'a> Play<'a> {
         self.openings[bucket]
     }
 
-    /// Orders and queued requests, in the order of acceptance.
-    pub fn live(&self, bucket: usize) -> impl Iterator<Item = (RequestId, BuyerId, u32)> + '_ {
+    /// Orders and queued requests that count for their buyers' limits as far as the bucket knows,
+    /// in the order of acceptance.
+    pub fn counted(&self, bucket: usize) -> impl Iterator<Item = (RequestId, BuyerId, u32)> + '_ {
         let book = &self.books[bucket];
-        let is_live = move |accepted: &&Accepted| {
+        let is_counted = move |accepted: &&Accepted| {
             let status = book.status(accepted.reservation.request, None);
-            accepted.is_live && !matches!(status, Some((.., RequestStatus::Failed(_))))
+            accepted.learned.is_none_or(|order| order.counts_for_limit)
+                && !matches!(status, Some((.., RequestStatus::Failed(_))))
         };
-        self.accepted[bucket].iter().filter(is_live).map(|accepted| {
+        self.accepted[bucket].iter().filter(is_counted).map(|accepted| {
             (
                 accepted.reservation.request,
                 accepted.reservation.buyer,
@@ -228,7 +287,7 @@ impl<'a> Play<'a> {
     /// The expected buyer rows: units per buyer under a quota, none under other policies.
     pub fn buyers(&self, bucket: usize) -> BTreeMap<u64, u64> {
         let mut rows = BTreeMap::new();
-        for (_, buyer, quantity) in self.live(bucket) {
+        for (_, buyer, quantity) in self.counted(bucket) {
             match self.fixture.sku.policy {
                 Policy::Quota { .. } => {
                     *rows.entry(buyer.get()).or_insert(0) += u64::from(quantity);

@@ -87,7 +87,10 @@ impl Step {
         let is_new = |items: Vec<SettleOutcome>| -> Vec<bool> {
             items
                 .iter()
-                .map(|outcome| matches!(outcome, SettleOutcome::Now | SettleOutcome::Adopted))
+                .map(|outcome| {
+                    use SettleOutcome::{Adopted, Advanced, Now};
+                    matches!(outcome, Now | Adopted | Advanced)
+                })
                 .collect()
         };
         match &self.call {

@@ -11,8 +11,8 @@ use floodgate::actors::supervisor::{ChildSpec, Supervisor};
 use floodgate::actors::{OrphanRescuer, OutboxRelay, Periodic, RelayHandle};
 use floodgate::config::{Settings, Tier};
 use floodgate::domain::{
-    BucketKey, BucketNo, Counting, Epoch, LoaderToken, OrderIntent, Phase, RequestId, Reservation,
-    Sale, Sku, SkuNo, TraceId,
+    BucketKey, BucketNo, Counting, Currency, Epoch, LoaderToken, OrderIntent, Phase, RequestId,
+    Reservation, Sale, Sku, SkuNo, SlotReturns, TraceId,
 };
 use floodgate::messages::Quiet;
 use floodgate::observe::metrics::Metrics;
@@ -109,6 +109,8 @@ impl Simulation {
             buckets,
             payment_window_s: 900,
             bar_lapsed: false,
+            slot_returns: SlotReturns::default(),
+            ends_max: 3,
         };
         self.catalog.put(&Sale {
             no: no.0,
@@ -118,6 +120,7 @@ impl Simulation {
             ends_at_ms: i64::MAX,
             phase,
             epoch: Epoch(1),
+            currency: Currency::default(),
             skus: vec![sku.clone()],
         });
         sku

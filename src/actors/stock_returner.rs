@@ -1,0 +1,145 @@
+//! Brings the changes of committed orders to their buckets: the units of an order that ended are on
+//! sale again, and its buyer reads its state without the ledger.
+//!
+//! Reads the ledger's events after its cursor, settles their orders, then moves the cursor. Runs in
+//! every process that maintains; two at once settle the same events twice. Limits: events per page,
+//! and pages read beyond a SKU that cannot be settled. On error: the cursor stays before the first
+//! event that was not settled, and the next pass reads it again. On crash: the same. May repeat:
+//! everything, because a bucket ignores a version that it has.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::periodic::Task;
+use crate::db::{self, Ledger};
+use crate::domain::{BucketNo, Order, OrderEvent, SkuNo};
+use crate::observe::metrics::Metrics;
+use crate::runtime::clock::SharedClock;
+use crate::services::catalog::Catalog;
+use crate::stock::{self, Stock};
+
+/// The name of the cursor in the ledger.
+const CURSOR: &str = "stock";
+
+/// Events per read of the ledger.
+const EVENTS_PER_PAGE: u32 = 1_000;
+
+/// Most pages that are read beyond the first event that could not be settled, for other SKUs.
+const PAGES_AHEAD_MAX: u32 = 16;
+
+/// Settles the changes of orders.
+pub struct StockReturner {
+    pub ledger: Arc<dyn Ledger>,
+    pub stock: Arc<dyn Stock>,
+    pub catalog: Arc<Catalog>,
+    pub clock: SharedClock,
+    pub metrics: Arc<Metrics>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ReturnError {
+    #[error(transparent)]
+    Ledger(#[from] db::Error),
+    #[error(transparent)]
+    Stock(#[from] stock::Error),
+    #[error("this process has not read the sale of sku {0} yet")]
+    UnknownSku(SkuNo),
+}
+
+impl ReturnError {
+    fn is_unreachable(&self) -> bool {
+        use stock::Error::{Unavailable, Unknown};
+        matches!(self, Self::Stock(Unavailable { .. } | Unknown { .. }))
+    }
+}
+
+/// The events that a pass could not settle.
+#[derive(Default)]
+struct Backlog {
+    num_events: usize,
+    oldest_ms: Option<i64>,
+    num_pages_ahead: u32,
+    first_error: Option<ReturnError>,
+    /// Whether the stock did not answer.
+    is_unreachable: bool,
+}
+
+impl Task for StockReturner {
+    type State = ();
+    type Error = ReturnError;
+
+    const FAILURE: &'static str = "changes of orders not brought to their buckets, retrying";
+
+    /// Settles every event after the cursor; returns the first error after the pass.
+    async fn run(&self, (): &()) -> Result<(), ReturnError> {
+        while self.ledger.number_events(EVENTS_PER_PAGE).await? >= EVENTS_PER_PAGE {}
+        let mut read_to = self.ledger.cursor(CURSOR).await?;
+        let mut backlog = Backlog::default();
+        while backlog.num_pages_ahead < PAGES_AHEAD_MAX && !backlog.is_unreachable {
+            let events = self.ledger.events_after(read_to, EVENTS_PER_PAGE).await?;
+            let Some(last) = events.last() else { break };
+            read_to = last.feed_no;
+            self.settle(&events, &mut backlog).await;
+            // Crash here [changes_settled]: the next pass settles the same events without effect.
+            if backlog.num_events == 0 {
+                self.ledger.move_cursor(CURSOR, read_to).await?;
+            } else {
+                backlog.num_pages_ahead += 1;
+            }
+        }
+        self.report(backlog.num_events, backlog.oldest_ms);
+        backlog.first_error.map_or(Ok(()), Err)
+    }
+}
+
+impl StockReturner {
+    /// Settles the events of each SKU; those of a SKU that fails are added to the backlog.
+    async fn settle(&self, events: &[OrderEvent], backlog: &mut Backlog) {
+        let mut by_sku: BTreeMap<SkuNo, Vec<&OrderEvent>> = BTreeMap::new();
+        // A placed order is settled by its gate or consumer.
+        for event in events.iter().filter(|event| event.order.version > 0) {
+            by_sku.entry(event.order.sku).or_default().push(event);
+        }
+        for (sku, events) in by_sku {
+            match self.settle_sku(sku, &events).await {
+                Ok(()) => self.metrics.order_changes_settled(events.len()),
+                Err(error) => {
+                    let oldest_ms = events.iter().map(|event| event.at_ms);
+                    backlog.oldest_ms = oldest_ms.chain(backlog.oldest_ms).min();
+                    backlog.num_events += events.len();
+                    backlog.is_unreachable |= error.is_unreachable();
+                    backlog.first_error.get_or_insert(error);
+                    self.report(backlog.num_events, backlog.oldest_ms);
+                }
+            }
+        }
+    }
+
+    async fn settle_sku(&self, sku: SkuNo, events: &[&OrderEvent]) -> Result<(), ReturnError> {
+        let (listed, sku) = self.catalog.of_sku(sku).ok_or(ReturnError::UnknownSku(sku))?;
+        let home = |order: &Order| BucketNo::home_of(order.buyer, sku.buckets);
+        let orders = events.iter().map(|event| (home(&event.order), event.order)).collect();
+        let sale = &listed.sale;
+        let is_dormant = sale.is_dormant(self.clock.wall_ms());
+        if is_dormant {
+            // Registers buckets that this process has not needed before.
+            self.stock.health(&sku, sale.phase, sale.epoch).await?;
+        }
+        match self.stock.settle(orders).await {
+            // Nobody loads these buckets any more.
+            Err(stock::Error::NotLoaded(_) | stock::Error::Fenced { .. }) if is_dormant => Ok(()),
+            Err(error) => {
+                self.metrics.stock_error(&error);
+                Err(error.into())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    fn report(&self, num_events: usize, oldest_ms: Option<i64>) {
+        let age_ms = oldest_ms.map_or(0, |oldest| self.clock.wall_ms().saturating_sub(oldest));
+        let age = Duration::from_millis(u64::try_from(age_ms).unwrap_or(0));
+        self.metrics.set_order_changes_waiting(num_events, age);
+    }
+}

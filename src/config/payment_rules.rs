@@ -1,0 +1,109 @@
+//! Rules about payments.
+
+use super::settings::{PaymentBackend, Settings};
+use super::validate::RuleCheck;
+
+/// A rotation needs two; a third is a rotation that begins before the last one has ended.
+const WEBHOOK_SECRETS_MAX: usize = 3;
+
+pub(super) fn check(settings: &Settings, check: &mut RuleCheck) {
+    let (payment, public) = (&settings.payment, settings.http.bind);
+    let is_demo = payment.provider == PaymentBackend::Demo;
+    check.require(
+        !is_demo || public.ip().is_loopback() || payment.demo_public,
+        "payment.provider",
+        &format!(
+            "{public} can be reached from other machines, and with the demo provider every visitor \
+             decides that an order is paid"
+        ),
+        "bind to 127.0.0.1, use \"none\", or set payment.demo_public = true for a demonstration",
+    );
+    check.require(
+        !payment.demo_public || is_demo,
+        "payment.demo_public",
+        "has no effect without payment.provider = \"demo\"",
+        "remove it",
+    );
+    let key = "payment.webhook_secrets";
+    let secrets = &payment.webhook_keys;
+    check.require(
+        secrets.is_empty() || payment.provider != PaymentBackend::None,
+        key,
+        "has no effect with payment.provider = \"none\"",
+        "remove it, or set payment.provider",
+    );
+    check.require(
+        secrets.len() <= WEBHOOK_SECRETS_MAX,
+        key,
+        "has more than 3 secrets",
+        "keep the new secret and the one that it replaces",
+    );
+    check.require(
+        secrets.iter().all(|secret| secret.key(payment.webhook_profile).is_some()),
+        key,
+        "holds a secret that is not `whsec_` and the base64 of 24 to 64 bytes",
+        "copy it as the provider shows it, or make one: echo whsec_$(openssl rand -base64 32)",
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::validate::validate;
+    use crate::config::{AuthMode, WebhookSecret};
+
+    fn broken_by(change: impl FnOnce(&mut Settings)) -> Vec<String> {
+        let mut settings = Settings::for_test("sqlite://./x.db");
+        change(&mut settings);
+        let faults = validate(&settings);
+        assert!(faults.iter().all(|fault| !fault.problem.is_empty() && !fault.remedy.is_empty()));
+        faults.into_iter().map(|fault| fault.key).collect()
+    }
+
+    fn secret(len: usize) -> WebhookSecret {
+        WebhookSecret::of_key(&vec![1; len])
+    }
+
+    /// A setting that breaks exactly one rule, and the key the fault must name.
+    type Case = (&'static str, fn(&mut Settings));
+
+    const SINGLE: &[Case] = &[
+        ("payment.demo_public", |s| s.payment.demo_public = true),
+        ("payment.webhook_secrets", |s| s.payment.webhook_keys = vec![secret(32)]),
+        ("payment.webhook_secrets", |s| {
+            s.payment.provider = PaymentBackend::Demo;
+            s.payment.webhook_keys = vec![secret(32); 4];
+        }),
+        ("payment.webhook_secrets", |s| {
+            s.payment.provider = PaymentBackend::Demo;
+            s.payment.webhook_keys = vec![secret(32), secret(23)];
+        }),
+        ("payment.calls_max", |s| s.payment.calls_max = 0),
+        ("payment.timeout_ms", |s| s.payment.timeout_ms = 0),
+        ("payment.webhook_tolerance_s", |s| s.payment.webhook_tolerance_s = 0),
+        ("payment.paying_window_s", |s| s.payment.paying_window_s = 0),
+        ("payment.extension_max_s", |s| s.payment.extension_max_s = 0),
+    ];
+
+    #[test]
+    fn each_rule_is_broken_alone_and_named() {
+        for (number, (key, change)) in SINGLE.iter().enumerate() {
+            assert_eq!(broken_by(change), [*key], "case {number}");
+        }
+    }
+
+    #[test]
+    fn the_demo_provider_is_reachable_from_other_machines_only_if_asked_for() {
+        let reachable = |demo_public| {
+            broken_by(|s| {
+                s.http.bind = "0.0.0.0:8080".parse().unwrap();
+                s.auth.mode = AuthMode::Jwt;
+                s.auth.jwt_secret = Some("0".repeat(32).into());
+                (s.payment.provider, s.payment.demo_public) = (PaymentBackend::Demo, demo_public);
+            })
+        };
+        assert_eq!(reachable(false), ["payment.provider"]);
+        assert_eq!(reachable(true), [""; 0]);
+        assert_eq!(broken_by(|s| s.payment.provider = PaymentBackend::Demo), [""; 0]);
+    }
+}

@@ -1,0 +1,203 @@
+//! The queries about the life of orders: changes, events, payments, bars and cursors.
+
+use std::fmt::Write;
+
+use diesel::dsl::{exists, insert_into, insert_or_ignore_into, select, sql, update};
+use diesel::prelude::*;
+use diesel::sql_query;
+use diesel::sql_types::{BigInt, Bool, Integer};
+
+use super::Database;
+use super::queries::queries;
+use super::statements::{SkuAndBuyer, list, of_buyers};
+use crate::db::life_rows::{BarRow, OrderEventRow, PaymentEventRow, PaymentRow};
+use crate::db::mysql::MysqlConnection;
+use crate::db::rows::{ORDER_COLUMNS, OrderColumns, OrderRow};
+use crate::db::sale_rows::SkuRow;
+use crate::db::schema::{
+    bars, cursors, order_events, orders, payment_events, payments, sales, skus,
+};
+
+queries! {
+/// The queries about the life of orders.
+trait LifeQueries {
+    /// The orders of these buyers with these request ids, locked until the transaction ends, in the
+    /// order of the primary key: concurrent writers do not deadlock.
+    fn lock_orders(
+        &mut self, buyers: &[SkuAndBuyer], requests: &[i64]
+    ) -> QueryResult<Vec<OrderRow>> {
+        let text = format!(
+            "SELECT {ORDER_COLUMNS} FROM orders {} WHERE ({}) AND request_id IN ({}) \
+             ORDER BY sku_no, buyer_id, slot {}",
+            Self::BY_PRIMARY_KEY, of_buyers(buyers), list(requests.iter().copied()),
+            Self::FOR_UPDATE
+        );
+        sql::<OrderColumns>(&text).load(self)
+    }
+
+    /// The orders of these buyers with these request ids.
+    fn orders_by_key(
+        &mut self, buyers: &[SkuAndBuyer], requests: &[i64]
+    ) -> QueryResult<Vec<OrderRow>> {
+        let row = orders::table.filter(sql::<Bool>(&format!("({})", of_buyers(buyers))));
+        row.filter(orders::request_id.eq_any(requests)).select(OrderRow::as_select()).load(self)
+    }
+
+    /// Sets columns of locked orders of one version, and increments the version. Returns the number
+    /// of changed orders.
+    fn update_orders(
+        &mut self, buyers: &[SkuAndBuyer], requests: &[i64], version: u16, columns: &str
+    ) -> QueryResult<usize> {
+        sql_query(format!(
+            "UPDATE orders {} SET version = version + 1, {columns} \
+             WHERE ({}) AND request_id IN ({}) AND version = {version}",
+            Self::BY_PRIMARY_KEY, of_buyers(buyers), list(requests.iter().copied())
+        )).execute(self)
+    }
+
+    /// SKU, buyer and number of the ended orders of these buyers.
+    fn num_ended(&mut self, buyers: &[SkuAndBuyer]) -> QueryResult<Vec<(i32, i64, i64)>> {
+        let text = format!(
+            "SELECT sku_no, buyer_id, COUNT(*) FROM orders \
+             WHERE ({}) AND state IN (2, 3, 4) GROUP BY sku_no, buyer_id",
+            of_buyers(buyers)
+        );
+        sql::<(Integer, BigInt, BigInt)>(&text).load(self)
+    }
+
+    /// The orders due at this time, oldest first.
+    fn due_orders(&mut self, until_ms: i64, limit: u32) -> QueryResult<Vec<OrderRow>> {
+        orders::table
+            .filter(orders::due_ms.le(until_ms))
+            .order(orders::due_ms)
+            .limit(i64::from(limit))
+            .select(OrderRow::as_select())
+            .load(self)
+    }
+
+    /// These SKUs, each with the currency of its sale.
+    fn skus_with_currency(&mut self, skus: &[i32]) -> QueryResult<Vec<(SkuRow, String)>> {
+        let of_sale = sales::table.on(sales::sale_no.eq(skus::sale_no));
+        let rows = skus::table.inner_join(of_sale).filter(skus::sku_no.eq_any(skus));
+        rows.select((SkuRow::as_select(), sales::currency)).load(self)
+    }
+
+    fn insert_events(&mut self, rows: &[OrderEventRow]) -> QueryResult<()> {
+        insert_into(order_events::table).values(rows).execute(self).map(drop)
+    }
+
+    /// Request, version and number of orders of events without a feed number; each order's
+    /// versions ascend.
+    fn unnumbered_events(&mut self, limit: u32) -> QueryResult<Vec<(i64, i32, i32)>> {
+        order_events::table
+            .filter(order_events::feed_no.is_null())
+            .order((order_events::version, order_events::request_id))
+            .limit(i64::from(limit))
+            .select((order_events::request_id, order_events::version, order_events::num_orders))
+            .load(self)
+    }
+
+    /// Sets the feed numbers of the events of one version, by request.
+    fn set_feed_numbers(
+        &mut self, version: i32, numbers: &[(i64, i64)]
+    ) -> QueryResult<usize> {
+        let mut each = "CASE request_id".to_owned();
+        for (request, feed_no) in numbers {
+            // Writing to a string does not fail.
+            let _written = write!(each, " WHEN {request} THEN {feed_no}");
+        }
+        sql_query(format!(
+            "UPDATE order_events {} SET feed_no = {each} END \
+             WHERE request_id IN ({}) AND version = {version}",
+            Self::BY_PRIMARY_KEY, list(numbers.iter().map(|(request, _)| *request))
+        )).execute(self)
+    }
+
+    fn events_after(&mut self, feed_no: i64, limit: u32) -> QueryResult<Vec<OrderEventRow>> {
+        order_events::table
+            .filter(order_events::feed_no.gt(feed_no))
+            .order(order_events::feed_no)
+            .limit(i64::from(limit))
+            .select(OrderEventRow::as_select())
+            .load(self)
+    }
+
+    fn cursor(&mut self, name: &str) -> QueryResult<Option<i64>> {
+        cursors::table.find(name).select(cursors::feed_no).first(self).optional()
+    }
+
+    /// Moves a cursor forward, not back.
+    fn move_cursor(&mut self, name: &str, feed_no: i64) -> QueryResult<()> {
+        let new = (cursors::name.eq(name), cursors::feed_no.eq(0));
+        insert_or_ignore_into(cursors::table).values(new).execute(self)?;
+        let row = cursors::table.find(name).filter(cursors::feed_no.lt(feed_no));
+        update(row).set(cursors::feed_no.eq(feed_no)).execute(self).map(drop)
+    }
+
+    /// The attempts of the orders of these buyers with these request ids, oldest first.
+    fn payments_of(
+        &mut self, buyers: &[SkuAndBuyer], requests: &[i64]
+    ) -> QueryResult<Vec<PaymentRow>> {
+        payments::table
+            .filter(sql::<Bool>(&format!("({})", of_buyers(buyers))))
+            .filter(payments::request_id.eq_any(requests))
+            .order(payments::attempt_no)
+            .select(PaymentRow::as_select())
+            .load(self)
+    }
+
+    fn payment_by_id(
+        &mut self, provider: &str, payment_id: &str
+    ) -> QueryResult<Option<PaymentRow>> {
+        let row = payments::table.filter(payments::provider.eq(provider));
+        let row = row.filter(payments::payment_id.eq(payment_id));
+        row.select(PaymentRow::as_select()).first(self).optional()
+    }
+
+    fn insert_payment(&mut self, row: &PaymentRow) -> QueryResult<()> {
+        insert_into(payments::table).values(row).execute(self).map(drop)
+    }
+
+    fn update_payment(&mut self, row: &PaymentRow) -> QueryResult<()> {
+        update(payments::table.find(row.id())).set(row).execute(self).map(drop)
+    }
+
+    fn due_refunds(&mut self, until_ms: i64, limit: u32) -> QueryResult<Vec<PaymentRow>> {
+        payments::table
+            .filter(payments::refund_due_ms.le(until_ms))
+            .order(payments::refund_due_ms)
+            .limit(i64::from(limit))
+            .select(PaymentRow::as_select())
+            .load(self)
+    }
+
+    fn has_payment_event(&mut self, provider: &str, event: &str) -> QueryResult<bool> {
+        select(exists(payment_events::table.find((provider, event)))).get_result(self)
+    }
+
+    fn insert_payment_event(&mut self, row: &PaymentEventRow) -> QueryResult<()> {
+        insert_into(payment_events::table).values(row).execute(self).map(drop)
+    }
+
+    /// The SKUs that are in the same sale as one of these, each with that one.
+    fn skus_of_same_sales(&mut self, skus: &[i32]) -> QueryResult<Vec<(i32, i32)>> {
+        let text = format!(
+            "SELECT one.sku_no, other.sku_no FROM skus one JOIN skus other \
+             ON other.sale_no = one.sale_no WHERE one.sku_no IN ({})",
+            list(skus.iter().map(|sku| i64::from(*sku)))
+        );
+        sql::<(Integer, Integer)>(&text).load(self)
+    }
+
+    /// Bars buyers; an existing bar stays.
+    fn insert_bars(&mut self, rows: &[BarRow]) -> QueryResult<()> {
+        insert_or_ignore_into(bars::table).values(rows).execute(self).map(drop)
+    }
+
+    /// SKU and buyer of the bars of these buyers.
+    fn barred(&mut self, buyers: &[SkuAndBuyer]) -> QueryResult<Vec<SkuAndBuyer>> {
+        let rows = bars::table.filter(sql::<Bool>(&of_buyers(buyers)));
+        rows.select((bars::sku_no, bars::buyer_id)).load(self)
+    }
+}
+}

@@ -1,0 +1,215 @@
+//! The life of orders as a port: changes, the feed of their events, and refunds.
+//!
+//! Events are numbered after their commit, by one transaction at a time: a number that the database
+//! drew before the commit would become visible late, and a reader would have passed it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::order_changes::{cancel, condition, end_due, read};
+use super::payments::{open, record, refund_result, started};
+use super::statements::IN_LIST_MAX;
+use super::{Database, SqlLedger, TransactionEnd, convert_rows, in_transaction};
+use crate::db::life_rows::Cause;
+use crate::db::rows::unstorable;
+use crate::db::{Error, OrderChanges, Refunds};
+use crate::domain::{
+    Actor, AttemptKey, CancelOutcome, DueOrder, DueRefund, Money, OpenPayment, Order, OrderEvent,
+    OrderKey, OrderState, Payment, PaymentEvent, PaymentRecorded, PaymentState, PaymentTerms,
+    RefundResult, StartedPayment,
+};
+
+/// The counter of feed numbers. Its row is locked while events are numbered.
+const FEED: &str = "feed";
+
+/// Orders that one transaction ends.
+const ENDED_PER_TRANSACTION: usize = IN_LIST_MAX;
+
+impl<D: Database> SqlLedger<D> {
+    /// Runs a write transaction with the time at its beginning.
+    async fn write_at<T, F>(&self, operation: &'static str, job: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut D, i64) -> Result<TransactionEnd<T>, Error> + Send + 'static,
+    {
+        let clock = Arc::clone(&self.clock);
+        // The time is read in the job, because the job may have waited in the queue.
+        self.write(operation, move |conn, fence| {
+            in_transaction(conn, fence, |conn| job(conn, clock.wall_ms()))
+        })
+        .await
+    }
+}
+
+#[async_trait]
+impl<D: Database> OrderChanges for SqlLedger<D> {
+    async fn open_payment(
+        &self,
+        order: OrderKey,
+        terms: PaymentTerms,
+    ) -> Result<OpenPayment, Error> {
+        let job = move |conn: &mut D, now_ms| open(conn, order, &terms, now_ms);
+        self.write_at("opening a payment", job).await
+    }
+
+    async fn payment_started(
+        &self,
+        attempt: AttemptKey,
+        answer: StartedPayment,
+    ) -> Result<(), Error> {
+        let job = move |conn: &mut D, now_ms| started(conn, attempt, answer, now_ms);
+        self.write_at("storing a payment's start", job).await
+    }
+
+    async fn record_payment(&self, event: PaymentEvent) -> Result<PaymentRecorded, Error> {
+        let job = move |conn: &mut D, now_ms| record(conn, &event, now_ms);
+        self.write_at("recording a payment", job).await
+    }
+
+    async fn end_due(
+        &self,
+        mut orders: Vec<OrderKey>,
+        extension_max_ms: i64,
+    ) -> Result<Vec<Order>, Error> {
+        orders.sort_unstable();
+        let mut ended = Vec::new();
+        for chunk in orders.chunks(ENDED_PER_TRANSACTION) {
+            let (chunk, clock) = (chunk.to_vec(), Arc::clone(&self.clock));
+            let job = move |conn: &mut D, fence| {
+                end_due(conn, fence, &chunk, extension_max_ms, clock.wall_ms())
+            };
+            ended.extend(self.write("ending due orders", job).await?);
+        }
+        Ok(ended)
+    }
+
+    async fn cancel(
+        &self,
+        order: OrderKey,
+        by: Actor,
+        reason: Option<String>,
+    ) -> Result<CancelOutcome, Error> {
+        self.write_at("cancelling an order", move |conn, at_ms| {
+            let (actor, reason) = (&by, reason.as_deref());
+            cancel(conn, order, Cause { at_ms, actor, reason, payment_id: None })
+        })
+        .await
+    }
+
+    async fn due_orders(&self, until_ms: i64, limit: u32) -> Result<Vec<DueOrder>, Error> {
+        self.read("reading due orders", move |conn| {
+            let orders: Vec<Order> = convert_rows(conn.due_orders(until_ms, limit)?)?;
+            let paying = |order: &&Order| order.state == OrderState::Paying;
+            let paying: Vec<OrderKey> = orders.iter().filter(paying).map(Order::key).collect();
+            let mut open: HashMap<OrderKey, Payment> = HashMap::new();
+            for chunk in paying.chunks(IN_LIST_MAX) {
+                let (buyers, requests) = condition(chunk.iter().copied());
+                for row in conn.payments_of(&buyers, &requests)? {
+                    let payment = Payment::try_from(&row)?;
+                    if payment.state == PaymentState::Started {
+                        open.insert(payment.key.order, payment);
+                    }
+                }
+            }
+            let with_open = |order: Order| DueOrder { open: open.remove(&order.key()), order };
+            Ok(orders.into_iter().map(with_open).collect())
+        })
+        .await
+    }
+
+    async fn number_events(&self, limit: u32) -> Result<u32, Error> {
+        self.write_at("numbering order events", move |conn, _| number(conn, limit)).await
+    }
+
+    async fn events_after(&self, feed_no: i64, limit: u32) -> Result<Vec<OrderEvent>, Error> {
+        self.read("reading order events", move |conn| events(conn, feed_no, limit)).await
+    }
+
+    async fn cursor(&self, reader: &'static str) -> Result<i64, Error> {
+        self.read("reading a cursor", move |conn| Ok(conn.cursor(reader)?.unwrap_or(0))).await
+    }
+
+    async fn move_cursor(&self, reader: &'static str, feed_no: i64) -> Result<(), Error> {
+        self.write_at("moving a cursor", move |conn, _| {
+            Ok(TransactionEnd::Commit(conn.move_cursor(reader, feed_no)?))
+        })
+        .await
+    }
+}
+
+#[async_trait]
+impl<D: Database> Refunds for SqlLedger<D> {
+    async fn due_refunds(&self, until_ms: i64, limit: u32) -> Result<Vec<DueRefund>, Error> {
+        self.read("reading due refunds", move |conn| {
+            let mut due = Vec::new();
+            for row in conn.due_refunds(until_ms, limit)? {
+                let attempts = u16::try_from(row.refund_attempts).unwrap_or(u16::MAX);
+                let Payment { key, provider, started, received, refunded_total, .. } =
+                    Payment::try_from(&row)?;
+                // Received money has both: its report names the payment.
+                let (Some(started), Some(received)) = (started, received) else { continue };
+                let money = Money { amount: received.amount - refunded_total, ..received };
+                let payment_id = started.payment_id;
+                due.push(DueRefund { key, provider, payment_id, money, attempts });
+            }
+            Ok(due)
+        })
+        .await
+    }
+
+    async fn refund_result(&self, refund: AttemptKey, result: RefundResult) -> Result<(), Error> {
+        let job = move |conn: &mut D, now_ms| refund_result(conn, refund, &result, now_ms);
+        self.write_at("storing a refund", job).await
+    }
+}
+
+/// The lock of the counter's row makes the numbers visible in ascending order without gaps.
+fn number<D: Database>(conn: &mut D, limit: u32) -> Result<TransactionEnd<u32>, Error> {
+    let mut last = conn.raise_token(FEED, "token")?;
+    let rows = conn.unnumbered_events(limit)?;
+    let mut by_version: BTreeMap<i32, Vec<(i64, i64)>> = BTreeMap::new();
+    for (request, version, num_orders) in &rows {
+        last += i64::from(*num_orders);
+        by_version.entry(*version).or_default().push((*request, last));
+    }
+    for (version, numbers) in by_version {
+        for chunk in numbers.chunks(IN_LIST_MAX) {
+            if conn.set_feed_numbers(version, chunk)? != chunk.len() {
+                return unstorable("feed numbers up to", last);
+            }
+        }
+    }
+    conn.raise_token(FEED, &last.to_string())?;
+    let numbered = u32::try_from(rows.len()).unwrap_or(limit);
+    Ok(if rows.is_empty() { TransactionEnd::RollBack(0) } else { TransactionEnd::Commit(numbered) })
+}
+
+fn events<D: Database>(conn: &mut D, after: i64, limit: u32) -> Result<Vec<OrderEvent>, Error> {
+    let mut keys = Vec::new();
+    let rows = conn.events_after(after, limit)?;
+    for (at, row) in rows.iter().enumerate() {
+        for (feed_no, key) in row.keys()? {
+            // A reader may have stopped within a placement.
+            if feed_no > after {
+                keys.push((feed_no, key, at));
+            }
+        }
+    }
+    keys.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    let mut orders: HashMap<OrderKey, Order> = HashMap::new();
+    for chunk in keys.chunks(IN_LIST_MAX) {
+        let chunk: Vec<OrderKey> = chunk.iter().map(|(_, key, _)| *key).collect();
+        orders.extend(read(conn, &chunk)?.into_iter().map(|order| (order.key(), order)));
+    }
+    let mut events = Vec::with_capacity(keys.len());
+    for (feed_no, key, at) in keys {
+        if let (Some(order), Some(row)) = (orders.get(&key), rows.get(at)) {
+            events.push(row.event(feed_no, *order)?);
+        } else {
+            tracing::error!(request = %key.request, feed_no, "event of a missing order");
+        }
+    }
+    Ok(events)
+}

@@ -1,0 +1,99 @@
+//! What a bucket stores of an accepted request and its order.
+
+use super::ids::BuyerId;
+use super::order::{Order, OrderState};
+
+/// State, version and payment deadline of an order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OrderStage {
+    pub state: OrderState,
+    /// Number of changes of the order. A bucket replaces a stage only by one of a larger version,
+    /// so changes may arrive late, repeated or reordered.
+    pub version: u16,
+    pub pay_by: PayBy,
+}
+
+impl From<&Order> for OrderStage {
+    fn from(order: &Order) -> Self {
+        let pay_by = PayBy::from_ms(order.pay_by_ms);
+        Self { state: order.state, version: order.version, pay_by }
+    }
+}
+
+/// A payment deadline to the second, or none: seconds since 2025-01-01T00:00Z, 0 for none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PayBy(pub u32);
+
+/// 2025-01-01T00:00Z, epoch milliseconds.
+const FIRST_MS: i64 = 1_735_689_600_000;
+
+impl PayBy {
+    pub const NONE: Self = Self(0);
+
+    /// The last whole second of a deadline in epoch milliseconds. A time outside the range of
+    /// 136 years is no deadline.
+    pub fn from_ms(ms: Option<i64>) -> Self {
+        let seconds = ms.map(|ms| ms.saturating_sub(FIRST_MS).div_euclid(1_000));
+        seconds.and_then(|seconds| u32::try_from(seconds).ok()).map_or(Self::NONE, Self)
+    }
+
+    /// Epoch milliseconds; `None` without a deadline.
+    pub fn ms(self) -> Option<i64> {
+        (self != Self::NONE).then(|| FIRST_MS + i64::from(self.0) * 1_000)
+    }
+}
+
+/// One accepted request. Kept small: the book has one for each order of the sale.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BookRecord {
+    pub(super) buyer: BuyerId,
+    pub(super) placed_at_ms: i64,
+    pub(super) quantity: u32,
+    /// `None`: no order; the request is in `Book::unsettled` or in `Book::failures`.
+    pub(super) order: Option<OrderStage>,
+    pub(super) counts_for_limit: bool,
+}
+
+impl BookRecord {
+    /// Units that the request holds.
+    pub(super) fn units(&self) -> u32 {
+        if self.order.is_none_or(|order| order.state.is_live()) { self.quantity } else { 0 }
+    }
+
+    /// Units that count for the buyer's limit.
+    pub(super) fn counted(&self) -> u32 {
+        if self.counts_for_limit { self.quantity } else { 0 }
+    }
+
+    /// Whether this is a later decision of the same request.
+    pub(super) fn replaces(&self, stored: &Self) -> bool {
+        let version = |record: &Self| record.order.map(|order| order.version);
+        (self.buyer, self.quantity) == (stored.buyer, stored.quantity)
+            && version(self) > version(stored)
+    }
+}
+
+impl From<&Order> for BookRecord {
+    fn from(order: &Order) -> Self {
+        let Order { buyer, placed_at_ms, quantity, counts_for_limit, .. } = *order;
+        Self { buyer, placed_at_ms, quantity, order: Some(order.into()), counts_for_limit }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_is_kept_to_the_second() {
+        let kept = |ms| PayBy::from_ms(Some(ms)).ms();
+        assert_eq!(kept(1_795_000_000_999), Some(1_795_000_000_000));
+        assert_eq!(kept(FIRST_MS + 1_000), Some(FIRST_MS + 1_000));
+        let last = FIRST_MS + i64::from(u32::MAX) * 1_000;
+        assert_eq!(kept(last + 999), Some(last));
+        for outside in [i64::MIN, 0, FIRST_MS - 1, FIRST_MS, last + 1_000, i64::MAX] {
+            assert_eq!(kept(outside), None, "{outside}");
+        }
+        assert_eq!((PayBy::from_ms(None), PayBy::NONE.ms()), (PayBy::NONE, None));
+    }
+}

@@ -1,0 +1,116 @@
+//! Payment and cancellation of a buyer's order, and the webhooks of the payment provider.
+
+use actix_web::http::header::HeaderMap;
+use actix_web::{HttpRequest, web};
+
+use super::auth::single;
+use super::orders::views_of;
+use super::requests::BuyerRequest;
+use super::views::{OrderView, PaymentEventView, PaymentStartView, no_store_json, rfc3339};
+use crate::domain::{Actor, OrderKey, PaymentRecorded};
+use crate::http::middleware::body;
+use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
+use crate::http::state::State;
+use crate::payment::{BODY_BYTES_MAX, EventError, SignatureError};
+use crate::services::orders::OrderError;
+
+impl BuyerRequest {
+    fn order_key(&self) -> OrderKey {
+        OrderKey { sku: self.sku.no, buyer: self.buyer, request: self.number }
+    }
+
+    fn problem(&self, error: OrderError) -> Problem {
+        match error {
+            OrderError::Unknown => Problem::from(ProblemCode::NotFound)
+                .with_detail("There is no order of yours with this id.")
+                .with("request_id", self.id.as_str()),
+            OrderError::Decided(order) => Problem::from(ProblemCode::NotPayable)
+                .with("request_id", self.id.as_str())
+                .with("state", order.state.name()),
+            OrderError::Refused(reason) => Problem::from(ProblemCode::NotPayable)
+                .with_detail(reason)
+                .with("request_id", self.id.as_str()),
+            OrderError::ProviderAway => Problem::from(ProblemCode::Busy)
+                .with_detail("The payment provider did not answer. Repeats do no harm."),
+            OrderError::Ledger(error) => error.into(),
+        }
+    }
+}
+
+/// Begins the payment of an order, or continues the one that is open.
+#[utoipa::path(
+    post, path = "/v1/orders/{request_id}/payment", tag = "buyers",
+    responses((status = 200, description = "where the buyer pays", body = PaymentStartView)),
+)]
+pub async fn pay(request: HttpRequest, request_id: web::Path<String>, state: State) -> Handled {
+    let owned = BuyerRequest::verified(&request_id, &request, &state)?;
+    let paid = state.deps.orders.pay(owned.order_key()).await;
+    let payable = paid.map_err(|error| owned.problem(error))?;
+    let page = payable.started.url;
+    let url = if page.starts_with('/') {
+        // A page of this server, as the buyer reaches it.
+        let seen = request.connection_info();
+        format!("{}://{}{page}", seen.scheme(), seen.host())
+    } else {
+        page
+    };
+    Ok(no_store_json(PaymentStartView {
+        payment_id: payable.started.payment_id,
+        url,
+        expires_at: payable.order.due_ms.map(rfc3339),
+    }))
+}
+
+/// Cancels an unpaid order; its units are free again.
+#[utoipa::path(
+    delete, path = "/v1/orders/{request_id}", tag = "buyers",
+    responses((status = 200, description = "cancelled, now or before", body = OrderView)),
+)]
+pub async fn cancel(request: HttpRequest, request_id: web::Path<String>, state: State) -> Handled {
+    let owned = BuyerRequest::verified(&request_id, &request, &state)?;
+    let cancelled = state.deps.orders.cancel(owned.order_key(), Actor::Buyer, None).await;
+    let order = cancelled.map_err(|error| owned.problem(error))?;
+    let view = views_of(&state, &[order]).await?.pop().ok_or(ProblemCode::NotFound)?;
+    Ok(no_store_json(view))
+}
+
+/// A webhook of the payment provider. 200 once it is committed, also for a known event.
+#[utoipa::path(
+    post, path = "/v1/payments/events", tag = "providers",
+    request_body(content = Object, description = "signed: see docs/api.md"),
+    responses((status = 200, description = "committed", body = PaymentEventView)),
+)]
+pub async fn event(request: HttpRequest, payload: web::Payload, state: State) -> Handled {
+    let bytes = body::read_or(ProblemCode::BodyTooLarge, payload, BODY_BYTES_MAX).await?;
+    let payments = state.deps.payments.as_ref().ok_or(SignatureError::Signature);
+    let header = |name: &str| single(request.headers(), name);
+    let now_ms = state.deps.clock.wall_ms();
+    let event = payments
+        .map_err(EventError::from)
+        .and_then(|payments| payments.webhooks.read(header, &bytes, now_ms))
+        .map_err(|error| rejected(&error, request.headers()))?;
+    let outcome = match event {
+        None => "ignored",
+        Some(event) => match state.deps.orders.record(event).await? {
+            PaymentRecorded::Known => "known",
+            PaymentRecorded::Recorded(outcome, _) => outcome.name(),
+        },
+    };
+    Ok(no_store_json(PaymentEventView { outcome }))
+}
+
+/// `unauthenticated` for what another sender could have sent, else the fault.
+fn rejected(error: &EventError, headers: &HeaderMap) -> Problem {
+    tracing::warn!(%error, id = single(headers, "webhook-id"), "webhook: rejected");
+    match error {
+        EventError::Signature(SignatureError::Time | SignatureError::Signature) => {
+            Problem::unauthenticated(error.to_string(), "Webhook-Signature")
+        }
+        EventError::Signature(SignatureError::TooLarge) => {
+            Problem::from(ProblemCode::BodyTooLarge).with_detail(error.to_string())
+        }
+        EventError::Signature(SignatureError::Header(_)) | EventError::Body(_) => {
+            Problem::invalid(error.to_string())
+        }
+    }
+}

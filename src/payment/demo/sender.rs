@@ -1,0 +1,92 @@
+//! Sends the webhooks of the demo provider to this server, and repeats those without an answer.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+
+use super::{DemoProvider, PRESSES_MAX};
+use crate::payment::event::EventBody;
+use crate::runtime::backoff::Backoff;
+
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// First and longest wait before a webhook is sent again.
+const RETRY_WAIT_MIN: Duration = Duration::from_millis(100);
+const RETRY_WAIT_MAX: Duration = Duration::from_secs(30);
+/// About four minutes in all.
+const ATTEMPTS_MAX: u32 = 16;
+
+/// The webhooks of one button press, sent one after the other.
+pub(super) struct DemoEvents(Vec<DemoEvent>);
+
+struct DemoEvent {
+    id: String,
+    body: Vec<u8>,
+}
+
+impl DemoEvents {
+    pub fn new(bodies: impl Iterator<Item = EventBody>) -> Self {
+        let events = bodies.map(|body| DemoEvent {
+            id: body.id.clone().unwrap_or_default(),
+            body: serde_json::to_vec(&body).unwrap_or_default(),
+        });
+        Self(events.collect())
+    }
+}
+
+impl DemoProvider {
+    /// Sends the webhooks to the public listener at `public`, until the process ends. The second
+    /// call has nothing to do.
+    pub async fn send_webhooks(self: Arc<Self>, public: SocketAddr) {
+        let Some(mut unsent) = self.unsent.lock().take() else { return };
+        // Requests to this server must bypass a proxy from the environment.
+        let client = reqwest::Client::builder().no_proxy().timeout(ANSWER_TIMEOUT).build();
+        let client = match client {
+            Ok(client) => client,
+            Err(error) => {
+                tracing::error!(%error, "demo provider: webhooks cannot be sent");
+                return;
+            }
+        };
+        let host =
+            if public.ip().is_unspecified() { Ipv4Addr::LOCALHOST.into() } else { public.ip() };
+        let url = format!("http://{}/v1/payments/events", SocketAddr::new(host, public.port()));
+        let mut sending = FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                events = unsent.recv(), if sending.len() < PRESSES_MAX => match events {
+                    Some(events) => sending.push(self.send_all(&client, &url, events)),
+                    None => break,
+                },
+                Some(()) = sending.next() => {}
+            }
+        }
+    }
+
+    async fn send_all(&self, client: &reqwest::Client, url: &str, events: DemoEvents) {
+        for event in events.0 {
+            if !self.send(client, url, &event).await {
+                tracing::warn!(event = event.id, "demo provider: webhook given up");
+            }
+        }
+    }
+
+    /// Whether the server answered 2xx, after repeats with new signatures.
+    async fn send(&self, client: &reqwest::Client, url: &str, event: &DemoEvent) -> bool {
+        let mut wait = Backoff::between(RETRY_WAIT_MIN, RETRY_WAIT_MAX);
+        while wait.failures() < ATTEMPTS_MAX {
+            let mut call = client.post(url).body(event.body.clone());
+            for (name, value) in self.signer.sign(&event.id, &event.body, self.clock.wall_ms()) {
+                call = call.header(name, value);
+            }
+            let answer = call.header("content-type", "application/json").send().await;
+            if answer.is_ok_and(|answer| answer.status().is_success()) {
+                return true;
+            }
+            tokio::time::sleep(wait.next_wait(fastrand::f64())).await;
+        }
+        false
+    }
+}

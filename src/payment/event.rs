@@ -1,0 +1,231 @@
+//! The JSON of a webhook.
+//!
+//! ```json
+//! {"id": "evt_1", "type": "paid", "data": {"payment_id": "p1", "attempt": "7-42-123-1",
+//!  "amount": 49900, "currency": "CNY", "refunded_total": 0}}
+//! ```
+//!
+//! | `type` | meaning |
+//! |---|---|
+//! | `paid` | `amount` was received |
+//! | `failed` | no money was received, and none will be |
+//! | `refunded` | of the received `amount`, `refunded_total` was paid back so far |
+//! | others | no effect |
+//!
+//! `id` is read where no header names the event. `attempt` is what the provider was given at the
+//! start; it may be missing.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::signature::is_event_id;
+use super::{SignatureError, WebhookVerifier};
+use crate::domain::{AttemptKey, Money, OrderKey, PaymentEvent, PaymentReport, SkuNo};
+
+/// Longest id of a payment.
+const PAYMENT_ID_CHARS_MAX: usize = 128;
+
+/// Why a webhook was rejected.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EventError {
+    #[error(transparent)]
+    Signature(#[from] SignatureError),
+    /// The signature is valid, and the body cannot be read.
+    #[error("{0}")]
+    Body(String),
+}
+
+/// The body of a webhook.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct EventBody {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    pub r#type: String,
+    pub data: EventData,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct EventData {
+    pub payment_id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<String>,
+    pub amount: i64,
+    pub currency: String,
+    #[serde(default)]
+    pub refunded_total: i64,
+}
+
+/// Verifies webhooks and reads their events.
+pub struct WebhookReader {
+    verifier: Arc<WebhookVerifier>,
+    /// The name of the provider that sends them.
+    provider: &'static str,
+}
+
+impl WebhookReader {
+    #[must_use]
+    pub fn new(verifier: Arc<WebhookVerifier>, provider: &'static str) -> Self {
+        Self { verifier, provider }
+    }
+
+    /// Verifies the raw body, then parses it; `None`: an event without a meaning here.
+    ///
+    /// # Errors
+    /// The first check that failed.
+    pub fn read<'w>(
+        &self,
+        header: impl Fn(&str) -> Option<&'w str>,
+        body: &'w [u8],
+        now_ms: i64,
+    ) -> Result<Option<PaymentEvent>, EventError> {
+        let signed = self.verifier.verify(header, body, now_ms)?;
+        self.parse(signed.id, signed.body).map_err(EventError::Body)
+    }
+
+    fn parse(&self, id: Option<&str>, body: &[u8]) -> Result<Option<PaymentEvent>, String> {
+        /// The members that every event has.
+        #[derive(Deserialize)]
+        struct Head {
+            r#type: String,
+        }
+        let unreadable = |error: serde_json::Error| format!("body: {error}");
+        let head: Head = serde_json::from_slice(body).map_err(unreadable)?;
+        if !["paid", "failed", "refunded"].contains(&head.r#type.as_str()) {
+            return Ok(None);
+        }
+        let EventBody { id: named_id, data, .. } =
+            serde_json::from_slice(body).map_err(unreadable)?;
+        let event_id = id.map(str::to_owned).or(named_id);
+        let event_id = event_id.filter(|id| is_event_id(id)).ok_or("id is missing or malformed")?;
+        let is_named = (1..=PAYMENT_ID_CHARS_MAX).contains(&data.payment_id.len());
+        if !is_named || !data.payment_id.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err("data.payment_id is malformed".to_owned());
+        }
+        if data.amount < 0 || data.refunded_total < 0 {
+            return Err("data.amount and data.refunded_total cannot be negative".to_owned());
+        }
+        let money = Money { amount: data.amount, currency: data.currency.parse()? };
+        let attempt =
+            data.attempt.map(|text| read_attempt(&text).ok_or("data.attempt is malformed"));
+        let report = match head.r#type.as_str() {
+            "failed" => PaymentReport::Closed,
+            "refunded" => PaymentReport::Refunded { received: money, total: data.refunded_total },
+            _ => PaymentReport::Succeeded(money),
+        };
+        Ok(Some(PaymentEvent {
+            provider: self.provider.to_owned(),
+            event_id,
+            payment_id: data.payment_id,
+            attempt: attempt.transpose()?,
+            report,
+        }))
+    }
+}
+
+/// An attempt, as the provider is given it.
+#[must_use]
+pub fn attempt_text(attempt: AttemptKey) -> String {
+    let OrderKey { sku, buyer, request } = attempt.order;
+    format!("{sku}-{buyer}-{request}-{}", attempt.no)
+}
+
+fn read_attempt(text: &str) -> Option<AttemptKey> {
+    let mut parts = text.split('-');
+    let mut next = || parts.next();
+    let sku = SkuNo(next()?.parse().ok()?);
+    let order = OrderKey { sku, buyer: next()?.parse().ok()?, request: next()?.parse().ok()? };
+    let attempt = AttemptKey { order, no: next()?.parse().ok()? };
+    (attempt_text(attempt) == text).then_some(attempt)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value as Json, json};
+
+    use super::*;
+    use crate::config::Settings;
+    use crate::domain::{BuyerId, RequestId};
+
+    fn reader() -> WebhookReader {
+        let settings = Settings::for_test("sqlite://x.db").payment;
+        WebhookReader::new(Arc::new(WebhookVerifier::new(&settings, &[0; 32])), "demo")
+    }
+
+    fn parse(body: &Json) -> Result<Option<PaymentEvent>, String> {
+        reader().parse(Some("evt"), body.to_string().as_bytes())
+    }
+
+    fn paid() -> Json {
+        json!({"type": "paid", "data": {
+            "payment_id": "p1", "attempt": "7-42-123-1", "amount": 100, "currency": "CNY",
+        }})
+    }
+
+    fn attempt() -> AttemptKey {
+        let (buyer, request) = (BuyerId::new(42).unwrap(), RequestId::new(123).unwrap());
+        AttemptKey { order: OrderKey { sku: SkuNo(7), buyer, request }, no: 1 }
+    }
+
+    fn money() -> Money {
+        Money { amount: 100, currency: "CNY".parse().unwrap() }
+    }
+
+    #[test]
+    fn an_event_is_read() {
+        let event = parse(&paid()).unwrap().unwrap();
+        assert_eq!((event.provider.as_str(), event.event_id.as_str()), ("demo", "evt"));
+        assert_eq!((event.payment_id.as_str(), event.attempt), ("p1", Some(attempt())));
+        assert_eq!(event.report, PaymentReport::Succeeded(money()));
+        assert_eq!(attempt_text(attempt()), "7-42-123-1");
+
+        let mut other = paid();
+        (other["type"], other["data"]["refunded_total"]) = (json!("refunded"), json!(40));
+        let refunded = PaymentReport::Refunded { received: money(), total: 40 };
+        assert_eq!(parse(&other).unwrap().unwrap().report, refunded);
+        other["type"] = json!("failed");
+        assert_eq!(parse(&other).unwrap().unwrap().report, PaymentReport::Closed);
+        other["data"].as_object_mut().unwrap().remove("attempt");
+        assert_eq!(parse(&other).unwrap().unwrap().attempt, None);
+    }
+
+    #[test]
+    fn an_event_of_another_type_has_no_meaning() {
+        assert_eq!(parse(&json!({"type": "customer.created", "data": [1]})), Ok(None));
+    }
+
+    #[test]
+    fn the_id_is_in_a_header_or_in_the_body() {
+        let mut body = paid();
+        body["id"] = json!("in-body");
+        let read = |id, body: &Json| reader().parse(id, body.to_string().as_bytes());
+        assert_eq!(read(None, &body).unwrap().unwrap().event_id, "in-body");
+        assert_eq!(read(Some("in-header"), &body).unwrap().unwrap().event_id, "in-header");
+        assert!(read(None, &paid()).is_err());
+        body["id"] = json!("a.b");
+        assert!(read(None, &body).is_err());
+    }
+
+    #[test]
+    fn malformed_bodies_are_rejected() {
+        let changes: [(&str, Json); 9] = [
+            ("payment_id", json!("")),
+            ("payment_id", json!("é")),
+            ("payment_id", json!("p".repeat(129))),
+            ("attempt", json!("7-42-123")),
+            ("attempt", json!("7-42-0123-1")),
+            ("amount", json!(-1)),
+            ("amount", json!("100")),
+            ("currency", json!("cny")),
+            ("refunded_total", json!(-1)),
+        ];
+        for (name, value) in changes {
+            let mut body = paid();
+            body["data"][name] = value;
+            assert!(parse(&body).is_err(), "{body}");
+        }
+        for body in [json!([]), json!({"type": "paid"}), json!({"data": {}})] {
+            assert!(parse(&body).is_err(), "{body}");
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Signatures of webhooks: HMAC-SHA-256 over the raw bytes of the body and the time of sending.
+//!
+//! * Standard Webhooks 1.0.0 signs `id.timestamp.body`: headers `webhook-id`, `webhook-timestamp` and
+//!   `webhook-signature: v1,<base64>`, a list with spaces.
+//! * Stripe signs `timestamp.body`: header `stripe-signature: t=<timestamp>,v1=<hex>`, a list with
+//!   commas.
+
+use std::fmt::Write;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+use crate::config::{PaymentSettings, WebhookProfile, WebhookSecret};
+
+type HmacSha256 = Hmac<Sha256>;
+
+const ID: &str = "webhook-id";
+const TIMESTAMP: &str = "webhook-timestamp";
+const SIGNATURE: &str = "webhook-signature";
+const STRIPE_SIGNATURE: &str = "stripe-signature";
+
+/// Largest body of a webhook, bytes.
+pub const BODY_BYTES_MAX: usize = 64 * 1024;
+/// Longest id of an event.
+const ID_CHARS_MAX: usize = 128;
+/// Most signatures of one webhook that are tried: a sender lists one for each of its secrets.
+const SIGNATURES_MAX: usize = 8;
+
+/// Why a webhook was rejected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SignatureError {
+    #[error("the body is larger than 65536 bytes")]
+    TooLarge,
+    /// Missing, repeated or malformed.
+    #[error("the header {0} is missing, repeated or malformed")]
+    Header(&'static str),
+    #[error("the webhook was signed too long ago, or in the future")]
+    Time,
+    #[error("no signature is of a secret that is valid now")]
+    Signature,
+}
+
+/// A webhook whose signature is valid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SignedWebhook<'w> {
+    /// The event's id, the same for each repeat; `None`: the body names it.
+    pub id: Option<&'w str>,
+    pub body: &'w [u8],
+}
+
+struct VerifierKey {
+    /// HMAC state after the key.
+    keyed: HmacSha256,
+    /// First instant at which it is refused, epoch milliseconds.
+    until_ms: Option<i64>,
+}
+
+/// Verifies webhooks, and signs those of the demo provider.
+pub struct WebhookVerifier {
+    profile: WebhookProfile,
+    keys: Vec<VerifierKey>,
+    tolerance_s: u64,
+}
+
+impl WebhookVerifier {
+    /// Accepts the configured secrets, or only `fallback` without any.
+    #[must_use]
+    pub fn new(settings: &PaymentSettings, fallback: &[u8]) -> Self {
+        let profile = settings.webhook_profile;
+        let fallback = [WebhookSecret::of_key(fallback)];
+        let secrets = match settings.webhook_keys.as_slice() {
+            [] => fallback.as_slice(),
+            configured => configured,
+        };
+        // HMAC takes keys of every length.
+        let keys = secrets.iter().filter_map(|secret| {
+            let keyed = HmacSha256::new_from_slice(&secret.key(profile)?).ok()?;
+            Some(VerifierKey { keyed, until_ms: secret.until_ms })
+        });
+        let tolerance_s = u64::from(settings.webhook_tolerance_s);
+        Self { profile, keys: keys.collect(), tolerance_s }
+    }
+
+    /// Checks size, headers, time and signature, in this order. `header` returns the value of a
+    /// header that the webhook has once.
+    ///
+    /// # Errors
+    /// The first check that failed.
+    pub fn verify<'w>(
+        &self,
+        header: impl Fn(&str) -> Option<&'w str>,
+        body: &'w [u8],
+        now_ms: i64,
+    ) -> Result<SignedWebhook<'w>, SignatureError> {
+        if body.len() > BODY_BYTES_MAX {
+            return Err(SignatureError::TooLarge);
+        }
+        let field = |name| header(name).ok_or(SignatureError::Header(name));
+        let (id, timestamp, signatures) = match self.profile {
+            WebhookProfile::Standard => {
+                let id = Some(field(ID)?).filter(|id| is_event_id(id));
+                let id = id.ok_or(SignatureError::Header(ID))?;
+                let timestamp = seconds(field(TIMESTAMP)?);
+                let timestamp = timestamp.ok_or(SignatureError::Header(TIMESTAMP))?;
+                let listed = field(SIGNATURE)?.split(' ');
+                let of_version = listed.filter_map(|item| item.strip_prefix("v1,"));
+                let signatures =
+                    of_version.take(SIGNATURES_MAX).filter_map(|text| STANDARD.decode(text).ok());
+                (Some(id), timestamp, signatures.collect::<Vec<_>>())
+            }
+            WebhookProfile::Stripe => {
+                let items = || field(STRIPE_SIGNATURE).map(|text| text.split(','));
+                let timestamp = items()?.find_map(|item| item.strip_prefix("t="));
+                let timestamp = timestamp.and_then(seconds);
+                let timestamp = timestamp.ok_or(SignatureError::Header(STRIPE_SIGNATURE))?;
+                let of_version = items()?.filter_map(|item| item.strip_prefix("v1="));
+                let signatures = of_version.take(SIGNATURES_MAX).filter_map(from_hex);
+                (None, timestamp, signatures.collect())
+            }
+        };
+        if now_ms.div_euclid(1000).abs_diff(timestamp) > self.tolerance_s {
+            return Err(SignatureError::Time);
+        }
+        if !self.is_signed(&signatures, id, timestamp, body, now_ms) {
+            return Err(SignatureError::Signature);
+        }
+        Ok(SignedWebhook { id, body })
+    }
+
+    /// Compares every signature with that of every valid key, in constant time and without an early
+    /// end.
+    fn is_signed(
+        &self,
+        signatures: &[Vec<u8>],
+        id: Option<&str>,
+        timestamp: i64,
+        body: &[u8],
+        now_ms: i64,
+    ) -> bool {
+        let mut is_signed = false;
+        for key in self.valid_keys(now_ms) {
+            let mac = signed_text(key.keyed.clone(), id, timestamp, body);
+            for signature in signatures {
+                is_signed |= mac.clone().verify_slice(signature).is_ok();
+            }
+        }
+        is_signed
+    }
+
+    fn valid_keys(&self, now_ms: i64) -> impl Iterator<Item = &VerifierKey> {
+        self.keys.iter().filter(move |key| key.until_ms.is_none_or(|until_ms| now_ms < until_ms))
+    }
+
+    /// The headers of a webhook of this process: its id and signatures, one for each valid key.
+    #[must_use]
+    pub fn sign(&self, id: &str, body: &[u8], now_ms: i64) -> Vec<(&'static str, String)> {
+        let timestamp = now_ms.div_euclid(1000);
+        let signed_id = (self.profile == WebhookProfile::Standard).then_some(id);
+        let macs = self.valid_keys(now_ms).map(|key| {
+            signed_text(key.keyed.clone(), signed_id, timestamp, body).finalize().into_bytes()
+        });
+        match self.profile {
+            WebhookProfile::Standard => {
+                let signatures: Vec<_> =
+                    macs.map(|mac| format!("v1,{}", STANDARD.encode(mac))).collect();
+                vec![
+                    (ID, id.to_owned()),
+                    (TIMESTAMP, timestamp.to_string()),
+                    (SIGNATURE, signatures.join(" ")),
+                ]
+            }
+            WebhookProfile::Stripe => {
+                let mut text = format!("t={timestamp}");
+                for mac in macs {
+                    text.push_str(",v1=");
+                    for byte in mac {
+                        // Writing into a string does not fail.
+                        let _ = write!(text, "{byte:02x}");
+                    }
+                }
+                vec![(STRIPE_SIGNATURE, text)]
+            }
+        }
+    }
+}
+
+/// Whether this may identify an event: without a dot, which separates the fields of the signed
+/// text.
+pub(super) fn is_event_id(id: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'.';
+    (1..=ID_CHARS_MAX).contains(&id.len()) && id.bytes().all(is_plain)
+}
+
+/// Digits only: `+1` and `01` are not what the sender signed.
+fn seconds(text: &str) -> Option<i64> {
+    let number: i64 = text.parse().ok()?;
+    (number >= 0 && number.to_string() == text).then_some(number)
+}
+
+fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let nibble = |byte: &u8| char::from(*byte).to_digit(16).and_then(|n| u8::try_from(n).ok());
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    let bytes = pairs.iter().map(|[high, low]| Some(nibble(high)? << 4 | nibble(low)?));
+    rest.is_empty().then(|| bytes.collect())?
+}
+
+fn signed_text(mac: HmacSha256, id: Option<&str>, timestamp: i64, body: &[u8]) -> HmacSha256 {
+    let mut head = id.map_or_else(String::new, |id| format!("{id}."));
+    let _ = write!(head, "{timestamp}.");
+    mac.chain_update(head).chain_update(body)
+}
+
+#[cfg(test)]
+#[path = "signature_tests.rs"]
+mod tests;

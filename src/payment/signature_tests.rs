@@ -1,0 +1,213 @@
+use super::*;
+use crate::config::{ConfigSources, Settings};
+
+/// The example of the Standard Webhooks libraries.
+const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+const EVENT: &str = "msg_p5jXN8AQM9LWM0D4loKWxJek";
+const SIGNED_S: i64 = 1_614_265_330;
+const BODY: &[u8] = b"{\"test\": 2432232314}";
+const SIGNED: &str = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=";
+const OTHER_SECRET: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
+
+/// A verifier with these entries of `payment.webhook_secrets`.
+fn verifier(profile: &str, secrets: &[&str]) -> WebhookVerifier {
+    let set = vec![
+        "payment.provider=demo".to_owned(),
+        format!("payment.webhook_profile={profile}"),
+        format!("payment.webhook_secrets={}", secrets.join(",")),
+    ];
+    let settings = Settings::load(&ConfigSources { set, ..ConfigSources::default() }).unwrap();
+    WebhookVerifier::new(&settings.payment, &[0; 32])
+}
+
+/// A webhook as it arrives.
+#[derive(Clone)]
+struct Sent {
+    headers: Vec<(&'static str, String)>,
+    body: Vec<u8>,
+}
+
+impl Sent {
+    fn by(signer: &WebhookVerifier, at_s: i64) -> Self {
+        Self { headers: signer.sign(EVENT, BODY, at_s * 1000), body: BODY.to_vec() }
+    }
+
+    fn with(mut self, name: &'static str, value: &str) -> Self {
+        self.headers.retain(|(header, _)| *header != name);
+        self.headers.push((name, value.to_owned()));
+        self
+    }
+
+    fn without(mut self, name: &'static str) -> Self {
+        self.headers.retain(|(header, _)| *header != name);
+        self
+    }
+
+    fn at(&self, verifier: &WebhookVerifier, now_s: i64) -> Result<Option<String>, SignatureError> {
+        let header = |name: &str| {
+            let found = self.headers.iter().find(|(header, _)| *header == name);
+            found.map(|(_, value)| value.as_str())
+        };
+        let signed = verifier.verify(header, &self.body, now_s * 1000 + 999)?;
+        assert_eq!(signed.body, self.body);
+        Ok(signed.id.map(str::to_owned))
+    }
+}
+
+fn example() -> Sent {
+    let headers = vec![
+        (ID, EVENT.to_owned()),
+        (TIMESTAMP, SIGNED_S.to_string()),
+        (SIGNATURE, SIGNED.to_owned()),
+    ];
+    Sent { headers, body: BODY.to_vec() }
+}
+
+const ACCEPTED: Result<Option<&str>, SignatureError> = Ok(Some(EVENT));
+
+#[test]
+fn the_published_example_is_verified_and_signed_alike() {
+    let verifier = verifier("standard", &[SECRET]);
+    assert_eq!(example().at(&verifier, SIGNED_S), ACCEPTED.map(|id| id.map(str::to_owned)));
+    assert_eq!(verifier.sign(EVENT, BODY, SIGNED_S * 1000), example().headers);
+}
+
+#[test]
+fn one_of_several_signatures_and_secrets_suffices() {
+    let (old, new) = (verifier("standard", &[SECRET]), verifier("standard", &[OTHER_SECRET]));
+    let both = verifier("standard", &[SECRET, OTHER_SECRET]);
+    let signed_by = |signer| Sent::by(signer, SIGNED_S);
+    for (sent, verifier, is_valid) in [
+        (signed_by(&old), &both, true),
+        (signed_by(&new), &both, true),
+        (signed_by(&both), &old, true),
+        (signed_by(&both), &new, true),
+        (signed_by(&old), &new, false),
+        (signed_by(&new), &old, false),
+        (example().with(SIGNATURE, &format!("v1a,x v2,AAAA v1,AAAA {SIGNED}")), &old, true),
+        (example().with(SIGNATURE, &SIGNED.replace("v1,", "v2,")), &old, false),
+        (example().with(SIGNATURE, "v1,"), &old, false),
+        (example().with(SIGNATURE, &SIGNED["v1,".len()..]), &old, false),
+        (example().with(SIGNATURE, &SIGNED.replace('=', "")), &old, false),
+    ] {
+        let expected = if is_valid { Ok(()) } else { Err(SignatureError::Signature) };
+        assert_eq!(sent.at(verifier, SIGNED_S).map(drop), expected, "{:?}", sent.headers);
+    }
+    let many = "v1,AAAA ".repeat(SIGNATURES_MAX) + SIGNED;
+    let beyond = example().with(SIGNATURE, &many).at(&old, SIGNED_S);
+    assert_eq!(beyond, Err(SignatureError::Signature));
+}
+
+#[test]
+fn a_secret_ends_at_its_time() {
+    let ending = format!("{SECRET} until 2021-02-25T15:02:20Z");
+    let verifier = verifier("standard", &[OTHER_SECRET, &ending]);
+    let until_s = 1_614_265_340;
+    assert!(example().at(&verifier, until_s - 1).is_ok());
+    assert_eq!(example().at(&verifier, until_s), Err(SignatureError::Signature));
+    assert_eq!(verifier.sign(EVENT, BODY, until_s * 1000).len(), 3);
+}
+
+#[test]
+fn the_time_may_differ_by_300_seconds() {
+    for profile in ["standard", "stripe"] {
+        let verifier = verifier(profile, &[SECRET]);
+        let sent = Sent::by(&verifier, SIGNED_S);
+        for (now_s, is_valid) in [
+            (SIGNED_S - 301, false),
+            (SIGNED_S - 300, true),
+            (SIGNED_S + 300, true),
+            (SIGNED_S + 301, false),
+        ] {
+            let expected = if is_valid { Ok(()) } else { Err(SignatureError::Time) };
+            assert_eq!(sent.at(&verifier, now_s).map(drop), expected, "{profile} {now_s}");
+        }
+    }
+}
+
+#[test]
+fn every_byte_of_body_id_and_time_is_signed() {
+    let verifier = verifier("standard", &[SECRET]);
+    let reserialized = Sent { body: b"{\"test\":2432232314}".to_vec(), ..example() };
+    let later = (SIGNED_S + 1).to_string();
+    for sent in [reserialized, example().with(ID, "msg_other"), example().with(TIMESTAMP, &later)] {
+        assert_eq!(sent.at(&verifier, SIGNED_S), Err(SignatureError::Signature));
+    }
+}
+
+#[test]
+fn malformed_headers_are_named() {
+    let verifier = verifier("standard", &[SECRET]);
+    let plus = format!("+{SIGNED_S}");
+    let cases = [
+        (example().without(ID), ID),
+        (example().with(ID, "msg.1"), ID),
+        (example().with(ID, ""), ID),
+        (example().with(ID, &"m".repeat(ID_CHARS_MAX + 1)), ID),
+        (example().without(TIMESTAMP), TIMESTAMP),
+        (example().with(TIMESTAMP, "yesterday"), TIMESTAMP),
+        (example().with(TIMESTAMP, &plus), TIMESTAMP),
+        (example().with(TIMESTAMP, "-1"), TIMESTAMP),
+        (example().without(SIGNATURE), SIGNATURE),
+    ];
+    for (sent, name) in cases {
+        assert_eq!(sent.at(&verifier, SIGNED_S), Err(SignatureError::Header(name)));
+    }
+}
+
+#[test]
+fn a_body_of_64_kib_is_the_largest() {
+    let verifier = verifier("standard", &[SECRET]);
+    let signed = |len| {
+        let body = vec![b' '; len];
+        Sent { headers: verifier.sign(EVENT, &body, SIGNED_S * 1000), body }.at(&verifier, SIGNED_S)
+    };
+    assert!(signed(65_536).is_ok());
+    assert_eq!(signed(65_537), Err(SignatureError::TooLarge));
+}
+
+#[test]
+fn the_checks_have_an_order() {
+    let verifier = verifier("standard", &[SECRET]);
+    let mut sent = Sent { headers: Vec::new(), body: vec![b' '; BODY_BYTES_MAX + 1] };
+    assert_eq!(sent.at(&verifier, 0), Err(SignatureError::TooLarge));
+    sent.body = BODY.to_vec();
+    assert_eq!(sent.at(&verifier, 0), Err(SignatureError::Header(ID)));
+    let sent = example().with(SIGNATURE, "v1,AAAA");
+    assert_eq!(sent.at(&verifier, 0), Err(SignatureError::Time));
+    assert_eq!(sent.at(&verifier, SIGNED_S), Err(SignatureError::Signature));
+}
+
+#[test]
+fn the_stripe_profile_signs_time_and_body_in_hex() {
+    let verifier = verifier("stripe", &[SECRET]);
+    // Computed with Python's hmac, the key being the whole text of the secret.
+    let signed = "2e37df5d4a028c51a7f3133d64ae1e300d2c2c900f1b1d49d4369ad2530f8964";
+    let sent = |value: &str| Sent {
+        headers: vec![(STRIPE_SIGNATURE, value.to_owned())],
+        body: BODY.to_vec(),
+    };
+    let valid = format!("t={SIGNED_S},v1={signed}");
+    assert_eq!(Sent::by(&verifier, SIGNED_S).headers, sent(&valid).headers);
+    for value in [valid.clone(), format!("t={SIGNED_S},v1=00,v0=ab,v1={signed}")] {
+        assert_eq!(sent(&value).at(&verifier, SIGNED_S), Ok(None), "{value}");
+    }
+    for (value, error) in [
+        (format!("t={SIGNED_S},v0={signed}"), SignatureError::Signature),
+        (format!("t={SIGNED_S},v1={}", &signed[1..]), SignatureError::Signature),
+        (format!("t={SIGNED_S},v1=é{}", &signed[2..]), SignatureError::Signature),
+        (format!("v1={signed}"), SignatureError::Header(STRIPE_SIGNATURE)),
+        (format!("t=,v1={signed}"), SignatureError::Header(STRIPE_SIGNATURE)),
+        (format!("t={},v1={signed}", SIGNED_S + 1), SignatureError::Signature),
+    ] {
+        assert_eq!(sent(&value).at(&verifier, SIGNED_S), Err(error), "{value}");
+    }
+}
+
+#[test]
+fn without_configured_secrets_the_fallback_signs() {
+    let sent = Sent::by(&verifier("standard", &[]), SIGNED_S);
+    assert!(sent.at(&verifier("standard", &[]), SIGNED_S).is_ok());
+    let configured = sent.at(&verifier("standard", &[SECRET]), SIGNED_S);
+    assert_eq!(configured, Err(SignatureError::Signature));
+}

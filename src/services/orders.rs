@@ -1,0 +1,219 @@
+//! Payment and cancellation of orders: what is committed before which call to the provider.
+//!
+//! A payment: the attempt is committed, the provider is called, its answer is stored. A
+//! cancellation of an order that is being paid: the provider stops the payment, its answer is
+//! recorded, the order is cancelled. On crash between two steps the order keeps its units, and the
+//! repeat of the call continues: the provider knows the attempt, and a recorded answer changes
+//! nothing.
+
+use std::sync::Arc;
+
+use crate::config::PaymentSettings;
+use crate::db::{self, Ledger};
+use crate::domain::{
+    Actor, CancelOutcome, OpenPayment, Order, OrderKey, Payment, PaymentEvent, PaymentOutcome,
+    PaymentRecorded, PaymentReport, PaymentTerms, StartedPayment,
+};
+use crate::payment::{PaymentStart, Payments, StartAnswer, StopAnswer, attempt_text};
+
+/// Most payments of one order that one cancellation stops: the buyer may open others meanwhile.
+const STOPS_MAX: u32 = 4;
+
+/// Why a payment or a cancellation did nothing more.
+#[derive(Debug, thiserror::Error)]
+pub enum OrderError {
+    /// The buyer has no such order.
+    #[error("no such order")]
+    Unknown,
+    /// The order is paid or has ended.
+    #[error("the order is {}", .0.state.name())]
+    Decided(Order),
+    /// No provider, or it does not take the payment.
+    #[error("{0}")]
+    Refused(String),
+    /// The provider did not answer: a repeat continues.
+    #[error("the payment provider did not answer")]
+    ProviderAway,
+    #[error("the ledger is not available")]
+    Ledger(#[from] db::Error),
+}
+
+/// A payment that the buyer can make now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PayablePayment {
+    pub order: Order,
+    pub started: StartedPayment,
+}
+
+/// Tells the component that brings changes of orders to the buckets that there is one. It also
+/// polls: a lost call only delays.
+pub type OrdersChanged = Arc<dyn Fn() + Send + Sync>;
+
+/// Payment and cancellation of orders. Cheap to clone.
+#[derive(Clone)]
+pub struct OrderService {
+    ledger: Arc<dyn Ledger>,
+    payments: Option<Payments>,
+    paying_window_ms: i64,
+    extension_max_ms: i64,
+    changed: OrdersChanged,
+}
+
+impl OrderService {
+    #[must_use]
+    pub fn new(
+        ledger: Arc<dyn Ledger>,
+        payments: Option<Payments>,
+        settings: &PaymentSettings,
+        changed: OrdersChanged,
+    ) -> Self {
+        let paying_window_ms = i64::from(settings.paying_window_s) * 1_000;
+        let extension_max_ms = i64::from(settings.extension_max_s) * 1_000;
+        Self { ledger, payments, paying_window_ms, extension_max_ms, changed }
+    }
+
+    /// Opens a payment of the order, or returns the open one.
+    ///
+    /// # Errors
+    /// See [`OrderError`]. A repeat continues what did not finish.
+    pub async fn pay(&self, key: OrderKey) -> Result<PayablePayment, OrderError> {
+        let Some(payments) = &self.payments else {
+            return Err(OrderError::Refused("There is no payment provider here.".to_owned()));
+        };
+        let terms = PaymentTerms {
+            provider: payments.provider.name().to_owned(),
+            paying_window_ms: self.paying_window_ms,
+            extension_max_ms: self.extension_max_ms,
+        };
+        let (order, payment) = match self.ledger.open_payment(key, terms).await? {
+            OpenPayment::Open(order, payment) => (order, payment),
+            OpenPayment::NotPayable(order) => return Err(OrderError::Decided(order)),
+            OpenPayment::UnknownOrder => return Err(OrderError::Unknown),
+        };
+        (self.changed)();
+        let started = self.started(payments, &order, &payment).await?;
+        Ok(PayablePayment { order, started })
+    }
+
+    /// Starts the attempt, unless the provider's answer is stored already.
+    async fn started(
+        &self,
+        payments: &Payments,
+        order: &Order,
+        payment: &Payment,
+    ) -> Result<StartedPayment, OrderError> {
+        if payment.provider != payments.provider.name() {
+            tracing::warn!(provider = payment.provider, "payment: of a provider not configured");
+            return Err(OrderError::ProviderAway);
+        }
+        // A webhook that was faster than the provider's answer names no page.
+        if let Some(started) = payment.started.as_ref().filter(|known| !known.url.is_empty()) {
+            return Ok(started.clone());
+        }
+        let (attempt, price) = (payment.key, payment.price);
+        let start = PaymentStart { attempt, price, expires_at_ms: order.due_ms };
+        // Crash here [payment_opened_not_started]: the open attempt is in the ledger; the buyer's
+        // repeat starts it again at the provider, which knows it by its key.
+        match payments.provider.start(start).await {
+            StartAnswer::Started(started) => {
+                self.ledger.payment_started(attempt, started.clone()).await?;
+                Ok(started)
+            }
+            StartAnswer::Refused(reason) => {
+                let payment_id = format!("refused-{}", attempt_text(attempt));
+                self.record_answer(payment, payment_id, PaymentReport::Closed).await?;
+                Err(OrderError::Refused(reason))
+            }
+            StartAnswer::Unknown => Err(OrderError::ProviderAway),
+        }
+    }
+
+    /// Cancels an unpaid order; stops its open payment first.
+    ///
+    /// # Errors
+    /// See [`OrderError`]. A repeat continues what did not finish.
+    pub async fn cancel(
+        &self,
+        key: OrderKey,
+        by: Actor,
+        reason: Option<String>,
+    ) -> Result<Order, OrderError> {
+        for _ in 0..STOPS_MAX {
+            match self.ledger.cancel(key, by.clone(), reason.clone()).await? {
+                CancelOutcome::Cancelled(order) => {
+                    (self.changed)();
+                    return Ok(order);
+                }
+                CancelOutcome::Paying(order, payment) => self.stop(&order, &payment).await?,
+                CancelOutcome::Decided(order) => return Err(OrderError::Decided(order)),
+                CancelOutcome::UnknownOrder => return Err(OrderError::Unknown),
+            }
+        }
+        tracing::warn!(request = %key.request, "cancellation: payments are opened again and again");
+        Err(OrderError::ProviderAway)
+    }
+
+    /// Stops an open attempt and records the provider's answer, which may be that it was paid. An
+    /// attempt that may not have reached the provider is started first, so that a start still on
+    /// its way finds a stopped payment.
+    async fn stop(&self, order: &Order, payment: &Payment) -> Result<(), OrderError> {
+        let Some(payments) = &self.payments else { return Err(OrderError::ProviderAway) };
+        let payment_id = match self.started(payments, order, payment).await {
+            Ok(started) => started.payment_id,
+            Err(OrderError::Refused(_)) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        // Crash here [payment_stopped_not_recorded]: the payment is stopped and its order still
+        // `paying`; the buyer's repeat gets the same answer from the provider.
+        let report = match payments.provider.stop(&payment_id).await {
+            StopAnswer::Stopped => PaymentReport::Closed,
+            StopAnswer::TooLate(report) => report,
+            StopAnswer::Unknown => return Err(OrderError::ProviderAway),
+        };
+        self.record_answer(payment, payment_id, report).await?;
+        Ok(())
+    }
+
+    /// Records an answer to a call as an event of its own.
+    async fn record_answer(
+        &self,
+        payment: &Payment,
+        payment_id: String,
+        report: PaymentReport,
+    ) -> Result<PaymentRecorded, db::Error> {
+        let what = match &report {
+            PaymentReport::Closed => "closed".to_owned(),
+            PaymentReport::Succeeded(_) => "paid".to_owned(),
+            PaymentReport::Refunded { total, .. } => format!("refunded-{total}"),
+        };
+        self.record(PaymentEvent {
+            provider: payment.provider.clone(),
+            event_id: format!("answer-{payment_id}-{what}"),
+            payment_id,
+            attempt: Some(payment.key),
+            report,
+        })
+        .await
+    }
+
+    /// Records a report of the provider; committed when it returns.
+    ///
+    /// # Errors
+    /// The ledger's: the provider repeats the report.
+    pub async fn record(&self, event: PaymentEvent) -> Result<PaymentRecorded, db::Error> {
+        let (event_id, payment_id) = (event.event_id.clone(), event.payment_id.clone());
+        let recorded = self.ledger.record_payment(event).await?;
+        if let PaymentRecorded::Recorded(outcome, _) = &recorded {
+            let outcome_name = outcome.name();
+            match outcome {
+                PaymentOutcome::Mismatch | PaymentOutcome::Unmatched => {
+                    let outcome = outcome_name;
+                    tracing::error!(event_id, payment_id, outcome, "payment: money not expected");
+                }
+                _ => tracing::info!(event_id, payment_id, outcome = outcome_name, "payment: event"),
+            }
+            (self.changed)();
+        }
+        Ok(recorded)
+    }
+}

@@ -1,0 +1,134 @@
+//! The feed of order events.
+
+use std::collections::HashMap;
+
+use floodgate::domain::OrderState::{Cancelled, Paying, PendingPayment};
+use floodgate::domain::{Actor, CancelOutcome, OrderEvent, OrderState, RequestId};
+
+use super::life::{Shop, report};
+use super::{Backend, NOW_MS};
+use crate::support::offers::{ANY, ONE, intent};
+
+impl Shop {
+    async fn number_all(&self) {
+        while self.ledger.number_events(3).await.unwrap() > 0 {}
+    }
+
+    /// The whole feed, by pages.
+    async fn feed(&self, page: u32) -> Vec<OrderEvent> {
+        let mut events: Vec<OrderEvent> = Vec::new();
+        loop {
+            let last = events.last().map_or(0, |event| event.feed_no);
+            let next = self.ledger.events_after(last, page).await.unwrap();
+            assert!(next.len() <= page as usize);
+            if next.is_empty() {
+                return events;
+            }
+            events.extend(next);
+        }
+    }
+}
+
+/// Request, version and state of each event.
+fn kinds(events: &[OrderEvent]) -> Vec<(u64, u16, OrderState)> {
+    let kind =
+        |event: &OrderEvent| (event.order.request.get(), event.order.version, event.order.state);
+    events.iter().map(kind).collect()
+}
+
+pub async fn events_come_in_order_each_with_its_order(backend: &dyn Backend) {
+    let shop = Shop::open(backend, ONE).await;
+    // The placement of two orders is one row, of the second of which the events come first by id.
+    let batch = vec![intent(&shop.sku, 7, 1, 1), intent(&shop.sku, 3, 2, 2)];
+    assert!(shop.ledger.place(batch).await.unwrap().is_some());
+    let key = shop.place(1, 3, 1).await;
+    assert_eq!(shop.feed(9).await, [], "events are numbered first");
+    let mut key_of_3 = key;
+    key_of_3.request = RequestId::new(3).unwrap();
+    key_of_3.buyer = floodgate::domain::BuyerId::new(2).unwrap();
+    let (paying, payment) = shop.open_payment(key_of_3).await;
+    shop.pass(5);
+    let closed = report(&payment, "e1", floodgate::domain::PaymentReport::Closed);
+    shop.ledger.record_payment(closed).await.unwrap();
+    let by = Actor::Operator("ann".to_owned());
+    let cancelled = shop.ledger.cancel(key_of_3, by.clone(), Some("asked".to_owned())).await;
+    let CancelOutcome::Cancelled(cancelled) = cancelled.unwrap() else { panic!("not cancelled") };
+    shop.number_all().await;
+
+    let events = shop.feed(2).await;
+    assert_eq!(
+        kinds(&events),
+        [
+            (1, 0, PendingPayment),
+            (7, 0, PendingPayment),
+            (3, 0, PendingPayment),
+            (3, 1, Paying),
+            (3, 2, PendingPayment),
+            (3, 3, Cancelled),
+        ]
+    );
+    let numbers: Vec<i64> = events.iter().map(|event| event.feed_no).collect();
+    assert_eq!(numbers, [1, 2, 3, 4, 5, 6]);
+    let [placed, opened, closed, ended] = events.last_chunk().unwrap();
+    assert_eq!((placed.at_ms, &placed.actor), (NOW_MS, &Actor::Buyer));
+    assert_eq!(placed.order.due_ms, placed.order.pay_by_ms);
+    assert_eq!((opened.order.due_ms, opened.order.quantity), (paying.due_ms, 2));
+    assert_eq!((closed.at_ms, closed.payment_id.as_deref()), (NOW_MS + 5, Some("pay-3-1")));
+    assert!(placed.order.counts_for_limit && opened.order.counts_for_limit);
+    assert_eq!(
+        (ended.order, &ended.actor, ended.reason.as_deref()),
+        (cancelled, &by, Some("asked"))
+    );
+    for page in [1, 3, 9] {
+        assert_eq!(shop.feed(page).await, events);
+    }
+}
+
+pub async fn several_sequencers_leave_no_gap(backend: &dyn Backend) {
+    const ORDERS: u64 = 60;
+    let shop = Shop::open(backend, ANY).await;
+    let writing = async {
+        for number in 1..=ORDERS {
+            let key = shop.place(number, number, 1).await;
+            shop.ledger.cancel(key, Actor::Buyer, None).await.unwrap();
+        }
+    };
+    let numbering = async || {
+        for _ in 0..40 {
+            shop.ledger.number_events(2).await.unwrap();
+        }
+    };
+    // A reader who passes a number never misses one before it.
+    let reading = async {
+        let mut last = 0;
+        for _ in 0..40 {
+            for event in shop.ledger.events_after(last, 50).await.unwrap() {
+                assert_eq!(event.feed_no, last + 1);
+                last = event.feed_no;
+            }
+        }
+    };
+    tokio::join!(writing, numbering(), numbering(), reading);
+    shop.number_all().await;
+    let events = shop.feed(50).await;
+    let numbers: Vec<i64> = events.iter().map(|event| event.feed_no).collect();
+    let all = i64::try_from(2 * ORDERS).unwrap();
+    assert_eq!(numbers, (1..=all).collect::<Vec<_>>());
+    let mut versions: HashMap<RequestId, u16> = HashMap::new();
+    for event in &events {
+        let next = versions.entry(event.order.request).or_default();
+        assert_eq!(event.order.version, *next);
+        *next += 1;
+    }
+    assert!(versions.values().all(|count| *count == 2));
+}
+
+pub async fn a_cursor_moves_forward(backend: &dyn Backend) {
+    let shop = Shop::open(backend, ANY).await;
+    assert_eq!(shop.ledger.cursor("one").await.unwrap(), 0);
+    for (to, expected) in [(5, 5), (3, 5), (9, 9)] {
+        shop.ledger.move_cursor("one", to).await.unwrap();
+        assert_eq!(shop.ledger.cursor("one").await.unwrap(), expected);
+    }
+    assert_eq!(shop.ledger.cursor("other").await.unwrap(), 0);
+}

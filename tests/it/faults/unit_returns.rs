@@ -1,0 +1,279 @@
+//! Changes of orders on their way from the ledger to the buckets: crashes, outages, loads, and two
+//! processes at once. Covers the crash point `changes_settled`.
+
+use std::sync::Arc;
+
+use floodgate::actors::StockReturner;
+use floodgate::actors::periodic::Task;
+use floodgate::config::Tier;
+use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
+use floodgate::db::{OrderChanges, OrderWriter, SaleStore};
+use floodgate::domain::{
+    Actor, BuyerId, CancelOutcome, Epoch, LoaderToken, OrderKey, Phase, RequestId, Sku,
+};
+use floodgate::observe::metrics::Metrics;
+use floodgate::runtime::clock::{ManualClock, SharedClock};
+use floodgate::stock::Stock;
+use floodgate::tier::Backends;
+use tempfile::TempDir;
+
+use crate::support::faulty_ledger::{Fault, FaultyLedger};
+use crate::support::faulty_stock::{FaultyStock, StockFault};
+use crate::support::harness::{
+    Harness, Offer, START_MS, UNLIMITED, in_system, is_placed, settings,
+};
+use crate::support::offers::intent;
+use crate::support::servers::redis::Redis;
+use crate::support::wait::until;
+
+const STOCK: u32 = 10;
+const OFFER: Offer = Offer { policy: UNLIMITED, stock: STOCK, buckets: 2 };
+
+/// One open sale on a ledger file.
+struct Fixture {
+    harness: Harness,
+    ledger: Arc<FaultyLedger>,
+    stock: Arc<FaultyStock>,
+    redis: Option<Redis>,
+    _folder: TempDir,
+}
+
+impl Fixture {
+    async fn open(tier: Tier) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let file = SqliteLedger::open(&OpenOptions::new(folder.path().join("ledger.db"))).unwrap();
+        let ledger = Arc::new(FaultyLedger::new(Arc::new(file)));
+        let clock = Arc::new(ManualClock::new(START_MS));
+        let shared: SharedClock = clock.clone();
+        let mut settings = settings(tier);
+        settings.http.answer_deadline_ms = 20_000;
+        settings.http.sales_refresh_ms = 10;
+        settings.redis.command_timeout_ms = 10_000;
+        // Longer than the test: only a message makes the actor run.
+        settings.maintenance.every_ms = 3_600_000;
+        let redis = (tier == Tier::Gate).then(Redis::start);
+        let mut backends = match &redis {
+            Some(redis) => {
+                settings.redis.url = redis.url();
+                Backends::on_redis(&settings, ledger.clone(), &shared).await.unwrap()
+            }
+            None => Backends::embedded(tier, ledger.clone(), &shared),
+        };
+        let stock = Arc::new(FaultyStock::new(backends.stock.clone()));
+        backends.stock = stock.clone();
+        let harness = Harness::on(&settings, backends, clock);
+        harness.create(OFFER, START_MS - 1000).await;
+        harness.set_phase(Phase::Open).await;
+        Self { harness, ledger, stock, redis, _folder: folder }
+    }
+
+    /// One order of one unit for each of these buyers; the request has the buyer's number.
+    async fn sell(&self, buyers: std::ops::RangeInclusive<u64>) {
+        for buyer in buyers {
+            let answer = self.harness.buy_as(buyer, buyer, 1).await;
+            assert!(is_placed(&answer), "{answer:?}");
+        }
+    }
+
+    async fn cancel(&self, buyer: u64) {
+        self.cancel_of(&self.sku(), buyer).await;
+    }
+
+    async fn cancel_of(&self, sku: &Sku, buyer: u64) {
+        let order = OrderKey {
+            sku: sku.no,
+            buyer: BuyerId::new(buyer).unwrap(),
+            request: RequestId::new(buyer).unwrap(),
+        };
+        let cancelled = self.ledger.cancel(order, Actor::Buyer, None).await.unwrap();
+        assert!(matches!(cancelled, CancelOutcome::Cancelled(_)), "{cancelled:?}");
+    }
+
+    fn sku(&self) -> Arc<Sku> {
+        self.harness.catalog.sale("sale").unwrap().sku("sku").unwrap().clone()
+    }
+
+    fn returner(&self) -> Arc<StockReturner> {
+        Arc::new(StockReturner {
+            ledger: self.ledger.clone(),
+            stock: self.stock.clone(),
+            catalog: self.harness.catalog.clone(),
+            clock: self.harness.clock.clone(),
+            metrics: Arc::new(Metrics::default()),
+        })
+    }
+
+    async fn cursor(&self) -> i64 {
+        self.ledger.cursor("stock").await.unwrap()
+    }
+
+    async fn free(&self) -> u32 {
+        self.harness.free().await.iter().sum()
+    }
+
+    async fn assert_at_rest(&self, free: u32) {
+        assert_eq!(self.free().await, free);
+        assert_eq!(self.ledger.available(self.sku().no).await.unwrap(), free);
+        self.harness.assert_holds().await;
+    }
+
+    fn redis(&self) -> &Redis {
+        self.redis.as_ref().unwrap()
+    }
+}
+
+/// Crash point `changes_settled`: the buckets have the changes, and the cursor does not.
+#[test]
+fn changes_settled_before_a_crash_are_settled_again_without_effect() {
+    for tier in [Tier::Memory, Tier::Gate] {
+        in_system(async {
+            let fixture = Fixture::open(tier).await;
+            fixture.sell(1..=4).await;
+            fixture.cancel(1).await;
+            fixture.cancel(2).await;
+            fixture.harness.assert_holds().await;
+            fixture.stock.set(StockFault::ResultsWait);
+            let dying = fixture.returner();
+            let (ended, ()) = tokio::join!(dying.run(&()), async {
+                let settles = async || (fixture.stock.num_waiting() == 1).then_some(());
+                until("the settling", settles).await;
+                fixture.ledger.set(Fault::Down);
+                fixture.stock.set(StockFault::None);
+            });
+            ended.unwrap_err();
+            fixture.ledger.set(Fault::None);
+            assert_eq!(fixture.cursor().await, 0);
+            fixture.assert_at_rest(STOCK - 2).await;
+            for _ in 0..2 {
+                let next = fixture.returner();
+                next.run(&()).await.unwrap();
+                assert!(fixture.cursor().await >= 6, "four placements and two ends");
+                fixture.assert_at_rest(STOCK - 2).await;
+            }
+        });
+    }
+}
+
+#[test]
+fn two_returners_at_once_return_each_unit_once() {
+    for tier in [Tier::Memory, Tier::Gate] {
+        in_system(async {
+            let fixture = Fixture::open(tier).await;
+            fixture.sell(1..=8).await;
+            for round in 0..4 {
+                let (one, other) = (fixture.returner(), fixture.returner());
+                fixture.cancel(round * 2 + 1).await;
+                fixture.cancel(round * 2 + 2).await;
+                let (a, b) = tokio::join!(one.run(&()), other.run(&()));
+                a.unwrap();
+                b.unwrap();
+                fixture.assert_at_rest(STOCK - 6 + 2 * u32::try_from(round).unwrap()).await;
+            }
+        });
+    }
+}
+
+/// The actor runs at once when this process changed an order, and its units are sold again.
+#[test]
+fn units_of_an_ended_order_are_sold_again_at_once() {
+    for tier in [Tier::Memory, Tier::Ledger, Tier::Gate] {
+        in_system(async {
+            let fixture = Fixture::open(tier).await;
+            fixture.harness.actors.start_stock_returner();
+            fixture.sell(1..=u64::from(STOCK)).await;
+            assert!(!is_placed(&fixture.harness.buy_as(99, 99, 1).await));
+            fixture.cancel(3).await;
+            fixture.harness.actors.return_stock();
+            until("the returned unit to be sold", async || {
+                is_placed(&fixture.harness.buy_as(100, 100, 1).await).then_some(())
+            })
+            .await;
+            assert!(!is_placed(&fixture.harness.buy_as(101, 101, 1).await));
+            until("a read cursor", async || (fixture.cursor().await > 0).then_some(())).await;
+            fixture.harness.assert_holds().await;
+        });
+    }
+}
+
+#[test]
+fn redis_that_is_lost_before_or_after_the_settling_sells_the_unit_once() {
+    for is_settled in [false, true] {
+        in_system(async {
+            let fixture = Fixture::open(Tier::Gate).await;
+            fixture.sell(1..=3).await;
+            fixture.cancel(2).await;
+            let returner = fixture.returner();
+            if is_settled {
+                returner.run(&()).await.unwrap();
+            }
+            let cursor = fixture.cursor().await;
+            fixture.redis().cmd(&["FLUSHALL"]);
+            assert_eq!(returner.run(&()).await.is_err(), !is_settled);
+            assert_eq!(fixture.cursor().await, cursor);
+            until("loaded buckets", async || {
+                fixture.harness.sync().await.ok()?;
+                let counts = fixture.harness.backends.stock.facts(fixture.sku().no).await.ok()?;
+                counts.map(drop)
+            })
+            .await;
+            fixture.assert_at_rest(STOCK - 2).await;
+            for _ in 0..2 {
+                returner.run(&()).await.unwrap();
+                fixture.assert_at_rest(STOCK - 2).await;
+            }
+            assert!(fixture.cursor().await > 0);
+        });
+    }
+}
+
+/// Buckets that a loader holds refuse changes: the other sale goes on, and nothing is skipped.
+#[test]
+fn held_buckets_get_their_changes_later_and_hold_back_nobody() {
+    in_system(async {
+        let fixture = Fixture::open(Tier::Gate).await;
+        let mut draft = OFFER.draft("other", START_MS - 1000);
+        draft.skus[0].buckets = 1;
+        fixture.harness.sales.create(draft).await.unwrap();
+        fixture.harness.sales.set_phase(&"other".parse().unwrap(), Phase::Open).await.unwrap();
+        let other = fixture.harness.catalog.sale("other").unwrap().skus[0].clone();
+        fixture.sell(1..=4).await;
+        fixture.cancel(4).await;
+
+        fixture.ledger.place(vec![intent(&other, 50, 50, 1)]).await.unwrap();
+        fixture.cancel_of(&other, 50).await;
+
+        let mut loading = fixture.stock.load(fixture.sku(), 4, LoaderToken(1_000)).await.unwrap();
+        loading.clear().await.unwrap();
+        let returner = fixture.returner();
+        returner.run(&()).await.unwrap_err();
+        assert_eq!(fixture.cursor().await, 0);
+        assert_eq!(returner.metrics.order_changes_waiting.get(), 1);
+        let facts = fixture.stock.facts(other.no).await.unwrap().unwrap();
+        assert_eq!((facts.returned_units, facts.num_ordered), (1, 1));
+
+        drop(loading);
+        let mut loading = fixture.stock.load(fixture.sku(), 4, LoaderToken(1_001)).await.unwrap();
+        loading.clear().await.unwrap();
+        loading.publish(STOCK - 3, Phase::Open, Epoch(1)).await.unwrap();
+        returner.run(&()).await.unwrap();
+        assert!(fixture.cursor().await >= 7, "five placements and two ends");
+        assert_eq!(returner.metrics.order_changes_waiting.get(), 0);
+    });
+}
+
+#[test]
+fn missing_buckets_of_a_sale_closed_for_long_hold_back_nothing() {
+    in_system(async {
+        let fixture = Fixture::open(Tier::Gate).await;
+        fixture.sell(1..=2).await;
+        fixture.harness.set_phase(Phase::Closed).await;
+        fixture.cancel(1).await;
+        fixture.redis().cmd(&["FLUSHALL"]);
+        let returner = fixture.returner();
+        returner.run(&()).await.unwrap_err();
+        assert_eq!(fixture.cursor().await, 0, "these buckets are still loaded again");
+        fixture.harness.clock.advance(std::time::Duration::from_secs(3 * 86_400));
+        returner.run(&()).await.unwrap();
+        assert!(fixture.cursor().await >= 3);
+    });
+}

@@ -1,0 +1,149 @@
+//! Webhooks of the payment provider: forged, repeated, late and malformed.
+
+use floodgate::config::{PaymentBackend, Tier, WebhookSecret};
+use floodgate::payment::WebhookVerifier;
+use floodgate::runtime::clock::wall_ms;
+use reqwest::{Method, Response};
+use serde_json::{Value as Json, json};
+
+use super::{one_per_buyer, problem};
+use crate::support::TestApp;
+use crate::support::app::fresh_settings;
+
+/// A server whose webhooks are signed with a known secret, and a payment that is open there.
+struct Webhooks {
+    app: TestApp,
+    signer: WebhookVerifier,
+    request_id: String,
+    payment_id: String,
+}
+
+impl Webhooks {
+    async fn start() -> Self {
+        let (mut settings, stores) = fresh_settings(Tier::Memory);
+        settings.payment.provider = PaymentBackend::Demo;
+        settings.payment.webhook_keys = vec![WebhookSecret::of_key(&[7; 32])];
+        let signer = WebhookVerifier::new(&settings.payment, &[]);
+        let app = TestApp::on((settings, stores));
+        app.open_sale("sale", one_per_buyer(), 5, 2).await;
+        let bought = app.bought("sale", 1, json!({"sku_id": "sku", "quantity": 1})).await;
+        let request_id = bought["request_id"].as_str().unwrap().to_owned();
+        let path = format!("/v1/orders/{request_id}/payment");
+        let call = app.client.request(Method::POST, app.url(&path)).header("x-buyer-id", 1);
+        let payment: Json = call.send().await.unwrap().json().await.unwrap();
+        let payment_id = payment["payment_id"].as_str().unwrap().to_owned();
+        Self { app, signer, request_id, payment_id }
+    }
+
+    fn paid(&self) -> Json {
+        let data = json!({"payment_id": self.payment_id, "amount": 100, "currency": "CNY"});
+        json!({"type": "paid", "data": data})
+    }
+
+    async fn send(&self, headers: &[(&'static str, String)], body: &[u8]) -> Response {
+        let mut call = self.app.client.post(self.app.url("/v1/payments/events"));
+        for (name, value) in headers {
+            call = call.header(*name, value);
+        }
+        call.body(body.to_vec()).send().await.unwrap()
+    }
+
+    /// Sends a signed webhook.
+    async fn signed(&self, id: &str, body: &[u8]) -> Response {
+        self.send(&self.signer.sign(id, body, wall_ms()), body).await
+    }
+
+    async fn outcome(&self, id: &str, body: &Json) -> String {
+        let answer = self.signed(id, body.to_string().as_bytes()).await;
+        assert_eq!(answer.status(), 200, "{answer:?}");
+        let view: Json = answer.json().await.unwrap();
+        view["outcome"].as_str().unwrap().to_owned()
+    }
+
+    async fn order_state(&self) -> Json {
+        let (_, page) = self.app.get("/v1/orders", 1).await;
+        assert_eq!(page["orders"][0]["request_id"], json!(self.request_id));
+        page["orders"][0]["state"].clone()
+    }
+}
+
+#[tokio::test]
+async fn an_event_has_its_effect_once() {
+    let webhooks = Webhooks::start().await;
+    let paid = webhooks.paid();
+    assert_eq!(webhooks.outcome("evt-1", &paid).await, "applied");
+    assert_eq!(webhooks.order_state().await, "paid", "committed before the answer");
+    assert_eq!(webhooks.outcome("evt-1", &paid).await, "known");
+    assert_eq!(webhooks.outcome("evt-2", &paid).await, "unchanged");
+    let mut partly = paid.clone();
+    (partly["type"], partly["data"]["refunded_total"]) = (json!("refunded"), json!(40));
+    assert_eq!(webhooks.outcome("evt-3", &partly).await, "partly_refunded");
+    assert_eq!(webhooks.order_state().await, "paid");
+    partly["data"]["refunded_total"] = json!(100);
+    assert_eq!(webhooks.outcome("evt-4", &partly).await, "refunded");
+    assert_eq!(webhooks.order_state().await, "refunded");
+    webhooks.app.assert_audit_holds().await;
+}
+
+#[tokio::test]
+async fn events_without_a_payment_are_stored_and_other_types_ignored() {
+    let webhooks = Webhooks::start().await;
+    let mut unknown = webhooks.paid();
+    unknown["data"]["payment_id"] = json!("never-started");
+    assert_eq!(webhooks.outcome("evt-1", &unknown).await, "unmatched");
+    assert_eq!(webhooks.outcome("evt-1", &unknown).await, "known");
+    let other = json!({"type": "customer.created"});
+    assert_eq!(webhooks.outcome("evt-2", &other).await, "ignored");
+    assert_eq!(webhooks.order_state().await, "paying");
+}
+
+#[tokio::test]
+async fn forged_and_late_webhooks_are_not_authenticated() {
+    let webhooks = Webhooks::start().await;
+    let body = webhooks.paid().to_string().into_bytes();
+    let now_ms = wall_ms();
+    let mut settings = webhooks.app.settings.payment.clone();
+    settings.webhook_keys = vec![WebhookSecret::of_key(&[8; 32])];
+    let other_key = WebhookVerifier::new(&settings, &[]);
+    let valid = webhooks.signer.sign("evt-1", &body, now_ms);
+    let mut renamed = valid.clone();
+    renamed[0].1 = "evt-2".to_owned();
+    let changed = webhooks.paid().to_string().replace("100", "101").into_bytes();
+    for (headers, body) in [
+        (other_key.sign("evt-1", &body, now_ms), &body),
+        (webhooks.signer.sign("evt-1", &body, now_ms - 310_000), &body),
+        (webhooks.signer.sign("evt-1", &body, now_ms + 320_000), &body),
+        (renamed, &body),
+        (valid.clone(), &changed),
+    ] {
+        let answer = webhooks.send(&headers, body).await;
+        assert_eq!(answer.headers()["www-authenticate"], "Webhook-Signature");
+        problem(answer, 401, "unauthenticated").await;
+    }
+    assert_eq!(webhooks.order_state().await, "paying");
+    assert_eq!(webhooks.send(&valid, &body).await.status(), 200);
+}
+
+#[tokio::test]
+async fn malformed_webhooks_are_named() {
+    let webhooks = Webhooks::start().await;
+    let body = webhooks.paid().to_string().into_bytes();
+    let valid = webhooks.signer.sign("evt-1", &body, wall_ms());
+    problem(webhooks.send(&[], &body).await, 400, "invalid-request").await;
+    for missing in 0..valid.len() {
+        let mut headers = valid.clone();
+        headers.remove(missing);
+        problem(webhooks.send(&headers, &body).await, 400, "invalid-request").await;
+    }
+    let doubled: Vec<_> = valid.iter().chain(&valid[..1]).cloned().collect();
+    problem(webhooks.send(&doubled, &body).await, 400, "invalid-request").await;
+    problem(webhooks.signed("evt.1", &body).await, 400, "invalid-request").await;
+    for body in [&b"paid"[..], b"{\"type\": \"paid\"}", b"[]", b""] {
+        problem(webhooks.signed("evt-1", body).await, 400, "invalid-request").await;
+    }
+    for (len, status, code) in [(65_537, 413, "body-too-large"), (65_536, 400, "invalid-request")] {
+        let blank = vec![b' '; len];
+        problem(webhooks.signed("evt-1", &blank).await, status, code).await;
+    }
+    assert_eq!(webhooks.order_state().await, "paying");
+}
