@@ -22,6 +22,7 @@ use crate::observe::metrics::Metrics;
 use crate::runtime::clock::{SharedClock, SystemClock};
 use crate::runtime::shutdown::Shutdown;
 use crate::services::catalog::Catalog;
+use crate::services::order_feed::OrderFeed;
 use crate::services::orders::{OrderService, OrdersChanged};
 use crate::services::sales::{SalesError, SalesService};
 use crate::tier::{self, Backends};
@@ -145,12 +146,17 @@ async fn start(settings: Settings) -> Result<Running, Error> {
     let changed: OrdersChanged = Arc::new(move || returning.return_stock());
     let ledger = Arc::clone(&backends.ledger);
     let orders = OrderService::new(ledger, payments.clone(), &settings.payment, changed);
+    let installation = tier::installation(backends.ledger.as_ref()).await;
+    let installation = installation.map_err(tier::Error::from)?.to_string().into();
+    let (ledger, of_sales) = (Arc::clone(&backends.ledger), Arc::clone(&catalog));
+    let order_feed = OrderFeed::new(ledger, of_sales, Arc::clone(&clock), installation);
     let demo = payments.as_ref().and_then(|payments| payments.demo.clone());
     let state = http::state::HttpDeps {
         catalog,
         gates: actors.gates(),
         sales,
         orders,
+        order_feed,
         payments,
         ledger: Arc::clone(&backends.ledger),
         stock: Arc::clone(&backends.stock),

@@ -62,6 +62,7 @@ pub mod services {
     pub mod audit;
     pub mod catalog;
     pub mod dead_letters;
+    pub mod order_feed;
     pub mod orders;
     pub mod rebuild;
     pub mod sales;

@@ -145,7 +145,8 @@ fn pipeline(
 /// [`Error::Setting`].
 pub fn broker_options(settings: &Settings) -> Result<RabbitOptions, Error> {
     let amqp = &settings.amqp;
-    let topology = Topology::new(&settings.namespace, amqp.queues, amqp.deliveries_max);
+    let topology = Topology::new(&settings.namespace, amqp.queues, amqp.deliveries_max)
+        .with_events(settings.events.exchange);
     let options = RabbitOptions::new(&amqp.url, topology);
     let mut options = options.map_err(|reason| Error::Setting { key: "amqp.url", reason })?;
     options.connect_timeout = Duration::from_millis(amqp.connect_timeout_ms);

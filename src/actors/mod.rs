@@ -5,6 +5,7 @@
 //! the ledger. Any actor may therefore crash at any step.
 
 pub mod dead_letter_collector;
+pub mod event_publisher;
 pub mod ledger_writer;
 pub mod order_consumer;
 pub mod orphan_rescuer;
@@ -20,6 +21,7 @@ pub mod supervisor;
 pub mod system;
 
 pub use dead_letter_collector::DeadLetterCollector;
+pub use event_publisher::EventPublisher;
 pub use ledger_writer::{LedgerWriter, LedgerWriterHandle};
 pub use order_consumer::OrderConsumer;
 pub use orphan_rescuer::OrphanRescuer;

@@ -2,10 +2,12 @@
 //! of their shutdown.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix_rt::{Arbiter, ArbiterHandle};
 use futures_util::future::join_all;
 
+use super::event_publisher::EventPublisher;
 use super::orphan_rescuer::OrphanRescuer;
 use super::outbox_relay::{OutboxRelay, RelayDeps};
 use super::periodic::Periodic;
@@ -16,6 +18,7 @@ use crate::actors::order_consumer::{CatalogSync, ConsumerDeps, OrderConsumer};
 use crate::actors::supervisor::supervised::{Address, quiet_one};
 use crate::runtime::backoff::Backoff;
 use crate::runtime::unique_name;
+use crate::services::order_feed::OrderFeed;
 use crate::tier::Pipeline;
 
 /// The running pipeline actors.
@@ -24,6 +27,7 @@ pub(super) struct PipelineActors {
     consumers: Vec<Address<OrderConsumer>>,
     rescuer: Option<Address<Periodic<OrphanRescuer>>>,
     reconciler: Option<Address<Periodic<Reconciler>>>,
+    event_publisher: Option<Address<Periodic<EventPublisher>>>,
 }
 
 impl PipelineActors {
@@ -61,10 +65,13 @@ impl PipelineActors {
             };
             system.start_periodic("reconciler", &arbiter, every_ms, reconciler)
         });
-        Self { relays, consumers, rescuer, reconciler }
+        let publishes = role.maintains() && system.settings.events.exchange;
+        let event_publisher = publishes.then(|| start_event_publisher(system, pipeline, &arbiter));
+        Self { relays, consumers, rescuer, reconciler, event_publisher }
     }
 
-    /// Waits until the rescuer has stopped and the reconciler has released its lease, then until
+    /// Waits until the rescuer has stopped and reconciler and event publisher have released their
+    /// leases, then until
     /// the relays have finished their round and given their entries back, then until the consumers
     /// have finished the deliveries in flight; the broker delivers the others elsewhere.
     pub(super) async fn quiet(&self) {
@@ -73,6 +80,9 @@ impl PipelineActors {
         }
         if let Some(reconciler) = &self.reconciler {
             quiet_one(reconciler).await;
+        }
+        if let Some(event_publisher) = &self.event_publisher {
+            quiet_one(event_publisher).await;
         }
         // A rescuer reclaims the entries of a relay that crashes now.
         join_all(self.relays.iter().map(quiet_one)).await;
@@ -132,6 +142,32 @@ fn start_consumer(
     let name = format!("order_consumer/{queue}");
     let factory = move |incarnation| OrderConsumer::new(incarnation, deps.clone());
     system.start_actor(&name, "order_consumer", &system.engine, 0, factory)
+}
+
+fn start_event_publisher(
+    system: &ActorSystem,
+    pipeline: &Pipeline,
+    arbiter: &ArbiterHandle,
+) -> Address<Periodic<EventPublisher>> {
+    let (ledger, clock) = (&system.backends.ledger, &system.clock);
+    let publisher = EventPublisher {
+        feed: OrderFeed::new(
+            Arc::clone(ledger),
+            Arc::clone(&system.catalog),
+            Arc::clone(clock),
+            Arc::clone(&pipeline.installation),
+        ),
+        ledger: Arc::clone(ledger),
+        publisher: Arc::clone(&pipeline.publisher),
+        lease: Arc::clone(&system.backends.lease),
+        holder: unique_name(),
+        lease_ttl: Duration::from_millis(system.settings.maintenance.lease_ttl_ms),
+        window: system.settings.relay.confirm_window,
+        clock: Arc::clone(clock),
+        metrics: Arc::clone(&system.metrics),
+    };
+    let every_ms = system.settings.maintenance.every_ms;
+    system.start_periodic("event_publisher", arbiter, every_ms, publisher)
 }
 
 fn start_dead_letter_collector(system: &ActorSystem, pipeline: &Pipeline, arbiter: &ArbiterHandle) {

@@ -88,6 +88,7 @@ pub(super) fn unpack(properties: &BasicProperties) -> Headers {
         installation: text(INSTALLATION),
         epoch: number(EPOCH),
         traceparent: text(TRACEPARENT),
+        topic: None,
         attempts: number(ATTEMPTS).map_or(0, count),
         sent_at_ms: number(SENT_AT_MS),
         reason,

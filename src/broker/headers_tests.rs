@@ -9,6 +9,7 @@ fn full() -> Headers {
         version: Some(1),
         installation: Some("f100d6a7".into()),
         epoch: Some(i64::MAX),
+        topic: None,
         traceparent: Some("00-1-2-01".into()),
         attempts: 3,
         sent_at_ms: Some(-1),

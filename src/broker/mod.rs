@@ -2,7 +2,7 @@
 //!
 //! The broker between outbox and ledger. It stores confirmed messages until a consumer acknowledges
 //! them and delivers them at least once. An unroutable message is returned to its publisher and
-//! counts as refused.
+//! counts as refused; an order event for which nobody has a queue counts as confirmed.
 //!
 //! Publishing and consuming use separate connections: a broker with a resource alarm stops reading
 //! from connections that publish, and acknowledgements must still get through. A failed connection
@@ -63,6 +63,8 @@ pub enum Route {
     /// The order queue of this number.
     Orders(u16),
     Dead,
+    /// The exchange for order events; the message's `topic` is its routing key.
+    Events,
 }
 
 impl Route {
@@ -88,6 +90,8 @@ pub struct Headers {
     pub epoch: Option<i64>,
     /// W3C trace context of the first intent.
     pub traceparent: Option<String>,
+    /// For order events: the routing key. Not read from deliveries.
+    pub topic: Option<String>,
     /// For dead letters: failed attempts at the ledger.
     pub attempts: u32,
     /// Publish time, Unix epoch milliseconds.
@@ -112,7 +116,7 @@ pub struct Message {
 /// The outcome of publishing one message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PublishOutcome {
-    /// The message is in a queue, on disk.
+    /// The message is in a queue, on disk; an order event: in every bound queue.
     Confirmed,
     /// The message is certainly in no queue: the broker rejected or returned it.
     Refused { reason: String },

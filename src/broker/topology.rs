@@ -6,10 +6,11 @@
 //! ```text
 //!  intents (direct) --"<i>"--> orders.<i>    --delivery limit--> dead (fanout) --> dead
 //!  dead --delivery limit--> unreadable (fanout) --> unreadable
+//!  events (topic) --"order.<type>.<sale>.<sku>"--> queues of other programs
 //! ```
 //!
-//! Every message is published `mandatory`: an unroutable message is returned and stays with its
-//! publisher. A message in `unreadable` closed the connection of its consumer each time, or was
+//! Every message except an order event is published `mandatory`: an unroutable message is returned
+//! and stays with its publisher. The exchange `events` is declared where `events.exchange` is set. A message in `unreadable` closed the connection of its consumer each time, or was
 //! delivered 50 times and not stored. The queue has no consumers: operators inspect it in the
 //! broker.
 //!
@@ -33,6 +34,9 @@ const INTENTS: &str = "intents";
 /// Queue and exchange of the dead letters.
 const DEAD: &str = "dead";
 
+/// The exchange for order events.
+const EVENTS: &str = "events";
+
 /// Terminal queue for dead letters that could not be received or stored.
 const UNREADABLE: &str = "unreadable";
 
@@ -46,6 +50,7 @@ pub struct Topology {
     namespace: String,
     num_queues: u16,
     deliveries_max: u32,
+    has_events: bool,
 }
 
 /// A durable exchange.
@@ -80,7 +85,14 @@ impl Topology {
     /// The topology in a namespace, with `num_queues` order queues that dead-letter a message after
     /// `deliveries_max` deliveries.
     pub fn new(namespace: &str, num_queues: u16, deliveries_max: u32) -> Self {
-        Self { namespace: namespace.to_owned(), num_queues, deliveries_max }
+        let namespace = namespace.to_owned();
+        Self { namespace, num_queues, deliveries_max, has_events: false }
+    }
+
+    /// With the exchange for order events, if `has_events`.
+    #[must_use]
+    pub fn with_events(self, has_events: bool) -> Self {
+        Self { has_events, ..self }
     }
 
     fn full_name(&self, name: &str) -> String {
@@ -98,17 +110,20 @@ impl Topology {
         self.full_name("")
     }
 
-    /// The publish address of a route; `None` for an order queue outside the topology.
+    /// The publish address of a route; `None` for a route outside the topology. The key of an order
+    /// event is its topic.
     pub fn address(&self, route: Route) -> Option<PublishAddress> {
         let (exchange, key) = match route {
             Route::Orders(number) if number < self.num_queues => (INTENTS, number.to_string()),
             Route::Orders(_) => return None,
             Route::Dead => (DEAD, String::new()),
+            Route::Events if self.has_events => (EVENTS, String::new()),
+            Route::Events => return None,
         };
         Some(PublishAddress { exchange: self.full_name(exchange), key })
     }
 
-    /// Full name of the queue; `None` for an order queue outside the topology.
+    /// Full name of the queue; `None` for an order queue outside the topology, and for events.
     pub fn queue(&self, source: Source) -> Option<String> {
         self.queue_of(source).map(|queue| queue.name)
     }
@@ -120,6 +135,7 @@ impl Topology {
                 (format!("orders.{number}"), DEAD, i64::from(self.deliveries_max))
             }
             Route::Dead => (DEAD.to_owned(), UNREADABLE, DEAD_LETTER_DELIVERIES_MAX),
+            Route::Events => return None,
         };
         Some(Queue {
             name: self.full_name(&name),
@@ -135,7 +151,9 @@ impl Topology {
             (DEAD, ExchangeKind::Fanout),
             (INTENTS, ExchangeKind::Direct),
         ];
-        table.map(|(name, kind)| Exchange { name: self.full_name(name), kind }).into()
+        let events = self.has_events.then_some((EVENTS, ExchangeKind::Topic));
+        let table = table.into_iter().chain(events);
+        table.map(|(name, kind)| Exchange { name: self.full_name(name), kind }).collect()
     }
 
     /// Every queue, dead letter targets first, so that no queue accepts a message before its target

@@ -16,6 +16,7 @@ mod common;
 mod demo;
 mod dlq;
 pub mod doctor;
+mod events;
 pub mod exit;
 pub mod output;
 mod rebuild;
@@ -70,6 +71,7 @@ enum Command {
     Audit(audit::AuditArgs),
     Dlq(dlq::DlqArgs),
     Trace(trace::TraceArgs),
+    Events(events::EventsArgs),
 }
 
 fn dispatch(Cli { command, common }: Cli) -> anyhow::Result<Exit> {
@@ -85,6 +87,7 @@ fn dispatch(Cli { command, common }: Cli) -> anyhow::Result<Exit> {
         Command::Audit(args) => runtime()?.block_on(audit::run(&args, common)),
         Command::Dlq(args) => runtime()?.block_on(dlq::run(&args, common)),
         Command::Trace(args) => runtime()?.block_on(trace::run(&args, common)),
+        Command::Events(args) => runtime()?.block_on(events::run(&args, common)),
     }
 }
 

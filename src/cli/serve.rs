@@ -106,7 +106,8 @@ fn warn_of_unsafe_settings(settings: &Settings) {
     }
     if settings.role.sells() && settings.payment.provider == PaymentBackend::Demo {
         tracing::warn!(
-            "payment.provider is \"demo\": visitors of its pages decide what is paid; no money moves"
+            "payment.provider is \"demo\": visitors of its pages decide what is paid, and no money \
+             moves"
         );
     }
     if settings.faults.panic_percent > 0.0 {

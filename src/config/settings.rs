@@ -204,6 +204,10 @@ sections! { all;
         #[serde(skip)]
         webhook_keys: Vec<WebhookSecret>;
     }
+    /// The feed of order events.
+    events: EventSettings {
+        exchange: bool;
+    }
     /// Restarts of components that panic or stall.
     #[derive(Debug)]
     supervisor: SupervisorSettings {

@@ -18,7 +18,7 @@ const TOKEN_CHARS_MIN: usize = 16;
 const NAMESPACE_CHARS_MAX: usize = 32;
 
 /// Kinds of supervised actor that fault injection can make panic.
-const ACTOR_KINDS: [&str; 10] = [
+const ACTOR_KINDS: [&str; 11] = [
     "stock_gate",
     "ledger_writer",
     "stock_refresher",
@@ -29,6 +29,7 @@ const ACTOR_KINDS: [&str; 10] = [
     "order_consumer",
     "dead_letter_collector",
     "reconciler",
+    "event_publisher",
 ];
 
 /// Collects the faults of broken rules.
@@ -97,6 +98,12 @@ fn tier_and_names(settings: &Settings, check: &mut RuleCheck) {
         "role",
         &format!("role `{role}` needs tier `pipeline`; in tier `{tier}` one process does it all"),
         "use `all`",
+    );
+    check.require(
+        !settings.events.exchange || tier == Tier::Pipeline,
+        "events.exchange",
+        &format!("tier `{tier}` has no broker"),
+        "remove it and read GET /admin/v1/order-events, or use tier `pipeline`",
     );
     let name = &settings.namespace;
     let is_allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';

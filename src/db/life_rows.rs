@@ -300,7 +300,7 @@ impl PaymentEventRow {
 
 /// A row of `bars`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Insertable)]
-#[diesel(table_name = bars)]
+#[diesel(table_name = bars, treat_none_as_default_value = false)]
 pub struct BarRow {
     pub(super) sku_no: i32,
     pub(super) buyer_id: i64,

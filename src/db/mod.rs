@@ -190,8 +190,8 @@ pub trait OrderChanges: Send + Sync {
     /// event of no known attempt is stored as it is. Also records the provider's answer to a stop.
     async fn record_payment(&self, event: PaymentEvent) -> Result<PaymentRecorded, Error>;
 
-    /// Ends those of these orders that are due, in transactions of a bounded size, and returns them.
-    /// An order that is `paying` is due `extension_max_ms` after `pay_by`; earlier, the provider
+    /// Ends those of these orders that are due, in transactions of a bounded size; returns them. An
+    /// order that is `paying` is due `extension_max_ms` after `pay_by`; earlier, the provider
     /// must stop the attempt, and its answer be recorded.
     async fn end_due(
         &self,
@@ -217,6 +217,9 @@ pub trait OrderChanges: Send + Sync {
     /// Events after a feed number, in ascending order. An event of an order that no longer exists
     /// is left out.
     async fn events_after(&self, feed_no: i64, limit: u32) -> Result<Vec<OrderEvent>, Error>;
+
+    /// The last feed number; 0 before the first event.
+    async fn last_feed_no(&self) -> Result<i64, Error>;
 
     /// The feed number that a reader of the feed has completed; 0 for a new reader.
     async fn cursor(&self, reader: &'static str) -> Result<i64, Error>;

@@ -2,7 +2,7 @@
 //!
 //! | from | trigger | to |
 //! |---|---|---|
-//! | `pending_payment`, not due | payment opened | `paying`; the first attempt extends the deadline |
+//! | `pending_payment`, not due | payment opened | `paying`; the first attempt extends the time |
 //! | `paying` | the open attempt closed without money | `pending_payment`, due at `pay_by` |
 //! | `pending_payment`, `paying` | payment applied | `paid` |
 //! | `pending_payment`, `paying`, `paid` | all money refunded | `refunded` |

@@ -37,6 +37,7 @@ mod operators {
     pub(super) mod dead_letters;
     pub(super) mod health;
     pub(super) mod ops;
+    pub(super) mod order_events;
     mod sale_views;
     pub(super) mod sales;
     pub(super) mod trace;

@@ -10,7 +10,7 @@ use crate::http::buyers::views::ProblemView;
 use crate::http::buyers::{buy, demo_page, orders, payments, requests, sales};
 use crate::http::middleware::problem::{Problem, ProblemCode};
 use crate::http::middleware::watch::{trace_of, watch};
-use crate::http::operators::{dead_letters, health, ops, sales as admin_sales};
+use crate::http::operators::{dead_letters, health, ops, order_events, sales as admin_sales};
 
 /// The buy route.
 pub const BUY: &str = "/v1/buy/{path_id}";
@@ -129,6 +129,7 @@ tables! {
         "GET" "/admin/v1/requests/{request_id}/trace", Admin => ops::trace, [
             InvalidRequest NotFound Busy
         ];
+        "GET" "/admin/v1/order-events", Admin => order_events::list, [InvalidRequest Busy];
         "GET" "/admin/v1/dead-letters", Admin => dead_letters::list, [InvalidRequest Busy];
         "GET" "/admin/v1/dead-letters/{letter_id}", Admin => dead_letters::show, [
             UnknownLetter Busy

@@ -21,6 +21,7 @@ use crate::payment::Payments;
 use crate::runtime::clock::SharedClock;
 use crate::services::catalog::Catalog;
 use crate::services::dead_letters::DeadLetterService;
+use crate::services::order_feed::OrderFeed;
 use crate::services::orders::OrderService;
 use crate::services::sales::SalesService;
 use crate::stock::Stock;
@@ -32,6 +33,7 @@ pub struct HttpDeps {
     pub gates: GateHandle,
     pub sales: SalesService,
     pub orders: OrderService,
+    pub order_feed: OrderFeed,
     /// The payment provider, if there is one.
     pub payments: Option<Payments>,
     /// Not read on the path of a purchase.

@@ -1,5 +1,5 @@
-//! Leases for tasks that one process at a time should run: loading buckets (`loader`) and
-//! reconciling (`reconciler`).
+//! Leases for tasks that one process at a time should run: loading buckets (`loader`), reconciling
+//! (`reconciler`) and publishing order events (`event_publisher`).
 //!
 //! A [`Lease`] avoids duplicate work, no more: a holder can lose it without noticing in time. A
 //! write that must never happen twice carries a fencing token that the ledger counts

@@ -122,6 +122,8 @@ metrics! {
     order_changes_waiting: Gauge = "floodgate_order_changes_waiting", "Changes not settled";
     order_changes_oldest: Gauge<f64, AtomicU64>
         = "floodgate_order_changes_oldest_seconds", "Age of the oldest";
+    events_published: Counter = "floodgate_events_published", "Order events in the broker";
+    events_waiting: Gauge = "floodgate_events_waiting", "Order events not published";
     consumer_deliveries: Counter = "floodgate_consumer_deliveries", "Messages delivered";
     consumer_redelivered: Counter = "floodgate_consumer_redelivered", "Redeliveries";
     consumer_poison: Family<ReasonLabel, Counter>

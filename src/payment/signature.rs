@@ -1,7 +1,7 @@
 //! Signatures of webhooks: HMAC-SHA-256 over the raw bytes of the body and the time of sending.
 //!
-//! * Standard Webhooks 1.0.0 signs `id.timestamp.body`: headers `webhook-id`, `webhook-timestamp` and
-//!   `webhook-signature: v1,<base64>`, a list with spaces.
+//! * Standard Webhooks 1.0.0 signs `id.timestamp.body`: headers `webhook-id`, `webhook-timestamp`
+//!   and `webhook-signature: v1,<base64>`, a list with spaces.
 //! * Stripe signs `timestamp.body`: header `stripe-signature: t=<timestamp>,v1=<hex>`, a list with
 //!   commas.
 

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use chrono::{DateTime, SecondsFormat};
+
 /// Reads time.
 pub trait Clock: Send + Sync + Debug {
     /// Milliseconds since 1970-01-01T00:00:00Z; jumps when the system clock is set.
@@ -101,6 +103,12 @@ pub fn wall_ms() -> i64 {
             i64::try_from(before.duration().as_millis()).map_or(i64::MIN, std::ops::Neg::neg)
         }
     }
+}
+
+/// The time in RFC 3339, UTC, with milliseconds.
+pub fn rfc3339(epoch_ms: i64) -> String {
+    let time = DateTime::from_timestamp_millis(epoch_ms).unwrap_or(DateTime::UNIX_EPOCH);
+    time.to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
 #[cfg(test)]

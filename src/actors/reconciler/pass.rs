@@ -105,7 +105,7 @@ impl Pass {
                         unknown.insert(deps.pipeline.watermarks.of_queue(queue).await).clone()
                     }
                 },
-                Route::Dead => Ok(None),
+                Route::Dead | Route::Events => Ok(None),
             };
             let (bucket, copies, budget) = (*bucket, &mut self.copies, &mut budget);
             let pass = BucketPass { deps, bucket, watermark, copies, budget, obstacle: None };

@@ -16,7 +16,7 @@ use lapin::{Channel, Confirmation};
 
 use super::super::topology::PublishAddress;
 use super::super::{
-    BrokerStatus, Error, Message, PublishChannel, PublishOutcome, Publisher, headers,
+    BrokerStatus, Error, Message, PublishChannel, PublishOutcome, Publisher, Route, headers,
 };
 use super::{Inner, RabbitBroker, error_message};
 use crate::broker::rabbit::connection::{ConnectionRole, RabbitConnection};
@@ -226,8 +226,11 @@ async fn publish(
     message: Message,
     number: u64,
 ) -> lapin::Result<Confirmation> {
-    let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-    let (exchange, key) = (address.exchange.into(), address.key.into());
+    // Programs that want order events bind queues; without one they are not stored.
+    let mandatory = message.route != Route::Events;
+    let options = BasicPublishOptions { mandatory, ..BasicPublishOptions::default() };
+    let key = message.headers.topic.as_deref().unwrap_or(&address.key).into();
+    let exchange = address.exchange.into();
     let properties = headers::pack(&message.headers, number);
     channel.basic_publish(exchange, key, options, &message.body, properties).await?.await
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use diesel::dsl::{exists, insert_into, insert_or_ignore_into, select, sql, update};
+use diesel::dsl::{exists, insert_into, insert_or_ignore_into, max, min, select, sql, update};
 use diesel::prelude::*;
 use diesel::sql_query;
 use diesel::sql_types::{BigInt, Bool, Integer};
@@ -113,13 +113,25 @@ trait LifeQueries {
         )).execute(self)
     }
 
+    /// The rows with the next `limit` events after a feed number. A placement is one row of many
+    /// events: as numbers have no gaps, the first row at or beyond the last of them is enough.
     fn events_after(&mut self, feed_no: i64, limit: u32) -> QueryResult<Vec<OrderEventRow>> {
+        let wanted = feed_no.saturating_add(i64::from(limit));
+        let last: Option<i64> = order_events::table
+            .filter(order_events::feed_no.ge(wanted))
+            .select(min(order_events::feed_no))
+            .first(self)?;
         order_events::table
             .filter(order_events::feed_no.gt(feed_no))
+            .filter(order_events::feed_no.le(last.unwrap_or(i64::MAX)))
             .order(order_events::feed_no)
             .limit(i64::from(limit))
             .select(OrderEventRow::as_select())
             .load(self)
+    }
+
+    fn last_feed_no(&mut self) -> QueryResult<Option<i64>> {
+        order_events::table.select(max(order_events::feed_no)).first(self)
     }
 
     fn cursor(&mut self, name: &str) -> QueryResult<Option<i64>> {

@@ -127,6 +127,11 @@ impl<D: Database> OrderChanges for SqlLedger<D> {
         self.read("reading order events", move |conn| events(conn, feed_no, limit)).await
     }
 
+    async fn last_feed_no(&self) -> Result<i64, Error> {
+        let last = |conn: &mut D| Ok(conn.last_feed_no()?.unwrap_or(0));
+        self.read("reading the last feed number", last).await
+    }
+
     async fn cursor(&self, reader: &'static str) -> Result<i64, Error> {
         self.read("reading a cursor", move |conn| Ok(conn.cursor(reader)?.unwrap_or(0))).await
     }

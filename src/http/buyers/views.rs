@@ -3,7 +3,6 @@
 
 use actix_web::HttpResponse;
 use actix_web::http::header::{CACHE_CONTROL, HeaderName, HeaderValue};
-use chrono::{DateTime, SecondsFormat};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -12,13 +11,8 @@ use crate::domain::{
 };
 use crate::http::middleware::problem::Problem;
 use crate::http::state::HttpState;
+pub use crate::runtime::clock::rfc3339;
 use crate::services::catalog::CatalogSale;
-
-/// The time in RFC 3339, UTC, with milliseconds.
-pub fn rfc3339(epoch_ms: i64) -> String {
-    let time = DateTime::from_timestamp_millis(epoch_ms).unwrap_or(DateTime::UNIX_EPOCH);
-    time.to_rfc3339_opts(SecondsFormat::Millis, true)
-}
 
 /// 200 with this JSON, not cacheable.
 pub fn no_store_json(view: impl Serialize) -> HttpResponse {
@@ -200,8 +194,8 @@ pub struct OrderView {
 }
 
 impl OrderView {
-    /// An order from its gate's record: quantity, `placed_at_ms`, `pay_by_ms` and state. Times are in
-    /// epoch milliseconds.
+    /// An order from its gate's record: quantity, `placed_at_ms`, `pay_by_ms` (both epoch
+    /// milliseconds) and state.
     pub fn from_gate(
         request_id: &str,
         listed: &CatalogSale,

@@ -13,6 +13,7 @@ mod doctor;
 mod doctor_mysql;
 mod doctor_rabbitmq;
 mod doctor_redis;
+mod events;
 mod scripted;
 
 const SALE: &str = r#"{"sale_id": "spring", "title": "Spring sale",

@@ -65,7 +65,8 @@ fn before_commit_nothing_of_the_batch_is_there() {
                 "PRAGMA cache_size = 10; BEGIN IMMEDIATE; \
                  WITH RECURSIVE more (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM more LIMIT 5000) \
                  INSERT INTO orders \
-                   SELECT 1, 1000 + n, 1000 + n, 1000 + n, 1, 1, 1, 0, 1, 1, X'00', NULL, NULL \
+                   SELECT 1, 1000 + n, 1000 + n, 1000 + n, 1, 1, 1, 0, 1, 1, X'00', NULL, NULL, 0, \
+                   NULL, 1 \
                    FROM more; \
                  UPDATE skus SET available = available - 5000",
             )
@@ -166,6 +167,7 @@ fn migrating_goes_on_where_it_ended() {
         "0006_add_order_times",
         "0007_add_partial_request_index",
         "0008_add_discarded_letters",
+        "0009_add_order_life",
     ];
     assert_eq!(SqliteLedger::schema_status(&options).unwrap().pending, expected);
     SqliteLedger::open(&options).unwrap();

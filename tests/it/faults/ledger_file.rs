@@ -73,7 +73,7 @@ fn a_missing_file_is_made_only_when_asked_for() {
 
     options.create = true;
     let ledger = SqliteLedger::open(&options).unwrap();
-    assert_eq!(SqliteLedger::schema_status(&options).unwrap().applied.len(), 8);
+    assert_eq!(SqliteLedger::schema_status(&options).unwrap().applied.len(), 9);
     run(ledger.close());
     let mut names: Vec<_> =
         fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();

@@ -110,7 +110,8 @@ fn orders_count_for_a_quota_in_every_state_until_the_limit_returns() {
 fn an_order_that_contradicts_its_payments_is_found() {
     let paid = "UPDATE orders SET state = 1 WHERE request_id < 3; \
                 INSERT INTO payments (sku_no, buyer_id, request_id, attempt_no, provider, \
-                price, currency, state, received, received_currency, refunded_total, refund_attempts) \
+                price, currency, state, received, received_currency, refunded_total, \
+                refund_attempts) \
                 SELECT sku_no, buyer_id, request_id, 1, 'demo', amount, 'CNY', 2, amount, 'CNY', \
                 0, 0 FROM orders WHERE request_id < 3";
     run(async {

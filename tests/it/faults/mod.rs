@@ -6,6 +6,7 @@ mod broker_queues;
 mod consumer_crash;
 mod dead_letters;
 mod discarding;
+mod event_exchange;
 mod fault_injection;
 mod full_disk;
 mod gate_kill;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use floodgate::db::{DeadLetterStore, OrderWriter};
 use floodgate::domain::{
     BucketKey, BucketNo, Currency, Failure, Phase, Refusal, RequestStatus, Reservation, SaleDraft,
-    Sku, SkuDraft, SlotReturns, Verdict,
+    Sku, SkuDraft, Verdict,
 };
 use floodgate::messages::BuyAnswer;
 use floodgate::outbox::DeadEntry;
@@ -28,6 +28,7 @@ use crate::support::gate::{GateFixture, PATIENT, metric, purchases, retry_until_
 use crate::support::harness::{
     Harness, ONE_PER_BUYER, Offer, START_MS, UNLIMITED, in_system, is_placed,
 };
+use crate::support::offers;
 use crate::support::relays::INSTALLATION;
 use crate::support::wait::until;
 
@@ -218,17 +219,11 @@ fn one_sku_that_is_loaded_or_damaged_holds_up_no_other() {
         backends.stock = faulty.clone();
         let harness = Harness::on(&settings, backends, Arc::new(ManualClock::new(START_MS)));
         let sku = |id: &str| SkuDraft {
-            no: (),
-            id: id.parse().unwrap(),
             title: "SKU".to_owned(),
             price: 100,
-            initial: 10,
-            policy: ONE_PER_BUYER,
             buckets: 1,
-            payment_window_s: 900,
             bar_lapsed: false,
-            slot_returns: SlotReturns::default(),
-            ends_max: 3,
+            ..offers::sku_draft(id, ONE_PER_BUYER, 10)
         };
         let draft = SaleDraft {
             id: "sale".parse().unwrap(),

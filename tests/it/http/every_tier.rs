@@ -6,18 +6,21 @@ use std::sync::Arc;
 
 use floodgate::config::{Settings, Tier};
 
-use super::{Case, auth, buy, events, malformed, operators, problems, reading, request_ids};
+use super::{
+    Case, auth, buy, events, malformed, operators, order_events, problems, reading, request_ids,
+};
 use crate::support::app::{Stores, fresh_settings};
 use crate::support::servers::mariadb::MariaDb;
 use crate::support::servers::rabbitmq::RabbitMq;
 use crate::support::servers::redis::Redis;
 
-const ALL: [&[Case]; 8] = [
+const ALL: [&[Case]; 9] = [
     auth::CASES,
     buy::CASES,
     events::CASES,
     malformed::CASES,
     operators::CASES,
+    order_events::CASES,
     problems::CASES,
     reading::CASES,
     request_ids::CASES,
@@ -97,6 +100,7 @@ fn a_test_of_the_contract_that_is_no_case_is_found() {
         (include_str!("events.rs"), events::CASES, 0),
         (include_str!("malformed.rs"), malformed::CASES, 0),
         (include_str!("operators.rs"), operators::CASES, 0),
+        (include_str!("order_events.rs"), order_events::CASES, 0),
         (include_str!("problems.rs"), problems::CASES, 0),
         // The `ETag` test runs in tier `memory` only: elsewhere new stock counts change the page.
         (include_str!("reading.rs"), reading::CASES, 1),

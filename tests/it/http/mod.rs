@@ -8,6 +8,7 @@ mod events;
 mod every_tier;
 mod malformed;
 mod operators;
+mod order_events;
 mod payments;
 mod problems;
 mod reading;

@@ -27,7 +27,7 @@ async fn paying(policy: Json, stock: u32) -> TestApp {
 }
 
 /// Buys one unit and returns the request id.
-async fn order(app: &TestApp, buyer: u64) -> String {
+pub async fn order(app: &TestApp, buyer: u64) -> String {
     let id = app.request_id("sale", buyer).await;
     let body = json!({"sku_id": "sku", "quantity": 1, "request_id": id});
     let bought = app.bought("sale", buyer, body).await;
@@ -35,7 +35,7 @@ async fn order(app: &TestApp, buyer: u64) -> String {
     id
 }
 
-async fn call(app: &TestApp, method: Method, path: &str, buyer: u64) -> Response {
+pub async fn call(app: &TestApp, method: Method, path: &str, buyer: u64) -> Response {
     let call = app.client.request(method, app.url(path));
     call.header("x-buyer-id", buyer.to_string()).send().await.unwrap()
 }
@@ -44,12 +44,12 @@ async fn start(app: &TestApp, id: &str, buyer: u64) -> Response {
     call(app, Method::POST, &format!("/v1/orders/{id}/payment"), buyer).await
 }
 
-async fn cancel(app: &TestApp, id: &str, buyer: u64) -> Response {
+pub async fn cancel(app: &TestApp, id: &str, buyer: u64) -> Response {
     call(app, Method::DELETE, &format!("/v1/orders/{id}"), buyer).await
 }
 
 /// Begins a payment.
-async fn started(app: &TestApp, id: &str) -> Json {
+pub async fn started(app: &TestApp, id: &str) -> Json {
     let answer = start(app, id, BUYER).await;
     assert_eq!(answer.status(), StatusCode::OK, "{answer:?}");
     answer.json().await.unwrap()
@@ -63,7 +63,7 @@ async fn press(app: &TestApp, payment: &Json, action: &str) -> Response {
 }
 
 /// Presses a button that must work.
-async fn pressed(app: &TestApp, payment: &Json, action: &str) {
+pub async fn pressed(app: &TestApp, payment: &Json, action: &str) {
     let page = press(app, payment, action).await;
     assert_eq!(page.status(), StatusCode::OK, "redirected to the page");
     assert!(page.text().await.unwrap().contains("Demo payment"));
@@ -77,11 +77,13 @@ async fn listed(app: &TestApp, id: &str) -> Json {
     orders.iter().find(|order| order["request_id"] == id).unwrap().clone()
 }
 
-/// Waits until the order's payment is in this state, and returns the order.
-async fn in_payment_state(app: &TestApp, id: &str, state: &str) -> Json {
-    until(state, async || {
+/// Waits until the order and its payment are in these states, and returns the order. The list reads
+/// them one after the other.
+pub async fn reaches(app: &TestApp, id: &str, state: &str, payment_state: &str) -> Json {
+    until(payment_state, async || {
         let order = listed(app, id).await;
-        (order["payment"]["state"] == state).then_some(order)
+        let is_reached = order["state"] == state && order["payment"]["state"] == payment_state;
+        is_reached.then_some(order)
     })
     .await
 }
@@ -112,8 +114,7 @@ async fn an_order_is_paid_once_through_one_open_payment() {
     in_bucket(&app, &id, "paying").await;
 
     pressed(&app, &payment, "pay").await;
-    let paid = in_payment_state(&app, &id, "applied").await;
-    assert_eq!(paid["state"], "paid");
+    let paid = reaches(&app, &id, "paid", "applied").await;
     assert!(paid.get("again").is_none() && paid.get("paid_unfulfilled").is_none(), "{paid}");
     in_bucket(&app, &id, "paid").await;
     let again = problem(start(&app, &id, BUYER).await, 409, "not-payable").await;
@@ -202,13 +203,13 @@ async fn a_cancellation_stops_the_payment_and_late_money_is_due_back() {
     problem(press(&app, &payment, "pay").await, 409, "not-payable").await;
 
     pressed(&app, &payment, "pay_late").await;
-    let late = in_payment_state(&app, &id, "refund_due").await;
-    assert_eq!((&late["state"], &late["paid_unfulfilled"]), (&json!("cancelled"), &json!(true)));
+    let late = reaches(&app, &id, "cancelled", "refund_due").await;
+    assert_eq!(late["paid_unfulfilled"], true);
     pressed(&app, &payment, "refund").await;
-    let refunded = in_payment_state(&app, &id, "refunded").await;
+    // Ended orders never change.
+    let refunded = reaches(&app, &id, "cancelled", "refunded").await;
     assert_eq!(refunded["payment"]["refunded_total"], 100);
     assert!(refunded.get("paid_unfulfilled").is_none(), "{refunded}");
-    assert_eq!(refunded["state"], "cancelled", "ended orders never change");
     app.assert_audit_holds().await;
 }
 
@@ -233,20 +234,17 @@ async fn a_failed_payment_is_followed_by_another_and_the_first_paid_as_well_is_d
     let first = started(&app, &id).await;
     problem(press(&app, &first, "pay_twice").await, 409, "not-payable").await;
     pressed(&app, &first, "fail").await;
-    let failed = in_payment_state(&app, &id, "closed").await;
-    assert_eq!(failed["state"], "pending_payment");
+    reaches(&app, &id, "pending_payment", "closed").await;
     let second = started(&app, &id).await;
     assert_ne!(second["payment_id"], first["payment_id"]);
     pressed(&app, &second, "pay_twice").await;
-    let paid = in_payment_state(&app, &id, "applied").await;
-    assert_eq!(paid["state"], "paid");
+    let paid = reaches(&app, &id, "paid", "applied").await;
     assert_eq!(paid["payment"]["payment_id"], second["payment_id"]);
 
     // The first payment's money is paid back: the order, which the second paid, does not change.
     pressed(&app, &first, "refund").await;
     pressed(&app, &second, "refund").await;
-    let refunded = in_payment_state(&app, &id, "refunded").await;
-    assert_eq!(refunded["state"], "refunded");
+    reaches(&app, &id, "refunded", "refunded").await;
     app.assert_audit_holds().await;
 }
 
@@ -256,7 +254,11 @@ async fn another_amount_than_the_price_pays_nothing_and_is_due_back() {
     let id = order(&app, BUYER).await;
     let payment = started(&app, &id).await;
     pressed(&app, &payment, "wrong_amount").await;
-    let unpaid = in_payment_state(&app, &id, "refund_due").await;
+    let unpaid = until("money due back", async || {
+        let order = listed(&app, &id).await;
+        (order["payment"]["state"] == "refund_due").then_some(order)
+    })
+    .await;
     assert_ne!(unpaid["state"], "paid");
     assert!(unpaid.get("paid_unfulfilled").is_none(), "the order has not ended: {unpaid}");
     app.assert_audit_holds().await;
@@ -268,11 +270,9 @@ async fn webhooks_in_reverse_order_end_alike_and_a_refund_ends_the_order() {
     let id = order(&app, BUYER).await;
     let payment = started(&app, &id).await;
     pressed(&app, &payment, "out_of_order").await;
-    let paid = in_payment_state(&app, &id, "applied").await;
-    assert_eq!(paid["state"], "paid");
+    reaches(&app, &id, "paid", "applied").await;
     pressed(&app, &payment, "refund").await;
-    let refunded = in_payment_state(&app, &id, "refunded").await;
-    assert_eq!(refunded["state"], "refunded");
+    reaches(&app, &id, "refunded", "refunded").await;
     app.assert_audit_holds().await;
 }
 
@@ -285,7 +285,7 @@ async fn the_stripe_profile_signs_the_same_events() {
     let id = order(&app, BUYER).await;
     let payment = started(&app, &id).await;
     pressed(&app, &payment, "pay").await;
-    assert_eq!(in_payment_state(&app, &id, "applied").await["state"], "paid");
+    reaches(&app, &id, "paid", "applied").await;
 }
 
 #[tokio::test]

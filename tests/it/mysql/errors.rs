@@ -176,7 +176,7 @@ fn the_schema_itself_enforces_the_constraints() {
             ("UPDATE skus SET available = -1", "skus_not_oversold"),
             ("UPDATE skus SET available = initial_stock + 1", "skus_not_oversold"),
             ("UPDATE quotas SET owned = quota + 1", "quotas_held"),
-            ("UPDATE orders SET state = 5", "orders_state_known"),
+            ("UPDATE orders SET state = 6", "orders_state_known"),
             ("UPDATE orders SET quantity = 0", "orders_of_units"),
             ("UPDATE sales SET phase = 4", "sales_phase_known"),
         ] {

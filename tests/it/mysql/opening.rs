@@ -95,7 +95,7 @@ fn a_process_that_does_not_finish_its_migration_is_named() {
     assert!(error.contains("another process has been migrating"), "{error}");
     drop(other);
     MysqlLedger::open(&server.options()).unwrap();
-    assert_eq!(MysqlLedger::schema_status(&server.options()).unwrap().applied.len(), 8);
+    assert_eq!(MysqlLedger::schema_status(&server.options()).unwrap().applied.len(), 9);
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn a_newer_schema_is_refused_and_an_older_one_is_brought_up_to_date() {
     let outdated = MysqlLedger::open_for_reading(&options).unwrap_err().to_string();
     assert!(outdated.contains("floodgate migrate"), "{outdated}");
     let ledger = MysqlLedger::open(&options).unwrap();
-    assert_eq!(MysqlLedger::schema_status(&options).unwrap().applied.len(), 8);
+    assert_eq!(MysqlLedger::schema_status(&options).unwrap().applied.len(), 9);
     run(ledger.close());
     server.sql(
         "DROP TABLE tokens; DROP TABLE secrets; \
@@ -138,7 +138,7 @@ fn the_rights_in_the_manual_are_enough() {
             MysqlLedger::migrate(&options_for(&server, "migrates:secret", "floodgate"))
                 .unwrap()
                 .len(),
-            8
+            9
         );
         let ledger = MysqlLedger::open(&options_for(&server, "sells:secret", "floodgate")).unwrap();
         let sku = offer(&ledger, "sale", ANY, 5).await;

@@ -190,7 +190,7 @@ fn an_audit_reads_one_sku() {
     run(async {
         let store = Store::filled().await;
         let plans = store.plans(store.ledger.anomalies(store.some.no)).await;
-        assert_eq!(plans.len(), 2, "{plans:#?}");
+        assert_eq!(plans.len(), 3, "requests, quotas, money: {plans:#?}");
         assert_uses_keys(&plans);
     });
 }

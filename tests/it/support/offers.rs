@@ -107,7 +107,7 @@ pub fn intent(sku: &Sku, request_no: u64, buyer_no: u64, quantity: u32) -> Order
         quota: sku.policy.quota(),
         amount: sku.price * i64::from(quantity),
         placed_at_ms: 1_500 + i64::try_from(request_no % 1_000).unwrap(),
-        payment_window_s: 900,
+        payment_window_s: sku.payment_window_s,
         trace: TraceId(u128::from(request_no) << 64 | 7),
         published_at_ms: None,
     }

@@ -80,6 +80,12 @@ impl OrderChanges for FaultyLedger {
         self.end("events after").map(|()| answer)
     }
 
+    async fn last_feed_no(&self) -> Result<i64, Error> {
+        self.begin().await?;
+        let answer = self.inner.last_feed_no().await?;
+        self.end("last feed number").map(|()| answer)
+    }
+
     async fn cursor(&self, reader: &'static str) -> Result<i64, Error> {
         self.begin().await?;
         let answer = self.inner.cursor(reader).await?;
@@ -144,6 +150,10 @@ impl OrderChanges for DefectiveLedger {
     }
 
     async fn events_after(&self, _: i64, _: u32) -> Result<Vec<OrderEvent>, Error> {
+        Err(PLACES_ONLY)
+    }
+
+    async fn last_feed_no(&self) -> Result<i64, Error> {
         Err(PLACES_ONLY)
     }
 

@@ -59,6 +59,7 @@ fn headers(given: &Json) -> Headers {
         installation: text("installation"),
         epoch: given["epoch"].as_i64(),
         traceparent: text("traceparent"),
+        topic: None,
         attempts: given["attempts"].as_u64().unwrap().try_into().unwrap(),
         sent_at_ms: given["sent_at_ms"].as_i64(),
         reason: None,

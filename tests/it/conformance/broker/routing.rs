@@ -172,6 +172,12 @@ fn every_queue_is_replicated_and_dead_letters_at_least_once() {
     let last = topology.address(Route::Orders(1)).unwrap();
     assert_eq!((last.exchange.as_str(), last.key.as_str()), ("shop.intents", "1"));
     assert_eq!(topology.address(Route::Orders(2)), None);
+    assert_eq!(topology.address(Route::Events), None);
+    let with_events = topology.clone().with_events(true);
+    let exchanges = with_events.exchanges();
+    assert_eq!(exchanges.last().unwrap().name, "shop.events");
+    assert_eq!(with_events.address(Route::Events).unwrap().exchange, "shop.events");
+    assert_eq!((with_events.queues(), with_events.queue(Source::Events)), (queues, None));
     assert_eq!(topology.queue(Source::Orders(2)), None);
 }
 

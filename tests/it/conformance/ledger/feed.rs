@@ -43,6 +43,7 @@ pub async fn events_come_in_order_each_with_its_order(backend: &dyn Backend) {
     assert!(shop.ledger.place(batch).await.unwrap().is_some());
     let key = shop.place(1, 3, 1).await;
     assert_eq!(shop.feed(9).await, [], "events are numbered first");
+    assert_eq!(shop.ledger.last_feed_no().await.unwrap(), 0);
     let mut key_of_3 = key;
     key_of_3.request = RequestId::new(3).unwrap();
     key_of_3.buyer = floodgate::domain::BuyerId::new(2).unwrap();
@@ -69,6 +70,7 @@ pub async fn events_come_in_order_each_with_its_order(backend: &dyn Backend) {
     );
     let numbers: Vec<i64> = events.iter().map(|event| event.feed_no).collect();
     assert_eq!(numbers, [1, 2, 3, 4, 5, 6]);
+    assert_eq!(shop.ledger.last_feed_no().await.unwrap(), 6);
     let [placed, opened, closed, ended] = events.last_chunk().unwrap();
     assert_eq!((placed.at_ms, &placed.actor), (NOW_MS, &Actor::Buyer));
     assert_eq!(placed.order.due_ms, placed.order.pay_by_ms);

@@ -8,7 +8,7 @@ use floodgate::db::Ledger;
 use floodgate::domain::OrderState::{Cancelled, Paid, Paying, PendingPayment, TimedOut};
 use floodgate::domain::{
     Actor, CancelOutcome, OpenPayment, Order, OrderKey, OrderState, Payment, PaymentEvent,
-    PaymentReport, PaymentTerms, Policy, Refusal, Sku, SkuDraft, SlotReturns,
+    PaymentReport, PaymentTerms, Phase, Policy, Refusal, Sku, SkuDraft, SlotReturns,
 };
 use floodgate::runtime::clock::ManualClock;
 
@@ -98,7 +98,9 @@ impl Shop {
 }
 
 async fn sale(ledger: &dyn Ledger, id: &str, skus: Vec<SkuDraft>) -> Vec<Sku> {
-    ledger.create_sale(sale_draft(id, skus), 1).await.unwrap().unwrap().skus
+    let sale = ledger.create_sale(sale_draft(id, skus), 1).await.unwrap().unwrap();
+    ledger.set_sale_phase(sale.id, sale.epoch, Phase::Open, 1).await.unwrap();
+    sale.skus
 }
 
 /// A report of an attempt whose payment id is `pay-<request>-<attempt>`.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use floodgate::broker::topology::Topology;
 use floodgate::broker::{
-    BrokerStatus, Delivery, Headers, Message, PublishOutcome, QueueDepth, Source,
+    BrokerStatus, Delivery, Headers, Message, PublishOutcome, QueueDepth, Route, Source,
 };
 
 #[derive(Debug, Clone)]
@@ -91,6 +91,9 @@ impl State {
         if self.num_nacks > 0 {
             self.num_nacks -= 1;
             return PublishOutcome::Refused { reason: "the broker refused the message".to_owned() };
+        }
+        if message.route == Route::Events {
+            return PublishOutcome::Confirmed;
         }
         let queue = self.topology.queue(message.route);
         let Message { headers, body, .. } = message;

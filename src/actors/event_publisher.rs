@@ -1,0 +1,143 @@
+//! Publishes the feed of order events to the broker's topic exchange, for other programs.
+//!
+//! Reads the feed after its cursor, publishes a page, and moves the cursor behind the events that
+//! the broker confirmed. A lease selects one process of the installation. Limits: events per page,
+//! unconfirmed messages. On error: the cursor stays before the first unconfirmed event, and the
+//! next run publishes it again. On crash: the same, here or in another process. May repeat:
+//! everything; the events of an order never overtake each other, and a repeat has the same id.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::periodic::Task;
+use crate::broker::{Headers, Message, PublishChannel, PublishOutcome, Publisher, Route};
+use crate::db::{self, Ledger};
+use crate::lease::{self, Lease};
+use crate::observe::metrics::Metrics;
+use crate::runtime::clock::SharedClock;
+use crate::services::order_feed::{CloudEvent, FeedError, OrderFeed};
+
+/// The name of the cursor in the ledger.
+const CURSOR: &str = "broker";
+
+/// The name of the lease.
+const LEASE: &str = "event_publisher";
+
+/// Most events between two moves of the cursor.
+const EVENTS_PER_PAGE: u32 = 500;
+
+/// The structured mode of CloudEvents over AMQP.
+const CONTENT_TYPE: &str = "application/cloudevents+json; charset=utf-8";
+
+/// Publishes order events.
+pub struct EventPublisher {
+    pub feed: OrderFeed,
+    pub ledger: Arc<dyn Ledger>,
+    pub publisher: Arc<dyn Publisher>,
+    pub lease: Arc<dyn Lease>,
+    /// Names this process to the lease.
+    pub holder: Arc<str>,
+    pub lease_ttl: Duration,
+    /// Most unconfirmed messages.
+    pub window: usize,
+    pub clock: SharedClock,
+    pub metrics: Arc<Metrics>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum EventError {
+    #[error(transparent)]
+    Lease(#[from] lease::Error),
+    #[error(transparent)]
+    Ledger(#[from] db::Error),
+    #[error(transparent)]
+    Feed(#[from] FeedError),
+    #[error("an event cannot be written as JSON")]
+    Json(#[from] serde_json::Error),
+    #[error("order event {id} was not confirmed: {reason}")]
+    NotConfirmed { id: String, reason: String },
+}
+
+impl Task for EventPublisher {
+    type State = ();
+    type Error = EventError;
+
+    const FAILURE: &'static str = "order events not published, retrying";
+
+    /// Publishes every event after the cursor, if this process has the lease.
+    async fn run(&self, (): &()) -> Result<(), EventError> {
+        if !self.holds_lease().await? {
+            self.metrics.events_waiting.set(0);
+            return Ok(());
+        }
+        let last = self.feed.number().await?;
+        let mut read_to = self.ledger.cursor(CURSOR).await?;
+        self.metrics.events_waiting.set(last.saturating_sub(read_to));
+        let mut channel = self.publisher.open_channel(self.window);
+        while read_to < last && self.holds_lease().await? {
+            let events = self.feed.events(read_to, EVENTS_PER_PAGE).await?;
+            if events.is_empty() {
+                break;
+            }
+            let (confirmed, ended) = publish(channel.as_mut(), &events).await?;
+            // Crash here [events_published]: the next run publishes the same events again.
+            if let Some(last_confirmed) = confirmed.last() {
+                read_to = last_confirmed.feed_no;
+                self.ledger.move_cursor(CURSOR, read_to).await?;
+                self.metrics.events_published.inc_by(confirmed.len() as u64);
+                self.metrics.events_waiting.set(last.saturating_sub(read_to));
+            }
+            ended?;
+        }
+        Ok(())
+    }
+
+    /// Releases the lease, so that another process can publish at once.
+    async fn release(&self) {
+        if let Err(error) = self.lease.release(LEASE, &self.holder).await {
+            tracing::warn!(%error, "event publisher lease not released, it expires on its own");
+        }
+    }
+}
+
+impl EventPublisher {
+    async fn holds_lease(&self) -> Result<bool, lease::Error> {
+        let grant = self.lease.hold(LEASE, &self.holder, self.lease_ttl).await?;
+        Ok(grant.is_held(self.clock.now()))
+    }
+}
+
+/// Publishes events in order. Returns those before the first that was not confirmed, and why that
+/// one was not.
+async fn publish<'e>(
+    channel: &mut dyn PublishChannel,
+    events: &'e [CloudEvent],
+) -> Result<(&'e [CloudEvent], Result<(), EventError>), serde_json::Error> {
+    let messages: Result<Vec<Message>, _> = events.iter().map(message).collect();
+    let outcomes = channel.publish(messages?).await;
+    let is_confirmed = |outcome: &&PublishOutcome| **outcome == PublishOutcome::Confirmed;
+    let num_confirmed = outcomes.iter().take_while(is_confirmed).count();
+    let (confirmed, rest) = events.split_at_checked(num_confirmed).unwrap_or((events, &[]));
+    let ended = match (rest.first(), outcomes.into_iter().nth(num_confirmed)) {
+        (
+            Some(event),
+            Some(
+                PublishOutcome::Refused { reason }
+                | PublishOutcome::NotSent { reason }
+                | PublishOutcome::Unknown { reason },
+            ),
+        ) => Err(EventError::NotConfirmed { id: event.id.clone(), reason }),
+        _ => Ok(()),
+    };
+    Ok((confirmed, ended))
+}
+
+fn message(event: &CloudEvent) -> serde_json::Result<Message> {
+    let headers = Headers {
+        message_id: event.id.clone(),
+        content_type: Some(CONTENT_TYPE.to_owned()),
+        topic: Some(event.topic.clone()),
+        ..Headers::default()
+    };
+    Ok(Message { route: Route::Events, headers, body: serde_json::to_vec(event)?.into() })
+}

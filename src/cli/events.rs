@@ -1,0 +1,107 @@
+//! `floodgate events`: the feed of order events.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde_json::Value as Json;
+
+use super::admin::{AdminClient, Error, ServerArgs};
+use super::common::Common;
+use super::exit::{CommandFailure, Exit};
+use super::output::{Output, cells, field, on_one_line};
+
+/// Events per call.
+const PAGE: &str = "500";
+
+/// How long the server waits for an event, in milliseconds, with `--follow`.
+const FOLLOW_WAIT_MS: &str = "20000";
+
+/// Longer than the server waits.
+const PAGE_TIMEOUT: Option<Duration> = Some(Duration::from_secs(40));
+
+/// Limit of one text, in characters.
+const TEXT_CHARS: usize = 200;
+
+const EXAMPLES: &str = "\
+Examples:
+  floodgate events tail                        every event so far
+  floodgate events tail --after 1000 --follow  those after number 1000, and those to come
+  floodgate events tail --json | jq -c 'select(.type == \"order.paid\")'
+";
+
+/// Read the feed of order events: 0 = read to its end, 1 = refused, 2 = no answer
+#[derive(Debug, Args)]
+#[command(before_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+pub struct EventsArgs {
+    #[command(subcommand)]
+    verb: Verb,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Print the events after a number, in their order; with --json one CloudEvent per line
+    #[command(before_help = EXAMPLES)]
+    Tail {
+        /// Number of the last event to leave out
+        #[arg(long, value_name = "N", default_value_t = 0,
+              value_parser = clap::value_parser!(i64).range(0..))]
+        after: i64,
+        /// Wait for more events instead of ending, until Ctrl-C
+        #[arg(long)]
+        follow: bool,
+    },
+}
+
+/// Calls the running server.
+pub async fn run(args: &EventsArgs, common: &Common) -> anyhow::Result<Exit> {
+    let (client, output) = args.server.connect(common)?;
+    let Verb::Tail { after, follow } = &args.verb;
+    let mut after = after.to_string();
+    loop {
+        let page = get_page(&client, &after, *follow).await;
+        let page = page.map_err(|error| with_remedy(error, &after))?;
+        let Some(last) = page.last() else {
+            if *follow {
+                continue;
+            }
+            output.note(&format!("end of the feed; later ones: --after {after}"));
+            return Ok(Exit::Done);
+        };
+        after = field(last, "sequence");
+        print(output, &page)?;
+    }
+}
+
+async fn get_page(client: &AdminClient, after: &str, follow: bool) -> Result<Vec<Json>, Error> {
+    let wait_ms = if follow { FOLLOW_WAIT_MS } else { "0" };
+    let query = [("after", after), ("limit", PAGE), ("wait_ms", wait_ms)];
+    match client.ask(&["order-events"], &query, PAGE_TIMEOUT).await? {
+        Json::Array(page) => Ok(page),
+        _ => Ok(Vec::new()),
+    }
+}
+
+fn print(output: Output, page: &[Json]) -> serde_json::Result<()> {
+    for event in page {
+        output.data(event, || render(event))?;
+    }
+    Ok(())
+}
+
+/// The event on one line.
+fn render(event: &Json) -> String {
+    let mut row = cells(event, &["sequence", "time", "type"]);
+    let data = event.get("data").unwrap_or(&Json::Null);
+    let order = data.get("order").unwrap_or(&Json::Null);
+    row.extend(cells(order, &["request_id", "sale_id", "sku_id", "buyer_id", "quantity"]));
+    row.extend(cells(data, &["actor", "reason"]));
+    let row: Vec<String> = row.iter().map(|cell| on_one_line(cell, TEXT_CHARS)).collect();
+    row.join("  ")
+}
+
+fn with_remedy(error: Error, after: &str) -> CommandFailure {
+    let failure = error.into_failure();
+    CommandFailure { remedy: format!("{}; go on with --after {after}", failure.remedy), ..failure }
+}

@@ -1,0 +1,71 @@
+//! Operators' route for the feed of order events.
+
+use std::time::Duration;
+
+use actix_web::http::header::{CONTENT_TYPE, HeaderValue};
+use actix_web::{HttpResponse, web};
+use serde::Deserialize;
+
+use crate::http::buyers::views::{no_store, page_limit};
+use crate::http::middleware::problem::{Handled, Problem, ProblemCode};
+use crate::http::state::State;
+use crate::services::order_feed::{CloudEvent, FeedError};
+
+const LIMIT_DEFAULT: u32 = 100;
+const LIMIT_MAX: u32 = 1_000;
+const WAIT_MAX_MS: u64 = 30_000;
+
+/// The batch format of CloudEvents 1.0.
+const BATCH_TYPE: &str = "application/cloudevents-batch+json";
+
+/// Page of the feed.
+#[derive(Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct OrderEventsQuery {
+    /// `sequence` of the last event that the reader has; default 0, before the first.
+    after: Option<i64>,
+    /// Most events in the answer: 1 to 1000, default 100.
+    limit: Option<u32>,
+    /// How long to wait for an event if there is none, in milliseconds: at most 30000, default 0.
+    wait_ms: Option<u64>,
+}
+
+/// Changes of orders, in their order. An empty page: there are no more.
+#[utoipa::path(
+    get, path = "/admin/v1/order-events", tag = "operators", params(OrderEventsQuery),
+    responses((status = 200, description = "events after `after`, ascending",
+        body = [CloudEvent], content_type = "application/cloudevents-batch+json")),
+)]
+pub async fn list(state: State, query: web::Query<OrderEventsQuery>) -> Handled {
+    let after = query.after.unwrap_or(0);
+    if after < 0 {
+        return Err(Problem::invalid("after must not be negative"));
+    }
+    let limit = page_limit(query.limit, LIMIT_DEFAULT, LIMIT_MAX)?;
+    let wait_ms = query.wait_ms.unwrap_or(0);
+    if wait_ms > WAIT_MAX_MS {
+        return Err(Problem::invalid(format!("wait_ms must be at most {WAIT_MAX_MS}")));
+    }
+    let (wait, goes_on) = (Duration::from_millis(wait_ms), || state.is_ready());
+    let events = state.deps.order_feed.page(after, limit, wait, goes_on).await?;
+    let body = serde_json::to_vec(&events).map_err(|error| {
+        tracing::error!(%error, "order events: not written");
+        ProblemCode::Internal
+    })?;
+    Ok(HttpResponse::Ok()
+        .insert_header((CONTENT_TYPE, HeaderValue::from_static(BATCH_TYPE)))
+        .insert_header(no_store())
+        .body(body))
+}
+
+impl From<FeedError> for Problem {
+    fn from(error: FeedError) -> Self {
+        match error {
+            FeedError::Ledger(error) => error.into(),
+            FeedError::UnknownSku(_) => {
+                Self::from(ProblemCode::Busy).with_detail(error.to_string())
+            }
+        }
+    }
+}

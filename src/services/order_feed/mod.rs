@@ -1,0 +1,143 @@
+//! The feed of order events: every change of an order, in the order of its feed number.
+//!
+//! Numbers are given after the commit ([`crate::db::OrderChanges::number_events`]), here and by the
+//! stock returner. Waiting readers share one look at the ledger, at a bounded rate.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::Mutex;
+
+use crate::db::{self, Ledger};
+use crate::domain::{Payment, SkuNo};
+use crate::runtime::clock::SharedClock;
+use crate::services::catalog::Catalog;
+
+mod cloud_event;
+
+pub use cloud_event::CloudEvent;
+
+/// Shortest time between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// Events that get their numbers in one transaction.
+const NUMBERED_MAX: u32 = 1_000;
+
+#[derive(Debug, thiserror::Error)]
+pub enum FeedError {
+    #[error(transparent)]
+    Ledger(#[from] db::Error),
+    #[error("this process has not read the sale of sku {0} yet")]
+    UnknownSku(SkuNo),
+}
+
+/// Reads the feed.
+pub struct OrderFeed {
+    ledger: Arc<dyn Ledger>,
+    catalog: Arc<Catalog>,
+    clock: SharedClock,
+    /// Identifies the ledger.
+    installation: Arc<str>,
+    last_look: Mutex<Option<Look>>,
+}
+
+/// A look at the end of the feed.
+#[derive(Clone, Copy)]
+struct Look {
+    began: Instant,
+    last_feed_no: i64,
+}
+
+impl OrderFeed {
+    pub fn new(
+        ledger: Arc<dyn Ledger>,
+        catalog: Arc<Catalog>,
+        clock: SharedClock,
+        installation: Arc<str>,
+    ) -> Self {
+        Self { ledger, catalog, clock, installation, last_look: Mutex::default() }
+    }
+
+    /// The first events after a feed number, at most `limit`. If there are none, waits for one: at
+    /// most `wait`, and while `goes_on`. An empty page: every event that was committed before the
+    /// call has a number up to `after`.
+    ///
+    /// # Errors
+    /// See [`Self::events`].
+    pub async fn page(
+        &self,
+        after: i64,
+        limit: u32,
+        wait: Duration,
+        goes_on: impl Fn() -> bool,
+    ) -> Result<Vec<CloudEvent>, FeedError> {
+        let mut since = self.clock.now();
+        let until = since + wait;
+        let mut events = self.events(after, limit).await?;
+        while events.is_empty() {
+            if self.look(since).await? > after {
+                events = self.events(after, limit).await?;
+            }
+            since = self.clock.now();
+            if since >= until || !goes_on() {
+                break;
+            }
+        }
+        Ok(events)
+    }
+
+    /// The first numbered events after a feed number, at most `limit`.
+    ///
+    /// # Errors
+    /// The ledger's; [`FeedError::UnknownSku`] until this process has read a sale of another one.
+    pub async fn events(&self, after: i64, limit: u32) -> Result<Vec<CloudEvent>, FeedError> {
+        let events = self.ledger.events_after(after, limit).await?;
+        let caused = events.iter().filter(|event| event.payment_id.is_some());
+        let orders: Vec<_> = caused.map(|event| event.order.key()).collect();
+        let mut payments: HashMap<String, Payment> = HashMap::new();
+        if !orders.is_empty() {
+            for payment in self.ledger.payments_of(orders).await? {
+                if let Some(started) = &payment.started {
+                    payments.insert(started.payment_id.clone(), payment);
+                }
+            }
+        }
+        let mut cloud_events = Vec::with_capacity(events.len());
+        for event in events {
+            let sku_no = event.order.sku;
+            let (listed, sku) = self.catalog.of_sku(sku_no).ok_or(FeedError::UnknownSku(sku_no))?;
+            let payment = event.payment_id.as_ref().and_then(|id| payments.get(id));
+            let payment = payment.filter(|payment| payment.key.order == event.order.key());
+            let of_sale = (&*listed, &*sku);
+            cloud_events.push(CloudEvent::new(&self.installation, of_sale, event, payment));
+        }
+        Ok(cloud_events)
+    }
+
+    /// The last feed number, by a look that began at or after `since`: one caller looks for all
+    /// who wait.
+    async fn look(&self, since: Instant) -> Result<i64, db::Error> {
+        let mut last_look = self.last_look.lock().await;
+        if let Some(Look { began, last_feed_no }) = *last_look {
+            if began >= since {
+                return Ok(last_feed_no);
+            }
+            let pause = (began + LOOK_EVERY).saturating_duration_since(self.clock.now());
+            tokio::time::sleep(pause).await;
+        }
+        let began = self.clock.now();
+        let last_feed_no = self.number().await?;
+        *last_look = Some(Look { began, last_feed_no });
+        Ok(last_feed_no)
+    }
+
+    /// Gives numbers to committed events without one; returns the last feed number.
+    ///
+    /// # Errors
+    /// The ledger's.
+    pub async fn number(&self) -> Result<i64, db::Error> {
+        while self.ledger.number_events(NUMBERED_MAX).await? >= NUMBERED_MAX {}
+        self.ledger.last_feed_no().await
+    }
+}

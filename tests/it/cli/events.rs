@@ -1,0 +1,69 @@
+//! `floodgate events tail` against a server whose answers the test writes.
+
+use serde_json::{Value as Json, json};
+
+use super::code;
+use super::scripted::{ScriptedApi, stderr};
+
+fn event(number: u64) -> Json {
+    let order = json!({
+        "request_id": "7", "sale_id": "spring", "sku_id": "phone", "buyer_id": "42", "quantity": 2,
+    });
+    json!({
+        "sequence": number.to_string(), "time": "2026-05-03T10:00:00.000Z", "type": "order.placed",
+        "data": { "order": order, "actor": "operator:\u{1b}[2J" },
+    })
+}
+
+/// A feed of three events, in pages of two; it breaks off behind number 9.
+fn api() -> ScriptedApi {
+    ScriptedApi::start(|line| {
+        let query = line.strip_prefix("GET /order-events?after=")?;
+        let (after, rest) = query.split_once('&').unwrap();
+        assert!(rest == "limit=500&wait_ms=0" || rest == "limit=500&wait_ms=20000", "{rest}");
+        let page = match after {
+            "0" => json!([event(1), event(2)]),
+            "2" => json!([event(3)]),
+            "3" => json!([]),
+            "8" => json!([event(9)]),
+            "7" => return Some((400, json!({ "title": "Invalid request", "detail": "no" }))),
+            _ => return None,
+        };
+        Some((200, page))
+    })
+}
+
+#[test]
+fn the_feed_is_printed_to_its_end() {
+    let api = api();
+    let line = |number| {
+        format!(
+            "{number}  2026-05-03T10:00:00.000Z  order.placed  7  spring  phone  42  2  \
+             operator:.[2J  -\n"
+        )
+    };
+    assert_eq!(api.text(&["events", "tail"], 0), format!("{}{}{}", line(1), line(2), line(3)));
+    assert_eq!(api.lines().len(), 3);
+    assert_eq!(api.text(&["events", "tail", "--after", "2"], 0), line(3));
+    let text = api.text(&["events", "tail", "--json"], 0);
+    let printed: Vec<Json> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(printed, [event(1), event(2), event(3)]);
+}
+
+#[test]
+fn following_goes_on_until_the_server_ends_and_says_where_to_continue() {
+    let api = api();
+    let output = api.run(&["events", "tail", "--follow", "--after", "8"]);
+    assert_eq!(code(&output), 2, "{output:?}");
+    assert!(String::from_utf8(output.stdout.clone()).unwrap().starts_with("9  "), "{output:?}");
+    assert!(stderr(&output).contains("go on with --after 9"), "{output:?}");
+    assert!(api.lines().iter().all(|line| line.ends_with("wait_ms=20000")));
+}
+
+#[test]
+fn a_refusal_and_wrong_usage_have_their_exit_codes() {
+    let output = api().run(&["events", "tail", "--after", "7"]);
+    assert_eq!(code(&output), 1, "{output:?}");
+    assert_eq!(code(&api().run(&["events", "tail", "--after=-1"])), 2);
+    assert_eq!(code(&api().run(&["events"])), 2);
+}

@@ -1,0 +1,169 @@
+//! The feed of order events on the internal listener.
+
+use std::time::Duration;
+
+use floodgate::config::PaymentBackend;
+use floodgate::runtime::clock::now_monotonic;
+use reqwest::{Method, Response, StatusCode};
+use serde_json::{Value as Json, json};
+
+use super::payments::{call, cancel, order, pressed, reaches, started};
+use super::{Case, cases, problem, settings, unlimited};
+use crate::support::TestApp;
+
+/// A server with the demo provider, and an open sale of one SKU.
+async fn selling() -> TestApp {
+    let (mut settings, stores) = settings();
+    settings.payment.provider = PaymentBackend::Demo;
+    let app = TestApp::on((settings, stores));
+    app.open_sale("sale", unlimited(), 50, 2).await;
+    app
+}
+
+async fn ask(app: &TestApp, query: &str) -> Response {
+    let url = format!("http://{}/admin/v1/order-events{query}", app.internal);
+    app.client.get(url).send().await.unwrap()
+}
+
+async fn events(app: &TestApp, query: &str) -> Vec<Json> {
+    let answer = ask(app, query).await;
+    let status = answer.status();
+    let content_type = answer.headers()["content-type"].clone();
+    let text = answer.text().await.unwrap();
+    assert_eq!(status, StatusCode::OK, "{query}: {text}");
+    assert_eq!(content_type, "application/cloudevents-batch+json");
+    serde_json::from_str(&text).unwrap()
+}
+
+/// The request's number, which its signed id begins with.
+fn number(id: &str) -> &str {
+    id.split('-').next().unwrap()
+}
+
+fn sequences(events: &[Json]) -> Vec<i64> {
+    events.iter().map(|event| event["sequence"].as_str().unwrap().parse().unwrap()).collect()
+}
+
+/// Id and type of each event of a request.
+fn of_request(events: &[Json], id: &str) -> Vec<(String, String)> {
+    let text = |event: &Json, name: &str| event[name].as_str().unwrap().to_owned();
+    let own = events.iter().filter(|event| event["subject"] == number(id));
+    own.map(|event| (text(event, "id"), text(event, "type"))).collect()
+}
+
+fn expected(id: &str, kinds: &[&str]) -> Vec<(String, String)> {
+    let event = |(version, kind)| (format!("{}.{version}", number(id)), format!("order.{kind}"));
+    kinds.iter().enumerate().map(event).collect()
+}
+
+#[tokio::test]
+async fn changes_of_orders_come_in_their_order_with_their_numbers() {
+    let app = selling().await;
+    assert_eq!(events(&app, "").await, [] as [Json; 0]);
+    let paid = order(&app, 1).await;
+    let payment = started(&app, &paid).await;
+    pressed(&app, &payment, "pay").await;
+    reaches(&app, &paid, "paid", "applied").await;
+    let cancelled = order(&app, 2).await;
+    assert_eq!(cancel(&app, &cancelled, 2).await.status(), StatusCode::OK);
+
+    // A page ends at the last number given so far.
+    assert_eq!(sequences(&events(&app, "?after=4&wait_ms=20000").await), [5]);
+    let all = events(&app, "?limit=1000").await;
+    assert_eq!(of_request(&all, &paid), expected(&paid, &["placed", "paying", "paid"]));
+    assert_eq!(of_request(&all, &cancelled), expected(&cancelled, &["placed", "cancelled"]));
+    assert_eq!(sequences(&all), [1, 2, 3, 4, 5]);
+    for limit in [1, 2, 4] {
+        let mut pages: Vec<Json> = Vec::new();
+        loop {
+            let after = pages.last().map_or("0", |event| event["sequence"].as_str().unwrap());
+            let page = events(&app, &format!("?after={after}&limit={limit}")).await;
+            assert!(page.len() <= limit);
+            if page.is_empty() {
+                break;
+            }
+            pages.extend(page);
+        }
+        assert_eq!(pages, all);
+    }
+
+    let of_payment = all.iter().find(|event| event["type"] == "order.paid").unwrap();
+    assert_eq!(of_payment["specversion"], "1.0");
+    assert_eq!(of_payment["datacontenttype"], "application/json");
+    let source = of_payment["source"].as_str().unwrap();
+    assert!(source.starts_with("/floodgate/") && source.ends_with("/sale"), "{source}");
+    assert!(chrono::DateTime::parse_from_rfc3339(of_payment["time"].as_str().unwrap()).is_ok());
+    let data = &of_payment["data"];
+    assert_eq!(
+        data["payment"],
+        json!({
+            "payment_id": payment["payment_id"], "provider": "demo", "state": "applied",
+            "refunded_total": 0,
+        })
+    );
+    assert_eq!(data["actor"], "provider");
+    let names = ["request_id", "version", "sale_id", "sku_id", "buyer_id", "quantity", "amount"];
+    let order = names.map(|name| data["order"][name].clone());
+    let [id, version] = [json!(number(&paid)), json!(2)];
+    assert_eq!(order, [id, version, json!("sale"), json!("sku"), json!("1"), json!(1), json!(100)]);
+    assert_eq!(
+        (&data["order"]["state"], &data["order"]["currency"]),
+        (&json!("paid"), &json!("CNY"))
+    );
+    assert!(data["order"].get("due_at").is_none(), "{data}");
+    let placed = &all.first().unwrap()["data"];
+    assert_eq!((placed.get("payment"), &placed["actor"]), (None, &json!("buyer")));
+    assert_eq!(placed["order"]["state"], "pending_payment");
+    assert_eq!(placed["order"]["due_at"], placed["order"]["pay_by"]);
+}
+
+#[tokio::test]
+async fn waiting_readers_get_the_next_event() {
+    let app = selling().await;
+    let id = order(&app, 1).await;
+    assert_eq!(sequences(&events(&app, "?wait_ms=20000").await), [1]);
+    let begun = now_monotonic();
+    assert_eq!(events(&app, "?after=1&wait_ms=600").await, [] as [Json; 0]);
+    assert!(now_monotonic().duration_since(begun) >= Duration::from_millis(600));
+    // A reader far beyond the end waits, too, and keeps nobody else waiting.
+    let beyond = events(&app, "?after=1000000&wait_ms=3000");
+    let begun = now_monotonic();
+    let first = async {
+        let page = events(&app, "?after=1&wait_ms=30000").await;
+        (page, now_monotonic().duration_since(begun))
+    };
+    let changing = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        call(&app, Method::DELETE, &format!("/v1/orders/{id}"), 1).await.status()
+    };
+    let second = events(&app, "?after=1&wait_ms=30000");
+    let (beyond, (first, took), second, changed) = tokio::join!(beyond, first, second, changing);
+    assert_eq!(changed, StatusCode::OK);
+    assert!(took >= Duration::from_millis(500) && took < Duration::from_secs(25), "{took:?}");
+    assert_eq!(of_request(&first, &id), [(format!("{}.1", number(&id)), "order.cancelled".into())]);
+    assert_eq!(first, second);
+    assert_eq!(beyond, [] as [Json; 0]);
+}
+
+#[tokio::test]
+async fn a_page_that_cannot_be_asked_for_is_refused() {
+    let app = selling().await;
+    for query in [
+        "?after=-1",
+        "?after=x",
+        "?limit=0",
+        "?limit=1001",
+        "?wait_ms=30001",
+        "?wait_ms=-1",
+        "?from=1",
+    ] {
+        problem(ask(&app, query).await, 400, "invalid-request").await;
+    }
+    assert_eq!(events(&app, "?after=9223372036854775807&limit=1000").await, [] as [Json; 0]);
+}
+
+pub const CASES: &[Case] = &cases![
+    changes_of_orders_come_in_their_order_with_their_numbers,
+    waiting_readers_get_the_next_event,
+    a_page_that_cannot_be_asked_for_is_refused,
+];
