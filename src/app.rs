@@ -142,14 +142,20 @@ async fn start(settings: Settings) -> Result<Running, Error> {
     };
     actors.start_pipeline(&(Arc::new(refresh) as _));
     let payments = tier::payments(&settings, backends.ledger.as_ref(), &clock).await?;
-    let returning = Arc::clone(&actors);
-    let changed: OrdersChanged = Arc::new(move || returning.return_stock());
+    // Weak: the actors hold the service that holds this.
+    let returning = Arc::downgrade(&actors);
+    let changed: OrdersChanged = Arc::new(move || {
+        if let Some(actors) = returning.upgrade() {
+            actors.return_stock();
+        }
+    });
     let ledger = Arc::clone(&backends.ledger);
     let orders = OrderService::new(ledger, payments.clone(), &settings.payment, changed);
     let installation = tier::installation(backends.ledger.as_ref()).await;
     let installation = installation.map_err(tier::Error::from)?.to_string().into();
     let (ledger, of_sales) = (Arc::clone(&backends.ledger), Arc::clone(&catalog));
     let order_feed = OrderFeed::new(ledger, of_sales, Arc::clone(&clock), installation);
+    actors.start_payment_timer(&orders);
     let demo = payments.as_ref().and_then(|payments| payments.demo.clone());
     let state = http::state::HttpDeps {
         catalog,

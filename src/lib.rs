@@ -16,7 +16,7 @@
 //! 6 broker/                                                exchanges, queues, dead letters
 //! 7 actors/order_consumer -> actors/ledger_writer          the one writer of orders
 //! 8 db/                                                    one transaction per batch
-//! 9 actors/payment_timer (later)                           unpaid orders expire, units released
+//! 9 actors/payment_timer                                   unpaid orders end, their units return
 //! 10 actors/orphan_rescuer -> actors/dead_letter_collector  abandoned claims, dead letters
 //! 11 actors/reconciler -> services/audit/                   compare Redis, broker and ledger
 //! 12 actors/supervisor                                      restarts failed actors

@@ -4,7 +4,9 @@
 //! the broker confirmed. A lease selects one process of the installation. Limits: events per page,
 //! unconfirmed messages. On error: the cursor stays before the first unconfirmed event, and the
 //! next run publishes it again. On crash: the same, here or in another process. May repeat:
-//! everything; the events of an order never overtake each other, and a repeat has the same id.
+//! everything, with the same id. A repeat may come after later events of its order, and after one
+//! message that the broker refused, so may a first delivery: readers that need every event in order
+//! follow the feed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +47,7 @@ pub struct EventPublisher {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum EventError {
+pub enum PublishError {
     #[error(transparent)]
     Lease(#[from] lease::Error),
     #[error(transparent)]
@@ -60,12 +62,12 @@ pub enum EventError {
 
 impl Task for EventPublisher {
     type State = ();
-    type Error = EventError;
+    type Error = PublishError;
 
     const FAILURE: &'static str = "order events not published, retrying";
 
     /// Publishes every event after the cursor, if this process has the lease.
-    async fn run(&self, (): &()) -> Result<(), EventError> {
+    async fn run(&self, (): &()) -> Result<(), PublishError> {
         if !self.holds_lease().await? {
             self.metrics.events_waiting.set(0);
             return Ok(());
@@ -112,7 +114,7 @@ impl EventPublisher {
 async fn publish<'e>(
     channel: &mut dyn PublishChannel,
     events: &'e [CloudEvent],
-) -> Result<(&'e [CloudEvent], Result<(), EventError>), serde_json::Error> {
+) -> Result<(&'e [CloudEvent], Result<(), PublishError>), serde_json::Error> {
     let messages: Result<Vec<Message>, _> = events.iter().map(message).collect();
     let outcomes = channel.publish(messages?).await;
     let is_confirmed = |outcome: &&PublishOutcome| **outcome == PublishOutcome::Confirmed;
@@ -126,7 +128,7 @@ async fn publish<'e>(
                 | PublishOutcome::NotSent { reason }
                 | PublishOutcome::Unknown { reason },
             ),
-        ) => Err(EventError::NotConfirmed { id: event.id.clone(), reason }),
+        ) => Err(PublishError::NotConfirmed { id: event.id.clone(), reason }),
         _ => Ok(()),
     };
     Ok((confirmed, ended))

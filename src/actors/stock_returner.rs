@@ -127,7 +127,7 @@ impl StockReturner {
             self.stock.health(&sku, sale.phase, sale.epoch).await?;
         }
         match self.stock.settle(orders).await {
-            // Nobody loads these buckets any more.
+            // No process loads these buckets any more.
             Err(stock::Error::NotLoaded(_) | stock::Error::Fenced { .. }) if is_dormant => Ok(()),
             Err(error) => {
                 self.metrics.stock_error(&error);

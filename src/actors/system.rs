@@ -7,6 +7,7 @@ use actix::Handler;
 use actix_rt::{Arbiter, ArbiterHandle};
 
 use super::outbox_relay::RelayHandle;
+use super::payment_timer::{PaymentInquirer, PaymentTimer, RefundWorker, TimerDeps};
 use super::periodic::{Periodic, Task};
 use super::pipeline::PipelineActors;
 use super::stock_gate::{Dispatch, GateDeps, GateDirectory, GateHandle, StockGate};
@@ -20,7 +21,7 @@ use crate::actors::stock_gate::handle::GateAddress;
 use crate::actors::stock_refresher::StockRefresher;
 use crate::actors::stock_returner::StockReturner;
 use crate::actors::supervisor::supervised::{Address, Incarnation, Supervised, quiet_one};
-use crate::config::Settings;
+use crate::config::{PaymentBackend, Settings};
 use crate::domain::{BucketNo, Counting, Sku};
 use crate::messages::{RunNow, Stop};
 use crate::observe::metrics::Metrics;
@@ -31,6 +32,7 @@ use crate::runtime::fault_injection::FaultInjector;
 use crate::runtime::permits::Permits;
 use crate::runtime::shutdown::Shutdown;
 use crate::services::catalog::Catalog;
+use crate::services::orders::OrderService;
 use crate::services::sales::{Gates, SalesService};
 use crate::tier::Backends;
 
@@ -214,6 +216,27 @@ impl ActorSystem {
             let every_ms = self.settings.maintenance.every_ms;
             self.start_periodic("stock_returner", &self.engine, every_ms, returner)
         });
+    }
+
+    /// Starts the actors that end unpaid orders and pay money back, in processes that maintain.
+    pub fn start_payment_timer(&self, orders: &OrderService) {
+        if !self.settings.role.maintains() {
+            return;
+        }
+        let deps = Arc::new(TimerDeps::new(
+            orders.clone(),
+            Arc::clone(&self.backends.ledger),
+            &self.settings.payment,
+            Arc::clone(&self.clock),
+            Arc::clone(&self.metrics),
+        ));
+        let (engine, every_ms) = (&self.engine, self.settings.payment.every_ms);
+        self.start_periodic("payment_timer", engine, every_ms, PaymentTimer(Arc::clone(&deps)));
+        let inquirer = PaymentInquirer(Arc::clone(&deps));
+        self.start_periodic("payment_inquirer", engine, every_ms, inquirer);
+        if self.settings.payment.provider != PaymentBackend::None {
+            self.start_periodic("refund_worker", engine, every_ms, RefundWorker(deps));
+        }
     }
 
     /// Orders have changed in this process: their buckets learn it now. Elsewhere, and without this

@@ -2,7 +2,7 @@
 //!
 //! The broker between outbox and ledger. It stores confirmed messages until a consumer acknowledges
 //! them and delivers them at least once. An unroutable message is returned to its publisher and
-//! counts as refused; an order event for which nobody has a queue counts as confirmed.
+//! counts as refused; an order event without a bound queue counts as confirmed.
 //!
 //! Publishing and consuming use separate connections: a broker with a resource alarm stops reading
 //! from connections that publish, and acknowledgements must still get through. A failed connection

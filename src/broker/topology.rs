@@ -10,9 +10,9 @@
 //! ```
 //!
 //! Every message except an order event is published `mandatory`: an unroutable message is returned
-//! and stays with its publisher. The exchange `events` is declared where `events.exchange` is set. A message in `unreadable` closed the connection of its consumer each time, or was
-//! delivered 50 times and not stored. The queue has no consumers: operators inspect it in the
-//! broker.
+//! and stays with its publisher. The exchange `events` is declared where `events.exchange` is set.
+//! A message in `unreadable` closed the connection of its consumer each time, or was delivered 50
+//! times and not stored. The queue has no consumers: operators inspect it in the broker.
 //!
 //! Every queue is a quorum queue: replicated on clusters, written to disk before it confirms, and
 //! able to dead-letter at least once. That requires the overflow setting `reject-publish`, although

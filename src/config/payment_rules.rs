@@ -81,6 +81,11 @@ mod tests {
         ("payment.calls_max", |s| s.payment.calls_max = 0),
         ("payment.timeout_ms", |s| s.payment.timeout_ms = 0),
         ("payment.webhook_tolerance_s", |s| s.payment.webhook_tolerance_s = 0),
+        ("payment.timeout_ms", |s| s.payment.timeout_ms = 15_001),
+        ("payment.every_ms", |s| s.payment.every_ms = 0),
+        ("payment.batch", |s| s.payment.batch = 0),
+        ("payment.clock_skew_max_ms", |s| s.payment.clock_skew_max_ms = 999),
+        ("payment.refund_attempts_max", |s| s.payment.refund_attempts_max = 0),
         ("payment.paying_window_s", |s| s.payment.paying_window_s = 0),
         ("payment.extension_max_s", |s| s.payment.extension_max_s = 0),
     ];

@@ -199,7 +199,14 @@ sections! { all;
         paying_window_s: u32, between(1..=86_400, "the default, 300, suits most");
         extension_max_s: u32, between(1..=604_800, "the default, 900, suits most");
         calls_max: usize, positive();
-        timeout_ms: u64, positive();
+        timeout_ms: u64, positive(), range(..=all.supervisor.stalled_after_ms / 2,
+            "is more than half of supervisor.stalled_after_ms: with a slow provider the payment \
+             timer would count as stalled",
+            "lower it, or raise supervisor.stalled_after_ms");
+        every_ms: u64, positive();
+        batch: u32, between(1..=10_000, "the default, 500, suits most");
+        clock_skew_max_ms: u64, between(1_000..=60_000, "the default, 5000, suits most");
+        refund_attempts_max: u32, between(1..=1_000, "the default, 20, suits most");
         /// The secrets of `webhook_secrets`. Not a key.
         #[serde(skip)]
         webhook_keys: Vec<WebhookSecret>;

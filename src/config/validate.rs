@@ -18,7 +18,7 @@ const TOKEN_CHARS_MIN: usize = 16;
 const NAMESPACE_CHARS_MAX: usize = 32;
 
 /// Kinds of supervised actor that fault injection can make panic.
-const ACTOR_KINDS: [&str; 11] = [
+const ACTOR_KINDS: [&str; 14] = [
     "stock_gate",
     "ledger_writer",
     "stock_refresher",
@@ -30,6 +30,9 @@ const ACTOR_KINDS: [&str; 11] = [
     "dead_letter_collector",
     "reconciler",
     "event_publisher",
+    "payment_timer",
+    "payment_inquirer",
+    "refund_worker",
 ];
 
 /// Collects the faults of broken rules.

@@ -15,9 +15,9 @@ use crate::domain::invariants::{FailureFacts, SkuFacts};
 use crate::domain::{
     Actor, AttemptKey, BuyerId, CancelOutcome, DeadLetter, DeadLetterContent, DeadLetterCounts,
     DeadLetterFilter, DeadLetterNo, DeadLetterTransition, DueOrder, DueRefund, Epoch, Examination,
-    Failure, NewDeadLetter, OpenPayment, Order, OrderEvent, OrderIntent, OrderKey, OrderTimeline,
-    Payment, PaymentEvent, PaymentRecorded, PaymentTerms, Phase, RefundResult, RequestId, Sale,
-    SaleDraft, SaleId, SkuNo, StartedPayment, StoreDeadLetterOutcome,
+    Failure, NewDeadLetter, OpenPayment, Order, OrderEvent, OrderIntent, OrderKey, OrderState,
+    OrderTimeline, Payment, PaymentEvent, PaymentRecorded, PaymentTerms, Phase, RefundResult,
+    RequestId, Sale, SaleDraft, SaleId, SkuNo, StartedPayment, StoreDeadLetterOutcome,
 };
 
 pub mod conflict_resolution;
@@ -207,8 +207,13 @@ pub trait OrderChanges: Send + Sync {
         reason: Option<String>,
     ) -> Result<CancelOutcome, Error>;
 
-    /// Orders whose deadline is at or before `until_ms`, oldest first.
-    async fn due_orders(&self, until_ms: i64, limit: u32) -> Result<Vec<DueOrder>, Error>;
+    /// Orders in this state whose deadline is at or before `until_ms`, oldest first.
+    async fn due_orders(
+        &self,
+        state: OrderState,
+        until_ms: i64,
+        limit: u32,
+    ) -> Result<Vec<DueOrder>, Error>;
 
     /// Gives feed numbers to committed events without one; returns how many rows got one. Numbers
     /// become visible in ascending order without gaps, also with several callers.
@@ -325,6 +330,10 @@ pub trait Ledger:
     /// Increments the named counter and returns its value, which is never returned twice; used for
     /// process numbers and fencing tokens.
     async fn next_token(&self, name: &'static str) -> Result<i64, Error>;
+
+    /// The time of the ledger's server, epoch milliseconds; of this process, where the ledger is
+    /// a file.
+    async fn time_ms(&self) -> Result<i64, Error>;
 
     /// Reads one row, to check that the ledger is reachable.
     async fn ping(&self) -> Result<(), Error>;

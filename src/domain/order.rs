@@ -1,6 +1,6 @@
-//! What a purchase is at each stage: a reservation, the gate's verdict, an order intent, the ledger's
-//! outcome, and an order or a recorded failure. Refusals are values: counted, never logged as
-//! errors.
+//! What a purchase is at each stage: a reservation, the gate's verdict, an order intent, the
+//! ledger's outcome, and an order or a recorded failure. Refusals are values: counted, never logged
+//! as errors.
 
 use super::ids::{BucketNo, BuyerId, Epoch, RequestId, SkuNo, TraceId};
 use super::named::{ledger_numbers, named_enum};

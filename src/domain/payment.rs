@@ -268,6 +268,10 @@ pub fn record(
     } else if next.refunded_total > payment.refunded_total && outcome == PaymentOutcome::Unchanged {
         outcome = PaymentOutcome::PartlyRefunded;
     }
+    // The open attempt ended, and its money is not the order's: the buyer may pay again.
+    if trigger.is_none() && payment.state == PaymentState::Started {
+        trigger = (order.state == OrderState::Paying).then_some(OrderTrigger::PaymentClosed);
+    }
     (next, trigger, outcome)
 }
 

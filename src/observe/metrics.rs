@@ -124,6 +124,11 @@ metrics! {
         = "floodgate_order_changes_oldest_seconds", "Age of the oldest";
     events_published: Counter = "floodgate_events_published", "Order events in the broker";
     events_waiting: Gauge = "floodgate_events_waiting", "Order events not published";
+    orders_timed_out: Counter = "floodgate_orders_timed_out", "Unpaid orders ended";
+    clock_not_trusted: Gauge = "floodgate_clock_not_trusted", "1 while no order ends unpaid";
+    payments_in_doubt: Gauge = "floodgate_payments_in_doubt", "Due, provider does not answer";
+    refunds_done: Counter = "floodgate_refunds_done", "Refunds that the provider made";
+    refunds_failed: Counter = "floodgate_refunds_failed", "Refunds given up";
     consumer_deliveries: Counter = "floodgate_consumer_deliveries", "Messages delivered";
     consumer_redelivered: Counter = "floodgate_consumer_redelivered", "Redeliveries";
     consumer_poison: Family<ReasonLabel, Counter>

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::domain::AttemptKey;
 use crate::runtime::permits::Permits;
+use crate::runtime::progress;
 
 /// A provider whose calls end after a time, and of which a number run at once. Beyond the number a
 /// call is not made. Either way its outcome is unknown.
@@ -31,6 +32,7 @@ impl BoundedProvider {
             return None;
         };
         let answer = tokio::time::timeout(self.timeout, call).await.ok();
+        progress::answered();
         if answer.is_none() {
             tracing::warn!(provider = self.inner.name(), "payment: provider did not answer");
         }

@@ -1,9 +1,10 @@
-//! Shared parts of all actors and services: clock, shutdown, backoff, permits, the ledger's circuit
-//! breaker, progress, single flight, fault injection.
+//! Shared parts of all actors and services: clock and its guard, shutdown, backoff, permits, the
+//! ledger's circuit breaker, progress, single flight, fault injection.
 
 pub mod backoff;
 pub mod breaker;
 pub mod clock;
+pub mod clock_guard;
 pub mod fault_injection;
 pub mod permits;
 pub mod progress;

@@ -1,4 +1,5 @@
-//! Payment and cancellation of orders: what is committed before which call to the provider.
+//! Payment, cancellation and time-out of orders: what is committed before which call to the
+//! provider.
 //!
 //! A payment: the attempt is committed, the provider is called, its answer is stored. A
 //! cancellation of an order that is being paid: the provider stops the payment, its answer is
@@ -11,10 +12,12 @@ use std::sync::Arc;
 use crate::config::PaymentSettings;
 use crate::db::{self, Ledger};
 use crate::domain::{
-    Actor, CancelOutcome, OpenPayment, Order, OrderKey, Payment, PaymentEvent, PaymentOutcome,
-    PaymentRecorded, PaymentReport, PaymentTerms, StartedPayment,
+    Actor, CancelOutcome, DueRefund, OpenPayment, Order, OrderKey, Payment, PaymentEvent,
+    PaymentOutcome, PaymentRecorded, PaymentReport, PaymentTerms, StartedPayment,
 };
-use crate::payment::{PaymentStart, Payments, StartAnswer, StopAnswer, attempt_text};
+use crate::payment::{
+    FindAnswer, PaymentStart, Payments, Refund, RefundAnswer, StartAnswer, StopAnswer, attempt_text,
+};
 
 /// Most payments of one order that one cancellation stops: the buyer may open others meanwhile.
 const STOPS_MAX: u32 = 4;
@@ -91,6 +94,9 @@ impl OrderService {
             OpenPayment::UnknownOrder => return Err(OrderError::Unknown),
         };
         (self.changed)();
+        let Some(payments) = self.payments_of(&payment) else {
+            return Err(OrderError::ProviderAway);
+        };
         let started = self.started(payments, &order, &payment).await?;
         Ok(PayablePayment { order, started })
     }
@@ -102,10 +108,6 @@ impl OrderService {
         order: &Order,
         payment: &Payment,
     ) -> Result<StartedPayment, OrderError> {
-        if payment.provider != payments.provider.name() {
-            tracing::warn!(provider = payment.provider, "payment: of a provider not configured");
-            return Err(OrderError::ProviderAway);
-        }
         // A webhook that was faster than the provider's answer names no page.
         if let Some(started) = payment.started.as_ref().filter(|known| !known.url.is_empty()) {
             return Ok(started.clone());
@@ -153,11 +155,75 @@ impl OrderService {
         Err(OrderError::ProviderAway)
     }
 
+    /// Ends those of these orders that are due; returns how many.
+    ///
+    /// # Errors
+    /// The ledger's: the orders are still due, or have ended.
+    pub async fn end_due(&self, orders: Vec<OrderKey>) -> Result<usize, db::Error> {
+        if orders.is_empty() {
+            return Ok(0);
+        }
+        let ended = self.ledger.end_due(orders, self.extension_max_ms).await?;
+        // Crash here [orders_ended_not_told]: the events are in the ledger; the buckets learn them
+        // from its feed.
+        if !ended.is_empty() {
+            (self.changed)();
+        }
+        Ok(ended.len())
+    }
+
+    /// Asks the provider for news of an open attempt, whose webhook may be lost, and records them.
+    ///
+    /// # Errors
+    /// See [`OrderError`]. A repeat asks again.
+    pub async fn inquire(&self, payment: &Payment) -> Result<(), OrderError> {
+        let Some(payments) = self.payments_of(payment) else {
+            return Err(OrderError::ProviderAway);
+        };
+        match payments.provider.find(payment.key).await {
+            FindAnswer::Found { started, report: Some(report) } => {
+                self.record_answer(payment, started.payment_id, report).await?;
+                Ok(())
+            }
+            FindAnswer::Found { report: None, .. } | FindAnswer::NotFound => Ok(()),
+            FindAnswer::Unknown => Err(OrderError::ProviderAway),
+        }
+    }
+
+    /// Asks the provider to pay back what is left of a payment's money.
+    pub async fn refund(&self, due: &DueRefund) -> RefundAnswer {
+        let of_provider = |payments: &&Payments| payments.provider.name() == due.provider;
+        let Some(payments) = self.payments.as_ref().filter(of_provider) else {
+            return RefundAnswer::Unknown;
+        };
+        let refund = Refund {
+            refund_id: format!("refund-{}", attempt_text(due.key)),
+            payment_id: due.payment_id.clone(),
+            amount: due.money.amount,
+        };
+        payments.provider.refund(refund).await
+    }
+
+    /// The provider of a payment, if it is configured here.
+    fn payments_of(&self, payment: &Payment) -> Option<&Payments> {
+        let payments = self.payments.as_ref()?;
+        let is_known = payment.provider == payments.provider.name();
+        if !is_known {
+            tracing::warn!(provider = payment.provider, "payment: of a provider not configured");
+        }
+        is_known.then_some(payments)
+    }
+
     /// Stops an open attempt and records the provider's answer, which may be that it was paid. An
     /// attempt that may not have reached the provider is started first, so that a start still on
     /// its way finds a stopped payment.
-    async fn stop(&self, order: &Order, payment: &Payment) -> Result<(), OrderError> {
-        let Some(payments) = &self.payments else { return Err(OrderError::ProviderAway) };
+    ///
+    /// # Errors
+    /// See [`OrderError`]. A repeat continues what did not finish.
+    pub async fn stop(&self, order: &Order, payment: &Payment) -> Result<(), OrderError> {
+        let Some(payments) = self.payments_of(payment) else {
+            return Err(OrderError::ProviderAway);
+        };
         let payment_id = match self.started(payments, order, payment).await {
             Ok(started) => started.payment_id,
             Err(OrderError::Refused(_)) => return Ok(()),

@@ -125,7 +125,7 @@ fn a_refusal_is_certain_despite_missing_confirmations() {
 }
 
 #[test]
-fn a_return_that_nobody_knows_makes_all_confirmations_doubtful() {
+fn an_unmatched_return_makes_all_confirmations_unknown() {
     for number in [None, Some(99), Some(102), Some(u64::MAX)] {
         let mut confirmations = all_sent(2);
         confirmations.returned(number, "NO_ROUTE");

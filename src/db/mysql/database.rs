@@ -17,6 +17,7 @@ use diesel::sql_query;
 use diesel::sql_types::BigInt;
 
 use super::client::MysqlConnection;
+use super::health::SERVER_TIME;
 use super::session::SessionAccess;
 use crate::db::Error;
 use crate::db::error::is_rolled_back_commit;
@@ -70,6 +71,10 @@ impl Database for MysqlConnection {
     fn limit_job(&mut self) {
         let limit = self.session().job_limit;
         self.limit_total(limit);
+    }
+
+    fn server_time_ms(&mut self) -> QueryResult<Option<i64>> {
+        number(self, SERVER_TIME).map(Some)
     }
 
     fn snapshot<T>(&mut self, job: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {

@@ -96,9 +96,12 @@ fn read_facts(conn: &mut MysqlConnection, connect_time: Duration) -> Result<Mysq
     })
 }
 
+/// Reads the server's clock, epoch milliseconds.
+pub(super) const SERVER_TIME: &str =
+    "SELECT CAST(FLOOR(UNIX_TIMESTAMP(SYSDATE(6)) * 1000) AS SIGNED)";
+
 /// The fastest round trip, and the server clock minus the local clock in milliseconds.
 fn measure_clock(conn: &mut MysqlConnection) -> QueryResult<(Duration, i64)> {
-    const SERVER_TIME: &str = "SELECT CAST(FLOOR(UNIX_TIMESTAMP(SYSDATE(6)) * 1000) AS SIGNED)";
     let mut fastest: Option<(Duration, i64)> = None;
     for _ in 0..TIME_READS {
         let (sent, sent_ms) = (now_monotonic(), wall_ms());

@@ -46,6 +46,12 @@ pub trait Database:
     /// default, for a database whose connections cannot hang, no limit.
     fn limit_job(&mut self) {}
 
+    /// The time of the server, epoch milliseconds. By default, for a database without a server,
+    /// none.
+    fn server_time_ms(&mut self) -> QueryResult<Option<i64>> {
+        Ok(None)
+    }
+
     /// Runs a job whose reads see one snapshot.
     fn snapshot<T>(&mut self, job: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error>;
 

@@ -65,10 +65,13 @@ trait LifeQueries {
         sql::<(Integer, BigInt, BigInt)>(&text).load(self)
     }
 
-    /// The orders due at this time, oldest first.
-    fn due_orders(&mut self, until_ms: i64, limit: u32) -> QueryResult<Vec<OrderRow>> {
+    /// The orders in this state that are due at this time, oldest first.
+    fn due_orders(
+        &mut self, state: i16, until_ms: i64, limit: u32
+    ) -> QueryResult<Vec<OrderRow>> {
         orders::table
             .filter(orders::due_ms.le(until_ms))
+            .filter(orders::state.eq(state))
             .order(orders::due_ms)
             .limit(i64::from(limit))
             .select(OrderRow::as_select())

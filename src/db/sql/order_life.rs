@@ -98,9 +98,15 @@ impl<D: Database> OrderChanges for SqlLedger<D> {
         .await
     }
 
-    async fn due_orders(&self, until_ms: i64, limit: u32) -> Result<Vec<DueOrder>, Error> {
+    async fn due_orders(
+        &self,
+        state: OrderState,
+        until_ms: i64,
+        limit: u32,
+    ) -> Result<Vec<DueOrder>, Error> {
         self.read("reading due orders", move |conn| {
-            let orders: Vec<Order> = convert_rows(conn.due_orders(until_ms, limit)?)?;
+            let orders: Vec<Order> =
+                convert_rows(conn.due_orders(state.to_db(), until_ms, limit)?)?;
             let paying = |order: &&Order| order.state == OrderState::Paying;
             let paying: Vec<OrderKey> = orders.iter().filter(paying).map(Order::key).collect();
             let mut open: HashMap<OrderKey, Payment> = HashMap::new();

@@ -1,5 +1,7 @@
 //! Tokens and secrets, and the end of a ledger.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 
 use super::transaction::inserted;
@@ -24,6 +26,14 @@ impl<D: Database> Ledger for SqlLedger<D> {
             in_transaction(conn, fence, |conn| {
                 Ok(TransactionEnd::Commit(conn.raise_token(name, INCREMENT)?))
             })
+        })
+        .await
+    }
+
+    async fn time_ms(&self) -> Result<i64, Error> {
+        let clock = Arc::clone(&self.clock);
+        self.read("reading the ledger's time", move |conn| {
+            Ok(conn.server_time_ms()?.unwrap_or_else(|| clock.wall_ms()))
         })
         .await
     }

@@ -66,7 +66,8 @@ fn an_intent_of_another_version_is_refused() {
     bytes[42] = 2;
     bytes[19] = 1;
     assert_eq!(unpack(&bytes), Err(BrokenRecord("an unknown slot")));
+    // The record of an order is longer than that of a queued request.
     bytes[12] = b'0';
-    assert_eq!(unpack(&bytes), Err(BrokenRecord("not queued")));
+    assert_eq!(unpack(&bytes), Err(BrokenRecord("too short")));
     assert_eq!(unpack_entry(&[]), Err(BrokenRecord("empty")));
 }

@@ -289,7 +289,7 @@ fn with_open_sale(redis: &Redis) -> (Stack, Server) {
 }
 
 #[test]
-fn buckets_ahead_of_the_ledger_are_told() {
+fn buckets_ahead_of_the_ledger_are_reported() {
     let redis = persistent(&[]);
     let (stack, server) = with_open_sale(&redis);
     server.kill();
@@ -304,7 +304,7 @@ fn buckets_ahead_of_the_ledger_are_told() {
 }
 
 #[test]
-fn a_bucket_without_a_readable_epoch_is_told() {
+fn a_bucket_without_a_readable_epoch_is_reported() {
     let redis = persistent(&[]);
     let (stack, server) = with_open_sale(&redis);
     server.kill();
@@ -316,7 +316,7 @@ fn a_bucket_without_a_readable_epoch_is_told() {
 }
 
 #[test]
-fn an_open_sale_without_relays_is_told() {
+fn an_open_sale_without_relays_is_reported() {
     let redis = persistent(&[]);
     let (stack, _server) = with_open_sale(&redis);
     assert!(stack.examine().about("relays").is_empty(), "tier `gate` has no relays");

@@ -176,7 +176,7 @@ impl Lease for Taken {
 fn events_published_before_a_crash_come_again_and_none_is_missed() {
     run(async {
         let fixture = Fixture::open().await;
-        // No queue is bound: nobody wants the event, which is no error.
+        // No queue is bound, which is no error.
         fixture.place(1..=1).await;
         fixture.healthy().run(&()).await.unwrap();
         assert_eq!(fixture.cursor().await, 1);

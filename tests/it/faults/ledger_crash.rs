@@ -152,13 +152,14 @@ fn migrating_goes_on_where_it_ended() {
     run(SqliteLedger::open(&options).unwrap().close());
     SqliteConnection::establish(options.path.to_str().unwrap())
         .unwrap()
-        .batch_execute(
-            "DELETE FROM __diesel_schema_migrations WHERE version > '0002'; \
+        .batch_execute(&format!(
+            "{} DELETE FROM __diesel_schema_migrations WHERE version > '0002'; \
              DROP TABLE failed_requests; DROP TABLE tokens; DROP TABLE secrets; \
              DROP TABLE dead_requests; DROP TABLE dead_letters; \
              ALTER TABLE orders DROP COLUMN published_at_ms; \
              ALTER TABLE orders DROP COLUMN recorded_at_ms",
-        )
+            include_str!("../../../migrations/sqlite/0009_add_order_life/down.sql")
+        ))
         .unwrap();
     let expected = [
         "0003_create_failed_requests",

@@ -24,7 +24,7 @@ const REMEDY: &str = "floodgate sale open sale";
 /// The state of one sale without orders, as a backup has it.
 fn restore(mariadb: &MariaDb) {
     mariadb.sql(
-        "DELETE FROM orders; UPDATE skus SET available = initial_stock; \
+        "DELETE FROM orders; DELETE FROM order_events; UPDATE skus SET available = initial_stock; \
          UPDATE sales SET phase = 1, epoch = 1; \
          UPDATE tokens SET token = 1 WHERE name = 'loader';",
     );

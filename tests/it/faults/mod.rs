@@ -22,6 +22,7 @@ mod ledger_restored;
 mod ledger_rows;
 mod mysql_crash;
 mod mysql_outage;
+mod payment_timer;
 mod payments;
 mod pipeline_backlog;
 mod pipeline_broker;

@@ -9,22 +9,22 @@ use floodgate::config::{PaymentSettings, Settings};
 use floodgate::db::Ledger;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::domain::{
-    Actor, AttemptKey, OrderKey, OrderState, PaymentReport, PaymentState, Policy,
+    Actor, AttemptKey, OrderIntent, OrderKey, OrderState, PaymentReport, PaymentState, Policy,
 };
 use floodgate::payment::demo::{DemoAction, DemoPress};
 use floodgate::payment::{
     DemoProvider, FindAnswer, PaymentProvider, PaymentStart, Payments, Refund, RefundAnswer,
     StartAnswer, StopAnswer, WebhookReader, WebhookVerifier,
 };
-use floodgate::runtime::clock::SystemClock;
+use floodgate::runtime::clock::{SharedClock, SystemClock};
 use floodgate::services::orders::{OrderError, OrderService};
 use tempfile::TempDir;
 
 use crate::support::offers::{assert_ledger_holds, buyer, intent, open_offer, request, run};
 
 /// The demo provider, whose answers may be lost.
-struct LossyProvider {
-    inner: Arc<DemoProvider>,
+pub(super) struct LossyProvider {
+    pub inner: Arc<DemoProvider>,
     loses_answers: AtomicBool,
     refuses: AtomicBool,
 }
@@ -44,7 +44,8 @@ impl PaymentProvider for LossyProvider {
     }
 
     async fn find(&self, attempt: AttemptKey) -> FindAnswer {
-        self.inner.find(attempt).await
+        let answer = self.inner.find(attempt).await;
+        if self.loses_answers.load(Ordering::SeqCst) { FindAnswer::Unknown } else { answer }
     }
 
     async fn stop(&self, payment_id: &str) -> StopAnswer {
@@ -53,37 +54,45 @@ impl PaymentProvider for LossyProvider {
     }
 
     async fn refund(&self, refund: Refund) -> RefundAnswer {
-        self.inner.refund(refund).await
+        let answer = self.inner.refund(refund).await;
+        if self.loses_answers.load(Ordering::SeqCst) { RefundAnswer::Unknown } else { answer }
     }
 }
 
 /// An unpaid order, and a provider.
-struct Shop {
-    ledger: Arc<dyn Ledger>,
-    provider: Arc<LossyProvider>,
-    settings: PaymentSettings,
-    num_signals: Arc<AtomicUsize>,
+pub(super) struct Shop {
+    pub ledger: Arc<dyn Ledger>,
+    pub provider: Arc<LossyProvider>,
+    pub settings: PaymentSettings,
+    pub num_signals: Arc<AtomicUsize>,
     _folder: TempDir,
 }
 
 impl Shop {
     async fn open() -> Self {
+        Self::open_with(SystemClock::shared(), 900).await
+    }
+
+    /// A shop with this clock, whose orders have this window; 0: none.
+    pub async fn open_with(clock: SharedClock, payment_window_s: i32) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let options = OpenOptions::new(folder.path().join("ledger.db"));
+        let options = OpenOptions { clock: clock.clone(), ..options };
         let ledger: Arc<dyn Ledger> = Arc::new(SqliteLedger::open(&options).unwrap());
         let sku = open_offer(&*ledger, "sale", Policy::OnePerBuyer { max_quantity: 1 }, 10).await;
-        let placed = ledger.place(vec![intent(&sku, 1, 1, 1)]).await.unwrap();
+        let order = OrderIntent { payment_window_s, ..intent(&sku, 1, 1, 1) };
+        let placed = ledger.place(vec![order]).await.unwrap();
         assert!(placed.is_some(), "{placed:?}");
         let settings = Settings::for_test("sqlite://unused.db").payment;
         let signer = Arc::new(WebhookVerifier::new(&settings, &[7; 32]));
-        let inner = Arc::new(DemoProvider::new(signer, SystemClock::shared()));
+        let inner = Arc::new(DemoProvider::new(signer, clock));
         let (loses_answers, refuses) = (AtomicBool::new(false), AtomicBool::new(false));
         let provider = Arc::new(LossyProvider { inner, loses_answers, refuses });
         Self { ledger, provider, settings, num_signals: Arc::default(), _folder: folder }
     }
 
     /// A service as a new process has it.
-    fn service(&self) -> OrderService {
+    pub fn service(&self) -> OrderService {
         let verifier = Arc::new(WebhookVerifier::new(&self.settings, &[7; 32]));
         let payments = Payments {
             provider: self.provider.clone(),
@@ -97,21 +106,21 @@ impl Shop {
         OrderService::new(self.ledger.clone(), Some(payments), &self.settings, changed)
     }
 
-    async fn key(&self) -> OrderKey {
+    pub async fn key(&self) -> OrderKey {
         let sku = self.ledger.sales().await.unwrap()[0].skus[0].no;
         OrderKey { sku, buyer: buyer(1), request: request(1) }
     }
 
-    async fn state(&self) -> OrderState {
+    pub async fn state(&self) -> OrderState {
         self.ledger.orders_of(buyer(1), None, 1).await.unwrap()[0].state
     }
 
-    async fn payment_states(&self) -> Vec<PaymentState> {
+    pub async fn payment_states(&self) -> Vec<PaymentState> {
         let payments = self.ledger.payments_of(vec![self.key().await]).await.unwrap();
         payments.into_iter().map(|payment| payment.state).collect()
     }
 
-    fn loses_answers(&self, loses: bool) {
+    pub fn loses_answers(&self, loses: bool) {
         self.provider.loses_answers.store(loses, Ordering::SeqCst);
     }
 }

@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
-use floodgate::actors::StockReturner;
+use floodgate::actors::payment_timer::TimerDeps;
 use floodgate::actors::periodic::Task;
+use floodgate::actors::{PaymentTimer, StockReturner};
 use floodgate::config::Tier;
 use floodgate::db::sqlite::{OpenOptions, SqliteLedger};
 use floodgate::db::{OrderChanges, OrderWriter, SaleStore};
@@ -13,6 +14,7 @@ use floodgate::domain::{
 };
 use floodgate::observe::metrics::Metrics;
 use floodgate::runtime::clock::{ManualClock, SharedClock};
+use floodgate::services::orders::OrderService;
 use floodgate::stock::Stock;
 use floodgate::tier::Backends;
 use tempfile::TempDir;
@@ -41,10 +43,11 @@ struct Fixture {
 impl Fixture {
     async fn open(tier: Tier) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let file = SqliteLedger::open(&OpenOptions::new(folder.path().join("ledger.db"))).unwrap();
-        let ledger = Arc::new(FaultyLedger::new(Arc::new(file)));
         let clock = Arc::new(ManualClock::new(START_MS));
         let shared: SharedClock = clock.clone();
+        let options = OpenOptions::new(folder.path().join("ledger.db"));
+        let options = OpenOptions { clock: shared.clone(), ..options };
+        let ledger = Arc::new(FaultyLedger::new(Arc::new(SqliteLedger::open(&options).unwrap())));
         let mut settings = settings(tier);
         settings.http.answer_deadline_ms = 20_000;
         settings.http.sales_refresh_ms = 10;
@@ -119,6 +122,34 @@ impl Fixture {
 
     fn redis(&self) -> &Redis {
         self.redis.as_ref().unwrap()
+    }
+}
+
+/// Crash point `orders_ended_not_told`: the orders have ended, and no bucket knows it.
+#[test]
+fn orders_ended_before_a_crash_return_their_units_once() {
+    for tier in [Tier::Memory, Tier::Gate] {
+        in_system(async {
+            let fixture = Fixture::open(tier).await;
+            fixture.sell(1..=3).await;
+            fixture.harness.clock.advance(std::time::Duration::from_secs(900));
+            let payment = settings(tier).payment;
+            let (ledger, clock) = (fixture.ledger.clone(), fixture.harness.clock.clone());
+            // The returner gets no message, as in a process that is killed after the commit.
+            let orders = OrderService::new(ledger.clone(), None, &payment, Arc::new(|| ()));
+            let metrics = Arc::new(Metrics::default());
+            let deps = TimerDeps::new(orders, ledger, &payment, clock, metrics);
+            PaymentTimer(Arc::new(deps)).run(&()).await.unwrap();
+            assert_eq!(fixture.ledger.available(fixture.sku().no).await.unwrap(), STOCK);
+            assert_eq!(fixture.free().await, STOCK - 3, "{tier:?}: no bucket knows it");
+            for _ in 0..2 {
+                fixture.returner().run(&()).await.unwrap();
+                fixture.assert_at_rest(STOCK).await;
+            }
+            let answer = fixture.harness.buy_as(4, 4, 1).await;
+            assert!(is_placed(&answer), "{tier:?}: {answer:?}");
+            fixture.assert_at_rest(STOCK - 1).await;
+        });
     }
 }
 
@@ -228,7 +259,7 @@ fn redis_that_is_lost_before_or_after_the_settling_sells_the_unit_once() {
 
 /// Buckets that a loader holds refuse changes: the other sale goes on, and nothing is skipped.
 #[test]
-fn held_buckets_get_their_changes_later_and_hold_back_nobody() {
+fn held_buckets_get_their_changes_later_and_delay_no_other() {
     in_system(async {
         let fixture = Fixture::open(Tier::Gate).await;
         let mut draft = OFFER.draft("other", START_MS - 1000);

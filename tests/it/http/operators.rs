@@ -230,6 +230,7 @@ async fn probes_are_answered() {
 /// Cases that hold in every tier.
 pub const CASES: &[Case] = &cases![
     a_sale_is_created_once_and_shown_as_it_was_described,
+    a_sale_keeps_its_currency_and_what_its_ended_orders_free,
     faults_of_a_description_are_all_named,
     verbs_are_repeat_safe_and_know_the_phases,
     operators_see_actors_numbers_funnel_and_audit,

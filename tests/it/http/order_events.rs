@@ -125,7 +125,7 @@ async fn waiting_readers_get_the_next_event() {
     let begun = now_monotonic();
     assert_eq!(events(&app, "?after=1&wait_ms=600").await, [] as [Json; 0]);
     assert!(now_monotonic().duration_since(begun) >= Duration::from_millis(600));
-    // A reader far beyond the end waits, too, and keeps nobody else waiting.
+    // A reader far beyond the end waits, too, and keeps no other reader waiting.
     let beyond = events(&app, "?after=1000000&wait_ms=3000");
     let begun = now_monotonic();
     let first = async {

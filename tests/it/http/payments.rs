@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 
 use super::{one_per_buyer, problem, unlimited};
 use crate::support::TestApp;
-use crate::support::app::fresh_settings;
+use crate::support::app::{fresh_settings, sale_body};
 use crate::support::wait::until;
 
 /// A buyer of the tests.
@@ -16,6 +16,8 @@ const BUYER: u64 = 1;
 async fn paying_with(policy: Json, stock: u32, change: impl FnOnce(&mut Settings)) -> TestApp {
     let (mut settings, stores) = fresh_settings(Tier::Memory);
     settings.payment.provider = PaymentBackend::Demo;
+    // Longer than a test: money that is due back stays so.
+    settings.payment.every_ms = 3_600_000;
     change(&mut settings);
     let app = TestApp::on((settings, stores));
     app.open_sale("sale", policy, stock, 2).await;
@@ -317,4 +319,40 @@ async fn without_a_provider_orders_are_cancelled_and_not_paid() {
     let event = app.client.post(app.url("/v1/payments/events")).body("{}").send().await.unwrap();
     problem(event, 401, "unauthenticated").await;
     assert_eq!(cancel(&app, &id, BUYER).await.status(), StatusCode::OK);
+}
+
+/// Of a sale with one unit, in tiers `memory` (SQLite) and `gate` (Redis, MariaDB).
+#[tokio::test]
+async fn the_unit_of_an_order_that_is_not_paid_in_time_is_sold_to_another_buyer() {
+    for tier in [Tier::Memory, Tier::Gate] {
+        let (mut settings, stores) = fresh_settings(tier);
+        settings.payment.provider = PaymentBackend::Demo;
+        settings.payment.every_ms = 50;
+        (settings.payment.paying_window_s, settings.payment.extension_max_s) = (1, 2);
+        let app = TestApp::on((settings, stores));
+        let mut body = sale_body("sale", one_per_buyer(), 1, 1);
+        body["skus"][0]["payment_window_s"] = json!(3);
+        app.admin("/sales", Some(body)).await;
+        app.admin("/sales/sale/open", Some(json!({}))).await;
+        let unpaid = order(&app, BUYER).await;
+        for buyer in [2, 3] {
+            let id = app.request_id("sale", buyer).await;
+            let body = json!({"sku_id": "sku", "quantity": 1, "request_id": id});
+            until("the unit", async || {
+                let (status, answer) = app.buy_json("sale", buyer, body.clone()).await;
+                let is_sold = answer["order"]["state"] == "pending_payment";
+                let may_follow = [StatusCode::CONFLICT, StatusCode::ACCEPTED].contains(&status);
+                assert!(is_sold || may_follow, "{tier:?}: {answer}");
+                is_sold.then_some(())
+            })
+            .await;
+            // The next order ends with an open payment.
+            assert_eq!(start(&app, &id, buyer).await.status(), StatusCode::OK, "{tier:?}");
+        }
+        let ended = listed(&app, &unpaid).await;
+        assert_eq!(ended["state"], "timed_out", "{ended}");
+        assert!(ended["again"].is_string(), "{ended}");
+        in_bucket(&app, &unpaid, "timed_out").await;
+        app.assert_audit_holds().await;
+    }
 }

@@ -114,7 +114,7 @@ fn an_order_without_a_reservation_takes_its_units_and_its_buyer() {
     let (_redis, mut client, fixture) = fixture(quota(2), 3);
     let [a, b] = [fixture.reservation(1, 1, 2), fixture.reservation(2, 2, 2)];
     let mut cancelled = fixture.order(&fixture.reservation(3, 3, 1));
-    cancelled.state = OrderState::Cancelled;
+    (cancelled.state, cancelled.counts_for_limit) = (OrderState::Cancelled, false);
     let orders = [fixture.order(&a), fixture.order(&b), cancelled];
     assert_eq!(fixture.settle(&mut client, 0, &orders), [SettleOutcome::Adopted; 3]);
     assert_eq!(fixture.settle(&mut client, 0, &orders), [SettleOutcome::Repeat; 3]);

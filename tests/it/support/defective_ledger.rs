@@ -113,7 +113,7 @@ impl Rows {
 
     fn write(&mut self, batch: &[OrderIntent], defect: LedgerDefect) {
         for intent in batch {
-            let mut order = intent.order(0);
+            let mut order = intent.order(intent.placed_at_ms);
             if defect == LedgerDefect::StampsOldEpoch {
                 order.epoch = Epoch(order.epoch.0 - 1);
                 order.placed_at_ms = i64::MAX;
@@ -168,7 +168,7 @@ impl OrderWriter for DefectiveLedger {
             return Ok(None);
         }
         rows.write(&batch, self.defect);
-        Ok(Some(0))
+        Ok(Some(batch.first().map_or(0, |intent| intent.placed_at_ms)))
     }
 
     async fn examine(&self, batch: Vec<OrderIntent>) -> Result<Examination, Error> {
@@ -362,6 +362,10 @@ impl Ledger for DefectiveLedger {
 
     async fn next_token(&self, _: &'static str) -> Result<i64, Error> {
         Ok(self.tokens.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    async fn time_ms(&self) -> Result<i64, Error> {
+        Ok(floodgate::runtime::clock::wall_ms())
     }
 
     async fn ping(&self) -> Result<(), Error> {

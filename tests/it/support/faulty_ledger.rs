@@ -326,6 +326,11 @@ impl Ledger for FaultyLedger {
         self.inner.next_token(name).await
     }
 
+    async fn time_ms(&self) -> Result<i64, Error> {
+        self.begin().await?;
+        self.inner.time_ms().await
+    }
+
     async fn ping(&self) -> Result<(), Error> {
         self.begin().await?;
         self.inner.ping().await

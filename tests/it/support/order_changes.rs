@@ -4,7 +4,8 @@ use async_trait::async_trait;
 use floodgate::db::{Error, OrderChanges, Refunds};
 use floodgate::domain::{
     Actor, AttemptKey, CancelOutcome, DueOrder, DueRefund, OpenPayment, Order, OrderEvent,
-    OrderKey, PaymentEvent, PaymentRecorded, PaymentTerms, RefundResult, StartedPayment,
+    OrderKey, OrderState, PaymentEvent, PaymentRecorded, PaymentTerms, RefundResult,
+    StartedPayment,
 };
 
 use super::defective_ledger::DefectiveLedger;
@@ -62,9 +63,14 @@ impl OrderChanges for FaultyLedger {
         self.end("cancel").map(|()| answer)
     }
 
-    async fn due_orders(&self, until_ms: i64, limit: u32) -> Result<Vec<DueOrder>, Error> {
+    async fn due_orders(
+        &self,
+        state: OrderState,
+        until_ms: i64,
+        limit: u32,
+    ) -> Result<Vec<DueOrder>, Error> {
         self.begin().await?;
-        let answer = self.inner.due_orders(until_ms, limit).await?;
+        let answer = self.inner.due_orders(state, until_ms, limit).await?;
         self.end("due orders").map(|()| answer)
     }
 
@@ -141,7 +147,7 @@ impl OrderChanges for DefectiveLedger {
         Err(PLACES_ONLY)
     }
 
-    async fn due_orders(&self, _: i64, _: u32) -> Result<Vec<DueOrder>, Error> {
+    async fn due_orders(&self, _: OrderState, _: i64, _: u32) -> Result<Vec<DueOrder>, Error> {
         Err(PLACES_ONLY)
     }
 

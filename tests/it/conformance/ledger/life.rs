@@ -123,7 +123,7 @@ pub async fn a_deadline_begins_at_the_commit(backend: &dyn Backend) {
     assert_eq!((order.pay_by_ms, order.due_ms), (Some(NOW_MS + WINDOW_MS), order.pay_by_ms));
     assert_eq!((order.version, order.counts_for_limit), (0, true));
     for (until_ms, expected) in [(NOW_MS + WINDOW_MS - 1, 0), (NOW_MS + WINDOW_MS, 1)] {
-        let due = shop.ledger.due_orders(until_ms, 9).await.unwrap();
+        let due = shop.ledger.due_orders(PendingPayment, until_ms, 9).await.unwrap();
         assert_eq!(due.len(), expected);
         assert!(due.iter().all(|due| due.order == order && due.open.is_none()));
     }
@@ -148,7 +148,7 @@ pub async fn an_unpaid_order_times_out_once(backend: &dyn Backend) {
         assert_eq!(shop.left().await, 10, "{id}");
         assert_eq!(shop.end_due(&[key]).await, [], "{id}: ended already");
         assert_eq!(shop.left().await, 10, "{id}");
-        assert_eq!(shop.ledger.due_orders(i64::MAX, 9).await.unwrap(), []);
+        assert_eq!(shop.ledger.due_orders(PendingPayment, i64::MAX, 9).await.unwrap(), []);
     }
     shop.holds().await;
 }
@@ -162,7 +162,7 @@ pub async fn an_order_without_a_deadline_stays(backend: &dyn Backend) {
     let (paying, _) = shop.open_payment(key).await;
     assert_eq!((paying.state, paying.due_ms), (Paying, None));
     shop.pass(1_000_000_000_000);
-    assert_eq!(shop.ledger.due_orders(i64::MAX, 9).await.unwrap(), []);
+    assert_eq!(shop.ledger.due_orders(PendingPayment, i64::MAX, 9).await.unwrap(), []);
     assert_eq!(shop.end_due(&[key]).await, []);
     assert_eq!(shop.left().await, 9);
 }
@@ -176,7 +176,7 @@ pub async fn a_paying_order_ends_after_the_limit_of_extensions(backend: &dyn Bac
     assert_eq!((paying.state, paying.version, paying.due_ms), (Paying, 1, Some(due_ms)));
     assert_eq!(shop.order(key).await, paying);
     shop.pass(60_000);
-    let due = shop.ledger.due_orders(due_ms, 9).await.unwrap().remove(0);
+    let due = shop.ledger.due_orders(Paying, due_ms, 9).await.unwrap().remove(0);
     assert_eq!((due.order, due.open), (paying, Some(payment)));
     assert_eq!(shop.end_due(&[key]).await, [], "the provider was not asked to stop");
     shop.clock.set_wall_ms(NOW_MS + WINDOW_MS + EXTENSION_MS - 1);
@@ -306,7 +306,7 @@ pub async fn many_orders_end_at_once(backend: &dyn Backend) {
     }
     assert_eq!(shop.left().await, 0);
     shop.pass(WINDOW_MS);
-    let due = shop.ledger.due_orders(NOW_MS + WINDOW_MS, NUM).await.unwrap();
+    let due = shop.ledger.due_orders(PendingPayment, NOW_MS + WINDOW_MS, NUM).await.unwrap();
     let keys: Vec<OrderKey> = due.iter().map(|due| due.order.key()).collect();
     assert_eq!(keys.len(), batch.len());
     // Two processes end the same orders.

@@ -121,7 +121,9 @@ pub async fn money_that_is_not_applied_is_due_back(backend: &dyn Backend) {
         let other = PaymentReport::Succeeded(Money { amount, currency: currency.parse().unwrap() });
         let event_id = format!("e{request_no}");
         let (outcome, order, after) = shop.reported(&payment, &event_id, other).await;
-        assert_eq!((outcome, order), (PaymentOutcome::Mismatch, paying));
+        assert_eq!(outcome, PaymentOutcome::Mismatch);
+        assert_eq!((order.state, order.version), (PendingPayment, paying.version + 1));
+        assert_eq!(order.due_ms, order.pay_by_ms, "the buyer may pay again until the deadline");
         assert_eq!(after.state, PaymentState::RefundDue);
     }
     let key = shop.place(4, 4, 1).await;

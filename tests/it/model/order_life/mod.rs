@@ -123,10 +123,12 @@ fn orders_live_as_the_model_says() {
                 for due in ledger.due_refunds(i64::MAX, 999).await.unwrap() {
                     ledger.refund_result(due.key, RefundResult::Done).await.unwrap();
                 }
-                let due = ledger.due_orders(i64::MAX, 999).await.unwrap();
                 clock.advance(Duration::from_millis(10 * WINDOW_MS.unsigned_abs()));
-                let keys = due.iter().map(|due| due.order.key()).collect();
-                ledger.end_due(keys, EXTENSION_MS).await.unwrap();
+                for state in [OrderState::PendingPayment, OrderState::Paying] {
+                    let due = ledger.due_orders(state, i64::MAX, 999).await.unwrap();
+                    let keys = due.iter().map(|due| due.order.key()).collect();
+                    ledger.end_due(keys, EXTENSION_MS).await.unwrap();
+                }
             });
             Ok(())
         })

@@ -151,6 +151,7 @@ impl Model<'_> {
             }
             return;
         }
+        let was_open = paying.state == AttemptState::Open;
         let is_news = paying.received == 0;
         paying.received = amount;
         match kind {
@@ -170,6 +171,10 @@ impl Model<'_> {
             self.end(at, OrderState::Refunded);
         } else if is_kept && is_news {
             order.state = OrderState::Paid;
+            order.changes += 1;
+        } else if was_open && order.state == OrderState::Paying {
+            order.state = OrderState::PendingPayment;
+            order.due = order.pay_by;
             order.changes += 1;
         }
     }

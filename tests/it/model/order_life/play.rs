@@ -80,8 +80,11 @@ impl Play<'_> {
             Step::Pass { ms } => {
                 self.clock.advance(Duration::from_millis(ms.unsigned_abs()));
                 self.model.pass(ms);
-                let due = self.ledger.due_orders(self.model.now, 99).await.unwrap();
-                let keys = due.iter().map(|due| due.order.key()).collect();
+                let mut keys = Vec::new();
+                for state in [OrderState::PendingPayment, OrderState::Paying] {
+                    let due = self.ledger.due_orders(state, self.model.now, 99).await.unwrap();
+                    keys.extend(due.iter().map(|due| due.order.key()));
+                }
                 self.ledger.end_due(keys, EXTENSION_MS).await.unwrap();
             }
         }

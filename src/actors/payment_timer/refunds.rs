@@ -1,0 +1,123 @@
+//! Pays back money that was received and paid no order: late, twice, or another amount.
+//!
+//! A refund is repeated with the same id until the provider confirms it, with growing waits; after
+//! `payment.refund_attempts_max` tries, or when the provider refuses it, an operator decides.
+//! Limits: refunds per batch, half of `payment.calls_max` calls at once. On error and on crash: the
+//! refund is still due. May repeat: everything, because the provider knows the id.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::TimerDeps;
+use crate::actors::periodic::Task;
+use crate::config::PaymentSettings;
+use crate::db;
+use crate::domain::{DueRefund, RefundResult};
+use crate::payment::RefundAnswer;
+use crate::runtime::backoff::doubled;
+
+/// Wait after the first try.
+const WAIT_MIN: Duration = Duration::from_secs(5);
+
+/// Longest wait between two tries.
+const WAIT_MAX: Duration = Duration::from_secs(3_600);
+
+/// Pays money back.
+pub struct RefundWorker(pub Arc<TimerDeps>);
+
+impl Task for RefundWorker {
+    type State = ();
+    type Error = db::Error;
+
+    const FAILURE: &'static str = "refunds not made, retrying";
+
+    async fn run(&self, (): &()) -> Result<(), db::Error> {
+        let (deps, settings) = (&self.0, &self.0.settings);
+        let at_once = (settings.calls_max / 2).max(1);
+        loop {
+            let due = deps.ledger.due_refunds(deps.clock.wall_ms(), settings.batch).await?;
+            for chunk in due.chunks(at_once) {
+                let refunds = join_all(chunk.iter().map(|due| self.refund(due))).await;
+                refunds.into_iter().collect::<Result<(), _>>()?;
+            }
+            if due.len() < usize::try_from(settings.batch).unwrap_or(usize::MAX) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl RefundWorker {
+    async fn refund(&self, due: &DueRefund) -> Result<(), db::Error> {
+        let deps = &self.0;
+        let answer = deps.orders.refund(due).await;
+        let result = result(answer, due.attempts, &deps.settings, deps.clock.wall_ms());
+        // Crash here [refund_made_not_stored]: the refund is still due; the provider answers its
+        // repeat as the first time.
+        deps.ledger.refund_result(due.key, result.clone()).await?;
+        let (payment_id, request) = (&due.payment_id, due.key.order.request);
+        match result {
+            RefundResult::Done => {
+                deps.metrics.refunds_done.inc();
+                tracing::info!(%request, payment_id, "refund: made");
+            }
+            RefundResult::Failed { reason } => {
+                deps.metrics.refunds_failed.inc();
+                tracing::error!(%request, payment_id, reason, "refund: given up");
+            }
+            RefundResult::Again { .. } => {}
+        }
+        Ok(())
+    }
+}
+
+/// What is stored of the answer to a refund that was tried `attempts` times before.
+fn result(
+    answer: RefundAnswer,
+    attempts: u16,
+    settings: &PaymentSettings,
+    now_ms: i64,
+) -> RefundResult {
+    let attempts = u32::from(attempts);
+    let is_last = attempts.saturating_add(1) >= settings.refund_attempts_max;
+    match answer {
+        RefundAnswer::Done => RefundResult::Done,
+        RefundAnswer::Refused(reason) => RefundResult::Failed { reason },
+        RefundAnswer::Pending | RefundAnswer::Unknown if is_last => {
+            let reason = format!("not confirmed in {} tries", attempts.saturating_add(1));
+            RefundResult::Failed { reason }
+        }
+        RefundAnswer::Pending | RefundAnswer::Unknown => {
+            let wait_ms = doubled(WAIT_MIN, WAIT_MAX, attempts).as_millis();
+            let wait_ms = i64::try_from(wait_ms).unwrap_or(i64::MAX);
+            RefundResult::Again { next_ms: now_ms.saturating_add(wait_ms) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Settings;
+
+    #[test]
+    fn a_refund_is_tried_with_growing_waits_until_the_last_try() {
+        let settings = Settings::for_test("sqlite://unused.db").payment;
+        let again = |next_ms| RefundResult::Again { next_ms };
+        for (attempts, expected) in
+            [(0, again(5_001)), (1, again(10_001)), (9, again(2_560_001)), (18, again(3_600_001))]
+        {
+            for answer in [RefundAnswer::Pending, RefundAnswer::Unknown] {
+                assert_eq!(result(answer, attempts, &settings, 1), expected, "{attempts}");
+            }
+        }
+        let last = result(RefundAnswer::Unknown, 19, &settings, 1);
+        assert_eq!(last, RefundResult::Failed { reason: "not confirmed in 20 tries".to_owned() });
+        assert_eq!(result(RefundAnswer::Done, 19, &settings, 1), RefundResult::Done);
+        let refused = RefundAnswer::Refused("closed account".to_owned());
+        let failed = RefundResult::Failed { reason: "closed account".to_owned() };
+        assert_eq!(result(refused, 0, &settings, 1), failed);
+    }
+}
