@@ -42,9 +42,11 @@ impl SalesService {
         let mut latest = None;
         for sku in &sale.skus {
             let sku = Arc::new(sku.clone());
-            let health = self.backends.stock.health(&sku, sale.phase, sale.epoch).await;
-            if let Ok(BucketHealth::OtherPhase { latest: found }) = health {
-                latest = latest.max(Some(found));
+            match self.backends.stock.health(&sku, sale.phase, sale.epoch).await {
+                Ok(BucketHealth::OtherPhase { latest: found }) => latest = latest.max(Some(found)),
+                // A store that is away must not delay an operator once per SKU.
+                Err(stock::Error::Unavailable { .. } | stock::Error::Unknown { .. }) => break,
+                _ => {}
             }
         }
         let Some(latest) = latest else { return Ok(None) };
