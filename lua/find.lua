@@ -1,10 +1,10 @@
 #!lua flags=no-writes
--- Reads the records of requests. A bucket that is not loaded answers NOT_READY: it cannot say that
+-- Reads the records of requests, or the units of buyers, from their pages. A bucket that is not loaded answers NOT_READY: it cannot say that
 -- a request was never accepted.
 --
--- KEYS: bucket, pages of requests..
--- ARGV: server, installation, counts of requests, requests..
--- Answer: OK, record or nil for each request.
+-- KEYS: bucket, pages..
+-- ARGV: server, installation, counts of the pages, requests or buyers..
+-- Answer: OK, value or nil for each of them.
 local server, installation, counts, size = ARGV[1], ARGV[2], ARGV[3], #ARGV - 3
 local bad = read_bucket(true, server, installation)
 if bad then return bad end

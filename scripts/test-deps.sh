@@ -3,7 +3,7 @@
 # calls apt-get; elsewhere it prints the packages and fails.
 set -euo pipefail
 
-# command : Debian packages that contain it : why a test needs it
+# command or file : Debian packages that contain it : why a test needs it
 needs=(
   'cc     : gcc libc6-dev : SQLite is compiled into the program'
   'curl   : curl          : black-box tests of the HTTP interface'
@@ -16,6 +16,9 @@ needs=(
   'mariadb-install-db: mariadb-server : the same'
   'rabbitmq-server   : rabbitmq-server : RabbitMQ queues orders for the ledger'
   'epmd              : erlang-base     : the same'
+  'chromium          : chromium        : the storefront in a browser'
+  'chromedriver      : chromium-driver : the same'
+  '/usr/share/fonts/opentype/noto/NotoSansCJK-Regular.ttc : fonts-noto-cjk : Chinese pages'
 )
 
 trim() {
@@ -29,7 +32,7 @@ packages=()
 for need in "${needs[@]}"; do
   IFS=: read -r command debian why <<<"$need"
   command=$(trim "$command")
-  command -v "$command" >/dev/null && continue
+  [[ -e $command ]] || command -v "$command" >/dev/null && continue
   missing+=("$command ($(trim "$why"))")
   read -ra names <<<"$debian"
   packages+=("${names[@]}")

@@ -44,7 +44,7 @@ impl Admin {
             "payment_window_s": 86_400,
             "bar_lapsed": false,
         });
-        Ok(self.0.open_sale(sale, "Bench", &sku).await?)
+        Ok(self.0.open_sale(sale, "Bench", &[sku]).await?)
     }
 
     /// Closes a sale, so that it does not slow down the following rounds.

@@ -128,8 +128,8 @@ impl AdminClient {
         Ok(Self { base, token, http })
     }
 
-    /// Creates and opens a sale of one SKU that began a minute ago and ends in a day.
-    pub async fn open_sale(&self, sale: &str, title: &str, sku: &Json) -> Result<(), Error> {
+    /// Creates and opens a sale that began a minute ago and ends in a day.
+    pub async fn open_sale(&self, sale: &str, title: &str, skus: &[Json]) -> Result<(), Error> {
         let time = |ms| {
             let time = DateTime::from_timestamp_millis(clock::wall_ms() + ms).unwrap_or_default();
             time.to_rfc3339_opts(SecondsFormat::Millis, true)
@@ -140,7 +140,7 @@ impl AdminClient {
             "starts_at": time(-60_000),
             "ends_at": time(86_400_000),
             "ticket_required": false,
-            "skus": [sku],
+            "skus": skus,
         });
         self.post(&["sales"], &description, None).await?;
         self.post(&["sales", sale, "open"], &json!({}), None).await?;

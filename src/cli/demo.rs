@@ -14,7 +14,7 @@ use super::exit::Exit;
 use super::output::{Output, field, grouped, list};
 use super::serve::raise_open_files;
 use crate::app::AppThread;
-use crate::config::Settings;
+use crate::config::{PaymentBackend, Settings};
 use crate::observe::telemetry;
 use loadgen::{Crowd, CrowdRun, terminal_progress};
 
@@ -27,6 +27,9 @@ Examples:
 
 const SALE: &str = "demo";
 const SKU: &str = "phone";
+
+/// The sale that is left for the visitor.
+const SHOP: &str = "your-turn";
 
 /// Sell a limited stock to a crowd, over real HTTP, on a fresh temporary ledger
 #[derive(Debug, Args)]
@@ -86,6 +89,9 @@ pub fn run(args: &DemoArgs, common: &Common) -> anyhow::Result<Exit> {
     raise_open_files(settings.http.connections_max);
     let folder = tempfile::Builder::new().prefix("floodgate-demo-").tempdir();
     let folder = folder.context("cannot create a temporary directory for the ledger")?;
+    if settings.payment.provider == PaymentBackend::None {
+        settings.payment.provider = PaymentBackend::Demo;
+    }
     settings.ledger.url = format!("sqlite://{}", folder.path().join("floodgate.db").display());
     free_port_if_taken(&mut settings.http.bind);
     free_port_if_taken(&mut settings.internal.bind);
@@ -97,6 +103,7 @@ pub fn run(args: &DemoArgs, common: &Common) -> anyhow::Result<Exit> {
     let verdict = runtime.block_on(rush(args, output, &settings, public))?;
     output.data(&verdict, || show(&verdict))?;
     if !args.exit {
+        runtime.block_on(open_shop(&settings))?;
         output.note(&calls_to_try(public, server.listening().internal));
         runtime.block_on(tokio::signal::ctrl_c()).context("cannot wait for Ctrl-C")?;
     }
@@ -116,7 +123,7 @@ async fn rush(
         "policy": {"kind": "one_per_buyer"}, "buckets": 4,
         "payment_window_s": 900, "bar_lapsed": false,
     });
-    admin.open_sale(SALE, "Demo sale", &sku).await?;
+    admin.open_sale(SALE, "Demo sale", &[sku]).await?;
     output.note(&format!(
         "floodgate demo: {} buyers, {} units, http://{public}",
         grouped(args.buyers),
@@ -129,6 +136,29 @@ async fn rush(
     let body = json!({"sale_id": SALE, "repair": false});
     let audit = admin.post(&["audit"], &body, None).await?;
     Ok(compare(args, &run, funnel, audit))
+}
+
+/// Opens a sale for the person who has started the demo: one SKU for each of the policies.
+async fn open_shop(settings: &Settings) -> anyhow::Result<()> {
+    let sku = |id: &str, title: &str, price: u32, stock: u32, policy: Json| {
+        json!({
+            "sku_id": id, "title": title, "price": price, "initial_stock": stock,
+            "policy": policy, "buckets": 2, "payment_window_s": 900, "bar_lapsed": false,
+        })
+    };
+    let skus = [
+        sku("phone", "The last phones", 99_900, 20, json!({"kind": "one_per_buyer"})),
+        sku("tea", "First flush tea", 6_800, 400, json!({"kind": "unlimited", "max_quantity": 3})),
+        sku(
+            "cup",
+            "Porcelain cup",
+            12_000,
+            60,
+            json!({"kind": "quota", "limit": 3, "max_quantity": 2}),
+        ),
+    ];
+    let admin = AdminClient::new(None, settings)?;
+    admin.open_sale(SHOP, "Your turn", &skus).await.map_err(Into::into)
 }
 
 /// Compares the answers to the crowd with the ledger's counts.
@@ -213,7 +243,12 @@ fn calls_to_try(public: SocketAddr, internal: SocketAddr) -> String {
        "ends_at":"2036-01-01T00:00:00Z","ticket_required":false}'"#;
     format!(
         "
-The server is up until Ctrl-C. Try:
+The shop is open until Ctrl-C: http://{public}/
+
+  The sale \"Your turn\" is yours. The page gives you a buyer number; click it to be another buyer.
+  Orders are paid on a page that plays the payment provider.
+
+Or without the page:
 
   curl -s http://{public}/v1/sales/{SALE}
   curl -s http://{public}/v1/buy/{SALE} -H 'X-Buyer-Id: 1' \\

@@ -18,6 +18,7 @@ mod dlq;
 pub mod doctor;
 mod events;
 pub mod exit;
+mod export;
 pub mod output;
 mod rebuild;
 mod sale;

@@ -8,6 +8,7 @@ use serde_json::{Value as Json, json};
 use super::admin::{CALL_TIMEOUT, ServerArgs};
 use super::common::Common;
 use super::exit::{CommandFailure, Exit};
+use super::export::{self, ExportArgs};
 use super::output::{cells, field, grouped, list, table};
 
 const EXAMPLES: &str = "\
@@ -60,6 +61,9 @@ enum Verb {
     /// Show one sale
     #[command(before_help = "Examples:\n  floodgate sale show spring\n")]
     Show(OneSale),
+    /// Write the page of a sale as static files for a CDN
+    #[command(before_help = export::EXAMPLES)]
+    Export(ExportArgs),
     /// Show every sale
     #[command(before_help = "Examples:\n  floodgate sale list\n")]
     List,
@@ -73,11 +77,15 @@ struct OneSale {
 
 /// Calls the running server.
 pub async fn run(args: &SaleArgs, common: &Common) -> anyhow::Result<Exit> {
+    if let Verb::Export(export) = &args.verb {
+        return export::run(export, &args.server, common).await;
+    }
     let (client, output) = args.server.connect(common)?;
     let (OneSale { sale_id }, verb, phase, next) = match &args.verb {
         Verb::Open(sale) => (sale, "open", "open", "watch it: floodgate sale show"),
         Verb::Pause(sale) => (sale, "pause", "paused", "go on with: floodgate sale open"),
         Verb::Close(sale) => (sale, "close", "closed", "check it: floodgate audit --sale"),
+        Verb::Export(_) => return Ok(Exit::Done),
         Verb::Create { file } => {
             let description = read_description(file)?;
             let sale = client.post(&["sales"], &description, CALL_TIMEOUT).await?;

@@ -136,7 +136,7 @@ impl Book {
 
     fn quota_refusal(&self, reservation: &Reservation) -> Option<Refusal> {
         let limit = self.sku.policy.quota()?;
-        let owned = self.buyers.get(&reservation.buyer).copied().unwrap_or(0);
+        let owned = self.owned(reservation.buyer);
         (owned.saturating_add(reservation.quantity) > limit)
             .then_some(Refusal::QuotaExceeded { owned, limit })
     }
@@ -182,18 +182,23 @@ impl Book {
     /// first call changes the book (`CompensatedOnce`); it returns the units given back.
     pub fn release(&mut self, request: RequestId, reason: Refusal) -> u32 {
         let Some(intent) = self.unsettled.remove(&request) else { return 0 };
+        self.subtract_owned(intent.buyer, intent.quantity);
         if self.counting == Counting::InLedger {
             self.requests.remove(&request);
             return 0;
         }
         self.failures.insert(request, reason);
-        self.subtract_owned(intent.buyer, intent.quantity);
         if !gives_back(&reason) {
             return 0;
         }
         self.released_units += u64::from(intent.quantity);
         self.give_back(intent.quantity);
         intent.quantity
+    }
+
+    /// The units of a buyer's requests and live orders; 0 without a quota.
+    pub fn owned(&self, buyer: BuyerId) -> u32 {
+        self.buyers.get(&buyer).copied().unwrap_or(0)
     }
 
     fn add_owned(&mut self, buyer: BuyerId, units: u32) {
@@ -204,7 +209,7 @@ impl Book {
     }
 
     fn counts_buyers(&self) -> bool {
-        self.counting == Counting::InStock && self.sku.policy.quota().is_some()
+        self.sku.policy.quota().is_some()
     }
 
     fn subtract_owned(&mut self, buyer: BuyerId, units: u32) {

@@ -12,11 +12,14 @@ pub mod buyers {
     pub(super) mod demo_page;
     pub(super) mod jwt;
     pub(super) mod meter;
+    pub(super) mod mine;
     pub(super) mod orders;
     pub(super) mod payments;
+    mod poll_interval;
     pub mod request_tokens;
     pub(super) mod requests;
     pub(super) mod sales;
+    pub mod storefront;
     pub(super) mod views;
 }
 

@@ -7,7 +7,7 @@ use utoipa::OpenApi;
 
 use super::openapi;
 use crate::http::buyers::views::ProblemView;
-use crate::http::buyers::{buy, demo_page, orders, payments, requests, sales};
+use crate::http::buyers::{buy, demo_page, mine, orders, payments, requests, sales, storefront};
 use crate::http::middleware::problem::{Problem, ProblemCode};
 use crate::http::middleware::watch::{trace_of, watch};
 use crate::http::operators::{dead_letters, health, ops, order_events, sales as admin_sales};
@@ -78,8 +78,9 @@ tables! {
             InvalidRequest RequestIdInvalid NotStarted UnknownSku SoldOut AlreadyPurchased
             QuotaExceeded Barred Discarded Ended RequestIdReused Busy
         ];
-        "GET" "/v1/sales", Open => sales::list, [];
+        "GET" "/v1/sales", Open => sales::list, [InvalidRequest];
         "GET" "/v1/sales/{sale_id}", Open => sales::show, [UnknownSku];
+        "GET" "/v1/sales/{sale_id}/mine", Buyer => mine::mine, [UnknownSku Busy];
         "POST" "/v1/sales/{sale_id}/request-ids", Buyer => requests::create, [
             InvalidRequest UnknownSku
         ];
@@ -97,6 +98,9 @@ tables! {
         "POST" "/demo-pay/{payment_id}", Open => demo_page::press, [
             InvalidRequest NotFound NotPayable Busy
         ];
+        "GET" "/", Open => storefront::page, [];
+        "GET" "/assets/{version}/{file}", Open => storefront::asset, [NotFound];
+        "GET" "/problems/{code}", Open => storefront::problem, [NotFound];
         "GET" "/openapi.json", Open => openapi::document, [];
         "GET" "/docs", Open => openapi::to_page, [];
         "GET" "/docs/{file:.*}", Open => openapi::page, [NotFound];

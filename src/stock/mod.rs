@@ -224,6 +224,10 @@ pub trait Stock: Send + Sync {
         buyer: Option<BuyerId>,
     ) -> Result<Option<StoredRequest>, Error>;
 
+    /// The units of a buyer's accepted requests and live orders, in the buyer's home bucket; 0
+    /// without a quota.
+    async fn owned(&self, bucket: BucketKey, buyer: BuyerId) -> Result<u32, Error>;
+
     /// The statuses of many requests of one SKU; for audits.
     async fn statuses(
         &self,

@@ -2,6 +2,7 @@
 #![cfg(test)]
 
 mod actors;
+mod browser;
 mod cli;
 mod conformance;
 mod faults;

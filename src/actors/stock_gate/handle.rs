@@ -202,6 +202,18 @@ impl GateHandle {
         self.stock.status(BucketKey { sku: sku.no, bucket }, request, Some(buyer)).await
     }
 
+    /// The units of the buyer's accepted requests and live orders, under a quota.
+    ///
+    /// # Errors
+    /// As [`Self::status`].
+    pub async fn owned(&self, sku: &Arc<Sku>, buyer: BuyerId) -> Result<u32, stock::Error> {
+        if !self.directory.has(sku.no) && self.is_unsold(sku).await? {
+            return Ok(0);
+        }
+        let bucket = BucketNo::home_of(buyer, sku.buckets);
+        self.stock.owned(BucketKey { sku: sku.no, bucket }, buyer).await
+    }
+
     /// Whether no process has sold a SKU without gates here: a draft in this process's catalog, and
     /// without buckets.
     async fn is_unsold(&self, sku: &Arc<Sku>) -> Result<bool, stock::Error> {

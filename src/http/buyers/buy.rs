@@ -15,6 +15,7 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
+use super::mine::add_quota;
 use super::views::{RequestView, no_store, rfc3339};
 use crate::domain::{
     BucketNo, BuyerId, Phase, Refusal, RequestId, RequestStatus, Reservation, Sale, Sku,
@@ -107,13 +108,14 @@ async fn decide(
         Some(sent_id) => sent_id.into_owned(),
         None => state.tokens.sign(number, &listed.sale.id, sku.no, buyer),
     };
-    let (view, replayed) = match answer {
+    let (mut view, replayed) = match answer {
         BuyAnswer::Known { status, replayed } => {
             (RequestView::new(id, &listed, &sku, buyer, status), replayed)
         }
         BuyAnswer::Unknown => (RequestView::pending(id, "unknown"), false),
         BuyAnswer::Busy => return Err(ProblemCode::Busy.into()),
     };
+    add_quota(&mut view, state, &sku, buyer).await;
     let outcome = match view.state {
         _ if replayed => "replayed",
         "success" => "placed",

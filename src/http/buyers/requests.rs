@@ -13,6 +13,7 @@ use futures_util::stream;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
+use super::mine::add_quota;
 use super::views::{RequestIdView, RequestView, no_store, no_store_json, rfc3339};
 use crate::domain::{BuyerId, RequestId, Sku};
 use crate::http::buyers::request_tokens::RequestTokens;
@@ -27,6 +28,14 @@ const POLL_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Interval of keep-alive comments on an idle stream: below the idle time-out of common proxies.
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
+
+/// The states after which nothing follows.
+const END_STATES: [&str; 2] = ["success", "failed"];
+
+const LAST_EVENT_ID: &str = "last-event-id";
+
+/// Keeps nginx from collecting the stream before it forwards it.
+const NO_BUFFERING: (&str, &str) = ("x-accel-buffering", "no");
 
 /// Longest duration of one stream; the client reconnects afterwards.
 const STREAM_MAX: Duration = Duration::from_mins(5);
@@ -106,7 +115,9 @@ impl BuyerRequest {
         let stored = state.deps.gates.status(&self.sku, self.number, self.buyer).await?;
         let stored = stored.ok_or_else(|| not_found(&self.id))?;
         let Self { id, listed, sku, buyer, .. } = self;
-        Ok(RequestView::new(id.clone(), listed, sku, *buyer, stored.status))
+        let mut view = RequestView::new(id.clone(), listed, sku, *buyer, stored.status);
+        add_quota(&mut view, state, sku, *buyer).await;
+        Ok(view)
     }
 }
 
@@ -132,14 +143,23 @@ pub async fn show(request: HttpRequest, request_id: web::Path<String>, state: St
     Ok(answer.json(view))
 }
 
-/// Status of a request as server-sent events: one per change, until the end state.
+/// Status of a request as server-sent events: one per change, until the end state. The id of an
+/// event is its state: a client that reconnects after an end state gets 204, which ends its
+/// attempts.
 #[utoipa::path(
     get, path = "/v1/requests/{request_id}/events", tag = "buyers",
-    responses((status = 200, description = "events named `state`; closed at the end state",
-        body = RequestView, content_type = "text/event-stream")),
+    responses(
+        (status = 200, description = "events named `state`; closed at the end state",
+            body = RequestView, content_type = "text/event-stream"),
+        (status = 204, description = "the event in `Last-Event-ID` was an end state"),
+    ),
 )]
 pub async fn events(request: HttpRequest, request_id: web::Path<String>, state: State) -> Handled {
     let owned = BuyerRequest::verified(&request_id, &request, &state)?;
+    let last_id = request.headers().get(LAST_EVENT_ID).and_then(|id| id.to_str().ok());
+    if last_id.is_some_and(|id| END_STATES.contains(&id)) {
+        return Ok(HttpResponse::NoContent().insert_header(no_store()).finish());
+    }
     let first = owned.poll(&state).await?;
     let now = state.deps.clock.now();
     let events = EventStream {
@@ -156,7 +176,9 @@ pub async fn events(request: HttpRequest, request_id: web::Path<String>, state: 
         Some((Ok::<_, Infallible>(chunk), next))
     });
     let event_stream = (CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    Ok(HttpResponse::Ok().insert_header(event_stream).insert_header(no_store()).streaming(chunks))
+    let mut answer = HttpResponse::Ok();
+    answer.insert_header(event_stream).insert_header(no_store()).insert_header(NO_BUFFERING);
+    Ok(answer.streaming(chunks))
 }
 
 struct EventStream {
@@ -176,7 +198,8 @@ impl EventStream {
         loop {
             if let Some(view) = self.next_event.take() {
                 let data = serde_json::to_string(&view).unwrap_or_default();
-                let event = Bytes::from(format!("event: state\ndata: {data}\n\n"));
+                let event =
+                    Bytes::from(format!("event: state\nid: {}\ndata: {data}\n\n", view.state));
                 self.last_state = view.state;
                 self.last_sent = self.state.deps.clock.now();
                 let is_pending = view.poll_after_ms > 0;

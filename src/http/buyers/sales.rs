@@ -3,15 +3,18 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use actix_web::http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH};
 use actix_web::{HttpRequest, HttpResponse, web};
 use arc_swap::ArcSwap;
+use serde::Deserialize;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::views::{SalePage, SaleView, SalesPage, rfc3339};
-use crate::domain::SaleId;
+use super::poll_interval::{PollLoad, interval_ms};
+use super::views::{SalePage, SaleView, SalesPage, page_cursor, page_cut, page_limit, rfc3339};
+use crate::domain::{Phase, Sale, SaleId};
 use crate::http::middleware::problem::{Handled, ProblemCode};
 use crate::http::state::{HttpState, State};
 use crate::services::catalog::CatalogSale;
@@ -19,11 +22,17 @@ use crate::services::catalog::CatalogSale;
 /// Upper limit of the refresh interval, whatever is configured (milliseconds).
 const AGE_MAX_MS: u64 = 1000;
 
+const LIMIT_DEFAULT: u32 = 100;
+const LIMIT_MAX: u32 = 200;
+
 /// One sale rendered as JSON.
 #[derive(Debug)]
 struct CachedPage {
     listed: Arc<CatalogSale>,
     rendered_at: Instant,
+    /// Readers of this rendering, who ask again after `poll_after_ms`.
+    num_reads: AtomicU32,
+    poll_after_ms: u32,
     /// The members of the object, without its braces.
     members: String,
     /// Hash of the members only: `server_time` does not change the `ETag`.
@@ -46,17 +55,34 @@ impl SalePages {
 
     /// The page of the sale as it is in the catalog now, with stock of at most the allowed age.
     fn page(&self, listed: &Arc<CatalogSale>, state: &HttpState, now: Instant) -> Arc<CachedPage> {
-        if let Some(page) = self.pages.load().get(&listed.sale.id)
+        let last = self.pages.load().get(&listed.sale.id).cloned();
+        if let Some(page) = &last
             && Arc::ptr_eq(&page.listed, listed)
             && now.duration_since(page.rendered_at) < self.age_max
         {
+            page.num_reads.fetch_add(1, Ordering::Relaxed);
             return Arc::clone(page);
         }
-        let view = serde_json::to_string(&SaleView::new(listed, state)).unwrap_or_default();
+        let load = last.map_or(PollLoad::default(), |last| PollLoad {
+            num_reads: last.num_reads.load(Ordering::Relaxed),
+            within: now.duration_since(last.rendered_at),
+            poll_after_ms: last.poll_after_ms,
+        });
+        let now_ms = state.deps.clock.wall_ms();
+        let interval = |has_stock| interval_ms(&listed.sale, has_stock, now_ms, load);
+        let view = SaleView::new(listed, state, interval);
+        let poll_after_ms = view.poll_after_ms;
+        let view = serde_json::to_string(&view).unwrap_or_default();
         let members = view.get(1..view.len().saturating_sub(1)).unwrap_or_default().to_owned();
         let hash = xxh3_64(members.as_bytes());
-        let page =
-            Arc::new(CachedPage { listed: Arc::clone(listed), rendered_at: now, members, hash });
+        let page = Arc::new(CachedPage {
+            listed: Arc::clone(listed),
+            rendered_at: now,
+            num_reads: AtomicU32::new(1),
+            poll_after_ms,
+            members,
+            hash,
+        });
         self.pages.rcu(|old| {
             let mut new = HashMap::clone(old);
             new.insert(listed.sale.id.clone(), Arc::clone(&page));
@@ -66,26 +92,52 @@ impl SalePages {
     }
 }
 
-/// All sales, oldest first.
+/// Page of the list.
+#[derive(Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct SalesQuery {
+    /// Most sales in the answer: 1 to 200, default 100.
+    limit: Option<u32>,
+    /// `next_cursor` of the previous page.
+    cursor: Option<String>,
+}
+
+/// How long a sale is shown after its end.
+const SHOWN_AFTER_END_MS: i64 = 86_400_000;
+
+/// Whether buyers see the sale: neither a draft, nor over for more than a day.
+fn is_public(sale: &Sale, now_ms: i64) -> bool {
+    sale.phase != Phase::Draft && now_ms <= sale.ends_at_ms.saturating_add(SHOWN_AFTER_END_MS)
+}
+
+/// The sales that are neither drafts nor over for more than a day, oldest first.
 #[utoipa::path(
-    get, path = "/v1/sales", tag = "buyers",
-    responses((status = 200, description = "all sales, oldest first", body = SalesPage)),
+    get, path = "/v1/sales", tag = "buyers", params(SalesQuery),
+    responses((status = 200, description = "oldest first", body = SalesPage)),
 )]
-pub async fn list(request: HttpRequest, state: State) -> HttpResponse {
-    let deps = &state.deps;
-    let now = deps.clock.now();
-    let pages: Vec<_> = deps
-        .catalog
-        .all()
-        .iter()
-        .map(|listed| state.sale_pages.page(listed, &state, now))
-        .collect();
-    let hashes: Vec<u8> = pages.iter().flat_map(|page| page.hash.to_le_bytes()).collect();
-    respond(&request, xxh3_64(&hashes), || {
+pub async fn list(request: HttpRequest, query: web::Query<SalesQuery>, state: State) -> Handled {
+    let (deps, now) = (&state.deps, state.deps.clock.now());
+    let limit = page_limit(query.limit, LIMIT_DEFAULT, LIMIT_MAX)?;
+    let after = page_cursor(query.cursor.as_deref(), |number| number.parse::<i32>().ok())?;
+    let now_ms = deps.clock.wall_ms();
+    let mut listed = deps.catalog.all();
+    listed.retain(|listed| {
+        is_public(&listed.sale, now_ms) && after.is_none_or(|after| listed.sale.no > after)
+    });
+    listed.sort_by_key(|listed| listed.sale.no);
+    let next_cursor = page_cut(&mut listed, limit, |last| last.sale.no.to_string());
+    let pages: Vec<_> =
+        listed.iter().map(|listed| state.sale_pages.page(listed, &state, now)).collect();
+    let next = next_cursor.map(|next| format!(",\"next_cursor\":\"{next}\""));
+    let next = next.unwrap_or_default();
+    let hashes = pages.iter().flat_map(|page| page.hash.to_le_bytes());
+    let hashes: Vec<u8> = hashes.chain(next.bytes()).collect();
+    Ok(respond(&request, xxh3_64(&hashes), || {
         let sales: Vec<_> = pages.iter().map(|page| format!("{{{}}}", page.members)).collect();
         let time = rfc3339(deps.clock.wall_ms());
-        format!("{{\"server_time\":\"{time}\",\"sales\":[{}]}}", sales.join(","))
-    })
+        format!("{{\"server_time\":\"{time}\",\"sales\":[{}]{next}}}", sales.join(","))
+    }))
 }
 
 /// One sale.
@@ -96,6 +148,9 @@ pub async fn list(request: HttpRequest, state: State) -> HttpResponse {
 pub async fn show(request: HttpRequest, sale_id: web::Path<String>, state: State) -> Handled {
     let deps = &state.deps;
     let listed = deps.catalog.sale(&sale_id).ok_or(ProblemCode::UnknownSku)?;
+    if !is_public(&listed.sale, deps.clock.wall_ms()) {
+        return Err(ProblemCode::UnknownSku.into());
+    }
     let page = state.sale_pages.page(&listed, &state, deps.clock.now());
     Ok(respond(&request, page.hash, || {
         let time = rfc3339(deps.clock.wall_ms());

@@ -1,6 +1,8 @@
 //! JSON shapes of the HTTP interface. Ids are strings, times are RFC 3339 in UTC, money is in the
 //! currency's smallest unit.
 
+use std::sync::Arc;
+
 use actix_web::HttpResponse;
 use actix_web::http::header::{CACHE_CONTROL, HeaderName, HeaderValue};
 use serde::Serialize;
@@ -72,7 +74,7 @@ pub fn stock_left(state: &HttpState, phase: Phase, sku: &Sku) -> u32 {
 }))]
 #[expect(dead_code, reason = "schema of the body that problem.rs writes")]
 pub struct ProblemView {
-    /// `/problems/<code>`, a relative reference; explained in docs/api.md.
+    /// `/problems/<code>`, a relative reference to a page that explains it.
     r#type: String,
     title: String,
     status: u16,
@@ -92,6 +94,8 @@ pub struct SkuView {
     /// Price of one unit.
     pub price: i64,
     pub policy: Policy,
+    /// Units that the sale began with.
+    pub initial_stock: u32,
     /// Units left; at most one second old.
     pub stock_left: u32,
 }
@@ -104,6 +108,7 @@ impl SkuView {
             title: sku.title.clone(),
             price: sku.price,
             policy: sku.policy,
+            initial_stock: sku.initial,
             stock_left,
         }
     }
@@ -126,13 +131,21 @@ pub struct SaleView {
     /// Whether `POST /v1/buy` requires a ticket's path instead of the sale's id.
     pub ticket_required: bool,
     pub skus: Vec<SkuView>,
+    /// Milliseconds until a page that shows the sale asks again, by phase and load.
+    pub poll_after_ms: u32,
 }
 
 impl SaleView {
-    /// Uses the units left at the time of the call.
-    pub fn new(listed: &CatalogSale, state: &HttpState) -> Self {
+    /// Uses the units left at the time of the call, and lets `poll_after_ms` choose the interval by
+    /// whether units are left.
+    pub fn new(
+        listed: &CatalogSale,
+        state: &HttpState,
+        poll_after_ms: impl FnOnce(bool) -> u32,
+    ) -> Self {
         let sale = &listed.sale;
-        let left = |sku: &Sku| stock_left(state, sale.phase, sku);
+        let view = |sku: &Arc<Sku>| SkuView::new(sku, stock_left(state, sale.phase, sku));
+        let skus: Vec<SkuView> = listed.skus.iter().map(view).collect();
         Self {
             sale_id: sale.id.to_string(),
             title: sale.title.clone(),
@@ -141,7 +154,8 @@ impl SaleView {
             ends_at: rfc3339(sale.ends_at_ms),
             currency: sale.currency.to_string(),
             ticket_required: false,
-            skus: listed.skus.iter().map(|sku| SkuView::new(sku, left(sku))).collect(),
+            poll_after_ms: poll_after_ms(skus.iter().any(|sku| sku.stock_left > 0)),
+            skus,
         }
     }
 }
@@ -160,6 +174,9 @@ pub struct SalesPage {
     server_time: String,
     /// Oldest first.
     sales: Vec<SaleView>,
+    /// Cursor of the next page; absent on the last page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
 }
 
 /// An order of a buyer.
@@ -297,15 +314,26 @@ pub struct RequestView {
     /// Only if `success`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub order: Option<OrderView>,
+    /// What the buyer has of the SKU; only if `success`, under the policy `quota`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quota: Option<QuotaView>,
     /// Milliseconds until the next poll; 0: the state is final.
     pub poll_after_ms: u32,
+}
+
+/// A buyer's units under a quota.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct QuotaView {
+    /// Units of the buyer's accepted requests and live orders.
+    pub owned: u32,
+    pub limit: u32,
 }
 
 impl RequestView {
     /// A request without a final state: `queued` or `unknown`.
     pub fn pending(request_id: String, state: &'static str) -> Self {
         let poll_after_ms = POLL_AFTER_MS;
-        Self { request_id, state, reason: None, order: None, poll_after_ms }
+        Self { request_id, state, reason: None, order: None, quota: None, poll_after_ms }
     }
 
     /// A request with this status.

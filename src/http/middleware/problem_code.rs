@@ -24,6 +24,10 @@ macro_rules! codes {
                 match self { $(Self::$variant => $status,)+ }
             }
 
+            pub const fn title(self) -> &'static str {
+                match self { $(Self::$variant => $title,)+ }
+            }
+
             /// Default explanation, used if the answer has no more specific one.
             pub const fn detail(self) -> &'static str {
                 match self { $(Self::$variant => $detail,)+ }

@@ -122,7 +122,6 @@ pub struct AdminSkuView {
     sku: SkuView,
     /// Number of the SKU in the ledger: the middle part of its request ids.
     sku_no: i32,
-    initial_stock: u32,
     buckets: u16,
     payment_window_s: i32,
     bar_lapsed: bool,
@@ -225,7 +224,6 @@ impl AdminSaleView {
         let sku_view = |sku: &Sku| AdminSkuView {
             sku: SkuView::new(sku, stock_left(state, sale.phase, sku)),
             sku_no: sku.no.0,
-            initial_stock: sku.initial,
             buckets: sku.buckets,
             payment_window_s: sku.payment_window_s,
             bar_lapsed: sku.bar_lapsed,

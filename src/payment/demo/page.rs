@@ -54,6 +54,7 @@ pub(super) fn html(
             label,
         );
     }
+    html.push_str("<p><a href=\"../?orders\">My orders</a></p>");
     html
 }
 

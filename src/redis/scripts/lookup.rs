@@ -1,11 +1,11 @@
-//! The calls of `find.lua` and `queued.lua`: read the records of requests.
+//! The calls of `find.lua` and `queued.lua`: read the records of requests, and buyers' units.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use redis::Value;
 
-use crate::domain::{Epoch, RequestId, Sku};
+use crate::domain::{BuyerId, Epoch, RequestId, Sku};
 
 use super::call::Reply;
 use super::column::IdColumn;
@@ -36,6 +36,21 @@ pub fn find(
         Ok(of_answer.positions().map(record).collect())
     });
     column.add_ids(column.add_pages(call, |page| keys.requests(page)))
+}
+
+/// Reads the units of a buyer; 0 if the bucket has none of this buyer. Buyers are stored under a
+/// quota only.
+pub fn owned(keys: &BucketKeys, sku: &Sku, buyer: BuyerId) -> ScriptCall<u32> {
+    let column = IdColumn::new(Pages::of_sku(sku), std::iter::once(buyer.get()));
+    let call = ScriptCall::new(Script::Find, keys, |reply| match reply.next()? {
+        Value::Nil => Ok(0),
+        Value::BulkString(digits) => {
+            let units = std::str::from_utf8(&digits).ok().and_then(|digits| digits.parse().ok());
+            units.ok_or_else(|| reply.unexpected(&digits))
+        }
+        other => Err(reply.unexpected(&other)),
+    });
+    column.add_ids(column.add_pages(call, |page| keys.buyers(page)))
 }
 
 /// Reads the queued requests on some pages. With an outbox, intents are not stored by request id,

@@ -228,6 +228,10 @@ impl Stock for MemoryStock {
         Ok(book.status(request, buyer).map(StoredRequest::from))
     }
 
+    async fn owned(&self, bucket: BucketKey, buyer: BuyerId) -> Result<u32, Error> {
+        Ok(self.books(bucket.sku)?.lock(bucket.bucket)?.owned(buyer))
+    }
+
     async fn statuses(
         &self,
         sku: SkuNo,

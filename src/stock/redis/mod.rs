@@ -251,6 +251,10 @@ impl Stock for RedisStock {
         records::status(&*self.buckets(bucket.sku)?, bucket.bucket, request, buyer).await
     }
 
+    async fn owned(&self, bucket: BucketKey, buyer: BuyerId) -> Result<u32, Error> {
+        records::owned(&*self.buckets(bucket.sku)?, bucket.bucket, buyer).await
+    }
+
     async fn statuses(
         &self,
         sku: SkuNo,

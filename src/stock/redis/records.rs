@@ -18,6 +18,19 @@ pub(super) async fn status(
     Ok(found.map(|record| (record.quantity, record.placed_at_ms, record.status()).into()))
 }
 
+/// The units of a buyer under a quota.
+pub(super) async fn owned(
+    buckets: &SkuBuckets,
+    bucket: BucketNo,
+    buyer: BuyerId,
+) -> Result<u32, Error> {
+    if buckets.sku.policy.quota().is_none() {
+        return Ok(0);
+    }
+    let call = lookup::owned(buckets.keys(bucket)?, &buckets.sku, buyer);
+    buckets.run(call, "reading a buyer's units").await
+}
+
 /// The statuses of requests of any buckets, in order; `None` if a request belongs to another buyer.
 pub(super) async fn statuses(
     buckets: &SkuBuckets,

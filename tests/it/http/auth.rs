@@ -13,9 +13,11 @@ use super::{Case, cases, one_per_buyer, problem, selling, settings};
 use crate::support::TestApp;
 use crate::support::wait::until;
 
-const SECRET: &str = "0123456789abcdef0123456789abcdef";
+/// Of the tokens.
+pub const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
-fn token(secret: &str, header: &Json, claims: &Json) -> String {
+/// A signed token.
+pub fn token(secret: &str, header: &Json, claims: &Json) -> String {
     let part = |json: &Json| URL_SAFE_NO_PAD.encode(json.to_string());
     let signed = format!("{}.{}", part(header), part(claims));
     let mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).unwrap().chain_update(&signed);

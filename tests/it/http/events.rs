@@ -17,11 +17,20 @@ async fn a_stream_sends_the_end_state_and_closes() {
     let stream = app.client.get(&url).header("x-buyer-id", "1").send().await.unwrap();
     assert_eq!(stream.headers()["content-type"], "text/event-stream");
     assert_eq!(stream.headers()["cache-control"], "no-store");
+    assert_eq!(stream.headers()["x-accel-buffering"], "no");
     // The read returns because the server closes the stream.
     let text = stream.text().await.unwrap();
-    let data = text.strip_prefix("event: state\ndata: ").unwrap().strip_suffix("\n\n").unwrap();
+    let data = text.strip_prefix("event: state\nid: success\ndata: ").unwrap();
+    let data = data.strip_suffix("\n\n").unwrap();
     let body: Json = serde_json::from_str(data).unwrap();
     assert_eq!((&body["state"], &body["request_id"]), (&json!("success"), &json!(id)));
+
+    // A client that reconnects after the end state is told to stop.
+    for (last_id, status) in [("success", 204), ("failed", 204), ("queued", 200), ("x", 200)] {
+        let again = app.client.get(&url).header("x-buyer-id", "1");
+        let again = again.header("last-event-id", last_id).send().await.unwrap();
+        assert_eq!(again.status(), status, "{last_id}");
+    }
 
     let other_buyer = app.client.get(&url).header("x-buyer-id", "2").send().await.unwrap();
     problem(other_buyer, 404, "not-found").await;

@@ -1,6 +1,6 @@
 //! The HTTP interface over real sockets: a complete server, every row of the contract.
 
-mod auth;
+pub mod auth;
 mod buy;
 mod dead_letters;
 mod documents;
@@ -13,6 +13,7 @@ mod payments;
 mod problems;
 mod reading;
 mod request_ids;
+mod storefront;
 mod webhooks;
 
 use floodgate::config::Settings;

@@ -12,7 +12,9 @@ use super::{Case, cases, one_per_buyer, problem, selling};
 async fn unknown_paths_are_problems_on_both_listeners() {
     let app = selling(one_per_buyer(), 5).await;
     for address in [app.public, app.internal] {
-        for path in ["/", "/v1", "/v1/sales/", "/v2/sales", "/admin/v1/nothing", "/..%2f", "/%ff"] {
+        for path in
+            ["/none", "/v1", "/v1/sales/", "/v2/sales", "/admin/v1/nothing", "/..%2f", "/%ff"]
+        {
             let answer = app.client.get(format!("http://{address}{path}")).send().await.unwrap();
             problem(answer, 404, "not-found").await;
         }

@@ -2,7 +2,8 @@
 
 use serde_json::{Value as Json, json};
 
-use super::{Case, cases, one_per_buyer, problem, selling, unlimited};
+use super::{Case, cases, fresh, one_per_buyer, problem, selling, unlimited};
+use crate::support::app::sale_body;
 use crate::support::wait::until;
 
 #[tokio::test]
@@ -24,11 +25,97 @@ async fn sales_are_listed_with_server_time_and_stock() {
     assert_eq!(one["phase"], "open");
     assert_eq!(one["ticket_required"], false);
     assert_eq!(one["currency"], "CNY");
+    assert_eq!(one["poll_after_ms"], 1_000);
     let sku = &one["skus"][0];
     assert_eq!(sku["policy"], json!({"kind": "one_per_buyer", "max_quantity": 2}));
     assert_eq!((&sku["price"], &sku["stock_left"]), (&json!(100), &json!(7)));
+    assert_eq!(sku["initial_stock"], 7);
     let call = app.client.get(app.url("/v1/sales/third")).send().await.unwrap();
     problem(call, 404, "unknown-sku").await;
+}
+
+#[tokio::test]
+async fn drafts_and_long_ended_sales_are_not_shown_and_the_list_has_pages() {
+    let app = selling(unlimited(), 5).await;
+    app.admin("/sales", Some(sale_body("draft", unlimited(), 5, 1))).await;
+    let mut over = sale_body("over", unlimited(), 5, 1);
+    over["starts_at"] = json!("2020-01-01T00:00:00Z");
+    over["ends_at"] = json!("2020-01-02T00:00:00Z");
+    app.admin("/sales", Some(over)).await;
+    app.admin("/sales/over/open", Some(json!({}))).await;
+    for hidden in ["/v1/sales/draft", "/v1/sales/draft/mine", "/v1/sales/over"] {
+        let call = app.client.get(app.url(hidden)).header("x-buyer-id", "1");
+        problem(call.send().await.unwrap(), 404, "unknown-sku").await;
+    }
+    app.open_sale("second", one_per_buyer(), 7, 1).await;
+    app.open_sale("third", one_per_buyer(), 7, 1).await;
+    let (mut read, mut path) = (Vec::new(), "/v1/sales?limit=2".to_owned());
+    loop {
+        let (status, page) = app.get(&path, 1).await;
+        assert_eq!(status, 200, "{page}");
+        let ids = page["sales"].as_array().unwrap().iter();
+        let ids = ids.map(|sale| sale["sale_id"].as_str().unwrap().to_owned());
+        read.push(ids.collect::<Vec<_>>());
+        let Some(cursor) = page["next_cursor"].as_str() else { break };
+        path = format!("/v1/sales?limit=2&cursor={cursor}");
+    }
+    assert_eq!(read, [vec!["sale", "second"], vec!["third"]]);
+    for query in ["limit=0", "limit=201", "cursor=x", "page=2"] {
+        let answer = app.client.get(app.url(&format!("/v1/sales?{query}"))).send().await.unwrap();
+        problem(answer, 400, "invalid-request").await;
+    }
+}
+
+#[tokio::test]
+async fn a_buyer_sees_what_is_his_under_each_policy() {
+    let app = fresh();
+    let quota = json!({"kind": "quota", "limit": 5, "max_quantity": 2});
+    let policies = [("one", one_per_buyer()), ("quota", quota), ("many", unlimited())];
+    for (sale, policy) in &policies {
+        app.open_sale(sale, policy.clone(), 50, 2).await;
+    }
+    let mine = async |sale: &str, buyer: u64| {
+        let path = format!("/v1/sales/{sale}/mine");
+        until(&path, async || {
+            let (status, body) = app.get(&path, buyer).await;
+            (status == 200).then(|| body["skus"][0].clone())
+        })
+        .await
+    };
+    let first = mine("one", 1).await;
+    assert_eq!((&first["owned"], &first["state"]), (&json!(0), &Json::Null));
+    assert_eq!(mine("quota", 1).await, json!({"sku_id": "sku", "owned": 0, "limit": 5}));
+    assert_eq!(mine("many", 1).await, json!({"sku_id": "sku"}), "the policy counts no units");
+
+    let bought = app.bought("one", 1, json!({"sku_id": "sku", "quantity": 2})).await;
+    assert_eq!(bought["request_id"], first["request_id"], "the id of the next purchase");
+    let expected = json!({
+        "sku_id": "sku", "owned": 2, "request_id": bought["request_id"], "state": "success",
+    });
+    assert_eq!(mine("one", 1).await, expected);
+    assert_eq!(mine("one", 2).await["owned"], 0, "of this buyer alone");
+    for owned in [2, 4] {
+        let id = app.request_id("quota", 1).await;
+        let body = json!({"sku_id": "sku", "quantity": 2, "request_id": id});
+        let bought = app.bought("quota", 1, body).await;
+        assert_eq!(bought["quota"], json!({"owned": owned, "limit": 5}), "{bought}");
+        assert_eq!(mine("quota", 1).await["owned"], owned);
+    }
+    assert_eq!(mine("quota", 2).await["owned"], 0);
+
+    // The limit of a cancelled order returns, and the next purchase has another id.
+    let path = format!("/v1/orders/{}", bought["request_id"].as_str().unwrap());
+    let cancelled = app.client.delete(app.url(&path)).header("x-buyer-id", "1");
+    let cancelled: Json = cancelled.send().await.unwrap().json().await.unwrap();
+    let next = until("the limit", async || {
+        let mine = mine("one", 1).await;
+        (mine["owned"] == 0).then_some(mine)
+    })
+    .await;
+    let expected = json!({"sku_id": "sku", "owned": 0, "request_id": cancelled["again"]});
+    assert_eq!(next, expected, "{cancelled}");
+    let answer = app.client.get(app.url("/v1/sales/one/mine")).send().await.unwrap();
+    problem(answer, 401, "unauthenticated").await;
 }
 
 #[tokio::test]
@@ -125,6 +212,8 @@ async fn my_orders_come_page_by_page_newest_first() {
 /// Cases that hold in every tier.
 pub const CASES: &[Case] = &cases![
     sales_are_listed_with_server_time_and_stock,
+    drafts_and_long_ended_sales_are_not_shown_and_the_list_has_pages,
+    a_buyer_sees_what_is_his_under_each_policy,
     a_phase_is_shown_as_soon_as_it_is_set,
     a_request_is_shown_to_its_owner_only,
     my_orders_come_page_by_page_newest_first,

@@ -107,6 +107,7 @@ pub fn all(fixture: &Fixture) -> Vec<Scenario> {
         scenario(fixture, "set_phase", load::set_phase(keys, Epoch(2), Phase::Paused)),
         scenario(fixture, "snapshot", snapshot::snapshot(keys, pages.clone())),
         scenario(fixture, "find", lookup::find(keys, sku, &[request(1), request(99)])),
+        scenario(fixture, "find a buyer", lookup::owned(keys, sku, buyer(1))),
         scenario(fixture, "queued", fixture.queued(0)),
         // Another borrower than that of the open loan.
         scenario(fixture, "lend", lend(keys, BucketNo(5), 3)),

@@ -173,6 +173,10 @@ impl Stock for FaultyStock {
         self.inner.status(bucket, request, buyer).await
     }
 
+    async fn owned(&self, bucket: BucketKey, buyer: BuyerId) -> Result<u32, Error> {
+        self.inner.owned(bucket, buyer).await
+    }
+
     async fn statuses(
         &self,
         sku: SkuNo,

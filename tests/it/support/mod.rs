@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod app;
+pub mod browser;
 pub mod checker;
 mod checker_tests;
 pub mod crowd;

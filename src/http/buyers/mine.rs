@@ -1,0 +1,118 @@
+//! What the authenticated buyer has of a sale: for the first paint of its page. Read from the
+//! stock, never from the ledger.
+
+use std::sync::Arc;
+
+use actix_web::{HttpRequest, web};
+use futures_util::future::try_join_all;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::views::{QuotaView, RequestView, no_store_json};
+use crate::domain::{BuyerId, OrderState, Phase, RequestStatus, Sku};
+use crate::http::middleware::problem::{Handled, ProblemCode};
+use crate::http::state::{HttpState, State};
+use crate::services::catalog::CatalogSale;
+use crate::stock;
+
+/// What a buyer has of a SKU.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct MySkuView {
+    pub sku_id: String,
+    /// Units of the buyer's accepted requests and live orders; absent where the policy counts none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owned: Option<u32>,
+    /// Most units of the buyer; only under the policy `quota`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    /// Only for `one_per_buyer`: the id of the buyer's present request, or of the next one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
+    /// State of that request; absent if it was not accepted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<&'static str>,
+}
+
+/// What a buyer has of a sale.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct MineView {
+    pub sale_id: String,
+    pub skus: Vec<MySkuView>,
+}
+
+/// What the buyer has of each SKU.
+#[utoipa::path(
+    get, path = "/v1/sales/{sale_id}/mine", tag = "buyers",
+    responses((status = 200, description = "per SKU", body = MineView)),
+)]
+pub async fn mine(request: HttpRequest, sale_id: web::Path<String>, state: State) -> Handled {
+    let deps = &state.deps;
+    let buyer = state.buyer_auth.buyer(request.headers(), deps.clock.wall_ms())?;
+    let listed = deps.catalog.sale(&sale_id).ok_or(ProblemCode::UnknownSku)?;
+    if listed.sale.phase == Phase::Draft {
+        return Err(ProblemCode::UnknownSku.into());
+    }
+    let reads = listed.skus.iter().map(|sku| of_sku(&state, &listed, sku, buyer));
+    let skus = try_join_all(reads).await?;
+    Ok(no_store_json(MineView { sale_id: listed.sale.id.to_string(), skus }))
+}
+
+async fn of_sku(
+    state: &HttpState,
+    listed: &CatalogSale,
+    sku: &Arc<Sku>,
+    buyer: BuyerId,
+) -> Result<MySkuView, stock::Error> {
+    let sku_id = sku.id.to_string();
+    let none = MySkuView { sku_id, owned: None, limit: None, request_id: None, state: None };
+    if let Some(limit) = sku.policy.quota() {
+        let owned = state.deps.gates.owned(sku, buyer).await?;
+        return Ok(MySkuView { owned: Some(owned), limit: Some(limit), ..none });
+    }
+    if !sku.policy.derives_request_id() {
+        return Ok(none);
+    }
+    let sale = &listed.sale.id;
+    let mut number = state.tokens.derive(sale, sku.no, buyer);
+    let mut num_ended = 0;
+    loop {
+        let request_id = Some(state.tokens.sign(number, sale, sku.no, buyer));
+        let stored = state.deps.gates.status(sku, number, buyer).await?;
+        let Some(stored) = stored else {
+            return Ok(MySkuView { owned: Some(0), request_id, ..none });
+        };
+        if may_buy_again(sku, stored.status, num_ended) {
+            number = state.tokens.next(number, sale, sku.no, buyer);
+            num_ended += 1;
+            continue;
+        }
+        let owned = Some(if holds_units(stored.status) { stored.quantity } else { 0 });
+        let id = request_id.clone().unwrap_or_default();
+        let view = RequestView::new(id, listed, sku, buyer, stored.status);
+        return Ok(MySkuView { owned, request_id, state: Some(view.state), ..none });
+    }
+}
+
+/// Whether the order has ended, and its end gave the limit back.
+fn may_buy_again(sku: &Sku, status: RequestStatus, num_ended: u16) -> bool {
+    let RequestStatus::Ordered { state, .. } = status else { return false };
+    let bars_buyer = state == OrderState::TimedOut && sku.bar_lapsed;
+    sku.slot_returns.contains(state) && num_ended < sku.ends_max && !bars_buyer
+}
+
+fn holds_units(status: RequestStatus) -> bool {
+    match status {
+        RequestStatus::Queued => true,
+        RequestStatus::Ordered { state, .. } => state.is_live(),
+        RequestStatus::Failed(_) => false,
+    }
+}
+
+/// Adds the buyer's units to the view of an order under a quota. The order stands without them: an
+/// error of the stock leaves them out.
+pub async fn add_quota(view: &mut RequestView, state: &HttpState, sku: &Arc<Sku>, buyer: BuyerId) {
+    if let (Some(_), Some(limit)) = (&view.order, sku.policy.quota()) {
+        let owned = state.deps.gates.owned(sku, buyer).await;
+        view.quota = owned.ok().map(|owned| QuotaView { owned, limit });
+    }
+}

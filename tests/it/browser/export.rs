@@ -1,0 +1,81 @@
+//! The page of a sale as static files: it shows the sale before it has asked the server.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{WIDE, assert_quiet, of, open, sale, shop};
+use crate::support::TestApp;
+use crate::support::browser::Browser;
+
+/// A static host: the files of a folder with the headers that its file `_headers` has for all of
+/// them. Everything else is 404, also the shop.
+fn host(folder: PathBuf) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let headers = std::fs::read_to_string(folder.join("_headers")).unwrap();
+    let shared = headers.lines().skip(1).take_while(|line| line.starts_with("  "));
+    let shared: String = shared.map(|line| format!("{}\r\n", line.trim())).collect();
+    // The thread ends with the test process.
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            drop(serve(stream.unwrap(), &folder, &shared));
+        }
+    });
+    url
+}
+
+fn serve(mut stream: TcpStream, folder: &Path, headers: &str) -> std::io::Result<()> {
+    let mut lines = BufReader::new(stream.try_clone()?).lines();
+    let first = lines.next().transpose()?.unwrap_or_default();
+    // The whole head is read: a close with unread bytes resets the connection.
+    lines.map_while(Result::ok).take_while(|line| !line.is_empty()).for_each(drop);
+    let path = first.split(' ').nth(1).unwrap_or_default().split('?').next().unwrap_or_default();
+    let name = if path == "/" { "index.html" } else { path.trim_start_matches('/') };
+    let kind = match name.rsplit('.').next() {
+        Some("html") => "text/html",
+        Some("css") => "text/css",
+        Some("js") => "text/javascript",
+        _ => "image/svg+xml",
+    };
+    let (status, body) = std::fs::read(folder.join(name)).map_or((404, Vec::new()), |b| (200, b));
+    let length = body.len();
+    write!(stream, "HTTP/1.1 {status} X\r\nconnection: close\r\ncontent-length: {length}\r\n")?;
+    write!(stream, "content-type: {kind}; charset=utf-8\r\n{headers}\r\n")?;
+    stream.write_all(&body)
+}
+
+fn export(app: &TestApp, sale: &str, folder: &Path) -> std::process::Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_floodgate"));
+    let url = format!("http://{}", app.internal);
+    command.args(["sale", "export", sale]).arg(folder).args(["--internal-url", &url]);
+    command.env_clear().current_dir(folder.parent().unwrap()).output().unwrap()
+}
+
+#[tokio::test]
+async fn an_exported_page_shows_its_sale_without_the_server() {
+    let app = shop();
+    open(&app, sale(-1_000)).await;
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path().join("public");
+    let output = export(&app, "spring", &folder);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let served = app.client.get(app.url("/")).send().await.unwrap().text().await.unwrap();
+    let page = std::fs::read_to_string(folder.join("index.html")).unwrap();
+    let (start, end) = served.split_once("id=\"snapshot\">").unwrap();
+    assert!(page.starts_with(start) && page.ends_with(end), "the same page with a snapshot");
+
+    let browser = Browser::start(WIDE, "en").await;
+    browser.open(&format!("{}/", host(folder))).await;
+    browser.expect("h1", "Spring sale").await;
+    browser.expect(&of("phone", ".price"), "4,999.00").await;
+    browser.expect(".countdown", "Ends in").await;
+    assert_eq!(browser.text(&of("phone", ".left")).await.unwrap(), "", "no old count is shown");
+    browser.picture("exported").await;
+    assert_quiet(&browser, &["404"]).await;
+
+    let output = export(&app, "none", &temporary.path().join("none"));
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(!temporary.path().join("none").exists(), "nothing is written");
+}

@@ -1,0 +1,140 @@
+//! What a buyer sees when answers are cut, the server restarts, the page is reloaded or shown in a
+//! second tab: one purchase stays one order.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value as Json, json};
+
+use super::{WIDE, assert_quiet, of, open, sale, shop, shop_with};
+use crate::support::TestApp;
+use crate::support::browser::Browser;
+use crate::support::fault_proxy::{FaultProxy, Mode};
+use crate::support::wait::until;
+
+/// Messages of the browser about calls that the test cut.
+const CUT: &[&str] = &["net::ERR_", "404", "503"];
+
+fn page(address: SocketAddr) -> String {
+    format!("http://{address}/?sale=spring")
+}
+
+async fn num_orders(browser: &Browser) -> Json {
+    browser.run("return document.querySelectorAll('.order').length").await
+}
+
+#[tokio::test]
+async fn a_lost_answer_is_looked_up_and_bought_once() {
+    let app = shop();
+    open(&app, sale(-1_000)).await;
+    let proxy = FaultProxy::start(app.public);
+    let browser = Browser::start(WIDE, "en").await;
+    browser.open(&page(proxy.addr())).await;
+    browser.expect(&of("tea", ".buy"), "Buy").await;
+    proxy.cut_reply("POST /v1/buy/spring");
+    browser.click(&of("tea", ".buy")).await;
+    browser.expect(&of("tea", ".buy"), "Buy again").await;
+    assert_eq!(proxy.cuts(), 1);
+    browser.expect(&of("tea", ".left"), "399 of 400 left").await;
+    browser.open(&format!("http://{}/?orders", proxy.addr())).await;
+    browser.expect(".orders", "First flush tea").await;
+    assert_eq!(num_orders(&browser).await, 1);
+    assert_quiet(&browser, CUT).await;
+}
+
+#[tokio::test]
+async fn a_request_that_never_arrived_turns_orange_and_goes_out_again() {
+    let app = shop();
+    open(&app, sale(-1_000)).await;
+    let browser = Browser::start(WIDE, "en").await;
+    browser.open(&app.url("/")).await;
+    browser.expect(".sales", "Spring sale").await;
+    // As a page leaves it that was closed between the click and the request.
+    let stored = browser.run("return JSON.parse(localStorage.getItem('fg1:buyer'))").await;
+    let buyer = stored.as_str().unwrap().to_owned();
+    let answer = app.client.post(app.url("/v1/sales/spring/request-ids"));
+    let answer = answer.header("x-buyer-id", &buyer).json(&json!({"sku_id": "tea"}));
+    let issued: Json = answer.send().await.unwrap().json().await.unwrap();
+    let record = json!({
+        "request_id": issued["request_id"], "quantity": 2, "path_id": null, "sent_at": 1,
+        "queued_at": null,
+    });
+    let store =
+        format!("localStorage.setItem('fg1:{buyer}:spring:tea', {})", json!(record.to_string()));
+    browser.run(&store).await;
+    browser.click(".sales a").await;
+    browser.expect(&of("tea", ".buy"), "Ask again").await;
+    browser.expect(&of("tea", ".note"), "Trying again cannot order twice.").await;
+    assert_eq!(browser.text(&of("tea", "output")).await.unwrap(), "2", "its quantity");
+    browser.picture("unknown").await;
+    browser.click(&of("tea", ".buy")).await;
+    browser.expect(&of("tea", ".buy"), "Buy again").await;
+    let (_, orders) = app.get("/v1/orders", buyer.parse().unwrap()).await;
+    assert_eq!(orders["orders"].as_array().unwrap().len(), 1, "{orders}");
+    assert_eq!(orders["orders"][0]["request_id"], issued["request_id"]);
+    assert_quiet(&browser, CUT).await;
+}
+
+#[tokio::test]
+async fn a_second_tab_and_a_reload_show_the_purchase_that_is_under_way() {
+    let app = shop();
+    open(&app, sale(-1_000)).await;
+    let browser = Browser::start(WIDE, "en").await;
+    browser.open(&page(app.public)).await;
+    // The purchase is held back in the page that sends it.
+    browser.expect(&of("tea", ".buy"), "Buy").await;
+    browser
+        .run(
+            "window.held = []; window.pass = window.fetch; window.fetch = (url, init) => \
+        String(url).includes('/buy/') ? new Promise((done) => window.held.push(() => \
+        done(window.pass(url, init)))) : window.pass(url, init);",
+        )
+        .await;
+    browser.click(&of("tea", ".buy")).await;
+    browser.expect(&of("tea", ".buy"), "In the queue").await;
+    let first = browser.new_tab().await;
+    browser.open(&page(app.public)).await;
+    browser.expect(&of("tea", ".buy"), "In the queue").await;
+    browser.reload().await;
+    browser.expect(&of("tea", ".buy"), "Ask again").await;
+    browser.to_tab(&first).await;
+    browser.run("window.held.forEach((send) => send())").await;
+    browser.expect(&of("tea", ".buy"), "Buy again").await;
+    browser.open(&app.url("/?orders")).await;
+    browser.expect(".orders", "First flush tea").await;
+    assert_eq!(num_orders(&browser).await, 1);
+    assert_quiet(&browser, CUT).await;
+}
+
+#[tokio::test]
+async fn a_server_that_restarts_is_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut settings = None;
+    let app = shop_with(|own| {
+        own.ledger.url = crate::support::app::url_of(folder.path().join("kept.db"));
+        settings = Some(own.clone());
+    });
+    open(&app, sale(-1_000)).await;
+    let proxy = FaultProxy::start(app.public);
+    let browser = Browser::start(WIDE, "en").await;
+    browser.open(&page(proxy.addr())).await;
+    browser.click(&of("phone", ".buy")).await;
+    browser.expect(&of("phone", ".buy"), "Ordered").await;
+    proxy.set(Mode::Reset);
+    app.stop();
+    browser.expect("main", "We cannot reach the shop.").await;
+    browser.picture("offline").await;
+    let again = TestApp::start(settings.unwrap());
+    proxy.lead_to(again.public);
+    proxy.heal();
+    until("the shop", async || {
+        let text = browser.text("main").await?;
+        (!text.contains("We cannot reach the shop.")).then_some(())
+    })
+    .await;
+    browser.click(&of("tea", ".buy")).await;
+    browser.expect(&of("tea", ".buy"), "Buy again").await;
+    browser.expect(&of("phone", ".buy"), "Ordered").await;
+    assert_quiet(&browser, CUT).await;
+    again.assert_audit_holds().await;
+    again.stop();
+}

@@ -1,0 +1,147 @@
+// The calls of the shop, who the buyer is, and the server's clock.
+//
+// Every address is relative: the page works below any prefix. An answer is {status, body,
+// retryAfterMs}; status 0: no answer, what was sent may have arrived.
+
+import { read, write } from "./records.js";
+
+const CALL_MS = 15000;
+
+export const auth = document.documentElement.dataset.auth;
+
+function subject(token) {
+  try {
+    const part = token.split(".")[1].replaceAll("-", "+").replaceAll("_", "/");
+    return String(JSON.parse(atob(part)).sub ?? "");
+  } catch {
+    return "";
+  }
+}
+
+const isBuyer = (id) => /^[1-9]\d{0,18}$/.test(id);
+
+/** The buyer, if one is known. With tokens a login service leads back to `#token=<JWT>`. */
+export function buyer() {
+  if (auth === "jwt") return subject(session.token ?? "") || null;
+  return read("fg1:buyer");
+}
+
+const session = { token: null };
+
+if (auth === "jwt") {
+  const sent = /[#&]token=([^&]+)/.exec(location.hash);
+  if (sent) {
+    write("fg1:token", sent[1]);
+    history.replaceState(null, "", location.pathname + location.search);
+  }
+  session.token = read("fg1:token");
+} else if (!buyer()) {
+  // A shop without logins is for trying out: a newcomer gets a number and may change it.
+  write("fg1:buyer", String(10000 + crypto.getRandomValues(new Uint32Array(1))[0] % 90000));
+}
+
+/** Sets the buyer's number, or the token. False if it cannot be one. */
+export function signIn(text) {
+  const value = text.trim();
+  if (auth === "jwt") {
+    if (!isBuyer(subject(value))) return false;
+    write("fg1:token", value);
+    session.token = value;
+    return true;
+  }
+  if (!isBuyer(value)) return false;
+  write("fg1:buyer", value);
+  return true;
+}
+
+function credentials() {
+  if (auth === "jwt") return session.token ? { Authorization: `Bearer ${session.token}` } : {};
+  return { "X-Buyer-Id": buyer() };
+}
+
+export async function call(method, path, body, ms = CALL_MS) {
+  const headers = { Accept: "application/json", ...credentials() };
+  const init = { method, headers, cache: "no-store", signal: AbortSignal.timeout(ms) };
+  if (body !== undefined) {
+    init.body = JSON.stringify(body);
+    headers["Content-Type"] = "application/json";
+  }
+  try {
+    const answer = await fetch(path, init);
+    const seconds = Number(answer.headers.get("Retry-After"));
+    const retryAfterMs = seconds > 0 ? seconds * 1000 : null;
+    return { status: answer.status, body: await answer.json().catch(() => null), retryAfterMs };
+  } catch {
+    return { status: 0, body: null, retryAfterMs: null };
+  }
+}
+
+const id = encodeURIComponent;
+
+// The server's clock: its time at the middle of the call with the shortest round trip of eight.
+const samples = [];
+
+export const serverNow = () => {
+  if (samples.length === 0) return Date.now();
+  const best = samples.reduce((a, b) => (b.trip < a.trip ? b : a));
+  return performance.now() + best.offset;
+};
+
+async function timed(path) {
+  const sent = performance.now();
+  const answer = await call("GET", path);
+  const time = Date.parse(answer.body?.server_time);
+  if (!Number.isNaN(time)) {
+    const trip = performance.now() - sent;
+    samples.push({ trip, offset: time - sent - trip / 2 });
+    if (samples.length > 8) samples.shift();
+  }
+  return answer;
+}
+
+export const sales = (cursor) => timed(`v1/sales${cursor ? `?cursor=${id(cursor)}` : ""}`);
+export const sale = (saleId) => timed(`v1/sales/${id(saleId)}`);
+export const mine = (saleId) => call("GET", `v1/sales/${id(saleId)}/mine`);
+export const requestId = (saleId, sku) =>
+  call("POST", `v1/sales/${id(saleId)}/request-ids`, { sku_id: sku });
+export const challenge = (saleId) => call("POST", `v1/sales/${id(saleId)}/challenges`);
+export const ticket = (saleId, challenge_id, answer) =>
+  call("POST", `v1/sales/${id(saleId)}/tickets`, { challenge_id, answer });
+export const buy = (pathId, sku, { quantity, request_id }) =>
+  call("POST", `v1/buy/${id(pathId)}`, { sku_id: sku, quantity, request_id });
+export const request = (requestId) => call("GET", `v1/requests/${id(requestId)}`);
+export const orders = (cursor) => call("GET", `v1/orders${cursor ? `?cursor=${id(cursor)}` : ""}`);
+export const pay = (requestId) => call("POST", `v1/orders/${id(requestId)}/payment`);
+export const cancel = (requestId) => call("DELETE", `v1/orders/${id(requestId)}`);
+
+/**
+ * The events of a request, by fetch: EventSource can send no credentials and hides the status.
+ * Calls back with each state. Resolves to true after an end state, false if the page has to poll.
+ */
+export async function events(requestId, signal, callback) {
+  try {
+    const headers = { Accept: "text/event-stream", ...credentials() };
+    const init = { headers, cache: "no-store", signal };
+    const answer = await fetch(`v1/requests/${id(requestId)}/events`, init);
+    if (answer.status !== 200) return false;
+    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    let text = "";
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return false;
+      text += value;
+      const parts = text.split("\n\n");
+      text = parts.pop();
+      for (const part of parts) {
+        const lines = part.split("\n").filter((line) => line.startsWith("data: "));
+        if (lines.length === 0) continue;
+        const body = JSON.parse(lines.map((line) => line.slice(6)).join("\n"));
+        callback(body);
+        if (body.poll_after_ms === 0) return true;
+      }
+    }
+  } catch {
+    return false;
+  }
+}
+

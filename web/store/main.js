@@ -1,0 +1,115 @@
+// The frame of the page: who is buying, in which language, and which view the address asks for.
+
+import * as api from "./api.js";
+import { dialog, h, say, set } from "./dom.js";
+import { ordersView } from "./orders.js";
+import { saleView, salesView } from "./sale.js";
+import { keepLanguage, otherLanguage, t } from "./words.js";
+
+const main = document.querySelector("main");
+const status = document.querySelector("#status");
+const snapshot = readSnapshot();
+
+/** The sale that an exported page shows before it has asked the server. */
+function readSnapshot() {
+  const text = document.querySelector("#snapshot").textContent.trim();
+  return text ? JSON.parse(text) : null;
+}
+
+let isAsking = false;
+const shop = {
+  /** The list of sales; an exported page of one sale is not the list. */
+  home: snapshot ? "?all" : "?",
+  /** Speaks to screen readers. */
+  speak: (message) => say(status, message),
+  signIn: askBuyer,
+};
+
+function askBuyer() {
+  if (isAsking) return;
+  isAsking = true;
+  const field = h("input", {
+    id: "buyer", name: "buyer", required: true, autocomplete: "off", spellcheck: "false",
+    value: api.auth === "jwt" ? "" : api.buyer(), inputmode: api.auth === "jwt" ? null : "numeric",
+    "aria-describedby": "buyer-fault",
+  });
+  const fault = h("p", { class: "fault", id: "buyer-fault", role: "alert" });
+  const close = h("button", { type: "button", class: "plain" }, t("close"));
+  const form = h("form", { method: "dialog" },
+    h("p", {}, t(`buyer.${api.auth}`)),
+    h("label", { for: "buyer" }, t(api.auth === "jwt" ? "buyer.token" : "buyer.number")),
+    field, fault,
+    h("div", { class: "dialog-acts" }, close, h("button", { class: "primary" }, t("save"))));
+  const box = dialog(t("buyer.title"), form);
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    if (!api.signIn(field.value)) {
+      say(fault, t("buyer.invalid"));
+      return field.focus();
+    }
+    box.close();
+    drawBar();
+    route();
+  });
+  close.addEventListener("click", () => box.close());
+  box.addEventListener("close", () => (isAsking = false));
+  field.select();
+}
+
+function drawBar() {
+  const buyer = api.buyer();
+  const link = (query, name, isHere) => h("a", {
+    href: query, "data-link": true, "aria-current": isHere ? "page" : null,
+  }, t(name));
+  const query = new URLSearchParams(location.search);
+  const isOrders = query.has("orders");
+  const mark = h("a", { class: "mark", href: shop.home, "data-link": true },
+    h("span", { class: "logo", "aria-hidden": "true" }), "Floodgate");
+  const language = h("button", { type: "button", class: "plain", lang: langTag() },
+    t("lang.other"));
+  language.addEventListener("click", () => {
+    keepLanguage(otherLanguage);
+    query.delete("lang");
+    location.search = query;
+    if (String(query) === location.search.replace(/^\?/, "")) location.reload();
+  });
+  const who = h("button", { type: "button", class: "plain who" },
+    buyer ? t("buyer", { id: buyer }) : t("buyer.none"));
+  who.addEventListener("click", askBuyer);
+  document.querySelector(".bar").replaceChildren(mark,
+    h("nav", { "aria-label": t("nav") },
+      link(shop.home, "nav.sales", !isOrders), link("?orders", "nav.orders", isOrders)),
+    h("div", { class: "bar-end" }, language, who));
+  say(document.querySelector(".skip"), t("skip"));
+}
+
+const langTag = () => (otherLanguage === "zh" ? "zh-Hans" : "en");
+
+let leave = null;
+function route() {
+  leave?.();
+  const query = new URLSearchParams(location.search);
+  document.title = t("title");
+  set(main, "data-phase", null);
+  const sale = query.get("sale") ?? snapshot?.sale_id;
+  if (query.has("orders")) leave = ordersView(main, shop);
+  else if (sale && !query.has("all")) {
+    leave = saleView(main, sale, shop, snapshot?.sale_id === sale ? snapshot : null);
+  } else leave = salesView(main);
+  drawBar();
+}
+
+// One delegated listener for the links between views; everything else is a visit of its own.
+document.addEventListener("click", (event) => {
+  const link = event.target.closest?.("a[data-link]");
+  const isPlain = !event.ctrlKey && !event.metaKey && !event.shiftKey && event.button === 0;
+  if (!link || !isPlain) return;
+  event.preventDefault();
+  history.pushState(null, "", link.href);
+  route();
+  main.focus();
+  scrollTo(0, 0);
+});
+addEventListener("popstate", route);
+
+route();

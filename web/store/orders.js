@@ -1,0 +1,169 @@
+// My orders: pay, cancel, buy again, and how long there is to pay.
+
+import * as api from "./api.js";
+import { dialog, h, say, set } from "./dom.js";
+import { tick } from "./sale.js";
+import { clock, has, money, t, when } from "./words.js";
+
+/** While a payment is under way, the list is read again after this long. */
+const PAYING_MS = 2000;
+const CALM_MS = 30000;
+const SPOKEN_MS = [300000, 60000];
+
+export function ordersView(main, shop) {
+  const list = h("ul", { class: "orders" });
+  const empty = h("p", { class: "quiet" }, t("loading"));
+  const more = h("button", { type: "button", class: "plain", hidden: true }, t("orders.more"));
+  main.replaceChildren(h("h1", {}, t("orders.title")), list, empty, more);
+  const rows = new Map();
+  let titles = new Map();
+  let cursor = null;
+  let timer = null;
+  let isOver = false;
+
+  async function readTitles() {
+    const { status, body } = await api.sales();
+    if (status !== 200) return;
+    const pairs = body.sales.flatMap((sale) => sale.skus.map((sku) => [
+      `${sale.sale_id}/${sku.sku_id}`, { sale, sku },
+    ]));
+    titles = new Map(pairs);
+  }
+
+  async function read() {
+    clearTimeout(timer);
+    if (isOver || document.hidden) return;
+    if (!api.buyer()) return shop.signIn();
+    if (titles.size === 0) await readTitles();
+    const { status, body } = await api.orders();
+    if (isOver) return;
+    if (status === 401) return shop.signIn();
+    if (status === 200) {
+      show(body.orders, false);
+      cursor = rows.size > body.orders.length ? cursor : body.next_cursor ?? null;
+      more.hidden = !cursor;
+      say(empty, rows.size > 0 ? "" : t("orders.none"));
+    } else {
+      say(empty, t("offline"));
+    }
+    const isPaying = [...rows.values()].some(({ order }) => order.state === "paying");
+    timer = setTimeout(read, isPaying ? PAYING_MS : CALM_MS);
+  }
+
+  function show(orders, isOlder) {
+    const fresh = [];
+    for (const order of orders) {
+      const known = rows.get(order.request_id);
+      if (known) known.update(order);
+      else {
+        const row = orderRow(order, titles, shop, read);
+        rows.set(order.request_id, row);
+        fresh.push(row.element);
+      }
+    }
+    if (isOlder) list.append(...fresh);
+    else list.prepend(...fresh);
+  }
+
+  more.addEventListener("click", async () => {
+    const { status, body } = await api.orders(cursor);
+    if (status !== 200) return;
+    show(body.orders, true);
+    cursor = body.next_cursor ?? null;
+    more.hidden = !cursor;
+  });
+
+  const stopTicking = tick(() => rows.forEach((row) => row.draw()));
+  const wake = () => read();
+  document.addEventListener("visibilitychange", wake);
+  addEventListener("pageshow", wake);
+  // The countdowns follow the server's clock, which the list of sales tells.
+  readTitles().then(read);
+  return () => {
+    isOver = true;
+    clearTimeout(timer);
+    stopTicking();
+    document.removeEventListener("visibilitychange", wake);
+    removeEventListener("pageshow", wake);
+  };
+}
+
+function orderRow(first, titles, shop, reread) {
+  const { sale, sku } = titles.get(`${first.sale_id}/${first.sku_id}`) ?? {};
+  const what = sku?.title ?? first.sku_id;
+  const state = h("span", { class: "order-state" });
+  const due = h("p", { class: "due" });
+  const note = h("p", { class: "note", role: "alert" });
+  const pay = h("button", { type: "button", class: "primary" }, t("order.pay"));
+  const cancel = h("button", { type: "button", class: "plain" }, t("order.cancel"));
+  const again = h("a", {
+    class: "plain", "data-link": true, href: `?sale=${encodeURIComponent(first.sale_id)}`,
+  }, t("order.again"));
+  const amount = sale ? money(first.amount, sale.currency) : "";
+  const element = h("li", { class: "order" },
+    h("div", { class: "order-head" },
+      h("div", {}, h("h2", {}, what),
+        h("p", { class: "quiet" }, sale?.title ?? first.sale_id, " · ",
+          t("order.quantity", { quantity: first.quantity }), " · ",
+          t("order.placed", { time: when(first.placed_at) }))),
+      h("p", { class: "price" }, amount)),
+    h("div", { class: "order-foot" },
+      h("div", {}, state, due), h("div", { class: "order-acts" }, cancel, pay, again)),
+    note);
+  const row = { element, order: first, update, draw };
+  let spoken = 0;
+
+  function update(order) {
+    row.order = order;
+    set(element, "data-state", order.state);
+    const owed = order.paid_unfulfilled ? ` ${t("order.owed")}` : "";
+    say(state, t(`order.state.${order.state}`) + owed);
+    pay.hidden = !["pending_payment", "paying"].includes(order.state);
+    cancel.hidden = pay.hidden;
+    again.hidden = !order.again;
+    draw();
+  }
+
+  function draw() {
+    const { order } = row;
+    const waits = ["pending_payment", "paying"].includes(order.state) && order.pay_by;
+    const ms = waits ? Date.parse(order.pay_by) - api.serverNow() : 0;
+    say(due, waits && ms > 0 ? t("order.due", { time: clock(ms) }) : "");
+    set(due, "data-soon", waits && ms <= 60000);
+    const marks = waits && ms > 0 ? SPOKEN_MS.filter((mark) => ms <= mark).length : 0;
+    if (marks > spoken) shop.speak(t("order.due.say", { time: clock(ms) }));
+    spoken = marks;
+  }
+
+  async function run(button, work) {
+    if (button.getAttribute("aria-busy")) return;
+    set(button, "aria-busy", "true");
+    const { status, body } = await work();
+    set(button, "aria-busy", null);
+    const code = body?.code ?? (status === 0 || status >= 500 ? "unreachable" : null);
+    const known = has(`problem.${code}`) ? t(`problem.${code}`) : t("offline");
+    say(note, status === 200 ? "" : known);
+    return status === 200 ? body : null;
+  }
+
+  pay.addEventListener("click", async () => {
+    const started = await run(pay, () => api.pay(row.order.request_id));
+    if (started) location.assign(started.url);
+    else reread();
+  });
+  cancel.addEventListener("click", () => {
+    const keep = h("button", { type: "button", class: "plain", autofocus: true },
+      t("order.cancel.keep"));
+    const sure = h("button", { type: "button", class: "primary" }, t("order.cancel"));
+    const box = dialog(t("order.cancel.title"), h("p", {}, t("order.cancel.text", { what })),
+      h("div", { class: "dialog-acts" }, keep, sure));
+    keep.addEventListener("click", () => box.close());
+    sure.addEventListener("click", async () => {
+      box.close();
+      await run(cancel, () => api.cancel(row.order.request_id));
+      reread();
+    });
+  });
+  update(first);
+  return row;
+}

@@ -1,0 +1,229 @@
+// The list of sales, and the page of one sale.
+
+import * as api from "./api.js";
+import { askChallenge } from "./challenge.js";
+import { h, say, set } from "./dom.js";
+import { Purchase } from "./purchase.js";
+import { isLasting } from "./records.js";
+import { SkuCard } from "./sku.js";
+import { clock, count, t, when } from "./words.js";
+
+const RETRY_MS = 3000;
+/** Times to the start that are spoken, milliseconds. */
+const SPOKEN_MS = [600000, 300000, 60000, 10000];
+
+const ended = (sale, now) => sale.phase === "closed" || now >= Date.parse(sale.ends_at);
+
+/** Phase of a sale for its buyers, at the server's time. */
+export function phaseAt(sale, now) {
+  if (ended(sale, now)) return "ended";
+  if (now < Date.parse(sale.starts_at)) return "before";
+  return sale.phase === "paused" ? "paused" : "open";
+}
+
+const line = (sale, phase) => t(`phase.${phase}`, {
+  time: when(phase === "before" ? sale.starts_at : sale.ends_at),
+});
+
+/** Repeats `work` after the time that it resolves to, while the page is visible. */
+function repeat(work) {
+  let timer = null;
+  let isOver = false;
+  const run = async () => {
+    clearTimeout(timer);
+    if (isOver || document.hidden) return;
+    const ms = await work();
+    clearTimeout(timer);
+    // Pages that opened together do not ask together.
+    if (!isOver) timer = setTimeout(run, ms * (0.9 + 0.2 * Math.random()));
+  };
+  const wake = () => document.hidden || run();
+  document.addEventListener("visibilitychange", wake);
+  addEventListener("online", wake);
+  const stop = () => {
+    isOver = true;
+    clearTimeout(timer);
+    document.removeEventListener("visibilitychange", wake);
+    removeEventListener("online", wake);
+  };
+  return { run, stop };
+}
+
+export function salesView(main) {
+  const list = h("ul", { class: "sales" });
+  const empty = h("p", { class: "quiet", role: "note" }, t("loading"));
+  main.replaceChildren(h("h1", {}, t("sales.title")), list, empty);
+  const polling = repeat(async () => {
+    const { status, body } = await api.sales();
+    if (status !== 200) {
+      say(empty, t("offline"));
+      return RETRY_MS;
+    }
+    const now = api.serverNow();
+    // What is on sale or comes next is first, what is over last.
+    const rank = (sale) => ["open", "paused", "before", "ended"].indexOf(phaseAt(sale, now));
+    const sales = [...body.sales].sort((a, b) => rank(a) - rank(b));
+    const focused = document.activeElement?.getAttribute("href");
+    list.replaceChildren(...sales.map((sale) => saleRow(sale, now)));
+    if (focused) list.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
+    say(empty, sales.length > 0 ? "" : t("sales.none"));
+    return Math.max(5000, ...sales.map((sale) => Math.min(sale.poll_after_ms, 15000)));
+  });
+  polling.run();
+  return polling.stop;
+}
+
+function saleRow(sale, now) {
+  const phase = phaseAt(sale, now);
+  const left = sale.skus.reduce((sum, sku) => sum + sku.stock_left, 0);
+  const all = sale.skus.reduce((sum, sku) => sum + sku.initial_stock, 0);
+  const stock = left === 0 ? t("stock.none") : t("stock", { left: count(left), all: count(all) });
+  return h("li", { "data-phase": phase },
+    h("a", { href: `?sale=${encodeURIComponent(sale.sale_id)}`, "data-link": true },
+      h("span", { class: "sale-title" }, sale.title),
+      h("span", { class: "sale-when" }, line(sale, phase)),
+      phase === "ended" ? null : h("span", { class: "sale-stock" }, stock)));
+}
+
+export function saleView(main, saleId, shop, snapshot) {
+  let sale = null;
+  let readAt = 0;
+  let cards = [];
+  let spoken = null;
+  let stopTicking = null;
+
+  const parts = {
+    title: h("h1", {}, "\u00a0"),
+    when: h("p", { class: "when" }, "\u00a0"),
+    timer: h("p", { class: "timer", role: "timer" }),
+    timerText: h("p", { class: "timer-text" }, t("loading")),
+    skus: h("div", { class: "skus" }),
+    offline: h("p", { class: "quiet", hidden: true }, t("offline")),
+    storage: h("p", { class: "quiet", hidden: isLasting }, t("storage.none")),
+  };
+  const crumb = h("a", { class: "crumb", href: shop.home, "data-link": true }, t("sale.back"));
+  const head = h("div", { class: "sale-head" },
+    h("div", {}, crumb, parts.title, parts.when),
+    h("div", { class: "countdown" }, parts.timerText, parts.timer));
+  main.replaceChildren(head, parts.offline, parts.skus, parts.storage);
+
+  const hooks = (card) => ({
+    changed: () => card.draw(Date.now()),
+    refresh: () => readMine(),
+    signIn: () => shop.signIn(),
+    challenge: (purchase) => askChallenge(purchase, shop),
+  });
+
+  function show(next, isFresh) {
+    const isNew = sale === null;
+    sale = next;
+    document.title = `${sale.title} · ${t("title")}`;
+    say(parts.title, sale.title);
+    if (isNew) {
+      cards = sale.skus.map((sku) => new SkuCard(sale, sku, shop));
+      parts.skus.replaceChildren(...cards.map((card) => card.element));
+      for (const card of cards) {
+        if (api.buyer()) card.purchase = new Purchase(sale, card.sku, hooks(card));
+        card.draw(Date.now());
+      }
+      if (api.buyer()) readMine();
+      stopTicking = tick(draw);
+    }
+    if (isFresh) {
+      readAt = performance.now();
+      for (const card of cards) {
+        const sku = sale.skus.find((one) => one.sku_id === card.sku.sku_id);
+        if (sku) card.drawStock(card.sku = sku, 0);
+      }
+    }
+    tellPhase(isFresh);
+    draw();
+  }
+
+  let lastPhase = null;
+  function tellPhase(isFresh) {
+    const phase = phaseAt(sale, api.serverNow());
+    if (phase === lastPhase && !isFresh) return;
+    lastPhase = phase;
+    for (const card of cards) {
+      // The count of an exported page is old.
+      const soldOut = readAt > 0 && card.sku.stock_left === 0;
+      card.purchase?.send({ type: "sale", phase, soldOut });
+    }
+  }
+
+  function draw() {
+    const now = api.serverNow();
+    const phase = phaseAt(sale, now);
+    tellPhase(false);
+    set(main, "data-phase", phase);
+    say(parts.when, line(sale, phase));
+    const to = phase === "before" ? sale.starts_at : sale.ends_at;
+    const counts = phase === "before" || phase === "open";
+    say(parts.timerText, t(`count.${phase}`));
+    say(parts.timer, counts ? clock(Date.parse(to) - now) : "");
+    const toStart = Date.parse(sale.starts_at) - now;
+    for (const card of cards) {
+      card.draw(Date.now());
+      if (phase === "before") card.purchase?.prepare(toStart);
+      if (readAt > 0) card.drawAge(performance.now() - readAt);
+    }
+    speakTime(phase, toStart);
+  }
+
+  function speakTime(phase, ms) {
+    const due = phase === "before" ? SPOKEN_MS.filter((mark) => ms <= mark).length : -1;
+    if (spoken !== null && due > spoken) shop.speak(t("count.say", { time: clock(ms) }));
+    if (spoken !== null && spoken >= 0 && phase === "open") shop.speak(t("count.started"));
+    spoken = due;
+  }
+
+  async function readMine() {
+    const { status, body } = await api.mine(saleId);
+    if (status === 401) return shop.signIn();
+    if (status !== 200) return;
+    for (const found of body.skus) {
+      const card = cards.find((one) => one.sku.sku_id === found.sku_id);
+      card?.purchase?.send({ type: "mine", ...found });
+    }
+  }
+
+  const polling = repeat(async () => {
+    const { status, body } = await api.sale(saleId);
+    parts.offline.hidden = status === 200 || status === 404;
+    if (status === 404) {
+      main.replaceChildren(h("h1", {}, t("sale.unknown")), crumb);
+      return 60000;
+    }
+    if (status !== 200) return RETRY_MS;
+    show(body, true);
+    const toStart = Date.parse(body.starts_at) - api.serverNow();
+    // The countdown needs no poll; the first count is wanted soon after the start.
+    return toStart > 0 ? Math.min(body.poll_after_ms, toStart + 500) : body.poll_after_ms;
+  });
+
+  const wake = () => {
+    for (const { purchase } of cards) {
+      if (document.hidden) purchase?.hide();
+      else purchase?.send({ type: "wake" });
+    }
+  };
+  document.addEventListener("visibilitychange", wake);
+  for (const name of ["online", "pageshow"]) addEventListener(name, wake);
+
+  if (snapshot) show(snapshot, false);
+  polling.run();
+  return () => {
+    polling.stop();
+    stopTicking?.();
+    document.removeEventListener("visibilitychange", wake);
+    for (const name of ["online", "pageshow"]) removeEventListener(name, wake);
+    for (const { purchase } of cards) purchase?.close();
+  };
+}
+
+/** Calls back once a second. */
+export function tick(work) {
+  const timer = setInterval(work, 250);
+  return () => clearInterval(timer);
+}
