@@ -187,7 +187,9 @@ const poll = (record, afterMs, jitter = 0) => ({
 
 /** The answer to the purchase. */
 function answer(state, event) {
-  if (state.name !== "queued" || !state.record) return stay(state);
+  // It may come late: the page has meanwhile looked for the request, and not found it.
+  const isOurs = state.record && state.record.request_id === event.id;
+  if (!isOurs || !["queued", "unknown"].includes(state.name)) return stay(state);
   const { status, body, now } = event;
   const code = body?.code;
   if (status === 200 && body?.state === "success") return succeeded(state, body, now);
@@ -214,8 +216,9 @@ function unsure(state) {
   return go(state, "queued", { note: "checking" }, [poll(state.record, 0)]);
 }
 
-function lost(state) {
-  return state.name === "queued" && state.record ? unsure(state) : stay(state);
+function lost(state, event) {
+  const isOurs = state.name === "queued" && state.record?.request_id === event.id;
+  return isOurs ? unsure(state) : stay(state);
 }
 
 function accepted(state, body, now, first) {

@@ -75,7 +75,7 @@ export default {
     "We do not know yet whether your order was placed. Trying again cannot order " +
     "twice.",
   "note.success": "Your order is placed.",
-  "note.pay": "See and pay it in My orders",
+  "note.pay": "Pay it in My orders",
   "note.limit": "You have everything that one buyer may have.",
   "note.before": "You were a moment early. We send it when the sale starts.",
   "note.sign-in": "Please sign in. Your attempt is kept.",

@@ -124,9 +124,9 @@ export class Purchase {
     const path = record.path_id ?? this.sale.sale_id;
     const answer = await api.buy(path, this.sku.sku_id, record);
     if (answer.status === 0 || (answer.status >= 500 && !answer.body)) {
-      return this.send({ type: "lost" });
+      return this.send({ type: "lost", id: record.request_id });
     }
-    return this.send({ type: "answer", ...answer });
+    return this.send({ type: "answer", id: record.request_id, ...answer });
   }
 
   async #poll(id) {

@@ -96,9 +96,9 @@ export function saleView(main, saleId, shop, snapshot) {
     title: h("h1", {}, "\u00a0"),
     when: h("p", { class: "when" }, "\u00a0"),
     timer: h("p", { class: "timer", role: "timer" }),
-    timerText: h("p", { class: "timer-text" }, t("loading")),
+    timerText: h("p", { class: "timer-text" }, "\u00a0"),
     skus: h("div", { class: "skus" }),
-    offline: h("p", { class: "quiet", hidden: true }, t("offline")),
+    offline: h("p", { class: "offline", hidden: true }, t("offline")),
     storage: h("p", { class: "quiet", hidden: isLasting }, t("storage.none")),
   };
   const crumb = h("a", { class: "crumb", href: shop.home, "data-link": true }, t("sale.back"));

@@ -45,12 +45,12 @@ export class SkuCard {
     this.bar = h("div", { class: "level" }, h("span", { class: "fill" }));
     this.left = h("span", { class: "left" });
     this.age = h("span", { class: "age" });
-    this.owned = h("span", { class: "owned" });
+    this.owned = h("p", { class: "owned", hidden: sku.policy.kind !== "quota" }, "\u00a0");
     this.element = h("section", { class: "sku", "aria-labelledby": id },
       h("div", { class: "sku-head" },
         h("div", {},
           h("h2", { id }, sku.title),
-          h("p", { class: "policy" }, this.#policy(), this.owned)),
+          h("p", { class: "policy" }, this.#policy()), this.owned),
         h("p", { class: "price" }, money(sku.price, sale.currency))),
       h("div", { class: "stock" }, this.bar,
         h("p", { class: "stock-text" }, this.left, this.age)),
@@ -122,8 +122,8 @@ export class SkuCard {
     set(this.less, "aria-disabled", locked || shown <= 1 ? "true" : null);
     set(this.more, "aria-disabled", locked || shown >= this.max ? "true" : null);
     const { owned, limit } = state;
-    say(this.owned, limit !== null && owned !== null
-      ? ` · ${t("owned", { owned: count(owned), limit: count(limit) })}` : "");
+    if (limit === null || owned === null) return;
+    say(this.owned, t("owned", { owned: count(owned), limit: count(limit) }));
   }
 
   /** Units left as the server said them, and how long ago that was. */

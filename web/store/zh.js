@@ -67,7 +67,7 @@ export default {
   "note.unreachable": "暂时连不上商店，我们会继续尝试。",
   "note.unknown": "还不确定是否已下单。重试不会重复下单。",
   "note.success": "下单成功。",
-  "note.pay": "去“我的订单”查看并付款",
+  "note.pay": "去“我的订单”付款",
   "note.limit": "您已买满每人限购的数量。",
   "note.before": "您来早了一点，活动开始时我们会为您提交。",
   "note.sign-in": "请先登录，这次尝试会保留。",

@@ -7,7 +7,9 @@ const before = { ...open, phase: "before" };
 const soldOut = { ...open, soldOut: true };
 const click = { type: "click", quantity: 2, now: 1000 };
 const id = { type: "request-id", request_id: "r1", now: 1000 };
-const answer = (status, body, more) => ({ type: "answer", status, body, now: 1000, ...more });
+const answer = (status, body, more) => ({
+  type: "answer", id: "r1", status, body, now: 1000, ...more,
+});
 const problem = (status, code, more) => answer(status, { code, ...more });
 const status = (code, body, now = 1000) => ({ type: "status", id: "r1", status: code, body, now });
 const order = { request_id: "r1", state: "pending_payment" };
@@ -15,6 +17,7 @@ const success = { state: "success", order };
 const queued = { state: "queued", poll_after_ms: 500 };
 const busy = answer(503, { code: "busy" }, { retryAfterMs: 1000 });
 const retry = { type: "retry", now: 2000 };
+const lost = { type: "lost", id: "r1" };
 const settle = { type: "settle" };
 const [one, many, quota] = ["one_per_buyer", "unlimited", "quota"];
 const sent = [open, click, id];
@@ -67,7 +70,7 @@ const rows = [
     { name: "queued", note: "accepted", record: accepted }, [["save", accepted], "watch"]],
   ["202 unknown asks at once", many, [...sent, answer(202, { state: "unknown" })],
     { name: "queued", record }, ["poll"]],
-  ["no answer asks at once", many, [...sent, { type: "lost" }],
+  ["no answer asks at once", many, [...sent, lost],
     { name: "queued", record }, ["poll"]],
   ["500 with a problem", many, [...sent, problem(500, "internal")],
     { name: "queued", record }, ["poll"]],
@@ -135,16 +138,21 @@ const rows = [
   ["failed later", many,
     [...sent, answer(202, queued), status(200, { state: "failed", reason: "sold-out" })],
     { name: "failed", note: "sold-out", record: null }, end],
-  ["not found within the grace", many, [...sent, { type: "lost" }, status(404, null, 5999)],
+  ["not found within the grace", many, [...sent, lost, status(404, null, 5999)],
     { name: "queued", record }, ["poll"]],
-  ["not found after the grace", many, [...sent, { type: "lost" }, status(404, null, 6000)],
+  ["not found after the grace", many, [...sent, lost, status(404, null, 6000)],
     { name: "unknown", note: "unknown", record }, []],
   ["the grace counts from the acceptance", many,
     [...sent, answer(202, queued), status(200, queued, 8000), status(404, null, 12999)],
     { name: "queued" }, ["poll"]],
-  ["a click when unknown", many, [...sent, { type: "lost" }, status(404, null, 6000),
+  ["a late answer", many,
+    [...sent, status(404, null, 6000), answer(200, success)], { name: "success" },
+    [...end, "after"]],
+  ["the answer to another request", many, [...sent, { ...answer(200, success), id: "r9" }],
+    { name: "queued", record }, []],
+  ["a click when unknown", many, [...sent, lost, status(404, null, 6000),
     { ...click, quantity: 1, now: 1000 }], { name: "queued", record }, buy],
-  ["the server is away", many, [...sent, { type: "lost" }, status(0, null)],
+  ["the server is away", many, [...sent, lost, status(0, null)],
     { name: "queued", note: "unreachable", record }, ["poll"]],
   ["the status of another request", many, [...sent, { ...status(200, success), id: "r9" }],
     { name: "queued" }, []],
