@@ -1,6 +1,6 @@
 #!lua flags=no-writes
--- Reads the records of requests, or the units of buyers, from their pages. A bucket that is not loaded answers NOT_READY: it cannot say that
--- a request was never accepted.
+-- Reads the records of requests, or the units of buyers, from their pages. A bucket that is not
+-- loaded answers NOT_READY: it cannot say that a request was never accepted.
 --
 -- KEYS: bucket, pages..
 -- ARGV: server, installation, counts of the pages, requests or buyers..

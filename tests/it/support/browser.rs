@@ -1,4 +1,5 @@
-//! A headless Chromium, driven through chromedriver: the W3C WebDriver protocol is a few JSON calls.
+//! A headless Chromium, driven through chromedriver. The W3C WebDriver protocol is a few JSON
+//! calls.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
