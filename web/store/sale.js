@@ -190,8 +190,10 @@ export function saleView(main, saleId, shop, snapshot) {
 
   const polling = repeat(async () => {
     const { status, body } = await api.sale(saleId);
-    parts.offline.hidden = status === 200 || status === 404;
-    if (status === 404) {
+    // Another 404 is not the shop's: of a proxy, or of a host of static files alone.
+    const isUnknown = status === 404 && body?.code === "unknown-sku";
+    parts.offline.hidden = status === 200 || isUnknown;
+    if (isUnknown) {
       main.replaceChildren(h("h1", {}, t("sale.unknown")), crumb);
       return 60000;
     }

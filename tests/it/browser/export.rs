@@ -17,10 +17,12 @@ fn host(folder: PathBuf) -> String {
     let headers = std::fs::read_to_string(folder.join("_headers")).unwrap();
     let shared = headers.lines().skip(1).take_while(|line| line.starts_with("  "));
     let shared: String = shared.map(|line| format!("{}\r\n", line.trim())).collect();
-    // The thread ends with the test process.
+    // A thread for each connection: browsers open some in advance and send nothing. All end with
+    // the test process.
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            drop(serve(stream.unwrap(), &folder, &shared));
+            let (folder, shared) = (folder.clone(), shared.clone());
+            std::thread::spawn(move || drop(serve(stream.unwrap(), &folder, &shared)));
         }
     });
     url
@@ -72,6 +74,7 @@ async fn an_exported_page_shows_its_sale_without_the_server() {
     browser.expect(&of("phone", ".price"), "4,999.00").await;
     browser.expect(".countdown", "Ends in").await;
     assert_eq!(browser.text(&of("phone", ".left")).await.unwrap(), "", "no old count is shown");
+    browser.expect("main", "We cannot reach the shop.").await;
     browser.picture("exported").await;
     assert_quiet(&browser, &["404"]).await;
 
