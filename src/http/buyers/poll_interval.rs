@@ -90,9 +90,9 @@ mod tests {
         for pages in [10_u32, 1_000, 20_000, 50_000, 1_000_000] {
             let mut poll_after_ms = SELLING_MS;
             for _ in 0..10 {
-                let per_second = f64::from(pages) / f64::from(poll_after_ms) * 1_000.0;
+                let per_second = u64::from(pages) * 1_000 / u64::from(poll_after_ms);
                 let load = PollLoad {
-                    num_reads: per_second as u32,
+                    num_reads: per_second.try_into().unwrap(),
                     within: Duration::from_secs(1),
                     poll_after_ms,
                 };

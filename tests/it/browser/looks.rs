@@ -23,6 +23,10 @@ fn axe() -> String {
 
 /// The faults of accessibility that axe finds on the page.
 async fn faults(browser: &Browser) -> Vec<String> {
+    // A colour on its way to another one has the contrast of neither.
+    let settled = "return Promise.all(document.getAnimations().map((one) => one.finished)) \
+        .then(() => true)";
+    assert_eq!(browser.run(settled).await, true);
     browser.run(&axe()).await;
     let run = "return axe.run({resultTypes: ['violations']}).then((found) => found.violations)";
     let violations = browser.run(run).await;
