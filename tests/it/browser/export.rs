@@ -16,7 +16,8 @@ fn host(folder: PathBuf) -> String {
     let url = format!("http://{}", listener.local_addr().unwrap());
     let headers = std::fs::read_to_string(folder.join("_headers")).unwrap();
     let shared = headers.lines().skip(1).take_while(|line| line.starts_with("  "));
-    let shared: String = shared.map(|line| format!("{}\r\n", line.trim())).collect();
+    let shared: Vec<&str> = shared.map(str::trim).chain([""]).collect();
+    let shared = shared.join("\r\n");
     // A thread for each connection: browsers open some in advance and send nothing. All end with
     // the test process.
     std::thread::spawn(move || {

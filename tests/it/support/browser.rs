@@ -1,4 +1,4 @@
-//! A headless Chromium, driven through chromedriver. The W3C WebDriver protocol is a few JSON
+//! A headless Chromium, driven through chromedriver. The W3C `WebDriver` protocol is a few JSON
 //! calls.
 
 use std::io::{BufRead, BufReader};
@@ -11,9 +11,10 @@ use reqwest::{Client, Method};
 use serde_json::{Value as Json, json};
 use tempfile::TempDir;
 
+use super::random::number_from_env as from_env;
 use super::wait::until;
 
-/// The key under which WebDriver returns an element.
+/// The key under which `WebDriver` returns an element.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
 /// One browser with a profile of its own; closed when dropped.
@@ -103,7 +104,7 @@ impl Browser {
         self.call(Method::POST, "/execute/sync", body).await
     }
 
-    /// A command of the DevTools protocol.
+    /// A command of the `DevTools` protocol.
     pub async fn emulate(&self, command: &str, parameters: Json) -> Json {
         let body = json!({"cmd": command, "params": parameters});
         self.call(Method::POST, "/goog/cdp/execute", body).await
@@ -153,10 +154,10 @@ impl Browser {
 
     /// Writes a picture to the folder of `FLOODGATE_SCREENSHOTS`, if that is set: for a person.
     pub async fn picture(&self, name: &str) {
-        let Some(folder) = std::env::var_os("FLOODGATE_SCREENSHOTS") else { return };
+        let Some(folder) = from_env::<PathBuf>("FLOODGATE_SCREENSHOTS") else { return };
         let picture = self.call(Method::GET, "/screenshot", Json::Null).await;
         let bytes = STANDARD.decode(picture.as_str().unwrap()).unwrap();
-        std::fs::write(PathBuf::from(folder).join(format!("{name}.png")), bytes).unwrap();
+        std::fs::write(folder.join(format!("{name}.png")), bytes).unwrap();
     }
 }
 
